@@ -1,0 +1,1 @@
+//! The guest that is measured: kernels, modules, initramfs.

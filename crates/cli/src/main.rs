@@ -1,0 +1,3 @@
+//! The `vmeter` command.
+
+fn main() {}

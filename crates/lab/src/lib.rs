@@ -1,0 +1,1 @@
+//! Experiments: boot, bench, and the folders that runs are saved in.

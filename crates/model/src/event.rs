@@ -1,0 +1,155 @@
+//! What a recording says happened, on one clock.
+//!
+//! Sources decode their raw files into these; the timeline makes spans of them
+//! and knows nothing of where they came from.
+
+use crate::time::Ns;
+use serde::{Deserialize, Serialize};
+
+/// One thing that happened, at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// When: ns after the exec of the VMM (0 is the exec itself).
+    pub at: Ns,
+    /// How far off `at` can be, ns: the error of the clock alignment.
+    pub error_ns: Ns,
+    /// Name of the source that saw it, as in [`crate::run::SourceRecord::name`].
+    pub source: String,
+    /// Instructions the guest had executed by then, where the source counts them.
+    pub insns: Option<u64>,
+    /// What it was.
+    pub what: What,
+}
+
+/// The kinds of event that the timeline understands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum What {
+    /// The VMM's `execve` returned in the new image (end of the kernel's exec work).
+    VmmExec,
+    /// The VMM's own entry point (`AT_ENTRY`): the dynamic linker is done.
+    VmmEntry,
+    /// The VMM's `main`.
+    VmmMain,
+    /// The VMM changed its run state (QEMU's `runstate_set`), e.g. `running`, `shutdown`.
+    RunState {
+        /// State entered, as the VMM spells it.
+        state: String,
+    },
+    /// The VMM began to exit (`exit_group`).
+    VmmExiting,
+    /// The VMM is gone: the end of the run.
+    VmmExit,
+    /// The VMM was killed by vmeter because the ready point or the timeout was reached.
+    VmmKilled,
+    /// A line of the firmware's debug log (port 0x402), stamped on arrival.
+    FirmwareLine {
+        /// The line, without its end.
+        text: String,
+    },
+    /// A line on the serial console, stamped when its first byte arrived.
+    ConsoleLine {
+        /// The line, without its end.
+        text: String,
+        /// When the line's last byte arrived, ns after exec.
+        end: Ns,
+    },
+    /// A record of the guest kernel's log buffer, stamped by the guest.
+    KernelLine {
+        /// The record's text.
+        text: String,
+    },
+    /// A vCPU executed the first instruction of a listed address.
+    Reached {
+        /// Name of the address, e.g. `start_kernel`, `reset-vector`.
+        symbol: String,
+    },
+    /// A kernel initcall began (`initcall:initcall_start`, or `do_one_initcall` reached).
+    InitcallStart {
+        /// Function, without offset.
+        function: String,
+        /// Module it belongs to, if any.
+        module: Option<String>,
+        /// Thread that runs it, where known (async initcalls and udev workers overlap).
+        pid: Option<i32>,
+    },
+    /// A kernel initcall returned.
+    InitcallEnd {
+        /// Function, without offset.
+        function: String,
+        /// Thread that ran it, where known.
+        pid: Option<i32>,
+        /// Its return value, where known.
+        ret: Option<i64>,
+    },
+    /// The kernel enters an initcall level (`early`, `core`, … `late`).
+    InitcallLevel {
+        /// Level name.
+        level: String,
+    },
+    /// A module's code is loaded and about to be initialised (`module:module_load`).
+    ModuleLoad {
+        /// Module name.
+        module: String,
+        /// Thread that loads it.
+        pid: Option<i32>,
+    },
+    /// A step of user space begins, said by the init itself (trace marker or console).
+    StepStart {
+        /// Step name, e.g. `mount`, `insmod virtio_pci`, `udev-settle`.
+        step: String,
+    },
+    /// A step of user space ended.
+    StepEnd {
+        /// Step name.
+        step: String,
+    },
+    /// A process replaced its image (`sched:sched_process_exec`).
+    ProcessExec {
+        /// Process id in the guest.
+        pid: i32,
+        /// File executed.
+        file: String,
+    },
+    /// A process ended (`sched:sched_process_exit`).
+    ProcessExit {
+        /// Process id in the guest.
+        pid: i32,
+        /// Its command name.
+        comm: String,
+    },
+    /// The guest said that it is ready (INTERFACE: the `--until` point was reached).
+    Ready,
+    /// The guest's init asked the kernel to power off, or its shutdown was seen to begin.
+    ShutdownStart,
+    /// The machine was told to power off by the guest (ACPI, debug exit, reset).
+    PowerOff,
+    /// A PCI configuration space access.
+    PciConfig {
+        /// True for a write.
+        write: bool,
+        /// Device as QEMU names it, e.g. `virtio-blk-pci 00:03.0`.
+        device: String,
+        /// Register offset, bytes.
+        register: u32,
+    },
+    /// A fw_cfg selector was chosen, or data read: `item` is the selector key.
+    FwCfg {
+        /// Selector key.
+        item: u32,
+        /// Bytes transferred by it, if known.
+        bytes: u64,
+    },
+    /// Something worth showing on the timeline that needs no span of its own.
+    Note {
+        /// What.
+        text: String,
+    },
+    /// A counter's final value, e.g. `guest_insns`, `exits`, `console_bytes`.
+    Count {
+        /// Counter name, as in the JSON `counts`.
+        name: String,
+        /// Value.
+        value: u64,
+    },
+}

@@ -1,0 +1,44 @@
+//! What a user asks to be booted.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The MACHINE options, the same wherever a machine is described.
+///
+/// `None` means "not said": the back end chooses, and says what it chose and why.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MachineSpec {
+    /// `qemu`, `mock`, or the path of a VMM.
+    pub vmm: Option<String>,
+    /// `auto`, `kvm`, `tcg` or `icount`.
+    pub accel: Option<String>,
+    /// `q35`, `pc`, `microvm` or `pvh` (q35 with an uncompressed kernel entered by PVH).
+    pub machine: Option<String>,
+    /// `seabios`, `qboot`, or a firmware file.
+    pub firmware: Option<String>,
+    /// Kernel image; the cached Debian kernel if absent.
+    pub kernel: Option<PathBuf>,
+    /// Initial RAM disk; the appliance for `init` if absent.
+    pub initrd: Option<PathBuf>,
+    /// Added to the kernel command line.
+    pub append: Vec<String>,
+    /// vCPUs.
+    pub smp: Option<u32>,
+    /// Memory, MiB.
+    pub memory_mib: Option<u32>,
+    /// Empty PCIe root ports.
+    pub pcie_root_ports: Option<u32>,
+    /// Appliance: `minimal` or `udev`.
+    pub init: Option<String>,
+    /// Root: `initramfs`, `dax` or `virtio-blk`.
+    pub root: Option<String>,
+    /// `userspace`, `poweroff` or `line:REGEX`.
+    pub until: Option<String>,
+    /// Give up after this many seconds.
+    pub timeout_s: Option<u32>,
+    /// A VMM command line of the user's own (after `--`); replaces all but `until`/`timeout`.
+    pub command: Vec<String>,
+    /// Add nothing to the user's command line.
+    pub no_inject: bool,
+}

@@ -1,0 +1,162 @@
+//! Results as every output shows them. One model; the outputs only print it.
+
+use crate::estimate::Estimate;
+use crate::run::{Outcome, RunRecord, SessionMachine};
+use crate::span::Timeline;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What heads every export.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Envelope {
+    /// [`crate::SCHEMA`].
+    pub schema: String,
+    /// `boot`, `bench`, …
+    pub command: String,
+    /// vmeter's own argument vector.
+    pub argv: Vec<String>,
+    /// When the session began, RFC 3339 in UTC.
+    pub started_at: String,
+    /// The host.
+    pub host: BTreeMap<String, serde_json::Value>,
+    /// `vmeter`, `vmm`, `kernel`, `firmware`, …: versions and digests.
+    pub provenance: BTreeMap<String, String>,
+}
+
+/// One analysed run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AnalysedRun {
+    /// As recorded.
+    pub record: RunRecord,
+    /// As understood.
+    pub timeline: Timeline,
+}
+
+/// A phase over all runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Name.
+    pub name: String,
+    /// Its length over the runs, s.
+    pub estimate: Estimate,
+    /// Its share of the mean total, 0 to 1.
+    pub share: f64,
+}
+
+/// An activity (leaf or inner span by name) over all runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Activity {
+    /// Name, e.g. `initcall acpi_init`.
+    pub name: String,
+    /// Phase it is in.
+    pub phase: String,
+    /// Its length, s; a run without it counts as 0.
+    pub estimate: Estimate,
+    /// Guest instructions, where counted.
+    pub insns: Option<Estimate>,
+    /// Runs it appears in.
+    pub seen_in: usize,
+}
+
+/// The measured cost of watching.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Overhead {
+    /// Which watch level was compared with none.
+    pub watch: crate::run::WatchLevel,
+    /// Watched over unwatched wall time; samples are per pair.
+    pub ratio: Estimate,
+    /// The same for CPU time (user + system).
+    pub cpu_ratio: Estimate,
+    /// Number of pairs.
+    pub pairs: usize,
+    /// When it was measured, RFC 3339.
+    pub measured_at: String,
+    /// Raw wall times, s: (watched, unwatched) per pair.
+    pub samples_s: Vec<(f64, f64)>,
+}
+
+/// Result of `vmeter boot`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BootResult {
+    /// Head.
+    pub envelope: Envelope,
+    /// The machine.
+    pub machine: SessionMachine,
+    /// Measured runs, without warm-ups.
+    pub runs: Vec<AnalysedRun>,
+    /// Total, s, over runs that reached the end.
+    pub total: Option<Estimate>,
+    /// Phases in order of time, `unattributed` always last.
+    pub phases: Vec<Phase>,
+    /// Longest activities first.
+    pub activities: Vec<Activity>,
+    /// Counts over the runs.
+    pub counts: BTreeMap<String, Estimate>,
+    /// The cost of watching: measured now, or the last measured for this watch level.
+    pub overhead: Option<Overhead>,
+    /// Indices of runs whose total is an outlier (kept all the same).
+    pub outliers: Vec<usize>,
+    /// Warnings in words.
+    pub warnings: Vec<String>,
+    /// What to try next: exact commands.
+    pub hints: Vec<String>,
+    /// Folder of the session.
+    pub saved_in: String,
+}
+
+/// One machine of a bench.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BenchMachine {
+    /// Label.
+    pub label: String,
+    /// Wall times, s, in the order they were run.
+    pub samples_s: Vec<f64>,
+    /// CPU times (user + system), s.
+    pub cpu_samples_s: Vec<f64>,
+    /// Wall time.
+    pub estimate: Estimate,
+    /// CPU time.
+    pub cpu: Estimate,
+    /// Peak RSS of the VMM, bytes.
+    pub max_rss_bytes: u64,
+    /// Outcomes other than done, by run.
+    pub failures: Vec<(u32, Outcome)>,
+    /// Indices of outlying samples (kept).
+    pub outliers: Vec<usize>,
+    /// What was chosen for it.
+    pub machine: SessionMachine,
+}
+
+/// A is compared with b.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// Label of the first machine (the baseline).
+    pub a: String,
+    /// Label of the other.
+    pub b: String,
+    /// Mean of b over mean of a, wall time, with interval.
+    pub ratio: Estimate,
+    /// The same for CPU time.
+    pub cpu_ratio: Estimate,
+    /// Permutation test on the difference of means, two-sided.
+    pub p_value: f64,
+    /// b is `faster`, `slower`, or `no difference found`.
+    pub verdict: String,
+}
+
+/// Result of `vmeter bench`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BenchResult {
+    /// Head.
+    pub envelope: Envelope,
+    /// Machines, the baseline first.
+    pub machines: Vec<BenchMachine>,
+    /// Each other machine against the baseline.
+    pub comparisons: Vec<Comparison>,
+    /// Warnings in words.
+    pub warnings: Vec<String>,
+    /// What to try next.
+    pub hints: Vec<String>,
+    /// Folder of the session.
+    pub saved_in: String,
+}

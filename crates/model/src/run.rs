@@ -1,0 +1,172 @@
+//! One finished boot on disk: `run.json` and the raw recordings beside it.
+//!
+//! A session folder holds `session.json` ([`SessionRecord`]) and one folder a
+//! run, `runs/0000/`, each with `run.json` ([`RunRecord`], written last: a
+//! folder without it is an unfinished run) and the files its sources wrote.
+//! Analysis reads nothing else, so a saved run takes the path of a live one.
+
+use crate::machine::MachineSpec;
+use crate::time::{ClockReading, Ns};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How a run is watched.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WatchLevel {
+    /// Nothing attached: spawn, wait, rusage.
+    None,
+    /// The whole timeline with every initcall, at a cost too small to matter.
+    #[default]
+    Light,
+    /// As `light`, with instruction counts by the TCG plugin.
+    Full,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Outcome {
+    /// The `--until` point was reached (for `poweroff`: the guest powered off).
+    Done,
+    /// The guest's kernel panicked; the line that says so.
+    Panicked {
+        /// The panic line.
+        line: String,
+    },
+    /// The VMM ended before the `--until` point.
+    NotReady,
+    /// The VMM failed: exit status or signal in words, and what it printed.
+    VmmFailed {
+        /// Status or signal, in words.
+        status: String,
+        /// Tail of its standard error, terminal escapes neutralised.
+        stderr: String,
+    },
+    /// The timeout passed; the last thing seen.
+    TimedOut {
+        /// Last line or event seen, in words.
+        last: String,
+    },
+    /// The user interrupted it.
+    Interrupted,
+}
+
+/// Where a source's raw recording is and how its stamps reach `CLOCK_MONOTONIC`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SourceRecord {
+    /// Source name, e.g. `serial`, `qemu-trace`, `guest-ftrace`; picks the decoder.
+    pub name: String,
+    /// File names inside the run's folder, in the order the decoder expects.
+    pub files: Vec<String>,
+    /// How its clock was aligned, in words for the report.
+    pub clock: String,
+    /// The alignment's error bound, ns.
+    pub error_ns: Ns,
+    /// What the decoder needs to know besides the files, e.g. TSC offsets.
+    #[serde(default)]
+    pub parameters: BTreeMap<String, serde_json::Value>,
+}
+
+/// What the kernel accounted to the VMM's process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// User CPU time, s.
+    pub user_s: f64,
+    /// System CPU time, s.
+    pub system_s: f64,
+    /// Peak resident set, bytes.
+    pub max_rss_bytes: u64,
+    /// Voluntary context switches.
+    pub voluntary_switches: u64,
+    /// Involuntary context switches.
+    pub involuntary_switches: u64,
+    /// Minor page faults.
+    pub minor_faults: u64,
+    /// Major page faults.
+    pub major_faults: u64,
+}
+
+/// One run, as saved.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// [`crate::SCHEMA`].
+    pub schema: String,
+    /// Number of the run in its session.
+    pub index: u32,
+    /// Label of the machine it booted, as in [`SessionRecord::machines`].
+    pub label: String,
+    /// True for a warm-up, which no estimate includes.
+    pub warmup: bool,
+    /// How it was watched.
+    pub watch: WatchLevel,
+    /// The VMM's argument vector as executed.
+    pub argv: Vec<String>,
+    /// Arguments that vmeter added for watching.
+    pub injected: Vec<String>,
+    /// `CLOCK_MONOTONIC` immediately before the VMM's `execve`, ns: time 0 of the run.
+    pub exec_ns: Ns,
+    /// End of the run after exec, ns: the VMM reaped, or the ready point.
+    pub total_ns: Ns,
+    /// Clock readings, at least one before the exec and one after the exit.
+    pub clocks: Vec<ClockReading>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Resources of the VMM's process.
+    pub usage: Usage,
+    /// Host CPU time stolen while it ran (from /proc/stat), s.
+    pub steal_s: f64,
+    /// Moments of the VMM's process: (ns after exec, name), e.g. `vmm-entry`, `vmm-main`.
+    pub moments: Vec<(Ns, String)>,
+    /// What was recorded.
+    pub sources: Vec<SourceRecord>,
+    /// True when the accelerator counts instructions: guest time is virtual time.
+    pub icount: bool,
+}
+
+/// A machine of a session: what was asked, and what was chosen for it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SessionMachine {
+    /// Unique label.
+    pub label: String,
+    /// What the user asked for.
+    pub spec: MachineSpec,
+    /// What was chosen: (what, value, why or how to change it).
+    pub chosen: Vec<(String, String, String)>,
+    /// Versions and digests: `vmm`, `kernel`, `firmware`, `initrd`.
+    pub provenance: BTreeMap<String, String>,
+    /// argv without anything added for watching.
+    pub argv: Vec<String>,
+}
+
+/// A session: one command, its machines and its plan; the runs are beside it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SessionRecord {
+    /// [`crate::SCHEMA`].
+    pub schema: String,
+    /// Command that made it, e.g. `boot`.
+    pub command: String,
+    /// vmeter's own argument vector.
+    pub argv: Vec<String>,
+    /// When, RFC 3339 in UTC.
+    pub started_at: String,
+    /// The host: CPU model, cores, memory, kernel, accelerator quality.
+    pub host: BTreeMap<String, serde_json::Value>,
+    /// Machines, by label.
+    pub machines: Vec<SessionMachine>,
+    /// Order in which (machine index, warm-up) run, decided by the seed at the start.
+    pub plan: Vec<PlannedRun>,
+    /// Seed of the order.
+    pub seed: u64,
+}
+
+/// One entry of a session's plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedRun {
+    /// Index into [`SessionRecord::machines`].
+    pub machine: usize,
+    /// True for a warm-up.
+    pub warmup: bool,
+    /// How it is watched.
+    pub watch: WatchLevel,
+}

@@ -1,0 +1,92 @@
+//! What a boot's time was spent on: a tree of spans without gaps.
+
+use crate::time::Ns;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The name of the time that nothing explains. It is always a row.
+pub const UNATTRIBUTED: &str = "unattributed";
+
+/// Counts of one run by name: `pci_config_reads`, `guest_insns`, `console_bytes`, …
+pub type Counts = BTreeMap<String, u64>;
+
+/// A stretch of time with a name.
+///
+/// Spans form a tree. Inside a span its children do not overlap, and what they
+/// leave open is filled with a child named `unattributed` (or, where the parent
+/// itself names the work, with a child of the parent's own name), so the leaves
+/// tile the whole run: their lengths add up to its total exactly, in ns.
+/// Activities that overlap others (work of a second CPU) are not in the tree;
+/// they are in [`Timeline::overlapping`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// Number of the span in its timeline.
+    pub id: u32,
+    /// The span it is part of; none for the root.
+    pub parent: Option<u32>,
+    /// Name, e.g. `bios:overhead`, `initcall pci_subsys_init`.
+    pub name: String,
+    /// Begin, ns after exec.
+    pub start: Ns,
+    /// End, ns after exec.
+    pub end: Ns,
+    /// Guest instructions executed in it, where counted.
+    pub insns: Option<u64>,
+    /// Source that its boundaries come from.
+    pub source: String,
+    /// How far off its boundaries can be, ns.
+    pub error_ns: Ns,
+}
+
+impl Span {
+    /// Length in ns.
+    pub fn len(&self) -> Ns {
+        self.end - self.start
+    }
+
+    /// True for a span of no length.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The whole of one run, accounted for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// Length of the run, ns: exec of the VMM to its exit (or the ready point).
+    pub total: Ns,
+    /// The tree, parents before children, in order of start.
+    pub spans: Vec<Span>,
+    /// Activities beside the tree, on other CPUs or asynchronous; `parent` is none.
+    pub overlapping: Vec<Span>,
+    /// Moments worth showing: (ns after exec, text), e.g. log lines of note.
+    pub marks: Vec<(Ns, String)>,
+    /// Counts of the run.
+    pub counts: Counts,
+    /// Phase lengths: top-level names and their ns, every phase once, `unattributed` always.
+    pub phases: Vec<(String, Ns)>,
+    /// What could not be understood or was missing, in words for the user.
+    pub warnings: Vec<String>,
+}
+
+impl Timeline {
+    /// Spans without children, in order of time.
+    pub fn leaves(&self) -> impl Iterator<Item = &Span> {
+        let parents: std::collections::HashSet<u32> =
+            self.spans.iter().filter_map(|s| s.parent).collect();
+        let mut leaves: Vec<&Span> =
+            self.spans.iter().filter(|s| !parents.contains(&s.id)).collect();
+        leaves.sort_by_key(|s| (s.start, s.end, s.id));
+        leaves.into_iter()
+    }
+
+    /// Share of the total inside leaf spans that have a name other than `unattributed`.
+    pub fn coverage(&self) -> f64 {
+        if self.total <= 0 {
+            return 0.0;
+        }
+        let named: Ns =
+            self.leaves().filter(|s| s.name != UNATTRIBUTED).map(Span::len).sum();
+        named as f64 / self.total as f64
+    }
+}

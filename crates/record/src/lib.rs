@@ -1,0 +1,9 @@
+//! How a boot is watched.
+//!
+//! One source a file in [`sources`]; each has a live half, which adds to the
+//! VMM's command line, attaches while the VMM is suspended, and saves what it
+//! sees raw; and a decoder, which turns the saved files into events. Live and
+//! saved runs meet at the decoder.
+
+pub mod source;
+pub mod sources;

@@ -1,0 +1,1 @@
+//! Results to a terminal, JSON, CSV, Markdown, HTML and Perfetto.

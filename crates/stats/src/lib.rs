@@ -1,0 +1,1 @@
+//! Estimates, comparisons, scaling fits and change points: pure functions over samples.

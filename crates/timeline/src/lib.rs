@@ -1,0 +1,1 @@
+//! Events to a tree of spans that accounts for the whole of a boot.

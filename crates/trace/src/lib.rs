@@ -1,0 +1,1 @@
+//! Trace formats: ftrace text, trace.dat, perf, QEMU logs, xentrace, strace.
