@@ -15,6 +15,9 @@ pub struct LaunchPlan {
     pub injected: Vec<String>,
     /// True when vmeter may add arguments (`--no-inject` was not given, and the VMM is QEMU).
     pub may_inject: bool,
+    /// Becomes the VMM's standard output (its serial console): the write end of a
+    /// pipe or a file whose other end the caller keeps. `/dev/null` if absent.
+    pub stdout: Option<OwnedFd>,
 }
 
 impl LaunchPlan {
