@@ -5,5 +5,8 @@
 //! sees raw; and a decoder, which turns the saved files into events. Live and
 //! saved runs meet at the decoder.
 
+pub mod clock;
+pub mod ready;
 pub mod source;
 pub mod sources;
+pub mod stamped;

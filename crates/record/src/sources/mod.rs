@@ -1,8 +1,49 @@
 //! The sources, one file each, registered here.
 
-use crate::source::Source;
+pub mod console;
+pub mod firmware;
+pub mod qemu_trace;
 
-/// Every source that can be decoded, by [`vmeter_model::run::SourceRecord::name`].
+use crate::source::{Source, SourceError};
+use std::io::Read;
+use std::path::Path;
+use vmeter_model::run::SourceRecord;
+
+/// Every source, in the order they are attached. A new one is a file and a line here.
 pub fn all() -> Vec<&'static dyn Source> {
-    vec![]
+    vec![
+        &console::Console,
+        &firmware::Firmware,
+        &qemu_trace::QemuTrace,
+    ]
+}
+
+/// A recording is read whole; a larger one than this is not vmeter's.
+const MAX_FILE: u64 = 256 << 20;
+
+/// The bytes of a source's `index`th file inside the run's folder.
+///
+/// # Errors
+/// When the record names no such file, names one outside its folder, or it
+/// cannot be read.
+pub fn read_bounded(
+    dir: &Path,
+    source: &SourceRecord,
+    index: usize,
+) -> Result<Vec<u8>, SourceError> {
+    let name = source.files.get(index).ok_or_else(|| {
+        SourceError::Other(format!("{}: run.json names no file {index}", source.name))
+    })?;
+    if name.contains('/') || name == ".." {
+        return Err(SourceError::Other(format!(
+            "{}: file name {name:?} leaves the run's folder; run.json was not written by vmeter",
+            source.name
+        )));
+    }
+    let path = dir.join(name);
+    let mut bytes = Vec::new();
+    std::fs::File::open(&path)
+        .and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes))
+        .map_err(|error| SourceError::Io { path, error })?;
+    Ok(bytes)
 }

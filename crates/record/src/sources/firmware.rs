@@ -1,0 +1,114 @@
+//! The firmware's debug log on port 0x402, stamped on arrival.
+//!
+//! SeaBIOS and OVMF write their log to QEMU's `isa-debugcon` if it answers
+//! there (SeaBIOS: src/hw/serialio.c, `CONFIG_DEBUG_IO`). The log has no stamps.
+
+use super::read_bounded;
+use crate::source::{Context, Live, Source, SourceError};
+use crate::stamped::{self, Stamper};
+use std::path::{Path, PathBuf};
+use vmeter_machine::plan::LaunchPlan;
+use vmeter_model::run::{SourceRecord, WatchLevel};
+use vmeter_model::{Event, Ns, RunRecord, What};
+
+/// Name in [`SourceRecord::name`].
+pub const NAME: &str = "firmware";
+
+const FILE: &str = "firmware.chunks";
+
+/// How late an arrival can be stamped on a host that is not overloaded, ns.
+pub(crate) const ARRIVAL_ERROR_NS: Ns = 200_000;
+
+/// The firmware's log.
+pub struct Firmware;
+
+impl Source for Firmware {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
+        // qboot writes no log, and a microvm has no port to write it to.
+        let silent = context.spec.firmware.as_deref() == Some("qboot")
+            || context.spec.machine.as_deref() == Some("microvm");
+        (context.watch != WatchLevel::None && !silent).then(|| {
+            Box::new(Recording {
+                dir: context.dir.to_owned(),
+                stamper: None,
+            }) as _
+        })
+    }
+
+    fn decode(
+        &self,
+        dir: &Path,
+        run: &RunRecord,
+        source: &SourceRecord,
+    ) -> Result<Vec<Event>, SourceError> {
+        let saved = read_bounded(dir, source, 0)?;
+        let events = stamped::lines(&saved)
+            .into_iter()
+            .filter(|l| !l.text.is_empty())
+            .map(|line| Event {
+                at: line.start - run.exec_ns,
+                error_ns: source.error_ns,
+                source: NAME.into(),
+                insns: None,
+                what: What::FirmwareLine { text: line.text },
+            });
+        Ok(events.collect())
+    }
+}
+
+struct Recording {
+    dir: PathBuf,
+    stamper: Option<Stamper>,
+}
+
+impl Live for Recording {
+    fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
+        let taken = plan
+            .argv
+            .iter()
+            .any(|a| a.to_string_lossy().contains("isa-debugcon"));
+        if !plan.may_inject || taken {
+            return Ok(());
+        }
+        let path = self.dir.join(FILE);
+        let io = |error| SourceError::Io {
+            path: path.clone(),
+            error,
+        };
+        let (read, write) = stamped::pipe().map_err(io)?;
+        let fd = plan.pass_fd(write);
+        // Set 9402: an fdset of our own, so that the pipe is opened by number, not by name.
+        let added = format!("fd={fd},set=9402");
+        plan.inject(&[
+            "-add-fd",
+            &added,
+            "-chardev",
+            "file,id=vmeter-firmware,path=/dev/fdset/9402",
+            "-device",
+            "isa-debugcon,iobase=0x402,chardev=vmeter-firmware",
+        ]);
+        self.stamper = Some(Stamper::start(read, &path, None).map_err(io)?);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
+        let Some(stamper) = self.stamper else {
+            return Ok(None);
+        };
+        let path = self.dir.join(FILE);
+        let totals = stamper
+            .finish()
+            .map_err(|error| SourceError::Io { path, error })?;
+        Ok((totals.bytes > 0).then(|| SourceRecord {
+            name: NAME.into(),
+            files: vec![FILE.into()],
+            clock: "stamped on arrival".into(),
+            error_ns: ARRIVAL_ERROR_NS,
+            parameters: Default::default(),
+        }))
+    }
+}

@@ -1,0 +1,199 @@
+//! QEMU's own trace events, by its `log` back end.
+//!
+//! `-trace events=FILE -D LOG -msg timestamp=on` writes one line an event,
+//! `pid@seconds.microseconds:name arguments`, stamped with `gettimeofday()`
+//! (QEMU: util/log.c, scripts/tracetool/backend/log.py). Only events that are
+//! few in a boot are asked for: some hundreds of lines in all.
+
+use super::read_bounded;
+use crate::clock::Conversion;
+use crate::source::{Context, Live, Source, SourceError};
+use std::path::{Path, PathBuf};
+use vmeter_machine::plan::LaunchPlan;
+use vmeter_model::run::{SourceRecord, WatchLevel};
+use vmeter_model::{Event, Ns, RunRecord, What};
+
+/// Name in [`SourceRecord::name`].
+pub const NAME: &str = "qemu-trace";
+
+const LOG: &str = "qemu-trace.log";
+const EVENTS: &str = "qemu-trace.events";
+
+/// The events asked for. QEMU ignores, with a warning, those it does not know.
+const WANTED: &[&str] = &[
+    "runstate_set",
+    "fw_cfg_select",
+    "port92_write",
+    "pci_cfg_read",
+    "pci_cfg_write",
+    "qemu_system_shutdown_request",
+    "qemu_system_powerdown_request",
+];
+
+/// QEMU's trace log.
+pub struct QemuTrace;
+
+impl Source for QemuTrace {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
+        (context.watch != WatchLevel::None).then(|| {
+            Box::new(Recording {
+                dir: context.dir.to_owned(),
+                armed: false,
+            }) as _
+        })
+    }
+
+    fn decode(
+        &self,
+        dir: &Path,
+        run: &RunRecord,
+        source: &SourceRecord,
+    ) -> Result<Vec<Event>, SourceError> {
+        let bytes = read_bounded(dir, source, 0)?;
+        let clock = Conversion::from_realtime(&run.clocks)
+            .ok_or_else(|| SourceError::Other("run.json has no clock readings".into()))?;
+        let text = String::from_utf8_lossy(&bytes);
+        let events = text.lines().filter_map(parse).map(|(micros, what)| Event {
+            at: clock.to_monotonic(micros as f64 * 1e3) - run.exec_ns,
+            error_ns: source.error_ns,
+            source: NAME.into(),
+            insns: None,
+            what,
+        });
+        Ok(events.collect())
+    }
+}
+
+struct Recording {
+    dir: PathBuf,
+    armed: bool,
+}
+
+impl Live for Recording {
+    fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
+        // A log of the user's own would be redirected by ours.
+        if !plan.may_inject || plan.argv.iter().any(|a| a == "-D" || a == "-trace") {
+            return Ok(());
+        }
+        let events = self.dir.join(EVENTS);
+        std::fs::write(&events, WANTED.join("\n") + "\n").map_err(|error| SourceError::Io {
+            path: events.clone(),
+            error,
+        })?;
+        let events = format!("events={}", events.display().to_string().replace(',', ",,"));
+        let log = self.dir.join(LOG).display().to_string();
+        self.armed = plan.inject(&["-trace", &events, "-D", &log, "-msg", "timestamp=on"]);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
+        if !self.armed || !self.dir.join(LOG).exists() {
+            return Ok(None);
+        }
+        Ok(Some(SourceRecord {
+            name: NAME.into(),
+            files: vec![LOG.into()],
+            clock: "wall clock, paired with CLOCK_MONOTONIC before and after".into(),
+            error_ns: 2_000,
+            parameters: Default::default(),
+        }))
+    }
+}
+
+/// One line to (µs since the epoch, what); none for lines that say nothing to us.
+fn parse(line: &str) -> Option<(u64, What)> {
+    let (_, rest) = line.split_once('@')?;
+    let (stamp, rest) = rest.split_once(':')?;
+    let (seconds, micros) = stamp.split_once('.')?;
+    if micros.len() != 6 {
+        return None;
+    }
+    let at = seconds
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1_000_000)?
+        .checked_add(micros.parse::<u64>().ok()?)?;
+    let (name, arguments) = rest.split_once(' ').unwrap_or((rest, ""));
+    Some((at, interpret(name, arguments)?))
+}
+
+fn interpret(name: &str, arguments: &str) -> Option<What> {
+    match name {
+        "runstate_set" => {
+            let state = arguments.rsplit_once('(')?.1.trim_end().strip_suffix(')')?;
+            Some(What::RunState {
+                state: state.into(),
+            })
+        }
+        "fw_cfg_select" => {
+            let key = arguments.split_once("key 0x")?.1.split(' ').next()?;
+            Some(What::FwCfg {
+                item: u32::from_str_radix(key, 16).ok()?,
+                bytes: 0,
+            })
+        }
+        "pci_cfg_read" | "pci_cfg_write" => {
+            let (device, rest) = arguments.split_once(" @0x")?;
+            let register = rest.split(' ').next()?;
+            Some(What::PciConfig {
+                write: name == "pci_cfg_write",
+                device: device.into(),
+                register: u32::from_str_radix(register, 16).ok()?,
+            })
+        }
+        "qemu_system_shutdown_request" => Some(What::PowerOff),
+        "qemu_system_powerdown_request" => Some(What::ShutdownStart),
+        "port92_write" => Some(What::Note {
+            text: "port92_write".into(),
+        }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn lines_of_qemu_7_2_are_understood() {
+        let say = |line: &str| parse(line).unwrap().1;
+        assert_eq!(
+            parse("8776@1795225511.433382:runstate_set current_run_state 6 (prelaunch) new_state 9 (running)"),
+            Some((1_795_225_511_433_382, What::RunState { state: "running".into() }))
+        );
+        assert_eq!(
+            say("8778@1795225511.504007:fw_cfg_select 0x55f80f975130 key 0x0012 'initrd_data', ret: 1"),
+            What::FwCfg { item: 0x12, bytes: 0 }
+        );
+        assert_eq!(
+            say("8778@1795225513.368485:pci_cfg_read ICH9-SMB 00:1f.3 @0xc -> 0x0"),
+            What::PciConfig {
+                write: false,
+                device: "ICH9-SMB 00:1f.3".into(),
+                register: 12
+            }
+        );
+        assert_eq!(
+            say("8778@1795225514.037000:qemu_system_shutdown_request reason=6"),
+            What::PowerOff
+        );
+        assert_eq!(parse("qemu-system-x86_64: warning: something"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_panics(line in "\\PC*") {
+            let _ = parse(&line);
+        }
+
+        #[test]
+        fn no_arguments_panic(name in "(runstate_set|fw_cfg_select|pci_cfg_read|port92_write)", rest in "[ @x0-9a-f():key'-]*") {
+            let _ = parse(&format!("1@2.000003:{name} {rest}"));
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Bytes stamped on arrival, and the file that keeps them.
+//!
+//! A console or a firmware log has no clock of its own, so each read is stamped
+//! with `CLOCK_MONOTONIC` the moment it returns. The file keeps the reads as
+//! they came (format below); lines are made of them later, by the decoder, so
+//! that a saved run and a live one are cut the same way.
+//!
+//! Format `vmeter-chunks 1`: that line, then for each read a line
+//! `<CLOCK_MONOTONIC ns> <length>` followed by that many bytes and a newline.
+
+use rustix::event::{poll, PollFd, PollFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::thread::JoinHandle;
+use vmeter_model::Ns;
+
+const HEADER: &[u8] = b"vmeter-chunks 1\n";
+
+/// No console of a sane boot is larger; what comes after is counted, not kept.
+const MAX_KEPT: u64 = 64 << 20;
+
+/// Lines longer than this are cut, so that a guest cannot exhaust memory.
+const MAX_LINE: usize = 64 << 10;
+
+/// `CLOCK_MONOTONIC` now, ns.
+pub fn monotonic() -> Ns {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    t.tv_sec * 1_000_000_000 + t.tv_nsec
+}
+
+/// Called with each read as it arrives; sees (stamp, bytes).
+pub type Tap = Box<dyn FnMut(Ns, &[u8]) + Send>;
+
+/// A thread that stamps and saves what arrives on a pipe, until its writers are gone
+/// or [`Stamper::finish`] is called.
+pub struct Stamper {
+    thread: JoinHandle<io::Result<Totals>>,
+    stop: OwnedFd,
+}
+
+/// What a [`Stamper`] saw.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Bytes that arrived.
+    pub bytes: u64,
+    /// Bytes not kept because the file had reached its limit.
+    pub dropped: u64,
+}
+
+impl Stamper {
+    /// Starts stamping what arrives on `pipe` into the file `path`.
+    ///
+    /// # Errors
+    /// When the file, the stop pipe or the thread cannot be made.
+    pub fn start(pipe: OwnedFd, path: &Path, tap: Option<Tap>) -> io::Result<Self> {
+        let mut file = BufWriter::with_capacity(256 << 10, File::create(path)?);
+        file.write_all(HEADER)?;
+        let (stop_read, stop) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&pipe, true)?;
+        let thread = std::thread::Builder::new()
+            .name("stamper".into())
+            .spawn(move || copy(&pipe, &stop_read, file, tap))?;
+        Ok(Stamper { thread, stop })
+    }
+
+    /// Reads what is still in the pipe, then ends the thread.
+    ///
+    /// A descendant of the VMM may hold the pipe open for ever; this does not wait for it.
+    ///
+    /// # Errors
+    /// When reading or writing failed meanwhile.
+    pub fn finish(self) -> io::Result<Totals> {
+        drop(self.stop);
+        self.thread
+            .join()
+            .map_err(|_| io::Error::other("the stamping thread panicked"))?
+    }
+}
+
+fn copy(
+    pipe: &OwnedFd,
+    stop: &OwnedFd,
+    mut file: BufWriter<File>,
+    mut tap: Option<Tap>,
+) -> io::Result<Totals> {
+    let mut totals = Totals::default();
+    let mut buffer = vec![0_u8; 64 << 10];
+    let mut stopping = false;
+    loop {
+        match rustix::io::read(pipe, &mut buffer) {
+            Ok(0) => break,
+            Ok(n) => {
+                let at = monotonic();
+                keep(&mut file, &mut totals, at, &buffer[..n])?;
+                if let Some(tap) = &mut tap {
+                    tap(at, &buffer[..n]);
+                }
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if stopping => break,
+            Err(Errno::AGAIN) => stopping = wait(pipe, stop)?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    file.flush()?;
+    Ok(totals)
+}
+
+/// Waits for bytes or the request to stop; true for the latter.
+fn wait(pipe: &OwnedFd, stop: &OwnedFd) -> io::Result<bool> {
+    let mut fds = [
+        PollFd::new(pipe, PollFlags::IN),
+        PollFd::new(stop, PollFlags::IN),
+    ];
+    match poll(&mut fds, None) {
+        Ok(_) | Err(Errno::INTR) => Ok(!fds[1].revents().is_empty()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn keep(file: &mut impl Write, totals: &mut Totals, at: Ns, bytes: &[u8]) -> io::Result<()> {
+    let n = bytes.len() as u64;
+    let kept = totals.bytes - totals.dropped;
+    totals.bytes += n;
+    if kept + n > MAX_KEPT {
+        totals.dropped += n;
+        return Ok(());
+    }
+    writeln!(file, "{at} {n}")?;
+    file.write_all(bytes)?;
+    file.write_all(b"\n")
+}
+
+/// A line with the stamps of its first and last byte.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// When its first byte arrived, `CLOCK_MONOTONIC` ns.
+    pub start: Ns,
+    /// When its last byte arrived.
+    pub end: Ns,
+    /// Its text, invalid UTF-8 replaced, without the line end.
+    pub text: String,
+}
+
+/// Cuts a saved file into lines. A file that breaks off yields what is whole.
+pub fn lines(saved: &[u8]) -> Vec<Line> {
+    let mut cutter = LineCutter::default();
+    for (at, bytes) in chunks(saved) {
+        cutter.push(at, bytes);
+    }
+    cutter.finish()
+}
+
+/// The reads of a saved file: (stamp, bytes).
+pub fn chunks(saved: &[u8]) -> impl Iterator<Item = (Ns, &[u8])> {
+    let mut rest = saved.strip_prefix(HEADER).unwrap_or(b"");
+    std::iter::from_fn(move || {
+        let end = rest.iter().take(64).position(|b| *b == b'\n')?;
+        let (at, n) = std::str::from_utf8(&rest[..end]).ok()?.split_once(' ')?;
+        let (at, n) = (at.parse::<Ns>().ok()?, n.parse::<usize>().ok()?);
+        let body = rest.get(end + 1..)?;
+        let bytes = body.get(..n)?;
+        rest = body.get(n + 1..).unwrap_or(b"");
+        Some((at, bytes))
+    })
+}
+
+/// Makes lines of stamped bytes as they come.
+#[derive(Debug, Default)]
+pub struct LineCutter {
+    lines: Vec<Line>,
+    pending: Vec<u8>,
+    start: Ns,
+    end: Ns,
+}
+
+impl LineCutter {
+    /// Adds bytes that arrived at `at`.
+    pub fn push(&mut self, at: Ns, bytes: &[u8]) {
+        for &byte in bytes {
+            if byte == b'\n' {
+                if self.pending.is_empty() {
+                    self.start = at;
+                }
+                self.end = at;
+                self.cut();
+                continue;
+            }
+            if self.pending.is_empty() {
+                self.start = at;
+            }
+            self.end = at;
+            if self.pending.len() < MAX_LINE {
+                self.pending.push(byte);
+            }
+        }
+    }
+
+    fn cut(&mut self) {
+        let text = String::from_utf8_lossy(&self.pending);
+        let text = text.trim_end_matches('\r').to_owned();
+        self.lines.push(Line {
+            start: self.start,
+            end: self.end,
+            text,
+        });
+        self.pending.clear();
+    }
+
+    /// Takes the lines that are complete so far.
+    pub fn take(&mut self) -> Vec<Line> {
+        std::mem::take(&mut self.lines)
+    }
+
+    /// The text of the line that is still open (a login prompt has no line end).
+    pub fn open_line(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(&self.pending)
+    }
+
+    /// Ends the last line and returns all that are left.
+    pub fn finish(mut self) -> Vec<Line> {
+        if !self.pending.is_empty() {
+            self.cut();
+        }
+        self.lines
+    }
+}
+
+/// A pipe whose write end a VMM inherits, with room for bursts.
+///
+/// # Errors
+/// When no pipe can be made.
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    // A larger pipe keeps a chatty guest from waiting for us; the default does as well.
+    let _ = rustix::pipe::fcntl_setpipe_size(write.as_fd(), 1 << 20);
+    Ok((read, write))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_written_comes_back_as_stamped_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("console");
+        let (read, write) = pipe().unwrap();
+        let stamper = Stamper::start(read, &path, None).unwrap();
+        let mut writer = File::from(write);
+        writer.write_all(b"one\r\ntw").unwrap();
+        writer.write_all(b"o\n\nlast").unwrap();
+        drop(writer);
+        let totals = stamper.finish().unwrap();
+        assert_eq!(
+            totals,
+            Totals {
+                bytes: 14,
+                dropped: 0
+            }
+        );
+        let lines = lines(&std::fs::read(&path).unwrap());
+        let texts: Vec<&str> = lines.iter().map(|l| l.text.as_str()).collect();
+        assert_eq!(texts, ["one", "two", "", "last"]);
+        assert!(lines.windows(2).all(|w| w[0].end <= w[1].end));
+        assert!(lines.iter().all(|l| l.start <= l.end));
+    }
+
+    #[test]
+    fn a_writer_that_stays_open_does_not_hold_us() {
+        let folder = tempfile::tempdir().unwrap();
+        let (read, write) = pipe().unwrap();
+        let stamper = Stamper::start(read, &folder.path().join("c"), None).unwrap();
+        assert_eq!(rustix::io::write(&write, b"kept").unwrap(), 4);
+        assert_eq!(stamper.finish().unwrap().bytes, 4);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_make_lines_of_bounded_size(noise in proptest::collection::vec(any::<u8>(), 0..4096)) {
+            let mut saved = HEADER.to_vec();
+            saved.extend(&noise);
+            let made: usize = lines(&saved).iter().map(|l| l.text.len()).sum();
+            prop_assert!(made <= noise.len() * 3);
+            lines(&noise);
+        }
+    }
+}
