@@ -1,1 +1,9 @@
-//! Experiments: boot, bench, and the folders that runs are saved in.
+//! Experiments, and the folders that their runs are saved in.
+//!
+//! An experiment plans runs, has each recorded and saved, and only then
+//! analyses them, from the files, by the path that a saved session takes.
+
+pub mod analysis;
+pub mod host;
+pub mod interrupt;
+pub mod session;

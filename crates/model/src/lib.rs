@@ -10,6 +10,7 @@
 
 pub mod estimate;
 pub mod event;
+pub mod files;
 pub mod machine;
 pub mod result;
 pub mod run;

@@ -1,0 +1,224 @@
+//! From saved runs to results. Live and old sessions both come through here.
+
+use crate::session::Session;
+use anyhow::{Context, Result};
+use std::collections::BTreeMap;
+use std::path::Path;
+use vmeter_model::result::{Activity, AnalysedRun, BootResult, Envelope, Overhead, Phase};
+use vmeter_model::run::{Outcome, RunRecord, SessionMachine, SessionRecord, WatchLevel};
+use vmeter_model::span::UNATTRIBUTED;
+use vmeter_model::time::seconds;
+use vmeter_model::{Estimate, Timeline};
+use vmeter_stats::estimate::estimate;
+
+/// Decodes a run's recordings and accounts for its time.
+///
+/// A source that cannot be decoded becomes a warning of the timeline.
+pub fn analyse_run(dir: &Path, record: RunRecord) -> AnalysedRun {
+    let (events, mut warnings) = vmeter_record::decode::events(dir, &record);
+    let mut timeline = vmeter_timeline::build(&events, &record);
+    warnings.append(&mut timeline.warnings);
+    timeline.warnings = warnings;
+    AnalysedRun { record, timeline }
+}
+
+/// Head of every export of a session.
+pub fn envelope(session: &SessionRecord) -> Envelope {
+    let mut provenance = BTreeMap::from([("vmeter".to_owned(), version())]);
+    if let Some(machine) = session.machines.first() {
+        provenance.extend(machine.provenance.clone());
+    }
+    Envelope {
+        schema: vmeter_model::SCHEMA.into(),
+        command: session.command.clone(),
+        argv: session.argv.clone(),
+        started_at: session.started_at.clone(),
+        host: session.host.clone(),
+        provenance,
+    }
+}
+
+/// This vmeter's version.
+pub fn version() -> String {
+    env!("CARGO_PKG_VERSION").to_owned()
+}
+
+/// The result of a saved `vmeter boot` (of its first machine, runs that were watched).
+///
+/// # Errors
+/// When the session's folder cannot be read or holds no finished run.
+pub fn boot_result(session: &Session, overhead: Option<Overhead>) -> Result<BootResult> {
+    let (finished, mut warnings) = session.finished()?;
+    let machine = session.record.machines.first().cloned().unwrap_or_default();
+    let watched = finished.iter().any(|(_, r)| r.watch != WatchLevel::None);
+    let runs: Vec<AnalysedRun> = finished
+        .into_iter()
+        .filter(|(_, r)| !r.warmup && r.label == machine.label)
+        .filter(|(_, r)| !watched || r.watch != WatchLevel::None)
+        .map(|(dir, record)| analyse_run(&dir, record))
+        .collect();
+    if runs.is_empty() {
+        anyhow::bail!("{}: no measured run was finished", session.dir.display());
+    }
+    for run in &runs {
+        for warning in &run.timeline.warnings {
+            let warning = format!("run {}: {warning}", run.record.index);
+            warnings.push(warning);
+        }
+    }
+    let mut result = summarise(envelope(&session.record), machine, runs, warnings);
+    result.overhead = overhead;
+    result.saved_in = session.dir.display().to_string();
+    Ok(result)
+}
+
+/// Summarises analysed runs of one machine.
+pub fn summarise(
+    envelope: Envelope,
+    machine: SessionMachine,
+    runs: Vec<AnalysedRun>,
+    warnings: Vec<String>,
+) -> BootResult {
+    let done: Vec<&AnalysedRun> = runs.iter().filter(|r| r.record.outcome == Outcome::Done).collect();
+    let summarised = if done.is_empty() { runs.iter().collect() } else { done };
+    let timelines: Vec<&Timeline> = summarised.iter().map(|r| &r.timeline).collect();
+    let totals: Vec<f64> = timelines.iter().map(|t| seconds(t.total)).collect();
+    let outliers = vmeter_stats::outliers::outliers(&totals)
+        .into_iter()
+        .map(|i| summarised[i].record.index as usize)
+        .collect();
+    let phases = phases(&timelines);
+    let activities = activities(&timelines);
+    let counts = counts(&timelines);
+    BootResult {
+        envelope,
+        machine,
+        total: Some(estimate(&totals)),
+        phases,
+        activities,
+        counts,
+        overhead: None,
+        outliers,
+        warnings: condense(warnings),
+        hints: Vec::new(),
+        saved_in: String::new(),
+        runs,
+    }
+}
+
+/// Phases by name in the order of the first run that has them; `unattributed` last.
+pub fn phases(timelines: &[&Timeline]) -> Vec<Phase> {
+    let mut order: Vec<&str> = Vec::new();
+    for (name, _) in timelines.iter().flat_map(|t| &t.phases) {
+        if name != UNATTRIBUTED && !order.contains(&name.as_str()) {
+            order.push(name);
+        }
+    }
+    order.push(UNATTRIBUTED);
+    let total: f64 = timelines.iter().map(|t| seconds(t.total)).sum();
+    order
+        .into_iter()
+        .map(|name| {
+            let samples: Vec<f64> = timelines
+                .iter()
+                .map(|t| t.phases.iter().filter(|(n, _)| n == name).map(|(_, ns)| seconds(*ns)).sum())
+                .collect();
+            let share = if total > 0.0 { samples.iter().sum::<f64>() / total } else { 0.0 };
+            Phase { name: name.to_owned(), estimate: estimate(&samples), share }
+        })
+        .collect()
+}
+
+#[derive(Default)]
+struct Samples {
+    seconds: Vec<f64>,
+    insns: Vec<f64>,
+    seen_in: usize,
+}
+
+/// Activities of all runs, the longest mean first. A run without one counts as 0.
+pub fn activities(timelines: &[&Timeline]) -> Vec<Activity> {
+    let mut by_name: BTreeMap<(String, String), Samples> = BTreeMap::new();
+    for (run, timeline) in timelines.iter().enumerate() {
+        for (key, (ns, insns)) in vmeter_timeline::activity_times(timeline) {
+            let samples = by_name.entry(key).or_default();
+            samples.seconds.resize(run, 0.0);
+            samples.seconds.push(seconds(ns));
+            samples.insns.extend(insns.map(|n| n as f64));
+            samples.seen_in += 1;
+        }
+    }
+    let mut activities: Vec<Activity> = by_name
+        .into_iter()
+        .map(|((phase, name), mut samples)| {
+            samples.seconds.resize(timelines.len(), 0.0);
+            Activity {
+                name,
+                phase,
+                estimate: estimate(&samples.seconds),
+                insns: (!samples.insns.is_empty()).then(|| estimate(&samples.insns)),
+                seen_in: samples.seen_in,
+            }
+        })
+        .collect();
+    activities.sort_by(|a, b| b.estimate.mean.total_cmp(&a.estimate.mean));
+    activities
+}
+
+/// Counts over the runs that have them.
+pub fn counts(timelines: &[&Timeline]) -> BTreeMap<String, Estimate> {
+    let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (name, value) in timelines.iter().flat_map(|t| &t.counts) {
+        samples.entry(name).or_default().push(*value as f64);
+    }
+    samples.into_iter().map(|(name, values)| (name.to_owned(), estimate(&values))).collect()
+}
+
+/// Says once what every run says.
+fn condense(warnings: Vec<String>) -> Vec<String> {
+    let mut seen: Vec<(String, usize, String)> = Vec::new();
+    for warning in warnings {
+        let text = match warning.strip_prefix("run ").and_then(|w| w.split_once(": ")) {
+            Some((_, text)) => text.to_owned(),
+            None => warning.clone(),
+        };
+        match seen.iter_mut().find(|(known, _, _)| *known == text) {
+            Some((_, times, _)) => *times += 1,
+            None => seen.push((text, 1, warning)),
+        }
+    }
+    seen.into_iter()
+        .map(|(text, times, first)| if times > 1 { format!("{text} ({times} runs)") } else { first })
+        .collect()
+}
+
+/// Opens a session and gives its result as `vmeter show` prints it.
+///
+/// # Errors
+/// As [`Session::open`] and [`boot_result`].
+pub fn load_boot(session: &Session) -> Result<BootResult> {
+    let overhead = crate::overhead::last(session);
+    boot_result(session, overhead)
+        .with_context(|| format!("cannot analyse {}", session.dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_every_run_says_is_said_once() {
+        let warnings = vec!["run 1: no log".into(), "run 2: no log".into(), "run 2: torn".into()];
+        assert_eq!(condense(warnings), ["no log (2 runs)", "run 2: torn"]);
+    }
+
+    #[test]
+    fn an_activity_that_a_run_lacks_counts_as_zero() {
+        let with = Timeline { total: 10, phases: vec![("a".into(), 10)], ..Timeline::default() };
+        let without = Timeline { total: 10, phases: vec![("unattributed".into(), 10)], ..Timeline::default() };
+        let phases = phases(&[&with, &without]);
+        assert_eq!(phases[0].estimate.mean, 5e-9);
+        assert_eq!(phases[1].name, UNATTRIBUTED);
+        assert_eq!(phases[0].share + phases[1].share, 1.0);
+    }
+}

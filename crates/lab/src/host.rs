@@ -1,0 +1,59 @@
+//! What the numbers were measured on.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+
+/// The host, for the head of every export.
+pub fn describe() -> BTreeMap<String, Value> {
+    let mut host = BTreeMap::new();
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        cpuinfo
+            .lines()
+            .find(|line| line.starts_with(name))
+            .and_then(|line| line.split_once(": "))
+            .map(|(_, value)| value.trim().to_owned())
+    };
+    host.insert("cpu_model".into(), field("model name").unwrap_or_default().into());
+    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+    host.insert("cpus".into(), cpus.into());
+    let flags = field("flags").unwrap_or_default();
+    let has = |flag: &str| flags.split(' ').any(|f| f == flag);
+    host.insert("virtualised".into(), has("hypervisor").into());
+    host.insert("constant_tsc".into(), has("constant_tsc").into());
+    host.insert("memory_bytes".into(), memory_bytes().into());
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    host.insert("kernel".into(), release.trim().into());
+    let governor =
+        fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").ok();
+    host.insert("cpufreq_governor".into(), governor.map(|g| g.trim().to_owned()).into());
+    host
+}
+
+fn memory_bytes() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok())
+        .map_or(0, |kib| kib * 1024)
+}
+
+/// CPU time stolen from this host's CPUs since it booted, s (`/proc/stat`, column
+/// `steal`; proc(5)). 0 where the host is not a guest itself.
+pub fn steal_s() -> f64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks: f64 = stat
+        .lines()
+        .next()
+        .and_then(|line| line.split_ascii_whitespace().nth(8))
+        .and_then(|column| column.parse().ok())
+        .unwrap_or(0.0);
+    ticks / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// Now, RFC 3339 in UTC, to the second.
+pub fn now() -> String {
+    humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string()
+}
