@@ -1,0 +1,41 @@
+# Two commands: `make boot` and `make test`. Both install what is missing.
+SHELL := /bin/sh
+CARGO_BIN := $(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin
+export PATH := $(CARGO_BIN):$(PATH)
+VMETER := target/release/vmeter
+
+.PHONY: boot test bench build setup setup-test kernel lint fuzz clean
+
+boot: build kernel
+	$(VMETER) boot $(BOOT)
+
+build: setup
+	cargo build --release --locked
+
+kernel: build
+	@$(VMETER) kernel list -q >/dev/null 2>&1 || $(VMETER) kernel fetch
+
+test: setup-test build kernel lint
+	cargo test --workspace --locked
+
+lint: setup-test
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+bench: build kernel
+	cargo bench --workspace --locked
+
+setup:
+	@scripts/setup.sh boot
+
+setup-test:
+	@scripts/setup.sh test
+
+# Each parser for FUZZ_SECONDS; needs a nightly toolchain and cargo-fuzz.
+FUZZ_SECONDS ?= 60
+fuzz:
+	@cd fuzz && for target in $$(cargo fuzz list); do \
+	    cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 || exit 1; done
+
+clean:
+	cargo clean
