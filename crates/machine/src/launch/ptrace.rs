@@ -1,0 +1,105 @@
+//! The few ptrace requests that are needed, each as a function.
+//!
+//! ptrace binds the tracee to the *thread* that attached: every function here
+//! must be called from the thread that called [`seize`].
+
+use rustix::process::Pid;
+use std::io;
+
+/// `PTRACE_EVENT_*` of a wait status, or 0 (ptrace(2)).
+pub fn event(status: i32) -> i32 {
+    status >> 16
+}
+
+fn request(request: libc::c_uint, pid: Pid, address: usize, data: usize) -> io::Result<()> {
+    // SAFETY: none of the requests used with this function writes to our memory;
+    // address and data are plain numbers for all of them.
+    let r = unsafe { libc::ptrace(request, pid.as_raw_nonzero().get(), address, data) };
+    if r == -1 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Attaches without stopping; the tracee dies with the tracer (`EXITKILL`).
+pub fn seize(pid: Pid) -> io::Result<()> {
+    let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL;
+    request(libc::PTRACE_SEIZE, pid, 0, options as usize)
+}
+
+/// Attaches to a further thread of the tracee, for a moment.
+pub fn seize_thread(tid: Pid) -> io::Result<()> {
+    request(libc::PTRACE_SEIZE, tid, 0, 0)
+}
+
+/// From here on the main thread's exit is a stop as well.
+pub fn watch_exit(pid: Pid) -> io::Result<()> {
+    let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACEEXIT | libc::PTRACE_O_EXITKILL;
+    request(libc::PTRACE_SETOPTIONS, pid, 0, options as usize)
+}
+
+/// Asks for a stop; it arrives as `PTRACE_EVENT_STOP`.
+pub fn interrupt(pid: Pid) -> io::Result<()> {
+    request(libc::PTRACE_INTERRUPT, pid, 0, 0)
+}
+
+/// Resumes, delivering `signal` (0 for none).
+pub fn resume(pid: Pid, signal: i32) -> io::Result<()> {
+    request(libc::PTRACE_CONT, pid, 0, signal as usize)
+}
+
+/// Leaves a group-stopped tracee stopped, and reports what it does next.
+pub fn listen(pid: Pid) -> io::Result<()> {
+    request(libc::PTRACE_LISTEN, pid, 0, 0)
+}
+
+/// Lets go of a stopped tracee, delivering `signal` (0 for none).
+pub fn detach(pid: Pid, signal: i32) -> io::Result<()> {
+    request(libc::PTRACE_DETACH, pid, 0, signal as usize)
+}
+
+/// Address of the next instruction of a stopped tracee.
+#[cfg(target_arch = "x86_64")]
+pub fn instruction_pointer(pid: Pid) -> io::Result<u64> {
+    Ok(registers(pid)?.rip)
+}
+
+/// Moves a stopped tracee to `address`.
+#[cfg(target_arch = "x86_64")]
+pub fn set_instruction_pointer(pid: Pid, address: u64) -> io::Result<()> {
+    let mut registers = registers(pid)?;
+    registers.rip = address;
+    // SAFETY: the kernel reads one user_regs_struct, which `registers` is.
+    let r = unsafe {
+        libc::ptrace(
+            libc::PTRACE_SETREGS,
+            pid.as_raw_nonzero().get(),
+            0usize,
+            std::ptr::from_ref(&registers),
+        )
+    };
+    if r == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[cfg(target_arch = "x86_64")]
+fn registers(pid: Pid) -> io::Result<libc::user_regs_struct> {
+    let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::zeroed();
+    // SAFETY: the kernel writes one user_regs_struct to the pointer given.
+    let r = unsafe {
+        libc::ptrace(
+            libc::PTRACE_GETREGS,
+            pid.as_raw_nonzero().get(),
+            0usize,
+            registers.as_mut_ptr(),
+        )
+    };
+    if r == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all-zero is a valid user_regs_struct, and the kernel filled it.
+    Ok(unsafe { registers.assume_init() })
+}

@@ -1,0 +1,70 @@
+//! The thread that is the VMM's parent, and waits for it.
+//!
+//! `PR_SET_PDEATHSIG` fires when the *thread* that cloned the child ends, and a
+//! stop of a tracee cannot be polled for. One thread answers both: it clones the
+//! child, then sleeps in `waitid` (without consuming) and turns every change of
+//! state into an eventfd for the supervising thread, with the time it was seen.
+
+use super::child::{Prepared, Report};
+use rustix::event::{eventfd, EventfdFlags};
+use rustix::fd::OwnedFd;
+use rustix::process::{waitid, Pid, WaitId, WaitIdOptions};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::mpsc::Receiver;
+
+/// What the reaper and the supervisor share.
+#[derive(Debug)]
+pub struct Changes {
+    /// Readable when the child's state changed.
+    pub fd: OwnedFd,
+    /// When it changed, `CLOCK_MONOTONIC` ns.
+    pub at: AtomicI64,
+    /// True when the change is the child's end: a zombie until the supervisor reaps it.
+    pub ended: AtomicBool,
+    /// What the child says.
+    pub report: Report,
+}
+
+impl Changes {
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            at: AtomicI64::new(0),
+            ended: AtomicBool::new(false),
+            report: Report::default(),
+        })
+    }
+
+    /// Forgets the change that `fd` said.
+    pub fn take(&self) {
+        let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
+    }
+}
+
+/// Body of the thread. Each change is announced once; the next one is waited for
+/// after a message on `next`. Returns when the child is gone and reaped.
+pub fn run(prepared: Prepared, changes: &Changes, next: &Receiver<()>) -> io::Result<()> {
+    let pid = prepared.spawn(&changes.report)?;
+    let Some(pid) = Pid::from_raw(pid) else { return Ok(()) };
+    let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+    loop {
+        let status = match waitid(WaitId::Pid(pid), options) {
+            Err(rustix::io::Errno::INTR) => continue,
+            // Reaped by the supervisor.
+            Err(_) => return Ok(()),
+            Ok(status) => status,
+        };
+        let at = super::now_ns();
+        let ended = status.is_some_and(|s| s.exited() || s.killed() || s.dumped());
+        changes.at.store(at, Ordering::Relaxed);
+        changes.ended.store(ended, Ordering::Release);
+        let _ = rustix::io::write(&changes.fd, &1u64.to_ne_bytes());
+        if next.recv().is_err() {
+            // The supervisor is gone, as on an early failure: reap here.
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
+            let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! Following a VMM from its exec to its end: one poll loop.
+//!
+//! The loop waits for whichever comes first: a change of the child's state (told
+//! by the [reaper](super::reaper)), a request to stop, the deadline, or output on
+//! stderr. Every ptrace request is made here, on the thread that attached.
+
+use super::image::{self, Breakpoint};
+use super::reaper::Changes;
+use super::stopper::{Reason, Stopper};
+use super::threads;
+use super::{now_ns, ptrace, End, Hooks, LaunchError, Options, Status, Tracee};
+use rustix::event::{poll, PollFd, PollFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{Pid, Signal};
+use rustix::time::{
+    timerfd_create, timerfd_settime, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags,
+    Timespec,
+};
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+use vmeter_model::run::Usage;
+use vmeter_model::Ns;
+
+/// How much of stderr is kept.
+const STDERR_TAIL: usize = 64 * 1024;
+/// How long a stop may take to arrive before the VMM is killed without it.
+const STOP_WITHIN: Duration = Duration::from_secs(2);
+
+/// How far the end of a run has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// A stop was asked for, to look at consistent memory.
+    Interrupting,
+    /// SIGTERM was sent.
+    Terminating,
+    /// SIGKILL was sent.
+    Killing,
+}
+
+/// The state of one run.
+pub struct Supervisor<'a> {
+    pub pid: Pid,
+    pub traced: bool,
+    pub changes: &'a Changes,
+    pub next: Sender<()>,
+    pub options: &'a Options,
+    pub stopper: &'a Stopper,
+    pub hooks: &'a mut dyn Hooks,
+    stderr: Option<OwnedFd>,
+    timer: OwnedFd,
+    phase: Phase,
+    looked: bool,
+    group_stopped: bool,
+    reaped: Option<(Ns, Status, Usage)>,
+    breakpoints: Vec<Breakpoint>,
+    pub seen: Seen,
+}
+
+/// What was seen of a run, in absolute times.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub execs: u32,
+    pub stops: u32,
+    pub moments: Vec<(Ns, String)>,
+    pub held: Vec<(Ns, Ns)>,
+    pub peak_rss_bytes: Option<u64>,
+    pub end: Option<(Reason, Ns)>,
+    pub stderr: Vec<u8>,
+}
+
+impl<'a> Supervisor<'a> {
+    pub fn new(
+        pid: Pid,
+        changes: &'a Changes,
+        next: Sender<()>,
+        options: &'a Options,
+        stopper: &'a Stopper,
+        hooks: &'a mut dyn Hooks,
+        stderr: OwnedFd,
+    ) -> Result<Self, LaunchError> {
+        let prepare = |error: rustix::io::Errno| LaunchError::Prepare { error: error.into() };
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(prepare)?;
+        rustix::io::ioctl_fionbio(&stderr, true).map_err(prepare)?;
+        Ok(Self {
+            pid,
+            traced: false,
+            changes,
+            next,
+            options,
+            stopper,
+            hooks,
+            stderr: Some(stderr),
+            timer,
+            phase: Phase::Running,
+            looked: false,
+            group_stopped: false,
+            reaped: None,
+            breakpoints: Vec::new(),
+            seen: Seen::default(),
+        })
+    }
+
+    /// Runs to the end of the VMM: when it ended, how, and what it used.
+    pub fn run(&mut self) -> Result<(Ns, Status, Usage), LaunchError> {
+        let failed = |error| LaunchError::Follow { error };
+        if let Some(timeout) = self.options.timeout {
+            self.arm(timeout).map_err(failed)?;
+        }
+        loop {
+            let ready = self.wait().map_err(failed)?;
+            if ready.stderr {
+                self.drain_stderr();
+            }
+            if ready.changed {
+                self.changes.take();
+                if self.changes.ended.load(Ordering::Acquire) {
+                    return self.finish().map_err(failed);
+                }
+                self.stopped().map_err(failed)?;
+                let _ = self.next.send(());
+            }
+            if ready.request {
+                if let Some((reason, at)) = self.stopper.requested() {
+                    self.stop(reason, at).map_err(failed)?;
+                }
+            }
+            if ready.deadline {
+                self.deadline().map_err(failed)?;
+            }
+        }
+    }
+
+    fn wait(&mut self) -> io::Result<Ready> {
+        let mut fds = vec![
+            PollFd::new(&self.changes.fd, PollFlags::IN),
+            PollFd::new(&self.timer, PollFlags::IN),
+        ];
+        let asks = self.seen.end.is_none();
+        let stop_fd = self.stopper.fd();
+        if asks {
+            fds.push(PollFd::new(&stop_fd, PollFlags::IN));
+        }
+        if let Some(stderr) = &self.stderr {
+            fds.push(PollFd::new(stderr, PollFlags::IN));
+        }
+        match poll(&mut fds, None) {
+            Err(rustix::io::Errno::INTR) => return Ok(Ready::default()),
+            r => r?,
+        };
+        let is = |n: usize| fds.get(n).is_some_and(|f| !f.revents().is_empty());
+        let deadline = is(1) && rustix::io::read(&self.timer, &mut [0u8; 8]).is_ok();
+        Ok(Ready {
+            changed: is(0),
+            deadline,
+            request: asks && is(2),
+            stderr: self.stderr.is_some() && is(2 + usize::from(asks)),
+        })
+    }
+
+    fn arm(&self, after: Duration) -> io::Result<()> {
+        let after = after.max(Duration::from_nanos(1));
+        let it_value = Timespec {
+            tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(after.subsec_nanos()),
+        };
+        let once = Itimerspec { it_interval: Timespec::default(), it_value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once)?;
+        Ok(())
+    }
+
+    fn drain_stderr(&mut self) {
+        let Some(stderr) = &self.stderr else { return };
+        let mut buffer = [0u8; 8192];
+        loop {
+            match rustix::io::read(stderr.as_fd(), &mut buffer) {
+                Ok(n) if n > 0 => {
+                    let tail = &mut self.seen.stderr;
+                    tail.extend_from_slice(&buffer[..n]);
+                    if tail.len() > 2 * STDERR_TAIL {
+                        tail.drain(..tail.len() - STDERR_TAIL);
+                    }
+                }
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(_) | Err(_) => {
+                    self.stderr = None;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn deadline(&mut self) -> io::Result<()> {
+        match self.phase {
+            Phase::Running => self.stop(Reason::TimedOut, now_ns()),
+            Phase::Interrupting | Phase::Terminating => self.kill(),
+            Phase::Killing => Ok(()),
+        }
+    }
+
+    /// Begins the end: a look at the stopped VMM where possible, then its death.
+    fn stop(&mut self, reason: Reason, at: Ns) -> io::Result<()> {
+        if self.seen.end.is_some() {
+            return Ok(());
+        }
+        self.seen.end = Some((reason, at));
+        if self.traced && self.seen.execs > 0 && !self.looked {
+            self.phase = Phase::Interrupting;
+            // A main thread that is gone already cannot be stopped; the deadline
+            // then ends the VMM all the same.
+            let _ = ptrace::interrupt(self.pid);
+            return self.arm(STOP_WITHIN);
+        }
+        self.terminate()
+    }
+
+    fn terminate(&mut self) -> io::Result<()> {
+        if self.options.grace.is_zero() || self.seen.execs == 0 && self.traced {
+            return self.kill();
+        }
+        self.phase = Phase::Terminating;
+        self.signal(Signal::TERM);
+        if self.group_stopped {
+            self.signal(Signal::CONT);
+        }
+        self.arm(self.options.grace)
+    }
+
+    fn kill(&mut self) -> io::Result<()> {
+        self.phase = Phase::Killing;
+        kill_group(self.pid);
+        self.arm(STOP_WITHIN)
+    }
+
+    /// The child is ours and not reaped, so its number cannot mean another process.
+    fn signal(&self, signal: Signal) {
+        let _ = rustix::process::kill_process(self.pid, signal);
+    }
+
+    /// The tracee is in some stop: find out which, react, resume.
+    fn stopped(&mut self) -> io::Result<()> {
+        let Some((status, _)) = wait4(self.pid, libc::WNOHANG)? else { return Ok(()) };
+        if !libc::WIFSTOPPED(status) {
+            return Ok(());
+        }
+        self.seen.stops += 1;
+        self.group_stopped = false;
+        let at = self.changes.at.load(Ordering::Relaxed);
+        let tracee = Tracee { pid: self.pid.as_raw_nonzero().get(), stopped_ns: at };
+        let signal = libc::WSTOPSIG(status);
+        let mut deliver = 0;
+        match ptrace::event(status) {
+            libc::PTRACE_EVENT_EXEC => self.on_exec(&tracee)?,
+            libc::PTRACE_EVENT_EXIT => {
+                self.seen.moments.push((at, "vmm-exiting".into()));
+                self.look(&tracee);
+            }
+            libc::PTRACE_EVENT_STOP if self.phase == Phase::Interrupting => {
+                let others = threads::stop_others(self.pid);
+                self.look(&tracee);
+                threads::release(others);
+                self.terminate()?;
+            }
+            libc::PTRACE_EVENT_STOP if signal != libc::SIGTRAP => {
+                self.group_stopped = true;
+                return gone_is_fine(ptrace::listen(self.pid));
+            }
+            0 if signal == libc::SIGTRAP && self.at_breakpoint(&tracee)? => {}
+            0 => deliver = signal,
+            _ => {}
+        }
+        let resumed = now_ns();
+        gone_is_fine(ptrace::resume(self.pid, deliver))?;
+        self.seen.held.push((at, resumed));
+        Ok(())
+    }
+
+    /// A new image. What came before it was a wrapper (a script, `env`, `taskset`):
+    /// its moments keep their times under another name.
+    fn on_exec(&mut self, tracee: &Tracee) -> io::Result<()> {
+        for (_, name) in &mut self.seen.moments {
+            if let Some(rest) = name.strip_prefix("vmm-") {
+                *name = format!("wrapper-{rest}");
+            }
+        }
+        self.seen.execs += 1;
+        self.seen.moments.push((tracee.stopped_ns, "vmm-exec".into()));
+        if self.seen.execs == 1 {
+            ptrace::watch_exit(self.pid)?;
+        }
+        self.breakpoints = image::set_breakpoints(tracee);
+        self.hooks.on_exec(tracee);
+        Ok(())
+    }
+
+    fn look(&mut self, tracee: &Tracee) {
+        if !self.looked && self.seen.execs > 0 {
+            self.looked = true;
+            self.seen.peak_rss_bytes = tracee.peak_rss_bytes();
+            self.hooks.on_exiting(tracee);
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn at_breakpoint(&mut self, tracee: &Tracee) -> io::Result<bool> {
+        let address = ptrace::instruction_pointer(self.pid)?.wrapping_sub(1);
+        let Some(at) = self.breakpoints.iter().position(|b| b.address == address) else {
+            return Ok(false);
+        };
+        let breakpoint = self.breakpoints.swap_remove(at);
+        image::clear_breakpoint(tracee, &breakpoint)?;
+        ptrace::set_instruction_pointer(self.pid, address)?;
+        self.seen.moments.push((tracee.stopped_ns, breakpoint.moment.into()));
+        Ok(true)
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn at_breakpoint(&mut self, _: &Tracee) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    /// The VMM is a zombie: collects it, and what is left of its process group.
+    fn finish(&mut self) -> io::Result<(Ns, Status, Usage)> {
+        kill_group(self.pid);
+        // A ready point counts even if the VMM was quicker than the request.
+        if self.seen.end.is_none() {
+            self.seen.end = self.stopper.requested();
+        }
+        let at = self.changes.at.load(Ordering::Relaxed);
+        let ended = wait4(self.pid, 0)?;
+        self.drain_stderr();
+        let (status, usage) = ended.ok_or(io::ErrorKind::NotFound)?;
+        let done = (at, Status::from_wait(status), usage);
+        self.reaped = Some(done);
+        Ok(done)
+    }
+
+    /// The end as the result has it.
+    pub fn end(&self) -> End {
+        match &self.seen.end {
+            None => End::ByItself,
+            Some((reason, at_ns)) => End::Stopped { reason: reason.clone(), at_ns: *at_ns },
+        }
+    }
+}
+
+/// An early return or a panic must not leave a VMM behind.
+impl Drop for Supervisor<'_> {
+    fn drop(&mut self) {
+        if self.reaped.is_some() {
+            return;
+        }
+        kill_group(self.pid);
+        self.signal(Signal::KILL);
+        while let Ok(Some((status, _))) = wait4(self.pid, 0) {
+            if !libc::WIFSTOPPED(status) {
+                break;
+            }
+            let _ = ptrace::resume(self.pid, 0);
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Ready {
+    changed: bool,
+    deadline: bool,
+    request: bool,
+    stderr: bool,
+}
+
+/// A tracee that was killed meanwhile is reported by the next wait.
+fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        r => r,
+    }
+}
+
+/// The child leads a session of its own, so its group is what it left running.
+fn kill_group(pid: Pid) {
+    let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+}
+
+/// Consumes a change of state; with `WNOHANG`, none if there is none.
+fn wait4(pid: Pid, flags: i32) -> io::Result<Option<(i32, Usage)>> {
+    let mut status = 0;
+    // SAFETY: an all-zero rusage is valid, and both pointers are to locals.
+    let (r, usage) = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        let pid = pid.as_raw_nonzero().get();
+        (libc::wait4(pid, &mut status, flags | libc::__WALL, &mut usage), usage)
+    };
+    match r {
+        -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => wait4(pid, flags),
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(None),
+        _ => Ok(Some((status, convert(&usage)))),
+    }
+}
+
+fn convert(usage: &libc::rusage) -> Usage {
+    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
+    let count = |n: libc::c_long| u64::try_from(n).unwrap_or(0);
+    Usage {
+        user_s: seconds(usage.ru_utime),
+        system_s: seconds(usage.ru_stime),
+        max_rss_bytes: count(usage.ru_maxrss).saturating_mul(1024),
+        voluntary_switches: count(usage.ru_nvcsw),
+        involuntary_switches: count(usage.ru_nivcsw),
+        minor_faults: count(usage.ru_minflt),
+        major_faults: count(usage.ru_majflt),
+    }
+}
