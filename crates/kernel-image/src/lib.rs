@@ -1,1 +1,31 @@
 //! Symbols and types out of a Linux kernel image, and its logs and traces out of a guest's RAM.
+//!
+//! A stock kernel already keeps a log (printk) and, when its command line asks,
+//! a trace (ftrace) in its own memory. Read out of the guest's RAM at the end of
+//! its life, both cost the guest no console and need no cooperation:
+//!
+//! 1. [`KernelImage`] unpacks the kernel file; [`Symbols`] and [`Btf`] say where
+//!    its variables and their fields are; [`KernelInfo`] keeps what is needed
+//!    of that in a cache, so that it is worked out once for a kernel.
+//! 2. [`locate`] finds guest RAM among a VMM's mappings, and the kernel in it,
+//!    KASLR or not; [`Guest`] reads it by the kernel's virtual addresses.
+//! 3. [`printk`] and [`ftrace`] copy the raw rings into self-describing dumps,
+//!    and turn dumps into records and events later.
+//!
+//! Everything read from an image, from RAM or from a dump is untrusted: it can
+//! produce errors, not panics, and every walk is bounded.
+
+pub mod btf;
+mod bytes;
+pub mod decompress;
+mod error;
+mod image;
+pub mod kallsyms;
+pub mod ram;
+mod symbols;
+
+pub use btf::Btf;
+pub use error::{Error, Result};
+pub use image::{KernelImage, Segment};
+pub use ram::{GuestRam, HostMemory, MappedRam, Region};
+pub use symbols::{Symbol, Symbols};

@@ -1,0 +1,385 @@
+//! A kernel file, opened down to the ELF that the guest runs.
+//!
+//! A bzImage is a boot sector, a set-up part and a compressed vmlinux whose
+//! place the header gives (`payload_offset`, boot protocol 2.08). That vmlinux
+//! has no symbol table, but all of the kernel's own: kallsyms and BTF.
+
+use crate::bytes::{u16_at, u32_at};
+use crate::decompress::{Format, MAX_OUTPUT};
+use crate::error::{Error, Result};
+use object::read::elf::{ElfFile64, FileHeader as _};
+use object::{Endianness, Object as _, ObjectSection as _};
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+/// The ELF note by which a vmlinux says where PVH enters it (`XEN_ELFNOTE_PHYS32_ENTRY`).
+const NOTE_PHYS32_ENTRY: u32 = 18;
+/// The GNU build id note.
+const NOTE_GNU_BUILD_ID: u32 = 3;
+
+/// A loadable segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Link-time virtual address.
+    pub virtual_address: u64,
+    /// Offset in the ELF, bytes.
+    pub offset: u64,
+    /// Bytes in the file; the rest of its memory is zero.
+    pub file_size: u64,
+    /// Bytes in memory.
+    pub memory_size: u64,
+}
+
+/// A section with data in the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Section {
+    name: String,
+    address: u64,
+    offset: u64,
+    size: u64,
+}
+
+/// A kernel, unpacked.
+#[derive(Debug)]
+pub struct KernelImage {
+    path: PathBuf,
+    elf: Vec<u8>,
+    container: String,
+    segments: Vec<Segment>,
+    sections: Vec<Section>,
+    banner: String,
+    build_id: Option<String>,
+    pvh_entry: Option<u64>,
+}
+
+impl KernelImage {
+    /// Opens a bzImage, a vmlinux, or a compressed vmlinux, for x86-64.
+    ///
+    /// # Errors
+    /// [`Error::NotAKernel`] says what the file is instead, [`Error::Payload`]
+    /// that its payload does not unpack, [`Error::Io`] that it can't be read.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(|e| Error::io(path, e))?;
+        let metadata = file.metadata().map_err(|e| Error::io(path, e))?;
+        if metadata.is_dir() {
+            return Err(not_a_kernel(path, "it is a directory; give the vmlinuz file inside it"));
+        }
+        if metadata.len() > MAX_OUTPUT {
+            return Err(not_a_kernel(
+                path,
+                format!(
+                    "it is {} bytes long, and a kernel is at most {MAX_OUTPUT}",
+                    metadata.len()
+                ),
+            ));
+        }
+        let mut data = Vec::with_capacity(metadata.len() as usize);
+        file.take(MAX_OUTPUT).read_to_end(&mut data).map_err(|e| Error::io(path, e))?;
+        Self::from_bytes(path, data)
+    }
+
+    /// As [`KernelImage::open`], from bytes; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`KernelImage::open`], without [`Error::Io`].
+    pub fn from_bytes(path: &Path, data: Vec<u8>) -> Result<Self> {
+        let (elf, container) = unpack(path, data)?;
+        let parsed = ElfFile64::<Endianness>::parse(&*elf)
+            .map_err(|e| not_a_kernel(path, format!("its ELF is damaged: {e}")))?;
+        let machine = parsed.elf_header().e_machine(parsed.endian());
+        if machine != object::elf::EM_X86_64 {
+            return Err(not_a_kernel(
+                path,
+                format!(
+                    "it is an ELF for machine {machine}, and only x86-64 (62) is supported"
+                ),
+            ));
+        }
+        let segments: Vec<Segment> = parsed.segments().map(segment).collect();
+        let sections = parsed
+            .sections()
+            .filter_map(|s| {
+                let (offset, size) = s.file_range()?;
+                Some(Section {
+                    name: s.name().ok()?.to_owned(),
+                    address: s.address(),
+                    offset,
+                    size,
+                })
+            })
+            .collect();
+        let build_id = note(&parsed, b"GNU", NOTE_GNU_BUILD_ID)
+            .map(|id| id.iter().map(|b| format!("{b:02x}")).collect());
+        let pvh_entry = note(&parsed, b"Xen", NOTE_PHYS32_ENTRY).and_then(|entry| {
+            crate::bytes::u64_at(entry, 0)
+                .or_else(|| crate::bytes::u32_at(entry, 0).map(u64::from))
+        });
+        let banner = find_banner(&elf).ok_or_else(|| {
+            not_a_kernel(
+                path,
+                "it is an ELF file without a \"Linux version …\" banner: a program or another \
+                 system's kernel; give a vmlinux or a distribution's /boot/vmlinuz-*",
+            )
+        })?;
+        Ok(KernelImage {
+            path: path.to_owned(),
+            container,
+            segments,
+            sections,
+            banner,
+            build_id,
+            pvh_entry,
+            elf,
+        })
+    }
+
+    /// The file it was opened from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the file is, in words, e.g. `bzImage (lz4)`.
+    pub fn container(&self) -> &str {
+        &self.container
+    }
+
+    /// The kernel's banner, `Linux version 6.1.0 (…) … #1 SMP …`, without the newline.
+    pub fn banner(&self) -> &str {
+        &self.banner
+    }
+
+    /// The release, as `uname -r` says it.
+    pub fn version(&self) -> &str {
+        self.banner.split(' ').nth(2).unwrap_or("")
+    }
+
+    /// The GNU build id in hexadecimal, if it was built with one.
+    pub fn build_id(&self) -> Option<&str> {
+        self.build_id.as_deref()
+    }
+
+    /// The physical address where PVH enters it; `None` if it can't be booted by PVH.
+    pub fn pvh_entry(&self) -> Option<u64> {
+        self.pvh_entry
+    }
+
+    /// The ELF.
+    pub fn vmlinux(&self) -> &[u8] {
+        &self.elf
+    }
+
+    /// Writes the ELF to `path` through a temporary file beside it, so that
+    /// `path` is either absent or whole.
+    ///
+    /// # Errors
+    /// [`Error::Io`] with the path.
+    pub fn write_vmlinux(&self, path: &Path) -> Result<()> {
+        write_whole(path, &self.elf)
+    }
+
+    /// Loadable segments.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Link-time virtual address of the kernel's text (`_text`), the start of its
+    /// lowest segment in the upper half.
+    pub fn text_address(&self) -> Option<u64> {
+        self.segments
+            .iter()
+            .map(|s| s.virtual_address)
+            .filter(|&a| a >= crate::ram::KERNEL_MAP)
+            .min()
+    }
+
+    /// A section by name: its address and contents.
+    pub fn section(&self, name: &str) -> Option<(u64, &[u8])> {
+        let section = self.sections.iter().find(|s| s.name == name)?;
+        Some((section.address, self.slice(section.offset, section.size)?))
+    }
+
+    /// `length` bytes at a link-time virtual address, where the file has them.
+    pub fn read(&self, address: u64, length: u64) -> Option<&[u8]> {
+        let segment = self.segments.iter().find(|s| {
+            address
+                .checked_sub(s.virtual_address)
+                .and_then(|o| o.checked_add(length))
+                .is_some_and(|end| end <= s.file_size)
+        })?;
+        let offset = segment.offset.checked_add(address - segment.virtual_address)?;
+        self.slice(offset, length)
+    }
+
+    fn slice(&self, offset: u64, length: u64) -> Option<&[u8]> {
+        let start = usize::try_from(offset).ok()?;
+        self.elf.get(start..start.checked_add(usize::try_from(length).ok()?)?)
+    }
+}
+
+/// Writes a file whole or not at all.
+pub(crate) fn write_whole(path: &Path, data: &[u8]) -> Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let write = || -> std::io::Result<()> {
+        let mut file = tempfile::Builder::new().prefix(".vmeter-").tempfile_in(folder)?;
+        file.write_all(data)?;
+        file.persist(path).map_err(|e| e.error)?;
+        Ok(())
+    };
+    write().map_err(|e| Error::io(path, e))
+}
+
+fn not_a_kernel(path: &Path, reason: impl Into<String>) -> Error {
+    Error::NotAKernel { path: path.to_owned(), reason: reason.into() }
+}
+
+fn segment<'a>(s: impl object::ObjectSegment<'a>) -> Segment {
+    let (offset, file_size) = s.file_range();
+    Segment { virtual_address: s.address(), offset, file_size, memory_size: s.size() }
+}
+
+/// The ELF inside `data`, and what it was packed in.
+fn unpack(path: &Path, data: Vec<u8>) -> Result<(Vec<u8>, String)> {
+    if data.starts_with(&object::elf::ELFMAG) {
+        return Ok((data, "vmlinux".into()));
+    }
+    if data.get(0x202..0x206) == Some(b"HdrS") {
+        return unpack_bzimage(path, &data);
+    }
+    if let Some(format) = Format::detect(&data) {
+        let inner = format.decompress(&data).map_err(|e| {
+            not_a_kernel(path, format!("it is {} data that does not unpack: {e}", format.name()))
+        })?;
+        if inner.starts_with(&object::elf::ELFMAG) {
+            return Ok((inner, format!("vmlinux ({})", format.name())));
+        }
+        return Err(not_a_kernel(
+            path,
+            format!("it is {} data holding {}", format.name(), describe(&inner)),
+        ));
+    }
+    Err(not_a_kernel(path, format!("it is {}", describe(&data))))
+}
+
+/// Boot protocol fields: the kernel's Documentation/arch/x86/boot.rst.
+fn unpack_bzimage(path: &Path, data: &[u8]) -> Result<(Vec<u8>, String)> {
+    let protocol = u16_at(data, 0x206).unwrap_or(0);
+    if protocol < 0x208 {
+        return Err(not_a_kernel(
+            path,
+            format!(
+                "it is a bzImage of boot protocol {}.{:02}, and the payload's place is given \
+                 since 2.08 (Linux 2.6.24)",
+                protocol >> 8,
+                protocol & 0xff
+            ),
+        ));
+    }
+    let sectors = match data[0x1f1] {
+        0 => 4,
+        n => usize::from(n),
+    };
+    let offset = u32_at(data, 0x248).unwrap_or(0) as usize;
+    let length = u32_at(data, 0x24c).unwrap_or(0) as usize;
+    let start = (sectors + 1) * 512 + offset;
+    let payload = start
+        .checked_add(length)
+        .and_then(|end| data.get(start..end))
+        .filter(|p| !p.is_empty())
+        .ok_or_else(|| {
+            not_a_kernel(
+                path,
+                format!(
+                    "it is a bzImage whose payload ({length} bytes at {start}) is outside the \
+                     file of {} bytes: it is cut short",
+                    data.len()
+                ),
+            )
+        })?;
+    if payload.starts_with(&object::elf::ELFMAG) {
+        return Ok((payload.to_vec(), "bzImage (uncompressed)".into()));
+    }
+    let format = Format::detect(payload).ok_or_else(|| {
+        not_a_kernel(
+            path,
+            format!("it is a bzImage whose payload is {}", describe(payload)),
+        )
+    })?;
+    let elf = format.decompress(payload)?;
+    if !elf.starts_with(&object::elf::ELFMAG) {
+        return Err(not_a_kernel(
+            path,
+            format!("its {} payload is {}, not an ELF", format.name(), describe(&elf)),
+        ));
+    }
+    Ok((elf, format!("bzImage ({})", format.name())))
+}
+
+/// What a file that is no kernel seems to be, in words, with what to do.
+fn describe(data: &[u8]) -> String {
+    const KINDS: &[(usize, &[u8], &str)] = &[
+        (0, b"070701", "a cpio archive: an initramfs, which --initrd takes"),
+        (0, b"070702", "a cpio archive: an initramfs, which --initrd takes"),
+        (0, b"QFI\xfb", "a qcow2 disk image; the kernel is a file inside it, under /boot"),
+        (0, b"!<arch>\n", "an ar archive (a .deb?); unpack it with `dpkg -x`"),
+        (0, b"\xed\xab\xee\xdb", "an RPM package; unpack it with rpm2cpio"),
+        (0, b"#!", "a script"),
+        (0, b"hsqs", "a squashfs image"),
+        (56, b"ARMd", "an arm64 kernel; only x86-64 is supported"),
+        (0x8001, b"CD001", "an ISO image; the kernel is a file inside it"),
+    ];
+    if data.is_empty() {
+        return "an empty file".into();
+    }
+    for &(at, magic, what) in KINDS {
+        if data.get(at..).is_some_and(|d| d.starts_with(magic)) {
+            return what.into();
+        }
+    }
+    if data.starts_with(b"MZ") {
+        return "an EFI program without a Linux boot header (a unified kernel image? extract its \
+                .linux section with `objcopy -O binary --only-section=.linux`)"
+            .into();
+    }
+    let head = &data[..data.len().min(64)];
+    if head.iter().all(|&b| b.is_ascii_graphic() || b.is_ascii_whitespace()) {
+        return "text; give a bzImage (/boot/vmlinuz-*) or a vmlinux".into();
+    }
+    let bytes: Vec<String> = head.iter().take(8).map(|b| format!("{b:02x}")).collect();
+    format!(
+        "of an unknown kind (it begins with {}); give a bzImage (/boot/vmlinuz-*) or a vmlinux",
+        bytes.join(" ")
+    )
+}
+
+/// The descriptor of a note, by owner and type, from any note segment.
+fn note<'a>(elf: &ElfFile64<'a, Endianness>, owner: &[u8], kind: u32) -> Option<&'a [u8]> {
+    use object::read::elf::ProgramHeader as _;
+    let endian = elf.endian();
+    for header in elf.elf_program_headers() {
+        let Ok(Some(mut notes)) = header.notes(endian, elf.data()) else { continue };
+        while let Ok(Some(note)) = notes.next() {
+            if note.name() == owner && note.n_type(endian) == kind {
+                return Some(note.desc());
+            }
+        }
+    }
+    None
+}
+
+/// `linux_banner` (`init/version.c`): the one text `Linux version ` that goes on
+/// with a digit and ends in a newline; format strings go on with `%s`.
+fn find_banner(elf: &[u8]) -> Option<String> {
+    const START: &[u8] = b"Linux version ";
+    for at in memchr::memmem::find_iter(elf, START) {
+        let rest = &elf[at..elf.len().min(at + 1024)];
+        if !rest.get(START.len()).is_some_and(u8::is_ascii_digit) {
+            continue;
+        }
+        let Some(end) = memchr::memchr2(b'\n', 0, rest) else { continue };
+        if let Ok(text) = std::str::from_utf8(&rest[..end]) {
+            return Some(text.to_owned());
+        }
+    }
+    None
+}
