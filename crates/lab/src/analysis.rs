@@ -79,7 +79,8 @@ pub fn summarise(
     runs: Vec<AnalysedRun>,
     warnings: Vec<String>,
 ) -> BootResult {
-    let done: Vec<&AnalysedRun> = runs.iter().filter(|r| r.record.outcome == Outcome::Done).collect();
+    let done: Vec<&AnalysedRun> =
+        runs.iter().filter(|r| r.record.outcome == Outcome::Done).collect();
     let summarised = if done.is_empty() { runs.iter().collect() } else { done };
     let timelines: Vec<&Timeline> = summarised.iter().map(|r| &r.timeline).collect();
     let totals: Vec<f64> = timelines.iter().map(|t| seconds(t.total)).collect();
@@ -121,7 +122,9 @@ pub fn phases(timelines: &[&Timeline]) -> Vec<Phase> {
         .map(|name| {
             let samples: Vec<f64> = timelines
                 .iter()
-                .map(|t| t.phases.iter().filter(|(n, _)| n == name).map(|(_, ns)| seconds(*ns)).sum())
+                .map(|t| {
+                    t.phases.iter().filter(|(n, _)| n == name).map(|(_, ns)| seconds(*ns)).sum()
+                })
                 .collect();
             let share = if total > 0.0 { samples.iter().sum::<f64>() / total } else { 0.0 };
             Phase { name: name.to_owned(), estimate: estimate(&samples), share }
@@ -188,7 +191,9 @@ fn condense(warnings: Vec<String>) -> Vec<String> {
         }
     }
     seen.into_iter()
-        .map(|(text, times, first)| if times > 1 { format!("{text} ({times} runs)") } else { first })
+        .map(
+            |(text, times, first)| if times > 1 { format!("{text} ({times} runs)") } else { first },
+        )
         .collect()
 }
 
@@ -215,7 +220,11 @@ mod tests {
     #[test]
     fn an_activity_that_a_run_lacks_counts_as_zero() {
         let with = Timeline { total: 10, phases: vec![("a".into(), 10)], ..Timeline::default() };
-        let without = Timeline { total: 10, phases: vec![("unattributed".into(), 10)], ..Timeline::default() };
+        let without = Timeline {
+            total: 10,
+            phases: vec![("unattributed".into(), 10)],
+            ..Timeline::default()
+        };
         let phases = phases(&[&with, &without]);
         assert_eq!(phases[0].estimate.mean, 5e-9);
         assert_eq!(phases[1].name, UNATTRIBUTED);

@@ -25,8 +25,7 @@ pub fn describe() -> BTreeMap<String, Value> {
     host.insert("memory_bytes".into(), memory_bytes().into());
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     host.insert("kernel".into(), release.trim().into());
-    let governor =
-        fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").ok();
+    let governor = fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").ok();
     host.insert("cpufreq_governor".into(), governor.map(|g| g.trim().to_owned()).into());
     host
 }

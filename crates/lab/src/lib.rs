@@ -4,6 +4,10 @@
 //! analyses them, from the files, by the path that a saved session takes.
 
 pub mod analysis;
+pub mod doctor;
+pub mod experiment;
+pub mod failure;
 pub mod host;
 pub mod interrupt;
+pub mod overhead;
 pub mod session;

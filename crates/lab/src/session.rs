@@ -122,7 +122,8 @@ impl Session {
     pub fn save(&self) -> Result<()> {
         let bytes = serde_json::to_vec_pretty(&self.record)?;
         let path = self.dir.join(SESSION);
-        files::write_atomic(&path, &bytes).with_context(|| format!("cannot write {}", path.display()))
+        files::write_atomic(&path, &bytes)
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Folder of the finished run `index`.
@@ -220,7 +221,10 @@ fn check_schema(found: &str, file: &Path) -> Result<()> {
     if found == SCHEMA {
         return Ok(());
     }
-    bail!("{}: format {found:?}, and this vmeter reads {SCHEMA:?}: use the vmeter that wrote it", file.display())
+    bail!(
+        "{}: format {found:?}, and this vmeter reads {SCHEMA:?}: use the vmeter that wrote it",
+        file.display()
+    )
 }
 
 #[cfg(test)]

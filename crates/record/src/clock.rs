@@ -12,10 +12,7 @@ const ATTEMPTS: usize = 16;
 
 /// Reads all clocks, keeping the tightest of several attempts.
 pub fn read() -> ClockReading {
-    (0..ATTEMPTS)
-        .map(|_| read_once())
-        .min_by_key(|r| r.width_ns)
-        .unwrap_or_else(read_once)
+    (0..ATTEMPTS).map(|_| read_once()).min_by_key(|r| r.width_ns).unwrap_or_else(read_once)
 }
 
 fn read_once() -> ClockReading {
@@ -59,14 +56,7 @@ impl Conversion {
         // believed, and the first reading's offset is used for the whole run.
         let conversion = Self::new(clocks, |c| c.realtime_ns as f64)?;
         let stepped = (conversion.rate - 1.0).abs() > 1e-3;
-        Some(if stepped {
-            Self {
-                rate: 1.0,
-                ..conversion
-            }
-        } else {
-            conversion
-        })
+        Some(if stepped { Self { rate: 1.0, ..conversion } } else { conversion })
     }
 
     /// Host TSC to `CLOCK_MONOTONIC`; none without two readings apart.
@@ -79,24 +69,15 @@ impl Conversion {
     fn new(clocks: &[ClockReading], of: impl Fn(&ClockReading) -> f64) -> Option<Self> {
         let (first, last) = (clocks.first()?, clocks.last()?);
         let span = of(last) - of(first);
-        let rate = if span > 0.0 {
-            (last.monotonic_ns - first.monotonic_ns) as f64 / span
-        } else {
-            1.0
-        };
+        let rate =
+            if span > 0.0 { (last.monotonic_ns - first.monotonic_ns) as f64 / span } else { 1.0 };
         let error_ns = first.width_ns.max(last.width_ns);
-        Some(Self {
-            from: of(first),
-            to: first.monotonic_ns,
-            rate,
-            error_ns,
-        })
+        Some(Self { from: of(first), to: first.monotonic_ns, rate, error_ns })
     }
 
     /// The moment on `CLOCK_MONOTONIC`, ns.
     pub fn to_monotonic(&self, stamp: f64) -> Ns {
-        self.to
-            .saturating_add(((stamp - self.from) * self.rate).round() as Ns)
+        self.to.saturating_add(((stamp - self.from) * self.rate).round() as Ns)
     }
 
     /// Nanoseconds of `CLOCK_MONOTONIC` per unit of the other clock.
@@ -123,14 +104,10 @@ mod tests {
         let allowed = middle.width_ns + first.width_ns + last.width_ns + 2_000;
         let real = Conversion::from_realtime(&clocks).unwrap();
         let tsc = Conversion::from_tsc(&clocks).unwrap();
-        for found in [
-            real.to_monotonic(middle.realtime_ns as f64),
-            tsc.to_monotonic(middle.tsc as f64),
-        ] {
-            assert!(
-                (found - middle.monotonic_ns).abs() <= allowed,
-                "{found} {middle:?}"
-            );
+        for found in
+            [real.to_monotonic(middle.realtime_ns as f64), tsc.to_monotonic(middle.tsc as f64)]
+        {
+            assert!((found - middle.monotonic_ns).abs() <= allowed, "{found} {middle:?}");
         }
     }
 

@@ -6,7 +6,9 @@
 //! saved runs meet at the decoder.
 
 pub mod clock;
+pub mod decode;
 pub mod ready;
+pub mod run;
 pub mod source;
 pub mod sources;
 pub mod stamped;

@@ -33,9 +33,7 @@ impl Until {
                 Some(expression) => Regex::new(expression)
                     .map(Until::Line)
                     .map_err(|e| format!("--until {text}: {e}")),
-                None => Err(format!(
-                    "--until {text}: expected userspace, poweroff or line:REGEX"
-                )),
+                None => Err(format!("--until {text}: expected userspace, poweroff or line:REGEX")),
             },
         }
     }
@@ -50,109 +48,77 @@ impl Until {
     }
 }
 
+type Callback = Box<dyn FnOnce(Ns) + Send>;
+
 /// Looks at console lines and calls back once, at the first that matches.
-pub struct ReadyWatch {
+pub struct ConsoleWatch {
     pattern: Regex,
-    reached: Mutex<Reached>,
+    state: Mutex<State>,
 }
 
-type Callback = Box<dyn FnOnce() + Send>;
-
-#[derive(Default)]
-struct Reached {
-    at: Option<Ns>,
+struct State {
+    reached: Option<Ns>,
     callback: Option<Callback>,
 }
 
-impl std::fmt::Debug for ReadyWatch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReadyWatch")
-            .field("pattern", &self.pattern)
-            .finish_non_exhaustive()
-    }
-}
-
-impl ReadyWatch {
-    /// Watches for `pattern`.
-    pub fn new(pattern: Regex) -> Self {
-        ReadyWatch {
-            pattern,
-            reached: Mutex::default(),
-        }
+impl ConsoleWatch {
+    /// Watches for `pattern`; `callback` gets the stamp of the line.
+    pub fn new(pattern: Regex, callback: Callback) -> Self {
+        let state = State { reached: None, callback: Some(callback) };
+        ConsoleWatch { pattern, state: Mutex::new(state) }
     }
 
-    /// Says what to do at the match; done at once if it has come already.
-    pub fn on_reached(&self, callback: Callback) {
-        let mut reached = self.lock();
-        if reached.at.is_some() {
-            drop(reached);
-            callback();
-        } else {
-            reached.callback = Some(callback);
-        }
-    }
-
-    /// Looks at a line that began to arrive at `at`.
+    /// Looks at a line that began to arrive at `at`, `CLOCK_MONOTONIC` ns.
     pub fn see(&self, at: Ns, line: &str) {
-        if !self.pattern.is_match(line) {
+        let mut state = self.lock();
+        if state.reached.is_some() || !self.pattern.is_match(line) {
             return;
         }
-        let mut reached = self.lock();
-        if reached.at.is_none() {
-            reached.at = Some(at);
-            let callback = reached.callback.take();
-            drop(reached);
-            if let Some(callback) = callback {
-                callback();
-            }
+        state.reached = Some(at);
+        let callback = state.callback.take();
+        drop(state);
+        if let Some(callback) = callback {
+            callback(at);
         }
     }
 
     /// When the match came, `CLOCK_MONOTONIC` ns.
     pub fn reached(&self) -> Option<Ns> {
-        self.lock().at
+        self.lock().reached
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Reached> {
-        self.reached
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicI64, Ordering};
     use std::sync::Arc;
 
     #[test]
     fn the_first_match_calls_back_once() {
-        let watch = ReadyWatch::new(Until::parse("line:log[i]n:").unwrap().pattern().unwrap());
-        let calls = Arc::new(AtomicUsize::new(0));
-        let seen = calls.clone();
-        watch.on_reached(Box::new(move || {
-            seen.fetch_add(1, Ordering::Relaxed);
-        }));
+        let sum = Arc::new(AtomicI64::new(0));
+        let seen = sum.clone();
+        let pattern = Until::parse("line:log[i]n:").unwrap().pattern().unwrap();
+        let watch = ConsoleWatch::new(
+            pattern,
+            Box::new(move |at| {
+                seen.fetch_add(at, Ordering::Relaxed);
+            }),
+        );
         watch.see(1, "booting");
         watch.see(2, "host login:");
         watch.see(3, "host login:");
-        assert_eq!(
-            (watch.reached(), calls.load(Ordering::Relaxed)),
-            (Some(2), 1)
-        );
+        assert_eq!((watch.reached(), sum.load(Ordering::Relaxed)), (Some(2), 2));
     }
 
     #[test]
     fn what_is_not_valid_is_refused_with_what_is() {
         assert!(Until::parse("ready").unwrap_err().contains("line:REGEX"));
-        assert!(Until::parse("line:(")
-            .unwrap_err()
-            .contains("--until line:("));
-        assert!(Until::parse("userspace")
-            .unwrap()
-            .pattern()
-            .unwrap()
-            .is_match("vmeter: ready"));
+        assert!(Until::parse("line:(").unwrap_err().contains("--until line:("));
+        assert!(Until::parse("userspace").unwrap().pattern().unwrap().is_match("vmeter: ready"));
     }
 }

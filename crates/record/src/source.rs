@@ -39,8 +39,8 @@ pub struct Context<'a> {
     pub accel: Option<&'a str>,
     /// True when the guest's init is vmeter's own.
     pub own_init: bool,
-    /// The ready point to look for on the console, if the run ends at one.
-    pub ready: Option<std::sync::Arc<crate::ready::ReadyWatch>>,
+    /// What to look for on the console while it runs: the ready point, a panic.
+    pub watches: Vec<std::sync::Arc<crate::ready::ConsoleWatch>>,
 }
 
 /// A kind of recording, by name.

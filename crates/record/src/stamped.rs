@@ -74,9 +74,7 @@ impl Stamper {
     /// When reading or writing failed meanwhile.
     pub fn finish(self) -> io::Result<Totals> {
         drop(self.stop);
-        self.thread
-            .join()
-            .map_err(|_| io::Error::other("the stamping thread panicked"))?
+        self.thread.join().map_err(|_| io::Error::other("the stamping thread panicked"))?
     }
 }
 
@@ -111,10 +109,7 @@ fn copy(
 
 /// Waits for bytes or the request to stop; true for the latter.
 fn wait(pipe: &OwnedFd, stop: &OwnedFd) -> io::Result<bool> {
-    let mut fds = [
-        PollFd::new(pipe, PollFlags::IN),
-        PollFd::new(stop, PollFlags::IN),
-    ];
+    let mut fds = [PollFd::new(pipe, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
     match poll(&mut fds, None) {
         Ok(_) | Err(Errno::INTR) => Ok(!fds[1].revents().is_empty()),
         Err(error) => Err(error.into()),
@@ -202,11 +197,7 @@ impl LineCutter {
     fn cut(&mut self) {
         let text = String::from_utf8_lossy(&self.pending);
         let text = text.trim_end_matches('\r').to_owned();
-        self.lines.push(Line {
-            start: self.start,
-            end: self.end,
-            text,
-        });
+        self.lines.push(Line { start: self.start, end: self.end, text });
         self.pending.clear();
     }
 
@@ -256,13 +247,7 @@ mod tests {
         writer.write_all(b"o\n\nlast").unwrap();
         drop(writer);
         let totals = stamper.finish().unwrap();
-        assert_eq!(
-            totals,
-            Totals {
-                bytes: 14,
-                dropped: 0
-            }
-        );
+        assert_eq!(totals, Totals { bytes: 14, dropped: 0 });
         let lines = lines(&std::fs::read(&path).unwrap());
         let texts: Vec<&str> = lines.iter().map(|l| l.text.as_str()).collect();
         assert_eq!(texts, ["one", "two", "", "last"]);

@@ -2,7 +2,7 @@
 
 use super::firmware::ARRIVAL_ERROR_NS;
 use super::read_bounded;
-use crate::ready::ReadyWatch;
+use crate::ready::ConsoleWatch;
 use crate::source::{Context, Live, Source, SourceError};
 use crate::stamped::{self, Stamper, Tap};
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ impl Source for Console {
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
         Some(Box::new(Recording {
             dir: context.dir.to_owned(),
-            ready: context.ready.clone(),
+            watches: context.watches.clone(),
             stamper: None,
         }))
     }
@@ -39,9 +39,7 @@ impl Source for Console {
         source: &SourceRecord,
     ) -> Result<Vec<Event>, SourceError> {
         let saved = read_bounded(dir, source, 0)?;
-        let bytes = stamped::chunks(&saved)
-            .map(|(_, bytes)| bytes.len() as u64)
-            .sum();
+        let bytes = stamped::chunks(&saved).map(|(_, bytes)| bytes.len() as u64).sum();
         let event = |at, what| Event {
             at,
             error_ns: source.error_ns,
@@ -53,17 +51,11 @@ impl Source for Console {
             .into_iter()
             .filter(|line| !line.text.is_empty())
             .map(|line| {
-                let what = What::ConsoleLine {
-                    text: line.text,
-                    end: line.end - run.exec_ns,
-                };
+                let what = What::ConsoleLine { text: line.text, end: line.end - run.exec_ns };
                 event(line.start - run.exec_ns, what)
             })
             .collect();
-        let count = What::Count {
-            name: "console_bytes".into(),
-            value: bytes,
-        };
+        let count = What::Count { name: "console_bytes".into(), value: bytes };
         events.push(event(run.total_ns, count));
         Ok(events)
     }
@@ -71,30 +63,27 @@ impl Source for Console {
 
 struct Recording {
     dir: PathBuf,
-    ready: Option<Arc<ReadyWatch>>,
+    watches: Vec<Arc<ConsoleWatch>>,
     stamper: Option<Stamper>,
 }
 
 impl Live for Recording {
     fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
         let path = self.dir.join(FILE);
-        let io = |error| SourceError::Io {
-            path: path.clone(),
-            error,
-        };
+        let io = |error| SourceError::Io { path: path.clone(), error };
         let (read, write) = stamped::pipe().map_err(io)?;
         plan.stdout = Some(write);
-        let tap = self.ready.clone().map(|ready| {
-            let mut cutter = stamped::LineCutter::default();
-            Box::new(move |at, bytes: &[u8]| {
-                cutter.push(at, bytes);
-                for line in cutter.take() {
-                    ready.see(line.start, &line.text);
-                }
-                ready.see(at, &cutter.open_line());
-            }) as Tap
+        let watches = std::mem::take(&mut self.watches);
+        let mut cutter = stamped::LineCutter::default();
+        let tap: Tap = Box::new(move |at, bytes| {
+            cutter.push(at, bytes);
+            for line in cutter.take() {
+                watches.iter().for_each(|watch| watch.see(line.start, &line.text));
+            }
+            // A login prompt has no line end.
+            watches.iter().for_each(|watch| watch.see(at, &cutter.open_line()));
         });
-        self.stamper = Some(Stamper::start(read, &path, tap).map_err(io)?);
+        self.stamper = Some(Stamper::start(read, &path, Some(tap)).map_err(io)?);
         Ok(())
     }
 
@@ -103,9 +92,7 @@ impl Live for Recording {
             return Ok(None);
         };
         let path = self.dir.join(FILE);
-        let totals = stamper
-            .finish()
-            .map_err(|error| SourceError::Io { path, error })?;
+        let totals = stamper.finish().map_err(|error| SourceError::Io { path, error })?;
         let mut parameters = std::collections::BTreeMap::new();
         if totals.dropped > 0 {
             parameters.insert("dropped_bytes".into(), totals.dropped.into());

@@ -31,12 +31,8 @@ impl Source for Firmware {
         // qboot writes no log, and a microvm has no port to write it to.
         let silent = context.spec.firmware.as_deref() == Some("qboot")
             || context.spec.machine.as_deref() == Some("microvm");
-        (context.watch != WatchLevel::None && !silent).then(|| {
-            Box::new(Recording {
-                dir: context.dir.to_owned(),
-                stamper: None,
-            }) as _
-        })
+        (context.watch != WatchLevel::None && !silent)
+            .then(|| Box::new(Recording { dir: context.dir.to_owned(), stamper: None }) as _)
     }
 
     fn decode(
@@ -46,10 +42,8 @@ impl Source for Firmware {
         source: &SourceRecord,
     ) -> Result<Vec<Event>, SourceError> {
         let saved = read_bounded(dir, source, 0)?;
-        let events = stamped::lines(&saved)
-            .into_iter()
-            .filter(|l| !l.text.is_empty())
-            .map(|line| Event {
+        let events =
+            stamped::lines(&saved).into_iter().filter(|l| !l.text.is_empty()).map(|line| Event {
                 at: line.start - run.exec_ns,
                 error_ns: source.error_ns,
                 source: NAME.into(),
@@ -67,18 +61,12 @@ struct Recording {
 
 impl Live for Recording {
     fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
-        let taken = plan
-            .argv
-            .iter()
-            .any(|a| a.to_string_lossy().contains("isa-debugcon"));
+        let taken = plan.argv.iter().any(|a| a.to_string_lossy().contains("isa-debugcon"));
         if !plan.may_inject || taken {
             return Ok(());
         }
         let path = self.dir.join(FILE);
-        let io = |error| SourceError::Io {
-            path: path.clone(),
-            error,
-        };
+        let io = |error| SourceError::Io { path: path.clone(), error };
         let (read, write) = stamped::pipe().map_err(io)?;
         let fd = plan.pass_fd(write);
         // Set 9402: an fdset of our own, so that the pipe is opened by number, not by name.
@@ -100,9 +88,7 @@ impl Live for Recording {
             return Ok(None);
         };
         let path = self.dir.join(FILE);
-        let totals = stamper
-            .finish()
-            .map_err(|error| SourceError::Io { path, error })?;
+        let totals = stamper.finish().map_err(|error| SourceError::Io { path, error })?;
         Ok((totals.bytes > 0).then(|| SourceRecord {
             name: NAME.into(),
             files: vec![FILE.into()],

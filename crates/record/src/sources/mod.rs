@@ -11,11 +11,7 @@ use vmeter_model::run::SourceRecord;
 
 /// Every source, in the order they are attached. A new one is a file and a line here.
 pub fn all() -> Vec<&'static dyn Source> {
-    vec![
-        &console::Console,
-        &firmware::Firmware,
-        &qemu_trace::QemuTrace,
-    ]
+    vec![&console::Console, &firmware::Firmware, &qemu_trace::QemuTrace]
 }
 
 /// A recording is read whole; a larger one than this is not vmeter's.

@@ -39,12 +39,8 @@ impl Source for QemuTrace {
     }
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
-        (context.watch != WatchLevel::None).then(|| {
-            Box::new(Recording {
-                dir: context.dir.to_owned(),
-                armed: false,
-            }) as _
-        })
+        (context.watch != WatchLevel::None)
+            .then(|| Box::new(Recording { dir: context.dir.to_owned(), armed: false }) as _)
     }
 
     fn decode(
@@ -80,10 +76,8 @@ impl Live for Recording {
             return Ok(());
         }
         let events = self.dir.join(EVENTS);
-        std::fs::write(&events, WANTED.join("\n") + "\n").map_err(|error| SourceError::Io {
-            path: events.clone(),
-            error,
-        })?;
+        std::fs::write(&events, WANTED.join("\n") + "\n")
+            .map_err(|error| SourceError::Io { path: events.clone(), error })?;
         let events = format!("events={}", events.display().to_string().replace(',', ",,"));
         let log = self.dir.join(LOG).display().to_string();
         self.armed = plan.inject(&["-trace", &events, "-D", &log, "-msg", "timestamp=on"]);
@@ -125,16 +119,11 @@ fn interpret(name: &str, arguments: &str) -> Option<What> {
     match name {
         "runstate_set" => {
             let state = arguments.rsplit_once('(')?.1.trim_end().strip_suffix(')')?;
-            Some(What::RunState {
-                state: state.into(),
-            })
+            Some(What::RunState { state: state.into() })
         }
         "fw_cfg_select" => {
             let key = arguments.split_once("key 0x")?.1.split(' ').next()?;
-            Some(What::FwCfg {
-                item: u32::from_str_radix(key, 16).ok()?,
-                bytes: 0,
-            })
+            Some(What::FwCfg { item: u32::from_str_radix(key, 16).ok()?, bytes: 0 })
         }
         "pci_cfg_read" | "pci_cfg_write" => {
             let (device, rest) = arguments.split_once(" @0x")?;
@@ -147,9 +136,7 @@ fn interpret(name: &str, arguments: &str) -> Option<What> {
         }
         "qemu_system_shutdown_request" => Some(What::PowerOff),
         "qemu_system_powerdown_request" => Some(What::ShutdownStart),
-        "port92_write" => Some(What::Note {
-            text: "port92_write".into(),
-        }),
+        "port92_write" => Some(What::Note { text: "port92_write".into() }),
         _ => None,
     }
 }
@@ -172,11 +159,7 @@ mod tests {
         );
         assert_eq!(
             say("8778@1795225513.368485:pci_cfg_read ICH9-SMB 00:1f.3 @0xc -> 0x0"),
-            What::PciConfig {
-                write: false,
-                device: "ICH9-SMB 00:1f.3".into(),
-                register: 12
-            }
+            What::PciConfig { write: false, device: "ICH9-SMB 00:1f.3".into(), register: 12 }
         );
         assert_eq!(
             say("8778@1795225514.037000:qemu_system_shutdown_request reason=6"),

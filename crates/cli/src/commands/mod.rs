@@ -1,0 +1,9 @@
+//! The commands, one file each.
+
+pub mod appliance;
+pub mod bench;
+pub mod boot;
+pub mod doctor;
+pub mod kernel;
+pub mod report;
+pub mod show;

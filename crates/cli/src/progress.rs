@@ -1,0 +1,44 @@
+//! What a user sees while boots run: on standard error, and only on a terminal.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use std::time::Duration;
+use vmeter_lab::experiment::{Progress, RunNews};
+
+/// A progress bar, or nothing.
+pub struct Bar {
+    bar: ProgressBar,
+}
+
+impl Bar {
+    /// A bar on standard error if it is a terminal and `quiet` is not set.
+    pub fn new(quiet: bool) -> Self {
+        let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
+        let style = "{prefix} {wide_bar} {pos}/{len} boots, {eta} left  {msg}";
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            bar.set_style(style);
+        }
+        Bar { bar }
+    }
+}
+
+impl Progress for Bar {
+    fn begin(&mut self, label: &str, runs: usize, finished: usize) {
+        self.bar.set_length(runs as u64);
+        self.bar.set_position(finished as u64);
+        self.bar.set_prefix(label.to_owned());
+        self.bar.enable_steady_tick(Duration::from_millis(200));
+    }
+
+    fn run(&mut self, news: &RunNews<'_>) {
+        self.bar.inc(1);
+        self.bar.set_message(format!("last {:.3} s ({})", news.total_s, news.label));
+    }
+
+    fn warn(&mut self, message: &str) {
+        self.bar.suspend(|| eprintln!("warning: {}", vmeter_report::text::neutralise(message)));
+    }
+
+    fn end(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,188 @@
+//! What this host can measure, what is missing, and what mends it.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+use vmeter_kvm_probe::Quality;
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// All is well.
+    Good,
+    /// It works, less well than it could.
+    Poor,
+    /// Something cannot be measured.
+    Missing,
+}
+
+/// One thing looked at.
+#[derive(Debug, Clone)]
+pub struct Check {
+    /// What.
+    pub name: &'static str,
+    /// How it came out.
+    pub status: Status,
+    /// What was found.
+    pub found: String,
+    /// What it means, or the exact command that mends it; empty if all is well.
+    pub mend: String,
+}
+
+fn check(name: &'static str, status: Status, found: String, mend: &str) -> Check {
+    Check { name, status, found, mend: mend.to_owned() }
+}
+
+/// Looks at everything that does not need a VMM.
+pub fn host_checks() -> Vec<Check> {
+    vec![kvm(), ptrace(), tracefs(), uprobes(), clock(), frequency(), steal(), noise()]
+}
+
+fn kvm() -> Check {
+    let probe = match vmeter_kvm_probe::probe(Duration::from_secs(2)) {
+        Ok(probe) => probe,
+        Err(error) => {
+            return check("/dev/kvm", Status::Missing, error.to_string(), "TCG is used instead");
+        }
+    };
+    let found = probe.summary();
+    match probe.ring0 {
+        Quality::Native { .. } => check("/dev/kvm", Status::Good, found, ""),
+        _ => check(
+            "/dev/kvm",
+            Status::Poor,
+            found,
+            "kernels boot by TCG here; a host with VMX or SVM exposed runs them natively",
+        ),
+    }
+}
+
+fn ptrace() -> Check {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let name = "ptrace of children";
+    match scope.trim() {
+        "3" => check(
+            name,
+            Status::Missing,
+            "kernel.yama.ptrace_scope is 3".into(),
+            "boots are watched without the VMM's own moments and the guest's RAM; \
+             it can only be lowered by a reboot without it",
+        ),
+        "2" if !rustix::process::geteuid().is_root() => check(
+            name,
+            Status::Missing,
+            "kernel.yama.ptrace_scope is 2".into(),
+            "sudo sysctl kernel.yama.ptrace_scope=1",
+        ),
+        _ => check(name, Status::Good, "allowed".into(), ""),
+    }
+}
+
+fn tracefs() -> Check {
+    let mounted = Path::new("/sys/kernel/tracing/events").exists();
+    let root = rustix::process::geteuid().is_root();
+    let name = "tracefs";
+    if mounted && fs::read_dir("/sys/kernel/tracing/instances").is_ok() {
+        check(name, Status::Good, "mounted and readable".into(), "")
+    } else if !mounted && Path::new("/sys/kernel/tracing").exists() {
+        check(
+            name,
+            Status::Poor,
+            "not mounted".into(),
+            "sudo mount -t tracefs nodev /sys/kernel/tracing",
+        )
+    } else if mounted && !root {
+        check(name, Status::Poor, "not readable by this user".into(), "run vmeter by sudo")
+    } else {
+        check(
+            name,
+            Status::Missing,
+            "not in this kernel".into(),
+            "KVM's tracepoints cannot be recorded; boots under TCG need none",
+        )
+    }
+}
+
+fn uprobes() -> Check {
+    match Path::new("/sys/kernel/tracing/uprobe_events").exists() {
+        true => check("uprobes", Status::Good, "available".into(), ""),
+        false => check(
+            "uprobes",
+            Status::Poor,
+            "not available".into(),
+            "not needed to boot: the VMM's entry and main are seen by ptrace",
+        ),
+    }
+}
+
+fn clock() -> Check {
+    let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    let source = fs::read_to_string(path).unwrap_or_default();
+    let source = source.trim();
+    match source {
+        "tsc" | "kvm-clock" => check("clock source", Status::Good, source.into(), ""),
+        _ => check(
+            "clock source",
+            Status::Poor,
+            source.into(),
+            "reading the time is a system call here, and guest stamps align less well",
+        ),
+    }
+}
+
+fn frequency() -> Check {
+    let path = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
+    match fs::read_to_string(path) {
+        Err(_) => check("CPU frequency", Status::Good, "not controlled from here".into(), ""),
+        Ok(governor) if governor.trim() == "performance" => {
+            check("CPU frequency", Status::Good, "governor performance".into(), "")
+        }
+        Ok(governor) => check(
+            "CPU frequency",
+            Status::Poor,
+            format!("governor {}", governor.trim()),
+            "sudo cpupower frequency-set -g performance",
+        ),
+    }
+}
+
+fn steal() -> Check {
+    let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let uptime: f64 =
+        uptime.split(' ').next().and_then(|s| s.parse().ok()).unwrap_or(f64::INFINITY);
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+    let share = 100.0 * crate::host::steal_s() / (uptime * cpus);
+    let found = format!("{share:.1} % of CPU time since the host started");
+    if share < 1.0 {
+        return check("steal", Status::Good, found, "");
+    }
+    check(
+        "steal",
+        Status::Poor,
+        found,
+        "another guest takes the CPU: use more --runs, compare CPU time",
+    )
+}
+
+/// The same work timed many times: how much this host's wall clock can be believed now.
+fn noise() -> Check {
+    let mut samples: Vec<f64> = (0..200).map(|_| spin()).collect();
+    samples.sort_by(f64::total_cmp);
+    let (median, high) = (samples[100], samples[180]);
+    let spread = 100.0 * (high / median - 1.0);
+    let found = format!("the same work takes {spread:.0} % longer in 1 of 10 trials");
+    if spread < 10.0 {
+        return check("noise", Status::Good, found, "");
+    }
+    check("noise", Status::Poor, found, "stop what else runs, --pin CPUS, use more --runs")
+}
+
+fn spin() -> f64 {
+    let begin = std::time::Instant::now();
+    let mut x = 1_u64;
+    for i in 0..200_000_u64 {
+        x = std::hint::black_box(x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(i));
+    }
+    std::hint::black_box(x);
+    begin.elapsed().as_secs_f64()
+}

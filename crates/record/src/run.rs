@@ -1,0 +1,280 @@
+//! One boot, recorded.
+
+use crate::clock;
+use crate::ready::{ConsoleWatch, Until};
+use crate::source::{Context, Live, SourceError};
+use crate::sources;
+use crate::stamped;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use vmeter_machine::launch::{self, End, Exit, Hooks, LaunchError, Mode, Options, Reason};
+use vmeter_machine::launch::{Stopper, Tracee};
+use vmeter_machine::plan::LaunchPlan;
+use vmeter_model::run::{Outcome, SourceRecord, WatchLevel};
+use vmeter_model::{Ns, RunRecord, What, SCHEMA};
+
+/// What the console of an unwatched run is kept in: bytes, without stamps.
+const PLAIN_CONSOLE: &str = "console.raw";
+
+/// How much of an unwatched console is searched for a panic.
+const CONSOLE_TAIL: u64 = 1 << 20;
+
+/// A kernel prints this as the last line of a panic, when it is going to hang.
+const PANIC_END: &str = r"---\[ end Kernel panic";
+/// The line that says why.
+const PANIC: &str = "Kernel panic - not syncing";
+
+/// What to record.
+pub struct Request<'a> {
+    /// The machine and how it is watched. Its `watches` are filled in here.
+    pub context: Context<'a>,
+    /// The VMM's command line, before anything is added to it.
+    pub plan: LaunchPlan,
+    /// Number of the run.
+    pub index: u32,
+    /// Label of the machine.
+    pub label: String,
+    /// True for a warm-up.
+    pub warmup: bool,
+    /// Where the measurement ends.
+    pub until: Until,
+    /// When to give up.
+    pub timeout: Option<Duration>,
+    /// CPUs the VMM may use; empty for all.
+    pub pin: Vec<usize>,
+}
+
+/// The run's record, and what did not work, in words for the user.
+#[derive(Debug)]
+pub struct Recorded {
+    /// As it is to be saved.
+    pub record: RunRecord,
+    /// Sources that could not be attached, ptrace refused, …
+    pub warnings: Vec<String>,
+}
+
+/// Boots once and records it into the context's folder. `stopper` ends it early.
+///
+/// # Errors
+/// When the VMM could not be started. A guest or VMM that fails later is an
+/// outcome, not an error.
+pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<Recorded, LaunchError> {
+    let mut warnings = Vec::new();
+    let ready = watch_console(&mut request, stopper);
+    let mut lives = attach(&mut request, &mut warnings);
+    let argv = strings(&request.plan);
+    let injected = request.plan.injected.clone();
+    let mode = match request.context.watch {
+        WatchLevel::None => Mode::Plain,
+        _ => Mode::Traced,
+    };
+    let options = Options {
+        mode,
+        timeout: request.timeout,
+        pin: std::mem::take(&mut request.pin),
+        grace: Duration::ZERO,
+    };
+    let first = clock::read();
+    let mut hooks = Attached { lives: &mut lives, warnings: &mut warnings };
+    let plan = std::mem::take(&mut request.plan);
+    let exit = launch::run(plan, &options, stopper, &mut hooks)?;
+    let last = clock::read();
+    if let launch::Ptrace::Refused(why) = &exit.ptrace {
+        warnings.push(why.clone());
+    }
+    let mut record = RunRecord {
+        schema: SCHEMA.into(),
+        index: request.index,
+        label: request.label.clone(),
+        warmup: request.warmup,
+        watch: request.context.watch,
+        argv,
+        injected,
+        exec_ns: exit.exec_ns,
+        total_ns: exit.total_ns,
+        clocks: vec![first, last],
+        outcome: Outcome::Done,
+        usage: exit.usage,
+        steal_s: 0.0,
+        moments: exit.moments.clone(),
+        sources: finish(lives, exit.exec_ns, &mut warnings),
+        icount: request.context.accel == Some("icount"),
+    };
+    add_moments(&mut record, &exit, ready.as_deref());
+    add_vm_start(request.context.dir, &mut record);
+    record.outcome = outcome(&request, &record, &exit);
+    Ok(Recorded { record, warnings })
+}
+
+/// Sets up what ends the run from the console: the ready point and a panic that hangs.
+fn watch_console(request: &mut Request<'_>, stopper: &Stopper) -> Option<Arc<ConsoleWatch>> {
+    let ready = request.until.pattern().map(|pattern| {
+        let stopper = stopper.clone();
+        Arc::new(ConsoleWatch::new(
+            pattern,
+            Box::new(move |at| stopper.stop_at(Reason::ReadyPoint, at)),
+        ))
+    });
+    request.context.watches.extend(ready.clone());
+    if request.context.watch != WatchLevel::None {
+        let stopper = stopper.clone();
+        let stop = move |at| stopper.stop_at(Reason::Other(PANIC.into()), at);
+        if let Ok(pattern) = regex::Regex::new(PANIC_END) {
+            request.context.watches.push(Arc::new(ConsoleWatch::new(pattern, Box::new(stop))));
+        }
+    }
+    ready
+}
+
+/// The live halves of all sources that apply, prepared.
+fn attach(request: &mut Request<'_>, warnings: &mut Vec<String>) -> Vec<Box<dyn Live>> {
+    let bare = request.context.watch == WatchLevel::None && request.context.watches.is_empty();
+    if bare {
+        // Nobody reads while it runs; a panic is looked for afterwards.
+        let path = request.context.dir.join(PLAIN_CONSOLE);
+        match File::create(&path) {
+            Ok(file) => request.plan.stdout = Some(file.into()),
+            Err(error) => warnings.push(format!("console not kept: {}: {error}", path.display())),
+        }
+        return Vec::new();
+    }
+    let mut lives = Vec::new();
+    for source in sources::all() {
+        let Some(mut live) = source.live(&request.context) else { continue };
+        match live.prepare(&mut request.plan) {
+            Ok(()) => lives.push(live),
+            Err(error) => {
+                warnings.push(format!("source {} not recorded: {error}", source.name()));
+            }
+        }
+    }
+    lives
+}
+
+struct Attached<'a> {
+    lives: &'a mut Vec<Box<dyn Live>>,
+    warnings: &'a mut Vec<String>,
+}
+
+impl Attached<'_> {
+    fn each(&mut self, mut call: impl FnMut(&mut dyn Live) -> Result<(), SourceError>) {
+        for live in self.lives.iter_mut() {
+            if let Err(error) = call(live.as_mut()) {
+                self.warnings.push(error.to_string());
+            }
+        }
+    }
+}
+
+impl Hooks for Attached<'_> {
+    fn on_exec(&mut self, tracee: &Tracee) {
+        self.each(|live| live.exec(tracee));
+    }
+
+    fn on_exiting(&mut self, tracee: &Tracee) {
+        self.each(|live| live.exiting(tracee));
+    }
+}
+
+fn finish(lives: Vec<Box<dyn Live>>, exec_ns: Ns, warnings: &mut Vec<String>) -> Vec<SourceRecord> {
+    let mut records = Vec::new();
+    for live in lives {
+        match live.finish(exec_ns) {
+            Ok(record) => records.extend(record),
+            Err(error) => warnings.push(error.to_string()),
+        }
+    }
+    records
+}
+
+fn strings(plan: &LaunchPlan) -> Vec<String> {
+    plan.argv.iter().map(|a| a.to_string_lossy().into_owned()).collect()
+}
+
+/// Adds the ready point, and each stop in which vmeter held the VMM.
+fn add_moments(record: &mut RunRecord, exit: &Exit, ready: Option<&ConsoleWatch>) {
+    for (begin, end) in &exit.held {
+        record.moments.push((*begin, "vmeter-hold".into()));
+        record.moments.push((*end, "vmeter-release".into()));
+    }
+    if let Some(at) = ready.and_then(ConsoleWatch::reached) {
+        record.moments.push((at - exit.exec_ns, "ready".into()));
+    }
+    record.moments.sort_by_key(|(at, _)| *at);
+}
+
+/// Notes when the machine began to run, which aligns the guest's TSC under TCG.
+fn add_vm_start(dir: &Path, record: &mut RunRecord) {
+    let (events, _) = crate::decode::of_source(dir, record, sources::qemu_trace::NAME);
+    let running = |what: &What| matches!(what, What::RunState { state } if state == "running");
+    if let Some(event) = events.iter().find(|e| running(&e.what)) {
+        record.moments.push((event.at, "vm-start".into()));
+        record.moments.sort_by_key(|(at, _)| *at);
+    }
+}
+
+fn outcome(request: &Request<'_>, record: &RunRecord, exit: &Exit) -> Outcome {
+    if exit.end == (End::Stopped { reason: Reason::Interrupted, at_ns: at_of(&exit.end) }) {
+        return Outcome::Interrupted;
+    }
+    let console = console_text(request.context.dir, record);
+    if let Some(line) = console.iter().find(|line| line.contains(PANIC)) {
+        return Outcome::Panicked { line: line.clone() };
+    }
+    match &exit.end {
+        End::Stopped { reason: Reason::ReadyPoint, .. } => Outcome::Done,
+        End::Stopped { reason: Reason::TimedOut, .. } => {
+            Outcome::TimedOut { last: last_seen(record, &console) }
+        }
+        End::Stopped { reason: Reason::Other(why), .. } => {
+            Outcome::VmmFailed { status: why.clone(), stderr: exit.stderr_tail.clone() }
+        }
+        End::Stopped { reason: Reason::Interrupted, .. } => Outcome::Interrupted,
+        End::ByItself if !exit.status.success() => {
+            Outcome::VmmFailed { status: exit.status.to_string(), stderr: exit.stderr_tail.clone() }
+        }
+        End::ByItself => match request.until {
+            Until::PowerOff => Outcome::Done,
+            _ => Outcome::NotReady,
+        },
+    }
+}
+
+fn at_of(end: &End) -> Ns {
+    match end {
+        End::Stopped { at_ns, .. } => *at_ns,
+        End::ByItself => 0,
+    }
+}
+
+/// The console's lines, stamped or not.
+fn console_text(dir: &Path, record: &RunRecord) -> Vec<String> {
+    let stamped = record.sources.iter().find(|s| s.name == sources::console::NAME);
+    if let Some(source) = stamped {
+        let saved = sources::read_bounded(dir, source, 0).unwrap_or_default();
+        return stamped::lines(&saved).into_iter().map(|line| line.text).collect();
+    }
+    let mut bytes = Vec::new();
+    let read = File::open(dir.join(PLAIN_CONSOLE))
+        .and_then(|file| file.take(CONSOLE_TAIL).read_to_end(&mut bytes));
+    match read {
+        Ok(_) => String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// The last console line, or else the last moment of the VMM, in words.
+fn last_seen(record: &RunRecord, console: &[String]) -> String {
+    if let Some(line) = console.iter().rev().find(|line| !line.trim().is_empty()) {
+        return format!("console line {line:?}");
+    }
+    let mut moments = record.moments.iter().map(|(_, name)| name.as_str());
+    match moments.rfind(|m| m.starts_with("vm-") || m.starts_with("vmm-")) {
+        Some("vm-start") => "the machine started to run, and its console stayed silent".into(),
+        Some(moment) => format!("{moment}; nothing on the console"),
+        None => "nothing at all".into(),
+    }
+}

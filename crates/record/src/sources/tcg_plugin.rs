@@ -1,0 +1,198 @@
+//! Guest addresses stamped by a TCG plugin, with instruction counts.
+//!
+//! In TCG, QEMU itself can say when the guest executes an address: a plugin
+//! (`guest/plugin`) is called whenever QEMU translates a block, and puts a
+//! callback into those that begin at a listed address. Nothing is asked of the
+//! guest, and nothing of its command line: where KASLR moved the kernel, the
+//! plugin finds out by itself, and [`kaslr_slide`] tells it to whoever wants to
+//! read the guest's RAM.
+//!
+//! The hook costs about 3 us a translated block in QEMU 7.2, so that watching
+//! decides how far it stays: `light` takes it away when `start_kernel` is
+//! reached, some 3000 blocks into the boot, and leaves the rest to the guest's
+//! own trace; `full` keeps it, and stamps every initcall's begin and end.
+
+mod addresses;
+mod decode;
+#[path = "../../../../guest/plugin/src/format.rs"]
+mod format;
+
+pub use addresses::{addresses, initcalls, Address};
+pub use decode::{events, Header, Stamps};
+
+use super::read_bounded;
+use crate::source::{Context, Live, Source, SourceError};
+use std::path::{Path, PathBuf};
+use vmeter_kernel_image::{KernelImage, Symbols};
+use vmeter_machine::plan::LaunchPlan;
+use vmeter_model::run::{SourceRecord, WatchLevel};
+use vmeter_model::{Event, Ns, RunRecord};
+
+/// Name in [`SourceRecord::name`].
+pub const NAME: &str = "tcg-plugin";
+
+const STAMPS: &str = "tcg-stamps.bin";
+const LIST: &str = "tcg-addresses.txt";
+
+/// The plugin, for the host's architecture; empty where it could not be built.
+static PLUGIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vmeter-tcg-plugin.so"));
+
+/// A stamp is one clock reading by the vCPU's own thread as it enters the block.
+const ERROR_NS: Ns = 1_000;
+
+/// Blocks after which `light` no longer waits for `start_kernel`: SeaBIOS,
+/// decompressor and early kernel are about 3200.
+const LIGHT_LIMIT: u32 = 12_000;
+
+/// Stamps by the TCG plugin.
+pub struct TcgPlugin;
+
+impl Source for TcgPlugin {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
+        let applies = context.watch != WatchLevel::None
+            && context.accel == Some("tcg")
+            && !PLUGIN.is_empty();
+        applies.then(|| {
+            Box::new(Recording {
+                dir: context.dir.to_owned(),
+                cache: context.cache.to_owned(),
+                kernel: context.kernel.map(Path::to_owned),
+                watch: context.watch,
+                armed: false,
+            }) as _
+        })
+    }
+
+    fn decode(
+        &self,
+        dir: &Path,
+        run: &RunRecord,
+        source: &SourceRecord,
+    ) -> Result<Vec<Event>, SourceError> {
+        let stamps = read_bounded(dir, source, 0)?;
+        let list = read_bounded(dir, source, 1)?;
+        let stamps = Stamps::parse(&stamps).map_err(SourceError::Other)?;
+        Ok(events(&stamps, &String::from_utf8_lossy(&list), run.exec_ns, run.total_ns))
+    }
+}
+
+struct Recording {
+    dir: PathBuf,
+    cache: PathBuf,
+    kernel: Option<PathBuf>,
+    watch: WatchLevel,
+    armed: bool,
+}
+
+impl Live for Recording {
+    fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
+        if !plan.may_inject {
+            return Ok(());
+        }
+        let plugin = unpack(&self.cache)?;
+        let list = self.dir.join(LIST);
+        let text = match &self.kernel {
+            Some(kernel) => cached_list(&self.cache, kernel, self.watch)?,
+            None => addresses::list(&addresses(&|_| None, self.watch), None),
+        };
+        write(&list, text.as_bytes())?;
+        let mut argument = format!(
+            "file={},addresses={},out={},count=on",
+            quoted(&plugin),
+            quoted(&list),
+            quoted(&self.dir.join(STAMPS))
+        );
+        argument += &match self.watch {
+            WatchLevel::Full => ",mode=full".to_owned(),
+            _ => format!(",mode=early,limit={LIGHT_LIMIT}"),
+        };
+        self.armed = plan.inject(&["-plugin", &argument]);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
+        if !self.armed || !self.dir.join(STAMPS).exists() {
+            return Ok(None);
+        }
+        let parameters = kaslr_slide(&self.dir)
+            .map(|slide| ("kaslr_slide".to_owned(), serde_json::Value::from(slide)));
+        Ok(Some(SourceRecord {
+            name: NAME.into(),
+            files: vec![STAMPS.into(), LIST.into()],
+            clock: "CLOCK_MONOTONIC, read in the VMM as the vCPU gets there".into(),
+            error_ns: ERROR_NS,
+            parameters: parameters.into_iter().collect(),
+        }))
+    }
+}
+
+/// How far KASLR moved the kernel, bytes, as the plugin saw it in the run whose
+/// folder this is. Can be asked as soon as the kernel's C code runs.
+pub fn kaslr_slide(dir: &Path) -> Option<u64> {
+    let bytes = std::fs::read(dir.join(STAMPS)).ok()?;
+    Stamps::parse(&bytes).ok()?.header.kaslr_slide
+}
+
+/// Puts the plugin into the cache, under a name that its content decides.
+fn unpack(cache: &Path) -> Result<PathBuf, SourceError> {
+    let path = cache.join(format!("tcg-plugin-{:016x}.so", hash(PLUGIN)));
+    if std::fs::metadata(&path).map(|m| m.len()).ok() != Some(PLUGIN.len() as u64) {
+        write(&path, PLUGIN)?;
+    }
+    Ok(path)
+}
+
+/// The list for a kernel, worked out once and kept in the cache.
+fn cached_list(cache: &Path, kernel: &Path, watch: WatchLevel) -> Result<String, SourceError> {
+    let metadata = std::fs::metadata(kernel)
+        .map_err(|error| SourceError::Io { path: kernel.to_owned(), error })?;
+    let level = if watch == WatchLevel::Full { "full" } else { "light" };
+    let identity = format!(
+        "{kernel:?} {} {:?} {:x}",
+        metadata.len(),
+        metadata.modified().ok(),
+        hash(PLUGIN)
+    );
+    let path = cache.join(format!("tcg-{level}-{:016x}.txt", hash(identity.as_bytes())));
+    if let Ok(text) = std::fs::read_to_string(&path) {
+        return Ok(text);
+    }
+    let text = list_for(kernel, watch)?;
+    write(&path, text.as_bytes())?;
+    Ok(text)
+}
+
+fn list_for(kernel: &Path, watch: WatchLevel) -> Result<String, SourceError> {
+    let failed = |error: vmeter_kernel_image::Error| SourceError::Other(error.to_string());
+    let image = KernelImage::open(kernel).map_err(failed)?;
+    let symbols = Symbols::of(&image).map_err(failed)?;
+    let mut all = addresses(&|name| symbols.address(name), watch);
+    if let Some(entry) = image.pvh_entry() {
+        all.push(Address::once(entry, "pvh_start_xen"));
+    }
+    if watch == WatchLevel::Full {
+        all.extend(initcalls(&image, &symbols));
+    }
+    Ok(addresses::list(&all, Some(&symbols)))
+}
+
+/// FNV-1a, for names of files in the cache.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), SourceError> {
+    vmeter_model::files::write_atomic(path, bytes)
+        .map_err(|error| SourceError::Io { path: path.to_owned(), error })
+}
+
+/// A path as an option of QEMU's: a comma is doubled.
+fn quoted(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}

@@ -1,0 +1,163 @@
+//! Which addresses are stamped, and the list that the plugin reads.
+
+use std::fmt::Write as _;
+use vmeter_kernel_image::{KernelImage, Symbols};
+use vmeter_model::run::WatchLevel;
+
+/// Where x86-64 maps its kernel image (`__START_KERNEL_map`).
+const KERNEL_BASE: u64 = 0xffff_ffff_8000_0000;
+/// Where a bzImage's kernel is unpacked to (`LOAD_PHYSICAL_ADDR`), without KASLR.
+const LOAD_ADDRESS: u64 = 0x100_0000;
+/// More initcalls than any kernel has.
+const MAX_INITCALLS: u64 = 20_000;
+/// A function longer than this is not one: its symbol's successor is missing.
+const MAX_FUNCTION: u64 = 64 << 10;
+
+/// One address to stamp, or a range that the plugin must know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    /// Linear address, as in the kernel image: without the slide of KASLR.
+    pub address: u64,
+    /// Length, bytes, where the plugin needs it; else 0.
+    pub length: u64,
+    /// Flags, as in the plugin's list format (`guest/plugin/src/addresses.rs`).
+    pub flags: &'static str,
+    /// Name that the stamp gets.
+    pub name: String,
+}
+
+impl Address {
+    /// An address whose first execution is stamped.
+    pub fn once(address: u64, name: &str) -> Self {
+        Self::flagged(address, "o", name)
+    }
+
+    fn flagged(address: u64, flags: &'static str, name: &str) -> Self {
+        Self { address, length: 0, flags, name: name.into() }
+    }
+}
+
+/// What runs before any symbol of the kernel: architecture and boot protocol
+/// fix these. The set-up code is entered at 0x1020:0 (QEMU: hw/i386/x86.c puts
+/// it at 0x10000, its entry is 0x200 in), the decompressor at `code32_start`.
+const FIXED: &[(u64, &str)] = &[
+    (0xffff_fff0, "reset-vector"),
+    (0x1_0200, "bzimage-setup"),
+    (0x10_0000, "bzimage-startup_32"),
+    (0x10_0200, "bzimage-startup_64"),
+];
+
+/// `start_kernel` and what it calls, in the order of init/main.c, of kernels
+/// 4.19 to 6.12; then pid 1, and how a guest ends.
+const FUNCTIONS: &[&str] = &[
+    "setup_arch", "setup_command_line", "setup_per_cpu_areas", "build_all_zonelists",
+    "page_alloc_init", "page_alloc_init_cpuhp", "parse_early_param", "random_init_early",
+    "setup_log_buf", "vfs_caches_init_early", "sort_main_extable", "trap_init", "mm_init",
+    "mm_core_init", "poking_init", "ftrace_init", "early_trace_init", "sched_init",
+    "radix_tree_init", "maple_tree_init", "housekeeping_init", "workqueue_init_early",
+    "rcu_init", "kvfree_rcu_init", "trace_init", "context_tracking_init", "early_irq_init",
+    "init_IRQ", "tick_init", "rcu_init_nohz", "init_timers", "srcu_init", "hrtimers_init",
+    "softirq_init", "timekeeping_init", "time_init", "random_init", "kfence_init",
+    "perf_event_init", "profile_init", "call_function_init", "kmem_cache_init_late",
+    "console_init", "lockdep_init", "mem_encrypt_init", "setup_per_cpu_pageset",
+    "numa_policy_init", "acpi_early_init", "late_time_init", "sched_clock_init",
+    "calibrate_delay", "arch_cpu_finalize_init", "check_bugs", "pid_idr_init",
+    "anon_vma_init", "efi_enter_virtual_mode", "thread_stack_cache_init", "cred_init",
+    "fork_init", "proc_caches_init", "uts_ns_init", "key_init", "security_init",
+    "dbg_late_init", "net_ns_init", "vfs_caches_init", "pagecache_init", "signals_init",
+    "seq_file_init", "proc_root_init", "nsfs_init", "pidfs_init", "cpuset_init",
+    "cgroup_init", "taskstats_init_early", "delayacct_init", "acpi_subsystem_init",
+    "arch_post_acpi_subsys_init", "kcsan_init", "rest_init",
+    "kernel_init", "kernel_init_freeable", "smp_init", "sched_init_smp", "do_basic_setup",
+    "driver_init", "do_populate_rootfs", "wait_for_initramfs", "console_on_rootfs",
+    "prepare_namespace", "integrity_load_keys", "mark_readonly", "free_initmem",
+    "run_init_process",
+    "kernel_restart", "kernel_halt", "kernel_power_off", "device_shutdown",
+    "machine_power_off", "acpi_power_off", "panic",
+];
+
+/// The addresses that are stamped at a level of watching.
+///
+/// `symbols` looks up a kernel symbol by name; names that a kernel does not have
+/// are left out. Without any symbol what remains is the firmware, the set-up
+/// code and the decompressor. Initcalls come from [`initcalls`].
+pub fn addresses(symbols: &dyn Fn(&str) -> Option<u64>, watch: WatchLevel) -> Vec<Address> {
+    let mut all: Vec<Address> =
+        FIXED.iter().map(|(address, name)| Address::once(*address, name)).collect();
+    let physical = symbols("startup_64").and_then(|a| a.checked_sub(KERNEL_BASE));
+    all.push(Address::flagged(physical.unwrap_or(LOAD_ADDRESS), "om", "startup_64"));
+    if let Some(address) = symbols("x86_64_start_kernel") {
+        all.push(Address::flagged(address, "ok", "x86_64_start_kernel"));
+    }
+    if let Some(address) = symbols("start_kernel") {
+        let flags = if watch == WatchLevel::Full { "o" } else { "ol" };
+        all.push(Address::flagged(address, flags, "start_kernel"));
+    }
+    if watch == WatchLevel::Full {
+        let known = FUNCTIONS.iter().filter_map(|name| Some((symbols(name)?, name)));
+        all.extend(known.map(|(address, name)| Address::once(address, name)));
+    }
+    all
+}
+
+/// Every function that the kernel's initcall table names, and their caller.
+///
+/// The table lies from `__initcall_start` to `__initcall_end`, and each entry is
+/// the function's distance from the entry itself (`HAVE_ARCH_PREL32_RELOCATIONS`:
+/// x86-64 since Linux 4.19). Empty for a kernel without it.
+pub fn initcalls(image: &KernelImage, symbols: &Symbols) -> Vec<Address> {
+    let Some(caller) = symbols.address("do_one_initcall") else { return Vec::new() };
+    let mut all =
+        vec![Address { length: length(symbols, caller), ..Address::flagged(caller, "c", "do_one_initcall") }];
+    all.extend(thunks(symbols));
+    let table = symbols.address("__initcall_start").zip(symbols.address("__initcall_end"));
+    let Some((start, end)) = table else { return all };
+    let size = end.saturating_sub(start).min(MAX_INITCALLS * 4);
+    let entries = image.read(start, size).unwrap_or(&[]);
+    let mut functions: Vec<u64> = entries
+        .chunks_exact(4)
+        .zip((start..).step_by(4))
+        .filter_map(|(entry, at)| Some(at.wrapping_add_signed(i32::from_le_bytes(entry.try_into().ok()?).into())))
+        .collect();
+    functions.sort_unstable();
+    functions.dedup();
+    all.extend(functions.into_iter().filter_map(|address| {
+        let (symbol, 0) = symbols.lookup(address)? else { return None };
+        Some(Address::flagged(address, "i", symbol.name))
+    }));
+    all
+}
+
+/// Distance to the next symbol.
+fn length(symbols: &Symbols, address: u64) -> u64 {
+    symbols
+        .iter()
+        .map(|symbol| symbol.address)
+        .find(|next| *next > address)
+        .map_or(0, |next| (next - address).min(MAX_FUNCTION))
+}
+
+/// The retpoline thunks, through which a mitigated kernel calls indirectly.
+fn thunks(symbols: &Symbols) -> Option<Address> {
+    let all = symbols.iter().filter(|s| s.name.starts_with("__x86_indirect_thunk_"));
+    let (first, last) = all.fold((u64::MAX, 0), |(first, last), symbol| {
+        (first.min(symbol.address), last.max(symbol.address))
+    });
+    (first <= last).then(|| Address {
+        length: (last - first).min(MAX_FUNCTION) + length(symbols, last).min(64),
+        ..Address::flagged(first, "t", "thunks")
+    })
+}
+
+/// The list as the plugin reads it; the id of an address is its place in it.
+///
+/// A symbol at the address of one before it would never be seen: it is left out.
+pub fn list(addresses: &[Address]) -> String {
+    let mut seen = std::collections::HashSet::new();
+    let mut text = String::new();
+    for a in addresses.iter().filter(|a| a.flags == "t" || seen.insert(a.address)) {
+        let id = text.lines().count();
+        let _ = writeln!(text, "{:x} {id} {} {:x} {}", a.address, a.flags, a.length, a.name);
+    }
+    text
+}
