@@ -1,1 +1,40 @@
 //! Estimates, comparisons, scaling fits and change points: pure functions over samples.
+//!
+//! Boot times on a shared host are few, skewed, drifting and full of outliers. So
+//! the defaults here assume little: tests permute, intervals of small samples use
+//! Student's t, robust variants stand beside least squares, outliers are flagged
+//! and never dropped. Every function names the method's source, and everything
+//! that draws random numbers takes a seed and gives the same answer for it on
+//! every machine and in every version (hence the small generator of its own).
+//!
+//! Samples that are not finite are left out everywhere; [`Estimate::n`] counts
+//! what was used.
+
+pub mod bootstrap;
+
+pub mod compare;
+pub mod dist;
+pub mod fit;
+
+pub mod mann_whitney;
+pub mod order;
+pub mod outliers;
+pub mod pairs;
+pub mod plan;
+pub mod ratio;
+pub mod rng;
+pub mod sequential;
+pub mod signed_rank;
+pub mod summary;
+
+pub use compare::{compare, holm, Compared, Options, Verdict};
+pub use fit::{linear_fit, theil_sen, LinearFit};
+pub use mann_whitney::{mann_whitney, MannWhitney};
+pub use order::{choose_order, power_law, Order};
+pub use outliers::outliers;
+pub use pairs::{paired_ratio, PairedRatio};
+pub use plan::{plan, Slot};
+pub use ratio::ratio_of_means;
+pub use sequential::{Decision, OverheadRule};
+pub use summary::{estimate, estimate_with, mean, median, quantile, Interval};
+pub use vmeter_model::Estimate;
