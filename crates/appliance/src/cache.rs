@@ -1,0 +1,58 @@
+//! Where built and fetched things stay, and how they get there in one piece.
+
+use crate::error::{At, Error, Result};
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// vmeter's cache: `$XDG_CACHE_HOME/vmeter`, or `~/.cache/vmeter`.
+///
+/// # Errors
+/// [`Error::NoCache`] when neither variable is an absolute path.
+pub fn root() -> Result<PathBuf> {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let base = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+    Ok(base.ok_or(Error::NoCache)?.join("vmeter"))
+}
+
+/// SHA-256 of some bytes, hexadecimal.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+/// SHA-256 of a file, hexadecimal, as `sha256sum` prints it.
+pub(crate) fn sha256_file(path: &Path) -> Result<String> {
+    let mut digest = Sha256::new();
+    let mut file = fs::File::open(path).at(path)?;
+    std::io::copy(&mut file, &mut digest).at(path)?;
+    Ok(hex(&digest.finalize()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Moves a finished folder to its place. One that another process put there first is
+/// replaced.
+pub(crate) fn publish(fresh: tempfile::TempDir, folder: &Path) -> Result<()> {
+    let parent = folder.parent().unwrap_or(Path::new("/"));
+    fs::set_permissions(fresh.path(), fs::Permissions::from_mode(0o755)).at(fresh.path())?;
+    // A folder cannot be renamed onto one that has files: the old one moves away first.
+    for _ in 0..2 {
+        if fs::rename(fresh.path(), folder).is_ok() {
+            let _ = fresh.keep();
+            return Ok(());
+        }
+        let old = tempfile::Builder::new().prefix(".old-").tempdir_in(parent).at(parent)?;
+        let _ = fs::rename(folder, old.path().join("it"));
+    }
+    fs::rename(fresh.path(), folder).at(folder)?;
+    let _ = fresh.keep();
+    Ok(())
+}
+
+/// Gives a temporary file the permissions of an ordinary one.
+pub(crate) fn readable(path: &Path) -> Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o644)).at(path)
+}

@@ -1,0 +1,136 @@
+//! What can go wrong while a guest is made, and the next step for each.
+
+use std::path::{Path, PathBuf};
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file could not be read, written, made or moved.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// No place for the cache.
+    #[error("no cache folder: neither XDG_CACHE_HOME nor HOME is set; set one of them")]
+    NoCache,
+    /// A program is not installed.
+    #[error("{program} is not installed, and {purpose} needs it: sudo apt-get install {package}")]
+    Missing {
+        /// Program.
+        program: String,
+        /// What it was wanted for.
+        purpose: &'static str,
+        /// Debian package that has it.
+        package: &'static str,
+    },
+    /// A program failed.
+    #[error("{command} ended with {status}: {stderr}")]
+    Program {
+        /// Its argument vector, for the eye.
+        command: String,
+        /// Exit status.
+        status: String,
+        /// End of what it printed as an error.
+        stderr: String,
+    },
+    /// The package manager knows no such kernel.
+    #[error(
+        "apt knows no package {package}: its lists may be missing or old; \
+         type `sudo apt-get update` and try again, or name a .deb file"
+    )]
+    UnknownPackage {
+        /// The package asked for.
+        package: String,
+    },
+    /// A package is not a kernel.
+    #[error("{} holds no kernel: expected {expected}", package.display())]
+    NoKernel {
+        /// The package file.
+        package: PathBuf,
+        /// What was looked for.
+        expected: &'static str,
+    },
+    /// A module that was asked for is in no list of the kernel's.
+    #[error(
+        "kernel {version} has no module {module}: it is neither in modules.dep nor in \
+         modules.builtin; leave it out or take a kernel that has it"
+    )]
+    UnknownModule {
+        /// Module.
+        module: String,
+        /// Kernel release.
+        version: String,
+    },
+    /// A module that was asked for needs a blacklisted one.
+    #[error(
+        "module {module} needs {blacklisted}, which is blacklisted: allow it or drop {module}"
+    )]
+    Blacklisted {
+        /// Module asked for.
+        module: String,
+        /// The blacklisted module it needs.
+        blacklisted: String,
+    },
+    /// Modules were asked for without saying of which kernel.
+    #[error("modules are wanted but no kernel is given: fetch one with `vmeter kernel fetch`")]
+    NoModules,
+    /// A shared library cannot be found.
+    #[error("{}: needs {library}, which is in none of: {searched}", needed_by.display())]
+    MissingLibrary {
+        /// Library name as in `DT_NEEDED`.
+        library: String,
+        /// File that needs it.
+        needed_by: PathBuf,
+        /// Folders searched.
+        searched: String,
+    },
+    /// A file is not what it should be.
+    #[error("{}: {problem}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what was expected.
+        problem: String,
+    },
+    /// Two things of different kind claim one guest path.
+    #[error("/{path} in the guest would be both {first} and {second}: rename one of them")]
+    Conflict {
+        /// Path in the guest.
+        path: String,
+        /// Kind there already.
+        first: &'static str,
+        /// Kind to be added.
+        second: &'static str,
+    },
+    /// A guest path that cannot be in an initramfs.
+    #[error("guest path {path:?} must be absolute, without `.`, `..` or NUL")]
+    GuestPath {
+        /// Path as given.
+        path: String,
+    },
+    /// A file too large for the newc format.
+    #[error("/{path} is {bytes} bytes: an initramfs holds files below 4 GiB")]
+    TooLarge {
+        /// Path in the guest.
+        path: String,
+        /// Size.
+        bytes: u64,
+    },
+}
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Names the file in an I/O error.
+pub(crate) trait At<T> {
+    fn at(self, path: &Path) -> Result<T>;
+}
+
+impl<T> At<T> for std::io::Result<T> {
+    fn at(self, path: &Path) -> Result<T> {
+        self.map_err(|source| Error::File { path: path.to_owned(), source })
+    }
+}

@@ -1,0 +1,291 @@
+//! Kernels to boot: Debian's packages, unpacked and never installed.
+//!
+//! Installing a kernel package runs a boot loader's hooks, which a container host
+//! does not have and a measurement does not want; downloading and unpacking needs
+//! neither root nor a change to the host.
+
+use crate::appliance::ModulesFrom;
+use crate::cache;
+use crate::command::Tool;
+use crate::error::{At, Error, Result};
+use crate::modules;
+use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The package fetched when none is named: small, with virtio and without firmware.
+pub const DEFAULT_PACKAGE: &str = "linux-image-cloud-amd64";
+
+const APT_CACHE: Tool =
+    Tool { program: "apt-cache", purpose: "finding the kernel package", package: "apt" };
+const APT_GET: Tool =
+    Tool { program: "apt-get", purpose: "downloading the kernel package", package: "apt" };
+const DPKG_DEB: Tool =
+    Tool { program: "dpkg-deb", purpose: "unpacking the kernel package", package: "dpkg" };
+/// Debian's stub instead of a symbol table is one line; a real one has 100,000.
+const SMALLEST_SYSTEM_MAP: u64 = 100_000;
+
+/// What to fetch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FetchOptions {
+    /// Package name, a meta-package or a versioned one; [`DEFAULT_PACKAGE`] if absent.
+    pub package: Option<String>,
+    /// A package file instead of a download.
+    pub deb: Option<PathBuf>,
+    /// vmeter's cache; [`cache::root`] if absent.
+    pub cache: Option<PathBuf>,
+}
+
+/// Where a kernel came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// Package.
+    pub package: String,
+    /// Its version.
+    pub package_version: String,
+    /// SHA-256 of the package file, hexadecimal.
+    pub sha256: String,
+}
+
+/// A kernel in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelPaths {
+    /// Kernel release, e.g. `6.1.0-56-cloud-amd64`.
+    pub version: String,
+    /// bzImage.
+    pub vmlinuz: PathBuf,
+    /// Uncompressed kernel, if someone put one beside it.
+    pub vmlinux: Option<PathBuf>,
+    /// Its configuration.
+    pub config: Option<PathBuf>,
+    /// Its symbol table, if the package had a real one.
+    pub system_map: Option<PathBuf>,
+    /// Its modules.
+    pub modules_dir: PathBuf,
+    /// Where it came from.
+    pub provenance: Option<Provenance>,
+}
+
+impl KernelPaths {
+    /// Its modules, for [`crate::ApplianceSpec`].
+    pub fn modules(&self) -> ModulesFrom {
+        ModulesFrom { folder: self.modules_dir.clone(), version: self.version.clone() }
+    }
+
+    fn read(folder: &Path) -> Option<Self> {
+        let existing = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
+        let provenance = fs::read(folder.join("provenance.json")).ok();
+        Some(KernelPaths {
+            version: folder.file_name()?.to_str()?.to_owned(),
+            vmlinuz: existing("vmlinuz")?,
+            vmlinux: existing("vmlinux"),
+            config: existing("config"),
+            system_map: existing("System.map"),
+            modules_dir: folder.join("modules"),
+            provenance: provenance.and_then(|bytes| serde_json::from_slice(&bytes).ok()),
+        })
+    }
+}
+
+/// Kernels in a cache folder, oldest version first.
+pub fn list_in(cache: &Path) -> Vec<KernelPaths> {
+    let entries = fs::read_dir(cache.join("kernels")).into_iter().flatten().flatten();
+    let mut kernels: Vec<_> = entries
+        .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'))
+        .filter_map(|entry| KernelPaths::read(&entry.path()))
+        .collect();
+    kernels.sort_by(|a, b| compare_versions(&a.version, &b.version));
+    kernels
+}
+
+/// Kernels in the cache, oldest version first; none if there is no cache.
+pub fn list() -> Vec<KernelPaths> {
+    cache::root().map(|cache| list_in(&cache)).unwrap_or_default()
+}
+
+/// The newest kernel in the cache.
+pub fn default_kernel() -> Option<KernelPaths> {
+    list().pop()
+}
+
+/// Fetches a kernel into the cache, telling `progress` what it does; one that is there
+/// already from the same package file is left as it is.
+pub fn fetch(options: &FetchOptions, progress: &mut dyn FnMut(&str)) -> Result<KernelPaths> {
+    let cache = options.cache.clone().map_or_else(cache::root, Ok)?;
+    let kernels = cache.join("kernels");
+    fs::create_dir_all(&kernels).at(&kernels)?;
+    let work = tempfile::Builder::new().prefix(".new-").tempdir_in(&kernels).at(&kernels)?;
+    let deb = match &options.deb {
+        Some(deb) => fs::canonicalize(deb).at(deb)?,
+        None => {
+            let package = options.package.as_deref().unwrap_or(DEFAULT_PACKAGE);
+            download(package, work.path(), progress)?
+        }
+    };
+    let sha256 = cache::sha256_file(&deb)?;
+    let known = list_in(&cache);
+    let same =
+        |kernel: &KernelPaths| kernel.provenance.as_ref().is_some_and(|p| p.sha256 == sha256);
+    if let Some(kernel) = known.into_iter().find(same) {
+        progress(&format!("{} is there already", kernel.version));
+        return Ok(kernel);
+    }
+    unpack(&deb, sha256, &kernels, work.path(), progress)
+}
+
+/// Resolves a meta-package and downloads the package; returns the file.
+fn download(package: &str, folder: &Path, progress: &mut dyn FnMut(&str)) -> Result<PathBuf> {
+    let unknown = |_| Error::UnknownPackage { package: package.into() };
+    let mut package = package.to_owned();
+    // linux-image-amd64 depends on the versioned package, which has the kernel.
+    for _ in 0..4 {
+        let depends = APT_CACHE.run(["depends", "--important", "--", &package]);
+        let depends = depends.map_err(|error| match error {
+            Error::Program { .. } => unknown(()),
+            other => other,
+        })?;
+        match versioned_dependency(&String::from_utf8_lossy(&depends)) {
+            Some(next) if next != package => package = next,
+            _ => break,
+        }
+    }
+    progress(&format!("downloading {package}"));
+    let mut command = APT_GET.command();
+    command.args(["download", "--", &package]).current_dir(folder);
+    APT_GET.finish(command).map_err(|error| match error {
+        Error::Program { stderr, .. } if stderr.contains("Unable to locate") => unknown(()),
+        other => other,
+    })?;
+    let entries = fs::read_dir(folder).at(folder)?;
+    let mut files = entries.flatten().map(|entry| entry.path());
+    files
+        .find(|path| path.extension() == Some(OsStr::new("deb")))
+        .ok_or(Error::UnknownPackage { package })
+}
+
+/// The kernel image that `apt-cache depends` lists.
+fn versioned_dependency(text: &str) -> Option<String> {
+    text.lines().find_map(|line| {
+        let name = line.trim_start().strip_prefix("Depends: ")?.trim();
+        name.starts_with("linux-image-").then(|| name.to_owned())
+    })
+}
+
+fn unpack(
+    deb: &Path,
+    sha256: String,
+    kernels: &Path,
+    work: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<KernelPaths> {
+    progress("unpacking");
+    let content = work.join("content");
+    DPKG_DEB.run([OsStr::new("--extract"), deb.as_os_str(), content.as_os_str()])?;
+    let no_kernel = |expected| Error::NoKernel { package: deb.into(), expected };
+    let boot = content.join("boot");
+    let version = first_name(&boot, "vmlinuz-")
+        .ok_or_else(|| no_kernel("boot/vmlinuz-VERSION (name the versioned package)"))?;
+    let fresh = tempfile::Builder::new().prefix(".new-").tempdir_in(kernels).at(kernels)?;
+    let take = |from: &Path, to: &str| {
+        let to = fresh.path().join(to);
+        fs::rename(from, &to).at(from)
+    };
+    take(&boot.join(format!("vmlinuz-{version}")), "vmlinuz")?;
+    let config = boot.join(format!("config-{version}"));
+    if config.is_file() {
+        take(&config, "config")?;
+    }
+    let map = boot.join(format!("System.map-{version}"));
+    if fs::metadata(&map).is_ok_and(|m| m.len() >= SMALLEST_SYSTEM_MAP) {
+        take(&map, "System.map")?;
+    }
+    take_modules(&content, &version, progress, &fresh.path().join("modules"))
+        .map_err(|error| error.unwrap_or(no_kernel("lib/modules/VERSION")))?;
+    let field = |name: &str| -> Result<String> {
+        let text = DPKG_DEB.run([OsStr::new("--field"), deb.as_os_str(), OsStr::new(name)])?;
+        Ok(String::from_utf8_lossy(&text).trim().to_owned())
+    };
+    let provenance =
+        Provenance { package: field("Package")?, package_version: field("Version")?, sha256 };
+    let file = fresh.path().join("provenance.json");
+    let text = serde_json::to_vec_pretty(&provenance).unwrap_or_default();
+    fs::write(&file, text).at(&file)?;
+    let folder = kernels.join(&version);
+    cache::publish(fresh, &folder)?;
+    KernelPaths::read(&folder).ok_or_else(|| no_kernel("a readable vmlinuz"))
+}
+
+/// Indexes the modules where `depmod` is installed and moves them to their place;
+/// `Err(None)` when there are none.
+fn take_modules(
+    content: &Path,
+    version: &str,
+    progress: &mut dyn FnMut(&str),
+    to: &Path,
+) -> std::result::Result<(), Option<Error>> {
+    let bases = [content.to_owned(), content.join("usr")];
+    let base = bases.iter().find(|b| b.join("lib/modules").join(version).is_dir()).ok_or(None)?;
+    progress("indexing modules");
+    match modules::run_depmod(base, version) {
+        Err(Error::Missing { .. }) => progress("depmod is not installed: modules stay unindexed"),
+        other => other.map_err(Some)?,
+    }
+    let from = base.join("lib/modules").join(version);
+    fs::rename(&from, to).at(&from).map_err(Some)
+}
+
+fn first_name(folder: &Path, prefix: &str) -> Option<String> {
+    let entries = fs::read_dir(folder).ok()?.flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter_map(|name| Some(name.strip_prefix(prefix)?.to_owned())).min()
+}
+
+/// Numbers in versions compare as numbers: 6.1.0-9 is before 6.1.0-56.
+fn compare_versions(a: &str, b: &str) -> Ordering {
+    let parts = |text: &str| -> Vec<(u64, String)> {
+        text.split(['.', '-', '+', '~', '_'])
+            .map(|part| (part.parse().unwrap_or(0), part.to_owned()))
+            .collect()
+    };
+    parts(a).cmp(&parts(b)).then_with(|| a.cmp(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_ordered_as_people_read_them() {
+        let mut versions = ["6.1.0-56-cloud-amd64", "6.12.1-1-amd64", "6.1.0-9-amd64"];
+        versions.sort_by(|a, b| compare_versions(a, b));
+        assert_eq!(versions, ["6.1.0-9-amd64", "6.1.0-56-cloud-amd64", "6.12.1-1-amd64"]);
+    }
+
+    #[test]
+    fn the_meta_package_names_the_kernel() {
+        let text = "linux-image-cloud-amd64\n  Depends: linux-image-6.1.0-56-cloud-amd64\n";
+        assert_eq!(versioned_dependency(text).unwrap(), "linux-image-6.1.0-56-cloud-amd64");
+        assert_eq!(versioned_dependency("x\n  Depends: kmod\n |Depends: y\n"), None);
+    }
+
+    #[test]
+    fn an_unknown_package_says_what_to_type() {
+        let cache = tempfile::tempdir().unwrap();
+        let options = FetchOptions {
+            package: Some("linux-image-vmeter-none".into()),
+            cache: Some(cache.path().into()),
+            ..FetchOptions::default()
+        };
+        match fetch(&options, &mut |_| ()) {
+            Err(Error::Missing { program, .. }) => println!("skipped: no {program} here"),
+            other => {
+                let error = other.unwrap_err().to_string();
+                assert!(error.contains("sudo apt-get update"), "{error}");
+            }
+        }
+        assert!(list_in(cache.path()).is_empty());
+        assert_eq!(fs::read_dir(cache.path().join("kernels")).unwrap().count(), 0);
+    }
+}
