@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 
 /// The ELF note by which a vmlinux says where PVH enters it (`XEN_ELFNOTE_PHYS32_ENTRY`).
 const NOTE_PHYS32_ENTRY: u32 = 18;
+/// Longest `linux_banner` accepted, bytes.
+const MAX_BANNER: usize = 1024;
 /// The GNU build id note.
 const NOTE_GNU_BUILD_ID: u32 = 3;
 
@@ -367,19 +369,24 @@ fn note<'a>(elf: &ElfFile64<'a, Endianness>, owner: &[u8], kind: u32) -> Option<
     None
 }
 
-/// `linux_banner` (`init/version.c`): the one text `Linux version ` that goes on
-/// with a digit and ends in a newline; format strings go on with `%s`.
+/// `linux_banner` (`init/version.c`): a text `Linux version ` that goes on with a
+/// digit (format strings go on with `%s`). An image can hold two: the weak one,
+/// without a build number after `#`, which the linker left in, and the real one.
 fn find_banner(elf: &[u8]) -> Option<String> {
     const START: &[u8] = b"Linux version ";
+    let mut found = None;
     for at in memchr::memmem::find_iter(elf, START) {
-        let rest = &elf[at..elf.len().min(at + 1024)];
+        let rest = &elf[at..elf.len().min(at + MAX_BANNER)];
         if !rest.get(START.len()).is_some_and(u8::is_ascii_digit) {
             continue;
         }
         let Some(end) = memchr::memchr2(b'\n', 0, rest) else { continue };
-        if let Ok(text) = std::str::from_utf8(&rest[..end]) {
+        let Ok(text) = std::str::from_utf8(&rest[..end]) else { continue };
+        let numbered = text.split(" #").skip(1).any(|t| t.starts_with(|c: char| c.is_ascii_digit()));
+        if numbered {
             return Some(text.to_owned());
         }
+        found.get_or_insert_with(|| text.to_owned());
     }
-    None
+    found
 }

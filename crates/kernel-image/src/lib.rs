@@ -7,7 +7,7 @@
 //! 1. [`KernelImage`] unpacks the kernel file; [`Symbols`] and [`Btf`] say where
 //!    its variables and their fields are; [`KernelInfo`] keeps what is needed
 //!    of that in a cache, so that it is worked out once for a kernel.
-//! 2. [`locate`] finds guest RAM among a VMM's mappings, and the kernel in it,
+//! 2. [`locate()`] finds guest RAM among a VMM's mappings, and the kernel in it,
 //!    KASLR or not; [`Guest`] reads it by the kernel's virtual addresses.
 //! 3. [`printk`] and [`ftrace`] copy the raw rings into self-describing dumps,
 //!    and turn dumps into records and events later.
@@ -18,14 +18,24 @@
 pub mod btf;
 mod bytes;
 pub mod decompress;
+mod dump;
 mod error;
+mod functions;
+mod guest;
 mod image;
+mod info;
 pub mod kallsyms;
+pub mod locate;
+pub mod printk;
 pub mod ram;
 mod symbols;
 
 pub use btf::Btf;
 pub use error::{Error, Result};
+pub use functions::FunctionTable;
+pub use guest::{Guest, KernelPlace};
 pub use image::{KernelImage, Segment};
+pub use info::KernelInfo;
+pub use locate::{locate, Candidate, Located};
 pub use ram::{GuestRam, HostMemory, MappedRam, Region};
 pub use symbols::{Symbol, Symbols};

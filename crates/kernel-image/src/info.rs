@@ -1,0 +1,338 @@
+//! What later stages need to know of a kernel, worked out once and cached.
+//!
+//! Unpacking an image and reading its tables takes a fraction of a second; a
+//! boot is not to wait for that twice. Two files are kept for a kernel: a small
+//! one with symbols and field offsets, read before each run, and the table of
+//! functions, read only when addresses are to be named.
+
+use crate::btf::{Btf, Field};
+use crate::error::{Error, Result};
+use crate::functions::FunctionTable;
+use crate::image::{write_whole, KernelImage};
+use crate::symbols::Symbols;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::hash::{Hash as _, Hasher as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// Raised when what is cached changes: files of another version are not read.
+const CACHE_VERSION: u32 = 1;
+
+/// Symbols that the readers of guest RAM use, where the kernel has them.
+const SYMBOLS: &[&str] = &[
+    "_text",
+    "__pgtable_l5_enabled",
+    "event_console",
+    "event_initcall_finish",
+    "event_initcall_level",
+    "event_initcall_start",
+    "event_module_load",
+    "event_sched_process_exec",
+    "event_sched_process_exit",
+    "global_trace",
+    "init_top_pgt",
+    "level3_kernel_pgt",
+    "level4_kernel_pgt",
+    "linux_banner",
+    "max_low_pfn",
+    "max_pfn",
+    "modules",
+    "nr_cpu_ids",
+    "phys_base",
+    "prb",
+    "trace_clocks",
+];
+
+/// Symbols that a tracer sets breakpoints on or a plugin watches.
+const CODE_SYMBOLS: &[&str] = &[
+    "do_one_initcall",
+    "kernel_init",
+    "kernel_init_freeable",
+    "kernel_power_off",
+    "machine_power_off",
+    "pvh_start_xen",
+    "rest_init",
+    "run_init_process",
+    "secondary_startup_64",
+    "start_kernel",
+    "startup_64",
+    "trace_init",
+    "x86_64_start_kernel",
+];
+
+/// Fields used, each with the structures and paths it has had; the first is the key.
+const FIELDS: &[&[(&str, &str)]] = &[
+    &[("printk_ringbuffer", "desc_ring.count_bits")],
+    &[("printk_ringbuffer", "desc_ring.descs")],
+    &[("printk_ringbuffer", "desc_ring.infos")],
+    &[("printk_ringbuffer", "desc_ring.head_id")],
+    &[("printk_ringbuffer", "desc_ring.tail_id")],
+    &[("printk_ringbuffer", "text_data_ring.size_bits")],
+    &[("printk_ringbuffer", "text_data_ring.data")],
+    &[("printk_ringbuffer", "text_data_ring.head_lpos")],
+    &[("printk_ringbuffer", "text_data_ring.tail_lpos")],
+    &[("prb_desc", "state_var")],
+    &[("prb_desc", "text_blk_lpos.begin")],
+    &[("prb_desc", "text_blk_lpos.next")],
+    &[("printk_info", "seq")],
+    &[("printk_info", "ts_nsec")],
+    &[("printk_info", "text_len")],
+    &[("printk_info", "level")],
+    &[("printk_info", "caller_id")],
+    &[("trace_array", "array_buffer.buffer"), ("trace_array", "trace_buffer.buffer")],
+    &[("trace_array", "clock_id")],
+    &[("trace_buffer", "buffers"), ("ring_buffer", "buffers")],
+    &[("trace_buffer", "subbuf_order")],
+    &[("ring_buffer_per_cpu", "nr_pages")],
+    &[("ring_buffer_per_cpu", "head_page")],
+    &[("ring_buffer_per_cpu", "commit_page")],
+    &[("ring_buffer_per_cpu", "reader_page")],
+    &[("ring_buffer_per_cpu", "entries")],
+    &[("ring_buffer_per_cpu", "overrun")],
+    &[("ring_buffer_per_cpu", "commit_overrun")],
+    &[("ring_buffer_per_cpu", "dropped_events")],
+    &[("buffer_page", "list.next")],
+    &[("buffer_page", "list.prev")],
+    &[("buffer_page", "page")],
+    &[("buffer_data_page", "time_stamp")],
+    &[("buffer_data_page", "commit")],
+    &[("buffer_data_page", "data")],
+    &[("trace_event_call", "event.type")],
+    &[("trace_entry", "type")],
+    &[("trace_entry", "pid")],
+    &[("trace_event_raw_initcall_start", "func")],
+    &[("trace_event_raw_initcall_finish", "func")],
+    &[("trace_event_raw_initcall_finish", "ret")],
+    &[("trace_event_raw_initcall_level", "__data_loc_level")],
+    &[("trace_event_raw_module_load", "__data_loc_name")],
+    &[("trace_event_raw_sched_process_exec", "__data_loc_filename")],
+    &[("trace_event_raw_sched_process_exec", "pid")],
+    &[
+        ("trace_event_raw_sched_process_exit", "comm"),
+        ("trace_event_raw_sched_process_template", "comm"),
+    ],
+    &[
+        ("trace_event_raw_sched_process_exit", "pid"),
+        ("trace_event_raw_sched_process_template", "pid"),
+    ],
+    &[("trace_event_raw_console", "__data_loc_msg")],
+    &[("print_entry", "buf")],
+    &[("module", "list.next")],
+    &[("module", "list")],
+    &[("module", "name")],
+    &[("module", "init")],
+];
+
+/// Sizes used.
+const SIZES: &[&str] = &["prb_desc", "printk_info"];
+
+/// A kernel, as far as its guests' RAM is to be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelInfo {
+    /// Release, as `uname -r` says it.
+    pub version: String,
+    /// `linux_banner`, without its newline.
+    pub banner: String,
+    /// GNU build id, hexadecimal.
+    pub build_id: Option<String>,
+    /// What the file is, in words.
+    pub container: String,
+    /// Physical address of the PVH entry, if the kernel has one.
+    pub pvh_entry: Option<u64>,
+    /// Number of symbols in the kernel's table.
+    pub symbol_count: u64,
+    /// Link-time addresses of the symbols that are used.
+    pub symbols: BTreeMap<String, u64>,
+    /// Places of the fields that are used, by `structure.path`.
+    pub fields: BTreeMap<String, Field>,
+    /// Sizes of the structures that are used, bytes.
+    pub sizes: BTreeMap<String, u64>,
+    /// Event type of `trace_marker` records.
+    pub trace_print: Option<u32>,
+    /// Where the function table is, if it is cached.
+    #[serde(skip)]
+    functions: Option<PathBuf>,
+}
+
+impl KernelInfo {
+    /// What is known of the kernel in `path`, from the cache folder if it was
+    /// opened before (same path, size and modification time), else worked out
+    /// and cached. A cache that can't be written is no error.
+    ///
+    /// # Errors
+    /// As [`KernelImage::open`] and [`Symbols::of`].
+    pub fn open(cache: &Path, path: &Path) -> Result<Self> {
+        let folder = cache.join("kernel-info");
+        let key = folder.join(format!("{:016x}.json", file_key(path)?));
+        if let Some(info) = Self::cached(&key) {
+            return Ok(info);
+        }
+        let image = KernelImage::open(path)?;
+        let (mut info, functions) = Self::of(&image)?;
+        let table = folder.join(info.cache_name("functions"));
+        let stored = fs::create_dir_all(&folder)
+            .map_err(|e| Error::io(&folder, e))
+            .and_then(|()| write_whole(&table, functions.bytes()))
+            .and_then(|()| write_whole(&key, &info.to_json()));
+        if stored.is_ok() {
+            info.functions = Some(table);
+        }
+        Ok(info)
+    }
+
+    /// Works it out of an image, with the table of its functions.
+    ///
+    /// # Errors
+    /// As [`Symbols::of`]. Missing types or symbols are no error here: the
+    /// readers that need them say so.
+    pub fn of(image: &KernelImage) -> Result<(Self, FunctionTable)> {
+        let symbols = Symbols::of(image)?;
+        let mut info = KernelInfo {
+            version: image.version().to_owned(),
+            banner: image.banner().to_owned(),
+            build_id: image.build_id().map(str::to_owned),
+            container: image.container().to_owned(),
+            pvh_entry: image.pvh_entry(),
+            symbol_count: symbols.len() as u64,
+            symbols: SYMBOLS
+                .iter()
+                .chain(CODE_SYMBOLS)
+                .filter_map(|&name| Some((name.to_owned(), symbols.address(name)?)))
+                .collect(),
+            fields: BTreeMap::new(),
+            sizes: BTreeMap::new(),
+            trace_print: None,
+            functions: None,
+        };
+        info.take_types(image, &symbols);
+        Ok((info, FunctionTable::of(&symbols)))
+    }
+
+    /// Takes field offsets from the image's BTF, if it has one.
+    fn take_types(&mut self, image: &KernelImage, symbols: &Symbols) {
+        let section = image.section(".BTF").map(|(_, data)| data).or_else(|| {
+            let start = symbols.address("__start_BTF")?;
+            let end = symbols.address("__stop_BTF")?;
+            image.read(start, end.checked_sub(start)?)
+        });
+        let Some(btf) = section.and_then(|data| Btf::parse(data).ok()) else { return };
+        for names in FIELDS {
+            let field = names.iter().find_map(|(structure, path)| btf.field(structure, path));
+            if let Some(field) = field {
+                self.fields.insert(format!("{}.{}", names[0].0, names[0].1), field);
+            }
+        }
+        for &name in SIZES {
+            if let Some(size) = btf.size_of(name) {
+                self.sizes.insert(name.to_owned(), size);
+            }
+        }
+        self.trace_print = btf.enumerator("TRACE_PRINT");
+    }
+
+    /// The link-time address of a symbol.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] with the option that leaves variables out of kallsyms.
+    pub fn symbol(&self, name: &str) -> Result<u64> {
+        self.symbols.get(name).copied().ok_or_else(|| Error::Missing {
+            what: format!("the symbol {name}"),
+            why: format!(
+                "kernel {} was built without CONFIG_KALLSYMS_ALL, or without the feature that \
+                 the symbol belongs to",
+                self.version
+            ),
+        })
+    }
+
+    /// The place of a field, by `structure.path`.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when the kernel has no BTF or no such field.
+    pub fn field(&self, name: &str) -> Result<Field> {
+        self.fields.get(name).copied().ok_or_else(|| Error::Missing {
+            what: format!("the place of {name}"),
+            why: if self.fields.is_empty() {
+                format!("kernel {} was built without CONFIG_DEBUG_INFO_BTF", self.version)
+            } else {
+                format!("kernel {} lays it out in a way that is not known", self.version)
+            },
+        })
+    }
+
+    /// The table that names functions by address: from the cache, or worked out
+    /// of `kernel` again.
+    ///
+    /// # Errors
+    /// As [`KernelImage::open`] and [`Symbols::of`].
+    pub fn functions(&self, kernel: &Path) -> Result<FunctionTable> {
+        let cached = self.functions.as_ref().and_then(|path| {
+            FunctionTable::from_bytes(fs::read(path).ok()?).ok()
+        });
+        match cached {
+            Some(table) => Ok(table),
+            None => Ok(FunctionTable::of(&Symbols::of(&KernelImage::open(kernel)?)?)),
+        }
+    }
+
+    fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(&(CACHE_VERSION, self)).unwrap_or_default()
+    }
+
+    fn cached(key: &Path) -> Option<Self> {
+        let data = fs::read(key).ok()?;
+        let (version, mut info): (u32, KernelInfo) = serde_json::from_slice(&data).ok()?;
+        if version != CACHE_VERSION {
+            return None;
+        }
+        let table = key.parent()?.join(info.cache_name("functions"));
+        if !table.is_file() {
+            return None;
+        }
+        info.functions = Some(table);
+        Some(info)
+    }
+
+    /// A file name that is the same for the same kernel, wherever it lies.
+    fn cache_name(&self, suffix: &str) -> String {
+        let id = self.build_id.as_deref().unwrap_or("");
+        let mut hasher = Fnv::default();
+        self.banner.hash(&mut hasher);
+        self.symbol_count.hash(&mut hasher);
+        format!("{}-{:016x}-v{CACHE_VERSION}.{suffix}", &id[..id.len().min(16)], hasher.finish())
+    }
+}
+
+/// A number for a file as it is now: path, size, modification time, device and inode.
+fn file_key(path: &Path) -> Result<u64> {
+    let metadata = fs::metadata(path).map_err(|e| Error::io(path, e))?;
+    let path = fs::canonicalize(path).map_err(|e| Error::io(path, e))?;
+    let mut hasher = Fnv::default();
+    path.hash(&mut hasher);
+    (CACHE_VERSION, metadata.len(), metadata.mtime(), metadata.mtime_nsec()).hash(&mut hasher);
+    (metadata.dev(), metadata.ino()).hash(&mut hasher);
+    Ok(hasher.finish())
+}
+
+/// FNV-1a, 64 bits: the same in every build, which the standard hasher does not promise.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Fnv(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl std::hash::Hasher for Fnv {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Finding guest RAM among a VMM's mappings, and the kernel in it.
+//!
+//! The kernel's banner is at a known distance from `_text`, and `_text` is on a
+//! 2 MiB boundary of physical memory wherever the boot loader or KASLR put it:
+//! one short read a candidate finds it without scanning. The rest follows from
+//! the kernel's own variables. `phys_base` ties physical to virtual addresses,
+//! which gives the KASLR offset. The last entry of the top page table holds the
+//! *physical* address of a table whose place in the image is known, which gives
+//! the distance of mapping offsets from guest-physical addresses. `max_pfn`
+//! and `max_low_pfn` give the hole below 4 GiB.
+
+use crate::error::{Error, Result};
+use crate::guest::{Guest, KernelPlace};
+use crate::info::KernelInfo;
+use crate::ram::{HostMemory, MappedRam, Region, KERNEL_MAP, PAGE};
+
+/// The finest alignment of a relocated kernel (`CONFIG_PHYSICAL_ALIGN`).
+const KERNEL_ALIGN: u64 = 2 << 20;
+/// Where a kernel is without physical KASLR (`CONFIG_PHYSICAL_START`).
+const DEFAULT_PLACE: u64 = 16 << 20;
+/// Guest RAM smaller than this can't hold a kernel at its default place.
+const SMALLEST: u64 = 16 << 20;
+/// Largest mapping searched.
+const LARGEST: u64 = 1 << 40;
+const FOUR_GIB: u64 = 4 << 30;
+/// The virtual KASLR offset is below `KERNEL_IMAGE_SIZE`.
+const KASLR_LIMIT: u64 = 1 << 30;
+/// Starts of the hole below 4 GiB in use: QEMU q35 2 GiB or 2.75 GiB, pc 3 or
+/// 3.5 GiB, microvm and cloud-hypervisor 3 GiB, Firecracker 3.25 GiB.
+const HOLES: [u64; 6] = [2 << 30, 0xb000_0000, 3 << 30, 0xd000_0000, 0xe000_0000, FOUR_GIB];
+/// How much of the top of low RAM firmware may keep for itself.
+const FIRMWARE_RESERVE: u64 = 64 << 20;
+
+/// A mapping of a VMM that may hold guest RAM, or a RAM file at address 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its address in the [`HostMemory`].
+    pub address: u64,
+    /// Its length, bytes.
+    pub length: u64,
+}
+
+/// Guest RAM and the kernel in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Located {
+    /// Guest RAM.
+    pub regions: Vec<Region>,
+    /// The kernel.
+    pub place: KernelPlace,
+}
+
+/// Finds which candidates are guest RAM, how they are laid out, and where in
+/// them the kernel of `info` is, with KASLR or without.
+///
+/// # Errors
+/// [`Error::Ram`] when no candidate holds this kernel, or when its variables do
+/// not agree with one another, as in a guest that ended before it set up its
+/// page tables; [`Error::Missing`] when the kernel's symbols do not suffice.
+pub fn locate<H: HostMemory + ?Sized>(
+    candidates: &[Candidate],
+    host: &H,
+    info: &KernelInfo,
+) -> Result<Located> {
+    let mut blocks: Vec<Candidate> = candidates
+        .iter()
+        .copied()
+        .filter(|c| (SMALLEST..=LARGEST).contains(&c.length))
+        .collect();
+    blocks.sort_by_key(|c| std::cmp::Reverse(c.length));
+    let banner = Banner::of(info)?;
+    let mut problem = None;
+    let likely = blocks.iter().filter_map(|&b| Some((b, b.address.checked_add(DEFAULT_PLACE)?)));
+    let all = blocks.iter().flat_map(|&b| places(b).map(move |text| (b, text)));
+    for (block, text) in likely.chain(all).filter(|&(_, text)| banner.is_at(host, text)) {
+        match (Finding { blocks: &blocks, block, text, host, info }).resolve() {
+            Ok(located) => return Ok(located),
+            Err(error) => problem = Some(error),
+        }
+    }
+    Err(problem.unwrap_or_else(|| {
+        Error::Ram(format!(
+            "kernel {} is in none of the {} mappings of {} MiB or more: the guest did not get as \
+             far as its kernel, or runs another one",
+            info.version,
+            blocks.len(),
+            SMALLEST >> 20
+        ))
+    }))
+}
+
+/// Where `_text` can be in a block, as host addresses: RAM begins where the
+/// mapping does, or on a boundary inside it when mappings were merged.
+fn places(block: Candidate) -> impl Iterator<Item = u64> {
+    let end = block.address.saturating_add(block.length);
+    let aligned = block.address.checked_next_multiple_of(KERNEL_ALIGN).unwrap_or(end);
+    let second = if aligned == block.address { end } else { aligned };
+    let step = KERNEL_ALIGN as usize;
+    (block.address..end).step_by(step).chain((second..end).step_by(step))
+}
+
+/// The banner, and how far it is from `_text`.
+struct Banner {
+    text: Vec<u8>,
+    distance: u64,
+}
+
+impl Banner {
+    fn of(info: &KernelInfo) -> Result<Self> {
+        let distance = info.symbol("linux_banner")?.wrapping_sub(info.symbol("_text")?);
+        Ok(Banner { text: format!("{}\n", info.banner).into_bytes(), distance })
+    }
+
+    fn is_at<H: HostMemory + ?Sized>(&self, host: &H, text: u64) -> bool {
+        let mut buffer = vec![0; self.text.len()];
+        let at = text.checked_add(self.distance);
+        at.is_some_and(|at| host.read(at, &mut buffer).is_ok()) && buffer == self.text
+    }
+}
+
+/// A place where the kernel seems to be.
+struct Finding<'a, H: ?Sized> {
+    blocks: &'a [Candidate],
+    block: Candidate,
+    /// Host address of `_text`.
+    text: u64,
+    host: &'a H,
+    info: &'a KernelInfo,
+}
+
+impl<H: HostMemory + ?Sized> Finding<'_, H> {
+    fn resolve(&self) -> Result<Located> {
+        let five_levels = match self.info.symbol("__pgtable_l5_enabled") {
+            Ok(_) => self.image_number("__pgtable_l5_enabled", 4)? != 0,
+            Err(_) => false,
+        };
+        let table = if five_levels { "level4_kernel_pgt" } else { "level3_kernel_pgt" };
+        let top = self.image_address("init_top_pgt")?;
+        let entry = self.number(top.wrapping_add(511 * 8), 8)?;
+        // Guest-physical address less host address, the same over the whole block
+        // (or over the part of it on this side of the hole).
+        let shift = (entry & 0x000f_ffff_ffff_f000).wrapping_sub(self.image_address(table)?);
+        let physical = self.text.wrapping_add(shift);
+        let linked = self.info.symbol("_text")?.wrapping_sub(KERNEL_MAP);
+        let phys_base = self.image_number("phys_base", 8)?;
+        let kaslr_offset = physical.wrapping_sub(linked).wrapping_sub(phys_base);
+        if entry & 1 == 0 || physical % KERNEL_ALIGN != 0 || kaslr_offset >= KASLR_LIMIT {
+            return Err(Error::Ram(format!(
+                "kernel {} is there, but its page tables and phys_base ({phys_base:#x}) do not \
+                 agree: the guest ended before it had set them up",
+                self.info.version
+            )));
+        }
+        let place = KernelPlace { physical, kaslr_offset, five_levels };
+        let regions = self.regions(physical)?;
+        let ram = MappedRam::new(regions, self.host);
+        let guest = Guest::new(&ram, self.info, place)?;
+        let banner = guest.symbol("linux_banner")?;
+        if guest.text(banner, 1024)? != format!("{}\n", self.info.banner) {
+            return Err(Error::Ram("the kernel's page tables lead elsewhere".into()));
+        }
+        Ok(Located { regions: ram.regions().to_vec(), place })
+    }
+
+    /// Lays the blocks out around the hole below 4 GiB.
+    fn regions(&self, physical: u64) -> Result<Vec<Region>> {
+        let end = self.image_number("max_pfn", 8)?.saturating_mul(PAGE);
+        if end <= physical || end > LARGEST {
+            // So in a copy of the kernel's file, which a VMM may keep besides RAM.
+            return Err(Error::Ram(format!(
+                "kernel {} is there, but max_pfn says that RAM ends at {end:#x}: the guest ended \
+                 before it had counted its memory",
+                self.info.version
+            )));
+        }
+        let low_end = match self.info.symbol("max_low_pfn") {
+            Ok(_) => self.image_number("max_low_pfn", 8)?.saturating_mul(PAGE),
+            Err(_) => end,
+        };
+        let high = end.saturating_sub(FOUR_GIB);
+        let block_end = self.block.address.saturating_add(self.block.length);
+        if physical >= FOUR_GIB {
+            // The kernel is above the hole: so is all of this block from 4 GiB on.
+            let high_host = self.text.wrapping_sub(physical - FOUR_GIB);
+            let before = high_host.checked_sub(self.block.address);
+            let length = block_end.checked_sub(high_host).filter(|_| before.is_some());
+            let length = high.min(length.ok_or_else(misplaced)?);
+            let mut regions = vec![Region { gpa: FOUR_GIB, length, host: high_host }];
+            if let Some(low) = before.filter(|&l| l > 0) {
+                regions.push(Region { gpa: 0, length: low.min(FOUR_GIB), host: self.block.address });
+            } else if let Some(low) = self.other(|l| l >= low_end && l <= FOUR_GIB) {
+                regions.push(Region { gpa: 0, length: low.length, host: low.address });
+            }
+            return Ok(regions);
+        }
+        let zero = self.text.wrapping_sub(physical);
+        let length =
+            block_end.checked_sub(zero).filter(|&l| l >= SMALLEST).ok_or_else(misplaced)?;
+        if high == 0 {
+            return Ok(vec![Region { gpa: 0, length: length.min(FOUR_GIB), host: zero }]);
+        }
+        let fits = |low: u64| low >= low_end && low <= low_end.saturating_add(FIRMWARE_RESERVE);
+        let exact = length.checked_sub(high).filter(|&low| fits(low));
+        let low = exact
+            .or_else(|| HOLES.into_iter().find(|&h| fits(h)))
+            .unwrap_or(low_end)
+            .min(length);
+        let mut regions = vec![Region { gpa: 0, length: low, host: zero }];
+        if length - low >= high {
+            regions.push(Region { gpa: FOUR_GIB, length: high, host: zero + low });
+        } else if let Some(block) = self.other(|l| l == high) {
+            regions.push(Region { gpa: FOUR_GIB, length: high, host: block.address });
+        }
+        Ok(regions)
+    }
+
+    /// Another block whose length is right.
+    fn other(&self, right: impl Fn(u64) -> bool) -> Option<Candidate> {
+        self.blocks.iter().copied().find(|b| *b != self.block && right(b.length))
+    }
+
+    /// Host address of a symbol of the kernel's image.
+    fn image_address(&self, name: &str) -> Result<u64> {
+        let offset = self.info.symbol(name)?.wrapping_sub(self.info.symbol("_text")?);
+        Ok(self.text.wrapping_add(offset))
+    }
+
+    fn image_number(&self, name: &str, bytes: usize) -> Result<u64> {
+        self.number(self.image_address(name)?, bytes)
+    }
+
+    fn number(&self, address: u64, bytes: usize) -> Result<u64> {
+        let mut buffer = [0; 8];
+        self.host
+            .read(address, &mut buffer[..bytes])
+            .map_err(|e| Error::Ram(format!("{address:#x} of the VMM can't be read: {e}")))?;
+        Ok(u64::from_le_bytes(buffer))
+    }
+}
+
+fn misplaced() -> Error {
+    Error::Ram("the kernel's physical address is outside its block of RAM".into())
+}

@@ -1,0 +1,271 @@
+//! The kernel's log, out of guest RAM.
+//!
+//! Since 5.10 the log is a lockless ring (`kernel/printk/printk_ringbuffer.h`):
+//! descriptors and infos in two arrays indexed by the low bits of a running id,
+//! and texts in a ring of their own, addressed by running logical positions.
+//! [`PrintkDump::take`] copies what is in use, raw; [`PrintkDump::records`]
+//! reads it as a reader in the kernel would, leaving out what was being written.
+
+use crate::bytes::u64_at;
+use crate::error::{Error, Result};
+use crate::guest::Guest;
+use crate::btf::Field;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What the dump's description says it is.
+const KIND: &str = "guest-printk/1";
+/// Largest ring: `log_buf_len` is at most 2 GiB, and 2^25 is generous for a boot.
+const MAX_TEXT_BITS: u64 = 25;
+/// Most descriptors: `PRB_AVGBITS` is 5, so 32 bytes of text each.
+const MAX_DESC_BITS: u64 = MAX_TEXT_BITS - 5;
+/// The two top bits of a descriptor's state.
+const STATE_SHIFT: u32 = 62;
+const STATE_COMMITTED: u64 = 1;
+const STATE_FINALIZED: u64 = 2;
+/// The position of an empty line; other odd positions mean that the text was lost.
+const EMPTY_LINE: u64 = 3;
+
+/// Fields of a descriptor and an info that the decoder needs.
+const FIELDS: &[&str] = &[
+    "prb_desc.state_var",
+    "prb_desc.text_blk_lpos.begin",
+    "prb_desc.text_blk_lpos.next",
+    "printk_info.seq",
+    "printk_info.ts_nsec",
+    "printk_info.text_len",
+    "printk_info.level",
+    "printk_info.caller_id",
+];
+
+/// The log as it was in RAM.
+#[derive(Debug, Clone)]
+pub struct PrintkDump {
+    header: Header,
+    raw: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Header {
+    kind: String,
+    kernel: String,
+    fields: BTreeMap<String, Field>,
+    desc_size: u64,
+    info_size: u64,
+    /// Id of the oldest descriptor; the rest follow one by one.
+    first_id: u64,
+    /// Number of descriptors, and of infos after them.
+    count: u64,
+    /// Size of the text ring, as a power of two.
+    text_bits: u32,
+    /// Logical position of the first byte of text, which is after the infos.
+    text_start: u64,
+}
+
+/// One record of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrintkRecord {
+    /// Running number, counted from the first record of the boot.
+    pub seq: u64,
+    /// The guest's local clock, ns.
+    pub ts_ns: u64,
+    /// Level, 0 (emergency) to 7 (debug).
+    pub level: u8,
+    /// Thread (bit 31 clear) or CPU (bit 31 set) that printed it.
+    pub caller_id: u32,
+    /// Text, without the newline at its end; a record can have several lines.
+    pub text: String,
+}
+
+/// A ring in RAM: its size is a power of two.
+struct Ring {
+    address: u64,
+    size: u64,
+}
+
+impl Ring {
+    /// Copies `length` bytes from a running position, around the end.
+    fn copy(&self, guest: &Guest<'_>, position: u64, length: u64, out: &mut Vec<u8>) -> Result<()> {
+        let mut position = position % self.size;
+        let mut left = length.min(self.size);
+        while left > 0 {
+            let here = left.min(self.size - position);
+            let start = out.len();
+            out.resize(start + here as usize, 0);
+            guest.read(self.address.wrapping_add(position), &mut out[start..])?;
+            position = 0;
+            left -= here;
+        }
+        Ok(())
+    }
+}
+
+impl PrintkDump {
+    /// Copies the log out of a guest.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when the kernel has no `prb` (before 5.10, or without
+    /// `CONFIG_PRINTK`) or no types; [`Error::Ram`] when RAM does not hold a log.
+    pub fn take(guest: &Guest<'_>) -> Result<Self> {
+        let info = guest.info();
+        let prb = guest.u64(guest.symbol("prb")?)?;
+        let number = |name: &str| guest.field(prb, &format!("printk_ringbuffer.{name}"));
+        let desc_bits = number("desc_ring.count_bits")?;
+        let text_bits = number("text_data_ring.size_bits")?;
+        if !(1..=MAX_DESC_BITS).contains(&desc_bits) || !(4..=MAX_TEXT_BITS).contains(&text_bits) {
+            return Err(Error::Ram(format!(
+                "the log has 2^{desc_bits} descriptors and 2^{text_bits} bytes of text, and at \
+                 most 2^{MAX_DESC_BITS} and 2^{MAX_TEXT_BITS} are read"
+            )));
+        }
+        let size = |name: &str| {
+            info.sizes.get(name).copied().filter(|s| (8..=4096).contains(s)).ok_or_else(|| {
+                Error::Missing {
+                    what: format!("the size of {name}"),
+                    why: "the kernel was built without CONFIG_DEBUG_INFO_BTF".into(),
+                }
+            })
+        };
+        let (desc_size, info_size) = (size("prb_desc")?, size("printk_info")?);
+        let (first_id, last_id) = (number("desc_ring.tail_id")?, number("desc_ring.head_id")?);
+        // Ids are of 62 bits and wrap around.
+        let count = (last_id.wrapping_sub(first_id) & (u64::MAX >> 2)) + 1;
+        if count > 1 << desc_bits {
+            return Err(Error::Ram(format!("the log says that it holds {count} records")));
+        }
+        let mut raw = Vec::new();
+        for (array, size) in [("descs", desc_size), ("infos", info_size)] {
+            let address = number(&format!("desc_ring.{array}"))?;
+            let ring = Ring { address, size: size << desc_bits };
+            let first = (first_id & ((1 << desc_bits) - 1)) * size;
+            ring.copy(guest, first, count * size, &mut raw)?;
+        }
+        let text_start = number("text_data_ring.tail_lpos")?;
+        let length = number("text_data_ring.head_lpos")?.wrapping_sub(text_start);
+        let ring = Ring { address: number("text_data_ring.data")?, size: 1 << text_bits };
+        ring.copy(guest, text_start, length, &mut raw)?;
+        let mut fields = BTreeMap::new();
+        for &name in FIELDS {
+            fields.insert(name.to_owned(), info.field(name)?);
+        }
+        let header = Header {
+            kind: KIND.into(),
+            kernel: info.version.clone(),
+            fields,
+            desc_size,
+            info_size,
+            first_id,
+            count,
+            text_bits: text_bits as u32,
+            text_start,
+        };
+        Ok(PrintkDump { header, raw })
+    }
+
+    /// Saves it.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write(&self, path: &Path) -> Result<()> {
+        crate::dump::write(path, &self.header, &self.raw)
+    }
+
+    /// Reads a saved one.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Malformed`] when the file is no dump of this kind.
+    pub fn read(path: &Path) -> Result<Self> {
+        Self::checked(crate::dump::read(path)?)
+    }
+
+    /// As [`PrintkDump::read`], from bytes.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`].
+    pub fn from_bytes(data: &[u8]) -> Result<Self> {
+        Self::checked(crate::dump::from_bytes(data)?)
+    }
+
+    fn checked((header, raw): (Header, Vec<u8>)) -> Result<Self> {
+        let bad = |reason: &str| Error::malformed("printk dump", reason);
+        if header.kind != KIND {
+            return Err(bad(&format!("it is of kind {:?}", header.kind)));
+        }
+        if !(1..=MAX_TEXT_BITS as u32).contains(&header.text_bits) {
+            return Err(bad("its text ring has an impossible size"));
+        }
+        let arrays = header
+            .desc_size
+            .checked_add(header.info_size)
+            .and_then(|s| s.checked_mul(header.count));
+        if arrays.is_none_or(|a| a > raw.len() as u64) {
+            return Err(bad("it is cut short"));
+        }
+        Ok(PrintkDump { header, raw })
+    }
+
+    /// The records in order, oldest first. Those that were being written, or
+    /// whose text was already overwritten, are left out.
+    pub fn records(&self) -> Vec<PrintkRecord> {
+        (0..self.header.count).filter_map(|n| self.record(n)).collect()
+    }
+
+    fn record(&self, n: u64) -> Option<PrintkRecord> {
+        let h = &self.header;
+        let part = |start: u64, size: u64| {
+            let at = usize::try_from(start.checked_add(n.checked_mul(size)?)?).ok()?;
+            self.raw.get(at..at.checked_add(usize::try_from(size).ok()?)?)
+        };
+        let desc = part(0, h.desc_size)?;
+        let info = part(h.count.checked_mul(h.desc_size)?, h.info_size)?;
+        let get = |from: &[u8], name: &str| h.fields.get(name)?.get(from);
+        let id = h.first_id.wrapping_add(n) & (u64::MAX >> 2);
+        let state = get(desc, "prb_desc.state_var")?;
+        if state & (u64::MAX >> 2) != id
+            || !matches!(state >> STATE_SHIFT, STATE_COMMITTED | STATE_FINALIZED)
+        {
+            return None;
+        }
+        let begin = get(desc, "prb_desc.text_blk_lpos.begin")?;
+        let next = get(desc, "prb_desc.text_blk_lpos.next")?;
+        let length = get(info, "printk_info.text_len")?;
+        let text = if begin & 1 != 0 && next & 1 != 0 {
+            (begin == EMPTY_LINE && next == EMPTY_LINE).then_some(&[][..])?
+        } else {
+            self.text(id, begin, next, length)?
+        };
+        Some(PrintkRecord {
+            seq: get(info, "printk_info.seq")?,
+            ts_ns: get(info, "printk_info.ts_nsec")?,
+            level: get(info, "printk_info.level")? as u8,
+            caller_id: get(info, "printk_info.caller_id")? as u32,
+            text: String::from_utf8_lossy(text).trim_end_matches('\n').to_owned(),
+        })
+    }
+
+    /// The text of a data block: an id, which must be the record's, then the
+    /// text. A block that does not fit before the ring's end is at its start.
+    fn text(&self, id: u64, begin: u64, next: u64, length: u64) -> Option<&[u8]> {
+        let bits = self.header.text_bits;
+        let mask = (1u64 << bits) - 1;
+        let (start, end) = if begin >> bits == next.wrapping_sub(1) >> bits {
+            (begin, next)
+        } else if (begin >> bits).wrapping_add(1) == next >> bits {
+            (next & !mask, next)
+        } else {
+            return None;
+        };
+        let offset = start.wrapping_sub(self.header.text_start);
+        let size = end.checked_sub(start).filter(|&s| (8..=mask + 1).contains(&s))?;
+        let texts = self
+            .header
+            .count
+            .checked_mul(self.header.desc_size.checked_add(self.header.info_size)?)?;
+        let at = usize::try_from(texts.checked_add(offset)?).ok()?;
+        let block = self.raw.get(at..at.checked_add(size as usize)?)?;
+        let block_id = u64_at(block, 0)? & (u64::MAX >> 2);
+        let text = &block[8..];
+        (block_id == id).then(|| &text[..text.len().min(length as usize)])
+    }
+}
