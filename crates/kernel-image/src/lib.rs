@@ -20,6 +20,7 @@ mod bytes;
 pub mod decompress;
 mod dump;
 mod error;
+pub mod ftrace;
 mod functions;
 mod guest;
 mod image;

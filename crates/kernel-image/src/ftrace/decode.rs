@@ -1,0 +1,286 @@
+//! From pages to events.
+//!
+//! A page is a u64 time stamp, a word with the length, and records; a record is
+//! a u32 of which 5 bits are its type or length and 27 the time since the last
+//! one (include/linux/ring_buffer.h). Page headers are of 16 bytes on 64-bit.
+
+use super::{EventFormat, FtraceDump};
+use crate::btf::Field;
+use crate::bytes::{text_until_nul, u32_at, u64_at};
+use std::collections::{BTreeMap, HashMap};
+
+/// Bytes before the first record of a page.
+const PAGE_HEADER: usize = 16;
+const PADDING: u32 = 29;
+const TIME_EXTEND: u32 = 30;
+const TIME_STAMP: u32 = 31;
+/// An absolute stamp has 59 bits; the top ones are those of the page's stamp.
+const STAMP_TOP: u64 = 0xf8 << 56;
+
+/// An event of the guest's trace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FtraceEvent {
+    /// Raw value of the trace clock: cycles of the guest's TSC for `x86-tsc`, else ns.
+    pub ts: u64,
+    /// vCPU.
+    pub cpu: u32,
+    /// Thread that it happened in.
+    pub pid: i32,
+    /// What it was.
+    pub kind: FtraceKind,
+}
+
+/// What an event of the guest's trace is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FtraceKind {
+    /// `initcall:initcall_start`.
+    InitcallStart {
+        /// Run-time address.
+        address: u64,
+        /// Name; `init_module` for a module's, the address where it is not known.
+        function: String,
+        /// Module it belongs to.
+        module: Option<String>,
+    },
+    /// `initcall:initcall_finish`.
+    InitcallFinish {
+        /// Run-time address.
+        address: u64,
+        /// Name, as at the start.
+        function: String,
+        /// Module it belongs to.
+        module: Option<String>,
+        /// What it returned.
+        ret: i32,
+    },
+    /// `initcall:initcall_level`.
+    InitcallLevel {
+        /// Level.
+        level: String,
+    },
+    /// `module:module_load`.
+    ModuleLoad {
+        /// Module.
+        module: String,
+    },
+    /// `sched:sched_process_exec`.
+    ProcessExec {
+        /// Process.
+        pid: i32,
+        /// File.
+        file: String,
+    },
+    /// `sched:sched_process_exit`.
+    ProcessExit {
+        /// Process.
+        pid: i32,
+        /// Command name.
+        comm: String,
+    },
+    /// `printk:console`: a record was added to the log.
+    Console {
+        /// Its text.
+        text: String,
+    },
+    /// A line written to `trace_marker`.
+    Marker {
+        /// The line, without its end.
+        text: String,
+    },
+}
+
+impl FtraceKind {
+    /// The function that the event is about.
+    pub fn function_address(&self) -> Option<u64> {
+        match self {
+            FtraceKind::InitcallStart { address, .. }
+            | FtraceKind::InitcallFinish { address, .. } => Some(*address),
+            _ => None,
+        }
+    }
+}
+
+/// A decoded trace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Decoded {
+    /// Events in order of time, over all CPUs.
+    pub events: Vec<FtraceEvent>,
+    /// Events of kinds that are not decoded.
+    pub others: u64,
+    /// Events that the kernel overwrote or dropped, because its buffer was too small.
+    pub lost: u64,
+    /// Pages whose records did not add up, and were read only in part.
+    pub damaged_pages: u64,
+}
+
+impl FtraceDump {
+    /// The events in order of time.
+    pub fn decode(&self) -> Decoded {
+        let mut decoded = Decoded::default();
+        for ring in &self.header.cpus {
+            decoded.lost =
+                decoded.lost.saturating_add(ring.overrun).saturating_add(ring.dropped);
+            for &(offset, length) in &ring.pages {
+                let page = usize::try_from(offset).ok().and_then(|start| {
+                    self.raw.get(start..start.checked_add(usize::try_from(length).ok()?)?)
+                });
+                let whole = page.is_some_and(|page| self.page(ring.cpu, page, &mut decoded));
+                decoded.damaged_pages += u64::from(!whole);
+            }
+        }
+        decoded.events.sort_by_key(|e| e.ts);
+        self.name(&mut decoded.events);
+        decoded
+    }
+
+    /// Decodes a page; false when it does not add up.
+    fn page(&self, cpu: u32, page: &[u8], decoded: &mut Decoded) -> bool {
+        let Some(start) = u64_at(page, 0) else { return false };
+        let mut ts = start;
+        let mut at = PAGE_HEADER;
+        while at < page.len() {
+            let Some(word) = u32_at(page, at) else { return false };
+            let (kind, delta) = (word & 0x1f, u64::from(word >> 5));
+            let extra = u32_at(page, at + 4);
+            let (data, next) = match (kind, extra) {
+                (PADDING, _) if delta == 0 => return true,
+                (TIME_EXTEND, Some(high)) => {
+                    ts = ts.wrapping_add(u64::from(high) << 27 | delta);
+                    at += 8;
+                    continue;
+                }
+                (TIME_STAMP, Some(high)) => {
+                    ts = (u64::from(high) << 27 | delta) | (start & STAMP_TOP);
+                    at += 8;
+                    continue;
+                }
+                (PADDING | 0, Some(length)) => (at + 8, at + 4 + length as usize),
+                (1..=28, _) => (at + 4, at + 4 + 4 * kind as usize),
+                _ => return false,
+            };
+            ts = ts.wrapping_add(delta);
+            let Some(record) = page.get(data..next) else { return false };
+            if kind != PADDING {
+                match self.event(record) {
+                    Some((pid, kind)) => {
+                        decoded.events.push(FtraceEvent { ts, cpu, pid, kind })
+                    }
+                    None => decoded.others += 1,
+                }
+            }
+            at = next;
+        }
+        true
+    }
+
+    fn event(&self, record: &[u8]) -> Option<(i32, FtraceKind)> {
+        let id = self.header.entry_type.get(record)?;
+        let pid = self.header.entry_pid.get(record)? as i32;
+        let (name, format) = self.header.events.iter().find(|(_, e)| e.id == id)?;
+        let get = Fields { format, record };
+        let kind = match name.as_str() {
+            "initcall_start" => FtraceKind::InitcallStart {
+                address: get.number("func")?,
+                function: String::new(),
+                module: None,
+            },
+            "initcall_finish" => FtraceKind::InitcallFinish {
+                address: get.number("func")?,
+                function: String::new(),
+                module: None,
+                ret: get.number("ret")? as i32,
+            },
+            "initcall_level" => {
+                FtraceKind::InitcallLevel { level: get.located("__data_loc_level")? }
+            }
+            "module_load" => FtraceKind::ModuleLoad { module: get.located("__data_loc_name")? },
+            "sched_process_exec" => FtraceKind::ProcessExec {
+                pid: get.number("pid")? as i32,
+                file: get.located("__data_loc_filename")?,
+            },
+            "sched_process_exit" => FtraceKind::ProcessExit {
+                pid: get.number("pid")? as i32,
+                comm: get.text("comm")?,
+            },
+            "console" => FtraceKind::Console { text: get.located("__data_loc_msg")? },
+            "trace_marker" => FtraceKind::Marker {
+                text: get.rest("buf")?.trim_end_matches('\n').to_owned(),
+            },
+            _ => return None,
+        };
+        Some((pid, kind))
+    }
+
+    /// Names functions: by the table saved with the trace, as a module's by the
+    /// address of its init function, or as the module that the thread loaded last.
+    fn name(&self, events: &mut [FtraceEvent]) {
+        let mut loading: HashMap<i32, String> = HashMap::new();
+        let mut seen: BTreeMap<u64, String> = BTreeMap::new();
+        for event in events {
+            match &mut event.kind {
+                FtraceKind::ModuleLoad { module } => {
+                    loading.insert(event.pid, module.clone());
+                }
+                FtraceKind::InitcallStart { address, function, module }
+                | FtraceKind::InitcallFinish { address, function, module, .. } => {
+                    if let Some(name) = self.header.functions.get(address) {
+                        function.clone_from(name);
+                        continue;
+                    }
+                    *module = self
+                        .header
+                        .modules
+                        .get(address)
+                        .or_else(|| seen.get(address))
+                        .or_else(|| loading.get(&event.pid))
+                        .cloned();
+                    *function = match module {
+                        Some(name) => {
+                            seen.insert(*address, name.clone());
+                            "init_module".into()
+                        }
+                        None => format!("{address:#x}"),
+                    };
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The fields of a record.
+struct Fields<'a> {
+    format: &'a EventFormat,
+    record: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    fn place(&self, name: &str) -> Option<Field> {
+        self.format.fields.get(name).copied()
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.place(name)?.get(self.record)
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        let field = self.place(name)?;
+        let start = field.offset() as usize;
+        let end = start.checked_add(field.size() as usize)?;
+        Some(text_until_nul(self.record.get(start..end)?))
+    }
+
+    /// A text whose place (offset in the low half, length in the high) is in the field.
+    fn located(&self, name: &str) -> Option<String> {
+        let place = self.number(name)?;
+        let start = (place & 0xffff) as usize;
+        let length = (place >> 16 & 0xffff) as usize;
+        Some(text_until_nul(self.record.get(start..start + length)?))
+    }
+
+    /// A text that goes on to the record's end.
+    fn rest(&self, name: &str) -> Option<String> {
+        let start = self.place(name)?.offset() as usize;
+        Some(text_until_nul(self.record.get(start..)?))
+    }
+}
