@@ -3,6 +3,7 @@
 pub mod console;
 pub mod firmware;
 pub mod qemu_trace;
+pub mod tcg_plugin;
 
 use crate::source::{Source, SourceError};
 use std::io::Read;
@@ -11,7 +12,7 @@ use vmeter_model::run::SourceRecord;
 
 /// Every source, in the order they are attached. A new one is a file and a line here.
 pub fn all() -> Vec<&'static dyn Source> {
-    vec![&console::Console, &firmware::Firmware, &qemu_trace::QemuTrace]
+    vec![&console::Console, &firmware::Firmware, &qemu_trace::QemuTrace, &tcg_plugin::TcgPlugin]
 }
 
 /// A recording is read whole; a larger one than this is not vmeter's.

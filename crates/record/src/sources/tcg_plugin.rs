@@ -53,9 +53,8 @@ impl Source for TcgPlugin {
     }
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
-        let applies = context.watch != WatchLevel::None
-            && context.accel == Some("tcg")
-            && !PLUGIN.is_empty();
+        let applies =
+            context.watch != WatchLevel::None && context.accel == Some("tcg") && !PLUGIN.is_empty();
         applies.then(|| {
             Box::new(Recording {
                 dir: context.dir.to_owned(),
@@ -97,7 +96,7 @@ impl Live for Recording {
         let list = self.dir.join(LIST);
         let text = match &self.kernel {
             Some(kernel) => cached_list(&self.cache, kernel, self.watch)?,
-            None => addresses::list(&addresses(&|_| None, self.watch), None),
+            None => addresses::list(&addresses(&|_| None, self.watch)),
         };
         write(&list, text.as_bytes())?;
         let mut argument = format!(
@@ -151,12 +150,8 @@ fn cached_list(cache: &Path, kernel: &Path, watch: WatchLevel) -> Result<String,
     let metadata = std::fs::metadata(kernel)
         .map_err(|error| SourceError::Io { path: kernel.to_owned(), error })?;
     let level = if watch == WatchLevel::Full { "full" } else { "light" };
-    let identity = format!(
-        "{kernel:?} {} {:?} {:x}",
-        metadata.len(),
-        metadata.modified().ok(),
-        hash(PLUGIN)
-    );
+    let identity =
+        format!("{kernel:?} {} {:?} {:x}", metadata.len(), metadata.modified().ok(), hash(PLUGIN));
     let path = cache.join(format!("tcg-{level}-{:016x}.txt", hash(identity.as_bytes())));
     if let Ok(text) = std::fs::read_to_string(&path) {
         return Ok(text);
@@ -170,14 +165,15 @@ fn list_for(kernel: &Path, watch: WatchLevel) -> Result<String, SourceError> {
     let failed = |error: vmeter_kernel_image::Error| SourceError::Other(error.to_string());
     let image = KernelImage::open(kernel).map_err(failed)?;
     let symbols = Symbols::of(&image).map_err(failed)?;
-    let mut all = addresses(&|name| symbols.address(name), watch);
-    if let Some(entry) = image.pvh_entry() {
-        all.push(Address::once(entry, "pvh_start_xen"));
-    }
+    let mut all = Vec::new();
     if watch == WatchLevel::Full {
         all.extend(initcalls(&image, &symbols));
     }
-    Ok(addresses::list(&all, Some(&symbols)))
+    all.extend(addresses(&|name| symbols.address(name), watch));
+    if let Some(entry) = image.pvh_entry() {
+        all.push(Address::once(entry, "pvh_start_xen"));
+    }
+    Ok(addresses::list(&all))
 }
 
 /// FNV-1a, for names of files in the cache.

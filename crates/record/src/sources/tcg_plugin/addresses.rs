@@ -49,32 +49,26 @@ const FIXED: &[(u64, &str)] = &[
 
 /// `start_kernel` and what it calls, in the order of init/main.c, of kernels
 /// 4.19 to 6.12; then pid 1, and how a guest ends.
-const FUNCTIONS: &[&str] = &[
-    "setup_arch", "setup_command_line", "setup_per_cpu_areas", "build_all_zonelists",
-    "page_alloc_init", "page_alloc_init_cpuhp", "parse_early_param", "random_init_early",
-    "setup_log_buf", "vfs_caches_init_early", "sort_main_extable", "trap_init", "mm_init",
-    "mm_core_init", "poking_init", "ftrace_init", "early_trace_init", "sched_init",
-    "radix_tree_init", "maple_tree_init", "housekeeping_init", "workqueue_init_early",
-    "rcu_init", "kvfree_rcu_init", "trace_init", "context_tracking_init", "early_irq_init",
-    "init_IRQ", "tick_init", "rcu_init_nohz", "init_timers", "srcu_init", "hrtimers_init",
-    "softirq_init", "timekeeping_init", "time_init", "random_init", "kfence_init",
-    "perf_event_init", "profile_init", "call_function_init", "kmem_cache_init_late",
-    "console_init", "lockdep_init", "mem_encrypt_init", "setup_per_cpu_pageset",
-    "numa_policy_init", "acpi_early_init", "late_time_init", "sched_clock_init",
-    "calibrate_delay", "arch_cpu_finalize_init", "check_bugs", "pid_idr_init",
-    "anon_vma_init", "efi_enter_virtual_mode", "thread_stack_cache_init", "cred_init",
-    "fork_init", "proc_caches_init", "uts_ns_init", "key_init", "security_init",
-    "dbg_late_init", "net_ns_init", "vfs_caches_init", "pagecache_init", "signals_init",
-    "seq_file_init", "proc_root_init", "nsfs_init", "pidfs_init", "cpuset_init",
-    "cgroup_init", "taskstats_init_early", "delayacct_init", "acpi_subsystem_init",
-    "arch_post_acpi_subsys_init", "kcsan_init", "rest_init",
-    "kernel_init", "kernel_init_freeable", "smp_init", "sched_init_smp", "do_basic_setup",
-    "driver_init", "do_populate_rootfs", "wait_for_initramfs", "console_on_rootfs",
-    "prepare_namespace", "integrity_load_keys", "mark_readonly", "free_initmem",
-    "run_init_process",
-    "kernel_restart", "kernel_halt", "kernel_power_off", "device_shutdown",
-    "machine_power_off", "acpi_power_off", "panic",
-];
+const FUNCTIONS: &str = "\
+    setup_arch setup_command_line setup_per_cpu_areas build_all_zonelists page_alloc_init \
+    page_alloc_init_cpuhp parse_early_param random_init_early setup_log_buf \
+    vfs_caches_init_early sort_main_extable trap_init mm_init mm_core_init poking_init \
+    ftrace_init early_trace_init sched_init radix_tree_init maple_tree_init \
+    housekeeping_init workqueue_init_early rcu_init kvfree_rcu_init trace_init \
+    context_tracking_init early_irq_init init_IRQ tick_init rcu_init_nohz init_timers \
+    srcu_init hrtimers_init softirq_init timekeeping_init time_init random_init \
+    kfence_init perf_event_init profile_init call_function_init kmem_cache_init_late \
+    console_init lockdep_init mem_encrypt_init setup_per_cpu_pageset numa_policy_init \
+    acpi_early_init late_time_init sched_clock_init calibrate_delay arch_cpu_finalize_init \
+    check_bugs pid_idr_init anon_vma_init efi_enter_virtual_mode thread_stack_cache_init \
+    cred_init fork_init proc_caches_init uts_ns_init key_init security_init dbg_late_init \
+    net_ns_init vfs_caches_init pagecache_init signals_init seq_file_init proc_root_init \
+    nsfs_init pidfs_init cpuset_init cgroup_init taskstats_init_early delayacct_init \
+    acpi_subsystem_init arch_post_acpi_subsys_init kcsan_init rest_init kernel_init \
+    kernel_init_freeable smp_init sched_init_smp do_basic_setup driver_init \
+    do_populate_rootfs wait_for_initramfs console_on_rootfs prepare_namespace \
+    integrity_load_keys mark_readonly free_initmem run_init_process kernel_restart \
+    kernel_halt kernel_power_off device_shutdown machine_power_off acpi_power_off panic";
 
 /// The addresses that are stamped at a level of watching.
 ///
@@ -94,7 +88,7 @@ pub fn addresses(symbols: &dyn Fn(&str) -> Option<u64>, watch: WatchLevel) -> Ve
         all.push(Address::flagged(address, flags, "start_kernel"));
     }
     if watch == WatchLevel::Full {
-        let known = FUNCTIONS.iter().filter_map(|name| Some((symbols(name)?, name)));
+        let known = FUNCTIONS.split(' ').filter_map(|name| Some((symbols(name)?, name)));
         all.extend(known.map(|(address, name)| Address::once(address, name)));
     }
     all
@@ -107,8 +101,10 @@ pub fn addresses(symbols: &dyn Fn(&str) -> Option<u64>, watch: WatchLevel) -> Ve
 /// x86-64 since Linux 4.19). Empty for a kernel without it.
 pub fn initcalls(image: &KernelImage, symbols: &Symbols) -> Vec<Address> {
     let Some(caller) = symbols.address("do_one_initcall") else { return Vec::new() };
-    let mut all =
-        vec![Address { length: length(symbols, caller), ..Address::flagged(caller, "c", "do_one_initcall") }];
+    let mut all = vec![Address {
+        length: length(symbols, caller),
+        ..Address::flagged(caller, "c", "do_one_initcall")
+    }];
     all.extend(thunks(symbols));
     let table = symbols.address("__initcall_start").zip(symbols.address("__initcall_end"));
     let Some((start, end)) = table else { return all };
@@ -117,7 +113,9 @@ pub fn initcalls(image: &KernelImage, symbols: &Symbols) -> Vec<Address> {
     let mut functions: Vec<u64> = entries
         .chunks_exact(4)
         .zip((start..).step_by(4))
-        .filter_map(|(entry, at)| Some(at.wrapping_add_signed(i32::from_le_bytes(entry.try_into().ok()?).into())))
+        .filter_map(|(entry, at)| {
+            Some(at.wrapping_add_signed(i32::from_le_bytes(entry.try_into().ok()?).into()))
+        })
         .collect();
     functions.sort_unstable();
     functions.dedup();
@@ -151,13 +149,12 @@ fn thunks(symbols: &Symbols) -> Option<Address> {
 
 /// The list as the plugin reads it; the id of an address is its place in it.
 ///
-/// A symbol at the address of one before it would never be seen: it is left out.
+/// Of several names for one address the first counts.
 pub fn list(addresses: &[Address]) -> String {
     let mut seen = std::collections::HashSet::new();
-    let mut text = String::new();
-    for a in addresses.iter().filter(|a| a.flags == "t" || seen.insert(a.address)) {
-        let id = text.lines().count();
+    let kept = addresses.iter().filter(|a| a.flags == "t" || seen.insert(a.address));
+    kept.enumerate().fold(String::new(), |mut text, (id, a)| {
         let _ = writeln!(text, "{:x} {id} {} {:x} {}", a.address, a.flags, a.length, a.name);
-    }
-    text
+        text
+    })
 }

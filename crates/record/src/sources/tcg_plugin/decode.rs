@@ -1,0 +1,361 @@
+//! The plugin's stamps to events.
+
+use super::format::*;
+use super::{ERROR_NS, NAME};
+use std::collections::BTreeMap;
+use vmeter_model::{Event, Ns, What};
+
+/// What heads a file of stamps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// True when instructions were counted.
+    pub counted: bool,
+    /// Instructions executed, by vCPU: since the start of the guest, and only of
+    /// blocks translated while the hook was there.
+    pub instructions: Vec<u64>,
+    /// `CLOCK_MONOTONIC` when QEMU loaded the plugin, ns.
+    pub installed_ns: u64,
+    /// When QEMU exited; none if it was killed.
+    pub ended_ns: Option<u64>,
+    /// When the translation hook was taken away; none if it stayed.
+    pub unhooked_ns: Option<u64>,
+    /// Blocks translated under the hook.
+    pub blocks: u64,
+    /// How far KASLR moved the kernel, bytes; none if it was never reached.
+    pub kaslr_slide: Option<u64>,
+    /// Stamps that found no room.
+    pub lost: u64,
+}
+
+/// One stamp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// `CLOCK_MONOTONIC`, ns.
+    pub at: u64,
+    /// Instructions executed by all vCPUs before it.
+    pub instructions: u64,
+    /// Number of the address in the list.
+    pub id: u32,
+    /// True for the return from an initcall's function into the one with `id`.
+    pub returned: bool,
+    /// vCPU that got there.
+    pub vcpu: u32,
+}
+
+/// A file of stamps, as `guest/plugin/src/format.rs` describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stamps {
+    /// Its header.
+    pub header: Header,
+    /// Its stamps, in order of time.
+    pub stamps: Vec<Stamp>,
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let end = at.checked_add(4)?;
+    Some(u32::from_le_bytes(bytes.get(at..end)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let end = at.checked_add(8)?;
+    Some(u64::from_le_bytes(bytes.get(at..end)?.try_into().ok()?))
+}
+
+impl Stamps {
+    /// Reads a file, whole or cut short.
+    ///
+    /// # Errors
+    /// In words, when it is not one or its header is damaged.
+    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
+        if bytes.get(..MAGIC.len()) != Some(&MAGIC) {
+            return Err(format!(
+                "expected stamps of the TCG plugin, found {} bytes without its mark: QEMU did \
+                 not load the plugin (its standard error says why)",
+                bytes.len()
+            ));
+        }
+        let damaged = || "the header of the TCG plugin's stamps is cut short".to_owned();
+        let word = |at| u64_at(bytes, at).ok_or_else(damaged);
+        let half = |at| u32_at(bytes, at).ok_or_else(damaged);
+        for (what, expected, found) in [
+            ("version", VERSION.into(), half(8)?.into()),
+            ("clock", MONOTONIC.into(), half(CLOCK)?.into()),
+            ("ticks a second", 1_000_000_000, word(TICKS)?),
+        ] {
+            if found != expected {
+                return Err(format!(
+                    "TCG plugin's stamps: expected {what} {expected}, found {found}"
+                ));
+            }
+        }
+        let vcpus = half(COUNTERS)?.min(MAX_VCPUS) as usize;
+        let counters = (0..vcpus).map_while(|vcpu| u64_at(bytes, HEADER + vcpu * LINE)).collect();
+        let wanted = word(WANTED)?;
+        let room = word(ROOM)?.min(CAPACITY as u64);
+        let header = Header {
+            counted: half(FLAGS)? & 1 != 0,
+            instructions: counters,
+            installed_ns: word(INSTALLED)?,
+            ended_ns: Some(word(ENDED)?).filter(|ns| *ns != 0),
+            unhooked_ns: Some(word(UNHOOKED)?).filter(|ns| *ns != 0),
+            blocks: word(TRANSLATED)?,
+            kaslr_slide: Some(word(SLIDE)?).filter(|_| word(SLIDE_KNOWN) == Ok(1)),
+            lost: wanted.saturating_sub(room),
+        };
+        let start = usize::try_from(word(RECORDS_AT)?).unwrap_or(usize::MAX);
+        let count = usize::try_from(wanted.min(room)).unwrap_or(usize::MAX);
+        let records = bytes.get(start..).unwrap_or(&[]).chunks_exact(RECORD);
+        let mut stamps: Vec<Stamp> = records.take(count).filter_map(stamp).collect();
+        stamps.sort_by_key(|stamp| stamp.at);
+        Ok(Self { header, stamps })
+    }
+}
+
+/// A record; none when its writer did not finish it.
+fn stamp(record: &[u8]) -> Option<Stamp> {
+    let at = u64_at(record, 0).filter(|ns| *ns != 0)?;
+    let id = u32_at(record, 16)?;
+    Some(Stamp {
+        at,
+        instructions: u64_at(record, 8)?,
+        id: id & !RETURNED,
+        returned: id & RETURNED != 0,
+        vcpu: u32_at(record, 20)?,
+    })
+}
+
+/// What a line of the list says of an address.
+struct Listed<'a> {
+    flags: &'a str,
+    name: &'a str,
+}
+
+fn listed(list: &str) -> BTreeMap<u32, Listed<'_>> {
+    list.lines().filter_map(listed_line).collect()
+}
+
+/// `ADDRESS ID FLAGS LENGTH NAME`.
+fn listed_line(line: &str) -> Option<(u32, Listed<'_>)> {
+    let mut words = line.split_ascii_whitespace().skip(1);
+    let id = words.next()?.parse().ok()?;
+    let flags = words.next()?;
+    Some((id, Listed { flags, name: words.nth(1)? }))
+}
+
+/// Stamps to events on the run's clock, by the list they were made with.
+///
+/// An initcall begins when its function is entered from `do_one_initcall`, and
+/// ends when that is returned to; a function that is entered from elsewhere is
+/// no initcall. The return is paired by vCPU, or, as a thread may have moved to
+/// another meanwhile, with the initcall that began last.
+pub fn events(stamps: &Stamps, list: &str, exec_ns: Ns, total_ns: Ns) -> Vec<Event> {
+    let names = listed(list);
+    let mut initcalls = Initcalls::default();
+    let counted = stamps.header.counted;
+    let event = |at: Ns, insns: Option<u64>, what| Event {
+        at,
+        error_ns: ERROR_NS,
+        source: NAME.into(),
+        insns,
+        what,
+    };
+    let mut events = Vec::new();
+    for stamp in &stamps.stamps {
+        let Some(address) = names.get(&stamp.id) else { continue };
+        let Some(what) = initcalls.what(stamp, address) else { continue };
+        let at = Ns::try_from(stamp.at).unwrap_or(Ns::MAX).saturating_sub(exec_ns);
+        events.push(event(at, counted.then_some(stamp.instructions), what));
+    }
+    let header = &stamps.header;
+    if header.lost > 0 {
+        let text = format!("{} stamps of the TCG plugin were lost: no room", header.lost);
+        events.push(event(total_ns, None, What::Note { text }));
+    }
+    if header.unhooked_ns.is_some() && !stamps.stamps.iter().any(|s| is_last(&names, s)) {
+        let text = format!(
+            "start_kernel was not reached within {} translated blocks: the firmware is large, or \
+             the guest's kernel is another than the one given",
+            header.blocks
+        );
+        events.push(event(total_ns, None, What::Note { text }));
+    }
+    if counted && header.unhooked_ns.is_none() {
+        let value = header.instructions.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
+        let what = What::Count { name: "guest_insns".into(), value };
+        events.push(event(total_ns, Some(value), what));
+    }
+    events
+}
+
+fn is_last(names: &BTreeMap<u32, Listed<'_>>, stamp: &Stamp) -> bool {
+    names.get(&stamp.id).is_some_and(|address| address.flags.contains('l'))
+}
+
+/// Initcalls that have begun, and where one is about to.
+#[derive(Default)]
+struct Initcalls {
+    /// vCPUs inside `do_one_initcall`, before its indirect call.
+    calling: Vec<u32>,
+    /// (vCPU, function).
+    running: Vec<(u32, String)>,
+}
+
+/// More initcalls than this are not under way at once: the returns were not seen.
+const MAX_RUNNING: usize = 64;
+
+impl Initcalls {
+    fn what(&mut self, stamp: &Stamp, address: &Listed<'_>) -> Option<What> {
+        let calling = self.calling.iter().position(|vcpu| *vcpu == stamp.vcpu);
+        if stamp.returned {
+            // From a function that is not listed: a module's.
+            if let Some(at) = calling {
+                self.calling.remove(at);
+                return None;
+            }
+            let here = self.running.iter().rposition(|(vcpu, _)| *vcpu == stamp.vcpu);
+            let at = here.or(self.running.len().checked_sub(1))?;
+            let (_, function) = self.running.remove(at);
+            return Some(What::InitcallEnd { function, pid: None, ret: None });
+        }
+        if address.flags.contains('c') {
+            if calling.is_none() {
+                self.calling.push(stamp.vcpu);
+            }
+            return None;
+        }
+        if !address.flags.contains('i') {
+            return Some(What::Reached { symbol: address.name.into() });
+        }
+        self.calling.remove(calling?);
+        if self.running.len() == MAX_RUNNING {
+            self.running.remove(0);
+        }
+        self.running.push((stamp.vcpu, address.name.into()));
+        Some(What::InitcallStart { function: address.name.into(), module: None, pid: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LIST: &str = "fffffff0 0 o 0 reset-vector\n\
+        ffffffff81002460 1 c 220 do_one_initcall\n\
+        ffffffff82000000 2 t 800 thunks\n\
+        ffffffff83000000 3 i 0 acpi_init\n\
+        ffffffff83000040 4 i 0 pci_init\n\
+        ffffffff83000080 5 ol 0 start_kernel\n";
+
+    /// (ns, instructions, id, vCPU).
+    fn file(records: &[(u64, u64, u32, u32)]) -> Vec<u8> {
+        let vcpus = 2;
+        let start = HEADER + vcpus * LINE;
+        let mut bytes = vec![0; start + records.len() * RECORD];
+        let mut put = |at: usize, data: &[u8]| bytes[at..at + data.len()].copy_from_slice(data);
+        put(0, &MAGIC);
+        for (at, value) in [(8, VERSION), (FLAGS, 1), (CLOCK, MONOTONIC), (COUNTERS, 2)] {
+            put(at, &value.to_le_bytes());
+        }
+        let count = records.len() as u64;
+        for (at, value) in [
+            (TICKS, 1_000_000_000),
+            (RECORDS_AT, start as u64),
+            (ROOM, count),
+            (WANTED, count + 1),
+            (HEADER, 700),
+            (HEADER + LINE, 77),
+        ] {
+            put(at, &value.to_le_bytes());
+        }
+        for (i, (ns, insns, id, vcpu)) in records.iter().enumerate() {
+            let at = start + i * RECORD;
+            put(at, &ns.to_le_bytes());
+            put(at + 8, &insns.to_le_bytes());
+            put(at + 16, &id.to_le_bytes());
+            put(at + 20, &vcpu.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn decoded(records: &[(u64, u64, u32, u32)]) -> Vec<String> {
+        let stamps = Stamps::parse(&file(records)).unwrap();
+        let events = events(&stamps, LIST, 100, 5_000);
+        let told = |e: &Event| {
+            let what = match &e.what {
+                What::Reached { symbol } => symbol.clone(),
+                What::InitcallStart { function, .. } => format!("+{function}"),
+                What::InitcallEnd { function, .. } => format!("-{function}"),
+                What::Count { name, value } => format!("{name}={value}"),
+                other => format!("{other:?}"),
+            };
+            format!("{} {what} {}", e.at, e.insns.unwrap_or(0))
+        };
+        events.iter().map(told).collect()
+    }
+
+    #[test]
+    fn pairs_initcalls_also_when_the_thread_moves() {
+        let told = decoded(&[
+            (150, 0, 0, 0),
+            (200, 5, 1, 0),
+            (210, 6, 3, 0),
+            (300, 7, 4, 1), // called by another function: no initcall
+            (320, 8, 1, 1), // a module's initcall on another vCPU
+            (330, 8, 1 | RETURNED, 1),
+            (400, 9, 1, 0),
+            (410, 9, 4, 0),
+            (0, 0, 4, 0), // unfinished
+            (500, 10, 1 | RETURNED, 1),
+            (510, 11, 1 | RETURNED, 0),
+            (520, 12, 999, 0),
+        ]);
+        let initcalls =
+            ["110 +acpi_init 6", "310 +pci_init 9", "400 -pci_init 10", "410 -acpi_init 11"];
+        assert_eq!(
+            (&*told[0], &told[1..5]),
+            ("50 reset-vector 0", &initcalls.map(String::from)[..])
+        );
+        assert!(told[5].contains("1 stamps of the TCG plugin were lost"), "{told:?}");
+        assert_eq!(told[6..], ["5000 guest_insns=777 777"]);
+    }
+
+    #[test]
+    fn says_what_is_not_a_file_of_stamps() {
+        assert!(Stamps::parse(b"").unwrap_err().contains("did not load the plugin"));
+        assert!(Stamps::parse(&MAGIC).unwrap_err().contains("cut short"));
+        let mut other = file(&[]);
+        other[8] = 9;
+        assert!(Stamps::parse(&other).unwrap_err().contains("expected version 1, found 9"));
+    }
+
+    #[test]
+    fn a_file_cut_short_keeps_what_is_there() {
+        let whole = file(&[(150, 0, 0, 0), (200, 0, 5, 0)]);
+        let stamps = Stamps::parse(&whole[..whole.len() - 1]).unwrap();
+        assert_eq!(stamps.stamps.len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(
+            damage in proptest::collection::vec((0usize..400, any::<u8>()), 0..40),
+            records in proptest::collection::vec((any::<u64>(), any::<u64>(), 0u32..8, 0u32..3), 0..40),
+            list in "([0-9a-f]{1,16} [0-9]{1,3} [-olmkict]{1,2} [0-9a-f]{1,3} [a-z ]{0,9}\n){0,9}",
+            cut in 0usize..1500,
+        ) {
+            let mut bytes = file(&records);
+            for (at, value) in damage {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = value;
+                }
+            }
+            bytes.truncate(cut.max(HEADER));
+            if let Ok(stamps) = Stamps::parse(&bytes) {
+                prop_assert!(stamps.stamps.len() <= bytes.len() / RECORD);
+                let _ = events(&stamps, &list, i64::MAX, i64::MIN);
+                let _ = events(&stamps, LIST, i64::MIN, 0);
+            }
+        }
+    }
+}
