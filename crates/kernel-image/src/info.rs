@@ -18,12 +18,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// Raised when what is cached changes: files of another version are not read.
-const CACHE_VERSION: u32 = 1;
+const CACHE_VERSION: u32 = 2;
 
 /// Symbols that the readers of guest RAM use, where the kernel has them.
 const SYMBOLS: &[&str] = &[
     "_text",
     "__pgtable_l5_enabled",
+    "e820_table",
     "event_console",
     "event_initcall_finish",
     "event_initcall_level",
@@ -36,7 +37,6 @@ const SYMBOLS: &[&str] = &[
     "level3_kernel_pgt",
     "level4_kernel_pgt",
     "linux_banner",
-    "max_low_pfn",
     "max_pfn",
     "modules",
     "nr_cpu_ids",

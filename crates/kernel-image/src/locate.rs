@@ -7,8 +7,9 @@
 //! which gives the KASLR offset. The last entry of the top page table holds the
 //! *physical* address of a table whose place in the image is known, which gives
 //! the distance of mapping offsets from guest-physical addresses. `max_pfn`
-//! and `max_low_pfn` give the hole below 4 GiB.
+//! and the guest's own memory map tell how the hole below 4 GiB cuts its blocks.
 
+use crate::bytes::{u32_at, u64_at};
 use crate::error::{Error, Result};
 use crate::guest::{Guest, KernelPlace};
 use crate::info::KernelInfo;
@@ -151,18 +152,21 @@ impl<H: HostMemory + ?Sized> Finding<'_, H> {
             )));
         }
         let place = KernelPlace { physical, kaslr_offset, five_levels };
-        let regions = self.regions(physical)?;
-        let ram = MappedRam::new(regions, self.host);
+        let end = self.memory_end(physical)?;
+        let layouts = self.layouts(physical, end)?;
+        let verified = layouts.iter().find(|regions| self.agrees(regions, place, end));
+        let regions = verified.or(layouts.first()).ok_or_else(misplaced)?.clone();
+        let ram = MappedRam::new(regions.clone(), self.host);
         let guest = Guest::new(&ram, self.info, place)?;
         let banner = guest.symbol("linux_banner")?;
         if guest.text(banner, 1024)? != format!("{}\n", self.info.banner) {
             return Err(Error::Ram("the kernel's page tables lead elsewhere".into()));
         }
-        Ok(Located { regions: ram.regions().to_vec(), place })
+        Ok(Located { regions, place })
     }
 
-    /// Lays the blocks out around the hole below 4 GiB.
-    fn regions(&self, physical: u64) -> Result<Vec<Region>> {
+    /// Where the guest's memory ends, guest-physical.
+    fn memory_end(&self, physical: u64) -> Result<u64> {
         let end = self.image_number("max_pfn", 8)?.saturating_mul(PAGE);
         if end <= physical || end > LARGEST {
             // So in a copy of the kernel's file, which a VMM may keep besides RAM.
@@ -172,50 +176,85 @@ impl<H: HostMemory + ?Sized> Finding<'_, H> {
                 self.info.version
             )));
         }
-        let low_end = match self.info.symbol("max_low_pfn") {
-            Ok(_) => self.image_number("max_low_pfn", 8)?.saturating_mul(PAGE),
-            Err(_) => end,
-        };
+        Ok(end)
+    }
+
+    /// Ways in which blocks can be laid out around the hole below 4 GiB, the
+    /// likeliest first: one block cut in two, or a block on either side.
+    fn layouts(&self, physical: u64, end: u64) -> Result<Vec<Vec<Region>>> {
         let high = end.saturating_sub(FOUR_GIB);
-        let block_end = self.block.address.saturating_add(self.block.length);
+        let block = self.block;
+        let block_end = block.address.saturating_add(block.length);
         if physical >= FOUR_GIB {
-            // The kernel is above the hole: so is all of this block from 4 GiB on.
-            let high_host = self.text.wrapping_sub(physical - FOUR_GIB);
-            let before = high_host.checked_sub(self.block.address);
-            let length = block_end.checked_sub(high_host).filter(|_| before.is_some());
-            let length = high.min(length.ok_or_else(misplaced)?);
-            let mut regions = vec![Region { gpa: FOUR_GIB, length, host: high_host }];
-            if let Some(low) = before.filter(|&l| l > 0) {
-                regions.push(Region { gpa: 0, length: low.min(FOUR_GIB), host: self.block.address });
-            } else if let Some(low) = self.other(|l| l >= low_end && l <= FOUR_GIB) {
-                regions.push(Region { gpa: 0, length: low.length, host: low.address });
+            // So all of this block from 4 GiB on is above the hole too.
+            let host = self.text.wrapping_sub(physical - FOUR_GIB);
+            let before = host.checked_sub(block.address).ok_or_else(misplaced)?;
+            let length = high.min(block_end.checked_sub(host).ok_or_else(misplaced)?);
+            let above = Region { gpa: FOUR_GIB, length, host };
+            let below = |b: Candidate| {
+                vec![Region { gpa: 0, length: b.length, host: b.address }, above]
+            };
+            if before > 0 {
+                return Ok(vec![below(Candidate { length: before.min(FOUR_GIB), ..block })]);
             }
-            return Ok(regions);
+            return Ok(self.others(|l| l <= FOUR_GIB).map(below).collect());
         }
         let zero = self.text.wrapping_sub(physical);
         let length =
             block_end.checked_sub(zero).filter(|&l| l >= SMALLEST).ok_or_else(misplaced)?;
+        let low = |length: u64| Region { gpa: 0, length, host: zero };
         if high == 0 {
-            return Ok(vec![Region { gpa: 0, length: length.min(FOUR_GIB), host: zero }]);
+            return Ok(vec![vec![low(length.min(FOUR_GIB))]]);
         }
-        let fits = |low: u64| low >= low_end && low <= low_end.saturating_add(FIRMWARE_RESERVE);
-        let exact = length.checked_sub(high).filter(|&low| fits(low));
-        let low = exact
-            .or_else(|| HOLES.into_iter().find(|&h| fits(h)))
-            .unwrap_or(low_end)
-            .min(length);
-        let mut regions = vec![Region { gpa: 0, length: low, host: zero }];
-        if length - low >= high {
-            regions.push(Region { gpa: FOUR_GIB, length: high, host: zero + low });
-        } else if let Some(block) = self.other(|l| l == high) {
-            regions.push(Region { gpa: FOUR_GIB, length: high, host: block.address });
-        }
-        Ok(regions)
+        let above = |host: u64| Region { gpa: FOUR_GIB, length: high, host };
+        let cut = length.checked_sub(high).into_iter().chain(HOLES);
+        let one_block = cut
+            .filter(|&l| l > physical && l <= FOUR_GIB && length - high.min(length) >= l)
+            .map(|l| vec![low(l), above(zero + l)]);
+        let two_blocks = self
+            .others(|l| l == high)
+            .filter(|_| length <= FOUR_GIB)
+            .map(|b| vec![low(length), above(b.address)]);
+        Ok(one_block.chain(two_blocks).collect())
     }
 
-    /// Another block whose length is right.
-    fn other(&self, right: impl Fn(u64) -> bool) -> Option<Candidate> {
-        self.blocks.iter().copied().find(|b| *b != self.block && right(b.length))
+    /// Checks a layout against the memory map that the firmware gave the guest
+    /// (`e820_table`: a u32 count, then packed entries of u64 address, u64 size,
+    /// u32 type): it must be readable, end where memory ends, and its low part
+    /// must end where the low region does, save what the firmware keeps there.
+    fn agrees(&self, regions: &[Region], place: KernelPlace, end: u64) -> bool {
+        const ENTRY: usize = 20;
+        const MOST: u64 = 4096;
+        let ram = MappedRam::new(regions.to_vec(), self.host);
+        let usable_ends = || -> Result<Vec<u64>> {
+            let guest = Guest::new(&ram, self.info, place)?;
+            let table = guest.u64(guest.symbol("e820_table")?)?;
+            let count = u64::from(guest.u64(table)? as u32);
+            if count > MOST {
+                return Err(misplaced());
+            }
+            let entries = guest.bytes(table.wrapping_add(4), count as usize * ENTRY)?;
+            Ok(entries
+                .chunks_exact(ENTRY)
+                .filter(|e| u32_at(e, 16) == Some(1))
+                .filter_map(|e| u64_at(e, 0)?.checked_add(u64_at(e, 8)?))
+                .collect())
+        };
+        let Ok(ends) = usable_ends() else { return false };
+        let low_end = ends.iter().copied().filter(|&e| e <= FOUR_GIB).max().unwrap_or(0);
+        ends.iter().max().is_some_and(|e| e / PAGE == end / PAGE)
+            && regions.iter().any(|r| {
+                r.gpa == 0 && (low_end..=low_end + FIRMWARE_RESERVE).contains(&r.length)
+            })
+    }
+
+    /// Other blocks whose length is right.
+    fn others<'b>(
+        &'b self,
+        right: impl Fn(u64) -> bool + 'b,
+    ) -> impl Iterator<Item = Candidate> + 'b {
+        let own = self.block;
+        self.blocks.iter().copied().filter(move |b| *b != own && right(b.length))
     }
 
     /// Host address of a symbol of the kernel's image.
