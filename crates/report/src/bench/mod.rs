@@ -1,0 +1,236 @@
+//! `vmeter bench`: how long a boot takes unobserved, and which machine is faster.
+
+mod json;
+
+use crate::boot::outcome_text;
+use crate::chart::{Strip, Strips};
+use crate::document::{Block, Detail, Document, Fact, Notice, NoticeKind, Tone};
+use crate::quantity::{compact_seconds, p_value, ratio_interval, Quantity, Unit};
+use crate::table::{Cell, Column, Table};
+use crate::text::shell_words;
+use crate::{Field, Records, Report};
+use vmeter_model::result::{BenchMachine, BenchResult, Comparison, Envelope};
+
+/// A [`BenchResult`] to be written.
+#[derive(Debug)]
+pub struct BenchReport<'a> {
+    /// The result.
+    pub result: &'a BenchResult,
+}
+
+impl<'a> BenchReport<'a> {
+    /// The result.
+    pub fn new(result: &'a BenchResult) -> Self {
+        BenchReport { result }
+    }
+
+    /// One sentence a comparison, in words that need no table.
+    fn answer(&self) -> String {
+        if self.result.comparisons.is_empty() {
+            let means = self.result.machines.iter().map(|machine| {
+                let estimate = Quantity::of(&machine.estimate, Unit::Seconds).inline();
+                format!("{} boots in {estimate} ({} runs).", machine.label, machine.estimate.n)
+            });
+            return means.collect::<Vec<_>>().join(" ");
+        }
+        self.result.comparisons.iter().map(sentence).collect::<Vec<_>>().join(" ")
+    }
+
+    fn machine_table(&self) -> Table {
+        let mut table = Table::new(vec![
+            Column::name("machine"),
+            Column::number("mean ± sd", 0),
+            Column::number("min", 2),
+            Column::number("max", 2),
+            Column::number("CPU time", 1),
+            Column::number("runs", 3),
+            Column::number("median", 4),
+            Column::number("peak RSS", 4),
+            Column::text("in order of time", 5),
+        ]);
+        for machine in &self.result.machines {
+            let exact = |value| Cell::Quantity(Quantity::exact(value, Unit::Seconds));
+            table.row(vec![
+                Cell::Name(machine.label.clone()),
+                Cell::Quantity(Quantity::with_sd(&machine.estimate, Unit::Seconds)),
+                exact(machine.estimate.min),
+                exact(machine.estimate.max),
+                Cell::Quantity(Quantity::with_sd(&machine.cpu, Unit::Seconds)),
+                Cell::Text(machine.samples_s.len().to_string()),
+                exact(machine.estimate.median),
+                Cell::Inline(Quantity::exact(machine.max_rss_bytes as f64, Unit::Bytes)),
+                Cell::Spark(machine.samples_s.clone()),
+            ]);
+        }
+        table
+    }
+
+    fn comparison_table(&self) -> Table {
+        let mut table = Table::new(vec![
+            Column::name("machine"),
+            Column::text("wall time, ratio", 0),
+            Column::text("CPU time, ratio", 2),
+            Column::number("p", 0),
+            Column::text("verdict", 0),
+        ]);
+        for comparison in &self.result.comparisons {
+            table.row(vec![
+                Cell::Name(comparison.b.clone()),
+                Cell::Text(ratio_interval(&comparison.ratio)),
+                Cell::Text(ratio_interval(&comparison.cpu_ratio)),
+                Cell::Text(p_value(comparison.p_value)),
+                Cell::Toned(comparison.verdict.clone(), verdict_tone(&comparison.verdict)),
+            ]);
+        }
+        table
+    }
+
+    fn strips(&self) -> Strips {
+        let strips = self.result.machines.iter().map(|machine| Strip {
+            label: machine.label.clone(),
+            samples: machine.samples_s.clone(),
+            estimate: machine.estimate,
+            outliers: machine.outliers.clone(),
+        });
+        Strips { caption: "wall time of every run".into(), strips: strips.collect() }
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        for machine in &self.result.machines {
+            notices.extend(machine.failures.iter().filter_map(|(run, outcome)| {
+                let text = format!("{}, run {run}: {}", machine.label, outcome_text(outcome)?);
+                Some(Notice::new(NoticeKind::Failure, text))
+            }));
+        }
+        notices.extend(self.result.machines.iter().filter_map(outlier_notice));
+        let warnings = self.result.warnings.iter();
+        notices.extend(warnings.map(|text| Notice::new(NoticeKind::Warning, text)));
+        let hints = self.result.hints.iter();
+        notices.extend(hints.map(|hint| Notice::new(NoticeKind::Hint, hint)));
+        if !self.result.saved_in.is_empty() {
+            let text = format!("the runs are in {}", self.result.saved_in);
+            notices.push(Notice::new(NoticeKind::Note, text));
+        }
+        notices
+    }
+
+    fn machine_facts(&self) -> Vec<Fact> {
+        let mut facts = vec![
+            Fact::new("command", shell_words(&self.result.envelope.argv), ""),
+            Fact::new("started at", &self.result.envelope.started_at, ""),
+        ];
+        let host = crate::boot::host_line(&self.result.envelope.host);
+        facts.push(Fact::new("host", host, ""));
+        for machine in &self.result.machines {
+            let label = &machine.label;
+            facts.push(Fact::new(label, shell_words(&machine.machine.argv), "as executed"));
+            let chosen = machine.machine.chosen.iter();
+            facts.extend(
+                chosen
+                    .map(|(what, value, note)| Fact::new(format!("{label}: {what}"), value, note)),
+            );
+            let versions = machine.machine.provenance.iter();
+            facts.extend(
+                versions.map(|(what, version)| Fact::new(format!("{label}: {what}"), version, "")),
+            );
+        }
+        facts
+    }
+}
+
+fn verdict_tone(verdict: &str) -> Tone {
+    match verdict {
+        "faster" => Tone::Good,
+        "slower" => Tone::Bad,
+        _ => Tone::Muted,
+    }
+}
+
+fn sentence(comparison: &Comparison) -> String {
+    let Comparison { a, b, ratio, p_value: p, verdict, .. } = comparison;
+    let spelled = match p_value(*p) {
+        p if p.starts_with('<') => format!("p {p}"),
+        p => format!("p = {p}"),
+    };
+    match verdict.as_str() {
+        "faster" | "slower" => {
+            format!(
+                "{b} is {verdict} than {a}: it takes {} of its time ({spelled}).",
+                ratio_interval(ratio)
+            )
+        }
+        _ => format!(
+            "{verdict} between {a} and {b}: the ratio is {} ({spelled}).",
+            ratio_interval(ratio)
+        ),
+    }
+}
+
+fn outlier_notice(machine: &BenchMachine) -> Option<Notice> {
+    let outliers = machine.outliers.iter();
+    let named: Vec<String> = outliers
+        .filter_map(|at| {
+            Some(format!("run {at} ({})", compact_seconds(*machine.samples_s.get(*at)?)))
+        })
+        .collect();
+    let text = format!(
+        "{}: outlying, and kept in all figures: {}; a quiet host or --pin helps",
+        machine.label,
+        named.join(", ")
+    );
+    (!named.is_empty()).then(|| Notice::new(NoticeKind::Warning, text))
+}
+
+impl Report for BenchReport<'_> {
+    fn envelope(&self) -> &Envelope {
+        &self.result.envelope
+    }
+
+    fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
+        Box::new(json::body(self.result))
+    }
+
+    fn document(&self, detail: Detail) -> Document {
+        let title = "vmeter bench".into();
+        let mut document = Document { title, answer: self.answer(), blocks: Vec::new() };
+        document.heading(
+            "Machines",
+            "wall and CPU time (user + system), mean ± sample standard deviation",
+        );
+        document.push(Block::Table(self.machine_table()));
+        if let Some(first) = self.result.comparisons.first() {
+            let note =
+                format!("against {}: mean over mean [95 % interval], permutation test", first.a);
+            document.heading("Comparison", note);
+            document.push(Block::Table(self.comparison_table()));
+        }
+        document.heading("Samples", "a dot a run, the mean as a bar");
+        document.push(Block::Strips(self.strips()));
+        if detail == Detail::Full {
+            document.push(Block::Folded {
+                summary: "Provenance".into(),
+                blocks: vec![Block::Facts(self.machine_facts())],
+            });
+        }
+        document.push(Block::Notices(self.notices()));
+        document
+    }
+
+    fn records(&self) -> Records {
+        let header = vec!["machine", "sample", "wall_s", "cpu_s", "outlier"];
+        let mut records = Records { header, rows: Vec::new() };
+        for machine in &self.result.machines {
+            for (at, wall) in machine.samples_s.iter().enumerate() {
+                records.rows.push(vec![
+                    Field::text(&machine.label),
+                    Field::number(Some(at)),
+                    Field::number(Some(wall)),
+                    Field::number(machine.cpu_samples_s.get(at)),
+                    Field::number(Some(machine.outliers.contains(&at))),
+                ]);
+            }
+        }
+        records
+    }
+}

@@ -1,0 +1,147 @@
+//! What was booted, where, and how each of it is changed.
+
+use super::{BootReport, Facts};
+use crate::document::Fact;
+use crate::quantity::{added_percent, compact_seconds, Quantity, Unit};
+use crate::text::shell_words;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use vmeter_model::result::Overhead;
+use vmeter_model::run::WatchLevel;
+
+/// The host's entries worth a line at a glance, in this order.
+const HOST_AT_A_GLANCE: [&str; 6] =
+    ["cpu", "cores", "memory_bytes", "kernel", "hypervisor", "load"];
+
+impl BootReport<'_> {
+    /// The header: host, everything chosen for the machine, watch level.
+    pub(super) fn facts(&self) -> Facts {
+        let machine = &self.result.machine;
+        let mut facts = Vec::new();
+        let host = host_line(&self.result.envelope.host);
+        if !host.is_empty() {
+            facts.push(Fact::new("host", host, ""));
+        }
+        let chosen = machine.chosen.iter();
+        facts.extend(chosen.map(|(what, value, note)| Fact::new(what, value, note)));
+        for name in ["vmm", "firmware", "kernel"] {
+            let known = machine.chosen.iter().any(|(what, ..)| what == name);
+            if let Some(version) = machine.provenance.get(name).filter(|_| !known) {
+                facts.push(Fact::new(name, version, format!("--{name}")));
+            }
+        }
+        if let Some(run) = self.result.runs.first() {
+            if !run.record.injected.is_empty() {
+                let added = run.record.injected.join(", ");
+                facts.push(Fact::new("added to it", added, "--no-inject adds nothing"));
+            }
+            facts.push(watch_fact(run.record.watch, self.result.overhead.as_ref()));
+        }
+        facts.extend(self.resources());
+        facts
+    }
+
+    /// CPU time, memory and steal: means over the runs.
+    fn resources(&self) -> Option<Fact> {
+        let runs = self.shown_runs();
+        let n = runs.len() as f64;
+        if runs.is_empty() {
+            return None;
+        }
+        let mean = |get: fn(&vmeter_model::RunRecord) -> f64| {
+            runs.iter().map(|run| get(&run.record)).sum::<f64>() / n
+        };
+        let rss = runs.iter().map(|run| run.record.usage.max_rss_bytes).max().unwrap_or(0);
+        let value = format!(
+            "{} user + {} system CPU time, peak RSS {}, {} stolen by the host",
+            compact_seconds(mean(|r| r.usage.user_s)),
+            compact_seconds(mean(|r| r.usage.system_s)),
+            Quantity::exact(rss as f64, Unit::Bytes).inline(),
+            compact_seconds(mean(|r| r.steal_s)),
+        );
+        Some(Fact::new("used", value, ""))
+    }
+
+    /// Versions, digests, arguments: everything needed to do it again.
+    pub(super) fn provenance_facts(&self) -> Facts {
+        let result = self.result;
+        let mut facts = vec![
+            Fact::new("command", shell_words(&result.envelope.argv), ""),
+            Fact::new("started at", &result.envelope.started_at, ""),
+            Fact::new("saved in", &result.saved_in, ""),
+            Fact::new("machine", shell_words(&result.machine.argv), "as without watching"),
+        ];
+        if let Some(run) = result.runs.first() {
+            facts.push(Fact::new("as executed", shell_words(&run.record.argv), ""));
+            let sources = run.record.sources.iter().map(|source| {
+                let error = compact_seconds(source.error_ns as f64 / 1e9);
+                Fact::new(
+                    format!("source {}", source.name),
+                    &source.clock,
+                    format!("error at most {error}"),
+                )
+            });
+            facts.extend(sources);
+        }
+        let versions = result.envelope.provenance.iter().chain(&result.machine.provenance);
+        facts.extend(versions.map(|(name, version)| Fact::new(name, version, "")));
+        let host = result.envelope.host.iter();
+        facts.extend(host.map(|(name, value)| Fact::new(format!("host {name}"), plain(value), "")));
+        facts
+    }
+}
+
+/// The host in one line.
+pub(crate) fn host_line(host: &BTreeMap<String, Value>) -> String {
+    let known = HOST_AT_A_GLANCE.iter().filter_map(|name| {
+        let value = host.get(*name)?;
+        Some(match *name {
+            "cores" => format!("{} CPUs", plain(value)),
+            "memory_bytes" => Quantity::exact(value.as_f64()?, Unit::Bytes).inline(),
+            "kernel" => format!("Linux {}", plain(value).trim_start_matches("Linux ")),
+            "load" => format!("load {}", plain(value)),
+            _ => plain(value),
+        })
+    });
+    let known: Vec<String> = known.filter(|text| !text.is_empty() && text != "null").collect();
+    if !known.is_empty() {
+        return known.join(", ");
+    }
+    let any = host.iter().take(4).map(|(name, value)| format!("{name} {}", plain(value)));
+    any.collect::<Vec<_>>().join(", ")
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// The level's name, as the option spells it.
+pub(crate) fn watch_name(watch: WatchLevel) -> &'static str {
+    match watch {
+        WatchLevel::None => "none",
+        WatchLevel::Light => "light",
+        WatchLevel::Full => "full",
+    }
+}
+
+fn watch_fact(watch: WatchLevel, overhead: Option<&Overhead>) -> Fact {
+    let name = watch_name(watch);
+    let (value, how) = match overhead.filter(|o| o.watch == watch) {
+        Some(overhead) => {
+            let day = overhead.measured_at.split('T').next().unwrap_or_default();
+            let cost = format!(
+                "{name}; it adds {} of wall time, {} of CPU time ({} pairs, {day})",
+                added_percent(&overhead.ratio),
+                added_percent(&overhead.cpu_ratio),
+                overhead.pairs,
+            );
+            (cost, "--overhead measures it again")
+        }
+        None if watch == WatchLevel::None => (name.to_owned(), "nothing is attached"),
+        None => (format!("{name}; its cost was not measured yet"), "--overhead measures it"),
+    };
+    Fact::new("watch", value, format!("--watch light|full|none; {how}"))
+}

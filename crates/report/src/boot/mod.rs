@@ -1,0 +1,314 @@
+//! `vmeter boot`: where a boot's time goes.
+
+mod facts;
+mod json;
+mod notices;
+mod tables;
+mod views;
+
+pub(crate) use facts::host_line;
+pub(crate) use json::{machine as machine_json, Machine as MachineJson};
+pub(crate) use notices::outcome_text;
+
+use crate::chart;
+use crate::document::{Block, Detail, Document, Fact, Notice};
+use crate::palette::Palette;
+use crate::quantity::{percent, Quantity, Unit};
+use crate::{text, Field, Records, Report, RunTimeline};
+use vmeter_model::result::{AnalysedRun, BootResult, Envelope, Phase};
+use vmeter_model::run::Outcome;
+use vmeter_model::span::UNATTRIBUTED;
+use vmeter_model::{Ns, Span};
+
+/// What to show of a boot besides its figures.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BootView {
+    /// Activities in the list of the longest.
+    pub top: usize,
+    /// `--blame`: every activity, longest first.
+    pub blame: bool,
+    /// `--critical-chain`: from the end back to the exec, with the longest parts.
+    pub critical_chain: bool,
+    /// `--tree`: the spans as a tree.
+    pub tree: Option<TreeView>,
+}
+
+impl Default for BootView {
+    fn default() -> Self {
+        BootView { top: 10, blame: false, critical_chain: false, tree: None }
+    }
+}
+
+/// Options of `--tree`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TreeView {
+    /// Number of the run to show ([`vmeter_model::RunRecord::index`]); the mean over runs if absent.
+    pub run: Option<u32>,
+    /// Shorter spans are left out, ns.
+    pub min_duration: Ns,
+}
+
+/// A [`BootResult`] with what to show of it.
+#[derive(Debug)]
+pub struct BootReport<'a> {
+    /// The result.
+    pub result: &'a BootResult,
+    /// What to show.
+    pub view: BootView,
+}
+
+impl<'a> BootReport<'a> {
+    /// The result with the default view.
+    pub fn new(result: &'a BootResult) -> Self {
+        BootReport { result, view: BootView::default() }
+    }
+
+    /// Runs that reached the end; all runs if none did.
+    fn shown_runs(&self) -> Vec<&'a AnalysedRun> {
+        let done = |run: &&AnalysedRun| run.record.outcome == Outcome::Done;
+        let finished: Vec<&AnalysedRun> = self.result.runs.iter().filter(done).collect();
+        if finished.is_empty() {
+            self.result.runs.iter().collect()
+        } else {
+            finished
+        }
+    }
+
+    /// The run whose total is closest to the median: means of spans do not tile, a run does.
+    fn typical_run(&self) -> Option<&'a AnalysedRun> {
+        let runs = self.shown_runs();
+        let mut totals: Vec<Ns> = runs.iter().map(|run| run.timeline.total).collect();
+        totals.sort_unstable();
+        let median = *totals.get(totals.len() / 2)?;
+        runs.into_iter().min_by_key(|run| (run.timeline.total.abs_diff(median), run.record.index))
+    }
+
+    /// Phases with `unattributed` last, whatever the order they came in.
+    fn phases(&self) -> Vec<&'a Phase> {
+        let (last, mut phases): (Vec<_>, Vec<_>) =
+            self.result.phases.iter().partition(|phase| phase.name == UNATTRIBUTED);
+        phases.extend(last);
+        phases
+    }
+
+    fn palette(&self) -> Palette {
+        Palette::new(self.phases().iter().map(|phase| phase.name.as_str()))
+    }
+
+    /// How a run is called in titles: its place among several.
+    fn run_title(&self, run: &AnalysedRun) -> String {
+        match self.shown_runs().len() {
+            0 | 1 => format!("run {}", run.record.index),
+            n => format!("run {}, the one closest to the median of {n}", run.record.index),
+        }
+    }
+
+    fn answer(&self) -> String {
+        let Some(total) = &self.result.total else {
+            return "No run reached its end, so there is no total.".into();
+        };
+        let ends = match self.result.machine.spec.until.as_deref() {
+            Some("userspace") => "user space".into(),
+            Some(until) => match until.strip_prefix("line:") {
+                Some(line) => format!("the line `{line}`"),
+                None => "power-off".into(),
+            },
+            None => "the end".into(),
+        };
+        let runs = self.shown_runs();
+        let coverage: f64 = runs.iter().map(|run| run.timeline.coverage()).sum();
+        let coverage = coverage / runs.len().max(1) as f64;
+        let named = self.phases().into_iter().filter(|phase| phase.name != UNATTRIBUTED);
+        let longest = named.max_by(|a, b| a.share.total_cmp(&b.share));
+        let longest = longest.map_or(String::new(), |phase| {
+            format!("; the longest phase is {}, {}", phase.name, percent(phase.share))
+        });
+        let plural = if total.n == 1 { "run" } else { "runs" };
+        format!(
+            "{} from the VMM's exec to {ends} ({} {plural}). Spans with a name cover {} of it{longest}.",
+            Quantity::of(total, Unit::Seconds).inline(),
+            total.n,
+            percent(coverage),
+        )
+    }
+
+    fn timeline_blocks(&self, document: &mut Document) {
+        let Some(run) = self.typical_run() else { return };
+        document.heading("Timeline", self.run_title(run));
+        let palette = self.palette();
+        document.push(Block::Chart(chart::waterfall(&run.timeline, &palette)));
+    }
+
+    fn view_blocks(&self, document: &mut Document) {
+        if self.view.blame {
+            document.heading("Blame", "activities by time, longest first");
+            document.push(Block::Table(self.activity_table(usize::MAX)));
+        }
+        if let Some(run) = self.typical_run().filter(|_| self.view.critical_chain) {
+            document.heading("Critical chain", self.run_title(run));
+            document.push(Block::Outline(views::critical_chain(&run.timeline)));
+        }
+        if let Some(tree) = &self.view.tree {
+            self.tree_blocks(tree, document);
+        }
+    }
+
+    fn tree_blocks(&self, view: &TreeView, document: &mut Document) {
+        let wanted = |run: &&AnalysedRun| Some(run.record.index) == view.run;
+        let runs = match view.run {
+            Some(_) => self.result.runs.iter().filter(wanted).collect(),
+            None => self.shown_runs(),
+        };
+        let title = match (view.run, runs.as_slice()) {
+            (Some(index), []) => {
+                let text = format!("There is no run {index} in this result.");
+                document.push(Block::Paragraph(text));
+                return;
+            }
+            (_, [run]) => format!("run {}", run.record.index),
+            (_, runs) => format!("mean over {} runs", runs.len()),
+        };
+        document.heading("Tree", title);
+        let timelines: Vec<_> = runs.iter().map(|run| &run.timeline).collect();
+        document.push(Block::Outline(views::tree(&timelines, view.min_duration)));
+    }
+
+    fn full_blocks(&self, document: &mut Document) {
+        let palette = self.palette();
+        if let Some(run) = self.typical_run() {
+            document.heading("Every span", self.run_title(run));
+            document.push(Block::Chart(chart::icicle(&run.timeline, &palette)));
+        }
+        document.heading("Every run", "phases, on one scale");
+        let runs = self.result.runs.iter().map(|run| (self.run_label(run), &run.timeline));
+        let legend = self.phases().into_iter();
+        let legend = legend.map(|p| (p.name.clone(), palette.colour(&p.name))).collect();
+        document.push(Block::Chart(chart::multiples(runs, &palette, legend)));
+        document.push(Block::Folded {
+            summary: "Runs".into(),
+            blocks: vec![Block::Table(self.run_table())],
+        });
+        document.push(Block::Folded {
+            summary: "Every activity".into(),
+            blocks: vec![Block::Table(self.activity_table(2000))],
+        });
+        document.push(Block::Folded {
+            summary: "Provenance".into(),
+            blocks: vec![Block::Facts(self.provenance_facts())],
+        });
+    }
+
+    fn run_label(&self, run: &AnalysedRun) -> String {
+        let total =
+            crate::quantity::compact_seconds(vmeter_model::time::seconds(run.timeline.total));
+        let bad = if run.record.outcome == Outcome::Done { "" } else { " (failed)" };
+        format!("run {}  {total}{bad}", run.record.index)
+    }
+}
+
+impl Report for BootReport<'_> {
+    fn envelope(&self) -> &Envelope {
+        &self.result.envelope
+    }
+
+    fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
+        Box::new(json::body(self.result))
+    }
+
+    fn document(&self, detail: Detail) -> Document {
+        let label = &self.result.machine.label;
+        let title =
+            if label.is_empty() { "vmeter boot".into() } else { format!("vmeter boot: {label}") };
+        let mut document = Document { title, answer: self.answer(), blocks: Vec::new() };
+        let only_views = detail == Detail::Glance
+            && (self.view.blame || self.view.critical_chain || self.view.tree.is_some());
+        if !only_views {
+            document.push(Block::Facts(self.facts()));
+            self.timeline_blocks(&mut document);
+            document.heading("Phases", self.means_note());
+            document.push(Block::Table(self.phase_table()));
+            if !self.result.activities.is_empty() {
+                document.heading("Longest activities", "");
+                document.push(Block::Table(self.activity_table(self.view.top)));
+            }
+            if !self.result.counts.is_empty() {
+                document.heading("Counts", "a run");
+                document.push(Block::Table(self.count_table()));
+            }
+        }
+        self.view_blocks(&mut document);
+        if detail == Detail::Full {
+            self.full_blocks(&mut document);
+        }
+        document.push(Block::Notices(self.notices()));
+        document
+    }
+
+    fn records(&self) -> Records {
+        let mut records = Records { header: SPAN_COLUMNS.to_vec(), rows: Vec::new() };
+        for run in &self.result.runs {
+            let tree = run.timeline.spans.iter().map(|span| (span, "tree"));
+            let beside = run.timeline.overlapping.iter().map(|span| (span, "overlapping"));
+            records.rows.extend(tree.chain(beside).map(|(span, kind)| span_row(run, span, kind)));
+        }
+        records
+    }
+
+    fn timelines(&self) -> Vec<RunTimeline<'_>> {
+        let several = self.result.runs.len() > 1;
+        let timelines = self.result.runs.iter().map(|run| {
+            let record = &run.record;
+            let name = text::neutralise(&record.label);
+            let label = if several { format!("{name} run {}", record.index) } else { name };
+            let realtime = |clock: &vmeter_model::time::ClockReading| {
+                clock.realtime_ns.checked_add(record.exec_ns.checked_sub(clock.monotonic_ns)?)
+            };
+            let exec_realtime_ns = record.clocks.first().and_then(realtime);
+            RunTimeline {
+                label,
+                exec_ns: record.exec_ns,
+                exec_realtime_ns,
+                timeline: &run.timeline,
+            }
+        });
+        timelines.collect()
+    }
+}
+
+const SPAN_COLUMNS: &[&str] = &[
+    "run",
+    "label",
+    "outcome",
+    "kind",
+    "id",
+    "parent",
+    "name",
+    "start_s",
+    "end_s",
+    "duration_s",
+    "insns",
+    "source",
+    "error_s",
+];
+
+fn span_row(run: &AnalysedRun, span: &Span, kind: &str) -> Vec<Field> {
+    vec![
+        Field::number(Some(run.record.index)),
+        Field::text(&run.record.label),
+        Field::text(notices::outcome_word(&run.record.outcome)),
+        Field::text(kind),
+        Field::number(Some(span.id)),
+        Field::number(span.parent),
+        Field::text(&span.name),
+        Field::seconds(span.start),
+        Field::seconds(span.end),
+        Field::seconds(span.end.saturating_sub(span.start)),
+        Field::number(span.insns),
+        Field::text(&span.source),
+        Field::seconds(span.error_ns),
+    ]
+}
+
+/// A document's facts and remarks come from these, one file each.
+type Facts = Vec<Fact>;
+type Notices = Vec<Notice>;

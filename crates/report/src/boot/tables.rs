@@ -1,0 +1,154 @@
+//! The tables of a boot.
+
+use super::notices::outcome_word;
+use super::BootReport;
+use crate::document::Tone;
+use crate::quantity::{Quantity, Unit};
+use crate::table::{Cell, Column, Table};
+use vmeter_model::run::Outcome;
+use vmeter_model::span::UNATTRIBUTED;
+use vmeter_model::time::seconds;
+use vmeter_model::Estimate;
+
+fn range_cells(estimate: &Estimate) -> [Cell; 3] {
+    [estimate.median, estimate.min, estimate.max]
+        .map(|value| Cell::Quantity(Quantity::beside(value, estimate, Unit::Seconds)))
+}
+
+impl BootReport<'_> {
+    /// What the figures of the tables are.
+    pub(super) fn means_note(&self) -> String {
+        match self.shown_runs().len() {
+            1 => "one run: nothing is known of the spread, --runs N tells".into(),
+            n => format!("mean over {n} runs ± half of its 95 % confidence interval"),
+        }
+    }
+
+    /// Phases in order of time, `unattributed` and the total last.
+    pub(super) fn phase_table(&self) -> Table {
+        let palette = self.palette();
+        let mut table = Table::new(vec![
+            Column::name("phase"),
+            Column::number("mean", 0),
+            Column::number("share", 0),
+            Column::text("", 1),
+            Column::number("median", 2),
+            Column::number("min", 3),
+            Column::number("max", 3),
+        ]);
+        let largest = self.result.phases.iter().map(|p| p.share).fold(0.0, f64::max);
+        for phase in self.phases() {
+            let to = if largest > 0.0 { phase.share / largest } else { 0.0 };
+            let mut cells = vec![
+                Cell::Name(phase.name.clone()),
+                Cell::Quantity(Quantity::of(&phase.estimate, Unit::Seconds)),
+                Cell::Share(phase.share),
+                Cell::Bar { from: 0.0, to, colour: palette.colour(&phase.name) },
+            ];
+            cells.extend(range_cells(&phase.estimate));
+            let tone = if phase.name == UNATTRIBUTED { Tone::Muted } else { Tone::Normal };
+            table.toned_row(tone, cells);
+        }
+        if let Some(total) = &self.result.total {
+            let quantity = Quantity::of(total, Unit::Seconds);
+            let name = Cell::Text("TOTAL".into());
+            let mut cells = vec![name, Cell::Quantity(quantity), Cell::Share(1.0), Cell::Empty];
+            cells.extend(range_cells(total));
+            table.total_row(cells);
+        }
+        table
+    }
+
+    /// The longest activities.
+    pub(super) fn activity_table(&self, most: usize) -> Table {
+        let activities = &self.result.activities;
+        let counted = activities.iter().any(|activity| activity.insns.is_some());
+        let runs = self.shown_runs().len();
+        let partial = activities.iter().take(most).any(|activity| activity.seen_in < runs);
+        let mut columns = vec![
+            Column { shrinks_to: Some(24), ..Column::name("activity") },
+            Column::number("mean", 0),
+            Column { shrinks_to: Some(12), ..Column::text("phase", 2) },
+        ];
+        if counted {
+            columns.push(Column::number("instructions", 1));
+        }
+        if partial {
+            columns.push(Column::number("in runs", 3));
+        }
+        let mut table = Table::new(columns);
+        for activity in activities.iter().take(most) {
+            let mut cells = vec![
+                Cell::Name(activity.name.clone()),
+                Cell::Quantity(Quantity::of(&activity.estimate, Unit::Seconds)),
+                Cell::Name(activity.phase.clone()),
+            ];
+            if counted {
+                cells.push(activity.insns.as_ref().map_or(Cell::Empty, |insns| {
+                    Cell::Inline(Quantity::exact(insns.mean.round(), Unit::Count))
+                }));
+            }
+            if partial {
+                cells.push(Cell::Text(format!("{} of {runs}", activity.seen_in)));
+            }
+            table.row(cells);
+        }
+        table
+    }
+
+    /// Everything counted.
+    pub(super) fn count_table(&self) -> Table {
+        let mut table = Table::new(vec![
+            Column::name("count"),
+            Column::number("mean", 0),
+            Column::number("min", 2),
+            Column::number("max", 2),
+        ]);
+        for (name, estimate) in &self.result.counts {
+            let exact = |value: f64| Cell::Inline(Quantity::exact(value, Unit::Count));
+            table.row(vec![
+                Cell::Name(name.clone()),
+                Cell::Inline(Quantity::of(estimate, Unit::Count)),
+                exact(estimate.min),
+                exact(estimate.max),
+            ]);
+        }
+        table
+    }
+
+    /// One row a run.
+    pub(super) fn run_table(&self) -> Table {
+        let mut table = Table::new(vec![
+            Column::number("run", 0),
+            Column::text("outcome", 0),
+            Column::number("total", 0),
+            Column::number("covered", 0),
+            Column::number("user", 1),
+            Column::number("system", 1),
+            Column::number("stolen", 2),
+            Column::number("peak RSS", 2),
+            Column::text("watch", 3),
+        ]);
+        for run in &self.result.runs {
+            let record = &run.record;
+            let seconds_cell = |value| Cell::Quantity(Quantity::exact(value, Unit::Seconds));
+            let tone = if record.outcome == Outcome::Done { Tone::Normal } else { Tone::Bad };
+            let rss = Quantity::exact(record.usage.max_rss_bytes as f64, Unit::Bytes);
+            table.toned_row(
+                tone,
+                vec![
+                    Cell::Text(record.index.to_string()),
+                    Cell::Text(outcome_word(&record.outcome).into()),
+                    seconds_cell(seconds(run.timeline.total)),
+                    Cell::Share(run.timeline.coverage()),
+                    seconds_cell(record.usage.user_s),
+                    seconds_cell(record.usage.system_s),
+                    seconds_cell(record.steal_s),
+                    Cell::Quantity(rss),
+                    Cell::Text(super::facts::watch_name(record.watch).into()),
+                ],
+            );
+        }
+        table
+    }
+}

@@ -1,0 +1,323 @@
+//! Numbers with as many digits as their interval supports, in a unit that reads well.
+//!
+//! Rounding follows the Particle Data Group ("Review of Particle Physics",
+//! Introduction, section 5.3): the uncertainty keeps two digits when its three
+//! leading ones are 100 to 354, one when they are 355 to 949, and is rounded up
+//! to 1000 and keeps two above; the value is rounded to the same place.
+
+use vmeter_model::Estimate;
+
+/// What a number counts. All are kept in the base unit (s, bytes, 1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Seconds.
+    Seconds,
+    /// Bytes, shown in powers of 1024.
+    Bytes,
+    /// Things counted, shown in powers of 1000.
+    Count,
+    /// A quotient, shown as it is.
+    Ratio,
+}
+
+/// A power of the unit that a number, or a whole column, is shown in.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scale {
+    /// Base units in one shown unit.
+    pub factor: f64,
+    /// Its sign, `""` for the base unit of counts and ratios.
+    pub suffix: &'static str,
+    /// Most decimals that make sense.
+    decimals: i32,
+}
+
+const fn scale(factor: f64, suffix: &'static str, decimals: i32) -> Scale {
+    Scale { factor, suffix, decimals }
+}
+
+const SECONDS: [Scale; 4] =
+    [scale(1.0, "s", 3), scale(1e-3, "ms", 3), scale(1e-6, "µs", 3), scale(1e-9, "ns", 1)];
+const BYTES: [Scale; 4] = [
+    scale(1_073_741_824.0, "GiB", 2),
+    scale(1_048_576.0, "MiB", 1),
+    scale(1024.0, "KiB", 1),
+    scale(1.0, "B", 0),
+];
+const COUNTS: [Scale; 4] =
+    [scale(1e9, "G", 3), scale(1e6, "M", 2), scale(1e3, "k", 1), scale(1.0, "", 1)];
+const RATIOS: [Scale; 1] = [scale(1.0, "", 4)];
+
+impl Unit {
+    fn scales(self) -> &'static [Scale] {
+        match self {
+            Unit::Seconds => &SECONDS,
+            Unit::Bytes => &BYTES,
+            Unit::Count => &COUNTS,
+            Unit::Ratio => &RATIOS,
+        }
+    }
+
+    /// The largest scale in which `value` is at least 1.
+    pub fn scale_for(self, value: f64) -> Scale {
+        let scales = self.scales();
+        let value = value.abs();
+        let fitting = scales.iter().find(|s| value >= s.factor);
+        *fitting.unwrap_or(if value == 0.0 { &scales[0] } else { &scales[scales.len() - 1] })
+    }
+
+    /// The scale for a column whose largest value is `largest`.
+    ///
+    /// Up to ten seconds stay in ms, so that neighbours a thousand times smaller
+    /// remain readable beside the largest.
+    pub fn column_scale(self, largest: f64) -> Scale {
+        match self {
+            Unit::Seconds if (1e-2..10.0).contains(&largest.abs()) => SECONDS[1],
+            unit => unit.scale_for(largest),
+        }
+    }
+}
+
+/// A value and what is known of its uncertainty.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Quantity {
+    /// The value, in base units.
+    pub value: f64,
+    /// Half the width of its interval; `None` when there is none (a single run).
+    pub half_width: Option<f64>,
+    /// Uncertainty that the digits follow where no interval is shown beside it.
+    pub resolution: Option<f64>,
+    /// What it counts.
+    pub unit: Unit,
+}
+
+/// A number as text, in two parts so that columns can align both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Digits {
+    /// The value.
+    pub value: String,
+    /// The half width, if there is an interval.
+    pub half_width: Option<String>,
+}
+
+impl Quantity {
+    /// A value known exactly, or of unknown uncertainty.
+    pub fn exact(value: f64, unit: Unit) -> Self {
+        Quantity { value, half_width: None, resolution: None, unit }
+    }
+
+    /// The mean with half the width of its 95 % confidence interval.
+    pub fn of(estimate: &Estimate, unit: Unit) -> Self {
+        Quantity { value: estimate.mean, half_width: half_width(estimate), resolution: None, unit }
+    }
+
+    /// A median or an extreme, with the digits that the mean's interval supports.
+    pub fn beside(value: f64, estimate: &Estimate, unit: Unit) -> Self {
+        Quantity { value, half_width: None, resolution: half_width(estimate), unit }
+    }
+
+    /// The mean with the sample standard deviation.
+    pub fn with_sd(estimate: &Estimate, unit: Unit) -> Self {
+        let sd = (estimate.n > 1).then_some(estimate.sd);
+        Quantity { value: estimate.mean, half_width: sd, resolution: None, unit }
+    }
+
+    /// As digits in `scale`.
+    pub fn digits(&self, scale: Scale) -> Digits {
+        let value = self.value / scale.factor;
+        let half = self.half_width.map(|h| h / scale.factor);
+        let whole = self.unit == Unit::Count && scale.factor == 1.0;
+        let resolution = half.or(self.resolution.map(|r| r / scale.factor));
+        let decimals = match resolution {
+            Some(h) if h > 0.0 && h.is_finite() => supported_decimals(h).min(scale.decimals),
+            Some(_) if whole => 0,
+            _ => significant_decimals(value, if whole { 15 } else { 4 }).min(scale.decimals),
+        };
+        let decimals = if resolution.is_none() && whole { 0 } else { decimals };
+        Digits {
+            value: rounded(value, decimals),
+            half_width: half.map(|h| if h == 0.0 { "0".into() } else { rounded(h, decimals) }),
+        }
+    }
+
+    /// In words, in the unit that fits: `3.912 ± 0.041 s`, `412 ms`, `1,234`.
+    pub fn inline(&self) -> String {
+        let exact_count = self.unit == Unit::Count && !self.half_width.is_some_and(|h| h > 0.0);
+        let scale = if exact_count { COUNTS[3] } else { self.unit.scale_for(self.value) };
+        let digits = self.digits(scale);
+        let mut text = match self.unit {
+            _ if exact_count => grouped(&digits.value),
+            Unit::Bytes if self.half_width.is_none() => trimmed(&digits.value).to_owned(),
+            _ => digits.value,
+        };
+        if let Some(half) = digits.half_width.filter(|_| !exact_count) {
+            text = format!("{text} ± {half}");
+        }
+        if !scale.suffix.is_empty() {
+            text = format!("{text} {}", scale.suffix);
+        }
+        text
+    }
+}
+
+/// Half the width of the 95 % confidence interval; `None` for a single sample.
+pub fn half_width(estimate: &Estimate) -> Option<f64> {
+    (estimate.n > 1).then(|| ((estimate.ci95[1] - estimate.ci95[0]) / 2.0).max(0.0))
+}
+
+/// Decimals that an uncertainty supports (negative: tens, hundreds).
+fn supported_decimals(half_width: f64) -> i32 {
+    let exponent = half_width.log10().floor() as i32;
+    let leading = half_width / 10f64.powi(exponent);
+    if leading < 3.55 {
+        1 - exponent
+    } else {
+        -exponent
+    }
+}
+
+/// Decimals that show `value` with `digits` significant digits, not negative.
+fn significant_decimals(value: f64, digits: i32) -> i32 {
+    if value == 0.0 || !value.is_finite() {
+        return 0;
+    }
+    (digits - 1 - value.abs().log10().floor() as i32).max(0)
+}
+
+/// `value` rounded to `decimals` places; negative places round to tens and hundreds.
+fn rounded(value: f64, decimals: i32) -> String {
+    if !value.is_finite() {
+        return "-".into();
+    }
+    if decimals >= 0 {
+        return format!("{value:.*}", decimals as usize);
+    }
+    let step = 10f64.powi(-decimals);
+    format!("{:.0}", (value / step).round() * step)
+}
+
+/// An integer's digits in groups of three: `1,309,442,113`.
+pub fn grouped(digits: &str) -> String {
+    let (sign, digits) = digits.strip_prefix('-').map_or(("", digits), |rest| ("-", rest));
+    let mut out = String::from(sign);
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// Digits without zeros at the end of the fraction.
+pub fn trimmed(digits: &str) -> &str {
+    match digits.contains('.') {
+        true => digits.trim_end_matches('0').trim_end_matches('.'),
+        false => digits,
+    }
+}
+
+/// A ratio as what it adds to 1, with its interval: `+1.8% [+1.5%, +2.0%]`.
+pub fn added_percent(ratio: &Estimate) -> String {
+    let half = half_width(ratio).filter(|h| *h > 0.0);
+    let decimals = half.map_or(1, |h| supported_decimals(h * 100.0).clamp(0, 2)) as usize;
+    let spelled = |value: f64| format!("{:+.decimals$}%", (value - 1.0) * 100.0);
+    let [low, high] = ratio.ci95.map(spelled);
+    match half {
+        Some(_) => format!("{} [{low}, {high}]", spelled(ratio.mean)),
+        None => spelled(ratio.mean),
+    }
+}
+
+/// A share of 1 as a percentage.
+pub fn percent(share: f64) -> String {
+    if share.is_finite() {
+        format!("{:.1}%", share * 100.0)
+    } else {
+        "-".into()
+    }
+}
+
+/// A p-value with the digits that a permutation test supports.
+pub fn p_value(p: f64) -> String {
+    match p {
+        p if !p.is_finite() => "-".into(),
+        p if p < 0.001 => "< 0.001".into(),
+        p if p < 0.1 => format!("{p:.3}"),
+        p => format!("{p:.2}"),
+    }
+}
+
+/// A ratio with its interval: `0.862 [0.841, 0.884]`.
+pub fn ratio_interval(ratio: &Estimate) -> String {
+    let half = half_width(ratio).filter(|h| *h > 0.0);
+    let decimals = half.map_or(3, |h| supported_decimals(h).clamp(2, 4));
+    if half.is_none() {
+        return rounded(ratio.mean, decimals);
+    }
+    let [low, high] = ratio.ci95.map(|end| rounded(end, decimals));
+    format!("{} [{low}, {high}]", rounded(ratio.mean, decimals))
+}
+
+/// A duration of one run, as `systemd-analyze` writes them: `1.309s`, `84ms`.
+pub fn compact_seconds(seconds: f64) -> String {
+    let scale = Unit::Seconds.scale_for(seconds);
+    let decimals = match scale.suffix {
+        "s" => 3,
+        "ms" if seconds < 0.01 => 2,
+        "ms" if seconds < 0.1 => 1,
+        _ => 0,
+    };
+    format!("{}{}", rounded(seconds / scale.factor, decimals), scale.suffix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quantity(value: f64, half_width: f64) -> Quantity {
+        Quantity { half_width: Some(half_width), ..Quantity::exact(value, Unit::Seconds) }
+    }
+
+    #[test]
+    fn digits_follow_the_interval() {
+        assert_eq!(quantity(3.91234, 0.0412).inline(), "3.91 ± 0.04 s");
+        assert_eq!(quantity(3.91234, 0.0212).inline(), "3.912 ± 0.021 s");
+        assert_eq!(quantity(0.41234, 0.0097).inline(), "412 ± 10 ms");
+        assert_eq!(quantity(0.4123, 0.08).inline(), "410 ± 80 ms");
+        assert_eq!(quantity(14.2e-6, 0.3e-6).inline(), "14.20 ± 0.30 µs");
+    }
+
+    #[test]
+    fn without_an_interval_four_digits_and_with_none_left_zero() {
+        assert_eq!(Quantity::exact(3.9123456, Unit::Seconds).inline(), "3.912 s");
+        assert_eq!(Quantity::exact(0.0, Unit::Seconds).inline(), "0 s");
+        assert_eq!(quantity(0.25, 0.0).inline(), "250.0 ± 0 ms");
+        assert_eq!(Quantity::exact(f64::NAN, Unit::Seconds).inline(), "- ns");
+    }
+
+    #[test]
+    fn counts_are_exact_where_they_are_exact() {
+        assert_eq!(Quantity::exact(1_309_442_113.0, Unit::Count).inline(), "1,309,442,113");
+        let exact = Quantity::exact(432.1e6, Unit::Count);
+        let spread = Quantity { half_width: Some(0.3e6), ..exact };
+        assert_eq!(spread.inline(), "432.10 ± 0.30 M");
+        assert_eq!(Quantity::exact(3.5 * 1024.0, Unit::Bytes).inline(), "3.5 KiB");
+    }
+
+    #[test]
+    fn ratios_and_p_values() {
+        let ratio = Estimate {
+            mean: 0.8617,
+            median: 0.86,
+            sd: 0.03,
+            ci95: [0.841, 0.8834],
+            min: 0.8,
+            max: 0.9,
+            n: 12,
+        };
+        assert_eq!(ratio_interval(&ratio), "0.862 [0.841, 0.883]");
+        assert_eq!(p_value(0.00021), "< 0.001");
+        assert_eq!(p_value(0.0317), "0.032");
+        assert_eq!(compact_seconds(0.0843), "84.3ms");
+    }
+}
