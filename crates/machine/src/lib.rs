@@ -1,4 +1,12 @@
 //! What is booted: VMM back ends, their capabilities, launching them suspended.
 
+pub mod accel;
+pub mod argv;
+pub mod backend;
+pub mod backends;
+pub mod capabilities;
+pub mod files;
 pub mod launch;
+pub mod output;
 pub mod plan;
+pub mod qmp;

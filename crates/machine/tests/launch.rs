@@ -25,6 +25,11 @@ fn role(name: &str) -> LaunchPlan {
     plan
 }
 
+fn pipe() -> (std::fs::File, std::fs::File) {
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
+    (read.into(), write.into())
+}
+
 fn options(mode: Mode) -> Options {
     Options { mode, timeout: Some(Duration::from_secs(60)), ..Options::default() }
 }
@@ -171,11 +176,11 @@ fn stderr_is_kept_but_bounded_and_neutralised() {
 
 #[test]
 fn stdout_and_descriptors_reach_the_child_and_nothing_else_does() {
-    let (mut read, write) = std::io::pipe().expect("a pipe");
+    let (mut read, write) = pipe();
     let leaked = std::fs::File::open("/dev/null").expect("opened");
     let mut plan = plan(&["/bin/sh", "-c", "ls /proc/$$/fd; cat /dev/fd/100"]);
     plan.stdout = Some(write.into());
-    let (passed, mut feed) = std::io::pipe().expect("a pipe");
+    let (passed, mut feed) = pipe();
     feed.write_all(b"passed on").expect("written");
     drop(feed);
     assert_eq!(plan.pass_fd(passed.into()), 100);
@@ -190,7 +195,7 @@ fn stdout_and_descriptors_reach_the_child_and_nothing_else_does() {
 
 #[test]
 fn pinning() {
-    let (read, write) = std::io::pipe().expect("a pipe");
+    let (read, write) = pipe();
     let mut plan = plan(&["/bin/sh", "-c", "grep Cpus_allowed_list /proc/self/status"]);
     plan.stdout = Some(write.into());
     let options = Options { pin: vec![0], ..options(Mode::Plain) };
@@ -294,7 +299,7 @@ impl Hooks for Frozen {
 #[test]
 fn the_ready_point_stops_every_thread_then_the_process() {
     let stopper = Stopper::new().expect("an eventfd");
-    let (read, write) = std::io::pipe().expect("a pipe");
+    let (read, write) = pipe();
     let mut plan = plan(&["/bin/sh", "-c", "echo ready; exec \"$@\"", "sh"]);
     plan.argv.extend(role("count").argv);
     plan.stdout = Some(write.into());

@@ -1,0 +1,231 @@
+//! A machine that is played from a script instead of booted.
+//!
+//! It drives the whole tool in tests: no process, no clock, the same output for
+//! the same seed. A run is saved as any other, with one source, `mock`, whose file
+//! holds the events themselves, one JSON object a line.
+
+pub mod play;
+pub mod script;
+
+use crate::backend::{Backend, Machine, MachineError, Request};
+use play::{Played, Scene};
+use script::Script;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use vmeter_model::run::{RunRecord, SourceRecord, Usage, WatchLevel};
+use vmeter_model::time::{seconds, ClockReading};
+use vmeter_model::{Event, MachineSpec, SCHEMA};
+
+/// Name of the source, in [`SourceRecord::name`].
+pub const SOURCE: &str = "mock";
+/// Environment variable that names a script.
+pub const SCRIPT_VARIABLE: &str = "VMETER_MOCK_SCRIPT";
+
+const FILE: &str = "mock.jsonl";
+const MAX_FILE: u64 = 64 << 20;
+/// Time 0 of every played run: any number does, if it is always the same.
+const EXEC_NS: i64 = 1_000_000_000;
+
+/// The back end.
+pub struct Mock;
+
+impl Backend for Mock {
+    fn name(&self) -> &'static str {
+        "mock"
+    }
+
+    fn accepts(&self, spec: &MachineSpec) -> bool {
+        spec.vmm.as_deref() == Some("mock")
+    }
+
+    fn describe(&self, request: &Request<'_>) -> Result<Machine, MachineError> {
+        let mut machine = Machine { backend: self.name(), ..Machine::default() };
+        machine.argv = vec!["mock".into()];
+        let (script, name) = match script_path(request.spec) {
+            Some(path) => (Script::read(&path)?, path.display().to_string()),
+            None => (Script::parse(script::DEFAULT)?, "built in".to_owned()),
+        };
+        machine.choose("vmm", "mock", "nothing is booted: a script is played");
+        let why = format!("--machine FILE or {SCRIPT_VARIABLE} to play another");
+        machine.choose("script", &*name, why);
+        machine.provenance.insert("vmm".into(), format!("mock, script {name}"));
+        machine.accel = Some(request.spec.accel.clone().unwrap_or_else(|| "tcg".into()));
+        machine.script = Some(script);
+        Ok(machine)
+    }
+}
+
+/// `--machine FILE`, where it is a file and not the name of a machine type.
+fn script_path(spec: &MachineSpec) -> Option<PathBuf> {
+    let named = spec.machine.as_deref().filter(|m| m.contains('/') || m.ends_with(".mock"));
+    named
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os(SCRIPT_VARIABLE).filter(|v| !v.is_empty()).map(PathBuf::from))
+}
+
+/// Plays one run and writes its recording into `dir`; `run.json` is the caller's to
+/// write, last.
+///
+/// # Errors
+/// When the file cannot be written, or `--until` is wrong.
+pub fn record(script: &Script, scene: &Scene<'_>, dir: &Path) -> io::Result<RunRecord> {
+    let wrong = |e: String| io::Error::new(io::ErrorKind::InvalidInput, e);
+    let Played { events, moments, total_ns, outcome } = play::play(script, scene).map_err(wrong)?;
+    let mut sources = Vec::new();
+    if scene.watch != WatchLevel::None {
+        let mut file = io::BufWriter::new(std::fs::File::create(dir.join(FILE))?);
+        for event in &events {
+            serde_json::to_writer(&mut file, event)?;
+            file.write_all(b"\n")?;
+        }
+        file.flush()?;
+        sources.push(SourceRecord {
+            name: SOURCE.into(),
+            files: vec![FILE.into()],
+            clock: "played from a script".into(),
+            error_ns: 1_000,
+            parameters: Default::default(),
+        });
+    }
+    let total_s = seconds(total_ns);
+    Ok(RunRecord {
+        schema: SCHEMA.into(),
+        index: scene.index,
+        label: scene.label.into(),
+        warmup: scene.warmup,
+        watch: scene.watch,
+        argv: vec!["mock".into()],
+        injected: vec![],
+        exec_ns: EXEC_NS,
+        total_ns,
+        clocks: [0, total_ns].map(reading).into(),
+        outcome,
+        usage: Usage {
+            user_s: total_s * 0.9,
+            system_s: total_s * 0.08,
+            max_rss_bytes: 100 << 20,
+            ..Usage::default()
+        },
+        steal_s: 0.0,
+        moments,
+        sources,
+        warnings: vec![],
+        icount: scene.spec.accel.as_deref() == Some("icount"),
+    })
+}
+
+fn reading(after: i64) -> ClockReading {
+    ClockReading {
+        monotonic_ns: EXEC_NS + after,
+        realtime_ns: EXEC_NS + after,
+        tsc: u64::try_from(after).unwrap_or(0),
+        width_ns: 0,
+    }
+}
+
+/// The events of a recording that [`record`] wrote into `dir`.
+///
+/// # Errors
+/// When the record names a file outside its folder, or it cannot be read; lines
+/// that are no events are an error as well.
+pub fn events(dir: &Path, source: &SourceRecord) -> io::Result<Vec<Event>> {
+    let bad = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+    let name = source.files.first().ok_or_else(|| bad("mock: no file is named".into()))?;
+    if name.contains('/') || name == ".." {
+        return Err(bad(format!("mock: file name {name:?} leaves the run's folder")));
+    }
+    let file = std::fs::File::open(dir.join(name))?;
+    let lines = BufReader::new(file.take(MAX_FILE)).lines();
+    let mut events = Vec::new();
+    for (n, line) in lines.enumerate() {
+        let event = serde_json::from_str(&line?);
+        events.push(event.map_err(|e| bad(format!("{name}, line {}: {e}", n + 1)))?);
+    }
+    Ok(events)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmeter_model::run::Outcome;
+    use vmeter_model::What;
+
+    fn scene(spec: &MachineSpec, index: u32) -> Scene<'_> {
+        Scene { spec, label: "a", index, warmup: false, watch: WatchLevel::Light, seed: 7 }
+    }
+
+    fn played(text: &str, spec: &MachineSpec, index: u32) -> Played {
+        let script = Script::parse(&format!("vmeter-mock 1\n{text}")).expect("a script");
+        play::play(&script, &scene(spec, index)).expect("played")
+    }
+
+    #[test]
+    fn the_same_seed_the_same_file_and_another_run_another() {
+        let script = Script::parse(script::DEFAULT).expect("the built-in script");
+        let folder = tempfile::tempdir().expect("a folder");
+        let spec = MachineSpec::default();
+        let mut files = Vec::new();
+        for index in [0, 0, 1] {
+            let run = record(&script, &scene(&spec, index), folder.path()).expect("recorded");
+            assert_eq!(run.outcome, Outcome::Done);
+            let source = &run.sources[0];
+            let events = events(folder.path(), source).expect("read");
+            assert!(events.len() > 40 && events.windows(2).all(|w| w[0].at <= w[1].at));
+            assert!(events.iter().all(|e| 0 <= e.at && e.at <= run.total_ns));
+            files.push((run.total_ns, std::fs::read(folder.path().join(FILE)).expect("read")));
+        }
+        assert_eq!(files[0], files[1]);
+        assert_ne!(files[0], files[2]);
+    }
+
+    #[test]
+    fn settings_and_conditions_count() {
+        let text = "10ms+2ms*pcie_root_ports reach a\nif append~slow: 5ms note x\n\
+                    unless machine=pvh: 1ms note y\nif smp>2 and run%2=1: 100ms note z";
+        let total = |spec: &MachineSpec, index| played(text, spec, index).total_ns;
+        let spec = MachineSpec::default();
+        assert_eq!(total(&spec, 0), 11_000_000);
+        let ports = MachineSpec { pcie_root_ports: Some(3), ..spec.clone() };
+        assert_eq!(total(&ports, 0), 17_000_000);
+        let slow = MachineSpec {
+            append: vec!["a slow".into()],
+            machine: Some("pvh".into()),
+            smp: Some(4),
+            ..spec.clone()
+        };
+        assert_eq!((total(&slow, 0), total(&slow, 1)), (15_000_000, 115_000_000));
+    }
+
+    #[test]
+    fn every_end() {
+        let outcome = |text: &str, until: &str| {
+            let spec = MachineSpec { until: Some(until.into()), ..MachineSpec::default() };
+            played(text, &spec, 0)
+        };
+        let run = outcome("1ms console login:\n5ms exit 0", "line:^login");
+        assert_eq!((run.outcome, run.total_ns), (Outcome::Done, 1_000_000));
+        let run = outcome("1ms ready\n5ms exit 0", "userspace");
+        assert_eq!((run.outcome, run.total_ns), (Outcome::Done, 1_000_000));
+        assert_eq!(outcome("1ms exit 0", "userspace").outcome, Outcome::NotReady);
+        assert!(matches!(outcome("1ms panic oops", "poweroff").outcome, Outcome::Panicked { .. }));
+        let run = outcome("1ms console last words\n1ms hang", "poweroff");
+        assert_eq!(run.outcome, Outcome::TimedOut { last: "last words".into() });
+        assert_eq!(run.total_ns, 120_000_000_000);
+        let failed = outcome("1ms fail 1 no such file", "poweroff").outcome;
+        assert!(matches!(failed, Outcome::VmmFailed { stderr, .. } if stderr == "no such file"));
+    }
+
+    #[test]
+    fn spans_and_what_is_beside_them() {
+        let text = "1ms reach r\nbeside 10ms initcall a pid=9\n4ms initcall b\n9ms exit 0";
+        let run = played(text, &MachineSpec::default(), 0);
+        assert_eq!(run.total_ns, 14_000_000);
+        let at = |wanted: &str| {
+            let found = run.events.iter().find(
+                |e| matches!(&e.what, What::InitcallEnd { function, .. } if function == wanted),
+            );
+            found.map(|e| e.at)
+        };
+        assert_eq!((at("a"), at("b")), (Some(11_000_000), Some(5_000_000)));
+    }
+}

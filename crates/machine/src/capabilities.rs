@@ -1,0 +1,362 @@
+//! What a QEMU binary can do, asked once and remembered.
+//!
+//! Everything comes from one process of it (`-machine none -S`) by QMP, plus two
+//! that print and end (`-version`, `-L help`). The answers are kept in the cache
+//! folder under the binary's path, size and modification time: a new binary is
+//! asked again, and so is one whose cache file cannot be read.
+
+use crate::files::write_atomically;
+use crate::launch::{self, LaunchError, Mode, NoHooks, Options, Stopper};
+use crate::output::{output, version_line};
+use crate::plan::LaunchPlan;
+use crate::qmp::{self, Qmp, QmpError};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long QEMU may take for an answer, on a loaded host.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What a QEMU binary can do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capabilities {
+    /// First line of `-version`.
+    pub version_line: String,
+    /// Major, minor, micro.
+    pub version: (u32, u32, u32),
+    /// Target architecture, e.g. `x86_64`.
+    pub target: String,
+    /// Machine types and their aliases.
+    pub machines: Vec<String>,
+    /// CPU models.
+    pub cpus: Vec<String>,
+    /// Accelerators built in: `tcg`, `kvm`, …
+    pub accelerators: Vec<String>,
+    /// Device types.
+    pub devices: Vec<String>,
+    /// Folders that firmware is loaded from, in order.
+    pub firmware_dirs: Vec<PathBuf>,
+    /// True if TCG plugins can be loaded.
+    pub plugins: bool,
+    /// Trace events that can be enabled.
+    pub trace_events: Vec<String>,
+}
+
+impl Capabilities {
+    /// True if there is such a machine type or alias.
+    pub fn has_machine(&self, name: &str) -> bool {
+        self.machines.iter().any(|m| m == name)
+    }
+
+    /// True if there is such a device.
+    pub fn has_device(&self, name: &str) -> bool {
+        self.devices.iter().any(|d| d == name)
+    }
+
+    /// True if there is such a trace event.
+    pub fn has_trace_event(&self, name: &str) -> bool {
+        self.trace_events.iter().any(|e| e == name)
+    }
+
+    /// The firmware file that QEMU loads for this name: the first in its folders,
+    /// or the name itself if it is a path.
+    pub fn firmware_file(&self, name: &str) -> Option<PathBuf> {
+        if name.contains('/') {
+            return Some(PathBuf::from(name));
+        }
+        self.firmware_dirs.iter().map(|d| d.join(name)).find(|p| p.is_file())
+    }
+}
+
+/// Where an answer came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// The VMM was asked.
+    Asked,
+    /// It had been asked before; the cache file.
+    Remembered(PathBuf),
+}
+
+/// Capabilities, and what getting them cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// What the VMM can do.
+    pub capabilities: Capabilities,
+    /// Where that came from.
+    pub origin: Origin,
+    /// How long this answer took.
+    pub took: Duration,
+    /// How long asking the VMM took, now or when it was asked.
+    pub asking_took: Duration,
+}
+
+/// Why a VMM cannot be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CapabilityError {
+    /// It is not there, or cannot be executed.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// It does not talk as QEMU does.
+    #[error("{program} does not answer as QEMU does: {why}")]
+    NotQemu {
+        /// The program.
+        program: PathBuf,
+        /// What happened, with the end of its stderr.
+        why: String,
+    },
+}
+
+/// The cache file's content.
+#[derive(Debug, Serialize, Deserialize)]
+struct Remembered {
+    format: u32,
+    path: PathBuf,
+    size: u64,
+    modified: (i64, i64),
+    asking_took_s: f64,
+    capabilities: Capabilities,
+}
+
+const FORMAT: u32 = 1;
+
+/// What `program` can do: remembered in `cache`, or asked now.
+///
+/// # Errors
+/// When it is not there, or is no QEMU. An unusable cache is no error.
+pub fn of(program: &Path, cache: &Path) -> Result<Answer, CapabilityError> {
+    let started = Instant::now();
+    let found = launch::find_program(program.as_os_str())?;
+    let canonical = found.canonicalize().unwrap_or_else(|_| found.clone());
+    let identity = canonical.metadata().map_err(|error| LaunchError::Prepare { error })?;
+    let key = (identity.size(), (identity.mtime(), identity.mtime_nsec()));
+    let file = cache_file(cache, &canonical);
+    if let Some((capabilities, asking_took)) = recall(&file, &canonical, key) {
+        let origin = Origin::Remembered(file);
+        return Ok(Answer { capabilities, origin, took: started.elapsed(), asking_took });
+    }
+    // The name as found: some programs look at what they are called.
+    let capabilities = ask(&found)?;
+    let asking_took = started.elapsed();
+    let content = Remembered {
+        format: FORMAT,
+        path: canonical,
+        size: key.0,
+        modified: key.1,
+        asking_took_s: asking_took.as_secs_f64(),
+        capabilities: capabilities.clone(),
+    };
+    if let Ok(json) = serde_json::to_vec(&content) {
+        // Only a saving: the next launch asks again.
+        let _ = write_atomically(&file, &json);
+    }
+    Ok(Answer { capabilities, origin: Origin::Asked, took: started.elapsed(), asking_took })
+}
+
+fn cache_file(cache: &Path, program: &Path) -> PathBuf {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    // FNV-1a keeps two binaries of one name apart; the full path is in the file.
+    let hash = program.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| {
+        (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)
+    });
+    cache.join(format!("capabilities-{name}-{hash:016x}.json"))
+}
+
+fn recall(
+    file: &Path,
+    program: &Path,
+    (size, modified): (u64, (i64, i64)),
+) -> Option<(Capabilities, Duration)> {
+    let remembered: Remembered = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
+    let same = remembered.format == FORMAT
+        && remembered.path == program
+        && remembered.size == size
+        && remembered.modified == modified;
+    let took = Duration::try_from_secs_f64(remembered.asking_took_s).ok()?;
+    same.then_some((remembered.capabilities, took))
+}
+
+fn ask(program: &Path) -> Result<Capabilities, CapabilityError> {
+    let not_qemu = |why: String| CapabilityError::NotQemu { program: program.to_owned(), why };
+    let version_line = version_line(program.as_os_str(), LIMIT)
+        .filter(|line| is_qemu(line))
+        .ok_or_else(|| not_qemu("-version does not say \"QEMU emulator version\"".into()))?;
+    let argv = vec![program.into(), "-L".into(), "help".into()];
+    let (_, folders) = output(argv, LIMIT)?;
+    let mut capabilities = by_qmp(program)?.map_err(not_qemu)?;
+    capabilities.version_line = version_line;
+    capabilities.firmware_dirs = folders.lines().map(normalised).collect();
+    Ok(capabilities)
+}
+
+/// True for the first line of `qemu-system-* -version`.
+pub fn is_qemu(version_line: &str) -> bool {
+    version_line.starts_with("QEMU emulator version ")
+}
+
+/// QEMU prints its folders relative to its own (`/usr/bin/../share/qemu`).
+fn normalised(line: &str) -> PathBuf {
+    let path = PathBuf::from(line);
+    path.canonicalize().unwrap_or(path)
+}
+
+/// Runs QEMU without a machine and asks. The outer error: it cannot be started; the
+/// inner one: it did not answer.
+fn by_qmp(program: &Path) -> Result<Result<Capabilities, String>, LaunchError> {
+    let prepare = |error| LaunchError::Prepare { error };
+    let words = "-machine none -nodefaults -no-user-config -display none -S";
+    let argv = std::iter::once(program.into()).chain(words.split(' ').map(OsString::from));
+    let mut plan = LaunchPlan { argv: argv.collect(), may_inject: true, ..LaunchPlan::default() };
+    let socket = qmp::add(&mut plan).map_err(prepare)?.ok_or(LaunchError::Empty)?;
+    let asking = std::thread::spawn(move || converse(socket));
+    let options = Options {
+        mode: Mode::Plain,
+        timeout: Some(LIMIT),
+        grace: Duration::ZERO,
+        ..Options::default()
+    };
+    let stopper = Stopper::new().map_err(prepare)?;
+    let exit = launch::run(plan, &options, &stopper, &mut NoHooks);
+    let answer = asking.join().unwrap_or_else(|_| Err(io::Error::other("no answer").into()));
+    let exit = exit?;
+    Ok(answer.map_err(|e| format!("{e} ({}; {})", exit.status, exit.stderr_tail.trim())))
+}
+
+/// Commands whose answers are taken as they are: the crate's types know the fields
+/// of one QEMU version, and any version may be asked.
+macro_rules! raw_commands {
+    ($($name:ident = $wire:literal),* $(,)?) => { $(
+        #[derive(Debug, Default, Serialize)]
+        struct $name {
+            #[serde(flatten)]
+            arguments: serde_json::Map<String, Value>,
+        }
+
+        impl qapi::Command for $name {
+            const NAME: &'static str = $wire;
+            const ALLOW_OOB: bool = false;
+            type Ok = Value;
+        }
+    )* };
+}
+
+raw_commands! {
+    QueryVersion = "query-version",
+    QueryTarget = "query-target",
+    QueryMachines = "query-machines",
+    QueryCpus = "query-cpu-definitions",
+    ListTypes = "qom-list-types",
+    TraceEvents = "trace-event-get-state",
+    CommandLineOptions = "query-command-line-options",
+}
+
+fn arguments(pairs: &[(&str, Value)]) -> serde_json::Map<String, Value> {
+    pairs.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect()
+}
+
+fn converse(socket: std::os::unix::net::UnixStream) -> Result<Capabilities, QmpError> {
+    let mut qmp = Qmp::greet(socket, LIMIT)?;
+    let version = qmp.execute(&QueryVersion::default())?;
+    let number = |field: &str| {
+        let n = version.pointer(&format!("/qemu/{field}")).and_then(Value::as_u64);
+        n.and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
+    };
+    let target = qmp.execute(&QueryTarget::default())?;
+    let machines = qmp.execute(&QueryMachines::default())?;
+    let mut all_machines = strings(&machines, "name");
+    all_machines.extend(strings(&machines, "alias"));
+    // Not known for every target.
+    let cpus = qmp.execute(&QueryCpus::default()).unwrap_or(Value::Null);
+    let list = |implements: &str| ListTypes {
+        arguments: arguments(&[("implements", implements.into()), ("abstract", false.into())]),
+    };
+    let accelerators = qmp.execute(&list("accel"))?;
+    let devices = qmp.execute(&list("device"))?;
+    let every = TraceEvents { arguments: arguments(&[("name", "*".into())]) };
+    let events = qmp.execute(&every).unwrap_or(Value::Null);
+    let plugin = CommandLineOptions { arguments: arguments(&[("option", "plugin".into())]) };
+    let capabilities = Capabilities {
+        version_line: String::new(),
+        version: (number("major"), number("minor"), number("micro")),
+        target: target.get("arch").and_then(Value::as_str).unwrap_or_default().to_owned(),
+        machines: all_machines,
+        cpus: strings(&cpus, "name"),
+        accelerators: strings(&accelerators, "name")
+            .iter()
+            .filter_map(|n| n.strip_suffix("-accel").map(str::to_owned))
+            .collect(),
+        devices: strings(&devices, "name"),
+        firmware_dirs: Vec::new(),
+        plugins: qmp.execute(&plugin).is_ok(),
+        trace_events: strings(&events, "name"),
+    };
+    qmp.quit()?;
+    Ok(capabilities)
+}
+
+/// The string `field` of every object of a list, sorted.
+fn strings(list: &Value, field: &str) -> Vec<String> {
+    let each = list.as_array().into_iter().flatten();
+    let mut found: Vec<String> =
+        each.filter_map(|o| o.get(field)?.as_str().map(str::to_owned)).collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn qemu() -> Option<PathBuf> {
+        let found = launch::find_program("qemu-system-x86_64".as_ref()).ok();
+        if found.is_none() {
+            println!("skipped: qemu-system-x86_64 is not installed");
+        }
+        found
+    }
+
+    #[test]
+    fn asked_once_and_remembered() {
+        let Some(qemu) = qemu() else { return };
+        let cache = tempfile::tempdir().expect("a folder");
+        let first = of(&qemu, cache.path()).expect("QEMU answers");
+        assert_eq!(first.origin, Origin::Asked);
+        let c = &first.capabilities;
+        assert!(c.version.0 >= 4 && is_qemu(&c.version_line), "{:?}", c.version);
+        assert_eq!(c.target, "x86_64");
+        assert!(c.has_machine("q35") && c.has_machine("pc"));
+        assert!(c.has_device("isa-debugcon") && c.has_device("pcie-root-port"));
+        assert!(c.accelerators.iter().any(|a| a == "tcg"));
+        assert!(c.cpus.iter().any(|m| m == "max"));
+        assert!(c.firmware_file("bios-256k.bin").is_some_and(|f| f.is_absolute()));
+        let second = of(&qemu, cache.path()).expect("remembered");
+        assert!(matches!(second.origin, Origin::Remembered(_)));
+        assert_eq!(second.capabilities, first.capabilities);
+        assert!(second.took < second.asking_took);
+    }
+
+    #[test]
+    fn a_corrupt_cache_is_asked_again() {
+        let Some(qemu) = qemu() else { return };
+        let cache = tempfile::tempdir().expect("a folder");
+        let file = cache_file(cache.path(), &qemu.canonicalize().expect("a path"));
+        for corrupt in ["", "{", "{\"format\": 1}", "[]"] {
+            std::fs::write(&file, corrupt).expect("written");
+            let answer = of(&qemu, cache.path()).expect("QEMU answers");
+            assert_eq!(answer.origin, Origin::Asked);
+        }
+        let again = of(&qemu, cache.path()).expect("remembered");
+        assert!(matches!(again.origin, Origin::Remembered(_)));
+    }
+
+    #[test]
+    fn another_program_is_not_qemu() {
+        let cache = tempfile::tempdir().expect("a folder");
+        let error = of(Path::new("true"), cache.path()).expect_err("not QEMU");
+        assert!(error.to_string().contains("QEMU emulator version"), "{error}");
+    }
+}

@@ -1,0 +1,95 @@
+//! Digests of what is booted, and files that are replaced whole.
+
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+/// What a kernel file is, by its first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KernelKind {
+    /// Uncompressed: an ELF file, entered by PVH.
+    Vmlinux,
+    /// Linux/x86 boot protocol (Documentation/arch/x86/boot.rst): `HdrS` at 0x202.
+    BzImage,
+    /// Something else.
+    Other,
+}
+
+/// Recognises a kernel.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn kernel_kind(path: &Path) -> io::Result<KernelKind> {
+    let mut head = Vec::new();
+    File::open(path)?.take(0x206).read_to_end(&mut head)?;
+    Ok(if head.starts_with(b"\x7fELF") {
+        KernelKind::Vmlinux
+    } else if head.get(0x202..0x206) == Some(b"HdrS") {
+        KernelKind::BzImage
+    } else {
+        KernelKind::Other
+    })
+}
+
+/// `sha256:…` of a file.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn digest(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0u8; 1 << 16];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            n => hash.update(&buffer[..n]),
+        }
+    }
+    let hex: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
+    Ok(format!("sha256:{hex}"))
+}
+
+/// Replaces a file in one step: a reader sees the old content or the new one,
+/// also after a crash in between.
+///
+/// # Errors
+/// When the folder cannot be made or written.
+pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
+    let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    std::fs::create_dir_all(folder)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = folder.join(format!(".{name}.{}", std::process::id()));
+    let written = File::create(&temporary)
+        .and_then(|mut f| f.write_all(content).and_then(|()| f.sync_all()))
+        .and_then(|()| std::fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_and_digests() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("sub/file");
+        write_atomically(&file, b"abc").expect("written");
+        assert_eq!(kernel_kind(&file).expect("read"), KernelKind::Other);
+        assert_eq!(
+            digest(&file).expect("read"),
+            "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        write_atomically(&file, b"\x7fELF").expect("replaced");
+        assert_eq!(kernel_kind(&file).expect("read"), KernelKind::Vmlinux);
+        let mut bz = vec![0; 0x202];
+        bz.extend(b"HdrS");
+        write_atomically(&file, &bz).expect("replaced");
+        assert_eq!(kernel_kind(&file).expect("read"), KernelKind::BzImage);
+        let entries = std::fs::read_dir(file.parent().expect("a parent")).expect("listed");
+        assert_eq!(entries.count(), 1, "nothing temporary stays");
+    }
+}

@@ -1,0 +1,255 @@
+//! Talking to QEMU's monitor (QMP) over a socket that exists before QEMU does.
+//!
+//! A socket pair is made first and one end is inherited by the VMM
+//! (`-chardev socket,fd=N`, accepted since QEMU 2.12), so there is no path, no
+//! race and nothing to wait for: the greeting is there when QEMU is.
+
+use crate::plan::LaunchPlan;
+use qapi::qmp;
+use rustix::fs::inotify;
+use serde_json::Value;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// More than the longest answer (every trace event: 0.3 MB).
+const MAX_LINE: u64 = 16 << 20;
+
+/// Why QEMU's monitor does not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum QmpError {
+    /// The socket failed, ended, or the time was up.
+    #[error("QMP: {error}; did QEMU end? Its stderr says why")]
+    Io {
+        /// What happened.
+        error: io::Error,
+    },
+    /// QEMU refused a command.
+    #[error("QMP: {command}: {message}")]
+    Refused {
+        /// The command.
+        command: &'static str,
+        /// QEMU's words.
+        message: String,
+    },
+    /// No socket appeared.
+    #[error("QMP: no socket at {path} within {seconds} s; is the path in the VMM's -qmp option?")]
+    NoSocket {
+        /// Where.
+        path: PathBuf,
+        /// How long it was waited for.
+        seconds: f64,
+    },
+}
+
+impl From<io::Error> for QmpError {
+    fn from(error: io::Error) -> Self {
+        Self::Io { error }
+    }
+}
+
+/// Something QEMU announced.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Announcement {
+    /// Name, e.g. `SHUTDOWN`.
+    pub name: String,
+    /// Its data, null if none.
+    pub data: Value,
+}
+
+/// A monitor that has been greeted.
+pub struct Qmp {
+    inner: qapi::Qmp<qapi::Stream<BufReader<UnixStream>, UnixStream>>,
+    limit: Duration,
+}
+
+/// A socket pair: our end, and the end for the VMM.
+///
+/// # Errors
+/// When descriptors are exhausted.
+pub fn pair() -> io::Result<(UnixStream, OwnedFd)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    Ok((ours, theirs.into()))
+}
+
+/// The arguments that make descriptor `fd` of the VMM its monitor.
+pub fn arguments(fd: i32) -> [String; 4] {
+    [
+        "-chardev".into(),
+        format!("socket,id=vmeter-qmp,fd={fd}"),
+        "-mon".into(),
+        "chardev=vmeter-qmp,mode=control".into(),
+    ]
+}
+
+/// Adds a monitor to a plan, where it may be: our end of its socket.
+///
+/// # Errors
+/// When descriptors are exhausted.
+pub fn add(plan: &mut LaunchPlan) -> io::Result<Option<UnixStream>> {
+    if !plan.may_inject {
+        return Ok(None);
+    }
+    let (ours, theirs) = pair()?;
+    let fd = plan.pass_fd(theirs);
+    plan.inject(&arguments(fd).each_ref().map(String::as_str));
+    Ok(Some(ours))
+}
+
+impl Qmp {
+    /// Greets the monitor. `limit` bounds this and every later answer.
+    ///
+    /// # Errors
+    /// When there is no greeting in time, or it is none.
+    pub fn greet(stream: UnixStream, limit: Duration) -> Result<Self, QmpError> {
+        stream.set_read_timeout(Some(limit))?;
+        stream.set_write_timeout(Some(limit))?;
+        let reader = BufReader::new(stream.try_clone()?);
+        let mut inner = qapi::Qmp::new(qapi::Stream::new(reader, stream));
+        // The crate takes an end of file here for a bug of its caller.
+        if inner.inner_mut().fill_buf()?.is_empty() {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        inner.read_capabilities()?;
+        let mut qmp = Self { inner, limit };
+        qmp.execute(&qmp::qmp_capabilities { enable: None })?;
+        Ok(qmp)
+    }
+
+    /// Connects to a socket that a VMM of the user's own makes at `path`; waits for
+    /// it to appear (by inotify) for as long as `limit`.
+    ///
+    /// # Errors
+    /// When none appears in time, or what answers is no monitor.
+    pub fn connect(path: &Path, limit: Duration) -> Result<Self, QmpError> {
+        let none = || QmpError::NoSocket { path: path.to_owned(), seconds: limit.as_secs_f64() };
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+        let watch = inotify::init(inotify::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
+        inotify::add_watch(&watch, folder.unwrap_or(Path::new(".")), inotify::WatchFlags::CREATE)
+            .map_err(|_| none())?;
+        let deadline = Instant::now() + limit;
+        loop {
+            match UnixStream::connect(path) {
+                Ok(stream) => return Self::greet(stream, limit),
+                // Bound, not listening yet: a few instructions of QEMU's away.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                    std::thread::yield_now();
+                }
+                Err(_) => wait_readable(&watch, deadline)?,
+            }
+            if Instant::now() >= deadline {
+                return Err(none());
+            }
+        }
+    }
+
+    /// Executes a command and returns its answer.
+    ///
+    /// # Errors
+    /// When QEMU refuses it, or does not answer in time.
+    pub fn execute<C: qapi::Command>(&mut self, command: &C) -> Result<C::Ok, QmpError> {
+        self.inner.execute(command).map_err(|e| match e {
+            qapi::ExecuteError::Io(error) => QmpError::Io { error },
+            qapi::ExecuteError::Qapi(e) => QmpError::Refused { command: C::NAME, message: e.desc },
+        })
+    }
+
+    /// QEMU's run state, e.g. `running`, `prelaunch`, `shutdown`.
+    ///
+    /// # Errors
+    /// As [`Qmp::execute`].
+    pub fn status(&mut self) -> Result<String, QmpError> {
+        let status = self.execute(&qmp::query_status {})?.status;
+        let name = serde_json::to_value(status).map_err(io::Error::from)?;
+        Ok(name.as_str().unwrap_or("unknown").to_owned())
+    }
+
+    /// Lets a machine that was started with `-S` run.
+    ///
+    /// # Errors
+    /// As [`Qmp::execute`].
+    pub fn cont(&mut self) -> Result<(), QmpError> {
+        self.execute(&qmp::cont {}).map(drop)
+    }
+
+    /// Ends QEMU.
+    ///
+    /// # Errors
+    /// As [`Qmp::execute`].
+    pub fn quit(&mut self) -> Result<(), QmpError> {
+        self.execute(&qmp::quit {}).map(drop)
+    }
+
+    /// Waits for an announcement with this name; earlier others are dropped.
+    ///
+    /// # Errors
+    /// When the time is up, or QEMU ends first.
+    pub fn wait_for(&mut self, name: &str) -> Result<Announcement, QmpError> {
+        let queued: Vec<_> = self.inner.events().collect();
+        for event in queued {
+            let value = serde_json::to_value(&event).map_err(io::Error::from)?;
+            if let Some(found) = announcement(&value, name) {
+                return Ok(found);
+            }
+        }
+        let deadline = Instant::now() + self.limit;
+        while Instant::now() < deadline {
+            let mut line = Vec::new();
+            let stream = self.inner.inner_mut();
+            if stream.take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+            let value = serde_json::from_slice(&line).map_err(io::Error::from)?;
+            if let Some(found) = announcement(&value, name) {
+                return Ok(found);
+            }
+        }
+        Err(io::Error::from(io::ErrorKind::TimedOut).into())
+    }
+}
+
+fn announcement(message: &Value, name: &str) -> Option<Announcement> {
+    (message.get("event")?.as_str()? == name).then(|| Announcement {
+        name: name.to_owned(),
+        data: message.get("data").cloned().unwrap_or(Value::Null),
+    })
+}
+
+fn wait_readable(fd: &OwnedFd, deadline: Instant) -> io::Result<()> {
+    use rustix::event::{poll, PollFd, PollFlags, Timespec};
+    let left = deadline.saturating_duration_since(Instant::now());
+    let left = Timespec {
+        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(left.subsec_nanos()),
+    };
+    if poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&left))? > 0 {
+        rustix::io::read(fd, &mut [0u8; 4096])?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn a_peer_that_ends_or_talks_nonsense_is_an_error() {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        drop(theirs);
+        assert!(Qmp::greet(ours, Duration::from_secs(5)).is_err());
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        theirs.write_all(b"SSH-2.0-OpenSSH\n").expect("written");
+        assert!(Qmp::greet(ours, Duration::from_secs(5)).is_err());
+    }
+
+    #[test]
+    fn no_socket_is_said() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("qmp");
+        let error = Qmp::connect(&path, Duration::from_millis(20)).err().expect("none is there");
+        assert!(error.to_string().contains("no socket at"), "{error}");
+    }
+}
