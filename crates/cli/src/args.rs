@@ -176,9 +176,9 @@ pub struct Runs {
     /// Boots before the measured ones, of each machine, that no figure includes.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub warmup: u32,
-    /// Measured boots of each machine.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub runs: u32,
+    /// Measured boots of each machine (default: 5, for bench 10; with --overhead pairs at most, 40).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub runs: Option<u32>,
     /// Seed of the random order in which machines take turns.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,

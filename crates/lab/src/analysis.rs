@@ -9,7 +9,7 @@ use vmeter_model::run::{Outcome, RunRecord, SessionMachine, SessionRecord, Watch
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Timeline};
-use vmeter_stats::estimate::estimate;
+use vmeter_stats::estimate;
 
 /// Decodes a run's recordings and accounts for its time.
 ///
@@ -84,7 +84,7 @@ pub fn summarise(
     let summarised = if done.is_empty() { runs.iter().collect() } else { done };
     let timelines: Vec<&Timeline> = summarised.iter().map(|r| &r.timeline).collect();
     let totals: Vec<f64> = timelines.iter().map(|t| seconds(t.total)).collect();
-    let outliers = vmeter_stats::outliers::outliers(&totals)
+    let outliers = vmeter_stats::outliers(&totals)
         .into_iter()
         .map(|i| summarised[i].record.index as usize)
         .collect();

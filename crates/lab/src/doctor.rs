@@ -3,39 +3,94 @@
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
+use crate::session::cache_dir;
 use vmeter_kvm_probe::Quality;
+use vmeter_machine::capabilities;
+use vmeter_model::result::{Check, CheckStatus as Status, DoctorResult, Envelope};
 
-/// How a check came out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
-    /// All is well.
-    Good,
-    /// It works, less well than it could.
-    Poor,
-    /// Something cannot be measured.
-    Missing,
+fn check(name: &str, status: Status, found: String, mend: &str) -> Check {
+    Check { name: name.into(), status, found, mend: mend.into(), detail: String::new() }
 }
 
-/// One thing looked at.
-#[derive(Debug, Clone)]
-pub struct Check {
-    /// What.
-    pub name: &'static str,
-    /// How it came out.
-    pub status: Status,
-    /// What was found.
-    pub found: String,
-    /// What it means, or the exact command that mends it; empty if all is well.
-    pub mend: String,
+/// Looks at the host, the VMM and the caches.
+pub fn examine(argv: Vec<String>) -> DoctorResult {
+    let cache = cache_dir();
+    let mut checks = vec![kvm(), qemu(&cache), firmware(&cache), kernels(&cache)];
+    checks.extend([ptrace(), tracefs(), uprobes(), clock(), frequency(), steal(), noise()]);
+    let envelope = Envelope {
+        schema: vmeter_model::SCHEMA.into(),
+        command: "doctor".into(),
+        argv,
+        started_at: crate::host::now(),
+        host: crate::host::describe(),
+        provenance: [("vmeter".to_owned(), crate::analysis::version())].into(),
+    };
+    DoctorResult { envelope, checks }
 }
 
-fn check(name: &'static str, status: Status, found: String, mend: &str) -> Check {
-    Check { name, status, found, mend: mend.to_owned() }
+fn qemu(cache: &Path) -> Check {
+    let name = "QEMU";
+    let program = Path::new("qemu-system-x86_64");
+    let answer = match capabilities::of(program, cache) {
+        Ok(answer) => answer,
+        Err(error) => {
+            return check(
+                name,
+                Status::Missing,
+                error.to_string(),
+                "sudo apt-get install qemu-system-x86",
+            );
+        }
+    };
+    let found = answer.capabilities.version_line.clone();
+    Check { detail: saving(&answer), ..check(name, Status::Good, found, "") }
 }
 
-/// Looks at everything that does not need a VMM.
-pub fn host_checks() -> Vec<Check> {
-    vec![kvm(), ptrace(), tracefs(), uprobes(), clock(), frequency(), steal(), noise()]
+/// What remembering the VMM's features saves a launch.
+fn saving(answer: &capabilities::Answer) -> String {
+    let ms = |d: Duration| d.as_secs_f64() * 1e3;
+    let asking = ms(answer.asking_took);
+    match answer.origin {
+        capabilities::Origin::Asked => {
+            format!("asked for its features in {asking:.0} ms; later launches read the answer from the cache")
+        }
+        _ => format!(
+            "features read from the cache in {:.2} ms instead of asking for them in {asking:.0} ms",
+            ms(answer.took)
+        ),
+    }
+}
+
+fn firmware(cache: &Path) -> Check {
+    let name = "firmware";
+    let answer = capabilities::of(Path::new("qemu-system-x86_64"), cache);
+    let file = |name| answer.as_ref().ok().and_then(|a| a.capabilities.firmware_file(name));
+    match (file("bios-256k.bin"), file("qboot.rom")) {
+        (Some(bios), Some(qboot)) => {
+            check(name, Status::Good, format!("{}, {}", bios.display(), qboot.display()), "")
+        }
+        (Some(bios), None) => check(
+            name,
+            Status::Poor,
+            format!("{}; no qboot.rom", bios.display()),
+            "--firmware qboot needs it: sudo apt-get install qemu-system-data",
+        ),
+        _ => check(
+            name,
+            Status::Missing,
+            "no SeaBIOS".into(),
+            "sudo apt-get install seabios qemu-system-data",
+        ),
+    }
+}
+
+fn kernels(cache: &Path) -> Check {
+    let kernels = vmeter_appliance::kernel::list_in(cache);
+    let versions: Vec<&str> = kernels.iter().map(|k| k.version.as_str()).collect();
+    match versions.is_empty() {
+        true => check("kernels", Status::Missing, "none cached".into(), "vmeter kernel fetch"),
+        false => check("kernels", Status::Good, versions.join(", "), ""),
+    }
 }
 
 fn kvm() -> Check {

@@ -205,6 +205,7 @@ mod tests {
                 moments: vec![],
                 sources: vec![],
                 icount: false,
+            warnings: vec![],
             })
         }
     }

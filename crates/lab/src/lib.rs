@@ -4,10 +4,16 @@
 //! analyses them, from the files, by the path that a saved session takes.
 
 pub mod analysis;
+pub mod bench;
+pub mod boot;
+pub mod booter;
 pub mod doctor;
 pub mod experiment;
 pub mod failure;
 pub mod host;
 pub mod interrupt;
 pub mod overhead;
+pub mod prepare;
+pub mod regression;
 pub mod session;
+pub mod start;

@@ -250,6 +250,7 @@ mod tests {
             moments: vec![],
             sources: vec![],
             icount: false,
+            warnings: vec![],
         }
     }
 

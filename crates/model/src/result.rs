@@ -160,3 +160,39 @@ pub struct BenchResult {
     /// Folder of the session.
     pub saved_in: String,
 }
+
+/// How a check of `vmeter doctor` came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckStatus {
+    /// All is well.
+    Good,
+    /// It works, less well than it could.
+    Poor,
+    /// Something cannot be measured.
+    Missing,
+}
+
+/// One thing that `vmeter doctor` looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// What.
+    pub name: String,
+    /// How it came out.
+    pub status: CheckStatus,
+    /// What was found.
+    pub found: String,
+    /// What it means, or the exact command that mends it; empty if all is well.
+    pub mend: String,
+    /// More, for `-v`.
+    pub detail: String,
+}
+
+/// Result of `vmeter doctor`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DoctorResult {
+    /// Head.
+    pub envelope: Envelope,
+    /// Checks in reading order.
+    pub checks: Vec<Check>,
+}

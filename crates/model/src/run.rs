@@ -122,6 +122,9 @@ pub struct RunRecord {
     pub sources: Vec<SourceRecord>,
     /// True when the accelerator counts instructions: guest time is virtual time.
     pub icount: bool,
+    /// What could not be recorded and why, in words for the user.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// A machine of a session: what was asked, and what was chosen for it.

@@ -47,21 +47,12 @@ pub struct Request<'a> {
     pub pin: Vec<usize>,
 }
 
-/// The run's record, and what did not work, in words for the user.
-#[derive(Debug)]
-pub struct Recorded {
-    /// As it is to be saved.
-    pub record: RunRecord,
-    /// Sources that could not be attached, ptrace refused, …
-    pub warnings: Vec<String>,
-}
-
 /// Boots once and records it into the context's folder. `stopper` ends it early.
 ///
 /// # Errors
 /// When the VMM could not be started. A guest or VMM that fails later is an
 /// outcome, not an error.
-pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<Recorded, LaunchError> {
+pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, LaunchError> {
     let mut warnings = Vec::new();
     let ready = watch_console(&mut request, stopper);
     let mut lives = attach(&mut request, &mut warnings);
@@ -102,11 +93,13 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<Recorded, Laun
         moments: exit.moments.clone(),
         sources: finish(lives, exit.exec_ns, &mut warnings),
         icount: request.context.accel == Some("icount"),
+        warnings: Vec::new(),
     };
     add_moments(&mut record, &exit, ready.as_deref());
     add_vm_start(request.context.dir, &mut record);
     record.outcome = outcome(&request, &record, &exit);
-    Ok(Recorded { record, warnings })
+    record.warnings = warnings;
+    Ok(record)
 }
 
 /// Sets up what ends the run from the console: the ready point and a panic that hangs.

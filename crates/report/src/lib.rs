@@ -13,6 +13,7 @@
 pub mod bench;
 pub mod boot;
 pub mod chart;
+pub mod doctor;
 pub mod document;
 pub mod error;
 pub mod export;
@@ -25,6 +26,7 @@ pub mod tree;
 
 pub use bench::BenchReport;
 pub use boot::{BootReport, BootView, TreeView};
+pub use doctor::DoctorReport;
 pub use document::{Detail, Document};
 pub use error::ReportError;
 pub use export::{check_writable, export, Target};

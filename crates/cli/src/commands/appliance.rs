@@ -1,0 +1,49 @@
+//! `vmeter appliance build`.
+
+use crate::args::{Appliance, Output};
+use crate::Answer;
+use vmeter_appliance::kernel::list_in;
+use vmeter_appliance::{build_in, build_to, ApplianceSpec};
+use vmeter_lab::failure::{host, usage};
+use vmeter_lab::session::cache_dir;
+
+/// Builds an initramfs and reports its size part by part.
+///
+/// # Errors
+/// Unknown values, a kernel that is not cached, what is missing on this host.
+pub fn run(arguments: Appliance, _out: &Output) -> anyhow::Result<Answer> {
+    let Appliance::Build { init, modules, kernel, out } = arguments;
+    let cache = cache_dir();
+    let kernels = list_in(&cache);
+    let found = match &kernel {
+        Some(version) => kernels.iter().find(|k| k.version == *version),
+        None => kernels.last(),
+    };
+    let from = || {
+        let modules = found.map(|kernel| kernel.modules());
+        modules.ok_or_else(|| match &kernel {
+            Some(version) => usage(format!("kernel {version} is not cached: vmeter kernel list")),
+            None => host("modules need a cached kernel: vmeter kernel fetch"),
+        })
+    };
+    let mut spec = match init.as_str() {
+        "minimal" => ApplianceSpec::minimal(),
+        "udev" => ApplianceSpec::udev(from()?),
+        other => return Err(usage(format!("--init {other}: expected minimal or udev"))),
+    };
+    if !modules.is_empty() {
+        spec.modules_from = Some(from()?);
+        spec.load = modules;
+    }
+    let built = match &out {
+        Some(path) => build_to(path, &spec),
+        None => build_in(&cache.join("appliances"), &spec),
+    }
+    .map_err(host)?;
+    for (name, bytes) in &built.sizes.parts {
+        println!("{bytes:>12} {name}");
+    }
+    println!("{:>12} in all, unpacked", built.sizes.unpacked);
+    println!("{} sha256:{}", built.path.display(), built.sha256);
+    Ok(Answer::Good)
+}

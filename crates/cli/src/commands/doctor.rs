@@ -1,0 +1,26 @@
+//! `vmeter doctor`.
+
+use crate::args::Output;
+use crate::commands::boot::print;
+use crate::output;
+use crate::Answer;
+use vmeter_model::result::CheckStatus;
+use vmeter_report::DoctorReport;
+
+/// Looks at this host.
+///
+/// # Errors
+/// An export that cannot be written.
+pub fn run(out: &Output) -> anyhow::Result<Answer> {
+    output::check(out)?;
+    let argv = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+    let result = vmeter_lab::doctor::examine(argv);
+    let report = DoctorReport { result: &result, verbose: out.verbose > 0 };
+    print(&report, out)?;
+    output::export(out, &report)?;
+    let needed = ["QEMU", "firmware", "kernels"];
+    let lacks = |name: &str| {
+        result.checks.iter().any(|c| c.name == name && c.status == CheckStatus::Missing)
+    };
+    Ok(if needed.into_iter().any(lacks) { Answer::Bad } else { Answer::Good })
+}

@@ -1,0 +1,40 @@
+//! `vmeter kernel`.
+
+use crate::args::{Kernel, Output};
+use crate::Answer;
+use vmeter_appliance::kernel::{fetch, list_in, FetchOptions};
+use vmeter_lab::failure::host;
+use vmeter_lab::session::cache_dir;
+
+/// Fetches or lists kernels.
+///
+/// # Errors
+/// A package that cannot be had; an empty list.
+pub fn run(arguments: Kernel, out: &Output) -> anyhow::Result<Answer> {
+    let cache = cache_dir();
+    match arguments {
+        Kernel::Fetch { package } => {
+            let deb = package.ends_with(".deb").then(|| package.clone().into());
+            let package = deb.is_none().then_some(package);
+            let options = FetchOptions { package, deb, cache: Some(cache) };
+            let quiet = out.quiet;
+            let kernel = fetch(&options, &mut |step| {
+                if !quiet {
+                    eprintln!("{step}");
+                }
+            })
+            .map_err(host)?;
+            println!("{} {}", kernel.version, kernel.vmlinuz.display());
+        }
+        Kernel::List => {
+            let kernels = list_in(&cache);
+            if kernels.is_empty() {
+                return Err(host("no kernel is cached: vmeter kernel fetch"));
+            }
+            for kernel in kernels {
+                println!("{} {}", kernel.version, kernel.vmlinuz.display());
+            }
+        }
+    }
+    Ok(Answer::Good)
+}

@@ -1,0 +1,35 @@
+//! `vmeter report RUN -o FILE`.
+
+use crate::args::Report;
+use crate::Answer;
+use vmeter_lab::failure::usage;
+use vmeter_lab::session::Session;
+use vmeter_lab::{analysis, bench};
+use vmeter_report::{BenchReport, BootReport, Target, OUTPUTS};
+
+/// Writes a saved session in the format that the file's ending names.
+///
+/// # Errors
+/// An unknown ending, a folder that holds no session, a file that cannot be written.
+pub fn run(arguments: &Report) -> anyhow::Result<Answer> {
+    let path = &arguments.output_file;
+    let output = vmeter_report::by_extension(path).ok_or_else(|| {
+        let known: Vec<&str> = OUTPUTS.iter().flat_map(|o| o.extensions()).copied().collect();
+        usage(format!(
+            "{}: its ending names no format; the endings are .{}",
+            path.display(),
+            known.join(", .")
+        ))
+    })?;
+    let target = Target::File(path.clone());
+    vmeter_report::check_writable(&target).map_err(usage)?;
+    let session = Session::open(&arguments.run).map_err(|e| usage(format!("{e:#}")))?;
+    if session.record.command == "bench" {
+        let result = bench::result(&session)?;
+        vmeter_report::export(output.name(), &target, &BenchReport::new(&result))?;
+    } else {
+        let result = analysis::load_boot(&session).map_err(|e| usage(format!("{e:#}")))?;
+        vmeter_report::export(output.name(), &target, &BootReport::new(&result))?;
+    }
+    Ok(Answer::Good)
+}

@@ -1,0 +1,35 @@
+//! `vmeter show`: a saved session again, by the path of a live one.
+
+use crate::args::{Output, Show};
+use crate::commands::boot;
+use crate::output;
+use crate::Answer;
+use vmeter_lab::failure::usage;
+use vmeter_lab::session::Session;
+use vmeter_lab::{analysis, bench};
+use vmeter_report::BenchReport;
+
+/// Analyses and shows a session.
+///
+/// # Errors
+/// A folder that holds none, or none that can be read.
+pub fn run(arguments: &Show, out: &Output) -> anyhow::Result<Answer> {
+    output::check(out)?;
+    let session = match &arguments.run {
+        Some(path) => Session::open(path).map_err(|e| usage(format!("{e:#}")))?,
+        None => Session::latest()?,
+    };
+    match session.record.command.as_str() {
+        "bench" => {
+            let result = bench::result(&session)?;
+            let report = BenchReport::new(&result);
+            boot::print(&report, out)?;
+            output::export(out, &report)?;
+        }
+        _ => {
+            let result = analysis::load_boot(&session).map_err(|e| usage(format!("{e:#}")))?;
+            boot::show(&result, &arguments.views, out)?;
+        }
+    }
+    Ok(Answer::Good)
+}

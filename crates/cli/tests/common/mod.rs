@@ -1,0 +1,150 @@
+//! Running the built `vmeter` on real guests.
+#![allow(dead_code, reason = "each test binary uses its own part of this")]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A vmeter with a state folder of its own, sharing the cache of kernels.
+pub struct Lab {
+    /// State folder and scratch space.
+    pub folder: tempfile::TempDir,
+}
+
+/// What a run of vmeter left.
+pub struct Ran {
+    /// Exit status.
+    pub status: i32,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Lab {
+    /// A fresh one.
+    pub fn new() -> Self {
+        Lab { folder: tempfile::tempdir().expect("a temporary folder") }
+    }
+
+    /// A path inside the scratch space.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes a file that can be executed.
+    pub fn script(&self, name: &str, text: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.path(name);
+        std::fs::write(&path, text).expect("scratch space");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+        path
+    }
+
+    /// The command, not yet run.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vmeter"));
+        command
+            .args(arguments)
+            .env("XDG_STATE_HOME", self.folder.path())
+            .env("COLUMNS", "80")
+            .env_remove("NO_COLOR");
+        command
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self, arguments: &[&str]) -> Ran {
+        self.command(arguments).output().expect("vmeter runs").into()
+    }
+
+    /// Runs it with `--export-json -` and expects success.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let mut all = arguments.to_vec();
+        let at = all.iter().position(|a| *a == "--").unwrap_or(all.len());
+        all.splice(at..at, ["--export-json", "-"]);
+        let ran = self.run(&all);
+        assert_eq!(ran.status, 0, "{arguments:?}\n{}\n{}", ran.stderr, ran.stdout);
+        serde_json::from_str(&ran.stdout).expect("one JSON object")
+    }
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Ran {
+            status: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// The newest cached kernel: (release, image). None, with a line that says so, where
+/// there is none or QEMU is missing.
+pub fn kernel() -> Option<(String, PathBuf)> {
+    let lab = Lab::new();
+    let ran = lab.run(&["kernel", "list"]);
+    let last = ran.stdout.lines().last()?.to_owned();
+    let found = last.split_once(' ').map(|(v, p)| (v.to_owned(), PathBuf::from(p)));
+    if found.is_none() || Command::new("qemu-system-x86_64").arg("-version").output().is_err() {
+        eprintln!("skipped: needs QEMU and a kernel (make test fetches both)");
+        return None;
+    }
+    found
+}
+
+/// The mean length of a phase over the runs, s.
+pub fn phase(result: &Value, name: &str) -> f64 {
+    let phases = result["phases"].as_array().expect("phases");
+    let found = phases.iter().find(|p| p["name"] == name);
+    found.and_then(|p| p["estimate"]["mean"].as_f64()).unwrap_or(0.0)
+}
+
+/// All spans of a run called `name`, as (start, end), s.
+pub fn spans(run: &Value, name: &str) -> Vec<(f64, f64)> {
+    let spans = run["spans"].as_array().expect("spans");
+    let named = spans.iter().filter(|s| s["name"] == name);
+    named
+        .map(|s| (s["start_s"].as_f64().expect("start"), s["end_s"].as_f64().expect("end")))
+        .collect()
+}
+
+/// The length of the one span called `name` in a run, s.
+pub fn span(run: &Value, name: &str) -> f64 {
+    let found = spans(run, name);
+    assert_eq!(found.len(), 1, "spans called {name:?}: {found:?}\n{}", names(run));
+    found[0].1 - found[0].0
+}
+
+/// Every span's name and length, for messages.
+pub fn names(run: &Value) -> String {
+    let spans = run["spans"].as_array().cloned().unwrap_or_default();
+    let line = |s: &Value| {
+        let length = s["end_s"].as_f64().unwrap_or(0.0) - s["start_s"].as_f64().unwrap_or(0.0);
+        format!("{:>9.3} ms {}", length * 1e3, s["name"].as_str().unwrap_or("?"))
+    };
+    let long: Vec<String> = spans.iter().map(line).filter(|l| !l.starts_with("    0.0")).collect();
+    long.join("\n")
+}
+
+/// Within 5 % or 5 ms of what the planter's own clock says.
+pub fn assert_found(found_s: f64, planted_s: f64, what: &str) {
+    let error = (found_s - planted_s).abs();
+    assert!(
+        error <= 0.005 || error <= 0.05 * planted_s,
+        "{what}: found {:.2} ms, planted {:.2} ms",
+        found_s * 1e3,
+        planted_s * 1e3
+    );
+}
+
+/// The leaf spans of a run.
+pub fn leaves(run: &Value) -> Vec<&Value> {
+    let spans = run["spans"].as_array().expect("spans");
+    let parents: Vec<&Value> = spans.iter().map(|s| &s["parent"]).collect();
+    spans.iter().filter(|s| !parents.contains(&&s["id"])).collect()
+}
+
+/// A path as text.
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}

@@ -1,0 +1,184 @@
+//! Planted delays are found, in the right place, within 5 % or 5 ms of what the
+//! planter's own clock recorded in that very run.
+
+mod common;
+
+use common::{assert_found, kernel, phase, span, spans, text, Lab};
+use serde_json::Value;
+use std::path::Path;
+
+fn boot(lab: &Lab, arguments: &[&str]) -> Value {
+    let mut all = vec!["boot", "--warmup", "0", "--runs", "1"];
+    all.extend(arguments);
+    lab.json(&all)
+}
+
+/// The one run of a result.
+fn run(result: &Value) -> &Value {
+    &result["runs"][0]
+}
+
+/// Seconds between the two CLOCK_REALTIME readings that a shell wrote.
+fn shell_clock(path: &Path) -> f64 {
+    let text = std::fs::read_to_string(path).expect("the planter wrote its clock");
+    let stamps: Vec<f64> = text.split_whitespace().map(|w| w.parse().expect("ns")).collect();
+    (stamps[1] - stamps[0]) / 1e9
+}
+
+#[test]
+fn a_wrapper_that_sleeps_before_the_vmm() {
+    if kernel().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let clock = lab.path("clock");
+    let wrapper = lab.script(
+        "wrapper",
+        &format!(
+            "#!/bin/sh\ncase \"$*\" in *-kernel*) ;; *) exec qemu-system-x86_64 \"$@\" ;; esac\n\
+             date +%s%N > {0}\nsleep 0.3\ndate +%s%N >> {0}\nexec qemu-system-x86_64 \"$@\"\n",
+            clock.display()
+        ),
+    );
+    let result = boot(&lab, &["--vmm", text(&wrapper)]);
+    let found: f64 = span(run(&result), "vmm:wrapper");
+    let planted = shell_clock(&clock);
+    // The shell's own start and its two `date` are in the wrapper's time as well.
+    assert!(found >= planted && found - planted < 0.5 * planted, "{found} {planted}");
+    assert!(phase(&result, "vmm:link") < 0.5 * planted);
+}
+
+#[test]
+fn a_boot_menu_that_waits() {
+    let Some((_, kernel)) = kernel() else { return };
+    let lab = Lab::new();
+    let command = |menu: &'static str| {
+        let mut words = vec!["--", "qemu-system-x86_64", "-accel", "tcg", "-machine", "q35"];
+        words.extend(["-m", "512", "-display", "none", "-no-reboot", "-serial", "stdio"]);
+        words.extend(["-boot", menu, "-kernel", text(&kernel)]);
+        words.extend(["-append", "console=ttyS0 quiet panic=-1"]);
+        words
+    };
+    // Without a root the guest panics and ends: what comes before that is what counts here.
+    let measure = |menu| {
+        let mut all = vec!["boot", "--warmup", "0", "--runs", "1", "--export-json", "-"];
+        all.extend(command(menu));
+        let ran = lab.run(&all);
+        assert_eq!(ran.status, 1, "{}", ran.stderr);
+        serde_json::from_str::<Value>(&ran.stdout).expect("JSON")
+    };
+    let plain = measure("menu=off");
+    let waiting = measure("menu=on,splash-time=700");
+    let found: f64 = spans(run(&waiting), "bios:boot-menu-wait").iter().map(|(a, b)| b - a).sum();
+    assert_found(found, 0.7, "SeaBIOS's splash-time");
+    let (with, without) = (phase(&waiting, "bios:overhead"), phase(&plain, "bios:overhead"));
+    assert!(with - without > 0.5, "bios:overhead {without} s, with the menu {with} s");
+}
+
+#[test]
+fn fw_cfg_without_dma() {
+    let Some((_, kernel)) = kernel() else { return };
+    let lab = Lab::new();
+    let initrd = lab.path("initrd");
+    let built = lab.run(&["appliance", "build", "--out", text(&initrd)]);
+    assert_eq!(built.status, 0, "{}", built.stderr);
+    let measure = |dma: &str| {
+        let dma = format!("fw_cfg.dma_enabled={dma}");
+        let mut all = vec!["--", "qemu-system-x86_64", "-accel", "tcg", "-machine", "q35"];
+        all.extend(["-m", "512", "-nodefaults", "-display", "none", "-no-reboot"]);
+        all.extend(["-serial", "stdio", "-global", &dma, "-kernel", text(&kernel)]);
+        all.extend(["-initrd", text(&initrd), "-append", "console=ttyS0 quiet panic=-1"]);
+        boot(&lab, &all)
+    };
+    let (on, off) = (measure("on"), measure("off"));
+    let (with, without) = (phase(&on, "kernel:load"), phase(&off, "kernel:load"));
+    assert!(without >= 5.0 * with, "kernel:load {with} s by DMA, {without} s by port");
+    let other = |result, name| phase(result, name);
+    for name in ["kernel:decompress", "vmm:link"] {
+        let (a, b) = (other(&on, name), other(&off, name));
+        assert!(b < 5.0 * a.max(0.01), "{name} changed as well: {a} s, {b} s");
+    }
+}
+
+#[test]
+fn an_init_that_sleeps() {
+    if kernel().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let result = boot(&lab, &["--append", "vmeter.sleep=planted:400 vmeter.report"]);
+    let planted = reported(&lab, &result, "planted");
+    assert_found(span(run(&result), "/init:planted"), planted, "the init's sleep");
+    assert!(planted >= 0.4);
+}
+
+#[test]
+fn a_power_off_that_is_delayed() {
+    if kernel().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let arguments = "vmeter.poweroff_delay=300 vmeter.report";
+    let result = boot(&lab, &["--append", arguments]);
+    let plain = boot(&lab, &[]);
+    let planted = reported(&lab, &result, "poweroff-delay");
+    let (with, without) = (phase(&result, "shutdown"), phase(&plain, "shutdown"));
+    assert!(planted >= 0.3);
+    assert!(with >= planted && without < 0.5 * planted, "shutdown {without} s, delayed {with} s");
+}
+
+/// What the init's own clock says of a step, s: `vmeter: NAME took N ns` on the console.
+fn reported(_lab: &Lab, result: &Value, step: &str) -> f64 {
+    let saved = result["saved_in"].as_str().expect("saved_in");
+    let console = std::fs::read(Path::new(saved).join("runs/0000/console.chunks")).expect("console");
+    let console = String::from_utf8_lossy(&console);
+    let needle = format!("vmeter: {step} took ");
+    let rest = console.split_once(&needle).unwrap_or_else(|| panic!("no {needle:?} in {console}")).1;
+    let ns = rest.split(' ').next().expect("a number");
+    ns.parse::<f64>().expect("ns") / 1e9
+}
+
+#[test]
+fn a_machine_that_is_continued_late() {
+    let Some((_, kernel)) = kernel() else { return };
+    let lab = Lab::new();
+    let initrd = lab.path("initrd");
+    assert_eq!(lab.run(&["appliance", "build", "--out", text(&initrd)]).status, 0);
+    let socket = lab.path("qmp");
+    let late = std::thread::spawn({
+        let socket = socket.clone();
+        move || continue_after(&socket, std::time::Duration::from_millis(300))
+    });
+    let qmp = format!("unix:{},server=on,wait=off", socket.display());
+    let mut all = vec!["--", "qemu-system-x86_64", "-accel", "tcg", "-machine", "q35", "-S"];
+    all.extend(["-qmp", &qmp, "-m", "512", "-nodefaults", "-display", "none", "-no-reboot"]);
+    all.extend(["-serial", "stdio", "-kernel", text(&kernel), "-initrd", text(&initrd)]);
+    all.extend(["-append", "console=ttyS0 quiet panic=-1"]);
+    let result = boot(&lab, &all);
+    let planted = late.join().expect("the planter");
+    let found = phase(&result, "vmm:init");
+    assert!(found >= planted && found < 2.0 * planted, "vmm:init {found} s, held {planted} s");
+}
+
+/// Connects to QMP as soon as it is there, holds the machine for `wait`, continues it.
+/// Gives the time between the connection and the command, s.
+fn continue_after(socket: &Path, wait: std::time::Duration) -> f64 {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixStream;
+    let stream = loop {
+        match UnixStream::connect(socket) {
+            Ok(stream) => break stream,
+            Err(_) => std::thread::yield_now(),
+        }
+    };
+    let begin = std::time::Instant::now();
+    let mut reader = BufReader::new(stream.try_clone().expect("a socket"));
+    let mut line = String::new();
+    reader.read_line(&mut line).expect("QMP's greeting");
+    let mut say = |text: &str| (&stream).write_all(text.as_bytes()).expect("QMP");
+    say("{\"execute\":\"qmp_capabilities\"}\n");
+    std::thread::sleep(wait);
+    let held = begin.elapsed().as_secs_f64();
+    say("{\"execute\":\"cont\"}\n");
+    held
+}

@@ -1,0 +1,82 @@
+//! Boots for real, through the recorder.
+
+use crate::experiment::{BootRequest, Booter};
+use crate::failure::{host, usage};
+use crate::prepare::Prepared;
+use anyhow::{Context as _, Result};
+use std::path::PathBuf;
+use vmeter_machine::launch::{LaunchError, Reason, Stopper};
+use vmeter_model::RunRecord;
+use vmeter_record::run::Request;
+use vmeter_record::source::Context;
+
+/// The recorder, with the machines of a session.
+#[derive(Debug)]
+pub struct Recorder {
+    /// Machines, in the session's order.
+    pub machines: Vec<Prepared>,
+    /// vmeter's cache folder.
+    pub cache: PathBuf,
+    /// CPUs the VMM may use; empty for all.
+    pub pin: Vec<usize>,
+}
+
+impl Booter for Recorder {
+    fn boot(&self, request: &BootRequest<'_>) -> Result<RunRecord> {
+        let prepared = self
+            .machines
+            .get(request.planned.machine)
+            .context("the plan names a machine that was not prepared")?;
+        let machine = &prepared.machine;
+        if let Some(script) = &machine.script {
+            return play(script, request);
+        }
+        let stopper = Stopper::new().context("no descriptors left")?;
+        let _during = request.interrupt.during({
+            let stopper = stopper.clone();
+            move || stopper.stop(Reason::Interrupted)
+        });
+        let context = Context {
+            spec: &prepared.session.spec,
+            watch: request.planned.watch,
+            dir: request.dir,
+            cache: &self.cache,
+            kernel: machine.kernel.as_deref(),
+            accel: machine.accel.as_deref(),
+            own_init: machine.own_init,
+            watches: Vec::new(),
+        };
+        let steal = crate::host::steal_s();
+        let record = vmeter_record::run::run(
+            Request {
+                context,
+                plan: machine.plan(),
+                index: request.index,
+                label: request.machine.label.clone(),
+                warmup: request.planned.warmup,
+                until: prepared.until.clone(),
+                timeout: Some(prepared.timeout),
+                pin: self.pin.clone(),
+            },
+            &stopper,
+        );
+        let mut record = record.map_err(classify)?;
+        record.steal_s = (crate::host::steal_s() - steal).max(0.0);
+        Ok(record)
+    }
+}
+
+fn play(
+    script: &vmeter_machine::backends::mock::script::Script,
+    request: &BootRequest<'_>,
+) -> Result<RunRecord> {
+    let _ = (script, request);
+    anyhow::bail!("mock")
+}
+
+fn classify(error: LaunchError) -> anyhow::Error {
+    match error {
+        LaunchError::Prepare { .. } | LaunchError::Follow { .. } => host(error),
+        _ => usage(error),
+    }
+}

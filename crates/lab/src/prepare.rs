@@ -1,0 +1,173 @@
+//! From what a user asks for to a machine that can be booted.
+
+use crate::failure::{host, usage};
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use vmeter_appliance::kernel::KernelPaths;
+use vmeter_appliance::{ApplianceSpec, SizeReport};
+use vmeter_kernel_image::KernelImage;
+use vmeter_machine::backend::{self, Machine, Request};
+use vmeter_model::files;
+use vmeter_model::run::SessionMachine;
+use vmeter_model::MachineSpec;
+use vmeter_record::ready::Until;
+
+/// A guest that has not finished by then never will.
+const DEFAULT_TIMEOUT_S: u32 = 120;
+/// Virtual time runs some three times slower.
+const ICOUNT_TIMEOUT_S: u32 = 600;
+
+/// A machine, ready to be booted as often as wanted.
+#[derive(Debug)]
+pub struct Prepared {
+    /// What is saved of it.
+    pub session: SessionMachine,
+    /// What is booted.
+    pub machine: Machine,
+    /// Where its measurement ends.
+    pub until: Until,
+    /// When to give up.
+    pub timeout: Duration,
+}
+
+/// Works a machine out: kernel, initramfs and root image are made or found.
+///
+/// # Errors
+/// Class usage for a value that is not valid, class host for what is missing here.
+pub fn prepare(label: &str, spec: &MachineSpec, cache: &Path) -> Result<Prepared> {
+    let until = Until::parse(spec.until.as_deref().unwrap_or("poweroff")).map_err(usage)?;
+    let inputs = Inputs::find(spec, cache)?;
+    let mut effective = spec.clone();
+    if let (Some(kernel), Some(_)) = (&inputs.kernel, &spec.kernel) {
+        effective.kernel = Some(kernel.clone());
+    }
+    let request = Request {
+        spec: &effective,
+        cache,
+        kernel: inputs.kernel.as_deref(),
+        initrd: inputs.initrd.as_deref(),
+        root_image: inputs.root_image.as_deref(),
+    };
+    let machine = backend::describe(&request).map_err(usage)?;
+    let default = match machine.accel.as_deref() {
+        Some("icount") => ICOUNT_TIMEOUT_S,
+        _ => DEFAULT_TIMEOUT_S,
+    };
+    let timeout = Duration::from_secs(spec.timeout_s.unwrap_or(default).into());
+    let mut chosen = machine.chosen.clone();
+    if let Some(sizes) = inputs.sizes {
+        let total = sizes.unpacked as f64 / 1024.0;
+        chosen.push((
+            "initramfs".into(),
+            format!("{}, {total:.0} KiB", spec.init.as_deref().unwrap_or("minimal")),
+            "--init minimal|udev or --initrd FILE".into(),
+        ));
+    }
+    let session = SessionMachine {
+        label: label.to_owned(),
+        spec: spec.clone(),
+        chosen,
+        provenance: machine.provenance.clone(),
+        argv: machine.argv_text(),
+    };
+    Ok(Prepared { session, machine, until, timeout })
+}
+
+/// Files that a machine of vmeter's own needs.
+#[derive(Default)]
+struct Inputs {
+    kernel: Option<PathBuf>,
+    initrd: Option<PathBuf>,
+    root_image: Option<PathBuf>,
+    sizes: Option<SizeReport>,
+}
+
+impl Inputs {
+    fn find(spec: &MachineSpec, cache: &Path) -> Result<Self> {
+        if !spec.command.is_empty() || spec.vmm.as_deref() == Some("mock") {
+            return Ok(Inputs::default());
+        }
+        let cached = vmeter_appliance::kernel::list_in(cache).pop();
+        let kernel = match (&spec.kernel, &cached) {
+            (Some(kernel), _) => kernel.clone(),
+            (None, Some(cached)) => cached.vmlinuz.clone(),
+            (None, None) => {
+                return Err(host("no kernel to boot: fetch Debian's with `vmeter kernel fetch`, or name one with --kernel FILE"));
+            }
+        };
+        let direct = matches!(spec.machine.as_deref(), Some("pvh" | "microvm"));
+        let kernel = if direct { uncompressed(&kernel, cache)? } else { kernel };
+        let root = spec.root.as_deref().unwrap_or("initramfs");
+        let root_image = match root {
+            "dax" | "virtio-blk" => Some(root_image(cache)?),
+            _ => None,
+        };
+        // Modules are the cached kernel's; a kernel of the user's own brings its own initrd.
+        let modules = if spec.kernel.is_none() { cached.as_ref() } else { None };
+        let built = match &spec.initrd {
+            Some(_) => None,
+            None => Some(appliance(spec, root, modules, cache)?),
+        };
+        Ok(Inputs {
+            kernel: Some(kernel),
+            initrd: built.as_ref().map(|b| b.path.clone()),
+            sizes: built.map(|b| b.sizes),
+            root_image,
+        })
+    }
+}
+
+fn appliance(
+    spec: &MachineSpec,
+    root: &str,
+    modules: Option<&KernelPaths>,
+    cache: &Path,
+) -> Result<vmeter_appliance::Appliance> {
+    let load = vmeter_appliance::modules_for_root(root);
+    let mut wanted = match spec.init.as_deref().unwrap_or("minimal") {
+        "minimal" => ApplianceSpec::minimal(),
+        "udev" => ApplianceSpec::udev(need_modules(modules, "--init udev")?.modules()),
+        other => return Err(usage(format!("--init {other}: expected minimal or udev"))),
+    };
+    if !load.is_empty() {
+        wanted.modules_from = Some(need_modules(modules, &format!("--root {root}"))?.modules());
+        wanted.load = load.iter().map(|&m| m.to_owned()).collect();
+    }
+    vmeter_appliance::build_in(&cache.join("appliances"), &wanted).map_err(host)
+}
+
+fn need_modules<'a>(modules: Option<&'a KernelPaths>, why: &str) -> Result<&'a KernelPaths> {
+    modules.ok_or_else(|| {
+        usage(format!("{why} needs the kernel's modules, which a kernel given by --kernel does not bring: use a cached one (vmeter kernel list), or your own --initrd"))
+    })
+}
+
+/// The ELF image inside `kernel`, in the cache: what PVH boots.
+fn uncompressed(kernel: &Path, cache: &Path) -> Result<PathBuf> {
+    let info = vmeter_kernel_image::KernelInfo::open(cache, kernel).map_err(usage)?;
+    let name = info.build_id.clone().unwrap_or_else(|| info.version.replace('/', "_"));
+    let path = cache.join("vmlinux").join(name);
+    if path.exists() {
+        return Ok(path);
+    }
+    let image = KernelImage::open(kernel).map_err(usage)?;
+    if image.pvh_entry().is_none() {
+        return Err(usage(format!(
+            "{}: no PVH entry point (CONFIG_PVH), so it cannot be entered directly: use --machine q35",
+            kernel.display()
+        )));
+    }
+    let folder = cache.join("vmlinux");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    files::write_atomic(&path, image.vmlinux())
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+/// The image that roots of `dax` and `virtio-blk` mount, made once.
+fn root_image(cache: &Path) -> Result<PathBuf> {
+    let spec = vmeter_appliance::root_image::RootImageSpec::default();
+    let built = vmeter_appliance::root_image::build_in(&cache.join("roots"), &spec);
+    Ok(built.map_err(host)?.path)
+}

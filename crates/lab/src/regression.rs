@@ -1,0 +1,54 @@
+//! Slower than last time? A saved session is the baseline, a test the judge.
+
+use crate::analysis;
+use crate::failure::usage;
+use crate::session::Session;
+use anyhow::Result;
+use std::path::Path;
+use vmeter_model::result::BootResult;
+use vmeter_model::run::Outcome;
+use vmeter_model::time::seconds;
+use vmeter_stats::{compare, compare::Options, compare::Verdict};
+
+/// What the comparison says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Judgement {
+    /// In words.
+    pub text: String,
+    /// True if the limit was given and is exceeded.
+    pub failed: bool,
+}
+
+/// Compares totals with those of the session in `baseline`. It fails if it is slower
+/// by more than `limit` percent: the difference is significant, and so is its exceeding
+/// the limit (the interval of the ratio lies above it).
+///
+/// # Errors
+/// When `baseline` holds no session with runs.
+pub fn against(baseline: &Path, result: &BootResult, limit: Option<f64>) -> Result<Judgement> {
+    let session = Session::open(baseline).map_err(|e| usage(format!("{e:#}")))?;
+    let old = analysis::boot_result(&session, None).map_err(|e| usage(format!("{e:#}")))?;
+    let compared = compare(&totals(&old), &totals(result), &Options::default());
+    let Some(compared) = compared else {
+        return Err(usage(format!("{}: no run to compare with", baseline.display())));
+    };
+    let percent = |ratio: f64| 100.0 * (ratio - 1.0);
+    let [low, high] = compared.ratio.ci95;
+    let text = format!(
+        "against {}: {} ({:+.1} %, 95 % interval {:+.1} to {:+.1} %, p = {:.3})",
+        baseline.display(),
+        compared.verdict,
+        percent(compared.ratio.mean),
+        percent(low),
+        percent(high),
+        compared.p_value.p
+    );
+    let slower = compared.verdict == Verdict::Slower;
+    let failed = limit.is_some_and(|limit| slower && percent(low) > limit);
+    Ok(Judgement { text, failed })
+}
+
+fn totals(result: &BootResult) -> Vec<f64> {
+    let done = result.runs.iter().filter(|r| r.record.outcome == Outcome::Done);
+    done.map(|r| seconds(r.timeline.total)).collect()
+}

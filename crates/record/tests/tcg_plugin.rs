@@ -1,0 +1,182 @@
+//! Boots a kernel in TCG under the plugin, as a run does, and reads its stamps.
+//!
+//! There is no initial RAM disk: the kernel panics at the end of its own boot,
+//! which ends QEMU too. KASLR is left on.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use vmeter_machine::plan::LaunchPlan;
+use vmeter_model::run::{Outcome, Usage, WatchLevel};
+use vmeter_model::{Event, MachineSpec, RunRecord, What};
+use vmeter_record::source::{Context, Source};
+use vmeter_record::sources::tcg_plugin::{kaslr_slide, Header, Stamps, TcgPlugin};
+
+const MACHINE: &[&str] = &[
+    "qemu-system-x86_64",
+    "-accel",
+    "tcg",
+    "-machine",
+    "q35",
+    "-m",
+    "512",
+    "-nodefaults",
+    "-display",
+    "none",
+    "-no-reboot",
+    "-serial",
+    "stdio",
+    "-append",
+    "console=ttyS0 panic=-1 no_timer_check cryptomgr.notests",
+];
+
+fn kernel() -> Option<PathBuf> {
+    if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
+        println!("skipped: qemu-system-x86_64 is not installed");
+        return None;
+    }
+    let named = std::env::var_os("VMETER_TEST_KERNEL").map(PathBuf::from);
+    let kernel = named.or_else(|| Some(vmeter_appliance::kernel::default_kernel()?.vmlinuz));
+    if kernel.is_none() {
+        println!("skipped: no kernel; set VMETER_TEST_KERNEL or run `vmeter kernel fetch`");
+    }
+    kernel
+}
+
+type Console = Box<dyn Iterator<Item = String>>;
+
+/// Boots under the plugin; `end` waits for the end that the test wants.
+fn boot(
+    kernel: &Path,
+    watch: WatchLevel,
+    smp: &str,
+    dir: &Path,
+    end: impl FnOnce(&mut Child, Console),
+) -> Vec<Event> {
+    let spec = MachineSpec::default();
+    let context = Context {
+        spec: &spec,
+        watch,
+        dir,
+        cache: dir,
+        kernel: Some(kernel),
+        accel: Some("tcg"),
+        own_init: false,
+        watches: Vec::new(),
+    };
+    let mut live = TcgPlugin.live(&context).expect("the plugin applies to TCG");
+    let mut plan = LaunchPlan { may_inject: true, ..LaunchPlan::default() };
+    plan.argv = MACHINE.iter().chain(&["-smp", smp, "-kernel"]).map(Into::into).collect();
+    plan.argv.push(kernel.into());
+    live.prepare(&mut plan).unwrap();
+    let mut qemu = Command::new(&plan.argv[0])
+        .args(&plan.argv[1..])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let console = BufReader::new(qemu.stdout.take().unwrap()).lines().map_while(Result::ok);
+    end(&mut qemu, Box::new(console));
+    let source = live.finish(0).unwrap().expect("stamps were saved");
+    TcgPlugin.decode(dir, &record(watch), &source).unwrap()
+}
+
+fn kill_at(line: &str) -> impl FnOnce(&mut Child, Console) + '_ {
+    move |qemu, mut console| {
+        assert!(console.any(|found| found.contains(line)), "no {line:?} on the console");
+        qemu.kill().unwrap();
+        qemu.wait().unwrap();
+    }
+}
+
+fn record(watch: WatchLevel) -> RunRecord {
+    RunRecord {
+        schema: vmeter_model::SCHEMA.into(),
+        index: 0,
+        label: String::new(),
+        warmup: false,
+        watch,
+        argv: Vec::new(),
+        injected: Vec::new(),
+        exec_ns: 0,
+        total_ns: 0,
+        clocks: Vec::new(),
+        outcome: Outcome::Done,
+        usage: Usage::default(),
+        steal_s: 0.0,
+        moments: Vec::new(),
+        sources: Vec::new(),
+        icount: false,
+        warnings: Vec::new(),
+    }
+}
+
+fn header(dir: &Path) -> Header {
+    Stamps::parse(&std::fs::read(dir.join("tcg-stamps.bin")).unwrap()).unwrap().header
+}
+
+fn position(events: &[Event], symbol: &str) -> usize {
+    let reached = |e: &Event| matches!(&e.what, What::Reached { symbol: s } if s == symbol);
+    events.iter().position(reached).unwrap_or_else(|| panic!("{symbol} was not reached"))
+}
+
+#[test]
+fn full_counts_and_stamps_the_whole_boot() {
+    let Some(kernel) = kernel() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let events = boot(&kernel, WatchLevel::Full, "1", dir.path(), |qemu, console| {
+        assert_eq!(console.filter(|line| line.contains("end Kernel panic")).count(), 1);
+        assert!(qemu.wait().unwrap().success());
+    });
+    let path = "reset-vector bzimage-setup bzimage-startup_32 startup_64 x86_64_start_kernel \
+        start_kernel setup_arch rest_init kernel_init prepare_namespace panic";
+    let places: Vec<usize> = path.split(' ').map(|symbol| position(&events, symbol)).collect();
+    assert_eq!(places[0], 0);
+    assert!(places.is_sorted(), "{path:?} at {places:?}");
+    let begun: Vec<(usize, &String)> = events
+        .iter()
+        .enumerate()
+        .filter_map(|(i, e)| match &e.what {
+            What::InitcallStart { function, .. } => Some((i, function)),
+            _ => None,
+        })
+        .collect();
+    let distinct: BTreeSet<&String> = begun.iter().map(|(_, f)| *f).collect();
+    assert!(distinct.len() >= 500, "{} initcalls", distinct.len());
+    assert!(begun[0].0 > position(&events, "start_kernel"));
+    let ended = events.iter().filter(|e| matches!(e.what, What::InitcallEnd { .. })).count();
+    assert_eq!(begun.len(), ended);
+    let counts: Vec<u64> = events.iter().map(|e| e.insns.unwrap()).collect();
+    assert!(counts.is_sorted() && counts[0] == 0 && counts[counts.len() - 1] > 100_000_000);
+    let last = &events.last().unwrap().what;
+    assert!(matches!(last, What::Count { name, .. } if name == "guest_insns"), "{last:?}");
+    let slide = kaslr_slide(dir.path()).expect("the kernel's C code ran");
+    assert_eq!(slide % (2 << 20), 0);
+}
+
+#[test]
+fn light_ends_at_start_kernel_and_survives_a_kill() {
+    let Some(kernel) = kernel() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let events = boot(&kernel, WatchLevel::Light, "1", dir.path(), kill_at("Linux version"));
+    assert_eq!(position(&events, "reset-vector"), 0);
+    assert_eq!(position(&events, "start_kernel"), events.len() - 1);
+    assert!(events.iter().all(|e| e.insns.is_some()));
+    let header = header(dir.path());
+    assert!(header.ended_ns.is_none(), "it was killed");
+    assert!(header.unhooked_ns.is_some() && header.blocks < 12_000, "{header:?}");
+}
+
+#[test]
+fn counters_of_two_vcpus_add_up() {
+    let Some(kernel) = kernel() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let events = boot(&kernel, WatchLevel::Full, "2", dir.path(), kill_at("smp: Brought up"));
+    let each = header(dir.path()).instructions;
+    assert!(each.len() == 2 && each.iter().all(|n| *n > 1000), "{each:?}");
+    let What::Count { value, .. } = events.last().unwrap().what else {
+        panic!("no count at the end")
+    };
+    assert_eq!(value, each.iter().sum::<u64>());
+}

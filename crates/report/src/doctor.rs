@@ -1,0 +1,77 @@
+//! `vmeter doctor`: what this host can measure.
+
+use crate::document::{Block, Detail, Document, Fact, Notice, NoticeKind};
+use crate::{Field, Records, Report};
+use serde_json::json;
+use vmeter_model::result::{Check, CheckStatus, DoctorResult, Envelope};
+
+/// A [`DoctorResult`] with how much to show of it.
+#[derive(Debug)]
+pub struct DoctorReport<'a> {
+    /// The result.
+    pub result: &'a DoctorResult,
+    /// `-v`: with the details.
+    pub verbose: bool,
+}
+
+fn word(status: CheckStatus) -> &'static str {
+    match status {
+        CheckStatus::Good => "good",
+        CheckStatus::Poor => "poor",
+        CheckStatus::Missing => "missing",
+    }
+}
+
+impl DoctorReport<'_> {
+    fn fact(&self, check: &Check) -> Fact {
+        let note = if self.verbose { check.detail.as_str() } else { "" };
+        let value = match check.status {
+            CheckStatus::Good => check.found.clone(),
+            status => format!("{}: {}", word(status), check.found),
+        };
+        Fact::new(&check.name, value, note)
+    }
+}
+
+impl Report for DoctorReport<'_> {
+    fn envelope(&self) -> &Envelope {
+        &self.result.envelope
+    }
+
+    fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
+        Box::new(json!({ "checks": self.result.checks }))
+    }
+
+    fn document(&self, _detail: Detail) -> Document {
+        let bad = self.result.checks.iter().filter(|c| c.status != CheckStatus::Good);
+        let answer = match bad.clone().count() {
+            0 => "Everything that vmeter measures can be measured here.".to_owned(),
+            n => format!("{n} of {} checks need a look.", self.result.checks.len()),
+        };
+        let facts = self.result.checks.iter().map(|check| self.fact(check)).collect();
+        let notices = bad
+            .filter(|check| !check.mend.is_empty())
+            .map(|c| Notice::new(NoticeKind::Note, format!("{}: {}", c.name, c.mend)))
+            .collect();
+        Document {
+            title: "vmeter doctor".into(),
+            answer,
+            blocks: vec![Block::Facts(facts), Block::Notices(notices)],
+        }
+    }
+
+    fn records(&self) -> Records {
+        let row = |check: &Check| {
+            vec![
+                Field::text(&check.name),
+                Field::text(word(check.status)),
+                Field::text(&check.found),
+                Field::text(&check.mend),
+            ]
+        };
+        Records {
+            header: vec!["check", "status", "found", "mend"],
+            rows: self.result.checks.iter().map(row).collect(),
+        }
+    }
+}
