@@ -1,1 +1,36 @@
-//! Trace formats: ftrace text, trace.dat, perf, QEMU logs, xentrace, strace.
+//! Traces of a host, a guest, a hypervisor or a device model, read fast.
+//!
+//! ```no_run
+//! use vmeter_trace::{open, stat::Stats, Input};
+//! # fn main() -> Result<(), vmeter_trace::Error> {
+//! let mut reader = open(Input::open("trace.dat".as_ref())?)?;
+//! let mut stats = Stats::new(reader.info());
+//! while let Some(event) = reader.next_event() {
+//!     stats.add(&event);
+//! }
+//! let report = stats.finish(reader.as_ref(), None);
+//! # drop(report);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Stages: [`Input`] gives bytes (plain, compressed, piped), a [`TraceFormat`]
+//! turns them into [`Event`]s that borrow from its buffers, [`ops`] says what
+//! the events mean (a port was read, a vCPU left the guest), and [`stat`] counts
+//! and times that. Interpretation and accumulation are kept apart so that
+//! explanations can build on the former alone.
+
+mod error;
+pub mod event;
+pub mod format;
+mod formats;
+mod input;
+pub mod names;
+pub mod ops;
+pub mod stat;
+mod text;
+
+pub use error::Error;
+pub use event::{Body, Event, EventType, NO_CPU};
+pub use format::{open, Clock, EventReader, Losses, Tick, TraceFormat, TraceInfo, FORMATS};
+pub use input::{Input, Lines, RandomAccess};

@@ -1,0 +1,192 @@
+//! The trait that every format implements, and their list.
+//!
+//! A format is one file under `formats/` and one line in [`FORMATS`]. It is
+//! recognised by content, never by the file's name.
+
+use crate::event::{Event, EventType};
+use crate::formats;
+use crate::{Error, Input};
+use std::collections::HashMap;
+
+/// A trace format.
+pub trait TraceFormat: Sync {
+    /// Name for messages and reports.
+    fn name(&self) -> &'static str;
+
+    /// True if a trace that begins with `head` is of this format.
+    fn probe(&self, head: &[u8]) -> bool;
+
+    /// Reads the header and gets ready for the first event.
+    ///
+    /// # Errors
+    /// [`Error::Header`] if the header can't be used, [`Error::Read`] on I/O errors.
+    fn open(&self, input: Input) -> Result<Box<dyn EventReader>, Error>;
+}
+
+/// The formats, in the order in which they are tried: strict ones first.
+pub static FORMATS: &[&dyn TraceFormat] = &[
+    &formats::trace_dat::TraceDat,
+    //     &formats::xentraceformats::xentrace::Xentrace,
+    //     &formats::straceformats::strace::Strace,
+    //     &formats::perfformats::perf_script::PerfScript,
+    //     &formats::ftraceformats::ftrace_text::FtraceText,
+    //     &formats::qemuformats::qemu_log::QemuLog,
+];
+
+/// Events of an opened trace, in order of time as far as the format allows.
+///
+/// Streams of several CPUs are merged by time stamp; events of one CPU keep
+/// their order. Memory stays bounded however long the trace is.
+pub trait EventReader {
+    /// What the header says.
+    fn info(&self) -> &TraceInfo;
+
+    /// The next event; none at the end. The end may come early: see [`EventReader::losses`].
+    fn next_event(&mut self) -> Option<Event<'_>>;
+
+    /// What is known to be missing, complete once the end was reached.
+    fn losses(&self) -> &Losses;
+
+    /// Name of the kernel symbol at or below `address`, if the trace carries symbols.
+    fn symbol(&self, _address: u64) -> Option<&str> {
+        None
+    }
+
+    /// Name of a thread that the trace knows apart from its events.
+    fn thread_name(&self, _tid: i32) -> Option<&str> {
+        None
+    }
+}
+
+/// Unit of a trace's time stamps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Tick {
+    /// Nanoseconds.
+    Nanosecond,
+    /// Cycles of a counter whose rate the trace does not give.
+    Cycle,
+    /// Numbers that order events but measure no time (clock `counter`, or no stamps).
+    Order,
+}
+
+/// What a trace's time stamps mean.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Clock {
+    /// Name as the trace gives it (`local`, `x86-tsc`, `mono`), or what is known.
+    pub name: String,
+    /// Unit.
+    pub tick: Tick,
+}
+
+/// What a trace's header says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TraceInfo {
+    /// Name of the format.
+    pub format: &'static str,
+    /// Clock of the time stamps.
+    pub clock: Clock,
+    /// Names of the ring buffers (trace instances); the top one is empty.
+    pub buffers: Vec<String>,
+    /// CPUs with a stream of their own; 0 where the format does not say.
+    pub cpus: u32,
+    /// Guests recorded in the same session: (name, vCPU, host thread).
+    pub guests: Vec<(String, u32, i32)>,
+}
+
+impl TraceInfo {
+    pub(crate) fn new(format: &'static str, clock: &str, tick: Tick) -> TraceInfo {
+        TraceInfo {
+            format,
+            clock: Clock { name: clock.to_string(), tick },
+            buffers: vec![String::new()],
+            cpus: 0,
+            guests: Vec::new(),
+        }
+    }
+}
+
+/// What is missing from a trace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Losses {
+    /// Events that the recorder counted as lost.
+    pub lost_events: u64,
+    /// Places where events were lost and nobody counted how many.
+    pub uncounted_gaps: u64,
+    /// Events overwritten before the trace was read (ring buffer full).
+    pub overwritten: u64,
+    /// Lines or records that could not be understood.
+    pub unreadable: u64,
+    /// What is torn, truncated or damaged, in words.
+    pub missing: Vec<String>,
+}
+
+impl Losses {
+    /// True if nothing is known to be missing.
+    pub fn is_empty(&self) -> bool {
+        *self == Losses::default()
+    }
+}
+
+/// Opens a trace of any format.
+///
+/// # Errors
+/// [`Error::Unknown`] if no format recognises it, else what the format says.
+pub fn open(input: Input) -> Result<Box<dyn EventReader>, Error> {
+    match FORMATS.iter().find(|f| f.probe(input.head())) {
+        Some(format) => format.open(input),
+        None => Err(Error::Unknown {
+            found: printable(input.head()),
+            expected: FORMATS.iter().map(|f| f.name()).collect::<Vec<_>>().join(", "),
+            name: input.name().to_string(),
+        }),
+    }
+}
+
+fn printable(head: &[u8]) -> String {
+    if head.is_empty() {
+        return "nothing (it is empty)".to_string();
+    }
+    let start = &head[..head.len().min(24)];
+    format!("\"{}\"", start.escape_ascii())
+}
+
+/// Types of a text trace, found by name as its lines come in.
+///
+/// Garbage can hold any number of names: beyond [`MAX_KINDS`] all are `other`.
+#[derive(Debug, Default)]
+pub(crate) struct Kinds {
+    by_name: HashMap<Box<str>, u32>,
+    kinds: Vec<EventType>,
+}
+
+const MAX_KINDS: usize = 16 * 1024;
+const MAX_NAME: usize = 128;
+
+impl Kinds {
+    pub(crate) fn id(&mut self, system: &str, name: &str) -> u32 {
+        if let Some(&id) = self.by_name.get(name) {
+            return id;
+        }
+        let (system, name) = if self.kinds.len() < MAX_KINDS && name.len() <= MAX_NAME {
+            (system, name)
+        } else {
+            ("", "other")
+        };
+        if let Some(&id) = self.by_name.get(name) {
+            return id;
+        }
+        let id = self.kinds.len() as u32;
+        self.by_name.insert(name.into(), id);
+        self.kinds.push(EventType {
+            id,
+            system: system.to_string(),
+            name: name.to_string(),
+            ..EventType::default()
+        });
+        id
+    }
+
+    pub(crate) fn get(&self, id: u32) -> &EventType {
+        &self.kinds[id as usize]
+    }
+}

@@ -1,0 +1,3 @@
+//! One format, one file (trace.dat: one folder).
+
+pub mod trace_dat;

@@ -1,0 +1,225 @@
+//! `trace.dat`, versions 6 and 7: what trace-cmd and KernelShark write and read.
+//!
+//! Each CPU's pages are a stream; the streams are merged by time stamp. As long
+//! as one stream's stamps stay at or below those of all others it is followed
+//! without looking at them, so that the merge costs one comparison an event.
+
+mod cpu;
+mod fields;
+mod header;
+mod symbols;
+
+use crate::event::{Body, Event, EventType, IntField};
+use crate::format::{EventReader, Losses, Tick, TraceFormat, TraceInfo};
+use crate::input::{Input, RandomAccess};
+use crate::Error;
+use cpu::{CpuStream, Item};
+use header::{Header, Sections, NO_KIND};
+
+const MAGIC: &[u8] = b"\x17\x08\x44tracing";
+
+/// The format.
+pub struct TraceDat;
+
+impl TraceFormat for TraceDat {
+    fn name(&self) -> &'static str {
+        "trace.dat"
+    }
+
+    fn probe(&self, head: &[u8]) -> bool {
+        head.starts_with(MAGIC)
+    }
+
+    fn open(&self, input: Input) -> Result<Box<dyn EventReader>, Error> {
+        let name = input.name().to_string();
+        let file = input.into_random()?;
+        let header_error =
+            |problem| Error::Header { name: name.clone(), format: "trace.dat", problem };
+        let header = header::read(&file).map_err(header_error)?;
+        Ok(Box::new(Reader::new(file, header).map_err(header_error)?))
+    }
+}
+
+struct Reader {
+    file: RandomAccess,
+    header: Header,
+    info: TraceInfo,
+    losses: Losses,
+    streams: Vec<CpuStream>,
+    /// The stream that the last event came from; it moves on at the next call.
+    current: usize,
+    started: bool,
+    /// Up to this stamp the current stream comes first.
+    limit: u64,
+    common_type: IntField,
+    common_pid: IntField,
+    special: [EventType; 2],
+}
+
+/// Indices into `Reader::special`.
+const LOST: usize = 0;
+const UNKNOWN: usize = 1;
+
+impl Reader {
+    fn new(file: RandomAccess, header: Header) -> Result<Reader, String> {
+        let count = header.buffers.iter().map(|b| b.cpus.len()).sum::<usize>();
+        let limit = (Sections::budget(&file) / count.max(1) as u64).min(64 << 20) as usize;
+        let mut streams = Vec::with_capacity(count);
+        for (index, buffer) in header.buffers.iter().enumerate() {
+            let page = buffer.page_size as usize;
+            if page < 64 || page > limit {
+                return Err(format!(
+                    "its page size is {page} bytes for {count} streams of a file of {} bytes",
+                    file.len()
+                ));
+            }
+            for &cpu in &buffer.cpus {
+                let (index, size) = (index as u32, buffer.page_size);
+                streams.push(CpuStream::new(&file, cpu, index, header.page, size, limit));
+            }
+        }
+        let first = header.kinds.first().cloned().unwrap_or_default();
+        let n = header.kinds.len() as u32;
+        let special = |id, name: &str| EventType { id, name: name.into(), ..EventType::default() };
+        let mut reader = Reader {
+            info: info(&header),
+            losses: Losses { missing: header.missing.clone(), ..Losses::default() },
+            common_type: first.int("common_type"),
+            common_pid: first.int("common_pid"),
+            special: [special(n, "lost_events"), special(n + 1, "unknown")],
+            current: 0,
+            started: false,
+            limit: 0,
+            streams,
+            header,
+            file,
+        };
+        reader.losses.missing.extend(reader.file.problem().map(str::to_string));
+        Ok(reader)
+    }
+
+    /// Finds the stream whose item comes first, and how far it may be followed.
+    fn choose(&mut self) {
+        let (mut best, mut next) = (u64::MAX, u64::MAX);
+        for (index, stream) in self.streams.iter().enumerate() {
+            if stream.ts < best {
+                next = best;
+                best = stream.ts;
+                self.current = index;
+            } else if stream.ts < next {
+                next = stream.ts;
+            }
+        }
+        self.limit = next;
+    }
+
+    fn finish(&mut self) {
+        for stream in &mut self.streams {
+            self.losses.missing.append(&mut stream.problems);
+        }
+    }
+
+    /// A stamp in the clock that [`TraceInfo`] states.
+    #[inline]
+    fn time(&self, ts: u64) -> u64 {
+        let ns = match self.header.tsc_to_ns {
+            Some((mult, shift)) => ((u128::from(ts) * u128::from(mult)) >> shift) as u64,
+            None => ts,
+        };
+        ns.wrapping_add_signed(self.header.offset)
+    }
+}
+
+fn info(header: &Header) -> TraceInfo {
+    let of_buffer = header.buffers.first().map(|b| b.clock.as_str()).unwrap_or_default();
+    let clock = if of_buffer.is_empty() { header.clock.as_str() } else { of_buffer };
+    let tick = match clock {
+        _ if header.tsc_to_ns.is_some() => Tick::Nanosecond,
+        "x86-tsc" | "ppc-tb" | "tsc2nsec" => Tick::Cycle,
+        "counter" | "uptime" => Tick::Order,
+        _ => Tick::Nanosecond,
+    };
+    TraceInfo {
+        buffers: header.buffers.iter().map(|b| b.name.clone()).collect(),
+        cpus: header.buffers.iter().map(|b| b.cpus.len()).max().unwrap_or(0) as u32,
+        guests: header.guests.clone(),
+        ..TraceInfo::new("trace.dat", if clock.is_empty() { "local" } else { clock }, tick)
+    }
+}
+
+impl EventReader for Reader {
+    fn info(&self) -> &TraceInfo {
+        &self.info
+    }
+
+    fn next_event(&mut self) -> Option<Event<'_>> {
+        if self.streams.is_empty() {
+            return None;
+        }
+        if self.started {
+            self.streams[self.current].advance(&self.file);
+        }
+        if !self.started || self.streams[self.current].ts > self.limit {
+            self.choose();
+            self.started = true;
+        }
+        let Some(item) = self.streams[self.current].item else {
+            self.finish();
+            return None;
+        };
+        Some(self.event(item))
+    }
+
+    fn losses(&self) -> &Losses {
+        &self.losses
+    }
+
+    fn symbol(&self, address: u64) -> Option<&str> {
+        self.header.symbols.name(address)
+    }
+
+    fn thread_name(&self, tid: i32) -> Option<&str> {
+        self.header.threads.get(&tid).map(String::as_str)
+    }
+}
+
+impl Reader {
+    #[inline]
+    fn event(&mut self, item: Item) -> Event<'_> {
+        match item {
+            Item::Lost(Some(count)) => {
+                self.losses.lost_events = self.losses.lost_events.saturating_add(count);
+            }
+            Item::Lost(None) => self.losses.uncounted_gaps += 1,
+            Item::Record { start, end } => {
+                let record = self.streams[self.current].record(start, end);
+                let id = self.common_type.get(record).unwrap_or(u64::MAX);
+                let known = self.header.by_type.get(id as usize).is_some_and(|&k| k != NO_KIND);
+                self.losses.unreadable += u64::from(!known);
+            }
+        }
+        let stream = &self.streams[self.current];
+        let mut event = Event {
+            kind: &self.special[LOST],
+            ts: self.time(stream.ts),
+            cpu: stream.cpu,
+            tid: -1,
+            buffer: stream.buffer,
+            comm: None,
+            body: Body::Lost(None),
+        };
+        match item {
+            Item::Lost(count) => event.body = Body::Lost(count),
+            Item::Record { start, end } => {
+                let record = stream.record(start, end);
+                let id = self.common_type.get(record).unwrap_or(u64::MAX);
+                let index = self.header.by_type.get(id as usize).copied().unwrap_or(NO_KIND);
+                let kind = self.header.kinds.get(index as usize);
+                event.kind = kind.unwrap_or(&self.special[UNKNOWN]);
+                event.tid = self.common_pid.get(record).map_or(-1, |pid| pid as i32);
+                event.body = Body::Record(record);
+            }
+        }
+        event
+    }
+}

@@ -1,0 +1,343 @@
+//! Bytes of a trace, wherever they come from.
+//!
+//! A trace may be a file, a pipe, or either of them compressed. Formats that are
+//! read from front to back take a [`Lines`] or a plain stream, which is
+//! decompressed as it is read. Formats whose header points into the file take a
+//! [`RandomAccess`]; a compressed or piped one is first unpacked into an
+//! unnamed temporary file, so memory stays bounded by the buffers. Files are
+//! read with `pread`, not mapped: a mapped file that is truncated meanwhile
+//! kills its reader with SIGBUS, and mapped pages count as resident memory.
+
+use crate::Error;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Bytes of a trace that [`crate::TraceFormat::probe`] gets to see.
+pub const HEAD_BYTES: usize = 8192;
+
+/// Longest line that is kept whole; the rest of a longer one is dropped.
+pub const MAX_LINE: usize = 64 * 1024;
+
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// Most memory that the xz decoder may take (its dictionary), bytes.
+const XZ_MEMORY_LIMIT: u64 = 96 << 20;
+
+/// Largest window of a zstd stream, as a power of two: 64 MiB.
+const ZSTD_WINDOW_LOG_MAX: u32 = 26;
+
+type Stream = Box<dyn Read + Send>;
+
+enum Source {
+    File(File, u64),
+    Bytes(Arc<[u8]>),
+    Stream(Stream),
+}
+
+/// An opened trace whose format is not yet known.
+pub struct Input {
+    name: String,
+    head: Vec<u8>,
+    source: Source,
+}
+
+impl Input {
+    /// Opens a file, or standard input for `-`.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if it can't be opened, [`Error::Read`] if its first bytes
+    /// can't be read or decompressed.
+    pub fn open(path: &Path) -> Result<Input, Error> {
+        let name = path.display().to_string();
+        if path.as_os_str() == "-" {
+            return Input::from_stream("standard input", Box::new(io::stdin()));
+        }
+        let open_error = |source| Error::Open { path: path.to_path_buf(), source };
+        let file = File::open(path).map_err(open_error)?;
+        let meta = file.metadata().map_err(open_error)?;
+        if !meta.is_file() {
+            return Input::from_stream(&name, Box::new(file));
+        }
+        let mut magic = [0; 6];
+        let got = read_full_at(&file, &mut magic, 0)
+            .map_err(|source| Error::Read { name: name.clone(), source })?;
+        if is_compressed(&magic[..got]) {
+            return Input::from_stream(&name, Box::new(file));
+        }
+        let mut head = vec![0; HEAD_BYTES.min(meta.len() as usize)];
+        let got = read_full_at(&file, &mut head, 0)
+            .map_err(|source| Error::Read { name: name.clone(), source })?;
+        head.truncate(got);
+        Ok(Input { name, head, source: Source::File(file, meta.len()) })
+    }
+
+    /// Wraps bytes in memory; compressed ones are decompressed as they are read.
+    ///
+    /// # Errors
+    /// [`Error::Read`] if compressed bytes can't be decompressed from the start.
+    pub fn from_bytes(name: &str, bytes: impl Into<Arc<[u8]>>) -> Result<Input, Error> {
+        let bytes: Arc<[u8]> = bytes.into();
+        if is_compressed(&bytes) {
+            return Input::from_stream(name, Box::new(io::Cursor::new(bytes)));
+        }
+        let head = bytes[..bytes.len().min(HEAD_BYTES)].to_vec();
+        Ok(Input { name: name.to_string(), head, source: Source::Bytes(bytes) })
+    }
+
+    /// Wraps a stream, compressed or not.
+    ///
+    /// # Errors
+    /// [`Error::Read`] if its first bytes can't be read or decompressed.
+    pub fn from_stream(name: &str, stream: Stream) -> Result<Input, Error> {
+        let error = |source| Error::Read { name: name.to_string(), source };
+        let mut stream = decompressed(stream).map_err(error)?;
+        let mut head = Vec::new();
+        let read = stream.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut head);
+        if head.is_empty() {
+            read.map_err(error)?;
+        }
+        Ok(Input { name: name.to_string(), head, source: Source::Stream(stream) })
+    }
+
+    /// Name for messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The first [`HEAD_BYTES`] bytes, decompressed; fewer if the trace is shorter.
+    pub fn head(&self) -> &[u8] {
+        &self.head
+    }
+
+    /// The whole trace from front to back.
+    pub fn into_stream(self) -> Box<dyn BufRead + Send> {
+        match self.source {
+            Source::File(file, _) => Box::new(BufReader::with_capacity(BUFFER_BYTES, file)),
+            Source::Bytes(bytes) => Box::new(io::Cursor::new(bytes)),
+            Source::Stream(rest) => Box::new(BufReader::with_capacity(
+                BUFFER_BYTES,
+                io::Cursor::new(self.head).chain(rest),
+            )),
+        }
+    }
+
+    /// The trace as lines of text.
+    pub fn into_lines(self) -> Lines {
+        Lines { stream: self.into_stream(), line: Vec::new(), number: 0, cut: 0, problem: None }
+    }
+
+    /// The trace with access to any offset.
+    ///
+    /// # Errors
+    /// [`Error::Read`] if the temporary file for a compressed or piped trace
+    /// can't be written.
+    pub fn into_random(self) -> Result<RandomAccess, Error> {
+        let name = self.name;
+        match self.source {
+            Source::File(file, len) => Ok(RandomAccess { at: At::File(file), len, problem: None }),
+            Source::Bytes(bytes) => {
+                let len = bytes.len() as u64;
+                Ok(RandomAccess { at: At::Bytes(bytes), len, problem: None })
+            }
+            Source::Stream(rest) => unpack(io::Cursor::new(self.head).chain(rest))
+                .map_err(|source| Error::Read { name, source }),
+        }
+    }
+}
+
+/// Unpacks into an unnamed temporary file; a torn stream gives what came before.
+fn unpack(mut stream: impl Read) -> io::Result<RandomAccess> {
+    let mut file = tempfile::tempfile()?;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut len = 0;
+    let mut problem = None;
+    loop {
+        let got = match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(got) => got,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => {
+                problem = Some(format!("the compressed stream is torn after {len} bytes: {e}"));
+                break;
+            }
+        };
+        io::Write::write_all(&mut file, &buffer[..got])?;
+        len += got as u64;
+    }
+    Ok(RandomAccess { at: At::File(file), len, problem })
+}
+
+fn is_compressed(head: &[u8]) -> bool {
+    head.starts_with(&[0x1f, 0x8b])
+        || head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
+        || head.starts_with(&[0xfd, b'7', b'z', b'X', b'Z', 0])
+}
+
+fn decompressed(mut stream: Stream) -> io::Result<Stream> {
+    let mut magic = Vec::new();
+    stream.by_ref().take(6).read_to_end(&mut magic)?;
+    let kind = magic.clone();
+    let stream = BufReader::with_capacity(BUFFER_BYTES, io::Cursor::new(magic).chain(stream));
+    Ok(if kind.starts_with(&[0x1f, 0x8b]) {
+        Box::new(flate2::bufread::MultiGzDecoder::new(stream))
+    } else if kind.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        let mut decoder = zstd::stream::read::Decoder::with_buffer(stream)?;
+        decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
+        Box::new(decoder)
+    } else if kind.starts_with(&[0xfd, b'7', b'z', b'X', b'Z', 0]) {
+        let xz = liblzma::stream::Stream::new_stream_decoder(
+            XZ_MEMORY_LIMIT,
+            liblzma::stream::CONCATENATED,
+        )
+        .map_err(io::Error::other)?;
+        Box::new(liblzma::bufread::XzDecoder::new_stream(stream, xz))
+    } else {
+        Box::new(stream)
+    })
+}
+
+fn read_full_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut got = 0;
+    while got < buffer.len() {
+        match file.read_at(&mut buffer[got..], offset + got as u64) {
+            Ok(0) => break,
+            Ok(n) => got += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(got)
+}
+
+enum At {
+    File(File),
+    Bytes(Arc<[u8]>),
+}
+
+/// A trace that can be read at any offset.
+pub struct RandomAccess {
+    at: At,
+    len: u64,
+    problem: Option<String>,
+}
+
+impl RandomAccess {
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// True for an empty trace.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What is known to be missing at the end, in words.
+    pub fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+
+    /// Reads as many bytes as there are at `offset`, at most the buffer's length.
+    ///
+    /// # Errors
+    /// Whatever the system says; reading past the end is not an error.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        match &self.at {
+            At::File(file) => read_full_at(file, buffer, offset),
+            At::Bytes(bytes) => {
+                let Some(rest) = usize::try_from(offset).ok().and_then(|o| bytes.get(o..)) else {
+                    return Ok(0);
+                };
+                let n = rest.len().min(buffer.len());
+                buffer[..n].copy_from_slice(&rest[..n]);
+                Ok(n)
+            }
+        }
+    }
+
+    /// Reads `size` bytes at `offset`, or fewer if the trace ends before.
+    ///
+    /// What is allocated never exceeds what is there to be read.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    pub fn read_vec(&self, offset: u64, size: u64) -> io::Result<Vec<u8>> {
+        let there = self.len.saturating_sub(offset).min(size);
+        let mut bytes = vec![0; usize::try_from(there).map_err(io::Error::other)?];
+        let got = self.read_at(offset, &mut bytes)?;
+        bytes.truncate(got);
+        Ok(bytes)
+    }
+}
+
+/// Lines of a text trace, one at a time, in bounded memory.
+pub struct Lines {
+    stream: Box<dyn BufRead + Send>,
+    line: Vec<u8>,
+    number: u64,
+    cut: u64,
+    problem: Option<String>,
+}
+
+impl Lines {
+    /// Reads the next line into the buffer that [`Lines::text`] shows; false at the end.
+    pub fn advance(&mut self) -> bool {
+        self.line.clear();
+        let mut any = false;
+        let mut cut = false;
+        loop {
+            let chunk = match self.stream.fill_buf() {
+                Ok(chunk) => chunk,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => {
+                    self.problem = Some(format!("reading stopped after line {}: {e}", self.number));
+                    break;
+                }
+            };
+            if chunk.is_empty() {
+                break;
+            }
+            any = true;
+            let end = memchr::memchr(b'\n', chunk);
+            let part = &chunk[..end.unwrap_or(chunk.len())];
+            let room = MAX_LINE - self.line.len();
+            cut |= part.len() > room;
+            self.line.extend_from_slice(&part[..part.len().min(room)]);
+            let used = end.map_or(chunk.len(), |e| e + 1);
+            self.stream.consume(used);
+            if end.is_some() {
+                break;
+            }
+        }
+        self.cut += u64::from(cut);
+        self.number += u64::from(any);
+        any
+    }
+
+    /// The line read last, without its end; bytes that are not UTF-8 end it.
+    pub fn text(&self) -> &str {
+        let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
+        match std::str::from_utf8(line) {
+            Ok(text) => text,
+            Err(e) => std::str::from_utf8(&line[..e.valid_up_to()]).unwrap_or_default(),
+        }
+    }
+
+    /// Number of the line read last, from 1.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// What went wrong so far, in words for [`crate::Losses`].
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.cut > 0 {
+            problems.push(format!("{} lines longer than {MAX_LINE} bytes were cut", self.cut));
+        }
+        problems.extend(self.problem.clone());
+        problems
+    }
+}

@@ -1,0 +1,130 @@
+//! Ops from the kernel's binary records.
+
+use super::names::{Number, Resolver};
+use super::{Meaning, Op};
+use crate::event::{EventType, IntField, StrField};
+
+/// The fields an op needs, resolved once: integers in the order of [`names_of`].
+pub(crate) struct Fields {
+    ints: [IntField; 3],
+    text: StrField,
+}
+
+/// Integer fields by meaning, and the text field if there is one.
+fn names_of(meaning: Meaning) -> (&'static [&'static str], &'static str) {
+    match meaning {
+        Meaning::KvmExit => (&["exit_reason", "isa", "esr_ec"], ""),
+        Meaning::KvmUserspaceExit => (&["reason", "errno"], ""),
+        Meaning::KvmPio => (&["port", "rw"], ""),
+        Meaning::KvmMmio => (&["gpa", "type"], ""),
+        Meaning::KvmFastMmio => (&["gpa"], ""),
+        Meaning::KvmMsr => (&["ecx", "write"], ""),
+        Meaning::KvmHypercall | Meaning::KvmXenHypercall => (&["nr"], ""),
+        Meaning::KvmHvHypercall => (&["code"], ""),
+        Meaning::RawSysEnter => (&["id", "args"], ""),
+        Meaning::RawSysExit => (&["id"], ""),
+        Meaning::IrqEntry => (&["irq"], "name"),
+        Meaning::IpiRaise | Meaning::IpiEntry | Meaning::IpiExit => (&["reason"], ""),
+        Meaning::IpiSend => (&["callback"], ""),
+        Meaning::WorkQueue | Meaning::WorkStart => (&["work", "function"], ""),
+        Meaning::WorkEnd => (&["work"], ""),
+        Meaning::Switch => (&["prev_pid", "prev_state", "next_pid"], ""),
+        Meaning::Wake => (&["pid"], ""),
+        Meaning::KvmEntry | Meaning::IrqExit => (&[], ""),
+        Meaning::QemuRead | Meaning::QemuWrite | Meaning::QemuIn | Meaning::QemuOut => (&[], ""),
+    }
+}
+
+impl Fields {
+    pub(crate) fn of(meaning: Meaning, kind: &EventType) -> Fields {
+        let (names, text) = names_of(meaning);
+        let mut ints = [IntField::ABSENT; 3];
+        for (slot, name) in ints.iter_mut().zip(names) {
+            *slot = kind.int(name);
+        }
+        // `args` is an array of longs; its first words are read one by one.
+        if meaning == Meaning::RawSysEnter {
+            ints[1] = kind.field("args").map_or(IntField::ABSENT, |args| {
+                let request = crate::event::Field {
+                    name: "args[1]".into(),
+                    offset: args.offset.saturating_add(8),
+                    size: 4,
+                    ..args.clone()
+                };
+                EventType { fields: vec![request], ..EventType::default() }.int("args[1]")
+            });
+        }
+        Fields { ints, text: kind.string(text) }
+    }
+}
+
+/// Number of `ioctl` on x86-64, for the raw events.
+const NR_IOCTL: u64 = 16;
+
+/// `TASK_REPORT`: the bits of `prev_state` that say a thread sleeps.
+const ASLEEP: u64 = 0xff;
+
+#[inline]
+pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &mut Resolver) -> Op {
+    let int = |index: usize| fields.ints[index].get(record).unwrap_or(0);
+    match meaning {
+        Meaning::Switch => {
+            Op::Switch { prev: int(0) as i32, runnable: int(1) & ASLEEP == 0, next: int(2) as i32 }
+        }
+        Meaning::Wake => Op::Wake { tid: int(0) as i32 },
+        Meaning::KvmExit => {
+            let isa = if fields.ints[1].is_present() { int(1) as u32 } else { 2 };
+            Op::VmExit { reason: names.number(Number::Exit { isa }, int(0)) }
+        }
+        Meaning::KvmEntry => Op::VmEntry,
+        Meaning::KvmUserspaceExit => {
+            let reason = match int(1) as i32 {
+                -4 => names.names.id("restart"),
+                errno if errno < 0 => names.names.id("error"),
+                _ => names.number(Number::UserspaceExit, int(0)),
+            };
+            Op::UserspaceExit { reason }
+        }
+        Meaning::KvmPio => Op::Pio { port: int(0) as u32 & 0xffff, write: int(1) != 0 },
+        Meaning::KvmMmio => Op::Mmio { address: int(0), write: int(1) == 2 },
+        Meaning::KvmFastMmio => Op::Mmio { address: int(0), write: true },
+        Meaning::KvmMsr => Op::Msr { index: int(0) as u32, write: int(1) != 0 },
+        Meaning::KvmHypercall => Op::Hypercall { name: names.number(Number::Hypercall, int(0)) },
+        Meaning::KvmHvHypercall => {
+            Op::Hypercall { name: names.number(Number::HvHypercall, int(0)) }
+        }
+        Meaning::KvmXenHypercall => {
+            Op::Hypercall { name: names.number(Number::XenHypercall, int(0)) }
+        }
+        Meaning::RawSysEnter => {
+            let name = names.number(Number::Syscall, int(0));
+            if int(0) == NR_IOCTL {
+                return names.ioctl(name, int(1) as u32);
+            }
+            Op::SyscallEnter { name, request: None, kvm_run: false }
+        }
+        Meaning::RawSysExit => Op::SyscallExit { name: names.number(Number::Syscall, int(0)) },
+        Meaning::IrqEntry => Op::IrqEntry { irq: names.irq(int(0), fields.text.get(record)) },
+        Meaning::IrqExit => Op::IrqExit,
+        Meaning::IpiSend => Op::IpiSend {
+            // The reschedule interrupt has no callback.
+            name: match int(0) {
+                0 => names.names.id("send reschedule"),
+                address => names.number(Number::Address, address),
+            },
+        },
+        Meaning::IpiRaise => Op::IpiSend { name: names.number(Number::IpiReason, int(0)) },
+        Meaning::IpiEntry => {
+            Op::VectorEntry { name: names.number(Number::IpiReason, int(0)), ipi: true }
+        }
+        Meaning::IpiExit => Op::VectorExit { name: names.number(Number::IpiReason, int(0)) },
+        Meaning::WorkQueue => {
+            Op::WorkQueue { work: int(0), function: names.number(Number::Address, int(1)) }
+        }
+        Meaning::WorkStart => {
+            Op::WorkStart { work: int(0), function: names.number(Number::Address, int(1)) }
+        }
+        Meaning::WorkEnd => Op::WorkEnd { work: int(0) },
+        Meaning::QemuRead | Meaning::QemuWrite | Meaning::QemuIn | Meaning::QemuOut => Op::Other,
+    }
+}

@@ -1,0 +1,25 @@
+//! Ops from strace.
+
+use super::names::{NameId, Resolver};
+use super::Op;
+
+/// A finished call; strace names the requests of ioctl itself.
+pub(crate) fn call(
+    name: NameId,
+    arguments: &str,
+    duration: Option<u64>,
+    names: &mut Resolver,
+) -> Op {
+    let mut request = None;
+    if names.names.name(name) == "ioctl" {
+        let text = arguments.split(", ").nth(1).unwrap_or("?");
+        let text = text.trim_end_matches(')');
+        request = Some(match crate::text::number(text) {
+            Some(number) if text.starts_with("0x") => {
+                names.names.id(&crate::names::ioctl(number as u32))
+            }
+            _ => names.names.id(text),
+        });
+    }
+    Op::Syscall { name, request, duration }
+}

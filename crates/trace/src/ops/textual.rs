@@ -1,0 +1,219 @@
+//! Ops from the texts that the kernel's `print fmt` or QEMU's trace backend makes.
+//!
+//! The same event reads differently in tracefs, in `trace-cmd report` (whose
+//! plugins rewrite some) and in `perf script`; all spellings are tried here.
+
+use super::names::{NameId, Number, Resolver};
+use super::{Meaning, Op};
+use crate::text::{after, hex, number, number_after};
+
+pub(crate) fn decode(meaning: Meaning, text: &str, names: &mut Resolver) -> Op {
+    known(meaning, text, names).unwrap_or(Op::Other)
+}
+
+fn known(meaning: Meaning, text: &str, names: &mut Resolver) -> Option<Op> {
+    Some(match meaning {
+        Meaning::KvmExit => Op::VmExit { reason: exit_reason(text, names) },
+        Meaning::KvmEntry => Op::VmEntry,
+        Meaning::KvmUserspaceExit => {
+            Op::UserspaceExit { reason: names.names.id(after(text, "reason ")?) }
+        }
+        Meaning::KvmPio => {
+            Op::Pio { port: pio_port(text)? as u32 & 0xffff, write: text.starts_with("pio_write") }
+        }
+        Meaning::KvmMmio => {
+            Op::Mmio { address: hex(after(text, "gpa ")?)?, write: text.starts_with("mmio write") }
+        }
+        Meaning::KvmFastMmio => {
+            Op::Mmio { address: hex(after(text, "at gpa ").or(after(text, "gpa "))?)?, write: true }
+        }
+        Meaning::KvmMsr => {
+            let write = text.starts_with("msr_write");
+            let index = after(text, "msr_write ").or_else(|| after(text, "msr_read "))?;
+            Op::Msr { index: hex(index)? as u32, write }
+        }
+        Meaning::KvmHypercall => {
+            Op::Hypercall { name: names.number(Number::Hypercall, hex(after(text, "nr ")?)?) }
+        }
+        Meaning::KvmHvHypercall => {
+            Op::Hypercall { name: names.number(Number::HvHypercall, hex(after(text, "code ")?)?) }
+        }
+        Meaning::KvmXenHypercall => {
+            Op::Hypercall { name: names.number(Number::XenHypercall, hex(after(text, "nr ")?)?) }
+        }
+        Meaning::RawSysEnter => raw_enter(text, names)?,
+        Meaning::RawSysExit => {
+            Op::SyscallExit { name: names.number(Number::Syscall, number_after(text, "NR ")?) }
+        }
+        Meaning::IrqEntry => {
+            Op::IrqEntry { irq: names.irq(number_after(text, "irq=")?, after(text, "name=")) }
+        }
+        Meaning::IrqExit => Op::IrqExit,
+        Meaning::IpiRaise | Meaning::IpiSend => Op::IpiSend { name: ipi(text, names) },
+        Meaning::IpiEntry => Op::VectorEntry { name: ipi(text, names), ipi: true },
+        Meaning::IpiExit => Op::VectorExit { name: ipi(text, names) },
+        Meaning::WorkQueue | Meaning::WorkStart | Meaning::WorkEnd => work(meaning, text, names)?,
+        Meaning::Switch => switch(text)?,
+        Meaning::Wake => Op::Wake { tid: wake(text)? },
+        Meaning::QemuRead => region(text, false)?,
+        Meaning::QemuWrite => region(text, true)?,
+        Meaning::QemuIn | Meaning::QemuOut => Op::Pio {
+            port: hex(after(text, "addr ")?.split('(').next()?)? as u32 & 0xffff,
+            write: meaning == Meaning::QemuOut,
+        },
+    })
+}
+
+fn exit_reason(text: &str, names: &mut Resolver) -> NameId {
+    match after(text, "reason ") {
+        Some(reason) => names.names.id(reason),
+        // arm64: `TRAP: HSR_EC: 0x0024 (DABT_LOW), PC: 0x…` or `IRQ: …`.
+        None => {
+            let class = text.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
+            names.names.id(class.map_or("unknown", |(class, _)| class))
+        }
+    }
+}
+
+/// `pio_write at 0x3f8 size 1`; older kernels print the same in decimal.
+fn pio_port(text: &str) -> Option<u64> {
+    number(after(text, "at ")?)
+}
+
+fn raw_enter(text: &str, names: &mut Resolver) -> Option<Op> {
+    let number = number_after(text, "NR ")?;
+    let name = names.number(Number::Syscall, number);
+    if names.names.name(name) == "ioctl" {
+        let (_, arguments) = text.split_once('(')?;
+        let request = arguments.split([',', ')']).nth(1).and_then(|a| hex(a.trim()))?;
+        return Some(names.ioctl(name, request as u32));
+    }
+    Some(Op::SyscallEnter { name, request: None, kvm_run: false })
+}
+
+/// `fd: 0x0d, cmd: 0xae80`, `fd: d, cmd: ae80` or `fd=0x0d cmd=0xae80`.
+pub(crate) fn ioctl(name: NameId, text: &str, names: &mut Resolver) -> Op {
+    let request = after(text, "cmd:").or_else(|| after(text, "cmd=")).and_then(hex);
+    match request {
+        Some(request) => names.ioctl(name, request as u32),
+        None => Op::SyscallEnter { name, request: None, kvm_run: false },
+    }
+}
+
+/// `target_mask=… (reason)`, `(reason)`, or `cpu=1 callsite=a callback=b`.
+fn ipi(text: &str, names: &mut Resolver) -> NameId {
+    if let Some(callback) = after(text, "callback=") {
+        let callback = callback.split('+').next().unwrap_or(callback);
+        return match callback {
+            "0x0" | "" => names.names.id("send reschedule"),
+            callback => names.names.id(callback),
+        };
+    }
+    let inside = text.rsplit_once('(').map_or(text, |(_, rest)| rest);
+    names.names.id(inside.trim_end().trim_end_matches(')'))
+}
+
+fn work(meaning: Meaning, text: &str, names: &mut Resolver) -> Option<Op> {
+    let item = after(text, "work struct=").or_else(|| after(text, "work struct "));
+    let item = item.or_else(|| after(text, "work="))?;
+    let work = hex(item.trim_end_matches(':'))?;
+    if meaning == Meaning::WorkEnd {
+        return Some(Op::WorkEnd { work });
+    }
+    let function = after(text, "function=").or_else(|| after(text, "function "))?;
+    let function = names.names.id(function);
+    Some(match meaning {
+        Meaning::WorkQueue => Op::WorkQueue { work, function },
+        _ => Op::WorkStart { work, function },
+    })
+}
+
+/// tracefs: `prev_pid=1 … prev_state=R+ ==> … next_pid=2`;
+/// trace-cmd: `comm:1 [120] R ==> comm:2 [120]`.
+fn switch(text: &str) -> Option<Op> {
+    let (from, to) = text.split_once("==>").unwrap_or((text, text));
+    if let Some(prev) = number_after(from, "prev_pid=") {
+        let state = after(from, "prev_state=")?;
+        let runnable = match number(state) {
+            Some(bits) => bits & 0xff == 0,
+            None => state.starts_with('R'),
+        };
+        let next = number_after(to, "next_pid=")?;
+        return Some(Op::Switch { prev: prev as i32, runnable, next: next as i32 });
+    }
+    let tid = |side: &str| -> Option<i32> {
+        let (head, _) = side.rsplit_once('[')?;
+        head.trim_end().rsplit_once(':')?.1.parse().ok()
+    };
+    let state = from.rsplit_once(']')?.1.trim();
+    Some(Op::Switch { prev: tid(from)?, runnable: state.starts_with('R'), next: tid(to)? })
+}
+
+/// `comm=x pid=15 …` or trace-cmd's `comm:15 [120] CPU:001`.
+fn wake(text: &str) -> Option<i32> {
+    if let Some(pid) = number_after(text, "pid=") {
+        return Some(pid as i32);
+    }
+    let (head, _) = text.split_once(" [")?;
+    head.rsplit_once(':')?.1.trim().parse().ok()
+}
+
+/// Accesses below 64 KiB are ports: a PC has RAM at those physical addresses.
+fn region(text: &str, write: bool) -> Option<Op> {
+    let address = hex(after(text, "addr ")?)?;
+    Some(match u32::try_from(address) {
+        Ok(port @ 0..=0xffff) => Op::Pio { port, write },
+        _ => Op::Mmio { address, write },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn op(meaning: Meaning, text: &str) -> Op {
+        decode(meaning, text, &mut Resolver::default())
+    }
+
+    #[test]
+    fn every_spelling_of_a_switch_is_read() {
+        let want = Op::Switch { prev: 131, runnable: true, next: 2 };
+        let tracefs = "prev_comm=q x prev_pid=131 prev_prio=120 prev_state=R+ ==> next_comm=a:b [c next_pid=2 next_prio=0";
+        assert_eq!(op(Meaning::Switch, tracefs), want);
+        assert_eq!(op(Meaning::Switch, "q:w:131 [120] R ==> a:2 [120]"), want);
+        assert_eq!(op(Meaning::Switch, "prev_pid=131 prev_state=0 next_pid=2"), want);
+        assert_eq!(op(Meaning::Switch, "nonsense"), Op::Other);
+    }
+
+    #[test]
+    fn accesses_are_read() {
+        let pio = "pio_write at 0x3f8 size 1 count 1 val 0x35 ";
+        assert_eq!(op(Meaning::KvmPio, pio), Op::Pio { port: 0x3f8, write: true });
+        let mmio = "mmio read len 4 gpa 0xfee00020 val 0x0";
+        assert_eq!(op(Meaning::KvmMmio, mmio), Op::Mmio { address: 0xfee00020, write: false });
+        let msr = "msr_read c0000080 = 0x0";
+        assert_eq!(op(Meaning::KvmMsr, msr), Op::Msr { index: 0xc0000080, write: false });
+        let region = "cpu 0 mr 0x55a3bbc47fe0 addr 0x70 value 0x8f size 1 name 'rtc-index'";
+        assert_eq!(op(Meaning::QemuWrite, region), Op::Pio { port: 0x70, write: true });
+        let region = "cpu -1 mr 0x1 addr 0xfee00000 value 0x0 size 4 name 'apic-msi'";
+        assert_eq!(op(Meaning::QemuRead, region), Op::Mmio { address: 0xfee00000, write: false });
+    }
+
+    #[test]
+    fn requests_of_ioctl_are_named_in_every_spelling() {
+        for text in [
+            "fd: 0x0000000d, cmd: 0x0000ae80, arg: 0",
+            "fd: d, cmd: ae80, arg: 0",
+            "fd=0xd cmd=0xae80",
+        ] {
+            let mut names = Resolver::default();
+            let name = names.names.id("ioctl");
+            let Op::SyscallEnter { request: Some(request), kvm_run: true, .. } =
+                ioctl(name, text, &mut names)
+            else {
+                panic!("no KVM_RUN in {text}");
+            };
+            assert_eq!(names.names.name(request), "KVM_RUN");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Durations in bounded memory.
+
+/// Sub-buckets of an octave, as a power of two.
+const SUB_BITS: u32 = 5;
+const SUB: usize = 1 << SUB_BITS;
+
+/// Count, total, extremes and a log-linear histogram of durations in ticks.
+///
+/// Count, total, minimum and maximum are exact. Buckets are 1/32 of an octave
+/// wide and values below 64 ticks have their own, so a quantile is off by at most
+/// 1/64 of its value (1.6 %). Takes at most 8 KiB.
+#[derive(Debug, Clone, Default)]
+pub struct Hist {
+    count: u64,
+    total: u128,
+    min: u64,
+    max: u64,
+    base: usize,
+    buckets: Vec<u32>,
+}
+
+impl Hist {
+    /// Adds a duration.
+    #[inline]
+    pub fn add(&mut self, value: u64) {
+        if self.count == 0 || value < self.min {
+            self.min = value;
+        }
+        self.max = self.max.max(value);
+        self.count += 1;
+        self.total += u128::from(value);
+        let index = bucket(value);
+        match index.checked_sub(self.base).and_then(|at| self.buckets.get_mut(at)) {
+            Some(bucket) => *bucket = bucket.saturating_add(1),
+            None => self.grow(index),
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, index: usize) {
+        if self.buckets.is_empty() {
+            self.base = index & !(SUB - 1);
+        } else if index < self.base {
+            let base = index & !(SUB - 1);
+            let more = self.base - base;
+            self.buckets.splice(0..0, std::iter::repeat_n(0, more));
+            self.base = base;
+        }
+        let at = index - self.base;
+        if at >= self.buckets.len() {
+            self.buckets.resize((at + 1).next_multiple_of(SUB), 0);
+        }
+        self.buckets[at] += 1;
+    }
+
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Their sum, ticks.
+    pub fn total(&self) -> u128 {
+        self.total
+    }
+
+    /// The shortest, ticks.
+    pub fn min(&self) -> u64 {
+        self.min
+    }
+
+    /// The longest, ticks.
+    pub fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// Arithmetic mean, ticks; none if there is nothing.
+    pub fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.total as f64 / self.count as f64)
+    }
+
+    /// The value that a share `q` (0 to 1) does not exceed, within 1.6 %.
+    pub fn quantile(&self, q: f64) -> Option<f64> {
+        let rank = (q * self.count as f64).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        for (at, &n) in self.buckets.iter().enumerate() {
+            seen += u64::from(n);
+            if n > 0 && seen >= rank {
+                let middle = middle(self.base + at);
+                return Some(middle.clamp(self.min as f64, self.max as f64));
+            }
+        }
+        (self.count > 0).then_some(self.max as f64)
+    }
+}
+
+fn bucket(value: u64) -> usize {
+    let octave = 63 - (value | 1).leading_zeros();
+    let shift = octave.saturating_sub(SUB_BITS);
+    (shift as usize) * SUB + (value >> shift) as usize
+}
+
+fn middle(bucket: usize) -> f64 {
+    if bucket < 2 * SUB {
+        return bucket as f64;
+    }
+    let shift = bucket / SUB - 1;
+    let low = (bucket - shift * SUB) as f64;
+    (low + 0.5) * (shift as f64).exp2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_value_is_found_again_within_the_stated_error(value: u64) {
+            let mut hist = Hist::default();
+            hist.add(value);
+            hist.add(value);
+            let found = hist.quantile(0.5).unwrap_or(f64::NAN);
+            prop_assert!((found - value as f64).abs() <= value as f64 / 64.0);
+            prop_assert!((middle(bucket(value)) - value as f64).abs() <= value as f64 / 64.0);
+        }
+
+        #[test]
+        fn quantiles_are_near_the_exact_ones(mut values in proptest::collection::vec(0u64..1 << 40, 1..300)) {
+            let mut hist = Hist::default();
+            for &v in &values {
+                hist.add(v);
+            }
+            values.sort_unstable();
+            prop_assert!(hist.buckets.len() <= 2048);
+            prop_assert_eq!(hist.total(), values.iter().map(|&v| u128::from(v)).sum::<u128>());
+            for q in [0.5, 0.99] {
+                let rank = (q * values.len() as f64).ceil().max(1.0) as usize;
+                let exact = values[rank - 1] as f64;
+                let found = hist.quantile(q).unwrap_or(f64::NAN);
+                prop_assert!((found - exact).abs() <= exact / 64.0 + 1e-9, "{found} {exact}");
+            }
+        }
+    }
+}

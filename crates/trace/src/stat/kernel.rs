@@ -1,0 +1,426 @@
+//! System calls, KVM, interrupts and work items of a Linux kernel's trace.
+
+use super::table::Table;
+use super::threads::{Access, Open, State, Threads};
+use crate::event::Event;
+use crate::ops::{NameId, Op};
+
+/// Tables by key; keys of names are [`NameId`]s.
+#[derive(Debug, Default)]
+pub struct Tables {
+    /// Port, shifted left by one, plus 1 for a write.
+    pub ports: Table,
+    /// Address reads.
+    pub mmio_reads: Table,
+    /// Address writes.
+    pub mmio_writes: Table,
+    /// Register, shifted left by one, plus 1 for a write.
+    pub msrs: Table,
+    /// VMEXIT reason.
+    pub exits: Table,
+    /// KVM's exits to user space.
+    pub userspace_exits: Table,
+    /// Hypercall.
+    pub hypercalls: Table,
+    /// System call.
+    pub syscalls: Table,
+    /// ioctl request.
+    pub ioctls: Table,
+    /// Interrupt.
+    pub irqs: Table,
+    /// Inter-processor interrupts, received.
+    pub ipis: Table,
+    /// Inter-processor interrupts, sent, and other vectors.
+    pub ipi_sends: Table,
+    /// Local interrupts that are no IPIs.
+    pub vectors: Table,
+    /// Work function.
+    pub works: Table,
+}
+
+/// Which kinds of event there were: what the figures can rest on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// `sched_switch`.
+    pub switches: bool,
+    /// `sys_enter_*` or `raw_syscalls`.
+    pub syscalls: bool,
+    /// `kvm_exit` and `kvm_entry`.
+    pub kvm_exits: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct OpenInterrupt {
+    name: NameId,
+    start: u64,
+}
+
+/// Interrupts nest at most this deep in what is timed.
+const MAX_NESTED: usize = 4;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Cpu {
+    interrupts: [Option<OpenInterrupt>; MAX_NESTED],
+    depth: usize,
+    /// Events were lost here last at this stamp.
+    lost_at: Option<u64>,
+}
+
+/// Accumulates a kernel trace.
+#[derive(Debug, Default)]
+pub struct Kernel {
+    /// The tables.
+    pub tables: Tables,
+    /// The threads.
+    pub threads: Threads,
+    /// What was seen.
+    pub seen: Seen,
+    cpus: Vec<Cpu>,
+}
+
+const MAX_CPUS: usize = 1 << 14;
+
+impl Kernel {
+    /// Takes one op.
+    #[inline]
+    pub fn add(&mut self, event: &Event<'_>, op: Op) {
+        match op {
+            Op::Other | Op::Xen(_) => {}
+            Op::SyscallEnter { name, request, kvm_run } => {
+                self.call_enter(event, name, request, kvm_run);
+            }
+            Op::SyscallExit { name } => self.call_exit(event, name),
+            Op::Switch { prev, runnable, next } => self.switch(event, prev, runnable, next),
+            Op::Wake { tid } => self.wake(event, tid),
+            Op::VmExit { .. } | Op::VmEntry | Op::UserspaceExit { .. } => self.kvm(event, op),
+            Op::Pio { port, write } => {
+                self.access(event, Access::Port(u64::from(port) << 1 | u64::from(write)));
+            }
+            Op::Mmio { address, write } => self.access(event, Access::Mmio(address, write)),
+            Op::Msr { index, write } => {
+                self.access(event, Access::Msr(u64::from(index) << 1 | u64::from(write)));
+            }
+            Op::Hypercall { name } => self.access(event, Access::Hypercall(name)),
+            Op::Syscall { name, request, duration } => {
+                self.whole_call(event, name, request, duration);
+            }
+            Op::Lost => self.lost(event),
+            _ => self.interrupt(event, op),
+        }
+    }
+
+    fn cpu(&mut self, cpu: u32) -> Option<&mut Cpu> {
+        let cpu = cpu as usize;
+        if cpu >= MAX_CPUS {
+            return None;
+        }
+        if self.cpus.len() <= cpu {
+            self.cpus.resize(cpu + 1, Cpu::default());
+        }
+        Some(&mut self.cpus[cpu])
+    }
+
+    fn lost(&mut self, event: &Event<'_>) {
+        if let Some(cpu) = self.cpu(event.cpu) {
+            *cpu = Cpu { lost_at: Some(event.ts), ..Cpu::default() };
+        }
+    }
+
+    /// Ticks from an interval's begin until now; none if events were lost in between.
+    #[inline]
+    fn since(&self, open: Open, event: &Event<'_>) -> Option<u64> {
+        let lost = |cpu: u32| {
+            let cpu = self.cpus.get(cpu as usize);
+            cpu.and_then(|c| c.lost_at).is_some_and(|at| at >= open.start)
+        };
+        if lost(open.cpu) || lost(event.cpu) {
+            return None;
+        }
+        event.ts.checked_sub(open.start)
+    }
+
+    #[inline]
+    fn thread(&mut self, event: &Event<'_>) -> Option<u32> {
+        let index = self.threads.running(event.tid, event.cpu, event.ts)?;
+        if let Some(comm) = event.comm {
+            let thread = self.threads.get(index);
+            if thread.name.is_none() {
+                thread.name = Some(comm.into());
+            }
+        }
+        Some(index)
+    }
+
+    #[inline]
+    fn call_enter(
+        &mut self,
+        event: &Event<'_>,
+        name: NameId,
+        request: Option<NameId>,
+        kvm_run: bool,
+    ) {
+        self.seen.syscalls = true;
+        let Some(index) = self.thread(event) else { return };
+        let open = Open { start: event.ts, cpu: event.cpu };
+        let thread = self.threads.get(index);
+        let stale = thread.call.replace((name, request, open));
+        thread.layers(false, kvm_run, true, event.ts);
+        if kvm_run {
+            thread.is_vcpu = true;
+            self.resume(event, index);
+        }
+        if let Some((name, request, _)) = stale {
+            self.untimed_call(name, request);
+        }
+    }
+
+    /// A call whose end was not seen: it never returned, or that was lost.
+    #[cold]
+    fn untimed_call(&mut self, name: NameId, request: Option<NameId>) {
+        self.tables.syscalls.add(u64::from(name.0), None);
+        if let Some(request) = request {
+            self.tables.ioctls.add(u64::from(request.0), None);
+        }
+    }
+
+    #[inline]
+    fn call_exit(&mut self, event: &Event<'_>, name: NameId) {
+        self.seen.syscalls = true;
+        let Some(index) = self.thread(event) else { return };
+        let thread = self.threads.get(index);
+        let call = thread.call.take();
+        thread.layers(false, false, false, event.ts);
+        match call {
+            Some((entered, request, open)) if entered == name => {
+                let ticks = self.since(open, event);
+                self.tables.syscalls.add(u64::from(name.0), ticks);
+                if let Some(request) = request {
+                    self.tables.ioctls.add(u64::from(request.0), ticks);
+                }
+                return;
+            }
+            Some((entered, request, _)) => self.untimed_call(entered, request),
+            None => {}
+        }
+        // Entered before the trace began, or its entry was lost.
+        self.tables.syscalls.add(u64::from(name.0), None);
+    }
+
+    fn whole_call(
+        &mut self,
+        event: &Event<'_>,
+        name: NameId,
+        request: Option<NameId>,
+        ticks: Option<u64>,
+    ) {
+        self.tables.syscalls.add(u64::from(name.0), ticks);
+        if let Some(request) = request {
+            self.tables.ioctls.add(u64::from(request.0), ticks);
+        }
+        if let (Some(index), Some(ticks)) = (self.threads.find(event.tid, event.ts), ticks) {
+            let thread = self.threads.get(index);
+            thread.times[State::Kernel as usize] += ticks;
+        }
+    }
+
+    #[inline]
+    fn switch(&mut self, event: &Event<'_>, prev: i32, runnable: bool, next: i32) {
+        self.seen.switches = true;
+        if let Some(index) = self.threads.find(prev, event.ts) {
+            let state = if runnable { State::Runnable } else { State::Blocked };
+            self.threads.get(index).enter(state, event.ts);
+        }
+        if let Some(index) = self.threads.running(next, event.cpu, event.ts) {
+            self.threads.get(index).runs(event.ts);
+        }
+    }
+
+    #[inline]
+    fn wake(&mut self, event: &Event<'_>, tid: i32) {
+        if let Some(index) = self.threads.find(tid, event.ts) {
+            let thread = self.threads.get(index);
+            if thread.state() == State::Blocked {
+                thread.enter(State::Runnable, event.ts);
+            }
+        }
+    }
+
+    fn kvm(&mut self, event: &Event<'_>, op: Op) {
+        let Some(index) = self.thread(event) else { return };
+        let open = Open { start: event.ts, cpu: event.cpu };
+        let thread = self.threads.get(index);
+        thread.is_vcpu = true;
+        match op {
+            Op::VmExit { reason } => {
+                self.seen.kvm_exits = true;
+                let stale = thread.exit.replace((reason, open));
+                let in_call = thread.in_call();
+                thread.layers(false, true, in_call, event.ts);
+                if let Some((reason, _)) = stale {
+                    // No entry was seen in between: counted, not timed.
+                    self.tables.exits.add(u64::from(reason.0), None);
+                    self.settle(index, None);
+                }
+            }
+            Op::VmEntry => {
+                self.seen.kvm_exits = true;
+                let in_call = thread.in_call();
+                thread.layers(true, true, in_call, event.ts);
+                self.resume(event, index);
+                if let Some((reason, open)) = self.threads.get(index).exit.take() {
+                    let ticks = self.since(open, event);
+                    self.tables.exits.add(u64::from(reason.0), ticks);
+                    self.settle(index, ticks);
+                }
+                self.threads.get(index).served = None;
+            }
+            Op::UserspaceExit { reason } => {
+                thread.user_exit = Some((reason, open));
+                thread.served = None;
+                let in_call = thread.in_call();
+                thread.layers(false, false, in_call, event.ts);
+            }
+            _ => {}
+        }
+    }
+
+    /// The guest goes on: user space has served what it was asked.
+    fn resume(&mut self, event: &Event<'_>, index: u32) {
+        let thread = self.threads.get(index);
+        let Some((reason, open)) = thread.user_exit.take() else { return };
+        let timed_by_exit = thread.exit.is_some();
+        let ticks = self.since(open, event);
+        self.tables.userspace_exits.add(u64::from(reason.0), ticks);
+        if !timed_by_exit {
+            // Hosts without kvm_exit (software KVM): the exit to user space is the time.
+            self.threads.get(index).served = ticks;
+            self.settle(index, ticks);
+        }
+    }
+
+    /// Shares a VMEXIT's time among what it was for.
+    fn settle(&mut self, index: u32, ticks: Option<u64>) {
+        let (accesses, count) = self.threads.get(index).take_accesses();
+        let share = ticks.map(|t| t / count.max(1) as u64);
+        for access in &accesses[..count] {
+            self.count(*access, share);
+        }
+    }
+
+    fn count(&mut self, access: Access, ticks: Option<u64>) {
+        let tables = &mut self.tables;
+        match access {
+            Access::Port(key) => tables.ports.add(key, ticks),
+            Access::Mmio(address, false) => tables.mmio_reads.add(address, ticks),
+            Access::Mmio(address, true) => tables.mmio_writes.add(address, ticks),
+            Access::Msr(key) => tables.msrs.add(key, ticks),
+            Access::Hypercall(name) => tables.hypercalls.add(u64::from(name.0), ticks),
+        }
+    }
+
+    fn access(&mut self, event: &Event<'_>, access: Access) {
+        let Some(index) = self.thread(event) else { return self.count(access, None) };
+        let thread = self.threads.get(index);
+        thread.is_vcpu |= !matches!(access, Access::Port(_)) || event.kind.system == "kvm";
+        // Without kvm_exit, a read is reported after user space has served it.
+        if let (None, Some(served)) = (thread.exit, thread.served.take()) {
+            return self.count(access, Some(served));
+        }
+        if !thread.is_vcpu || !thread.remember(access) {
+            self.count(access, None);
+        }
+    }
+
+    fn interrupt(&mut self, event: &Event<'_>, op: Op) {
+        match op {
+            Op::IrqEntry { irq } => self.interrupt_enter(event, irq),
+            Op::VectorEntry { name, .. } => self.interrupt_enter(event, name),
+            Op::IrqExit => self.interrupt_exit(event, None),
+            Op::VectorExit { name } => self.interrupt_exit(event, Some(name)),
+            Op::IpiSend { name } => self.tables.ipi_sends.add(u64::from(name.0), None),
+            Op::WorkStart { function, .. } => self.work_start(event, function),
+            Op::WorkEnd { .. } => self.work_end(event),
+            _ => {}
+        }
+        match op {
+            Op::IrqEntry { irq } => self.tables.irqs.cell(u64::from(irq.0)).count += 1,
+            Op::VectorEntry { name, ipi: true } => {
+                self.tables.ipis.cell(u64::from(name.0)).count += 1;
+            }
+            Op::VectorEntry { name, ipi: false } => {
+                self.tables.vectors.cell(u64::from(name.0)).count += 1;
+            }
+            _ => {}
+        }
+    }
+
+    fn interrupt_enter(&mut self, event: &Event<'_>, name: NameId) {
+        let start = event.ts;
+        if let Some(cpu) = self.cpu(event.cpu) {
+            if let Some(slot) = cpu.interrupts.get_mut(cpu.depth) {
+                *slot = Some(OpenInterrupt { name, start });
+                cpu.depth += 1;
+            } else {
+                // Exits are not recorded: keep the newest only.
+                cpu.interrupts = [None; MAX_NESTED];
+                cpu.interrupts[0] = Some(OpenInterrupt { name, start });
+                cpu.depth = 1;
+            }
+        }
+    }
+
+    fn interrupt_exit(&mut self, event: &Event<'_>, name: Option<NameId>) {
+        let Some(cpu) = self.cpu(event.cpu) else { return };
+        let Some(top) = cpu.depth.checked_sub(1) else { return };
+        let Some(open) = cpu.interrupts[top].take() else { return };
+        cpu.depth = top;
+        let Some(ticks) = event.ts.checked_sub(open.start) else { return };
+        let key = u64::from(open.name.0);
+        match name {
+            None => self.tables.irqs.cell(key).time.add(ticks),
+            Some(name) if name != open.name => {}
+            Some(_) if self.tables.vectors.has(key) => {
+                self.tables.vectors.cell(key).time.add(ticks)
+            }
+            Some(_) => self.tables.ipis.cell(key).time.add(ticks),
+        }
+    }
+
+    fn work_start(&mut self, event: &Event<'_>, function: NameId) {
+        let open = Open { start: event.ts, cpu: event.cpu };
+        match self.thread(event) {
+            Some(index) => self.threads.get(index).work = Some((function, open)),
+            None => self.tables.works.add(u64::from(function.0), None),
+        }
+    }
+
+    fn work_end(&mut self, event: &Event<'_>) {
+        let Some(index) = self.thread(event) else { return };
+        if let Some((function, open)) = self.threads.get(index).work.take() {
+            let ticks = self.since(open, event);
+            self.tables.works.add(u64::from(function.0), ticks);
+        }
+    }
+
+    /// Counts what was open when the trace ended, and closes the threads' times.
+    pub fn close(&mut self, now: u64) {
+        self.threads.close(now);
+        let open: Vec<_> =
+            self.threads.iter().map(|t| (t.exit, t.user_exit, t.call, t.work)).collect();
+        for (index, (exit, user_exit, call, work)) in open.into_iter().enumerate() {
+            if let Some((reason, _)) = exit {
+                self.tables.exits.add(u64::from(reason.0), None);
+            }
+            if let Some((reason, _)) = user_exit {
+                self.tables.userspace_exits.add(u64::from(reason.0), None);
+            }
+            if let Some((name, request, _)) = call {
+                self.untimed_call(name, request);
+            }
+            if let Some((function, _)) = work {
+                self.tables.works.add(u64::from(function.0), None);
+            }
+            self.settle(index as u32, None);
+        }
+    }
+}

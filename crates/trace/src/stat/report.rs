@@ -1,0 +1,428 @@
+//! The result of [`super::Stats`], in the units of an export.
+
+use super::kernel::Kernel;
+use super::table::{Cell, Table};
+use super::threads::{State, Thread};
+use super::xen::{Vcpu, Xen, DOMAIN_RUNSTATES, IDLE_DOMAIN, WAYS};
+use super::Stats;
+use crate::format::{EventReader, Losses, Tick};
+use crate::names::{port, svm_exit, vmx_exit};
+use crate::ops::NameId;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Counts and times of one thing. Times are absent where no end was ever seen.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Row {
+    /// What: a port's or device's usual name, a reason, a call.
+    pub name: String,
+    /// Port number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u32>,
+    /// Guest-physical address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<u64>,
+    /// MSR.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub msr: Option<u32>,
+    /// `read` or `write`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub direction: Option<&'static str>,
+    /// How often.
+    pub count: u64,
+    /// How many of them could be timed.
+    pub timed: u64,
+    /// Sum of the times, s.
+    pub total_s: Option<f64>,
+    /// Mean, s.
+    pub mean_s: Option<f64>,
+    /// Mean, cycles, where the trace counts cycles.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean_cycles: Option<f64>,
+    /// Median, s, within 1.6 %.
+    pub median_s: Option<f64>,
+    /// 99th percentile, s, within 1.6 %.
+    pub p99_s: Option<f64>,
+    /// Longest, s.
+    pub max_s: Option<f64>,
+    /// Share of the vCPUs' time, 0 to 1. Of rows that are not a vCPU's alone (system
+    /// calls, interrupts, work): share of the trace's duration, which threads that
+    /// wait at the same time can together exceed.
+    pub share: Option<f64>,
+    /// Mean over the median of the other rows' means in the same table and direction.
+    pub ratio_to_peers: Option<f64>,
+}
+
+/// What one thread did with its time. Absent where the events can't tell.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ThreadTimes {
+    /// Thread id; for Xen `d1v0`.
+    pub thread: String,
+    /// Name.
+    pub name: String,
+    /// True for a vCPU.
+    pub vcpu: bool,
+    /// In the guest, s.
+    pub guest_s: Option<f64>,
+    /// In KVM, s.
+    pub kvm_s: Option<f64>,
+    /// In other kernel work, s.
+    pub kernel_s: Option<f64>,
+    /// In user space, s.
+    pub user_s: Option<f64>,
+    /// Runnable without a CPU, s.
+    pub runnable_s: Option<f64>,
+    /// Asleep, s.
+    pub blocked_s: Option<f64>,
+}
+
+/// Runstates of a Xen vCPU, or of a domain's vCPUs together.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Runstates {
+    /// Domain.
+    pub domain: u16,
+    /// vCPU; none for the domain as a whole.
+    pub vcpu: Option<u16>,
+    /// Rows by runstate.
+    pub rows: Vec<Row>,
+    /// How it became runnable: woken or preempted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub runnable: Vec<Row>,
+}
+
+/// Statistics of a trace.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// Format of the trace.
+    pub format: &'static str,
+    /// Clock of its stamps.
+    pub clock: String,
+    /// Cycles a second that seconds rest on, where the trace counts cycles.
+    pub cpu_hz: Option<f64>,
+    /// Events read.
+    pub events: u64,
+    /// Events lost or overwritten, as far as they were counted.
+    pub lost_events: u64,
+    /// What is missing.
+    pub losses: Losses,
+    /// First to last stamp, s.
+    pub duration_s: Option<f64>,
+    /// Sum of the vCPUs' time that shares rest on, s.
+    pub vcpu_time_s: Option<f64>,
+    /// Events by name.
+    pub counts: BTreeMap<String, u64>,
+    /// Ports.
+    pub ports: Vec<Row>,
+    /// MMIO addresses.
+    pub mmio: Vec<Row>,
+    /// Model-specific registers.
+    pub msrs: Vec<Row>,
+    /// VMEXIT reasons.
+    pub exits: Vec<Row>,
+    /// KVM's exits to user space.
+    pub userspace_exits: Vec<Row>,
+    /// Hypercalls.
+    pub hypercalls: Vec<Row>,
+    /// System calls.
+    pub syscalls: Vec<Row>,
+    /// ioctl requests.
+    pub ioctls: Vec<Row>,
+    /// Interrupts.
+    pub irqs: Vec<Row>,
+    /// Local interrupts other than IPIs.
+    pub vectors: Vec<Row>,
+    /// Inter-processor interrupts received.
+    pub ipis: Vec<Row>,
+    /// Inter-processor interrupts sent.
+    pub ipi_sends: Vec<Row>,
+    /// Work functions.
+    pub works: Vec<Row>,
+    /// Threads, vCPUs first, then by time on a CPU.
+    pub threads: Vec<ThreadTimes>,
+    /// Runstates of Xen's domains and vCPUs.
+    pub runstates: Vec<Runstates>,
+}
+
+/// How ticks become seconds.
+struct Scale {
+    seconds: Option<f64>,
+    cycles: bool,
+    /// Ticks that shares are of.
+    whole: f64,
+}
+
+impl Scale {
+    fn of(&self, ticks: f64) -> Option<f64> {
+        self.seconds.map(|s| ticks * s)
+    }
+
+    fn row(&self, cell: &Cell) -> Row {
+        let time = &cell.time;
+        let any = |v: Option<f64>| v.and_then(|ticks| self.of(ticks));
+        let total = (time.count() > 0).then_some(time.total() as f64);
+        Row {
+            count: cell.count,
+            timed: time.count(),
+            total_s: any(total),
+            mean_s: any(time.mean()),
+            mean_cycles: time.mean().filter(|_| self.cycles),
+            median_s: any(time.quantile(0.5)),
+            p99_s: any(time.quantile(0.99)),
+            max_s: any(total.map(|_| time.max() as f64)),
+            share: total.filter(|_| self.whole > 0.0).map(|t| t / self.whole),
+            ..Row::default()
+        }
+    }
+
+    fn table(&self, table: &Table, head: impl Fn(u64) -> Row) -> Vec<Row> {
+        let mut rows: Vec<Row> = table
+            .sorted()
+            .into_iter()
+            .map(|(key, cell)| {
+                let head = head(key);
+                Row {
+                    name: head.name,
+                    port: head.port,
+                    address: head.address,
+                    msr: head.msr,
+                    direction: head.direction,
+                    ..self.row(cell)
+                }
+            })
+            .collect();
+        if table.rest().count > 0 {
+            rows.push(Row { name: "(others)".into(), ..self.row(table.rest()) });
+        }
+        compare_to_peers(&mut rows);
+        rows
+    }
+}
+
+/// Fewer peers than this say nothing.
+const MIN_PEERS: usize = 3;
+
+/// Sets each row's ratio: its mean over the median of the other means.
+fn compare_to_peers(rows: &mut [Row]) {
+    // Medians of "all but one" come from one sorted list: only the middle moves.
+    let mean = |r: &Row| r.mean_cycles.or(r.mean_s);
+    for direction in [None, Some("read"), Some("write")] {
+        let mut means: Vec<f64> =
+            rows.iter().filter(|r| r.direction == direction).filter_map(mean).collect();
+        means.sort_by(f64::total_cmp);
+        if means.len() <= MIN_PEERS {
+            continue;
+        }
+        for row in rows.iter_mut().filter(|r| r.direction == direction) {
+            let Some(own) = mean(row) else { continue };
+            let at = means.partition_point(|&m| m < own);
+            let peer = |i: usize| means[if i >= at { i + 1 } else { i }];
+            let n = means.len() - 1;
+            let median = (peer((n - 1) / 2) + peer(n / 2)) / 2.0;
+            row.ratio_to_peers = (median > 0.0).then(|| own / median);
+        }
+    }
+}
+
+fn ports(scale: &Scale, table: &Table) -> Vec<Row> {
+    scale.table(table, |key| Row {
+        name: port((key >> 1) as u32).into(),
+        port: Some((key >> 1) as u32),
+        direction: Some(direction(key & 1 != 0)),
+        ..Row::default()
+    })
+}
+
+fn direction(write: bool) -> &'static str {
+    if write {
+        "write"
+    } else {
+        "read"
+    }
+}
+
+fn msrs(scale: &Scale, table: &Table) -> Vec<Row> {
+    scale.table(table, |key| Row {
+        name: format!("{:#x}", key >> 1),
+        msr: Some((key >> 1) as u32),
+        direction: Some(direction(key & 1 != 0)),
+        ..Row::default()
+    })
+}
+
+fn mmio(scale: &Scale, reads: &Table, writes: &Table) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (table, write) in [(reads, false), (writes, true)] {
+        rows.extend(scale.table(table, |address| Row {
+            name: format!("{address:#x}"),
+            address: Some(address),
+            direction: Some(direction(write)),
+            ..Row::default()
+        }));
+    }
+    rows.sort_by_key(|r| (r.address, r.direction));
+    rows
+}
+
+pub(super) fn build(stats: &Stats, reader: &dyn EventReader, cpu_hz: Option<f64>) -> Report {
+    let info = reader.info();
+    let losses = reader.losses().clone();
+    let span = stats.span();
+    let (kernel, xen) = (&stats.kernel, &stats.xen);
+    let vcpu_ticks = vcpu_ticks(kernel, xen);
+    let scale = Scale {
+        seconds: match info.clock.tick {
+            Tick::Nanosecond => Some(1e-9),
+            Tick::Cycle => cpu_hz.filter(|hz| *hz > 0.0).map(|hz| 1.0 / hz),
+            Tick::Order => None,
+        },
+        cycles: info.clock.tick == Tick::Cycle,
+        whole: if vcpu_ticks > 0.0 { vcpu_ticks } else { span },
+    };
+    let mut counts = BTreeMap::new();
+    for (name, count) in stats.kinds.iter().filter(|(_, count)| *count > 0) {
+        *counts.entry(name.clone()).or_insert(0) += count;
+    }
+    let mut report = Report {
+        format: info.format,
+        clock: info.clock.name.clone(),
+        cpu_hz: cpu_hz.filter(|_| scale.cycles),
+        events: stats.events,
+        lost_events: losses.lost_events.saturating_add(losses.overwritten),
+        losses,
+        duration_s: scale.of(span),
+        vcpu_time_s: scale.of(vcpu_ticks).filter(|s| *s > 0.0),
+        counts,
+        ..Report::default()
+    };
+    if xen.vcpus.is_empty() && xen.exits.sorted().is_empty() {
+        fill_kernel(&mut report, stats, reader, &scale);
+    } else {
+        fill_xen(&mut report, stats, &scale);
+    }
+    report
+}
+
+fn vcpu_ticks(kernel: &Kernel, xen: &Xen) -> f64 {
+    let threads = kernel.threads.iter().filter(|t| t.is_vcpu);
+    let linux: u64 = threads.map(|t| t.times.iter().skip(1).sum::<u64>()).sum();
+    let running =
+        |v: &Vcpu| -> u128 { v.runstates.sorted().iter().map(|(_, cell)| cell.time.total()).sum() };
+    let guests = xen.vcpus.iter().filter(|(_, v)| v.exits > 0);
+    linux as f64 + guests.map(|(_, v)| running(v) as f64).sum::<f64>()
+}
+
+fn fill_kernel(report: &mut Report, stats: &Stats, reader: &dyn EventReader, scale: &Scale) {
+    let tables = &stats.kernel.tables;
+    let by_name = |scale: &Scale, table: &Table| {
+        scale.table(table, |key| Row {
+            name: stats.decoder.names().name(NameId(key as u32)).to_string(),
+            ..Row::default()
+        })
+    };
+    let of_trace = Scale { whole: stats.span(), ..*scale };
+    let (named, shared) = (|t| by_name(scale, t), |t| by_name(&of_trace, t));
+    report.ports = ports(scale, &tables.ports);
+    report.mmio = mmio(scale, &tables.mmio_reads, &tables.mmio_writes);
+    report.msrs = msrs(scale, &tables.msrs);
+    report.exits = named(&tables.exits);
+    report.userspace_exits = named(&tables.userspace_exits);
+    report.hypercalls = named(&tables.hypercalls);
+    report.syscalls = shared(&tables.syscalls);
+    report.ioctls = shared(&tables.ioctls);
+    report.irqs = shared(&tables.irqs);
+    report.vectors = shared(&tables.vectors);
+    report.ipis = shared(&tables.ipis);
+    report.ipi_sends = shared(&tables.ipi_sends);
+    report.works = shared(&tables.works);
+    let mut threads: Vec<&Thread> = stats.kernel.threads.iter().collect();
+    let on_cpu = |t: &Thread| {
+        let asleep = t.times[State::Blocked as usize] + t.times[State::Unknown as usize];
+        t.times.iter().sum::<u64>() - asleep
+    };
+    threads.sort_by_key(|t| (!t.is_vcpu, std::cmp::Reverse(on_cpu(t)), t.tid));
+    report.threads = threads.iter().map(|t| thread_times(t, stats, reader, scale)).collect();
+}
+
+fn thread_times(
+    thread: &Thread,
+    stats: &Stats,
+    reader: &dyn EventReader,
+    scale: &Scale,
+) -> ThreadTimes {
+    let seen = stats.kernel.seen;
+    let time = |state: State, known: bool| {
+        let ticks = thread.times[state as usize] as f64;
+        scale.of(ticks).filter(|_| known || ticks > 0.0)
+    };
+    let layers = seen.syscalls || seen.kvm_exits;
+    let name = thread.name.as_deref().or_else(|| reader.thread_name(thread.tid));
+    ThreadTimes {
+        thread: thread.tid.to_string(),
+        name: name.unwrap_or_default().to_string(),
+        vcpu: thread.is_vcpu,
+        guest_s: time(State::Guest, seen.kvm_exits && thread.is_vcpu),
+        kvm_s: time(State::Kvm, thread.is_vcpu),
+        kernel_s: time(State::Kernel, seen.syscalls),
+        user_s: time(State::User, layers).filter(|_| layers),
+        runnable_s: time(State::Runnable, seen.switches),
+        blocked_s: time(State::Blocked, seen.switches),
+    }
+}
+
+fn fill_xen(report: &mut Report, stats: &Stats, scale: &Scale) {
+    let xen = &stats.xen;
+    let svm = xen.is_svm();
+    let exit = |key: u64| {
+        let reason = key as u32;
+        let name = match svm {
+            true => svm_exit(reason),
+            false => vmx_exit(reason).map(str::to_string),
+        };
+        let name = name.unwrap_or_else(|| format!("exit {reason:#x}"));
+        Row { name, ..Row::default() }
+    };
+    report.ports = ports(scale, &xen.ports);
+    report.mmio = mmio(scale, &xen.mmio_reads, &xen.mmio_writes);
+    report.msrs = msrs(scale, &xen.msrs);
+    report.exits = scale.table(&xen.exits, exit);
+    report.hypercalls = scale.table(&xen.hypercalls, |key| Row {
+        name: stats.decoder.names().name(NameId(key as u32)).to_string(),
+        ..Row::default()
+    });
+    for (&domain, d) in &xen.domains {
+        let rows = scale.table(&d.runstates, |state| named(DOMAIN_RUNSTATES[state as usize]));
+        report.runstates.push(Runstates { domain, rows, ..Runstates::default() });
+        for (&(_, number), vcpu) in xen.vcpus.range((domain, 0)..=(domain, u16::MAX)) {
+            report.runstates.push(Runstates {
+                domain,
+                vcpu: Some(number),
+                rows: scale.table(&vcpu.runstates, |state| named(Xen::runstate_name(state))),
+                runnable: scale.table(&vcpu.ways, |way| named(WAYS[way as usize])),
+            });
+            if domain != IDLE_DOMAIN {
+                report.threads.push(xen_times(domain, number, vcpu, scale));
+            }
+        }
+    }
+}
+
+fn named(name: &str) -> Row {
+    Row { name: name.to_string(), ..Row::default() }
+}
+
+fn xen_times(domain: u16, number: u16, vcpu: &Vcpu, scale: &Scale) -> ThreadTimes {
+    let time = |states: &[u64]| {
+        let rows = vcpu.runstates.sorted();
+        let cells = rows.iter().filter(|(state, _)| states.contains(state));
+        scale.of(cells.map(|(_, cell)| cell.time.total() as f64).sum())
+    };
+    ThreadTimes {
+        thread: format!("d{domain}v{number}"),
+        vcpu: vcpu.exits > 0,
+        // Xen's records split running into guest and hypervisor only by VMEXITs.
+        guest_s: time(&[0]),
+        runnable_s: time(&[1]),
+        blocked_s: time(&[2, 3]),
+        ..ThreadTimes::default()
+    }
+}
