@@ -24,14 +24,8 @@ pub trait TraceFormat: Sync {
 }
 
 /// The formats, in the order in which they are tried: strict ones first.
-pub static FORMATS: &[&dyn TraceFormat] = &[
-    &formats::trace_dat::TraceDat,
-    //     &formats::xentraceformats::xentrace::Xentrace,
-    //     &formats::straceformats::strace::Strace,
-    //     &formats::perfformats::perf_script::PerfScript,
-    //     &formats::ftraceformats::ftrace_text::FtraceText,
-    //     &formats::qemuformats::qemu_log::QemuLog,
-];
+pub static FORMATS: &[&dyn TraceFormat] =
+    &[&formats::trace_dat::TraceDat, &formats::xentrace::Xentrace];
 
 /// Events of an opened trace, in order of time as far as the format allows.
 ///
