@@ -353,12 +353,15 @@ struct Variant {
 /// # Errors
 /// What is wrong with it, in words.
 pub fn variant(base: &MachineSpec, spec: &str) -> anyhow::Result<(String, MachineSpec)> {
-    let words = shell_words::split(spec)
-        .map_err(|e| anyhow::anyhow!("--vs {spec:?}: {e}; expected machine options, e.g. --vs '--machine pc'"))?;
+    let words = shell_words::split(spec).map_err(|e| {
+        anyhow::anyhow!("--vs {spec:?}: {e}; expected machine options, e.g. --vs '--machine pc'")
+    })?;
     let parsed = Variant::try_parse_from(&words).map_err(|e| {
         let text = e.to_string();
         let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        anyhow::anyhow!("--vs {spec:?}: {first}; expected machine options, e.g. --vs '--machine pc'")
+        anyhow::anyhow!(
+            "--vs {spec:?}: {first}; expected machine options, e.g. --vs '--machine pc'"
+        )
     })?;
     let label = parsed.label.unwrap_or_else(|| spec.to_owned());
     let change = parsed.machine.spec(parsed.command);

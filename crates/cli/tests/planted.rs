@@ -130,10 +130,12 @@ fn a_power_off_that_is_delayed() {
 /// What the init's own clock says of a step, s: `vmeter: NAME took N ns` on the console.
 fn reported(_lab: &Lab, result: &Value, step: &str) -> f64 {
     let saved = result["saved_in"].as_str().expect("saved_in");
-    let console = std::fs::read(Path::new(saved).join("runs/0000/console.chunks")).expect("console");
+    let console =
+        std::fs::read(Path::new(saved).join("runs/0000/console.chunks")).expect("console");
     let console = String::from_utf8_lossy(&console);
     let needle = format!("vmeter: {step} took ");
-    let rest = console.split_once(&needle).unwrap_or_else(|| panic!("no {needle:?} in {console}")).1;
+    let rest =
+        console.split_once(&needle).unwrap_or_else(|| panic!("no {needle:?} in {console}")).1;
     let ns = rest.split(' ').next().expect("a number");
     ns.parse::<f64>().expect("ns") / 1e9
 }

@@ -15,7 +15,9 @@ use vmeter_stats::estimate;
 ///
 /// A source that cannot be decoded becomes a warning of the timeline.
 pub fn analyse_run(dir: &Path, record: RunRecord) -> AnalysedRun {
-    let (events, mut warnings) = vmeter_record::decode::events(dir, &record);
+    let (events, decoding) = vmeter_record::decode::events(dir, &record);
+    let mut warnings = record.warnings.clone();
+    warnings.extend(decoding);
     let mut timeline = vmeter_timeline::build(&events, &record);
     warnings.append(&mut timeline.warnings);
     timeline.warnings = warnings;

@@ -31,7 +31,9 @@ pub fn bench(
 ) -> Result<BenchResult> {
     for (i, (label, _)) in machines.iter().enumerate() {
         if machines.iter().take(i).any(|(other, _)| other == label) {
-            return Err(usage(format!("two machines are called {label:?}: tell them apart by --label")));
+            return Err(usage(format!(
+                "two machines are called {label:?}: tell them apart by --label"
+            )));
         }
     }
     let mut session = start("bench", machines, options)?;

@@ -5,6 +5,9 @@ use crate::failure::{host, usage};
 use crate::prepare::Prepared;
 use anyhow::{Context as _, Result};
 use std::path::PathBuf;
+use vmeter_machine::backends::mock;
+use vmeter_machine::backends::mock::play::Scene;
+use vmeter_machine::backends::mock::script::Script;
 use vmeter_machine::launch::{LaunchError, Reason, Stopper};
 use vmeter_model::RunRecord;
 use vmeter_record::run::Request;
@@ -29,7 +32,7 @@ impl Booter for Recorder {
             .context("the plan names a machine that was not prepared")?;
         let machine = &prepared.machine;
         if let Some(script) = &machine.script {
-            return play(script, request);
+            return play(script, prepared, request);
         }
         let stopper = Stopper::new().context("no descriptors left")?;
         let _during = request.interrupt.during({
@@ -66,12 +69,16 @@ impl Booter for Recorder {
     }
 }
 
-fn play(
-    script: &vmeter_machine::backends::mock::script::Script,
-    request: &BootRequest<'_>,
-) -> Result<RunRecord> {
-    let _ = (script, request);
-    anyhow::bail!("mock")
+fn play(script: &Script, prepared: &Prepared, request: &BootRequest<'_>) -> Result<RunRecord> {
+    let scene = Scene {
+        spec: &prepared.session.spec,
+        label: &request.machine.label,
+        index: request.index,
+        warmup: request.planned.warmup,
+        watch: request.planned.watch,
+        seed: request.seed,
+    };
+    mock::record(script, &scene, request.dir).context("cannot play the mock's script")
 }
 
 fn classify(error: LaunchError) -> anyhow::Error {

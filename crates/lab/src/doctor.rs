@@ -1,9 +1,9 @@
 //! What this host can measure, what is missing, and what mends it.
 
+use crate::session::cache_dir;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use crate::session::cache_dir;
 use vmeter_kvm_probe::Quality;
 use vmeter_machine::capabilities;
 use vmeter_model::result::{Check, CheckStatus as Status, DoctorResult, Envelope};

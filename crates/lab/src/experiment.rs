@@ -29,6 +29,8 @@ pub struct BootRequest<'a> {
     pub machine: &'a SessionMachine,
     /// How it is watched, and whether it is a warm-up.
     pub planned: PlannedRun,
+    /// The session's seed, for machines that vary by one.
+    pub seed: u64,
     /// Ends the run early.
     pub interrupt: &'a Interrupt,
 }
@@ -125,7 +127,8 @@ fn one_run(
         run_prepare(command)?;
     }
     let dir = session.begin_run(index)?;
-    let request = BootRequest { dir: &dir, index, machine, planned, interrupt };
+    let request =
+        BootRequest { dir: &dir, index, machine, planned, seed: session.record.seed, interrupt };
     let record = booter.boot(&request).inspect_err(|_| session.discard_run(index))?;
     if record.outcome == Outcome::Interrupted || interrupt.is_raised() {
         return Err(stop_here(session));
@@ -205,7 +208,7 @@ mod tests {
                 moments: vec![],
                 sources: vec![],
                 icount: false,
-            warnings: vec![],
+                warnings: vec![],
             })
         }
     }

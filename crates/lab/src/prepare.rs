@@ -159,7 +159,8 @@ fn uncompressed(kernel: &Path, cache: &Path) -> Result<PathBuf> {
         )));
     }
     let folder = cache.join("vmlinux");
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
     files::write_atomic(&path, image.vmlinux())
         .with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)

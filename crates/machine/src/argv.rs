@@ -80,7 +80,7 @@ pub fn console_on_stdout(argv: &[OsString]) -> bool {
     let serial = values(argv, "serial");
     let stdio = |v: &&str| v.starts_with("stdio") || v.starts_with("mon:stdio");
     let chardev = values(argv, "chardev").iter().any(|v| v.starts_with("stdio"));
-    serial.iter().any(|v| stdio(v)) || chardev || has(argv, "nographic") && serial.is_empty()
+    serial.iter().any(stdio) || chardev || has(argv, "nographic") && serial.is_empty()
 }
 
 #[cfg(test)]

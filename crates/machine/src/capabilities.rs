@@ -102,7 +102,10 @@ pub enum CapabilityError {
     #[error(transparent)]
     Launch(#[from] LaunchError),
     /// It does not talk as QEMU does.
-    #[error("{program} does not answer as QEMU does: {why}")]
+    #[error(
+        "{program} does not answer as QEMU does: {why}; for a VMM of another kind give its \
+         whole command line after --"
+    )]
     NotQemu {
         /// The program.
         program: PathBuf,

@@ -177,9 +177,17 @@ impl Qmp {
     /// Ends QEMU.
     ///
     /// # Errors
-    /// As [`Qmp::execute`].
+    /// As [`Qmp::execute`]. QEMU may be gone before its answer is out; that is no error.
     pub fn quit(&mut self) -> Result<(), QmpError> {
-        self.execute(&qmp::quit {}).map(drop)
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        match self.execute(&qmp::quit {}) {
+            Err(QmpError::Io { error })
+                if [BrokenPipe, ConnectionReset, UnexpectedEof].contains(&error.kind()) =>
+            {
+                Ok(())
+            }
+            other => other.map(drop),
+        }
     }
 
     /// Waits for an announcement with this name; earlier others are dropped.

@@ -126,7 +126,7 @@ fn full_counts_and_stamps_the_whole_boot() {
     let Some(kernel) = kernel() else { return };
     let dir = tempfile::tempdir().unwrap();
     let events = boot(&kernel, WatchLevel::Full, "1", dir.path(), |qemu, console| {
-        assert_eq!(console.filter(|line| line.contains("end Kernel panic")).count(), 1);
+        assert_eq!(console.filter(|line| line.contains("Kernel panic - not syncing")).count(), 1);
         assert!(qemu.wait().unwrap().success());
     });
     let path = "reset-vector bzimage-setup bzimage-startup_32 startup_64 x86_64_start_kernel \

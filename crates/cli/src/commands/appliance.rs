@@ -36,7 +36,7 @@ pub fn run(arguments: Appliance, _out: &Output) -> anyhow::Result<Answer> {
         spec.load = modules;
     }
     let built = match &out {
-        Some(path) => build_to(path, &spec),
+        Some(path) => build_to(&spec, path),
         None => build_in(&cache.join("appliances"), &spec),
     }
     .map_err(host)?;

@@ -2,6 +2,7 @@
 
 pub mod console;
 pub mod firmware;
+pub mod mock;
 pub mod qemu_trace;
 pub mod tcg_plugin;
 
@@ -12,7 +13,13 @@ use vmeter_model::run::SourceRecord;
 
 /// Every source, in the order they are attached. A new one is a file and a line here.
 pub fn all() -> Vec<&'static dyn Source> {
-    vec![&console::Console, &firmware::Firmware, &qemu_trace::QemuTrace, &tcg_plugin::TcgPlugin]
+    vec![
+        &console::Console,
+        &firmware::Firmware,
+        &qemu_trace::QemuTrace,
+        &tcg_plugin::TcgPlugin,
+        &mock::Mock,
+    ]
 }
 
 /// A recording is read whole; a larger one than this is not vmeter's.
