@@ -1,1 +1,113 @@
 //! Events to a tree of spans that accounts for the whole of a boot.
+//!
+//! Sources of very different sight (a stamp on every initcall, a line of text
+//! that arrived late) say what happened; any of them may be missing. [`build`]
+//! makes of them one tree whose leaves tile the run, from the exec of the VMM to
+//! its end, exactly in ns. Whatever no source explains is a leaf of its own,
+//! `unattributed`: it is never given to a neighbour.
+//!
+//! How the time is divided:
+//!
+//! 1. `input`: events onto the run's clock, in order (an icount run: the
+//!    guest's virtual time, and only what the guest itself stamped).
+//! 2. `anchors`: the moments that every boot passes in order are chosen from all
+//!    that the rules offer, the most direct evidence first, and reconciled.
+//! 3. `backbone`: phases from anchor to anchor. Where an anchor is missing, the
+//!    phase before it ends with the last thing seen in it.
+//! 4. `rules`: each family places the spans it sees inside the phases.
+//! 5. `tree`: overlaps within the sources' errors are trimmed, others go beside
+//!    the tree, and gaps are filled.
+//!
+//! What fills a gap depends on what it is in:
+//!
+//! | in | a gap is |
+//! |---|---|
+//! | the run itself, or `userspace`, or a process that has parts | `unattributed` |
+//! | `kernel:initcalls-before-userspace`, a level of initcalls | `kernel:between-initcalls`, after the last one `kernel:after-initcalls` |
+//! | any other phase, step or initcall with parts | more of its own name |
+//!
+//! Text is read by two tables only: `patterns` (what lines mean) and [`console`]
+//! (`initcall_debug`'s lines).
+
+mod anchors;
+mod backbone;
+mod calls;
+pub mod console;
+mod counts;
+mod facts;
+mod hints;
+mod input;
+mod lines;
+mod marks;
+mod missing;
+mod patterns;
+mod rules;
+mod totals;
+mod tree;
+mod verify;
+
+pub use hints::{hints, Hints};
+pub use totals::{activity_times, phase_of};
+pub use verify::verify;
+
+use anchors::{Anchors, Candidates};
+use facts::Facts;
+use vmeter_model::{Event, Ns, RunRecord, Span, Timeline};
+
+/// Accounts for the whole of a run.
+///
+/// `events` may be in any order and of any quality. The result always holds what
+/// [`verify`] checks; what was wrong or missing is in its `warnings`.
+///
+/// The run's length is `run.total_ns`; in an icount run, it is the guest's
+/// virtual time from its reset vector (0) to the last thing it did.
+pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
+    let input = input::prepare(events, run);
+    let lines = lines::lines(&input.seen, input.total);
+    let facts = Facts::new(&input, &lines, run);
+    let mut warnings = input.warnings.clone();
+    let mut candidates = Candidates::default();
+    for rules in rules::RULES {
+        (rules.anchors)(&facts, &mut candidates);
+    }
+    let mut anchors = Anchors::choose(&candidates, &mut warnings);
+    backbone::settle_entry(&facts, &mut anchors);
+    let mut tree = backbone::phases(&facts, &anchors);
+    for rules in rules::RULES {
+        (rules.spans)(&facts, &anchors, &mut tree);
+    }
+    tree.root.fill();
+    warnings.append(&mut tree.warnings);
+    let mut timeline = Timeline { total: facts.total, ..Timeline::default() };
+    spans_of(tree, &facts, &mut timeline);
+    timeline.phases = totals::phases(&timeline);
+    timeline.counts = counts::counts(events, &facts);
+    timeline.marks = marks::marks(&facts);
+    warnings.extend(missing::explain(&timeline, &anchors, run));
+    timeline.warnings = warnings;
+    timeline
+}
+
+/// The tree's top level is the phases: the run itself is no span.
+fn spans_of(tree: rules::Growing<'_>, facts: &Facts<'_>, timeline: &mut Timeline) {
+    let mut top = tree.root.children;
+    if top.is_empty() && facts.total > 0 {
+        top.push(tree::Node::new(vmeter_model::span::UNATTRIBUTED, 0, facts.total, ""));
+    }
+    for node in top {
+        tree::flatten(node, None, &mut timeline.spans);
+    }
+    let first = timeline.spans.len();
+    let mut beside = tree.beside;
+    beside.sort_by(|a, b| (a.start, a.end, &a.name).cmp(&(b.start, b.end, &b.name)));
+    for (index, node) in beside.into_iter().enumerate() {
+        let mut of_node = Vec::new();
+        tree::flatten(node, None, &mut of_node);
+        let id = u32::try_from(first + index).unwrap_or(u32::MAX);
+        timeline.overlapping.extend(of_node.into_iter().take(1).map(|s| Span { id, ..s }));
+    }
+    for span in timeline.spans.iter_mut().chain(&mut timeline.overlapping) {
+        span.insns = facts.insns_between(span.start, span.end);
+        span.error_ns = span.error_ns.clamp(0, Ns::MAX);
+    }
+}

@@ -1,0 +1,150 @@
+//! The phases of a boot in order, each from the anchor that begins it to the
+//! anchor that ends it.
+//!
+//! A phase is given only time that evidence bounds. If the anchor at its end was
+//! not found, it ends with the last thing seen in it, and the rest, up to the
+//! next anchor that was found, is `unattributed`: the next phase began somewhere
+//! in there, and nothing says where.
+
+use crate::anchors::{Anchor, Anchors, Stamp};
+use crate::facts::Facts;
+use crate::input::RESET_VECTOR;
+use crate::patterns::{Means, On};
+use crate::rules::Growing;
+use crate::tree::{Fill, Kind, Node};
+use vmeter_model::Ns;
+
+/// The firmware's phase.
+pub(crate) const FIRMWARE: &str = "bios:overhead";
+/// The kernel between its own first instruction and its first initcall.
+pub(crate) const ENTRY: &str = "kernel:entry";
+/// The kernel's initcalls.
+pub(crate) const INITCALLS: &str = "kernel:initcalls-before-userspace";
+/// From the start of the shutdown to the VMM's exit.
+pub(crate) const SHUTDOWN: &str = "shutdown";
+
+/// One phase.
+struct Phase {
+    name: &'static str,
+    /// The first of these that was found begins it; `None` is the exec.
+    from: &'static [Option<Anchor>],
+    /// The first of these that was found ends it; `None` is the end of the run.
+    to: &'static [Option<Anchor>],
+    /// How far evidence inside it reaches if none of `to` was found.
+    seen_until: for<'a> fn(&Facts<'a>, Ns, Ns) -> Option<Ns>,
+    fill: Fill,
+}
+
+const BETWEEN: Fill = Fill::Named {
+    before: "kernel:between-initcalls",
+    between: "kernel:between-initcalls",
+    after: "kernel:after-initcalls",
+};
+
+/// The phases. A new one is a line here, and an anchor if it has one of its own.
+#[rustfmt::skip]
+const PHASES: &[Phase] = &[
+    Phase { name: "vmm:exec", from: &[None], to: &[Some(Anchor::ExecDone)], seen_until: nothing, fill: Fill::Own },
+    Phase { name: "vmm:link", from: &[Some(Anchor::ExecDone), None], to: &[Some(Anchor::Main)], seen_until: nothing, fill: Fill::Own },
+    Phase { name: "vmm:init", from: &[Some(Anchor::Main)], to: &[Some(Anchor::Reset)], seen_until: nothing, fill: Fill::Own },
+    // Linking and initialising not told apart.
+    Phase { name: "vmm:start", from: &[Some(Anchor::ExecDone), None], to: &[Some(Anchor::Reset)], seen_until: nothing, fill: Fill::Own },
+    Phase { name: FIRMWARE, from: &[Some(Anchor::Reset)], to: &[Some(Anchor::KernelFirst), Some(Anchor::Decompress)], seen_until: last_firmware_line, fill: Fill::Own },
+    Phase { name: "kernel:setup", from: &[Some(Anchor::KernelFirst)], to: &[Some(Anchor::Decompress)], seen_until: nothing, fill: Fill::Own },
+    Phase { name: "kernel:decompress", from: &[Some(Anchor::Decompress), Some(Anchor::KernelFirst)], to: &[Some(Anchor::KernelEntry)], seen_until: nothing, fill: Fill::Own },
+    Phase { name: ENTRY, from: &[Some(Anchor::KernelEntry)], to: &[Some(Anchor::Initcalls), Some(Anchor::Panic)], seen_until: last_of_entry, fill: Fill::Own },
+    Phase { name: INITCALLS, from: &[Some(Anchor::Initcalls)], to: &[Some(Anchor::Userspace), Some(Anchor::Panic)], seen_until: last_builtin, fill: BETWEEN },
+    Phase { name: "kernel:panic", from: &[Some(Anchor::Panic)], to: &[Some(Anchor::Shutdown), Some(Anchor::Exiting), None], seen_until: nothing, fill: Fill::Own },
+    Phase { name: SHUTDOWN, from: &[Some(Anchor::Shutdown)], to: &[Some(Anchor::Exiting), None], seen_until: nothing, fill: Fill::Own },
+    Phase { name: "vmm:exit", from: &[Some(Anchor::Exiting)], to: &[None], seen_until: nothing, fill: Fill::Own },
+];
+
+/// A tree that holds the phases and nothing else.
+pub(crate) fn phases<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Growing<'a> {
+    let mut root = Node::new("boot", 0, facts.total, "");
+    root.fill = Fill::Unattributed;
+    let mut tree = Growing { root, beside: Vec::new(), warnings: Vec::new() };
+    for phase in PHASES {
+        let Some((start, end)) = bounds(phase, facts, anchors) else { continue };
+        if start.at >= end.at {
+            continue;
+        }
+        let source = if start.source.is_empty() { end.source } else { start.source };
+        let node = Node {
+            error: start.error.max(end.error),
+            fill: phase.fill,
+            kind: Kind::Frame,
+            ..Node::new(phase.name, start.at, end.at, source)
+        };
+        tree.place(node);
+    }
+    tree
+}
+
+fn bounds<'a>(
+    phase: &Phase,
+    facts: &Facts<'a>,
+    anchors: &Anchors<'a>,
+) -> Option<(Stamp<'a>, Stamp<'a>)> {
+    let exec = Stamp { at: 0, error: 0, source: "" };
+    let get = |a: &Option<Anchor>, end| a.map_or(Some(end), |a| anchors.get(a));
+    let start = phase.from.iter().find_map(|a| get(a, exec))?;
+    let begun = phase.from.iter().flatten().find(|a| anchors.get(**a).is_some());
+    let limit = anchors.next(begun.copied()).map_or(facts.total, |s| s.at);
+    let end = phase.to.iter().find_map(|a| get(a, facts.end()));
+    if let Some(end) = end.filter(|end| end.at <= limit) {
+        return Some((start, end));
+    }
+    let until = (phase.seen_until)(facts, start.at, limit)?.min(limit);
+    Some((start, Stamp { at: until, ..start }))
+}
+
+fn nothing(_: &Facts<'_>, _: Ns, _: Ns) -> Option<Ns> {
+    None
+}
+
+fn last_firmware_line(facts: &Facts<'_>, _: Ns, limit: Ns) -> Option<Ns> {
+    facts.hits.iter().filter(|h| h.on == On::Firmware && h.at <= limit).map(|h| h.at).max()
+}
+
+/// The last address reached or line read before the initcalls must have begun.
+fn last_of_entry(facts: &Facts<'_>, start: Ns, limit: Ns) -> Option<Ns> {
+    let part = |means| matches!(means, Means::Part(_) | Means::FirstPart(_));
+    let lines = facts.hits.iter().filter(|h| h.on == On::Kernel && part(h.means)).map(|h| h.at);
+    let reached = facts.reached.iter().map(|(_, stamp)| stamp.at);
+    lines.chain(reached).filter(|at| (start..=limit).contains(at)).max()
+}
+
+fn last_builtin(facts: &Facts<'_>, _: Ns, limit: Ns) -> Option<Ns> {
+    let builtin = facts.calls.all.iter().filter(|c| c.module.is_none());
+    builtin.map(|c| c.end.unwrap_or(c.start).at).filter(|at| *at <= limit).max()
+}
+
+/// Settles what the entry of an uncompressed kernel (PVH, 64-bit boot protocol)
+/// means: there is no setup code and no decompressor, so the firmware ends where
+/// the kernel begins.
+pub(crate) fn settle_entry(facts: &Facts<'_>, anchors: &mut Anchors<'_>) {
+    if entered_directly(facts) {
+        anchors.set(Anchor::Decompress, None);
+        if let Some(entry) = anchors.get(Anchor::KernelEntry) {
+            anchors.set(Anchor::KernelFirst, Some(entry));
+        } else {
+            anchors.set(Anchor::KernelEntry, anchors.get(Anchor::KernelFirst));
+        }
+    }
+}
+
+fn entered_directly(facts: &Facts<'_>) -> bool {
+    use crate::rules::{kernel, loaded_compressed, loaded_entry};
+    if facts.first_reached(kernel::PVH_ENTRIES).is_some() {
+        return true;
+    }
+    if facts.first_reached(kernel::IMAGE_ENTRIES).is_some() || loaded_compressed(facts) {
+        return false;
+    }
+    // Whoever lists the reset vector and the kernel's symbols lists the entries of
+    // a compressed image too, if it is one.
+    let sees = |symbols: &[&str]| facts.first_reached(symbols).map(|s| s.source);
+    let reset = sees(&[RESET_VECTOR]);
+    loaded_entry(facts) || (reset.is_some() && reset == sees(kernel::KERNEL_ENTRIES))
+}

@@ -1,0 +1,244 @@
+//! Initcalls: starts paired with ends, source by source, then one call out of
+//! all that was seen of it.
+//!
+//! ftrace, a TCG plugin, the log buffer and the console may all have seen the
+//! same initcall. The best sight of it wins: one that has an end, then one with
+//! instructions, then the smallest error; pid and module are taken from whoever
+//! knows them.
+
+use crate::anchors::Stamp;
+use crate::console::{self, Record};
+use crate::input::Seen;
+use crate::lines::Line;
+use crate::patterns::On;
+use std::collections::{BTreeMap, HashMap};
+use vmeter_model::{Ns, What};
+
+/// One initcall.
+#[derive(Debug, Clone)]
+pub(crate) struct Call<'a> {
+    pub function: String,
+    pub module: Option<String>,
+    pub pid: Option<i32>,
+    pub start: Stamp<'a>,
+    /// None if nothing says that it returned: it ran when the run ended.
+    pub end: Option<Stamp<'a>>,
+    counted: bool,
+}
+
+impl Call<'_> {
+    /// True for one of the console drivers', called by the boot CPU long before
+    /// the others (kernel: kernel/printk/printk.c, `console_init`).
+    pub(crate) fn of_console(&self) -> bool {
+        self.pid == Some(0) || CONSOLE_INITCALLS.contains(&self.function.as_str())
+    }
+}
+
+/// `console_initcall()`s of x86, by function.
+const CONSOLE_INITCALLS: &[&str] = &[
+    "con_init",
+    "hvc_console_init",
+    "hvc_sbi_console_init",
+    "xen_cons_init",
+    "univ8250_console_init",
+    "early_uart_console_init",
+    "kgdboc_earlycon_late_init",
+    "mux_console_init",
+    "nfcon_init",
+    "speakup_init",
+    "uartlite_console_init",
+    "virtio_console_early_init",
+];
+
+/// All calls of a run, and what did not pair.
+#[derive(Debug, Default)]
+pub(crate) struct Calls<'a> {
+    /// In order of start.
+    pub all: Vec<Call<'a>>,
+    /// In words.
+    pub warnings: Vec<String>,
+}
+
+/// Finds every initcall in events and lines.
+pub(crate) fn collect<'a>(seen: &[Seen<'a>], lines: &[Line<'a>], total: Ns) -> Calls<'a> {
+    let mut by_source: BTreeMap<&'a str, Pairing<'a>> = BTreeMap::new();
+    for s in seen {
+        match s.what {
+            What::InitcallStart { function, module, pid } => {
+                let pairing = by_source.entry(s.source).or_default();
+                let counted = s.insns.is_some();
+                pairing.start(function, module.as_deref(), *pid, Stamp::of(s), counted);
+            }
+            What::InitcallEnd { function, pid, .. } => {
+                by_source.entry(s.source).or_default().end(function, *pid, Stamp::of(s), None);
+            }
+            _ => {}
+        }
+    }
+    let mut parsers: BTreeMap<&'a str, console::Parser> = BTreeMap::new();
+    for line in lines.iter().filter(|l| l.on == On::Kernel) {
+        for record in parsers.entry(line.source).or_default().feed(line.text) {
+            said(by_source.entry(line.source).or_default(), line, record);
+        }
+    }
+    merge(by_source, total)
+}
+
+/// What a line says: a call begins when its line is out, and ends before the next.
+fn said<'a>(pairing: &mut Pairing<'a>, line: &Line<'a>, record: Record) {
+    let stamp = |at| Stamp { at, error: line.error, source: line.source };
+    match record {
+        Record::Calling { function, module, pid } => {
+            pairing.start(&function, module.as_deref(), pid, stamp(line.end), false);
+        }
+        Record::Returned { function, usecs, .. } => {
+            let took = usecs.and_then(|n| Ns::try_from(n).ok()).map(|n| n.saturating_mul(1_000));
+            pairing.end(&function, None, stamp(line.at), took);
+        }
+    }
+}
+
+/// Starts and ends of one source.
+#[derive(Debug, Default)]
+struct Pairing<'a> {
+    calls: Vec<Call<'a>>,
+    /// Indices of calls without an end, by the thread that runs them.
+    open: HashMap<Option<i32>, usize>,
+    by_function: HashMap<String, usize>,
+    unpaired_ends: usize,
+    torn: usize,
+}
+
+impl<'a> Pairing<'a> {
+    fn start(
+        &mut self,
+        function: &str,
+        module: Option<&str>,
+        pid: Option<i32>,
+        at: Stamp<'a>,
+        counted: bool,
+    ) {
+        let index = self.calls.len();
+        // A thread runs one initcall at a time: if the last has no end, it was lost.
+        if let Some(lost) = self.open.insert(pid, index) {
+            self.calls[lost].end = Some(at);
+            self.by_function.remove(&self.calls[lost].function);
+            self.torn += 1;
+        }
+        self.by_function.insert(function.to_owned(), index);
+        let (function, module) = (function.to_owned(), module.map(str::to_owned));
+        self.calls.push(Call { function, module, pid, start: at, end: None, counted });
+    }
+
+    fn end(&mut self, function: &str, pid: Option<i32>, at: Stamp<'a>, took: Option<Ns>) {
+        let paired = self.by_function.get(function).copied().filter(|index| {
+            let known = self.calls[*index].pid;
+            pid.is_none() || known.is_none() || pid == known
+        });
+        if let Some(index) = paired {
+            self.by_function.remove(function);
+            let call = &mut self.calls[index];
+            let end = at.at.max(call.start.at);
+            call.end = Some(Stamp { at: end, ..at });
+            let thread = call.pid;
+            if self.open.get(&thread) == Some(&index) {
+                self.open.remove(&thread);
+            }
+        } else if let Some(took) = took {
+            let start = Stamp { at: at.at.saturating_sub(took).max(0), ..at };
+            let function = function.to_owned();
+            let call = Call { function, module: None, pid, start, end: Some(at), counted: false };
+            self.calls.push(call);
+        } else {
+            self.unpaired_ends += 1;
+        }
+    }
+}
+
+fn merge<'a>(by_source: BTreeMap<&'a str, Pairing<'a>>, total: Ns) -> Calls<'a> {
+    let mut merged: Calls<'a> = Calls::default();
+    let mut index: HashMap<(String, usize), usize> = HashMap::new();
+    for (source, pairing) in by_source {
+        let broken = [(pairing.torn, "have no end"), (pairing.unpaired_ends, "have no start")];
+        for (count, what) in broken.into_iter().filter(|(count, _)| *count > 0) {
+            merged.warnings.push(format!("{source}: {count} initcalls {what}: records were lost"));
+        }
+        let mut occurrences: HashMap<String, usize> = HashMap::new();
+        for call in pairing.calls {
+            let nth = occurrences.entry(call.function.clone()).or_default();
+            let key = (call.function.clone(), *nth);
+            *nth += 1;
+            match index.get(&key) {
+                Some(&at) => better(&mut merged.all[at], call),
+                None => {
+                    index.insert(key, merged.all.len());
+                    merged.all.push(call);
+                }
+            }
+        }
+    }
+    merged.all.retain(|call| call.start.at <= total);
+    merged.all.sort_by_key(|call| (call.start.at, call.end.map(|e| e.at)));
+    merged
+}
+
+/// Keeps the better of two sights of a call, with what only the other knew.
+fn better<'a>(kept: &mut Call<'a>, mut other: Call<'a>) {
+    let rank = |c: &Call<'_>| {
+        let error = c.end.map_or(c.start.error, |e| e.error.saturating_add(c.start.error));
+        (c.end.is_none(), !c.counted, error)
+    };
+    if rank(&other) < rank(kept) {
+        std::mem::swap(kept, &mut other);
+    }
+    kept.pid = kept.pid.or(other.pid);
+    if kept.module.is_none() {
+        kept.module = other.module;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp(at: Ns) -> Stamp<'static> {
+        Stamp { at, error: 1, source: "test" }
+    }
+
+    #[test]
+    fn a_lost_end_is_the_start_of_the_threads_next() {
+        let mut pairing = Pairing::default();
+        pairing.start("a", None, Some(1), stamp(10), false);
+        pairing.start("async", None, Some(9), stamp(15), false);
+        pairing.start("b", None, Some(1), stamp(20), false);
+        pairing.end("b", Some(1), stamp(30), None);
+        pairing.end("a", Some(1), stamp(31), None);
+        let ends: Vec<_> = pairing.calls.iter().map(|c| c.end.map(|e| e.at)).collect();
+        assert_eq!(ends, [Some(20), None, Some(30)]);
+        assert_eq!((pairing.torn, pairing.unpaired_ends), (1, 1));
+    }
+
+    #[test]
+    fn an_end_that_says_how_long_it_took_needs_no_start() {
+        let mut pairing = Pairing::default();
+        pairing.end("late", None, stamp(9_000), Some(4_000));
+        assert_eq!(pairing.calls[0].start.at, 5_000);
+    }
+
+    #[test]
+    fn the_best_sight_wins_and_learns_the_rest() {
+        let call = |error, end: bool, pid| Call {
+            function: "f".into(),
+            module: None,
+            pid,
+            start: Stamp { error, ..stamp(5) },
+            end: end.then(|| stamp(6)),
+            counted: false,
+        };
+        let mut kept = call(1, false, None);
+        better(&mut kept, call(50, true, Some(1)));
+        assert_eq!((kept.start.error, kept.pid), (50, Some(1)));
+        better(&mut kept, call(10, true, None));
+        assert_eq!((kept.start.error, kept.pid), (10, Some(1)));
+    }
+}

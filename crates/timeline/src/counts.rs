@@ -1,0 +1,65 @@
+//! Counts of a run: final values as the sources give them, and counted events.
+
+use crate::facts::Facts;
+use vmeter_model::span::Counts;
+use vmeter_model::{Event, What};
+
+/// Devices with a count of their own; more than any machine has.
+const MAX_DEVICES: usize = 1024;
+
+/// Everything countable. A value that a source gives wins over one counted here.
+///
+/// Counted here: `pci_config_reads` and `pci_config_writes` in all and by device
+/// (`pci_config_reads:DEVICE`), `fw_cfg_selects`, `fw_cfg_bytes`, `initcalls`,
+/// `modules`, `processes`, `firmware_lines`, `kernel_lines`; `console_bytes` from
+/// the lines, each with the `\r\n` that a terminal adds; `guest_insns` from the
+/// last event that has it.
+pub(crate) fn counts(events: &[Event], facts: &Facts<'_>) -> Counts {
+    let mut counts = Counts::new();
+    let mut devices = 0;
+    for event in events {
+        match &event.what {
+            What::PciConfig { write, device, .. } => {
+                let name = if *write { "pci_config_writes" } else { "pci_config_reads" };
+                add(&mut counts, name, 1);
+                let name = format!("{name}:{device}");
+                if devices < MAX_DEVICES || counts.contains_key(&name) {
+                    devices += usize::from(!counts.contains_key(&name));
+                    add(&mut counts, &name, 1);
+                }
+            }
+            What::FwCfg { bytes, .. } => {
+                add(&mut counts, "fw_cfg_selects", 1);
+                add(&mut counts, "fw_cfg_bytes", *bytes);
+            }
+            What::ModuleLoad { .. } => add(&mut counts, "modules", 1),
+            What::ProcessExec { .. } => add(&mut counts, "processes", 1),
+            What::FirmwareLine { .. } => add(&mut counts, "firmware_lines", 1),
+            What::KernelLine { .. } => add(&mut counts, "kernel_lines", 1),
+            What::ConsoleLine { text, .. } => {
+                add(&mut counts, "console_bytes", text.len() as u64 + 2);
+            }
+            _ => {}
+        }
+    }
+    if !facts.calls.all.is_empty() {
+        add(&mut counts, "initcalls", facts.calls.all.len() as u64);
+    }
+    if let Some(insns) = facts.last_insns() {
+        counts.insert("guest_insns".to_owned(), insns);
+    }
+    for event in events {
+        if let What::Count { name, value } = &event.what {
+            counts.insert(name.clone(), *value);
+        }
+    }
+    counts
+}
+
+fn add(counts: &mut Counts, name: &str, value: u64) {
+    if let Some(count) = counts.get_mut(name) {
+        *count = count.saturating_add(value);
+    } else {
+        counts.insert(name.to_owned(), value);
+    }
+}

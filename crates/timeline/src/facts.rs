@@ -1,0 +1,97 @@
+//! What the rules know of a run: its events, and what was read out of them once.
+
+use crate::anchors::Stamp;
+use crate::calls::{self, Calls};
+use crate::input::{Input, Seen};
+use crate::lines::{self, Hit, Line};
+use std::collections::BTreeMap;
+use vmeter_model::{Ns, RunRecord, What};
+
+/// Everything known of one run.
+#[derive(Debug)]
+pub(crate) struct Facts<'a> {
+    /// End of the run, ns.
+    pub total: Ns,
+    /// Events in order.
+    pub seen: &'a [Seen<'a>],
+    /// Lines that mean something, in order.
+    pub hits: Vec<Hit<'a>>,
+    /// Initcalls and what was printed of them.
+    pub calls: Calls<'a>,
+    /// Addresses reached, in order.
+    pub reached: Vec<(&'a str, Stamp<'a>)>,
+    /// When vmeter held the VMM, ns after exec, in order.
+    pub held: Vec<(Ns, Ns)>,
+    insns: BTreeMap<Ns, u64>,
+}
+
+impl<'a> Facts<'a> {
+    /// Reads the events once.
+    pub(crate) fn new(input: &'a Input<'a>, lines: &[Line<'a>], run: &RunRecord) -> Self {
+        let seen = input.seen.as_slice();
+        let reached = seen
+            .iter()
+            .filter_map(|s| match s.what {
+                What::Reached { symbol } => Some((symbol.as_str(), Stamp::of(s))),
+                _ => None,
+            })
+            .collect();
+        let insns = seen.iter().filter_map(|s| Some((s.at, s.insns?))).collect();
+        Facts {
+            total: input.total,
+            seen,
+            hits: lines::hits(lines),
+            calls: calls::collect(seen, lines, input.total),
+            reached,
+            held: held(run, input.total),
+            insns,
+        }
+    }
+
+    /// The run's own end.
+    pub(crate) fn end(&self) -> Stamp<'a> {
+        Stamp { at: self.total, error: 0, source: "" }
+    }
+
+    /// The first time that one of `symbols` was reached.
+    pub(crate) fn first_reached(&self, symbols: &[&str]) -> Option<Stamp<'a>> {
+        self.reached.iter().find(|(symbol, _)| symbols.contains(symbol)).map(|(_, stamp)| *stamp)
+    }
+
+    /// The first event that `pick` accepts.
+    pub(crate) fn first(&self, pick: impl Fn(&What) -> bool) -> Option<Stamp<'a>> {
+        self.seen.iter().find(|s| pick(s.what)).map(Stamp::of)
+    }
+
+    /// Guest instructions between two moments, if both were counted.
+    pub(crate) fn insns_between(&self, start: Ns, end: Ns) -> Option<u64> {
+        self.insns.get(&end)?.checked_sub(*self.insns.get(&start)?)
+    }
+
+    /// Guest instructions at the last moment they were counted.
+    pub(crate) fn last_insns(&self) -> Option<u64> {
+        self.insns.values().max().copied()
+    }
+}
+
+/// The stops that the recorder noted, paired. Guest time knows nothing of them.
+fn held(run: &RunRecord, total: Ns) -> Vec<(Ns, Ns)> {
+    if run.icount {
+        return Vec::new();
+    }
+    let mut held: Vec<(Ns, Ns)> = Vec::new();
+    let mut open: Option<Ns> = None;
+    for (at, name) in &run.moments {
+        match name.as_str() {
+            "vmeter-hold" => open = open.or(Some(*at)),
+            "vmeter-release" => {
+                if let Some(start) = open.take() {
+                    held.push((start.clamp(0, total), (*at).clamp(0, total)));
+                }
+            }
+            _ => {}
+        }
+    }
+    held.retain(|(start, end)| start < end);
+    held
+}

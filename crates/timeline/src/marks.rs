@@ -1,0 +1,41 @@
+//! Moments worth showing beside the spans.
+
+use crate::facts::Facts;
+use crate::patterns::{Means, On};
+use vmeter_model::{Ns, What};
+
+/// More than this is no help to anyone; the rest is left out, the last said.
+const MAX_MARKS: usize = 200;
+
+/// Marks in order of time.
+pub(crate) fn marks(facts: &Facts<'_>) -> Vec<(Ns, String)> {
+    let mut marks: Vec<(Ns, String)> = facts
+        .seen
+        .iter()
+        .filter_map(|s| {
+            let text = match s.what {
+                What::Ready => "ready".to_owned(),
+                What::ShutdownStart => "shutdown begins".to_owned(),
+                What::PowerOff => "power off".to_owned(),
+                What::VmmKilled => "VMM killed by vmeter".to_owned(),
+                What::RunState { state } => format!("VMM: {state}"),
+                What::Note { text } => text.clone(),
+                _ => return None,
+            };
+            Some((s.at, text))
+        })
+        .collect();
+    let lines = facts.hits.iter().filter(|h| {
+        h.on == On::Kernel && matches!(h.means, Means::Begins(..) | Means::Panic | Means::PowerOff)
+    });
+    marks.extend(lines.map(|h| (h.at, h.text.to_owned())));
+    marks.sort();
+    marks.dedup();
+    if marks.len() > MAX_MARKS {
+        let left = marks.len() - MAX_MARKS;
+        let at = marks[MAX_MARKS].0;
+        marks.truncate(MAX_MARKS);
+        marks.push((at, format!("{left} more are not shown")));
+    }
+    marks
+}

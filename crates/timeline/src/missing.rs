@@ -1,0 +1,57 @@
+//! Why time is `unattributed`: the evidence that would have explained it.
+
+use crate::anchors::{Anchor, Anchors};
+use vmeter_model::run::WatchLevel;
+use vmeter_model::span::UNATTRIBUTED;
+use vmeter_model::time::seconds;
+use vmeter_model::{RunRecord, Timeline};
+
+/// Unattributed stretches shorter than this share of the run are not explained.
+const WORTH_A_WORD: f64 = 0.01;
+
+/// One warning for each long stretch that nothing explains.
+pub(crate) fn explain(timeline: &Timeline, anchors: &Anchors<'_>, run: &RunRecord) -> Vec<String> {
+    if run.watch == WatchLevel::None {
+        return Vec::new();
+    }
+    let shortest = timeline.total as f64 * WORTH_A_WORD;
+    timeline
+        .leaves()
+        .filter(|s| s.name == UNATTRIBUTED && s.len() as f64 > shortest)
+        .map(|s| {
+            format!(
+                "unattributed {:.3} s from {:.3} s: {}",
+                seconds(s.len()),
+                seconds(s.start),
+                reason(anchors, s.start, s.end),
+            )
+        })
+        .collect()
+}
+
+/// Which anchors lie in a stretch unseen, in words.
+fn reason(anchors: &Anchors<'_>, start: i64, end: i64) -> &'static str {
+    let before = |a: Anchor| anchors.get(a).is_some_and(|s| s.at <= start);
+    let after = |a: Anchor| anchors.get(a).is_some_and(|s| s.at >= end);
+    let last = Anchor::ALL.into_iter().filter(|a| before(*a)).max();
+    let next = Anchor::ALL.into_iter().find(|a| after(*a) && last.is_none_or(|l| *a > l));
+    match last {
+        None if next.is_none() => "no source saw anything there",
+        None => "the VMM's start was not seen (no ptrace)",
+        Some(Anchor::ExecDone | Anchor::Main) => {
+            "when its vCPU began to run was not seen (no VMM trace, plugin or firmware log)"
+        }
+        Some(Anchor::Reset | Anchor::KernelFirst | Anchor::Decompress) => {
+            "where firmware, decompression and kernel met was not seen (no plugin, fw_cfg trace or kernel log)"
+        }
+        Some(Anchor::KernelEntry | Anchor::Initcalls) => {
+            "the kernel was seen, but not what it did there (no initcall events, and no line of its log says)"
+        }
+        Some(Anchor::Userspace) => {
+            "user space: neither a step of init nor a process was seen there (idle, or a program that says nothing)"
+        }
+        Some(Anchor::Panic | Anchor::Shutdown | Anchor::Exiting) => {
+            "the end of the run was not seen in full"
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The firmware: parts of `bios:overhead` by its log, and `kernel:load`.
+//!
+//! QEMU hands kernel, initrd and command line to the firmware through fw_cfg
+//! (docs/specs/fw_cfg.rst; the keys are in include/standard-headers/linux/
+//! qemu_fw_cfg.h and hw/nvram/fw_cfg.h). The option ROM `linuxboot_dma.bin`
+//! selects them in the order setup, initrd, kernel, command line, once each, and
+//! jumps to the setup code after the last; `pvh.bin` and qboot also ask for the
+//! entry point of an uncompressed kernel.
+
+use super::{no_anchors, Growing, RuleSet};
+use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
+use crate::facts::Facts;
+use crate::lines::Hit;
+use crate::patterns::{Means, On};
+use crate::tree::Node;
+use std::ops::RangeInclusive;
+use vmeter_model::{Ns, What};
+
+pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
+/// `kernel:load`, cut out of the firmware's time when its parts stand.
+pub(crate) const LOADING: RuleSet = RuleSet { anchors: no_anchors, spans: loading };
+
+/// fw_cfg keys of what is loaded: kernel, initrd, command line, setup code, and
+/// their addresses and sizes.
+const LOADED: [RangeInclusive<u32>; 3] = [0x07..=0x08, 0x0a..=0x0b, 0x10..=0x18];
+/// Entry point of a kernel that QEMU has put into memory already (PVH).
+pub(crate) const KERNEL_ENTRY: u32 = 0x10;
+/// The compressed kernel.
+pub(crate) const KERNEL_DATA: u32 = 0x11;
+
+/// From the last selection to the kernel's first instruction: the command line
+/// is copied and the ROM jumps. Without DMA, a byte at a time.
+const AFTER_LAST_NS: Ns = 1_000_000;
+
+fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+    if let Some((_, last)) = load_interval(facts) {
+        let error = last.error.saturating_add(AFTER_LAST_NS);
+        found.offer(Anchor::KernelFirst, Trust::Near, Stamp { error, ..last });
+    }
+}
+
+/// First and last access to what is loaded, ignoring any that other accesses
+/// separate from the last: firmware may probe sizes long before.
+pub(crate) fn load_interval<'a>(facts: &Facts<'a>) -> Option<(Stamp<'a>, Stamp<'a>)> {
+    let mut interval: Option<(Stamp<'a>, Stamp<'a>)> = None;
+    let mut broken = false;
+    for seen in facts.seen {
+        let What::FwCfg { item, .. } = seen.what else { continue };
+        if !LOADED.iter().any(|keys| keys.contains(item)) {
+            broken = true;
+            continue;
+        }
+        let stamp = Stamp::of(seen);
+        interval = match interval {
+            Some((first, _)) if !broken => Some((first, stamp)),
+            _ => Some((stamp, stamp)),
+        };
+        broken = false;
+    }
+    interval
+}
+
+/// True if fw_cfg shows this key to have been selected.
+pub(crate) fn selected(facts: &Facts<'_>, key: u32) -> bool {
+    facts.first(|w| matches!(w, What::FwCfg { item, .. } if *item == key)).is_some()
+}
+
+/// The firmware's log, cut into parts at the lines that begin one.
+fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+    let Some(reset) = anchors.get(Anchor::Reset) else { return };
+    let phases = tree.root.children.iter().filter(|n| n.name == super::super::backbone::FIRMWARE);
+    let Some((start, end)) = phases.map(|n| (n.start, n.end)).next() else { return };
+    let inside = |h: &&Hit<'_>| h.on == On::Firmware && h.at < end;
+    let parts: Vec<(&str, Ns, Ns, &'a str)> = facts
+        .hits
+        .iter()
+        .filter(inside)
+        .filter_map(|h| Some((part_name(h.means)?, h.at.max(start), h.error, h.source)))
+        .collect();
+    let Some(first) = parts.first() else { return };
+    let mut cuts = vec![("bios:start", start, reset.error, first.3)];
+    cuts.extend(parts);
+    cuts.dedup_by(|next, kept| next.0 == kept.0);
+    for (index, (name, at, error, source)) in cuts.iter().enumerate() {
+        let to = cuts.get(index + 1).map_or(end, |next| next.1);
+        if *at < to {
+            tree.place(Node { error: *error, ..Node::new(*name, *at, to, source) });
+        }
+    }
+}
+
+fn part_name(means: Means) -> Option<&'static str> {
+    match means {
+        Means::Part(name) | Means::FirstPart(name) | Means::PartUntilNextLine(name, _) => {
+            Some(name)
+        }
+        Means::Begins(..) | Means::Panic | Means::PowerOff => None,
+    }
+}
+
+fn loading<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+    let Some((first, last)) = load_interval(facts) else { return };
+    // Never past the kernel's own start, whatever the clocks say.
+    let limit = [Anchor::KernelFirst, Anchor::Decompress, Anchor::KernelEntry]
+        .into_iter()
+        .find_map(|a| anchors.get(a))
+        .map_or(tree.root.end, |s| s.at);
+    let reset = anchors.get(Anchor::Reset).map_or(0, |s| s.at);
+    let (start, end) = (first.at.max(reset), last.at.min(limit));
+    if start < end {
+        let error = first.error.max(last.error);
+        tree.root.carve(Node { error, ..Node::new("kernel:load", start, end, first.source) });
+    }
+}

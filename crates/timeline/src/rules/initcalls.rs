@@ -1,0 +1,153 @@
+//! Initcalls: built-in ones by level inside their phase, modules' in whatever
+//! loads them.
+
+use super::kernel::{initcall_phase, parts};
+use super::{Growing, RuleSet};
+use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
+use crate::calls::Call;
+use crate::facts::Facts;
+use crate::tree::{Fill, Kind, Node};
+use std::collections::BTreeMap;
+use vmeter_model::{Ns, What};
+
+pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
+
+/// Levels that are called long before the others, each by its own subsystem
+/// (kernel: `do_trace_initcall_level` outside init/main.c).
+const APART: &[&str] = &["console", "security"];
+
+/// Functions that run on a worker thread while initcalls go on.
+const ASYNCHRONOUS: &[&str] = &["kernel:do_populate_rootfs"];
+
+fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+    let level = facts
+        .first(|w| matches!(w, What::InitcallLevel { level } if !APART.contains(&level.as_str())));
+    let calls = facts.calls.all.iter().filter(|c| !c.of_console() && c.module.is_none());
+    let levels = levels(facts);
+    let first_call = calls.map(|c| c.start).find(|start| !apart(&levels, start.at));
+    // The very first of both, unless only a later part was recorded.
+    for stamp in level.into_iter().chain(first_call) {
+        found.offer(Anchor::Initcalls, Trust::Exact, Stamp { at: stamp.at, ..stamp });
+    }
+}
+
+type Level<'a> = (&'a str, Stamp<'a>);
+
+/// Levels entered, in order, from the source that saw most of them.
+fn levels<'a>(facts: &Facts<'a>) -> Vec<Level<'a>> {
+    let mut by_source: BTreeMap<&str, Vec<Level<'a>>> = BTreeMap::new();
+    for seen in facts.seen {
+        if let What::InitcallLevel { level } = seen.what {
+            by_source.entry(seen.source).or_default().push((level, Stamp::of(seen)));
+        }
+    }
+    by_source.into_values().max_by_key(Vec::len).unwrap_or_default()
+}
+
+/// True for a moment in one of the levels that are called apart.
+fn apart(levels: &[Level<'_>], at: Ns) -> bool {
+    let index = levels.partition_point(|(_, stamp)| stamp.at <= at);
+    index.checked_sub(1).is_some_and(|i| APART.contains(&levels[i].0))
+}
+
+fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+    tree.warnings.extend(facts.calls.warnings.iter().cloned());
+    place_levels(facts, tree);
+    let main = main_thread(facts, anchors);
+    let limit = |call: &Call<'_>| match anchors.get(Anchor::Panic) {
+        Some(panic) if panic.at >= call.start.at => panic.at,
+        _ => open_end(facts, anchors, call.start.at),
+    };
+    let builtin = |call: &&Call<'a>| call.module.is_none();
+    let (mut inside, beside): (Vec<_>, Vec<_>) = facts
+        .calls
+        .all
+        .iter()
+        .filter(builtin)
+        .map(|call| (call, node(call, limit(call))))
+        .partition(|(call, _)| call.pid.is_none() || call.pid == main || call.of_console());
+    for (_, node) in inside.drain(..) {
+        tree.place(node);
+    }
+    tree.beside.extend(beside.into_iter().map(|(_, node)| node));
+    fill_gaps(facts, tree);
+}
+
+/// An initcall as a span; one that never returned lasts until `limit`.
+pub(crate) fn node<'a>(call: &Call<'a>, limit: Ns) -> Node<'a> {
+    let end = call.end.unwrap_or(Stamp { at: limit, ..call.start });
+    let name = format!("initcall {}", call.function);
+    Node {
+        error: call.start.error.max(end.error),
+        kind: Kind::Call,
+        ..Node::new(name, call.start.at, end.at, call.start.source)
+    }
+}
+
+/// Where something that began at `at` and never ended is taken to end: with the
+/// phase it is in, or with the run.
+pub(crate) fn open_end(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Ns {
+    let phases = [Anchor::Userspace, Anchor::Panic, Anchor::Shutdown, Anchor::Exiting];
+    let ends = phases.iter().filter_map(|a| anchors.get(*a)).map(|s| s.at);
+    ends.filter(|end| *end > at).min().unwrap_or(facts.total)
+}
+
+/// The thread that runs most of the built-in initcalls: the kernel's init thread.
+fn main_thread(facts: &Facts<'_>, anchors: &Anchors<'_>) -> Option<i32> {
+    let until = anchors.get(Anchor::Userspace).map_or(facts.total, |s| s.at);
+    let mut counts: BTreeMap<i32, usize> = BTreeMap::new();
+    for call in facts.calls.all.iter().filter(|c| c.start.at < until && c.module.is_none()) {
+        if let Some(pid) = call.pid {
+            *counts.entry(pid).or_default() += 1;
+        }
+    }
+    counts.into_iter().max_by_key(|(pid, count)| (*count, -i64::from(*pid))).map(|(pid, _)| pid)
+}
+
+/// A level lasts from when it is entered to the end of its last initcall.
+fn place_levels<'a>(facts: &Facts<'a>, tree: &mut Growing<'a>) {
+    let Some((start, end)) = initcall_phase(tree).map(|n| (n.start, n.end)) else { return };
+    let levels = levels(facts);
+    for (index, (level, at)) in levels.iter().enumerate() {
+        let next = levels.get(index + 1).map_or(end, |(_, next)| next.at).min(end);
+        let inside = |c: &&Call<'_>| {
+            (at.at..next).contains(&c.start.at) && c.module.is_none() && c.pid != Some(0)
+        };
+        let ends = facts.calls.all.iter().filter(inside).filter_map(|c| c.end).map(|e| e.at);
+        let Some(last) = ends.max().map(|last| last.min(next)) else { continue };
+        let from = at.at.max(start);
+        if from < last && !APART.contains(level) {
+            tree.place(Node {
+                error: at.error,
+                fill: Fill::Named {
+                    before: "kernel:between-initcalls",
+                    between: "kernel:between-initcalls",
+                    after: "kernel:between-initcalls",
+                },
+                ..Node::new(format!("initcalls:{level}"), from, last, at.source)
+            });
+        }
+    }
+}
+
+/// Names parts of the gaps between initcalls by what else was reached there.
+fn fill_gaps<'a>(facts: &Facts<'a>, tree: &mut Growing<'a>) {
+    let Some(phase) = initcall_phase(tree) else { return };
+    let (start, end) = (phase.start, phase.end);
+    let taken: Vec<(Ns, Ns)> = phase.children.iter().map(|c| (c.start, c.end)).collect();
+    let mut cuts = parts(facts, start, end);
+    cuts.retain(|(name, at)| {
+        let free = taken.partition_point(|(_, to)| *to <= at.at);
+        let covered = taken.get(free).is_some_and(|(from, _)| *from < at.at);
+        !covered && !ASYNCHRONOUS.contains(&name.as_str())
+    });
+    for (index, (name, at)) in cuts.iter().enumerate() {
+        let next = cuts.get(index + 1).map_or(end, |(_, next)| next.at);
+        let free = taken.partition_point(|(_, to)| *to <= at.at);
+        let to = taken.get(free).map_or(end, |(from, _)| *from).min(next);
+        if at.at < to {
+            let node = Node::new(name.clone(), at.at, to, at.source);
+            tree.place(Node { error: at.error, ..node });
+        }
+    }
+}

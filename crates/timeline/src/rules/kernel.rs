@@ -1,0 +1,93 @@
+//! The kernel from its image's first instruction to its first initcall.
+
+use super::{Growing, RuleSet};
+use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
+use crate::backbone::{ENTRY, INITCALLS};
+use crate::facts::Facts;
+use crate::lines::Hit;
+use crate::patterns::{Means, On};
+use crate::tree::Node;
+use vmeter_model::{Ns, What};
+
+pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
+
+/// Entries of a compressed image: real-mode setup code, then the decompressor
+/// (arch/x86/boot/header.S, arch/x86/boot/compressed/head_64.S).
+pub(crate) const IMAGE_ENTRIES: &[&str] =
+    &["bzimage-setup", "setup-entry", "bzimage-startup_32", "startup_32", "bzimage-startup_64"];
+/// Entries by PVH (arch/x86/platform/pvh/head.S).
+pub(crate) const PVH_ENTRIES: &[&str] = &["pvh_start_xen"];
+/// First addresses of the kernel proper (arch/x86/kernel/head_64.S, head64.c).
+pub(crate) const KERNEL_ENTRIES: &[&str] =
+    &["pvh_start_xen", "startup_64", "x86_64_start_kernel", "start_kernel"];
+
+fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+    let mut reached = |anchor, symbols: &[&str]| {
+        if let Some(stamp) = facts.first_reached(symbols) {
+            found.offer(anchor, Trust::Exact, stamp);
+        }
+    };
+    reached(Anchor::KernelFirst, &["bzimage-setup", "setup-entry", "pvh_start_xen"]);
+    reached(Anchor::Decompress, &["bzimage-startup_32", "startup_32", "bzimage-startup_64"]);
+    reached(Anchor::KernelEntry, KERNEL_ENTRIES);
+    for hit in &facts.hits {
+        let stamp = |error: Ns| Stamp { at: hit.at, error, source: hit.source };
+        match hit.means {
+            Means::Begins(anchor, error) => {
+                found.offer(anchor, Trust::Text, stamp(hit.error.saturating_add(error)));
+            }
+            Means::Panic if !shutting_down(facts, hit.at) => {
+                found.offer(Anchor::Panic, Trust::Text, stamp(hit.error));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn shutting_down(facts: &Facts<'_>, at: Ns) -> bool {
+    facts.first(|w| *w == What::ShutdownStart).is_some_and(|s| s.at <= at)
+}
+
+/// Parts of `kernel:entry` and of the gaps between initcalls: from reaching one
+/// listed function to reaching the next. After the last address that was reached,
+/// from the lines of the kernel's log.
+fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
+    let phase = |name| tree.root.children.iter().find(|n| n.name == name);
+    let Some((start, end)) = phase(ENTRY).map(|n| (n.start, n.end)) else { return };
+    let cuts = parts(facts, start, end);
+    for (index, (name, at)) in cuts.iter().enumerate() {
+        let to = cuts.get(index + 1).map_or(end, |next| next.1.at);
+        if at.at < to {
+            let node = Node::new(name.clone(), at.at, to, at.source);
+            tree.place(Node { error: at.error, ..node });
+        }
+    }
+}
+
+/// Where parts begin inside `start..end`, in order, no name twice in a row.
+pub(crate) fn parts<'a>(facts: &Facts<'a>, start: Ns, end: Ns) -> Vec<(String, Stamp<'a>)> {
+    let inside = |at: Ns| start <= at && at < end;
+    let mut parts: Vec<(String, Stamp<'a>)> = facts
+        .reached
+        .iter()
+        .filter(|(_, stamp)| inside(stamp.at))
+        .map(|(symbol, stamp)| (format!("kernel:{symbol}"), *stamp))
+        .collect();
+    let last = parts.last().map_or(start, |(_, stamp)| stamp.at);
+    let lines = facts.hits.iter().filter(|h| h.on == On::Kernel && inside(h.at) && h.at >= last);
+    let mut lines: Vec<(String, Stamp<'a>)> = lines.filter_map(line_part).collect();
+    lines.sort_by_key(|(_, stamp)| stamp.at);
+    parts.append(&mut lines);
+    parts.dedup_by(|next, kept| next.0 == kept.0);
+    parts
+}
+
+fn line_part<'a>(hit: &Hit<'a>) -> Option<(String, Stamp<'a>)> {
+    let (Means::Part(name) | Means::FirstPart(name)) = hit.means else { return None };
+    Some((name.to_owned(), Stamp { at: hit.at, error: hit.error, source: hit.source }))
+}
+
+/// The phase of the initcalls, where parts may fill gaps.
+pub(crate) fn initcall_phase<'t, 'a>(tree: &'t Growing<'a>) -> Option<&'t Node<'a>> {
+    tree.root.children.iter().find(|n| n.name == INITCALLS)
+}

@@ -1,0 +1,71 @@
+//! The rules, one file a family of phases, registered here.
+//!
+//! A family says two things: which moments it can find ([`RuleSet::anchors`]),
+//! and, once those are chosen and the phases stand, which spans it sees inside
+//! them ([`RuleSet::spans`]).
+
+mod firmware;
+mod initcalls;
+pub(crate) mod kernel;
+mod observe;
+mod processes;
+mod shutdown;
+mod steps;
+mod vmm;
+
+use crate::anchors::{Anchors, Candidates};
+use crate::facts::Facts;
+use crate::tree::Node;
+
+/// A family of phases.
+pub(crate) struct RuleSet {
+    /// Offers moments.
+    pub anchors: for<'a> fn(&Facts<'a>, &mut Candidates<'a>),
+    /// Places spans.
+    pub spans: for<'a> fn(&Facts<'a>, &Anchors<'a>, &mut Growing<'a>),
+}
+
+/// Every family, in the order in which their spans are placed: what others are
+/// part of first, what is cut out of others last.
+pub(crate) const RULES: &[RuleSet] = &[
+    vmm::RULES,
+    firmware::RULES,
+    kernel::RULES,
+    initcalls::RULES,
+    shutdown::RULES,
+    steps::RULES,
+    processes::RULES,
+    firmware::LOADING,
+    observe::RULES,
+];
+
+/// The tree while it is made.
+#[derive(Debug)]
+pub(crate) struct Growing<'a> {
+    /// The whole run; its children are the phases.
+    pub root: Node<'a>,
+    /// What overlaps the tree.
+    pub beside: Vec<Node<'a>>,
+    /// In words.
+    pub warnings: Vec<String>,
+}
+
+impl<'a> Growing<'a> {
+    /// Places a span where it fits, or keeps it beside the tree.
+    pub(crate) fn place(&mut self, node: Node<'a>) {
+        self.beside.extend(self.root.place(node));
+    }
+}
+
+/// A family without moments of its own.
+pub(crate) fn no_anchors<'a>(_: &Facts<'a>, _: &mut Candidates<'a>) {}
+
+/// True if the compressed kernel was read through fw_cfg.
+pub(crate) fn loaded_compressed(facts: &Facts<'_>) -> bool {
+    firmware::selected(facts, firmware::KERNEL_DATA)
+}
+
+/// True if the entry point of an uncompressed kernel was asked for.
+pub(crate) fn loaded_entry(facts: &Facts<'_>) -> bool {
+    firmware::selected(facts, firmware::KERNEL_ENTRY)
+}

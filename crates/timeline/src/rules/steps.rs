@@ -1,0 +1,181 @@
+//! The steps that init itself announces, and its own start.
+
+use super::initcalls::open_end;
+use super::{Growing, RuleSet};
+use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
+use crate::facts::Facts;
+use crate::tree::Node;
+use std::collections::BTreeMap;
+use vmeter_model::{Ns, What};
+
+pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
+
+/// Steps whose names begin so are cold plugging, and are shown as one activity.
+const UDEV_STEPS: &str = "udev-";
+const UDEV: &str = "/init:udev-overhead";
+
+/// Init has run for a while when it first says something.
+const FIRST_STEP_ERROR_NS: Ns = 20_000_000;
+/// The kernel names its init just before `execve`, which reads the file first.
+const EXEC_ERROR_NS: Ns = 5_000_000;
+
+/// Steps inside steps inside … more than this are taken as torn.
+const MAX_OPEN: usize = 16;
+
+fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+    let near =
+        |stamp: Stamp<'a>, extra: Ns| Stamp { error: stamp.error.saturating_add(extra), ..stamp };
+    if let Some(reached) = facts.first_reached(&["run_init_process"]) {
+        found.offer(Anchor::Userspace, Trust::Exact, reached);
+    }
+    if let Some(exec) = facts.first(is_init_exec) {
+        found.offer(Anchor::Userspace, Trust::Near, near(exec, EXEC_ERROR_NS));
+    }
+    if let Some(step) = facts.first(|w| matches!(w, What::StepStart { .. })) {
+        found.offer(Anchor::Userspace, Trust::Near, near(step, FIRST_STEP_ERROR_NS));
+    }
+}
+
+fn is_init_exec(what: &What) -> bool {
+    matches!(what, What::ProcessExec { pid: 1, .. })
+}
+
+/// A step with both ends.
+#[derive(Debug)]
+struct Step<'a> {
+    name: &'a str,
+    start: Stamp<'a>,
+    end: Option<Stamp<'a>>,
+}
+
+fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+    place_start(facts, anchors, tree);
+    let (mut steps, torn) = pair(facts);
+    if torn > 0 {
+        tree.warnings
+            .push(format!("{torn} ends of init's steps have no beginning: records were lost"));
+    }
+    steps.sort_by_key(|s| (s.start.at, s.end.map(|e| std::cmp::Reverse(e.at))));
+    let starts: Vec<Ns> = steps.iter().map(|s| s.start.at).collect();
+    let nodes: Vec<Node<'a>> = steps
+        .iter()
+        .map(|step| {
+            let next = starts.partition_point(|at| *at <= step.start.at);
+            let limit = open_end(facts, anchors, step.start.at);
+            let open = starts.get(next).map_or(limit, |at| limit.min(*at));
+            let end = step.end.map_or(open, |e| e.at.min(limit));
+            let error = step.start.error.max(step.end.map_or(0, |e| e.error));
+            Node { error, ..Node::new(span_name(step.name), step.start.at, end, step.start.source) }
+        })
+        .collect();
+    for udev in together(&steps, &nodes) {
+        tree.place(udev);
+    }
+    for node in nodes {
+        tree.place(node);
+    }
+}
+
+fn span_name(step: &str) -> String {
+    if step.starts_with("insmod ") {
+        step.to_owned()
+    } else {
+        format!("/init:{step}")
+    }
+}
+
+/// Each row of cold-plug steps as one span, to hold them.
+fn together<'a>(steps: &[Step<'a>], nodes: &[Node<'a>]) -> Vec<Node<'a>> {
+    let mut rows: Vec<Node<'a>> = Vec::new();
+    let mut in_row = false;
+    for (step, node) in steps.iter().zip(nodes) {
+        let udev = step.name.starts_with(UDEV_STEPS);
+        match rows.last_mut() {
+            Some(row) if udev && in_row => row.end = row.end.max(node.end),
+            _ if udev => {
+                let row = Node::new(UDEV, node.start, node.end, node.source);
+                rows.push(Node { error: node.error, ..row });
+            }
+            _ => {}
+        }
+        in_row = udev;
+    }
+    rows
+}
+
+/// `/init:exec` from the hand-over to the new image, `/init:start` from there to
+/// the first thing that user space is seen to do.
+fn place_start<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+    let Some(begin) = anchors.get(Anchor::Userspace) else { return };
+    let limit = open_end(facts, anchors, begin.at);
+    let exec = facts.first(is_init_exec).filter(|e| (begin.at..limit).contains(&e.at));
+    let first_deed = facts.seen.iter().find(|s| {
+        let deed = match s.what {
+            What::StepStart { .. } | What::ModuleLoad { .. } => true,
+            What::ProcessExec { pid, .. } => *pid != 1,
+            _ => false,
+        };
+        deed && (begin.at..limit).contains(&s.at) && exec.is_none_or(|e| e.at <= s.at)
+    });
+    let mut stretch = |name, from: Stamp<'a>, to: Stamp<'a>| {
+        if from.at < to.at {
+            let error = from.error.max(to.error);
+            tree.place(Node { error, ..Node::new(name, from.at, to.at, to.source) });
+        }
+    };
+    if let Some(exec) = exec {
+        stretch("/init:exec", begin, exec);
+    }
+    if let Some(deed) = first_deed {
+        stretch("/init:start", exec.unwrap_or(begin), Stamp::of(deed));
+    }
+}
+
+/// Steps of the source that saw most of them; and ends without a beginning.
+fn pair<'a>(facts: &Facts<'a>) -> (Vec<Step<'a>>, usize) {
+    let mut by_source: BTreeMap<&str, Pairing<'a>> = BTreeMap::new();
+    for seen in facts.seen {
+        match seen.what {
+            What::StepStart { step } => {
+                by_source.entry(seen.source).or_default().start(step, Stamp::of(seen));
+            }
+            What::StepEnd { step } => {
+                by_source.entry(seen.source).or_default().end(step, Stamp::of(seen));
+            }
+            _ => {}
+        }
+    }
+    let best = by_source.into_values().max_by_key(|p| p.steps.len()).unwrap_or_default();
+    (best.steps, best.torn)
+}
+
+#[derive(Debug, Default)]
+struct Pairing<'a> {
+    steps: Vec<Step<'a>>,
+    open: Vec<usize>,
+    torn: usize,
+}
+
+impl<'a> Pairing<'a> {
+    fn start(&mut self, name: &'a str, start: Stamp<'a>) {
+        if self.open.len() >= MAX_OPEN {
+            self.open.remove(0);
+        }
+        self.open.push(self.steps.len());
+        self.steps.push(Step { name, start, end: None });
+    }
+
+    fn end(&mut self, name: &str, end: Stamp<'a>) {
+        match self.open.iter().rposition(|i| self.steps[*i].name == name) {
+            Some(at) => {
+                for index in self.open.drain(at + 1..) {
+                    self.steps[index].end = Some(end);
+                }
+                if let Some(index) = self.open.pop() {
+                    self.steps[index].end = Some(end);
+                }
+            }
+            None => self.torn += 1,
+        }
+    }
+}

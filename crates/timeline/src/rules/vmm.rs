@@ -1,0 +1,51 @@
+//! The VMM before its guest runs: exec, dynamic linking, initialisation.
+
+use super::{Growing, RuleSet};
+use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
+use crate::facts::Facts;
+use crate::input::RESET_VECTOR;
+use crate::tree::Node;
+use vmeter_model::{Ns, What};
+
+pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
+
+/// QEMU sets `running` before its vCPU threads notice: they are woken next.
+const RUNNING_ERROR_NS: Ns = 1_000_000;
+/// The first line of a firmware comes this much after the reset vector at most.
+const FIRST_LINE_ERROR_NS: Ns = 50_000_000;
+
+fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+    let mut offer = |anchor, trust, extra: Ns, stamp: Option<Stamp<'a>>| {
+        if let Some(stamp) = stamp {
+            let error = stamp.error.saturating_add(extra);
+            found.offer(anchor, trust, Stamp { error, ..stamp });
+        }
+    };
+    offer(Anchor::ExecDone, Trust::Exact, 0, facts.first(|w| *w == What::VmmExec));
+    offer(Anchor::Main, Trust::Exact, 0, facts.first(|w| *w == What::VmmMain));
+    offer(Anchor::Main, Trust::Near, 0, facts.first(|w| *w == What::VmmEntry));
+    offer(Anchor::Reset, Trust::Exact, 0, facts.first_reached(&[RESET_VECTOR]));
+    let running = facts.first(|w| matches!(w, What::RunState { state } if state == "running"));
+    offer(Anchor::Reset, Trust::Near, RUNNING_ERROR_NS, running);
+    let line = facts.first(|w| matches!(w, What::FirmwareLine { .. }));
+    offer(Anchor::Reset, Trust::Text, FIRST_LINE_ERROR_NS, line);
+}
+
+/// `vmm:link` in two, when both `AT_ENTRY` and `main` were seen: the dynamic
+/// linker's own work, and the C library's start and the constructors.
+fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+    let entry = facts.first(|w| *w == What::VmmEntry);
+    let main = facts.first(|w| *w == What::VmmMain).and(anchors.get(Anchor::Main));
+    let (Some(entry), Some(main)) = (entry, main) else { return };
+    let start = anchors.get(Anchor::ExecDone).map_or(0, |s| s.at);
+    if !(start..=main.at).contains(&entry.at) {
+        return;
+    }
+    for (name, from, to) in
+        [("vmm:ld.so", start, entry.at), ("vmm:constructors", entry.at, main.at)]
+    {
+        if from < to {
+            tree.place(Node { error: entry.error, ..Node::new(name, from, to, entry.source) });
+        }
+    }
+}
