@@ -158,3 +158,50 @@ pub fn list(addresses: &[Address]) -> String {
         text
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(watch: WatchLevel, known: &[&str]) -> Vec<String> {
+        let look_up = |name: &str| {
+            let at = known.iter().position(|k| *k == name)?;
+            Some(KERNEL_BASE + 0x100_0000 + at as u64 * 64)
+        };
+        addresses(&look_up, watch).into_iter().map(|a| format!("{}:{}", a.name, a.flags)).collect()
+    }
+
+    #[test]
+    fn a_kernel_without_symbols_still_has_a_boot_protocol() {
+        let names = names(WatchLevel::Full, &[]);
+        assert_eq!(names.first().map(String::as_str), Some("reset-vector:o"));
+        assert_eq!(names.last().map(String::as_str), Some("startup_64:om"));
+    }
+
+    #[test]
+    fn light_ends_at_start_kernel_and_full_does_not() {
+        let known = ["startup_64", "x86_64_start_kernel", "start_kernel", "sched_init"];
+        let light = names(WatchLevel::Light, &known);
+        assert_eq!(light[5..], ["x86_64_start_kernel:ok", "start_kernel:ol"]);
+        let full = names(WatchLevel::Full, &known);
+        assert_eq!(full[5..], ["x86_64_start_kernel:ok", "start_kernel:o", "sched_init:o"]);
+    }
+
+    #[test]
+    fn thunks_are_one_range_and_lengths_are_bounded() {
+        let symbols = Symbols::from_text(
+            "ffffffff81000000 T do_one_initcall\nffffffff81000220 T next\n\
+             ffffffff82000000 T __x86_indirect_thunk_rax\n\
+             ffffffff820001e0 T __x86_indirect_thunk_r15\nffffffff82ffffff D far\n",
+        );
+        assert_eq!(length(&symbols, 0xffff_ffff_8100_0000), 0x220);
+        let thunks = thunks(&symbols).unwrap();
+        assert_eq!((thunks.address, thunks.length), (0xffff_ffff_8200_0000, 0x1e0 + 64));
+    }
+
+    #[test]
+    fn the_list_names_an_address_once() {
+        let twice = [Address::once(16, "a"), Address::once(16, "b"), Address::once(32, "c")];
+        assert_eq!(list(&twice), "10 0 o 0 a\n20 1 o 0 c\n");
+    }
+}
