@@ -118,6 +118,6 @@ fn temporary_beside(path: &Path) -> io::Result<NamedTempFile<File>> {
 
 /// The reason alone: `tempfile` appends the temporary path, which the user never named.
 fn strip_path(error: &io::Error) -> String {
-    let inner = error.get_ref().and_then(|e| e.source().map(ToString::to_string));
-    inner.unwrap_or_else(|| error.to_string())
+    let text = error.to_string();
+    text.split(" at path ").next().unwrap_or(&text).to_owned()
 }

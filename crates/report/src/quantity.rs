@@ -183,10 +183,16 @@ fn significant_decimals(value: f64, digits: i32) -> i32 {
     (digits - 1 - value.abs().log10().floor() as i32).max(0)
 }
 
+/// From here on a double no longer tells neighbouring integers apart.
+const ABSURD: f64 = 9e15;
+
 /// `value` rounded to `decimals` places; negative places round to tens and hundreds.
 fn rounded(value: f64, decimals: i32) -> String {
     if !value.is_finite() {
         return "-".into();
+    }
+    if value.abs() >= ABSURD {
+        return format!("{value:.2e}");
     }
     if decimals >= 0 {
         return format!("{value:.*}", decimals as usize);
@@ -197,6 +203,9 @@ fn rounded(value: f64, decimals: i32) -> String {
 
 /// An integer's digits in groups of three: `1,309,442,113`.
 pub fn grouped(digits: &str) -> String {
+    if !digits.bytes().all(|b| b.is_ascii_digit() || b == b'-') {
+        return digits.to_owned();
+    }
     let (sign, digits) = digits.strip_prefix('-').map_or(("", digits), |rest| ("-", rest));
     let mut out = String::from(sign);
     for (i, c) in digits.chars().enumerate() {
@@ -219,8 +228,12 @@ pub fn trimmed(digits: &str) -> &str {
 /// A ratio as what it adds to 1, with its interval: `+1.8% [+1.5%, +2.0%]`.
 pub fn added_percent(ratio: &Estimate) -> String {
     let half = half_width(ratio).filter(|h| *h > 0.0);
-    let decimals = half.map_or(1, |h| supported_decimals(h * 100.0).clamp(0, 2)) as usize;
-    let spelled = |value: f64| format!("{:+.decimals$}%", (value - 1.0) * 100.0);
+    let decimals = half.map_or(1, |h| supported_decimals(h * 100.0).clamp(0, 2));
+    let spelled = |value: f64| {
+        let percent = rounded((value - 1.0) * 100.0, decimals);
+        let sign = if percent.starts_with('-') { "" } else { "+" };
+        format!("{sign}{percent}%")
+    };
     let [low, high] = ratio.ci95.map(spelled);
     match half {
         Some(_) => format!("{} [{low}, {high}]", spelled(ratio.mean)),
@@ -230,11 +243,7 @@ pub fn added_percent(ratio: &Estimate) -> String {
 
 /// A share of 1 as a percentage.
 pub fn percent(share: f64) -> String {
-    if share.is_finite() {
-        format!("{:.1}%", share * 100.0)
-    } else {
-        "-".into()
-    }
+    format!("{}%", rounded(share * 100.0, 1))
 }
 
 /// A p-value with the digits that a permutation test supports.
@@ -260,6 +269,9 @@ pub fn ratio_interval(ratio: &Estimate) -> String {
 
 /// A duration of one run, as `systemd-analyze` writes them: `1.309s`, `84ms`.
 pub fn compact_seconds(seconds: f64) -> String {
+    if seconds.abs() >= ABSURD || !seconds.is_finite() {
+        return format!("{}s", rounded(seconds, 0));
+    }
     let scale = Unit::Seconds.scale_for(seconds);
     let decimals = match scale.suffix {
         "s" => 3,

@@ -46,7 +46,7 @@ impl<'a> BenchReport<'a> {
             Column::number("runs", 3),
             Column::number("median", 4),
             Column::number("peak RSS", 4),
-            Column::text("in order of time", 5),
+            Column::text("over time", 5),
         ]);
         for machine in &self.result.machines {
             let exact = |value| Cell::Quantity(Quantity::exact(value, Unit::Seconds));
@@ -161,7 +161,7 @@ fn sentence(comparison: &Comparison) -> String {
             )
         }
         _ => format!(
-            "{verdict} between {a} and {b}: the ratio is {} ({spelled}).",
+            "No difference found between {a} and {b}: the ratio is {} ({spelled}).",
             ratio_interval(ratio)
         ),
     }

@@ -105,7 +105,10 @@ impl<'a> BootReport<'a> {
 
     fn answer(&self) -> String {
         let Some(total) = &self.result.total else {
-            return "No run reached its end, so there is no total.".into();
+            let mut outcomes = self.result.runs.iter().map(|run| &run.record.outcome);
+            let why = outcomes.find_map(outcome_text);
+            let why = why.map_or(String::new(), |why| format!(": {why}"));
+            return format!("No run reached its end{why}.");
         };
         let ends = match self.result.machine.spec.until.as_deref() {
             Some("userspace") => "user space".into(),
@@ -123,9 +126,11 @@ impl<'a> BootReport<'a> {
         let longest = longest.map_or(String::new(), |phase| {
             format!("; the longest phase is {}, {}", phase.name, percent(phase.share))
         });
-        let plural = if total.n == 1 { "run" } else { "runs" };
+        let all = self.result.runs.len();
+        let of_all = if total.n < all { format!(" of {all}") } else { String::new() };
+        let plural = if all == 1 { "run" } else { "runs" };
         format!(
-            "{} from the VMM's exec to {ends} ({} {plural}). Spans with a name cover {} of it{longest}.",
+            "{} from the VMM's exec to {ends} ({}{of_all} {plural}). Spans with a name cover {} of it{longest}.",
             Quantity::of(total, Unit::Seconds).inline(),
             total.n,
             percent(coverage),

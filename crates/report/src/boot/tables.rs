@@ -20,6 +20,9 @@ impl BootReport<'_> {
     pub(super) fn means_note(&self) -> String {
         match self.shown_runs().len() {
             1 => "one run: nothing is known of the spread, --runs N tells".into(),
+            n if self.result.total.is_none() => {
+                format!("mean over {n} runs that failed, up to where each got")
+            }
             n => format!("mean over {n} runs ± half of its 95 % confidence interval"),
         }
     }

@@ -37,22 +37,13 @@ impl Output for Markdown {
 
 /// Text with everything that Markdown or its HTML would act on escaped.
 pub fn escape(text: &str) -> String {
+    let text = neutralise(text);
     let mut out = String::with_capacity(text.len());
     let mut before = ' ';
-    let mut rest = neutralise(text);
-    if rest.starts_with(['-', '+', '=']) || rest.starts_with(|c: char| c.is_ascii_digit()) {
-        // Would start a list or a rule at the beginning of a line.
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
-        if digits == 0 || rest[digits..].starts_with(['.', ')']) {
-            rest.insert(digits, '\\');
-        }
-    }
-    let escaped_start = rest.starts_with('\\');
-    let mut characters = rest.chars().enumerate().peekable();
-    while let Some((at, c)) = characters.next() {
-        let after = characters.peek().map_or(' ', |(_, c)| *c);
+    let mut characters = text.chars().peekable();
+    while let Some(c) = characters.next() {
+        let after = characters.peek().copied().unwrap_or(' ');
         match c {
-            '\\' if at == 0 && escaped_start && "-+=".contains(after) => out.push('\\'),
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
@@ -68,6 +59,19 @@ pub fn escape(text: &str) -> String {
         before = c;
     }
     out
+}
+
+/// [`escape`] for text that begins a line, where it could be a list or a rule.
+fn escape_line(text: &str) -> String {
+    let escaped = escape(text);
+    let digits = escaped.find(|c: char| !c.is_ascii_digit()).unwrap_or(escaped.len());
+    let rest = &escaped[digits..];
+    let listed = digits > 0 && (rest.starts_with(". ") || rest.starts_with(") "));
+    if escaped.starts_with(['-', '+', '=', ' ', '\t']) || listed {
+        format!("{}\\{}", &escaped[..digits], rest.trim_start())
+    } else {
+        escaped
+    }
 }
 
 /// A literal name as a code span; pipes are escaped for the table around it.
@@ -95,7 +99,7 @@ impl Markdown {
     fn document(&self, document: &Document, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "## {}", escape(&document.title))?;
         if !document.answer.is_empty() {
-            writeln!(out, "\n{}", escape(&document.answer))?;
+            writeln!(out, "\n{}", escape_line(&document.answer))?;
         }
         self.blocks(&document.blocks, out)
     }
@@ -106,11 +110,11 @@ impl Markdown {
                 Block::Heading(heading) => {
                     writeln!(out, "\n### {}", escape(&heading.text))?;
                     if !heading.note.is_empty() {
-                        writeln!(out, "\n{}", escape(&heading.note))?;
+                        writeln!(out, "\n{}", escape_line(&heading.note))?;
                     }
                 }
                 Block::Facts(facts) => self.facts(facts, out)?,
-                Block::Paragraph(words) => writeln!(out, "\n{}", escape(words))?,
+                Block::Paragraph(words) => writeln!(out, "\n{}", escape_line(words))?,
                 Block::Chart(_) | Block::Strips(_) => self.fenced(block, out)?,
                 Block::Table(table) => self.table(table, out)?,
                 Block::Outline(outline) => self.outline(outline, out)?,
@@ -159,7 +163,7 @@ impl Markdown {
     }
 
     fn outline(&self, outline: &Outline, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "\n{}\n", escape(&outline.legend))?;
+        writeln!(out, "\n{}\n", escape_line(&outline.legend))?;
         outline.roots.iter().try_for_each(|root| node(root, 0, out))
     }
 

@@ -174,11 +174,11 @@ impl Page {
 
     fn table(&mut self, table: &Table) {
         put!(self, "<div class=\"scroll\"><table><thead><tr>");
-        let widths: Vec<[usize; 2]> =
+        let widths: Vec<Fractions> =
             (0..table.columns.len()).map(|column| fractions(table, column)).collect();
         for (at, column) in table.columns.iter().enumerate() {
             let class = if column.align == Align::Right { "number" } else { "" };
-            let span = if table.column_scale(at).is_some() { 2 } else { 1 };
+            let span = if widths[at].has_half { 2 } else { 1 };
             let title = escape(&table.column_title(at));
             put!(self, "<th class=\"{class}\" colspan=\"{span}\">{title}</th>");
         }
@@ -194,7 +194,7 @@ impl Page {
         put!(self, "</tbody></table></div>");
     }
 
-    fn cell(&mut self, table: &Table, row: &Row, column: usize, widths: [usize; 2]) {
+    fn cell(&mut self, table: &Table, row: &Row, column: usize, widths: Fractions) {
         let class = match table.columns[column].align {
             Align::Right => "number",
             Align::Left if table.columns[column].shrinks_to.is_some() => "name",
@@ -206,11 +206,14 @@ impl Page {
                 Cell::Quantity(quantity) => quantity.digits(scale),
                 _ => Digits { value: String::new(), half_width: None },
             };
-            let value = pad_fraction(&digits.value, widths[0]);
+            let value = pad_fraction(&digits.value, widths.value);
             let half = digits
                 .half_width
-                .map_or(String::new(), |half| format!("± {}", pad_fraction(&half, widths[1])));
-            put!(self, "<td class=\"number\">{value}</td><td class=\"half\">{half}</td>");
+                .map_or(String::new(), |half| format!("± {}", pad_fraction(&half, widths.half)));
+            put!(self, "<td class=\"number\">{value}</td>");
+            if widths.has_half {
+                put!(self, "<td class=\"half\">{half}</td>");
+            }
             return;
         }
         let content = match cell {
@@ -229,16 +232,27 @@ impl Page {
     }
 }
 
-/// Most decimals in the values and half widths of a column, points included.
-fn fractions(table: &Table, column: usize) -> [usize; 2] {
+/// Most decimals in a column, points included.
+#[derive(Clone, Copy, Default)]
+struct Fractions {
+    value: usize,
+    half: usize,
+    /// Half widths are shown, in a column of their own.
+    has_half: bool,
+}
+
+fn fractions(table: &Table, column: usize) -> Fractions {
     let fraction = |digits: &str| digits.find('.').map_or(0, |at| digits.len() - at);
-    let mut widest = [0, 0];
+    let mut widest = Fractions::default();
     let Some(scale) = table.column_scale(column) else { return widest };
     for row in &table.rows {
         if let Cell::Quantity(quantity) = table.cell(row, column) {
             let digits = quantity.digits(scale);
-            widest[0] = widest[0].max(fraction(&digits.value));
-            widest[1] = widest[1].max(digits.half_width.as_deref().map_or(0, fraction));
+            widest.value = widest.value.max(fraction(&digits.value));
+            if let Some(half) = digits.half_width {
+                widest.half = widest.half.max(fraction(&half));
+                widest.has_half = true;
+            }
         }
     }
     widest

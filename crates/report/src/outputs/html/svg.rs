@@ -103,7 +103,7 @@ fn draw_lane(out: &mut String, lane: &Lane, y: usize, total: Ns) {
         let (width, height) = ((to - from).max(0.02), LANE - 3);
         let class = class(segment.colour);
         let title = escape_lines(&segment_title(segment, total));
-        if to - from < LABELLED {
+        if to - from < LABELLED || !lane.name.is_empty() {
             add!(
                 out,
                 "<rect class=\"{class}\" x=\"{from:.4}%\" width=\"{width:.4}%\" y=\"{y}\" \

@@ -238,7 +238,7 @@ impl Trace<'_> {
                     *uuid
                 }
                 None => {
-                    let name = format!("beside it ({})", span.source);
+                    let name = format!("beside it {} ({})", lanes.len() + 1, span.source);
                     let uuid = self.track(&name, Some(group), 1 + lanes.len() as i64)?;
                     lanes.push((&span.source, span.end, uuid));
                     uuid
