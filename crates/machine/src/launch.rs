@@ -31,6 +31,7 @@ use reaper::Changes;
 use rustix::process::Pid;
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use supervise::Supervisor;
@@ -207,6 +208,9 @@ pub struct Exit {
     pub stderr_tail: String,
     /// Whether ptrace was used.
     pub ptrace: Ptrace,
+    /// The image that ran last, where traced. Not the VMM's if a wrapper runs the VMM
+    /// as a child instead of executing it: nothing but the wrapper is then watched.
+    pub image: Option<PathBuf>,
     /// How often the main thread was stopped.
     pub stops: u32,
     /// Each stop: (begin, end), ns after exec. The VMM's main thread did not run then.
@@ -425,6 +429,7 @@ fn result(
         end,
         stderr_tail: printable(&seen.stderr),
         ptrace,
+        image: seen.image,
         stops: seen.stops,
         held: seen.held.iter().map(|(a, b)| (a - exec_ns, b - exec_ns)).collect(),
     }

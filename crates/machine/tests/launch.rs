@@ -102,12 +102,48 @@ fn part() {
             let plan = plan(&["/bin/sleep", "1000"]);
             let _ = launch::run(plan, &options(Mode::Traced), &stopper, &mut Panics);
         }
+        "no-ptrace" => {
+            refuse_ptrace();
+            let exit = run(plan(&["/bin/sh", "-c", "exit 6"]), Mode::Traced);
+            assert!(matches!(&exit.ptrace, Ptrace::Refused(why) if why.contains("SYS_PTRACE")));
+            assert_eq!((exit.status, exit.stops), (Status::Exited(6), 0));
+            assert_eq!(moments(&exit), ["vmm-exit"]);
+        }
         other => panic!("no such part: {other}"),
     }
 }
 
 fn duplicate(fd: &impl std::os::fd::AsFd) -> OwnedFd {
     fd.as_fd().try_clone_to_owned().expect("a descriptor")
+}
+
+/// From here on ptrace(2) is EPERM for this process, as in a container that forbids it.
+fn refuse_ptrace() {
+    let instruction = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let ret = libc::BPF_RET | libc::BPF_K;
+    let mut filter = [
+        // The number of the system call is the first word of struct seccomp_data.
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_ptrace as u32),
+        instruction(ret, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        instruction(ret, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program and its filter outlive the calls, which copy them.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let mode = libc::SECCOMP_MODE_FILTER;
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program), 0);
+    }
+}
+
+#[test]
+fn where_ptrace_is_refused_the_vmm_runs_all_the_same() {
+    let me = std::env::current_exe().expect("own path");
+    let mut command = Command::new(me);
+    let output = command.args(["--exact", "part"]).env("ROLE", "no-ptrace").output();
+    let output = output.expect("spawned");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 #[test]
@@ -153,6 +189,8 @@ fn a_wrapper_that_executes_the_vmm_is_not_the_vmm() {
     // env: exec, entry (no main); this: exec, entry, main, exit. 50 threads: none.
     assert!(exit.stops <= 7, "{} stops", exit.stops);
     assert_eq!(exit.status, Status::Exited(0));
+    let me = std::env::current_exe().and_then(|p| p.canonicalize()).expect("own path");
+    assert_eq!(exit.image, Some(me), "the wrapper's image is gone");
 }
 
 #[test]

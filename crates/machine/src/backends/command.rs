@@ -6,10 +6,12 @@
 
 use crate::argv;
 use crate::backend::{Backend, Machine, MachineError, Request};
-use crate::capabilities::is_qemu;
+use crate::capabilities::{self, is_qemu};
+use crate::files::digest;
 use crate::launch::{self, LaunchError};
 use crate::output::version_line;
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vmeter_model::MachineSpec;
 
@@ -43,6 +45,7 @@ impl Backend for UserCommand {
         machine.provenance.insert("vmm".into(), format!("{version} ({})", program.display()));
         if machine.is_qemu {
             of_qemu(&mut machine, &argv);
+            files(&mut machine, &argv, request);
         }
         machine.argv = argv;
         Ok(machine)
@@ -103,16 +106,38 @@ fn of_qemu(machine: &mut Machine, argv: &[OsString]) {
     }
 }
 
+/// Digests of what is booted, as far as the files can be told from the options.
+fn files(machine: &mut Machine, argv: &[OsString], request: &Request<'_>) {
+    let named = |option: &str| argv::values(argv, option).last().map(PathBuf::from);
+    let qemu = argv.get(argv::qemu_position(argv).unwrap_or(0)).map(Path::new);
+    let firmware = || {
+        let name = named("bios").unwrap_or_else(|| "bios-256k.bin".into());
+        if name.is_file() {
+            return Some(name);
+        }
+        let answer = capabilities::of(qemu?, request.cache).ok()?;
+        answer.capabilities.firmware_file(name.to_str()?)
+    };
+    for (what, file) in
+        [("kernel", named("kernel")), ("initrd", named("initrd")), ("firmware", firmware())]
+    {
+        // What cannot be read QEMU will complain of.
+        if let Some((file, digest)) = file.and_then(|f| digest(&f).ok().map(|d| (f, d))) {
+            machine.provenance.insert(what.into(), format!("{} {digest}", file.display()));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
     fn describe(spec: &MachineSpec) -> Result<Machine, MachineError> {
-        let cache = std::env::temp_dir();
+        let cache = tempfile::tempdir().expect("a folder");
         UserCommand.describe(&Request {
             spec,
-            cache: &cache,
+            cache: cache.path(),
             kernel: None,
             initrd: None,
             root_image: None,
@@ -164,6 +189,7 @@ mod tests {
             assert!(machine.is_qemu && machine.may_inject, "{words:?}");
             assert_eq!(machine.accel.as_deref(), Some("tcg"));
             assert_eq!(machine.kernel, Some("k".into()));
+            assert!(machine.provenance["firmware"].contains("bios-256k.bin sha256:"));
             assert_eq!(machine.plan().injected, ["-serial stdio"]);
             let no = MachineSpec { no_inject: true, ..spec(&words) };
             let machine = describe(&no).expect("described");

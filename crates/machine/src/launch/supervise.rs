@@ -17,6 +17,7 @@ use rustix::time::{
     Timespec,
 };
 use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -67,6 +68,7 @@ pub struct Seen {
     pub moments: Vec<(Ns, String)>,
     pub held: Vec<(Ns, Ns)>,
     pub peak_rss_bytes: Option<u64>,
+    pub image: Option<PathBuf>,
     pub end: Option<(Reason, Ns)>,
     pub stderr: Vec<u8>,
 }
@@ -293,6 +295,7 @@ impl<'a> Supervisor<'a> {
             ptrace::watch_exit(self.pid)?;
         }
         self.breakpoints = image::set_breakpoints(tracee);
+        self.seen.image = std::fs::read_link(format!("/proc/{}/exe", tracee.pid)).ok();
         self.hooks.on_exec(tracee);
         Ok(())
     }
