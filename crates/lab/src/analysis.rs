@@ -2,8 +2,8 @@
 
 use crate::session::Session;
 use anyhow::{Context, Result};
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
 use vmeter_model::result::{Activity, AnalysedRun, BootResult, Envelope, Overhead, Phase};
 use vmeter_model::run::{Outcome, RunRecord, SessionMachine, SessionRecord, WatchLevel};
 use vmeter_model::span::UNATTRIBUTED;
@@ -50,23 +50,22 @@ pub fn version() -> String {
 /// # Errors
 /// When the session's folder cannot be read or holds no finished run.
 pub fn boot_result(session: &Session, overhead: Option<Overhead>) -> Result<BootResult> {
-    let (finished, mut warnings) = session.finished()?;
+    let (finished, warnings) = session.finished()?;
     let machine = session.record.machines.first().cloned().unwrap_or_default();
     let watched = finished.iter().any(|(_, r)| r.watch != WatchLevel::None);
-    let runs: Vec<AnalysedRun> = finished
+    let mut own: Vec<(PathBuf, RunRecord)> = finished
         .into_iter()
-        .filter(|(_, r)| !r.warmup && r.label == machine.label)
+        .filter(|(_, r)| r.label == machine.label)
         .filter(|(_, r)| !watched || r.watch != WatchLevel::None)
-        .map(|(dir, record)| analyse_run(&dir, record))
         .collect();
-    if runs.is_empty() {
-        anyhow::bail!("{}: no measured run was finished", session.dir.display());
+    // A machine that fails in its warm-up has no other run to show.
+    if own.iter().any(|(_, r)| !r.warmup) {
+        own.retain(|(_, r)| !r.warmup);
     }
-    for run in &runs {
-        for warning in &run.timeline.warnings {
-            let warning = format!("run {}: {warning}", run.record.index);
-            warnings.push(warning);
-        }
+    let runs: Vec<AnalysedRun> =
+        own.into_iter().map(|(dir, record)| analyse_run(&dir, record)).collect();
+    if runs.is_empty() {
+        anyhow::bail!("{}: no run was finished", session.dir.display());
     }
     let mut result = summarise(envelope(&session.record), machine, runs, warnings);
     result.overhead = overhead;
@@ -102,7 +101,7 @@ pub fn summarise(
         counts,
         overhead: None,
         outliers,
-        warnings: condense(warnings),
+        warnings,
         hints: Vec::new(),
         saved_in: String::new(),
         runs,
@@ -142,10 +141,22 @@ struct Samples {
 }
 
 /// Activities of all runs, the longest mean first. A run without one counts as 0.
+///
+/// An activity is work that someone could do something about: a leaf of the tree, or
+/// an initcall, module or step even where its parts are known. Phases and groups are not.
 pub fn activities(timelines: &[&Timeline]) -> Vec<Activity> {
     let mut by_name: BTreeMap<(String, String), Samples> = BTreeMap::new();
+    let leaves: HashSet<&str> =
+        timelines.iter().flat_map(|t| t.leaves()).map(|s| s.name.as_str()).collect();
+    let is_work = |name: &str| {
+        let whole = ["initcall ", "insmod ", "/init:"];
+        leaves.contains(name) || whole.iter().any(|prefix| name.starts_with(prefix))
+    };
     for (run, timeline) in timelines.iter().enumerate() {
         for (key, (ns, insns)) in vmeter_timeline::activity_times(timeline) {
+            if !is_work(&key.1) {
+                continue;
+            }
             let samples = by_name.entry(key).or_default();
             samples.seconds.resize(run, 0.0);
             samples.seconds.push(seconds(ns));
@@ -179,26 +190,6 @@ pub fn counts(timelines: &[&Timeline]) -> BTreeMap<String, Estimate> {
     samples.into_iter().map(|(name, values)| (name.to_owned(), estimate(&values))).collect()
 }
 
-/// Says once what every run says.
-fn condense(warnings: Vec<String>) -> Vec<String> {
-    let mut seen: Vec<(String, usize, String)> = Vec::new();
-    for warning in warnings {
-        let text = match warning.strip_prefix("run ").and_then(|w| w.split_once(": ")) {
-            Some((_, text)) => text.to_owned(),
-            None => warning.clone(),
-        };
-        match seen.iter_mut().find(|(known, _, _)| *known == text) {
-            Some((_, times, _)) => *times += 1,
-            None => seen.push((text, 1, warning)),
-        }
-    }
-    seen.into_iter()
-        .map(
-            |(text, times, first)| if times > 1 { format!("{text} ({times} runs)") } else { first },
-        )
-        .collect()
-}
-
 /// Opens a session and gives its result as `vmeter show` prints it.
 ///
 /// # Errors
@@ -212,12 +203,6 @@ pub fn load_boot(session: &Session) -> Result<BootResult> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_every_run_says_is_said_once() {
-        let warnings = vec!["run 1: no log".into(), "run 2: no log".into(), "run 2: torn".into()];
-        assert_eq!(condense(warnings), ["no log (2 runs)", "run 2: torn"]);
-    }
 
     #[test]
     fn an_activity_that_a_run_lacks_counts_as_zero() {

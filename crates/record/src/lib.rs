@@ -7,6 +7,8 @@
 
 pub mod clock;
 pub mod decode;
+pub mod guest_clock;
+pub mod guest_ram;
 pub mod ready;
 pub mod run;
 pub mod source;

@@ -57,7 +57,8 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     let ready = watch_console(&mut request, stopper);
     let mut lives = attach(&mut request, &mut warnings);
     let argv = strings(&request.plan);
-    let injected = request.plan.injected.clone();
+    let dir = request.context.dir.display().to_string();
+    let injected = request.plan.injected.iter().map(|a| a.replace(&dir, "RUN")).collect();
     let mode = match request.context.watch {
         WatchLevel::None => Mode::Plain,
         _ => Mode::Traced,

@@ -75,7 +75,8 @@ impl Live for Recording {
             "-add-fd",
             &added,
             "-chardev",
-            "file,id=vmeter-firmware,path=/dev/fdset/9402",
+            // Appending, since QEMU would truncate it, which a pipe refuses.
+            "file,id=vmeter-firmware,path=/dev/fdset/9402,append=on",
             "-device",
             "isa-debugcon,iobase=0x402,chardev=vmeter-firmware",
         ]);

@@ -2,6 +2,8 @@
 
 pub mod console;
 pub mod firmware;
+pub mod guest_ftrace;
+pub mod guest_printk;
 pub mod mock;
 pub mod qemu_trace;
 pub mod tcg_plugin;
@@ -18,6 +20,8 @@ pub fn all() -> Vec<&'static dyn Source> {
         &firmware::Firmware,
         &qemu_trace::QemuTrace,
         &tcg_plugin::TcgPlugin,
+        &guest_ftrace::GuestFtrace,
+        &guest_printk::GuestPrintk,
         &mock::Mock,
     ]
 }

@@ -1,0 +1,188 @@
+//! The guest kernel's own trace, read out of its RAM when it is over.
+//!
+//! Kernel parameters switch it on before the first initcall; the ring buffer is
+//! copied out of the VMM at its exit. The guest's console, files and programs
+//! have no part in it. In instructions of a Debian 6.1 guest it costs 0.6 %.
+
+use super::read_bounded;
+use crate::guest_clock::{self, GuestClock};
+use crate::guest_ram::{failed, look_into, GuestKernel};
+use crate::source::{Context, Live, Source, SourceError};
+use std::path::{Path, PathBuf};
+use vmeter_kernel_image::ftrace::{FtraceDump, FtraceKind};
+use vmeter_kernel_image::KernelInfo;
+use vmeter_machine::launch::Tracee;
+use vmeter_machine::plan::LaunchPlan;
+use vmeter_model::run::SourceRecord;
+use vmeter_model::{Event, Ns, RunRecord, What};
+
+/// Name in [`SourceRecord::name`].
+pub const NAME: &str = "guest-ftrace";
+
+/// The dump in the run's folder.
+pub const FILE: &str = "guest-ftrace.bin";
+
+/// `printk:console` stamps each log record, which aligns the log ([`super::guest_printk`]).
+const EVENTS: &str = "initcall:*,module:module_load,sched:sched_process_exec,\
+                      sched:sched_process_exit,printk:console";
+/// The only trace clock that is the same before and after the kernel trusts the TSC.
+const CLOCK: &str = "x86-tsc";
+/// Of the ring of each CPU: a Debian boot fills 46 KiB of it, one with udev 300 KiB.
+const BUFFER: &str = "512K";
+
+/// The guest's ftrace ring.
+pub struct GuestFtrace;
+
+impl Source for GuestFtrace {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
+        Some(Box::new(Recording {
+            kernel: GuestKernel::of(context)?,
+            dir: context.dir.to_owned(),
+            accel: context.accel.map(str::to_owned),
+            info: None,
+            injected: false,
+            tsc_offset: None,
+            dump: None,
+        }))
+    }
+
+    fn decode(
+        &self,
+        dir: &Path,
+        run: &RunRecord,
+        source: &SourceRecord,
+    ) -> Result<Vec<Event>, SourceError> {
+        let dump = FtraceDump::from_bytes(&read_bounded(dir, source, 0)?).map_err(failed)?;
+        if dump.clock() != CLOCK {
+            return Err(SourceError::Other(format!(
+                "the guest's trace is on the clock {:?}, which can't be aligned with the host's; \
+                 boot it with trace_clock={CLOCK}",
+                dump.clock()
+            )));
+        }
+        let decoded = dump.decode();
+        let clock = GuestClock::of(run, source, decoded.events.last().map_or(0, |e| e.ts))?;
+        let event = |at, what| Event {
+            at,
+            error_ns: clock.error_ns,
+            source: NAME.into(),
+            insns: None,
+            what,
+        };
+        let mut events: Vec<Event> = decoded
+            .events
+            .iter()
+            .filter_map(|e| Some(event(clock.at(e.ts), meaning(e.pid, &e.kind)?)))
+            .collect();
+        let at = events.last().map_or(run.total_ns, |e| e.at);
+        for (name, value) in
+            [("guest_trace_lost", decoded.lost), ("guest_trace_damaged", decoded.damaged_pages)]
+        {
+            if value > 0 {
+                events.push(event(at, What::Count { name: name.into(), value }));
+            }
+        }
+        Ok(events)
+    }
+}
+
+/// What a record of the trace is to the timeline.
+fn meaning(thread: i32, kind: &FtraceKind) -> Option<What> {
+    Some(match kind.clone() {
+        FtraceKind::InitcallStart { function, module, .. } => {
+            What::InitcallStart { function, module, pid: Some(thread) }
+        }
+        FtraceKind::InitcallFinish { function, ret, .. } => {
+            What::InitcallEnd { function, pid: Some(thread), ret: Some(ret.into()) }
+        }
+        FtraceKind::InitcallLevel { level } => What::InitcallLevel { level },
+        FtraceKind::ModuleLoad { module } => What::ModuleLoad { module, pid: Some(thread) },
+        FtraceKind::ProcessExec { pid, file } => What::ProcessExec { pid, file },
+        FtraceKind::ProcessExit { pid, comm } => What::ProcessExit { pid, comm },
+        FtraceKind::Marker { text } => marker(&text)?,
+        FtraceKind::Console { .. } => return None,
+    })
+}
+
+/// The grammar of the appliance's init; markers of anybody else are notes.
+fn marker(text: &str) -> Option<What> {
+    let Some(text) = text.strip_prefix("vmeter:") else {
+        return Some(What::Note { text: text.into() });
+    };
+    let (verb, rest) = text.split_once(' ').unwrap_or((text, ""));
+    match verb {
+        "begin" => Some(What::StepStart { step: rest.into() }),
+        "end" => Some(What::StepEnd { step: rest.into() }),
+        "ready" => Some(What::Ready),
+        "poweroff" => Some(What::ShutdownStart),
+        "error" => {
+            let (number, step) = rest.split_once(' ')?;
+            Some(What::Note { text: format!("step {step} failed with error {number}") })
+        }
+        _ => None,
+    }
+}
+
+struct Recording {
+    kernel: GuestKernel,
+    dir: PathBuf,
+    accel: Option<String>,
+    info: Option<KernelInfo>,
+    injected: bool,
+    tsc_offset: Option<i64>,
+    dump: Option<FtraceDump>,
+}
+
+impl Live for Recording {
+    fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
+        self.info = Some(self.kernel.info()?);
+        let events = match given(plan, "trace_event=") {
+            // The kernel heeds the last of several.
+            Some(given) => format!("trace_event={given},{EVENTS}"),
+            None => format!("trace_event={EVENTS}"),
+        };
+        let clock = format!("trace_clock={CLOCK}");
+        let buffer = format!("trace_buf_size={BUFFER}");
+        let mut words = vec![events.as_str(), clock.as_str()];
+        if given(plan, "trace_buf_size=").is_none() {
+            words.push(&buffer);
+        }
+        self.injected = plan.inject_kernel_parameters(&words);
+        Ok(())
+    }
+
+    fn exiting(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
+        let Some(info) = &self.info else { return Ok(()) };
+        if self.accel.as_deref() == Some("kvm") {
+            self.tsc_offset = guest_clock::kvm_tsc_offset(tracee.pid);
+        }
+        match look_into(tracee, info, FtraceDump::take) {
+            Ok(dump) => self.dump = Some(dump),
+            // A guest that was not asked to trace need not be one that can.
+            Err(error) if self.injected => return Err(error),
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
+        let (Some(mut dump), Some(info)) = (self.dump, self.info) else { return Ok(None) };
+        if dump.decode().events.is_empty() && !self.injected {
+            return Ok(None);
+        }
+        dump.name_functions(&info.functions(&self.kernel.path).map_err(failed)?);
+        dump.write(&self.dir.join(FILE)).map_err(failed)?;
+        Ok(Some(guest_clock::record(NAME, FILE, self.accel.as_deref(), self.tsc_offset)))
+    }
+}
+
+/// The value of a kernel parameter that is given already; of several the last.
+fn given(plan: &LaunchPlan, name: &str) -> Option<String> {
+    let append = plan.argv.iter().position(|a| a == "-append" || a == "--append")?;
+    let line = plan.argv.get(append + 1)?.to_string_lossy();
+    line.split_ascii_whitespace().filter_map(|w| w.strip_prefix(name)).next_back().map(Into::into)
+}
