@@ -41,7 +41,7 @@ const MODULES_FILE: &core::ffi::CStr = c"/etc/vmeter/modules";
 pub fn main() -> ! {
     sys::reserve_standard_files();
     let proc = sys::mount(c"proc", c"/proc", c"proc", 0, c"");
-    let mut words = [0u8; 8192];
+    let mut words = [0u8; options::WORDS];
     let words = options::read_words(OPTIONS_FILE, &mut words);
     let mut steps = Steps::new();
     let options = Options::parse(words, &mut steps);
@@ -73,9 +73,8 @@ fn mount_all(steps: &mut Steps, options: &Options, proc: Result<(), Errno>) {
         steps.open_marker(c"/trace/trace_marker");
     }
     steps.check(b"mount proc", proc);
-    steps.run(b"mount devtmpfs", |_| {
-        sys::mount(c"devtmpfs", c"/dev", c"devtmpfs", 0, c"mode=0755")
-    });
+    steps
+        .run(b"mount devtmpfs", |_| sys::mount(c"devtmpfs", c"/dev", c"devtmpfs", 0, c"mode=0755"));
     steps.run(b"mount sysfs", |_| {
         sys::mount(c"sysfs", c"/sys", c"sysfs", 0, c"")?;
         if traced {
@@ -86,7 +85,16 @@ fn mount_all(steps: &mut Steps, options: &Options, proc: Result<(), Errno>) {
 }
 
 fn load_modules(steps: &mut Steps) {
-    let mut list = [0u8; 16384];
+    if sys::exists(MODULES_FILE) {
+        load_listed_modules(steps);
+    }
+}
+
+// Large buffers live in functions of their own, never inlined: each page of stack
+// that main's frame would span is a page fault of the boot being measured.
+#[inline(never)]
+fn load_listed_modules(steps: &mut Steps) {
+    let mut list = [0u8; 8192];
     let Ok(list) = sys::read_file(MODULES_FILE, &mut list) else {
         return;
     };

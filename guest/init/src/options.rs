@@ -79,13 +79,16 @@ pub struct Options<'a> {
     pub poweroff_delay_ms: u64,
 }
 
+/// Room for the options file and the command line (x86's COMMAND_LINE_SIZE is 2048), bytes.
+pub const WORDS: usize = 4096;
+
 /// The options file followed by the kernel command line, as one run of words.
-pub fn read_words<'b>(file: &CStr, buffer: &'b mut [u8; 8192]) -> &'b [u8] {
-    let (head, tail) = buffer.split_at_mut(4096);
-    let from_file = sys::read_file(file, &mut head[..4095]).map_or(0, |bytes| bytes.len());
+pub fn read_words<'b>(file: &CStr, buffer: &'b mut [u8; WORDS]) -> &'b [u8] {
+    let (head, tail) = buffer.split_at_mut(WORDS / 2);
+    let from_file = sys::read_file(file, &mut head[..WORDS / 2 - 1]).map_or(0, |bytes| bytes.len());
     let from_kernel = sys::read_file(c"/proc/cmdline", tail).map_or(0, |bytes| bytes.len());
     buffer[from_file] = b'\n';
-    buffer.copy_within(4096..4096 + from_kernel, from_file + 1);
+    buffer.copy_within(WORDS / 2..WORDS / 2 + from_kernel, from_file + 1);
     &buffer[..from_file + 1 + from_kernel]
 }
 

@@ -13,9 +13,16 @@ const DATA_FILE: &CStr = c"/sysroot/vmeter.data";
 
 /// Mounts the root that `vmeter.root=` names and reads from it.
 pub fn apply(steps: &mut Steps, options: &Options) {
+    if !options.root.is_empty() {
+        apply_named(steps, options);
+    }
+}
+
+#[inline(never)]
+fn apply_named(steps: &mut Steps, options: &Options) {
     let (kind, rest) = split_once(options.root, b':');
     let (device, mount_options): (&[u8], &[u8]) = match kind {
-        b"" | b"initramfs" => return,
+        b"initramfs" => return,
         b"virtio-blk" => (b"/dev/vda", b""),
         b"dax" | b"virtio-pmem" => (b"/dev/pmem0", b"dax=always"),
         _ => return steps.complain(b"unknown root", kind),

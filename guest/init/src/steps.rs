@@ -7,7 +7,7 @@ use core::ffi::CStr;
 /// Where steps are written to.
 pub struct Steps {
     marker: Option<i32>,
-    report: Text<2048>,
+    report: Text<1024>,
 }
 
 impl Steps {
@@ -87,8 +87,13 @@ impl Steps {
         }
     }
 
-    /// Copies ftrace's text to the console, between two lines of its own.
+    /// Copies ftrace's text to the console, between two lines of its own, with tracing
+    /// off: printing would be traced faster than it can be printed.
     pub fn dump_trace(&mut self) {
+        if let Ok(file) = sys::open(c"/sys/kernel/tracing/tracing_on", sys::O_WRONLY) {
+            sys::write(file, b"0");
+            sys::close(file);
+        }
         self.print(b"vmeter: trace\n");
         let result = sys::copy_to_console(c"/sys/kernel/tracing/trace");
         self.print(b"vmeter: end of trace\n");
@@ -103,6 +108,7 @@ impl Steps {
 }
 
 /// `/proc/meminfo` between two lines of its own, in one write.
+#[inline(never)]
 pub fn print_meminfo() -> Result<(), Errno> {
     let mut content = [0u8; 6144];
     let content = sys::read_file(c"/proc/meminfo", &mut content)?;

@@ -99,9 +99,8 @@ pub fn mount(
 ) -> Result<(), Errno> {
     let args = [source.as_ptr(), target.as_ptr(), kind.as_ptr()].map(|p| p as usize);
     // SAFETY: all four are NUL-terminated.
-    let attempt = || unsafe {
-        syscall(MOUNT, [args[0], args[1], args[2], flags, options.as_ptr() as usize])
-    };
+    let attempt =
+        || unsafe { syscall(MOUNT, [args[0], args[1], args[2], flags, options.as_ptr() as usize]) };
     let mut result = attempt();
     if result == Err(Errno::NO_SUCH_FILE) {
         // SAFETY: NUL-terminated.
@@ -143,9 +142,8 @@ pub fn read(file: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
 pub fn write(file: i32, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         // SAFETY: the slice is readable for its length.
-        let result = unsafe {
-            syscall(WRITE, [file as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0])
-        };
+        let result =
+            unsafe { syscall(WRITE, [file as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0]) };
         match result {
             Ok(0) => return,
             Ok(n) => bytes = bytes.get(n..).unwrap_or(b""),
@@ -176,15 +174,16 @@ pub fn read_file<'b>(path: &CStr, buffer: &'b mut [u8]) -> Result<&'b [u8], Errn
 
 /// Reads the first `bytes` of a file and drops them; a shorter file is no error.
 pub fn read_through(path: &CStr, bytes: u64) -> Result<(), Errno> {
-    stream(path, bytes, |_| ())
+    stream(path, bytes, &|_| ())
 }
 
 /// Copies a file of unknown length to the console.
 pub fn copy_to_console(path: &CStr) -> Result<(), Errno> {
-    stream(path, u64::MAX, |chunk| write(1, chunk))
+    stream(path, u64::MAX, &|chunk| write(1, chunk))
 }
 
-fn stream(path: &CStr, mut left: u64, each: impl Fn(&[u8])) -> Result<(), Errno> {
+#[inline(never)]
+fn stream(path: &CStr, mut left: u64, each: &dyn Fn(&[u8])) -> Result<(), Errno> {
     let file = open(path, O_RDONLY | O_CLOEXEC)?;
     let mut buffer = [0u8; 65536];
     while left > 0 {
@@ -238,9 +237,8 @@ pub fn wait_readable(file: i32, timeout_ms: i32) {
 pub fn monotonic_ns() -> u64 {
     let mut time = [0u64; 2];
     // SAFETY: a timespec is two 64-bit words here.
-    let _ = unsafe {
-        syscall(CLOCK_GETTIME, [CLOCK_MONOTONIC, time.as_mut_ptr() as usize, 0, 0, 0])
-    };
+    let _ =
+        unsafe { syscall(CLOCK_GETTIME, [CLOCK_MONOTONIC, time.as_mut_ptr() as usize, 0, 0, 0]) };
     time[0] * 1_000_000_000 + time[1]
 }
 
@@ -304,6 +302,7 @@ pub fn run(command: &[&CStr]) -> Result<(), Errno> {
 }
 
 /// Counts the PCI bridges (class 0604) whose PCI Express capability says root port.
+#[inline(never)]
 pub fn count_root_ports() -> Result<u64, Errno> {
     let folder = open(c"/sys/bus/pci/devices", O_RDONLY | O_CLOEXEC)?;
     let mut entries = [0u8; 4096];
