@@ -6,6 +6,7 @@
 use crate::palette::{Colour, Group, Palette};
 use crate::tree::{length, SpanTree};
 use std::collections::{HashMap, HashSet};
+use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::{Estimate, Ns, Span, Timeline};
 
 /// Lanes of stretches on one time axis.
@@ -151,7 +152,8 @@ fn part_lanes(tree: &SpanTree, phase: &str, segments: &[usize], total: Ns) -> Ve
 pub fn waterfall(timeline: &Timeline, palette: &Palette) -> Chart {
     let tree = SpanTree::new(timeline);
     let names: HashSet<&str> = timeline.phases.iter().map(|(name, _)| name.as_str()).collect();
-    let phases = tree.phase_segments(&names);
+    let mut phases = tree.phase_segments(&names);
+    phases.sort_by_key(|(name, _)| *name == UNATTRIBUTED);
     let mut lanes = vec![strip_lane(&tree, &phases, palette, "")];
     for (name, spans) in &phases {
         let spent: Ns = spans.iter().map(|at| length(tree.span(*at))).sum();

@@ -167,6 +167,15 @@ impl Fact {
     }
 }
 
+/// How every result ends: warnings, commands to try next, where the runs are.
+pub fn closing_notices(warnings: &[String], hints: &[String], saved_in: &str) -> Vec<Notice> {
+    let warnings = warnings.iter().map(|text| Notice::new(NoticeKind::Warning, text));
+    let hints = hints.iter().map(|hint| Notice::new(NoticeKind::Hint, hint));
+    let place = (!saved_in.is_empty())
+        .then(|| Notice::new(NoticeKind::Note, format!("the runs are in {saved_in}")));
+    warnings.chain(hints).chain(place).collect()
+}
+
 impl Notice {
     /// A remark.
     pub fn new(kind: NoticeKind, text: impl Into<String>) -> Self {

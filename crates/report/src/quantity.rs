@@ -272,6 +272,9 @@ pub fn compact_seconds(seconds: f64) -> String {
     if seconds.abs() >= ABSURD || !seconds.is_finite() {
         return format!("{}s", rounded(seconds, 0));
     }
+    if seconds == 0.0 {
+        return "0s".into();
+    }
     let scale = Unit::Seconds.scale_for(seconds);
     let decimals = match scale.suffix {
         "s" => 3,

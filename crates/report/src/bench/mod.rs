@@ -4,7 +4,7 @@ mod json;
 
 use crate::boot::outcome_text;
 use crate::chart::{Strip, Strips};
-use crate::document::{Block, Detail, Document, Fact, Notice, NoticeKind, Tone};
+use crate::document::{closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind, Tone};
 use crate::quantity::{compact_seconds, p_value, ratio_interval, Quantity, Unit};
 use crate::table::{Cell, Column, Table};
 use crate::text::shell_words;
@@ -104,14 +104,8 @@ impl<'a> BenchReport<'a> {
             }));
         }
         notices.extend(self.result.machines.iter().filter_map(outlier_notice));
-        let warnings = self.result.warnings.iter();
-        notices.extend(warnings.map(|text| Notice::new(NoticeKind::Warning, text)));
-        let hints = self.result.hints.iter();
-        notices.extend(hints.map(|hint| Notice::new(NoticeKind::Hint, hint)));
-        if !self.result.saved_in.is_empty() {
-            let text = format!("the runs are in {}", self.result.saved_in);
-            notices.push(Notice::new(NoticeKind::Note, text));
-        }
+        let BenchResult { warnings, hints, saved_in, .. } = self.result;
+        notices.extend(closing_notices(warnings, hints, saved_in));
         notices
     }
 

@@ -11,7 +11,7 @@ use vmeter_model::run::WatchLevel;
 
 /// The host's entries worth a line at a glance, in this order.
 const HOST_AT_A_GLANCE: [&str; 6] =
-    ["cpu", "cores", "memory_bytes", "kernel", "hypervisor", "load"];
+    ["cpu_model", "cpus", "memory_bytes", "kernel", "virtualised", "cpufreq_governor"];
 
 impl BootReport<'_> {
     /// The header: host, everything chosen for the machine, watch level.
@@ -96,10 +96,14 @@ pub(crate) fn host_line(host: &BTreeMap<String, Value>) -> String {
     let known = HOST_AT_A_GLANCE.iter().filter_map(|name| {
         let value = host.get(*name)?;
         Some(match *name {
-            "cores" => format!("{} CPUs", plain(value)),
+            "cpus" => format!("{} CPUs", plain(value)),
             "memory_bytes" => Quantity::exact(value.as_f64()?, Unit::Bytes).inline(),
             "kernel" => format!("Linux {}", plain(value).trim_start_matches("Linux ")),
-            "load" => format!("load {}", plain(value)),
+            "virtualised" => match value.as_bool()? {
+                true => "itself a virtual machine".into(),
+                false => return None,
+            },
+            "cpufreq_governor" if value.is_string() => format!("governor {}", plain(value)),
             _ => plain(value),
         })
     });

@@ -237,7 +237,7 @@ impl Report for BootReport<'_> {
                 document.push(Block::Table(self.activity_table(self.view.top)));
             }
             if !self.result.counts.is_empty() {
-                document.heading("Counts", "a run");
+                document.heading("Counts", "");
                 document.push(Block::Table(self.count_table()));
             }
         }

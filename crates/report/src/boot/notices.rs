@@ -1,7 +1,7 @@
 //! What a reader must know before believing the figures, and what to do next.
 
 use super::{BootReport, Notices};
-use crate::document::{Notice, NoticeKind};
+use crate::document::{closing_notices, Notice, NoticeKind};
 use crate::quantity::{compact_seconds, Quantity, Unit};
 use std::collections::BTreeMap;
 use vmeter_model::run::Outcome;
@@ -85,13 +85,8 @@ impl BootReport<'_> {
             let all = affected.len() >= runs.len();
             notices.push(warn(if all { text } else { format!("{}: {text}", run_list(&affected)) }));
         }
-        notices.extend(self.result.warnings.iter().cloned().map(warn));
-        let hints = self.result.hints.iter();
-        notices.extend(hints.map(|hint| Notice::new(NoticeKind::Hint, hint)));
-        if !self.result.saved_in.is_empty() {
-            let text = format!("the runs are in {}", self.result.saved_in);
-            notices.push(Notice::new(NoticeKind::Note, text));
-        }
+        let result = self.result;
+        notices.extend(closing_notices(&result.warnings, &result.hints, &result.saved_in));
         notices
     }
 

@@ -30,15 +30,18 @@ impl BootReport<'_> {
     /// Phases in order of time, `unattributed` and the total last.
     pub(super) fn phase_table(&self) -> Table {
         let palette = self.palette();
-        let mut table = Table::new(vec![
+        let several = self.shown_runs().len() > 1;
+        let mut columns = vec![
             Column::name("phase"),
-            Column::number("mean", 0),
+            Column::number(if several { "mean" } else { "time" }, 0),
             Column::number("share", 0),
             Column::text("", 1),
-            Column::number("median", 2),
-            Column::number("min", 3),
-            Column::number("max", 3),
-        ]);
+        ];
+        if several {
+            columns
+                .extend([("median", 2), ("min", 3), ("max", 3)].map(|(t, p)| Column::number(t, p)));
+        }
+        let mut table = Table::new(columns);
         let largest = self.result.phases.iter().map(|p| p.share).fold(0.0, f64::max);
         for phase in self.phases() {
             let to = if largest > 0.0 { phase.share / largest } else { 0.0 };
@@ -70,7 +73,7 @@ impl BootReport<'_> {
         let partial = activities.iter().take(most).any(|activity| activity.seen_in < runs);
         let mut columns = vec![
             Column { shrinks_to: Some(24), ..Column::name("activity") },
-            Column::number("mean", 0),
+            Column::number(if runs > 1 { "mean" } else { "time" }, 0),
             Column { shrinks_to: Some(12), ..Column::text("phase", 2) },
         ];
         if counted {
@@ -101,12 +104,13 @@ impl BootReport<'_> {
 
     /// Everything counted.
     pub(super) fn count_table(&self) -> Table {
-        let mut table = Table::new(vec![
-            Column::name("count"),
-            Column::number("mean", 0),
-            Column::number("min", 2),
-            Column::number("max", 2),
-        ]);
+        let several = self.shown_runs().len() > 1;
+        let mut columns = vec![Column::name("count")];
+        columns.push(Column::number(if several { "mean" } else { "in the run" }, 0));
+        if several {
+            columns.extend(["min", "max"].map(|title| Column::number(title, 2)));
+        }
+        let mut table = Table::new(columns);
         for (name, estimate) in &self.result.counts {
             let exact = |value: f64| Cell::Inline(Quantity::exact(value, Unit::Count));
             table.row(vec![

@@ -95,12 +95,13 @@ struct Merged {
     children: Vec<usize>,
 }
 
-/// The span tree of one run, or the mean over several: spans are the same when
-/// they and everything they are part of have the same names.
+/// The span tree of one run as it is, or the mean over several: there, spans are
+/// the same when they and everything they are part of have the same names.
 pub(super) fn tree(timelines: &[&Timeline], min_duration: Ns) -> Outline {
     let mut merged: Vec<Merged> = vec![Merged::default()];
-    let mut places: HashMap<(usize, String), usize> = HashMap::new();
+    let mut places = Places::new();
     for (run, timeline) in timelines.iter().enumerate() {
+        let run = (timelines.len() > 1).then_some(run);
         merge(&SpanTree::new(timeline), run, &mut merged, &mut places);
     }
     let count = timelines.len().max(1);
@@ -120,26 +121,26 @@ pub(super) fn tree(timelines: &[&Timeline], min_duration: Ns) -> Outline {
     }
 }
 
-fn merge(
-    tree: &SpanTree,
-    run: usize,
-    merged: &mut Vec<Merged>,
-    places: &mut HashMap<(usize, String), usize>,
-) {
+/// Where a span of a tree goes: its parent, its name, and what keeps it apart.
+type Places = HashMap<(usize, String, usize), usize>;
+
+/// Adds a run's spans; those of the only run (`run` is `None`) stay apart.
+fn merge(tree: &SpanTree, run: Option<usize>, merged: &mut Vec<Merged>, places: &mut Places) {
     let mut pending: Vec<(usize, usize)> = tree.top().iter().rev().map(|at| (*at, 0)).collect();
     let mut started: HashSet<usize> = HashSet::new();
     while let Some((at, parent)) = pending.pop() {
         let span = tree.span(at);
-        let place = *places.entry((parent, span.name.clone())).or_insert_with(|| {
+        let apart = if run.is_none() { at } else { 0 };
+        let place = *places.entry((parent, span.name.clone(), apart)).or_insert_with(|| {
             let place = merged.len();
             merged.push(Merged { name: span.name.clone(), shortest: Ns::MAX, ..Merged::default() });
             merged[parent].children.push(place);
             place
         });
         let node = &mut merged[place];
-        if node.last_run != Some(run) {
+        if node.last_run != Some(run.unwrap_or(0)) {
             node.close_run();
-            node.last_run = Some(run);
+            node.last_run = Some(run.unwrap_or(0));
             node.runs += 1;
         }
         if started.insert(place) {

@@ -211,8 +211,8 @@ fn machine(label: &str) -> SessionMachine {
 
 fn envelope(command: &str) -> Envelope {
     let host = [
-        ("cpu", serde_json::json!("AMD EPYC 7763")),
-        ("cores", serde_json::json!(2)),
+        ("cpu_model", serde_json::json!("AMD EPYC 7763")),
+        ("cpus", serde_json::json!(2)),
         ("memory_bytes", serde_json::json!(24u64 << 30)),
         ("kernel", serde_json::json!("6.1.0-56-cloud-amd64")),
     ];

@@ -101,6 +101,9 @@ impl Terminal {
         let mut line = self.line();
         line.put(Ink::Heading, &heading.text);
         let note = self.screen.safe(&heading.note);
+        if note.is_empty() {
+            return line.end(out);
+        }
         if line.used() + 2 + text::width(&note) <= self.screen.width {
             line.put_safe(MUTED, "  ");
             line.put_safe(MUTED, &note);
@@ -178,7 +181,12 @@ impl Terminal {
             line.put_safe(ink, label);
             line.put_safe(ink, ": ");
             let safe = self.screen.safe(&notice.text);
-            for part in text::wrap(&safe, self.screen.width - indent) {
+            // A command is left in one piece, to be copied.
+            let parts = match notice.kind {
+                NoticeKind::Hint => vec![safe],
+                _ => text::wrap(&safe, self.screen.width - indent),
+            };
+            for part in parts {
                 line.pad_to(indent);
                 line.put_safe(PLAIN_INK, &part);
                 std::mem::replace(&mut line, self.line()).end(out)?;

@@ -135,11 +135,10 @@ fn fit(columns: &mut [Laid], table: &Table, screen: Screen) {
     }
     while taken(columns) > room {
         let shrinking = |c: &&mut Laid| c.shown && table.columns[c.index].shrinks_to.is_some();
-        let widest = columns
-            .iter_mut()
-            .filter(shrinking)
-            .filter(|c| c.width > 4)
-            .max_by_key(|c| (c.width > least_width(table, c), c.width));
+        let widest = columns.iter_mut().filter(shrinking).filter(|c| c.width > 4).max_by_key(|c| {
+            let above = c.width > least_width(table, c);
+            (above, table.columns[c.index].priority, c.width)
+        });
         match widest {
             Some(column) => column.width -= 1,
             None => break,
