@@ -81,7 +81,7 @@ fn axis(end: f64, height: usize) -> String {
     let scale = Unit::Seconds.scale_for(end);
     for tick in ticks(end / scale.factor, 9) {
         let x = 100.0 * tick * scale.factor / end;
-        if x > 99.0 {
+        if x > 96.0 {
             continue;
         }
         let label = format!("{tick:.4}");
