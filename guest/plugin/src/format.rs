@@ -16,7 +16,7 @@
 //! | 40 | u64 | room for this many records |
 //! | 48 | u64 | records wanted: those above the room were lost |
 //! | 56 | u64 | time the plugin was installed |
-//! | 64 | u64 | time QEMU exited, 0 if it was killed |
+//! | 64 | u64 | time QEMU exited, 0 if it was killed or the plugin was reset |
 //! | 72 | u64 | time the translation hook was taken away, 0 if never |
 //! | 80 | u64 | blocks translated under the hook |
 //! | 88 | u64 | KASLR slide, bytes |

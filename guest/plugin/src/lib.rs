@@ -1,9 +1,9 @@
 //! QEMU TCG plugin that stamps guest addresses with `CLOCK_MONOTONIC` and
 //! instruction counts, without any help from the guest.
 //!
-//! QEMU calls back for every block it translates. A block that begins
-//! at a listed address gets a callback that stamps it each time it executes, and
-//! with `count=on` every block gets an inline addition of its length. The hook
+//! QEMU calls back for every block it translates. A block that begins at a
+//! listed address gets a callback that stamps it each time it executes, and with
+//! `count=on` every block gets an inline addition of its length. The hook
 //! itself is what costs (QEMU emits and removes empty callbacks around every
 //! guest instruction it translates), so with `mode=early` it is taken away at
 //! the address flagged last, by which time little has been translated.
@@ -12,9 +12,9 @@
 //! -plugin FILE,addresses=PATH,out=PATH,mode=early|full,count=on|off[,limit=BLOCKS]
 //! ```
 //!
-//! `addresses` is described in [`addresses`], `out` in [`format`](mod@format). `limit` is
-//! the number of blocks after which `mode=early` gives up waiting for the last
-//! address, so that a kernel other than the listed one is not slowed down.
+//! `addresses` is described in [`addresses`], `out` in [`format`](mod@format).
+//! `limit` is the number of blocks after which `mode=early` gives up waiting for
+//! the last address, so that a kernel other than the listed one is not slowed down.
 //!
 //! The kernel's addresses need no `nokaslr`: KASLR moves the kernel by multiples
 //! of 2 MiB, so the first block in the kernel's range with the low 21 bits of
@@ -39,7 +39,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Relaxed};
 enum Counting {
     /// Not at all.
     Off,
-    /// An inline addition to the counter of the only vCPU (API 1).
+    /// An inline addition to one counter (API 1): for one vCPU, and until
+    /// `start_kernel`, when the others have done nothing but park themselves.
     Inline,
     /// A callback that adds to the vCPU's own counter: API 1 has no inline
     /// addition per vCPU, and a shared one loses updates.
@@ -127,7 +128,12 @@ fn arguments(words: &[String]) -> Result<Arguments, String> {
                     .parse()
                     .map_err(|_| format!("limit={value}: expected a number of blocks"))?;
             }
-            _ => return Err(format!("unknown argument {word}: expected addresses=, out=, mode=early|full, count=on|off or limit=")),
+            _ => {
+                return Err(format!(
+                    "unknown argument {word}: expected addresses=, out=, mode=early|full, \
+                     count=on|off or limit="
+                ))
+            }
         }
     }
     for (name, value) in [("addresses", &parsed.addresses), ("out", &parsed.out)] {
@@ -152,7 +158,7 @@ fn install(id: qemu::PluginId, info: &qemu::Info, words: &[String]) -> Result<()
         Counting::Off
     } else if let Some(scoreboard) = qemu.new_scoreboard() {
         Counting::Scoreboard(scoreboard)
-    } else if info.max_vcpus <= 1 {
+    } else if arguments.early || info.max_vcpus <= 1 {
         Counting::Inline
     } else {
         Counting::Callback
@@ -301,13 +307,23 @@ impl Plugin {
         }
     }
 
-    /// Takes the translation hook away. Not `qemu_plugin_reset`: that flushes
-    /// all translated code, and in QEMU before 7.2.18 and 8.0 it never releases
-    /// the plugin lock. Registering no function has neither effect.
+    /// Takes the translation hook away.
+    ///
+    /// With one vCPU by registering no function. That frees QEMU's record of the
+    /// callback, which another vCPU could be reading; with several the plugin is
+    /// reset, which stops them first. It also flushes all translated code (little,
+    /// and mostly firmware, at this point), ends the callback at exit, and in QEMU
+    /// before 7.2.18 and 8.0 leaves the plugin lock taken, which only plugging in
+    /// another vCPU would notice.
     fn unhook(&self) {
-        if self.hooked.swap(false, Relaxed) {
+        if !self.hooked.swap(false, Relaxed) {
+            return;
+        }
+        self.output.unhooked();
+        if self.output.vcpus() == 1 {
             self.qemu.register_translation(self.id, None);
-            self.output.unhooked();
+        } else {
+            self.qemu.reset(self.id);
         }
     }
 }

@@ -47,6 +47,7 @@ unsafe impl Sync for Scoreboard {}
 
 type OnTranslation = extern "C" fn(PluginId, *mut Tb);
 type OnExecution = extern "C" fn(c_uint, *mut c_void);
+type OnReset = extern "C" fn(PluginId);
 type OnExit = extern "C" fn(PluginId, *mut c_void);
 
 /// The API version that QEMU checks. An `AtomicI32` has the layout of an `int`.
@@ -111,6 +112,7 @@ pub struct Qemu {
     api: c_int,
     register_translation: unsafe extern "C" fn(PluginId, Option<OnTranslation>),
     register_exit: unsafe extern "C" fn(PluginId, OnExit, *mut c_void),
+    reset: unsafe extern "C" fn(PluginId, Option<OnReset>),
     tb_vaddr: unsafe extern "C" fn(*const Tb) -> u64,
     tb_n_insns: unsafe extern "C" fn(*const Tb) -> usize,
     tb_get_insn: unsafe extern "C" fn(*const Tb, usize) -> *const c_void,
@@ -144,6 +146,7 @@ impl Qemu {
                 api,
                 register_translation: required(c"qemu_plugin_register_vcpu_tb_trans_cb")?,
                 register_exit: required(c"qemu_plugin_register_atexit_cb")?,
+                reset: required(c"qemu_plugin_reset")?,
                 tb_vaddr: required(c"qemu_plugin_tb_vaddr")?,
                 tb_n_insns: required(c"qemu_plugin_tb_n_insns")?,
                 tb_get_insn: required(c"qemu_plugin_tb_get_insn")?,
@@ -174,6 +177,12 @@ impl Qemu {
     pub fn register_exit(&self, id: PluginId, f: OnExit) {
         // SAFETY: the id is the one QEMU gave.
         unsafe { (self.register_exit)(id, f, std::ptr::null_mut()) }
+    }
+
+    /// Removes all callbacks and all translated code, once every vCPU has stopped.
+    pub fn reset(&self, id: PluginId) {
+        // SAFETY: the id is the one QEMU gave; this is a vCPU's thread.
+        unsafe { (self.reset)(id, None) }
     }
 
     /// Linear guest address at which the block begins.

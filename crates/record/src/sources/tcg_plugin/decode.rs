@@ -15,7 +15,7 @@ pub struct Header {
     pub instructions: Vec<u64>,
     /// `CLOCK_MONOTONIC` when QEMU loaded the plugin, ns.
     pub installed_ns: u64,
-    /// When QEMU exited; none if it was killed.
+    /// When QEMU exited; none if it was killed, or has several vCPUs and lost its hook.
     pub ended_ns: Option<u64>,
     /// When the translation hook was taken away; none if it stayed.
     pub unhooked_ns: Option<u64>,
