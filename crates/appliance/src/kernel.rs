@@ -225,15 +225,17 @@ fn take_modules(
     progress: &mut dyn FnMut(&str),
     to: &Path,
 ) -> std::result::Result<(), Option<Error>> {
-    let bases = [content.to_owned(), content.join("usr")];
-    let base = bases.iter().find(|b| b.join("lib/modules").join(version).is_dir()).ok_or(None)?;
+    let places = ["lib/modules", "usr/lib/modules"].map(|p| content.join(p).join(version));
+    let from = places.iter().find(|folder| folder.is_dir()).ok_or(None)?;
     progress("indexing modules");
-    match modules::run_depmod(base, version) {
+    let base = tempfile::tempdir_in(content).at(content).map_err(Some)?;
+    let folder = modules::depmod_folder(base.path(), version).map_err(Some)?;
+    fs::rename(from, &folder).at(from).map_err(Some)?;
+    match modules::run_depmod(base.path(), version) {
         Err(Error::Missing { .. }) => progress("depmod is not installed: modules stay unindexed"),
         other => other.map_err(Some)?,
     }
-    let from = base.join("lib/modules").join(version);
-    fs::rename(&from, to).at(&from).map_err(Some)
+    fs::rename(&folder, to).at(&folder).map_err(Some)
 }
 
 fn first_name(folder: &Path, prefix: &str) -> Option<String> {

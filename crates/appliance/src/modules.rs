@@ -272,9 +272,7 @@ fn normal(name: &str) -> String {
 /// Runs `depmod` on a modules folder, leaving it untouched; the indexes are in the result.
 fn index(folder: &Path, version: &str) -> Result<tempfile::TempDir> {
     let base = tempfile::tempdir().at(&std::env::temp_dir())?;
-    let parent = base.path().join("lib/modules");
-    fs::create_dir_all(&parent).at(&parent)?;
-    let own = parent.join(version);
+    let own = depmod_folder(base.path(), version)?;
     fs::create_dir(&own).at(&own)?;
     let folder = fs::canonicalize(folder).at(folder)?;
     for entry in fs::read_dir(&folder).at(&folder)? {
@@ -298,7 +296,7 @@ pub(crate) fn guest_indexes(
     modules: &[(String, Vec<u8>)],
 ) -> Result<Vec<(String, Vec<u8>)>> {
     let base = tempfile::tempdir().at(&std::env::temp_dir())?;
-    let folder = base.path().join("lib/modules").join(&from.version);
+    let folder = depmod_folder(base.path(), &from.version)?;
     for (path, bytes) in modules {
         let path = folder.join(path);
         let parent = path.parent().unwrap_or(&folder);
@@ -324,7 +322,17 @@ pub(crate) fn guest_indexes(
     Ok(indexes)
 }
 
-/// Indexes `BASE/lib/modules/VERSION` in place.
+/// Where modules have to be for `depmod -b BASE`, with all above it made. Which of
+/// `/lib` and `/usr/lib` that is was fixed when kmod was built, so they are the same.
+pub(crate) fn depmod_folder(base: &Path, version: &str) -> Result<PathBuf> {
+    let folder = base.join("usr/lib/modules");
+    fs::create_dir_all(&folder).at(&folder)?;
+    let link = base.join("lib");
+    std::os::unix::fs::symlink("usr/lib", &link).at(&link)?;
+    Ok(folder.join(version))
+}
+
+/// Indexes what lies at [`depmod_folder`], in place.
 pub(crate) fn run_depmod(base: &Path, version: &str) -> Result<()> {
     DEPMOD.run([std::ffi::OsStr::new("-b"), base.as_os_str(), version.as_ref()]).map(drop)
 }

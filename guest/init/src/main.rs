@@ -145,6 +145,7 @@ fn leave(steps: &mut Steps, options: &Options) -> ! {
     steps.mark(b"vmeter:poweroff");
     if options.poweroff_delay_ms > 0 {
         steps.run_clocked(b"poweroff-delay", |_| sys::sleep_ms(options.poweroff_delay_ms));
+        steps.print_report(options.report);
     }
     let result = match options.exit {
         Exit::Reset => sys::reboot(sys::REBOOT_RESTART),
