@@ -8,6 +8,8 @@ use vmeter_model::Ns;
 /// A moment of a boot; the order here is the order in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Anchor {
+    /// A wrapper's image is in place, which will execute the VMM.
+    Wrapper,
     /// The VMM's image is in place: its dynamic linker starts.
     ExecDone,
     /// The VMM's own code starts (`main`, or `AT_ENTRY` where there is no `main` to see).
@@ -34,7 +36,8 @@ pub(crate) enum Anchor {
 
 impl Anchor {
     /// Every anchor in order.
-    pub(crate) const ALL: [Anchor; 11] = [
+    pub(crate) const ALL: [Anchor; 12] = [
+        Anchor::Wrapper,
         Anchor::ExecDone,
         Anchor::Main,
         Anchor::Reset,
@@ -51,6 +54,7 @@ impl Anchor {
     /// In words, for warnings.
     fn words(self) -> &'static str {
         match self {
+            Anchor::Wrapper => "the wrapper's exec",
             Anchor::ExecDone => "the end of the VMM's exec",
             Anchor::Main => "the VMM's main",
             Anchor::Reset => "the vCPU's first instruction",

@@ -44,7 +44,8 @@ const BETWEEN: Fill = Fill::Named {
 /// The phases. A new one is a line here, and an anchor if it has one of its own.
 #[rustfmt::skip]
 const PHASES: &[Phase] = &[
-    Phase { name: "vmm:exec", from: &[None], to: &[Some(Anchor::ExecDone)], seen_until: nothing, fill: Fill::Own },
+    Phase { name: "vmm:exec", from: &[None], to: &[Some(Anchor::Wrapper), Some(Anchor::ExecDone)], seen_until: nothing, fill: Fill::Own },
+    Phase { name: "vmm:wrapper", from: &[Some(Anchor::Wrapper)], to: &[Some(Anchor::ExecDone)], seen_until: nothing, fill: Fill::Own },
     Phase { name: "vmm:link", from: &[Some(Anchor::ExecDone), None], to: &[Some(Anchor::Main)], seen_until: nothing, fill: Fill::Own },
     Phase { name: "vmm:init", from: &[Some(Anchor::Main)], to: &[Some(Anchor::Reset)], seen_until: nothing, fill: Fill::Own },
     // Linking and initialising not told apart.

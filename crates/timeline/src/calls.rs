@@ -11,7 +11,7 @@ use crate::console::{self, Record};
 use crate::input::Seen;
 use crate::lines::Line;
 use crate::patterns::On;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use vmeter_model::{Ns, What};
 
 /// One initcall.
@@ -106,7 +106,8 @@ struct Pairing<'a> {
     open: HashMap<Option<i32>, usize>,
     by_function: HashMap<String, usize>,
     unpaired_ends: usize,
-    torn: usize,
+    /// Indices of calls that end where their thread's next begins, for want of better.
+    torn: HashSet<usize>,
 }
 
 impl<'a> Pairing<'a> {
@@ -119,11 +120,11 @@ impl<'a> Pairing<'a> {
         counted: bool,
     ) {
         let index = self.calls.len();
-        // A thread runs one initcall at a time: if the last has no end, it was lost.
-        if let Some(lost) = self.open.insert(pid, index) {
-            self.calls[lost].end = Some(at);
-            self.by_function.remove(&self.calls[lost].function);
-            self.torn += 1;
+        // A thread runs one initcall at a time: if the last has no end yet, it is
+        // lost, or its line is late.
+        if let Some(last) = self.open.insert(pid, index) {
+            self.calls[last].end = Some(at);
+            self.torn.insert(last);
         }
         self.by_function.insert(function.to_owned(), index);
         let (function, module) = (function.to_owned(), module.map(str::to_owned));
@@ -137,6 +138,7 @@ impl<'a> Pairing<'a> {
         });
         if let Some(index) = paired {
             self.by_function.remove(function);
+            self.torn.remove(&index);
             let call = &mut self.calls[index];
             let end = at.at.max(call.start.at);
             call.end = Some(Stamp { at: end, ..at });
@@ -159,7 +161,8 @@ fn merge<'a>(by_source: BTreeMap<&'a str, Pairing<'a>>, total: Ns) -> Calls<'a> 
     let mut merged: Calls<'a> = Calls::default();
     let mut index: HashMap<(String, usize), usize> = HashMap::new();
     for (source, pairing) in by_source {
-        let broken = [(pairing.torn, "have no end"), (pairing.unpaired_ends, "have no start")];
+        let broken =
+            [(pairing.torn.len(), "have no end"), (pairing.unpaired_ends, "have no start")];
         for (count, what) in broken.into_iter().filter(|(count, _)| *count > 0) {
             merged.warnings.push(format!("{source}: {count} initcalls {what}: records were lost"));
         }
@@ -212,10 +215,15 @@ mod tests {
         pairing.start("async", None, Some(9), stamp(15), false);
         pairing.start("b", None, Some(1), stamp(20), false);
         pairing.end("b", Some(1), stamp(30), None);
-        pairing.end("a", Some(1), stamp(31), None);
-        let ends: Vec<_> = pairing.calls.iter().map(|c| c.end.map(|e| e.at)).collect();
-        assert_eq!(ends, [Some(20), None, Some(30)]);
-        assert_eq!((pairing.torn, pairing.unpaired_ends), (1, 1));
+        pairing.end("c", Some(1), stamp(31), None);
+        let ends = |pairing: &Pairing<'_>| -> Vec<Option<Ns>> {
+            pairing.calls.iter().map(|c| c.end.map(|e| e.at)).collect()
+        };
+        assert_eq!(ends(&pairing), [Some(20), None, Some(30)]);
+        assert_eq!((pairing.torn.len(), pairing.unpaired_ends), (1, 1));
+        pairing.end("a", Some(1), stamp(32), None);
+        assert_eq!(ends(&pairing), [Some(32), None, Some(30)], "it was only late");
+        assert!(pairing.torn.is_empty());
     }
 
     #[test]

@@ -44,29 +44,42 @@ pub(crate) struct Line<'a> {
     pub stamp: Option<Ns>,
 }
 
-/// A line shown this much later than its stamp says was held back: everything
-/// from before the console driver came up is printed at once when it does.
-const HELD_BACK_NS: Ns = 5_000_000;
-/// The kernel's clock is corrected while it boots (`sched_clock: Marking
-/// stable`), by up to this much in what we have measured.
-const KERNEL_CLOCK_ERROR_NS: Ns = 40_000_000;
-/// Stamped lines that vote for the kernel clock's zero.
-const VOTERS: usize = 400;
+/// How far off the kernel's clock is while its TSC is still being calibrated.
+const EARLY_CLOCK_ERROR_NS: Ns = 10_000_000;
+/// Error of a line without a time of its own: stamped 0, before the kernel's
+/// clock ran, and shown when the console came up.
+const NO_TIME_ERROR_NS: Ns = 1_000_000_000;
+/// Lines with a larger error than this begin no parts.
+pub(crate) const TIMED_NS: Ns = 100_000_000;
 
 /// Every line of the run, in order of arrival.
 pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
     let mut lines: Vec<Line<'a>> = seen.iter().filter_map(|s| line(s, total)).collect();
-    let zero = kernel_zero(seen);
-    for line in &mut lines {
-        let Some((zero, stamp)) = zero.zip(line.stamp) else { continue };
-        let printed = zero.saturating_add(stamp);
-        if line.end >= line.at && line.at.saturating_sub(printed) > HELD_BACK_NS {
-            line.at = printed.clamp(0, total);
-            line.end = line.at;
-            line.error = line.error.max(KERNEL_CLOCK_ERROR_NS);
-        }
+    let Some(live) = lines.iter().position(comes_up) else { return lines };
+    let stamp = lines[live].stamp.filter(|stamp| *stamp > 0);
+    let zero = stamp.map(|stamp| lines[live].at.saturating_sub(stamp));
+    for line in &mut lines[..live] {
+        let Some(stamp) = line.stamp else { continue };
+        let (printed, error) = match zero {
+            Some(zero) if stamp > 0 => (zero.saturating_add(stamp), EARLY_CLOCK_ERROR_NS),
+            Some(zero) => (zero, NO_TIME_ERROR_NS),
+            None => (line.at, NO_TIME_ERROR_NS),
+        };
+        line.at = printed.clamp(0, line.at);
+        line.end = line.at;
+        line.error = line.error.max(error).min(total);
     }
     lines
+}
+
+/// True for the line by which the kernel says that the serial console works: it
+/// has just printed all that it had held back until then (kernel:
+/// kernel/printk/printk.c, `register_console`).
+fn comes_up(line: &Line<'_>) -> bool {
+    let names = ["bootconsole [", "console [ttyS", "console [hvc", "console [ttyAMA"];
+    line.stamp.is_some()
+        && line.text.ends_with("enabled")
+        && names.iter().any(|name| line.text.contains(name))
 }
 
 fn line<'a>(seen: &Seen<'a>, total: Ns) -> Option<Line<'a>> {
@@ -90,21 +103,6 @@ fn line<'a>(seen: &Seen<'a>, total: Ns) -> Option<Line<'a>> {
         // Records of the log buffer come with an aligned stamp of their own.
         stamp: stamp.filter(|_| console),
     })
-}
-
-/// When the kernel's clock was 0, ns after exec: no line arrives before it is
-/// stamped, so the earliest that any line allows. None without stamped lines.
-pub(crate) fn kernel_zero(seen: &[Seen<'_>]) -> Option<Ns> {
-    seen.iter()
-        .filter_map(|s| match s.what {
-            What::ConsoleLine { text, .. } => {
-                split_stamp(text).0.map(|stamp| s.at.saturating_sub(stamp))
-            }
-            _ => None,
-        })
-        .take(VOTERS)
-        .min()
-        .filter(|zero| *zero >= 0)
 }
 
 /// What the lines mean, in their order.
@@ -172,16 +170,21 @@ mod tests {
         let line = |text: &str, end| What::ConsoleLine { text: text.into(), end };
         let whats = [
             line("[    0.000000] Linux version 6.1", 900_000_000),
-            line("[    0.300000] live", 901_100_000),
-            line("[    0.400000] live", 1_001_100_000),
+            line("[    0.100000] held back", 900_000_000),
+            line("[    0.300000] printk: console [ttyS0] enabled", 901_100_000),
+            line("[    0.400000] live, and the clock was corrected", 1_041_100_000),
         ];
         let seen: Vec<Seen<'_>> = whats
             .iter()
-            .zip([899_000_000, 901_000_000, 1_001_000_000])
+            .zip([899_000_000, 899_500_000, 901_000_000, 1_041_000_000])
             .map(|(what, at)| Seen { at, error: 200_000, source: "console", insns: None, what })
             .collect();
         let lines = lines(&seen, 2_000_000_000);
-        assert_eq!((lines[0].at, lines[0].error), (601_000_000, KERNEL_CLOCK_ERROR_NS));
-        assert_eq!((lines[2].at, lines[2].end), (1_001_000_000, 1_001_100_000));
+        let placed: Vec<(Ns, Ns)> = lines.iter().map(|l| (l.at, l.error)).collect();
+        let held_back = [(601_000_000, NO_TIME_ERROR_NS), (701_000_000, EARLY_CLOCK_ERROR_NS)];
+        assert_eq!(
+            placed,
+            [held_back[0], held_back[1], (901_000_000, 200_000), (1_041_000_000, 200_000)]
+        );
     }
 }

@@ -12,7 +12,7 @@ use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::calls::Call;
 use crate::facts::Facts;
 use crate::tree::{Fill, Node};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use vmeter_model::{Ns, What};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
@@ -92,7 +92,7 @@ fn in_frame(root: &Node<'_>, deed: &Node<'_>) -> bool {
 
 /// Processes from their exec to their exit or next exec; and those without an end.
 fn processes<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> (Vec<Node<'a>>, Vec<Node<'a>>) {
-    let mut open: HashMap<i32, (&'a str, Stamp<'a>)> = HashMap::new();
+    let mut open: BTreeMap<i32, (&'a str, Stamp<'a>)> = BTreeMap::new();
     let mut ended = Vec::new();
     let node = |(file, start): (&str, Stamp<'a>), end: Ns| Node {
         error: start.error,

@@ -58,18 +58,18 @@ fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
         .filter(inside)
         .filter(|s| s.at > start);
     let Some(off) = off else { return };
-    let part = |name: String, from: Ns, to: Ns, error: Ns| Node {
-        error,
-        ..Node::new(name, from, to, off.source)
+    let part = |name: String, from: Ns, to: Ns, by: Stamp<'a>| Node {
+        error: by.error,
+        ..Node::new(name, from, to, by.source)
     };
-    tree.place(part("shutdown:guest".into(), start, off.at, off.error));
-    tree.place(part("shutdown:vmm".into(), off.at, end, off.error));
+    tree.place(part("shutdown:guest".into(), start, off.at, off));
+    tree.place(part("shutdown:vmm".into(), off.at, end, off));
     let reached: Vec<_> =
         facts.reached.iter().filter(|(_, s)| inside(s) && s.at < off.at).collect();
     for (index, (symbol, at)) in reached.iter().enumerate() {
         let to = reached.get(index + 1).map_or(off.at, |(_, next)| next.at);
         if at.at < to {
-            tree.place(part(format!("shutdown:{symbol}"), at.at, to, at.error));
+            tree.place(part(format!("shutdown:{symbol}"), at.at, to, *at));
         }
     }
 }

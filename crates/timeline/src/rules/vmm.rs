@@ -21,6 +21,7 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
             found.offer(anchor, trust, Stamp { error, ..stamp });
         }
     };
+    offer(Anchor::Wrapper, Trust::Exact, 0, facts.first(|w| *w == What::WrapperExec));
     offer(Anchor::ExecDone, Trust::Exact, 0, facts.first(|w| *w == What::VmmExec));
     offer(Anchor::Main, Trust::Exact, 0, facts.first(|w| *w == What::VmmMain));
     offer(Anchor::Main, Trust::Near, 0, facts.first(|w| *w == What::VmmEntry));

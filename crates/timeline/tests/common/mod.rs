@@ -210,6 +210,7 @@ impl Boot {
     }
 
     fn firmware(&mut self) {
+        self.insns = 0;
         self.reached("reset-vector");
         let reset = self.now;
         for (after, line) in SEABIOS {
@@ -393,4 +394,12 @@ pub fn record(total_ns: Ns) -> RunRecord {
 /// One event.
 pub fn event(at: Ns, error_ns: Ns, source: &str, what: What) -> Event {
     Event { at, error_ns, source: source.into(), insns: None, what }
+}
+
+/// Fails at the first span that differs.
+pub fn assert_same(one: &[vmeter_model::Span], other: &[vmeter_model::Span]) {
+    for (a, b) in one.iter().zip(other) {
+        assert_eq!(a, b);
+    }
+    assert_eq!(one.len(), other.len());
 }

@@ -1,0 +1,191 @@
+//! Boots that end early, overlap, come from elsewhere or contradict themselves.
+
+mod common;
+
+use common::{event, record, Boot, MS, US};
+use vmeter_model::{Event, Ns, Outcome, RunRecord, Timeline, What};
+use vmeter_timeline::{build, hints, verify};
+
+fn checked(events: &[Event], run: &RunRecord) -> Timeline {
+    let timeline = build(events, run);
+    assert_eq!(verify(&timeline), Ok(()));
+    timeline
+}
+
+fn length(timeline: &Timeline, name: &str) -> Ns {
+    timeline.spans.iter().filter(|s| s.name == name).map(|s| s.len()).sum()
+}
+
+fn at_of(boot: &Boot, what: &What) -> Ns {
+    boot.events.iter().find(|e| e.what == *what).map_or(0, |e| e.at)
+}
+
+#[test]
+fn a_run_that_ends_at_its_ready_point_ends_there() {
+    let mut boot = Boot::standard();
+    boot.run.total_ns = at_of(&boot, &What::Ready);
+    let timeline = boot.timeline();
+    assert_eq!(length(&timeline, "shutdown") + length(&timeline, "vmm:exit"), 0);
+    assert!(timeline.coverage() > 0.999 && timeline.warnings.is_empty(), "{:?}", timeline.warnings);
+}
+
+#[test]
+fn a_panic_is_a_mark_and_a_phase() {
+    let mut boot = Boot::standard();
+    let from = at_of(&boot, &What::ProcessExec { pid: 1, file: "/init".into() }) - 20 * MS;
+    boot.events.retain(|e| e.at < from);
+    let text = "Kernel panic - not syncing: VFS: Unable to mount root fs".to_owned();
+    boot.events.push(event(from, 5 * US, "guest-log", What::KernelLine { text: text.clone() }));
+    boot.events.push(event(from + 30 * MS, 0, "process", What::VmmExiting));
+    boot.run.total_ns = from + 35 * MS;
+    boot.run.outcome = Outcome::Panicked { line: text.clone() };
+    boot.run.moments.clear();
+    let timeline = boot.timeline();
+    assert_eq!(length(&timeline, "kernel:panic"), 30 * MS);
+    assert_eq!(length(&timeline, "vmm:exit"), 5 * MS);
+    assert!(timeline.marks.contains(&(from, text.clone())));
+    assert_eq!(hints(&boot.events).panic, Some((from, text)));
+    assert!(timeline.coverage() > 0.999, "{}", timeline.coverage());
+}
+
+#[test]
+fn an_initcall_that_hangs_lasts_until_the_timeout() {
+    let mut boot = Boot::standard();
+    let hung = |e: &&Event| matches!(&e.what, What::InitcallStart { function, .. } if function == "fn_300_init");
+    let from = boot.events.iter().find(hung).map_or(0, |e| e.at);
+    boot.events.retain(|e| e.at <= from);
+    boot.run.moments.retain(|(at, _)| *at <= from);
+    boot.run.total_ns = from + 60_000 * MS;
+    boot.run.outcome = Outcome::TimedOut { last: "fn_300_init".into() };
+    let timeline = boot.timeline();
+    // The phase itself is over with the last thing seen: what came then is open.
+    assert_eq!(length(&timeline, "initcall fn_300_init"), 60_000 * MS);
+}
+
+#[test]
+fn asynchronous_initcalls_are_beside_the_tree() {
+    let mut boot = Boot::standard();
+    let function = "3_async_probe".to_owned();
+    let start = at_of(&boot, &What::InitcallLevel { level: "subsys".into() }) + 500 * US;
+    let (module, pid) = (None, Some(57));
+    let what = What::InitcallStart { function: function.clone(), module, pid };
+    boot.events.push(event(start, 5 * US, "guest-ftrace", what));
+    let what = What::InitcallEnd { function, pid, ret: Some(0) };
+    boot.events.push(event(start + 30 * MS, 5 * US, "guest-ftrace", what));
+    let (with, without) = (boot.timeline(), Boot::standard().timeline());
+    common::assert_same(&with.spans, &without.spans);
+    let beside: Vec<(&str, Ns)> =
+        with.overlapping.iter().map(|s| (s.name.as_str(), s.len())).collect();
+    assert_eq!(beside, [("initcall 3_async_probe", 30 * MS)]);
+}
+
+#[test]
+fn an_unpatched_guest_is_covered_as_far_as_it_speaks() {
+    let mut boot = Boot::standard();
+    let (from, to) = (
+        at_of(&boot, &What::ProcessExec { pid: 1, file: "/init".into() }),
+        at_of(&boot, &What::ShutdownStart),
+    );
+    boot.events.retain(|e| e.at <= from || e.at >= to);
+    let mut process = |pid, file: &str, start: Ns, end: Option<Ns>| {
+        let exec = What::ProcessExec { pid, file: file.into() };
+        boot.events.push(event(from + start * MS, 5 * US, "guest-ftrace", exec));
+        if let Some(end) = end {
+            let exit = What::ProcessExit { pid, comm: "x".into() };
+            boot.events.push(event(from + end * MS, 5 * US, "guest-ftrace", exit));
+        }
+    };
+    process(100, "/bin/sh", 10, Some(60));
+    process(101, "/bin/mount", 20, Some(30));
+    process(102, "/usr/sbin/daemon", 35, None);
+    process(103, "/bin/sleep", 80, Some(120));
+    let timeline = boot.timeline();
+    assert_eq!(length(&timeline, "/init:start"), 10 * MS);
+    assert_eq!(length(&timeline, "userspace"), 110 * MS);
+    assert_eq!(length(&timeline, "exec /bin/sleep"), 40 * MS);
+    assert_eq!(length(&timeline, "exec /bin/mount"), 10 * MS);
+    // The shell's own time, the time between, and what came after the sleep.
+    let open = timeline.phases.iter().find(|(name, _)| name == "unattributed").map(|(_, ns)| *ns);
+    assert_eq!(open, Some(40 * MS + 20 * MS + (to - from - 120 * MS)));
+    assert_eq!(timeline.overlapping.len(), 1, "the daemon");
+}
+
+#[test]
+fn modules_that_only_ftrace_saw_are_insmods_all_the_same() {
+    let mut boot = Boot::standard();
+    boot.events.retain(|e| !matches!(e.what, What::StepStart { .. } | What::StepEnd { .. }));
+    let timeline = boot.timeline();
+    let insmods = timeline.spans.iter().filter(|s| s.name.starts_with("insmod "));
+    let names: Vec<&str> = insmods.map(|s| s.name.as_str()).collect();
+    assert_eq!(
+        names,
+        ["insmod failover", "insmod net_failover", "insmod virtio_net", "insmod virtio_blk"]
+    );
+    let call = timeline.spans.iter().find(|s| s.name == "initcall virtio_net_mod_init").unwrap();
+    let parent = timeline.spans.iter().find(|s| Some(s.id) == call.parent).unwrap();
+    assert_eq!(parent.name, "insmod virtio_net");
+}
+
+#[test]
+fn pvh_has_neither_setup_nor_decompressor() {
+    let mut boot = Boot::standard();
+    boot.events.retain(|e| match &e.what {
+        What::Reached { symbol } => !symbol.starts_with("bzimage") && symbol != "startup_64",
+        What::FwCfg { item, .. } => *item != 0x11,
+        _ => true,
+    });
+    let symbol = "pvh_start_xen".to_owned();
+    let entry = at_of(&boot, &What::Reached { symbol: "x86_64_start_kernel".into() });
+    boot.events.push(event(entry - MS, 100, "tcg-plugin", What::Reached { symbol }));
+    let timeline = boot.timeline();
+    assert_eq!(length(&timeline, "kernel:decompress") + length(&timeline, "kernel:setup"), 0);
+    assert!(timeline.coverage() > 0.999, "{}", timeline.coverage());
+    assert!(length(&timeline, "kernel:entry") > 500 * MS);
+}
+
+#[test]
+fn virtual_time_holds_no_trace_of_the_host() {
+    let virtual_run = |host_delay: Ns| {
+        let mut boot = Boot::delayed("vmm:init", host_delay);
+        let reset = at_of(&boot, &What::Reached { symbol: "reset-vector".into() });
+        let guests = ["tcg-plugin", "guest-ftrace", "guest-log"];
+        for e in boot.events.iter_mut().filter(|e| guests.contains(&e.source.as_str())) {
+            e.at -= reset;
+        }
+        boot.run.icount = true;
+        boot.timeline()
+    };
+    let (one, other) = (virtual_run(0), virtual_run(123 * MS));
+    common::assert_same(&one.spans, &other.spans);
+    assert!(one == other, "marks, counts and phases");
+    assert_eq!(one.spans.iter().map(|s| s.start).min(), Some(0));
+    for name in ["vmm:init", "vmm:exit", "vmeter:observe"] {
+        assert_eq!(length(&one, name), 0, "{name}");
+    }
+    assert!(one.coverage() > 0.99, "{}", one.coverage());
+}
+
+#[test]
+fn a_source_with_a_wrong_clock_is_named_in_a_warning() {
+    let mut boot = Boot::standard();
+    for e in boot.events.iter_mut().filter(|e| e.source == "guest-ftrace") {
+        e.at -= 1_500 * MS;
+    }
+    let timeline = boot.timeline();
+    assert!(
+        timeline.warnings.iter().any(|w| w.contains("out of order") || w.contains("misaligned")),
+        "{:?}",
+        timeline.warnings
+    );
+}
+
+#[test]
+fn hints_need_no_outcome() {
+    let boot = Boot::standard();
+    let found = hints(&boot.events);
+    assert!(found.panic.is_none());
+    assert!(found.power_down.is_some() && found.ready.is_some());
+    assert_eq!(hints(&[]), vmeter_timeline::Hints::default());
+    let nothing = checked(&[], &record(0));
+    assert!(nothing.spans.is_empty());
+}

@@ -1,0 +1,135 @@
+//! Real text: SeaBIOS's log, the console of a boot with `initcall_debug`.
+
+mod common;
+
+use common::{event, record, MS, US};
+use vmeter_model::{Event, Ns, Timeline, What};
+use vmeter_timeline::{build, verify};
+
+/// A fixture's lines: ns after exec, text.
+fn lines(text: &str) -> Vec<(Ns, String)> {
+    text.lines()
+        .filter_map(|line| {
+            let (seconds, text) = line.split_once(' ')?;
+            let (whole, micros) = seconds.split_once('.')?;
+            let at = whole.parse::<Ns>().ok()? * 1_000 * MS + micros.parse::<Ns>().ok()? * US;
+            Some((at, text.to_owned()))
+        })
+        .collect()
+}
+
+fn firmware(text: &str, total: Ns) -> Timeline {
+    let mut events: Vec<Event> = lines(text)
+        .into_iter()
+        .filter(|(_, text)| !text.is_empty())
+        .map(|(at, text)| event(at, 200 * US, "firmware", What::FirmwareLine { text }))
+        .collect();
+    let state = "running".to_owned();
+    events.push(event(30 * MS, 0, "qemu-trace", What::RunState { state }));
+    checked(&events, total)
+}
+
+fn checked(events: &[Event], total: Ns) -> Timeline {
+    let timeline = build(events, &record(total));
+    assert_eq!(verify(&timeline), Ok(()));
+    timeline
+}
+
+fn parts(timeline: &Timeline) -> Vec<(&str, Ns)> {
+    let firmware = timeline.spans.iter().find(|s| s.name == "bios:overhead").map(|s| s.id);
+    let parts = timeline.spans.iter().filter(|s| s.parent.is_some() && s.parent == firmware);
+    parts.map(|s| (s.name.as_str(), s.len() / MS)).collect()
+}
+
+#[test]
+fn the_wait_of_the_boot_menu_is_a_part_of_its_own() {
+    let text = include_str!("fixtures/seabios-pc-boot-menu.txt");
+    let timeline = firmware(text, 4_000 * MS);
+    let names: Vec<&str> = parts(&timeline).iter().map(|(name, _)| *name).collect();
+    assert_eq!(
+        names,
+        [
+            "bios:start",
+            "bios:platform",
+            "bios:pci-probe",
+            "bios:pci-allocate",
+            "bios:pci-init",
+            "bios:cpus-and-tables",
+            "bios:acpi",
+            "bios:vga",
+            "bios:devices",
+            "bios:option-roms",
+            "bios:boot-menu-wait",
+            "bios:prepare-boot",
+            "bios:boot",
+        ]
+    );
+    let wait = parts(&timeline)[10].1;
+    assert!((1_500..1_600).contains(&wait), "splash-time=1500, found {wait} ms");
+    // What came after "Booting from" is not the firmware's to claim.
+    let open = timeline.phases.iter().find(|(name, _)| name == "unattributed");
+    assert!(open.is_some_and(|(_, ns)| *ns > 2_000 * MS));
+}
+
+#[test]
+fn a_disk_that_does_not_boot_is_said() {
+    let text = include_str!("fixtures/seabios-q35-devices.txt");
+    let timeline = firmware(text, 2_000 * MS);
+    let names: Vec<&str> = parts(&timeline).iter().map(|(name, _)| *name).collect();
+    for name in ["bios:boot", "bios:boot-failed", "bios:boot-menu-wait", "bios:devices"] {
+        assert!(names.contains(&name), "{name} is not in {names:?}");
+    }
+}
+
+fn console() -> Vec<Event> {
+    let lines = lines(include_str!("fixtures/console-initcall-debug.txt"));
+    let line = |(at, text): (Ns, String)| {
+        let end = at + 50 * US;
+        event(at, 200 * US, "console", What::ConsoleLine { text, end })
+    };
+    lines.into_iter().map(line).collect()
+}
+
+#[test]
+fn a_console_with_initcall_debug_gives_the_initcalls() {
+    let events = console();
+    let called = events.iter().filter(|e| says(e, "] calling  ")).count();
+    let timeline = checked(&events, 1_700 * MS);
+    let calls = timeline.spans.iter().filter(|s| s.name.starts_with("initcall ")).count();
+    assert_eq!((calls, timeline.overlapping.len()), (called, 0), "{:?}", timeline.overlapping);
+    let phase = |name: &str| timeline.spans.iter().find(|s| s.name == name);
+    let entry = phase("kernel:entry").unwrap();
+    // The console came up late: the kernel's own stamps say when it began.
+    assert!(entry.start < 1_059 * MS && entry.start > 700 * MS, "{entry:?}");
+    assert!(phase("kernel:initcalls-before-userspace").is_some());
+    assert!(phase("kernel:smp_init").is_some());
+}
+
+fn says(event: &Event, words: &str) -> bool {
+    matches!(&event.what, What::ConsoleLine { text, .. } if text.contains(words))
+}
+
+#[test]
+fn a_console_that_repeats_ftrace_changes_nothing() {
+    let boot = common::Boot::standard();
+    let before = boot.timeline();
+    let mut both = common::Boot::standard();
+    for e in &boot.events {
+        let (text, late) = match &e.what {
+            What::InitcallStart { function, module, pid } => {
+                let module = module.as_ref().map_or(String::new(), |m| format!(" [{m}]"));
+                (format!("calling  {function}+0x0/0x10{module} @ {}", pid.unwrap_or(1)), -20 * US)
+            }
+            What::InitcallEnd { function, .. } => {
+                (format!("initcall {function}+0x0/0x10 returned 0 after 1000 usecs"), 20 * US)
+            }
+            _ => continue,
+        };
+        let at = e.at + late;
+        let what = What::ConsoleLine { text, end: at + 5 * US };
+        both.events.push(event(at, 200 * US, "console", what));
+    }
+    let after = both.timeline();
+    common::assert_same(&before.spans, &after.spans);
+    common::assert_same(&before.overlapping, &after.overlapping);
+}
