@@ -10,12 +10,14 @@
 //! Samples that are not finite are left out everywhere; [`Estimate::n`] counts
 //! what was used.
 
+pub mod bisect;
 pub mod bootstrap;
 
+pub mod breaks;
 pub mod compare;
 pub mod dist;
 pub mod fit;
-
+pub mod hosts;
 pub mod mann_whitney;
 pub mod order;
 pub mod outliers;
@@ -27,6 +29,8 @@ pub mod sequential;
 pub mod signed_rank;
 pub mod summary;
 
+pub use bisect::{Answer, Bisection};
+pub use breaks::{breaks, Break};
 pub use compare::{compare, holm, Compared, Options, Verdict};
 pub use fit::{linear_fit, theil_sen, LinearFit};
 pub use mann_whitney::{mann_whitney, MannWhitney};

@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_perfect_parabola_and_a_perfect_line() {
         let parabola: Vec<(f64, f64)> =
-            (0..9).map(|i| f64::from(i)).map(|x| (x, 2.0 + 3.0 * x + 0.5 * x * x)).collect();
+            (0..9).map(f64::from).map(|x| (x, 2.0 + 3.0 * x + 0.5 * x * x)).collect();
         let found = choose_order(&parabola).unwrap();
         assert_eq!((found.order, found.p_value), (Order::Quadratic, 0.0));
         assert!((found.quadratic - 0.5).abs() < 1e-9);

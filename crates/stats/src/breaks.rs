@@ -1,0 +1,461 @@
+//! Where a sweep's cost jumps beyond its common trend.
+//!
+//! A cost that grows evenly with a parameter and then costs 40 ms more from the sixth root
+//! port on has a break between 5 and 6. For each step between neighbouring parameters the
+//! jump is what the step adds beyond the trend; the trend is the median of the steps' slopes,
+//! so that several breaks, in either direction, do not hide each other. All steps are tested
+//! together by the largest standardised jump (P. Westfall, S. Young, Resampling-Based
+//! Multiple Testing, 1993): the chance that a sweep without any break shows one is `alpha`.
+//!
+//! The null distribution comes from permuting the runs' residuals over all points (D.
+//! Freedman, D. Lane, Journal of Business & Economic Statistics 1, 1983), so slow outliers
+//! widen it instead of raising alarms. Noise may be the same everywhere or grow with the
+//! cost, whichever is likelier of the runs. Costs that bend or wander between points by more
+//! than that noise explains (counts often have no noise at all) are no breaks: the extra
+//! spread is estimated robustly from the steps, and enters both scale and null distribution.
+
+use crate::rng::Rng;
+use crate::summary::{mean, median, quantile, sum_squares, MAD_TO_SD};
+use serde::{Deserialize, Serialize};
+
+/// Draws of the null distribution.
+const DRAWS: usize = 999;
+/// p-values are divided by this: a reserve for what permuting can't promise, that residuals
+/// of different points are exchangeable.
+const RESERVE: f64 = 0.5;
+/// With fewer points there is no common trend to jump from.
+const MIN_POINTS: usize = 4;
+/// Jumps below this part of the largest cost are rounding.
+const ROUNDING: f64 = 1e-9;
+
+/// A step between two neighbouring parameters that does not follow the trend.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Break {
+    /// The parameters before and after.
+    pub between: (f64, f64),
+    /// What the step costs beyond the trend, in the samples' unit; negative for a fall.
+    pub jump: f64,
+    /// Adjusted for all steps of the sweep.
+    pub p_value: f64,
+}
+
+/// Breaks of a sweep at level `alpha`, in order of the parameter. `points` are (parameter,
+/// runs); equal parameters are merged, samples that are not finite left out.
+///
+/// Empty for fewer than four parameters. At most half of the steps can be found to be
+/// breaks: the others are what the trend is taken from.
+pub fn breaks(points: &[(f64, Vec<f64>)], alpha: f64, seed: u64) -> Vec<Break> {
+    let mut tested = steps(points, seed);
+    let is_break = |step: &Break| step.p_value <= alpha;
+    // The trend once more, now of the steps that follow it.
+    let calm: Vec<&Step> = tested.iter().filter(|s| !is_break(&s.result)).collect();
+    let rise: f64 = calm.iter().map(|s| s.rise).sum();
+    let run: f64 = calm.iter().map(|s| s.width()).sum();
+    if run > 0.0 {
+        tested.iter_mut().for_each(|s| s.result.jump = s.rise - rise / run * s.width());
+    }
+    tested.into_iter().map(|s| s.result).filter(is_break).collect()
+}
+
+/// Every step of the sweep with its jump beyond the median trend and its p-value.
+pub fn all_steps(points: &[(f64, Vec<f64>)], seed: u64) -> Vec<Break> {
+    steps(points, seed).into_iter().map(|s| s.result).collect()
+}
+
+struct Step {
+    result: Break,
+    rise: f64,
+}
+
+impl Step {
+    fn width(&self) -> f64 {
+        self.result.between.1 - self.result.between.0
+    }
+}
+
+fn steps(points: &[(f64, Vec<f64>)], seed: u64) -> Vec<Step> {
+    let points = merged(points);
+    if points.len() < MIN_POINTS {
+        return Vec::new();
+    }
+    let means: Vec<f64> = points.iter().map(|(_, runs)| mean(runs)).collect();
+    let largest = means.iter().fold(0.0, |acc: f64, m| acc.max(m.abs()));
+    let rounding = largest * ROUNDING;
+    let noise = Noise::of(&points, &means, rounding);
+    let design = Design::new(&points, &noise.unit, rounding);
+    let mut rng = Rng::new(seed);
+    let found = design.standardise(&means);
+    let calm = noise.draws(&design, 0.0, &mut rng);
+    // More spread than the runs' noise alone shows in 199 of 200 draws?
+    let usual = calm.iter().map(|d| d.spread / d.noise_sd).collect::<Vec<_>>();
+    let wandering =
+        noise.sd == 0.0 || found.spread > noise.sd * quantile(&usual, 0.995).unwrap_or(0.0);
+    let (scale, draws) = if wandering {
+        let wander = design.wander(found.spread, noise.sd);
+        let draws = noise.draws(&design, wander, &mut rng);
+        (noise.sd.max(found.spread), maxima(&draws, |d| d.noise_sd.max(d.spread)))
+    } else {
+        (noise.sd, maxima(&calm, |d| d.noise_sd))
+    };
+    let p_value = |size: f64| {
+        let at_least = draws.len() - draws.partition_point(|d| *d < over(size, scale));
+        ((at_least + 1) as f64 / (draws.len() + 1) as f64 / RESERVE).min(1.0)
+    };
+    let result = |i: usize| Break {
+        between: (points[i].0, points[i + 1].0),
+        jump: found.jumps[i],
+        p_value: if found.jumps[i] == 0.0 { 1.0 } else { p_value(found.scaled[i].abs()) },
+    };
+    (0..design.widths.len())
+        .map(|i| Step { result: result(i), rise: means[i + 1] - means[i] })
+        .collect()
+}
+
+/// 0 / 0 is no jump; jump / 0 is one where nothing else moves.
+fn over(size: f64, scale: f64) -> f64 {
+    if size == 0.0 {
+        0.0
+    } else {
+        size / scale
+    }
+}
+
+/// Largest standardised jump of each draw, sorted.
+fn maxima(draws: &[Draw], scale: impl Fn(&Draw) -> f64) -> Vec<f64> {
+    let mut maxima: Vec<f64> = draws.iter().map(|d| over(d.largest, scale(d))).collect();
+    maxima.sort_by(f64::total_cmp);
+    maxima
+}
+
+/// Sorted by parameter, equal ones joined, without empty points.
+fn merged(points: &[(f64, Vec<f64>)]) -> Vec<(f64, Vec<f64>)> {
+    let mut sorted: Vec<&(f64, Vec<f64>)> = points.iter().filter(|p| p.0.is_finite()).collect();
+    sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut merged: Vec<(f64, Vec<f64>)> = Vec::new();
+    for (x, runs) in sorted {
+        let mut runs: Vec<f64> = runs.iter().copied().filter(|y| y.is_finite()).collect();
+        match merged.last_mut() {
+            Some(last) if last.0 == *x => last.1.append(&mut runs),
+            _ if runs.is_empty() => {}
+            _ => merged.push((*x, runs)),
+        }
+    }
+    merged
+}
+
+/// What stays the same in every draw.
+struct Design {
+    widths: Vec<f64>,
+    counts: Vec<usize>,
+    /// Standard error of each step's rise, for noise of standard deviation 1 unit.
+    errors: Vec<f64>,
+    rounding: f64,
+}
+
+/// The steps of one set of means.
+struct Jumps {
+    /// Beyond the median trend, in the samples' unit.
+    jumps: Vec<f64>,
+    /// The same over their standard errors for unit noise.
+    scaled: Vec<f64>,
+    /// Robust standard deviation of `scaled` but for the largest.
+    spread: f64,
+}
+
+impl Design {
+    fn new(points: &[(f64, Vec<f64>)], unit: &[f64], rounding: f64) -> Self {
+        let counts: Vec<usize> = points.iter().map(|p| p.1.len()).collect();
+        let variance: Vec<f64> = unit.iter().zip(&counts).map(|(u, n)| u * u / *n as f64).collect();
+        Self {
+            widths: points.windows(2).map(|w| w[1].0 - w[0].0).collect(),
+            errors: variance.windows(2).map(|w| (w[0] + w[1]).sqrt()).collect(),
+            counts,
+            rounding,
+        }
+    }
+
+    fn standardise(&self, means: &[f64]) -> Jumps {
+        let rises: Vec<f64> = means.windows(2).map(|w| w[1] - w[0]).collect();
+        let mut slopes: Vec<f64> = rises.iter().zip(&self.widths).map(|(r, w)| r / w).collect();
+        let clean = |jump: f64| if jump.abs() <= self.rounding { 0.0 } else { jump };
+        let beyond = |slope: f64| -> (Vec<f64>, Vec<f64>) {
+            let steps = rises.iter().zip(&self.widths).zip(&self.errors);
+            steps.map(|((r, w), e)| (clean(r - slope * w), clean(r - slope * w) / e)).unzip()
+        };
+        // The largest jump may be a break: it shall count neither as trend nor as spread.
+        let (_, first) = beyond(median(&slopes));
+        let by_size = |a: &usize, b: &usize| first[*a].abs().total_cmp(&first[*b].abs());
+        let largest = (0..first.len()).max_by(by_size).unwrap_or(0);
+        slopes.swap_remove(largest);
+        let (jumps, scaled) = beyond(median(&slopes));
+        let others = scaled.iter().enumerate().filter(|(i, _)| *i != largest);
+        let sizes: Vec<f64> = others.map(|(_, s)| s.abs()).collect();
+        Jumps { jumps, scaled, spread: median(&sizes) * MAD_TO_SD }
+    }
+
+    /// Standard deviation of the points beyond the runs' noise, in units.
+    fn wander(&self, spread: f64, noise_sd: f64) -> f64 {
+        let points = self.counts.len() as f64;
+        let runs = points / self.counts.iter().map(|n| 1.0 / *n as f64).sum::<f64>();
+        ((spread * spread - noise_sd * noise_sd).max(0.0) / runs).sqrt()
+    }
+}
+
+/// The runs' noise around their own point's mean.
+struct Noise {
+    /// Each point's unit of noise: 1 everywhere, or its mean where noise grows with the cost.
+    unit: Vec<f64>,
+    /// Pooled standard deviation in units; 0 for single or equal runs.
+    sd: f64,
+    /// Residuals in units, each scaled to the variance of a run.
+    residuals: Vec<f64>,
+}
+
+/// A sweep without breaks, drawn from the noise.
+struct Draw {
+    /// Largest jump over its standard error for unit noise.
+    largest: f64,
+    spread: f64,
+    noise_sd: f64,
+}
+
+impl Noise {
+    fn of(points: &[(f64, Vec<f64>)], means: &[f64], rounding: f64) -> Self {
+        let even = vec![1.0; means.len()];
+        let grows: Vec<f64> = means.iter().map(|m| m.abs()).collect();
+        let smallest = grows.iter().copied().fold(f64::INFINITY, f64::min);
+        let unit = if smallest > rounding && deviance(points, &grows) < deviance(points, &even) {
+            grows
+        } else {
+            even
+        };
+        let residuals: Vec<f64> = points
+            .iter()
+            .zip(means.iter().zip(&unit))
+            .flat_map(|((_, runs), (centre, unit))| {
+                let n = runs.len() as f64;
+                let scale = if n > 1.0 { (n / (n - 1.0)).sqrt() / unit } else { 0.0 };
+                runs.iter().map(move |y| (y - centre) * scale)
+            })
+            .collect();
+        let sd = pooled_sd(points.iter().zip(&unit).map(|((_, r), u)| (r.as_slice(), *u)));
+        if sd * unit.iter().copied().fold(0.0, f64::max) <= rounding {
+            return Self { unit, sd: 0.0, residuals: vec![0.0; residuals.len()] };
+        }
+        Self { unit, sd, residuals }
+    }
+
+    fn draws(&self, design: &Design, wander: f64, rng: &mut Rng) -> Vec<Draw> {
+        let mut residuals = self.residuals.clone();
+        let mut means = vec![0.0; design.counts.len()];
+        let mut draw = || {
+            rng.shuffle(&mut residuals);
+            let mut rest = residuals.as_slice();
+            let mut groups = Vec::with_capacity(means.len());
+            for ((point, count), unit) in means.iter_mut().zip(&design.counts).zip(&self.unit) {
+                let (runs, others) = rest.split_at(*count);
+                let extra = if wander > 0.0 { wander * rng.normal() } else { 0.0 };
+                *point = unit * (mean(runs) + extra);
+                groups.push((runs, 1.0));
+                rest = others;
+            }
+            let noise_sd = if self.sd == 0.0 { 0.0 } else { pooled_sd(groups.into_iter()) };
+            let Jumps { scaled, spread, .. } = design.standardise(&means);
+            let largest = scaled.iter().fold(0.0, |acc: f64, s| acc.max(s.abs()));
+            Draw { largest, spread, noise_sd }
+        };
+        (0..DRAWS).map(|_| draw()).collect()
+    }
+}
+
+/// -2 log likelihood of normal noise whose standard deviation is proportional to `unit`, but
+/// for a constant.
+fn deviance(points: &[(f64, Vec<f64>)], unit: &[f64]) -> f64 {
+    let groups = || points.iter().zip(unit).map(|((_, runs), u)| (runs.as_slice(), *u));
+    let df = |runs: &[f64]| (runs.len() - 1) as f64;
+    let all: f64 = groups().map(|(runs, _)| df(runs)).sum();
+    let units: f64 = groups().map(|(runs, u)| df(runs) * u.ln()).sum();
+    2.0 * (all * pooled_sd(groups()).ln() + units)
+}
+
+/// Standard deviation within groups of (runs, unit), in units.
+fn pooled_sd<'a>(groups: impl Iterator<Item = (&'a [f64], f64)>) -> f64 {
+    let add = |(s, df), (runs, unit): (&[f64], f64)| {
+        (s + sum_squares(runs) / (unit * unit), df + runs.len() - 1)
+    };
+    match groups.fold((0.0, 0), add) {
+        (_, 0) => 0.0,
+        (squares, df) => (squares / df as f64).sqrt(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::{any, prop, prop_assert, proptest, ProptestConfig};
+
+    fn sweep(
+        points: usize,
+        runs: usize,
+        jumps: &[(usize, f64)],
+        rng: &mut Rng,
+        noise: impl Fn(&mut Rng) -> f64,
+    ) -> Vec<(f64, Vec<f64>)> {
+        (0..points)
+            .map(|i| {
+                let raised: f64 = jumps.iter().filter(|(at, _)| i > *at).map(|j| j.1).sum();
+                let level = 40.0 + 3.0 * i as f64 + raised;
+                (i as f64, (0..runs).map(|_| level + noise(rng)).collect())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn noise_that_grows_with_the_cost_raises_no_alarms() {
+        let mut rng = Rng::new(41);
+        let alarms = (0..500).filter(|&seed| {
+            let mut run = |i: i32| (1.0 + 2.0 * f64::from(i)) * (1.0 + 0.05 * rng.normal());
+            let points: Vec<(f64, Vec<f64>)> =
+                (0..8).map(|i| (f64::from(i), (0..5).map(|_| run(i)).collect())).collect();
+            !breaks(&points, 0.05, seed).is_empty()
+        });
+        let alarms = alarms.count();
+        println!("noise of 5 % of costs from 1 to 15: {alarms} of 500 sweeps show a break");
+        assert!(alarms <= 25, "{alarms}");
+    }
+
+    fn gaps(found: &[Break]) -> Vec<usize> {
+        found.iter().map(|b| b.between.0 as usize).collect()
+    }
+
+    #[test]
+    fn false_alarms_in_at_most_5_percent_of_sweeps() {
+        let slow = |rng: &mut Rng| rng.normal() + if rng.below(15) == 0 { 6.0 } else { 0.0 };
+        let normal = |rng: &mut Rng| rng.normal();
+        type Kind<'a> = (&'a str, u64, usize, usize, &'a dyn Fn(&mut Rng) -> f64);
+        let kinds: [Kind<'_>; 4] = [
+            ("7 x 5 normal", 1000, 7, 5, &normal),
+            ("13 x 3 normal", 400, 13, 3, &normal),
+            ("7 x 5 with slow runs", 400, 7, 5, &slow),
+            ("9 x 1 normal", 400, 9, 1, &normal),
+        ];
+        for (name, trials, points, runs, noise) in kinds {
+            let mut rng = Rng::new(2024);
+            let alarms = (0..trials).filter(|&i| {
+                !breaks(&sweep(points, runs, &[], &mut rng, noise), 0.05, i).is_empty()
+            });
+            let alarms = alarms.count() as u64;
+            println!("{name}: {alarms} of {trials} sweeps without a break show one");
+            assert!(alarms * 20 <= trials, "{name}: {alarms}");
+        }
+    }
+
+    #[test]
+    fn noise_that_grows_with_the_cost_raises_no_alarms() {
+        let mut rng = Rng::new(41);
+        let alarms = (0..500).filter(|&seed| {
+            let mut run = |i: i32| (1.0 + 2.0 * f64::from(i)) * (1.0 + 0.05 * rng.normal());
+            let points: Vec<(f64, Vec<f64>)> =
+                (0..8).map(|i| (f64::from(i), (0..5).map(|_| run(i)).collect())).collect();
+            !breaks(&points, 0.05, seed).is_empty()
+        });
+        let alarms = alarms.count();
+        println!("noise of 5 % of costs from 1 to 15: {alarms} of 500 sweeps show a break");
+        assert!(alarms <= 25, "{alarms}");
+    }
+
+    fn gaps(found: &[Break]) -> Vec<usize> {
+        found.iter().map(|b| b.between.0 as usize).collect()
+    }
+
+    #[test]
+    fn false_alarms_in_at_most_5_percent_of_sweeps() {
+        let slow = |rng: &mut Rng| rng.normal() + if rng.below(15) == 0 { 6.0 } else { 0.0 };
+        let kinds: [(&str, usize, usize, &dyn Fn(&mut Rng) -> f64); 4] = [
+            ("7 x 5 normal", 7, 5, &|rng| rng.normal()),
+            ("13 x 3 normal", 13, 3, &|rng| rng.normal()),
+            ("7 x 5 with slow runs", 7, 5, &slow),
+            ("9 x 1 normal", 9, 1, &|rng| rng.normal()),
+        ];
+        for (trials, (name, points, runs, noise)) in [1000, 400, 400, 400].into_iter().zip(kinds) {
+            let mut rng = Rng::new(2024);
+            let alarms = (0..trials).filter(|&i| {
+                !breaks(&sweep(points, runs, &[], &mut rng, noise), 0.05, i).is_empty()
+            });
+            let alarms = alarms.count();
+            println!("{name}: {alarms} of {trials} sweeps without a break show one");
+            assert!(alarms * 20 <= trials as usize, "{name}: {alarms}");
+        }
+    }
+
+    #[test]
+    fn jumps_of_5_sigma_are_found_where_they_are() {
+        let mut rng = Rng::new(77);
+        let mut found = 0;
+        let mut exact = 0;
+        for trial in 0..400 {
+            let at = rng.below(6);
+            let jump = if trial % 2 == 0 { 5.0 } else { -5.0 };
+            let result = breaks(&sweep(7, 5, &[(at, jump)], &mut rng, Rng::normal), 0.05, trial);
+            found += usize::from(gaps(&result).contains(&at));
+            if let [only] = result[..] {
+                exact += usize::from((only.jump - jump).abs() < 2.5);
+            }
+        }
+        println!("5 sigma, 7 x 5: found {found}, alone and within 2.5 sigma {exact} of 400");
+        assert!(found >= 380 && exact >= 360, "{found} {exact}");
+    }
+
+    #[test]
+    fn several_jumps_do_not_hide_each_other() {
+        let mut rng = Rng::new(5);
+        for jumps in [&[(4, 8.0), (5, 8.0)][..], &[(3, 9.0), (4, -9.0)], &[(1, 8.0), (7, -12.0)]] {
+            let all = (0..50).filter(|&seed| {
+                let found = breaks(&sweep(10, 5, jumps, &mut rng, Rng::normal), 0.05, seed);
+                jumps.iter().all(|j| gaps(&found).contains(&j.0))
+            });
+            let all = all.count();
+            assert!(all >= 45, "{jumps:?}: {all} of 50");
+        }
+    }
+
+    #[test]
+    fn counts_without_noise() {
+        let reads = |at6: f64| -> Vec<(f64, Vec<f64>)> {
+            (0..=12)
+                .map(|i| {
+                    (f64::from(i), 374.0 + 291.0 * f64::from(i) + if i >= 6 { at6 } else { 0.0 })
+                })
+                .map(|(x, y)| (x, vec![y; 3]))
+                .collect()
+        };
+        assert_eq!(breaks(&reads(0.0), 0.05, 1), []);
+        let found = breaks(&reads(4.0), 0.05, 1);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].between, found[0].jump), ((5.0, 6.0), 4.0));
+        assert!(found[0].p_value <= 0.0021);
+        let square: Vec<(f64, Vec<f64>)> =
+            (0..13).map(|i| (f64::from(i), vec![f64::from(i * i); 3])).collect();
+        assert_eq!(breaks(&square, 0.05, 1), [], "a bend is no break");
+    }
+
+    #[test]
+    fn too_few_points() {
+        assert_eq!(breaks(&[(0.0, vec![1.0]), (1.0, vec![9.0]), (2.0, vec![10.0])], 0.05, 1), []);
+        assert_eq!(all_steps(&[], 1), []);
+        let nan = vec![(0.0, vec![f64::NAN]), (0.0, vec![1.0]), (f64::NAN, vec![1.0])];
+        assert_eq!(merged(&nan), [(0.0, vec![1.0])]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn any_sweep(points in prop::collection::vec(
+            (any::<f64>(), prop::collection::vec(any::<f64>(), 0..4)), 0..9,
+        )) {
+            for step in all_steps(&points, 1) {
+                prop_assert!((0.0..=1.0).contains(&step.p_value));
+            }
+        }
+    }
+}
