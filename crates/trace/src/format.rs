@@ -24,8 +24,14 @@ pub trait TraceFormat: Sync {
 }
 
 /// The formats, in the order in which they are tried: strict ones first.
-pub static FORMATS: &[&dyn TraceFormat] =
-    &[&formats::trace_dat::TraceDat, &formats::xentrace::Xentrace];
+pub static FORMATS: &[&dyn TraceFormat] = &[
+    &formats::trace_dat::TraceDat,
+    &formats::xentrace::Xentrace,
+    &formats::strace::Strace,
+    &formats::perf_script::PerfScript,
+    &formats::ftrace_text::FtraceText,
+    &formats::qemu_log::QemuLog,
+];
 
 /// Events of an opened trace, in order of time as far as the format allows.
 ///
@@ -151,6 +157,7 @@ fn printable(head: &[u8]) -> String {
 pub(crate) struct Kinds {
     by_name: HashMap<Box<str>, u32>,
     kinds: Vec<EventType>,
+    joined: String,
 }
 
 const MAX_KINDS: usize = 16 * 1024;
@@ -177,6 +184,16 @@ impl Kinds {
             name: name.to_string(),
             ..EventType::default()
         });
+        id
+    }
+
+    /// The id of `prefix_name`.
+    pub(crate) fn id_joined(&mut self, system: &str, prefix: &str, name: &str) -> u32 {
+        let mut joined = std::mem::take(&mut self.joined);
+        joined.clear();
+        joined.extend([prefix, "_", name]);
+        let id = self.id(system, &joined);
+        self.joined = joined;
         id
     }
 

@@ -19,8 +19,18 @@ pub mod xen;
 
 use crate::event::{Body, Event};
 use crate::format::{EventReader, TraceInfo};
+use crate::ops::xen::{CPU_END, LOST_RECORDS, LOST_RECORDS_END};
 use crate::ops::{Decoder, Op};
 pub use report::{Report, Row};
+
+/// False for what a reader adds: marks of lost events and of a stream's end.
+fn is_event(body: &Body<'_>) -> bool {
+    match body {
+        Body::Lost(_) => false,
+        Body::Words { event, .. } => !matches!(*event, LOST_RECORDS | LOST_RECORDS_END | CPU_END),
+        _ => true,
+    }
+}
 
 /// Accumulates the statistics of one trace.
 pub struct Stats {
@@ -52,7 +62,7 @@ impl Stats {
     #[inline]
     pub fn add(&mut self, event: &Event<'_>) {
         let op = self.decoder.decode(event);
-        if !matches!(event.body, Body::Lost(_)) {
+        if is_event(&event.body) {
             self.count(event);
         }
         match op {

@@ -1,0 +1,183 @@
+//! What the line-by-line text formats share.
+
+use crate::event::{Body, Event, EventType, NO_CPU};
+use crate::format::{EventReader, Kinds, Losses, TraceInfo};
+use crate::input::Lines;
+use std::ops::Range;
+
+/// One line, taken apart. The texts are parts of the line.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Head<'a> {
+    pub(super) system: &'a str,
+    /// Put before the name with an underscore, unless empty.
+    pub(super) prefix: &'static str,
+    pub(super) name: &'a str,
+    pub(super) ts: u64,
+    pub(super) cpu: u32,
+    pub(super) tid: i32,
+    pub(super) comm: &'a str,
+    pub(super) text: &'a str,
+}
+
+/// What a line is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Line<'a> {
+    Event(Head<'a>),
+    /// Events were lost on a CPU.
+    Lost {
+        cpu: u32,
+        count: Option<u64>,
+    },
+    /// The recorder overwrote this many events.
+    Overwritten(u64),
+    /// Comments, headings, call chains.
+    Nothing,
+    /// Not what the format has.
+    Unreadable,
+}
+
+/// Takes the lines of one format apart.
+pub(super) type Parse = fn(line: &str, number: u64) -> Line<'_>;
+
+/// Events of a text trace, one a line.
+pub(super) struct TextReader {
+    parse: Parse,
+    info: TraceInfo,
+    lines: Lines,
+    kinds: Kinds,
+    losses: Losses,
+    lost: EventType,
+    /// Stamp of the last event.
+    last: u64,
+}
+
+impl TextReader {
+    pub(super) fn new(lines: Lines, info: TraceInfo, parse: Parse) -> TextReader {
+        let mut kinds = Kinds::default();
+        let lost = kinds.id("", "lost_events");
+        let lost = kinds.get(lost).clone();
+        TextReader { parse, info, lines, kinds, losses: Losses::default(), lost, last: 0 }
+    }
+
+    fn note_lost(&mut self, count: Option<u64>) {
+        match count {
+            Some(count) => {
+                self.losses.lost_events = self.losses.lost_events.saturating_add(count);
+            }
+            None => self.losses.uncounted_gaps += 1,
+        }
+    }
+}
+
+/// A part's place in the line that it was cut from.
+fn place(line: &str, part: &str) -> Range<usize> {
+    let start = (part.as_ptr() as usize).wrapping_sub(line.as_ptr() as usize);
+    if start.checked_add(part.len()).is_some_and(|end| end <= line.len()) {
+        start..start + part.len()
+    } else {
+        0..0
+    }
+}
+
+/// What the next line that matters holds.
+enum Found {
+    Event { kind: u32, ts: u64, cpu: u32, tid: i32, comm: Range<usize>, text: Range<usize> },
+    Lost(u32, Option<u64>),
+}
+
+impl EventReader for TextReader {
+    fn info(&self) -> &TraceInfo {
+        &self.info
+    }
+
+    fn next_event(&mut self) -> Option<Event<'_>> {
+        let found = loop {
+            if !self.lines.advance() {
+                self.losses.missing = self.lines.problems();
+                return None;
+            }
+            let line = self.lines.text();
+            match (self.parse)(line, self.lines.number()) {
+                Line::Nothing => {}
+                Line::Unreadable => self.losses.unreadable += 1,
+                Line::Overwritten(count) => {
+                    self.losses.overwritten = self.losses.overwritten.saturating_add(count);
+                }
+                Line::Lost { cpu, count } => {
+                    self.note_lost(count);
+                    break Found::Lost(cpu, count);
+                }
+                Line::Event(head) => {
+                    let kind = match head.prefix {
+                        "" => self.kinds.id(head.system, head.name),
+                        prefix => self.kinds.id_joined(head.system, prefix, head.name),
+                    };
+                    self.last = head.ts;
+                    let (comm, text) = (place(line, head.comm), place(line, head.text));
+                    let Head { ts, cpu, tid, .. } = head;
+                    break Found::Event { kind, ts, cpu, tid, comm, text };
+                }
+            }
+        };
+        let line = self.lines.text();
+        Some(match found {
+            Found::Lost(cpu, count) => Event {
+                kind: &self.lost,
+                ts: self.last,
+                cpu,
+                tid: -1,
+                buffer: 0,
+                comm: None,
+                body: Body::Lost(count),
+            },
+            Found::Event { kind, ts, cpu, tid, comm, text } => Event {
+                kind: self.kinds.get(kind),
+                ts,
+                cpu,
+                tid,
+                buffer: 0,
+                comm: line.get(comm).filter(|c| !c.is_empty() && *c != "<...>"),
+                body: Body::Text(line.get(text).unwrap_or_default()),
+            },
+        })
+    }
+
+    fn losses(&self) -> &Losses {
+        &self.losses
+    }
+}
+
+/// True if one of the first whole lines of `head` is an event to `parse`.
+pub(super) fn any_event(head: &[u8], parse: Parse) -> bool {
+    first_event(head, parse).is_some()
+}
+
+/// Time stamp's text unit is told by the first event line: seconds have a point.
+pub(super) fn first_event(head: &[u8], parse: Parse) -> Option<&str> {
+    let lines = head.split(|&b| b == b'\n').take(64);
+    let mut lines = lines.filter_map(|line| std::str::from_utf8(line).ok());
+    lines.find(|line| matches!(parse(line, 1), Line::Event(_)))
+}
+
+/// Splits `left [001] right` at the CPU's brackets.
+pub(super) fn split_cpu(line: &str) -> Option<(&str, u32, &str)> {
+    let mut from = 0;
+    while let Some(open) = line.get(from..)?.find(" [").map(|at| from + at) {
+        let inside = &line[open + 2..];
+        let digits = inside.bytes().take_while(u8::is_ascii_digit).count();
+        let after = &inside[digits..];
+        if digits >= 3 && digits <= 6 && after.starts_with("] ") {
+            let cpu = inside[..digits].parse().unwrap_or(NO_CPU);
+            return Some((&line[..open], cpu, &after[2..]));
+        }
+        from = open + 2;
+    }
+    None
+}
+
+/// Splits `name: text` where the name is one word.
+pub(super) fn split_name(text: &str) -> Option<(&str, &str)> {
+    let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')))?;
+    let rest = text[end..].strip_prefix(':')?;
+    (end > 0).then(|| (&text[..end], rest.trim_start()))
+}

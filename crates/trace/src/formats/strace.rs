@@ -1,0 +1,227 @@
+//! strace's text with its times: `strace -f -ttt -T`.
+//!
+//! `[pid] seconds call(arguments) = result <seconds inside>`. A call that another
+//! thread's line interrupts is `<unfinished ...>` and later `<... call resumed>`;
+//! the two are joined, so a call is handed out when it has ended, with the stamp of
+//! its beginning: calls come in the order of their ends.
+
+use super::lines::{any_event, Head, Line};
+use crate::event::{Body, Event, NO_CPU};
+use crate::format::{EventReader, Kinds, Losses, Tick, TraceFormat, TraceInfo};
+use crate::input::Lines;
+use crate::text::stamp;
+use crate::{Error, Input};
+use std::collections::HashMap;
+
+/// Most calls that are waited for, and most bytes of their arguments.
+const MAX_PENDING: usize = 4096;
+const MAX_ARGUMENTS: usize = 1024;
+
+/// The format.
+pub struct Strace;
+
+impl TraceFormat for Strace {
+    fn name(&self) -> &'static str {
+        "strace"
+    }
+
+    fn probe(&self, head: &[u8]) -> bool {
+        any_event(head, parse)
+    }
+
+    fn open(&self, input: Input) -> Result<Box<dyn EventReader>, Error> {
+        Ok(Box::new(Reader {
+            info: TraceInfo::new(self.name(), "realtime", Tick::Nanosecond),
+            lines: input.into_lines(),
+            kinds: Kinds::default(),
+            losses: Losses::default(),
+            pending: HashMap::new(),
+            arguments: String::new(),
+            result: String::new(),
+        }))
+    }
+}
+
+/// `name` is the call's, `text` what follows its opening bracket.
+fn parse(line: &str, _number: u64) -> Line<'_> {
+    match split(line) {
+        Some((tid, ts, what)) => match call(what) {
+            Some((name, text)) => {
+                Line::Event(Head { ts, tid, name, text, cpu: NO_CPU, ..Head::default() })
+            }
+            None => Line::Nothing,
+        },
+        None => Line::Unreadable,
+    }
+}
+
+/// Splits `[pid 12] 1.5 rest`, `12 1.5 rest` or `1.5 rest`.
+fn split(line: &str) -> Option<(i32, u64, &str)> {
+    let (tid, rest) = match line.strip_prefix("[pid") {
+        Some(rest) => {
+            let (tid, rest) = rest.split_once(']')?;
+            (tid.trim().parse().ok()?, rest.trim_start())
+        }
+        None => {
+            let (word, rest) = line.trim_start().split_once(' ')?;
+            match word.parse::<i32>() {
+                Ok(tid) => (tid, rest.trim_start()),
+                Err(_) => (0, line.trim_start()),
+            }
+        }
+    };
+    let (seconds, rest) = rest.split_once(' ')?;
+    let (ts, true) = stamp(seconds)? else { return None };
+    Some((tid, ts, rest))
+}
+
+fn call(text: &str) -> Option<(&str, &str)> {
+    let (name, rest) = match text.strip_prefix("<... ") {
+        Some(rest) => rest.split_once(' ')?,
+        None => text.split_once('(')?,
+    };
+    let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    (!name.is_empty() && name.len() < 64 && name.bytes().all(word)).then_some((name, rest))
+}
+
+struct Reader {
+    info: TraceInfo,
+    lines: Lines,
+    kinds: Kinds,
+    losses: Losses,
+    /// By thread: the call it is in, its arguments so far, its stamp.
+    pending: HashMap<i32, (u32, String, u64)>,
+    arguments: String,
+    result: String,
+}
+
+impl Reader {
+    /// Takes one line; gives a call that it ends: (kind, thread, stamp, time inside).
+    fn line(&mut self) -> Option<(u32, i32, u64, Option<u64>)> {
+        let line = self.lines.text();
+        let Some((tid, ts, what)) = split(line) else {
+            self.losses.unreadable += u64::from(!line.trim().is_empty());
+            return None;
+        };
+        let (name, text) = call(what)?;
+        let kind = self.kinds.id("syscalls", name);
+        let mut begin = ts;
+        self.arguments.clear();
+        let text = match what.starts_with("<... ") {
+            false => text,
+            true => {
+                if let Some((_, arguments, ts)) = self.pending.remove(&tid) {
+                    (self.arguments, begin) = (arguments, ts);
+                }
+                text.strip_prefix("resumed>").unwrap_or(text)
+            }
+        };
+        if let Some(arguments) = text.trim_end().strip_suffix("<unfinished ...>") {
+            if self.pending.len() < MAX_PENDING {
+                let cut = floor(arguments, MAX_ARGUMENTS);
+                self.pending.insert(tid, (kind, arguments[..cut].trim_end().to_string(), ts));
+            } else {
+                self.losses.unreadable += 1;
+            }
+            return None;
+        }
+        let (text, duration) = split_duration(text.trim_end());
+        let (arguments, result) = text.rsplit_once(" = ").unwrap_or((text, ""));
+        let arguments = arguments.trim_end().strip_suffix(')').unwrap_or(arguments);
+        self.arguments.push_str(arguments);
+        self.result.clear();
+        self.result.push_str(result);
+        Some((kind, tid, begin, duration))
+    }
+}
+
+/// The largest boundary of a character at or below `at`.
+fn floor(text: &str, at: usize) -> usize {
+    let mut at = at.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
+fn split_duration(text: &str) -> (&str, Option<u64>) {
+    let split = text.strip_suffix('>').and_then(|t| t.rsplit_once(" <"));
+    match split.and_then(|(rest, seconds)| Some((rest, stamp(seconds)?))) {
+        Some((rest, (ns, true))) => (rest, Some(ns)),
+        _ => (text, None),
+    }
+}
+
+impl EventReader for Reader {
+    fn info(&self) -> &TraceInfo {
+        &self.info
+    }
+
+    fn next_event(&mut self) -> Option<Event<'_>> {
+        let (kind, tid, ts, duration) = loop {
+            if !self.lines.advance() {
+                self.losses.missing = self.lines.problems();
+                if !self.pending.is_empty() {
+                    let open = self.pending.len();
+                    self.losses.missing.push(format!("{open} calls had not ended"));
+                }
+                return None;
+            }
+            if let Some(call) = self.line() {
+                break call;
+            }
+        };
+        Some(Event {
+            kind: self.kinds.get(kind),
+            ts,
+            cpu: NO_CPU,
+            tid,
+            buffer: 0,
+            comm: None,
+            body: Body::Call { arguments: &self.arguments, result: &self.result, duration },
+        })
+    }
+
+    fn losses(&self) -> &Losses {
+        &self.losses
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open;
+
+    #[test]
+    fn calls_are_joined_across_interruptions() {
+        let text = "11384 1795225753.551110 openat(AT_FDCWD, \"/dev/null\", O_WRONLY, 0666 <unfinished ...>\n\
+             11385 1795225753.551133 ioctl(13, KVM_RUN, 0) = 0 <0.000250>\n\
+             11384 1795225753.551179 <... openat resumed>) = 3 <0.000059>\n\
+             [pid 7] 1795225753.6 wait4(-1, 0x7f, WNOHANG, NULL) = -1 ECHILD (No child = x) <0.000003>\n\
+             11384 1795225753.617771 exit_group(0)   = ?\n\
+             11384 1795225753.617871 +++ exited with 0 +++\n";
+        let input = Input::from_bytes("test", text.as_bytes().to_vec()).expect("bytes");
+        let mut reader = open(input).expect("strace");
+        let mut seen = Vec::new();
+        while let Some(e) = reader.next_event() {
+            let Body::Call { arguments, result, duration } = e.body else { panic!("no call") };
+            let call = (e.kind.name.clone(), arguments.to_string(), result.to_string());
+            seen.push((e.tid, e.ts % 1_000_000_000, call, duration));
+        }
+        assert_eq!(seen.len(), 4);
+        assert_eq!(seen[0].2 .1, "13, KVM_RUN, 0");
+        assert_eq!(seen[0].3, Some(250_000));
+        let (tid, ts, (name, arguments, result), duration) = &seen[1];
+        assert_eq!(
+            (*tid, *ts, name.as_str(), *duration),
+            (11384, 551_110_000, "openat", Some(59_000))
+        );
+        assert_eq!(
+            (arguments.as_str(), result.as_str()),
+            ("AT_FDCWD, \"/dev/null\", O_WRONLY, 0666", "3")
+        );
+        assert_eq!(seen[2].0, 7);
+        assert_eq!(seen[3].3, None);
+        assert!(reader.losses().is_empty());
+    }
+}
