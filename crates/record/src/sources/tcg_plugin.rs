@@ -24,6 +24,7 @@ use super::read_bounded;
 use crate::source::{Context, Live, Source, SourceError};
 use std::path::{Path, PathBuf};
 use vmeter_kernel_image::{KernelImage, Symbols};
+use vmeter_machine::capabilities;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
 use vmeter_model::{Event, Ns, RunRecord};
@@ -92,6 +93,7 @@ impl Live for Recording {
         if !plan.may_inject {
             return Ok(());
         }
+        check(plan, &self.cache)?;
         let plugin = unpack(&self.cache)?;
         let list = self.dir.join(LIST);
         let text = match &self.kernel {
@@ -134,6 +136,21 @@ impl Live for Recording {
 pub fn kaslr_slide(dir: &Path) -> Option<u64> {
     let bytes = std::fs::read(dir.join(STAMPS)).ok()?;
     Stamps::parse(&bytes).ok()?.header.kaslr_slide
+}
+
+/// An error when this QEMU would refuse the argument, and so not boot at all.
+fn check(plan: &LaunchPlan, cache: &Path) -> Result<(), SourceError> {
+    let program = plan.argv.first().map(Path::new).unwrap_or(Path::new(""));
+    let answer =
+        capabilities::of(program, cache).map_err(|error| SourceError::Other(error.to_string()))?;
+    if answer.capabilities.plugins {
+        return Ok(());
+    }
+    Err(SourceError::Other(format!(
+        "{} was built without TCG plugins (configure --enable-plugins): firmware and decompressor \
+         will be told apart less exactly, and instructions are not counted",
+        program.display()
+    )))
 }
 
 /// Puts the plugin into the cache, under a name that its content decides.
@@ -184,7 +201,9 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), SourceError> {
-    vmeter_model::files::write_atomic(path, bytes)
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder)
+        .and_then(|()| vmeter_model::files::write_atomic(path, bytes))
         .map_err(|error| SourceError::Io { path: path.to_owned(), error })
 }
 
