@@ -37,7 +37,7 @@ fn reason(anchors: &Anchors<'_>, start: i64, end: i64) -> &'static str {
     let next = Anchor::ALL.into_iter().find(|a| after(*a) && last.is_none_or(|l| *a > l));
     match last {
         None if next.is_none() => "no source saw anything there",
-        None => "the VMM's start was not seen (no ptrace)",
+        None | Some(Anchor::Wrapper) => "the VMM's start was not seen (no ptrace)",
         Some(Anchor::ExecDone | Anchor::Main) => {
             "when its vCPU began to run was not seen (no VMM trace, plugin or firmware log)"
         }
