@@ -163,3 +163,33 @@ impl Output {
         self.u64(ENDED).store(now(), Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_bounded_and_counts_what_was_lost() {
+        let path = std::env::temp_dir().join(format!("vmeter-stamps-{}", std::process::id()));
+        let output = Output::create(path.to_str().unwrap(), 3, true).unwrap();
+        output.add(0, 5);
+        output.add(2, 7);
+        assert_eq!(output.sum(), 12);
+        let extra = 3;
+        for _ in 0..CAPACITY + extra {
+            output.stamp(1, 0, output.sum());
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(bytes.len(), HEADER + 3 * LINE + CAPACITY * RECORD);
+        assert_eq!(bytes[..8], MAGIC);
+        let wanted = u64::from_ne_bytes(bytes[WANTED..WANTED + 8].try_into().unwrap());
+        assert_eq!(wanted, (CAPACITY + extra) as u64);
+        assert!(bytes[bytes.len() - RECORD..bytes.len() - RECORD + 8] != [0; 8]);
+    }
+
+    #[test]
+    fn says_that_it_cannot_be_made() {
+        assert!(Output::create("/nonexistent/folder/stamps", 1, false).is_err());
+    }
+}
