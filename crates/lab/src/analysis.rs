@@ -87,7 +87,10 @@ pub fn summarise(
     let totals: Vec<f64> = timelines.iter().map(|t| seconds(t.total)).collect();
     let outliers = vmeter_stats::outliers(&totals)
         .into_iter()
-        .map(|i| summarised[i].record.index as usize)
+        .filter_map(|i| {
+            let index = summarised[i].record.index;
+            runs.iter().position(|run| run.record.index == index)
+        })
         .collect();
     let phases = phases(&timelines);
     let activities = activities(&timelines);

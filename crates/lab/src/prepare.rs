@@ -66,7 +66,10 @@ pub fn prepare(label: &str, spec: &MachineSpec, cache: &Path) -> Result<Prepared
     }
     let session = SessionMachine {
         label: label.to_owned(),
-        spec: spec.clone(),
+        spec: MachineSpec {
+            until: Some(spec.until.clone().unwrap_or_else(|| "poweroff".into())),
+            ..spec.clone()
+        },
         chosen,
         provenance: machine.provenance.clone(),
         argv: machine.argv_text(),

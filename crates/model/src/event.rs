@@ -27,6 +27,8 @@ pub struct Event {
 pub enum What {
     /// The VMM's `execve` returned in the new image (end of the kernel's exec work).
     VmmExec,
+    /// The `execve` of a wrapper (a script, `taskset`) that will execute the VMM in its turn.
+    WrapperExec,
     /// The VMM's own entry point (`AT_ENTRY`): the dynamic linker is done.
     VmmEntry,
     /// The VMM's `main`.

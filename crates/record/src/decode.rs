@@ -50,6 +50,7 @@ fn process_events(run: &RunRecord) -> Vec<Event> {
         .iter()
         .filter_map(|(at, name)| {
             let what = match name.as_str() {
+                "wrapper-exec" => What::WrapperExec,
                 "vmm-exec" => What::VmmExec,
                 "vmm-entry" => What::VmmEntry,
                 "vmm-main" => What::VmmMain,

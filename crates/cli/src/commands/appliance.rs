@@ -11,7 +11,7 @@ use vmeter_lab::session::cache_dir;
 ///
 /// # Errors
 /// Unknown values, a kernel that is not cached, what is missing on this host.
-pub fn run(arguments: Appliance, _out: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: Appliance, output: &Output) -> anyhow::Result<Answer> {
     let Appliance::Build { init, modules, kernel, out } = arguments;
     let cache = cache_dir();
     let kernels = list_in(&cache);
@@ -44,6 +44,11 @@ pub fn run(arguments: Appliance, _out: &Output) -> anyhow::Result<Answer> {
         println!("{bytes:>12} {name}");
     }
     println!("{:>12} in all, unpacked", built.sizes.unpacked);
+    if !output.quiet {
+        for note in &built.notes {
+            eprintln!("note: {}", vmeter_report::text::neutralise(note));
+        }
+    }
     println!("{} sha256:{}", built.path.display(), built.sha256);
     Ok(Answer::Good)
 }
