@@ -24,10 +24,7 @@ const LISTED: &[(&str, u32)] = &[
     ("irq_routing", b::KVM_CAP_IRQ_ROUTING),
     ("signal_msi", b::KVM_CAP_SIGNAL_MSI),
     // Flags: 1 manual protect, 2 bits initially set.
-    (
-        "manual_dirty_log_protect2",
-        b::KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
-    ),
+    ("manual_dirty_log_protect2", b::KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2),
     // Its value is the largest ring in bytes.
     ("dirty_log_ring", b::KVM_CAP_DIRTY_LOG_RING),
     ("dirty_log_ring_acq_rel", b::KVM_CAP_DIRTY_LOG_RING_ACQ_REL),

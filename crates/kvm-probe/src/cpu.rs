@@ -61,9 +61,7 @@ pub(crate) fn page_tables(mapped: u64) -> impl Iterator<Item = (u64, u64)> {
     let directories = mapped.div_ceil(GIB);
     let upper = (0..directories).map(|i| (PDPT + i * 8, (PD + i * PAGE) | TABLE));
     let leaves = (0..directories * 512).map(|i| (PD + i * 8, (i * LARGE_PAGE) | LEAF));
-    std::iter::once((PML4, PDPT | TABLE))
-        .chain(upper)
-        .chain(leaves)
+    std::iter::once((PML4, PDPT | TABLE)).chain(upper).chain(leaves)
 }
 
 fn segment(selector: u16, type_: u8, ring: Ring, long: bool) -> kvm_segment {
@@ -102,17 +100,9 @@ pub(crate) fn set_sregs(sregs: &mut kvm_sregs, ring: Ring) {
     sregs.fs = data;
     sregs.gs = data;
     // VM entry wants a busy 64-bit TSS.
-    sregs.tr = kvm_segment {
-        limit: 0x67,
-        selector: 0x40,
-        type_: 0xb,
-        present: 1,
-        ..Default::default()
-    };
-    sregs.ldt = kvm_segment {
-        unusable: 1,
-        ..Default::default()
-    };
+    sregs.tr =
+        kvm_segment { limit: 0x67, selector: 0x40, type_: 0xb, present: 1, ..Default::default() };
+    sregs.ldt = kvm_segment { unusable: 1, ..Default::default() };
     sregs.gdt.limit = 0;
     sregs.idt.limit = 0;
 }

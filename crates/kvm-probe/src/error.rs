@@ -99,9 +99,6 @@ impl VmError {
     }
 
     pub(crate) fn last_os(step: impl Into<String>) -> Self {
-        VmError::System {
-            step: step.into(),
-            source: std::io::Error::last_os_error(),
-        }
+        VmError::System { step: step.into(), source: std::io::Error::last_os_error() }
     }
 }

@@ -76,11 +76,7 @@ impl Kickable {
     ) -> Result<Self, VmError> {
         let old_mask = block()?;
         // From here on `drop` undoes what was done.
-        let mut this = Self {
-            state: state.clone(),
-            timer: None,
-            old_mask,
-        };
+        let mut this = Self { state: state.clone(), timer: None, old_mask };
         set_run_mask(vcpu, &old_mask)?;
         // SAFETY: gettid has no preconditions.
         let tid = unsafe { libc::gettid() };
@@ -93,10 +89,7 @@ impl Kickable {
 
     /// Takes a pending kick signal away, so that `KVM_RUN` can be entered again.
     pub(crate) fn drain(&self) {
-        let zero = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let set = only_kick();
         // SAFETY: both pointers are to live locals; a null siginfo is allowed.
         while unsafe { libc::sigtimedwait(&set, std::ptr::null_mut(), &zero) } > 0 {}
@@ -130,10 +123,7 @@ fn block() -> Result<libc::sigset_t, VmError> {
     // SAFETY: both sets are live locals; zero is a valid sigset_t.
     let (rc, old) = unsafe {
         let mut old = std::mem::zeroed();
-        (
-            libc::pthread_sigmask(libc::SIG_BLOCK, &only_kick(), &mut old),
-            old,
-        )
+        (libc::pthread_sigmask(libc::SIG_BLOCK, &only_kick(), &mut old), old)
     };
     match rc {
         0 => Ok(old),

@@ -27,13 +27,7 @@ pub struct SlotSpec {
 impl SlotSpec {
     /// `bytes` of anonymous memory at guest-physical address `gpa`, both page-aligned.
     pub fn new(gpa: u64, bytes: u64) -> Self {
-        Self {
-            gpa,
-            bytes,
-            flags: 0,
-            backing: Backing::Anonymous,
-            populate: false,
-        }
+        Self { gpa, bytes, flags: 0, backing: Backing::Anonymous, populate: false }
     }
 
     /// `KVM_MEM_LOG_DIRTY_PAGES` from the start.
@@ -90,11 +84,7 @@ impl GuestSlot {
             step: format!("mmap of {bytes} bytes of guest memory"),
             source,
         })?;
-        Ok(Self {
-            id,
-            gpa: spec.gpa,
-            map,
-        })
+        Ok(Self { id, gpa: spec.gpa, map })
     }
 
     /// Slot number, as `KVM_GET_DIRTY_LOG` wants it.
@@ -137,17 +127,11 @@ impl GuestSlot {
     }
 
     fn checked(&self, offset: u64, len: usize) -> Result<usize, VmError> {
-        let inside = offset
-            .checked_add(len as u64)
-            .is_some_and(|end| end <= self.bytes());
+        let inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.bytes());
         if inside {
             Ok(offset as usize)
         } else {
-            Err(VmError::OutOfSlot {
-                offset,
-                len,
-                slot_bytes: self.bytes(),
-            })
+            Err(VmError::OutOfSlot { offset, len, slot_bytes: self.bytes() })
         }
     }
 }

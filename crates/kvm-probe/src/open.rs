@@ -17,20 +17,14 @@ pub(crate) fn open(path: &Path) -> Result<Kvm, ProbeError> {
     let kvm = Kvm::new_with_path(c_path).map_err(|e| explain(path, e.errno()))?;
     match kvm.get_api_version() {
         KVM_API_VERSION => Ok(kvm),
-        found => Err(ProbeError::ApiVersion {
-            path: path.into(),
-            found,
-        }),
+        found => Err(ProbeError::ApiVersion { path: path.into(), found }),
     }
 }
 
 fn explain(path: &Path, errno: i32) -> ProbeError {
     let path = path.to_path_buf();
     match errno {
-        libc::ENOENT => ProbeError::NoNode {
-            path,
-            hint: module_hint(&cpu_flags()),
-        },
+        libc::ENOENT => ProbeError::NoNode { path, hint: module_hint(&cpu_flags()) },
         libc::EACCES | libc::EPERM => ProbeError::NoPermission {
             path,
             hint: "join its group with `sudo usermod -aG kvm $USER` and log in again \
@@ -47,10 +41,7 @@ fn explain(path: &Path, errno: i32) -> ProbeError {
 
 fn cpu_flags() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    text.lines()
-        .find(|l| l.starts_with("flags"))
-        .unwrap_or_default()
-        .to_owned()
+    text.lines().find(|l| l.starts_with("flags")).unwrap_or_default().to_owned()
 }
 
 /// Which module would make the node appear, judged from the CPU's flags.
@@ -88,24 +79,15 @@ mod tests {
     #[test]
     fn each_errno_says_what_to_do() {
         let path = Path::new("/dev/kvm");
-        assert!(matches!(
-            explain(path, libc::ENOENT),
-            ProbeError::NoNode { .. }
-        ));
+        assert!(matches!(explain(path, libc::ENOENT), ProbeError::NoNode { .. }));
         let denied = explain(path, libc::EACCES);
         assert!(denied.to_string().contains("usermod -aG kvm"), "{denied}");
-        assert!(matches!(
-            explain(path, libc::ENODEV),
-            ProbeError::Open { .. }
-        ));
+        assert!(matches!(explain(path, libc::ENODEV), ProbeError::Open { .. }));
     }
 
     #[test]
     fn a_file_that_is_no_node_is_refused() {
-        assert!(matches!(
-            open(Path::new("/nonexistent/kvm")),
-            Err(ProbeError::NoNode { .. })
-        ));
+        assert!(matches!(open(Path::new("/nonexistent/kvm")), Err(ProbeError::NoNode { .. })));
         assert!(open(Path::new("/dev/null")).is_err());
     }
 }

@@ -102,10 +102,7 @@ impl Probe {
 
     /// A capability's value, 0 where absent or not listed.
     pub fn capability(&self, name: &str) -> i32 {
-        self.capabilities
-            .iter()
-            .find(|c| c.name == name)
-            .map_or(0, |c| c.value)
+        self.capabilities.iter().find(|c| c.name == name).map_or(0, |c| c.value)
     }
 
     /// The finding in one sentence, with what to do.
@@ -139,10 +136,7 @@ pub fn probe_node(node: &Path, budget: Duration) -> Result<Probe, ProbeError> {
     let started = Instant::now();
     let kvm = open::open(node)?;
     let absent = || Quality::Absent {
-        reason: format!(
-            "KVM did not come back within {} ms",
-            (budget + GRACE).as_millis()
-        ),
+        reason: format!("KVM did not come back within {} ms", (budget + GRACE).as_millis()),
     };
     let mut found = Probe {
         api_version: kvm.get_api_version(),
@@ -189,9 +183,7 @@ fn measure(node: &Path, ring: Ring, deadline: Instant) -> Quality {
                 2 * FIRST_ITERATIONS
             ),
         },
-        Err(e) => Quality::Absent {
-            reason: e.to_string(),
-        },
+        Err(e) => Quality::Absent { reason: e.to_string() },
     }
 }
 
@@ -207,13 +199,7 @@ fn rate(vcpu: &mut Vcpu, ring: Ring, deadline: Instant) -> Result<Option<f64>, V
     let mut best = None;
     let mut long_rounds = 0;
     while long_rounds < 3 {
-        vcpu.enter(
-            ring,
-            kvm_regs {
-                rcx: iterations,
-                ..Default::default()
-            },
-        )?;
+        vcpu.enter(ring, kvm_regs { rcx: iterations, ..Default::default() })?;
         let start = Instant::now();
         if vcpu.run_to_out(u16::from(DONE_PORT), Some(deadline))? != Stop::Done(()) {
             break;

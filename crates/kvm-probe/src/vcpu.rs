@@ -33,18 +33,9 @@ pub struct Vcpu {
 
 impl Vcpu {
     pub(crate) fn new(vm: Vm, id: u64) -> Result<Self, VmError> {
-        let fd = vm
-            .fd()
-            .create_vcpu(id)
-            .map_err(VmError::kvm("KVM_CREATE_VCPU"))?;
-        fd.set_cpuid2(vm.cpuid())
-            .map_err(VmError::kvm("KVM_SET_CPUID2"))?;
-        Ok(Self {
-            fd,
-            id,
-            kick: Arc::default(),
-            vm,
-        })
+        let fd = vm.fd().create_vcpu(id).map_err(VmError::kvm("KVM_CREATE_VCPU"))?;
+        fd.set_cpuid2(vm.cpuid()).map_err(VmError::kvm("KVM_SET_CPUID2"))?;
+        Ok(Self { fd, id, kick: Arc::default(), vm })
     }
 
     /// The VM it belongs to.
@@ -73,21 +64,13 @@ impl Vcpu {
     /// builder, and to a page of this vCPU's own.
     pub fn enter(&self, ring: Ring, mut regs: kvm_regs) -> Result<(), VmError> {
         // With local APICs all vCPUs but the first wait for a start-up IPI that never comes.
-        let runnable = kvm_mp_state {
-            mp_state: KVM_MP_STATE_RUNNABLE,
-        };
-        self.fd
-            .set_mp_state(runnable)
-            .map_err(VmError::kvm("KVM_SET_MP_STATE"))?;
+        let runnable = kvm_mp_state { mp_state: KVM_MP_STATE_RUNNABLE };
+        self.fd.set_mp_state(runnable).map_err(VmError::kvm("KVM_SET_MP_STATE"))?;
         let mut sregs = self.fd.get_sregs().map_err(VmError::kvm("KVM_GET_SREGS"))?;
         cpu::set_sregs(&mut sregs, ring);
-        self.fd
-            .set_sregs(&sregs)
-            .map_err(VmError::kvm("KVM_SET_SREGS"))?;
+        self.fd.set_sregs(&sregs).map_err(VmError::kvm("KVM_SET_SREGS"))?;
         cpu::set_regs(&mut regs, ring, self.id);
-        self.fd
-            .set_regs(&regs)
-            .map_err(VmError::kvm("KVM_SET_REGS"))
+        self.fd.set_regs(&regs).map_err(VmError::kvm("KVM_SET_REGS"))
     }
 
     /// Runs the guest, handing each exit to `on_exit` until that breaks, the deadline
@@ -115,12 +98,7 @@ impl Vcpu {
                 }
                 Err(e) if e.errno() == libc::EINTR => kickable.drain(),
                 Err(e) if e.errno() == libc::EAGAIN => {}
-                Err(e) => {
-                    return Err(VmError::Kvm {
-                        step: "KVM_RUN",
-                        source: e,
-                    })
-                }
+                Err(e) => return Err(VmError::Kvm { step: "KVM_RUN", source: e }),
             }
             if deadline.is_some_and(passed) {
                 return Ok(Stop::Deadline);

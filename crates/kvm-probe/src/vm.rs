@@ -84,11 +84,7 @@ impl VmBuilder {
     /// `KVM_ENABLE_CAP` on the VM before any slot or vCPU exists, as dirty rings and
     /// manual dirty-log protection need it.
     pub fn enable_cap(mut self, cap: u32, args: [u64; 4]) -> Self {
-        self.caps.push(kvm_enable_cap {
-            cap,
-            args,
-            ..Default::default()
-        });
+        self.caps.push(kvm_enable_cap { cap, args, ..Default::default() });
         self
     }
 
@@ -110,8 +106,7 @@ impl VmBuilder {
         for cap in &self.caps {
             fd.enable_cap(cap).map_err(VmError::kvm("KVM_ENABLE_CAP"))?;
         }
-        fd.set_tss_address(TSS_ADDRESS as usize)
-            .map_err(VmError::kvm("KVM_SET_TSS_ADDR"))?;
+        fd.set_tss_address(TSS_ADDRESS as usize).map_err(VmError::kvm("KVM_SET_TSS_ADDR"))?;
         create_irqchip(&fd, self.irqchip)?;
         let cpuid = kvm
             .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
@@ -121,12 +116,7 @@ impl VmBuilder {
         for (spec, id) in self.slots.iter().zip(SYSTEM_SLOT + 1..) {
             slots.push(GuestSlot::map(id, spec)?);
         }
-        let vm = Vm(Arc::new(Inner {
-            kvm,
-            cpuid,
-            fd,
-            slots,
-        }));
+        let vm = Vm(Arc::new(Inner { kvm, cpuid, fd, slots }));
         vm.set_flags(&vm.0.slots[0], 0)?;
         for (spec, slot) in self.slots.iter().zip(vm.slots()) {
             vm.set_flags(slot, spec.flags)?;
@@ -138,11 +128,7 @@ impl VmBuilder {
     fn checked_layout(&self) -> Result<u64, VmError> {
         let bad = |what: String| Err(VmError::Layout(what));
         if self.code.len() > cpu::CODE_MAX {
-            return bad(format!(
-                "code of {} bytes, at most {}",
-                self.code.len(),
-                cpu::CODE_MAX
-            ));
+            return bad(format!("code of {} bytes, at most {}", self.code.len(), cpu::CODE_MAX));
         }
         let mut ranges = Vec::new();
         let mut mapped = self.mapped;
@@ -158,10 +144,7 @@ impl VmBuilder {
             ranges.push(slot.gpa..end);
         }
         if mapped > cpu::MAX_MAPPED {
-            return bad(format!(
-                "memory ends at {mapped:#x}, at most {:#x}",
-                cpu::MAX_MAPPED
-            ));
+            return bad(format!("memory ends at {mapped:#x}, at most {:#x}", cpu::MAX_MAPPED));
         }
         ranges.extend([0..cpu::system_bytes(mapped), RESERVED]);
         ranges.sort_by_key(|r| r.start);
@@ -177,17 +160,14 @@ impl VmBuilder {
 fn create_irqchip(fd: &VmFd, irqchip: Irqchip) -> Result<(), VmError> {
     match irqchip {
         Irqchip::None => Ok(()),
-        Irqchip::Full => fd
-            .create_irq_chip()
-            .map_err(VmError::kvm("KVM_CREATE_IRQCHIP")),
+        Irqchip::Full => fd.create_irq_chip().map_err(VmError::kvm("KVM_CREATE_IRQCHIP")),
         Irqchip::Split(routes) => {
             let cap = kvm_enable_cap {
                 cap: kvm_bindings::KVM_CAP_SPLIT_IRQCHIP,
                 args: [routes, 0, 0, 0],
                 ..Default::default()
             };
-            fd.enable_cap(&cap)
-                .map_err(VmError::kvm("KVM_ENABLE_CAP(KVM_CAP_SPLIT_IRQCHIP)"))
+            fd.enable_cap(&cap).map_err(VmError::kvm("KVM_ENABLE_CAP(KVM_CAP_SPLIT_IRQCHIP)"))
         }
     }
 }
@@ -254,10 +234,7 @@ impl Vm {
     pub fn set_flags(&self, slot: &GuestSlot, flags: u32) -> Result<(), VmError> {
         let own = self.0.slots.get(slot.id() as usize);
         if !own.is_some_and(|own| std::ptr::eq(own, slot)) {
-            return Err(VmError::Layout(format!(
-                "slot {} is another VM's",
-                slot.id()
-            )));
+            return Err(VmError::Layout(format!("slot {} is another VM's", slot.id())));
         }
         let region = kvm_userspace_memory_region {
             slot: slot.id(),

@@ -26,16 +26,11 @@ fn soon() -> Option<Instant> {
 
 fn run(vcpu: &mut Vcpu, ring: Ring, regs: kvm_regs) {
     vcpu.enter(ring, regs).unwrap();
-    assert_eq!(
-        vcpu.run_to_out(u16::from(DONE), soon()).unwrap(),
-        Stop::Done(())
-    );
+    assert_eq!(vcpu.run_to_out(u16::from(DONE), soon()).unwrap(), Stop::Done(()));
 }
 
 fn set_bits(log: &[u64]) -> Vec<u64> {
-    (0..log.len() as u64 * 64)
-        .filter(|&i| log[(i / 64) as usize] >> (i % 64) & 1 == 1)
-        .collect()
+    (0..log.len() as u64 * 64).filter(|&i| log[(i / 64) as usize] >> (i % 64) & 1 == 1).collect()
 }
 
 #[test]
@@ -78,14 +73,7 @@ fn the_loop_counts_to_zero_in_both_rings() {
         let vm = Vm::builder().code(code::count_down(DONE)).build().unwrap();
         let mut vcpu = vm.vcpu(0).unwrap();
         for ring in [Ring::Three, Ring::Zero, Ring::Three] {
-            run(
-                &mut vcpu,
-                ring,
-                kvm_regs {
-                    rcx: 777,
-                    ..Default::default()
-                },
-            );
+            run(&mut vcpu, ring, kvm_regs { rcx: 777, ..Default::default() });
             assert_eq!(vcpu.fd().get_regs().unwrap().rcx, 0);
         }
     });
@@ -104,12 +92,8 @@ fn dirty_bits_are_the_pages_written() {
         let mut vcpu = vm.vcpu(0).unwrap();
         for (slot, step, count) in [(0, 3, 100), (1, 1, 256), (0, 512, 1)] {
             let slot = &vm.slots()[slot];
-            let regs = kvm_regs {
-                rdi: slot.gpa(),
-                rsi: step * PAGE,
-                rcx: count,
-                ..Default::default()
-            };
+            let regs =
+                kvm_regs { rdi: slot.gpa(), rsi: step * PAGE, rcx: count, ..Default::default() };
             run(&mut vcpu, Ring::Three, regs);
             let expected: Vec<u64> = (0..count).map(|i| i * step).collect();
             assert_eq!(set_bits(&vm.dirty_log(slot).unwrap()), expected);
@@ -135,17 +119,10 @@ fn listed_pages_and_caps_before_vcpus() {
             .slot(SlotSpec::new(Vm::FIRST_FREE_GPA, PAGE))
             .build()
             .unwrap();
-        let table: Vec<u8> = pages
-            .iter()
-            .flat_map(|p| (base + p * PAGE).to_le_bytes())
-            .collect();
+        let table: Vec<u8> = pages.iter().flat_map(|p| (base + p * PAGE).to_le_bytes()).collect();
         vm.slots()[1].write(0, &table).unwrap();
         let mut vcpu = vm.vcpu(0).unwrap();
-        let regs = kvm_regs {
-            rsi: Vm::FIRST_FREE_GPA,
-            rcx: 4,
-            ..Default::default()
-        };
+        let regs = kvm_regs { rsi: Vm::FIRST_FREE_GPA, rcx: 4, ..Default::default() };
         run(&mut vcpu, Ring::Three, regs);
         // Manual protection: reading does not clear.
         for _ in 0..2 {
@@ -158,20 +135,9 @@ fn listed_pages_and_caps_before_vcpus() {
 #[test]
 fn every_exit_reaches_the_callback() {
     with_kvm(|| {
-        let vm = Vm::builder()
-            .code(code::port_writes(0x80, DONE))
-            .build()
-            .unwrap();
+        let vm = Vm::builder().code(code::port_writes(0x80, DONE)).build().unwrap();
         let mut vcpu = vm.vcpu(0).unwrap();
-        vcpu.enter(
-            Ring::Three,
-            kvm_regs {
-                rcx: 50,
-                rax: 0x5a,
-                ..Default::default()
-            },
-        )
-        .unwrap();
+        vcpu.enter(Ring::Three, kvm_regs { rcx: 50, rax: 0x5a, ..Default::default() }).unwrap();
         let mut seen = 0;
         let stop = vcpu.run(soon(), |exit| match exit {
             VcpuExit::IoOut(0x80, data) => {
@@ -192,15 +158,7 @@ fn addresses_without_a_slot_are_mmio() {
         let vm = Vm::builder().code(code::mmio_reads(DONE)).build().unwrap();
         let mut vcpu = vm.vcpu(0).unwrap();
         let device = 0xd000_0000;
-        vcpu.enter(
-            Ring::Three,
-            kvm_regs {
-                rdi: device,
-                rcx: 5,
-                ..Default::default()
-            },
-        )
-        .unwrap();
+        vcpu.enter(Ring::Three, kvm_regs { rdi: device, rcx: 5, ..Default::default() }).unwrap();
         let mut reads = 0u8;
         let stop = vcpu.run(soon(), |exit| match exit {
             VcpuExit::MmioRead(at, data) => {
@@ -244,11 +202,7 @@ fn a_kick_ends_a_run_and_is_never_lost() {
         vcpu.enter(Ring::Three, kvm_regs::default()).unwrap();
         let kicker = vcpu.kicker();
         kicker.kick();
-        assert_eq!(
-            vcpu.run_to_out(1, soon()).unwrap(),
-            Stop::Kicked,
-            "kicked before the run"
-        );
+        assert_eq!(vcpu.run_to_out(1, soon()).unwrap(), Stop::Kicked, "kicked before the run");
         // Whether a kick comes before, inside or between two runs of the guest is chance:
         // each is answered, none kills the process, none is left over.
         for _ in 0..200 {
@@ -258,11 +212,7 @@ fn a_kick_ends_a_run_and_is_never_lost() {
             thread.join().unwrap();
         }
         let at = Some(Instant::now() + Duration::from_millis(2));
-        assert_eq!(
-            vcpu.run_to_out(1, at).unwrap(),
-            Stop::Deadline,
-            "a kick was left over"
-        );
+        assert_eq!(vcpu.run_to_out(1, at).unwrap(), Stop::Deadline, "a kick was left over");
     });
 }
 
@@ -279,12 +229,7 @@ fn vcpus_on_threads_share_the_memory() {
                 let mut vcpu = vm.vcpu(id).unwrap();
                 let rdi = Vm::FIRST_FREE_GPA + id * 100 * PAGE;
                 scope.spawn(move || {
-                    let regs = kvm_regs {
-                        rdi,
-                        rsi: PAGE,
-                        rcx: 100,
-                        ..Default::default()
-                    };
+                    let regs = kvm_regs { rdi, rsi: PAGE, rcx: 100, ..Default::default() };
                     run(&mut vcpu, Ring::Three, regs);
                 });
             }
@@ -298,11 +243,7 @@ fn vcpus_on_threads_share_the_memory() {
 fn a_faulting_guest_is_an_error_that_says_where() {
     with_kvm(|| {
         // ud2 without an IDT: a triple fault.
-        let vm = Vm::builder()
-            .code([0x0f, 0x0b])
-            .irqchip(Irqchip::None)
-            .build()
-            .unwrap();
+        let vm = Vm::builder().code([0x0f, 0x0b]).irqchip(Irqchip::None).build().unwrap();
         let mut vcpu = vm.vcpu(0).unwrap();
         vcpu.enter(Ring::Three, kvm_regs::default()).unwrap();
         let error = vcpu.run_to_out(u16::from(DONE), soon()).unwrap_err();
