@@ -59,6 +59,15 @@ pub(crate) struct Calls<'a> {
     pub warnings: Vec<String>,
 }
 
+impl Calls<'_> {
+    /// When the last initcall before `at` began, if `at` is inside it.
+    pub(crate) fn holding(&self, at: Ns) -> Option<Ns> {
+        let next = self.all.partition_point(|c| c.start.at < at);
+        let call = self.all.get(next.checked_sub(1)?)?;
+        call.end.filter(|end| at < end.at).map(|_| call.start.at)
+    }
+}
+
 /// Finds every initcall in events and lines.
 pub(crate) fn collect<'a>(seen: &[Seen<'a>], lines: &[Line<'a>], total: Ns) -> Calls<'a> {
     let mut by_source: BTreeMap<&'a str, Pairing<'a>> = BTreeMap::new();

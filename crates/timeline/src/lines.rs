@@ -4,7 +4,7 @@ use crate::console::split_stamp;
 use crate::input::Seen;
 use crate::patterns::{Means, On, PATTERNS};
 use regex::RegexSet;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::OnceLock;
 use vmeter_model::{Ns, What};
 
@@ -42,6 +42,8 @@ pub(crate) struct Line<'a> {
     pub text: &'a str,
     /// The kernel's clock at the line, ns, where printed.
     pub stamp: Option<Ns>,
+    /// True if it came over the console, and not out of the log buffer.
+    pub console: bool,
 }
 
 /// How far off the kernel's clock is while its TSC is still being calibrated.
@@ -55,6 +57,7 @@ pub(crate) const TIMED_NS: Ns = 100_000_000;
 /// Every line of the run, in order of arrival.
 pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
     let mut lines: Vec<Line<'a>> = seen.iter().filter_map(|s| line(s, total)).collect();
+    distrust_clockless(&mut lines, total);
     let Some(live) = lines.iter().position(comes_up) else { return lines };
     let stamp = lines[live].stamp.filter(|stamp| *stamp > 0);
     let zero = stamp.map(|stamp| lines[live].at.saturating_sub(stamp));
@@ -70,6 +73,22 @@ pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
         line.error = line.error.max(error).min(total);
     }
     lines
+}
+
+/// Records of the log buffer from before the kernel's clock ran have one stamp in
+/// common, which is later than any of them.
+fn distrust_clockless(lines: &mut [Line<'_>], total: Ns) {
+    let mut firsts: BTreeMap<&str, (Ns, usize)> = BTreeMap::new();
+    let records = |l: &&mut Line<'_>| l.on == On::Kernel && !l.console;
+    for line in lines.iter_mut().filter(records) {
+        let (at, count) = firsts.entry(line.source).or_insert((line.at, 0));
+        *count += usize::from(*at == line.at);
+    }
+    for line in lines.iter_mut().filter(records) {
+        if firsts.get(line.source).is_some_and(|(at, count)| *at == line.at && *count > 2) {
+            line.error = line.error.max(NO_TIME_ERROR_NS).min(total);
+        }
+    }
 }
 
 /// True for the line by which the kernel says that the serial console works: it
@@ -102,6 +121,7 @@ fn line<'a>(seen: &Seen<'a>, total: Ns) -> Option<Line<'a>> {
         text,
         // Records of the log buffer come with an aligned stamp of their own.
         stamp: stamp.filter(|_| console),
+        console,
     })
 }
 

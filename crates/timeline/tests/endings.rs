@@ -189,3 +189,12 @@ fn hints_need_no_outcome() {
     let nothing = checked(&[], &record(0));
     assert!(nothing.spans.is_empty());
 }
+
+#[test]
+fn a_wrapper_has_its_own_phase() {
+    let mut boot = Boot::standard();
+    boot.events.push(event(300 * US, 0, "process", What::WrapperExec));
+    let timeline = boot.timeline();
+    assert_eq!(length(&timeline, "vmm:exec"), 300 * US);
+    assert_eq!(length(&timeline, "vmm:wrapper"), 700 * US);
+}

@@ -77,6 +77,10 @@ pub(crate) fn parts<'a>(facts: &Facts<'a>, start: Ns, end: Ns) -> Vec<(String, S
     let timed = |h: &&Hit<'_>| h.on == On::Kernel && h.error <= TIMED_NS;
     let lines = facts.hits.iter().filter(timed).filter(|h| inside(h.at) && h.at >= last);
     let mut lines: Vec<(String, Stamp<'a>)> = lines.filter_map(line_part).collect();
+    for (_, stamp) in &mut lines {
+        // A line that an initcall prints is no boundary inside that initcall.
+        stamp.at = facts.calls.holding(stamp.at).unwrap_or(stamp.at).max(last);
+    }
     lines.sort_by_key(|(_, stamp)| stamp.at);
     parts.append(&mut lines);
     parts.dedup_by(|next, kept| next.0 == kept.0);

@@ -68,6 +68,7 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
             Node { error, ..Node::new(span_name(step.name), step.start.at, end, step.start.source) }
         })
         .collect();
+    place_end(facts, anchors, tree);
     for udev in together(&steps, &nodes) {
         tree.place(udev);
     }
@@ -128,6 +129,21 @@ fn place_start<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<
     }
     if let Some(deed) = first_deed {
         stretch("/init:start", exec.unwrap_or(begin), Stamp::of(deed));
+    }
+}
+
+/// `/init:after-ready`: init says that it is ready, prints so, and begins to shut
+/// down, if it says both itself.
+fn place_end<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+    let shutdown = facts.seen.iter().find(|s| *s.what == What::ShutdownStart);
+    let Some(shutdown) = shutdown else { return };
+    let said = |s: &&crate::input::Seen<'a>| *s.what == What::Ready && s.source == shutdown.source;
+    let Some(ready) = facts.seen.iter().find(said) else { return };
+    let end = anchors.get(Anchor::Shutdown).map_or(shutdown.at, |s| s.at);
+    let begun = anchors.get(Anchor::Userspace).is_some_and(|s| s.at <= ready.at);
+    if begun && ready.at < end {
+        let node = Node::new("/init:after-ready", ready.at, end, ready.source);
+        tree.place(Node { error: ready.error, ..node });
     }
 }
 

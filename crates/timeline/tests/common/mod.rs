@@ -332,7 +332,7 @@ impl Boot {
         }
         self.udev();
         self.plant("unattributed");
-        self.process(What::Ready);
+        self.ftrace(What::Ready);
         self.pass(US);
     }
 
