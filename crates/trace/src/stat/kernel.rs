@@ -84,6 +84,9 @@ impl Kernel {
     /// Takes one op.
     #[inline]
     pub fn add(&mut self, event: &Event<'_>, op: Op) {
+        if event.comm.is_some() {
+            self.thread(event);
+        }
         match op {
             Op::Other | Op::Xen(_) => {}
             Op::SyscallEnter { name, request, kvm_run } => {
@@ -321,7 +324,7 @@ impl Kernel {
     fn access(&mut self, event: &Event<'_>, access: Access) {
         let Some(index) = self.thread(event) else { return self.count(access, None) };
         let thread = self.threads.get(index);
-        thread.is_vcpu |= !matches!(access, Access::Port(_)) || event.kind.system == "kvm";
+        thread.is_vcpu |= event.kind.name.starts_with("kvm_");
         // Without kvm_exit, a read is reported after user space has served it.
         if let (None, Some(served)) = (thread.exit, thread.served.take()) {
             return self.count(access, Some(served));

@@ -62,6 +62,8 @@ pub struct ThreadTimes {
     pub name: String,
     /// True for a vCPU.
     pub vcpu: bool,
+    /// On a CPU, s: all of the four below, where they can be told apart.
+    pub running_s: Option<f64>,
     /// In the guest, s.
     pub guest_s: Option<f64>,
     /// In KVM, s.
@@ -335,12 +337,14 @@ fn fill_kernel(report: &mut Report, stats: &Stats, reader: &dyn EventReader, sca
     report.ipi_sends = shared(&tables.ipi_sends);
     report.works = shared(&tables.works);
     let mut threads: Vec<&Thread> = stats.kernel.threads.iter().collect();
-    let on_cpu = |t: &Thread| {
-        let asleep = t.times[State::Blocked as usize] + t.times[State::Unknown as usize];
-        t.times.iter().sum::<u64>() - asleep
-    };
     threads.sort_by_key(|t| (!t.is_vcpu, std::cmp::Reverse(on_cpu(t)), t.tid));
     report.threads = threads.iter().map(|t| thread_times(t, stats, reader, scale)).collect();
+}
+
+/// Ticks that a thread had a CPU.
+fn on_cpu(thread: &Thread) -> u64 {
+    let states = [State::Guest, State::Kvm, State::Kernel, State::User];
+    states.iter().map(|&state| thread.times[state as usize]).sum()
 }
 
 fn thread_times(
@@ -360,6 +364,7 @@ fn thread_times(
         thread: thread.tid.to_string(),
         name: name.unwrap_or_default().to_string(),
         vcpu: thread.is_vcpu,
+        running_s: scale.of(on_cpu(thread) as f64).filter(|_| seen.switches),
         guest_s: time(State::Guest, seen.kvm_exits && thread.is_vcpu),
         kvm_s: time(State::Kvm, thread.is_vcpu),
         kernel_s: time(State::Kernel, seen.syscalls),
@@ -419,8 +424,7 @@ fn xen_times(domain: u16, number: u16, vcpu: &Vcpu, scale: &Scale) -> ThreadTime
     ThreadTimes {
         thread: format!("d{domain}v{number}"),
         vcpu: vcpu.exits > 0,
-        // Xen's records split running into guest and hypervisor only by VMEXITs.
-        guest_s: time(&[0]),
+        running_s: time(&[0]),
         runnable_s: time(&[1]),
         blocked_s: time(&[2, 3]),
         ..ThreadTimes::default()
