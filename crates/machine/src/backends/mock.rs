@@ -147,8 +147,33 @@ pub fn events(dir: &Path, source: &SourceRecord) -> io::Result<Vec<Event>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use vmeter_model::run::Outcome;
     use vmeter_model::What;
+
+    proptest! {
+        #[test]
+        fn any_script_plays_to_an_end(
+            lines in proptest::collection::vec(
+                "(if smp>2: |unless run%2=1: )?(beside )?[0-9]{1,12}(ns|us|ms|s)(\\*memory_mib){0,3} \
+                 (initcall f|step s|reach x|ready|poweroff|hang|panic p|exit 1|console c)",
+                0..20,
+            ),
+            until in "(poweroff|userspace|line:c)",
+            index in any::<u32>(),
+        ) {
+            let text = format!("vmeter-mock 1\nspread 90%\n{}\n", lines.join("\n"));
+            let script = Script::parse(&text).expect("a script");
+            let spec = MachineSpec {
+                until: Some(until),
+                memory_mib: Some(u32::MAX),
+                ..MachineSpec::default()
+            };
+            let run = play::play(&script, &scene(&spec, index)).expect("played");
+            prop_assert!(run.events.iter().all(|e| 0 <= e.at && e.at <= run.total_ns));
+            prop_assert_eq!(run.moments.last().map(|(at, _)| *at), Some(run.total_ns));
+        }
+    }
 
     fn scene(spec: &MachineSpec, index: u32) -> Scene<'_> {
         Scene { spec, label: "a", index, warmup: false, watch: WatchLevel::Light, seed: 7 }

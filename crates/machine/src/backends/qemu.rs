@@ -297,7 +297,14 @@ impl Builder<'_> {
                 return Err(MachineError::unknown("root", other, &valid));
             }
         }
-        let why = Self::because(asked.is_some(), "--root", "nothing to mount");
+        let why = match name {
+            "virtio-blk" if self.is_microvm() => {
+                "--root; without ACPI the guest finds it only if its kernel has \
+                 CONFIG_VIRTIO_MMIO_CMDLINE_DEVICES, which Debian's have not"
+                    .to_owned()
+            }
+            _ => Self::because(asked.is_some(), "--root", "nothing to mount"),
+        };
         self.choose("root", name, &why);
         Ok(())
     }

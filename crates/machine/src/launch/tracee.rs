@@ -110,6 +110,7 @@ impl Tracee {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn maps_lines() {
@@ -121,6 +122,13 @@ mod tests {
         assert_eq!(m.path, "");
         assert!(Mapping::parse("7fff-7f00 rw-p 0 0 0 x").is_none());
         assert!(Mapping::parse("").is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn maps_never_panic(line in "[0-9a-f]{0,20}-?[0-9a-f]{0,20}[ -~]{0,40}") {
+            let _ = Mapping::parse(&line);
+        }
     }
 
     #[test]
