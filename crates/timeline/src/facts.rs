@@ -12,6 +12,8 @@ use vmeter_model::{Ns, RunRecord, What};
 pub(crate) struct Facts<'a> {
     /// End of the run, ns.
     pub total: Ns,
+    /// True if time is the guest's, and 0 is its reset vector.
+    pub virtual_time: bool,
     /// Events in order.
     pub seen: &'a [Seen<'a>],
     /// Lines that mean something, in order.
@@ -39,6 +41,7 @@ impl<'a> Facts<'a> {
         let insns = seen.iter().filter_map(|s| Some((s.at, s.insns?))).collect();
         Facts {
             total: input.total,
+            virtual_time: run.icount,
             seen,
             hits: lines::hits(lines),
             calls: calls::collect(seen, lines, input.total),

@@ -23,6 +23,8 @@ pub(crate) struct Hit<'a> {
     pub text: &'a str,
     /// What it means.
     pub means: Means,
+    /// False if its time is only the latest that it can be.
+    pub timed: bool,
 }
 
 /// A line with the best stamp that can be given to it.
@@ -44,6 +46,18 @@ pub(crate) struct Line<'a> {
     pub stamp: Option<Ns>,
     /// True if it came over the console, and not out of the log buffer.
     pub console: bool,
+    /// False if its time is only the latest that it can be.
+    pub timed: bool,
+}
+
+impl Line<'_> {
+    /// A line from before the kernel's clock ran: it was printed by `at`.
+    fn clockless(&mut self, at: Ns) {
+        self.at = at.clamp(0, self.at);
+        self.end = self.at;
+        self.error = self.error.max(NO_TIME_ERROR_NS.min(self.at));
+        self.timed = false;
+    }
 }
 
 /// How far off the kernel's clock is while its TSC is still being calibrated.
@@ -51,33 +65,32 @@ const EARLY_CLOCK_ERROR_NS: Ns = 10_000_000;
 /// Error of a line without a time of its own: stamped 0, before the kernel's
 /// clock ran, and shown when the console came up.
 const NO_TIME_ERROR_NS: Ns = 1_000_000_000;
-/// Lines with a larger error than this begin no parts.
-pub(crate) const TIMED_NS: Ns = 100_000_000;
 
 /// Every line of the run, in order of arrival.
 pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
     let mut lines: Vec<Line<'a>> = seen.iter().filter_map(|s| line(s, total)).collect();
-    distrust_clockless(&mut lines, total);
+    distrust_clockless(&mut lines);
     let Some(live) = lines.iter().position(comes_up) else { return lines };
     let stamp = lines[live].stamp.filter(|stamp| *stamp > 0);
     let zero = stamp.map(|stamp| lines[live].at.saturating_sub(stamp));
     for line in &mut lines[..live] {
         let Some(stamp) = line.stamp else { continue };
-        let (printed, error) = match zero {
-            Some(zero) if stamp > 0 => (zero.saturating_add(stamp), EARLY_CLOCK_ERROR_NS),
-            Some(zero) => (zero, NO_TIME_ERROR_NS),
-            None => (line.at, NO_TIME_ERROR_NS),
-        };
-        line.at = printed.clamp(0, line.at);
-        line.end = line.at;
-        line.error = line.error.max(error).min(total);
+        match zero {
+            Some(zero) if stamp > 0 => {
+                line.at = zero.saturating_add(stamp).clamp(0, line.at);
+                line.end = line.at;
+                line.error = line.error.max(EARLY_CLOCK_ERROR_NS);
+            }
+            Some(zero) => line.clockless(zero),
+            None => line.clockless(line.at),
+        }
     }
     lines
 }
 
 /// Records of the log buffer from before the kernel's clock ran have one stamp in
 /// common, which is later than any of them.
-fn distrust_clockless(lines: &mut [Line<'_>], total: Ns) {
+fn distrust_clockless(lines: &mut [Line<'_>]) {
     let mut firsts: BTreeMap<&str, (Ns, usize)> = BTreeMap::new();
     let records = |l: &&mut Line<'_>| l.on == On::Kernel && !l.console;
     for line in lines.iter_mut().filter(records) {
@@ -86,7 +99,7 @@ fn distrust_clockless(lines: &mut [Line<'_>], total: Ns) {
     }
     for line in lines.iter_mut().filter(records) {
         if firsts.get(line.source).is_some_and(|(at, count)| *at == line.at && *count > 2) {
-            line.error = line.error.max(NO_TIME_ERROR_NS).min(total);
+            line.clockless(line.at);
         }
     }
 }
@@ -122,6 +135,7 @@ fn line<'a>(seen: &Seen<'a>, total: Ns) -> Option<Line<'a>> {
         // Records of the log buffer come with an aligned stamp of their own.
         stamp: stamp.filter(|_| console),
         console,
+        timed: true,
     })
 }
 
@@ -156,8 +170,8 @@ pub(crate) fn hits<'a>(lines: &[Line<'a>]) -> Vec<Hit<'a>> {
 }
 
 fn hit<'a>(line: &Line<'a>, means: Means) -> Hit<'a> {
-    let (at, error, source, on, text) = (line.at, line.error, line.source, line.on, line.text);
-    Hit { at, error, source, on, text, means }
+    let Line { at, error, source, on, text, timed, .. } = *line;
+    Hit { at, error, source, on, text, means, timed }
 }
 
 fn set(on: On) -> &'static RegexSet {
@@ -201,7 +215,7 @@ mod tests {
             .collect();
         let lines = lines(&seen, 2_000_000_000);
         let placed: Vec<(Ns, Ns)> = lines.iter().map(|l| (l.at, l.error)).collect();
-        let held_back = [(601_000_000, NO_TIME_ERROR_NS), (701_000_000, EARLY_CLOCK_ERROR_NS)];
+        let held_back = [(601_000_000, 601_000_000), (701_000_000, EARLY_CLOCK_ERROR_NS)];
         assert_eq!(
             placed,
             [held_back[0], held_back[1], (901_000_000, 200_000), (1_041_000_000, 200_000)]

@@ -4,7 +4,7 @@ use super::{Growing, RuleSet};
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::backbone::{ENTRY, INITCALLS};
 use crate::facts::Facts;
-use crate::lines::{Hit, TIMED_NS};
+use crate::lines::Hit;
 use crate::patterns::{Means, On};
 use crate::tree::Node;
 use vmeter_model::{Ns, What};
@@ -74,7 +74,7 @@ pub(crate) fn parts<'a>(facts: &Facts<'a>, start: Ns, end: Ns) -> Vec<(String, S
         .map(|(symbol, stamp)| (format!("kernel:{symbol}"), *stamp))
         .collect();
     let last = parts.last().map_or(start, |(_, stamp)| stamp.at);
-    let timed = |h: &&Hit<'_>| h.on == On::Kernel && h.error <= TIMED_NS;
+    let timed = |h: &&Hit<'_>| h.on == On::Kernel && h.timed;
     let lines = facts.hits.iter().filter(timed).filter(|h| inside(h.at) && h.at >= last);
     let mut lines: Vec<(String, Stamp<'a>)> = lines.filter_map(line_part).collect();
     for (_, stamp) in &mut lines {

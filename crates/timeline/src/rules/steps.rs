@@ -4,6 +4,7 @@ use super::initcalls::open_end;
 use super::{Growing, RuleSet};
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::facts::Facts;
+use crate::input::Seen;
 use crate::tree::Node;
 use std::collections::BTreeMap;
 use vmeter_model::{Ns, What};
@@ -132,18 +133,22 @@ fn place_start<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<
     }
 }
 
-/// `/init:after-ready`: init says that it is ready, prints so, and begins to shut
-/// down, if it says both itself.
+/// `/init:announce`: from init's own mark that it is ready to the sign of it on the
+/// console, or to init's shutdown; it prints in between.
 fn place_end<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
-    let shutdown = facts.seen.iter().find(|s| *s.what == What::ShutdownStart);
-    let Some(shutdown) = shutdown else { return };
-    let said = |s: &&crate::input::Seen<'a>| *s.what == What::Ready && s.source == shutdown.source;
+    let own = |s: &&Seen<'a>| matches!(s.what, What::StepStart { .. } | What::ShutdownStart);
+    let Some(init) = facts.seen.iter().find(own).map(|s| s.source) else { return };
+    let said = |s: &&Seen<'a>| *s.what == What::Ready && s.source == init;
     let Some(ready) = facts.seen.iter().find(said) else { return };
-    let end = anchors.get(Anchor::Shutdown).map_or(shutdown.at, |s| s.at);
+    let next = facts.seen.iter().find(|s| {
+        let echo = *s.what == What::Ready && s.source != init;
+        s.at > ready.at && (echo || *s.what == What::ShutdownStart && s.source == init)
+    });
     let begun = anchors.get(Anchor::Userspace).is_some_and(|s| s.at <= ready.at);
-    if begun && ready.at < end {
-        let node = Node::new("/init:after-ready", ready.at, end, ready.source);
-        tree.place(Node { error: ready.error, ..node });
+    if let Some(next) = next.filter(|_| begun) {
+        let end = next.at.min(open_end(facts, anchors, ready.at));
+        let node = Node::new("/init:announce", ready.at, end, ready.source);
+        tree.place(Node { error: ready.error.max(next.error), ..node });
     }
 }
 
