@@ -76,7 +76,12 @@ pub(crate) fn collect<'a>(seen: &[Seen<'a>], lines: &[Line<'a>], total: Ns) -> C
             What::InitcallStart { function, module, pid } => {
                 let pairing = by_source.entry(s.source).or_default();
                 let counted = s.insns.is_some();
-                pairing.start(function, module.as_deref(), *pid, Stamp::of(s), counted);
+                let loaded = pairing.loading.remove(pid);
+                let module = module.as_deref().or(loaded);
+                pairing.start(function, module, *pid, Stamp::of(s), counted);
+            }
+            What::ModuleLoad { module, pid } => {
+                by_source.entry(s.source).or_default().loading.insert(*pid, module);
             }
             What::InitcallEnd { function, pid, .. } => {
                 by_source.entry(s.source).or_default().end(function, *pid, Stamp::of(s), None);
@@ -114,6 +119,8 @@ struct Pairing<'a> {
     /// Indices of calls without an end, by the thread that runs them.
     open: HashMap<Option<i32>, usize>,
     by_function: HashMap<String, usize>,
+    /// Modules loaded whose initcall is the next of their thread.
+    loading: HashMap<Option<i32>, &'a str>,
     unpaired_ends: usize,
     /// Indices of calls that end where their thread's next begins, for want of better.
     torn: HashSet<usize>,

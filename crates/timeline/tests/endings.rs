@@ -114,6 +114,12 @@ fn an_unpatched_guest_is_covered_as_far_as_it_speaks() {
 fn modules_that_only_ftrace_saw_are_insmods_all_the_same() {
     let mut boot = Boot::standard();
     boot.events.retain(|e| !matches!(e.what, What::StepStart { .. } | What::StepEnd { .. }));
+    for e in &mut boot.events {
+        // The trace point gives an address: whose it is, the load before it says.
+        if let What::InitcallStart { module, .. } = &mut e.what {
+            *module = None;
+        }
+    }
     let timeline = boot.timeline();
     let insmods = timeline.spans.iter().filter(|s| s.name.starts_with("insmod "));
     let names: Vec<&str> = insmods.map(|s| s.name.as_str()).collect();

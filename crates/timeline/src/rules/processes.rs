@@ -47,8 +47,7 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     tree.beside.extend(daemons);
 }
 
-/// Initcalls of modules: those that say so, and those that follow the load of a
-/// module in the same thread.
+/// Initcalls of modules.
 fn modules_calls<'a>(facts: &Facts<'a>) -> Vec<Call<'a>> {
     facts.calls.all.iter().filter(|c| c.module.is_some()).cloned().collect()
 }
