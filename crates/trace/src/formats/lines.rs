@@ -166,7 +166,7 @@ pub(super) fn split_cpu(line: &str) -> Option<(&str, u32, &str)> {
         let inside = &line[open + 2..];
         let digits = inside.bytes().take_while(u8::is_ascii_digit).count();
         let after = &inside[digits..];
-        if digits >= 3 && digits <= 6 && after.starts_with("] ") {
+        if (3..=6).contains(&digits) && after.starts_with("] ") {
             let cpu = inside[..digits].parse().unwrap_or(NO_CPU);
             return Some((&line[..open], cpu, &after[2..]));
         }

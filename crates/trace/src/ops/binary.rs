@@ -1,6 +1,6 @@
 //! Ops from the kernel's binary records.
 
-use super::names::{Number, Resolver};
+use super::names::{NameId, Number, Resolver};
 use super::{Meaning, Op};
 use crate::event::{EventType, IntField, StrField};
 
@@ -64,6 +64,15 @@ const NR_IOCTL: u64 = 16;
 /// `TASK_REPORT`: the bits of `prev_state` that say a thread sleeps.
 const ASLEEP: u64 = 0xff;
 
+/// As the event's own `print fmt` has it: `-EINTR` is a restart.
+fn userspace_exit(reason: u64, errno: i32, names: &mut Resolver) -> NameId {
+    match errno {
+        -4 => names.names.id("restart"),
+        errno if errno < 0 => names.names.id("error"),
+        _ => names.number(Number::UserspaceExit, reason),
+    }
+}
+
 #[inline]
 pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &mut Resolver) -> Op {
     let int = |index: usize| fields.ints[index].get(record).unwrap_or(0);
@@ -78,12 +87,7 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
         }
         Meaning::KvmEntry => Op::VmEntry,
         Meaning::KvmUserspaceExit => {
-            let reason = match int(1) as i32 {
-                -4 => names.names.id("restart"),
-                errno if errno < 0 => names.names.id("error"),
-                _ => names.number(Number::UserspaceExit, int(0)),
-            };
-            Op::UserspaceExit { reason }
+            Op::UserspaceExit { reason: userspace_exit(int(0), int(1) as i32, names) }
         }
         Meaning::KvmPio => Op::Pio { port: int(0) as u32 & 0xffff, write: int(1) != 0 },
         Meaning::KvmMmio => Op::Mmio { address: int(0), write: int(1) == 2 },
@@ -106,13 +110,11 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
         Meaning::RawSysExit => Op::SyscallExit { name: names.number(Number::Syscall, int(0)) },
         Meaning::IrqEntry => Op::IrqEntry { irq: names.irq(int(0), fields.text.get(record)) },
         Meaning::IrqExit => Op::IrqExit,
-        Meaning::IpiSend => Op::IpiSend {
-            // The reschedule interrupt has no callback.
-            name: match int(0) {
-                0 => names.names.id("send reschedule"),
-                address => names.number(Number::Address, address),
-            },
-        },
+        // The reschedule interrupt has no callback.
+        Meaning::IpiSend if int(0) == 0 => {
+            Op::IpiSend { name: names.names.id("send reschedule") }
+        }
+        Meaning::IpiSend => Op::IpiSend { name: names.number(Number::Address, int(0)) },
         Meaning::IpiRaise => Op::IpiSend { name: names.number(Number::IpiReason, int(0)) },
         Meaning::IpiEntry => {
             Op::VectorEntry { name: names.number(Number::IpiReason, int(0)), ipi: true }

@@ -4,7 +4,8 @@
 //! a page head (time stamp, commit), then events headed by 32 bits, `type_len`
 //! in the low 5 and `time_delta` in the upper 27.
 
-use super::header::{CpuData, Packing, PageHead, Unpacker};
+use super::header::{CpuData, PageHead};
+use super::sections::{Packing, Unpacker};
 use crate::input::RandomAccess;
 
 const TYPE_PADDING: u32 = 29;

@@ -5,73 +5,18 @@
 //! unpacked sections to [`Sections::budget`].
 
 use super::fields::{parse_field, parse_format};
+use super::recover::recover;
+use super::sections::{Packing, Parse, Sections};
 use super::symbols::Symbols;
 use crate::event::EventType;
 use crate::input::RandomAccess;
 use std::collections::HashMap;
-use std::io::Read;
 
 /// `common_type` has 16 bits.
 const TYPES: usize = 1 << 16;
 
 /// No event type has this index.
 pub const NO_KIND: u32 = u32::MAX;
-
-/// How sections and chunks are packed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Packing {
-    /// Not at all.
-    #[default]
-    None,
-    /// Zstandard frames.
-    Zstd,
-    /// zlib streams.
-    Zlib,
-}
-
-/// Unpacks blocks, reusing what the decompressor allocates.
-#[derive(Default)]
-pub struct Unpacker {
-    zstd: Option<zstd::bulk::Decompressor<'static>>,
-}
-
-impl Unpacker {
-    /// Unpacks one block into `out`; an error if it needs more than `limit` bytes.
-    pub fn unpack(
-        &mut self,
-        packing: Packing,
-        packed: &[u8],
-        limit: usize,
-        out: &mut Vec<u8>,
-    ) -> Result<(), String> {
-        out.clear();
-        let unpacked = match packing {
-            Packing::None => {
-                out.extend_from_slice(packed);
-                Ok(packed.len())
-            }
-            Packing::Zstd => self.unpack_zstd(packed, limit, out),
-            Packing::Zlib => {
-                flate2::read::ZlibDecoder::new(packed).take(limit as u64).read_to_end(out)
-            }
-        };
-        unpacked.map(|_| ()).map_err(|e| format!("a block of {} bytes: {e}", packed.len()))
-    }
-
-    fn unpack_zstd(
-        &mut self,
-        packed: &[u8],
-        limit: usize,
-        out: &mut Vec<u8>,
-    ) -> std::io::Result<usize> {
-        out.reserve(limit);
-        let zstd = match &mut self.zstd {
-            Some(zstd) => zstd,
-            none => none.insert(zstd::bulk::Decompressor::new()?),
-        };
-        zstd.decompress_to_buffer(packed, out)
-    }
-}
 
 /// Where one CPU's pages are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,104 +119,6 @@ impl Header {
     }
 }
 
-/// Sequential reading of a file's sections, bounded by what is there.
-pub struct Sections<'a> {
-    file: &'a RandomAccess,
-    at: u64,
-    /// Bytes of an unpacked section, while one is read instead of the file.
-    section: Option<(Vec<u8>, usize)>,
-}
-
-type Parse<T> = Result<T, String>;
-
-impl<'a> Sections<'a> {
-    pub fn new(file: &'a RandomAccess, at: u64) -> Sections<'a> {
-        Sections { file, at, section: None }
-    }
-
-    /// Most bytes that anything unpacked from this file may take.
-    pub fn budget(file: &RandomAccess) -> u64 {
-        file.len().saturating_mul(8).saturating_add(4 << 20)
-    }
-
-    pub fn bytes(&mut self, size: u64) -> Parse<Vec<u8>> {
-        if let Some((section, at)) = &mut self.section {
-            let end = usize::try_from(size).ok().and_then(|s| at.checked_add(s));
-            let part = end.and_then(|end| section.get(*at..end));
-            let part = part.ok_or_else(|| format!("a section ends {size} bytes too early"))?;
-            *at += part.len();
-            return Ok(part.to_vec());
-        }
-        let bytes = self.file.read_vec(self.at, size).map_err(|e| e.to_string())?;
-        if bytes.len() as u64 != size {
-            return Err(format!(
-                "the file ends at {} bytes, {size} more were expected at {}",
-                self.file.len(),
-                self.at
-            ));
-        }
-        self.at += size;
-        Ok(bytes)
-    }
-
-    pub fn u16(&mut self) -> Parse<u16> {
-        let b = self.bytes(2)?;
-        Ok(u16::from_le_bytes([b[0], b[1]]))
-    }
-
-    pub fn u32(&mut self) -> Parse<u32> {
-        let b = self.bytes(4)?;
-        Ok(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-    }
-
-    pub fn u64(&mut self) -> Parse<u64> {
-        let low = u64::from(self.u32()?);
-        Ok(low | u64::from(self.u32()?) << 32)
-    }
-
-    pub fn string(&mut self) -> Parse<String> {
-        let mut text = Vec::new();
-        loop {
-            match self.bytes(1)?[0] {
-                0 => return Ok(String::from_utf8_lossy(&text).into_owned()),
-                _ if text.len() >= 4096 => return Err("a name is longer than 4096 bytes".into()),
-                byte => text.push(byte),
-            }
-        }
-    }
-
-    pub fn position(&self) -> u64 {
-        self.at
-    }
-
-    /// Enters the version 7 section at `at`: (id, size), unpacked if it is packed.
-    pub fn enter(&mut self, at: u64, packing: Packing) -> Parse<u16> {
-        self.at = at;
-        self.section = None;
-        let id = self.u16()?;
-        let flags = self.u16()?;
-        let _description = self.u32()?;
-        let size = self.u64()?;
-        let packed = flags & 1 != 0;
-        let bytes = if packed {
-            let (len, unpacked) = (self.u32()?, self.u32()?);
-            let limit = u64::from(unpacked).min(Sections::budget(self.file));
-            let mut out = Vec::new();
-            let block = self.bytes(u64::from(len))?;
-            Unpacker::default().unpack(packing, &block, limit as usize, &mut out)?;
-            out
-        } else {
-            self.file.read_vec(self.at, size).map_err(|e| e.to_string())?
-        };
-        self.section = Some((bytes, 0));
-        Ok(id)
-    }
-
-    fn rest(&self) -> usize {
-        self.section.as_ref().map_or(0, |(s, at)| s.len() - at)
-    }
-}
-
 /// Reads the head after the magic; `Err` says what was expected and found.
 pub fn read(file: &RandomAccess) -> Parse<Header> {
     let mut header = Header { by_type: vec![NO_KIND; TYPES], ..Header::default() };
@@ -315,22 +162,7 @@ fn read_v6(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<(
     let mut others = Vec::new();
     let mut kind = s.bytes(10)?;
     if kind == b"options  \0" {
-        loop {
-            let id = s.u16()?;
-            if id == 0 {
-                break;
-            }
-            let size = s.u32()?;
-            let data = s.bytes(u64::from(size))?;
-            match (id, data.as_slice()) {
-                (3, [offset @ .., _]) if offset.len() >= 8 => {
-                    let at = u64::from_le_bytes(data[..8].try_into().unwrap_or_default());
-                    others.push((at, c_string(&data[8..])));
-                }
-                (8, &[a, b, c, d]) => cpus = u32::from_le_bytes([a, b, c, d]),
-                _ => read_option(header, id, &data),
-            }
-        }
+        read_v6_options(s, header, &mut cpus, &mut others)?;
         kind = s.bytes(10)?;
     }
     let mut places = vec![(s.position(), kind, String::new())];
@@ -342,30 +174,59 @@ fn read_v6(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<(
         }
     }
     for (at, kind, name) in places {
-        if kind != b"flyrecord\0" {
-            header.missing.push(format!(
-                "buffer {name:?} holds no flight recorder data but {:?}",
-                String::from_utf8_lossy(&kind)
-            ));
-            continue;
+        if kind == b"flyrecord\0" {
+            read_v6_table(s.file, header, at, Buffer { name, page_size, ..Buffer::default() }, cpus);
+        } else {
+            let kind = String::from_utf8_lossy(&kind);
+            let what = format!("buffer {name:?} holds no flight recorder data but {kind:?}");
+            header.missing.push(what);
         }
-        let mut table = Sections::new(s.file, at);
-        let mut buffer = Buffer { name, page_size, ..Buffer::default() };
-        for cpu in 0..cpus {
-            match (table.u64(), table.u64()) {
-                (Ok(offset), Ok(size)) => {
-                    let packing = Packing::None;
-                    buffer.cpus.push(CpuData { cpu, offset, size, packing });
-                }
-                _ => {
-                    header.missing.push(format!("the data of CPU {cpu} and up: no table entry"));
-                    break;
-                }
-            }
-        }
-        header.buffers.push(buffer);
     }
     Ok(())
+}
+
+/// Options up to the one that ends them; other buffers as (offset, name).
+fn read_v6_options(
+    s: &mut Sections<'_>,
+    header: &mut Header,
+    cpus: &mut u32,
+    buffers: &mut Vec<(u64, String)>,
+) -> Parse<()> {
+    loop {
+        let id = s.u16()?;
+        if id == 0 {
+            return Ok(());
+        }
+        let size = s.u32()?;
+        let data = s.bytes(u64::from(size))?;
+        match (id, data.as_slice()) {
+            (3, [a, b, c, d, e, f, g, h, name @ ..]) => {
+                let at = u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h]);
+                buffers.push((at, c_string(name)));
+            }
+            (8, &[a, b, c, d]) => *cpus = u32::from_le_bytes([a, b, c, d]),
+            _ => read_option(header, id, &data),
+        }
+    }
+}
+
+/// A buffer's table: offset and size of each CPU's data.
+fn read_v6_table(
+    file: &RandomAccess,
+    header: &mut Header,
+    at: u64,
+    mut buffer: Buffer,
+    cpus: u32,
+) {
+    let mut table = Sections::new(file, at);
+    for cpu in 0..cpus {
+        let (Ok(offset), Ok(size)) = (table.u64(), table.u64()) else {
+            header.missing.push(format!("the data of CPU {cpu} and up: no table entry"));
+            break;
+        };
+        buffer.cpus.push(CpuData { cpu, offset, size, packing: Packing::None });
+    }
+    header.buffers.push(buffer);
 }
 
 fn read_v7(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<()> {
@@ -378,6 +239,7 @@ fn read_v7(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<(
         other => return Err(format!("it is packed with {other:?}; vmeter unpacks zstd and zlib")),
     };
     let mut next = s.u64()?;
+    let after_head = s.position();
     let mut seen = Vec::new();
     while next != 0 && seen.len() < 64 && !seen.contains(&next) {
         seen.push(next);
@@ -388,6 +250,9 @@ fn read_v7(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<(
                 break;
             }
         }
+    }
+    if header.buffers.is_empty() {
+        recover(s.file, after_head, packing, page_size, header);
     }
     if header.buffers.is_empty() && header.kinds.is_empty() {
         return Err(format!("nothing in it can be read: {}", header.missing.join("; ")));
@@ -427,7 +292,7 @@ fn read_options(
     Ok(0)
 }
 
-fn read_section(
+pub fn read_section(
     file: &RandomAccess,
     id: u16,
     at: u64,
@@ -497,8 +362,7 @@ fn read_buffer(
     packing: Packing,
     page_size: u32,
 ) -> Parse<Buffer> {
-    let mut s = Sections::new(file, 0);
-    s.section = Some((data.to_vec(), 0));
+    let mut s = Sections::of_bytes(file, data);
     let section = s.u64()?;
     let mut buffer = Buffer { name: s.string()?, clock: s.string()?, page_size, cpus: Vec::new() };
     buffer.page_size = s.u32()?;

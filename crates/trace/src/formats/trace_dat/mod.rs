@@ -7,6 +7,8 @@
 mod cpu;
 mod fields;
 mod header;
+mod recover;
+mod sections;
 mod symbols;
 
 use crate::event::{Body, Event, EventType, IntField};
@@ -14,7 +16,8 @@ use crate::format::{EventReader, Losses, Tick, TraceFormat, TraceInfo};
 use crate::input::{Input, RandomAccess};
 use crate::Error;
 use cpu::{CpuStream, Item};
-use header::{Header, Sections, NO_KIND};
+use header::{Header, NO_KIND};
+use sections::Sections;
 
 const MAGIC: &[u8] = b"\x17\x08\x44tracing";
 

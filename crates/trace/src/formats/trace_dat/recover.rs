@@ -1,0 +1,103 @@
+//! What can be had from a version 7 file whose options are cut off.
+//!
+//! The options that say where the buffers are stand at the file's end, so a torn
+//! file lacks them. Its sections follow one another, though, and so do the CPUs'
+//! data inside the section of a buffer, each from a page's boundary on.
+
+use super::header::{read_section, Buffer, CpuData, Header};
+use super::sections::{Packing, Sections};
+use crate::input::RandomAccess;
+
+const SECTION_HEAD: u64 = 16;
+const BUFFER: u16 = 3;
+const MAX_CPUS: usize = 4096;
+
+/// Walks the sections from `at` on, for whatever the options did not tell.
+pub fn recover(
+    file: &RandomAccess,
+    mut at: u64,
+    packing: Packing,
+    page_size: u32,
+    header: &mut Header,
+) {
+    let know_formats = !header.kinds.is_empty();
+    while at + SECTION_HEAD <= file.len() {
+        let mut s = Sections::new(file, at);
+        let (Ok(id), Ok(flags), Ok(_), Ok(size)) = (s.u16(), s.u16(), s.u32(), s.u64()) else {
+            return;
+        };
+        match id {
+            BUFFER => {
+                let packing = if flags & 1 != 0 { packing } else { Packing::None };
+                let cpus = cpus(file, at + SECTION_HEAD, packing, u64::from(page_size.max(64)));
+                header.missing.push(format!(
+                    "the options at the end of the file; the data of {} CPUs were found by \
+                     their pages, numbered as they follow",
+                    cpus.len()
+                ));
+                header.buffers.push(Buffer { page_size, cpus, ..Buffer::default() });
+                return;
+            }
+            16..=21 if !know_formats => {
+                if let Err(e) = read_section(file, id, at, packing, header) {
+                    header.missing.push(format!("the section at {at}: {e}"));
+                }
+            }
+            _ => {}
+        }
+        at = at.saturating_add(SECTION_HEAD).saturating_add(size);
+    }
+}
+
+fn cpus(file: &RandomAccess, start: u64, packing: Packing, page: u64) -> Vec<CpuData> {
+    let mut cpus = Vec::new();
+    let mut at = start.next_multiple_of(page);
+    while at < file.len() && cpus.len() < MAX_CPUS {
+        let end = match packing {
+            Packing::None => end_of_pages(file, at, page),
+            _ => end_of_chunks(file, at, page),
+        };
+        if end <= at {
+            break;
+        }
+        // The size of packed data leaves out the word that counts the chunks.
+        let head = if packing == Packing::None { 0 } else { 4 };
+        let size = (end - at).saturating_sub(head);
+        cpus.push(CpuData { cpu: cpus.len() as u32, offset: at, size, packing });
+        at = end.next_multiple_of(page);
+    }
+    cpus
+}
+
+/// A CPU's pages end where time goes back or a page can't be one.
+fn end_of_pages(file: &RandomAccess, mut at: u64, page: u64) -> u64 {
+    let mut last = 0;
+    while at < file.len() {
+        let mut s = Sections::new(file, at);
+        let (Ok(ts), Ok(commit)) = (s.u64(), s.u64()) else { return file.len() };
+        if ts < last || commit & 0x7ff_ffff > page {
+            break;
+        }
+        last = ts;
+        at += page;
+    }
+    at.min(file.len())
+}
+
+fn end_of_chunks(file: &RandomAccess, at: u64, page: u64) -> u64 {
+    let mut s = Sections::new(file, at);
+    let Ok(count) = s.u32() else { return at };
+    let mut end = at + 4;
+    for _ in 0..count {
+        let mut s = Sections::new(file, end);
+        let (Ok(packed), Ok(unpacked)) = (s.u32(), s.u32()) else { return file.len() };
+        if packed == 0 || unpacked == 0 || u64::from(unpacked) % page != 0 {
+            return at;
+        }
+        end += 8 + u64::from(packed);
+        if end >= file.len() {
+            return file.len();
+        }
+    }
+    end
+}
