@@ -111,9 +111,7 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
         Meaning::IrqEntry => Op::IrqEntry { irq: names.irq(int(0), fields.text.get(record)) },
         Meaning::IrqExit => Op::IrqExit,
         // The reschedule interrupt has no callback.
-        Meaning::IpiSend if int(0) == 0 => {
-            Op::IpiSend { name: names.names.id("send reschedule") }
-        }
+        Meaning::IpiSend if int(0) == 0 => Op::IpiSend { name: names.names.id("send reschedule") },
         Meaning::IpiSend => Op::IpiSend { name: names.number(Number::Address, int(0)) },
         Meaning::IpiRaise => Op::IpiSend { name: names.number(Number::IpiReason, int(0)) },
         Meaning::IpiEntry => {

@@ -175,7 +175,13 @@ fn read_v6(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<(
     }
     for (at, kind, name) in places {
         if kind == b"flyrecord\0" {
-            read_v6_table(s.file, header, at, Buffer { name, page_size, ..Buffer::default() }, cpus);
+            read_v6_table(
+                s.file,
+                header,
+                at,
+                Buffer { name, page_size, ..Buffer::default() },
+                cpus,
+            );
         } else {
             let kind = String::from_utf8_lossy(&kind);
             let what = format!("buffer {name:?} holds no flight recorder data but {kind:?}");
@@ -211,13 +217,7 @@ fn read_v6_options(
 }
 
 /// A buffer's table: offset and size of each CPU's data.
-fn read_v6_table(
-    file: &RandomAccess,
-    header: &mut Header,
-    at: u64,
-    mut buffer: Buffer,
-    cpus: u32,
-) {
+fn read_v6_table(file: &RandomAccess, header: &mut Header, at: u64, mut buffer: Buffer, cpus: u32) {
     let mut table = Sections::new(file, at);
     for cpu in 0..cpus {
         let (Ok(offset), Ok(size)) = (table.u64(), table.u64()) else {
