@@ -46,6 +46,7 @@ impl Booter for Recorder {
             cache: &self.cache,
             kernel: machine.kernel.as_deref(),
             accel: machine.accel.as_deref(),
+            is_qemu: machine.is_qemu,
             own_init: machine.own_init,
             watches: Vec::new(),
         };

@@ -99,6 +99,7 @@ impl Inputs {
                 return Err(host("no kernel to boot: fetch Debian's with `vmeter kernel fetch`, or name one with --kernel FILE"));
             }
         };
+        check_kernel(&kernel)?;
         let direct = matches!(spec.machine.as_deref(), Some("pvh" | "microvm"));
         let kernel = if direct { uncompressed(&kernel, cache)? } else { kernel };
         let root = spec.root.as_deref().unwrap_or("initramfs");
@@ -119,6 +120,19 @@ impl Inputs {
             root_image,
         })
     }
+}
+
+/// Refuses what is no kernel before anything is booted.
+fn check_kernel(kernel: &Path) -> Result<()> {
+    let kind = vmeter_machine::files::kernel_kind(kernel)
+        .map_err(|error| usage(format!("kernel {}: {error}", kernel.display())))?;
+    if kind == vmeter_machine::files::KernelKind::Other {
+        return Err(usage(format!(
+            "{}: not a kernel: expected a bzImage (HdrS at 0x202, as /boot/vmlinuz-* have it) or an ELF vmlinux",
+            kernel.display()
+        )));
+    }
+    Ok(())
 }
 
 fn appliance(

@@ -99,6 +99,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     add_moments(&mut record, &exit, ready.as_deref());
     add_vm_start(request.context.dir, &mut record);
     record.outcome = outcome(&request, &record, &exit);
+    warn_of_forks(&exit, &request, &mut warnings);
     // Two sources that need the same thing miss it in the same words.
     let mut said = std::collections::HashSet::new();
     warnings.retain(|warning| said.insert(warning.clone()));
@@ -224,7 +225,7 @@ fn outcome(request: &Request<'_>, record: &RunRecord, exit: &Exit) -> Outcome {
     match &exit.end {
         End::Stopped { reason: Reason::ReadyPoint, .. } => Outcome::Done,
         End::Stopped { reason: Reason::TimedOut, .. } => {
-            Outcome::TimedOut { last: last_seen(record, &console) }
+            Outcome::TimedOut { last: last_seen(request.context.dir, record) }
         }
         End::Stopped { reason: Reason::Other(why), .. } => {
             Outcome::VmmFailed { status: why.clone(), stderr: exit.stderr_tail.clone() }
@@ -263,15 +264,32 @@ fn console_text(dir: &Path, record: &RunRecord) -> Vec<String> {
     }
 }
 
-/// The last console line, or else the last moment of the VMM, in words.
-fn last_seen(record: &RunRecord, console: &[String]) -> String {
-    if let Some(line) = console.iter().rev().find(|line| !line.trim().is_empty()) {
-        return format!("console line {line:?}");
-    }
-    let mut moments = record.moments.iter().map(|(_, name)| name.as_str());
-    match moments.rfind(|m| m.starts_with("vm-") || m.starts_with("vmm-")) {
-        Some("vm-start") => "the machine started to run, and its console stayed silent".into(),
-        Some(moment) => format!("{moment}; nothing on the console"),
-        None => "nothing at all".into(),
+/// The last thing that the guest or its VMM was seen to do, in words.
+fn last_seen(dir: &Path, record: &RunRecord) -> String {
+    let (events, _) = crate::decode::events(dir, record);
+    let said = |what: &What| match what {
+        What::ConsoleLine { text, .. } => Some(format!("console line {text:?}")),
+        What::KernelLine { text } => Some(format!("kernel log line {text:?}")),
+        What::FirmwareLine { text } => Some(format!("firmware log line {text:?}")),
+        What::InitcallStart { function, .. } => Some(format!("initcall {function}")),
+        What::StepStart { step } => Some(format!("init's step {step:?}")),
+        What::Reached { symbol } => Some(format!("the guest reached {symbol}")),
+        What::RunState { state } => Some(format!("the VMM's state became {state:?}")),
+        What::VmmMain => Some("the VMM's main; nothing of its guest".into()),
+        What::VmmExec => Some("the VMM's exec; nothing of its guest".into()),
+        _ => None,
+    };
+    events.iter().rev().find_map(|e| said(&e.what)).unwrap_or_else(|| "nothing at all".into())
+}
+
+/// A wrapper that starts QEMU as a child is measured in its place: say so.
+fn warn_of_forks(exit: &Exit, request: &Request<'_>, warnings: &mut Vec<String>) {
+    let Some(image) = &exit.image else { return };
+    let name = image.file_name().unwrap_or_default().to_string_lossy();
+    if request.context.is_qemu && !name.contains("qemu") {
+        warnings.push(format!(
+            "what was launched stayed {name}: if it starts QEMU as a child, its own time was \
+             measured and QEMU not looked into; let it end in `exec qemu-system-x86_64 …`"
+        ));
     }
 }

@@ -37,6 +37,8 @@ pub struct Context<'a> {
     pub kernel: Option<&'a Path>,
     /// The accelerator in use: `kvm`, `tcg` or `icount`; none if unknown.
     pub accel: Option<&'a str>,
+    /// True if the VMM is QEMU, or a wrapper of it.
+    pub is_qemu: bool,
     /// True when the guest's init is vmeter's own.
     pub own_init: bool,
     /// What to look for on the console while it runs: the ready point, a panic.

@@ -62,6 +62,7 @@ fn boot(
         cache: dir,
         kernel: Some(kernel),
         accel: Some("tcg"),
+        is_qemu: true,
         own_init: false,
         watches: Vec::new(),
     };

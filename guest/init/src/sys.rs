@@ -50,6 +50,7 @@ const O_RDONLY: usize = 0;
 pub const O_WRONLY: usize = 1;
 /// Close on exec.
 pub const O_CLOEXEC: usize = 0o2000000;
+const O_NONBLOCK: usize = 0o4000;
 /// Mount read-only.
 pub const MS_RDONLY: usize = 1;
 const MS_MOVE: usize = 8192;
@@ -209,7 +210,7 @@ pub fn exists(path: &CStr) -> bool {
 pub fn watch_created(folder: &CStr) -> Result<i32, Errno> {
     const IN_CREATE: usize = 0x100;
     // SAFETY: no pointers.
-    let file = unsafe { syscall(INOTIFY_INIT1, [O_CLOEXEC, 0, 0, 0, 0]) }?;
+    let file = unsafe { syscall(INOTIFY_INIT1, [O_CLOEXEC | O_NONBLOCK, 0, 0, 0, 0]) }?;
     // SAFETY: NUL-terminated.
     unsafe {
         syscall(INOTIFY_ADD_WATCH, [file, folder.as_ptr() as usize, IN_CREATE, 0, 0])?;

@@ -1,0 +1,238 @@
+//! Bad input and bad days: the message and the exit code that a user would want.
+
+mod common;
+
+use common::{kernel, text, Lab};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+/// vmeter on the mock, whose runs take no time.
+fn mock(lab: &Lab, arguments: &[&str]) -> common::Ran {
+    let mut all = vec!["boot", "--vmm", "mock"];
+    all.extend(arguments);
+    lab.run(&all)
+}
+
+fn finished_runs(session: &Path) -> usize {
+    let entries = std::fs::read_dir(session.join("runs")).expect("the session's runs");
+    entries.flatten().filter(|e| e.path().join("run.json").exists()).count()
+}
+
+#[test]
+fn an_unwritable_export_is_refused_before_the_first_boot() {
+    let lab = Lab::new();
+    let ran = mock(&lab, &["--export-json", "/nonexistent/out.json"]);
+    assert_eq!(ran.status, 2);
+    assert!(ran.stderr.contains("/nonexistent/out.json"), "{}", ran.stderr);
+    assert!(!lab.path("vmeter").exists(), "a session was begun");
+}
+
+#[test]
+fn what_is_not_valid_is_refused_with_what_is() {
+    let lab = Lab::new();
+    let refused = [
+        (&["boot", "--machine", "i440"][..], "q35, pc, microvm or pvh"),
+        (&["boot", "--until", "ready"], "line:REGEX"),
+        (&["boot", "--until", "line:("], "line:("),
+        (&["boot", "--pin", "x", "--vmm", "mock"], "0,2-3"),
+        (&["boot", "--kernel", "/nonexistent"], "/nonexistent"),
+        (&["boot", "--", "no-such-vmm"], "no-such-vmm"),
+        (&["bench", "--vs", "--machin pc"], "--machin"),
+        (&["show", "/nonexistent"], "session.json"),
+        (&["boot", "--resume", "/nonexistent"], "session.json"),
+        (&["report", "/nonexistent", "-o", "x.docx"], ".html"),
+    ];
+    for (arguments, expected) in refused {
+        let ran = lab.run(arguments);
+        assert_eq!(ran.status, 2, "{arguments:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(expected), "{arguments:?}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_file_that_is_no_kernel() {
+    let Some(_) = kernel() else { return };
+    let lab = Lab::new();
+    let junk = lab.path("junk");
+    std::fs::write(&junk, "not a kernel").expect("scratch space");
+    let ran = lab.run(&["boot", "--kernel", text(&junk)]);
+    assert_eq!(ran.status, 2, "{}", ran.stderr);
+    assert!(ran.stderr.contains("not a kernel"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_guest_that_panics() {
+    let Some(_) = kernel() else { return };
+    let lab = Lab::new();
+    let ran = lab.run(&["boot", "--append", "rdinit=/none", "--export-json", "-"]);
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    let result: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    let runs = result["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 1, "it is not booted again");
+    assert_eq!(runs[0]["outcome"], "panicked");
+    assert!(ran.stderr.contains("Kernel panic - not syncing"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_guest_that_never_becomes_ready() {
+    let Some(_) = kernel() else { return };
+    let lab = Lab::new();
+    let arguments = ["boot", "--append", "vmeter.exit=stay vmeter.noready", "--timeout", "12"];
+    let ran = lab.run(&arguments);
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("timed out; the last thing seen"), "{}", ran.stderr);
+    assert_no_qemu_of(&lab);
+}
+
+#[test]
+fn a_ready_point_that_the_guest_never_reaches() {
+    let Some(_) = kernel() else { return };
+    let lab = Lab::new();
+    let ran = lab.run(&["boot", "--until", "line:^never$"]);
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("before the --until point"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_vmm_that_fails_says_why() {
+    let lab = Lab::new();
+    let vmm = lab.script("vmm", "#!/bin/sh\necho \"cannot: $1\" >&2\nexit 7\n");
+    let ran = lab.run(&["boot", "--", text(&vmm), "memory"]);
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("exit status 7"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("cannot: memory"), "{}", ran.stderr);
+}
+
+#[test]
+fn escape_sequences_on_the_serial_line_stay_words() {
+    let lab = Lab::new();
+    let vmm = lab.script(
+        "vmm",
+        "#!/bin/sh\nprintf 'Kernel panic - not syncing: \\033]0;owned\\007\\033[2J\\n'\n",
+    );
+    let ran = lab.run(&["boot", "--color", "never", "--", text(&vmm)]);
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    for (name, output) in [("stdout", &ran.stdout), ("stderr", &ran.stderr)] {
+        let raw = output.chars().find(|c| c.is_control() && *c != '\n');
+        assert_eq!(raw, None, "{name} has a control character: {output:?}");
+        assert!(output.contains("\\x1b]0;owned\\x07"), "{name}: {output}");
+    }
+}
+
+/// vmeter on a guest that boots and stays, so that there is time to end it.
+fn boots_and_stays(lab: &Lab) -> Child {
+    let save = lab.path("session");
+    lab.command(&["boot", "--warmup", "0", "--runs", "5", "--save", text(&save)])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("vmeter starts")
+}
+
+fn signal(child: &Child, name: &str) {
+    let pid = child.id().to_string();
+    let status = std::process::Command::new("kill").args([name, &pid]).status();
+    assert!(status.expect("kill").success());
+}
+
+/// Waits until so many runs are saved and the next one's VMM is running.
+fn wait_for_runs(lab: &Lab, runs: usize) {
+    let next = lab.path("session").join(format!("runs/{runs:04}.partial/console.chunks"));
+    while !next.exists() {
+        std::thread::yield_now();
+    }
+}
+
+/// No QEMU still runs that was started from this lab's folder.
+fn assert_no_qemu_of(lab: &Lab) {
+    let own = text(lab.folder.path()).to_owned();
+    let left: Vec<String> = std::fs::read_dir("/proc")
+        .expect("/proc")
+        .flatten()
+        .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
+        .map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', " "))
+        .filter(|line| line.contains("qemu-system") && line.contains(&own))
+        .collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+}
+
+#[test]
+fn interrupted_in_the_third_of_five_runs() {
+    let Some(_) = kernel() else { return };
+    let lab = Lab::new();
+    let child = boots_and_stays(&lab);
+    wait_for_runs(&lab, 2);
+    signal(&child, "-INT");
+    let ran: common::Ran = child.wait_with_output().expect("vmeter ends").into();
+    assert_eq!(ran.status, 130, "{}", ran.stderr);
+    assert!(ran.stderr.contains("2 finished runs are saved"), "{}", ran.stderr);
+    assert_eq!(finished_runs(&lab.path("session")), 2);
+    assert_no_qemu_of(&lab);
+
+    let resumed = lab.json(&["boot", "--resume", text(&lab.path("session"))]);
+    let indices: Vec<u64> = resumed["runs"]
+        .as_array()
+        .expect("runs")
+        .iter()
+        .map(|run| run["index"].as_u64().expect("index"))
+        .collect();
+    assert_eq!(indices, [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn killed_vmeter_leaves_no_vmm_and_loses_no_finished_run() {
+    let Some(_) = kernel() else { return };
+    let lab = Lab::new();
+    let mut child = boots_and_stays(&lab);
+    wait_for_runs(&lab, 1);
+    signal(&child, "-KILL");
+    child.wait().expect("vmeter is gone");
+    let session = lab.path("session");
+    assert_eq!(finished_runs(&session), 1);
+    // The kernel kills the VMM with its tracer; it is a zombie of init's for a moment at most.
+    for _ in 0..1000 {
+        std::thread::yield_now();
+    }
+    assert_no_qemu_of(&lab);
+    let shown = lab.run(&["show", text(&session)]);
+    assert_eq!(shown.status, 0, "{}", shown.stderr);
+}
+
+#[test]
+fn a_saved_session_is_shown_as_it_was() {
+    let lab = Lab::new();
+    let save = lab.path("session");
+    let first = mock(&lab, &["--runs", "3", "--save", text(&save)]);
+    assert_eq!(first.status, 0, "{}", first.stderr);
+    let again = lab.run(&["show", text(&save)]);
+    let body =
+        |out: &str| out.lines().filter(|l| !l.starts_with("try:")).collect::<Vec<_>>().join("\n");
+    assert_eq!(body(&first.stdout), body(&again.stdout));
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_earlier_runs_stand() {
+    let lab = Lab::new();
+    let save = lab.path("session");
+    // A limit on file size fails writes as a full disk does (EFBIG instead of ENOSPC).
+    let ok = mock(&lab, &["--runs", "1", "--warmup", "0", "--save", text(&save)]);
+    assert_eq!(ok.status, 0, "{}", ok.stderr);
+    let script = lab.script(
+        "limited",
+        &format!(
+            "#!/bin/sh\ntrap '' XFSZ\nulimit -f 1\nexec {} boot --vmm mock --warmup 0 --runs 2 --save \"$1\"\n",
+            env!("CARGO_BIN_EXE_vmeter")
+        ),
+    );
+    let other = lab.path("limited-session");
+    let ran: common::Ran = std::process::Command::new(&script)
+        .arg(&other)
+        .env("XDG_STATE_HOME", lab.folder.path())
+        .output()
+        .expect("sh")
+        .into();
+    assert_eq!(ran.status, 3, "{}", ran.stderr);
+    assert!(ran.stderr.contains(text(&other)), "{}", ran.stderr);
+    assert_eq!(finished_runs(&save), 1);
+}
