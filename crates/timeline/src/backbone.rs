@@ -7,9 +7,11 @@
 //! in there, and nothing says where.
 
 use crate::anchors::{Anchor, Anchors, Stamp};
+use crate::calls::Call;
 use crate::facts::Facts;
 use crate::input::RESET_VECTOR;
 use crate::patterns::{Means, On};
+use crate::rules::initcalls::hung_until;
 use crate::rules::Growing;
 use crate::tree::{Fill, Kind, Node};
 use vmeter_model::Ns;
@@ -31,9 +33,14 @@ struct Phase {
     /// The first of these that was found ends it; `None` is the end of the run.
     to: &'static [Option<Anchor>],
     /// How far evidence inside it reaches if none of `to` was found.
-    seen_until: for<'a> fn(&Facts<'a>, Ns, Ns) -> Option<Ns>,
+    seen_until: Reach,
+    /// Where the record of it breaks off although it goes on.
+    breaks_off: Reach,
     fill: Fill,
 }
+
+/// Looks between two moments, ns.
+type Reach = for<'a> fn(&Facts<'a>, &Anchors<'a>, Ns, Ns) -> Option<Ns>;
 
 const BETWEEN: Fill = Fill::Named {
     before: "kernel:between-initcalls",
@@ -41,23 +48,39 @@ const BETWEEN: Fill = Fill::Named {
     after: "kernel:after-initcalls",
 };
 
+const fn phase(
+    name: &'static str,
+    from: &'static [Option<Anchor>],
+    to: &'static [Option<Anchor>],
+) -> Phase {
+    Phase { name, from, to, seen_until: nothing, breaks_off: nothing, fill: Fill::Own }
+}
+
+use Anchor::{
+    Decompress, ExecDone, Exiting, Initcalls, KernelEntry, KernelFirst, Main, Panic, Reset,
+    Shutdown, Userspace, Wrapper,
+};
+
 /// The phases. A new one is a line here, and an anchor if it has one of its own.
 #[rustfmt::skip]
 const PHASES: &[Phase] = &[
-    Phase { name: "vmm:exec", from: &[None], to: &[Some(Anchor::Wrapper), Some(Anchor::ExecDone)], seen_until: nothing, fill: Fill::Own },
-    Phase { name: "vmm:wrapper", from: &[Some(Anchor::Wrapper)], to: &[Some(Anchor::ExecDone)], seen_until: nothing, fill: Fill::Own },
-    Phase { name: "vmm:link", from: &[Some(Anchor::ExecDone), None], to: &[Some(Anchor::Main)], seen_until: nothing, fill: Fill::Own },
-    Phase { name: "vmm:init", from: &[Some(Anchor::Main)], to: &[Some(Anchor::Reset)], seen_until: nothing, fill: Fill::Own },
+    phase("vmm:exec", &[None], &[Some(Wrapper), Some(ExecDone)]),
+    phase("vmm:wrapper", &[Some(Wrapper)], &[Some(ExecDone)]),
+    phase("vmm:link", &[Some(ExecDone), None], &[Some(Main)]),
+    phase("vmm:init", &[Some(Main)], &[Some(Reset)]),
     // Linking and initialising not told apart.
-    Phase { name: "vmm:start", from: &[Some(Anchor::ExecDone), None], to: &[Some(Anchor::Reset)], seen_until: nothing, fill: Fill::Own },
-    Phase { name: FIRMWARE, from: &[Some(Anchor::Reset)], to: &[Some(Anchor::KernelFirst), Some(Anchor::Decompress)], seen_until: last_firmware_line, fill: Fill::Own },
-    Phase { name: "kernel:setup", from: &[Some(Anchor::KernelFirst)], to: &[Some(Anchor::Decompress)], seen_until: nothing, fill: Fill::Own },
-    Phase { name: "kernel:decompress", from: &[Some(Anchor::Decompress), Some(Anchor::KernelFirst)], to: &[Some(Anchor::KernelEntry)], seen_until: nothing, fill: Fill::Own },
-    Phase { name: ENTRY, from: &[Some(Anchor::KernelEntry)], to: &[Some(Anchor::Initcalls), Some(Anchor::Panic)], seen_until: last_of_entry, fill: Fill::Own },
-    Phase { name: INITCALLS, from: &[Some(Anchor::Initcalls)], to: &[Some(Anchor::Userspace), Some(Anchor::Panic)], seen_until: last_builtin, fill: BETWEEN },
-    Phase { name: "kernel:panic", from: &[Some(Anchor::Panic)], to: &[Some(Anchor::Shutdown), Some(Anchor::Exiting), None], seen_until: nothing, fill: Fill::Own },
-    Phase { name: SHUTDOWN, from: &[Some(Anchor::Shutdown)], to: &[Some(Anchor::Exiting), None], seen_until: nothing, fill: Fill::Own },
-    Phase { name: "vmm:exit", from: &[Some(Anchor::Exiting)], to: &[None], seen_until: nothing, fill: Fill::Own },
+    phase("vmm:start", &[Some(ExecDone), None], &[Some(Reset)]),
+    Phase { seen_until: last_firmware_line,
+            ..phase(FIRMWARE, &[Some(Reset)], &[Some(KernelFirst), Some(Decompress)]) },
+    phase("kernel:setup", &[Some(KernelFirst)], &[Some(Decompress)]),
+    phase("kernel:decompress", &[Some(Decompress), Some(KernelFirst)], &[Some(KernelEntry)]),
+    Phase { seen_until: last_of_entry,
+            ..phase(ENTRY, &[Some(KernelEntry)], &[Some(Initcalls), Some(Panic)]) },
+    Phase { seen_until: last_builtin, breaks_off: lost_tail, fill: BETWEEN,
+            ..phase(INITCALLS, &[Some(Initcalls)], &[Some(Userspace), Some(Panic)]) },
+    phase("kernel:panic", &[Some(Panic)], &[Some(Shutdown), Some(Exiting), None]),
+    phase(SHUTDOWN, &[Some(Shutdown)], &[Some(Exiting), None]),
+    phase("vmm:exit", &[Some(Exiting)], &[None]),
 ];
 
 /// A tree that holds the phases and nothing else.
@@ -94,31 +117,45 @@ fn bounds<'a>(
     let limit = anchors.next(begun.copied()).map_or(facts.total, |s| s.at);
     let end = phase.to.iter().find_map(|a| get(a, facts.end()));
     if let Some(end) = end.filter(|end| end.at <= limit) {
-        return Some((start, end));
+        let cut = (phase.breaks_off)(facts, anchors, start.at, end.at);
+        return Some((start, cut.map_or(end, |at| Stamp { at, ..start })));
     }
-    let until = (phase.seen_until)(facts, start.at, limit)?.min(limit);
+    let until = (phase.seen_until)(facts, anchors, start.at, limit)?.min(limit);
     Some((start, Stamp { at: until, ..start }))
 }
 
-fn nothing(_: &Facts<'_>, _: Ns, _: Ns) -> Option<Ns> {
+fn nothing(_: &Facts<'_>, _: &Anchors<'_>, _: Ns, _: Ns) -> Option<Ns> {
     None
 }
 
-fn last_firmware_line(facts: &Facts<'_>, _: Ns, limit: Ns) -> Option<Ns> {
+fn last_firmware_line(facts: &Facts<'_>, _: &Anchors<'_>, _: Ns, limit: Ns) -> Option<Ns> {
     facts.hits.iter().filter(|h| h.on == On::Firmware && h.at <= limit).map(|h| h.at).max()
 }
 
 /// The last address reached or line read before the initcalls must have begun.
-fn last_of_entry(facts: &Facts<'_>, start: Ns, limit: Ns) -> Option<Ns> {
+fn last_of_entry(facts: &Facts<'_>, _: &Anchors<'_>, start: Ns, limit: Ns) -> Option<Ns> {
     let part = |means| matches!(means, Means::Part(_) | Means::FirstPart(_));
     let lines = facts.hits.iter().filter(|h| h.on == On::Kernel && part(h.means)).map(|h| h.at);
     let reached = facts.reached.iter().map(|(_, stamp)| stamp.at);
     lines.chain(reached).filter(|at| (start..=limit).contains(at)).max()
 }
 
-fn last_builtin(facts: &Facts<'_>, _: Ns, limit: Ns) -> Option<Ns> {
-    let builtin = facts.calls.all.iter().filter(|c| c.module.is_none());
-    builtin.map(|c| c.end.unwrap_or(c.start).at).filter(|at| *at <= limit).max()
+/// The end of the last built-in initcall; of one that may have hung, the run's.
+fn last_builtin(facts: &Facts<'_>, anchors: &Anchors<'_>, _: Ns, limit: Ns) -> Option<Ns> {
+    let end = |c: &Call<'_>| match c.end {
+        Some(end) => end.at,
+        None => hung_until(facts, anchors, c.start.at).unwrap_or(c.start.at),
+    };
+    facts.calls.builtin().map(end).filter(|at| *at <= limit).max()
+}
+
+/// The last built-in initcall, if nothing says that it returned although the guest
+/// went on: from there on, records were lost, and others may have run.
+fn lost_tail(facts: &Facts<'_>, anchors: &Anchors<'_>, start: Ns, end: Ns) -> Option<Ns> {
+    let inside = |c: &&Call<'_>| (start..=end).contains(&c.start.at);
+    let last = facts.calls.builtin().filter(inside).last().filter(|c| c.end.is_none())?;
+    let lost = hung_until(facts, anchors, last.start.at).is_none();
+    lost.then_some(last.start.at)
 }
 
 /// Settles what the entry of an uncompressed kernel (PVH, 64-bit boot protocol)

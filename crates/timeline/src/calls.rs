@@ -59,7 +59,12 @@ pub(crate) struct Calls<'a> {
     pub warnings: Vec<String>,
 }
 
-impl Calls<'_> {
+impl<'a> Calls<'a> {
+    /// Those of the kernel itself, without the consoles' early ones.
+    pub(crate) fn builtin(&self) -> impl Iterator<Item = &Call<'a>> {
+        self.all.iter().filter(|c| c.module.is_none() && !c.of_console())
+    }
+
     /// When the last initcall before `at` began, if `at` is inside it.
     pub(crate) fn holding(&self, at: Ns) -> Option<Ns> {
         let next = self.all.partition_point(|c| c.start.at < at);
@@ -195,6 +200,12 @@ fn merge<'a>(by_source: BTreeMap<&'a str, Pairing<'a>>, total: Ns) -> Calls<'a> 
                 }
             }
         }
+    }
+    let lost: Vec<&str> =
+        merged.all.iter().filter(|c| c.end.is_none()).map(|c| c.function.as_str()).collect();
+    if let Some(first) = lost.first() {
+        let count = lost.len();
+        merged.warnings.push(format!("no source saw the end of {count} initcalls, {first} first"));
     }
     merged.all.retain(|call| call.start.at <= total);
     merged.all.sort_by_key(|call| (call.start.at, call.end.map(|e| e.at)));

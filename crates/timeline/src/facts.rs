@@ -5,7 +5,7 @@ use crate::calls::{self, Calls};
 use crate::input::{Input, Seen};
 use crate::lines::{self, Hit, Line};
 use std::collections::BTreeMap;
-use vmeter_model::{Ns, RunRecord, What};
+use vmeter_model::{Ns, Outcome, RunRecord, What};
 
 /// Everything known of one run.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub(crate) struct Facts<'a> {
     pub total: Ns,
     /// True if time is the guest's, and 0 is its reset vector.
     pub virtual_time: bool,
+    /// True if the run did not reach its point: what was going on may have hung.
+    pub unfinished: bool,
     /// Events in order.
     pub seen: &'a [Seen<'a>],
     /// Lines that mean something, in order.
@@ -42,6 +44,7 @@ impl<'a> Facts<'a> {
         Facts {
             total: input.total,
             virtual_time: run.icount,
+            unfinished: run.outcome != Outcome::Done,
             seen,
             hits: lines::hits(lines),
             calls: calls::collect(seen, lines, input.total),

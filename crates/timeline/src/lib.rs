@@ -26,6 +26,19 @@
 //! | `kernel:initcalls-before-userspace`, a level of initcalls | `kernel:between-initcalls`, after the last one `kernel:after-initcalls` |
 //! | any other phase, step or initcall with parts | more of its own name |
 //!
+//! What begins and is not seen to end (an initcall, a step) lasts until a panic, or
+//! until the end of a run that stopped short: there it may have hung. If the guest
+//! is known to have gone on, its end was lost: it gets no time, and the stretch
+//! after it is `unattributed`.
+//!
+//! `Timeline::phases` are the lengths of the top-level spans by name, in order of
+//! first start, and `unattributed` last. That figure is all there is of it, at any
+//! depth; what of it lies inside a phase is taken out of the phase's own figure, so
+//! that the figures add up to the total.
+//!
+//! Spans are placed by time alone. That a process or a module's load lies inside
+//! another process's span says that it happened then, not that it was its child.
+//!
 //! Text is read by two tables only: `patterns` (what lines mean) and [`console`]
 //! (`initcall_debug`'s lines).
 

@@ -112,7 +112,7 @@ impl<'a> Node<'a> {
     /// belongs to the piece that it begins.
     pub(crate) fn clip(&self, from: Ns, to: Ns) -> Option<Node<'a>> {
         let (start, end) = (self.start.max(from), self.end.min(to));
-        let instant = self.len() == 0 && from <= start && start < to;
+        let instant = self.len() == 0 && from <= self.start && self.start < to;
         (start < end || instant).then(|| Node {
             name: self.name.clone(),
             start,

@@ -58,8 +58,39 @@ fn an_initcall_that_hangs_lasts_until_the_timeout() {
     boot.run.total_ns = from + 60_000 * MS;
     boot.run.outcome = Outcome::TimedOut { last: "fn_300_init".into() };
     let timeline = boot.timeline();
-    // The phase itself is over with the last thing seen: what came then is open.
     assert_eq!(length(&timeline, "initcall fn_300_init"), 60_000 * MS);
+    let call = timeline.spans.iter().find(|s| s.name == "initcall fn_300_init").unwrap();
+    assert!(call.parent.is_some(), "it hung in its phase");
+    assert!(timeline.coverage() > 0.999);
+}
+
+#[test]
+fn a_recording_that_breaks_off_gives_its_last_initcall_no_time() {
+    let mut boot = Boot::standard();
+    let last = |e: &&Event| matches!(&e.what, What::InitcallStart { function, .. } if function == "fn_300_init");
+    let from = boot.events.iter().find(last).map_or(0, |e| e.at);
+    boot.events.retain(|e| e.source != "guest-ftrace" || e.at <= from);
+    let timeline = boot.timeline();
+    assert_eq!(length(&timeline, "initcall fn_300_init"), 0);
+    let to = at_of(&boot, &What::Reached { symbol: "run_init_process".into() });
+    let open = timeline.spans.iter().find(|s| s.name == "unattributed").unwrap();
+    assert!(open.start == from && open.end >= to, "nothing says what ran there: {open:?}");
+    assert!(timeline.warnings.iter().any(|w| w.contains("fn_300_init")), "{:?}", timeline.warnings);
+}
+
+#[test]
+fn a_step_that_hangs_lasts_until_the_timeout_and_a_lost_end_does_not() {
+    let hung = |outcome: Outcome| {
+        let mut boot = Boot::standard();
+        let from = at_of(&boot, &What::StepStart { step: "udev-settle".into() });
+        boot.events.retain(|e| e.at <= from);
+        boot.run.moments.retain(|(at, _)| *at <= from);
+        boot.run.total_ns = from + 9_000 * MS;
+        boot.run.outcome = outcome;
+        length(&boot.timeline(), "/init:udev-settle")
+    };
+    assert_eq!(hung(Outcome::TimedOut { last: "udev-settle".into() }), 9_000 * MS);
+    assert_eq!(hung(Outcome::Done), 0);
 }
 
 #[test]

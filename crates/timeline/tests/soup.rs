@@ -104,7 +104,7 @@ fn moments() -> impl Strategy<Value = Vec<(Ns, String)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
 
     #[test]
     fn random_events_are_accounted_for(

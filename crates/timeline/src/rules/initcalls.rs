@@ -54,17 +54,13 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     tree.warnings.extend(facts.calls.warnings.iter().cloned());
     place_levels(facts, tree);
     let main = main_thread(facts, anchors);
-    let limit = |call: &Call<'_>| match anchors.get(Anchor::Panic) {
-        Some(panic) if panic.at >= call.start.at => panic.at,
-        _ => open_end(facts, anchors, call.start.at),
-    };
     let builtin = |call: &&Call<'a>| call.module.is_none();
     let (mut inside, beside): (Vec<_>, Vec<_>) = facts
         .calls
         .all
         .iter()
         .filter(builtin)
-        .map(|call| (call, node(call, limit(call))))
+        .map(|call| (call, node(call, facts, anchors)))
         .partition(|(call, _)| call.pid.is_none() || call.pid == main || call.of_console());
     for (_, node) in inside.drain(..) {
         tree.place(node);
@@ -73,14 +69,33 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     fill_gaps(facts, tree);
 }
 
-/// An initcall as a span; one that never returned lasts until `limit`.
-pub(crate) fn node<'a>(call: &Call<'a>, limit: Ns) -> Node<'a> {
-    let end = call.end.unwrap_or(Stamp { at: limit, ..call.start });
+/// An initcall as a span. One that never returned lasts until the end if it may
+/// have hung; otherwise its end was lost, and it is a span of no length.
+pub(crate) fn node<'a>(call: &Call<'a>, facts: &Facts<'a>, anchors: &Anchors<'a>) -> Node<'a> {
+    let open = || {
+        let at = hung_until(facts, anchors, call.start.at).unwrap_or(call.start.at);
+        Stamp { at, ..call.start }
+    };
+    let end = call.end.unwrap_or_else(open);
     let name = format!("initcall {}", call.function);
     Node {
         error: call.start.error.max(end.error),
         kind: Kind::Call,
         ..Node::new(name, call.start.at, end.at, call.start.source)
+    }
+}
+
+/// Until when something that began at `at`, and is not seen to end, can have gone
+/// on: to the panic that came next, or to the end of a run that stopped short. If
+/// the guest is known to have gone on to something else, only the record of its
+/// end was lost.
+pub(crate) fn hung_until(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Option<Ns> {
+    let later = |a: Anchor| anchors.get(a).map(|s| s.at).filter(|t| *t >= at);
+    let next = [Anchor::Userspace, Anchor::Shutdown].into_iter().filter_map(later).min();
+    match (later(Anchor::Panic), next) {
+        (Some(panic), next) if next.is_none_or(|next| next >= panic) => Some(panic),
+        (_, None) if facts.unfinished => Some(later(Anchor::Exiting).unwrap_or(facts.total)),
+        _ => None,
     }
 }
 

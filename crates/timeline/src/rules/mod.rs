@@ -5,7 +5,7 @@
 //! them ([`RuleSet::spans`]).
 
 mod firmware;
-mod initcalls;
+pub(crate) mod initcalls;
 pub(crate) mod kernel;
 mod observe;
 mod processes;

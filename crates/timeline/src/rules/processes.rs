@@ -23,8 +23,7 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let calls: Vec<(Call<'a>, Node<'a>)> = modules_calls(facts)
         .into_iter()
         .map(|call| {
-            let limit = open_end(facts, anchors, call.start.at);
-            let node = call_node(&call, limit);
+            let node = call_node(&call, facts, anchors);
             (call, node)
         })
         .collect();

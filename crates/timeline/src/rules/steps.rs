@@ -1,6 +1,6 @@
 //! The steps that init itself announces, and its own start.
 
-use super::initcalls::open_end;
+use super::initcalls::{hung_until, open_end};
 use super::{Growing, RuleSet};
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::facts::Facts;
@@ -57,24 +57,36 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
             .push(format!("{torn} ends of init's steps have no beginning: records were lost"));
     }
     steps.sort_by_key(|s| (s.start.at, s.end.map(|e| std::cmp::Reverse(e.at))));
-    let starts: Vec<Ns> = steps.iter().map(|s| s.start.at).collect();
-    let nodes: Vec<Node<'a>> = steps
-        .iter()
-        .map(|step| {
-            let next = starts.partition_point(|at| *at <= step.start.at);
-            let limit = open_end(facts, anchors, step.start.at);
-            let open = starts.get(next).map_or(limit, |at| limit.min(*at));
-            let end = step.end.map_or(open, |e| e.at.min(limit));
+    let nodes: Vec<Node<'a>> = (0..steps.len())
+        .map(|index| {
+            let step = &steps[index];
+            let end = match step.end {
+                Some(end) => end.at.min(open_end(facts, anchors, step.start.at)),
+                None => lost_end(facts, anchors, &steps, index),
+            };
             let error = step.start.error.max(step.end.map_or(0, |e| e.error));
             Node { error, ..Node::new(span_name(step.name), step.start.at, end, step.start.source) }
         })
         .collect();
+    let lost = steps.iter().zip(&nodes).filter(|(s, n)| s.end.is_none() && n.end < facts.total);
+    tree.warnings.extend(lost.map(|(s, _)| format!("no source saw init's step {} end", s.name)));
     place_end(facts, anchors, tree);
     for udev in together(&steps, &nodes) {
         tree.place(udev);
     }
     for node in nodes {
         tree.place(node);
+    }
+}
+
+/// Where a step that is not seen to end is taken to: the next step, or wherever it
+/// can have hung. If neither, nowhere: the step is a span of no length.
+fn lost_end(facts: &Facts<'_>, anchors: &Anchors<'_>, steps: &[Step<'_>], index: usize) -> Ns {
+    let start = steps[index].start.at;
+    let limit = open_end(facts, anchors, start);
+    match steps[index + 1..].iter().map(|s| s.start.at).find(|at| *at > start) {
+        Some(next) => next.min(limit),
+        None => hung_until(facts, anchors, start).unwrap_or(start),
     }
 }
 
