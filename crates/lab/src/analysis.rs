@@ -1,5 +1,6 @@
 //! From saved runs to results. Live and old sessions both come through here.
 
+use crate::counting;
 use crate::session::Session;
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, HashSet};
@@ -58,17 +59,26 @@ pub fn boot_result(session: &Session, overhead: Option<Overhead>) -> Result<Boot
         .filter(|(_, r)| r.label == machine.label)
         .filter(|(_, r)| !watched || r.watch != WatchLevel::None)
         .collect();
+    let counted = own
+        .iter()
+        .find(|(_, r)| r.warmup && r.watch == WatchLevel::Full)
+        .map(|(dir, record)| analyse_run(dir, record.clone()));
     // A machine that fails in its warm-up has no other run to show.
     if own.iter().any(|(_, r)| !r.warmup) {
         own.retain(|(_, r)| !r.warmup);
     }
-    let runs: Vec<AnalysedRun> =
+    let mut runs: Vec<AnalysedRun> =
         own.into_iter().map(|(dir, record)| analyse_run(&dir, record)).collect();
+    let counted = counted.filter(|counted| counting::is_separate(counted, &runs));
+    if let Some(counted) = &counted {
+        runs.iter_mut().for_each(|run| counting::join(&counted.timeline, &mut run.timeline));
+    }
     if runs.is_empty() {
         anyhow::bail!("{}: no run was finished", session.dir.display());
     }
     let mut result = summarise(envelope(&session.record), machine, runs, warnings);
     result.overhead = overhead;
+    result.counted_in = counted.map(|run| run.record.index);
     result.saved_in = session.dir.display().to_string();
     Ok(result)
 }
@@ -104,6 +114,7 @@ pub fn summarise(
         counts,
         overhead: None,
         outliers,
+        counted_in: None,
         warnings,
         hints: Vec::new(),
         saved_in: String::new(),

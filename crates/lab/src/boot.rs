@@ -11,10 +11,8 @@ use crate::start::{start, RunOptions};
 use anyhow::Result;
 use vmeter_model::result::{BootResult, Overhead};
 use vmeter_model::run::{Outcome, PlannedRun, RunRecord, WatchLevel};
-use vmeter_model::time::seconds;
 use vmeter_model::MachineSpec;
 use vmeter_stats::sequential::{Decision, OverheadRule};
-use vmeter_stats::{estimate, paired_ratio};
 
 /// Measured boots of a machine, unless `--runs` says otherwise.
 const DEFAULT_RUNS: u32 = 5;
@@ -51,7 +49,7 @@ pub fn boot(
         Some(measure_overhead(&mut session, &recorder, options, progress, interrupt)?)
     } else {
         if session.record.plan.is_empty() {
-            session.record.plan = plan(options);
+            session.record.plan = plan(options, Levels::of(options.watch, &recorder));
         }
         session.save()?;
         execute(&session, &recorder, options.runs.prepare.as_deref(), progress, interrupt)?;
@@ -70,19 +68,60 @@ pub fn recorder(machines: Vec<Prepared>, runs: &RunOptions) -> Result<Recorder> 
     Ok(Recorder { machines, cache: cache_dir(), pin: runs.pinned()? })
 }
 
-fn plan(options: &BootOptions) -> Vec<PlannedRun> {
-    let run = |warmup| PlannedRun { machine: 0, warmup, watch: options.watch };
-    let measured = options.runs.runs.unwrap_or(DEFAULT_RUNS);
-    let warmups = (0..options.runs.warmup).map(|_| run(true));
-    warmups.chain((0..measured).map(|_| run(false))).collect()
+/// How the boots that are timed, and those that count instructions, are watched. They
+/// are the same where counting costs nothing: not by the plugin, or in virtual time.
+#[derive(Debug, Clone, Copy)]
+struct Levels {
+    asked: WatchLevel,
+    timed: WatchLevel,
 }
 
-/// The bound that each level promises (INTERFACE: "watching is free").
-fn rule(watch: WatchLevel, max_pairs: Option<u32>) -> OverheadRule {
-    let bound = if watch == WatchLevel::Full { 1.10 } else { 1.03 };
+impl Levels {
+    fn of(watch: WatchLevel, recorder: &Recorder) -> Self {
+        let by_plugin = recorder.machines.iter().any(|prepared| {
+            prepared.machine.accel.as_deref() == Some("tcg") && prepared.machine.script.is_none()
+        });
+        let timed = match watch {
+            WatchLevel::Full if by_plugin => WatchLevel::Light,
+            other => other,
+        };
+        Levels { asked: watch, timed }
+    }
+
+    fn counts_apart(self) -> bool {
+        self.asked != self.timed
+    }
+}
+
+/// Warm-ups, then measured boots. Where counting has boots of its own, the warm-ups are these.
+fn plan(options: &BootOptions, levels: Levels) -> Vec<PlannedRun> {
+    let run = |warmup, watch| PlannedRun { machine: 0, warmup, watch };
+    let measured = options.runs.runs.unwrap_or(DEFAULT_RUNS);
+    let warmups = options.runs.warmup.max(u32::from(levels.counts_apart()));
+    let warmups = (0..warmups).map(|_| run(true, levels.asked));
+    warmups.chain((0..measured).map(|_| run(false, levels.timed))).collect()
+}
+
+/// The bound that is promised for boots that are timed.
+const BOUND: f64 = 1.03;
+
+fn rule(max_pairs: Option<u32>) -> OverheadRule {
     let default = OverheadRule::default();
     let max_pairs = max_pairs.map_or(default.max_pairs, |n| n as usize);
-    OverheadRule { bound, max_pairs, min_pairs: default.min_pairs.min(max_pairs), ..default }
+    OverheadRule { bound: BOUND, max_pairs, min_pairs: default.min_pairs.min(max_pairs), ..default }
+}
+
+/// Blocks of one timed boot and one unwatched (and, where counting has boots of its own,
+/// one of those), each block in random order.
+fn blocks(levels: Levels, warmups: usize, blocks: usize, seed: u64) -> Vec<PlannedRun> {
+    let mut kinds = vec![levels.timed, WatchLevel::None];
+    if levels.counts_apart() {
+        kinds.push(levels.asked);
+    }
+    vmeter_stats::plan(kinds.len(), warmups, blocks, seed)
+        .into_iter()
+        .map(|slot| PlannedRun { machine: 0, warmup: slot.warmup, watch: kinds[slot.machine] })
+        .collect()
 }
 
 /// Watched and unwatched boots in turn, until the pairs say whether the bound holds.
@@ -93,61 +132,38 @@ fn measure_overhead(
     progress: &mut dyn Progress,
     interrupt: &Interrupt,
 ) -> Result<Overhead> {
-    let watch = if options.watch == WatchLevel::None { WatchLevel::Light } else { options.watch };
-    let rule = rule(watch, options.runs.runs);
-    let warmups = options.runs.warmup as usize;
-    let whole: Vec<PlannedRun> =
-        vmeter_stats::plan(2, warmups, rule.max_pairs, session.record.seed)
-            .into_iter()
-            .map(|slot| PlannedRun {
-                machine: 0,
-                warmup: slot.warmup,
-                watch: if slot.machine == 0 { watch } else { WatchLevel::None },
-            })
-            .collect();
+    let asked = match options.watch {
+        WatchLevel::None => WatchLevel::Light,
+        watch => watch,
+    };
+    let levels = Levels::of(asked, recorder);
+    let rule = rule(options.runs.runs);
+    let warmups = (options.runs.warmup as usize).max(usize::from(levels.counts_apart()));
+    let whole = blocks(levels, warmups, rule.max_pairs, session.record.seed);
+    let per_block = if levels.counts_apart() { 3 } else { 2 };
     let mut look = rule.schedule().first().map_or(rule.max_pairs, |(pairs, _)| *pairs);
     loop {
-        let length = (2 * (warmups + look)).min(whole.len());
+        let length = (per_block * (warmups + look)).min(whole.len());
         session.record.plan = whole.get(..length).unwrap_or(&whole).to_vec();
         session.save()?;
         execute(session, recorder, options.runs.prepare.as_deref(), progress, interrupt)?;
         let records: Vec<RunRecord> =
             session.finished()?.0.into_iter().map(|(_, record)| record).collect();
         let failed = records.iter().any(|r| r.outcome != Outcome::Done);
-        let pairs = overhead::pairs(&records);
-        let walls: Vec<(f64, f64)> =
-            pairs.iter().map(|(w, b)| (seconds(w.total_ns), seconds(b.total_ns))).collect();
-        let decision = rule.decide(&walls);
-        match decision {
+        let pairs = overhead::pairs(&records, levels.timed, per_block as u32);
+        match rule.decide(&overhead::walls(&pairs)) {
             Decision::Continue { next_look } if !failed && next_look > look => look = next_look,
             _ => {
-                let cost = summarise(watch, &pairs, &walls);
+                let counting = levels
+                    .counts_apart()
+                    .then(|| overhead::pairs(&records, levels.asked, per_block as u32));
+                let cost = overhead::summarise(asked, &pairs, counting.as_deref());
                 if !failed {
                     overhead::remember(&recorder.machines[0].session, &cost);
                 }
                 return Ok(cost);
             }
         }
-    }
-}
-
-fn summarise(
-    watch: WatchLevel,
-    pairs: &[(&RunRecord, &RunRecord)],
-    walls: &[(f64, f64)],
-) -> Overhead {
-    let cpu = |r: &RunRecord| r.usage.user_s + r.usage.system_s;
-    let cpus: Vec<(f64, f64)> = pairs.iter().map(|(w, b)| (cpu(w), cpu(b))).collect();
-    let ratio = |pairs: &[(f64, f64)]| {
-        paired_ratio(pairs).map_or_else(|| estimate(&[]), |ratio| ratio.estimate)
-    };
-    Overhead {
-        watch,
-        ratio: ratio(walls),
-        cpu_ratio: ratio(&cpus),
-        pairs: pairs.len(),
-        measured_at: crate::host::now(),
-        samples_s: walls.to_vec(),
     }
 }
 

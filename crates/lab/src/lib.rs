@@ -7,6 +7,7 @@ pub mod analysis;
 pub mod bench;
 pub mod boot;
 pub mod booter;
+pub mod counting;
 pub mod doctor;
 pub mod experiment;
 pub mod failure;

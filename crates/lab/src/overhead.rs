@@ -7,13 +7,20 @@ use crate::session::{state_dir, Session};
 use std::path::PathBuf;
 use vmeter_model::files;
 use vmeter_model::result::Overhead;
-use vmeter_model::run::{RunRecord, SessionMachine, WatchLevel};
+use vmeter_model::run::{Outcome, RunRecord, SessionMachine, WatchLevel};
+use vmeter_model::time::seconds;
+use vmeter_model::Estimate;
+use vmeter_stats::{estimate, paired_ratio};
 
 /// The last measured cost of watching the session's machine as its runs are watched.
 pub fn last(session: &Session) -> Option<Overhead> {
     let machine = session.record.machines.first()?;
-    let watch = session.record.plan.iter().map(|p| p.watch).find(|w| *w != WatchLevel::None)?;
-    last_for(machine, watch)
+    let watches = || session.record.plan.iter().map(|p| p.watch);
+    let watch = watches()
+        .find(|w| *w == WatchLevel::Full)
+        .or_else(|| watches().find(|w| *w != WatchLevel::None))?;
+    // The boots that `full` times are watched lightly.
+    last_for(machine, watch).or_else(|| last_for(machine, WatchLevel::Light))
 }
 
 /// The last measured cost of watching `machine` at `watch`, on this host.
@@ -49,20 +56,48 @@ fn fnv1a(bytes: &[u8]) -> u64 {
     })
 }
 
-/// The pairs of a session's measured runs: each watched run with the unwatched
-/// one of the same turn.
-pub fn pairs(runs: &[RunRecord]) -> Vec<(&RunRecord, &RunRecord)> {
-    let (watched, bare): (Vec<&RunRecord>, Vec<&RunRecord>) = runs
-        .iter()
-        .filter(|r| !r.warmup && r.outcome == vmeter_model::Outcome::Done)
-        .partition(|r| r.watch != WatchLevel::None);
-    // Turn k is runs 2k and 2k + 1, in whichever order the seed chose; a turn of
-    // which one run failed is no pair.
-    watched
-        .into_iter()
-        .filter_map(|w| {
-            let turn = w.index / 2;
-            bare.iter().find(|b| b.index / 2 == turn).map(|b| (w, *b))
-        })
+/// A watched run and the unwatched one of the same block.
+pub type Pair<'a> = (&'a RunRecord, &'a RunRecord);
+
+/// The pairs of a session's measured runs: each run watched at `level` with the
+/// unwatched one of its block of `per_block` runs.
+///
+/// Block k is runs `k * per_block` and those that follow, in whichever order the seed
+/// chose; a block of which one of the two failed is no pair.
+pub fn pairs(runs: &[RunRecord], level: WatchLevel, per_block: u32) -> Vec<Pair<'_>> {
+    let done = |r: &&RunRecord| !r.warmup && r.outcome == Outcome::Done;
+    let measured: Vec<&RunRecord> = runs.iter().filter(done).collect();
+    let of_block = |block: u32, level: WatchLevel| {
+        measured.iter().find(|r| r.index / per_block == block && r.watch == level).copied()
+    };
+    let blocks = runs.iter().map(|r| r.index / per_block + 1).max().unwrap_or(0);
+    (0..blocks)
+        .filter_map(|block| Some((of_block(block, level)?, of_block(block, WatchLevel::None)?)))
         .collect()
+}
+
+/// Wall times of pairs, s.
+pub fn walls(pairs: &[Pair<'_>]) -> Vec<(f64, f64)> {
+    pairs.iter().map(|(w, b)| (seconds(w.total_ns), seconds(b.total_ns))).collect()
+}
+
+/// What the pairs say: `timed` of the boots that are timed, `counting` of those that
+/// count instructions, where they are others.
+pub fn summarise(watch: WatchLevel, timed: &[Pair<'_>], counting: Option<&[Pair<'_>]>) -> Overhead {
+    let cpu = |r: &RunRecord| r.usage.user_s + r.usage.system_s;
+    let cpus: Vec<(f64, f64)> = timed.iter().map(|(w, b)| (cpu(w), cpu(b))).collect();
+    let walls_of_timed = walls(timed);
+    Overhead {
+        watch,
+        ratio: ratio(&walls_of_timed),
+        cpu_ratio: ratio(&cpus),
+        pairs: timed.len(),
+        measured_at: crate::host::now(),
+        samples_s: walls_of_timed,
+        counting_ratio: counting.map(|pairs| ratio(&walls(pairs))),
+    }
+}
+
+fn ratio(pairs: &[(f64, f64)]) -> Estimate {
+    paired_ratio(pairs).map_or_else(|| estimate(&[]), |ratio| ratio.estimate)
 }

@@ -73,6 +73,10 @@ pub struct Overhead {
     pub measured_at: String,
     /// Raw wall times, s: (watched, unwatched) per pair.
     pub samples_s: Vec<(f64, f64)>,
+    /// Wall time of boots that count instructions over unwatched ones, where the boots
+    /// that are timed are others (`full` under TCG).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counting_ratio: Option<Estimate>,
 }
 
 /// Result of `vmeter boot`.
@@ -94,8 +98,11 @@ pub struct BootResult {
     pub counts: BTreeMap<String, Estimate>,
     /// The cost of watching: measured now, or the last measured for this watch level.
     pub overhead: Option<Overhead>,
-    /// Indices of runs whose total is an outlier (kept all the same).
+    /// Positions in `runs` whose total is an outlier (kept all the same).
     pub outliers: Vec<usize>,
+    /// Number of the boot that instruction counts come from, where it is none of `runs`.
+    #[serde(default)]
+    pub counted_in: Option<u32>,
     /// Warnings in words.
     pub warnings: Vec<String>,
     /// What to try next: exact commands.

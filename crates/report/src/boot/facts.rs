@@ -36,6 +36,15 @@ impl BootReport<'_> {
                 facts.push(Fact::new("added to it", added, "--no-inject adds nothing"));
             }
             facts.push(watch_fact(run.record.watch, self.result.overhead.as_ref()));
+            facts.extend(self.result.counted_in.map(|run| {
+                let counting =
+                    self.result.overhead.as_ref().and_then(|o| o.counting_ratio.as_ref());
+                let cost = counting.map_or_else(String::new, |ratio| {
+                    format!(", which adds {} to it", added_percent(ratio))
+                });
+                let value = format!("instructions in run {run}, a boot of its own{cost}");
+                Fact::new("counted", value, "--watch full; no time below is from it")
+            }));
         }
         facts.extend(self.resources());
         facts
@@ -133,7 +142,11 @@ pub(crate) fn watch_name(watch: WatchLevel) -> &'static str {
 
 fn watch_fact(watch: WatchLevel, overhead: Option<&Overhead>) -> Fact {
     let name = watch_name(watch);
-    let (value, how) = match overhead.filter(|o| o.watch == watch) {
+    // The boots that `full` times are watched lightly: its cost is theirs.
+    let of_this = |o: &&Overhead| {
+        o.watch == watch || (watch == WatchLevel::Light && o.counting_ratio.is_some())
+    };
+    let (value, how) = match overhead.filter(of_this) {
         Some(overhead) => {
             let day = overhead.measured_at.split('T').next().unwrap_or_default();
             let cost = format!(

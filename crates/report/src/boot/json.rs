@@ -17,6 +17,8 @@ pub(super) struct Body<'a> {
     counts: &'a BTreeMap<String, Estimate>,
     #[serde(skip_serializing_if = "Option::is_none")]
     overhead: Option<&'a Overhead>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counted_in: Option<u32>,
     activities: &'a [Activity],
     outliers: &'a [usize],
     warnings: &'a [String],
@@ -110,6 +112,7 @@ pub(super) fn body(result: &BootResult) -> Body<'_> {
         phases: &result.phases,
         counts: &result.counts,
         overhead: result.overhead.as_ref(),
+        counted_in: result.counted_in,
         activities: &result.activities,
         outliers: &result.outliers,
         warnings: &result.warnings,

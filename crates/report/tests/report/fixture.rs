@@ -206,6 +206,7 @@ fn machine(label: &str) -> SessionMachine {
         chosen: chosen.map(|(a, b, c)| (a.into(), b.into(), c.into())).into(),
         provenance: [("kernel".into(), "sha256:5d1f0c".into())].into(),
         argv: words("qemu-system-x86_64 -machine q35 -accel tcg -kernel vmlinuz"),
+        ..SessionMachine::default()
     }
 }
 
@@ -284,6 +285,7 @@ pub fn boot(n: u32, counted: bool) -> BootResult {
         counts,
         total: Some(total),
         overhead: Some(overhead()),
+        counted_in: None,
         outliers: if n > 6 { vec![6] } else { Vec::new() },
         warnings: vec!["the host's load was 1.8 on 2 CPUs when the runs began".into()],
         hints: vec!["vmeter boot --append cryptomgr.notests".into()],
@@ -301,6 +303,7 @@ fn overhead() -> Overhead {
         (0..12).map(|i| (3.9 + 0.01 * f64::from(i % 5), 3.85)).collect();
     let ratio = estimate(&samples_s.iter().map(|(a, b)| a / b).collect::<Vec<_>>());
     Overhead {
+        counting_ratio: None,
         watch: WatchLevel::Light,
         ratio,
         cpu_ratio: estimate(&[1.01, 1.02, 1.005, 1.015]),
