@@ -419,7 +419,7 @@ fn xen_times(domain: u16, number: u16, vcpu: &Vcpu, scale: &Scale) -> ThreadTime
     let time = |states: &[u64]| {
         let rows = vcpu.runstates.sorted();
         let cells = rows.iter().filter(|(state, _)| states.contains(state));
-        scale.of(cells.map(|(_, cell)| cell.time.total() as f64).sum())
+        scale.of(cells.map(|(_, cell)| cell.time.total()).sum::<u128>() as f64)
     };
     ThreadTimes {
         thread: format!("d{domain}v{number}"),
