@@ -73,6 +73,7 @@ pub fn prepare(label: &str, spec: &MachineSpec, cache: &Path) -> Result<Prepared
         chosen,
         provenance: machine.provenance.clone(),
         argv: machine.argv_text(),
+        ..SessionMachine::default()
     };
     Ok(Prepared { session, machine, until, timeout })
 }

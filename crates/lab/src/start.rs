@@ -92,6 +92,7 @@ pub fn start(
         machines: machines.iter().map(machine).collect(),
         plan: Vec::new(),
         seed: options.seed,
+        prepare: options.prepare.clone(),
     };
     Session::create(options.save.as_deref(), record)
 }

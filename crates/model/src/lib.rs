@@ -15,6 +15,7 @@ pub mod machine;
 pub mod result;
 pub mod run;
 pub mod span;
+pub mod sweep;
 pub mod time;
 
 pub use estimate::Estimate;

@@ -140,6 +140,9 @@ pub struct SessionMachine {
     pub provenance: BTreeMap<String, String>,
     /// argv without anything added for watching.
     pub argv: Vec<String>,
+    /// What tells it from the session's other machines, e.g. a sweep's parameters.
+    #[serde(default)]
+    pub parameters: Vec<(String, String)>,
 }
 
 /// A session: one command, its machines and its plan; the runs are beside it.
@@ -161,6 +164,9 @@ pub struct SessionRecord {
     pub plan: Vec<PlannedRun>,
     /// Seed of the order.
     pub seed: u64,
+    /// `--prepare`: the command before every run, with the placeholders it was given with.
+    #[serde(default)]
+    pub prepare: Option<String>,
 }
 
 /// One entry of a session's plan.

@@ -23,6 +23,8 @@ const DRAWS: usize = 999;
 /// p-values are divided by this: a reserve for what permuting can't promise, that residuals
 /// of different points are exchangeable.
 const RESERVE: f64 = 0.5;
+/// The draws of a test grow with the number of series up to this.
+const MAX_SERIES: usize = 100;
 /// With fewer points there is no common trend to jump from.
 const MIN_POINTS: usize = 4;
 /// Jumps below this part of the largest cost are rounding.
@@ -45,7 +47,22 @@ pub struct Break {
 /// Empty for fewer than four parameters. At most half of the steps can be found to be
 /// breaks: the others are what the trend is taken from.
 pub fn breaks(points: &[(f64, Vec<f64>)], alpha: f64, seed: u64) -> Vec<Break> {
-    let mut tested = steps(points, seed);
+    breaks_among(points, alpha, 1, seed)
+}
+
+/// [`breaks`] of one of `series` costs that are tested together, such as the phases of a
+/// boot: p-values are adjusted for all of their steps (Bonferroni), so that the chance of any
+/// false break in any of them is `alpha`.
+pub fn breaks_among(
+    points: &[(f64, Vec<f64>)],
+    alpha: f64,
+    series: usize,
+    seed: u64,
+) -> Vec<Break> {
+    let mut tested = steps(points, DRAWS * series.clamp(1, MAX_SERIES), seed);
+    for step in &mut tested {
+        step.result.p_value = (step.result.p_value * series.max(1) as f64).min(1.0);
+    }
     let is_break = |step: &Break| step.p_value <= alpha;
     // The trend once more, now of the steps that follow it.
     let calm: Vec<&Step> = tested.iter().filter(|s| !is_break(&s.result)).collect();
@@ -59,7 +76,7 @@ pub fn breaks(points: &[(f64, Vec<f64>)], alpha: f64, seed: u64) -> Vec<Break> {
 
 /// Every step of the sweep with its jump beyond the median trend and its p-value.
 pub fn all_steps(points: &[(f64, Vec<f64>)], seed: u64) -> Vec<Break> {
-    steps(points, seed).into_iter().map(|s| s.result).collect()
+    steps(points, DRAWS, seed).into_iter().map(|s| s.result).collect()
 }
 
 struct Step {
@@ -73,7 +90,7 @@ impl Step {
     }
 }
 
-fn steps(points: &[(f64, Vec<f64>)], seed: u64) -> Vec<Step> {
+fn steps(points: &[(f64, Vec<f64>)], count: usize, seed: u64) -> Vec<Step> {
     let points = merged(points);
     if points.len() < MIN_POINTS {
         return Vec::new();
@@ -85,14 +102,14 @@ fn steps(points: &[(f64, Vec<f64>)], seed: u64) -> Vec<Step> {
     let design = Design::new(&points, &noise.unit, rounding);
     let mut rng = Rng::new(seed);
     let found = design.standardise(&means);
-    let calm = noise.draws(&design, 0.0, &mut rng);
+    let calm = noise.draws(&design, 0.0, count, &mut rng);
     // More spread than the runs' noise alone shows in 199 of 200 draws?
     let usual = calm.iter().map(|d| d.spread / d.noise_sd).collect::<Vec<_>>();
     let wandering =
         noise.sd == 0.0 || found.spread > noise.sd * quantile(&usual, 0.995).unwrap_or(0.0);
     let (scale, draws) = if wandering {
         let wander = design.wander(found.spread, noise.sd);
-        let draws = noise.draws(&design, wander, &mut rng);
+        let draws = noise.draws(&design, wander, count, &mut rng);
         (noise.sd.max(found.spread), maxima(&draws, |d| d.noise_sd.max(d.spread)))
     } else {
         (noise.sd, maxima(&calm, |d| d.noise_sd))
@@ -245,7 +262,7 @@ impl Noise {
         Self { unit, sd, residuals }
     }
 
-    fn draws(&self, design: &Design, wander: f64, rng: &mut Rng) -> Vec<Draw> {
+    fn draws(&self, design: &Design, wander: f64, count: usize, rng: &mut Rng) -> Vec<Draw> {
         let mut residuals = self.residuals.clone();
         let mut means = vec![0.0; design.counts.len()];
         let mut draw = || {
@@ -264,7 +281,7 @@ impl Noise {
             let largest = scaled.iter().fold(0.0, |acc: f64, s| acc.max(s.abs()));
             Draw { largest, spread, noise_sd }
         };
-        (0..DRAWS).map(|_| draw()).collect()
+        (0..count).map(|_| draw()).collect()
     }
 }
 

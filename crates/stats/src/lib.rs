@@ -15,6 +15,7 @@ pub mod bootstrap;
 
 pub mod breaks;
 pub mod compare;
+pub mod discovery;
 pub mod dist;
 pub mod fit;
 pub mod hosts;
@@ -30,8 +31,9 @@ pub mod signed_rank;
 pub mod summary;
 
 pub use bisect::{Answer, Bisection};
-pub use breaks::{breaks, Break};
+pub use breaks::{breaks, breaks_among, Break};
 pub use compare::{compare, holm, Compared, Options, Verdict};
+pub use discovery::{benjamini_hochberg, tarone, welch, Difference};
 pub use fit::{linear_fit, theil_sen, LinearFit};
 pub use mann_whitney::{mann_whitney, MannWhitney};
 pub use order::{choose_order, power_law, Order};
