@@ -111,3 +111,18 @@ fn a_big_recording_counts_as_trace_cmd_counts() {
     assert_eq!((names, report.counts.len()), (246, 246));
     assert!(report.losses.is_empty());
 }
+
+#[test]
+fn offsets_and_sizes_at_the_end_of_the_numbers_are_no_trouble() {
+    for byte in [0x7f, 0xff] {
+        for (version, packing) in KINDS {
+            let whole = sample(version, packing);
+            for at in (16..whole.len().min(600)).chain(whole.len() - 200..whole.len() - 8) {
+                let mut bytes = whole.clone();
+                bytes[at..at + 8].fill(byte);
+                let format = vmeter_trace::FORMATS[0];
+                common::try_format(format, &bytes);
+            }
+        }
+    }
+}

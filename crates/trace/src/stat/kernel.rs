@@ -222,7 +222,8 @@ impl Kernel {
         }
         if let (Some(index), Some(ticks)) = (self.threads.find(event.tid, event.ts), ticks) {
             let thread = self.threads.get(index);
-            thread.times[State::Kernel as usize] += ticks;
+            let time = &mut thread.times[State::Kernel as usize];
+            *time = time.saturating_add(ticks);
         }
     }
 

@@ -306,11 +306,11 @@ pub(super) fn build(stats: &Stats, reader: &dyn EventReader, cpu_hz: Option<f64>
 
 fn vcpu_ticks(kernel: &Kernel, xen: &Xen) -> f64 {
     let threads = kernel.threads.iter().filter(|t| t.is_vcpu);
-    let linux: u64 = threads.map(|t| t.times.iter().skip(1).sum::<u64>()).sum();
+    let linux: f64 = threads.flat_map(|t| t.times.iter().skip(1)).map(|&ticks| ticks as f64).sum();
     let running =
         |v: &Vcpu| -> u128 { v.runstates.sorted().iter().map(|(_, cell)| cell.time.total()).sum() };
     let guests = xen.vcpus.iter().filter(|(_, v)| v.exits > 0);
-    linux as f64 + guests.map(|(_, v)| running(v) as f64).sum::<f64>()
+    linux + guests.map(|(_, v)| running(v) as f64).sum::<f64>()
 }
 
 fn fill_kernel(report: &mut Report, stats: &Stats, reader: &dyn EventReader, scale: &Scale) {
@@ -344,7 +344,7 @@ fn fill_kernel(report: &mut Report, stats: &Stats, reader: &dyn EventReader, sca
 /// Ticks that a thread had a CPU.
 fn on_cpu(thread: &Thread) -> u64 {
     let states = [State::Guest, State::Kvm, State::Kernel, State::User];
-    states.iter().map(|&state| thread.times[state as usize]).sum()
+    states.iter().fold(0, |sum: u64, &state| sum.saturating_add(thread.times[state as usize]))
 }
 
 fn thread_times(

@@ -108,7 +108,8 @@ impl Thread {
 
     /// Moves to a state, giving the time until now to the one before.
     pub fn enter(&mut self, state: State, now: u64) {
-        self.times[self.state as usize] += now.saturating_sub(self.since);
+        let time = &mut self.times[self.state as usize];
+        *time = time.saturating_add(now.saturating_sub(self.since));
         self.state = state;
         self.since = now;
     }

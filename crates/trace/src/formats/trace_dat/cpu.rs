@@ -292,7 +292,7 @@ impl Pages {
     fn number(&mut self, file: &RandomAccess) -> Option<u32> {
         let mut bytes = [0; 4];
         let got = file.read_at(self.at, &mut bytes).unwrap_or(0);
-        self.at += 4;
+        self.at = self.at.saturating_add(4);
         (got == 4 && self.at <= self.end).then(|| u32::from_le_bytes(bytes))
     }
 

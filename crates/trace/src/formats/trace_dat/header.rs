@@ -366,7 +366,7 @@ fn read_buffer(
     let section = s.u64()?;
     let mut buffer = Buffer { name: s.string()?, clock: s.string()?, page_size, cpus: Vec::new() };
     buffer.page_size = s.u32()?;
-    let flags = file.read_vec(section + 2, 2).map_err(|e| e.to_string())?;
+    let flags = file.read_vec(section.saturating_add(2), 2).map_err(|e| e.to_string())?;
     let packing = match flags.as_slice() {
         [low, _] if low & 1 != 0 => packing,
         [_, _] => Packing::None,

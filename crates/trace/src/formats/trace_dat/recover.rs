@@ -21,7 +21,7 @@ pub fn recover(
     header: &mut Header,
 ) {
     let know_formats = !header.kinds.is_empty();
-    while at + SECTION_HEAD <= file.len() {
+    while at.saturating_add(SECTION_HEAD) <= file.len() {
         let mut s = Sections::new(file, at);
         let (Ok(id), Ok(flags), Ok(_), Ok(size)) = (s.u16(), s.u16(), s.u32(), s.u64()) else {
             return;
