@@ -324,6 +324,9 @@ pub enum Appliance {
         /// Kernel version whose modules to take (default: the newest cached).
         #[arg(long, value_name = "VERSION")]
         kernel: Option<String>,
+        /// A file to put into the guest, e.g. --file /etc/motd=motd.txt; may be repeated.
+        #[arg(long = "file", value_name = "GUEST=HOST")]
+        files: Vec<String>,
         /// File to write (default: the cache).
         #[arg(short, long = "out", value_name = "FILE")]
         out: Option<PathBuf>,

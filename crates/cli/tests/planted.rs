@@ -206,3 +206,111 @@ fn continue_after(socket: &Path, wait: std::time::Duration) -> f64 {
     }
     held
 }
+
+/// A module whose init waits, and says on the console how long by the kernel's own clock.
+const PLANTED_MODULE: &str = r#"
+#include <linux/module.h>
+#include <linux/delay.h>
+#include <linux/ktime.h>
+static int __init planted_init(void)
+{
+	u64 before = ktime_get_raw_ns(), after;
+	msleep(200);
+	after = ktime_get_raw_ns();
+	pr_emerg("vmeter: clock %llu %llu planted\n", before, after);
+	return 0;
+}
+static void __exit planted_exit(void) {}
+module_init(planted_init);
+module_exit(planted_exit);
+MODULE_LICENSE("GPL");
+"#;
+
+#[test]
+fn a_module_whose_init_waits() {
+    let Some((release, _)) = kernel() else { return };
+    let lab = Lab::new();
+    let built = common::module::build(&release, "planted", PLANTED_MODULE, lab.folder.path());
+    let Some(module) = built else { return };
+    let list = lab.path("modules");
+    std::fs::write(&list, "/planted.ko\n").expect("scratch space");
+    let initrd = lab.path("initrd");
+    let files = [
+        format!("/planted.ko={}", module.display()),
+        format!("/etc/vmeter/modules={}", list.display()),
+    ];
+    let ran = lab.run(&[
+        "appliance",
+        "build",
+        "--file",
+        &files[0],
+        "--file",
+        &files[1],
+        "--out",
+        text(&initrd),
+    ]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let result = boot(&lab, &["--initrd", text(&initrd)]);
+    let planted = reported(&result, "planted");
+    assert!(planted >= 0.2);
+    assert_found(
+        span(run(&result), "initcall init_module [planted]"),
+        planted,
+        "the module's init",
+    );
+    let insmod = phase(&result, "insmod planted");
+    assert!(insmod >= planted && insmod < 2.0 * planted, "insmod {insmod} s, init {planted} s");
+}
+
+#[test]
+fn a_udev_rule_that_sleeps() {
+    let Some(_) = kernel() else { return };
+    let busybox = Path::new("/bin/busybox");
+    if !busybox.exists()
+        || !Path::new("/bin/udevadm").exists() && !Path::new("/usr/bin/udevadm").exists()
+    {
+        eprintln!("skipped: needs busybox-static and udev");
+        return;
+    }
+    let lab = Lab::new();
+    let script = "#!/bin/busybox sh\nread before rest < /proc/uptime\n/bin/busybox sleep 1\n\
+                  read after rest < /proc/uptime\necho \"planted from $before to $after.\" > /dev/ttyS0\n";
+    let program = lab.script("planted", script);
+    let rules = lab.path("99-planted.rules");
+    std::fs::write(&rules, "SUBSYSTEM==\"mem\", KERNEL==\"null\", RUN+=\"/bin/planted\"\n")
+        .expect("scratch space");
+    let initrd = lab.path("initrd");
+    let files = [
+        "/bin/busybox=/bin/busybox".to_owned(),
+        format!("/bin/planted={}", program.display()),
+        format!("/usr/lib/udev/rules.d/99-planted.rules={}", rules.display()),
+    ];
+    let mut all = vec!["appliance", "build", "--init", "udev", "--out", text(&initrd)];
+    files.iter().for_each(|file| all.extend(["--file", file]));
+    let ran = lab.run(&all);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let result = boot(&lab, &["--initrd", text(&initrd), "--append", "vmeter.init=udev"]);
+    let console = console(&result);
+    let uptimes = console.split_once("planted from ").expect("the planter's clock").1;
+    let (before, rest) = uptimes.split_once(" to ").expect("two stamps");
+    let after = rest.split(['\r', '\n', ' ']).next().expect("a stamp").trim_end_matches('.');
+    let stamp = |text: &str| text.parse::<f64>().expect("seconds");
+    let planted = stamp(after) - stamp(before);
+    let settle: f64 =
+        spans(run(&result), "/init:udev-settle").iter().map(|(from, to)| to - from).sum();
+    assert!(planted >= 0.99 && settle >= planted - 0.02, "settle {settle} s, planted {planted} s");
+    // It ran beside udev's own work: what overlapped that is beside the tree.
+    let in_list = |list: &str| run(&result)[list].as_array().cloned().expect("a list of spans");
+    let all: Vec<Value> = in_list("spans").into_iter().chain(in_list("overlapping")).collect();
+    let length = |name: &str| {
+        let of = all.iter().find(|span| span["name"] == name);
+        let of = of.unwrap_or_else(|| panic!("no {name:?}\n{}", common::names(run(&result))));
+        of["end_s"].as_f64().expect("end") - of["start_s"].as_f64().expect("start")
+    };
+    let (script, sleep) = (length("exec /bin/planted"), length("exec /bin/busybox"));
+    // /proc/uptime counts in 10 ms, and the script's two readings enclose the sleep.
+    let tick = 0.01;
+    assert!(sleep <= planted + tick && planted <= script + tick, "{sleep} {planted} {script}");
+    // What the script's clock has and the sleep's process has not is the script's own fork.
+    assert_found(sleep, 1.0, "the rule's sleep");
+}

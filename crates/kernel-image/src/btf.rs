@@ -272,19 +272,62 @@ mod tests {
         let kind = |kind: u32, count: u32, flag: u32| kind << 24 | count | flag << 31;
         let types = words(&[
             // 1: int
-            name("int"), kind(KIND_INT, 0, 0), 4, 32,
+            name("int"),
+            kind(KIND_INT, 0, 0),
+            4,
+            32,
             // 2: struct inner
-            name("inner"), kind(KIND_STRUCT, 2, 0), 8, name("x"), 1, 0, name("y"), 1, 32,
+            name("inner"),
+            kind(KIND_STRUCT, 2, 0),
+            8,
+            name("x"),
+            1,
+            0,
+            name("y"),
+            1,
+            32,
             // 3: anonymous, with bit fields
-            0, kind(KIND_STRUCT, 3, 1), 12,
-            name("f"), 1, 5 << 24, name("l"), 1, 3 << 24 | 5, name("in"), 2, 32,
+            0,
+            kind(KIND_STRUCT, 3, 1),
+            12,
+            name("f"),
+            1,
+            5 << 24,
+            name("l"),
+            1,
+            3 << 24 | 5,
+            name("in"),
+            2,
+            32,
             // 4: int[3]
-            0, kind(KIND_ARRAY, 0, 0), 0, 1, 1, 3,
+            0,
+            kind(KIND_ARRAY, 0, 0),
+            0,
+            1,
+            1,
+            3,
             // 5: struct outer
-            name("outer"), kind(KIND_STRUCT, 3, 0), 28,
-            name("a"), 1, 0, 0, 3, 32, name("tail"), 4, 128,
+            name("outer"),
+            kind(KIND_STRUCT, 3, 0),
+            28,
+            name("a"),
+            1,
+            0,
+            0,
+            3,
+            32,
+            name("tail"),
+            4,
+            128,
         ]);
-        let mut data = words(&[0x0001_eb9f, 24, 0, types.len() as u32, types.len() as u32, strings.len() as u32]);
+        let mut data = words(&[
+            0x0001_eb9f,
+            24,
+            0,
+            types.len() as u32,
+            types.len() as u32,
+            strings.len() as u32,
+        ]);
         data.extend(types);
         data.extend(strings);
         data

@@ -185,14 +185,8 @@ mod tests {
         out
     }
 
-    const FORMATS: [Format; 6] = [
-        Format::Gzip,
-        Format::Xz,
-        Format::Lzma,
-        Format::Bzip2,
-        Format::Zstd,
-        Format::Lz4Legacy,
-    ];
+    const FORMATS: [Format; 6] =
+        [Format::Gzip, Format::Xz, Format::Lzma, Format::Bzip2, Format::Zstd, Format::Lz4Legacy];
 
     #[test]
     fn every_format_round_trips_with_the_size_appended() {

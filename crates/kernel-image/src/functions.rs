@@ -22,10 +22,8 @@ pub struct FunctionTable {
 impl FunctionTable {
     /// The functions among `symbols` within the kernel's image.
     pub fn of(symbols: &Symbols) -> Self {
-        let functions: Vec<_> = symbols
-            .iter()
-            .filter(|s| s.is_function() && s.address >= KERNEL_MAP)
-            .collect();
+        let functions: Vec<_> =
+            symbols.iter().filter(|s| s.is_function() && s.address >= KERNEL_MAP).collect();
         let base = functions.first().map_or(0, |f| f.address);
         let functions: Vec<_> = functions
             .into_iter()
@@ -106,9 +104,8 @@ impl FunctionTable {
             found -= 1;
         }
         let names = HEADER + 8 * self.count + 4;
-        let name = self
-            .data
-            .get(names + self.name_end(found)?..names + self.name_end(found + 1)?)?;
+        let name =
+            self.data.get(names + self.name_end(found)?..names + self.name_end(found + 1)?)?;
         Some((std::str::from_utf8(name).ok()?, u64::from(offset - start)))
     }
 

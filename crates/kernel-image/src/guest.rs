@@ -45,11 +45,7 @@ impl<'a> Guest<'a> {
     ///
     /// # Errors
     /// [`Error::Missing`] without the symbols `_text` and `init_top_pgt`.
-    pub fn new(
-        ram: &'a dyn GuestRam,
-        info: &'a KernelInfo,
-        place: KernelPlace,
-    ) -> Result<Self> {
+    pub fn new(ram: &'a dyn GuestRam, info: &'a KernelInfo, place: KernelPlace) -> Result<Self> {
         let top_table = info
             .symbol("init_top_pgt")?
             .wrapping_sub(info.symbol("_text")?)

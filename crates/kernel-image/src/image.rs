@@ -93,9 +93,7 @@ impl KernelImage {
         if machine != object::elf::EM_X86_64 {
             return Err(not_a_kernel(
                 path,
-                format!(
-                    "it is an ELF for machine {machine}, and only x86-64 (62) is supported"
-                ),
+                format!("it is an ELF for machine {machine}, and only x86-64 (62) is supported"),
             ));
         }
         let segments: Vec<Segment> = parsed.segments().map(segment).collect();
@@ -114,8 +112,7 @@ impl KernelImage {
         let build_id = note(&parsed, b"GNU", NOTE_GNU_BUILD_ID)
             .map(|id| id.iter().map(|b| format!("{b:02x}")).collect());
         let pvh_entry = note(&parsed, b"Xen", NOTE_PHYS32_ENTRY).and_then(|entry| {
-            crate::bytes::u64_at(entry, 0)
-                .or_else(|| crate::bytes::u32_at(entry, 0).map(u64::from))
+            crate::bytes::u64_at(entry, 0).or_else(|| crate::bytes::u32_at(entry, 0).map(u64::from))
         });
         let banner = find_banner(&elf).ok_or_else(|| {
             not_a_kernel(
@@ -223,7 +220,11 @@ impl KernelImage {
 pub(crate) fn write_whole(path: &Path, data: &[u8]) -> Result<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let write = || -> std::io::Result<()> {
-        let mut file = tempfile::Builder::new().prefix(".vmeter-").tempfile_in(folder)?;
+        let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        let mut file = tempfile::Builder::new()
+            .prefix(".vmeter-")
+            .permissions(readable)
+            .tempfile_in(folder)?;
         file.write_all(data)?;
         file.persist(path).map_err(|e| e.error)?;
         Ok(())
@@ -302,10 +303,7 @@ fn unpack_bzimage(path: &Path, data: &[u8]) -> Result<(Vec<u8>, String)> {
         return Ok((payload.to_vec(), "bzImage (uncompressed)".into()));
     }
     let format = Format::detect(payload).ok_or_else(|| {
-        not_a_kernel(
-            path,
-            format!("it is a bzImage whose payload is {}", describe(payload)),
-        )
+        not_a_kernel(path, format!("it is a bzImage whose payload is {}", describe(payload)))
     })?;
     let elf = format.decompress(payload)?;
     if !elf.starts_with(&object::elf::ELFMAG) {
@@ -382,7 +380,8 @@ fn find_banner(elf: &[u8]) -> Option<String> {
         }
         let Some(end) = memchr::memchr2(b'\n', 0, rest) else { continue };
         let Ok(text) = std::str::from_utf8(&rest[..end]) else { continue };
-        let numbered = text.split(" #").skip(1).any(|t| t.starts_with(|c: char| c.is_ascii_digit()));
+        let numbered =
+            text.split(" #").skip(1).any(|t| t.starts_with(|c: char| c.is_ascii_digit()));
         if numbered {
             return Some(text.to_owned());
         }

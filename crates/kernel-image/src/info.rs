@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 const CACHE_VERSION: u32 = 2;
 
 /// Symbols that the readers of guest RAM use, where the kernel has them.
-const SYMBOLS: &[&str] = &[
+pub(crate) const SYMBOLS: &[&str] = &[
     "_text",
     "__pgtable_l5_enabled",
     "e820_table",
@@ -63,7 +63,7 @@ const CODE_SYMBOLS: &[&str] = &[
 ];
 
 /// Fields used, each with the structures and paths it has had; the first is the key.
-const FIELDS: &[&[(&str, &str)]] = &[
+pub(crate) const FIELDS: &[&[(&str, &str)]] = &[
     &[("printk_ringbuffer", "desc_ring.count_bits")],
     &[("printk_ringbuffer", "desc_ring.descs")],
     &[("printk_ringbuffer", "desc_ring.infos")],
@@ -126,7 +126,7 @@ const FIELDS: &[&[(&str, &str)]] = &[
 ];
 
 /// Sizes used.
-const SIZES: &[&str] = &["prb_desc", "printk_info"];
+pub(crate) const SIZES: &[&str] = &["prb_desc", "printk_info"];
 
 /// A kernel, as far as its guests' RAM is to be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,7 +153,7 @@ pub struct KernelInfo {
     pub trace_print: Option<u32>,
     /// Where the function table is, if it is cached.
     #[serde(skip)]
-    functions: Option<PathBuf>,
+    pub(crate) functions: Option<PathBuf>,
 }
 
 impl KernelInfo {
@@ -268,9 +268,10 @@ impl KernelInfo {
     /// # Errors
     /// As [`KernelImage::open`] and [`Symbols::of`].
     pub fn functions(&self, kernel: &Path) -> Result<FunctionTable> {
-        let cached = self.functions.as_ref().and_then(|path| {
-            FunctionTable::from_bytes(fs::read(path).ok()?).ok()
-        });
+        let cached = self
+            .functions
+            .as_ref()
+            .and_then(|path| FunctionTable::from_bytes(fs::read(path).ok()?).ok());
         match cached {
             Some(table) => Ok(table),
             None => Ok(FunctionTable::of(&Symbols::of(&KernelImage::open(kernel)?)?)),

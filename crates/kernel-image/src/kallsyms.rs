@@ -140,11 +140,8 @@ impl Names {
         let agree = |width: usize| {
             marks.iter().enumerate().all(|(n, &mark)| {
                 let at = markers + n * width;
-                let value = if width == 4 {
-                    u32_at(image, at).map(u64::from)
-                } else {
-                    u64_at(image, at)
-                };
+                let value =
+                    if width == 4 { u32_at(image, at).map(u64::from) } else { u64_at(image, at) };
                 value == Some(mark as u64)
             })
         };
@@ -153,12 +150,7 @@ impl Names {
 }
 
 /// Tries both places of the offsets, and both ways to read them.
-fn addresses(
-    image: &[u8],
-    tokens: &Tokens<'_>,
-    names: &Names,
-    text: u64,
-) -> Option<Symbols> {
+fn addresses(image: &[u8], tokens: &Tokens<'_>, names: &Names, text: u64) -> Option<Symbols> {
     let size = (names.count * 4).next_multiple_of(8);
     let before = names.at.checked_sub(8 + size);
     let after = Some(tokens.end.next_multiple_of(8));
@@ -172,9 +164,8 @@ fn addresses(
                 (true, o) => o as u64,
                 (false, _) => base.wrapping_add(u64::from(offset)),
             };
-            let symbols = collect(image, tokens, names, |n| {
-                u32_at(image, offsets + 4 * n).map(address)
-            })?;
+            let symbols =
+                collect(image, tokens, names, |n| u32_at(image, offsets + 4 * n).map(address))?;
             if symbols.address("_text") == Some(text) {
                 return Some(symbols);
             }
@@ -203,4 +194,100 @@ fn collect(
         builder.push(address(n)?, kind, &String::from_utf8_lossy(text));
     }
     Some(builder.build())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TEXT: u64 = 0xffff_ffff_8100_0000;
+
+    /// Symbols as `scripts/kallsyms.c` sorts them; one has a name of two length bytes.
+    fn symbols() -> Vec<(u64, String)> {
+        let mut symbols = vec![(TEXT, "T_text".to_owned()), (TEXT, "T_stext".to_owned())];
+        symbols.extend((1..600).map(|n| (TEXT + 16 * n, format!("tfunction_{n}"))));
+        symbols.push((TEXT + 0x8000, format!("d{}", "long".repeat(50))));
+        symbols
+    }
+
+    fn align(data: &mut Vec<u8>) {
+        data.resize(data.len().next_multiple_of(8), 0);
+    }
+
+    /// An image with tables in the order of before or since 6.4, every character
+    /// a token of its own, and two of several characters.
+    fn image(new_order: bool, absolute_percpu: bool) -> Vec<u8> {
+        let mut tokens: Vec<Vec<u8>> = (0..=255u8).map(|c| vec![c.max(1)]).collect();
+        tokens[200] = b"function_".to_vec();
+        tokens[201] = b"long".to_vec();
+        let mut offsets = Vec::new();
+        let mut names = Vec::new();
+        let mut markers = Vec::new();
+        for (n, (address, name)) in symbols().iter().enumerate() {
+            if n % 256 == 0 {
+                markers.extend((names.len() as u32).to_le_bytes());
+            }
+            let distance = (address - TEXT) as i32;
+            let offset = if absolute_percpu { -1 - distance } else { distance };
+            offsets.extend(offset.to_le_bytes());
+            let name = name.replace("function_", "\u{1}").into_bytes();
+            let codes: Vec<u8> = name.iter().map(|&c| if c == 1 { 200 } else { c }).collect();
+            match codes.len() {
+                n @ ..128 => names.push(n as u8),
+                n => names.extend([0x80 | (n & 0x7f) as u8, (n >> 7) as u8]),
+            }
+            names.extend(codes);
+        }
+        let mut table = Vec::new();
+        let mut index = Vec::new();
+        for token in &tokens {
+            index.extend((table.len() as u16).to_le_bytes());
+            table.extend(token);
+            table.push(0);
+        }
+        let addresses = [offsets, TEXT.to_le_bytes().to_vec()];
+        let count = (symbols().len() as u32).to_le_bytes().to_vec();
+        let strings = [count, names, markers, table, index];
+        let mut data = vec![0xcc; 4096];
+        let (first, second) = (&addresses[..], &strings[..]);
+        let order = if new_order { [second, first] } else { [first, second] };
+        for part in order.into_iter().flatten() {
+            align(&mut data);
+            data.extend(part);
+        }
+        data.extend([0xcc; 4096]);
+        data
+    }
+
+    #[test]
+    fn both_orders_and_both_kinds_of_offsets_are_read() {
+        for (new_order, absolute) in [(false, true), (false, false), (true, true), (true, false)] {
+            let found = parse(&image(new_order, absolute), TEXT).unwrap();
+            let expected = symbols();
+            assert_eq!(found.len(), expected.len());
+            for (found, (address, name)) in found.iter().zip(&expected) {
+                assert_eq!((found.address, found.name), (*address, &name[1..]));
+                assert_eq!(found.kind, char::from(name.as_bytes()[0]));
+            }
+        }
+    }
+
+    #[test]
+    fn an_image_without_tables_says_which_option_is_missing() {
+        let error = parse(&[0; 10_000], TEXT).unwrap_err().to_string();
+        assert!(error.contains("CONFIG_KALLSYMS"), "{error}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn damaged_tables_never_panic(at in 0usize..20_000, value: u8, cut in 0usize..20_000, new: bool) {
+            let mut image = image(new, true);
+            let length = image.len();
+            image[at % length] = value;
+            image.truncate(cut);
+            let _ = parse(&image, TEXT);
+        }
+    }
 }

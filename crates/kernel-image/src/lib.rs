@@ -20,6 +20,8 @@ mod bytes;
 pub mod decompress;
 mod dump;
 mod error;
+#[cfg(test)]
+mod fake;
 pub mod ftrace;
 mod functions;
 mod guest;

@@ -62,11 +62,8 @@ pub fn locate<H: HostMemory + ?Sized>(
     host: &H,
     info: &KernelInfo,
 ) -> Result<Located> {
-    let mut blocks: Vec<Candidate> = candidates
-        .iter()
-        .copied()
-        .filter(|c| (SMALLEST..=LARGEST).contains(&c.length))
-        .collect();
+    let mut blocks: Vec<Candidate> =
+        candidates.iter().copied().filter(|c| (SMALLEST..=LARGEST).contains(&c.length)).collect();
     blocks.sort_by_key(|c| std::cmp::Reverse(c.length));
     let banner = Banner::of(info)?;
     let mut problem = None;
@@ -191,9 +188,8 @@ impl<H: HostMemory + ?Sized> Finding<'_, H> {
             let before = host.checked_sub(block.address).ok_or_else(misplaced)?;
             let length = high.min(block_end.checked_sub(host).ok_or_else(misplaced)?);
             let above = Region { gpa: FOUR_GIB, length, host };
-            let below = |b: Candidate| {
-                vec![Region { gpa: 0, length: b.length, host: b.address }, above]
-            };
+            let below =
+                |b: Candidate| vec![Region { gpa: 0, length: b.length, host: b.address }, above];
             if before > 0 {
                 return Ok(vec![below(Candidate { length: before.min(FOUR_GIB), ..block })]);
             }
@@ -243,9 +239,9 @@ impl<H: HostMemory + ?Sized> Finding<'_, H> {
         let Ok(ends) = usable_ends() else { return false };
         let low_end = ends.iter().copied().filter(|&e| e <= FOUR_GIB).max().unwrap_or(0);
         ends.iter().max().is_some_and(|e| e / PAGE == end / PAGE)
-            && regions.iter().any(|r| {
-                r.gpa == 0 && (low_end..=low_end + FIRMWARE_RESERVE).contains(&r.length)
-            })
+            && regions
+                .iter()
+                .any(|r| r.gpa == 0 && (low_end..=low_end + FIRMWARE_RESERVE).contains(&r.length))
     }
 
     /// Other blocks whose length is right.

@@ -6,10 +6,10 @@
 //! [`PrintkDump::take`] copies what is in use, raw; [`PrintkDump::records`]
 //! reads it as a reader in the kernel would, leaving out what was being written.
 
+use crate::btf::Field;
 use crate::bytes::u64_at;
 use crate::error::{Error, Result};
 use crate::guest::Guest;
-use crate::btf::Field;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -267,5 +267,80 @@ impl PrintkDump {
         let block_id = u64_at(block, 0)? & (u64::MAX >> 2);
         let text = &block[8..];
         (block_id == id).then(|| &text[..text.len().min(length as usize)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{self, BASE, RAM};
+    use proptest::prelude::*;
+
+    const PRB: u64 = 0x2000;
+    const DESCS: u64 = 0x3000;
+    const INFOS: u64 = 0x4000;
+    const TEXT: u64 = 0x8000;
+    const COMMITTED: u64 = STATE_COMMITTED << STATE_SHIFT;
+    const FINALIZED: u64 = STATE_FINALIZED << STATE_SHIFT;
+
+    /// Ids 6 to 10 of a ring of 8, texts in a ring of 64 bytes: 6 is whole, 7
+    /// wraps around, 8 is empty, 9 is reserved, 10 was reused by another id.
+    fn ram() -> Vec<u8> {
+        let mut ram = vec![0; RAM];
+        fake::map(&mut ram);
+        fake::put(&mut ram, 0x1000, &[BASE + PRB]);
+        // count_bits, descs, infos, head_id, tail_id, size_bits, data, head_lpos, tail_lpos
+        let ring = [3, BASE + DESCS, BASE + INFOS, 10, 6, 6, BASE + TEXT, 88, 32];
+        fake::put(&mut ram, PRB, &ring);
+        let records: [(u64, u64, u64, u64, u64); 5] = [
+            (6, FINALIZED | 6, 32, 48, 5),
+            (7, COMMITTED | 7, 48, 88, 9),
+            (8, FINALIZED | 8, EMPTY_LINE, EMPTY_LINE, 0),
+            (9, 9, 88, 88, 0),
+            (10, FINALIZED | 18, 88, 88, 0),
+        ];
+        for (id, state, begin, next, length) in records {
+            let slot = (id % 8) * 64;
+            fake::put(&mut ram, DESCS + slot, &[state, begin, next]);
+            // seq, ts_nsec, text_len, level, caller_id
+            fake::put(&mut ram, INFOS + slot, &[100 + id, id * 1000, length, 4, 1]);
+        }
+        let mut text = |at: u64, id: u64, text: &[u8]| {
+            fake::put(&mut ram, TEXT + at, &[id]);
+            let at = (TEXT + at + 8) as usize;
+            ram[at..at + text.len()].copy_from_slice(text);
+        };
+        text(32, 6, b"hello");
+        // Position 48 to 88 wraps: the block is at the ring's start.
+        text(0, 7, b"wrapped\nx, tail");
+        ram
+    }
+
+    fn dump() -> PrintkDump {
+        let n = crate::info::SYMBOLS.iter().position(|s| *s == "prb").unwrap();
+        let info = fake::info(|i| if i == n { BASE + 0x1000 } else { BASE + 0x10_0000 });
+        fake::with(&ram(), &info, |guest| PrintkDump::take(guest).unwrap())
+    }
+
+    #[test]
+    fn records_whole_wrapped_and_empty_are_read_and_torn_ones_left_out() {
+        let bytes = crate::dump::to_bytes(&dump().header, &dump().raw).unwrap();
+        let records = PrintkDump::from_bytes(&bytes).unwrap().records();
+        let read: Vec<_> = records.iter().map(|r| (r.seq, r.ts_ns, r.text.as_str())).collect();
+        assert_eq!(read, [(106, 6000, "hello"), (107, 7000, "wrapped\nx"), (108, 8000, "")]);
+        assert_eq!(records[0].level, 4);
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_dumps_never_panic(at in 0usize..6000, value: u8, cut in 0usize..6000) {
+            let mut bytes = crate::dump::to_bytes(&dump().header, &dump().raw).unwrap();
+            let length = bytes.len();
+            bytes[at % length] = value;
+            bytes.truncate(cut.max(12));
+            if let Ok(dump) = PrintkDump::from_bytes(&bytes) {
+                let _ = dump.records();
+            }
+        }
     }
 }

@@ -95,8 +95,7 @@ impl Symbols {
             else {
                 continue;
             };
-            let (Ok(address), &[kind]) = (u64::from_str_radix(address, 16), kind.as_bytes())
-            else {
+            let (Ok(address), &[kind]) = (u64::from_str_radix(address, 16), kind.as_bytes()) else {
                 continue;
             };
             builder.push(address, kind, name);
@@ -121,9 +120,7 @@ impl Symbols {
 
     /// The address of a name; of several, the lowest.
     pub fn address(&self, name: &str) -> Option<u64> {
-        let start = self
-            .by_name
-            .partition_point(|&i| self.name(&self.entries[i as usize]) < name);
+        let start = self.by_name.partition_point(|&i| self.name(&self.entries[i as usize]) < name);
         let entry = &self.entries[*self.by_name.get(start)? as usize];
         (self.name(entry) == name).then_some(entry.address)
     }
@@ -145,11 +142,7 @@ impl Symbols {
     }
 
     fn symbol(&self, entry: &Entry) -> Symbol<'_> {
-        Symbol {
-            address: entry.address,
-            kind: char::from(entry.kind),
-            name: self.name(entry),
-        }
+        Symbol { address: entry.address, kind: char::from(entry.kind), name: self.name(entry) }
     }
 }
 
@@ -180,8 +173,7 @@ impl SymbolsBuilder {
 
     pub(crate) fn build(mut self) -> Symbols {
         self.entries.sort_by_key(|e| e.address);
-        let mut symbols =
-            Symbols { entries: self.entries, by_name: Vec::new(), text: self.text };
+        let mut symbols = Symbols { entries: self.entries, by_name: Vec::new(), text: self.text };
         let mut by_name: Vec<u32> = (0..symbols.entries.len() as u32).collect();
         by_name.sort_by_key(|&i| symbols.name(&symbols.entries[i as usize]));
         symbols.by_name = by_name;

@@ -3,7 +3,7 @@
 use crate::args::{Appliance, Output};
 use crate::Answer;
 use vmeter_appliance::kernel::list_in;
-use vmeter_appliance::{build_in, build_to, ApplianceSpec};
+use vmeter_appliance::{build_in, build_to, ApplianceSpec, Content, ExtraFile};
 use vmeter_lab::failure::{host, usage};
 use vmeter_lab::session::cache_dir;
 
@@ -12,7 +12,7 @@ use vmeter_lab::session::cache_dir;
 /// # Errors
 /// Unknown values, a kernel that is not cached, what is missing on this host.
 pub fn run(arguments: Appliance, output: &Output) -> anyhow::Result<Answer> {
-    let Appliance::Build { init, modules, kernel, out } = arguments;
+    let Appliance::Build { init, modules, kernel, files, out } = arguments;
     let cache = cache_dir();
     let kernels = list_in(&cache);
     let found = match &kernel {
@@ -35,6 +35,9 @@ pub fn run(arguments: Appliance, output: &Output) -> anyhow::Result<Answer> {
         spec.modules_from = Some(from()?);
         spec.load = modules;
     }
+    for file in &files {
+        spec.extra_files.push(extra_file(file)?);
+    }
     let built = match &out {
         Some(path) => build_to(&spec, path),
         None => build_in(&cache.join("appliances"), &spec),
@@ -51,4 +54,20 @@ pub fn run(arguments: Appliance, output: &Output) -> anyhow::Result<Answer> {
     }
     println!("{} sha256:{}", built.path.display(), built.sha256);
     Ok(Answer::Good)
+}
+
+/// `GUEST=HOST`, with the host file's own permissions.
+fn extra_file(text: &str) -> anyhow::Result<ExtraFile> {
+    use std::os::unix::fs::PermissionsExt;
+    let (path, host_path) = text
+        .split_once('=')
+        .filter(|(guest, _)| guest.starts_with('/'))
+        .ok_or_else(|| usage(format!("--file {text}: expected /path/in/guest=FILE")))?;
+    let metadata = std::fs::metadata(host_path)
+        .map_err(|error| usage(format!("--file {text}: {host_path}: {error}")))?;
+    Ok(ExtraFile {
+        path: path.to_owned(),
+        content: Content::Host(host_path.into()),
+        mode: metadata.permissions().mode() & 0o777,
+    })
 }

@@ -1,6 +1,8 @@
 //! Running the built `vmeter` on real guests.
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
+pub mod module;
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

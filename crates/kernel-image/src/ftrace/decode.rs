@@ -37,7 +37,8 @@ pub enum FtraceKind {
     InitcallStart {
         /// Run-time address.
         address: u64,
-        /// Name; `init_module` for a module's, the address where it is not known.
+        /// Name; `init_module [NAME]` for a module's, whose own names are freed by
+        /// then; the address where it is not known.
         function: String,
         /// Module it belongs to.
         module: Option<String>,
@@ -118,8 +119,7 @@ impl FtraceDump {
     pub fn decode(&self) -> Decoded {
         let mut decoded = Decoded::default();
         for ring in &self.header.cpus {
-            decoded.lost =
-                decoded.lost.saturating_add(ring.overrun).saturating_add(ring.dropped);
+            decoded.lost = decoded.lost.saturating_add(ring.overrun).saturating_add(ring.dropped);
             for &(offset, length) in &ring.pages {
                 let page = usize::try_from(offset).ok().and_then(|start| {
                     self.raw.get(start..start.checked_add(usize::try_from(length).ok()?)?)
@@ -162,9 +162,7 @@ impl FtraceDump {
             let Some(record) = page.get(data..next) else { return false };
             if kind != PADDING {
                 match self.event(record) {
-                    Some((pid, kind)) => {
-                        decoded.events.push(FtraceEvent { ts, cpu, pid, kind })
-                    }
+                    Some((pid, kind)) => decoded.events.push(FtraceEvent { ts, cpu, pid, kind }),
                     None => decoded.others += 1,
                 }
             }
@@ -198,14 +196,13 @@ impl FtraceDump {
                 pid: get.number("pid")? as i32,
                 file: get.located("__data_loc_filename")?,
             },
-            "sched_process_exit" => FtraceKind::ProcessExit {
-                pid: get.number("pid")? as i32,
-                comm: get.text("comm")?,
-            },
+            "sched_process_exit" => {
+                FtraceKind::ProcessExit { pid: get.number("pid")? as i32, comm: get.text("comm")? }
+            }
             "console" => FtraceKind::Console { text: get.located("__data_loc_msg")? },
-            "trace_marker" => FtraceKind::Marker {
-                text: get.rest("buf")?.trim_end_matches('\n').to_owned(),
-            },
+            "trace_marker" => {
+                FtraceKind::Marker { text: get.rest("buf")?.trim_end_matches('\n').to_owned() }
+            }
             _ => return None,
         };
         Some((pid, kind))
@@ -237,7 +234,7 @@ impl FtraceDump {
                     *function = match module {
                         Some(name) => {
                             seen.insert(*address, name.clone());
-                            "init_module".into()
+                            format!("init_module [{name}]")
                         }
                         None => format!("{address:#x}"),
                     };
@@ -282,5 +279,130 @@ impl<'a> Fields<'a> {
     fn rest(&self, name: &str) -> Option<String> {
         let start = self.place(name)?.offset() as usize;
         Some(text_until_nul(self.record.get(start..)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CpuRing, Header, KIND};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn field(offset: u32, size: u32) -> Field {
+        Field { bit: offset * 8, bits: size * 8 }
+    }
+
+    fn format(id: u64, fields: &[(&str, Field)]) -> EventFormat {
+        EventFormat { id, fields: fields.iter().map(|&(n, f)| (n.to_owned(), f)).collect() }
+    }
+
+    fn dump(page: &[u8]) -> FtraceDump {
+        let events = [
+            ("initcall_start", format(10, &[("func", field(8, 8))])),
+            ("initcall_finish", format(11, &[("func", field(8, 8)), ("ret", field(16, 4))])),
+            ("module_load", format(12, &[("__data_loc_name", field(8, 4))])),
+            ("trace_marker", format(5, &[("buf", field(16, 0))])),
+        ];
+        let header = Header {
+            kind: KIND.into(),
+            kernel: "6.1.0".into(),
+            clock: "x86-tsc".into(),
+            kaslr_offset: 0,
+            entry_type: field(0, 2),
+            entry_pid: field(4, 4),
+            events: events.into_iter().map(|(n, e)| (n.to_owned(), e)).collect(),
+            cpus: vec![CpuRing {
+                cpu: 0,
+                entries: 0,
+                overrun: 3,
+                dropped: 1,
+                pages: vec![(0, page.len() as u64)],
+            }],
+            modules: BTreeMap::new(),
+            functions: BTreeMap::from([(0x1000, "acpi_init".to_owned())]),
+        };
+        FtraceDump { header, raw: page.to_vec() }
+    }
+
+    fn event(delta: u32, id: u16, rest: &[u8]) -> Vec<u8> {
+        let mut data = u32::from(id).to_le_bytes().to_vec();
+        data.extend(7u32.to_le_bytes());
+        data.extend(rest);
+        data.resize(data.len().next_multiple_of(4), 0);
+        let mut record = ((data.len() / 4) as u32 | delta << 5).to_le_bytes().to_vec();
+        record.extend(data);
+        record
+    }
+
+    /// Starts at 1000 and has one of each kind of record.
+    fn page() -> Vec<u8> {
+        let mut page = 1000u64.to_le_bytes().to_vec();
+        page.extend(0u64.to_le_bytes());
+        page.extend(event(5, 10, &0x1000u64.to_le_bytes()));
+        let finish = [&0x1000u64.to_le_bytes()[..], &(-19i32).to_le_bytes()].concat();
+        page.extend(event(10, 11, &finish));
+        // Time extend by 1 << 27, then a discarded record of 4 bytes.
+        page.extend([TIME_EXTEND.to_le_bytes(), 1u32.to_le_bytes()].concat());
+        page.extend([(PADDING | 1 << 5).to_le_bytes(), 4u32.to_le_bytes()].concat());
+        let load = [&(12u32 | 7 << 16).to_le_bytes()[..], b"virtio\0"].concat();
+        page.extend(event(1, 12, &load));
+        page.extend(event(1, 10, &0xc000_0000u64.to_le_bytes()));
+        // An absolute stamp, then a long record whose length is a word of its own.
+        page.extend([(TIME_STAMP | 9 << 5).to_le_bytes(), 3u32.to_le_bytes()].concat());
+        let marker = event(0, 5, b"\0\0\0\0\0\0\0\0a line\n\0").split_off(4);
+        page.extend([0u32.to_le_bytes(), (marker.len() as u32 + 4).to_le_bytes()].concat());
+        page.extend(marker);
+        page.extend(event(2, 99, b""));
+        page.extend(PADDING.to_le_bytes());
+        page.extend([0xff; 40]);
+        page
+    }
+
+    #[test]
+    fn every_kind_of_record_is_read() {
+        let decoded = dump(&page()).decode();
+        assert_eq!((decoded.lost, decoded.others, decoded.damaged_pages), (4, 1, 0));
+        let extended = 1015 + (1 << 27);
+        let init = |address, function: &str, module: Option<&str>| FtraceKind::InitcallStart {
+            address,
+            function: function.into(),
+            module: module.map(str::to_owned),
+        };
+        let expected = [
+            (1005, init(0x1000, "acpi_init", None)),
+            (
+                1015,
+                FtraceKind::InitcallFinish {
+                    address: 0x1000,
+                    function: "acpi_init".into(),
+                    module: None,
+                    ret: -19,
+                },
+            ),
+            (extended + 2, FtraceKind::ModuleLoad { module: "virtio".into() }),
+            (extended + 3, init(0xc000_0000, "init_module [virtio]", Some("virtio"))),
+            (3 << 27 | 9, FtraceKind::Marker { text: "a line".into() }),
+        ];
+        let found: Vec<_> = decoded.events.iter().map(|e| (e.ts, e.kind.clone())).collect();
+        assert_eq!(found, expected);
+        assert!(decoded.events.iter().all(|e| e.pid == 7));
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_pages_never_panic(at in 0usize..200, value: u8, cut in 0usize..220) {
+            let mut page = page();
+            let length = page.len();
+            page[at % length] = value;
+            page.truncate(cut);
+            let dump = dump(&page);
+            let _ = dump.decode();
+            let _ = FtraceDump::from_bytes(&dump.to_bytes().unwrap()).unwrap().decode();
+        }
+
+        #[test]
+        fn garbage_is_no_dump(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(FtraceDump::from_bytes(&bytes).is_err());
+        }
     }
 }

@@ -76,7 +76,9 @@ impl FtraceDump {
         for event in self.decode().events {
             let Some(address) = event.kind.function_address() else { continue };
             let linked = address.wrapping_sub(self.header.kaslr_offset);
-            if let Some((name, _)) = functions.lookup(linked) {
+            // An initcall is entered at its start; what lies past the kernel's last function
+            // is a module's.
+            if let Some((name, 0)) = functions.lookup(linked) {
                 names.insert(address, name.to_owned());
             }
         }

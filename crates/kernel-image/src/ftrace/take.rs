@@ -51,11 +51,7 @@ impl FtraceDump {
             ));
         }
         let info = guest.info();
-        let mut taker = Taker {
-            guest,
-            page_size: page_size(guest, buffer)?,
-            raw: Vec::new(),
-        };
+        let mut taker = Taker { guest, page_size: page_size(guest, buffer)?, raw: Vec::new() };
         let header = Header {
             kind: KIND.into(),
             kernel: info.version.clone(),
