@@ -58,8 +58,8 @@ pub struct RunNews<'a> {
 }
 
 /// Carries out what is left of the session's plan. A run that is on disk is
-/// never repeated. Ends early, with an error, when interrupted or when the
-/// first runs show that the machine does not boot.
+/// never repeated. A machine that fails is not run again, the others go on.
+/// Ends early, with an error, when interrupted.
 ///
 /// # Errors
 /// An interruption (class `Interrupted`, finished runs are saved), a VMM that
@@ -78,9 +78,10 @@ pub fn execute(
     }
     let plan = &session.record.plan;
     progress.begin(&session.record.command, plan.len(), finished.len());
+    let mut given_up = BTreeSet::new();
     for (index, planned) in plan.iter().enumerate() {
         let index = u32::try_from(index).context("too many runs")?;
-        if finished.contains(&index) {
+        if finished.contains(&index) || given_up.contains(&planned.machine) {
             continue;
         }
         let result = one_run(session, booter, prepare, index, *planned, interrupt);
@@ -90,7 +91,7 @@ pub fn execute(
         progress.run(&RunNews { label, total_s, outcome: &record.outcome });
         if let Some(why) = hopeless(&record) {
             progress.warn(&why);
-            break;
+            given_up.insert(planned.machine);
         }
     }
     progress.end();
@@ -138,7 +139,7 @@ fn one_run(
 }
 
 /// The user's own command line, so the user's own shell syntax.
-fn run_prepare(command: &str) -> Result<()> {
+pub(crate) fn run_prepare(command: &str) -> Result<()> {
     let status = std::process::Command::new("sh")
         .args(["-c", command])
         .stdout(std::process::Stdio::null())
@@ -161,7 +162,7 @@ fn hopeless(record: &RunRecord) -> Option<String> {
         }
         Outcome::TimedOut { last } => format!("timed out; the last thing seen: {last}"),
     };
-    Some(format!("run {} of {:?}: {what}; no further runs", record.index, record.label))
+    Some(format!("run {} of {:?}: {what}; it is not run again", record.index, record.label))
 }
 
 #[cfg(test)]

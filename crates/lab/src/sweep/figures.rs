@@ -1,0 +1,112 @@
+//! A run in numbers: what is left of a timeline once many runs are compared.
+
+use crate::analysis::analyse_run;
+use crate::counting;
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+use vmeter_model::result::AnalysedRun;
+use vmeter_model::run::{Outcome, RunRecord, WatchLevel};
+use vmeter_model::sweep::SweptRun;
+use vmeter_model::time::seconds;
+
+/// Count that only some watch levels take for the whole boot.
+const INSNS: &str = "guest_insns";
+
+/// (phase, name) of an activity.
+pub type ActivityKey = (String, String);
+
+/// The figures of one run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Figures {
+    /// Total, phases, counts.
+    pub run: SweptRun,
+    /// Time, s, and guest instructions of each activity.
+    pub activities: BTreeMap<ActivityKey, (f64, Option<f64>)>,
+    /// True if time is virtual.
+    pub icount: bool,
+}
+
+impl Figures {
+    /// The figures of an analysed run.
+    pub fn of(analysed: &AnalysedRun) -> Self {
+        let (record, timeline) = (&analysed.record, &analysed.timeline);
+        let leaves: HashSet<&str> = timeline.leaves().map(|s| s.name.as_str()).collect();
+        // As in a boot's activities: work that someone could do something about.
+        let is_work = |name: &str| {
+            let whole = ["initcall ", "insmod ", "/init:"];
+            leaves.contains(name) || whole.iter().any(|prefix| name.starts_with(prefix))
+        };
+        let activities = vmeter_timeline::activity_times(timeline)
+            .into_iter()
+            .filter(|((_, name), _)| is_work(name))
+            .map(|(key, (ns, insns))| (key, (seconds(ns), insns.map(|n| n as f64))))
+            .collect();
+        let counts = timeline.counts.iter().map(|(name, n)| (name.clone(), *n as f64)).collect();
+        let phases = timeline.phases.iter().map(|(name, ns)| (name.clone(), seconds(*ns)));
+        Figures {
+            run: SweptRun {
+                index: record.index,
+                outcome: record.outcome.clone(),
+                total_s: seconds(timeline.total),
+                cpu_s: record.usage.user_s + record.usage.system_s,
+                phases: phases.collect(),
+                counts,
+            },
+            activities,
+            icount: record.icount,
+        }
+    }
+
+    /// True for a run that reached its end.
+    pub fn is_done(&self) -> bool {
+        self.run.outcome == Outcome::Done
+    }
+
+    /// Length of a phase, s; 0 if the run does not have it.
+    pub fn phase(&self, name: &str) -> f64 {
+        self.run.phases.iter().filter(|(n, _)| n == name).map(|(_, s)| s).sum()
+    }
+}
+
+/// The figures of one machine's measured runs. Where boots of their own counted
+/// instructions, their counts are joined to them.
+pub fn of_machine(finished: &[(PathBuf, RunRecord)], label: &str) -> Vec<Figures> {
+    analysed(finished, label).iter().map(Figures::of).collect()
+}
+
+/// The measured runs of one machine, analysed; its warm-ups if it failed in them.
+pub fn analysed(finished: &[(PathBuf, RunRecord)], label: &str) -> Vec<AnalysedRun> {
+    let own: Vec<&(PathBuf, RunRecord)> =
+        finished.iter().filter(|(_, r)| r.label == label).collect();
+    let level = timed_level(&own);
+    let measured = own.iter().filter(|(_, r)| !r.warmup && r.watch == level);
+    let mut runs: Vec<AnalysedRun> =
+        measured.map(|(dir, record)| analyse_run(dir, record.clone())).collect();
+    let counting = own
+        .iter()
+        .find(|(_, r)| r.warmup && r.watch == WatchLevel::Full && r.outcome == Outcome::Done)
+        .map(|(dir, record)| analyse_run(dir, record.clone()))
+        .filter(|counting| counting::is_separate(counting, &runs));
+    for run in &mut runs {
+        match &counting {
+            Some(counting) => counting::join(&counting.timeline, &mut run.timeline),
+            // Light watching counts up to the kernel's first initcalls only.
+            None if run.record.watch == WatchLevel::Light && !run.record.icount => {
+                run.timeline.counts.remove(INSNS);
+            }
+            None => {}
+        }
+    }
+    if runs.is_empty() {
+        runs.extend(own.iter().map(|(dir, record)| analyse_run(dir, record.clone())));
+    }
+    runs
+}
+
+/// How the runs that are timed are watched, where a session has several levels: the
+/// lightest that sees anything.
+fn timed_level(own: &[&(PathBuf, RunRecord)]) -> WatchLevel {
+    let has = |level| own.iter().any(|(_, r)| !r.warmup && r.watch == level);
+    let levels = [WatchLevel::Light, WatchLevel::Full];
+    levels.into_iter().find(|level| has(*level)).unwrap_or(WatchLevel::None)
+}

@@ -1,0 +1,284 @@
+//! `vmeter sweep`: how each phase grows with a setting, and where it jumps.
+
+pub mod figures;
+pub mod parameters;
+pub mod points;
+mod scaling;
+
+use crate::analysis;
+use crate::diff;
+use crate::experiment::Progress;
+use crate::failure::usage;
+use crate::interrupt::Interrupt;
+use crate::session::Session;
+use crate::start::RunOptions;
+use anyhow::Result;
+use figures::Figures;
+use parameters::Parameter;
+use scaling::Measured;
+use std::collections::BTreeMap;
+use vmeter_model::result::{Comparison, Phase};
+use vmeter_model::run::{Outcome, SessionMachine, WatchLevel};
+use vmeter_model::span::UNATTRIBUTED;
+use vmeter_model::sweep::{
+    ExplainedBreak, Scaling, Series, SweepPoint, SweepResult, SweptParameter, SweptRun,
+};
+use vmeter_model::{Estimate, MachineSpec};
+use vmeter_stats::compare::Options;
+use vmeter_stats::{compare, estimate, holm, Verdict};
+
+/// Breaks that are explained, the largest first.
+const EXPLAINED: usize = 4;
+
+/// What to sweep and how.
+#[derive(Debug, Clone)]
+pub struct SweepOptions {
+    /// The machine that the parameters change.
+    pub spec: MachineSpec,
+    /// What is varied.
+    pub parameters: Vec<Parameter>,
+    /// How closely to watch.
+    pub watch: WatchLevel,
+    /// How runs are repeated.
+    pub runs: RunOptions,
+}
+
+/// Measures every point and analyses how the costs grow.
+///
+/// # Errors
+/// A parameter or machine that is not valid, a host that can't boot it, a folder that
+/// can't be written, an interruption.
+pub fn sweep(
+    options: &SweepOptions,
+    progress: &mut dyn Progress,
+    interrupt: &Interrupt,
+) -> Result<SweepResult> {
+    let prepare = options.runs.prepare.as_deref();
+    let points = match options.parameters.as_slice() {
+        [] if options.runs.resume.is_some() => Vec::new(),
+        [] => {
+            return Err(usage(
+                "nothing to sweep: vary something with -P pcie-root-ports=0..4 or -L smp=1,2,4",
+            ))
+        }
+        given => parameters::points(&options.spec, prepare, given)?,
+    };
+    let session =
+        points::measure("sweep", &points, options.watch, &options.runs, progress, interrupt)?;
+    result(&session)
+}
+
+/// The result of a saved sweep.
+///
+/// # Errors
+/// When the session's folder cannot be read or holds no finished run.
+pub fn result(session: &Session) -> Result<SweepResult> {
+    let (finished, mut warnings) = session.finished()?;
+    let machines = &session.record.machines;
+    let figures: Vec<Vec<Figures>> =
+        machines.iter().map(|m| figures::of_machine(&finished, &m.label)).collect();
+    if figures.iter().all(Vec::is_empty) {
+        anyhow::bail!("{}: no run was finished", session.dir.display());
+    }
+    let phases = phase_names(&figures);
+    let points: Vec<SweepPoint> =
+        machines.iter().zip(&figures).map(|(m, f)| point(m, f, &phases)).collect();
+    let parameters = parameters_of(machines);
+    let measured: Vec<Measured<'_>> = points
+        .iter()
+        .zip(&figures)
+        .map(|(point, f)| Measured { point, runs: f.iter().filter(|f| f.is_done()).collect() })
+        .collect();
+    let (scaling, steps) = scaling::scale(&parameters, &measured, session.record.seed);
+    warnings.extend(warnings_of(&points, session));
+    let explained = explain(&scaling, &points, session, &finished);
+    let result = SweepResult {
+        envelope: analysis::envelope(&session.record),
+        comparisons: comparisons(&parameters, &points, session.record.seed),
+        parameters,
+        hints: hints(&explained, &points, session),
+        points,
+        scaling,
+        steps,
+        explained,
+        warnings,
+        saved_in: session.dir.display().to_string(),
+    };
+    Ok(result)
+}
+
+/// Phases in the order of the first run that has them, what is unattributed last.
+fn phase_names(figures: &[Vec<Figures>]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for run in figures.iter().flatten() {
+        let mut after = 0;
+        for (name, _) in run.run.phases.iter().filter(|(name, _)| name != UNATTRIBUTED) {
+            match names.iter().position(|n| n == name) {
+                Some(at) => after = after.max(at + 1),
+                None => {
+                    names.insert(after, name.clone());
+                    after += 1;
+                }
+            }
+        }
+    }
+    names.push(UNATTRIBUTED.to_owned());
+    names
+}
+
+fn point(machine: &SessionMachine, figures: &[Figures], phases: &[String]) -> SweepPoint {
+    let done: Vec<&Figures> = figures.iter().filter(|f| f.is_done()).collect();
+    let totals: Vec<f64> = done.iter().map(|f| f.run.total_s).collect();
+    let whole: f64 = totals.iter().sum();
+    let phase = |name: &String| {
+        let samples: Vec<f64> = done.iter().map(|f| f.phase(name)).collect();
+        let share = if whole > 0.0 { samples.iter().sum::<f64>() / whole } else { 0.0 };
+        Phase { name: name.clone(), estimate: estimate(&samples), share }
+    };
+    SweepPoint {
+        label: machine.label.clone(),
+        parameters: machine.parameters.clone(),
+        machine: machine.clone(),
+        runs: figures.iter().map(|f| f.run.clone()).collect(),
+        total: (!totals.is_empty()).then(|| estimate(&totals)),
+        phases: phases.iter().map(phase).collect(),
+        counts: counts(done.iter().map(|f| &f.run)),
+    }
+}
+
+fn counts<'a>(runs: impl Iterator<Item = &'a SweptRun>) -> BTreeMap<String, Estimate> {
+    let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (name, value) in runs.flat_map(|run| &run.counts) {
+        samples.entry(name).or_default().push(*value);
+    }
+    samples.into_iter().map(|(name, values)| (name.to_owned(), estimate(&values))).collect()
+}
+
+/// The parameters as the session's machines have them.
+fn parameters_of(machines: &[SessionMachine]) -> Vec<SweptParameter> {
+    let mut found: Vec<SweptParameter> = Vec::new();
+    for (name, value) in machines.iter().flat_map(|m| &m.parameters) {
+        match found.iter_mut().find(|p| p.name == *name) {
+            Some(parameter) if parameter.values.contains(value) => {}
+            Some(parameter) => parameter.values.push(value.clone()),
+            None => found.push(SweptParameter {
+                name: name.clone(),
+                values: vec![value.clone()],
+                numeric: false,
+            }),
+        }
+    }
+    for parameter in &mut found {
+        let number = |value: &String| value.parse::<f64>().is_ok_and(f64::is_finite);
+        parameter.numeric = parameter.values.iter().all(number);
+    }
+    found
+}
+
+fn warnings_of(points: &[SweepPoint], session: &Session) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for point in points {
+        let done = point.runs.iter().filter(|r| r.outcome == Outcome::Done).count();
+        if point.runs.is_empty() {
+            let dir = session.dir.display();
+            warnings.push(format!("{}: not measured; go on with --resume {dir}", point.label));
+        } else if done == 0 {
+            warnings.push(format!("{}: no run reached its end", point.label));
+        }
+    }
+    warnings
+}
+
+/// Each other point against the first, block by block, where a parameter has no order.
+fn comparisons(parameters: &[SweptParameter], points: &[SweepPoint], seed: u64) -> Vec<Comparison> {
+    let unordered = parameters.iter().any(|p| !p.numeric && p.values.len() > 1);
+    let Some((first, others)) = points.split_first().filter(|_| unordered) else {
+        return Vec::new();
+    };
+    let options = Options { paired: true, seed, ..Options::default() };
+    let samples = |point: &SweepPoint, of: fn(&SweptRun) -> f64| -> Vec<f64> {
+        let value = |r: &SweptRun| if r.outcome == Outcome::Done { of(r) } else { f64::NAN };
+        point.runs.iter().map(value).collect()
+    };
+    let both = |other: &SweepPoint, of: fn(&SweptRun) -> f64| {
+        compare(&samples(first, of), &samples(other, of), &options)
+    };
+    let compared: Vec<_> = others
+        .iter()
+        .filter_map(|other| {
+            let walls = both(other, |r| r.total_s)?;
+            let cpu_ratio = both(other, |r| r.cpu_s).map_or(walls.ratio, |c| c.ratio);
+            Some((other, walls, cpu_ratio))
+        })
+        .collect();
+    let adjusted = holm(&compared.iter().map(|(_, c, _)| c.p_value.p).collect::<Vec<_>>());
+    let rows = compared.into_iter().zip(adjusted);
+    rows.map(|((other, walls, cpu_ratio), p)| Comparison {
+        a: first.label.clone(),
+        b: other.label.clone(),
+        ratio: walls.ratio,
+        cpu_ratio,
+        p_value: p,
+        verdict: Verdict::of(p, walls.ratio.mean, &options).as_str().to_owned(),
+    })
+    .collect()
+}
+
+/// The two points of each break, compared: breaks in time first, the largest first.
+fn explain(
+    scaling: &[Scaling],
+    points: &[SweepPoint],
+    session: &Session,
+    finished: &[(std::path::PathBuf, vmeter_model::RunRecord)],
+) -> Vec<ExplainedBreak> {
+    let mut breaks: Vec<(&Scaling, [f64; 2], f64)> = scaling
+        .iter()
+        .flat_map(|s| s.breaks.iter().map(move |b| (s, b.between, b.jump.abs())))
+        .collect();
+    let is_count = |s: &Scaling| s.series == Series::Count;
+    breaks.sort_by(|a, b| is_count(a.0).cmp(&is_count(b.0)).then(b.2.total_cmp(&a.2)));
+    let mut explained: Vec<ExplainedBreak> = Vec::new();
+    for (scaling, between, _) in breaks {
+        let point = |x: f64| {
+            points.iter().find(|p| {
+                let own = |(name, value): &(String, String)| {
+                    *name == scaling.parameter && value.parse() == Ok(x)
+                        || scaling.at.contains(&(name.clone(), value.clone()))
+                };
+                p.parameters.iter().all(own)
+            })
+        };
+        let (Some(a), Some(b)) = (point(between[0]), point(between[1])) else { continue };
+        let again = |e: &ExplainedBreak| e.diff.a.label == a.label && e.diff.b.label == b.label;
+        if explained.len() >= EXPLAINED || explained.iter().any(again) {
+            continue;
+        }
+        let side = |label: &str| diff::Side::of_machine(session, finished, label);
+        explained.push(ExplainedBreak {
+            parameter: scaling.parameter.clone(),
+            between,
+            diff: diff::compare_sides(&side(&a.label), &side(&b.label), session.record.seed),
+        });
+    }
+    explained
+}
+
+fn hints(explained: &[ExplainedBreak], points: &[SweepPoint], session: &Session) -> Vec<String> {
+    let dir = session.dir.display();
+    let mut hints = Vec::new();
+    let quoted = |label: &str| crate::diff::shell_quoted(&format!("{dir}#{label}"));
+    if let Some(first) = explained.first() {
+        let (a, b) = (quoted(&first.diff.a.label), quoted(&first.diff.b.label));
+        hints.push(format!("vmeter diff {a} {b}  # all that differs"));
+    } else if let [first, .., last] = points {
+        let (a, b) = (quoted(&first.label), quoted(&last.label));
+        hints.push(format!("vmeter diff {a} {b}  # what the sweep's ends differ in"));
+    }
+    let noisy = points.iter().filter_map(|p| p.total).any(|t| t.n > 1 && t.sd > 0.0);
+    if noisy {
+        let runs = points.iter().filter_map(|p| p.total).map(|t| t.n).max().unwrap_or(1);
+        hints
+            .push(format!("vmeter sweep --resume {dir} --runs {}  # narrower intervals", 2 * runs));
+    }
+    hints
+}
