@@ -9,7 +9,7 @@ use std::io::Read;
 
 /// The largest kernel accepted, unpacked. A distribution's is 40 to 80 MiB; one
 /// with every driver built in and debug information is below 1 GiB.
-pub(crate) const MAX_OUTPUT: u64 = 1 << 30;
+pub const MAX_OUTPUT: u64 = 1 << 30;
 
 /// Block size of the legacy LZ4 frame that `lz4 -l` writes, bytes.
 const LZ4_LEGACY_BLOCK: usize = 8 << 20;

@@ -183,7 +183,7 @@ impl<'a> Guest<'a> {
     }
 
     fn physical_u64(&self, physical: u64) -> Result<u64> {
-        self.with_page(physical, |page, offset| u64_at(page, offset))?
+        self.with_page(physical, u64_at)?
             .ok_or_else(|| Error::Ram(format!("{physical:#x} is not aligned")))
     }
 

@@ -1,0 +1,181 @@
+//! Boots a real kernel in QEMU's TCG, with KASLR and without a word of vmeter's
+//! in the guest, and reads its log and its trace out of its RAM afterwards.
+//!
+//! There is no initial RAM disk: the kernel panics at the end of its own boot,
+//! which ends QEMU too (`panic=-1 -no-reboot`).
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use vmeter_kernel_image::ftrace::{FtraceDump, FtraceKind};
+use vmeter_kernel_image::printk::PrintkDump;
+use vmeter_kernel_image::{
+    locate, Candidate, Error, Guest, KernelImage, KernelInfo, MappedRam, Symbols,
+};
+
+const PARAMETERS: &str = "quiet panic=-1 no_timer_check cryptomgr.notests \
+    trace_event=initcall:*,sched:sched_process_exit,printk:console trace_clock=x86-tsc \
+    trace_buf_size=512K";
+
+fn kernel() -> Option<PathBuf> {
+    let named = std::env::var_os("VMETER_TEST_KERNEL").map(PathBuf::from);
+    let kernel = named.or_else(|| Some(vmeter_appliance::kernel::default_kernel()?.vmlinuz));
+    if kernel.is_none() {
+        println!("skipped: no kernel; set VMETER_TEST_KERNEL or run `vmeter kernel fetch`");
+    }
+    kernel
+}
+
+/// Boots to the end and gives the file that was its RAM; two vCPUs, since their
+/// rings are separate. 3 GiB, so that the hole cuts RAM in two.
+fn boot(kernel: &Path, folder: &Path) -> Option<File> {
+    let ram = folder.join("ram");
+    let backend = format!("memory-backend-file,id=ram,size=3G,mem-path={},share=on", ram.display());
+    let status = Command::new("qemu-system-x86_64")
+        .args(["-accel", "tcg", "-machine", "q35,memory-backend=ram", "-smp", "2", "-m", "3G"])
+        .args(["-object", &backend, "-nodefaults", "-display", "none", "-no-reboot"])
+        .args(["-append", PARAMETERS, "-kernel"])
+        .arg(kernel)
+        .stdin(Stdio::null())
+        .status();
+    match status {
+        Ok(status) => assert!(status.success(), "QEMU ended with {status}"),
+        Err(error) => {
+            println!("skipped: qemu-system-x86_64 can't be run: {error}");
+            return None;
+        }
+    }
+    Some(File::open(ram).expect("QEMU made the file"))
+}
+
+#[test]
+fn log_and_trace_are_read_out_of_a_guest_with_kaslr() {
+    let Some(kernel) = kernel() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let Some(file) = boot(&kernel, folder.path()) else { return };
+    let info = KernelInfo::open(folder.path(), &kernel).unwrap();
+    let candidate = Candidate { address: 0, length: file.metadata().unwrap().len() };
+    let located = locate(&[candidate], &file, &info).unwrap();
+    let regions: Vec<_> = located.regions.iter().map(|r| (r.gpa, r.length)).collect();
+    assert_eq!(regions, [(0, 2 << 30), (4 << 30, 1 << 30)]);
+    let ram = MappedRam::new(located.regions.clone(), &file);
+    let guest = Guest::new(&ram, &info, located.place).unwrap();
+
+    let log = PrintkDump::take(&guest).unwrap();
+    let path = folder.path().join("log");
+    log.write(&path).unwrap();
+    let records = PrintkDump::read(&path).unwrap().records();
+    assert!(records[0].text.starts_with(&info.banner), "{:?}", records[0]);
+    assert!(records.iter().any(|r| r.text.starts_with("Kernel panic - not syncing")));
+    assert!(records.windows(2).all(|w| w[0].seq + 1 == w[1].seq));
+
+    let mut trace = FtraceDump::take(&guest).unwrap();
+    trace.name_functions(&info.functions(&kernel).unwrap());
+    let path = folder.path().join("trace");
+    trace.write(&path).unwrap();
+    let trace = FtraceDump::read(&path).unwrap();
+    assert_eq!(trace.clock(), "x86-tsc");
+    let decoded = trace.decode();
+    assert_eq!((decoded.lost, decoded.damaged_pages, decoded.others), (0, 0, 0));
+    check_initcalls(&decoded.events);
+    let logged = decoded
+        .events
+        .iter()
+        .filter_map(|e| match &e.kind {
+            FtraceKind::Console { text } => Some(text),
+            _ => None,
+        })
+        .filter(|text| records.iter().any(|r| r.text == **text))
+        .count();
+    assert!(logged * 2 > records.len(), "{logged} of {} records are in the trace", records.len());
+}
+
+/// Every initcall that starts ends, on the same thread and after its start; the
+/// levels come in order; and no function is without a name.
+fn check_initcalls(events: &[vmeter_kernel_image::ftrace::FtraceEvent]) {
+    let mut open: BTreeMap<(i32, u64), u64> = BTreeMap::new();
+    let mut names = Vec::new();
+    let mut levels = Vec::new();
+    for event in events {
+        match &event.kind {
+            FtraceKind::InitcallStart { address, function, .. } => {
+                assert!(open.insert((event.pid, *address), event.ts).is_none());
+                names.push(function.as_str());
+            }
+            FtraceKind::InitcallFinish { address, .. } => {
+                let start = open.remove(&(event.pid, *address)).expect("it had started");
+                assert!(start < event.ts);
+            }
+            FtraceKind::InitcallLevel { level } => levels.push(level.as_str()),
+            _ => {}
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+    assert!(names.len() > 300, "{} initcalls", names.len());
+    assert!(names.iter().all(|n| !n.starts_with("0x") && !n.starts_with("init_module")));
+    assert!(names.contains(&"acpi_init") || names.contains(&"pci_subsys_init"), "{names:?}");
+    let known = ["early", "core", "postcore", "arch", "subsys", "fs", "device", "late"];
+    levels.retain(|level| known.contains(level));
+    assert_eq!(levels, known);
+}
+
+#[test]
+fn symbols_and_types_are_read_and_cached() {
+    let Some(kernel) = kernel() else { return };
+    let image = KernelImage::open(&kernel).unwrap();
+    assert!(image.banner().starts_with(&format!("Linux version {} ", image.version())));
+    let symbols = Symbols::of(&image).unwrap();
+    assert!(symbols.len() > 50_000, "{}", symbols.len());
+    assert_eq!(symbols.address("_text"), image.text_address());
+    let start_kernel = symbols.address("start_kernel").unwrap();
+    let (symbol, offset) = symbols.lookup(start_kernel + 5).unwrap();
+    assert_eq!((symbol.name, offset), ("start_kernel", 5));
+
+    let cache = tempfile::tempdir().unwrap();
+    let first = KernelInfo::open(cache.path(), &kernel).unwrap();
+    let again = KernelInfo::open(cache.path(), &kernel).unwrap();
+    assert_eq!(first, again);
+    let functions = again.functions(&kernel).unwrap();
+    assert_eq!(functions.lookup(start_kernel), Some(("start_kernel", 0)));
+    first.field("trace_array.array_buffer.buffer").unwrap();
+
+    let vmlinux = cache.path().join("vmlinux");
+    image.write_vmlinux(&vmlinux).unwrap();
+    let elf = KernelImage::open(&vmlinux).unwrap();
+    assert_eq!((elf.container(), elf.build_id()), ("vmlinux", image.build_id()));
+    assert_eq!(elf.pvh_entry(), image.pvh_entry());
+}
+
+#[test]
+fn what_is_no_kernel_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |bytes: &[u8]| {
+        let path = folder.path().join("file");
+        std::fs::write(&path, bytes).unwrap();
+        match KernelImage::open(&path) {
+            Err(error @ Error::NotAKernel { .. }) => error.to_string(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut short = vec![0; 0x400];
+    short[0x202..0x206].copy_from_slice(b"HdrS");
+    short[0x206..0x208].copy_from_slice(&0x20fu16.to_le_bytes());
+    short[0x24c..0x250].copy_from_slice(&1000u32.to_le_bytes());
+    let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    for (bytes, says) in [
+        (&b""[..], "an empty file"),
+        (b"070701 and so on", "--initrd"),
+        (b"QFI\xfb....", "qcow2"),
+        (b"#!/bin/sh\n", "a script"),
+        (b"just words", "text"),
+        (&[0xde, 0xad, 0xbe, 0xef, 1, 2, 3, 4, 5], "de ad be ef"),
+        (&short, "cut short"),
+        (&program, "without a \"Linux version"),
+    ] {
+        let message = open(bytes);
+        assert!(message.contains(says), "{says:?} is not in {message:?}");
+    }
+    assert!(KernelImage::open(folder.path()).unwrap_err().to_string().contains("directory"));
+    assert!(matches!(KernelImage::open(&folder.path().join("none")), Err(Error::Io { .. })));
+}
