@@ -1,0 +1,98 @@
+//! What can go wrong, and the command that mends it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why nothing is recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No tracefs is mounted.
+    #[error("no tracefs is mounted here: `sudo mount -t tracefs tracefs /sys/kernel/tracing`")]
+    NotMounted,
+    /// This user may not use it.
+    #[error("this user may not use {path}: tracefs is root's, so run `{command}`")]
+    NotPermitted {
+        /// What was refused.
+        path: PathBuf,
+        /// The present command line, with sudo.
+        command: String,
+    },
+    /// The kernel has no instances.
+    #[error("{path} does not exist: this kernel's tracing has no instances (CONFIG_TRACING)")]
+    NoInstances {
+        /// The folder looked for.
+        path: PathBuf,
+    },
+    /// None of the events asked for exists.
+    #[error("this kernel has none of the events {events}; {hint}")]
+    NoEvents {
+        /// Events asked for.
+        events: String,
+        /// What would make them appear.
+        hint: &'static str,
+    },
+    /// Any other file error.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The reader's thread could not be started, or panicked.
+    #[error("the thread that reads the trace {0}")]
+    Thread(String),
+}
+
+impl Error {
+    /// True if another user could record.
+    pub fn is_permission(&self) -> bool {
+        matches!(self, Error::NotPermitted { .. })
+    }
+
+    /// An error of the file system at `path`.
+    pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
+        move |error| match error.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                Error::NotPermitted { path: path.to_owned(), command: with_sudo() }
+            }
+            _ => Error::Io { path: path.to_owned(), error },
+        }
+    }
+}
+
+/// This process's command line, quoted for a shell, under sudo.
+fn with_sudo() -> String {
+    let words = std::env::args_os().map(|word| quoted(&word.to_string_lossy()));
+    std::iter::once("sudo".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_command_that_mends_it() {
+        let refused = io::Error::from(io::ErrorKind::PermissionDenied);
+        let error = Error::at(Path::new("/sys/kernel/tracing/instances"))(refused);
+        assert!(error.is_permission());
+        let text = error.to_string();
+        assert!(text.contains("`sudo ") && text.contains("instances"), "{text}");
+        assert!(!Error::at(Path::new("x"))(io::ErrorKind::NotFound.into()).is_permission());
+    }
+
+    #[test]
+    fn words_survive_a_shell() {
+        assert_eq!(quoted("--memory=512"), "--memory=512");
+        assert_eq!(quoted("it's; rm"), r"'it'\''s; rm'");
+        assert_eq!(quoted(""), "''");
+    }
+}

@@ -1,0 +1,246 @@
+//! An instance from its making to its removal.
+
+use crate::owner::Owner;
+use crate::reader::{Reader, Stop};
+use crate::trace_dat::{Head, Recorded};
+use crate::{Error, Tracefs};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+
+/// What is recorded, and how much of it at most.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    events: Vec<String>,
+    clocks: Vec<String>,
+    own_children: bool,
+    buffer_kib: u64,
+    limit: u64,
+    spool: PathBuf,
+}
+
+/// All ring buffers together, KiB: a host may have hundreds of CPUs.
+const BUFFERS_KIB: u64 = 64 << 10;
+/// What a buffer is filled to when its reader is woken, percent.
+const WAKE_AT: &str = "25";
+
+impl Plan {
+    /// Events by `system:name`; those that the kernel does not have are passed over.
+    pub fn new(events: &[&str]) -> Self {
+        let own = |list: &[&str]| list.iter().map(|&s| s.to_owned()).collect();
+        Plan {
+            events: own(events),
+            clocks: own(&["mono", "x86-tsc"]),
+            own_children: false,
+            buffer_kib: 1024,
+            limit: 192 << 20,
+            spool: std::env::temp_dir(),
+        }
+    }
+
+    /// The trace clock: the first of these that the kernel has. By default `mono`,
+    /// which is `CLOCK_MONOTONIC` in ns (`mono_raw` is not: it is not slewed by
+    /// NTP), and `x86-tsc` where there is no `mono` (before Linux 4.2).
+    pub fn clocks(mut self, clocks: &[&str]) -> Self {
+        self.clocks = clocks.iter().map(|&s| s.to_owned()).collect();
+        self
+    }
+
+    /// Only threads and processes that this process starts from now on, and theirs.
+    /// The kernel follows the forks, so nothing has to be done when one starts.
+    pub fn of_own_children(mut self) -> Self {
+        self.own_children = true;
+        self
+    }
+
+    /// Ring buffer of each CPU, KiB; less where there are many CPUs.
+    pub fn buffer_kib(mut self, kib: u64) -> Self {
+        self.buffer_kib = kib;
+        self
+    }
+
+    /// Bytes after which recording is switched off; 192 MiB by default.
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.limit = bytes;
+        self
+    }
+
+    /// Folder for the unnamed files that pages are kept in; best where the trace
+    /// will be saved.
+    pub fn spool(mut self, folder: &Path) -> Self {
+        self.spool = folder.to_owned();
+        self
+    }
+}
+
+/// A recording instance. Dropping it ends the recording and removes it; so does the
+/// end of the process by `exit`, whichever thread calls that.
+#[derive(Debug)]
+pub struct Instance {
+    made: Option<Made>,
+    reader: Option<Reader>,
+    head: Head,
+}
+
+impl Instance {
+    pub(crate) fn start(tracefs: &Tracefs, plan: &Plan) -> Result<Self, Error> {
+        let formats: Vec<(String, String)> = plan
+            .events
+            .iter()
+            .filter_map(|event| Some((event.clone(), tracefs.format(event)?)))
+            .collect();
+        if formats.is_empty() {
+            return Err(no_events(plan));
+        }
+        let made = Made::new(tracefs.root())?;
+        made.write("tracing_on", "0")?;
+        made.write("buffer_size_kb", &buffer_kib(&made.folder, plan).to_string())?;
+        // Kernels before 5.0 have no such file; they wake the reader more often.
+        let _ = made.write("buffer_percent", WAKE_AT);
+        let clock = made.set_clock(&plan.clocks)?;
+        if plan.own_children {
+            made.write("options/event-fork", "1")?;
+            let own = own_threads();
+            made.write("set_event_pid", &own)?;
+        }
+        for (event, _) in &formats {
+            let path = format!("events/{}/enable", event.replacen(':', "/", 1));
+            made.write(&path, "1")?;
+        }
+        let head = Head::new(tracefs.root(), &made.folder, clock, formats)?;
+        let reader = Reader::start(&made.folder, &plan.spool, plan.limit, head.page_size)?;
+        register(&made.folder, &reader.stop);
+        made.write("tracing_on", "1")?;
+        Ok(Instance { made: Some(made), reader: Some(reader), head })
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        self.made.as_ref().map_or(Path::new(""), |made| &made.folder)
+    }
+
+    /// The trace clock in use, e.g. `mono`.
+    pub fn clock(&self) -> &str {
+        &self.head.clock
+    }
+
+    /// Ends the recording, removes the instance and gives what was recorded.
+    ///
+    /// # Errors
+    /// [`Error::Thread`] if pages could not be read. The instance is gone even then.
+    pub fn stop(mut self) -> Result<Recorded, Error> {
+        if let Some(made) = &self.made {
+            made.write("tracing_on", "0")?;
+        }
+        let pages = match self.reader.take() {
+            Some(reader) => reader.finish()?,
+            None => return Err(Error::Thread("had ended before".into())),
+        };
+        self.head.note_threads();
+        // All its files are closed now.
+        self.made = None;
+        let head = std::mem::take(&mut self.head);
+        Ok(Recorded::new(head, pages))
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // Files of the instance must be closed before it can be removed.
+        self.reader = None;
+        self.made = None;
+    }
+}
+
+/// The folder, removed on drop.
+#[derive(Debug)]
+struct Made {
+    folder: PathBuf,
+}
+
+impl Made {
+    fn new(root: &Path) -> Result<Self, Error> {
+        let folder = root.join("instances").join(Owner::this().to_string());
+        fs::create_dir(&folder).map_err(Error::at(&folder))?;
+        Ok(Made { folder })
+    }
+
+    fn write(&self, file: &str, value: &str) -> Result<(), Error> {
+        let path = self.folder.join(file);
+        fs::write(&path, value).map_err(Error::at(&path))
+    }
+
+    fn set_clock(&self, clocks: &[String]) -> Result<String, Error> {
+        let mut refused = None;
+        for clock in clocks {
+            match self.write("trace_clock", clock) {
+                Ok(()) => return Ok(clock.clone()),
+                Err(error) => refused = Some(error),
+            }
+        }
+        // None asked for: the instance's own default.
+        refused.map_or_else(|| Ok("local".into()), Err)
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        forget(&self.folder);
+        // If it can't be removed now, the next start's sweep does it.
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+fn no_events(plan: &Plan) -> Error {
+    let of_kvm = plan.events.iter().any(|e| e.starts_with("kvm:"));
+    Error::NoEvents {
+        events: plan.events.join(", "),
+        hint: match of_kvm {
+            true => "those of KVM come with its module: `sudo modprobe kvm_intel` or `kvm_amd`",
+            false => "see /sys/kernel/tracing/available_events",
+        },
+    }
+}
+
+/// KiB of ring buffer for each CPU, so that all of them stay within bounds.
+fn buffer_kib(folder: &Path, plan: &Plan) -> u64 {
+    let cpus = fs::read_dir(folder.join("per_cpu")).map_or(1, |d| d.count().max(1) as u64);
+    plan.buffer_kib.min((BUFFERS_KIB / cpus).max(64))
+}
+
+/// Thread ids of this process, as `set_event_pid` takes them.
+fn own_threads() -> String {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let mut ids: Vec<String> =
+        tasks.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    if ids.is_empty() {
+        ids.push(std::process::id().to_string());
+    }
+    ids.join(" ")
+}
+
+/// Instances that `exit` has to remove: folder, and who has its files open.
+static LIVE: Mutex<Vec<(PathBuf, Arc<Stop>)>> = Mutex::new(Vec::new());
+
+fn register(folder: &Path, stop: &Arc<Stop>) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler is a plain function without arguments that does not
+        // unwind; should it not be accepted, the next start's sweep cleans up.
+        unsafe { libc::atexit(remove_all) };
+    });
+    let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    live.push((folder.to_owned(), stop.clone()));
+}
+
+fn forget(folder: &Path) {
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner).retain(|(known, _)| known != folder);
+}
+
+extern "C" fn remove_all() {
+    let live = std::mem::take(&mut *LIVE.lock().unwrap_or_else(PoisonError::into_inner));
+    for (folder, stop) in live {
+        stop.end();
+        let _ = fs::remove_dir(&folder);
+    }
+}

@@ -1,0 +1,111 @@
+//! The mounted tracefs, its events, and what others left in it.
+
+use crate::instance::{Instance, Plan};
+use crate::owner::Owner;
+use crate::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where it is when nothing in `/proc/self/mounts` says so; the second is an
+/// automount that appears when it is looked at.
+const USUAL: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// A mounted tracefs.
+#[derive(Debug, Clone)]
+pub struct Tracefs {
+    root: PathBuf,
+}
+
+impl Tracefs {
+    /// Finds it.
+    ///
+    /// # Errors
+    /// [`Error::NotMounted`], [`Error::NotPermitted`], [`Error::NoInstances`].
+    pub fn find() -> Result<Self, Error> {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let usual = USUAL.iter().map(PathBuf::from).filter(|path| path.join("events").exists());
+        let root = mounted(&mounts).or_else(|| usual.into_iter().next());
+        Self::at(root.ok_or(Error::NotMounted)?)
+    }
+
+    /// The one at `root`.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`], [`Error::NoInstances`].
+    pub fn at(root: PathBuf) -> Result<Self, Error> {
+        let instances = root.join("instances");
+        match fs::read_dir(&instances) {
+            Ok(_) => Ok(Tracefs { root }),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                Err(Error::NoInstances { path: instances })
+            }
+            Err(e) => Err(Error::at(&instances)(e)),
+        }
+    }
+
+    /// Where it is mounted.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The format text of an event, `system:name`; none if the kernel has no such event.
+    pub fn format(&self, event: &str) -> Option<String> {
+        let (system, name) = event.split_once(':')?;
+        let path = self.root.join("events").join(system).join(name).join("format");
+        fs::read_to_string(path).ok()
+    }
+
+    /// Removes the instances of vmeter processes that were killed. Gives their names.
+    ///
+    /// One that cannot be removed is somebody's who lives where this process can't
+    /// see it (another PID namespace): the kernel keeps what is open.
+    pub fn sweep(&self) -> Vec<String> {
+        let folder = self.root.join("instances");
+        let names = fs::read_dir(&folder).into_iter().flatten().flatten();
+        names
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| Owner::parse(name).is_some_and(|owner| !owner.is_alive()))
+            .filter(|name| fs::remove_dir(folder.join(name)).is_ok())
+            .collect()
+    }
+
+    /// Makes an instance and begins to record. Stale ones are removed before.
+    ///
+    /// # Errors
+    /// [`Error::NoEvents`], [`Error::NotPermitted`], [`Error::Io`]. Nothing is left
+    /// behind then.
+    pub fn record(&self, plan: &Plan) -> Result<Instance, Error> {
+        self.sweep();
+        Instance::start(self, plan)
+    }
+}
+
+/// The mount point of a tracefs, from the text of `/proc/self/mounts`.
+fn mounted(mounts: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (place, kind) = (fields.next()?, fields.next()?);
+        // Blanks in a path are written as \040: such a place is not looked for.
+        (kind == "tracefs" && !place.contains('\\')).then(|| PathBuf::from(place))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_table_tells_the_place() {
+        let table = "proc /proc proc rw 0 0\n\
+                     tracefs /sys/kernel/tracing tracefs rw,nosuid 0 0\n";
+        assert_eq!(mounted(table), Some("/sys/kernel/tracing".into()));
+        assert_eq!(mounted("none /a\\040b tracefs rw 0 0\nshort"), None);
+    }
+
+    #[test]
+    fn a_folder_without_instances_is_no_tracefs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let error = Tracefs::at(folder.path().to_owned()).expect_err("empty");
+        assert!(matches!(error, Error::NoInstances { .. }), "{error}");
+    }
+}
