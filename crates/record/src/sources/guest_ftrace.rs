@@ -140,17 +140,8 @@ struct Recording {
 impl Live for Recording {
     fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
         self.info = Some(self.kernel.info()?);
-        let events = match given(plan, "trace_event=") {
-            // The kernel heeds the last of several.
-            Some(given) => format!("trace_event={given},{EVENTS}"),
-            None => format!("trace_event={EVENTS}"),
-        };
-        let clock = format!("trace_clock={CLOCK}");
-        let buffer = format!("trace_buf_size={BUFFER}");
-        let mut words = vec![events.as_str(), clock.as_str()];
-        if given(plan, "trace_buf_size=").is_none() {
-            words.push(&buffer);
-        }
+        let parameters = parameters(plan);
+        let words: Vec<&str> = parameters.iter().map(String::as_str).collect();
         self.injected = plan.inject_kernel_parameters(&words);
         Ok(())
     }
@@ -180,9 +171,67 @@ impl Live for Recording {
     }
 }
 
+/// What is added to the kernel's command line; what it traces already stays traced.
+fn parameters(plan: &LaunchPlan) -> Vec<String> {
+    let events = match given(plan, "trace_event=") {
+        // The kernel heeds the last of several.
+        Some(given) => format!("trace_event={given},{EVENTS}"),
+        None => format!("trace_event={EVENTS}"),
+    };
+    let mut words = vec![events, format!("trace_clock={CLOCK}")];
+    if given(plan, "trace_buf_size=").is_none() {
+        words.push(format!("trace_buf_size={BUFFER}"));
+    }
+    words
+}
+
 /// The value of a kernel parameter that is given already; of several the last.
 fn given(plan: &LaunchPlan, name: &str) -> Option<String> {
     let append = plan.argv.iter().position(|a| a == "-append" || a == "--append")?;
     let line = plan.argv.get(append + 1)?.to_string_lossy();
     line.split_ascii_whitespace().filter_map(|w| w.strip_prefix(name)).next_back().map(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_markers_of_the_appliance_are_steps() {
+        let step = |text: &str| text.to_owned();
+        for (text, what) in [
+            ("vmeter:begin mount sysfs", Some(What::StepStart { step: step("mount sysfs") })),
+            ("vmeter:end mount sysfs", Some(What::StepEnd { step: step("mount sysfs") })),
+            ("vmeter:ready", Some(What::Ready)),
+            ("vmeter:poweroff", Some(What::ShutdownStart)),
+            (
+                "vmeter:error 2 mount",
+                Some(What::Note { text: "step mount failed with error 2".into() }),
+            ),
+            ("vmeter:clock 1 2 mount", None),
+            ("hello", Some(What::Note { text: "hello".into() })),
+        ] {
+            assert_eq!(marker(text), what);
+        }
+    }
+
+    #[test]
+    fn what_the_user_traces_is_kept() {
+        let mut plan = LaunchPlan { may_inject: true, ..LaunchPlan::default() };
+        let given_line = "quiet trace_event=irq:* trace_event=timer:* trace_buf_size=4M";
+        plan.argv = ["qemu", "-kernel", "k", "-append", given_line].map(Into::into).to_vec();
+        let parameters = parameters(&plan);
+        assert_eq!(parameters[0], format!("trace_event=timer:*,{EVENTS}"));
+        assert_eq!(parameters[1..], ["trace_clock=x86-tsc"]);
+        plan.argv.truncate(3);
+        assert_eq!(super::parameters(&plan).last().unwrap(), "trace_buf_size=512K");
+    }
+
+    proptest! {
+        #[test]
+        fn no_marker_panics(text in "(vmeter:)?\\PC{0,40}") {
+            let _ = marker(&text);
+        }
+    }
 }
