@@ -42,6 +42,10 @@ pub enum Command {
     Boot(Boot),
     /// Time whole boots with nothing attached; compare machines.
     Bench(Bench),
+    /// How each phase grows with a setting, and where it jumps.
+    Sweep(Sweep),
+    /// What changed between two saved runs, and is it real?
+    Diff(Diff),
     /// Show a saved run again.
     Show(Show),
     /// Write a saved run as a report (HTML by its name, or another format).
@@ -275,6 +279,42 @@ pub struct Bench {
     /// A VMM command line of your own, run as given.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
+}
+
+/// `vmeter sweep`.
+#[derive(Debug, Args)]
+pub struct Sweep {
+    /// Vary an option of the machine, or a {NAME} placeholder, over a list: smp=1,2,4.
+    #[arg(short = 'L', long = "list", value_name = "NAME=A,B,…")]
+    pub list: Vec<String>,
+    /// Vary it over a range, both ends included: pcie-root-ports=0..6, memory=256..1024:256.
+    #[arg(short = 'P', long = "range", value_name = "NAME=A..B[:STEP]")]
+    pub range: Vec<String>,
+    /// The machine that is varied; {NAME} in its texts stands for a parameter's value.
+    #[command(flatten)]
+    pub machine: Machine,
+    /// How often.
+    #[command(flatten)]
+    pub runs: Runs,
+    /// How closely to watch.
+    #[arg(long, value_name = "LEVEL", default_value = "light")]
+    pub watch: Watch,
+    /// A VMM command line of your own, run as given but for {NAME} placeholders.
+    #[arg(last = true, value_name = "VMM ARGS")]
+    pub command: Vec<String>,
+}
+
+/// `vmeter diff`.
+#[derive(Debug, Args)]
+pub struct Diff {
+    /// Before: folder of a saved session, FOLDER#LABEL for one machine of several, or the
+    /// folder of a single run.
+    pub a: String,
+    /// After.
+    pub b: String,
+    /// Exit with status 1 if B is slower beyond noise and by more than PCT percent.
+    #[arg(long, value_name = "PCT")]
+    pub fail_if_slower: Option<f64>,
 }
 
 /// `vmeter show`.

@@ -13,6 +13,7 @@
 pub mod bench;
 pub mod boot;
 pub mod chart;
+pub mod diff;
 pub mod doctor;
 pub mod document;
 pub mod error;
@@ -20,18 +21,21 @@ pub mod export;
 pub mod outputs;
 pub mod palette;
 pub mod quantity;
+pub mod sweep;
 pub mod table;
 pub mod text;
 pub mod tree;
 
 pub use bench::BenchReport;
 pub use boot::{BootReport, BootView, TreeView};
+pub use diff::DiffReport;
 pub use doctor::DoctorReport;
 pub use document::{Detail, Document};
 pub use error::ReportError;
 pub use export::{check_writable, export, Target};
 pub use outputs::terminal::{ColorChoice, Screen};
 pub use outputs::{by_extension, by_name, Output, OUTPUTS};
+pub use sweep::SweepReport;
 
 use vmeter_model::result::Envelope;
 use vmeter_model::{Ns, Timeline};

@@ -3,7 +3,9 @@
 pub mod appliance;
 pub mod bench;
 pub mod boot;
+pub mod diff;
 pub mod doctor;
 pub mod kernel;
 pub mod report;
 pub mod show;
+pub mod sweep;

@@ -4,8 +4,8 @@ use crate::args::Report;
 use crate::Answer;
 use vmeter_lab::failure::usage;
 use vmeter_lab::session::Session;
-use vmeter_lab::{analysis, bench};
-use vmeter_report::{BenchReport, BootReport, Target, OUTPUTS};
+use vmeter_lab::{analysis, bench, sweep};
+use vmeter_report::{BenchReport, BootReport, SweepReport, Target, OUTPUTS};
 
 /// Writes a saved session in the format that the file's ending names.
 ///
@@ -24,12 +24,19 @@ pub fn run(arguments: &Report) -> anyhow::Result<Answer> {
     let target = Target::File(path.clone());
     vmeter_report::check_writable(&target).map_err(usage)?;
     let session = Session::open(&arguments.run).map_err(|e| usage(format!("{e:#}")))?;
-    if session.record.command == "bench" {
-        let result = bench::result(&session)?;
-        vmeter_report::export(output.name(), &target, &BenchReport::new(&result))?;
-    } else {
-        let result = analysis::load_boot(&session).map_err(|e| usage(format!("{e:#}")))?;
-        vmeter_report::export(output.name(), &target, &BootReport::new(&result))?;
+    match session.record.command.as_str() {
+        "bench" => {
+            let result = bench::result(&session)?;
+            vmeter_report::export(output.name(), &target, &BenchReport::new(&result))?;
+        }
+        "sweep" => {
+            let result = sweep::result(&session)?;
+            vmeter_report::export(output.name(), &target, &SweepReport::new(&result))?;
+        }
+        _ => {
+            let result = analysis::load_boot(&session).map_err(|e| usage(format!("{e:#}")))?;
+            vmeter_report::export(output.name(), &target, &BootReport::new(&result))?;
+        }
     }
     Ok(Answer::Good)
 }

@@ -6,8 +6,8 @@ use crate::output;
 use crate::Answer;
 use vmeter_lab::failure::usage;
 use vmeter_lab::session::Session;
-use vmeter_lab::{analysis, bench};
-use vmeter_report::BenchReport;
+use vmeter_lab::{analysis, bench, sweep};
+use vmeter_report::{BenchReport, SweepReport};
 
 /// Analyses and shows a session.
 ///
@@ -23,6 +23,12 @@ pub fn run(arguments: &Show, out: &Output) -> anyhow::Result<Answer> {
         "bench" => {
             let result = bench::result(&session)?;
             let report = BenchReport::new(&result);
+            boot::print(&report, out)?;
+            output::export(out, &report)?;
+        }
+        "sweep" => {
+            let result = sweep::result(&session)?;
+            let report = SweepReport::new(&result);
             boot::print(&report, out)?;
             output::export(out, &report)?;
         }

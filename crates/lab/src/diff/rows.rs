@@ -83,6 +83,7 @@ fn row(c: Candidate, p: Option<f64>, alpha: f64, exact: bool) -> DiffRow {
     };
     let significant =
         if exact { difference != 0.0 } else { p.is_some_and(|p| p <= alpha) && difference != 0.0 };
+    let agree = c.kind == DiffKind::Count && estimate(a).sd + estimate(b).sd == 0.0;
     DiffRow {
         kind: c.kind,
         name: c.name,
@@ -90,7 +91,7 @@ fn row(c: Candidate, p: Option<f64>, alpha: f64, exact: bool) -> DiffRow {
         a: estimate(a),
         b: estimate(b),
         difference,
-        difference_ci95: found.and_then(|d| d.ci95).filter(|_| !exact),
+        difference_ci95: found.and_then(|d| d.ci95).filter(|_| !exact && !agree),
         seen_in: c.seen_in,
         presence,
         p_value: p,

@@ -1,0 +1,388 @@
+//! `vmeter diff`: what two machines differ in, the largest first.
+
+use crate::chart::{Strip, Strips};
+use crate::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use crate::quantity::{added_percent, p_value, percent, Quantity, Unit};
+use crate::table::{Cell, Column, Table};
+use crate::{Field, Records, Report};
+use serde::Serialize;
+use vmeter_model::result::Envelope;
+use vmeter_model::sweep::{DiffKind, DiffResult, DiffRow, DiffSetting, DiffSide, Presence};
+use vmeter_model::Estimate;
+
+/// Rows of each table at a glance.
+const GLANCE: usize = 12;
+/// Reasons that the answer names.
+const NAMED: usize = 3;
+
+/// A [`DiffResult`] to be written.
+#[derive(Debug)]
+pub struct DiffReport<'a> {
+    /// The result.
+    pub result: &'a DiffResult,
+}
+
+impl<'a> DiffReport<'a> {
+    /// The result.
+    pub fn new(result: &'a DiffResult) -> Self {
+        DiffReport { result }
+    }
+}
+
+/// The total and its difference in one sentence, and what explains it in another.
+pub(crate) fn answer(result: &DiffResult) -> String {
+    let names = format!("{} and {}", result.a.name, result.b.name);
+    let Some(total) = result.rows.iter().find(|r| r.kind == DiffKind::Total) else {
+        return format!("{names} have no runs to compare.");
+    };
+    let change = signed(total, Unit::Seconds);
+    let percent = result.ratio.as_ref().map(added_percent).unwrap_or_default();
+    let first = match result.verdict.as_str() {
+        verdict @ ("slower" | "faster") => format!(
+            "{} is {verdict} than {} by {} ({percent}{}).",
+            result.b.name,
+            result.a.name,
+            change.trim_start_matches(['+', '-']),
+            spelled_p(total.p_value)
+        ),
+        "different" => format!(
+            "No difference found in the time of {names} ({change}, {percent}{}), but they differ.",
+            spelled_p(total.p_value)
+        ),
+        "not known" => format!(
+            "One run a side: whether {change} ({percent}) between {names} is more than noise is not known."
+        ),
+        _ => format!(
+            "No difference found between {names}: {change} ({percent}{}).",
+            spelled_p(total.p_value)
+        ),
+    };
+    match explanation(result, total) {
+        Some(second) => format!("{first} {second}"),
+        None => first,
+    }
+}
+
+fn spelled_p(p: Option<f64>) -> String {
+    match p.map(p_value) {
+        Some(p) if p.starts_with('<') => format!(", p {p}"),
+        Some(p) => format!(", p = {p}"),
+        None => String::new(),
+    }
+}
+
+/// What differs most, with its share of the total's difference.
+fn explanation(result: &DiffResult, total: &DiffRow) -> Option<String> {
+    let reasons = reasons(result, GLANCE);
+    let named: Vec<String> = reasons
+        .iter()
+        .take(NAMED)
+        .map(|row| {
+            let note = match row.presence {
+                Presence::New => ", not there before",
+                Presence::Gone => ", gone",
+                Presence::Both => "",
+            };
+            format!("{} ({}{note})", row.name, signed(row, Unit::Seconds))
+        })
+        .collect();
+    if named.is_empty() {
+        return None;
+    }
+    let share = reasons.first().map(|row| row.difference / total.difference);
+    let share = match (share, result.verdict.as_str()) {
+        (Some(share), "slower" | "faster") if share > 0.0 && share <= 1.5 => {
+            format!("; the first is {} of it", percent(share))
+        }
+        _ => String::new(),
+    };
+    Some(format!("What differs most: {}{share}.", named.join(", ")))
+}
+
+/// Activities that differ beyond noise, or are only on one side, the largest first; nothing
+/// that is too small for the table's first digit.
+pub(crate) fn reasons(result: &DiffResult, most: usize) -> Vec<&DiffRow> {
+    let total = result.rows.iter().find(|r| r.kind == DiffKind::Total);
+    let least = total.map_or(0.0, |t| 1e-3 * t.a.mean.abs());
+    let differs = |row: &&DiffRow| {
+        let one_sided = row.presence != Presence::Both && row.difference.abs() >= least;
+        row.kind == DiffKind::Activity && (row.significant || one_sided)
+    };
+    let mut rows: Vec<&DiffRow> = result.rows.iter().filter(differs).collect();
+    rows.sort_by(|a, b| b.difference.abs().total_cmp(&a.difference.abs()));
+    rows.truncate(most);
+    rows
+}
+
+/// The difference with its sign and half of its interval.
+pub(crate) fn signed(row: &DiffRow, unit: Unit) -> String {
+    let quantity = difference(row, unit);
+    let sign = if row.difference > 0.0 { "+" } else { "" };
+    format!("{sign}{}", quantity.inline())
+}
+
+pub(crate) fn difference(row: &DiffRow, unit: Unit) -> Quantity {
+    let half = row.difference_ci95.map(|[low, high]| ((high - low) / 2.0).max(0.0));
+    Quantity { half_width: half, ..Quantity::exact(row.difference, unit) }
+}
+
+fn unit(kind: DiffKind) -> Unit {
+    match kind {
+        DiffKind::Total | DiffKind::Phase | DiffKind::Activity => Unit::Seconds,
+        DiffKind::Insns | DiffKind::Count | DiffKind::Line => Unit::Count,
+    }
+}
+
+/// What a row's figures mean, in two words.
+fn finding(row: &DiffRow, exact: bool) -> Cell {
+    let worse = if row.difference > 0.0 { Tone::Bad } else { Tone::Good };
+    match (row.presence, row.significant) {
+        (Presence::New, sure) => {
+            let tone = if sure { worse } else { Tone::Normal };
+            Cell::Toned("not there before".into(), tone)
+        }
+        (Presence::Gone, sure) => {
+            Cell::Toned("gone".into(), if sure { worse } else { Tone::Normal })
+        }
+        (Presence::Both, true) if row.kind == DiffKind::Line => {
+            Cell::Toned("differs".into(), Tone::Normal)
+        }
+        (Presence::Both, true) => {
+            let word = if row.difference > 0.0 { "more" } else { "less" };
+            Cell::Toned(word.into(), worse)
+        }
+        (Presence::Both, false) if exact => Cell::Toned("the same".into(), Tone::Muted),
+        (Presence::Both, false) => Cell::Toned("within noise".into(), Tone::Muted),
+    }
+}
+
+/// A table of rows of one unit.
+pub(crate) fn table<'r>(
+    result: &DiffResult,
+    what: &str,
+    rows: impl Iterator<Item = &'r DiffRow>,
+) -> Table {
+    let mut table = Table::new(vec![
+        Column::name(what),
+        Column::number("before", 2),
+        Column::number("after", 2),
+        Column::number("difference", 0),
+        Column::number("p", 1),
+        Column::text("", 0),
+        Column::number("seen in", 3),
+        Column::text("where", 4),
+    ]);
+    for row in rows {
+        let unit = unit(row.kind);
+        let value = |estimate: &Estimate| match unit {
+            Unit::Seconds => Cell::Quantity(Quantity::beside(estimate.mean, estimate, unit)),
+            _ => Cell::Inline(Quantity::beside(estimate.mean, estimate, unit)),
+        };
+        let tone = if row.kind == DiffKind::Total { Tone::Strong } else { Tone::Normal };
+        let [a, b] = row.seen_in;
+        let seen = format!("{a}/{}, {b}/{}", result.a.runs.len(), result.b.runs.len());
+        let difference = match unit {
+            Unit::Seconds => Cell::Quantity(difference(row, unit)),
+            _ => Cell::Text(signed(row, unit)),
+        };
+        table.toned_row(
+            tone,
+            vec![
+                Cell::Name(row.name.clone()),
+                value(&row.a),
+                value(&row.b),
+                difference,
+                row.p_value.map_or(Cell::Empty, |p| Cell::Text(p_value(p))),
+                finding(row, result.exact),
+                Cell::Text(seen),
+                row.place.clone().map_or(Cell::Empty, Cell::Text),
+            ],
+        );
+    }
+    table
+}
+
+/// Tables of what differs, each only if there is something in it.
+pub(crate) fn blocks(result: &DiffResult, detail: Detail, document: &mut Document) {
+    let most = if detail == Detail::Full { usize::MAX } else { GLANCE };
+    let of = |kinds: &'static [DiffKind]| {
+        result.rows.iter().filter(move |r| kinds.contains(&r.kind)).take(most)
+    };
+    let sections: [(&str, &str, &'static [DiffKind]); 4] = [
+        ("Phases", "phase", &[DiffKind::Total, DiffKind::Phase]),
+        ("Activities", "activity", &[DiffKind::Activity]),
+        ("Instructions", "activity", &[DiffKind::Insns]),
+        ("Counts", "count", &[DiffKind::Count]),
+    ];
+    for (title, what, kinds) in sections {
+        if of(kinds).next().is_some() {
+            document.heading(title, "");
+            document.push(Block::Table(table(result, what, of(kinds))));
+        }
+    }
+    if !result.lines.is_empty() {
+        document.heading("Lines", "printed in a run, # for numbers");
+        let lines = result.lines.iter().take(most);
+        document.push(Block::Table(table(result, "line", lines)));
+        let more = result.lines.len().saturating_sub(most);
+        if more > 0 {
+            let text = format!("{more} more kinds of line differ: --export-csv has them all.");
+            document.push(Block::Paragraph(text));
+        }
+    }
+}
+
+/// How to read the tables.
+pub(crate) fn method(result: &DiffResult) -> String {
+    if result.exact {
+        return "Both sides are in virtual time, without noise: every difference is one.".into();
+    }
+    format!(
+        "Welch's test; lines: permutation test. p-values are adjusted for all {} comparisons \
+         (Benjamini-Hochberg, lines Tarone): where nothing differs, anything is found in 5 % of cases.",
+        result.tests
+    )
+}
+
+fn side_fact(name: &str, side: &DiffSide) -> Fact {
+    let total = side.total.as_ref().map(|t| Quantity::of(t, Unit::Seconds).inline());
+    let time = if side.icount { " of virtual time" } else { "" };
+    let runs = match side.runs.len() {
+        1 => "1 run".to_owned(),
+        n => format!("{n} runs"),
+    };
+    let value = format!("{}: {}{time}, {runs}", side.name, total.unwrap_or_else(|| "-".into()));
+    Fact::new(name, value, format!("of {}", side.started_at))
+}
+
+impl Report for DiffReport<'_> {
+    fn envelope(&self) -> &Envelope {
+        &self.result.envelope
+    }
+
+    fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
+        Box::new(body(self.result))
+    }
+
+    fn document(&self, detail: Detail) -> Document {
+        let result = self.result;
+        let mut document =
+            Document { title: "vmeter diff".into(), answer: answer(result), blocks: Vec::new() };
+        let sides = vec![side_fact("before", &result.a), side_fact("after", &result.b)];
+        document.push(Block::Facts(sides));
+        if !result.settings.is_empty() {
+            document.heading("Settings that differ", "");
+            document.push(Block::Table(setting_table(&result.settings)));
+        }
+        blocks(result, detail, &mut document);
+        if detail == Detail::Full {
+            document.heading("Samples", "a dot a run, the mean as a bar");
+            document.push(Block::Strips(strips(result)));
+        }
+        document.push(Block::Paragraph(method(result)));
+        let notices = closing_notices(&result.warnings, &result.hints, "");
+        document.push(Block::Notices(notices));
+        document
+    }
+
+    fn records(&self) -> Records {
+        let header = vec![
+            "kind",
+            "name",
+            "where",
+            "before",
+            "after",
+            "difference",
+            "ci95_low",
+            "ci95_high",
+            "p_value",
+            "significant",
+            "presence",
+            "seen_before",
+            "seen_after",
+        ];
+        let rows = self.result.rows.iter().chain(&self.result.lines).map(record).collect();
+        Records { header, rows }
+    }
+}
+
+fn record(row: &DiffRow) -> Vec<Field> {
+    let word = |value: &dyn erased_serde::Serialize| {
+        serde_json::to_value(value).ok().and_then(|v| v.as_str().map(Field::text))
+    };
+    let place = row.place.as_ref().map_or(Field::Empty, Field::text);
+    vec![
+        word(&row.kind).unwrap_or(Field::Empty),
+        Field::text(&row.name),
+        place,
+        Field::number(Some(row.a.mean)),
+        Field::number(Some(row.b.mean)),
+        Field::number(Some(row.difference)),
+        Field::number(row.difference_ci95.map(|[low, _]| low)),
+        Field::number(row.difference_ci95.map(|[_, high]| high)),
+        Field::number(row.p_value),
+        Field::number(Some(row.significant)),
+        word(&row.presence).unwrap_or(Field::Empty),
+        Field::number(Some(row.seen_in[0])),
+        Field::number(Some(row.seen_in[1])),
+    ]
+}
+
+fn strips(result: &DiffResult) -> Strips {
+    let strip = |side: &DiffSide| {
+        Some(Strip {
+            label: side.name.clone(),
+            samples: side.samples_s.clone(),
+            estimate: side.total?,
+            outliers: Vec::new(),
+        })
+    };
+    let strips = [&result.a, &result.b].into_iter().filter_map(strip).collect();
+    Strips { caption: "length of every run".into(), strips }
+}
+
+fn setting_table(settings: &[DiffSetting]) -> Table {
+    let shortened = |title: &str| Column { shrinks_to: Some(16), ..Column::text(title, 0) };
+    let mut table =
+        Table::new(vec![Column::text("setting", 0), shortened("before"), shortened("after")]);
+    for setting in settings {
+        table.row(vec![
+            Cell::Name(setting.name.clone()),
+            Cell::Text(setting.a.clone()),
+            Cell::Text(setting.b.clone()),
+        ]);
+    }
+    table
+}
+
+/// The fields after the envelope.
+#[derive(Debug, Serialize)]
+pub(crate) struct Body<'a> {
+    a: &'a DiffSide,
+    b: &'a DiffSide,
+    verdict: &'a str,
+    ratio: Option<Estimate>,
+    exact: bool,
+    tests: usize,
+    rows: &'a [DiffRow],
+    lines: &'a [DiffRow],
+    settings: &'a [DiffSetting],
+    warnings: &'a [String],
+    hints: &'a [String],
+}
+
+pub(crate) fn body(result: &DiffResult) -> Body<'_> {
+    Body {
+        a: &result.a,
+        b: &result.b,
+        verdict: &result.verdict,
+        ratio: result.ratio,
+        exact: result.exact,
+        tests: result.tests,
+        rows: &result.rows,
+        lines: &result.lines,
+        settings: &result.settings,
+        warnings: &result.warnings,
+        hints: &result.hints,
+    }
+}
