@@ -13,6 +13,7 @@ pub fn events(dir: &Path, run: &RunRecord) -> (Vec<Event>, Vec<String>) {
     for source in &run.sources {
         decode(dir, run, source, &mut events, &mut warnings);
     }
+    sources::tcg_plugin::count(dir, run, &mut events);
     events.sort_by_key(|e| e.at);
     (events, warnings)
 }

@@ -11,23 +11,31 @@
 //! decides how far it stays: `light` takes it away when `start_kernel` is
 //! reached, some 3000 blocks into the boot, and leaves the rest to the guest's
 //! own trace; `full` keeps it, and stamps every initcall's begin and end.
+//!
+//! With `--accel icount` the host's time plays no part, so the hook stays however
+//! the run is watched, and stamps are placed by their instructions
+//! (`virtual_time`). [`count`] then gives the guest's own events their instructions.
 
 mod addresses;
 mod decode;
 #[path = "../../../../guest/plugin/src/format.rs"]
 mod format;
+mod virtual_time;
 
 pub use addresses::{addresses, initcalls, Address};
-pub use decode::{events, Header, Stamps};
+pub use decode::{events, Clock, Header, Stamps};
+pub use virtual_time::VirtualTime;
 
-use super::read_bounded;
+use super::{guest_ftrace, guest_printk, read_bounded};
 use crate::source::{Context, Live, Source, SourceError};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use vmeter_kernel_image::ftrace::{Decoded, FtraceDump};
 use vmeter_kernel_image::{KernelImage, Symbols};
 use vmeter_machine::capabilities;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Event, Ns, RunRecord};
+use vmeter_model::{Event, Ns, RunRecord, What};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "tcg-plugin";
@@ -54,14 +62,18 @@ impl Source for TcgPlugin {
     }
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
-        let applies =
-            context.watch != WatchLevel::None && context.accel == Some("tcg") && !PLUGIN.is_empty();
-        applies.then(|| {
+        let extent = match (context.watch, context.accel) {
+            (WatchLevel::Light, Some("tcg")) => Extent::Light,
+            (WatchLevel::Full, Some("tcg")) => Extent::Full,
+            (WatchLevel::Light | WatchLevel::Full, Some("icount")) => Extent::Virtual,
+            _ => return None,
+        };
+        (!PLUGIN.is_empty()).then(|| {
             Box::new(Recording {
                 dir: context.dir.to_owned(),
                 cache: context.cache.to_owned(),
                 kernel: context.kernel.map(Path::to_owned),
-                watch: context.watch,
+                extent,
                 armed: false,
             }) as _
         })
@@ -73,10 +85,82 @@ impl Source for TcgPlugin {
         run: &RunRecord,
         source: &SourceRecord,
     ) -> Result<Vec<Event>, SourceError> {
-        let stamps = read_bounded(dir, source, 0)?;
-        let list = read_bounded(dir, source, 1)?;
-        let stamps = Stamps::parse(&stamps).map_err(SourceError::Other)?;
-        Ok(events(&stamps, &String::from_utf8_lossy(&list), run.exec_ns, run.total_ns))
+        let (stamps, list) = read(dir, source)?;
+        let clock = if run.icount {
+            Clock::Virtual(learn(dir, run, &stamps, &list)?)
+        } else {
+            Clock::Host { exec_ns: run.exec_ns, total_ns: run.total_ns }
+        };
+        Ok(events(&stamps, &list, &clock))
+    }
+}
+
+fn read(dir: &Path, source: &SourceRecord) -> Result<(Stamps, String), SourceError> {
+    let stamps = read_bounded(dir, source, 0)?;
+    let list = read_bounded(dir, source, 1)?;
+    let stamps = Stamps::parse(&stamps).map_err(SourceError::Other)?;
+    Ok((stamps, String::from_utf8_lossy(&list).into_owned()))
+}
+
+/// The virtual time of an icount run, by the guest's trace if it was recorded too.
+fn learn(
+    dir: &Path,
+    run: &RunRecord,
+    stamps: &Stamps,
+    list: &str,
+) -> Result<VirtualTime, SourceError> {
+    let trace = match run.sources.iter().find(|source| source.name == guest_ftrace::NAME) {
+        Some(trace) => FtraceDump::from_bytes(&read_bounded(dir, trace, 0)?)
+            .map_err(|error| SourceError::Other(error.to_string()))?
+            .decode(),
+        None => Decoded::default(),
+    };
+    Ok(VirtualTime::learn(stamps, list, &trace, virtual_time::shift(&run.argv)))
+}
+
+/// Gives the events that the guest itself stamped, in an icount run, the
+/// instructions executed by then. Initcalls that the plugin stamped are left to it:
+/// what the guest stamps includes the writing of its trace.
+pub fn count(dir: &Path, run: &RunRecord, events: &mut [Event]) {
+    let source = run.sources.iter().find(|source| source.name == NAME).filter(|_| run.icount);
+    let Some((stamps, list)) = source.and_then(|source| read(dir, source).ok()) else { return };
+    let time = match learn(dir, run, &stamps, &list) {
+        Ok(time) if stamps.header.counted && !time.is_unknown() => time,
+        _ => return,
+    };
+    let initcall = |event: &Event| match &event.what {
+        What::InitcallStart { function, .. } | What::InitcallEnd { function, .. } => {
+            Some(function.clone())
+        }
+        _ => None,
+    };
+    let stamped: HashSet<String> =
+        events.iter().filter(|event| event.source == NAME).filter_map(initcall).collect();
+    let of_guest = [guest_ftrace::NAME, guest_printk::NAME];
+    for event in events.iter_mut().filter(|event| of_guest.contains(&event.source.as_str())) {
+        if initcall(event).is_none_or(|function| !stamped.contains(&function)) {
+            event.insns = Some(time.insns(event.at));
+        }
+    }
+}
+
+/// How much of a boot is stamped and counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// To `start_kernel`.
+    Light,
+    /// All of it.
+    Full,
+    /// All of it, to be placed in virtual time.
+    Virtual,
+}
+
+impl Extent {
+    fn watch(self) -> WatchLevel {
+        match self {
+            Extent::Light => WatchLevel::Light,
+            Extent::Full | Extent::Virtual => WatchLevel::Full,
+        }
     }
 }
 
@@ -84,7 +168,7 @@ struct Recording {
     dir: PathBuf,
     cache: PathBuf,
     kernel: Option<PathBuf>,
-    watch: WatchLevel,
+    extent: Extent,
     armed: bool,
 }
 
@@ -97,8 +181,8 @@ impl Live for Recording {
         let plugin = unpack(&self.cache)?;
         let list = self.dir.join(LIST);
         let text = match &self.kernel {
-            Some(kernel) => cached_list(&self.cache, kernel, self.watch)?,
-            None => addresses::list(&addresses(&|_| None, self.watch)),
+            Some(kernel) => cached_list(&self.cache, kernel, self.extent)?,
+            None => addresses::list(&addresses(&|_| None, self.extent.watch())),
         };
         write(&list, text.as_bytes())?;
         let mut argument = format!(
@@ -107,9 +191,9 @@ impl Live for Recording {
             quoted(&list),
             quoted(&self.dir.join(STAMPS))
         );
-        argument += &match self.watch {
-            WatchLevel::Full => ",mode=full".to_owned(),
-            _ => format!(",mode=early,limit={LIGHT_LIMIT}"),
+        argument += &match self.extent {
+            Extent::Light => format!(",mode=early,limit={LIGHT_LIMIT}"),
+            Extent::Full | Extent::Virtual => ",mode=full".to_owned(),
         };
         self.armed = plan.inject(&["-plugin", &argument]);
         Ok(())
@@ -121,11 +205,15 @@ impl Live for Recording {
         }
         let parameters = kaslr_slide(&self.dir)
             .map(|slide| ("kaslr_slide".to_owned(), serde_json::Value::from(slide)));
+        let (clock, error_ns) = match self.extent {
+            Extent::Virtual => ("virtual time, by instructions; each stamp has an error", 0),
+            _ => ("CLOCK_MONOTONIC, read in the VMM as the vCPU gets there", ERROR_NS),
+        };
         Ok(Some(SourceRecord {
             name: NAME.into(),
             files: vec![STAMPS.into(), LIST.into()],
-            clock: "CLOCK_MONOTONIC, read in the VMM as the vCPU gets there".into(),
-            error_ns: ERROR_NS,
+            clock: clock.into(),
+            error_ns,
             parameters: parameters.into_iter().collect(),
         }))
     }
@@ -163,30 +251,37 @@ fn unpack(cache: &Path) -> Result<PathBuf, SourceError> {
 }
 
 /// The list for a kernel, worked out once and kept in the cache.
-fn cached_list(cache: &Path, kernel: &Path, watch: WatchLevel) -> Result<String, SourceError> {
+fn cached_list(cache: &Path, kernel: &Path, extent: Extent) -> Result<String, SourceError> {
     let metadata = std::fs::metadata(kernel)
         .map_err(|error| SourceError::Io { path: kernel.to_owned(), error })?;
-    let level = if watch == WatchLevel::Full { "full" } else { "light" };
+    let level = match extent {
+        Extent::Light => "light",
+        Extent::Full => "full",
+        Extent::Virtual => "virtual",
+    };
     let identity =
         format!("{kernel:?} {} {:?} {:x}", metadata.len(), metadata.modified().ok(), hash(PLUGIN));
     let path = cache.join(format!("tcg-{level}-{:016x}.txt", hash(identity.as_bytes())));
     if let Ok(text) = std::fs::read_to_string(&path) {
         return Ok(text);
     }
-    let text = list_for(kernel, watch)?;
+    let text = list_for(kernel, extent)?;
     write(&path, text.as_bytes())?;
     Ok(text)
 }
 
-fn list_for(kernel: &Path, watch: WatchLevel) -> Result<String, SourceError> {
+fn list_for(kernel: &Path, extent: Extent) -> Result<String, SourceError> {
     let failed = |error: vmeter_kernel_image::Error| SourceError::Other(error.to_string());
     let image = KernelImage::open(kernel).map_err(failed)?;
     let symbols = Symbols::of(&image).map_err(failed)?;
     let mut all = Vec::new();
-    if watch == WatchLevel::Full {
+    if extent != Extent::Light {
         all.extend(initcalls(&image, &symbols));
     }
-    all.extend(addresses(&|name| symbols.address(name), watch));
+    if extent == Extent::Virtual {
+        all.extend(addresses::writers(&symbols));
+    }
+    all.extend(addresses(&|name| symbols.address(name), extent.watch()));
     if let Some(entry) = image.pvh_entry() {
         all.push(Address::once(entry, "pvh_start_xen"));
     }

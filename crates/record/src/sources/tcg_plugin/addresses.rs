@@ -1,5 +1,6 @@
 //! Which addresses are stamped, and the list that the plugin reads.
 
+use super::virtual_time::WRITERS;
 use std::fmt::Write as _;
 use vmeter_kernel_image::{KernelImage, Symbols};
 use vmeter_model::run::WatchLevel;
@@ -92,6 +93,12 @@ pub fn addresses(symbols: &dyn Fn(&str) -> Option<u64>, watch: WatchLevel) -> Ve
         all.extend(known.map(|(address, name)| Address::once(address, name)));
     }
     all
+}
+
+/// The functions that write the guest's trace, every execution of which is stamped.
+pub(super) fn writers(symbols: &Symbols) -> Vec<Address> {
+    let known = WRITERS.iter().filter_map(|name| Some((symbols.address(name)?, *name)));
+    known.map(|(address, name)| Address::flagged(address, "-", name)).collect()
 }
 
 /// Every function that the kernel's initcall table names, and their caller.

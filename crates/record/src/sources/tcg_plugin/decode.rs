@@ -1,6 +1,7 @@
 //! The plugin's stamps to events.
 
 use super::format::*;
+use super::virtual_time::VirtualTime;
 use super::{ERROR_NS, NAME};
 use std::collections::BTreeMap;
 use vmeter_model::{Event, Ns, What};
@@ -125,12 +126,12 @@ fn stamp(record: &[u8]) -> Option<Stamp> {
 }
 
 /// What a line of the list says of an address.
-struct Listed<'a> {
-    flags: &'a str,
-    name: &'a str,
+pub(super) struct Listed<'a> {
+    pub flags: &'a str,
+    pub name: &'a str,
 }
 
-fn listed(list: &str) -> BTreeMap<u32, Listed<'_>> {
+pub(super) fn listed(list: &str) -> BTreeMap<u32, Listed<'_>> {
     list.lines().filter_map(listed_line).collect()
 }
 
@@ -142,49 +143,100 @@ fn listed_line(line: &str) -> Option<(u32, Listed<'_>)> {
     Some((id, Listed { flags, name: words.nth(1)? }))
 }
 
+/// What puts stamps on the run's clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Clock {
+    /// The host's, which the stamps have: `CLOCK_MONOTONIC` at the exec, and how long
+    /// the run was, ns.
+    Host {
+        /// `CLOCK_MONOTONIC` at the exec.
+        exec_ns: Ns,
+        /// Length of the run.
+        total_ns: Ns,
+    },
+    /// The guest's, in a run whose time is its instructions.
+    Virtual(VirtualTime),
+}
+
+impl Clock {
+    /// When a stamp was, and its error.
+    fn at(&self, stamp: &Stamp) -> (Ns, Ns) {
+        match self {
+            Clock::Host { exec_ns, .. } => {
+                let at = Ns::try_from(stamp.at).unwrap_or(Ns::MAX);
+                (at.saturating_sub(*exec_ns), ERROR_NS)
+            }
+            Clock::Virtual(time) => time.at(stamp.instructions),
+        }
+    }
+
+    /// When the run was over.
+    fn end(&self, insns: u64) -> Ns {
+        match self {
+            Clock::Host { total_ns, .. } => *total_ns,
+            Clock::Virtual(time) => time.at(insns).0,
+        }
+    }
+}
+
 /// Stamps to events on the run's clock, by the list they were made with.
 ///
 /// An initcall begins when its function is entered from `do_one_initcall`, and
 /// ends when that is returned to; a function that is entered from elsewhere is
 /// no initcall. The return is paired by vCPU, or, as a thread may have moved to
 /// another meanwhile, with the initcall that began last.
-pub fn events(stamps: &Stamps, list: &str, exec_ns: Ns, total_ns: Ns) -> Vec<Event> {
+pub fn events(stamps: &Stamps, list: &str, clock: &Clock) -> Vec<Event> {
     let names = listed(list);
+    let header = &stamps.header;
     let mut initcalls = Initcalls::default();
-    let counted = stamps.header.counted;
-    let event = |at: Ns, insns: Option<u64>, what| Event {
-        at,
-        error_ns: ERROR_NS,
-        source: NAME.into(),
-        insns,
-        what,
-    };
     let mut events = Vec::new();
     for stamp in &stamps.stamps {
         let Some(address) = names.get(&stamp.id) else { continue };
         let Some(what) = initcalls.what(stamp, address) else { continue };
-        let at = Ns::try_from(stamp.at).unwrap_or(Ns::MAX).saturating_sub(exec_ns);
-        events.push(event(at, counted.then_some(stamp.instructions), what));
+        let (at, error_ns) = clock.at(stamp);
+        let insns = header.counted.then_some(stamp.instructions);
+        events.push(Event { at, error_ns, source: NAME.into(), insns, what });
     }
+    let all = match clock {
+        Clock::Host { .. } => {
+            header.instructions.iter().fold(0u64, |sum, n| sum.saturating_add(*n))
+        }
+        // After its last act a guest runs on until its VMM's main loop gets to stop it.
+        Clock::Virtual(_) => stamps.stamps.last().map_or(0, |stamp| stamp.instructions),
+    };
+    let end =
+        |insns, what| Event { at: clock.end(all), error_ns: 0, source: NAME.into(), insns, what };
+    let note = |text| end(None, What::Note { text });
+    events.extend(notes(stamps, &names, clock).into_iter().map(note));
+    if header.counted && header.unhooked_ns.is_none() {
+        let what = What::Count { name: "guest_insns".into(), value: all };
+        events.push(end(Some(all), what));
+    }
+    events
+}
+
+/// What is worth knowing of the recording itself.
+fn notes(stamps: &Stamps, names: &BTreeMap<u32, Listed<'_>>, clock: &Clock) -> Vec<String> {
     let header = &stamps.header;
+    let mut notes = Vec::new();
     if header.lost > 0 {
-        let text = format!("{} stamps of the TCG plugin were lost: no room", header.lost);
-        events.push(event(total_ns, None, What::Note { text }));
+        notes.push(format!("{} stamps of the TCG plugin were lost: no room", header.lost));
     }
-    if header.unhooked_ns.is_some() && !stamps.stamps.iter().any(|s| is_last(&names, s)) {
-        let text = format!(
+    if header.unhooked_ns.is_some() && !stamps.stamps.iter().any(|s| is_last(names, s)) {
+        notes.push(format!(
             "start_kernel was not reached within {} translated blocks: the firmware is large, or \
              the guest's kernel is another than the one given",
             header.blocks
+        ));
+    }
+    if matches!(clock, Clock::Virtual(time) if time.is_unknown()) {
+        notes.push(
+            "without the guest's trace, virtual time is that of its instructions alone: idle \
+             time is missing"
+                .to_owned(),
         );
-        events.push(event(total_ns, None, What::Note { text }));
     }
-    if counted && header.unhooked_ns.is_none() {
-        let value = header.instructions.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
-        let what = What::Count { name: "guest_insns".into(), value };
-        events.push(event(total_ns, Some(value), what));
-    }
-    events
+    notes
 }
 
 fn is_last(names: &BTreeMap<u32, Listed<'_>>, stamp: &Stamp) -> bool {
@@ -223,6 +275,9 @@ impl Initcalls {
             }
             return None;
         }
+        if address.flags == "-" {
+            return None;
+        }
         if !address.flags.contains('i') {
             return Some(What::Reached { symbol: address.name.into() });
         }
@@ -239,6 +294,7 @@ impl Initcalls {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use vmeter_kernel_image::ftrace::{Decoded, FtraceEvent, FtraceKind};
 
     const LIST: &str = "fffffff0 0 o 0 reset-vector\n\
         ffffffff81002460 1 c 220 do_one_initcall\n\
@@ -280,7 +336,7 @@ mod tests {
 
     fn decoded(records: &[(u64, u64, u32, u32)]) -> Vec<String> {
         let stamps = Stamps::parse(&file(records)).unwrap();
-        let events = events(&stamps, LIST, 100, 5_000);
+        let events = events(&stamps, LIST, &Clock::Host { exec_ns: 100, total_ns: 5_000 });
         let told = |e: &Event| {
             let what = match &e.what {
                 What::Reached { symbol } => symbol.clone(),
@@ -343,6 +399,8 @@ mod tests {
             records in proptest::collection::vec((any::<u64>(), any::<u64>(), 0u32..8, 0u32..3), 0..40),
             list in "([0-9a-f]{1,16} [0-9]{1,3} [-olmkict]{1,2} [0-9a-f]{1,3} [a-z ]{0,9}\n){0,9}",
             cut in 0usize..1500,
+            times in proptest::collection::vec(any::<u64>(), 0..9),
+            lost in 0u64..2,
         ) {
             let mut bytes = file(&records);
             for (at, value) in damage {
@@ -353,8 +411,16 @@ mod tests {
             bytes.truncate(cut.max(HEADER));
             if let Ok(stamps) = Stamps::parse(&bytes) {
                 prop_assert!(stamps.stamps.len() <= bytes.len() / RECORD);
-                let _ = events(&stamps, &list, i64::MAX, i64::MIN);
-                let _ = events(&stamps, LIST, i64::MIN, 0);
+                for exec_ns in [i64::MAX, i64::MIN] {
+                    let _ = events(&stamps, &list, &Clock::Host { exec_ns, total_ns: 0 });
+                }
+                let kind = FtraceKind::Marker { text: String::new() };
+                let record = |ts| FtraceEvent { ts, cpu: 0, pid: 1, kind: kind.clone() };
+                let trace = times.into_iter().map(record).collect();
+                let trace = Decoded { events: trace, lost, ..Decoded::default() };
+                let list = LIST.replace("acpi_init", "tracing_mark_write");
+                let time = VirtualTime::learn(&stamps, &list, &trace, 0);
+                let _ = events(&stamps, &list, &Clock::Virtual(time));
             }
         }
     }
