@@ -1,8 +1,11 @@
 //! Counts of a run: final values as the sources give them, and counted events.
 
 use crate::facts::Facts;
+use crate::input::by_guest;
 use vmeter_model::span::Counts;
 use vmeter_model::{Event, What};
+
+const GUEST_INSNS: &str = "guest_insns";
 
 /// Devices with a count of their own; more than any machine has.
 const MAX_DEVICES: usize = 1024;
@@ -12,12 +15,14 @@ const MAX_DEVICES: usize = 1024;
 /// Counted here: `pci_config_reads` and `pci_config_writes` in all and by device
 /// (`pci_config_reads:DEVICE`), `fw_cfg_selects`, `fw_cfg_bytes`, `initcalls`,
 /// `modules`, `processes`, `firmware_lines`, `kernel_lines`; `console_bytes` from
-/// the lines, each with the `\r\n` that a terminal adds; `guest_insns` from the
-/// last event that has it.
+/// the lines, each with the `\r\n` that a terminal adds. `guest_insns` is there only
+/// if a source says that it counted the whole boot; in virtual time it is the count
+/// at the end of the timeline.
 pub(crate) fn counts(events: &[Event], facts: &Facts<'_>) -> Counts {
     let mut counts = Counts::new();
     let mut devices = 0;
-    for event in events {
+    let inside = |e: &&Event| !facts.virtual_time || !by_guest(&e.what) || e.at <= facts.total;
+    for event in events.iter().filter(inside) {
         match &event.what {
             What::PciConfig { write, device, .. } => {
                 let name = if *write { "pci_config_writes" } else { "pci_config_reads" };
@@ -30,7 +35,9 @@ pub(crate) fn counts(events: &[Event], facts: &Facts<'_>) -> Counts {
             }
             What::FwCfg { bytes, .. } => {
                 add(&mut counts, "fw_cfg_selects", 1);
-                add(&mut counts, "fw_cfg_bytes", *bytes);
+                if *bytes > 0 {
+                    add(&mut counts, "fw_cfg_bytes", *bytes);
+                }
             }
             What::ModuleLoad { .. } => add(&mut counts, "modules", 1),
             What::ProcessExec { .. } => add(&mut counts, "processes", 1),
@@ -45,13 +52,13 @@ pub(crate) fn counts(events: &[Event], facts: &Facts<'_>) -> Counts {
     if !facts.calls.all.is_empty() {
         add(&mut counts, "initcalls", facts.calls.all.len() as u64);
     }
-    if let Some(insns) = facts.last_insns() {
-        counts.insert("guest_insns".to_owned(), insns);
-    }
     for event in events {
         if let What::Count { name, value } = &event.what {
             counts.insert(name.clone(), *value);
         }
+    }
+    if let Some(insns) = counts.get_mut(GUEST_INSNS).filter(|_| facts.virtual_time) {
+        *insns = facts.last_insns().unwrap_or(*insns);
     }
     counts
 }

@@ -1,6 +1,6 @@
 //! Events made safe to reason about: in order, inside the run, on one clock.
 
-use vmeter_model::{Event, Ns, RunRecord, What};
+use vmeter_model::{Event, Ns, Outcome, RunRecord, What};
 
 /// One event as the rules see it.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +34,7 @@ const SLACK_NS: Ns = 1_000_000;
 /// Brings events and run onto one clock from 0 to the end of the run.
 pub(crate) fn prepare<'a>(events: &'a [Event], run: &RunRecord) -> Input<'a> {
     if run.icount {
-        return prepare_virtual(events);
+        return prepare_virtual(events, run.outcome == Outcome::Done);
     }
     let mut input = Input { total: run.total_ns.max(0), ..Input::default() };
     let (mut before, mut after) = (0usize, 0usize);
@@ -68,8 +68,10 @@ fn seen(event: &Event, at: Ns, error: Ns) -> Seen<'_> {
 
 /// An icount run: the guest's virtual time from its reset vector to the last
 /// thing it did. Whatever the host stamped is left out, so that identical
-/// recordings of the guest make identical timelines.
-fn prepare_virtual(events: &[Event]) -> Input<'_> {
+/// recordings of the guest make identical timelines. A guest that reached its point
+/// (`done`) and was then killed went on until the host got to it: its own word that
+/// it is ready is the end.
+fn prepare_virtual(events: &[Event], done: bool) -> Input<'_> {
     let guests: std::collections::BTreeSet<&str> =
         events.iter().filter(|e| by_guest(&e.what)).map(|e| e.source.as_str()).collect();
     let of_guest = |e: &&Event| {
@@ -85,8 +87,11 @@ fn prepare_virtual(events: &[Event]) -> Input<'_> {
         .map(|e| e.at)
         .min()
         .unwrap_or(0);
+    let ready = |e: &&Event| e.what == What::Ready && guests.contains(e.source.as_str());
+    let killed = done && events.iter().any(|e| e.what == What::VmmKilled);
+    let ready = events.iter().filter(ready).map(|e| e.at).min().filter(|_| killed);
     let mut input = Input::default();
-    for event in events.iter().filter(of_guest) {
+    for event in events.iter().filter(of_guest).filter(|e| ready.is_none_or(|at| e.at <= at)) {
         let at = event.at.saturating_sub(zero).max(0);
         input.total = input.total.max(at);
         input.seen.push(seen(event, at, event.error_ns.max(0)));
@@ -99,7 +104,7 @@ fn prepare_virtual(events: &[Event]) -> Input<'_> {
 pub(crate) const RESET_VECTOR: &str = "reset-vector";
 
 /// True for what only the guest itself, or a count of its instructions, can stamp.
-fn by_guest(what: &What) -> bool {
+pub(crate) fn by_guest(what: &What) -> bool {
     matches!(
         what,
         What::KernelLine { .. }
@@ -133,8 +138,22 @@ mod tests {
             event(400, "tcg", What::PowerOff),
             event(990, "console", What::Ready),
         ];
-        let input = prepare_virtual(&events);
+        let input = prepare_virtual(&events, true);
         let stamps: Vec<Ns> = input.seen.iter().map(|s| s.at).collect();
         assert_eq!((stamps, input.total), (vec![0, 250, 300], 300));
+    }
+
+    #[test]
+    fn a_guest_that_is_killed_at_its_ready_point_ends_there() {
+        let reached = |s: &str| What::Reached { symbol: s.into() };
+        let events = [
+            event(0, "tcg", reached(RESET_VECTOR)),
+            event(500, "tcg", What::Ready),
+            event(700, "tcg", reached("kernel_power_off")),
+            event(9, "process", What::VmmKilled),
+        ];
+        assert_eq!(prepare_virtual(&events, true).total, 500);
+        assert_eq!(prepare_virtual(&events, false).total, 700, "it hung after that");
+        assert_eq!(prepare_virtual(&events[..3], true).total, 700, "it ended by itself");
     }
 }
