@@ -9,7 +9,8 @@
 //! - **icount**: the guest's TSC is virtual time in ns since that same moment.
 //!   It stays virtual: host time plays no part, so that runs are identical.
 //! - **KVM**: the constant is in debugfs, where root can read it
-//!   (`/sys/kernel/debug/kvm/PID-FD/vcpu0/tsc-offset`).
+//!   (`/sys/kernel/debug/kvm/PID-FD/vcpu0/tsc-offset`), and in the event
+//!   `kvm_write_tsc_offset` ([`crate::sources::kvm_trace`]).
 //! - Otherwise the guest's TSC is taken to have started with its vCPU: after the
 //!   VMM's `main`, before `vm-start`, and early enough that the last event is
 //!   before the VMM's exit. The middle of that interval is used, and half of it
@@ -37,6 +38,7 @@ const TCG_ERROR_NS: Ns = 20_000;
 
 /// The offset is exact; this is for the pairing of host clocks.
 const KVM_ERROR_NS: Ns = 1_000;
+const BY_KVM_OFFSET: &str = "guest TSC, by KVM's TSC offset";
 
 /// Of a guest whose TSC can't be tied to the host's: what a VMM usually takes from
 /// `main` to its machine's start. Decoding works out the bound of the run at hand.
@@ -102,8 +104,32 @@ fn tsc_offset_in(folder: &Path, pid: i32) -> Option<i64> {
         .ok()?
         .flatten()
         .find(|e| e.file_name().to_string_lossy().starts_with(&prefix))?;
-    let text = std::fs::read_to_string(machine.path().join("vcpu0/tsc-offset")).ok()?;
-    text.trim().parse().ok()
+    let number = |name: &str| -> Option<i64> {
+        let text = std::fs::read_to_string(machine.path().join("vcpu0").join(name)).ok()?;
+        text.trim().parse().ok()
+    };
+    // A TSC of another frequency than the host's is not only offset.
+    if let (Some(ratio), Some(bits)) =
+        (number("tsc-scaling-ratio"), number("tsc-scaling-ratio-frac-bits"))
+    {
+        if !(0..63).contains(&bits) || ratio != 1 << bits {
+            return None;
+        }
+    }
+    number("tsc-offset")
+}
+
+/// Gives the sources on the guest's TSC the offset that KVM's trace saw, where
+/// debugfs did not tell it.
+pub fn share_kvm_offset(sources: &mut [SourceRecord]) {
+    let traced = sources.iter().find(|s| s.name == crate::sources::kvm_trace::NAME);
+    let Some(offset) = traced.and_then(|s| s.parameters.get(TSC_OFFSET)).cloned() else { return };
+    let accel = |s: &SourceRecord| s.parameters.get(ACCEL).and_then(Value::as_str) == Some("kvm");
+    for source in sources.iter_mut().filter(|s| accel(s) && !s.parameters.contains_key(TSC_OFFSET))
+    {
+        source.parameters.insert(TSC_OFFSET.to_owned(), offset.clone());
+        (source.clock, source.error_ns) = (BY_KVM_OFFSET.into(), KVM_ERROR_NS);
+    }
 }
 
 /// The record of a source on this clock.
@@ -115,7 +141,7 @@ pub fn record(
 ) -> SourceRecord {
     let (clock, error_ns) = match (accel, tsc_offset) {
         (Some("icount"), _) => ("virtual time, ns since the machine began to run", 0),
-        (_, Some(_)) => ("guest TSC, by KVM's TSC offset", KVM_ERROR_NS),
+        (_, Some(_)) => (BY_KVM_OFFSET, KVM_ERROR_NS),
         (Some("tcg"), None) => ("guest TSC, 0 when the machine began to run", TCG_ERROR_NS),
         _ => ("guest TSC, 0 between the VMM's main and the machine's start", UNKNOWN_ERROR_NS),
     };
@@ -221,5 +247,11 @@ mod tests {
         }
         assert_eq!(tsc_offset_in(folder.path(), 123), Some(-987_654_321));
         assert_eq!(tsc_offset_in(folder.path(), 1), None);
+        let vcpu = folder.path().join("123-9/vcpu0");
+        for (ratio, offset) in [("256", Some(-987_654_321)), ("300", None)] {
+            std::fs::write(vcpu.join("tsc-scaling-ratio"), ratio).unwrap();
+            std::fs::write(vcpu.join("tsc-scaling-ratio-frac-bits"), "8").unwrap();
+            assert_eq!(tsc_offset_in(folder.path(), 123), offset);
+        }
     }
 }
