@@ -98,6 +98,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     };
     add_moments(&mut record, &exit, ready.as_deref());
     add_vm_start(request.context.dir, &mut record);
+    crate::guest_clock::share_kvm_offset(&mut record.sources);
     record.outcome = outcome(&request, &record, &exit);
     warn_of_forks(&exit, &request, &mut warnings);
     // Two sources that need the same thing miss it in the same words.

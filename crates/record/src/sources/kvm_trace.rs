@@ -1,0 +1,205 @@
+//! KVM's own account of a boot, by its tracepoints.
+//!
+//! Under KVM no plugin sees the guest's instructions, but the host's kernel sees
+//! every exit from it. A tracefs instance of vmeter's own (`vmeter-tracefs`)
+//! records them for the VMM's threads alone. It is made before the launch and
+//! follows the forks from vmeter on, so that nothing is done while the VMM is
+//! held; events are stamped with `CLOCK_MONOTONIC`. What is saved is a
+//! `trace.dat` as trace-cmd writes it: `vmeter trace stat` reads it too.
+//!
+//! An event costs the host some 0.1 us, an exit 1 us and more: `light` takes one
+//! to three events an exit, `full` has the entries as well, so that the time of
+//! each exit is known. Which events a KVM has depends on the host: one in software
+//! (PVM) has neither `kvm_exit` nor `kvm_entry`, and nothing here needs them.
+//!
+//! KVM's counters in debugfs are read at the VMM's end as well. They count what
+//! tracepoints do not show there, or may not show to this user.
+
+mod decode;
+mod stats;
+
+use super::path_of;
+use crate::guest_clock::{kvm_tsc_offset, TSC_OFFSET};
+use crate::source::{Context, Live, Source, SourceError};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use vmeter_machine::launch::Tracee;
+use vmeter_machine::plan::LaunchPlan;
+use vmeter_model::run::{SourceRecord, WatchLevel};
+use vmeter_model::{Event, Ns, RunRecord};
+use vmeter_tracefs::{Instance, Plan, Tracefs};
+
+/// Name in [`SourceRecord::name`].
+pub const NAME: &str = "kvm-trace";
+
+/// The trace in the run's folder.
+pub const FILE: &str = "kvm-trace.dat";
+
+/// Parameter: KVM's counters of the VM, by name.
+const STATS: &str = "stats";
+/// Parameter: true if the trace reached its bound and what came after is missing.
+const LIMITED: &str = "limited";
+
+/// Of every exit: why, and what the VMM had to do for it.
+const LIGHT: &[&str] = &[
+    "kvm:kvm_exit",
+    "kvm:kvm_userspace_exit",
+    "kvm:kvm_pio",
+    "kvm:kvm_mmio",
+    "kvm:kvm_write_tsc_offset",
+];
+/// How long each took, and which registers it was about.
+const FULL: &[&str] =
+    &["kvm:kvm_entry", "kvm:kvm_msr", "kvm:kvm_cpuid", "kvm:kvm_hypercall", "kvm:kvm_fast_mmio"];
+
+/// The trace clock is read within the event.
+const ERROR_NS: Ns = 1_000;
+
+/// KVM's tracepoints.
+pub struct KvmTrace;
+
+impl Source for KvmTrace {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
+        let kvm = match context.accel {
+            Some(accel) => accel == "kvm",
+            // Somebody's own VMM: whether it uses KVM shows at its end.
+            None => std::path::Path::new("/dev/kvm").exists(),
+        };
+        (kvm && context.watch != WatchLevel::None).then(|| {
+            Box::new(Recording {
+                dir: context.dir.to_owned(),
+                watch: context.watch,
+                instance: None,
+                trouble: None,
+                machines: None,
+                stats: BTreeMap::new(),
+                scaled: false,
+            }) as _
+        })
+    }
+
+    fn decode(
+        &self,
+        dir: &std::path::Path,
+        run: &RunRecord,
+        source: &SourceRecord,
+    ) -> Result<Vec<Event>, SourceError> {
+        let mut seen = decode::Seen::default();
+        if !source.files.is_empty() {
+            seen = decode::read(&path_of(dir, source, 0)?)?;
+        }
+        let stats = source.parameters.get(STATS).and_then(Value::as_object);
+        let stats =
+            stats.into_iter().flatten().filter_map(|(k, v)| Some((k.as_str(), v.as_u64()?)));
+        decode::events(&seen, &stats.collect(), run)
+    }
+}
+
+struct Recording {
+    dir: PathBuf,
+    watch: WatchLevel,
+    instance: Option<Instance>,
+    /// Why there is no instance; said once it is known that KVM is used.
+    trouble: Option<String>,
+    /// VMs that the VMM had at its end, if it was seen then.
+    machines: Option<usize>,
+    stats: BTreeMap<String, u64>,
+    /// True where the guest's TSC is not the host's plus an offset.
+    scaled: bool,
+}
+
+impl Recording {
+    fn record(&self) -> Result<Instance, vmeter_tracefs::Error> {
+        let mut events = LIGHT.to_vec();
+        if self.watch == WatchLevel::Full {
+            events.extend(FULL);
+        }
+        Tracefs::find()?.record(&Plan::new(&events).of_own_children().spool(&self.dir))
+    }
+
+    /// Saves the trace; gives its clock, and what it knows of the guest's TSC.
+    fn save(&mut self, instance: Instance) -> Result<Option<Saved>, SourceError> {
+        let failed = |error: vmeter_tracefs::Error| SourceError::Other(format!("{NAME}: {error}"));
+        let recorded = instance.stop().map_err(failed)?;
+        if recorded.bytes() == 0 {
+            return Ok(None);
+        }
+        let (limited, clock) = (recorded.is_limited(), recorded.clock().to_owned());
+        let path = self.dir.join(FILE);
+        recorded.save(&path).map_err(failed)?;
+        let tsc_offset = decode::read(&path)?.tsc_offset();
+        Ok(Some(Saved { clock, limited, tsc_offset }))
+    }
+}
+
+struct Saved {
+    clock: String,
+    limited: bool,
+    tsc_offset: Option<i64>,
+}
+
+impl Live for Recording {
+    fn prepare(&mut self, _plan: &mut LaunchPlan) -> Result<(), SourceError> {
+        match self.record() {
+            Ok(instance) => self.instance = Some(instance),
+            Err(error) => self.trouble = Some(format!("KVM's exits are not recorded: {error}")),
+        }
+        Ok(())
+    }
+
+    fn exiting(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
+        let machines = stats::machines(tracee.pid);
+        self.machines = Some(machines);
+        if machines == 0 {
+            return Ok(());
+        }
+        self.stats = stats::of(tracee.pid);
+        self.scaled = !self.stats.is_empty() && kvm_tsc_offset(tracee.pid).is_none();
+        self.trouble.take().map_or(Ok(()), |trouble| Err(SourceError::Other(trouble)))
+    }
+
+    fn finish(mut self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
+        let saved = match self.instance.take() {
+            Some(instance) => self.save(instance)?,
+            None => None,
+        };
+        if saved.is_none() && self.stats.is_empty() {
+            return match self.machines {
+                Some(1..) => Err(SourceError::Other(SILENT.into())),
+                _ => Ok(None),
+            };
+        }
+        let mut parameters = BTreeMap::new();
+        if !self.stats.is_empty() {
+            parameters.insert(STATS.to_owned(), Value::from_iter(self.stats));
+        }
+        let (files, clock) = match &saved {
+            Some(saved) => (vec![FILE.to_owned()], clock_in_words(&saved.clock)),
+            None => (Vec::new(), "none: counters, read at the VMM's end".to_owned()),
+        };
+        if let Some(saved) = saved {
+            let offset = saved.tsc_offset.filter(|_| !self.scaled);
+            parameters.extend(offset.map(|offset| (TSC_OFFSET.to_owned(), offset.into())));
+            parameters.extend(saved.limited.then(|| (LIMITED.to_owned(), true.into())));
+        }
+        let error_ns = ERROR_NS;
+        Ok(Some(SourceRecord { name: NAME.into(), files, clock, error_ns, parameters }))
+    }
+}
+
+const SILENT: &str = "kvm-trace: the VMM used KVM, and no event of it arrived: inside a PID \
+                      namespace (a container) the kernel's filter does not know the VMM; run \
+                      vmeter on the host itself";
+
+fn clock_in_words(clock: &str) -> String {
+    match clock {
+        "mono" => "CLOCK_MONOTONIC, read by the host's kernel at the event".into(),
+        "x86-tsc" => "host TSC, paired with CLOCK_MONOTONIC before and after".into(),
+        other => format!("trace clock {other}"),
+    }
+}

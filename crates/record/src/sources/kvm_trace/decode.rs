@@ -1,0 +1,352 @@
+//! From KVM's events to counts and moments.
+//!
+//! Where firmware, decompressor and kernel meet is told by where the guest was at
+//! its exits. The first exit has it at the reset vector. A bzImage is entered at
+//! 1 MiB by code below 1 MiB (Documentation/arch/x86/boot.rst), after the last
+//! access to fw_cfg; the kernel proper runs in the upper half of the address
+//! space. Each moment lies between two exits, and the time between them is its
+//! error.
+
+use super::{ERROR_NS, NAME};
+use crate::clock::Conversion;
+use crate::source::SourceError;
+use crate::sources::qemu_trace;
+use std::collections::BTreeMap;
+use std::path::Path;
+use vmeter_model::{Event, Ns, RunRecord, What};
+use vmeter_trace::event::Body;
+use vmeter_trace::ops::{Decoder, NameId, Op};
+use vmeter_trace::{open, EventReader, Input};
+
+/// Real mode, and BIOS code, end here; a bzImage's 32-bit entry is here.
+const MIB: u64 = 1 << 20;
+/// Where an uncompressed kernel is loaded and entered (`CONFIG_PHYSICAL_START`).
+const KERNEL_LOAD: u64 = 16 << 20;
+/// An entry is not beyond the first 256 MiB.
+const ENTRY_END: u64 = 256 << 20;
+/// First address of the upper half.
+const UPPER_HALF: u64 = 1 << 63;
+/// Ports of QEMU's fw_cfg (docs/specs/fw_cfg.rst).
+const FW_CFG: std::ops::RangeInclusive<u32> = 0x510..=0x51b;
+/// Ports of PCI configuration mechanism 1: address, then data.
+const PCI_ADDRESS: u32 = 0xcf8;
+const PCI_DATA: std::ops::RangeInclusive<u32> = 0xcfc..=0xcff;
+
+/// From entering the guest to the exit by which that is known: nothing was executed.
+const FIRST_EXIT_ERROR_NS: Ns = 50_000;
+/// PCI accesses kept one by one.
+const MAX_ACCESSES: usize = 1 << 20;
+/// Ports with a count of their own.
+const MAX_PORTS: usize = 1 << 12;
+
+/// A trace's stamp.
+type Stamp = u64;
+
+/// A moment between two exits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Between {
+    after: Stamp,
+    before: Stamp,
+}
+
+/// A PCI configuration access.
+#[derive(Debug, Clone, Copy)]
+struct Access {
+    at: Stamp,
+    write: bool,
+    address: u32,
+    register: u32,
+}
+
+/// The first that was seen of a vCPU at work.
+#[derive(Debug, Clone, Copy)]
+struct First {
+    at: Stamp,
+    /// Where the guest was, if the event says.
+    rip: Option<u64>,
+    /// True if it is the entry into the guest itself.
+    entry: bool,
+}
+
+/// All that is taken from a trace.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    clock: String,
+    /// Exits by reason.
+    exits_by: BTreeMap<NameId, u64>,
+    reasons: BTreeMap<String, u64>,
+    userspace_by: BTreeMap<NameId, u64>,
+    userspace_reasons: BTreeMap<String, u64>,
+    ports: BTreeMap<u32, u64>,
+    mmio: u64,
+    /// Accesses to either port of PCI configuration mechanism 1.
+    pci_exits: u64,
+    pci_address: u32,
+    pci: Vec<Access>,
+    tsc_offset: Option<i64>,
+    tsc_moved: bool,
+    lost: u64,
+    first: Option<First>,
+    place: Place,
+    last: Stamp,
+}
+
+/// Where the first vCPU is, from exit to exit.
+#[derive(Debug, Default)]
+struct Place {
+    thread: Option<i32>,
+    previous: Option<(Stamp, u64)>,
+    /// Entry of a bzImage (or of an uncompressed kernel), since the last fw_cfg access.
+    image: Option<(u64, Between)>,
+    kernel: Option<Between>,
+}
+
+impl Place {
+    fn exit(&mut self, thread: i32, at: Stamp, rip: u64) {
+        if self.kernel.is_some() || *self.thread.get_or_insert(thread) != thread {
+            return;
+        }
+        if let Some((after, from)) = self.previous {
+            let between = Between { after, before: at };
+            if rip >= UPPER_HALF {
+                self.kernel = Some(between);
+            } else if from < MIB && (MIB..ENTRY_END).contains(&rip) && self.image.is_none() {
+                self.image = Some((rip, between));
+            }
+        }
+        self.previous = Some((at, rip));
+    }
+
+    /// Firmware is still loading: what looked like the kernel's entry was its own code.
+    fn firmware_loads(&mut self) {
+        if self.kernel.is_none() {
+            self.image = None;
+        }
+    }
+}
+
+/// Reads a trace to its end.
+pub(super) fn read(path: &Path) -> Result<Seen, SourceError> {
+    let failed = |error: vmeter_trace::Error| SourceError::Other(format!("{NAME}: {error}"));
+    Ok(collect(open(Input::open(path).map_err(failed)?).map_err(failed)?.as_mut()))
+}
+
+fn collect(reader: &mut dyn EventReader) -> Seen {
+    let mut seen = Seen { clock: reader.info().clock.name.clone(), ..Seen::default() };
+    let mut decoder = Decoder::default();
+    while let Some(event) = reader.next_event() {
+        let op = decoder.decode(&event);
+        seen.take(&event, op);
+    }
+    let named = |counts: &BTreeMap<NameId, u64>| {
+        counts.iter().map(|(&id, &n)| (decoder.names().name(id).to_owned(), n)).collect()
+    };
+    seen.reasons = named(&seen.exits_by);
+    seen.userspace_reasons = named(&seen.userspace_by);
+    let losses = reader.losses();
+    seen.lost = losses.lost_events.saturating_add(losses.uncounted_gaps);
+    seen
+}
+
+impl Seen {
+    fn take(&mut self, event: &vmeter_trace::Event<'_>, op: Op) {
+        let number = |name: &str| match event.body {
+            Body::Record(record) => event.kind.int(name).get(record),
+            _ => None,
+        };
+        match op {
+            Op::VmExit { reason } => {
+                *self.exits_by.entry(reason).or_default() += 1;
+                let rip = number("guest_rip");
+                if let Some(rip) = rip {
+                    self.place.exit(event.tid, event.ts, rip);
+                }
+                self.begin(event.ts, rip, false);
+            }
+            Op::VmEntry => self.begin(event.ts, number("rip"), true),
+            Op::UserspaceExit { reason } => {
+                *self.userspace_by.entry(reason).or_default() += 1;
+                self.begin(event.ts, None, false);
+            }
+            Op::Pio { port, write } => {
+                self.pio(event.ts, port, write, number("val").unwrap_or(0) as u32);
+                self.begin(event.ts, None, false);
+            }
+            // KVM says of a read that it has to ask for it, and again what came of it.
+            Op::Mmio { .. } if number("type") == Some(0) => {}
+            Op::Mmio { .. } => self.mmio += 1,
+            _ if event.kind.name == "kvm_write_tsc_offset" && number("vcpu_id") == Some(0) => {
+                let begun = self.first.is_some();
+                let offset = number("next_tsc_offset").map(|offset| offset as i64);
+                self.tsc_moved |= begun && offset != self.tsc_offset;
+                self.tsc_offset = offset;
+            }
+            _ => {}
+        }
+        self.last = self.last.max(event.ts);
+    }
+
+    fn begin(&mut self, at: Stamp, rip: Option<u64>, entry: bool) {
+        self.first.get_or_insert(First { at, rip, entry });
+    }
+
+    fn pio(&mut self, at: Stamp, port: u32, write: bool, value: u32) {
+        if self.ports.len() < MAX_PORTS || self.ports.contains_key(&port) {
+            *self.ports.entry(port).or_default() += 1;
+        }
+        if FW_CFG.contains(&port) {
+            self.place.firmware_loads();
+        } else if port == PCI_ADDRESS {
+            self.pci_exits += 1;
+            if write {
+                self.pci_address = value;
+            }
+        } else if PCI_DATA.contains(&port) {
+            self.pci_exits += 1;
+            // Bit 31 enables the data port.
+            if self.pci_address >> 31 == 1 && self.pci.len() < MAX_ACCESSES {
+                let register = (self.pci_address & 0xfc) | (port & 3);
+                self.pci.push(Access { at, write, address: self.pci_address, register });
+            }
+        }
+    }
+
+    /// What KVM added to the host's TSC in the first vCPU; none if that changed while
+    /// the guest ran.
+    pub fn tsc_offset(&self) -> Option<i64> {
+        self.tsc_offset.filter(|_| !self.tsc_moved)
+    }
+}
+
+/// The events of a trace, and of KVM's counters.
+pub(super) fn events(
+    seen: &Seen,
+    stats: &BTreeMap<&str, u64>,
+    run: &RunRecord,
+) -> Result<Vec<Event>, SourceError> {
+    let clock = Clock::of(&seen.clock, run)?;
+    let mut events = Vec::new();
+    clock.moments(seen, run, &mut events);
+    let traced = run.sources.iter().any(|s| s.name == qemu_trace::NAME);
+    if !traced {
+        // QEMU's own trace names the device; both would count each access twice.
+        events.extend(seen.pci.iter().map(|access| clock.event(access.at, 0, access.what())));
+    }
+    for (name, value) in counts(seen, stats) {
+        events.push(clock.event(seen.last, 0, What::Count { name, value }));
+    }
+    Ok(events)
+}
+
+/// Final values. What the trace has is counted there; KVM's own counters say the rest.
+fn counts(seen: &Seen, stats: &BTreeMap<&str, u64>) -> BTreeMap<String, u64> {
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    let sum = |by: &BTreeMap<String, u64>| by.values().sum::<u64>();
+    let by_reason = |by: &BTreeMap<String, u64>| -> Vec<(String, u64)> {
+        by.iter().map(|(reason, n)| (format!("exits:{reason}"), *n)).collect()
+    };
+    counts.extend(stats.iter().map(|(name, value)| ((*name).to_owned(), *value)));
+    if seen.reasons.is_empty() {
+        // A KVM without kvm_exit: those that the VMM had to handle are all that shows.
+        counts.extend(by_reason(&seen.userspace_reasons));
+        counts.entry("exits".into()).or_insert(sum(&seen.userspace_reasons));
+    } else {
+        counts.extend(by_reason(&seen.reasons));
+        counts.insert("exits".into(), sum(&seen.reasons));
+    }
+    counts.insert("userspace_exits".into(), sum(&seen.userspace_reasons));
+    counts.insert("mmio".into(), seen.mmio);
+    counts.insert("pci_config_exits".into(), seen.pci_exits);
+    counts.extend(seen.ports.iter().map(|(port, n)| (format!("kvm_pio:{port:#x}"), *n)));
+    counts.insert("kvm_trace_lost".into(), seen.lost);
+    counts.retain(|name, value| *value > 0 || name == "exits");
+    counts
+}
+
+impl Access {
+    /// Bus, device and function are in the address (PCI Local Bus 3.0, 3.2.2.3.2).
+    fn what(&self) -> What {
+        let (bus, device, function) =
+            (self.address >> 16 & 0xff, self.address >> 11 & 0x1f, self.address >> 8 & 7);
+        What::PciConfig {
+            write: self.write,
+            device: format!("{bus:02x}:{device:02x}.{function}"),
+            register: self.register,
+        }
+    }
+}
+
+/// The trace's clock on the run's.
+struct Clock {
+    exec_ns: Ns,
+    total_ns: Ns,
+    tsc: Option<Conversion>,
+}
+
+impl Clock {
+    fn of(name: &str, run: &RunRecord) -> Result<Self, SourceError> {
+        let clock = |tsc| Clock { exec_ns: run.exec_ns, total_ns: run.total_ns, tsc };
+        match name {
+            "mono" => Ok(clock(None)),
+            // Counters alone.
+            "" => Ok(clock(None)),
+            "x86-tsc" => {
+                Conversion::from_tsc(&run.clocks).map(|c| clock(Some(c))).ok_or_else(|| {
+                    SourceError::Other(format!("{NAME}: run.json has no two TSC readings"))
+                })
+            }
+            other => Err(SourceError::Other(format!(
+                "{NAME}: its clock is {other:?}; expected mono or x86-tsc"
+            ))),
+        }
+    }
+
+    fn at(&self, stamp: Stamp) -> Ns {
+        let monotonic = match &self.tsc {
+            Some(tsc) => tsc.to_monotonic(stamp as f64),
+            None => Ns::try_from(stamp).unwrap_or(Ns::MAX),
+        };
+        monotonic.saturating_sub(self.exec_ns)
+    }
+
+    fn event(&self, stamp: Stamp, error: Ns, what: What) -> Event {
+        let reading = self.tsc.as_ref().map_or(0, |tsc| tsc.error_ns);
+        // Counts alone are of the run's end.
+        let at = if stamp == 0 { self.total_ns } else { self.at(stamp) };
+        let error_ns = ERROR_NS.saturating_add(reading).saturating_add(error);
+        Event { at, error_ns, source: NAME.into(), insns: None, what }
+    }
+
+    /// The guest's first instruction, and where it went from there.
+    fn moments(&self, seen: &Seen, run: &RunRecord, events: &mut Vec<Event>) {
+        let reached = |symbol: &str| What::Reached { symbol: symbol.into() };
+        let Some(first) = seen.first else { return };
+        let error = match (first.entry, first.rip) {
+            (true, _) => 0,
+            (false, Some(_)) => FIRST_EXIT_ERROR_NS,
+            // Not the exit itself, but what followed from it some time later.
+            (false, None) => self.since_main(first.at, run),
+        };
+        if first.entry || first.rip.is_some() {
+            events.push(self.event(first.at, error, reached("reset-vector")));
+        }
+        let running = What::RunState { state: "running".into() };
+        events.push(self.event(first.at, error, running));
+        let mut between = |symbol: &str, between: Between| {
+            let width = self.at(between.before).saturating_sub(self.at(between.after));
+            events.push(self.event(between.before, width, reached(symbol)));
+        };
+        if let Some((rip, at)) = seen.place.image {
+            between(if rip < KERNEL_LOAD { "bzimage-startup_32" } else { "pvh_start_xen" }, at);
+        }
+        if let Some(at) = seen.place.kernel {
+            between("startup_64", at);
+        }
+    }
+
+    /// From the VMM's `main` to a stamp, ns.
+    fn since_main(&self, stamp: Stamp, run: &RunRecord) -> Ns {
+        let main = run.moments.iter().find(|(_, name)| name == "vmm-main").map_or(0, |(at, _)| *at);
+        self.at(stamp).saturating_sub(main).max(0)
+    }
+}
