@@ -35,6 +35,9 @@ pub struct SweptRun {
     pub phases: Vec<(String, f64)>,
     /// Counts.
     pub counts: BTreeMap<String, f64>,
+    /// What was missing or not understood, in words.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// One point of a sweep, over its runs that reached their end.
@@ -104,6 +107,8 @@ pub struct Scaling {
     pub p_value: f64,
     /// The rise per unit, where every run of a point agrees and every step rises by the same.
     pub exact_step: Option<f64>,
+    /// The rise per unit of more than half of the steps, where every run of a point agrees.
+    pub usual_step: Option<f64>,
     /// Jumps beyond the trend.
     pub breaks: Vec<SweepBreak>,
 }

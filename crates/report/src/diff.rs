@@ -71,9 +71,15 @@ fn spelled_p(p: Option<f64>) -> String {
     }
 }
 
-/// What differs most, with its share of the total's difference.
+/// What differs most, with its share of the total's difference. Nothing, where the sides
+/// were found not to differ.
 fn explanation(result: &DiffResult, total: &DiffRow) -> Option<String> {
-    let reasons = reasons(result, GLANCE);
+    let mut reasons = reasons(result, usize::MAX);
+    if reasons.iter().any(|r| r.significant) {
+        reasons.retain(|r| r.significant);
+    } else if result.verdict == "no difference found" {
+        return None;
+    }
     let named: Vec<String> = reasons
         .iter()
         .take(NAMED)
@@ -96,22 +102,42 @@ fn explanation(result: &DiffResult, total: &DiffRow) -> Option<String> {
         }
         _ => String::new(),
     };
-    Some(format!("What differs most: {}{share}.", named.join(", ")))
+    let only = match reasons.first().is_some_and(|r| r.significant) {
+        true => "What differs most",
+        false => "On one side only, which may be chance",
+    };
+    Some(format!("{only}: {}{share}.", named.join(", ")))
 }
 
-/// Activities that differ beyond noise, or are only on one side, the largest first; nothing
-/// that is too small for the table's first digit.
+/// Activities that differ beyond noise, or that all runs of one side have and none of the
+/// other, the largest first.
 pub(crate) fn reasons(result: &DiffResult, most: usize) -> Vec<&DiffRow> {
     let total = result.rows.iter().find(|r| r.kind == DiffKind::Total);
     let least = total.map_or(0.0, |t| 1e-3 * t.a.mean.abs());
     let differs = |row: &&DiffRow| {
-        let one_sided = row.presence != Presence::Both && row.difference.abs() >= least;
+        let everywhere = match row.presence {
+            Presence::New => row.seen_in[1] == result.b.runs.len(),
+            Presence::Gone => row.seen_in[0] == result.a.runs.len(),
+            Presence::Both => false,
+        };
+        let one_sided = everywhere && row.difference.abs() >= least;
         row.kind == DiffKind::Activity && (row.significant || one_sided)
     };
     let mut rows: Vec<&DiffRow> = result.rows.iter().filter(differs).collect();
     rows.sort_by(|a, b| b.difference.abs().total_cmp(&a.difference.abs()));
     rows.truncate(most);
     rows
+}
+
+/// Lines that differ beyond noise, or that all of three and more runs of one side have and
+/// none of the other.
+pub(crate) fn telling_lines(result: &DiffResult) -> impl Iterator<Item = &DiffRow> {
+    let runs = [result.a.runs.len(), result.b.runs.len()];
+    let several = runs.iter().all(|n| *n >= 3);
+    result.lines.iter().filter(move |row| {
+        let one_sided = row.seen_in == [0, runs[1]] || row.seen_in == [runs[0], 0];
+        row.significant || several && one_sided
+    })
 }
 
 /// The difference with its sign and half of its interval.

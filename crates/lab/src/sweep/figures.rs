@@ -51,6 +51,7 @@ impl Figures {
                 cpu_s: record.usage.user_s + record.usage.system_s,
                 phases: phases.collect(),
                 counts,
+                warnings: timeline.warnings.clone(),
             },
             activities,
             icount: record.icount,

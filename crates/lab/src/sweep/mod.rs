@@ -30,6 +30,9 @@ use vmeter_stats::{compare, estimate, holm, Verdict};
 /// Breaks that are explained, the largest first.
 const EXPLAINED: usize = 4;
 
+/// With fewer runs a point chance may put all of them into the host's slow spells.
+const ENOUGH_RUNS: usize = 4;
+
 /// What to sweep and how.
 #[derive(Debug, Clone)]
 pub struct SweepOptions {
@@ -185,6 +188,12 @@ fn warnings_of(points: &[SweepPoint], session: &Session) -> Vec<String> {
         } else if done == 0 {
             warnings.push(format!("{}: no run reached its end", point.label));
         }
+    }
+    let few = |p: &&SweepPoint| p.total.is_some_and(|t| t.sd > 0.0 && t.n < ENOUGH_RUNS);
+    if points.iter().any(|p| few(&p)) {
+        warnings.push(format!(
+            "fewer than {ENOUGH_RUNS} runs a point: a slow spell of the host that meets all runs of one point looks like a jump"
+        ));
     }
     warnings
 }

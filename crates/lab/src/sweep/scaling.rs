@@ -16,6 +16,8 @@ const MATERIAL_COUNT: f64 = 0.01;
 /// Activities below this share of the boot, over all points, are not looked at: a filter
 /// that knows nothing of the slope (R. Bourgon et al., PNAS 107, 2010).
 const SMALL_ACTIVITY: f64 = 2e-4;
+/// An activity's jump below this share of its phase's explains nothing.
+const EXPLAINS: f64 = 0.1;
 /// Activities that are reported at most.
 const ACTIVITIES: usize = 20;
 /// Finest difference of a clock that is believed, s.
@@ -42,8 +44,9 @@ pub(super) fn scale(
 ) -> (Vec<Scaling>, Vec<MarginalStep>) {
     let lines: Vec<Line<'_>> = parameters.iter().flat_map(|p| lines(p, measured)).collect();
     let mut scaling = times(&lines, seed);
+    let activities = activities(&lines, &scaling, seed);
     scaling.extend(counts(&lines, seed));
-    scaling.extend(activities(&lines));
+    scaling.extend(activities);
     (scaling, lines.iter().flat_map(steps).collect())
 }
 
@@ -98,6 +101,7 @@ impl Line<'_> {
             slope_ci95: fit.slope_ci95,
             p_value: fit.p_value,
             exact_step: None,
+            usual_step: None,
             breaks: Vec::new(),
         })
     }
@@ -163,20 +167,12 @@ fn finished<'a>(
     for (line, kind, name, samples) in &series {
         let Some(mut scaling) = line.scaling(*kind, name, samples) else { continue };
         if *kind == Series::Count {
-            scaling.exact_step = exact_step(samples);
+            let steps = exact_steps(samples);
+            scaling.usual_step = usual(&steps);
+            scaling.exact_step = scaling.usual_step.filter(|u| steps.iter().all(|s| s == u));
         }
         if !constant(samples) {
-            let least = worth(line, samples);
-            let breaks = breaks_among(samples, ALPHA, tested, seed);
-            scaling.breaks = breaks
-                .into_iter()
-                .filter(|b| b.jump.abs() >= least)
-                .map(|b| SweepBreak {
-                    between: [b.between.0, b.between.1],
-                    jump: b.jump,
-                    p_value: b.p_value,
-                })
-                .collect();
+            scaling.breaks = breaks(samples, worth(line, samples), tested, seed);
         }
         found.push(scaling);
     }
@@ -189,44 +185,50 @@ fn adjust(scaling: &mut [Scaling]) {
     scaling.iter_mut().zip(adjusted).for_each(|(s, p)| s.p_value = p);
 }
 
-/// The rise per unit, if runs agree and every step has the same.
-fn exact_step(samples: &Samples) -> Option<f64> {
+/// The rise per unit of each step, if the runs of every point agree.
+fn exact_steps(samples: &Samples) -> Vec<f64> {
     let value = |(x, runs): &(f64, Vec<f64>)| {
         let first = runs.first().copied()?;
         runs.iter().all(|y| *y == first).then_some((*x, first))
     };
     let points: Option<Vec<(f64, f64)>> = samples.iter().map(value).collect();
-    let points = points?;
-    let mut rises = points.windows(2).map(|w| (w[1].1 - w[0].1) / (w[1].0 - w[0].0));
-    let first = rises.next()?;
-    rises.all(|rise| rise == first).then_some(first)
+    let points = points.unwrap_or_default();
+    points.windows(2).map(|w| (w[1].1 - w[0].1) / (w[1].0 - w[0].0)).collect()
 }
 
-fn activities(lines: &[Line<'_>]) -> Vec<Scaling> {
-    let mut found = Vec::new();
-    for line in lines {
-        let runs = || line.points.iter().flat_map(|(_, m)| &m.runs);
-        let count = runs().count().max(1) as f64;
-        let mut sums: BTreeMap<&ActivityKey, f64> = BTreeMap::new();
-        for (key, (time, _)) in runs().flat_map(|run| &run.activities) {
-            *sums.entry(key).or_default() += time;
-        }
-        let least = SMALL_ACTIVITY * line.mean_total();
-        // An activity that is a whole phase has a row as such.
-        sums.retain(|(phase, name), sum| *sum / count >= least && phase != name);
-        for key in sums.into_keys() {
+/// What more than half of the steps are.
+fn usual(steps: &[f64]) -> Option<f64> {
+    let times = |step: &f64| steps.iter().filter(|s| *s == step).count();
+    steps.iter().copied().find(|step| 2 * times(step) > steps.len())
+}
+
+/// Activities that grow, and those that jump where their phase does.
+fn activities(lines: &[Line<'_>], wholes: &[Scaling], seed: u64) -> Vec<Scaling> {
+    let mut times = Vec::new();
+    let mut insns = Vec::new();
+    let all: Vec<(&Line<'_>, BTreeSet<&ActivityKey>)> =
+        lines.iter().map(|line| (line, worth_a_look(line))).collect();
+    let tested = all.iter().map(|(_, keys)| keys.len()).sum();
+    for (line, keys) in all {
+        let least = MATERIAL_TIME * line.mean_total();
+        for key in keys {
             let time = |run: &Figures| run.activities.get(key).map_or(0.0, |(time, _)| *time);
-            let row = line.scaling(Series::Activity, &key.1, &line.samples(time));
-            let insns = insns(line, key);
+            let samples = line.samples(time);
             let phase = |row| Scaling { phase: Some(key.0.clone()), ..row };
-            found.extend(row.into_iter().chain(insns).map(phase));
+            insns.extend(counted(line, key).map(phase));
+            let Some(mut row) = line.scaling(Series::Activity, &key.1, &samples).map(phase) else {
+                continue;
+            };
+            if range(&samples) >= least && wholes.iter().any(|w| !w.breaks.is_empty()) {
+                row.breaks = breaks(&samples, least, tested, seed);
+                row.breaks.retain(|b| explains(line, &key.0, b, wholes));
+            }
+            times.push(row);
         }
     }
-    let (mut insns, mut times): (Vec<Scaling>, Vec<Scaling>) =
-        found.into_iter().partition(|s| s.series == Series::Insns);
     for rows in [&mut times, &mut insns] {
         adjust(rows);
-        rows.retain(|row| row.p_value <= ALPHA && row.slope != 0.0);
+        rows.retain(|row| row.p_value <= ALPHA && row.slope != 0.0 || !row.breaks.is_empty());
         rows.sort_by(|a, b| b.slope.abs().total_cmp(&a.slope.abs()));
         rows.truncate(ACTIVITIES);
     }
@@ -234,8 +236,57 @@ fn activities(lines: &[Line<'_>]) -> Vec<Scaling> {
     times
 }
 
+/// True if the activity's phase jumps at that step as well, or, where no phase does, the
+/// whole boot: a part is looked at only if its whole was found to jump (N. Meinshausen,
+/// "Hierarchical testing of variable importance", Biometrika 95, 2008).
+fn explains(line: &Line<'_>, phase: &str, found: &SweepBreak, wholes: &[Scaling]) -> bool {
+    let own = |s: &&Scaling| s.parameter == line.parameter && s.at == line.at;
+    let here = |s: &Scaling| {
+        let jump = s.breaks.iter().find(|b| b.between == found.between);
+        jump.is_some_and(|b| found.jump.abs() >= EXPLAINS * b.jump.abs())
+    };
+    let any_phase = wholes
+        .iter()
+        .filter(own)
+        .any(|s| s.series == Series::Phase && s.breaks.iter().any(|b| b.between == found.between));
+    wholes.iter().filter(own).any(|s| match s.series {
+        Series::Phase => s.name == phase && here(s),
+        _ => !any_phase && here(s),
+    })
+}
+
+/// Activities of some length that are not a whole phase, which has a row as such.
+fn worth_a_look<'l>(line: &'l Line<'_>) -> BTreeSet<&'l ActivityKey> {
+    let runs = || line.points.iter().flat_map(|(_, m)| &m.runs);
+    let mut sums: BTreeMap<&ActivityKey, f64> = BTreeMap::new();
+    for (key, (time, _)) in runs().flat_map(|run| &run.activities) {
+        *sums.entry(key).or_default() += time;
+    }
+    let least = SMALL_ACTIVITY * line.mean_total() * runs().count() as f64;
+    let long = sums.into_iter().filter(|((phase, name), sum)| *sum >= least && phase != name);
+    long.map(|(key, _)| key).collect()
+}
+
+/// From the smallest mean of a point to the largest.
+fn range(samples: &Samples) -> f64 {
+    let means = || samples.iter().map(|(_, runs)| mean(runs));
+    means().fold(f64::NEG_INFINITY, f64::max) - means().fold(f64::INFINITY, f64::min)
+}
+
+fn breaks(samples: &Samples, least: f64, tested: usize, seed: u64) -> Vec<SweepBreak> {
+    let found = breaks_among(samples, ALPHA, tested, seed).into_iter();
+    let found = found.filter(|b| b.jump.abs() >= least);
+    found
+        .map(|b| SweepBreak {
+            between: [b.between.0, b.between.1],
+            jump: b.jump,
+            p_value: b.p_value,
+        })
+        .collect()
+}
+
 /// Instructions of an activity, where every run that has it counts them.
-fn insns(line: &Line<'_>, key: &ActivityKey) -> Option<Scaling> {
+fn counted(line: &Line<'_>, key: &ActivityKey) -> Option<Scaling> {
     let runs = line.points.iter().flat_map(|(_, m)| &m.runs);
     let counted = runs.filter_map(|run| run.activities.get(key));
     if !counted.into_iter().all(|(_, insns)| insns.is_some()) {

@@ -8,7 +8,7 @@ mod views;
 
 pub(crate) use facts::host_line;
 pub(crate) use json::{machine as machine_json, Machine as MachineJson};
-pub(crate) use notices::{outcome_text, outcome_word};
+pub(crate) use notices::{grouped, outcome_text, outcome_word, run_list};
 
 use crate::chart;
 use crate::document::{Block, Detail, Document, Fact, Notice};

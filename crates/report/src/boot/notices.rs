@@ -39,7 +39,7 @@ pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
 }
 
 /// Run numbers as a reader writes them: `run 3`, `runs 0, 2, 5 and 4 more`.
-fn run_list(runs: &[u32]) -> String {
+pub(crate) fn run_list(runs: &[u32]) -> String {
     const NAMED: usize = 5;
     let named: Vec<String> = runs.iter().take(NAMED).map(u32::to_string).collect();
     let plural = if runs.len() == 1 { "run" } else { "runs" };
@@ -50,7 +50,7 @@ fn run_list(runs: &[u32]) -> String {
 }
 
 /// Texts that several runs share, each once, with the runs.
-fn grouped(texts: impl Iterator<Item = (u32, String)>) -> Vec<(String, Vec<u32>)> {
+pub(crate) fn grouped(texts: impl Iterator<Item = (u32, String)>) -> Vec<(String, Vec<u32>)> {
     let mut runs_of: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for (run, text) in texts {
         runs_of.entry(text).or_default().push(run);

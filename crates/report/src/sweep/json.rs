@@ -49,6 +49,7 @@ struct Run<'a> {
     cpu_s: f64,
     phases: Vec<RunPhase<'a>>,
     counts: &'a BTreeMap<String, f64>,
+    warnings: &'a [String],
 }
 
 #[derive(Debug, Serialize)]
@@ -86,6 +87,7 @@ struct CountScaling<'a> {
     slope_ci95: [f64; 2],
     p_value: f64,
     exact_step: Option<f64>,
+    usual_step: Option<f64>,
     breaks: &'a [vmeter_model::sweep::SweepBreak],
 }
 
@@ -102,6 +104,8 @@ struct ActivityScaling<'a> {
     slope_insns: Option<f64>,
     slope_ci95: [f64; 2],
     p_value: f64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    breaks: Vec<TimeBreak>,
 }
 
 #[derive(Debug, Serialize)]
@@ -186,15 +190,16 @@ fn run(run: &SweptRun) -> Run<'_> {
         cpu_s: run.cpu_s,
         phases: phases.collect(),
         counts: &run.counts,
+        warnings: &run.warnings,
     }
 }
 
+fn time_breaks(scaling: &Scaling) -> Vec<TimeBreak> {
+    let breaks = scaling.breaks.iter();
+    breaks.map(|b| TimeBreak { between: b.between, jump_s: b.jump, p_value: b.p_value }).collect()
+}
+
 fn time_scaling(scaling: &Scaling) -> TimeScaling<'_> {
-    let breaks = scaling.breaks.iter().map(|b| TimeBreak {
-        between: b.between,
-        jump_s: b.jump,
-        p_value: b.p_value,
-    });
     TimeScaling {
         phase: &scaling.name,
         parameter: &scaling.parameter,
@@ -202,7 +207,7 @@ fn time_scaling(scaling: &Scaling) -> TimeScaling<'_> {
         slope_s: scaling.slope,
         slope_ci95: scaling.slope_ci95,
         p_value: scaling.p_value,
-        breaks: breaks.collect(),
+        breaks: time_breaks(scaling),
     }
 }
 
@@ -215,6 +220,7 @@ fn count_scaling(scaling: &Scaling) -> CountScaling<'_> {
         slope_ci95: scaling.slope_ci95,
         p_value: scaling.p_value,
         exact_step: scaling.exact_step,
+        usual_step: scaling.usual_step,
         breaks: &scaling.breaks,
     }
 }
@@ -230,6 +236,7 @@ fn activity_scaling(scaling: &Scaling) -> ActivityScaling<'_> {
         slope_insns: (!is_time).then_some(scaling.slope),
         slope_ci95: scaling.slope_ci95,
         p_value: scaling.p_value,
+        breaks: time_breaks(scaling),
     }
 }
 

@@ -3,7 +3,7 @@
 mod json;
 mod tables;
 
-use crate::boot::{host_line, outcome_text};
+use crate::boot::{grouped, host_line, outcome_text, run_list};
 use crate::chart::{Strip, Strips};
 use crate::diff;
 use crate::document::{closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind, Tone};
@@ -21,7 +21,7 @@ use vmeter_model::sweep::{
 const REASONS: usize = 6;
 /// Exact counts that the answer names.
 const EXACT_COUNTS: [(&str, &str); 2] =
-    [("pci_config_reads", "PCI config reads"), ("pci_config_writes", "writes")];
+    [("pci_config_reads", "PCI config reads"), ("pci_config_writes", "PCI config writes")];
 
 /// A [`SweepResult`] to be written.
 #[derive(Debug)]
@@ -151,13 +151,14 @@ impl<'a> SweepReport<'a> {
                         && s.parameter == total.parameter
                         && s.at == total.at
                 };
-                let step = self.result.scaling.iter().find(same)?.exact_step?;
-                (step != 0.0).then(|| format!("{} {words}", tables::signed_count(step)))
+                let counted = self.result.scaling.iter().find(same)?;
+                let text = self.exactly(counted).filter(|_| counted.usual_step != Some(0.0))?;
+                Some(format!("{words} {text}"))
             })
             .collect();
         let exactly = match exact.is_empty() {
             true => String::new(),
-            false => format!(", and exactly {}", exact.join(" and ")),
+            false => format!("; exact counts: {}", exact.join("; ")),
         };
         let sure = match total.p_value {
             p if p <= 0.05 => String::new(),
@@ -267,19 +268,23 @@ impl<'a> SweepReport<'a> {
         let [from, to] = explained.between;
         let title = format!("Why between {} {from} and {to}", explained.parameter);
         document.heading(title, "the two points compared, as by vmeter diff");
+        if let Some(table) = self.jump_table(explained) {
+            document.push(Block::Table(table));
+        }
         document.push(Block::Paragraph(diff::answer(&explained.diff)));
         if detail == Detail::Full {
             diff::blocks(&explained.diff, Detail::Glance, document);
             return;
         }
-        let reasons = diff::reasons(&explained.diff, REASONS);
+        let mut reasons = diff::reasons(&explained.diff, REASONS);
+        reasons.retain(|r| r.significant);
         if !reasons.is_empty() {
             let table = diff::table(&explained.diff, "activity", reasons.into_iter());
             document.push(Block::Table(table));
         }
-        let lines = explained.diff.lines.iter().take(REASONS);
-        if lines.len() > 0 {
-            document.push(Block::Table(diff::table(&explained.diff, "line", lines)));
+        let lines: Vec<_> = diff::telling_lines(&explained.diff).take(REASONS).collect();
+        if !lines.is_empty() {
+            document.push(Block::Table(diff::table(&explained.diff, "line", lines.into_iter())));
         }
     }
 
@@ -304,6 +309,15 @@ impl<'a> SweepReport<'a> {
                 let text = format!("{}, run {}: {text}", point.label, run.index);
                 Some(Notice::new(NoticeKind::Failure, text))
             }));
+        }
+        let runs = || self.result.points.iter().flat_map(|point| &point.runs);
+        let texts = runs().flat_map(|r| r.warnings.iter().map(move |w| (r.index, w.clone())));
+        for (text, affected) in grouped(texts) {
+            let text = match affected.len() >= runs().count() {
+                true => text,
+                false => format!("{}: {text}", run_list(&affected)),
+            };
+            notices.push(Notice::new(NoticeKind::Warning, text));
         }
         let SweepResult { warnings, hints, saved_in, .. } = self.result;
         notices.extend(closing_notices(warnings, hints, saved_in));

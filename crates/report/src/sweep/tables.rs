@@ -4,7 +4,7 @@ use super::{spelled, Panel, SweepReport};
 use crate::document::Tone;
 use crate::quantity::{grouped, p_value, Quantity, Scale, Unit};
 use crate::table::{Cell, Column, Row, Table};
-use vmeter_model::sweep::{Scaling, Series, SweepBreak, SweepPoint};
+use vmeter_model::sweep::{ExplainedBreak, MarginalStep, Scaling, Series, SweepBreak, SweepPoint};
 use vmeter_model::Estimate;
 
 /// Phases below this share of every boot are added up at a glance.
@@ -93,13 +93,53 @@ impl<'a> SweepReport<'a> {
             let mut cells = vec![Cell::Name(name.clone())];
             cells.extend(values.iter().map(|e| e.map_or(Cell::Text("-".into()), count)));
             if let Some(scaling) = self.scaling(panel, Series::Count, name) {
-                cells.push(Cell::Text(match scaling.exact_step {
-                    Some(step) => format!("{} each", signed_count(step)),
+                cells.push(Cell::Text(match self.exactly(scaling) {
+                    Some(text) => text,
                     None => slope_text(scaling, Unit::Count),
                 }));
                 cells.push(Cell::Text(breaks_text(&scaling.breaks, Unit::Count)));
             }
             table.row(cells);
+        }
+        (!table.rows.is_empty()).then_some(table)
+    }
+
+    /// `+83 each`; `+291 each, 1→2 +292` where a step differs.
+    pub(super) fn exactly(&self, scaling: &Scaling) -> Option<String> {
+        let usual = scaling.usual_step?;
+        let own = |s: &&MarginalStep| s.parameter == scaling.parameter && s.at == scaling.at;
+        let others = self.result.steps.iter().filter(own).filter_map(|step| {
+            let [from, to] = step.between;
+            let rise = *step.counts.get(&scaling.name)?;
+            let differs = rise != usual * (to - from);
+            differs.then(|| format!(", {from}→{to} {}", signed_count(rise)))
+        });
+        Some(format!("{} each{}", signed_count(usual), others.collect::<String>()))
+    }
+
+    /// The series that jump at one step, the largest first.
+    pub(super) fn jump_table(&self, explained: &ExplainedBreak) -> Option<Table> {
+        let in_time = |s: &&Scaling| !matches!(s.series, Series::Insns | Series::Count);
+        let here = self.result.scaling.iter().filter(in_time).filter_map(|s| {
+            let own = s.parameter == explained.parameter;
+            let found = s.breaks.iter().find(|b| own && b.between == explained.between)?;
+            Some((s, found))
+        });
+        let mut here: Vec<(&Scaling, &SweepBreak)> = here.collect();
+        here.sort_by(|a, b| b.1.jump.abs().total_cmp(&a.1.jump.abs()));
+        let mut table = Table::new(vec![
+            Column::name("what jumps"),
+            Column::number("beyond the trend", 0),
+            Column::number("p", 0),
+            Column::text("phase", 2),
+        ]);
+        for (scaling, found) in here {
+            table.row(vec![
+                Cell::Name(scaling.name.clone()),
+                Cell::Text(spelled(found.jump, Unit::Seconds)),
+                Cell::Text(p_value(found.p_value)),
+                scaling.phase.clone().map_or(Cell::Empty, Cell::Name),
+            ]);
         }
         (!table.rows.is_empty()).then_some(table)
     }
