@@ -264,8 +264,9 @@ pub(crate) fn method(result: &DiffResult) -> String {
         return "Both sides are in virtual time, without noise: every difference is one.".into();
     }
     format!(
-        "Welch's test; lines: permutation test. p-values are adjusted for all {} comparisons \
-         (Benjamini-Hochberg, lines Tarone): where nothing differs, anything is found in 5 % of cases.",
+        "Student's test, intervals by Welch; lines: permutation test. p-values are adjusted for \
+         all {} comparisons (Benjamini-Hochberg, lines Tarone): where nothing differs, anything \
+         is found in 5 % of cases.",
         result.tests
     )
 }

@@ -33,7 +33,7 @@ pub mod summary;
 pub use bisect::{Answer, Bisection};
 pub use breaks::{breaks, breaks_among, Break};
 pub use compare::{compare, holm, Compared, Options, Verdict};
-pub use discovery::{benjamini_hochberg, tarone, welch, Difference};
+pub use discovery::{benjamini_hochberg, student, tarone, welch, Difference};
 pub use fit::{linear_fit, theil_sen, LinearFit};
 pub use mann_whitney::{mann_whitney, MannWhitney};
 pub use order::{choose_order, power_law, Order};

@@ -1,6 +1,6 @@
 //! Everything that two machines can differ in, tested together.
 //!
-//! Times and counts are compared by Welch's test, lines by permutation; hundreds of
+//! Times and counts are compared by Student's test, lines by permutation; hundreds of
 //! comparisons find something in any two sets of runs, so p-values are adjusted: see
 //! [`vmeter_stats::discovery`]. Lines have a share of the chance of a false alarm of their
 //! own, so that the whole keeps to 5 %.
@@ -9,7 +9,7 @@ use crate::diff::Side;
 use crate::sweep::figures::{ActivityKey, Figures};
 use std::collections::BTreeSet;
 use vmeter_model::sweep::{DiffKind, DiffRow, Presence};
-use vmeter_stats::{benjamini_hochberg, estimate, mean, tarone, welch};
+use vmeter_stats::{benjamini_hochberg, estimate, mean, student, tarone, welch};
 
 /// Chance of a false alarm among times and counts.
 pub const ALPHA: f64 = 0.04;
@@ -69,7 +69,7 @@ pub fn rows(a: &Side, b: &Side, exact: bool, seed: u64) -> Rows {
 
 fn p_value(candidate: &Candidate) -> f64 {
     let [a, b] = &candidate.samples;
-    welch(a, b, candidate.resolution).and_then(|d| d.p_value).unwrap_or(1.0)
+    student(a, b, candidate.resolution).unwrap_or(1.0)
 }
 
 fn row(c: Candidate, p: Option<f64>, alpha: f64, exact: bool) -> DiffRow {
