@@ -1,0 +1,125 @@
+//! `vmeter diff` by simulation: what differs is found, and nothing else.
+
+use std::collections::BTreeMap;
+use vmeter_lab::diff::{compare_sides, Side};
+use vmeter_lab::sweep::figures::Figures;
+use vmeter_model::result::Envelope;
+use vmeter_model::run::{Outcome, SessionMachine};
+use vmeter_model::sweep::{DiffKind, Presence, SweptRun};
+use vmeter_stats::rng::Rng;
+
+const ACTIVITIES: usize = 120;
+const PHASES: usize = 8;
+
+/// Boots of one machine on a noisy host: whole runs are slow together, every activity has
+/// noise of its own, and now and then one is hit by something.
+fn boot(rng: &mut Rng, index: u32, planted: &[(&str, f64)]) -> Figures {
+    let slow = (0.04 * rng.normal()).exp();
+    let mut activities = BTreeMap::new();
+    let mut phases = vec![0.0; PHASES];
+    for n in 0..ACTIVITIES {
+        let length = 1e-4 * 1.06f64.powi(n as i32);
+        let hit = if rng.uniform() < 0.03 { 1.5 } else { 1.0 };
+        let time = length * slow * hit * (0.05 * rng.normal()).exp();
+        phases[n % PHASES] += time;
+        let key = (format!("phase {}", n % PHASES), format!("initcall f{n}"));
+        activities.insert(key, (time, Some((length * 1e9).round())));
+    }
+    for (name, time) in planted {
+        let time = time * (0.05 * rng.normal()).exp();
+        phases[0] += time;
+        activities.insert(("phase 0".into(), (*name).to_owned()), (time, None));
+    }
+    let exits = 4000.0 + (30.0 * rng.normal()).round();
+    let counts = [("pci_config_reads", 812.0), ("exits", exits)];
+    Figures {
+        run: SweptRun {
+            index,
+            outcome: Outcome::Done,
+            total_s: phases.iter().sum(),
+            cpu_s: 1.0,
+            phases: phases.iter().enumerate().map(|(n, s)| (format!("phase {n}"), *s)).collect(),
+            counts: counts.map(|(name, n)| (name.to_owned(), n)).into(),
+            warnings: vec![],
+        },
+        activities,
+        icount: false,
+    }
+}
+
+fn side(rng: &mut Rng, runs: u32, planted: &[(&str, f64)]) -> Side {
+    let line = |rng: &mut Rng| {
+        let said = |n: usize| (("kernel", format!("line {n}")), 1.0);
+        // Most lines come in every boot, some in every second, some in few.
+        let chance = |n: usize| if n < 300 { 1.0 } else { [0.5, 0.1][n % 2] };
+        (0..320).filter(|n| rng.uniform() < chance(*n)).map(said).collect()
+    };
+    Side {
+        name: "side".into(),
+        machine: SessionMachine::default(),
+        envelope: Envelope::default(),
+        runs: (0..runs).map(|index| boot(rng, index, planted)).collect(),
+        lines: (0..runs).map(|_| line(rng)).collect(),
+        failed: 0,
+    }
+}
+
+#[test]
+fn the_same_machine_has_no_difference() {
+    for runs in [2, 3, 5, 10] {
+        let mut rng = Rng::new(u64::from(runs));
+        let found = (0..100).filter(|_| {
+            let (a, b) = (side(&mut rng, runs, &[]), side(&mut rng, runs, &[]));
+            compare_sides(&a, &b, 1).verdict == "no difference found"
+        });
+        let found = found.count();
+        println!("{runs} runs a side: no difference found in {found} of 100");
+        assert!(found >= 95, "{runs} runs a side: {found} of 100");
+    }
+}
+
+#[test]
+fn what_was_planted_is_found_and_said_to_be_new() {
+    let mut rng = Rng::new(11);
+    for _ in 0..20 {
+        let a = side(&mut rng, 5, &[]);
+        let b = side(&mut rng, 5, &[("/init:planted", 0.6)]);
+        let result = compare_sides(&a, &b, 1);
+        assert_eq!(result.verdict, "slower");
+        let first = result.rows.iter().find(|r| r.kind == DiffKind::Activity).expect("a row");
+        assert_eq!(first.name, "/init:planted");
+        assert_eq!((first.presence, first.seen_in), (Presence::New, [0, 5]));
+        assert!(first.significant);
+        let back = compare_sides(&b, &a, 1);
+        assert_eq!(back.verdict, "faster");
+        let gone = back.rows.iter().find(|r| r.name == "/init:planted").expect("a row");
+        assert_eq!(gone.presence, Presence::Gone);
+    }
+}
+
+#[test]
+fn one_run_a_side_tells_nothing_of_noise_and_virtual_time_has_none() {
+    let mut rng = Rng::new(5);
+    let (mut a, mut b) = (side(&mut rng, 1, &[]), side(&mut rng, 1, &[]));
+    let result = compare_sides(&a, &b, 1);
+    assert_eq!(result.verdict, "not known");
+    assert!(result.rows.iter().all(|r| !r.significant && r.p_value.is_none()));
+    for run in a.runs.iter_mut().chain(&mut b.runs) {
+        run.icount = true;
+    }
+    b.runs = a.runs.clone();
+    b.lines = a.lines.clone();
+    assert_eq!(compare_sides(&a, &b, 1).verdict, "no difference found");
+    b.runs[0].run.total_s += 1e-6;
+    assert_eq!(compare_sides(&a, &b, 1).verdict, "slower");
+}
+
+#[test]
+fn a_side_without_runs_is_no_panic() {
+    let mut rng = Rng::new(5);
+    let (full, empty) = (side(&mut rng, 2, &[]), side(&mut rng, 0, &[]));
+    for (a, b) in [(&full, &empty), (&empty, &full), (&empty, &empty)] {
+        let result = compare_sides(a, b, 1);
+        assert!(result.rows.iter().all(|r| !r.significant), "{}", result.verdict);
+    }
+}
