@@ -1,0 +1,173 @@
+//! What the benches compare: our bitmap, vm-memory's, and an exchange loop over words.
+
+use dirty_log::{DirtyBitmap, GetOpt, GetOrg, SwitchOpt};
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+use vm_memory::bitmap::AtomicBitmap;
+
+/// Pages of the 3.76 GB slot of the published measurement.
+pub const PAGES: usize = 917_248;
+pub const PAGE: usize = 4096;
+
+/// One contender: marks a page, and harvests all into a checksum of what is dirty.
+pub trait Contender: Sync {
+    const NAME: &'static str;
+    fn with_pages(pages: usize) -> Self;
+    fn set(&self, page: usize);
+    /// Takes all dirty pages and looks at each word that has some.
+    fn take(&self) -> u64;
+}
+
+#[inline]
+fn visit(sum: u64, index: usize, word: u64) -> u64 {
+    sum.wrapping_add(word ^ index as u64)
+}
+
+macro_rules! ours {
+    ($strategy:ty, $name:literal) => {
+        impl Contender for DirtyBitmap<$strategy> {
+            const NAME: &'static str = $name;
+
+            fn with_pages(pages: usize) -> Self {
+                DirtyBitmap::new(pages * PAGE, PAGE).unwrap()
+            }
+
+            #[inline]
+            fn set(&self, page: usize) {
+                dirty_log::Slot::mark(self, page);
+            }
+
+            #[inline]
+            fn take(&self) -> u64 {
+                let mut sum = 0;
+                DirtyBitmap::harvest(self).for_each_word(|i, w| sum = visit(sum, i, w));
+                sum
+            }
+        }
+    };
+}
+
+ours!(GetOrg, "get_org");
+ours!(GetOpt, "get_opt");
+ours!(SwitchOpt, "switch_opt");
+
+/// vm-memory's `get_and_reset`.
+impl Contender for AtomicBitmap {
+    const NAME: &'static str = "AtomicBitmap";
+
+    fn with_pages(pages: usize) -> Self {
+        AtomicBitmap::new(pages * PAGE, NonZeroUsize::new(PAGE).unwrap())
+    }
+
+    #[inline]
+    fn set(&self, page: usize) {
+        self.set_bit(page);
+    }
+
+    #[inline]
+    fn take(&self) -> u64 {
+        let words = self.get_and_reset();
+        let dirty = words.iter().enumerate().filter(|(_, &w)| w != 0);
+        dirty.fold(0, |sum, (i, &w)| visit(sum, i, w))
+    }
+}
+
+/// The obvious improvement on it: look first, exchange what is not 0, allocate nothing.
+pub struct SkipZero(Vec<AtomicU64>);
+
+impl Contender for SkipZero {
+    const NAME: &'static str = "skip-zero exchange";
+
+    fn with_pages(pages: usize) -> Self {
+        Self((0..pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    #[inline]
+    fn set(&self, page: usize) {
+        self.0[page / 64].fetch_or(1 << (page % 64), Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn take(&self) -> u64 {
+        let mut sum = 0;
+        for (i, word) in self.0.iter().enumerate() {
+            if word.load(Ordering::Relaxed) != 0 {
+                sum = visit(sum, i, word.swap(0, Ordering::SeqCst));
+            }
+        }
+        sum
+    }
+}
+
+/// Which pages are dirty before a harvest.
+pub fn loads() -> [(&'static str, Vec<usize>); 4] {
+    let spread = |count: usize| (0..count).map(|i| i * (PAGES / count)).collect();
+    [
+        ("clean", Vec::new()),
+        ("10 pages", spread(10)),
+        ("1 % spread", spread(PAGES / 100)),
+        ("100 %", (0..PAGES).collect()),
+    ]
+}
+
+/// Pages in an order without pattern, the same each time.
+pub fn shuffled(count: usize, seed: u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    let mut state = seed | 1;
+    for i in (1..count).rev() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        order.swap(i, (state % (i as u64 + 1)) as usize);
+    }
+    order
+}
+
+/// Who marks what, by two threads at once.
+pub struct Pattern {
+    pub name: &'static str,
+    pub orders: [Vec<usize>; 2],
+    /// Clean before each round; else all is dirty already.
+    pub fresh: bool,
+}
+
+pub fn patterns() -> Vec<Pattern> {
+    let half = PAGES / 2;
+    let random = [shuffled(PAGES, 7), shuffled(PAGES, 11)];
+    let halves = [(0..half).collect(), (half..PAGES).collect()];
+    let woven = [(0..PAGES).step_by(2).collect(), (1..PAGES).step_by(2).collect()];
+    let one = [vec![5; half], vec![5; half]];
+    let pattern =
+        |name, orders: &[Vec<usize>; 2], fresh| Pattern { name, orders: orders.clone(), fresh };
+    vec![
+        pattern("random, from clean", &random, true),
+        pattern("random, dirty already", &random, false),
+        pattern("in order, a half each, from clean", &halves, true),
+        pattern("in order, a half each, dirty already", &halves, false),
+        pattern("in order, every other page, from clean", &woven, true),
+        pattern("one page over and over", &one, false),
+    ]
+}
+
+/// Nanoseconds a mark when two threads mark at once: the slower thread's.
+pub fn two_threads<C: Contender>(contender: &C, orders: &[Vec<usize>; 2]) -> f64 {
+    let ready = AtomicU64::new(0);
+    let run = |order: &Vec<usize>| {
+        contender.set(order[0]);
+        // Not a Barrier: one that wakes the other after the first has begun measures less
+        // than two at once.
+        ready.fetch_add(1, Ordering::SeqCst);
+        while ready.load(Ordering::SeqCst) < 2 {
+            std::hint::spin_loop();
+        }
+        let begin = Instant::now();
+        order.iter().for_each(|&page| contender.set(page));
+        begin.elapsed().as_nanos() as f64 / order.len() as f64
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| run(&orders[0]));
+        let own = run(&orders[1]);
+        own.max(other.join().unwrap())
+    })
+}

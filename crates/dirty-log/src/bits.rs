@@ -1,0 +1,385 @@
+//! The bits of one slot, with a summary above them.
+//!
+//! Three levels: 64-bit words, eight to a cache line; a byte for each such line (512
+//! pages); a byte for each 64 of those (32768 pages); and one byte for all. The summary is
+//! made of bytes and not of bits so that it is set by plain stores: only the word itself
+//! costs a locked instruction, and only when its bit is not yet set.
+//!
+//! Order matters twice. A mark sets the summary from the top down and the bit last, so
+//! whoever sees a bit set (and therefore writes nothing) knows that everything above it
+//! was set before. And no summary is ever cleared while writers have access: a bitmap is
+//! cleared after it was retired, by its only owner.
+//!
+//! All of it is one allocation that starts with the words, so that a writer's pointer is
+//! the pointer to them: one dependent load less in each mark.
+
+use crate::sync::{first_set, put64, put8, AtomicU64, AtomicU8, Ordering, ZERO_IS_NEW};
+use std::alloc::{alloc, alloc_zeroed, dealloc, handle_alloc_error, Layout};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::slice;
+
+const LINE_WORDS: usize = 8;
+const LINE_PAGES: usize = 64 * LINE_WORDS;
+const GROUP_LINES: usize = 64;
+const CACHE_LINE: usize = 64;
+
+/// How many pages, and where the parts of a bitmap for them are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) pages: usize,
+    lines: usize,
+    /// Offsets from the words, bytes.
+    flags_at: usize,
+    groups_at: usize,
+    any_at: usize,
+    layout: Layout,
+}
+
+impl Shape {
+    pub(crate) fn new(pages: usize) -> Self {
+        let lines = pages.div_ceil(LINE_PAGES);
+        let part = |whole: Layout, bytes: usize| {
+            let bytes = Layout::array::<AtomicU8>(bytes).ok()?;
+            whole.extend(bytes.align_to(CACHE_LINE).ok()?).ok()
+        };
+        let parts = || {
+            let words = Layout::array::<AtomicU64>(lines * LINE_WORDS).ok()?;
+            let (whole, flags_at) = part(words.align_to(CACHE_LINE).ok()?, lines)?;
+            let (whole, groups_at) = part(whole, lines.div_ceil(GROUP_LINES))?;
+            let (layout, any_at) = part(whole, 1)?;
+            Some(Self { pages, lines, flags_at, groups_at, any_at, layout })
+        };
+        // usize::MAX pages are 2^61 words: their size in bytes is a usize.
+        parts().expect("a bit for each page of an address space fits into it")
+    }
+
+    /// Words of 64 pages.
+    pub(crate) fn words(&self) -> usize {
+        self.pages.div_ceil(64)
+    }
+
+    fn groups(&self) -> usize {
+        self.lines.div_ceil(GROUP_LINES)
+    }
+}
+
+/// A bitmap that writers may share.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BitsRef<'a> {
+    base: NonNull<AtomicU64>,
+    shape: &'a Shape,
+}
+
+impl<'a> BitsRef<'a> {
+    /// # Safety
+    /// `base` is from [`Bits::into_raw`] of the same shape and valid for `'a`.
+    #[inline]
+    pub(crate) unsafe fn new(base: NonNull<AtomicU64>, shape: &'a Shape) -> Self {
+        Self { base, shape }
+    }
+
+    /// A word; the index must be below the lines' end.
+    #[inline]
+    fn cell(self, index: usize) -> &'a AtomicU64 {
+        debug_assert!(index < self.shape.lines * LINE_WORDS);
+        // SAFETY: inside the allocation, which starts with lines * LINE_WORDS words.
+        unsafe { self.base.add(index).as_ref() }
+    }
+
+    #[inline]
+    fn byte(self, offset: usize) -> &'a AtomicU8 {
+        // SAFETY: offsets are those of the shape, plus an index that the callers checked.
+        unsafe { self.base.byte_add(offset).cast::<AtomicU8>().as_ref() }
+    }
+
+    #[inline]
+    fn flag(self, line: usize) -> &'a AtomicU8 {
+        debug_assert!(line < self.shape.lines);
+        self.byte(self.shape.flags_at + line * size_of::<AtomicU8>())
+    }
+
+    #[inline]
+    fn group(self, group: usize) -> &'a AtomicU8 {
+        debug_assert!(group < self.shape.groups());
+        self.byte(self.shape.groups_at + group * size_of::<AtomicU8>())
+    }
+
+    #[inline]
+    fn any(self) -> &'a AtomicU8 {
+        self.byte(self.shape.any_at)
+    }
+
+    /// Sets a page's bit. Pages beyond the end are ignored. `last` is the page that this
+    /// thread set last, or any other number.
+    ///
+    /// A bit that is set already is not written to. But to read a word right after a
+    /// locked instruction on it costs half as much again as that instruction, and threads
+    /// that fill a word in order do just that. So a page above the last one set, in the
+    /// same word, is set without looking. As a look that finds the bit set does not move
+    /// `last`, at most 63 sets in vain follow one that was not.
+    #[inline]
+    pub(crate) fn mark(self, page: usize, last: &mut usize) {
+        if page >= self.shape.pages {
+            return;
+        }
+        let word = self.cell(page / 64);
+        let bit = 1 << (page % 64);
+        let next_in_word = page ^ *last < 64 && page > *last;
+        if !next_in_word && word.load(Ordering::Acquire) & bit != 0 {
+            return;
+        }
+        self.announce(page / LINE_PAGES);
+        word.fetch_or(bit, Ordering::AcqRel);
+        *last = page;
+    }
+
+    /// Sets those of a word's 64 bits that are set in `mask`; returns the ones that were
+    /// not set before. Words beyond the end are ignored.
+    #[inline]
+    pub(crate) fn mark_word(self, index: usize, mask: u64) -> u64 {
+        if index >= self.shape.words() || mask & !self.word(index) == 0 {
+            return 0;
+        }
+        self.announce(index / LINE_WORDS);
+        mask & !self.cell(index).fetch_or(mask, Ordering::AcqRel)
+    }
+
+    /// Takes bits out of a word; returns those that were set. The summary stays.
+    pub(crate) fn unmark_word(self, index: usize, mask: u64) -> u64 {
+        if index >= self.shape.words() || self.word(index) & mask == 0 {
+            return 0;
+        }
+        self.cell(index).fetch_and(!mask, Ordering::AcqRel) & mask
+    }
+
+    /// Makes a line known before a bit in it is set.
+    #[inline]
+    fn announce(self, line: usize) {
+        if self.flag(line).load(Ordering::Acquire) == 0 {
+            self.announce_first(line);
+        }
+    }
+
+    #[cold]
+    fn announce_first(self, line: usize) {
+        let group = self.group(line / GROUP_LINES);
+        if group.load(Ordering::Acquire) == 0 {
+            self.any().store(1, Ordering::Release);
+            group.store(1, Ordering::Release);
+        }
+        self.flag(line).store(1, Ordering::Release);
+    }
+
+    /// A word as it is now; the index must be below the words' end.
+    #[inline]
+    pub(crate) fn word(self, index: usize) -> u64 {
+        self.cell(index).load(Ordering::Acquire)
+    }
+
+    /// No bit is set, nor was any since it was cleared.
+    #[inline]
+    pub(crate) fn is_clean(self) -> bool {
+        self.any().load(Ordering::Acquire) == 0
+    }
+
+    /// Copies the words that may have bits set to their places in `out`, which is zero.
+    pub(crate) fn copy_dirty_to(self, out: &mut [u64]) {
+        for line in (0..self.shape.lines).filter(|&l| self.flag(l).load(Ordering::Acquire) != 0) {
+            let words = out.iter_mut().enumerate().skip(line * LINE_WORDS);
+            words.take(LINE_WORDS).for_each(|(i, to)| *to = self.word(i));
+        }
+    }
+}
+
+/// A bitmap that one owner has to itself.
+#[derive(Debug)]
+pub(crate) struct Bits {
+    base: NonNull<AtomicU64>,
+    shape: Shape,
+    owns: PhantomData<AtomicU64>,
+}
+
+// SAFETY: it owns memory of atomics, and nothing in it is bound to a thread.
+unsafe impl Send for Bits {}
+// SAFETY: as above; through `&Bits` everything is atomic or read.
+unsafe impl Sync for Bits {}
+
+impl Bits {
+    /// All clean.
+    pub(crate) fn new(shape: Shape) -> Self {
+        let layout = shape.layout;
+        // SAFETY: the layout is not empty, as it ends in `any`.
+        let memory = unsafe {
+            if ZERO_IS_NEW {
+                alloc_zeroed(layout)
+            } else {
+                alloc(layout)
+            }
+        };
+        let Some(base) = NonNull::new(memory) else { handle_alloc_error(layout) };
+        let new = Self { base: base.cast(), shape, owns: PhantomData };
+        if !ZERO_IS_NEW {
+            new.each_part(
+                // SAFETY: each part is written once, and is part of the allocation.
+                |word| unsafe { word.write(AtomicU64::new(0)) },
+                // SAFETY: as above.
+                |byte| unsafe { byte.write(AtomicU8::new(0)) },
+            );
+        }
+        new
+    }
+
+    /// Calls `word` with each word and `byte` with each byte of the summary.
+    fn each_part(&self, word: impl Fn(*mut AtomicU64), byte: impl Fn(*mut AtomicU8)) {
+        let Shape { lines, flags_at, groups_at, any_at, .. } = self.shape;
+        (0..lines * LINE_WORDS).for_each(|i| word(self.base.as_ptr().wrapping_add(i)));
+        let parts = [(flags_at, lines), (groups_at, self.shape.groups()), (any_at, 1)];
+        for (at, count) in parts {
+            let first: *mut AtomicU8 = self.base.as_ptr().wrapping_byte_add(at).cast();
+            (0..count).for_each(|i| byte(first.wrapping_add(i)));
+        }
+    }
+
+    /// Lets go of it, for writers to share.
+    pub(crate) fn into_raw(self) -> NonNull<AtomicU64> {
+        std::mem::ManuallyDrop::new(self).base
+    }
+
+    /// # Safety
+    /// `base` is from [`Self::into_raw`] of the same shape, and nobody has access to it.
+    pub(crate) unsafe fn from_raw(base: NonNull<AtomicU64>, shape: Shape) -> Self {
+        Self { base, shape, owns: PhantomData }
+    }
+
+    pub(crate) fn shared(&self) -> BitsRef<'_> {
+        BitsRef { base: self.base, shape: &self.shape }
+    }
+
+    fn words_mut(&mut self) -> &mut [AtomicU64] {
+        // SAFETY: the allocation starts with so many words, and `&mut self` is exclusive.
+        unsafe { slice::from_raw_parts_mut(self.base.as_ptr(), self.shape.lines * LINE_WORDS) }
+    }
+
+    fn summary_mut(&mut self, at: usize, count: usize) -> &mut [AtomicU8] {
+        // SAFETY: called with the shape's offsets and counts; `&mut self` is exclusive.
+        unsafe { slice::from_raw_parts_mut(self.base.byte_add(at).cast().as_ptr(), count) }
+    }
+
+    fn summary(&self, at: usize, count: usize) -> &[AtomicU8] {
+        // SAFETY: as above, shared.
+        unsafe { slice::from_raw_parts(self.base.byte_add(at).cast().as_ptr(), count) }
+    }
+
+    /// The words. Not one of them changes while the owner is borrowed.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the allocation starts with at least so many words.
+        unsafe { slice::from_raw_parts(self.base.as_ptr(), self.shape.words()) }
+    }
+
+    /// The first line from `from` on that may have bits set.
+    fn next_line(&self, from: usize) -> Option<usize> {
+        let Shape { lines, flags_at, groups_at, .. } = self.shape;
+        let flags = self.summary(flags_at, lines);
+        let find = |group: usize, from: usize| {
+            let end = lines.min((group + 1) * GROUP_LINES);
+            first_set(&flags[from..end]).map(|found| from + found)
+        };
+        if from >= lines {
+            return None;
+        }
+        let here = from / GROUP_LINES;
+        if let Some(line) = find(here, from) {
+            return Some(line);
+        }
+        let groups = self.summary(groups_at, self.shape.groups());
+        let mut next = here + 1;
+        loop {
+            // A group's byte may be set without any below it: a mark was taken back.
+            next += first_set(groups.get(next..)?)?;
+            if let Some(line) = find(next, next * GROUP_LINES) {
+                return Some(line);
+            }
+            next += 1;
+        }
+    }
+
+    fn lines(&self) -> impl Iterator<Item = usize> + '_ {
+        let mut from = if self.shared().is_clean() { self.shape.lines } else { 0 };
+        std::iter::from_fn(move || {
+            let line = self.next_line(from)?;
+            from = line + 1;
+            Some(line)
+        })
+    }
+
+    /// The words that are not 0, as (index of the word, word), in order. Costs what is
+    /// dirty, and one byte for each 32768 pages.
+    pub(crate) fn dirty_words(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let indices = self.lines().flat_map(|line| line * LINE_WORDS..(line + 1) * LINE_WORDS);
+        let read = |i| (i, self.shared().cell(i).load(Ordering::Relaxed));
+        indices.map(read).filter(|&(_, word)| word != 0)
+    }
+
+    /// Calls `f` with each word that is not 0: as [`Self::dirty_words`], faster.
+    #[inline]
+    pub(crate) fn for_each_dirty_word(&self, mut f: impl FnMut(usize, u64)) {
+        for line in self.lines() {
+            for i in line * LINE_WORDS..(line + 1) * LINE_WORDS {
+                let word = self.shared().cell(i).load(Ordering::Relaxed);
+                if word != 0 {
+                    f(i, word);
+                }
+            }
+        }
+    }
+
+    /// Clears what may be set; costs what is.
+    pub(crate) fn clear(&mut self) {
+        if self.shared().is_clean() {
+            return;
+        }
+        let Shape { lines, flags_at, groups_at, any_at, .. } = self.shape;
+        let mut from = 0;
+        while let Some(line) = self.next_line(from) {
+            let words = line * LINE_WORDS..(line + 1) * LINE_WORDS;
+            self.words_mut()[words].iter_mut().for_each(|word| put64(word, 0));
+            put8(&mut self.summary_mut(flags_at, lines)[line], 0);
+            from = line + 1;
+        }
+        let groups = self.shape.groups();
+        self.summary_mut(groups_at, groups).iter_mut().for_each(|group| put8(group, 0));
+        put8(&mut self.summary_mut(any_at, 1)[0], 0);
+    }
+
+    /// Sets bits without atomic operations; returns how many were not set before. Words
+    /// beyond the end are ignored.
+    pub(crate) fn merge_word(&mut self, index: usize, mask: u64) -> u32 {
+        if index >= self.shape.words() || mask & !self.shared().word(index) == 0 {
+            return 0;
+        }
+        let before = self.shared().word(index);
+        let Shape { lines, flags_at, groups_at, any_at, .. } = self.shape;
+        let (line, groups) = (index / LINE_WORDS, self.shape.groups());
+        put64(&mut self.words_mut()[index], before | mask);
+        put8(&mut self.summary_mut(flags_at, lines)[line], 1);
+        put8(&mut self.summary_mut(groups_at, groups)[line / GROUP_LINES], 1);
+        put8(&mut self.summary_mut(any_at, 1)[0], 1);
+        (mask & !before).count_ones()
+    }
+}
+
+impl Drop for Bits {
+    fn drop(&mut self) {
+        if !ZERO_IS_NEW {
+            self.each_part(
+                // SAFETY: each part was initialised by `new` and is dropped once.
+                |word| unsafe { word.drop_in_place() },
+                // SAFETY: as above.
+                |byte| unsafe { byte.drop_in_place() },
+            );
+        }
+        // SAFETY: allocated by `new` with the same layout.
+        unsafe { dealloc(self.base.as_ptr().cast(), self.shape.layout) };
+    }
+}

@@ -1,0 +1,181 @@
+//! What a harvest found.
+
+use crate::bits::Bits;
+use crate::slot::{Buffers, Slot};
+use crate::sync::plain;
+use std::fmt;
+use std::ops::Range;
+use std::sync::MutexGuard;
+
+/// The pages that were dirty. Forgotten when dropped, unless [retained](Self::retain).
+///
+/// While it lives, and unless it is clean or from `get_org`, the next harvest of the same
+/// slot waits; marks do not.
+#[must_use = "what it holds is no longer marked"]
+pub struct Harvest<'a> {
+    slot: &'a Slot,
+    content: Content<'a>,
+}
+
+enum Content<'a> {
+    Clean,
+    Owned(Vec<u64>),
+    /// In the buffers' `out`.
+    Copied(MutexGuard<'a, Buffers>),
+    /// In the buffers' `spare`, which nobody else has access to until this is dropped.
+    Retired(MutexGuard<'a, Buffers>),
+}
+
+impl<'a> Harvest<'a> {
+    #[inline]
+    pub(crate) fn clean(slot: &'a Slot) -> Self {
+        Self { slot, content: Content::Clean }
+    }
+
+    pub(crate) fn owned(slot: &'a Slot, words: Vec<u64>) -> Self {
+        Self { slot, content: Content::Owned(words) }
+    }
+
+    pub(crate) fn copied(slot: &'a Slot, buffers: MutexGuard<'a, Buffers>) -> Self {
+        Self { slot, content: Content::Copied(buffers) }
+    }
+
+    pub(crate) fn retired(slot: &'a Slot, buffers: MutexGuard<'a, Buffers>) -> Self {
+        Self { slot, content: Content::Retired(buffers) }
+    }
+
+    fn bits(&self) -> Option<&Bits> {
+        match &self.content {
+            Content::Retired(buffers) => buffers.spare.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// All words of the slot, clean ones too, lowest page in the lowest bit; none at all
+    /// if the slot was found clean without looking at them.
+    pub fn words(&self) -> &[u64] {
+        match &self.content {
+            Content::Clean => &[],
+            Content::Owned(words) => words,
+            Content::Copied(buffers) => &buffers.out,
+            Content::Retired(_) => plain(self.bits().map_or(&[], Bits::words)),
+        }
+    }
+
+    /// Calls `f` with the index of each word that is not 0, and the word, in order.
+    #[inline]
+    pub fn for_each_word(&self, mut f: impl FnMut(usize, u64)) {
+        if let Some(bits) = self.bits() {
+            return bits.for_each_dirty_word(f);
+        }
+        let numbered = self.words().iter().enumerate();
+        numbered.filter(|(_, &word)| word != 0).for_each(|(i, &word)| f(i, word));
+    }
+
+    /// Calls `f` with each dirty page, in order.
+    #[inline]
+    pub fn for_each_page(&self, mut f: impl FnMut(usize)) {
+        self.for_each_word(|i, word| {
+            let mut left = word;
+            while left != 0 {
+                f(i * 64 + left.trailing_zeros() as usize);
+                left &= left - 1;
+            }
+        });
+    }
+
+    /// Calls `f` with each run of dirty pages that follow one another, in order: what a
+    /// migration sends in one piece.
+    pub fn for_each_run(&self, mut f: impl FnMut(Range<usize>)) {
+        let mut run = 0..0;
+        self.for_each_page(|page| {
+            if page != run.end {
+                if !run.is_empty() {
+                    f(run.clone());
+                }
+                run.start = page;
+            }
+            run.end = page + 1;
+        });
+        if !run.is_empty() {
+            f(run);
+        }
+    }
+
+    /// The words that are not 0, with their index, in order.
+    pub fn dirty_words(&self) -> Box<dyn Iterator<Item = (usize, u64)> + '_> {
+        match self.bits() {
+            Some(bits) => Box::new(bits.dirty_words()),
+            None => {
+                let numbered = self.words().iter().copied().enumerate();
+                Box::new(numbered.filter(|&(_, word)| word != 0))
+            }
+        }
+    }
+
+    /// The dirty pages, in order.
+    pub fn pages(&self) -> impl Iterator<Item = usize> + '_ {
+        self.dirty_words().flat_map(|(i, word)| {
+            let next = move |left: &u64| Some(left & (left - 1)).filter(|&left| left != 0);
+            std::iter::successors(Some(word), next)
+                .map(move |left| i * 64 + left.trailing_zeros() as usize)
+        })
+    }
+
+    /// How many pages are dirty.
+    pub fn count(&self) -> usize {
+        let mut count = 0;
+        self.for_each_word(|_, word| count += word.count_ones() as usize);
+        count
+    }
+
+    /// Is this page among them?
+    pub fn contains(&self, page: usize) -> bool {
+        let word = self.words().get(page / 64).copied().unwrap_or(0);
+        page < self.slot.pages() && word >> (page % 64) & 1 == 1
+    }
+
+    /// No page is dirty.
+    pub fn is_clean(&self) -> bool {
+        self.dirty_words().next().is_none()
+    }
+
+    /// Marks those pages again for which `keep` is true: what could not be sent stays
+    /// dirty. Returns how many.
+    pub fn retain(self, mut keep: impl FnMut(usize) -> bool) -> usize {
+        let mut kept = 0;
+        self.for_each_word(|i, word| {
+            let mut mask = 0;
+            let mut left = word;
+            while left != 0 {
+                let bit = left & left.wrapping_neg();
+                if keep(i * 64 + bit.trailing_zeros() as usize) {
+                    mask |= bit;
+                }
+                left ^= bit;
+            }
+            if mask != 0 {
+                self.slot.mark_words(i, &[mask]);
+                kept += mask.count_ones() as usize;
+            }
+        });
+        kept
+    }
+}
+
+impl Drop for Harvest<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Content::Retired(buffers) = &mut self.content {
+            if let Some(bits) = &mut buffers.spare {
+                bits.clear();
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Harvest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Harvest").field("dirty_pages", &self.count()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,279 @@
+//! Replacing what writers have hold of, and waiting for exactly those that still do.
+//!
+//! Writer, with a cell of its own (a hazard pointer, Michael 2004):
+//!
+//! 1. load the current pointer, store it in the cell;
+//! 2. light fence;
+//! 3. load the current pointer again; if it is another one, start over;
+//! 4. use what it points to;
+//! 5. store in the cell that it is free.
+//!
+//! Harvest, one at a time:
+//!
+//! 1. replace the current pointer;
+//! 2. heavy fence;
+//! 3. wait until no cell holds the old pointer: from here on the old one is owned.
+//!
+//! By the fences either the writer's step 3 sees the replacement, and it starts over, or
+//! the harvest's step 3 sees the cell, and it waits. A writer that comes later takes the
+//! new pointer, so a stream of marks never holds a harvest up, and writers to other slots
+//! are not waited for. A writer never waits: it starts over only if a harvest came in
+//! between. An old pointer that becomes current again between a writer's steps 1 and 3
+//! does no harm: it is current then.
+//!
+//! Why cells and not counters: entering and leaving a counter are two locked
+//! instructions, which is twice the cost of the mark itself. Why pointers and not epochs:
+//! an epoch tells that a writer is somewhere inside, not in which slot.
+//!
+//! Threads without a cell (a signal handler that interrupted a mark; a thread whose
+//! thread-local storage is gone) are counted in the switch instead. That is slower, and
+//! a harvest waits for all of them.
+
+use crate::fence;
+use crate::sync::{spin_loop, yield_now, AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::ptr::NonNull;
+
+/// What one writer has hold of: an even number is the address, an odd one means nothing.
+///
+/// The odd number is the writer's to choose, and it finds it again when it next takes hold
+/// of something: a memory of one mark that costs no store of its own.
+#[derive(Debug)]
+pub(crate) struct HazardCell(AtomicUsize);
+
+impl Default for HazardCell {
+    fn default() -> Self {
+        Self(AtomicUsize::new(note(0)))
+    }
+}
+
+#[inline]
+fn note(memory: usize) -> usize {
+    memory << 1 | 1
+}
+
+impl HazardCell {
+    /// Only its own thread may ask.
+    #[inline]
+    pub(crate) fn is_free(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & 1 == 1
+    }
+}
+
+/// A thread's cells. Two, as the table of slots is held while a slot in it is marked.
+/// Alone on its cache lines: written with each mark.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    pub(crate) cells: [HazardCell; 2],
+    taken: AtomicBool,
+    next: AtomicPtr<Record>,
+}
+
+impl Record {
+    /// A cell that holds nothing. Only its own thread may ask.
+    pub(crate) fn free_cell(&self) -> Option<&HazardCell> {
+        self.cells.iter().find(|cell| cell.is_free())
+    }
+
+    /// Gives it back for another thread.
+    pub(crate) fn release(&self) {
+        self.taken.store(false, Ordering::Release);
+    }
+}
+
+/// All records: a list that only grows, as long as the most threads there ever were.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    pub(crate) head: AtomicPtr<Record>,
+}
+
+impl Registry {
+    /// A record for one thread.
+    pub(crate) fn acquire(&self) -> &Record {
+        let free = |record: &&Record| {
+            let taken = &record.taken;
+            taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        if let Some(record) = self.records().find(free) {
+            return record;
+        }
+        let record = Box::new(Record::default());
+        record.taken.store(true, Ordering::Relaxed);
+        let new = Box::into_raw(record);
+        // SAFETY: `new` comes from the Box above; records are freed when the registry is
+        // dropped, and then nobody borrows it.
+        let record = unsafe { &*new };
+        let mut head = self.head.load(Ordering::Acquire);
+        loop {
+            record.next.store(head, Ordering::Relaxed);
+            let push = self.head.compare_exchange(head, new, Ordering::AcqRel, Ordering::Acquire);
+            match push {
+                Ok(_) => return record,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    fn records(&self) -> impl Iterator<Item = &Record> {
+        let mut next = self.head.load(Ordering::Acquire);
+        std::iter::from_fn(move || {
+            // SAFETY: null, or a record of this list, which lives as long as the registry.
+            let record = unsafe { next.as_ref() }?;
+            next = record.next.load(Ordering::Relaxed);
+            Some(record)
+        })
+    }
+
+    fn wait_until_none_holds(&self, old: usize) {
+        for cell in self.records().flat_map(|record| &record.cells) {
+            wait_while(|| cell.0.load(Ordering::Acquire) == old);
+        }
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        let mut next = self.head.load(Ordering::Acquire);
+        while !next.is_null() {
+            // SAFETY: each record was leaked by `acquire` once, and with `&mut self` nobody
+            // borrows one.
+            let record = unsafe { Box::from_raw(next) };
+            next = record.next.load(Ordering::Relaxed);
+        }
+    }
+}
+
+/// A mark takes nanoseconds, unless its thread was preempted: then give it the CPU.
+fn wait_while(mut held: impl FnMut() -> bool) {
+    const SPINS: u32 = 200;
+    let mut spins = 0;
+    while held() {
+        if spins < SPINS {
+            spins += 1;
+            spin_loop();
+        } else {
+            yield_now();
+        }
+    }
+}
+
+/// A pointer to what writers use at present, and its replacement. It owns nothing:
+/// whoever has the switch frees what is current in the end.
+#[derive(Debug)]
+pub(crate) struct Switch<T> {
+    current: AtomicPtr<T>,
+    /// Writers inside without a cell.
+    counted: AtomicUsize,
+}
+
+impl<T> Switch<T> {
+    pub(crate) fn new(first: NonNull<T>) -> Self {
+        Self { current: AtomicPtr::new(first.as_ptr()), counted: AtomicUsize::new(0) }
+    }
+
+    /// Gets hold of what is current: until the hold is dropped, [`Self::replace`] does not
+    /// return it.
+    ///
+    /// # Safety
+    /// The cell belongs to the calling thread, is free, and is in the registry that
+    /// [`Self::replace`] is called with.
+    #[inline]
+    pub(crate) unsafe fn hold<'a>(&'a self, cell: &'a HazardCell) -> Hold<'a, T> {
+        let before = cell.0.load(Ordering::Relaxed);
+        let mut current = self.current.load(Ordering::Acquire);
+        loop {
+            // Release, so that a harvest that sees this store sees what this thread did
+            // before: a later store is no part of an earlier one's release sequence.
+            cell.0.store(current as usize, Ordering::Release);
+            fence::light();
+            let now = self.current.load(Ordering::Acquire);
+            if now == current {
+                break;
+            }
+            current = now;
+        }
+        Hold { target: current, cell, note: before }
+    }
+
+    /// Gets hold of what is current without a cell.
+    pub(crate) fn hold_counted(&self) -> HoldCounted<'_, T> {
+        self.counted.fetch_add(1, Ordering::AcqRel);
+        fence::full();
+        HoldCounted { target: self.current.load(Ordering::Acquire), counted: &self.counted }
+    }
+
+    /// Makes `next` current and returns what was, when no writer has hold of it any more.
+    /// One call at a time, by a thread that holds nothing of this switch.
+    pub(crate) fn replace(&self, next: NonNull<T>, registry: &Registry) -> NonNull<T> {
+        let old = self.current.swap(next.as_ptr(), Ordering::AcqRel);
+        fence::heavy();
+        registry.wait_until_none_holds(old as usize);
+        wait_while(|| self.counted.load(Ordering::Acquire) != 0);
+        non_null(old)
+    }
+
+    /// What is current, of a switch that nobody else has.
+    pub(crate) fn last(&mut self) -> NonNull<T> {
+        non_null(self.current.load(Ordering::Acquire))
+    }
+}
+
+#[inline]
+fn non_null<T>(pointer: *mut T) -> NonNull<T> {
+    // SAFETY: a switch is made from, and replaced by, pointers that are not null.
+    unsafe { NonNull::new_unchecked(pointer) }
+}
+
+/// What was current when it was taken.
+#[derive(Debug)]
+pub(crate) struct Hold<'a, T> {
+    target: *mut T,
+    cell: &'a HazardCell,
+    note: usize,
+}
+
+impl<T> Hold<'_, T> {
+    /// What [`Self::remember`] was last told by a holder of the same cell: a hint, of any
+    /// switch and any time.
+    #[inline]
+    pub(crate) fn remembered(&self) -> usize {
+        self.note >> 1
+    }
+
+    /// Leaves a hint for the cell's next holder; its highest bit is lost.
+    #[inline]
+    pub(crate) fn remember(&mut self, memory: usize) {
+        self.note = note(memory);
+    }
+
+    #[inline]
+    pub(crate) fn target(&self) -> NonNull<T> {
+        non_null(self.target)
+    }
+}
+
+impl<T> Drop for Hold<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.cell.0.store(self.note, Ordering::Release);
+    }
+}
+
+/// As [`Hold`], counted.
+#[derive(Debug)]
+pub(crate) struct HoldCounted<'a, T> {
+    target: *mut T,
+    counted: &'a AtomicUsize,
+}
+
+impl<T> HoldCounted<'_, T> {
+    pub(crate) fn target(&self) -> NonNull<T> {
+        non_null(self.target)
+    }
+}
+
+impl<T> Drop for HoldCounted<'_, T> {
+    fn drop(&mut self) {
+        self.counted.fetch_sub(1, Ordering::AcqRel);
+    }
+}

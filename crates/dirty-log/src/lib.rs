@@ -1,0 +1,20 @@
+#![doc = include_str!("../README.md")]
+
+mod bits;
+mod fence;
+mod harvest;
+mod hazard;
+mod page_set;
+mod slot;
+mod strategy;
+mod sync;
+#[cfg(feature = "vm-memory")]
+mod vm_memory;
+mod writer;
+
+pub use fence::{fences, use_full_fences, Fences, FencesInUse};
+pub use harvest::Harvest;
+pub use page_set::PageSet;
+pub use slot::{BadPageSize, Slot};
+pub use strategy::{DirtyBitmap, DirtyLog, GetOpt, GetOrg, Strategy, StrategyKind, SwitchOpt};
+pub use writer::register_thread;

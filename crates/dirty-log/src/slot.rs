@@ -1,0 +1,232 @@
+//! The pages of one memory slot, as writers see them.
+
+use crate::bits::{Bits, BitsRef, Shape};
+use crate::fence;
+use crate::hazard::Switch;
+use crate::sync::AtomicU64;
+use crate::writer::{self, REGISTRY};
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Pages are a power of two of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("page size of {0} bytes: it must be a power of two, such as 4096 or 2097152")]
+pub struct BadPageSize(pub usize);
+
+/// The dirty pages of one memory slot: what vCPU and device threads mark.
+///
+/// Every method may be called from any number of threads at once, and none of those that
+/// mark ever waits. Pages and bytes beyond the slot's end are ignored, as vm-memory does.
+#[repr(align(128))]
+pub struct Slot {
+    switch: Switch<AtomicU64>,
+    shape: Shape,
+    page_shift: u32,
+    bytes: usize,
+    side: Side,
+}
+
+/// The harvesting side, away from what writers read.
+#[repr(align(128))]
+struct Side(Mutex<Buffers>);
+
+/// What a harvest has to work with.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    /// The bitmap that writers do not use: clean, or in a caller's hands.
+    pub(crate) spare: Option<Bits>,
+    /// Words copied out.
+    pub(crate) out: Vec<u64>,
+}
+
+impl Slot {
+    pub(crate) fn new(bytes: usize, page_size: usize) -> Result<Self, BadPageSize> {
+        if !page_size.is_power_of_two() {
+            return Err(BadPageSize(page_size));
+        }
+        fence::init();
+        let shape = Shape::new(bytes.div_ceil(page_size));
+        Ok(Self {
+            switch: Switch::new(Bits::new(shape).into_raw()),
+            shape,
+            page_shift: page_size.trailing_zeros(),
+            bytes,
+            side: Side(Mutex::default()),
+        })
+    }
+
+    /// How many pages it has.
+    pub fn pages(&self) -> usize {
+        self.shape.pages
+    }
+
+    /// Words of 64 pages that it takes.
+    pub fn word_count(&self) -> usize {
+        self.shape.words()
+    }
+
+    /// Bytes in a page.
+    pub fn page_size(&self) -> usize {
+        1 << self.page_shift
+    }
+
+    /// Bytes of memory it covers.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Marks a page. Call it after writing to the page, and before
+    /// telling anyone that the write is done.
+    #[inline]
+    pub fn mark(&self, page: usize) {
+        writer::with(&self.switch, |base, last| self.bits(base).mark(page, last));
+    }
+
+    /// As [`Self::mark`], for a signal handler: allocates nothing, and may interrupt a
+    /// mark. Slower.
+    pub fn mark_in_signal_handler(&self, page: usize) {
+        writer::with_counted(&self.switch, |base| self.bits(base).mark(page, &mut page.clone()));
+    }
+
+    /// Marks pages; returns how many were clean.
+    pub fn mark_pages(&self, pages: Range<usize>) -> usize {
+        self.each_word(pages, |bits, i, mask| bits.mark_word(i, mask))
+    }
+
+    /// Marks the pages of `len` bytes from `offset` on.
+    #[inline]
+    pub fn mark_bytes(&self, offset: usize, len: usize) {
+        if len == 0 {
+            return;
+        }
+        let first = offset >> self.page_shift;
+        let last = offset.saturating_add(len - 1) >> self.page_shift;
+        if first == last {
+            self.mark(first);
+        } else {
+            self.mark_pages(first..last.saturating_add(1));
+        }
+    }
+
+    /// Marks what is set in `words`, of which the first holds pages `64 * first_word` and
+    /// on, lowest bit first: KVM's dirty log, or any other source. Returns how many pages
+    /// were clean.
+    pub fn mark_words(&self, first_word: usize, words: &[u64]) -> usize {
+        let count = self.word_count();
+        self.with(|bits| {
+            let numbered = (first_word..count).zip(words);
+            numbered
+                .filter(|&(_, &word)| word != 0)
+                .map(|(i, &word)| bits.mark_word(i, word & self.valid(i)).count_ones() as usize)
+                .sum()
+        })
+    }
+
+    /// Is the page marked and not yet harvested?
+    pub fn is_marked(&self, page: usize) -> bool {
+        page < self.shape.pages && self.with(|bits| bits.word(page / 64) >> (page % 64) & 1 == 1)
+    }
+
+    /// Is the page at this byte marked and not yet harvested?
+    pub fn is_marked_at(&self, offset: usize) -> bool {
+        self.is_marked(offset >> self.page_shift)
+    }
+
+    /// Nothing was marked since the last harvest. Costs the same for every length.
+    #[inline]
+    pub fn is_clean(&self) -> bool {
+        self.with(|bits| bits.is_clean())
+    }
+
+    /// The words as they are, without harvesting: what is marked stays marked.
+    pub fn snapshot(&self) -> Vec<u64> {
+        let mut words = vec![0; self.word_count()];
+        self.with(|bits| bits.copy_dirty_to(&mut words));
+        words
+    }
+
+    /// Forgets marks without harvesting them; returns how many there were. Read the pages
+    /// after this returns, and whatever is written later is marked again.
+    pub fn clear_pages(&self, pages: Range<usize>) -> usize {
+        let cleared = self.each_word(pages, |bits, i, mask| bits.unmark_word(i, mask));
+        if cleared > 0 {
+            // A mark that just found its bit set has not written anything.
+            fence::heavy();
+        }
+        cleared
+    }
+
+    /// Applies `f` to each word of a range with the mask of the range's pages in it.
+    fn each_word(&self, pages: Range<usize>, f: impl Fn(BitsRef<'_>, usize, u64) -> u64) -> usize {
+        let pages = pages.start..pages.end.min(self.shape.pages);
+        if pages.is_empty() {
+            return 0;
+        }
+        self.with(|bits| {
+            let words = pages.start / 64..pages.end.div_ceil(64);
+            words.map(|i| f(bits, i, mask(i, &pages)).count_ones() as usize).sum()
+        })
+    }
+
+    /// The pages of a word that exist.
+    fn valid(&self, word: usize) -> u64 {
+        mask(word, &(0..self.shape.pages))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Buffers> {
+        // A caller that panicked while it looked at a harvest has left it in order.
+        self.side.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A bitmap like the one in use.
+    pub(crate) fn new_bits(&self) -> Bits {
+        Bits::new(self.shape)
+    }
+
+    /// Gives writers `next` and returns what they used, when none uses it any more.
+    pub(crate) fn replace(&self, next: Bits, _one_at_a_time: &mut Buffers) -> Bits {
+        let old = self.switch.replace(next.into_raw(), &REGISTRY);
+        // SAFETY: every bitmap given to the switch has this shape; all access to it is by
+        // `with` and `with_counted`, which the switch waited for.
+        unsafe { Bits::from_raw(old, self.shape) }
+    }
+
+    #[inline]
+    fn with<R>(&self, f: impl FnOnce(BitsRef<'_>) -> R) -> R {
+        writer::with(&self.switch, |base, _| f(self.bits(base)))
+    }
+
+    #[inline]
+    fn bits(&self, base: NonNull<AtomicU64>) -> BitsRef<'_> {
+        // SAFETY: every bitmap given to the switch has this shape, and the callers pass
+        // what they have hold of.
+        unsafe { BitsRef::new(base, &self.shape) }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        // SAFETY: as in `replace`; nobody has hold of anything, as nobody else has the slot.
+        drop(unsafe { Bits::from_raw(self.switch.last(), self.shape) });
+    }
+}
+
+/// Those of a word's 64 pages that are in `pages`.
+fn mask(word: usize, pages: &Range<usize>) -> u64 {
+    let first = pages.start.saturating_sub(word * 64).min(64) as u32;
+    let end = pages.end.saturating_sub(word * 64).min(64) as u32;
+    let below = |bit: u32| 1u64.checked_shl(bit).map_or(u64::MAX, |b| b - 1);
+    below(end) & !below(first)
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot")
+            .field("pages", &self.shape.pages)
+            .field("page_size", &self.page_size())
+            .field("clean", &self.is_clean())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,231 @@
+//! Three ways to harvest, under the names of the publication that compared them in KVM.
+
+use crate::bits::Bits;
+use crate::harvest::Harvest;
+use crate::slot::{BadPageSize, Slot};
+use crate::sync::plain;
+use std::fmt::{self, Debug};
+use std::marker::PhantomData;
+use std::ops::Deref;
+
+/// One of the three.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum StrategyKind {
+    /// [`GetOrg`].
+    GetOrg,
+    /// [`GetOpt`].
+    GetOpt,
+    /// [`SwitchOpt`].
+    SwitchOpt,
+}
+
+impl StrategyKind {
+    /// All, slowest first.
+    pub const ALL: [Self; 3] = [Self::GetOrg, Self::GetOpt, Self::SwitchOpt];
+
+    /// The publication's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::GetOrg => "get_org",
+            Self::GetOpt => "get_opt",
+            Self::SwitchOpt => "switch_opt",
+        }
+    }
+
+    /// A bitmap that harvests this way, for `bytes` of memory in pages of `page_size`.
+    ///
+    /// # Errors
+    /// The page size is not a power of two.
+    pub fn bitmap(self, bytes: usize, page_size: usize) -> Result<Box<dyn DirtyLog>, BadPageSize> {
+        Ok(match self {
+            Self::GetOrg => Box::new(DirtyBitmap::<GetOrg>::new(bytes, page_size)?),
+            Self::GetOpt => Box::new(DirtyBitmap::<GetOpt>::new(bytes, page_size)?),
+            Self::SwitchOpt => Box::new(DirtyBitmap::<SwitchOpt>::new(bytes, page_size)?),
+        })
+    }
+}
+
+impl fmt::Display for StrategyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A dirty bitmap of a memory slot: marked as a [`Slot`], harvested by some strategy.
+pub trait DirtyLog: Deref<Target = Slot> + Send + Sync + Debug {
+    /// Which strategy.
+    fn strategy(&self) -> StrategyKind;
+
+    /// Takes what was marked since the last harvest.
+    ///
+    /// Each mark is in exactly one harvest: in this one if it returned before this began,
+    /// in the next one if it began after this returned. What a thread wrote to a page
+    /// before it marked it is visible once the page is in a harvest. Harvests of the same
+    /// slot wait for one another.
+    ///
+    /// # Panics
+    /// See [`crate::use_full_fences`]: membarrier(2) worked before and is refused now.
+    fn harvest(&self) -> Harvest<'_>;
+}
+
+/// How a [`DirtyBitmap`] harvests.
+pub trait Strategy: private::Strategy {}
+
+pub(crate) mod private {
+    use super::{Harvest, Slot, StrategyKind};
+
+    pub trait Strategy: Send + Sync + std::fmt::Debug + 'static {
+        const KIND: StrategyKind;
+
+        /// Allocates what harvests need, if they keep it.
+        fn prepare(slot: &Slot);
+
+        fn harvest(slot: &Slot) -> Harvest<'_>;
+    }
+}
+
+/// As it was: each harvest allocates a bitmap, gives it to the writers, waits for those in
+/// flight, copies the whole slot out and frees the old one, clean or not.
+#[derive(Debug, Clone, Copy)]
+pub struct GetOrg;
+
+impl Strategy for GetOrg {}
+
+impl private::Strategy for GetOrg {
+    const KIND: StrategyKind = StrategyKind::GetOrg;
+
+    fn prepare(_: &Slot) {}
+
+    fn harvest(slot: &Slot) -> Harvest<'_> {
+        let mut buffers = slot.lock();
+        let next = slot.new_bits();
+        let old = slot.replace(next, &mut buffers);
+        Harvest::owned(slot, plain(old.words()).to_vec())
+    }
+}
+
+/// Clean slots return at once; two bitmaps and a buffer are allocated once; a dirty slot is
+/// copied out whole.
+#[derive(Debug, Clone, Copy)]
+pub struct GetOpt;
+
+impl Strategy for GetOpt {}
+
+impl private::Strategy for GetOpt {
+    const KIND: StrategyKind = StrategyKind::GetOpt;
+
+    fn prepare(slot: &Slot) {
+        let mut buffers = slot.lock();
+        buffers.out = vec![0; slot.word_count()];
+        buffers.spare = Some(slot.new_bits());
+    }
+
+    fn harvest(slot: &Slot) -> Harvest<'_> {
+        if slot.is_clean() {
+            return Harvest::clean(slot);
+        }
+        let mut buffers = slot.lock();
+        let next = buffers.take_spare(slot);
+        let mut old = slot.replace(next, &mut buffers);
+        buffers.out.copy_from_slice(plain(old.words()));
+        old.clear();
+        buffers.spare = Some(old);
+        Harvest::copied(slot, buffers)
+    }
+}
+
+/// Clean slots return at once; else the writers' bitmap is switched for the other of two
+/// and the caller gets the retired one by reference: nothing is copied. It is cleared,
+/// where it is dirty, when the caller is done with it.
+#[derive(Debug, Clone, Copy)]
+pub struct SwitchOpt;
+
+impl Strategy for SwitchOpt {}
+
+impl private::Strategy for SwitchOpt {
+    const KIND: StrategyKind = StrategyKind::SwitchOpt;
+
+    fn prepare(slot: &Slot) {
+        slot.lock().spare = Some(slot.new_bits());
+    }
+
+    fn harvest(slot: &Slot) -> Harvest<'_> {
+        if slot.is_clean() {
+            return Harvest::clean(slot);
+        }
+        let mut buffers = slot.lock();
+        let next = buffers.take_spare(slot);
+        let old = slot.replace(next, &mut buffers);
+        buffers.spare = Some(old);
+        Harvest::retired(slot, buffers)
+    }
+}
+
+impl crate::slot::Buffers {
+    fn take_spare(&mut self, slot: &Slot) -> Bits {
+        let spare = self.spare.take();
+        spare.unwrap_or_else(|| slot.new_bits())
+    }
+}
+
+/// A slot's dirty bitmap, harvested as `S` does it.
+///
+/// With the `vm-memory` feature it is a vm-memory `Bitmap`:
+/// `GuestMemoryMmap<DirtyBitmap>` takes the place of `GuestMemoryMmap<AtomicBitmap>`.
+#[derive(Debug)]
+pub struct DirtyBitmap<S: Strategy = SwitchOpt> {
+    slot: Slot,
+    strategy: PhantomData<S>,
+}
+
+impl<S: Strategy> DirtyBitmap<S> {
+    /// All clean, for `bytes` of memory in pages of `page_size` bytes.
+    ///
+    /// # Errors
+    /// The page size is not a power of two.
+    pub fn new(bytes: usize, page_size: usize) -> Result<Self, BadPageSize> {
+        let slot = Slot::new(bytes, page_size)?;
+        S::prepare(&slot);
+        Ok(Self { slot, strategy: PhantomData })
+    }
+
+    /// All clean, for `bytes` of memory in pages of the host's size.
+    pub fn of_host_pages(bytes: usize) -> Self {
+        // SAFETY: sysconf takes an integer and touches no memory of ours.
+        let found = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let page_size = usize::try_from(found).unwrap_or(0);
+        Self::new(bytes, page_size).expect("the kernel's page size is a power of two")
+    }
+
+    /// Takes what was marked since the last harvest; see [`DirtyLog::harvest`].
+    #[inline]
+    pub fn harvest(&self) -> Harvest<'_> {
+        S::harvest(&self.slot)
+    }
+}
+
+impl<S: Strategy> Deref for DirtyBitmap<S> {
+    type Target = Slot;
+
+    #[inline]
+    fn deref(&self) -> &Slot {
+        &self.slot
+    }
+}
+
+impl<S: Strategy> Default for DirtyBitmap<S> {
+    /// Of no pages.
+    fn default() -> Self {
+        Self::of_host_pages(0)
+    }
+}
+
+impl<S: Strategy> DirtyLog for DirtyBitmap<S> {
+    fn strategy(&self) -> StrategyKind {
+        S::KIND
+    }
+
+    fn harvest(&self) -> Harvest<'_> {
+        S::harvest(&self.slot)
+    }
+}

@@ -1,0 +1,50 @@
+//! The atomics, in one place: `tests/loom.rs` compiles the protocol against loom's instead.
+
+pub(crate) use std::hint::spin_loop;
+pub(crate) use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+};
+pub(crate) use std::thread::yield_now;
+
+/// Memory of zeroes is an array of atomics that are 0.
+pub(crate) const ZERO_IS_NEW: bool = true;
+
+/// Writes without an atomic operation: nobody else has access.
+#[inline]
+pub(crate) fn put64(cell: &mut AtomicU64, value: u64) {
+    *cell.get_mut() = value;
+}
+
+/// As [`put64`], for a byte.
+#[inline]
+pub(crate) fn put8(cell: &mut AtomicU8, value: u8) {
+    *cell.get_mut() = value;
+}
+
+/// Words that nobody can write to at present, as numbers.
+pub(crate) fn plain(words: &[AtomicU64]) -> &[u64] {
+    // SAFETY: AtomicU64 has u64's size and representation, and 8-byte alignment suffices
+    // for both. Called for bitmaps with one owner, which is borrowed meanwhile.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len()) }
+}
+
+/// The first byte that is not 0, of bytes that nobody can write to at present.
+#[inline]
+pub(crate) fn first_set(flags: &[AtomicU8]) -> Option<usize> {
+    const STEP: usize = 16;
+    // SAFETY: as in `plain`.
+    let bytes: &[u8] = unsafe { std::slice::from_raw_parts(flags.as_ptr().cast(), flags.len()) };
+    if *bytes.first()? != 0 {
+        return Some(0);
+    }
+    let steps = bytes.chunks_exact(STEP);
+    let rest = steps.remainder();
+    for (i, step) in steps.enumerate() {
+        let step = u128::from_le_bytes(step.try_into().unwrap_or_default());
+        if step != 0 {
+            return Some(i * STEP + step.trailing_zeros() as usize / 8);
+        }
+    }
+    let found = rest.iter().position(|&byte| byte != 0)?;
+    Some(bytes.len() - rest.len() + found)
+}

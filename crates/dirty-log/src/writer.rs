@@ -1,0 +1,76 @@
+//! Each thread's own record: found by thread-local storage, given back at its end.
+
+use crate::hazard::{Record, Registry, Switch};
+use crate::sync::AtomicPtr;
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+
+/// One for the process: a record serves all bitmaps, as a thread marks one page at a time.
+pub(crate) static REGISTRY: Registry = Registry { head: AtomicPtr::new(ptr::null_mut()) };
+
+thread_local! {
+    static RECORD: Cell<*const Record> = const { Cell::new(ptr::null()) };
+    static END: End = const { End };
+}
+
+/// Gives the thread's record back when the thread ends.
+struct End;
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let record = RECORD.replace(ptr::null());
+        // SAFETY: null, or a record of REGISTRY, which is never dropped.
+        if let Some(record) = unsafe { record.as_ref() } {
+            record.release();
+        }
+    }
+}
+
+/// Takes a record for this thread, so that its first mark does not. Marks do it by
+/// themselves; a thread that must not allocate later calls this early.
+pub fn register_thread() {
+    if RECORD.get().is_null() && END.try_with(|_| ()).is_ok() {
+        RECORD.set(REGISTRY.acquire());
+    }
+}
+
+/// Calls `f` with what is current in `switch`, which stays valid meanwhile, and with the
+/// thread's memory of its last call.
+#[inline]
+pub(crate) fn with<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>, &mut usize) -> R) -> R {
+    let record = RECORD.get();
+    // SAFETY: null, or a record of REGISTRY, which is never dropped.
+    if let Some(record) = unsafe { record.as_ref() } {
+        if record.cells[0].is_free() {
+            // SAFETY: the record is this thread's, the cell free, the registry the one
+            // that every switch outside of tests is replaced with.
+            let mut hold = unsafe { switch.hold(&record.cells[0]) };
+            let mut memory = hold.remembered();
+            let result = f(hold.target(), &mut memory);
+            hold.remember(memory);
+            return result;
+        }
+    }
+    with_second(switch, f)
+}
+
+/// The thread's first mark, or one inside another.
+#[cold]
+#[inline(never)]
+fn with_second<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>, &mut usize) -> R) -> R {
+    register_thread();
+    let record = RECORD.get();
+    // SAFETY: as in `with`.
+    if let Some(cell) = unsafe { record.as_ref() }.and_then(Record::free_cell) {
+        // SAFETY: as in `with`.
+        let hold = unsafe { switch.hold(cell) };
+        return f(hold.target(), &mut 0);
+    }
+    with_counted(switch, |target| f(target, &mut 0))
+}
+
+/// As [`with`], for a signal handler: takes no record and allocates nothing.
+pub(crate) fn with_counted<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>) -> R) -> R {
+    let hold = switch.hold_counted();
+    f(hold.target())
+}

@@ -1,0 +1,321 @@
+//! The protocol, in every order of execution that the memory model allows.
+//!
+//! The library's own `hazard.rs` and `bits.rs` are compiled here against loom's atomics.
+//! membarrier(2) gives the harvest's fence the strength of one in every running thread, so
+//! both halves of the asymmetric fence are sequentially consistent fences here.
+//!
+//! Each property is also checked to fail when the protocol is broken on purpose: a model
+//! that cannot fail proves nothing.
+
+#![allow(dead_code)]
+
+use std::cell::Cell;
+
+std::thread_local! {
+    /// Models run on one OS thread.
+    static NO_FENCES: Cell<bool> = const { Cell::new(false) };
+}
+
+mod sync {
+    pub(crate) use loom::hint::spin_loop;
+    pub(crate) use loom::sync::atomic::{
+        AtomicBool, AtomicPtr, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+    };
+    pub(crate) use loom::thread::yield_now;
+
+    pub(crate) const ZERO_IS_NEW: bool = false;
+
+    /// loom fails the model if another thread's access is not ordered before this one.
+    pub(crate) fn put64(cell: &mut AtomicU64, value: u64) {
+        cell.with_mut(|v| *v = value);
+    }
+
+    pub(crate) fn put8(cell: &mut AtomicU8, value: u8) {
+        cell.with_mut(|v| *v = value);
+    }
+
+    pub(crate) fn first_set(flags: &[AtomicU8]) -> Option<usize> {
+        // SAFETY: loom fails the model if a thread may still write to it.
+        flags.iter().position(|flag| unsafe { flag.unsync_load() } != 0)
+    }
+}
+
+mod fence {
+    use loom::sync::atomic::{fence, Ordering};
+
+    fn unless_broken() {
+        if !super::NO_FENCES.get() {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn light() {
+        unless_broken();
+    }
+
+    pub(crate) fn heavy() {
+        unless_broken();
+    }
+
+    pub(crate) fn full() {
+        unless_broken();
+    }
+}
+
+#[path = "../src/bits.rs"]
+mod bits;
+#[path = "../src/hazard.rs"]
+mod hazard;
+
+use bits::{Bits, BitsRef, Shape};
+use hazard::{Record, Registry, Switch};
+use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use loom::sync::Arc;
+use loom::thread;
+
+/// A slot as the library has it, with records by hand instead of thread-local ones.
+struct Slot {
+    switch: Switch<AtomicU64>,
+    shape: Shape,
+    registry: Registry,
+}
+
+impl Slot {
+    fn new(pages: usize) -> Arc<Self> {
+        let shape = Shape::new(pages);
+        let switch = Switch::new(Bits::new(shape).into_raw());
+        Arc::new(Self { switch, shape, registry: Registry::default() })
+    }
+
+    fn mark(&self, record: &Record, page: usize) {
+        // SAFETY: the record is this thread's and registered.
+        let mut hold = unsafe { self.switch.hold(&record.cells[0]) };
+        let mut last = hold.remembered();
+        // SAFETY: held, and of this shape.
+        unsafe { BitsRef::new(hold.target(), &self.shape) }.mark(page, &mut last);
+        hold.remember(last);
+    }
+
+    fn mark_counted(&self, page: usize) {
+        let hold = self.switch.hold_counted();
+        // SAFETY: held, and of this shape.
+        unsafe { BitsRef::new(hold.target(), &self.shape) }.mark(page, &mut page.clone());
+    }
+
+    /// As `switch_opt`: returns at once if clean. `see` is called with each dirty page.
+    fn harvest(
+        &self,
+        record: &Record,
+        spare: Bits,
+        registry: &Registry,
+        mut see: impl FnMut(usize),
+    ) -> Bits {
+        // SAFETY: the record is this thread's and registered.
+        let hold = unsafe { self.switch.hold(&record.cells[0]) };
+        // SAFETY: held, and of this shape.
+        let clean = unsafe { BitsRef::new(hold.target(), &self.shape) }.is_clean();
+        drop(hold);
+        if clean {
+            return spare;
+        }
+        let old = self.switch.replace(spare.into_raw(), registry);
+        // SAFETY: no writer has it any more.
+        let mut old = unsafe { Bits::from_raw(old, self.shape) };
+        old.for_each_dirty_word(|i, word| {
+            (0..64).filter(|bit| word >> bit & 1 == 1).for_each(|bit| see(i * 64 + bit));
+        });
+        old.clear();
+        old
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the slot.
+        drop(unsafe { Bits::from_raw(self.switch.last(), self.shape) });
+    }
+}
+
+/// A record that a thread is born with: to register has a model of its own.
+struct Mine(*const Record);
+
+// SAFETY: records are shared; each thread gets its own.
+unsafe impl Send for Mine {}
+
+impl Mine {
+    fn new(registry: &Registry) -> Self {
+        Self(registry.acquire())
+    }
+
+    fn get(&self) -> &Record {
+        // SAFETY: the registry frees its records when the slot is dropped, which the
+        // threads keep alive.
+        unsafe { &*self.0 }
+    }
+}
+
+/// All orders with at most so many preemptions, which is where nearly all bugs show
+/// (Musuvathi and Qadeer 2007); `LOOM_MAX_PREEMPTIONS` asks for more.
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(2));
+    builder.check(model);
+}
+
+/// What guest memory holds: one cell a writer and page.
+type Memory = Arc<Vec<AtomicUsize>>;
+
+fn memory(cells: usize) -> Memory {
+    Arc::new((0..cells).map(|_| AtomicUsize::new(0)).collect())
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    Cell,
+    Counted,
+}
+
+/// Two writers write and mark `pages`; harvests go on meanwhile. Returns what each harvest
+/// saw: (page, both writers' memory then).
+fn two_writers(
+    pages: [usize; 2],
+    way: Way,
+    wait_for_writers: bool,
+) -> (Vec<(usize, [usize; 2])>, Vec<(usize, [usize; 2])>) {
+    let slot = Slot::new(1024);
+    let written = memory(2);
+    let writers: Vec<_> = pages
+        .into_iter()
+        .enumerate()
+        .map(|(i, page)| {
+            let (slot, written) = (slot.clone(), written.clone());
+            let record = Mine::new(&slot.registry);
+            thread::spawn(move || {
+                written[i].store(1, Ordering::Relaxed);
+                match way {
+                    Way::Cell => slot.mark(record.get(), page),
+                    Way::Counted => slot.mark_counted(page),
+                }
+            })
+        })
+        .collect();
+    let nobody = Registry::default();
+    let registry = if wait_for_writers { &slot.registry } else { &nobody };
+    let record = slot.registry.acquire();
+    let look = |page| (page, [0, 1].map(|i: usize| written[i].load(Ordering::Relaxed)));
+    let mut during = Vec::new();
+    let spare = Bits::new(slot.shape);
+    let spare = slot.harvest(record, spare, registry, |page| during.push(look(page)));
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    let mut after = Vec::new();
+    let spare = slot.harvest(record, spare, registry, |page| after.push(look(page)));
+    slot.harvest(record, spare, registry, |page| panic!("page {page} is seen again"));
+    (during, after)
+}
+
+fn different_pages(way: Way, wait_for_writers: bool) {
+    let pages = [3, 700];
+    let (during, after) = two_writers(pages, way, wait_for_writers);
+    for (i, page) in pages.into_iter().enumerate() {
+        let seen: Vec<_> = during.iter().chain(&after).filter(|seen| seen.0 == page).collect();
+        assert_eq!(seen.len(), 1, "page {page} is in {during:?} and {after:?}");
+        assert_eq!(seen[0].1[i], 1, "page {page} is seen before what was written to it");
+    }
+}
+
+fn same_page(way: Way) {
+    let (during, after) = two_writers([5, 5], way, true);
+    assert!(during.len() <= 1 && after.len() <= 1, "{during:?} {after:?}");
+    let last = after.last().or(during.last()).expect("the page is lost");
+    assert_eq!(*last, (5, [1, 1]), "a write is lost: {during:?} {after:?}");
+}
+
+#[test]
+fn no_mark_is_lost_or_seen_twice() {
+    check(|| different_pages(Way::Cell, true));
+}
+
+#[test]
+fn no_mark_is_lost_or_seen_twice_without_a_cell() {
+    check(|| different_pages(Way::Counted, true));
+}
+
+#[test]
+fn a_mark_that_writes_nothing_loses_nothing() {
+    check(|| same_page(Way::Cell));
+}
+
+#[test]
+fn a_mark_that_writes_nothing_loses_nothing_without_a_cell() {
+    check(|| same_page(Way::Counted));
+}
+
+/// One writer marks the same page twice across two harvests
+/// that bring the same bitmap back.
+#[test]
+fn a_bitmap_that_comes_back_is_clean() {
+    check(|| {
+        let slot = Slot::new(64);
+        let written = memory(1);
+        let writer = {
+            let (slot, written) = (slot.clone(), written.clone());
+            let record = Mine::new(&slot.registry);
+            thread::spawn(move || {
+                for version in 1..=2 {
+                    written[0].store(version, Ordering::Relaxed);
+                    slot.mark(record.get(), 0);
+                }
+            })
+        };
+        let record = slot.registry.acquire();
+        let mut seen = Vec::new();
+        let mut spare = Bits::new(slot.shape);
+        for _ in 0..2 {
+            spare = slot.harvest(record, spare, &slot.registry, |_| {
+                seen.push(written[0].load(Ordering::Relaxed));
+            });
+        }
+        writer.join().unwrap();
+        slot.harvest(record, spare, &slot.registry, |_| {
+            seen.push(written[0].load(Ordering::Relaxed));
+        });
+        assert_eq!(seen.last(), Some(&2), "a write is lost: {seen:?}");
+        assert!(seen.len() <= 2, "two marks are seen more than twice: {seen:?}");
+    });
+}
+
+/// A thread that registers while a harvest looks for writers; and a mark that happened
+/// before the harvest began is in it, also if it wrote nothing
+/// because another writer's mark had set the bit and was not done.
+#[test]
+fn a_mark_that_is_done_is_in_the_next_harvest() {
+    check(|| {
+        let slot = Slot::new(64);
+        let slow = {
+            let slot = slot.clone();
+            thread::spawn(move || {
+                let record = slot.registry.acquire();
+                slot.mark(record, 0);
+            })
+        };
+        let record = slot.registry.acquire();
+        slot.mark(record, 0);
+        let mut seen = 0;
+        slot.harvest(record, Bits::new(slot.shape), &slot.registry, |_| seen += 1);
+        assert_eq!(seen, 1, "a mark that was done is not in the harvest");
+        slow.join().unwrap();
+    });
+}
+
+#[test]
+#[should_panic]
+fn without_fences_it_breaks() {
+    NO_FENCES.set(true);
+    check(|| different_pages(Way::Cell, true));
+}
+
+#[test]
+#[should_panic]
+fn without_waiting_it_breaks() {
+    check(|| different_pages(Way::Cell, false));
+}

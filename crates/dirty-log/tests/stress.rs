@@ -1,0 +1,9 @@
+//! Marks and harvests at full speed, with the fences that this host gives.
+
+mod common;
+
+#[test]
+fn every_mark_is_in_one_harvest() {
+    common::stress();
+    println!("{:?} fences", dirty_log::fences());
+}
