@@ -6,6 +6,9 @@ VMETER := target/release/vmeter
 
 .PHONY: boot test bench build setup setup-test kernel lint fuzz clean
 
+# More or other boots: make boot BOOT="--machine pvh --runs 5".
+BOOT ?= --overhead --runs 10
+
 boot: build kernel
 	$(VMETER) boot $(BOOT)
 
@@ -15,7 +18,10 @@ build: setup
 kernel: build
 	@$(VMETER) kernel list -q >/dev/null 2>&1 || $(VMETER) kernel fetch
 
-test: setup-test build kernel lint
+# Tests run the debug build; no release build is needed for them.
+test: setup-test lint
+	cargo build --locked -p vmeter
+	@target/debug/vmeter kernel list -q >/dev/null 2>&1 || target/debug/vmeter kernel fetch
 	cargo test --workspace --locked
 
 lint: setup-test
