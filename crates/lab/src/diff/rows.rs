@@ -6,7 +6,7 @@
 //! own, so that the whole keeps to 5 %.
 
 use crate::diff::Side;
-use crate::sweep::figures::{ActivityKey, Figures};
+use crate::sweep::figures::{ActivityKey, Figures, INSNS};
 use std::collections::BTreeSet;
 use vmeter_model::sweep::{DiffKind, DiffRow, Presence};
 use vmeter_stats::{benjamini_hochberg, estimate, mean, student, tarone, welch};
@@ -202,7 +202,7 @@ fn counts(a: &Side, b: &Side) -> Vec<Candidate> {
         let value = |f: &Figures| f.run.counts.get(name).copied();
         let mut samples = both(a, b, |f| value(f).unwrap_or(0.0));
         let mut resolution = 1.0;
-        if name == "guest_insns" {
+        if name == INSNS {
             resolution = INSNS_SPREAD * samples.iter().map(|s| mean(s)).fold(0.0, f64::max);
             samples = samples.map(once);
         }

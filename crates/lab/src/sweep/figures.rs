@@ -10,7 +10,7 @@ use vmeter_model::sweep::SweptRun;
 use vmeter_model::time::seconds;
 
 /// Count that only some watch levels take for the whole boot.
-const INSNS: &str = "guest_insns";
+pub const INSNS: &str = "guest_insns";
 
 /// (phase, name) of an activity.
 pub type ActivityKey = (String, String);

@@ -1,6 +1,6 @@
 //! How each cost grows with a parameter, and where it jumps.
 
-use crate::sweep::figures::{ActivityKey, Figures};
+use crate::sweep::figures::{ActivityKey, Figures, INSNS};
 use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::sweep::{
     MarginalStep, Scaling, Series, Settings, SweepBreak, SweepPoint, SweptParameter,
@@ -141,7 +141,9 @@ fn counts(lines: &[Line<'_>], seed: u64) -> Vec<Scaling> {
             .collect();
         found.extend(names.into_iter().map(|name| {
             let count = |run: &Figures| run.run.counts.get(name).copied().unwrap_or(0.0);
-            (line, Series::Count, name, line.samples(count))
+            let samples = line.samples(count);
+            let samples = if name == INSNS { once(samples) } else { samples };
+            (line, Series::Count, name, samples)
         }));
     }
     let largest = |samples: &Samples| {
@@ -293,7 +295,13 @@ fn counted(line: &Line<'_>, key: &ActivityKey) -> Option<Scaling> {
         return None;
     }
     let insns = |run: &Figures| run.activities.get(key).and_then(|(_, n)| *n).unwrap_or(0.0);
-    line.scaling(Series::Insns, &key.1, &line.samples(insns))
+    line.scaling(Series::Insns, &key.1, &once(line.samples(insns)))
+}
+
+/// Runs of a point that all took their count from the one boot that counted are one sample.
+fn once(mut samples: Samples) -> Samples {
+    samples.iter_mut().for_each(|(_, runs)| runs.dedup());
+    samples
 }
 
 fn steps(line: &Line<'_>) -> Vec<MarginalStep> {
@@ -318,4 +326,108 @@ fn steps(line: &Line<'_>) -> Vec<MarginalStep> {
             })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::point;
+    use vmeter_model::run::{Outcome, SessionMachine};
+    use vmeter_model::sweep::SweptRun;
+    use vmeter_stats::rng::Rng;
+
+    const PHASES: [(&str, f64); 6] = [
+        ("vmm:init", 0.03),
+        ("bios:overhead", 0.15),
+        ("kernel:decompress", 0.4),
+        ("kernel:entry", 0.6),
+        ("kernel:initcalls-before-userspace", 1.5),
+        ("/init:mount", 0.01),
+    ];
+
+    /// A boot with `ports`, each costing 10 ms of initcalls and `jump` s from 4 ports on.
+    fn boot(rng: &mut Rng, ports: u32, jump: f64) -> Figures {
+        let slow = (0.03 * rng.normal()).exp();
+        let planted = if ports >= 4 { jump } else { 0.0 };
+        let mut phases: Vec<(String, f64)> = PHASES
+            .iter()
+            .map(|(name, length)| ((*name).to_owned(), length * slow * (0.03 * rng.normal()).exp()))
+            .collect();
+        phases[4].1 += 0.01 * f64::from(ports) + planted;
+        let part = |name: &str, time| ((phases[4].0.clone(), name.to_owned()), (time, None));
+        let rest = phases[4].1 - planted;
+        Figures {
+            activities: [part("initcall slow_init", planted), part("initcall rest", rest)].into(),
+            run: SweptRun {
+                index: 0,
+                outcome: Outcome::Done,
+                total_s: phases.iter().map(|(_, s)| s).sum(),
+                cpu_s: 1.0,
+                phases,
+                counts: [("pci_config_reads".to_owned(), f64::from(397 + 291 * ports))].into(),
+                warnings: vec![],
+            },
+            icount: false,
+        }
+    }
+
+    fn scaled(rng: &mut Rng, runs: usize, jump: f64) -> Vec<Scaling> {
+        let names: Vec<String> = PHASES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let figures: Vec<Vec<Figures>> =
+            (0..7).map(|ports| (0..runs).map(|_| boot(rng, ports, jump)).collect()).collect();
+        let points: Vec<SweepPoint> = figures
+            .iter()
+            .enumerate()
+            .map(|(n, runs)| {
+                let machine = SessionMachine {
+                    parameters: vec![("ports".into(), n.to_string())],
+                    ..SessionMachine::default()
+                };
+                point(&machine, runs, &names)
+            })
+            .collect();
+        let measured: Vec<Measured<'_>> = points
+            .iter()
+            .zip(&figures)
+            .map(|(point, runs)| Measured { point, runs: runs.iter().collect() })
+            .collect();
+        let parameter = SweptParameter {
+            name: "ports".into(),
+            values: (0..7).map(|n| n.to_string()).collect(),
+            numeric: true,
+        };
+        scale(&[parameter], &measured, 1).0
+    }
+
+    #[test]
+    fn noise_is_no_break_in_any_phase() {
+        let mut rng = Rng::new(8);
+        let alarms = (0..100)
+            .filter(|_| scaled(&mut rng, 5, 0.0).iter().any(|s| !s.breaks.is_empty()))
+            .count();
+        assert!(alarms <= 5, "{alarms} of 100 sweeps");
+    }
+
+    #[test]
+    fn a_jump_is_found_where_it_is_and_by_its_activity() {
+        let mut rng = Rng::new(9);
+        let mut found = 0;
+        for _ in 0..20 {
+            let all = scaled(&mut rng, 5, 0.6);
+            let broken: Vec<&Scaling> = all.iter().filter(|s| !s.breaks.is_empty()).collect();
+            assert!(broken.iter().all(|s| s.breaks.iter().all(|b| b.between == [3.0, 4.0])));
+            let has = |name: &str| broken.iter().any(|s| s.name == name);
+            found += usize::from(has("TOTAL") && has("initcall slow_init"));
+        }
+        assert!(found >= 19, "{found} of 20");
+    }
+
+    #[test]
+    fn counts_rise_by_exactly_as_much_each_step() {
+        let all = scaled(&mut Rng::new(1), 2, 0.0);
+        let reads = all.iter().find(|s| s.name == "pci_config_reads").expect("reads");
+        assert_eq!((reads.exact_step, reads.slope), (Some(291.0), 291.0));
+        assert_eq!(usual(&[291.0, 292.0, 291.0]), Some(291.0));
+        assert_eq!(usual(&[1.0, 2.0]), None);
+    }
 }

@@ -63,13 +63,6 @@ impl Panel<'_> {
         }
         columns
     }
-
-    /// `smp=2` for the other parameters that vary.
-    fn title(&self, parameters: &[SweptParameter]) -> String {
-        let varied = |name: &str| parameters.iter().any(|p| p.name == name && p.values.len() > 1);
-        let others = self.at.iter().filter(|(name, _)| varied(name));
-        others.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ")
-    }
 }
 
 impl<'a> SweepReport<'a> {
@@ -96,6 +89,14 @@ impl<'a> SweepReport<'a> {
             }
         }
         panels
+    }
+
+    /// `smp=2` for those parameters that have several values.
+    fn varied(&self, at: &Settings) -> Vec<String> {
+        let parameters = &self.result.parameters;
+        let varied = |name: &str| parameters.iter().any(|p| p.name == name && p.values.len() > 1);
+        let others = at.iter().filter(|(name, _)| varied(name));
+        others.map(|(name, value)| format!("{name}={value}")).collect()
     }
 
     fn is_numeric(&self, panel: &Panel<'_>) -> bool {
@@ -135,7 +136,7 @@ impl<'a> SweepReport<'a> {
     }
 
     fn growth_sentence(&self, total: &Scaling) -> String {
-        let at: Vec<String> = total.at.iter().map(|(n, v)| format!("{n}={v}")).collect();
+        let at = self.varied(&total.at);
         let each = match at.is_empty() {
             true => "Each".to_owned(),
             false => format!("At {}, each", at.join(", ")),
@@ -174,7 +175,8 @@ impl<'a> SweepReport<'a> {
         let in_time = |s: &&Scaling| matches!(s.series, Series::Total | Series::Phase);
         for scaling in self.result.scaling.iter().filter(in_time) {
             for found in &scaling.breaks {
-                let at: String = scaling.at.iter().map(|(n, v)| format!(" at {n}={v}")).collect();
+                let at: String =
+                    self.varied(&scaling.at).iter().map(|at| format!(" at {at}")).collect();
                 let [from, to] = found.between;
                 let place = format!("between {} {from} and {to}{at}", scaling.parameter);
                 let jump = spelled(found.jump, Unit::Seconds);
@@ -236,7 +238,7 @@ impl<'a> SweepReport<'a> {
 
     fn panel_blocks(&self, panel: &Panel<'a>, detail: Detail, document: &mut Document) {
         let all = detail == Detail::Full;
-        let title = panel.title(&self.result.parameters);
+        let title = self.varied(&panel.at).join(", ");
         let across = panel.parameter.map_or("", |p| p.name.as_str());
         let by = |what: &str| match title.as_str() {
             "" => format!("{what} by {across}"),
