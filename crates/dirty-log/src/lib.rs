@@ -4,6 +4,7 @@ mod bits;
 mod fence;
 mod harvest;
 mod hazard;
+mod memory_log;
 mod page_set;
 mod slot;
 mod strategy;
@@ -14,6 +15,7 @@ mod writer;
 
 pub use fence::{fences, use_full_fences, Fences, FencesInUse};
 pub use harvest::Harvest;
+pub use memory_log::{MemoryLog, MemorySlot, SlotError};
 pub use page_set::PageSet;
 pub use slot::{BadPageSize, Slot};
 pub use strategy::{DirtyBitmap, DirtyLog, GetOpt, GetOrg, Strategy, StrategyKind, SwitchOpt};

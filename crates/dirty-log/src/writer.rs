@@ -69,6 +69,20 @@ fn with_second<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>, &mut usize) 
     with_counted(switch, |target| f(target, &mut 0))
 }
 
+/// As [`with`], for what is held while a page is marked: leaves the first cell free.
+pub(crate) fn with_outer<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>) -> R) -> R {
+    register_thread();
+    let record = RECORD.get();
+    // SAFETY: as in `with`.
+    let cell = unsafe { record.as_ref() }.map(|record| &record.cells[1]);
+    if let Some(cell) = cell.filter(|cell| cell.is_free()) {
+        // SAFETY: as in `with`.
+        let hold = unsafe { switch.hold(cell) };
+        return f(hold.target());
+    }
+    with_counted(switch, f)
+}
+
 /// As [`with`], for a signal handler: takes no record and allocates nothing.
 pub(crate) fn with_counted<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>) -> R) -> R {
     let hold = switch.hold_counted();
