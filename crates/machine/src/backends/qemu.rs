@@ -19,6 +19,8 @@ const MACHINES: [&str; 4] = ["q35", "pc", "microvm", "pvh"];
 const DEFAULT_MEMORY_MIB: u32 = 512;
 /// The root bus of q35 has 32 slots; the host bridge and the south bridge take two.
 const MAX_ROOT_PORTS: u32 = 30;
+/// From here on each vCPU has a share of the instructions to the next timer.
+const FAIR_ICOUNT: (u32, u32, u32) = (8, 1, 0);
 /// Without ACPI a microvm finds its devices by what the chipset of a PC had.
 const MICROVM: &str = "microvm,isa-serial=on,acpi=off,pit=on,pic=on,rtc=on";
 
@@ -147,6 +149,9 @@ impl Builder<'_> {
                 "shift=0,sleep=off",
                 "-rtc",
                 "base=2026-01-01,clock=vm",
+                // What QEMU gives as random (RDRAND, a boot protocol's seed).
+                "-seed",
+                "1",
             ]),
         }
         Ok(())
@@ -195,6 +200,13 @@ impl Builder<'_> {
         let memory = self.spec.memory_mib.unwrap_or(DEFAULT_MEMORY_MIB);
         if smp == 0 {
             return Err(MachineError::unknown("smp", "0", &["1 and more"]));
+        }
+        if smp > 1 && self.accel == Accel::Icount && self.capabilities.version < FAIR_ICOUNT {
+            return Err(MachineError::Combination(format!(
+                "--smp {smp} --accel icount: {} lets a vCPU that waits for another spin until its \
+                 next timer, and Linux hangs as it brings up the second; use --smp 1, or QEMU 8.1",
+                self.capabilities.version_line
+            )));
         }
         if memory < 16 {
             let shown = memory.to_string();
@@ -301,6 +313,11 @@ impl Builder<'_> {
             "virtio-blk" if self.is_microvm() => {
                 "--root; without ACPI the guest finds it only if its kernel has \
                  CONFIG_VIRTIO_MMIO_CMDLINE_DEVICES, which Debian's have not"
+                    .to_owned()
+            }
+            "virtio-blk" | "dax" if self.accel == Accel::Icount => {
+                "--root; its I/O ends when the host's does, so that runs differ a little even \
+                 in virtual time"
                     .to_owned()
             }
             _ => Self::because(asked.is_some(), "--root", "nothing to mount"),
