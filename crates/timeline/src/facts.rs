@@ -43,13 +43,13 @@ impl<'a> Facts<'a> {
         let insns = seen.iter().filter_map(|s| Some((s.at, s.insns?))).collect();
         Facts {
             total: input.total,
-            virtual_time: run.icount,
+            virtual_time: input.virtual_time,
             unfinished: run.outcome != Outcome::Done,
             seen,
             hits: lines::hits(lines),
             calls: calls::collect(seen, lines, input.total),
             reached,
-            held: held(run, input.total),
+            held: held(run, input),
             insns,
         }
     }
@@ -81,8 +81,9 @@ impl<'a> Facts<'a> {
 }
 
 /// The stops that the recorder noted, paired. Guest time knows nothing of them.
-fn held(run: &RunRecord, total: Ns) -> Vec<(Ns, Ns)> {
-    if run.icount {
+fn held(run: &RunRecord, input: &Input<'_>) -> Vec<(Ns, Ns)> {
+    let total = input.total;
+    if input.virtual_time {
         return Vec::new();
     }
     let mut held: Vec<(Ns, Ns)> = Vec::new();

@@ -22,6 +22,8 @@ pub(crate) struct Seen<'a> {
 pub(crate) struct Input<'a> {
     /// End of the run, ns.
     pub total: Ns,
+    /// True if time is the guest's, and 0 is its reset vector.
+    pub virtual_time: bool,
     /// Events inside the run, in order of time.
     pub seen: Vec<Seen<'a>>,
     /// What was left out, in words.
@@ -31,9 +33,10 @@ pub(crate) struct Input<'a> {
 /// An event this far outside the run, over its own error, is left out as misplaced.
 const SLACK_NS: Ns = 1_000_000;
 
-/// Brings events and run onto one clock from 0 to the end of the run.
+/// Brings events and run onto one clock from 0 to the end of the run. That of an
+/// icount run is the guest's, unless nothing is known of it (nobody watched).
 pub(crate) fn prepare<'a>(events: &'a [Event], run: &RunRecord) -> Input<'a> {
-    if run.icount {
+    if run.icount && events.iter().any(|e| by_guest(&e.what)) {
         return prepare_virtual(events, run.outcome == Outcome::Done);
     }
     let mut input = Input { total: run.total_ns.max(0), ..Input::default() };
@@ -90,7 +93,7 @@ fn prepare_virtual(events: &[Event], done: bool) -> Input<'_> {
     let ready = |e: &&Event| e.what == What::Ready && guests.contains(e.source.as_str());
     let killed = done && events.iter().any(|e| e.what == What::VmmKilled);
     let ready = events.iter().filter(ready).map(|e| e.at).min().filter(|_| killed);
-    let mut input = Input::default();
+    let mut input = Input { virtual_time: true, ..Input::default() };
     for event in events.iter().filter(of_guest).filter(|e| ready.is_none_or(|at| e.at <= at)) {
         let at = event.at.saturating_sub(zero).max(0);
         input.total = input.total.max(at);

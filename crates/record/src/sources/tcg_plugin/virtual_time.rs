@@ -9,7 +9,8 @@
 //! guest's trace, which has virtual time, is written by a function that the plugin
 //! stamps. In between, a moment is placed by the nearer of the two that enclose it
 //! (an initcall that waits does so before it returns, and its return is recorded at
-//! once), and what the two disagree by is the error.
+//! once), and what the two disagree by is the error. Before the first, only firmware
+//! idles: set-up code, decompressor and the kernel up to its scheduler never halt.
 
 use super::decode::{listed, Stamps};
 use std::collections::BTreeMap;
@@ -110,8 +111,9 @@ impl VirtualTime {
         }
         let idle = self.idle(last, *next);
         let until = self.ns(next.insns - insns);
-        let nearer = if until < since && idle > 0 { next.at - until } else { by_last };
-        (nearer.min(next.at), idle.saturating_abs())
+        let by_next = idle > 0 && (until < since || last == Point::default());
+        let at = if by_next { next.at - until } else { by_last };
+        (at.min(next.at), idle.saturating_abs())
     }
 
     /// Instructions executed by then.
@@ -121,7 +123,10 @@ impl VirtualTime {
         let passed = |ns: Ns| u64::try_from(ns).unwrap_or(0) >> self.shift;
         let by_last = last.insns.saturating_add(passed(at.saturating_sub(last.at)));
         let Some(next) = self.points.get(next) else { return by_last };
-        let half = last.insns + (next.insns - last.insns) / 2;
+        let half = match last.insns {
+            0 => 0,
+            begun => begun + (next.insns - begun) / 2,
+        };
         let by_next = next.insns.saturating_sub(passed(next.at - at));
         match self.idle(last, *next) {
             ..=0 => by_last.min(next.insns),
@@ -192,6 +197,14 @@ mod tests {
         assert_eq!(time.at(2_100), (2_590, 10));
         let back = [0, 990, 1_390, 1_600, 2_390, 2_490, 2_590].map(|at| time.insns(at));
         assert_eq!(back, [0, 1_000, 1_400, 1_500, 1_900, 2_000, 2_100]);
+    }
+
+    #[test]
+    fn only_firmware_idles_before_anything_is_known() {
+        let time = known(&[(1_000, 1_700)]);
+        assert_eq!(time.at(0), (0, 0));
+        assert_eq!(time.at(300), (1_000, 700), "the kernel's first instruction");
+        assert_eq!([0, 500, 1_000, 1_700].map(|at| time.insns(at)), [0, 0, 300, 1_000]);
     }
 
     #[test]
