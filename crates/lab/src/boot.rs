@@ -173,7 +173,7 @@ fn hints(result: &BootResult, options: &BootOptions) -> Vec<String> {
     if result.overhead.is_none() && options.watch != WatchLevel::None {
         hints.push("vmeter boot --overhead    # what watching costs on this host".to_owned());
     }
-    if options.watch == WatchLevel::Light {
+    if options.watch == WatchLevel::Light && !result.counts.contains_key("guest_insns") {
         hints.push("vmeter boot --watch full  # with guest instruction counts".to_owned());
     }
     hints.push(format!("vmeter show --tree {}", result.saved_in));

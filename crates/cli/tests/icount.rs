@@ -1,0 +1,55 @@
+//! With `--accel icount` a boot is the same in every run: every span, to the ns, and
+//! every instruction.
+
+mod common;
+
+use common::{kernel, leaves, names, Lab};
+use serde_json::Value;
+
+/// What must not depend on the host: a run without its process, files and clocks.
+fn guest(run: &Value) -> String {
+    let parts = ["total_s", "coverage", "phases", "counts", "marks", "spans", "overlapping"];
+    let kept: Vec<&Value> = parts.iter().map(|part| &run[part]).collect();
+    serde_json::to_string(&kept).expect("JSON")
+}
+
+fn seconds(span: &Value) -> f64 {
+    span["end_s"].as_f64().expect("end") - span["start_s"].as_f64().expect("start")
+}
+
+#[test]
+fn two_boots_are_equal_and_counted_from_reset_to_power_off() {
+    if kernel().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let boot = |watch| {
+        let words = ["boot", "--accel", "icount", "--warmup", "0", "--runs", "1", "--watch", watch];
+        lab.json(&words)["runs"][0].clone()
+    };
+    let (run, other) = (boot("light"), boot("full"));
+    assert_eq!(run["outcome"], other["outcome"]);
+    assert!(guest(&run) == guest(&other), "\n{}\n\n{}", names(&run), names(&other));
+
+    let total = run["total_s"].as_f64().expect("total");
+    let leaves = leaves(&run);
+    let sum: f64 = leaves.iter().map(|leaf| seconds(leaf)).sum();
+    assert!((sum - total).abs() < 1e-9, "leaves {sum} s, total {total} s");
+    assert!(run["coverage"].as_f64() > Some(0.99), "{}", names(&run));
+
+    let insns: Vec<u64> = leaves.iter().filter_map(|leaf| leaf["insns"].as_u64()).collect();
+    assert_eq!(insns.len(), leaves.len(), "every leaf is counted");
+    let all = run["counts"]["guest_insns"].as_u64().expect("the boot's count");
+    assert_eq!(insns.iter().sum::<u64>(), all);
+    // One instruction is 1 ns of virtual time, but for idling and blocks cut short.
+    let ratio = all as f64 / (total * 1e9);
+    assert!((0.9..1.1).contains(&ratio), "{all} instructions in {total} s");
+
+    let spans = run["spans"].as_array().expect("spans");
+    for name in ["bios:overhead", "kernel:decompress", "kernel:entry", "initcall acpi_init"] {
+        let span = spans.iter().find(|span| span["name"] == name);
+        let insns = span.and_then(|span| span["insns"].as_u64());
+        assert!(insns > Some(100_000), "{name}: {insns:?} instructions");
+    }
+    assert!(run["counts"]["fw_cfg_bytes"].is_null(), "QEMU's trace does not tell it");
+}
