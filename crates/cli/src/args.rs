@@ -50,6 +50,9 @@ pub enum Command {
     Show(Show),
     /// Write a saved run as a report (HTML by its name, or another format).
     Report(Report),
+    /// Record, read, count and convert traces of hosts, guests and device models.
+    #[command(subcommand)]
+    Trace(crate::commands::trace::Trace),
     /// Fetch and list the kernels that are booted.
     #[command(subcommand)]
     Kernel(Kernel),

@@ -20,3 +20,4 @@ pub mod regression;
 pub mod session;
 pub mod start;
 pub mod sweep;
+pub mod trace_stat;

@@ -24,6 +24,7 @@ pub mod quantity;
 pub mod sweep;
 pub mod table;
 pub mod text;
+pub mod trace;
 pub mod tree;
 
 pub use bench::BenchReport;
@@ -36,6 +37,7 @@ pub use export::{check_writable, export, Target};
 pub use outputs::terminal::{ColorChoice, Screen};
 pub use outputs::{by_extension, by_name, Output, OUTPUTS};
 pub use sweep::SweepReport;
+pub use trace::{NamedTrace, TraceStatReport};
 
 use vmeter_model::result::Envelope;
 use vmeter_model::{Ns, Timeline};

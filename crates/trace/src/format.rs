@@ -47,6 +47,12 @@ pub trait EventReader {
     /// What is known to be missing, complete once the end was reached.
     fn losses(&self) -> &Losses;
 
+    /// The types of all events that can come, by id, if they are known beforehand and every
+    /// event is a [`crate::Body::Record`] (or a mark of lost ones).
+    fn kinds(&self) -> &[EventType] {
+        &[]
+    }
+
     /// Name of the kernel symbol at or below `address`, if the trace carries symbols.
     fn symbol(&self, _address: u64) -> Option<&str> {
         None

@@ -9,3 +9,4 @@ pub mod kernel;
 pub mod report;
 pub mod show;
 pub mod sweep;
+pub mod trace;

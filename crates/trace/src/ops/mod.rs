@@ -238,6 +238,21 @@ enum Handler {
     Call(NameId),
 }
 
+/// What an event's op changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Touches {
+    /// Nothing.
+    Nothing,
+    /// The thread that it happened in.
+    Thread,
+    /// The CPU that it happened on.
+    Cpu,
+    /// The thread that leaves and the one that comes.
+    Switch,
+    /// The thread that is woken.
+    Wake,
+}
+
 /// Turns events into ops.
 #[derive(Default)]
 pub struct Decoder {
@@ -254,6 +269,28 @@ impl Decoder {
     /// Replaces addresses by the symbols of the trace, for the final report.
     pub fn resolve(&mut self, symbol: impl Fn(u64) -> Option<String>) {
         self.resolver.resolve(symbol);
+    }
+
+    /// What the ops of a type of binary record change.
+    pub(crate) fn touches(&mut self, kind: &EventType) -> Touches {
+        match self.handler(kind) {
+            Handler::Ignore => Touches::Nothing,
+            Handler::Fixed(Op::VectorEntry { .. } | Op::VectorExit { .. }) => Touches::Cpu,
+            Handler::Known(meaning, _) => match meaning {
+                Meaning::Switch => Touches::Switch,
+                Meaning::Wake => Touches::Wake,
+                Meaning::IrqEntry | Meaning::IrqExit | Meaning::IpiEntry | Meaning::IpiExit => {
+                    Touches::Cpu
+                }
+                _ => Touches::Thread,
+            },
+            _ => Touches::Thread,
+        }
+    }
+
+    /// Learns another decoder's names; gives its numbers' own ones, by index.
+    pub(crate) fn learn_from(&mut self, other: &Decoder) -> Vec<NameId> {
+        self.resolver.learn_from(&other.resolver)
     }
 
     /// What an event means.

@@ -174,6 +174,20 @@ impl Resolver {
         Op::SyscallEnter { name, request: Some(id), kvm_run: request == KVM_RUN }
     }
 
+    /// Takes over another's names, addresses as such, to be renamed later; gives the own
+    /// numbers of its names, by its numbers.
+    pub(crate) fn learn_from(&mut self, other: &Resolver) -> Vec<NameId> {
+        for &(kind, number) in other.cache.keys() {
+            if kind == Number::Address {
+                self.number(kind, number);
+            }
+        }
+        other.names.list.iter().skip(1).fold(vec![NameId(0)], |mut ids, name| {
+            ids.push(self.names.id(name));
+            ids
+        })
+    }
+
     /// Renames addresses by the trace's symbols.
     pub(crate) fn resolve(&mut self, symbol: impl Fn(u64) -> Option<String>) {
         for (&(kind, number), id) in &self.cache {

@@ -20,9 +20,9 @@ pub struct Hist {
 }
 
 impl Hist {
-    /// Adds a duration.
+    /// Adds a duration; gives the number of its bucket.
     #[inline]
-    pub fn add(&mut self, value: u64) {
+    pub fn add(&mut self, value: u64) -> usize {
         if self.count == 0 || value < self.min {
             self.min = value;
         }
@@ -32,10 +32,15 @@ impl Hist {
         let index = bucket(value);
         match index.checked_sub(self.base).and_then(|at| self.buckets.get_mut(at)) {
             Some(bucket) => *bucket = bucket.saturating_add(1),
-            None => self.grow(index),
+            None => {
+                self.grow(index);
+                self.buckets[index - self.base] += 1;
+            }
         }
+        index
     }
 
+    /// Makes room for a bucket.
     #[cold]
     fn grow(&mut self, index: usize) {
         if self.buckets.is_empty() {
@@ -50,7 +55,6 @@ impl Hist {
         if at >= self.buckets.len() {
             self.buckets.resize((at + 1).next_multiple_of(SUB), 0);
         }
-        self.buckets[at] += 1;
     }
 
     /// How many.
@@ -76,6 +80,33 @@ impl Hist {
     /// Arithmetic mean, ticks; none if there is nothing.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.total as f64 / self.count as f64)
+    }
+
+    /// Durations and how many of each: (middle of a bucket in ticks, count), ascending.
+    pub fn buckets(&self) -> impl Iterator<Item = (f64, u32)> + '_ {
+        let filled = self.buckets.iter().enumerate().filter(|(_, n)| **n > 0);
+        filled.map(|(at, n)| (middle(self.base + at), *n))
+    }
+
+    /// Adds all of another histogram's.
+    pub fn merge(&mut self, other: &Hist) {
+        if other.count == 0 {
+            return;
+        }
+        self.min = if self.count == 0 { other.min } else { self.min.min(other.min) };
+        self.max = self.max.max(other.max);
+        self.count += other.count;
+        self.total += other.total;
+        for (at, &n) in other.buckets.iter().enumerate().filter(|(_, n)| **n > 0) {
+            let index = other.base + at;
+            match index.checked_sub(self.base).and_then(|at| self.buckets.get_mut(at)) {
+                Some(bucket) => *bucket = bucket.saturating_add(n),
+                None => {
+                    self.grow(index);
+                    self.buckets[index - self.base] = n;
+                }
+            }
+        }
     }
 
     /// The value that a share `q` (0 to 1) does not exceed, within 1.6 %.
@@ -114,6 +145,26 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn merged_is_as_if_added(
+            a in proptest::collection::vec(any::<u64>(), 0..40),
+            b in proptest::collection::vec(0u64..1 << 20, 0..40),
+        ) {
+            let of = |values: &[u64]| {
+                let mut hist = Hist::default();
+                for &v in values {
+                    hist.add(v);
+                }
+                hist
+            };
+            let mut merged = of(&a);
+            merged.merge(&of(&b));
+            let whole = of(&[a, b].concat());
+            prop_assert_eq!((merged.count, merged.total), (whole.count, whole.total));
+            prop_assert_eq!((merged.min, merged.max), (whole.min, whole.max));
+            prop_assert!(merged.buckets().eq(whole.buckets()));
+        }
+
         #[test]
         fn a_value_is_found_again_within_the_stated_error(value: u64) {
             let mut hist = Hist::default();

@@ -1,7 +1,9 @@
 //! System calls, KVM, interrupts and work items of a Linux kernel's trace.
 
+use super::slices::Slice;
 use super::table::Table;
 use super::threads::{Access, Open, State, Threads};
+use super::Part;
 use crate::event::Event;
 use crate::ops::{NameId, Op};
 
@@ -76,6 +78,10 @@ pub struct Kernel {
     /// What was seen.
     pub seen: Seen,
     cpus: Vec<Cpu>,
+    /// The slice of the event that is taken.
+    at: Slice,
+    /// Whose books are kept.
+    pub(super) part: Part,
 }
 
 const MAX_CPUS: usize = 1 << 14;
@@ -83,7 +89,8 @@ const MAX_CPUS: usize = 1 << 14;
 impl Kernel {
     /// Takes one op.
     #[inline]
-    pub fn add(&mut self, event: &Event<'_>, op: Op) {
+    pub fn add(&mut self, event: &Event<'_>, op: Op, at: Slice) {
+        self.at = at;
         if event.comm.is_some() {
             self.thread(event);
         }
@@ -180,9 +187,9 @@ impl Kernel {
     /// A call whose end was not seen: it never returned, or that was lost.
     #[cold]
     fn untimed_call(&mut self, name: NameId, request: Option<NameId>) {
-        self.tables.syscalls.add(u64::from(name.0), None);
+        self.tables.syscalls.add(u64::from(name.0), None, self.at);
         if let Some(request) = request {
-            self.tables.ioctls.add(u64::from(request.0), None);
+            self.tables.ioctls.add(u64::from(request.0), None, self.at);
         }
     }
 
@@ -196,9 +203,9 @@ impl Kernel {
         match call {
             Some((entered, request, open)) if entered == name => {
                 let ticks = self.since(open, event);
-                self.tables.syscalls.add(u64::from(name.0), ticks);
+                self.tables.syscalls.add(u64::from(name.0), ticks, self.at);
                 if let Some(request) = request {
-                    self.tables.ioctls.add(u64::from(request.0), ticks);
+                    self.tables.ioctls.add(u64::from(request.0), ticks, self.at);
                 }
                 return;
             }
@@ -206,7 +213,7 @@ impl Kernel {
             None => {}
         }
         // Entered before the trace began, or its entry was lost.
-        self.tables.syscalls.add(u64::from(name.0), None);
+        self.tables.syscalls.add(u64::from(name.0), None, self.at);
     }
 
     fn whole_call(
@@ -216,9 +223,9 @@ impl Kernel {
         request: Option<NameId>,
         ticks: Option<u64>,
     ) {
-        self.tables.syscalls.add(u64::from(name.0), ticks);
+        self.tables.syscalls.add(u64::from(name.0), ticks, self.at);
         if let Some(request) = request {
-            self.tables.ioctls.add(u64::from(request.0), ticks);
+            self.tables.ioctls.add(u64::from(request.0), ticks, self.at);
         }
         if let (Some(index), Some(ticks)) = (self.threads.find(event.tid, event.ts), ticks) {
             let thread = self.threads.get(index);
@@ -227,21 +234,28 @@ impl Kernel {
         }
     }
 
+    /// The thread, if its books are kept here.
+    #[inline]
+    fn mine(&self, tid: i32) -> Option<i32> {
+        self.part.has(tid).then_some(tid)
+    }
+
     #[inline]
     fn switch(&mut self, event: &Event<'_>, prev: i32, runnable: bool, next: i32) {
         self.seen.switches = true;
-        if let Some(index) = self.threads.find(prev, event.ts) {
+        if let Some(index) = self.mine(prev).and_then(|tid| self.threads.find(tid, event.ts)) {
             let state = if runnable { State::Runnable } else { State::Blocked };
             self.threads.get(index).enter(state, event.ts);
         }
-        if let Some(index) = self.threads.running(next, event.cpu, event.ts) {
+        let next = self.mine(next);
+        if let Some(index) = next.and_then(|tid| self.threads.running(tid, event.cpu, event.ts)) {
             self.threads.get(index).runs(event.ts);
         }
     }
 
     #[inline]
     fn wake(&mut self, event: &Event<'_>, tid: i32) {
-        if let Some(index) = self.threads.find(tid, event.ts) {
+        if let Some(index) = self.mine(tid).and_then(|tid| self.threads.find(tid, event.ts)) {
             let thread = self.threads.get(index);
             if thread.state() == State::Blocked {
                 thread.enter(State::Runnable, event.ts);
@@ -262,7 +276,7 @@ impl Kernel {
                 thread.layers(false, true, in_call, event.ts);
                 if let Some((reason, _)) = stale {
                     // No entry was seen in between: counted, not timed.
-                    self.tables.exits.add(u64::from(reason.0), None);
+                    self.tables.exits.add(u64::from(reason.0), None, self.at);
                     self.settle(index, None);
                 }
             }
@@ -273,7 +287,7 @@ impl Kernel {
                 self.resume(event, index);
                 if let Some((reason, open)) = self.threads.get(index).exit.take() {
                     let ticks = self.since(open, event);
-                    self.tables.exits.add(u64::from(reason.0), ticks);
+                    self.tables.exits.add(u64::from(reason.0), ticks, self.at);
                     self.settle(index, ticks);
                 }
                 self.threads.get(index).served = None;
@@ -294,7 +308,7 @@ impl Kernel {
         let Some((reason, open)) = thread.user_exit.take() else { return };
         let timed_by_exit = thread.exit.is_some();
         let ticks = self.since(open, event);
-        self.tables.userspace_exits.add(u64::from(reason.0), ticks);
+        self.tables.userspace_exits.add(u64::from(reason.0), ticks, self.at);
         if !timed_by_exit {
             // Hosts without kvm_exit (software KVM): the exit to user space is the time.
             self.threads.get(index).served = ticks;
@@ -312,13 +326,13 @@ impl Kernel {
     }
 
     fn count(&mut self, access: Access, ticks: Option<u64>) {
-        let tables = &mut self.tables;
+        let (tables, at) = (&mut self.tables, self.at);
         match access {
-            Access::Port(key) => tables.ports.add(key, ticks),
-            Access::Mmio(address, false) => tables.mmio_reads.add(address, ticks),
-            Access::Mmio(address, true) => tables.mmio_writes.add(address, ticks),
-            Access::Msr(key) => tables.msrs.add(key, ticks),
-            Access::Hypercall(name) => tables.hypercalls.add(u64::from(name.0), ticks),
+            Access::Port(key) => tables.ports.add(key, ticks, at),
+            Access::Mmio(address, false) => tables.mmio_reads.add(address, ticks, at),
+            Access::Mmio(address, true) => tables.mmio_writes.add(address, ticks, at),
+            Access::Msr(key) => tables.msrs.add(key, ticks, at),
+            Access::Hypercall(name) => tables.hypercalls.add(u64::from(name.0), ticks, at),
         }
     }
 
@@ -341,18 +355,18 @@ impl Kernel {
             Op::VectorEntry { name, .. } => self.interrupt_enter(event, name),
             Op::IrqExit => self.interrupt_exit(event, None),
             Op::VectorExit { name } => self.interrupt_exit(event, Some(name)),
-            Op::IpiSend { name } => self.tables.ipi_sends.add(u64::from(name.0), None),
+            Op::IpiSend { name } => self.tables.ipi_sends.add(u64::from(name.0), None, self.at),
             Op::WorkStart { function, .. } => self.work_start(event, function),
             Op::WorkEnd { .. } => self.work_end(event),
             _ => {}
         }
         match op {
-            Op::IrqEntry { irq } => self.tables.irqs.cell(u64::from(irq.0)).count += 1,
+            Op::IrqEntry { irq } => self.tables.irqs.cell(u64::from(irq.0)).count(self.at),
             Op::VectorEntry { name, ipi: true } => {
-                self.tables.ipis.cell(u64::from(name.0)).count += 1;
+                self.tables.ipis.cell(u64::from(name.0)).count(self.at);
             }
             Op::VectorEntry { name, ipi: false } => {
-                self.tables.vectors.cell(u64::from(name.0)).count += 1;
+                self.tables.vectors.cell(u64::from(name.0)).count(self.at);
             }
             _ => {}
         }
@@ -381,12 +395,12 @@ impl Kernel {
         let Some(ticks) = event.ts.checked_sub(open.start) else { return };
         let key = u64::from(open.name.0);
         match name {
-            None => self.tables.irqs.cell(key).time.add(ticks),
+            None => self.tables.irqs.cell(key).time(ticks, self.at),
             Some(name) if name != open.name => {}
             Some(_) if self.tables.vectors.has(key) => {
-                self.tables.vectors.cell(key).time.add(ticks)
+                self.tables.vectors.cell(key).time(ticks, self.at)
             }
-            Some(_) => self.tables.ipis.cell(key).time.add(ticks),
+            Some(_) => self.tables.ipis.cell(key).time(ticks, self.at),
         }
     }
 
@@ -394,7 +408,7 @@ impl Kernel {
         let open = Open { start: event.ts, cpu: event.cpu };
         match self.thread(event) {
             Some(index) => self.threads.get(index).work = Some((function, open)),
-            None => self.tables.works.add(u64::from(function.0), None),
+            None => self.tables.works.add(u64::from(function.0), None, self.at),
         }
     }
 
@@ -402,29 +416,54 @@ impl Kernel {
         let Some(index) = self.thread(event) else { return };
         if let Some((function, open)) = self.threads.get(index).work.take() {
             let ticks = self.since(open, event);
-            self.tables.works.add(u64::from(function.0), ticks);
+            self.tables.works.add(u64::from(function.0), ticks, self.at);
         }
     }
 
     /// Counts what was open when the trace ended, and closes the threads' times.
-    pub fn close(&mut self, now: u64) {
+    pub fn close(&mut self, now: u64, at: Slice) {
+        self.at = at;
         self.threads.close(now);
         let open: Vec<_> =
             self.threads.iter().map(|t| (t.exit, t.user_exit, t.call, t.work)).collect();
         for (index, (exit, user_exit, call, work)) in open.into_iter().enumerate() {
             if let Some((reason, _)) = exit {
-                self.tables.exits.add(u64::from(reason.0), None);
+                self.tables.exits.add(u64::from(reason.0), None, self.at);
             }
             if let Some((reason, _)) = user_exit {
-                self.tables.userspace_exits.add(u64::from(reason.0), None);
+                self.tables.userspace_exits.add(u64::from(reason.0), None, self.at);
             }
             if let Some((name, request, _)) = call {
                 self.untimed_call(name, request);
             }
             if let Some((function, _)) = work {
-                self.tables.works.add(u64::from(function.0), None);
+                self.tables.works.add(u64::from(function.0), None, self.at);
             }
             self.settle(index as u32, None);
         }
+    }
+
+    /// Adds the books of other threads and CPUs of the same trace, closed before; `name`
+    /// translates the keys that are names.
+    pub(super) fn absorb(&mut self, other: Kernel, name: impl Fn(u64) -> u64) {
+        let (own, theirs) = (&mut self.tables, &other.tables);
+        own.ports.merge(&theirs.ports, |key| key);
+        own.mmio_reads.merge(&theirs.mmio_reads, |key| key);
+        own.mmio_writes.merge(&theirs.mmio_writes, |key| key);
+        own.msrs.merge(&theirs.msrs, |key| key);
+        own.exits.merge(&theirs.exits, &name);
+        own.userspace_exits.merge(&theirs.userspace_exits, &name);
+        own.hypercalls.merge(&theirs.hypercalls, &name);
+        own.syscalls.merge(&theirs.syscalls, &name);
+        own.ioctls.merge(&theirs.ioctls, &name);
+        own.irqs.merge(&theirs.irqs, &name);
+        own.ipis.merge(&theirs.ipis, &name);
+        own.ipi_sends.merge(&theirs.ipi_sends, &name);
+        own.vectors.merge(&theirs.vectors, &name);
+        own.works.merge(&theirs.works, &name);
+        self.seen.switches |= other.seen.switches;
+        self.seen.syscalls |= other.seen.syscalls;
+        self.seen.kvm_exits |= other.seen.kvm_exits;
+        self.threads.absorb(other.threads);
     }
 }

@@ -12,9 +12,12 @@
 
 pub mod hist;
 pub mod kernel;
+mod parallel;
 pub mod report;
+pub mod slices;
 pub mod table;
 pub mod threads;
+pub mod versus;
 pub mod xen;
 
 use crate::event::{Body, Event};
@@ -42,11 +45,16 @@ pub struct Stats {
     events: u64,
     first: Option<u64>,
     last: u64,
+    slicer: slices::Slicer,
 }
 
 impl Stats {
     /// Empty statistics.
     pub fn new(_info: &TraceInfo) -> Stats {
+        Stats::empty()
+    }
+
+    fn empty() -> Stats {
         Stats {
             decoder: Decoder::default(),
             kernel: kernel::Kernel::default(),
@@ -55,20 +63,62 @@ impl Stats {
             events: 0,
             first: None,
             last: 0,
+            slicer: slices::Slicer::default(),
         }
+    }
+
+    /// Those of some threads and CPUs only.
+    fn of_part(part: Part) -> Stats {
+        let mut stats = Stats::empty();
+        stats.kernel.part = part;
+        stats
     }
 
     /// Takes one event.
     #[inline]
     pub fn add(&mut self, event: &Event<'_>) {
-        let op = self.decoder.decode(event);
         if is_event(&event.body) {
             self.count(event);
         }
+        self.take(event);
+    }
+
+    /// Keeps the books of an event, without counting it as one.
+    #[inline]
+    fn take(&mut self, event: &Event<'_>) {
+        let op = self.decoder.decode(event);
+        let slice = self.slicer.at(event.ts);
         match op {
-            Op::Xen(op) => self.xen.add(event, op),
-            op => self.kernel.add(event, op),
+            Op::Xen(op) => self.xen.add(event, op, slice),
+            op => self.kernel.add(event, op, slice),
         }
+    }
+
+    /// Counts an event whose books others keep.
+    #[inline]
+    fn note(&mut self, event: &Event<'_>) {
+        if is_event(&event.body) {
+            self.count(event);
+        }
+        self.slicer.at(event.ts);
+    }
+
+    /// First stamp of all.
+    fn origin(&self) -> u64 {
+        self.slicer.origin().unwrap_or(0)
+    }
+
+    /// Says when the trace began, before any event is taken.
+    fn begin(&mut self, origin: u64) {
+        self.slicer.begin(origin);
+    }
+
+    /// Adds the books that another kept of the same trace.
+    fn absorb(&mut self, mut part: Stats) {
+        let at = self.slicer.at(self.last);
+        part.kernel.close(self.last, at);
+        let names = self.decoder.learn_from(&part.decoder);
+        self.kernel.absorb(part.kernel, |id| names.get(id as usize).map_or(0, |id| id.0).into());
     }
 
     #[inline]
@@ -101,8 +151,63 @@ impl Stats {
 
     /// The report. `cpu_hz` turns cycles into seconds where the trace counts cycles.
     pub fn finish(mut self, reader: &dyn EventReader, cpu_hz: Option<f64>) -> Report {
-        self.kernel.close(self.last);
+        let at = self.slicer.at(self.last);
+        self.kernel.close(self.last, at);
         self.decoder.resolve(|address| reader.symbol(address).map(str::to_string));
         report::build(&self, reader, cpu_hz)
     }
+}
+
+/// Whose books are kept: those of every `of`-th thread and CPU.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) index: usize,
+    pub(crate) of: usize,
+}
+
+impl Default for Part {
+    fn default() -> Part {
+        Part { index: 0, of: 1 }
+    }
+}
+
+impl Part {
+    /// The part that a thread belongs to.
+    #[inline]
+    fn of_thread(tid: i32, of: usize) -> usize {
+        // Neighbours are often alike: threads of one VMM, workers of one CPU.
+        (((tid as u32).wrapping_mul(0x9e37_79b9) >> 16) as usize) % of
+    }
+
+    /// The part that a CPU belongs to.
+    #[inline]
+    fn of_cpu(cpu: u32, of: usize) -> usize {
+        cpu as usize % of
+    }
+
+    /// True if it has the thread.
+    #[inline]
+    pub(crate) fn has(self, tid: i32) -> bool {
+        self.of == 1 || Part::of_thread(tid, self.of) == self.index
+    }
+}
+
+/// Reads a trace to its end, on up to `threads` CPUs where its format allows; the report is
+/// the same with any number. `cpu_hz` as for [`Stats::finish`].
+///
+/// # Errors
+/// When threads can't be started.
+pub fn read_with(
+    mut reader: Box<dyn EventReader>,
+    cpu_hz: Option<f64>,
+    threads: usize,
+) -> std::io::Result<Report> {
+    if threads > 1 && !reader.kinds().is_empty() {
+        return parallel::read(reader, cpu_hz, threads - 1);
+    }
+    let mut stats = Stats::new(reader.info());
+    while let Some(event) = reader.next_event() {
+        stats.add(&event);
+    }
+    Ok(stats.finish(reader.as_ref(), cpu_hz))
 }

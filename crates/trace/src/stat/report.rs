@@ -1,12 +1,13 @@
 //! The result of [`super::Stats`], in the units of an export.
 
 use super::kernel::Kernel;
+use super::slices::{Batch, Slicer};
 use super::table::{Cell, Table};
 use super::threads::{State, Thread};
 use super::xen::{Vcpu, Xen, DOMAIN_RUNSTATES, IDLE_DOMAIN, WAYS};
 use super::Stats;
 use crate::format::{EventReader, Losses, Tick};
-use crate::names::{port, svm_exit, vmx_exit};
+use crate::names::{port, svm_exit, vmx_exit, DeviceMap};
 use crate::ops::NameId;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -51,6 +52,15 @@ pub struct Row {
     pub share: Option<f64>,
     /// Mean over the median of the other rows' means in the same table and direction.
     pub ratio_to_peers: Option<f64>,
+    /// The device that serves it, where the VMM said (`info mtree -f`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Histogram of the times: (ticks, how many), ascending.
+    #[serde(skip)]
+    pub times: Vec<(f64, u32)>,
+    /// The row by slices of [`Report::slice_s`].
+    #[serde(skip)]
+    pub batches: Vec<Batch>,
 }
 
 /// What one thread did with its time. Absent where the events can't tell.
@@ -109,6 +119,12 @@ pub struct Report {
     pub losses: Losses,
     /// First to last stamp, s.
     pub duration_s: Option<f64>,
+    /// Seconds in a tick of the clock, where it measures time.
+    #[serde(skip)]
+    pub tick_s: Option<f64>,
+    /// Length of the slices of [`Row::batches`], s.
+    #[serde(skip)]
+    pub slice_s: Option<f64>,
     /// Sum of the vCPUs' time that shares rest on, s.
     pub vcpu_time_s: Option<f64>,
     /// Events by name.
@@ -145,8 +161,40 @@ pub struct Report {
     pub runstates: Vec<Runstates>,
 }
 
+impl Report {
+    /// The tables with a name each, in reading order.
+    pub fn tables(&self) -> [(&'static str, &Vec<Row>); 13] {
+        [
+            ("ports", &self.ports),
+            ("mmio", &self.mmio),
+            ("msrs", &self.msrs),
+            ("exits", &self.exits),
+            ("userspace_exits", &self.userspace_exits),
+            ("hypercalls", &self.hypercalls),
+            ("syscalls", &self.syscalls),
+            ("ioctls", &self.ioctls),
+            ("irqs", &self.irqs),
+            ("vectors", &self.vectors),
+            ("ipis", &self.ipis),
+            ("ipi_sends", &self.ipi_sends),
+            ("works", &self.works),
+        ]
+    }
+
+    /// Says which devices serve the ports and addresses.
+    pub fn name_devices(&mut self, map: &DeviceMap) {
+        for row in &mut self.ports {
+            row.device = row.port.and_then(|port| map.port(port)).map(str::to_string);
+        }
+        for row in &mut self.mmio {
+            row.device = row.address.and_then(|at| map.address(at)).map(str::to_string);
+        }
+    }
+}
+
 /// How ticks become seconds.
 struct Scale {
+    slicer: Slicer,
     seconds: Option<f64>,
     cycles: bool,
     /// Ticks that shares are of.
@@ -172,6 +220,8 @@ impl Scale {
             p99_s: any(time.quantile(0.99)),
             max_s: any(total.map(|_| time.max() as f64)),
             share: total.filter(|_| self.whole > 0.0).map(|t| t / self.whole),
+            times: time.buckets().collect(),
+            batches: cell.slices.batches(&self.slicer),
             ..Row::default()
         }
     }
@@ -272,6 +322,7 @@ pub(super) fn build(stats: &Stats, reader: &dyn EventReader, cpu_hz: Option<f64>
     let (kernel, xen) = (&stats.kernel, &stats.xen);
     let vcpu_ticks = vcpu_ticks(kernel, xen);
     let scale = Scale {
+        slicer: stats.slicer,
         seconds: match info.clock.tick {
             Tick::Nanosecond => Some(1e-9),
             Tick::Cycle => cpu_hz.filter(|hz| *hz > 0.0).map(|hz| 1.0 / hz),
@@ -292,6 +343,8 @@ pub(super) fn build(stats: &Stats, reader: &dyn EventReader, cpu_hz: Option<f64>
         lost_events: losses.lost_events.saturating_add(losses.overwritten),
         losses,
         duration_s: scale.of(span),
+        tick_s: scale.seconds,
+        slice_s: scale.of(stats.slicer.length() as f64),
         vcpu_time_s: scale.of(vcpu_ticks).filter(|s| *s > 0.0),
         counts,
         ..Report::default()
@@ -316,10 +369,12 @@ fn vcpu_ticks(kernel: &Kernel, xen: &Xen) -> f64 {
 fn fill_kernel(report: &mut Report, stats: &Stats, reader: &dyn EventReader, scale: &Scale) {
     let tables = &stats.kernel.tables;
     let by_name = |scale: &Scale, table: &Table| {
-        scale.table(table, |key| Row {
+        let mut rows = scale.table(table, |key| Row {
             name: stats.decoder.names().name(NameId(key as u32)).to_string(),
             ..Row::default()
-        })
+        });
+        rows.sort_by(|a, b| a.name.cmp(&b.name).then(b.count.cmp(&a.count)));
+        rows
     };
     let of_trace = Scale { whole: stats.span(), ..*scale };
     let (named, shared) = (|t| by_name(scale, t), |t| by_name(&of_trace, t));

@@ -1,6 +1,7 @@
 //! Rows by key, bounded.
 
 use super::hist::Hist;
+use super::slices::{Slice, Slices};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -45,6 +46,33 @@ pub struct Cell {
     pub count: u64,
     /// How long, of those whose end was seen.
     pub time: Hist,
+    /// The same by slices of the trace's time.
+    pub slices: Slices,
+}
+
+impl Cell {
+    /// Counts one.
+    #[inline]
+    pub fn count(&mut self, at: Slice) {
+        self.count += 1;
+        let batch = self.slices.batch(at);
+        batch.count = batch.count.saturating_add(1);
+    }
+
+    /// Adds the time of one that was counted.
+    #[inline]
+    pub fn time(&mut self, ticks: u64, at: Slice) {
+        let level = self.time.add(ticks);
+        let batch = self.slices.batch(at);
+        batch.timed = batch.timed.saturating_add(1);
+        batch.levels = batch.levels.saturating_add(level as u64);
+    }
+
+    fn merge(&mut self, other: &Cell) {
+        self.count += other.count;
+        self.time.merge(&other.time);
+        self.slices.merge(&other.slices);
+    }
 }
 
 /// Rows by key.
@@ -79,12 +107,20 @@ impl Table {
 
     /// Counts one, with its time in ticks if known.
     #[inline]
-    pub fn add(&mut self, key: u64, ticks: Option<u64>) {
+    pub fn add(&mut self, key: u64, ticks: Option<u64>, at: Slice) {
         let cell = self.cell(key);
-        cell.count += 1;
+        cell.count(at);
         if let Some(ticks) = ticks {
-            cell.time.add(ticks);
+            cell.time(ticks, at);
         }
+    }
+
+    /// Adds another table's rows, whose keys `key` translates.
+    pub fn merge(&mut self, other: &Table, mut key: impl FnMut(u64) -> u64) {
+        for (theirs, cell) in &other.rows {
+            self.cell(key(*theirs)).merge(cell);
+        }
+        self.rest.merge(&other.rest);
     }
 
     /// True if the key has a row.
@@ -107,13 +143,15 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use super::super::slices::Slicer;
     use super::*;
 
     #[test]
     fn a_table_stops_growing_and_loses_nothing() {
         let mut table = Table::default();
+        let at = Slicer::default().at(0);
         for key in 0..MAX_ROWS as u64 * 3 {
-            table.add(key, Some(key));
+            table.add(key, Some(key), at);
         }
         let rows = table.sorted();
         assert_eq!(rows.len(), MAX_ROWS);

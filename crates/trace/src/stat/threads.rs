@@ -220,6 +220,15 @@ impl Threads {
         self.list.iter()
     }
 
+    /// Adds other threads, closed like these, whose intervals are counted.
+    pub fn absorb(&mut self, other: Threads) {
+        for mut thread in other.list {
+            (thread.call, thread.exit, thread.user_exit, thread.work) = (None, None, None, None);
+            thread.access_count = 0;
+            self.list.push(thread);
+        }
+    }
+
     /// Gives every thread the time until the trace's end.
     pub fn close(&mut self, now: u64) {
         for thread in &mut self.list {

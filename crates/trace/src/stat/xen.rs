@@ -6,6 +6,7 @@
 //! VMEXIT's time goes to its first handler record; a vCPU's runstates count from
 //! the first time it is seen running.
 
+use super::slices::Slice;
 use super::table::Table;
 use crate::event::Event;
 use crate::ops::xen::{BLOCKED, OFFLINE, RUNNABLE, RUNNING};
@@ -157,6 +158,8 @@ pub struct Xen {
     svm_votes: i64,
     cpus: Vec<Cpu>,
     lost_cpus: usize,
+    /// The slice of the record that is taken.
+    at: Slice,
 }
 
 impl Xen {
@@ -166,7 +169,8 @@ impl Xen {
     }
 
     /// Takes one op.
-    pub fn add(&mut self, event: &Event<'_>, op: XenOp) {
+    pub fn add(&mut self, event: &Event<'_>, op: XenOp, slice: Slice) {
+        self.at = slice;
         let at = event.cpu as usize;
         if at >= MAX_CPUS {
             return;
@@ -196,7 +200,7 @@ impl Xen {
     /// Records of the vCPU that runs on the CPU.
     fn guest(&mut self, at: usize, now: u64, op: XenOp) {
         if let XenOp::PvHypercall { name } = op {
-            return self.hypercalls.add(u64::from(name.0), None);
+            return self.hypercalls.add(u64::from(name.0), None, self.at);
         }
         let Current::Vcpu(domain, number) = self.cpus[at].current else {
             self.unplaced += 1;
@@ -250,16 +254,16 @@ impl Xen {
         let exit = vcpu.exit;
         vcpu.exit.valid = false;
         let ticks = now.checked_sub(exit.start).filter(|&t| t > 0);
-        self.exits.add(u64::from(exit.reason), ticks);
+        self.exits.add(u64::from(exit.reason), ticks, self.at);
         match exit.handler {
             Handler::Generic | Handler::Cr => {}
             Handler::Port => {
-                self.ports.add(u64::from(exit.port) << 1 | u64::from(exit.write), ticks);
+                self.ports.add(u64::from(exit.port) << 1 | u64::from(exit.write), ticks, self.at);
             }
-            Handler::Mmio if exit.mmio_write => self.mmio_writes.add(exit.address, ticks),
-            Handler::Mmio => self.mmio_reads.add(exit.address, ticks),
-            Handler::Msr => self.msrs.add(exit.msr, ticks),
-            Handler::Hypercall(name) => self.hypercalls.add(u64::from(name.0), ticks),
+            Handler::Mmio if exit.mmio_write => self.mmio_writes.add(exit.address, ticks, self.at),
+            Handler::Mmio => self.mmio_reads.add(exit.address, ticks, self.at),
+            Handler::Msr => self.msrs.add(exit.msr, ticks, self.at),
+            Handler::Hypercall(name) => self.hypercalls.add(u64::from(name.0), ticks, self.at),
         }
     }
 
@@ -374,12 +378,13 @@ impl Xen {
 
     /// Gives the time until now to the state before, and enters the new one.
     fn update(&mut self, id: (u16, u16), new: u8, now: u64) {
+        let at = self.at;
         let Some(vcpu) = self.vcpu(id) else { return };
         if vcpu.since > 0 && vcpu.since < now {
             let ticks = Some(now - vcpu.since);
-            vcpu.runstates.add(u64::from(vcpu.state), ticks);
+            vcpu.runstates.add(u64::from(vcpu.state), ticks, at);
             if vcpu.state == RUNNABLE {
-                vcpu.ways.add(vcpu.way as u64, ticks);
+                vcpu.ways.add(vcpu.way as u64, ticks, at);
             }
         }
         if new == RUNNABLE {
@@ -393,7 +398,7 @@ impl Xen {
         let common = self.domain_state(id.0);
         let domain = self.domains.entry(id.0).or_default();
         if domain.since > 0 && domain.since < now {
-            domain.runstates.add(u64::from(domain.state), Some(now - domain.since));
+            domain.runstates.add(u64::from(domain.state), Some(now - domain.since), self.at);
         }
         domain.state = common.unwrap_or(domain.state);
         domain.since = now;

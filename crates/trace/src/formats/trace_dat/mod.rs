@@ -177,6 +177,10 @@ impl EventReader for Reader {
         &self.losses
     }
 
+    fn kinds(&self) -> &[EventType] {
+        &self.header.kinds
+    }
+
     fn symbol(&self, address: u64) -> Option<&str> {
         self.header.symbols.name(address)
     }

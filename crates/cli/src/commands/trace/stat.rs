@@ -1,0 +1,104 @@
+//! `vmeter trace stat FILE…`.
+
+use crate::args::Output;
+use crate::commands::boot::print;
+use crate::output;
+use crate::Answer;
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+use vmeter_lab::trace_stat::{stat, StatOptions};
+use vmeter_report::{NamedTrace, TraceStatReport};
+use vmeter_trace::stat::versus;
+
+/// `vmeter trace stat`.
+#[derive(Debug, Args)]
+pub struct Stat {
+    /// Traces: trace.dat, ftrace or perf text, QEMU log, xentrace, strace; plain, gz, zst, xz.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Rate of the clock, for traces that count cycles, e.g. 2.0G.
+    #[arg(long, value_name = "HZ", value_parser = hertz)]
+    cpu_hz: Option<f64>,
+    /// Compare with another trace, row by row.
+    #[arg(long, value_name = "OTHER")]
+    vs: Option<PathBuf>,
+    /// How --vs compares counts: per second for what goes on, per trace for what has an end.
+    #[arg(long, value_name = "UNIT", default_value = "second", requires = "vs")]
+    per: Per,
+    /// What QEMU's monitor prints for `info mtree -f`: names the devices behind ports and MMIO.
+    #[arg(long, value_name = "FILE")]
+    mtree: Option<PathBuf>,
+    /// Rows of each table on the terminal; 0 for all.
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    top: usize,
+    /// Threads to read with (default: one a CPU).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Per {
+    Second,
+    Trace,
+}
+
+/// A frequency: digits, a point, and k, M or G.
+fn hertz(text: &str) -> Result<f64, String> {
+    let (digits, factor) = match text.trim_end_matches("Hz") {
+        t if t.ends_with(['k', 'K']) => (&t[..t.len() - 1], 1e3),
+        t if t.ends_with('M') => (&t[..t.len() - 1], 1e6),
+        t if t.ends_with('G') => (&t[..t.len() - 1], 1e9),
+        t => (t, 1.0),
+    };
+    let hz = digits.parse::<f64>().ok().map(|number| number * factor);
+    hz.filter(|hz| hz.is_finite() && *hz > 0.0)
+        .ok_or_else(|| format!("{text}: expected a frequency above 0, e.g. 2400000000 or 2.4G"))
+}
+
+/// Counts, shows and exports.
+///
+/// # Errors
+/// As [`vmeter_lab::trace_stat::stat`]; an export that cannot be written.
+pub fn run(arguments: Stat, out: &Output) -> anyhow::Result<Answer> {
+    output::check(out)?;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = StatOptions {
+        files: arguments.files,
+        cpu_hz: arguments.cpu_hz,
+        vs: arguments.vs,
+        per: match arguments.per {
+            Per::Second => versus::Per::Second,
+            Per::Trace => versus::Per::Trace,
+        },
+        mtree: arguments.mtree,
+        threads: arguments.threads.map_or(cpus, usize::from),
+        argv: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
+    };
+    let stats = stat(&options)?;
+    let traces = stats.traces.iter();
+    let report = TraceStatReport {
+        envelope: &stats.envelope,
+        traces: traces.map(|t| NamedTrace { file: &t.file, report: &t.report }).collect(),
+        versus: stats.versus.as_ref(),
+        warnings: &stats.warnings,
+        top: arguments.top,
+    };
+    print(&report, out)?;
+    output::export(out, &report)?;
+    Ok(Answer::Good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hertz;
+
+    #[test]
+    fn frequencies() {
+        assert_eq!(hertz("2.0G"), Ok(2e9));
+        assert_eq!(hertz("2000000000"), Ok(2e9));
+        assert_eq!(hertz("900MHz"), Ok(9e8));
+        for bad in ["", "G", "-1", "0", "nan", "1e999", "fast"] {
+            assert!(hertz(bad).is_err(), "{bad}");
+        }
+    }
+}

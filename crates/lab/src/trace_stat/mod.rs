@@ -1,0 +1,133 @@
+//! `vmeter trace stat`: statistics of traces, devices by name, two traces compared.
+
+mod versus;
+
+use crate::failure::{host, usage};
+use anyhow::Result;
+use std::path::{Path, PathBuf};
+use vmeter_model::result::Envelope;
+use vmeter_trace::names::DeviceMap;
+use vmeter_trace::stat::versus::{Per, Versus};
+use vmeter_trace::stat::{self, Report};
+use vmeter_trace::{Error, Input};
+
+/// What to count, and against what.
+#[derive(Debug, Clone, Default)]
+pub struct StatOptions {
+    /// Traces of any format.
+    pub files: Vec<PathBuf>,
+    /// Cycles a second, for traces that count cycles.
+    pub cpu_hz: Option<f64>,
+    /// Trace that the only one of `files` is compared with.
+    pub vs: Option<PathBuf>,
+    /// How counts are compared.
+    pub per: Per,
+    /// File with the output of QEMU's `info mtree -f`.
+    pub mtree: Option<PathBuf>,
+    /// Threads to read each trace with.
+    pub threads: usize,
+    /// vmeter's own argument vector.
+    pub argv: Vec<String>,
+}
+
+/// A trace and its statistics.
+#[derive(Debug)]
+pub struct Counted {
+    /// The file as it was named.
+    pub file: String,
+    /// Its statistics.
+    pub report: Report,
+}
+
+/// Result of `vmeter trace stat`.
+#[derive(Debug)]
+pub struct TraceStats {
+    /// Head.
+    pub envelope: Envelope,
+    /// The traces in the order they were named, without the one compared with.
+    pub traces: Vec<Counted>,
+    /// The comparison.
+    pub versus: Option<Versus>,
+    /// Warnings in words.
+    pub warnings: Vec<String>,
+}
+
+/// Reads the traces to their ends.
+///
+/// # Errors
+/// A file that is no trace or no memory map; `--vs` with several traces.
+pub fn stat(options: &StatOptions) -> Result<TraceStats> {
+    if options.vs.is_some() && options.files.len() != 1 {
+        return Err(usage("--vs compares two traces: name one file before it"));
+    }
+    let devices = options.mtree.as_deref().map(read_map).transpose()?;
+    let read = |path: &PathBuf| -> Result<Counted> {
+        let mut report = count(path, options)?;
+        if let Some(devices) = &devices {
+            report.name_devices(devices);
+        }
+        Ok(Counted { file: path.display().to_string(), report })
+    };
+    let traces = options.files.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let other = options.vs.as_ref().map(read).transpose()?;
+    let versus = match (&other, traces.first()) {
+        (Some(b), Some(a)) => Some(versus::compare(a, b, options.per)),
+        _ => None,
+    };
+    let warnings = traces.iter().chain(&other).flat_map(warnings).collect();
+    let envelope = Envelope {
+        schema: vmeter_model::SCHEMA.into(),
+        command: "trace stat".into(),
+        argv: options.argv.clone(),
+        started_at: crate::host::now(),
+        host: crate::host::describe(),
+        provenance: [("vmeter".to_owned(), crate::analysis::version())].into(),
+    };
+    Ok(TraceStats { envelope, traces, versus, warnings })
+}
+
+fn count(path: &Path, options: &StatOptions) -> Result<Report> {
+    let opened = Input::open(path).and_then(vmeter_trace::open);
+    let reader = opened.map_err(trace_error)?;
+    stat::read_with(reader, options.cpu_hz, options.threads).map_err(host)
+}
+
+/// What can't be opened or read is the user's to mend.
+pub fn trace_error(error: Error) -> anyhow::Error {
+    usage(error)
+}
+
+fn read_map(path: &Path) -> Result<DeviceMap> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| usage(format!("--mtree {}: {error}", path.display())))?;
+    DeviceMap::parse(&text).map_err(|why| usage(format!("--mtree {}: {why}", path.display())))
+}
+
+/// What the figures of a trace can't be trusted for.
+fn warnings(trace: &Counted) -> Vec<String> {
+    let (file, report) = (&trace.file, &trace.report);
+    let losses = &report.losses;
+    let mut all = Vec::new();
+    let mut say = |count: u64, what: &str| {
+        if count > 0 {
+            all.push(format!("{file}: {count} {what}"));
+        }
+    };
+    say(
+        losses.lost_events,
+        "events were lost while it was recorded: counts are at least those shown",
+    );
+    say(losses.overwritten, "events were overwritten before it was read: it begins in the middle");
+    say(losses.uncounted_gaps, "gaps where events were lost and nobody counted them");
+    say(losses.unreadable, "lines or records could not be understood");
+    all.extend(losses.missing.iter().map(|what| format!("{file}: {what}")));
+    let cycles =
+        report.tables().iter().any(|(_, rows)| rows.iter().any(|r| r.mean_cycles.is_some()));
+    if cycles && report.tick_s.is_none() {
+        all.push(format!(
+            "{file}: its clock {} counts cycles; --cpu-hz HZ makes seconds of them",
+            report.clock
+        ));
+    }
+    all
+}

@@ -1,0 +1,200 @@
+//! `vmeter trace stat`: what a trace spends its events and its time on.
+
+mod json;
+mod tables;
+mod versus;
+
+use crate::document::{closing_notices, Block, Detail, Document};
+use crate::quantity::{compact_seconds, grouped};
+use crate::{Field, Records, Report};
+use vmeter_model::result::Envelope;
+use vmeter_trace::stat::report::Runstates;
+use vmeter_trace::stat::versus::Versus;
+use vmeter_trace::stat::xen::IDLE_DOMAIN;
+use vmeter_trace::stat::{Report as TraceReport, Row};
+
+/// A trace with its name.
+#[derive(Debug, Clone, Copy)]
+pub struct NamedTrace<'a> {
+    /// The file as the user named it.
+    pub file: &'a str,
+    /// Its statistics.
+    pub report: &'a TraceReport,
+}
+
+/// Statistics of traces, with how much of them to show.
+#[derive(Debug)]
+pub struct TraceStatReport<'a> {
+    /// What heads the exports.
+    pub envelope: &'a Envelope,
+    /// The traces.
+    pub traces: Vec<NamedTrace<'a>>,
+    /// Their comparison, if two were compared.
+    pub versus: Option<&'a Versus>,
+    /// Warnings in words.
+    pub warnings: &'a [String],
+    /// Rows of each table at a glance; 0 for all.
+    pub top: usize,
+}
+
+/// Begins the heading of each table; how to read its rows.
+const SECTIONS: [(&str, &str, &str); 13] = [
+    ("ports", "Ports", "an access lasts as long as the VMEXIT around it"),
+    ("mmio", "MMIO", "an access lasts as long as the VMEXIT around it"),
+    ("msrs", "MSRs", "an access lasts as long as the VMEXIT around it"),
+    ("exits", "VMEXITs", "until the guest goes on"),
+    ("userspace_exits", "Exits to user space", "until the VMM lets the guest go on"),
+    ("hypercalls", "Hypercalls", "until the guest goes on"),
+    ("syscalls", "System calls", "from entry to exit, waiting included"),
+    ("ioctls", "ioctl requests", "from entry to exit, waiting included"),
+    ("irqs", "Interrupts", "time in the handler"),
+    ("vectors", "Local interrupts", "time in the handler"),
+    ("ipis", "IPIs received", "time in the handler"),
+    ("ipi_sends", "IPIs sent", "what for"),
+    ("works", "Work functions", "from start to end of each work item"),
+];
+
+impl TraceStatReport<'_> {
+    fn rows_shown(&self, detail: Detail) -> usize {
+        match (detail, self.top) {
+            (Detail::Full, _) | (_, 0) => usize::MAX,
+            (_, top) => top,
+        }
+    }
+
+    fn trace(&self, document: &mut Document, trace: &NamedTrace<'_>, detail: Detail) {
+        let report = trace.report;
+        if self.traces.len() > 1 {
+            document.heading(trace.file, answer(report));
+        }
+        let shown = self.rows_shown(detail);
+        if !report.threads.is_empty() {
+            document.heading("Time by thread", lossy(report, "share of the trace's duration"));
+            document.push(Block::Table(tables::threads(report, shown)));
+        }
+        let guests = |r: &&Runstates| r.vcpu.is_some() && r.domain != IDLE_DOMAIN;
+        for runstates in report.runstates.iter().filter(guests) {
+            let title = format!("Runstates of {}", tables::xen_name(runstates));
+            document.heading(title, lossy(report, "time in each state"));
+            document.push(Block::Table(tables::rows(&runstates.rows, report, shown)));
+        }
+        for ((_, rows), (_, title, note)) in report.tables().into_iter().zip(SECTIONS) {
+            if !rows.is_empty() {
+                document.heading(title, lossy(report, note));
+                document.push(Block::Table(tables::rows(rows, report, shown)));
+            }
+        }
+        let tables_empty = report.tables().iter().all(|(_, rows)| rows.is_empty());
+        if tables_empty && report.runstates.is_empty() {
+            document.heading("Events", lossy(report, "by name"));
+            document.push(Block::Table(tables::events(report, shown)));
+        }
+    }
+}
+
+/// A note that says so where counts are too low and times are missing.
+fn lossy(report: &TraceReport, note: &str) -> String {
+    let (lost, gaps) = (report.lost_events, report.losses.uncounted_gaps);
+    match (lost, gaps) {
+        (0, 0) => note.to_owned(),
+        (0, gaps) => format!("{note}; at least: {gaps} gaps of lost events"),
+        (lost, _) => format!("{note}; at least: {} events are lost", grouped(&lost.to_string())),
+    }
+}
+
+/// One sentence about the whole trace.
+fn answer(report: &TraceReport) -> String {
+    let events = grouped(&report.events.to_string());
+    let time = report.duration_s.map(|s| format!(" in {}", compact_seconds(s)));
+    let lost = match (report.lost_events, report.losses.uncounted_gaps) {
+        (0, 0) => "none known to be lost".to_owned(),
+        (0, gaps) => format!("an unknown number lost in {gaps} gaps"),
+        (lost, _) => format!("{} lost", grouped(&lost.to_string())),
+    };
+    format!(
+        "{events} events{} ({}, clock {}), {lost}.",
+        time.unwrap_or_default(),
+        report.format,
+        report.clock
+    )
+}
+
+impl Report for TraceStatReport<'_> {
+    fn envelope(&self) -> &Envelope {
+        self.envelope
+    }
+
+    fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
+        json::body(self)
+    }
+
+    fn document(&self, detail: Detail) -> Document {
+        let files: Vec<&str> = self.traces.iter().map(|t| t.file).collect();
+        let mut document = Document {
+            title: format!("vmeter trace stat {}", files.join(" ")),
+            ..Document::default()
+        };
+        match (self.versus, self.traces.as_slice()) {
+            (Some(versus), _) => versus::document(&mut document, versus, self.rows_shown(detail)),
+            (None, traces) => {
+                if let [trace] = traces {
+                    document.answer = answer(trace.report);
+                }
+                traces.iter().for_each(|trace| self.trace(&mut document, trace, detail));
+            }
+        }
+        document.push(Block::Notices(closing_notices(self.warnings, &[], "")));
+        document
+    }
+
+    fn records(&self) -> Records {
+        let header = vec![
+            "file",
+            "table",
+            "name",
+            "number",
+            "direction",
+            "device",
+            "count",
+            "timed",
+            "total_s",
+            "mean_s",
+            "mean_cycles",
+            "median_s",
+            "p99_s",
+            "max_s",
+            "share",
+            "ratio_to_peers",
+        ];
+        let tables = self.traces.iter().flat_map(|trace| {
+            trace.report.tables().into_iter().map(|(table, rows)| (trace.file, table, rows))
+        });
+        let rows = tables
+            .flat_map(|(file, table, rows)| rows.iter().map(move |row| record(file, table, row)))
+            .collect();
+        Records { header, rows }
+    }
+}
+
+fn record(file: &str, table: &str, row: &Row) -> Vec<Field> {
+    let number = row.port.map(u64::from).or(row.address).or(row.msr.map(u64::from));
+    let text = |text: Option<&str>| text.map_or(Field::Empty, Field::text);
+    vec![
+        Field::text(file),
+        Field::text(table),
+        Field::text(&row.name),
+        Field::number(number),
+        text(row.direction),
+        text(row.device.as_deref()),
+        Field::number(Some(row.count)),
+        Field::number(Some(row.timed)),
+        Field::number(row.total_s),
+        Field::number(row.mean_s),
+        Field::number(row.mean_cycles),
+        Field::number(row.median_s),
+        Field::number(row.p99_s),
+        Field::number(row.max_s),
+        Field::number(row.share),
+        Field::number(row.ratio_to_peers),
+    ]
+}

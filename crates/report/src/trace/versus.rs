@@ -1,0 +1,142 @@
+//! Two traces compared.
+
+use crate::document::{Block, Document, Tone};
+use crate::quantity::{p_value, Quantity, Unit};
+use crate::table::{Cell, Column, Table};
+use vmeter_trace::stat::versus::{Per, Test, Versus, VersusRow};
+
+/// Adjusted p-values up to this are differences.
+pub(super) const ALPHA: f64 = 0.05;
+
+fn differs(test: Option<&Test>) -> bool {
+    test.is_some_and(|t| t.p_adjusted <= ALPHA)
+}
+
+pub(super) fn document(document: &mut Document, versus: &Versus, shown: usize) {
+    let found: Vec<&VersusRow> = versus
+        .rows
+        .iter()
+        .filter(|r| differs(r.counts.as_ref()) || differs(r.times.as_ref()))
+        .collect();
+    let slower = found.iter().filter(|r| differs(r.times.as_ref())).count();
+    document.answer = match found.first() {
+        None => format!("No difference found between {} and {}.", versus.a, versus.b),
+        Some(first) => format!(
+            "{} of {} rows differ between {} and {}, {slower} of them in how long they take. The \
+             largest difference of time: {} {}.",
+            found.len(),
+            versus.rows.len(),
+            versus.a,
+            versus.b,
+            kind(first.table),
+            label(first)
+        ),
+    };
+    if !found.is_empty() {
+        document.heading("What differs", "the largest difference of total time first");
+        document.push(Block::Table(table(versus, &found, shown)));
+    }
+    let per = match versus.per {
+        Per::Second => "a second of the trace",
+        Per::Trace => "a trace",
+    };
+    document.push(Block::Paragraph(format!(
+        "Counts ({per}): conditional test of two Poisson rates; times: rank-sum test; each also by \
+         Welch's test on slices of the traces' time, because events come in bursts, and the larger \
+         p-value counts. {} tests, adjusted by Benjamini and Hochberg; shown is what is below {ALPHA}.",
+        versus.tests
+    )));
+}
+
+/// What a row of a table is, in one word.
+fn kind(table: &str) -> &str {
+    match table {
+        "ports" => "port",
+        "mmio" => "address",
+        "msrs" => "MSR",
+        "exits" => "VMEXIT",
+        "userspace_exits" => "exit",
+        "hypercalls" => "hypercall",
+        "syscalls" => "system call",
+        "ioctls" => "ioctl",
+        "irqs" | "vectors" => "interrupt",
+        "ipis" => "IPI",
+        "ipi_sends" => "IPI sent",
+        "works" => "work",
+        other => other,
+    }
+}
+
+fn label(row: &VersusRow) -> String {
+    let number = row.port.map(u64::from).map(|port| format!("{port:#x}"));
+    let parts = [number.as_deref(), Some(row.name.as_str()), row.direction];
+    let parts: Vec<&str> = parts.into_iter().flatten().filter(|p| !p.is_empty()).collect();
+    parts.join(" ")
+}
+
+fn table(versus: &Versus, found: &[&VersusRow], shown: usize) -> Table {
+    let mut table = Table::new(vec![
+        Column::text("", 0),
+        Column { shrinks_to: Some(14), ..Column::text("what", 0) },
+        Column::number("before", 2),
+        Column::number(if versus.per == Per::Second { "after, /s" } else { "after" }, 2),
+        Column::number("count", 0),
+        Column::number("p", 3),
+        Column::number("median", 1),
+        Column::number("after", 1),
+        Column::number("time", 0),
+        Column::number("p", 3),
+    ]);
+    for row in found.iter().take(shown) {
+        let count = |side: &vmeter_trace::stat::versus::Side| match versus.per {
+            Per::Second => side.per_s.map_or(Cell::Empty, |rate| Cell::Text(spelled(rate))),
+            Per::Trace => Cell::Inline(Quantity::exact(side.count as f64, Unit::Count)),
+        };
+        let time = |s: Option<f64>| {
+            s.map_or(Cell::Empty, |s| Cell::Inline(Quantity::exact(s, Unit::Seconds)))
+        };
+        table.row(vec![
+            Cell::Toned(kind(row.table).into(), Tone::Muted),
+            Cell::Name(label(row)),
+            count(&row.a),
+            count(&row.b),
+            ratio(row.counts.as_ref()),
+            p(row.counts.as_ref()),
+            time(row.a.median_s),
+            time(row.b.median_s),
+            ratio(row.times.as_ref()),
+            p(row.times.as_ref()),
+        ]);
+    }
+    if found.len() > shown {
+        let left = format!("{} more", found.len() - shown);
+        table.toned_row(Tone::Muted, vec![Cell::Empty, Cell::Text(left)]);
+    }
+    table
+}
+
+/// A rate with three digits.
+fn spelled(rate: f64) -> String {
+    match rate {
+        r if r >= 100.0 => format!("{r:.0}"),
+        r if r >= 10.0 => format!("{r:.1}"),
+        r => format!("{r:.2}"),
+    }
+}
+
+/// The ratio where it is a difference.
+fn ratio(test: Option<&Test>) -> Cell {
+    match test {
+        Some(test) if differs(Some(test)) => match test.ratio {
+            Some(0.0) => Cell::Text("gone".into()),
+            Some(ratio) => Cell::Text(format!("{ratio:.2}×")),
+            None => Cell::Text("new".into()),
+        },
+        Some(_) => Cell::Toned("=".into(), Tone::Muted),
+        None => Cell::Empty,
+    }
+}
+
+fn p(test: Option<&Test>) -> Cell {
+    test.map_or(Cell::Empty, |t| Cell::Text(p_value(t.p_adjusted)))
+}
