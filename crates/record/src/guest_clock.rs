@@ -26,6 +26,9 @@ use vmeter_model::{Ns, RunRecord};
 
 /// Parameter: the guest's TSC less the host's, cycles, as KVM keeps it.
 pub const TSC_OFFSET: &str = "tsc_offset";
+/// Parameter: how far the offset was from that while the guest ran, cycles. A host
+/// whose own TSC is not stable moves it whenever a vCPU has been off its CPU.
+pub const TSC_SPREAD: &str = "tsc_offset_spread";
 /// Parameter: the accelerator, as in [`crate::source::Context::accel`].
 pub const ACCEL: &str = "accel";
 
@@ -72,7 +75,9 @@ impl GuestClock {
         let clock = |zero: f64, error_ns| GuestClock { rate: host.rate(), zero, error_ns };
         if let Some(offset) = source.parameters.get(TSC_OFFSET).and_then(Value::as_i64) {
             let zero = host.to_monotonic(-(offset as f64)) - run.exec_ns;
-            return Ok(clock(zero as f64, host.error_ns));
+            let spread = source.parameters.get(TSC_SPREAD).and_then(Value::as_f64).unwrap_or(0.0);
+            let spread_ns = (spread * host.rate()).ceil() as Ns;
+            return Ok(clock(zero as f64, host.error_ns.saturating_add(spread_ns)));
         }
         let moment =
             |name: &str| run.moments.iter().find(|(_, n)| n == name).map(|&(at, _)| at as f64);
@@ -119,16 +124,26 @@ fn tsc_offset_in(folder: &Path, pid: i32) -> Option<i64> {
     number("tsc-offset")
 }
 
-/// Gives the sources on the guest's TSC the offset that KVM's trace saw, where
-/// debugfs did not tell it.
+/// Gives the sources on the guest's TSC the offset that KVM's trace saw: where
+/// debugfs did not tell it, and where it moved, since debugfs has but the last.
 pub fn share_kvm_offset(sources: &mut [SourceRecord]) {
-    let traced = sources.iter().find(|s| s.name == crate::sources::kvm_trace::NAME);
-    let Some(offset) = traced.and_then(|s| s.parameters.get(TSC_OFFSET)).cloned() else { return };
-    let accel = |s: &SourceRecord| s.parameters.get(ACCEL).and_then(Value::as_str) == Some("kvm");
-    for source in sources.iter_mut().filter(|s| accel(s) && !s.parameters.contains_key(TSC_OFFSET))
-    {
+    let Some(traced) = sources.iter().find(|s| s.name == crate::sources::kvm_trace::NAME) else {
+        return;
+    };
+    let Some(offset) = traced.parameters.get(TSC_OFFSET).cloned() else { return };
+    let spread = traced.parameters.get(TSC_SPREAD).cloned();
+    for source in sources.iter_mut() {
+        let kvm = source.parameters.get(ACCEL).and_then(Value::as_str) == Some("kvm");
+        if !kvm || (spread.is_none() && source.parameters.contains_key(TSC_OFFSET)) {
+            continue;
+        }
         source.parameters.insert(TSC_OFFSET.to_owned(), offset.clone());
         (source.clock, source.error_ns) = (BY_KVM_OFFSET.into(), KVM_ERROR_NS);
+        if let Some(spread) = &spread {
+            source.parameters.insert(TSC_SPREAD.to_owned(), spread.clone());
+            source.clock =
+                format!("{BY_KVM_OFFSET}, which this host moves: within {spread} cycles");
+        }
     }
 }
 

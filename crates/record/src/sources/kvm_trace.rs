@@ -19,7 +19,7 @@ mod decode;
 mod stats;
 
 use super::path_of;
-use crate::guest_clock::{kvm_tsc_offset, TSC_OFFSET};
+use crate::guest_clock::{kvm_tsc_offset, TSC_OFFSET, TSC_SPREAD};
 use crate::source::{Context, Live, Source, SourceError};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -140,7 +140,8 @@ impl Recording {
 struct Saved {
     clock: String,
     limited: bool,
-    tsc_offset: Option<i64>,
+    /// Offset and spread, cycles.
+    tsc_offset: Option<(i64, u64)>,
 }
 
 impl Live for Recording {
@@ -183,8 +184,10 @@ impl Live for Recording {
             None => (Vec::new(), "none: counters, read at the VMM's end".to_owned()),
         };
         if let Some(saved) = saved {
-            let offset = saved.tsc_offset.filter(|_| !self.scaled);
-            parameters.extend(offset.map(|offset| (TSC_OFFSET.to_owned(), offset.into())));
+            if let Some((offset, spread)) = saved.tsc_offset.filter(|_| !self.scaled) {
+                parameters.insert(TSC_OFFSET.to_owned(), offset.into());
+                parameters.extend((spread > 0).then(|| (TSC_SPREAD.to_owned(), spread.into())));
+            }
             parameters.extend(saved.limited.then(|| (LIMITED.to_owned(), true.into())));
         }
         let error_ns = ERROR_NS;

@@ -34,8 +34,9 @@ const PCI_DATA: std::ops::RangeInclusive<u32> = 0xcfc..=0xcff;
 
 /// From entering the guest to the exit by which that is known: nothing was executed.
 const FIRST_EXIT_ERROR_NS: Ns = 50_000;
-/// PCI accesses kept one by one.
+/// PCI accesses kept one by one, and exits whose TSC offset is.
 const MAX_ACCESSES: usize = 1 << 20;
+const MAX_EXITS: usize = 1 << 20;
 /// Ports with a count of their own.
 const MAX_PORTS: usize = 1 << 12;
 
@@ -62,10 +63,18 @@ struct Access {
 #[derive(Debug, Clone, Copy)]
 struct First {
     at: Stamp,
-    /// Where the guest was, if the event says.
-    rip: Option<u64>,
-    /// True if it is the entry into the guest itself.
-    entry: bool,
+    by: By,
+}
+
+/// What a vCPU was seen at work by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// The entry into the guest itself.
+    Entry,
+    /// The first exit: an instruction fetch that nothing was mapped for yet.
+    Exit,
+    /// Something that the guest did, some time after it began.
+    Consequence,
 }
 
 /// All that is taken from a trace.
@@ -81,10 +90,14 @@ pub(super) struct Seen {
     mmio: u64,
     /// Accesses to either port of PCI configuration mechanism 1.
     pci_exits: u64,
+    /// Those to the data port while it was enabled, whether a device answered or not.
+    pci_accesses: u64,
     pci_address: u32,
     pci: Vec<Access>,
+    /// The first vCPU's TSC offset, as last written.
     tsc_offset: Option<i64>,
-    tsc_moved: bool,
+    /// What it was at each exit of that vCPU.
+    offsets_in_force: Vec<i64>,
     lost: u64,
     first: Option<First>,
     place: Place,
@@ -158,36 +171,31 @@ impl Seen {
             Op::VmExit { reason } => {
                 *self.exits_by.entry(reason).or_default() += 1;
                 let rip = number("guest_rip");
-                if let Some(rip) = rip {
-                    self.place.exit(event.tid, event.ts, rip);
+                self.place.exit(event.tid, event.ts, rip.unwrap_or(0));
+                if self.place.thread == Some(event.tid) && self.offsets_in_force.len() < MAX_EXITS {
+                    self.offsets_in_force.extend(self.tsc_offset);
                 }
-                self.begin(event.ts, rip, false);
+                self.first.get_or_insert(First { at: event.ts, by: By::Exit });
             }
-            Op::VmEntry => self.begin(event.ts, number("rip"), true),
-            Op::UserspaceExit { reason } => {
-                *self.userspace_by.entry(reason).or_default() += 1;
-                self.begin(event.ts, None, false);
+            Op::VmEntry => {
+                self.first.get_or_insert(First { at: event.ts, by: By::Entry });
             }
+            // Before the guest runs, a VMM may call KVM_RUN to settle a vCPU's state:
+            // that ends without a port or an address.
+            Op::UserspaceExit { reason } => *self.userspace_by.entry(reason).or_default() += 1,
             Op::Pio { port, write } => {
                 self.pio(event.ts, port, write, number("val").unwrap_or(0) as u32);
-                self.begin(event.ts, None, false);
+                self.first.get_or_insert(First { at: event.ts, by: By::Consequence });
             }
             // KVM says of a read that it has to ask for it, and again what came of it.
             Op::Mmio { .. } if number("type") == Some(0) => {}
             Op::Mmio { .. } => self.mmio += 1,
             _ if event.kind.name == "kvm_write_tsc_offset" && number("vcpu_id") == Some(0) => {
-                let begun = self.first.is_some();
-                let offset = number("next_tsc_offset").map(|offset| offset as i64);
-                self.tsc_moved |= begun && offset != self.tsc_offset;
-                self.tsc_offset = offset;
+                self.tsc_offset = number("next_tsc_offset").map(|offset| offset as i64);
             }
             _ => {}
         }
         self.last = self.last.max(event.ts);
-    }
-
-    fn begin(&mut self, at: Stamp, rip: Option<u64>, entry: bool) {
-        self.first.get_or_insert(First { at, rip, entry });
     }
 
     fn pio(&mut self, at: Stamp, port: u32, write: bool, value: u32) {
@@ -204,17 +212,32 @@ impl Seen {
         } else if PCI_DATA.contains(&port) {
             self.pci_exits += 1;
             // Bit 31 enables the data port.
-            if self.pci_address >> 31 == 1 && self.pci.len() < MAX_ACCESSES {
+            let enabled = self.pci_address >> 31 == 1;
+            self.pci_accesses += u64::from(enabled);
+            if enabled && self.pci.len() < MAX_ACCESSES {
                 let register = (self.pci_address & 0xfc) | (port & 3);
                 self.pci.push(Access { at, write, address: self.pci_address, register });
             }
         }
     }
 
-    /// What KVM added to the host's TSC in the first vCPU; none if that changed while
-    /// the guest ran.
-    pub fn tsc_offset(&self) -> Option<i64> {
-        self.tsc_offset.filter(|_| !self.tsc_moved)
+    /// What KVM added to the host's TSC in the first vCPU, and how far it was from
+    /// that at its exits, cycles: the median, and what 98 of 100 are within.
+    ///
+    /// On a host with a stable TSC it is written before the guest runs and never
+    /// again. On another KVM sets the guest's TSC back by what passed while the vCPU
+    /// was away, and forward again before it enters: what was in force at an exit is
+    /// what the guest had.
+    pub fn tsc_offset(&self) -> Option<(i64, u64)> {
+        let mut offsets = self.offsets_in_force.clone();
+        offsets.sort_unstable();
+        let Some(&median) = offsets.get(offsets.len() / 2) else {
+            return Some((self.tsc_offset?, 0));
+        };
+        let mut distances: Vec<u64> = offsets.iter().map(|o| o.abs_diff(median)).collect();
+        distances.sort_unstable();
+        let within = distances.get(distances.len() * 98 / 100).copied();
+        Some((median, within.unwrap_or(0)))
     }
 }
 
@@ -257,6 +280,7 @@ fn counts(seen: &Seen, stats: &BTreeMap<&str, u64>) -> BTreeMap<String, u64> {
     counts.insert("userspace_exits".into(), sum(&seen.userspace_reasons));
     counts.insert("mmio".into(), seen.mmio);
     counts.insert("pci_config_exits".into(), seen.pci_exits);
+    counts.insert("pci_config_accesses".into(), seen.pci_accesses);
     counts.extend(seen.ports.iter().map(|(port, n)| (format!("kvm_pio:{port:#x}"), *n)));
     counts.insert("kvm_trace_lost".into(), seen.lost);
     counts.retain(|name, value| *value > 0 || name == "exits");
@@ -321,13 +345,12 @@ impl Clock {
     fn moments(&self, seen: &Seen, run: &RunRecord, events: &mut Vec<Event>) {
         let reached = |symbol: &str| What::Reached { symbol: symbol.into() };
         let Some(first) = seen.first else { return };
-        let error = match (first.entry, first.rip) {
-            (true, _) => 0,
-            (false, Some(_)) => FIRST_EXIT_ERROR_NS,
-            // Not the exit itself, but what followed from it some time later.
-            (false, None) => self.since_main(first.at, run),
+        let error = match first.by {
+            By::Entry => 0,
+            By::Exit => FIRST_EXIT_ERROR_NS,
+            By::Consequence => self.since_main(first.at, run),
         };
-        if first.entry || first.rip.is_some() {
+        if first.by != By::Consequence {
             events.push(self.event(first.at, error, reached("reset-vector")));
         }
         let running = What::RunState { state: "running".into() };
