@@ -1,0 +1,215 @@
+//! Changes that are committed together or not at all.
+
+use crate::commit;
+use crate::error::{CommitError, RouteError};
+use crate::message::{FixedRoute, MsiMessage};
+use crate::report::Report;
+use crate::route::{Phase, Route};
+use crate::router::Router;
+use crate::source::Source;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(crate) enum Op {
+    Add(Route, MsiMessage, bool),
+    Message(Route, MsiMessage),
+    Mask(Route),
+    Unmask(Route),
+    Remove(Route),
+    AddFixed(FixedRoute),
+    RemoveFixed(u32),
+}
+
+/// Changes to a VM's routes, of which the kernel hears nothing before [`Self::commit`].
+/// Dropping it forgets them. Of two changes to the same route the later one counts, and any
+/// change after a removal takes the removal back.
+///
+/// Threads may stage batches at the same time; their commits take turns.
+#[derive(Debug)]
+#[must_use = "a batch that is not committed changes nothing"]
+pub struct Batch {
+    router: Router,
+    ops: Vec<Op>,
+    pub(crate) id: u64,
+}
+
+impl Batch {
+    pub(crate) fn new(router: Router, id: u64) -> Self {
+        Self { router, ops: Vec::new(), id }
+    }
+
+    /// Adds a route, live once committed. What the source raised before is delivered then.
+    ///
+    /// # Errors
+    /// [`RouteError::Full`].
+    pub fn add(&mut self, message: MsiMessage, source: Source) -> Result<Route, RouteError> {
+        self.stage_add(message, source, true)
+    }
+
+    /// Adds a route that stays masked.
+    ///
+    /// A [`Gate`](crate::Gate)'s irqfd is attached already, so that unmasking is no system
+    /// call beyond the commit of the message that it really has.
+    ///
+    /// # Errors
+    /// [`RouteError::Full`].
+    pub fn add_masked(&mut self, message: MsiMessage, source: Source) -> Result<Route, RouteError> {
+        self.stage_add(message, source, false)
+    }
+
+    fn stage_add(
+        &mut self,
+        message: MsiMessage,
+        source: Source,
+        live: bool,
+    ) -> Result<Route, RouteError> {
+        let gsi = self.router.0.pool().reserve()?;
+        let route = Route::new(gsi, message, source, &self.router.0);
+        route.0.batch.store(self.id, Ordering::Relaxed);
+        self.ops.push(Op::Add(route.clone(), message, live));
+        Ok(route)
+    }
+
+    fn touch(&self, route: &Route) -> Result<Route, RouteError> {
+        let gsi = route.gsi();
+        if !Arc::ptr_eq(&route.0.router, &self.router.0) {
+            return Err(RouteError::OtherVm { gsi });
+        }
+        if route.phase() == Phase::Gone {
+            return Err(RouteError::Gone { gsi });
+        }
+        route.0.batch.store(self.id, Ordering::Relaxed);
+        Ok(route.clone())
+    }
+
+    /// True if this batch has a change to the route.
+    pub(crate) fn has_touched(&self, route: &Route) -> bool {
+        route.0.batch.load(Ordering::Relaxed) == self.id
+    }
+
+    /// Changes a route's message. An interrupt raised meanwhile goes to one of the two.
+    ///
+    /// # Errors
+    /// [`RouteError::Gone`], [`RouteError::OtherVm`].
+    pub fn set_message(&mut self, route: &Route, message: MsiMessage) -> Result<(), RouteError> {
+        let route = self.touch(route)?;
+        self.ops.push(Op::Message(route, message));
+        Ok(())
+    }
+
+    /// Makes the route's interrupts wait. No system call for a [`Gate`](crate::Gate); for an
+    /// external eventfd, one `KVM_IRQFD` that waits for an SRCU grace period.
+    ///
+    /// # Errors
+    /// [`RouteError::Gone`], [`RouteError::OtherVm`].
+    pub fn mask(&mut self, route: &Route) -> Result<(), RouteError> {
+        let route = self.touch(route)?;
+        self.ops.push(Op::Mask(route));
+        Ok(())
+    }
+
+    /// Delivers the route's interrupts again, with one that has waited.
+    ///
+    /// # Errors
+    /// [`RouteError::Gone`], [`RouteError::OtherVm`].
+    pub fn unmask(&mut self, route: &Route) -> Result<(), RouteError> {
+        let route = self.touch(route)?;
+        self.ops.push(Op::Unmask(route));
+        Ok(())
+    }
+
+    /// Removes a route. What its source raises afterwards waits there for another route.
+    ///
+    /// # Errors
+    /// [`RouteError::Gone`], [`RouteError::OtherVm`].
+    pub fn remove(&mut self, route: &Route) -> Result<(), RouteError> {
+        let route = self.touch(route)?;
+        self.ops.push(Op::Remove(route));
+        Ok(())
+    }
+
+    /// Adds a route with a GSI of the VMM's choice.
+    ///
+    /// # Errors
+    /// [`RouteError::GsiTaken`] (only pins of different irqchips share a GSI),
+    /// [`RouteError::GsiRange`], [`RouteError::Full`].
+    pub fn add_fixed(&mut self, route: FixedRoute) -> Result<(), RouteError> {
+        self.router.0.pool().reserve_fixed(&route)?;
+        self.ops.push(Op::AddFixed(route));
+        Ok(())
+    }
+
+    /// Removes all fixed routes of a GSI that the table has at the commit.
+    ///
+    /// # Errors
+    /// [`RouteError::Gone`] if the GSI has no fixed route.
+    pub fn remove_fixed(&mut self, gsi: u32) -> Result<(), RouteError> {
+        if !self.router.0.pool().has_fixed(gsi) {
+            return Err(RouteError::Gone { gsi });
+        }
+        self.ops.push(Op::RemoveFixed(gsi));
+        Ok(())
+    }
+
+    /// Begins a batch inside this one: its commit adds its changes to this batch, and
+    /// dropping it forgets only its own.
+    pub fn nested(&mut self) -> Nested<'_> {
+        let inner = Batch::new(self.router.clone(), self.id);
+        Nested { outer: self, inner }
+    }
+
+    /// True if nothing was staged.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Hands the changes to the kernel: masks, then one `KVM_SET_GSI_ROUTING` if any route
+    /// changed, then irqfds.
+    ///
+    /// # Errors
+    /// The table was refused; then nothing has changed. Vectors whose irqfd failed are
+    /// rolled back one by one, and named in the report.
+    pub fn commit(mut self) -> Result<Report, CommitError> {
+        let ops = std::mem::take(&mut self.ops);
+        commit::commit(&self.router.0, ops)
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        if !self.ops.is_empty() {
+            commit::forget(&self.router.0, self.ops.drain(..));
+        }
+    }
+}
+
+/// A batch inside a batch.
+#[derive(Debug)]
+#[must_use = "a batch that is not committed changes nothing"]
+pub struct Nested<'outer> {
+    outer: &'outer mut Batch,
+    inner: Batch,
+}
+
+impl Nested<'_> {
+    /// Adds its changes to the outer batch; the kernel hears of them when that one commits.
+    pub fn commit(mut self) {
+        self.outer.ops.append(&mut self.inner.ops);
+    }
+}
+
+impl Deref for Nested<'_> {
+    type Target = Batch;
+
+    fn deref(&self) -> &Batch {
+        &self.inner
+    }
+}
+
+impl DerefMut for Nested<'_> {
+    fn deref_mut(&mut self) -> &mut Batch {
+        &mut self.inner
+    }
+}

@@ -1,0 +1,321 @@
+//! The commit: masks, one ioctl, irqfds, in the order in which no interrupt is lost.
+//!
+//! 1. Vectors to be masked or removed are closed first: what they raise from now on waits
+//!    in the source. Their routes are still there for what is under way.
+//! 2. The table is edited and handed to the kernel. Refused, it is rolled back, and what
+//!    was closed is opened again.
+//! 3. Vectors that are to be live are opened: only now may their eventfds be attached,
+//!    because KVM drops what arrives for a GSI without a committed route. What waited is
+//!    delivered.
+//! 4. A vector that could not be attached is as before: masked, or out of the table.
+
+use crate::batch::Op;
+use crate::error::{CommitError, Errno};
+use crate::message::{FixedRoute, MsiMessage};
+use crate::report::{Failure, Report, Step};
+use crate::route::{Phase, Route};
+use crate::router::Inner;
+use crate::table::Table;
+use std::sync::{Arc, MutexGuard};
+
+/// What a batch wants of one route, all its changes taken together.
+struct Plan {
+    route: Route,
+    /// Added by this batch.
+    new: bool,
+    message: Option<MsiMessage>,
+    live: Option<bool>,
+    remove: bool,
+    /// Closed by this commit, so to be opened again should it fail.
+    closed: Option<Closed>,
+    /// It stays as it was.
+    failed: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Closed {
+    Gate,
+    Irqfd,
+}
+
+struct Commit<'a> {
+    inner: &'a Inner,
+    table: MutexGuard<'a, Table>,
+    plans: Vec<Plan>,
+    fixed: Vec<Op>,
+    /// Fixed routes that the edit took out.
+    fixed_removed: Vec<FixedRoute>,
+    retired: Vec<u32>,
+    report: Report,
+}
+
+/// Forgets staged changes: GSIs go back to the pool.
+pub(crate) fn forget(inner: &Inner, ops: impl Iterator<Item = Op>) {
+    for op in ops {
+        match op {
+            Op::Add(route, ..) => route.retire(),
+            Op::AddFixed(route) => inner.pool().release_fixed(&route),
+            _ => {}
+        }
+    }
+}
+
+pub(crate) fn commit(inner: &Arc<Inner>, ops: Vec<Op>) -> Result<Report, CommitError> {
+    let mut commit = Commit::new(inner);
+    commit.plan(ops);
+    commit.close();
+    commit.edit();
+    commit.run()
+}
+
+pub(crate) fn sweep(inner: &Arc<Inner>) -> Result<Report, CommitError> {
+    let mut commit = Commit::new(inner);
+    commit.sweep();
+    commit.run()
+}
+
+impl<'a> Commit<'a> {
+    fn new(inner: &'a Inner) -> Self {
+        Self {
+            inner,
+            table: inner.table(),
+            plans: Vec::new(),
+            fixed: Vec::new(),
+            fixed_removed: Vec::new(),
+            retired: Vec::new(),
+            report: Report::default(),
+        }
+    }
+
+    fn run(mut self) -> Result<Report, CommitError> {
+        if self.table.is_changed() {
+            if let Err(source) = self.set_routing() {
+                return Err(self.undo(source));
+            }
+        }
+        self.settle_removed();
+        self.open();
+        self.take_out_failed();
+        self.report.counts.routes = self.table.len();
+        Ok(self.report)
+    }
+
+    fn set_routing(&mut self) -> Result<(), Errno> {
+        self.report.counts.commits += 1;
+        self.inner.kernel.set_routing(self.table.routes())?;
+        self.table.keep();
+        Ok(())
+    }
+
+    fn fail(report: &mut Report, plan: &mut Plan, step: Step, source: Option<Errno>) {
+        plan.failed = true;
+        report.failures.push(Failure { route: plan.route.clone(), step, source });
+    }
+
+    /// Merges the changes to each route, in order.
+    fn plan(&mut self, ops: Vec<Op>) {
+        self.plans.reserve(ops.len());
+        for op in ops {
+            let (route, change): (Route, fn(&mut Plan)) = match op {
+                Op::Add(route, message, live) => {
+                    let plan = self.plan_of(route);
+                    (plan.new, plan.message, plan.live) = (true, Some(message), Some(live));
+                    continue;
+                }
+                Op::Message(route, message) => {
+                    let plan = self.plan_of(route);
+                    (plan.message, plan.remove) = (Some(message), false);
+                    continue;
+                }
+                Op::Mask(route) => (route, |p| (p.live, p.remove) = (Some(false), false)),
+                Op::Unmask(route) => (route, |p| (p.live, p.remove) = (Some(true), false)),
+                Op::Remove(route) => (route, |p| p.remove = true),
+                fixed => {
+                    self.fixed.push(fixed);
+                    continue;
+                }
+            };
+            change(self.plan_of(route));
+        }
+        for plan in &mut self.plans {
+            self.table.scratch[plan.route.gsi() as usize] = u32::MAX;
+            let known = match plan.route.phase() {
+                Phase::Staged => plan.new,
+                Phase::Masked | Phase::Live => true,
+                Phase::Gone => plan.remove,
+            };
+            if !known {
+                Self::fail(&mut self.report, plan, Step::Find, None);
+            }
+            if plan.new && plan.remove {
+                plan.route.retire();
+            }
+        }
+        self.plans.retain(|plan| !plan.failed && plan.route.phase() != Phase::Gone);
+    }
+
+    fn plan_of(&mut self, route: Route) -> &mut Plan {
+        let slot = &mut self.table.scratch[route.gsi() as usize];
+        let same = |plan: &&Plan| Arc::ptr_eq(&plan.route.0, &route.0);
+        // A GSI may have changed hands since an operation on its former owner was staged.
+        if self.plans.get(*slot as usize).filter(same).is_none() {
+            *slot = self.plans.len() as u32;
+            self.plans.push(Plan {
+                route,
+                new: false,
+                message: None,
+                live: None,
+                remove: false,
+                closed: None,
+                failed: false,
+            });
+        }
+        let slot = *slot as usize;
+        &mut self.plans[slot]
+    }
+
+    /// Step 1.
+    fn close(&mut self) {
+        for plan in &mut self.plans {
+            let route = &plan.route;
+            if !plan.remove && (plan.live != Some(false) || route.phase() != Phase::Live) {
+                continue;
+            }
+            let was_live = route.phase() == Phase::Live;
+            route.source().close();
+            if route.source().is_gate() && !plan.remove {
+                plan.closed = Some(Closed::Gate);
+            } else if route.is_attached() {
+                if let Err(e) = self.inner.kernel.detach(route.source().eventfd(), route.gsi()) {
+                    if was_live {
+                        route.source().open();
+                    }
+                    Self::fail(&mut self.report, plan, Step::Detach, Some(e));
+                    continue;
+                }
+                route.set_attached(false);
+                plan.closed = Some(Closed::Irqfd);
+                self.report.counts.detached += 1;
+            }
+        }
+    }
+
+    /// Step 2, in the library's table.
+    fn edit(&mut self) {
+        let table = &mut self.table;
+        for plan in self.plans.iter().filter(|plan| !plan.failed) {
+            let gsi = plan.route.gsi();
+            match plan.message {
+                _ if plan.remove => table.remove(gsi),
+                Some(message) if plan.new || plan.route.message() != message => {
+                    table.put(gsi, message.entry(gsi));
+                }
+                _ => {}
+            }
+        }
+        for op in &self.fixed {
+            match op {
+                Op::AddFixed(route) => table.push_fixed(route),
+                Op::RemoveFixed(gsi) => self.fixed_removed.extend(table.remove_fixed(*gsi)),
+                _ => {}
+            }
+        }
+        if table.is_changed() {
+            self.sweep();
+        }
+    }
+
+    /// Entries of routes that are no more, now that the table is committed anyway.
+    fn sweep(&mut self) {
+        self.retired = self.inner.pool().take_retired();
+        for &gsi in &self.retired {
+            self.table.remove(gsi);
+        }
+    }
+
+    /// The kernel refused the table: all is as before.
+    fn undo(mut self, source: Errno) -> CommitError {
+        let routes = self.table.len();
+        self.table.roll_back();
+        let mut not_restored = Vec::new();
+        let mut pool = self.inner.pool();
+        pool.put_retired(&self.retired);
+        for op in &self.fixed {
+            if let Op::AddFixed(route) = op {
+                pool.release_fixed(route);
+            }
+        }
+        drop(pool);
+        for plan in &self.plans {
+            if plan.new {
+                plan.route.retire();
+            }
+            if let Err(failure) = self.reopen(plan) {
+                not_restored.push(failure);
+            }
+        }
+        CommitError { routes, source, not_restored }
+    }
+
+    fn reopen(&self, plan: &Plan) -> Result<(), Failure> {
+        let route = &plan.route;
+        let was_live = route.phase() == Phase::Live;
+        if let Some(Closed::Irqfd) = plan.closed {
+            if let Err(e) = self.inner.kernel.attach(route.source().eventfd(), route.gsi()) {
+                route.set_phase(Phase::Masked);
+                let (route, source) = (route.clone(), Some(e));
+                return Err(Failure { route, step: Step::Attach, source });
+            }
+            route.set_attached(true);
+        }
+        if was_live && plan.closed.is_some() {
+            route.source().open();
+        }
+        Ok(())
+    }
+
+    /// The kernel has the table: what was removed gives its GSIs back.
+    fn settle_removed(&mut self) {
+        let mut pool = self.inner.pool();
+        self.fixed_removed.iter().for_each(|route| pool.release_fixed(route));
+        drop(pool);
+        for plan in self.plans.iter().filter(|plan| plan.remove && !plan.failed) {
+            plan.route.retire();
+        }
+    }
+
+    /// Step 3.
+    fn open(&mut self) {
+        for plan in self.plans.iter_mut().filter(|plan| !plan.failed && !plan.remove) {
+            let route = &plan.route;
+            if let Some(message) = plan.message {
+                route.set_message(message);
+            }
+            let live = plan.live.unwrap_or(route.phase() == Phase::Live);
+            if (live || route.source().is_gate()) && !route.is_attached() {
+                if let Err(e) = self.inner.kernel.attach(route.source().eventfd(), route.gsi()) {
+                    Self::fail(&mut self.report, plan, Step::Attach, Some(e));
+                    continue;
+                }
+                route.set_attached(true);
+                self.report.counts.attached += 1;
+            }
+            if live {
+                route.source().open();
+            }
+            route.set_phase(if live { Phase::Live } else { Phase::Masked });
+        }
+    }
+
+    /// Step 4. Should the kernel refuse this table, the entries wait for the next commit:
+    /// no irqfd leads to them.
+    fn take_out_failed(&mut self) {
+        for plan in self.plans.iter().filter(|plan| plan.failed && plan.new) {
+            plan.route.retire();
+            self.table.remove(plan.route.gsi());
+        }
+        if self.table.is_changed() && self.set_routing().is_err() {
+            self.table.roll_back();
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What can go wrong, and what the user can do about it.
+
+use crate::report::Failure;
+
+/// An errno, as kvm-ioctls returns it.
+pub type Errno = kvm_ioctls::Error;
+
+/// A change can't be staged.
+#[derive(Debug, thiserror::Error)]
+pub enum RouteError {
+    /// The host's table is full.
+    #[error(
+        "all {limit} interrupt routes of this VM are taken ({fixed} fixed, {msi} MSI vectors): \
+         KVM_CAP_IRQ_ROUTING allows no more; give its devices fewer vectors"
+    )]
+    Full {
+        /// Routes that the host allows.
+        limit: usize,
+        /// Irqchip pins and other routes that are not MSI.
+        fixed: usize,
+        /// MSI vectors that have a GSI.
+        msi: usize,
+    },
+    /// A fixed route wants a GSI that has another route.
+    #[error("GSI {gsi} has another route already: remove that one first, or use another GSI")]
+    GsiTaken {
+        /// The GSI.
+        gsi: u32,
+    },
+    /// A fixed route wants a GSI that the host does not have.
+    #[error("GSI {gsi} is out of range: this host takes 0 to {max}", max = limit.saturating_sub(1))]
+    GsiRange {
+        /// The GSI.
+        gsi: u32,
+        /// GSIs that the host has.
+        limit: usize,
+    },
+    /// The route was removed, or its batch was dropped or failed.
+    #[error("the route of GSI {gsi} exists no more: add a new one")]
+    Gone {
+        /// The GSI that it had.
+        gsi: u32,
+    },
+    /// The route belongs to another [`Router`](crate::Router), that is, another VM.
+    #[error("the route of GSI {gsi} is another VM's")]
+    OtherVm {
+        /// Its GSI there.
+        gsi: u32,
+    },
+    /// An eventfd that would block its reader.
+    #[error("the eventfd blocks; make it with EFD_NONBLOCK, so that its count can be read safely")]
+    Blocking,
+    /// No eventfd could be made.
+    #[error("cannot make an eventfd: {0}; see `ulimit -n`, each vector needs one")]
+    EventFd(#[source] Errno),
+}
+
+/// A saved device state that does not fit the device.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: expected {expected}, found {found}; was it saved by another device model?")]
+pub struct StateError {
+    /// The part that does not fit.
+    pub what: &'static str,
+    /// What the device has.
+    pub expected: usize,
+    /// What the state has.
+    pub found: usize,
+}
+
+/// `KVM_SET_GSI_ROUTING` was refused: the batch had no effect.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "KVM_SET_GSI_ROUTING with {routes} routes was refused: {source}; the batch was undone{}",
+    lost(not_restored)
+)]
+pub struct CommitError {
+    /// Routes in the table that was refused.
+    pub routes: usize,
+    /// The kernel's reason.
+    #[source]
+    pub source: Errno,
+    /// Vectors that the batch had masked and that could not be unmasked again: their
+    /// interrupts stay pending.
+    pub not_restored: Vec<Failure>,
+}
+
+fn lost(not_restored: &[Failure]) -> String {
+    match not_restored.len() {
+        0 => String::new(),
+        n => format!(", but {n} vectors stay masked (the first: {})", not_restored[0]),
+    }
+}

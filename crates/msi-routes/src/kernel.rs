@@ -1,0 +1,84 @@
+//! The three ioctls, behind a trait so that tests can make any of them fail.
+
+use crate::error::Errno;
+use kvm_bindings::{KvmIrqRouting, KVM_MAX_IRQ_ROUTES};
+use kvm_ioctls::{Cap, VmFd};
+use std::sync::Arc;
+use vmm_sys_util::eventfd::EventFd;
+
+/// What a [`Router`](crate::Router) needs of a VM. Implemented for kvm-ioctls' `VmFd`, so
+/// any rust-vmm VMM has one.
+pub trait Kernel: Send + Sync {
+    /// How many routes the table may hold, and how many GSIs there are
+    /// (`KVM_CHECK_EXTENSION(KVM_CAP_IRQ_ROUTING)`).
+    fn route_limit(&self) -> usize;
+
+    /// Replaces the whole table (`KVM_SET_GSI_ROUTING`).
+    ///
+    /// # Errors
+    /// What the kernel says; its table is then as it was.
+    fn set_routing(&self, routes: &KvmIrqRouting) -> Result<(), Errno>;
+
+    /// From now on a write to the eventfd injects the GSI (`KVM_IRQFD`). A count that the
+    /// eventfd has already is injected at once.
+    ///
+    /// # Errors
+    /// What the kernel says; `EBUSY` if the eventfd is attached already.
+    fn attach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno>;
+
+    /// Undoes [`Self::attach`]; when it returns, nothing written before is under way any
+    /// more, and what is written from now on stays in the eventfd.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn detach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno>;
+
+    /// A new, non-blocking eventfd.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`.
+    fn eventfd(&self) -> Result<EventFd, Errno> {
+        EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC).map_err(Errno::from)
+    }
+}
+
+impl Kernel for VmFd {
+    fn route_limit(&self) -> usize {
+        let limit = usize::try_from(self.check_extension_int(Cap::IrqRouting)).unwrap_or(0);
+        limit.min(KVM_MAX_IRQ_ROUTES)
+    }
+
+    fn set_routing(&self, routes: &KvmIrqRouting) -> Result<(), Errno> {
+        self.set_gsi_routing(routes)
+    }
+
+    fn attach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno> {
+        self.register_irqfd(eventfd, gsi)
+    }
+
+    fn detach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno> {
+        self.unregister_irqfd(eventfd, gsi)
+    }
+}
+
+impl<K: Kernel + ?Sized> Kernel for Arc<K> {
+    fn route_limit(&self) -> usize {
+        (**self).route_limit()
+    }
+
+    fn set_routing(&self, routes: &KvmIrqRouting) -> Result<(), Errno> {
+        (**self).set_routing(routes)
+    }
+
+    fn attach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno> {
+        (**self).attach(eventfd, gsi)
+    }
+
+    fn detach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno> {
+        (**self).detach(eventfd, gsi)
+    }
+
+    fn eventfd(&self) -> Result<EventFd, Errno> {
+        (**self).eventfd()
+    }
+}

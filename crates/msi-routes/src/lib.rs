@@ -1,0 +1,31 @@
+#![doc = include_str!("../README.md")]
+
+mod batch;
+mod commit;
+mod error;
+mod kernel;
+pub mod measure;
+mod message;
+mod msi;
+mod msix;
+mod pool;
+mod report;
+mod route;
+mod router;
+mod source;
+mod strategy;
+mod table;
+mod vector;
+
+pub use batch::{Batch, Nested};
+pub use error::{CommitError, Errno, RouteError, StateError};
+pub use kernel::Kernel;
+pub use message::{FixedRoute, MsiMessage};
+pub use msi::{Msi, MsiState};
+pub use msix::{Msix, MsixState, MAX_VECTORS};
+pub use report::{Counts, Failure, Report, Step};
+pub use route::{Phase, Route};
+pub use router::Router;
+pub use source::{Gate, Source};
+pub use strategy::{enable, prepare, DeviceCost, EnableError, Enabled, Strategy, UnknownStrategy};
+pub use vmm_sys_util::eventfd::EventFd;

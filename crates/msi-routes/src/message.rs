@@ -1,0 +1,113 @@
+//! Routes as the kernel's entries.
+
+use kvm_bindings::{
+    kvm_irq_routing_entry, kvm_irq_routing_hv_sint, kvm_irq_routing_irqchip, kvm_irq_routing_msi,
+    kvm_irq_routing_msi__bindgen_ty_1, kvm_irq_routing_xen_evtchn, KVM_IRQ_ROUTING_HV_SINT,
+    KVM_IRQ_ROUTING_IRQCHIP, KVM_IRQ_ROUTING_MSI, KVM_IRQ_ROUTING_XEN_EVTCHN, KVM_MSI_VALID_DEVID,
+};
+
+/// What a device writes to raise an interrupt (PCI Local Bus 3.0, 6.8; on x86 Intel SDM
+/// vol. 3, 11.11).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct MsiMessage {
+    /// Where to: on x86 `0xfee…`, with the destination.
+    pub address: u64,
+    /// What: on x86 the vector and delivery mode.
+    pub data: u32,
+    /// The device's id, which an ARM GIC ITS wants beside the message.
+    pub devid: Option<u32>,
+}
+
+impl MsiMessage {
+    /// The message to a local APIC: fixed delivery, edge, physical destination.
+    pub fn x86(apic_id: u8, vector: u8) -> Self {
+        Self {
+            address: 0xfee0_0000 | u64::from(apic_id) << 12,
+            data: u32::from(vector),
+            devid: None,
+        }
+    }
+
+    pub(crate) fn entry(&self, gsi: u32) -> kvm_irq_routing_entry {
+        let mut entry = kvm_irq_routing_entry {
+            gsi,
+            type_: KVM_IRQ_ROUTING_MSI,
+            flags: if self.devid.is_some() { KVM_MSI_VALID_DEVID } else { 0 },
+            ..Default::default()
+        };
+        entry.u.msi = kvm_irq_routing_msi {
+            address_lo: self.address as u32,
+            address_hi: (self.address >> 32) as u32,
+            data: self.data,
+            __bindgen_anon_1: kvm_irq_routing_msi__bindgen_ty_1 { devid: self.devid.unwrap_or(0) },
+        };
+        entry
+    }
+}
+
+/// A route with a GSI of the VMM's choice: an irqchip pin, a Xen event channel, a Hyper-V
+/// SynIC line. MSI routes of the library never touch these.
+#[derive(Clone, Copy)]
+pub struct FixedRoute(pub(crate) kvm_irq_routing_entry);
+
+impl FixedRoute {
+    /// A pin of an in-kernel irqchip (`KVM_IRQCHIP_*`).
+    pub fn irqchip(gsi: u32, irqchip: u32, pin: u32) -> Self {
+        let mut entry =
+            kvm_irq_routing_entry { gsi, type_: KVM_IRQ_ROUTING_IRQCHIP, ..Default::default() };
+        entry.u.irqchip = kvm_irq_routing_irqchip { irqchip, pin };
+        Self(entry)
+    }
+
+    /// A Xen event channel; `priority` is `KVM_IRQ_ROUTING_XEN_EVTCHN_PRIO_2LEVEL`.
+    pub fn xen_evtchn(gsi: u32, port: u32, vcpu: u32, priority: u32) -> Self {
+        let mut entry =
+            kvm_irq_routing_entry { gsi, type_: KVM_IRQ_ROUTING_XEN_EVTCHN, ..Default::default() };
+        entry.u.xen_evtchn = kvm_irq_routing_xen_evtchn { port, vcpu, priority };
+        Self(entry)
+    }
+
+    /// A synthetic interrupt source of a vCPU's Hyper-V SynIC.
+    pub fn hv_sint(gsi: u32, vcpu: u32, sint: u32) -> Self {
+        let mut entry =
+            kvm_irq_routing_entry { gsi, type_: KVM_IRQ_ROUTING_HV_SINT, ..Default::default() };
+        entry.u.hv_sint = kvm_irq_routing_hv_sint { vcpu, sint };
+        Self(entry)
+    }
+
+    /// Any entry as it is, for kinds that have no constructor here.
+    pub fn raw(entry: kvm_irq_routing_entry) -> Self {
+        Self(entry)
+    }
+
+    /// Its GSI.
+    pub fn gsi(&self) -> u32 {
+        self.0.gsi
+    }
+
+    /// The irqchip, if it is a pin of one: only such routes may share a GSI.
+    pub(crate) fn chip(&self) -> Option<u32> {
+        // SAFETY: all members of the union are plain data, and it was made from zeroes.
+        let chip = unsafe { self.0.u.irqchip.irqchip };
+        (self.0.type_ == KVM_IRQ_ROUTING_IRQCHIP).then_some(chip)
+    }
+
+    /// What `KVM_CREATE_IRQCHIP` puts into the table on x86: both PICs on GSIs 0 to 15, the
+    /// IO-APIC on 0 to 23 (Linux, arch/x86/kvm/irq.c).
+    #[cfg(target_arch = "x86_64")]
+    pub fn pc_defaults() -> Vec<Self> {
+        use kvm_bindings::{KVM_IRQCHIP_IOAPIC, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE};
+        let io_apic = (0..24).map(|pin| Self::irqchip(pin, KVM_IRQCHIP_IOAPIC, pin));
+        let pics = (0..16).map(|gsi| {
+            let chip = if gsi < 8 { KVM_IRQCHIP_PIC_MASTER } else { KVM_IRQCHIP_PIC_SLAVE };
+            Self::irqchip(gsi, chip, gsi % 8)
+        });
+        io_apic.chain(pics).collect()
+    }
+}
+
+impl std::fmt::Debug for FixedRoute {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "FixedRoute(GSI {}, type {})", self.0.gsi, self.0.type_)
+    }
+}

@@ -1,0 +1,224 @@
+//! GSI numbers: allocated lowest first, because the kernel's cost grows with the highest.
+
+use crate::error::RouteError;
+use crate::message::FixedRoute;
+use std::collections::BTreeMap;
+
+/// A set of GSIs.
+#[derive(Debug, Clone)]
+pub(crate) struct GsiSet(Vec<u64>);
+
+impl GsiSet {
+    fn new(limit: usize) -> Self {
+        Self(vec![0; limit.div_ceil(64)])
+    }
+
+    fn contains(&self, gsi: u32) -> bool {
+        self.0[gsi as usize / 64] >> (gsi % 64) & 1 == 1
+    }
+
+    fn insert(&mut self, gsi: u32) {
+        self.0[gsi as usize / 64] |= 1 << (gsi % 64);
+    }
+
+    fn remove(&mut self, gsi: u32) {
+        self.0[gsi as usize / 64] &= !(1 << (gsi % 64));
+    }
+
+    /// The lowest GSI from `first` on that is not in the set and below `limit`.
+    fn first_missing(&self, first: u32, limit: usize) -> Option<u32> {
+        (first as usize / 64..self.0.len()).find_map(|word| {
+            let below = if word == first as usize / 64 { (1 << (first % 64)) - 1 } else { 0 };
+            let free = !(self.0[word] | below);
+            let gsi = word * 64 + free.trailing_zeros() as usize;
+            (free != 0 && gsi < limit).then_some(gsi as u32)
+        })
+    }
+
+    /// Takes out all of them.
+    fn drain(&mut self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter_mut().enumerate().flat_map(|(word, bits)| {
+            let mut bits = std::mem::take(bits);
+            std::iter::from_fn(move || {
+                let bit = (bits != 0).then(|| bits.trailing_zeros())?;
+                bits &= bits - 1;
+                Some(word as u32 * 64 + bit)
+            })
+        })
+    }
+}
+
+/// Which GSIs are taken, by whom, and how many table entries that makes.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    limit: usize,
+    first: u32,
+    /// MSI routes' and fixed routes' GSIs.
+    used: GsiSet,
+    /// Given back, perhaps still in the kernel's table.
+    retired: GsiSet,
+    any_retired: bool,
+    msi: usize,
+    /// The irqchips of each fixed GSI (None: not an irqchip pin).
+    fixed: BTreeMap<u32, Vec<Option<u32>>>,
+    fixed_entries: usize,
+}
+
+impl Pool {
+    /// MSI routes get GSIs from `first` on.
+    pub(crate) fn new(limit: usize, first: u32) -> Self {
+        Self {
+            limit,
+            first,
+            used: GsiSet::new(limit),
+            retired: GsiSet::new(limit),
+            any_retired: false,
+            msi: 0,
+            fixed: BTreeMap::new(),
+            fixed_entries: 0,
+        }
+    }
+
+    pub(crate) fn msi(&self) -> usize {
+        self.msi
+    }
+
+    pub(crate) fn free(&self) -> usize {
+        self.limit - self.msi - self.fixed_entries
+    }
+
+    fn full(&self) -> RouteError {
+        RouteError::Full { limit: self.limit, fixed: self.fixed_entries, msi: self.msi }
+    }
+
+    pub(crate) fn reserve(&mut self) -> Result<u32, RouteError> {
+        if self.free() == 0 {
+            return Err(self.full());
+        }
+        let free = self.used.first_missing(self.first, self.limit);
+        let gsi = free.ok_or_else(|| self.full())?;
+        self.used.insert(gsi);
+        self.msi += 1;
+        Ok(gsi)
+    }
+
+    pub(crate) fn release(&mut self, gsi: u32) {
+        self.used.remove(gsi);
+        self.retired.insert(gsi);
+        self.any_retired = true;
+        self.msi -= 1;
+    }
+
+    /// GSIs given back since the last call that nobody has taken again.
+    pub(crate) fn take_retired(&mut self) -> Vec<u32> {
+        if !std::mem::take(&mut self.any_retired) {
+            return Vec::new();
+        }
+        let used = &self.used;
+        self.retired.drain().filter(|&gsi| !used.contains(gsi)).collect()
+    }
+
+    /// Undoes [`Self::take_retired`].
+    pub(crate) fn put_retired(&mut self, gsis: &[u32]) {
+        for &gsi in gsis {
+            self.retired.insert(gsi);
+            self.any_retired = true;
+        }
+    }
+
+    pub(crate) fn reserve_fixed(&mut self, route: &FixedRoute) -> Result<(), RouteError> {
+        let gsi = route.gsi();
+        if gsi as usize >= self.limit {
+            return Err(RouteError::GsiRange { gsi, limit: self.limit });
+        }
+        if self.free() == 0 {
+            return Err(self.full());
+        }
+        let chip = route.chip();
+        let shares = |taken: &Vec<Option<u32>>| {
+            chip.is_some() && taken.iter().all(|other| other.is_some() && *other != chip)
+        };
+        let may = match self.fixed.get(&gsi) {
+            Some(taken) => shares(taken),
+            None => !self.used.contains(gsi),
+        };
+        if !may {
+            return Err(RouteError::GsiTaken { gsi });
+        }
+        self.used.insert(gsi);
+        self.fixed.entry(gsi).or_default().push(chip);
+        self.fixed_entries += 1;
+        Ok(())
+    }
+
+    /// One route that [`Self::reserve_fixed`] reserved is not to be.
+    pub(crate) fn release_fixed(&mut self, route: &FixedRoute) {
+        let gsi = route.gsi();
+        let Some(taken) = self.fixed.get_mut(&gsi) else { return };
+        if let Some(at) = taken.iter().position(|chip| *chip == route.chip()) {
+            taken.swap_remove(at);
+            self.fixed_entries -= 1;
+        }
+        if taken.is_empty() {
+            self.fixed.remove(&gsi);
+            self.used.remove(gsi);
+        }
+    }
+
+    pub(crate) fn has_fixed(&self, gsi: u32) -> bool {
+        self.fixed.contains_key(&gsi)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn gsis_are_the_lowest_free_ones(
+            limit in 1usize..200,
+            first in 0u32..100,
+            steps in proptest::collection::vec(any::<Option<u16>>(), 0..300),
+        ) {
+            let mut pool = Pool::new(limit, first);
+            let mut held = BTreeSet::new();
+            for step in steps {
+                match step {
+                    None => match (pool.reserve(), (first..limit as u32).find(|g| !held.contains(g))) {
+                        (Ok(gsi), Some(expected)) => {
+                            prop_assert_eq!(gsi, expected);
+                            held.insert(gsi);
+                        }
+                        (Err(RouteError::Full { .. }), None) => {}
+                        other => prop_assert!(false, "{:?}", other),
+                    },
+                    Some(n) if !held.is_empty() => {
+                        let gsi = *held.iter().nth(n as usize % held.len()).unwrap();
+                        held.remove(&gsi);
+                        pool.release(gsi);
+                    }
+                    Some(_) => prop_assert!(pool.take_retired().iter().all(|g| !held.contains(g))),
+                }
+                prop_assert_eq!(pool.msi(), held.len());
+            }
+        }
+    }
+
+    #[test]
+    fn only_different_irqchips_share_a_gsi() {
+        let mut pool = Pool::new(64, 24);
+        pool.reserve_fixed(&FixedRoute::irqchip(3, 0, 3)).unwrap();
+        pool.reserve_fixed(&FixedRoute::irqchip(3, 2, 3)).unwrap();
+        let taken = |r: Result<(), RouteError>| matches!(r, Err(RouteError::GsiTaken { gsi: 3 }));
+        assert!(taken(pool.reserve_fixed(&FixedRoute::irqchip(3, 2, 4))));
+        assert!(taken(pool.reserve_fixed(&FixedRoute::xen_evtchn(3, 1, 0, 0))));
+        assert_eq!(pool.reserve().unwrap(), 24);
+        let msi = pool.reserve_fixed(&FixedRoute::irqchip(24, 2, 1));
+        assert!(matches!(msi, Err(RouteError::GsiTaken { gsi: 24 })));
+        let far = pool.reserve_fixed(&FixedRoute::hv_sint(64, 0, 1));
+        assert!(matches!(far, Err(RouteError::GsiRange { gsi: 64, limit: 64 })));
+    }
+}

@@ -1,0 +1,91 @@
+//! What a commit did, vector by vector.
+
+use crate::error::Errno;
+use crate::route::Route;
+
+/// What was tried for a vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Attaching its irqfd.
+    Attach,
+    /// Detaching its irqfd.
+    Detach,
+    /// Finding it: its route was removed by another batch, or is staged in another one that
+    /// is not committed yet.
+    Find,
+}
+
+/// One vector that a commit left as it was before; the others stand.
+#[derive(Debug, Clone, thiserror::Error)]
+pub struct Failure {
+    /// The vector's route.
+    pub route: Route,
+    /// What failed.
+    pub step: Step,
+    /// The kernel's reason; none for [`Step::Find`].
+    pub source: Option<Errno>,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let gsi = self.route.gsi();
+        let errno = self.source.map_or(0, |e| e.errno());
+        let hint = match errno {
+            libc::EBUSY => "; its eventfd is attached already, perhaps to another GSI",
+            libc::EINVAL => "; irqfds need the irqchip in the kernel, at least split",
+            libc::ENOENT => "; it was not attached",
+            _ => "",
+        };
+        match (self.step, &self.source) {
+            (Step::Attach, Some(e)) => {
+                write!(f, "cannot attach the irqfd of GSI {gsi}: {e}{hint}")
+            }
+            (Step::Detach, Some(e)) => {
+                write!(f, "cannot detach the irqfd of GSI {gsi}: {e}{hint}")
+            }
+            _ => write!(
+                f,
+                "the route of GSI {gsi} is not in the table: its own batch has to be \
+                 committed first, and it must not have been removed since"
+            ),
+        }
+    }
+}
+
+/// How much a commit did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Routes in the table now.
+    pub routes: usize,
+    /// `KVM_SET_GSI_ROUTING` calls: 0 if no route changed, 2 if a failed vector's route had
+    /// to be taken out again.
+    pub commits: usize,
+    /// irqfds attached.
+    pub attached: usize,
+    /// irqfds detached.
+    pub detached: usize,
+}
+
+/// What a commit did. Vectors not named in `failures` are as the batch said.
+#[derive(Debug, Default)]
+#[must_use = "it names the vectors that failed"]
+pub struct Report {
+    /// What was done.
+    pub counts: Counts,
+    /// Vectors that are as they were before the batch.
+    pub failures: Vec<Failure>,
+}
+
+impl Report {
+    /// An error if any vector failed.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub fn complete(mut self) -> Result<Counts, Failure> {
+        if self.failures.is_empty() {
+            Ok(self.counts)
+        } else {
+            Err(self.failures.swap_remove(0))
+        }
+    }
+}

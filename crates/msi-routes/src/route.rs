@@ -1,0 +1,130 @@
+//! One vector's route: a handle that never outlives its GSI.
+
+use crate::message::MsiMessage;
+use crate::router::Inner;
+use crate::source::Source;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How far a route is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// In a batch that is not committed.
+    Staged,
+    /// In the kernel's table; interrupts become pending.
+    Masked,
+    /// Interrupts are delivered.
+    Live,
+    /// Removed, or never committed.
+    Gone,
+}
+
+/// A vector's route. Clones are the same route.
+///
+/// Dropping the last clone detaches its irqfd; the entry leaves the kernel's table with the
+/// next commit, or is overwritten by it. To remove many at once, use
+/// [`Batch::remove`](crate::Batch::remove).
+#[derive(Clone)]
+pub struct Route(pub(crate) Arc<RouteInner>);
+
+pub(crate) struct RouteInner {
+    gsi: u32,
+    source: Source,
+    phase: AtomicU8,
+    /// The kernel has its irqfd.
+    pub(crate) attached: AtomicBool,
+    /// The batch that touched it last.
+    pub(crate) batch: AtomicU64,
+    message: Mutex<MsiMessage>,
+    pub(crate) router: Arc<Inner>,
+}
+
+impl Route {
+    pub(crate) fn new(gsi: u32, message: MsiMessage, source: Source, router: &Arc<Inner>) -> Self {
+        Self(Arc::new(RouteInner {
+            gsi,
+            source,
+            phase: AtomicU8::new(Phase::Staged as u8),
+            attached: AtomicBool::new(false),
+            batch: AtomicU64::new(0),
+            message: Mutex::new(message),
+            router: router.clone(),
+        }))
+    }
+
+    /// Its GSI, which is another route's once this one is [`Phase::Gone`].
+    pub fn gsi(&self) -> u32 {
+        self.0.gsi
+    }
+
+    /// How far it is.
+    pub fn phase(&self) -> Phase {
+        self.0.phase()
+    }
+
+    /// The message in the kernel's table; while staged, the one it began with.
+    pub fn message(&self) -> MsiMessage {
+        *self.0.message.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where its interrupts come from.
+    pub fn source(&self) -> &Source {
+        &self.0.source
+    }
+
+    pub(crate) fn set_message(&self, message: MsiMessage) {
+        *self.0.message.lock().unwrap_or_else(PoisonError::into_inner) = message;
+    }
+
+    pub(crate) fn set_phase(&self, phase: Phase) {
+        self.0.phase.store(phase as u8, Ordering::Release);
+    }
+
+    pub(crate) fn is_attached(&self) -> bool {
+        self.0.attached.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_attached(&self, attached: bool) {
+        self.0.attached.store(attached, Ordering::Release);
+    }
+
+    /// Nothing of it is in the kernel but perhaps its table entry: gives its GSI back.
+    pub(crate) fn retire(&self) {
+        self.0.retire();
+    }
+}
+
+impl RouteInner {
+    fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Staged,
+            1 => Phase::Masked,
+            2 => Phase::Live,
+            _ => Phase::Gone,
+        }
+    }
+
+    fn retire(&self) {
+        if self.phase.swap(Phase::Gone as u8, Ordering::AcqRel) != Phase::Gone as u8 {
+            self.router.pool().release(self.gsi);
+        }
+    }
+}
+
+impl Drop for RouteInner {
+    fn drop(&mut self) {
+        self.source.close();
+        // A detach can fail only if the VM is dying, and takes its irqfds with it then.
+        let attached = *self.attached.get_mut();
+        if !attached || self.router.kernel.detach(self.source.eventfd(), self.gsi).is_ok() {
+            self.retire();
+        }
+    }
+}
+
+impl std::fmt::Debug for Route {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Route(GSI {}, {:?})", self.0.gsi, self.phase())
+    }
+}

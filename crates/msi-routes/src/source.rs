@@ -1,0 +1,158 @@
+//! Where a vector's interrupts come from, and where they wait while it is masked.
+//!
+//! KVM consumes an eventfd that is attached to a GSI without a committed route, and the
+//! interrupt is lost. So an eventfd that anybody can write to is attached only after the
+//! commit, and detached while masked: its counter is the pending bit then, and KVM injects
+//! it when attaching. Detaching waits for the kernel (an SRCU grace period and a kworker).
+//!
+//! A device model inside the VMM can do better: its [`Gate`] keeps the pending bit itself,
+//! so masking needs no system call, and its irqfd may be attached ahead of the route.
+
+use crate::error::{Errno, RouteError};
+use crate::router::Router;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use vmm_sys_util::eventfd::EventFd;
+
+/// Raises one vector's interrupt from inside the VMM. Clones are the same vector's.
+///
+/// It owns its eventfd and lets nobody else write to it.
+#[derive(Debug, Clone)]
+pub struct Gate(Arc<GateInner>);
+
+#[derive(Debug)]
+struct GateInner {
+    eventfd: EventFd,
+    state: Mutex<GateState>,
+}
+
+#[derive(Debug, Default)]
+struct GateState {
+    open: bool,
+    pending: bool,
+}
+
+impl Gate {
+    /// A closed gate.
+    ///
+    /// # Errors
+    /// [`RouteError::EventFd`]: no file descriptor left.
+    pub fn new(router: &Router) -> Result<Self, RouteError> {
+        let eventfd = router.kernel().eventfd().map_err(RouteError::EventFd)?;
+        Ok(Self(Arc::new(GateInner { eventfd, state: Mutex::default() })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, GateState> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Raises the interrupt, or makes it pending while the vector is masked or its route is
+    /// not committed yet: at any time, from any thread.
+    pub fn fire(&self) {
+        // The write is under the lock: once `close` returns, none is under way.
+        let mut state = self.state();
+        state.pending |= !state.open || self.0.eventfd.write(1).is_err();
+    }
+
+    /// True if an interrupt waits for the vector to be unmasked.
+    pub fn pending(&self) -> bool {
+        self.state().pending
+    }
+
+    fn open(&self) {
+        let mut state = self.state();
+        state.open = true;
+        if state.pending {
+            state.pending = self.0.eventfd.write(1).is_err();
+        }
+    }
+
+    fn close(&self) {
+        self.state().open = false;
+    }
+}
+
+/// Where a vector's interrupts come from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// A device model in this process.
+    Gate(Gate),
+    /// An eventfd that others write to: VFIO, vhost, another process.
+    External(Arc<EventFd>),
+}
+
+impl Source {
+    /// A device model's.
+    ///
+    /// # Errors
+    /// [`RouteError::EventFd`].
+    pub fn gate(router: &Router) -> Result<Self, RouteError> {
+        Gate::new(router).map(Self::Gate)
+    }
+
+    /// Somebody else's eventfd (VFIO, vhost). Don't read it and don't attach it yourself.
+    ///
+    /// # Errors
+    /// [`RouteError::Blocking`] if it is not `EFD_NONBLOCK`.
+    pub fn external(eventfd: EventFd) -> Result<Self, RouteError> {
+        // SAFETY: the descriptor is open as long as `eventfd` lives.
+        let flags = unsafe { libc::fcntl(eventfd.as_raw_fd(), libc::F_GETFL) };
+        match flags {
+            -1 => Err(RouteError::EventFd(Errno::last())),
+            _ if flags & libc::O_NONBLOCK == 0 => Err(RouteError::Blocking),
+            _ => Ok(Self::External(Arc::new(eventfd))),
+        }
+    }
+
+    /// Raises the interrupt, as the device would.
+    ///
+    /// # Errors
+    /// The eventfd can't be written.
+    pub fn raise(&self) -> Result<(), Errno> {
+        match self {
+            Self::Gate(gate) => gate.fire(),
+            Self::External(eventfd) => eventfd.write(1)?,
+        }
+        Ok(())
+    }
+
+    /// True if an interrupt waits in it. Of an eventfd this is only true of a vector that
+    /// is not live: what KVM injects while attaching stays in the counter until the next
+    /// write, or until it is detached.
+    pub(crate) fn waits(&self) -> bool {
+        match self {
+            Self::Gate(gate) => gate.pending(),
+            Self::External(eventfd) => readable(eventfd),
+        }
+    }
+
+    pub(crate) fn eventfd(&self) -> &EventFd {
+        match self {
+            Self::Gate(gate) => &gate.0.eventfd,
+            Self::External(eventfd) => eventfd,
+        }
+    }
+
+    /// True if its irqfd may be attached while it is masked.
+    pub(crate) fn is_gate(&self) -> bool {
+        matches!(self, Self::Gate(_))
+    }
+
+    pub(crate) fn open(&self) {
+        if let Self::Gate(gate) = self {
+            gate.open();
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        if let Self::Gate(gate) = self {
+            gate.close();
+        }
+    }
+}
+
+fn readable(eventfd: &EventFd) -> bool {
+    let mut poll = libc::pollfd { fd: eventfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live pollfd is passed, and the count says one.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 && poll.revents & libc::POLLIN != 0 }
+}

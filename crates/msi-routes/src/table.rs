@@ -1,0 +1,250 @@
+//! The kernel's table as it is, edited in place, with an undo log until the kernel took it.
+
+use crate::error::RouteError;
+use crate::message::FixedRoute;
+use kvm_bindings::{kvm_irq_routing_entry, KvmIrqRouting};
+
+const NOWHERE: u32 = u32::MAX;
+
+#[derive(Clone, Copy)]
+enum Undo {
+    /// An entry was appended.
+    Pushed,
+    /// An entry was overwritten.
+    Replaced(u32, kvm_irq_routing_entry),
+    /// An entry was taken out, and the last one moved to its place; true for an MSI route
+    /// of the library's, whose position is kept.
+    Removed(u32, kvm_irq_routing_entry, bool),
+}
+
+pub(crate) struct Table {
+    /// Room for all the host allows; `None` only inside [`Self::set_len`].
+    routes: Option<KvmIrqRouting>,
+    len: usize,
+    /// Where the library's MSI route of a GSI is; fixed routes have none.
+    position: Vec<u32>,
+    undo: Vec<Undo>,
+    /// Room for [`crate::commit`] to find a GSI's plan; all `NOWHERE` between commits.
+    pub(crate) scratch: Vec<u32>,
+}
+
+impl Table {
+    pub(crate) fn new(limit: usize) -> Result<Self, RouteError> {
+        let full = |_| RouteError::Full { limit, fixed: 0, msi: 0 };
+        let mut table = Self {
+            routes: Some(KvmIrqRouting::new(limit).map_err(full)?),
+            len: limit,
+            position: vec![NOWHERE; limit],
+            undo: Vec::new(),
+            scratch: vec![NOWHERE; limit],
+        };
+        table.set_len(0);
+        Ok(table)
+    }
+
+    /// As the ioctl takes it.
+    pub(crate) fn routes(&self) -> &KvmIrqRouting {
+        self.routes.as_ref().expect("put back by set_len")
+    }
+
+    pub(crate) fn entries(&self) -> &[kvm_irq_routing_entry] {
+        self.routes().as_slice()
+    }
+
+    fn entries_mut(&mut self) -> &mut [kvm_irq_routing_entry] {
+        self.routes.as_mut().expect("put back by set_len").as_mut_slice()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// FamStructWrapper's own resizing reallocates; the buffer here has room for the limit.
+    fn set_len(&mut self, len: usize) {
+        assert!(len <= self.position.len(), "the pool bounds the routes");
+        let mut raw = self.routes.take().expect("put back by set_len").into_raw();
+        raw[0].nr = len as u32;
+        self.len = len;
+        // SAFETY: the buffer was laid out by KvmIrqRouting::new for `limit` entries, all of
+        // them initialised, and `len` is not larger.
+        self.routes = Some(unsafe { KvmIrqRouting::from_raw(raw) });
+    }
+
+    fn push(&mut self, entry: kvm_irq_routing_entry) {
+        self.set_len(self.len + 1);
+        let at = self.len - 1;
+        self.entries_mut()[at] = entry;
+    }
+
+    /// An MSI route: a new one, or the new content of the one that the GSI has.
+    pub(crate) fn put(&mut self, gsi: u32, entry: kvm_irq_routing_entry) {
+        let at = self.position[gsi as usize];
+        if at == NOWHERE {
+            self.position[gsi as usize] = self.len as u32;
+            self.push(entry);
+            self.undo.push(Undo::Pushed);
+        } else {
+            let old = std::mem::replace(&mut self.entries_mut()[at as usize], entry);
+            self.undo.push(Undo::Replaced(at, old));
+        }
+    }
+
+    /// Takes an MSI route out, if the table has it.
+    pub(crate) fn remove(&mut self, gsi: u32) {
+        let at = self.position[gsi as usize];
+        if at != NOWHERE {
+            self.position[gsi as usize] = NOWHERE;
+            self.remove_at(at, true);
+        }
+    }
+
+    fn remove_at(&mut self, at: u32, own: bool) {
+        let last = self.len - 1;
+        let old = self.entries()[at as usize];
+        self.move_entry(last as u32, at);
+        self.set_len(last);
+        self.undo.push(Undo::Removed(at, old, own));
+    }
+
+    /// Moves an entry to another place, and its GSI's position with it.
+    fn move_entry(&mut self, from: u32, to: u32) {
+        let entry = self.entries()[from as usize];
+        self.entries_mut()[to as usize] = entry;
+        let position = &mut self.position[entry.gsi as usize];
+        if *position == from {
+            *position = to;
+        }
+    }
+
+    pub(crate) fn push_fixed(&mut self, route: &FixedRoute) {
+        self.push(route.0);
+        self.undo.push(Undo::Pushed);
+    }
+
+    /// Takes out all fixed routes of a GSI and returns them.
+    pub(crate) fn remove_fixed(&mut self, gsi: u32) -> Vec<FixedRoute> {
+        let mut removed = Vec::new();
+        let find = |table: &Self| table.entries().iter().position(|e| e.gsi == gsi);
+        while let Some(at) = find(self) {
+            removed.push(FixedRoute(self.entries()[at]));
+            self.remove_at(at as u32, false);
+        }
+        removed
+    }
+
+    /// True if the kernel does not have it as it is.
+    pub(crate) fn is_changed(&self) -> bool {
+        !self.undo.is_empty()
+    }
+
+    /// The kernel took it.
+    pub(crate) fn keep(&mut self) {
+        self.undo.clear();
+    }
+
+    /// The kernel did not take it: as it was before the first change since [`Self::keep`].
+    pub(crate) fn roll_back(&mut self) {
+        while let Some(undo) = self.undo.pop() {
+            match undo {
+                Undo::Pushed => {
+                    let gone = self.entries()[self.len - 1];
+                    let position = &mut self.position[gone.gsi as usize];
+                    if *position == (self.len - 1) as u32 {
+                        *position = NOWHERE;
+                    }
+                    self.set_len(self.len - 1);
+                }
+                Undo::Replaced(at, old) => self.entries_mut()[at as usize] = old,
+                Undo::Removed(at, old, own) => {
+                    self.set_len(self.len + 1);
+                    let last = self.len - 1;
+                    if at as usize != last {
+                        self.move_entry(at, last as u32);
+                    }
+                    self.entries_mut()[at as usize] = old;
+                    if own {
+                        self.position[old.gsi as usize] = at;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::MsiMessage;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const LIMIT: u32 = 40;
+    /// Above the GSIs of fixed routes.
+    const FIRST: u32 = 8;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Put(u32, u32),
+        Remove(u32),
+        PushFixed(u32),
+        RemoveFixed(u32),
+        Keep,
+        RollBack,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (FIRST..LIMIT, any::<u32>()).prop_map(|(g, d)| Step::Put(g, d)),
+            2 => (FIRST..LIMIT).prop_map(Step::Remove),
+            1 => (0..FIRST).prop_map(Step::PushFixed),
+            1 => (0..FIRST).prop_map(Step::RemoveFixed),
+            1 => Just(Step::Keep),
+            1 => Just(Step::RollBack),
+        ]
+    }
+
+    fn content(table: &Table) -> BTreeMap<u32, u32> {
+        assert_eq!(table.entries().len(), table.len());
+        // SAFETY: plain data; zero in the entries of fixed routes.
+        table.entries().iter().map(|e| (e.gsi, unsafe { e.u.msi.data })).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_map_that_can_be_rolled_back(steps in proptest::collection::vec(step(), 0..200)) {
+            let mut table = Table::new(LIMIT as usize).unwrap();
+            let (mut now, mut kept) = (BTreeMap::new(), BTreeMap::new());
+            for step in steps {
+                match step {
+                    Step::Put(gsi, data) => {
+                        let message = MsiMessage { data, ..MsiMessage::x86(0, 0) };
+                        table.put(gsi, message.entry(gsi));
+                        now.insert(gsi, data);
+                    }
+                    Step::Remove(gsi) => {
+                        table.remove(gsi);
+                        now.remove(&gsi);
+                    }
+                    Step::PushFixed(gsi) if !now.contains_key(&gsi) => {
+                        table.push_fixed(&FixedRoute::hv_sint(gsi, 0, 0));
+                        now.insert(gsi, 0);
+                    }
+                    Step::PushFixed(_) => {}
+                    Step::RemoveFixed(gsi) => {
+                        let removed = table.remove_fixed(gsi).len();
+                        prop_assert_eq!(removed == 1, now.remove(&gsi).is_some());
+                    }
+                    Step::Keep => {
+                        table.keep();
+                        kept = now.clone();
+                    }
+                    Step::RollBack => {
+                        table.roll_back();
+                        now = kept.clone();
+                    }
+                }
+                prop_assert_eq!(content(&table), now.clone());
+            }
+        }
+    }
+}
