@@ -16,7 +16,7 @@ const PHASES: usize = 8;
 fn boot(rng: &mut Rng, index: u32, planted: &[(&str, f64)]) -> Figures {
     let slow = (0.04 * rng.normal()).exp();
     let mut activities = BTreeMap::new();
-    let mut phases = vec![0.0; PHASES];
+    let mut phases = [0.0; PHASES];
     for n in 0..ACTIVITIES {
         let length = 1e-4 * 1.06f64.powi(n as i32);
         let hit = if rng.uniform() < 0.03 { 1.5 } else { 1.0 };
