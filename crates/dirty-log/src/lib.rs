@@ -9,6 +9,8 @@ mod page_set;
 mod slot;
 mod strategy;
 mod sync;
+#[cfg(all(feature = "trackers", target_os = "linux"))]
+pub mod trackers;
 #[cfg(feature = "vm-memory")]
 mod vm_memory;
 mod writer;

@@ -90,6 +90,17 @@ impl Slot {
         writer::with_counted(&self.switch, |base| self.bits(base).mark(page, &mut page.clone()));
     }
 
+    /// Marks pages in a signal handler, and then calls `after`; a harvest that has the
+    /// marks waits for that.
+    #[cfg(all(feature = "trackers", target_os = "linux"))]
+    pub(crate) fn mark_pages_then<R>(&self, pages: Range<usize>, after: impl FnOnce() -> R) -> R {
+        writer::with_counted(&self.switch, |base| {
+            let (bits, mut none) = (self.bits(base), usize::MAX);
+            pages.for_each(|page| bits.mark(page, &mut none));
+            after()
+        })
+    }
+
     /// Marks pages; returns how many were clean.
     pub fn mark_pages(&self, pages: Range<usize>) -> usize {
         self.each_word(pages, |bits, i, mask| bits.mark_word(i, mask))

@@ -175,13 +175,11 @@ enum Way {
     Counted,
 }
 
-/// Two writers write and mark `pages`; harvests go on meanwhile. Returns what each harvest
-/// saw: (page, both writers' memory then).
-fn two_writers(
-    pages: [usize; 2],
-    way: Way,
-    wait_for_writers: bool,
-) -> (Vec<(usize, [usize; 2])>, Vec<(usize, [usize; 2])>) {
+/// What a harvest saw: page, and both writers' memory then.
+type Seen = Vec<(usize, [usize; 2])>;
+
+/// Two writers write and mark `pages`; a harvest goes on meanwhile, and one follows.
+fn two_writers(pages: [usize; 2], way: Way, wait_for_writers: bool) -> (Seen, Seen) {
     let slot = Slot::new(1024);
     let written = memory(2);
     let writers: Vec<_> = pages

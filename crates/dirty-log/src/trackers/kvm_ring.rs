@@ -1,0 +1,165 @@
+//! KVM's dirty rings (Documentation/virt/kvm/api.rst, 8.29): one for each vCPU, of page
+//! numbers, so that a harvest costs what is dirty and not the slot's size.
+//!
+//! A ring that is full stops its vCPU with KVM_EXIT_DIRTY_RING_FULL until it was
+//! collected. On hosts whose CPUs buffer dirty pages (Intel PML) the last few are in the
+//! ring only after the vCPU left the guest: kick the vCPUs before a collection that must
+//! be complete.
+
+use super::sys::{self, DirtyGfn};
+use super::{check_sets, TrackError, TrackedSlot, Tracker};
+use crate::page_set::PageSet;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Pages into a vCPU's file where its ring is.
+const RING_OFFSET: i64 = 64 * super::PAGE_SIZE as i64;
+const DIRTY: u32 = 1;
+const RESET: u32 = 2;
+
+/// A vCPU's ring, mapped.
+#[derive(Debug)]
+pub struct VcpuRing {
+    entries: NonNull<DirtyGfn>,
+    count: usize,
+    next: usize,
+}
+
+// SAFETY: it owns a mapping, which is bound to no thread.
+unsafe impl Send for VcpuRing {}
+
+impl VcpuRing {
+    /// Maps the ring of a vCPU.
+    ///
+    /// # Errors
+    /// The VM has no rings of `entries` entries.
+    ///
+    /// # Safety
+    /// `vcpu` is a vCPU of a VM on which [`KvmRing::enable`] was called with `entries`.
+    pub unsafe fn map(vcpu: BorrowedFd<'_>, entries: usize) -> Result<Self, TrackError> {
+        let bytes = entries * size_of::<DirtyGfn>();
+        let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, vcpu.as_raw_fd());
+        let null = std::ptr::null_mut();
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe { libc::mmap(null, bytes, access, libc::MAP_SHARED, fd, RING_OFFSET) };
+        let step = "mmap of a vCPU's dirty ring";
+        if at == libc::MAP_FAILED {
+            return Err(TrackError::hinted(step, "; enable rings before the vCPU is made"));
+        }
+        let entries_at = NonNull::new(at.cast()).ok_or_else(|| TrackError::last(step))?;
+        Ok(Self { entries: entries_at, count: entries, next: 0 })
+    }
+
+    /// Takes one entry: (slot number, page in it).
+    fn pop(&mut self) -> Option<(u32, u64)> {
+        // SAFETY: inside the mapping, of `count` entries.
+        let entry = unsafe { self.entries.add(self.next % self.count) }.as_ptr();
+        // SAFETY: KVM writes the flags last and reads them first, atomically; they are
+        // aligned, and nothing here refers to them otherwise.
+        let flags = unsafe { AtomicU32::from_ptr(&raw mut (*entry).flags) };
+        if flags.load(Ordering::Acquire) & DIRTY == 0 {
+            return None;
+        }
+        // SAFETY: with DIRTY set the entry is this process's until RESET is stored.
+        let (slot, offset) = unsafe { ((*entry).slot, (*entry).offset) };
+        flags.store(RESET, Ordering::Release);
+        self.next = (self.next + 1) % self.count;
+        Some((slot, offset))
+    }
+}
+
+impl Drop for VcpuRing {
+    fn drop(&mut self) {
+        let bytes = self.count * size_of::<DirtyGfn>();
+        // SAFETY: the mapping that `map` made, used by nobody else.
+        unsafe { libc::munmap(self.entries.as_ptr().cast(), bytes) };
+    }
+}
+
+/// The rings of all vCPUs.
+#[derive(Debug)]
+pub struct KvmRing<'vm> {
+    vm: BorrowedFd<'vm>,
+    slots: Vec<TrackedSlot>,
+    rings: Vec<VcpuRing>,
+}
+
+impl<'vm> KvmRing<'vm> {
+    /// The most entries that a ring may have; 0 where there are no rings.
+    pub fn max_entries(vm: BorrowedFd<'_>) -> usize {
+        sys::capability(vm, sys::KVM_CAP_DIRTY_LOG_RING) / size_of::<DirtyGfn>()
+    }
+
+    /// Gives each vCPU that is made from now on a ring of so many entries, a power of two.
+    ///
+    /// # Errors
+    /// KVM refuses: the VM has vCPUs, or the number is not one that it takes.
+    pub fn enable(vm: BorrowedFd<'_>, entries: usize) -> Result<(), TrackError> {
+        let bytes = entries.saturating_mul(size_of::<DirtyGfn>()) as u64;
+        let step = "KVM_ENABLE_CAP(KVM_CAP_DIRTY_LOG_RING)";
+        sys::enable_cap(vm, sys::KVM_CAP_DIRTY_LOG_RING, bytes, step)
+    }
+
+    /// For slots that the VM has, and the rings of all its vCPUs.
+    ///
+    /// # Errors
+    /// A slot is not made of whole pages.
+    ///
+    /// # Safety
+    /// `vm` is a KVM VM, `slots` are as it has them, mapped as long as it lives.
+    pub unsafe fn new(
+        vm: BorrowedFd<'vm>,
+        slots: Vec<TrackedSlot>,
+        rings: Vec<VcpuRing>,
+    ) -> Result<Self, TrackError> {
+        slots.iter().try_for_each(TrackedSlot::check)?;
+        Ok(Self { vm, slots, rings })
+    }
+
+    fn set_logging(&self, on: bool) -> Result<(), TrackError> {
+        // SAFETY: promised to `new`.
+        self.slots.iter().try_for_each(|slot| unsafe { sys::set_logging(self.vm, slot, on) })
+    }
+}
+
+impl Tracker for KvmRing<'_> {
+    fn name(&self) -> &'static str {
+        "kvm-ring"
+    }
+
+    fn sees_host_writes(&self) -> bool {
+        false
+    }
+
+    fn start(&mut self) -> Result<(), TrackError> {
+        self.set_logging(true)
+    }
+
+    fn collect(&mut self, sets: &mut [PageSet]) -> Result<usize, TrackError> {
+        check_sets(&self.slots, sets)?;
+        let (mut found, mut taken) = (0, 0);
+        for ring in &mut self.rings {
+            // At most once round: a vCPU that writes on must not hold this up.
+            for _ in 0..ring.count {
+                let Some((slot, page)) = ring.pop() else { break };
+                taken += 1;
+                // The upper half is the address space (x86: 1 is system management mode).
+                let of = |tracked: &TrackedSlot| tracked.id == slot & 0xffff;
+                let Some(i) = self.slots.iter().position(of) else { continue };
+                // A page comes twice if two vCPUs wrote to it.
+                let new = usize::try_from(page).is_ok_and(|page| sets[i].insert(page));
+                found += usize::from(new);
+            }
+        }
+        if taken > 0 {
+            let step = "KVM_RESET_DIRTY_RINGS";
+            sys::ioctl_number(self.vm, sys::KVM_RESET_DIRTY_RINGS, 0, step)?;
+        }
+        Ok(found)
+    }
+
+    fn stop(&mut self) -> Result<(), TrackError> {
+        self.set_logging(false)
+    }
+}

@@ -1,0 +1,126 @@
+//! The kernel's structures and numbers, from include/uapi/linux/{kvm,userfaultfd,fs}.h.
+
+use super::{TrackError, TrackedSlot};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+pub(super) const KVM_CHECK_EXTENSION: u64 = 0xae03;
+pub(super) const KVM_GET_DIRTY_LOG: u64 = 0x4010_ae42;
+pub(super) const KVM_SET_USER_MEMORY_REGION: u64 = 0x4020_ae46;
+pub(super) const KVM_ENABLE_CAP: u64 = 0x4068_aea3;
+pub(super) const KVM_CLEAR_DIRTY_LOG: u64 = 0xc018_aec0;
+pub(super) const KVM_RESET_DIRTY_RINGS: u64 = 0xaec7;
+pub(super) const KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2: u32 = 168;
+pub(super) const KVM_CAP_DIRTY_LOG_RING: u32 = 192;
+const KVM_MEM_LOG_DIRTY_PAGES: u32 = 1;
+
+/// `struct kvm_dirty_log`.
+#[repr(C)]
+pub(super) struct DirtyLog {
+    pub(super) slot: u32,
+    pub(super) padding: u32,
+    pub(super) bitmap: u64,
+}
+
+/// `struct kvm_clear_dirty_log`.
+#[repr(C)]
+pub(super) struct ClearDirtyLog {
+    pub(super) slot: u32,
+    pub(super) num_pages: u32,
+    pub(super) first_page: u64,
+    pub(super) bitmap: u64,
+}
+
+/// `struct kvm_userspace_memory_region`.
+#[repr(C)]
+struct MemoryRegion {
+    slot: u32,
+    flags: u32,
+    guest_phys_addr: u64,
+    memory_size: u64,
+    userspace_addr: u64,
+}
+
+/// `struct kvm_enable_cap`.
+#[repr(C)]
+struct EnableCap {
+    cap: u32,
+    flags: u32,
+    args: [u64; 4],
+    padding: [u8; 64],
+}
+
+/// `struct kvm_dirty_gfn`.
+#[repr(C)]
+pub(super) struct DirtyGfn {
+    pub(super) flags: u32,
+    pub(super) slot: u32,
+    pub(super) offset: u64,
+}
+
+/// An ioctl with a pointer to `argument`.
+///
+/// # Safety
+/// `request` is one whose argument is a `T`, and what addresses it holds are valid for
+/// what the request does with them.
+pub(super) unsafe fn ioctl<T>(
+    fd: RawFd,
+    request: u64,
+    argument: &mut T,
+    step: &'static str,
+) -> Result<usize, TrackError> {
+    // SAFETY: the caller's promise; the kernel writes to `argument` at most.
+    let result = unsafe { libc::ioctl(fd, request as _, std::ptr::from_mut(argument)) };
+    usize::try_from(result).map_err(|_| TrackError::last(step))
+}
+
+/// An ioctl with a number.
+pub(super) fn ioctl_number(
+    fd: BorrowedFd<'_>,
+    request: u64,
+    argument: u64,
+    step: &'static str,
+) -> Result<usize, TrackError> {
+    // SAFETY: called with KVM_CHECK_EXTENSION and KVM_RESET_DIRTY_RINGS only, which take
+    // numbers and touch no memory of this process.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, argument) };
+    usize::try_from(result).map_err(|_| TrackError::last(step))
+}
+
+/// Asks a VM for a capability's value; 0 if it has not got it.
+pub(super) fn capability(vm: BorrowedFd<'_>, cap: u32) -> usize {
+    ioctl_number(vm, KVM_CHECK_EXTENSION, cap.into(), "KVM_CHECK_EXTENSION").unwrap_or(0)
+}
+
+pub(super) fn enable_cap(
+    vm: BorrowedFd<'_>,
+    cap: u32,
+    argument: u64,
+    step: &'static str,
+) -> Result<(), TrackError> {
+    let mut cap = EnableCap { cap, flags: 0, args: [argument, 0, 0, 0], padding: [0; 64] };
+    // SAFETY: KVM_ENABLE_CAP takes this structure; the capabilities enabled here take a
+    // number and no address.
+    unsafe { ioctl(vm.as_raw_fd(), KVM_ENABLE_CAP, &mut cap, step) }.map(drop)
+}
+
+/// Switches a slot's logging on or off.
+///
+/// # Safety
+/// `slot` is as the VM has it already, and its mapping outlives the VM.
+pub(super) unsafe fn set_logging(
+    vm: BorrowedFd<'_>,
+    slot: &TrackedSlot,
+    on: bool,
+) -> Result<(), TrackError> {
+    let mut region = MemoryRegion {
+        slot: slot.id,
+        flags: if on { KVM_MEM_LOG_DIRTY_PAGES } else { 0 },
+        guest_phys_addr: slot.gpa,
+        memory_size: slot.bytes as u64,
+        userspace_addr: slot.host.addr() as u64,
+    };
+    let step = "KVM_SET_USER_MEMORY_REGION";
+    // SAFETY: KVM_SET_USER_MEMORY_REGION takes this structure; the rest is the caller's
+    // promise.
+    unsafe { ioctl(vm.as_raw_fd(), KVM_SET_USER_MEMORY_REGION, &mut region, step) }.map(drop)
+}
