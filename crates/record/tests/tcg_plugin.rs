@@ -46,6 +46,26 @@ fn kernel() -> Option<PathBuf> {
 
 type Console = Box<dyn Iterator<Item = String>>;
 
+fn context<'a>(
+    spec: &'a MachineSpec,
+    kernel: &'a Path,
+    watch: WatchLevel,
+    dir: &'a Path,
+    accel: &'a str,
+) -> Context<'a> {
+    Context {
+        spec,
+        watch,
+        dir,
+        cache: dir,
+        kernel: Some(kernel),
+        accel: Some(accel),
+        is_qemu: true,
+        own_init: false,
+        watches: Vec::new(),
+    }
+}
+
 /// Boots under the plugin; `end` waits for the end that the test wants.
 fn boot(
     kernel: &Path,
@@ -55,18 +75,8 @@ fn boot(
     end: impl FnOnce(&mut Child, Console),
 ) -> Vec<Event> {
     let spec = MachineSpec::default();
-    let context = Context {
-        spec: &spec,
-        watch,
-        dir,
-        cache: dir,
-        kernel: Some(kernel),
-        accel: Some("tcg"),
-        is_qemu: true,
-        own_init: false,
-        watches: Vec::new(),
-    };
-    let mut live = TcgPlugin.live(&context).expect("the plugin applies to TCG");
+    let mut live =
+        TcgPlugin.live(&context(&spec, kernel, watch, dir, "tcg")).expect("it applies to TCG");
     let mut plan = LaunchPlan { may_inject: true, ..LaunchPlan::default() };
     plan.argv = MACHINE.iter().chain(&["-smp", smp, "-kernel"]).map(Into::into).collect();
     plan.argv.push(kernel.into());
@@ -180,4 +190,22 @@ fn counters_of_two_vcpus_add_up() {
         panic!("no count at the end")
     };
     assert_eq!(value, each.iter().sum::<u64>());
+}
+
+#[test]
+fn virtual_time_is_counted_whole_however_it_is_watched() {
+    let Some(kernel) = kernel() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let spec = MachineSpec::default();
+    let live = |watch| TcgPlugin.live(&context(&spec, &kernel, watch, dir.path(), "icount"));
+    assert!(live(WatchLevel::None).is_none());
+    let mut plan = LaunchPlan { may_inject: true, ..LaunchPlan::default() };
+    plan.argv.push(MACHINE[0].into());
+    live(WatchLevel::Light).expect("it applies to icount").prepare(&mut plan).unwrap();
+    let argument = plan.argv.last().unwrap().to_string_lossy();
+    assert!(argument.contains("mode=full") && argument.contains("count=on"), "{argument}");
+    let list = std::fs::read_to_string(dir.path().join("tcg-addresses.txt")).unwrap();
+    for name in ["trace_event_raw_event_initcall_start", "tracing_mark_write", "acpi_init"] {
+        assert!(list.lines().any(|line| line.ends_with(name)), "{name} is not stamped");
+    }
 }
