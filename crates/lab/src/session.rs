@@ -15,6 +15,9 @@ const SESSION: &str = "session.json";
 const RUN: &str = "run.json";
 const MAX_JSON: u64 = 64 << 20;
 
+/// A finished run: its folder and its record.
+pub type SavedRun = (PathBuf, RunRecord);
+
 /// A session on disk.
 #[derive(Debug)]
 pub struct Session {
@@ -183,7 +186,7 @@ impl Session {
     ///
     /// # Errors
     /// When the folder itself cannot be read.
-    pub fn finished(&self) -> Result<(Vec<(PathBuf, RunRecord)>, Vec<String>)> {
+    pub fn finished(&self) -> Result<(Vec<SavedRun>, Vec<String>)> {
         let runs = self.dir.join("runs");
         let mut dirs: Vec<PathBuf> = fs::read_dir(&runs)
             .with_context(|| format!("cannot read {}", runs.display()))?

@@ -126,11 +126,14 @@ impl<'a> BootReport<'a> {
         let longest = longest.map_or(String::new(), |phase| {
             format!("; the longest phase is {}, {}", phase.name, percent(phase.share))
         });
+        let virtual_time = runs.iter().any(|run| run.record.icount);
+        let from =
+            if virtual_time { "the reset vector, in virtual time," } else { "the VMM's exec" };
         let all = self.result.runs.len();
         let of_all = if total.n < all { format!(" of {all}") } else { String::new() };
         let plural = if all == 1 { "run" } else { "runs" };
         format!(
-            "{} from the VMM's exec to {ends} ({}{of_all} {plural}). Spans with a name cover {} of it{longest}.",
+            "{} from {from} to {ends} ({}{of_all} {plural}). Spans with a name cover {} of it{longest}.",
             Quantity::of(total, Unit::Seconds).inline(),
             total.n,
             percent(coverage),
