@@ -194,7 +194,7 @@ fn continue_after(socket: &Path, wait: std::time::Duration) -> f64 {
     let mut reader = BufReader::new(stream.try_clone().expect("a socket"));
     let mut line = String::new();
     reader.read_line(&mut line).expect("QMP's greeting");
-    let mut say = |text: &str| (&stream).write_all(text.as_bytes()).expect("QMP");
+    let say = |text: &str| (&stream).write_all(text.as_bytes()).expect("QMP");
     say("{\"execute\":\"qmp_capabilities\"}\n");
     std::thread::sleep(wait);
     let held = begin.elapsed().as_secs_f64();
