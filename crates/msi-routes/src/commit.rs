@@ -227,6 +227,13 @@ impl<'a> Commit<'a> {
 
     /// Entries of routes that are no more, now that the table is committed anyway.
     fn sweep(&mut self) {
+        let stuck = self.inner.pool().take_stuck();
+        for (source, gsi) in stuck {
+            match self.inner.kernel.detach(source.eventfd(), gsi) {
+                Ok(()) => self.inner.pool().release(gsi),
+                Err(_) => self.inner.pool().keep_stuck(source, gsi),
+            }
+        }
         self.retired = self.inner.pool().take_retired();
         for &gsi in &self.retired {
             self.table.remove(gsi);

@@ -2,6 +2,7 @@
 
 use crate::error::RouteError;
 use crate::message::FixedRoute;
+use crate::source::Source;
 use std::collections::BTreeMap;
 
 /// A set of GSIs.
@@ -62,6 +63,8 @@ pub(crate) struct Pool {
     /// The irqchips of each fixed GSI (None: not an irqchip pin).
     fixed: BTreeMap<u32, Vec<Option<u32>>>,
     fixed_entries: usize,
+    /// Dropped routes whose irqfd could not be detached: their GSIs stay taken.
+    stuck: Vec<(Source, u32)>,
 }
 
 impl Pool {
@@ -76,6 +79,7 @@ impl Pool {
             msi: 0,
             fixed: BTreeMap::new(),
             fixed_entries: 0,
+            stuck: Vec::new(),
         }
     }
 
@@ -107,6 +111,15 @@ impl Pool {
         self.retired.insert(gsi);
         self.any_retired = true;
         self.msi -= 1;
+    }
+
+    /// A dropped route's irqfd could not be detached; to be tried again.
+    pub(crate) fn keep_stuck(&mut self, source: Source, gsi: u32) {
+        self.stuck.push((source, gsi));
+    }
+
+    pub(crate) fn take_stuck(&mut self) -> Vec<(Source, u32)> {
+        std::mem::take(&mut self.stuck)
     }
 
     /// GSIs given back since the last call that nobody has taken again.

@@ -115,9 +115,10 @@ impl RouteInner {
 impl Drop for RouteInner {
     fn drop(&mut self) {
         self.source.close();
-        // A detach can fail only if the VM is dying, and takes its irqfds with it then.
         let attached = *self.attached.get_mut();
-        if !attached || self.router.kernel.detach(self.source.eventfd(), self.gsi).is_ok() {
+        if attached && self.router.kernel.detach(self.source.eventfd(), self.gsi).is_err() {
+            self.router.pool().keep_stuck(self.source.clone(), self.gsi);
+        } else {
             self.retire();
         }
     }
