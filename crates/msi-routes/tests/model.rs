@@ -3,6 +3,7 @@
 mod common;
 
 use common::{msi_entries, target, Null, Random, Spy};
+use kvm_bindings::{kvm_irq_routing_entry, KVM_IRQ_ROUTING_MSI};
 use msi_routes::{
     Batch, EventFd, FixedRoute, Msi, MsiMessage, MsiState, Msix, MsixState, Phase, Route,
     RouteError, Router, Source, Strategy, UnknownStrategy,
@@ -175,19 +176,14 @@ fn routes_of_other_kinds_outlive_everything() {
     batch.add_fixed(FixedRoute::xen_evtchn(200, 5, 0, u32::MAX)).unwrap();
     batch.add_fixed(FixedRoute::hv_sint(24, 1, 2)).unwrap();
     batch.commit().unwrap().complete().unwrap();
-    let fixed =
-        |entries: Vec<kvm_bindings::kvm_irq_routing_entry>| -> BTreeSet<(u32, u32, [u32; 3])> {
-            let others =
-                entries.into_iter().filter(|e| e.type_ != kvm_bindings::KVM_IRQ_ROUTING_MSI);
+    let fixed = |entries: Vec<kvm_irq_routing_entry>| -> BTreeSet<(u32, u32, [u32; 3])> {
+        let content = |e: kvm_irq_routing_entry| {
             // SAFETY: all members are plain data, made from zeroes.
-            others
-                .map(|e| {
-                    (e.gsi, e.type_, unsafe {
-                        [e.u.xen_evtchn.port, e.u.xen_evtchn.vcpu, e.u.xen_evtchn.priority]
-                    })
-                })
-                .collect()
+            let u = unsafe { e.u.xen_evtchn };
+            (e.gsi, e.type_, [u.port, u.vcpu, u.priority])
         };
+        entries.into_iter().filter(|e| e.type_ != KVM_IRQ_ROUTING_MSI).map(content).collect()
+    };
     let before = fixed(spy.table.lock().unwrap().clone());
     assert_eq!(before.len(), 42);
     let mut random = Random(7);
@@ -245,9 +241,11 @@ fn change() -> impl Generate<Value = Change> {
 /// What a route should be: its vector, and whether it is live.
 type Wanted = BTreeMap<u32, (u8, bool)>;
 
+type Edit = fn(&mut Batch, &Route) -> Result<(), RouteError>;
+
 fn stage(batch: &mut Batch, change: &Change, routes: &mut Vec<Route>, wanted: &mut Wanted) {
     let pick = |n: usize, routes: &Vec<Route>| routes.get(n % routes.len().max(1)).cloned();
-    let (n, edit): (usize, fn(&mut Batch, &Route) -> Result<(), RouteError>) = match *change {
+    let (n, edit): (usize, Edit) = match *change {
         Change::Add(vector, live) => {
             let message = MsiMessage::x86(0, vector);
             let add = if live { Batch::add } else { Batch::add_masked };
