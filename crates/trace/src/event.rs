@@ -89,6 +89,14 @@ impl IntField {
     /// Reads as absent everywhere.
     pub const ABSENT: IntField = IntField { offset: 0, size: 0, signed: false };
 
+    /// The integer of `size` bytes (1, 2, 4 or 8) at an offset.
+    pub(crate) fn at(offset: u32, size: u32, signed: bool) -> IntField {
+        match size {
+            1 | 2 | 4 | 8 => IntField { offset, size: size as u8, signed },
+            _ => IntField::ABSENT,
+        }
+    }
+
     /// True if the event type has the field.
     pub fn is_present(self) -> bool {
         self.size != 0

@@ -5,8 +5,10 @@
 
 use crate::event::{Event, EventType};
 use crate::formats;
+use crate::symbols::Symbols;
 use crate::{Error, Input};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// A trace format.
 pub trait TraceFormat: Sync {
@@ -56,6 +58,16 @@ pub trait EventReader {
     /// Name of the kernel symbol at or below `address`, if the trace carries symbols.
     fn symbol(&self, _address: u64) -> Option<&str> {
         None
+    }
+
+    /// The kernel's symbols, if the trace carries them.
+    fn symbols(&self) -> Option<Arc<Symbols>> {
+        None
+    }
+
+    /// Names of threads that the trace knows apart from its events.
+    fn threads(&self) -> Vec<(i32, String)> {
+        Vec::new()
     }
 
     /// Name of a thread that the trace knows apart from its events.

@@ -27,10 +27,15 @@ mod formats;
 mod input;
 pub mod names;
 pub mod ops;
+pub mod print;
+pub mod select;
 pub mod stat;
+mod symbols;
 mod text;
+pub mod write;
 
 pub use error::Error;
 pub use event::{Body, Event, EventType, NO_CPU};
 pub use format::{open, Clock, EventReader, Losses, Tick, TraceFormat, TraceInfo, FORMATS};
 pub use input::{Input, Lines, RandomAccess};
+pub use symbols::Symbols;

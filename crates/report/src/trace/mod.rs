@@ -1,8 +1,11 @@
 //! `vmeter trace stat`: what a trace spends its events and its time on.
 
 mod json;
+mod perfetto;
 mod tables;
 mod versus;
+
+pub use perfetto::PerfettoEvents;
 
 use crate::document::{closing_notices, Block, Detail, Document};
 use crate::quantity::{compact_seconds, grouped};

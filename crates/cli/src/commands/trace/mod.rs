@@ -1,5 +1,7 @@
 //! `vmeter trace …`.
 
+mod copy;
+mod select;
 mod stat;
 
 use crate::args::Output;
@@ -11,6 +13,10 @@ use clap::Subcommand;
 pub enum Trace {
     /// Counts and times per port, exit, system call, interrupt, …; --vs compares two.
     Stat(stat::Stat),
+    /// Print events as text, chosen by name, CPU, thread and time.
+    Report(copy::Report),
+    /// Write a trace for Perfetto, or as JSON lines, CSV or text.
+    Convert(copy::Convert),
 }
 
 /// Runs a command on traces.
@@ -20,5 +26,7 @@ pub enum Trace {
 pub fn run(arguments: Trace, out: &Output) -> anyhow::Result<Answer> {
     match arguments {
         Trace::Stat(arguments) => stat::run(arguments, out),
+        Trace::Report(arguments) => copy::report(&arguments, out),
+        Trace::Convert(arguments) => copy::convert(&arguments, out),
     }
 }

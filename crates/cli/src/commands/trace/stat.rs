@@ -43,7 +43,7 @@ enum Per {
 }
 
 /// A frequency: digits, a point, and k, M or G.
-fn hertz(text: &str) -> Result<f64, String> {
+pub fn hertz(text: &str) -> Result<f64, String> {
     let (digits, factor) = match text.trim_end_matches("Hz") {
         t if t.ends_with(['k', 'K']) => (&t[..t.len() - 1], 1e3),
         t if t.ends_with('M') => (&t[..t.len() - 1], 1e6),

@@ -8,6 +8,7 @@ pub const TRACE_PACKET: u32 = 1;
 
 /// `TracePacket`.
 pub mod packet {
+    pub const FTRACE_EVENTS: u32 = 1;
     pub const CLOCK_SNAPSHOT: u32 = 6;
     pub const TIMESTAMP: u32 = 8;
     pub const TRUSTED_PACKET_SEQUENCE_ID: u32 = 10;
@@ -36,6 +37,7 @@ pub mod clock {
 pub mod track {
     pub const UUID: u32 = 1;
     pub const NAME: u32 = 2;
+    pub const THREAD: u32 = 4;
     pub const PARENT_UUID: u32 = 5;
     pub const COUNTER: u32 = 8;
     pub const CHILD_ORDERING: u32 = 11;
@@ -45,6 +47,38 @@ pub mod track {
     pub const COUNTER_UNIT: u32 = 3;
     /// `CounterDescriptor.Unit.UNIT_COUNT`.
     pub const UNIT_COUNT: u64 = 2;
+}
+
+/// `ThreadDescriptor`.
+pub mod thread {
+    pub const PID: u32 = 1;
+    pub const TID: u32 = 2;
+    pub const NAME: u32 = 5;
+}
+
+/// `FtraceEventBundle`, `FtraceEvent` and its events, from `ftrace/ftrace_event_bundle.proto`,
+/// `ftrace/ftrace_event.proto` and `ftrace/sched.proto`.
+pub mod ftrace {
+    pub const CPU: u32 = 1;
+    pub const EVENT: u32 = 2;
+    pub const TIMESTAMP: u32 = 1;
+    pub const PID: u32 = 2;
+    pub const SCHED_SWITCH: u32 = 4;
+    pub const SCHED_WAKEUP: u32 = 17;
+    pub const SCHED_WAKING: u32 = 20;
+    /// `SchedSwitchFtraceEvent`.
+    pub const PREV_COMM: u32 = 1;
+    pub const PREV_PID: u32 = 2;
+    pub const PREV_PRIO: u32 = 3;
+    pub const PREV_STATE: u32 = 4;
+    pub const NEXT_COMM: u32 = 5;
+    pub const NEXT_PID: u32 = 6;
+    pub const NEXT_PRIO: u32 = 7;
+    /// `SchedWakingFtraceEvent` and `SchedWakeupFtraceEvent`.
+    pub const COMM: u32 = 1;
+    pub const WOKEN: u32 = 2;
+    pub const PRIO: u32 = 3;
+    pub const TARGET_CPU: u32 = 5;
 }
 
 /// `TrackEvent`.

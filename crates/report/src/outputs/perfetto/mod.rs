@@ -10,8 +10,8 @@
 //! thousands of slices is stored once. The clock snapshot makes `CLOCK_MONOTONIC`
 //! the clock of the trace: the default, `CLOCK_BOOTTIME`, was not recorded.
 
-mod fields;
-mod proto;
+pub(crate) mod fields;
+pub(crate) mod proto;
 
 use crate::text::neutralise;
 use crate::tree::SpanTree;

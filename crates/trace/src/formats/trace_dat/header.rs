@@ -7,10 +7,11 @@
 use super::fields::{parse_field, parse_format};
 use super::recover::recover;
 use super::sections::{Packing, Parse, Sections};
-use super::symbols::Symbols;
 use crate::event::EventType;
 use crate::input::RandomAccess;
+use crate::symbols::Symbols;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// `common_type` has 16 bits.
 const TYPES: usize = 1 << 16;
@@ -68,7 +69,7 @@ pub struct Header {
     pub(super) kinds: Vec<EventType>,
     /// Index into `kinds` by `common_type`.
     pub(super) by_type: Vec<u32>,
-    pub(super) symbols: Symbols,
+    pub(super) symbols: Arc<Symbols>,
     pub(super) threads: HashMap<i32, String>,
     pub(super) buffers: Vec<Buffer>,
     pub(super) clock: String,
@@ -152,7 +153,7 @@ fn read_v6(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<(
     read_ftrace_formats(s, header)?;
     read_event_formats(s, header)?;
     let size = s.u32()?;
-    header.symbols = Symbols::parse(s.bytes(u64::from(size))?);
+    header.symbols = Arc::new(Symbols::parse(s.bytes(u64::from(size))?));
     let size = s.u32()?;
     s.bytes(u64::from(size))?;
     let size = s.u64()?;
@@ -307,7 +308,7 @@ pub fn read_section(
         18 => read_event_formats(&mut s, header),
         19 => {
             let size = s.u32()?;
-            header.symbols = Symbols::parse(s.bytes(u64::from(size))?);
+            header.symbols = Arc::new(Symbols::parse(s.bytes(u64::from(size))?));
             Ok(())
         }
         21 => {

@@ -9,15 +9,16 @@ mod fields;
 mod header;
 mod recover;
 mod sections;
-mod symbols;
 
 use crate::event::{Body, Event, EventType, IntField};
 use crate::format::{EventReader, Losses, Tick, TraceFormat, TraceInfo};
 use crate::input::{Input, RandomAccess};
+use crate::symbols::Symbols;
 use crate::Error;
 use cpu::{CpuStream, Item};
 use header::{Header, NO_KIND};
 use sections::Sections;
+use std::sync::Arc;
 
 const MAGIC: &[u8] = b"\x17\x08\x44tracing";
 
@@ -175,6 +176,14 @@ impl EventReader for Reader {
 
     fn losses(&self) -> &Losses {
         &self.losses
+    }
+
+    fn symbols(&self) -> Option<Arc<Symbols>> {
+        Some(self.header.symbols.clone())
+    }
+
+    fn threads(&self) -> Vec<(i32, String)> {
+        self.header.threads.iter().map(|(tid, name)| (*tid, name.clone())).collect()
     }
 
     fn kinds(&self) -> &[EventType] {

@@ -1,0 +1,187 @@
+//! `vmeter trace report` and `vmeter trace convert`: events again, one by one.
+
+use super::select::Selection;
+use super::stat::hertz;
+use crate::args::Output;
+use crate::Answer;
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use vmeter_lab::failure::usage;
+use vmeter_lab::trace_stat::trace_error;
+use vmeter_report::export::write_atomically;
+use vmeter_report::trace::PerfettoEvents;
+use vmeter_report::{check_writable, ReportError, Target};
+use vmeter_trace::write::{copy, Csv, JsonLines, Sink, Text};
+use vmeter_trace::{EventReader, Input};
+
+/// `vmeter trace report`.
+#[derive(Debug, Args)]
+pub struct Report {
+    /// A trace of any format.
+    file: PathBuf,
+    /// Which events.
+    #[command(flatten)]
+    selection: Selection,
+}
+
+/// `vmeter trace convert`.
+#[derive(Debug, Args)]
+pub struct Convert {
+    /// A trace of any format.
+    file: PathBuf,
+    /// File to write (`-` for standard output); its ending picks the format.
+    #[arg(short, long, value_name = "OUT")]
+    output_file: PathBuf,
+    /// The format, whatever the ending.
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Format>,
+    /// Rate of the clock, for Perfetto and traces that count cycles.
+    #[arg(long, value_name = "HZ", value_parser = hertz)]
+    cpu_hz: Option<f64>,
+    /// Which events.
+    #[command(flatten)]
+    selection: Selection,
+}
+
+/// What events are written as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For ui.perfetto.dev (.pftrace, .perfetto-trace).
+    Perfetto,
+    /// An object a line (.jsonl, .ndjson, .json).
+    Jsonl,
+    /// A line an event (.csv).
+    Csv,
+    /// As `trace-cmd report` prints (.txt).
+    Text,
+}
+
+impl Format {
+    fn by_extension(path: &Path) -> Option<Format> {
+        Some(match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "pftrace" | "perfetto-trace" => Format::Perfetto,
+            "jsonl" | "ndjson" | "json" => Format::Jsonl,
+            "csv" => Format::Csv,
+            "txt" => Format::Text,
+            _ => return None,
+        })
+    }
+
+    fn sink(self, cpu_hz: Option<f64>) -> Box<dyn Sink> {
+        match self {
+            Format::Perfetto => Box::new(PerfettoEvents::new(cpu_hz)),
+            Format::Jsonl => Box::new(JsonLines::default()),
+            Format::Csv => Box::new(Csv::default()),
+            Format::Text => Box::new(Text::default()),
+        }
+    }
+}
+
+/// Prints events as text.
+///
+/// # Errors
+/// A file that is no trace. A closed pipe is no error.
+pub fn report(arguments: &Report, out: &Output) -> anyhow::Result<Answer> {
+    let mut reader = open(&arguments.file)?;
+    let mut stdout = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let mut sink = Text::default();
+    let written = write(reader.as_mut(), &arguments.selection, &mut sink, &mut stdout)?;
+    if let Err(error) = written {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Ok(Answer::Good);
+        }
+        return Err(error).context("cannot write to standard output");
+    }
+    warn(&arguments.file, reader.as_ref(), out);
+    Ok(Answer::Good)
+}
+
+/// Writes a trace in another format.
+///
+/// # Errors
+/// A file that is no trace, an ending that names no format, a file that can't be written.
+pub fn convert(arguments: &Convert, out: &Output) -> anyhow::Result<Answer> {
+    let path = &arguments.output_file;
+    let format = arguments.format.or_else(|| Format::by_extension(path)).ok_or_else(|| {
+        usage(format!(
+            "{}: its ending names no format; the endings are .pftrace, .jsonl, .csv, .txt, or say \
+             --format",
+            path.display()
+        ))
+    })?;
+    let mut reader = open(&arguments.file)?;
+    let mut sink = format.sink(arguments.cpu_hz);
+    let selection = &arguments.selection;
+    if path.as_os_str() == "-" {
+        let mut stdout = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+        match write(reader.as_mut(), selection, sink.as_mut(), &mut stdout)? {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                return Err(error).context("cannot write to standard output");
+            }
+            _ => {}
+        }
+    } else {
+        check_writable(&Target::File(path.clone())).map_err(usage)?;
+        let mut refused = None;
+        write_atomically(path, |file| {
+            match write(reader.as_mut(), selection, sink.as_mut(), file) {
+                Ok(written) => written.map_err(ReportError::stream("converted")),
+                Err(error) => {
+                    refused = Some(error);
+                    Err(ReportError::stream("converted")(io::ErrorKind::InvalidInput.into()))
+                }
+            }
+        })
+        .map_err(|error| refused.unwrap_or_else(|| error.into()))?;
+    }
+    warn(&arguments.file, reader.as_ref(), out);
+    Ok(Answer::Good)
+}
+
+fn open(path: &Path) -> anyhow::Result<Box<dyn EventReader>> {
+    Input::open(path).and_then(vmeter_trace::open).map_err(trace_error)
+}
+
+/// Copies the chosen events. The outer error is of the choice, the inner of the stream.
+fn write(
+    reader: &mut dyn EventReader,
+    selection: &Selection,
+    sink: &mut dyn Sink,
+    out: &mut dyn Write,
+) -> anyhow::Result<io::Result<()>> {
+    let mut select = selection.select()?;
+    let [from, to] = selection.limits(reader.info().clock.tick)?;
+    let mut first = None;
+    let wanted = |event: &vmeter_trace::Event<'_>| {
+        if first.is_none() {
+            first = Some(event.ts);
+            select.from = from.map(|stamp| stamp.resolve(event.ts));
+            select.to = to.map(|stamp| stamp.resolve(event.ts));
+        }
+        select.has(event)
+    };
+    let copied = copy(reader, wanted, sink, out);
+    Ok(copied.and_then(|_| out.flush()))
+}
+
+/// Says what is missing from the trace.
+fn warn(path: &Path, reader: &dyn EventReader, out: &Output) {
+    let losses = reader.losses();
+    if out.quiet || losses.is_empty() {
+        return;
+    }
+    let file = vmeter_report::text::neutralise(&path.display().to_string());
+    let lost = losses.lost_events.saturating_add(losses.overwritten);
+    if lost > 0 || losses.uncounted_gaps > 0 {
+        let gaps = losses.uncounted_gaps;
+        eprintln!("warning: {file}: {lost} events lost, and {gaps} gaps without a count");
+    }
+    if losses.unreadable > 0 {
+        eprintln!("warning: {file}: {} lines or records not understood", losses.unreadable);
+    }
+    for what in &losses.missing {
+        eprintln!("warning: {file}: {}", vmeter_report::text::neutralise(what));
+    }
+}

@@ -1,0 +1,139 @@
+//! Which events of a trace: options that several commands share.
+
+use clap::Args;
+use vmeter_lab::failure::usage;
+use vmeter_trace::select::Select;
+use vmeter_trace::Tick;
+
+/// Which events.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Which events")]
+pub struct Selection {
+    /// Events by name, with * and ?: kvm_exit, 'kvm:*'; may be repeated.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    event: Vec<String>,
+    /// CPUs, e.g. 0,2-3.
+    #[arg(long, value_name = "CPUS")]
+    cpu: Option<String>,
+    /// Threads by their ids; may be repeated.
+    #[arg(long, value_name = "TID", value_delimiter = ',')]
+    pid: Vec<i32>,
+    /// From this stamp on: seconds as the trace has them, or +SECONDS after its first event;
+    /// ticks where the trace counts these.
+    #[arg(long, value_name = "TIME")]
+    from: Option<String>,
+    /// Up to this stamp.
+    #[arg(long, value_name = "TIME")]
+    to: Option<String>,
+}
+
+/// A stamp that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stamp {
+    /// As in the trace.
+    At(u64),
+    /// After the first event.
+    After(u64),
+}
+
+impl Stamp {
+    /// The stamp in a trace whose first event has `first`.
+    pub fn resolve(self, first: u64) -> u64 {
+        match self {
+            Stamp::At(ticks) => ticks,
+            Stamp::After(ticks) => first.saturating_add(ticks),
+        }
+    }
+}
+
+impl Selection {
+    /// The choice by name, CPU and thread.
+    ///
+    /// # Errors
+    /// A list of CPUs that is none.
+    pub fn select(&self) -> anyhow::Result<Select> {
+        let cpus = self.cpu.as_deref().map(cpus).transpose()?.unwrap_or_default();
+        Ok(Select::new(self.event.clone(), cpus, self.pid.clone()))
+    }
+
+    /// The limits of time, in ticks.
+    ///
+    /// # Errors
+    /// A text that is no stamp.
+    pub fn limits(&self, tick: Tick) -> anyhow::Result<[Option<Stamp>; 2]> {
+        let parse = |name: &str, text: &Option<String>| -> anyhow::Result<Option<Stamp>> {
+            let Some(text) = text else { return Ok(None) };
+            let found = stamp(text, tick);
+            found.map(Some).ok_or_else(|| {
+                usage(format!("{name} {text}: expected a time of the trace or +SECONDS, e.g. +1.5"))
+            })
+        };
+        Ok([parse("--from", &self.from)?, parse("--to", &self.to)?])
+    }
+}
+
+fn stamp(text: &str, tick: Tick) -> Option<Stamp> {
+    let (relative, digits) = match text.strip_prefix('+') {
+        Some(digits) => (true, digits),
+        None => (false, text),
+    };
+    let ticks = match tick {
+        Tick::Nanosecond => nanoseconds(digits)?,
+        Tick::Cycle | Tick::Order => digits.parse().ok()?,
+    };
+    Some(if relative { Stamp::After(ticks) } else { Stamp::At(ticks) })
+}
+
+/// Decimal seconds as nanoseconds, exactly.
+fn nanoseconds(text: &str) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |t: &str| t.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole)
+        || !digits(fraction)
+        || fraction.len() > 9
+        || (whole.is_empty() && fraction.is_empty())
+    {
+        return None;
+    }
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let fraction: u64 = format!("{fraction:0<9}").parse().ok()?;
+    whole.checked_mul(1_000_000_000)?.checked_add(fraction)
+}
+
+/// `0,2-3` as numbers.
+fn cpus(text: &str) -> anyhow::Result<Vec<u32>> {
+    let wrong = || usage(format!("--cpu {text}: expected CPUs, e.g. 0,2-3"));
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |t: &str| t.parse::<u32>().ok().filter(|n| *n < 1 << 16);
+        match (number(first), number(last)) {
+            (Some(first), Some(last)) if first <= last => all.extend(first..=last),
+            _ => return Err(wrong()),
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_are_exact() {
+        assert_eq!(stamp("12.5", Tick::Nanosecond), Some(Stamp::At(12_500_000_000)));
+        assert_eq!(stamp("+.000000001", Tick::Nanosecond), Some(Stamp::After(1)));
+        assert_eq!(stamp("123456789", Tick::Cycle), Some(Stamp::At(123_456_789)));
+        for bad in ["", "+", ".", "1.0000000001", "-1", "x", "99999999999999999999"] {
+            assert_eq!(stamp(bad, Tick::Nanosecond), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(cpus("0,2-4").expect("a list"), [0, 2, 3, 4]);
+        for bad in ["", "3-1", "a", "0-99999999"] {
+            assert!(cpus(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! `vmeter trace`: real traces through every command.
+
+mod common;
+
+use common::{text, Lab};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+fn fixture(name: &str) -> String {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    text(&root.join("../../fixtures/trace").join(name)).to_owned()
+}
+
+const XEN: &str = "xen-hvm-ide-boot.xtr.gz";
+const NESTED: &str = "kvm-nested-boot.ftrace.txt.gz";
+
+fn row<'a>(result: &'a Value, table: &str, found: impl Fn(&Value) -> bool) -> &'a Value {
+    let rows = result[table].as_array().unwrap_or_else(|| panic!("no {table}"));
+    rows.iter().find(|row| found(row)).unwrap_or_else(|| panic!("no such row in {table}"))
+}
+
+#[test]
+fn stat_has_the_fields_that_scripts_rely_on() {
+    let lab = Lab::new();
+    let result = lab.json(&["trace", "stat", &fixture(XEN), "--cpu-hz", "2.0G"]);
+    assert_eq!(
+        (result["schema"].as_str(), result["command"].as_str()),
+        (Some("vmeter/1"), Some("trace stat"))
+    );
+    assert_eq!(result["lost_events"], 0);
+    assert!(result["events"].as_u64() > Some(300_000));
+    let data = row(&result, "ports", |r| r["port"] == 0x1f0 && r["direction"] == "read");
+    assert_eq!(data["count"], 202);
+    for field in ["total_s", "mean_s", "mean_cycles", "median_s", "p99_s", "ratio_to_peers"] {
+        assert!(data[field].as_f64() > Some(0.0), "{field}: {data}");
+    }
+    let mean =
+        data["mean_s"].as_f64().expect("s") * 2e9 / data["mean_cycles"].as_f64().expect("cycles");
+    assert!((mean - 1.0).abs() < 1e-9, "--cpu-hz is the scale: {mean}");
+    for table in ["mmio", "syscalls", "exits"] {
+        assert!(result[table].is_array(), "{table}");
+    }
+    let without = lab.run(&["trace", "stat", &fixture(XEN)]);
+    assert_eq!(without.status, 0);
+    assert!(without.stdout.contains("--cpu-hz HZ makes seconds"), "{}", without.stdout);
+    assert!(without.stdout.lines().all(|line| line.chars().count() <= 80), "{}", without.stdout);
+}
+
+#[test]
+fn lost_events_are_said_wherever_a_figure_depends_on_them() {
+    let lab = Lab::new();
+    let map = lab.path("mtree");
+    let ranges = "FlatView #0\n AS \"I/O\", root: io\n  00000000000003f8-00000000000003ff (prio 0, i/o): serial\n";
+    std::fs::write(&map, ranges).expect("scratch space");
+    let ran = lab.run(&["trace", "stat", &fixture(NESTED), "--mtree", text(&map)]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains("842,596"), "{}", ran.stdout);
+    let tables = ran
+        .stdout
+        .lines()
+        .filter(|l| l.trim_start().starts_with("name") || l.contains(" name "))
+        .count();
+    let said = ran.stdout.matches("842,596 events are").count();
+    assert!(said + 1 >= tables, "{said} of {tables}\n{}", ran.stdout);
+    assert!(
+        ran.stdout.lines().any(|l| l.contains("0x3f8") && l.contains("serial  ")),
+        "{}",
+        ran.stdout
+    );
+    assert!(ran.stdout.lines().all(|line| line.chars().count() <= 80), "{}", ran.stdout);
+}
+
+#[test]
+fn a_trace_does_not_differ_from_itself_and_differs_from_another() {
+    let lab = Lab::new();
+    let same = lab.json(&["trace", "stat", &fixture(NESTED), "--vs", &fixture(NESTED)]);
+    let rows = same["vs"]["rows"].as_array().expect("rows");
+    assert!(rows.len() > 50);
+    let differs = |row: &&Value| {
+        ["counts", "times"].iter().any(|t| row[t]["p_adjusted"].as_f64().is_some_and(|p| p <= 0.05))
+    };
+    assert_eq!(rows.iter().filter(differs).count(), 0);
+    // The same boot with the serial port ten times slower.
+    let slow = lab.path("slow.txt");
+    std::fs::write(&slow, serial(10)).expect("scratch space");
+    let fast = lab.path("fast.txt");
+    std::fs::write(&fast, serial(1)).expect("scratch space");
+    let result = lab.json(&["trace", "stat", text(&fast), "--vs", text(&slow)]);
+    let port = row(&result["vs"], "rows", |r| r["port"] == 0x3f8);
+    assert!(port["times"]["p_adjusted"].as_f64() < Some(0.001), "{port}");
+    assert!((port["times"]["ratio"].as_f64().expect("ratio") - 9.0).abs() < 0.5, "{port}");
+    let other = row(&result["vs"], "rows", |r| r["port"] == 0x70);
+    assert!(other["times"]["p_adjusted"].as_f64() > Some(0.05), "{other}");
+    let shown = lab.run(&["trace", "stat", text(&fast), "--vs", text(&slow)]).stdout;
+    assert!(shown.contains("0x3f8") && !shown.contains("0x70 "), "{shown}");
+    let refused = lab.run(&["trace", "stat", text(&fast), text(&slow), "--vs", text(&fast)]);
+    assert_eq!(refused.status, 2);
+}
+
+/// A guest that writes to its serial port and reads its clock in turn, the first taking
+/// `times` as long.
+fn serial(times: u64) -> String {
+    let mut text = String::from("# tracer: nop\n");
+    let mut now = 1_000_000;
+    for n in 0..4000u64 {
+        let (port, took) =
+            if n % 2 == 0 { ("pio_write at 0x3f8", 20 * times) } else { ("pio_read at 0x70", 20) };
+        let took = took + n % 7;
+        let stamp = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+        for (at, event) in [
+            (now, "kvm_exit: reason io rip 0x1".to_string()),
+            (now + 1, format!("kvm_pio: {port} size 1 count 1 val 0x35 ")),
+            (now + took, "kvm_entry: vcpu 0, rip 0x1".to_string()),
+        ] {
+            text += &format!("  qemu-12 [000] ..... {}: {event}\n", stamp(at));
+        }
+        now += 1000;
+    }
+    text
+}
+
+#[test]
+fn several_traces_name_their_rows() {
+    let lab = Lab::new();
+    let result =
+        lab.json(&["trace", "stat", &fixture("small.ftrace.txt"), &fixture("small.strace.txt")]);
+    let traces = result["traces"].as_array().expect("traces");
+    assert_eq!(traces.len(), 2);
+    let sum: u64 = traces.iter().filter_map(|t| t["events"].as_u64()).sum();
+    assert_eq!(result["events"].as_u64(), Some(sum));
+    row(&result, "syscalls", |r| {
+        r["file"].as_str().is_some_and(|f| f.ends_with("small.strace.txt"))
+    });
+}
+
+#[test]
+fn report_chooses_events_and_minds_no_closed_pipe() {
+    let lab = Lab::new();
+    let all = lab.run(&["trace", "report", &fixture("small.ftrace.txt")]).stdout;
+    assert!(all.lines().count() > 10);
+    let exits =
+        lab.run(&["trace", "report", &fixture("small.ftrace.txt"), "--event", "kvm_ex?t"]).stdout;
+    let (lost, exits): (Vec<&str>, Vec<&str>) =
+        exits.lines().partition(|line| line.contains("LOST 3 EVENTS"));
+    assert_eq!(lost.len(), 1, "what is missing is always shown");
+    assert!(!exits.is_empty() && exits.iter().all(|l| l.contains(": kvm_exit: ")), "{exits:?}");
+    assert_eq!(exits.len(), all.matches(": kvm_exit: ").count());
+    let none = lab.run(&["trace", "report", &fixture("small.ftrace.txt"), "--from", "+1000000"]);
+    assert_eq!((none.status, none.stdout.as_str()), (0, ""));
+    let wrong = lab.run(&["trace", "report", &fixture("small.ftrace.txt"), "--from", "soon"]);
+    assert_eq!(wrong.status, 2);
+    assert!(wrong.stderr.contains("+SECONDS"), "{}", wrong.stderr);
+    let mut child = lab
+        .command(&["trace", "report", &fixture(NESTED)])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("vmeter runs");
+    drop(child.stdout.take());
+    let ended = child.wait_with_output().expect("it ends");
+    assert_eq!(ended.status.code(), Some(0), "{}", String::from_utf8_lossy(&ended.stderr));
+}
+
+#[test]
+fn converted_text_has_the_same_statistics() {
+    let lab = Lab::new();
+    let out = lab.path("again.txt");
+    let ran = lab.run(&["trace", "convert", &fixture(NESTED), "-o", text(&out)]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    assert!(ran.stderr.contains("842596"), "{}", ran.stderr);
+    let (before, after) =
+        (lab.json(&["trace", "stat", &fixture(NESTED)]), lab.json(&["trace", "stat", text(&out)]));
+    for field in ["events", "counts", "ports", "mmio", "msrs", "exits", "threads", "duration_s"] {
+        assert_eq!(before[field], after[field], "{field}");
+    }
+}
+
+#[test]
+fn converted_lines_are_json_and_csv() {
+    let lab = Lab::new();
+    let file = fixture("small.perf.txt");
+    let events = lab.json(&["trace", "stat", &file])["events"].as_u64().expect("events") as usize;
+    let lines = lab.run(&["trace", "convert", &file, "-o", "-", "--format", "jsonl"]).stdout;
+    let parsed: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+    assert_eq!(parsed.len(), events);
+    assert!(parsed.iter().all(|e| e["event"].is_string() && e["time_s"].is_f64()));
+    let out = lab.path("events.csv");
+    assert_eq!(lab.run(&["trace", "convert", &file, "-o", text(&out)]).status, 0);
+    let table = std::fs::read_to_string(&out).expect("written");
+    assert_eq!(table.lines().count(), events + 1);
+    let refused = lab.run(&["trace", "convert", &file, "-o", "events.docx"]);
+    assert_eq!(refused.status, 2);
+    assert!(refused.stderr.contains(".pftrace"), "{}", refused.stderr);
+}
+
+/// Fields of a protobuf message: (number, bytes of a length-delimited one).
+fn messages(mut bytes: &[u8]) -> Option<Vec<(u64, Option<&[u8]>)>> {
+    fn varint(bytes: &mut &[u8]) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..70).step_by(7) {
+            let (&byte, rest) = bytes.split_first()?;
+            *bytes = rest;
+            value |= u64::from(byte & 0x7f).checked_shl(shift)?;
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    }
+    let mut fields = Vec::new();
+    while !bytes.is_empty() {
+        let tag = varint(&mut bytes)?;
+        let body = match tag & 7 {
+            0 => {
+                varint(&mut bytes)?;
+                None
+            }
+            2 => {
+                let len = varint(&mut bytes)? as usize;
+                let body = bytes.get(..len)?;
+                bytes = &bytes[len..];
+                Some(body)
+            }
+            _ => return None,
+        };
+        fields.push((tag >> 3, body));
+    }
+    Some(fields)
+}
+
+#[test]
+fn converted_for_perfetto_every_slice_that_ends_has_begun() {
+    let lab = Lab::new();
+    for name in [NESTED, XEN, "small.strace.txt"] {
+        let out = lab.path("trace.pftrace");
+        let ran = lab.run(&["trace", "convert", &fixture(name), "-o", text(&out)]);
+        assert_eq!(ran.status, 0, "{}", ran.stderr);
+        let bytes = std::fs::read(&out).expect("written");
+        let packets = messages(&bytes).expect("a message");
+        assert!(packets.iter().all(|(number, body)| *number == 1 && body.is_some()));
+        let inner = packets.iter().filter_map(|(_, body)| messages((*body)?));
+        let (mut tracks, mut events) = (0, 0);
+        for packet in inner {
+            assert!(packet.iter().any(|(number, _)| *number == 10), "a sequence");
+            tracks += packet.iter().filter(|(number, _)| *number == 60).count();
+            for (_, body) in packet.iter().filter(|(number, _)| *number == 11) {
+                events += 1;
+                messages(body.expect("a message")).expect("a track event");
+            }
+        }
+        assert!(tracks > 0 && events > 4, "{name}: {tracks} tracks, {events} events");
+    }
+}
+
+#[test]
+fn what_is_no_trace_is_refused_with_what_is() {
+    let lab = Lab::new();
+    let junk = lab.path("junk");
+    std::fs::write(&junk, "\x1b[31mnot a trace").expect("scratch space");
+    for command in ["stat", "report"] {
+        let ran = lab.run(&["trace", command, text(&junk)]);
+        assert_eq!(ran.status, 2, "{}", ran.stderr);
+        assert!(ran.stderr.contains("expected one of trace.dat"), "{}", ran.stderr);
+        assert!(!ran.stderr.contains('\x1b'), "{:?}", ran.stderr);
+    }
+    let map = lab.run(&["trace", "stat", &fixture(XEN), "--mtree", text(&junk)]);
+    assert_eq!(map.status, 2);
+    assert!(map.stderr.contains("info mtree -f"), "{}", map.stderr);
+    assert_eq!(lab.run(&["trace", "stat", &fixture(XEN), "--cpu-hz", "fast"]).status, 2);
+}
