@@ -3,9 +3,10 @@
 //! Where firmware, decompressor and kernel meet is told by where the guest was at
 //! its exits. The first exit has it at the reset vector. A bzImage is entered at
 //! 1 MiB by code below 1 MiB (Documentation/arch/x86/boot.rst), after the last
-//! access to fw_cfg; the kernel proper runs in the upper half of the address
-//! space. Each moment lies between two exits, and the time between them is its
-//! error.
+//! access to fw_cfg. The kernel proper begins with CPUID and control registers, in
+//! the first pages of its image and at physical addresses, and goes on in the upper
+//! half of the address space (arch/x86/kernel/head_64.S). Each moment lies between
+//! two exits, and the time between them is its error.
 
 use super::{ERROR_NS, NAME};
 use crate::clock::Conversion;
@@ -26,6 +27,10 @@ const KERNEL_LOAD: u64 = 16 << 20;
 const ENTRY_END: u64 = 256 << 20;
 /// First address of the upper half.
 const UPPER_HALF: u64 = 1 << 63;
+/// A kernel image begins at a multiple of this (`CONFIG_PHYSICAL_ALIGN`), and its
+/// entry code with it.
+const ALIGN: u64 = 2 << 20;
+const HEAD: u64 = 64 << 10;
 /// Ports of QEMU's fw_cfg (docs/specs/fw_cfg.rst).
 const FW_CFG: std::ops::RangeInclusive<u32> = 0x510..=0x51b;
 /// Ports of PCI configuration mechanism 1: address, then data.
@@ -111,6 +116,8 @@ struct Place {
     previous: Option<(Stamp, u64)>,
     /// Entry of a bzImage (or of an uncompressed kernel), since the last fw_cfg access.
     image: Option<(u64, Between)>,
+    /// The run of exits in the first pages of one image, by the image's place.
+    head: Option<(u64, Between)>,
     kernel: Option<Between>,
 }
 
@@ -122,10 +129,16 @@ impl Place {
         if let Some((after, from)) = self.previous {
             let between = Between { after, before: at };
             if rip >= UPPER_HALF {
-                self.kernel = Some(between);
+                self.kernel = self.head.map(|(_, at)| at).or(Some(between));
             } else if from < MIB && (MIB..ENTRY_END).contains(&rip) && self.image.is_none() {
                 self.image = Some((rip, between));
             }
+            let page = rip / ALIGN;
+            self.head = match self.head {
+                _ if rip < MIB || rip % ALIGN >= HEAD => None,
+                Some((of, at)) if of == page => Some((of, at)),
+                _ => Some((page, between)),
+            };
         }
         self.previous = Some((at, rip));
     }
@@ -371,5 +384,118 @@ impl Clock {
     fn since_main(&self, stamp: Stamp, run: &RunRecord) -> Ns {
         let main = run.moments.iter().find(|(_, name)| name == "vmm-main").map_or(0, |(at, _)| *at);
         self.at(stamp).saturating_sub(main).max(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn place(exits: &[(Stamp, u64)]) -> Place {
+        let mut place = Place::default();
+        exits.iter().for_each(|(at, rip)| place.exit(7, *at, *rip));
+        place
+    }
+
+    fn between(after: Stamp, before: Stamp) -> Between {
+        Between { after, before }
+    }
+
+    #[test]
+    fn a_boot_by_seabios_as_its_exits_show_it() {
+        // Shortened from a boot of Debian's 6.1 on SVM; 0x1effeb7be is SeaBIOS, relocated.
+        let mut seen = place(&[(1, 0xfff0), (2, 0x1ef_eb7be), (3, 0xea398), (4, 0x1f_eb09)]);
+        assert!(seen.image.is_some(), "SeaBIOS in a small RAM looks like a kernel");
+        seen.firmware_loads();
+        for (at, rip) in [
+            (10, 0xcfb6),
+            (20, 0x10_0057),
+            (21, 0x9d0a0),
+            (22, 0x431_dd4d),
+            (30, 0x431_d540),
+            (33, 0x1c00_1a4c),
+            (34, 0x1c00_0169),
+            (35, 0xffff_ffff_9900_1bf8),
+            (36, 0xffff_ffff_9900_010c),
+        ] {
+            seen.exit(7, at, rip);
+        }
+        assert_eq!(seen.image, Some((0x10_0057, between(10, 20))), "not after the trampoline");
+        assert_eq!(seen.kernel, Some(between(30, 33)), "at its entry code's first exit");
+    }
+
+    #[test]
+    fn without_exits_of_its_entry_code_the_kernel_began_before_its_first() {
+        let mut seen = place(&[(1, 0xfff0), (2, 0x431_d540), (9, 0xffff_ffff_8100_0000)]);
+        seen.exit(8, 10, 0xfff0);
+        assert_eq!(seen.kernel, Some(between(2, 9)));
+        assert_eq!(place(&[(1, 0xffff_ffff_8100_0000)]).kernel, None, "nothing bounds it");
+    }
+
+    #[test]
+    fn pci_accesses_by_ports_and_two_exits_for_each() {
+        let mut seen = Seen::default();
+        for (port, write, value) in [
+            (0xcfc, false, 0),
+            (0xcf8, true, 0x8001_fa42),
+            (0xcfe, false, 0x29),
+            (0xcf8, true, 0x8000_0000),
+            (0xcfc, true, 1),
+        ] {
+            seen.pio(5, port, write, value);
+        }
+        assert_eq!((seen.pci_exits, seen.pci_accesses), (5, 2));
+        let whats: Vec<What> = seen.pci.iter().map(Access::what).collect();
+        let access = |write, device: &str, register| What::PciConfig {
+            write,
+            device: device.into(),
+            register,
+        };
+        assert_eq!(whats, [access(false, "01:1f.2", 0x42), access(true, "00:00.0", 0)]);
+    }
+
+    #[test]
+    fn the_offset_is_what_most_exits_found() {
+        let mut seen = Seen { tsc_offset: Some(-9), ..Seen::default() };
+        assert_eq!(seen.tsc_offset(), Some((-9, 0)), "written, and nothing known of exits");
+        seen.offsets_in_force = [vec![-100; 97], vec![-103, -90, i64::MIN]].concat();
+        assert_eq!(seen.tsc_offset(), Some((-100, 10)));
+    }
+
+    #[test]
+    fn counters_say_what_events_do_not() {
+        let mut seen = Seen { mmio: 2, ..Seen::default() };
+        seen.userspace_reasons.insert("KVM_EXIT_IO".into(), 5);
+        let stats = BTreeMap::from([("exits", 70), ("kvm_io_exits", 5)]);
+        let found = counts(&seen, &stats);
+        assert_eq!((found["exits"], found["exits:KVM_EXIT_IO"], found["mmio"]), (70, 5, 2));
+        assert_eq!(counts(&seen, &BTreeMap::new())["exits"], 5);
+        seen.reasons.insert("cpuid".into(), 60);
+        assert_eq!(counts(&seen, &stats)["exits"], 60, "the trace's own count");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(exits in proptest::collection::vec((any::<u64>(), any::<u64>(), 0i32..3), 0..50),
+                          ports in proptest::collection::vec((0x500u32..0xd10, any::<bool>(), any::<u32>()), 0..50),
+                          offsets in proptest::collection::vec(any::<i64>(), 0..50)) {
+            let mut seen = Seen { clock: "mono".into(), ..Seen::default() };
+            for (at, rip, thread) in exits {
+                seen.place.exit(thread, at, rip);
+                seen.first.get_or_insert(First { at, by: By::Exit });
+                seen.last = at;
+            }
+            for (port, write, value) in ports {
+                seen.pio(seen.last, port, write, value);
+            }
+            seen.offsets_in_force = offsets;
+            let _ = seen.tsc_offset();
+            let clock = Clock { exec_ns: 5, total_ns: 9, tsc: None };
+            for access in &seen.pci {
+                clock.event(access.at, i64::MAX, access.what());
+            }
+            let _ = counts(&seen, &BTreeMap::from([("exits", u64::MAX)]));
+        }
     }
 }
