@@ -8,7 +8,7 @@
 //! Format `vmeter-chunks 1`: that line, then for each read a line
 //! `<CLOCK_MONOTONIC ns> <length>` followed by that many bytes and a newline.
 
-use rustix::event::{poll, PollFd, PollFlags};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -56,13 +56,30 @@ impl Stamper {
     /// # Errors
     /// When the file, the stop pipe or the thread cannot be made.
     pub fn start(pipe: OwnedFd, path: &Path, tap: Option<Tap>) -> io::Result<Self> {
+        Self::paced(pipe, path, tap, None)
+    }
+
+    /// As [`Stamper::start`], but within a burst the pipe is looked at once every `pace`.
+    ///
+    /// A guest that writes byte by byte would otherwise wake this thread for each byte,
+    /// which is the writer's time, not ours. The first byte of a burst is stamped at once,
+    /// what follows up to `pace` late.
+    ///
+    /// # Errors
+    /// As [`Stamper::start`].
+    pub fn paced(
+        pipe: OwnedFd,
+        path: &Path,
+        tap: Option<Tap>,
+        pace: Option<Timespec>,
+    ) -> io::Result<Self> {
         let mut file = BufWriter::with_capacity(256 << 10, File::create(path)?);
         file.write_all(HEADER)?;
         let (stop_read, stop) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&pipe, true)?;
         let thread = std::thread::Builder::new()
             .name("stamper".into())
-            .spawn(move || copy(&pipe, &stop_read, file, tap))?;
+            .spawn(move || copy(&pipe, &stop_read, file, tap, pace))?;
         Ok(Stamper { thread, stop })
     }
 
@@ -83,6 +100,7 @@ fn copy(
     stop: &OwnedFd,
     mut file: BufWriter<File>,
     mut tap: Option<Tap>,
+    pace: Option<Timespec>,
 ) -> io::Result<Totals> {
     let mut totals = Totals::default();
     let mut buffer = vec![0_u8; 64 << 10];
@@ -96,6 +114,9 @@ fn copy(
                 if let Some(tap) = &mut tap {
                     tap(at, &buffer[..n]);
                 }
+                if let (Some(pace), false) = (&pace, stopping) {
+                    stopping = let_gather(stop, pace)?;
+                }
             }
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) if stopping => break,
@@ -105,6 +126,15 @@ fn copy(
     }
     file.flush()?;
     Ok(totals)
+}
+
+/// Lets a burst gather in the pipe; true if asked to stop meanwhile.
+fn let_gather(stop: &OwnedFd, pace: &Timespec) -> io::Result<bool> {
+    let mut fds = [PollFd::new(stop, PollFlags::IN)];
+    match poll(&mut fds, Some(pace)) {
+        Ok(_) | Err(Errno::INTR) => Ok(!fds[0].revents().is_empty()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Waits for bytes or the request to stop; true for the latter.

@@ -6,6 +6,7 @@
 use super::read_bounded;
 use crate::source::{Context, Live, Source, SourceError};
 use crate::stamped::{self, Stamper};
+use rustix::event::Timespec;
 use std::path::{Path, PathBuf};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
@@ -18,6 +19,10 @@ const FILE: &str = "firmware.chunks";
 
 /// How late an arrival can be stamped on a host that is not overloaded, ns.
 pub(crate) const ARRIVAL_ERROR_NS: Ns = 200_000;
+
+/// SeaBIOS writes its log byte by byte, 3,400 of them in a boot.
+const PACE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+const ERROR_NS: Ns = PACE.tv_nsec + ARRIVAL_ERROR_NS;
 
 /// The firmware's log.
 pub struct Firmware;
@@ -80,7 +85,7 @@ impl Live for Recording {
             "-device",
             "isa-debugcon,iobase=0x402,chardev=vmeter-firmware",
         ]);
-        self.stamper = Some(Stamper::start(read, &path, None).map_err(io)?);
+        self.stamper = Some(Stamper::paced(read, &path, None, Some(PACE)).map_err(io)?);
         Ok(())
     }
 
@@ -94,7 +99,7 @@ impl Live for Recording {
             name: NAME.into(),
             files: vec![FILE.into()],
             clock: "stamped on arrival".into(),
-            error_ns: ARRIVAL_ERROR_NS,
+            error_ns: ERROR_NS,
             parameters: Default::default(),
         }))
     }
