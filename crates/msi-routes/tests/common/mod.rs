@@ -37,7 +37,7 @@ pub fn test_vm(vcpus: u64) -> Option<TestVm> {
 }
 
 impl TestVm {
-    fn new(vm: Vm, vcpus: u64) -> Self {
+    pub fn new(vm: Vm, vcpus: u64) -> Self {
         let vcpus: Vec<Vcpu> = (0..vcpus).map(|id| vm.vcpu(id).unwrap()).collect();
         for vcpu in &vcpus {
             let mut apic = vcpu.fd().get_lapic().unwrap();
@@ -53,7 +53,7 @@ impl TestVm {
     }
 
     pub fn router(&self) -> Router {
-        Router::new(self.kernel(), FixedRoute::pc_defaults()).unwrap()
+        router(&self.vm)
     }
 
     /// What has arrived since [`Self::clear`].
@@ -94,6 +94,10 @@ impl TestVm {
         self.clear();
         arrived
     }
+}
+
+pub fn router(vm: &Vm) -> Router {
+    Router::new(VmKernel(vm.clone()), FixedRoute::pc_defaults()).unwrap()
 }
 
 fn word(apic: &kvm_lapic_state, at: usize) -> u32 {
