@@ -16,6 +16,7 @@
 //! tracepoints do not show there, or may not show to this user.
 
 mod decode;
+mod place;
 mod stats;
 
 use super::path_of;

@@ -1,13 +1,6 @@
 //! From KVM's events to counts and moments.
-//!
-//! Where firmware, decompressor and kernel meet is told by where the guest was at
-//! its exits. The first exit has it at the reset vector. A bzImage is entered at
-//! 1 MiB by code below 1 MiB (Documentation/arch/x86/boot.rst), after the last
-//! access to fw_cfg. The kernel proper begins with CPUID and control registers, in
-//! the first pages of its image and at physical addresses, and goes on in the upper
-//! half of the address space (arch/x86/kernel/head_64.S). Each moment lies between
-//! two exits, and the time between them is its error.
 
+use super::place::{Between, Place, Stamp, KERNEL_LOAD};
 use super::{ERROR_NS, NAME};
 use crate::clock::Conversion;
 use crate::source::SourceError;
@@ -19,18 +12,6 @@ use vmeter_trace::event::Body;
 use vmeter_trace::ops::{Decoder, NameId, Op};
 use vmeter_trace::{open, EventReader, Input};
 
-/// Real mode, and BIOS code, end here; a bzImage's 32-bit entry is here.
-const MIB: u64 = 1 << 20;
-/// Where an uncompressed kernel is loaded and entered (`CONFIG_PHYSICAL_START`).
-const KERNEL_LOAD: u64 = 16 << 20;
-/// An entry is not beyond the first 256 MiB.
-const ENTRY_END: u64 = 256 << 20;
-/// First address of the upper half.
-const UPPER_HALF: u64 = 1 << 63;
-/// A kernel image begins at a multiple of this (`CONFIG_PHYSICAL_ALIGN`), and its
-/// entry code with it.
-const ALIGN: u64 = 2 << 20;
-const HEAD: u64 = 64 << 10;
 /// Ports of QEMU's fw_cfg (docs/specs/fw_cfg.rst).
 const FW_CFG: std::ops::RangeInclusive<u32> = 0x510..=0x51b;
 /// Ports of PCI configuration mechanism 1: address, then data.
@@ -44,16 +25,6 @@ const MAX_ACCESSES: usize = 1 << 20;
 const MAX_EXITS: usize = 1 << 20;
 /// Ports with a count of their own.
 const MAX_PORTS: usize = 1 << 12;
-
-/// A trace's stamp.
-type Stamp = u64;
-
-/// A moment between two exits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Between {
-    after: Stamp,
-    before: Stamp,
-}
 
 /// A PCI configuration access.
 #[derive(Debug, Clone, Copy)]
@@ -107,48 +78,6 @@ pub(super) struct Seen {
     first: Option<First>,
     place: Place,
     last: Stamp,
-}
-
-/// Where the first vCPU is, from exit to exit.
-#[derive(Debug, Default)]
-struct Place {
-    thread: Option<i32>,
-    previous: Option<(Stamp, u64)>,
-    /// Entry of a bzImage (or of an uncompressed kernel), since the last fw_cfg access.
-    image: Option<(u64, Between)>,
-    /// The run of exits in the first pages of one image, by the image's place.
-    head: Option<(u64, Between)>,
-    kernel: Option<Between>,
-}
-
-impl Place {
-    fn exit(&mut self, thread: i32, at: Stamp, rip: u64) {
-        if self.kernel.is_some() || *self.thread.get_or_insert(thread) != thread {
-            return;
-        }
-        if let Some((after, from)) = self.previous {
-            let between = Between { after, before: at };
-            if rip >= UPPER_HALF {
-                self.kernel = self.head.map(|(_, at)| at).or(Some(between));
-            } else if from < MIB && (MIB..ENTRY_END).contains(&rip) && self.image.is_none() {
-                self.image = Some((rip, between));
-            }
-            let page = rip / ALIGN;
-            self.head = match self.head {
-                _ if rip < MIB || rip % ALIGN >= HEAD => None,
-                Some((of, at)) if of == page => Some((of, at)),
-                _ => Some((page, between)),
-            };
-        }
-        self.previous = Some((at, rip));
-    }
-
-    /// Firmware is still loading: what looked like the kernel's entry was its own code.
-    fn firmware_loads(&mut self) {
-        if self.kernel.is_none() {
-            self.image = None;
-        }
-    }
 }
 
 /// Reads a trace to its end.
@@ -391,47 +320,6 @@ impl Clock {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    fn place(exits: &[(Stamp, u64)]) -> Place {
-        let mut place = Place::default();
-        exits.iter().for_each(|(at, rip)| place.exit(7, *at, *rip));
-        place
-    }
-
-    fn between(after: Stamp, before: Stamp) -> Between {
-        Between { after, before }
-    }
-
-    #[test]
-    fn a_boot_by_seabios_as_its_exits_show_it() {
-        // Shortened from a boot of Debian's 6.1 on SVM; 0x1effeb7be is SeaBIOS, relocated.
-        let mut seen = place(&[(1, 0xfff0), (2, 0x1ef_eb7be), (3, 0xea398), (4, 0x1f_eb09)]);
-        assert!(seen.image.is_some(), "SeaBIOS in a small RAM looks like a kernel");
-        seen.firmware_loads();
-        for (at, rip) in [
-            (10, 0xcfb6),
-            (20, 0x10_0057),
-            (21, 0x9d0a0),
-            (22, 0x431_dd4d),
-            (30, 0x431_d540),
-            (33, 0x1c00_1a4c),
-            (34, 0x1c00_0169),
-            (35, 0xffff_ffff_9900_1bf8),
-            (36, 0xffff_ffff_9900_010c),
-        ] {
-            seen.exit(7, at, rip);
-        }
-        assert_eq!(seen.image, Some((0x10_0057, between(10, 20))), "not after the trampoline");
-        assert_eq!(seen.kernel, Some(between(30, 33)), "at its entry code's first exit");
-    }
-
-    #[test]
-    fn without_exits_of_its_entry_code_the_kernel_began_before_its_first() {
-        let mut seen = place(&[(1, 0xfff0), (2, 0x431_d540), (9, 0xffff_ffff_8100_0000)]);
-        seen.exit(8, 10, 0xfff0);
-        assert_eq!(seen.kernel, Some(between(2, 9)));
-        assert_eq!(place(&[(1, 0xffff_ffff_8100_0000)]).kernel, None, "nothing bounds it");
-    }
 
     #[test]
     fn pci_accesses_by_ports_and_two_exits_for_each() {
