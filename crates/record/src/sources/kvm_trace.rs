@@ -75,6 +75,7 @@ impl Source for KvmTrace {
             Box::new(Recording {
                 dir: context.dir.to_owned(),
                 watch: context.watch,
+                sure: context.accel.is_some(),
                 instance: None,
                 trouble: None,
                 machines: None,
@@ -104,6 +105,8 @@ impl Source for KvmTrace {
 struct Recording {
     dir: PathBuf,
     watch: WatchLevel,
+    /// True if KVM is used for certain.
+    sure: bool,
     instance: Option<Instance>,
     /// Why there is no instance; said once it is known that KVM is used.
     trouble: Option<String>,
@@ -157,7 +160,7 @@ impl Live for Recording {
     fn exiting(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
         let machines = stats::machines(tracee.pid);
         self.machines = Some(machines);
-        if machines == 0 {
+        if machines == 0 && !self.sure {
             return Ok(());
         }
         self.stats = stats::of(tracee.pid);
@@ -166,13 +169,16 @@ impl Live for Recording {
     }
 
     fn finish(mut self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
+        let recorded = self.instance.is_some();
         let saved = match self.instance.take() {
             Some(instance) => self.save(instance)?,
             None => None,
         };
         if saved.is_none() && self.stats.is_empty() {
-            return match self.machines {
-                Some(1..) => Err(SourceError::Other(SILENT.into())),
+            // Without ptrace nobody saw its end, and nothing was said yet.
+            return match (self.trouble.filter(|_| self.sure), self.machines) {
+                (Some(trouble), _) => Err(SourceError::Other(trouble)),
+                (None, Some(1..)) if recorded => Err(SourceError::Other(SILENT.into())),
                 _ => Ok(None),
             };
         }
