@@ -270,3 +270,67 @@ fn what_is_no_trace_is_refused_with_what_is() {
     assert!(map.stderr.contains("info mtree -f"), "{}", map.stderr);
     assert_eq!(lab.run(&["trace", "stat", &fixture(XEN), "--cpu-hz", "fast"]).status, 2);
 }
+
+#[test]
+fn a_recorded_command_is_read_by_trace_cmd_with_equal_counts() {
+    let lab = Lab::new();
+    let out = lab.path("recorded.dat");
+    let script = "i=0; while [ $i -lt 50 ]; do kill -0 $$; i=$((i+1)); done; exit 3";
+    let ran = lab.run(&[
+        "trace",
+        "record",
+        "--event",
+        "raw_syscalls:*",
+        "--preset",
+        "sched",
+        "-o",
+        text(&out),
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    if ran.status == 3 {
+        println!("skipped: {}", ran.stderr);
+        return;
+    }
+    assert_eq!(ran.status, 1, "the command failed: {}", ran.stderr);
+    assert!(ran.stdout.contains(" 0 lost, clock mono"), "{}", ran.stdout);
+    let result = lab.json(&["trace", "stat", text(&out)]);
+    assert!(row(&result, "syscalls", |r| r["name"] == "kill")["count"].as_u64() >= Some(50));
+    let events = result["events"].as_u64().expect("events") as usize;
+    assert!(ran.stdout.starts_with(&format!("{events} events")), "{}", ran.stdout);
+    match std::process::Command::new("trace-cmd").args(["report", "-i", text(&out)]).output() {
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            let lines = text.lines().filter(|line| !line.starts_with("cpus=")).count();
+            assert_eq!(lines, events);
+        }
+        Err(_) => println!("skipped: no trace-cmd to compare with"),
+    }
+}
+
+#[test]
+fn recording_ends_by_a_signal_and_is_saved() {
+    let lab = Lab::new();
+    let out = lab.path("recorded.dat");
+    let mut child = lab
+        .command(&["trace", "record", "--preset", "boot", "-o", text(&out)])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("vmeter runs");
+    // It says so before it begins to wait; a host that can't record says that instead.
+    let mut line = String::new();
+    let mut said = std::io::BufReader::new(child.stderr.take().expect("piped"));
+    std::io::BufRead::read_line(&mut said, &mut line).expect("a line");
+    let pid = child.id().to_string();
+    let _ = std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("kill");
+    let ended = child.wait_with_output().expect("it ends");
+    if ended.status.code() == Some(3) || !line.contains("Ctrl-C") {
+        println!("skipped: no tracefs to record with");
+        return;
+    }
+    assert_eq!(ended.status.code(), Some(0));
+    assert!(out.exists());
+}

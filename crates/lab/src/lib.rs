@@ -20,4 +20,5 @@ pub mod regression;
 pub mod session;
 pub mod start;
 pub mod sweep;
+pub mod trace_record;
 pub mod trace_stat;

@@ -14,6 +14,8 @@ pub struct Plan {
     events: Vec<String>,
     clocks: Vec<String>,
     own_children: bool,
+    threads: Vec<i32>,
+    pub(crate) symbols: bool,
     buffer_kib: u64,
     limit: u64,
     spool: PathBuf,
@@ -32,6 +34,8 @@ impl Plan {
             events: own(events),
             clocks: own(&["mono", "x86-tsc"]),
             own_children: false,
+            threads: Vec::new(),
+            symbols: false,
             buffer_kib: 1024,
             limit: 192 << 20,
             spool: std::env::temp_dir(),
@@ -50,6 +54,18 @@ impl Plan {
     /// The kernel follows the forks, so nothing has to be done when one starts.
     pub fn of_own_children(mut self) -> Self {
         self.own_children = true;
+        self
+    }
+
+    /// Only these threads, and what they start from now on.
+    pub fn of_threads(mut self, tids: &[i32]) -> Self {
+        self.threads = tids.to_vec();
+        self
+    }
+
+    /// With the kernel's symbols (some megabytes): functions then have names.
+    pub fn with_symbols(mut self) -> Self {
+        self.symbols = true;
         self
     }
 
@@ -102,12 +118,19 @@ impl Instance {
             made.write("options/event-fork", "1")?;
             let own = own_threads();
             made.write("set_event_pid", &own)?;
+        } else if !plan.threads.is_empty() {
+            made.write("options/event-fork", "1")?;
+            let ids: Vec<String> = plan.threads.iter().map(i32::to_string).collect();
+            made.write("set_event_pid", &ids.join(" "))?;
         }
         for (event, _) in &formats {
             let path = format!("events/{}/enable", event.replacen(':', "/", 1));
             made.write(&path, "1")?;
         }
-        let head = Head::new(tracefs.root(), &made.folder, clock, formats)?;
+        let mut head = Head::new(tracefs.root(), &made.folder, clock, formats)?;
+        if plan.symbols {
+            head.note_symbols();
+        }
         let reader = Reader::start(&made.folder, &plan.spool, plan.limit, head.page_size)?;
         register(&made.folder, &reader.stop);
         made.write("tracing_on", "1")?;

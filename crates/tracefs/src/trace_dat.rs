@@ -28,6 +28,8 @@ pub(crate) struct Head {
     formats: Vec<(String, String)>,
     /// Lines `TID NAME`.
     threads: String,
+    /// `/proc/kallsyms`, if asked for.
+    symbols: Vec<u8>,
 }
 
 impl Head {
@@ -46,7 +48,14 @@ impl Head {
             header_event: text("header_event")?,
             formats,
             threads: String::new(),
+            symbols: Vec::new(),
         })
+    }
+
+    /// Takes the kernel's symbols. To others than root all addresses are zero.
+    pub fn note_symbols(&mut self) {
+        // Without them functions are addresses.
+        self.symbols = fs::read("/proc/kallsyms").unwrap_or_default();
     }
 
     /// Takes the names of the threads that were seen.
@@ -82,8 +91,9 @@ impl Head {
             out.extend((formats.len() as u32).to_le_bytes());
             formats.iter().for_each(|format| put(out, format));
         }
-        // Neither kallsyms nor printk formats.
-        out.extend(0u32.to_le_bytes());
+        out.extend((self.symbols.len() as u32).to_le_bytes());
+        out.extend(&self.symbols);
+        // No printk formats.
         out.extend(0u32.to_le_bytes());
         put(out, &self.threads);
         out.extend(cpus.to_le_bytes());

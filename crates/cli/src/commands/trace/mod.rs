@@ -1,6 +1,7 @@
 //! `vmeter trace …`.
 
 mod copy;
+mod record;
 mod select;
 mod stat;
 
@@ -11,6 +12,8 @@ use clap::Subcommand;
 /// What to do with traces.
 #[derive(Debug, Subcommand)]
 pub enum Trace {
+    /// Record a VMM's tracepoints on this host, to a trace.dat.
+    Record(record::Record),
     /// Counts and times per port, exit, system call, interrupt, …; --vs compares two.
     Stat(stat::Stat),
     /// Print events as text, chosen by name, CPU, thread and time.
@@ -25,6 +28,7 @@ pub enum Trace {
 /// A file that is no trace; what the command itself meets.
 pub fn run(arguments: Trace, out: &Output) -> anyhow::Result<Answer> {
     match arguments {
+        Trace::Record(arguments) => record::run(arguments, out),
         Trace::Stat(arguments) => stat::run(arguments, out),
         Trace::Report(arguments) => copy::report(&arguments, out),
         Trace::Convert(arguments) => copy::convert(&arguments, out),

@@ -1,0 +1,104 @@
+//! `vmeter trace record`.
+
+use crate::args::Output;
+use crate::Answer;
+use clap::builder::PossibleValuesParser;
+use clap::Args;
+use std::path::PathBuf;
+use std::time::Duration;
+use vmeter_lab::failure::usage;
+use vmeter_lab::interrupt::Interrupt;
+use vmeter_lab::trace_record::{record, Preset, RecordOptions, PRESETS};
+use vmeter_report::{check_writable, Target};
+
+/// `vmeter trace record`.
+#[derive(Debug, Args)]
+pub struct Record {
+    /// Sets of events, one or several (default: io, unless --event names some).
+    #[arg(long, value_name = "NAME", value_delimiter = ',',
+          value_parser = PossibleValuesParser::new(PRESETS.iter().map(|p| p.name)))]
+    preset: Vec<String>,
+    /// Further events, with * and ?, e.g. 'kvm:kvm_msi*'; may be repeated.
+    #[arg(long, value_name = "SYSTEM:NAME", value_delimiter = ',')]
+    event: Vec<String>,
+    /// A running VMM, with its threads and vhost workers; recording ends when it does.
+    #[arg(long, value_name = "PID", conflicts_with = "command")]
+    pid: Option<i32>,
+    /// Stop after this many seconds (Ctrl-C stops as well).
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    duration: Option<Duration>,
+    /// Stop at this size.
+    #[arg(long, value_name = "MIB", default_value_t = 1024,
+          value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    limit: u64,
+    /// Ring buffer of each CPU.
+    #[arg(long, value_name = "KIB", default_value_t = 8192,
+          value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
+    buffer: u64,
+    /// Trace clock; x86-tsc can be joined with a guest's or Xen's trace.
+    #[arg(long, value_name = "CLOCK", default_value = "mono")]
+    clock: String,
+    /// File to write.
+    #[arg(short, long, value_name = "FILE", default_value = "trace.dat")]
+    output_file: PathBuf,
+    /// A command to run and record, with all that it starts.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let parsed = text.parse::<f64>().ok().filter(|s| *s > 0.0);
+    let found = parsed.and_then(|s| Duration::try_from_secs_f64(s).ok());
+    found.ok_or_else(|| format!("{text}: expected seconds above 0, e.g. 2.5"))
+}
+
+/// Records, saves, and says how much was recorded and lost.
+///
+/// # Errors
+/// As [`vmeter_lab::trace_record::record`].
+pub fn run(arguments: Record, out: &Output) -> anyhow::Result<Answer> {
+    check_writable(&Target::File(arguments.output_file.clone())).map_err(usage)?;
+    let named = |preset: &&Preset| arguments.preset.iter().any(|name| name == preset.name);
+    let mut presets: Vec<Preset> = PRESETS.iter().filter(named).copied().collect();
+    if presets.is_empty() && arguments.event.is_empty() {
+        presets = PRESETS.iter().filter(|p| p.name == "io").copied().collect();
+    }
+    let options = RecordOptions {
+        presets,
+        events: arguments.event,
+        pid: arguments.pid,
+        command: arguments.command,
+        duration: arguments.duration,
+        limit: arguments.limit << 20,
+        buffer_kib: arguments.buffer,
+        clocks: vec![arguments.clock],
+        output: arguments.output_file,
+    };
+    let interrupt = Interrupt::install()?;
+    if options.command.is_empty() && options.duration.is_none() && !out.quiet {
+        eprintln!("recording; Ctrl-C ends it");
+    }
+    let recording = record(&options, &interrupt)?;
+    let path = options.output.display().to_string();
+    let path = vmeter_report::text::neutralise(&path);
+    println!(
+        "{} events, {} lost, clock {}, in {path}",
+        recording.events, recording.lost, recording.clock
+    );
+    if !out.quiet {
+        if recording.limited {
+            eprintln!("warning: it reached its bound of {} MiB: --limit MIB", arguments.limit);
+        }
+        if recording.lost > 0 {
+            eprintln!(
+                "warning: {} events were lost: --buffer KIB, or fewer events",
+                recording.lost
+            );
+        }
+        eprintln!("next: vmeter trace stat {path}");
+    }
+    Ok(match recording.status {
+        Some(status) if status != 0 && !interrupt.is_raised() => Answer::Bad,
+        _ => Answer::Good,
+    })
+}

@@ -1,0 +1,291 @@
+//! `vmeter trace record`: tracepoints of a VMM, of a command, or of the whole host.
+//!
+//! Recording is an instance of tracefs of one's own (`vmeter-tracefs`), so nothing
+//! that others trace is disturbed. It ends when the command or the VMM ends, when the
+//! time is over, or by a signal; in each case what was recorded is saved.
+
+use crate::failure::{host, usage};
+use crate::interrupt::Interrupt;
+use anyhow::{Context, Result};
+use rustix::event::{poll, PollFd, PollFlags};
+use rustix::process::{kill_process, pidfd_open, Pid, PidfdFlags, Signal};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::time::Duration;
+use vmeter_trace::select::glob;
+use vmeter_trace::Input;
+use vmeter_tracefs::{Plan, Tracefs};
+
+/// A set of events for one kind of question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preset {
+    /// Name.
+    pub name: &'static str,
+    /// Patterns for `system:name`; what the kernel lacks is passed over.
+    pub events: &'static [&'static str],
+}
+
+/// Exits, and what user space was asked to do.
+const KVM: &[&str] = &[
+    "kvm:kvm_exit",
+    "kvm:kvm_entry",
+    "kvm:kvm_userspace_exit",
+    "kvm:kvm_pio",
+    "kvm:kvm_mmio",
+    "kvm:kvm_fast_mmio",
+    "kvm:kvm_msr",
+    "kvm:kvm_hypercall",
+];
+
+/// The presets; each has [`KVM`]'s events as well.
+pub const PRESETS: &[Preset] = &[
+    Preset {
+        name: "boot",
+        events: &[
+            "kvm:kvm_write_tsc_offset",
+            "kvm:kvm_cpuid",
+            "sched:sched_switch",
+            "sched:sched_waking",
+            "sched:sched_process_*",
+        ],
+    },
+    Preset {
+        name: "io",
+        events: &[
+            "raw_syscalls:*",
+            "sched:sched_switch",
+            "sched:sched_waking",
+            "workqueue:workqueue_*",
+            "ipi:*",
+        ],
+    },
+    Preset {
+        name: "irq",
+        events: &[
+            "irq:irq_handler_*",
+            "irq_vectors:*",
+            "ipi:*",
+            "kvm:kvm_set_irq",
+            "kvm:kvm_msi_set_irq",
+            "kvm:kvm_inj_virq",
+            "kvm:kvm_apic_accept_irq",
+            "kvm:kvm_eoi",
+            "workqueue:workqueue_*",
+        ],
+    },
+    Preset {
+        name: "dirty",
+        events: &[
+            "kvm:kvm_page_fault",
+            "kvm:kvm_unmap_hva_range",
+            "kvm:kvm_dirty_ring_*",
+            "kvmmmu:*",
+            "raw_syscalls:*",
+            "exceptions:page_fault_*",
+        ],
+    },
+    Preset {
+        name: "sched",
+        events: &[
+            "sched:sched_switch",
+            "sched:sched_waking",
+            "sched:sched_wakeup*",
+            "sched:sched_migrate_task",
+            "sched:sched_process_*",
+            "workqueue:workqueue_*",
+            "ipi:*",
+            "irq_vectors:reschedule_*",
+            "irq_vectors:call_function*",
+        ],
+    },
+];
+
+/// What to record.
+#[derive(Debug, Clone, Default)]
+pub struct RecordOptions {
+    /// Presets.
+    pub presets: Vec<Preset>,
+    /// Further events, by patterns for `system:name`.
+    pub events: Vec<String>,
+    /// A process, with its threads and vhost workers; none: the command, or everything.
+    pub pid: Option<i32>,
+    /// Command to run.
+    pub command: Vec<String>,
+    /// At most this long.
+    pub duration: Option<Duration>,
+    /// Bytes after which recording stops.
+    pub limit: u64,
+    /// Ring buffer of each CPU, KiB.
+    pub buffer_kib: u64,
+    /// Trace clocks, the first that the kernel has.
+    pub clocks: Vec<String>,
+    /// File to write.
+    pub output: PathBuf,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recording {
+    /// Events in the file.
+    pub events: u64,
+    /// Events that were lost.
+    pub lost: u64,
+    /// Bytes of ring buffer pages.
+    pub bytes: u64,
+    /// True if the bound was reached.
+    pub limited: bool,
+    /// Trace clock.
+    pub clock: String,
+    /// Exit status of the command, where there was one that exited.
+    pub status: Option<i32>,
+}
+
+/// Why recording ends.
+enum End {
+    Signal,
+    Gone,
+}
+
+/// Records until the end of what is recorded, or a signal.
+///
+/// # Errors
+/// A host whose tracefs can't be used; events or a process that do not exist; a command
+/// that can't be started; a file that can't be written.
+pub fn record(options: &RecordOptions, interrupt: &Interrupt) -> Result<Recording> {
+    let tracefs = Tracefs::find().map_err(host)?;
+    let events = expand(&tracefs, options)?;
+    let names: Vec<&str> = events.iter().map(String::as_str).collect();
+    let clocks: Vec<&str> = options.clocks.iter().map(String::as_str).collect();
+    let folder = options.output.parent().filter(|p| !p.as_os_str().is_empty());
+    let mut plan = Plan::new(&names)
+        .clocks(&clocks)
+        .buffer_kib(options.buffer_kib)
+        .limit(options.limit)
+        .spool(folder.unwrap_or(Path::new(".")))
+        .with_symbols();
+    if let Some(pid) = options.pid {
+        plan = plan.of_threads(&threads(pid)?);
+    } else if !options.command.is_empty() {
+        plan = plan.of_own_children();
+    }
+    let instance = tracefs.record(&plan).map_err(host)?;
+    let status = wait(options, interrupt)?;
+    let recorded = instance.stop().map_err(host)?;
+    let (bytes, limited, clock) =
+        (recorded.bytes(), recorded.is_limited(), recorded.clock().to_owned());
+    recorded.save(&options.output).map_err(host)?;
+    let (events, lost) = count(&options.output)?;
+    Ok(Recording { events, lost, bytes, limited, clock, status })
+}
+
+/// Events of the kernel that match.
+fn expand(tracefs: &Tracefs, options: &RecordOptions) -> Result<Vec<String>> {
+    let of_presets = options.presets.iter().flat_map(|p| KVM.iter().chain(p.events));
+    let patterns: Vec<&str> =
+        of_presets.copied().chain(options.events.iter().map(String::as_str)).collect();
+    let folders = |path: &Path| -> Vec<String> {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        let names = entries.filter_map(|e| e.file_name().into_string().ok());
+        names.filter(|name| path.join(name).is_dir()).collect()
+    };
+    let root = tracefs.root().join("events");
+    let mut all = Vec::new();
+    for system in folders(&root) {
+        for name in folders(&root.join(&system)) {
+            let full = format!("{system}:{name}");
+            if patterns.iter().any(|p| glob(p.as_bytes(), full.as_bytes())) {
+                all.push(full);
+            }
+        }
+    }
+    all.sort();
+    for pattern in &options.events {
+        if !all.iter().any(|event| glob(pattern.as_bytes(), event.as_bytes())) {
+            return Err(usage(format!(
+                "--event {pattern}: this kernel has none; expected system:name, e.g. kvm:kvm_exit \
+                 ({}/available_events lists all)",
+                tracefs.root().display()
+            )));
+        }
+    }
+    Ok(all)
+}
+
+/// A process's threads, and the kernel threads that serve its vhost devices.
+fn threads(pid: i32) -> Result<Vec<i32>> {
+    let numbers = |path: &str| -> Vec<i32> {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect()
+    };
+    let mut all = numbers(&format!("/proc/{pid}/task"));
+    if all.is_empty() {
+        return Err(usage(format!("--pid {pid}: there is no such process")));
+    }
+    // Named after their owner by drivers/vhost/vhost.c; the name is cut at 15 bytes.
+    let vhost = format!("vhost-{pid}");
+    let serves = |tid: &i32| {
+        let comm = std::fs::read_to_string(format!("/proc/{tid}/comm")).unwrap_or_default();
+        comm.trim_end() == vhost
+    };
+    all.extend(numbers("/proc").into_iter().filter(serves));
+    Ok(all)
+}
+
+/// Runs the command or waits for the process; gives the command's exit status.
+fn wait(options: &RecordOptions, interrupt: &Interrupt) -> Result<Option<i32>> {
+    let (end, ended) = channel();
+    let signal = end.clone();
+    let _during = interrupt.during(move || {
+        // Nobody listens any more: it has ended already.
+        let _ = signal.send(End::Signal);
+    });
+    let mut child = None;
+    if let Some((program, arguments)) = options.command.split_first() {
+        let started = Command::new(program).args(arguments).spawn();
+        let started = started.map_err(|error| usage(format!("cannot start {program}: {error}")))?;
+        watch(i32::try_from(started.id())?, end)?;
+        child = Some(started);
+    } else if let Some(pid) = options.pid {
+        watch(pid, end)?;
+    }
+    let why = match options.duration {
+        Some(limit) => ended.recv_timeout(limit),
+        None => ended.recv().map_err(|_| RecvTimeoutError::Disconnected),
+    };
+    let Some(mut child) = child else { return Ok(None) };
+    if !matches!(why, Ok(End::Gone)) {
+        // A polite request: whoever ignores it is waited for until a second signal.
+        if let Some(pid) = Pid::from_raw(i32::try_from(child.id())?) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+    let status = child.wait().context("cannot wait for the command")?;
+    Ok(status.code())
+}
+
+/// Tells when a process is gone.
+fn watch(pid: i32, end: Sender<End>) -> Result<()> {
+    let process = Pid::from_raw(pid).filter(|_| pid > 0);
+    let process = process.ok_or_else(|| usage(format!("--pid {pid}: no process has it")))?;
+    let fd = pidfd_open(process, PidfdFlags::empty())
+        .map_err(|error| usage(format!("--pid {pid}: {error}")))?;
+    std::thread::Builder::new().name("watch".into()).spawn(move || {
+        while let Err(rustix::io::Errno::INTR) = poll(&mut [PollFd::new(&fd, PollFlags::IN)], None)
+        {
+        }
+        // Nobody listens any more: a signal came first.
+        let _ = end.send(End::Gone);
+    })?;
+    Ok(())
+}
+
+/// Events in a trace, and how many were lost.
+fn count(path: &Path) -> Result<(u64, u64)> {
+    let mut reader = Input::open(path).and_then(vmeter_trace::open).map_err(host)?;
+    let mut events = 0;
+    while let Some(event) = reader.next_event() {
+        events += u64::from(!matches!(event.body, vmeter_trace::Body::Lost(_)));
+    }
+    Ok((events, reader.losses().lost_events))
+}
