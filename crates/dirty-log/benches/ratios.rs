@@ -62,7 +62,7 @@ fn all_marks() {
     let switch = DirtyBitmap::<SwitchOpt>::with_pages(PAGES);
     for pattern in patterns() {
         let mut ns: [Vec<f64>; 2] = Default::default();
-        for _ in 0..41 {
+        for _ in 0..101 {
             if pattern.fresh {
                 black_box((atomic.take(), switch.take()));
             }

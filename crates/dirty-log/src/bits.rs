@@ -5,10 +5,14 @@
 //! made of bytes and not of bits so that it is set by plain stores: only the word itself
 //! costs a locked instruction, and only when its bit is not yet set.
 //!
-//! Order matters twice. A mark sets the summary from the top down and the bit last, so
-//! whoever sees a bit set (and therefore writes nothing) knows that everything above it
-//! was set before. And no summary is ever cleared while writers have access: a bitmap is
-//! cleared after it was retired, by its only owner.
+//! Order matters. A mark sets its bit, and then looks whether the line is known; it need
+//! not look before, as a harvest waits for marks that are under way, and looking after a
+//! locked instruction costs less than before one. What a harvest does *not* wait for
+//! is a slot that looks clean, so no mark may return before `any` is set: a mark that
+//! finds its bit set makes sure of it, as the one that set the bit may not have come so
+//! far; and a line's byte is set after the group's, and that after `any`, so that who
+//! finds a line known need look no further. No summary is ever cleared while writers have
+//! access: a bitmap is cleared after it was retired, by its only owner.
 //!
 //! All of it is one allocation that starts with the words, so that a writer's pointer is
 //! the pointer to them: one dependent load less in each mark.
@@ -23,6 +27,9 @@ const LINE_WORDS: usize = 8;
 const LINE_PAGES: usize = 64 * LINE_WORDS;
 const GROUP_LINES: usize = 64;
 const CACHE_LINE: usize = 64;
+
+/// One of so many marks looks whether its bit is set, while they find it clean.
+const LOOK_EVERY: usize = 16;
 
 /// How many pages, and where the parts of a bitmap for them are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,39 +117,47 @@ impl<'a> BitsRef<'a> {
         self.byte(self.shape.any_at)
     }
 
-    /// Sets a page's bit. Pages beyond the end are ignored. `last` is the page that this
-    /// thread set last, or any other number.
+    /// Sets a page's bit. Pages beyond the end are ignored. `unseen` is how many more of
+    /// this thread's marks need not look; any number will do.
     ///
-    /// A bit that is set already is not written to. But to read a word right after a
-    /// locked instruction on it costs half as much again as that instruction, and threads
-    /// that fill a word in order do just that. So a page above the last one set, in the
-    /// same word, is set without looking. As a look that finds the bit set does not move
-    /// `last`, at most 63 sets in vain follow one that was not.
+    /// To look at a word before setting a bit in it costs up to half as much again as the
+    /// locked instruction: it is a load right after one, and a branch that nobody can
+    /// foresee where half of the pages are dirty. To set a bit that is set already costs
+    /// the locked instruction, and takes the cache line from the CPU that has it. So a
+    /// mark that looked and found its page clean lets the next few do without. Pages that
+    /// are marked over and over are written to a few times, and then no more.
     #[inline]
-    pub(crate) fn mark(self, page: usize, last: &mut usize) {
+    pub(crate) fn mark(self, page: usize, unseen: &mut usize) {
         if page >= self.shape.pages {
             return;
         }
         let word = self.cell(page / 64);
         let bit = 1 << (page % 64);
-        let next_in_word = page ^ *last < 64 && page > *last;
-        if !next_in_word && word.load(Ordering::Acquire) & bit != 0 {
-            return;
+        if *unseen == 0 {
+            if word.load(Ordering::Acquire) & bit != 0 {
+                return self.announce_any();
+            }
+            *unseen = LOOK_EVERY;
         }
-        self.announce(page / LINE_PAGES);
+        *unseen -= 1;
         word.fetch_or(bit, Ordering::AcqRel);
-        *last = page;
+        self.announce(page / LINE_PAGES);
     }
 
     /// Sets those of a word's 64 bits that are set in `mask`; returns the ones that were
     /// not set before. Words beyond the end are ignored.
     #[inline]
     pub(crate) fn mark_word(self, index: usize, mask: u64) -> u64 {
-        if index >= self.shape.words() || mask & !self.word(index) == 0 {
+        if index >= self.shape.words() || mask == 0 {
             return 0;
         }
+        if mask & !self.word(index) == 0 {
+            self.announce_any();
+            return 0;
+        }
+        let before = self.cell(index).fetch_or(mask, Ordering::AcqRel);
         self.announce(index / LINE_WORDS);
-        mask & !self.cell(index).fetch_or(mask, Ordering::AcqRel)
+        mask & !before
     }
 
     /// Takes bits out of a word; returns those that were set. The summary stays.
@@ -153,7 +168,7 @@ impl<'a> BitsRef<'a> {
         self.cell(index).fetch_and(!mask, Ordering::AcqRel) & mask
     }
 
-    /// Makes a line known before a bit in it is set.
+    /// Makes a line known in which a bit was set.
     #[inline]
     fn announce(self, line: usize) {
         if self.flag(line).load(Ordering::Acquire) == 0 {
@@ -169,6 +184,14 @@ impl<'a> BitsRef<'a> {
             group.store(1, Ordering::Release);
         }
         self.flag(line).store(1, Ordering::Release);
+    }
+
+    /// What a mark owes that found its bit set.
+    #[inline]
+    fn announce_any(self) {
+        if self.any().load(Ordering::Acquire) == 0 {
+            self.any().store(1, Ordering::Release);
+        }
     }
 
     /// A word as it is now; the index must be below the words' end.

@@ -70,13 +70,21 @@ pub(crate) fn init() {
     });
 }
 
+/// Whether writers need a real fence, for the switch to keep where they look anyway.
+pub(crate) type WritersFence = bool;
+
+/// What holds for this process from [`init`] on.
+pub(crate) fn writers_fence() -> WritersFence {
+    fences() == Fences::Full
+}
+
 /// The writer's half.
 #[inline(always)]
-pub(crate) fn light() {
-    if MODE.load(Ordering::Relaxed) == MEMBARRIER {
-        compiler_fence(Ordering::SeqCst);
-    } else {
+pub(crate) fn light(needed: WritersFence) {
+    if needed {
         fence(Ordering::SeqCst);
+    } else {
+        compiler_fence(Ordering::SeqCst);
     }
 }
 

@@ -29,8 +29,8 @@
 //! thread-local storage is gone) are counted in the switch instead. That is slower, and
 //! a harvest waits for all of them.
 
-use crate::fence;
-use crate::sync::{spin_loop, yield_now, AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use crate::fence::{self, WritersFence};
+use crate::sync::{own, spin_loop, yield_now, AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::ptr::NonNull;
 
 /// What one writer has hold of: an even number is the address, an odd one means nothing.
@@ -52,10 +52,10 @@ fn note(memory: usize) -> usize {
 }
 
 impl HazardCell {
-    /// Only its own thread may ask.
+    /// Its note if it is free. Only its own thread may ask.
     #[inline]
-    pub(crate) fn is_free(&self) -> bool {
-        self.0.load(Ordering::Relaxed) & 1 == 1
+    fn free(&self) -> Option<usize> {
+        Some(own(&self.0)).filter(|value| value & 1 == 1)
     }
 }
 
@@ -70,11 +70,6 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// A cell that holds nothing. Only its own thread may ask.
-    pub(crate) fn free_cell(&self) -> Option<&HazardCell> {
-        self.cells.iter().find(|cell| cell.is_free())
-    }
-
     /// Gives it back for another thread.
     pub(crate) fn release(&self) {
         self.taken.store(false, Ordering::Release);
@@ -164,35 +159,41 @@ pub(crate) struct Switch<T> {
     current: AtomicPtr<T>,
     /// Writers inside without a cell.
     counted: AtomicUsize,
+    writers_fence: WritersFence,
 }
 
 impl<T> Switch<T> {
+    /// To be called after `fence::init`.
     pub(crate) fn new(first: NonNull<T>) -> Self {
-        Self { current: AtomicPtr::new(first.as_ptr()), counted: AtomicUsize::new(0) }
+        Self {
+            current: AtomicPtr::new(first.as_ptr()),
+            counted: AtomicUsize::new(0),
+            writers_fence: fence::writers_fence(),
+        }
     }
 
     /// Gets hold of what is current: until the hold is dropped, [`Self::replace`] does not
-    /// return it.
+    /// return it. None if the cell is in use.
     ///
     /// # Safety
-    /// The cell belongs to the calling thread, is free, and is in the registry that
-    /// [`Self::replace`] is called with.
+    /// The cell belongs to the calling thread and is in the registry that [`Self::replace`]
+    /// is called with.
     #[inline]
-    pub(crate) unsafe fn hold<'a>(&'a self, cell: &'a HazardCell) -> Hold<'a, T> {
-        let before = cell.0.load(Ordering::Relaxed);
+    pub(crate) unsafe fn hold<'a>(&'a self, cell: &'a HazardCell) -> Option<Hold<'a, T>> {
+        let before = cell.free()?;
         let mut current = self.current.load(Ordering::Acquire);
         loop {
             // Release, so that a harvest that sees this store sees what this thread did
             // before: a later store is no part of an earlier one's release sequence.
             cell.0.store(current as usize, Ordering::Release);
-            fence::light();
+            fence::light(self.writers_fence);
             let now = self.current.load(Ordering::Acquire);
             if now == current {
                 break;
             }
             current = now;
         }
-        Hold { target: current, cell, note: before }
+        Some(Hold { target: current, cell, note: before })
     }
 
     /// Gets hold of what is current without a cell.

@@ -81,13 +81,13 @@ impl Slot {
     /// telling anyone that the write is done.
     #[inline]
     pub fn mark(&self, page: usize) {
-        writer::with(&self.switch, |base, last| self.bits(base).mark(page, last));
+        writer::with(&self.switch, |base, unseen| self.bits(base).mark(page, unseen));
     }
 
     /// As [`Self::mark`], for a signal handler: allocates nothing, and may interrupt a
     /// mark. Slower.
     pub fn mark_in_signal_handler(&self, page: usize) {
-        writer::with_counted(&self.switch, |base| self.bits(base).mark(page, &mut page.clone()));
+        writer::with_counted(&self.switch, |base| self.bits(base).mark(page, &mut 0));
     }
 
     /// Marks pages in a signal handler, and then calls `after`; a harvest that has the
@@ -95,8 +95,8 @@ impl Slot {
     #[cfg(all(feature = "trackers", target_os = "linux"))]
     pub(crate) fn mark_pages_then<R>(&self, pages: Range<usize>, after: impl FnOnce() -> R) -> R {
         writer::with_counted(&self.switch, |base| {
-            let (bits, mut none) = (self.bits(base), usize::MAX);
-            pages.for_each(|page| bits.mark(page, &mut none));
+            let bits = self.bits(base);
+            pages.for_each(|page| bits.mark(page, &mut 0));
             after()
         })
     }

@@ -9,6 +9,12 @@ pub(crate) use std::thread::yield_now;
 /// Memory of zeroes is an array of atomics that are 0.
 pub(crate) const ZERO_IS_NEW: bool = true;
 
+/// Reads what only this thread writes to.
+#[inline]
+pub(crate) fn own(cell: &AtomicUsize) -> usize {
+    cell.load(Ordering::Relaxed)
+}
+
 /// Writes without an atomic operation: nobody else has access.
 #[inline]
 pub(crate) fn put64(cell: &mut AtomicU64, value: u64) {

@@ -41,10 +41,9 @@ pub(crate) fn with<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>, &mut usi
     let record = RECORD.get();
     // SAFETY: null, or a record of REGISTRY, which is never dropped.
     if let Some(record) = unsafe { record.as_ref() } {
-        if record.cells[0].is_free() {
-            // SAFETY: the record is this thread's, the cell free, the registry the one
-            // that every switch outside of tests is replaced with.
-            let mut hold = unsafe { switch.hold(&record.cells[0]) };
+        // SAFETY: the record is this thread's, and the registry the one that every switch
+        // outside of tests is replaced with.
+        if let Some(mut hold) = unsafe { switch.hold(&record.cells[0]) } {
             let mut memory = hold.remembered();
             let result = f(hold.target(), &mut memory);
             hold.remember(memory);
@@ -61,10 +60,11 @@ fn with_second<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>, &mut usize) 
     register_thread();
     let record = RECORD.get();
     // SAFETY: as in `with`.
-    if let Some(cell) = unsafe { record.as_ref() }.and_then(Record::free_cell) {
+    for cell in unsafe { record.as_ref() }.iter().flat_map(|record| &record.cells) {
         // SAFETY: as in `with`.
-        let hold = unsafe { switch.hold(cell) };
-        return f(hold.target(), &mut 0);
+        if let Some(hold) = unsafe { switch.hold(cell) } {
+            return f(hold.target(), &mut 0);
+        }
     }
     with_counted(switch, |target| f(target, &mut 0))
 }
@@ -74,11 +74,11 @@ pub(crate) fn with_outer<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>) ->
     register_thread();
     let record = RECORD.get();
     // SAFETY: as in `with`.
-    let cell = unsafe { record.as_ref() }.map(|record| &record.cells[1]);
-    if let Some(cell) = cell.filter(|cell| cell.is_free()) {
+    if let Some(record) = unsafe { record.as_ref() } {
         // SAFETY: as in `with`.
-        let hold = unsafe { switch.hold(cell) };
-        return f(hold.target());
+        if let Some(hold) = unsafe { switch.hold(&record.cells[1]) } {
+            return f(hold.target());
+        }
     }
     with_counted(switch, f)
 }

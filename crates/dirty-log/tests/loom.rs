@@ -1,4 +1,4 @@
-//! The protocol, in every order of execution that the memory model allows.
+//! The protocol, in the orders of execution that the memory model allows.
 //!
 //! The library's own `hazard.rs` and `bits.rs` are compiled here against loom's atomics.
 //! membarrier(2) gives the harvest's fence the strength of one in every running thread, so
@@ -25,6 +25,13 @@ mod sync {
 
     pub(crate) const ZERO_IS_NEW: bool = false;
 
+    /// Not a load as loom counts them: it remembers but one last access to a cell, and a
+    /// thread's load of its own would hide that another thread looked at it before.
+    pub(crate) fn own(cell: &AtomicUsize) -> usize {
+        // SAFETY: loom fails the model if another thread wrote to it meanwhile.
+        unsafe { cell.unsync_load() }
+    }
+
     /// loom fails the model if another thread's access is not ordered before this one.
     pub(crate) fn put64(cell: &mut AtomicU64, value: u64) {
         cell.with_mut(|v| *v = value);
@@ -49,7 +56,13 @@ mod fence {
         }
     }
 
-    pub(crate) fn light() {
+    pub(crate) type WritersFence = bool;
+
+    pub(crate) fn writers_fence() -> WritersFence {
+        true
+    }
+
+    pub(crate) fn light(_: WritersFence) {
         unless_broken();
     }
 
@@ -89,17 +102,17 @@ impl Slot {
 
     fn mark(&self, record: &Record, page: usize) {
         // SAFETY: the record is this thread's and registered.
-        let mut hold = unsafe { self.switch.hold(&record.cells[0]) };
-        let mut last = hold.remembered();
+        let mut hold = unsafe { self.switch.hold(&record.cells[0]) }.unwrap();
+        let mut unseen = hold.remembered();
         // SAFETY: held, and of this shape.
-        unsafe { BitsRef::new(hold.target(), &self.shape) }.mark(page, &mut last);
-        hold.remember(last);
+        unsafe { BitsRef::new(hold.target(), &self.shape) }.mark(page, &mut unseen);
+        hold.remember(unseen);
     }
 
     fn mark_counted(&self, page: usize) {
         let hold = self.switch.hold_counted();
         // SAFETY: held, and of this shape.
-        unsafe { BitsRef::new(hold.target(), &self.shape) }.mark(page, &mut page.clone());
+        unsafe { BitsRef::new(hold.target(), &self.shape) }.mark(page, &mut 0);
     }
 
     /// As `switch_opt`: returns at once if clean. `see` is called with each dirty page.
@@ -111,7 +124,7 @@ impl Slot {
         mut see: impl FnMut(usize),
     ) -> Bits {
         // SAFETY: the record is this thread's and registered.
-        let hold = unsafe { self.switch.hold(&record.cells[0]) };
+        let hold = unsafe { self.switch.hold(&record.cells[0]) }.unwrap();
         // SAFETY: held, and of this shape.
         let clean = unsafe { BitsRef::new(hold.target(), &self.shape) }.is_clean();
         drop(hold);
