@@ -15,11 +15,12 @@ use crate::message::{FixedRoute, MsiMessage};
 use crate::report::{Failure, Report, Step};
 use crate::route::{Phase, Route};
 use crate::router::Inner;
+use crate::source::Source;
 use crate::table::Table;
 use std::sync::{Arc, MutexGuard};
 
 /// What a batch wants of one route, all its changes taken together.
-struct Plan {
+pub(crate) struct Plan {
     route: Route,
     /// Added by this batch.
     new: bool,
@@ -37,6 +38,9 @@ enum Closed {
     Gate,
     Irqfd,
 }
+
+/// Plans whose memory is kept between commits.
+const PLANS_KEPT: usize = 256;
 
 struct Commit<'a> {
     inner: &'a Inner,
@@ -74,12 +78,23 @@ pub(crate) fn sweep(inner: &Arc<Inner>) -> Result<Report, CommitError> {
     commit.run()
 }
 
+/// The plans' memory is used again; their routes go first, while the table is still held.
+impl Drop for Commit<'_> {
+    fn drop(&mut self) {
+        self.plans.clear();
+        self.plans.shrink_to(PLANS_KEPT);
+        self.table.plans = std::mem::take(&mut self.plans);
+    }
+}
+
 impl<'a> Commit<'a> {
     fn new(inner: &'a Inner) -> Self {
+        let mut table = inner.table();
+        let plans = std::mem::take(&mut table.plans);
         Self {
             inner,
-            table: inner.table(),
-            plans: Vec::new(),
+            table,
+            plans,
             fixed: Vec::new(),
             fixed_removed: Vec::new(),
             retired: Vec::new(),
@@ -97,7 +112,7 @@ impl<'a> Commit<'a> {
         self.open();
         self.take_out_failed();
         self.report.counts.routes = self.table.len();
-        Ok(self.report)
+        Ok(std::mem::take(&mut self.report))
     }
 
     fn set_routing(&mut self) -> Result<(), Errno> {
@@ -151,7 +166,10 @@ impl<'a> Commit<'a> {
                 plan.route.retire();
             }
         }
-        self.plans.retain(|plan| !plan.failed && plan.route.phase() != Phase::Gone);
+        let idle = |plan: &Plan| plan.failed || plan.route.phase() == Phase::Gone;
+        if self.plans.iter().any(idle) {
+            self.plans.retain(|plan| !idle(plan));
+        }
     }
 
     fn plan_of(&mut self, route: Route) -> &mut Plan {
@@ -227,14 +245,20 @@ impl<'a> Commit<'a> {
 
     /// Entries of routes that are no more, now that the table is committed anyway.
     fn sweep(&mut self) {
-        let stuck = self.inner.pool().take_stuck();
-        for (source, gsi) in stuck {
-            match self.inner.kernel.detach(source.eventfd(), gsi) {
-                Ok(()) => self.inner.pool().release(gsi),
-                Err(_) => self.inner.pool().keep_stuck(source, gsi),
-            }
+        let mut pool = self.inner.pool();
+        let stuck = pool.take_stuck();
+        if !stuck.is_empty() {
+            drop(pool);
+            let failed = |(source, gsi): &(Source, u32)| {
+                self.inner.kernel.detach(source.eventfd(), *gsi).is_err()
+            };
+            let (failed, done): (Vec<_>, Vec<_>) = stuck.into_iter().partition(failed);
+            pool = self.inner.pool();
+            failed.into_iter().for_each(|(source, gsi)| pool.keep_stuck(source, gsi));
+            done.into_iter().for_each(|(_, gsi)| pool.release(gsi));
         }
-        self.retired = self.inner.pool().take_retired();
+        self.retired = pool.take_retired();
+        drop(pool);
         for &gsi in &self.retired {
             self.table.remove(gsi);
         }
@@ -283,9 +307,9 @@ impl<'a> Commit<'a> {
 
     /// The kernel has the table: what was removed gives its GSIs back.
     fn settle_removed(&mut self) {
-        let mut pool = self.inner.pool();
-        self.fixed_removed.iter().for_each(|route| pool.release_fixed(route));
-        drop(pool);
+        for route in &self.fixed_removed {
+            self.inner.pool().release_fixed(route);
+        }
         for plan in self.plans.iter().filter(|plan| plan.remove && !plan.failed) {
             plan.route.retire();
         }

@@ -87,6 +87,6 @@ pub struct CommitError {
 fn lost(not_restored: &[Failure]) -> String {
     match not_restored.len() {
         0 => String::new(),
-        n => format!(", but {n} vectors stay masked (the first: {})", not_restored[0]),
+        n => format!(", but vectors stay masked: {n}, the first: {}", not_restored[0]),
     }
 }

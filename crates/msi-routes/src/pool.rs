@@ -54,6 +54,8 @@ impl GsiSet {
 pub(crate) struct Pool {
     limit: usize,
     first: u32,
+    /// No GSI from `first` to here is free.
+    lowest: u32,
     /// MSI routes' and fixed routes' GSIs.
     used: GsiSet,
     /// Given back, perhaps still in the kernel's table.
@@ -73,6 +75,7 @@ impl Pool {
         Self {
             limit,
             first,
+            lowest: first,
             used: GsiSet::new(limit),
             retired: GsiSet::new(limit),
             any_retired: false,
@@ -99,15 +102,21 @@ impl Pool {
         if self.free() == 0 {
             return Err(self.full());
         }
-        let free = self.used.first_missing(self.first, self.limit);
+        let free = self.used.first_missing(self.lowest, self.limit);
         let gsi = free.ok_or_else(|| self.full())?;
         self.used.insert(gsi);
+        self.lowest = gsi + 1;
         self.msi += 1;
         Ok(gsi)
     }
 
-    pub(crate) fn release(&mut self, gsi: u32) {
+    fn freed(&mut self, gsi: u32) {
         self.used.remove(gsi);
+        self.lowest = self.lowest.min(gsi.max(self.first));
+    }
+
+    pub(crate) fn release(&mut self, gsi: u32) {
+        self.freed(gsi);
         self.retired.insert(gsi);
         self.any_retired = true;
         self.msi -= 1;
@@ -174,7 +183,7 @@ impl Pool {
         }
         if taken.is_empty() {
             self.fixed.remove(&gsi);
-            self.used.remove(gsi);
+            self.freed(gsi);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The kernel's table as it is, edited in place, with an undo log until the kernel took it.
 
+use crate::commit::Plan;
 use crate::error::RouteError;
 use crate::message::FixedRoute;
 use kvm_bindings::{kvm_irq_routing_entry, KvmIrqRouting};
@@ -26,6 +27,8 @@ pub(crate) struct Table {
     undo: Vec<Undo>,
     /// Room for [`crate::commit`] to find a GSI's plan; all `NOWHERE` between commits.
     pub(crate) scratch: Vec<u32>,
+    /// Memory for the next commit's plans.
+    pub(crate) plans: Vec<Plan>,
 }
 
 impl Table {
@@ -37,6 +40,7 @@ impl Table {
             position: vec![NOWHERE; limit],
             undo: Vec::new(),
             scratch: vec![NOWHERE; limit],
+            plans: Vec::new(),
         };
         table.set_len(0);
         Ok(table)

@@ -149,6 +149,37 @@ fn a_route_in_somebody_elses_batch_is_reported_not_touched() {
 }
 
 #[test]
+fn a_refused_table_undoes_masks_and_says_which_it_could_not() {
+    let (spy, router) = spy();
+    let mut batch = router.batch();
+    let routes: Vec<Route> = (0..3).map(|n| add(&mut batch, n)).collect();
+    batch.commit().unwrap().complete().unwrap();
+    let refused = |failures: usize| {
+        // Two detaches; then the table is refused, and perhaps the first attach too.
+        spy.fail_next(2, failures);
+        let mut batch = router.batch();
+        batch.mask(&routes[0]).unwrap();
+        batch.remove(&routes[1]).unwrap();
+        batch.set_message(&routes[2], MsiMessage::x86(0, 99)).unwrap();
+        let new = add(&mut batch, 4);
+        let error = batch.commit().unwrap_err();
+        assert_eq!((new.phase(), routes[2].message().data), (Phase::Gone, 2));
+        error
+    };
+    let error = refused(1);
+    assert!(error.not_restored.is_empty() && error.to_string().contains("undone"), "{error}");
+    assert!(routes.iter().all(|route| route.phase() == Phase::Live));
+    assert_eq!(spy.attached.load(SeqCst), 3);
+    let error = refused(2);
+    assert!(error.to_string().contains("stay masked: 1"), "{error}");
+    assert_eq!(routes[0].phase(), Phase::Masked);
+    let mut batch = router.batch();
+    batch.unmask(&routes[0]).unwrap();
+    batch.commit().unwrap().complete().unwrap();
+    assert_eq!((routes[0].phase(), spy.attached.load(SeqCst)), (Phase::Live, 3));
+}
+
+#[test]
 fn the_limit_is_met_when_adding() {
     let spy = Spy::with_limit(Null(4096), NEVER, 0, 50);
     let router = Router::new(spy, FixedRoute::pc_defaults()).unwrap();

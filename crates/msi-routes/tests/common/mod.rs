@@ -144,6 +144,8 @@ pub struct Spy {
     limit: usize,
     calls: AtomicUsize,
     fail_at: AtomicUsize,
+    /// How many calls fail from there on.
+    pub failures: AtomicUsize,
     errno: i32,
     pub table: Mutex<Vec<kvm_irq_routing_entry>>,
     pub attached: AtomicUsize,
@@ -167,6 +169,7 @@ impl Spy {
             limit,
             calls: AtomicUsize::new(0),
             fail_at: AtomicUsize::new(fail_at),
+            failures: AtomicUsize::new(1),
             errno,
             table: Mutex::default(),
             attached: AtomicUsize::new(0),
@@ -178,6 +181,12 @@ impl Spy {
         self.calls.load(Ordering::SeqCst)
     }
 
+    /// After `after` more calls, `count` fail.
+    pub fn fail_next(&self, after: usize, count: usize) {
+        self.failures.store(count, Ordering::SeqCst);
+        self.fail_at.store(self.calls() + after, Ordering::SeqCst);
+    }
+
     /// No further call fails.
     pub fn mend(&self) {
         self.fail_at.store(usize::MAX, Ordering::SeqCst);
@@ -185,7 +194,8 @@ impl Spy {
 
     fn call(&self) -> Result<(), Errno> {
         let n = self.calls.fetch_add(1, Ordering::SeqCst);
-        let fail = n == self.fail_at.load(Ordering::SeqCst);
+        let from = self.fail_at.load(Ordering::SeqCst);
+        let fail = n >= from && n - from < self.failures.load(Ordering::SeqCst);
         if fail {
             Err(Errno::new(self.errno))
         } else {
