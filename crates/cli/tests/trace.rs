@@ -195,8 +195,10 @@ fn converted_lines_are_json_and_csv() {
     assert!(refused.stderr.contains(".pftrace"), "{}", refused.stderr);
 }
 
-/// Fields of a protobuf message: (number, bytes of a length-delimited one).
-fn messages(mut bytes: &[u8]) -> Option<Vec<(u64, Option<&[u8]>)>> {
+/// A field of a protobuf message: its number, and the bytes of a length-delimited one.
+type ProtoField<'a> = (u64, Option<&'a [u8]>);
+
+fn messages(mut bytes: &[u8]) -> Option<Vec<ProtoField<'_>>> {
     fn varint(bytes: &mut &[u8]) -> Option<u64> {
         let mut value = 0;
         for shift in (0..70).step_by(7) {

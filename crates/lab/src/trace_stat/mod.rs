@@ -61,15 +61,11 @@ pub fn stat(options: &StatOptions) -> Result<TraceStats> {
         return Err(usage("--vs compares two traces: name one file before it"));
     }
     let devices = options.mtree.as_deref().map(read_map).transpose()?;
-    let read = |path: &PathBuf| -> Result<Counted> {
-        let mut report = count(path, options)?;
-        if let Some(devices) = &devices {
-            report.name_devices(devices);
-        }
-        Ok(Counted { file: path.display().to_string(), report })
-    };
-    let traces = options.files.iter().map(read).collect::<Result<Vec<_>>>()?;
-    let other = options.vs.as_ref().map(read).transpose()?;
+    let mut traces = read_all(options)?;
+    if let Some(devices) = &devices {
+        traces.iter_mut().for_each(|trace| trace.report.name_devices(devices));
+    }
+    let other = options.vs.as_ref().and_then(|_| traces.pop());
     let versus = match (&other, traces.first()) {
         (Some(b), Some(a)) => Some(versus::compare(a, b, options.per)),
         _ => None,
@@ -86,10 +82,35 @@ pub fn stat(options: &StatOptions) -> Result<TraceStats> {
     Ok(TraceStats { envelope, traces, versus, warnings })
 }
 
-fn count(path: &Path, options: &StatOptions) -> Result<Report> {
+/// Every trace, the one to compare with last; as many at once as there are threads.
+fn read_all(options: &StatOptions) -> Result<Vec<Counted>> {
+    let paths: Vec<&PathBuf> = options.files.iter().chain(&options.vs).collect();
+    let at_once = options.threads.clamp(1, paths.len().max(1));
+    let threads = (options.threads / at_once).max(1);
+    let mut all = Vec::new();
+    for some in paths.chunks(at_once) {
+        let read = |path: &Path| count(path, options.cpu_hz, threads);
+        let reports: Vec<Result<Report>> = match some {
+            [path] => vec![read(path)],
+            _ => std::thread::scope(|scope| {
+                let started: Vec<_> = some.iter().map(|path| scope.spawn(|| read(path))).collect();
+                let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Report>>| {
+                    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                };
+                started.into_iter().map(join).collect()
+            }),
+        };
+        for (path, report) in some.iter().zip(reports) {
+            all.push(Counted { file: path.display().to_string(), report: report? });
+        }
+    }
+    Ok(all)
+}
+
+fn count(path: &Path, cpu_hz: Option<f64>, threads: usize) -> Result<Report> {
     let opened = Input::open(path).and_then(vmeter_trace::open);
     let reader = opened.map_err(trace_error)?;
-    stat::read_with(reader, options.cpu_hz, options.threads).map_err(host)
+    stat::read_with(reader, cpu_hz, threads).map_err(host)
 }
 
 /// What can't be opened or read is the user's to mend.
