@@ -85,8 +85,7 @@ impl Timeline {
         if self.total <= 0 {
             return 0.0;
         }
-        let named: Ns =
-            self.leaves().filter(|s| s.name != UNATTRIBUTED).map(Span::len).sum();
+        let named: Ns = self.leaves().filter(|s| s.name != UNATTRIBUTED).map(Span::len).sum();
         named as f64 / self.total as f64
     }
 }

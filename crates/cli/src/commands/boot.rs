@@ -61,7 +61,7 @@ pub fn show(result: &BootResult, views: &Views, out: &Output) -> anyhow::Result<
     let view = BootView {
         blame: views.blame,
         critical_chain: views.critical_chain,
-        tree: views.tree.then(|| TreeView { run: None, min_duration: 500_000 }),
+        tree: views.tree.then_some(TreeView { run: None, min_duration: 500_000 }),
         ..BootView::default()
     };
     let report = BootReport { result, view };
