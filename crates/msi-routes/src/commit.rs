@@ -245,20 +245,17 @@ impl<'a> Commit<'a> {
 
     /// Entries of routes that are no more, now that the table is committed anyway.
     fn sweep(&mut self) {
-        let mut pool = self.inner.pool();
-        let stuck = pool.take_stuck();
-        if !stuck.is_empty() {
-            drop(pool);
-            let failed = |(source, gsi): &(Source, u32)| {
-                self.inner.kernel.detach(source.eventfd(), *gsi).is_err()
-            };
-            let (failed, done): (Vec<_>, Vec<_>) = stuck.into_iter().partition(failed);
-            pool = self.inner.pool();
-            failed.into_iter().for_each(|(source, gsi)| pool.keep_stuck(source, gsi));
-            done.into_iter().for_each(|(_, gsi)| pool.release(gsi));
+        let (retired, stuck) = self.inner.take_waste();
+        self.retired = retired;
+        let failed = |(source, gsi): &(Source, u32)| {
+            self.inner.kernel.detach(source.eventfd(), *gsi).is_err()
+        };
+        let (failed, done): (Vec<_>, Vec<_>) = stuck.into_iter().partition(failed);
+        self.inner.put_back(&[], failed);
+        for (_, gsi) in done {
+            self.inner.release(gsi);
+            self.retired.push(gsi);
         }
-        self.retired = pool.take_retired();
-        drop(pool);
         for &gsi in &self.retired {
             self.table.remove(gsi);
         }
@@ -269,14 +266,12 @@ impl<'a> Commit<'a> {
         let routes = self.table.len();
         self.table.roll_back();
         let mut not_restored = Vec::new();
-        let mut pool = self.inner.pool();
-        pool.put_retired(&self.retired);
+        self.inner.put_back(&self.retired, Vec::new());
         for op in &self.fixed {
             if let Op::AddFixed(route) = op {
-                pool.release_fixed(route);
+                self.inner.pool().release_fixed(route);
             }
         }
-        drop(pool);
         for plan in &self.plans {
             if plan.new {
                 plan.route.retire();

@@ -60,7 +60,6 @@ pub(crate) struct Pool {
     used: GsiSet,
     /// Given back, perhaps still in the kernel's table.
     retired: GsiSet,
-    any_retired: bool,
     msi: usize,
     /// The irqchips of each fixed GSI (None: not an irqchip pin).
     fixed: BTreeMap<u32, Vec<Option<u32>>>,
@@ -78,7 +77,6 @@ impl Pool {
             lowest: first,
             used: GsiSet::new(limit),
             retired: GsiSet::new(limit),
-            any_retired: false,
             msi: 0,
             fixed: BTreeMap::new(),
             fixed_entries: 0,
@@ -118,13 +116,7 @@ impl Pool {
     pub(crate) fn release(&mut self, gsi: u32) {
         self.freed(gsi);
         self.retired.insert(gsi);
-        self.any_retired = true;
         self.msi -= 1;
-    }
-
-    /// A dropped route's irqfd could not be detached; to be tried again.
-    pub(crate) fn keep_stuck(&mut self, source: Source, gsi: u32) {
-        self.stuck.push((source, gsi));
     }
 
     pub(crate) fn take_stuck(&mut self) -> Vec<(Source, u32)> {
@@ -133,19 +125,14 @@ impl Pool {
 
     /// GSIs given back since the last call that nobody has taken again.
     pub(crate) fn take_retired(&mut self) -> Vec<u32> {
-        if !std::mem::take(&mut self.any_retired) {
-            return Vec::new();
-        }
         let used = &self.used;
         self.retired.drain().filter(|&gsi| !used.contains(gsi)).collect()
     }
 
-    /// Undoes [`Self::take_retired`].
-    pub(crate) fn put_retired(&mut self, gsis: &[u32]) {
-        for &gsi in gsis {
-            self.retired.insert(gsi);
-            self.any_retired = true;
-        }
+    /// Undoes [`Self::take_retired`] and [`Self::take_stuck`].
+    pub(crate) fn put_back(&mut self, retired: &[u32], stuck: Vec<(Source, u32)>) {
+        retired.iter().for_each(|&gsi| self.retired.insert(gsi));
+        self.stuck.extend(stuck);
     }
 
     pub(crate) fn reserve_fixed(&mut self, route: &FixedRoute) -> Result<(), RouteError> {

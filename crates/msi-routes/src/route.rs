@@ -107,7 +107,7 @@ impl RouteInner {
 
     fn retire(&self) {
         if self.phase.swap(Phase::Gone as u8, Ordering::AcqRel) != Phase::Gone as u8 {
-            self.router.pool().release(self.gsi);
+            self.router.release(self.gsi);
         }
     }
 }
@@ -117,7 +117,7 @@ impl Drop for RouteInner {
         self.source.close();
         let attached = *self.attached.get_mut();
         if attached && self.router.kernel.detach(self.source.eventfd(), self.gsi).is_err() {
-            self.router.pool().keep_stuck(self.source.clone(), self.gsi);
+            self.router.put_back(&[], vec![(self.source.clone(), self.gsi)]);
         } else {
             self.retire();
         }

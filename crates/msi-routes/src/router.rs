@@ -7,9 +7,10 @@ use crate::kernel::Kernel;
 use crate::message::FixedRoute;
 use crate::pool::Pool;
 use crate::report::Report;
+use crate::source::Source;
 use crate::table::Table;
 use kvm_bindings::kvm_irq_routing_entry;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An x86 IO-APIC's pins: MSI routes stay off their GSIs even where no pin is routed.
@@ -26,6 +27,8 @@ pub(crate) struct Inner {
     /// Held for moments, so that staging never waits for a commit.
     pool: Mutex<Pool>,
     batches: AtomicU64,
+    /// The pool has something to sweep: spares commits its lock otherwise.
+    waste: AtomicBool,
 }
 
 impl Router {
@@ -65,6 +68,7 @@ impl Router {
             table: Mutex::new(table),
             pool: Mutex::new(pool),
             batches: AtomicU64::new(0),
+            waste: AtomicBool::new(false),
         })))
     }
 
@@ -116,5 +120,31 @@ impl Inner {
 
     pub(crate) fn pool(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a GSI back; its entry, if there is one, is swept out of the table.
+    pub(crate) fn release(&self, gsi: u32) {
+        self.pool().release(gsi);
+        self.waste.store(true, Ordering::Release);
+    }
+
+    /// Puts back what a sweep could not do.
+    pub(crate) fn put_back(&self, retired: &[u32], stuck: Vec<(Source, u32)>) {
+        if !retired.is_empty() || !stuck.is_empty() {
+            self.pool().put_back(retired, stuck);
+            self.waste.store(true, Ordering::Release);
+        }
+    }
+
+    /// What is to be swept: GSIs given back that nobody has taken again, and irqfds that
+    /// could not be detached.
+    pub(crate) fn take_waste(&self) -> (Vec<u32>, Vec<(Source, u32)>) {
+        if !self.waste.load(Ordering::Acquire) {
+            return Default::default();
+        }
+        // Cleared first: what is added from here on sets it again.
+        self.waste.store(false, Ordering::Release);
+        let mut pool = self.pool();
+        (pool.take_retired(), pool.take_stuck())
     }
 }
