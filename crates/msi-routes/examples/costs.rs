@@ -85,14 +85,17 @@ fn print(shape: Shape, samples: &[Sample]) {
     let total = |s: &Sample| s.enabled.total.as_secs_f64() * 1e3;
     let base = of(Strategy::PerVector, total);
     let Shape { devices, vectors, .. } = shape;
-    println!("{devices} devices x {vectors} vectors, medians of {}", samples.len() / 4);
-    println!("strategy     commits  ahead ms   total ms  per_vector / it");
+    println!(
+        "{devices} devices x {vectors} vectors, medians of {}",
+        samples.len() / Strategy::ALL.len()
+    );
+    println!("strategy         commits  ahead ms   total ms  per_vector / it");
     for strategy in Strategy::ALL {
         let commits = of(strategy, |s| s.enabled.commits as f64);
         let ahead = of(strategy, |s| s.prepared.as_secs_f64() * 1e3);
         let ms = of(strategy, total);
         let ratio = base / ms;
-        println!("{strategy:<12} {commits:>7} {ahead:>9.3} {ms:>10.3} {ratio:>16.1}");
+        println!("{strategy:<16} {commits:>7} {ahead:>9.3} {ms:>10.3} {ratio:>16.1}");
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) enum Op {
     Mask(Route),
     Unmask(Route),
     Remove(Route),
-    AddFixed(FixedRoute),
+    AddFixed(Box<FixedRoute>),
     RemoveFixed(u32),
 }
 
@@ -137,7 +137,7 @@ impl Batch {
     /// [`RouteError::GsiRange`], [`RouteError::Full`].
     pub fn add_fixed(&mut self, route: FixedRoute) -> Result<(), RouteError> {
         self.router.0.pool().reserve_fixed(&route)?;
-        self.ops.push(Op::AddFixed(route));
+        self.ops.push(Op::AddFixed(Box::new(route)));
         Ok(())
     }
 
@@ -158,6 +158,11 @@ impl Batch {
     pub fn nested(&mut self) -> Nested<'_> {
         let inner = Batch::new(self.router.clone(), self.id);
         Nested { outer: self, inner }
+    }
+
+    /// Makes room for that many further changes.
+    pub(crate) fn reserve(&mut self, changes: usize) {
+        self.ops.reserve(changes);
     }
 
     /// True if nothing was staged.

@@ -164,6 +164,7 @@ impl Msix {
     /// # Errors
     /// The host's table is full. Staged so far stays in the batch.
     pub fn sync(&mut self, batch: &mut Batch) -> Result<(), RouteError> {
+        batch.reserve(self.vectors.len());
         (0..self.vectors.len()).try_for_each(|vector| self.sync_vector(vector, batch))
     }
 
@@ -185,6 +186,7 @@ impl Msix {
     /// # Errors
     /// The host's table is full.
     pub fn reserve(&mut self, batch: &mut Batch) -> Result<(), RouteError> {
+        batch.reserve(self.vectors.len());
         self.vectors.iter_mut().try_for_each(|vector| vector.reserve(batch))
     }
 

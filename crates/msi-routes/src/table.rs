@@ -6,16 +6,17 @@ use crate::message::FixedRoute;
 use kvm_bindings::{kvm_irq_routing_entry, KvmIrqRouting};
 
 const NOWHERE: u32 = u32::MAX;
+const LOGGED: &str = "logged with its undo";
 
 #[derive(Clone, Copy)]
 enum Undo {
     /// An entry was appended.
     Pushed,
-    /// An entry was overwritten.
-    Replaced(u32, kvm_irq_routing_entry),
-    /// An entry was taken out, and the last one moved to its place; true for an MSI route
-    /// of the library's, whose position is kept.
-    Removed(u32, kvm_irq_routing_entry, bool),
+    /// The entry here was overwritten.
+    Replaced(u32),
+    /// The entry here was taken out, and the last one moved to its place; true for an MSI
+    /// route of the library's, whose position is kept.
+    Removed(u32, bool),
 }
 
 pub(crate) struct Table {
@@ -25,6 +26,8 @@ pub(crate) struct Table {
     /// Where the library's MSI route of a GSI is; fixed routes have none.
     position: Vec<u32>,
     undo: Vec<Undo>,
+    /// The entries of `Replaced` and `Removed`, in their order.
+    old: Vec<kvm_irq_routing_entry>,
     /// Room for [`crate::commit`] to find a GSI's plan; all `NOWHERE` between commits.
     pub(crate) scratch: Vec<u32>,
     /// Memory for the next commit's plans.
@@ -39,6 +42,7 @@ impl Table {
             len: limit,
             position: vec![NOWHERE; limit],
             undo: Vec::new(),
+            old: Vec::new(),
             scratch: vec![NOWHERE; limit],
             plans: Vec::new(),
         };
@@ -89,7 +93,8 @@ impl Table {
             self.undo.push(Undo::Pushed);
         } else {
             let old = std::mem::replace(&mut self.entries_mut()[at as usize], entry);
-            self.undo.push(Undo::Replaced(at, old));
+            self.undo.push(Undo::Replaced(at));
+            self.old.push(old);
         }
     }
 
@@ -107,7 +112,8 @@ impl Table {
         let old = self.entries()[at as usize];
         self.move_entry(last as u32, at);
         self.set_len(last);
-        self.undo.push(Undo::Removed(at, old, own));
+        self.undo.push(Undo::Removed(at, own));
+        self.old.push(old);
     }
 
     /// Moves an entry to another place, and its GSI's position with it.
@@ -144,6 +150,7 @@ impl Table {
     /// The kernel took it.
     pub(crate) fn keep(&mut self) {
         self.undo.clear();
+        self.old.clear();
     }
 
     /// The kernel did not take it: as it was before the first change since [`Self::keep`].
@@ -158,8 +165,12 @@ impl Table {
                     }
                     self.set_len(self.len - 1);
                 }
-                Undo::Replaced(at, old) => self.entries_mut()[at as usize] = old,
-                Undo::Removed(at, old, own) => {
+                Undo::Replaced(at) => {
+                    let old = self.old.pop().expect(LOGGED);
+                    self.entries_mut()[at as usize] = old;
+                }
+                Undo::Removed(at, own) => {
+                    let old = self.old.pop().expect(LOGGED);
                     self.set_len(self.len + 1);
                     let last = self.len - 1;
                     if at as usize != last {

@@ -44,7 +44,7 @@ fn every_vector_of_every_strategy_arrives_once() {
         let expected = match strategy {
             Strategy::PerVector => 520,
             Strategy::PerDevice | Strategy::Reserved => 8,
-            Strategy::PerVm => 1,
+            Strategy::PerVm | Strategy::ReservedPerVm => 1,
         };
         assert_eq!(enabled.commits, expected, "{strategy}");
         assert_eq!(router.msi_routes(), 520);
