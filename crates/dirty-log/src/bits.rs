@@ -29,7 +29,7 @@ const GROUP_LINES: usize = 64;
 const CACHE_LINE: usize = 64;
 
 /// One of so many marks looks whether its bit is set, while they find it clean.
-const LOOK_EVERY: usize = 16;
+const LOOK_EVERY: usize = 64;
 
 /// How many pages, and where the parts of a bitmap for them are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -362,7 +362,7 @@ impl Bits {
         if self.shared().is_clean() {
             return;
         }
-        let Shape { lines, flags_at, groups_at, any_at, .. } = self.shape;
+        let Shape { lines, flags_at, groups_at, .. } = self.shape;
         let mut from = 0;
         while let Some(line) = self.next_line(from) {
             let words = line * LINE_WORDS..(line + 1) * LINE_WORDS;
@@ -372,7 +372,8 @@ impl Bits {
         }
         let groups = self.shape.groups();
         self.summary_mut(groups_at, groups).iter_mut().for_each(|group| put8(group, 0));
-        put8(&mut self.summary_mut(any_at, 1)[0], 0);
+        // Atomic: a harvest that begins may look at it at any time.
+        self.shared().any().store(0, Ordering::Release);
     }
 
     /// Sets bits without atomic operations; returns how many were not set before. Words
@@ -382,12 +383,12 @@ impl Bits {
             return 0;
         }
         let before = self.shared().word(index);
-        let Shape { lines, flags_at, groups_at, any_at, .. } = self.shape;
+        let Shape { lines, flags_at, groups_at, .. } = self.shape;
         let (line, groups) = (index / LINE_WORDS, self.shape.groups());
         put64(&mut self.words_mut()[index], before | mask);
         put8(&mut self.summary_mut(flags_at, lines)[line], 1);
         put8(&mut self.summary_mut(groups_at, groups)[line / GROUP_LINES], 1);
-        put8(&mut self.summary_mut(any_at, 1)[0], 1);
+        self.shared().any().store(1, Ordering::Release);
         (mask & !before).count_ones()
     }
 }

@@ -25,24 +25,38 @@
 //! instructions, which is twice the cost of the mark itself. Why pointers and not epochs:
 //! an epoch tells that a writer is somewhere inside, not in which slot.
 //!
+//! The heavy fence interrupts every CPU that runs a thread of this process, so a harvest
+//! does without where it can: a thread that marks in a switch for the first time says so
+//! beside its cell, with a full fence of its own. Where nobody but the harvesting thread
+//! has said so, steps 1 and 3 of each writer to come are after that fence, and it sees the
+//! replacement. A thread that says so for another switch in the same place does it after
+//! its last hold of this one, and a harvest that reads that sees what the hold was for.
+//!
 //! Threads without a cell (a signal handler that interrupted a mark; a thread whose
 //! thread-local storage is gone) are counted in the switch instead. That is slower, and
 //! a harvest waits for all of them.
 
 use crate::fence::{self, WritersFence};
 use crate::sync::{own, spin_loop, yield_now, AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 /// What one writer has hold of: an even number is the address, an odd one means nothing.
 ///
 /// The odd number is the writer's to choose, and it finds it again when it next takes hold
 /// of something: a memory of one mark that costs no store of its own.
 #[derive(Debug)]
-pub(crate) struct HazardCell(AtomicUsize);
+pub(crate) struct HazardCell {
+    held: AtomicUsize,
+    /// Switches (by address) whose harvests use the heavy fence for this cell's sake.
+    known: [AtomicUsize; KNOWN],
+}
+
+/// Slots that a thread can mark in turn without a fence of its own.
+const KNOWN: usize = 4;
 
 impl Default for HazardCell {
     fn default() -> Self {
-        Self(AtomicUsize::new(note(0)))
+        Self { held: AtomicUsize::new(note(0)), known: Default::default() }
     }
 }
 
@@ -55,7 +69,13 @@ impl HazardCell {
     /// Its note if it is free. Only its own thread may ask.
     #[inline]
     fn free(&self) -> Option<usize> {
-        Some(own(&self.0)).filter(|value| value & 1 == 1)
+        Some(own(&self.held)).filter(|value| value & 1 == 1)
+    }
+
+    /// Where a switch is noted. Slots are 128 bytes and more apart.
+    #[inline]
+    fn known(&self, switch: usize) -> &AtomicUsize {
+        &self.known[switch / 128 % KNOWN]
     }
 }
 
@@ -119,9 +139,40 @@ impl Registry {
         })
     }
 
+    fn cells(&self) -> impl Iterator<Item = &HazardCell> {
+        self.records().flat_map(|record| &record.cells)
+    }
+
+    /// Did a thread other than the owner of `own` take hold of this switch without a
+    /// fence of its own, or may it yet?
+    fn knows(&self, switch: usize, own: Option<&Record>) -> bool {
+        let others = self.records().filter(|&record| !own.is_some_and(|own| ptr::eq(own, record)));
+        let mut cells = others.flat_map(|record| &record.cells);
+        cells.any(|cell| cell.known(switch).load(Ordering::Acquire) == switch)
+    }
+
     fn wait_until_none_holds(&self, old: usize) {
-        for cell in self.records().flat_map(|record| &record.cells) {
-            wait_while(|| cell.0.load(Ordering::Acquire) == old);
+        for cell in self.cells() {
+            wait_while(|| cell.held.load(Ordering::Acquire) == old);
+        }
+    }
+
+    /// The wait of a harvest: for those that have hold of what [`Switch::exchange`] gave
+    /// back, of as many switches as there are, with one fence for all. `own` is the calling
+    /// thread's record; it holds nothing of them.
+    pub(crate) fn wait<'a, T: 'a>(
+        &self,
+        retired: impl Iterator<Item = (&'a Switch<T>, NonNull<T>)> + Clone,
+        own: Option<&Record>,
+    ) {
+        // The exchange is before the look at who is known.
+        fence::full();
+        if retired.clone().any(|(switch, _)| self.knows(switch.id(), own)) {
+            fence::heavy();
+        }
+        for (switch, old) in retired {
+            self.wait_until_none_holds(old.as_ptr() as usize);
+            wait_while(|| switch.counted.load(Ordering::Acquire) != 0);
         }
     }
 }
@@ -181,12 +232,13 @@ impl<T> Switch<T> {
     #[inline]
     pub(crate) unsafe fn hold<'a>(&'a self, cell: &'a HazardCell) -> Option<Hold<'a, T>> {
         let before = cell.free()?;
+        let fenced = own(cell.known(self.id())) != self.id() && self.introduce(cell);
         let mut current = self.current.load(Ordering::Acquire);
         loop {
             // Release, so that a harvest that sees this store sees what this thread did
             // before: a later store is no part of an earlier one's release sequence.
-            cell.0.store(current as usize, Ordering::Release);
-            fence::light(self.writers_fence);
+            cell.held.store(current as usize, Ordering::Release);
+            fence::light(fenced);
             let now = self.current.load(Ordering::Acquire);
             if now == current {
                 break;
@@ -196,6 +248,30 @@ impl<T> Switch<T> {
         Some(Hold { target: current, cell, note: before })
     }
 
+    /// Its name among those that cells know.
+    #[inline]
+    fn id(&self) -> usize {
+        ptr::from_ref(self) as usize
+    }
+
+    /// Notes that harvests have to use the heavy fence for this cell's sake. True where
+    /// there is none, and each hold needs a fence of its own.
+    #[cold]
+    fn introduce(&self, cell: &HazardCell) -> WritersFence {
+        if !self.writers_fence {
+            // Release: who finds another switch's note gone sees what was held before.
+            cell.known(self.id()).store(self.id(), Ordering::Release);
+            fence::full();
+        }
+        self.writers_fence
+    }
+
+    /// What is current, without hold of it: it may be retired at any moment.
+    #[inline]
+    pub(crate) fn peek(&self) -> NonNull<T> {
+        non_null(self.current.load(Ordering::Acquire))
+    }
+
     /// Gets hold of what is current without a cell.
     pub(crate) fn hold_counted(&self) -> HoldCounted<'_, T> {
         self.counted.fetch_add(1, Ordering::AcqRel);
@@ -203,14 +279,22 @@ impl<T> Switch<T> {
         HoldCounted { target: self.current.load(Ordering::Acquire), counted: &self.counted }
     }
 
-    /// Makes `next` current and returns what was, when no writer has hold of it any more.
-    /// One call at a time, by a thread that holds nothing of this switch.
-    pub(crate) fn replace(&self, next: NonNull<T>, registry: &Registry) -> NonNull<T> {
-        let old = self.current.swap(next.as_ptr(), Ordering::AcqRel);
-        fence::heavy();
-        registry.wait_until_none_holds(old as usize);
-        wait_while(|| self.counted.load(Ordering::Acquire) != 0);
-        non_null(old)
+    /// Makes `next` current and returns what was: still in use, until [`Registry::wait`]
+    /// has returned. One call at a time.
+    pub(crate) fn exchange(&self, next: NonNull<T>) -> NonNull<T> {
+        non_null(self.current.swap(next.as_ptr(), Ordering::AcqRel))
+    }
+
+    /// [`Self::exchange`] and [`Registry::wait`].
+    pub(crate) fn replace(
+        &self,
+        next: NonNull<T>,
+        registry: &Registry,
+        own: Option<&Record>,
+    ) -> NonNull<T> {
+        let old = self.exchange(next);
+        registry.wait(std::iter::once((self, old)), own);
+        old
     }
 
     /// What is current, of a switch that nobody else has.
@@ -256,7 +340,7 @@ impl<T> Hold<'_, T> {
 impl<T> Drop for Hold<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.cell.0.store(self.note, Ordering::Release);
+        self.cell.held.store(self.note, Ordering::Release);
     }
 }
 

@@ -20,5 +20,7 @@ pub use harvest::Harvest;
 pub use memory_log::{MemoryLog, MemorySlot, SlotError};
 pub use page_set::PageSet;
 pub use slot::{BadPageSize, Slot};
-pub use strategy::{DirtyBitmap, DirtyLog, GetOpt, GetOrg, Strategy, StrategyKind, SwitchOpt};
+pub use strategy::{
+    harvest_all, DirtyBitmap, DirtyLog, GetOpt, GetOrg, Strategy, StrategyKind, SwitchOpt,
+};
 pub use writer::register_thread;

@@ -184,7 +184,7 @@ impl<S: Strategy> MemoryLog<S> {
     }
 
     fn change(&self, slots: Table<S>, _one_at_a_time: MutexGuard<'_, ()>) {
-        let old = self.table.replace(leak(slots), &REGISTRY);
+        let old = self.table.replace(leak(slots), &REGISTRY, writer::own_record());
         // SAFETY: made by `leak`, and no mark uses it any more.
         drop(unsafe { Box::from_raw(old.as_ptr()) });
     }

@@ -196,12 +196,20 @@ impl Slot {
         Bits::new(self.shape)
     }
 
-    /// Gives writers `next` and returns what they used, when none uses it any more.
-    pub(crate) fn replace(&self, next: Bits, _one_at_a_time: &mut Buffers) -> Bits {
-        let old = self.switch.replace(next.into_raw(), &REGISTRY);
-        // SAFETY: every bitmap given to the switch has this shape; all access to it is by
-        // `with` and `with_counted`, which the switch waited for.
-        unsafe { Bits::from_raw(old, self.shape) }
+    /// Is it clean, judged without hold of its bitmap? A mark that returned before is seen,
+    /// or is another harvest's.
+    ///
+    /// # Safety
+    /// No bitmap that the switch was given has been freed.
+    #[inline]
+    pub(crate) unsafe fn looks_clean(&self) -> bool {
+        self.bits(self.switch.peek()).is_clean()
+    }
+
+    /// Gives writers `next` and returns what they used, and may use still.
+    pub(crate) fn exchange(&self, next: Bits, _one_at_a_time: &mut Buffers) -> Retired<'_> {
+        let old = self.switch.exchange(next.into_raw());
+        Retired { slot: self, old }
     }
 
     #[inline]
@@ -215,6 +223,28 @@ impl Slot {
         // what they have hold of.
         unsafe { BitsRef::new(base, &self.shape) }
     }
+}
+
+/// A bitmap that writers can't get hold of any more, and may not have let go of.
+pub(crate) struct Retired<'a> {
+    slot: &'a Slot,
+    old: NonNull<AtomicU64>,
+}
+
+/// The bitmaps, when no writer uses them any more: one wait for all.
+pub(crate) fn when_unused<'a, R>(retired: R) -> impl Iterator<Item = Bits> + use<'a, R>
+where
+    R: IntoIterator<Item = Retired<'a>> + AsRef<[Retired<'a>]>,
+{
+    let all = retired.as_ref();
+    if !all.is_empty() {
+        let switches = all.iter().map(|retired| (&retired.slot.switch, retired.old));
+        REGISTRY.wait(switches, writer::own_record());
+    }
+    // SAFETY: every bitmap given to a switch has its slot's shape; all access to it is by
+    // `with` and `with_counted`, which was waited for, and by `looks_clean`, which reads an
+    // atomic byte that its owner does not refer to otherwise.
+    retired.into_iter().map(|Retired { slot, old }| unsafe { Bits::from_raw(old, slot.shape) })
 }
 
 impl Drop for Slot {

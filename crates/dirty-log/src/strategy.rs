@@ -2,11 +2,12 @@
 
 use crate::bits::Bits;
 use crate::harvest::Harvest;
-use crate::slot::{BadPageSize, Slot};
+use crate::slot::{when_unused, BadPageSize, Buffers, Slot};
 use crate::sync::plain;
 use std::fmt::{self, Debug};
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::sync::MutexGuard;
 
 /// One of the three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -72,7 +73,7 @@ pub trait DirtyLog: Deref<Target = Slot> + Send + Sync + Debug {
 pub trait Strategy: private::Strategy {}
 
 pub(crate) mod private {
-    use super::{Harvest, Slot, StrategyKind};
+    use super::{Begun, Bits, Buffers, Harvest, MutexGuard, Slot, StrategyKind};
 
     pub trait Strategy: Send + Sync + std::fmt::Debug + 'static {
         const KIND: StrategyKind;
@@ -80,8 +81,77 @@ pub(crate) mod private {
         /// Allocates what harvests need, if they keep it.
         fn prepare(slot: &Slot);
 
-        fn harvest(slot: &Slot) -> Harvest<'_>;
+        /// Nothing if the slot is clean; else its buffers, and what writers get next.
+        fn begin(slot: &Slot) -> Option<Begun<'_>>;
+
+        /// Makes a harvest of what the writers used, and use no more.
+        fn finish<'a>(slot: &'a Slot, buffers: MutexGuard<'a, Buffers>, old: Bits) -> Harvest<'a>;
     }
+}
+
+/// A harvest that found something: the slot's buffers, and what writers get next.
+pub(crate) type Begun<'a> = (MutexGuard<'a, Buffers>, Bits);
+
+/// The same first look for all slots that keep their bitmaps.
+#[inline]
+fn begin_if_dirty(slot: &Slot) -> Option<Begun<'_>> {
+    // SAFETY: `GetOpt` and `SwitchOpt` free no bitmap while the slot lives.
+    if unsafe { slot.looks_clean() } {
+        return None;
+    }
+    let mut buffers = slot.lock();
+    let next = buffers.take_spare(slot);
+    Some((buffers, next))
+}
+
+#[inline]
+fn harvest<S: Strategy>(slot: &Slot) -> Harvest<'_> {
+    match S::begin(slot) {
+        None => Harvest::clean(slot),
+        Some((buffers, next)) => switch::<S>(slot, buffers, next),
+    }
+}
+
+#[inline(never)]
+fn switch<'a, S: Strategy>(
+    slot: &'a Slot,
+    mut buffers: MutexGuard<'a, Buffers>,
+    next: Bits,
+) -> Harvest<'a> {
+    let retired = slot.exchange(next, &mut buffers);
+    match when_unused([retired]).next() {
+        Some(old) => S::finish(slot, buffers, old),
+        None => Harvest::clean(slot),
+    }
+}
+
+/// Harvests several slots and waits for writers once: one fence for all of them. As
+/// [`DirtyBitmap::harvest`] for each; in the order given. Of a slot that comes twice, the
+/// first has what there is.
+///
+/// # Panics
+/// As [`DirtyLog::harvest`].
+pub fn harvest_all<'a, S: Strategy>(
+    logs: impl IntoIterator<Item = &'a DirtyBitmap<S>>,
+) -> Vec<Harvest<'a>> {
+    let slots: Vec<&Slot> = logs.into_iter().map(|log| &log.slot).collect();
+    let mut harvests: Vec<Harvest<'a>> = slots.iter().map(|&slot| Harvest::clean(slot)).collect();
+    // In the order of their addresses: two such harvests of the same slots must not wait
+    // for one another.
+    let mut order: Vec<usize> = (0..slots.len()).collect();
+    order.sort_by_key(|&i| std::ptr::from_ref(slots[i]));
+    order.dedup_by_key(|i| std::ptr::from_ref(slots[*i]));
+    let (mut begun, mut retired) = (Vec::new(), Vec::new());
+    for i in order {
+        if let Some((mut buffers, next)) = S::begin(slots[i]) {
+            retired.push(slots[i].exchange(next, &mut buffers));
+            begun.push((i, buffers));
+        }
+    }
+    for ((i, buffers), old) in begun.into_iter().zip(when_unused(retired)) {
+        harvests[i] = S::finish(slots[i], buffers, old);
+    }
+    harvests
 }
 
 /// As it was: each harvest allocates a bitmap, gives it to the writers, waits for those in
@@ -96,10 +166,12 @@ impl private::Strategy for GetOrg {
 
     fn prepare(_: &Slot) {}
 
-    fn harvest(slot: &Slot) -> Harvest<'_> {
-        let mut buffers = slot.lock();
-        let next = slot.new_bits();
-        let old = slot.replace(next, &mut buffers);
+    fn begin(slot: &Slot) -> Option<Begun<'_>> {
+        let buffers = slot.lock();
+        Some((buffers, slot.new_bits()))
+    }
+
+    fn finish<'a>(slot: &'a Slot, _: MutexGuard<'a, Buffers>, old: Bits) -> Harvest<'a> {
         Harvest::owned(slot, plain(old.words()).to_vec())
     }
 }
@@ -120,13 +192,16 @@ impl private::Strategy for GetOpt {
         buffers.spare = Some(slot.new_bits());
     }
 
-    fn harvest(slot: &Slot) -> Harvest<'_> {
-        if slot.is_clean() {
-            return Harvest::clean(slot);
-        }
-        let mut buffers = slot.lock();
-        let next = buffers.take_spare(slot);
-        let mut old = slot.replace(next, &mut buffers);
+    #[inline]
+    fn begin(slot: &Slot) -> Option<Begun<'_>> {
+        begin_if_dirty(slot)
+    }
+
+    fn finish<'a>(
+        slot: &'a Slot,
+        mut buffers: MutexGuard<'a, Buffers>,
+        mut old: Bits,
+    ) -> Harvest<'a> {
         buffers.out.copy_from_slice(plain(old.words()));
         old.clear();
         buffers.spare = Some(old);
@@ -149,19 +224,22 @@ impl private::Strategy for SwitchOpt {
         slot.lock().spare = Some(slot.new_bits());
     }
 
-    fn harvest(slot: &Slot) -> Harvest<'_> {
-        if slot.is_clean() {
-            return Harvest::clean(slot);
-        }
-        let mut buffers = slot.lock();
-        let next = buffers.take_spare(slot);
-        let old = slot.replace(next, &mut buffers);
+    #[inline]
+    fn begin(slot: &Slot) -> Option<Begun<'_>> {
+        begin_if_dirty(slot)
+    }
+
+    fn finish<'a>(
+        slot: &'a Slot,
+        mut buffers: MutexGuard<'a, Buffers>,
+        old: Bits,
+    ) -> Harvest<'a> {
         buffers.spare = Some(old);
         Harvest::retired(slot, buffers)
     }
 }
 
-impl crate::slot::Buffers {
+impl Buffers {
     fn take_spare(&mut self, slot: &Slot) -> Bits {
         let spare = self.spare.take();
         spare.unwrap_or_else(|| slot.new_bits())
@@ -200,7 +278,7 @@ impl<S: Strategy> DirtyBitmap<S> {
     /// Takes what was marked since the last harvest; see [`DirtyLog::harvest`].
     #[inline]
     pub fn harvest(&self) -> Harvest<'_> {
-        S::harvest(&self.slot)
+        harvest::<S>(&self.slot)
     }
 }
 
@@ -226,6 +304,6 @@ impl<S: Strategy> DirtyLog for DirtyBitmap<S> {
     }
 
     fn harvest(&self) -> Harvest<'_> {
-        S::harvest(&self.slot)
+        harvest::<S>(&self.slot)
     }
 }

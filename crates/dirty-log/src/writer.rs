@@ -34,6 +34,12 @@ pub fn register_thread() {
     }
 }
 
+/// This thread's record, if it has one.
+pub(crate) fn own_record() -> Option<&'static Record> {
+    // SAFETY: null, or a record of REGISTRY, which is never dropped.
+    unsafe { RECORD.get().as_ref() }
+}
+
 /// Calls `f` with what is current in `switch`, which stays valid meanwhile, and with the
 /// thread's memory of its last call.
 #[inline]

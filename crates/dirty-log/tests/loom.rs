@@ -2,18 +2,23 @@
 //!
 //! The library's own `hazard.rs` and `bits.rs` are compiled here against loom's atomics.
 //! membarrier(2) gives the harvest's fence the strength of one in every running thread, so
-//! both halves of the asymmetric fence are sequentially consistent fences here.
+//! both halves of the asymmetric fence are sequentially consistent fences here. That a
+//! harvest may do without is shown with writers that have no fence at all.
 //!
 //! Each property is also checked to fail when the protocol is broken on purpose: a model
 //! that cannot fail proves nothing.
 
 #![allow(dead_code)]
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 std::thread_local! {
     /// Models run on one OS thread.
     static NO_FENCES: Cell<bool> = const { Cell::new(false) };
+    /// Writers have no fence: what the heavy one would do to them is not to be had, so a
+    /// harvest that uses it waits for both writers to end. Counts those that have.
+    static ENDED: RefCell<Option<std::sync::Arc<AtomicUsize>>> = const { RefCell::new(None) };
+    static HEAVY: Cell<usize> = const { Cell::new(0) };
 }
 
 mod sync {
@@ -59,14 +64,22 @@ mod fence {
     pub(crate) type WritersFence = bool;
 
     pub(crate) fn writers_fence() -> WritersFence {
-        true
+        false
     }
 
     pub(crate) fn light(_: WritersFence) {
-        unless_broken();
+        if super::ENDED.with_borrow(Option::is_none) {
+            unless_broken();
+        }
     }
 
     pub(crate) fn heavy() {
+        super::HEAVY.set(super::HEAVY.get() + 1);
+        if let Some(ended) = super::ENDED.with_borrow(Clone::clone) {
+            while ended.load(Ordering::Acquire) < 2 {
+                loom::thread::yield_now();
+            }
+        }
         unless_broken();
     }
 
@@ -123,15 +136,11 @@ impl Slot {
         registry: &Registry,
         mut see: impl FnMut(usize),
     ) -> Bits {
-        // SAFETY: the record is this thread's and registered.
-        let hold = unsafe { self.switch.hold(&record.cells[0]) }.unwrap();
-        // SAFETY: held, and of this shape.
-        let clean = unsafe { BitsRef::new(hold.target(), &self.shape) }.is_clean();
-        drop(hold);
-        if clean {
+        // SAFETY: of this shape, and no bitmap is freed before the slot.
+        if unsafe { BitsRef::new(self.switch.peek(), &self.shape) }.is_clean() {
             return spare;
         }
-        let old = self.switch.replace(spare.into_raw(), registry);
+        let old = self.switch.replace(spare.into_raw(), registry, Some(record));
         // SAFETY: no writer has it any more.
         let mut old = unsafe { Bits::from_raw(old, self.shape) };
         old.for_each_dirty_word(|i, word| {
@@ -206,6 +215,9 @@ fn two_writers(pages: [usize; 2], way: Way, wait_for_writers: bool) -> (Seen, Se
                 match way {
                     Way::Cell => slot.mark(record.get(), page),
                     Way::Counted => slot.mark_counted(page),
+                }
+                if let Some(ended) = ENDED.with_borrow(Clone::clone) {
+                    ended.fetch_add(1, Ordering::AcqRel);
                 }
             })
         })
@@ -316,6 +328,28 @@ fn a_mark_that_is_done_is_in_the_next_harvest() {
         assert_eq!(seen, 1, "a mark that was done is not in the harvest");
         slow.join().unwrap();
     });
+}
+
+/// Writers that nobody knows yet, and harvests that find so and use no heavy fence.
+#[test]
+fn a_harvest_needs_no_heavy_fence_for_threads_that_are_new() {
+    static WITHOUT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    for pages in [[3, 700], [5, 5]] {
+        check(move || {
+            ENDED.set(Some(std::sync::Arc::new(AtomicUsize::new(0))));
+            HEAVY.set(0);
+            if pages[0] == pages[1] {
+                same_page(Way::Cell);
+            } else {
+                different_pages(Way::Cell, true);
+            }
+            ENDED.set(None);
+            if HEAVY.get() < 2 {
+                WITHOUT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+        });
+    }
+    assert!(WITHOUT.load(std::sync::atomic::Ordering::Relaxed) > 0, "no order was without the heavy fence");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! What all three strategies have in common, by one test for all.
 
-use dirty_log::{DirtyBitmap, DirtyLog, GetOpt, GetOrg, PageSet, StrategyKind, SwitchOpt};
+use dirty_log::{
+    harvest_all, DirtyBitmap, DirtyLog, GetOpt, GetOrg, PageSet, StrategyKind, SwitchOpt,
+};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -225,4 +227,54 @@ proptest! {
             assert_eq!(harvested(log), model.into_iter().collect::<Vec<_>>());
         });
     }
+}
+
+fn several_at_once<S: dirty_log::Strategy>() {
+    let logs: Vec<DirtyBitmap<S>> =
+        (1..5).map(|n| DirtyBitmap::new(n * 1000 * PAGE, PAGE).unwrap()).collect();
+    logs[1].mark(7);
+    logs[3].mark(3999);
+    // Any order, and one of them twice.
+    let harvests = harvest_all([3, 0, 1, 2, 1].map(|i| &logs[i]));
+    let found: Vec<Vec<usize>> = harvests.iter().map(|h| h.pages().collect()).collect();
+    assert_eq!(found, [vec![3999], vec![], vec![7], vec![], vec![]]);
+    drop(harvests);
+    assert!(harvest_all(&logs).iter().all(|harvest| harvest.is_clean()));
+    assert!(harvest_all(std::iter::empty::<&DirtyBitmap<S>>()).is_empty());
+}
+
+#[test]
+fn several_slots_are_harvested_with_one_wait() {
+    several_at_once::<GetOrg>();
+    several_at_once::<GetOpt>();
+    several_at_once::<SwitchOpt>();
+}
+
+/// Two threads harvest the same slots in opposite orders while a third marks: nobody waits
+/// for ever, and each mark is in one harvest.
+#[test]
+fn harvests_of_several_slots_do_not_wait_for_one_another() {
+    const MARKS: usize = if cfg!(miri) { 50 } else { 20_000 };
+    let logs: [DirtyBitmap; 3] = [(); 3].map(|()| DirtyBitmap::new(MARKS * PAGE, PAGE).unwrap());
+    let seen = |order: [usize; 3]| {
+        let harvests = harvest_all(order.map(|i| &logs[i]));
+        harvests.iter().map(|harvest| harvest.count()).sum::<usize>()
+    };
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let total = std::thread::scope(|scope| {
+        let harvesters = [[0, 1, 2], [2, 1, 0]].map(|order| {
+            let (seen, done) = (&seen, &done);
+            scope.spawn(move || {
+                let mut sum = 0;
+                while !done.load(std::sync::atomic::Ordering::Acquire) {
+                    sum += seen(order);
+                }
+                sum
+            })
+        });
+        (0..MARKS).for_each(|page| logs.iter().for_each(|log| log.mark(page)));
+        done.store(true, std::sync::atomic::Ordering::Release);
+        harvesters.map(|harvester| harvester.join().unwrap()).iter().sum::<usize>()
+    });
+    assert_eq!(total + seen([0, 1, 2]), 3 * MARKS);
 }
