@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 const RUNS: usize = 5;
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 8;
 
 fn main() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -173,7 +173,7 @@ fn light_ends_at_start_kernel_and_survives_a_kill() {
     let events = boot(&kernel, WatchLevel::Light, "1", dir.path(), kill_at("Linux version"));
     assert_eq!(position(&events, "reset-vector"), 0);
     assert_eq!(position(&events, "start_kernel"), events.len() - 1);
-    assert!(events.iter().all(|e| e.insns.is_some()));
+    assert!(events.iter().all(|e| e.insns.is_none()), "counting slows the decompressor");
     let header = header(dir.path());
     assert!(header.ended_ns.is_none(), "it was killed");
     assert!(header.unhooked_ns.is_some() && header.blocks < 12_000, "{header:?}");

@@ -186,14 +186,15 @@ impl Live for Recording {
         };
         write(&list, text.as_bytes())?;
         let mut argument = format!(
-            "file={},addresses={},out={},count=on",
+            "file={},addresses={},out={}",
             quoted(&plugin),
             quoted(&list),
             quoted(&self.dir.join(STAMPS))
         );
+        // Counting made the decompressor 2.8 % slower: boots that are timed do without.
         argument += &match self.extent {
-            Extent::Light => format!(",mode=early,limit={LIGHT_LIMIT}"),
-            Extent::Full | Extent::Virtual => ",mode=full".to_owned(),
+            Extent::Light => format!(",count=off,mode=early,limit={LIGHT_LIMIT}"),
+            Extent::Full | Extent::Virtual => ",count=on,mode=full".to_owned(),
         };
         self.armed = plan.inject(&["-plugin", &argument]);
         Ok(())
