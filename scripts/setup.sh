@@ -37,6 +37,10 @@ fi
 if ! new_enough rustc || ! command -v cargo >/dev/null 2>&1; then
     want="$want cargo-web rustc-web"
 fi
+if [ "${1:-boot}" = test ]; then
+    need cargo-fmt rustfmt-web
+    need cargo-clippy rust-web-clippy
+fi
 
 [ -n "$want" ] || exit 0
 echo "setup: installing$want" >&2
