@@ -11,6 +11,7 @@
 pub mod estimate;
 pub mod event;
 pub mod files;
+pub mod irq;
 pub mod machine;
 pub mod result;
 pub mod run;

@@ -41,8 +41,27 @@ pub struct OrderEvidence {
     pub quadratic_ci95: [f64; 2],
     /// Share of the growth from the first to the last parameter that the square makes up.
     pub quadratic_share: f64,
+    /// The line's a and b.
+    pub line: [f64; 2],
+    /// The parabola's a, b and c.
+    pub parabola: [f64; 3],
     /// Points used.
     pub n: usize,
+}
+
+impl OrderEvidence {
+    /// Coefficients of the curve that was chosen, the constant first.
+    pub fn coefficients(&self) -> &[f64] {
+        match self.order {
+            Order::Linear => &self.line,
+            Order::Quadratic => &self.parabola,
+        }
+    }
+
+    /// What the curve that was chosen says at `x`. Beyond the points it is an extrapolation.
+    pub fn predict(&self, x: f64) -> f64 {
+        self.coefficients().iter().rev().fold(0.0, |sum, c| sum * x + c)
+    }
 }
 
 /// Chooses between y = a + bx and y = a + bx + cx² (F test of nested models: Draper & Smith,
@@ -79,6 +98,8 @@ pub fn choose_order(points: &[(f64, f64)]) -> Option<OrderEvidence> {
         quadratic,
         quadratic_ci95: [quadratic - half, quadratic + half],
         quadratic_share,
+        line: basis.line(),
+        parabola: basis.parabola(),
         n,
     })
 }
@@ -141,6 +162,23 @@ impl Basis {
             floor,
             range,
         })
+    }
+
+    /// The line in powers of the parameter.
+    fn line(&self) -> [f64; 2] {
+        let [c0, c1, _] = self.coefficients;
+        let slope = c1 / self.scale;
+        [c0 - slope * self.centre, slope]
+    }
+
+    /// The parabola in powers of the parameter.
+    fn parabola(&self) -> [f64; 3] {
+        let [c0, c1, c2] = self.coefficients;
+        // In t = x - centre: a + b t + c2 t².
+        let a = c0 - c2 * self.scale * self.scale * self.offset;
+        let b = c1 / self.scale - c2 * self.scale * self.tilt;
+        let m = self.centre;
+        [a - b * m + c2 * m * m, b - 2.0 * c2 * m, c2]
     }
 
     /// What the line and the parabola leave unexplained.
@@ -215,9 +253,14 @@ mod tests {
         assert_eq!((found.order, found.p_value), (Order::Quadratic, 0.0));
         assert!((found.quadratic - 0.5).abs() < 1e-9);
         assert!((found.quadratic_share - 32.0 / 56.0).abs() < 1e-9, "{found:?}");
+        for (found, known) in found.parabola.iter().zip([2.0, 3.0, 0.5]) {
+            assert!((found - known).abs() < 1e-9, "{found} is {known}");
+        }
+        assert!((found.predict(20.0) - 262.0).abs() < 1e-6);
         let line: Vec<(f64, f64)> = (0..9).map(|i| (f64::from(i), 291.0 * f64::from(i))).collect();
         let found = choose_order(&line).unwrap();
         assert_eq!((found.order, found.p_value), (Order::Linear, 1.0), "{found:?}");
+        assert!((found.predict(100.0) - 29_100.0).abs() < 1e-6 && found.coefficients().len() == 2);
     }
 
     #[test]

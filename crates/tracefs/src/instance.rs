@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 pub struct Plan {
     events: Vec<String>,
     clocks: Vec<String>,
+    filters: Vec<(String, String)>,
     own_children: bool,
     threads: Vec<i32>,
     pub(crate) symbols: bool,
@@ -33,6 +34,7 @@ impl Plan {
         Plan {
             events: own(events),
             clocks: own(&["mono", "x86-tsc"]),
+            filters: Vec::new(),
             own_children: false,
             threads: Vec::new(),
             symbols: false,
@@ -47,6 +49,13 @@ impl Plan {
     /// NTP), and `x86-tsc` where there is no `mono` (before Linux 4.2).
     pub fn clocks(mut self, clocks: &[&str]) -> Self {
         self.clocks = clocks.iter().map(|&s| s.to_owned()).collect();
+        self
+    }
+
+    /// Of an event (`system:name`) only those for which an expression holds, e.g.
+    /// `common_pid == 42` (Documentation/trace/events.rst, "Event filtering").
+    pub fn filter(mut self, event: &str, expression: &str) -> Self {
+        self.filters.push((event.to_owned(), expression.to_owned()));
         self
     }
 
@@ -124,8 +133,11 @@ impl Instance {
             made.write("set_event_pid", &ids.join(" "))?;
         }
         for (event, _) in &formats {
-            let path = format!("events/{}/enable", event.replacen(':', "/", 1));
-            made.write(&path, "1")?;
+            let folder = format!("events/{}", event.replacen(':', "/", 1));
+            for (_, expression) in plan.filters.iter().filter(|(name, _)| name == event) {
+                made.write(&format!("{folder}/filter"), expression)?;
+            }
+            made.write(&format!("{folder}/enable"), "1")?;
         }
         let mut head = Head::new(tracefs.root(), &made.folder, clock, formats)?;
         if plan.symbols {

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod boot;
 pub mod diff;
 pub mod doctor;
+pub mod irq;
 pub mod kernel;
 pub mod report;
 pub mod show;

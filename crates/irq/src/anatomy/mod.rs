@@ -1,0 +1,216 @@
+//! Where the time of a commit goes, from a trace that vmeter takes itself.
+//!
+//! `KVM_SET_GSI_ROUTING` copies the table, updates every irqfd, and waits for an SRCU grace
+//! period (virt/kvm/irqchip.c, `kvm_set_irq_routing`). The grace period is a work item,
+//! `process_srcu`, that a kworker has to run, and its callback is another one,
+//! `srcu_invoke_callbacks`, that wakes the caller (kernel/rcu/srcutree.c). So a commit may
+//! take long because the table is large, because readers are slow, or because no CPU is free
+//! for the kworker; scheduler, workqueue and system call events tell which.
+//!
+//! One run of each strategy is recorded through a tracefs instance of its own, apart from
+//! the runs that are measured.
+
+mod dissect;
+mod marks;
+
+use crate::error::IrqError;
+use crate::experiment::{go_on, run_once, Watcher};
+use crate::options::Options;
+use dissect::{Call, Part, PARTS};
+use marks::Marks;
+use vmeter_model::irq::{IrqAnatomy, IrqCommitPart, IrqStep};
+use vmeter_stats::median;
+use vmeter_trace::Input;
+use vmeter_tracefs::{Plan, Tracefs};
+
+/// Events, each with what is to be recorded of it; `TID` is the committing thread.
+const EVENTS: &[(&str, &str)] = &[
+    ("syscalls:sys_enter_ioctl", "common_pid == TID"),
+    ("syscalls:sys_exit_ioctl", "common_pid == TID"),
+    (
+        "sched:sched_switch",
+        "prev_pid == TID || next_pid == TID || prev_comm ~ \"kworker*\" || next_comm ~ \"kworker*\"",
+    ),
+    ("sched:sched_waking", "pid == TID || comm ~ \"kworker*\""),
+    ("workqueue:workqueue_queue_work", ""),
+    ("workqueue:workqueue_execute_start", ""),
+    ("workqueue:workqueue_execute_end", ""),
+];
+/// Ring buffer of each CPU: the commits of a second, with room to spare.
+const BUFFER_KIB: u64 = 8192;
+const LIMIT_BYTES: u64 = 128 << 20;
+/// Steps of a commit that are shown.
+const STEPS: usize = 24;
+
+/// Why there is no trace.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TraceFailed {
+    /// No tracefs, or not for this user.
+    #[error(transparent)]
+    Tracefs(#[from] vmeter_tracefs::Error),
+    /// The trace can't be read back.
+    #[error("the trace can't be read back: {0}")]
+    Read(#[from] vmeter_trace::Error),
+    /// It has no ioctl of ours.
+    #[error(
+        "the trace has no KVM_SET_GSI_ROUTING: this kernel needs CONFIG_FTRACE_SYSCALLS \
+         for syscalls:sys_enter_ioctl"
+    )]
+    NoCalls,
+    /// No file for it.
+    #[error("no temporary file for the trace: {0}")]
+    File(#[from] std::io::Error),
+    /// The experiment itself failed.
+    #[error(transparent)]
+    Run(#[from] IrqError),
+}
+
+/// A strategy's run, when it was, CLOCK_MONOTONIC ns.
+struct Window {
+    strategy: &'static str,
+    from: u64,
+    to: u64,
+}
+
+/// Traces a run of each strategy.
+pub(crate) fn trace(
+    options: &Options,
+    watcher: &mut dyn Watcher,
+) -> Result<Vec<IrqAnatomy>, TraceFailed> {
+    let tid = rustix::thread::gettid().as_raw_nonzero().get();
+    let instance = Tracefs::find()?.record(&plan(tid))?;
+    let mut windows = Vec::new();
+    for strategy in &options.strategies {
+        go_on(watcher)?;
+        let mut from = 0;
+        let total = options.vfs * options.vectors;
+        let done = run_once(options, *strategy, total, || from = now())?;
+        windows.push(Window { strategy: strategy.name(), from, to: now() });
+        drop(done);
+        watcher.run(strategy.name());
+    }
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("trace.dat");
+    instance.stop()?.save(&path)?;
+    let mut reader = vmeter_trace::open(Input::open(&path)?)?;
+    let marks = Marks::read(reader.as_mut());
+    let lost = reader.losses().lost_events + reader.losses().uncounted_gaps;
+    let anatomy: Vec<IrqAnatomy> =
+        windows.iter().filter_map(|window| anatomy(window, &marks, tid, lost)).collect();
+    match anatomy.is_empty() {
+        true => Err(TraceFailed::NoCalls),
+        false => Ok(anatomy),
+    }
+}
+
+fn plan(tid: i32) -> Plan {
+    let names: Vec<&str> = EVENTS.iter().map(|(name, _)| *name).collect();
+    let plan = Plan::new(&names)
+        .clocks(&["mono"])
+        .with_symbols()
+        .buffer_kib(BUFFER_KIB)
+        .limit(LIMIT_BYTES);
+    let filters = EVENTS.iter().filter(|(_, filter)| !filter.is_empty());
+    filters.fold(plan, |plan, (name, filter)| {
+        plan.filter(name, &filter.replace("TID", &tid.to_string()))
+    })
+}
+
+/// CLOCK_MONOTONIC, the trace clock `mono`, ns.
+fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn anatomy(window: &Window, marks: &Marks, tid: i32, lost_events: u64) -> Option<IrqAnatomy> {
+    let calls = dissect::dissect(&marks.list, tid, window.from..window.to);
+    let commits: Vec<&Call> = calls.iter().filter(|call| call.is_commit()).collect();
+    let commit_ns: u64 = commits.iter().map(|call| call.length()).sum();
+    let irqfd_ns: u64 = calls.iter().filter(|c| c.is_irqfd()).map(|c| c.length()).sum();
+    let typical = typical(&commits)?;
+    let parts = parts(&commits, commit_ns);
+    Some(IrqAnatomy {
+        strategy: window.strategy.into(),
+        commits: commits.len(),
+        commit_s: seconds(commit_ns),
+        irqfd_s: seconds(irqfd_ns),
+        total_s: seconds(window.to - window.from),
+        cause: cause(&parts, typical, marks),
+        parts: parts.into_iter().map(|(_, part)| part).collect(),
+        chain: chain(typical, marks),
+        lost_events,
+    })
+}
+
+/// The commit of median length.
+fn typical<'c>(commits: &[&'c Call]) -> Option<&'c Call> {
+    let mut by_length = commits.to_vec();
+    by_length.sort_by_key(|call| call.length());
+    by_length.get(by_length.len() / 2).copied()
+}
+
+fn parts(commits: &[&Call], commit_ns: u64) -> Vec<(Part, IrqCommitPart)> {
+    let part = |part: Part| {
+        let each: Vec<f64> = commits.iter().map(|call| seconds(call.part(part))).collect();
+        let total_s: f64 = each.iter().sum();
+        let share = total_s / seconds(commit_ns).max(f64::MIN_POSITIVE);
+        let name = part.name().to_owned();
+        (part, IrqCommitPart { name, total_s, median_s: median(&each), share })
+    };
+    let mut parts: Vec<_> = PARTS.into_iter().map(part).collect();
+    parts.retain(|(_, part)| part.total_s > 0.0);
+    parts.sort_by(|a, b| b.1.total_s.total_cmp(&a.1.total_s));
+    parts
+}
+
+/// One sentence: what most of the time is, and for the kworker who was in its way.
+fn cause(parts: &[(Part, IrqCommitPart)], typical: &Call, marks: &Marks) -> String {
+    let share = |wanted: &[Part]| -> f64 {
+        parts.iter().filter(|(part, _)| wanted.contains(part)).map(|(_, p)| p.share).sum()
+    };
+    let percent = |share: f64| format!("{:.0}%", 100.0 * share);
+    let kworker = share(&[Part::KworkerQueued, Part::KworkerRunnable]);
+    let grace = kworker + share(&[Part::KworkerRuns, Part::GracePeriod]);
+    let on_cpu = share(&[Part::Work]);
+    let cpu_wait = share(&[Part::Woken, Part::Preempted]);
+    let largest = [kworker, grace - kworker, on_cpu, cpu_wait].into_iter().fold(0.0, f64::max);
+    if largest == kworker {
+        let holder = typical.kworker_followed.and_then(|tid| marks.names.get(&tid));
+        let after = holder.map_or(String::new(), |name| format!(", after {name} left its CPU"));
+        format!(
+            "SRCU grace period waiting for a kworker: {} of the commits' time is process_srcu \
+             and its callback queued, not run{after}",
+            percent(kworker)
+        )
+    } else if largest == on_cpu {
+        format!(
+            "table copy: {} of the commits' time is on CPU, copying routes and updating irqfds",
+            percent(on_cpu)
+        )
+    } else if largest == cpu_wait {
+        format!(
+            "no CPU for the committing thread: {} of the commits' time it could run and did not",
+            percent(cpu_wait)
+        )
+    } else {
+        format!(
+            "SRCU grace period: {} of the commits' time, the kworker at work or readers awaited",
+            percent(grace - kworker)
+        )
+    }
+}
+
+fn chain(call: &Call, marks: &Marks) -> Vec<IrqStep> {
+    let step = |(at, step): &(u64, dissect::Step)| IrqStep {
+        at_s: seconds(at.saturating_sub(call.from)),
+        what: step.describe(marks),
+    };
+    call.steps.iter().take(STEPS).map(step).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! What can go wrong, and what mends it.
+
+use msi_routes::measure::MeasureError;
+use msi_routes::{EnableError, RouteError, StateError};
+use vmeter_kvm_probe::VmError;
+
+/// The experiment can't be done.
+#[derive(Debug, thiserror::Error)]
+pub enum IrqError {
+    /// The question makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// No VM can be made here.
+    #[error("cannot make the VM to measure: {0}")]
+    Vm(#[from] VmError),
+    /// KVM has no GSI routing or no irqfd.
+    #[error(
+        "this KVM has no {0}: routes of MSI-X vectors need it (Linux 2.6.32 and later on x86, \
+         with the irqchip in the kernel)"
+    )]
+    Capability(&'static str),
+    /// More vectors than the host has routes.
+    #[error(
+        "{wanted} vectors ({vfs} VFs x {vectors}) need more routes than this host has for them: \
+         {free} (KVM_CAP_IRQ_ROUTING is {limit}, {fixed} of them are the irqchips' pins); \
+         use fewer VFs or vectors, at most --vfs {most}"
+    )]
+    TooMany {
+        /// VFs x vectors.
+        wanted: usize,
+        /// VFs asked for.
+        vfs: usize,
+        /// Vectors of each.
+        vectors: usize,
+        /// Routes left for MSI.
+        free: usize,
+        /// KVM_CAP_IRQ_ROUTING.
+        limit: usize,
+        /// Fixed routes.
+        fixed: usize,
+        /// VFs that would fit.
+        most: usize,
+    },
+    /// Not enough file descriptors for the eventfds.
+    #[error(
+        "{wanted} vectors need an eventfd each, and this process may have {limit} files open: \
+         raise it with `ulimit -Hn {wanted}` (as root) or LimitNOFILE="
+    )]
+    Files {
+        /// Files that are needed.
+        wanted: u64,
+        /// RLIMIT_NOFILE, the hard one.
+        limit: u64,
+    },
+    /// A route could not be made.
+    #[error(transparent)]
+    Route(#[from] RouteError),
+    /// Devices of that shape can't be.
+    #[error(transparent)]
+    Shape(#[from] StateError),
+    /// Enabling failed.
+    #[error("{strategy}: {source}")]
+    Enable {
+        /// The strategy.
+        strategy: String,
+        /// Why.
+        source: EnableError,
+    },
+    /// Measuring failed.
+    #[error(transparent)]
+    Measure(#[from] MeasureError),
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] std::io::Error),
+    /// The user interrupted it.
+    #[error("interrupted")]
+    Interrupted,
+    /// A real device.
+    #[error(transparent)]
+    Vfio(#[from] crate::vfio::VfioError),
+}
+
+impl IrqError {
+    pub(crate) fn enable(strategy: &str) -> impl FnOnce(EnableError) -> Self + '_ {
+        move |source| IrqError::Enable { strategy: strategy.to_owned(), source }
+    }
+}

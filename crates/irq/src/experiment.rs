@@ -1,0 +1,239 @@
+//! The strategies in turn: the table, the ratios, and how the cost grows.
+
+use crate::error::IrqError;
+use crate::guest::{target, Guest};
+use crate::options::{FitRange, Limit, Options};
+use crate::{fit, summary};
+use msi_routes::measure::{BusyCpus, MeasureError, Shape};
+use msi_routes::{enable, prepare, EnableError, Enabled, Msix, Router, Source, Strategy};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use vmeter_model::irq::{IrqDelivery, IrqResult, IrqRun, IrqSetup};
+use vmeter_model::result::Envelope;
+use vmeter_stats::plan;
+
+/// What the caller hears and says while it is measured.
+pub trait Watcher {
+    /// A stage of so many runs begins.
+    fn stage(&mut self, _name: &str, _runs: usize) {}
+    /// A run is over.
+    fn run(&mut self, _news: &str) {}
+    /// True if it is to end early.
+    fn is_interrupted(&self) -> bool {
+        false
+    }
+}
+
+/// Hears nothing.
+impl Watcher for () {}
+
+pub(crate) fn go_on(watcher: &dyn Watcher) -> Result<(), IrqError> {
+    match watcher.is_interrupted() {
+        true => Err(IrqError::Interrupted),
+        false => Ok(()),
+    }
+}
+
+/// Devices whose vectors are all unmasked, as a resumed VM's are: as many as `total` vectors
+/// fill, the last one perhaps with fewer vectors than the others.
+pub(crate) fn devices(
+    router: &Router,
+    options: &Options,
+    total: usize,
+) -> Result<Vec<Msix>, IrqError> {
+    let (full, rest) = (total / options.vectors, total % options.vectors);
+    let shape = Shape { devices: full, vectors: options.vectors, vcpus: options.vcpus };
+    let mut devices = shape.devices(router)?;
+    if rest > 0 {
+        let mut state = shape.state(full);
+        state.control = 1 << 15 | (rest - 1) as u16;
+        state.table.truncate(rest);
+        state.pba = vec![0; rest.div_ceil(64)];
+        let sources = (0..rest).map(|_| Source::gate(router)).collect::<Result<Vec<_>, _>>()?;
+        let mut msix = Msix::new(sources, None)?;
+        msix.restore(&state)?;
+        devices.push(msix);
+    }
+    Ok(devices)
+}
+
+/// A VM with its devices enabled.
+pub(crate) struct Done {
+    pub(crate) guest: Guest,
+    pub(crate) devices: Vec<Msix>,
+    pub(crate) prepared: Duration,
+    pub(crate) enabled: Enabled,
+}
+
+/// Enables so many vectors on a fresh VM; `start` is called just before time begins.
+pub(crate) fn run_once(
+    options: &Options,
+    strategy: Strategy,
+    total: usize,
+    start: impl FnOnce(),
+) -> Result<Done, IrqError> {
+    let guest = Guest::new(options.vcpus, options.running_vcpus)?;
+    let mut devices = devices(&guest.router, options, total)?;
+    let failed = |e: EnableError| IrqError::enable(strategy.name())(e);
+    let prepared = prepare(&guest.router, &mut devices, strategy).map_err(failed)?;
+    start();
+    let enabled = enable(&guest.router, &mut devices, strategy).map_err(failed)?;
+    Ok(Done { guest, devices, prepared, enabled })
+}
+
+impl Done {
+    fn run(&self, strategy: Strategy, round: usize, warmup: bool) -> IrqRun {
+        let Enabled { devices, shared, commits, total } = &self.enabled;
+        IrqRun {
+            strategy: strategy.name().into(),
+            round,
+            warmup,
+            prepared_s: self.prepared.as_secs_f64(),
+            vfs_s: devices.iter().map(|d| d.time.as_secs_f64()).collect(),
+            shared_s: shared.as_secs_f64(),
+            total_s: total.as_secs_f64(),
+            commits: *commits,
+            set_irqs: None,
+        }
+    }
+
+    /// Raises every vector once and looks where it arrives. In waves, where there are more
+    /// vectors than targets.
+    fn deliver(&mut self) -> Result<IrqDelivery, IrqError> {
+        self.guest.stop()?;
+        let mut delivery = IrqDelivery { raised: 0, arrived: 0, stray: 0 };
+        let vectors = self.devices.iter().flat_map(|d| (0..d.vectors()).map(move |n| (d, n)));
+        let mut wave: Vec<&Source> = Vec::new();
+        let mut expected = BTreeSet::new();
+        for (device, n) in vectors {
+            let (Some(source), Some(route)) = (device.source(n), device.route(n)) else {
+                continue;
+            };
+            if !expected.insert(target(route.message())) {
+                self.wave(&wave, &expected, &mut delivery)?;
+                wave.clear();
+                expected = BTreeSet::from([target(route.message())]);
+            }
+            wave.push(source);
+        }
+        self.wave(&wave, &expected, &mut delivery)?;
+        Ok(delivery)
+    }
+
+    fn wave(
+        &self,
+        wave: &[&Source],
+        expected: &BTreeSet<(u8, u8)>,
+        delivery: &mut IrqDelivery,
+    ) -> Result<(), IrqError> {
+        let raised = wave.iter().filter(|source| source.raise().is_ok());
+        delivery.raised += raised.count();
+        let arrived = self.guest.take(expected)?;
+        delivery.arrived += arrived.intersection(expected).count();
+        delivery.stray += arrived.difference(expected).count();
+        Ok(())
+    }
+}
+
+/// Runs the whole experiment.
+///
+/// # Errors
+/// [`IrqError::Usage`], [`IrqError::Interrupted`], and what this host can't do.
+pub fn measure(
+    options: &Options,
+    envelope: Envelope,
+    watcher: &mut dyn Watcher,
+) -> Result<IrqResult, IrqError> {
+    let limit = options.check()?;
+    let busy = BusyCpus::start(options.busy_cpus).map_err(IrqError::Thread)?;
+    let deliveries = deliveries(options, watcher)?;
+    let runs = rounds(options, watcher)?;
+    let mut result = IrqResult {
+        envelope,
+        setup: setup(options, limit),
+        rows: summary::rows(&runs, &names(options), options.vectors),
+        totals: summary::totals(&runs, &names(options), options.baseline().map(Strategy::name)),
+        fit: Vec::new(),
+        anatomy: Vec::new(),
+        runs,
+        warnings: Vec::new(),
+        hints: Vec::new(),
+    };
+    for (total, delivery) in result.totals.iter_mut().zip(deliveries) {
+        total.delivery = Some(delivery);
+    }
+    if options.trace {
+        watcher.stage("tracing", options.strategies.len());
+        match crate::anatomy::trace(options, watcher) {
+            Ok(anatomy) => result.anatomy = anatomy,
+            Err(crate::anatomy::TraceFailed::Run(error)) => return Err(error),
+            Err(failed) => result.warnings.push(format!(
+                "where the time of a commit goes is not known: {failed}"
+            )),
+        }
+    }
+    if options.fit != FitRange::None {
+        result.fit = fit::fits(options, limit, watcher)?;
+        if result.fit.is_empty() {
+            let few = format!(
+                "no fit: {} vectors are too few sizes to tell a line from a parabola",
+                options.vfs * options.vectors
+            );
+            result.warnings.push(few);
+        }
+    }
+    drop(busy);
+    summary::advise(&mut result);
+    Ok(result)
+}
+
+fn names(options: &Options) -> Vec<&'static str> {
+    options.strategies.iter().map(|s| s.name()).collect()
+}
+
+fn setup(options: &Options, limit: Limit) -> IrqSetup {
+    IrqSetup {
+        vfs: options.vfs,
+        vectors: options.vectors,
+        vcpus: options.vcpus,
+        busy_cpus: options.busy_cpus,
+        running_vcpus: options.running_vcpus,
+        runs: options.runs,
+        warmup: options.warmup,
+        seed: options.seed,
+        gsi_limit: limit.gsis,
+        devices: Vec::new(),
+    }
+}
+
+/// A run of each strategy that no figure includes, whose vectors are all raised.
+fn deliveries(options: &Options, watcher: &mut dyn Watcher) -> Result<Vec<IrqDelivery>, IrqError> {
+    watcher.stage("delivery", options.strategies.len());
+    let deliver = |strategy: &Strategy| {
+        go_on(watcher)?;
+        let mut done = run_once(options, *strategy, options.vfs * options.vectors, || ())?;
+        let delivery = done.deliver()?;
+        watcher.run(strategy.name());
+        Ok(delivery)
+    };
+    options.strategies.iter().map(deliver).collect()
+}
+
+fn rounds(options: &Options, watcher: &mut dyn Watcher) -> Result<Vec<IrqRun>, IrqError> {
+    let slots = plan::plan(options.strategies.len(), options.warmup, options.runs, options.seed);
+    watcher.stage("strategies", slots.len());
+    let run = |slot: plan::Slot| {
+        go_on(watcher)?;
+        let strategy = options.strategies[slot.machine];
+        let done = run_once(options, strategy, options.vfs * options.vectors, || ())?;
+        watcher.run(strategy.name());
+        Ok(done.run(strategy, slot.block, slot.warmup))
+    };
+    slots.into_iter().map(run).collect()
+}
+
+impl From<msi_routes::Failure> for IrqError {
+    fn from(failure: msi_routes::Failure) -> Self {
+        IrqError::Measure(MeasureError::Enable(EnableError::Vector(failure)))
+    }
+}

@@ -1,0 +1,171 @@
+//! How the cost grows with the number of vectors, up to the host's limit of routes.
+//!
+//! Each size is enabled on VMs of its own, sizes and strategies interleaved at random, so
+//! that points are independent: sums over the devices of one run would not be, and the
+//! tests would find curvature in noise. The model is chosen over the sizes' medians by an F
+//! test of the quadratic term together with AICc ([`vmeter_stats::order`]): a preempted
+//! sample would weigh a hundred times what it should in least squares.
+
+use crate::error::IrqError;
+use crate::experiment::{go_on, run_once, Watcher};
+use crate::options::{FitRange, Limit, Options};
+use msi_routes::Strategy;
+use vmeter_model::irq::{IrqAtLimit, IrqFit, IrqFitPoint};
+use vmeter_stats::{choose_order, estimate, median, plan, power_law, Order};
+
+/// Sizes that are measured.
+const SIZES: usize = 12;
+/// Samples of each, at most.
+const SAMPLES: usize = 5;
+/// Samples at the limit, at most.
+const LIMIT_SAMPLES: usize = 3;
+/// No further sample at the limit is taken once they took this long, s.
+const LIMIT_ENOUGH_S: f64 = 3.0;
+
+/// Numbers of vectors, evenly spread up to `most`.
+fn sizes(most: usize) -> Vec<usize> {
+    let mut sizes: Vec<usize> = (1..=SIZES).map(|i| most * i / SIZES).filter(|n| *n > 0).collect();
+    sizes.dedup();
+    sizes
+}
+
+/// The fit of every strategy; none if there are too few sizes.
+pub(crate) fn fits(
+    options: &Options,
+    limit: Limit,
+    watcher: &mut dyn Watcher,
+) -> Result<Vec<IrqFit>, IrqError> {
+    let sizes = sizes(options.vfs * options.vectors);
+    if sizes.len() < 5 {
+        return Ok(Vec::new());
+    }
+    let runs = options.runs.min(SAMPLES);
+    let slots = plan::plan(options.strategies.len() * sizes.len(), 0, runs, options.seed);
+    watcher.stage("growth", slots.len());
+    let mut samples = vec![Vec::new(); options.strategies.len() * sizes.len()];
+    for slot in slots {
+        go_on(watcher)?;
+        let strategy = options.strategies[slot.machine / sizes.len()];
+        let size = sizes[slot.machine % sizes.len()];
+        let done = run_once(options, strategy, size, || ())?;
+        samples[slot.machine].push(done.enabled.total.as_secs_f64());
+        watcher.run(strategy.name());
+    }
+    let mut fits = Vec::new();
+    for (strategy, samples) in options.strategies.iter().zip(samples.chunks(sizes.len())) {
+        let points = points(&sizes, samples);
+        let Some(mut fit) = fit(strategy.name(), points) else { continue };
+        fit.at_limit = at_limit(options, limit, *strategy, &fit, watcher)?;
+        fits.push(fit);
+    }
+    Ok(fits)
+}
+
+fn points(sizes: &[usize], samples: &[Vec<f64>]) -> Vec<IrqFitPoint> {
+    let point = |(vectors, samples): (&usize, &Vec<f64>)| IrqFitPoint {
+        vectors: *vectors,
+        median_s: median(samples),
+        samples_s: samples.clone(),
+    };
+    sizes.iter().zip(samples).map(point).collect()
+}
+
+/// Chooses the order of growth.
+pub(crate) fn fit(strategy: &str, points: Vec<IrqFitPoint>) -> Option<IrqFit> {
+    let medians: Vec<(f64, f64)> = points.iter().map(|p| (p.vectors as f64, p.median_s)).collect();
+    let found = choose_order(&medians)?;
+    let order = match found.order {
+        Order::Linear => "linear",
+        Order::Quadratic => "quadratic",
+    };
+    Some(IrqFit {
+        strategy: strategy.into(),
+        order: order.into(),
+        p_value: found.p_value,
+        aicc_linear: found.aicc_linear,
+        aicc_quadratic: found.aicc_quadratic,
+        quadratic_share: found.quadratic_share,
+        coefficients: found.coefficients().to_vec(),
+        exponent: power_law(&medians).map(|fit| fit.slope),
+        points,
+        at_limit: None,
+    })
+}
+
+fn predict(fit: &IrqFit, vectors: usize) -> f64 {
+    fit.coefficients.iter().rev().fold(0.0, |sum, c| sum * vectors as f64 + c)
+}
+
+fn at_limit(
+    options: &Options,
+    limit: Limit,
+    strategy: Strategy,
+    fit: &IrqFit,
+    watcher: &mut dyn Watcher,
+) -> Result<Option<IrqAtLimit>, IrqError> {
+    let vfs = limit.free / options.vectors;
+    let vectors = vfs * options.vectors;
+    if vfs <= options.vfs {
+        return Ok(None);
+    }
+    let mut samples = Vec::new();
+    if options.fit == FitRange::Limit {
+        watcher.stage("the limit", LIMIT_SAMPLES);
+        while samples.len() < LIMIT_SAMPLES && samples.iter().sum::<f64>() < LIMIT_ENOUGH_S {
+            go_on(watcher)?;
+            let done = run_once(options, strategy, vectors, || ())?;
+            samples.push(done.enabled.total.as_secs_f64());
+            watcher.run(strategy.name());
+        }
+    }
+    Ok(Some(IrqAtLimit {
+        vfs,
+        vectors,
+        predicted_s: predict(fit, vectors),
+        measured: (!samples.is_empty()).then(|| estimate(&samples)),
+        samples_s: samples,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn measured(cost: impl Fn(f64) -> f64) -> Vec<IrqFitPoint> {
+        let mut noise = vmeter_stats::rng::Rng::new(5);
+        let point = |vectors: &usize| {
+            let median_s = cost(*vectors as f64) * (1.0 + 0.03 * noise.normal());
+            IrqFitPoint { vectors: *vectors, samples_s: vec![median_s], median_s }
+        };
+        sizes(2080).iter().map(point).collect()
+    }
+
+    /// The costs of FACTS: 8 + 0.085 routes + 0.04 irqfds us a commit, 0.06 ms for irqfds.
+    #[test]
+    fn one_commit_a_vector_is_quadratic_and_one_for_all_is_linear() {
+        let each = fit("per_vector", measured(|n| n * 8e-6 + 0.0625e-6 * n * n)).unwrap();
+        assert_eq!(each.order, "quadratic", "{each:?}");
+        assert_eq!(each.coefficients.len(), 3);
+        let all = fit("per_vm", measured(|n| 8e-6 + 0.585e-6 * n)).unwrap();
+        assert_eq!(all.order, "linear", "{all:?}");
+        let at = predict(&all, 4030);
+        assert!((at / 2.366e-3 - 1.0).abs() < 0.1, "{at}");
+    }
+
+    #[test]
+    fn sizes_end_at_what_was_asked_for() {
+        assert_eq!(sizes(520).len(), SIZES);
+        assert_eq!(sizes(520).last(), Some(&520));
+        assert_eq!(sizes(3), [1, 2, 3]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_sizes_rise(most in 1usize..10_000) {
+            let sizes = sizes(most);
+            prop_assert!(sizes.windows(2).all(|w| w[0] < w[1]));
+            prop_assert_eq!(sizes.last(), Some(&most));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! From raw runs to the publication's table.
+
+use vmeter_model::irq::{IrqResult, IrqRow, IrqRun, IrqTotal};
+use vmeter_stats::{estimate, paired_ratio};
+
+fn measured<'r>(runs: &'r [IrqRun], strategy: &'r str) -> impl Iterator<Item = &'r IrqRun> {
+    runs.iter().filter(move |run| !run.warmup && run.strategy == strategy)
+}
+
+/// A row per VF and strategy. The last VF's row has the commit that all of them share.
+pub(crate) fn rows(runs: &[IrqRun], strategies: &[&str], vectors: usize) -> Vec<IrqRow> {
+    let vfs = runs.first().map_or(0, |run| run.vfs_s.len());
+    let mut rows = Vec::new();
+    for vf in 0..vfs {
+        for strategy in strategies {
+            let time = |run: &IrqRun| {
+                let shared = if vf + 1 == vfs { run.shared_s } else { 0.0 };
+                Some(run.vfs_s.get(vf)? + shared)
+            };
+            let samples: Vec<f64> = measured(runs, strategy).filter_map(time).collect();
+            let estimate = estimate(&samples);
+            rows.push(IrqRow {
+                vf: vf + 1,
+                irqfds_assigned: (vf + 1) * vectors,
+                strategy: (*strategy).into(),
+                milliseconds: estimate.median * 1e3,
+                estimate,
+            });
+        }
+    }
+    rows
+}
+
+/// Totals of each strategy, with the ratio to the baseline over the rounds' pairs.
+pub(crate) fn totals(
+    runs: &[IrqRun],
+    strategies: &[&str],
+    baseline: Option<&str>,
+) -> Vec<IrqTotal> {
+    let total = |strategy: &&str| {
+        let of = |value: fn(&IrqRun) -> f64| -> Vec<f64> {
+            measured(runs, strategy).map(value).collect()
+        };
+        let estimate_s = estimate(&of(|run| run.total_s));
+        let other = baseline.filter(|baseline| baseline != strategy);
+        let ratio = other.and_then(|baseline| ratio(runs, baseline, strategy));
+        IrqTotal {
+            strategy: (*strategy).into(),
+            milliseconds: estimate_s.median * 1e3,
+            estimate: estimate_s,
+            prepared: estimate(&of(|run| run.prepared_s)),
+            commits: measured(runs, strategy).map(|run| run.commits).max().unwrap_or(0),
+            ratio_to: ratio.and(other).map(Into::into),
+            ratio,
+            delivery: None,
+        }
+    };
+    strategies.iter().map(total).collect()
+}
+
+/// How many times as fast: runs of the same round are pairs.
+pub(crate) fn ratio(runs: &[IrqRun], baseline: &str, strategy: &str) -> Option<vmeter_model::Estimate> {
+    let pair = |base: &IrqRun| {
+        let other = measured(runs, strategy).find(|run| run.round == base.round)?;
+        Some((base.total_s, other.total_s))
+    };
+    let pairs: Vec<(f64, f64)> = measured(runs, baseline).filter_map(pair).collect();
+    paired_ratio(&pairs).map(|ratio| ratio.estimate)
+}
+
+/// Says what is wrong with a result.
+pub(crate) fn advise(result: &mut IrqResult) {
+    for total in &result.totals {
+        let Some(delivery) = total.delivery else { continue };
+        if delivery.arrived != delivery.raised || delivery.stray > 0 {
+            result.warnings.push(format!(
+                "{}: of {} interrupts raised {} arrived, and {} where none was sent: \
+                 this host's KVM or msi-routes is at fault",
+                total.strategy, delivery.raised, delivery.arrived, delivery.stray
+            ));
+        }
+    }
+    let lost: u64 = result.anatomy.iter().map(|a| a.lost_events).sum();
+    if lost > 0 {
+        result.warnings.push(format!("{lost} events of the trace were lost: its shares are rough"));
+    }
+    if result.setup.busy_cpus == 0 && result.setup.devices.is_empty() {
+        result.hints.push("vmeter irq --busy-cpus 3   # a commit waits for a kworker".into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(strategy: &str, round: usize, warmup: bool, vfs_s: &[f64], shared_s: f64) -> IrqRun {
+        IrqRun {
+            strategy: strategy.into(),
+            round,
+            warmup,
+            prepared_s: 0.0,
+            vfs_s: vfs_s.to_vec(),
+            shared_s,
+            total_s: vfs_s.iter().sum::<f64>() + shared_s,
+            commits: vfs_s.len(),
+            set_irqs: None,
+        }
+    }
+
+    #[test]
+    fn the_shared_commit_is_the_last_vfs_and_warm_ups_count_nowhere() {
+        let runs = [
+            run("per_vector", 0, true, &[9.0, 9.0], 0.0),
+            run("per_vm", 0, true, &[9.0, 9.0], 9.0),
+            run("per_vector", 1, false, &[2.0, 6.0], 0.0),
+            run("per_vm", 1, false, &[0.5, 0.5], 1.0),
+            run("per_vm", 2, false, &[0.5, 0.5], 1.0),
+            run("per_vector", 2, false, &[2.0, 6.0], 0.0),
+        ];
+        let strategies = ["per_vector", "per_vm"];
+        let rows = rows(&runs, &strategies, 65);
+        let of = |strategy: &str| -> Vec<(usize, f64)> {
+            let rows = rows.iter().filter(|row| row.strategy == strategy);
+            rows.map(|row| (row.irqfds_assigned, row.milliseconds)).collect()
+        };
+        assert_eq!(of("per_vector"), [(65, 2000.0), (130, 6000.0)]);
+        assert_eq!(of("per_vm"), [(65, 500.0), (130, 1500.0)]);
+        let totals = totals(&runs, &strategies, Some("per_vector"));
+        assert!(totals[0].ratio.is_none() && totals[0].milliseconds == 8000.0);
+        let ratio = totals[1].ratio.unwrap();
+        assert!((ratio.mean - 4.0).abs() < 1e-9 && ratio.n == 2);
+        assert_eq!(totals[1].ratio_to.as_deref(), Some("per_vector"));
+    }
+}

@@ -1,0 +1,136 @@
+//! What is in the way of using a device, with the commands that mend it.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A device can't be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum VfioError {
+    /// Not a PCI address.
+    #[error("{0:?} is no PCI address: expected DOMAIN:BUS:DEVICE.FUNCTION, e.g. 0000:01:00.1")]
+    Address(String),
+    /// The same device twice.
+    #[error("{0} is named twice: name each device once")]
+    Twice(String),
+    /// No such device.
+    #[error("there is no PCI device {address}: `lspci -D` lists them{hint}")]
+    NoDevice {
+        /// Its address.
+        address: String,
+        /// What would make it appear, if that is known.
+        hint: String,
+    },
+    /// The IOMMU does not know it.
+    #[error(
+        "{address} is in no IOMMU group, and VFIO needs one: boot this host with \
+         intel_iommu=on (AMD: amd_iommu=on) and VT-d or AMD-Vi enabled in the firmware; a VM \
+         needs a virtual IOMMU (QEMU: -device intel-iommu,intremap=on, with \
+         -machine q35,kernel-irqchip=split)"
+    )]
+    NoGroup {
+        /// Its address.
+        address: String,
+    },
+    /// Another driver has it.
+    #[error("{address} is bound to {}, not to vfio-pci: bind it with\n{commands}", driver.as_deref().unwrap_or("no driver"))]
+    NotBound {
+        /// Its address.
+        address: String,
+        /// The driver that has it.
+        driver: Option<String>,
+        /// The commands.
+        commands: String,
+    },
+    /// Others of its group are not VFIO's.
+    #[error(
+        "IOMMU group {group} of {address} can't be used before all its devices are VFIO's or \
+         have no driver; in the way: {}; bind them with\n{commands}",
+        others.join(", ")
+    )]
+    NotViable {
+        /// The group.
+        group: u32,
+        /// A device of it.
+        address: String,
+        /// Devices with other drivers.
+        others: Vec<String>,
+        /// The commands.
+        commands: String,
+    },
+    /// No node to open.
+    #[error("{path} does not exist: load the driver with `sudo modprobe vfio-pci`")]
+    NoNode {
+        /// The node.
+        path: PathBuf,
+    },
+    /// This user may not open it.
+    #[error(
+        "no permission to open {path}: give it to this user with `sudo chown $USER {path}` \
+         (and `ulimit -l` has to allow locking the guest's memory), or run as root"
+    )]
+    NoPermission {
+        /// The node.
+        path: PathBuf,
+    },
+    /// Somebody else has it open.
+    #[error("{path} is in use: another process has the group; `sudo fuser -v {path}` names it")]
+    InUse {
+        /// The node.
+        path: PathBuf,
+    },
+    /// The kernel's VFIO is not the one known here.
+    #[error("/dev/vfio/vfio speaks VFIO API version {0}, expected 0")]
+    ApiVersion(i32),
+    /// No IOMMU driver.
+    #[error("VFIO has no IOMMU driver here: `sudo modprobe vfio_iommu_type1`")]
+    NoIommu,
+    /// Interrupts could be forged.
+    #[error(
+        "VFIO refuses the IOMMU ({0}): without interrupt remapping a device could raise any \
+         interrupt. Enable it in the firmware (QEMU: intel-iommu,intremap=on), or accept that \
+         with `echo 1 | sudo tee /sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts`"
+    )]
+    Unsafe(#[source] io::Error),
+    /// Nothing to measure.
+    #[error("{address} has {found} MSI-X vectors, expected at least {wanted}: lower --vectors")]
+    Vectors {
+        /// Its address.
+        address: String,
+        /// Vectors it has.
+        found: usize,
+        /// Vectors asked for.
+        wanted: usize,
+    },
+    /// An ioctl failed.
+    #[error("{step} of {what} failed: {source}{}", hint(source))]
+    Ioctl {
+        /// The ioctl.
+        step: &'static str,
+        /// Device or group.
+        what: String,
+        /// Its errno.
+        source: io::Error,
+    },
+}
+
+fn hint(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::ENOSPC) => {
+            "; this host has no interrupt vector left: more CPUs have more, or fewer devices"
+        }
+        Some(libc::EMFILE) => "; see `ulimit -n`, each vector needs a file descriptor",
+        _ => "",
+    }
+}
+
+impl VfioError {
+    pub(super) fn ioctl(step: &'static str, what: &str) -> impl FnOnce(io::Error) -> Self {
+        let what = what.to_owned();
+        move |source| VfioError::Ioctl { step, what, source }
+    }
+
+    /// True if the question was wrong, not the host.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, VfioError::Address(_) | VfioError::Twice(_) | VfioError::Vectors { .. })
+    }
+}

@@ -1,0 +1,346 @@
+//! `vmeter irq`: what MSI-X vectors cost to set up, as the publication's table.
+
+use crate::document::{closing_notices, Block, Detail, Document, Fact, Node, Outline, Tone};
+use crate::quantity::{compact_seconds, grouped, p_value, percent, ratio_interval};
+use crate::table::{Cell, Column, Table};
+use crate::{Field, Records, Report};
+use serde::Serialize;
+use vmeter_model::irq::{
+    IrqAnatomy, IrqFit, IrqResult, IrqRow, IrqRun, IrqSetup, IrqTotal,
+};
+use vmeter_model::result::Envelope;
+
+/// Rows of the table by VF at a glance.
+const GLANCE: usize = 16;
+
+/// An [`IrqResult`] to be written.
+#[derive(Debug)]
+pub struct IrqReport<'a> {
+    /// The result.
+    pub result: &'a IrqResult,
+}
+
+impl<'a> IrqReport<'a> {
+    /// The result.
+    pub fn new(result: &'a IrqResult) -> Self {
+        IrqReport { result }
+    }
+
+    fn fit(&self, strategy: &str) -> Option<&IrqFit> {
+        self.result.fit.iter().find(|fit| fit.strategy == strategy)
+    }
+
+    /// The fastest against its baseline, and how both grow.
+    fn answer(&self) -> String {
+        let totals = &self.result.totals;
+        let fastest = totals
+            .iter()
+            .filter_map(|total| Some((total, total.ratio?, total.ratio_to.as_deref()?)))
+            .max_by(|a, b| a.1.mean.total_cmp(&b.1.mean));
+        let IrqSetup { vfs, vectors, .. } = self.result.setup;
+        let Some((total, ratio, baseline)) = fastest else {
+            let times = totals.iter().map(|total| {
+                format!("{} takes {} for {vfs} VFs x {vectors} vectors.", total.strategy, time(total))
+            });
+            return times.collect::<Vec<_>>().join(" ");
+        };
+        let slowest = totals.iter().find(|other| other.strategy == baseline).map(time);
+        let mut text = format!(
+            "{} takes {} for {vfs} VFs x {vectors} vectors, {baseline} {}: {} times as long.",
+            total.strategy,
+            time(total),
+            slowest.unwrap_or_default(),
+            ratio_interval(&ratio),
+        );
+        let order = |strategy: &str| self.fit(strategy).map(|fit| fit.order.as_str());
+        if let (Some(own), Some(other)) = (order(&total.strategy), order(baseline)) {
+            text += &match own == other {
+                true => format!(" Both grow {} with the number of vectors.", adverb(own)),
+                false => format!(
+                    " {} grows {} with the number of vectors, {baseline} {}.",
+                    total.strategy, adverb(own), adverb(other)
+                ),
+            };
+        }
+        text
+    }
+
+    fn facts(&self) -> Vec<Fact> {
+        let setup = &self.result.setup;
+        let vectors = setup.vfs * setup.vectors;
+        let mut load = vec![format!("{} vCPUs", setup.vcpus)];
+        if setup.running_vcpus > 0 {
+            load.push(format!("{} of them running", setup.running_vcpus));
+        }
+        load.push(match setup.busy_cpus {
+            0 => "CPUs otherwise idle".into(),
+            n => format!("{n} threads keeping CPUs busy"),
+        });
+        let devices = format!("{} VFs x {} vectors = {vectors}", setup.vfs, setup.vectors);
+        let mut facts = vec![Fact::new("devices", devices, self.result.setup.devices.join(" "))];
+        if setup.gsi_limit > 0 {
+            let limit = format!("{} routes a VM", setup.gsi_limit);
+            facts.push(Fact::new("host's limit", limit, "KVM_CAP_IRQ_ROUTING"));
+        }
+        facts.push(Fact::new("meanwhile", load.join(", "), ""));
+        facts.push(Fact::new("delivered", delivered(&self.result.totals), ""));
+        facts
+    }
+
+    fn strategies(&self) -> impl Iterator<Item = &str> {
+        self.result.totals.iter().map(|total| total.strategy.as_str())
+    }
+
+    /// The publication's table: a row a VF, a column a strategy.
+    fn by_vf(&self, detail: Detail) -> Table {
+        let mut columns = vec![Column::number("VF", 0), Column::number("irqfds", 1)];
+        columns.extend(self.strategies().map(|name| Column::number(name, 0)));
+        let mut table = Table::new(columns);
+        let vfs = self.result.setup.vfs;
+        let step = if detail == Detail::Full { 1 } else { vfs.div_ceil(GLANCE).max(1) };
+        for vf in (1..=vfs).filter(|vf| vf % step == 0 || *vf == vfs) {
+            let rows: Vec<&IrqRow> = self.result.rows.iter().filter(|r| r.vf == vf).collect();
+            let Some(first) = rows.first() else { continue };
+            let mut cells =
+                vec![Cell::Text(vf.to_string()), Cell::Text(first.irqfds_assigned.to_string())];
+            let value = |row: &&IrqRow| Cell::Text(self.milliseconds(&row.strategy, row.milliseconds));
+            cells.extend(rows.iter().map(value));
+            table.row(cells);
+        }
+        let mut cells = vec![Cell::Text("all".into()), Cell::Empty];
+        let total = |t: &IrqTotal| Cell::Text(self.milliseconds(&t.strategy, t.milliseconds));
+        cells.extend(self.result.totals.iter().map(total));
+        table.total_row(cells);
+        table
+    }
+
+    /// With as many decimals as the column's total needs.
+    fn milliseconds(&self, strategy: &str, value: f64) -> String {
+        let total = self.result.totals.iter().find(|t| t.strategy == strategy);
+        let decimals = match total.map_or(0.0, |t| t.milliseconds) {
+            t if t >= 1000.0 => 0,
+            t if t >= 100.0 => 1,
+            t if t >= 10.0 => 2,
+            _ => 3,
+        };
+        format!("{value:.decimals$}")
+    }
+
+    fn totals(&self) -> Table {
+        let mut table = Table::new(vec![
+            Column::text("strategy", 0),
+            Column::number("total", 0),
+            Column::number("ahead", 2),
+            Column::number("commits", 1),
+            Column::text("times as fast", 0),
+            Column::text("as", 1),
+            Column::number("runs", 3),
+        ]);
+        for total in &self.result.totals {
+            let ahead = match total.prepared.median {
+                s if s < 1e-6 => Cell::Empty,
+                s => Cell::Text(compact_seconds(s)),
+            };
+            let text = |text: Option<String>| text.map_or(Cell::Empty, Cell::Text);
+            table.row(vec![
+                Cell::Name(total.strategy.clone()),
+                Cell::Text(time(total)),
+                ahead,
+                Cell::Text(total.commits.to_string()),
+                text(total.ratio.as_ref().map(ratio_interval)),
+                text(total.ratio_to.clone()),
+                Cell::Text(total.estimate.n.to_string()),
+            ]);
+        }
+        table
+    }
+
+    fn growth(&self) -> Table {
+        let at = self.result.fit.iter().find_map(|fit| fit.at_limit.as_ref());
+        let title = |what: &str| match at {
+            Some(at) => format!("{} {what}", grouped(&at.vectors.to_string())),
+            None => what.to_owned(),
+        };
+        let mut table = Table::new(vec![
+            Column::text("strategy", 0),
+            Column::text("growth", 0),
+            Column::number("p", 1),
+            Column::number("ΔAICc", 1),
+            Column::number("square's", 1),
+            Column::number(&title("by fit"), 0),
+            Column::number(&title("measured"), 0),
+        ]);
+        for fit in &self.result.fit {
+            let difference = fit.aicc_linear.zip(fit.aicc_quadratic).map(|(l, q)| l - q);
+            let at = fit.at_limit.as_ref();
+            let seconds = |s: f64| Cell::Text(compact_seconds(s.max(0.0)));
+            table.row(vec![
+                Cell::Name(fit.strategy.clone()),
+                Cell::Text(fit.order.clone()),
+                Cell::Text(p_value(fit.p_value)),
+                difference.map_or(Cell::Empty, |d| Cell::Text(format!("{d:+.1}"))),
+                Cell::Text(percent(fit.quadratic_share)),
+                at.map_or(Cell::Empty, |at| seconds(at.predicted_s)),
+                at.and_then(|at| at.measured).map_or(Cell::Empty, |m| seconds(m.median)),
+            ]);
+        }
+        table
+    }
+
+    /// Parts of the commits as rows, a column a strategy.
+    fn anatomy(&self) -> Table {
+        let anatomy = &self.result.anatomy;
+        let mut columns = vec![Column::text("", 0)];
+        columns.extend(anatomy.iter().map(|a| Column::number(&a.strategy, 0)));
+        let mut table = Table::new(columns);
+        let line = |name: &str, value: &dyn Fn(&IrqAnatomy) -> Option<String>| {
+            let values = anatomy.iter().map(|a| value(a).map_or(Cell::Empty, Cell::Text));
+            std::iter::once(Cell::Text(name.into())).chain(values).collect::<Vec<_>>()
+        };
+        let seconds = |s: f64| Some(compact_seconds(s));
+        table.row(line("KVM_IRQFD", &|a| seconds(a.irqfd_s)));
+        table.row(line("KVM_SET_GSI_ROUTING", &|a| seconds(a.commit_s)));
+        table.row(line("commits", &|a| Some(a.commits.to_string())));
+        for name in part_names(anatomy) {
+            let share = |a: &IrqAnatomy| {
+                let part = a.parts.iter().find(|part| part.name == name)?;
+                Some(percent(part.share))
+            };
+            table.row(line(&format!("  {name}"), &share));
+        }
+        table
+    }
+
+    fn inside(&self, detail: Detail, document: &mut Document) {
+        let anatomy = &self.result.anatomy;
+        let Some(first) = anatomy.first() else { return };
+        document.heading("Inside the commits", "one traced run each, tracing included");
+        document.push(Block::Table(self.anatomy()));
+        let cause = |a: &IrqAnatomy| Fact::new(&a.strategy, &a.cause, "");
+        document.push(Block::Facts(anatomy.iter().map(cause).collect()));
+        let shown = if detail == Detail::Full { anatomy.as_slice() } else { std::slice::from_ref(first) };
+        for anatomy in shown {
+            document.push(Block::Outline(chain(anatomy)));
+        }
+    }
+}
+
+/// Names of all parts, those of most time in the first strategy first.
+fn part_names(anatomy: &[IrqAnatomy]) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for part in anatomy.iter().flat_map(|a| &a.parts) {
+        if part.share >= 5e-4 && !names.contains(&part.name.as_str()) {
+            names.push(&part.name);
+        }
+    }
+    names
+}
+
+fn chain(anatomy: &IrqAnatomy) -> Outline {
+    let node = |step: &vmeter_model::irq::IrqStep| Node {
+        name: step.what.clone(),
+        figures: format!("+{}", compact_seconds(step.at_s)),
+        ..Node::default()
+    };
+    let root = Node {
+        name: format!("{}, the commit of median length", anatomy.strategy),
+        tone: Tone::Strong,
+        children: anatomy.chain.iter().map(node).collect(),
+        ..Node::default()
+    };
+    Outline { legend: "time since the ioctl began".into(), roots: vec![root] }
+}
+
+fn adverb(order: &str) -> &str {
+    match order {
+        "linear" => "linearly",
+        "quadratic" => "quadratically",
+        other => other,
+    }
+}
+
+fn time(total: &IrqTotal) -> String {
+    compact_seconds(total.milliseconds / 1e3)
+}
+
+fn delivered(totals: &[IrqTotal]) -> String {
+    let deliveries = || totals.iter().filter_map(|total| total.delivery);
+    let [raised, arrived, stray] = [
+        deliveries().map(|d| d.raised).sum::<usize>(),
+        deliveries().map(|d| d.arrived).sum(),
+        deliveries().map(|d| d.stray).sum(),
+    ];
+    match (raised, stray) {
+        (0, _) => "not checked".into(),
+        (n, 0) if n == arrived => format!("all {n} interrupts raised, every vector of every strategy"),
+        _ => format!("{arrived} of {raised} interrupts raised, {stray} where none was sent"),
+    }
+}
+
+/// The fields after the envelope.
+#[derive(Debug, Serialize)]
+struct Body<'a> {
+    setup: &'a IrqSetup,
+    rows: &'a [IrqRow],
+    totals: &'a [IrqTotal],
+    fit: &'a [IrqFit],
+    anatomy: &'a [IrqAnatomy],
+    runs: &'a [IrqRun],
+    warnings: &'a [String],
+    hints: &'a [String],
+}
+
+impl Report for IrqReport<'_> {
+    fn envelope(&self) -> &Envelope {
+        &self.result.envelope
+    }
+
+    fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
+        let IrqResult { setup, rows, totals, fit, anatomy, runs, warnings, hints, .. } = self.result;
+        Box::new(Body { setup, rows, totals, fit, anatomy, runs, warnings, hints })
+    }
+
+    fn document(&self, detail: Detail) -> Document {
+        let result = self.result;
+        let mut document =
+            Document { title: "vmeter irq".into(), answer: self.answer(), blocks: Vec::new() };
+        document.push(Block::Facts(self.facts()));
+        let note = format!("ms, medians of {} runs; a shared commit is the last VF's", result.setup.runs);
+        document.heading("By VF", note);
+        document.push(Block::Table(self.by_vf(detail)));
+        document.heading("Strategies", "ratios over pairs of the same round, 95% intervals");
+        document.push(Block::Table(self.totals()));
+        if !result.fit.is_empty() {
+            let points = result.fit.iter().map(|fit| fit.points.len()).max().unwrap_or(0);
+            document.heading("Growth", format!("medians at {points} numbers of vectors"));
+            document.push(Block::Table(self.growth()));
+            let method = "Quadratic where an F test rejects the line at 1 %, AICc prefers the \
+                          parabola (ΔAICc above 0), and the square makes up 10 % of the growth.";
+            document.push(Block::Paragraph(method.into()));
+        }
+        self.inside(detail, &mut document);
+        document.push(Block::Notices(closing_notices(&result.warnings, &result.hints, "")));
+        document
+    }
+
+    fn records(&self) -> Records {
+        let header = vec![
+            "vf", "irqfds_assigned", "strategy", "milliseconds", "mean_s", "ci95_low_s",
+            "ci95_high_s", "min_s", "max_s", "n",
+        ];
+        let row = |row: &IrqRow| {
+            let e = &row.estimate;
+            let seconds = [e.mean, e.ci95[0], e.ci95[1], e.min, e.max];
+            let mut fields = vec![
+                Field::number(Some(row.vf)),
+                Field::number(Some(row.irqfds_assigned)),
+                Field::text(&row.strategy),
+                Field::number(Some(row.milliseconds)),
+            ];
+            fields.extend(seconds.map(|s| Field::number(Some(s))));
+            fields.push(Field::number(Some(e.n)));
+            fields
+        };
+        Records { header, rows: self.result.rows.iter().map(row).collect() }
+    }
+}
