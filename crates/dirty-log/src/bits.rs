@@ -17,6 +17,7 @@
 //! All of it is one allocation that starts with the words, so that a writer's pointer is
 //! the pointer to them: one dependent load less in each mark.
 
+use crate::hazard::Free;
 use crate::sync::{first_set, put64, put8, AtomicU64, AtomicU8, Ordering, ZERO_IS_NEW};
 use std::alloc::{alloc, alloc_zeroed, dealloc, handle_alloc_error, Layout};
 use std::marker::PhantomData;
@@ -27,9 +28,6 @@ const LINE_WORDS: usize = 8;
 const LINE_PAGES: usize = 64 * LINE_WORDS;
 const GROUP_LINES: usize = 64;
 const CACHE_LINE: usize = 64;
-
-/// One of so many marks looks whether its bit is set, while they find it clean.
-const LOOK_EVERY: usize = 64;
 
 /// How many pages, and where the parts of a bitmap for them are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,8 +115,8 @@ impl<'a> BitsRef<'a> {
         self.byte(self.shape.any_at)
     }
 
-    /// Sets a page's bit. Pages beyond the end are ignored. `unseen` is how many more of
-    /// this thread's marks need not look; any number will do.
+    /// Sets a page's bit. Pages beyond the end are ignored. `unseen` counts how
+    /// many more of this thread's marks need not look; any number will do.
     ///
     /// To look at a word before setting a bit in it costs up to half as much again as the
     /// locked instruction: it is a load right after one, and a branch that nobody can
@@ -127,19 +125,20 @@ impl<'a> BitsRef<'a> {
     /// mark that looked and found its page clean lets the next few do without. Pages that
     /// are marked over and over are written to a few times, and then no more.
     #[inline]
-    pub(crate) fn mark(self, page: usize, unseen: &mut usize) {
+    pub(crate) fn mark(self, page: usize, unseen: &mut Free) {
         if page >= self.shape.pages {
             return;
         }
         let word = self.cell(page / 64);
         let bit = 1 << (page % 64);
-        if *unseen == 0 {
+        if unseen.is_zero() {
             if word.load(Ordering::Acquire) & bit != 0 {
                 return self.announce_any();
             }
-            *unseen = LOOK_EVERY;
+            unseen.fill();
+        } else {
+            unseen.count_down();
         }
-        *unseen -= 1;
         word.fetch_or(bit, Ordering::AcqRel);
         self.announce(page / LINE_PAGES);
     }
@@ -217,7 +216,7 @@ impl<'a> BitsRef<'a> {
 
 /// A bitmap that one owner has to itself.
 #[derive(Debug)]
-pub(crate) struct Bits {
+pub struct Bits {
     base: NonNull<AtomicU64>,
     shape: Shape,
     owns: PhantomData<AtomicU64>,

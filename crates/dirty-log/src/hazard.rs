@@ -40,10 +40,7 @@ use crate::fence::{self, WritersFence};
 use crate::sync::{own, spin_loop, yield_now, AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::ptr::{self, NonNull};
 
-/// What one writer has hold of: an even number is the address, an odd one means nothing.
-///
-/// The odd number is the writer's to choose, and it finds it again when it next takes hold
-/// of something: a memory of one mark that costs no store of its own.
+/// What one writer has hold of: an even number is its address. An odd one is a [`Free`].
 #[derive(Debug)]
 pub(crate) struct HazardCell {
     held: AtomicUsize,
@@ -56,26 +53,59 @@ const KNOWN: usize = 4;
 
 impl Default for HazardCell {
     fn default() -> Self {
-        Self { held: AtomicUsize::new(note(0)), known: Default::default() }
+        Self { held: AtomicUsize::new(Free::NOT_KNOWN.0), known: Default::default() }
     }
 }
 
-#[inline]
-fn note(memory: usize) -> usize {
-    memory << 1 | 1
+/// What is in a free cell: the switch that it was last used for, if that knows it, and a
+/// number of its owner's, in one word: a mark can afford to write to two.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Free(usize);
+
+impl Default for Free {
+    fn default() -> Self {
+        Self::NOT_KNOWN
+    }
+}
+
+impl Free {
+    /// So far apart are switches, which leaves room beside their addresses.
+    const APART: usize = align_of::<Switch<()>>();
+    const NOT_KNOWN: Self = Self(1);
+    /// The largest number.
+    pub(crate) const MOST: usize = Self::APART / 2 - 1;
+
+    /// What is left in the cell is this switch's.
+    #[inline]
+    fn is_of(self, switch: usize) -> bool {
+        // One comparison tells that the cell is free, too.
+        self.0.wrapping_sub(switch | 1) < Self::APART
+    }
+
+    /// The number is 0. It is found again when the cell is next used, for whatever switch:
+    /// a hint.
+    #[inline]
+    pub(crate) fn is_zero(self) -> bool {
+        self.0 & (Self::APART - 2) == 0
+    }
+
+    /// Makes a number that was 0 as large as it can be.
+    #[inline]
+    pub(crate) fn fill(&mut self) {
+        self.0 |= Self::MOST << 1;
+    }
+
+    /// Takes one from a number that is not 0.
+    #[inline]
+    pub(crate) fn count_down(&mut self) {
+        self.0 -= 2;
+    }
 }
 
 impl HazardCell {
-    /// Its note if it is free. Only its own thread may ask.
-    #[inline]
-    fn free(&self) -> Option<usize> {
-        Some(own(&self.held)).filter(|value| value & 1 == 1)
-    }
-
-    /// Where a switch is noted. Slots are 128 bytes and more apart.
-    #[inline]
+    /// Where a switch is noted.
     fn known(&self, switch: usize) -> &AtomicUsize {
-        &self.known[switch / 128 % KNOWN]
+        &self.known[switch / Free::APART % KNOWN]
     }
 }
 
@@ -205,6 +235,7 @@ fn wait_while(mut held: impl FnMut() -> bool) {
 
 /// A pointer to what writers use at present, and its replacement. It owns nothing:
 /// whoever has the switch frees what is current in the end.
+#[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct Switch<T> {
     current: AtomicPtr<T>,
@@ -231,8 +262,11 @@ impl<T> Switch<T> {
     /// is called with.
     #[inline]
     pub(crate) unsafe fn hold<'a>(&'a self, cell: &'a HazardCell) -> Option<Hold<'a, T>> {
-        let before = cell.free()?;
-        let fenced = own(cell.known(self.id())) != self.id() && self.introduce(cell);
+        let mut free = Free(own(&cell.held));
+        let mut fenced = false;
+        if !free.is_of(self.id()) {
+            (free, fenced) = self.approach(cell, free)?;
+        }
         let mut current = self.current.load(Ordering::Acquire);
         loop {
             // Release, so that a harvest that sees this store sees what this thread did
@@ -245,7 +279,7 @@ impl<T> Switch<T> {
             }
             current = now;
         }
-        Some(Hold { target: current, cell, note: before })
+        Some(Hold { target: current, cell, free })
     }
 
     /// Its name among those that cells know.
@@ -254,16 +288,24 @@ impl<T> Switch<T> {
         ptr::from_ref(self) as usize
     }
 
-    /// Notes that harvests have to use the heavy fence for this cell's sake. True where
-    /// there is none, and each hold needs a fence of its own.
-    #[cold]
-    fn introduce(&self, cell: &HazardCell) -> WritersFence {
-        if !self.writers_fence {
+    /// For a cell that was last used for another switch: what to leave in it, and whether
+    /// each hold needs a full fence of its own. None if it is in use.
+    #[inline(never)]
+    fn approach(&self, cell: &HazardCell, free: Free) -> Option<(Free, WritersFence)> {
+        if free.0 & 1 == 0 {
+            return None;
+        }
+        let number = free.0 % Free::APART;
+        if self.writers_fence {
+            return Some((Free(number), true));
+        }
+        let known = cell.known(self.id());
+        if own(known) != self.id() {
             // Release: who finds another switch's note gone sees what was held before.
-            cell.known(self.id()).store(self.id(), Ordering::Release);
+            known.store(self.id(), Ordering::Release);
             fence::full();
         }
-        self.writers_fence
+        Some((Free(self.id() | number), false))
     }
 
     /// What is current, without hold of it: it may be retired at any moment.
@@ -314,21 +356,14 @@ fn non_null<T>(pointer: *mut T) -> NonNull<T> {
 pub(crate) struct Hold<'a, T> {
     target: *mut T,
     cell: &'a HazardCell,
-    note: usize,
+    free: Free,
 }
 
 impl<T> Hold<'_, T> {
-    /// What [`Self::remember`] was last told by a holder of the same cell: a hint, of any
-    /// switch and any time.
+    /// What the cell will have when this is dropped.
     #[inline]
-    pub(crate) fn remembered(&self) -> usize {
-        self.note >> 1
-    }
-
-    /// Leaves a hint for the cell's next holder; its highest bit is lost.
-    #[inline]
-    pub(crate) fn remember(&mut self, memory: usize) {
-        self.note = note(memory);
+    pub(crate) fn free(&mut self) -> &mut Free {
+        &mut self.free
     }
 
     #[inline]
@@ -340,7 +375,7 @@ impl<T> Hold<'_, T> {
 impl<T> Drop for Hold<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.cell.held.store(self.note, Ordering::Release);
+        self.cell.held.store(self.free.0, Ordering::Release);
     }
 }
 

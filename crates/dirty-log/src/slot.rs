@@ -2,7 +2,7 @@
 
 use crate::bits::{Bits, BitsRef, Shape};
 use crate::fence;
-use crate::hazard::Switch;
+use crate::hazard::{Free, Switch};
 use crate::sync::AtomicU64;
 use crate::writer::{self, REGISTRY};
 use std::fmt;
@@ -19,7 +19,7 @@ pub struct BadPageSize(pub usize);
 ///
 /// Every method may be called from any number of threads at once, and none of those that
 /// mark ever waits. Pages and bytes beyond the slot's end are ignored, as vm-memory does.
-#[repr(align(128))]
+#[repr(C)]
 pub struct Slot {
     switch: Switch<AtomicU64>,
     shape: Shape,
@@ -34,7 +34,7 @@ struct Side(Mutex<Buffers>);
 
 /// What a harvest has to work with.
 #[derive(Debug, Default)]
-pub(crate) struct Buffers {
+pub struct Buffers {
     /// The bitmap that writers do not use: clean, or in a caller's hands.
     pub(crate) spare: Option<Bits>,
     /// Words copied out.
@@ -81,13 +81,13 @@ impl Slot {
     /// telling anyone that the write is done.
     #[inline]
     pub fn mark(&self, page: usize) {
-        writer::with(&self.switch, |base, unseen| self.bits(base).mark(page, unseen));
+        writer::with(&self.switch, move |base, unseen| self.bits(base).mark(page, unseen));
     }
 
     /// As [`Self::mark`], for a signal handler: allocates nothing, and may interrupt a
     /// mark. Slower.
     pub fn mark_in_signal_handler(&self, page: usize) {
-        writer::with_counted(&self.switch, |base| self.bits(base).mark(page, &mut 0));
+        writer::with_counted(&self.switch, |base| self.bits(base).mark(page, &mut Free::default()));
     }
 
     /// Marks pages in a signal handler, and then calls `after`; a harvest that has the
@@ -96,7 +96,7 @@ impl Slot {
     pub(crate) fn mark_pages_then<R>(&self, pages: Range<usize>, after: impl FnOnce() -> R) -> R {
         writer::with_counted(&self.switch, |base| {
             let bits = self.bits(base);
-            pages.for_each(|page| bits.mark(page, &mut 0));
+            pages.for_each(|page| bits.mark(page, &mut Free::default()));
             after()
         })
     }

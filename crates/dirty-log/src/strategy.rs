@@ -229,11 +229,7 @@ impl private::Strategy for SwitchOpt {
         begin_if_dirty(slot)
     }
 
-    fn finish<'a>(
-        slot: &'a Slot,
-        mut buffers: MutexGuard<'a, Buffers>,
-        old: Bits,
-    ) -> Harvest<'a> {
+    fn finish<'a>(slot: &'a Slot, mut buffers: MutexGuard<'a, Buffers>, old: Bits) -> Harvest<'a> {
         buffers.spare = Some(old);
         Harvest::retired(slot, buffers)
     }

@@ -1,6 +1,6 @@
 //! Each thread's own record: found by thread-local storage, given back at its end.
 
-use crate::hazard::{Record, Registry, Switch};
+use crate::hazard::{Free, Record, Registry, Switch};
 use crate::sync::AtomicPtr;
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
@@ -41,19 +41,16 @@ pub(crate) fn own_record() -> Option<&'static Record> {
 }
 
 /// Calls `f` with what is current in `switch`, which stays valid meanwhile, and with the
-/// thread's memory of its last call.
+/// thread's number.
 #[inline]
-pub(crate) fn with<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>, &mut usize) -> R) -> R {
+pub(crate) fn with<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>, &mut Free) -> R) -> R {
     let record = RECORD.get();
     // SAFETY: null, or a record of REGISTRY, which is never dropped.
     if let Some(record) = unsafe { record.as_ref() } {
         // SAFETY: the record is this thread's, and the registry the one that every switch
         // outside of tests is replaced with.
         if let Some(mut hold) = unsafe { switch.hold(&record.cells[0]) } {
-            let mut memory = hold.remembered();
-            let result = f(hold.target(), &mut memory);
-            hold.remember(memory);
-            return result;
+            return f(hold.target(), hold.free());
         }
     }
     with_second(switch, f)
@@ -62,17 +59,17 @@ pub(crate) fn with<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>, &mut usi
 /// The thread's first mark, or one inside another.
 #[cold]
 #[inline(never)]
-fn with_second<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>, &mut usize) -> R) -> R {
+fn with_second<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>, &mut Free) -> R) -> R {
     register_thread();
     let record = RECORD.get();
     // SAFETY: as in `with`.
     for cell in unsafe { record.as_ref() }.iter().flat_map(|record| &record.cells) {
         // SAFETY: as in `with`.
         if let Some(hold) = unsafe { switch.hold(cell) } {
-            return f(hold.target(), &mut 0);
+            return f(hold.target(), &mut Free::default());
         }
     }
-    with_counted(switch, |target| f(target, &mut 0))
+    with_counted(switch, |target| f(target, &mut Free::default()))
 }
 
 /// As [`with`], for what is held while a page is marked: leaves the first cell free.

@@ -94,7 +94,7 @@ mod bits;
 mod hazard;
 
 use bits::{Bits, BitsRef, Shape};
-use hazard::{Record, Registry, Switch};
+use hazard::{Free, Record, Registry, Switch};
 use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use loom::sync::Arc;
 use loom::thread;
@@ -116,16 +116,14 @@ impl Slot {
     fn mark(&self, record: &Record, page: usize) {
         // SAFETY: the record is this thread's and registered.
         let mut hold = unsafe { self.switch.hold(&record.cells[0]) }.unwrap();
-        let mut unseen = hold.remembered();
         // SAFETY: held, and of this shape.
-        unsafe { BitsRef::new(hold.target(), &self.shape) }.mark(page, &mut unseen);
-        hold.remember(unseen);
+        unsafe { BitsRef::new(hold.target(), &self.shape) }.mark(page, hold.free());
     }
 
     fn mark_counted(&self, page: usize) {
         let hold = self.switch.hold_counted();
         // SAFETY: held, and of this shape.
-        unsafe { BitsRef::new(hold.target(), &self.shape) }.mark(page, &mut 0);
+        unsafe { BitsRef::new(hold.target(), &self.shape) }.mark(page, &mut Free::default());
     }
 
     /// As `switch_opt`: returns at once if clean. `see` is called with each dirty page.
@@ -349,7 +347,10 @@ fn a_harvest_needs_no_heavy_fence_for_threads_that_are_new() {
             }
         });
     }
-    assert!(WITHOUT.load(std::sync::atomic::Ordering::Relaxed) > 0, "no order was without the heavy fence");
+    assert!(
+        WITHOUT.load(std::sync::atomic::Ordering::Relaxed) > 0,
+        "no order was without the heavy fence"
+    );
 }
 
 #[test]
