@@ -18,13 +18,15 @@ build: setup
 kernel: build
 	@$(VMETER) kernel list -q >/dev/null 2>&1 || $(VMETER) kernel fetch
 
-# Tests run the debug build; no release build is needed for them.
-test: setup-test lint
+# Tests run the debug build; no release build is needed for them. Lints are denied in CI
+# only: a newer compiler than the project's has new ones, and no test fails by that.
+test: setup-test $(if $(CI),lint)
 	cargo build --locked -p vmeter
 	@target/debug/vmeter kernel list -q >/dev/null 2>&1 || target/debug/vmeter kernel fetch
 	cargo test --workspace --locked
 
-lint: setup-test
+lint:
+	@scripts/setup.sh lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 

@@ -3,6 +3,7 @@
 # does nothing (and needs no privileges) where everything is there already.
 #   setup.sh boot   what building vmeter and booting a guest needs
 #   setup.sh test   and what the tests use besides
+#   setup.sh lint   and what formatting and lints use
 set -eu
 
 want=
@@ -37,7 +38,7 @@ fi
 if ! new_enough rustc || ! command -v cargo >/dev/null 2>&1; then
     want="$want cargo-web rustc-web"
 fi
-if [ "${1:-boot}" = test ]; then
+if [ "${1:-boot}" = lint ]; then
     need cargo-fmt rustfmt-web
     need cargo-clippy rust-web-clippy
 fi
