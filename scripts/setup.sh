@@ -25,6 +25,7 @@ if [ "${1:-boot}" = test ]; then
     need mke2fs e2fsprogs
     need busybox busybox-static
     need trace-cmd trace-cmd
+    need chromium chromium
 fi
 
 # Rust 1.85 or later: rustup's if it is there, else Debian's newest.
