@@ -1,16 +1,18 @@
 //! `vmeter trace record`: tracepoints of a VMM, of a command, or of the whole host.
 //!
 //! Recording is an instance of tracefs of one's own (`vmeter-tracefs`), so nothing
-//! that others trace is disturbed. It ends when the command or the VMM ends, when the
+//! that others trace is disturbed. A command is held at its exec until recording has
+//! begun, and nothing but it and what it starts is recorded. It ends when the command or the VMM ends, when the
 //! time is over, or by a signal; in each case what was recorded is saved.
 
 use crate::failure::{host, usage};
+use crate::held::Held;
 use crate::interrupt::Interrupt;
 use anyhow::{Context, Result};
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::process::{kill_process, pidfd_open, Pid, PidfdFlags, Signal};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::Child;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::time::Duration;
 use vmeter_trace::select::glob;
@@ -99,7 +101,33 @@ pub const PRESETS: &[Preset] = &[
             "irq_vectors:call_function*",
         ],
     },
+    EXPLAIN,
 ];
+
+/// What `vmeter explain` needs to join causes into chains.
+pub const EXPLAIN: Preset = Preset {
+    name: "explain",
+    events: &[
+        "kvm:kvm_set_irq",
+        "kvm:kvm_msi_set_irq",
+        "kvm:kvm_vcpu_wakeup",
+        "kvm:kvm_halt_poll_ns",
+        "raw_syscalls:*",
+        "sched:sched_switch",
+        "sched:sched_waking",
+        "sched:sched_process_*",
+        "workqueue:workqueue_*",
+        "ipi:*",
+        "irq:irq_handler_*",
+        "irq:softirq_*",
+        "irq_vectors:call_function*",
+        "irq_vectors:reschedule_*",
+        "irq_vectors:local_timer_*",
+        "timer:hrtimer_start",
+        "timer:hrtimer_expire_*",
+        "lock:contention_*",
+    ],
+};
 
 /// What to record.
 #[derive(Debug, Clone, Default)]
@@ -110,6 +138,8 @@ pub struct RecordOptions {
     pub events: Vec<String>,
     /// A process, with its threads and vhost workers; none: the command, or everything.
     pub pid: Option<i32>,
+    /// With the kernel's own threads and the idle tasks, which work for the process too.
+    pub kernel: bool,
     /// Command to run.
     pub command: Vec<String>,
     /// At most this long.
@@ -164,13 +194,22 @@ pub fn record(options: &RecordOptions, interrupt: &Interrupt) -> Result<Recordin
         .limit(options.limit)
         .spool(folder.unwrap_or(Path::new(".")))
         .with_symbols();
-    if let Some(pid) = options.pid {
-        plan = plan.of_threads(&threads(pid)?);
-    } else if !options.command.is_empty() {
-        plan = plan.of_own_children();
+    let held = match options.command.as_slice() {
+        [] => None,
+        command => Some(Held::start(command)?),
+    };
+    let mut tids = match (&held, options.pid) {
+        (Some(held), _) => vec![held.pid()],
+        (None, Some(pid)) => threads(pid)?,
+        (None, None) => Vec::new(),
+    };
+    if options.kernel && !tids.is_empty() {
+        tids.extend(kernel_threads());
     }
+    plan = plan.of_threads(&tids);
     let instance = tracefs.record(&plan).map_err(host)?;
-    let status = wait(options, interrupt)?;
+    let child = held.map(Held::release).transpose()?;
+    let status = wait(child, options, interrupt)?;
     let recorded = instance.stop().map_err(host)?;
     let (bytes, limited, clock) =
         (recorded.bytes(), recorded.is_limited(), recorded.clock().to_owned());
@@ -214,10 +253,6 @@ fn expand(tracefs: &Tracefs, options: &RecordOptions) -> Result<Vec<String>> {
 
 /// A process's threads, and the kernel threads that serve its vhost devices.
 fn threads(pid: i32) -> Result<Vec<i32>> {
-    let numbers = |path: &str| -> Vec<i32> {
-        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-        entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect()
-    };
     let mut all = numbers(&format!("/proc/{pid}/task"));
     if all.is_empty() {
         return Err(usage(format!("--pid {pid}: there is no such process")));
@@ -232,21 +267,39 @@ fn threads(pid: i32) -> Result<Vec<i32>> {
     Ok(all)
 }
 
-/// Runs the command or waits for the process; gives the command's exit status.
-fn wait(options: &RecordOptions, interrupt: &Interrupt) -> Result<Option<i32>> {
+/// The idle tasks, all called 0, and the kernel's threads: kthreadd and its children.
+fn kernel_threads() -> Vec<i32> {
+    const KTHREADD: i32 = 2;
+    let parent = |tid: i32| -> Option<i32> {
+        let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+        let (_, rest) = stat.rsplit_once(") ")?;
+        rest.split(' ').nth(1)?.parse().ok()
+    };
+    let of_kernel = |tid: &i32| *tid == KTHREADD || parent(*tid) == Some(KTHREADD);
+    std::iter::once(0).chain(numbers("/proc").into_iter().filter(of_kernel)).collect()
+}
+
+/// The entries of a folder that are numbers.
+fn numbers(path: &str) -> Vec<i32> {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Waits for the command, which has begun, or for the process; gives the command's exit
+/// status.
+fn wait(
+    child: Option<Child>,
+    options: &RecordOptions,
+    interrupt: &Interrupt,
+) -> Result<Option<i32>> {
     let (end, ended) = channel();
     let signal = end.clone();
     let _during = interrupt.during(move || {
         // Nobody listens any more: it has ended already.
         let _ = signal.send(End::Signal);
     });
-    let mut child = None;
-    if let Some((program, arguments)) = options.command.split_first() {
-        let started = Command::new(program).args(arguments).spawn();
-        let started = started.map_err(|error| usage(format!("cannot start {program}: {error}")))?;
-        watch(i32::try_from(started.id())?, end)?;
-        child = Some(started);
-    } else if let Some(pid) = options.pid {
+    let watched = child.as_ref().map(Child::id).map(i32::try_from).transpose()?;
+    if let Some(pid) = watched.or(options.pid) {
         watch(pid, end)?;
     }
     let why = match options.duration {

@@ -310,19 +310,22 @@ impl Kernel {
         let ticks = self.since(open, event);
         self.tables.userspace_exits.add(u64::from(reason.0), ticks, self.at);
         if !timed_by_exit {
-            // Hosts without kvm_exit (software KVM): the exit to user space is the time.
-            self.threads.get(index).served = ticks;
-            self.settle(index, ticks);
+            // Hosts without kvm_exit (software KVM): the exit to user space is the time, of
+            // a write that was reported before it or else of a read to be reported next.
+            if !self.settle(index, ticks) {
+                self.threads.get(index).served = ticks;
+            }
         }
     }
 
-    /// Shares a VMEXIT's time among what it was for.
-    fn settle(&mut self, index: u32, ticks: Option<u64>) {
+    /// Shares a VMEXIT's time among what it was for; false if nothing is known to be.
+    fn settle(&mut self, index: u32, ticks: Option<u64>) -> bool {
         let (accesses, count) = self.threads.get(index).take_accesses();
         let share = ticks.map(|t| t / count.max(1) as u64);
         for access in &accesses[..count] {
             self.count(*access, share);
         }
+        count > 0
     }
 
     fn count(&mut self, access: Access, ticks: Option<u64>) {
@@ -342,7 +345,9 @@ impl Kernel {
         thread.is_vcpu |= event.kind.name.starts_with("kvm_");
         // Without kvm_exit, a read is reported after user space has served it.
         if let (None, Some(served)) = (thread.exit, thread.served.take()) {
-            return self.count(access, Some(served));
+            if access.is_read() {
+                return self.count(access, Some(served));
+            }
         }
         if !thread.is_vcpu || !thread.remember(access) {
             self.count(access, None);

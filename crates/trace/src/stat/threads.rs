@@ -54,6 +54,17 @@ pub enum Access {
     Hypercall(NameId),
 }
 
+impl Access {
+    /// True for what KVM knows the value of only after user space gave it.
+    pub fn is_read(self) -> bool {
+        match self {
+            Access::Port(key) | Access::Msr(key) => key & 1 == 0,
+            Access::Mmio(_, write) => !write,
+            Access::Hypercall(_) => false,
+        }
+    }
+}
+
 /// One thread.
 #[derive(Debug, Clone)]
 pub struct Thread {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use vmeter_lab::failure::usage;
 use vmeter_lab::interrupt::Interrupt;
-use vmeter_lab::trace_record::{record, Preset, RecordOptions, PRESETS};
+use vmeter_lab::trace_record::{record, Preset, RecordOptions, EXPLAIN, PRESETS};
 use vmeter_report::{check_writable, Target};
 
 /// `vmeter trace record`.
@@ -24,6 +24,10 @@ pub struct Record {
     /// A running VMM, with its threads and vhost workers; recording ends when it does.
     #[arg(long, value_name = "PID", conflicts_with = "command")]
     pid: Option<i32>,
+    /// With the kernel's own threads and the idle tasks, which work for the VMM as well
+    /// (always with the preset explain).
+    #[arg(long)]
+    kernel_threads: bool,
     /// Stop after this many seconds (Ctrl-C stops as well).
     #[arg(long, value_name = "S", value_parser = seconds)]
     duration: Option<Duration>,
@@ -63,8 +67,10 @@ pub fn run(arguments: Record, out: &Output) -> anyhow::Result<Answer> {
     if presets.is_empty() && arguments.event.is_empty() {
         presets = PRESETS.iter().filter(|p| p.name == "io").copied().collect();
     }
+    let kernel = arguments.kernel_threads || presets.contains(&EXPLAIN);
     let options = RecordOptions {
         presets,
+        kernel,
         events: arguments.event,
         pid: arguments.pid,
         command: arguments.command,

@@ -1,0 +1,128 @@
+//! A command that is started and held right after its `execve`, before the first
+//! instruction of its program.
+//!
+//! So a recording can be told which process to follow before there is anything to be
+//! missed. The command keeps its terminal and its signals; it is ptraced up to that
+//! one stop, and by nobody afterwards.
+
+use crate::failure::usage;
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, WaitOptions};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+
+/// A held command. Dropping it kills it.
+#[derive(Debug)]
+pub struct Held {
+    child: Option<Child>,
+    pid: Pid,
+}
+
+impl Held {
+    /// Starts a command: program and arguments.
+    ///
+    /// To be let go by the same thread, which is the one that ptraces it; with that
+    /// thread the command ends as well (`PR_SET_PDEATHSIG`).
+    ///
+    /// # Errors
+    /// A program that can't be started, or a host that forbids ptrace.
+    pub fn start(command: &[String]) -> Result<Held> {
+        let (program, arguments) =
+            command.split_first().ok_or_else(|| usage("there is no command to run"))?;
+        let mut start = Command::new(program);
+        start.args(arguments);
+        // SAFETY: between fork and exec only two system calls are made; nothing is
+        // allocated and no lock is taken.
+        unsafe {
+            start.pre_exec(|| {
+                rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+                match libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) {
+                    -1 => Err(std::io::Error::last_os_error()),
+                    _ => Ok(()),
+                }
+            });
+        }
+        let child = start
+            .spawn()
+            .map_err(|error| usage(format!("cannot start {program} under ptrace: {error}")))?;
+        let pid = Pid::from_child(&child);
+        let held = Held { child: Some(child), pid };
+        held.wait_for_exec().with_context(|| format!("{program} did not come to its exec"))?;
+        Ok(held)
+    }
+
+    fn wait_for_exec(&self) -> Result<()> {
+        loop {
+            let changed = rustix::process::waitpid(Some(self.pid), WaitOptions::empty())?;
+            let status = changed.map(|(_, status)| status);
+            match status.and_then(|status| status.stopping_signal()) {
+                Some(libc::SIGTRAP) => return Ok(()),
+                // Somebody was quicker: it gets the signal and goes on to its exec.
+                Some(signal) => self.ptrace(libc::PTRACE_CONT, signal)?,
+                None => anyhow::bail!("it ended before"),
+            }
+        }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// Lets it run.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn release(mut self) -> Result<Child> {
+        self.ptrace(libc::PTRACE_DETACH, 0)?;
+        self.child.take().context("it was let go before")
+    }
+
+    fn ptrace(&self, request: libc::c_uint, signal: libc::c_int) -> std::io::Result<()> {
+        // SAFETY: neither request reads or writes memory of this process.
+        match unsafe { libc::ptrace(request, self.pid(), 0, libc::c_long::from(signal)) } {
+            -1 => Err(std::io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            // It may be gone already, which is as well.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::class;
+
+    #[test]
+    fn nothing_of_the_program_runs_before_it_is_let_go() {
+        let folder = tempfile::tempdir().expect("scratch space");
+        let made = folder.path().join("made");
+        let command = ["touch".to_owned(), made.display().to_string()];
+        let held = Held::start(&command).expect("it starts");
+        let comm = std::fs::read_to_string(format!("/proc/{}/comm", held.pid())).expect("there");
+        assert_eq!(comm.trim_end(), "touch", "it is past its exec");
+        assert!(!made.exists());
+        let mut child = held.release().expect("it goes on");
+        assert!(child.wait().expect("its end").success());
+        assert!(made.exists());
+    }
+
+    #[test]
+    fn one_that_is_never_let_go_is_gone() {
+        let held = Held::start(&["sleep".into(), "60".into()]).expect("it starts");
+        let process = format!("/proc/{}", held.pid());
+        drop(held);
+        assert!(!std::path::Path::new(&process).exists());
+        let refused = Held::start(&["no-such-program".into()]).expect_err("there is none");
+        assert_eq!(class(&refused).status(), 2);
+    }
+}
