@@ -38,7 +38,7 @@ pub(crate) fn program() -> Vec<u8> {
     let mut code = Vec::new();
     for access in ACCESSES {
         let (port, instruction) = match access {
-            Access::Read(port) => (port, 0xec), // in al, dx
+            Access::Read(port) => (port, 0xec),  // in al, dx
             Access::Write(port) => (port, 0xee), // out dx, al
         };
         code.push(0xba); // mov edx, imm32
