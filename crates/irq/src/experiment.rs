@@ -3,6 +3,7 @@
 use crate::error::IrqError;
 use crate::guest::{target, Guest};
 use crate::options::{FitRange, Limit, Options};
+use crate::placement::Placement;
 use crate::{fit, summary};
 use msi_routes::measure::{BusyCpus, MeasureError, Shape};
 use msi_routes::{enable, prepare, EnableError, Enabled, Msix, Router, Source, Strategy};
@@ -57,6 +58,14 @@ pub(crate) fn devices(
     Ok(devices)
 }
 
+/// What is measured, and where.
+pub(crate) struct Bench<'o> {
+    pub(crate) options: &'o Options,
+    pub(crate) limit: Limit,
+    placement: Placement,
+    _busy: BusyCpus,
+}
+
 /// A VM with its devices enabled.
 pub(crate) struct Done {
     pub(crate) guest: Guest,
@@ -67,12 +76,13 @@ pub(crate) struct Done {
 
 /// Enables so many vectors on a fresh VM; `start` is called just before time begins.
 pub(crate) fn run_once(
-    options: &Options,
+    bench: &Bench<'_>,
     strategy: Strategy,
     total: usize,
     start: impl FnOnce(),
 ) -> Result<Done, IrqError> {
-    let guest = Guest::new(options.vcpus, options.running_vcpus)?;
+    let options = bench.options;
+    let guest = Guest::new(options.vcpus, options.running_vcpus, bench.placement.before())?;
     let mut devices = devices(&guest.router, options, total)?;
     let failed = |e: EnableError| IrqError::enable(strategy.name())(e);
     let prepared = prepare(&guest.router, &mut devices, strategy).map_err(failed)?;
@@ -101,7 +111,7 @@ impl Done {
     /// vectors than targets.
     fn deliver(&mut self) -> Result<IrqDelivery, IrqError> {
         self.guest.stop()?;
-        let mut delivery = IrqDelivery { raised: 0, arrived: 0, stray: 0 };
+        let mut delivery = IrqDelivery::default();
         let vectors = self.devices.iter().flat_map(|d| (0..d.vectors()).map(move |n| (d, n)));
         let mut wave: Vec<&Source> = Vec::new();
         let mut expected = BTreeSet::new();
@@ -146,11 +156,13 @@ pub fn measure(
 ) -> Result<IrqResult, IrqError> {
     let limit = options.check()?;
     let busy = BusyCpus::start(options.busy_cpus).map_err(IrqError::Thread)?;
-    let deliveries = deliveries(options, watcher)?;
-    let runs = rounds(options, watcher)?;
+    let placement = Placement::new(options.pin.as_deref())?;
+    let bench = Bench { options, limit, placement, _busy: busy };
+    let deliveries = deliveries(&bench, watcher)?;
+    let runs = rounds(&bench, watcher)?;
     let mut result = IrqResult {
         envelope,
-        setup: setup(options, limit),
+        setup: setup(&bench),
         rows: summary::rows(&runs, &names(options), options.vectors),
         totals: summary::totals(&runs, &names(options), options.baseline().map(Strategy::name)),
         fit: Vec::new(),
@@ -164,16 +176,16 @@ pub fn measure(
     }
     if options.trace {
         watcher.stage("tracing", options.strategies.len());
-        match crate::anatomy::trace(options, watcher) {
+        match crate::anatomy::trace(&bench, watcher) {
             Ok(anatomy) => result.anatomy = anatomy,
             Err(crate::anatomy::TraceFailed::Run(error)) => return Err(error),
-            Err(failed) => result.warnings.push(format!(
-                "where the time of a commit goes is not known: {failed}"
-            )),
+            Err(failed) => result
+                .warnings
+                .push(format!("where the time of a commit goes is not known: {failed}")),
         }
     }
     if options.fit != FitRange::None {
-        result.fit = fit::fits(options, limit, watcher)?;
+        result.fit = fit::fits(&bench, watcher)?;
         if result.fit.is_empty() {
             let few = format!(
                 "no fit: {} vectors are too few sizes to tell a line from a parabola",
@@ -182,7 +194,7 @@ pub fn measure(
             result.warnings.push(few);
         }
     }
-    drop(busy);
+    drop(bench);
     summary::advise(&mut result);
     Ok(result)
 }
@@ -191,7 +203,8 @@ fn names(options: &Options) -> Vec<&'static str> {
     options.strategies.iter().map(|s| s.name()).collect()
 }
 
-fn setup(options: &Options, limit: Limit) -> IrqSetup {
+fn setup(bench: &Bench<'_>) -> IrqSetup {
+    let options = bench.options;
     IrqSetup {
         vfs: options.vfs,
         vectors: options.vectors,
@@ -201,17 +214,19 @@ fn setup(options: &Options, limit: Limit) -> IrqSetup {
         runs: options.runs,
         warmup: options.warmup,
         seed: options.seed,
-        gsi_limit: limit.gsis,
+        gsi_limit: bench.limit.gsis,
+        cpus: bench.placement.cpus.clone(),
         devices: Vec::new(),
     }
 }
 
 /// A run of each strategy that no figure includes, whose vectors are all raised.
-fn deliveries(options: &Options, watcher: &mut dyn Watcher) -> Result<Vec<IrqDelivery>, IrqError> {
+fn deliveries(bench: &Bench<'_>, watcher: &mut dyn Watcher) -> Result<Vec<IrqDelivery>, IrqError> {
+    let options = bench.options;
     watcher.stage("delivery", options.strategies.len());
     let deliver = |strategy: &Strategy| {
         go_on(watcher)?;
-        let mut done = run_once(options, *strategy, options.vfs * options.vectors, || ())?;
+        let mut done = run_once(bench, *strategy, options.vfs * options.vectors, || ())?;
         let delivery = done.deliver()?;
         watcher.run(strategy.name());
         Ok(delivery)
@@ -219,13 +234,14 @@ fn deliveries(options: &Options, watcher: &mut dyn Watcher) -> Result<Vec<IrqDel
     options.strategies.iter().map(deliver).collect()
 }
 
-fn rounds(options: &Options, watcher: &mut dyn Watcher) -> Result<Vec<IrqRun>, IrqError> {
+fn rounds(bench: &Bench<'_>, watcher: &mut dyn Watcher) -> Result<Vec<IrqRun>, IrqError> {
+    let options = bench.options;
     let slots = plan::plan(options.strategies.len(), options.warmup, options.runs, options.seed);
     watcher.stage("strategies", slots.len());
     let run = |slot: plan::Slot| {
         go_on(watcher)?;
         let strategy = options.strategies[slot.machine];
-        let done = run_once(options, strategy, options.vfs * options.vectors, || ())?;
+        let done = run_once(bench, strategy, options.vfs * options.vectors, || ())?;
         watcher.run(strategy.name());
         Ok(done.run(strategy, slot.block, slot.warmup))
     };

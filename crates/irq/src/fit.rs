@@ -2,21 +2,23 @@
 //!
 //! Each size is enabled on VMs of its own, sizes and strategies interleaved at random, so
 //! that points are independent: sums over the devices of one run would not be, and the
-//! tests would find curvature in noise. The model is chosen over the sizes' medians by an F
-//! test of the quadratic term together with AICc ([`vmeter_stats::order`]): a preempted
-//! sample would weigh a hundred times what it should in least squares.
+//! tests would find curvature in noise. The model is chosen over each size's shortest sample
+//! by an F test of the quadratic term together with AICc ([`vmeter_stats::order`]): what else
+//! a host does only ever adds to a run, and adds the more the longer it is, so the minimum is
+//! what tells of the cost itself (J. Chen, J. Revels, "Robust benchmarking in noisy
+//! environments", HPEC 2016).
 
 use crate::error::IrqError;
-use crate::experiment::{go_on, run_once, Watcher};
-use crate::options::{FitRange, Limit, Options};
+use crate::experiment::{go_on, run_once, Bench, Watcher};
+use crate::options::FitRange;
 use msi_routes::Strategy;
 use vmeter_model::irq::{IrqAtLimit, IrqFit, IrqFitPoint};
-use vmeter_stats::{choose_order, estimate, median, plan, power_law, Order};
+use vmeter_stats::{choose_order, estimate, plan, power_law, Order};
 
 /// Sizes that are measured.
-const SIZES: usize = 12;
+const SIZES: usize = 10;
 /// Samples of each, at most.
-const SAMPLES: usize = 5;
+const SAMPLES: usize = 8;
 /// Samples at the limit, at most.
 const LIMIT_SAMPLES: usize = 3;
 /// No further sample at the limit is taken once they took this long, s.
@@ -30,11 +32,8 @@ fn sizes(most: usize) -> Vec<usize> {
 }
 
 /// The fit of every strategy; none if there are too few sizes.
-pub(crate) fn fits(
-    options: &Options,
-    limit: Limit,
-    watcher: &mut dyn Watcher,
-) -> Result<Vec<IrqFit>, IrqError> {
+pub(crate) fn fits(bench: &Bench<'_>, watcher: &mut dyn Watcher) -> Result<Vec<IrqFit>, IrqError> {
+    let options = bench.options;
     let sizes = sizes(options.vfs * options.vectors);
     if sizes.len() < 5 {
         return Ok(Vec::new());
@@ -47,7 +46,7 @@ pub(crate) fn fits(
         go_on(watcher)?;
         let strategy = options.strategies[slot.machine / sizes.len()];
         let size = sizes[slot.machine % sizes.len()];
-        let done = run_once(options, strategy, size, || ())?;
+        let done = run_once(bench, strategy, size, || ())?;
         samples[slot.machine].push(done.enabled.total.as_secs_f64());
         watcher.run(strategy.name());
     }
@@ -55,7 +54,7 @@ pub(crate) fn fits(
     for (strategy, samples) in options.strategies.iter().zip(samples.chunks(sizes.len())) {
         let points = points(&sizes, samples);
         let Some(mut fit) = fit(strategy.name(), points) else { continue };
-        fit.at_limit = at_limit(options, limit, *strategy, &fit, watcher)?;
+        fit.at_limit = at_limit(bench, *strategy, &fit, watcher)?;
         fits.push(fit);
     }
     Ok(fits)
@@ -64,7 +63,7 @@ pub(crate) fn fits(
 fn points(sizes: &[usize], samples: &[Vec<f64>]) -> Vec<IrqFitPoint> {
     let point = |(vectors, samples): (&usize, &Vec<f64>)| IrqFitPoint {
         vectors: *vectors,
-        median_s: median(samples),
+        min_s: samples.iter().copied().fold(f64::INFINITY, f64::min),
         samples_s: samples.clone(),
     };
     sizes.iter().zip(samples).map(point).collect()
@@ -72,8 +71,8 @@ fn points(sizes: &[usize], samples: &[Vec<f64>]) -> Vec<IrqFitPoint> {
 
 /// Chooses the order of growth.
 pub(crate) fn fit(strategy: &str, points: Vec<IrqFitPoint>) -> Option<IrqFit> {
-    let medians: Vec<(f64, f64)> = points.iter().map(|p| (p.vectors as f64, p.median_s)).collect();
-    let found = choose_order(&medians)?;
+    let costs: Vec<(f64, f64)> = points.iter().map(|p| (p.vectors as f64, p.min_s)).collect();
+    let found = choose_order(&costs)?;
     let order = match found.order {
         Order::Linear => "linear",
         Order::Quadratic => "quadratic",
@@ -86,7 +85,7 @@ pub(crate) fn fit(strategy: &str, points: Vec<IrqFitPoint>) -> Option<IrqFit> {
         aicc_quadratic: found.aicc_quadratic,
         quadratic_share: found.quadratic_share,
         coefficients: found.coefficients().to_vec(),
-        exponent: power_law(&medians).map(|fit| fit.slope),
+        exponent: power_law(&costs).map(|fit| fit.slope),
         points,
         at_limit: None,
     })
@@ -97,12 +96,12 @@ fn predict(fit: &IrqFit, vectors: usize) -> f64 {
 }
 
 fn at_limit(
-    options: &Options,
-    limit: Limit,
+    bench: &Bench<'_>,
     strategy: Strategy,
     fit: &IrqFit,
     watcher: &mut dyn Watcher,
 ) -> Result<Option<IrqAtLimit>, IrqError> {
+    let Bench { options, limit, .. } = bench;
     let vfs = limit.free / options.vectors;
     let vectors = vfs * options.vectors;
     if vfs <= options.vfs {
@@ -113,7 +112,7 @@ fn at_limit(
         watcher.stage("the limit", LIMIT_SAMPLES);
         while samples.len() < LIMIT_SAMPLES && samples.iter().sum::<f64>() < LIMIT_ENOUGH_S {
             go_on(watcher)?;
-            let done = run_once(options, strategy, vectors, || ())?;
+            let done = run_once(bench, strategy, vectors, || ())?;
             samples.push(done.enabled.total.as_secs_f64());
             watcher.run(strategy.name());
         }
@@ -135,8 +134,8 @@ mod tests {
     fn measured(cost: impl Fn(f64) -> f64) -> Vec<IrqFitPoint> {
         let mut noise = vmeter_stats::rng::Rng::new(5);
         let point = |vectors: &usize| {
-            let median_s = cost(*vectors as f64) * (1.0 + 0.03 * noise.normal());
-            IrqFitPoint { vectors: *vectors, samples_s: vec![median_s], median_s }
+            let min_s = cost(*vectors as f64) * (1.0 + 0.03 * noise.normal());
+            IrqFitPoint { vectors: *vectors, samples_s: vec![min_s], min_s }
         };
         sizes(2080).iter().map(point).collect()
     }

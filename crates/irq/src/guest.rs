@@ -5,8 +5,10 @@
 //! holds an SRCU read lock most of the time, which is what a commit may have to wait for.
 
 use crate::error::IrqError;
+use crate::placement;
 use kvm_bindings::{kvm_lapic_state, kvm_regs, KvmIrqRouting};
 use msi_routes::{Errno, EventFd, FixedRoute, Kernel, MsiMessage, Router};
+use rustix::thread::CpuSet;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,18 +71,24 @@ pub(crate) struct Guest {
     idle: Vec<Vcpu>,
     kickers: Vec<Kicker>,
     threads: Vec<JoinHandle<Result<Vcpu, VmError>>>,
+    /// Where vCPUs may run: not only where the thread that makes them may.
+    cpus: Option<CpuSet>,
 }
 
 impl Guest {
     /// Makes it, and starts `running` of its `vcpus`.
-    pub(crate) fn new(vcpus: usize, running: usize) -> Result<Self, IrqError> {
+    pub(crate) fn new(
+        vcpus: usize,
+        running: usize,
+        cpus: Option<CpuSet>,
+    ) -> Result<Self, IrqError> {
         let vm = Vm::builder().code(FOREVER).build()?;
         let ended = Arc::new(AtomicBool::new(false));
         let kernel = ByVm { vm: vm.clone(), ended: ended.clone() };
         let router = Router::new(kernel, FixedRoute::pc_defaults())?;
         let idle = (0..vcpus as u64).map(|id| vm.vcpu(id)).collect::<Result<Vec<_>, _>>()?;
         let mut guest =
-            Guest { router, ended, idle, kickers: Vec::new(), threads: Vec::new() };
+            Guest { router, ended, idle, kickers: Vec::new(), threads: Vec::new(), cpus };
         for vcpu in &guest.idle {
             let mut apic = lapic(vcpu)?;
             let spurious = word(&apic, SPURIOUS) | APIC_ON;
@@ -96,7 +104,12 @@ impl Guest {
     fn start(&mut self, mut vcpu: Vcpu) -> Result<(), IrqError> {
         vcpu.enter(Ring::Three, kvm_regs::default())?;
         self.kickers.push(vcpu.kicker());
-        let run = move || vcpu.run(None, |_| ControlFlow::Break(())).map(|_| vcpu);
+        let cpus = self.cpus;
+        let run = move || {
+            // Should it fail, the vCPU shares the committing thread's CPUs.
+            let _ = cpus.map(|cpus| placement::allow(&cpus));
+            vcpu.run(None, |_| ControlFlow::Break(())).map(|_| vcpu)
+        };
         let thread = std::thread::Builder::new().name(format!("vcpu-{}", self.threads.len()));
         self.threads.push(thread.spawn(run).map_err(IrqError::Thread)?);
         Ok(())

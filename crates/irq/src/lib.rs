@@ -18,6 +18,7 @@ mod experiment;
 mod fit;
 mod guest;
 mod options;
+mod placement;
 mod summary;
 pub mod vfio;
 

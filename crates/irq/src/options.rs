@@ -42,6 +42,8 @@ pub struct Options {
     pub fit: FitRange,
     /// Whether one run of each strategy is traced.
     pub trace: bool,
+    /// CPUs of the committing thread; all but the boot CPU if absent.
+    pub pin: Option<Vec<usize>>,
 }
 
 /// Vectors that a device may have (PCI Local Bus 3.0, 6.8.2.3).
@@ -68,7 +70,7 @@ impl Options {
     /// Checks the question, then the host.
     pub(crate) fn check(&self) -> Result<Limit, IrqError> {
         self.check_question()?;
-        let guest = Guest::new(1, 0)?;
+        let guest = Guest::new(1, 0, None)?;
         let limit = guest.router.kernel().route_limit();
         let fixed = guest.router.entries().len();
         let free = guest.router.free();

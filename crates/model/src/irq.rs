@@ -25,6 +25,8 @@ pub struct IrqSetup {
     pub seed: u64,
     /// `KVM_CAP_IRQ_ROUTING`: routes that a VM may have on this host; 0 where KVM was not used.
     pub gsi_limit: usize,
+    /// CPUs that the committing thread was allowed.
+    pub cpus: Vec<usize>,
     /// Real devices, by PCI address; empty for a VM without devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<String>,
@@ -70,7 +72,7 @@ pub struct IrqRow {
 }
 
 /// Interrupts raised once everything was enabled, and seen to arrive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IrqDelivery {
     /// Vectors raised, each once.
     pub raised: usize,
@@ -78,6 +80,9 @@ pub struct IrqDelivery {
     pub arrived: usize,
     /// Arrived where nothing was sent.
     pub stray: usize,
+    /// Interrupts of the host that the devices held meanwhile, by /proc/interrupts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<usize>,
 }
 
 /// A strategy over the measured runs.
@@ -108,8 +113,8 @@ pub struct IrqFitPoint {
     pub vectors: usize,
     /// Every sample, s.
     pub samples_s: Vec<f64>,
-    /// Their median, s.
-    pub median_s: f64,
+    /// The shortest, which is what is fitted, s.
+    pub min_s: f64,
 }
 
 /// The cost at the host's limit of routes: what the fit says, and what was measured.

@@ -5,9 +5,7 @@ use crate::quantity::{compact_seconds, grouped, p_value, percent, ratio_interval
 use crate::table::{Cell, Column, Table};
 use crate::{Field, Records, Report};
 use serde::Serialize;
-use vmeter_model::irq::{
-    IrqAnatomy, IrqFit, IrqResult, IrqRow, IrqRun, IrqSetup, IrqTotal,
-};
+use vmeter_model::irq::{IrqAnatomy, IrqFit, IrqResult, IrqRow, IrqRun, IrqSetup, IrqTotal};
 use vmeter_model::result::Envelope;
 
 /// Rows of the table by VF at a glance.
@@ -40,7 +38,11 @@ impl<'a> IrqReport<'a> {
         let IrqSetup { vfs, vectors, .. } = self.result.setup;
         let Some((total, ratio, baseline)) = fastest else {
             let times = totals.iter().map(|total| {
-                format!("{} takes {} for {vfs} VFs x {vectors} vectors.", total.strategy, time(total))
+                format!(
+                    "{} takes {} for {vfs} VFs x {vectors} vectors.",
+                    total.strategy,
+                    time(total)
+                )
             });
             return times.collect::<Vec<_>>().join(" ");
         };
@@ -58,7 +60,9 @@ impl<'a> IrqReport<'a> {
                 true => format!(" Both grow {} with the number of vectors.", adverb(own)),
                 false => format!(
                     " {} grows {} with the number of vectors, {baseline} {}.",
-                    total.strategy, adverb(own), adverb(other)
+                    total.strategy,
+                    adverb(own),
+                    adverb(other)
                 ),
             };
         }
@@ -103,7 +107,8 @@ impl<'a> IrqReport<'a> {
             let Some(first) = rows.first() else { continue };
             let mut cells =
                 vec![Cell::Text(vf.to_string()), Cell::Text(first.irqfds_assigned.to_string())];
-            let value = |row: &&IrqRow| Cell::Text(self.milliseconds(&row.strategy, row.milliseconds));
+            let value =
+                |row: &&IrqRow| Cell::Text(self.milliseconds(&row.strategy, row.milliseconds));
             cells.extend(rows.iter().map(value));
             table.row(cells);
         }
@@ -181,7 +186,7 @@ impl<'a> IrqReport<'a> {
                 difference.map_or(Cell::Empty, |d| Cell::Text(format!("{d:+.1}"))),
                 Cell::Text(percent(fit.quadratic_share)),
                 at.map_or(Cell::Empty, |at| seconds(at.predicted_s)),
-                at.and_then(|at| at.measured).map_or(Cell::Empty, |m| seconds(m.median)),
+                at.and_then(|at| at.measured).map_or(Cell::Empty, |m| seconds(m.min)),
             ]);
         }
         table
@@ -218,7 +223,8 @@ impl<'a> IrqReport<'a> {
         document.push(Block::Table(self.anatomy()));
         let cause = |a: &IrqAnatomy| Fact::new(&a.strategy, &a.cause, "");
         document.push(Block::Facts(anatomy.iter().map(cause).collect()));
-        let shown = if detail == Detail::Full { anatomy.as_slice() } else { std::slice::from_ref(first) };
+        let shown =
+            if detail == Detail::Full { anatomy.as_slice() } else { std::slice::from_ref(first) };
         for anatomy in shown {
             document.push(Block::Outline(chain(anatomy)));
         }
@@ -272,7 +278,9 @@ fn delivered(totals: &[IrqTotal]) -> String {
     ];
     match (raised, stray) {
         (0, _) => "not checked".into(),
-        (n, 0) if n == arrived => format!("all {n} interrupts raised, every vector of every strategy"),
+        (n, 0) if n == arrived => {
+            format!("all {n} interrupts raised, every vector of every strategy")
+        }
         _ => format!("{arrived} of {raised} interrupts raised, {stray} where none was sent"),
     }
 }
@@ -296,7 +304,8 @@ impl Report for IrqReport<'_> {
     }
 
     fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
-        let IrqResult { setup, rows, totals, fit, anatomy, runs, warnings, hints, .. } = self.result;
+        let IrqResult { setup, rows, totals, fit, anatomy, runs, warnings, hints, .. } =
+            self.result;
         Box::new(Body { setup, rows, totals, fit, anatomy, runs, warnings, hints })
     }
 
@@ -305,14 +314,16 @@ impl Report for IrqReport<'_> {
         let mut document =
             Document { title: "vmeter irq".into(), answer: self.answer(), blocks: Vec::new() };
         document.push(Block::Facts(self.facts()));
-        let note = format!("ms, medians of {} runs; a shared commit is the last VF's", result.setup.runs);
+        let note =
+            format!("ms, medians of {} runs; a shared commit is the last VF's", result.setup.runs);
         document.heading("By VF", note);
         document.push(Block::Table(self.by_vf(detail)));
-        document.heading("Strategies", "ratios over pairs of the same round, 95% intervals");
+        document
+            .heading("Strategies", "medians; ratios: centre over the rounds' pairs, 95% interval");
         document.push(Block::Table(self.totals()));
         if !result.fit.is_empty() {
             let points = result.fit.iter().map(|fit| fit.points.len()).max().unwrap_or(0);
-            document.heading("Growth", format!("medians at {points} numbers of vectors"));
+            document.heading("Growth", format!("shortest samples at {points} numbers of vectors"));
             document.push(Block::Table(self.growth()));
             let method = "Quadratic where an F test rejects the line at 1 %, AICc prefers the \
                           parabola (ΔAICc above 0), and the square makes up 10 % of the growth.";
@@ -325,8 +336,16 @@ impl Report for IrqReport<'_> {
 
     fn records(&self) -> Records {
         let header = vec![
-            "vf", "irqfds_assigned", "strategy", "milliseconds", "mean_s", "ci95_low_s",
-            "ci95_high_s", "min_s", "max_s", "n",
+            "vf",
+            "irqfds_assigned",
+            "strategy",
+            "milliseconds",
+            "mean_s",
+            "ci95_low_s",
+            "ci95_high_s",
+            "min_s",
+            "max_s",
+            "n",
         ];
         let row = |row: &IrqRow| {
             let e = &row.estimate;

@@ -47,6 +47,10 @@ pub struct Irq {
     /// Seed of the random order in which strategies take turns.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// CPUs of the committing thread, e.g. 1,4-7 (default: all but the boot CPU, on which
+    /// the grace period's callback runs).
+    #[arg(long, value_name = "CPUS", value_parser = cpus)]
+    pin: Option<Cpus>,
     /// How far the growth with the number of vectors is measured.
     #[arg(long, value_name = "RANGE", default_value = "limit", conflicts_with = "vfio")]
     fit: Fit,
@@ -69,6 +73,30 @@ enum Fit {
     None,
 }
 
+/// A list of CPUs.
+#[derive(Debug, Clone)]
+struct Cpus(Vec<usize>);
+
+/// CPUs that an affinity can name: what glibc's cpu_set_t has.
+const CPUS: usize = 1024;
+
+fn cpus(text: &str) -> Result<Cpus, String> {
+    let wrong = || format!("expected CPUs below {CPUS}, e.g. 1 or 0,2-3");
+    let number = |text: &str| text.trim().parse::<usize>().ok().filter(|cpu| *cpu < CPUS);
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let (from, to) = number(from).zip(number(to)).ok_or_else(wrong)?;
+        if from > to {
+            return Err(wrong());
+        }
+        cpus.extend(from..=to);
+    }
+    cpus.sort_unstable();
+    cpus.dedup();
+    Ok(Cpus(cpus))
+}
+
 /// A number up to `most`.
 fn at_most(most: u64) -> impl clap::builder::TypedValueParser<Value = usize> {
     use clap::builder::TypedValueParser;
@@ -76,7 +104,11 @@ fn at_most(most: u64) -> impl clap::builder::TypedValueParser<Value = usize> {
 }
 
 /// Strategies by name; `all` is all of them.
-fn strategies<S: FromStr + Copy>(names: &[String], all: &[S], default: &[S]) -> anyhow::Result<Vec<S>>
+fn strategies<S: FromStr + Copy>(
+    names: &[String],
+    all: &[S],
+    default: &[S],
+) -> anyhow::Result<Vec<S>>
 where
     S::Err: std::fmt::Display,
 {
@@ -191,6 +223,7 @@ fn without_devices(arguments: &Irq, news: &mut News) -> anyhow::Result<IrqResult
             Fit::None => FitRange::None,
         },
         trace: !arguments.no_trace,
+        pin: arguments.pin.clone().map(|cpus| cpus.0),
     };
     vmeter_irq::measure(&options, envelope(), news).map_err(classified)
 }
@@ -208,6 +241,7 @@ fn with_devices(arguments: &Irq, news: &mut News) -> anyhow::Result<IrqResult> {
         runs: arguments.runs.unwrap_or(3) as usize,
         warmup: arguments.warmup as usize,
         seed: arguments.seed,
+        pin: arguments.pin.clone().map(|cpus| cpus.0),
     };
     vmeter_irq::vfio::measure(&options, envelope(), news).map_err(classified)
 }

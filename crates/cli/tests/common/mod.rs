@@ -1,6 +1,7 @@
 //! Running the built `vmeter` on real guests.
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
+pub mod l1;
 pub mod module;
 
 use serde_json::Value;

@@ -89,7 +89,12 @@ impl Step {
                 format!("{} begins {}", thread(by), function(f))
             }
             Step::Start(by, f, Some(before)) => {
-                format!("{} begins {}, its CPU taken from {}", thread(by), function(f), thread(before))
+                format!(
+                    "{} begins {}, its CPU taken from {}",
+                    thread(by),
+                    function(f),
+                    thread(before)
+                )
             }
             Step::Wake(by) => format!("{} wakes the caller", thread(by)),
             Step::Run(0) => "the caller runs".into(),
@@ -111,6 +116,8 @@ pub(super) struct Call {
     pub(super) steps: Vec<(u64, Step)>,
     /// Who had the CPU before the kworker that this commit waited for (not the idle thread).
     pub(super) kworker_followed: Option<i32>,
+    /// Who had the caller's CPU before it ran again, once it had slept.
+    pub(super) caller_followed: Option<i32>,
 }
 
 impl Call {
@@ -225,7 +232,9 @@ impl Dissector {
                 self.items.insert(work, Item::Begun(mark.tid));
                 self.workers.insert(mark.tid, Worker::Runs);
                 let before = self.followed.remove(&mark.tid);
-                if let (Some(call), Some(tid)) = (&mut self.call, before.filter(|tid| *tid != 0)) {
+                // What the caller left to sleep is not in the kworker's way.
+                let other = before.filter(|tid| *tid != 0 && *tid != self.tid);
+                if let (Some(call), Some(tid)) = (&mut self.call, other) {
                     call.kworker_followed = Some(tid);
                 }
                 self.step(mark.at, Step::Start(mark.tid, function, before));
@@ -245,6 +254,9 @@ impl Dissector {
             self.caller = if runnable { Caller::Preempted } else { Caller::Asleep };
             self.step(at, if runnable { Step::Preempted(to) } else { Step::Sleep });
         } else if to == self.tid {
+            if let (Some(call), Caller::Woken) = (&mut self.call, self.caller) {
+                call.caller_followed = Some(from);
+            }
             self.caller = Caller::Running;
             self.step(at, Step::Run(from));
         }

@@ -69,9 +69,7 @@ impl Marks {
                 marks.functions.entry(function).or_insert_with(|| name.to_owned());
             }
             for (tid, name) in named.into_iter().flatten() {
-                if !marks.names.contains_key(&tid) {
-                    marks.names.insert(tid, name.to_owned());
-                }
+                marks.names.entry(tid).or_insert_with(|| name.to_owned());
             }
             marks.list.push(Mark { at: event.ts, tid: event.tid, what });
             if marks.list.len() == MOST {

@@ -14,10 +14,10 @@ mod dissect;
 mod marks;
 
 use crate::error::IrqError;
-use crate::experiment::{go_on, run_once, Watcher};
-use crate::options::Options;
+use crate::experiment::{go_on, run_once, Bench, Watcher};
 use dissect::{Call, Part, PARTS};
 use marks::Marks;
+use std::collections::BTreeMap;
 use vmeter_model::irq::{IrqAnatomy, IrqCommitPart, IrqStep};
 use vmeter_stats::median;
 use vmeter_trace::Input;
@@ -74,9 +74,10 @@ struct Window {
 
 /// Traces a run of each strategy.
 pub(crate) fn trace(
-    options: &Options,
+    bench: &Bench<'_>,
     watcher: &mut dyn Watcher,
 ) -> Result<Vec<IrqAnatomy>, TraceFailed> {
+    let options = bench.options;
     let tid = rustix::thread::gettid().as_raw_nonzero().get();
     let instance = Tracefs::find()?.record(&plan(tid))?;
     let mut windows = Vec::new();
@@ -84,7 +85,7 @@ pub(crate) fn trace(
         go_on(watcher)?;
         let mut from = 0;
         let total = options.vfs * options.vectors;
-        let done = run_once(options, *strategy, total, || from = now())?;
+        let done = run_once(bench, *strategy, total, || from = now())?;
         windows.push(Window { strategy: strategy.name(), from, to: now() });
         drop(done);
         watcher.run(strategy.name());
@@ -139,7 +140,7 @@ fn anatomy(window: &Window, marks: &Marks, tid: i32, lost_events: u64) -> Option
         commit_s: seconds(commit_ns),
         irqfd_s: seconds(irqfd_ns),
         total_s: seconds(window.to - window.from),
-        cause: cause(&parts, typical, marks),
+        cause: cause(&parts, &commits, marks),
         parts: parts.into_iter().map(|(_, part)| part).collect(),
         chain: chain(typical, marks),
         lost_events,
@@ -167,41 +168,57 @@ fn parts(commits: &[&Call], commit_ns: u64) -> Vec<(Part, IrqCommitPart)> {
     parts
 }
 
-/// One sentence: what most of the time is, and for the kworker who was in its way.
-fn cause(parts: &[(Part, IrqCommitPart)], typical: &Call, marks: &Marks) -> String {
-    let share = |wanted: &[Part]| -> f64 {
-        parts.iter().filter(|(part, _)| wanted.contains(part)).map(|(_, p)| p.share).sum()
-    };
+/// One sentence: what most of the time is, and who was in the way.
+fn cause(parts: &[(Part, IrqCommitPart)], commits: &[&Call], marks: &Marks) -> String {
+    let share =
+        |wanted: Part| parts.iter().find(|(part, _)| *part == wanted).map_or(0.0, |p| p.1.share);
     let percent = |share: f64| format!("{:.0}%", 100.0 * share);
-    let kworker = share(&[Part::KworkerQueued, Part::KworkerRunnable]);
-    let grace = kworker + share(&[Part::KworkerRuns, Part::GracePeriod]);
-    let on_cpu = share(&[Part::Work]);
-    let cpu_wait = share(&[Part::Woken, Part::Preempted]);
-    let largest = [kworker, grace - kworker, on_cpu, cpu_wait].into_iter().fold(0.0, f64::max);
-    if largest == kworker {
-        let holder = typical.kworker_followed.and_then(|tid| marks.names.get(&tid));
-        let after = holder.map_or(String::new(), |name| format!(", after {name} left its CPU"));
-        format!(
-            "SRCU grace period waiting for a kworker: {} of the commits' time is process_srcu \
-             and its callback queued, not run{after}",
-            percent(kworker)
-        )
-    } else if largest == on_cpu {
-        format!(
-            "table copy: {} of the commits' time is on CPU, copying routes and updating irqfds",
-            percent(on_cpu)
-        )
-    } else if largest == cpu_wait {
-        format!(
-            "no CPU for the committing thread: {} of the commits' time it could run and did not",
-            percent(cpu_wait)
-        )
-    } else {
-        format!(
-            "SRCU grace period: {} of the commits' time, the kworker at work or readers awaited",
-            percent(grace - kworker)
-        )
+    let kworker = share(Part::KworkerQueued) + share(Part::KworkerRunnable);
+    let (at_work, readers) = (share(Part::KworkerRuns), share(Part::GracePeriod));
+    let (woken, work) = (share(Part::Woken), share(Part::Work));
+    let asleep = kworker + at_work + readers + woken;
+    if work >= asleep && work >= share(Part::Preempted) {
+        let text = "of the commits' time is on CPU, copying routes and updating irqfds";
+        return format!("table copy: {} {text}", percent(work));
     }
+    if share(Part::Preempted) > asleep {
+        let text = "of the commits' time the caller could run and another thread did";
+        return format!("preemption: {} {text}", percent(share(Part::Preempted)));
+    }
+    let behind = |who: fn(&Call) -> Option<i32>| {
+        let name = usual(commits.iter().filter_map(|call| who(call)), marks);
+        name.map_or(String::new(), |name| format!(" (mostly behind {name})"))
+    };
+    let what = if readers > kworker + at_work + woken { "readers" } else { "a kworker" };
+    let pieces = [
+        (kworker, format!("until a kworker runs it{}", behind(|c| c.kworker_followed))),
+        (at_work, "while the kworker does".to_owned()),
+        (readers, "for readers or a timer".to_owned()),
+        (
+            woken,
+            format!("until the caller, woken, has a CPU again{}", behind(|c| c.caller_followed)),
+        ),
+    ];
+    let mut pieces: Vec<_> = pieces.into_iter().filter(|(share, _)| *share >= 0.005).collect();
+    pieces.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let pieces: Vec<String> =
+        pieces.into_iter().map(|(share, text)| format!("{} {text}", percent(share))).collect();
+    format!(
+        "SRCU grace period waiting for {what}: {} of the commits' time is asleep for it, {}",
+        percent(asleep),
+        pieces.join(", ")
+    )
+}
+
+/// The thread named most often, unless it is a kworker or the idle thread.
+fn usual(threads: impl Iterator<Item = i32>, marks: &Marks) -> Option<&str> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in threads.filter(|tid| *tid != 0).filter_map(|tid| marks.names.get(&tid)) {
+        if !name.starts_with("kworker") {
+            *counts.entry(name).or_default() += 1;
+        }
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count).map(|(name, _)| name)
 }
 
 fn chain(call: &Call, marks: &Marks) -> Vec<IrqStep> {

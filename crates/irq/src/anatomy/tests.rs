@@ -47,7 +47,7 @@ fn a_busy_hosts_commit_waits_for_a_kworker() {
     assert_eq!(call.part(Part::KworkerQueued), 400 + 200);
     assert_eq!(call.part(Part::KworkerRuns), 5 + 2);
     assert_eq!(call.part(Part::Woken), 30);
-    assert_eq!(call.kworker_followed, Some(BUSY));
+    assert_eq!((call.kworker_followed, call.caller_followed), (Some(BUSY), Some(BUSY)));
     assert!(call.steps.contains(&(1440, Step::Start(KWORKER, GP.1, Some(BUSY)))));
 }
 
@@ -97,7 +97,11 @@ fn any_mark() -> impl Strategy<Value = Mark> {
     let what = prop_oneof![
         Just(What::Enter(SET_GSI_ROUTING)),
         Just(What::Exit),
-        (tid(), any::<bool>(), tid()).prop_map(|(from, runnable, to)| What::Switch { from, runnable, to }),
+        (tid(), any::<bool>(), tid()).prop_map(|(from, runnable, to)| What::Switch {
+            from,
+            runnable,
+            to
+        }),
         tid().prop_map(What::Waking),
         (work(), work()).prop_map(|(w, f)| What::Queue(w, f)),
         (work(), work()).prop_map(|(w, f)| What::Start(w, f)),

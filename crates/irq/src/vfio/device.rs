@@ -56,7 +56,9 @@ impl Opened {
         match sys::api_version(container.as_fd()) {
             Ok(sys::API_VERSION) => {}
             Ok(other) => return Err(VfioError::ApiVersion(other)),
-            Err(error) => return Err(VfioError::ioctl("VFIO_GET_API_VERSION", "/dev/vfio/vfio")(error)),
+            Err(error) => {
+                return Err(VfioError::ioctl("VFIO_GET_API_VERSION", "/dev/vfio/vfio")(error))
+            }
         }
         let mut groups = BTreeMap::new();
         for (address, number) in addresses.iter().zip(&numbers) {

@@ -7,6 +7,7 @@ use crate::error::IrqError;
 use crate::experiment::{go_on, Watcher};
 use crate::guest::{target, Guest};
 use crate::options::allow_files;
+use crate::placement::Placement;
 use crate::summary;
 use msi_routes::measure::{BusyCpus, Shape};
 use msi_routes::{Batch, CommitError, EventFd, Failure, Route, Source};
@@ -71,7 +72,9 @@ impl FromStr for VfioStrategy {
     fn from_str(name: &str) -> Result<Self, String> {
         let names = || Self::ALL.map(Self::name).join(", ");
         let found = Self::ALL.into_iter().find(|s| s.name() == name);
-        found.ok_or_else(|| format!("no strategy for VFIO is called {name:?}: there are {}", names()))
+        found.ok_or_else(|| {
+            format!("no strategy for VFIO is called {name:?}: there are {}", names())
+        })
     }
 }
 
@@ -96,6 +99,8 @@ pub struct VfioOptions {
     pub warmup: usize,
     /// Seed of the order.
     pub seed: u64,
+    /// CPUs of the committing thread; all but the boot CPU if absent.
+    pub pin: Option<Vec<usize>>,
 }
 
 /// A device's eventfds, twice: VFIO writes to one descriptor, msi-routes owns the other.
@@ -108,6 +113,7 @@ struct Lab<'o> {
     options: &'o VfioOptions,
     opened: Opened,
     shape: Shape,
+    placement: Option<Placement>,
     warnings: Vec<String>,
     gsi_limit: usize,
 }
@@ -131,6 +137,7 @@ pub fn measure(
     let mut lab = Lab::new(options)?;
     let strategies = lab.strategies()?;
     let busy = BusyCpus::start(options.busy_cpus).map_err(IrqError::Thread)?;
+    lab.placement = Some(Placement::new(options.pin.as_deref())?);
     let names: Vec<&str> = strategies.iter().map(|s| s.name()).collect();
     let mut deliveries = Vec::new();
     watcher.stage("delivery", strategies.len());
@@ -202,7 +209,7 @@ impl<'o> Lab<'o> {
         let devices = opened.devices.len();
         allow_files((devices * vectors + 8 * options.vcpus + 64) as u64)?;
         let shape = Shape { devices, vectors, vcpus: options.vcpus };
-        Ok(Lab { options, opened, shape, warnings: Vec::new(), gsi_limit: 0 })
+        Ok(Lab { options, opened, shape, placement: None, warnings: Vec::new(), gsi_limit: 0 })
     }
 
     /// The strategies asked for, or all that this host can do.
@@ -219,7 +226,7 @@ impl<'o> Lab<'o> {
             }
         }
         if strategies.iter().any(|s| s.needs_vm()) {
-            match Guest::new(1, 0) {
+            match Guest::new(1, 0, None) {
                 Ok(guest) => self.gsi_limit = guest.router.kernel().route_limit(),
                 Err(error) if all => {
                     strategies.retain(|s| !s.needs_vm());
@@ -243,6 +250,7 @@ impl<'o> Lab<'o> {
             warmup: options.warmup,
             seed: options.seed,
             gsi_limit: self.gsi_limit,
+            cpus: self.placement.as_ref().map_or(Vec::new(), |p| p.cpus.clone()),
             devices: options.devices.iter().map(ToString::to_string).collect(),
         }
     }
@@ -271,7 +279,9 @@ impl<'o> Lab<'o> {
         warmup: bool,
     ) -> Result<(IrqRun, Held), IrqError> {
         let needs_vm = strategy.needs_vm();
-        let guest = needs_vm.then(|| Guest::new(self.options.vcpus, self.options.running_vcpus));
+        let cpus = self.placement.as_ref().and_then(Placement::before);
+        let guest =
+            needs_vm.then(|| Guest::new(self.options.vcpus, self.options.running_vcpus, cpus));
         let guest = guest.transpose()?;
         let mut held = Held { guest, vectors: self.vectors()?, routes: Vec::new() };
         let mut run = IrqRun {
@@ -365,7 +375,7 @@ impl<'o> Lab<'o> {
     /// Enables all, has every vector raised by VFIO while all are held, and counts.
     fn deliver(&self, strategy: VfioStrategy) -> Result<IrqDelivery, IrqError> {
         let (_, mut held) = self.run(strategy, 0, true)?;
-        let mut delivery = IrqDelivery { raised: 0, arrived: 0, stray: 0 };
+        let mut delivery = IrqDelivery { held: self.held(), ..IrqDelivery::default() };
         if let Some(guest) = &mut held.guest {
             guest.stop()?;
             let mut done = 0;
@@ -385,6 +395,16 @@ impl<'o> Lab<'o> {
         }
         self.release(held)?;
         Ok(delivery)
+    }
+
+    /// The host's interrupts that VFIO has for these devices now; none where /proc does not say.
+    fn held(&self) -> Option<usize> {
+        let interrupts = std::fs::read_to_string("/proc/interrupts").ok()?;
+        let own = |line: &&str| {
+            let of = |device: &Device| line.contains(device.address.as_str());
+            line.contains("vfio-msix") && self.opened.devices.iter().any(of)
+        };
+        Some(interrupts.lines().filter(own).count())
     }
 
     fn all_raised(&self, delivery: &mut IrqDelivery) -> Result<(), IrqError> {
@@ -433,8 +453,10 @@ fn set(device: &Device, start: usize, fds: &[RawFd]) -> Result<usize, IrqError> 
 }
 
 fn commit(batch: Batch, run: &mut IrqRun) -> Result<(), IrqError> {
-    let report = batch.commit().map_err(|e: CommitError| IrqError::enable(&run.strategy)(e.into()))?;
-    let counts = report.complete().map_err(|e: Failure| IrqError::enable(&run.strategy)(e.into()))?;
+    let report =
+        batch.commit().map_err(|e: CommitError| IrqError::enable(&run.strategy)(e.into()))?;
+    let counts =
+        report.complete().map_err(|e: Failure| IrqError::enable(&run.strategy)(e.into()))?;
     run.commits += counts.commits;
     Ok(())
 }

@@ -100,9 +100,7 @@ pub(super) fn set_container(group: BorrowedFd<'_>, container: BorrowedFd<'_>) ->
 
 pub(super) fn device(group: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: the request reads a string that ends in NUL.
-    let fd = result(unsafe {
-        libc::ioctl(group.as_raw_fd(), GROUP_GET_DEVICE_FD, name.as_ptr())
-    })?;
+    let fd = result(unsafe { libc::ioctl(group.as_raw_fd(), GROUP_GET_DEVICE_FD, name.as_ptr()) })?;
     // SAFETY: the kernel has just made this descriptor for the caller.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -160,9 +158,8 @@ mod tests {
     #[test]
     fn a_file_that_is_no_device_says_so() {
         let null = std::fs::File::open("/dev/null").unwrap();
-        let refused = |result: io::Result<()>| {
-            result.is_err_and(|e| e.raw_os_error() == Some(libc::ENOTTY))
-        };
+        let refused =
+            |result: io::Result<()>| result.is_err_and(|e| e.raw_os_error() == Some(libc::ENOTTY));
         assert!(refused(enable(null.as_fd(), 0, &[3, 4])));
         assert!(refused(disable(null.as_fd())));
         assert!(refused(msix(null.as_fd()).map(drop)));

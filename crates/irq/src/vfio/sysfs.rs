@@ -77,7 +77,10 @@ impl Sysfs {
         let device = self.devices.join(address.as_str());
         let name = address.to_string();
         if !device.exists() {
-            return Err(VfioError::NoDevice { hint: self.virtual_functions(address), address: name });
+            return Err(VfioError::NoDevice {
+                hint: self.virtual_functions(address),
+                address: name,
+            });
         }
         let group = link_name(&device.join("iommu_group"));
         let Some(group) = group.and_then(|group| group.parse().ok()) else {
@@ -215,7 +218,8 @@ mod tests {
     fn addresses() {
         assert_eq!(address("1:0.1").as_str(), "0000:01:00.1");
         assert_eq!(address("10000:E1:1f.7").as_str(), "10000:e1:1f.7");
-        for wrong in ["", "01:00", "0000:01:00.8", "0000:01:20.0", "zz:00.0", "1:2:3:4.0", "+1:0.0"] {
+        for wrong in ["", "01:00", "0000:01:00.8", "0000:01:20.0", "zz:00.0", "1:2:3:4.0", "+1:0.0"]
+        {
             assert!(Address::parse(wrong).unwrap_err().is_usage(), "{wrong}");
         }
     }
