@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{kernel, text, Lab};
+use common::{kernel, signal, text, Lab};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -105,6 +105,16 @@ fn a_vmm_that_fails_says_why() {
 }
 
 #[test]
+fn a_vmm_that_runs_on_behind_its_launcher() {
+    let lab = Lab::new();
+    let vmm = lab.script("vmm", "#!/bin/sh\nsetsid sleep 1000 >&- 2>&- &\nexit 0\n");
+    let ran = lab.run(&["boot", "--", text(&vmm)]);
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("left running behind it: sleep"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("-daemonize"), "{}", ran.stderr);
+}
+
+#[test]
 fn escape_sequences_on_the_serial_line_stay_words() {
     let lab = Lab::new();
     let vmm = lab.script(
@@ -128,12 +138,6 @@ fn boots_and_stays(lab: &Lab) -> Child {
         .stderr(Stdio::piped())
         .spawn()
         .expect("vmeter starts")
-}
-
-fn signal(child: &Child, name: &str) {
-    let pid = child.id().to_string();
-    let status = std::process::Command::new("kill").args([name, &pid]).status();
-    assert!(status.expect("kill").success());
 }
 
 /// Waits until so many runs are saved and the next one's VMM is running.
@@ -163,7 +167,7 @@ fn interrupted_in_the_third_of_five_runs() {
     let lab = Lab::new();
     let child = boots_and_stays(&lab);
     wait_for_runs(&lab, 2);
-    signal(&child, "-INT");
+    signal(&child, "INT");
     let ran: common::Ran = child.wait_with_output().expect("vmeter ends").into();
     assert_eq!(ran.status, 130, "{}", ran.stderr);
     assert!(ran.stderr.contains("2 finished runs are saved"), "{}", ran.stderr);
@@ -186,7 +190,7 @@ fn killed_vmeter_leaves_no_vmm_and_loses_no_finished_run() {
     let lab = Lab::new();
     let mut child = boots_and_stays(&lab);
     wait_for_runs(&lab, 1);
-    signal(&child, "-KILL");
+    signal(&child, "KILL");
     child.wait().expect("vmeter is gone");
     let session = lab.path("session");
     assert_eq!(finished_runs(&session), 1);

@@ -326,8 +326,7 @@ fn recording_ends_by_a_signal_and_is_saved() {
     let mut line = String::new();
     let mut said = std::io::BufReader::new(child.stderr.take().expect("piped"));
     std::io::BufRead::read_line(&mut said, &mut line).expect("a line");
-    let pid = child.id().to_string();
-    let _ = std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("kill");
+    common::signal(&child, "TERM");
     let ended = child.wait_with_output().expect("it ends");
     if ended.status.code() == Some(3) || !line.contains("Ctrl-C") {
         println!("skipped: no tracefs to record with");

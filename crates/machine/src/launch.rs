@@ -10,10 +10,12 @@
 //!
 //! The VMM never outlives vmeter: it has `PR_SET_PDEATHSIG` and, where traced,
 //! `PTRACE_O_EXITKILL`. It leads a session of its own, so a Ctrl-C on the
-//! terminal reaches vmeter alone, which then ends the run in order.
+//! terminal reaches vmeter alone, which then ends the run in order. What it leaves
+//! running when it ends is ended as well ([`Exit::left_behind`]).
 
 mod child;
 mod image;
+mod orphans;
 mod ptrace;
 mod reaper;
 mod stopper;
@@ -215,6 +217,8 @@ pub struct Exit {
     pub stops: u32,
     /// Each stop: (begin, end), ns after exec. The VMM's main thread did not run then.
     pub held: Vec<(Ns, Ns)>,
+    /// Names of processes that outlived it, as after `-daemonize`; they were ended.
+    pub left_behind: Vec<String>,
 }
 
 /// Why nothing was launched, or it could not be followed.
@@ -305,7 +309,8 @@ pub fn run(
     let prepare = |error: io::Error| LaunchError::Prepare { error };
     let (stderr, stderr_child) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| prepare(e.into()))?;
-    let (prepared, handshake) = Prepared::new(plan, stderr_child, &options.pin)?;
+    let mark = orphans::Mark::new();
+    let (prepared, handshake) = Prepared::new(plan, stderr_child, &options.pin, &mark)?;
     let program = prepared.program.clone();
     if options.mode == Mode::Traced {
         image::prepare(&program);
@@ -324,7 +329,7 @@ pub fn run(
             let cloned = reaper.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
             return Err(start_error(&program, changes, cloned.err()));
         };
-        let mut supervisor = Supervisor::new(pid, changes, next, options, stopper, hooks, stderr)?;
+        let mut supervisor = Supervisor::new((pid, mark), changes, next, options, stopper, hooks, stderr)?;
         let ptrace = attach(pid, options.mode);
         supervisor.traced = ptrace == Ptrace::Used;
         go.send()?;
@@ -431,6 +436,7 @@ fn result(
         ptrace,
         image: seen.image,
         stops: seen.stops,
+        left_behind: seen.left_behind,
         held: seen.held.iter().map(|(a, b)| (a - exec_ns, b - exec_ns)).collect(),
     }
 }

@@ -463,3 +463,14 @@ fn a_panic_in_a_hook_leaves_no_vmm() {
     wait_until_gone(vmm);
     child.wait().expect("the launcher ends as well");
 }
+
+#[test]
+fn what_is_left_behind_is_ended_and_named() {
+    for mode in [Mode::Plain, Mode::Traced] {
+        let exit = run(plan(&["/bin/sh", "-c", "setsid sleep 1000 >&- 2>&- & exit 0"]), mode);
+        assert_eq!(exit.status, Status::Exited(0));
+        assert_eq!(exit.left_behind.len(), 1, "{mode:?}: {:?}", exit.left_behind);
+        let quiet = run(plan(&["/bin/sh", "-c", "sleep 0 & wait"]), mode);
+        assert!(quiet.left_behind.is_empty(), "{:?}", quiet.left_behind);
+    }
+}

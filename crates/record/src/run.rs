@@ -232,6 +232,9 @@ fn outcome(request: &Request<'_>, record: &RunRecord, exit: &Exit) -> Outcome {
             Outcome::VmmFailed { status: why.clone(), stderr: exit.stderr_tail.clone() }
         }
         End::Stopped { reason: Reason::Interrupted, .. } => Outcome::Interrupted,
+        End::ByItself if !exit.left_behind.is_empty() => {
+            Outcome::VmmFailed { status: left_behind(exit), stderr: exit.stderr_tail.clone() }
+        }
         End::ByItself if !exit.status.success() => {
             Outcome::VmmFailed { status: exit.status.to_string(), stderr: exit.stderr_tail.clone() }
         }
@@ -240,6 +243,16 @@ fn outcome(request: &Request<'_>, record: &RunRecord, exit: &Exit) -> Outcome {
             _ => Outcome::NotReady,
         },
     }
+}
+
+/// A VMM that went on behind the process that was launched was not measured.
+fn left_behind(exit: &Exit) -> String {
+    format!(
+        "{}, but left running behind it: {} (ended now). A run is measured from the exec of \
+         what is launched to its end: leave -daemonize out, and let a wrapper wait for its VMM",
+        exit.status,
+        exit.left_behind.join(", ")
+    )
 }
 
 fn at_of(end: &End) -> Ns {

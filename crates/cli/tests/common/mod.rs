@@ -84,6 +84,13 @@ impl From<Output> for Ran {
     }
 }
 
+/// Sends a signal, e.g. `TERM`, by the shell's own kill: kill(1) may be missing.
+pub fn signal(child: &std::process::Child, name: &str) {
+    let line = format!("kill -{name} {}", child.id());
+    let status = Command::new("sh").args(["-c", &line]).status();
+    assert!(status.expect("sh").success(), "{line}");
+}
+
 /// The newest cached kernel: (release, image). None, with a line that says so, where
 /// there is none or QEMU is missing.
 pub fn kernel() -> Option<(String, PathBuf)> {

@@ -6,6 +6,7 @@
 //! launcher uses. The thread that clones is suspended until then; it is a thread
 //! of its own ([`super::reaper`]), so that another one can attach meanwhile.
 
+use super::orphans::Mark;
 use super::LaunchError;
 use crate::plan::LaunchPlan;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -68,6 +69,7 @@ impl Prepared {
         plan: LaunchPlan,
         stderr: OwnedFd,
         pin: &[usize],
+        mark: &Mark,
     ) -> Result<(Self, Handshake), LaunchError> {
         let io = |error| LaunchError::Prepare { error };
         let name = plan.argv.first().ok_or(LaunchError::Empty)?;
@@ -94,7 +96,7 @@ impl Prepared {
             program,
             path,
             argv,
-            environment: environment()?,
+            environment: environment(mark)?,
             descriptors,
             affinity: affinity(pin)?,
             hello: lift(hello_child)?,
@@ -269,14 +271,15 @@ fn c_string(s: &OsStr) -> Result<CString, LaunchError> {
         .map_err(|_| LaunchError::Nul { argument: s.to_string_lossy().into_owned() })
 }
 
-fn environment() -> Result<Vec<CString>, LaunchError> {
+fn environment(mark: &Mark) -> Result<Vec<CString>, LaunchError> {
     let join = |(k, v): (std::ffi::OsString, std::ffi::OsString)| {
         let mut entry = k;
         entry.push("=");
         entry.push(v);
         c_string(&entry)
     };
-    std::env::vars_os().map(join).collect()
+    let mark = c_string(OsStr::new(mark.entry()));
+    std::env::vars_os().map(join).chain([mark]).collect()
 }
 
 fn affinity(pin: &[usize]) -> Result<Option<libc::cpu_set_t>, LaunchError> {

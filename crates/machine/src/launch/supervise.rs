@@ -5,6 +5,7 @@
 //! stderr. Every ptrace request is made here, on the thread that attached.
 
 use super::image::{self, Breakpoint};
+use super::orphans::Mark;
 use super::reaper::Changes;
 use super::stopper::{Reason, Stopper};
 use super::threads;
@@ -44,6 +45,7 @@ enum Phase {
 /// The state of one run.
 pub struct Supervisor<'a> {
     pub pid: Pid,
+    pub mark: Mark,
     pub traced: bool,
     pub changes: &'a Changes,
     pub next: Sender<()>,
@@ -71,11 +73,12 @@ pub struct Seen {
     pub image: Option<PathBuf>,
     pub end: Option<(Reason, Ns)>,
     pub stderr: Vec<u8>,
+    pub left_behind: Vec<String>,
 }
 
 impl<'a> Supervisor<'a> {
     pub fn new(
-        pid: Pid,
+        (pid, mark): (Pid, Mark),
         changes: &'a Changes,
         next: Sender<()>,
         options: &'a Options,
@@ -89,6 +92,7 @@ impl<'a> Supervisor<'a> {
         rustix::io::ioctl_fionbio(&stderr, true).map_err(prepare)?;
         Ok(Self {
             pid,
+            mark,
             traced: false,
             changes,
             next,
@@ -335,6 +339,7 @@ impl<'a> Supervisor<'a> {
         }
         let at = self.changes.at.load(Ordering::Relaxed);
         let ended = wait4(self.pid, 0)?;
+        self.seen.left_behind = self.mark.end_orphans();
         self.drain_stderr();
         let (status, usage) = ended.ok_or(io::ErrorKind::NotFound)?;
         let done = (at, Status::from_wait(status), usage);
@@ -365,6 +370,7 @@ impl Drop for Supervisor<'_> {
             }
             let _ = ptrace::resume(self.pid, 0);
         }
+        self.mark.end_orphans();
     }
 }
 
