@@ -22,6 +22,7 @@ mod stopper;
 mod supervise;
 mod threads;
 mod tracee;
+mod wait;
 
 pub use child::find_program;
 pub use stopper::{Reason, Stopper};
@@ -59,6 +60,9 @@ pub struct Options {
     pub timeout: Option<Duration>,
     /// Host CPUs that the VMM may use; empty for all.
     pub pin: Vec<usize>,
+    /// Part of the file name of the VMM's image, e.g. `qemu-system`: a wrapper that does
+    /// not execute it itself has its children followed until one does. Only in traced mode.
+    pub follow: Option<String>,
     /// Time between SIGTERM and SIGKILL when a run is ended early; zero for SIGKILL at once.
     pub grace: Duration,
 }
@@ -69,6 +73,7 @@ impl Default for Options {
             mode: Mode::default(),
             timeout: None,
             pin: Vec::new(),
+            follow: None,
             grace: Duration::from_secs(2),
         }
     }

@@ -464,6 +464,58 @@ fn a_panic_in_a_hook_leaves_no_vmm() {
     child.wait().expect("the launcher ends as well");
 }
 
+/// A shell that starts this test binary as a child, after another child of its own.
+fn forking(role: &str) -> LaunchPlan {
+    let me = std::env::current_exe().expect("own path");
+    let line = format!("sleep 0; ROLE={role} {} --exact part --nocapture; exit 4", me.display());
+    plan(&["/bin/sh", "-c", &line])
+}
+
+#[test]
+fn a_wrapper_that_forks_is_followed_to_the_vmm() {
+    let me = std::env::current_exe().expect("own path");
+    let name = me.file_name().expect("a name").to_string_lossy().into_owned();
+    let options = Options { follow: Some(name), ..options(Mode::Traced) };
+    let stopper = Stopper::new().expect("an eventfd");
+    let mut reader = Reader::default();
+    let exit = launch::run(forking("pattern"), &options, &stopper, &mut reader).expect("launched");
+    if !traced(&exit) {
+        return;
+    }
+    assert_eq!((exit.status, &exit.end), (Status::Exited(4), &End::ByItself));
+    assert_eq!(exit.image.as_deref(), Some(&*me));
+    assert_eq!(reader.found, PATTERN, "the child's memory was read");
+    let names = moments(&exit);
+    let count = |wanted: &str| names.iter().filter(|n| **n == wanted).count();
+    for once in ["vmm-exec", "vmm-entry", "vmm-exiting", "vmm-exit", "wrapper-exec"] {
+        assert_eq!(count(once), 1, "{once}: {names:?}");
+    }
+    assert!(exit.left_behind.is_empty());
+}
+
+#[test]
+fn a_followed_vmm_is_ended_with_its_wrapper() {
+    let me = std::env::current_exe().expect("own path");
+    let name = me.file_name().expect("a name").to_string_lossy().into_owned();
+    for grace in [Duration::ZERO, Duration::from_millis(300)] {
+        let timeout = Some(Duration::from_millis(300));
+        let follow = Some(name.clone());
+        let options = Options { follow, timeout, grace, ..options(Mode::Traced) };
+        let stopper = Stopper::new().expect("an eventfd");
+        let mut frozen = Frozen::default();
+        let exit = launch::run(forking("count"), &options, &stopper, &mut frozen);
+        let exit = exit.expect("launched");
+        if !traced(&exit) {
+            return;
+        }
+        assert!(matches!(exit.end, End::Stopped { reason: Reason::TimedOut, .. }), "{exit:?}");
+        assert_eq!(exit.image.as_deref(), Some(&*me));
+        assert_eq!(frozen.looks, 1);
+        assert!(frozen.states.len() > 1 && frozen.states.iter().all(|s| *s == 't'));
+        assert!(exit.left_behind.is_empty(), "{:?}", exit.left_behind);
+    }
+}
+
 #[test]
 fn what_is_left_behind_is_ended_and_named() {
     for mode in [Mode::Plain, Mode::Traced] {

@@ -67,6 +67,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         mode,
         timeout: request.timeout,
         pin: std::mem::take(&mut request.pin),
+        follow: request.context.is_qemu.then(|| QEMU.to_owned()),
         grace: Duration::ZERO,
     };
     let first = clock::read();
@@ -278,6 +279,9 @@ fn console_text(dir: &Path, record: &RunRecord) -> Vec<String> {
     }
 }
 
+/// What the file name of a QEMU's image contains: how it is known among a wrapper's children.
+const QEMU: &str = "qemu-system";
+
 /// The last thing that the guest or its VMM was seen to do, in words.
 fn last_seen(dir: &Path, record: &RunRecord) -> String {
     let (events, _) = crate::decode::events(dir, record);
@@ -296,14 +300,15 @@ fn last_seen(dir: &Path, record: &RunRecord) -> String {
     events.iter().rev().find_map(|e| said(&e.what)).unwrap_or_else(|| "nothing at all".into())
 }
 
-/// A wrapper that starts QEMU as a child is measured in its place: say so.
+/// A wrapper that starts QEMU in a way that is not followed is measured in its place.
 fn warn_of_forks(exit: &Exit, request: &Request<'_>, warnings: &mut Vec<String>) {
     let Some(image) = &exit.image else { return };
     let name = image.file_name().unwrap_or_default().to_string_lossy();
     if request.context.is_qemu && !name.contains("qemu") {
         warnings.push(format!(
-            "what was launched stayed {name}: if it starts QEMU as a child, its own time was \
-             measured and QEMU not looked into; let it end in `exec qemu-system-x86_64 …`"
+            "what was launched stayed {name}, and none of its children was seen to execute \
+             {QEMU}*: if one is QEMU, it was not looked into; let the wrapper end in \
+             `exec qemu-system-x86_64 …`"
         ));
     }
 }

@@ -35,8 +35,7 @@ impl Mark {
     pub fn end_orphans(&self) -> Vec<String> {
         let mut names = Vec::new();
         for _ in 0..ROUNDS {
-            let orphans: Vec<Pid> =
-                children().into_iter().filter(|pid| self.marks(*pid)).collect();
+            let orphans: Vec<Pid> = children().into_iter().filter(|pid| self.marks(*pid)).collect();
             if orphans.is_empty() {
                 break;
             }

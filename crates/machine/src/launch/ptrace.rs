@@ -33,9 +33,13 @@ pub fn seize_thread(tid: Pid) -> io::Result<()> {
     request(libc::PTRACE_SEIZE, tid, 0, 0)
 }
 
-/// From here on the main thread's exit is a stop as well.
-pub fn watch_exit(pid: Pid) -> io::Result<()> {
-    let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACEEXIT | libc::PTRACE_O_EXITKILL;
+/// From here on the main thread's exit is a stop as well; with `forks` its children
+/// are traced too, each from its first instruction (which is a stop).
+pub fn watch_exit(pid: Pid, forks: bool) -> io::Result<()> {
+    let mut options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACEEXIT | libc::PTRACE_O_EXITKILL;
+    if forks {
+        options |= libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
+    }
     request(libc::PTRACE_SETOPTIONS, pid, 0, options as usize)
 }
 

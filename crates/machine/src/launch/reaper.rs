@@ -6,11 +6,12 @@
 //! state into an eventfd for the supervising thread, with the time it was seen.
 
 use super::child::{Prepared, Report};
+use super::wait::next_change;
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fd::OwnedFd;
 use rustix::process::{waitid, Pid, WaitId, WaitIdOptions};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
 use std::sync::mpsc::Receiver;
 
 /// What the reaper and the supervisor share.
@@ -20,6 +21,9 @@ pub struct Changes {
     pub fd: OwnedFd,
     /// When it changed, `CLOCK_MONOTONIC` ns.
     pub at: AtomicI64,
+    /// Whose state changed: the child, or another process of its group that is traced
+    /// or was inherited.
+    who: AtomicI32,
     /// True when the change is the child's end: a zombie until the supervisor reaps it.
     pub ended: AtomicBool,
     /// What the child says.
@@ -31,9 +35,15 @@ impl Changes {
         Ok(Self {
             fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             at: AtomicI64::new(0),
+            who: AtomicI32::new(1),
             ended: AtomicBool::new(false),
             report: Report::default(),
         })
+    }
+
+    /// Whose state changed.
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.who.load(Ordering::Relaxed)).unwrap_or(Pid::INIT)
     }
 
     /// Forgets the change that `fd` said.
@@ -47,17 +57,17 @@ impl Changes {
 pub fn run(prepared: Prepared, changes: &Changes, next: &Receiver<()>) -> io::Result<()> {
     let pid = prepared.spawn(&changes.report)?;
     let Some(pid) = Pid::from_raw(pid) else { return Ok(()) };
-    let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
     loop {
-        let status = match waitid(WaitId::Pid(pid), options) {
-            Err(rustix::io::Errno::INTR) => continue,
+        let (who, ended) = match next_change(pid) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             // Reaped by the supervisor.
             Err(_) => return Ok(()),
-            Ok(status) => status,
+            Ok(change) => change,
         };
         let at = super::now_ns();
-        let ended = status.is_some_and(|s| s.exited() || s.killed() || s.dumped());
+        let ended = ended && who == pid.as_raw_nonzero().get();
         changes.at.store(at, Ordering::Relaxed);
+        changes.who.store(who, Ordering::Relaxed);
         changes.ended.store(ended, Ordering::Release);
         let _ = rustix::io::write(&changes.fd, &1u64.to_ne_bytes());
         if next.recv().is_err() {

@@ -9,6 +9,7 @@ use super::orphans::Mark;
 use super::reaper::Changes;
 use super::stopper::{Reason, Stopper};
 use super::threads;
+use super::wait::wait4;
 use super::{now_ns, ptrace, End, Hooks, LaunchError, Options, Status, Tracee};
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
@@ -18,7 +19,7 @@ use rustix::time::{
     Timespec,
 };
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -45,6 +46,9 @@ enum Phase {
 /// The state of one run.
 pub struct Supervisor<'a> {
     pub pid: Pid,
+    /// The process that is looked into: the launched one, or the child in which a
+    /// wrapper executed the VMM.
+    vmm: Pid,
     pub mark: Mark,
     pub traced: bool,
     pub changes: &'a Changes,
@@ -56,6 +60,10 @@ pub struct Supervisor<'a> {
     timer: OwnedFd,
     phase: Phase,
     looked: bool,
+    /// True once the image that [`Options::follow`] names was executed.
+    found: bool,
+    /// True once the VMM ended before the wrapper that started it.
+    gone: bool,
     group_stopped: bool,
     reaped: Option<(Ns, Status, Usage)>,
     breakpoints: Vec<Breakpoint>,
@@ -92,6 +100,7 @@ impl<'a> Supervisor<'a> {
         rustix::io::ioctl_fionbio(&stderr, true).map_err(prepare)?;
         Ok(Self {
             pid,
+            vmm: pid,
             mark,
             traced: false,
             changes,
@@ -103,6 +112,8 @@ impl<'a> Supervisor<'a> {
             timer,
             phase: Phase::Running,
             looked: false,
+            found: false,
+            gone: false,
             group_stopped: false,
             reaped: None,
             breakpoints: Vec::new(),
@@ -126,7 +137,7 @@ impl<'a> Supervisor<'a> {
                 if self.changes.ended.load(Ordering::Acquire) {
                     return self.finish().map_err(failed);
                 }
-                self.stopped().map_err(failed)?;
+                self.stopped(self.changes.pid()).map_err(failed)?;
                 let _ = self.next.send(());
             }
             if ready.request {
@@ -218,7 +229,7 @@ impl<'a> Supervisor<'a> {
             self.phase = Phase::Interrupting;
             // A main thread that is gone already cannot be stopped; the deadline
             // then ends the VMM all the same.
-            let _ = ptrace::interrupt(self.pid);
+            let _ = ptrace::interrupt(self.vmm);
             return self.arm(STOP_WITHIN);
         }
         self.terminate()
@@ -242,64 +253,77 @@ impl<'a> Supervisor<'a> {
         self.arm(STOP_WITHIN)
     }
 
-    /// The child is ours and not reaped, so its number cannot mean another process.
+    /// The VMM is ours and not reaped, so its number cannot mean another process.
     fn signal(&self, signal: Signal) {
-        let _ = rustix::process::kill_process(self.pid, signal);
+        let _ = rustix::process::kill_process(self.vmm, signal);
     }
 
-    /// The tracee is in some stop: find out which, react, resume.
-    fn stopped(&mut self) -> io::Result<()> {
-        let Some((status, _)) = wait4(self.pid, libc::WNOHANG)? else { return Ok(()) };
+    /// A tracee is in some stop: find out which, react, resume. A child of a wrapper
+    /// may also have ended, or been inherited.
+    fn stopped(&mut self, pid: Pid) -> io::Result<()> {
+        let Some((status, _)) = wait4(pid, libc::WNOHANG)? else { return Ok(()) };
+        let ours = pid == self.vmm;
         if !libc::WIFSTOPPED(status) {
+            if ours {
+                self.vmm = self.pid;
+                self.gone = true;
+            }
             return Ok(());
         }
         self.seen.stops += 1;
-        self.group_stopped = false;
         let at = self.changes.at.load(Ordering::Relaxed);
-        let tracee = Tracee { pid: self.pid.as_raw_nonzero().get(), stopped_ns: at };
+        let tracee = Tracee { pid: pid.as_raw_nonzero().get(), stopped_ns: at };
         let signal = libc::WSTOPSIG(status);
         let mut deliver = 0;
         match ptrace::event(status) {
-            libc::PTRACE_EVENT_EXEC => self.on_exec(&tracee)?,
-            libc::PTRACE_EVENT_EXIT => {
+            libc::PTRACE_EVENT_EXEC => self.on_exec(pid, &tracee)?,
+            libc::PTRACE_EVENT_EXIT if ours && !self.gone => {
                 self.seen.moments.push((at, "vmm-exiting".into()));
                 self.look(&tracee);
             }
-            libc::PTRACE_EVENT_STOP if self.phase == Phase::Interrupting => {
-                let others = threads::stop_others(self.pid);
+            libc::PTRACE_EVENT_STOP if ours && self.phase == Phase::Interrupting => {
+                let others = threads::stop_others(pid);
                 self.look(&tracee);
                 threads::release(others);
                 self.terminate()?;
             }
             libc::PTRACE_EVENT_STOP if signal != libc::SIGTRAP => {
-                self.group_stopped = true;
-                return gone_is_fine(ptrace::listen(self.pid));
+                self.group_stopped = ours;
+                return gone_is_fine(ptrace::listen(pid));
             }
-            0 if signal == libc::SIGTRAP && self.at_breakpoint(&tracee)? => {}
+            0 if signal == libc::SIGTRAP && self.at_breakpoint(pid, &tracee)? => {}
             0 => deliver = signal,
             _ => {}
         }
+        self.group_stopped &= !ours;
         let resumed = now_ns();
-        gone_is_fine(ptrace::resume(self.pid, deliver))?;
+        gone_is_fine(ptrace::resume(pid, deliver))?;
         self.seen.held.push((at, resumed));
         Ok(())
     }
 
     /// A new image. What came before it was a wrapper (a script, `env`, `taskset`):
-    /// its moments keep their times under another name.
-    fn on_exec(&mut self, tracee: &Tracee) -> io::Result<()> {
+    /// its moments keep their times under another name. A wrapper's child counts only
+    /// if its image is the VMM's.
+    fn on_exec(&mut self, pid: Pid, tracee: &Tracee) -> io::Result<()> {
+        let image = std::fs::read_link(format!("/proc/{}/exe", tracee.pid)).ok();
+        let follow = self.options.follow.as_deref();
+        let is_vmm = follow.is_some_and(|name| named(image.as_deref(), name));
+        if pid != self.vmm && (pid != self.pid && !is_vmm || self.found) {
+            return Ok(());
+        }
         for (_, name) in &mut self.seen.moments {
             if let Some(rest) = name.strip_prefix("vmm-") {
                 *name = format!("wrapper-{rest}");
             }
         }
+        self.vmm = pid;
+        self.found = is_vmm;
         self.seen.execs += 1;
         self.seen.moments.push((tracee.stopped_ns, "vmm-exec".into()));
-        if self.seen.execs == 1 {
-            ptrace::watch_exit(self.pid)?;
-        }
+        ptrace::watch_exit(pid, follow.is_some() && !is_vmm)?;
         self.breakpoints = image::set_breakpoints(tracee);
-        self.seen.image = std::fs::read_link(format!("/proc/{}/exe", tracee.pid)).ok();
+        self.seen.image = image;
         self.hooks.on_exec(tracee);
         Ok(())
     }
@@ -313,26 +337,32 @@ impl<'a> Supervisor<'a> {
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn at_breakpoint(&mut self, tracee: &Tracee) -> io::Result<bool> {
-        let address = ptrace::instruction_pointer(self.pid)?.wrapping_sub(1);
+    fn at_breakpoint(&mut self, pid: Pid, tracee: &Tracee) -> io::Result<bool> {
+        if pid != self.vmm {
+            return Ok(false);
+        }
+        let address = ptrace::instruction_pointer(pid)?.wrapping_sub(1);
         let Some(at) = self.breakpoints.iter().position(|b| b.address == address) else {
             return Ok(false);
         };
         let breakpoint = self.breakpoints.swap_remove(at);
         image::clear_breakpoint(tracee, &breakpoint)?;
-        ptrace::set_instruction_pointer(self.pid, address)?;
+        ptrace::set_instruction_pointer(pid, address)?;
         self.seen.moments.push((tracee.stopped_ns, breakpoint.moment.into()));
         Ok(true)
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    fn at_breakpoint(&mut self, _: &Tracee) -> io::Result<bool> {
+    fn at_breakpoint(&mut self, _: Pid, _: &Tracee) -> io::Result<bool> {
         Ok(false)
     }
 
     /// The VMM is a zombie: collects it, and what is left of its process group.
     fn finish(&mut self) -> io::Result<(Ns, Status, Usage)> {
         kill_group(self.pid);
+        if self.vmm != self.pid {
+            bury(self.vmm);
+        }
         // A ready point counts even if the VMM was quicker than the request.
         if self.seen.end.is_none() {
             self.seen.end = self.stopper.requested();
@@ -363,13 +393,10 @@ impl Drop for Supervisor<'_> {
             return;
         }
         kill_group(self.pid);
-        self.signal(Signal::KILL);
-        while let Ok(Some((status, _))) = wait4(self.pid, 0) {
-            if !libc::WIFSTOPPED(status) {
-                break;
-            }
-            let _ = ptrace::resume(self.pid, 0);
+        if self.vmm != self.pid {
+            bury(self.vmm);
         }
+        bury(self.pid);
         self.mark.end_orphans();
     }
 }
@@ -380,6 +407,21 @@ struct Ready {
     deadline: bool,
     request: bool,
     stderr: bool,
+}
+
+/// Kills a tracee or child and collects it, whatever stops it passes on the way.
+fn bury(pid: Pid) {
+    let _ = rustix::process::kill_process(pid, Signal::KILL);
+    while let Ok(Some((status, _))) = wait4(pid, 0) {
+        if !libc::WIFSTOPPED(status) {
+            break;
+        }
+        let _ = ptrace::resume(pid, 0);
+    }
+}
+
+fn named(image: Option<&Path>, part: &str) -> bool {
+    image.and_then(Path::file_name).is_some_and(|name| name.to_string_lossy().contains(part))
 }
 
 /// A tracee that was killed meanwhile is reported by the next wait.
@@ -393,35 +435,4 @@ fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
 /// The child leads a session of its own, so its group is what it left running.
 fn kill_group(pid: Pid) {
     let _ = rustix::process::kill_process_group(pid, Signal::KILL);
-}
-
-/// Consumes a change of state; with `WNOHANG`, none if there is none.
-fn wait4(pid: Pid, flags: i32) -> io::Result<Option<(i32, Usage)>> {
-    let mut status = 0;
-    // SAFETY: an all-zero rusage is valid, and both pointers are to locals.
-    let (r, usage) = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        let pid = pid.as_raw_nonzero().get();
-        (libc::wait4(pid, &mut status, flags | libc::__WALL, &mut usage), usage)
-    };
-    match r {
-        -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => wait4(pid, flags),
-        -1 => Err(io::Error::last_os_error()),
-        0 => Ok(None),
-        _ => Ok(Some((status, convert(&usage)))),
-    }
-}
-
-fn convert(usage: &libc::rusage) -> Usage {
-    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
-    let count = |n: libc::c_long| u64::try_from(n).unwrap_or(0);
-    Usage {
-        user_s: seconds(usage.ru_utime),
-        system_s: seconds(usage.ru_stime),
-        max_rss_bytes: count(usage.ru_maxrss).saturating_mul(1024),
-        voluntary_switches: count(usage.ru_nvcsw),
-        involuntary_switches: count(usage.ru_nivcsw),
-        minor_faults: count(usage.ru_minflt),
-        major_faults: count(usage.ru_majflt),
-    }
 }
