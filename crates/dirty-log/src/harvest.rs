@@ -9,8 +9,8 @@ use std::sync::MutexGuard;
 
 /// The pages that were dirty. Forgotten when dropped, unless [retained](Self::retain).
 ///
-/// While it lives, and unless it is clean or from `get_org`, the next harvest of the same
-/// slot waits; marks do not.
+/// While it lives, the next harvest of the same slot waits, and marks do not; unless it is
+/// from `get_org`, or a clean one from `switch_opt`: those hold nothing.
 #[must_use = "what it holds is no longer marked"]
 pub struct Harvest<'a> {
     slot: &'a Slot,
@@ -20,6 +20,8 @@ pub struct Harvest<'a> {
 enum Content<'a> {
     Clean,
     Owned(Vec<u64>),
+    /// In the buffers' `out`, which is all zero.
+    Zeroes(MutexGuard<'a, Buffers>),
     /// In the buffers' `out`.
     Copied(MutexGuard<'a, Buffers>),
     /// In the buffers' `spare`, which nobody else has access to until this is dropped.
@@ -34,6 +36,10 @@ impl<'a> Harvest<'a> {
 
     pub(crate) fn owned(slot: &'a Slot, words: Vec<u64>) -> Self {
         Self { slot, content: Content::Owned(words) }
+    }
+
+    pub(crate) fn zeroes(slot: &'a Slot, buffers: MutexGuard<'a, Buffers>) -> Self {
+        Self { slot, content: Content::Zeroes(buffers) }
     }
 
     pub(crate) fn copied(slot: &'a Slot, buffers: MutexGuard<'a, Buffers>) -> Self {
@@ -52,12 +58,12 @@ impl<'a> Harvest<'a> {
     }
 
     /// All words of the slot, clean ones too, lowest page in the lowest bit; none at all
-    /// if the slot was found clean without looking at them.
+    /// if `switch_opt` found the slot clean: there is no bitmap to lend then.
     pub fn words(&self) -> &[u64] {
         match &self.content {
             Content::Clean => &[],
             Content::Owned(words) => words,
-            Content::Copied(buffers) => &buffers.out,
+            Content::Copied(buffers) | Content::Zeroes(buffers) => &buffers.out,
             Content::Retired(_) => plain(self.bits().map_or(&[], Bits::words)),
         }
     }
@@ -65,6 +71,9 @@ impl<'a> Harvest<'a> {
     /// Calls `f` with the index of each word that is not 0, and the word, in order.
     #[inline]
     pub fn for_each_word(&self, mut f: impl FnMut(usize, u64)) {
+        if self.is_known_clean() {
+            return;
+        }
         if let Some(bits) = self.bits() {
             return bits.for_each_dirty_word(f);
         }
@@ -102,9 +111,16 @@ impl<'a> Harvest<'a> {
         }
     }
 
+    /// Nobody has to look at its words.
+    #[inline]
+    fn is_known_clean(&self) -> bool {
+        matches!(self.content, Content::Clean | Content::Zeroes(_))
+    }
+
     /// The words that are not 0, with their index, in order.
     pub fn dirty_words(&self) -> Box<dyn Iterator<Item = (usize, u64)> + '_> {
         match self.bits() {
+            _ if self.is_known_clean() => Box::new(std::iter::empty()),
             Some(bits) => Box::new(bits.dirty_words()),
             None => {
                 let numbered = self.words().iter().copied().enumerate();

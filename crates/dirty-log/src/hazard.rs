@@ -126,6 +126,16 @@ impl Record {
     }
 }
 
+/// Whose sake the heavy fence is for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Whom<'a> {
+    /// Whoever there may be: the fence is used every time.
+    Anybody,
+    /// Those known to the switch, other than the calling thread, whose record this is; it
+    /// holds nothing of the switch.
+    Known(Option<&'a Record>),
+}
+
 /// All records: a list that only grows, as long as the most threads there ever were.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
@@ -188,16 +198,19 @@ impl Registry {
     }
 
     /// The wait of a harvest: for those that have hold of what [`Switch::exchange`] gave
-    /// back, of as many switches as there are, with one fence for all. `own` is the calling
-    /// thread's record; it holds nothing of them.
+    /// back, of as many switches as there are, with one fence for all.
     pub(crate) fn wait<'a, T: 'a>(
         &self,
         retired: impl Iterator<Item = (&'a Switch<T>, NonNull<T>)> + Clone,
-        own: Option<&Record>,
+        whom: Whom<'_>,
     ) {
         // The exchange is before the look at who is known.
         fence::full();
-        if retired.clone().any(|(switch, _)| self.knows(switch.id(), own)) {
+        let needed = match whom {
+            Whom::Anybody => true,
+            Whom::Known(own) => retired.clone().any(|(switch, _)| self.knows(switch.id(), own)),
+        };
+        if needed {
             fence::heavy();
         }
         for (switch, old) in retired {
@@ -332,10 +345,10 @@ impl<T> Switch<T> {
         &self,
         next: NonNull<T>,
         registry: &Registry,
-        own: Option<&Record>,
+        whom: Whom<'_>,
     ) -> NonNull<T> {
         let old = self.exchange(next);
-        registry.wait(std::iter::once((self, old)), own);
+        registry.wait(std::iter::once((self, old)), whom);
         old
     }
 

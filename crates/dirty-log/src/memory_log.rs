@@ -5,7 +5,7 @@
 //! returns, so that its last harvest is complete.
 
 use crate::fence;
-use crate::hazard::Switch;
+use crate::hazard::{Switch, Whom};
 use crate::slot::BadPageSize;
 use crate::strategy::{DirtyBitmap, Strategy, SwitchOpt};
 use crate::writer::{self, REGISTRY};
@@ -184,7 +184,7 @@ impl<S: Strategy> MemoryLog<S> {
     }
 
     fn change(&self, slots: Table<S>, _one_at_a_time: MutexGuard<'_, ()>) {
-        let old = self.table.replace(leak(slots), &REGISTRY, writer::own_record());
+        let old = self.table.replace(leak(slots), &REGISTRY, Whom::Known(writer::own_record()));
         // SAFETY: made by `leak`, and no mark uses it any more.
         drop(unsafe { Box::from_raw(old.as_ptr()) });
     }

@@ -2,7 +2,7 @@
 
 use crate::bits::{Bits, BitsRef, Shape};
 use crate::fence;
-use crate::hazard::{Free, Switch};
+use crate::hazard::{Free, Switch, Whom};
 use crate::sync::AtomicU64;
 use crate::writer::{self, REGISTRY};
 use std::fmt;
@@ -39,6 +39,8 @@ pub struct Buffers {
     pub(crate) spare: Option<Bits>,
     /// Words copied out.
     pub(crate) out: Vec<u64>,
+    /// `out` is not all zero.
+    pub(crate) out_is_dirty: bool,
 }
 
 impl Slot {
@@ -232,14 +234,19 @@ pub(crate) struct Retired<'a> {
 }
 
 /// The bitmaps, when no writer uses them any more: one wait for all.
-pub(crate) fn when_unused<'a, R>(retired: R) -> impl Iterator<Item = Bits> + use<'a, R>
+/// `for_anybody`: with a full barrier on every CPU, needed or not.
+pub(crate) fn when_unused<'a, R>(
+    retired: R,
+    for_anybody: bool,
+) -> impl Iterator<Item = Bits> + use<'a, R>
 where
     R: IntoIterator<Item = Retired<'a>> + AsRef<[Retired<'a>]>,
 {
     let all = retired.as_ref();
     if !all.is_empty() {
         let switches = all.iter().map(|retired| (&retired.slot.switch, retired.old));
-        REGISTRY.wait(switches, writer::own_record());
+        let known = || Whom::Known(writer::own_record());
+        REGISTRY.wait(switches, if for_anybody { Whom::Anybody } else { known() });
     }
     // SAFETY: every bitmap given to a switch has its slot's shape; all access to it is by
     // `with` and `with_counted`, which was waited for, and by `looks_clean`, which reads an

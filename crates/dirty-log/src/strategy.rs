@@ -78,8 +78,17 @@ pub(crate) mod private {
     pub trait Strategy: Send + Sync + std::fmt::Debug + 'static {
         const KIND: StrategyKind;
 
+        /// Harvests use the heavy fence whether it is needed or not.
+        const WAITS_ALWAYS: bool = false;
+
         /// Allocates what harvests need, if they keep it.
         fn prepare(slot: &Slot);
+
+        /// The harvest of a clean slot.
+        #[inline]
+        fn clean(slot: &Slot) -> Harvest<'_> {
+            Harvest::clean(slot)
+        }
 
         /// Nothing if the slot is clean; else its buffers, and what writers get next.
         fn begin(slot: &Slot) -> Option<Begun<'_>>;
@@ -107,7 +116,7 @@ fn begin_if_dirty(slot: &Slot) -> Option<Begun<'_>> {
 #[inline]
 fn harvest<S: Strategy>(slot: &Slot) -> Harvest<'_> {
     match S::begin(slot) {
-        None => Harvest::clean(slot),
+        None => S::clean(slot),
         Some((buffers, next)) => switch::<S>(slot, buffers, next),
     }
 }
@@ -119,7 +128,7 @@ fn switch<'a, S: Strategy>(
     next: Bits,
 ) -> Harvest<'a> {
     let retired = slot.exchange(next, &mut buffers);
-    match when_unused([retired]).next() {
+    match when_unused([retired], S::WAITS_ALWAYS).next() {
         Some(old) => S::finish(slot, buffers, old),
         None => Harvest::clean(slot),
     }
@@ -143,19 +152,23 @@ pub fn harvest_all<'a, S: Strategy>(
     order.dedup_by_key(|i| std::ptr::from_ref(slots[*i]));
     let (mut begun, mut retired) = (Vec::new(), Vec::new());
     for i in order {
-        if let Some((mut buffers, next)) = S::begin(slots[i]) {
-            retired.push(slots[i].exchange(next, &mut buffers));
-            begun.push((i, buffers));
+        match S::begin(slots[i]) {
+            None => harvests[i] = S::clean(slots[i]),
+            Some((mut buffers, next)) => {
+                retired.push(slots[i].exchange(next, &mut buffers));
+                begun.push((i, buffers));
+            }
         }
     }
-    for ((i, buffers), old) in begun.into_iter().zip(when_unused(retired)) {
+    for ((i, buffers), old) in begun.into_iter().zip(when_unused(retired, S::WAITS_ALWAYS)) {
         harvests[i] = S::finish(slots[i], buffers, old);
     }
     harvests
 }
 
 /// As it was: each harvest allocates a bitmap, gives it to the writers, waits for those in
-/// flight, copies the whole slot out and frees the old one, clean or not.
+/// flight (by a barrier on every CPU, whoever is there), copies the whole slot out and frees
+/// the old one, clean or not.
 #[derive(Debug, Clone, Copy)]
 pub struct GetOrg;
 
@@ -163,6 +176,7 @@ impl Strategy for GetOrg {}
 
 impl private::Strategy for GetOrg {
     const KIND: StrategyKind = StrategyKind::GetOrg;
+    const WAITS_ALWAYS: bool = true;
 
     fn prepare(_: &Slot) {}
 
@@ -177,7 +191,9 @@ impl private::Strategy for GetOrg {
 }
 
 /// Clean slots return at once; two bitmaps and a buffer are allocated once; a dirty slot is
-/// copied out whole.
+/// copied out whole. As with KVM's, the caller always gets a whole copy: of a clean slot
+/// the buffer, full of zeroes, which is what a clean harvest costs more than that of
+/// [`SwitchOpt`].
 #[derive(Debug, Clone, Copy)]
 pub struct GetOpt;
 
@@ -192,6 +208,14 @@ impl private::Strategy for GetOpt {
         buffers.spare = Some(slot.new_bits());
     }
 
+    fn clean(slot: &Slot) -> Harvest<'_> {
+        let mut buffers = slot.lock();
+        if std::mem::take(&mut buffers.out_is_dirty) {
+            buffers.out.fill(0);
+        }
+        Harvest::zeroes(slot, buffers)
+    }
+
     #[inline]
     fn begin(slot: &Slot) -> Option<Begun<'_>> {
         begin_if_dirty(slot)
@@ -203,6 +227,7 @@ impl private::Strategy for GetOpt {
         mut old: Bits,
     ) -> Harvest<'a> {
         buffers.out.copy_from_slice(plain(old.words()));
+        buffers.out_is_dirty = true;
         old.clear();
         buffers.spare = Some(old);
         Harvest::copied(slot, buffers)

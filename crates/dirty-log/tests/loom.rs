@@ -94,7 +94,7 @@ mod bits;
 mod hazard;
 
 use bits::{Bits, BitsRef, Shape};
-use hazard::{Free, Record, Registry, Switch};
+use hazard::{Free, Record, Registry, Switch, Whom};
 use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use loom::sync::Arc;
 use loom::thread;
@@ -138,7 +138,7 @@ impl Slot {
         if unsafe { BitsRef::new(self.switch.peek(), &self.shape) }.is_clean() {
             return spare;
         }
-        let old = self.switch.replace(spare.into_raw(), registry, Some(record));
+        let old = self.switch.replace(spare.into_raw(), registry, Whom::Known(Some(record)));
         // SAFETY: no writer has it any more.
         let mut old = unsafe { Bits::from_raw(old, self.shape) };
         old.for_each_dirty_word(|i, word| {

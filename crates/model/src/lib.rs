@@ -8,11 +8,13 @@
 //! Units: times are nanoseconds of `CLOCK_MONOTONIC` ([`Ns`]) until they reach
 //! a result, where they are seconds in fields that end in `_s`.
 
+pub mod dirty;
 pub mod estimate;
 pub mod event;
 pub mod files;
 pub mod irq;
 pub mod machine;
+pub mod migrate;
 pub mod result;
 pub mod run;
 pub mod span;

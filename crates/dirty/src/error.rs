@@ -1,0 +1,96 @@
+//! What can go wrong, and what the user can do about it.
+
+use dirty_log::trackers::TrackError;
+use vmeter_kvm_probe::{ProbeError, VmError};
+
+/// `vmeter dirty` could not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum DirtyError {
+    /// A name that is none of those known.
+    #[error("unknown {what} {name:?}: choose among {known}")]
+    Unknown {
+        /// What it should have been.
+        what: &'static str,
+        /// What was given.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// A layout that can't be.
+    #[error("{file}: {what}")]
+    Layout {
+        /// Where it is from.
+        file: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// Options that do not go together, or are out of range.
+    #[error("{0}")]
+    Options(String),
+    /// The slots don't fit this host.
+    #[error(
+        "slots of {needed} bytes, and {most} may be used here (half of MemAvailable): give \
+         smaller ones with --slots FILE"
+    )]
+    TooLittleMemory {
+        /// Bytes of the layout.
+        needed: u64,
+        /// Bytes to be had.
+        most: u64,
+    },
+    /// /dev/kvm is missing or may not be used.
+    #[error(transparent)]
+    Node(#[from] ProbeError),
+    /// /dev/kvm runs no guest code of this kind by itself.
+    #[error("/dev/kvm does not run ring {ring} natively ({found}): {hint}")]
+    NotNative {
+        /// Privilege level.
+        ring: u8,
+        /// What it does.
+        found: String,
+        /// What would mend it.
+        hint: &'static str,
+    },
+    /// None of the trackers asked for is to be had.
+    #[error("no tracker to measure: {0}")]
+    NoTracker(String),
+    /// Building or running the guest failed.
+    #[error(transparent)]
+    Vm(#[from] VmError),
+    /// A tracker failed.
+    #[error("tracker {tracker}: {source}")]
+    Track {
+        /// Which.
+        tracker: &'static str,
+        /// Why.
+        source: TrackError,
+    },
+    /// The guest left in a way that its code never should.
+    #[error("the guest died ({exit}); what it had written by then was harvested")]
+    Died {
+        /// The exit.
+        exit: String,
+    },
+    /// A system call failed.
+    #[error("{step} failed: {source}")]
+    System {
+        /// The call.
+        step: &'static str,
+        /// Its errno.
+        source: std::io::Error,
+    },
+    /// The vCPU's thread is gone.
+    #[error("the vCPU's thread ended before its time")]
+    ThreadGone,
+}
+
+impl DirtyError {
+    pub(crate) fn unknown(what: &'static str, name: &str, known: &[&str]) -> Self {
+        Self::Unknown { what, name: name.into(), known: known.join(", ") }
+    }
+
+    /// Is it this host's fault, and not the request's?
+    pub fn is_hosts(&self) -> bool {
+        !matches!(self, Self::Unknown { .. } | Self::Layout { .. } | Self::Options(_))
+    }
+}

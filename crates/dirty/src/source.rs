@@ -1,0 +1,219 @@
+//! Trackers by name, and what they need from a VM.
+
+use crate::guest::Interruption;
+use crate::DirtyError;
+use dirty_log::trackers::{
+    KvmLog, KvmLogMode, KvmRing, Mprotect, PagemapScan, TrackError, TrackedSlot, Tracker, VcpuRing,
+};
+use dirty_log::PageSet;
+use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::str::FromStr;
+use std::time::Instant;
+use vmeter_kvm_probe::kvm_bindings::KVM_CAP_DIRTY_LOG_RING;
+use vmeter_kvm_probe::{Vcpu, Vm};
+
+/// Who tells which pages were written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TrackerKind {
+    /// KVM_GET_DIRTY_LOG.
+    Legacy,
+    /// With KVM_CLEAR_DIRTY_LOG.
+    ManualProtect,
+    /// The same, all bits set at first.
+    InitiallySet,
+    /// Dirty rings.
+    Ring,
+    /// PAGEMAP_SCAN over asynchronous write protection.
+    PagemapScan,
+    /// mprotect and KVM's memory faults.
+    Mprotect,
+}
+
+impl TrackerKind {
+    /// All.
+    pub const ALL: [Self; 6] = [
+        Self::Legacy,
+        Self::ManualProtect,
+        Self::InitiallySet,
+        Self::Ring,
+        Self::PagemapScan,
+        Self::Mprotect,
+    ];
+
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Legacy => "kvm-legacy",
+            Self::ManualProtect => "kvm-manual-protect",
+            Self::InitiallySet => "kvm-initially-set",
+            Self::Ring => "kvm-ring",
+            Self::PagemapScan => "pagemap-scan",
+            Self::Mprotect => "mprotect",
+        }
+    }
+
+    /// What `KVM_ENABLE_CAP` has to be called with before there is a vCPU.
+    pub(crate) fn capability(self, ring_entries: usize) -> Option<(u32, [u64; 4])> {
+        let bytes = ring_entries as u64 * 16;
+        (self == Self::Ring).then_some((KVM_CAP_DIRTY_LOG_RING, [bytes, 0, 0, 0]))
+    }
+}
+
+impl fmt::Display for TrackerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for TrackerKind {
+    type Err = DirtyError;
+
+    fn from_str(name: &str) -> Result<Self, DirtyError> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| DirtyError::unknown("tracker", name, &Self::ALL.map(Self::name)))
+    }
+}
+
+/// A tracker at work: one for each slot, so that each can be timed, where that is possible.
+#[derive(Debug)]
+pub(crate) struct Source {
+    kind: TrackerKind,
+    how: How,
+    /// Spent while the guest waited for it, and not yet reported, ns.
+    early_ns: f64,
+}
+
+#[derive(Debug)]
+enum How {
+    Slots(Vec<Box<dyn Tracker>>),
+    Protected(Vec<Mprotect>),
+    Whole(Box<KvmRing<'static>>),
+}
+
+/// What telling took, ns.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Collected {
+    pub(crate) total_ns: f64,
+    pub(crate) slot_ns: Option<Vec<f64>>,
+}
+
+impl Source {
+    /// A tracker for these slots of a VM.
+    ///
+    /// # Errors
+    /// This host has not got it.
+    ///
+    /// # Safety
+    /// The slots are the VM's, and both the VM and `vcpu` outlive the source. For a ring,
+    /// [`TrackerKind::capability`] was enabled with `ring_entries`.
+    pub(crate) unsafe fn new(
+        kind: TrackerKind,
+        vm: &Vm,
+        vcpu: &Vcpu,
+        slots: &[TrackedSlot],
+        ring_entries: usize,
+    ) -> Result<Self, TrackError> {
+        // SAFETY: promised by the caller.
+        let fd: BorrowedFd<'static> = unsafe { BorrowedFd::borrow_raw(vm.fd().as_raw_fd()) };
+        let log = |mode| {
+            let new = |&slot: &TrackedSlot| {
+                // SAFETY: promised by the caller.
+                unsafe { KvmLog::new(fd, mode, vec![slot]) }
+                    .map(|log| Box::new(log) as Box<dyn Tracker>)
+            };
+            slots.iter().map(new).collect::<Result<_, _>>().map(How::Slots)
+        };
+        let how = match kind {
+            TrackerKind::Legacy => log(KvmLogMode::Legacy),
+            TrackerKind::ManualProtect => log(KvmLogMode::ManualProtect),
+            TrackerKind::InitiallySet => log(KvmLogMode::InitiallySet),
+            TrackerKind::PagemapScan => {
+                let new = |&slot: &TrackedSlot| {
+                    PagemapScan::new(vec![slot]).map(|scan| Box::new(scan) as Box<dyn Tracker>)
+                };
+                slots.iter().map(new).collect::<Result<_, _>>().map(How::Slots)
+            }
+            TrackerKind::Mprotect => {
+                // SAFETY: promised by the caller.
+                let new = |&slot: &TrackedSlot| unsafe { Mprotect::new(vec![slot]) };
+                slots.iter().map(new).collect::<Result<_, _>>().map(How::Protected)
+            }
+            TrackerKind::Ring => {
+                // SAFETY: promised by the caller.
+                let ring = unsafe {
+                    VcpuRing::map(BorrowedFd::borrow_raw(vcpu.as_raw_fd()), ring_entries)
+                }?;
+                // SAFETY: promised by the caller.
+                let ring = unsafe { KvmRing::new(fd, slots.to_vec(), vec![ring]) }?;
+                Ok(How::Whole(Box::new(ring)))
+            }
+        };
+        Ok(Self { kind, how: how?, early_ns: 0.0 })
+    }
+
+    fn failed(&self) -> impl Fn(TrackError) -> DirtyError {
+        let tracker = self.kind.name();
+        move |source| DirtyError::Track { tracker, source }
+    }
+
+    fn each(
+        &mut self,
+        mut f: impl FnMut(&mut dyn Tracker) -> Result<(), TrackError>,
+    ) -> Result<(), DirtyError> {
+        let failed = self.failed();
+        let done = match &mut self.how {
+            How::Slots(all) => all.iter_mut().try_for_each(|one| f(&mut **one)),
+            How::Protected(all) => all.iter_mut().try_for_each(|one| f(one)),
+            How::Whole(ring) => f(&mut **ring),
+        };
+        done.map_err(failed)
+    }
+
+    /// Switches it on; returns ns.
+    pub(crate) fn start(&mut self) -> Result<f64, DirtyError> {
+        let begin = Instant::now();
+        self.each(|tracker| tracker.start())?;
+        Ok(begin.elapsed().as_nanos() as f64)
+    }
+
+    /// Adds what was written to the slots' sets.
+    pub(crate) fn collect(&mut self, sets: &mut [PageSet]) -> Result<Collected, DirtyError> {
+        let failed = self.failed();
+        let ns = |begin: Instant| begin.elapsed().as_nanos() as f64;
+        if let How::Whole(ring) = &mut self.how {
+            let begin = Instant::now();
+            ring.collect(sets).map_err(failed)?;
+            let early_ns = std::mem::take(&mut self.early_ns);
+            return Ok(Collected { total_ns: ns(begin) + early_ns, slot_ns: None });
+        }
+        let mut sets = sets.iter_mut();
+        let mut slot_ns = Vec::new();
+        self.each(|tracker| {
+            let Some(set) = sets.next() else { return Ok(()) };
+            let begin = Instant::now();
+            tracker.collect(std::slice::from_mut(set))?;
+            slot_ns.push(ns(begin));
+            Ok(())
+        })?;
+        Ok(Collected { total_ns: slot_ns.iter().sum(), slot_ns: Some(slot_ns) })
+    }
+
+    /// Helps a guest that can't go on; false if this tracker knows of no help.
+    pub(crate) fn help(
+        &mut self,
+        why: Interruption,
+        sets: &mut [PageSet],
+    ) -> Result<bool, DirtyError> {
+        match (&self.how, why) {
+            (How::Whole(_), Interruption::RingFull) => {
+                self.early_ns = self.collect(sets)?.total_ns;
+                Ok(true)
+            }
+            (How::Protected(all), Interruption::Fault(gpa)) => {
+                Ok(all.iter().any(|one| one.resolve(gpa)))
+            }
+            _ => Ok(false),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A guest under one tracker, and what was measured of it.
+
+use crate::bitmaps::{words, Bitmaps, Harvested};
+use crate::counts::Counts;
+use crate::guest::{program, Guest, Wrote};
+use crate::layout::{Layout, PAGE};
+use crate::source::{Collected, Source, TrackerKind};
+use crate::workload::Page;
+use crate::DirtyError;
+use dirty_log::trackers::{KvmLog, KvmLogMode, KvmRing, TrackedSlot};
+use dirty_log::{PageSet, StrategyKind};
+use std::fs::File;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use vmeter_kvm_probe::{Backing, GuestSlot, Ring, SlotSpec, Vm};
+use vmeter_stats::rng::Rng;
+
+/// What all guests of a session have in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setting<'a> {
+    pub(crate) layout: &'a Layout,
+    pub(crate) files: &'a [File],
+    pub(crate) strategies: &'a [StrategyKind],
+    pub(crate) ring: Ring,
+    pub(crate) ring_entries: usize,
+    /// Pages that the guest is told to write to at once, at most.
+    pub(crate) most_pages: usize,
+}
+
+/// Dirty words of each slot, with their indices.
+pub(crate) type Told = Vec<Vec<(usize, u64)>>;
+
+/// What one pass was.
+#[derive(Debug, Default)]
+pub(crate) struct Pass {
+    pub(crate) wrote: Wrote,
+    pub(crate) collected: Option<Collected>,
+    /// What the tracker told, by slot.
+    pub(crate) told: Told,
+    pub(crate) harvested: Vec<Harvested>,
+}
+
+/// A guest, tracked or not.
+#[derive(Debug)]
+pub(crate) struct Station {
+    // Dropped before the guest, whose slots it protects.
+    source: Option<Source>,
+    bitmaps: Option<Arc<Bitmaps>>,
+    sets: Vec<PageSet>,
+    places: Vec<u64>,
+    pub(crate) guest: Guest,
+    pub(crate) tracker: &'static str,
+    pub(crate) start_ns: f64,
+}
+
+/// A VM with the layout's slots and one more for the guest's tables.
+fn machine(setting: Setting<'_>, kind: Option<TrackerKind>) -> Result<Vm, DirtyError> {
+    let copy = |file: &File| {
+        file.try_clone().map_err(|source| DirtyError::System { step: "dup of a memfd", source })
+    };
+    let mut builder = Vm::builder().code(program());
+    let places = setting.layout.places();
+    for ((slot, gpa), file) in setting.layout.slots.iter().zip(places).zip(setting.files) {
+        let spec = SlotSpec::new(gpa, slot.bytes).backing(Backing::File(copy(file)?)).populate();
+        builder = builder.slot(spec);
+    }
+    let table = (setting.most_pages as u64 * 8).next_multiple_of(PAGE).max(PAGE);
+    let mut gpa = setting.layout.end().next_multiple_of(2 << 20);
+    if gpa + table > 3 << 30 {
+        gpa = gpa.max(4 << 30);
+    }
+    builder = builder.slot(SlotSpec::new(gpa, table).populate());
+    if let Some((cap, args)) = kind.and_then(|kind| kind.capability(setting.ring_entries)) {
+        builder = builder.enable_cap(cap, args);
+    }
+    Ok(builder.build()?)
+}
+
+fn tracked(slot: &GuestSlot) -> TrackedSlot {
+    let bytes = slot.bytes() as usize;
+    TrackedSlot { id: slot.id(), gpa: slot.gpa(), host: slot.host(), bytes }
+}
+
+/// Why this host has not got a tracker, as far as that can be asked.
+pub(crate) fn missing(
+    kind: TrackerKind,
+    ring_entries: usize,
+) -> Result<Option<String>, DirtyError> {
+    let vm = Vm::builder().build()?;
+    // SAFETY: the VM is open until the end of this function.
+    let fd = unsafe { BorrowedFd::borrow_raw(vm.fd().as_raw_fd()) };
+    let log = |mode| {
+        (!KvmLog::is_supported(fd, mode)).then(|| format!("this KVM has no {mode:?} dirty log"))
+    };
+    Ok(match kind {
+        TrackerKind::Legacy => log(KvmLogMode::Legacy),
+        TrackerKind::ManualProtect => log(KvmLogMode::ManualProtect),
+        TrackerKind::InitiallySet => log(KvmLogMode::InitiallySet),
+        TrackerKind::Ring => match KvmRing::max_entries(fd) {
+            0 => Some("this KVM has no dirty rings".into()),
+            most if most < ring_entries => {
+                Some(format!("this KVM has rings of {most} entries at most (--ring-entries)"))
+            }
+            _ => None,
+        },
+        TrackerKind::PagemapScan | TrackerKind::Mprotect => None,
+    })
+}
+
+impl Station {
+    /// Makes the guest and lets it write to `warm` once, so that each of its pages was
+    /// touched before; then switches tracking on. A tracker that can't be had is an error.
+    pub(crate) fn new(
+        setting: Setting<'_>,
+        kind: Option<TrackerKind>,
+        warm: &[Page],
+        generation: u64,
+    ) -> Result<Self, DirtyError> {
+        let vm = machine(setting, kind)?;
+        let vcpu = vm.vcpu(0)?;
+        let count = setting.layout.slots.len();
+        let slots: Vec<TrackedSlot> = vm.slots()[..count].iter().map(tracked).collect();
+        let source = kind.map(|kind| {
+            // SAFETY: the VM's own slots; the guest, which has both, is dropped after it.
+            unsafe { Source::new(kind, &vm, &vcpu, &slots, setting.ring_entries) }
+                .map_err(|source| DirtyError::Track { tracker: kind.name(), source })
+        });
+        let source = source.transpose()?;
+        let bitmaps = kind.map(|_| Bitmaps::new(setting.layout, setting.strategies)).transpose()?;
+        let mut station = Self {
+            source: None,
+            bitmaps: bitmaps.map(Arc::new),
+            sets: slots.iter().map(|slot| PageSet::new(slot.pages())).collect(),
+            places: setting.layout.places(),
+            guest: Guest::start(vm, vcpu, setting.ring)?,
+            tracker: kind.map_or("none", TrackerKind::name),
+            start_ns: 0.0,
+        };
+        station.write(warm, generation)?;
+        if let Some(mut source) = source {
+            station.start_ns = source.start()?;
+            station.source = Some(source);
+            station.collect()?;
+            station.warm_up(warm, generation)?;
+        }
+        Ok(station)
+    }
+
+    /// One pass that nobody measures: a tracker that does not work here fails now, and
+    /// every bitmap was marked and harvested once.
+    fn warm_up(&mut self, warm: &[Page], generation: u64) -> Result<(), DirtyError> {
+        let few: Vec<Page> = warm.iter().take(64).copied().collect();
+        self.write(&few, generation)?;
+        self.collect()?;
+        if let Some(bitmaps) = self.bitmaps.clone() {
+            let first: Vec<_> = self.sets.iter().map(|_| vec![(0, 1)]).collect();
+            let marked = bitmaps.clone();
+            self.guest.call(move || marked.mark(&first))?;
+            bitmaps.harvest(&mut Rng::new(generation));
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, pages: &[Page], generation: u64) -> Result<Wrote, DirtyError> {
+        let address = |page: &Page| self.places[page.slot] + page.page * PAGE;
+        let addresses: Vec<u64> = pages.iter().map(address).collect();
+        self.write_to(&addresses, generation)
+    }
+
+    /// Lets the guest write to addresses; a full ring is emptied into the next collection.
+    pub(crate) fn write_to(
+        &mut self,
+        addresses: &[u64],
+        generation: u64,
+    ) -> Result<Wrote, DirtyError> {
+        let (source, sets) = (&mut self.source, &mut self.sets);
+        self.guest.write(addresses, generation, |why| match source {
+            Some(source) => source.help(why, sets),
+            None => Ok(false),
+        })
+    }
+
+    /// What was written since the last time, by slot.
+    pub(crate) fn collect(&mut self) -> Result<(Collected, Told), DirtyError> {
+        let Some(source) = &mut self.source else { return Ok(Default::default()) };
+        let collected = source.collect(&mut self.sets)?;
+        let told = words(&self.sets);
+        self.sets.iter_mut().for_each(PageSet::clear);
+        Ok((collected, told))
+    }
+
+    /// Writes, collects.
+    pub(crate) fn measure(&mut self, pages: &[Page], generation: u64) -> Result<Pass, DirtyError> {
+        let wrote = self.write(pages, generation)?;
+        if self.source.is_none() {
+            return Ok(Pass { wrote, ..Pass::default() });
+        }
+        let (collected, told) = self.collect()?;
+        Ok(Pass { wrote, collected: Some(collected), told, harvested: Vec::new() })
+    }
+
+    /// Writes, collects, marks what was told, and harvests it every way while the guest runs.
+    pub(crate) fn pass(
+        &mut self,
+        pages: &[Page],
+        generation: u64,
+        rng: &mut Rng,
+    ) -> Result<Pass, DirtyError> {
+        let mut pass = self.measure(pages, generation)?;
+        if let Some(bitmaps) = &self.bitmaps {
+            let (marked, told) = (bitmaps.clone(), pass.told.clone());
+            self.guest.call(move || marked.mark(&told))?;
+            self.guest.spin()?;
+            pass.harvested = bitmaps.harvest(rng);
+            self.guest.rest()?;
+        }
+        Ok(pass)
+    }
+
+    pub(crate) fn slots(&self) -> &[GuestSlot] {
+        self.guest.slots()
+    }
+}
+
+/// Means over passes of what KVM counted.
+pub(crate) fn mean_counts(passes: &[Counts]) -> std::collections::BTreeMap<String, f64> {
+    let mut means = std::collections::BTreeMap::new();
+    for (name, value) in passes.iter().flatten() {
+        *means.entry(name.clone()).or_insert(0.0) += *value as f64 / passes.len() as f64;
+    }
+    means
+}

@@ -1,0 +1,224 @@
+//! Result of `vmeter dirty`.
+
+use crate::result::Envelope;
+use crate::Estimate;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// One harvest of one slot.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DirtyRow {
+    /// Pass, from 0.
+    pub pass: u32,
+    /// Slot's number in the layout.
+    pub slot: u32,
+    /// Its size, bytes.
+    pub slot_bytes: u64,
+    /// Pages found dirty.
+    pub dirty_pages: u64,
+    /// How the bitmap was harvested: `get_org`, `get_opt`, `switch_opt`.
+    pub strategy: String,
+    /// Who told which pages the guest wrote, e.g. `kvm-legacy`.
+    pub tracker: String,
+    /// The strategy's harvest, its wait for writers included, ns: the median of
+    /// `samples_tsc_cycles`.
+    pub nanoseconds: f64,
+    /// The same in cycles of the time stamp counter.
+    pub tsc_cycles: f64,
+    /// The first harvest of this pass, caches as the guest left them, ns.
+    pub first_nanoseconds: f64,
+    /// What the tracker took to tell this slot's pages, ns; none for a tracker that tells
+    /// those of all slots at once.
+    pub collect_nanoseconds: Option<f64>,
+    /// Cycles of a call, each sample the mean of `calls` calls. A dirty slot can be
+    /// harvested once only.
+    pub samples_tsc_cycles: Vec<f64>,
+    /// Calls in a sample.
+    pub calls: u32,
+}
+
+/// What the guest did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DirtyWorkload {
+    /// `gui`, `migration`, `idle`, `random`, `sequential`.
+    pub name: String,
+    /// In words.
+    pub description: String,
+    /// Pages that are written to, at most, bytes.
+    pub buffer_bytes: u64,
+    /// Share of the buffer written in each pass, 0 to 1; none for `gui`.
+    pub share: Option<f64>,
+    /// Passes a second; none where one follows the other.
+    pub hz: Option<u32>,
+    /// Guest's privilege level, 0 or 3.
+    pub ring: u8,
+    /// Passes.
+    pub passes: u32,
+    /// Seed of pages and orders.
+    pub seed: u64,
+}
+
+/// The guest's memory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DirtyLayout {
+    /// Where the slots come from.
+    pub source: String,
+    /// Size of the large slots and of the buffer over what was asked for; 1: not scaled.
+    pub scale: f64,
+    /// Why it is so.
+    pub scaling: String,
+    /// All slots, bytes.
+    pub memory_bytes: u64,
+    /// Numbers and sizes.
+    pub slots: Vec<DirtySlot>,
+}
+
+/// A memory slot.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DirtySlot {
+    /// Number.
+    pub slot: u32,
+    /// Size, bytes.
+    pub slot_bytes: u64,
+    /// Guest-physical address here.
+    pub gpa: u64,
+}
+
+/// What a tracker costs, guest and host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DirtyTracker {
+    /// Name; `none` is the guest untracked.
+    pub tracker: String,
+    /// Switching it on for all slots, ns.
+    pub start_nanoseconds: f64,
+    /// Telling the dirty pages of all slots, once a pass, ns.
+    pub collect_nanoseconds: Option<Estimate>,
+    /// Each pass, ns.
+    pub collect_samples_ns: Vec<f64>,
+    /// Pages that the guest wrote a second.
+    pub pages_per_s: Option<Estimate>,
+    /// Each pass: the guest's time for its writes, ns.
+    pub write_samples_ns: Vec<f64>,
+    /// Each pass: pages written.
+    pub pages: Vec<u64>,
+    /// Time of the guest's writes over that of an untracked guest, in the same passes.
+    pub slowdown: Option<f64>,
+    /// What KVM counted during the writes of a pass, mean (KVM_GET_STATS_FD; those that
+    /// changed).
+    pub counts: BTreeMap<String, f64>,
+    /// Times that a ring was full, or a fault was resolved, in a pass, mean.
+    pub interruptions: f64,
+    /// A fit to passes with different numbers of dirty pages.
+    pub model: Option<DirtyModel>,
+}
+
+/// Cost of a pass, linear in the pages dirtied.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct DirtyModel {
+    /// Telling that nothing is dirty, ns.
+    pub collect_clean_ns: f64,
+    /// Telling one dirty page more, ns.
+    pub collect_page_ns: f64,
+    /// What the guest's first write to a page costs it more than untracked, ns.
+    pub write_page_ns: f64,
+}
+
+/// One pass of the fit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DirtyPoint {
+    /// Tracker.
+    pub tracker: String,
+    /// Pages dirtied.
+    pub dirty_pages: u64,
+    /// Telling them, ns.
+    pub collect_nanoseconds: Option<f64>,
+    /// Writing them, ns.
+    pub write_nanoseconds: f64,
+}
+
+/// Where one tracker becomes cheaper than another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DirtyCrossover {
+    /// `collect`: the host's time; `total`: with the guest's write faults.
+    pub of: String,
+    /// Cheaper below.
+    pub below: String,
+    /// Cheaper above.
+    pub above: String,
+    /// Dirty pages in a pass.
+    pub dirty_pages: f64,
+    /// The same as a share of the guest's memory.
+    pub share: f64,
+}
+
+/// What to use for the workload measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DirtyAdvice {
+    /// Tracker.
+    pub tracker: String,
+    /// Strategy.
+    pub strategy: String,
+    /// With figures.
+    pub reason: String,
+}
+
+/// A bit that was wrong.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DirtyMismatch {
+    /// Pass.
+    pub pass: u32,
+    /// Tracker.
+    pub tracker: String,
+    /// `tracker`, `memory`, or a strategy's name.
+    pub source: String,
+    /// Slot.
+    pub slot: u32,
+    /// Page in it.
+    pub page: u64,
+    /// The guest wrote to it.
+    pub written: bool,
+}
+
+/// A tracker that this host has not got.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DirtySkipped {
+    /// Tracker.
+    pub tracker: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Result of `vmeter dirty`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DirtyResult {
+    /// Head.
+    pub envelope: Envelope,
+    /// What the guest did.
+    pub workload: DirtyWorkload,
+    /// Its memory.
+    pub layout: DirtyLayout,
+    /// Harvests, in the order they were made.
+    pub rows: Vec<DirtyRow>,
+    /// Every bit was checked against what the guest wrote, and none was wrong.
+    pub verified: bool,
+    /// Bits compared; 0 with `--no-verify`.
+    pub checked_bits: u64,
+    /// Those that were wrong, at most a hundred.
+    pub mismatches: Vec<DirtyMismatch>,
+    /// Trackers, the untracked guest first.
+    pub trackers: Vec<DirtyTracker>,
+    /// Trackers that were asked for and are not to be had.
+    pub skipped: Vec<DirtySkipped>,
+    /// What the fits are made of.
+    pub points: Vec<DirtyPoint>,
+    /// Where one tracker becomes cheaper than another.
+    pub crossovers: Vec<DirtyCrossover>,
+    /// What to use.
+    pub advice: Option<DirtyAdvice>,
+    /// Frequency of the time stamp counter, measured, Hz.
+    pub tsc_hz: f64,
+    /// Warnings in words.
+    pub warnings: Vec<String>,
+    /// What to try next.
+    pub hints: Vec<String>,
+}
