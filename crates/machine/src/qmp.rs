@@ -9,7 +9,7 @@ use qapi::qmp;
 use rustix::fs::inotify;
 use serde_json::Value;
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -57,6 +57,8 @@ pub struct Announcement {
     pub name: String,
     /// Its data, null if none.
     pub data: Value,
+    /// When QEMU announced it, `CLOCK_REALTIME`, ns since the epoch.
+    pub realtime_ns: i64,
 }
 
 /// A monitor that has been greeted.
@@ -190,6 +192,28 @@ impl Qmp {
         }
     }
 
+    /// What was announced since it was last asked for; waits for nothing.
+    ///
+    /// # Errors
+    /// When QEMU ended, or says what is no JSON.
+    pub fn announcements(&mut self) -> Result<Vec<Announcement>, QmpError> {
+        let mut found = Vec::new();
+        let queued: Vec<_> = self.inner.events().collect();
+        for event in queued {
+            let value = serde_json::to_value(&event).map_err(io::Error::from)?;
+            found.extend(any_announcement(&value));
+        }
+        while !self.inner.inner().get_ref_read().buffer().is_empty() || is_readable(self.as_fd())? {
+            let mut line = Vec::new();
+            if self.inner.inner_mut().take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+            let value: Value = serde_json::from_slice(&line).map_err(io::Error::from)?;
+            found.extend(any_announcement(&value));
+        }
+        Ok(found)
+    }
+
     /// Waits for an announcement with this name; earlier others are dropped.
     ///
     /// # Errors
@@ -218,11 +242,35 @@ impl Qmp {
     }
 }
 
+impl AsFd for Qmp {
+    /// Readable when QEMU has something to say.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.inner().get_ref_write().as_fd()
+    }
+}
+
 fn announcement(message: &Value, name: &str) -> Option<Announcement> {
-    (message.get("event")?.as_str()? == name).then(|| Announcement {
-        name: name.to_owned(),
+    any_announcement(message).filter(|found| found.name == name)
+}
+
+fn any_announcement(message: &Value) -> Option<Announcement> {
+    let name = message.get("event")?.as_str()?.to_owned();
+    let time = |part: &str| message.get("timestamp")?.get(part)?.as_i64();
+    let ns = |seconds: i64, micros: i64| seconds.checked_mul(1_000_000)?.checked_add(micros);
+    let realtime_ns = time("seconds")
+        .zip(time("microseconds"))
+        .and_then(|(seconds, micros)| ns(seconds, micros)?.checked_mul(1000));
+    Some(Announcement {
+        name,
         data: message.get("data").cloned().unwrap_or(Value::Null),
+        realtime_ns: realtime_ns.unwrap_or(0),
     })
+}
+
+fn is_readable(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    use rustix::event::{poll, PollFd, PollFlags, Timespec};
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    Ok(poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&at_once))? > 0)
 }
 
 fn wait_readable(fd: &OwnedFd, deadline: Instant) -> io::Result<()> {

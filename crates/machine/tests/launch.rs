@@ -487,7 +487,9 @@ fn a_wrapper_that_forks_is_followed_to_the_vmm() {
     assert_eq!(reader.found, PATTERN, "the child's memory was read");
     let names = moments(&exit);
     let count = |wanted: &str| names.iter().filter(|n| **n == wanted).count();
-    for once in ["vmm-exec", "vmm-entry", "vmm-exiting", "vmm-exit", "wrapper-exec"] {
+    for once in
+        ["vmm-exec", "vmm-entry", "vmm-exiting", "wrapper-resumed", "vmm-exit", "wrapper-exec"]
+    {
         assert_eq!(count(once), 1, "{once}: {names:?}");
     }
     assert!(exit.left_behind.is_empty());
@@ -519,7 +521,14 @@ fn a_followed_vmm_is_ended_with_its_wrapper() {
 #[test]
 fn what_is_left_behind_is_ended_and_named() {
     for mode in [Mode::Plain, Mode::Traced] {
-        let exit = run(plan(&["/bin/sh", "-c", "setsid sleep 1000 >&- 2>&- & exit 0"]), mode);
+        // It says when it leads a session of its own, or it would end with its group.
+        let folder = tempfile::tempdir().expect("a folder");
+        let line = format!(
+            "cd {} && mkfifo up || exit 9; \
+             setsid sh -c 'echo >up; exec sleep 1000' >&- 2>&- & read x <up; exit 0",
+            folder.path().display()
+        );
+        let exit = run(plan(&["/bin/sh", "-c", &line]), mode);
         assert_eq!(exit.status, Status::Exited(0));
         assert_eq!(exit.left_behind.len(), 1, "{mode:?}: {:?}", exit.left_behind);
         let quiet = run(plan(&["/bin/sh", "-c", "sleep 0 & wait"]), mode);

@@ -40,6 +40,8 @@ pub enum What {
     },
     /// The VMM began to exit (`exit_group`).
     VmmExiting,
+    /// The VMM is gone, and the wrapper that started it as a child goes on.
+    WrapperResumed,
     /// The VMM is gone: the end of the run.
     VmmExit,
     /// The VMM was killed by vmeter because the ready point or the timeout was reached.

@@ -56,6 +56,7 @@ fn process_events(run: &RunRecord) -> Vec<Event> {
                 "vmm-entry" => What::VmmEntry,
                 "vmm-main" => What::VmmMain,
                 "vmm-exiting" => What::VmmExiting,
+                "wrapper-resumed" => What::WrapperResumed,
                 "vmm-exit" => What::VmmExit,
                 "vmm-killed" => What::VmmKilled,
                 "ready" => What::Ready,

@@ -32,11 +32,13 @@ pub(crate) enum Anchor {
     Shutdown,
     /// The VMM begins to exit.
     Exiting,
+    /// The VMM is gone, and a wrapper that waited for it goes on.
+    Resumed,
 }
 
 impl Anchor {
     /// Every anchor in order.
-    pub(crate) const ALL: [Anchor; 12] = [
+    pub(crate) const ALL: [Anchor; 13] = [
         Anchor::Wrapper,
         Anchor::ExecDone,
         Anchor::Main,
@@ -49,6 +51,7 @@ impl Anchor {
         Anchor::Panic,
         Anchor::Shutdown,
         Anchor::Exiting,
+        Anchor::Resumed,
     ];
 
     /// In words, for warnings.
@@ -66,6 +69,7 @@ impl Anchor {
             Anchor::Panic => "the kernel's panic",
             Anchor::Shutdown => "the start of the shutdown",
             Anchor::Exiting => "the VMM's exit",
+            Anchor::Resumed => "the wrapper's own end",
         }
     }
 }

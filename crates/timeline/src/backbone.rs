@@ -57,7 +57,7 @@ const fn phase(
 }
 
 use Anchor::{
-    Decompress, ExecDone, Exiting, Initcalls, KernelEntry, KernelFirst, Main, Panic, Reset,
+    Decompress, ExecDone, Exiting, Initcalls, KernelEntry, KernelFirst, Main, Panic, Reset, Resumed,
     Shutdown, Userspace, Wrapper,
 };
 
@@ -80,7 +80,8 @@ const PHASES: &[Phase] = &[
             ..phase(INITCALLS, &[Some(Initcalls)], &[Some(Userspace), Some(Panic)]) },
     phase("kernel:panic", &[Some(Panic)], &[Some(Shutdown), Some(Exiting), None]),
     phase(SHUTDOWN, &[Some(Shutdown)], &[Some(Exiting), None]),
-    phase("vmm:exit", &[Some(Exiting)], &[None]),
+    phase("vmm:exit", &[Some(Exiting)], &[Some(Resumed), None]),
+    phase("vmm:wrapper-end", &[Some(Resumed)], &[None]),
 ];
 
 /// A tree that holds the phases and nothing else.

@@ -50,7 +50,7 @@ fn reason(anchors: &Anchors<'_>, start: i64, end: i64) -> &'static str {
         Some(Anchor::Userspace) => {
             "user space: neither a step of init nor a process was seen there (idle, or a program that says nothing)"
         }
-        Some(Anchor::Panic | Anchor::Shutdown | Anchor::Exiting) => {
+        Some(Anchor::Panic | Anchor::Shutdown | Anchor::Exiting | Anchor::Resumed) => {
             "the end of the run was not seen in full"
         }
     }

@@ -267,6 +267,8 @@ impl<'a> Supervisor<'a> {
             if ours {
                 self.vmm = self.pid;
                 self.gone = true;
+                let at = self.changes.at.load(Ordering::Relaxed);
+                self.seen.moments.push((at, "wrapper-resumed".into()));
             }
             return Ok(());
         }

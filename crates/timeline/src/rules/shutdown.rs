@@ -35,6 +35,9 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
         let error = stopped.error.saturating_add(CLEANUP_NS);
         found.offer(Anchor::Exiting, Trust::Near, Stamp { error, ..stopped });
     }
+    if let Some(resumed) = facts.first(|w| *w == What::WrapperResumed) {
+        found.offer(Anchor::Resumed, Trust::Exact, resumed);
+    }
     let panicked = |w: &What| matches!(w, What::RunState { state } if state == "guest-panicked");
     for panic in [facts.first_reached(&["panic"]), facts.first(panicked)].into_iter().flatten() {
         found.offer(Anchor::Panic, Trust::Near, panic);
