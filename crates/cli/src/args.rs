@@ -50,6 +50,8 @@ pub enum Command {
     Show(Show),
     /// Write a saved run as a report (HTML by its name, or another format).
     Report(Report),
+    /// What each way of harvesting dirty pages costs, slot by slot.
+    Dirty(crate::commands::dirty::Dirty),
     /// What MSI-X vectors cost to set up: per vector, per device, in one commit.
     Irq(crate::commands::irq::Irq),
     /// Record, read, count and convert traces of hosts, guests and device models.

@@ -79,6 +79,9 @@ pub enum DirtyError {
         /// Its errno.
         source: std::io::Error,
     },
+    /// The user ended it.
+    #[error("interrupted")]
+    Interrupted,
     /// The vCPU's thread is gone.
     #[error("the vCPU's thread ended before its time")]
     ThreadGone,

@@ -31,6 +31,6 @@ mod workload;
 pub use dirty_log::StrategyKind;
 pub use error::DirtyError;
 pub use layout::{Layout, SlotPlan, PAGE};
-pub use session::{run, Options, PUBLISHED_BUFFER};
+pub use session::{run, News, Options, PUBLISHED_BUFFER};
 pub use source::TrackerKind;
 pub use workload::{Kind, Page, Workload};

@@ -126,6 +126,17 @@ fn native(ring: u8) -> Result<Ring, DirtyError> {
     Err(DirtyError::NotNative { ring, found: quality.to_string(), hint })
 }
 
+/// Is told what is going on; says whether to go on.
+pub type News<'a> = dyn FnMut(&str) -> bool + 'a;
+
+fn tell(news: &mut News<'_>, what: &str) -> Result<(), DirtyError> {
+    if news(what) {
+        Ok(())
+    } else {
+        Err(DirtyError::Interrupted)
+    }
+}
+
 /// Everything that is measured, and what it is measured with.
 struct Session<'a> {
     options: &'a Options,
@@ -143,12 +154,12 @@ struct Session<'a> {
     clock: Calibration,
 }
 
-/// Runs the measurement; `news` is told what is going on.
+/// Runs the measurement; `news` is told what is going on, and ends it by `false`.
 ///
 /// # Errors
 /// Options that can't be; /dev/kvm is missing or runs no guest code natively; no tracker is
 /// to be had; the guest died.
-pub fn run(options: &Options, news: &mut dyn FnMut(&str)) -> Result<DirtyResult, DirtyError> {
+pub fn run(options: &Options, news: &mut News<'_>) -> Result<DirtyResult, DirtyError> {
     options.check()?;
     let clock = Calibration::begin();
     let ring = native(options.ring)?;
@@ -157,7 +168,7 @@ pub fn run(options: &Options, news: &mut dyn FnMut(&str)) -> Result<DirtyResult,
     let layout = asked.clone().fitted(budget)?;
     let buffer = options.buffer.unwrap_or(DEFAULT_BUFFER) as f64 * layout.scale;
     let load = Workload::new(options.workload, &layout, buffer as u64, options.share, options.seed);
-    news("filling the guests' memory");
+    tell(news, "filling the guests' memory")?;
     let files = memory::files(&layout)?;
     let setting = Setting {
         layout: &layout,
@@ -195,12 +206,12 @@ fn stations(
     options: &Options,
     setting: Setting<'_>,
     warm: &[Page],
-    news: &mut dyn FnMut(&str),
+    news: &mut News<'_>,
 ) -> Result<(Vec<Station>, Vec<DirtySkipped>), DirtyError> {
     let mut stations = vec![Station::new(setting, None, warm, 1)?];
     let mut skipped = Vec::new();
     for (&kind, generation) in options.trackers.iter().zip(2..) {
-        news(&format!("making a guest for {kind}"));
+        tell(news, &format!("making a guest for {kind}"))?;
         let reason = match missing(kind, options.ring_entries)? {
             Some(reason) => reason,
             None => match Station::new(setting, Some(kind), warm, generation) {
@@ -228,14 +239,14 @@ impl Session<'_> {
         turns
     }
 
-    fn measure(&mut self, news: &mut dyn FnMut(&str)) -> Result<(), DirtyError> {
+    fn measure(&mut self, news: &mut News<'_>) -> Result<(), DirtyError> {
         let frames = match self.options.workload {
             Kind::Gui => Some(crate::frames::Frames::new(self.options.hz)?),
             _ => None,
         };
         let count = self.options.passes();
         for pass in 0..count {
-            news(&format!("pass {} of {count}", pass + 1));
+            tell(news, &format!("pass {} of {count}", pass + 1))?;
             if let Some(frames) = &frames {
                 frames.wait()?;
             }
@@ -252,13 +263,13 @@ impl Session<'_> {
     }
 
     /// Passes with other numbers of dirty pages, for the trackers' lines.
-    fn fit(&mut self, news: &mut dyn FnMut(&str)) -> Result<(), DirtyError> {
+    fn fit(&mut self, news: &mut News<'_>) -> Result<(), DirtyError> {
         let most = self.load.all().len();
         let mut counts: Vec<usize> =
             FIT_SHARES.iter().map(|share| (most as f64 * share).ceil() as usize).collect();
         counts.dedup();
         for round in 0..FIT_ROUNDS {
-            news(&format!("fits, round {} of {FIT_ROUNDS}", round + 1));
+            tell(news, &format!("fits, round {} of {FIT_ROUNDS}", round + 1))?;
             for &count in &counts {
                 let pages = self.load.random(count, 1 << 40 | u64::from(round));
                 for turn in self.turns() {

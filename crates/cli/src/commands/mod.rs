@@ -4,6 +4,7 @@ pub mod appliance;
 pub mod bench;
 pub mod boot;
 pub mod diff;
+pub mod dirty;
 pub mod doctor;
 pub mod irq;
 pub mod kernel;

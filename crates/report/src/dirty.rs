@@ -1,0 +1,464 @@
+//! `vmeter dirty`: what harvesting dirty pages costs, as the publication's tables.
+
+use crate::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use crate::quantity::{compact_seconds, grouped, percent, Quantity, Unit};
+use crate::table::{Cell, Column, Table};
+use crate::{Field, Records, Report};
+use serde::Serialize;
+use vmeter_model::dirty::{
+    DirtyAdvice, DirtyCrossover, DirtyLayout, DirtyMismatch, DirtyPoint, DirtyResult, DirtyRow,
+    DirtySkipped, DirtyTracker, DirtyWorkload,
+};
+use vmeter_model::result::Envelope;
+
+/// Slots from this size on are what the ratios in the answer are of.
+const LARGE: u64 = 16 << 20;
+/// Wrong bits that are listed.
+const LISTED: usize = 12;
+
+/// A [`DirtyResult`] to be written.
+#[derive(Debug)]
+pub struct DirtyReport<'a> {
+    /// The result.
+    pub result: &'a DirtyResult,
+}
+
+/// A slot in one state, over all passes and trackers.
+struct Summary {
+    slot: u32,
+    bytes: u64,
+    clean: bool,
+    rows: usize,
+    /// Median, ns, by strategy.
+    ns: Vec<Option<f64>>,
+}
+
+impl<'a> DirtyReport<'a> {
+    /// The result.
+    pub fn new(result: &'a DirtyResult) -> Self {
+        DirtyReport { result }
+    }
+
+    /// In the order of the rows' first appearance, slowest strategy first.
+    fn strategies(&self) -> Vec<&'a str> {
+        let mut names: Vec<&str> = Vec::new();
+        for row in &self.result.rows {
+            if !names.contains(&row.strategy.as_str()) {
+                names.push(&row.strategy);
+            }
+        }
+        names
+    }
+
+    /// Whose rows are shown at a glance: how a bitmap is harvested does not depend on who
+    /// told which pages to mark in it.
+    fn shown(&self) -> Option<&'a str> {
+        let advised = self.result.advice.as_ref().map(|advice| advice.tracker.as_str());
+        advised.or_else(|| self.result.rows.first().map(|row| row.tracker.as_str()))
+    }
+
+    fn summaries(&self) -> Vec<Summary> {
+        let strategies = self.strategies();
+        let mut all = Vec::new();
+        for slot in &self.result.layout.slots {
+            for clean in [true, false] {
+                let of = |row: &&DirtyRow| row.slot == slot.slot && (row.dirty_pages == 0) == clean;
+                let rows: Vec<&DirtyRow> = self.result.rows.iter().filter(of).collect();
+                if rows.is_empty() {
+                    continue;
+                }
+                let median_of = |strategy: &&str| {
+                    let own = rows.iter().filter(|row| row.strategy == **strategy);
+                    median(own.map(|row| row.nanoseconds).collect())
+                };
+                all.push(Summary {
+                    slot: slot.slot,
+                    bytes: slot.slot_bytes,
+                    clean,
+                    rows: rows.len() / strategies.len().max(1),
+                    ns: strategies.iter().map(median_of).collect(),
+                });
+            }
+        }
+        all
+    }
+
+    fn answer(&self) -> String {
+        let result = self.result;
+        let checked = match (result.verified, result.checked_bits) {
+            (true, bits) => format!(
+                "All {} bits compared are what the guest wrote.",
+                grouped(&bits.to_string())
+            ),
+            (false, 0) => "No bit was checked.".into(),
+            (false, _) => "Bits are WRONG: see below.".into(),
+        };
+        let strategies = self.strategies();
+        let at = |name: &str| strategies.iter().position(|strategy| *strategy == name);
+        let (Some(org), Some(switch)) = (at("get_org"), at("switch_opt")) else { return checked };
+        let ratios: Vec<f64> = self
+            .summaries()
+            .iter()
+            .filter(|summary| summary.clean && summary.bytes >= LARGE)
+            .filter_map(|summary| Some(summary.ns[org]? / summary.ns[switch]?))
+            .collect();
+        let span = ratios.iter().copied().fold(None, |span: Option<(f64, f64)>, ratio| {
+            let (low, high) = span.unwrap_or((ratio, ratio));
+            Some((low.min(ratio), high.max(ratio)))
+        });
+        match span {
+            Some((low, high)) if high - low < 1.0 => {
+                format!("A clean slot of 16 MiB and more: switch_opt {low:.0} times as fast as get_org. {checked}")
+            }
+            Some((low, high)) => format!(
+                "Clean slots of 16 MiB and more: switch_opt {low:.0} to {high:.0} times as fast as \
+                 get_org. {checked}"
+            ),
+            None => checked,
+        }
+    }
+
+    fn facts(&self) -> Vec<Fact> {
+        let (load, layout) = (&self.result.workload, &self.result.layout);
+        let memory = Quantity::exact(layout.memory_bytes as f64, Unit::Bytes).inline();
+        let pace = match load.hz {
+            Some(hz) => format!("{} passes, {hz} a second", load.passes),
+            None => format!("{} passes", load.passes),
+        };
+        let advice = self.result.advice.as_ref();
+        let advice = advice.map(|advice| {
+            let what = format!("{} with {}", advice.tracker, advice.strategy);
+            Fact::new("recommended", what, &advice.reason)
+        });
+        let mut facts = vec![
+            Fact::new("workload", format!("{}: {}", load.name, load.description), pace),
+            Fact::new("memory", format!("{memory}, {}", layout.source), &layout.scaling),
+            Fact::new(
+                "guest",
+                format!("ring {}, native", load.ring),
+                "spins while its pages are harvested",
+            ),
+        ];
+        facts.extend(advice);
+        facts
+    }
+
+    /// A row a pass and slot, a column a strategy.
+    fn table(&self, tracker: &str, value: impl Fn(&DirtyRow) -> f64) -> Table {
+        let strategies = self.strategies();
+        let mut columns = vec![
+            Column::number("pass", 0),
+            Column::number("slot", 0),
+            Column::number("slot_bytes", 0),
+            Column::number("dirty_pages", 0),
+        ];
+        columns.extend(strategies.iter().map(|name| Column::number(name, 0)));
+        let mut table = Table::new(columns);
+        let rows: Vec<&DirtyRow> =
+            self.result.rows.iter().filter(|row| row.tracker == tracker).collect();
+        let mut places: Vec<(u32, u32)> = rows.iter().map(|row| (row.pass, row.slot)).collect();
+        places.sort_unstable();
+        places.dedup();
+        for (pass, slot) in places {
+            let own: Vec<&&DirtyRow> =
+                rows.iter().filter(|row| (row.pass, row.slot) == (pass, slot)).collect();
+            let Some(first) = own.first() else { continue };
+            let text = |number: u64| Cell::Text(grouped(&number.to_string()));
+            let mut cells = vec![
+                text(pass.into()),
+                text(slot.into()),
+                Cell::Text(first.slot_bytes.to_string()),
+                text(first.dirty_pages),
+            ];
+            cells.extend(strategies.iter().map(|strategy| {
+                let found = own.iter().find(|row| row.strategy == *strategy);
+                found.map_or(Cell::Empty, |row| Cell::Text(spelled(value(row))))
+            }));
+            let tone = if first.dirty_pages == 0 { Tone::Muted } else { Tone::Normal };
+            table.toned_row(tone, cells);
+        }
+        table
+    }
+
+    fn summary_table(&self) -> Table {
+        let strategies = self.strategies();
+        let mut columns = vec![
+            Column::number("slot", 0),
+            Column::number("slot_bytes", 0),
+            Column::text("", 0),
+            Column::number("of", 2),
+        ];
+        columns.extend(strategies.iter().map(|name| Column::number(name, 0)));
+        columns.push(Column::number("ratio", 1));
+        let mut table = Table::new(columns);
+        for summary in self.summaries() {
+            let mut cells = vec![
+                Cell::Text(summary.slot.to_string()),
+                Cell::Text(summary.bytes.to_string()),
+                Cell::Text(if summary.clean { "clean" } else { "dirty" }.into()),
+                Cell::Text(summary.rows.to_string()),
+            ];
+            let cell = |ns: &Option<f64>| ns.map_or(Cell::Empty, |ns| Cell::Text(spelled(ns)));
+            cells.extend(summary.ns.iter().map(cell));
+            let ends = summary.ns.first().copied().flatten();
+            let ratio = ends.zip(summary.ns.last().copied().flatten());
+            cells.push(match ratio {
+                Some((first, last)) if last > 0.0 && strategies.len() > 1 => {
+                    Cell::Text(format!("{:.1}", first / last))
+                }
+                _ => Cell::Empty,
+            });
+            table.row(cells);
+        }
+        table
+    }
+
+    fn tracker_table(&self) -> Table {
+        let mut table = Table::new(vec![
+            Column::text("tracker", 0),
+            Column::number("switch on", 2),
+            Column::number("tell", 0),
+            Column::number("guest's pages/s", 0),
+            Column::number("slower", 0),
+            Column::number("faults", 1),
+            Column::number("exits", 2),
+            Column::number("stops", 3),
+        ]);
+        for tracker in &self.result.trackers {
+            let count = |name: &str| {
+                let found = tracker.counts.get(name);
+                found.map_or(Cell::Text("-".into()), |n| Cell::Text(grouped(&format!("{n:.0}"))))
+            };
+            let tracked = tracker.tracker != "none";
+            let collect = tracker.collect_nanoseconds.as_ref().map(|e| seconds(e.median));
+            let rate = tracker.pages_per_s.as_ref().map(|e| Quantity::exact(e.median, Unit::Count));
+            let spelled_rate = rate.map(|rate| grouped(&format!("{:.0}", rate.value)));
+            table.row(vec![
+                Cell::Text(tracker.tracker.clone()),
+                if tracked { seconds(tracker.start_nanoseconds) } else { Cell::Empty },
+                collect.unwrap_or(Cell::Empty),
+                Cell::Text(spelled_rate.unwrap_or_else(|| "-".into())),
+                tracker.slowdown.map_or(Cell::Empty, |s| Cell::Text(format!("{s:.1}x"))),
+                count("pf_taken"),
+                count("exits"),
+                Cell::Text(format!("{:.0}", tracker.interruptions)),
+            ]);
+        }
+        table
+    }
+
+    fn model_table(&self) -> Option<Table> {
+        let mut table = Table::new(vec![
+            Column::text("tracker", 0),
+            Column::number("tell, clean", 0),
+            Column::number("a page more", 0),
+            Column::number("its first write", 0),
+        ]);
+        for tracker in &self.result.trackers {
+            let Some(model) = &tracker.model else { continue };
+            table.row(vec![
+                Cell::Text(tracker.tracker.clone()),
+                seconds(model.collect_clean_ns),
+                seconds(model.collect_page_ns),
+                seconds(model.write_page_ns),
+            ]);
+        }
+        (!table.rows.is_empty()).then_some(table)
+    }
+
+    fn crossovers(&self) -> String {
+        let line = |crossover: &DirtyCrossover| {
+            format!(
+                "{}: {} is cheapest below {} dirty pages in a pass ({} of memory), {} above",
+                if crossover.of == "collect" { "to tell" } else { "with the guest's faults" },
+                crossover.below,
+                grouped(&format!("{:.0}", crossover.dirty_pages)),
+                percent(crossover.share),
+                crossover.above,
+            )
+        };
+        let lines: Vec<String> = self.result.crossovers.iter().map(line).collect();
+        lines.join("; ") + "."
+    }
+
+    fn trackers(&self, document: &mut Document) {
+        document.heading(
+            "Trackers",
+            "medians over passes; the host's time to tell, the guest's to write",
+        );
+        document.push(Block::Table(self.tracker_table()));
+        if let Some(models) = self.model_table() {
+            document.heading(
+                "By dirty pages",
+                "lines through passes with 0 to 10 % of the buffer and more",
+            );
+            document.push(Block::Table(models));
+        }
+        if !self.result.crossovers.is_empty() {
+            document.push(Block::Paragraph(self.crossovers()));
+        }
+        for skipped in &self.result.skipped {
+            let text = format!("{} is left out: {}.", skipped.tracker, skipped.reason);
+            document.push(Block::Paragraph(text));
+        }
+    }
+
+    fn wrong(&self) -> Table {
+        let mut table = Table::new(vec![
+            Column::number("pass", 0),
+            Column::text("tracker", 0),
+            Column::text("source", 0),
+            Column::number("slot", 0),
+            Column::number("page", 0),
+            Column::text("bit", 0),
+        ]);
+        for wrong in self.result.mismatches.iter().take(LISTED) {
+            table.toned_row(
+                Tone::Bad,
+                vec![
+                    Cell::Text(wrong.pass.to_string()),
+                    Cell::Text(wrong.tracker.clone()),
+                    Cell::Text(wrong.source.clone()),
+                    Cell::Text(wrong.slot.to_string()),
+                    Cell::Text(wrong.page.to_string()),
+                    Cell::Text(if wrong.written { "missing" } else { "extra" }.into()),
+                ],
+            );
+        }
+        table
+    }
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.retain(|value| value.is_finite());
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+/// Short calls with a decimal, long ones without.
+fn spelled(value: f64) -> String {
+    if value < 100.0 {
+        format!("{value:.1}")
+    } else {
+        grouped(&format!("{value:.0}"))
+    }
+}
+
+fn seconds(ns: f64) -> Cell {
+    Cell::Text(compact_seconds(ns * 1e-9))
+}
+
+impl Report for DirtyReport<'_> {
+    fn envelope(&self) -> &Envelope {
+        &self.result.envelope
+    }
+
+    fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
+        Box::new(body(self.result))
+    }
+
+    fn document(&self, detail: Detail) -> Document {
+        let mut document = Document {
+            title: "vmeter dirty".into(),
+            answer: self.answer(),
+            blocks: vec![Block::Facts(self.facts())],
+        };
+        if !self.result.mismatches.is_empty() {
+            document.heading("Wrong bits", "against what the guest wrote");
+            document.push(Block::Table(self.wrong()));
+        }
+        let shown = self.shown().unwrap_or_default();
+        let mut trackers: Vec<&str> = vec![shown];
+        if detail == Detail::Full {
+            trackers = self.result.trackers.iter().map(|t| t.tracker.as_str()).collect();
+            trackers.retain(|tracker| *tracker != "none");
+        }
+        for tracker in trackers {
+            let note = format!("ns, marked by what {tracker} told");
+            document.heading("Harvests by pass and slot", note);
+            document.push(Block::Table(self.table(tracker, |row| row.nanoseconds)));
+            let note = format!("of the same; {:.3} GHz", self.result.tsc_hz / 1e9);
+            document.heading("TSC cycles", note);
+            document.push(Block::Table(self.table(tracker, |row| row.tsc_cycles)));
+        }
+        document.heading("Harvests by slot", "ns, medians over passes and trackers");
+        document.push(Block::Table(self.summary_table()));
+        self.trackers(&mut document);
+        let notices = closing_notices(&self.result.warnings, &self.result.hints, "");
+        document.push(Block::Notices(notices));
+        document
+    }
+
+    fn records(&self) -> Records {
+        let header = vec![
+            "pass",
+            "slot",
+            "slot_bytes",
+            "dirty_pages",
+            "strategy",
+            "tracker",
+            "nanoseconds",
+            "tsc_cycles",
+            "first_nanoseconds",
+            "collect_nanoseconds",
+        ];
+        let row = |row: &DirtyRow| {
+            vec![
+                Field::number(Some(row.pass)),
+                Field::number(Some(row.slot)),
+                Field::number(Some(row.slot_bytes)),
+                Field::number(Some(row.dirty_pages)),
+                Field::text(&row.strategy),
+                Field::text(&row.tracker),
+                Field::number(Some(row.nanoseconds)),
+                Field::number(Some(row.tsc_cycles)),
+                Field::number(Some(row.first_nanoseconds)),
+                Field::number(row.collect_nanoseconds),
+            ]
+        };
+        Records { header, rows: self.result.rows.iter().map(row).collect() }
+    }
+}
+
+/// The fields after the envelope.
+#[derive(Debug, Serialize)]
+struct Body<'a> {
+    workload: &'a DirtyWorkload,
+    layout: &'a DirtyLayout,
+    rows: &'a [DirtyRow],
+    verified: bool,
+    checked_bits: u64,
+    mismatches: &'a [DirtyMismatch],
+    trackers: &'a [DirtyTracker],
+    skipped: &'a [DirtySkipped],
+    points: &'a [DirtyPoint],
+    crossovers: &'a [DirtyCrossover],
+    advice: Option<&'a DirtyAdvice>,
+    tsc_hz: f64,
+    warnings: &'a [String],
+    hints: &'a [String],
+}
+
+fn body(result: &DirtyResult) -> Body<'_> {
+    Body {
+        workload: &result.workload,
+        layout: &result.layout,
+        rows: &result.rows,
+        verified: result.verified,
+        checked_bits: result.checked_bits,
+        mismatches: &result.mismatches,
+        trackers: &result.trackers,
+        skipped: &result.skipped,
+        points: &result.points,
+        crossovers: &result.crossovers,
+        advice: result.advice.as_ref(),
+        tsc_hz: result.tsc_hz,
+        warnings: &result.warnings,
+        hints: &result.hints,
+    }
+}
