@@ -46,6 +46,15 @@ pub trait EventReader {
     /// The next event; none at the end. The end may come early: see [`EventReader::losses`].
     fn next_event(&mut self) -> Option<Event<'_>>;
 
+    /// Has up to `threads` other threads read and unpack ahead, where the format allows;
+    /// to be called before the first event. True if they do.
+    ///
+    /// # Errors
+    /// When threads can't be started; the reader is then of no use any more.
+    fn read_ahead(&mut self, _threads: usize) -> std::io::Result<bool> {
+        Ok(false)
+    }
+
     /// What is known to be missing, complete once the end was reached.
     fn losses(&self) -> &Losses;
 

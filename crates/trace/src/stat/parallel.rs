@@ -1,8 +1,8 @@
 //! One trace on several CPUs, with the result of one.
 //!
-//! The thread that reads walks the pages and merges the streams, which costs little;
-//! what costs is to decode records and to keep the books, and those are kept by
-//! thread. So each worker keeps the books of some threads, and of the interrupts of
+//! The thread that reads merges the streams, which costs little, while others unpack and
+//! walk the pages ([`EventReader::read_ahead`]); what costs is to decode records and to
+//! keep the books, and those are kept by thread. So each worker keeps the books of some threads, and of the interrupts of
 //! some CPUs, gets just the records that concern these, in the trace's order, and
 //! comes to the same numbers. A switch or a wake-up concerns two threads; a loss of
 //! events concerns everybody.

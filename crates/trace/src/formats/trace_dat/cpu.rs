@@ -4,9 +4,11 @@
 //! a page head (time stamp, commit), then events headed by 32 bits, `type_len`
 //! in the low 5 and `time_delta` in the upper 27.
 
-use super::header::{CpuData, PageHead};
+use super::header::{CpuData, PageHead, NO_KIND};
 use super::sections::{Packing, Unpacker};
+use crate::event::IntField;
 use crate::input::RandomAccess;
+use std::sync::Arc;
 
 const TYPE_PADDING: u32 = 29;
 const TYPE_TIME_EXTEND: u32 = 30;
@@ -21,136 +23,200 @@ const MISSED_STORED: u64 = 1 << 30;
 /// An absolute stamp has 59 bits; the rest come from the stamp before.
 const ABSOLUTE_MASK: u64 = (1 << 59) - 1;
 
-/// What the stream stands at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Item {
-    /// A record: where it is in [`CpuStream::record`]'s buffer.
-    Record {
-        /// Start.
-        start: u32,
-        /// End.
-        end: u32,
-    },
-    /// Events are missing here.
-    Lost(Option<u64>),
+/// How pages and the heads of records are laid out in a file.
+pub struct Layout {
+    /// Head of a page.
+    pub page: PageHead,
+    /// Type of a record.
+    pub common_type: IntField,
+    /// Thread of a record.
+    pub common_pid: IntField,
+    /// Index of a type's description.
+    pub by_type: Vec<u32>,
 }
 
-/// The events of one CPU in the order they were written.
-pub struct CpuStream {
-    /// CPU number.
-    pub cpu: u32,
-    /// Index of the ring buffer it belongs to.
-    pub buffer: u32,
-    /// Time stamp of the item that the stream stands at; `u64::MAX` at the end.
+/// Stands for a loss of events, nobody knows how many.
+pub const LOST: u32 = u32::MAX - 1;
+/// Stands for a loss of as many events as `start` (low) and `end` (high) say.
+pub const LOST_COUNTED: u32 = u32::MAX - 2;
+
+/// A record, or a loss, in a [`Block`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Item {
+    /// Time stamp, in ticks of the buffer's clock.
     pub ts: u64,
-    /// What it stands at; none at the end.
-    pub item: Option<Item>,
+    /// Where the record starts in the block's data.
+    pub start: u32,
+    /// Where it ends.
+    pub end: u32,
+    /// Thread.
+    pub tid: i32,
+    /// Index of its type, or one of the marks above.
+    pub kind: u32,
+}
+
+/// Some pages, and what is on them in the order it was written.
+#[derive(Debug, Default)]
+pub struct Block {
+    /// The pages.
+    pub data: Vec<u8>,
+    /// What is on them.
+    pub items: Vec<Item>,
     /// What is damaged, in words.
     pub problems: Vec<String>,
-    clock: u64,
-    head: PageHead,
-    page_size: usize,
-    pages: Pages,
-    /// Unread part of the page's events, in `pages.block`.
-    at: usize,
-    end: usize,
 }
 
-impl CpuStream {
-    /// A stream at its first event; `limit` bounds the memory it takes, in bytes.
+/// Most bytes of a block: so that its items stay in the CPU's cache.
+const BLOCK: usize = 64 << 10;
+/// Problems told of one CPU.
+const MAX_PROBLEMS: usize = 16;
+
+/// Finds the events on the pages of one CPU, block by block.
+pub struct CpuPages {
+    /// CPU number.
+    pub cpu: u32,
+    clock: u64,
+    page_size: usize,
+    pages: Pages,
+    layout: Arc<Layout>,
+    told: usize,
+}
+
+impl CpuPages {
+    /// The pages from the first on; `limit` bounds the memory they take, in bytes.
     pub fn new(
         file: &RandomAccess,
         data: CpuData,
-        buffer: u32,
-        head: PageHead,
+        layout: Arc<Layout>,
         page_size: u32,
         limit: usize,
-    ) -> CpuStream {
-        let mut problems = Vec::new();
-        let pages = Pages::new(file, data, page_size as usize, limit, &mut problems);
-        let mut stream = CpuStream {
+        problems: &mut Vec<String>,
+    ) -> CpuPages {
+        let pages = Pages::new(file, data, page_size as usize, limit, problems);
+        CpuPages {
             cpu: data.cpu,
-            buffer,
-            ts: 0,
-            item: None,
-            problems,
             clock: 0,
-            head,
             page_size: page_size as usize,
             pages,
-            at: 0,
-            end: 0,
-        };
-        stream.advance(file);
-        stream
-    }
-
-    /// The bytes of a record that the stream stands at.
-    #[inline]
-    pub fn record(&self, start: u32, end: u32) -> &[u8] {
-        &self.pages.block[start as usize..end as usize]
-    }
-
-    /// Goes on to the next item.
-    #[inline]
-    pub fn advance(&mut self, file: &RandomAccess) {
-        loop {
-            while self.at + 4 <= self.end {
-                if let Some(item) = self.step() {
-                    self.item = Some(item);
-                    self.ts = self.clock;
-                    return;
-                }
-            }
-            match self.next_page(file) {
-                Page::Whole => {}
-                Page::AfterLoss(count) => {
-                    self.item = Some(Item::Lost(count));
-                    self.ts = self.clock;
-                    return;
-                }
-                Page::None => {
-                    self.item = None;
-                    self.ts = u64::MAX;
-                    return;
-                }
-            }
+            layout,
+            told: problems.len(),
         }
     }
 
-    /// Reads one event header; none for one that only moves the time or pads.
-    #[inline]
-    fn step(&mut self) -> Option<Item> {
-        let word = self.word(self.at)?;
-        let (type_len, delta) = (word & 31, u64::from(word >> 5));
-        let (start, len) = match type_len {
-            1..=28 => (self.at + 4, type_len as usize * 4),
-            0 => {
-                let size = self.word(self.at + 4).unwrap_or(0) as usize;
-                (self.at + 8, size.saturating_sub(4))
+    /// Fills a block with the next pages; false at the end.
+    pub fn fill(&mut self, file: &RandomAccess, block: &mut Block) -> bool {
+        block.items.clear();
+        block.problems.clear();
+        let more = self.pages.more(file, self.page_size, &mut block.problems);
+        if more {
+            self.pages.hand_over(self.page_size, &mut block.data);
+            let Block { data, items, problems } = block;
+            // The last one may be torn.
+            for (index, page) in data.chunks(self.page_size).enumerate() {
+                self.page(page, index * self.page_size, items, problems);
             }
-            _ => {
-                self.step_time(type_len, delta);
-                return None;
-            }
-        };
-        self.clock = self.clock.wrapping_add(delta);
-        let end = start + len;
-        if end > self.end || len == 0 {
-            self.tear("an event reaches over the end of its page");
-            return None;
         }
-        // An event of odd length is padded to the next word.
-        self.at = end.next_multiple_of(4);
-        Some(Item::Record { start: start as u32, end: end as u32 })
+        block.problems.truncate(MAX_PROBLEMS.saturating_sub(self.told));
+        self.told += block.problems.len();
+        more
     }
 
-    fn step_time(&mut self, type_len: u32, delta: u64) {
-        let second = self.word(self.at + 4);
-        match (type_len, second) {
+    /// Finds what is on a page that stands at `base` in its block.
+    fn page(
+        &mut self,
+        page: &[u8],
+        base: usize,
+        items: &mut Vec<Item>,
+        problems: &mut Vec<String>,
+    ) {
+        let head = self.layout.page;
+        let long = |at: usize, size: u32| -> Option<u64> {
+            let mut bytes = [0; 8];
+            bytes[..size as usize].copy_from_slice(page.get(at..at + size as usize)?);
+            Some(u64::from_le_bytes(bytes))
+        };
+        let (Some(ts), Some(commit)) = (long(0, 8), long(head.commit as usize, head.commit_size))
+        else {
+            problems.push(format!("CPU {}: a page of {} bytes has no head", self.cpu, page.len()));
+            return;
+        };
+        self.clock = ts;
+        let data = head.data as usize;
+        let committed = (commit & COMMIT_MASK) as usize;
+        let end = data + committed;
+        if commit & MISSED_EVENTS != 0 {
+            let stored = commit & MISSED_STORED != 0;
+            let count = if stored { long(end, head.commit_size) } else { None };
+            items.push(lost(ts, count));
+        }
+        if end > page.len() {
+            let what = if page.len() < self.page_size { "truncated" } else { "damaged" };
+            problems.push(format!(
+                "CPU {}: its {what} page has {} of {committed} bytes",
+                self.cpu,
+                page.len().saturating_sub(data)
+            ));
+        }
+        let page = &page[..end.min(page.len())];
+        if let Err(what) = self.events(page, data, base, items) {
+            problems.push(format!("CPU {}: {what}; the rest of the page is skipped", self.cpu));
+        }
+    }
+
+    /// Finds the events of a page that is cut to what was committed to it.
+    #[inline]
+    fn events(
+        &mut self,
+        page: &[u8],
+        mut at: usize,
+        base: usize,
+        items: &mut Vec<Item>,
+    ) -> Result<(), &'static str> {
+        while let Some(head) = word(page, at) {
+            let (type_len, delta) = (head & 31, u64::from(head >> 5));
+            let (start, len) = match type_len {
+                1..=28 => (at + 4, type_len as usize * 4),
+                0 => {
+                    let size = word(page, at + 4).unwrap_or(0) as usize;
+                    (at + 8, size.saturating_sub(4))
+                }
+                _ => {
+                    at = self.time(page, at, type_len, delta)?;
+                    continue;
+                }
+            };
+            self.clock = self.clock.wrapping_add(delta);
+            let record = page.get(start..start + len).filter(|record| !record.is_empty());
+            let Some(record) = record else {
+                return Err("an event reaches over the end of its page");
+            };
+            let Layout { common_type, common_pid, by_type, .. } = &*self.layout;
+            let id = common_type.get(record).unwrap_or(u64::MAX) as usize;
+            items.push(Item {
+                ts: self.clock,
+                start: (base + start) as u32,
+                end: (base + start + len) as u32,
+                tid: common_pid.get(record).map_or(-1, |pid| pid as i32),
+                kind: by_type.get(id).copied().unwrap_or(NO_KIND),
+            });
+            // An event of odd length is padded to the next word.
+            at = (start + len).next_multiple_of(4);
+        }
+        Ok(())
+    }
+
+    /// Takes a head that only moves the time or pads; gives where the next one is.
+    fn time(
+        &mut self,
+        page: &[u8],
+        at: usize,
+        type_len: u32,
+        delta: u64,
+    ) -> Result<usize, &'static str> {
+        match (type_len, word(page, at + 4)) {
             (TYPE_TIME_EXTEND, Some(high)) => {
                 self.clock = self.clock.wrapping_add((u64::from(high) << 27) + delta);
-                self.at += 8;
+                Ok(at + 8)
             }
             (TYPE_TIME_STAMP, Some(high)) => {
                 let absolute = (u64::from(high) << 27) + delta;
@@ -159,83 +225,29 @@ impl CpuStream {
                     clock = clock.wrapping_add(1 << 59);
                 }
                 self.clock = clock;
-                self.at += 8;
+                Ok(at + 8)
             }
             // A discarded event says its length; without a delta it fills the page.
             (TYPE_PADDING, Some(len)) if delta != 0 => {
                 self.clock = self.clock.wrapping_add(delta);
-                self.at = self.at.saturating_add(4).saturating_add(len as usize);
+                Ok(at.saturating_add(4).saturating_add(len as usize))
             }
-            (TYPE_PADDING, _) => self.at = self.end,
-            _ => self.tear("a time stamp reaches over the end of its page"),
+            (TYPE_PADDING, _) => Ok(page.len()),
+            _ => Err("a time stamp reaches over the end of its page"),
         }
-    }
-
-    #[inline]
-    fn word(&self, at: usize) -> Option<u32> {
-        if at + 4 > self.end {
-            return None;
-        }
-        let bytes = self.pages.block.get(at..at + 4)?;
-        Some(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
-    }
-
-    fn tear(&mut self, what: &str) {
-        self.at = self.end;
-        if self.problems.len() < 8 {
-            self.problems
-                .push(format!("CPU {}: {what}; the rest of the page is skipped", self.cpu));
-        }
-    }
-
-    fn next_page(&mut self, file: &RandomAccess) -> Page {
-        let Some((start, len)) = self.pages.next(file, self.page_size, &mut self.problems) else {
-            return Page::None;
-        };
-        let head = self.head;
-        let page = &self.pages.block[start..start + len];
-        let long = |at: usize, size: u32| -> Option<u64> {
-            let mut bytes = [0; 8];
-            bytes[..size as usize].copy_from_slice(page.get(at..at + size as usize)?);
-            Some(u64::from_le_bytes(bytes))
-        };
-        let (Some(ts), Some(commit)) = (long(0, 8), long(head.commit as usize, head.commit_size))
-        else {
-            self.problems.push(format!("CPU {}: a page of {len} bytes has no head", self.cpu));
-            return self.skip_page();
-        };
-        self.clock = ts;
-        let data = head.data as usize;
-        let committed = (commit & COMMIT_MASK) as usize;
-        let end = data + committed;
-        let lost = (commit & MISSED_EVENTS != 0)
-            .then(|| (commit & MISSED_STORED != 0).then(|| long(end, head.commit_size)).flatten());
-        if end > len {
-            let what = if len < self.page_size { "truncated" } else { "damaged" };
-            self.problems.push(format!(
-                "CPU {}: its {what} page has {} of {committed} bytes",
-                self.cpu,
-                len.saturating_sub(data)
-            ));
-            self.problems.truncate(16);
-        }
-        (self.at, self.end) = (start + data.min(len), start + end.min(len));
-        match lost {
-            Some(count) => Page::AfterLoss(count),
-            None => Page::Whole,
-        }
-    }
-
-    fn skip_page(&mut self) -> Page {
-        self.at = self.end;
-        Page::Whole
     }
 }
 
-enum Page {
-    Whole,
-    AfterLoss(Option<u64>),
-    None,
+fn lost(ts: u64, count: Option<u64>) -> Item {
+    let (low, high) = count.map_or((0, 0), |count| (count as u32, (count >> 32) as u32));
+    let kind = if count.is_some() { LOST_COUNTED } else { LOST };
+    Item { ts, start: low, end: high, tid: -1, kind }
+}
+
+#[inline]
+fn word(page: &[u8], at: usize) -> Option<u32> {
+    let bytes = page.get(at..at.checked_add(4)?)?;
+    Some(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
 }
 
 /// Pages of one CPU, read or unpacked a block at a time.
@@ -296,30 +308,37 @@ impl Pages {
         (got == 4 && self.at <= self.end).then(|| u32::from_le_bytes(bytes))
     }
 
-    /// Place of the next page in the block: (start, length), shorter if truncated.
-    fn next(
-        &mut self,
-        file: &RandomAccess,
-        page_size: usize,
-        problems: &mut Vec<String>,
-    ) -> Option<(usize, usize)> {
+    /// Sees to it that there is a page that was not handed over; false at the end.
+    fn more(&mut self, file: &RandomAccess, page_size: usize, problems: &mut Vec<String>) -> bool {
         while self.used >= self.block.len() {
             let more = match self.packing {
                 Packing::None => self.read(file, page_size, problems),
                 _ => self.unpack(file, problems),
             };
             if !more {
-                return None;
+                return false;
             }
         }
-        let start = self.used;
-        let len = page_size.min(self.block.len() - start);
-        self.used += len;
-        Some((start, len))
+        true
+    }
+
+    /// Hands the next pages over: all of the block unless it is a large one.
+    fn hand_over(&mut self, page_size: usize, out: &mut Vec<u8>) {
+        if self.used == 0 && self.block.len() <= BLOCK.max(page_size) {
+            std::mem::swap(&mut self.block, out);
+            self.used = self.block.len();
+            return;
+        }
+        let most = (BLOCK / page_size).max(1) * page_size;
+        let part = &self.block[self.used..];
+        let part = &part[..most.min(part.len())];
+        out.clear();
+        out.extend_from_slice(part);
+        self.used += part.len();
     }
 
     fn read(&mut self, file: &RandomAccess, page_size: usize, problems: &mut Vec<String>) -> bool {
-        let wanted = (self.limit.min(64 << 10) / page_size).max(1) * page_size;
+        let wanted = (self.limit.min(BLOCK) / page_size).max(1) * page_size;
         let size = (wanted as u64).min(self.end.saturating_sub(self.at)) as usize;
         self.block.resize(size, 0);
         self.used = 0;
@@ -367,8 +386,9 @@ impl Pages {
         let Pages { unpacker, packing, packed, block, .. } = self;
         if let Err(e) = unpacker.unpack(*packing, packed, limit, block) {
             self.block.clear();
-            problems.push(format!("CPU {cpu}: a chunk is skipped: {e}"));
-            problems.truncate(16);
+            if problems.len() < MAX_PROBLEMS {
+                problems.push(format!("CPU {cpu}: a chunk is skipped: {e}"));
+            }
         }
         true
     }

@@ -4,21 +4,25 @@
 //! as one stream's stamps stay at or below those of all others it is followed
 //! without looking at them, so that the merge costs one comparison an event.
 
+mod ahead;
 mod cpu;
 mod fields;
 mod header;
 mod recover;
 mod sections;
+mod stream;
 
-use crate::event::{Body, Event, EventType, IntField};
+use crate::event::{Body, Event, EventType};
 use crate::format::{EventReader, Losses, Tick, TraceFormat, TraceInfo};
 use crate::input::{Input, RandomAccess};
 use crate::symbols::Symbols;
 use crate::Error;
-use cpu::{CpuStream, Item};
-use header::{Header, NO_KIND};
+use ahead::{Crew, Hand};
+use cpu::{CpuPages, Item, Layout};
+use header::Header;
 use sections::Sections;
 use std::sync::Arc;
+use stream::CpuStream;
 
 const MAGIC: &[u8] = b"\x17\x08\x44tracing";
 
@@ -45,7 +49,7 @@ impl TraceFormat for TraceDat {
 }
 
 struct Reader {
-    file: RandomAccess,
+    file: Arc<RandomAccess>,
     header: Header,
     info: TraceInfo,
     losses: Losses,
@@ -55,19 +59,30 @@ struct Reader {
     started: bool,
     /// Up to this stamp the current stream comes first.
     limit: u64,
-    common_type: IntField,
-    common_pid: IntField,
     special: [EventType; 2],
+    crew: Crew,
 }
+
+/// Most bytes that all streams together take for unpacked chunks, however small the file:
+/// 800 CPUs' chunks as trace-cmd makes them.
+const UNPACKED: u64 = 32 << 20;
 
 /// Indices into `Reader::special`.
 const LOST: usize = 0;
 const UNKNOWN: usize = 1;
 
 impl Reader {
-    fn new(file: RandomAccess, header: Header) -> Result<Reader, String> {
+    fn new(file: RandomAccess, mut header: Header) -> Result<Reader, String> {
         let count = header.buffers.iter().map(|b| b.cpus.len()).sum::<usize>();
-        let limit = (Sections::budget(&file) / count.max(1) as u64).min(64 << 20) as usize;
+        let budget = Sections::budget(&file).max(UNPACKED);
+        let limit = (budget / count.max(1) as u64).min(64 << 20) as usize;
+        let first = header.kinds.first().cloned().unwrap_or_default();
+        let layout = Arc::new(Layout {
+            page: header.page,
+            common_type: first.int("common_type"),
+            common_pid: first.int("common_pid"),
+            by_type: std::mem::take(&mut header.by_type),
+        });
         let mut streams = Vec::with_capacity(count);
         for (index, buffer) in header.buffers.iter().enumerate() {
             let page = buffer.page_size as usize;
@@ -78,25 +93,25 @@ impl Reader {
                 ));
             }
             for &cpu in &buffer.cpus {
-                let (index, size) = (index as u32, buffer.page_size);
-                streams.push(CpuStream::new(&file, cpu, index, header.page, size, limit));
+                let mut problems = Vec::new();
+                let (layout, size) = (layout.clone(), buffer.page_size);
+                let pages = CpuPages::new(&file, cpu, layout, size, limit, &mut problems);
+                streams.push(CpuStream::new(pages, index as u32, problems));
             }
         }
-        let first = header.kinds.first().cloned().unwrap_or_default();
         let n = header.kinds.len() as u32;
         let special = |id, name: &str| EventType { id, name: name.into(), ..EventType::default() };
         let mut reader = Reader {
             info: info(&header),
             losses: Losses { missing: header.missing.clone(), ..Losses::default() },
-            common_type: first.int("common_type"),
-            common_pid: first.int("common_pid"),
+            crew: Crew::default(),
             special: [special(n, "lost_events"), special(n + 1, "unknown")],
             current: 0,
             started: false,
             limit: 0,
             streams,
             header,
-            file,
+            file: Arc::new(file),
         };
         reader.losses.missing.extend(reader.file.problem().map(str::to_string));
         Ok(reader)
@@ -162,16 +177,31 @@ impl EventReader for Reader {
         }
         if self.started {
             self.streams[self.current].advance(&self.file);
+        } else {
+            self.streams.iter_mut().for_each(|stream| stream.begin(&self.file));
         }
         if !self.started || self.streams[self.current].ts > self.limit {
             self.choose();
             self.started = true;
         }
-        let Some(item) = self.streams[self.current].item else {
+        let Some(item) = self.streams[self.current].item() else {
             self.finish();
             return None;
         };
         Some(self.event(item))
+    }
+
+    fn read_ahead(&mut self, threads: usize) -> std::io::Result<bool> {
+        let count = threads.min(self.streams.len());
+        if count == 0 || self.started {
+            return Ok(false);
+        }
+        let mut hands: Vec<Hand> = (0..count).map(|_| Hand::new(self.streams.len())).collect();
+        for (index, stream) in self.streams.iter_mut().enumerate() {
+            stream.hand_over(|pages| hands[index % count].take(pages));
+        }
+        self.crew.start(hands, &self.file)?;
+        Ok(true)
     }
 
     fn losses(&self) -> &Losses {
@@ -202,40 +232,37 @@ impl EventReader for Reader {
 impl Reader {
     #[inline]
     fn event(&mut self, item: Item) -> Event<'_> {
-        match item {
-            Item::Lost(Some(count)) => {
-                self.losses.lost_events = self.losses.lost_events.saturating_add(count);
-            }
-            Item::Lost(None) => self.losses.uncounted_gaps += 1,
-            Item::Record { start, end } => {
-                let record = self.streams[self.current].record(start, end);
-                let id = self.common_type.get(record).unwrap_or(u64::MAX);
-                let known = self.header.by_type.get(id as usize).is_some_and(|&k| k != NO_KIND);
-                self.losses.unreadable += u64::from(!known);
-            }
-        }
         let stream = &self.streams[self.current];
         let mut event = Event {
             kind: &self.special[LOST],
-            ts: self.time(stream.ts),
+            ts: self.time(item.ts),
             cpu: stream.cpu,
-            tid: -1,
+            tid: item.tid,
             buffer: stream.buffer,
             comm: None,
             body: Body::Lost(None),
         };
-        match item {
-            Item::Lost(count) => event.body = Body::Lost(count),
-            Item::Record { start, end } => {
-                let record = stream.record(start, end);
-                let id = self.common_type.get(record).unwrap_or(u64::MAX);
-                let index = self.header.by_type.get(id as usize).copied().unwrap_or(NO_KIND);
-                let kind = self.header.kinds.get(index as usize);
+        match item.kind {
+            cpu::LOST => self.losses.uncounted_gaps += 1,
+            cpu::LOST_COUNTED => {
+                let count = u64::from(item.end) << 32 | u64::from(item.start);
+                self.losses.lost_events = self.losses.lost_events.saturating_add(count);
+                event.body = Body::Lost(Some(count));
+            }
+            kind => {
+                let kind = self.header.kinds.get(kind as usize);
+                self.losses.unreadable += u64::from(kind.is_none());
                 event.kind = kind.unwrap_or(&self.special[UNKNOWN]);
-                event.tid = self.common_pid.get(record).map_or(-1, |pid| pid as i32);
-                event.body = Body::Record(record);
+                event.body = Body::Record(stream.record(&item));
             }
         }
         event
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.streams.clear();
+        self.crew.join();
     }
 }
