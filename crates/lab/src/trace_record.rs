@@ -6,6 +6,7 @@
 //! time is over, or by a signal; in each case what was recorded is saved.
 
 use crate::failure::{host, usage};
+use crate::followed::{numbers, Followed, INTERVAL};
 use crate::held::Held;
 use crate::interrupt::Interrupt;
 use anyhow::{Context, Result};
@@ -14,7 +15,7 @@ use rustix::process::{kill_process, pidfd_open, Pid, PidfdFlags, Signal};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vmeter_trace::select::glob;
 use vmeter_trace::Input;
 use vmeter_tracefs::{Plan, Tracefs};
@@ -208,8 +209,14 @@ pub fn record(options: &RecordOptions, interrupt: &Interrupt) -> Result<Recordin
     }
     plan = plan.of_threads(&tids);
     let instance = tracefs.record(&plan).map_err(host)?;
+    let pid = held.as_ref().map(Held::pid).or(options.pid);
+    let mut followed = pid.map(|pid| Followed::new(pid, &tids));
     let child = held.map(Held::release).transpose()?;
-    let status = wait(child, options, interrupt)?;
+    let status = wait(child, options, interrupt, || {
+        // A thread that is gone again can't be followed, nor need it be.
+        let fresh = followed.as_mut().map(Followed::fresh).unwrap_or_default();
+        let _ = instance.follow(&fresh);
+    })?;
     let recorded = instance.stop().map_err(host)?;
     let (bytes, limited, clock) =
         (recorded.bytes(), recorded.is_limited(), recorded.clock().to_owned());
@@ -279,18 +286,13 @@ fn kernel_threads() -> Vec<i32> {
     std::iter::once(0).chain(numbers("/proc").into_iter().filter(of_kernel)).collect()
 }
 
-/// The entries of a folder that are numbers.
-fn numbers(path: &str) -> Vec<i32> {
-    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-    entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect()
-}
-
-/// Waits for the command, which has begun, or for the process; gives the command's exit
-/// status.
+/// Waits for the command, which has begun, or for the process, and takes a look at times;
+/// gives the command's exit status.
 fn wait(
     child: Option<Child>,
     options: &RecordOptions,
     interrupt: &Interrupt,
+    mut look: impl FnMut(),
 ) -> Result<Option<i32>> {
     let (end, ended) = channel();
     let signal = end.clone();
@@ -302,9 +304,13 @@ fn wait(
     if let Some(pid) = watched.or(options.pid) {
         watch(pid, end)?;
     }
-    let why = match options.duration {
-        Some(limit) => ended.recv_timeout(limit),
-        None => ended.recv().map_err(|_| RecvTimeoutError::Disconnected),
+    let until = options.duration.map(|limit| Instant::now() + limit);
+    let why = loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        match ended.recv_timeout(left.unwrap_or(INTERVAL).min(INTERVAL)) {
+            Err(RecvTimeoutError::Timeout) if left.is_none_or(|left| left > INTERVAL) => look(),
+            why => break why,
+        }
     };
     let Some(mut child) = child else { return Ok(None) };
     if !matches!(why, Ok(End::Gone)) {

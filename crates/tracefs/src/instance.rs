@@ -5,6 +5,7 @@ use crate::reader::{Reader, Stop};
 use crate::trace_dat::{Head, Recorded};
 use crate::{Error, Tracefs};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
@@ -157,6 +158,21 @@ impl Instance {
     /// The trace clock in use, e.g. `mono`.
     pub fn clock(&self) -> &str {
         &self.head.clock
+    }
+
+    /// Records these threads as well, if the recording is one of certain threads.
+    ///
+    /// # Errors
+    /// Numbers that no thread can have.
+    pub fn follow(&self, tids: &[i32]) -> Result<(), Error> {
+        if tids.is_empty() {
+            return Ok(());
+        }
+        let path = self.folder().join("set_event_pid");
+        let ids: Vec<String> = tids.iter().map(i32::to_string).collect();
+        // Not truncated: what is followed already stays so.
+        let file = fs::OpenOptions::new().write(true).open(&path).map_err(Error::at(&path))?;
+        (&file).write_all(ids.join(" ").as_bytes()).map_err(Error::at(&path))
     }
 
     /// Ends the recording, removes the instance and gives what was recorded.

@@ -249,7 +249,7 @@ impl Kernel {
         }
         let next = self.mine(next);
         if let Some(index) = next.and_then(|tid| self.threads.running(tid, event.cpu, event.ts)) {
-            self.threads.get(index).runs(event.ts);
+            self.threads.get(index).switched_to(event.ts);
         }
     }
 

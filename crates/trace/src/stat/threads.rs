@@ -130,6 +130,16 @@ impl Thread {
         self.state
     }
 
+    /// The thread is switched to. If it was running as far as is known, its last switch
+    /// from a CPU was not recorded (events lost, or a recording of other threads only), so
+    /// nobody knows what the time since then was.
+    pub fn switched_to(&mut self, now: u64) {
+        if matches!(self.state, State::Guest | State::Kvm | State::Kernel | State::User) {
+            self.state = State::Unknown;
+        }
+        self.runs(now);
+    }
+
     /// The thread is seen running: it was switched to, or an event says so.
     pub fn runs(&mut self, now: u64) {
         let state = match (self.in_guest, self.in_kvm, self.in_call) {
