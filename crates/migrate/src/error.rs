@@ -1,0 +1,63 @@
+//! What can go wrong.
+
+use crate::vm::Side;
+use std::io;
+use vmeter_machine::backend::MachineError;
+use vmeter_machine::qmp::QmpError;
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum MigrateError {
+    /// The question makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// The machine cannot be made.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// This host can't.
+    #[error("{0}")]
+    Host(String),
+    /// A file, pipe or process.
+    #[error("{what}: {error}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// What happened.
+        error: io::Error,
+    },
+    /// A VM ended when it should not have.
+    #[error("the {side}'s QEMU ended ({status}){stderr}")]
+    Ended {
+        /// Which.
+        side: Side,
+        /// How.
+        status: String,
+        /// What it printed, with a separator; may be empty.
+        stderr: String,
+    },
+    /// A monitor refused or did not answer.
+    #[error("the {side}'s {error}")]
+    Qmp {
+        /// Which.
+        side: Side,
+        /// What.
+        error: QmpError,
+    },
+    /// The guest is not heard.
+    #[error("the guest {what} within {seconds} s; is the first serial port (0x3f8) the guest's, and is --memory enough?")]
+    Silent {
+        /// What it did not do.
+        what: &'static str,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// The user interrupted it.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl MigrateError {
+    pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self::Io { what, error }
+    }
+}

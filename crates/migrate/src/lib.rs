@@ -1,0 +1,26 @@
+//! Live migration between two QEMUs on one host: how long it takes, how long the guest
+//! stands still, whether it ends at all, and whether the guest is the same afterwards.
+//!
+//! Everything is real but the guest: two QEMUs, a socket between them, QEMU's own
+//! migration driven over QMP. The guest ([`guest`]) dirties pages at a set rate and says
+//! every millisecond that it lives; both sides are heard on one clock ([`heart`]), so the
+//! downtime is seen from inside and not only as QEMU reports it.
+
+mod beat;
+mod commands;
+mod error;
+mod experiment;
+mod figures;
+pub mod guest;
+mod heart;
+pub mod parameters;
+mod predict;
+mod run;
+mod saved;
+mod summary;
+mod verify;
+mod vm;
+
+pub use error::MigrateError;
+pub use experiment::{measure, Options, Watcher, INTERRUPTED};
+pub use vm::Side;

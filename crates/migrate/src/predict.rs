@@ -1,0 +1,227 @@
+//! What dirty rate and bandwidth say should happen.
+//!
+//! Pre-copy is a race: each round sends what was dirtied during the one before. With
+//! bandwidth B, dirty rate r and a working set W, a round that sends D bytes takes D / B,
+//! in which min(W, r D / B) bytes are dirtied again. It ends when what is left can be sent
+//! within the downtime limit L: D <= B L. So it converges if r < B, D shrinking by r / B a
+//! round, or if the whole working set goes into the limit, W <= B L (C. Clark et al., "Live
+//! migration of virtual machines", NSDI 2005; the stop condition is QEMU's, migration.c).
+
+use vmeter_model::migrate::MigrateWorkload;
+
+/// More rounds than this are for ever.
+const ROUNDS: u64 = 1000;
+/// A round that sends more than this share of the one before is no progress.
+const PROGRESS: f64 = 0.995;
+/// QEMU's largest throttle leaves the guest this share of its time (max-cpu-throttle 99 %).
+const THROTTLED: f64 = 0.01;
+
+/// What is known before.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Known {
+    /// What the guest does; its dirty rate as measured.
+    pub workload: MigrateWorkload,
+    /// Bytes/s that go through.
+    pub bandwidth: f64,
+    /// Downtime limit, s.
+    pub limit_s: f64,
+    /// Auto-converge is on.
+    pub auto_converge: bool,
+    /// Post-copy is on.
+    pub postcopy: bool,
+}
+
+/// What should happen.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Predicted {
+    /// Whether it ends by itself.
+    pub converges: bool,
+    /// Rounds, the last (the guest stopped) included.
+    pub rounds: Option<u64>,
+    /// Total time, s.
+    pub total_s: Option<f64>,
+    /// Downtime, s: sending what is left; devices come on top.
+    pub downtime_s: Option<f64>,
+    /// In one sentence.
+    pub because: String,
+}
+
+/// MB/s.
+fn rate(bytes_per_s: f64) -> String {
+    format!("{:.0} MB/s", bytes_per_s / 1e6)
+}
+
+fn megabytes(bytes: f64) -> String {
+    format!("{:.0} MB", bytes / 1e6)
+}
+
+/// Predicts.
+pub fn predict(known: &Known) -> Predicted {
+    let Known { workload, bandwidth, limit_s, .. } = *known;
+    let dirty = workload.dirty_bytes_per_s;
+    let never = |because: String| Predicted {
+        converges: false,
+        rounds: None,
+        total_s: None,
+        downtime_s: None,
+        because,
+    };
+    if known.postcopy {
+        let total_s = (workload.resident_bytes + workload.working_set_bytes) as f64 / bandwidth;
+        return Predicted {
+            converges: true,
+            rounds: Some(2),
+            total_s: Some(total_s).filter(|s| s.is_finite()),
+            downtime_s: None,
+            because: "post-copy sends every page once more at most, whatever the dirty rate".into(),
+        };
+    }
+    if let Some((rounds, total_s, downtime_s)) = race(known, dirty) {
+        let because = match dirty {
+            0.0 => "nothing is dirtied".to_owned(),
+            _ if dirty < bandwidth => {
+                format!(
+                    "the dirty rate, {}, is below the bandwidth, {}",
+                    rate(dirty),
+                    rate(bandwidth)
+                )
+            }
+            _ => format!(
+                "all that can be dirty, {}, goes into the downtime limit, {:.0} ms at {}",
+                megabytes(workload.working_set_bytes as f64),
+                limit_s * 1e3,
+                rate(bandwidth)
+            ),
+        };
+        return Predicted {
+            converges: true,
+            rounds: Some(rounds),
+            total_s: Some(total_s),
+            downtime_s: Some(downtime_s),
+            because,
+        };
+    }
+    let left =
+        (workload.working_set_bytes as f64).min(dirty / bandwidth * workload.resident_bytes as f64);
+    let race_lost = format!(
+        "the dirty rate, {}, is not below the bandwidth, {}: {} are left after every round, and \
+         the downtime limit, {:.0} ms, has room for {}",
+        rate(dirty),
+        rate(bandwidth),
+        megabytes(left),
+        limit_s * 1e3,
+        megabytes(bandwidth * limit_s)
+    );
+    if known.auto_converge && race(known, dirty * THROTTLED).is_some() {
+        return Predicted {
+            converges: true,
+            rounds: None,
+            total_s: None,
+            downtime_s: None,
+            because: format!("{race_lost}; auto-converge slows the guest until it is"),
+        };
+    }
+    never(race_lost)
+}
+
+/// Rounds, total and downtime; none if it goes on for ever.
+fn race(known: &Known, dirty: f64) -> Option<(u64, f64, f64)> {
+    let Known { workload, bandwidth, limit_s, .. } = *known;
+    let room = bandwidth * limit_s;
+    let working_set = workload.working_set_bytes as f64;
+    let mut left = workload.resident_bytes as f64;
+    let mut total_s = 0.0;
+    for round in 1..ROUNDS {
+        let length = left / bandwidth;
+        total_s += length;
+        let next = working_set.min(dirty * length);
+        if next <= room {
+            let downtime = next / bandwidth;
+            let sound = total_s.is_finite() && downtime.is_finite();
+            return sound.then_some((round + 1, total_s + downtime, downtime));
+        }
+        if round > 1 && next >= left * PROGRESS {
+            return None;
+        }
+        left = next;
+    }
+    None
+}
+
+/// What would make it converge, in one sentence.
+pub fn remedy(known: &Known) -> String {
+    let Known { workload, bandwidth, limit_s, .. } = *known;
+    let dirty = workload.dirty_bytes_per_s;
+    let working_set = workload.working_set_bytes as f64;
+    // The lesser of the two that suffice: faster than the guest, or all of it within the limit.
+    let needed = match working_set / limit_s {
+        all if all.is_finite() && all < dirty => all,
+        _ => dirty,
+    };
+    let seconds = working_set / bandwidth;
+    format!(
+        "It would with a bandwidth above {} (--bandwidth), a downtime limit of {:.0} ms \
+         (--downtime-limit), the guest slowed down (--auto-converge), or --postcopy.",
+        rate(needed),
+        (seconds * 1e3).ceil()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn known(dirty_mb: f64, bandwidth_mb: f64, limit_s: f64) -> Known {
+        let workload = MigrateWorkload {
+            dirty_bytes_per_s: dirty_mb * 1e6,
+            working_set_bytes: 100_000_000,
+            resident_bytes: 200_000_000,
+            written_bytes: 4096,
+        };
+        let bandwidth = bandwidth_mb * 1e6;
+        Known { workload, bandwidth, limit_s, auto_converge: false, postcopy: false }
+    }
+
+    #[test]
+    fn the_race_by_hand() {
+        let idle = predict(&known(0.0, 100.0, 0.3));
+        assert_eq!((idle.converges, idle.rounds, idle.downtime_s), (true, Some(2), Some(0.0)));
+        // 200 MB in 2 s; 100 dirty; 50, 25 <= 30: sent with the guest stopped.
+        let half = predict(&known(50.0, 100.0, 0.3));
+        assert_eq!((half.rounds, half.downtime_s), (Some(4), Some(0.25)));
+        assert!((half.total_s.unwrap() - 3.75).abs() < 1e-9);
+        let lost = predict(&known(200.0, 100.0, 0.3));
+        assert!(!lost.converges && lost.because.contains("100 MB are left"), "{lost:?}");
+        assert!(remedy(&known(200.0, 100.0, 0.3)).contains("above 200 MB/s"));
+        assert!(remedy(&known(200.0, 100.0, 0.3)).contains("1000 ms"));
+        // All of the working set within the limit.
+        assert!(predict(&known(500.0, 100.0, 1.0)).converges);
+        assert!(remedy(&known(900.0, 100.0, 0.5)).contains("above 200 MB/s"));
+    }
+
+    #[test]
+    fn helped() {
+        let mut known = known(200.0, 100.0, 0.3);
+        known.auto_converge = true;
+        assert!(predict(&known).converges);
+        known.auto_converge = false;
+        known.postcopy = true;
+        assert!(predict(&known).converges);
+    }
+
+    proptest! {
+        #[test]
+        fn any_numbers(dirty in any::<f64>(), bandwidth in any::<f64>(), limit in any::<f64>()) {
+            let _ = predict(&known(dirty, bandwidth, limit));
+            let _ = remedy(&known(dirty, bandwidth, limit));
+        }
+
+        #[test]
+        fn more_bandwidth_never_hurts(dirty in 1.0..500.0, bandwidth in 1.0..500.0, more in 1.0..3.0) {
+            let before = predict(&known(dirty, bandwidth, 0.3));
+            let after = predict(&known(dirty, bandwidth * more, 0.3));
+            prop_assert!(!before.converges || after.converges);
+        }
+    }
+}
