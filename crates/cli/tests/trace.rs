@@ -6,6 +6,7 @@ use common::{text, Lab};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::Instant;
 
 fn fixture(name: &str) -> String {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
@@ -195,10 +196,14 @@ fn converted_lines_are_json_and_csv() {
     assert!(refused.stderr.contains(".pftrace"), "{}", refused.stderr);
 }
 
-/// A field of a protobuf message: its number, and the bytes of a length-delimited one.
-type ProtoField<'a> = (u64, Option<&'a [u8]>);
+/// The value of a field of a protobuf message.
+#[derive(Clone, Copy)]
+enum Proto<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
 
-fn messages(mut bytes: &[u8]) -> Option<Vec<ProtoField<'_>>> {
+fn messages(mut bytes: &[u8]) -> Option<Vec<(u64, Proto<'_>)>> {
     fn varint(bytes: &mut &[u8]) -> Option<u64> {
         let mut value = 0;
         for shift in (0..70).step_by(7) {
@@ -215,21 +220,65 @@ fn messages(mut bytes: &[u8]) -> Option<Vec<ProtoField<'_>>> {
     while !bytes.is_empty() {
         let tag = varint(&mut bytes)?;
         let body = match tag & 7 {
-            0 => {
-                varint(&mut bytes)?;
-                None
-            }
+            0 => Proto::Number(varint(&mut bytes)?),
             2 => {
                 let len = varint(&mut bytes)? as usize;
                 let body = bytes.get(..len)?;
                 bytes = &bytes[len..];
-                Some(body)
+                Proto::Bytes(body)
             }
             _ => return None,
         };
         fields.push((tag >> 3, body));
     }
     Some(fields)
+}
+
+fn number(fields: &[(u64, Proto<'_>)], wanted: u64) -> Option<u64> {
+    fields.iter().find_map(|(field, value)| match value {
+        Proto::Number(value) if *field == wanted => Some(*value),
+        _ => None,
+    })
+}
+
+fn parts<'a>(fields: &[(u64, Proto<'a>)], wanted: u64) -> Vec<Vec<(u64, Proto<'a>)>> {
+    let of = |(field, value): &(u64, Proto<'a>)| match value {
+        Proto::Bytes(bytes) if *field == wanted => Some(messages(bytes).expect("a message")),
+        _ => None,
+    };
+    fields.iter().filter_map(of).collect()
+}
+
+/// Checks a trace against the parts of Perfetto's schema that it uses (trace_packet.proto,
+/// track_descriptor.proto, track_event.proto): tracks are described before they are used,
+/// and slices nest. Gives the number of tracks and of their events.
+fn check_perfetto(bytes: &[u8]) -> (usize, usize) {
+    const PACKET: u64 = 1;
+    const SEQUENCE: u64 = 10;
+    const TRACK_EVENT: u64 = 11;
+    const TRACK_DESCRIPTOR: u64 = 60;
+    let trace = messages(bytes).expect("a message");
+    assert!(trace.iter().all(|(field, _)| *field == PACKET));
+    let mut open = std::collections::HashMap::new();
+    let mut events = 0;
+    for packet in parts(&trace, PACKET) {
+        assert!(number(&packet, SEQUENCE).is_some(), "a sequence");
+        for track in parts(&packet, TRACK_DESCRIPTOR) {
+            open.entry(number(&track, 1).expect("its uuid")).or_insert(0u64);
+        }
+        for event in parts(&packet, TRACK_EVENT) {
+            events += 1;
+            let track = number(&event, 11).expect("its track");
+            let open = open.get_mut(&track).expect("described before");
+            match number(&event, 9).expect("its type") {
+                1 => *open += 1,
+                2 => *open = open.checked_sub(1).expect("a slice that ends has begun"),
+                3 | 4 => {}
+                other => panic!("no such type: {other}"),
+            }
+        }
+    }
+    (open.len(), events)
 }
 
 #[test]
@@ -239,19 +288,7 @@ fn converted_for_perfetto_every_slice_that_ends_has_begun() {
         let out = lab.path("trace.pftrace");
         let ran = lab.run(&["trace", "convert", &fixture(name), "-o", text(&out)]);
         assert_eq!(ran.status, 0, "{}", ran.stderr);
-        let bytes = std::fs::read(&out).expect("written");
-        let packets = messages(&bytes).expect("a message");
-        assert!(packets.iter().all(|(number, body)| *number == 1 && body.is_some()));
-        let inner = packets.iter().filter_map(|(_, body)| messages((*body)?));
-        let (mut tracks, mut events) = (0, 0);
-        for packet in inner {
-            assert!(packet.iter().any(|(number, _)| *number == 10), "a sequence");
-            tracks += packet.iter().filter(|(number, _)| *number == 60).count();
-            for (_, body) in packet.iter().filter(|(number, _)| *number == 11) {
-                events += 1;
-                messages(body.expect("a message")).expect("a track event");
-            }
-        }
+        let (tracks, events) = check_perfetto(&std::fs::read(&out).expect("written"));
         assert!(tracks > 0 && events > 4, "{name}: {tracks} tracks, {events} events");
     }
 }
@@ -310,6 +347,58 @@ fn a_recorded_command_is_read_by_trace_cmd_with_equal_counts() {
         }
         Err(_) => println!("skipped: no trace-cmd to compare with"),
     }
+    let converted = lab.path("recorded.pftrace");
+    let ran = lab.run(&["trace", "convert", text(&out), "-o", text(&converted)]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let (tracks, in_tracks) = check_perfetto(&std::fs::read(&converted).expect("written"));
+    assert!(tracks > 0 && in_tracks > 100, "{tracks} tracks, {in_tracks} events");
+}
+
+/// Set to have this program make that many system calls on each of two threads.
+const LOAD: &str = "VMETER_TEST_LOAD";
+/// Each is two events: a million a second with two threads.
+const CALLS_PER_S: f64 = 250_000.0;
+
+/// What is recorded: not a test by itself.
+#[test]
+fn load() {
+    let Some(calls) = std::env::var(LOAD).ok().and_then(|calls| calls.parse::<u32>().ok()) else {
+        return;
+    };
+    let begin = Instant::now();
+    let work = move || {
+        for call in 0..calls {
+            let _ = rustix::process::getppid();
+            while begin.elapsed().as_secs_f64() < f64::from(call) / CALLS_PER_S {}
+        }
+    };
+    let other = std::thread::spawn(work);
+    work();
+    other.join().expect("its end");
+}
+
+#[test]
+fn a_million_events_a_second_are_recorded_or_said_to_be_lost() {
+    const CALLS: u64 = 150_000;
+    let lab = Lab::new();
+    let out = lab.path("recorded.dat");
+    let own = std::env::current_exe().expect("this program");
+    let mut command = lab.command(&["trace", "record", "--event", "raw_syscalls:*", "-o"]);
+    command.arg(&out).arg("--").arg(own).args(["--exact", "load"]);
+    let ran = common::Ran::from(command.env(LOAD, CALLS.to_string()).output().expect("vmeter"));
+    if ran.status == 3 {
+        println!("skipped: {}", ran.stderr);
+        return;
+    }
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let result = lab.json(&["trace", "stat", text(&out)]);
+    let lost = result["lost_events"].as_u64().expect("lost");
+    let seen = row(&result, "syscalls", |r| r["name"] == "getppid")["count"].as_u64();
+    let all = 4 * CALLS;
+    println!("{lost} of {all} events lost: {:.2} %", 100.0 * lost as f64 / all as f64);
+    assert!(2 * seen.expect("count") + lost + 2 >= all, "{seen:?} seen, {lost} lost");
+    assert!(ran.stdout.contains(&format!(" {lost} lost")), "{}", ran.stdout);
+    assert_eq!(lost > 0, ran.stderr.contains("events were lost"), "{}", ran.stderr);
 }
 
 #[test]
