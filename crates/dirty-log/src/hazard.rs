@@ -37,7 +37,7 @@
 //! a harvest waits for all of them.
 
 use crate::fence::{self, WritersFence};
-use crate::sync::{own, spin_loop, yield_now, AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use crate::sync::{own, spin_loop, yield_now, AtomicBool, AtomicPtr, AtomicUsize, Ordering, KNOWN};
 use std::ptr::{self, NonNull};
 
 /// What one writer has hold of: an even number is its address. An odd one is a [`Free`].
@@ -48,12 +48,10 @@ pub(crate) struct HazardCell {
     known: [AtomicUsize; KNOWN],
 }
 
-/// Slots that a thread can mark in turn without a fence of its own.
-const KNOWN: usize = 4;
-
 impl Default for HazardCell {
     fn default() -> Self {
-        Self { held: AtomicUsize::new(Free::NOT_KNOWN.0), known: Default::default() }
+        let known = std::array::from_fn(|_| AtomicUsize::new(0));
+        Self { held: AtomicUsize::new(Free::NOT_KNOWN.0), known }
     }
 }
 

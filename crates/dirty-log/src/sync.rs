@@ -9,6 +9,9 @@ pub(crate) use std::thread::yield_now;
 /// Memory of zeroes is an array of atomics that are 0.
 pub(crate) const ZERO_IS_NEW: bool = true;
 
+/// Slots that a thread can mark in turn without a fence of its own; a power of two.
+pub(crate) const KNOWN: usize = 64;
+
 /// Reads what only this thread writes to.
 #[inline]
 pub(crate) fn own(cell: &AtomicUsize) -> usize {

@@ -29,6 +29,7 @@ mod sync {
     pub(crate) use loom::thread::yield_now;
 
     pub(crate) const ZERO_IS_NEW: bool = false;
+    pub(crate) const KNOWN: usize = 1;
 
     /// Not a load as loom counts them: it remembers but one last access to a cell, and a
     /// thread's load of its own would hide that another thread looked at it before.

@@ -117,6 +117,11 @@ impl Guest {
         &all[..all.len() - 1]
     }
 
+    #[cfg(test)]
+    pub(crate) fn vm(&self) -> &Vm {
+        &self.vm
+    }
+
     fn table(&self) -> &GuestSlot {
         let all = self.vm.slots();
         &all[all.len() - 1]

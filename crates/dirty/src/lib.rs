@@ -26,6 +26,8 @@ mod memory;
 mod session;
 mod source;
 mod station;
+#[cfg(test)]
+mod tests;
 mod workload;
 
 pub use dirty_log::StrategyKind;

@@ -308,6 +308,7 @@ impl Session<'_> {
         let written = expected(&self.layout, pages);
         let memory = in_memory(station.slots(), self.generation)?;
         let (check, layout) = (&mut self.check, &self.layout);
+        check.wrong += u64::from(!done.same);
         for (slot, written) in written.iter().enumerate() {
             check.compare(place, "memory", layout, slot, written, &memory[slot]);
             if let Some(told) = done.told.get(slot) {

@@ -31,14 +31,19 @@ pub(crate) struct Setting<'a> {
 pub(crate) type Told = Vec<Vec<(usize, u64)>>;
 
 /// What one pass was.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pass {
     pub(crate) wrote: Wrote,
     pub(crate) collected: Option<Collected>,
     /// What the tracker told, by slot.
     pub(crate) told: Told,
     pub(crate) harvested: Vec<Harvested>,
+    /// The same pages were found each time that they were marked.
+    pub(crate) same: bool,
 }
+
+/// Times that the pages of a pass are marked and harvested.
+const DIRTY_SAMPLES: usize = 9;
 
 /// A guest, tracked or not.
 #[derive(Debug)]
@@ -153,7 +158,7 @@ impl Station {
         self.write(&few, generation)?;
         self.collect()?;
         if let Some(bitmaps) = self.bitmaps.clone() {
-            let first: Vec<_> = self.sets.iter().map(|_| vec![(0, 1)]).collect();
+            let first: Told = self.sets.iter().map(|_| vec![(0, 1)]).collect();
             let marked = bitmaps.clone();
             self.guest.call(move || marked.mark(&first))?;
             bitmaps.harvest(&mut Rng::new(generation));
@@ -193,10 +198,12 @@ impl Station {
     pub(crate) fn measure(&mut self, pages: &[Page], generation: u64) -> Result<Pass, DirtyError> {
         let wrote = self.write(pages, generation)?;
         if self.source.is_none() {
-            return Ok(Pass { wrote, ..Pass::default() });
+            let (told, harvested) = (Told::new(), Vec::new());
+            return Ok(Pass { wrote, collected: None, told, harvested, same: true });
         }
         let (collected, told) = self.collect()?;
-        Ok(Pass { wrote, collected: Some(collected), told, harvested: Vec::new() })
+        let harvested = Vec::new();
+        Ok(Pass { wrote, collected: Some(collected), told, harvested, same: true })
     }
 
     /// Writes, collects, marks what was told, and harvests it every way while the guest runs.
@@ -207,14 +214,41 @@ impl Station {
         rng: &mut Rng,
     ) -> Result<Pass, DirtyError> {
         let mut pass = self.measure(pages, generation)?;
-        if let Some(bitmaps) = &self.bitmaps {
-            let (marked, told) = (bitmaps.clone(), pass.told.clone());
+        let Some(bitmaps) = self.bitmaps.clone() else { return Ok(pass) };
+        let told = Arc::new(pass.told.clone());
+        for sample in 0..DIRTY_SAMPLES {
+            let (marked, told) = (bitmaps.clone(), told.clone());
             self.guest.call(move || marked.mark(&told))?;
             self.guest.spin()?;
-            pass.harvested = bitmaps.harvest(rng);
+            if sample == 0 {
+                pass.harvested = bitmaps.harvest(rng);
+            } else {
+                pass.same &= bitmaps.harvest_again(&mut pass.harvested, rng);
+            }
             self.guest.rest()?;
         }
         Ok(pass)
+    }
+
+    /// Takes a slot away from the VM.
+    #[cfg(test)]
+    pub(crate) fn remove_slot(&self, slot: usize) -> Result<(), DirtyError> {
+        self.remover(slot).set(0);
+        Ok(())
+    }
+
+    /// Takes a slot away, and gives it back, from any thread.
+    #[cfg(test)]
+    pub(crate) fn remover(&self, slot: usize) -> Remover {
+        let slot = &self.guest.slots()[slot];
+        let (vm, host) = (self.guest.vm().clone(), slot.host() as u64);
+        Remover { vm, id: slot.id(), gpa: slot.gpa(), bytes: slot.bytes(), host }
+    }
+
+    /// Forgets what was collected by a collection that failed.
+    #[cfg(test)]
+    pub(crate) fn discard(&mut self) {
+        self.sets.iter_mut().for_each(PageSet::clear);
     }
 
     pub(crate) fn slots(&self) -> &[GuestSlot] {
@@ -229,4 +263,33 @@ pub(crate) fn mean_counts(passes: &[Counts]) -> std::collections::BTreeMap<Strin
         *means.entry(name.clone()).or_insert(0.0) += *value as f64 / passes.len() as f64;
     }
     means
+}
+
+#[cfg(test)]
+pub(crate) struct Remover {
+    vm: Vm,
+    id: u32,
+    gpa: u64,
+    bytes: u64,
+    host: u64,
+}
+
+#[cfg(test)]
+impl Remover {
+    fn set(&self, memory_size: u64) {
+        let region = vmeter_kvm_probe::kvm_bindings::kvm_userspace_memory_region {
+            slot: self.id,
+            flags: u32::from(memory_size > 0),
+            guest_phys_addr: self.gpa,
+            memory_size,
+            userspace_addr: self.host,
+        };
+        // SAFETY: as the VM has it, or nothing at all.
+        unsafe { self.vm.fd().set_user_memory_region(region) }.unwrap();
+    }
+
+    pub(crate) fn away_and_back(&self) {
+        self.set(0);
+        self.set(self.bytes);
+    }
 }

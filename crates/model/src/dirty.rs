@@ -30,8 +30,8 @@ pub struct DirtyRow {
     /// What the tracker took to tell this slot's pages, ns; none for a tracker that tells
     /// those of all slots at once.
     pub collect_nanoseconds: Option<f64>,
-    /// Cycles of a call, each sample the mean of `calls` calls. A dirty slot can be
-    /// harvested once only.
+    /// Cycles of a call, each sample the mean of `calls` calls: more than one for a clean
+    /// slot, which can be harvested as it is. A dirty one is marked again for each sample.
     pub samples_tsc_cycles: Vec<f64>,
     /// Calls in a sample.
     pub calls: u32,
