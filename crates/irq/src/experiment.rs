@@ -4,6 +4,7 @@ use crate::error::IrqError;
 use crate::guest::{target, Guest};
 use crate::options::{FitRange, Limit, Options};
 use crate::placement::Placement;
+use crate::pressure::Pressure;
 use crate::{fit, summary};
 use msi_routes::measure::{BusyCpus, MeasureError, Shape};
 use msi_routes::{enable, prepare, EnableError, Enabled, Msix, Router, Source, Strategy};
@@ -85,7 +86,10 @@ pub(crate) fn run_once(
     let guest = Guest::new(options.vcpus, options.running_vcpus, bench.placement.before())?;
     let mut devices = devices(&guest.router, options, total)?;
     let failed = |e: EnableError| IrqError::enable(strategy.name())(e);
-    let prepared = prepare(&guest.router, &mut devices, strategy).map_err(failed)?;
+    let prepared = match strategy.is_ahead() {
+        true => prepare(&guest.router, &mut devices, strategy).map_err(failed)?,
+        false => Duration::ZERO,
+    };
     start();
     let enabled = enable(&guest.router, &mut devices, strategy).map_err(failed)?;
     Ok(Done { guest, devices, prepared, enabled })
@@ -159,7 +163,9 @@ pub fn measure(
     let placement = Placement::new(options.pin.as_deref())?;
     let bench = Bench { options, limit, placement, _busy: busy };
     let deliveries = deliveries(&bench, watcher)?;
+    let pressure = Pressure::now();
     let runs = rounds(&bench, watcher)?;
+    let disturbed = pressure.share().filter(|_| options.busy_cpus == 0);
     let mut result = IrqResult {
         envelope,
         setup: setup(&bench),
@@ -168,7 +174,7 @@ pub fn measure(
         fit: Vec::new(),
         anatomy: Vec::new(),
         runs,
-        warnings: Vec::new(),
+        warnings: disturbed.and_then(summary::disturbed).into_iter().collect(),
         hints: Vec::new(),
     };
     for (total, delivery) in result.totals.iter_mut().zip(deliveries) {

@@ -19,6 +19,7 @@ mod fit;
 mod guest;
 mod options;
 mod placement;
+mod pressure;
 mod summary;
 pub mod vfio;
 

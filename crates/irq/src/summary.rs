@@ -53,6 +53,7 @@ pub(crate) fn totals(
             commits: measured(runs, strategy).map(|run| run.commits).max().unwrap_or(0),
             ratio_to: ratio.and(other).map(Into::into),
             ratio,
+            set_irqs: measured(runs, strategy).filter_map(|run| run.set_irqs).max(),
             delivery: None,
         }
     };
@@ -73,6 +74,20 @@ pub(crate) fn ratio(runs: &[IrqRun], baseline: &str, strategy: &str) -> Option<E
     Some(match ratio.centre_ci95 {
         Some(ci95) => Estimate { mean: ratio.centre, ci95, ..ratio.estimate },
         None => ratio.estimate,
+    })
+}
+
+/// Share of the time in which threads waited for CPUs that is worth a warning.
+const DISTURBED: f64 = 0.05;
+
+/// A warning, if others wanted the CPUs while it was measured.
+pub(crate) fn disturbed(share: f64) -> Option<String> {
+    (share > DISTURBED).then(|| {
+        format!(
+            "programs waited for a CPU for {:.0}% of the time (/proc/pressure/cpu): the figures \
+             have that in them; stop what else runs, or ask about it with --busy-cpus",
+            100.0 * share
+        )
     })
 }
 

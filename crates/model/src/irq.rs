@@ -102,6 +102,9 @@ pub struct IrqTotal {
     pub ratio: Option<Estimate>,
     /// The baseline of `ratio`.
     pub ratio_to: Option<String>,
+    /// `VFIO_DEVICE_SET_IRQS` calls of a run, where there are real devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_irqs: Option<usize>,
     /// Whether its vectors deliver.
     pub delivery: Option<IrqDelivery>,
 }

@@ -7,6 +7,7 @@ use crate::report::Report;
 use crate::route::{Phase, Route};
 use crate::router::Router;
 use crate::source::Source;
+use smallvec::SmallVec;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -22,6 +23,9 @@ pub(crate) enum Op {
     RemoveFixed(u32),
 }
 
+/// One vector's usual changes, its message and its mask, need no allocation.
+pub(crate) type Ops = SmallVec<[Op; 2]>;
+
 /// Changes to a VM's routes, of which the kernel hears nothing before [`Self::commit`].
 /// Dropping it forgets them. Of two changes to the same route the later one counts, and any
 /// change after a removal takes the removal back.
@@ -31,13 +35,13 @@ pub(crate) enum Op {
 #[must_use = "a batch that is not committed changes nothing"]
 pub struct Batch {
     router: Router,
-    ops: Vec<Op>,
+    ops: Ops,
     pub(crate) id: u64,
 }
 
 impl Batch {
     pub(crate) fn new(router: Router, id: u64) -> Self {
-        Self { router, ops: Vec::new(), id }
+        Self { router, ops: Ops::new(), id }
     }
 
     /// Adds a route, live once committed. What the source raised before is delivered then.

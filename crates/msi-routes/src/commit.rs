@@ -9,7 +9,7 @@
 //!    delivered.
 //! 4. A vector that could not be attached is as before: masked, or out of the table.
 
-use crate::batch::Op;
+use crate::batch::{Op, Ops};
 use crate::error::{CommitError, Errno};
 use crate::message::{FixedRoute, MsiMessage};
 use crate::report::{Failure, Report, Step};
@@ -64,7 +64,7 @@ pub(crate) fn forget(inner: &Inner, ops: impl Iterator<Item = Op>) {
     }
 }
 
-pub(crate) fn commit(inner: &Arc<Inner>, ops: Vec<Op>) -> Result<Report, CommitError> {
+pub(crate) fn commit(inner: &Arc<Inner>, ops: Ops) -> Result<Report, CommitError> {
     let mut commit = Commit::new(inner);
     commit.plan(ops);
     commit.close();
@@ -82,7 +82,9 @@ pub(crate) fn sweep(inner: &Arc<Inner>) -> Result<Report, CommitError> {
 impl Drop for Commit<'_> {
     fn drop(&mut self) {
         self.plans.clear();
-        self.plans.shrink_to(PLANS_KEPT);
+        if self.plans.capacity() > PLANS_KEPT {
+            self.plans.shrink_to(PLANS_KEPT);
+        }
         self.table.plans = std::mem::take(&mut self.plans);
     }
 }
@@ -128,7 +130,7 @@ impl<'a> Commit<'a> {
     }
 
     /// Merges the changes to each route, in order.
-    fn plan(&mut self, ops: Vec<Op>) {
+    fn plan(&mut self, ops: Ops) {
         self.plans.reserve(ops.len());
         for op in ops {
             let (route, change): (Route, fn(&mut Plan)) = match op {
@@ -225,10 +227,10 @@ impl<'a> Commit<'a> {
             let gsi = plan.route.gsi();
             match plan.message {
                 _ if plan.remove => table.remove(gsi),
-                Some(message) if plan.new || plan.route.message() != message => {
-                    table.put(gsi, message.entry(gsi));
-                }
-                _ => {}
+                // The kernel has it already; compared with the table, which is locked anyway.
+                Some(message) if !plan.new && table.has(gsi, &message) => {}
+                Some(message) => table.put(gsi, message.entry(gsi)),
+                None => {}
             }
         }
         for op in &self.fixed {
@@ -245,7 +247,7 @@ impl<'a> Commit<'a> {
 
     /// Entries of routes that are no more, now that the table is committed anyway.
     fn sweep(&mut self) {
-        let (retired, stuck) = self.inner.take_waste();
+        let Some((retired, stuck)) = self.inner.take_waste() else { return };
         self.retired = retired;
         let failed = |(source, gsi): &(Source, u32)| {
             self.inner.kernel.detach(source.eventfd(), *gsi).is_err()

@@ -28,6 +28,19 @@ impl MsiMessage {
         }
     }
 
+    /// True if an entry of an MSI route says the same.
+    pub(crate) fn is_in(&self, entry: &kvm_irq_routing_entry) -> bool {
+        // SAFETY: every variant of the union is plain data, so reading it as a message is
+        // sound; only entries of MSI routes are asked about.
+        let msi = unsafe { entry.u.msi };
+        // SAFETY: both variants of this union are the same u32.
+        let devid = unsafe { msi.__bindgen_anon_1.devid };
+        let has_devid = entry.flags & KVM_MSI_VALID_DEVID != 0;
+        u64::from(msi.address_hi) << 32 | u64::from(msi.address_lo) == self.address
+            && msi.data == self.data
+            && has_devid.then_some(devid) == self.devid
+    }
+
     pub(crate) fn entry(&self, gsi: u32) -> kvm_irq_routing_entry {
         let mut entry = kvm_irq_routing_entry {
             gsi,

@@ -20,6 +20,9 @@ const FIRST_MSI_GSI: u32 = 24;
 #[derive(Clone)]
 pub struct Router(pub(crate) Arc<Inner>);
 
+/// GSIs given back that nobody has taken again, and irqfds that could not be detached.
+pub(crate) type Waste = (Vec<u32>, Vec<(Source, u32)>);
+
 pub(crate) struct Inner {
     pub(crate) kernel: Box<dyn Kernel>,
     /// Held while the kernel is called. Taken before `pool`, never after it.
@@ -137,14 +140,14 @@ impl Inner {
     }
 
     /// What is to be swept: GSIs given back that nobody has taken again, and irqfds that
-    /// could not be detached.
-    pub(crate) fn take_waste(&self) -> (Vec<u32>, Vec<(Source, u32)>) {
+    /// could not be detached. None if there is nothing.
+    pub(crate) fn take_waste(&self) -> Option<Waste> {
         if !self.waste.load(Ordering::Acquire) {
-            return Default::default();
+            return None;
         }
         // Cleared first: what is added from here on sets it again.
         self.waste.store(false, Ordering::Release);
         let mut pool = self.pool();
-        (pool.take_retired(), pool.take_stuck())
+        Some((pool.take_retired(), pool.take_stuck()))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::commit::Plan;
 use crate::error::RouteError;
-use crate::message::FixedRoute;
+use crate::message::{FixedRoute, MsiMessage};
 use kvm_bindings::{kvm_irq_routing_entry, KvmIrqRouting};
 
 const NOWHERE: u32 = u32::MAX;
@@ -82,6 +82,12 @@ impl Table {
         self.set_len(self.len + 1);
         let at = self.len - 1;
         self.entries_mut()[at] = entry;
+    }
+
+    /// True if the GSI has an MSI route with this message.
+    pub(crate) fn has(&self, gsi: u32, message: &MsiMessage) -> bool {
+        let at = self.position[gsi as usize] as usize;
+        self.entries().get(at).is_some_and(|entry| message.is_in(entry))
     }
 
     /// An MSI route: a new one, or the new content of the one that the GSI has.
@@ -189,7 +195,6 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::MsiMessage;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 

@@ -180,6 +180,22 @@ fn a_refused_table_undoes_masks_and_says_which_it_could_not() {
 }
 
 #[test]
+fn tables_agree_when_the_table_without_a_failed_vector_is_refused_too() {
+    let (spy, router) = spy();
+    let mut batch = router.batch();
+    let route = add(&mut batch, 0);
+    // The table is taken, the attach fails, and so does the table without the vector.
+    spy.fail_next(1, 2);
+    let report = batch.commit().unwrap();
+    assert_eq!((spy.calls(), report.failures.len(), route.phase()), (3, 1, Phase::Gone));
+    let kernels = || msi_entries(&spy.table.lock().unwrap());
+    assert_eq!((kernels(), kernels().len()), (msi_entries(&router.entries()), 1));
+    assert_eq!(router.msi_routes(), 0);
+    router.sweep().unwrap().complete().unwrap();
+    assert_eq!((kernels(), kernels().len()), (msi_entries(&router.entries()), 0));
+}
+
+#[test]
 fn the_limit_is_met_when_adding() {
     let spy = Spy::with_limit(Null(4096), NEVER, 0, 50);
     let router = Router::new(spy, FixedRoute::pc_defaults()).unwrap();

@@ -88,6 +88,11 @@ impl<'a> IrqReport<'a> {
         }
         facts.push(Fact::new("meanwhile", load.join(", "), ""));
         facts.push(Fact::new("delivered", delivered(&self.result.totals), ""));
+        let held = self.result.totals.iter().filter_map(|total| total.delivery?.held).min();
+        if let Some(held) = held {
+            let note = "vfio-msix lines of /proc/interrupts, the least of all strategies";
+            facts.push(Fact::new("held at once", format!("{held} interrupts"), note));
+        }
         facts
     }
 
@@ -132,11 +137,13 @@ impl<'a> IrqReport<'a> {
     }
 
     fn totals(&self) -> Table {
+        let with_devices = !self.result.setup.devices.is_empty();
         let mut table = Table::new(vec![
             Column::text("strategy", 0),
             Column::number("total", 0),
             Column::number("ahead", 2),
             Column::number("commits", 1),
+            Column::number(if with_devices { "SET_IRQS" } else { "" }, 1),
             Column::text("times as fast", 0),
             Column::text("as", 1),
             Column::number("runs", 3),
@@ -152,6 +159,7 @@ impl<'a> IrqReport<'a> {
                 Cell::Text(time(total)),
                 ahead,
                 Cell::Text(total.commits.to_string()),
+                text(total.set_irqs.map(|calls| calls.to_string())),
                 text(total.ratio.as_ref().map(ratio_interval)),
                 text(total.ratio_to.clone()),
                 Cell::Text(total.estimate.n.to_string()),
@@ -196,7 +204,10 @@ impl<'a> IrqReport<'a> {
     fn anatomy(&self) -> Table {
         let anatomy = &self.result.anatomy;
         let mut columns = vec![Column::text("", 0)];
-        columns.extend(anatomy.iter().map(|a| Column::number(&a.strategy, 0)));
+        // Four fit a narrow screen beside the names of the parts.
+        let priority = |n: usize| u8::from(n >= 4);
+        let named = anatomy.iter().enumerate();
+        columns.extend(named.map(|(n, a)| Column::number(&a.strategy, priority(n))));
         let mut table = Table::new(columns);
         let line = |name: &str, value: &dyn Fn(&IrqAnatomy) -> Option<String>| {
             let values = anatomy.iter().map(|a| value(a).map_or(Cell::Empty, Cell::Text));

@@ -18,6 +18,8 @@ const APPEND: &str = "console=ttyS0 quiet panic=-1 cryptomgr.notests no_timer_ch
 pub struct L1<'a> {
     /// Modules that it loads.
     pub modules: &'a [&'a str],
+    /// Further programs, with their libraries: of this host, and where.
+    pub programs: &'a [(&'a Path, &'a str)],
     /// What it runs: a script for /bin/sh.
     pub script: &'a str,
     /// Further words for QEMU.
@@ -44,11 +46,12 @@ fn libraries(program: &Path) -> BTreeSet<PathBuf> {
 
 impl L1<'_> {
     fn initramfs(&self, lab: &Lab, kernel: &kernel::KernelPaths) -> PathBuf {
-        let vmeter = Path::new(env!("CARGO_BIN_EXE_vmeter"));
-        let mut files = vec![host_file(vmeter, "/usr/bin/vmeter", 0o755)];
-        let mut needed: BTreeSet<PathBuf> = libraries(vmeter);
-        for program in PROGRAMS.map(Path::new) {
-            files.push(host_file(program, text(program), 0o755));
+        let vmeter = (Path::new(env!("CARGO_BIN_EXE_vmeter")), "/usr/bin/vmeter");
+        let usual = PROGRAMS.map(|path| (Path::new(path), path));
+        let mut files = Vec::new();
+        let mut needed: BTreeSet<PathBuf> = BTreeSet::new();
+        for (program, guest) in [vmeter].iter().chain(&usual).chain(self.programs) {
+            files.push(host_file(program, guest, 0o755));
             needed.extend(libraries(program));
         }
         files.extend(needed.iter().map(|path| host_file(path, text(path), 0o755)));

@@ -118,6 +118,8 @@ pub(super) struct Call {
     pub(super) kworker_followed: Option<i32>,
     /// Who had the caller's CPU before it ran again, once it had slept.
     pub(super) caller_followed: Option<i32>,
+    /// Who took the caller's CPU last while it could have gone on.
+    pub(super) preempted_by: Option<i32>,
 }
 
 impl Call {
@@ -252,6 +254,9 @@ impl Dissector {
     fn switch(&mut self, at: u64, from: i32, runnable: bool, to: i32) {
         if from == self.tid {
             self.caller = if runnable { Caller::Preempted } else { Caller::Asleep };
+            if let (Some(call), true) = (&mut self.call, runnable) {
+                call.preempted_by = Some(to);
+            }
             self.step(at, if runnable { Step::Preempted(to) } else { Step::Sleep });
         } else if to == self.tid {
             if let (Some(call), Caller::Woken) = (&mut self.call, self.caller) {

@@ -181,14 +181,15 @@ fn cause(parts: &[(Part, IrqCommitPart)], commits: &[&Call], marks: &Marks) -> S
         let text = "of the commits' time is on CPU, copying routes and updating irqfds";
         return format!("table copy: {} {text}", percent(work));
     }
-    if share(Part::Preempted) > asleep {
-        let text = "of the commits' time the caller could run and another thread did";
-        return format!("preemption: {} {text}", percent(share(Part::Preempted)));
-    }
     let behind = |who: fn(&Call) -> Option<i32>| {
         let name = usual(commits.iter().filter_map(|call| who(call)), marks);
         name.map_or(String::new(), |name| format!(" (mostly behind {name})"))
     };
+    if share(Part::Preempted) > asleep {
+        let part = percent(share(Part::Preempted));
+        let text = "of the commits' time the caller could run and another thread did";
+        return format!("preemption: {part} {text}{}", behind(|c| c.preempted_by));
+    }
     let what = if readers > kworker + at_work + woken { "readers" } else { "a kworker" };
     let pieces = [
         (kworker, format!("until a kworker runs it{}", behind(|c| c.kworker_followed))),
@@ -210,13 +211,12 @@ fn cause(parts: &[(Part, IrqCommitPart)], commits: &[&Call], marks: &Marks) -> S
     )
 }
 
-/// The thread named most often, unless it is a kworker or the idle thread.
+/// The thread named most often, the idle thread left out; kworkers are one.
 fn usual(threads: impl Iterator<Item = i32>, marks: &Marks) -> Option<&str> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for name in threads.filter(|tid| *tid != 0).filter_map(|tid| marks.names.get(&tid)) {
-        if !name.starts_with("kworker") {
-            *counts.entry(name).or_default() += 1;
-        }
+        let name = if name.starts_with("kworker/") { "a kworker" } else { name };
+        *counts.entry(name).or_default() += 1;
     }
     counts.into_iter().max_by_key(|(_, count)| *count).map(|(name, _)| name)
 }

@@ -32,7 +32,7 @@ pub enum VfioError {
         address: String,
     },
     /// Another driver has it.
-    #[error("{address} is bound to {}, not to vfio-pci: bind it with\n{commands}", driver.as_deref().unwrap_or("no driver"))]
+    #[error("{address} is bound to {}, not to vfio-pci: bind it with `{commands}`", driver.as_deref().unwrap_or("no driver"))]
     NotBound {
         /// Its address.
         address: String,
@@ -44,7 +44,7 @@ pub enum VfioError {
     /// Others of its group are not VFIO's.
     #[error(
         "IOMMU group {group} of {address} can't be used before all its devices are VFIO's or \
-         have no driver; in the way: {}; bind them with\n{commands}",
+         have no driver; in the way: {}; bind them with `{commands}`",
         others.join(", ")
     )]
     NotViable {

@@ -8,6 +8,7 @@ use crate::experiment::{go_on, Watcher};
 use crate::guest::{target, Guest};
 use crate::options::allow_files;
 use crate::placement::Placement;
+use crate::pressure::Pressure;
 use crate::summary;
 use msi_routes::measure::{BusyCpus, Shape};
 use msi_routes::{Batch, CommitError, EventFd, Failure, Route, Source};
@@ -148,6 +149,7 @@ pub fn measure(
     }
     let slots = plan::plan(strategies.len(), options.warmup, options.runs, options.seed);
     watcher.stage("strategies", slots.len());
+    let pressure = Pressure::now();
     let mut runs = Vec::new();
     for slot in slots {
         go_on(watcher)?;
@@ -157,6 +159,8 @@ pub fn measure(
         runs.push(run);
         watcher.run(strategy.name());
     }
+    let disturbed = pressure.share().filter(|_| options.busy_cpus == 0);
+    lab.warnings.extend(disturbed.and_then(summary::disturbed));
     drop(busy);
     let mut totals = summary::totals(&runs, &names, None);
     for (strategy, total) in strategies.iter().zip(&mut totals) {

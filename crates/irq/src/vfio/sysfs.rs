@@ -109,7 +109,7 @@ impl Sysfs {
             commands.push(bind_commands(&name, true));
             others.push(format!("{name} ({driver})"));
         }
-        (others, commands.join("\n"))
+        (others, commands.join("; "))
     }
 
     /// If a device of the same slot could have virtual functions, the command that makes them.
@@ -136,15 +136,15 @@ impl Sysfs {
 
 fn bind_commands(address: &str, bound: bool) -> String {
     let device = format!("/sys/bus/pci/devices/{address}");
-    let mut lines = vec![
-        "  sudo modprobe vfio-pci".to_owned(),
-        format!("  echo vfio-pci | sudo tee {device}/driver_override"),
+    let mut commands = vec![
+        "sudo modprobe vfio-pci".to_owned(),
+        format!("echo vfio-pci | sudo tee {device}/driver_override"),
     ];
     if bound {
-        lines.push(format!("  echo {address} | sudo tee {device}/driver/unbind"));
+        commands.push(format!("echo {address} | sudo tee {device}/driver/unbind"));
     }
-    lines.push(format!("  echo {address} | sudo tee /sys/bus/pci/drivers_probe"));
-    lines.join("\n")
+    commands.push(format!("echo {address} | sudo tee /sys/bus/pci/drivers_probe"));
+    commands.join("; ")
 }
 
 #[cfg(test)]
