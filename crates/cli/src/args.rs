@@ -52,6 +52,8 @@ pub enum Command {
     Report(Report),
     /// What each way of harvesting dirty pages costs, slot by slot.
     Dirty(crate::commands::dirty::Dirty),
+    /// How long a live migration takes, and its downtime, at a given dirty rate.
+    Migrate(crate::commands::migrate::Migrate),
     /// What MSI-X vectors cost to set up: per vector, per device, in one commit.
     Irq(crate::commands::irq::Irq),
     /// Record, read, count and convert traces of hosts, guests and device models.

@@ -76,6 +76,37 @@ pub struct Strip {
     pub outliers: Vec<usize>,
 }
 
+/// Quantities over time, all on one axis and one scale.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Curves {
+    /// What it shows.
+    pub caption: String,
+    /// Unit of the values.
+    pub unit: String,
+    /// The curves.
+    pub curves: Vec<Curve>,
+}
+
+/// One of [`Curves`].
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Curve {
+    /// Name.
+    pub label: String,
+    /// (s, value), in order of time.
+    pub points: Vec<(f64, f64)>,
+}
+
+impl Curves {
+    /// The latest moment, s, and the largest value.
+    pub fn range(&self) -> (f64, f64) {
+        let points = || self.curves.iter().flat_map(|curve| &curve.points);
+        let most = |values: &mut dyn Iterator<Item = f64>| {
+            values.filter(|value| value.is_finite()).fold(0.0, f64::max)
+        };
+        (most(&mut points().map(|point| point.0)), most(&mut points().map(|point| point.1)))
+    }
+}
+
 impl Segment {
     fn of(span: &Span, colour: Colour) -> Self {
         Segment {

@@ -5,7 +5,7 @@
 //! order; an output knows how to draw each kind of block and nothing of results.
 //! Strings are kept raw: each output escapes for its own format.
 
-use crate::chart::{Chart, Strips};
+use crate::chart::{Chart, Curves, Strips};
 use crate::table::Table;
 
 /// How much a document should say.
@@ -41,6 +41,8 @@ pub enum Block {
     Chart(Chart),
     /// Samples on a common axis.
     Strips(Strips),
+    /// Quantities over time.
+    Curves(Curves),
     /// Rows and columns.
     Table(Table),
     /// A tree of names.

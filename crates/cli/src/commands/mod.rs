@@ -8,6 +8,7 @@ pub mod dirty;
 pub mod doctor;
 pub mod irq;
 pub mod kernel;
+pub mod migrate;
 pub mod report;
 pub mod show;
 pub mod sweep;

@@ -115,7 +115,7 @@ impl Markdown {
                 }
                 Block::Facts(facts) => self.facts(facts, out)?,
                 Block::Paragraph(words) => writeln!(out, "\n{}", escape_line(words))?,
-                Block::Chart(_) | Block::Strips(_) => self.fenced(block, out)?,
+                Block::Chart(_) | Block::Strips(_) | Block::Curves(_) => self.fenced(block, out)?,
                 Block::Table(table) => self.table(table, out)?,
                 Block::Outline(outline) => self.outline(outline, out)?,
                 Block::Notices(notices) => self.notices(notices, out)?,

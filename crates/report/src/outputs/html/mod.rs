@@ -4,6 +4,7 @@
 //! forbids both, so that a name a guest made up could not load anything even if
 //! it got past the escaping.
 
+mod curves;
 mod svg;
 
 use crate::document::{Block, Detail, Fact, Node, Notice, NoticeKind, Outline, Tone};
@@ -113,6 +114,7 @@ impl Page {
                 }
                 Block::Chart(chart) => self.html.push_str(&svg::chart(chart)),
                 Block::Strips(strips) => self.html.push_str(&svg::strips(strips)),
+                Block::Curves(curves) => self.html.push_str(&curves::curves(curves)),
                 Block::Table(table) => self.table(table),
                 Block::Outline(outline) => self.outline(outline),
                 Block::Notices(notices) => self.notices(notices),

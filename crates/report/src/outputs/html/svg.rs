@@ -21,7 +21,7 @@ macro_rules! add {
     ($out:expr, $($format:tt)+) => { let _ = write!($out, $($format)+); };
 }
 
-fn class(colour: Colour) -> String {
+pub(super) fn class(colour: Colour) -> String {
     format!("{}{}", colour.group.class(), if colour.bright { " b" } else { "" })
 }
 

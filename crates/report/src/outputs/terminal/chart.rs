@@ -15,7 +15,7 @@ const INDENT: usize = 2;
 /// Widest name.
 const NAME_MAX: usize = 34;
 
-fn name_column(screen: Screen, names: impl Iterator<Item = usize>) -> usize {
+pub(super) fn name_column(screen: Screen, names: impl Iterator<Item = usize>) -> usize {
     let widest = names.max().unwrap_or(0);
     widest.min(NAME_MAX.min(screen.width * 2 / 5)) + INDENT + 2
 }
@@ -105,7 +105,7 @@ fn filled(cell: &Covered) -> Option<Filled> {
 }
 
 /// The axis: round numbers of its unit above ticks, from 0 to `end` seconds.
-fn axis(screen: Screen, column: usize, end: f64, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn axis(screen: Screen, column: usize, end: f64, out: &mut dyn Write) -> io::Result<()> {
     let columns = screen.width - column;
     let scale = Unit::Seconds.scale_for(end);
     let unit = screen.safe(scale.suffix);

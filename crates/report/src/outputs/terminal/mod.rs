@@ -4,6 +4,7 @@
 //! guest printed reaches the terminal, whoever adds a block later.
 
 mod chart;
+mod curves;
 mod screen;
 mod table;
 
@@ -68,6 +69,7 @@ impl Terminal {
                 Block::Paragraph(words) => self.wrapped(PLAIN_INK, 2, words, out)?,
                 Block::Chart(chart) => chart::chart(self.screen, chart, out)?,
                 Block::Strips(strips) => chart::strips(self.screen, strips, out)?,
+                Block::Curves(curves) => curves::curves(self.screen, curves, out)?,
                 Block::Table(table) => table::table(self.screen, table, out)?,
                 Block::Outline(outline) => self.outline(outline, out)?,
                 Block::Notices(notices) => self.notices(notices, out)?,
