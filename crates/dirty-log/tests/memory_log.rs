@@ -51,7 +51,7 @@ fn come_and_go<S: Strategy>() {
                 done.store(count, Ordering::Release);
             }
         });
-        for _ in 0..80 {
+        for _ in 0..if cfg!(miri) { 3 } else { 80 } {
             let slot = log.add(1, 64 * PAGE, 64 * PAGE, 4096).unwrap();
             let before = done.load(Ordering::Acquire);
             while done.load(Ordering::Acquire) < before + 3 {

@@ -212,7 +212,16 @@ fn apply(log: &dyn DirtyLog, model: &mut BTreeSet<usize>, step: &Step) {
     assert!(model.is_empty() || !log.is_clean());
 }
 
+/// Miri is slow, and may not look for a file of regressions.
+fn config() -> ProptestConfig {
+    match cfg!(miri) {
+        true => ProptestConfig { cases: 3, failure_persistence: None, ..Default::default() },
+        false => ProptestConfig::default(),
+    }
+}
+
 proptest! {
+    #![proptest_config(config())]
     #[test]
     fn it_is_a_set_of_pages(pages in 0usize..3000, steps in steps()) {
         each(pages, |log| {

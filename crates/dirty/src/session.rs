@@ -219,6 +219,7 @@ fn stations(
                     stations.push(station);
                     continue;
                 }
+                Err(DirtyError::Died { exit }) => exit,
                 Err(error) => error.to_string(),
             },
         };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const PAGE: usize = 4096;
 /// Pages of the slot, of which every `STRIDE`th is marked: several groups of the summary.
-const PAGES: usize = 100_000;
+const PAGES: usize = if cfg!(miri) { 2_000 } else { 100_000 };
 const STRIDE: usize = 97;
 const MARKED: usize = PAGES / STRIDE;
 const WRITERS: usize = 3;
@@ -72,11 +72,12 @@ fn check_harvest(log: &dyn DirtyLog, cells: &Cells, copies: &mut Copies) -> usiz
     count
 }
 
-/// `DIRTY_LOG_STRESS_MARKS` marks of each strategy, else 300 000; every harvest is checked
+/// `DIRTY_LOG_STRESS_MARKS` marks of each strategy, else 300 000 (900 under Miri); every harvest is checked
 /// against what was marked before it began.
 pub fn stress() {
     let marks = std::env::var("DIRTY_LOG_STRESS_MARKS").ok();
-    let marks: u64 = marks.map_or(300_000, |m| m.parse().expect("a number of marks"));
+    let few = if cfg!(miri) { 900 } else { 300_000 };
+    let marks: u64 = marks.map_or(few, |m| m.parse().expect("a number of marks"));
     for kind in StrategyKind::ALL {
         let log = kind.bitmap(PAGES * PAGE, PAGE).unwrap();
         let cells: Cells = (0..MARKED).map(|_| Default::default()).collect();

@@ -1,0 +1,160 @@
+//! `vmeter dirty` on real guests: counts and structure only, no times.
+
+mod common;
+
+use common::{text, Lab};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// False, with a line that says so, where /dev/kvm runs no guest code natively.
+fn kvm() -> bool {
+    match vmeter_kvm_probe::probe(Duration::from_secs(2)) {
+        Ok(found) if found.ring3.is_native() => true,
+        Ok(found) => {
+            println!("skipped: ring 3 is {}", found.ring3);
+            false
+        }
+        Err(error) => {
+            println!("skipped: {error}");
+            false
+        }
+    }
+}
+
+fn rows(result: &Value) -> &Vec<Value> {
+    result["rows"].as_array().expect("rows")
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no whole number"))
+}
+
+#[test]
+fn a_screen_has_the_fields_that_scripts_rely_on() {
+    if !kvm() {
+        return;
+    }
+    let lab = Lab::new();
+    let result = lab.json(&["dirty", "--workload", "gui", "--hz", "200", "--passes", "4"]);
+    assert_eq!(
+        (result["schema"].as_str(), result["command"].as_str()),
+        (Some("vmeter/1"), Some("dirty"))
+    );
+    assert_eq!(result["verified"], true, "{}", result["mismatches"]);
+    assert!(result["checked_bits"].as_u64() > Some(0));
+    let mut dirty: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    for row in rows(&result) {
+        let place = (number(&row["pass"]), number(&row["slot"]));
+        let pages = number(&row["dirty_pages"]);
+        assert_eq!(*dirty.entry(place).or_insert(pages), pages, "{row}");
+        assert_eq!(number(&row["slot_bytes"]), 32_768);
+        for field in ["nanoseconds", "tsc_cycles"] {
+            assert!(row[field].as_f64() > Some(0.0), "{field}: {row}");
+        }
+        for field in ["strategy", "tracker"] {
+            assert!(row[field].is_string(), "{field}: {row}");
+        }
+    }
+    // Every second frame is a whole screen; the others move the cursor.
+    let slot = |slot| (0..4).map(|pass| dirty[&(pass, slot)]).collect::<Vec<_>>();
+    assert_eq!((slot(7), slot(8)), (vec![8, 1, 8, 1], vec![0, 0, 0, 0]));
+    assert!(result["advice"]["tracker"].is_string() && result["crossovers"].is_array());
+    assert!(result["trackers"][0]["tracker"] == "none");
+}
+
+#[test]
+fn a_migration_is_scaled_and_says_so() {
+    if !kvm() {
+        return;
+    }
+    let lab = Lab::new();
+    let common = ["dirty", "--workload", "migration", "--memory", "96", "--buffer", "64"];
+    let chosen = ["--tracker", "kvm-legacy,pagemap-scan", "--strategy", "switch_opt,get_org"];
+    let result = lab.json(&[&common[..], &chosen[..], &["--passes", "2", "--no-fit"]].concat());
+    assert_eq!(result["verified"], true, "{}", result["mismatches"]);
+    let layout = &result["layout"];
+    assert!(layout["scale"].as_f64() < Some(0.1) && number(&layout["memory_bytes"]) <= 96 << 20);
+    assert!(layout["scaling"].as_str().expect("words").contains("96 MiB may be used"), "{layout}");
+    let slots = layout["slots"].as_array().expect("slots");
+    assert_eq!(slots.len(), 9);
+    let clean = [3, 4, 5, 6, 7, 8];
+    let mut kinds = BTreeMap::new();
+    for row in rows(&result) {
+        let dirty = number(&row["dirty_pages"]) > 0;
+        assert_eq!(dirty, !clean.contains(&number(&row["slot"])), "{row}");
+        let kind = (row["tracker"].to_string(), row["strategy"].to_string());
+        *kinds.entry(kind).or_insert(0) += 1;
+    }
+    let skipped = result["skipped"].as_array().expect("skipped").len();
+    assert_eq!(kinds.len(), (2 - skipped) * 2, "{kinds:?}");
+    assert!(kinds.values().all(|rows| *rows == 2 * 9), "{kinds:?}");
+    let written = number(&result["workload"]["buffer_bytes"]) / 4096 + 8;
+    for tracker in result["trackers"].as_array().expect("trackers") {
+        assert!(tracker["pages"].as_array().expect("pages").iter().all(|n| *n == written));
+    }
+}
+
+#[test]
+fn own_slots_are_shown_in_80_columns() {
+    if !kvm() {
+        return;
+    }
+    let lab = Lab::new();
+    let file = lab.path("slots.json");
+    let slots = r#"[{"slot": 2, "bytes": "8M"}, {"slot": 5, "bytes": "64K", "buffer": true}]"#;
+    std::fs::write(&file, slots).expect("scratch space");
+    let csv = lab.path("rows.csv");
+    let ran = lab.run(&[
+        "dirty",
+        "--workload",
+        "random",
+        "--dirty",
+        "25",
+        "--slots",
+        text(&file),
+        "--tracker",
+        "kvm-legacy",
+        "--passes",
+        "1",
+        "--export-csv",
+        text(&csv),
+    ]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    assert!(ran.stdout.lines().all(|line| line.chars().count() <= 80), "{}", ran.stdout);
+    let row = |start: &str| {
+        let words = |line: &str| line.split_whitespace().take(4).collect::<Vec<_>>().join(" ");
+        ran.stdout.lines().map(words).any(|line| line == start)
+    };
+    assert!(row("0 2 8388608 0") && row("0 5 65536 4"), "{}", ran.stdout);
+    for name in ["get_org", "get_opt", "switch_opt", "kvm-legacy", "none", "TSC cycles"] {
+        assert!(ran.stdout.contains(name), "{name}\n{}", ran.stdout);
+    }
+    let csv = std::fs::read_to_string(csv).expect("exported");
+    assert!(csv.starts_with("pass,slot,slot_bytes,dirty_pages,strategy,tracker,nanoseconds,"));
+    assert_eq!(csv.lines().count(), 1 + 2 * 3);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_what_the_host_lacks_is_named() {
+    let lab = Lab::new();
+    let refused = |arguments: &[&str], named: &str| {
+        let ran = lab.run(&[&["dirty"], arguments].concat());
+        assert_eq!(ran.status, 2, "{arguments:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(named), "{arguments:?}: {}", ran.stderr);
+    };
+    refused(&["--workload", "gaming"], "gui, migration, idle, random, sequential");
+    refused(&["--tracker", "kvm-legacy,magic"], "pagemap-scan");
+    refused(&["--strategy", "get"], "switch_opt");
+    refused(&["--dirty", "101"], "percentage");
+    refused(&["--slots", "/nonexistent.json"], "/nonexistent.json");
+    let file = lab.path("slots.json");
+    std::fs::write(&file, r#"[{"slot": 0, "bytes": 5000}]"#).expect("scratch space");
+    refused(&["--slots", text(&file)], "slot 0");
+    let found = vmeter_kvm_probe::probe(Duration::from_secs(2));
+    if !found.is_ok_and(|found| found.ring0.is_native()) {
+        let ran = lab.run(&["dirty", "--ring", "0"]);
+        assert_eq!(ran.status, 3, "{}", ran.stderr);
+        assert!(ran.stderr.contains("/dev/kvm"), "{}", ran.stderr);
+    }
+}
