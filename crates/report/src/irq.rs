@@ -141,17 +141,17 @@ impl<'a> IrqReport<'a> {
         let mut table = Table::new(vec![
             Column::text("strategy", 0),
             Column::number("total", 0),
-            Column::number("ahead", 2),
+            Column::number(if with_devices { "SET_IRQS" } else { "ahead" }, 2),
             Column::number("commits", 1),
-            Column::number(if with_devices { "SET_IRQS" } else { "" }, 1),
             Column::text("times as fast", 0),
             Column::text("as", 1),
             Column::number("runs", 3),
         ]);
         for total in &self.result.totals {
-            let ahead = match total.prepared.median {
-                s if s < 1e-6 => Cell::Empty,
-                s => Cell::Text(compact_seconds(s)),
+            let ahead = match (total.set_irqs, total.prepared.median) {
+                (Some(calls), _) => Cell::Text(calls.to_string()),
+                (None, s) if s > 0.0 => Cell::Text(compact_seconds(s)),
+                _ => Cell::Empty,
             };
             let text = |text: Option<String>| text.map_or(Cell::Empty, Cell::Text);
             table.row(vec![
@@ -159,7 +159,6 @@ impl<'a> IrqReport<'a> {
                 Cell::Text(time(total)),
                 ahead,
                 Cell::Text(total.commits.to_string()),
-                text(total.set_irqs.map(|calls| calls.to_string())),
                 text(total.ratio.as_ref().map(ratio_interval)),
                 text(total.ratio_to.clone()),
                 Cell::Text(total.estimate.n.to_string()),

@@ -19,18 +19,22 @@ pub(super) enum Part {
     GracePeriod,
     /// Woken, not yet on a CPU.
     Woken,
+    /// Woken on an idle CPU, up to its next sign of life: not every kernel records the switch
+    /// from the idle thread, so waking up and going on can't be told apart.
+    Resumed,
     /// It could go on, and another thread has its CPU.
     Preempted,
 }
 
 /// All of them.
-pub(super) const PARTS: [Part; 7] = [
+pub(super) const PARTS: [Part; 8] = [
     Part::Work,
     Part::KworkerQueued,
     Part::KworkerRunnable,
     Part::KworkerRuns,
     Part::GracePeriod,
     Part::Woken,
+    Part::Resumed,
     Part::Preempted,
 ];
 
@@ -44,6 +48,7 @@ impl Part {
             Part::KworkerRuns => "SRCU: the kworker at work",
             Part::GracePeriod => "SRCU: readers or a timer",
             Part::Woken => "woken, waiting for a CPU",
+            Part::Resumed => "woken on an idle CPU, to the end",
             Part::Preempted => "preempted",
         }
     }
@@ -177,6 +182,8 @@ struct Dissector {
     caller: Caller,
     call: Option<Call>,
     since: u64,
+    /// When the caller was woken last.
+    woken: u64,
     items: HashMap<u64, Item>,
     workers: HashMap<i32, Worker>,
     /// What a kworker's CPU ran before it.
@@ -190,6 +197,7 @@ pub(super) fn dissect(marks: &[Mark], tid: i32, window: Range<u64>) -> Vec<Call>
         caller: Caller::Running,
         call: None,
         since: 0,
+        woken: 0,
         items: HashMap::new(),
         workers: HashMap::new(),
         followed: HashMap::new(),
@@ -202,6 +210,9 @@ impl Dissector {
     /// Takes an event; gives the call that it ends.
     fn mark(&mut self, mark: &Mark) -> Option<Call> {
         self.account(mark.at);
+        if mark.tid == self.tid {
+            self.lives(mark.at);
+        }
         match mark.what {
             What::Enter(command) if mark.tid == self.tid => {
                 self.caller = Caller::Running;
@@ -219,6 +230,7 @@ impl Dissector {
             What::Switch { from, runnable, to } => self.switch(mark.at, from, runnable, to),
             What::Waking(tid) if tid == self.tid && self.caller == Caller::Asleep => {
                 self.caller = Caller::Woken;
+                self.woken = mark.at;
                 self.step(mark.at, Step::Wake(mark.tid));
             }
             What::Waking(tid) => {
@@ -249,6 +261,18 @@ impl Dissector {
             }
         }
         None
+    }
+
+    /// The caller does something, so it runs, whether its switch was recorded or not.
+    fn lives(&mut self, at: u64) {
+        if let (Some(call), Caller::Woken) = (&mut self.call, self.caller) {
+            let unseen = at.saturating_sub(self.woken.max(call.from));
+            let woken = &mut call.parts[Part::Woken as usize];
+            let moved = unseen.min(*woken);
+            *woken -= moved;
+            call.parts[Part::Resumed as usize] += moved;
+        }
+        self.caller = Caller::Running;
     }
 
     fn switch(&mut self, at: u64, from: i32, runnable: bool, to: i32) {

@@ -175,8 +175,8 @@ fn cause(parts: &[(Part, IrqCommitPart)], commits: &[&Call], marks: &Marks) -> S
     let percent = |share: f64| format!("{:.0}%", 100.0 * share);
     let kworker = share(Part::KworkerQueued) + share(Part::KworkerRunnable);
     let (at_work, readers) = (share(Part::KworkerRuns), share(Part::GracePeriod));
-    let (woken, work) = (share(Part::Woken), share(Part::Work));
-    let asleep = kworker + at_work + readers + woken;
+    let (woken, resumed, work) = (share(Part::Woken), share(Part::Resumed), share(Part::Work));
+    let asleep = kworker + at_work + readers + woken + resumed;
     if work >= asleep && work >= share(Part::Preempted) {
         let text = "of the commits' time is on CPU, copying routes and updating irqfds";
         return format!("table copy: {} {text}", percent(work));
@@ -190,11 +190,12 @@ fn cause(parts: &[(Part, IrqCommitPart)], commits: &[&Call], marks: &Marks) -> S
         let text = "of the commits' time the caller could run and another thread did";
         return format!("preemption: {part} {text}{}", behind(|c| c.preempted_by));
     }
-    let what = if readers > kworker + at_work + woken { "readers" } else { "a kworker" };
+    let what = if readers > asleep - readers { "readers" } else { "a kworker" };
     let pieces = [
         (kworker, format!("until a kworker runs it{}", behind(|c| c.kworker_followed))),
         (at_work, "while the kworker does".to_owned()),
         (readers, "for readers or a timer".to_owned()),
+        (resumed, "until the caller, woken on an idle CPU, has gone on".to_owned()),
         (
             woken,
             format!("until the caller, woken, has a CPU again{}", behind(|c| c.caller_followed)),

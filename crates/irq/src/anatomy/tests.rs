@@ -85,6 +85,15 @@ fn a_kworker_that_is_preempted_or_sleeps_is_told_apart() {
 }
 
 #[test]
+fn a_switch_from_the_idle_thread_may_be_missing() {
+    let mut marks = busy();
+    marks.retain(|mark| mark.at != 1677);
+    let calls = dissect(&marks, US, 0..10_000);
+    assert_eq!((calls[0].part(Part::Woken), calls[0].part(Part::Resumed)), (0, 33));
+    assert_eq!((calls[0].part(Part::Work), calls[0].length()), (40, 680));
+}
+
+#[test]
 fn other_threads_ioctls_and_what_is_outside_the_window_count_nowhere() {
     assert!(dissect(&busy(), KWORKER, 0..10_000).is_empty());
     assert!(dissect(&busy(), US, 1500..10_000).is_empty());
