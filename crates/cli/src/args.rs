@@ -44,6 +44,8 @@ pub enum Command {
     Bench(Bench),
     /// How each phase grows with a setting, and where it jumps.
     Sweep(Sweep),
+    /// Which commit of a git range made it slower.
+    Range(crate::commands::range::Range),
     /// What changed between two saved runs, and is it real?
     Diff(Diff),
     /// Show a saved run again.

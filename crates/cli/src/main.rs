@@ -46,6 +46,7 @@ fn run(command: Command, output: &args::Output) -> anyhow::Result<Answer> {
         Command::Boot(arguments) => commands::boot::run(arguments, output),
         Command::Bench(arguments) => commands::bench::run(arguments, output),
         Command::Sweep(arguments) => commands::sweep::run(arguments, output),
+        Command::Range(arguments) => commands::range::run(arguments, output),
         Command::Diff(arguments) => commands::diff::run(&arguments, output),
         Command::Show(arguments) => commands::show::run(&arguments, output),
         Command::Report(arguments) => commands::report::run(&arguments),

@@ -34,6 +34,10 @@ impl Progress for Bar {
         self.bar.set_message(format!("last {:.3} s ({})", news.total_s, news.label));
     }
 
+    fn note(&mut self, message: &str) {
+        self.bar.set_message(vmeter_report::text::neutralise(message));
+    }
+
     fn warn(&mut self, message: &str) {
         self.bar.suspend(|| eprintln!("warning: {}", vmeter_report::text::neutralise(message)));
     }

@@ -41,6 +41,10 @@ pub trait Progress {
     fn begin(&mut self, label: &str, runs: usize, finished: usize);
     /// A run has been saved.
     fn run(&mut self, news: &RunNews<'_>);
+    /// What is being done now, where that is no run.
+    fn note(&mut self, message: &str) {
+        let _ = message;
+    }
     /// Something the user should know now.
     fn warn(&mut self, message: &str);
     /// All is done.
@@ -98,7 +102,7 @@ pub fn execute(
     Ok(())
 }
 
-fn one_run(
+pub(crate) fn one_run(
     session: &Session,
     booter: &dyn Booter,
     prepare: Option<&str>,
@@ -152,7 +156,7 @@ pub(crate) fn run_prepare(command: &str) -> Result<()> {
 }
 
 /// Why going on would only repeat a failure, if so.
-fn hopeless(record: &RunRecord) -> Option<String> {
+pub(crate) fn hopeless(record: &RunRecord) -> Option<String> {
     let what = match &record.outcome {
         Outcome::Done | Outcome::Interrupted => return None,
         Outcome::Panicked { line } => format!("the guest panicked: {line}"),

@@ -19,6 +19,7 @@ pub mod host;
 pub mod interrupt;
 pub mod overhead;
 pub mod prepare;
+pub mod range;
 pub mod regression;
 pub mod session;
 pub mod start;

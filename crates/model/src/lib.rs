@@ -15,6 +15,7 @@ pub mod files;
 pub mod irq;
 pub mod machine;
 pub mod migrate;
+pub mod range;
 pub mod result;
 pub mod run;
 pub mod span;

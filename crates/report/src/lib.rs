@@ -24,6 +24,7 @@ pub mod migrate;
 pub mod outputs;
 pub mod palette;
 pub mod quantity;
+pub mod range;
 pub mod sweep;
 pub mod table;
 pub mod text;
@@ -42,6 +43,7 @@ pub use irq::IrqReport;
 pub use migrate::MigrateReport;
 pub use outputs::terminal::{ColorChoice, Screen};
 pub use outputs::{by_extension, by_name, Output, OUTPUTS};
+pub use range::RangeReport;
 pub use sweep::SweepReport;
 pub use trace::{NamedTrace, TraceStatReport};
 

@@ -9,6 +9,7 @@ pub mod doctor;
 pub mod irq;
 pub mod kernel;
 pub mod migrate;
+pub mod range;
 pub mod report;
 pub mod show;
 pub mod sweep;

@@ -4,8 +4,8 @@ use crate::args::Report;
 use crate::Answer;
 use vmeter_lab::failure::usage;
 use vmeter_lab::session::Session;
-use vmeter_lab::{analysis, bench, sweep};
-use vmeter_report::{BenchReport, BootReport, SweepReport, Target, OUTPUTS};
+use vmeter_lab::{analysis, bench, range, sweep};
+use vmeter_report::{BenchReport, BootReport, RangeReport, SweepReport, Target, OUTPUTS};
 
 /// Writes a saved session in the format that the file's ending names.
 ///
@@ -32,6 +32,10 @@ pub fn run(arguments: &Report) -> anyhow::Result<Answer> {
         "sweep" => {
             let result = sweep::result(&session)?;
             vmeter_report::export(output.name(), &target, &SweepReport::new(&result))?;
+        }
+        "range" => {
+            let result = range::result(&session)?;
+            vmeter_report::export(output.name(), &target, &RangeReport::new(&result))?;
         }
         _ => {
             let result = analysis::load_boot(&session).map_err(|e| usage(format!("{e:#}")))?;

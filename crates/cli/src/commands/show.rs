@@ -6,8 +6,8 @@ use crate::output;
 use crate::Answer;
 use vmeter_lab::failure::usage;
 use vmeter_lab::session::Session;
-use vmeter_lab::{analysis, bench, sweep};
-use vmeter_report::{BenchReport, SweepReport};
+use vmeter_lab::{analysis, bench, range, sweep};
+use vmeter_report::{BenchReport, RangeReport, SweepReport};
 
 /// Analyses and shows a session.
 ///
@@ -29,6 +29,12 @@ pub fn run(arguments: &Show, out: &Output) -> anyhow::Result<Answer> {
         "sweep" => {
             let result = sweep::result(&session)?;
             let report = SweepReport::new(&result);
+            boot::print(&report, out)?;
+            output::export(out, &report)?;
+        }
+        "range" => {
+            let result = range::result(&session)?;
+            let report = RangeReport::new(&result);
             boot::print(&report, out)?;
             output::export(out, &report)?;
         }

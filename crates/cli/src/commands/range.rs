@@ -1,0 +1,110 @@
+//! `vmeter range`.
+
+use crate::args::{Machine, Output, Runs, Watch};
+use crate::commands::boot::{print, run_options};
+use crate::output;
+use crate::progress::Bar;
+use crate::Answer;
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+use vmeter_lab::interrupt::Interrupt;
+use vmeter_lab::range::{range, RangeOptions};
+use vmeter_model::range as model;
+use vmeter_report::RangeReport;
+
+/// `vmeter range`.
+#[derive(Debug, Args)]
+pub struct Range {
+    /// The commits: A..B, A being what the others are compared with.
+    #[arg(value_name = "A..B", required_unless_present = "resume")]
+    pub range: Option<String>,
+    /// The git repository; it is only read.
+    #[arg(long, value_name = "DIR", required_unless_present = "resume")]
+    pub repo: Option<PathBuf>,
+    /// Command (for sh) that builds a commit, in a checkout of vmeter's own.
+    #[arg(long, value_name = "CMD")]
+    pub build: Option<String>,
+    /// Command (for sh) that is measured in the place of a machine; it runs in the checkout.
+    #[arg(long, value_name = "CMD")]
+    pub run: Option<String>,
+    /// Search for the first commit that changed the time, instead of measuring all.
+    #[arg(long)]
+    pub bisect: bool,
+    /// What is compared.
+    #[arg(long, value_enum, default_value = "wall")]
+    pub metric: Metric,
+    /// Probability at which a search ends.
+    #[arg(long, value_name = "P", default_value_t = 0.97)]
+    pub confidence: f64,
+    /// Runs after which a search ends undecided.
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    pub max_boots: usize,
+    /// Remove from the checkout what is not in the commit before each build.
+    #[arg(long)]
+    pub clean: bool,
+    /// Exit with status 1 if a commit made it slower by more than PCT percent.
+    #[arg(long, value_name = "PCT")]
+    pub fail_if_slower: Option<f64>,
+    /// The machine, with {worktree} where files of a commit belong: --kernel {worktree}/bzImage.
+    #[command(flatten)]
+    pub machine: Machine,
+    /// How often.
+    #[command(flatten)]
+    pub runs: Runs,
+    /// How closely to watch (default: light, with --run none).
+    #[arg(long, value_name = "LEVEL")]
+    pub watch: Option<Watch>,
+    /// A VMM command line of your own, run as given but for {worktree}.
+    #[arg(last = true, value_name = "VMM ARGS")]
+    pub command: Vec<String>,
+}
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Metric {
+    /// Time from the VMM's exec to its end.
+    Wall,
+    /// User and system CPU time of the VMM's process: less noise on a busy host.
+    Cpu,
+}
+
+/// Measures or searches a range, shows and exports what it found.
+///
+/// # Errors
+/// As [`vmeter_lab::range::range`]; an export that cannot be written.
+pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Answer> {
+    output::check(out)?;
+    let watch = match (arguments.watch, &arguments.run) {
+        (Some(watch), _) => watch,
+        (None, Some(_)) => Watch::None,
+        (None, None) => Watch::Light,
+    };
+    let options = RangeOptions {
+        repo: arguments.repo,
+        range: arguments.range,
+        build: arguments.build,
+        run: arguments.run,
+        spec: arguments.machine.spec(arguments.command),
+        bisect: arguments.bisect,
+        clean: arguments.clean,
+        metric: match arguments.metric {
+            Metric::Wall => model::Metric::Wall,
+            Metric::Cpu => model::Metric::Cpu,
+        },
+        confidence: arguments.confidence,
+        max_boots: arguments.max_boots,
+        watch: watch.into(),
+        runs: run_options(arguments.runs),
+    };
+    let interrupt = Interrupt::install()?;
+    let result = range(&options, &mut Bar::new(out.quiet), &interrupt)?;
+    let report = RangeReport::new(&result);
+    print(&report, out)?;
+    output::export(out, &report)?;
+    let allowed = arguments.fail_if_slower.map(|percent| 1.0 + percent / 100.0);
+    let slower = |change: &model::Change| {
+        change.ratio.zip(allowed).is_some_and(|(ratio, allowed)| ratio.mean > allowed)
+    };
+    let failed = result.changes.iter().any(slower) || result.verdict == "not measurable";
+    Ok(if failed { Answer::Bad } else { Answer::Good })
+}

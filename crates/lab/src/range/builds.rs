@@ -1,0 +1,188 @@
+//! Building commits, once each, and keeping what the runs need of them.
+
+use crate::failure::{failure, Class};
+use crate::interrupt::Interrupt;
+use crate::range::history::Checkout;
+use anyhow::{Context, Result};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+use vmeter_model::files;
+use vmeter_model::range::{BuildRecord, Commit, RangeRecord};
+use vmeter_model::SCHEMA;
+
+/// A build's record is small; a larger file is none.
+const MAX_JSON: u64 = 1 << 20;
+/// How much of a build's output an error repeats, bytes.
+const LOG_TAIL: usize = 2000;
+
+/// The builds of one session: `builds/HASH.json`, `builds/HASH.log`, `kept/HASH/…`.
+#[derive(Debug)]
+pub struct Builds<'a> {
+    record: &'a RangeRecord,
+    /// The session's folder.
+    dir: PathBuf,
+    /// Paths below the checkout that the machine names.
+    references: Vec<String>,
+}
+
+impl<'a> Builds<'a> {
+    /// Of the session in `dir`.
+    pub fn new(record: &'a RangeRecord, dir: &Path, references: Vec<String>) -> Self {
+        Builds { record, dir: dir.to_owned(), references }
+    }
+
+    /// Where what is kept of a commit is, in the place of the checkout.
+    pub fn kept(&self, commit: &Commit) -> PathBuf {
+        self.dir.join("kept").join(&commit.hash)
+    }
+
+    /// The log of a build.
+    pub fn log(&self, hash: &str) -> PathBuf {
+        self.dir.join("builds").join(format!("{hash}.log"))
+    }
+
+    fn file(&self, hash: &str) -> PathBuf {
+        self.dir.join("builds").join(format!("{hash}.json"))
+    }
+
+    /// How the build of a commit ended, if it did.
+    pub fn done(&self, commit: &Commit) -> Option<BuildRecord> {
+        let bytes = files::read_limited(&self.file(&commit.hash), MAX_JSON).ok()?;
+        serde_json::from_slice(&bytes).ok().filter(|b: &BuildRecord| b.hash == commit.hash)
+    }
+
+    /// Builds a commit, or takes it as it was built before.
+    ///
+    /// # Errors
+    /// An interruption, a checkout that fails, a disk that is full; a build that fails is a
+    /// record, not an error.
+    pub fn build(&self, commit: &Commit, interrupt: &Interrupt) -> Result<BuildRecord> {
+        if let Some(done) = self.done(commit) {
+            return Ok(done);
+        }
+        let folder = self.dir.join("builds");
+        std::fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+        let checkout = Checkout::open(Path::new(&self.record.repo), self.dir.join("checkout"))?;
+        checkout.switch(&commit.hash, self.record.clean)?;
+        let begin = Instant::now();
+        let mut failure = match &self.record.build {
+            Some(line) => self.run(line, commit, &checkout.dir, interrupt)?,
+            None => None,
+        };
+        let build_s = begin.elapsed().as_secs_f64();
+        if failure.is_none() {
+            failure = self.keep(commit, &checkout.dir)?;
+        }
+        let record = BuildRecord {
+            schema: SCHEMA.into(),
+            hash: commit.hash.clone(),
+            kept: if failure.is_none() { self.references.clone() } else { Vec::new() },
+            failure,
+            build_s,
+        };
+        let path = self.file(&commit.hash);
+        files::write_atomic(&path, &serde_json::to_vec_pretty(&record)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(record)
+    }
+
+    /// The user's own command line, so the user's own shell. Why it failed, if it did.
+    fn run(
+        &self,
+        line: &str,
+        commit: &Commit,
+        dir: &Path,
+        interrupt: &Interrupt,
+    ) -> Result<Option<String>> {
+        let log = self.log(&commit.hash);
+        let file = std::fs::File::create(&log)
+            .with_context(|| format!("cannot write {}", log.display()))?;
+        let mut child = Command::new("sh")
+            .args(["-c", line])
+            .current_dir(dir)
+            .env("VMETER_COMMIT", &commit.hash)
+            .env("VMETER_WORKTREE", dir)
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .process_group(0)
+            .spawn()
+            .context("cannot run sh for --build")?;
+        let group = rustix::process::Pid::from_child(&child);
+        let status = {
+            let _during = interrupt.during(move || {
+                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::TERM);
+            });
+            child.wait().context("cannot wait for the build")?
+        };
+        if interrupt.is_raised() {
+            let dir = self.dir.display();
+            return Err(failure(
+                Class::Interrupted,
+                format!(
+                    "interrupted in the build of {}; go on with --resume {dir}",
+                    commit.short()
+                ),
+            ));
+        }
+        Ok((!status.success()).then(|| format!("--build ended with {status}{}", tail(&log))))
+    }
+
+    /// Copies what the machine names, by reference where the file system can. What is
+    /// missing is a failure of the build.
+    fn keep(&self, commit: &Commit, checkout: &Path) -> Result<Option<String>> {
+        let kept = self.kept(commit);
+        let partial = kept.with_extension("partial");
+        let _ = std::fs::remove_dir_all(&partial);
+        let _ = std::fs::remove_dir_all(&kept);
+        for reference in &self.references {
+            let from = checkout.join(reference);
+            if !from.exists() {
+                return Ok(Some(format!("--build did not make {reference}")));
+            }
+            let to = partial.join(reference);
+            let above = if reference == "." { Some(partial.as_path()) } else { to.parent() };
+            let above = above.unwrap_or(&partial);
+            std::fs::create_dir_all(above)
+                .with_context(|| format!("cannot make {}", above.display()))?;
+            let mut copy = Command::new("cp");
+            copy.args(["-a", "--reflink=auto", "-T", "--"]).arg(&from).arg(&to);
+            let output = copy.stdin(Stdio::null()).output().context("cannot run cp")?;
+            if !output.status.success() {
+                let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                anyhow::bail!("cannot keep {reference} of {}: {said}", commit.short());
+            }
+        }
+        // The record that says they are there must not survive a crash that they don't.
+        let folder = std::fs::File::open(&partial).context("cannot open what was just kept")?;
+        rustix::fs::syncfs(&folder).context("cannot sync what was kept")?;
+        // What is measured must not take itself for the checkout.
+        let _ = std::fs::remove_dir_all(partial.join(".git"));
+        std::fs::rename(&partial, &kept)
+            .with_context(|| format!("cannot make {}", kept.display()))?;
+        Ok(None)
+    }
+}
+
+/// The last of a log, on lines of its own; nothing if there is nothing.
+fn tail(log: &Path) -> String {
+    use std::io::{Read, Seek, SeekFrom};
+    let mut bytes = Vec::new();
+    let read = std::fs::File::open(log).and_then(|mut file| {
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL as u64)))?;
+        file.take(LOG_TAIL as u64).read_to_end(&mut bytes)
+    });
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().rev().take(5).collect();
+    match (read, lines.is_empty()) {
+        (Ok(_), false) => {
+            let last: Vec<&str> = lines.into_iter().rev().collect();
+            format!(": {}", last.join(" | "))
+        }
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,160 @@
+//! `vmeter range`: which commit made it slower.
+//!
+//! A range is an ordinary session whose machines are commits: each is built once, what the
+//! machine names of it is kept, and it is booted from there as often as wanted, in any
+//! order. `range.json` beside `session.json` says which commits there are; what is on disk
+//! is all that a resumed range needs.
+
+mod builds;
+pub mod history;
+mod outcome;
+mod search;
+pub mod template;
+
+pub use outcome::result;
+
+use crate::experiment::Progress;
+use crate::failure::usage;
+use crate::interrupt::Interrupt;
+use crate::session::Session;
+use crate::start::{start, RunOptions};
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use vmeter_model::files;
+use vmeter_model::range::{Metric, RangeRecord, RangeResult};
+use vmeter_model::run::WatchLevel;
+use vmeter_model::{MachineSpec, SCHEMA};
+
+/// Measured runs of each commit, unless `--runs` says otherwise.
+pub(crate) const DEFAULT_RUNS: u32 = 5;
+const RECORD: &str = "range.json";
+const MAX_JSON: u64 = 64 << 20;
+
+/// What to measure and how.
+#[derive(Debug, Clone)]
+pub struct RangeOptions {
+    /// The repository; none when a session is resumed.
+    pub repo: Option<PathBuf>,
+    /// `A..B`; none when a session is resumed.
+    pub range: Option<String>,
+    /// Command line that builds a commit, for sh.
+    pub build: Option<String>,
+    /// Command line that is measured in the place of a machine.
+    pub run: Option<String>,
+    /// The machine, with `{worktree}` where files of the commit belong.
+    pub spec: MachineSpec,
+    /// Search for the first slow commit.
+    pub bisect: bool,
+    /// Remove what is not in the commit before each build.
+    pub clean: bool,
+    /// What is compared.
+    pub metric: Metric,
+    /// Probability at which a search ends, 0.5 to 1.
+    pub confidence: f64,
+    /// Runs after which a search ends undecided.
+    pub max_boots: usize,
+    /// How closely to watch.
+    pub watch: WatchLevel,
+    /// How runs are repeated.
+    pub runs: RunOptions,
+}
+
+/// Measures a range, or searches it.
+///
+/// # Errors
+/// A range, machine or folder that is not valid, an interruption (finished runs and builds
+/// are saved), a full disk.
+pub fn range(
+    options: &RangeOptions,
+    progress: &mut dyn Progress,
+    interrupt: &Interrupt,
+) -> Result<RangeResult> {
+    let (session, record) = match &options.runs.resume {
+        Some(_) => resumed(options)?,
+        None => begun(options)?,
+    };
+    let session = search::Search::open(session, &record, options)?.run(progress, interrupt)?;
+    result(&session)
+}
+
+/// The range is worked out before the folder is made, so that a typo leaves none behind.
+fn begun(options: &RangeOptions) -> Result<(Session, RangeRecord)> {
+    let missing = || usage("which commits? give --repo DIR and A..B, or --resume DIR");
+    let repo = options.repo.as_deref().ok_or_else(missing)?;
+    let range = options.range.as_deref().ok_or_else(missing)?;
+    if !(0.5..1.0).contains(&options.confidence) {
+        return Err(usage(format!("--confidence {}: expected 0.5 to 0.9999", options.confidence)));
+    }
+    let machine = match &options.run {
+        Some(_) if !options.spec.command.is_empty() => {
+            return Err(usage("either --run CMD or a VMM command line after --, not both"));
+        }
+        Some(run) => template::command(run, options.spec.clone()),
+        None => options.spec.clone(),
+    };
+    template::references(&machine)?;
+    let repo = repo
+        .canonicalize()
+        .map_err(|e| usage(format!("--repo {}: {e}; expected a git repository", repo.display())))?;
+    let history = history::history(&repo, range)?;
+    let record = RangeRecord {
+        schema: SCHEMA.into(),
+        repo: repo.display().to_string(),
+        range: range.to_owned(),
+        commits: history.commits,
+        merged: history.merged,
+        build: options.build.clone(),
+        run: options.run.clone(),
+        machine,
+        bisect: options.bisect,
+        clean: options.clean,
+        runs: options.runs.runs.unwrap_or(DEFAULT_RUNS),
+        warmup: options.runs.warmup,
+        watch: options.watch,
+        metric: options.metric,
+        confidence: options.confidence,
+        max_boots: options.max_boots,
+    };
+    let session = start("range", &[], &options.runs)?;
+    save(&session.dir, &record)?;
+    Ok((session, record))
+}
+
+/// A saved range says itself what it is about; only how much is measured may change.
+fn resumed(options: &RangeOptions) -> Result<(Session, RangeRecord)> {
+    let session = start("range", &[], &options.runs)?;
+    let mut record = load(&session.dir)?;
+    if options.range.as_ref().is_some_and(|range| *range != record.range) {
+        return Err(usage(format!(
+            "{} is about {}: go on with it without a range of commits",
+            session.dir.display(),
+            record.range
+        )));
+    }
+    record.runs = options.runs.runs.unwrap_or(record.runs);
+    record.bisect |= options.bisect;
+    save(&session.dir, &record)?;
+    Ok((session, record))
+}
+
+fn save(dir: &Path, record: &RangeRecord) -> Result<()> {
+    let path = dir.join(RECORD);
+    files::write_atomic(&path, &serde_json::to_vec_pretty(record)?)
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// What a saved range is about.
+///
+/// # Errors
+/// Class usage: a file that is missing or not of this version.
+pub(crate) fn load(dir: &Path) -> Result<RangeRecord> {
+    let path = dir.join(RECORD);
+    let wrong = |e: &dyn std::fmt::Display| usage(format!("{}: {e}", path.display()));
+    let bytes = files::read_limited(&path, MAX_JSON).map_err(|e| wrong(&e))?;
+    let record: RangeRecord = serde_json::from_slice(&bytes).map_err(|e| wrong(&e))?;
+    if record.schema != SCHEMA {
+        let found = &record.schema;
+        return Err(wrong(&format!("format {found:?}, and this vmeter reads {SCHEMA:?}")));
+    }
+    Ok(record)
+}

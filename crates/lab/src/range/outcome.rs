@@ -1,0 +1,318 @@
+//! From a range on disk to its answer.
+
+use super::{builds::Builds, load, search, template};
+use crate::analysis;
+use crate::diff;
+use crate::session::{SavedRun, Session};
+use crate::sweep::figures::Figures;
+use anyhow::Result;
+use std::path::Path;
+use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeRecord, RangeResult};
+use vmeter_model::run::{Outcome, RunRecord};
+use vmeter_model::time::seconds;
+use vmeter_model::Estimate;
+use vmeter_stats::{breaks, compare, estimate, holm, mean, ratio_of_means, Answer, Bisection};
+use vmeter_stats::{compare::Options, Verdict};
+
+/// Chance of any false break in a range where nothing changed.
+const ALPHA: f64 = 0.05;
+/// Fewer measured commits have no trend to jump from: neighbours are compared.
+const ENOUGH_COMMITS: usize = 4;
+
+/// The commit that a machine's label names.
+pub(super) fn commit_of(record: &RangeRecord, label: &str) -> Option<usize> {
+    record.commits.iter().position(|c| c.short() == label)
+}
+
+/// What a run says of its commit, s; none if it failed. Virtual time where that is counted.
+pub(super) fn sample(metric: Metric, dir: &Path, run: &RunRecord) -> Option<f64> {
+    if run.outcome != Outcome::Done {
+        return None;
+    }
+    let value = match metric {
+        Metric::Cpu => run.usage.user_s + run.usage.system_s,
+        Metric::Wall if run.icount => {
+            Figures::of(&analysis::analyse_run(dir, run.clone())).run.total_s
+        }
+        Metric::Wall => seconds(run.total_ns),
+    };
+    (value > 0.0).then_some(value)
+}
+
+/// The search that this range is, nothing seen yet.
+pub(super) fn bisection(record: &RangeRecord) -> Bisection {
+    search::fresh(record)
+}
+
+/// The result of a saved range.
+///
+/// # Errors
+/// When its folder cannot be read.
+pub fn result(session: &Session) -> Result<RangeResult> {
+    let record = load(&session.dir)?;
+    let (finished, mut warnings) = session.finished()?;
+    let (mut commits, builds) = commits(&record, session, &finished)?;
+    let mut found = match record.bisect {
+        true => searched(&record, &mut commits, &finished),
+        false => scanned(&commits, session.record.seed),
+    };
+    found.changes.retain(|change| change.ratio.is_some());
+    let explained = found.changes.first().and_then(|change| {
+        let side = |at: usize| {
+            let label = record.commits.get(at)?.short().to_owned();
+            let side = diff::Side::of_machine(session, &finished, &label);
+            (!side.runs.is_empty()).then_some(side)
+        };
+        let (a, b) = (side(change.before)?, side(*change.commits.last()?)?);
+        Some(diff::compare_sides(&a, &b, session.record.seed))
+    });
+    warnings.extend(remarks(&record, &commits));
+    let measured: Vec<&MeasuredCommit> = with_samples(&commits).collect();
+    let ends = match measured.as_slice() {
+        [first, .., last] => ratio_of_means(&first.samples_s, &last.samples_s),
+        _ => None,
+    };
+    Ok(RangeResult {
+        envelope: analysis::envelope(&session.record),
+        effort: effort(&record, &finished, builds),
+        hints: hints(&record, session, &found),
+        verdict: found.verdict,
+        suspects: found.suspects,
+        probability: found.probability,
+        changes: found.changes,
+        commits,
+        ends,
+        explained,
+        warnings,
+        saved_in: session.dir.display().to_string(),
+        record,
+    })
+}
+
+/// What was found in the samples.
+#[derive(Debug, Default)]
+struct Found {
+    changes: Vec<Change>,
+    verdict: String,
+    suspects: Vec<usize>,
+    probability: Option<f64>,
+}
+
+fn with_samples(commits: &[MeasuredCommit]) -> impl Iterator<Item = &MeasuredCommit> {
+    commits.iter().filter(|c| !c.samples_s.is_empty())
+}
+
+/// Each commit with its samples, and the number of builds.
+fn commits(
+    record: &RangeRecord,
+    session: &Session,
+    finished: &[SavedRun],
+) -> Result<(Vec<MeasuredCommit>, usize)> {
+    let references = template::references(&record.machine)?;
+    let builds = Builds::new(record, &session.dir, references);
+    let mut built = 0;
+    let commits = record.commits.iter().enumerate().map(|(index, commit)| {
+        let own = || finished.iter().filter(|(_, run)| run.label == commit.short());
+        let samples_s: Vec<f64> = own()
+            .filter(|(_, run)| !run.warmup)
+            .filter_map(|(dir, run)| sample(record.metric, dir, run))
+            .collect();
+        let build = builds.done(commit);
+        built += usize::from(build.is_some());
+        let failed = own().find_map(|(_, run)| crate::experiment::hopeless(run));
+        let (state, failure) = match (build.and_then(|b| b.failure), failed) {
+            (Some(why), _) => ("build failed", Some(why)),
+            (None, Some(why)) => ("does not run", Some(why)),
+            (None, None) if samples_s.is_empty() => ("not measured", None),
+            (None, None) => ("measured", None),
+        };
+        MeasuredCommit {
+            index,
+            hash: commit.hash.clone(),
+            subject: commit.subject.clone(),
+            state: state.to_owned(),
+            failure,
+            estimate: (!samples_s.is_empty()).then(|| estimate(&samples_s)),
+            samples_s,
+            probability: None,
+        }
+    });
+    let commits = commits.collect();
+    Ok((commits, built))
+}
+
+/// The samples put into the search again, in their order.
+fn searched(record: &RangeRecord, commits: &mut [MeasuredCommit], runs: &[SavedRun]) -> Found {
+    let mut search = bisection(record);
+    for (dir, run) in runs.iter().filter(|(_, run)| !run.warmup) {
+        if let Some(at) = commit_of(record, &run.label) {
+            sample(record.metric, dir, run).into_iter().for_each(|s| search.observe(at, s));
+        }
+    }
+    for commit in commits.iter().filter(|c| c.failure.is_some()) {
+        search.skip(commit.index);
+    }
+    let posterior = search.posterior();
+    for (commit, probability) in commits.iter_mut().zip(posterior.commits) {
+        commit.probability = Some(probability);
+    }
+    let none = |verdict: &str| Found { verdict: verdict.to_owned(), ..Found::default() };
+    match search.finished() {
+        Some(Answer::Changed { commits: guilty, posterior, .. }) => Found {
+            changes: change(commits, guilty, None, Some(posterior)).into_iter().collect(),
+            probability: Some(posterior),
+            ..none("changed")
+        },
+        Some(Answer::NoChange { posterior }) => {
+            Found { probability: Some(posterior), ..none("no change") }
+        }
+        Some(Answer::Unfinished { commits, posterior }) => {
+            Found { suspects: commits, probability: Some(posterior), ..none("undecided") }
+        }
+        Some(Answer::Impossible) => none("not measurable"),
+        None => none("undecided"),
+    }
+}
+
+/// Steps between neighbours that are more than noise.
+fn scanned(commits: &[MeasuredCommit], seed: u64) -> Found {
+    let measured: Vec<&MeasuredCommit> = with_samples(commits).collect();
+    if measured.len() < 2 {
+        return Found { verdict: "not measurable".to_owned(), ..Found::default() };
+    }
+    let steps = match measured.len() < ENOUGH_COMMITS {
+        true => neighbours(&measured, seed),
+        false => {
+            let points: Vec<(f64, Vec<f64>)> = measured
+                .iter()
+                .enumerate()
+                .map(|(at, commit)| (at as f64, commit.samples_s.clone()))
+                .collect();
+            let found = breaks(&points, ALPHA, seed);
+            found.iter().map(|b| (b.between.1 as usize, b.p_value)).collect()
+        }
+    };
+    let mut bounds: Vec<usize> = steps.iter().map(|(at, _)| *at).collect();
+    bounds.push(measured.len());
+    let mut begin = 0;
+    let mut changes = Vec::new();
+    for ((at, p), end) in steps.iter().zip(bounds.iter().skip(1)) {
+        let (Some(before), Some(after)) = (measured.get(begin..*at), measured.get(*at..*end))
+        else {
+            continue;
+        };
+        begin = *at;
+        let last = measured.get(at - 1).map_or(0, |c| c.index);
+        let first = measured.get(*at).map_or(0, |c| c.index);
+        let guilty = (last + 1..=first).collect();
+        changes.extend(step(last, guilty, before, after, Some(*p), None));
+    }
+    let verdict = if changes.is_empty() { "no change" } else { "changed" };
+    Found { changes, verdict: verdict.to_owned(), ..Found::default() }
+}
+
+/// Few commits: each against the one before it, Holm-corrected.
+fn neighbours(measured: &[&MeasuredCommit], seed: u64) -> Vec<(usize, f64)> {
+    let options = Options { seed, ..Options::default() };
+    let compared: Vec<_> = measured
+        .windows(2)
+        .enumerate()
+        .filter_map(|(at, pair)| {
+            let found = compare(&pair[0].samples_s, &pair[1].samples_s, &options)?;
+            Some((at + 1, found))
+        })
+        .collect();
+    let p = holm(&compared.iter().map(|(_, c)| c.p_value.p).collect::<Vec<_>>());
+    let differs = |(_, c): &&(usize, vmeter_stats::Compared), p: f64| {
+        Verdict::of(p, c.ratio.mean, &options) != Verdict::NoDifference
+    };
+    let all = compared.iter().zip(p);
+    all.filter(|(c, p)| differs(c, *p)).map(|((at, _), p)| (*at, p)).collect()
+}
+
+/// The change of a search: all commits before it against all from it on.
+fn change(
+    commits: &[MeasuredCommit],
+    guilty: Vec<usize>,
+    p_value: Option<f64>,
+    probability: Option<f64>,
+) -> Option<Change> {
+    let (first, last) = (*guilty.first()?, *guilty.last()?);
+    let (before, after): (Vec<&MeasuredCommit>, Vec<&MeasuredCommit>) = with_samples(commits)
+        .filter(|c| c.index < first || c.index >= last)
+        .partition(|c| c.index < first);
+    let previous = before.last()?.index;
+    step(previous, guilty, &before, &after, p_value, probability)
+}
+
+fn step(
+    previous: usize,
+    guilty: Vec<usize>,
+    before: &[&MeasuredCommit],
+    after: &[&MeasuredCommit],
+    p_value: Option<f64>,
+    probability: Option<f64>,
+) -> Option<Change> {
+    let all = |side: &[&MeasuredCommit]| -> Vec<f64> {
+        side.iter().flat_map(|c| c.samples_s.iter().copied()).collect()
+    };
+    let (before, after) = (all(before), all(after));
+    let ratio: Option<Estimate> = ratio_of_means(&before, &after);
+    let jump_s = mean(&after) - mean(&before);
+    let verdict = if jump_s > 0.0 { Verdict::Slower } else { Verdict::Faster };
+    Some(Change {
+        commits: guilty,
+        before: previous,
+        verdict: verdict.as_str().to_owned(),
+        ratio: Some(ratio?),
+        jump_s,
+        p_value,
+        probability,
+    })
+}
+
+fn effort(record: &RangeRecord, finished: &[SavedRun], builds: usize) -> Effort {
+    let n = record.commits.len();
+    let each = record.warmup as usize + super::DEFAULT_RUNS.max(record.runs) as usize;
+    Effort { boots: finished.len(), builds, linear_boots: n * each, linear_builds: n }
+}
+
+fn remarks(record: &RangeRecord, commits: &[MeasuredCommit]) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if record.merged > 0 {
+        remarks.push(format!(
+            "{} commits of merged branches are left out: the range follows first parents, and a \
+             merge stands for all that it brought",
+            record.merged
+        ));
+    }
+    let failed = commits.iter().filter(|c| c.failure.is_some()).count();
+    if failed > 0 {
+        remarks.push(format!("{failed} of {} commits cannot be measured", commits.len()));
+    }
+    remarks
+}
+
+fn hints(record: &RangeRecord, session: &Session, found: &Found) -> Vec<String> {
+    let dir = session.dir.display();
+    let mut hints = Vec::new();
+    let named = |at: usize| record.commits.get(at).map(|c| c.short().to_owned());
+    if let Some(change) = found.changes.first() {
+        if let (Some(a), Some(b)) =
+            (named(change.before), change.commits.last().and_then(|c| named(*c)))
+        {
+            let (a, b) = (format!("{dir}#{a}"), format!("{dir}#{b}"));
+            let (a, b) = (diff::shell_quoted(&a), diff::shell_quoted(&b));
+            hints.push(format!("vmeter diff {a} {b}  # all that differs"));
+            hints.push(format!(
+                "git -C {} show {}",
+                record.repo,
+                named(change.commits[0]).unwrap_or_default()
+            ));
+        }
+    }
+    if found.verdict == "undecided" {
+        hints.push(format!("vmeter range --resume {dir}  # go on"));
+    }
+    hints
+}

@@ -1,0 +1,279 @@
+//! Carrying a range out: build, boot, decide what is next; all that is decided follows from
+//! what is on disk, so a range that is resumed goes on as if it had not been interrupted.
+
+use super::builds::Builds;
+use super::{outcome, template, RangeOptions};
+use crate::boot::recorder;
+use crate::booter::Recorder;
+use crate::experiment::{one_run, Progress, RunNews};
+use crate::failure::{failure, usage, Class};
+use crate::interrupt::Interrupt;
+use crate::prepare::prepare;
+use crate::session::{cache_dir, Session};
+use anyhow::{Context, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use vmeter_model::range::RangeRecord;
+use vmeter_model::run::{Outcome, PlannedRun};
+use vmeter_model::time::seconds;
+use vmeter_stats::bisect;
+use vmeter_stats::Bisection;
+
+/// Runs of one commit that may fail before it is left alone.
+const FAILURES: usize = 1;
+
+/// A range on its way.
+pub(super) struct Search<'a> {
+    session: Session,
+    record: &'a RangeRecord,
+    builds: Builds<'a>,
+    booter: Recorder,
+    prepare: Option<String>,
+    /// Machine of each commit that was prepared.
+    machines: BTreeMap<usize, usize>,
+    /// Runs that are on disk.
+    finished: BTreeSet<u32>,
+    /// Runs of each machine that failed.
+    failures: BTreeMap<usize, usize>,
+    /// (commit, sample) in the order in which they were measured.
+    samples: Vec<(usize, f64)>,
+}
+
+impl<'a> Search<'a> {
+    /// Takes up what is on disk.
+    pub fn open(session: Session, record: &'a RangeRecord, options: &RangeOptions) -> Result<Self> {
+        let references = template::references(&record.machine)?;
+        let builds = Builds::new(record, &session.dir, references);
+        let mut search = Search {
+            booter: recorder(Vec::new(), &options.runs)?,
+            prepare: session.record.prepare.clone().or(options.runs.prepare.clone()),
+            session,
+            record,
+            builds,
+            machines: BTreeMap::new(),
+            finished: BTreeSet::new(),
+            failures: BTreeMap::new(),
+            samples: Vec::new(),
+        };
+        search.take_up()?;
+        Ok(search)
+    }
+
+    fn take_up(&mut self) -> Result<()> {
+        let labels: Vec<String> =
+            self.session.record.machines.iter().map(|m| m.label.clone()).collect();
+        for (machine, label) in labels.iter().enumerate() {
+            let commits = &self.record.commits;
+            let commit = commits.iter().position(|c| c.short() == label).with_context(|| {
+                format!("session.json names {label}, which is no commit of range.json")
+            })?;
+            let kept = self.builds.kept(&commits[commit]);
+            let spec = template::filled(&self.record.machine, &kept)?;
+            self.booter.machines.push(prepare(label, &spec, &cache_dir())?);
+            self.machines.insert(commit, machine);
+        }
+        let (runs, _) = self.session.finished()?;
+        for (dir, run) in &runs {
+            self.finished.insert(run.index);
+            let Some(commit) = outcome::commit_of(self.record, &run.label) else { continue };
+            self.note(commit, outcome::sample(self.record.metric, dir, run), run.warmup);
+        }
+        Ok(())
+    }
+
+    /// Takes note of a finished run; none for one that failed.
+    fn note(&mut self, commit: usize, sample: Option<f64>, warmup: bool) {
+        match sample {
+            Some(_) if warmup => {}
+            Some(sample) => self.samples.push((commit, sample)),
+            None => *self.failures.entry(commit).or_default() += 1,
+        }
+    }
+
+    /// Measures until there is an answer, and gives the session back.
+    pub fn run(mut self, progress: &mut dyn Progress, interrupt: &Interrupt) -> Result<Session> {
+        let done = self.finished.len();
+        let n = self.record.commits.len();
+        let expected = match self.record.bisect {
+            // Four of each end, warm-ups, and some samples at each halving.
+            true => 8 + 8 * (usize::BITS - n.leading_zeros()) as usize,
+            false => n * (self.record.runs + self.record.warmup) as usize,
+        };
+        progress.begin("range", expected.max(done), done);
+        let ended = self.outstanding(progress, interrupt).and_then(|()| match self.record.bisect {
+            true => self.bisect(progress, interrupt),
+            false => self.all(progress, interrupt),
+        });
+        progress.end();
+        ended.map(|()| self.session)
+    }
+
+    /// Runs that were planned and not finished: the first of a resumed range.
+    fn outstanding(&mut self, progress: &mut dyn Progress, interrupt: &Interrupt) -> Result<()> {
+        for index in 0..self.session.record.plan.len() {
+            self.boot(index, progress, interrupt)?;
+        }
+        Ok(())
+    }
+
+    fn bisect(&mut self, progress: &mut dyn Progress, interrupt: &Interrupt) -> Result<()> {
+        let mut bisection = outcome::bisection(self.record);
+        for (commit, sample) in &self.samples {
+            bisection.observe(*commit, *sample);
+        }
+        for commit in 0..self.record.commits.len() {
+            if self.is_hopeless(commit) {
+                bisection.skip(commit);
+            }
+        }
+        while let Some(commit) = bisection.next_index() {
+            let Some(machine) = self.machine(commit, progress, interrupt)? else {
+                bisection.skip(commit);
+                continue;
+            };
+            let taken = self.samples.len();
+            let warm = self.session.record.plan.iter().any(|p| p.machine == machine);
+            let warmups = if warm { 0 } else { self.record.warmup };
+            self.plan(machine, warmups as usize, 1)?;
+            self.outstanding(progress, interrupt)?;
+            match self.samples.get(taken..).unwrap_or_default() {
+                [] => bisection.skip(commit),
+                new => new.iter().for_each(|(c, sample)| bisection.observe(*c, *sample)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds all, then boots all in turn.
+    fn all(&mut self, progress: &mut dyn Progress, interrupt: &Interrupt) -> Result<()> {
+        let mut machines = Vec::new();
+        for commit in 0..self.record.commits.len() {
+            machines.extend(self.machine(commit, progress, interrupt)?);
+        }
+        let (warmup, runs) = (self.record.warmup as usize, self.record.runs as usize);
+        let seed = self.session.record.seed;
+        let wanted: Vec<PlannedRun> = vmeter_stats::plan(machines.len(), warmup, runs, seed)
+            .into_iter()
+            .map(|slot| self.planned(machines[slot.machine], slot.warmup))
+            .collect();
+        // A longer plan of the same machines begins with the shorter one.
+        if wanted.starts_with(&self.session.record.plan) {
+            self.session.record.plan = wanted;
+        } else {
+            let rest = wanted.len().saturating_sub(self.session.record.plan.len());
+            let from = wanted.len() - rest;
+            self.session.record.plan.extend(wanted.into_iter().skip(from));
+        }
+        self.session.save()?;
+        self.outstanding(progress, interrupt)
+    }
+
+    fn planned(&self, machine: usize, warmup: bool) -> PlannedRun {
+        PlannedRun { machine, warmup, watch: self.record.watch }
+    }
+
+    fn plan(&mut self, machine: usize, warmups: usize, runs: usize) -> Result<()> {
+        let planned = (0..warmups + runs).map(|i| self.planned(machine, i < warmups));
+        let planned: Vec<PlannedRun> = planned.collect();
+        self.session.record.plan.extend(planned);
+        self.session.save()
+    }
+
+    /// The machine of a commit, built if it is not; none where that failed.
+    fn machine(
+        &mut self,
+        commit: usize,
+        progress: &mut dyn Progress,
+        interrupt: &Interrupt,
+    ) -> Result<Option<usize>> {
+        if let Some(machine) = self.machines.get(&commit) {
+            return Ok((!self.is_hopeless(commit)).then_some(*machine));
+        }
+        if interrupt.is_raised() {
+            return Err(self.interrupted());
+        }
+        let what = self.record.commits.get(commit).context("no such commit")?;
+        let known = self.builds.done(what).is_some();
+        if !known {
+            progress.note(&format!("building {} {}", what.short(), what.subject));
+        }
+        let build = self.builds.build(what, interrupt)?;
+        if let Some(why) = &build.failure {
+            if !known {
+                let log = self.builds.log(&what.hash);
+                progress.warn(&format!(
+                    "{} cannot be measured and is skipped: {why} (see {})",
+                    what.short(),
+                    log.display()
+                ));
+            }
+            return Ok(None);
+        }
+        let spec = template::filled(&self.record.machine, &self.builds.kept(what))?;
+        let mut prepared = prepare(what.short(), &spec, &cache_dir())
+            .map_err(|e| usage(format!("{} was built, but: {e:#}", what.short())))?;
+        prepared.session.parameters = vec![("commit".to_owned(), what.hash.clone())];
+        self.session.record.machines.push(prepared.session.clone());
+        self.session.save()?;
+        self.booter.machines.push(prepared);
+        let machine = self.booter.machines.len() - 1;
+        self.machines.insert(commit, machine);
+        Ok(Some(machine))
+    }
+
+    fn is_hopeless(&self, commit: usize) -> bool {
+        self.failures.get(&commit).is_some_and(|n| *n >= FAILURES)
+    }
+
+    /// Carries out run `index` of the plan, if it is not on disk.
+    fn boot(
+        &mut self,
+        index: usize,
+        progress: &mut dyn Progress,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        let number = u32::try_from(index).context("too many runs")?;
+        let planned = *self.session.record.plan.get(index).context("no such run")?;
+        let of = self.machines.iter().find(|(_, machine)| **machine == planned.machine);
+        let commit = *of.context("the plan names a machine that no commit has")?.0;
+        if self.finished.contains(&number) || self.is_hopeless(commit) {
+            return Ok(());
+        }
+        let prepare = self.prepare.as_deref();
+        let run = one_run(&self.session, &self.booter, prepare, number, planned, interrupt)?;
+        self.finished.insert(number);
+        let dir = self.session.run_dir(number);
+        self.note(commit, outcome::sample(self.record.metric, &dir, &run), run.warmup);
+        let total_s = seconds(run.total_ns);
+        progress.run(&RunNews { label: &run.label, total_s, outcome: &run.outcome });
+        if run.outcome != Outcome::Done {
+            let why = crate::experiment::hopeless(&run).unwrap_or_default();
+            progress.warn(&format!("{why}: this commit is skipped"));
+        }
+        Ok(())
+    }
+
+    fn interrupted(&self) -> anyhow::Error {
+        failure(
+            Class::Interrupted,
+            format!(
+                "interrupted; {} finished runs are saved: go on with --resume {}",
+                self.finished.len(),
+                self.session.dir.display()
+            ),
+        )
+    }
+}
+
+/// How a search of this record decides.
+pub(super) fn rule(record: &RangeRecord) -> bisect::Search {
+    bisect::Search {
+        confidence: record.confidence,
+        max_samples: record.max_boots,
+        ..bisect::Search::default()
+    }
+}
+
+/// A search that has seen nothing yet.
+pub(super) fn fresh(record: &RangeRecord) -> Bisection {
+    Bisection::new(record.commits.len(), rule(record))
+}

@@ -1,0 +1,171 @@
+//! `vmeter range`: what a range of commits costs, commit by commit.
+
+use crate::estimate::Estimate;
+use crate::machine::MachineSpec;
+use crate::result::Envelope;
+use crate::run::WatchLevel;
+use crate::sweep::DiffResult;
+use serde::{Deserialize, Serialize};
+
+/// A commit of the range; the first is the one that the others are compared with.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commit {
+    /// Object name, in full.
+    pub hash: String,
+    /// First line of its message.
+    pub subject: String,
+}
+
+impl Commit {
+    /// The name as people write it, and the label of its machine.
+    pub fn short(&self) -> &str {
+        self.hash.get(..12).unwrap_or(&self.hash)
+    }
+}
+
+/// What a sample of a commit is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Metric {
+    /// Time from the VMM's exec to its end.
+    #[default]
+    Wall,
+    /// User and system CPU time of the VMM's process.
+    Cpu,
+}
+
+/// `range.json`: what a range session is about, beside its `session.json`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct RangeRecord {
+    /// [`crate::SCHEMA`].
+    pub schema: String,
+    /// The user's repository; it is only read.
+    pub repo: String,
+    /// The range as given.
+    pub range: String,
+    /// Its commits, oldest first.
+    pub commits: Vec<Commit>,
+    /// Commits on merged branches, which are left out.
+    pub merged: usize,
+    /// `--build`: a command line for sh, run in the checkout.
+    pub build: Option<String>,
+    /// `--run`: measured in the place of a machine.
+    pub run: Option<String>,
+    /// The machine, with `{worktree}` where files of the commit belong.
+    pub machine: MachineSpec,
+    /// Search for the first slow commit, instead of measuring all.
+    pub bisect: bool,
+    /// Remove what is not in the commit before each build.
+    pub clean: bool,
+    /// Measured runs of each commit, when all are measured.
+    pub runs: u32,
+    /// Warm-ups of each commit.
+    pub warmup: u32,
+    /// How runs are watched.
+    pub watch: WatchLevel,
+    /// What is compared.
+    pub metric: Metric,
+    /// Probability at which a search ends.
+    pub confidence: f64,
+    /// Runs after which a search ends undecided.
+    pub max_boots: usize,
+}
+
+/// How the build of a commit ended; saved, so that it is not repeated.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct BuildRecord {
+    /// [`crate::SCHEMA`].
+    pub schema: String,
+    /// The commit.
+    pub hash: String,
+    /// Why it cannot be measured: the build's exit status, a file that it did not make.
+    pub failure: Option<String>,
+    /// How long the build took, s.
+    pub build_s: f64,
+    /// Files and folders of the checkout that are kept for the runs.
+    pub kept: Vec<String>,
+}
+
+/// What is known of a commit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredCommit {
+    /// Position in the range; 0 is what the others are compared with.
+    pub index: usize,
+    /// Object name.
+    pub hash: String,
+    /// First line of its message.
+    pub subject: String,
+    /// `measured`, `not measured`, `build failed`, `does not run`.
+    pub state: String,
+    /// Why, where it could not be measured.
+    pub failure: Option<String>,
+    /// Its samples, s.
+    pub samples_s: Vec<f64>,
+    /// Their estimate.
+    pub estimate: Option<Estimate>,
+    /// Posterior probability that the change came with it (a search only).
+    pub probability: Option<f64>,
+}
+
+/// A commit (or several that cannot be told apart) with which the time changed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    /// Positions of the commits: one, or several where those between cannot be measured.
+    pub commits: Vec<usize>,
+    /// Position of the last commit before it that was measured.
+    pub before: usize,
+    /// `slower` or `faster`.
+    pub verdict: String,
+    /// Time after over time before, from all samples on either side of it.
+    pub ratio: Option<Estimate>,
+    /// Time after less time before, s.
+    pub jump_s: f64,
+    /// Of the test for breaks, adjusted for all steps (all commits measured).
+    pub p_value: Option<f64>,
+    /// Posterior probability (a search).
+    pub probability: Option<f64>,
+}
+
+/// What was spent, and what measuring every commit would take.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Effort {
+    /// Runs, warm-ups among them.
+    pub boots: usize,
+    /// Builds, failed ones among them.
+    pub builds: usize,
+    /// Runs of a linear scan with the same warm-ups and its own number of runs.
+    pub linear_boots: usize,
+    /// Builds of a linear scan.
+    pub linear_builds: usize,
+}
+
+/// Result of `vmeter range`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RangeResult {
+    /// Head.
+    pub envelope: Envelope,
+    /// What it is about.
+    pub record: RangeRecord,
+    /// Every commit.
+    pub commits: Vec<MeasuredCommit>,
+    /// What changed the time, the earliest first.
+    pub changes: Vec<Change>,
+    /// `changed`, `no change`, `undecided` or `not measurable`.
+    pub verdict: String,
+    /// Undecided: the commits that hold the answer with the confidence asked for.
+    pub suspects: Vec<usize>,
+    /// Posterior probability that nothing changed, or that the suspects hold the answer.
+    pub probability: Option<f64>,
+    /// The last commit over the first.
+    pub ends: Option<Estimate>,
+    /// What was spent.
+    pub effort: Effort,
+    /// What differs across the first change.
+    pub explained: Option<DiffResult>,
+    /// Warnings in words.
+    pub warnings: Vec<String>,
+    /// What to try next.
+    pub hints: Vec<String>,
+    /// Folder of the session.
+    pub saved_in: String,
+}

@@ -1,0 +1,307 @@
+//! `vmeter range`: the commit that changed the time, and how sure that is.
+
+use crate::chart::{Strip, Strips};
+use crate::diff;
+use crate::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use crate::quantity::{added_percent, p_value, percent, Quantity, Unit};
+use crate::table::{Cell, Column, Table};
+use crate::{Field, Records, Report};
+use serde::Serialize;
+use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeResult};
+use vmeter_model::result::Envelope;
+use vmeter_model::sweep::DiffResult;
+use vmeter_model::Estimate;
+
+/// Commits of the table at a glance that did not change anything.
+const GLANCE: usize = 24;
+/// Below this a commit is as good as cleared.
+const SUSPECT: f64 = 0.005;
+
+/// A [`RangeResult`] to be written.
+#[derive(Debug)]
+pub struct RangeReport<'a> {
+    /// The result.
+    pub result: &'a RangeResult,
+}
+
+impl<'a> RangeReport<'a> {
+    /// The result.
+    pub fn new(result: &'a RangeResult) -> Self {
+        RangeReport { result }
+    }
+
+    fn named(&self, at: usize) -> String {
+        let commit = self.result.commits.get(at);
+        commit.map_or_else(String::new, |c| format!("{} ({})", short(c), c.subject))
+    }
+
+    fn answer(&self) -> String {
+        let result = self.result;
+        let sure = result.probability.map(percent).unwrap_or_default();
+        match result.verdict.as_str() {
+            "changed" => {
+                let all: Vec<String> = result.changes.iter().map(|c| self.sentence(c)).collect();
+                all.join(" ")
+            }
+            "no change" if result.record.bisect => format!(
+                "No change found between {} and {}: {sure} sure.",
+                self.named(0),
+                self.named(result.commits.len().saturating_sub(1))
+            ),
+            "no change" => format!(
+                "No commit of the {} changed the time by more than noise.",
+                result.commits.len().saturating_sub(1)
+            ),
+            "undecided" => format!(
+                "Undecided: {} commits are suspect with {sure}; more runs decide.",
+                result.suspects.len()
+            ),
+            _ => "Fewer than two commits can be measured: there is nothing to compare.".to_owned(),
+        }
+    }
+
+    fn sentence(&self, change: &Change) -> String {
+        let by = change.ratio.as_ref().map(added_percent).unwrap_or_default();
+        let time = Quantity::exact(change.jump_s.abs(), Unit::Seconds).inline();
+        let sure = match (change.probability, change.p_value) {
+            (Some(probability), _) => format!(", {} sure", percent(probability)),
+            (None, Some(p)) => format!(", p {}", p_value(p)),
+            (None, None) => String::new(),
+        };
+        let figures = format!("by {time} ({by}{sure})");
+        match change.commits.as_slice() {
+            [one] => format!("{} made it {} {figures}.", self.named(*one), change.verdict),
+            [first, .., last] => format!(
+                "One of {} commits, {} to {}, made it {} {figures}; those between cannot be measured.",
+                change.commits.len(),
+                self.named(*first),
+                self.named(*last),
+                change.verdict
+            ),
+            [] => String::new(),
+        }
+    }
+
+    fn facts(&self) -> Vec<Fact> {
+        let result = self.result;
+        let record = &result.record;
+        let none = String::new;
+        let metric = match record.metric {
+            Metric::Wall => "wall time of each run",
+            Metric::Cpu => "CPU time of each run",
+        };
+        let mut facts = vec![
+            Fact::new("repository", record.repo.clone(), "only read"),
+            Fact::new(
+                "range",
+                format!("{}, {} commits", record.range, result.commits.len().saturating_sub(1)),
+                "and the one before, with which they are compared",
+            ),
+        ];
+        if let Some(build) = &record.build {
+            facts.push(Fact::new("build", build.clone(), ""));
+        }
+        let measured = record.run.clone().unwrap_or_else(|| "a boot".to_owned());
+        facts.push(Fact::new("measured", measured, metric));
+        let Effort { boots, builds, linear_boots, linear_builds } = &result.effort;
+        let linear = match record.bisect {
+            true => format!("a linear scan: {linear_boots} runs, {linear_builds} builds"),
+            false => none(),
+        };
+        facts.push(Fact::new("spent", format!("{boots} runs, {builds} builds"), linear));
+        if let Some(ends) = &result.ends {
+            let note = "the last commit over the first";
+            facts.push(Fact::new("ends", added_percent(ends), note));
+        }
+        facts
+    }
+
+    fn table(&self, detail: Detail) -> Table {
+        let result = self.result;
+        let searched = result.record.bisect;
+        let mut columns = vec![
+            Column::number("", 0),
+            Column::text("commit", 0),
+            Column { shrinks_to: Some(20), ..Column::text("subject", 1) },
+            Column::number("runs", 2),
+            Column::number("time", 0),
+        ];
+        if searched {
+            columns.push(Column::number("guilty", 0));
+        }
+        columns.push(Column::text("", 0));
+        let mut table = Table::new(columns);
+        let shown: Vec<&MeasuredCommit> = result
+            .commits
+            .iter()
+            .filter(|c| detail == Detail::Full || c.state != "not measured")
+            .collect();
+        let crowded = detail == Detail::Glance && shown.len() > GLANCE;
+        for commit in shown {
+            let guilty = result.changes.iter().any(|c| c.commits.contains(&commit.index));
+            let near = result.changes.iter().any(|c| {
+                c.commits
+                    .first()
+                    .is_some_and(|first| commit.index + 3 > *first && commit.index < first + 3)
+            });
+            let suspect = commit.probability.is_some_and(|p| p >= SUSPECT);
+            if crowded && !guilty && !near && !suspect && commit.failure.is_none() {
+                continue;
+            }
+            let mut cells = vec![
+                Cell::Text(commit.index.to_string()),
+                Cell::Name(short(commit).to_owned()),
+                Cell::Text(commit.subject.clone()),
+                Cell::Text(commit.samples_s.len().to_string()),
+                commit.estimate.as_ref().map_or(Cell::Empty, |estimate| {
+                    Cell::Quantity(Quantity::of(estimate, Unit::Seconds))
+                }),
+            ];
+            if searched {
+                let probability = commit.probability.filter(|p| *p >= SUSPECT);
+                cells.push(probability.map_or(Cell::Empty, |p| Cell::Text(percent(p))));
+            }
+            cells.push(state(commit, guilty, result));
+            let tone = if guilty { Tone::Strong } else { Tone::Normal };
+            table.toned_row(tone, cells);
+        }
+        table
+    }
+}
+
+fn state(commit: &MeasuredCommit, guilty: bool, result: &RangeResult) -> Cell {
+    let change = result.changes.iter().find(|c| c.commits.contains(&commit.index));
+    match (guilty, change, commit.state.as_str()) {
+        (_, _, state @ ("build failed" | "does not run")) => Cell::Toned(state.into(), Tone::Muted),
+        (true, Some(change), _) => {
+            let tone = if change.verdict == "slower" { Tone::Bad } else { Tone::Good };
+            Cell::Toned(change.verdict.clone(), tone)
+        }
+        _ => Cell::Empty,
+    }
+}
+
+fn short(commit: &MeasuredCommit) -> &str {
+    commit.hash.get(..12).unwrap_or(&commit.hash)
+}
+
+impl Report for RangeReport<'_> {
+    fn envelope(&self) -> &Envelope {
+        &self.result.envelope
+    }
+
+    fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
+        let result = self.result;
+        Box::new(Body {
+            repo: &result.record.repo,
+            range: &result.record.range,
+            bisect: result.record.bisect,
+            verdict: &result.verdict,
+            changes: &result.changes,
+            suspects: &result.suspects,
+            probability: result.probability,
+            ends: result.ends,
+            effort: &result.effort,
+            commits: &result.commits,
+            explained: result.explained.as_ref().map(diff::body),
+            warnings: &result.warnings,
+            hints: &result.hints,
+            saved_in: &result.saved_in,
+        })
+    }
+
+    fn document(&self, detail: Detail) -> Document {
+        let result = self.result;
+        let title = "vmeter range".to_owned();
+        let mut document = Document { title, answer: self.answer(), blocks: Vec::new() };
+        document.push(Block::Facts(self.facts()));
+        document.heading("Commits", "oldest first; mean ± half of its 95 % interval");
+        document.push(Block::Table(self.table(detail)));
+        if detail == Detail::Full {
+            let strips = result.commits.iter().filter_map(strip).collect();
+            document.heading("Samples", "a dot a run, the mean as a bar");
+            document.push(Block::Strips(Strips { caption: "every run".into(), strips }));
+        }
+        if let Some(explained) = result.explained.as_ref().filter(|e| tells(e)) {
+            document.heading("What changed in it", "");
+            document.push(Block::Paragraph(diff::answer(explained)));
+            diff::blocks(explained, detail, &mut document);
+        }
+        document.push(Block::Paragraph(method(result)));
+        let notices = closing_notices(&result.warnings, &result.hints, &result.saved_in);
+        document.push(Block::Notices(notices));
+        document
+    }
+
+    fn records(&self) -> Records {
+        let header =
+            vec!["index", "commit", "subject", "state", "sample", "seconds", "probability"];
+        let mut rows = Vec::new();
+        for commit in &self.result.commits {
+            let row = |sample: Field, seconds: Option<f64>| {
+                vec![
+                    Field::number(Some(commit.index)),
+                    Field::text(&commit.hash),
+                    Field::text(&commit.subject),
+                    Field::text(&commit.state),
+                    sample,
+                    Field::number(seconds),
+                    Field::number(commit.probability),
+                ]
+            };
+            if commit.samples_s.is_empty() {
+                rows.push(row(Field::Empty, None));
+            }
+            for (n, seconds) in commit.samples_s.iter().enumerate() {
+                rows.push(row(Field::number(Some(n)), Some(*seconds)));
+            }
+        }
+        Records { header, rows }
+    }
+}
+
+/// True if the comparison saw inside of the runs.
+fn tells(explained: &DiffResult) -> bool {
+    explained.rows.len() > 2
+}
+
+fn strip(commit: &MeasuredCommit) -> Option<Strip> {
+    Some(Strip {
+        label: short(commit).to_owned(),
+        samples: commit.samples_s.clone(),
+        estimate: commit.estimate?,
+        outliers: Vec::new(),
+    })
+}
+
+/// How the answer was reached.
+fn method(result: &RangeResult) -> String {
+    match result.record.bisect {
+        true => format!(
+            "Noisy bisection (Bayesian, normal model with unknown noise and change): it ends at \
+             {} posterior probability, and counts the chance that nothing changed.",
+            percent(result.record.confidence)
+        ),
+        false => "Steps between neighbouring commits that are more than noise: permutation test, \
+                  p-values adjusted for all steps, any false one in 5 % of ranges."
+            .to_owned(),
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Body<'a> {
+    repo: &'a str,
+    range: &'a str,
+    bisect: bool,
+    verdict: &'a str,
+    changes: &'a [Change],
+    suspects: &'a [usize],
+    probability: Option<f64>,
+    ends: Option<Estimate>,
+    effort: &'a Effort,
+    commits: &'a [MeasuredCommit],
+    explained: Option<diff::Body<'a>>,
+    warnings: &'a [String],
+    hints: &'a [String],
+    saved_in: &'a str,
+}
