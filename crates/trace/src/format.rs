@@ -28,6 +28,7 @@ pub trait TraceFormat: Sync {
 /// The formats, in the order in which they are tried: strict ones first.
 pub static FORMATS: &[&dyn TraceFormat] = &[
     &formats::trace_dat::TraceDat,
+    &formats::perf_data::PerfData,
     &formats::xentrace::Xentrace,
     &formats::strace::Strace,
     &formats::perf_script::PerfScript,

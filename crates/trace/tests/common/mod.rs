@@ -2,6 +2,7 @@
 
 #![allow(dead_code)]
 
+pub mod perf_data;
 pub mod trace_dat;
 
 use std::path::PathBuf;
@@ -42,6 +43,7 @@ pub fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("trace.dat", trace_dat::sample(6, trace_dat::Packing::None)),
         ("trace.dat", trace_dat::sample(7, trace_dat::Packing::Zstd)),
         ("trace.dat", trace_dat::sample(7, trace_dat::Packing::Zlib)),
+        ("perf.data", perf_data::file()),
         ("xentrace", xentrace()),
         ("ftrace text", read("small.ftrace.txt")),
         ("perf script", read("small.perf.txt")),

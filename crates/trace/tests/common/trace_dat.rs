@@ -196,6 +196,17 @@ const KALLSYMS: &str = "ffffffff81000000 T _stext\nffffffff81000400 t process_sr
 const CMDLINES: &str = "7 reader\n8 CPU 0/KVM\n";
 
 /// A file of version 6, unpacked.
+/// The format texts as perf stores them.
+pub fn tracing_data() -> Vec<u8> {
+    let mut out = b"\x17\x08\x44tracing0.6\0\0\x08".to_vec();
+    put(&mut out, &[&(PAGE as u32).to_le_bytes(), &header_info()]);
+    // No formats of ftrace's own.
+    put(&mut out, &[&0u32.to_le_bytes(), &event_formats()]);
+    // No symbols, no printk formats, no names.
+    out.extend([0; 16]);
+    out
+}
+
 pub fn v6(buffers: Vec<Buffer>) -> Vec<u8> {
     let mut out = b"\x17\x08\x44tracing6\0\x00\x08".to_vec();
     out.extend((PAGE as u32).to_le_bytes());

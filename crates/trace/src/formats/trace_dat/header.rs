@@ -66,10 +66,10 @@ impl Default for PageHead {
 #[derive(Default)]
 pub struct Header {
     pub(super) page: PageHead,
-    pub(super) kinds: Vec<EventType>,
+    pub(in crate::formats) kinds: Vec<EventType>,
     /// Index into `kinds` by `common_type`.
-    pub(super) by_type: Vec<u32>,
-    pub(super) symbols: Arc<Symbols>,
+    pub(in crate::formats) by_type: Vec<u32>,
+    pub(in crate::formats) symbols: Arc<Symbols>,
     pub(super) threads: HashMap<i32, String>,
     pub(super) buffers: Vec<Buffer>,
     pub(super) clock: String,
@@ -78,7 +78,7 @@ pub struct Header {
     /// Added to every stamp.
     pub(super) offset: i64,
     pub(super) guests: Vec<(String, u32, i32)>,
-    pub(super) missing: Vec<String>,
+    pub(in crate::formats) missing: Vec<String>,
 }
 
 impl Header {
@@ -145,6 +145,32 @@ pub fn read(file: &RandomAccess) -> Parse<Header> {
             ))
         }
     }
+    Ok(header)
+}
+
+/// Reads the format texts of a perf.data file, which stand there as in a trace.dat.
+///
+/// `Err` says what was expected and found.
+pub fn tracing_data(file: &RandomAccess, at: u64, size: u64) -> Parse<Header> {
+    let mut header = Header { by_type: vec![NO_KIND; TYPES], ..Header::default() };
+    let bytes = file.read_vec(at, size).map_err(|e| e.to_string())?;
+    let mut s = Sections::of_bytes(file, &bytes);
+    if s.bytes(10)? != super::MAGIC {
+        return Err(format!("there are no format texts at {at}"));
+    }
+    let _version = s.string()?;
+    if s.bytes(1)?[0] != 0 {
+        return Err("it was recorded on a big-endian machine, and vmeter reads little-endian \
+                    ones only"
+            .into());
+    }
+    let _long_size = s.bytes(1)?;
+    let _page_size = s.u32()?;
+    read_header_info(&mut s, &mut header)?;
+    read_ftrace_formats(&mut s, &mut header)?;
+    read_event_formats(&mut s, &mut header)?;
+    let size = s.u32()?;
+    header.symbols = Arc::new(Symbols::parse(s.bytes(u64::from(size))?));
     Ok(header)
 }
 

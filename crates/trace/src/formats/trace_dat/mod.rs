@@ -7,7 +7,7 @@
 mod ahead;
 mod cpu;
 mod fields;
-mod header;
+pub(super) mod header;
 mod recover;
 mod sections;
 mod stream;
