@@ -32,6 +32,10 @@
 //! replacement. A thread that says so for another switch in the same place does it after
 //! its last hold of this one, and a harvest that reads that sees what the hold was for.
 //!
+//! A thread may take back what it said, between two marks: to whoever sees that, its holds
+//! are visible as well. A vCPU's thread does so before it enters the guest, where to
+//! interrupt it is dearest.
+//!
 //! Threads without a cell (a signal handler that interrupted a mark; a thread whose
 //! thread-local storage is gone) are counted in the switch instead. That is slower, and
 //! a harvest waits for all of them.
@@ -72,6 +76,11 @@ impl Free {
     const NOT_KNOWN: Self = Self(1);
     /// The largest number.
     pub(crate) const MOST: usize = Self::APART / 2 - 1;
+
+    /// The number alone.
+    fn number(self) -> Self {
+        Self(self.0 % Self::APART)
+    }
 
     /// What is left in the cell is this switch's.
     #[inline]
@@ -118,8 +127,21 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// No harvest needs the heavy fence for this thread's sake until it next marks
+    /// something. To be called by the thread itself; does nothing to what it holds.
+    pub(crate) fn rest(&self) {
+        for cell in self.cells.iter().filter(|cell| own(&cell.held) & 1 == 1) {
+            let number = Free(own(&cell.held)).number();
+            // Release, as in `approach`.
+            let known = cell.known.iter().filter(|known| own(known) != 0);
+            known.for_each(|known| known.store(0, Ordering::Release));
+            cell.held.store(number.0, Ordering::Release);
+        }
+    }
+
     /// Gives it back for another thread.
     pub(crate) fn release(&self) {
+        self.rest();
         self.taken.store(false, Ordering::Release);
     }
 }
@@ -306,9 +328,9 @@ impl<T> Switch<T> {
         if free.0 & 1 == 0 {
             return None;
         }
-        let number = free.0 % Free::APART;
+        let number = free.number();
         if self.writers_fence {
-            return Some((Free(number), true));
+            return Some((number, true));
         }
         let known = cell.known(self.id());
         if own(known) != self.id() {
@@ -316,7 +338,7 @@ impl<T> Switch<T> {
             known.store(self.id(), Ordering::Release);
             fence::full();
         }
-        Some((Free(self.id() | number), false))
+        Some((Free(self.id() | number.0), false))
     }
 
     /// What is current, without hold of it: it may be retired at any moment.

@@ -23,4 +23,4 @@ pub use slot::{BadPageSize, Slot};
 pub use strategy::{
     harvest_all, DirtyBitmap, DirtyLog, GetOpt, GetOrg, Strategy, StrategyKind, SwitchOpt,
 };
-pub use writer::register_thread;
+pub use writer::{register_thread, rest};

@@ -34,6 +34,19 @@ pub fn register_thread() {
     }
 }
 
+/// Tells harvests that this thread is not going to mark anything for a while, so that they
+/// do not interrupt it: call it before entering a guest (KVM_RUN), or before blocking. The
+/// next mark in each slot costs the thread a full fence, and harvests see it again.
+///
+/// Without it all is right as well, but a harvest that finds something makes the kernel run
+/// a barrier on the CPU of each thread of the process that is running, and there may be a
+/// virtual machine to be left for that.
+pub fn rest() {
+    if let Some(record) = own_record() {
+        record.rest();
+    }
+}
+
 /// This thread's record, if it has one.
 pub(crate) fn own_record() -> Option<&'static Record> {
     // SAFETY: null, or a record of REGISTRY, which is never dropped.

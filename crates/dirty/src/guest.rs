@@ -40,8 +40,9 @@ pub(crate) fn program() -> Vec<u8> {
         0x49, 0x89, 0xc1, // mov r9, rax
         0xe6, DONE, // out DONE, al
         0xeb, 0xda, // jmp -38
+        0x48, 0xff, 0x07, // inc qword [rdi]
         0xf3, 0x90, // pause
-        0xeb, 0xfc, // jmp -4
+        0xeb, 0xf9, // jmp -7
     ]
 }
 
@@ -70,7 +71,8 @@ enum Command {
     /// Answers an interruption: go on, or give up.
     GoOn(bool),
     Call(Box<dyn FnOnce() + Send>),
-    Spin,
+    /// Count at this address.
+    Spin(u64),
 }
 
 enum Report {
@@ -179,11 +181,27 @@ impl Guest {
         self.report().map(drop)
     }
 
-    /// Lets the guest spin until [`Self::rest`].
+    /// Lets the guest spin until [`Self::rest`]; it does when this returns.
     pub(crate) fn spin(&mut self) -> Result<(), DirtyError> {
-        self.send(Command::Spin)?;
+        let before = self.ticks()?;
+        self.send(Command::Spin(self.table().gpa()))?;
         self.spinning = true;
+        let deadline = Instant::now() + PATIENCE;
+        // It takes some microseconds; there is nothing to wait on but its memory.
+        while self.ticks()? == before {
+            std::thread::yield_now();
+            if Instant::now() > deadline {
+                return Err(DirtyError::Died { exit: "it does not run".into() });
+            }
+        }
         Ok(())
+    }
+
+    /// What the guest counts while it spins, in the slot of tables, which nobody tracks.
+    fn ticks(&self) -> Result<u64, DirtyError> {
+        let mut count = [0; 8];
+        self.table().read(0, &mut count)?;
+        Ok(u64::from_le_bytes(count))
     }
 
     /// Ends the spinning.
@@ -235,7 +253,7 @@ impl Worker {
                     f();
                     Report::Done(Wrote::default())
                 }
-                Command::Spin => self.spin(),
+                Command::Spin(at) => self.spin(at),
                 Command::GoOn(_) => continue,
             };
             if self.outbox.send(report).is_err() {
@@ -312,8 +330,9 @@ impl Worker {
         Some(Ended::Interrupted(Interruption::Fault(gpa)))
     }
 
-    fn spin(&mut self) -> Report {
-        let regs = kvm_regs { rip: SPIN, ..Default::default() };
+    fn spin(&mut self, rdi: u64) -> Report {
+        let regs = kvm_regs { rip: SPIN, rdi, ..Default::default() };
+        dirty_log::rest();
         let ran = self.vcpu.enter(self.ring, regs).and_then(|()| {
             self.vcpu.run(None, |exit| std::ops::ControlFlow::Break(format!("{exit:?}")))
         });

@@ -36,6 +36,10 @@ fn write(log: &dyn DirtyLog, cells: &Cells, writer: usize, marks: u64) {
         cell.data.store(version, Ordering::Relaxed);
         match (writer, state >> 60) {
             (2, 0) => log.mark_in_signal_handler(page * STRIDE),
+            (1, 0) => {
+                log.mark(page * STRIDE);
+                dirty_log::rest();
+            }
             (2, 1) => log.mark_bytes(page * STRIDE * PAGE + 17, 8),
             _ => log.mark(page * STRIDE),
         }
