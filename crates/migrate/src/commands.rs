@@ -127,6 +127,8 @@ pub struct RamInfo {
     pub total: u64,
     /// Rounds begun.
     pub dirty_sync_count: u64,
+    /// Sent while the guest stood still, bytes (from QEMU 7.0 on).
+    pub downtime_bytes: u64,
 }
 
 /// Answer of `query-migrate-parameters`, as far as it matters.

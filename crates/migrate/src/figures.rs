@@ -7,6 +7,8 @@ use vmeter_model::Ns;
 
 /// A time without a heartbeat as long as this is lost to the guest.
 const LOST: Ns = 10_000_000;
+/// A page with its address, as it is sent.
+const FRAMED_PAGE: u64 = crate::guest::PAGE + 8;
 /// Most samples kept of a run.
 const SAMPLES: usize = 400;
 
@@ -59,13 +61,14 @@ fn written_at(beats: &[Beat], at: Ns) -> u64 {
 /// A pass as announced: its number and when it began.
 pub type Pass = (u64, Ns);
 
-/// Rounds from announcements and samples. `start` and `end` are those of the migration.
+/// Rounds from announcements and samples. `start` and `end` are those of the migration;
+/// `last_bytes` were sent with the guest stopped, too quickly for a sample.
 pub fn rounds(
     passes: &[Pass],
     samples: &[MigrateSample],
     source: &[Beat],
-    start: Ns,
-    end: Ns,
+    (start, end): (Ns, Ns),
+    last_bytes: u64,
 ) -> Vec<MigrateRound> {
     let since = |at: Ns| seconds(at - start);
     let sent_at = |at: f64| {
@@ -76,13 +79,15 @@ pub fn rounds(
     let round = |n: usize| {
         let (number, from) = passes[n];
         let to = passes.get(n + 1).map_or(end, |next| next.1).max(from);
-        let first = samples.iter().find(|sample| sample.round == number);
+        let first = samples.iter().find(|s| s.round == number && s.remaining_bytes > 0);
+        let left =
+            first.map_or(last_bytes / FRAMED_PAGE, |s| s.remaining_bytes / crate::guest::PAGE);
         let last = samples.iter().rev().find(|sample| sample.round == number);
         MigrateRound {
             round: number,
             start_s: since(from),
             length_s: seconds(to - from),
-            pages: first.map_or(0, |sample| sample.remaining_bytes / crate::guest::PAGE),
+            pages: left,
             transferred_bytes: sent_at(since(to)).saturating_sub(sent_at(since(from))),
             written_pages: written_at(source, to).saturating_sub(written_at(source, from)),
             throttle_percent: last.map_or(0, |sample| sample.throttle_percent),
@@ -179,7 +184,7 @@ mod tests {
         ];
         let beats = [beat(0, 0), beat(1000, 50), beat(2000, 60)];
         let passes = [(1, 0), (2, 1_000_000_000)];
-        let rounds = rounds(&passes, &samples, &beats, 0, 2_000_000_000);
+        let rounds = rounds(&passes, &samples, &beats, (0, 2_000_000_000), 0);
         assert_eq!(rounds.len(), 2);
         assert_eq!((rounds[0].pages, rounds[1].pages), (100, 50));
         assert_eq!((rounds[0].transferred_bytes, rounds[1].transferred_bytes), (409_600, 290_400));

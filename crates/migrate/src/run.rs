@@ -225,6 +225,10 @@ impl<'a> Pair<'a> {
         self.source.execute(&Migrate { uri }).map(drop)
     }
 
+    fn is_late(&self) -> bool {
+        self.since_start() > self.task.timeout.as_secs_f64()
+    }
+
     fn since_start(&self) -> f64 {
         seconds(now_ns() - self.start)
     }
@@ -290,7 +294,11 @@ impl<'a> Pair<'a> {
         let now = now_ns();
         let ended = |outcome, reason: String| Ok(Some(Ended { outcome, reason, at: now }));
         match self.info.status.as_str() {
-            "completed" => return ended(MigrateOutcome::Completed, String::new()),
+            // Its figures follow the word closely.
+            "completed" if self.info.total_time > 0 || self.is_late() => {
+                return ended(MigrateOutcome::Completed, String::new());
+            }
+            "completed" => return Ok(None),
             "failed" | "cancelled" | "postcopy-paused" => return Ok(Some(self.failed())),
             _ => {}
         }
@@ -315,7 +323,7 @@ impl<'a> Pair<'a> {
             );
             return self.give_up(MigrateOutcome::NotConverged, reason);
         }
-        if self.since_start() > self.task.timeout.as_secs_f64() {
+        if self.is_late() {
             let seconds = self.task.timeout.as_secs();
             return self.give_up(MigrateOutcome::TimedOut, format!("not done after {seconds} s"));
         }
@@ -475,16 +483,20 @@ impl<'a> Pair<'a> {
                 run.guest_clock_gap_s = gap.map(|gap| gap.guest_s);
                 (run.longest_gap_after_s, run.lost_after_s) = figures::stalls(destination);
             }
-            run.rounds = figures::rounds(&self.passes, &self.samples, source, start, end);
+            let last = self.info.ram.downtime_bytes;
+            let span = (start, end);
+            run.rounds = figures::rounds(&self.passes, &self.samples, source, span, last);
         });
         run.total_s = total_s;
         run.setup_s = ms(self.info.setup_time);
         run.downtime_s = completed.then(|| ms(self.info.downtime));
         run.stopped_s = self.stopped.zip(self.resumed).map(|(stop, resume)| seconds(resume - stop));
         run.transferred_bytes = self.info.ram.transferred;
-        let sending = total_s - run.setup_s;
+        // While the guest stands still the limit is lifted.
+        let sending = total_s - run.setup_s - run.downtime_s.unwrap_or(0.0);
+        let sent = run.transferred_bytes.saturating_sub(self.info.ram.downtime_bytes);
         if sending > 0.0 {
-            run.bandwidth_bytes_per_s = run.transferred_bytes as f64 / sending;
+            run.bandwidth_bytes_per_s = sent as f64 / sending;
         }
         let throttles = self.samples.iter().map(|sample| sample.throttle_percent);
         run.throttle_percent = throttles.max().unwrap_or(0);
