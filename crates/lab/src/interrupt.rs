@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 type Action = Box<dyn Fn() + Send>;
 
-/// Set by SIGINT, SIGTERM or SIGHUP.
+/// Set by SIGINT, SIGTERM, SIGHUP or SIGQUIT.
 #[derive(Clone, Default)]
 pub struct Interrupt {
     inner: Arc<Inner>,
@@ -25,9 +25,9 @@ impl Interrupt {
     /// # Errors
     /// When the signal handlers cannot be installed.
     pub fn install() -> Result<Self> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
         let interrupt = Interrupt::default();
-        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
+        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])
             .context("cannot catch signals")?;
         let seen = interrupt.clone();
         std::thread::Builder::new().name("signals".into()).spawn(move || {

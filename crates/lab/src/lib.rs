@@ -13,6 +13,7 @@ pub mod doctor;
 pub mod experiment;
 pub mod explain_live;
 pub mod failure;
+pub mod find_vmm;
 mod followed;
 mod held;
 pub mod host;

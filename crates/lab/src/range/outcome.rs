@@ -304,11 +304,11 @@ fn hints(record: &RangeRecord, session: &Session, found: &Found) -> Vec<String> 
             let (a, b) = (format!("{dir}#{a}"), format!("{dir}#{b}"));
             let (a, b) = (diff::shell_quoted(&a), diff::shell_quoted(&b));
             hints.push(format!("vmeter diff {a} {b}  # all that differs"));
-            hints.push(format!(
-                "git -C {} show {}",
-                record.repo,
-                named(change.commits[0]).unwrap_or_default()
-            ));
+            let between = (named(change.before), change.commits.last().and_then(|c| named(*c)));
+            if let (Some(a), Some(b)) = between {
+                let repo = diff::shell_quoted(&record.repo);
+                hints.push(format!("git -C {repo} log -p {a}..{b}  # what it is"));
+            }
         }
     }
     if found.verdict == "undecided" {

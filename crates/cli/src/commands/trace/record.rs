@@ -7,6 +7,7 @@ use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
 use vmeter_lab::failure::usage;
+use vmeter_lab::find_vmm::find_vmm;
 use vmeter_lab::interrupt::Interrupt;
 use vmeter_lab::trace_record::{record, Preset, RecordOptions, EXPLAIN, PRESETS};
 use vmeter_report::{check_writable, Target};
@@ -21,9 +22,10 @@ pub struct Record {
     /// Further events, with * and ?, e.g. 'kvm:kvm_msi*'; may be repeated.
     #[arg(long, value_name = "SYSTEM:NAME", value_delimiter = ',')]
     event: Vec<String>,
-    /// A running VMM, with its threads and vhost workers; recording ends when it does.
-    #[arg(long, value_name = "PID", conflicts_with = "command")]
-    pid: Option<i32>,
+    /// A running VMM, with its threads and vhost workers, or `auto` for the only one that
+    /// runs; recording ends when it does.
+    #[arg(long, value_name = "PID", value_parser = process, conflicts_with = "command")]
+    pid: Option<Process>,
     /// With the kernel's own threads and the idle tasks, which work for the VMM as well
     /// (always with the preset explain).
     #[arg(long)]
@@ -50,7 +52,45 @@ pub struct Record {
     command: Vec<String>,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// A process to be recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Process {
+    /// By its id.
+    Id(i32),
+    /// The only VMM there is.
+    OnlyVmm,
+}
+
+impl Process {
+    /// Its id.
+    ///
+    /// # Errors
+    /// As [`find_vmm`].
+    pub fn id(self) -> anyhow::Result<i32> {
+        match self {
+            Process::Id(pid) => Ok(pid),
+            Process::OnlyVmm => find_vmm(),
+        }
+    }
+}
+
+/// Parses a process id or `auto`.
+///
+/// # Errors
+/// In words for the user.
+pub fn process(text: &str) -> Result<Process, String> {
+    match (text, text.parse()) {
+        ("auto", _) => Ok(Process::OnlyVmm),
+        (_, Ok(pid @ 1..)) => Ok(Process::Id(pid)),
+        _ => Err(format!("{text}: expected a process id, or auto")),
+    }
+}
+
+/// Parses a time.
+///
+/// # Errors
+/// In words for the user.
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let parsed = text.parse::<f64>().ok().filter(|s| *s > 0.0);
     let found = parsed.and_then(|s| Duration::try_from_secs_f64(s).ok());
     found.ok_or_else(|| format!("{text}: expected seconds above 0, e.g. 2.5"))
@@ -72,7 +112,7 @@ pub fn run(arguments: Record, out: &Output) -> anyhow::Result<Answer> {
         presets,
         kernel,
         events: arguments.event,
-        pid: arguments.pid,
+        pid: arguments.pid.map(Process::id).transpose()?,
         command: arguments.command,
         duration: arguments.duration,
         limit: arguments.limit << 20,

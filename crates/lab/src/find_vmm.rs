@@ -1,0 +1,45 @@
+//! Which process is a VMM: one that has a virtual machine of KVM's open.
+
+use crate::failure::usage;
+use crate::followed::numbers;
+use anyhow::Result;
+
+/// What the file of a virtual machine is called in `/proc/PID/fd` (virt/kvm/kvm_main.c).
+const VM_FILE: &str = "anon_inode:kvm-vm";
+
+/// The process that runs a virtual machine, if there is just one.
+///
+/// # Errors
+/// When there is none, or there are several: these are named.
+pub fn find_vmm() -> Result<i32> {
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    let found: Vec<i32> =
+        numbers("/proc").into_iter().filter(|pid| *pid != own && has_vm(*pid)).collect();
+    match found.as_slice() {
+        [pid] => Ok(*pid),
+        [] => Err(usage(
+            "--pid auto: no process has a virtual machine of KVM's open (that this user may \
+             look into); name it by its process id",
+        )),
+        several => {
+            let named: Vec<String> =
+                several.iter().map(|pid| format!("{pid} ({})", name(*pid))).collect();
+            Err(usage(format!(
+                "--pid auto: several processes run virtual machines: {}; name one of them",
+                named.join(", ")
+            )))
+        }
+    }
+}
+
+fn has_vm(pid: i32) -> bool {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    files.map(|file| std::fs::read_link(file.path())).any(|target| {
+        target.is_ok_and(|target| target.as_os_str().as_encoded_bytes() == VM_FILE.as_bytes())
+    })
+}
+
+fn name(pid: i32) -> String {
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    comm.trim_end().to_owned()
+}
