@@ -9,6 +9,7 @@ use crate::{Field, Records, Report};
 use serde::Serialize;
 use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeResult};
 use vmeter_model::result::Envelope;
+use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::sweep::DiffResult;
 use vmeter_model::Estimate;
 
@@ -262,7 +263,9 @@ impl Report for RangeReport<'_> {
 
 /// True if the comparison saw inside of the runs.
 fn tells(explained: &DiffResult) -> bool {
-    explained.rows.len() > 2
+    let inside =
+        |row: &vmeter_model::sweep::DiffRow| !matches!(row.name.as_str(), "TOTAL" | UNATTRIBUTED);
+    explained.rows.iter().any(inside)
 }
 
 fn strip(commit: &MeasuredCommit) -> Option<Strip> {

@@ -26,6 +26,8 @@ use crate::summary::median;
 const PRIOR_CHANGE: f64 = 2.0;
 /// Samples of each end before the distribution is consulted at all.
 const FIRST_END_SAMPLES: usize = 4;
+/// … and of ends that repeat to the last digit, as instruction counts do.
+const FIRST_EXACT_SAMPLES: usize = 2;
 /// Doubt about there being a change at which the search between the ends begins. The answer
 /// itself needs the confidence asked for, this doubt included.
 const ACCEPTED_DOUBT: f64 = 0.2;
@@ -149,7 +151,9 @@ impl Bisection {
         let fewest = at_first.min(at_last);
         let end = if at_first <= at_last { first } else { last };
         let doubtful = posterior.no_change > ACCEPTED_DOUBT;
-        if fewest < FIRST_END_SAMPLES || (doubtful && fewest < self.search.max_end_samples) {
+        if fewest < self.first_samples(first, last)
+            || (doubtful && fewest < self.search.max_end_samples)
+        {
             return Some(end);
         }
         // Where the change is as likely at or before as after.
@@ -172,7 +176,7 @@ impl Bisection {
         let Some((first, last)) = self.ends() else { return Some(Answer::Impossible) };
         let fewest = self.samples[first].len().min(self.samples[last].len());
         let spent = self.samples_taken() >= self.search.max_samples;
-        if fewest < FIRST_END_SAMPLES && !spent {
+        if fewest < self.first_samples(first, last) && !spent {
             return None;
         }
         let posterior = self.posterior();
@@ -214,6 +218,19 @@ impl Bisection {
         Posterior {
             commits: shares[..n].iter().map(|s| s / total).collect(),
             no_change: shares[n] / total,
+        }
+    }
+
+    /// Samples of each end before anything is concluded.
+    fn first_samples(&self, first: usize, last: usize) -> usize {
+        let exact = |end: usize| {
+            let samples = self.samples.get(end).map_or(&[][..], Vec::as_slice);
+            samples.len() >= FIRST_EXACT_SAMPLES && samples.windows(2).all(|s| s[0] == s[1])
+        };
+        if exact(first) && exact(last) {
+            FIRST_EXACT_SAMPLES
+        } else {
+            FIRST_END_SAMPLES
         }
     }
 

@@ -1,0 +1,225 @@
+//! `vmeter range` on real git repositories.
+
+mod common;
+
+use common::{kernel, signal, text, Lab};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A repository whose commits have the files that `files` says; the first commit's name.
+fn repository(
+    lab: &Lab,
+    commits: usize,
+    files: impl Fn(usize) -> Vec<(&'static str, String)>,
+) -> (PathBuf, String) {
+    let repo = lab.path("repo");
+    std::fs::create_dir(&repo).expect("scratch space");
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git")
+            .arg("-C")
+            .arg(&repo)
+            .args(["-c", "user.name=t", "-c", "user.email=t@example.org"])
+            .args(arguments)
+            .output()
+            .expect("git");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    git(&["init", "--quiet"]);
+    for i in 0..commits {
+        for (name, content) in files(i) {
+            std::fs::write(repo.join(name), content).expect("scratch space");
+        }
+        std::fs::write(repo.join("n"), i.to_string()).expect("scratch space");
+        git(&["add", "."]);
+        git(&["commit", "--quiet", "-m", &format!("change {i}")]);
+    }
+    let first = git(&["rev-list", "--max-parents=0", "HEAD"]);
+    (repo, format!("{first}..HEAD"))
+}
+
+/// A build that fails for some commits, and copies what was committed.
+fn build(i: usize, broken: &[usize]) -> (&'static str, String) {
+    let line = if broken.contains(&i) { "echo no rule >&2; exit 2" } else { "cp source product" };
+    ("build.sh", format!("{line}\n"))
+}
+
+/// The mock's guest with one initcall of this length.
+fn mock_guest(initcall_ms: f64) -> String {
+    format!(
+        "vmeter-mock 1\nspread 0.5%\nrun-spread 1.5%\n1ms vmm-exec\n4ms vmm-entry\n2ms vmm-main\n\
+         28ms state running\n0.1ms reach reset-vector\n60ms firmware SeaBIOS\n\
+         90ms reach start_kernel\n120ms reach rest_init\n2ms reach kernel_init_freeable\n\
+         0 level early\n{initcall_ms}ms initcall slow_init\n200ms initcall other_init\n\
+         9ms reach run_init_process\n1ms exec 1 /init\n20ms step mount\n0 ready\n1ms shutdown\n\
+         2ms poweroff\n1ms vmm-exiting\n1ms exit 0\n"
+    )
+}
+
+/// Every file below a folder with its size and time of change.
+fn listing(folder: &Path) -> BTreeMap<PathBuf, (u64, std::time::SystemTime)> {
+    let mut all = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        match entry.metadata() {
+            Ok(m) if m.is_dir() => all.extend(listing(&entry.path())),
+            Ok(m) => {
+                all.insert(entry.path(), (m.len(), m.modified().expect("a time")));
+            }
+            Err(_) => {}
+        }
+    }
+    all
+}
+
+fn subjects(result: &Value) -> Vec<String> {
+    let commits = result["changes"][0]["commits"].as_array().expect("a change").iter();
+    let subject = |at: &Value| &result["commits"][at.as_u64().expect("a position") as usize];
+    commits.map(|at| subject(at)["subject"].as_str().expect("a subject").to_owned()).collect()
+}
+
+#[test]
+fn the_first_slow_commit_of_64_is_found_and_what_it_did() {
+    let lab = Lab::new();
+    let (repo, range) = repository(&lab, 64, |i| {
+        // 8 % of some 600 ms.
+        let guest = mock_guest(if i >= 37 { 98.0 } else { 50.0 });
+        vec![("source", guest), build(i, &[20, 45])]
+    });
+    let before = listing(&repo);
+    let arguments = ["range", "--repo", text(&repo), &range, "--bisect", "--build", "sh build.sh"];
+    let machine = ["--vmm", "mock", "--machine", "{worktree}/product", "--warmup", "0"];
+    let result = lab.json(&[&arguments[..], &machine[..]].concat());
+    assert_eq!(result["verdict"], "changed");
+    assert_eq!(subjects(&result), ["change 37"]);
+    let change = &result["changes"][0];
+    assert_eq!(change["verdict"], "slower");
+    assert!(change["probability"].as_f64() >= Some(0.97), "{change}");
+    let ratio = change["ratio"]["mean"].as_f64().expect("a ratio");
+    assert!((1.04..1.12).contains(&ratio), "{ratio}");
+    let effort = &result["effort"];
+    assert!(effort["boots"].as_u64() < Some(100), "{effort}");
+    assert!(effort["builds"].as_u64() < Some(20) && effort["linear_builds"] == 64, "{effort}");
+    let rows = result["explained"]["rows"].as_array().expect("rows");
+    let activity = rows.iter().find(|row| row["kind"] == "activity").expect("an activity");
+    assert_eq!(activity["name"], "initcall slow_init");
+    assert_eq!(listing(&repo), before, "the user's repository was touched");
+}
+
+#[test]
+fn every_commit_measured_finds_steps_both_ways_and_none_where_there_is_none() {
+    let lab = Lab::new();
+    let length = |i: usize| if (3..7).contains(&i) { 120.0 } else { 50.0 };
+    let (repo, range) =
+        repository(&lab, 10, |i| vec![("source", mock_guest(length(i))), build(i, &[8])]);
+    let all = |range: &str, more: &[&str]| {
+        let mut words = vec!["range", "--repo", text(&repo), range, "--build", "sh build.sh"];
+        words.extend(["--vmm", "mock", "--machine", "{worktree}/product", "--runs", "6"]);
+        words.extend(more);
+        lab.run(&[&words[..], &["--export-json", "-"]].concat())
+    };
+    let ran = all(&range, &[]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let result: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    let changes = result["changes"].as_array().expect("changes");
+    let found: Vec<(&str, u64)> = changes
+        .iter()
+        .map(|c| (c["verdict"].as_str().expect("a word"), c["commits"][0].as_u64().expect("n")))
+        .collect();
+    assert_eq!(found, [("slower", 3), ("faster", 7)]);
+    assert_eq!(result["commits"][8]["state"], "build failed");
+    assert!(result["commits"][8]["failure"].as_str().expect("why").contains("no rule"));
+    assert_eq!(all(&range, &["--fail-if-slower", "5"]).status, 1);
+
+    let calm = all("HEAD~2..HEAD", &[]);
+    let calm: Value = serde_json::from_str(&calm.stdout).expect("JSON");
+    assert_eq!(
+        (&calm["verdict"], calm["changes"].as_array().map(Vec::len)),
+        (&"no change".into(), Some(0))
+    );
+}
+
+#[test]
+fn killed_half_way_and_resumed_it_repeats_nothing() {
+    let lab = Lab::new();
+    let (repo, range) = repository(&lab, 16, |i| {
+        let ms = if i >= 9 { 140 } else { 70 };
+        vec![("source", format!("sleep 0.{ms:03}\n")), build(i, &[4])]
+    });
+    let saved = lab.path("saved");
+    let arguments = ["range", "--repo", text(&repo), &range, "--bisect", "--build", "sh build.sh"];
+    let run = ["--run", "sh {worktree}/product", "--warmup", "0", "--save", text(&saved)];
+    let mut child = lab
+        .command(&[&arguments[..], &run[..]].concat())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("vmeter starts");
+    while !saved.join("runs/0009").exists() {
+        assert!(child.try_wait().expect("a state").is_none(), "it ended before it was killed");
+        std::thread::yield_now();
+    }
+    signal(&child, "KILL");
+    let _ = child.wait();
+    let finished = |path: &Path| !path.display().to_string().contains("partial");
+    let kept = |folder: &str| -> BTreeMap<PathBuf, _> {
+        listing(&saved.join(folder)).into_iter().filter(|(path, _)| finished(path)).collect()
+    };
+    let before = [kept("runs"), kept("builds"), kept("kept")];
+    let result = lab.json(&["range", "--resume", text(&saved)]);
+    assert_eq!(result["verdict"], "changed");
+    assert_eq!(subjects(&result), ["change 9"]);
+    for (folder, before) in ["runs", "builds", "kept"].into_iter().zip(before) {
+        let after = kept(folder);
+        assert!(before.iter().all(|file| after.get(file.0) == Some(file.1)), "{folder} repeated");
+    }
+    let shown = lab.json(&["show", text(&saved)]);
+    assert_eq!(shown["changes"], result["changes"]);
+}
+
+#[test]
+fn an_init_that_gets_slower_in_a_real_guest() {
+    if kernel().is_none() || Command::new("busybox").output().is_err() {
+        return;
+    }
+    let lab = Lab::new();
+    let (repo, range) = repository(&lab, 4, |i| {
+        let rounds: u64 = if i >= 2 { 30_000_000 } else { 10_000_000 };
+        let source = format!(
+            "#include <sys/reboot.h>\nint main(void) {{ for (volatile unsigned long i = 0; i < \
+             {rounds}UL; i++); return reboot(RB_POWER_OFF); }}\n"
+        );
+        let build =
+            "cc -static -O1 -o init -x c source && echo init | busybox cpio -o -H newc > product\n";
+        vec![("source", source), ("build.sh", build.to_owned())]
+    });
+    let arguments = ["range", "--repo", text(&repo), &range, "--bisect", "--build", "sh build.sh"];
+    let machine = ["--machine", "pvh", "--initrd", "{worktree}/product", "--warmup", "0"];
+    let exact = ["--accel", "icount"];
+    let result = lab.json(&[&arguments[..], &machine[..], &exact[..]].concat());
+    assert_eq!(subjects(&result), ["change 2"]);
+    assert_eq!(result["explained"]["exact"], true);
+}
+
+#[test]
+fn what_is_not_valid_is_refused() {
+    let lab = Lab::new();
+    let (repo, range) = repository(&lab, 3, |i| vec![("source", i.to_string())]);
+    let given = |words: &[&str]| lab.run(&[&["range", "--repo", text(&repo)], words].concat());
+    for (words, what) in [
+        (vec![range.as_str(), "--kernel", "/boot/vmlinuz"], "{worktree}"),
+        (vec!["HEAD", "--run", "true"], "expected A..B"),
+        (vec!["nowhere..HEAD", "--run", "true"], "nowhere"),
+        (vec![range.as_str(), "--run", "true", "--", "qemu"], "not both"),
+        (vec![range.as_str(), "--vmm", "{worktree}/../../bin/sh"], "outside"),
+    ] {
+        let ran = given(&words);
+        assert_eq!(ran.status, 2, "{words:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(what), "{words:?}: {}", ran.stderr);
+    }
+    // Nothing can be measured: an answer, and a bad one.
+    let ran = given(&[range.as_str(), "--build", "exit 3", "--run", "true", "--bisect"]);
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    assert!(ran.stdout.contains("Fewer than two commits"), "{}", ran.stdout);
+}
