@@ -14,8 +14,8 @@ use std::time::Duration;
 const STAT_REFRESH: &str = "/proc/sys/vm/stat_refresh";
 const BURN_US: u64 = 300;
 const SLEEP: Duration = Duration::from_millis(1);
-/// A quarter of a sector.
-const BUFFER: [u8; 128] = [0x5a; 128];
+/// A sector.
+const BUFFER: [u8; 512] = [0x5a; 512];
 const ITEM: usize = 16;
 /// linux/mempolicy.h.
 const MPOL_MF_MOVE: libc::c_int = 2;
