@@ -12,6 +12,8 @@ use std::time::Duration;
 /// Read to have every CPU run a work item and wait for all (mm/vmstat.c,
 /// `vmstat_refresh`); root's.
 const STAT_REFRESH: &str = "/proc/sys/vm/stat_refresh";
+/// As a Xen device model locks a buffer for each of a command's hypercalls.
+const CALLS: usize = 3;
 const BURN_US: u64 = 300;
 const SLEEP: Duration = Duration::from_millis(1);
 /// A sector.
@@ -49,8 +51,8 @@ impl Fault {
     pub fn command(&mut self) -> io::Result<()> {
         match self {
             Fault::None => Ok(()),
-            Fault::StatRefresh => refresh(STAT_REFRESH.as_ref()),
-            Fault::MovePages(page) => page.migrate(),
+            Fault::StatRefresh => (0..CALLS).try_for_each(|_| refresh(STAT_REFRESH.as_ref())),
+            Fault::MovePages(page) => (0..CALLS).try_for_each(|_| page.migrate()),
             Fault::Sleep => {
                 std::thread::sleep(SLEEP);
                 Ok(())
