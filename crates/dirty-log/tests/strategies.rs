@@ -23,9 +23,10 @@ fn harvested(log: &dyn DirtyLog) -> Vec<usize> {
 
 #[test]
 fn what_is_marked_is_harvested_once() {
-    each(917_248, |log| {
+    const PAGES: usize = if cfg!(miri) { 40_000 } else { 917_248 };
+    each(PAGES, |log| {
         assert!(log.is_clean() && log.harvest().is_clean());
-        let pages = [0, 63, 64, 511, 512, 32_767, 32_768, 500_000, 917_247];
+        let pages = [0, 63, 64, 511, 512, 32_767, 32_768, 33_500, PAGES - 1];
         pages.iter().for_each(|&page| log.mark(page));
         assert!(pages.iter().all(|&page| log.is_marked(page)) && !log.is_marked(1));
         let harvest = log.harvest();

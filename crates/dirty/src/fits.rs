@@ -47,8 +47,13 @@ fn cost(model: &DirtyModel, of: &str, pages: f64) -> f64 {
     model.collect_clean_ns + page * pages
 }
 
-/// Where the cheapest tracker changes, from nothing dirty to all of `pages`.
-pub(crate) fn crossovers(models: &BTreeMap<String, DirtyModel>, pages: u64) -> Vec<DirtyCrossover> {
+/// Where the cheapest tracker changes, from nothing dirty to as many pages as were measured
+/// at most; shares are of `pages`.
+pub(crate) fn crossovers(
+    models: &BTreeMap<String, DirtyModel>,
+    measured: u64,
+    pages: u64,
+) -> Vec<DirtyCrossover> {
     let mut all = Vec::new();
     for of in ["collect", "total"] {
         let slope = |model: &DirtyModel| cost(model, of, 1.0) - cost(model, of, 0.0);
@@ -66,8 +71,8 @@ pub(crate) fn crossovers(models: &BTreeMap<String, DirtyModel>, pages: u64) -> V
                 let gain = slope(model) - slope(line);
                 let x = (cost(line, of, 0.0) - cost(model, of, 0.0)) / gain;
                 // Slopes that differ by less are the same, measured twice.
-                let real = gain > 0.1 * slope(model);
-                (other != name && real && x >= at.max(1.0) && x < pages as f64).then_some(x)
+                let real = gain > 0.25 * slope(model);
+                (other != name && real && x >= at.max(1.0) && x <= measured as f64).then_some(x)
             };
             let next = models
                 .iter()
@@ -116,12 +121,12 @@ mod tests {
             (log.collect_clean_ns - 4000.0).abs() < 1e-6
                 && (log.write_page_ns - 100.0).abs() < 1e-6
         );
-        let found = crossovers(&models, 100_000);
+        let found = crossovers(&models, 1000, 100_000);
         // Collecting: 200 + 60 x = 4000 + 20 x at 95. In all, the ring is always cheaper.
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].below.as_str(), found[0].above.as_str()), ("ring", "log"));
         assert!((found[0].dirty_pages - 95.0).abs() < 1e-6);
-        assert!(crossovers(&models, 90).is_empty());
-        assert!(crossovers(&BTreeMap::new(), 90).is_empty());
+        assert!(crossovers(&models, 90, 100_000).is_empty());
+        assert!(crossovers(&BTreeMap::new(), 90, 90).is_empty());
     }
 }

@@ -5,7 +5,9 @@
 //! so that every bit can be checked.
 
 use crate::counts::{difference, Counters, Counts};
+use crate::placement::stay_on;
 use crate::DirtyError;
+use rustix::thread::CpuSet;
 use std::os::fd::AsRawFd;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::thread::JoinHandle;
@@ -92,8 +94,13 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// Starts the thread. The VM's code is [`program`], its last slot is for the tables.
-    pub(crate) fn start(vm: Vm, vcpu: Vcpu, ring: Ring) -> Result<Self, DirtyError> {
+    /// Starts the thread, on these CPUs. The VM's code is [`program`], its last slot is for the tables.
+    pub(crate) fn start(
+        vm: Vm,
+        vcpu: Vcpu,
+        ring: Ring,
+        cpus: Option<CpuSet>,
+    ) -> Result<Self, DirtyError> {
         let (commands, inbox) = channel();
         let (outbox, reports) = channel();
         let kicker = vcpu.kicker();
@@ -101,7 +108,10 @@ impl Guest {
         let worker = Worker { vcpu, ring, counters: counters.collect(), inbox, outbox };
         let thread = std::thread::Builder::new()
             .name("vcpu".into())
-            .spawn(move || worker.serve())
+            .spawn(move || {
+                stay_on(cpus);
+                worker.serve();
+            })
             .map_err(|source| DirtyError::System { step: "starting the vCPU's thread", source })?;
         Ok(Self {
             commands: Some(commands),

@@ -23,6 +23,7 @@ mod frames;
 mod guest;
 mod layout;
 mod memory;
+mod placement;
 mod session;
 mod source;
 mod station;

@@ -4,6 +4,7 @@ use crate::bitmaps::Harvested;
 use crate::check::{expected, in_memory, whole, Check, Where};
 use crate::clock::Calibration;
 use crate::layout::{Layout, PAGE};
+use crate::placement::Placement;
 use crate::source::TrackerKind;
 use crate::station::{mean_counts, missing, Pass, Setting, Station};
 use crate::workload::{Kind, Page, Workload};
@@ -152,6 +153,8 @@ struct Session<'a> {
     /// By station.
     passes: Vec<Vec<Pass>>,
     clock: Calibration,
+    /// Harvester and vCPUs are on different CPUs.
+    apart: bool,
 }
 
 /// Runs the measurement; `news` is told what is going on, and ends it by `false`.
@@ -163,6 +166,7 @@ pub fn run(options: &Options, news: &mut News<'_>) -> Result<DirtyResult, DirtyE
     options.check()?;
     let clock = Calibration::begin();
     let ring = native(options.ring)?;
+    let placement = Placement::apart();
     let asked = options.layout.clone().unwrap_or_else(|| options.workload.layout());
     let budget = options.memory.unwrap_or_else(memory::budget);
     let layout = asked.clone().fitted(budget)?;
@@ -176,6 +180,7 @@ pub fn run(options: &Options, news: &mut News<'_>) -> Result<DirtyResult, DirtyE
         strategies: &options.strategies,
         ring,
         ring_entries: options.ring_entries,
+        cpus: placement.as_ref().map(|placement| placement.others),
         most_pages: load.all().len(),
     };
     let (stations, skipped) = stations(options, setting, &load.all(), news)?;
@@ -192,6 +197,7 @@ pub fn run(options: &Options, news: &mut News<'_>) -> Result<DirtyResult, DirtyE
         points: Vec::new(),
         passes,
         clock,
+        apart: placement.is_some(),
         layout,
     };
     session.measure(news)?;
@@ -396,7 +402,8 @@ impl Session<'_> {
         self.points.iter_mut().for_each(|point| point.write_nanoseconds *= ns);
         let trackers = self.trackers(ns);
         let models = fits::models(&self.points);
-        let crossovers = fits::crossovers(&models, self.layout.bytes() / PAGE);
+        let measured = self.points.iter().map(|point| point.dirty_pages).max().unwrap_or(0);
+        let crossovers = fits::crossovers(&models, measured, self.layout.bytes() / PAGE);
         let advice = advice::advice(&trackers, &self.rows);
         let (warnings, hints) = self.remarks(&trackers);
         let places = self.layout.places().into_iter().zip(&self.layout.slots);
@@ -443,6 +450,13 @@ impl Session<'_> {
                 "{} of {} bits are wrong: this tracker or this KVM can't be relied on",
                 self.check.wrong, self.check.bits
             ));
+        }
+        if !self.apart {
+            warnings.push(
+                "one CPU: the guest did not run while its pages were harvested, so no harvest \
+                 waited for it"
+                    .into(),
+            );
         }
         if !self.options.verify {
             warnings.push("no bit was checked (--no-verify)".into());

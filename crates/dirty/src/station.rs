@@ -9,6 +9,7 @@ use crate::workload::Page;
 use crate::DirtyError;
 use dirty_log::trackers::{KvmLog, KvmLogMode, KvmRing, TrackedSlot};
 use dirty_log::{PageSet, StrategyKind};
+use rustix::thread::CpuSet;
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -23,6 +24,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) strategies: &'a [StrategyKind],
     pub(crate) ring: Ring,
     pub(crate) ring_entries: usize,
+    /// Where vCPUs run; none for anywhere.
+    pub(crate) cpus: Option<CpuSet>,
     /// Pages that the guest is told to write to at once, at most.
     pub(crate) most_pages: usize,
 }
@@ -137,7 +140,7 @@ impl Station {
             bitmaps: bitmaps.map(Arc::new),
             sets: slots.iter().map(|slot| PageSet::new(slot.pages())).collect(),
             places: setting.layout.places(),
-            guest: Guest::start(vm, vcpu, setting.ring)?,
+            guest: Guest::start(vm, vcpu, setting.ring, setting.cpus)?,
             tracker: kind.map_or("none", TrackerKind::name),
             start_ns: 0.0,
         };

@@ -36,6 +36,7 @@ fn each_tracker(ring_entries: usize, test: impl Fn(&mut Station, &Layout)) {
             strategies: &StrategyKind::ALL,
             ring: Ring::Three,
             ring_entries,
+            cpus: None,
             most_pages: warm.len() + 1,
         };
         for kind in TrackerKind::ALL {
