@@ -6,13 +6,15 @@
 //! by an F test of the quadratic term together with AICc ([`vmeter_stats::order`]): what else
 //! a host does only ever adds to a run, and adds the more the longer it is, so the minimum is
 //! what tells of the cost itself (J. Chen, J. Revels, "Robust benchmarking in noisy
-//! environments", HPEC 2016).
+//! environments", HPEC 2016). The committing thread's CPU time is fitted beside the time: it
+//! has none of the waiting, be that for a kworker (which is the cost's own) or for a CPU that
+//! another program has (which is not).
 
 use crate::error::IrqError;
 use crate::experiment::{go_on, run_once, Bench, Watcher};
 use crate::options::FitRange;
 use msi_routes::Strategy;
-use vmeter_model::irq::{IrqAtLimit, IrqFit, IrqFitPoint};
+use vmeter_model::irq::{IrqAtLimit, IrqCurve, IrqFit, IrqFitPoint};
 use vmeter_stats::{choose_order, estimate, plan, power_law, Order};
 
 /// Sizes that are measured.
@@ -47,7 +49,7 @@ pub(crate) fn fits(bench: &Bench<'_>, watcher: &mut dyn Watcher) -> Result<Vec<I
         let strategy = options.strategies[slot.machine / sizes.len()];
         let size = sizes[slot.machine % sizes.len()];
         let done = run_once(bench, strategy, size, || ())?;
-        samples[slot.machine].push(done.enabled.total.as_secs_f64());
+        samples[slot.machine].push([done.enabled.total, done.cpu].map(|t| t.as_secs_f64()));
         watcher.run(strategy.name());
     }
     let mut fits = Vec::new();
@@ -60,25 +62,40 @@ pub(crate) fn fits(bench: &Bench<'_>, watcher: &mut dyn Watcher) -> Result<Vec<I
     Ok(fits)
 }
 
-fn points(sizes: &[usize], samples: &[Vec<f64>]) -> Vec<IrqFitPoint> {
-    let point = |(vectors, samples): (&usize, &Vec<f64>)| IrqFitPoint {
-        vectors: *vectors,
-        min_s: samples.iter().copied().fold(f64::INFINITY, f64::min),
-        samples_s: samples.clone(),
+fn points(sizes: &[usize], samples: &[Vec<[f64; 2]>]) -> Vec<IrqFitPoint> {
+    let point = |(vectors, samples): (&usize, &Vec<[f64; 2]>)| {
+        let [samples_s, cpu_samples_s] =
+            [0, 1].map(|which| samples.iter().map(|both| both[which]).collect::<Vec<f64>>());
+        let least = |samples: &[f64]| samples.iter().copied().fold(f64::INFINITY, f64::min);
+        IrqFitPoint {
+            vectors: *vectors,
+            min_s: least(&samples_s),
+            min_cpu_s: least(&cpu_samples_s),
+            samples_s,
+            cpu_samples_s,
+        }
     };
     sizes.iter().zip(samples).map(point).collect()
 }
 
-/// Chooses the order of growth.
+/// Chooses the order of growth, of the time and of the CPU time.
 pub(crate) fn fit(strategy: &str, points: Vec<IrqFitPoint>) -> Option<IrqFit> {
-    let costs: Vec<(f64, f64)> = points.iter().map(|p| (p.vectors as f64, p.min_s)).collect();
+    Some(IrqFit {
+        strategy: strategy.into(),
+        time: curve(points.iter().map(|p| (p.vectors as f64, p.min_s)).collect())?,
+        cpu: curve(points.iter().map(|p| (p.vectors as f64, p.min_cpu_s)).collect())?,
+        points,
+        at_limit: None,
+    })
+}
+
+fn curve(costs: Vec<(f64, f64)>) -> Option<IrqCurve> {
     let found = choose_order(&costs)?;
     let order = match found.order {
         Order::Linear => "linear",
         Order::Quadratic => "quadratic",
     };
-    Some(IrqFit {
-        strategy: strategy.into(),
+    Some(IrqCurve {
         order: order.into(),
         p_value: found.p_value,
         aicc_linear: found.aicc_linear,
@@ -86,13 +103,11 @@ pub(crate) fn fit(strategy: &str, points: Vec<IrqFitPoint>) -> Option<IrqFit> {
         quadratic_share: found.quadratic_share,
         coefficients: found.coefficients().to_vec(),
         exponent: power_law(&costs).map(|fit| fit.slope),
-        points,
-        at_limit: None,
     })
 }
 
 fn predict(fit: &IrqFit, vectors: usize) -> f64 {
-    fit.coefficients.iter().rev().fold(0.0, |sum, c| sum * vectors as f64 + c)
+    fit.time.coefficients.iter().rev().fold(0.0, |sum, c| sum * vectors as f64 + c)
 }
 
 fn at_limit(
@@ -135,7 +150,13 @@ mod tests {
         let mut noise = vmeter_stats::rng::Rng::new(5);
         let point = |vectors: &usize| {
             let min_s = cost(*vectors as f64) * (1.0 + 0.03 * noise.normal());
-            IrqFitPoint { vectors: *vectors, samples_s: vec![min_s], min_s }
+            IrqFitPoint {
+                vectors: *vectors,
+                samples_s: vec![min_s],
+                min_s,
+                cpu_samples_s: vec![min_s / 2.0],
+                min_cpu_s: min_s / 2.0,
+            }
         };
         sizes(2080).iter().map(point).collect()
     }
@@ -144,10 +165,14 @@ mod tests {
     #[test]
     fn one_commit_a_vector_is_quadratic_and_one_for_all_is_linear() {
         let each = fit("per_vector", measured(|n| n * 8e-6 + 0.0625e-6 * n * n)).unwrap();
-        assert_eq!(each.order, "quadratic", "{each:?}");
-        assert_eq!(each.coefficients.len(), 3);
+        assert_eq!(
+            (each.time.order.as_str(), each.cpu.order.as_str()),
+            ("quadratic", "quadratic"),
+            "{each:?}"
+        );
+        assert_eq!(each.time.coefficients.len(), 3);
         let all = fit("per_vm", measured(|n| 8e-6 + 0.585e-6 * n)).unwrap();
-        assert_eq!(all.order, "linear", "{all:?}");
+        assert_eq!(all.time.order, "linear", "{all:?}");
         let at = predict(&all, 4030);
         assert!((at / 2.366e-3 - 1.0).abs() < 0.1, "{at}");
     }

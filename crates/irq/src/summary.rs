@@ -49,6 +49,7 @@ pub(crate) fn totals(
             strategy: (*strategy).into(),
             milliseconds: estimate_s.median * 1e3,
             estimate: estimate_s,
+            cpu: estimate(&of(|run| run.cpu_s)),
             prepared: estimate(&of(|run| run.prepared_s)),
             commits: measured(runs, strategy).map(|run| run.commits).max().unwrap_or(0),
             ratio_to: ratio.and(other).map(Into::into),
@@ -125,6 +126,7 @@ mod tests {
             vfs_s: vfs_s.to_vec(),
             shared_s,
             total_s: vfs_s.iter().sum::<f64>() + shared_s,
+            cpu_s: 0.0,
             commits: vfs_s.len(),
             set_irqs: None,
         }

@@ -49,6 +49,8 @@ pub struct IrqRun {
     pub shared_s: f64,
     /// From the first VF's begin to the last one's end, s.
     pub total_s: f64,
+    /// CPU time of the committing thread in that time, s.
+    pub cpu_s: f64,
     /// `KVM_SET_GSI_ROUTING` calls.
     pub commits: usize,
     /// `VFIO_DEVICE_SET_IRQS` calls, where there are real devices.
@@ -94,6 +96,8 @@ pub struct IrqTotal {
     pub milliseconds: f64,
     /// The same, s.
     pub estimate: Estimate,
+    /// CPU time of the committing thread, s: without what it waited for.
+    pub cpu: Estimate,
     /// What it does before time matters (routes and irqfds made ahead), s.
     pub prepared: Estimate,
     /// `KVM_SET_GSI_ROUTING` calls of a run.
@@ -118,6 +122,10 @@ pub struct IrqFitPoint {
     pub samples_s: Vec<f64>,
     /// The shortest, which is what is fitted, s.
     pub min_s: f64,
+    /// CPU time of every sample, s.
+    pub cpu_samples_s: Vec<f64>,
+    /// The least of these, s.
+    pub min_cpu_s: f64,
 }
 
 /// The cost at the host's limit of routes: what the fit says, and what was measured.
@@ -136,11 +144,9 @@ pub struct IrqAtLimit {
     pub samples_s: Vec<f64>,
 }
 
-/// How a strategy's cost grows with the number of vectors.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct IrqFit {
-    /// Strategy.
-    pub strategy: String,
+/// A curve, and why it and not another.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct IrqCurve {
     /// `linear` or `quadratic`.
     pub order: String,
     /// F test of the quadratic term.
@@ -155,6 +161,18 @@ pub struct IrqFit {
     pub coefficients: Vec<f64>,
     /// Exponent of a power law through the same points, for comparison with others' figures.
     pub exponent: Option<f64>,
+}
+
+/// How a strategy's cost grows with the number of vectors.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IrqFit {
+    /// Strategy.
+    pub strategy: String,
+    /// Of the time that it takes.
+    #[serde(flatten)]
+    pub time: IrqCurve,
+    /// Of the committing thread's CPU time, which other programs hardly change.
+    pub cpu: IrqCurve,
     /// What it was fitted to.
     pub points: Vec<IrqFitPoint>,
     /// At the host's limit.

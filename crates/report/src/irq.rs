@@ -5,7 +5,9 @@ use crate::quantity::{compact_seconds, grouped, p_value, percent, ratio_interval
 use crate::table::{Cell, Column, Table};
 use crate::{Field, Records, Report};
 use serde::Serialize;
-use vmeter_model::irq::{IrqAnatomy, IrqFit, IrqResult, IrqRow, IrqRun, IrqSetup, IrqTotal};
+use vmeter_model::irq::{
+    IrqAnatomy, IrqCurve, IrqFit, IrqResult, IrqRow, IrqRun, IrqSetup, IrqTotal,
+};
 use vmeter_model::result::Envelope;
 
 /// Rows of the table by VF at a glance.
@@ -54,17 +56,13 @@ impl<'a> IrqReport<'a> {
             slowest.unwrap_or_default(),
             ratio_interval(&ratio),
         );
-        let order = |strategy: &str| self.fit(strategy).map(|fit| fit.order.as_str());
-        if let (Some(own), Some(other)) = (order(&total.strategy), order(baseline)) {
-            text += &match own == other {
-                true => format!(" Both grow {} with the number of vectors.", adverb(own)),
-                false => format!(
-                    " {} grows {} with the number of vectors, {baseline} {}.",
-                    total.strategy,
-                    adverb(own),
-                    adverb(other)
-                ),
-            };
+        if let (Some(own), Some(other)) = (self.fit(&total.strategy), self.fit(baseline)) {
+            text += &format!(
+                " {} grows {} with the number of vectors, {baseline} {}.",
+                total.strategy,
+                growth(own),
+                growth(other)
+            );
         }
         text
     }
@@ -143,6 +141,7 @@ impl<'a> IrqReport<'a> {
             Column::number("total", 0),
             Column::number(if with_devices { "SET_IRQS" } else { "ahead" }, 2),
             Column::number("commits", 1),
+            Column::number("CPU time", 2),
             Column::text("times as fast", 0),
             Column::text("as", 1),
             Column::number("runs", 3),
@@ -159,6 +158,7 @@ impl<'a> IrqReport<'a> {
                 Cell::Text(time(total)),
                 ahead,
                 Cell::Text(total.commits.to_string()),
+                Cell::Text(compact_seconds(total.cpu.median)),
                 text(total.ratio.as_ref().map(ratio_interval)),
                 text(total.ratio_to.clone()),
                 Cell::Text(total.estimate.n.to_string()),
@@ -167,6 +167,7 @@ impl<'a> IrqReport<'a> {
         table
     }
 
+    /// Two rows a strategy: the time, and of it the committing thread's CPU time.
     fn growth(&self) -> Table {
         let at = self.result.fit.iter().find_map(|fit| fit.at_limit.as_ref());
         let title = |what: &str| match at {
@@ -175,26 +176,26 @@ impl<'a> IrqReport<'a> {
         };
         let mut table = Table::new(vec![
             Column::text("strategy", 0),
+            Column::text("", 0),
             Column::text("growth", 0),
             Column::number("p", 1),
             Column::number("ΔAICc", 1),
             Column::number("square's", 1),
             Column::number(&title("by fit"), 0),
-            Column::number(&title("measured"), 0),
+            Column::number("measured", 0),
         ]);
         for fit in &self.result.fit {
-            let difference = fit.aicc_linear.zip(fit.aicc_quadratic).map(|(l, q)| l - q);
             let at = fit.at_limit.as_ref();
             let seconds = |s: f64| Cell::Text(compact_seconds(s.max(0.0)));
-            table.row(vec![
-                Cell::Name(fit.strategy.clone()),
-                Cell::Text(fit.order.clone()),
-                Cell::Text(p_value(fit.p_value)),
-                difference.map_or(Cell::Empty, |d| Cell::Text(format!("{d:+.1}"))),
-                Cell::Text(percent(fit.quadratic_share)),
-                at.map_or(Cell::Empty, |at| seconds(at.predicted_s)),
-                at.and_then(|at| at.measured).map_or(Cell::Empty, |m| seconds(m.min)),
-            ]);
+            let predicted = at.map_or(Cell::Empty, |at| seconds(at.predicted_s));
+            let measured = at.and_then(|at| at.measured).map_or(Cell::Empty, |m| seconds(m.min));
+            let mut cells = vec![Cell::Name(fit.strategy.clone()), Cell::Text("time".into())];
+            cells.extend(evidence(&fit.time));
+            cells.extend([predicted, measured]);
+            table.row(cells);
+            let mut cells = vec![Cell::Empty, Cell::Text("CPU time".into())];
+            cells.extend(evidence(&fit.cpu));
+            table.toned_row(Tone::Muted, cells);
         }
         table
     }
@@ -241,6 +242,16 @@ impl<'a> IrqReport<'a> {
     }
 }
 
+fn evidence(curve: &IrqCurve) -> [Cell; 4] {
+    let difference = curve.aicc_linear.zip(curve.aicc_quadratic).map(|(l, q)| l - q);
+    [
+        Cell::Text(curve.order.clone()),
+        Cell::Text(p_value(curve.p_value)),
+        difference.map_or(Cell::Empty, |d| Cell::Text(format!("{d:+.1}"))),
+        Cell::Text(percent(curve.quadratic_share)),
+    ]
+}
+
 /// Names of all parts, those of most time in the first strategy first.
 fn part_names(anatomy: &[IrqAnatomy]) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
@@ -272,6 +283,14 @@ fn adverb(order: &str) -> &str {
         "linear" => "linearly",
         "quadratic" => "quadratically",
         other => other,
+    }
+}
+
+fn growth(fit: &IrqFit) -> String {
+    let [time, cpu] = [&fit.time, &fit.cpu].map(|curve| adverb(&curve.order));
+    match time == cpu {
+        true => time.to_owned(),
+        false => format!("{time} (its CPU time {cpu})"),
     }
 }
 

@@ -4,7 +4,7 @@ use super::device::{Device, Opened};
 use super::error::VfioError;
 use super::sysfs::Address;
 use crate::error::IrqError;
-use crate::experiment::{go_on, Watcher};
+use crate::experiment::{go_on, thread_cpu, Watcher};
 use crate::guest::{target, Guest};
 use crate::options::allow_files;
 use crate::placement::Placement;
@@ -296,10 +296,11 @@ impl<'o> Lab<'o> {
             vfs_s: Vec::new(),
             shared_s: 0.0,
             total_s: 0.0,
+            cpu_s: 0.0,
             commits: 0,
             set_irqs: Some(0),
         };
-        let begin = Instant::now();
+        let (begin, cpu) = (Instant::now(), thread_cpu());
         let mut shared = held.guest.as_ref().map(|guest| guest.router.batch());
         for n in 0..self.shape.devices {
             let start = Instant::now();
@@ -312,6 +313,7 @@ impl<'o> Lab<'o> {
             run.shared_s = start.elapsed().as_secs_f64();
         }
         run.total_s = begin.elapsed().as_secs_f64();
+        run.cpu_s = thread_cpu().saturating_sub(cpu).as_secs_f64();
         Ok((run, held))
     }
 
