@@ -272,5 +272,6 @@ fn setup(options: &Options, machines: &HashMap<usize, Machine>) -> MigrateSetup 
         warmup: options.warmup,
         seed: options.seed,
         heartbeat_s: 1e-3,
+        killed: options.kill.map(|side| side.to_string()),
     }
 }

@@ -206,6 +206,8 @@ vmeter_migrate_long:
 
 40: # a heartbeat, and what the host has to say
     mov rdi, rax
+    mov rax, cr3                                # as a kernel does when it switches tasks
+    mov cr3, rax
     inc r15
     add r8, qword ptr [rip + vmeter_migrate_parameters + 40]
     cmp r8, rax

@@ -414,15 +414,21 @@ impl<'a> Pair<'a> {
     }
 
     /// Hears the guest on, makes figures, compares memories.
-    fn finish(mut self, ended: Ended) -> Result<MigrateRun, MigrateError> {
-        let completed = ended.outcome == MigrateOutcome::Completed;
-        let source_runs_on = (!completed).then(|| self.goes_on(Side::Source, ended.at));
-        if completed && !self.goes_on(Side::Destination, self.start) {
-            return Err(MigrateError::Silent {
-                what: "was not heard at the destination",
-                seconds: SOON.as_secs(),
-            });
+    fn finish(mut self, mut ended: Ended) -> Result<MigrateRun, MigrateError> {
+        if ended.outcome == MigrateOutcome::Completed
+            && !self.goes_on(Side::Destination, self.start)
+        {
+            ended.outcome = MigrateOutcome::Failed;
+            ended.reason = self.not_heard();
         }
+        if (self.task.interrupted)() {
+            return Err(MigrateError::Interrupted);
+        }
+        let completed = ended.outcome == MigrateOutcome::Completed;
+        let source_runs_on = (!completed).then(|| {
+            let running = self.source.qmp.status().is_ok_and(|status| status == "running");
+            running && self.goes_on(Side::Source, ended.at)
+        });
         if completed {
             self.take_resume();
         }
@@ -437,6 +443,17 @@ impl<'a> Pair<'a> {
             }
         }
         Ok(run)
+    }
+
+    /// Why a guest that has arrived is not heard.
+    fn not_heard(&mut self) -> String {
+        let what = "QEMU says completed, but the guest is not heard at the destination";
+        match self.destination.ended() {
+            Some(status) => {
+                format!("{what}: its QEMU ended ({status}){}", self.destination.said())
+            }
+            None => format!("{what} within {} s", SOON.as_secs()),
+        }
     }
 
     /// Whether the guest is heard at a side for a while after `from`.
@@ -491,7 +508,9 @@ impl<'a> Pair<'a> {
         run.setup_s = ms(self.info.setup_time);
         run.downtime_s = completed.then(|| ms(self.info.downtime));
         run.stopped_s = self.stopped.zip(self.resumed).map(|(stop, resume)| seconds(resume - stop));
-        run.transferred_bytes = self.info.ram.transferred;
+        // A migration that was given up has no figures any more.
+        let sent = self.samples.iter().map(|sample| sample.transferred_bytes);
+        run.transferred_bytes = sent.max().unwrap_or(0).max(self.info.ram.transferred);
         // While the guest stands still the limit is lifted.
         let sending = total_s - run.setup_s - run.downtime_s.unwrap_or(0.0);
         let sent = run.transferred_bytes.saturating_sub(self.info.ram.downtime_bytes);

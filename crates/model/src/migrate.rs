@@ -224,6 +224,9 @@ pub struct MigrateSetup {
     pub seed: u64,
     /// Time between heartbeats, s.
     pub heartbeat_s: f64,
+    /// `source` or `destination`, where one was killed in the middle of each migration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub killed: Option<String>,
 }
 
 /// Result of `vmeter migrate`.

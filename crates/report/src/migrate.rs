@@ -33,6 +33,26 @@ impl<'a> MigrateReport<'a> {
     }
 
     fn answer(&self) -> String {
+        match &self.result.setup.killed {
+            Some(side) => self.answer_where_killed(side),
+            None => self.answer_where_not(),
+        }
+    }
+
+    fn answer_where_killed(&self, side: &str) -> String {
+        let runs = &self.result.runs;
+        let on = runs.iter().filter(|run| run.source_runs_on == Some(true)).count();
+        let arrived = runs.iter().filter(|run| run.destination_ran).count();
+        let left = match (on, arrived) {
+            (n, _) if n == runs.len() => "the guest runs on at the source every time.".to_owned(),
+            (0, 0) => "the guest is lost; no part of it ran at the destination.".to_owned(),
+            (0, _) => "the guest is lost: it had begun to run at the destination.".to_owned(),
+            (n, _) => format!("the guest runs on at the source {n} of {} times.", runs.len()),
+        };
+        format!("The {side} was killed in the middle of the migration: {left}")
+    }
+
+    fn answer_where_not(&self) -> String {
         let points = &self.result.points;
         let converged: Vec<&MigratePoint> = points.iter().filter(|p| p.converged).collect();
         let mut text = match (converged.len(), points.len()) {
@@ -48,7 +68,7 @@ impl<'a> MigrateReport<'a> {
         if let Some((point, gap)) = longest.and_then(|point| Some((point, point.guest_gap_s?))) {
             let said = point.downtime_s.map(compact_seconds).unwrap_or_default();
             let which = if converged.len() > 1 {
-                format!(" at most ({})", label(point))
+                format!(" at most ({})", self.label(point))
             } else {
                 String::new()
             };
@@ -179,6 +199,13 @@ impl<'a> MigrateReport<'a> {
         table
     }
 
+    /// What tells a point from the others.
+    fn label(&self, point: &MigratePoint) -> String {
+        let words = self.varied();
+        let words = words.iter().map(|name| format!("{name}={}", value(point, name)));
+        words.collect::<Vec<_>>().join(",")
+    }
+
     /// Names of parameters that have more than one value; all names where none has.
     fn varied(&self) -> Vec<&str> {
         let points = &self.result.points;
@@ -207,7 +234,7 @@ impl<'a> MigrateReport<'a> {
             let points = run.samples.iter().map(|s| (s.at_s, s.remaining_bytes as f64 / 1e6));
             // Before the first round QEMU says that nothing is left.
             let points = points.skip_while(|(_, left)| *left == 0.0);
-            Some(Curve { label: label(point), points: points.collect() })
+            Some(Curve { label: self.label(point), points: points.collect() })
         };
         let points = self.result.points.iter().enumerate();
         Curves {
@@ -234,7 +261,7 @@ impl<'a> MigrateReport<'a> {
         ]);
         for (n, point) in self.result.points.iter().enumerate().take(points) {
             let Some(run) = self.shown(n) else { continue };
-            let mut name = label(point);
+            let mut name = self.label(point);
             for round in run.rounds.iter().take(rounds) {
                 table.row(vec![
                     Cell::Name(std::mem::take(&mut name)),
@@ -274,7 +301,7 @@ impl<'a> MigrateReport<'a> {
             let seconds =
                 |s: Option<f64>| s.map_or(Cell::Empty, |s| Cell::Text(compact_seconds(s)));
             table.row(vec![
-                Cell::Name(label(point)),
+                Cell::Name(self.label(point)),
                 seconds(run.guest_gap_s),
                 seconds(run.stopped_s),
                 seconds(run.downtime_s),
@@ -288,25 +315,29 @@ impl<'a> MigrateReport<'a> {
     }
 
     /// What happened to settings that did not complete.
-    fn reasons(&self) -> Vec<Fact> {
-        let said = self.result.points.iter().filter(|point| !point.reason.is_empty());
-        let mut facts: Vec<Fact> =
-            said.map(|point| Fact::new(label(point), &point.reason, "")).collect();
+    fn reasons(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
         for (n, point) in self.result.points.iter().enumerate() {
             let runs = self.result.runs.iter().filter(|run| run.point == n);
             let on: Vec<bool> = runs.filter_map(|run| run.source_runs_on).collect();
-            if !on.is_empty() {
-                let going = on.iter().filter(|on| **on).count();
-                let text =
-                    format!("the guest runs on at the source: {going} of {} times", on.len());
-                facts.push(Fact::new(label(point), text, ""));
+            if point.reason.is_empty() && on.is_empty() {
+                continue;
             }
+            let going = on.iter().filter(|on| **on).count();
+            let left = match on.len() {
+                0 => String::new(),
+                all if all == going => " The guest runs on at the source.".into(),
+                all => format!(" The guest runs on at the source {going} of {all} times."),
+            };
+            let stop = if point.reason.ends_with('.') { "" } else { "." };
+            reasons.push(format!("{}: {}{stop}{left}", self.label(point), point.reason));
         }
-        facts
+        reasons
     }
 }
 
-fn label(point: &MigratePoint) -> String {
+/// All that was set.
+fn full_label(point: &MigratePoint) -> String {
     let words = point.parameters.iter().map(|(name, value)| format!("{name}={value}"));
     words.collect::<Vec<_>>().join(",")
 }
@@ -440,8 +471,9 @@ impl Report for MigrateReport<'_> {
         document.push(Block::Table(self.main_table()));
         let reasons = self.reasons();
         if !reasons.is_empty() {
-            document.push(Block::Facts(reasons));
+            document.heading("Why not", "");
         }
+        document.blocks.extend(reasons.into_iter().map(Block::Paragraph));
         document.heading("Left to send", "MB over time, one run a setting");
         document.push(Block::Curves(self.curves(detail)));
         document.heading("Predicted", "from dirty rate and bandwidth alone");
@@ -486,7 +518,7 @@ impl Report for MigrateReport<'_> {
             let digest = |digest: Option<&String>| digest.map_or(Field::Empty, Field::text);
             vec![
                 Field::number(Some(run.point)),
-                Field::text(point.map(label).unwrap_or_default()),
+                Field::text(point.map(full_label).unwrap_or_default()),
                 Field::number(Some(run.block)),
                 Field::text(run.warmup.to_string()),
                 Field::text(word(run.outcome).0),
