@@ -11,6 +11,7 @@
 pub mod dirty;
 pub mod estimate;
 pub mod event;
+pub mod explain;
 pub mod files;
 pub mod irq;
 pub mod machine;
@@ -18,6 +19,7 @@ pub mod migrate;
 pub mod range;
 pub mod result;
 pub mod run;
+pub mod shard;
 pub mod span;
 pub mod sweep;
 pub mod time;

@@ -1,0 +1,151 @@
+//! Xen: ports whose time goes into the round trip to the device model in dom0.
+
+use super::view::{LEAST_COUNT, LEAST_SHARE};
+use super::{Candidate, Detector, View};
+use crate::index::subject::{Key, Part, Subject, Who};
+use crate::say;
+use vmeter_model::explain::{Link, VcpuSplit};
+
+/// Most ports named.
+const NAMED: usize = 5;
+
+/// Requests that pause a vCPU until the device model has served them.
+pub struct DeviceModel;
+
+impl Detector for DeviceModel {
+    fn kind(&self) -> &'static str {
+        "device-model-round-trip"
+    }
+
+    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
+        let served = |subject: &Subject| subject.ticks(|_, part| in_model(part)) > 0;
+        let mut all = view.requests();
+        all.retain(|(_, subject)| served(subject));
+        all.sort_by_key(|(_, subject)| std::cmp::Reverse(subject.total));
+        self.of(view, &all).into_iter().collect()
+    }
+}
+
+fn in_model(part: Part) -> bool {
+    matches!(part, Part::Delivery | Part::Return | Part::Paused)
+}
+
+impl DeviceModel {
+    fn of(&self, view: &View<'_>, all: &[(Key, &Subject)]) -> Option<Candidate> {
+        let (key, first) = *all.first()?;
+        let count: u64 = all.iter().map(|(_, subject)| subject.timed).sum();
+        let total: u64 = all.iter().map(|(_, subject)| subject.total).sum();
+        let sum = |want: &dyn Fn(Who, Part) -> bool| -> u64 {
+            all.iter().map(|(_, subject)| subject.ticks(want)).sum()
+        };
+        let inside = sum(&|_, part| matches!(part, Part::XenRunning | Part::XenRunnable));
+        let saving = total.saturating_sub(inside);
+        if count < LEAST_COUNT || view.share(saving) < LEAST_SHARE {
+            return None;
+        }
+        let mut chain = vec![self.ports(view, all, (count, total)), self.split(view, key)];
+        let model = view.index.xen.model().map(|model| view.thread(model));
+        if let Some(model) = &model {
+            chain.push(self.inside(view, key, model, all, total));
+        }
+        let who = model.unwrap_or_else(|| "the device model".into());
+        Some(Candidate {
+            kind: self.kind(),
+            key: None,
+            subject: format!("{} and {} other ports", view.subject(key), all.len() - 1),
+            saving,
+            summary: format!(
+                "{count} accesses of {} ports stop the vCPU until {who} has served them: {} of \
+                 the traced time; {} alone takes {}",
+                all.len(),
+                say::percent(view.share(total)),
+                view.subject(key),
+                view.time(first.total as f64)
+            ),
+            chain,
+            suggestion: "fewer accesses: DMA or a paravirtual disk instead of IDE by PIO; and keep \
+                         the device model's own cost an access down (system calls, a busy dom0 \
+                         vCPU)"
+                .into(),
+            confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -P PID in \
+                      dom0, and vmeter explain with it: which calls are in the accesses"
+                .into(),
+        })
+    }
+
+    fn ports(&self, view: &View<'_>, all: &[(Key, &Subject)], (count, total): (u64, u64)) -> Link {
+        let key = all.first().map_or(Key { file: 0, what: crate::index::subject::What::Port {
+            port: 0,
+            write: false,
+        } }, |(key, _)| *key);
+        let named = all.iter().take(NAMED).map(|(key, subject)| {
+            format!(
+                "{} {}× {} = {}",
+                view.subject(*key),
+                subject.timed,
+                view.time(subject.total as f64 / subject.timed.max(1) as f64),
+                view.time(subject.total as f64)
+            )
+        });
+        let claim = format!(
+            "VMEXIT to VMENTRY, {count} port accesses take {}, {} of the traced time; most in: {}",
+            view.time(total as f64),
+            say::percent(view.share(total)),
+            named.collect::<Vec<_>>().join("; ")
+        );
+        let worst = all.iter().take(NAMED).map(|(_, subject)| subject.worst).collect::<Vec<_>>();
+        view.link(key, claim, (count, total), &[("ports", all.len() as f64)], &worst)
+    }
+
+    fn split(&self, view: &View<'_>, key: Key) -> Link {
+        let vcpus: Vec<VcpuSplit> = view.vcpus();
+        let words = vcpus.iter().map(|vcpu| {
+            let parts = vcpu.parts.iter().map(|p| format!("{} {}", p.name, say::percent(p.share)));
+            format!("{}: {}", vcpu.vcpu, parts.collect::<Vec<_>>().join(", "))
+        });
+        let claim = format!("the vCPU's time: {}", words.collect::<Vec<_>>().join("; "));
+        let exits = view.index.xen.vcpus.values().map(|vcpu| vcpu.exits).sum();
+        let ticks = view.index.xen.vcpus.values().map(|vcpu| vcpu.exit_ticks).sum();
+        view.link(key, claim, (exits, ticks), &[], &[])
+    }
+
+    /// What dom0's trace says of the accesses.
+    fn inside(
+        &self,
+        view: &View<'_>,
+        key: Key,
+        model: &str,
+        all: &[(Key, &Subject)],
+        total: u64,
+    ) -> Link {
+        let mut merged = Subject::default();
+        for (_, subject) in all {
+            for (part, amount) in &subject.parts {
+                let sum = merged.parts.entry(*part).or_default();
+                sum.ticks = sum.ticks.saturating_add(amount.ticks);
+                sum.count += amount.count;
+                sum.instances += amount.instances;
+            }
+        }
+        let parts = view.parts(&merged).into_iter().map(|(name, ticks)| {
+            format!("{name} {} ({})", say::percent(ticks as f64 / total.max(1) as f64), view.time(ticks as f64))
+        });
+        let wakes: u64 = merged
+            .parts
+            .iter()
+            .filter(|((_, part), _)| *part == Part::Delivery)
+            .map(|(_, amount)| amount.count)
+            .sum();
+        let claim = format!(
+            "in these accesses dom0's {model} is woken {wakes} times and put to sleep again, one \
+             idle-to-worker switch an access; their time: {}",
+            parts.take(8).collect::<Vec<_>>().join(", ")
+        );
+        let of_model = all.iter().flat_map(|(_, subject)| subject.parts.iter());
+        let worst = of_model
+            .filter(|((who, _), _)| matches!(who, Who::Thread(_)))
+            .filter_map(|(_, amount)| amount.worst)
+            .max_by_key(|(ticks, _)| *ticks);
+        view.link(key, claim, (wakes, total), &[("wake_ups", wakes as f64)], &[worst])
+    }
+}

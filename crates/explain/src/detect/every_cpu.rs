@@ -1,0 +1,94 @@
+//! A call that has every CPU run a work item, and waits for all of them.
+
+use super::{Candidate, Detector, View};
+use crate::index::subject::{Key, Part, Subject, Who};
+use crate::merge::Sym;
+use crate::say;
+
+/// Work items on several CPUs that a request waits for.
+pub struct EveryCpu;
+
+impl Detector for EveryCpu {
+    fn kind(&self) -> &'static str {
+        "work-on-every-cpu"
+    }
+
+    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
+        let requests = view.requests().into_iter();
+        requests.filter_map(|(key, subject)| self.of(view, key, subject)).collect()
+    }
+}
+
+impl EveryCpu {
+    fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
+        // Most items first; in one of two requests at least, or it is not what they wait for.
+        let often = subject.queued.iter().filter(|(_, (_, n))| *n * 2 >= subject.timed);
+        let on_several = often.filter(|((work, _), _)| cpus(view, *work) >= 2);
+        let (&(work, call), &(items, instances)) =
+            on_several.max_by_key(|((work, call), (items, _))| (*items, *work, *call))?;
+        let waits = |who: Who, part: Part| {
+            who == Who::Kworker
+                || matches!(part, Part::Blocked(c) if c == call)
+                || matches!(part, Part::Kernel(c) if Some(c) == call)
+        };
+        let ticks = subject.ticks(waits);
+        let per_call = items as f64 / instances.max(1) as f64;
+        if !view.is_cause(key, subject, ticks) || per_call < 1.0 {
+            return None;
+        }
+        let cpus = cpus(view, work);
+        let function = view.name(work);
+        let called = call.map_or("a system call", |call| view.name(call));
+        let seen = view.index.cpus_seen.iter().filter(|(file, _)| *file == key.file).count();
+        let worst = subject.parts.iter().filter(|((who, _), _)| *who == Who::Kworker);
+        let worst = worst.filter_map(|(_, amount)| amount.worst).max_by_key(|(ticks, _)| *ticks);
+        let each = say::digits(per_call);
+        let chain = vec![
+            view.link(
+                key,
+                format!(
+                    "in it, {called} queues {function}: {items} work items in {instances} \
+                     accesses, {each} each"
+                ),
+                (items, 0),
+                &[("items_per_access", per_call)],
+                &[worst],
+            ),
+            view.link(
+                key,
+                format!(
+                    "{function} runs on {cpus} of {seen} CPUs, and {called} returns when the last \
+                     has run it: {} of the accesses' {} are this wait",
+                    view.time(ticks as f64),
+                    view.time(subject.total as f64)
+                ),
+                (items, ticks),
+                &[("cpus", cpus as f64), ("cpus_seen", seen as f64)],
+                &[subject.worst],
+            ),
+        ];
+        Some(Candidate {
+            kind: self.kind(),
+            key: Some(key),
+            subject: view.subject(key),
+            saving: ticks,
+            summary: format!(
+                "{} waits in {called} until {function} has run on {cpus} CPUs",
+                view.subject(key)
+            ),
+            chain,
+            suggestion: format!(
+                "keep {called} with its work on every CPU ({function}) out of the request: call it \
+                 once beforehand, or use an interface that does not drain per-CPU state; the cost \
+                 grows with the host's CPUs"
+            ),
+            confirm: "vmeter trace stat TRACE --vs TRACE_ON_ONE_CPU (record again with the host \
+                      booted maxcpus=1, or with the call left out: the ratio to its peers goes)"
+                .into(),
+        })
+    }
+}
+
+fn cpus(view: &View<'_>, work: Sym) -> usize {
+    view.index.works.get(&work).map_or(0, |work| work.cpus.len())
+}

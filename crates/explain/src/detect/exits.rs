@@ -1,0 +1,181 @@
+//! Exits that need not be: one a byte on a console, two for a word of PCI configuration.
+
+use super::view::LEAST_SHARE;
+use super::{Candidate, Detector, View};
+use crate::index::subject::{Key, Subject, What};
+use crate::say;
+
+/// Fewer accesses than this are no log.
+const LOG: u64 = 200;
+
+/// Consoles with an exit a byte: data port, and the port that is polled before each byte.
+const CONSOLES: [(u32, Option<u32>); 7] = [
+    (0x3f8, Some(0x3fd)),
+    (0x2f8, Some(0x2fd)),
+    (0x3e8, Some(0x3ed)),
+    (0x2e8, Some(0x2ed)),
+    (0xe9, None),
+    (0x402, None),
+    (0x378, None),
+];
+
+/// A console written byte for byte.
+pub struct ExitPerByte;
+
+impl Detector for ExitPerByte {
+    fn kind(&self) -> &'static str {
+        "exit-per-byte"
+    }
+
+    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
+        let requests = view.requests();
+        let find = |file: u16, port: u32, write: bool| {
+            let key = Key { file, what: What::Port { port, write } };
+            requests.iter().find(|(known, _)| *known == key).map(|(_, subject)| *subject)
+        };
+        let mut all = Vec::new();
+        for (key, subject) in &requests {
+            let What::Port { port, write: true } = key.what else { continue };
+            let Some((_, status)) = CONSOLES.iter().find(|(data, _)| *data == port) else {
+                continue;
+            };
+            let polled = status.and_then(|status| find(key.file, status, false));
+            all.extend(self.of(view, *key, subject, polled));
+        }
+        all
+    }
+}
+
+impl ExitPerByte {
+    fn of(
+        &self,
+        view: &View<'_>,
+        key: Key,
+        subject: &Subject,
+        polled: Option<&Subject>,
+    ) -> Option<Candidate> {
+        let polls = polled.map_or((0, 0), |polled| (polled.count, polled.total));
+        let saving = subject.total.saturating_add(polls.1);
+        if subject.count < LOG || view.share(saving) < LEAST_SHARE {
+            return None;
+        }
+        let name = view.subject(key);
+        let mean = subject.total as f64 / subject.timed.max(1) as f64;
+        let mut chain = vec![view.link(
+            key,
+            format!(
+                "each byte written is an exit: {} writes to {name}, {} each (median {}), {} in \
+                 all, {} of the traced time",
+                subject.count,
+                view.time(mean),
+                view.time(subject.net.quantile(0.5).unwrap_or(0.0)),
+                view.time(subject.total as f64),
+                say::percent(view.share(subject.total)),
+            ),
+            (subject.count, subject.total),
+            &[("mean_ticks", mean)],
+            &[subject.first.map(|place| (0, place)), subject.worst],
+        )];
+        if let Some(polled) = polled.filter(|polled| polled.count > 0) {
+            chain.push(view.link(
+                key,
+                format!(
+                    "before a byte the driver reads the line status: {} more exits, {} in all",
+                    polled.count,
+                    view.time(polled.total as f64)
+                ),
+                (polled.count, polled.total),
+                &[("polls_per_byte", polled.count as f64 / subject.count.max(1) as f64)],
+                &[polled.worst],
+            ));
+        }
+        Some(Candidate {
+            kind: self.kind(),
+            key: Some(key),
+            saving,
+            summary: format!(
+                "the guest's console costs an exit a byte: {} bytes on {name}, {} exits, {}",
+                subject.count,
+                subject.count + polls.0,
+                view.time(saving as f64)
+            ),
+            subject: name,
+            chain,
+            suggestion: "boot with `quiet`, or put the console on virtio-console (hvc0), which \
+                         takes one exit a line"
+                .into(),
+            confirm: "vmeter boot --append quiet (or: vmeter trace stat TRACE --vs TRACE_QUIET \
+                      --per trace)"
+                .into(),
+        })
+    }
+}
+
+/// PCI configuration by address and data port.
+pub struct PciPorts;
+
+impl Detector for PciPorts {
+    fn kind(&self) -> &'static str {
+        "pci-config-by-ports"
+    }
+
+    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
+        let requests = view.requests();
+        let address = |key: &Key| key.what == What::Port { port: 0xcf8, write: true };
+        let found = requests.iter().filter(|(key, _)| address(key));
+        found.filter_map(|(key, subject)| self.of(view, *key, subject, &requests)).collect()
+    }
+}
+
+impl PciPorts {
+    fn of(
+        &self,
+        view: &View<'_>,
+        key: Key,
+        subject: &Subject,
+        requests: &[(Key, &Subject)],
+    ) -> Option<Candidate> {
+        let saving = subject.net_total;
+        if subject.count < LOG || view.share(saving) < LEAST_SHARE {
+            return None;
+        }
+        let data = |other: &Key| {
+            other.file == key.file
+                && matches!(other.what, What::Port { port: 0xcfc..=0xcff, .. })
+        };
+        let data = requests.iter().filter(|(other, _)| data(other));
+        let words: u64 = data.map(|(_, subject)| subject.count).sum();
+        let name = view.subject(key);
+        Some(Candidate {
+            kind: self.kind(),
+            key: Some(key),
+            saving,
+            summary: format!(
+                "PCI configuration goes through ports, two exits a word: {} writes to 0xcf8 for \
+                 {words} words, {}",
+                subject.count,
+                view.time(saving as f64)
+            ),
+            chain: vec![view.link(
+                key,
+                format!(
+                    "{} writes to {name} only say which word the next access of 0xcfc is of: {}, \
+                     {} of the traced time",
+                    subject.count,
+                    view.time(saving as f64),
+                    say::percent(view.share(saving))
+                ),
+                (subject.count, saving),
+                &[("words", words as f64)],
+                &[subject.first.map(|place| (0, place)), subject.worst],
+            )],
+            subject: name,
+            suggestion: "use a machine with ECAM (q35, MMCONFIG enabled): one exit a word; fewer \
+                         buses and functions to scan save both"
+                .into(),
+            confirm: "vmeter sweep --machine q35 --pcie-root-ports 0 (pci_config_reads and writes \
+                      among the counts)"
+                .into(),
+        })
+    }
+}

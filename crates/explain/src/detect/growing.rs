@@ -1,0 +1,112 @@
+//! A request that costs more each time: its work grows with the number of items.
+
+use super::burst::loop_of;
+use super::view::{LEAST_COUNT, LEAST_SHARE};
+use super::{Candidate, Detector, View};
+use crate::growth::{clip, grows, line, Fit};
+use crate::index::subject::{Key, Subject};
+use crate::say;
+
+/// Linear growth an item, so quadratic in all.
+pub struct Growing;
+
+impl Detector for Growing {
+    fn kind(&self) -> &'static str {
+        "grows-with-items"
+    }
+
+    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
+        let requests = view.requests().into_iter();
+        requests.filter_map(|(key, subject)| self.of(view, key, subject)).collect()
+    }
+}
+
+/// How the calls of a request grow with its number, if they do.
+pub fn calls_grow(subject: &Subject) -> Option<Fit> {
+    let points = subject.series.means(|point| point.calls);
+    let fit = line(&points)?;
+    let first = points.first()?.0;
+    // Less than a handful of calls more at the end is no growing loop.
+    (grows(&fit, first) && fit.last >= 8.0).then_some(fit)
+}
+
+fn time_grows(subject: &Subject) -> Option<Fit> {
+    let mut points = subject.series.means(|point| point.ticks);
+    clip(&mut points);
+    let fit = line(&points)?;
+    grows(&fit, points.first()?.0).then_some(fit)
+}
+
+impl Growing {
+    fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
+        if subject.timed < LEAST_COUNT {
+            return None;
+        }
+        let calls = calls_grow(subject);
+        let time = time_grows(subject);
+        if calls.is_none() && time.is_none() {
+            return None;
+        }
+        let mut points = subject.series.means(|point| point.ticks);
+        clip(&mut points);
+        let fit = time.or_else(|| line(&points))?;
+        let floor = view.peers(key).map_or(0.0, |peers| peers.typical);
+        let at_first = (fit.intercept + fit.slope * points.first()?.0).max(floor);
+        let saving = subject.net_total as f64 - at_first * subject.timed as f64;
+        let saving = saving.max(0.0) as u64;
+        if view.share(saving) < LEAST_SHARE {
+            return None;
+        }
+        let mut chain = vec![view.link(
+            key,
+            format!(
+                "its cost grows with its number: {} + {} × n, {} at the end (R² {}), so the total \
+                 of n accesses is quadratic",
+                view.time(fit.intercept.max(0.0)),
+                view.time(fit.slope),
+                view.time(fit.last),
+                say::digits(fit.r2)
+            ),
+            (subject.timed, subject.net_total),
+            &[("slope_ticks", fit.slope), ("intercept_ticks", fit.intercept), ("r2", fit.r2)],
+            &[subject.first.map(|place| (0, place)), subject.worst],
+        )];
+        let mut what = "its time".to_string();
+        if let (Some(fit), Some((call, amount))) = (calls, loop_of(subject)) {
+            what = format!("the number of {} calls", view.name(call));
+            chain.push(view.link(
+                key,
+                format!(
+                    "{what} in an access grows with it: {} × n, {} at the end (R² {}); {} calls \
+                     take {}",
+                    say::digits(fit.slope),
+                    say::digits(fit.last),
+                    say::digits(fit.r2),
+                    amount.count,
+                    view.time(amount.ticks as f64)
+                ),
+                (amount.count, amount.ticks),
+                &[("calls_per_item", fit.slope), ("r2", fit.r2)],
+                &[amount.worst],
+            ));
+        }
+        Some(Candidate {
+            kind: self.kind(),
+            key: Some(key),
+            subject: view.subject(key),
+            saving,
+            summary: format!(
+                "{} costs more each time: {what} grows linearly with the items before it, \
+                 quadratic in all",
+                view.subject(key)
+            ),
+            chain,
+            suggestion: "do the work for the new item only: keep what was built for the items \
+                         before it, or build it once after the last"
+                .into(),
+            confirm: "vmeter trace stat TRACE --vs TRACE_WITH_TWICE_THE_ITEMS --per trace (the \
+                      total grows fourfold if it is quadratic)"
+                .into(),
+        })
+    }
+}

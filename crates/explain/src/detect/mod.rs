@@ -1,0 +1,70 @@
+//! Detectors: each looks at the index for one kind of cause.
+//!
+//! A detector is one file and one line in [`DETECTORS`]. It says what it sees of which
+//! subject and how much time would be saved; [`crate::rank`] joins what several say of
+//! one subject. Thresholds are in [`view`], with their reasons.
+
+mod burn;
+mod burst;
+mod device_model;
+mod every_cpu;
+mod exits;
+mod growing;
+mod ipi;
+mod lock;
+mod outlier;
+mod ping_pong;
+mod starved;
+mod timer;
+mod view;
+
+use crate::index::subject::Key;
+use vmeter_model::explain::Link;
+pub use outlier::outlier;
+pub use view::View;
+
+/// What a detector has found.
+#[derive(Debug, Clone, Default)]
+pub struct Candidate {
+    /// The detector's kind.
+    pub kind: &'static str,
+    /// The request it is about; none if it is about the machine.
+    pub key: Option<Key>,
+    /// What is slow.
+    pub subject: String,
+    /// Ticks that would be saved.
+    pub saving: u64,
+    /// One sentence.
+    pub summary: String,
+    /// From what is seen to what causes it.
+    pub chain: Vec<Link>,
+    /// What to change.
+    pub suggestion: String,
+    /// What would prove it.
+    pub confirm: String,
+}
+
+/// One kind of cause.
+pub trait Detector: Sync {
+    /// Its name in results.
+    fn kind(&self) -> &'static str;
+
+    /// Everything of its kind in the index.
+    fn detect(&self, view: &View<'_>) -> Vec<Candidate>;
+}
+
+/// The detectors.
+pub static DETECTORS: &[&dyn Detector] = &[
+    &every_cpu::EveryCpu,
+    &timer::TimerPaced,
+    &burn::UserBurnt,
+    &burst::Burst,
+    &growing::Growing,
+    &lock::LockWait,
+    &ping_pong::PingPong,
+    &exits::ExitPerByte,
+    &exits::PciPorts,
+    &device_model::DeviceModel,
+    &starved::Starved,
+    &ipi::IpiStorm,
+];

@@ -1,0 +1,55 @@
+//! A request that takes several times as long as its peers: the head of a chain.
+
+use super::{Candidate, View};
+use crate::index::subject::Key;
+use crate::say;
+
+/// What stands out about a request, if it does.
+pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
+    let peers = view.peers(key).filter(|peers| peers.slow)?;
+    let subject = view.index.subjects.get(&key)?;
+    let name = view.subject(key);
+    let mean = subject.net_total as f64 / subject.timed.max(1) as f64;
+    let median = subject.net.quantile(0.5).unwrap_or(mean);
+    let claim = format!(
+        "{name} is {}× as slow as its peers: median {} (mean {}) against {} of {} others; {} \
+         accesses take {} beyond that, {} of the traced time",
+        say::digits(peers.ratio),
+        view.time(median),
+        view.time(mean),
+        view.time(peers.typical),
+        peers.count,
+        subject.timed,
+        view.time(peers.excess as f64),
+        say::percent(view.share(peers.excess)),
+    );
+    let figures = [
+        ("ratio_to_peers", peers.ratio),
+        ("peers", peers.count as f64),
+        ("median_ticks", median),
+        ("peers_median_ticks", peers.typical),
+    ];
+    let first = subject.first.map(|place| (0, place));
+    let chain = view.link(
+        key,
+        claim,
+        (subject.timed, subject.total),
+        &figures,
+        &[first, subject.worst],
+    );
+    Some(Candidate {
+        kind: "slow-outlier",
+        key: Some(key),
+        summary: format!(
+            "{name} is {}× as slow as its peers; what it waits for is not in the trace",
+            say::digits(peers.ratio)
+        ),
+        subject: name,
+        saving: peers.excess,
+        chain: vec![chain],
+        suggestion: "record what the device model does in it: system calls, switches, wake-ups and \
+                     work items of its threads"
+            .into(),
+        confirm: "vmeter explain -- COMMAND".into(),
+    })
+}

@@ -1,0 +1,337 @@
+//! The index as detectors see it: with names, seconds and the thresholds they share.
+
+use crate::index::subject::{Key, Part, Place, Subject, What, Who};
+use crate::index::thread::Doing;
+use crate::index::Index;
+use crate::merge::{Read, Sym, Tid};
+use crate::{say, Options};
+use std::collections::BTreeMap;
+use vmeter_model::explain::{EventRef, Evidence, Link, VcpuPart, VcpuSplit};
+use vmeter_trace::names::{port, DeviceMap};
+use vmeter_trace::NO_CPU;
+
+/// Below this share of the traced time nothing is said: runs of one machine differ by more.
+pub const LEAST_SHARE: f64 = 0.02;
+/// A request this many times as slow as its peers stands out: device models' handlers
+/// of one device differ by less than that.
+pub const OUTLIER: f64 = 3.0;
+/// Fewer instances than this are no pattern.
+pub const LEAST_COUNT: u64 = 20;
+/// Share of a slow request's time from which a part is called its cause.
+pub const CAUSE: f64 = 0.3;
+/// For a request that is not slower than its peers: share of its time …
+pub const CAUSE_ALONE: f64 = 0.5;
+/// … and of the traced time.
+pub const SHARE_ALONE: f64 = 0.1;
+
+/// How a request compares with its peers.
+#[derive(Debug, Clone, Copy)]
+pub struct Peers {
+    /// Requests it is compared with.
+    pub count: usize,
+    /// Median of their medians, ticks.
+    pub typical: f64,
+    /// Own median over that.
+    pub ratio: f64,
+    /// Ticks beyond what as many typical requests take.
+    pub excess: u64,
+    /// True if it stands out.
+    pub slow: bool,
+}
+
+/// The index with names.
+pub struct View<'a> {
+    /// The index.
+    pub index: &'a Index,
+    sources: &'a [Read],
+    devices: Option<&'a DeviceMap>,
+    tick_s: Option<f64>,
+    peers: BTreeMap<Key, Peers>,
+}
+
+impl<'a> View<'a> {
+    /// A view of a finished index.
+    pub fn new(
+        index: &'a Index,
+        sources: &'a [Read],
+        options: &'a Options,
+        tick_s: Option<f64>,
+    ) -> View<'a> {
+        let devices = options.devices.as_ref();
+        let mut view = View { index, sources, devices, tick_s, peers: BTreeMap::new() };
+        view.peers = view.compare();
+        view
+    }
+
+    /// Requests of devices, in a fixed order.
+    pub fn requests(&self) -> Vec<(Key, &'a Subject)> {
+        let device = |key: &Key| !matches!(key.what, What::Exit(_));
+        let all = self.index.subjects.iter().filter(|(key, _)| device(key));
+        let mut all: Vec<(Key, &Subject)> = all.map(|(key, subject)| (*key, subject)).collect();
+        all.sort_by_key(|(key, _)| *key);
+        all
+    }
+
+    fn compare(&self) -> BTreeMap<Key, Peers> {
+        let median = |subject: &Subject| subject.net.quantile(0.5).unwrap_or(0.0);
+        let all = self.requests();
+        let usable: Vec<(Key, f64)> = all
+            .iter()
+            .filter(|(_, subject)| subject.timed >= LEAST_COUNT)
+            .map(|(key, subject)| (*key, median(subject)))
+            .collect();
+        let mut peers = BTreeMap::new();
+        for (key, subject) in &all {
+            let mut others: Vec<f64> = usable
+                .iter()
+                .filter(|(other, _)| other.file == key.file && other != key)
+                .map(|(_, median)| *median)
+                .collect();
+            if others.len() < 2 || subject.timed < LEAST_COUNT {
+                continue;
+            }
+            others.sort_by(f64::total_cmp);
+            let typical = others[others.len() / 2].max(1.0);
+            let excess = subject.net_total as f64 - typical * subject.timed as f64;
+            let ratio = median(subject) / typical;
+            let mean = subject.net_total as f64 / subject.timed as f64 / typical;
+            let upper = subject.net.quantile(0.9).unwrap_or(0.0) / typical;
+            // Slow as a rule, or one time in ten and then by far.
+            let slow = ratio >= OUTLIER || mean >= OUTLIER && upper >= 3.0 * OUTLIER;
+            let excess = excess.max(0.0) as u64;
+            let slow = slow && self.share(excess) >= LEAST_SHARE;
+            let ratio = ratio.max(mean);
+            peers.insert(*key, Peers { count: others.len(), typical, ratio, excess, slow });
+        }
+        peers
+    }
+
+    /// How a request compares with its peers, if it has enough.
+    pub fn peers(&self, key: Key) -> Option<&Peers> {
+        self.peers.get(&key)
+    }
+
+    /// True if a part of a request's time is worth naming as the cause.
+    pub fn is_cause(&self, key: Key, subject: &Subject, ticks: u64) -> bool {
+        let total = subject.net_total.max(1) as f64;
+        let of_own = ticks as f64 / total;
+        if subject.timed < LEAST_COUNT || self.share(ticks) < LEAST_SHARE {
+            return false;
+        }
+        match self.peers(key) {
+            Some(peers) if peers.slow => of_own >= CAUSE,
+            _ => of_own >= CAUSE_ALONE && self.share(ticks) >= SHARE_ALONE,
+        }
+    }
+
+    /// Ticks as a share of the traced time.
+    pub fn share(&self, ticks: u64) -> f64 {
+        (ticks as f64 / self.index.span().max(1) as f64).min(1.0)
+    }
+
+    /// Ticks in seconds, where the clock's rate is known.
+    pub fn seconds(&self, ticks: u64) -> Option<f64> {
+        self.tick_s.map(|tick| tick * ticks as f64)
+    }
+
+    /// Ticks in words.
+    pub fn time(&self, ticks: f64) -> String {
+        match self.tick_s {
+            Some(tick) => say::seconds(ticks * tick),
+            None => format!("{} cycles", say::digits(ticks)),
+        }
+    }
+
+    /// A name.
+    pub fn name(&self, sym: Sym) -> &str {
+        self.sources.get(sym.file as usize).map_or("other", |source| source.name(sym.id))
+    }
+
+    /// A thread: name and id.
+    pub fn thread(&self, thread: Tid) -> String {
+        let source = self.sources.get(thread.file as usize);
+        match source.map_or("", |source| source.thread_name(thread.tid)) {
+            "" => format!("thread {}", thread.tid),
+            name => format!("{name} ({})", thread.tid),
+        }
+    }
+
+    /// In whom time went by.
+    pub fn who(&self, who: Who) -> String {
+        match who {
+            Who::Own => "the vCPU's thread".into(),
+            Who::Kworker => "kernel workers".into(),
+            Who::Thread(thread) => self.thread(thread),
+        }
+    }
+
+    /// A request.
+    pub fn subject(&self, key: Key) -> String {
+        let way = |write: bool| if write { "write" } else { "read" };
+        let device = |own: Option<&'a str>| own.map(|d| format!(" ({d})")).unwrap_or_default();
+        match key.what {
+            What::Port { port: number, write } => {
+                let mapped = self.devices.and_then(|d| d.port(number));
+                let name = mapped.or(Some(port(number)).filter(|name| !name.is_empty()));
+                format!("port {number:#x} {}{}", way(write), device(name))
+            }
+            What::Mmio { address, write } => {
+                let mapped = self.devices.and_then(|d| d.address(address));
+                format!("MMIO {address:#x} {}{}", way(write), device(mapped))
+            }
+            What::Exit(reason) => format!("exit {}", self.name(reason)),
+        }
+    }
+
+    /// Events lost in a file, if any.
+    pub fn lost(&self, file: u16) -> Option<u64> {
+        let lost = self.sources.get(file as usize).map_or(0, Read::lost);
+        (lost > 0).then_some(lost)
+    }
+
+    /// A reference to an event.
+    pub fn event(&self, place: Place) -> EventRef {
+        EventRef {
+            file: self.sources.get(place.file as usize).map_or(String::new(), |s| s.file.clone()),
+            timestamp: place.stamp,
+            cpu: (place.cpu != NO_CPU).then_some(place.cpu),
+            tid: (place.tid > 0).then_some(place.tid),
+            event: place.event.into(),
+        }
+    }
+
+    /// A link about a subject, with its figures.
+    pub fn link(
+        &self,
+        key: Key,
+        claim: String,
+        (count, ticks): (u64, u64),
+        figures: &[(&str, f64)],
+        places: &[Option<(u64, Place)>],
+    ) -> Link {
+        let figures = figures.iter().filter(|(_, value)| value.is_finite());
+        Link {
+            claim,
+            evidence: Evidence {
+                count: Some(count),
+                total_s: self.seconds(ticks),
+                figures: figures.map(|(name, value)| (name.to_string(), *value)).collect(),
+                events: places.iter().flatten().map(|(_, place)| self.event(*place)).collect(),
+                lost_events: self.lost(key.file),
+            },
+        }
+    }
+
+    /// The parts of a request, largest first, in words: `name 61 %`.
+    pub fn parts(&self, subject: &Subject) -> Vec<(String, u64)> {
+        let mut parts: BTreeMap<String, u64> = BTreeMap::new();
+        for ((who, part), amount) in &subject.parts {
+            *parts.entry(self.part(*who, *part)).or_default() += amount.ticks;
+        }
+        let mut parts: Vec<(String, u64)> = parts.into_iter().collect();
+        parts.sort_by_key(|(_, ticks)| std::cmp::Reverse(*ticks));
+        parts
+    }
+
+    fn part(&self, who: Who, part: Part) -> String {
+        let who = match who {
+            Who::Own => String::new(),
+            other => format!("{}: ", self.who(other)),
+        };
+        let what = match part {
+            Part::User => "user space".into(),
+            Part::Between(call) => format!("user space between calls of {}", self.name(call)),
+            Part::Kernel(call) => format!("in {}", self.name(call)),
+            Part::Kvm => "KVM".into(),
+            Part::Work(work) => format!("running {}", self.name(work)),
+            Part::Runnable => "waiting for a CPU".into(),
+            Part::Timer(call) => {
+                format!("asleep until a timer fires{}", self.called(call))
+            }
+            Part::Irq(irq) => format!("asleep until interrupt {}", self.name(irq)),
+            Part::Blocked(call) => format!("asleep{}", self.called(call)),
+            Part::XenRunning => "in Xen".into(),
+            Part::XenRunnable => "runnable, waiting for a physical CPU".into(),
+            Part::Delivery => "paused until the event channel woke it".into(),
+            Part::Return => "after it slept again, until the vCPU went on".into(),
+            Part::Paused => "paused".into(),
+            Part::Unknown => "not recorded".into(),
+        };
+        format!("{who}{what}")
+    }
+
+    fn called(&self, call: Option<Sym>) -> String {
+        call.map(|call| format!(" in {}", self.name(call))).unwrap_or_default()
+    }
+
+    /// How each vCPU's time divides.
+    pub fn vcpus(&self) -> Vec<VcpuSplit> {
+        let mut all = self.kvm_vcpus();
+        all.extend(self.xen_vcpus());
+        all
+    }
+
+    fn kvm_vcpus(&self) -> Vec<VcpuSplit> {
+        let names = [
+            "not recorded",
+            "guest",
+            if self.index.exits_seen.is_empty() { "KVM and guest" } else { "KVM" },
+            "system calls",
+            "user space",
+            "waiting for a CPU",
+            "asleep",
+        ];
+        let mut vcpus: Vec<_> = self.index.threads.iter().filter(|(_, t)| t.is_vcpu).collect();
+        vcpus.sort_by_key(|(tid, _)| **tid);
+        let doings = [
+            Doing::Unknown,
+            Doing::Guest,
+            Doing::Kvm,
+            Doing::Kernel,
+            Doing::User,
+            Doing::Runnable,
+            Doing::Blocked,
+        ];
+        vcpus
+            .into_iter()
+            .map(|(tid, thread)| {
+                let times = doings.iter().zip(names).map(|(d, n)| (n, thread.times[*d as usize]));
+                self.split(self.thread(*tid), times.collect())
+            })
+            .collect()
+    }
+
+    fn xen_vcpus(&self) -> Vec<VcpuSplit> {
+        let mut vcpus: Vec<_> =
+            self.index.xen.vcpus.iter().filter(|(_, vcpu)| vcpu.exits > 0).collect();
+        vcpus.sort_by_key(|(id, _)| **id);
+        let names = [
+            "running",
+            "runnable, waiting for a physical CPU",
+            "blocked",
+            "paused, waiting for the device model",
+        ];
+        vcpus
+            .into_iter()
+            .map(|((_, domain, number), vcpu)| {
+                let times = names.iter().copied().zip(vcpu.times).collect();
+                self.split(format!("d{domain}v{number}"), times)
+            })
+            .collect()
+    }
+
+    fn split(&self, vcpu: String, times: Vec<(&str, u64)>) -> VcpuSplit {
+        let total: u64 = times.iter().map(|(_, ticks)| ticks).sum();
+        let mut parts: Vec<VcpuPart> = times
+            .into_iter()
+            .filter(|(_, ticks)| *ticks > 0)
+            .map(|(name, ticks)| VcpuPart {
+                name: name.to_string(),
+                time_s: self.seconds(ticks),
+                share: ticks as f64 / total.max(1) as f64,
+            })
+            .collect();
+        parts.sort_by(|a, b| b.share.total_cmp(&a.share));
+        VcpuSplit { vcpu, total_s: self.seconds(total), parts }
+    }
+}

@@ -1,0 +1,247 @@
+//! What is explained: a kind of request, and what the time of all its instances went into.
+
+use super::series::Series;
+use crate::merge::{Sym, Tid};
+use std::collections::HashMap;
+use vmeter_trace::stat::hist::Hist;
+
+/// Most parts of a subject that are told apart.
+const MAX_PARTS: usize = 512;
+
+/// A kind of request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum What {
+    /// Accesses of a port.
+    Port {
+        /// Port.
+        port: u32,
+        /// True for writes.
+        write: bool,
+    },
+    /// Accesses of a guest-physical address.
+    Mmio {
+        /// Address.
+        address: u64,
+        /// True for writes.
+        write: bool,
+    },
+    /// Exits to user space or VMEXITs for another reason.
+    Exit(Sym),
+}
+
+/// A kind of request in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// Number of the file.
+    pub file: u16,
+    /// What is asked for.
+    pub what: What,
+}
+
+/// In whom time went by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Who {
+    /// The vCPU's own thread.
+    Own,
+    /// The kernel's worker threads.
+    Kworker,
+    /// Another thread.
+    Thread(Tid),
+}
+
+/// What time went into, at the end of the path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Part {
+    /// User space.
+    User,
+    /// User space between two calls of the same kind.
+    Between(Sym),
+    /// A system call, on a CPU.
+    Kernel(Sym),
+    /// KVM.
+    Kvm,
+    /// A work item ran.
+    Work(Sym),
+    /// Ready, without a CPU.
+    Runnable,
+    /// A timer had to fire.
+    Timer(Option<Sym>),
+    /// A device's interrupt had to come.
+    Irq(Sym),
+    /// Asleep in a call; what for is not known.
+    Blocked(Option<Sym>),
+    /// Xen: the hypervisor worked.
+    XenRunning,
+    /// Xen: the vCPU waited for a physical CPU.
+    XenRunnable,
+    /// Xen: until the device model was woken.
+    Delivery,
+    /// Xen: after the device model slept again.
+    Return,
+    /// Xen: paused, what for is not known.
+    Paused,
+    /// Not recorded.
+    Unknown,
+}
+
+/// How much, and where to see it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Amount {
+    /// Ticks.
+    pub ticks: u64,
+    /// Calls that ended, or work items, or waits.
+    pub count: u64,
+    /// Instances that have it.
+    pub instances: u64,
+    /// Sum of what the calls returned.
+    pub returned: i64,
+    /// The instance with most of it.
+    pub worst: Option<(u64, Place)>,
+}
+
+/// Where an event is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the file.
+    pub file: u16,
+    /// Stamp in that file.
+    pub stamp: u64,
+    /// CPU.
+    pub cpu: u32,
+    /// Thread.
+    pub tid: i32,
+    /// Name of the event.
+    pub event: &'static str,
+}
+
+/// One instance, taken apart.
+#[derive(Debug, Clone, Default)]
+pub struct Anatomy {
+    /// Ticks in all.
+    pub total: u64,
+    /// What they went into.
+    pub parts: Vec<((Who, Part), Amount)>,
+    /// Work items queued on the way, by function, with the call they were queued in.
+    pub queued: Vec<((Sym, Option<Sym>), u64)>,
+    /// Where it began.
+    pub place: Place,
+    /// Events were lost meanwhile.
+    pub torn: bool,
+}
+
+impl Anatomy {
+    /// Adds to a part.
+    pub fn add(&mut self, who: Who, part: Part, ticks: u64) -> &mut Amount {
+        let at = match self.parts.iter().position(|(key, _)| *key == (who, part)) {
+            Some(at) => at,
+            None => {
+                self.parts.push(((who, part), Amount::default()));
+                self.parts.len() - 1
+            }
+        };
+        let amount = &mut self.parts[at].1;
+        amount.ticks = amount.ticks.saturating_add(ticks);
+        amount
+    }
+
+    /// Ticks of the parts that `want` chooses.
+    pub fn ticks(&self, want: impl Fn(Who, Part) -> bool) -> u64 {
+        let chosen = self.parts.iter().filter(|((who, part), _)| want(*who, *part));
+        chosen.map(|(_, amount)| amount.ticks).sum()
+    }
+
+    /// Calls that ended in it.
+    pub fn calls(&self) -> u64 {
+        let calls = self.parts.iter().filter(|((_, part), _)| matches!(part, Part::Kernel(_)));
+        calls.map(|(_, amount)| amount.count).sum()
+    }
+
+    /// Its length without waiting for a CPU: what the host's other load can't change.
+    pub fn net(&self) -> u64 {
+        let waiting = |_, part| matches!(part, Part::Runnable | Part::XenRunnable);
+        self.total.saturating_sub(self.ticks(waiting))
+    }
+}
+
+/// All instances of a kind of request.
+#[derive(Debug, Default)]
+pub struct Subject {
+    /// Instances.
+    pub count: u64,
+    /// Instances that were timed.
+    pub timed: u64,
+    /// Ticks in all.
+    pub total: u64,
+    /// Ticks in all without waiting for a CPU.
+    pub net_total: u64,
+    /// Length of an instance without waiting for a CPU.
+    pub net: Hist,
+    /// What the time went into.
+    pub parts: HashMap<(Who, Part), Amount>,
+    /// Work items queued, by function and call: items, instances.
+    pub queued: HashMap<(Sym, Option<Sym>), (u64, u64)>,
+    /// Lengths of waits for a timer.
+    pub sleeps: Hist,
+    /// Length and calls by number of the instance.
+    pub series: Series,
+    /// First instance.
+    pub first: Option<Place>,
+    /// Longest instance.
+    pub worst: Option<(u64, Place)>,
+}
+
+impl Subject {
+    /// Takes an instance whose time is not known.
+    pub fn count(&mut self) {
+        self.count += 1;
+    }
+
+    /// Takes an instance.
+    pub fn add(&mut self, anatomy: &Anatomy) {
+        self.count += 1;
+        if anatomy.torn {
+            return;
+        }
+        let net = anatomy.net();
+        self.timed += 1;
+        self.total = self.total.saturating_add(anatomy.total);
+        self.net_total = self.net_total.saturating_add(net);
+        self.net.add(net);
+        self.series.add(net, anatomy.calls());
+        self.first.get_or_insert(anatomy.place);
+        if self.worst.is_none_or(|(ticks, _)| ticks < anatomy.total) {
+            self.worst = Some((anatomy.total, anatomy.place));
+        }
+        for (key, amount) in &anatomy.parts {
+            if let Part::Timer(_) = key.1 {
+                self.sleeps.add(amount.ticks / amount.count.max(1));
+            }
+            if self.parts.len() < MAX_PARTS || self.parts.contains_key(key) {
+                merge(self.parts.entry(*key).or_default(), amount, anatomy.place);
+            }
+        }
+        for (key, items) in &anatomy.queued {
+            if self.queued.len() < MAX_PARTS || self.queued.contains_key(key) {
+                let (all, instances) = self.queued.entry(*key).or_default();
+                *all += items;
+                *instances += 1;
+            }
+        }
+    }
+
+    /// Ticks of the parts that `want` chooses.
+    pub fn ticks(&self, want: impl Fn(Who, Part) -> bool) -> u64 {
+        let chosen = self.parts.iter().filter(|((who, part), _)| want(*who, *part));
+        chosen.map(|(_, amount)| amount.ticks).sum()
+    }
+}
+
+fn merge(to: &mut Amount, amount: &Amount, place: Place) {
+    to.ticks = to.ticks.saturating_add(amount.ticks);
+    to.count += amount.count;
+    to.instances += 1;
+    to.returned = to.returned.saturating_add(amount.returned);
+    if to.worst.is_none_or(|(ticks, _)| ticks < amount.ticks) {
+        to.worst = Some((amount.ticks, place));
+    }
+}

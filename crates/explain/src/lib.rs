@@ -1,0 +1,91 @@
+//! Why it is slow: from the events of traces to a chain of causes.
+//!
+//! One pass over all files, merged by time ([`merge`]), keeps for every request that a
+//! vCPU makes of its device model (a port, an address) what its time went into
+//! ([`index`]): the critical path through threads that waited for each other, down to
+//! the system call, the work item or the timer. Detectors ([`detect`]) look at that
+//! index, each for one kind of cause; [`rank`] joins what they say about one subject
+//! into one finding. Memory is bounded by the number of subjects, not of events.
+
+
+
+
+pub mod clocks;
+pub mod detect;
+pub mod growth;
+pub mod index;
+pub mod merge;
+pub mod rank;
+pub mod say;
+
+use std::path::{Path, PathBuf};
+use vmeter_model::explain::ExplainResult;
+
+/// What to explain.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Cycles a second, for traces that count cycles.
+    pub cpu_hz: Option<f64>,
+    /// Device names by QEMU's `info mtree -f`, if given.
+    pub devices: Option<vmeter_trace::names::DeviceMap>,
+}
+
+/// A trace that can't be explained.
+#[derive(Debug, thiserror::Error)]
+pub enum ExplainError {
+    /// It can't be read.
+    #[error(transparent)]
+    Trace(#[from] vmeter_trace::Error),
+    /// Nothing was named.
+    #[error("expected at least one trace file to explain, found none; name one, or record with `vmeter explain -- COMMAND`")]
+    NoFile,
+    /// More than fit.
+    #[error("expected at most {most} trace files, found {found}")]
+    TooMany {
+        /// Given.
+        found: usize,
+        /// Allowed.
+        most: usize,
+    },
+}
+
+/// Most files that are merged.
+const MAX_FILES: usize = 64;
+
+/// Reads the traces to their ends and explains them together. The envelope is left empty.
+///
+/// # Errors
+/// No file, too many, or one that is no trace.
+pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, ExplainError> {
+    match files.len() {
+        0 => return Err(ExplainError::NoFile),
+        found if found > MAX_FILES => {
+            return Err(ExplainError::TooMany { found, most: MAX_FILES })
+        }
+        _ => {}
+    }
+    let clocks = clocks::align(files, options.cpu_hz)?;
+    let mut merged = merge::Merge::open(files, &clocks)?;
+    let mut index = index::Index::new();
+    while let Some(moment) = merged.next() {
+        index.add(&moment, &merged);
+    }
+    let sources = merged.finish();
+    index.finish();
+    let view = detect::View::new(&index, &sources, options, clocks.tick_s());
+    let mut result = ExplainResult {
+        files: clocks.describe(&sources),
+        duration_s: view.seconds(index.span()),
+        vcpus: view.vcpus(),
+        findings: rank::findings(&view),
+        warnings: Vec::new(),
+        ..ExplainResult::default()
+    };
+    result.warnings = say::warnings(&result, &sources, &clocks);
+    Ok(result)
+}
+
+/// A file's name as it is shown.
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}

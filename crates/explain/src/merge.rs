@@ -1,0 +1,306 @@
+//! The events of several traces in one order of time.
+//!
+//! Each source decodes one event ahead; the earliest on the common time base comes
+//! next. A [`Moment`] is plain data, so nothing borrows from the readers.
+
+use crate::clocks::Clocks;
+use crate::ExplainError;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use vmeter_trace::event::IntField;
+use vmeter_trace::ops::{Decoder, NameId, Op};
+use vmeter_trace::{open, Body, Event, EventReader, EventType, Input, Losses, NO_CPU};
+
+/// Threads whose names are kept, per file.
+const MAX_NAMES: usize = 1 << 16;
+/// Longest thread name that is kept, bytes.
+const MAX_NAME: usize = 64;
+
+/// A name in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Sym {
+    /// Number of the file.
+    pub file: u16,
+    /// Its number there.
+    pub id: NameId,
+}
+
+/// A thread of a kernel: of which file, and its id there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Tid {
+    /// Number of the file.
+    pub file: u16,
+    /// Thread id; 0 for the idle thread.
+    pub tid: i32,
+}
+
+/// What an event says besides its op.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Extra {
+    /// Nothing.
+    #[default]
+    None,
+    /// What a system call returned.
+    Returned(i64),
+    /// The handler of a timer begins on this CPU.
+    TimerFires,
+    /// It returns.
+    TimerDone,
+}
+
+/// An event on the common time base.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    /// When, ticks of the common base.
+    pub ts: u64,
+    /// The stamp in the file.
+    pub stamp: u64,
+    /// Number of the file.
+    pub file: u16,
+    /// CPU, or [`NO_CPU`].
+    pub cpu: u32,
+    /// Thread it happened in.
+    pub tid: i32,
+    /// What it means.
+    pub op: Op,
+    /// What else it says.
+    pub extra: Extra,
+}
+
+impl Moment {
+    /// The thread it happened in.
+    pub fn thread(&self) -> Tid {
+        Tid { file: self.file, tid: self.tid }
+    }
+
+    /// A name of its op.
+    pub fn sym(&self, id: NameId) -> Sym {
+        Sym { file: self.file, id }
+    }
+}
+
+/// How to read what [`Extra`] says of an event type.
+#[derive(Debug, Clone, Copy)]
+enum Wants {
+    Nothing,
+    Return(IntField),
+    Is(Extra),
+}
+
+impl Wants {
+    fn of(kind: &EventType) -> Wants {
+        match kind.name.as_str() {
+            "sys_exit" => Wants::Return(kind.int("ret")),
+            name if name.starts_with("sys_exit_") => Wants::Return(kind.int("ret")),
+            "hrtimer_expire_entry" | "timer_expire_entry" => Wants::Is(Extra::TimerFires),
+            "hrtimer_expire_exit" | "timer_expire_exit" => Wants::Is(Extra::TimerDone),
+            _ => Wants::Nothing,
+        }
+    }
+
+    fn read(self, body: &Body<'_>) -> Extra {
+        match (self, body) {
+            (Wants::Is(extra), _) => extra,
+            (Wants::Return(field), Body::Record(record)) => {
+                field.get(record).map_or(Extra::None, |ret| Extra::Returned(ret as i64))
+            }
+            // `NR 1 = 8`, or as strace-like texts have it `-> 0x8`.
+            (Wants::Return(_), Body::Text(text)) => {
+                let number = text.rsplit(['=', '>']).next().map(str::trim);
+                number.and_then(|n| n.parse().ok()).map_or(Extra::None, Extra::Returned)
+            }
+            _ => Extra::None,
+        }
+    }
+}
+
+/// A file being read.
+struct Source {
+    reader: Box<dyn EventReader>,
+    decoder: Decoder,
+    wants: Vec<Option<Wants>>,
+    names: HashMap<i32, Box<str>>,
+    /// The thread that was named last, so that a run of events costs one comparison.
+    named: i32,
+    events: u64,
+    next: Option<Moment>,
+}
+
+/// A file that was read to its end.
+pub struct Read {
+    /// As it was named.
+    pub file: String,
+    /// Its format.
+    pub format: &'static str,
+    /// Its clock.
+    pub clock: String,
+    /// Events read.
+    pub events: u64,
+    /// What is missing.
+    pub losses: Losses,
+    decoder: Decoder,
+    names: HashMap<i32, Box<str>>,
+    reader: Box<dyn EventReader>,
+}
+
+/// Files on their way.
+pub struct Merge {
+    files: Vec<String>,
+    sources: Vec<Source>,
+    clocks: Clocks,
+}
+
+impl Merge {
+    /// Opens the files.
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub fn open(files: &[PathBuf], clocks: &Clocks) -> Result<Merge, ExplainError> {
+        let mut merge = Merge { files: Vec::new(), sources: Vec::new(), clocks: clocks.clone() };
+        for (number, path) in files.iter().enumerate() {
+            let mut reader = open(Input::open(path)?)?;
+            // Unpacking ahead only saves time; the events are the same without it.
+            let _ = reader.read_ahead(1);
+            let mut source = Source {
+                reader,
+                decoder: Decoder::default(),
+                wants: Vec::new(),
+                names: HashMap::new(),
+                named: 0,
+                events: 0,
+                next: None,
+            };
+            source.advance(number as u16, &merge.clocks);
+            merge.files.push(crate::shown(path));
+            merge.sources.push(source);
+        }
+        Ok(merge)
+    }
+
+    /// The earliest event that has not come yet.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Option<Moment> {
+        let due = |source: &Source| source.next.map(|moment| moment.ts);
+        let (_, number) = self
+            .sources
+            .iter()
+            .enumerate()
+            .filter_map(|(number, source)| Some((due(source)?, number)))
+            .min()?;
+        let source = self.sources.get_mut(number)?;
+        let moment = source.next;
+        source.advance(number as u16, &self.clocks);
+        moment
+    }
+
+    /// The name behind a number.
+    pub fn name(&self, sym: Sym) -> &str {
+        let source = self.sources.get(sym.file as usize);
+        source.map_or("other", |source| source.decoder.names().name(sym.id))
+    }
+
+    /// A thread's name as far as it is known now.
+    pub fn thread_name(&self, thread: Tid) -> &str {
+        let source = self.sources.get(thread.file as usize);
+        source
+            .and_then(|s| {
+                let own = s.names.get(&thread.tid).map(|name| &**name);
+                own.or_else(|| s.reader.thread_name(thread.tid))
+            })
+            .unwrap_or("")
+    }
+
+    /// What is left when all events have come.
+    pub fn finish(self) -> Vec<Read> {
+        let mut all = Vec::new();
+        for (file, mut source) in self.files.into_iter().zip(self.sources) {
+            let reader = &source.reader;
+            source.decoder.resolve(|address| reader.symbol(address).map(str::to_string));
+            let info = source.reader.info();
+            all.push(Read {
+                file,
+                format: info.format,
+                clock: info.clock.name.clone(),
+                events: source.events,
+                losses: source.reader.losses().clone(),
+                decoder: source.decoder,
+                names: source.names,
+                reader: source.reader,
+            });
+        }
+        all
+    }
+}
+
+impl Read {
+    /// The name behind a number.
+    pub fn name(&self, id: NameId) -> &str {
+        self.decoder.names().name(id)
+    }
+
+    /// A thread's name.
+    pub fn thread_name(&self, tid: i32) -> &str {
+        let own = self.names.get(&tid).map(|name| &**name);
+        own.or_else(|| self.reader.thread_name(tid)).unwrap_or("")
+    }
+
+    /// Events known to be missing.
+    pub fn lost(&self) -> u64 {
+        self.losses.lost_events.saturating_add(self.losses.overwritten)
+    }
+}
+
+impl Source {
+    fn advance(&mut self, file: u16, clocks: &Clocks) {
+        let Some(event) = self.reader.next_event() else {
+            self.next = None;
+            return;
+        };
+        if !matches!(event.body, Body::Lost(_)) {
+            self.events += 1;
+        }
+        if event.tid != self.named {
+            self.named = event.tid;
+            learn(&mut self.names, &event);
+        }
+        let id = event.kind.id as usize;
+        let wants = match self.wants.get(id) {
+            Some(Some(wants)) => *wants,
+            _ => {
+                let wants = Wants::of(event.kind);
+                if id < 1 << 17 {
+                    self.wants.resize((id + 1).max(self.wants.len()), None);
+                    self.wants[id] = Some(wants);
+                }
+                wants
+            }
+        };
+        let mut moment = Moment {
+            ts: clocks.common(file, event.ts),
+            stamp: event.ts,
+            file,
+            cpu: event.cpu,
+            tid: event.tid,
+            op: self.decoder.decode(&event),
+            extra: wants.read(&event.body),
+        };
+        if let (Op::Syscall { .. }, Body::Call { result, .. }) = (moment.op, event.body) {
+            let number = result.split_whitespace().next().and_then(|word| word.parse().ok());
+            moment.extra = number.map_or(Extra::None, Extra::Returned);
+        }
+        if moment.cpu != NO_CPU {
+            moment.cpu = moment.cpu.min(1 << 14);
+        }
+        self.next = Some(moment);
+    }
+}
+
+/// Keeps the name that an event gives its thread; the last one holds, as programs rename
+/// their threads once they know what they are for.
+fn learn(names: &mut HashMap<i32, Box<str>>, event: &Event<'_>) {
+    let Some(comm) = event.comm.filter(|comm| comm.len() <= MAX_NAME) else { return };
+    let known = names.get(&event.tid);
+    if known.is_none_or(|name| **name != *comm) && (known.is_some() || names.len() < MAX_NAMES) {
+        names.insert(event.tid, comm.into());
+    }
+}

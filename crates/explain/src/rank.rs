@@ -1,0 +1,91 @@
+//! What detectors say of one subject, joined into one finding; worst first.
+
+use crate::detect::{outlier, Candidate, View, DETECTORS};
+use crate::index::subject::Key;
+use crate::say;
+use std::collections::BTreeMap;
+use vmeter_model::explain::{Finding, Severity};
+
+/// Other causes of the same subject are told if they are at least this share of the first.
+const ALSO: f64 = 0.2;
+
+/// Everything that stands out, worst first.
+pub fn findings(view: &View<'_>) -> Vec<Finding> {
+    let candidates = DETECTORS.iter().flat_map(|detector| detector.detect(view));
+    let mut by_subject: BTreeMap<Key, Vec<Candidate>> = BTreeMap::new();
+    let mut others = Vec::new();
+    for candidate in candidates {
+        match candidate.key {
+            Some(key) => by_subject.entry(key).or_default().push(candidate),
+            None => others.push(candidate),
+        }
+    }
+    for (key, _) in view.requests() {
+        if outlier(view, key).is_some() {
+            by_subject.entry(key).or_default();
+        }
+    }
+    let joined = by_subject.into_iter().filter_map(|(key, causes)| join(view, key, causes));
+    others.extend(joined);
+    let mut findings: Vec<Finding> =
+        others.into_iter().map(|candidate| finding(view, candidate)).collect();
+    findings.sort_by(|a, b| b.saving_share.total_cmp(&a.saving_share));
+    findings
+}
+
+/// One finding of all that is said of a request.
+fn join(view: &View<'_>, key: Key, mut causes: Vec<Candidate>) -> Option<Candidate> {
+    causes.sort_by_key(|cause| std::cmp::Reverse(cause.saving));
+    let head = outlier(view, key);
+    let parts = view.index.subjects.get(&key).map(|subject| {
+        let total = subject.total.max(1);
+        let parts = view.parts(subject).into_iter();
+        let words = parts
+            .filter(|(_, ticks)| *ticks * 50 >= total)
+            .take(6)
+            .map(|(name, ticks)| format!("{name} {}", say::percent(ticks as f64 / total as f64)));
+        let claim = format!("where its time goes: {}", words.collect::<Vec<_>>().join(", "));
+        view.link(key, claim, (subject.timed, subject.total), &[], &[subject.worst])
+    });
+    let mut causes = causes.into_iter();
+    let Some(mut first) = causes.next() else {
+        let mut head = head?;
+        head.chain.extend(parts);
+        return Some(head);
+    };
+    let own = std::mem::take(&mut first.chain);
+    if let Some(head) = head {
+        first.summary = format!(
+            "{}, {}× as slow as its peers",
+            first.summary,
+            say::digits(view.peers(key).map_or(1.0, |peers| peers.ratio))
+        );
+        first.chain.extend(head.chain);
+        first.saving = first.saving.max(head.saving);
+    }
+    first.chain.extend(parts);
+    first.chain.extend(own);
+    let least = first.saving as f64 * ALSO;
+    for cause in causes.filter(|cause| cause.saving as f64 >= least) {
+        first.chain.extend(cause.chain.into_iter().map(|mut link| {
+            link.claim = format!("also: {}", link.claim);
+            link
+        }));
+    }
+    Some(first)
+}
+
+fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
+    let share = view.share(candidate.saving);
+    Finding {
+        kind: candidate.kind.into(),
+        severity: Severity::of_share(share),
+        subject: candidate.subject,
+        summary: candidate.summary,
+        saving_s: view.seconds(candidate.saving),
+        saving_share: share,
+        chain: candidate.chain,
+        suggestion: candidate.suggestion,
+        confirm: candidate.confirm,
+    }
+}

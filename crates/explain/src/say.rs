@@ -1,0 +1,75 @@
+//! Figures in words, and what limits them.
+
+use crate::clocks::Clocks;
+use crate::merge::Read;
+use vmeter_model::explain::ExplainResult;
+
+/// A time, with three significant digits.
+pub fn seconds(seconds: f64) -> String {
+    let (value, unit) = match seconds.abs() {
+        s if s >= 1.0 => (seconds, "s"),
+        s if s >= 1e-3 => (seconds * 1e3, "ms"),
+        s if s >= 1e-6 => (seconds * 1e6, "µs"),
+        _ => (seconds * 1e9, "ns"),
+    };
+    format!("{} {unit}", digits(value))
+}
+
+/// A number, with three significant digits.
+pub fn digits(value: f64) -> String {
+    match value.abs() {
+        v if v >= 99.95 || v == 0.0 => format!("{value:.0}"),
+        v if v >= 9.995 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// A share as a percentage.
+pub fn percent(share: f64) -> String {
+    match share * 100.0 {
+        p if p >= 9.95 => format!("{p:.0} %"),
+        p => format!("{p:.1} %"),
+    }
+}
+
+/// `1 call`, `2 calls`.
+pub fn plural(count: u64, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
+}
+
+/// What the result can't be trusted for.
+pub fn warnings(result: &ExplainResult, sources: &[Read], clocks: &Clocks) -> Vec<String> {
+    let mut all = Vec::new();
+    for source in sources {
+        let (file, losses) = (&source.file, &source.losses);
+        let mut say = |count: u64, what: &str| {
+            if count > 0 {
+                all.push(format!("{file}: {count} {what}"));
+            }
+        };
+        say(losses.lost_events, "events were lost while it was recorded: counts are at least those shown, requests around the gaps are not timed");
+        say(losses.overwritten, "events were overwritten before it was read: it begins in the middle");
+        say(losses.uncounted_gaps, "gaps where events were lost and nobody counted them");
+        say(losses.unreadable, "lines or records could not be understood");
+        all.extend(losses.missing.iter().map(|what| format!("{file}: {what}")));
+    }
+    for file in result.files.iter().filter(|file| file.alignment.method == "none") {
+        all.push(format!(
+            "{}: its clock ({}) could not be related to that of {}: record both with \
+             trace_clock=x86-tsc, or explain it alone",
+            file.file,
+            file.clock,
+            result.files.first().map_or("the first file", |first| first.file.as_str())
+        ));
+    }
+    if clocks.tick_s().is_none() {
+        all.push(
+            "the clock counts cycles: times are given in cycles; --cpu-hz HZ makes seconds of them"
+                .to_string(),
+        );
+    }
+    all
+}

@@ -1,0 +1,181 @@
+//! Result of `vmeter explain`: why it is slow, each link of the chain with its evidence.
+
+use crate::result::Envelope;
+use serde::{Deserialize, Serialize};
+
+/// What `vmeter explain` found.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ExplainResult {
+    /// Head.
+    #[serde(flatten)]
+    pub envelope: Envelope,
+    /// The traces, and how they were put on one time base.
+    pub files: Vec<ExplainedFile>,
+    /// Time from the first event to the last, s, where the clock measures time.
+    pub duration_s: Option<f64>,
+    /// How each vCPU's time divides.
+    pub vcpus: Vec<VcpuSplit>,
+    /// What stands out, worst first; empty for a healthy trace.
+    pub findings: Vec<Finding>,
+    /// What limits the figures: lost events, clocks without a rate.
+    pub warnings: Vec<String>,
+}
+
+/// A trace among those explained together.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ExplainedFile {
+    /// As it was named.
+    pub file: String,
+    /// Its format.
+    pub format: String,
+    /// Its clock.
+    pub clock: String,
+    /// Events read.
+    pub events: u64,
+    /// Events known to be missing.
+    pub lost_events: u64,
+    /// How its time stamps were brought to the common base.
+    pub alignment: Alignment,
+}
+
+/// Relation of a trace's clock to that of the first.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Alignment {
+    /// `reference`, `same TSC`, `same clock`, `kvm_write_tsc_offset`, `matched pairs`, `none`.
+    pub method: String,
+    /// What is added to its stamps, s (cycles where no rate is known).
+    pub offset_s: f64,
+    /// How much faster it runs, parts per million.
+    pub drift_ppm: f64,
+    /// Greatest error of a stamp on the common base, s; none if unknown.
+    pub error_s: Option<f64>,
+    /// Pairs of events that it rests on.
+    pub pairs: u64,
+}
+
+/// Where a vCPU's time went.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct VcpuSplit {
+    /// Name: thread or domain and vCPU.
+    pub vcpu: String,
+    /// Time from its first event to its last, s.
+    pub total_s: Option<f64>,
+    /// Parts, largest first.
+    pub parts: Vec<VcpuPart>,
+}
+
+/// A part of a vCPU's time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct VcpuPart {
+    /// `guest`, `KVM`, `user space`, `waiting for a CPU`, …
+    pub name: String,
+    /// Length, s.
+    pub time_s: Option<f64>,
+    /// Share of the vCPU's time, 0 to 1.
+    pub share: f64,
+}
+
+/// How much there is to gain.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Up to 5 % of the traced time.
+    #[default]
+    Low,
+    /// From 5 % of the traced time.
+    Medium,
+    /// From 15 % of the traced time.
+    High,
+}
+
+impl Severity {
+    /// Severity by the share of the traced time that would be saved: 15 % is beyond what
+    /// runs of one machine differ by, 5 % is what a comparison of two runs still shows.
+    pub fn of_share(share: f64) -> Severity {
+        match share {
+            s if s >= 0.15 => Severity::High,
+            s if s >= 0.05 => Severity::Medium,
+            _ => Severity::Low,
+        }
+    }
+
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Low => "low",
+            Severity::Medium => "medium",
+            Severity::High => "high",
+        }
+    }
+}
+
+/// One thing that stands out, with its causes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// Detector that named the cause, e.g. `work-on-every-cpu`.
+    pub kind: String,
+    /// By the share of the traced time.
+    pub severity: Severity,
+    /// What is slow, e.g. `port 0x1f7 write (IDE 1)`.
+    pub subject: String,
+    /// One sentence.
+    pub summary: String,
+    /// Time that would be saved, s, where the clock measures time.
+    pub saving_s: Option<f64>,
+    /// The same as a share of the traced time, 0 to 1.
+    pub saving_share: f64,
+    /// From what is seen to what causes it.
+    pub chain: Vec<Link>,
+    /// What to change.
+    pub suggestion: String,
+    /// A command that would prove it.
+    pub confirm: String,
+}
+
+/// A link of a chain.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Link {
+    /// What is claimed.
+    pub claim: String,
+    /// What it rests on.
+    pub evidence: Evidence,
+}
+
+/// Numbers and events behind a claim.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// How many times.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    /// Time in all, s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_s: Option<f64>,
+    /// Further figures by name.
+    #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty", default)]
+    pub figures: std::collections::BTreeMap<String, f64>,
+    /// Events to look at.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub events: Vec<EventRef>,
+    /// Events known to be lost while it was counted: counts are at least those given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost_events: Option<u64>,
+}
+
+/// Where an event is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventRef {
+    /// File.
+    pub file: String,
+    /// Stamp as the trace has it, in its own ticks.
+    pub timestamp: u64,
+    /// CPU, where the trace says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u32>,
+    /// Thread, where the trace says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tid: Option<i32>,
+    /// Name of the event.
+    pub event: String,
+}
