@@ -48,6 +48,8 @@ pub enum Command {
     Range(crate::commands::range::Range),
     /// What changed between two saved runs, and is it real?
     Diff(Diff),
+    /// Put the shards of a sweep together into one session.
+    Merge(crate::commands::merge::Merge),
     /// Show a saved run again.
     Show(Show),
     /// Write a saved run as a report (HTML by its name, or another format).
@@ -58,6 +60,8 @@ pub enum Command {
     Migrate(crate::commands::migrate::Migrate),
     /// What MSI-X vectors cost to set up: per vector, per device, in one commit.
     Irq(crate::commands::irq::Irq),
+    /// Why it is slow: a chain of causes from traces, each link with its evidence.
+    Explain(crate::commands::explain::Explain),
     /// Record, read, count and convert traces of hosts, guests and device models.
     #[command(subcommand)]
     Trace(crate::commands::trace::Trace),
@@ -301,6 +305,9 @@ pub struct Sweep {
     /// Vary it over a range, both ends included: pcie-root-ports=0..6, memory=256..1024:256.
     #[arg(short = 'P', long = "range", value_name = "NAME=A..B[:STEP]")]
     pub range: Vec<String>,
+    /// On how many hosts.
+    #[command(flatten)]
+    pub many: crate::commands::sweep::Many,
     /// The machine that is varied; {NAME} in its texts stands for a parameter's value.
     #[command(flatten)]
     pub machine: Machine,

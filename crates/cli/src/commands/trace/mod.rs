@@ -5,6 +5,9 @@ mod record;
 mod select;
 mod stat;
 
+pub use record::seconds;
+pub use stat::hertz;
+
 use crate::args::Output;
 use crate::Answer;
 use clap::Subcommand;

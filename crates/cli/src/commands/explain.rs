@@ -1,0 +1,103 @@
+//! `vmeter explain FILE…` and `vmeter explain -- COMMAND`.
+
+use crate::args::Output;
+use crate::commands::boot::print;
+use crate::commands::trace::{hertz, seconds};
+use crate::output;
+use crate::Answer;
+use clap::Args;
+use std::path::PathBuf;
+use std::time::Duration;
+use vmeter_explain::{explain, ExplainError, Options};
+use vmeter_lab::explain_live::{self, LiveOptions};
+use vmeter_lab::failure::usage;
+use vmeter_lab::interrupt::Interrupt;
+use vmeter_model::result::Envelope;
+use vmeter_report::ExplainReport;
+use vmeter_trace::names::DeviceMap;
+
+/// `vmeter explain`.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// Traces of one machine, explained together: ftrace, perf, QEMU, xentrace, strace.
+    #[arg(value_name = "FILE", required_unless_present = "command", conflicts_with = "command")]
+    files: Vec<PathBuf>,
+    /// Rate of the clock, for traces that count cycles, e.g. 2.0G.
+    #[arg(long, value_name = "HZ", value_parser = hertz)]
+    cpu_hz: Option<f64>,
+    /// What QEMU's monitor prints for `info mtree -f`: names the devices behind ports and MMIO.
+    #[arg(long, value_name = "FILE")]
+    mtree: Option<PathBuf>,
+    /// With a command: record at most this long.
+    #[arg(long, value_name = "S", value_parser = seconds, requires = "command")]
+    duration: Option<Duration>,
+    /// With a command: stop recording after so many MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 2048, requires = "command")]
+    limit: u64,
+    /// With a command: folder that the trace is kept in.
+    #[arg(long, value_name = "DIR", requires = "command")]
+    save: Option<PathBuf>,
+    /// A VMM's command line: it is recorded, and the recording explained.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// Explains, shows and exports.
+///
+/// # Errors
+/// Files that are no traces; a host where nothing can be recorded; an export that cannot be
+/// written.
+pub fn run(arguments: Explain, out: &Output) -> anyhow::Result<Answer> {
+    output::check(out)?;
+    let devices = arguments.mtree.as_deref().map(device_map).transpose()?;
+    let files = match arguments.command.is_empty() {
+        true => arguments.files.clone(),
+        false => vec![record(&arguments, out)?],
+    };
+    let options = Options { cpu_hz: arguments.cpu_hz, devices };
+    let mut result = explain(&files, &options).map_err(|error| match error {
+        ExplainError::Trace(error) => usage(error),
+        other => usage(other),
+    })?;
+    result.envelope = envelope();
+    let report = ExplainReport::new(&result);
+    print(&report, out)?;
+    output::export(out, &report)?;
+    Ok(Answer::Good)
+}
+
+/// Records the command; gives the trace.
+fn record(arguments: &Explain, out: &Output) -> anyhow::Result<PathBuf> {
+    let interrupt = Interrupt::install()?;
+    let live = explain_live::record(
+        &LiveOptions {
+            command: arguments.command.clone(),
+            pid: None,
+            duration: arguments.duration,
+            limit: arguments.limit << 20,
+            save: arguments.save.clone(),
+        },
+        &interrupt,
+    )?;
+    if !out.quiet {
+        eprintln!("vmeter: the trace is {}", live.trace.display());
+    }
+    Ok(live.trace)
+}
+
+fn device_map(path: &std::path::Path) -> anyhow::Result<DeviceMap> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| usage(format!("--mtree {}: {error}", path.display())))?;
+    DeviceMap::parse(&text).map_err(|why| usage(format!("--mtree {}: {why}", path.display())))
+}
+
+fn envelope() -> Envelope {
+    Envelope {
+        schema: vmeter_model::SCHEMA.into(),
+        command: "explain".into(),
+        argv: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
+        started_at: vmeter_lab::host::now(),
+        host: vmeter_lab::host::describe(),
+        provenance: [("vmeter".to_owned(), vmeter_lab::analysis::version())].into(),
+    }
+}

@@ -1,0 +1,252 @@
+//! `vmeter explain`: what stands out, and the chain of causes with its evidence.
+
+use crate::document::{closing_notices, Block, Detail, Document, Fact, Node, Outline, Tone};
+use crate::quantity::{compact_seconds, grouped, percent};
+use crate::{Field, Records, Report};
+use serde::Serialize;
+use vmeter_model::explain::{
+    Alignment, Evidence, ExplainResult, ExplainedFile, Finding, Severity, VcpuSplit,
+};
+use vmeter_model::result::Envelope;
+
+/// An [`ExplainResult`] to be written.
+#[derive(Debug)]
+pub struct ExplainReport<'a> {
+    /// The result.
+    pub result: &'a ExplainResult,
+}
+
+impl<'a> ExplainReport<'a> {
+    /// The result.
+    pub fn new(result: &'a ExplainResult) -> Self {
+        ExplainReport { result }
+    }
+
+    fn answer(&self) -> String {
+        let findings = &self.result.findings;
+        match findings.as_slice() {
+            [] => format!("Nothing stands out{}.", self.span()),
+            [one] => format!("{}.", capital(&one.summary)),
+            [first, others @ ..] => {
+                let more = match others.len() {
+                    1 => "One more thing stands out".to_owned(),
+                    n => format!("{n} more things stand out"),
+                };
+                format!("{}. {more}.", capital(&first.summary))
+            }
+        }
+    }
+
+    fn span(&self) -> String {
+        let events: u64 = self.result.files.iter().map(|file| file.events).sum();
+        let events = grouped(&events.to_string());
+        match self.result.duration_s {
+            Some(seconds) => format!(" in {events} events over {}", compact_seconds(seconds)),
+            None => format!(" in {events} events"),
+        }
+    }
+
+    fn finding(&self, document: &mut Document, number: usize, finding: &Finding, detail: Detail) {
+        document.heading(
+            format!("{number}. {}", capital(&finding.summary)),
+            format!("{}, {} severity", finding.kind, finding.severity.name()),
+        );
+        let share = format!("{} of the traced time", percent(finding.saving_share));
+        let saving = finding.saving_s.map(compact_seconds);
+        let (saving, note) = match saving {
+            Some(saving) => (saving, share),
+            None => (share, String::new()),
+        };
+        document.push(Block::Facts(vec![
+            Fact::new("subject", finding.subject.clone(), ""),
+            Fact::new("would save", saving, note),
+        ]));
+        document.push(Block::Outline(Outline {
+            legend: String::new(),
+            roots: chain(finding, detail),
+        }));
+        document.push(Block::Facts(vec![
+            Fact::new("change", finding.suggestion.clone(), ""),
+            Fact::new("confirm", finding.confirm.clone(), ""),
+        ]));
+    }
+
+    fn vcpus(&self, document: &mut Document) {
+        if self.result.vcpus.is_empty() {
+            return;
+        }
+        document.heading("Time of each vCPU", "share of the time that it was seen");
+        document.push(Block::Facts(self.result.vcpus.iter().map(vcpu).collect()));
+    }
+
+    fn files(&self, document: &mut Document) {
+        document.heading("Traces", "clocks on the time base of the first");
+        let files = self.result.files.iter().map(|file| {
+            let lost = match file.lost_events {
+                0 => String::new(),
+                lost => format!(", {} lost", grouped(&lost.to_string())),
+            };
+            let events = grouped(&file.events.to_string());
+            Fact::new(
+                file.file.clone(),
+                format!("{events} events ({}, {}){lost}", file.format, file.clock),
+                aligned(file),
+            )
+        });
+        document.push(Block::Facts(files.collect()));
+    }
+}
+
+/// The links, each inside the one before it.
+fn chain(finding: &Finding, detail: Detail) -> Vec<Node> {
+    let tone = match finding.severity {
+        Severity::High => Tone::Bad,
+        Severity::Medium => Tone::Strong,
+        Severity::Low => Tone::Normal,
+    };
+    let mut roots = Vec::new();
+    for (depth, link) in finding.chain.iter().enumerate() {
+        let mut node = Node {
+            name: link.claim.clone(),
+            tone: if depth == 0 { tone } else { Tone::Normal },
+            ..Node::default()
+        };
+        node.children = events(&link.evidence, detail);
+        roots.push(node);
+    }
+    roots
+}
+
+fn events(evidence: &Evidence, detail: Detail) -> Vec<Node> {
+    let shown = if detail == Detail::Full { usize::MAX } else { 2 };
+    let mut nodes: Vec<Node> = evidence
+        .events
+        .iter()
+        .take(shown)
+        .map(|event| {
+            let cpu = event.cpu.map(|cpu| format!(" CPU {cpu}")).unwrap_or_default();
+            let thread = event.tid.map(|tid| format!(" thread {tid}")).unwrap_or_default();
+            let name = format!("{} @{}{cpu}{thread}, {}", event.event, event.timestamp, event.file);
+            Node { name, tone: Tone::Muted, ..Node::default() }
+        })
+        .collect();
+    if let Some(lost) = evidence.lost_events {
+        let lost = grouped(&lost.to_string());
+        let name = format!("at least: {lost} events of this trace are lost");
+        nodes.push(Node { name, tone: Tone::Muted, ..Node::default() });
+    }
+    nodes
+}
+
+fn vcpu(vcpu: &VcpuSplit) -> Fact {
+    let parts = vcpu.parts.iter().filter(|part| part.share >= 0.001);
+    let parts: Vec<String> =
+        parts.map(|part| format!("{} {}", part.name, percent(part.share))).collect();
+    let total = vcpu.total_s.map(compact_seconds).unwrap_or_default();
+    Fact::new(vcpu.vcpu.clone(), parts.join(", "), total)
+}
+
+fn aligned(file: &ExplainedFile) -> String {
+    let Alignment { method, offset_s, drift_ppm, error_s, pairs } = &file.alignment;
+    if method == "reference" || method == "none" {
+        return method.clone();
+    }
+    let error = match error_s {
+        Some(0.0) => "exact".to_owned(),
+        Some(error) => format!("±{}", compact_seconds(*error)),
+        None => "error unknown".to_owned(),
+    };
+    let pairs = match pairs {
+        0 => String::new(),
+        pairs => format!(", {pairs} pairs"),
+    };
+    format!("{method}: offset {offset_s} s, drift {drift_ppm:.3} ppm, {error}{pairs}")
+}
+
+fn capital(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map(|first| first.to_uppercase().chain(rest).collect()).unwrap_or_default()
+}
+
+/// What follows the envelope in JSON.
+#[derive(Serialize)]
+struct Body<'a> {
+    files: &'a [ExplainedFile],
+    duration_s: Option<f64>,
+    vcpus: &'a [VcpuSplit],
+    findings: &'a [Finding],
+    warnings: &'a [String],
+}
+
+impl Report for ExplainReport<'_> {
+    fn envelope(&self) -> &Envelope {
+        &self.result.envelope
+    }
+
+    fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
+        let result = self.result;
+        Box::new(Body {
+            files: &result.files,
+            duration_s: result.duration_s,
+            vcpus: &result.vcpus,
+            findings: &result.findings,
+            warnings: &result.warnings,
+        })
+    }
+
+    fn document(&self, detail: Detail) -> Document {
+        let files: Vec<&str> = self.result.files.iter().map(|file| file.file.as_str()).collect();
+        let mut document = Document {
+            title: format!("vmeter explain {}", files.join(" ")),
+            answer: self.answer(),
+            ..Document::default()
+        };
+        for (number, finding) in self.result.findings.iter().enumerate() {
+            self.finding(&mut document, number + 1, finding, detail);
+        }
+        self.vcpus(&mut document);
+        self.files(&mut document);
+        document.push(Block::Notices(closing_notices(&self.result.warnings, &[], "")));
+        document
+    }
+
+    fn records(&self) -> Records {
+        let header = vec![
+            "finding",
+            "kind",
+            "severity",
+            "subject",
+            "saving_s",
+            "saving_share",
+            "link",
+            "claim",
+            "count",
+            "total_s",
+            "suggestion",
+            "confirm",
+        ];
+        let findings = self.result.findings.iter().enumerate();
+        let rows = findings
+            .flat_map(|(number, finding)| {
+                let links = finding.chain.iter().enumerate();
+                links.map(move |(at, link)| {
+                    vec![
+                        Field::number(Some(number as u64 + 1)),
+                        Field::text(&finding.kind),
+                        Field::text(finding.severity.name()),
+                        Field::text(&finding.subject),
+                        Field::number(finding.saving_s),
+                        Field::number(Some(finding.saving_share)),
+                        Field::number(Some(at as u64 + 1)),
+                        Field::text(&link.claim),
+                        Field::number(link.evidence.count),
+                        Field::number(link.evidence.total_s),
+                        Field::text(&finding.suggestion),
+                        Field::text(&finding.confirm),
+                    ]
+                })
+            })
+            .collect();
+        Records { header, rows }
+    }
+}
