@@ -81,11 +81,15 @@ pub fn execute(
         progress.warn(&format!("{warning}: this run is repeated"));
     }
     let plan = &session.record.plan;
-    progress.begin(&session.record.command, plan.len(), finished.len());
+    let own = session.record.shard.as_ref().map(|s| s.runs.iter().copied().collect());
+    let own: Option<BTreeSet<u32>> = own;
+    let all = own.as_ref().map_or(plan.len(), BTreeSet::len);
+    progress.begin(&session.record.command, all, finished.len());
     let mut given_up = BTreeSet::new();
     for (index, planned) in plan.iter().enumerate() {
         let index = u32::try_from(index).context("too many runs")?;
-        if finished.contains(&index) || given_up.contains(&planned.machine) {
+        let others = own.as_ref().is_some_and(|own| !own.contains(&index));
+        if others || finished.contains(&index) || given_up.contains(&planned.machine) {
             continue;
         }
         let result = one_run(session, booter, prepare, index, *planned, interrupt);

@@ -7,6 +7,8 @@ use std::fs;
 /// The host, for the head of every export.
 pub fn describe() -> BTreeMap<String, Value> {
     let mut host = BTreeMap::new();
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    host.insert("hostname".into(), name.trim().into());
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
         cpuinfo

@@ -43,6 +43,19 @@ fn base(variable: &str, below_home: &str) -> PathBuf {
     base.unwrap_or_else(|| home().join(below_home)).join("vmeter")
 }
 
+/// A name of its own under the state folder.
+pub(crate) fn fresh_dir(record: &SessionRecord) -> PathBuf {
+    let stamp: String = record.started_at.chars().filter(char::is_ascii_alphanumeric).collect();
+    let name = format!("{stamp}-{}-{}", record.command, std::process::id());
+    state_dir().join("runs").join(name)
+}
+
+/// The right to add runs to a session, as long as it lives.
+#[derive(Debug)]
+pub struct Lock {
+    _file: Option<fs::File>,
+}
+
 impl Session {
     /// Makes a session's folder: `dir`, or a fresh one under the state folder.
     ///
@@ -51,12 +64,7 @@ impl Session {
     pub fn create(dir: Option<&Path>, record: SessionRecord) -> Result<Self> {
         let dir = match dir {
             Some(dir) => dir.to_owned(),
-            None => {
-                let stamp: String =
-                    record.started_at.chars().filter(char::is_ascii_alphanumeric).collect();
-                let name = format!("{stamp}-{}-{}", record.command, std::process::id());
-                state_dir().join("runs").join(name)
-            }
+            None => fresh_dir(&record),
         };
         if dir.join(SESSION).exists() {
             bail!(
@@ -127,6 +135,31 @@ impl Session {
         let path = self.dir.join(SESSION);
         files::write_atomic(&path, &bytes)
             .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Keeps other processes from adding runs at the same time: a task that a scheduler has
+    /// given up may still be alive. Where the file system has no locks, nobody is kept out.
+    ///
+    /// # Errors
+    /// When another process is at work in the folder.
+    pub fn lock(&self) -> Result<Lock> {
+        use rustix::fs::{flock, FlockOperation};
+        use rustix::io::Errno;
+        let path = self.dir.join("lock");
+        let file =
+            fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Lock { _file: Some(file) }),
+            Err(Errno::WOULDBLOCK) => {
+                bail!("another vmeter adds runs to {}: wait for it, or end it", self.dir.display())
+            }
+            Err(_) => Ok(Lock { _file: None }),
+        }
+    }
+
+    /// True if the finished run `index` is there.
+    pub fn has_run(&self, index: u32) -> bool {
+        self.run_dir(index).join(RUN).exists()
     }
 
     /// Folder of the finished run `index`.

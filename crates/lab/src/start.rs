@@ -6,6 +6,7 @@ use crate::session::Session;
 use anyhow::Result;
 use std::path::PathBuf;
 use vmeter_model::run::{SessionMachine, SessionRecord};
+use vmeter_model::shard::Shard;
 use vmeter_model::{MachineSpec, SCHEMA};
 
 /// How runs are repeated, wherever they are (INTERFACE: run options).
@@ -25,6 +26,8 @@ pub struct RunOptions {
     pub pin: Option<String>,
     /// Command before every run.
     pub prepare: Option<String>,
+    /// The part of the plan to carry out; the whole if absent.
+    pub shard: Option<Shard>,
     /// vmeter's own argument vector, for the record.
     pub argv: Vec<String>,
 }
@@ -78,12 +81,21 @@ pub fn start(
         }
         return Ok(session);
     }
+    Session::create(options.save.as_deref(), record(command, machines, options))
+}
+
+/// The record of a session that has not begun: machines as they were asked for, no plan.
+pub(crate) fn record(
+    command: &str,
+    machines: &[(String, MachineSpec)],
+    options: &RunOptions,
+) -> SessionRecord {
     let machine = |(label, spec): &(String, MachineSpec)| SessionMachine {
         label: label.clone(),
         spec: spec.clone(),
         ..SessionMachine::default()
     };
-    let record = SessionRecord {
+    SessionRecord {
         schema: SCHEMA.into(),
         command: command.into(),
         argv: options.argv.clone(),
@@ -93,8 +105,9 @@ pub fn start(
         plan: Vec::new(),
         seed: options.seed,
         prepare: options.prepare.clone(),
-    };
-    Session::create(options.save.as_deref(), record)
+        shard: None,
+        shares: Vec::new(),
+    }
 }
 
 #[cfg(test)]

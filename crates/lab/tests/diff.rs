@@ -41,6 +41,7 @@ fn boot(rng: &mut Rng, index: u32, planted: &[(&str, f64)]) -> Figures {
             phases: phases.iter().enumerate().map(|(n, s)| (format!("phase {n}"), *s)).collect(),
             counts: counts.map(|(name, n)| (name.to_owned(), n)).into(),
             warnings: vec![],
+            host: None,
         },
         activities,
         icount: false,

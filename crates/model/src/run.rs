@@ -167,6 +167,12 @@ pub struct SessionRecord {
     /// `--prepare`: the command before every run, with the placeholders it was given with.
     #[serde(default)]
     pub prepare: Option<String>,
+    /// The part of the plan that this session carries out; the whole if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<crate::shard::ShardPlan>,
+    /// What other hosts than `host` carried out of the plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shares: Vec<crate::shard::HostShare>,
 }
 
 /// One entry of a session's plan.

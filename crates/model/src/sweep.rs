@@ -3,6 +3,7 @@
 use crate::estimate::Estimate;
 use crate::result::{Comparison, Envelope, Phase};
 use crate::run::{Outcome, SessionMachine};
+use crate::shard::HostEffect;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -38,6 +39,10 @@ pub struct SweptRun {
     /// What was missing or not understood, in words.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// Where several hosts had a part: the one it ran on, and the factor that its times
+    /// were divided by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<(String, f64)>,
 }
 
 /// One point of a sweep, over its runs that reached their end.
@@ -160,6 +165,9 @@ pub struct SweepResult {
     pub comparisons: Vec<Comparison>,
     /// The breaks, explained.
     pub explained: Vec<ExplainedBreak>,
+    /// The hosts, where several had a part in it: times are divided by their factors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostEffect>,
     /// Warnings in words.
     pub warnings: Vec<String>,
     /// What to try next.

@@ -27,6 +27,7 @@ pub mod plan;
 pub mod ratio;
 pub mod rng;
 pub mod sequential;
+pub mod shards;
 pub mod signed_rank;
 pub mod summary;
 
@@ -42,5 +43,6 @@ pub use pairs::{paired_ratio, PairedRatio};
 pub use plan::{plan, Slot};
 pub use ratio::ratio_of_means;
 pub use sequential::{Decision, OverheadRule};
+pub use shards::{sharded_plan, ShardSlot};
 pub use summary::{estimate, estimate_with, mean, median, quantile, Interval};
 pub use vmeter_model::Estimate;

@@ -49,6 +49,7 @@ pub fn run_options(runs: crate::args::Runs) -> RunOptions {
         resume: runs.resume,
         pin: runs.pin,
         prepare: runs.prepare,
+        shard: None,
         argv: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
     }
 }

@@ -52,6 +52,7 @@ impl Figures {
                 phases: phases.collect(),
                 counts,
                 warnings: timeline.warnings.clone(),
+                host: None,
             },
             activities,
             icount: record.icount,
@@ -61,6 +62,15 @@ impl Figures {
     /// True for a run that reached its end.
     pub fn is_done(&self) -> bool {
         self.run.outcome == Outcome::Done
+    }
+
+    /// Divides every time by `factor`, that of the host called `host`.
+    pub fn level(&mut self, host: &str, factor: f64) {
+        self.run.host = Some((host.to_owned(), factor));
+        self.run.total_s /= factor;
+        self.run.cpu_s /= factor;
+        self.run.phases.iter_mut().for_each(|(_, s)| *s /= factor);
+        self.activities.values_mut().for_each(|(s, _)| *s /= factor);
     }
 
     /// Length of a phase, s; 0 if the run does not have it.

@@ -1,6 +1,7 @@
 //! `vmeter sweep`: how each phase grows with a setting, and where it jumps.
 
 pub mod figures;
+mod hosts;
 pub mod parameters;
 pub mod points;
 mod scaling;
@@ -10,15 +11,15 @@ use crate::diff;
 use crate::experiment::Progress;
 use crate::failure::usage;
 use crate::interrupt::Interrupt;
-use crate::session::Session;
+use crate::session::{SavedRun, Session};
 use crate::start::RunOptions;
 use anyhow::Result;
 use figures::Figures;
 use parameters::Parameter;
 use scaling::Measured;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::result::{Comparison, Phase};
-use vmeter_model::run::{Outcome, SessionMachine, WatchLevel};
+use vmeter_model::run::{Outcome, SessionMachine, SessionRecord, WatchLevel};
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::sweep::{
     ExplainedBreak, Scaling, Series, SweepPoint, SweepResult, SweptParameter, SweptRun,
@@ -56,19 +57,26 @@ pub fn sweep(
     progress: &mut dyn Progress,
     interrupt: &Interrupt,
 ) -> Result<SweepResult> {
-    let prepare = options.runs.prepare.as_deref();
-    let points = match options.parameters.as_slice() {
-        [] if options.runs.resume.is_some() => Vec::new(),
-        [] => {
-            return Err(usage(
-                "nothing to sweep: vary something with -P pcie-root-ports=0..4 or -L smp=1,2,4",
-            ))
-        }
-        given => parameters::points(&options.spec, prepare, given)?,
+    let points = match options.parameters.is_empty() && options.runs.resume.is_some() {
+        true => Vec::new(),
+        false => points_of(options)?,
     };
     let session =
         points::measure("sweep", &points, options.watch, &options.runs, progress, interrupt)?;
     result(&session)
+}
+
+/// The points that were asked for.
+///
+/// # Errors
+/// Class usage: a parameter that is not valid, or none.
+pub(crate) fn points_of(options: &SweepOptions) -> Result<Vec<parameters::Point>> {
+    match options.parameters.as_slice() {
+        [] => Err(usage(
+            "nothing to sweep: vary something with -P pcie-root-ports=0..4 or -L smp=1,2,4",
+        )),
+        given => parameters::points(&options.spec, options.runs.prepare.as_deref(), given),
+    }
 }
 
 /// The result of a saved sweep.
@@ -78,8 +86,11 @@ pub fn sweep(
 pub fn result(session: &Session) -> Result<SweepResult> {
     let (finished, mut warnings) = session.finished()?;
     let machines = &session.record.machines;
-    let figures: Vec<Vec<Figures>> =
+    let mut figures: Vec<Vec<Figures>> =
         machines.iter().map(|m| figures::of_machine(&finished, &m.label)).collect();
+    let numbers: BTreeSet<u32> = finished.iter().map(|(_, record)| record.index).collect();
+    let levelled = hosts::level(&session.record, &numbers, &mut figures);
+    warnings.extend(levelled.warnings);
     if figures.iter().all(Vec::is_empty) {
         anyhow::bail!("{}: no run was finished", session.dir.display());
     }
@@ -93,7 +104,7 @@ pub fn result(session: &Session) -> Result<SweepResult> {
         .map(|(point, f)| Measured { point, runs: f.iter().filter(|f| f.is_done()).collect() })
         .collect();
     let (scaling, steps) = scaling::scale(&parameters, &measured, session.record.seed);
-    warnings.extend(warnings_of(&points, session));
+    warnings.extend(warnings_of(&points, session, &finished));
     let explained = explain(&scaling, &points, session, &finished);
     let result = SweepResult {
         envelope: analysis::envelope(&session.record),
@@ -104,6 +115,7 @@ pub fn result(session: &Session) -> Result<SweepResult> {
         scaling,
         steps,
         explained,
+        hosts: levelled.hosts,
         warnings,
         saved_in: session.dir.display().to_string(),
     };
@@ -178,16 +190,29 @@ fn parameters_of(machines: &[SessionMachine]) -> Vec<SweptParameter> {
     found
 }
 
-fn warnings_of(points: &[SweepPoint], session: &Session) -> Vec<String> {
+fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) -> Vec<String> {
     let mut warnings = Vec::new();
+    let dir = session.dir.display();
     for point in points {
         let done = point.runs.iter().filter(|r| r.outcome == Outcome::Done).count();
-        if point.runs.is_empty() {
-            let dir = session.dir.display();
-            warnings.push(format!("{}: not measured; go on with --resume {dir}", point.label));
-        } else if done == 0 {
+        if done == 0 && !point.runs.is_empty() {
             warnings.push(format!("{}: no run reached its end", point.label));
         }
+    }
+    if let Some(own) = &session.record.shard {
+        let is_own = |(_, run): &&SavedRun| own.runs.contains(&run.index);
+        let there = finished.iter().filter(is_own).count();
+        warnings.push(format!(
+            "shard {} of this sweep, {there} of its {} runs: vmeter merge puts the shards together",
+            own.shard,
+            own.runs.len()
+        ));
+        return warnings;
+    }
+    let missing = missing_runs(&session.record, finished);
+    if !missing.is_empty() {
+        let listed = crate::diff::listed(missing.iter().map(String::as_str));
+        warnings.push(format!("not measured: {listed}; go on with --resume {dir}"));
     }
     let few = |p: &&SweepPoint| p.total.is_some_and(|t| t.sd > 0.0 && t.n < ENOUGH_RUNS);
     if points.iter().any(|p| few(&p)) {
@@ -196,6 +221,26 @@ fn warnings_of(points: &[SweepPoint], session: &Session) -> Vec<String> {
         ));
     }
     warnings
+}
+
+/// The measured runs of the plan that are not there, by point: `smp=2 (2 of 5 runs)`. A
+/// point that fails is not run again, and its runs are not missed.
+pub(crate) fn missing_runs(record: &SessionRecord, finished: &[SavedRun]) -> Vec<String> {
+    let there: BTreeSet<u32> = finished.iter().map(|(_, run)| run.index).collect();
+    let mut runs: Vec<(usize, usize)> = vec![(0, 0); record.machines.len()];
+    for (index, planned) in record.plan.iter().enumerate().filter(|(_, p)| !p.warmup) {
+        let Some((all, found)) = runs.get_mut(planned.machine) else { continue };
+        *all += 1;
+        *found += usize::from(u32::try_from(index).is_ok_and(|i| there.contains(&i)));
+    }
+    let failed = |label: &str| {
+        finished.iter().any(|(_, run)| run.label == label && run.outcome != Outcome::Done)
+    };
+    let short = record.machines.iter().zip(runs).filter(|(_, (all, found))| found < all);
+    let short = short.filter(|(machine, _)| !failed(&machine.label));
+    short
+        .map(|(machine, (all, found))| format!("{} ({} of {all} runs)", machine.label, all - found))
+        .collect()
 }
 
 /// Each other point against the first, block by block, where a parameter has no order.

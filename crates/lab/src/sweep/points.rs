@@ -5,15 +5,20 @@ use crate::boot::recorder;
 use crate::booter::Recorder;
 use crate::experiment::{execute, run_prepare, BootRequest, Booter, Progress};
 use crate::failure::usage;
+use crate::host;
 use crate::interrupt::Interrupt;
 use crate::prepare::{prepare, Prepared};
 use crate::session::{cache_dir, Session};
-use crate::start::{start, RunOptions};
+use crate::shares;
+use crate::start::{record, start, RunOptions};
 use crate::sweep::parameters::{filled, Point};
 use anyhow::{Context, Result};
-use vmeter_model::run::{PlannedRun, RunRecord, WatchLevel};
+use std::collections::BTreeSet;
+use vmeter_model::run::{PlannedRun, RunRecord, SessionRecord, WatchLevel};
+use vmeter_model::shard::{Shard, ShardPlan};
 use vmeter_model::sweep::Settings;
 use vmeter_model::MachineSpec;
+use vmeter_stats::Slot;
 
 /// Measured boots of each point, unless `--runs` says otherwise.
 const DEFAULT_RUNS: u32 = 5;
@@ -32,16 +37,11 @@ pub fn measure(
     progress: &mut dyn Progress,
     interrupt: &Interrupt,
 ) -> Result<Session> {
-    let (mut session, prepared) = match &options.resume {
-        Some(_) => resumed(command, points, options)?,
-        None => begun(command, points, options)?,
+    let (session, prepared) = match &options.resume {
+        Some(_) => resumed(command, points, watch, options)?,
+        None => begun(command, points, watch, options)?,
     };
-    let wanted = plan(&prepared, watch, options, session.record.seed);
-    // More runs of the same plan begin with the runs that are there.
-    let longer = options.runs.is_some() && wanted.starts_with(&session.record.plan);
-    if session.record.plan.is_empty() || longer {
-        session.record.plan = wanted;
-    }
+    let _lock = session.lock()?;
     session.save()?;
     let booter = PointBooter {
         prepare: session.record.prepare.clone(),
@@ -52,28 +52,67 @@ pub fn measure(
     Ok(session)
 }
 
-/// Machines are worked out before the folder is made, so that a typo leaves none behind.
+/// Machines and plan are worked out before the folder is made, so that a typo leaves none
+/// behind.
 fn begun(
     command: &str,
     points: &[Point],
+    watch: WatchLevel,
     options: &RunOptions,
 ) -> Result<(Session, Vec<Prepared>)> {
-    let machines: Vec<(String, MachineSpec)> =
-        points.iter().map(|p| (p.label.clone(), p.spec.clone())).collect();
-    let prepared: Result<Vec<Prepared>> =
-        points.iter().map(|point| one(&point.label, &point.spec, &point.parameters)).collect();
-    let prepared = prepared?;
-    let mut session = start(command, &machines, options)?;
+    let prepared = prepared(points)?;
+    let (plan, shard) = match options.shard {
+        None => (plan(&prepared, watch, options, options.seed), None),
+        Some(shard) => {
+            let (plan, mut parts) = sharded(&prepared, watch, options, shard.of)?;
+            (plan, Some(parts.swap_remove(shard.index as usize - 1)))
+        }
+    };
+    let mut session = start(command, &[], options)?;
     session.record.machines = prepared.iter().map(|p| p.session.clone()).collect();
+    session.record.plan = plan;
+    session.record.shard = shard;
     Ok((session, prepared))
+}
+
+fn prepared(points: &[Point]) -> Result<Vec<Prepared>> {
+    points.iter().map(|point| one(&point.label, &point.spec, &point.parameters)).collect()
+}
+
+/// The session of which every shard carries out a part, and the parts.
+///
+/// # Errors
+/// A machine that is not valid, a host that can't boot it, more shards than runs.
+pub(crate) fn cut(
+    command: &str,
+    points: &[Point],
+    watch: WatchLevel,
+    options: &RunOptions,
+    shards: u32,
+) -> Result<(SessionRecord, Vec<ShardPlan>)> {
+    let prepared = prepared(points)?;
+    let (plan, parts) = sharded(&prepared, watch, options, shards)?;
+    let mut record = record(command, &[], options);
+    record.machines = prepared.into_iter().map(|p| p.session).collect();
+    record.plan = plan;
+    Ok((record, parts))
 }
 
 fn resumed(
     command: &str,
     points: &[Point],
+    watch: WatchLevel,
     options: &RunOptions,
 ) -> Result<(Session, Vec<Prepared>)> {
     let mut session = start(command, &[], options)?;
+    let own = session.record.shard.as_ref().map(|own| own.shard);
+    if options.shard.is_some() && options.shard != own {
+        let what = own.map_or("no shard".to_owned(), |own| format!("shard {own}"));
+        return Err(usage(format!(
+            "{} is {what}: go on with it without --shard",
+            session.dir.display()
+        )));
+    }
     let machines = &session.record.machines;
     let same = machines.iter().map(|m| &m.label).eq(points.iter().map(|p| &p.label));
     if !points.is_empty() && !same {
@@ -90,6 +129,16 @@ fn resumed(
     if options.prepare.is_some() {
         session.record.prepare.clone_from(&options.prepare);
     }
+    let wanted = plan(&prepared, watch, options, session.record.seed);
+    // More runs of the same plan begin with the runs that are there. A shard's plan is also
+    // that of the other shards, and stays.
+    let longer = options.runs.is_some() && wanted.starts_with(&session.record.plan);
+    if session.record.plan.is_empty() || longer && own.is_none() {
+        session.record.plan = wanted;
+    }
+    let (finished, _) = session.finished()?;
+    let finished = finished.iter().map(|(_, run)| run.index).collect();
+    shares::take_over(&mut session.record, host::describe(), &finished);
     Ok((session, prepared))
 }
 
@@ -99,30 +148,82 @@ fn one(label: &str, spec: &MachineSpec, parameters: &Settings) -> Result<Prepare
     Ok(prepared)
 }
 
-/// Blocks of all points, warm-ups first. In virtual time all runs are the same: one is
-/// enough, and nothing needs to get warm. Where counting instructions costs time (the TCG
-/// plugin), the warm-ups count and the measured boots are watched lightly.
+/// How often each point is booted, and how it is watched.
+///
+/// In virtual time all runs are the same: one is enough, and nothing needs to get warm. Where
+/// counting instructions costs time (the TCG plugin), the warm-ups count and the measured
+/// boots are watched lightly.
+struct Amounts {
+    warmups: usize,
+    runs: usize,
+    watch: WatchLevel,
+    /// Points whose warm-ups count.
+    counts_apart: Vec<bool>,
+}
+
+impl Amounts {
+    fn of(prepared: &[Prepared], watch: WatchLevel, options: &RunOptions) -> Self {
+        let is_virtual = |p: &Prepared| p.machine.accel.as_deref() == Some("icount");
+        let by_plugin =
+            |p: &Prepared| p.machine.accel.as_deref() == Some("tcg") && p.machine.script.is_none();
+        let apart = |p: &Prepared| watch == WatchLevel::Full && by_plugin(p);
+        let counts_apart: Vec<bool> = prepared.iter().map(apart).collect();
+        let all_virtual = !prepared.is_empty() && prepared.iter().all(is_virtual);
+        let runs = options.runs.unwrap_or(if all_virtual { 1 } else { DEFAULT_RUNS });
+        let counting = u32::from(counts_apart.contains(&true));
+        let warmups = if all_virtual { 0 } else { options.warmup.max(counting) };
+        Amounts { warmups: warmups as usize, runs: runs as usize, watch, counts_apart }
+    }
+
+    fn planned(&self, slot: &Slot) -> PlannedRun {
+        let apart = self.counts_apart.get(slot.machine) == Some(&true);
+        let watch = if apart && !slot.warmup { WatchLevel::Light } else { self.watch };
+        PlannedRun { machine: slot.machine, warmup: slot.warmup, watch }
+    }
+}
+
+/// Blocks of all points, warm-ups first.
 fn plan(
     prepared: &[Prepared],
     watch: WatchLevel,
     options: &RunOptions,
     seed: u64,
 ) -> Vec<PlannedRun> {
-    let is_virtual = |p: &Prepared| p.machine.accel.as_deref() == Some("icount");
-    let by_plugin =
-        |p: &Prepared| p.machine.accel.as_deref() == Some("tcg") && p.machine.script.is_none();
-    let counts_apart = |p: &Prepared| watch == WatchLevel::Full && by_plugin(p);
-    let all_virtual = !prepared.is_empty() && prepared.iter().all(is_virtual);
-    let runs = options.runs.unwrap_or(if all_virtual { 1 } else { DEFAULT_RUNS });
-    let counting = u32::from(prepared.iter().any(counts_apart));
-    let warmups = if all_virtual { 0 } else { options.warmup.max(counting) };
-    let planned = |slot: vmeter_stats::Slot| {
-        let apart = prepared.get(slot.machine).is_some_and(counts_apart);
-        let watch = if apart && !slot.warmup { WatchLevel::Light } else { watch };
-        PlannedRun { machine: slot.machine, warmup: slot.warmup, watch }
+    let amounts = Amounts::of(prepared, watch, options);
+    let slots = vmeter_stats::plan(prepared.len(), amounts.warmups, amounts.runs, seed);
+    slots.iter().map(|slot| amounts.planned(slot)).collect()
+}
+
+/// The plan of all shards, and each one's part of it.
+fn sharded(
+    prepared: &[Prepared],
+    watch: WatchLevel,
+    options: &RunOptions,
+    shards: u32,
+) -> Result<(Vec<PlannedRun>, Vec<ShardPlan>)> {
+    let amounts = Amounts::of(prepared, watch, options);
+    let (points, runs) = (prepared.len(), amounts.runs);
+    let slots = |warmups, shards: u32| {
+        vmeter_stats::sharded_plan(points, warmups, runs, options.seed, shards as usize)
     };
-    let slots = vmeter_stats::plan(prepared.len(), warmups as usize, runs as usize, seed);
-    slots.into_iter().map(planned).collect()
+    let idle = |shards: u32| {
+        let busy: BTreeSet<usize> = slots(0, shards).iter().map(|s| s.shard).collect();
+        busy.len() < shards as usize
+    };
+    if idle(shards) {
+        let most = (1..shards).rev().find(|fewer| !idle(*fewer)).unwrap_or(1);
+        return Err(usage(format!(
+            "{shards} shards of {points} points with {runs} runs each: some would have nothing to do; at most {most} shards, or more --runs"
+        )));
+    }
+    let slots = slots(amounts.warmups, shards);
+    let part = |index: u32| {
+        let own = (0u32..).zip(&slots).filter(|(_, s)| s.shard == index as usize);
+        let runs = own.map(|(number, _)| number).collect();
+        ShardPlan { shard: Shard { index: index + 1, of: shards }, runs }
+    };
+    let plan = slots.iter().map(|s| amounts.planned(&s.slot)).collect();
+    Ok((plan, (0..shards).map(part).collect()))
 }
 
 /// The recorder, with each point's own `--prepare` before its runs.

@@ -366,6 +366,7 @@ mod tests {
                 phases,
                 counts: [("pci_config_reads".to_owned(), f64::from(397 + 291 * ports))].into(),
                 warnings: vec![],
+                host: None,
             },
             icount: false,
         }

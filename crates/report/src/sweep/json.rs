@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use vmeter_model::result::{Comparison, Phase};
 use vmeter_model::run::Outcome;
+use vmeter_model::shard::HostEffect;
 use vmeter_model::sweep::{
     MarginalStep, Scaling, Series, Settings, SweepPoint, SweepResult, SweptParameter, SweptRun,
 };
@@ -23,6 +24,8 @@ pub(super) struct Body<'a> {
     steps: Vec<Step<'a>>,
     comparisons: &'a [Comparison],
     breaks_explained: Vec<Explained<'a>>,
+    #[serde(skip_serializing_if = "<[HostEffect]>::is_empty")]
+    hosts: &'a [HostEffect],
     warnings: &'a [String],
     hints: &'a [String],
     saved_in: &'a str,
@@ -49,6 +52,11 @@ struct Run<'a> {
     cpu_s: f64,
     phases: Vec<RunPhase<'a>>,
     counts: &'a BTreeMap<String, f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<&'a str>,
+    /// What every time of the run was divided by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host_factor: Option<f64>,
     warnings: &'a [String],
 }
 
@@ -144,6 +152,7 @@ pub(super) fn body(result: &SweepResult) -> Body<'_> {
         steps: result.steps.iter().map(step).collect(),
         comparisons: &result.comparisons,
         breaks_explained: explained.collect(),
+        hosts: &result.hosts,
         warnings: &result.warnings,
         hints: &result.hints,
         saved_in: &result.saved_in,
@@ -190,6 +199,8 @@ fn run(run: &SweptRun) -> Run<'_> {
         cpu_s: run.cpu_s,
         phases: phases.collect(),
         counts: &run.counts,
+        host: run.host.as_ref().map(|(name, _)| name.as_str()),
+        host_factor: run.host.as_ref().map(|(_, factor)| *factor),
         warnings: &run.warnings,
     }
 }

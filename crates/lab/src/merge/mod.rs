@@ -1,0 +1,231 @@
+//! `vmeter merge`: one session out of shards.
+//!
+//! Shards of one plan hold different runs under the numbers of that plan, so merging is a
+//! union of run folders: hard links where the file system has them. What comes out is an
+//! ordinary session; which host carried out which run is noted in it, and the analysis takes
+//! the hosts' factors out.
+
+mod sameness;
+
+use crate::failure::usage;
+use crate::session::{fresh_dir, SavedRun, Session};
+use crate::shares;
+use crate::sweep::{self, missing_runs};
+use anyhow::{Context, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use vmeter_model::files;
+use vmeter_model::run::SessionRecord;
+use vmeter_model::shard::HostShare;
+use vmeter_model::sweep::SweepResult;
+
+/// What to put together.
+#[derive(Debug, Clone, Default)]
+pub struct MergeOptions {
+    /// Folders of the shards.
+    pub dirs: Vec<PathBuf>,
+    /// Folder of the result; a fresh one under the state folder if absent.
+    pub save: Option<PathBuf>,
+    /// Put hosts together that differ in more than their names.
+    pub mixed_hosts: bool,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Merged {
+    /// The merged session.
+    pub session: Session,
+    /// Runs that are in several shards, hosts that differ; in words.
+    pub notes: Vec<String>,
+    /// Measured runs of the plan that no shard has, by point.
+    pub missing: Vec<String>,
+}
+
+impl Merged {
+    /// The merged sweep, as `vmeter show` shows it, and what was found in merging.
+    ///
+    /// # Errors
+    /// When the folder cannot be read, or holds no run.
+    pub fn result(&self) -> Result<SweepResult> {
+        let mut result = sweep::result(&self.session)?;
+        result.warnings.extend(self.notes.iter().cloned());
+        Ok(result)
+    }
+}
+
+/// A shard, read.
+struct Part {
+    session: Session,
+    runs: Vec<SavedRun>,
+}
+
+/// Puts shards together into one session.
+///
+/// # Errors
+/// Class usage: a folder that holds no session, shards of different plans, hosts that differ
+/// and were not allowed to, a folder to save in that holds a session already. Otherwise any
+/// error of the file system.
+pub fn merge(options: &MergeOptions) -> Result<Merged> {
+    let mut notes = Vec::new();
+    let parts = read(&options.dirs, &mut notes)?;
+    let first = parts.first().ok_or_else(|| usage("nothing to merge: name the shards' folders"))?;
+    sameness::check_plans(&parts)?;
+    let differences = sameness::differences(&parts);
+    if !differences.is_empty() && !options.mixed_hosts {
+        return Err(usage(format!(
+            "the shards are not of one kind: {}: their times can't be pooled as they are; give --mixed-hosts to merge them all the same, each host's factor taken out",
+            differences.join("; ")
+        )));
+    }
+    notes.extend(differences);
+    let chosen = choose(&parts, &mut notes);
+    let mut record = first.session.record.clone();
+    record.shard = None;
+    record.started_at =
+        parts.iter().map(|p| p.session.record.started_at.clone()).min().unwrap_or_default();
+    (record.host, record.shares) = hosts(&parts, &chosen);
+    let session = write(record, &parts, &chosen, options.save.as_deref())?;
+    let (finished, warnings) = session.finished()?;
+    notes.extend(warnings);
+    let missing = missing_runs(&session.record, &finished);
+    Ok(Merged { session, notes, missing })
+}
+
+fn read(dirs: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<Part>> {
+    let mut seen = BTreeSet::new();
+    let mut parts = Vec::new();
+    for dir in dirs {
+        let same = fs::canonicalize(dir).unwrap_or_else(|_| dir.clone());
+        if !seen.insert(same) {
+            notes.push(format!("{} was named twice", dir.display()));
+            continue;
+        }
+        let session = Session::open(dir).map_err(|e| usage(format!("{e:#}")))?;
+        let (runs, warnings) = session.finished()?;
+        notes.extend(warnings);
+        parts.push(Part { session, runs });
+    }
+    Ok(parts)
+}
+
+/// Which part each run is taken from. Of a run that several have, its shard's own is taken,
+/// or else the first.
+fn choose(parts: &[Part], notes: &mut Vec<String>) -> BTreeMap<u32, usize> {
+    let owns = |part: &Part, run: u32| {
+        part.session.record.shard.as_ref().is_some_and(|own| own.runs.contains(&run))
+    };
+    let mut holders: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    for (at, part) in parts.iter().enumerate() {
+        for (_, run) in &part.runs {
+            holders.entry(run.index).or_default().push(at);
+        }
+    }
+    let mut chosen = BTreeMap::new();
+    for (run, held_by) in holders {
+        let own = held_by.iter().find(|at| parts.get(**at).is_some_and(|p| owns(p, run)));
+        let Some(taken) = own.or(held_by.first()).copied() else { continue };
+        chosen.insert(run, taken);
+        if held_by.len() > 1 {
+            let dir = |at: &usize| {
+                parts.get(*at).map(|p| p.session.dir.display().to_string()).unwrap_or_default()
+            };
+            let dirs: Vec<String> = held_by.iter().map(dir).collect();
+            let label = parts.get(taken).and_then(|p| label_of(p, run)).unwrap_or_default();
+            notes.push(format!(
+                "run {run} ({label}) is in {}: that of {} is taken",
+                dirs.join(" and in "),
+                dir(&taken)
+            ));
+        }
+    }
+    chosen
+}
+
+fn label_of(part: &Part, run: u32) -> Option<String> {
+    part.runs.iter().find(|(_, r)| r.index == run).map(|(_, r)| r.label.clone())
+}
+
+/// The first host, and what the others carried out of the runs taken.
+fn hosts(parts: &[Part], chosen: &BTreeMap<u32, usize>) -> (shares::Host, Vec<HostShare>) {
+    let mut found: Vec<(shares::Host, BTreeSet<u32>)> = Vec::new();
+    for (at, part) in parts.iter().enumerate() {
+        let own: BTreeSet<u32> = part.runs.iter().map(|(_, run)| run.index).collect();
+        for (host, runs) in shares::hosts(&part.session.record, &own) {
+            let runs = runs.into_iter().filter(|run| chosen.get(run) == Some(&at));
+            let runs: BTreeSet<u32> = runs.collect();
+            match found.iter_mut().find(|(known, _)| shares::is_same(known, &host)) {
+                Some((_, all)) => all.extend(runs),
+                None => found.push((host, runs)),
+            }
+        }
+    }
+    found.retain(|(_, runs)| !runs.is_empty());
+    let mut found = found.into_iter();
+    let first = found.next().map(|(host, _)| host);
+    let first = first.or_else(|| parts.first().map(|p| p.session.record.host.clone()));
+    let share = |(host, runs): (shares::Host, BTreeSet<u32>)| HostShare {
+        host,
+        runs: runs.into_iter().collect(),
+    };
+    (first.unwrap_or_default(), found.map(share).collect())
+}
+
+/// Runs first, `session.json` last: a folder with one is whole.
+fn write(
+    record: SessionRecord,
+    parts: &[Part],
+    chosen: &BTreeMap<u32, usize>,
+    save: Option<&Path>,
+) -> Result<Session> {
+    let dir = save.map_or_else(|| fresh_dir(&record), Path::to_owned);
+    if dir.join("session.json").exists() {
+        return Err(usage(format!(
+            "{} holds a session already: choose another folder with --save DIR",
+            dir.display()
+        )));
+    }
+    let session = Session { dir, record };
+    let runs = session.dir.join("runs");
+    fs::create_dir_all(&runs).with_context(|| {
+        format!(
+            "cannot make {}: choose a folder that can be written with --save DIR",
+            runs.display()
+        )
+    })?;
+    for (run, at) in chosen {
+        let Some(part) = parts.get(*at) else { continue };
+        let from = part.session.run_dir(*run);
+        let to = session.run_dir(*run);
+        copy(&from, &to)
+            .with_context(|| format!("cannot put {} into {}", from.display(), to.display()))?;
+    }
+    files::sync_folder(&runs).with_context(|| format!("cannot write {}", runs.display()))?;
+    session.save()?;
+    Ok(session)
+}
+
+/// Makes `to` hold what `from` does, whole or not at all. Runs never change once they are
+/// finished, so that a hard link is as good as a copy.
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    let partial = to.with_extension("partial");
+    for stale in [to, &partial] {
+        if stale.exists() {
+            fs::remove_dir_all(stale)?;
+        }
+    }
+    fs::create_dir_all(&partial)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        if !entry.file_type()?.is_file() {
+            continue;
+        }
+        let target = partial.join(entry.file_name());
+        if fs::hard_link(entry.path(), &target).is_err() {
+            fs::copy(entry.path(), &target)?;
+            fs::File::open(&target)?.sync_all()?;
+        }
+    }
+    files::sync_folder(&partial)?;
+    fs::rename(&partial, to)
+}

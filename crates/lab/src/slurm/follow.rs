@@ -1,0 +1,221 @@
+//! Following a job array.
+//!
+//! There is nothing to wait on: tasks run on other hosts, and a shared file system tells
+//! nobody of changes. So the folders are looked at and squeue is asked in intervals that
+//! begin at half a second and grow with the time it takes, up to 15 s, so that a controller
+//! that serves thousands of users hardly notices; Ctrl-C ends the wait at once.
+
+use super::job::{self, shard_dir, ENDED, SCRIPT};
+use super::{client, interrupted, lost, save, JobRecord};
+use crate::experiment::{Progress, RunNews};
+use crate::interrupt::Interrupt;
+use crate::session::{read_run, Session};
+use anyhow::Result;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use vmeter_model::time::seconds;
+
+/// Submissions of one shard, the first one included.
+const ATTEMPTS: u32 = 4;
+/// Looks at which Slurm has no task of an unfinished shard before it counts as lost: a shared
+/// file system shows a task's last files late.
+const LOOKS: u32 = 2;
+
+/// A shard on its way.
+struct Part {
+    session: Session,
+    /// Runs that have been told of.
+    told: BTreeSet<u32>,
+    attempts: u32,
+    looks: u32,
+}
+
+/// Where a shard is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Done,
+    Underway,
+    /// Its task is gone.
+    Gone,
+    /// Its task came to an end and says that trying again is no use (exit status 2).
+    Refused,
+}
+
+/// The shards of an array.
+pub(super) struct Follow<'a> {
+    dir: &'a Path,
+    job: JobRecord,
+    parts: Vec<(u32, Part)>,
+}
+
+impl<'a> Follow<'a> {
+    /// Takes up what is on disk.
+    pub fn open(dir: &'a Path, job: JobRecord) -> Result<Self> {
+        let part = |index: u32| -> Result<(u32, Part)> {
+            let session = Session::open(&shard_dir(dir, index))?;
+            // Whoever follows again has mended what was wrong.
+            if !matches!(ended(&session.dir), Some(0 | 1)) {
+                let _ = std::fs::remove_file(session.dir.join(ENDED));
+            }
+            Ok((index, Part { session, told: BTreeSet::new(), attempts: 1, looks: 0 }))
+        };
+        let parts: Result<Vec<(u32, Part)>> = (1..=job.shards).map(part).collect();
+        Ok(Follow { dir, job, parts: parts? })
+    }
+
+    /// Until every shard is done.
+    pub fn run(mut self, progress: &mut dyn Progress, interrupt: &Interrupt) -> Result<()> {
+        let all: usize = self.parts.iter().map(|(_, part)| own_runs(&part.session).len()).sum();
+        let there: usize = self.parts.iter_mut().map(|(_, part)| part.news().len()).sum();
+        progress.begin("sweep on Slurm", all, there);
+        let (begun, mut unheard) = (Instant::now(), false);
+        loop {
+            // The queue first: what a task does before it leaves it is then on disk.
+            let queued = client::queue(&self.job.jobs);
+            self.tell(progress);
+            if queued.is_none() && !unheard {
+                progress.warn("squeue does not answer: waiting for it");
+            }
+            unheard = queued.is_none();
+            if let Some(queued) = queued {
+                progress.note(&summary(&queued));
+                if self.step(&queued, progress)? {
+                    return Ok(());
+                }
+            }
+            let interval =
+                (begun.elapsed() / 20).clamp(Duration::from_millis(500), Duration::from_secs(15));
+            if wait(interval, interrupt) {
+                return Err(interrupted(self.dir, &self.job.jobs));
+            }
+        }
+    }
+
+    fn tell(&mut self, progress: &mut dyn Progress) {
+        for (_, part) in &mut self.parts {
+            for dir in part.news() {
+                let Ok(run) = read_run(&dir) else { continue };
+                let total_s = seconds(run.total_ns);
+                progress.run(&RunNews { label: &run.label, total_s, outcome: &run.outcome });
+            }
+        }
+    }
+
+    /// Submits what was lost; true once all is done.
+    fn step(
+        &mut self,
+        queued: &BTreeMap<u32, client::Queued>,
+        progress: &mut dyn Progress,
+    ) -> Result<bool> {
+        let mut again = Vec::new();
+        let mut hopeless = Vec::new();
+        let mut underway = false;
+        for (index, part) in &mut self.parts {
+            match part.stage(queued.contains_key(index)) {
+                Stage::Done => {}
+                Stage::Underway => {
+                    underway = true;
+                    part.looks = 0;
+                }
+                Stage::Refused => hopeless.push(*index),
+                Stage::Gone => {
+                    part.looks += 1;
+                    match (part.looks >= LOOKS, part.attempts < ATTEMPTS) {
+                        (false, _) => underway = true,
+                        (true, true) => again.push(*index),
+                        (true, false) => hopeless.push(*index),
+                    }
+                }
+            }
+        }
+        if !again.is_empty() {
+            self.submit(&again, progress)?;
+            return Ok(false);
+        }
+        match (underway, hopeless.is_empty()) {
+            (true, _) => Ok(false),
+            (false, true) => Ok(true),
+            (false, false) => Err(lost(self.dir, &hopeless, ATTEMPTS)),
+        }
+    }
+
+    fn submit(&mut self, again: &[u32], progress: &mut dyn Progress) -> Result<()> {
+        let number = client::submit(&self.dir.join(SCRIPT), again)?;
+        for (index, part) in &mut self.parts {
+            if again.contains(index) {
+                progress.warn(&format!(
+                    "shard {index}/{} was lost after {} of its {} runs (see {}): submitted again as job {number}",
+                    self.job.shards,
+                    part.told.len(),
+                    own_runs(&part.session).len(),
+                    job::log(self.dir, *index).display()
+                ));
+                part.attempts += 1;
+                part.looks = 0;
+            }
+        }
+        self.job.jobs.push(number);
+        save(self.dir, &self.job)
+    }
+}
+
+impl Part {
+    /// Folders of the runs that were finished since the last look.
+    fn news(&mut self) -> Vec<PathBuf> {
+        let new: Vec<u32> = own_runs(&self.session)
+            .iter()
+            .filter(|run| !self.told.contains(run) && self.session.has_run(**run))
+            .copied()
+            .collect();
+        self.told.extend(&new);
+        new.into_iter().map(|run| self.session.run_dir(run)).collect()
+    }
+
+    fn stage(&self, queued: bool) -> Stage {
+        if self.told.len() == own_runs(&self.session).len() {
+            return Stage::Done;
+        }
+        if queued {
+            return Stage::Underway;
+        }
+        // 0 and 1: it did what could be done; a point that failed is not run again.
+        match ended(&self.session.dir) {
+            Some(0 | 1) => Stage::Done,
+            Some(2) => Stage::Refused,
+            _ => Stage::Gone,
+        }
+    }
+}
+
+fn own_runs(session: &Session) -> &[u32] {
+    session.record.shard.as_ref().map_or(&[], |own| &own.runs)
+}
+
+/// The exit status that a task left.
+fn ended(dir: &Path) -> Option<u8> {
+    let bytes = vmeter_model::files::read_limited(&dir.join(ENDED), 16).ok()?;
+    std::str::from_utf8(&bytes).ok()?.trim().parse().ok()
+}
+
+fn summary(queued: &BTreeMap<u32, client::Queued>) -> String {
+    let running = queued.values().filter(|q| q.state == "R").count();
+    let pending: Vec<&client::Queued> = queued.values().filter(|q| q.state == "PD").collect();
+    match pending.first() {
+        Some(first) => {
+            format!("{running} tasks running, {} waiting ({})", pending.len(), first.reason)
+        }
+        None => format!("{running} tasks running"),
+    }
+}
+
+/// True if it was interrupted.
+fn wait(interval: Duration, interrupt: &Interrupt) -> bool {
+    let (sender, receiver) = mpsc::channel();
+    let _during = interrupt.during(move || {
+        let _ = sender.send(());
+    });
+    let _ = receiver.recv_timeout(interval);
+    interrupt.is_raised()
+}

@@ -1,0 +1,205 @@
+//! `--on slurm`: a sweep as a job array.
+//!
+//! Scheduling is Slurm's: nodes, queues, priorities, time limits, requeueing after a node
+//! failed. vmeter cuts the plan into shards, submits one task each on a node of its own,
+//! counts the runs as they appear in the shards' folders, submits shards again that were
+//! lost, and merges. The folder must be on a file system that all nodes share:
+//!
+//! ```text
+//! DIR/slurm.json    what was submitted
+//! DIR/job.sh        the batch script
+//! DIR/shards/1/     an ordinary session folder for each shard
+//! DIR/log/1.txt     what its tasks printed
+//! DIR/session.json  the merged session, once all is done
+//! ```
+
+mod client;
+mod follow;
+mod job;
+
+use crate::experiment::Progress;
+use crate::failure::{failure, host, usage, Class};
+use crate::interrupt::Interrupt;
+use crate::merge::{merge, MergeOptions, Merged};
+use crate::session::{fresh_dir, Session};
+use crate::sweep::{points, SweepOptions};
+use anyhow::{Context, Result};
+use job::{shard_dir, Job, SCRIPT};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::{Path, PathBuf};
+use vmeter_model::{files, SCHEMA};
+
+const RECORD: &str = "slurm.json";
+const MAX_JSON: u64 = 1 << 20;
+
+/// How a sweep goes to a cluster.
+#[derive(Debug, Clone, Default)]
+pub struct SlurmOptions {
+    /// Tasks of the array.
+    pub shards: u32,
+    /// Partition; the cluster's default if absent.
+    pub partition: Option<String>,
+    /// More options for sbatch, e.g. `--time=30`.
+    pub sbatch: Vec<String>,
+    /// Merge hosts that differ in more than their names.
+    pub mixed_hosts: bool,
+}
+
+/// What was submitted, beside the shards.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct JobRecord {
+    schema: String,
+    shards: u32,
+    mixed_hosts: bool,
+    /// Numbers of the jobs, the first submission first.
+    jobs: Vec<String>,
+}
+
+/// True for a folder whose shards are on a cluster, or were, and are not merged yet.
+pub fn is_underway(dir: &Path) -> bool {
+    dir.join(RECORD).exists() && !dir.join("session.json").exists()
+}
+
+/// Submits the sweep, follows it to its end and merges it.
+///
+/// # Errors
+/// As a sweep's; class host where Slurm is missing or refuses, or shards are lost again and
+/// again; class interrupted on Ctrl-C, which leaves the jobs to Slurm.
+pub fn sweep(
+    options: &SweepOptions,
+    slurm: &SlurmOptions,
+    progress: &mut dyn Progress,
+    interrupt: &Interrupt,
+) -> Result<Merged> {
+    let runs = &options.runs;
+    let given = crate::sweep::points_of(options)?;
+    let (record, parts) = points::cut("sweep", &given, options.watch, runs, slurm.shards)?;
+    let dir = runs.save.clone().unwrap_or_else(|| fresh_dir(&record));
+    let dir = std::path::absolute(&dir).with_context(|| format!("{}", dir.display()))?;
+    for taken in ["session.json", RECORD] {
+        if dir.join(taken).exists() {
+            return Err(usage(format!(
+                "{0} holds a sweep already: choose another folder, or go on with it by --resume {0}",
+                dir.display()
+            )));
+        }
+    }
+    let script = script(&dir, options, slurm)?;
+    let made = || -> Result<()> {
+        for part in parts {
+            let own = shard_dir(&dir, part.shard.index);
+            let record = vmeter_model::run::SessionRecord { shard: Some(part), ..record.clone() };
+            Session::create(Some(&own), record)?;
+        }
+        fs::create_dir_all(dir.join("log"))?;
+        files::write_atomic(&dir.join(SCRIPT), script.as_bytes())?;
+        Ok(())
+    };
+    made().with_context(|| {
+        format!(
+            "cannot prepare {}: choose a folder that all nodes share with --save DIR",
+            dir.display()
+        )
+    })?;
+    let all: Vec<u32> = (1..=slurm.shards).collect();
+    let job = client::submit(&dir.join(SCRIPT), &all).inspect_err(|_| discard(&dir))?;
+    let job = JobRecord {
+        schema: SCHEMA.into(),
+        shards: slurm.shards,
+        mixed_hosts: slurm.mixed_hosts,
+        jobs: vec![job],
+    };
+    save(&dir, &job)?;
+    finish(&dir, job, progress, interrupt)
+}
+
+/// Goes on with what [`sweep`] began: follows the jobs, submits again what was lost, merges.
+///
+/// # Errors
+/// As [`sweep`].
+pub fn resume(
+    dir: &Path,
+    mixed_hosts: bool,
+    progress: &mut dyn Progress,
+    interrupt: &Interrupt,
+) -> Result<Merged> {
+    let dir = std::path::absolute(dir).with_context(|| format!("{}", dir.display()))?;
+    let path = dir.join(RECORD);
+    let wrong = |e: &dyn std::fmt::Display| usage(format!("{}: {e}", path.display()));
+    let bytes = files::read_limited(&path, MAX_JSON).map_err(|e| wrong(&e))?;
+    let mut job: JobRecord = serde_json::from_slice(&bytes).map_err(|e| wrong(&e))?;
+    if job.schema != SCHEMA || job.shards == 0 || job.shards > vmeter_model::shard::MAX_SHARDS {
+        let found = &job.schema;
+        return Err(wrong(&format!("format {found:?}, and this vmeter reads {SCHEMA:?}")));
+    }
+    job.mixed_hosts |= mixed_hosts;
+    finish(&dir, job, progress, interrupt)
+}
+
+/// What was made for a job that was never submitted.
+fn discard(dir: &Path) {
+    for made in ["shards", "log"] {
+        let _ = fs::remove_dir_all(dir.join(made));
+    }
+    let _ = fs::remove_file(dir.join(SCRIPT));
+    let _ = fs::remove_dir(dir);
+}
+
+fn script(dir: &Path, options: &SweepOptions, slurm: &SlurmOptions) -> Result<String> {
+    let vmeter = std::env::current_exe().context("cannot tell where vmeter is")?;
+    let working_dir = std::env::current_dir().context("cannot tell the working directory")?;
+    let mut sbatch = Vec::new();
+    if let Some(partition) = &slurm.partition {
+        sbatch.push(format!("--partition={partition}"));
+    }
+    sbatch.extend(slurm.sbatch.iter().cloned());
+    let pin = options.runs.pin.as_deref();
+    Job { dir, vmeter: &vmeter, working_dir: &working_dir, options: &sbatch, pin }.script()
+}
+
+fn save(dir: &Path, job: &JobRecord) -> Result<()> {
+    let path = dir.join(RECORD);
+    files::write_atomic(&path, &serde_json::to_vec_pretty(job)?)
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn finish(
+    dir: &Path,
+    job: JobRecord,
+    progress: &mut dyn Progress,
+    interrupt: &Interrupt,
+) -> Result<Merged> {
+    let (shards, mixed_hosts) = (job.shards, job.mixed_hosts);
+    let followed = follow::Follow::open(dir, job)?.run(progress, interrupt);
+    progress.end();
+    followed?;
+    let dirs: Vec<PathBuf> = (1..=shards).map(|index| shard_dir(dir, index)).collect();
+    merge(&MergeOptions { dirs, save: Some(dir.to_owned()), mixed_hosts }).map_err(|error| {
+        let shown = dir.display();
+        error.context(format!(
+            "all shards are done, in {shown}/shards, and cannot be merged as they are (vmeter sweep --resume {shown} tries again)"
+        ))
+    })
+}
+
+fn interrupted(dir: &Path, jobs: &[String]) -> anyhow::Error {
+    let jobs = jobs.join(" ");
+    failure(
+        Class::Interrupted,
+        format!(
+            "interrupted; the tasks go on in Slurm (job {jobs}): follow them again with vmeter sweep --resume {}, or end them with scancel {jobs}",
+            dir.display()
+        ),
+    )
+}
+
+fn lost(dir: &Path, shards: &[u32], times: u32) -> anyhow::Error {
+    let named: Vec<String> = shards.iter().map(u32::to_string).collect();
+    let log = shards.first().map(|s| job::log(dir, *s).display().to_string()).unwrap_or_default();
+    let dir = dir.display();
+    host(format!(
+        "shards {} did not come to an end in {times} attempts (see {log}); finished runs are saved: mend the cause and go on with vmeter sweep --resume {dir}, or see what is there with vmeter merge {dir}/shards/* --save DIR",
+        named.join(", ")
+    ))
+}
