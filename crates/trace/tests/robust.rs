@@ -114,3 +114,23 @@ proptest! {
         read(format(name), &bytes);
     }
 }
+
+/// `VMETER_FUZZ_SEEDS=DIR` has the samples written there, a folder a fuzz target, for the
+/// corpus: see fuzz/README.md.
+#[test]
+fn samples_can_seed_the_fuzzer() {
+    let Some(folder) = std::env::var_os("VMETER_FUZZ_SEEDS").map(std::path::PathBuf::from) else {
+        return;
+    };
+    for (number, (name, bytes)) in common::samples().into_iter().enumerate() {
+        let target = match name {
+            "QEMU trace log" => "qemu_log".to_owned(),
+            other => other.replace([' ', '.'], "_"),
+        };
+        for target in [target.as_str(), "any"] {
+            let folder = folder.join(target);
+            std::fs::create_dir_all(&folder).expect("a folder for seeds");
+            std::fs::write(folder.join(format!("sample-{number}")), &bytes).expect("a seed");
+        }
+    }
+}
