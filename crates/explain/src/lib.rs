@@ -71,7 +71,8 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
         index.add(&moment, &merged);
     }
     let sources = merged.finish();
-    index.finish();
+    let overwritten = sources.iter().enumerate().filter(|(_, s)| s.losses.overwritten > 0);
+    index.finish(&overwritten.map(|(number, _)| number as u16).collect::<Vec<_>>());
     let view = detect::View::new(&index, &sources, options, clocks.tick_s());
     let mut result = ExplainResult {
         files: clocks.describe(&sources),

@@ -2,7 +2,7 @@
 
 use super::view::{LEAST_COUNT, LEAST_SHARE};
 use super::{Candidate, Detector, View};
-use crate::index::subject::{Key, Part, Subject, Who};
+use crate::index::subject::{Key, Part, Subject, What, Who};
 use crate::say;
 use vmeter_model::explain::{Link, VcpuSplit};
 
@@ -43,10 +43,11 @@ impl DeviceModel {
         if count < LEAST_COUNT || view.share(saving) < LEAST_SHARE {
             return None;
         }
-        let mut chain = vec![self.ports(view, all, (count, total)), self.split(view, key)];
+        let mut chain = vec![self.ports(view, key, all, (count, total)), self.split(view, key)];
         let model = view.index.xen.model().map(|model| view.thread(model));
         if let Some(model) = &model {
             chain.push(self.inside(view, key, model, all, total));
+            chain.extend(self.switches(view, model));
         }
         let who = model.unwrap_or_else(|| "the device model".into());
         Some(Candidate {
@@ -73,11 +74,13 @@ impl DeviceModel {
         })
     }
 
-    fn ports(&self, view: &View<'_>, all: &[(Key, &Subject)], (count, total): (u64, u64)) -> Link {
-        let key = all.first().map_or(Key { file: 0, what: crate::index::subject::What::Port {
-            port: 0,
-            write: false,
-        } }, |(key, _)| *key);
+    fn ports(
+        &self,
+        view: &View<'_>,
+        key: Key,
+        all: &[(Key, &Subject)],
+        (count, total): (u64, u64),
+    ) -> Link {
         let named = all.iter().take(NAMED).map(|(key, subject)| {
             format!(
                 "{} {}× {} = {}",
@@ -109,6 +112,22 @@ impl DeviceModel {
         view.link(key, claim, (exits, ticks), &[], &[])
     }
 
+    /// How dom0 gets to its work.
+    fn switches(&self, view: &View<'_>, model: &str) -> Option<Link> {
+        let tid = view.index.xen.model()?;
+        let from_idle = view.index.threads.get(&tid)?.from_idle;
+        let mut irqs: Vec<_> = view.index.irqs.iter().filter(|(s, _)| s.file == tid.file).collect();
+        irqs.sort_by_key(|(sym, count)| (std::cmp::Reverse(**count), **sym));
+        let named = irqs.iter().filter(|(sym, _)| !view.name(**sym).contains("timer"));
+        let named = named.take(3).map(|(sym, count)| format!("{count} of {}", view.name(**sym)));
+        let claim = format!(
+            "in dom0, idle CPUs switch to {model} {from_idle} times; interrupts: {}",
+            named.collect::<Vec<_>>().join(", ")
+        );
+        let key = Key { file: tid.file, what: What::Port { port: 0, write: false } };
+        Some(view.link(key, claim, (from_idle, 0), &[], &[]))
+    }
+
     /// What dom0's trace says of the accesses.
     fn inside(
         &self,
@@ -137,8 +156,7 @@ impl DeviceModel {
             .map(|(_, amount)| amount.count)
             .sum();
         let claim = format!(
-            "in these accesses dom0's {model} is woken {wakes} times and put to sleep again, one \
-             idle-to-worker switch an access; their time: {}",
+            "in these accesses dom0's {model} is found asleep and woken {wakes} times; their time: {}",
             parts.take(8).collect::<Vec<_>>().join(", ")
         );
         let of_model = all.iter().flat_map(|(_, subject)| subject.parts.iter());

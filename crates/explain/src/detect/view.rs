@@ -233,13 +233,21 @@ impl<'a> View<'a> {
         parts
     }
 
+    fn calls_recorded(&self, who: Who) -> bool {
+        match who {
+            Who::Thread(thread) => self.index.calls_seen.contains(&thread.file),
+            _ => !self.index.calls_seen.is_empty(),
+        }
+    }
+
     fn part(&self, who: Who, part: Part) -> String {
-        let who = match who {
+        let whose = match who {
             Who::Own => String::new(),
             other => format!("{}: ", self.who(other)),
         };
         let what = match part {
-            Part::User => "user space".into(),
+            Part::User if self.calls_recorded(who) => "user space".into(),
+            Part::User => "on a CPU (its system calls are not in the trace)".into(),
             Part::Between(call) => format!("user space between calls of {}", self.name(call)),
             Part::Kernel(call) => format!("in {}", self.name(call)),
             Part::Kvm => "KVM".into(),
@@ -257,7 +265,7 @@ impl<'a> View<'a> {
             Part::Paused => "paused".into(),
             Part::Unknown => "not recorded".into(),
         };
-        format!("{who}{what}")
+        format!("{whose}{what}")
     }
 
     fn called(&self, call: Option<Sym>) -> String {
@@ -272,12 +280,13 @@ impl<'a> View<'a> {
     }
 
     fn kvm_vcpus(&self) -> Vec<VcpuSplit> {
+        let calls = !self.index.calls_seen.is_empty();
         let names = [
             "not recorded",
             "guest",
             if self.index.exits_seen.is_empty() { "KVM and guest" } else { "KVM" },
             "system calls",
-            "user space",
+            if calls { "user space" } else { "user space and system calls" },
             "waiting for a CPU",
             "asleep",
         ];

@@ -76,6 +76,12 @@ pub struct Index {
     pub cpus_seen: BTreeSet<(u16, u32)>,
     /// Files whose VMEXITs are recorded.
     pub exits_seen: BTreeSet<u16>,
+    /// Files whose system calls are recorded.
+    pub calls_seen: BTreeSet<u16>,
+    /// Interrupts, by number and name.
+    pub irqs: HashMap<Sym, u64>,
+    /// First event of each CPU, by file.
+    cpu_first: HashMap<(u16, u32), u64>,
     requests: HashMap<Tid, Request>,
     cpus: HashMap<(u16, u32), Cpu>,
     first: Option<u64>,
@@ -114,6 +120,9 @@ impl Index {
     pub fn add<N: Naming>(&mut self, moment: &Moment, names: &N) {
         self.first.get_or_insert(moment.ts);
         self.last = self.last.max(moment.ts);
+        if self.cpu_first.len() < MAX_CPUS {
+            self.cpu_first.entry((moment.file, moment.cpu)).or_insert(moment.ts);
+        }
         match moment.op {
             Op::Other => self.other(moment),
             Op::Lost => self.lost = Some(moment.ts),
@@ -160,6 +169,12 @@ impl Index {
     }
 
     fn interrupt<N: Naming>(&mut self, moment: &Moment, names: &N) {
+        if let Op::IrqEntry { irq } = moment.op {
+            let irq = moment.sym(irq);
+            if self.irqs.len() < MAX_COUNTED || self.irqs.contains_key(&irq) {
+                *self.irqs.entry(irq).or_default() += 1;
+            }
+        }
         let change = |cpu: &mut Cpu| match moment.op {
             Op::IrqEntry { irq } => cpu.irq = Some(moment.sym(irq)),
             Op::VectorEntry { ipi: true, .. } => cpu.ipi = true,
@@ -181,6 +196,7 @@ impl Index {
 
     fn call<N: Naming>(&mut self, moment: &Moment, names: &N) {
         self.task(moment);
+        self.calls_seen.insert(moment.file);
         let (tid, now, room) = (moment.thread(), moment.ts, self.room());
         match moment.op {
             Op::SyscallEnter { name, request, kvm_run } => {
@@ -221,7 +237,9 @@ impl Index {
         }
         let Some(thread) = self.thread(tid, now) else { return };
         thread.is_vcpu = true;
-        thread.change(now, room, |thread| (thread.in_kvm, thread.in_guest) = (true, guest));
+        // Where system calls are not recorded, this is the last that is heard of KVM.
+        let leaves = matches!(moment.op, Op::UserspaceExit { .. });
+        thread.change(now, room, |thread| (thread.in_kvm, thread.in_guest) = (!leaves, guest));
         let request = self.requests.entry(tid).or_default();
         match moment.op {
             Op::VmExit { reason } => {
@@ -260,7 +278,8 @@ impl Index {
         let mut anatomy = Anatomy {
             total: now.saturating_sub(start),
             place,
-            torn: self.lost.is_some_and(|lost| lost >= start),
+            torn: self.torn(moment, start, place),
+            start,
             ..Anatomy::default()
         };
         let walk = Walk { threads: &self.threads, names, now };
@@ -278,6 +297,16 @@ impl Index {
             }
             _ => {}
         }
+    }
+
+    /// True if events of the request may be missing: some were lost meanwhile, or it came to
+    /// a CPU whose events begin later than the request.
+    fn torn(&self, moment: &Moment, start: u64, place: Place) -> bool {
+        let moved = || {
+            let first = self.cpu_first.get(&(moment.file, moment.cpu));
+            moment.cpu != place.cpu && first.is_some_and(|first| *first > start)
+        };
+        self.lost.is_some_and(|lost| lost >= start) || moved()
     }
 
     fn access(&mut self, moment: &Moment, what: What, read: bool) {
@@ -320,6 +349,7 @@ impl Index {
                     thread.switched_from(now, runnable, room);
                 }
                 if let Some(thread) = self.thread(Tid { file, tid: next }, now) {
+                    thread.from_idle += u64::from(prev == 0);
                     thread.switched_to(now, room);
                 }
             }
@@ -340,7 +370,9 @@ impl Index {
                         *self.wakes.entry((by, woken)).or_default() += 1;
                     }
                 }
-                self.xen.woken(woken);
+                if let Waker::Irq(_) = waker {
+                    self.xen.woken(woken);
+                }
                 if let Some(thread) = self.thread(woken, now) {
                     thread.woken(now, waker, room);
                 }
@@ -385,9 +417,16 @@ impl Index {
         }
     }
 
-    /// Closes the books.
-    pub fn finish(&mut self) {
+    /// Closes the books. `overwritten`: files whose beginning was overwritten.
+    pub fn finish(&mut self, overwritten: &[u16]) {
         let last = self.last;
+        for file in overwritten {
+            // Until then, what happened on some CPU is not known.
+            let firsts = self.cpu_first.iter().filter(|((f, _), _)| f == file);
+            let complete = firsts.map(|(_, first)| *first).max().unwrap_or(0);
+            let subjects = self.subjects.iter_mut().filter(|(key, _)| key.file == *file);
+            subjects.for_each(|(_, subject)| subject.drop_implausible(complete));
+        }
         self.threads.values_mut().for_each(|thread| thread.finish(last));
         self.xen.finish(last);
     }

@@ -123,7 +123,9 @@ pub struct Anatomy {
     pub parts: Vec<((Who, Part), Amount)>,
     /// Work items queued on the way, by function, with the call they were queued in.
     pub queued: Vec<((Sym, Option<Sym>), u64)>,
-    /// Where it began.
+    /// When it began, ticks of the common base.
+    pub start: u64,
+    /// Where that is.
     pub place: Place,
     /// Events were lost meanwhile.
     pub torn: bool,
@@ -156,9 +158,14 @@ impl Anatomy {
         calls.map(|(_, amount)| amount.count).sum()
     }
 
-    /// Its length without waiting for a CPU: what the host's other load can't change.
+    /// Its length without its threads' waiting for a CPU, which the host's other load
+    /// decides. Kernel workers' waiting counts: who needs one CPU's worker needs that CPU.
     pub fn net(&self) -> u64 {
-        let waiting = |_, part| matches!(part, Part::Runnable | Part::XenRunnable);
+        let waiting = |who, part| match part {
+            Part::Runnable => who != Who::Kworker,
+            Part::XenRunnable => true,
+            _ => false,
+        };
         self.total.saturating_sub(self.ticks(waiting))
     }
 }
@@ -188,7 +195,15 @@ pub struct Subject {
     pub first: Option<Place>,
     /// Longest instance.
     pub worst: Option<(u64, Place)>,
+    /// The longest ones, longest first.
+    longest: Vec<Anatomy>,
 }
+
+/// Longest instances that are kept.
+const LONGEST: usize = 8;
+/// An instance so many medians long, of a time when not all CPUs are recorded, is rather one
+/// whose end is missing.
+const IMPLAUSIBLE: f64 = 100.0;
 
 impl Subject {
     /// Takes an instance whose time is not known.
@@ -212,6 +227,7 @@ impl Subject {
         if self.worst.is_none_or(|(ticks, _)| ticks < anatomy.total) {
             self.worst = Some((anatomy.total, anatomy.place));
         }
+        self.keep(anatomy);
         for (key, amount) in &anatomy.parts {
             if let Part::Timer(_) = key.1 {
                 self.sleeps.add(amount.ticks / amount.count.max(1));
@@ -227,6 +243,34 @@ impl Subject {
                 *instances += 1;
             }
         }
+    }
+
+    fn keep(&mut self, anatomy: &Anatomy) {
+        let at = self.longest.partition_point(|kept| kept.total >= anatomy.total);
+        if at < LONGEST {
+            self.longest.insert(at, anatomy.clone());
+            self.longest.truncate(LONGEST);
+        }
+    }
+
+    /// Takes out instances that began before `complete` and are too long to be true.
+    pub fn drop_implausible(&mut self, complete: u64) {
+        let limit = self.net.quantile(0.5).unwrap_or(0.0) * IMPLAUSIBLE;
+        let (out, kept): (Vec<Anatomy>, Vec<Anatomy>) = std::mem::take(&mut self.longest)
+            .into_iter()
+            .partition(|a| a.start < complete && a.total as f64 > limit && limit > 0.0);
+        for anatomy in out {
+            self.timed = self.timed.saturating_sub(1);
+            self.total = self.total.saturating_sub(anatomy.total);
+            self.net_total = self.net_total.saturating_sub(anatomy.net());
+            for (key, amount) in &anatomy.parts {
+                if let Some(sum) = self.parts.get_mut(key) {
+                    sum.ticks = sum.ticks.saturating_sub(amount.ticks);
+                }
+            }
+            self.worst = kept.first().map(|kept| (kept.total, kept.place));
+        }
+        self.longest = kept;
     }
 
     /// Ticks of the parts that `want` chooses.

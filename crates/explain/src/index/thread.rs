@@ -72,6 +72,8 @@ pub struct Thread {
     pub times: [u64; DOINGS],
     /// First event.
     pub first: u64,
+    /// Switches to it from the idle thread.
+    pub from_idle: u64,
     /// The call it is in.
     pub call: Option<Sym>,
     /// The work item it runs.
@@ -93,6 +95,7 @@ impl Thread {
             is_vcpu: false,
             times: [0; DOINGS],
             first: now,
+            from_idle: 0,
             call: None,
             work: None,
             in_kvm: false,

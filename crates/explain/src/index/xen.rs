@@ -161,7 +161,8 @@ impl Index {
         vcpu.exit_ticks = vcpu.exit_ticks.saturating_add(total);
         let torn = self.lost.is_some_and(|lost| lost >= exit.start);
         let Some(what) = exit.access else { return };
-        let mut anatomy = Anatomy { total, place: exit.place, torn, ..Anatomy::default() };
+        let (start, place) = (exit.start, exit.place);
+        let mut anatomy = Anatomy { total, start, place, torn, ..Anatomy::default() };
         let walk = Walk { threads: &self.threads, names, now };
         for (state, from, to) in exit.spans {
             let ticks = to.saturating_sub(from);
