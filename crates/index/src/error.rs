@@ -1,0 +1,95 @@
+//! What can go wrong with the index.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a question about saved runs has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum IndexError {
+    /// SQLite failed, and not because the file is damaged.
+    #[error("the index of saved runs: {0}")]
+    Sql(#[from] rusqlite::Error),
+    /// A folder or file.
+    #[error("{what} {}: {source}", path.display())]
+    Io {
+        /// What was tried, e.g. `cannot read`.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// No session has this name.
+    #[error("{0:?} names no saved session: `vmeter runs list` shows the names")]
+    Unknown(String),
+    /// Several have names that begin so.
+    #[error("{given:?} is the beginning of {count} sessions' names, {first:?} among them: give more of it")]
+    Ambiguous {
+        /// What was given.
+        given: String,
+        /// How many.
+        count: usize,
+        /// One of them.
+        first: String,
+    },
+    /// A vmeter is writing to the session.
+    #[error("{}: a vmeter is at work in it; wait for it to end, or interrupt it", .0.display())]
+    Busy(PathBuf),
+    /// A folder that is about to be removed is not a session.
+    #[error("{}: expected a session's folder with session.json, found none: nothing is removed", .0.display())]
+    NoSession(PathBuf),
+    /// Neither a date nor a length of time.
+    #[error("{0:?}: expected a date as 2026-05-01 or 2026-05-01T12:00:00Z, or a length of time as 30d or 12h")]
+    Time(String),
+}
+
+impl IndexError {
+    /// True if the file is no database, or one with damaged pages.
+    pub(crate) fn is_damage(&self) -> bool {
+        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase, SchemaChanged, TypeMismatch};
+        match self {
+            IndexError::Sql(rusqlite::Error::SqliteFailure(error, _)) => {
+                matches!(error.code, DatabaseCorrupt | NotADatabase | SchemaChanged | TypeMismatch)
+                    // A table that this version always makes is not there.
+                    || error.extended_code == rusqlite::ffi::SQLITE_ERROR
+            }
+            // A table that is not there, a column that holds something else.
+            IndexError::Sql(
+                rusqlite::Error::SqlInputError { .. }
+                | rusqlite::Error::InvalidColumnType(..)
+                | rusqlite::Error::IntegralValueOutOfRange(..)
+                | rusqlite::Error::FromSqlConversionFailure(..),
+            ) => true,
+            _ => false,
+        }
+    }
+
+    /// True if the file cannot be written where it is: a full disk, a read-only folder.
+    pub(crate) fn is_unwritable(&self) -> bool {
+        use rusqlite::ErrorCode::{
+            CannotOpen, DatabaseBusy, DiskFull, FileLockingProtocolFailed, PermissionDenied,
+            ReadOnly, SystemIoFailure,
+        };
+        match self {
+            IndexError::Sql(rusqlite::Error::SqliteFailure(error, _)) => matches!(
+                error.code,
+                CannotOpen
+                    | DatabaseBusy
+                    | DiskFull
+                    | FileLockingProtocolFailed
+                    | PermissionDenied
+                    | ReadOnly
+                    | SystemIoFailure
+            ),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn io(
+        what: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| IndexError::Io { what, path, source }
+    }
+}
