@@ -69,6 +69,8 @@ pub struct RangeRecord {
     pub confidence: f64,
     /// Runs after which a search ends undecided.
     pub max_boots: usize,
+    /// Runs of each end after which a search accepts that nothing changed.
+    pub end_runs: usize,
 }
 
 /// How the build of a commit ended; saved, so that it is not repeated.

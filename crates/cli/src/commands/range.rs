@@ -39,6 +39,9 @@ pub struct Range {
     /// Runs after which a search ends undecided.
     #[arg(long, value_name = "N", default_value_t = 500)]
     pub max_boots: usize,
+    /// Runs of each end after which a search accepts that nothing changed (default: 30).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=100_000))]
+    pub end_runs: Option<u32>,
     /// Remove from the checkout what is not in the commit before each build.
     #[arg(long)]
     pub clean: bool,
@@ -93,6 +96,7 @@ pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Answer> {
         },
         confidence: arguments.confidence,
         max_boots: arguments.max_boots,
+        end_runs: arguments.end_runs.map(|n| n as usize),
         watch: watch.into(),
         runs: run_options(arguments.runs),
     };

@@ -27,6 +27,8 @@ use vmeter_model::{MachineSpec, SCHEMA};
 
 /// Measured runs of each commit, unless `--runs` says otherwise.
 pub(crate) const DEFAULT_RUNS: u32 = 5;
+/// Runs of each end after which a search accepts that nothing changed.
+const DEFAULT_END_RUNS: usize = 30;
 const RECORD: &str = "range.json";
 const MAX_JSON: u64 = 64 << 20;
 
@@ -53,6 +55,9 @@ pub struct RangeOptions {
     pub confidence: f64,
     /// Runs after which a search ends undecided.
     pub max_boots: usize,
+    /// Runs of each end after which a search accepts that nothing changed; a resumed
+    /// search may be given more.
+    pub end_runs: Option<usize>,
     /// How closely to watch.
     pub watch: WatchLevel,
     /// How runs are repeated.
@@ -114,6 +119,7 @@ fn begun(options: &RangeOptions) -> Result<(Session, RangeRecord)> {
         metric: options.metric,
         confidence: options.confidence,
         max_boots: options.max_boots,
+        end_runs: options.end_runs.unwrap_or(DEFAULT_END_RUNS),
     };
     let session = start("range", &[], &options.runs)?;
     save(&session.dir, &record)?;
@@ -132,6 +138,7 @@ fn resumed(options: &RangeOptions) -> Result<(Session, RangeRecord)> {
         )));
     }
     record.runs = options.runs.runs.unwrap_or(record.runs);
+    record.end_runs = options.end_runs.unwrap_or(record.end_runs);
     record.bisect |= options.bisect;
     save(&session.dir, &record)?;
     Ok((session, record))

@@ -311,6 +311,11 @@ fn hints(record: &RangeRecord, session: &Session, found: &Found) -> Vec<String> 
             }
         }
     }
+    let unsure = found.probability.is_some_and(|p| p < record.confidence);
+    if found.verdict == "no change" && unsure {
+        let runs = 3 * record.end_runs;
+        hints.push(format!("vmeter range --resume {dir} --end-runs {runs}  # surer of the ends"));
+    }
     if found.verdict == "undecided" {
         hints.push(format!("vmeter range --resume {dir}  # go on"));
     }

@@ -269,6 +269,7 @@ pub(super) fn rule(record: &RangeRecord) -> bisect::Search {
     bisect::Search {
         confidence: record.confidence,
         max_samples: record.max_boots,
+        max_end_samples: record.end_runs,
         ..bisect::Search::default()
     }
 }
