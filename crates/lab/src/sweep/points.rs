@@ -129,17 +129,28 @@ fn resumed(
     if options.prepare.is_some() {
         session.record.prepare.clone_from(&options.prepare);
     }
-    let wanted = plan(&prepared, watch, options, session.record.seed);
-    // More runs of the same plan begin with the runs that are there. A shard's plan is also
-    // that of the other shards, and stays.
-    let longer = options.runs.is_some() && wanted.starts_with(&session.record.plan);
-    if session.record.plan.is_empty() || longer && own.is_none() {
-        session.record.plan = wanted;
+    let seed = session.record.seed;
+    // A shard's plan is also that of the other shards, and stays.
+    if own.is_none() {
+        lengthen(&mut session.record, plan(&prepared, watch, options, seed), options.runs);
     }
     let (finished, _) = session.finished()?;
     let finished = finished.iter().map(|(_, run)| run.index).collect();
     shares::take_over(&mut session.record, host::describe(), &finished);
     Ok((session, prepared))
+}
+
+/// Adds the blocks that `runs` asks for and the plan lacks. A plan that was cut into shards
+/// began in another order, which a longer one need not repeat.
+fn lengthen(record: &mut SessionRecord, wanted: Vec<PlannedRun>, runs: Option<u32>) {
+    if record.plan.is_empty() || runs.is_some() && wanted.starts_with(&record.plan) {
+        record.plan = wanted;
+        return;
+    }
+    let measured = record.plan.iter().filter(|planned| !planned.warmup).count();
+    let all = runs.unwrap_or(0) as usize * record.machines.len();
+    let more = wanted.len().saturating_sub(all.saturating_sub(measured));
+    record.plan.extend(wanted.into_iter().skip(more));
 }
 
 fn one(label: &str, spec: &MachineSpec, parameters: &Settings) -> Result<Prepared> {
