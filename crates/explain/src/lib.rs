@@ -7,9 +7,6 @@
 //! index, each for one kind of cause; [`rank`] joins what they say about one subject
 //! into one finding. Memory is bounded by the number of subjects, not of events.
 
-
-
-
 pub mod clocks;
 pub mod detect;
 pub mod growth;
@@ -59,9 +56,7 @@ const MAX_FILES: usize = 64;
 pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, ExplainError> {
     match files.len() {
         0 => return Err(ExplainError::NoFile),
-        found if found > MAX_FILES => {
-            return Err(ExplainError::TooMany { found, most: MAX_FILES })
-        }
+        found if found > MAX_FILES => return Err(ExplainError::TooMany { found, most: MAX_FILES }),
         _ => {}
     }
     let clocks = clocks::align(files, options.cpu_hz)?;
@@ -83,6 +78,7 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
         ..ExplainResult::default()
     };
     result.warnings = say::warnings(&result, &sources, &clocks);
+    result.warnings.extend(detect::busy_host(&view));
     Ok(result)
 }
 

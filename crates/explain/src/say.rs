@@ -51,7 +51,10 @@ pub fn warnings(result: &ExplainResult, sources: &[Read], clocks: &Clocks) -> Ve
             }
         };
         say(losses.lost_events, "events were lost while it was recorded: counts are at least those shown, requests around the gaps are not timed");
-        say(losses.overwritten, "events were overwritten before it was read: it begins in the middle");
+        say(
+            losses.overwritten,
+            "events were overwritten before it was read: it begins in the middle",
+        );
         say(losses.uncounted_gaps, "gaps where events were lost and nobody counted them");
         say(losses.unreadable, "lines or records could not be understood");
         all.extend(losses.missing.iter().map(|what| format!("{file}: {what}")));

@@ -1,11 +1,11 @@
 //! `vmeter explain`: what stands out, and the chain of causes with its evidence.
 
-use crate::document::{closing_notices, Block, Detail, Document, Fact, Node, Outline, Tone};
+use crate::document::{closing_notices, Block, Detail, Document, Fact};
 use crate::quantity::{compact_seconds, grouped, percent};
 use crate::{Field, Records, Report};
 use serde::Serialize;
 use vmeter_model::explain::{
-    Alignment, Evidence, ExplainResult, ExplainedFile, Finding, Severity, VcpuSplit,
+    Alignment, Evidence, ExplainResult, ExplainedFile, Finding, VcpuSplit,
 };
 use vmeter_model::result::Envelope;
 
@@ -61,10 +61,7 @@ impl<'a> ExplainReport<'a> {
             Fact::new("subject", finding.subject.clone(), ""),
             Fact::new("would save", saving, note),
         ]));
-        document.push(Block::Outline(Outline {
-            legend: String::new(),
-            roots: chain(finding, detail),
-        }));
+        document.push(Block::Facts(chain(finding, detail)));
         document.push(Block::Facts(vec![
             Fact::new("change", finding.suggestion.clone(), ""),
             Fact::new("confirm", finding.confirm.clone(), ""),
@@ -88,7 +85,7 @@ impl<'a> ExplainReport<'a> {
             };
             let events = grouped(&file.events.to_string());
             Fact::new(
-                file.file.clone(),
+                base(&file.file).to_owned(),
                 format!("{events} events ({}, {}){lost}", file.format, file.clock),
                 aligned(file),
             )
@@ -97,45 +94,38 @@ impl<'a> ExplainReport<'a> {
     }
 }
 
-/// The links, each inside the one before it.
-fn chain(finding: &Finding, detail: Detail) -> Vec<Node> {
-    let tone = match finding.severity {
-        Severity::High => Tone::Bad,
-        Severity::Medium => Tone::Strong,
-        Severity::Low => Tone::Normal,
-    };
-    let mut roots = Vec::new();
-    for (depth, link) in finding.chain.iter().enumerate() {
-        let mut node = Node {
-            name: link.claim.clone(),
-            tone: if depth == 0 { tone } else { Tone::Normal },
-            ..Node::default()
-        };
-        node.children = events(&link.evidence, detail);
-        roots.push(node);
-    }
-    roots
+/// The links in order, each with the events to look at.
+fn chain(finding: &Finding, detail: Detail) -> Vec<Fact> {
+    let links = finding.chain.iter().enumerate();
+    links
+        .map(|(at, link)| {
+            let name = if at == 0 { "seen" } else { "because" };
+            Fact::new(name, link.claim.clone(), events(&link.evidence, detail))
+        })
+        .collect()
 }
 
-fn events(evidence: &Evidence, detail: Detail) -> Vec<Node> {
-    let shown = if detail == Detail::Full { usize::MAX } else { 2 };
-    let mut nodes: Vec<Node> = evidence
+fn events(evidence: &Evidence, detail: Detail) -> String {
+    let shown = if detail == Detail::Full { usize::MAX } else { 1 };
+    let mut notes: Vec<String> = evidence
         .events
         .iter()
         .take(shown)
         .map(|event| {
             let cpu = event.cpu.map(|cpu| format!(" CPU {cpu}")).unwrap_or_default();
             let thread = event.tid.map(|tid| format!(" thread {tid}")).unwrap_or_default();
-            let name = format!("{} @{}{cpu}{thread}, {}", event.event, event.timestamp, event.file);
-            Node { name, tone: Tone::Muted, ..Node::default() }
+            format!("{} @{}{cpu}{thread} in {}", event.event, event.timestamp, base(&event.file))
         })
         .collect();
     if let Some(lost) = evidence.lost_events {
-        let lost = grouped(&lost.to_string());
-        let name = format!("at least: {lost} events of this trace are lost");
-        nodes.push(Node { name, tone: Tone::Muted, ..Node::default() });
+        notes.push(format!("at least: {} events are lost", grouped(&lost.to_string())));
     }
-    nodes
+    notes.join("; ")
+}
+
+/// A file's name without its folders.
+fn base(file: &str) -> &str {
+    file.rsplit('/').next().unwrap_or(file)
 }
 
 fn vcpu(vcpu: &VcpuSplit) -> Fact {

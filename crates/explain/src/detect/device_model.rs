@@ -64,10 +64,11 @@ impl DeviceModel {
                 view.time(first.total as f64)
             ),
             chain,
-            suggestion: "fewer accesses: DMA or a paravirtual disk instead of IDE by PIO; and keep \
+            suggestion:
+                "fewer accesses: DMA or a paravirtual disk instead of IDE by PIO; and keep \
                          the device model's own cost an access down (system calls, a busy dom0 \
                          vCPU)"
-                .into(),
+                    .into(),
             confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -P PID in \
                       dom0, and vmeter explain with it: which calls are in the accesses"
                 .into(),
@@ -147,7 +148,11 @@ impl DeviceModel {
             }
         }
         let parts = view.parts(&merged).into_iter().map(|(name, ticks)| {
-            format!("{name} {} ({})", say::percent(ticks as f64 / total.max(1) as f64), view.time(ticks as f64))
+            format!(
+                "{name} {} ({})",
+                say::percent(ticks as f64 / total.max(1) as f64),
+                view.time(ticks as f64)
+            )
         });
         let wakes: u64 = merged
             .parts

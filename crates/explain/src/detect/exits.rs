@@ -68,7 +68,7 @@ impl ExitPerByte {
                  all, {} of the traced time",
                 subject.count,
                 view.time(mean),
-                view.time(subject.net.quantile(0.5).unwrap_or(0.0)),
+                view.time(subject.length.quantile(0.5).unwrap_or(0.0)),
                 view.time(subject.total as f64),
                 say::percent(view.share(subject.total)),
             ),
@@ -140,8 +140,7 @@ impl PciPorts {
             return None;
         }
         let data = |other: &Key| {
-            other.file == key.file
-                && matches!(other.what, What::Port { port: 0xcfc..=0xcff, .. })
+            other.file == key.file && matches!(other.what, What::Port { port: 0xcfc..=0xcff, .. })
         };
         let data = requests.iter().filter(|(other, _)| data(other));
         let words: u64 = data.map(|(_, subject)| subject.count).sum();

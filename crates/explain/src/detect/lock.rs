@@ -24,9 +24,7 @@ impl Detector for LockWait {
 impl LockWait {
     fn futex(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
         // Asleep in futex, and nobody's work on the way explains it.
-        let futex = |part: Part| {
-            matches!(part, Part::Blocked(Some(call)) if view.name(call).starts_with("futex"))
-        };
+        let futex = |part: Part| matches!(part, Part::Blocked(Some(call)) if view.name(call).starts_with("futex"));
         self.candidate(
             view,
             (key, subject),

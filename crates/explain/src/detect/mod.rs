@@ -19,9 +19,10 @@ mod timer;
 mod view;
 
 use crate::index::subject::Key;
-use vmeter_model::explain::Link;
 pub use outlier::outlier;
+pub use starved::warnings as busy_host;
 pub use view::View;
+use vmeter_model::explain::Link;
 
 /// What a detector has found.
 #[derive(Debug, Clone, Default)]

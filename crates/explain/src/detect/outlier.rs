@@ -9,8 +9,8 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
     let peers = view.peers(key).filter(|peers| peers.slow)?;
     let subject = view.index.subjects.get(&key)?;
     let name = view.subject(key);
-    let mean = subject.net_total as f64 / subject.timed.max(1) as f64;
-    let median = subject.net.quantile(0.5).unwrap_or(mean);
+    let mean = subject.total as f64 / subject.timed.max(1) as f64;
+    let median = subject.length.quantile(0.5).unwrap_or(mean);
     let claim = format!(
         "{name} is {}× as slow as its peers: median {} (mean {}) against {} of {} others; {} \
          accesses take {} beyond that, {} of the traced time",
@@ -30,13 +30,8 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
         ("peers_median_ticks", peers.typical),
     ];
     let first = subject.first.map(|place| (0, place));
-    let chain = view.link(
-        key,
-        claim,
-        (subject.timed, subject.total),
-        &figures,
-        &[first, subject.worst],
-    );
+    let chain =
+        view.link(key, claim, (subject.timed, subject.total), &figures, &[first, subject.worst]);
     Some(Candidate {
         kind: "slow-outlier",
         key: Some(key),
@@ -47,9 +42,10 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
         subject: name,
         saving: peers.excess,
         chain: vec![chain],
-        suggestion: "record what the device model does in it: system calls, switches, wake-ups and \
+        suggestion:
+            "record what the device model does in it: system calls, switches, wake-ups and \
                      work items of its threads"
-            .into(),
+                .into(),
         confirm: "vmeter explain -- COMMAND".into(),
     })
 }

@@ -81,6 +81,7 @@ impl PingPong {
 }
 
 fn wake_ups(view: &View<'_>, thread: Tid) -> u64 {
-    let edges = view.index.wakes.iter().filter(|((by, woken), _)| *by == thread || *woken == thread);
+    let edges =
+        view.index.wakes.iter().filter(|((by, woken), _)| *by == thread || *woken == thread);
     edges.map(|(_, count)| count).sum()
 }

@@ -1,8 +1,13 @@
 //! A vCPU that could run and has no CPU.
+//!
+//! If one thread has the CPU whenever the vCPU waits, that is a cause with a remedy. If it
+//! is now this and now that, the host is busy: no fault of the machine's, but a reason to
+//! trust its times less, so a warning.
 
 use super::{Candidate, Detector, View};
 use crate::index::subject::{Part, Who};
 use crate::index::thread::{Doing, Thread};
+use crate::merge::Tid;
 use crate::say;
 use vmeter_model::explain::{Evidence, Link};
 
@@ -11,6 +16,10 @@ use vmeter_model::explain::{Evidence, Link};
 const WANTED: f64 = 0.33;
 /// And of the traced time.
 const TRACED: f64 = 0.1;
+/// One thread is the competitor if it has the CPU for this share of the waiting.
+const ONE: f64 = 0.6;
+/// Waiting from which times are said to be longer than on an idle host.
+const BUSY: f64 = 0.1;
 
 /// Preempted or not scheduled.
 pub struct Starved;
@@ -22,61 +31,96 @@ impl Detector for Starved {
 
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         // What waits within slow requests belongs to these.
-        let slow = view.requests().into_iter().filter(|(key, _)| {
-            view.peers(*key).is_some_and(|peers| peers.slow)
-        });
-        let explained: u64 = slow
-            .map(|(_, subject)| {
-                subject.ticks(|who, part| who == Who::Own && part == Part::Runnable)
-            })
-            .sum();
-        let mut vcpus: Vec<_> = view.index.threads.iter().filter(|(_, t)| t.is_vcpu).collect();
-        vcpus.sort_by_key(|(tid, _)| **tid);
-        let found = vcpus
-            .into_iter()
-            .filter_map(|(tid, thread)| self.of(view, view.thread(*tid), thread, explained));
-        found.collect()
+        let slow = view.requests().into_iter();
+        let slow = slow.filter(|(key, _)| view.peers(*key).is_some_and(|peers| peers.slow));
+        let own = |who, part| who == Who::Own && part == Part::Runnable;
+        let explained: u64 = slow.map(|(_, subject)| subject.ticks(own)).sum();
+        let vcpus = vcpus(view).into_iter();
+        vcpus.filter_map(|(tid, thread)| self.of(view, tid, thread, explained)).collect()
     }
 }
 
 impl Starved {
-    fn of(&self, view: &View<'_>, name: String, thread: &Thread, known: u64) -> Option<Candidate> {
-        let time = |doing: Doing| thread.times[doing as usize];
-        let ran: u64 =
-            [Doing::Guest, Doing::Kvm, Doing::Kernel, Doing::User].map(time).iter().sum();
-        let waited = time(Doing::Runnable).saturating_sub(known);
-        let wanted = ran.saturating_add(waited).max(1);
+    fn of(&self, view: &View<'_>, tid: Tid, thread: &Thread, known: u64) -> Option<Candidate> {
+        let waited = thread.times[Doing::Runnable as usize].saturating_sub(known);
+        let wanted = ran(thread).saturating_add(waited).max(1);
         let of_wanted = waited as f64 / wanted as f64;
         if of_wanted < WANTED || view.share(waited) < TRACED {
             return None;
         }
+        let (other, share) = competitor(view, tid)?;
+        if share < ONE {
+            return None;
+        }
+        let (name, other) = (view.thread(tid), view.thread(other));
         let claim = format!(
-            "{name} could run for {}, and had no CPU for {} of them ({})",
+            "{name} could run for {}, and had no CPU for {} of them ({}); {other} had it for {} of \
+             that",
             view.time(wanted as f64),
             view.time(waited as f64),
-            say::percent(of_wanted)
+            say::percent(of_wanted),
+            say::percent(share),
         );
+        let figures = [("share_of_wanted", of_wanted), ("share_of_competitor", share)];
         Some(Candidate {
             kind: self.kind(),
             key: None,
             subject: format!("vCPU thread {name}"),
             saving: waited,
             summary: format!(
-                "{name} waits for a CPU {} of the time that it could run",
+                "{name} waits for a CPU {} of the time that it could run: {other} has it",
                 say::percent(of_wanted)
             ),
             chain: vec![Link {
                 claim,
                 evidence: Evidence {
                     total_s: view.seconds(waited),
-                    figures: [("share_of_wanted".to_string(), of_wanted)].into(),
+                    figures: figures.map(|(name, value)| (name.to_string(), value)).into(),
+                    lost_events: view.lost(tid.file),
                     ..Evidence::default()
                 },
             }],
-            suggestion: "give the vCPU a CPU of its own (taskset, cpuset), or keep other load off \
-                         the host while it boots"
-                .into(),
+            suggestion: format!(
+                "give the vCPU a CPU that {other} does not run on (taskset, cpuset)"
+            ),
             confirm: "vmeter bench --pin CPUS (pinned against not, runs interleaved)".into(),
         })
     }
+}
+
+fn vcpus<'a>(view: &View<'a>) -> Vec<(Tid, &'a Thread)> {
+    let threads = view.index.threads.iter().filter(|(_, thread)| thread.is_vcpu);
+    let mut all: Vec<(Tid, &Thread)> = threads.map(|(tid, thread)| (*tid, thread)).collect();
+    all.sort_by_key(|(tid, _)| *tid);
+    all
+}
+
+fn ran(thread: &Thread) -> u64 {
+    let doings = [Doing::Guest, Doing::Kvm, Doing::Kernel, Doing::User];
+    doings.iter().map(|doing| thread.times[*doing as usize]).sum()
+}
+
+/// Who had the CPU most while a vCPU waited for it, and for how much of the waiting.
+fn competitor(view: &View<'_>, vcpu: Tid) -> Option<(Tid, f64)> {
+    let others = view.index.competitors.iter().filter(|((waiting, _), _)| *waiting == vcpu);
+    let total: u64 = others.clone().map(|(_, ticks)| ticks).sum();
+    let ((_, other), ticks) = others.max_by_key(|((_, other), ticks)| (**ticks, *other))?;
+    Some((*other, *ticks as f64 / total.max(1) as f64))
+}
+
+/// What a busy host does to the figures.
+pub fn warnings(view: &View<'_>) -> Vec<String> {
+    let busy = vcpus(view).into_iter().filter_map(|(tid, thread)| {
+        let waited = thread.times[Doing::Runnable as usize];
+        let share = waited as f64 / ran(thread).saturating_add(waited).max(1) as f64;
+        (share >= BUSY && view.share(waited) >= BUSY).then(|| {
+            format!(
+                "{} waited for a CPU {} of the time that it could run: the host was busy, times \
+                 are longer than on an idle one",
+                view.thread(tid),
+                say::percent(share)
+            )
+        })
+    });
+    busy.collect()
 }

@@ -31,10 +31,13 @@ impl TimerPaced {
         let median = subject.sleeps.quantile(0.5).unwrap_or(0.0);
         let period = view.seconds(median as u64).and_then(period);
         let paced = period.map_or(String::new(), |ms| format!(", a timer of {ms} ms"));
-        let (who, called) = (view.who(who), match part {
-            Part::Timer(Some(call)) => view.name(call).to_string(),
-            _ => "a wait".to_string(),
-        });
+        let (who, called) = (
+            view.who(who),
+            match part {
+                Part::Timer(Some(call)) => view.name(call).to_string(),
+                _ => "a wait".to_string(),
+            },
+        );
         let claim = format!(
             "in it, {who} sleeps in {called} until a timer fires: {} of median {}{paced}, {} in all",
             say::plural(waits, "wait"),

@@ -73,7 +73,8 @@ impl<'a> View<'a> {
     }
 
     fn compare(&self) -> BTreeMap<Key, Peers> {
-        let median = |subject: &Subject| subject.net.quantile(0.5).unwrap_or(0.0);
+        // A preemption now and then does not move a median.
+        let median = |subject: &Subject| subject.length.quantile(0.5).unwrap_or(0.0);
         let all = self.requests();
         let usable: Vec<(Key, f64)> = all
             .iter()
@@ -92,7 +93,10 @@ impl<'a> View<'a> {
             }
             others.sort_by(f64::total_cmp);
             let typical = others[others.len() / 2].max(1.0);
-            let excess = subject.net_total as f64 - typical * subject.timed as f64;
+            // Waiting for a CPU as long as peers do is the host's load; more of it comes from
+            // giving the CPU up, or from using it for longer.
+            let expected = (typical + self.waiting(&all, *key)) * subject.timed as f64;
+            let excess = subject.total as f64 - expected;
             let ratio = median(subject) / typical;
             let mean = subject.net_total as f64 / subject.timed as f64 / typical;
             let upper = subject.net.quantile(0.9).unwrap_or(0.0) / typical;
@@ -104,6 +108,17 @@ impl<'a> View<'a> {
             peers.insert(*key, Peers { count: others.len(), typical, ratio, excess, slow });
         }
         peers
+    }
+
+    /// Mean time that an access of the others waits for a CPU.
+    fn waiting(&self, all: &[(Key, &Subject)], key: Key) -> f64 {
+        let others = all.iter().filter(|(other, _)| other.file == key.file && *other != key);
+        let (mut ticks, mut count) = (0, 0);
+        for (_, subject) in others {
+            ticks += subject.total.saturating_sub(subject.net_total);
+            count += subject.timed;
+        }
+        ticks as f64 / count.max(1) as f64
     }
 
     /// How a request compares with its peers, if it has enough.

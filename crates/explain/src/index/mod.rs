@@ -80,6 +80,8 @@ pub struct Index {
     pub calls_seen: BTreeSet<u16>,
     /// Interrupts, by number and name.
     pub irqs: HashMap<Sym, u64>,
+    /// Ticks that a vCPU's thread waited for a CPU, by the thread that had it at the end.
+    pub competitors: HashMap<(Tid, Tid), u64>,
     /// First event of each CPU, by file.
     cpu_first: HashMap<(u16, u32), u64>,
     requests: HashMap<Tid, Request>,
@@ -350,7 +352,13 @@ impl Index {
                 }
                 if let Some(thread) = self.thread(Tid { file, tid: next }, now) {
                     thread.from_idle += u64::from(prev == 0);
+                    let waited = thread.waited(now).filter(|_| thread.is_vcpu && prev > 0);
                     thread.switched_to(now, room);
+                    let pair = (Tid { file, tid: next }, Tid { file, tid: prev });
+                    let full = self.competitors.len() >= MAX_THREADS;
+                    if let (Some(waited), false) = (waited, full) {
+                        *self.competitors.entry(pair).or_default() += waited;
+                    }
                 }
             }
             Op::Wake { tid } => {

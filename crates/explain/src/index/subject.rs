@@ -181,7 +181,9 @@ pub struct Subject {
     pub total: u64,
     /// Ticks in all without waiting for a CPU.
     pub net_total: u64,
-    /// Length of an instance without waiting for a CPU.
+    /// Length of an instance.
+    pub length: Hist,
+    /// The same without waiting for a CPU.
     pub net: Hist,
     /// What the time went into.
     pub parts: HashMap<(Who, Part), Amount>,
@@ -221,6 +223,7 @@ impl Subject {
         self.timed += 1;
         self.total = self.total.saturating_add(anatomy.total);
         self.net_total = self.net_total.saturating_add(net);
+        self.length.add(anatomy.total);
         self.net.add(net);
         self.series.add(net, anatomy.calls());
         self.first.get_or_insert(anatomy.place);

@@ -122,6 +122,11 @@ impl Thread {
         }
     }
 
+    /// How long it has been waiting for a CPU, if it is.
+    pub fn waited(&self, now: u64) -> Option<u64> {
+        (self.doing == Doing::Runnable).then(|| now.saturating_sub(self.since))
+    }
+
     /// True while it has a CPU, as far as is known.
     pub fn on_cpu(&self) -> bool {
         matches!(self.doing, Doing::Guest | Doing::Kvm | Doing::Kernel | Doing::User)

@@ -74,9 +74,7 @@ impl Xen {
     }
 
     fn changes(&mut self, id: VcpuId, new: u8, now: u64) {
-        if id.1 == IDLE_DOMAIN
-            || self.vcpus.len() >= MAX_VCPUS && !self.vcpus.contains_key(&id)
-        {
+        if id.1 == IDLE_DOMAIN || self.vcpus.len() >= MAX_VCPUS && !self.vcpus.contains_key(&id) {
             return;
         }
         let vcpu = self.vcpus.entry(id).or_default();
