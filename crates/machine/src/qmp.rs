@@ -111,8 +111,13 @@ impl Qmp {
         let reader = BufReader::new(stream.try_clone()?);
         let mut inner = qapi::Qmp::new(qapi::Stream::new(reader, stream));
         // The crate takes an end of file here for a bug of its caller.
-        if inner.inner_mut().fill_buf()?.is_empty() {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        loop {
+            match inner.inner_mut().fill_buf() {
+                Ok([]) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(_) => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         inner.read_capabilities()?;
         let mut qmp = Self { inner, limit };

@@ -107,7 +107,8 @@ pub fn measure(
             interrupted: &|| watcher.is_interrupted(),
         };
         let found = match run::migrate(&task) {
-            Err(MigrateError::Interrupted) => {
+            // What goes wrong then is no news.
+            Err(_) if watcher.is_interrupted() => {
                 interrupted = true;
                 break;
             }

@@ -15,6 +15,10 @@ use vmeter_model::migrate::MigrateWorkload;
 const ROUNDS: u64 = 300;
 /// QEMU looks at the bandwidth, and at its limit, this often (BUFFER_DELAY), s.
 const SLICE_S: f64 = 0.1;
+/// A page as it is sent: with its address.
+const WIRE_PAGE: f64 = 4096.0 + 8.0;
+/// Address, flag, length, and the lengths of two runs (docs/xbzrle.txt).
+const XBZRLE_HEADER: f64 = 8.0 + 3.0 + 4.0;
 /// QEMU's largest throttle leaves the guest this share of its time (max-cpu-throttle 99 %).
 const THROTTLED: f64 = 0.01;
 
@@ -31,6 +35,21 @@ pub struct Known {
     pub auto_converge: bool,
     /// Post-copy is on.
     pub postcopy: bool,
+    /// XBZRLE's cache, bytes; off at 0.
+    pub xbzrle: u64,
+}
+
+impl Known {
+    /// How many pages go over the wire for one, from the second round on: XBZRLE sends only
+    /// what changed of a page that its cache holds. A working set that is dirtied in turn is
+    /// in the cache as a whole or not at all.
+    fn gain(&self) -> f64 {
+        let encoded = self.workload.written_bytes as f64 + XBZRLE_HEADER;
+        match self.xbzrle >= self.workload.working_set_bytes {
+            true => (WIRE_PAGE / encoded).max(1.0),
+            false => 1.0,
+        }
+    }
 }
 
 /// What should happen.
@@ -89,6 +108,12 @@ pub fn predict(known: &Known) -> Predicted {
                     rate(bandwidth)
                 )
             }
+            _ if dirty < bandwidth * known.gain() => format!(
+                "XBZRLE sends {} bytes for a page, so {} of dirty pages go through at {}",
+                known.workload.written_bytes as f64 + XBZRLE_HEADER,
+                rate(bandwidth * known.gain()),
+                rate(bandwidth)
+            ),
             _ => format!(
                 "all that can be dirty, {}, goes into the downtime limit, {:.0} ms at {}",
                 megabytes(workload.working_set_bytes as f64),
@@ -139,16 +164,18 @@ fn race(known: &Known, dirty: f64) -> Option<(u64, f64, f64)> {
     let mut total_s = 0.0;
     // The last two are the question whether it is enough, and that with the guest stopped.
     for round in 1..ROUNDS {
+        let gain = if round == 1 { 1.0 } else { known.gain() };
+        let slice = slice * gain;
         let slices = if left < room { 0.0 } else { ((left - room) / slice).floor() + 1.0 };
         let sent = (slices * slice).min(left);
-        let round_s = sent / bandwidth;
+        let round_s = sent / (bandwidth * gain);
         left -= sent;
         total_s += round_s;
         // Pages that are dirtied before they were sent are left once.
         let outside = if round == 1 { left } else { 0.0 };
         left = (left + dirty * round_s).min(working_set + outside).max(left);
         if left < room || left == 0.0 {
-            let downtime = left / bandwidth;
+            let downtime = left / (bandwidth * gain);
             let sound = total_s.is_finite() && downtime.is_finite();
             return sound.then_some((round + 2, total_s + downtime, downtime));
         }
@@ -188,7 +215,7 @@ mod tests {
             written_bytes: 4096,
         };
         let bandwidth = bandwidth_mb * 1e6;
-        Known { workload, bandwidth, limit_s, auto_converge: false, postcopy: false }
+        Known { workload, bandwidth, limit_s, auto_converge: false, postcopy: false, xbzrle: 0 }
     }
 
     #[test]
@@ -220,6 +247,12 @@ mod tests {
         known.auto_converge = false;
         known.postcopy = true;
         assert!(predict(&known).converges);
+        known.postcopy = false;
+        (known.workload.written_bytes, known.xbzrle) = (64, 128 << 20);
+        let found = predict(&known);
+        assert!(found.converges && found.because.contains("79 bytes for a page"), "{found:?}");
+        known.xbzrle = 64 << 20;
+        assert!(!predict(&known).converges, "a cache below the working set holds none of it");
     }
 
     proptest! {

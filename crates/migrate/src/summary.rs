@@ -96,6 +96,7 @@ fn known(settings: &Point, runs: &[&MigrateRun], limits: Limits) -> (Known, Stri
         limit_s: limits.downtime_s,
         auto_converge: settings.knobs.auto_converge,
         postcopy: settings.knobs.postcopy,
+        xbzrle: settings.knobs.xbzrle,
     };
     (known, from.to_owned())
 }
