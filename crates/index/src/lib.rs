@@ -25,7 +25,7 @@ mod scan;
 pub use database::Index;
 pub use error::IndexError;
 pub use filter::{ago_or_date, Filter};
-pub use query::{Listing, RunRow, SessionRow};
+pub use query::Listing;
 pub use remove::Removed;
 pub use saved::remember;
 pub use scan::Scan;

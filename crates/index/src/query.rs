@@ -5,50 +5,14 @@ use crate::{Filter, Index, IndexError};
 use rusqlite::{params, params_from_iter, Row};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use vmeter_model::runs::{SavedRun, SavedSession};
 use vmeter_model::time::{seconds, Ns};
-
-/// A session, or as much of it as the filter's machines have run.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SessionRow {
-    /// Its name: that of its folder.
-    pub id: String,
-    /// Its folder.
-    pub path: PathBuf,
-    /// Command.
-    pub command: String,
-    /// RFC 3339, UTC.
-    pub started_at: String,
-    /// vmeter's argument vector.
-    pub argv: Vec<String>,
-    /// CPU model of its host.
-    pub cpu_model: String,
-    /// Machines that the filter matches.
-    pub machines: usize,
-    /// The first of them in a few words.
-    pub machine: String,
-    /// Names the machine, if it is one: the same in every session.
-    pub machine_id: Option<String>,
-    /// Measured runs that reached their end.
-    pub runs: usize,
-    /// Warm-ups.
-    pub warmups: usize,
-    /// Measured runs that did not.
-    pub failed: usize,
-    /// Runs planned for the whole session, warm-ups among them.
-    pub planned: usize,
-    /// Mean of the runs, if they are of one machine, s.
-    pub mean_s: Option<f64>,
-    /// Of the runs' files, bytes.
-    pub bytes: u64,
-    /// What cannot be read of it.
-    pub problem: Option<String>,
-}
 
 /// Sessions that a filter matches.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Listing {
     /// The latest of them, oldest first.
-    pub sessions: Vec<SessionRow>,
+    pub sessions: Vec<SavedSession>,
     /// How many there are.
     pub found: usize,
     /// Their runs, warm-ups and failed ones among them.
@@ -57,50 +21,12 @@ pub struct Listing {
     pub bytes: u64,
 }
 
-/// A run.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RunRow {
-    /// Name of its session.
-    pub session: String,
-    /// Folder of its session.
-    pub path: PathBuf,
-    /// The session's command.
-    pub command: String,
-    /// When the session began, RFC 3339, UTC.
-    pub session_started_at: String,
-    /// CPU model of the host.
-    pub cpu_model: String,
-    /// Its number in the session.
-    pub run: u32,
-    /// Label of its machine.
-    pub label: String,
-    /// Names the machine: the same in every session.
-    pub machine_id: String,
-    /// The machine in a few words.
-    pub machine: String,
-    /// True for a warm-up.
-    pub warmup: bool,
-    /// `done`, `panicked`, …
-    pub outcome: String,
-    /// When its VMM was executed, s since the epoch.
-    pub started_s: Option<f64>,
-    /// How long it took, s.
-    pub total_s: f64,
-    /// User CPU time of the VMM, s.
-    pub user_s: f64,
-    /// System CPU time of the VMM, s.
-    pub system_s: f64,
-    /// Its peak resident set, bytes.
-    pub max_rss_bytes: u64,
-    /// CPU time stolen from the host meanwhile, s.
-    pub steal_s: f64,
-    /// Of its files, bytes.
-    pub bytes: u64,
-}
-
 /// What a word asks of a machine's text, or of its name.
 const WORD: &str =
     "(text LIKE ? ESCAPE '\\' OR text LIKE ? ESCAPE '\\' OR digest LIKE ? ESCAPE '\\')";
+
+/// Of a session's machines, those that are wanted.
+const OF_WANTED: &str = "sm.machine IN (SELECT id FROM temp.wanted)";
 
 /// Sessions' own conditions; ?1 command, ?2 not before, ?3 before.
 const OWN: &str = "(?1 IS NULL OR s.command = ?1) AND (?2 IS NULL OR s.started_s >= ?2)
@@ -122,18 +48,22 @@ impl Index {
     pub fn runs<E: From<IndexError>>(
         &mut self,
         filter: &Filter,
-        mut each: impl FnMut(RunRow) -> Result<(), E>,
+        mut each: impl FnMut(SavedRun) -> Result<(), E>,
     ) -> Result<(), E> {
-        let joined = self.wanted(filter)?;
+        // Where machines are named, only their runs are read.
+        let joined = match self.wanted(filter)? {
+            true => format!("JOIN session_machine sm ON sm.session = s.id AND {OF_WANTED}"),
+            false => "LEFT JOIN session_machine sm ON sm.session = s.id".to_owned(),
+        };
         let sql = format!(
             "SELECT s.name, s.path, s.command, s.started_at, s.cpu_model, r.number,
                     coalesce(sm.label, ''), coalesce(m.digest, ''), coalesce(m.summary, ''),
                     r.warmup, r.outcome, r.started_ns, r.total_ns, r.user_s, r.system_s,
                     r.max_rss_bytes, r.steal_s, r.bytes
-             FROM session s CROSS JOIN run r ON r.session = s.id
-             LEFT JOIN session_machine sm ON sm.session = s.id AND sm.position = r.position
+             FROM session s {joined}
+             JOIN run r ON r.session = s.id AND r.position = coalesce(sm.position, -1)
              LEFT JOIN machine m ON m.id = sm.machine
-             WHERE {OWN}{joined} ORDER BY s.started_s, s.id, r.number"
+             WHERE {OWN} ORDER BY s.started_s, s.id, r.number"
         );
         let own = params![filter.command, filter.since_s, filter.before_s];
         let mut query = self.db.prepare_cached(&sql).map_err(IndexError::Sql)?;
@@ -144,13 +74,13 @@ impl Index {
         Ok(())
     }
 
-    /// Fills the table of wanted machines, and gives the condition that uses it.
-    fn wanted(&self, filter: &Filter) -> Result<&'static str, IndexError> {
+    /// Fills the table of wanted machines; false if any will do.
+    fn wanted(&self, filter: &Filter) -> Result<bool, IndexError> {
         self.db.execute_batch(
             "CREATE TEMP TABLE IF NOT EXISTS wanted (id INTEGER); DELETE FROM temp.wanted;",
         )?;
         if filter.machine.is_empty() {
-            return Ok("");
+            return Ok(false);
         }
         let patterns = filter.machine.iter().flat_map(|word| {
             let text = literal(word);
@@ -163,45 +93,48 @@ impl Index {
         let words = vec![WORD; filter.machine.len()].join(" AND ");
         let sql = format!("INSERT INTO temp.wanted SELECT id FROM machine WHERE {words}");
         self.db.prepare(&sql)?.execute(params_from_iter(patterns))?;
-        Ok(" AND sm.machine IN (SELECT id FROM temp.wanted)")
+        Ok(true)
     }
 
     fn list(&mut self, filter: &Filter, limit: usize) -> Result<Listing, IndexError> {
-        let joined = self.wanted(filter)?;
+        let (own_machines, sessions) = match self.wanted(filter)? {
+            true => (format!("AND {OF_WANTED}"), "AND s.id IN (SELECT session FROM session_machine sm WHERE sm.machine IN (SELECT id FROM temp.wanted))"),
+            false => (String::new(), ""),
+        };
         let own = params![filter.command, filter.since_s, filter.before_s];
-        let from = format!(
-            "FROM session s LEFT JOIN session_machine sm ON sm.session = s.id WHERE {OWN}{joined}"
-        );
         let all = format!(
-            "SELECT count(DISTINCT s.id), coalesce(sum(sm.runs + sm.warmups + sm.failed), 0),
-                    coalesce(sum(sm.bytes), 0) {from}"
+            "SELECT count(*), coalesce(sum(runs), 0), coalesce(sum(bytes), 0) FROM (
+                SELECT (SELECT sum(sm.runs + sm.warmups + sm.failed) FROM session_machine sm
+                        WHERE sm.session = s.id {own_machines}) AS runs,
+                       (SELECT sum(sm.bytes) FROM session_machine sm
+                        WHERE sm.session = s.id {own_machines}) AS bytes
+                FROM session s WHERE {OWN} {sessions})"
         );
-        let (found, runs, bytes) = self
-            .db
-            .prepare_cached(&all)?
-            .query_row(own, |row| Ok((size(row, 0)?, size(row, 1)?, size(row, 2)?)))?;
-        // The summary is that of the first machine: with min(), SQLite takes the other
-        // columns from the row that has it.
+        let mut query = self.db.prepare_cached(&all)?;
+        let (found, runs, bytes) =
+            query.query_row(own, |row| Ok((size(row, 0)?, size(row, 1)?, bytes(row, 2)?)))?;
+        // With min(), SQLite takes the columns beside it from the row that has it.
         let sql = format!(
             "SELECT s.name, s.path, s.command, s.started_at, s.argv, s.cpu_model, s.planned,
-                    s.problem, n, runs, warmups, failed, mean_s, bytes, m.summary, m.digest
-             FROM (SELECT s.id AS session, min(sm.position), sm.machine AS machine, count(sm.position) AS n,
-                          coalesce(sum(sm.runs), 0) AS runs, coalesce(sum(sm.warmups), 0) AS warmups,
-                          coalesce(sum(sm.failed), 0) AS failed, sm.mean_s AS mean_s,
-                          coalesce(sum(sm.bytes), 0) AS bytes
-                   {from} GROUP BY s.started_s, s.id ORDER BY s.started_s DESC, s.id DESC LIMIT ?4)
-             JOIN session s ON s.id = session LEFT JOIN machine m ON m.id = machine
-             ORDER BY s.started_s DESC, s.id DESC"
+                    s.problem, count(sm.position), coalesce(sum(sm.runs), 0),
+                    coalesce(sum(sm.warmups), 0), coalesce(sum(sm.failed), 0), sm.mean_s,
+                    coalesce(sum(sm.bytes), 0), m.summary, m.digest, s.started_s, s.id, min(sm.position)
+             FROM (SELECT * FROM session s WHERE {OWN} {sessions}
+                   ORDER BY s.started_s DESC, s.id DESC LIMIT ?4) s
+             LEFT JOIN session_machine sm ON sm.session = s.id {own_machines}
+             LEFT JOIN machine m ON m.id = sm.machine
+             GROUP BY s.id"
         );
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let mut query = self.db.prepare_cached(&sql)?;
-        let rows = query.query_map(
-            params![filter.command, filter.since_s, filter.before_s, limit],
-            session_row,
-        )?;
+        let own = params![filter.command, filter.since_s, filter.before_s, limit];
+        let rows = query.query_map(own, |row| {
+            Ok(((row.get::<_, i64>(16)?, row.get::<_, i64>(17)?), session_row(row)?))
+        })?;
         let mut sessions = rows.collect::<Result<Vec<_>, _>>()?;
-        sessions.reverse();
-        Ok(Listing { sessions, found, runs, bytes: bytes as u64 })
+        sessions.sort_by_key(|(started, _)| *started);
+        let sessions = sessions.into_iter().map(|(_, session)| session).collect();
+        Ok(Listing { sessions, found, runs, bytes })
     }
 }
 
@@ -217,11 +150,11 @@ fn path(row: &Row<'_>, column: usize) -> rusqlite::Result<PathBuf> {
     Ok(std::ffi::OsString::from_vec(row.get(column)?).into())
 }
 
-fn session_row(row: &Row<'_>) -> rusqlite::Result<SessionRow> {
+fn session_row(row: &Row<'_>) -> rusqlite::Result<SavedSession> {
     let machines = size(row, 8)?;
     let one = machines == 1;
     let argv: String = row.get(4)?;
-    Ok(SessionRow {
+    Ok(SavedSession {
         id: row.get(0)?,
         path: path(row, 1)?,
         command: row.get(2)?,
@@ -241,9 +174,9 @@ fn session_row(row: &Row<'_>) -> rusqlite::Result<SessionRow> {
     })
 }
 
-fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
+fn run_row(row: &Row<'_>) -> rusqlite::Result<SavedRun> {
     let started: Option<Ns> = row.get(11)?;
-    Ok(RunRow {
+    Ok(SavedRun {
         session: row.get(0)?,
         path: path(row, 1)?,
         command: row.get(2)?,

@@ -19,6 +19,7 @@ pub mod migrate;
 pub mod range;
 pub mod result;
 pub mod run;
+pub mod runs;
 pub mod shard;
 pub mod span;
 pub mod sweep;
