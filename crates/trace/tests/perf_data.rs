@@ -74,3 +74,17 @@ fn what_perf_records_is_counted_as_perf_script_has_it() {
     let kill = report.syscalls.iter().find(|row| row.name == "kill").expect("the shell's calls");
     assert!(kill.count >= 2 && kill.timed >= 2);
 }
+
+#[test]
+fn an_attribute_that_lies_about_its_size_does_no_harm() {
+    let mut bytes = common::perf_data::file();
+    // Type and size of the first attribute.
+    let attribute = [2, 0, 0, 0, 112, 0, 0, 0];
+    let at = bytes.windows(8).position(|w| w == attribute).expect("an attribute");
+    for size in [0, 65, 119, 255] {
+        bytes[at + 4] = size;
+        let input = Input::from_bytes("made", bytes.clone()).expect("bytes");
+        let report = read_with(open(input).expect("perf.data"), None, 1).expect("one thread");
+        assert_eq!(report.events, 8, "{size}");
+    }
+}

@@ -19,6 +19,9 @@ const PIPE_HEAD: u64 = 16;
 /// `perf_event_attr` of the first version; none is larger than a page.
 const ATTR: std::ops::RangeInclusive<u64> = 64..=4096;
 
+/// The part of `perf_event_attr` that is read: up to `sig_data` (Linux 5.13).
+const KNOWN_ATTR: usize = 128;
+
 /// `PERF_RECORD_FINISHED_ROUND` and `PERF_RECORD_AUXTRACE`.
 const FINISHED_ROUND: u32 = 68;
 const AUXTRACE: u32 = 71;
@@ -44,7 +47,7 @@ pub struct Layout {
     pub missing: u64,
     /// The format texts.
     pub formats: Part,
-    /// The events: checked to be read without taking more memory than it has bytes.
+    /// The events, by [`checked_events`].
     events: Vec<u8>,
 }
 
@@ -84,8 +87,7 @@ impl Layout {
             ));
         };
         let (formats, events) = features(file, table, &head[72..])?;
-        let events = bytes(events)?;
-        check_events(&events)?;
+        let events = checked_events(&bytes(events)?)?;
         let there = file.len().saturating_sub(data.at).min(data.size);
         let missing = data.size - there;
         data.size = there;
@@ -140,25 +142,31 @@ fn features(file: &RandomAccess, table: u64, bits: &[u8]) -> Result<(Part, Part)
     }
 }
 
-/// Checks that all counts and lengths in the events' description are of things that are
-/// in it.
-fn check_events(bytes: &[u8]) -> Result<(), String> {
+/// The events' description, all of whose counts and lengths are of things that are in it,
+/// and all of whose attributes have the same size ([`KNOWN_ATTR`]) and say so.
+fn checked_events(bytes: &[u8]) -> Result<Vec<u8>, String> {
     let wrong = || "the description of its events is damaged".to_string();
     let (count, attr) = (word(bytes, 0).ok_or_else(wrong)?, word(bytes, 4).ok_or_else(wrong)?);
     if count == 0 || count > bytes.len() as u64 / ATTR.start() || !ATTR.contains(&attr) {
         return Err(wrong());
     }
+    let mut out = (count as u32).to_le_bytes().to_vec();
+    out.extend((KNOWN_ATTR as u32).to_le_bytes());
     let mut at = 8;
     for _ in 0..count {
-        at += attr as usize;
-        let ids = word(bytes, at).ok_or_else(wrong)? as usize;
-        let name = word(bytes, at + 4).ok_or_else(wrong)? as usize;
-        at += 8 + name + ids * 8;
-        if at > bytes.len() {
-            return Err(wrong());
-        }
+        let behind = at + attr as usize;
+        let ids = word(bytes, behind).ok_or_else(wrong)? as usize;
+        let name = word(bytes, behind + 4).ok_or_else(wrong)? as usize;
+        let next = behind + 8 + name + ids * 8;
+        let rest = bytes.get(behind..next).ok_or_else(wrong)?;
+        let mut known = bytes[at..behind].to_vec();
+        known.resize(KNOWN_ATTR, 0);
+        known[4..8].copy_from_slice(&(KNOWN_ATTR as u32).to_le_bytes());
+        out.extend(known);
+        out.extend(rest);
+        at = next;
     }
-    Ok(())
+    Ok(out)
 }
 
 /// A file of head, records and events, which ends where a record is not to be trusted.
