@@ -49,7 +49,7 @@ pub struct Layout {
 }
 
 /// Slots 0 to 8 of the publication's live migration: number, bytes, does the 1 GB buffer
-/// of its guest lie in it (shared/reference: slots 0 to 2 have dirty pages).
+/// of its guest lie in it (its slots 0 to 2 have dirty pages).
 const MIGRATION: [(u32, u64, bool); 9] = [
     (0, 655_360, false),
     (1, 3_757_047_808, true),
