@@ -11,6 +11,7 @@ mod commands;
 mod error;
 mod experiment;
 mod figures;
+mod finish;
 pub mod guest;
 mod heart;
 pub mod parameters;

@@ -1,18 +1,16 @@
 //! `vmeter migrate`: time, downtime as QEMU and as the guest have it, and why not.
 
+mod json;
+mod tables;
+
 use crate::chart::{Curve, Curves};
 use crate::document::{closing_notices, Block, Detail, Document, Fact, Tone};
-use crate::quantity::{compact_seconds, grouped};
-use crate::table::{Cell, Column, Table};
+use crate::quantity::compact_seconds;
 use crate::{Field, Records, Report};
-use serde::Serialize;
-use serde_json::{Map, Value};
 use vmeter_model::migrate::{
-    MigrateOutcome, MigratePoint, MigratePrediction, MigrateResult, MigrateRun, MigrateSetup,
-    MigrateWorkload,
+    MigrateOutcome, MigratePoint, MigrateResult, MigrateRun, MigrateWorkload,
 };
 use vmeter_model::result::Envelope;
-use vmeter_model::Estimate;
 
 /// Rounds of a point at a glance.
 const ROUNDS: usize = 6;
@@ -123,82 +121,6 @@ impl<'a> MigrateReport<'a> {
         facts
     }
 
-    fn main_table(&self) -> Table {
-        let names = self.varied();
-        let mut columns: Vec<Column> = names.iter().map(|name| Column::text(name, 0)).collect();
-        columns.extend([
-            Column::text("came to", 0),
-            Column::number("total", 0),
-            Column::number("downtime", 0),
-            Column::number("guest gap", 0),
-            Column::number("rounds", 1),
-            Column::number("dirtied", 2),
-            Column::number("sent", 2),
-            Column::number("bandwidth", 1),
-            Column::text("memory", 1),
-        ]);
-        let mut table = Table::new(columns);
-        for point in &self.result.points {
-            let mut cells: Vec<Cell> = names.iter().map(|n| Cell::Text(value(point, n))).collect();
-            let seconds =
-                |s: Option<f64>| s.map_or(Cell::Empty, |s| Cell::Text(compact_seconds(s)));
-            let (word, tone) = outcome(point);
-            cells.extend([
-                Cell::Toned(word, tone),
-                seconds(Some(point.total_s)),
-                seconds(point.downtime_s),
-                seconds(point.guest_gap_s),
-                Cell::Text(point.rounds.to_string()),
-                Cell::Text(rate(point.dirty_pages_per_s * 4096.0)),
-                Cell::Text(megabytes(point.transferred_bytes as f64)),
-                Cell::Text(rate(point.bandwidth_bytes_per_s)),
-                match point.verified {
-                    Some(true) => Cell::Toned("equal".into(), Tone::Good),
-                    Some(false) => Cell::Toned("DIFFERS".into(), Tone::Bad),
-                    None => Cell::Empty,
-                },
-            ]);
-            table.row(cells);
-        }
-        table
-    }
-
-    fn predictions(&self) -> Table {
-        let names = self.varied();
-        let mut columns: Vec<Column> = names.iter().map(|name| Column::text(name, 0)).collect();
-        columns.extend([
-            Column::number("dirty rate", 0),
-            Column::number("bandwidth", 0),
-            Column::text("converges", 0),
-            Column::number("rounds", 2),
-            Column::number("total", 1),
-            Column::number("downtime", 1),
-            Column::text("and it", 0),
-        ]);
-        let mut table = Table::new(columns);
-        for point in &self.result.points {
-            let p = &point.prediction;
-            let mut cells: Vec<Cell> = names.iter().map(|n| Cell::Text(value(point, n))).collect();
-            let seconds =
-                |s: Option<f64>| s.map_or(Cell::Empty, |s| Cell::Text(compact_seconds(s)));
-            cells.extend([
-                Cell::Text(rate(p.dirty_bytes_per_s)),
-                Cell::Text(rate(p.bandwidth_bytes_per_s)),
-                Cell::Text(if p.converges { "yes" } else { "no" }.into()),
-                p.rounds.map_or(Cell::Empty, |n| Cell::Text(n.to_string())),
-                seconds(p.total_s),
-                seconds(p.downtime_s),
-                match p.right {
-                    Some(true) => Cell::Toned("did so".into(), Tone::Good),
-                    Some(false) => Cell::Toned("did not".into(), Tone::Bad),
-                    None => Cell::Text("was not seen".into()),
-                },
-            ]);
-            table.row(cells);
-        }
-        table
-    }
-
     /// What tells a point from the others.
     fn label(&self, point: &MigratePoint) -> String {
         let words = self.varied();
@@ -244,76 +166,6 @@ impl<'a> MigrateReport<'a> {
         }
     }
 
-    fn rounds(&self, detail: Detail) -> Table {
-        let (points, rounds) = match detail {
-            Detail::Full => (usize::MAX, usize::MAX),
-            Detail::Glance => (GLANCE, ROUNDS),
-        };
-        let mut table = Table::new(vec![
-            Column::name("setting"),
-            Column::number("round", 0),
-            Column::number("begins", 0),
-            Column::number("takes", 0),
-            Column::number("pages to send", 0),
-            Column::number("sent", 1),
-            Column::number("written meanwhile", 0),
-            Column::number("throttle", 2),
-        ]);
-        for (n, point) in self.result.points.iter().enumerate().take(points) {
-            let Some(run) = self.shown(n) else { continue };
-            let mut name = self.label(point);
-            for round in run.rounds.iter().take(rounds) {
-                table.row(vec![
-                    Cell::Name(std::mem::take(&mut name)),
-                    Cell::Text(round.round.to_string()),
-                    Cell::Text(compact_seconds(round.start_s.max(0.0))),
-                    Cell::Text(compact_seconds(round.length_s)),
-                    Cell::Text(grouped(&round.pages.to_string())),
-                    Cell::Text(megabytes(round.transferred_bytes as f64)),
-                    Cell::Text(grouped(&round.written_pages.to_string())),
-                    match round.throttle_percent {
-                        0 => Cell::Empty,
-                        percent => Cell::Text(format!("{percent}%")),
-                    },
-                ]);
-            }
-            if run.rounds.len() > rounds {
-                let more = format!("and {} more", run.rounds.len() - rounds);
-                table.row(vec![Cell::Empty, Cell::Text(more)]);
-            }
-        }
-        table
-    }
-
-    fn gaps(&self) -> Table {
-        let mut table = Table::new(vec![
-            Column::name("setting"),
-            Column::number("guest gap", 0),
-            Column::number("stopped", 0),
-            Column::number("QEMU says", 0),
-            Column::number("guest's clock", 0),
-            Column::number("longest before", 1),
-            Column::number("longest after", 1),
-            Column::number("lost after", 2),
-        ]);
-        for (n, point) in self.result.points.iter().enumerate() {
-            let Some(run) = self.shown(n).filter(|run| run.guest_gap_s.is_some()) else { continue };
-            let seconds =
-                |s: Option<f64>| s.map_or(Cell::Empty, |s| Cell::Text(compact_seconds(s)));
-            table.row(vec![
-                Cell::Name(self.label(point)),
-                seconds(run.guest_gap_s),
-                seconds(run.stopped_s),
-                seconds(run.downtime_s),
-                seconds(run.guest_clock_gap_s),
-                seconds(Some(run.longest_gap_before_s)),
-                seconds(Some(run.longest_gap_after_s)),
-                seconds(Some(run.lost_after_s)),
-            ]);
-        }
-        table
-    }
-
     /// What happened to settings that did not complete.
     fn reasons(&self) -> Vec<String> {
         let mut reasons = Vec::new();
@@ -347,14 +199,6 @@ fn value(point: &MigratePoint, name: &str) -> String {
     found.map_or_else(String::new, |(_, value)| value.clone())
 }
 
-fn rate(bytes_per_s: f64) -> String {
-    format!("{:.0} MB/s", bytes_per_s / 1e6)
-}
-
-fn megabytes(bytes: f64) -> String {
-    format!("{:.0} MB", bytes / 1e6)
-}
-
 fn word(outcome: MigrateOutcome) -> (&'static str, Tone) {
     match outcome {
         MigrateOutcome::Completed => ("converged", Tone::Good),
@@ -366,95 +210,13 @@ fn word(outcome: MigrateOutcome) -> (&'static str, Tone) {
     }
 }
 
-fn outcome(point: &MigratePoint) -> (String, Tone) {
-    match point.outcomes.as_slice() {
-        [] => (String::new(), Tone::Muted),
-        [(only, _)] => {
-            let (word, tone) = word(*only);
-            (word.to_owned(), tone)
-        }
-        several => {
-            let words = several.iter().map(|(outcome, n)| format!("{n} {}", word(*outcome).0));
-            (words.collect::<Vec<_>>().join(", "), Tone::Bad)
-        }
-    }
-}
-
-/// The fields after the envelope.
-#[derive(Debug, Serialize)]
-struct Body<'a> {
-    setup: &'a MigrateSetup,
-    points: Vec<Point<'a>>,
-    runs: &'a [MigrateRun],
-    warnings: &'a [String],
-    hints: &'a [String],
-}
-
-#[derive(Debug, Serialize)]
-struct Point<'a> {
-    parameters: Map<String, Value>,
-    total_s: f64,
-    downtime_s: Option<f64>,
-    guest_gap_s: Option<f64>,
-    guest_clock_gap_s: Option<f64>,
-    rounds: u64,
-    dirty_pages_per_s: f64,
-    transferred_bytes: u64,
-    bandwidth_bytes_per_s: f64,
-    converged: bool,
-    verified: Option<bool>,
-    outcomes: Map<String, Value>,
-    reason: &'a str,
-    prediction: &'a MigratePrediction,
-    total: Estimate,
-    downtime: Option<Estimate>,
-    guest_gap: Option<Estimate>,
-    workload: MigrateWorkload,
-}
-
-/// Numbers as numbers.
-fn json_value(text: &str) -> Value {
-    let number = text.parse::<serde_json::Number>();
-    number.map_or_else(|_| Value::String(text.to_owned()), Value::Number)
-}
-
-fn json_point(point: &MigratePoint) -> Point<'_> {
-    let outcome = |(outcome, count): &(MigrateOutcome, usize)| {
-        let name = serde_json::to_value(outcome).ok()?.as_str()?.to_owned();
-        Some((name, Value::from(*count)))
-    };
-    let parameters = point.parameters.iter();
-    Point {
-        parameters: parameters.map(|(n, v)| (n.clone(), json_value(v))).collect(),
-        total_s: point.total_s,
-        downtime_s: point.downtime_s,
-        guest_gap_s: point.guest_gap_s,
-        guest_clock_gap_s: point.guest_clock_gap_s,
-        rounds: point.rounds,
-        dirty_pages_per_s: point.dirty_pages_per_s,
-        transferred_bytes: point.transferred_bytes,
-        bandwidth_bytes_per_s: point.bandwidth_bytes_per_s,
-        converged: point.converged,
-        verified: point.verified,
-        outcomes: point.outcomes.iter().filter_map(outcome).collect(),
-        reason: &point.reason,
-        prediction: &point.prediction,
-        total: point.total,
-        downtime: point.downtime,
-        guest_gap: point.guest_gap,
-        workload: point.workload,
-    }
-}
-
 impl Report for MigrateReport<'_> {
     fn envelope(&self) -> &Envelope {
         &self.result.envelope
     }
 
     fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
-        let MigrateResult { setup, points, runs, warnings, hints, .. } = self.result;
-        let points = points.iter().map(json_point).collect();
-        Box::new(Body { setup, points, runs, warnings, hints })
+        Box::new(json::body(self.result))
     }
 
     fn document(&self, detail: Detail) -> Document {
