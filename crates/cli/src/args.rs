@@ -50,6 +50,9 @@ pub enum Command {
     Diff(Diff),
     /// Put the shards of a sweep together into one session.
     Merge(crate::commands::merge::Merge),
+    /// Saved runs: list them, remove them, export them to other tools.
+    #[command(subcommand)]
+    Runs(crate::commands::runs::Runs),
     /// Show a saved run again.
     Show(Show),
     /// Write a saved run as a report (HTML by its name, or another format).
@@ -338,7 +341,7 @@ pub struct Diff {
 /// `vmeter show`.
 #[derive(Debug, Args)]
 pub struct Show {
-    /// Folder of a saved session (default: the latest).
+    /// Folder of a saved session, or its name in `vmeter runs list` (default: the latest).
     pub run: Option<PathBuf>,
     /// How it is shown.
     #[command(flatten)]
@@ -348,7 +351,7 @@ pub struct Show {
 /// `vmeter report`.
 #[derive(Debug, Args)]
 pub struct Report {
-    /// Folder of a saved session.
+    /// Folder of a saved session, or its name in `vmeter runs list`.
     pub run: PathBuf,
     /// File to write; its ending picks the format (.html, .json, .csv, .md, .pftrace).
     #[arg(short, long, value_name = "FILE")]

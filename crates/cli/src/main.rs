@@ -49,6 +49,7 @@ fn run(command: Command, output: &args::Output) -> anyhow::Result<Answer> {
         Command::Range(arguments) => commands::range::run(arguments, output),
         Command::Diff(arguments) => commands::diff::run(&arguments, output),
         Command::Merge(arguments) => commands::merge::run(arguments, output),
+        Command::Runs(arguments) => commands::runs::run(arguments, output),
         Command::Show(arguments) => commands::show::run(&arguments, output),
         Command::Report(arguments) => commands::report::run(&arguments),
         Command::Dirty(arguments) => commands::dirty::run(&arguments, output),

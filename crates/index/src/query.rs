@@ -46,7 +46,7 @@ impl Index {
     /// # Errors
     /// SQLite's own, and `each`'s.
     pub fn runs<E: From<IndexError>>(
-        &mut self,
+        &self,
         filter: &Filter,
         mut each: impl FnMut(SavedRun) -> Result<(), E>,
     ) -> Result<(), E> {

@@ -81,6 +81,9 @@ impl Session {
         })?;
         let session = Session { dir, record };
         session.save()?;
+        if let Err(error) = vmeter_index::remember(&state_dir(), &session.dir) {
+            tracing::info!("`vmeter runs list` will not know of it: {error}");
+        }
         Ok(session)
     }
 

@@ -2,7 +2,12 @@
 
 use crate::result::Envelope;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// A path as text: JSON has no others.
+fn lossy<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
+}
 
 /// A session, or as much of it as the machines asked for have run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -10,6 +15,7 @@ pub struct SavedSession {
     /// Its name: that of its folder.
     pub id: String,
     /// Its folder.
+    #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
     /// Command that made it.
     pub command: String,
@@ -48,6 +54,7 @@ pub struct SavedRun {
     /// Name of its session.
     pub session: String,
     /// Folder of its session.
+    #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
     /// The session's command.
     pub command: String,
@@ -88,6 +95,8 @@ pub struct SavedRun {
 pub struct RunsResult {
     /// Head; the host is the one that asks.
     pub envelope: Envelope,
+    /// What was done with them: `saved` (nothing), `removed`, or `to be removed`.
+    pub action: String,
     /// The latest sessions that were asked for, oldest first.
     pub sessions: Vec<SavedSession>,
     /// How many there are.

@@ -26,6 +26,7 @@ pub mod outputs;
 pub mod palette;
 pub mod quantity;
 pub mod range;
+pub mod runs;
 pub mod sweep;
 pub mod table;
 pub mod text;
@@ -46,9 +47,11 @@ pub use migrate::MigrateReport;
 pub use outputs::terminal::{ColorChoice, Screen};
 pub use outputs::{by_extension, by_name, Output, OUTPUTS};
 pub use range::RangeReport;
+pub use runs::{RunSource, RunsExport, RunsReport};
 pub use sweep::SweepReport;
 pub use trace::{NamedTrace, TraceStatReport};
 
+use std::io;
 use vmeter_model::result::Envelope;
 use vmeter_model::{Ns, Timeline};
 
@@ -65,6 +68,12 @@ pub trait Report {
 
     /// The raw rows.
     fn records(&self) -> Records;
+
+    /// The rows one by one instead, where there are too many to hold; [`Records::rows`] is
+    /// empty then.
+    fn stream(&self) -> Option<&dyn RecordStream> {
+        None
+    }
 
     /// The timelines, where there are any.
     fn timelines(&self) -> Vec<RunTimeline<'_>> {
@@ -92,6 +101,15 @@ pub struct Records {
     pub header: Vec<&'static str>,
     /// Rows, each as long as the header.
     pub rows: Vec<Vec<Field>>,
+}
+
+/// Rows that come one by one.
+pub trait RecordStream {
+    /// Gives every row to `each`.
+    ///
+    /// # Errors
+    /// Those of the rows' origin, and `each`'s.
+    fn for_each(&self, each: &mut dyn FnMut(Vec<Field>) -> io::Result<()>) -> io::Result<()>;
 }
 
 /// A value of [`Records`].

@@ -13,6 +13,7 @@ pub mod merge;
 pub mod migrate;
 pub mod range;
 pub mod report;
+pub mod runs;
 pub mod show;
 pub mod sweep;
 pub mod trace;

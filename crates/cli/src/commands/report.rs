@@ -1,6 +1,7 @@
 //! `vmeter report RUN -o FILE`.
 
 use crate::args::Report;
+use crate::commands::runs::folder_of;
 use crate::Answer;
 use vmeter_lab::failure::usage;
 use vmeter_lab::session::Session;
@@ -23,7 +24,7 @@ pub fn run(arguments: &Report) -> anyhow::Result<Answer> {
     })?;
     let target = Target::File(path.clone());
     vmeter_report::check_writable(&target).map_err(usage)?;
-    let session = Session::open(&arguments.run).map_err(|e| usage(format!("{e:#}")))?;
+    let session = Session::open(&folder_of(&arguments.run)).map_err(|e| usage(format!("{e:#}")))?;
     match session.record.command.as_str() {
         "bench" => {
             let result = bench::result(&session)?;

@@ -2,6 +2,7 @@
 
 use crate::args::{Output, Show};
 use crate::commands::boot;
+use crate::commands::runs::folder_of;
 use crate::output;
 use crate::Answer;
 use vmeter_lab::failure::usage;
@@ -16,7 +17,7 @@ use vmeter_report::{BenchReport, RangeReport, SweepReport};
 pub fn run(arguments: &Show, out: &Output) -> anyhow::Result<Answer> {
     output::check(out)?;
     let session = match &arguments.run {
-        Some(path) => Session::open(path).map_err(|e| usage(format!("{e:#}")))?,
+        Some(path) => Session::open(&folder_of(path)).map_err(|e| usage(format!("{e:#}")))?,
         None => Session::latest()?,
     };
     match session.record.command.as_str() {

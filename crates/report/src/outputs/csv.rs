@@ -34,6 +34,9 @@ impl Output for Csv {
             for row in &records.rows {
                 writer.write_record(row.iter().map(spelled))?;
             }
+            if let Some(stream) = report.stream() {
+                stream.for_each(&mut |row| Ok(writer.write_record(row.iter().map(spelled))?))?;
+            }
             writer.flush()
         };
         write().map_err(ReportError::stream("csv"))

@@ -1,0 +1,324 @@
+//! `vmeter runs`.
+
+use crate::args::Output;
+use crate::commands::boot::print;
+use crate::output;
+use crate::Answer;
+use clap::{Args, Subcommand};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use vmeter_index::{ago_or_date, Filter, Index, IndexError};
+use vmeter_lab::failure::{host, usage};
+use vmeter_lab::session::{state_dir, Session};
+use vmeter_model::result::Envelope;
+use vmeter_model::runs::{RunsResult, SavedRun};
+use vmeter_report::{RunSource, RunsExport, RunsReport};
+
+/// Sessions shown, unless more are asked for.
+const SHOWN: usize = 20;
+
+/// `vmeter runs`.
+#[derive(Debug, Subcommand)]
+pub enum Runs {
+    /// Saved sessions: when, what, how many runs, how long.
+    List(List),
+    /// Remove saved sessions with all their runs.
+    Rm(Remove),
+    /// Every saved run as a row, for other tools (--export-csv, --export-json).
+    Export(Export),
+    /// Let sessions be found that lie elsewhere, e.g. copied from another host.
+    Add(Add),
+}
+
+/// Which sessions and runs are meant.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Which {
+    /// Of machines with this word in a setting, version, digest or argument, or with exactly
+    /// this setting (NAME=VALUE); may be repeated, all must match.
+    #[arg(long, value_name = "WORD|NAME=VALUE")]
+    pub machine: Vec<String>,
+    /// Of this command, e.g. boot.
+    #[arg(long, value_name = "NAME")]
+    pub command: Option<String>,
+    /// Begun since a date (2026-05-01, UTC) or a length of time ago (30d).
+    #[arg(long, value_name = "WHEN")]
+    pub since: Option<String>,
+}
+
+/// `vmeter runs list`.
+#[derive(Debug, Args)]
+pub struct List {
+    /// Which.
+    #[command(flatten)]
+    pub which: Which,
+    /// Sessions at most, the latest (default: 20, in exports all).
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Build the index anew from the folders.
+    #[arg(long)]
+    pub rebuild: bool,
+}
+
+/// `vmeter runs rm`.
+#[derive(Debug, Args)]
+pub struct Remove {
+    /// Sessions: their names, unambiguous beginnings of them, or their folders.
+    #[arg(value_name = "SESSION", required_unless_present = "older_than")]
+    pub sessions: Vec<String>,
+    /// Those begun before a date (2026-05-01, UTC) or a length of time ago (90d).
+    #[arg(long, value_name = "WHEN", conflicts_with = "sessions")]
+    pub older_than: Option<String>,
+    /// With --older-than: only those with a machine as in `runs list --machine`.
+    #[arg(long, value_name = "WORD|NAME=VALUE", requires = "older_than")]
+    pub machine: Vec<String>,
+    /// With --older-than: only those of this command.
+    #[arg(long, value_name = "NAME", requires = "older_than")]
+    pub command: Option<String>,
+    /// Only say what would be removed.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `vmeter runs export`.
+#[derive(Debug, Args)]
+pub struct Export {
+    /// Which.
+    #[command(flatten)]
+    pub which: Which,
+}
+
+/// `vmeter runs add`.
+#[derive(Debug, Args)]
+pub struct Add {
+    /// Folders of sessions, or folders that hold some.
+    #[arg(value_name = "DIR", required = true)]
+    pub folders: Vec<PathBuf>,
+}
+
+/// Lists, removes or exports saved runs.
+///
+/// # Errors
+/// A name of no session, a date that is none, folders that cannot be read or removed.
+pub fn run(arguments: Runs, out: &Output) -> anyhow::Result<Answer> {
+    output::check(out)?;
+    match arguments {
+        Runs::List(arguments) => list(&arguments, out)?,
+        Runs::Rm(arguments) => remove(&arguments, out)?,
+        Runs::Export(arguments) => export(&arguments, out)?,
+        Runs::Add(arguments) => add(&arguments, out)?,
+    }
+    Ok(Answer::Good)
+}
+
+fn list(arguments: &List, out: &Output) -> anyhow::Result<()> {
+    let filter = filter(&arguments.which)?;
+    let mut index = match arguments.rebuild {
+        true => Index::rebuild(&state_dir()),
+        false => Index::open(&state_dir()),
+    }
+    .map_err(failed)?;
+    let exported = [&out.export_json, &out.export_csv].iter().any(|path| path.is_some());
+    let limit = arguments.limit.unwrap_or(if exported { usize::MAX } else { SHOWN });
+    let mut result = listed(&mut index, &filter, limit, "saved")?;
+    result.envelope = envelope("runs list");
+    if result.found == 0 && filter == Filter::default() {
+        result.hints.push("vmeter boot  # make some".into());
+    }
+    if let Some(last) = result.sessions.last() {
+        let path = last.path.to_string_lossy();
+        result.hints.push(format!("vmeter show {}", shell_words::quote(&path)));
+    }
+    let mut report = RunsReport::new(&result);
+    report.glance = arguments.limit.unwrap_or(SHOWN);
+    print(&report, out)?;
+    output::export(out, &report)
+}
+
+fn remove(arguments: &Remove, out: &Output) -> anyhow::Result<()> {
+    let mut index = Index::open(&state_dir()).map_err(failed)?;
+    let action = if arguments.dry_run { "to be removed" } else { "removed" };
+    let filter = Filter {
+        machine: arguments.machine.clone(),
+        command: arguments.command.clone(),
+        before_s: arguments.older_than.as_deref().map(when).transpose()?,
+        since_s: None,
+    };
+    let mut result = listed(&mut index, &filter, usize::MAX, action)?;
+    if arguments.older_than.is_none() {
+        let paths = arguments.sessions.iter().map(|name| index.find(name));
+        let paths: Vec<PathBuf> = paths.collect::<Result<_, _>>().map_err(failed)?;
+        result.sessions.retain(|session| paths.contains(&session.path));
+        for path in paths {
+            if !result.sessions.iter().any(|session| session.path == path) {
+                let id = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                result.sessions.push(vmeter_model::runs::SavedSession {
+                    id,
+                    path,
+                    ..Default::default()
+                });
+            }
+        }
+    }
+    result.found = result.sessions.len();
+    result.runs = result.sessions.iter().map(|s| s.runs + s.warmups + s.failed).sum();
+    result.bytes = result.sessions.iter().map(|s| s.bytes).sum();
+    if !arguments.dry_run {
+        for session in &result.sessions {
+            let removed = index.remove(&session.path).map_err(failed)?;
+            if !removed.left.is_empty() {
+                let left = removed.left.join(", ");
+                let path = session.path.display();
+                result.warnings.push(format!("{path} stays: {left} in it is not vmeter's"));
+            }
+        }
+    }
+    result.envelope = envelope("runs rm");
+    let report = RunsReport::new(&result);
+    print(&report, out)?;
+    output::export(out, &report)
+}
+
+fn export(arguments: &Export, out: &Output) -> anyhow::Result<()> {
+    if out.export_json.is_none() && out.export_csv.is_none() {
+        return Err(usage("runs export: say where to, by --export-csv FILE or --export-json FILE"));
+    }
+    let filter = filter(&arguments.which)?;
+    let index = Index::open(&state_dir()).map_err(failed)?;
+    warn(&index, out);
+    let envelope = envelope("runs export");
+    let source = Indexed { index: &index, filter: &filter };
+    output::export(out, &RunsExport { envelope: &envelope, source: &source })
+}
+
+fn add(arguments: &Add, out: &Output) -> anyhow::Result<()> {
+    let mut added = 0;
+    for folder in &arguments.folders {
+        let within = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
+        let mut here = 0;
+        for path in std::iter::once(folder.clone()).chain(within) {
+            if path.join("session.json").is_file() {
+                Session::open(&path).map_err(|error| usage(format!("{error:#}")))?;
+                vmeter_index::remember(&state_dir(), &path).map_err(|error| {
+                    host(format!("cannot write into {}: {error}", state_dir().display()))
+                })?;
+                here += 1;
+            }
+        }
+        if here == 0 {
+            return Err(usage(format!(
+                "{}: expected a session (a folder with session.json), or a folder of sessions",
+                folder.display()
+            )));
+        }
+        added += here;
+    }
+    if !out.quiet {
+        eprintln!("{added} sessions: `vmeter runs list` has them");
+    }
+    Ok(())
+}
+
+/// Runs of an index, one by one.
+struct Indexed<'a> {
+    index: &'a Index,
+    filter: &'a Filter,
+}
+
+impl RunSource for Indexed<'_> {
+    fn for_each(&self, each: &mut dyn FnMut(SavedRun) -> io::Result<()>) -> io::Result<()> {
+        self.index.runs(self.filter, |run| each(run).map_err(Ended::Each)).map_err(|ended| {
+            match ended {
+                Ended::Each(error) => error,
+                Ended::Index(error) => io::Error::other(format!(
+                    "{error}; `vmeter runs list --rebuild` builds the index anew"
+                )),
+            }
+        })
+    }
+}
+
+/// Why an export ended early.
+enum Ended {
+    Each(io::Error),
+    Index(IndexError),
+}
+
+impl From<IndexError> for Ended {
+    fn from(error: IndexError) -> Self {
+        Ended::Index(error)
+    }
+}
+
+fn listed(
+    index: &mut Index,
+    filter: &Filter,
+    limit: usize,
+    action: &str,
+) -> anyhow::Result<RunsResult> {
+    let listing = index.sessions(filter, limit).map_err(failed)?;
+    let problem = |session: &vmeter_model::runs::SavedSession| {
+        session.problem.as_ref().map(|problem| format!("{}: {problem}", session.id))
+    };
+    let problems = listing.sessions.iter().filter_map(problem);
+    Ok(RunsResult {
+        warnings: index.notes().iter().cloned().chain(problems).collect(),
+        action: action.into(),
+        sessions: listing.sessions,
+        found: listing.found,
+        runs: listing.runs,
+        bytes: listing.bytes,
+        ..RunsResult::default()
+    })
+}
+
+fn warn(index: &Index, out: &Output) {
+    if !out.quiet {
+        for note in index.notes() {
+            eprintln!("vmeter: {}", vmeter_report::text::neutralise(note));
+        }
+    }
+}
+
+fn filter(which: &Which) -> anyhow::Result<Filter> {
+    Ok(Filter {
+        machine: which.machine.clone(),
+        command: which.command.clone(),
+        since_s: which.since.as_deref().map(when).transpose()?,
+        before_s: None,
+    })
+}
+
+fn when(text: &str) -> anyhow::Result<i64> {
+    ago_or_date(text, SystemTime::now()).map_err(failed)
+}
+
+fn failed(error: IndexError) -> anyhow::Error {
+    match error {
+        IndexError::Unknown(_)
+        | IndexError::Ambiguous { .. }
+        | IndexError::NoSession(_)
+        | IndexError::Time(_) => usage(error),
+        other => host(other),
+    }
+}
+
+fn envelope(command: &str) -> Envelope {
+    Envelope {
+        schema: vmeter_model::SCHEMA.into(),
+        command: command.into(),
+        argv: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
+        started_at: vmeter_lab::host::now(),
+        host: vmeter_lab::host::describe(),
+        provenance: [("vmeter".to_owned(), vmeter_lab::analysis::version())].into(),
+    }
+}
+
+/// A session given to a command: its folder, or its name in `vmeter runs list`.
+pub fn folder_of(given: &Path) -> PathBuf {
+    if given.exists() {
+        return given.to_owned();
+    }
+    let named = given.to_str().and_then(|name| Index::open(&state_dir()).ok()?.find(name).ok());
+    named.unwrap_or_else(|| given.to_owned())
+}

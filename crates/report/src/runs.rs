@@ -1,0 +1,309 @@
+//! `vmeter runs`: which sessions there are, and every run of them for other tools.
+
+use crate::document::{closing_notices, Block, Detail, Document, Fact};
+use crate::quantity::{grouped, Quantity, Unit};
+use crate::table::{Cell, Column, Table};
+use crate::{Field, RecordStream, Records, Report};
+use serde::ser::{SerializeSeq, Serializer};
+use serde::Serialize;
+use std::io;
+use vmeter_model::result::Envelope;
+use vmeter_model::runs::{RunsResult, SavedRun, SavedSession};
+
+/// Sessions at a glance, unless more were asked for.
+const GLANCE: usize = 20;
+
+/// A [`RunsResult`] to be written.
+#[derive(Debug)]
+pub struct RunsReport<'a> {
+    /// The result.
+    pub result: &'a RunsResult,
+    /// Sessions to show at a glance.
+    pub glance: usize,
+}
+
+impl<'a> RunsReport<'a> {
+    /// The result, its latest sessions at a glance.
+    pub fn new(result: &'a RunsResult) -> Self {
+        RunsReport { result, glance: GLANCE }
+    }
+
+    fn answer(&self, shown: usize) -> String {
+        let result = self.result;
+        if result.found == 0 {
+            return format!("No saved session is {}.", result.action);
+        }
+        let plural = |n: usize, word: &str| match n {
+            1 => format!("1 {word}"),
+            n => format!("{} {word}s", grouped(&n.to_string())),
+        };
+        let sessions = plural(result.found, "session");
+        let runs = plural(result.runs, "run");
+        let size = Quantity::exact(result.bytes as f64, Unit::Bytes).inline();
+        let which = match shown < result.found {
+            true => format!("; the latest {shown} are shown"),
+            false => String::new(),
+        };
+        format!("{sessions} with {runs}, {size}: {}{which}.", result.action)
+    }
+
+    fn table(&self, sessions: &[SavedSession]) -> Table {
+        let mut table = Table::new(vec![
+            Column::text("started (UTC)", 1),
+            Column::text("session", 0),
+            Column { shrinks_to: Some(16), ..Column::text("command line", 2) },
+            Column { shrinks_to: Some(10), ..Column::text("machine", 1) },
+            Column::number("runs", 0),
+            Column::number("mean", 0),
+            Column::number("size", 3),
+        ]);
+        for session in sessions {
+            table.row(vec![
+                Cell::Text(started(&session.started_at)),
+                Cell::Name(session.id.clone()),
+                Cell::Text(session.argv.get(1..).unwrap_or_default().join(" ")),
+                Cell::Text(machine(session)),
+                Cell::Text(runs(session)),
+                session
+                    .mean_s
+                    .map_or(Cell::Empty, |s| Cell::Inline(Quantity::exact(s, Unit::Seconds))),
+                Cell::Inline(Quantity::exact(session.bytes as f64, Unit::Bytes)),
+            ]);
+        }
+        table
+    }
+}
+
+/// `2026-05-01 12:00`.
+fn started(at: &str) -> String {
+    at.get(..16).unwrap_or(at).replace('T', " ")
+}
+
+fn machine(session: &SavedSession) -> String {
+    match session.machines {
+        0 | 1 => session.machine.clone(),
+        n => format!("{n} machines"),
+    }
+}
+
+/// `5`, or `3 of 6 planned` with warm-ups, or with those that failed.
+fn runs(session: &SavedSession) -> String {
+    let done = session.runs + session.warmups + session.failed;
+    let failed = match session.failed {
+        0 => String::new(),
+        n => format!(", {n} failed"),
+    };
+    match session.planned > done && session.machines == 1 {
+        true => format!("{} ({done} of {} made{failed})", session.runs, session.planned),
+        false => format!("{}{failed}", session.runs),
+    }
+}
+
+impl Report for RunsReport<'_> {
+    fn envelope(&self) -> &Envelope {
+        &self.result.envelope
+    }
+
+    fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
+        let result = self.result;
+        Box::new(Body {
+            action: &result.action,
+            found: result.found,
+            runs: result.runs,
+            bytes: result.bytes,
+            sessions: &result.sessions,
+            warnings: &result.warnings,
+            hints: &result.hints,
+        })
+    }
+
+    fn document(&self, detail: Detail) -> Document {
+        let result = self.result;
+        let shown = match detail {
+            Detail::Glance => self.glance.min(result.sessions.len()),
+            Detail::Full => result.sessions.len(),
+        };
+        let sessions = result.sessions.get(result.sessions.len() - shown..).unwrap_or_default();
+        let title = format!("vmeter {}", result.envelope.command);
+        let mut document = Document { title, answer: self.answer(shown), blocks: Vec::new() };
+        if !sessions.is_empty() {
+            document.push(Block::Table(self.table(sessions)));
+        }
+        let notices = closing_notices(&result.warnings, &result.hints, "");
+        if !notices.is_empty() {
+            document.push(Block::Notices(notices));
+        }
+        document
+    }
+
+    fn records(&self) -> Records {
+        let header = vec![
+            "session",
+            "path",
+            "command",
+            "started_at",
+            "cpu_model",
+            "machines",
+            "machine",
+            "machine_id",
+            "runs",
+            "warmups",
+            "failed",
+            "planned",
+            "mean_s",
+            "bytes",
+            "problem",
+        ];
+        let row = |s: &SavedSession| {
+            vec![
+                Field::text(&s.id),
+                Field::text(s.path.to_string_lossy()),
+                Field::text(&s.command),
+                Field::text(&s.started_at),
+                Field::text(&s.cpu_model),
+                Field::number(Some(s.machines)),
+                Field::text(&s.machine),
+                s.machine_id.as_ref().map_or(Field::Empty, Field::text),
+                Field::number(Some(s.runs)),
+                Field::number(Some(s.warmups)),
+                Field::number(Some(s.failed)),
+                Field::number(Some(s.planned)),
+                Field::number(s.mean_s),
+                Field::number(Some(s.bytes)),
+                s.problem.as_ref().map_or(Field::Empty, Field::text),
+            ]
+        };
+        Records { header, rows: self.result.sessions.iter().map(row).collect() }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Body<'a> {
+    action: &'a str,
+    found: usize,
+    runs: usize,
+    bytes: u64,
+    sessions: &'a [SavedSession],
+    warnings: &'a [String],
+    hints: &'a [String],
+}
+
+/// Where runs come from, one by one: there may be millions.
+pub trait RunSource {
+    /// Gives every run to `each`.
+    ///
+    /// # Errors
+    /// The source's own, and `each`'s.
+    fn for_each(&self, each: &mut dyn FnMut(SavedRun) -> io::Result<()>) -> io::Result<()>;
+}
+
+/// Every run, for other tools (`vmeter runs export`).
+pub struct RunsExport<'a> {
+    /// Head.
+    pub envelope: &'a Envelope,
+    /// The runs.
+    pub source: &'a dyn RunSource,
+}
+
+impl Report for RunsExport<'_> {
+    fn envelope(&self) -> &Envelope {
+        self.envelope
+    }
+
+    fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
+        Box::new(Streamed { runs: Rows(self.source) })
+    }
+
+    fn document(&self, _detail: Detail) -> Document {
+        let note = "one row a run; `vmeter runs list` has a page of sessions";
+        let facts = vec![Fact::new("runs", "for other tools: JSON or CSV", note)];
+        Document {
+            title: "vmeter runs export".into(),
+            answer: String::new(),
+            blocks: vec![Block::Facts(facts)],
+        }
+    }
+
+    fn records(&self) -> Records {
+        let header = vec![
+            "session",
+            "command",
+            "session_started_at",
+            "cpu_model",
+            "run",
+            "label",
+            "machine_id",
+            "machine",
+            "warmup",
+            "outcome",
+            "started_s",
+            "total_s",
+            "user_s",
+            "system_s",
+            "max_rss_bytes",
+            "steal_s",
+            "bytes",
+            "path",
+        ];
+        Records { header, rows: Vec::new() }
+    }
+
+    fn stream(&self) -> Option<&dyn RecordStream> {
+        Some(self)
+    }
+}
+
+impl RecordStream for RunsExport<'_> {
+    fn for_each(&self, each: &mut dyn FnMut(Vec<Field>) -> io::Result<()>) -> io::Result<()> {
+        self.source.for_each(&mut |run| each(fields(&run)))
+    }
+}
+
+fn fields(run: &SavedRun) -> Vec<Field> {
+    vec![
+        Field::text(&run.session),
+        Field::text(&run.command),
+        Field::text(&run.session_started_at),
+        Field::text(&run.cpu_model),
+        Field::number(Some(run.run)),
+        Field::text(&run.label),
+        Field::text(&run.machine_id),
+        Field::text(&run.machine),
+        Field::text(run.warmup.to_string()),
+        Field::text(&run.outcome),
+        Field::number(run.started_s),
+        Field::number(Some(run.total_s)),
+        Field::number(Some(run.user_s)),
+        Field::number(Some(run.system_s)),
+        Field::number(Some(run.max_rss_bytes)),
+        Field::number(Some(run.steal_s)),
+        Field::number(Some(run.bytes)),
+        Field::text(run.path.to_string_lossy()),
+    ]
+}
+
+#[derive(Serialize)]
+struct Streamed<'a> {
+    runs: Rows<'a>,
+}
+
+struct Rows<'a>(&'a dyn RunSource);
+
+impl Serialize for Rows<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(None)?;
+        // The source speaks of files, the serializer of what it writes.
+        let mut refused = None;
+        let ended = self.0.for_each(&mut |run| {
+            list.serialize_element(&run).map_err(|error| {
+                refused = Some(error);
+                io::Error::other("the export ended early")
+            })
+        });
+        match (refused, ended) {
+            (Some(error), _) => Err(error),
+            (None, Err(error)) => Err(serde::ser::Error::custom(error)),
+            (None, Ok(())) => list.end(),
+        }
+    }
+}
