@@ -7,13 +7,13 @@
 //! index, each for one kind of cause; [`rank`] joins what they say about one subject
 //! into one finding. Memory is bounded by the number of subjects, not of events.
 
-pub mod clocks;
 pub mod detect;
 pub mod growth;
 pub mod index;
 pub mod merge;
 pub mod rank;
 pub mod say;
+pub mod timebase;
 
 use std::path::{Path, PathBuf};
 use vmeter_model::explain::ExplainResult;
@@ -59,7 +59,7 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
         found if found > MAX_FILES => return Err(ExplainError::TooMany { found, most: MAX_FILES }),
         _ => {}
     }
-    let clocks = clocks::align(files, options.cpu_hz)?;
+    let clocks = timebase::align(files, options.cpu_hz)?;
     let mut merged = merge::Merge::open(files, &clocks)?;
     let mut index = index::Index::new();
     while let Some(moment) = merged.next() {

@@ -3,7 +3,7 @@
 //! Each source decodes one event ahead; the earliest on the common time base comes
 //! next. A [`Moment`] is plain data, so nothing borrows from the readers.
 
-use crate::clocks::Clocks;
+use crate::timebase::Clocks;
 use crate::ExplainError;
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -1,10 +1,10 @@
 //! What detectors say of one subject, joined into one finding; worst first.
 
-use crate::detect::{outlier, Candidate, View, DETECTORS};
+use crate::detect::{outlier, Candidate, View, DETECTORS, DEVICE_MODEL, OUTLIER_ALONE};
 use crate::index::subject::Key;
 use crate::say;
 use std::collections::BTreeMap;
-use vmeter_model::explain::{Finding, Severity};
+use vmeter_model::explain::{Finding, Link, Severity};
 
 /// Other causes of the same subject are told if they are at least this share of the first.
 const ALSO: f64 = 0.2;
@@ -26,10 +26,22 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
         }
     }
     let joined = by_subject.into_iter().filter_map(|(key, causes)| join(view, key, causes));
+    let (alone, joined): (Vec<_>, Vec<_>) =
+        joined.partition(|candidate| candidate.kind == OUTLIER_ALONE);
+    // What the device model does not tell is part of its finding.
+    match others.iter_mut().find(|other| other.kind == DEVICE_MODEL) {
+        Some(model) => {
+            let links = alone.into_iter().flat_map(|candidate| candidate.chain.into_iter().take(1));
+            model.chain.extend(links.map(also));
+        }
+        None => others.extend(alone),
+    }
     others.extend(joined);
     let mut findings: Vec<Finding> =
         others.into_iter().map(|candidate| finding(view, candidate)).collect();
-    findings.sort_by(|a, b| b.saving_share.total_cmp(&a.saving_share));
+    findings.sort_by(|a, b| {
+        b.severity.cmp(&a.severity).then(b.saving_share.total_cmp(&a.saving_share))
+    });
     findings
 }
 
@@ -53,7 +65,7 @@ fn join(view: &View<'_>, key: Key, mut causes: Vec<Candidate>) -> Option<Candida
         head.chain.extend(parts);
         return Some(head);
     };
-    let own = std::mem::take(&mut first.chain);
+    let mut own = std::mem::take(&mut first.chain).into_iter();
     if let Some(head) = head {
         first.summary = format!(
             "{}, {}× as slow as its peers",
@@ -62,24 +74,29 @@ fn join(view: &View<'_>, key: Key, mut causes: Vec<Candidate>) -> Option<Candida
         );
         first.chain.extend(head.chain);
         first.saving = first.saving.max(head.saving);
+    } else {
+        first.chain.extend(own.next());
     }
     first.chain.extend(parts);
     first.chain.extend(own);
     let least = first.saving as f64 * ALSO;
     for cause in causes.filter(|cause| cause.saving as f64 >= least) {
-        first.chain.extend(cause.chain.into_iter().map(|mut link| {
-            link.claim = format!("also: {}", link.claim);
-            link
-        }));
+        first.chain.extend(cause.chain.into_iter().map(also));
     }
     Some(first)
 }
 
+fn also(mut link: Link) -> Link {
+    link.claim = format!("also: {}", link.claim);
+    link
+}
+
 fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
     let share = view.share(candidate.saving);
+    let severity = Severity::of_share(share);
     Finding {
         kind: candidate.kind.into(),
-        severity: Severity::of_share(share),
+        severity: candidate.at_most.map_or(severity, |most| severity.min(most)),
         subject: candidate.subject,
         summary: candidate.summary,
         saving_s: view.seconds(candidate.saving),

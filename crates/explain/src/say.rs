@@ -1,7 +1,7 @@
 //! Figures in words, and what limits them.
 
-use crate::clocks::Clocks;
 use crate::merge::Read;
+use crate::timebase::Clocks;
 use vmeter_model::explain::ExplainResult;
 
 /// A time, with three significant digits.

@@ -71,6 +71,7 @@ impl UserBurnt {
             chain: vec![link],
             suggestion: "profile the handler: the time is in the device model's own code".into(),
             confirm: "perf record -g -p PID -- sleep 5 && perf report --no-children".into(),
+            at_most: None,
         })
     }
 }

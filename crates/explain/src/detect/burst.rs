@@ -99,6 +99,7 @@ impl Burst {
                  io_uring)"
             ),
             confirm: format!("strace -f -c -e trace={name} -p PID (calls an access, then batched)"),
+            at_most: None,
         })
     }
 }

@@ -6,6 +6,8 @@ use crate::index::subject::{Key, Part, Subject, What, Who};
 use crate::say;
 use vmeter_model::explain::{Link, VcpuSplit};
 
+/// Its kind.
+pub const KIND: &str = "device-model-round-trip";
 /// Most ports named.
 const NAMED: usize = 5;
 
@@ -14,7 +16,7 @@ pub struct DeviceModel;
 
 impl Detector for DeviceModel {
     fn kind(&self) -> &'static str {
-        "device-model-round-trip"
+        KIND
     }
 
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
@@ -72,6 +74,7 @@ impl DeviceModel {
             confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -P PID in \
                       dom0, and vmeter explain with it: which calls are in the accesses"
                 .into(),
+            at_most: None,
         })
     }
 

@@ -107,6 +107,7 @@ impl Growing {
             confirm: "vmeter trace stat TRACE --vs TRACE_WITH_TWICE_THE_ITEMS --per trace (the \
                       total grows fourfold if it is quadratic)"
                 .into(),
+            at_most: None,
         })
     }
 }

@@ -59,6 +59,7 @@ impl IpiStorm {
                          TLB flushes or work on every CPU"
                 .into(),
             confirm: "perf record -e ipi:ipi_send_cpu -ag -- sleep 5 && perf report".into(),
+            at_most: None,
         })
     }
 }

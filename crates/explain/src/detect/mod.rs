@@ -19,10 +19,11 @@ mod timer;
 mod view;
 
 use crate::index::subject::Key;
-pub use outlier::outlier;
+pub use device_model::KIND as DEVICE_MODEL;
+pub use outlier::{outlier, KIND as OUTLIER_ALONE};
 pub use starved::warnings as busy_host;
 pub use view::View;
-use vmeter_model::explain::Link;
+use vmeter_model::explain::{Link, Severity};
 
 /// What a detector has found.
 #[derive(Debug, Clone, Default)]
@@ -43,6 +44,8 @@ pub struct Candidate {
     pub suggestion: String,
     /// What would prove it.
     pub confirm: String,
+    /// Its severity whatever it would save, for what is not the machine's own doing.
+    pub at_most: Option<Severity>,
 }
 
 /// One kind of cause.

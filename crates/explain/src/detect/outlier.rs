@@ -4,6 +4,9 @@ use super::{Candidate, View};
 use crate::index::subject::Key;
 use crate::say;
 
+/// Kind of a finding whose cause is not known.
+pub const KIND: &str = "slow-outlier";
+
 /// What stands out about a request, if it does.
 pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
     let peers = view.peers(key).filter(|peers| peers.slow)?;
@@ -33,7 +36,7 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
     let chain =
         view.link(key, claim, (subject.timed, subject.total), &figures, &[first, subject.worst]);
     Some(Candidate {
-        kind: "slow-outlier",
+        kind: KIND,
         key: Some(key),
         summary: format!(
             "{name} is {}× as slow as its peers; what it waits for is not in the trace",
@@ -47,5 +50,6 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
                      work items of its threads"
                 .into(),
         confirm: "vmeter explain -- COMMAND".into(),
+        at_most: None,
     })
 }

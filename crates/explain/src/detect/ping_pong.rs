@@ -76,6 +76,7 @@ impl PingPong {
                          the other thread is done (ioeventfd and an interrupt)"
                 .into(),
             confirm: "perf sched timehist -p PID (the wake-up delay of both threads)".into(),
+            at_most: None,
         })
     }
 }

@@ -9,7 +9,7 @@ use crate::index::subject::{Part, Who};
 use crate::index::thread::{Doing, Thread};
 use crate::merge::Tid;
 use crate::say;
-use vmeter_model::explain::{Evidence, Link};
+use vmeter_model::explain::{Evidence, Link, Severity};
 
 /// With one competitor a CPU, a vCPU gets half: what it loses beyond a third of the time
 /// that it wants is more than a passing task.
@@ -17,7 +17,7 @@ const WANTED: f64 = 0.33;
 /// And of the traced time.
 const TRACED: f64 = 0.1;
 /// One thread is the competitor if it has the CPU for this share of the waiting.
-const ONE: f64 = 0.6;
+const ONE: f64 = 0.8;
 /// Waiting from which times are said to be longer than on an idle host.
 const BUSY: f64 = 0.1;
 
@@ -84,6 +84,7 @@ impl Starved {
                 "give the vCPU a CPU that {other} does not run on (taskset, cpuset)"
             ),
             confirm: "vmeter bench --pin CPUS (pinned against not, runs interleaved)".into(),
+            at_most: Some(Severity::Medium),
         })
     }
 }

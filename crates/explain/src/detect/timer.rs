@@ -60,6 +60,7 @@ impl TimerPaced {
             confirm: "vmeter trace stat TRACE --vs TRACE_WITH_HALF_THE_SLEEP (the port's median \
                       follows the sleep's length)"
                 .into(),
+            at_most: None,
         })
     }
 }

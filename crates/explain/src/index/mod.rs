@@ -286,6 +286,9 @@ impl Index {
         };
         let walk = Walk { threads: &self.threads, names, now };
         walk.own(tid, start, now, &mut anatomy);
+        if let (true, Some(thread)) = (anatomy.torn, self.threads.get_mut(&tid)) {
+            thread.forget(anatomy.total);
+        }
         match (accesses.split_first(), by_exit, reason) {
             (Some((first, others)), ..) => {
                 self.settle(moment.file, *first, &anatomy);
@@ -433,7 +436,12 @@ impl Index {
             let firsts = self.cpu_first.iter().filter(|((f, _), _)| f == file);
             let complete = firsts.map(|(_, first)| *first).max().unwrap_or(0);
             let subjects = self.subjects.iter_mut().filter(|(key, _)| key.file == *file);
-            subjects.for_each(|(_, subject)| subject.drop_implausible(complete));
+            let dropped = subjects.flat_map(|(_, subject)| subject.drop_implausible(complete));
+            for (tid, ticks) in dropped {
+                if let Some(thread) = self.threads.get_mut(&tid) {
+                    thread.forget(ticks);
+                }
+            }
         }
         self.threads.values_mut().for_each(|thread| thread.finish(last));
         self.xen.finish(last);

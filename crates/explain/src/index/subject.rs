@@ -256,13 +256,14 @@ impl Subject {
         }
     }
 
-    /// Takes out instances that began before `complete` and are too long to be true.
-    pub fn drop_implausible(&mut self, complete: u64) {
+    /// Takes out instances that began before `complete` and are too long to be true; gives
+    /// their threads and lengths.
+    pub fn drop_implausible(&mut self, complete: u64) -> Vec<(Tid, u64)> {
         let limit = self.net.quantile(0.5).unwrap_or(0.0) * IMPLAUSIBLE;
         let (out, kept): (Vec<Anatomy>, Vec<Anatomy>) = std::mem::take(&mut self.longest)
             .into_iter()
             .partition(|a| a.start < complete && a.total as f64 > limit && limit > 0.0);
-        for anatomy in out {
+        for anatomy in &out {
             self.timed = self.timed.saturating_sub(1);
             self.total = self.total.saturating_sub(anatomy.total);
             self.net_total = self.net_total.saturating_sub(anatomy.net());
@@ -274,6 +275,8 @@ impl Subject {
             self.worst = kept.first().map(|kept| (kept.total, kept.place));
         }
         self.longest = kept;
+        let place = |anatomy: &Anatomy| Tid { file: anatomy.place.file, tid: anatomy.place.tid };
+        out.iter().map(|anatomy| (place(anatomy), anatomy.total)).collect()
     }
 
     /// Ticks of the parts that `want` chooses.

@@ -221,6 +221,13 @@ impl Thread {
         self.push(mark, room);
     }
 
+    /// Time in user space that turns out not to be known.
+    pub fn forget(&mut self, ticks: u64) {
+        let ticks = ticks.min(self.times[Doing::User as usize]);
+        self.times[Doing::User as usize] -= ticks;
+        self.times[Doing::Unknown as usize] += ticks;
+    }
+
     /// Gives the time until the end to what it does.
     pub fn finish(&mut self, now: u64) {
         self.close(now, 1);

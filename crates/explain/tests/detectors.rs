@@ -1,0 +1,287 @@
+//! Each detector on streams that have its cause, and on streams that almost have.
+
+mod common;
+
+use common::{kinds, Trace, VCPU};
+use vmeter_model::explain::{ExplainResult, Severity};
+
+const READ: u32 = 0;
+const WRITE: u32 = 1;
+const PREAD: u32 = 17;
+const FUTEX: u32 = 202;
+const NANOSLEEP: u32 = 230;
+
+/// Every claim has numbers; the finding ends in a suggestion and a command.
+fn complete(result: &ExplainResult) {
+    for finding in &result.findings {
+        assert!(!finding.suggestion.is_empty() && !finding.confirm.is_empty(), "{finding:?}");
+        assert!(!finding.chain.is_empty(), "{finding:?}");
+        let figures = |text: &str| text.chars().any(|c| c.is_ascii_digit());
+        assert!(finding.chain.iter().all(|link| figures(&link.claim)), "{finding:?}");
+        let events = finding.chain.iter().map(|link| link.evidence.events.len()).sum::<usize>();
+        assert!(events > 0, "{finding:?}");
+    }
+}
+
+fn only(trace: Trace, kind: &str) -> ExplainResult {
+    let result = trace.explain();
+    assert_eq!(kinds(&result), [kind], "{:#?}", result.findings);
+    assert!(result.findings[0].subject.contains("0x1f7"), "{:?}", result.findings[0]);
+    complete(&result);
+    result
+}
+
+fn says(result: &ExplainResult, what: &str) {
+    let claims: Vec<&str> =
+        result.findings[0].chain.iter().map(|link| link.claim.as_str()).collect();
+    assert!(claims.iter().any(|claim| claim.contains(what)), "{what}: {claims:#?}");
+}
+
+#[test]
+fn peers_alike_are_healthy() {
+    let result = Trace::rounds(300, |trace, n| trace.now += 12 + n % 5).explain();
+    assert_eq!(kinds(&result), [""; 0], "{:#?}", result.findings);
+    assert_eq!(result.vcpus.len(), 1);
+}
+
+#[test]
+fn a_few_slow_accesses_among_many_are_no_pattern() {
+    let result = Trace::rounds(300, |trace, n| {
+        trace.now += if n % 100 == 7 { 300 } else { 12 };
+    })
+    .explain();
+    assert_eq!(kinds(&result), [""; 0], "{:#?}", result.findings);
+}
+
+#[test]
+fn sleeping_is_told_with_its_period() {
+    let result = only(
+        Trace::rounds(100, |trace, _| {
+            trace.event(1, VCPU, "sys_enter: NR 230 (1, 0, 0, 0, 0, 0)");
+            trace.switch(2, VCPU, "S", "swapper/0-0");
+            trace.wake(1_055, "<idle>-0", VCPU);
+            trace.switch(3, "swapper/0-0", "R", VCPU);
+            trace.event(2, VCPU, &format!("sys_exit: NR {NANOSLEEP} = 0"));
+        }),
+        "timer-paced",
+    );
+    assert_eq!(result.findings[0].severity, Severity::High);
+    says(&result, "a timer of 1 ms");
+}
+
+#[test]
+fn polling_by_a_timer_is_told_without_a_sleeping_call() {
+    let result = only(
+        Trace::rounds(100, |trace, _| {
+            trace.event(1, VCPU, "sys_enter: NR 7 (1, 0, 0, 0, 0, 0)");
+            trace.switch(2, VCPU, "S", "swapper/0-0");
+            trace.event(3_999, "<idle>-0", "local_timer_entry: vector=236");
+            trace.wake(1, "<idle>-0", VCPU);
+            trace.event(1, "<idle>-0", "local_timer_exit: vector=236");
+            trace.switch(3, "swapper/0-0", "R", VCPU);
+            trace.event(2, VCPU, "sys_exit: NR 7 = 0");
+        }),
+        "timer-paced",
+    );
+    says(&result, "a timer of 4 ms");
+}
+
+#[test]
+fn burning_user_space_is_not_system_calls() {
+    let result = only(Trace::rounds(100, |trace, _| trace.now += 300), "user-cpu");
+    says(&result, "not system calls");
+}
+
+#[test]
+fn a_loop_of_small_calls_wants_a_batch() {
+    let result = only(
+        Trace::rounds(100, |trace, _| (0..64).for_each(|_| trace.call(VCPU, WRITE, 2, 1))),
+        "burst-of-calls",
+    );
+    says(&result, "write is called 6400 times of 1 byte, 64.0 times an access");
+}
+
+#[test]
+fn three_calls_are_no_burst() {
+    let result = Trace::rounds(300, |trace, _| {
+        trace.now += 6;
+        (0..3).for_each(|_| trace.call(VCPU, WRITE, 1, 512));
+    })
+    .explain();
+    assert_eq!(kinds(&result), [""; 0], "{:#?}", result.findings);
+}
+
+#[test]
+fn a_loop_over_all_items_grows() {
+    let result = only(
+        Trace::rounds(150, |trace, n| (0..=n).for_each(|_| trace.call(VCPU, PREAD, 1, 16))),
+        "grows-with-items",
+    );
+    says(&result, "quadratic");
+    says(&result, "pread64 calls in an access grows with it: 1.00 × n");
+}
+
+#[test]
+fn computing_over_all_items_grows_without_a_call() {
+    let result = only(Trace::rounds(200, |trace, n| trace.now += 5 + 2 * n), "grows-with-items");
+    says(&result, "R² 1.00");
+}
+
+/// `read` of a file that has every CPU run a work item.
+fn refresh(trace: &mut Trace, cpus: u32) {
+    trace.event(1, VCPU, &format!("sys_enter: NR {READ} (6, 0, 1, 0, 0, 0)"));
+    for cpu in 0..cpus {
+        let text = format!(
+            "workqueue_queue_work: work struct=0x{cpu}1 function=refresh_vm_stats workqueue=events \
+             req_cpu={cpu} cpu={cpu}"
+        );
+        trace.event(1, VCPU, &text);
+        trace.wake(1, VCPU, &format!("kworker/{cpu}:1-{}", 20 + cpu));
+    }
+    trace.switch(2, VCPU, "D", "kworker/0:1-20");
+    for cpu in 0..cpus {
+        trace.cpu = cpu;
+        let worker = format!("kworker/{cpu}:1-{}", 20 + cpu);
+        if cpu > 0 {
+            trace.switch(30, "swapper/1-0", "R", &worker);
+        }
+        let item = format!("work struct 0x{cpu}1: function refresh_vm_stats");
+        trace.event(1, &worker, &format!("workqueue_execute_start: {item}"));
+        trace.event(40, &worker, &format!("workqueue_execute_end: {item}"));
+        if cpu + 1 == cpus {
+            trace.wake(1, &worker, VCPU);
+        }
+        let next = if cpu == 0 { VCPU } else { "swapper/1-0" };
+        if cpu > 0 {
+            trace.switch(1, &worker, "I", next);
+            trace.cpu = 0;
+            trace.switch(2, "kworker/0:1-20", "I", VCPU);
+        } else if cpus == 1 {
+            trace.switch(1, &worker, "I", VCPU);
+        }
+    }
+    trace.event(1, VCPU, &format!("sys_exit: NR {READ} = 0"));
+}
+
+#[test]
+fn work_on_every_cpu_is_told_with_the_call_and_the_function() {
+    let result = only(Trace::rounds(100, |trace, _| refresh(trace, 2)), "work-on-every-cpu");
+    says(&result, "read queues refresh_vm_stats: 200 work items in 100 accesses");
+    says(&result, "refresh_vm_stats runs on 2 of 2 CPUs");
+}
+
+#[test]
+fn work_on_one_cpu_is_not_work_on_every_cpu() {
+    let result = Trace::rounds(100, |trace, _| refresh(trace, 1)).explain();
+    assert!(!kinds(&result).contains(&"work-on-every-cpu"), "{:#?}", result.findings);
+}
+
+/// A worker thread does what the vCPU's thread waits for, in `work`.
+fn hand_over(trace: &mut Trace, delay: u64, work: impl FnOnce(&mut Trace)) {
+    trace.event(1, VCPU, &format!("sys_enter: NR {READ} (6, 0, 8, 0, 0, 0)"));
+    trace.wake(1, VCPU, "worker-200");
+    trace.switch(1, VCPU, "S", "swapper/0-0");
+    trace.cpu = 1;
+    trace.switch(delay, "swapper/1-0", "R", "worker-200");
+    work(trace);
+    trace.wake(1, "worker-200", VCPU);
+    trace.switch(1, "worker-200", "S", "swapper/1-0");
+    trace.cpu = 0;
+    trace.switch(delay, "swapper/0-0", "R", VCPU);
+    trace.event(1, VCPU, &format!("sys_exit: NR {READ} = 8"));
+}
+
+#[test]
+fn the_cause_is_found_in_the_thread_that_was_waited_for() {
+    let burst = |trace: &mut Trace| (0..40).for_each(|_| trace.call("worker-200", WRITE, 2, 1));
+    let result = only(Trace::rounds(100, |trace, _| hand_over(trace, 5, burst)), "burst-of-calls");
+    says(&result, "worker (200): in write");
+}
+
+#[test]
+fn handing_over_and_back_is_ping_pong() {
+    let nothing = |trace: &mut Trace| trace.now += 2;
+    let result = only(Trace::rounds(200, |trace, _| hand_over(trace, 40, nothing)), "ping-pong");
+    says(&result, "worker (200)");
+}
+
+#[test]
+fn a_lock_that_is_held_is_waited_for() {
+    let result = only(
+        Trace::rounds(100, |trace, _| {
+            trace.event(1, VCPU, &format!("sys_enter: NR {FUTEX} (0, 0, 0, 0, 0, 0)"));
+            trace.switch(1, VCPU, "S", "swapper/0-0");
+            trace.event(400, "<idle>-0", "reschedule_entry: vector=253");
+            trace.wake(1, "<idle>-0", VCPU);
+            trace.event(1, "<idle>-0", "reschedule_exit: vector=253");
+            trace.switch(2, "swapper/0-0", "R", VCPU);
+            trace.event(1, VCPU, &format!("sys_exit: NR {FUTEX} = 0"));
+        }),
+        "lock-wait",
+    );
+    says(&result, "futex");
+}
+
+#[test]
+fn one_competitor_starves_and_many_are_a_busy_host() {
+    let preempted = |who: fn(u64) -> String| {
+        let mut trace = Trace::new();
+        trace.event(1, VCPU, "sys_enter: NR 16 (5, ae80, 0, 0, 0, 0)");
+        trace.event(1, VCPU, "kvm_entry: vcpu 0, rip 0x12");
+        for n in 0..200 {
+            let other = who(n);
+            trace.switch(1_000, VCPU, "R", &other);
+            trace.switch(1_500, &other, "R", VCPU);
+        }
+        trace.explain()
+    };
+    let one = preempted(|_| "stress-900".into());
+    assert_eq!(kinds(&one), ["vcpu-starved"]);
+    assert!(one.findings[0].summary.contains("stress"), "{:?}", one.findings[0]);
+    let many = preempted(|n| format!("rustc-{}", 900 + n));
+    assert_eq!(kinds(&many), [""; 0]);
+    assert!(many.warnings.iter().any(|warning| warning.contains("busy")), "{:?}", many.warnings);
+}
+
+#[test]
+fn ipis_are_a_storm_by_their_rate() {
+    let ipis = |gap: u64| {
+        let mut trace = Trace::new();
+        for _ in 0..5_000 {
+            let to = "ipi_send_cpu: cpu=1 callsite=ttwu_queue_wakelist+0x1 callback=0x0";
+            trace.event(gap, "worker-200", to);
+        }
+        trace.explain()
+    };
+    assert_eq!(kinds(&ipis(10)), ["ipi-storm"]);
+    assert_eq!(kinds(&ipis(1_000)), [""; 0]);
+}
+
+#[test]
+fn pci_configuration_by_ports_is_told_if_it_takes_long() {
+    let scan = |idle: u64| {
+        let mut trace = Trace::new();
+        for _ in 0..300 {
+            trace.write(0xcf8, |trace| trace.now += 10);
+            trace.write(0xcfc, |trace| trace.now += 10);
+            trace.now += idle;
+        }
+        trace.explain()
+    };
+    assert_eq!(kinds(&scan(100)), ["pci-config-by-ports"]);
+    assert_eq!(kinds(&scan(10_000)), [""; 0]);
+}
+
+#[test]
+fn lost_events_are_told_and_their_requests_not_timed() {
+    let mut trace = Trace::rounds(60, |trace, _| trace.now += 300);
+    trace.event(1, VCPU, "kvm_exit: vcpu 0 reason IO_INSTRUCTION rip 0x10 info1 0 info2 0");
+    trace.lost(7);
+    trace.event(3_000_000, VCPU, "kvm_entry: vcpu 0, rip 0x12");
+    let result = trace.explain();
+    assert_eq!(result.files[0].lost_events, 7);
+    assert!(result.warnings.iter().any(|warning| warning.contains('7')), "{:?}", result.warnings);
+    for link in result.findings.iter().flat_map(|finding| &finding.chain) {
+        assert_eq!(link.evidence.lost_events, Some(7));
+    }
+}

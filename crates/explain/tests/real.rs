@@ -1,0 +1,150 @@
+//! What is said of the recordings of real machines.
+
+mod common;
+
+use common::{fixture, kinds};
+use proptest::prelude::*;
+use vmeter_explain::{explain, ExplainError, Options};
+
+fn xen() -> vmeter_model::explain::ExplainResult {
+    let files =
+        [fixture("xen-hvm-ide-boot.xtr.gz"), fixture("xen-hvm-ide-boot.dom0-ftrace.txt.gz")];
+    explain(&files, &Options { cpu_hz: Some(2e9), devices: None }).expect("two traces")
+}
+
+#[test]
+fn xen_and_dom0_together_tell_the_ports_and_the_device_model() {
+    let result = xen();
+    assert_eq!(result.files[1].alignment.method, "same TSC");
+    assert_eq!(result.files[1].alignment.error_s, Some(0.0));
+    let first = result.findings.first().expect("a finding");
+    assert_eq!(first.kind, "device-model-round-trip");
+    assert!(first.summary.contains("xen-qemu-system"), "{}", first.summary);
+    let claims: Vec<&str> = first.chain.iter().map(|link| link.claim.as_str()).collect();
+    let says = |what: &str| assert!(claims.iter().any(|c| c.contains(what)), "{what}: {claims:#?}");
+    // Every one of the 991 writes of 0xcf8 and the 204 of 0x1f7, as xenalyze counts them.
+    says("port 0xcf8 write (PCI config address) 991×");
+    says("port 0x1f7 write (IDE 1) 204×");
+    says("d1v0: paused, waiting for the device model 58 %, running 21 %");
+    says("interrupts: 4762 of 50 evtchn:xen-qemu-system");
+    let split = result.vcpus.iter().find(|vcpu| vcpu.vcpu == "d1v0").expect("the guest's vCPU");
+    let sum: f64 = split.parts.iter().map(|part| part.share).sum();
+    assert!((sum - 1.0).abs() < 1e-9, "{split:?}");
+}
+
+#[test]
+fn xen_alone_still_tells_the_ports() {
+    let files = [fixture("xen-hvm-ide-boot.xtr.gz")];
+    let result = explain(&files, &Options::default()).expect("a trace");
+    assert_eq!(kinds(&result)[0], "device-model-round-trip");
+    assert!(result.findings[0].summary.contains("the device model"), "{:?}", result.findings[0]);
+    // Without the clock's rate nothing is in seconds, and that is said.
+    assert_eq!(result.duration_s, None);
+    assert!(result.warnings.iter().any(|warning| warning.contains("--cpu-hz")));
+}
+
+#[test]
+fn dom0_alone_has_nothing_that_stands_out() {
+    let files = [fixture("xen-hvm-ide-boot.dom0-ftrace.txt.gz")];
+    let result = explain(&files, &Options::default()).expect("a trace");
+    assert_eq!(kinds(&result), [""; 0], "{:#?}", result.findings);
+}
+
+#[test]
+fn a_serial_console_is_an_exit_a_byte_and_the_overwritten_part_is_told() {
+    let files = [fixture("kvm-nested-boot.ftrace.txt.gz")];
+    let result = explain(&files, &Options::default()).expect("a trace");
+    assert_eq!(kinds(&result), ["exit-per-byte"], "{:#?}", result.findings);
+    let finding = &result.findings[0];
+    assert!(finding.subject.contains("0x3f8"), "{finding:?}");
+    let bytes = &finding.chain[0];
+    assert_eq!(bytes.evidence.count, Some(6504), "{bytes:?}");
+    assert_eq!(bytes.evidence.lost_events, Some(842_596));
+    // The vCPU was on a CPU whose events are overwritten for ten seconds: not the port's.
+    assert!(bytes.evidence.total_s.is_some_and(|s| s < 4.0), "{bytes:?}");
+    let unknown = result.vcpus[0].parts.iter().find(|part| part.name == "not recorded");
+    assert!(unknown.is_some_and(|part| part.share > 0.4), "{:?}", result.vcpus);
+    assert!(result.warnings.iter().any(|w| w.contains("overwritten")), "{:?}", result.warnings);
+}
+
+#[test]
+fn order_of_the_files_changes_names_only() {
+    let files =
+        [fixture("xen-hvm-ide-boot.dom0-ftrace.txt.gz"), fixture("xen-hvm-ide-boot.xtr.gz")];
+    let swapped =
+        explain(&files, &Options { cpu_hz: Some(2e9), devices: None }).expect("two traces");
+    let result = xen();
+    assert_eq!(kinds(&result), kinds(&swapped));
+    assert_eq!(result.findings[0].chain[0].claim, swapped.findings[0].chain[0].claim);
+}
+
+#[test]
+fn no_file_and_no_trace_are_told_apart() {
+    assert!(matches!(explain(&[], &Options::default()), Err(ExplainError::NoFile)));
+    let many = vec![fixture("small.ftrace.txt"); 65];
+    let error = explain(&many, &Options::default());
+    assert!(matches!(error, Err(ExplainError::TooMany { found: 65, .. })));
+    let error = explain(&[fixture("README.md")], &Options::default());
+    assert!(matches!(error, Err(ExplainError::Trace(_))));
+}
+
+#[test]
+fn every_small_trace_is_read() {
+    for name in ["small.ftrace.txt", "small.perf.txt", "small.qemu.log", "small.strace.txt"] {
+        let result = explain(&[fixture(name)], &Options::default());
+        assert!(result.is_ok_and(|result| result.files[0].events > 0), "{name}");
+    }
+}
+
+/// Events in any order, with any numbers.
+fn line() -> impl Strategy<Value = String> {
+    let event = prop_oneof![
+        Just("kvm_entry: vcpu 0, rip 0x1"),
+        Just("kvm_exit: vcpu 0 reason io rip 0x1 info1 0x0 info2 0x0"),
+        Just("kvm_userspace_exit: reason KVM_EXIT_IO (2)"),
+        Just("kvm_pio: pio_write at 0x1f7 size 1 count 1 val 0x1"),
+        Just("kvm_pio: pio_read at 0x3f8 size 1 count 1 val 0x1"),
+        Just("sys_enter: NR 16 (5, ae80, 0, 0, 0, 0)"),
+        Just("sys_enter: NR 1 (5, 0, 0, 0, 0, 0)"),
+        Just("sys_exit: NR 16 = 0"),
+        Just("sys_exit: NR 1 = -9223372036854775808"),
+        Just("sched_waking: comm=a pid=1 prio=120 target_cpu=000"),
+        Just("sched_switch: prev_comm=a prev_pid=1 prev_prio=1 prev_state=S ==> next_comm=b next_pid=2 next_prio=1"),
+        Just("sched_switch: prev_comm=b prev_pid=2 prev_prio=1 prev_state=R ==> next_comm=a next_pid=1 next_prio=1"),
+        Just("workqueue_queue_work: work struct=0x1 function=f workqueue=events req_cpu=0 cpu=0"),
+        Just("workqueue_execute_start: work struct 0x1: function f"),
+        Just("workqueue_execute_end: work struct 0x1: function f"),
+        Just("irq_handler_entry: irq=1 name=timer0"),
+        Just("kvm_write_tsc_offset: vcpu=0 prev=0 next=18446744073709551615"),
+        Just("garbage"),
+    ];
+    let time = prop_oneof![0..5_000_000_u64, Just(u64::MAX / 1_000_001)];
+    ("[ab]", 0..4_i32, 0..3_u32, time, event).prop_map(|(name, tid, cpu, us, event)| {
+        format!(
+            " {name}-{tid} [{cpu:03}] d..1. {}.{:06}: {event}\n",
+            us / 1_000_000,
+            us % 1_000_000
+        )
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_stream_of_events_is_explained_without_a_panic(lines in prop::collection::vec(line(), 1..200)) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let one = folder.path().join("one.txt");
+        let head = "# tracer: nop\n#\n";
+        std::fs::write(&one, format!("{head}{}", lines.concat())).expect("a file");
+        let other = folder.path().join("other.txt");
+        let half = &lines[lines.len() / 2..];
+        std::fs::write(&other, format!("{head}{}", half.concat())).expect("a file");
+        // A stream of garbage alone is no trace: an error is right then.
+        if let Ok(result) = explain(&[one, other], &Options::default()) {
+            for finding in &result.findings {
+                prop_assert!((0.0..=1.0).contains(&finding.saving_share));
+            }
+        }
+    }
+}
