@@ -84,6 +84,26 @@ fn own_children_and_nothing_else_on_the_clock_asked_for() {
     trace_cmd_reads(&file, 10);
 }
 
+#[test]
+fn a_filter_lets_only_what_it_says_through() {
+    let Some((tracefs, _alone)) = tracefs() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    const FORK: &str = "sched:sched_process_fork";
+    let plan = Plan::new(&[EXEC, FORK]).of_own_children().spool(folder.path());
+    let instance = record(&tracefs, plan.filter(EXEC, "filename ~ \"*/true\""));
+    // A child and a grandchild, of which the filter wants the latter.
+    let status = Command::new("sh").args(["-c", "/bin/true; exit 0"]).status().expect("sh");
+    assert!(status.success());
+    let file = folder.path().join("trace.dat");
+    instance.stop().expect("pages").save(&file).expect("saved");
+    let names: Vec<String> = events(&file).into_iter().map(|(name, _)| name).collect();
+    let count = |wanted: &str| names.iter().filter(|name| *name == wanted).count();
+    assert_eq!((count("sched_process_exec"), count("sched_process_fork")), (1, 2), "{names:?}");
+    let plan = Plan::new(&[EXEC]).filter(EXEC, "no_such_field == 1");
+    let refused = tracefs.record(&plan).expect_err("no such field").to_string();
+    assert!(refused.contains("filter"), "{refused}");
+}
+
 /// The reference reader says the same of the file.
 fn trace_cmd_reads(file: &Path, count: usize) {
     let Ok(output) = Command::new("trace-cmd").arg("report").arg("-i").arg(file).output() else {
