@@ -6,7 +6,7 @@ use crate::commands::{
     QueryParameters, StartPostcopy,
 };
 use crate::error::MigrateError;
-use crate::figures::{self, Pass, Progress};
+use crate::figures::{Pass, Progress};
 use crate::guest;
 use crate::heart::Heart;
 use crate::parameters::Knobs;
