@@ -82,6 +82,11 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
     Ok(result)
 }
 
+/// Ticks in all; stamps of damaged traces can be anything.
+fn sum(ticks: impl Iterator<Item = u64>) -> u64 {
+    ticks.fold(0, u64::saturating_add)
+}
+
 /// A file's name as it is shown.
 fn shown(path: &Path) -> String {
     path.display().to_string()

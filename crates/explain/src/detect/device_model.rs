@@ -36,9 +36,9 @@ impl DeviceModel {
     fn of(&self, view: &View<'_>, all: &[(Key, &Subject)]) -> Option<Candidate> {
         let (key, first) = *all.first()?;
         let count: u64 = all.iter().map(|(_, subject)| subject.timed).sum();
-        let total: u64 = all.iter().map(|(_, subject)| subject.total).sum();
+        let total = crate::sum(all.iter().map(|(_, subject)| subject.total));
         let sum = |want: &dyn Fn(Who, Part) -> bool| -> u64 {
-            all.iter().map(|(_, subject)| subject.ticks(want)).sum()
+            crate::sum(all.iter().map(|(_, subject)| subject.ticks(want)))
         };
         let inside = sum(&|_, part| matches!(part, Part::XenRunning | Part::XenRunnable));
         let saving = total.saturating_sub(inside);
@@ -112,7 +112,7 @@ impl DeviceModel {
         });
         let claim = format!("the vCPU's time: {}", words.collect::<Vec<_>>().join("; "));
         let exits = view.index.xen.vcpus.values().map(|vcpu| vcpu.exits).sum();
-        let ticks = view.index.xen.vcpus.values().map(|vcpu| vcpu.exit_ticks).sum();
+        let ticks = crate::sum(view.index.xen.vcpus.values().map(|vcpu| vcpu.exit_ticks));
         view.link(key, claim, (exits, ticks), &[], &[])
     }
 

@@ -34,7 +34,7 @@ impl Detector for Starved {
         let slow = view.requests().into_iter();
         let slow = slow.filter(|(key, _)| view.peers(*key).is_some_and(|peers| peers.slow));
         let own = |who, part| who == Who::Own && part == Part::Runnable;
-        let explained: u64 = slow.map(|(_, subject)| subject.ticks(own)).sum();
+        let explained = crate::sum(slow.map(|(_, subject)| subject.ticks(own)));
         let vcpus = vcpus(view).into_iter();
         vcpus.filter_map(|(tid, thread)| self.of(view, tid, thread, explained)).collect()
     }
@@ -98,13 +98,13 @@ fn vcpus<'a>(view: &View<'a>) -> Vec<(Tid, &'a Thread)> {
 
 fn ran(thread: &Thread) -> u64 {
     let doings = [Doing::Guest, Doing::Kvm, Doing::Kernel, Doing::User];
-    doings.iter().map(|doing| thread.times[*doing as usize]).sum()
+    crate::sum(doings.iter().map(|doing| thread.times[*doing as usize]))
 }
 
 /// Who had the CPU most while a vCPU waited for it, and for how much of the waiting.
 fn competitor(view: &View<'_>, vcpu: Tid) -> Option<(Tid, f64)> {
     let others = view.index.competitors.iter().filter(|((waiting, _), _)| *waiting == vcpu);
-    let total: u64 = others.clone().map(|(_, ticks)| ticks).sum();
+    let total = crate::sum(others.clone().map(|(_, ticks)| *ticks));
     let ((_, other), ticks) = others.max_by_key(|((_, other), ticks)| (**ticks, *other))?;
     Some((*other, *ticks as f64 / total.max(1) as f64))
 }

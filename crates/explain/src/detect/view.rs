@@ -113,9 +113,9 @@ impl<'a> View<'a> {
     /// Mean time that an access of the others waits for a CPU.
     fn waiting(&self, all: &[(Key, &Subject)], key: Key) -> f64 {
         let others = all.iter().filter(|(other, _)| other.file == key.file && *other != key);
-        let (mut ticks, mut count) = (0, 0);
+        let (mut ticks, mut count) = (0_u64, 0);
         for (_, subject) in others {
-            ticks += subject.total.saturating_sub(subject.net_total);
+            ticks = subject.total.saturating_sub(subject.net_total).saturating_add(ticks);
             count += subject.timed;
         }
         ticks as f64 / count.max(1) as f64
@@ -241,7 +241,8 @@ impl<'a> View<'a> {
     pub fn parts(&self, subject: &Subject) -> Vec<(String, u64)> {
         let mut parts: BTreeMap<String, u64> = BTreeMap::new();
         for ((who, part), amount) in &subject.parts {
-            *parts.entry(self.part(*who, *part)).or_default() += amount.ticks;
+            let sum = parts.entry(self.part(*who, *part)).or_default();
+            *sum = amount.ticks.saturating_add(*sum);
         }
         let mut parts: Vec<(String, u64)> = parts.into_iter().collect();
         parts.sort_by_key(|(_, ticks)| std::cmp::Reverse(*ticks));
@@ -345,7 +346,7 @@ impl<'a> View<'a> {
     }
 
     fn split(&self, vcpu: String, times: Vec<(&str, u64)>) -> VcpuSplit {
-        let total: u64 = times.iter().map(|(_, ticks)| ticks).sum();
+        let total = crate::sum(times.iter().map(|(_, ticks)| *ticks));
         let mut parts: Vec<VcpuPart> = times
             .into_iter()
             .filter(|(_, ticks)| *ticks > 0)

@@ -246,6 +246,11 @@ impl Index {
         match moment.op {
             Op::VmExit { reason } => {
                 self.exits_seen.insert(moment.file);
+                // Two exits without an entry between: what happened meanwhile is missing.
+                let missing = request.open.filter(|_| request.by_exit);
+                if let (Some((start, _)), Some(thread)) = (missing, self.threads.get_mut(&tid)) {
+                    thread.forget(now.saturating_sub(start));
+                }
                 *request = Request {
                     open: Some((now, Index::place(moment, "kvm_exit"))),
                     by_exit: true,
@@ -268,7 +273,7 @@ impl Index {
 
     /// The guest goes on: the request is served.
     fn resume<N: Naming>(&mut self, moment: &Moment, names: &N, entry: bool) {
-        let (tid, now) = (moment.thread(), moment.ts);
+        let (tid, now, room) = (moment.thread(), moment.ts, self.room());
         let Some(request) = self.requests.get_mut(&tid) else { return };
         if request.by_exit && !entry {
             // KVM_RUN again within one VMEXIT: the guest goes on with kvm_entry.
@@ -287,6 +292,7 @@ impl Index {
         let walk = Walk { threads: &self.threads, names, now };
         walk.own(tid, start, now, &mut anatomy);
         if let (true, Some(thread)) = (anatomy.torn, self.threads.get_mut(&tid)) {
+            thread.change(now, room, |_| {});
             thread.forget(anatomy.total);
         }
         match (accesses.split_first(), by_exit, reason) {
@@ -360,7 +366,8 @@ impl Index {
                     let pair = (Tid { file, tid: next }, Tid { file, tid: prev });
                     let full = self.competitors.len() >= MAX_THREADS;
                     if let (Some(waited), false) = (waited, full) {
-                        *self.competitors.entry(pair).or_default() += waited;
+                        let sum = self.competitors.entry(pair).or_default();
+                        *sum = waited.saturating_add(*sum);
                     }
                 }
             }

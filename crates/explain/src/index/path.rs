@@ -60,13 +60,13 @@ impl<N: Naming> Walk<'_, N> {
             return;
         };
         let who = Who::Thread(thread);
-        let mut covered = 0;
+        let mut covered = 0_u64;
         for segment in state.back(self.now) {
             if segment.end <= from && segment.start < from {
                 break;
             }
             let Some(ticks) = overlap(&segment, from, to) else { continue };
-            covered += ticks;
+            covered = ticks.saturating_add(covered);
             let part = match segment.doing {
                 Doing::Blocked if segment.end >= to => Part::Return,
                 Doing::Blocked if segment.start <= from => Part::Delivery,
@@ -93,7 +93,7 @@ impl<N: Naming> Walk<'_, N> {
             out.add(who, Part::Unknown, to.saturating_sub(from));
             return;
         };
-        let mut covered = 0;
+        let mut covered = 0_u64;
         let mut later = None;
         let mut segments = state.back(self.now).peekable();
         while let Some(segment) = segments.next() {
@@ -105,7 +105,7 @@ impl<N: Naming> Walk<'_, N> {
                 continue;
             }
             let Some(ticks) = overlap(&segment, from, to) else { continue };
-            covered += ticks;
+            covered = ticks.saturating_add(covered);
             if segment.doing == Doing::Blocked {
                 let span = (segment.start.max(from), segment.end.min(to));
                 self.blocked(&segment, who, span, stack, out);
@@ -113,7 +113,7 @@ impl<N: Naming> Walk<'_, N> {
                 let earlier = segments.peek().and_then(|segment| segment.call);
                 let amount = out.add(who, part(&segment, earlier, later), ticks);
                 amount.count += u64::from(segment.ends_call && segment.end <= to);
-                amount.returned += segment.returned.unwrap_or(0);
+                amount.returned = amount.returned.saturating_add(segment.returned.unwrap_or(0));
             }
             later = segment.call;
         }

@@ -149,7 +149,7 @@ impl Anatomy {
     /// Ticks of the parts that `want` chooses.
     pub fn ticks(&self, want: impl Fn(Who, Part) -> bool) -> u64 {
         let chosen = self.parts.iter().filter(|((who, part), _)| want(*who, *part));
-        chosen.map(|(_, amount)| amount.ticks).sum()
+        crate::sum(chosen.map(|(_, amount)| amount.ticks))
     }
 
     /// Calls that ended in it.
@@ -282,7 +282,7 @@ impl Subject {
     /// Ticks of the parts that `want` chooses.
     pub fn ticks(&self, want: impl Fn(Who, Part) -> bool) -> u64 {
         let chosen = self.parts.iter().filter(|((who, part), _)| want(*who, *part));
-        chosen.map(|(_, amount)| amount.ticks).sum()
+        crate::sum(chosen.map(|(_, amount)| amount.ticks))
     }
 }
 

@@ -225,7 +225,8 @@ impl Thread {
     pub fn forget(&mut self, ticks: u64) {
         let ticks = ticks.min(self.times[Doing::User as usize]);
         self.times[Doing::User as usize] -= ticks;
-        self.times[Doing::Unknown as usize] += ticks;
+        let unknown = &mut self.times[Doing::Unknown as usize];
+        *unknown = ticks.saturating_add(*unknown);
     }
 
     /// Gives the time until the end to what it does.

@@ -46,7 +46,7 @@ impl Survey {
             last: 0,
             tsc_offset: None,
             accesses: Vec::new(),
-            of_model: info.format == "QEMU log",
+            of_model: info.format.starts_with("QEMU"),
         };
         if !whole {
             return Ok(survey);

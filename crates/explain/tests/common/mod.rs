@@ -1,5 +1,7 @@
 //! Writes traces of device models that behave in a known way, as ftrace text.
 
+#![allow(dead_code)]
+
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use vmeter_explain::{explain, Options};
