@@ -59,6 +59,7 @@ pub fn record(options: &LiveOptions, interrupt: &Interrupt) -> Result<Live> {
             pid: options.pid,
             kernel: true,
             command: options.command.clone(),
+            aside: true,
             duration: options.duration,
             limit: options.limit,
             buffer_kib: BUFFER_KIB,

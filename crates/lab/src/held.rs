@@ -8,6 +8,7 @@
 use crate::failure::usage;
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, WaitOptions};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
@@ -22,15 +23,19 @@ impl Held {
     /// Starts a command: program and arguments.
     ///
     /// To be let go by the same thread, which is the one that ptraces it; with that
-    /// thread the command ends as well (`PR_SET_PDEATHSIG`).
+    /// thread the command ends as well (`PR_SET_PDEATHSIG`). With `aside` what it prints goes
+    /// to standard error, so that standard output has vmeter's result alone.
     ///
     /// # Errors
     /// A program that can't be started, or a host that forbids ptrace.
-    pub fn start(command: &[String]) -> Result<Held> {
+    pub fn start(command: &[String], aside: bool) -> Result<Held> {
         let (program, arguments) =
             command.split_first().ok_or_else(|| usage("there is no command to run"))?;
         let mut start = Command::new(program);
         start.args(arguments);
+        if aside {
+            start.stdout(std::io::stderr().as_fd().try_clone_to_owned()?);
+        }
         // SAFETY: between fork and exec only two system calls are made; nothing is
         // allocated and no lock is taken.
         unsafe {
@@ -107,7 +112,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("scratch space");
         let made = folder.path().join("made");
         let command = ["touch".to_owned(), made.display().to_string()];
-        let held = Held::start(&command).expect("it starts");
+        let held = Held::start(&command, false).expect("it starts");
         let comm = std::fs::read_to_string(format!("/proc/{}/comm", held.pid())).expect("there");
         assert_eq!(comm.trim_end(), "touch", "it is past its exec");
         assert!(!made.exists());
@@ -118,11 +123,11 @@ mod tests {
 
     #[test]
     fn one_that_is_never_let_go_is_gone() {
-        let held = Held::start(&["sleep".into(), "60".into()]).expect("it starts");
+        let held = Held::start(&["sleep".into(), "60".into()], true).expect("it starts");
         let process = format!("/proc/{}", held.pid());
         drop(held);
         assert!(!std::path::Path::new(&process).exists());
-        let refused = Held::start(&["no-such-program".into()]).expect_err("there is none");
+        let refused = Held::start(&["no-such-program".into()], false).expect_err("there is none");
         assert_eq!(class(&refused).status(), 2);
     }
 }

@@ -143,6 +143,8 @@ pub struct RecordOptions {
     pub kernel: bool,
     /// Command to run.
     pub command: Vec<String>,
+    /// What the command prints goes to standard error.
+    pub aside: bool,
     /// At most this long.
     pub duration: Option<Duration>,
     /// Bytes after which recording stops.
@@ -197,7 +199,7 @@ pub fn record(options: &RecordOptions, interrupt: &Interrupt) -> Result<Recordin
         .with_symbols();
     let held = match options.command.as_slice() {
         [] => None,
-        command => Some(Held::start(command)?),
+        command => Some(Held::start(command, options.aside)?),
     };
     let mut tids = match (&held, options.pid) {
         (Some(held), _) => vec![held.pid()],

@@ -2,7 +2,7 @@
 
 use crate::args::Output;
 use crate::commands::boot::print;
-use crate::commands::trace::{hertz, seconds};
+use crate::commands::trace::{hertz, process, seconds, Process};
 use crate::output;
 use crate::Answer;
 use clap::Args;
@@ -20,7 +20,7 @@ use vmeter_trace::names::DeviceMap;
 #[derive(Debug, Args)]
 pub struct Explain {
     /// Traces of one machine, explained together: ftrace, perf, QEMU, xentrace, strace.
-    #[arg(value_name = "FILE", required_unless_present = "command", conflicts_with = "command")]
+    #[arg(value_name = "FILE", required_unless_present = "live", conflicts_with = "live")]
     files: Vec<PathBuf>,
     /// Rate of the clock, for traces that count cycles, e.g. 2.0G.
     #[arg(long, value_name = "HZ", value_parser = hertz)]
@@ -28,17 +28,22 @@ pub struct Explain {
     /// What QEMU's monitor prints for `info mtree -f`: names the devices behind ports and MMIO.
     #[arg(long, value_name = "FILE")]
     mtree: Option<PathBuf>,
-    /// With a command: record at most this long.
-    #[arg(long, value_name = "S", value_parser = seconds, requires = "command")]
+    /// A running VMM, or `auto` for the only one that runs: it is recorded until it ends,
+    /// by --duration or by Ctrl-C, and the recording explained.
+    #[arg(long, value_name = "PID", value_parser = process, group = "live")]
+    pid: Option<Process>,
+    /// Record at most this long.
+    #[arg(long, value_name = "S", value_parser = seconds, requires = "live")]
     duration: Option<Duration>,
-    /// With a command: stop recording after so many MiB.
-    #[arg(long, value_name = "MIB", default_value_t = 2048, requires = "command")]
+    /// Stop recording after so many MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 2048, requires = "live",
+          value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     limit: u64,
-    /// With a command: folder that the trace is kept in.
-    #[arg(long, value_name = "DIR", requires = "command")]
+    /// Folder that the recording is kept in.
+    #[arg(long, value_name = "DIR", requires = "live")]
     save: Option<PathBuf>,
     /// A VMM's command line: it is recorded, and the recording explained.
-    #[arg(last = true, value_name = "COMMAND")]
+    #[arg(last = true, value_name = "COMMAND", group = "live")]
     command: Vec<String>,
 }
 
@@ -50,9 +55,9 @@ pub struct Explain {
 pub fn run(arguments: Explain, out: &Output) -> anyhow::Result<Answer> {
     output::check(out)?;
     let devices = arguments.mtree.as_deref().map(device_map).transpose()?;
-    let files = match arguments.command.is_empty() {
-        true => arguments.files.clone(),
-        false => vec![record(&arguments, out)?],
+    let files = match arguments.files.is_empty() {
+        true => vec![record(&arguments, out)?],
+        false => arguments.files.clone(),
     };
     let options = Options { cpu_hz: arguments.cpu_hz, devices };
     let mut result = explain(&files, &options).map_err(|error| match error {
@@ -72,7 +77,7 @@ fn record(arguments: &Explain, out: &Output) -> anyhow::Result<PathBuf> {
     let live = explain_live::record(
         &LiveOptions {
             command: arguments.command.clone(),
-            pid: None,
+            pid: arguments.pid.map(Process::id).transpose()?,
             duration: arguments.duration,
             limit: arguments.limit << 20,
             save: arguments.save.clone(),
@@ -80,7 +85,15 @@ fn record(arguments: &Explain, out: &Output) -> anyhow::Result<PathBuf> {
         &interrupt,
     )?;
     if !out.quiet {
-        eprintln!("vmeter: the trace is {}", live.trace.display());
+        let path = live.trace.display().to_string();
+        let path = vmeter_report::text::neutralise(&path);
+        eprintln!("{} events, {} lost, kept in {path}", live.recording.events, live.recording.lost);
+        if live.recording.limited {
+            eprintln!("warning: it reached its bound of {} MiB: --limit MIB", arguments.limit);
+        }
+        if live.recording.status.is_some_and(|status| status != 0) {
+            eprintln!("warning: the command failed; what it did until then is explained");
+        }
     }
     Ok(live.trace)
 }

@@ -5,7 +5,7 @@ mod record;
 mod select;
 mod stat;
 
-pub use record::seconds;
+pub use record::{process, seconds, Process};
 pub use stat::hertz;
 
 use crate::args::Output;

@@ -114,6 +114,7 @@ pub fn run(arguments: Record, out: &Output) -> anyhow::Result<Answer> {
         events: arguments.event,
         pid: arguments.pid.map(Process::id).transpose()?,
         command: arguments.command,
+        aside: false,
         duration: arguments.duration,
         limit: arguments.limit << 20,
         buffer_kib: arguments.buffer,

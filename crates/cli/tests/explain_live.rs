@@ -1,0 +1,173 @@
+//! `vmeter explain -- COMMAND` on VMMs whose fault is known (vmeter-device-models).
+//!
+//! The VMM is this test program itself, started again by vmeter. Each model is explained
+//! twice with other jitter; `VMETER_TEST_EXPLAIN_RUNS=20` has each explained 20 times and
+//! asks for 19 right answers.
+
+mod common;
+
+use common::{text, Lab, Ran};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use vmeter_device_models::{run, Model, Options};
+use vmeter_kvm_probe::probe;
+
+/// Set to `MODEL SEED` or `MODEL SEED worker` to have this program be the VMM.
+const MODEL: &str = "VMETER_TEST_DEVICE_MODEL";
+const RUNS: &str = "VMETER_TEST_EXPLAIN_RUNS";
+const INSTANCES: &str = "/sys/kernel/tracing/instances";
+/// Findings about a host that is busy with other things, which a test can't help.
+const OF_THE_HOST: &[&str] = &["vcpu-starved"];
+
+/// The VMM's half: not a test by itself.
+#[test]
+fn device_model() {
+    let Ok(what) = std::env::var(MODEL) else { return };
+    let words: Vec<&str> = what.split(' ').collect();
+    let model = words.first().and_then(|name| Model::from_name(name)).expect("a model");
+    let seed = words.get(1).and_then(|seed| seed.parse().ok()).expect("a seed");
+    let worker = words.contains(&"worker");
+    let served = run(Options { seed, worker, ..Options::new(model) }).expect("it runs");
+    assert_eq!(served.commands, model.rounds());
+}
+
+/// True where such a guest runs and this user may trace it.
+fn possible() -> bool {
+    match probe(Duration::from_secs(2)) {
+        Ok(found) if found.ring3.is_native() => {}
+        Ok(found) => {
+            println!("skipped: ring 3 is {}", found.ring3);
+            return false;
+        }
+        Err(error) => {
+            println!("skipped: {error}");
+            return false;
+        }
+    }
+    let traced = Path::new("/sys/kernel/tracing/events/kvm/kvm_pio/format").exists();
+    let may = std::fs::read_dir(INSTANCES).is_ok();
+    if !traced || !may {
+        println!("skipped: tracefs with KVM's events is not to be used here (root, and mounted)");
+    }
+    traced && may
+}
+
+fn explain(lab: &Lab, model: &str, seed: u64, save: &Path) -> Ran {
+    let own = std::env::current_exe().expect("this program");
+    let mut command = lab.command(&["explain", "--export-json", "-", "--save", text(save), "--"]);
+    command.arg(own).args(["--exact", "device_model"]);
+    command.env(MODEL, model.replacen(' ', &format!(" {seed} "), 1));
+    if !model.contains(' ') {
+        command.env(MODEL, format!("{model} {seed}"));
+    }
+    command.output().expect("vmeter").into()
+}
+
+fn findings(ran: &Ran) -> Vec<Value> {
+    assert_eq!(ran.status, 0, "{}\n{}", ran.stderr, ran.stdout);
+    let result: Value = serde_json::from_str(&ran.stdout).expect("one object, and nothing else");
+    let findings = result["findings"].as_array().expect("findings").clone();
+    let of_the_host = |f: &Value| OF_THE_HOST.iter().any(|kind| f["kind"] == *kind);
+    findings.into_iter().filter(|f| !of_the_host(f)).collect()
+}
+
+/// What is wrong with an answer; nothing if it is right: the planted cause of the planted
+/// port first, and nothing else of high severity.
+fn wrong(findings: &[Value], kinds: &[&str]) -> Option<String> {
+    let brief = |f: &Value| format!("{} {} {}", f["severity"], f["kind"], f["subject"]);
+    let all: Vec<String> = findings.iter().map(brief).collect();
+    let Some(first) = findings.first() else {
+        return (!kinds.is_empty()).then(|| "nothing was found".into());
+    };
+    let right = kinds.iter().any(|kind| first["kind"] == *kind)
+        && first["subject"].as_str().is_some_and(|s| s.contains("0x1f7"));
+    let rest = findings.get(1..).unwrap_or_default();
+    let loud = rest.iter().any(|f| f["severity"] == "high");
+    (!right || loud).then(|| all.join("; "))
+}
+
+/// Explains a model again and again.
+fn is_explained(model: &str, kinds: &[&str]) {
+    if !possible() {
+        return;
+    }
+    let lab = Lab::new();
+    let runs = std::env::var(RUNS).ok().and_then(|runs| runs.parse().ok()).unwrap_or(2u64);
+    let mut bad = Vec::new();
+    for seed in 1..=runs {
+        let save = lab.path(&format!("{}-{seed}", model.replace(' ', "-")));
+        let ran = explain(&lab, model, seed, &save);
+        if let Some(why) = wrong(&findings(&ran), kinds) {
+            bad.push(format!("seed {seed}: {why}"));
+        }
+        if std::env::var_os("VMETER_TEST_KEEP").is_none() {
+            std::fs::remove_dir_all(&save).expect("the trace was saved there");
+        }
+    }
+    println!("{model}: {} of {runs} right", runs - bad.len() as u64);
+    assert!(bad.len() as u64 <= runs / 20, "{model}:\n{}", bad.join("\n"));
+}
+
+#[test]
+fn nothing_stands_out_of_a_healthy_one() {
+    is_explained("healthy", &[]);
+}
+
+#[test]
+fn work_on_every_cpu() {
+    is_explained("every-cpu", &["work-on-every-cpu"]);
+}
+
+#[test]
+fn a_sleep() {
+    is_explained("sleeping", &["timer-paced"]);
+}
+
+#[test]
+fn a_sleep_of_another_thread() {
+    is_explained("sleeping worker", &["timer-paced"]);
+}
+
+#[test]
+fn cpu_time_that_is_burnt() {
+    is_explained("burning", &["user-cpu"]);
+}
+
+#[test]
+fn a_write_a_byte() {
+    is_explained("bytewise", &["burst-of-calls"]);
+}
+
+#[test]
+fn a_list_that_is_read_again_and_again() {
+    is_explained("growing", &["grows-with-items"]);
+}
+
+#[test]
+fn a_signal_ends_it_and_leaves_nothing() {
+    if !possible() {
+        return;
+    }
+    let lab = Lab::new();
+    let save = lab.path("saved");
+    let mut command = lab.command(&["explain", "--save", text(&save), "--", "sleep", "60"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("vmeter");
+    let own = format!("vmeter-{}-", child.id());
+    let recording = || {
+        let entries = std::fs::read_dir(INSTANCES).expect("readable").flatten();
+        entries.filter_map(|e| e.file_name().into_string().ok()).any(|n| n.starts_with(&own))
+    };
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while !recording() {
+        assert!(std::time::Instant::now() < deadline, "it never recorded");
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    let pid = child.id().to_string();
+    let _ = std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("kill");
+    let ended: Ran = child.wait_with_output().expect("it ends").into();
+    assert_eq!(ended.status, 0, "{}", ended.stderr);
+    assert!(!recording(), "its instance is gone");
+    assert!(save.join("trace.dat").exists(), "what was recorded is kept");
+}
