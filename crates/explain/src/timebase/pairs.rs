@@ -1,7 +1,7 @@
 //! Port accesses that two traces have in common.
 //!
-//! KVM reports an access before the device model serves it, and lets the guest go on after
-//! that: a device model's own record of the access lies between. Sequences of ports are
+//! A guest leaves KVM before the device model serves an access, and goes on after that (of a
+//! read KVM tells when it has been answered): a device model's own record lies between. Sequences of ports are
 //! matched by runs that occur only once in each trace.
 
 use super::hull::{self, Fit};
@@ -25,7 +25,9 @@ pub(super) fn fit(other: &Survey, first: &Survey) -> Option<(Fit, u64, u64, u64)
         _ => return None,
     };
     let pairs = matches(&kernel.accesses, &model.accesses);
-    let pairs: Vec<(&Access, &Access)> = pairs.into_iter().take(MOST).collect();
+    // From all over the trace: the rate and its error rest on the ends.
+    let step = pairs.len().div_ceil(MOST).max(1);
+    let pairs: Vec<(&Access, &Access)> = pairs.into_iter().step_by(step).collect();
     if pairs.len() < LEAST {
         return None;
     }
@@ -44,7 +46,8 @@ pub(super) fn fit(other: &Survey, first: &Survey) -> Option<(Fit, u64, u64, u64)
             lower.push((x(until), y(model.at)));
         }
     }
-    let fit = hull::fit(&upper, &lower)?;
+    let end = other.last.saturating_sub(origin) as f64;
+    let fit = hull::fit(&upper, &lower, (0.0, end))?;
     Some((fit, origin, base, pairs.len() as u64))
 }
 

@@ -16,10 +16,17 @@ const MAX_OFFSETS: usize = 1 << 14;
 pub(crate) struct Access {
     /// Port and direction.
     pub key: u64,
-    /// Stamp.
+    /// Stamp: KVM's is before it is served.
     pub at: u64,
-    /// Stamp at which the guest went on.
+    /// Stamp after it was served.
     pub until: Option<u64>,
+}
+
+/// A thread's exit: since when, and the write in it that is not served yet.
+#[derive(Debug, Clone, Copy, Default)]
+struct Exit {
+    since: Option<u64>,
+    write: Option<usize>,
 }
 
 /// What a first reading of a trace gives.
@@ -52,7 +59,7 @@ impl Survey {
             return Ok(survey);
         }
         let mut decoder = Decoder::default();
-        let mut served: HashMap<i32, usize> = HashMap::new();
+        let mut exits: HashMap<i32, Exit> = HashMap::new();
         let mut offsets = Vec::new();
         let mut first = None;
         while let Some(event) = reader.next_event() {
@@ -62,24 +69,36 @@ impl Survey {
                 offsets.extend(next_offset(&event));
             }
             let op = decoder.decode(&event);
-            survey.access(&event, op, &mut served);
+            survey.access(&event, op, &mut exits);
         }
         survey.first = first.unwrap_or(0);
         survey.tsc_offset = middle(offsets);
         Ok(survey)
     }
 
-    fn access(&mut self, event: &Event<'_>, op: Op, served: &mut HashMap<i32, usize>) {
+    fn access(&mut self, event: &Event<'_>, op: Op, exits: &mut HashMap<i32, Exit>) {
+        if exits.len() >= MAX_OFFSETS && !exits.contains_key(&event.tid) {
+            return;
+        }
+        let exit = exits.entry(event.tid).or_default();
         match op {
+            Op::VmExit { .. } | Op::UserspaceExit { .. } => exit.since = Some(event.ts),
             Op::Pio { port, write } | Op::Xen(XenOp::Pio { port, write })
-                if self.accesses.len() < MAX_ACCESSES && served.len() < MAX_OFFSETS =>
+                if self.accesses.len() < MAX_ACCESSES =>
             {
-                served.insert(event.tid, self.accesses.len());
                 let key = u64::from(port) << 1 | u64::from(write);
-                self.accesses.push(Access { key, at: event.ts, until: None });
+                let mut access = Access { key, at: event.ts, until: None };
+                match event.kind.name == "kvm_pio" && !write {
+                    // KVM tells of a read once it has been answered.
+                    true => (access.at, access.until) = (exit.since.unwrap_or(0), Some(event.ts)),
+                    false => exit.write = Some(self.accesses.len()),
+                }
+                if access.at > 0 {
+                    self.accesses.push(access);
+                }
             }
             Op::VmEntry | Op::Xen(XenOp::VmEntry) | Op::SyscallEnter { kvm_run: true, .. } => {
-                let access = served.remove(&event.tid).and_then(|at| self.accesses.get_mut(at));
+                let access = exit.write.take().and_then(|at| self.accesses.get_mut(at));
                 access.into_iter().for_each(|access| access.until = Some(event.ts));
             }
             _ => {}
