@@ -26,6 +26,10 @@ if [ "${1:-boot}" = test ]; then
     need busybox busybox-static
     need trace-cmd trace-cmd
     need chromium chromium
+    need /usr/sbin/slurmctld slurmctld
+    need /usr/sbin/slurmd slurmd
+    need sbatch slurm-client
+    need /usr/sbin/munged munge
 fi
 
 # Rust 1.85 or later: rustup's if it is there, else Debian's newest.

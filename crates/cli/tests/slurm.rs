@@ -260,6 +260,21 @@ fn finished(dir: &Path) -> BTreeMap<String, SystemTime> {
     written.filter(|(name, _)| !name.contains("partial")).collect()
 }
 
+/// SIGKILL for the vmeter that is at work in a shard.
+fn kill_who_resumes(shard: &Path) {
+    let at_work = |pid: &String| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = line.split(|b| *b == 0).collect();
+        words.contains(&b"--resume".as_slice()) && words.contains(&text(shard).as_bytes())
+    };
+    let processes = std::fs::read_dir("/proc").expect("proc").flatten();
+    let mut names = processes.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let numbers = |name: &String| name.bytes().all(|b| b.is_ascii_digit());
+    let pid = names.find(|name| numbers(name) && at_work(name));
+    let line = format!("kill -KILL {}", pid.expect("a vmeter in the shard"));
+    assert!(Command::new("sh").args(["-c", &line]).status().expect("sh").success());
+}
+
 fn assert_whole(result: &Value) {
     let points = result["points"].as_array().expect("points");
     assert_eq!(points.len(), 12);
@@ -281,31 +296,32 @@ fn an_array_of_four_loses_a_task_and_no_run() {
     let Some(cluster) = Cluster::start() else { return };
     let lab = Lab::new();
 
-    // A task is killed in the middle: it is submitted again, and repeats nothing.
+    // Tasks are killed in the middle, one by Slurm and one behind its back: they are
+    // submitted again, and repeat nothing.
     let save = lab.path("killed");
     let running = sweep(&lab, &cluster, &save).spawn().expect("vmeter");
-    let shard = save.join("shards/2");
-    let half = || (3..9).contains(&finished(&shard).len());
-    assert!(wait_for(Duration::from_secs(60), half), "shard 2 begins");
+    let (shard, other) = (save.join("shards/2"), save.join("shards/3"));
+    let half = || [&shard, &other].iter().all(|s| (2..10).contains(&finished(s).len()));
+    assert!(wait_for(Duration::from_secs(60), half), "shards 2 and 3 begin");
+    kill_who_resumes(&other);
     let jobs = json(&save.join("slurm.json"))["jobs"].clone();
     let task = format!("{}_2", jobs[0].as_str().expect("a job"));
     let killed = cluster.command("scancel").args(["--signal=KILL", "--full", &task]).status();
     assert!(killed.expect("scancel").success());
-    let before = finished(&shard);
+    let before = [finished(&shard), finished(&other)];
     let ran = running.wait_with_output().expect("vmeter");
     let said = String::from_utf8_lossy(&ran.stderr).into_owned();
     assert_eq!(ran.status.code(), Some(0), "{said}");
-    assert!(
-        said.contains("shard 2/4 was lost after") && said.contains("submitted again"),
-        "{said}"
-    );
+    for lost in ["shard 2/4 was lost after", "shard 3/4 was lost after", "submitted again"] {
+        assert!(said.contains(lost), "{said}");
+    }
     assert_whole(&serde_json::from_slice(&ran.stdout).expect("JSON"));
-    let jobs = json(&save.join("slurm.json"))["jobs"].clone();
-    assert_eq!(jobs.as_array().map(Vec::len), Some(2), "one more job for one lost task");
-    let after = finished(&shard);
-    assert_eq!(after.len(), 12);
-    let unchanged = |(name, written): (&String, &SystemTime)| after.get(name) == Some(written);
-    assert!(before.iter().all(unchanged), "finished runs are not repeated");
+    for (shard, before) in [&shard, &other].into_iter().zip(before) {
+        let after = finished(shard);
+        assert_eq!(after.len(), 12);
+        let unchanged = |(name, written): (&String, &SystemTime)| after.get(name) == Some(written);
+        assert!(before.iter().all(unchanged), "finished runs are not repeated");
+    }
     assert_whole(&lab.json(&["show", text(&save)]));
 
     // Ctrl-C leaves the tasks to Slurm; who comes back finds them.
