@@ -63,7 +63,7 @@ impl Index {
              FROM session s {joined}
              JOIN run r ON r.session = s.id AND r.position = coalesce(sm.position, -1)
              LEFT JOIN machine m ON m.id = sm.machine
-             WHERE {OWN} ORDER BY s.started_s, s.id, r.number"
+             WHERE {OWN} ORDER BY s.started_s, s.name, s.id, r.number"
         );
         let own = params![filter.command, filter.since_s, filter.before_s];
         let mut query = self.db.prepare_cached(&sql).map_err(IndexError::Sql)?;
@@ -118,9 +118,9 @@ impl Index {
             "SELECT s.name, s.path, s.command, s.started_at, s.argv, s.cpu_model, s.planned,
                     s.problem, count(sm.position), coalesce(sum(sm.runs), 0),
                     coalesce(sum(sm.warmups), 0), coalesce(sum(sm.failed), 0), sm.mean_s,
-                    coalesce(sum(sm.bytes), 0), m.summary, m.digest, s.started_s, s.id, min(sm.position)
+                    coalesce(sum(sm.bytes), 0), m.summary, m.digest, s.started_s, min(sm.position)
              FROM (SELECT * FROM session s WHERE {OWN} {sessions}
-                   ORDER BY s.started_s DESC, s.id DESC LIMIT ?4) s
+                   ORDER BY s.started_s DESC, s.name DESC LIMIT ?4) s
              LEFT JOIN session_machine sm ON sm.session = s.id {own_machines}
              LEFT JOIN machine m ON m.id = sm.machine
              GROUP BY s.id"
@@ -128,11 +128,9 @@ impl Index {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let mut query = self.db.prepare_cached(&sql)?;
         let own = params![filter.command, filter.since_s, filter.before_s, limit];
-        let rows = query.query_map(own, |row| {
-            Ok(((row.get::<_, i64>(16)?, row.get::<_, i64>(17)?), session_row(row)?))
-        })?;
+        let rows = query.query_map(own, |row| Ok((row.get::<_, i64>(16)?, session_row(row)?)))?;
         let mut sessions = rows.collect::<Result<Vec<_>, _>>()?;
-        sessions.sort_by_key(|(started, _)| *started);
+        sessions.sort_by(|(a, x), (b, y)| (a, &x.id).cmp(&(b, &y.id)));
         let sessions = sessions.into_iter().map(|(_, session)| session).collect();
         Ok(Listing { sessions, found, runs, bytes })
     }

@@ -1,0 +1,116 @@
+//! `vmeter runs` from the command line.
+
+mod common;
+
+use common::{text, Lab};
+use serde_json::Value;
+
+/// Three sessions on the mock: two boots of different machines, one sweep saved elsewhere.
+fn sessions(lab: &Lab) {
+    let mock = ["--vmm", "mock", "--warmup", "1", "--quiet"];
+    let save = lab.path("my sweep");
+    for words in [
+        &["boot", "--runs", "3"][..],
+        &["boot", "--runs", "2", "--memory", "640"],
+        &["sweep", "-L", "smp=1,2", "--runs", "2", "--save", text(&save)],
+    ] {
+        let ran = lab.run(&[words, &mock[..]].concat());
+        assert_eq!(ran.status, 0, "{}", ran.stderr);
+    }
+}
+
+fn ids(result: &Value) -> Vec<&str> {
+    let sessions = result["sessions"].as_array().expect("sessions").iter();
+    sessions.map(|s| s["id"].as_str().expect("an id")).collect()
+}
+
+#[test]
+fn sessions_are_listed_shown_exported_and_removed() {
+    let lab = Lab::new();
+    let none = lab.run(&["runs", "list"]);
+    assert!(none.status == 0 && none.stdout.contains("vmeter boot"), "{}", none.stdout);
+    sessions(&lab);
+    let all = lab.json(&["runs", "list"]);
+    assert_eq!((&all["schema"], &all["command"]), (&"vmeter/1".into(), &"runs list".into()));
+    assert_eq!((&all["found"], &all["runs"]), (&3.into(), &(4 + 3 + 6).into()));
+    let sweep = &all["sessions"][2];
+    assert_eq!((&sweep["id"], &sweep["machines"]), (&"my sweep".into(), &2.into()));
+    assert_eq!((&sweep["runs"], &sweep["warmups"]), (&4.into(), &2.into()));
+
+    let boots = lab.json(&["runs", "list", "--command", "boot", "--since", "1d"]);
+    assert_eq!(ids(&boots).len(), 2);
+    // Begun in the same second: told apart by their runs.
+    let of_runs = |n: u64| {
+        let mut all = boots["sessions"].as_array().expect("sessions").iter();
+        let found = all.find(|s| s["runs"] == n).expect("a session");
+        found["id"].as_str().expect("an id")
+    };
+    let boots = [of_runs(3), of_runs(2)];
+    assert_eq!(ids(&lab.json(&["runs", "list", "--machine", "smp=2"])), ["my sweep"]);
+    let page = lab.run(&["runs", "list", "--limit", "1"]);
+    assert!(
+        page.stdout.contains("the latest 1 ") && page.stdout.contains("my sweep"),
+        "{}",
+        page.stdout
+    );
+    let shown = lab.run(&["show", boots[0]]);
+    assert_eq!(shown.status, 0, "{}", shown.stderr);
+
+    let exported = lab.json(&["runs", "export", "--command", "boot"]);
+    let runs = exported["runs"].as_array().expect("runs");
+    let measured = runs.iter().filter(|run| run["warmup"] == false);
+    assert_eq!((runs.len(), measured.count()), (7, 5));
+    assert!(runs.iter().all(|run| run["total_s"].as_f64() > Some(0.1)));
+    let csv = lab.run(&["runs", "export", "--export-csv", "-"]);
+    assert_eq!(csv.stdout.lines().count(), 1 + 13, "{}", csv.stdout);
+    assert!(csv.stdout.starts_with("session,command,"), "{}", csv.stdout);
+
+    let dry = lab.json(&["runs", "rm", "--dry-run", "my", boots[0]]);
+    assert_eq!((ids(&dry).len(), &dry["action"]), (2, &"to be removed".into()));
+    assert!(lab.path("my sweep/session.json").exists());
+    let removed = lab.json(&["runs", "rm", boots[0]]);
+    assert_eq!((ids(&removed), &removed["runs"]), (vec![boots[0]], &4.into()));
+    assert!(!lab.path("vmeter/runs").join(boots[0]).exists());
+    assert_eq!(ids(&lab.json(&["runs", "rm", "--older-than", "1h"])).len(), 0);
+    let tomorrow = lab.json(&["runs", "rm", "--older-than", "0s", "--command", "sweep"]);
+    // Begun in this very second, it may be no older.
+    assert!(ids(&tomorrow).len() <= 1);
+    assert_eq!(ids(&lab.json(&["runs", "list", "--command", "boot"])), [boots[1]]);
+}
+
+#[test]
+fn a_damaged_index_is_said_and_a_foreign_folder_added() {
+    let lab = Lab::new();
+    sessions(&lab);
+    lab.json(&["runs", "list"]);
+    let index = lab.path("vmeter/index.sqlite");
+    std::fs::write(&index, "not a database".repeat(1000)).expect("written");
+    let ran = lab.run(&["runs", "list"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains("built anew") && ran.stdout.contains("my sweep"), "{}", ran.stdout);
+
+    let other = Lab::new();
+    let before = other.json(&["runs", "list", "--rebuild"]);
+    assert_eq!(before["found"], 0);
+    let added = other.run(&["runs", "add", text(&lab.path("vmeter/runs"))]);
+    assert_eq!(added.status, 0, "{}", added.stderr);
+    assert_eq!(other.json(&["runs", "list"])["found"], 2);
+}
+
+#[test]
+fn what_is_not_valid_is_refused_with_what_is() {
+    let lab = Lab::new();
+    for (arguments, expected) in [
+        (&["runs", "list", "--since", "May"][..], "2026-05-01"),
+        (&["runs", "rm", "nothing"], "runs list"),
+        (&["runs", "rm", "/"], "runs list"),
+        (&["runs", "rm"], "SESSION"),
+        (&["runs", "rm", "a", "--older-than", "3d"], "cannot be used with"),
+        (&["runs", "export"], "--export-csv"),
+        (&["runs", "add", "/usr/lib"], "session.json"),
+    ] {
+        let ran = lab.run(arguments);
+        assert_eq!(ran.status, 2, "{arguments:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(expected), "{arguments:?}: {}", ran.stderr);
+    }
+}
