@@ -28,6 +28,12 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
     let joined = by_subject.into_iter().filter_map(|(key, causes)| join(view, key, causes));
     let (alone, joined): (Vec<_>, Vec<_>) =
         joined.partition(|candidate| candidate.kind == OUTLIER_ALONE);
+    // Half of it spent waiting for a CPU: the warning about the busy host says that.
+    let only_busy = |candidate: &Candidate| {
+        let subject = candidate.key.and_then(|key| view.index.subjects.get(&key));
+        subject.is_some_and(|s| s.total.saturating_sub(s.net_total) >= s.total / 2)
+    };
+    let alone: Vec<Candidate> = alone.into_iter().filter(|c| !only_busy(c)).collect();
     // What the device model does not tell is part of its finding.
     match others.iter_mut().find(|other| other.kind == DEVICE_MODEL) {
         Some(model) => {

@@ -335,7 +335,8 @@ pub fn run(
             let cloned = reaper.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
             return Err(start_error(&program, changes, cloned.err()));
         };
-        let mut supervisor = Supervisor::new((pid, mark), changes, next, options, stopper, hooks, stderr)?;
+        let mut supervisor =
+            Supervisor::new((pid, mark), changes, next, options, stopper, hooks, stderr)?;
         let ptrace = attach(pid, options.mode);
         supervisor.traced = ptrace == Ptrace::Used;
         go.send()?;
