@@ -57,8 +57,8 @@ const fn phase(
 }
 
 use Anchor::{
-    Decompress, ExecDone, Exiting, Initcalls, KernelEntry, KernelFirst, Main, Panic, Reset, Resumed,
-    Shutdown, Userspace, Wrapper,
+    Decompress, ExecDone, Exiting, Initcalls, KernelEntry, KernelFirst, Main, Panic, Reset,
+    Resumed, Shutdown, Userspace, Wrapper,
 };
 
 /// The phases. A new one is a line here, and an anchor if it has one of its own.
