@@ -137,6 +137,7 @@ vmeter_migrate_long:
     jz 13f
     mov rcx, rax                                # what the host did not let it write in
     sub rcx, qword ptr [rip + vmeter_migrate_parameters + 48]
+    jb 12f                                      # nothing yet: the TSC began at 0
     cmp r9, rcx                                 # time is forgotten, not caught up with
     jae 12f
     mov r9, rcx
