@@ -310,7 +310,7 @@ pub struct Sweep {
     pub range: Vec<String>,
     /// On how many hosts.
     #[command(flatten)]
-    pub many: crate::commands::sweep::Many,
+    pub many: crate::many::Many,
     /// The machine that is varied; {NAME} in its texts stands for a parameter's value.
     #[command(flatten)]
     pub machine: Machine,

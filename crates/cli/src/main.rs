@@ -3,6 +3,7 @@
 
 mod args;
 mod commands;
+mod many;
 mod output;
 mod progress;
 

@@ -2,8 +2,11 @@
 //! host, started and ended by the test.
 
 mod common;
+#[path = "common/repository.rs"]
+mod repository;
 
 use common::{signal, text, Lab};
+use repository::{build, mock_guest, repository};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -354,6 +357,38 @@ fn an_array_of_four_loses_a_task_and_no_run() {
     assert_eq!(refused.status.code(), Some(3), "{said}");
     assert!(said.contains("sinfo") && said.contains("--partition"), "{said}");
     assert!(!save.exists());
+}
+
+#[test]
+fn a_range_is_built_once_and_measured_by_four() {
+    let Some(cluster) = Cluster::start() else { return };
+    let lab = Lab::new();
+    let length = |i: usize| if i >= 5 { 120.0 } else { 50.0 };
+    let (repo, range) = repository(&lab, 9, |i| {
+        let (name, line) = build(i, &[3]);
+        let built = format!("echo $VMETER_COMMIT >>{}\n", text(&lab.path("built")));
+        vec![("source", mock_guest(length(i))), (name, format!("{built}{line}"))]
+    });
+    let save = lab.path("range");
+    let fixed = ["range", "--repo", text(&repo), &range, "--build", "sh build.sh", "--runs", "4"];
+    let machine = ["--vmm", "mock", "--machine", "{worktree}/product", "--warmup", "0"];
+    let many = ["--on", "slurm", "--shards", "4", "--save", text(&save), "--export-json", "-"];
+    let mut command = lab.command(&[&fixed[..], &machine[..], &many[..]].concat());
+    let ran = command.env("SLURM_CONF", cluster.path("slurm.conf")).output().expect("vmeter");
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert_eq!(ran.status.code(), Some(0), "{said}");
+    let result: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    let changes = result["changes"].as_array().expect("changes");
+    assert_eq!((changes.len(), &changes[0]["commits"][0]), (1, &5.into()), "{changes:?}");
+    for commit in result["commits"].as_array().expect("commits") {
+        let measured = if commit["index"] == 3 { 0 } else { 4 };
+        assert_eq!(commit["samples_s"].as_array().map(Vec::len), Some(measured), "{commit}");
+    }
+    assert_eq!(result["effort"]["builds"], 9);
+    let built = std::fs::read_to_string(lab.path("built")).expect("builds");
+    assert_eq!(built.lines().count(), 9, "each commit once, whichever shard did it: {built}");
+    let shown = lab.json(&["show", text(&save)]);
+    assert_eq!(shown["changes"], result["changes"]);
 }
 
 #[test]

@@ -20,6 +20,7 @@ pub trait Booter {
 }
 
 /// One run to carry out.
+#[derive(Clone, Copy)]
 pub struct BootRequest<'a> {
     /// Empty folder to record into.
     pub dir: &'a Path,

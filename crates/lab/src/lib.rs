@@ -17,6 +17,7 @@ pub mod find_vmm;
 mod followed;
 mod held;
 pub mod host;
+mod host_factors;
 pub mod interrupt;
 pub mod merge;
 pub mod overhead;

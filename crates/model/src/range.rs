@@ -4,8 +4,10 @@ use crate::estimate::Estimate;
 use crate::machine::MachineSpec;
 use crate::result::Envelope;
 use crate::run::WatchLevel;
+use crate::shard::HostEffect;
 use crate::sweep::DiffResult;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// A commit of the range; the first is the one that the others are compared with.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +73,10 @@ pub struct RangeRecord {
     pub max_boots: usize,
     /// Runs of each end after which a search accepts that nothing changed.
     pub end_runs: usize,
+    /// Folder of the builds that shards on one file system share; each session keeps its own
+    /// if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub builds_in: Option<PathBuf>,
 }
 
 /// How the build of a commit ended; saved, so that it is not repeated.
@@ -160,6 +166,9 @@ pub struct RangeResult {
     pub probability: Option<f64>,
     /// The last commit over the first.
     pub ends: Option<Estimate>,
+    /// The hosts, where several carried it out; their factors are taken out of the samples.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostEffect>,
     /// What was spent.
     pub effort: Effort,
     /// What differs across the first change.

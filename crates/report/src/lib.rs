@@ -20,6 +20,7 @@ pub mod document;
 pub mod error;
 pub mod explain;
 pub mod export;
+mod hosts;
 pub mod irq;
 pub mod migrate;
 pub mod outputs;

@@ -9,6 +9,7 @@ use crate::{Field, Records, Report};
 use serde::Serialize;
 use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeResult};
 use vmeter_model::result::Envelope;
+use vmeter_model::shard::HostEffect;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::sweep::DiffResult;
 use vmeter_model::Estimate;
@@ -202,6 +203,7 @@ impl Report for RangeReport<'_> {
             suspects: &result.suspects,
             probability: result.probability,
             ends: result.ends,
+            hosts: &result.hosts,
             effort: &result.effort,
             commits: &result.commits,
             explained: result.explained.as_ref().map(diff::body),
@@ -228,6 +230,7 @@ impl Report for RangeReport<'_> {
             document.push(Block::Paragraph(diff::answer(explained)));
             diff::blocks(explained, detail, &mut document);
         }
+        crate::hosts::blocks(&result.hosts, &mut document);
         document.push(Block::Paragraph(method(result)));
         let notices = closing_notices(&result.warnings, &result.hints, &result.saved_in);
         document.push(Block::Notices(notices));
@@ -301,6 +304,7 @@ struct Body<'a> {
     suspects: &'a [usize],
     probability: Option<f64>,
     ends: Option<Estimate>,
+    hosts: &'a [HostEffect],
     effort: &'a Effort,
     commits: &'a [MeasuredCommit],
     explained: Option<diff::Body<'a>>,

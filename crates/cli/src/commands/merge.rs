@@ -2,18 +2,18 @@
 
 use crate::args::Output;
 use crate::commands::boot::print;
-use crate::commands::sweep::answer;
+use crate::commands::{range, sweep};
 use crate::output;
 use crate::Answer;
 use clap::Args;
 use std::path::PathBuf;
-use vmeter_lab::merge::{merge, MergeOptions};
-use vmeter_report::SweepReport;
+use vmeter_lab::merge::{merge, MergeOptions, Whole};
+use vmeter_report::{RangeReport, Report, SweepReport};
 
 /// `vmeter merge`.
 #[derive(Debug, Args)]
 pub struct Merge {
-    /// Folders of the shards, as `vmeter sweep --shard I/N --save DIR` made them.
+    /// Folders of the shards, as `--shard I/N --save DIR` of a sweep or range made them.
     #[arg(required = true, value_name = "DIR")]
     pub dirs: Vec<PathBuf>,
     /// Folder to save the whole in (default: a fresh one under $XDG_STATE_HOME/vmeter/runs).
@@ -32,9 +32,20 @@ pub fn run(arguments: Merge, out: &Output) -> anyhow::Result<Answer> {
     output::check(out)?;
     let Merge { dirs, save, mixed_hosts } = arguments;
     let merged = merge(&MergeOptions { dirs, save, mixed_hosts })?;
-    let result = merged.result()?;
-    let report = SweepReport::new(&result);
-    print(&report, out)?;
-    output::export(out, &report)?;
-    Ok(if merged.missing.is_empty() { answer(&result) } else { Answer::Bad })
+    let answer = match merged.result()? {
+        Whole::Sweep(result) => {
+            shown(&SweepReport::new(&result), out)?;
+            sweep::answer(&result)
+        }
+        Whole::Range(result) => {
+            shown(&RangeReport::new(&result), out)?;
+            range::answer(&result)
+        }
+    };
+    Ok(if merged.missing.is_empty() { answer } else { Answer::Bad })
+}
+
+fn shown(report: &dyn Report, out: &Output) -> anyhow::Result<()> {
+    print(report, out)?;
+    output::export(out, report)
 }

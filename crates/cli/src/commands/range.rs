@@ -2,13 +2,18 @@
 
 use crate::args::{Machine, Output, Runs, Watch};
 use crate::commands::boot::{print, run_options};
+use crate::many::Many;
 use crate::output;
 use crate::progress::Bar;
 use crate::Answer;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
+use vmeter_lab::failure::usage;
 use vmeter_lab::interrupt::Interrupt;
+use vmeter_lab::merge::Whole;
 use vmeter_lab::range::{range, RangeOptions};
+use vmeter_lab::slurm;
+use vmeter_lab::start::RunOptions;
 use vmeter_model::range as model;
 use vmeter_report::RangeReport;
 
@@ -54,6 +59,9 @@ pub struct Range {
     /// How often.
     #[command(flatten)]
     pub runs: Runs,
+    /// Where.
+    #[command(flatten)]
+    pub many: Many,
     /// How closely to watch (default: light, with --run none).
     #[arg(long, value_name = "LEVEL")]
     pub watch: Option<Watch>,
@@ -98,10 +106,10 @@ pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Answer> {
         max_boots: arguments.max_boots,
         end_runs: arguments.end_runs.map(|n| n as usize),
         watch: watch.into(),
-        runs: run_options(arguments.runs),
+        runs: RunOptions { shard: arguments.many.shard, ..run_options(arguments.runs) },
     };
     let interrupt = Interrupt::install()?;
-    let result = range(&options, &mut Bar::new(out.quiet), &interrupt)?;
+    let result = measure(&options, arguments.many, &mut Bar::new(out.quiet), &interrupt)?;
     let report = RangeReport::new(&result);
     print(&report, out)?;
     output::export(out, &report)?;
@@ -109,6 +117,36 @@ pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Answer> {
     let slower = |change: &model::Change| {
         change.ratio.zip(allowed).is_some_and(|(ratio, allowed)| ratio.mean > allowed)
     };
-    let failed = result.changes.iter().any(slower) || result.verdict == "not measurable";
-    Ok(if failed { Answer::Bad } else { Answer::Good })
+    Ok(match result.changes.iter().any(slower) {
+        true => Answer::Bad,
+        false => answer(&result),
+    })
+}
+
+fn measure(
+    options: &RangeOptions,
+    many: Many,
+    bar: &mut Bar,
+    interrupt: &Interrupt,
+) -> anyhow::Result<model::RangeResult> {
+    let merged = match (&options.runs.resume, many.on) {
+        (Some(dir), _) if slurm::is_underway(dir) => {
+            slurm::resume(dir, many.mixed_hosts, bar, interrupt)?
+        }
+        (None, Some(_)) => slurm::range(options, &many.cluster()?, bar, interrupt)?,
+        _ => return range(options, bar, interrupt),
+    };
+    match merged.result()? {
+        Whole::Range(result) => Ok(result),
+        Whole::Sweep(_) => Err(usage("these are the shards of a sweep: vmeter sweep --resume")),
+    }
+}
+
+/// Bad if there is nothing to compare; a shard alone has not.
+pub fn answer(result: &model::RangeResult) -> Answer {
+    if result.verdict == "not measurable" {
+        Answer::Bad
+    } else {
+        Answer::Good
+    }
 }

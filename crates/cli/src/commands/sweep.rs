@@ -2,53 +2,20 @@
 
 use crate::args::{Output, Sweep};
 use crate::commands::boot::{print, run_options};
+use crate::many::Many;
 use crate::output;
 use crate::progress::Bar;
 use crate::Answer;
-use clap::{Args, ValueEnum};
 use vmeter_lab::failure::usage;
 use vmeter_lab::interrupt::Interrupt;
-use vmeter_lab::slurm::{self, SlurmOptions};
+use vmeter_lab::merge::Whole;
+use vmeter_lab::slurm;
 use vmeter_lab::start::RunOptions;
 use vmeter_lab::sweep::parameters::Parameter;
 use vmeter_lab::sweep::{sweep, SweepOptions};
 use vmeter_model::run::Outcome;
-use vmeter_model::shard::{Shard, MAX_SHARDS};
 use vmeter_model::sweep::SweepResult;
 use vmeter_report::SweepReport;
-
-/// How a sweep is spread over hosts.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Many machines")]
-pub struct Many {
-    /// Carry out only part I of N, counted from 1; the same command line with the other parts
-    /// on other hosts, and vmeter merge, make the whole.
-    #[arg(long, value_name = "I/N", conflicts_with = "on")]
-    pub shard: Option<Shard>,
-    /// Carry it out as a job array of a scheduler, follow it, and merge.
-    #[arg(long, value_name = "SCHEDULER")]
-    pub on: Option<Scheduler>,
-    /// Tasks of the array, each on a node of its own.
-    #[arg(long, value_name = "N", requires = "on",
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SHARDS)))]
-    pub shards: Option<u32>,
-    /// Partition to submit to (default: the cluster's).
-    #[arg(long, value_name = "NAME", requires = "on")]
-    pub partition: Option<String>,
-    /// An option for sbatch, e.g. --sbatch=--time=30; may be repeated.
-    #[arg(long, value_name = "OPTION", requires = "on", allow_hyphen_values = true)]
-    pub sbatch: Vec<String>,
-    /// Merge hosts that differ in CPU model, kernel or VMM; each host's factor is taken out.
-    #[arg(long)]
-    pub mixed_hosts: bool,
-}
-
-/// Schedulers that a sweep can be given to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Scheduler {
-    /// A Slurm cluster, by sbatch.
-    Slurm,
-}
 
 /// Measures every point in turn, shows and exports how the costs grow.
 ///
@@ -82,17 +49,13 @@ fn measure(
         (Some(dir), _) if slurm::is_underway(dir) => {
             slurm::resume(dir, many.mixed_hosts, bar, interrupt)?
         }
-        (None, Some(Scheduler::Slurm)) => {
-            let shards = many.shards.ok_or_else(|| {
-                usage("--on slurm: into how many tasks? --shards N, at most as many as there are nodes to use")
-            })?;
-            let Many { partition, sbatch, mixed_hosts, .. } = many;
-            let cluster = SlurmOptions { shards, partition, sbatch, mixed_hosts };
-            slurm::sweep(options, &cluster, bar, interrupt)?
-        }
+        (None, Some(_)) => slurm::sweep(options, &many.cluster()?, bar, interrupt)?,
         _ => return sweep(options, bar, interrupt),
     };
-    merged.result()
+    match merged.result()? {
+        Whole::Sweep(result) => Ok(result),
+        Whole::Range(_) => Err(usage("these are the shards of a range: vmeter range --resume")),
+    }
 }
 
 /// Bad if a run did not reach its end.

@@ -9,13 +9,14 @@ mod sameness;
 
 use crate::failure::usage;
 use crate::session::{fresh_dir, SavedRun, Session};
-use crate::shares;
 use crate::sweep::{self, missing_runs};
+use crate::{range, shares};
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use vmeter_model::files;
+use vmeter_model::range::RangeResult;
 use vmeter_model::run::SessionRecord;
 use vmeter_model::shard::HostShare;
 use vmeter_model::sweep::SweepResult;
@@ -43,15 +44,30 @@ pub struct Merged {
 }
 
 impl Merged {
-    /// The merged sweep, as `vmeter show` shows it, and what was found in merging.
+    /// The merged session, as `vmeter show` shows it, and what was found in merging.
     ///
     /// # Errors
     /// When the folder cannot be read, or holds no run.
-    pub fn result(&self) -> Result<SweepResult> {
+    pub fn result(&self) -> Result<Whole> {
+        if self.session.record.command == "range" {
+            let mut result = range::result(&self.session)?;
+            result.warnings.extend(self.notes.iter().cloned());
+            return Ok(Whole::Range(result));
+        }
         let mut result = sweep::result(&self.session)?;
         result.warnings.extend(self.notes.iter().cloned());
-        Ok(result)
+        Ok(Whole::Sweep(result))
     }
+}
+
+/// A merged session's result.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one a process")]
+pub enum Whole {
+    /// Of `vmeter sweep`.
+    Sweep(SweepResult),
+    /// Of `vmeter range`.
+    Range(RangeResult),
 }
 
 /// A shard, read.
@@ -71,7 +87,11 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
     let parts = read(&options.dirs, &mut notes)?;
     let first = parts.first().ok_or_else(|| usage("nothing to merge: name the shards' folders"))?;
     sameness::check_plans(&parts)?;
-    let differences = sameness::differences(&parts);
+    if first.session.record.command == "range" {
+        range::common(&folders(&parts))?;
+    }
+    let (differences, tolerated) = sameness::differences(&parts);
+    notes.extend(tolerated);
     if !differences.is_empty() && !options.mixed_hosts {
         return Err(usage(format!(
             "the shards are not of one kind: {}: their times can't be pooled as they are; give --mixed-hosts to merge them all the same, each host's factor taken out",
@@ -88,7 +108,9 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
     let session = write(record, &parts, &chosen, options.save.as_deref())?;
     let (finished, warnings) = session.finished()?;
     notes.extend(warnings);
-    let missing = missing_runs(&session.record, &finished);
+    let failed = range::failed_builds(&session.dir);
+    let mut missing = missing_runs(&session.record, &finished);
+    missing.retain(|short| !failed.contains(short.split(' ').next().unwrap_or_default()));
     Ok(Merged { session, notes, missing })
 }
 
@@ -140,6 +162,10 @@ fn choose(parts: &[Part], notes: &mut Vec<String>) -> BTreeMap<u32, usize> {
         }
     }
     chosen
+}
+
+fn folders(parts: &[Part]) -> Vec<PathBuf> {
+    parts.iter().map(|part| part.session.dir.clone()).collect()
 }
 
 fn label_of(part: &Part, run: u32) -> Option<String> {
@@ -201,6 +227,9 @@ fn write(
             .with_context(|| format!("cannot put {} into {}", from.display(), to.display()))?;
     }
     files::sync_folder(&runs).with_context(|| format!("cannot write {}", runs.display()))?;
+    if session.record.command == "range" {
+        range::carry(&folders(parts), &session.dir)?;
+    }
     session.save()?;
     Ok(session)
 }

@@ -7,6 +7,8 @@ use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::run::SessionRecord;
 
+/// Commands whose sessions are cut into shards.
+const CUT: [&str; 2] = ["sweep", "range"];
 /// What hosts of one kind have in common.
 const HOST_FIELDS: [(&str, &str); 2] = [("cpu_model", "CPU models"), ("kernel", "host kernels")];
 
@@ -14,9 +16,9 @@ const HOST_FIELDS: [(&str, &str); 2] = [("cpu_model", "CPU models"), ("kernel", 
 pub(super) fn check_plans(parts: &[Part]) -> Result<()> {
     let Some((first, others)) = parts.split_first() else { return Ok(()) };
     let a = &first.session;
-    if a.record.command != "sweep" {
+    if !CUT.contains(&a.record.command.as_str()) {
         return Err(usage(format!(
-            "{} is a session of vmeter {}: only sweeps are cut into shards",
+            "{} is a session of vmeter {}: only sweeps and ranges are cut into shards",
             a.dir.display(),
             a.record.command
         )));
@@ -28,7 +30,7 @@ pub(super) fn check_plans(parts: &[Part]) -> Result<()> {
         let b = &other.session;
         if let Some(what) = other_plan(&a.record, &b.record) {
             return Err(usage(format!(
-                "{} and {} are no shards of one sweep: {what}; give every host the same command line with its own --shard I/N",
+                "{} and {} are no shards of one session: {what}; give every host the same command line with its own --shard I/N",
                 a.dir.display(),
                 b.dir.display()
             )));
@@ -72,8 +74,9 @@ fn other_plan(a: &SessionRecord, b: &SessionRecord) -> Option<&'static str> {
     }
 }
 
-/// In what the parts' hosts and machines differ, in words.
-pub(super) fn differences(parts: &[Part]) -> Vec<String> {
+/// In what the parts' hosts and machines differ, in words: what forbids pooling, and what is
+/// only to be told.
+pub(super) fn differences(parts: &[Part]) -> (Vec<String>, Vec<String>) {
     let mut found = Vec::new();
     for (field, words) in HOST_FIELDS {
         let mut values: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -85,13 +88,17 @@ pub(super) fn differences(parts: &[Part]) -> Vec<String> {
         }
         found.extend(spelled(words, &values));
     }
-    found.extend(machines(parts));
-    found
+    let is_range = parts.first().is_some_and(|part| part.session.record.command == "range");
+    // Two builds of one commit differ by their time stamps at least.
+    let (told, more): (Vec<_>, Vec<_>) =
+        machines(parts).into_iter().partition(|(what, _)| is_range && *what != "accel");
+    found.extend(more.into_iter().map(|(_, text)| text));
+    (found, told.into_iter().map(|(_, text)| text).collect())
 }
 
 /// In what the machines of one label differ between parts, each thing named once: a sweep may
 /// itself vary the kernel, say, so that different points may differ.
-fn machines(parts: &[Part]) -> Vec<String> {
+fn machines(parts: &[Part]) -> Vec<(&str, String)> {
     let mut values: BTreeMap<(&str, &str), BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for part in parts.iter().filter(|part| !part.runs.is_empty()) {
         let dir = part.session.dir.display().to_string();
@@ -111,7 +118,7 @@ fn machines(parts: &[Part]) -> Vec<String> {
             found.entry(what).or_insert(text);
         }
     }
-    found.into_values().collect()
+    found.into_iter().collect()
 }
 
 fn hosts(part: &Part) -> Vec<Host> {

@@ -3,6 +3,7 @@
 use crate::failure::{failure, Class};
 use crate::interrupt::Interrupt;
 use crate::range::history::Checkout;
+use crate::range::lock;
 use anyhow::{Context, Result};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,8 @@ pub struct Builds<'a> {
     record: &'a RangeRecord,
     /// The session's folder.
     dir: PathBuf,
+    /// Folder of the builds: the session's, or one that it shares with other shards.
+    store: PathBuf,
     /// Paths below the checkout that the machine names.
     references: Vec<String>,
 }
@@ -30,21 +33,22 @@ pub struct Builds<'a> {
 impl<'a> Builds<'a> {
     /// Of the session in `dir`.
     pub fn new(record: &'a RangeRecord, dir: &Path, references: Vec<String>) -> Self {
-        Builds { record, dir: dir.to_owned(), references }
+        let store = record.builds_in.clone().unwrap_or_else(|| dir.to_owned());
+        Builds { record, dir: dir.to_owned(), store, references }
     }
 
     /// Where what is kept of a commit is, in the place of the checkout.
     pub fn kept(&self, commit: &Commit) -> PathBuf {
-        self.dir.join("kept").join(&commit.hash)
+        self.store.join("kept").join(&commit.hash)
     }
 
     /// The log of a build.
     pub fn log(&self, hash: &str) -> PathBuf {
-        self.dir.join("builds").join(format!("{hash}.log"))
+        self.store.join("builds").join(format!("{hash}.log"))
     }
 
     fn file(&self, hash: &str) -> PathBuf {
-        self.dir.join("builds").join(format!("{hash}.json"))
+        self.store.join("builds").join(format!("{hash}.json"))
     }
 
     /// How the build of a commit ended, if it did.
@@ -53,18 +57,60 @@ impl<'a> Builds<'a> {
         serde_json::from_slice(&bytes).ok().filter(|b: &BuildRecord| b.hash == commit.hash)
     }
 
+    /// How the build of a commit ended, if nothing is left to do: a merged session has the
+    /// records of builds, and not what they made.
+    fn ready(&self, commit: &Commit) -> Option<BuildRecord> {
+        self.done(commit).filter(|b| b.failure.is_some() || self.kept(commit).exists())
+    }
+
     /// Builds a commit, or takes it as it was built before.
     ///
     /// # Errors
     /// An interruption, a checkout that fails, a disk that is full; a build that fails is a
     /// record, not an error.
     pub fn build(&self, commit: &Commit, interrupt: &Interrupt) -> Result<BuildRecord> {
-        if let Some(done) = self.done(commit) {
-            return Ok(done);
+        match self.build_unless_busy(commit, interrupt)? {
+            Some(record) => Ok(record),
+            None => {
+                let _lock = lock::wait(&self.lock_file(&commit.hash)?, interrupt)
+                    .context("interrupted while another shard builds")
+                    .map_err(|e| failure(Class::Interrupted, format!("{e:#}")))?;
+                self.build_alone(commit, interrupt)
+            }
         }
-        let folder = self.dir.join("builds");
+    }
+
+    /// As [`Builds::build`]; none where another shard is building this very commit now.
+    ///
+    /// # Errors
+    /// As [`Builds::build`].
+    pub fn build_unless_busy(
+        &self,
+        commit: &Commit,
+        interrupt: &Interrupt,
+    ) -> Result<Option<BuildRecord>> {
+        if let Some(done) = self.ready(commit) {
+            return Ok(Some(done));
+        }
+        let file = self.lock_file(&commit.hash)?;
+        match lock::attempt(&file) {
+            false => Ok(None),
+            true => self.build_alone(commit, interrupt).map(Some),
+        }
+    }
+
+    fn lock_file(&self, hash: &str) -> Result<std::fs::File> {
+        let folder = self.store.join("builds");
         std::fs::create_dir_all(&folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
+        let path = folder.join(format!("{hash}.lock"));
+        std::fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn build_alone(&self, commit: &Commit, interrupt: &Interrupt) -> Result<BuildRecord> {
+        if let Some(done) = self.ready(commit) {
+            return Ok(done);
+        }
         let checkout = Checkout::open(Path::new(&self.record.repo), self.dir.join("checkout"))?;
         checkout.switch(&commit.hash, self.record.clean)?;
         let begin = Instant::now();

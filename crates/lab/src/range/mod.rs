@@ -7,29 +7,36 @@
 
 mod builds;
 pub mod history;
+mod lock;
+mod merged;
 mod outcome;
 mod search;
+mod shards;
 pub mod template;
 
+pub(crate) use merged::{carry, common, failed_builds};
 pub use outcome::result;
 
 use crate::experiment::Progress;
 use crate::failure::usage;
+use crate::host;
 use crate::interrupt::Interrupt;
 use crate::session::Session;
+use crate::shares;
 use crate::start::{start, RunOptions};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use vmeter_model::files;
 use vmeter_model::range::{Metric, RangeRecord, RangeResult};
-use vmeter_model::run::WatchLevel;
+use vmeter_model::run::{SessionRecord, WatchLevel};
+use vmeter_model::shard::ShardPlan;
 use vmeter_model::{MachineSpec, SCHEMA};
 
 /// Measured runs of each commit, unless `--runs` says otherwise.
 pub(crate) const DEFAULT_RUNS: u32 = 5;
 /// Runs of each end after which a search accepts that nothing changed.
 const DEFAULT_END_RUNS: usize = 30;
-const RECORD: &str = "range.json";
+pub(crate) const RECORD: &str = "range.json";
 const MAX_JSON: u64 = 64 << 20;
 
 /// What to measure and how.
@@ -84,9 +91,41 @@ pub fn range(
 
 /// The range is worked out before the folder is made, so that a typo leaves none behind.
 fn begun(options: &RangeOptions) -> Result<(Session, RangeRecord)> {
+    let record = described(options)?;
+    let session = match options.runs.shard {
+        None => start("range", &[], &options.runs)?,
+        Some(shard) => {
+            let planned = shards::part(&record, options, shard)?;
+            Session::create(options.runs.save.as_deref(), planned)?
+        }
+    };
+    save(&session.dir, &record)?;
+    Ok((session, record))
+}
+
+/// The range that every shard carries out a part of: its record, the session, the parts.
+///
+/// # Errors
+/// As [`range`].
+pub(crate) fn cut(
+    options: &RangeOptions,
+    shards: u32,
+) -> Result<(RangeRecord, SessionRecord, Vec<ShardPlan>)> {
+    let record = described(options)?;
+    let (session, parts) = shards::cut(&record, options, shards)?;
+    Ok((record, session, parts))
+}
+
+/// What the options are about.
+fn described(options: &RangeOptions) -> Result<RangeRecord> {
     let missing = || usage("which commits? give --repo DIR and A..B, or --resume DIR");
     let repo = options.repo.as_deref().ok_or_else(missing)?;
     let range = options.range.as_deref().ok_or_else(missing)?;
+    if options.bisect && options.runs.shard.is_some() {
+        return Err(usage(
+            "--bisect decides run by run what is next, and cannot be cut into shards: leave --bisect out to measure every commit, or search on one host",
+        ));
+    }
     if !(0.5..1.0).contains(&options.confidence) {
         return Err(usage(format!("--confidence {}: expected 0.5 to 0.9999", options.confidence)));
     }
@@ -102,7 +141,7 @@ fn begun(options: &RangeOptions) -> Result<(Session, RangeRecord)> {
         .canonicalize()
         .map_err(|e| usage(format!("--repo {}: {e}; expected a git repository", repo.display())))?;
     let history = history::history(&repo, range)?;
-    let record = RangeRecord {
+    Ok(RangeRecord {
         schema: SCHEMA.into(),
         repo: repo.display().to_string(),
         range: range.to_owned(),
@@ -120,15 +159,13 @@ fn begun(options: &RangeOptions) -> Result<(Session, RangeRecord)> {
         confidence: options.confidence,
         max_boots: options.max_boots,
         end_runs: options.end_runs.unwrap_or(DEFAULT_END_RUNS),
-    };
-    let session = start("range", &[], &options.runs)?;
-    save(&session.dir, &record)?;
-    Ok((session, record))
+        builds_in: None,
+    })
 }
 
 /// A saved range says itself what it is about; only how much is measured may change.
 fn resumed(options: &RangeOptions) -> Result<(Session, RangeRecord)> {
-    let session = start("range", &[], &options.runs)?;
+    let mut session = start("range", &[], &options.runs)?;
     let mut record = load(&session.dir)?;
     if options.range.as_ref().is_some_and(|range| *range != record.range) {
         return Err(usage(format!(
@@ -137,6 +174,18 @@ fn resumed(options: &RangeOptions) -> Result<(Session, RangeRecord)> {
             record.range
         )));
     }
+    let own = session.record.shard.as_ref().map(|own| own.shard);
+    if own.is_some() && options.bisect || options.runs.shard.is_some_and(|s| Some(s) != own) {
+        let what = own.map_or("no shard".to_owned(), |own| format!("shard {own}"));
+        return Err(usage(format!(
+            "{} is {what}: go on with it without --shard and --bisect",
+            session.dir.display()
+        )));
+    }
+    let (finished, _) = session.finished()?;
+    let finished = finished.iter().map(|(_, run)| run.index).collect();
+    shares::take_over(&mut session.record, host::describe(), &finished);
+    session.save()?;
     record.runs = options.runs.runs.unwrap_or(record.runs);
     record.end_runs = options.end_runs.unwrap_or(record.end_runs);
     record.bisect |= options.bisect;
@@ -144,7 +193,11 @@ fn resumed(options: &RangeOptions) -> Result<(Session, RangeRecord)> {
     Ok((session, record))
 }
 
-fn save(dir: &Path, record: &RangeRecord) -> Result<()> {
+/// Writes `range.json`.
+///
+/// # Errors
+/// Any error of the file system.
+pub(crate) fn save(dir: &Path, record: &RangeRecord) -> Result<()> {
     let path = dir.join(RECORD);
     files::write_atomic(&path, &serde_json::to_vec_pretty(record)?)
         .with_context(|| format!("cannot write {}", path.display()))

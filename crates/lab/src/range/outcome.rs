@@ -3,9 +3,11 @@
 use super::{builds::Builds, load, search, template};
 use crate::analysis;
 use crate::diff;
+use crate::host_factors::{Factors, Timed};
 use crate::session::{SavedRun, Session};
 use crate::sweep::figures::Figures;
 use anyhow::Result;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeRecord, RangeResult};
 use vmeter_model::run::{Outcome, RunRecord};
@@ -51,7 +53,9 @@ pub(super) fn bisection(record: &RangeRecord) -> Bisection {
 pub fn result(session: &Session) -> Result<RangeResult> {
     let record = load(&session.dir)?;
     let (finished, mut warnings) = session.finished()?;
-    let (mut commits, builds) = commits(&record, session, &finished)?;
+    let (mut commits, builds, factors) = commits(&record, session, &finished)?;
+    warnings.extend(factors.warnings);
+    warnings.extend(unfinished(session, &finished));
     let mut found = match record.bisect {
         true => searched(&record, &mut commits, &finished),
         false => scanned(&commits, session.record.seed),
@@ -74,6 +78,7 @@ pub fn result(session: &Session) -> Result<RangeResult> {
     };
     Ok(RangeResult {
         envelope: analysis::envelope(&session.record),
+        hosts: factors.hosts,
         effort: effort(&record, &finished, builds),
         hints: hints(&record, session, &found),
         verdict: found.verdict,
@@ -102,21 +107,54 @@ fn with_samples(commits: &[MeasuredCommit]) -> impl Iterator<Item = &MeasuredCom
     commits.iter().filter(|c| !c.samples_s.is_empty())
 }
 
-/// Each commit with its samples, and the number of builds.
+/// The times of all measured runs, each divided by its host's factor where several hosts
+/// carried them out.
+fn times(
+    record: &RangeRecord,
+    session: &Session,
+    finished: &[SavedRun],
+) -> (BTreeMap<u32, f64>, Factors) {
+    let machine = |label: &str| session.record.machines.iter().position(|m| m.label == label);
+    let timed = finished.iter().filter(|(_, run)| !run.warmup).filter_map(|(dir, run)| {
+        Some((run.index, machine(&run.label)?, sample(record.metric, dir, run)?))
+    });
+    let timed: Vec<Timed> = timed.collect();
+    let in_time: BTreeSet<u32> =
+        finished.iter().filter(|(_, run)| !run.icount).map(|(_, run)| run.index).collect();
+    let counted = |run: &u32| in_time.contains(run);
+    let real: Vec<Timed> = timed.iter().filter(|(run, ..)| counted(run)).copied().collect();
+    let all = finished.iter().map(|(_, run)| run.index).collect();
+    let factors = Factors::of(&session.record, &all, &real, "commits");
+    let factor = |run: &u32| factors.of_run(*run).filter(|_| counted(run)).map_or(1.0, |f| f.1);
+    let times = timed.iter().map(|(run, _, value)| (*run, value / factor(run))).collect();
+    (times, factors)
+}
+
+/// A shard is not the whole, and neither is a range whose runs are not all there.
+fn unfinished(session: &Session, finished: &[SavedRun]) -> Option<String> {
+    let own = session.record.shard.as_ref()?;
+    let there = finished.iter().filter(|(_, run)| own.runs.contains(&run.index)).count();
+    Some(format!(
+        "shard {} of this range, {there} of its {} runs: vmeter merge puts the shards together",
+        own.shard,
+        own.runs.len()
+    ))
+}
+
+/// Each commit with its samples, the number of builds, and what the hosts did to the samples.
 fn commits(
     record: &RangeRecord,
     session: &Session,
     finished: &[SavedRun],
-) -> Result<(Vec<MeasuredCommit>, usize)> {
+) -> Result<(Vec<MeasuredCommit>, usize, Factors)> {
+    let (times, factors) = times(record, session, finished);
     let references = template::references(&record.machine)?;
     let builds = Builds::new(record, &session.dir, references);
     let mut built = 0;
     let commits = record.commits.iter().enumerate().map(|(index, commit)| {
         let own = || finished.iter().filter(|(_, run)| run.label == commit.short());
-        let samples_s: Vec<f64> = own()
-            .filter(|(_, run)| !run.warmup)
-            .filter_map(|(dir, run)| sample(record.metric, dir, run))
-            .collect();
+        let samples_s: Vec<f64> =
+            own().filter_map(|(_, run)| times.get(&run.index).copied()).collect();
         let build = builds.done(commit);
         built += usize::from(build.is_some());
         let failed = own().find_map(|(_, run)| crate::experiment::hopeless(run));
@@ -138,7 +176,7 @@ fn commits(
         }
     });
     let commits = commits.collect();
-    Ok((commits, built))
+    Ok((commits, built, factors))
 }
 
 /// The samples put into the search again, in their order.

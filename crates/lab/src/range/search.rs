@@ -5,7 +5,7 @@ use super::builds::Builds;
 use super::{outcome, template, RangeOptions};
 use crate::boot::recorder;
 use crate::booter::Recorder;
-use crate::experiment::{one_run, Progress, RunNews};
+use crate::experiment::{one_run, BootRequest, Booter, Progress, RunNews};
 use crate::failure::{failure, usage, Class};
 use crate::interrupt::Interrupt;
 use crate::prepare::prepare;
@@ -13,7 +13,7 @@ use crate::session::{cache_dir, Session};
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::range::RangeRecord;
-use vmeter_model::run::{Outcome, PlannedRun};
+use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionMachine};
 use vmeter_model::time::seconds;
 use vmeter_stats::bisect;
 use vmeter_stats::Bisection;
@@ -28,8 +28,10 @@ pub(super) struct Search<'a> {
     builds: Builds<'a>,
     booter: Recorder,
     prepare: Option<String>,
-    /// Machine of each commit that was prepared.
+    /// The session's machine of each commit that has one.
     machines: BTreeMap<usize, usize>,
+    /// The booter's machine of each of the session's that was prepared.
+    prepared: BTreeMap<usize, usize>,
     /// Runs that are on disk.
     finished: BTreeSet<u32>,
     /// Runs of each machine that failed.
@@ -50,6 +52,7 @@ impl<'a> Search<'a> {
             record,
             builds,
             machines: BTreeMap::new(),
+            prepared: BTreeMap::new(),
             finished: BTreeSet::new(),
             failures: BTreeMap::new(),
             samples: Vec::new(),
@@ -66,9 +69,6 @@ impl<'a> Search<'a> {
             let commit = commits.iter().position(|c| c.short() == label).with_context(|| {
                 format!("session.json names {label}, which is no commit of range.json")
             })?;
-            let kept = self.builds.kept(&commits[commit]);
-            let spec = template::filled(&self.record.machine, &kept)?;
-            self.booter.machines.push(prepare(label, &spec, &cache_dir())?);
             self.machines.insert(commit, machine);
         }
         let (runs, _) = self.session.finished()?;
@@ -91,18 +91,23 @@ impl<'a> Search<'a> {
 
     /// Measures until there is an answer, and gives the session back.
     pub fn run(mut self, progress: &mut dyn Progress, interrupt: &Interrupt) -> Result<Session> {
+        let _lock = self.session.lock()?;
         let done = self.finished.len();
         let n = self.record.commits.len();
-        let expected = match self.record.bisect {
+        let expected = match (&self.session.record.shard, self.record.bisect) {
+            (Some(own), _) => own.runs.len(),
             // Four of each end, warm-ups, and some samples at each halving.
-            true => 8 + 8 * (usize::BITS - n.leading_zeros()) as usize,
-            false => n * (self.record.runs + self.record.warmup) as usize,
+            (None, true) => 8 + 8 * (usize::BITS - n.leading_zeros()) as usize,
+            (None, false) => n * (self.record.runs + self.record.warmup) as usize,
         };
         progress.begin("range", expected.max(done), done);
-        let ended = self.outstanding(progress, interrupt).and_then(|()| match self.record.bisect {
-            true => self.bisect(progress, interrupt),
-            false => self.all(progress, interrupt),
-        });
+        let ended = match (&self.session.record.shard, self.record.bisect) {
+            (Some(_), _) => self.shard(progress, interrupt),
+            (None, bisect) => self.outstanding(progress, interrupt).and_then(|()| match bisect {
+                true => self.bisect(progress, interrupt),
+                false => self.all(progress, interrupt),
+            }),
+        };
         progress.end();
         ended.map(|()| self.session)
     }
@@ -141,6 +146,38 @@ impl<'a> Search<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Builds what this shard's runs need, then carries them out. Commits that another shard
+    /// builds now come last: where shards share their builds, each then builds a part.
+    fn shard(&mut self, progress: &mut dyn Progress, interrupt: &Interrupt) -> Result<()> {
+        let mut busy = Vec::new();
+        for commit in super::shards::order(&self.session.record, &self.finished) {
+            if self.busy(commit, progress, interrupt)? {
+                busy.push(commit);
+            }
+        }
+        for commit in busy {
+            self.machine(commit, progress, interrupt)?;
+        }
+        self.outstanding(progress, interrupt)
+    }
+
+    /// Builds a commit; true if another shard is at it.
+    fn busy(
+        &mut self,
+        commit: usize,
+        progress: &mut dyn Progress,
+        interrupt: &Interrupt,
+    ) -> Result<bool> {
+        if interrupt.is_raised() {
+            return Err(self.interrupted());
+        }
+        let what = self.record.commits.get(commit).context("no such commit")?;
+        if self.builds.done(what).is_none() {
+            progress.note(&format!("building {} {}", what.short(), what.subject));
+        }
+        Ok(self.builds.build_unless_busy(what, interrupt)?.is_none())
     }
 
     /// Builds all, then boots all in turn.
@@ -185,8 +222,12 @@ impl<'a> Search<'a> {
         progress: &mut dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Option<usize>> {
-        if let Some(machine) = self.machines.get(&commit) {
-            return Ok((!self.is_hopeless(commit)).then_some(*machine));
+        if self.is_hopeless(commit) {
+            return Ok(None);
+        }
+        let planned = self.machines.get(&commit).copied();
+        if let Some(ready) = planned.filter(|machine| self.prepared.contains_key(machine)) {
+            return Ok(Some(ready));
         }
         if interrupt.is_raised() {
             return Err(self.interrupted());
@@ -211,11 +252,27 @@ impl<'a> Search<'a> {
         let spec = template::filled(&self.record.machine, &self.builds.kept(what))?;
         let mut prepared = prepare(what.short(), &spec, &cache_dir())
             .map_err(|e| usage(format!("{} was built, but: {e:#}", what.short())))?;
-        prepared.session.parameters = vec![("commit".to_owned(), what.hash.clone())];
-        self.session.record.machines.push(prepared.session.clone());
-        self.session.save()?;
+        prepared.session.parameters = super::shards::parameters(what);
+        let record = &mut self.session.record;
+        let saved = match planned.and_then(|machine| record.machines.get_mut(machine)) {
+            // A shard's folder is its own: the others' machines name the files by {worktree}.
+            Some(planned) if record.shard.is_some() => {
+                let spec = std::mem::take(&mut planned.spec);
+                *planned = SessionMachine { spec, ..prepared.session.clone() };
+                true
+            }
+            Some(_) => false,
+            None => {
+                record.machines.push(prepared.session.clone());
+                true
+            }
+        };
+        let machine = planned.unwrap_or(record.machines.len() - 1);
+        if saved {
+            self.session.save()?;
+        }
+        self.prepared.insert(machine, self.booter.machines.len());
         self.booter.machines.push(prepared);
-        let machine = self.booter.machines.len() - 1;
         self.machines.insert(commit, machine);
         Ok(Some(machine))
     }
@@ -235,11 +292,16 @@ impl<'a> Search<'a> {
         let planned = *self.session.record.plan.get(index).context("no such run")?;
         let of = self.machines.iter().find(|(_, machine)| **machine == planned.machine);
         let commit = *of.context("the plan names a machine that no commit has")?.0;
-        if self.finished.contains(&number) || self.is_hopeless(commit) {
+        let shard = self.session.record.shard.as_ref();
+        let foreign = shard.is_some_and(|own| own.runs.binary_search(&number).is_err());
+        if foreign || self.finished.contains(&number) || self.is_hopeless(commit) {
             return Ok(());
         }
+        let Some(machine) = self.machine(commit, progress, interrupt)? else { return Ok(()) };
+        let slot = *self.prepared.get(&machine).context("a machine that was not prepared")?;
+        let booter = Slotted { recorder: &self.booter, slot };
         let prepare = self.prepare.as_deref();
-        let run = one_run(&self.session, &self.booter, prepare, number, planned, interrupt)?;
+        let run = one_run(&self.session, &booter, prepare, number, planned, interrupt)?;
         self.finished.insert(number);
         let dir = self.session.run_dir(number);
         self.note(commit, outcome::sample(self.record.metric, &dir, &run), run.warmup);
@@ -261,6 +323,19 @@ impl<'a> Search<'a> {
                 self.session.dir.display()
             ),
         )
+    }
+}
+
+/// The recorder, whose machines are numbered as they were prepared.
+struct Slotted<'a> {
+    recorder: &'a Recorder,
+    slot: usize,
+}
+
+impl Booter for Slotted<'_> {
+    fn boot(&self, request: &BootRequest<'_>) -> Result<RunRecord> {
+        let planned = PlannedRun { machine: self.slot, ..request.planned };
+        self.recorder.boot(&BootRequest { planned, ..*request })
     }
 }
 

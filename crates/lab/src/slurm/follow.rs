@@ -69,7 +69,7 @@ impl<'a> Follow<'a> {
     pub fn run(mut self, progress: &mut dyn Progress, interrupt: &Interrupt) -> Result<()> {
         let all: usize = self.parts.iter().map(|(_, part)| own_runs(&part.session).len()).sum();
         let there: usize = self.parts.iter_mut().map(|(_, part)| part.news().len()).sum();
-        progress.begin("sweep on Slurm", all, there);
+        progress.begin(&format!("{} on Slurm", self.job.command), all, there);
         let (begun, mut unheard) = (Instant::now(), false);
         loop {
             // The queue first: what a task does before it leaves it is then on disk.
@@ -88,7 +88,7 @@ impl<'a> Follow<'a> {
             let interval =
                 (begun.elapsed() / 20).clamp(Duration::from_millis(500), Duration::from_secs(15));
             if wait(interval, interrupt) {
-                return Err(interrupted(self.dir, &self.job.jobs));
+                return Err(interrupted(self.dir, &self.job));
             }
         }
     }
@@ -137,7 +137,7 @@ impl<'a> Follow<'a> {
         match (underway, hopeless.is_empty()) {
             (true, _) => Ok(false),
             (false, true) => Ok(true),
-            (false, false) => Err(lost(self.dir, &hopeless, ATTEMPTS)),
+            (false, false) => Err(lost(self.dir, &self.job.command, &hopeless, ATTEMPTS)),
         }
     }
 

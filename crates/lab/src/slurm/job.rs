@@ -28,6 +28,8 @@ pub(super) fn log(dir: &Path, index: u32) -> PathBuf {
 /// What the script is made of.
 #[derive(Debug, Clone)]
 pub(super) struct Job<'a> {
+    /// The command of vmeter that goes on with a shard.
+    pub command: &'a str,
     /// Folder of it all; absolute.
     pub dir: &'a Path,
     /// vmeter itself; absolute.
@@ -71,7 +73,7 @@ impl Job<'_> {
         lines.extend([
             format!("shard={}/shards/$SLURM_ARRAY_TASK_ID", shell_quoted(dir)),
             format!("rm -f \"$shard/{ENDED}\""),
-            format!("{vmeter} sweep --resume \"$shard\" --quiet{pin} >/dev/null"),
+            format!("{vmeter} {} --resume \"$shard\" --quiet{pin} >/dev/null", self.command),
             "status=$?".to_owned(),
             format!("echo $status >\"$shard/{ENDED}.partial\""),
             format!("mv \"$shard/{ENDED}.partial\" \"$shard/{ENDED}\""),
@@ -98,7 +100,7 @@ mod tests {
 
     fn job<'a>(dir: &'a Path, options: &'a [String]) -> Job<'a> {
         let (vmeter, working_dir) = (Path::new("/opt/my tools/vmeter"), Path::new("/home/u"));
-        Job { dir, vmeter, working_dir, options, pin: Some("0-1") }
+        Job { command: "sweep", dir, vmeter, working_dir, options, pin: Some("0-1") }
     }
 
     #[test]

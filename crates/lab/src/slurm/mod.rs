@@ -1,4 +1,4 @@
-//! `--on slurm`: a sweep as a job array.
+//! `--on slurm`: a sweep or a range as a job array.
 //!
 //! Scheduling is Slurm's: nodes, queues, priorities, time limits, requeueing after a node
 //! failed. vmeter cuts the plan into shards, submits one task each on a node of its own,
@@ -10,6 +10,7 @@
 //! DIR/job.sh        the batch script
 //! DIR/shards/1/     an ordinary session folder for each shard
 //! DIR/log/1.txt     what its tasks printed
+//! DIR/builds, kept  a range: every commit is built by one of the shards, for all
 //! DIR/session.json  the merged session, once all is done
 //! ```
 
@@ -21,13 +22,18 @@ use crate::experiment::Progress;
 use crate::failure::{failure, host, usage, Class};
 use crate::interrupt::Interrupt;
 use crate::merge::{merge, MergeOptions, Merged};
+use crate::range::{self, RangeOptions};
 use crate::session::{fresh_dir, Session};
+use crate::start::RunOptions;
 use crate::sweep::{points, SweepOptions};
 use anyhow::{Context, Result};
 use job::{shard_dir, Job, SCRIPT};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
+use vmeter_model::range::RangeRecord;
+use vmeter_model::run::SessionRecord;
+use vmeter_model::shard::ShardPlan;
 use vmeter_model::{files, SCHEMA};
 
 const RECORD: &str = "slurm.json";
@@ -52,8 +58,24 @@ struct JobRecord {
     schema: String,
     shards: u32,
     mixed_hosts: bool,
+    /// What is cut: the command that goes on with a shard.
+    #[serde(default = "sweeps")]
+    command: String,
     /// Numbers of the jobs, the first submission first.
     jobs: Vec<String>,
+}
+
+fn sweeps() -> String {
+    "sweep".to_owned()
+}
+
+/// What is cut into tasks.
+struct Work {
+    /// The session of which each shard carries out a part.
+    record: SessionRecord,
+    parts: Vec<ShardPlan>,
+    /// A range: what it is about.
+    range: Option<RangeRecord>,
 }
 
 /// True for a folder whose shards are on a cluster, or were, and are not merged yet.
@@ -72,31 +94,52 @@ pub fn sweep(
     progress: &mut dyn Progress,
     interrupt: &Interrupt,
 ) -> Result<Merged> {
-    let runs = &options.runs;
     let given = crate::sweep::points_of(options)?;
-    let (record, parts) = points::cut("sweep", &given, options.watch, runs, slurm.shards)?;
-    let dir = runs.save.clone().unwrap_or_else(|| fresh_dir(&record));
+    let (record, parts) = points::cut("sweep", &given, options.watch, &options.runs, slurm.shards)?;
+    let work = Work { record, parts, range: None };
+    submit(work, &options.runs, slurm, progress, interrupt)
+}
+
+/// Submits the range, follows it to its end and merges it.
+///
+/// # Errors
+/// As [`sweep`]; class usage for a search, which cannot be cut.
+pub fn range(
+    options: &RangeOptions,
+    slurm: &SlurmOptions,
+    progress: &mut dyn Progress,
+    interrupt: &Interrupt,
+) -> Result<Merged> {
+    if options.bisect {
+        return Err(usage(
+            "--bisect decides run by run what is next, and cannot be cut into shards: leave --bisect out to measure every commit, or search on one host",
+        ));
+    }
+    let (range, record, parts) = range::cut(options, slurm.shards)?;
+    let work = Work { record, parts, range: Some(range) };
+    submit(work, &options.runs, slurm, progress, interrupt)
+}
+
+fn submit(
+    work: Work,
+    runs: &RunOptions,
+    slurm: &SlurmOptions,
+    progress: &mut dyn Progress,
+    interrupt: &Interrupt,
+) -> Result<Merged> {
+    let command = work.record.command.clone();
+    let dir = runs.save.clone().unwrap_or_else(|| fresh_dir(&work.record));
     let dir = std::path::absolute(&dir).with_context(|| format!("{}", dir.display()))?;
     for taken in ["session.json", RECORD] {
         if dir.join(taken).exists() {
             return Err(usage(format!(
-                "{0} holds a sweep already: choose another folder, or go on with it by --resume {0}",
+                "{0} holds a session already: choose another folder, or go on with it by --resume {0}",
                 dir.display()
             )));
         }
     }
-    let script = script(&dir, options, slurm)?;
-    let made = || -> Result<()> {
-        for part in parts {
-            let own = shard_dir(&dir, part.shard.index);
-            let record = vmeter_model::run::SessionRecord { shard: Some(part), ..record.clone() };
-            Session::create(Some(&own), record)?;
-        }
-        fs::create_dir_all(dir.join("log"))?;
-        files::write_atomic(&dir.join(SCRIPT), script.as_bytes())?;
-        Ok(())
-    };
-    made().with_context(|| {
+    let script = script(&dir, &command, runs, slurm)?;
+    shards(&dir, work, &script).with_context(|| {
         format!(
             "cannot prepare {}: choose a folder that all nodes share with --save DIR",
             dir.display()
@@ -108,10 +151,27 @@ pub fn sweep(
         schema: SCHEMA.into(),
         shards: slurm.shards,
         mixed_hosts: slurm.mixed_hosts,
+        command,
         jobs: vec![job],
     };
     save(&dir, &job)?;
     finish(&dir, job, progress, interrupt)
+}
+
+/// Makes the folders of all shards, and the script.
+fn shards(dir: &Path, work: Work, script: &str) -> Result<()> {
+    for part in work.parts {
+        let own = shard_dir(dir, part.shard.index);
+        let record = SessionRecord { shard: Some(part), ..work.record.clone() };
+        Session::create(Some(&own), record)?;
+        if let Some(range) = &work.range {
+            let range = RangeRecord { builds_in: Some(dir.to_owned()), ..range.clone() };
+            range::save(&own, &range)?;
+        }
+    }
+    fs::create_dir_all(dir.join("log"))?;
+    files::write_atomic(&dir.join(SCRIPT), script.as_bytes())?;
+    Ok(())
 }
 
 /// Goes on with what [`sweep`] began: follows the jobs, submits again what was lost, merges.
@@ -146,7 +206,7 @@ fn discard(dir: &Path) {
     let _ = fs::remove_dir(dir);
 }
 
-fn script(dir: &Path, options: &SweepOptions, slurm: &SlurmOptions) -> Result<String> {
+fn script(dir: &Path, command: &str, runs: &RunOptions, slurm: &SlurmOptions) -> Result<String> {
     let vmeter = std::env::current_exe().context("cannot tell where vmeter is")?;
     let working_dir = std::env::current_dir().context("cannot tell the working directory")?;
     let mut sbatch = Vec::new();
@@ -154,8 +214,8 @@ fn script(dir: &Path, options: &SweepOptions, slurm: &SlurmOptions) -> Result<St
         sbatch.push(format!("--partition={partition}"));
     }
     sbatch.extend(slurm.sbatch.iter().cloned());
-    let pin = options.runs.pin.as_deref();
-    Job { dir, vmeter: &vmeter, working_dir: &working_dir, options: &sbatch, pin }.script()
+    let pin = runs.pin.as_deref();
+    Job { command, dir, vmeter: &vmeter, working_dir: &working_dir, options: &sbatch, pin }.script()
 }
 
 fn save(dir: &Path, job: &JobRecord) -> Result<()> {
@@ -171,6 +231,7 @@ fn finish(
     interrupt: &Interrupt,
 ) -> Result<Merged> {
     let (shards, mixed_hosts) = (job.shards, job.mixed_hosts);
+    let command = job.command.clone();
     let followed = follow::Follow::open(dir, job)?.run(progress, interrupt);
     progress.end();
     followed?;
@@ -178,28 +239,28 @@ fn finish(
     merge(&MergeOptions { dirs, save: Some(dir.to_owned()), mixed_hosts }).map_err(|error| {
         let shown = dir.display();
         error.context(format!(
-            "all shards are done, in {shown}/shards, and cannot be merged as they are (vmeter sweep --resume {shown} tries again)"
+            "all shards are done, in {shown}/shards, and cannot be merged as they are (vmeter {command} --resume {shown} tries again)"
         ))
     })
 }
 
-fn interrupted(dir: &Path, jobs: &[String]) -> anyhow::Error {
-    let jobs = jobs.join(" ");
+fn interrupted(dir: &Path, job: &JobRecord) -> anyhow::Error {
+    let (jobs, command) = (job.jobs.join(" "), &job.command);
     failure(
         Class::Interrupted,
         format!(
-            "interrupted; the tasks go on in Slurm (job {jobs}): follow them again with vmeter sweep --resume {}, or end them with scancel {jobs}",
+            "interrupted; the tasks go on in Slurm (job {jobs}): follow them again with vmeter {command} --resume {}, or end them with scancel {jobs}",
             dir.display()
         ),
     )
 }
 
-fn lost(dir: &Path, shards: &[u32], times: u32) -> anyhow::Error {
+fn lost(dir: &Path, command: &str, shards: &[u32], times: u32) -> anyhow::Error {
     let named: Vec<String> = shards.iter().map(u32::to_string).collect();
     let log = shards.first().map(|s| job::log(dir, *s).display().to_string()).unwrap_or_default();
     let dir = dir.display();
     host(format!(
-        "shards {} did not come to an end in {times} attempts (see {log}); finished runs are saved: mend the cause and go on with vmeter sweep --resume {dir}, or see what is there with vmeter merge {dir}/shards/* --save DIR",
+        "shards {} did not come to an end in {times} attempts (see {log}); finished runs are saved: mend the cause and go on with vmeter {command} --resume {dir}, or see what is there with vmeter merge {dir}/shards/* --save DIR",
         named.join(", ")
     ))
 }

@@ -1,26 +1,12 @@
 //! Runs of several hosts in one table.
 //!
-//! A slower host is slower by a factor. The factors are estimated from all runs together with
-//! the points' differences (`vmeter_stats::hosts`), and every time is divided by its host's:
-//! what is left is what the points would have taken on the average host. Counts and virtual
+//! Every time is divided by its host's factor ([`crate::host_factors`]). Counts and virtual
 //! time are the same on every host and stay as they are.
 
 use super::figures::Figures;
-use crate::shares::{self, Host};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::host_factors::{Factors, Timed};
+use std::collections::BTreeSet;
 use vmeter_model::run::SessionRecord;
-use vmeter_model::shard::HostEffect;
-use vmeter_stats::dist::t_quantile;
-use vmeter_stats::hosts::{adjust, Adjusted, HostSample};
-
-/// What several hosts did to a session's runs.
-#[derive(Debug, Default)]
-pub(super) struct Levelled {
-    /// The hosts; none where there is one only.
-    pub hosts: Vec<HostEffect>,
-    /// What can't be told, in words.
-    pub warnings: Vec<String>,
-}
 
 /// Takes the hosts' factors out of the figures of each point. Nothing is done for one host,
 /// for virtual time, or where points and hosts can't be told apart.
@@ -28,101 +14,25 @@ pub(super) fn level(
     record: &SessionRecord,
     finished: &BTreeSet<u32>,
     figures: &mut [Vec<Figures>],
-) -> Levelled {
-    let hosts = shares::hosts(record, finished);
-    if hosts.len() < 2 {
-        return Levelled::default();
-    }
-    let host_of: BTreeMap<u32, usize> = hosts
-        .iter()
-        .enumerate()
-        .flat_map(|(host, (_, runs))| runs.iter().map(move |run| (*run, host)))
-        .collect();
-    let mut samples = Vec::new();
+) -> Factors {
+    let mut timed: Vec<Timed> = Vec::new();
     for (group, runs) in figures.iter().enumerate() {
-        let timed = runs.iter().filter(|f| f.is_done() && !f.icount);
-        samples.extend(timed.filter_map(|f| {
-            let host = *host_of.get(&f.run.index)?;
-            Some(HostSample { host, group, value: f.run.total_s })
-        }));
+        let of_time = runs.iter().filter(|f| f.is_done() && !f.icount);
+        timed.extend(of_time.map(|f| (f.run.index, group, f.run.total_s)));
     }
-    let adjusted = adjust(&samples);
-    let apart = adjusted.confounded.is_empty();
-    let effects: Vec<HostEffect> = hosts
-        .iter()
-        .enumerate()
-        .map(|(index, (host, _))| effect(index, host, &samples, &adjusted))
-        .collect();
+    let factors = Factors::of(record, finished, &timed, "points");
     for run in figures.iter_mut().flatten() {
-        let Some(effect) = host_of.get(&run.run.index).and_then(|h| effects.get(*h)) else {
-            continue;
-        };
-        let factor = effect.factor.filter(|_| run.is_done() && !run.icount).unwrap_or(1.0);
-        run.level(&effect.name, factor);
+        let Some((name, factor)) = factors.of_run(run.run.index) else { continue };
+        let factor = if run.is_done() && !run.icount { factor } else { 1.0 };
+        run.level(name, factor);
     }
-    let mut warnings = Vec::new();
-    if !apart {
-        let labels: Vec<&str> = record.machines.iter().map(|m| m.label.as_str()).collect();
-        let first = adjusted.confounded.first();
-        let pair = first.and_then(|(a, b)| Some((labels.get(*a)?, labels.get(*b)?)));
-        let example = pair.map(|(a, b)| format!(" ({a} and {b})")).unwrap_or_default();
-        warnings.push(format!(
-            "{} pairs of points{example} share no chain of hosts: their difference may be that of their hosts; 2 or more --runs a point mend that",
-            adjusted.confounded.len()
-        ));
-    }
-    warnings.extend(mixed(&hosts));
-    Levelled { hosts: effects, warnings }
-}
-
-fn effect(index: usize, host: &Host, samples: &[HostSample], adjusted: &Adjusted) -> HostEffect {
-    let runs = samples.iter().filter(|s| s.host == index).count();
-    let known = runs > 0 && adjusted.confounded.is_empty();
-    let factor = adjusted.host_factors.get(index).copied().filter(|_| known);
-    HostEffect {
-        name: shares::name(host),
-        cpu_model: shares::field(host, "cpu_model"),
-        runs,
-        factor,
-        factor_ci95: factor.and_then(|factor| interval(index, factor, samples, adjusted)),
-    }
-}
-
-/// Of one host's effect against the mean of all, on logarithms: exact where every point ran
-/// equally often on every host, nearly so otherwise.
-fn interval(
-    index: usize,
-    factor: f64,
-    samples: &[HostSample],
-    adjusted: &Adjusted,
-) -> Option<[f64; 2]> {
-    let distinct =
-        |of: fn(&HostSample) -> usize| samples.iter().map(of).collect::<BTreeSet<usize>>();
-    let (hosts, groups) = (distinct(|s| s.host), distinct(|s| s.group));
-    let df = (samples.len() + 1).checked_sub(hosts.len() + groups.len()).filter(|df| *df > 0)?;
-    let n = |host: usize| samples.iter().filter(|s| s.host == host).count() as f64;
-    let count = hosts.len() as f64;
-    let others: f64 = hosts.iter().map(|host| 1.0 / n(*host)).sum();
-    let variance = (1.0 - 2.0 / count) / n(index) + others / (count * count);
-    let half = t_quantile(0.975, df as f64) * adjusted.within_sd * variance.max(0.0).sqrt();
-    Some([factor * (-half).exp(), factor * half.exp()])
-}
-
-fn mixed(hosts: &[(Host, BTreeSet<u32>)]) -> Option<String> {
-    let models: BTreeSet<String> =
-        hosts.iter().map(|(host, _)| shares::field(host, "cpu_model")).collect();
-    let listed: Vec<String> = models.into_iter().collect();
-    (listed.len() > 1).then(|| {
-        format!(
-            "hosts of different CPU models ({}): a factor a host does not make phases that scale differently comparable",
-            listed.join("; ")
-        )
-    })
+    factors
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shares::Host;
     use vmeter_model::run::{Outcome, SessionMachine};
     use vmeter_model::shard::HostShare;
     use vmeter_model::sweep::SweptRun;

@@ -18,7 +18,7 @@ use vmeter_model::run::{PlannedRun, RunRecord, SessionRecord, WatchLevel};
 use vmeter_model::shard::{Shard, ShardPlan};
 use vmeter_model::sweep::Settings;
 use vmeter_model::MachineSpec;
-use vmeter_stats::Slot;
+use vmeter_stats::{sharded_plan, Slot};
 
 /// Measured boots of each point, unless `--runs` says otherwise.
 const DEFAULT_RUNS: u32 = 5;
@@ -213,28 +213,48 @@ fn sharded(
     shards: u32,
 ) -> Result<(Vec<PlannedRun>, Vec<ShardPlan>)> {
     let amounts = Amounts::of(prepared, watch, options);
-    let (points, runs) = (prepared.len(), amounts.runs);
-    let slots = |warmups, shards: u32| {
-        vmeter_stats::sharded_plan(points, warmups, runs, options.seed, shards as usize)
-    };
-    let idle = |shards: u32| {
-        let busy: BTreeSet<usize> = slots(0, shards).iter().map(|s| s.shard).collect();
-        busy.len() < shards as usize
-    };
-    if idle(shards) {
-        let most = (1..shards).rev().find(|fewer| !idle(*fewer)).unwrap_or(1);
-        return Err(usage(format!(
-            "{shards} shards of {points} points with {runs} runs each: some would have nothing to do; at most {most} shards, or more --runs"
-        )));
+    let plan = Plan { of: prepared.len(), warmups: amounts.warmups, runs: amounts.runs };
+    let (slots, parts) = plan.cut(options.seed, shards, "points")?;
+    Ok((slots.iter().map(|slot| amounts.planned(slot)).collect(), parts))
+}
+
+/// How much is to be run, before it is cut.
+pub(crate) struct Plan {
+    /// Machines.
+    pub of: usize,
+    /// Warm-ups of each, on every shard.
+    pub warmups: usize,
+    /// Measured runs of each, on all shards together.
+    pub runs: usize,
+}
+
+impl Plan {
+    /// The runs of all shards, and each one's part of them; `what` names the machines.
+    ///
+    /// # Errors
+    /// Class usage: more shards than there is work for.
+    pub fn cut(&self, seed: u64, shards: u32, what: &str) -> Result<(Vec<Slot>, Vec<ShardPlan>)> {
+        let Plan { of, warmups, runs } = *self;
+        let slots = |warmups, shards: u32| sharded_plan(of, warmups, runs, seed, shards as usize);
+        let idle = |shards: u32| {
+            let busy: BTreeSet<usize> = slots(0, shards).iter().map(|s| s.shard).collect();
+            busy.len() < shards as usize
+        };
+        if idle(shards) {
+            let most = (1..shards).rev().find(|fewer| !idle(*fewer)).unwrap_or(1);
+            return Err(usage(format!(
+                "{shards} shards of {of} {what} with {runs} runs each: some would have nothing to do; at most {most} shards, or more --runs"
+            )));
+        }
+        let slots = slots(warmups, shards);
+        let part = |index: u32| {
+            let own = (0u32..).zip(&slots).filter(|(_, s)| s.shard == index as usize);
+            let runs = own.map(|(number, _)| number).collect();
+            ShardPlan { shard: Shard { index: index + 1, of: shards }, runs }
+        };
+        let parts = (0..shards).map(part).collect();
+        Ok((slots.into_iter().map(|s| s.slot).collect(), parts))
     }
-    let slots = slots(amounts.warmups, shards);
-    let part = |index: u32| {
-        let own = (0u32..).zip(&slots).filter(|(_, s)| s.shard == index as usize);
-        let runs = own.map(|(number, _)| number).collect();
-        ShardPlan { shard: Shard { index: index + 1, of: shards }, runs }
-    };
-    let plan = slots.iter().map(|s| amounts.planned(&s.slot)).collect();
-    Ok((plan, (0..shards).map(part).collect()))
 }
 
 /// The recorder, with each point's own `--prepare` before its runs.

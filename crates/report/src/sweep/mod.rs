@@ -7,6 +7,7 @@ use crate::boot::{grouped, host_line, outcome_text, run_list};
 use crate::chart::{Strip, Strips};
 use crate::diff;
 use crate::document::{closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind, Tone};
+use crate::hosts;
 use crate::quantity::{p_value, ratio_interval, Quantity, Unit};
 use crate::table::{Cell, Column, Table};
 use crate::text::shell_words;
@@ -290,29 +291,6 @@ impl<'a> SweepReport<'a> {
         }
     }
 
-    fn host_table(&self) -> Table {
-        let mut table = Table::new(vec![
-            Column::name("host"),
-            Column::number("runs", 0),
-            Column::text("factor", 0),
-            Column::text("CPU", 2),
-        ]);
-        for host in &self.result.hosts {
-            let factor = match (host.factor, host.factor_ci95) {
-                (Some(factor), Some([low, high])) => format!("{factor:.4} [{low:.4}, {high:.4}]"),
-                (Some(factor), None) => format!("{factor:.4}"),
-                (None, _) => "not known".to_owned(),
-            };
-            table.row(vec![
-                Cell::Name(host.name.clone()),
-                Cell::Text(host.runs.to_string()),
-                Cell::Text(factor),
-                Cell::Name(host.cpu_model.clone()),
-            ]);
-        }
-        table
-    }
-
     fn strips(&self) -> Strips {
         let strips = self.result.points.iter().filter_map(|point| {
             let done = point.runs.iter().filter(|r| outcome_text(&r.outcome).is_none());
@@ -387,11 +365,7 @@ impl Report for SweepReport<'_> {
         for explained in &self.result.explained {
             self.break_blocks(explained, detail, &mut document);
         }
-        if !self.result.hosts.is_empty() {
-            let note = "times over the average host's [95 % interval]; every time above is divided by its host's";
-            document.heading("Hosts", note);
-            document.push(Block::Table(self.host_table()));
-        }
+        hosts::blocks(&self.result.hosts, &mut document);
         document.heading("Samples", "a dot a run, the mean as a bar");
         document.push(Block::Strips(self.strips()));
         if detail == Detail::Full {

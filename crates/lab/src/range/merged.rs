@@ -1,0 +1,88 @@
+//! Shards of a range put together: what lies beside their runs.
+
+use super::{load, save, RECORD};
+use crate::failure::usage;
+use anyhow::{Context, Result};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use vmeter_model::files;
+use vmeter_model::range::{BuildRecord, RangeRecord};
+
+/// A build's record is small; a larger file is none.
+const MAX_JSON: u64 = 1 << 20;
+
+/// The range that all shards are of.
+///
+/// # Errors
+/// Class usage: shards of different ranges, or none.
+pub(crate) fn common(shards: &[PathBuf]) -> Result<RangeRecord> {
+    let mut common: Option<(RangeRecord, &Path)> = None;
+    for dir in shards {
+        let own = RangeRecord { builds_in: None, ..load(dir)? };
+        match &common {
+            Some((first, other)) if !same(first, &own) => {
+                return Err(usage(format!(
+                    "{} and {} are of different ranges: {RECORD} differs",
+                    other.display(),
+                    dir.display()
+                )));
+            }
+            Some(_) => {}
+            None => common = Some((own, dir)),
+        }
+    }
+    common.map(|(record, _)| record).ok_or_else(|| usage("no shards of a range"))
+}
+
+/// Brings `range.json` and the records of builds into the merged folder. What the builds made
+/// stays with the shards: a merged range that is gone on with builds again what it runs.
+///
+/// # Errors
+/// As [`common`]; any error of the file system.
+pub(crate) fn carry(shards: &[PathBuf], to: &Path) -> Result<()> {
+    let record = common(shards)?;
+    for dir in shards {
+        builds(&load(dir)?.builds_in.unwrap_or_else(|| dir.clone()), to)?;
+    }
+    save(to, &record)
+}
+
+/// True for one range, wherever each host has the repository.
+fn same(a: &RangeRecord, b: &RangeRecord) -> bool {
+    let elsewhere = RangeRecord { repo: a.repo.clone(), ..b.clone() };
+    *a == elsewhere
+}
+
+fn builds(store: &Path, to: &Path) -> Result<()> {
+    let (from, to) = (store.join("builds"), to.join("builds"));
+    if from == to {
+        return Ok(());
+    }
+    let context = || format!("cannot copy {} to {}", from.display(), to.display());
+    fs::create_dir_all(&to).with_context(context)?;
+    for entry in fs::read_dir(&from).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if !matches!(path.extension().and_then(OsStr::to_str), Some("json" | "log")) {
+            continue;
+        }
+        let target = to.join(entry.file_name());
+        if !target.exists() {
+            fs::copy(&path, &target).with_context(context)?;
+        }
+    }
+    files::sync_folder(&to).with_context(context)
+}
+
+/// Labels of the commits that no host could build.
+pub(crate) fn failed_builds(dir: &Path) -> BTreeSet<String> {
+    let Ok(record) = load(dir) else { return BTreeSet::new() };
+    let store = record.builds_in.clone().unwrap_or_else(|| dir.to_owned()).join("builds");
+    let failed = |hash: &str| {
+        let bytes = files::read_limited(&store.join(format!("{hash}.json")), MAX_JSON).ok()?;
+        serde_json::from_slice::<BuildRecord>(&bytes).ok()?.failure
+    };
+    let commits = record.commits.iter().filter(|c| failed(&c.hash).is_some());
+    commits.map(|c| c.short().to_owned()).collect()
+}

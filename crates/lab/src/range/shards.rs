@@ -1,0 +1,78 @@
+//! A range cut into shards.
+//!
+//! Every commit is measured on as many hosts as its runs allow, so that a host's factor can be
+//! told from a commit's. All hosts plan all commits; whether one builds is found by the shard
+//! that gets to it.
+
+use super::RangeOptions;
+use crate::start;
+use crate::sweep::points::Plan;
+use anyhow::Result;
+use std::collections::BTreeSet;
+use vmeter_model::range::{Commit, RangeRecord};
+use vmeter_model::run::{PlannedRun, SessionMachine, SessionRecord};
+use vmeter_model::shard::ShardPlan;
+use vmeter_model::sweep::Settings;
+
+/// What a commit's machine says of it.
+pub(super) fn parameters(commit: &Commit) -> Settings {
+    vec![("commit".to_owned(), commit.hash.clone())]
+}
+
+/// The session of which every shard carries out a part, and the parts.
+///
+/// # Errors
+/// Class usage: more shards than there is work for.
+pub(crate) fn cut(
+    range: &RangeRecord,
+    options: &RangeOptions,
+    shards: u32,
+) -> Result<(SessionRecord, Vec<ShardPlan>)> {
+    let plan =
+        Plan { of: range.commits.len(), warmups: range.warmup as usize, runs: range.runs as usize };
+    let (slots, parts) = plan.cut(options.runs.seed, shards, "commits")?;
+    let planned = |slot: vmeter_stats::Slot| PlannedRun {
+        machine: slot.machine,
+        warmup: slot.warmup,
+        watch: range.watch,
+    };
+    let mut record = start::record("range", &[], &options.runs);
+    record.machines = range
+        .commits
+        .iter()
+        .map(|commit| SessionMachine {
+            label: commit.short().to_owned(),
+            spec: range.machine.clone(),
+            parameters: parameters(commit),
+            ..SessionMachine::default()
+        })
+        .collect();
+    record.plan = slots.into_iter().map(planned).collect();
+    Ok((record, parts))
+}
+
+/// The commits of the shard's unfinished runs, each shard's beginning elsewhere.
+pub(super) fn order(record: &SessionRecord, finished: &BTreeSet<u32>) -> Vec<usize> {
+    let Some(own) = &record.shard else { return Vec::new() };
+    let left = own.runs.iter().filter(|run| !finished.contains(run));
+    let machines = left.filter_map(|run| Some(record.plan.get(*run as usize)?.machine));
+    let mut commits: Vec<usize> = machines.collect::<BTreeSet<_>>().into_iter().collect();
+    let begin = commits.len() * (own.shard.index as usize - 1) / own.shard.of as usize;
+    let begin = begin.min(commits.len());
+    commits.rotate_left(begin);
+    commits
+}
+
+/// The shard of a range that is cut, as it begins.
+///
+/// # Errors
+/// As [`cut`].
+pub(super) fn part(
+    range: &RangeRecord,
+    options: &RangeOptions,
+    shard: vmeter_model::shard::Shard,
+) -> Result<SessionRecord> {
+    let (record, mut parts) = cut(range, options, shard.of)?;
+    let own = parts.swap_remove(shard.index as usize - 1);
+    Ok(SessionRecord { shard: Some(own), ..record })
+}
