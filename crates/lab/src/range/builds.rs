@@ -72,9 +72,14 @@ impl<'a> Builds<'a> {
         match self.build_unless_busy(commit, interrupt)? {
             Some(record) => Ok(record),
             None => {
-                let _lock = lock::wait(&self.lock_file(&commit.hash)?, interrupt)
-                    .context("interrupted while another shard builds")
-                    .map_err(|e| failure(Class::Interrupted, format!("{e:#}")))?;
+                let held = self.lock_file(&commit.hash)?;
+                lock::wait(&held, interrupt).ok_or_else(|| {
+                    let what = commit.short();
+                    failure(
+                        Class::Interrupted,
+                        format!("interrupted while another shard builds {what}"),
+                    )
+                })?;
                 self.build_alone(commit, interrupt)
             }
         }
