@@ -97,6 +97,10 @@ impl<'a> Builds<'a> {
         if let Some(done) = self.ready(commit) {
             return Ok(Some(done));
         }
+        // Only shards that share a folder can be in each other's way.
+        if self.record.builds_in.is_none() {
+            return self.build_alone(commit, interrupt).map(Some);
+        }
         let file = self.lock_file(&commit.hash)?;
         match lock::attempt(&file) {
             false => Ok(None),
@@ -104,11 +108,15 @@ impl<'a> Builds<'a> {
         }
     }
 
-    fn lock_file(&self, hash: &str) -> Result<std::fs::File> {
+    fn folder(&self) -> Result<PathBuf> {
         let folder = self.store.join("builds");
         std::fs::create_dir_all(&folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
-        let path = folder.join(format!("{hash}.lock"));
+        Ok(folder)
+    }
+
+    fn lock_file(&self, hash: &str) -> Result<std::fs::File> {
+        let path = self.folder()?.join(format!("{hash}.lock"));
         std::fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))
     }
 
@@ -116,6 +124,7 @@ impl<'a> Builds<'a> {
         if let Some(done) = self.ready(commit) {
             return Ok(done);
         }
+        self.folder()?;
         let checkout = Checkout::open(Path::new(&self.record.repo), self.dir.join("checkout"))?;
         checkout.switch(&commit.hash, self.record.clean)?;
         let begin = Instant::now();
