@@ -73,7 +73,7 @@ fn the_statistics_rest_on_the_files_own_formats_and_symbols() {
         assert_eq!(serial.total_s, Some(40e-9));
         // Its end stands behind a loss: counted, not timed.
         assert_eq!((report.works[0].name.as_str(), report.works[0].count), ("process_srcu", 1));
-        assert_eq!(report.works[0].timed, 0);
+        assert_eq!((report.works[0].timed, report.works[0].cut), (0, 1));
     }
 }
 

@@ -139,6 +139,10 @@ fn warnings(trace: &Counted) -> Vec<String> {
         "events were lost while it was recorded: counts are at least those shown",
     );
     say(losses.overwritten, "events were overwritten before it was read: it begins in the middle");
+    say(
+        report.tables().iter().flat_map(|(_, rows)| rows.iter()).map(|row| row.cut).sum(),
+        "durations are cut by lost events (column \"cut\"): they are counted, not timed",
+    );
     say(losses.uncounted_gaps, "gaps where events were lost and nobody counted them");
     say(losses.unreadable, "lines or records could not be understood");
     all.extend(losses.missing.iter().map(|what| format!("{file}: {what}")));

@@ -17,6 +17,7 @@ pub(super) fn rows(rows: &[Row], report: &Report, shown: usize) -> Table {
     let (numbers, directions) = (any(|r| number(r).is_some()), any(|r| r.direction.is_some()));
     let (devices, cycles) = (any(|r| r.device.is_some()), any(|r| r.mean_cycles.is_some()));
     let (times, peers) = (any(|r| r.total_s.is_some()), any(|r| r.ratio_to_peers.is_some()));
+    let cut = any(|r| r.cut > 0);
     let names = rows.iter().any(|r| !shown_name(r, numbers).is_empty());
     let mut columns = Vec::new();
     let mut column = |present: bool, column: Column| {
@@ -29,6 +30,7 @@ pub(super) fn rows(rows: &[Row], report: &Report, shown: usize) -> Table {
     column(devices, Column { shrinks_to: Some(12), ..Column::text("device", 0) });
     column(directions, Column::text("", 0));
     column(true, Column::number("count", 0));
+    column(cut, Column::number("cut", 0));
     column(times, Column::number("total", 1));
     column(times, Column::number("mean", 4));
     column(cycles, Column::number("cycles", if times { 6 } else { 0 }));
@@ -51,7 +53,8 @@ pub(super) fn rows(rows: &[Row], report: &Report, shown: usize) -> Table {
         cell(names, Cell::Name(shown_name(row, numbers)));
         cell(devices, row.device.clone().map_or(Cell::Empty, Cell::Name));
         cell(directions, Cell::Text(row.direction.unwrap_or_default().into()));
-        cell(true, Cell::Inline(Quantity::exact(row.count as f64, Unit::Count)));
+        cell(true, count(Some(row.count)));
+        cell(cut, count((row.cut > 0).then_some(row.cut)));
         cell(times, time(row.total_s));
         cell(times, time(row.mean_s));
         cell(cycles, row.mean_cycles.map_or(Cell::Empty, |c| Cell::Text(format!("{c:.0}"))));
@@ -88,6 +91,10 @@ fn tone(row: &Row) -> Tone {
     }
 }
 
+fn count(count: Option<u64>) -> Cell {
+    count.map_or(Cell::Empty, |n| Cell::Inline(Quantity::exact(n as f64, Unit::Count)))
+}
+
 fn time(seconds: Option<f64>) -> Cell {
     seconds.map_or(Cell::Empty, |s| Cell::Inline(Quantity::exact(s, Unit::Seconds)))
 }
@@ -119,6 +126,7 @@ pub(super) fn threads(report: &Report, shown: usize) -> Table {
         Column::number("user", 2),
         Column::number("runnable", 1),
         Column::number("blocked", 1),
+        Column::number("not recorded", 3),
     ]);
     let whole = report.duration_s.filter(|s| *s > 0.0);
     let share = |seconds: Option<f64>| match (seconds, whole) {
@@ -137,6 +145,7 @@ pub(super) fn threads(report: &Report, shown: usize) -> Table {
             share(thread.user_s),
             share(thread.runnable_s),
             share(thread.blocked_s),
+            share(thread.unknown_s),
         ];
         table.toned_row(if thread.vcpu { Tone::Strong } else { Tone::Normal }, cells);
     }

@@ -30,7 +30,8 @@ impl TraceFormat for FtraceText {
             true => ("seconds", Tick::Nanosecond),
             false => ("counter (x86-tsc)", Tick::Cycle),
         };
-        let info = TraceInfo::new(self.name(), clock, tick);
+        let mut info = TraceInfo::new(self.name(), clock, tick);
+        info.overwritten = heading(input.head());
         Ok(Box::new(TextReader::new(input.into_lines(), info, parse)))
     }
 }
@@ -101,6 +102,15 @@ fn system_call<'a>(call: &'a str, head: Head<'a>) -> Option<Head<'a>> {
     }
     let result = rest.trim_start().strip_prefix("->")?;
     Some(Head { system: "syscalls", prefix: "sys_exit", name, text: result.trim(), ..head })
+}
+
+/// True if the heading says that events were overwritten.
+fn heading(head: &[u8]) -> bool {
+    let mut lines = head.split(|&b| b == b'\n').take_while(|line| line.starts_with(b"#"));
+    lines.any(|line| {
+        let line = std::str::from_utf8(line).map(comment);
+        matches!(line, Ok(Line::Overwritten(count)) if count > 0)
+    })
 }
 
 fn comment(line: &str) -> Line<'_> {

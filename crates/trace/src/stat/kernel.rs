@@ -1,7 +1,7 @@
 //! System calls, KVM, interrupts and work items of a Linux kernel's trace.
 
 use super::slices::Slice;
-use super::table::Table;
+use super::table::{Cell, Table, Took};
 use super::threads::{Access, Open, State, Threads};
 use super::Part;
 use crate::event::Event;
@@ -61,11 +61,22 @@ struct OpenInterrupt {
 const MAX_NESTED: usize = 4;
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Cpu {
+pub(super) struct Cpu {
     interrupts: [Option<OpenInterrupt>; MAX_NESTED],
     depth: usize,
     /// Events were lost here last at this stamp.
-    lost_at: Option<u64>,
+    pub(super) lost_at: Option<u64>,
+    /// First event.
+    pub(super) first: Option<u64>,
+}
+
+impl Cpu {
+    /// The interrupts that it is in, as events are lost now.
+    pub(super) fn loses(&mut self, now: u64) -> impl Iterator<Item = NameId> {
+        let fresh = Cpu { lost_at: Some(now), first: self.first, ..Cpu::default() };
+        let Cpu { interrupts, depth, .. } = std::mem::replace(self, fresh);
+        interrupts.into_iter().take(depth).flatten().map(|open| open.name)
+    }
 }
 
 /// Accumulates a kernel trace.
@@ -77,11 +88,15 @@ pub struct Kernel {
     pub threads: Threads,
     /// What was seen.
     pub seen: Seen,
-    cpus: Vec<Cpu>,
+    pub(super) cpus: Vec<Cpu>,
     /// The slice of the event that is taken.
     at: Slice,
     /// Whose books are kept.
     pub(super) part: Part,
+    /// The trace's oldest events were overwritten.
+    pub(super) overwritten: bool,
+    /// Events are missing: overwritten, or lost until now.
+    pub(super) gaps: bool,
 }
 
 const MAX_CPUS: usize = 1 << 14;
@@ -91,6 +106,9 @@ impl Kernel {
     #[inline]
     pub fn add(&mut self, event: &Event<'_>, op: Op, at: Slice) {
         self.at = at;
+        if self.overwritten {
+            self.begins(event);
+        }
         if event.comm.is_some() {
             self.thread(event);
         }
@@ -119,7 +137,7 @@ impl Kernel {
         }
     }
 
-    fn cpu(&mut self, cpu: u32) -> Option<&mut Cpu> {
+    pub(super) fn cpu(&mut self, cpu: u32) -> Option<&mut Cpu> {
         let cpu = cpu as usize;
         if cpu >= MAX_CPUS {
             return None;
@@ -130,28 +148,12 @@ impl Kernel {
         Some(&mut self.cpus[cpu])
     }
 
-    fn lost(&mut self, event: &Event<'_>) {
-        if let Some(cpu) = self.cpu(event.cpu) {
-            *cpu = Cpu { lost_at: Some(event.ts), ..Cpu::default() };
-        }
-    }
-
-    /// Ticks from an interval's begin until now; none if events were lost in between.
-    #[inline]
-    fn since(&self, open: Open, event: &Event<'_>) -> Option<u64> {
-        let lost = |cpu: u32| {
-            let cpu = self.cpus.get(cpu as usize);
-            cpu.and_then(|c| c.lost_at).is_some_and(|at| at >= open.start)
-        };
-        if lost(open.cpu) || lost(event.cpu) {
-            return None;
-        }
-        event.ts.checked_sub(open.start)
-    }
-
     #[inline]
     fn thread(&mut self, event: &Event<'_>) -> Option<u32> {
         let index = self.threads.running(event.tid, event.cpu, event.ts)?;
+        if self.gaps {
+            self.seen_on(index, event.cpu);
+        }
         if let Some(comm) = event.comm {
             let thread = self.threads.get(index);
             if thread.name.is_none() {
@@ -179,17 +181,18 @@ impl Kernel {
             thread.is_vcpu = true;
             self.resume(event, index);
         }
-        if let Some((name, request, _)) = stale {
-            self.untimed_call(name, request);
+        if let Some((name, request, open)) = stale {
+            let took = self.unended(open, event);
+            self.untimed_call(name, request, took);
         }
     }
 
     /// A call whose end was not seen: it never returned, or that was lost.
     #[cold]
-    fn untimed_call(&mut self, name: NameId, request: Option<NameId>) {
-        self.tables.syscalls.add(u64::from(name.0), None, self.at);
+    fn untimed_call(&mut self, name: NameId, request: Option<NameId>, took: Took) {
+        self.tables.syscalls.add(u64::from(name.0), took, self.at);
         if let Some(request) = request {
-            self.tables.ioctls.add(u64::from(request.0), None, self.at);
+            self.tables.ioctls.add(u64::from(request.0), took, self.at);
         }
     }
 
@@ -209,11 +212,14 @@ impl Kernel {
                 }
                 return;
             }
-            Some((entered, request, _)) => self.untimed_call(entered, request),
+            Some((entered, request, open)) => {
+                let took = self.unended(open, event);
+                self.untimed_call(entered, request, took);
+            }
             None => {}
         }
         // Entered before the trace began, or its entry was lost.
-        self.tables.syscalls.add(u64::from(name.0), None, self.at);
+        self.tables.syscalls.add(u64::from(name.0), Took::Unknown, self.at);
     }
 
     fn whole_call(
@@ -244,6 +250,9 @@ impl Kernel {
     fn switch(&mut self, event: &Event<'_>, prev: i32, runnable: bool, next: i32) {
         self.seen.switches = true;
         if let Some(index) = self.mine(prev).and_then(|tid| self.threads.find(tid, event.ts)) {
+            if self.gaps {
+                self.seen_on(index, event.cpu);
+            }
             let state = if runnable { State::Runnable } else { State::Blocked };
             self.threads.get(index).enter(state, event.ts);
         }
@@ -274,10 +283,11 @@ impl Kernel {
                 let stale = thread.exit.replace((reason, open));
                 let in_call = thread.in_call();
                 thread.layers(false, true, in_call, event.ts);
-                if let Some((reason, _)) = stale {
+                if let Some((reason, before)) = stale {
                     // No entry was seen in between: counted, not timed.
-                    self.tables.exits.add(u64::from(reason.0), None, self.at);
-                    self.settle(index, None);
+                    let took = self.unended(before, event);
+                    self.tables.exits.add(u64::from(reason.0), took, self.at);
+                    self.settle(index, took);
                 }
             }
             Op::VmEntry => {
@@ -313,44 +323,44 @@ impl Kernel {
             // Hosts without kvm_exit (software KVM): the exit to user space is the time, of
             // a write that was reported before it or else of a read to be reported next.
             if !self.settle(index, ticks) {
-                self.threads.get(index).served = ticks;
+                self.threads.get(index).served = Some(ticks);
             }
         }
     }
 
     /// Shares a VMEXIT's time among what it was for; false if nothing is known to be.
-    fn settle(&mut self, index: u32, ticks: Option<u64>) -> bool {
+    fn settle(&mut self, index: u32, took: Took) -> bool {
         let (accesses, count) = self.threads.get(index).take_accesses();
-        let share = ticks.map(|t| t / count.max(1) as u64);
+        let share = took.shared(count);
         for access in &accesses[..count] {
             self.count(*access, share);
         }
         count > 0
     }
 
-    fn count(&mut self, access: Access, ticks: Option<u64>) {
+    fn count(&mut self, access: Access, took: Took) {
         let (tables, at) = (&mut self.tables, self.at);
         match access {
-            Access::Port(key) => tables.ports.add(key, ticks, at),
-            Access::Mmio(address, false) => tables.mmio_reads.add(address, ticks, at),
-            Access::Mmio(address, true) => tables.mmio_writes.add(address, ticks, at),
-            Access::Msr(key) => tables.msrs.add(key, ticks, at),
-            Access::Hypercall(name) => tables.hypercalls.add(u64::from(name.0), ticks, at),
+            Access::Port(key) => tables.ports.add(key, took, at),
+            Access::Mmio(address, false) => tables.mmio_reads.add(address, took, at),
+            Access::Mmio(address, true) => tables.mmio_writes.add(address, took, at),
+            Access::Msr(key) => tables.msrs.add(key, took, at),
+            Access::Hypercall(name) => tables.hypercalls.add(u64::from(name.0), took, at),
         }
     }
 
     fn access(&mut self, event: &Event<'_>, access: Access) {
-        let Some(index) = self.thread(event) else { return self.count(access, None) };
+        let Some(index) = self.thread(event) else { return self.count(access, Took::Unknown) };
         let thread = self.threads.get(index);
         thread.is_vcpu |= event.kind.name.starts_with("kvm_");
         // Without kvm_exit, a read is reported after user space has served it.
         if let (None, Some(served)) = (thread.exit, thread.served.take()) {
             if access.is_read() {
-                return self.count(access, Some(served));
+                return self.count(access, served);
             }
         }
         if !thread.is_vcpu || !thread.remember(access) {
-            self.count(access, None);
+            self.count(access, Took::Unknown);
         }
     }
 
@@ -360,7 +370,9 @@ impl Kernel {
             Op::VectorEntry { name, .. } => self.interrupt_enter(event, name),
             Op::IrqExit => self.interrupt_exit(event, None),
             Op::VectorExit { name } => self.interrupt_exit(event, Some(name)),
-            Op::IpiSend { name } => self.tables.ipi_sends.add(u64::from(name.0), None, self.at),
+            Op::IpiSend { name } => {
+                self.tables.ipi_sends.add(u64::from(name.0), Took::Unknown, self.at)
+            }
             Op::WorkStart { function, .. } => self.work_start(event, function),
             Op::WorkEnd { .. } => self.work_end(event),
             _ => {}
@@ -402,10 +414,23 @@ impl Kernel {
         match name {
             None => self.tables.irqs.cell(key).time(ticks, self.at),
             Some(name) if name != open.name => {}
-            Some(_) if self.tables.vectors.has(key) => {
-                self.tables.vectors.cell(key).time(ticks, self.at)
+            Some(name) => {
+                let at = self.at;
+                self.interrupted(name).time(ticks, at);
             }
-            Some(_) => self.tables.ipis.cell(key).time(ticks, self.at),
+        }
+    }
+
+    /// The row of an interrupt that was counted.
+    pub(super) fn interrupted(&mut self, name: NameId) -> &mut Cell {
+        let key = u64::from(name.0);
+        let tables = &mut self.tables;
+        let vector = tables.vectors.has(key);
+        let (ipi, irq) = (tables.ipis.has(key), tables.irqs.has(key));
+        match () {
+            () if vector => tables.vectors.cell(key),
+            () if ipi || !irq => tables.ipis.cell(key),
+            () => tables.irqs.cell(key),
         }
     }
 
@@ -413,7 +438,7 @@ impl Kernel {
         let open = Open { start: event.ts, cpu: event.cpu };
         match self.thread(event) {
             Some(index) => self.threads.get(index).work = Some((function, open)),
-            None => self.tables.works.add(u64::from(function.0), None, self.at),
+            None => self.tables.works.add(u64::from(function.0), Took::Unknown, self.at),
         }
     }
 
@@ -429,22 +454,25 @@ impl Kernel {
     pub fn close(&mut self, now: u64, at: Slice) {
         self.at = at;
         self.threads.close(now);
+        if self.overwritten {
+            self.decide();
+        }
         let open: Vec<_> =
             self.threads.iter().map(|t| (t.exit, t.user_exit, t.call, t.work)).collect();
         for (index, (exit, user_exit, call, work)) in open.into_iter().enumerate() {
             if let Some((reason, _)) = exit {
-                self.tables.exits.add(u64::from(reason.0), None, self.at);
+                self.tables.exits.add(u64::from(reason.0), Took::Unknown, self.at);
             }
             if let Some((reason, _)) = user_exit {
-                self.tables.userspace_exits.add(u64::from(reason.0), None, self.at);
+                self.tables.userspace_exits.add(u64::from(reason.0), Took::Unknown, self.at);
             }
             if let Some((name, request, _)) = call {
-                self.untimed_call(name, request);
+                self.untimed_call(name, request, Took::Unknown);
             }
             if let Some((function, _)) = work {
-                self.tables.works.add(u64::from(function.0), None, self.at);
+                self.tables.works.add(u64::from(function.0), Took::Unknown, self.at);
             }
-            self.settle(index as u32, None);
+            self.settle(index as u32, Took::Unknown);
         }
     }
 

@@ -8,8 +8,12 @@
 //!   from `kvm_userspace_exit` to the next `KVM_RUN`;
 //! - a system call, an interrupt, a work item: from its entry to its exit event.
 //!
-//! An interval during which events were lost on its CPU is counted, not timed.
+//! An interval during which events were lost on its CPU, or which began before the oldest
+//! event kept of a CPU that it came to, is counted as cut, not timed. Where the oldest events
+//! were overwritten, so is one that began when not all CPUs' events are there yet, if it is
+//! a hundred medians long: the thread may have been on such a CPU meanwhile.
 
+mod gaps;
 pub mod hist;
 pub mod kernel;
 mod parallel;
@@ -50,8 +54,10 @@ pub struct Stats {
 
 impl Stats {
     /// Empty statistics.
-    pub fn new(_info: &TraceInfo) -> Stats {
-        Stats::empty()
+    pub fn new(info: &TraceInfo) -> Stats {
+        let mut stats = Stats::empty();
+        stats.kernel.overwritten = info.overwritten;
+        stats
     }
 
     fn empty() -> Stats {

@@ -33,6 +33,8 @@ pub struct Row {
     pub count: u64,
     /// How many of them could be timed.
     pub timed: u64,
+    /// How many could not because events were lost or overwritten in between.
+    pub cut: u64,
     /// Sum of the times, s.
     pub total_s: Option<f64>,
     /// Mean, s.
@@ -86,6 +88,9 @@ pub struct ThreadTimes {
     pub runnable_s: Option<f64>,
     /// Asleep, s.
     pub blocked_s: Option<f64>,
+    /// Not known, because events are missing, s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unknown_s: Option<f64>,
 }
 
 /// Runstates of a Xen vCPU, or of a domain's vCPUs together.
@@ -213,6 +218,7 @@ impl Scale {
         Row {
             count: cell.count,
             timed: time.count(),
+            cut: cell.cut,
             total_s: any(total),
             mean_s: any(time.mean()),
             mean_cycles: time.mean().filter(|_| self.cycles),
@@ -426,6 +432,7 @@ fn thread_times(
         user_s: time(State::User, layers).filter(|_| layers),
         runnable_s: time(State::Runnable, seen.switches),
         blocked_s: time(State::Blocked, seen.switches),
+        unknown_s: time(State::Unknown, false),
     }
 }
 

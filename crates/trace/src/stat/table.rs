@@ -39,6 +39,62 @@ impl Hasher for Mix {
 
 pub(crate) type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
 
+/// How long something took, as far as that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Took {
+    /// Ticks.
+    Ticks(u64),
+    /// Its begin and its end are there, but maybe of two: the trace's oldest events were
+    /// overwritten.
+    Doubtful {
+        /// From the one to the other.
+        ticks: u64,
+        /// Stamp of its begin.
+        start: u64,
+        /// Thread.
+        tid: i32,
+    },
+    /// Events were lost in between.
+    Cut,
+    /// Its begin or its end was not seen.
+    Unknown,
+}
+
+impl From<Option<u64>> for Took {
+    fn from(ticks: Option<u64>) -> Took {
+        ticks.map_or(Took::Unknown, Took::Ticks)
+    }
+}
+
+impl Took {
+    /// An equal share of it, for each of `count`.
+    pub fn shared(self, count: usize) -> Took {
+        let count = count.max(1) as u64;
+        match self {
+            Took::Ticks(ticks) => Took::Ticks(ticks / count),
+            Took::Doubtful { ticks, start, tid } => {
+                Took::Doubtful { ticks: ticks / count, start, tid }
+            }
+            other => other,
+        }
+    }
+}
+
+/// A duration that is held back until it is known from when on all CPUs are recorded.
+#[derive(Debug, Clone, Copy)]
+struct Doubt {
+    ticks: u64,
+    start: u64,
+    tid: i32,
+    at: Slice,
+}
+
+/// Most durations of a row that are held back: the longest.
+const DOUBTS: usize = 8;
+/// An interval so many medians long, of a time when not all CPUs are recorded, is rather two
+/// whose end and begin are missing.
+const IMPLAUSIBLE: f64 = 100.0;
+
 /// One row: how often, and how long where that is known.
 #[derive(Debug, Clone, Default)]
 pub struct Cell {
@@ -48,6 +104,10 @@ pub struct Cell {
     pub time: Hist,
     /// The same by slices of the trace's time.
     pub slices: Slices,
+    /// Not timed because events were lost in between.
+    pub cut: u64,
+    /// The longest of the doubtful ones, longest first.
+    doubts: Vec<Doubt>,
 }
 
 impl Cell {
@@ -68,7 +128,41 @@ impl Cell {
         batch.levels = batch.levels.saturating_add(level as u64);
     }
 
+    /// Holds a doubtful time back, if it is one of the longest.
+    #[cold]
+    fn doubt(&mut self, doubt: Doubt) {
+        let at = self.doubts.partition_point(|held| held.ticks >= doubt.ticks);
+        self.doubts.insert(at, doubt);
+        if self.doubts.len() > DOUBTS {
+            if let Some(shortest) = self.doubts.pop() {
+                self.time(shortest.ticks, shortest.at);
+            }
+        }
+    }
+
+    /// Decides on what was held back, all CPUs being recorded from `complete` on. Gives the
+    /// threads and ticks of what is cut.
+    fn decide(&mut self, complete: u64) -> Vec<(i32, u64)> {
+        let mut all = self.time.clone();
+        for doubt in &self.doubts {
+            all.add(doubt.ticks);
+        }
+        let limit = all.quantile(0.5).unwrap_or(0.0) * IMPLAUSIBLE;
+        let mut cut = Vec::new();
+        for doubt in std::mem::take(&mut self.doubts) {
+            if doubt.start < complete && limit > 0.0 && doubt.ticks as f64 > limit {
+                self.cut += 1;
+                cut.push((doubt.tid, doubt.ticks));
+            } else {
+                self.time(doubt.ticks, doubt.at);
+            }
+        }
+        cut
+    }
+
     fn merge(&mut self, other: &Cell) {
+        self.cut += other.cut;
+        self.doubts.extend(&other.doubts);
         self.count += other.count;
         self.time.merge(&other.time);
         self.slices.merge(&other.slices);
@@ -105,14 +199,24 @@ impl Table {
         &mut self.rows[at].1
     }
 
-    /// Counts one, with its time in ticks if known.
+    /// Counts one, with its time if known.
     #[inline]
-    pub fn add(&mut self, key: u64, ticks: Option<u64>, at: Slice) {
+    pub fn add(&mut self, key: u64, took: impl Into<Took>, at: Slice) {
         let cell = self.cell(key);
         cell.count(at);
-        if let Some(ticks) = ticks {
-            cell.time(ticks, at);
+        match took.into() {
+            Took::Ticks(ticks) => cell.time(ticks, at),
+            Took::Doubtful { ticks, start, tid } => cell.doubt(Doubt { ticks, start, tid, at }),
+            Took::Cut => cell.cut += 1,
+            Took::Unknown => {}
         }
+    }
+
+    /// Decides on the doubtful times, all CPUs being recorded from `complete` on. Gives the
+    /// threads and ticks of what is cut.
+    pub fn decide(&mut self, complete: u64) -> Vec<(i32, u64)> {
+        let rows = self.rows.iter_mut().map(|(_, cell)| cell);
+        rows.chain([&mut self.rest]).flat_map(|cell| cell.decide(complete)).collect()
     }
 
     /// Adds another table's rows, whose keys `key` translates.
@@ -156,5 +260,22 @@ mod tests {
         let rows = table.sorted();
         assert_eq!(rows.len(), MAX_ROWS);
         assert_eq!(table.rest().count, MAX_ROWS as u64 * 2);
+    }
+
+    #[test]
+    fn only_early_and_implausibly_long_doubtful_times_are_cut() {
+        let mut table = Table::default();
+        let at = Slicer::default().at(0);
+        let mut add = |ticks: u64, start: u64| {
+            table.add(1, Took::Doubtful { ticks, start, tid: 7 }, at);
+        };
+        (0..100).for_each(|n| add(10 + n % 3, n * 20));
+        add(900, 100);
+        add(5_000, 200);
+        add(5_000, 2_000);
+        assert_eq!(table.decide(1_000), [(7, 5_000)]);
+        let cell = table.cell(1);
+        assert_eq!((cell.count, cell.time.count(), cell.cut), (103, 102, 1));
+        assert_eq!(cell.time.total(), (0..100).map(|n| 10 + n % 3).sum::<u128>() + 5_900);
     }
 }

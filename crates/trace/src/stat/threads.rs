@@ -1,6 +1,6 @@
 //! What each thread did with its time, and which intervals are open in it.
 
-use super::table::FastMap;
+use super::table::{FastMap, Took};
 use crate::ops::NameId;
 
 /// Where a thread's time goes.
@@ -83,7 +83,7 @@ pub struct Thread {
     /// The exit to user space it is in.
     pub user_exit: Option<(NameId, Open)>,
     /// Time of the last exit to user space whose guest has not gone on yet.
-    pub served: Option<u64>,
+    pub served: Option<Took>,
     /// The work item it runs.
     pub work: Option<(NameId, Open)>,
     accesses: [Access; MAX_ACCESSES],
@@ -93,6 +93,8 @@ pub struct Thread {
     in_call: bool,
     state: State,
     since: u64,
+    /// Where it was seen last, if events are missing.
+    cpu: Option<u32>,
 }
 
 impl Thread {
@@ -114,7 +116,30 @@ impl Thread {
             in_call: false,
             state: State::Unknown,
             since: now,
+            cpu: None,
         }
+    }
+
+    /// The thread is seen on a CPU, and events are missing: `missing(since, cpu)` says whether
+    /// some of that CPU are from a moment on. What it did since then is not known then.
+    pub fn seen_on(&mut self, cpu: u32, missing: impl Fn(u64, u32) -> bool) {
+        let before = self.cpu.replace(cpu).unwrap_or(cpu);
+        if self.on_cpu() && (missing(self.since, before) || missing(self.since, cpu)) {
+            self.state = State::Unknown;
+        }
+    }
+
+    /// Time in user space that turns out not to be known.
+    pub fn forget(&mut self, ticks: u64) {
+        let ticks = ticks.min(self.times[State::User as usize]);
+        self.times[State::User as usize] -= ticks;
+        let unknown = &mut self.times[State::Unknown as usize];
+        *unknown = unknown.saturating_add(ticks);
+    }
+
+    /// It has a CPU, as far as is known.
+    fn on_cpu(&self) -> bool {
+        matches!(self.state, State::Guest | State::Kvm | State::Kernel | State::User)
     }
 
     /// Moves to a state, giving the time until now to the one before.
@@ -134,7 +159,7 @@ impl Thread {
     /// from a CPU was not recorded (events lost, or a recording of other threads only), so
     /// nobody knows what the time since then was.
     pub fn switched_to(&mut self, now: u64) {
-        if matches!(self.state, State::Guest | State::Kvm | State::Kernel | State::User) {
+        if self.on_cpu() {
             self.state = State::Unknown;
         }
         self.runs(now);
