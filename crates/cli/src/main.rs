@@ -3,12 +3,13 @@
 
 mod args;
 mod commands;
-mod many;
+mod options;
 mod output;
 mod progress;
 
 use args::{Cli, Command, Generate};
 use clap::{CommandFactory, Parser};
+use output::Output;
 use std::process::ExitCode;
 use vmeter_lab::failure::class;
 
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command, output: &args::Output) -> anyhow::Result<Answer> {
+fn run(command: Command, output: &Output) -> anyhow::Result<Answer> {
     match command {
         Command::Boot(arguments) => commands::boot::run(arguments, output),
         Command::Bench(arguments) => commands::bench::run(arguments, output),

@@ -1,9 +1,48 @@
 //! Where results go: standard output, and the exports that were asked for.
 
-use crate::args::{Color, Output};
-use std::path::Path;
+use clap::{Args, ValueEnum};
+use std::path::{Path, PathBuf};
 use vmeter_lab::failure::usage;
-use vmeter_report::{Report, Target};
+use vmeter_report::outputs::terminal::Terminal;
+use vmeter_report::{Output as _, Report, Screen, Target};
+
+/// Options of every command.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Output options")]
+pub struct Output {
+    /// Write the result as JSON (`-` for standard output).
+    #[arg(long, global = true, value_name = "FILE")]
+    pub export_json: Option<PathBuf>,
+    /// Write the result as CSV.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub export_csv: Option<PathBuf>,
+    /// Write the result as Markdown.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub export_markdown: Option<PathBuf>,
+    /// Write the timeline as a Perfetto trace, for ui.perfetto.dev.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub export_perfetto: Option<PathBuf>,
+    /// Colours on a terminal.
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub color: Color,
+    /// No progress, no warnings.
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// More: what was run and why (twice: debugging).
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// When to colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless `NO_COLOR` is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
 
 /// The exports asked for, by the name of the output.
 fn exports(output: &Output) -> Vec<(&'static str, Target)> {
@@ -36,7 +75,7 @@ pub fn check(output: &Output) -> anyhow::Result<()> {
 }
 
 /// True when an export takes standard output, so that nothing else may.
-pub fn stdout_is_taken(output: &Output) -> bool {
+fn stdout_is_taken(output: &Output) -> bool {
     exports(output).iter().any(|(_, target)| *target == Target::Stdout)
 }
 
@@ -55,10 +94,25 @@ pub fn export(output: &Output, report: &dyn Report) -> anyhow::Result<()> {
 }
 
 /// The report's idea of when to colour.
-pub fn color(color: Color) -> vmeter_report::ColorChoice {
+fn color(color: Color) -> vmeter_report::ColorChoice {
     match color {
         Color::Auto => vmeter_report::ColorChoice::Auto,
         Color::Always => vmeter_report::ColorChoice::Always,
         Color::Never => vmeter_report::ColorChoice::Never,
+    }
+}
+
+/// Prints any report to the terminal, unless an export has standard output.
+///
+/// # Errors
+/// When standard output cannot be written; a closed pipe is no error.
+pub fn print(report: &dyn Report, out: &Output) -> anyhow::Result<()> {
+    if stdout_is_taken(out) {
+        return Ok(());
+    }
+    let terminal = Terminal { screen: Screen::detect(color(out.color)) };
+    match terminal.write(report, &mut std::io::stdout().lock()) {
+        Err(error) if error.is_broken_pipe() => Ok(()),
+        other => Ok(other?),
     }
 }

@@ -12,13 +12,18 @@ pub struct Bar {
 impl Bar {
     /// A bar on standard error if it is a terminal and `quiet` is not set.
     pub fn new(quiet: bool) -> Self {
-        let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
-        let style = "{prefix} {wide_bar} {pos}/{len} boots, {eta} left  {msg}";
-        if let Ok(style) = ProgressStyle::with_template(style) {
-            bar.set_style(style);
-        }
-        Bar { bar }
+        Bar { bar: bar(quiet, "{prefix} {wide_bar} {pos}/{len} boots, {eta} left  {msg}") }
     }
+}
+
+/// A bar of this style (indicatif's templates), on standard error if it is a terminal and
+/// `quiet` is not set.
+pub fn bar(quiet: bool, style: &str) -> ProgressBar {
+    let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
+    if let Ok(style) = ProgressStyle::with_template(style) {
+        bar.set_style(style);
+    }
+    bar
 }
 
 impl Progress for Bar {

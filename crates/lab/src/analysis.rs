@@ -41,6 +41,28 @@ pub fn envelope(session: &SessionRecord) -> Envelope {
     }
 }
 
+/// Head of the exports of a command that begins now, on this host.
+pub fn envelope_now(command: &str) -> Envelope {
+    let host = crate::host::describe();
+    let mut provenance = BTreeMap::from([("vmeter".to_owned(), version())]);
+    if let Some(kernel) = host.get("kernel").and_then(|kernel| kernel.as_str()) {
+        provenance.insert("kernel".to_owned(), kernel.to_owned());
+    }
+    Envelope {
+        schema: vmeter_model::SCHEMA.into(),
+        command: command.to_owned(),
+        argv: argv(),
+        started_at: crate::host::now(),
+        host,
+        provenance,
+    }
+}
+
+/// This process's own command line.
+pub fn argv() -> Vec<String> {
+    std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect()
+}
+
 /// This vmeter's version.
 pub fn version() -> String {
     env!("CARGO_PKG_VERSION").to_owned()

@@ -1,11 +1,36 @@
 //! `vmeter appliance build`.
 
-use crate::args::{Appliance, Output};
+use crate::output::Output;
 use crate::Answer;
+use clap::Subcommand;
+use std::path::PathBuf;
 use vmeter_appliance::kernel::list_in;
 use vmeter_appliance::{build_in, build_to, ApplianceSpec, Content, ExtraFile};
 use vmeter_lab::failure::{host, usage};
 use vmeter_lab::session::cache_dir;
+
+/// `vmeter appliance`.
+#[derive(Debug, Subcommand)]
+pub enum Appliance {
+    /// Write an initramfs; the same input gives the same bytes.
+    Build {
+        /// minimal or udev.
+        #[arg(long, default_value = "minimal")]
+        init: String,
+        /// Modules to load, with what they depend on.
+        #[arg(long, value_name = "NAME", value_delimiter = ',')]
+        modules: Vec<String>,
+        /// Kernel version whose modules to take (default: the newest cached).
+        #[arg(long, value_name = "VERSION")]
+        kernel: Option<String>,
+        /// A file to put into the guest, e.g. --file /etc/motd=motd.txt; may be repeated.
+        #[arg(long = "file", value_name = "GUEST=HOST")]
+        files: Vec<String>,
+        /// File to write (default: the cache).
+        #[arg(short, long = "out", value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+}
 
 /// Builds an initramfs and reports its size part by part.
 ///

@@ -1,14 +1,90 @@
 //! `vmeter bench`.
 
-use crate::args::{variant, Bench, Output};
-use crate::commands::boot::{print, run_options};
+use crate::options::{Machine, Runs};
 use crate::output;
+use crate::output::Output;
 use crate::progress::Bar;
 use crate::Answer;
+use clap::{Args, Parser};
 use vmeter_lab::bench::bench;
 use vmeter_lab::failure::usage;
 use vmeter_lab::interrupt::Interrupt;
+use vmeter_model::MachineSpec;
 use vmeter_report::BenchReport;
+
+/// `vmeter bench`.
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// The machine, the baseline of the comparison.
+    #[command(flatten)]
+    pub machine: Machine,
+    /// How often.
+    #[command(flatten)]
+    pub runs: Runs,
+    /// Another machine: the baseline with these options changed, e.g. --vs '--machine pc'.
+    #[arg(long, value_name = "SPEC", allow_hyphen_values = true)]
+    pub vs: Vec<String>,
+    /// A VMM command line of your own, run as given.
+    #[arg(last = true, value_name = "VMM ARGS")]
+    pub command: Vec<String>,
+}
+
+/// A machine given as one string: `--vs '--machine pc --smp 2'`.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, disable_help_flag = true)]
+struct Variant {
+    #[command(flatten)]
+    machine: Machine,
+    /// Label in the table.
+    #[arg(long)]
+    label: Option<String>,
+    /// The baseline's own command line replaced.
+    #[arg(last = true)]
+    command: Vec<String>,
+}
+
+/// Reads a `--vs` SPEC as changes to `base`: (label, machine).
+///
+/// # Errors
+/// What is wrong with it, in words.
+fn variant(base: &MachineSpec, spec: &str) -> anyhow::Result<(String, MachineSpec)> {
+    let words = shell_words::split(spec).map_err(|e| {
+        anyhow::anyhow!("--vs {spec:?}: {e}; expected machine options, e.g. --vs '--machine pc'")
+    })?;
+    let parsed = Variant::try_parse_from(&words).map_err(|e| {
+        let text = e.to_string();
+        let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        anyhow::anyhow!(
+            "--vs {spec:?}: {first}; expected machine options, e.g. --vs '--machine pc'"
+        )
+    })?;
+    let label = parsed.label.unwrap_or_else(|| spec.to_owned());
+    let change = parsed.machine.spec(parsed.command);
+    Ok((label, overlay(base.clone(), change)))
+}
+
+fn overlay(base: MachineSpec, change: MachineSpec) -> MachineSpec {
+    let mut append = base.append;
+    append.extend(change.append);
+    MachineSpec {
+        vmm: change.vmm.or(base.vmm),
+        accel: change.accel.or(base.accel),
+        machine: change.machine.or(base.machine),
+        firmware: change.firmware.or(base.firmware),
+        kernel: change.kernel.or(base.kernel),
+        initrd: change.initrd.or(base.initrd),
+        append,
+        smp: change.smp.or(base.smp),
+        memory_mib: change.memory_mib.or(base.memory_mib),
+        pcie_root_ports: change.pcie_root_ports.or(base.pcie_root_ports),
+        init: change.init.or(base.init),
+        root: change.root.or(base.root),
+        until: change.until.or(base.until),
+        timeout_s: change.timeout_s.or(base.timeout_s),
+        command: if change.command.is_empty() { base.command } else { change.command },
+        no_inject: change.no_inject || base.no_inject,
+    }
+}
 
 /// Times machines in turn, shows and exports the comparison.
 ///
@@ -22,11 +98,33 @@ pub fn run(arguments: Bench, out: &Output) -> anyhow::Result<Answer> {
         machines.push(variant(&base, spec).map_err(usage)?);
     }
     let interrupt = Interrupt::install()?;
-    let runs = run_options(arguments.runs);
+    let runs = arguments.runs.options();
     let result = bench(&machines, &runs, &mut Bar::new(out.quiet), &interrupt)?;
     let report = BenchReport::new(&result);
-    print(&report, out)?;
+    output::print(&report, out)?;
     output::export(out, &report)?;
     let failed = result.machines.iter().any(|m| !m.failures.is_empty());
     Ok(if failed { Answer::Bad } else { Answer::Good })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variant_changes_only_what_it_names() {
+        let base = MachineSpec {
+            machine: Some("q35".into()),
+            append: vec!["quiet".into()],
+            ..MachineSpec::default()
+        };
+        let (label, machine) =
+            variant(&base, "--firmware qboot --machine pvh --append tsc=reliable").unwrap();
+        assert_eq!(label, "--firmware qboot --machine pvh --append tsc=reliable");
+        assert_eq!(machine.machine.as_deref(), Some("pvh"));
+        assert_eq!(machine.firmware.as_deref(), Some("qboot"));
+        assert_eq!(machine.append, ["quiet", "tsc=reliable"]);
+        let error = variant(&base, "--machin pc").unwrap_err().to_string();
+        assert!(error.contains("--machin"), "{error}");
+    }
 }

@@ -1,16 +1,46 @@
 //! `vmeter boot`.
 
-use crate::args::{Boot, Output, Views};
+use crate::options::{Machine, Runs, Views, Watch};
 use crate::output;
+use crate::output::Output;
 use crate::progress::Bar;
 use crate::Answer;
+use clap::Args;
+use std::path::PathBuf;
 use vmeter_lab::boot::{boot, BootOptions};
 use vmeter_lab::interrupt::Interrupt;
-use vmeter_lab::start::RunOptions;
 use vmeter_model::result::BootResult;
 use vmeter_model::run::Outcome;
-use vmeter_report::outputs::terminal::Terminal;
-use vmeter_report::{BootReport, BootView, Output as _, Screen, TreeView};
+use vmeter_report::{BootReport, BootView, TreeView};
+
+/// `vmeter boot`.
+#[derive(Debug, Args)]
+pub struct Boot {
+    /// The machine.
+    #[command(flatten)]
+    pub machine: Machine,
+    /// How often.
+    #[command(flatten)]
+    pub runs: Runs,
+    /// How closely to watch.
+    #[arg(long, value_name = "LEVEL", default_value = "light")]
+    pub watch: Watch,
+    /// Measure what watching costs: watched and unwatched boots take turns.
+    #[arg(long)]
+    pub overhead: bool,
+    /// How it is shown.
+    #[command(flatten)]
+    pub views: Views,
+    /// Exit with status 1 if the boot is slower than the saved session by more than PCT percent.
+    #[arg(long, value_name = "PCT", requires = "baseline")]
+    pub fail_if_slower: Option<f64>,
+    /// Saved session to compare with.
+    #[arg(long, value_name = "DIR")]
+    pub baseline: Option<PathBuf>,
+    /// A VMM command line of your own, run as given.
+    #[arg(last = true, value_name = "VMM ARGS")]
+    pub command: Vec<String>,
+}
 
 /// Boots, shows, exports.
 ///
@@ -22,7 +52,7 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Answer> {
         spec: arguments.machine.spec(arguments.command),
         watch: arguments.watch.into(),
         overhead: arguments.overhead,
-        runs: run_options(arguments.runs),
+        runs: arguments.runs.options(),
     };
     let interrupt = Interrupt::install()?;
     let mut result = boot(&options, &mut Bar::new(out.quiet), &interrupt)?;
@@ -39,21 +69,6 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Answer> {
     Ok(if failed || slower { Answer::Bad } else { Answer::Good })
 }
 
-/// The run options of the command line.
-pub fn run_options(runs: crate::args::Runs) -> RunOptions {
-    RunOptions {
-        warmup: runs.warmup,
-        runs: runs.runs,
-        seed: runs.seed,
-        save: runs.save,
-        resume: runs.resume,
-        pin: runs.pin,
-        prepare: runs.prepare,
-        shard: None,
-        argv: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
-    }
-}
-
 /// Prints a boot's result, unless an export has standard output, and exports it.
 ///
 /// # Errors
@@ -66,21 +81,6 @@ pub fn show(result: &BootResult, views: &Views, out: &Output) -> anyhow::Result<
         ..BootView::default()
     };
     let report = BootReport { result, view };
-    print(&report, out)?;
+    output::print(&report, out)?;
     output::export(out, &report)
-}
-
-/// Prints any report to the terminal, unless an export has standard output.
-///
-/// # Errors
-/// When standard output cannot be written; a closed pipe is no error.
-pub fn print(report: &dyn vmeter_report::Report, out: &Output) -> anyhow::Result<()> {
-    if output::stdout_is_taken(out) {
-        return Ok(());
-    }
-    let terminal = Terminal { screen: Screen::detect(output::color(out.color)) };
-    match terminal.write(report, &mut std::io::stdout().lock()) {
-        Err(error) if error.is_broken_pipe() => Ok(()),
-        other => Ok(other?),
-    }
 }

@@ -1,10 +1,23 @@
 //! `vmeter diff A B`.
 
-use crate::args::{Diff, Output};
-use crate::commands::boot::print;
 use crate::output;
+use crate::output::Output;
 use crate::Answer;
+use clap::Args;
 use vmeter_report::DiffReport;
+
+/// `vmeter diff`.
+#[derive(Debug, Args)]
+pub struct Diff {
+    /// Before: folder of a saved session, FOLDER#LABEL for one machine of several, or the
+    /// folder of a single run.
+    pub a: String,
+    /// After.
+    pub b: String,
+    /// Exit with status 1 if B is slower beyond noise and by more than PCT percent.
+    #[arg(long, value_name = "PCT")]
+    pub fail_if_slower: Option<f64>,
+}
 
 /// Compares two saved machines, shows and exports what differs.
 ///
@@ -15,7 +28,7 @@ pub fn run(arguments: &Diff, out: &Output) -> anyhow::Result<Answer> {
     let argv = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
     let result = vmeter_lab::diff::diff(&arguments.a, &arguments.b, argv)?;
     let report = DiffReport::new(&result);
-    print(&report, out)?;
+    output::print(&report, out)?;
     output::export(out, &report)?;
     let allowed = arguments.fail_if_slower.map(|percent| 1.0 + percent / 100.0);
     let slower = result.ratio.filter(|_| result.verdict == "slower");

@@ -1,17 +1,16 @@
 //! `vmeter dirty`.
 
-use crate::args::Output;
-use crate::commands::boot::print;
 use crate::output;
+use crate::output::Output;
 use crate::Answer;
 use anyhow::Context;
 use clap::Args;
 use std::path::PathBuf;
 use std::str::FromStr;
 use vmeter_dirty::{DirtyError, Kind, Layout, Options, StrategyKind, TrackerKind};
+use vmeter_lab::analysis::envelope_now;
 use vmeter_lab::failure::{failure, host, usage, Class};
 use vmeter_lab::interrupt::Interrupt;
-use vmeter_model::result::Envelope;
 use vmeter_report::DirtyReport;
 
 /// `vmeter dirty`.
@@ -123,23 +122,6 @@ impl Dirty {
     }
 }
 
-fn envelope() -> Envelope {
-    let host = vmeter_lab::host::describe();
-    let mut provenance = std::collections::BTreeMap::new();
-    provenance.insert("vmeter".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-    if let Some(kernel) = host.get("kernel").and_then(|kernel| kernel.as_str()) {
-        provenance.insert("kernel".to_owned(), kernel.to_owned());
-    }
-    Envelope {
-        schema: vmeter_model::SCHEMA.into(),
-        command: "dirty".into(),
-        argv: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
-        started_at: vmeter_lab::host::now(),
-        host,
-        provenance,
-    }
-}
-
 fn classified(error: DirtyError) -> anyhow::Error {
     match &error {
         DirtyError::Interrupted => failure(Class::Interrupted, error),
@@ -162,7 +144,7 @@ pub fn run(arguments: &Dirty, out: &Output) -> anyhow::Result<Answer> {
         indicatif::ProgressBar::new_spinner()
     };
     bar.enable_steady_tick(std::time::Duration::from_millis(200));
-    let started = envelope();
+    let started = envelope_now("dirty");
     let result = vmeter_dirty::run(&options, &mut |news: &str| {
         bar.set_message(news.to_owned());
         !interrupt.is_raised()
@@ -171,7 +153,7 @@ pub fn run(arguments: &Dirty, out: &Output) -> anyhow::Result<Answer> {
     let mut result = result.map_err(classified)?;
     result.envelope = started;
     let report = DirtyReport::new(&result);
-    print(&report, out)?;
+    output::print(&report, out)?;
     output::export(out, &report)?;
     Ok(if result.mismatches.is_empty() { Answer::Good } else { Answer::Bad })
 }

@@ -1,11 +1,15 @@
 //! `vmeter doctor`.
 
-use crate::args::Output;
-use crate::commands::boot::print;
 use crate::output;
+use crate::output::Output;
 use crate::Answer;
+use clap::Args;
 use vmeter_model::result::CheckStatus;
 use vmeter_report::DoctorReport;
+
+/// `vmeter doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {}
 
 /// Looks at this host.
 ///
@@ -16,7 +20,7 @@ pub fn run(out: &Output) -> anyhow::Result<Answer> {
     let argv = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
     let result = vmeter_lab::doctor::examine(argv);
     let report = DoctorReport { result: &result, verbose: out.verbose > 0 };
-    print(&report, out)?;
+    output::print(&report, out)?;
     output::export(out, &report)?;
     let needed = ["QEMU", "firmware", "kernels"];
     let lacks = |name: &str| {

@@ -1,18 +1,17 @@
 //! `vmeter explain FILE…` and `vmeter explain -- COMMAND`.
 
-use crate::args::Output;
-use crate::commands::boot::print;
 use crate::commands::trace::{hertz, process, seconds, Process};
 use crate::output;
+use crate::output::Output;
 use crate::Answer;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
 use vmeter_explain::{explain, ExplainError, Options};
+use vmeter_lab::analysis::envelope_now;
 use vmeter_lab::explain_live::{self, LiveOptions};
 use vmeter_lab::failure::usage;
 use vmeter_lab::interrupt::Interrupt;
-use vmeter_model::result::Envelope;
 use vmeter_report::ExplainReport;
 use vmeter_trace::names::DeviceMap;
 
@@ -64,9 +63,9 @@ pub fn run(arguments: Explain, out: &Output) -> anyhow::Result<Answer> {
         ExplainError::Trace(error) => usage(error),
         other => usage(other),
     })?;
-    result.envelope = envelope();
+    result.envelope = envelope_now("explain");
     let report = ExplainReport::new(&result);
-    print(&report, out)?;
+    output::print(&report, out)?;
     output::export(out, &report)?;
     Ok(Answer::Good)
 }
@@ -102,15 +101,4 @@ fn device_map(path: &std::path::Path) -> anyhow::Result<DeviceMap> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| usage(format!("--mtree {}: {error}", path.display())))?;
     DeviceMap::parse(&text).map_err(|why| usage(format!("--mtree {}: {why}", path.display())))
-}
-
-fn envelope() -> Envelope {
-    Envelope {
-        schema: vmeter_model::SCHEMA.into(),
-        command: "explain".into(),
-        argv: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
-        started_at: vmeter_lab::host::now(),
-        host: vmeter_lab::host::describe(),
-        provenance: [("vmeter".to_owned(), vmeter_lab::analysis::version())].into(),
-    }
 }

@@ -1,17 +1,17 @@
 //! `vmeter irq`.
 
-use crate::args::Output;
-use crate::commands::boot::print;
 use crate::output;
+use crate::output::Output;
+use crate::progress;
 use crate::Answer;
 use clap::{Args, ValueEnum};
 use std::str::FromStr;
 use vmeter_irq::vfio::{Address, VfioOptions, VfioStrategy};
 use vmeter_irq::{FitRange, IrqError, Options, Strategy, Watcher};
+use vmeter_lab::analysis::envelope_now;
 use vmeter_lab::failure::{failure, host, usage, Class};
 use vmeter_lab::interrupt::Interrupt;
 use vmeter_model::irq::IrqResult;
-use vmeter_model::result::Envelope;
 use vmeter_report::IrqReport;
 
 /// `vmeter irq`.
@@ -132,12 +132,7 @@ struct News {
 
 impl News {
     fn new(quiet: bool, interrupt: Interrupt) -> Self {
-        use indicatif::{ProgressBar, ProgressStyle};
-        let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
-        if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len}  {msg}") {
-            bar.set_style(style);
-        }
-        News { bar, interrupt }
+        News { bar: progress::bar(quiet, "{prefix} {wide_bar} {pos}/{len}  {msg}"), interrupt }
     }
 }
 
@@ -155,23 +150,6 @@ impl Watcher for News {
 
     fn is_interrupted(&self) -> bool {
         self.interrupt.is_raised()
-    }
-}
-
-fn envelope() -> Envelope {
-    let host = vmeter_lab::host::describe();
-    let mut provenance = std::collections::BTreeMap::new();
-    provenance.insert("vmeter".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-    if let Some(kernel) = host.get("kernel").and_then(|kernel| kernel.as_str()) {
-        provenance.insert("kernel".to_owned(), kernel.to_owned());
-    }
-    Envelope {
-        schema: vmeter_model::SCHEMA.into(),
-        command: "irq".into(),
-        argv: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
-        started_at: vmeter_lab::host::now(),
-        host,
-        provenance,
     }
 }
 
@@ -199,7 +177,7 @@ pub fn run(arguments: &Irq, out: &Output) -> anyhow::Result<Answer> {
     news.bar.finish_and_clear();
     let result = result?;
     let report = IrqReport::new(&result);
-    print(&report, out)?;
+    output::print(&report, out)?;
     output::export(out, &report)?;
     let complete = |d: &vmeter_model::irq::IrqDelivery| d.arrived == d.raised && d.stray == 0;
     let lost = result.totals.iter().filter_map(|t| t.delivery).any(|d| !complete(&d));
@@ -225,7 +203,7 @@ fn without_devices(arguments: &Irq, news: &mut News) -> anyhow::Result<IrqResult
         trace: !arguments.no_trace,
         pin: arguments.pin.clone().map(|cpus| cpus.0),
     };
-    vmeter_irq::measure(&options, envelope(), news).map_err(classified)
+    vmeter_irq::measure(&options, envelope_now("irq"), news).map_err(classified)
 }
 
 fn with_devices(arguments: &Irq, news: &mut News) -> anyhow::Result<IrqResult> {
@@ -243,5 +221,5 @@ fn with_devices(arguments: &Irq, news: &mut News) -> anyhow::Result<IrqResult> {
         seed: arguments.seed,
         pin: arguments.pin.clone().map(|cpus| cpus.0),
     };
-    vmeter_irq::vfio::measure(&options, envelope(), news).map_err(classified)
+    vmeter_irq::vfio::measure(&options, envelope_now("irq"), news).map_err(classified)
 }

@@ -1,10 +1,24 @@
 //! `vmeter kernel`.
 
-use crate::args::{Kernel, Output};
+use crate::output::Output;
 use crate::Answer;
+use clap::Subcommand;
 use vmeter_appliance::kernel::{fetch, list_in, FetchOptions};
 use vmeter_lab::failure::host;
 use vmeter_lab::session::cache_dir;
+
+/// `vmeter kernel`.
+#[derive(Debug, Subcommand)]
+pub enum Kernel {
+    /// Download a Debian kernel package and unpack it into the cache.
+    Fetch {
+        /// Package name, or a .deb file.
+        #[arg(default_value = "linux-image-cloud-amd64")]
+        package: String,
+    },
+    /// List the cached kernels.
+    List,
+}
 
 /// Fetches or lists kernels.
 ///

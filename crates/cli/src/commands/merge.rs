@@ -1,9 +1,8 @@
 //! `vmeter merge DIR… --save DIR`.
 
-use crate::args::Output;
-use crate::commands::boot::print;
 use crate::commands::{range, sweep};
 use crate::output;
+use crate::output::Output;
 use crate::Answer;
 use clap::Args;
 use std::path::PathBuf;
@@ -46,6 +45,6 @@ pub fn run(arguments: Merge, out: &Output) -> anyhow::Result<Answer> {
 }
 
 fn shown(report: &dyn Report, out: &Output) -> anyhow::Result<()> {
-    print(report, out)?;
+    output::print(report, out)?;
     output::export(out, report)
 }

@@ -1,18 +1,19 @@
 //! `vmeter migrate`.
 
-use crate::args::{Machine, Output, Runs};
-use crate::commands::boot::{print, run_options};
+use crate::options::{Machine, Runs};
 use crate::output;
+use crate::output::Output;
+use crate::progress;
 use crate::Answer;
 use clap::{Args, ValueEnum};
 use std::time::Duration;
+use vmeter_lab::analysis::envelope_now;
 use vmeter_lab::failure::{failure, host, usage, Class};
 use vmeter_lab::interrupt::Interrupt;
 use vmeter_lab::sweep::parameters::Parameter;
 use vmeter_migrate::parameters::{points, Knobs};
 use vmeter_migrate::{MigrateError, Options, Side, Watcher, INTERRUPTED};
 use vmeter_model::migrate::{MigrateOutcome, MigrateResult, MigrateRun};
-use vmeter_model::result::Envelope;
 use vmeter_model::sweep::Settings;
 use vmeter_report::MigrateReport;
 
@@ -123,12 +124,7 @@ struct News {
 
 impl News {
     fn new(quiet: bool, interrupt: Interrupt, prepare: Option<String>) -> Self {
-        use indicatif::{ProgressBar, ProgressStyle};
-        let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
-        let style = "{prefix} {wide_bar} {pos}/{len} migrations  {msg}";
-        if let Ok(style) = ProgressStyle::with_template(style) {
-            bar.set_style(style);
-        }
+        let bar = progress::bar(quiet, "{prefix} {wide_bar} {pos}/{len} migrations  {msg}");
         News { bar, interrupt, prepare }
     }
 }
@@ -163,21 +159,6 @@ impl Watcher for News {
     }
 }
 
-fn envelope() -> Envelope {
-    let host = vmeter_lab::host::describe();
-    let mut provenance = std::collections::BTreeMap::new();
-    provenance.insert("vmeter".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-    provenance.insert("guest".to_owned(), "vmeter's own, in the firmware's place".to_owned());
-    Envelope {
-        schema: vmeter_model::SCHEMA.into(),
-        command: "migrate".into(),
-        argv: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
-        started_at: vmeter_lab::host::now(),
-        host,
-        provenance,
-    }
-}
-
 fn classified(error: MigrateError) -> anyhow::Error {
     match &error {
         MigrateError::Usage(_) | MigrateError::Machine(_) => usage(error),
@@ -201,7 +182,7 @@ pub fn run(arguments: Migrate, out: &Output) -> anyhow::Result<Answer> {
     });
     let spec = arguments.machine.spec(arguments.command);
     let timeout = Duration::from_secs(spec.timeout_s.unwrap_or(TIMEOUT_S).into());
-    let runs = run_options(arguments.runs);
+    let runs = arguments.runs.options();
     let options = Options {
         points: points(&Knobs::new(spec), &fixed, &swept).map_err(classified)?,
         runs: runs.runs.unwrap_or(RUNS) as usize,
@@ -216,11 +197,14 @@ pub fn run(arguments: Migrate, out: &Output) -> anyhow::Result<Answer> {
     };
     let interrupt = Interrupt::install()?;
     let mut news = News::new(out.quiet, interrupt, runs.prepare);
-    let result = vmeter_migrate::measure(&options, envelope(), &mut news);
+    let mut head = envelope_now("migrate");
+    let guest = "vmeter's own, in the firmware's place";
+    head.provenance.insert("guest".to_owned(), guest.to_owned());
+    let result = vmeter_migrate::measure(&options, head, &mut news);
     news.bar.finish_and_clear();
     let result = result.map_err(classified)?;
     let report = MigrateReport::new(&result);
-    print(&report, out)?;
+    output::print(&report, out)?;
     output::export(out, &report)?;
     match result.warnings.first().filter(|text| text.starts_with(INTERRUPTED)) {
         Some(text) => Err(failure(Class::Interrupted, text)),

@@ -1,9 +1,8 @@
 //! `vmeter range`.
 
-use crate::args::{Machine, Output, Runs, Watch};
-use crate::commands::boot::{print, run_options};
-use crate::many::Many;
+use crate::options::{Machine, Many, Runs, Watch};
 use crate::output;
+use crate::output::Output;
 use crate::progress::Bar;
 use crate::Answer;
 use clap::{Args, ValueEnum};
@@ -106,12 +105,12 @@ pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Answer> {
         max_boots: arguments.max_boots,
         end_runs: arguments.end_runs.map(|n| n as usize),
         watch: watch.into(),
-        runs: RunOptions { shard: arguments.many.shard, ..run_options(arguments.runs) },
+        runs: RunOptions { shard: arguments.many.shard, ..arguments.runs.options() },
     };
     let interrupt = Interrupt::install()?;
     let result = measure(&options, arguments.many, &mut Bar::new(out.quiet), &interrupt)?;
     let report = RangeReport::new(&result);
-    print(&report, out)?;
+    output::print(&report, out)?;
     output::export(out, &report)?;
     let allowed = arguments.fail_if_slower.map(|percent| 1.0 + percent / 100.0);
     let slower = |change: &model::Change| {

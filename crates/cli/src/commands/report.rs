@@ -1,12 +1,23 @@
 //! `vmeter report RUN -o FILE`.
 
-use crate::args::Report;
 use crate::commands::runs::folder_of;
 use crate::Answer;
+use clap::Args;
+use std::path::PathBuf;
 use vmeter_lab::failure::usage;
 use vmeter_lab::session::Session;
 use vmeter_lab::{analysis, bench, range, sweep};
 use vmeter_report::{BenchReport, BootReport, RangeReport, SweepReport, Target, OUTPUTS};
+
+/// `vmeter report`.
+#[derive(Debug, Args)]
+pub struct Report {
+    /// Folder of a saved session, or its name in `vmeter runs list`.
+    pub run: PathBuf,
+    /// File to write; its ending picks the format (.html, .json, .csv, .md, .pftrace).
+    #[arg(short, long, value_name = "FILE")]
+    pub output_file: PathBuf,
+}
 
 /// Writes a saved session in the format that the file's ending names.
 ///

@@ -1,17 +1,16 @@
 //! `vmeter runs`.
 
-use crate::args::Output;
-use crate::commands::boot::print;
 use crate::output;
+use crate::output::Output;
 use crate::Answer;
 use clap::{Args, Subcommand};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use vmeter_index::{ago_or_date, Filter, Index, IndexError};
+use vmeter_lab::analysis::envelope_now;
 use vmeter_lab::failure::{host, usage};
 use vmeter_lab::session::{state_dir, Session};
-use vmeter_model::result::Envelope;
 use vmeter_model::runs::{RunsResult, SavedRun};
 use vmeter_report::{RunSource, RunsExport, RunsReport};
 
@@ -121,7 +120,7 @@ fn list(arguments: &List, out: &Output) -> anyhow::Result<()> {
     let exported = [&out.export_json, &out.export_csv].iter().any(|path| path.is_some());
     let limit = arguments.limit.unwrap_or(if exported { usize::MAX } else { SHOWN });
     let mut result = listed(&mut index, &filter, limit, "saved")?;
-    result.envelope = envelope("runs list");
+    result.envelope = envelope_now("runs list");
     if result.found == 0 && filter == Filter::default() {
         result.hints.push("vmeter boot  # make some".into());
     }
@@ -131,7 +130,7 @@ fn list(arguments: &List, out: &Output) -> anyhow::Result<()> {
     }
     let mut report = RunsReport::new(&result);
     report.glance = arguments.limit.unwrap_or(SHOWN);
-    print(&report, out)?;
+    output::print(&report, out)?;
     output::export(out, &report)
 }
 
@@ -173,9 +172,9 @@ fn remove(arguments: &Remove, out: &Output) -> anyhow::Result<()> {
             }
         }
     }
-    result.envelope = envelope("runs rm");
+    result.envelope = envelope_now("runs rm");
     let report = RunsReport::new(&result);
-    print(&report, out)?;
+    output::print(&report, out)?;
     output::export(out, &report)
 }
 
@@ -186,7 +185,7 @@ fn export(arguments: &Export, out: &Output) -> anyhow::Result<()> {
     let filter = filter(&arguments.which)?;
     let index = Index::open(&state_dir()).map_err(failed)?;
     warn(&index, out);
-    let envelope = envelope("runs export");
+    let envelope = envelope_now("runs export");
     let source = Indexed { index: &index, filter: &filter };
     output::export(out, &RunsExport { envelope: &envelope, source: &source })
 }
@@ -300,17 +299,6 @@ fn failed(error: IndexError) -> anyhow::Error {
         | IndexError::NoSession(_)
         | IndexError::Time(_) => usage(error),
         other => host(other),
-    }
-}
-
-fn envelope(command: &str) -> Envelope {
-    Envelope {
-        schema: vmeter_model::SCHEMA.into(),
-        command: command.into(),
-        argv: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
-        started_at: vmeter_lab::host::now(),
-        host: vmeter_lab::host::describe(),
-        provenance: [("vmeter".to_owned(), vmeter_lab::analysis::version())].into(),
     }
 }
 

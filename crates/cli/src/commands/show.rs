@@ -1,14 +1,27 @@
 //! `vmeter show`: a saved session again, by the path of a live one.
 
-use crate::args::{Output, Show};
 use crate::commands::boot;
 use crate::commands::runs::folder_of;
+use crate::options::Views;
 use crate::output;
+use crate::output::Output;
 use crate::Answer;
+use clap::Args;
+use std::path::PathBuf;
 use vmeter_lab::failure::usage;
 use vmeter_lab::session::Session;
 use vmeter_lab::{analysis, bench, range, sweep};
 use vmeter_report::{BenchReport, RangeReport, SweepReport};
+
+/// `vmeter show`.
+#[derive(Debug, Args)]
+pub struct Show {
+    /// Folder of a saved session, or its name in `vmeter runs list` (default: the latest).
+    pub run: Option<PathBuf>,
+    /// How it is shown.
+    #[command(flatten)]
+    pub views: Views,
+}
 
 /// Analyses and shows a session.
 ///
@@ -24,19 +37,19 @@ pub fn run(arguments: &Show, out: &Output) -> anyhow::Result<Answer> {
         "bench" => {
             let result = bench::result(&session)?;
             let report = BenchReport::new(&result);
-            boot::print(&report, out)?;
+            output::print(&report, out)?;
             output::export(out, &report)?;
         }
         "sweep" => {
             let result = sweep::result(&session)?;
             let report = SweepReport::new(&result);
-            boot::print(&report, out)?;
+            output::print(&report, out)?;
             output::export(out, &report)?;
         }
         "range" => {
             let result = range::result(&session)?;
             let report = RangeReport::new(&result);
-            boot::print(&report, out)?;
+            output::print(&report, out)?;
             output::export(out, &report)?;
         }
         _ => {

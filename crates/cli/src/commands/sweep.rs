@@ -1,11 +1,11 @@
 //! `vmeter sweep`.
 
-use crate::args::{Output, Sweep};
-use crate::commands::boot::{print, run_options};
-use crate::many::Many;
+use crate::options::{Machine, Many, Runs, Watch};
 use crate::output;
+use crate::output::Output;
 use crate::progress::Bar;
 use crate::Answer;
+use clap::Args;
 use vmeter_lab::failure::usage;
 use vmeter_lab::interrupt::Interrupt;
 use vmeter_lab::merge::Whole;
@@ -16,6 +16,32 @@ use vmeter_lab::sweep::{sweep, SweepOptions};
 use vmeter_model::run::Outcome;
 use vmeter_model::sweep::SweepResult;
 use vmeter_report::SweepReport;
+
+/// `vmeter sweep`.
+#[derive(Debug, Args)]
+pub struct Sweep {
+    /// Vary an option of the machine, or a {NAME} placeholder, over a list: smp=1,2,4.
+    #[arg(short = 'L', long = "list", value_name = "NAME=A,B,…")]
+    pub list: Vec<String>,
+    /// Vary it over a range, both ends included: pcie-root-ports=0..6, memory=256..1024:256.
+    #[arg(short = 'P', long = "range", value_name = "NAME=A..B[:STEP]")]
+    pub range: Vec<String>,
+    /// On how many hosts.
+    #[command(flatten)]
+    pub many: Many,
+    /// The machine that is varied; {NAME} in its texts stands for a parameter's value.
+    #[command(flatten)]
+    pub machine: Machine,
+    /// How often.
+    #[command(flatten)]
+    pub runs: Runs,
+    /// How closely to watch.
+    #[arg(long, value_name = "LEVEL", default_value = "light")]
+    pub watch: Watch,
+    /// A VMM command line of your own, run as given but for {NAME} placeholders.
+    #[arg(last = true, value_name = "VMM ARGS")]
+    pub command: Vec<String>,
+}
 
 /// Measures every point in turn, shows and exports how the costs grow.
 ///
@@ -29,12 +55,12 @@ pub fn run(arguments: Sweep, out: &Output) -> anyhow::Result<Answer> {
         parameters: lists.chain(ranges).collect::<anyhow::Result<_>>()?,
         spec: arguments.machine.spec(arguments.command),
         watch: arguments.watch.into(),
-        runs: RunOptions { shard: arguments.many.shard, ..run_options(arguments.runs) },
+        runs: RunOptions { shard: arguments.many.shard, ..arguments.runs.options() },
     };
     let interrupt = Interrupt::install()?;
     let result = measure(&options, arguments.many, &mut Bar::new(out.quiet), &interrupt)?;
     let report = SweepReport::new(&result);
-    print(&report, out)?;
+    output::print(&report, out)?;
     output::export(out, &report)?;
     Ok(answer(&result))
 }

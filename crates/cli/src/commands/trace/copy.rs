@@ -2,7 +2,7 @@
 
 use super::select::Selection;
 use super::stat::hertz;
-use crate::args::Output;
+use crate::output::Output;
 use crate::Answer;
 use anyhow::Context;
 use clap::{Args, ValueEnum};

@@ -8,7 +8,7 @@ mod stat;
 pub use record::{process, seconds, Process};
 pub use stat::hertz;
 
-use crate::args::Output;
+use crate::output::Output;
 use crate::Answer;
 use clap::Subcommand;
 

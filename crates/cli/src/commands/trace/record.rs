@@ -1,6 +1,6 @@
 //! `vmeter trace record`.
 
-use crate::args::Output;
+use crate::output::Output;
 use crate::Answer;
 use clap::builder::PossibleValuesParser;
 use clap::Args;

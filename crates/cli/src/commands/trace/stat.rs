@@ -1,8 +1,7 @@
 //! `vmeter trace stat FILE…`.
 
-use crate::args::Output;
-use crate::commands::boot::print;
 use crate::output;
+use crate::output::Output;
 use crate::Answer;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -83,7 +82,7 @@ pub fn run(arguments: Stat, out: &Output) -> anyhow::Result<Answer> {
         warnings: &stats.warnings,
         top: arguments.top,
     };
-    print(&report, out)?;
+    output::print(&report, out)?;
     output::export(out, &report)?;
     Ok(Answer::Good)
 }

@@ -1,0 +1,80 @@
+//! How a machine is described on the command line.
+
+use clap::Args;
+use std::path::PathBuf;
+use vmeter_model::MachineSpec;
+
+/// How a machine is described, the same everywhere.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Machine options")]
+pub struct Machine {
+    /// qemu, mock, or the path of a VMM that takes QEMU's options.
+    #[arg(long, value_name = "VMM")]
+    pub vmm: Option<String>,
+    /// auto (probed), kvm, tcg, or icount (deterministic virtual time).
+    #[arg(long)]
+    pub accel: Option<String>,
+    /// q35, pc, microvm, or pvh (q35 entering an uncompressed kernel directly).
+    #[arg(long)]
+    pub machine: Option<String>,
+    /// seabios, qboot, or a firmware file.
+    #[arg(long)]
+    pub firmware: Option<String>,
+    /// Kernel image (default: the newest that `vmeter kernel fetch` has cached).
+    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
+    /// Initial RAM disk (default: the appliance named by --init).
+    #[arg(long, value_name = "FILE")]
+    pub initrd: Option<PathBuf>,
+    /// Added to the kernel command line; may be repeated.
+    #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
+    pub append: Vec<String>,
+    /// vCPUs.
+    #[arg(long, value_name = "N")]
+    pub smp: Option<u32>,
+    /// Memory, MiB.
+    #[arg(long, value_name = "MIB")]
+    pub memory: Option<u32>,
+    /// Empty PCIe root ports.
+    #[arg(long, value_name = "N")]
+    pub pcie_root_ports: Option<u32>,
+    /// Appliance: minimal (vmeter's own init) or udev (the distribution's).
+    #[arg(long)]
+    pub init: Option<String>,
+    /// Root: initramfs, dax (virtio-pmem) or virtio-blk.
+    #[arg(long)]
+    pub root: Option<String>,
+    /// Where the measurement ends: poweroff, userspace, or line:REGEX.
+    #[arg(long)]
+    pub until: Option<String>,
+    /// Give up on a boot after this many seconds.
+    #[arg(long, value_name = "S")]
+    pub timeout: Option<u32>,
+    /// Run the command line after `--` exactly as given; add nothing.
+    #[arg(long)]
+    pub no_inject: bool,
+}
+
+impl Machine {
+    /// The specification this asks for, `command` being what came after `--`.
+    pub fn spec(self, command: Vec<String>) -> MachineSpec {
+        MachineSpec {
+            vmm: self.vmm,
+            accel: self.accel,
+            machine: self.machine,
+            firmware: self.firmware,
+            kernel: self.kernel,
+            initrd: self.initrd,
+            append: self.append,
+            smp: self.smp,
+            memory_mib: self.memory,
+            pcie_root_ports: self.pcie_root_ports,
+            init: self.init,
+            root: self.root,
+            until: self.until,
+            timeout_s: self.timeout,
+            command,
+            no_inject: self.no_inject,
+        }
+    }
+}

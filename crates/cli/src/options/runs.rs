@@ -1,0 +1,49 @@
+//! How runs are repeated.
+
+use clap::Args;
+use std::path::PathBuf;
+use vmeter_lab::start::RunOptions;
+
+/// How runs are repeated, the same everywhere.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Run options")]
+pub struct Runs {
+    /// Boots before the measured ones, of each machine, that no figure includes.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub warmup: u32,
+    /// Measured boots of each machine (default: 5, for bench 10; with --overhead pairs at most, 40).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub runs: Option<u32>,
+    /// Seed of the random order in which machines take turns.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Folder to save the runs in (default: a fresh one under $XDG_STATE_HOME/vmeter/runs).
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    pub save: Option<PathBuf>,
+    /// Go on with a saved session: finished runs are not repeated.
+    #[arg(long, value_name = "DIR")]
+    pub resume: Option<PathBuf>,
+    /// CPUs the VMM may run on, e.g. 0,2-3.
+    #[arg(long, value_name = "CPUS")]
+    pub pin: Option<String>,
+    /// Command to run (by sh) before every boot, e.g. to drop caches.
+    #[arg(long, value_name = "CMD")]
+    pub prepare: Option<String>,
+}
+
+impl Runs {
+    /// As the lab takes them.
+    pub fn options(self) -> RunOptions {
+        RunOptions {
+            warmup: self.warmup,
+            runs: self.runs,
+            seed: self.seed,
+            save: self.save,
+            resume: self.resume,
+            pin: self.pin,
+            prepare: self.prepare,
+            shard: None,
+            argv: vmeter_lab::analysis::argv(),
+        }
+    }
+}
