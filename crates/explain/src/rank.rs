@@ -1,6 +1,8 @@
 //! What detectors say of one subject, joined into one finding; worst first.
 
-use crate::detect::{outlier, Candidate, View, DETECTORS, DEVICE_MODEL, OUTLIER_ALONE};
+use crate::detect::{
+    outlier, Candidate, View, DETECTORS, DEVICE_MODEL, GAP, LEAST_SHARE, OUTLIER_ALONE,
+};
 use crate::index::subject::Key;
 use crate::say;
 use std::collections::BTreeMap;
@@ -20,12 +22,24 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
             None => others.push(candidate),
         }
     }
+    let mut apart = BTreeMap::new();
+    for (key, causes) in &mut by_subject {
+        let gap = gap(view, *key, causes);
+        apart.extend(gap.as_ref().map(|gap| (*key, gap.saving)));
+        others.extend(gap);
+    }
+    by_subject.retain(|_, causes| !causes.is_empty());
     for (key, _) in view.requests() {
         if outlier(view, key).is_some() {
             by_subject.entry(key).or_default();
         }
     }
-    let joined = by_subject.into_iter().filter_map(|(key, causes)| join(view, key, causes));
+    let joined = by_subject.into_iter().filter_map(|(key, causes)| {
+        let mut joined = join(view, key, causes)?;
+        let apart = apart.get(&key).copied().unwrap_or(0);
+        joined.saving = joined.saving.saturating_sub(apart);
+        (view.share(joined.saving) >= LEAST_SHARE || apart == 0).then_some(joined)
+    });
     let (alone, joined): (Vec<_>, Vec<_>) =
         joined.partition(|candidate| candidate.kind == OUTLIER_ALONE);
     // Half of it spent waiting for a CPU: the warning about the busy host says that.
@@ -51,13 +65,28 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
     findings
 }
 
+/// A single long stretch of a request, as a finding of its own. What explains the request as a
+/// rule explains its longest instance too; but if that one is most of the request's time, it
+/// is not what happens as a rule.
+fn gap(view: &View<'_>, key: Key, causes: &mut Vec<Candidate>) -> Option<Candidate> {
+    let at = causes.iter().position(|cause| cause.kind == GAP)?;
+    let gap = causes.remove(at);
+    let total = view.index.subjects.get(&key).map_or(0, |subject| subject.net_total);
+    if !causes.is_empty() && gap.saving < total / 2 {
+        return None;
+    }
+    let beside = |cause: &Candidate| cause.saving.saturating_sub(gap.saving);
+    causes.retain(|cause| view.share(beside(cause)) >= LEAST_SHARE);
+    Some(gap)
+}
+
 /// One finding of all that is said of a request.
 fn join(view: &View<'_>, key: Key, mut causes: Vec<Candidate>) -> Option<Candidate> {
     causes.sort_by_key(|cause| std::cmp::Reverse(cause.saving));
     let head = outlier(view, key);
     let parts = view.index.subjects.get(&key).map(|subject| {
         let total = subject.total.max(1);
-        let parts = view.parts(subject).into_iter();
+        let parts = view.parts(&subject.parts).into_iter();
         let words = parts
             .filter(|(_, ticks)| *ticks * 50 >= total)
             .take(6)

@@ -150,7 +150,7 @@ impl DeviceModel {
                 sum.instances += amount.instances;
             }
         }
-        let parts = view.parts(&merged).into_iter().map(|(name, ticks)| {
+        let parts = view.parts(&merged.parts).into_iter().map(|(name, ticks)| {
             format!(
                 "{name} {} ({})",
                 say::percent(ticks as f64 / total.max(1) as f64),

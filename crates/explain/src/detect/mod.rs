@@ -9,6 +9,7 @@ mod burst;
 mod device_model;
 mod every_cpu;
 mod exits;
+mod gap;
 mod growing;
 mod ipi;
 mod lock;
@@ -20,9 +21,10 @@ mod view;
 
 use crate::index::subject::Key;
 pub use device_model::KIND as DEVICE_MODEL;
+pub use gap::KIND as GAP;
 pub use outlier::{outlier, KIND as OUTLIER_ALONE};
 pub use starved::warnings as busy_host;
-pub use view::View;
+pub use view::{View, LEAST_SHARE};
 use vmeter_model::explain::{Link, Severity};
 
 /// What a detector has found.
@@ -71,4 +73,5 @@ pub static DETECTORS: &[&dyn Detector] = &[
     &device_model::DeviceModel,
     &starved::Starved,
     &ipi::IpiStorm,
+    &gap::Gap,
 ];

@@ -1,6 +1,6 @@
 //! The index as detectors see it: with names, seconds and the thresholds they share.
 
-use crate::index::subject::{Key, Part, Place, Subject, What, Who};
+use crate::index::subject::{Amount, Key, Part, Place, Subject, What, Who};
 use crate::index::thread::Doing;
 use crate::index::Index;
 use crate::merge::{Read, Sym, Tid};
@@ -238,9 +238,12 @@ impl<'a> View<'a> {
     }
 
     /// The parts of a request, largest first, in words: `name 61 %`.
-    pub fn parts(&self, subject: &Subject) -> Vec<(String, u64)> {
+    pub fn parts<'p>(
+        &self,
+        all: impl IntoIterator<Item = (&'p (Who, Part), &'p Amount)>,
+    ) -> Vec<(String, u64)> {
         let mut parts: BTreeMap<String, u64> = BTreeMap::new();
-        for ((who, part), amount) in &subject.parts {
+        for ((who, part), amount) in all {
             let sum = parts.entry(self.part(*who, *part)).or_default();
             *sum = amount.ticks.saturating_add(*sum);
         }

@@ -102,6 +102,11 @@ impl Index {
         self.last.saturating_sub(self.first.unwrap_or(self.last))
     }
 
+    /// Ticks from the first event to a moment.
+    pub fn age(&self, at: u64) -> u64 {
+        at.saturating_sub(self.first.unwrap_or(at))
+    }
+
     /// Segments kept of a thread.
     fn room(&self) -> usize {
         (MAX_SEGMENTS / self.threads.len().max(1)).clamp(ROOM.0, ROOM.1)
@@ -291,6 +296,9 @@ impl Index {
         };
         let walk = Walk { threads: &self.threads, names, now };
         walk.own(tid, start, now, &mut anatomy);
+        let sleep = self.threads.get(&tid).and_then(|thread| thread.sleep);
+        anatomy.sleep = sleep.filter(|sleep| sleep.start >= start);
+        anatomy.ended = Some(Index::place(moment, if entry { "kvm_entry" } else { "KVM_RUN" }));
         if let (true, Some(thread)) = (anatomy.torn, self.threads.get_mut(&tid)) {
             thread.change(now, room, |_| {});
             thread.forget(anatomy.total);
@@ -391,7 +399,12 @@ impl Index {
                 if let Waker::Irq(_) = waker {
                     self.xen.woken(woken);
                 }
+                let request = self.requests.get(&woken).and_then(|request| request.open);
                 if let Some(thread) = self.thread(woken, now) {
+                    if let Some((start, _)) = request {
+                        let woken = Index::place(moment, "sched_waking");
+                        thread.slept(now, waker, woken, start);
+                    }
                     thread.woken(now, waker, room);
                 }
             }

@@ -1,6 +1,7 @@
 //! What is explained: a kind of request, and what the time of all its instances went into.
 
 use super::series::Series;
+use super::thread::Sleep;
 use crate::merge::{Sym, Tid};
 use std::collections::HashMap;
 use vmeter_trace::stat::hist::Hist;
@@ -129,6 +130,10 @@ pub struct Anatomy {
     pub place: Place,
     /// Events were lost meanwhile.
     pub torn: bool,
+    /// Longest sleep of the vCPU's thread in it.
+    pub sleep: Option<Sleep>,
+    /// The event that ended it.
+    pub ended: Option<Place>,
 }
 
 impl Anatomy {
@@ -254,6 +259,11 @@ impl Subject {
             self.longest.insert(at, anatomy.clone());
             self.longest.truncate(LONGEST);
         }
+    }
+
+    /// The longest instances, longest first.
+    pub fn longest(&self) -> &[Anatomy] {
+        &self.longest
     }
 
     /// Takes out instances that began before `complete` and are too long to be true; gives

@@ -1,5 +1,6 @@
 //! What a thread did lately: the segments that a critical path is made of.
 
+use super::subject::Place;
 use crate::merge::{Sym, Tid};
 use std::collections::VecDeque;
 
@@ -38,6 +39,21 @@ pub enum Waker {
     Timer,
     /// A device's interrupt, by name.
     Irq(Sym),
+}
+
+/// A thread's sleep, and the event that ended it.
+#[derive(Debug, Clone, Copy)]
+pub struct Sleep {
+    /// Since when, ticks of the common base.
+    pub start: u64,
+    /// Until when.
+    pub end: u64,
+    /// The system call it slept in.
+    pub call: Option<Sym>,
+    /// Who woke it.
+    pub waker: Waker,
+    /// The wake-up.
+    pub woken: Place,
 }
 
 /// A stretch of one doing, or a mark of no length.
@@ -82,6 +98,8 @@ pub struct Thread {
     pub in_kvm: bool,
     /// In guest code.
     pub in_guest: bool,
+    /// Its longest sleep since the last request began.
+    pub sleep: Option<Sleep>,
     past: VecDeque<Segment>,
     doing: Doing,
     since: u64,
@@ -100,6 +118,7 @@ impl Thread {
             work: None,
             in_kvm: false,
             in_guest: false,
+            sleep: None,
             past: VecDeque::new(),
             doing: Doing::Unknown,
             since: now,
@@ -193,6 +212,16 @@ impl Thread {
             self.waker = waker;
             self.close(now, room);
             self.doing = Doing::Runnable;
+        }
+    }
+
+    /// Notes the sleep that a wake-up ends, if it is the longest since `request` began.
+    pub fn slept(&mut self, now: u64, waker: Waker, woken: Place, request: u64) {
+        let (start, call) = (self.since.max(request), self.call);
+        let longest = self.sleep.filter(|sleep| sleep.start >= request);
+        let longest = longest.map_or(0, |sleep| sleep.end.saturating_sub(sleep.start));
+        if self.doing == Doing::Blocked && now.saturating_sub(start) > longest {
+            self.sleep = Some(Sleep { start, end: now, call, waker, woken });
         }
     }
 

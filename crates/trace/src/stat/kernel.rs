@@ -423,14 +423,11 @@ impl Kernel {
 
     /// The row of an interrupt that was counted.
     pub(super) fn interrupted(&mut self, name: NameId) -> &mut Cell {
-        let key = u64::from(name.0);
-        let tables = &mut self.tables;
-        let vector = tables.vectors.has(key);
-        let (ipi, irq) = (tables.ipis.has(key), tables.irqs.has(key));
-        match () {
-            () if vector => tables.vectors.cell(key),
-            () if ipi || !irq => tables.ipis.cell(key),
-            () => tables.irqs.cell(key),
+        let (key, tables) = (u64::from(name.0), &mut self.tables);
+        match (tables.vectors.has(key), tables.irqs.has(key)) {
+            (true, _) => tables.vectors.cell(key),
+            (_, true) if !tables.ipis.has(key) => tables.irqs.cell(key),
+            _ => tables.ipis.cell(key),
         }
     }
 
