@@ -72,7 +72,8 @@ fn gap(view: &View<'_>, key: Key, causes: &mut Vec<Candidate>) -> Option<Candida
     let at = causes.iter().position(|cause| cause.kind == GAP)?;
     let gap = causes.remove(at);
     let total = view.index.subjects.get(&key).map_or(0, |subject| subject.net_total);
-    if !causes.is_empty() && gap.saving < total / 2 {
+    let told = !causes.is_empty() || outlier(view, key).is_some();
+    if told && gap.saving < total / 2 {
         return None;
     }
     let beside = |cause: &Candidate| cause.saving.saturating_sub(gap.saving);
