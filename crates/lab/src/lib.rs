@@ -15,7 +15,6 @@ pub mod explain_live;
 pub mod failure;
 pub mod find_vmm;
 mod followed;
-mod held;
 pub mod host;
 mod host_factors;
 pub mod interrupt;

@@ -7,7 +7,6 @@
 
 use crate::failure::{host, usage};
 use crate::followed::{numbers, Followed, INTERVAL};
-use crate::held::Held;
 use crate::interrupt::Interrupt;
 use anyhow::{Context, Result};
 use rustix::event::{poll, PollFd, PollFlags};
@@ -16,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
+use vmeter_machine::launch::Held;
 use vmeter_trace::select::glob;
 use vmeter_trace::Input;
 use vmeter_tracefs::{Plan, Tracefs};
@@ -199,7 +199,7 @@ pub fn record(options: &RecordOptions, interrupt: &Interrupt) -> Result<Recordin
         .with_symbols();
     let held = match options.command.as_slice() {
         [] => None,
-        command => Some(Held::start(command, options.aside)?),
+        command => Some(Held::start(command, options.aside).map_err(usage)?),
     };
     let mut tids = match (&held, options.pid) {
         (Some(held), _) => vec![held.pid()],

@@ -14,6 +14,7 @@
 //! running when it ends is ended as well ([`Exit::left_behind`]).
 
 mod child;
+mod held;
 mod image;
 mod orphans;
 mod ptrace;
@@ -25,6 +26,7 @@ mod tracee;
 mod wait;
 
 pub use child::find_program;
+pub use held::Held;
 pub use stopper::{Reason, Stopper};
 pub use tracee::{Mapping, Tracee};
 

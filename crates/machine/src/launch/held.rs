@@ -5,9 +5,8 @@
 //! missed. The command keeps its terminal and its signals; it is ptraced up to that
 //! one stop, and by nobody afterwards.
 
-use crate::failure::usage;
-use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, WaitOptions};
+use std::io::{Error, ErrorKind, Result};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
@@ -30,7 +29,7 @@ impl Held {
     /// A program that can't be started, or a host that forbids ptrace.
     pub fn start(command: &[String], aside: bool) -> Result<Held> {
         let (program, arguments) =
-            command.split_first().ok_or_else(|| usage("there is no command to run"))?;
+            command.split_first().ok_or_else(|| invalid("there is no command to run"))?;
         let mut start = Command::new(program);
         start.args(arguments);
         if aside {
@@ -42,17 +41,19 @@ impl Held {
             start.pre_exec(|| {
                 rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
                 match libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) {
-                    -1 => Err(std::io::Error::last_os_error()),
+                    -1 => Err(Error::last_os_error()),
                     _ => Ok(()),
                 }
             });
         }
-        let child = start
-            .spawn()
-            .map_err(|error| usage(format!("cannot start {program} under ptrace: {error}")))?;
+        let child = start.spawn().map_err(|e| {
+            Error::new(e.kind(), format!("cannot start {program} under ptrace: {e}"))
+        })?;
         let pid = Pid::from_child(&child);
         let held = Held { child: Some(child), pid };
-        held.wait_for_exec().with_context(|| format!("{program} did not come to its exec"))?;
+        let late =
+            |e: Error| Error::new(e.kind(), format!("{program} did not come to its exec: {e}"));
+        held.wait_for_exec().map_err(late)?;
         Ok(held)
     }
 
@@ -64,7 +65,7 @@ impl Held {
                 Some(libc::SIGTRAP) => return Ok(()),
                 // Somebody was quicker: it gets the signal and goes on to its exec.
                 Some(signal) => self.ptrace(libc::PTRACE_CONT, signal)?,
-                None => anyhow::bail!("it ended before"),
+                None => return Err(Error::other("it ended before")),
             }
         }
     }
@@ -80,16 +81,20 @@ impl Held {
     /// When it is gone.
     pub fn release(mut self) -> Result<Child> {
         self.ptrace(libc::PTRACE_DETACH, 0)?;
-        self.child.take().context("it was let go before")
+        self.child.take().ok_or_else(|| Error::other("it was let go before"))
     }
 
-    fn ptrace(&self, request: libc::c_uint, signal: libc::c_int) -> std::io::Result<()> {
+    fn ptrace(&self, request: libc::c_uint, signal: libc::c_int) -> Result<()> {
         // SAFETY: neither request reads or writes memory of this process.
         match unsafe { libc::ptrace(request, self.pid(), 0, libc::c_long::from(signal)) } {
-            -1 => Err(std::io::Error::last_os_error()),
+            -1 => Err(Error::last_os_error()),
             _ => Ok(()),
         }
     }
+}
+
+fn invalid(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidInput, what)
 }
 
 impl Drop for Held {
@@ -105,7 +110,6 @@ impl Drop for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::class;
 
     #[test]
     fn nothing_of_the_program_runs_before_it_is_let_go() {
@@ -128,6 +132,6 @@ mod tests {
         drop(held);
         assert!(!std::path::Path::new(&process).exists());
         let refused = Held::start(&["no-such-program".into()], false).expect_err("there is none");
-        assert_eq!(class(&refused).status(), 2);
+        assert_eq!(refused.kind(), ErrorKind::NotFound);
     }
 }
