@@ -2,7 +2,7 @@
 //!
 //! The VMM is this test program itself, started again by vmeter. Each model is explained
 //! twice with other jitter; `VMETER_TEST_EXPLAIN_RUNS=20` has each explained 20 times and
-//! asks for 19 right answers.
+//! asks for 19 right answers, and of the healthy one for 20.
 
 mod common;
 
@@ -70,7 +70,9 @@ fn findings(ran: &Ran) -> Vec<Value> {
     let result: Value = serde_json::from_str(&ran.stdout).expect("one object, and nothing else");
     let findings = result["findings"].as_array().expect("findings").clone();
     let of_the_host = |f: &Value| OF_THE_HOST.iter().any(|kind| f["kind"] == *kind);
-    findings.into_iter().filter(|f| !of_the_host(f)).collect()
+    let (host, findings): (Vec<Value>, Vec<Value>) = findings.into_iter().partition(of_the_host);
+    host.iter().for_each(|f| println!("about the host: {} {}", f["severity"], f["summary"]));
+    findings
 }
 
 /// What is wrong with an answer; nothing if it is right: the planted cause of the planted
@@ -107,12 +109,18 @@ fn is_explained(model: &str, kinds: &[&str]) {
         }
     }
     println!("{model}: {} of {runs} right", runs - bad.len() as u64);
-    assert!(bad.len() as u64 <= runs / 20, "{model}:\n{}", bad.join("\n"));
+    let allowed = if kinds.is_empty() { 0 } else { runs / 20 };
+    assert!(bad.len() as u64 <= allowed, "{model}:\n{}", bad.join("\n"));
 }
 
 #[test]
 fn nothing_stands_out_of_a_healthy_one() {
     is_explained("healthy", &[]);
+}
+
+#[test]
+fn nothing_stands_out_of_a_healthy_one_with_a_thread_for_its_disk() {
+    is_explained("healthy worker", &[]);
 }
 
 #[test]
