@@ -17,7 +17,7 @@
 //! All of it is one allocation that starts with the words, so that a writer's pointer is
 //! the pointer to them: one dependent load less in each mark.
 
-use crate::hazard::Free;
+use crate::hazard::Last;
 use crate::sync::{first_set, put64, put8, AtomicU64, AtomicU8, Ordering, ZERO_IS_NEW};
 use std::alloc::{alloc, alloc_zeroed, dealloc, handle_alloc_error, Layout};
 use std::marker::PhantomData;
@@ -125,7 +125,7 @@ impl<'a> BitsRef<'a> {
     /// mark that looked and found its page clean lets the next few do without. Pages that
     /// are marked over and over are written to a few times, and then no more.
     #[inline]
-    pub(crate) fn mark(self, page: usize, unseen: &mut Free) {
+    pub(crate) fn mark(self, page: usize, unseen: &mut Last) {
         if page >= self.shape.pages {
             return;
         }
@@ -133,6 +133,7 @@ impl<'a> BitsRef<'a> {
         let bit = 1 << (page % 64);
         if unseen.is_zero() {
             if word.load(Ordering::Acquire) & bit != 0 {
+                unseen.turn();
                 return self.announce_any();
             }
             unseen.fill();

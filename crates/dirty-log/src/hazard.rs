@@ -1,148 +1,163 @@
-//! Replacing what writers have hold of, and waiting for exactly those that still do.
+//! Replacing what writers use, and waiting for exactly those that still do.
 //!
-//! Writer, with a cell of its own (a hazard pointer, Michael 2004):
+//! Writer, with a cell of its own:
 //!
-//! 1. load the current pointer, store it in the cell;
+//! 1. store in the cell which switch it is inside;
 //! 2. light fence;
-//! 3. load the current pointer again; if it is another one, start over;
-//! 4. use what it points to;
-//! 5. store in the cell that it is free.
+//! 3. load the switch's current pointer, and use what it points to;
+//! 4. store in the cell that one more turn is done, and then that it is inside nothing.
 //!
 //! Harvest, one at a time:
 //!
 //! 1. replace the current pointer;
 //! 2. heavy fence;
-//! 3. wait until no cell holds the old pointer: from here on the old one is owned.
+//! 3. for each cell: load its turn, and then wait until it is not inside this switch, or
+//!    the turn is another one. From here on the old pointer is owned.
 //!
-//! By the fences either the writer's step 3 sees the replacement, and it starts over, or
-//! the harvest's step 3 sees the cell, and it waits. A writer that comes later takes the
-//! new pointer, so a stream of marks never holds a harvest up, and writers to other slots
-//! are not waited for. A writer never waits: it starts over only if a harvest came in
-//! between. An old pointer that becomes current again between a writer's steps 1 and 3
-//! does no harm: it is current then.
+//! By the fences either the writer's step 3 sees the replacement, or the harvest's step 3
+//! sees the writer inside; and then it sees the turn before, too, so another one means
+//! that the writer is done with what it had. What is inside by then came later and has the
+//! new pointer: a stream of marks never holds a harvest up, and writers to other slots are
+//! not waited for. A writer never waits and never starts over.
 //!
-//! Why cells and not counters: entering and leaving a counter are two locked
-//! instructions, which is twice the cost of the mark itself. Why pointers and not epochs:
-//! an epoch tells that a writer is somewhere inside, not in which slot.
+//! Why not counters of those inside: entering and leaving one are two locked instructions,
+//! which is twice the cost of the mark itself. Why the switch and not the pointer, as
+//! hazard pointers (Michael 2004) have it: the mark's own locked instruction waits for the
+//! stores before it, and a pointer must have been loaded before it can be stored. For the
+//! same reason cells are in thread-local storage itself and not behind a pointer there.
 //!
 //! The heavy fence interrupts every CPU that runs a thread of this process, so a harvest
 //! does without where it can: a thread that marks in a switch for the first time says so
 //! beside its cell, with a full fence of its own. Where nobody but the harvesting thread
-//! has said so, steps 1 and 3 of each writer to come are after that fence, and it sees the
-//! replacement. A thread that says so for another switch in the same place does it after
-//! its last hold of this one, and a harvest that reads that sees what the hold was for.
+//! has said so, the steps 1 to 3 of each writer to come are after that fence, and it sees
+//! the replacement. A thread that says so for another switch in the same place does it
+//! after it was last inside this one, and a harvest that reads that sees what it did.
 //!
-//! A thread may take back what it said, between two marks: to whoever sees that, its holds
-//! are visible as well. A vCPU's thread does so before it enters the guest, where to
+//! A thread may take back what it said, between two marks: to whoever sees that, what it
+//! did is visible as well. A vCPU's thread does so before it enters the guest, where to
 //! interrupt it is dearest.
 //!
 //! Threads without a cell (a signal handler that interrupted a mark; a thread whose
-//! thread-local storage is gone) are counted in the switch instead. That is slower, and
-//! a harvest waits for all of them.
+//! thread-local storage is gone; one that is new while a harvest waits) are counted in the
+//! switch instead. That is slower, and a harvest waits for all of them.
 
 use crate::fence::{self, WritersFence};
-use crate::sync::{own, spin_loop, yield_now, AtomicBool, AtomicPtr, AtomicUsize, Ordering, KNOWN};
+use crate::sync::{
+    own, spin_loop, yield_now, AtomicPtr, AtomicUsize, Ordering, RwLock, RwLockReadGuard, KNOWN,
+};
 use std::ptr::{self, NonNull};
+use std::sync::PoisonError;
 
-/// What one writer has hold of: an even number is its address. An odd one is a [`Free`].
+/// What one writer is inside of.
 #[derive(Debug)]
 pub(crate) struct HazardCell {
-    held: AtomicUsize,
+    /// A switch by its address, or [`NOWHERE`], or [`UNREGISTERED`].
+    pub(crate) inside: AtomicUsize,
+    /// A [`Last`]: its turn.
+    pub(crate) last: AtomicUsize,
     /// Switches (by address) whose harvests use the heavy fence for this cell's sake.
-    known: [AtomicUsize; KNOWN],
+    pub(crate) known: [AtomicUsize; KNOWN],
 }
 
-impl Default for HazardCell {
-    fn default() -> Self {
-        let known = std::array::from_fn(|_| AtomicUsize::new(0));
-        Self { held: AtomicUsize::new(Free::NOT_KNOWN.0), known }
-    }
-}
+const NOWHERE: usize = 0;
+/// Of a cell that harvests do not look at: not to be used.
+pub(crate) const UNREGISTERED: usize = 1;
 
-/// What is in a free cell: the switch that it was last used for, if that knows it, and a
-/// number of its owner's, in one word: a mark can afford to write to two.
+/// The switch that a cell was last used for, if that knows it, and a number of its owner's,
+/// which is another one after each use: in one word, as a mark can afford to write to two.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Free(usize);
+pub(crate) struct Last(usize);
 
-impl Default for Free {
+impl Default for Last {
     fn default() -> Self {
         Self::NOT_KNOWN
     }
 }
 
-impl Free {
+impl Last {
     /// So far apart are switches, which leaves room beside their addresses.
     const APART: usize = align_of::<Switch<()>>();
-    const NOT_KNOWN: Self = Self(1);
-    /// The largest number.
+    const NOT_KNOWN: Self = Self(0);
+    /// The largest number of marks to come.
     pub(crate) const MOST: usize = Self::APART / 2 - 1;
 
-    /// The number alone.
+    /// Without the switch.
     fn number(self) -> Self {
         Self(self.0 % Self::APART)
     }
 
-    /// What is left in the cell is this switch's.
+    /// It was this switch's.
     #[inline]
     fn is_of(self, switch: usize) -> bool {
-        // One comparison tells that the cell is free, too.
-        self.0.wrapping_sub(switch | 1) < Self::APART
+        self.0.wrapping_sub(switch) < Self::APART
     }
 
-    /// The number is 0. It is found again when the cell is next used, for whatever switch:
-    /// a hint.
+    /// There are no marks to come. The number is found again when the cell is next used,
+    /// for whatever switch: a hint.
     #[inline]
     pub(crate) fn is_zero(self) -> bool {
-        self.0 & (Self::APART - 2) == 0
+        self.0 & Self::MOST == 0
     }
 
     /// Makes a number that was 0 as large as it can be.
     #[inline]
     pub(crate) fn fill(&mut self) {
-        self.0 |= Self::MOST << 1;
+        self.0 |= Self::MOST;
     }
 
     /// Takes one from a number that is not 0.
     #[inline]
     pub(crate) fn count_down(&mut self) {
-        self.0 -= 2;
+        self.0 -= 1;
+    }
+
+    /// Another turn with the same number.
+    #[inline]
+    pub(crate) fn turn(&mut self) {
+        self.0 ^= Self::APART / 2;
     }
 }
 
 impl HazardCell {
     /// Where a switch is noted.
     fn known(&self, switch: usize) -> &AtomicUsize {
-        &self.known[switch / Free::APART % KNOWN]
+        &self.known[switch / Last::APART % KNOWN]
+    }
+
+    /// Waits for its owner, if that may be inside.
+    fn wait_until_out_of(&self, switch: usize) {
+        let turn = self.last.load(Ordering::Acquire);
+        wait_while(|| {
+            self.inside.load(Ordering::Acquire) == switch
+                && self.last.load(Ordering::Acquire) == turn
+        });
     }
 }
 
 /// A thread's cells. Two, as the table of slots is held while a slot in it is marked.
 /// Alone on its cache lines: written with each mark.
 #[repr(align(128))]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) cells: [HazardCell; 2],
-    taken: AtomicBool,
-    next: AtomicPtr<Record>,
 }
 
 impl Record {
     /// No harvest needs the heavy fence for this thread's sake until it next marks
-    /// something. To be called by the thread itself; does nothing to what it holds.
+    /// something. To be called by the thread itself; does nothing to what it is inside of.
     pub(crate) fn rest(&self) {
-        for cell in self.cells.iter().filter(|cell| own(&cell.held) & 1 == 1) {
-            let number = Free(own(&cell.held)).number();
+        for cell in self.cells.iter().filter(|cell| own(&cell.inside) == NOWHERE) {
+            let number = Last(own(&cell.last)).number();
             // Release, as in `approach`.
             let known = cell.known.iter().filter(|known| own(known) != 0);
             known.for_each(|known| known.store(0, Ordering::Release));
-            cell.held.store(number.0, Ordering::Release);
+            cell.last.store(number.0, Ordering::Release);
         }
     }
 
-    /// Gives it back for another thread.
-    pub(crate) fn release(&self) {
-        self.rest();
-        self.taken.store(false, Ordering::Release);
+    /// It is in a registry. To be called by the thread itself.
+    pub(crate) fn is_registered(&self) -> bool {
+        own(&self.cells[0].inside) != UNREGISTERED
     }
 }
 
@@ -152,104 +167,96 @@ pub(crate) enum Whom<'a> {
     /// Whoever there may be: the fence is used every time.
     Anybody,
     /// Those known to the switch, other than the calling thread, whose record this is; it
-    /// holds nothing of the switch.
-    Known(Option<&'a Record>),
+    /// is not inside the switch.
+    KnownBut(&'a Record),
 }
 
-/// All records: a list that only grows, as long as the most threads there ever were.
-#[derive(Debug, Default)]
+/// The records that harvests look at.
+#[derive(Debug)]
 pub(crate) struct Registry {
-    pub(crate) head: AtomicPtr<Record>,
+    pub(crate) threads: RwLock<Vec<Registered>>,
 }
+
+/// A record that is valid as long as it is in a registry.
+#[derive(Debug)]
+pub(crate) struct Registered(*const Record);
+
+// SAFETY: a record is made of atomics.
+unsafe impl Send for Registered {}
+// SAFETY: as above.
+unsafe impl Sync for Registered {}
 
 impl Registry {
-    /// A record for one thread.
-    pub(crate) fn acquire(&self) -> &Record {
-        let free = |record: &&Record| {
-            let taken = &record.taken;
-            taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    /// Has harvests look at a record from now on; nothing if they do. False if a harvest is
+    /// under way and `may_wait` is not.
+    ///
+    /// # Safety
+    /// The record is the calling thread's and stays where it is until [`Self::remove`].
+    pub(crate) unsafe fn add(&self, record: &Record, may_wait: bool) -> bool {
+        if record.is_registered() {
+            return true;
+        }
+        let mut threads = match self.threads.try_write() {
+            Ok(threads) => threads,
+            Err(_) if may_wait => self.threads.write().unwrap_or_else(PoisonError::into_inner),
+            Err(_) => return false,
         };
-        if let Some(record) = self.records().find(free) {
-            return record;
-        }
-        let record = Box::new(Record::default());
-        record.taken.store(true, Ordering::Relaxed);
-        let new = Box::into_raw(record);
-        // SAFETY: `new` comes from the Box above; records are freed when the registry is
-        // dropped, and then nobody borrows it.
-        let record = unsafe { &*new };
-        let mut head = self.head.load(Ordering::Acquire);
-        loop {
-            record.next.store(head, Ordering::Relaxed);
-            let push = self.head.compare_exchange(head, new, Ordering::AcqRel, Ordering::Acquire);
-            match push {
-                Ok(_) => return record,
-                Err(now) => head = now,
-            }
-        }
+        threads.push(Registered(record));
+        drop(threads);
+        record.cells.iter().for_each(|cell| cell.inside.store(NOWHERE, Ordering::Release));
+        true
     }
 
-    fn records(&self) -> impl Iterator<Item = &Record> {
-        let mut next = self.head.load(Ordering::Acquire);
-        std::iter::from_fn(move || {
-            // SAFETY: null, or a record of this list, which lives as long as the registry.
-            let record = unsafe { next.as_ref() }?;
-            next = record.next.load(Ordering::Relaxed);
-            Some(record)
-        })
+    /// No harvest looks at the calling thread's record any more, once harvests that do have
+    /// ended.
+    pub(crate) fn remove(&self, record: &Record) {
+        record.rest();
+        record.cells.iter().for_each(|cell| cell.inside.store(UNREGISTERED, Ordering::Release));
+        let mut threads = self.threads.write().unwrap_or_else(PoisonError::into_inner);
+        threads.retain(|other| !ptr::eq(other.0, record));
     }
 
-    fn cells(&self) -> impl Iterator<Item = &HazardCell> {
-        self.records().flat_map(|record| &record.cells)
-    }
-
-    /// Did a thread other than the owner of `own` take hold of this switch without a
-    /// fence of its own, or may it yet?
-    fn knows(&self, switch: usize, own: Option<&Record>) -> bool {
-        let others = self.records().filter(|&record| !own.is_some_and(|own| ptr::eq(own, record)));
-        let mut cells = others.flat_map(|record| &record.cells);
-        cells.any(|cell| cell.known(switch).load(Ordering::Acquire) == switch)
-    }
-
-    fn wait_until_none_holds(&self, old: usize) {
-        for cell in self.cells() {
-            wait_while(|| cell.held.load(Ordering::Acquire) == old);
-        }
+    fn read(&self) -> RwLockReadGuard<'_, Vec<Registered>> {
+        self.threads.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The wait of a harvest: for those that have hold of what [`Switch::exchange`] gave
     /// back, of as many switches as there are, with one fence for all.
     pub(crate) fn wait<'a, T: 'a>(
         &self,
-        retired: impl Iterator<Item = (&'a Switch<T>, NonNull<T>)> + Clone,
+        retired: impl Iterator<Item = &'a Switch<T>> + Clone,
         whom: Whom<'_>,
     ) {
         // The exchange is before the look at who is known.
         fence::full();
+        let threads = self.read();
+        // SAFETY: valid while in the registry, and none is removed while it is read.
+        let records = threads.iter().map(|record| unsafe { &*record.0 });
         let needed = match whom {
             Whom::Anybody => true,
-            Whom::Known(own) => retired.clone().any(|(switch, _)| self.knows(switch.id(), own)),
+            Whom::KnownBut(own) => {
+                let mut others = records.clone().filter(|&record| !ptr::eq(record, own));
+                others.any(|record| knows(record, retired.clone()))
+            }
         };
         if needed {
             fence::heavy();
         }
-        for (switch, old) in retired {
-            self.wait_until_none_holds(old.as_ptr() as usize);
+        for switch in retired {
+            let cells = records.clone().flat_map(|record| &record.cells);
+            cells.for_each(|cell| cell.wait_until_out_of(switch.id()));
             wait_while(|| switch.counted.load(Ordering::Acquire) != 0);
         }
     }
 }
 
-impl Drop for Registry {
-    fn drop(&mut self) {
-        let mut next = self.head.load(Ordering::Acquire);
-        while !next.is_null() {
-            // SAFETY: each record was leaked by `acquire` once, and with `&mut self` nobody
-            // borrows one.
-            let record = unsafe { Box::from_raw(next) };
-            next = record.next.load(Ordering::Relaxed);
-        }
-    }
+/// Did the record's owner use one of these switches without a fence of its own, or may it
+/// yet?
+fn knows<'a, T: 'a>(record: &Record, mut switches: impl Iterator<Item = &'a Switch<T>>) -> bool {
+    switches.any(|switch| {
+        let mut cells = record.cells.iter();
+        cells.any(|cell| cell.known(switch.id()).load(Ordering::Acquire) == switch.id())
+    })
 }
 
 /// A mark takes nanoseconds, unless its thread was preempted: then give it the CPU.
@@ -288,31 +295,26 @@ impl<T> Switch<T> {
     }
 
     /// Gets hold of what is current: until the hold is dropped, [`Self::replace`] does not
-    /// return it. None if the cell is in use.
+    /// return it. None if the cell is in use, or not to be used.
     ///
     /// # Safety
-    /// The cell belongs to the calling thread and is in the registry that [`Self::replace`]
-    /// is called with.
+    /// The cell belongs to the calling thread, and to the registry that [`Self::replace`] is
+    /// called with, if to any.
     #[inline]
     pub(crate) unsafe fn hold<'a>(&'a self, cell: &'a HazardCell) -> Option<Hold<'a, T>> {
-        let mut free = Free(own(&cell.held));
+        let mut last = Last(own(&cell.last));
         let mut fenced = false;
-        if !free.is_of(self.id()) {
-            (free, fenced) = self.approach(cell, free)?;
+        if own(&cell.inside) != NOWHERE {
+            return None;
         }
-        let mut current = self.current.load(Ordering::Acquire);
-        loop {
-            // Release, so that a harvest that sees this store sees what this thread did
-            // before: a later store is no part of an earlier one's release sequence.
-            cell.held.store(current as usize, Ordering::Release);
-            fence::light(fenced);
-            let now = self.current.load(Ordering::Acquire);
-            if now == current {
-                break;
-            }
-            current = now;
+        if !last.is_of(self.id()) {
+            (last, fenced) = self.approach(cell, last);
         }
-        Some(Hold { target: current, cell, free })
+        // Release, so that a harvest that sees this store sees what this thread did
+        // before: a later store is no part of an earlier one's release sequence.
+        cell.inside.store(self.id(), Ordering::Release);
+        fence::light(fenced);
+        Some(Hold { target: self.current.load(Ordering::Acquire), cell, last })
     }
 
     /// Its name among those that cells know.
@@ -322,15 +324,13 @@ impl<T> Switch<T> {
     }
 
     /// For a cell that was last used for another switch: what to leave in it, and whether
-    /// each hold needs a full fence of its own. None if it is in use.
+    /// this hold needs a full fence of its own.
+    #[cold]
     #[inline(never)]
-    fn approach(&self, cell: &HazardCell, free: Free) -> Option<(Free, WritersFence)> {
-        if free.0 & 1 == 0 {
-            return None;
-        }
-        let number = free.number();
+    fn approach(&self, cell: &HazardCell, last: Last) -> (Last, WritersFence) {
+        let number = last.number();
         if self.writers_fence {
-            return Some((number, true));
+            return (number, true);
         }
         let known = cell.known(self.id());
         if own(known) != self.id() {
@@ -338,7 +338,7 @@ impl<T> Switch<T> {
             known.store(self.id(), Ordering::Release);
             fence::full();
         }
-        Some((Free(self.id() | number.0), false))
+        (Last(self.id() | number.0), false)
     }
 
     /// What is current, without hold of it: it may be retired at any moment.
@@ -368,7 +368,7 @@ impl<T> Switch<T> {
         whom: Whom<'_>,
     ) -> NonNull<T> {
         let old = self.exchange(next);
-        registry.wait(std::iter::once((self, old)), whom);
+        registry.wait(std::iter::once(self), whom);
         old
     }
 
@@ -389,14 +389,14 @@ fn non_null<T>(pointer: *mut T) -> NonNull<T> {
 pub(crate) struct Hold<'a, T> {
     target: *mut T,
     cell: &'a HazardCell,
-    free: Free,
+    last: Last,
 }
 
 impl<T> Hold<'_, T> {
-    /// What the cell will have when this is dropped.
+    /// What the cell will have when this is dropped: to be changed.
     #[inline]
-    pub(crate) fn free(&mut self) -> &mut Free {
-        &mut self.free
+    pub(crate) fn last(&mut self) -> &mut Last {
+        &mut self.last
     }
 
     #[inline]
@@ -408,7 +408,8 @@ impl<T> Hold<'_, T> {
 impl<T> Drop for Hold<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.cell.held.store(self.free.0, Ordering::Release);
+        self.cell.last.store(self.last.0, Ordering::Release);
+        self.cell.inside.store(NOWHERE, Ordering::Release);
     }
 }
 

@@ -2,9 +2,9 @@
 
 use crate::bits::{Bits, BitsRef, Shape};
 use crate::fence;
-use crate::hazard::{Free, Switch, Whom};
+use crate::hazard::{Last, Switch};
 use crate::sync::AtomicU64;
-use crate::writer::{self, REGISTRY};
+use crate::writer;
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -89,7 +89,7 @@ impl Slot {
     /// As [`Self::mark`], for a signal handler: allocates nothing, and may interrupt a
     /// mark. Slower.
     pub fn mark_in_signal_handler(&self, page: usize) {
-        writer::with_counted(&self.switch, |base| self.bits(base).mark(page, &mut Free::default()));
+        writer::with_counted(&self.switch, |base| self.bits(base).mark(page, &mut Last::default()));
     }
 
     /// Marks pages in a signal handler, and then calls `after`; a harvest that has the
@@ -98,7 +98,7 @@ impl Slot {
     pub(crate) fn mark_pages_then<R>(&self, pages: Range<usize>, after: impl FnOnce() -> R) -> R {
         writer::with_counted(&self.switch, |base| {
             let bits = self.bits(base);
-            pages.for_each(|page| bits.mark(page, &mut Free::default()));
+            pages.for_each(|page| bits.mark(page, &mut Last::default()));
             after()
         })
     }
@@ -216,7 +216,10 @@ impl Slot {
 
     #[inline]
     fn with<R>(&self, f: impl FnOnce(BitsRef<'_>) -> R) -> R {
-        writer::with(&self.switch, |base, _| f(self.bits(base)))
+        writer::with(&self.switch, |base, last| {
+            last.turn();
+            f(self.bits(base))
+        })
     }
 
     #[inline]
@@ -244,9 +247,8 @@ where
 {
     let all = retired.as_ref();
     if !all.is_empty() {
-        let switches = all.iter().map(|retired| (&retired.slot.switch, retired.old));
-        let known = || Whom::Known(writer::own_record());
-        REGISTRY.wait(switches, if for_anybody { Whom::Anybody } else { known() });
+        let switches = all.iter().map(|retired| &retired.slot.switch);
+        writer::wait(switches, for_anybody);
     }
     // SAFETY: every bitmap given to a switch has its slot's shape; all access to it is by
     // `with` and `with_counted`, which was waited for, and by `looks_clean`, which reads an

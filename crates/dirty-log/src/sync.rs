@@ -1,9 +1,8 @@
 //! The atomics, in one place: `tests/loom.rs` compiles the protocol against loom's instead.
 
 pub(crate) use std::hint::spin_loop;
-pub(crate) use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU64, AtomicU8, AtomicUsize, Ordering,
-};
+pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+pub(crate) use std::sync::{RwLock, RwLockReadGuard};
 pub(crate) use std::thread::yield_now;
 
 /// Memory of zeroes is an array of atomics that are 0.
