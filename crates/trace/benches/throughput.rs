@@ -3,16 +3,18 @@
 //!
 //! `VMETER_TRACE_DATA` names a recording; without it one of 2 million events is made.
 //! A busy host stretches wall times, so CPU time is printed as well.
+//! `VMETER_BENCH_GIB=5` has a file of that size made and read by a process of its own, whose
+//! largest resident memory is printed.
 
 #[path = "../tests/common/trace_dat.rs"]
 #[allow(dead_code)]
 mod trace_dat;
 
-use std::io::Read;
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
-use trace_dat::{record, v7, Packing, Page};
+use trace_dat::{record, v6, v7, Packing, Page};
 use vmeter_trace::stat::{read_with, Report};
 use vmeter_trace::{open, Input};
 
@@ -21,8 +23,14 @@ const EVENTS: u32 = 2_000_000;
 const CPUS: u32 = 4;
 /// Events of a page of 4 KiB in the made trace.
 const PER_PAGE: u32 = 100;
+/// Set to have this program read a file once and say what memory that took.
+const ONE: &str = "VMETER_BENCH_ONE";
+const SIZE: &str = "VMETER_BENCH_GIB";
 
 fn main() {
+    if let Some(path) = std::env::var_os(ONE) {
+        return read_one(path.as_ref());
+    }
     let scratch = std::env::temp_dir().join(format!("vmeter-bench-{}.dat", std::process::id()));
     let path = match std::env::var_os("VMETER_TRACE_DATA").map(PathBuf::from) {
         Some(path) => path,
@@ -47,8 +55,9 @@ fn main() {
             format!("stat, {threads} threads"),
             events as f64 / wall
         );
-        if threads == 1 {
-            alone = events as f64 / wall;
+        match threads {
+            1 => alone = events as f64 / wall,
+            _ => println!("{:<24} {:>12.2}", "  times as fast as 1", events as f64 / wall / alone),
         }
     }
     match best_peer(&path) {
@@ -59,8 +68,51 @@ fn main() {
         }
         None => println!("skipped: no trace-cmd to compare with"),
     }
+    if let Some(gib) = std::env::var(SIZE).ok().and_then(|gib| gib.parse().ok()) {
+        big(&scratch, gib).expect("room for the file");
+        let own = std::env::current_exe().expect("this program");
+        let mut child = Command::new(own).env(ONE, &scratch).spawn().expect("it starts");
+        assert!(child.wait().expect("it ends").success());
+    }
     // Where there was a recording there is no such file.
     let _ = std::fs::remove_file(&scratch);
+}
+
+/// Reads a file on all CPUs; prints its size, the events, the time and the memory.
+fn read_one(path: &Path) {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let bytes = std::fs::metadata(path).map_or(0, |meta| meta.len());
+    let begin = Instant::now();
+    let events = stat(path, cpus).events;
+    let wall = begin.elapsed().as_secs_f64();
+    // proc_pid_status(5): the most that was ever resident, in kB.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    println!(
+        "{bytes} bytes, {events} events, {cpus} threads: {wall:.1} s, resident at most {}",
+        line.unwrap_or("?").trim()
+    );
+}
+
+/// Writes a file of so many GiB, page by page.
+fn big(path: &Path, gib: u64) -> io::Result<()> {
+    let head = v6(vec![("", (0..CPUS).map(|_| Vec::new()).collect())]);
+    let mark = b"flyrecord\0";
+    let table = head.windows(mark.len()).rposition(|w| w == mark).map_or(0, |at| at + mark.len());
+    let pages = (gib << 30) / 4096 / u64::from(CPUS);
+    let mut file = BufWriter::with_capacity(1 << 20, std::fs::File::create(path)?);
+    file.write_all(&head)?;
+    for cpu in 0..CPUS {
+        for n in 0..pages {
+            file.write_all(&page(cpu, n as u32).bytes())?;
+        }
+    }
+    file.seek(SeekFrom::Start(table as u64))?;
+    for cpu in 0..u64::from(CPUS) {
+        file.write_all(&(head.len() as u64 + cpu * pages * 4096).to_le_bytes())?;
+        file.write_all(&(pages * 4096).to_le_bytes())?;
+    }
+    file.flush()
 }
 
 fn stat(path: &Path, threads: usize) -> Report {
@@ -116,21 +168,23 @@ fn best_peer(path: &Path) -> Option<(f64, u64)> {
 fn made() -> Vec<u8> {
     let stream = |cpu: u32| -> Vec<Page> {
         let pages = EVENTS / CPUS / PER_PAGE;
-        let page = |n: u32| {
-            let mut page = Page::new(u64::from(n) * 100_000 + u64::from(cpu));
-            for at in 0..PER_PAGE / 5 {
-                let tid = 100 + (cpu * 7 + n) as i32 % 40;
-                let port = 0x3f8 + (at % 8);
-                page = page
-                    .event(500, &record(12, tid, &[30, 1]))
-                    .event(200, &record(14, tid, &[1, port]))
-                    .event(900, &record(13, tid, &[0]))
-                    .event(300, &record(10, tid, &[0, 0]))
-                    .event(700, &record(11, tid, &[0, 0, 1, 0]));
-            }
-            page
-        };
-        (0..pages).map(page).collect()
+        (0..pages).map(|n| page(cpu, n)).collect()
     };
     v7(vec![("", (0..CPUS).map(stream).collect())], Packing::None)
+}
+
+/// A page of a CPU's.
+fn page(cpu: u32, n: u32) -> Page {
+    let mut page = Page::new(u64::from(n) * 100_000 + u64::from(cpu));
+    for at in 0..PER_PAGE / 5 {
+        let tid = 100 + ((cpu * 7 + n) % 40) as i32;
+        let port = 0x3f8 + (at % 8);
+        page = page
+            .event(500, &record(12, tid, &[30, 1]))
+            .event(200, &record(14, tid, &[1, port]))
+            .event(900, &record(13, tid, &[0]))
+            .event(300, &record(10, tid, &[0, 0]))
+            .event(700, &record(11, tid, &[0, 0, 1, 0]));
+    }
+    page
 }

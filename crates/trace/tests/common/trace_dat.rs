@@ -134,7 +134,8 @@ impl Page {
         self.word(delta << 5 | 29).word(4)
     }
 
-    fn bytes(self) -> Vec<u8> {
+    /// Its 4 KiB.
+    pub fn bytes(self) -> Vec<u8> {
         let mut commit = self.data.len() as u64;
         let mut data = self.data;
         if let Some(count) = self.lost {
@@ -195,7 +196,6 @@ fn event_formats() -> Vec<u8> {
 const KALLSYMS: &str = "ffffffff81000000 T _stext\nffffffff81000400 t process_srcu\n";
 const CMDLINES: &str = "7 reader\n8 CPU 0/KVM\n";
 
-/// A file of version 6, unpacked.
 /// The format texts as perf stores them.
 pub fn tracing_data() -> Vec<u8> {
     let mut out = b"\x17\x08\x44tracing0.6\0\0\x08".to_vec();
@@ -207,6 +207,7 @@ pub fn tracing_data() -> Vec<u8> {
     out
 }
 
+/// A file of version 6, unpacked.
 pub fn v6(buffers: Vec<Buffer>) -> Vec<u8> {
     let mut out = b"\x17\x08\x44tracing6\0\x00\x08".to_vec();
     out.extend((PAGE as u32).to_le_bytes());
