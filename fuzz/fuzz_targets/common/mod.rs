@@ -1,0 +1,46 @@
+//! What every target does with its input, and how much memory that may take.
+
+use peak_alloc::PeakAlloc;
+use vmeter_trace::stat::Stats;
+use vmeter_trace::{open, Error, EventReader, Input, FORMATS};
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+/// Tables and buffers that every reader has, whatever it reads, bytes.
+const FLOOR: usize = 6 << 20;
+/// Windows of what unpacks zst and xz on top of that, bytes (input.rs has the same limits).
+#[allow(dead_code)]
+pub const UNPACKING: usize = 192 << 20;
+
+fn stat(mut reader: Box<dyn EventReader>) {
+    let mut stats = Stats::new(reader.info());
+    while let Some(event) = reader.next_event() {
+        stats.add(&event);
+    }
+    stats.finish(reader.as_ref(), Some(1e9));
+}
+
+/// Runs something on the input; it may take 8 times its size beyond the floor.
+fn bounded(bytes: &[u8], more: usize, run: impl FnOnce(Input) -> Result<(), Error>) {
+    let before = MEMORY.current_usage();
+    MEMORY.reset_peak_usage();
+    // Refusing the input is an answer.
+    let _ = Input::from_bytes("fuzz", bytes.to_vec()).and_then(run);
+    let used = MEMORY.peak_usage().saturating_sub(before);
+    let most = bytes.len() * 8 + FLOOR + more;
+    assert!(used <= most, "{used} bytes were taken for an input of {}", bytes.len());
+}
+
+/// Reads the input as a format to its end, with all statistics.
+#[allow(dead_code)]
+pub fn as_format(name: &str, bytes: &[u8]) {
+    let Some(format) = FORMATS.iter().find(|f| f.name() == name) else { return };
+    bounded(bytes, 0, |input| format.open(input).map(stat));
+}
+
+/// Finds the format, and reads the input to its end.
+#[allow(dead_code)]
+pub fn as_any(bytes: &[u8]) {
+    bounded(bytes, UNPACKING, |input| open(input).map(stat));
+}
