@@ -119,9 +119,9 @@ pub struct TraceInfo {
     pub cpus: u32,
     /// Guests recorded in the same session: (name, vCPU, host thread).
     pub guests: Vec<(String, u32, i32)>,
-    /// The header says that the oldest events were overwritten: CPUs' events begin at
-    /// different times.
-    pub overwritten: bool,
+    /// Events kept and events written, where the header says that the oldest were overwritten:
+    /// CPUs' events begin at different times then.
+    pub overwritten: Option<(u64, u64)>,
 }
 
 impl TraceInfo {
@@ -132,7 +132,7 @@ impl TraceInfo {
             buffers: vec![String::new()],
             cpus: 0,
             guests: Vec::new(),
-            overwritten: false,
+            overwritten: None,
         }
     }
 }

@@ -104,24 +104,27 @@ fn system_call<'a>(call: &'a str, head: Head<'a>) -> Option<Head<'a>> {
     Some(Head { system: "syscalls", prefix: "sys_exit", name, text: result.trim(), ..head })
 }
 
-/// True if the heading says that events were overwritten.
-fn heading(head: &[u8]) -> bool {
+/// What begins the comment that says how many events there are and were.
+pub(crate) const ENTRIES: &str = "entries-in-buffer/entries-written:";
+
+/// Events kept and written, if the heading says that some were overwritten.
+fn heading(head: &[u8]) -> Option<(u64, u64)> {
     let mut lines = head.split(|&b| b == b'\n').take_while(|line| line.starts_with(b"#"));
-    lines.any(|line| {
-        let line = std::str::from_utf8(line).map(comment);
-        matches!(line, Ok(Line::Overwritten(count)) if count > 0)
-    })
+    let found = lines.find_map(|line| entries(std::str::from_utf8(line).ok()?));
+    found.filter(|(kept, written)| kept < written)
+}
+
+fn entries(line: &str) -> Option<(u64, u64)> {
+    let (_, counts) = line.split_once(ENTRIES)?;
+    let mut numbers = counts.trim_start().split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next().and_then(|n| n.parse::<u64>().ok());
+    Some((number()?, number()?))
 }
 
 fn comment(line: &str) -> Line<'_> {
-    let Some((_, counts)) = line.split_once("entries-in-buffer/entries-written:") else {
-        return Line::Nothing;
-    };
-    let mut numbers = counts.trim_start().split(|c: char| !c.is_ascii_digit());
-    let mut number = || numbers.next().and_then(|n| n.parse::<u64>().ok());
-    match (number(), number()) {
-        (Some(kept), Some(written)) => Line::Overwritten(written.saturating_sub(kept)),
-        _ => Line::Nothing,
+    match entries(line) {
+        Some((kept, written)) => Line::Overwritten(written.saturating_sub(kept)),
+        None => Line::Nothing,
     }
 }
 

@@ -56,7 +56,7 @@ impl Stats {
     /// Empty statistics.
     pub fn new(info: &TraceInfo) -> Stats {
         let mut stats = Stats::empty();
-        stats.kernel.overwritten = info.overwritten;
+        stats.kernel.overwritten = info.overwritten.is_some();
         stats
     }
 

@@ -74,7 +74,7 @@ impl Format {
             Format::Perfetto => Box::new(PerfettoEvents::new(cpu_hz)),
             Format::Jsonl => Box::new(JsonLines::default()),
             Format::Csv => Box::new(Csv::default()),
-            Format::Text => Box::new(Text::default()),
+            Format::Text => Box::new(Text::headed()),
         }
     }
 }
