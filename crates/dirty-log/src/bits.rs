@@ -144,6 +144,16 @@ impl<'a> BitsRef<'a> {
         self.announce(page / LINE_PAGES);
     }
 
+    /// As [`Self::mark`], without a look.
+    #[inline]
+    pub(crate) fn mark_unseen(self, page: usize) {
+        if page >= self.shape.pages {
+            return;
+        }
+        self.cell(page / 64).fetch_or(1 << (page % 64), Ordering::AcqRel);
+        self.announce(page / LINE_PAGES);
+    }
+
     /// Sets those of a word's 64 bits that are set in `mask`; returns the ones that were
     /// not set before. Words beyond the end are ignored.
     #[inline]

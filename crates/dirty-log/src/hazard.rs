@@ -38,7 +38,7 @@
 //! interrupt it is dearest.
 //!
 //! Threads without a cell (a signal handler that interrupted a mark; a thread whose
-//! thread-local storage is gone; one that is new while a harvest waits) are counted in the
+//! thread-local storage is gone; one that is new while a harvest looks) are counted in the
 //! switch instead. That is slower, and a harvest waits for all of them.
 
 use crate::fence::{self, WritersFence};
@@ -92,6 +92,13 @@ impl Last {
         self.0.wrapping_sub(switch) < Self::APART
     }
 
+    /// As [`Self::is_of`], and there are marks to come that need not look.
+    #[inline]
+    fn is_quick_in(self, switch: usize) -> bool {
+        // One comparison for both.
+        self.0.wrapping_sub(switch + 1) < Self::MOST
+    }
+
     /// There are no marks to come. The number is found again when the cell is next used,
     /// for whatever switch: a hint.
     #[inline]
@@ -102,7 +109,7 @@ impl Last {
     /// Makes a number that was 0 as large as it can be.
     #[inline]
     pub(crate) fn fill(&mut self) {
-        self.0 |= Self::MOST;
+        self.0 = self.0 & !(Self::APART - 1) | Self::MOST;
     }
 
     /// Takes one from a number that is not 0.
@@ -124,13 +131,10 @@ impl HazardCell {
         &self.known[switch / Last::APART % KNOWN]
     }
 
-    /// Waits for its owner, if that may be inside.
-    fn wait_until_out_of(&self, switch: usize) {
+    /// Its turn, if its owner may be inside.
+    fn turn_inside(&self, switch: usize) -> Option<usize> {
         let turn = self.last.load(Ordering::Acquire);
-        wait_while(|| {
-            self.inside.load(Ordering::Acquire) == switch
-                && self.last.load(Ordering::Acquire) == turn
-        });
+        (self.inside.load(Ordering::Acquire) == switch).then_some(turn)
     }
 }
 
@@ -202,13 +206,11 @@ impl Registry {
             Err(_) => return false,
         };
         threads.push(Registered(record));
-        drop(threads);
         record.cells.iter().for_each(|cell| cell.inside.store(NOWHERE, Ordering::Release));
         true
     }
 
-    /// No harvest looks at the calling thread's record any more, once harvests that do have
-    /// ended.
+    /// No harvest looks at the calling thread's record any more.
     pub(crate) fn remove(&self, record: &Record) {
         record.rest();
         record.cells.iter().for_each(|cell| cell.inside.store(UNREGISTERED, Ordering::Release));
@@ -229,13 +231,11 @@ impl Registry {
     ) {
         // The exchange is before the look at who is known.
         fence::full();
-        let threads = self.read();
-        // SAFETY: valid while in the registry, and none is removed while it is read.
-        let records = threads.iter().map(|record| unsafe { &*record.0 });
         let needed = match whom {
             Whom::Anybody => true,
             Whom::KnownBut(own) => {
-                let mut others = records.clone().filter(|&record| !ptr::eq(record, own));
+                let threads = self.read();
+                let mut others = records(&threads).filter(|&record| !ptr::eq(record, own));
                 others.any(|record| knows(record, retired.clone()))
             }
         };
@@ -243,11 +243,35 @@ impl Registry {
             fence::heavy();
         }
         for switch in retired {
-            let cells = records.clone().flat_map(|record| &record.cells);
-            cells.for_each(|cell| cell.wait_until_out_of(switch.id()));
+            self.wait_until_all_are_out_of(switch.id());
             wait_while(|| switch.counted.load(Ordering::Acquire) != 0);
         }
     }
+
+    /// Keeps no lock while it waits: who is waited for may be about to harvest.
+    fn wait_until_all_are_out_of(&self, switch: usize) {
+        let inside = |cell: &HazardCell| Some((ptr::from_ref(cell), cell.turn_inside(switch)?));
+        let mut left: Vec<_> = cells(&self.read()).filter_map(inside).collect();
+        wait_while(|| {
+            if !left.is_empty() {
+                let threads = self.read();
+                // A cell that is not there any more belonged to a thread that has ended.
+                left.retain(|&was| cells(&threads).any(|cell| inside(cell) == Some(was)));
+            }
+            !left.is_empty()
+        });
+    }
+}
+
+/// The records of a registry that is being read.
+fn records(threads: &[Registered]) -> impl Iterator<Item = &Record> + Clone {
+    // SAFETY: a record is valid while it is in a registry, and none is removed from one
+    // that is being read.
+    threads.iter().map(|record| unsafe { &*record.0 })
+}
+
+fn cells(threads: &[Registered]) -> impl Iterator<Item = &HazardCell> {
+    records(threads).flat_map(|record| &record.cells)
 }
 
 /// Did the record's owner use one of these switches without a fence of its own, or may it
@@ -274,7 +298,8 @@ fn wait_while(mut held: impl FnMut() -> bool) {
 }
 
 /// A pointer to what writers use at present, and its replacement. It owns nothing:
-/// whoever has the switch frees what is current in the end.
+/// whoever has the switch frees what is current in the end. Aligned for what [`Last`] keeps
+/// beside its address.
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct Switch<T> {
@@ -294,27 +319,49 @@ impl<T> Switch<T> {
         }
     }
 
-    /// Gets hold of what is current: until the hold is dropped, [`Self::replace`] does not
-    /// return it. None if the cell is in use, or not to be used.
+    /// Gets hold of what is current: until the hold is dropped, [`Registry::wait`] does not
+    /// return. None if the cell is in use, or not to be used.
     ///
     /// # Safety
-    /// The cell belongs to the calling thread, and to the registry that [`Self::replace`] is
-    /// called with, if to any.
+    /// The cell belongs to the calling thread, and to the registry that [`Registry::wait`] is
+    /// called of, if to any. No signal handler interrupts this or the hold with one of the
+    /// same cell.
     #[inline]
     pub(crate) unsafe fn hold<'a>(&'a self, cell: &'a HazardCell) -> Option<Hold<'a, T>> {
-        let mut last = Last(own(&cell.last));
-        let mut fenced = false;
         if own(&cell.inside) != NOWHERE {
             return None;
         }
+        let mut last = Last(own(&cell.last));
+        let mut fenced = false;
         if !last.is_of(self.id()) {
             (last, fenced) = self.approach(cell, last);
         }
+        Some(self.enter(cell, last, fenced))
+    }
+
+    /// As [`Self::hold`] for a mark that need not look, or None.
+    ///
+    /// # Safety
+    /// As [`Self::hold`].
+    #[inline]
+    pub(crate) unsafe fn hold_quick<'a>(&'a self, cell: &'a HazardCell) -> Option<Hold<'a, T>> {
+        // Not a look at `inside`, which costs a quarter of a mark. A cell that is not to be
+        // used is not any switch's.
+        let mut last = Last(own(&cell.last));
+        if !last.is_quick_in(self.id()) {
+            return None;
+        }
+        last.count_down();
+        Some(self.enter(cell, last, false))
+    }
+
+    #[inline(always)]
+    fn enter<'a>(&'a self, cell: &'a HazardCell, last: Last, fenced: WritersFence) -> Hold<'a, T> {
         // Release, so that a harvest that sees this store sees what this thread did
         // before: a later store is no part of an earlier one's release sequence.
         cell.inside.store(self.id(), Ordering::Release);
         fence::light(fenced);
-        Some(Hold { target: self.current.load(Ordering::Acquire), cell, last })
+        Hold { target: self.current.load(Ordering::Acquire), cell, last }
     }
 
     /// Its name among those that cells know.
@@ -325,7 +372,6 @@ impl<T> Switch<T> {
 
     /// For a cell that was last used for another switch: what to leave in it, and whether
     /// this hold needs a full fence of its own.
-    #[cold]
     #[inline(never)]
     fn approach(&self, cell: &HazardCell, last: Last) -> (Last, WritersFence) {
         let number = last.number();
@@ -358,18 +404,6 @@ impl<T> Switch<T> {
     /// has returned. One call at a time.
     pub(crate) fn exchange(&self, next: NonNull<T>) -> NonNull<T> {
         non_null(self.current.swap(next.as_ptr(), Ordering::AcqRel))
-    }
-
-    /// [`Self::exchange`] and [`Registry::wait`].
-    pub(crate) fn replace(
-        &self,
-        next: NonNull<T>,
-        registry: &Registry,
-        whom: Whom<'_>,
-    ) -> NonNull<T> {
-        let old = self.exchange(next);
-        registry.wait(std::iter::once(self), whom);
-        old
     }
 
     /// What is current, of a switch that nobody else has.

@@ -5,10 +5,10 @@
 //! returns, so that its last harvest is complete.
 
 use crate::fence;
-use crate::hazard::{Switch, Whom};
+use crate::hazard::Switch;
 use crate::slot::BadPageSize;
 use crate::strategy::{DirtyBitmap, Strategy, SwitchOpt};
-use crate::writer::{self, REGISTRY};
+use crate::writer;
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -184,7 +184,8 @@ impl<S: Strategy> MemoryLog<S> {
     }
 
     fn change(&self, slots: Table<S>, _one_at_a_time: MutexGuard<'_, ()>) {
-        let old = self.table.replace(leak(slots), &REGISTRY, Whom::Known(writer::own_record()));
+        let old = self.table.exchange(leak(slots));
+        writer::wait(std::iter::once(&self.table), false);
         // SAFETY: made by `leak`, and no mark uses it any more.
         drop(unsafe { Box::from_raw(old.as_ptr()) });
     }

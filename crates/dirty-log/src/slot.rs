@@ -80,10 +80,18 @@ impl Slot {
     }
 
     /// Marks a page. Call it after writing to the page, and before
-    /// telling anyone that the write is done.
+    /// telling anyone that the write is done. Not from a signal handler.
     #[inline]
     pub fn mark(&self, page: usize) {
-        writer::with(&self.switch, move |base, unseen| self.bits(base).mark(page, unseen));
+        let quick = writer::with_quick(&self.switch, |base| self.bits(base).mark_unseen(page));
+        if quick.is_none() {
+            self.mark_and_look(page);
+        }
+    }
+
+    #[inline(never)]
+    fn mark_and_look(&self, page: usize) {
+        writer::with(&self.switch, |base, unseen| self.bits(base).mark(page, unseen));
     }
 
     /// As [`Self::mark`], for a signal handler: allocates nothing, and may interrupt a

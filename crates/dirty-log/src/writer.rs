@@ -1,37 +1,48 @@
-//! Each thread's own record: found by thread-local storage, given back at its end.
+//! Each thread's own record, in its thread-local storage, and the registry of them.
 
-use crate::hazard::{Free, Record, Registry, Switch};
-use crate::sync::AtomicPtr;
-use std::cell::Cell;
-use std::ptr::{self, NonNull};
+use crate::hazard::{HazardCell, Last, Record, Registry, Switch, Whom, UNREGISTERED};
+use crate::sync::{AtomicUsize, RwLock, KNOWN};
+use std::ptr::NonNull;
 
 /// One for the process: a record serves all bitmaps, as a thread marks one page at a time.
-pub(crate) static REGISTRY: Registry = Registry { head: AtomicPtr::new(ptr::null_mut()) };
+static REGISTRY: Registry = Registry { threads: RwLock::new(Vec::new()) };
 
 thread_local! {
-    static RECORD: Cell<*const Record> = const { Cell::new(ptr::null()) };
+    /// It has no destructor: valid as long as the thread runs any code.
+    static RECORD: Record = const { Record { cells: [const { new_cell() }; 2] } };
     static END: End = const { End };
 }
 
-/// Gives the thread's record back when the thread ends.
+const fn new_cell() -> HazardCell {
+    HazardCell {
+        inside: AtomicUsize::new(UNREGISTERED),
+        last: AtomicUsize::new(0),
+        known: [const { AtomicUsize::new(0) }; KNOWN],
+    }
+}
+
+/// Takes the thread's record out of the registry when the thread ends.
 struct End;
 
 impl Drop for End {
     fn drop(&mut self) {
-        let record = RECORD.replace(ptr::null());
-        // SAFETY: null, or a record of REGISTRY, which is never dropped.
-        if let Some(record) = unsafe { record.as_ref() } {
-            record.release();
-        }
+        RECORD.with(|record| REGISTRY.remove(record));
     }
 }
 
-/// Takes a record for this thread, so that its first mark does not. Marks do it by
+/// Makes harvests look at this thread's record, unless it is about to end.
+fn register(may_wait: bool) {
+    // To get at END is to have it dropped at the thread's end.
+    if END.try_with(|_| ()).is_ok() {
+        // SAFETY: it stays in thread-local storage, which END leaves for END to remove it.
+        RECORD.with(|record| unsafe { REGISTRY.add(record, may_wait) });
+    }
+}
+
+/// Makes this thread known to harvests, so that its first mark does not. Marks do it by
 /// themselves; a thread that must not allocate later calls this early.
 pub fn register_thread() {
-    if RECORD.get().is_null() && END.try_with(|_| ()).is_ok() {
-        RECORD.set(REGISTRY.acquire());
-    }
+    register(true);
 }
 
 /// Tells harvests that this thread is not going to mark anything for a while, so that they
@@ -42,61 +53,72 @@ pub fn register_thread() {
 /// a barrier on the CPU of each thread of the process that is running, and there may be a
 /// virtual machine to be left for that.
 pub fn rest() {
-    if let Some(record) = own_record() {
-        record.rest();
-    }
+    RECORD.with(Record::rest);
 }
 
-/// This thread's record, if it has one.
-pub(crate) fn own_record() -> Option<&'static Record> {
-    // SAFETY: null, or a record of REGISTRY, which is never dropped.
-    unsafe { RECORD.get().as_ref() }
+/// The wait of a harvest for those inside these switches. `for_anybody`: with a full
+/// barrier on every CPU, needed or not.
+pub(crate) fn wait<'a, T: 'a>(
+    switches: impl Iterator<Item = &'a Switch<T>> + Clone,
+    for_anybody: bool,
+) {
+    RECORD.with(|own| {
+        let whom = if for_anybody { Whom::Anybody } else { Whom::KnownBut(own) };
+        REGISTRY.wait(switches, whom);
+    });
+}
+
+/// As [`with`], if the thread's next mark there need not look.
+#[inline]
+pub(crate) fn with_quick<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>) -> R) -> Option<R> {
+    RECORD.with(|record| {
+        // SAFETY: as in `with`.
+        let hold = unsafe { switch.hold_quick(&record.cells[0]) }?;
+        Some(f(hold.target()))
+    })
 }
 
 /// Calls `f` with what is current in `switch`, which stays valid meanwhile, and with the
 /// thread's number.
 #[inline]
-pub(crate) fn with<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>, &mut Free) -> R) -> R {
-    let record = RECORD.get();
-    // SAFETY: null, or a record of REGISTRY, which is never dropped.
-    if let Some(record) = unsafe { record.as_ref() } {
+pub(crate) fn with<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>, &mut Last) -> R) -> R {
+    RECORD.with(|record| {
         // SAFETY: the record is this thread's, and the registry the one that every switch
         // outside of tests is replaced with.
-        if let Some(mut hold) = unsafe { switch.hold(&record.cells[0]) } {
-            return f(hold.target(), hold.free());
+        match unsafe { switch.hold(&record.cells[0]) } {
+            Some(mut hold) => f(hold.target(), hold.last()),
+            None => with_second(switch, f),
         }
-    }
-    with_second(switch, f)
+    })
 }
 
 /// The thread's first mark, or one inside another.
 #[cold]
 #[inline(never)]
-fn with_second<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>, &mut Free) -> R) -> R {
-    register_thread();
-    let record = RECORD.get();
-    // SAFETY: as in `with`.
-    for cell in unsafe { record.as_ref() }.iter().flat_map(|record| &record.cells) {
-        // SAFETY: as in `with`.
-        if let Some(hold) = unsafe { switch.hold(cell) } {
-            return f(hold.target(), &mut Free::default());
+fn with_second<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>, &mut Last) -> R) -> R {
+    register(false);
+    RECORD.with(|record| {
+        for cell in &record.cells {
+            // SAFETY: as in `with`.
+            if let Some(mut hold) = unsafe { switch.hold(cell) } {
+                return f(hold.target(), hold.last());
+            }
         }
-    }
-    with_counted(switch, |target| f(target, &mut Free::default()))
+        with_counted(switch, |target| f(target, &mut Last::default()))
+    })
 }
 
 /// As [`with`], for what is held while a page is marked: leaves the first cell free.
 pub(crate) fn with_outer<T, R>(switch: &Switch<T>, f: impl FnOnce(NonNull<T>) -> R) -> R {
-    register_thread();
-    let record = RECORD.get();
-    // SAFETY: as in `with`.
-    if let Some(record) = unsafe { record.as_ref() } {
+    register(false);
+    RECORD.with(|record| {
         // SAFETY: as in `with`.
-        if let Some(hold) = unsafe { switch.hold(&record.cells[1]) } {
+        if let Some(mut hold) = unsafe { switch.hold(&record.cells[1]) } {
+            hold.last().turn();
             return f(hold.target());
         }
-    }
-    with_counted(switch, f)
+        with_counted(switch, f)
+    })
 }
 
 /// As [`with`], for a signal handler: takes no record and allocates nothing.

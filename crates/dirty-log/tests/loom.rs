@@ -25,9 +25,8 @@ std::thread_local! {
 
 mod sync {
     pub(crate) use loom::hint::spin_loop;
-    pub(crate) use loom::sync::atomic::{
-        AtomicBool, AtomicPtr, AtomicU64, AtomicU8, AtomicUsize, Ordering,
-    };
+    pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+    pub(crate) use loom::sync::{RwLock, RwLockReadGuard};
     pub(crate) use loom::thread::yield_now;
 
     pub(crate) const ZERO_IS_NEW: bool = false;
@@ -97,7 +96,7 @@ mod bits;
 mod hazard;
 
 use bits::{Bits, BitsRef, Shape};
-use hazard::{Free, Record, Registry, Switch, Whom};
+use hazard::{HazardCell, Last, Record, Registry, Switch, Whom, UNREGISTERED};
 use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use loom::sync::Arc;
 use loom::thread;
@@ -113,20 +112,25 @@ impl Slot {
     fn new(pages: usize) -> Arc<Self> {
         let shape = Shape::new(pages);
         let switch = Switch::new(Bits::new(shape).into_raw());
-        Arc::new(Self { switch, shape, registry: Registry::default() })
+        Arc::new(Self { switch, shape, registry: new_registry() })
     }
 
     fn mark(&self, record: &Record, page: usize) {
-        // SAFETY: the record is this thread's and registered.
-        let mut hold = unsafe { self.switch.hold(&record.cells[0]) }.unwrap();
-        // SAFETY: held, and of this shape.
-        unsafe { BitsRef::new(hold.target(), &self.shape) }.mark(page, hold.free());
+        let cell = &record.cells[0];
+        // SAFETY: the record is this thread's and registered; holds, of this shape.
+        unsafe {
+            if let Some(hold) = self.switch.hold_quick(cell) {
+                return BitsRef::new(hold.target(), &self.shape).mark_unseen(page);
+            }
+            let mut hold = self.switch.hold(cell).unwrap();
+            BitsRef::new(hold.target(), &self.shape).mark(page, hold.last());
+        }
     }
 
     fn mark_counted(&self, page: usize) {
         let hold = self.switch.hold_counted();
         // SAFETY: held, and of this shape.
-        unsafe { BitsRef::new(hold.target(), &self.shape) }.mark(page, &mut Free::default());
+        unsafe { BitsRef::new(hold.target(), &self.shape) }.mark(page, &mut Last::default());
     }
 
     /// As `switch_opt`: returns at once if clean. `see` is called with each dirty page.
@@ -141,7 +145,8 @@ impl Slot {
         if unsafe { BitsRef::new(self.switch.peek(), &self.shape) }.is_clean() {
             return spare;
         }
-        let old = self.switch.replace(spare.into_raw(), registry, Whom::Known(Some(record)));
+        let old = self.switch.exchange(spare.into_raw());
+        registry.wait(std::iter::once(&self.switch), Whom::KnownBut(record));
         // SAFETY: no writer has it any more.
         let mut old = unsafe { Bits::from_raw(old, self.shape) };
         old.for_each_dirty_word(|i, word| {
@@ -159,21 +164,40 @@ impl Drop for Slot {
     }
 }
 
-/// A record that a thread is born with: to register has a model of its own.
-struct Mine(*const Record);
+fn new_registry() -> Registry {
+    Registry { threads: loom::sync::RwLock::new(Vec::new()) }
+}
 
-// SAFETY: records are shared; each thread gets its own.
-unsafe impl Send for Mine {}
+fn new_cell() -> HazardCell {
+    HazardCell {
+        inside: AtomicUsize::new(UNREGISTERED),
+        last: AtomicUsize::new(0),
+        known: std::array::from_fn(|_| AtomicUsize::new(0)),
+    }
+}
+
+/// A thread's record. It is removed when the thread ends, as the library does it.
+struct Mine {
+    slot: Arc<Slot>,
+    record: Box<Record>,
+}
 
 impl Mine {
-    fn new(registry: &Registry) -> Self {
-        Self(registry.acquire())
+    fn new(slot: &Arc<Slot>) -> Self {
+        let record = Box::new(Record { cells: [new_cell(), new_cell()] });
+        // SAFETY: it stays in its box until it is removed.
+        assert!(unsafe { slot.registry.add(&record, true) });
+        Self { slot: slot.clone(), record }
     }
 
     fn get(&self) -> &Record {
-        // SAFETY: the registry frees its records when the slot is dropped, which the
-        // threads keep alive.
-        unsafe { &*self.0 }
+        &self.record
+    }
+}
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        self.slot.registry.remove(&self.record);
     }
 }
 
@@ -212,7 +236,7 @@ fn two_writers(pages: [usize; 2], way: Way, wait_for_writers: bool) -> (Seen, Se
         .enumerate()
         .map(|(i, page)| {
             let (slot, written) = (slot.clone(), written.clone());
-            let record = Mine::new(&slot.registry);
+            let record = Mine::new(&slot);
             thread::spawn(move || {
                 written[i].store(1, Ordering::Relaxed);
                 match way {
@@ -228,17 +252,17 @@ fn two_writers(pages: [usize; 2], way: Way, wait_for_writers: bool) -> (Seen, Se
             })
         })
         .collect();
-    let nobody = Registry::default();
+    let nobody = new_registry();
     let registry = if wait_for_writers { &slot.registry } else { &nobody };
-    let record = slot.registry.acquire();
+    let record = Mine::new(&slot);
     let look = |page| (page, [0, 1].map(|i: usize| written[i].load(Ordering::Relaxed)));
     let mut during = Vec::new();
     let spare = Bits::new(slot.shape);
-    let spare = slot.harvest(record, spare, registry, |page| during.push(look(page)));
+    let spare = slot.harvest(record.get(), spare, registry, |page| during.push(look(page)));
     writers.into_iter().for_each(|writer| writer.join().unwrap());
     let mut after = Vec::new();
-    let spare = slot.harvest(record, spare, registry, |page| after.push(look(page)));
-    slot.harvest(record, spare, registry, |page| panic!("page {page} is seen again"));
+    let spare = slot.harvest(record.get(), spare, registry, |page| after.push(look(page)));
+    slot.harvest(record.get(), spare, registry, |page| panic!("page {page} is seen again"));
     (during, after)
 }
 
@@ -288,7 +312,7 @@ fn a_bitmap_that_comes_back_is_clean() {
         let written = memory(1);
         let writer = {
             let (slot, written) = (slot.clone(), written.clone());
-            let record = Mine::new(&slot.registry);
+            let record = Mine::new(&slot);
             thread::spawn(move || {
                 for version in 1..=2 {
                     written[0].store(version, Ordering::Relaxed);
@@ -296,16 +320,16 @@ fn a_bitmap_that_comes_back_is_clean() {
                 }
             })
         };
-        let record = slot.registry.acquire();
+        let record = Mine::new(&slot);
         let mut seen = Vec::new();
         let mut spare = Bits::new(slot.shape);
         for _ in 0..2 {
-            spare = slot.harvest(record, spare, &slot.registry, |_| {
+            spare = slot.harvest(record.get(), spare, &slot.registry, |_| {
                 seen.push(written[0].load(Ordering::Relaxed));
             });
         }
         writer.join().unwrap();
-        slot.harvest(record, spare, &slot.registry, |_| {
+        slot.harvest(record.get(), spare, &slot.registry, |_| {
             seen.push(written[0].load(Ordering::Relaxed));
         });
         assert_eq!(seen.last(), Some(&2), "a write is lost: {seen:?}");
@@ -323,14 +347,14 @@ fn a_mark_that_is_done_is_in_the_next_harvest() {
         let slow = {
             let slot = slot.clone();
             thread::spawn(move || {
-                let record = slot.registry.acquire();
-                slot.mark(record, 0);
+                let record = Mine::new(&slot);
+                slot.mark(record.get(), 0);
             })
         };
-        let record = slot.registry.acquire();
-        slot.mark(record, 0);
+        let record = Mine::new(&slot);
+        slot.mark(record.get(), 0);
         let mut seen = 0;
-        slot.harvest(record, Bits::new(slot.shape), &slot.registry, |_| seen += 1);
+        slot.harvest(record.get(), Bits::new(slot.shape), &slot.registry, |_| seen += 1);
         assert_eq!(seen, 1, "a mark that was done is not in the harvest");
         slow.join().unwrap();
     });
@@ -343,11 +367,11 @@ fn new_thread(pages: &'static [usize]) {
     HEAVY.set(0);
     let slot = Slot::new(1024);
     let written = memory(pages.len());
-    let record = slot.registry.acquire();
-    slot.mark(record, 9);
+    let record = Mine::new(&slot);
+    slot.mark(record.get(), 9);
     let writer = {
         let (slot, written) = (slot.clone(), written.clone());
-        let record = Mine::new(&slot.registry);
+        let record = Mine::new(&slot);
         thread::spawn(move || {
             for (i, &page) in pages.iter().enumerate() {
                 if i > 0 {
@@ -363,11 +387,11 @@ fn new_thread(pages: &'static [usize]) {
     let look = |page| (page, written.iter().map(|w| w.load(Ordering::Relaxed)).collect());
     let mut seen: Vec<(usize, Vec<usize>)> = Vec::new();
     let spare = Bits::new(slot.shape);
-    let spare = slot.harvest(record, spare, &slot.registry, |page| seen.push(look(page)));
+    let spare = slot.harvest(record.get(), spare, &slot.registry, |page| seen.push(look(page)));
     let heavy = HEAVY.get();
     writer.join().unwrap();
-    let spare = slot.harvest(record, spare, &slot.registry, |page| seen.push(look(page)));
-    slot.harvest(record, spare, &slot.registry, |page| panic!("page {page} is seen again"));
+    let spare = slot.harvest(record.get(), spare, &slot.registry, |page| seen.push(look(page)));
+    slot.harvest(record.get(), spare, &slot.registry, |page| panic!("page {page} is seen again"));
     ENDED.set(None);
     if heavy == 0 {
         WITHOUT.set(WITHOUT.get() + 1);
