@@ -5,7 +5,7 @@
 #[allow(dead_code)]
 mod common;
 
-use common::{patterns, two_threads, Contender, PAGES};
+use common::{marks, patterns, Contender, PAGES};
 use criterion::{criterion_group, criterion_main, Criterion};
 use dirty_log::{DirtyBitmap, SwitchOpt};
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn contender<C: Contender>(criterion: &mut Criterion) {
                         if pattern.fresh {
                             bitmap.take();
                         }
-                        two_threads(&bitmap, &pattern.orders)
+                        marks(&bitmap, &pattern.orders)
                     })
                     .sum();
                 Duration::from_nanos(ns as u64)

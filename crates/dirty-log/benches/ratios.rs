@@ -6,16 +6,21 @@
 #[allow(dead_code)]
 mod common;
 
-use common::{loads, patterns, two_threads, Contender, SkipZero, PAGES};
+use common::{loads, marks, patterns, Contender, SkipZero, PAGES};
 use dirty_log::{fences, DirtyBitmap, GetOpt, GetOrg, SwitchOpt};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use vm_memory::bitmap::AtomicBitmap;
 
-fn median(mut samples: Vec<f64>) -> f64 {
+/// The quartiles.
+fn quartiles(mut samples: Vec<f64>) -> [f64; 3] {
     samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
+    [1, 2, 3].map(|quarter| samples[samples.len() * quarter / 4])
+}
+
+fn median(samples: Vec<f64>) -> f64 {
+    quartiles(samples)[1]
 }
 
 /// Nanoseconds of one harvest. `repeat` > 1 only where it finds nothing.
@@ -56,25 +61,25 @@ fn harvests(title: &str) {
     }
 }
 
-fn all_marks() {
-    println!("\nns a mark, 2 threads at once (dirty-log's / AtomicBitmap's)");
+fn all_marks(threads: usize) {
+    println!("\nns a mark, {threads} thread(s): median (quartiles)");
     let atomic = AtomicBitmap::with_pages(PAGES);
     let switch = DirtyBitmap::<SwitchOpt>::with_pages(PAGES);
     for pattern in patterns() {
-        let mut ns: [Vec<f64>; 2] = Default::default();
+        let mut ns: [Vec<f64>; 3] = Default::default();
         for _ in 0..101 {
             if pattern.fresh {
                 black_box((atomic.take(), switch.take()));
             }
-            ns[0].push(two_threads(&atomic, &pattern.orders));
-            ns[1].push(two_threads(&switch, &pattern.orders));
+            let theirs = marks(&atomic, &pattern.orders[..threads]);
+            let ours = marks(&switch, &pattern.orders[..threads]);
+            ns[0].push(theirs);
+            ns[1].push(ours);
+            ns[2].push(ours / theirs);
         }
-        let [theirs, ours] = ns.map(median);
-        let ratio = ours / theirs;
-        println!(
-            "{:>40}: AtomicBitmap {theirs:.1}, dirty-log {ours:.1} ({ratio:.2}x)",
-            pattern.name
-        );
+        let shown = ns.map(quartiles).map(|[q1, m, q3]| format!("{m:.2} ({q1:.2}-{q3:.2})"));
+        let [theirs, ours, ratio] = shown;
+        println!("{:>40}: AtomicBitmap {theirs}, dirty-log {ours}, ratio {ratio}", pattern.name);
     }
 }
 
@@ -94,5 +99,6 @@ fn main() {
         harvests("a thread marking in another slot all the time");
         stop.store(true, Ordering::Relaxed);
     });
-    all_marks();
+    all_marks(1);
+    all_marks(2);
 }

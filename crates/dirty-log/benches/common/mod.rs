@@ -163,15 +163,37 @@ fn cpu_time() -> f64 {
     now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
 }
 
-/// CPU time of a mark when two threads mark at once, ns: the slower thread's.
-pub fn two_threads<C: Contender>(contender: &C, orders: &[Vec<usize>; 2]) -> f64 {
+/// Keeps this thread on the CPU with this place among those allowed: new threads start on
+/// one, and marks are over before the scheduler parts them.
+fn stay_on(place: usize) {
+    // SAFETY: a CPU set is a bit array for which all zeroes is valid; both calls are given
+    // its size and stay within it.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        let size = size_of_val(&allowed);
+        if libc::sched_getaffinity(0, size, &mut allowed) != 0 {
+            return;
+        }
+        let mut cpus =
+            (0..libc::CPU_SETSIZE as usize).filter(|&cpu| libc::CPU_ISSET(cpu, &allowed));
+        if let Some(cpu) = cpus.nth(place) {
+            let mut one: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(cpu, &mut one);
+            libc::sched_setaffinity(0, size, &one);
+        }
+    }
+}
+
+/// CPU time of a mark when a thread for each order marks at once, ns: the slowest thread's.
+pub fn marks<C: Contender>(contender: &C, orders: &[Vec<usize>]) -> f64 {
     let ready = AtomicU64::new(0);
-    let run = |order: &Vec<usize>| {
+    let run = &|place: usize, order: &Vec<usize>| {
+        stay_on(place);
         contender.set(order[0]);
         // Not a Barrier: one that wakes the other after the first has begun measures less
         // than two at once.
         ready.fetch_add(1, Ordering::SeqCst);
-        while ready.load(Ordering::SeqCst) < 2 {
+        while ready.load(Ordering::SeqCst) < orders.len() as u64 {
             std::hint::spin_loop();
         }
         let begin = cpu_time();
@@ -179,8 +201,11 @@ pub fn two_threads<C: Contender>(contender: &C, orders: &[Vec<usize>; 2]) -> f64
         (cpu_time() - begin) / order.len() as f64
     };
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| run(&orders[0]));
-        let own = run(&orders[1]);
-        own.max(other.join().unwrap())
+        let threads: Vec<_> = orders
+            .iter()
+            .enumerate()
+            .map(|(place, order)| scope.spawn(move || run(place, order)))
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).fold(0.0, f64::max)
     })
 }
