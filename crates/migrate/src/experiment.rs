@@ -138,6 +138,7 @@ pub fn measure(
     if let Some(reason) = impossible(&result.runs) {
         return Err(MigrateError::Host(reason));
     }
+    saved.finish(&result)?;
     Ok(result)
 }
 

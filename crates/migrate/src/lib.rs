@@ -24,4 +24,5 @@ mod vm;
 
 pub use error::MigrateError;
 pub use experiment::{measure, Options, Watcher, INTERRUPTED};
+pub use saved::{is_saved, result};
 pub use vm::Side;

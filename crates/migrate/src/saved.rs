@@ -7,11 +7,16 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 use vmeter_model::files::{read_limited, write_atomic};
-use vmeter_model::migrate::MigrateRun;
+use vmeter_model::migrate::{MigrateResult, MigrateRun};
 use vmeter_stats::Slot;
 
 /// Largest run that is read back, bytes.
 const LIMIT: u64 = 64 << 20;
+
+/// What was measured, beside the runs.
+const PLAN: &str = "migrate.json";
+/// What came of it.
+const RESULT: &str = "result.json";
 
 /// A folder of runs, or none.
 pub struct Saved {
@@ -59,7 +64,7 @@ impl Saved {
             warmup: options.warmup,
             kill: options.kill,
         };
-        let file = folder.join("migrate.json");
+        let file = folder.join(PLAN);
         let usage = |what: &str| MigrateError::Usage(format!("{}: {what}", folder.display()));
         if resume {
             let bytes = read_limited(&file, LIMIT).map_err(|e| usage(&e.to_string()))?;
@@ -111,6 +116,18 @@ impl Saved {
         Ok(Some((kept.run, kept.limits)))
     }
 
+    /// Keeps what came of it, for [`result`].
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn finish(&self, result: &MigrateResult) -> Result<(), MigrateError> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let bytes = serde_json::to_vec(result).map_err(std::io::Error::from);
+        bytes
+            .and_then(|bytes| write_atomic(&folder.join(RESULT), &bytes))
+            .map_err(MigrateError::io("saving the result"))
+    }
+
     /// Keeps a finished run.
     ///
     /// # Errors
@@ -127,5 +144,49 @@ impl Saved {
         bytes
             .and_then(|bytes| write_atomic(&file, &bytes))
             .map_err(MigrateError::io("saving a run"))
+    }
+}
+
+/// Whether a measurement was begun in this folder.
+pub fn is_saved(folder: &Path) -> bool {
+    folder.join(PLAN).exists()
+}
+
+/// The result that a measurement with `--save` left in this folder.
+///
+/// # Errors
+/// When the measurement was killed before it had one, or it cannot be read.
+pub fn result(folder: &Path) -> Result<MigrateResult, MigrateError> {
+    let file = folder.join(RESULT);
+    let usage = |what: String| MigrateError::Usage(format!("{}: {what}", folder.display()));
+    let next = "vmeter migrate --resume DIR, with the options that it was begun with, measures \
+                what is left and shows all of it";
+    if !file.exists() {
+        return Err(usage(format!("a measurement of vmeter migrate without a result; {next}")));
+    }
+    let read = read_limited(&file, LIMIT).map_err(|e| e.to_string());
+    let parsed = read.and_then(|bytes| serde_json::from_slice(&bytes).map_err(|e| e.to_string()));
+    let found: MigrateResult = parsed.map_err(|e| usage(format!("{RESULT}: {e}; {next}")))?;
+    if found.envelope.schema != vmeter_model::SCHEMA {
+        let (is, want) = (&found.envelope.schema, vmeter_model::SCHEMA);
+        return Err(usage(format!("{RESULT} is of schema {is:?}, expected {want:?}; {next}")));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_without_a_result_says_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!is_saved(folder.path()));
+        fs::write(folder.path().join(PLAN), "{}").unwrap();
+        assert!(is_saved(folder.path()));
+        let said = || result(folder.path()).unwrap_err().to_string();
+        assert!(said().contains("--resume DIR"), "{}", said());
+        fs::write(folder.path().join(RESULT), "{\"runs\": 3}").unwrap();
+        assert!(said().contains("result.json") && said().contains("--resume"), "{}", said());
     }
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use vmeter_lab::failure::usage;
 use vmeter_lab::session::Session;
 use vmeter_lab::{analysis, bench, range, sweep};
-use vmeter_report::{BenchReport, RangeReport, SweepReport};
+use vmeter_report::{BenchReport, MigrateReport, RangeReport, SweepReport};
 
 /// `vmeter show`.
 #[derive(Debug, Args)]
@@ -29,8 +29,16 @@ pub struct Show {
 /// A folder that holds none, or none that can be read.
 pub fn run(arguments: &Show, out: &Output) -> anyhow::Result<Answer> {
     output::check(out)?;
-    let session = match &arguments.run {
-        Some(path) => Session::open(&folder_of(path)).map_err(|e| usage(format!("{e:#}")))?,
+    let folder = arguments.run.as_deref().map(folder_of);
+    if let Some(folder) = folder.as_deref().filter(|folder| vmeter_migrate::is_saved(folder)) {
+        let result = vmeter_migrate::result(folder).map_err(usage)?;
+        let report = MigrateReport::new(&result);
+        output::print(&report, out)?;
+        output::export(out, &report)?;
+        return Ok(Answer::Good);
+    }
+    let session = match &folder {
+        Some(folder) => Session::open(folder).map_err(|e| usage(format!("{e:#}")))?,
         None => Session::latest()?,
     };
     match session.record.command.as_str() {
