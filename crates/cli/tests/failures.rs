@@ -42,6 +42,11 @@ fn what_is_not_valid_is_refused_with_what_is() {
         (&["show", "/nonexistent"], "session.json"),
         (&["boot", "--resume", "/nonexistent"], "session.json"),
         (&["report", "/nonexistent", "-o", "x.docx"], ".html"),
+        (&["boot", "--timeout", "0"], "--timeout"),
+        (&["boot", "--watch", "none", "--overhead"], "--watch light"),
+        (&["boot", "--memory", "300", "--", "true"], "--memory: a command line after"),
+        (&["bench", "--vs", "--smp 2", "--", "true"], "--smp: a command line after"),
+        (&["diff", "/a", "/b", "--fail-if-slower", "nan"], "0 or more"),
     ];
     for (arguments, expected) in refused {
         let ran = lab.run(arguments);

@@ -8,6 +8,7 @@ use crate::Answer;
 use clap::Args;
 use std::path::PathBuf;
 use vmeter_lab::boot::{boot, BootOptions};
+use vmeter_lab::failure::usage;
 use vmeter_lab::interrupt::Interrupt;
 use vmeter_model::result::BootResult;
 use vmeter_model::run::Outcome;
@@ -32,7 +33,7 @@ pub struct Boot {
     #[command(flatten)]
     pub views: Views,
     /// Exit with status 1 if the boot is slower than the saved session by more than PCT percent.
-    #[arg(long, value_name = "PCT", requires = "baseline")]
+    #[arg(long, value_name = "PCT", requires = "baseline", value_parser = crate::options::percent)]
     pub fail_if_slower: Option<f64>,
     /// Saved session to compare with.
     #[arg(long, value_name = "DIR")]
@@ -48,6 +49,9 @@ pub struct Boot {
 /// As [`vmeter_lab::boot::boot`]; an export that cannot be written.
 pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Answer> {
     output::check(out)?;
+    if arguments.overhead && matches!(arguments.watch, Watch::None) {
+        return Err(usage("--overhead compares with --watch none: --watch light or full"));
+    }
     let options = BootOptions {
         spec: arguments.machine.spec(arguments.command),
         watch: arguments.watch.into(),

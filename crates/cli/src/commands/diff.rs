@@ -15,7 +15,7 @@ pub struct Diff {
     /// After.
     pub b: String,
     /// Exit with status 1 if B is slower beyond noise and by more than PCT percent.
-    #[arg(long, value_name = "PCT")]
+    #[arg(long, value_name = "PCT", value_parser = crate::options::percent)]
     pub fail_if_slower: Option<f64>,
 }
 

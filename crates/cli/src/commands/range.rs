@@ -50,7 +50,7 @@ pub struct Range {
     #[arg(long)]
     pub clean: bool,
     /// Exit with status 1 if a commit made it slower by more than PCT percent.
-    #[arg(long, value_name = "PCT")]
+    #[arg(long, value_name = "PCT", value_parser = crate::options::percent)]
     pub fail_if_slower: Option<f64>,
     /// The machine, with {worktree} where files of a commit belong: --kernel {worktree}/bzImage.
     #[command(flatten)]

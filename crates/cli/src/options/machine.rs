@@ -21,10 +21,10 @@ pub struct Machine {
     #[arg(long)]
     pub firmware: Option<String>,
     /// Kernel image (default: the newest that `vmeter kernel fetch` has cached).
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = utf8())]
     pub kernel: Option<PathBuf>,
     /// Initial RAM disk (default: the appliance named by --init).
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = utf8())]
     pub initrd: Option<PathBuf>,
     /// Added to the kernel command line; may be repeated.
     #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
@@ -48,7 +48,7 @@ pub struct Machine {
     #[arg(long)]
     pub until: Option<String>,
     /// Give up on a boot after this many seconds.
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: Option<u32>,
     /// Run the command line after `--` exactly as given; add nothing.
     #[arg(long)]
@@ -77,4 +77,10 @@ impl Machine {
             no_inject: self.no_inject,
         }
     }
+}
+
+/// A path that a session can keep: saved machines are JSON.
+fn utf8() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
+    use clap::builder::TypedValueParser;
+    clap::builder::StringValueParser::new().map(PathBuf::from)
 }

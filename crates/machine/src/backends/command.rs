@@ -33,6 +33,11 @@ impl Backend for UserCommand {
 
     fn describe(&self, request: &Request<'_>) -> Result<Machine, MachineError> {
         let spec = request.spec;
+        if let Some(option) = ignored(spec) {
+            return Err(MachineError::Combination(format!(
+                "{option}: a command line after `--` is run as given; say it there"
+            )));
+        }
         let argv = full_argv(spec);
         let program = argv.first().ok_or(LaunchError::Empty)?;
         let program = launch::find_program(program)?;
@@ -50,6 +55,24 @@ impl Backend for UserCommand {
         machine.argv = argv;
         Ok(machine)
     }
+}
+
+/// An option that describes a machine of vmeter's own, which this is not.
+fn ignored(spec: &MachineSpec) -> Option<&'static str> {
+    let given = [
+        ("--accel", spec.accel.is_some()),
+        ("--machine", spec.machine.is_some()),
+        ("--firmware", spec.firmware.is_some()),
+        ("--kernel", spec.kernel.is_some()),
+        ("--initrd", spec.initrd.is_some()),
+        ("--append", !spec.append.is_empty()),
+        ("--smp", spec.smp.is_some()),
+        ("--memory", spec.memory_mib.is_some()),
+        ("--pcie-root-ports", spec.pcie_root_ports.is_some()),
+        ("--init", spec.init.is_some()),
+        ("--root", spec.root.is_some()),
+    ];
+    given.into_iter().find_map(|(option, given)| given.then_some(option))
 }
 
 /// After `--` comes a program and its arguments, or, with `--vmm PATH`, only the
