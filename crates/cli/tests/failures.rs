@@ -251,3 +251,13 @@ fn a_full_disk_is_an_error_and_earlier_runs_stand() {
     assert!(ran.stderr.contains(text(&other)), "{}", ran.stderr);
     assert_eq!(finished_runs(&save), 1);
 }
+
+#[test]
+fn the_time_of_a_vmm_that_failed_is_no_boot_time() {
+    let lab = Lab::new();
+    let ran = lab.run(&["boot", "--", "false"]);
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    assert!(ran.stdout.contains("No run reached its end"), "{}", ran.stdout);
+    assert!(!ran.stdout.contains("from the VMM's exec to power-off"), "{}", ran.stdout);
+    assert!(ran.stderr.contains("(exit status 1); it is not run again"), "{}", ran.stderr);
+}

@@ -114,6 +114,7 @@ pub fn summarise(
 ) -> BootResult {
     let done: Vec<&AnalysedRun> =
         runs.iter().filter(|r| r.record.outcome == Outcome::Done).collect();
+    let any_done = !done.is_empty();
     let summarised = if done.is_empty() { runs.iter().collect() } else { done };
     let timelines: Vec<&Timeline> = summarised.iter().map(|r| &r.timeline).collect();
     let totals: Vec<f64> = timelines.iter().map(|t| seconds(t.total)).collect();
@@ -130,7 +131,8 @@ pub fn summarise(
     BootResult {
         envelope,
         machine,
-        total: Some(estimate(&totals)),
+        // The time of a run that failed is no boot time.
+        total: any_done.then(|| estimate(&totals)),
         phases,
         activities,
         counts,

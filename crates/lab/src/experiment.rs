@@ -166,9 +166,10 @@ pub(crate) fn hopeless(record: &RunRecord) -> Option<String> {
         Outcome::Done | Outcome::Interrupted => return None,
         Outcome::Panicked { line } => format!("the guest panicked: {line}"),
         Outcome::NotReady => "the VMM ended before the --until point was reached".into(),
-        Outcome::VmmFailed { status, stderr } => {
-            format!("the VMM failed ({status}): {}", stderr.trim())
-        }
+        Outcome::VmmFailed { status, stderr } => match stderr.trim() {
+            "" => format!("the VMM failed ({status})"),
+            said => format!("the VMM failed ({status}): {said}"),
+        },
         Outcome::TimedOut { last } => format!("timed out; the last thing seen: {last}"),
     };
     Some(format!("run {} of {:?}: {what}; it is not run again", record.index, record.label))
