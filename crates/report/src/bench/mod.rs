@@ -29,7 +29,9 @@ impl<'a> BenchReport<'a> {
         if self.result.comparisons.is_empty() {
             let means = self.result.machines.iter().map(|machine| {
                 let estimate = Quantity::of(&machine.estimate, Unit::Seconds).inline();
-                format!("{} boots in {estimate} ({} runs).", machine.label, machine.estimate.n)
+                let runs = machine.estimate.n;
+                let plural = if runs == 1 { "run" } else { "runs" };
+                format!("{} boots in {estimate} ({runs} {plural}).", machine.label)
             });
             return means.collect::<Vec<_>>().join(" ");
         }
