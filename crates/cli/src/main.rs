@@ -1,6 +1,22 @@
 //! The `vmeter` command: arguments to `vmeter-lab`, results to `vmeter-report`, and
 //! nothing else.
 
+/// As the standard library's, but a reader that has gone (`2>&1 | head -1`) is no panic.
+macro_rules! eprint {
+    ($($what:tt)*) => {{
+        use std::io::Write as _;
+        let _ = write!(std::io::stderr(), $($what)*);
+    }};
+}
+
+/// As [`eprint`], with the end of the line.
+macro_rules! eprintln {
+    ($($what:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($what)*);
+    }};
+}
+
 mod args;
 mod commands;
 mod options;
@@ -84,39 +100,43 @@ fn init_tracing(verbose: u8, quiet: bool) {
 
 fn generate(what: Generate) -> ExitCode {
     use clap_complete::{generate, Shell};
+    use std::io::Write;
     let mut command = Cli::command();
-    let mut out = std::io::stdout();
+    let mut page = Vec::new();
     let shell = match what {
-        Generate::Man => return man(command),
-        Generate::CompleteBash => Shell::Bash,
-        Generate::CompleteZsh => Shell::Zsh,
-        Generate::CompleteFish => Shell::Fish,
+        Generate::Man => None,
+        Generate::CompleteBash => Some(Shell::Bash),
+        Generate::CompleteZsh => Some(Shell::Zsh),
+        Generate::CompleteFish => Some(Shell::Fish),
     };
-    generate(shell, &mut command, "vmeter", &mut out);
-    ExitCode::SUCCESS
+    let generated = match shell {
+        Some(shell) => {
+            generate(shell, &mut command, "vmeter", &mut page);
+            Ok(())
+        }
+        None => man(command, &mut page),
+    };
+    match generated.and_then(|()| std::io::stdout().write_all(&page)) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            eprintln!("vmeter: cannot write to standard output: {error}");
+            ExitCode::from(3)
+        }
+        _ => ExitCode::SUCCESS,
+    }
 }
 
 /// One page: the command, then each subcommand's options.
-fn man(mut command: clap::Command) -> ExitCode {
+fn man(mut command: clap::Command, page: &mut Vec<u8>) -> std::io::Result<()> {
     use std::io::Write;
     command.build();
-    let mut page = Vec::new();
-    let written = clap_mangen::Man::new(command.clone()).render(&mut page).and_then(|()| {
-        for sub in command.get_subcommands() {
-            let name = sub.get_name().to_uppercase();
-            writeln!(page, ".SH \"VMETER {name}\"")?;
-            let man = clap_mangen::Man::new(sub.clone());
-            man.render_synopsis_section(&mut page)?;
-            man.render_description_section(&mut page)?;
-            man.render_options_section(&mut page)?;
-        }
-        std::io::stdout().write_all(&page)
-    });
-    match written {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("vmeter: cannot print the man page: {error}");
-            ExitCode::from(3)
-        }
+    clap_mangen::Man::new(command.clone()).render(page)?;
+    for sub in command.get_subcommands() {
+        let name = sub.get_name().to_uppercase();
+        writeln!(page, ".SH \"VMETER {name}\"")?;
+        let man = clap_mangen::Man::new(sub.clone());
+        man.render_synopsis_section(page)?;
+        man.render_description_section(page)?;
+        man.render_options_section(page)?;
     }
+    Ok(())
 }

@@ -116,3 +116,16 @@ pub fn print(report: &dyn Report, out: &Output) -> anyhow::Result<()> {
         other => Ok(other?),
     }
 }
+
+/// Prints a line of a command that has no report.
+///
+/// # Errors
+/// When standard output cannot be written; a closed pipe is no error.
+pub fn line(text: &str) -> anyhow::Result<()> {
+    use anyhow::Context;
+    use std::io::Write;
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("cannot write to standard output"),
+    }
+}

@@ -253,6 +253,23 @@ fn a_full_disk_is_an_error_and_earlier_runs_stand() {
 }
 
 #[test]
+fn a_reader_that_has_gone_and_a_full_disk_are_no_panic() {
+    let lab = Lab::new();
+    let full = || Stdio::from(std::fs::File::create("/dev/full").expect("Linux has it"));
+    let ended = |arguments: &[&str], stdout: Stdio, stderr: Stdio| {
+        let mut command = lab.command(arguments);
+        command.stdout(stdout).stderr(stderr);
+        command.status().expect("vmeter runs").code()
+    };
+    assert_eq!(ended(&["--generate", "complete-bash"], full(), Stdio::null()), Some(3));
+    assert_eq!(ended(&["--generate", "man"], full(), Stdio::null()), Some(3));
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    assert_eq!(ended(&["--generate", "complete-zsh"], writer.into(), Stdio::null()), Some(0));
+    assert_eq!(ended(&["show", "/nonexistent"], Stdio::null(), full()), Some(2));
+}
+
+#[test]
 fn the_time_of_a_vmm_that_failed_is_no_boot_time() {
     let lab = Lab::new();
     let ran = lab.run(&["boot", "--", "false"]);

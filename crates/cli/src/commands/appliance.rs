@@ -1,6 +1,6 @@
 //! `vmeter appliance build`.
 
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::Answer;
 use clap::Subcommand;
 use std::path::PathBuf;
@@ -69,15 +69,15 @@ pub fn run(arguments: Appliance, output: &Output) -> anyhow::Result<Answer> {
     }
     .map_err(host)?;
     for (name, bytes) in &built.sizes.parts {
-        println!("{bytes:>12} {name}");
+        output::line(&format!("{bytes:>12} {name}"))?;
     }
-    println!("{:>12} in all, unpacked", built.sizes.unpacked);
+    output::line(&format!("{:>12} in all, unpacked", built.sizes.unpacked))?;
     if !output.quiet {
         for note in &built.notes {
             eprintln!("note: {}", vmeter_report::text::neutralise(note));
         }
     }
-    println!("{} sha256:{}", built.path.display(), built.sha256);
+    output::line(&format!("{} sha256:{}", built.path.display(), built.sha256))?;
     Ok(Answer::Good)
 }
 

@@ -1,6 +1,6 @@
 //! `vmeter kernel`.
 
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::Answer;
 use clap::Subcommand;
 use vmeter_appliance::kernel::{fetch, list_in, FetchOptions};
@@ -38,7 +38,7 @@ pub fn run(arguments: Kernel, out: &Output) -> anyhow::Result<Answer> {
                 }
             })
             .map_err(host)?;
-            println!("{} {}", kernel.version, kernel.vmlinuz.display());
+            output::line(&format!("{} {}", kernel.version, kernel.vmlinuz.display()))?;
         }
         Kernel::List => {
             let kernels = list_in(&cache);
@@ -46,7 +46,7 @@ pub fn run(arguments: Kernel, out: &Output) -> anyhow::Result<Answer> {
                 return Err(host("no kernel is cached: vmeter kernel fetch"));
             }
             for kernel in kernels {
-                println!("{} {}", kernel.version, kernel.vmlinuz.display());
+                output::line(&format!("{} {}", kernel.version, kernel.vmlinuz.display()))?;
             }
         }
     }

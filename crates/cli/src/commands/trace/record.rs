@@ -1,6 +1,6 @@
 //! `vmeter trace record`.
 
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::Answer;
 use clap::builder::PossibleValuesParser;
 use clap::Args;
@@ -128,10 +128,10 @@ pub fn run(arguments: Record, out: &Output) -> anyhow::Result<Answer> {
     let recording = record(&options, &interrupt)?;
     let path = options.output.display().to_string();
     let path = vmeter_report::text::neutralise(&path);
-    println!(
+    output::line(&format!(
         "{} events, {} lost, clock {}, in {path}",
         recording.events, recording.lost, recording.clock
-    );
+    ))?;
     if !out.quiet {
         if recording.limited {
             eprintln!("warning: it reached its bound of {} MiB: --limit MIB", arguments.limit);
