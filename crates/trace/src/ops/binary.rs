@@ -22,7 +22,7 @@ fn names_of(meaning: Meaning) -> (&'static [&'static str], &'static str) {
         Meaning::KvmHypercall | Meaning::KvmXenHypercall => (&["nr"], ""),
         Meaning::KvmHvHypercall => (&["code"], ""),
         Meaning::RawSysEnter => (&["id", "args"], ""),
-        Meaning::RawSysExit => (&["id"], ""),
+        Meaning::RawSysExit => (&["id", "ret"], ""),
         Meaning::IrqEntry => (&["irq"], "name"),
         Meaning::IpiRaise | Meaning::IpiEntry | Meaning::IpiExit => (&["reason"], ""),
         Meaning::IpiSend => (&["callback"], ""),
@@ -60,6 +60,9 @@ impl Fields {
 
 /// Number of `ioctl` on x86-64, for the raw events.
 const NR_IOCTL: u64 = 16;
+
+/// `clone`, `fork`, `vfork` and `clone3` on x86-64: they return 0 in the child.
+pub(super) const NR_FORKS: [u64; 4] = [56, 57, 58, 435];
 
 /// `TASK_REPORT`: the bits of `prev_state` that say a thread sleeps.
 const ASLEEP: u64 = 0xff;
@@ -106,6 +109,11 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
                 return names.ioctl(name, int(1) as u32);
             }
             Op::SyscallEnter { name, request: None, kvm_run: false }
+        }
+        Meaning::RawSysExit
+            if NR_FORKS.contains(&int(0)) && fields.ints[1].get(record) == Some(0) =>
+        {
+            Op::ThreadStart
         }
         Meaning::RawSysExit => Op::SyscallExit { name: names.number(Number::Syscall, int(0)) },
         Meaning::IrqEntry => Op::IrqEntry { irq: names.irq(int(0), fields.text.get(record)) },

@@ -76,6 +76,8 @@ pub enum Op {
         /// Its name.
         name: NameId,
     },
+    /// A new thread or process returns out of its parent's clone, whose call it is.
+    ThreadStart,
     /// A whole system call (strace).
     Syscall {
         /// Its name.
@@ -226,6 +228,9 @@ const VECTORS: &[(&str, bool)] = &[
     ("thermal_apic", false),
 ];
 
+/// System calls that return twice.
+const FORKS: [&str; 4] = ["clone", "clone3", "fork", "vfork"];
+
 /// How to read one event type.
 enum Handler {
     Ignore,
@@ -233,6 +238,8 @@ enum Handler {
     Fixed(Op),
     SyscallEnter(NameId),
     Ioctl(NameId, crate::event::IntField),
+    /// The return of clone and the like, in the parent and in the child.
+    Forked(NameId, crate::event::IntField),
     Known(Meaning, Fields),
     /// strace: the type's name is the call's.
     Call(NameId),
@@ -320,6 +327,18 @@ impl Decoder {
             (Handler::Ioctl(name, _), Body::Text(text)) => {
                 textual::ioctl(*name, text, &mut self.resolver)
             }
+            (Handler::Forked(name, result), body) => {
+                let in_child = match body {
+                    Body::Record(record) => result.get(record) == Some(0),
+                    Body::Text(text) => textual::returned_0(text),
+                    _ => false,
+                };
+                if in_child {
+                    Op::ThreadStart
+                } else {
+                    Op::SyscallExit { name: *name }
+                }
+            }
             (Handler::Known(meaning, fields), Body::Record(record)) => {
                 binary::decode(*meaning, fields, record, &mut self.resolver)
             }
@@ -363,6 +382,9 @@ impl Decoder {
             return Handler::SyscallEnter(names.id(kernel_call(call)));
         }
         if let Some(call) = name.strip_prefix("sys_exit_") {
+            if FORKS.contains(&call) {
+                return Handler::Forked(names.id(call), kind.int("ret"));
+            }
             return Handler::Fixed(Op::SyscallExit { name: names.id(kernel_call(call)) });
         }
         for (vector, ipi) in VECTORS {

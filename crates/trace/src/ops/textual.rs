@@ -43,7 +43,11 @@ fn known(meaning: Meaning, text: &str, names: &mut Resolver) -> Option<Op> {
         }
         Meaning::RawSysEnter => raw_enter(text, names)?,
         Meaning::RawSysExit => {
-            Op::SyscallExit { name: names.number(Number::Syscall, number_after(text, "NR ")?) }
+            let number = number_after(text, "NR ")?;
+            if super::binary::NR_FORKS.contains(&number) && returned_0(text) {
+                return Some(Op::ThreadStart);
+            }
+            Op::SyscallExit { name: names.number(Number::Syscall, number) }
         }
         Meaning::IrqEntry => {
             Op::IrqEntry { irq: names.irq(number_after(text, "irq=")?, after(text, "name=")) }
@@ -62,6 +66,12 @@ fn known(meaning: Meaning, text: &str, names: &mut Resolver) -> Option<Op> {
             write: meaning == Meaning::QemuOut,
         },
     })
+}
+
+/// True for a call's end with 0: `NR 56 = 0`, `sys_clone -> 0x0`, `__syscall_nr=56 ret=0x0`.
+pub(super) fn returned_0(text: &str) -> bool {
+    let last = text.trim_end().rsplit([' ', '=']).next();
+    matches!(last, Some("0" | "0x0"))
 }
 
 fn exit_reason(text: &str, names: &mut Resolver) -> NameId {
@@ -173,6 +183,15 @@ mod tests {
 
     fn op(meaning: Meaning, text: &str) -> Op {
         decode(meaning, text, &mut Resolver::default())
+    }
+
+    #[test]
+    fn a_clone_returns_in_the_parent_and_in_the_child() {
+        assert_eq!(op(Meaning::RawSysExit, "NR 56 = 0"), Op::ThreadStart);
+        assert!(matches!(op(Meaning::RawSysExit, "NR 56 = 510"), Op::SyscallExit { .. }));
+        assert!(matches!(op(Meaning::RawSysExit, "NR 0 = 0"), Op::SyscallExit { .. }));
+        assert!(returned_0("sys_clone -> 0x0") && returned_0("__syscall_nr=435 ret=0x0 "));
+        assert!(!returned_0("sys_clone -> 0x1766") && !returned_0(""));
     }
 
     #[test]

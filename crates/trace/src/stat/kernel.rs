@@ -117,7 +117,8 @@ impl Kernel {
             Op::SyscallEnter { name, request, kvm_run } => {
                 self.call_enter(event, name, request, kvm_run);
             }
-            Op::SyscallExit { name } => self.call_exit(event, name),
+            Op::SyscallExit { name } => self.call_exit(event, Some(name)),
+            Op::ThreadStart => self.call_exit(event, None),
             Op::Switch { prev, runnable, next } => self.switch(event, prev, runnable, next),
             Op::Wake { tid } => self.wake(event, tid),
             Op::VmExit { .. } | Op::VmEntry | Op::UserspaceExit { .. } => self.kvm(event, op),
@@ -196,17 +197,18 @@ impl Kernel {
         }
     }
 
+    /// The end of a call; none of a new thread, whose call is its parent's.
     #[inline]
-    fn call_exit(&mut self, event: &Event<'_>, name: NameId) {
+    fn call_exit(&mut self, event: &Event<'_>, name: Option<NameId>) {
         self.seen.syscalls = true;
         let Some(index) = self.thread(event) else { return };
         let thread = self.threads.get(index);
         let call = thread.call.take();
         thread.layers(false, false, false, event.ts);
         match call {
-            Some((entered, request, open)) if entered == name => {
+            Some((entered, request, open)) if Some(entered) == name => {
                 let ticks = self.since(open, event);
-                self.tables.syscalls.add(u64::from(name.0), ticks, self.at);
+                self.tables.syscalls.add(u64::from(entered.0), ticks, self.at);
                 if let Some(request) = request {
                     self.tables.ioctls.add(u64::from(request.0), ticks, self.at);
                 }
@@ -219,7 +221,9 @@ impl Kernel {
             None => {}
         }
         // Entered before the trace began, or its entry was lost.
-        self.tables.syscalls.add(u64::from(name.0), Took::Unknown, self.at);
+        if let Some(name) = name {
+            self.tables.syscalls.add(u64::from(name.0), Took::Unknown, self.at);
+        }
     }
 
     fn whole_call(

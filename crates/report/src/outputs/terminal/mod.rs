@@ -100,8 +100,16 @@ impl Terminal {
 
     fn heading(&self, heading: &Heading, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out)?;
+        let safe = self.screen.safe(&heading.text);
+        let mut parts = text::wrap(&safe, self.screen.width);
+        let last = parts.pop().unwrap_or_default();
+        for part in parts {
+            let mut line = self.line();
+            line.put_safe(Ink::Heading, &part);
+            line.end(out)?;
+        }
         let mut line = self.line();
-        line.put(Ink::Heading, &heading.text);
+        line.put_safe(Ink::Heading, &last);
         let note = self.screen.safe(&heading.note);
         if note.is_empty() {
             return line.end(out);
@@ -124,6 +132,10 @@ impl Terminal {
             let mut line = self.line();
             line.pad_to(2);
             line.put(MUTED, &fact.name);
+            // A name that leaves no gap has a line of its own.
+            if line.used() + 1 >= column {
+                std::mem::replace(&mut line, self.line()).end(out)?;
+            }
             let mut value = text::wrap(&self.screen.safe(&fact.value), room);
             let last = value.pop().unwrap_or_default();
             for part in value {
