@@ -253,7 +253,6 @@ impl Session<'_> {
         };
         let count = self.options.passes();
         for pass in 0..count {
-            tell(news, &format!("pass {} of {count}", pass + 1))?;
             if let Some(frames) = &frames {
                 frames.wait()?;
             }
@@ -261,6 +260,7 @@ impl Session<'_> {
             for turn in self.turns() {
                 self.generation += 1;
                 let station = &mut self.stations[turn];
+                tell(news, &format!("pass {} of {count}, {}", pass + 1, station.tracker))?;
                 let done = station.pass(&pages, self.generation, &mut self.rng)?;
                 self.verify(turn, pass, &pages, &done)?;
                 self.note(turn, pass, &pages, done);
@@ -276,10 +276,10 @@ impl Session<'_> {
             FIT_SHARES.iter().map(|share| (most as f64 * share).ceil() as usize).collect();
         counts.dedup();
         for round in 0..FIT_ROUNDS {
-            tell(news, &format!("fits, round {} of {FIT_ROUNDS}", round + 1))?;
             for &count in &counts {
                 let pages = self.load.random(count, 1 << 40 | u64::from(round));
                 for turn in self.turns() {
+                    tell(news, &format!("fits, round {} of {FIT_ROUNDS}", round + 1))?;
                     self.generation += 1;
                     let done = self.stations[turn].measure(&pages, self.generation)?;
                     self.verify(turn, self.options.passes() + round, &pages, &done)?;
