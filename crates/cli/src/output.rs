@@ -25,7 +25,7 @@ pub struct Output {
     /// Colours on a terminal.
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: Color,
-    /// No progress, no warnings.
+    /// No progress, and only warnings of what went wrong.
     #[arg(short, long, global = true)]
     pub quiet: bool,
     /// More: what was run and why (twice: debugging).

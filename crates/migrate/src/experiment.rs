@@ -201,8 +201,11 @@ fn describe(spec: &MachineSpec, options: &Options) -> Result<Machine, MigrateErr
     }
     let memory_mib = Some(spec.memory_mib.unwrap_or(DEFAULT_MEMORY_MIB));
     let spec = MachineSpec { memory_mib, ..spec.clone() };
+    // What --memory says of a command line of the user's own is checked below.
+    let own_size = memory_mib.filter(|_| spec.command.is_empty());
+    let asked = MachineSpec { memory_mib: own_size, ..spec.clone() };
     let request = Request {
-        spec: &spec,
+        spec: &asked,
         cache: &options.cache,
         kernel: None,
         initrd: None,

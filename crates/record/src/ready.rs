@@ -30,9 +30,12 @@ impl Until {
             "poweroff" => Ok(Until::PowerOff),
             "userspace" => Ok(Until::Userspace),
             _ => match text.strip_prefix("line:") {
-                Some(expression) => Regex::new(expression)
-                    .map(Until::Line)
-                    .map_err(|e| format!("--until {text}: {e}")),
+                Some(expression) => Regex::new(expression).map(Until::Line).map_err(|e| {
+                    let all = e.to_string();
+                    // The error draws the expression over several lines; its last says what.
+                    let what = all.rsplit("error: ").next().unwrap_or_default().trim();
+                    format!("--until {text}: {what}; expected a regular expression")
+                }),
                 None => Err(format!("--until {text}: expected userspace, poweroff or line:REGEX")),
             },
         }
