@@ -6,18 +6,17 @@
 
 mod common;
 
+use common::traced_guest::{possible, INSTANCES};
 use common::{text, Lab, Ran};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 use vmeter_device_models::{run, Model, Options};
-use vmeter_kvm_probe::probe;
 
 /// Set to `MODEL SEED` or `MODEL SEED worker` to have this program be the VMM.
 const MODEL: &str = "VMETER_TEST_DEVICE_MODEL";
 const RUNS: &str = "VMETER_TEST_EXPLAIN_RUNS";
-const INSTANCES: &str = "/sys/kernel/tracing/instances";
 /// Findings about a host that is busy with other things, which a test can't help.
 const OF_THE_HOST: &[&str] = &["vcpu-starved"];
 
@@ -31,27 +30,6 @@ fn device_model() {
     let worker = words.contains(&"worker");
     let served = run(Options { seed, worker, ..Options::new(model) }).expect("it runs");
     assert_eq!(served.commands, model.rounds());
-}
-
-/// True where such a guest runs and this user may trace it.
-fn possible() -> bool {
-    match probe(Duration::from_secs(2)) {
-        Ok(found) if found.ring3.is_native() => {}
-        Ok(found) => {
-            println!("skipped: ring 3 is {}", found.ring3);
-            return false;
-        }
-        Err(error) => {
-            println!("skipped: {error}");
-            return false;
-        }
-    }
-    let traced = Path::new("/sys/kernel/tracing/events/kvm/kvm_pio/format").exists();
-    let may = std::fs::read_dir(INSTANCES).is_ok();
-    if !traced || !may {
-        println!("skipped: tracefs with KVM's events is not to be used here (root, and mounted)");
-    }
-    traced && may
 }
 
 fn explain(lab: &Lab, model: &str, seed: u64, save: &Path) -> Ran {

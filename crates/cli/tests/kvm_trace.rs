@@ -5,44 +5,23 @@
 
 mod common;
 
+use common::traced_guest::{possible, INSTANCES};
 use common::Lab;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use vmeter_kvm_probe::kvm_bindings::kvm_regs;
-use vmeter_kvm_probe::{code, probe, Ring, Stop, VcpuExit, Vm};
+use vmeter_kvm_probe::{code, Ring, Stop, VcpuExit, Vm};
 
 /// Set to have this program be the VMM; see [`guest`].
 const GUEST: &str = "VMETER_TEST_GUEST";
-const INSTANCES: &str = "/sys/kernel/tracing/instances";
 const DONE: u8 = 0xf4;
 const PORT: u8 = 0x42;
 const PORT_WRITES: u64 = 1234;
 const MMIO_READS: u64 = 321;
 /// Nothing is there.
 const HOLE: u64 = 3 << 30;
-
-/// True where such a guest runs and this user may trace it.
-fn possible() -> bool {
-    match probe(Duration::from_secs(2)) {
-        Ok(found) if found.ring3.is_native() => {}
-        Ok(found) => {
-            println!("skipped: ring 3 is {}", found.ring3);
-            return false;
-        }
-        Err(error) => {
-            println!("skipped: {error}");
-            return false;
-        }
-    }
-    let traced = Path::new("/sys/kernel/tracing/events/kvm/kvm_pio/format").exists();
-    let may = std::fs::read_dir(INSTANCES).is_ok();
-    if !traced || !may {
-        println!("skipped: tracefs with KVM's events is not to be used here (root, and mounted)");
-    }
-    traced && may
-}
 
 /// The VMM's half: not a test by itself.
 #[test]

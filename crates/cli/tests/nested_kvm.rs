@@ -10,6 +10,7 @@
 
 mod common;
 
+use common::l1::{host_file, libraries};
 use common::{text, Lab};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -44,20 +45,6 @@ cat /tmp/boot.json >/dev/ttyS1
 cat /tmp/state/vmeter/runs/*/runs/0000/run.json >/dev/ttyS2
 cat /tmp/state/vmeter/runs/*/runs/0000/kvm-trace.dat >/dev/ttyS3
 ";
-
-fn host_file(path: &Path, guest: &str, mode: u32) -> ExtraFile {
-    ExtraFile { path: guest.into(), content: Content::Host(path.to_owned()), mode }
-}
-
-/// The libraries of a program, by the dynamic linker's own word.
-fn libraries(program: &Path) -> BTreeSet<PathBuf> {
-    let output = Command::new("ldd").arg(program).output().expect("ldd is part of the C library");
-    String::from_utf8_lossy(&output.stdout)
-        .split_whitespace()
-        .filter(|word| word.starts_with('/'))
-        .map(PathBuf::from)
-        .collect()
-}
 
 /// L1's initramfs.
 fn l1(lab: &Lab, kernel: &kernel::KernelPaths) -> PathBuf {

@@ -30,12 +30,13 @@ pub struct L1<'a> {
     pub patience: u32,
 }
 
-fn host_file(path: &Path, guest: &str, mode: u32) -> ExtraFile {
+/// A file of this host, elsewhere in the guest.
+pub fn host_file(path: &Path, guest: &str, mode: u32) -> ExtraFile {
     ExtraFile { path: guest.into(), content: Content::Host(path.to_owned()), mode }
 }
 
 /// The libraries of a program, by the dynamic linker's own word.
-fn libraries(program: &Path) -> BTreeSet<PathBuf> {
+pub fn libraries(program: &Path) -> BTreeSet<PathBuf> {
     let output = Command::new("ldd").arg(program).output().expect("ldd is part of the C library");
     String::from_utf8_lossy(&output.stdout)
         .split_whitespace()

@@ -3,6 +3,7 @@
 
 pub mod l1;
 pub mod module;
+pub mod traced_guest;
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};

@@ -16,8 +16,7 @@ impl Detector for Growing {
     }
 
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
-        let requests = view.requests().into_iter();
-        requests.filter_map(|(key, subject)| self.of(view, key, subject)).collect()
+        view.of_each_request(|key, subject| self.of(view, key, subject))
     }
 }
 

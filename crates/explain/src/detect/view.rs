@@ -1,5 +1,6 @@
 //! The index as detectors see it: with names, seconds and the thresholds they share.
 
+use super::Candidate;
 use crate::index::subject::{Amount, Key, Part, Place, Subject, What, Who};
 use crate::index::thread::Doing;
 use crate::index::Index;
@@ -70,6 +71,14 @@ impl<'a> View<'a> {
         let mut all: Vec<(Key, &Subject)> = all.map(|(key, subject)| (*key, subject)).collect();
         all.sort_by_key(|(key, _)| *key);
         all
+    }
+
+    /// What is found in each request by itself, in the order of [`View::requests`].
+    pub fn of_each_request(
+        &self,
+        of: impl Fn(Key, &Subject) -> Option<Candidate>,
+    ) -> Vec<Candidate> {
+        self.requests().into_iter().filter_map(|(key, subject)| of(key, subject)).collect()
     }
 
     fn compare(&self) -> BTreeMap<Key, Peers> {

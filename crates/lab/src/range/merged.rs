@@ -1,5 +1,6 @@
 //! Shards of a range put together: what lies beside their runs.
 
+use super::builds::Builds;
 use super::{load, save, RECORD};
 use crate::failure::usage;
 use anyhow::{Context, Result};
@@ -8,10 +9,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use vmeter_model::files;
-use vmeter_model::range::{BuildRecord, RangeRecord};
-
-/// A build's record is small; a larger file is none.
-const MAX_JSON: u64 = 1 << 20;
+use vmeter_model::range::{Commit, RangeRecord};
 
 /// The range that all shards are of.
 ///
@@ -78,11 +76,8 @@ fn builds(store: &Path, to: &Path) -> Result<()> {
 /// Labels of the commits that no host could build.
 pub(crate) fn failed_builds(dir: &Path) -> BTreeSet<String> {
     let Ok(record) = load(dir) else { return BTreeSet::new() };
-    let store = record.builds_in.clone().unwrap_or_else(|| dir.to_owned()).join("builds");
-    let failed = |hash: &str| {
-        let bytes = files::read_limited(&store.join(format!("{hash}.json")), MAX_JSON).ok()?;
-        serde_json::from_slice::<BuildRecord>(&bytes).ok()?.failure
-    };
-    let commits = record.commits.iter().filter(|c| failed(&c.hash).is_some());
+    let builds = Builds::new(&record, dir, Vec::new());
+    let failed = |commit: &&Commit| builds.done(commit).is_some_and(|b| b.failure.is_some());
+    let commits = record.commits.iter().filter(failed);
     commits.map(|c| c.short().to_owned()).collect()
 }

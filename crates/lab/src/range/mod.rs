@@ -121,11 +121,6 @@ fn described(options: &RangeOptions) -> Result<RangeRecord> {
     let missing = || usage("which commits? give --repo DIR and A..B, or --resume DIR");
     let repo = options.repo.as_deref().ok_or_else(missing)?;
     let range = options.range.as_deref().ok_or_else(missing)?;
-    if options.bisect && options.runs.shard.is_some() {
-        return Err(usage(
-            "--bisect decides run by run what is next, and cannot be cut into shards: leave --bisect out to measure every commit, or search on one host",
-        ));
-    }
     if !(0.5..1.0).contains(&options.confidence) {
         return Err(usage(format!("--confidence {}: expected 0.5 to 0.9999", options.confidence)));
     }

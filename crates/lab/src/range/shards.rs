@@ -5,6 +5,7 @@
 //! that gets to it.
 
 use super::RangeOptions;
+use crate::failure::usage;
 use crate::start;
 use crate::sweep::points::Plan;
 use anyhow::Result;
@@ -22,12 +23,17 @@ pub(super) fn parameters(commit: &Commit) -> Settings {
 /// The session of which every shard carries out a part, and the parts.
 ///
 /// # Errors
-/// Class usage: more shards than there is work for.
+/// Class usage: a search, which cannot be cut; more shards than there is work for.
 pub(crate) fn cut(
     range: &RangeRecord,
     options: &RangeOptions,
     shards: u32,
 ) -> Result<(SessionRecord, Vec<ShardPlan>)> {
+    if range.bisect {
+        return Err(usage(
+            "--bisect decides run by run what is next, and cannot be cut into shards: leave --bisect out to measure every commit, or search on one host",
+        ));
+    }
     let plan =
         Plan { of: range.commits.len(), warmups: range.warmup as usize, runs: range.runs as usize };
     let (slots, parts) = plan.cut(options.runs.seed, shards, "commits")?;

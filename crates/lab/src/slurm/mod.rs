@@ -110,11 +110,6 @@ pub fn range(
     progress: &mut dyn Progress,
     interrupt: &Interrupt,
 ) -> Result<Merged> {
-    if options.bisect {
-        return Err(usage(
-            "--bisect decides run by run what is next, and cannot be cut into shards: leave --bisect out to measure every commit, or search on one host",
-        ));
-    }
     let (range, record, parts) = range::cut(options, slurm.shards)?;
     let work = Work { record, parts, range: Some(range) };
     submit(work, &options.runs, slurm, progress, interrupt)
