@@ -53,7 +53,7 @@ fn main() -> ExitCode {
         Ok(Answer::Bad) => ExitCode::from(1),
         Err(error) => {
             let text = format!("{error:#}");
-            eprintln!("vmeter: {}", vmeter_report::text::neutralise(&text));
+            eprintln!("vmeter: {}", vmeter_render::text::neutralise(&text));
             ExitCode::from(class(&error).status())
         }
     }

@@ -3,8 +3,8 @@
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use vmeter_lab::failure::usage;
-use vmeter_report::outputs::terminal::Terminal;
-use vmeter_report::{Output as _, Report, Screen, Target};
+use vmeter_render::outputs::terminal::Terminal;
+use vmeter_render::{Output as _, Report, Screen, Target};
 
 /// Options of every command.
 #[derive(Debug, Clone, Args)]
@@ -69,7 +69,7 @@ pub fn check(output: &Output) -> anyhow::Result<()> {
         return Err(usage("only one export can go to standard output (-)"));
     }
     for (_, target) in &exports {
-        vmeter_report::check_writable(target).map_err(usage)?;
+        vmeter_render::check_writable(target).map_err(usage)?;
     }
     Ok(())
 }
@@ -85,7 +85,7 @@ fn stdout_is_taken(output: &Output) -> bool {
 /// When one cannot be written; the others before it are.
 pub fn export(output: &Output, report: &dyn Report) -> anyhow::Result<()> {
     for (name, target) in exports(output) {
-        match vmeter_report::export(name, &target, report) {
+        match vmeter_render::export(name, &target, report) {
             Err(error) if error.is_broken_pipe() => {}
             other => other?,
         }
@@ -94,11 +94,11 @@ pub fn export(output: &Output, report: &dyn Report) -> anyhow::Result<()> {
 }
 
 /// The report's idea of when to colour.
-fn color(color: Color) -> vmeter_report::ColorChoice {
+fn color(color: Color) -> vmeter_render::ColorChoice {
     match color {
-        Color::Auto => vmeter_report::ColorChoice::Auto,
-        Color::Always => vmeter_report::ColorChoice::Always,
-        Color::Never => vmeter_report::ColorChoice::Never,
+        Color::Auto => vmeter_render::ColorChoice::Auto,
+        Color::Always => vmeter_render::ColorChoice::Always,
+        Color::Never => vmeter_render::ColorChoice::Never,
     }
 }
 

@@ -40,11 +40,11 @@ impl Progress for Bar {
     }
 
     fn note(&mut self, message: &str) {
-        self.bar.set_message(vmeter_report::text::neutralise(message));
+        self.bar.set_message(vmeter_render::text::neutralise(message));
     }
 
     fn warn(&mut self, message: &str) {
-        self.bar.suspend(|| eprintln!("warning: {}", vmeter_report::text::neutralise(message)));
+        self.bar.suspend(|| eprintln!("warning: {}", vmeter_render::text::neutralise(message)));
     }
 
     fn end(&mut self) {

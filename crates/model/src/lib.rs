@@ -2,14 +2,13 @@
 //!
 //! Data flows one way: machine -> recording -> events -> timeline -> samples ->
 //! report. The stages meet in files, and the types of those files live here, so
-//! that this crate depends on nothing else in the workspace and every other
-//! crate can depend on it.
+//! that this crate depends on nothing else in the workspace but `vmeter-base`, and
+//! every other crate can depend on it.
 //!
 //! Units: times are nanoseconds of `CLOCK_MONOTONIC` ([`Ns`]) until they reach
 //! a result, where they are seconds in fields that end in `_s`.
 
 pub mod dirty;
-pub mod estimate;
 pub mod event;
 pub mod explain;
 pub mod files;
@@ -23,14 +22,12 @@ pub mod runs;
 pub mod shard;
 pub mod span;
 pub mod sweep;
-pub mod time;
 
-pub use estimate::Estimate;
 pub use event::{Event, What};
 pub use machine::MachineSpec;
 pub use run::{Outcome, RunRecord};
 pub use span::{Counts, Span, Timeline};
-pub use time::Ns;
+pub use vmeter_base::{estimate, time, Estimate, Ns};
 
 /// The version of everything that vmeter writes, in every export and run folder.
 pub const SCHEMA: &str = "vmeter/1";

@@ -6,22 +6,7 @@ use crate::span::Timeline;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What heads every export.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Envelope {
-    /// [`crate::SCHEMA`].
-    pub schema: String,
-    /// `boot`, `bench`, …
-    pub command: String,
-    /// vmeter's own argument vector.
-    pub argv: Vec<String>,
-    /// When the session began, RFC 3339 in UTC.
-    pub started_at: String,
-    /// The host.
-    pub host: BTreeMap<String, serde_json::Value>,
-    /// `vmeter`, `vmm`, `kernel`, `firmware`, …: versions and digests.
-    pub provenance: BTreeMap<String, String>,
-}
+pub use vmeter_base::Envelope;
 
 /// One analysed run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

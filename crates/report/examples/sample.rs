@@ -6,10 +6,8 @@
 mod fixture;
 
 use std::path::Path;
-use vmeter_report::{
-    export, BenchReport, BootReport, BootView, ColorChoice, Output, Report, ReportError, Screen,
-    Target, TreeView, OUTPUTS,
-};
+use vmeter_render::{export, ColorChoice, Output, Report, ReportError, Screen, Target, OUTPUTS};
+use vmeter_report::{BenchReport, BootReport, BootView, TreeView};
 
 fn write_all(folder: &Path, name: &str, report: &dyn Report) -> Result<(), ReportError> {
     for output in OUTPUTS {
@@ -34,6 +32,6 @@ fn main() -> Result<(), ReportError> {
     write_all(folder.as_ref(), "bench", &BenchReport::new(&bench))?;
     write_all(folder.as_ref(), "failed", &BootReport::new(&failed))?;
     let screen = Screen::detect(ColorChoice::Auto);
-    let terminal = vmeter_report::outputs::terminal::Terminal { screen };
+    let terminal = vmeter_render::outputs::terminal::Terminal { screen };
     terminal.write(&BootReport::new(&boot), &mut std::io::stdout().lock())
 }

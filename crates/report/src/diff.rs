@@ -1,14 +1,14 @@
 //! `vmeter diff`: what two machines differ in, the largest first.
 
-use crate::chart::{Strip, Strips};
-use crate::document::{closing_notices, Block, Detail, Document, Fact, Tone};
-use crate::quantity::{added_percent, p_value, percent, Quantity, Unit};
-use crate::table::{Cell, Column, Table};
-use crate::{Field, Records, Report};
 use serde::Serialize;
 use vmeter_model::result::Envelope;
 use vmeter_model::sweep::{DiffKind, DiffResult, DiffRow, DiffSetting, DiffSide, Presence};
 use vmeter_model::Estimate;
+use vmeter_render::chart::{Strip, Strips};
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use vmeter_render::quantity::{added_percent, p_value, percent, Quantity, Unit};
+use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::{Field, Records, Report};
 
 /// Rows of each table at a glance.
 const GLANCE: usize = 12;

@@ -1,15 +1,15 @@
 //! `vmeter dirty`: what harvesting dirty pages costs, as the publication's tables.
 
-use crate::document::{closing_notices, Block, Detail, Document, Fact, Tone};
-use crate::quantity::{compact_seconds, grouped, percent, Quantity, Unit};
-use crate::table::{Cell, Column, Table};
-use crate::{Field, Records, Report};
 use serde::Serialize;
 use vmeter_model::dirty::{
     DirtyAdvice, DirtyCrossover, DirtyLayout, DirtyMismatch, DirtyPoint, DirtyResult, DirtyRow,
     DirtySkipped, DirtyTracker, DirtyWorkload,
 };
 use vmeter_model::result::Envelope;
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use vmeter_render::quantity::{compact_seconds, grouped, percent, Quantity, Unit};
+use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::{Field, Records, Report};
 
 /// Slots from this size on are what the ratios in the answer are of.
 const LARGE: u64 = 16 << 20;

@@ -1,9 +1,9 @@
 //! `vmeter doctor`: what this host can measure.
 
-use crate::document::{Block, Detail, Document, Fact, Notice, NoticeKind};
-use crate::{Field, Records, Report};
 use serde_json::json;
 use vmeter_model::result::{Check, CheckStatus, DoctorResult, Envelope};
+use vmeter_render::document::{Block, Detail, Document, Fact, Notice, NoticeKind};
+use vmeter_render::{Field, Records, Report};
 
 /// A [`DoctorResult`] with how much to show of it.
 #[derive(Debug)]

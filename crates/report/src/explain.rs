@@ -1,13 +1,13 @@
 //! `vmeter explain`: what stands out, and the chain of causes with its evidence.
 
-use crate::document::{closing_notices, Block, Detail, Document, Fact};
-use crate::quantity::{compact_seconds, grouped, percent};
-use crate::{Field, Records, Report};
 use serde::Serialize;
 use vmeter_model::explain::{
     Alignment, Evidence, ExplainResult, ExplainedFile, Finding, VcpuSplit,
 };
 use vmeter_model::result::Envelope;
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
+use vmeter_render::quantity::{compact_seconds, grouped, percent};
+use vmeter_render::{Field, Records, Report};
 
 /// An [`ExplainResult`] to be written.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! What several hosts did to the runs of one session.
 
-use crate::document::{Block, Document};
-use crate::table::{Cell, Column, Table};
 use vmeter_model::shard::HostEffect;
+use vmeter_render::document::{Block, Document};
+use vmeter_render::table::{Cell, Column, Table};
 
 /// A table of the hosts' factors; nothing where one host carried out all.
 pub(crate) fn blocks(hosts: &[HostEffect], document: &mut Document) {

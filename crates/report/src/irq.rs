@@ -1,14 +1,16 @@
 //! `vmeter irq`: what MSI-X vectors cost to set up, as the publication's table.
 
-use crate::document::{closing_notices, Block, Detail, Document, Fact, Node, Outline, Tone};
-use crate::quantity::{compact_seconds, grouped, p_value, percent, ratio_interval};
-use crate::table::{Cell, Column, Table};
-use crate::{Field, Records, Report};
 use serde::Serialize;
 use vmeter_model::irq::{
     IrqAnatomy, IrqCurve, IrqFit, IrqResult, IrqRow, IrqRun, IrqSetup, IrqTotal,
 };
 use vmeter_model::result::Envelope;
+use vmeter_render::document::{
+    closing_notices, Block, Detail, Document, Fact, Node, Outline, Tone,
+};
+use vmeter_render::quantity::{compact_seconds, grouped, p_value, percent, ratio_interval};
+use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::{Field, Records, Report};
 
 /// Rows of the table by VF at a glance.
 const GLANCE: usize = 16;

@@ -1,149 +1,28 @@
-//! Results to a terminal, JSON, CSV, Markdown, HTML and Perfetto.
-//!
-//! Results and outputs meet in the middle, so that their numbers add instead of
-//! multiplying. A result implements [`Report`]: its JSON body, its raw rows, its
-//! timelines, and a [`Document`] of blocks (facts, tables, charts, outlines). An
-//! output implements [`Output`] and draws those, knowing nothing of results. A
-//! new result is one file and works in every output; a new output is one file
-//! and a line in [`outputs::OUTPUTS`], and works for every result.
-//!
-//! Strings come from guests and from files that anyone may have written. They
-//! stay raw up to the output, which is the one that knows how to escape them.
+//! What every result says, as `vmeter-render` draws it.
 
 pub mod bench;
 pub mod boot;
-pub mod chart;
 pub mod diff;
 pub mod dirty;
 pub mod doctor;
-pub mod document;
-pub mod error;
 pub mod explain;
-pub mod export;
 mod hosts;
 pub mod irq;
 pub mod migrate;
-pub mod outputs;
-pub mod palette;
-pub mod quantity;
 pub mod range;
 pub mod runs;
 pub mod sweep;
-pub mod table;
-pub mod text;
 pub mod trace;
-pub mod tree;
 
 pub use bench::BenchReport;
 pub use boot::{BootReport, BootView, TreeView};
 pub use diff::DiffReport;
 pub use dirty::DirtyReport;
 pub use doctor::DoctorReport;
-pub use document::{Detail, Document};
-pub use error::ReportError;
 pub use explain::ExplainReport;
-pub use export::{check_writable, export, Target};
 pub use irq::IrqReport;
 pub use migrate::MigrateReport;
-pub use outputs::terminal::{ColorChoice, Screen};
-pub use outputs::{by_extension, by_name, Output, OUTPUTS};
 pub use range::RangeReport;
 pub use runs::{RunSource, RunsExport, RunsReport};
 pub use sweep::SweepReport;
 pub use trace::{NamedTrace, TraceStatReport};
-
-use std::io;
-use vmeter_model::result::Envelope;
-use vmeter_model::{Ns, Timeline};
-
-/// A result, as the outputs see it.
-pub trait Report {
-    /// What heads every export.
-    fn envelope(&self) -> &Envelope;
-
-    /// The fields that follow the envelope in JSON; must serialise as a map.
-    fn body(&self) -> Box<dyn erased_serde::Serialize + '_>;
-
-    /// The result in reading order.
-    fn document(&self, detail: Detail) -> Document;
-
-    /// The raw rows.
-    fn records(&self) -> Records;
-
-    /// The rows one by one instead, where there are too many to hold; [`Records::rows`] is
-    /// empty then.
-    fn stream(&self) -> Option<&dyn RecordStream> {
-        None
-    }
-
-    /// The timelines, where there are any.
-    fn timelines(&self) -> Vec<RunTimeline<'_>> {
-        Vec::new()
-    }
-}
-
-/// The timeline of one run, with what places it in time.
-#[derive(Debug, Clone)]
-pub struct RunTimeline<'a> {
-    /// Names the run, e.g. `default run 3`.
-    pub label: String,
-    /// `CLOCK_MONOTONIC` of the VMM's exec, ns.
-    pub exec_ns: Ns,
-    /// `CLOCK_REALTIME` of the same moment, ns since the epoch, where it is known.
-    pub exec_realtime_ns: Option<Ns>,
-    /// The run, accounted for.
-    pub timeline: &'a Timeline,
-}
-
-/// Raw rows for a spreadsheet or a script.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Records {
-    /// Column names.
-    pub header: Vec<&'static str>,
-    /// Rows, each as long as the header.
-    pub rows: Vec<Vec<Field>>,
-}
-
-/// Rows that come one by one.
-pub trait RecordStream {
-    /// Gives every row to `each`.
-    ///
-    /// # Errors
-    /// Those of the rows' origin, and `each`'s.
-    fn for_each(&self, each: &mut dyn FnMut(Vec<Field>) -> io::Result<()>) -> io::Result<()>;
-}
-
-/// A value of [`Records`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Field {
-    /// Nothing.
-    Empty,
-    /// A number, already spelled.
-    Number(String),
-    /// Words, which may come from anyone.
-    Text(String),
-}
-
-impl Field {
-    /// Words.
-    pub fn text(text: impl Into<String>) -> Self {
-        Field::Text(text.into())
-    }
-
-    /// A number, or nothing if there is none.
-    pub fn number(number: Option<impl ToString>) -> Self {
-        number.map_or(Field::Empty, |n| Field::Number(n.to_string()))
-    }
-
-    /// Nanoseconds as seconds with nine decimals.
-    pub fn seconds(ns: Ns) -> Self {
-        Field::Number(decimal_seconds(ns))
-    }
-}
-
-/// Nanoseconds as a decimal number of seconds, exactly: `3.912345678`.
-pub fn decimal_seconds(ns: Ns) -> String {
-    let sign = if ns < 0 { "-" } else { "" };
-    let ns = ns.unsigned_abs();
-    format!("{sign}{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
-}

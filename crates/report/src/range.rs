@@ -1,11 +1,6 @@
 //! `vmeter range`: the commit that changed the time, and how sure that is.
 
-use crate::chart::{Strip, Strips};
 use crate::diff;
-use crate::document::{closing_notices, Block, Detail, Document, Fact, Tone};
-use crate::quantity::{added_percent, p_value, percent, Quantity, Unit};
-use crate::table::{Cell, Column, Table};
-use crate::{Field, Records, Report};
 use serde::Serialize;
 use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeResult};
 use vmeter_model::result::Envelope;
@@ -13,6 +8,11 @@ use vmeter_model::shard::HostEffect;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::sweep::DiffResult;
 use vmeter_model::Estimate;
+use vmeter_render::chart::{Strip, Strips};
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use vmeter_render::quantity::{added_percent, p_value, percent, Quantity, Unit};
+use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::{Field, Records, Report};
 
 /// Commits of the table at a glance that did not change anything.
 const GLANCE: usize = 24;

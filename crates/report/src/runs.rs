@@ -1,14 +1,14 @@
 //! `vmeter runs`: which sessions there are, and every run of them for other tools.
 
-use crate::document::{closing_notices, Block, Detail, Document, Fact};
-use crate::quantity::{grouped, Quantity, Unit};
-use crate::table::{Cell, Column, Table};
-use crate::{Field, RecordStream, Records, Report};
 use serde::ser::{SerializeSeq, Serializer};
 use serde::Serialize;
 use std::io;
 use vmeter_model::result::Envelope;
 use vmeter_model::runs::{RunsResult, SavedRun, SavedSession};
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
+use vmeter_render::quantity::{grouped, Quantity, Unit};
+use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::{Field, RecordStream, Records, Report};
 
 /// Sessions at a glance, unless more were asked for.
 const GLANCE: usize = 20;

@@ -7,8 +7,9 @@ use vmeter_model::result::{Envelope, Phase};
 use vmeter_model::run::{Outcome, SessionMachine};
 use vmeter_model::sweep::*;
 use vmeter_model::Estimate;
-use vmeter_report::outputs::terminal::Terminal;
-use vmeter_report::{by_name, DiffReport, Output, Report, Screen, SweepReport};
+use vmeter_render::outputs::terminal::Terminal;
+use vmeter_render::{by_name, Output, Report, Screen};
+use vmeter_report::{DiffReport, SweepReport};
 
 /// The published example: ms by empty PCIe root ports.
 const PHASES: [(&str, [f64; 5]); 5] = [

@@ -74,7 +74,7 @@ pub fn run(arguments: Appliance, output: &Output) -> anyhow::Result<Answer> {
     output::line(&format!("{:>12} in all, unpacked", built.sizes.unpacked))?;
     if !output.quiet {
         for note in &built.notes {
-            eprintln!("note: {}", vmeter_report::text::neutralise(note));
+            eprintln!("note: {}", vmeter_render::text::neutralise(note));
         }
     }
     output::line(&format!("{} sha256:{}", built.path.display(), built.sha256))?;

@@ -85,7 +85,7 @@ fn record(arguments: &Explain, out: &Output) -> anyhow::Result<PathBuf> {
     )?;
     if !out.quiet {
         let path = live.trace.display().to_string();
-        let path = vmeter_report::text::neutralise(&path);
+        let path = vmeter_render::text::neutralise(&path);
         eprintln!("{} events, {} lost, kept in {path}", live.recording.events, live.recording.lost);
         if live.recording.limited {
             eprintln!("warning: it reached its bound of {} MiB: --limit MIB", arguments.limit);

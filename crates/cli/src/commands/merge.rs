@@ -7,7 +7,8 @@ use crate::Answer;
 use clap::Args;
 use std::path::PathBuf;
 use vmeter_lab::merge::{merge, MergeOptions, Whole};
-use vmeter_report::{RangeReport, Report, SweepReport};
+use vmeter_render::Report;
+use vmeter_report::{RangeReport, SweepReport};
 
 /// `vmeter merge`.
 #[derive(Debug, Args)]

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use vmeter_lab::failure::usage;
 use vmeter_lab::session::Session;
 use vmeter_lab::{analysis, bench, range, sweep};
-use vmeter_report::{BenchReport, BootReport, RangeReport, SweepReport, Target, OUTPUTS};
+use vmeter_render::{Target, OUTPUTS};
+use vmeter_report::{BenchReport, BootReport, RangeReport, SweepReport};
 
 /// `vmeter report`.
 #[derive(Debug, Args)]
@@ -25,7 +26,7 @@ pub struct Report {
 /// An unknown ending, a folder that holds no session, a file that cannot be written.
 pub fn run(arguments: &Report) -> anyhow::Result<Answer> {
     let path = &arguments.output_file;
-    let output = vmeter_report::by_extension(path).ok_or_else(|| {
+    let output = vmeter_render::by_extension(path).ok_or_else(|| {
         let known: Vec<&str> = OUTPUTS.iter().flat_map(|o| o.extensions()).copied().collect();
         usage(format!(
             "{}: its ending names no format; the endings are .{}",
@@ -34,24 +35,24 @@ pub fn run(arguments: &Report) -> anyhow::Result<Answer> {
         ))
     })?;
     let target = Target::File(path.clone());
-    vmeter_report::check_writable(&target).map_err(usage)?;
+    vmeter_render::check_writable(&target).map_err(usage)?;
     let session = Session::open(&folder_of(&arguments.run)).map_err(|e| usage(format!("{e:#}")))?;
     match session.record.command.as_str() {
         "bench" => {
             let result = bench::result(&session)?;
-            vmeter_report::export(output.name(), &target, &BenchReport::new(&result))?;
+            vmeter_render::export(output.name(), &target, &BenchReport::new(&result))?;
         }
         "sweep" => {
             let result = sweep::result(&session)?;
-            vmeter_report::export(output.name(), &target, &SweepReport::new(&result))?;
+            vmeter_render::export(output.name(), &target, &SweepReport::new(&result))?;
         }
         "range" => {
             let result = range::result(&session)?;
-            vmeter_report::export(output.name(), &target, &RangeReport::new(&result))?;
+            vmeter_render::export(output.name(), &target, &RangeReport::new(&result))?;
         }
         _ => {
             let result = analysis::load_boot(&session).map_err(|e| usage(format!("{e:#}")))?;
-            vmeter_report::export(output.name(), &target, &BootReport::new(&result))?;
+            vmeter_render::export(output.name(), &target, &BootReport::new(&result))?;
         }
     }
     Ok(Answer::Good)

@@ -274,7 +274,7 @@ fn listed(
 fn warn(index: &Index, out: &Output) {
     if !out.quiet {
         for note in index.notes() {
-            eprintln!("vmeter: {}", vmeter_report::text::neutralise(note));
+            eprintln!("vmeter: {}", vmeter_render::text::neutralise(note));
         }
     }
 }

@@ -3,13 +3,15 @@
 mod json;
 
 use crate::boot::outcome_text;
-use crate::chart::{Strip, Strips};
-use crate::document::{closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind, Tone};
-use crate::quantity::{compact_seconds, p_value, ratio_interval, Quantity, Unit};
-use crate::table::{Cell, Column, Table};
-use crate::text::shell_words;
-use crate::{Field, Records, Report};
 use vmeter_model::result::{BenchMachine, BenchResult, Comparison, Envelope};
+use vmeter_render::chart::{Strip, Strips};
+use vmeter_render::document::{
+    closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind, Tone,
+};
+use vmeter_render::quantity::{compact_seconds, p_value, ratio_interval, Quantity, Unit};
+use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::text::shell_words;
+use vmeter_render::{Field, Records, Report};
 
 /// A [`BenchResult`] to be written.
 #[derive(Debug)]

@@ -1,13 +1,13 @@
 //! What was booted, where, and how each of it is changed.
 
 use super::{BootReport, Facts};
-use crate::document::Fact;
-use crate::quantity::{added_percent, compact_seconds, Quantity, Unit};
-use crate::text::shell_words;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use vmeter_model::result::Overhead;
 use vmeter_model::run::WatchLevel;
+use vmeter_render::document::Fact;
+use vmeter_render::quantity::{added_percent, compact_seconds, Quantity, Unit};
+use vmeter_render::text::shell_words;
 
 /// The host's entries worth a line at a glance, in this order.
 const HOST_AT_A_GLANCE: [&str; 6] =

@@ -1,24 +1,27 @@
 //! `vmeter boot`: where a boot's time goes.
 
+mod colours;
 mod facts;
 mod json;
 mod notices;
+mod pictures;
 mod tables;
+mod tree;
 mod views;
 
 pub(crate) use facts::host_line;
 pub(crate) use json::{machine as machine_json, Machine as MachineJson};
 pub(crate) use notices::{grouped, outcome_text, outcome_word, run_list};
 
-use crate::chart;
-use crate::document::{Block, Detail, Document, Fact, Notice};
-use crate::palette::Palette;
-use crate::quantity::{percent, Quantity, Unit};
-use crate::{text, Field, Records, Report, RunTimeline};
+use colours::Palette;
+use tree::SpanTree;
 use vmeter_model::result::{AnalysedRun, BootResult, Envelope, Phase};
 use vmeter_model::run::Outcome;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::{Ns, Span};
+use vmeter_render::document::{Block, Detail, Document, Fact, Notice};
+use vmeter_render::quantity::{percent, Quantity, Unit};
+use vmeter_render::{text, Field, Records, Report, RunTimeline, Stretch};
 
 /// What to show of a boot besides its figures.
 #[derive(Debug, Clone, PartialEq)]
@@ -144,7 +147,7 @@ impl<'a> BootReport<'a> {
         let Some(run) = self.typical_run() else { return };
         document.heading("Timeline", self.run_title(run));
         let palette = self.palette();
-        document.push(Block::Chart(chart::waterfall(&run.timeline, &palette)));
+        document.push(Block::Chart(pictures::waterfall(&run.timeline, &palette)));
     }
 
     fn view_blocks(&self, document: &mut Document) {
@@ -185,13 +188,13 @@ impl<'a> BootReport<'a> {
         let palette = self.palette();
         if let Some(run) = self.typical_run() {
             document.heading("Every span", self.run_title(run));
-            document.push(Block::Chart(chart::icicle(&run.timeline, &palette)));
+            document.push(Block::Chart(pictures::icicle(&run.timeline, &palette)));
         }
         document.heading("Every run", "phases, on one scale");
         let runs = self.result.runs.iter().map(|run| (self.run_label(run), &run.timeline));
         let legend = self.phases().into_iter();
         let legend = legend.map(|p| (p.name.clone(), palette.colour(&p.name))).collect();
-        document.push(Block::Chart(chart::multiples(runs, &palette, legend)));
+        document.push(Block::Chart(pictures::multiples(runs, &palette, legend)));
         document.push(Block::Folded {
             summary: "Runs".into(),
             blocks: vec![Block::Table(self.run_table())],
@@ -207,8 +210,9 @@ impl<'a> BootReport<'a> {
     }
 
     fn run_label(&self, run: &AnalysedRun) -> String {
-        let total =
-            crate::quantity::compact_seconds(vmeter_model::time::seconds(run.timeline.total));
+        let total = vmeter_render::quantity::compact_seconds(vmeter_model::time::seconds(
+            run.timeline.total,
+        ));
         let bad = if run.record.outcome == Outcome::Done { "" } else { " (failed)" };
         format!("run {}  {total}{bad}", run.record.index)
     }
@@ -271,15 +275,31 @@ impl Report for BootReport<'_> {
             let realtime = |clock: &vmeter_model::time::ClockReading| {
                 clock.realtime_ns.checked_add(record.exec_ns.checked_sub(clock.monotonic_ns)?)
             };
-            let exec_realtime_ns = record.clocks.first().and_then(realtime);
+            let tree = SpanTree::new(&run.timeline);
+            let nested = tree.walk().into_iter();
             RunTimeline {
                 label,
-                exec_ns: record.exec_ns,
-                exec_realtime_ns,
-                timeline: &run.timeline,
+                start_ns: record.exec_ns,
+                start_realtime_ns: record.clocks.first().and_then(realtime),
+                total: run.timeline.total,
+                nested: nested.map(|at| stretch(tree.span(at.at), at.depth)).collect(),
+                beside: run.timeline.overlapping.iter().map(|span| stretch(span, 0)).collect(),
+                marks: &run.timeline.marks,
             }
         });
         timelines.collect()
+    }
+}
+
+fn stretch(span: &Span, depth: usize) -> Stretch<'_> {
+    Stretch {
+        name: &span.name,
+        start: span.start,
+        end: span.end,
+        insns: span.insns,
+        source: &span.source,
+        error_ns: span.error_ns,
+        depth,
     }
 }
 

@@ -1,11 +1,11 @@
 //! What a reader must know before believing the figures, and what to do next.
 
 use super::{BootReport, Notices};
-use crate::document::{closing_notices, Notice, NoticeKind};
-use crate::quantity::{compact_seconds, Quantity, Unit};
 use std::collections::BTreeMap;
 use vmeter_model::run::Outcome;
 use vmeter_model::time::seconds;
+use vmeter_render::document::{closing_notices, Notice, NoticeKind};
+use vmeter_render::quantity::{compact_seconds, Quantity, Unit};
 
 /// Steal above this share of the wall time is worth a warning.
 const STEAL_SHARE: f64 = 0.01;

@@ -2,13 +2,13 @@
 
 use super::notices::outcome_word;
 use super::BootReport;
-use crate::document::Tone;
-use crate::quantity::{Quantity, Unit};
-use crate::table::{Cell, Column, Table};
 use vmeter_model::run::Outcome;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
 use vmeter_model::Estimate;
+use vmeter_render::document::Tone;
+use vmeter_render::quantity::{Quantity, Unit};
+use vmeter_render::table::{Cell, Column, Table};
 
 fn range_cells(estimate: &Estimate) -> [Cell; 3] {
     [estimate.median, estimate.min, estimate.max]

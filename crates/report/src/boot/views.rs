@@ -1,12 +1,13 @@
 //! `--critical-chain` and `--tree`.
 
-use crate::document::{Node, Outline, Tone};
-use crate::palette::Group;
-use crate::quantity::compact_seconds;
-use crate::tree::{length, SpanTree};
+use super::colours::group_of;
+use super::tree::{length, SpanTree};
 use std::collections::{HashMap, HashSet};
 use vmeter_model::time::seconds;
 use vmeter_model::{Ns, Timeline};
+use vmeter_render::document::{Node, Outline, Tone};
+use vmeter_render::palette::Group;
+use vmeter_render::quantity::compact_seconds;
 
 /// A part of a link is shown from this share of the run on.
 const PART_SHARE: f64 = 0.02;
@@ -20,7 +21,7 @@ fn start_and_length(start: Ns, length: Ns) -> String {
 }
 
 fn tone(name: &str) -> Tone {
-    match Group::of(name) {
+    match group_of(name) {
         Group::Unattributed => Tone::Muted,
         _ => Tone::Normal,
     }
@@ -34,7 +35,7 @@ pub(super) fn critical_chain(timeline: &Timeline) -> Outline {
     let mut chain: Option<Node> = None;
     let mut links: Vec<usize> = tree.top().to_vec();
     links.retain(|at| length(tree.span(*at)) as f64 >= LINK_SHARE * total);
-    let folded = links.len().saturating_sub(crate::tree::DEPTH_LIMIT / 2);
+    let folded = links.len().saturating_sub(super::tree::DEPTH_LIMIT / 2);
     for at in links.into_iter().skip(folded) {
         let span = tree.span(at);
         let mut children = parts(&tree, at, total, 0);
@@ -205,8 +206,10 @@ impl Folding<'_> {
         }
         if node.counted {
             let mean = node.insns as f64 / self.runs as f64;
-            let insns =
-                crate::quantity::Quantity::exact(mean.round(), crate::quantity::Unit::Count);
+            let insns = vmeter_render::quantity::Quantity::exact(
+                mean.round(),
+                vmeter_render::quantity::Unit::Count,
+            );
             text.push_str(&format!(" {} insns", insns.inline()));
         }
         text

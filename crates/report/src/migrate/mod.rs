@@ -3,14 +3,14 @@
 mod json;
 mod tables;
 
-use crate::chart::{Curve, Curves};
-use crate::document::{closing_notices, Block, Detail, Document, Fact, Tone};
-use crate::quantity::compact_seconds;
-use crate::{Field, Records, Report};
 use vmeter_model::migrate::{
     MigrateOutcome, MigratePoint, MigrateResult, MigrateRun, MigrateWorkload,
 };
 use vmeter_model::result::Envelope;
+use vmeter_render::chart::{Curve, Curves};
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use vmeter_render::quantity::compact_seconds;
+use vmeter_render::{Field, Records, Report};
 
 /// Rounds of a point at a glance.
 const ROUNDS: usize = 6;

@@ -1,10 +1,10 @@
 //! The tables of `vmeter migrate`.
 
 use super::{value, word, MigrateReport, GLANCE, ROUNDS};
-use crate::document::{Detail, Tone};
-use crate::quantity::{compact_seconds, grouped};
-use crate::table::{Cell, Column, Table};
 use vmeter_model::migrate::MigratePoint;
+use vmeter_render::document::{Detail, Tone};
+use vmeter_render::quantity::{compact_seconds, grouped};
+use vmeter_render::table::{Cell, Column, Table};
 
 impl MigrateReport<'_> {
     pub(super) fn main_table(&self) -> Table {

@@ -4,19 +4,21 @@ mod json;
 mod tables;
 
 use crate::boot::{grouped, host_line, outcome_text, run_list};
-use crate::chart::{Strip, Strips};
 use crate::diff;
-use crate::document::{closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind, Tone};
 use crate::hosts;
-use crate::quantity::{p_value, ratio_interval, Quantity, Unit};
-use crate::table::{Cell, Column, Table};
-use crate::text::shell_words;
-use crate::{Field, Records, Report};
 use std::collections::BTreeMap;
 use vmeter_model::result::Envelope;
 use vmeter_model::sweep::{
     ExplainedBreak, Scaling, Series, Settings, SweepPoint, SweepResult, SweptParameter,
 };
+use vmeter_render::chart::{Strip, Strips};
+use vmeter_render::document::{
+    closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind, Tone,
+};
+use vmeter_render::quantity::{p_value, ratio_interval, Quantity, Unit};
+use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::text::shell_words;
+use vmeter_render::{Field, Records, Report};
 
 /// Reasons named for a break.
 const REASONS: usize = 6;

@@ -1,11 +1,11 @@
 //! A sweep as tables: what is swept across, phases down, as an engineer would draw it.
 
 use super::{spelled, Panel, SweepReport};
-use crate::document::Tone;
-use crate::quantity::{grouped, p_value, Quantity, Scale, Unit};
-use crate::table::{Cell, Column, Row, Table};
 use vmeter_model::sweep::{ExplainedBreak, MarginalStep, Scaling, Series, SweepBreak, SweepPoint};
 use vmeter_model::Estimate;
+use vmeter_render::document::Tone;
+use vmeter_render::quantity::{grouped, p_value, Quantity, Scale, Unit};
+use vmeter_render::table::{Cell, Column, Row, Table};
 
 /// Phases below this share of every boot are added up at a glance.
 const SMALL: f64 = 0.005;

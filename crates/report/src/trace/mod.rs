@@ -7,10 +7,10 @@ mod versus;
 
 pub use perfetto::PerfettoEvents;
 
-use crate::document::{closing_notices, Block, Detail, Document};
-use crate::quantity::{compact_seconds, grouped};
-use crate::{Field, Records, Report};
 use vmeter_model::result::Envelope;
+use vmeter_render::document::{closing_notices, Block, Detail, Document};
+use vmeter_render::quantity::{compact_seconds, grouped};
+use vmeter_render::{Field, Records, Report};
 use vmeter_trace::stat::report::Runstates;
 use vmeter_trace::stat::versus::Versus;
 use vmeter_trace::stat::xen::IDLE_DOMAIN;

@@ -4,12 +4,12 @@
 //! Everything is stamped with the trace's own clock, which Perfetto takes for the
 //! boot clock: the events carry no other. A trace that counts cycles is scaled.
 
-use crate::outputs::perfetto::fields::{
-    annotation, event as fields, ftrace, interned, packet, thread, track, TRACE_PACKET,
-};
-use crate::outputs::perfetto::proto::Message;
 use std::collections::HashMap;
 use std::io::{self, Write};
+use vmeter_render::outputs::perfetto::fields::{
+    annotation, event as fields, ftrace, interned, packet, thread, track, TRACE_PACKET,
+};
+use vmeter_render::outputs::perfetto::proto::Message;
 use vmeter_trace::ops::{Decoder, NameId, Op, XenOp};
 use vmeter_trace::print::{printable, Printer};
 use vmeter_trace::write::Sink;

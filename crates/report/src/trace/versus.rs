@@ -1,8 +1,8 @@
 //! Two traces compared.
 
-use crate::document::{Block, Document, Tone};
-use crate::quantity::{p_value, Quantity, Unit};
-use crate::table::{Cell, Column, Table};
+use vmeter_render::document::{Block, Document, Tone};
+use vmeter_render::quantity::{p_value, Quantity, Unit};
+use vmeter_render::table::{Cell, Column, Table};
 use vmeter_trace::stat::versus::{Per, Test, Versus, VersusRow};
 
 /// Adjusted p-values up to this are differences.

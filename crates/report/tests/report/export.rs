@@ -3,7 +3,8 @@
 use crate::fixture;
 use std::fs;
 use std::os::unix::fs::{symlink, PermissionsExt};
-use vmeter_report::{check_writable, export, BenchReport, BootReport, ReportError, Target};
+use vmeter_render::{check_writable, export, ReportError, Target};
+use vmeter_report::{BenchReport, BootReport};
 
 fn names(folder: &std::path::Path) -> Vec<String> {
     let entries = fs::read_dir(folder).expect("a folder");

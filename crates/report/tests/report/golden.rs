@@ -3,7 +3,8 @@
 use crate::{fixture, on_screen, text};
 use insta::assert_snapshot;
 use unicode_width::UnicodeWidthStr;
-use vmeter_report::{BenchReport, BootReport, Screen, OUTPUTS};
+use vmeter_render::{Screen, OUTPUTS};
+use vmeter_report::{BenchReport, BootReport};
 
 #[test]
 fn boot_at_80_columns() {
@@ -94,7 +95,7 @@ fn outputs_have_names_and_endings_of_their_own() {
         for ending in output.extensions() {
             assert!(seen.insert(format!(".{ending}")), "{ending}");
             let path = format!("x.{}", ending.to_uppercase());
-            let found = vmeter_report::by_extension(path.as_ref()).map(|o| o.name());
+            let found = vmeter_render::by_extension(path.as_ref()).map(|o| o.name());
             assert_eq!(found, Some(output.name()));
         }
     }

@@ -5,7 +5,8 @@ use crate::{fixture, on_screen, text};
 use proptest::prelude::*;
 use vmeter_model::result::{BenchResult, BootResult};
 use vmeter_model::run::Outcome;
-use vmeter_report::{BenchReport, BootReport, BootView, Report, Screen, TreeView};
+use vmeter_render::{Report, Screen};
+use vmeter_report::{BenchReport, BootReport, BootView, TreeView};
 
 /// Markup, escapes, formulas and anything at all.
 fn hostile() -> impl Strategy<Value = String> {
@@ -83,7 +84,7 @@ fn every_view() -> BootView {
 /// Nothing but printable characters and line ends.
 fn assert_harmless(output: &str) {
     for c in output.chars().filter(|c| *c != '\n') {
-        assert!(!vmeter_report::text::is_hostile(c), "{c:?} in the output");
+        assert!(!vmeter_render::text::is_hostile(c), "{c:?} in the output");
     }
 }
 
@@ -201,7 +202,7 @@ proptest! {
         run.record.exec_ns = time;
         for view in [BootView::default(), every_view()] {
             let report = BootReport { result: &result, view };
-            for output in vmeter_report::OUTPUTS {
+            for output in vmeter_render::OUTPUTS {
                 output.write(&report, &mut Vec::new()).expect("a Vec takes everything");
             }
         }

@@ -9,8 +9,8 @@ mod json;
 mod perfetto;
 mod views;
 
-use vmeter_report::outputs::terminal::Terminal;
-use vmeter_report::{by_name, Output, Report, Screen};
+use vmeter_render::outputs::terminal::Terminal;
+use vmeter_render::{by_name, Output, Report, Screen};
 
 /// What an output writes, by name.
 fn rendered(output: &str, report: &dyn Report) -> Vec<u8> {

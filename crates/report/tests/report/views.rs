@@ -2,7 +2,8 @@
 
 use crate::{fixture, on_screen};
 use insta::assert_snapshot;
-use vmeter_report::{BootReport, BootView, Screen, TreeView};
+use vmeter_render::Screen;
+use vmeter_report::{BootReport, BootView, TreeView};
 
 fn shown(view: BootView, runs: u32) -> String {
     let result = fixture::boot(runs, true);

@@ -10,9 +10,9 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use vmeter_lab::failure::usage;
 use vmeter_lab::trace_stat::trace_error;
-use vmeter_report::export::write_atomically;
+use vmeter_render::export::write_atomically;
+use vmeter_render::{check_writable, ReportError, Target};
 use vmeter_report::trace::PerfettoEvents;
-use vmeter_report::{check_writable, ReportError, Target};
 use vmeter_trace::write::{copy, Csv, JsonLines, Sink, Text};
 use vmeter_trace::{EventReader, Input};
 
@@ -172,7 +172,7 @@ fn warn(path: &Path, reader: &dyn EventReader, out: &Output) {
     if out.quiet || losses.is_empty() {
         return;
     }
-    let file = vmeter_report::text::neutralise(&path.display().to_string());
+    let file = vmeter_render::text::neutralise(&path.display().to_string());
     let lost = losses.lost_events.saturating_add(losses.overwritten);
     if lost > 0 || losses.uncounted_gaps > 0 {
         let gaps = losses.uncounted_gaps;
@@ -182,6 +182,6 @@ fn warn(path: &Path, reader: &dyn EventReader, out: &Output) {
         eprintln!("warning: {file}: {} lines or records not understood", losses.unreadable);
     }
     for what in &losses.missing {
-        eprintln!("warning: {file}: {}", vmeter_report::text::neutralise(what));
+        eprintln!("warning: {file}: {}", vmeter_render::text::neutralise(what));
     }
 }

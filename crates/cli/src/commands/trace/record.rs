@@ -10,7 +10,7 @@ use vmeter_lab::failure::usage;
 use vmeter_lab::find_vmm::find_vmm;
 use vmeter_lab::interrupt::Interrupt;
 use vmeter_lab::trace_record::{record, Preset, RecordOptions, EXPLAIN, PRESETS};
-use vmeter_report::{check_writable, Target};
+use vmeter_render::{check_writable, Target};
 
 /// `vmeter trace record`.
 #[derive(Debug, Args)]
@@ -127,7 +127,7 @@ pub fn run(arguments: Record, out: &Output) -> anyhow::Result<Answer> {
     }
     let recording = record(&options, &interrupt)?;
     let path = options.output.display().to_string();
-    let path = vmeter_report::text::neutralise(&path);
+    let path = vmeter_render::text::neutralise(&path);
     output::line(&format!(
         "{} events, {} lost, clock {}, in {path}",
         recording.events, recording.lost, recording.clock

@@ -10,17 +10,17 @@
 //! thousands of slices is stored once. The clock snapshot makes `CLOCK_MONOTONIC`
 //! the clock of the trace: the default, `CLOCK_BOOTTIME`, was not recorded.
 
-pub(crate) mod fields;
-pub(crate) mod proto;
+#[expect(missing_docs, reason = "the names are Perfetto's own, and documented there")]
+pub mod fields;
+pub mod proto;
 
 use crate::text::neutralise;
-use crate::tree::SpanTree;
-use crate::{Output, Report, ReportError, RunTimeline};
+use crate::{Output, Report, ReportError, RunTimeline, Stretch};
 use fields::{annotation, clock, event, interned, packet, track};
 use proto::Message;
 use std::collections::HashMap;
 use std::io::{self, Write};
-use vmeter_model::{Ns, Span};
+use vmeter_base::Ns;
 
 /// The Perfetto output.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ const SEQUENCE: u64 = 1;
 
 fn write_runs(runs: &[RunTimeline], out: &mut dyn Write) -> io::Result<()> {
     // Slices before time 0 would be dropped; a recording without a clock starts at 0.
-    let origin = runs[0].exec_ns.max(0);
+    let origin = runs[0].start_ns.max(0);
     let mut trace = Trace { out, origin, names: Names::default(), tracks: 0 };
     trace.clock_snapshot(&runs[0])?;
     for (rank, run) in runs.iter().enumerate() {
@@ -114,7 +114,7 @@ impl Trace<'_> {
         };
         let mut snapshot = Message::default();
         snapshot.message(clock::CLOCKS, &reading(clock::MONOTONIC, self.origin));
-        if let Some(realtime) = first.exec_realtime_ns {
+        if let Some(realtime) = first.start_realtime_ns {
             snapshot.message(clock::CLOCKS, &reading(clock::REALTIME, realtime));
         }
         snapshot.varint(clock::PRIMARY_TRACE_CLOCK, clock::MONOTONIC);
@@ -156,45 +156,43 @@ impl Trace<'_> {
     fn run(&mut self, run: &RunTimeline, rank: i64) -> io::Result<()> {
         let group = self.track(&run.label, None, rank)?;
         let boot = self.track("boot", Some(group), 0)?;
-        let tree = SpanTree::new(run.timeline);
         let outermost = Slice {
             kind: event::SLICE_BEGIN,
             track: boot,
             at: 0,
             name: Some(&run.label),
             category: Some("run"),
-            annotations: vec![("exec, CLOCK_MONOTONIC ns", Annotation::Signed(run.exec_ns))],
+            annotations: vec![("exec, CLOCK_MONOTONIC ns", Annotation::Signed(run.start_ns))],
             counter: None,
         };
         self.event(outermost)?;
-        self.tree(&tree, boot)?;
-        self.end(boot, run.timeline.total)?;
-        self.overlapping(run, group)?;
+        self.nested(run, boot)?;
+        self.end(boot, run.total)?;
+        self.beside(run, group)?;
         self.marks(run, group)?;
         self.instructions(run, group)
     }
 
-    /// Nested slices: begins before those of children, ends after them.
-    fn tree(&mut self, tree: &SpanTree, boot: u64) -> io::Result<()> {
-        let mut pending: Vec<(usize, bool)> =
-            tree.top().iter().rev().map(|at| (*at, false)).collect();
-        while let Some((at, open)) = pending.pop() {
-            let span = tree.span(at);
-            if open {
-                self.end(boot, span.end)?;
-                continue;
+    /// Nested slices: begins before those of what is inside, ends after them.
+    fn nested(&mut self, run: &RunTimeline, boot: u64) -> io::Result<()> {
+        let mut open: Vec<Ns> = Vec::new();
+        for stretch in &run.nested {
+            for end in open.drain(stretch.depth.min(open.len())..).rev() {
+                self.end(boot, end)?;
             }
-            self.begin(boot, span)?;
-            pending.push((at, true));
-            pending.extend(tree.children(at).iter().rev().map(|at| (*at, false)));
+            self.begin(boot, stretch)?;
+            open.push(stretch.end);
+        }
+        for end in open.into_iter().rev() {
+            self.end(boot, end)?;
         }
         Ok(())
     }
 
-    fn begin(&mut self, track: u64, span: &Span) -> io::Result<()> {
+    fn begin(&mut self, track: u64, span: &Stretch) -> io::Result<()> {
         let mut annotations = vec![
             ("error_ns", Annotation::Signed(span.error_ns)),
-            ("source", Annotation::Text(&span.source)),
+            ("source", Annotation::Text(span.source)),
         ];
         if let Some(insns) = span.insns {
             annotations.push(("guest instructions", Annotation::Unsigned(insns)));
@@ -203,8 +201,8 @@ impl Trace<'_> {
             kind: event::SLICE_BEGIN,
             track,
             at: span.start,
-            name: Some(&span.name),
-            category: Some(&span.source),
+            name: Some(span.name),
+            category: Some(span.source),
             annotations,
             counter: None,
         })
@@ -224,9 +222,9 @@ impl Trace<'_> {
 
     /// What ran beside the tree: slices of one track must nest, so each source's
     /// spans are spread over as many tracks as keep them apart.
-    fn overlapping(&mut self, run: &RunTimeline, group: u64) -> io::Result<()> {
-        let mut spans: Vec<&Span> = run.timeline.overlapping.iter().collect();
-        spans.sort_by(|a, b| (&a.source, a.start, b.end).cmp(&(&b.source, b.start, a.end)));
+    fn beside(&mut self, run: &RunTimeline, group: u64) -> io::Result<()> {
+        let mut spans: Vec<&Stretch> = run.beside.iter().collect();
+        spans.sort_by(|a, b| (a.source, a.start, b.end).cmp(&(b.source, b.start, a.end)));
         let mut lanes: Vec<(&str, Ns, u64)> = Vec::new();
         for span in spans {
             let free = lanes
@@ -240,7 +238,7 @@ impl Trace<'_> {
                 None => {
                     let name = format!("beside it {} ({})", lanes.len() + 1, span.source);
                     let uuid = self.track(&name, Some(group), 1 + lanes.len() as i64)?;
-                    lanes.push((&span.source, span.end, uuid));
+                    lanes.push((span.source, span.end, uuid));
                     uuid
                 }
             };
@@ -251,11 +249,11 @@ impl Trace<'_> {
     }
 
     fn marks(&mut self, run: &RunTimeline, group: u64) -> io::Result<()> {
-        if run.timeline.marks.is_empty() {
+        if run.marks.is_empty() {
             return Ok(());
         }
         let uuid = self.track("marks", Some(group), i64::from(i32::MAX) - 1)?;
-        for (at, text) in &run.timeline.marks {
+        for (at, text) in run.marks {
             self.event(Slice {
                 kind: event::INSTANT,
                 track: uuid,
@@ -271,7 +269,13 @@ impl Trace<'_> {
 
     /// Guest instructions executed so far, at the end of each leaf.
     fn instructions(&mut self, run: &RunTimeline, group: u64) -> io::Result<()> {
-        let leaves: Vec<&Span> = run.timeline.leaves().collect();
+        let mut leaves: Vec<&Stretch> = Vec::new();
+        for (at, stretch) in run.nested.iter().enumerate() {
+            if run.nested.get(at + 1).is_none_or(|next| next.depth <= stretch.depth) {
+                leaves.push(stretch);
+            }
+        }
+        leaves.sort_by_key(|leaf| (leaf.start, leaf.end));
         if leaves.iter().all(|span| span.insns.is_none()) {
             return Ok(());
         }

@@ -121,7 +121,10 @@ pub struct Outline {
     pub roots: Vec<Node>,
 }
 
-/// A node of an [`Outline`]. Builders keep the depth under [`crate::tree::DEPTH_LIMIT`].
+/// Deepest level of an [`Outline`]: its builders go no further, since drawing one recurses.
+pub const DEPTH_LIMIT: usize = 48;
+
+/// A node of an [`Outline`], no deeper than [`DEPTH_LIMIT`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Node {
     /// Name.

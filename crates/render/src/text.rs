@@ -35,7 +35,7 @@ fn push_escaped(out: &mut String, c: char) {
 /// `text` with every hostile character shown as an escape.
 ///
 /// ```
-/// assert_eq!(vmeter_report::text::neutralise("a\x1b[31mb"), "a\\x1b[31mb");
+/// assert_eq!(vmeter_render::text::neutralise("a\x1b[31mb"), "a\\x1b[31mb");
 /// ```
 pub fn neutralise(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

@@ -5,7 +5,7 @@
 
 /// A message being written.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Message(Vec<u8>);
+pub struct Message(Vec<u8>);
 
 const VARINT: u64 = 0;
 const LENGTH_DELIMITED: u64 = 2;

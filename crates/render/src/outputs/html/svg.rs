@@ -6,8 +6,7 @@ use crate::chart::{ticks, Chart, Lane, Segment, Strip, Strips};
 use crate::palette::Colour;
 use crate::quantity::{compact_seconds, grouped, percent, Unit};
 use std::fmt::Write;
-use vmeter_model::time::seconds;
-use vmeter_model::Ns;
+use vmeter_base::{seconds, Ns};
 
 /// Height of a lane, px.
 const LANE: usize = 20;

@@ -44,7 +44,7 @@ impl Serialize for Whole<'_> {
         #[derive(serde::Serialize)]
         struct Flat<'a> {
             #[serde(flatten)]
-            envelope: &'a vmeter_model::result::Envelope,
+            envelope: &'a vmeter_base::Envelope,
             #[serde(flatten)]
             body: Box<dyn erased_serde::Serialize + 'a>,
         }

@@ -7,7 +7,7 @@ use crate::palette::Colour;
 use crate::quantity::{compact_seconds, Unit};
 use crate::text::{truncate, width};
 use std::io::{self, Write};
-use vmeter_model::time::seconds;
+use vmeter_base::seconds;
 
 const MUTED: Ink = Ink::Tone(Tone::Muted);
 /// Spaces before a lane's name.

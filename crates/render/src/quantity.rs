@@ -5,7 +5,7 @@
 //! leading ones are 100 to 354, one when they are 355 to 949, and is rounded up
 //! to 1000 and keeps two above; the value is rounded to the same place.
 
-use vmeter_model::Estimate;
+use vmeter_base::Estimate;
 
 /// What a number counts. All are kept in the base unit (s, bytes, 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,123 +1,22 @@
-//! Pictures as data: stretches on a time axis, samples on a common axis.
-//!
-//! The terminal draws them with block characters, HTML as SVG, Markdown as a
-//! fenced block; what is in them is decided here, once.
+//! A boot's timeline as charts: a lane a phase, a lane a depth, a lane a run.
 
-use crate::palette::{Colour, Group, Palette};
-use crate::tree::{length, SpanTree};
+use super::colours::{group_of, Palette};
+use super::tree::{length, SpanTree};
 use std::collections::{HashMap, HashSet};
 use vmeter_model::span::UNATTRIBUTED;
-use vmeter_model::{Estimate, Ns, Span, Timeline};
+use vmeter_model::{Ns, Span, Timeline};
+use vmeter_render::chart::{Chart, Lane, Segment};
+use vmeter_render::palette::{Colour, Group};
 
-/// Lanes of stretches on one time axis.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Chart {
-    /// What it shows, for a reader who cannot see it.
-    pub caption: String,
-    /// Right end of the axis, ns; the left end is 0.
-    pub total: Ns,
-    /// Lanes from top to bottom.
-    pub lanes: Vec<Lane>,
-    /// Moments with a word, ns.
-    pub marks: Vec<(Ns, String)>,
-    /// Phases and their colours, where the lanes do not name them.
-    pub legend: Vec<(String, Colour)>,
-}
-
-/// A line of a [`Chart`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct Lane {
-    /// Name; empty for a lane that holds everything.
-    pub name: String,
-    /// 0, or 1 for a part of the lane above.
-    pub depth: usize,
-    /// Stretches in order of time, without overlaps.
-    pub segments: Vec<Segment>,
-}
-
-/// A stretch of a [`Lane`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct Segment {
-    /// Name.
-    pub name: String,
-    /// Begin, ns.
-    pub start: Ns,
-    /// End, ns.
-    pub end: Ns,
-    /// Guest instructions in it, where counted.
-    pub insns: Option<u64>,
-    /// Where its boundaries come from.
-    pub source: String,
-    /// How far off they can be, ns.
-    pub error_ns: Ns,
-    /// Colour.
-    pub colour: Colour,
-}
-
-/// Samples of several series on one axis.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Strips {
-    /// What it shows.
-    pub caption: String,
-    /// The series.
-    pub strips: Vec<Strip>,
-}
-
-/// A series of [`Strips`], in seconds.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Strip {
-    /// Name.
-    pub label: String,
-    /// Samples, s.
-    pub samples: Vec<f64>,
-    /// Their summary.
-    pub estimate: Estimate,
-    /// Indices of outliers among the samples.
-    pub outliers: Vec<usize>,
-}
-
-/// Quantities over time, all on one axis and one scale.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Curves {
-    /// What it shows.
-    pub caption: String,
-    /// Unit of the values.
-    pub unit: String,
-    /// The curves.
-    pub curves: Vec<Curve>,
-}
-
-/// One of [`Curves`].
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Curve {
-    /// Name.
-    pub label: String,
-    /// (s, value), in order of time.
-    pub points: Vec<(f64, f64)>,
-}
-
-impl Curves {
-    /// The latest moment, s, and the largest value.
-    pub fn range(&self) -> (f64, f64) {
-        let points = || self.curves.iter().flat_map(|curve| &curve.points);
-        let most = |values: &mut dyn Iterator<Item = f64>| {
-            values.filter(|value| value.is_finite()).fold(0.0, f64::max)
-        };
-        (most(&mut points().map(|point| point.0)), most(&mut points().map(|point| point.1)))
-    }
-}
-
-impl Segment {
-    fn of(span: &Span, colour: Colour) -> Self {
-        Segment {
-            name: span.name.clone(),
-            start: span.start,
-            end: span.end.max(span.start),
-            insns: span.insns,
-            source: span.source.clone(),
-            error_ns: span.error_ns,
-            colour,
-        }
+fn segment(span: &Span, colour: Colour) -> Segment {
+    Segment {
+        name: span.name.clone(),
+        start: span.start,
+        end: span.end.max(span.start),
+        insns: span.insns,
+        source: span.source.clone(),
+        error_ns: span.error_ns,
+        colour,
     }
 }
 
@@ -148,7 +47,7 @@ fn by_name<'a>(tree: &SpanTree<'a>, spans: &[usize]) -> Vec<(&'a str, Vec<usize>
 }
 
 fn lane(tree: &SpanTree, name: &str, depth: usize, spans: &[usize], colour: Colour) -> Lane {
-    let segments = spans.iter().map(|at| Segment::of(tree.span(*at), colour)).collect();
+    let segments = spans.iter().map(|at| segment(tree.span(*at), colour)).collect();
     Lane { name: name.to_owned(), depth, segments }
 }
 
@@ -169,9 +68,9 @@ fn part_lanes(tree: &SpanTree, phase: &str, segments: &[usize], total: Ns) -> Ve
     groups.sort_by_key(|(_, spans, _)| tree.span(spans[0]).start);
     let lanes = groups.into_iter().map(|(name, spans, _)| {
         let shown = if name == phase { "itself" } else { name };
-        let group = match Group::of(name) {
+        let group = match group_of(name) {
             Group::Unattributed => Group::Unattributed,
-            _ => Group::of(phase),
+            _ => group_of(phase),
         };
         lane(tree, shown, 1, &spans, Colour { group, bright: true })
     });
@@ -180,7 +79,7 @@ fn part_lanes(tree: &SpanTree, phase: &str, segments: &[usize], total: Ns) -> Ve
 
 /// The run at a glance: everything in one lane, then a lane a phase in order of
 /// time, the larger ones with their largest parts.
-pub fn waterfall(timeline: &Timeline, palette: &Palette) -> Chart {
+pub(super) fn waterfall(timeline: &Timeline, palette: &Palette) -> Chart {
     let tree = SpanTree::new(timeline);
     let names: HashSet<&str> = timeline.phases.iter().map(|(name, _)| name.as_str()).collect();
     let mut phases = tree.phase_segments(&names);
@@ -210,14 +109,14 @@ fn strip_lane(
     let mut segments: Vec<Segment> = Vec::new();
     for (name, spans) in phases {
         let colour = palette.colour(name);
-        segments.extend(spans.iter().map(|at| Segment::of(tree.span(*at), colour)));
+        segments.extend(spans.iter().map(|at| segment(tree.span(*at), colour)));
     }
     segments.sort_by_key(|s| (s.start, s.end));
     Lane { name: name.to_owned(), depth: 0, segments }
 }
 
 /// Every span, a lane a depth; spans beside the tree follow in lanes of their own.
-pub fn icicle(timeline: &Timeline, palette: &Palette) -> Chart {
+pub(super) fn icicle(timeline: &Timeline, palette: &Palette) -> Chart {
     let tree = SpanTree::new(timeline);
     let mut lanes: Vec<Lane> = Vec::new();
     for visit in tree.walk().iter().filter(|v| v.depth < ICICLE_DEPTH) {
@@ -226,10 +125,10 @@ pub fn icicle(timeline: &Timeline, palette: &Palette) -> Chart {
         }
         let span = tree.span(visit.at);
         let mut colour = palette.colour(&tree.span(visit.top).name);
-        if Group::of(&span.name) == Group::Unattributed {
+        if group_of(&span.name) == Group::Unattributed {
             colour.group = Group::Unattributed;
         }
-        lanes[visit.depth].segments.push(Segment::of(span, colour));
+        lanes[visit.depth].segments.push(segment(span, colour));
     }
     let mut overlapping = overlapping_lanes(timeline);
     if let Some(first) = overlapping.first_mut() {
@@ -265,12 +164,12 @@ fn overlapping_lanes(timeline: &Timeline) -> Vec<Lane> {
     spans.sort_by_key(|s| (s.start, s.end, s.id));
     let mut lanes: Vec<Lane> = Vec::new();
     for span in spans {
-        let segment = Segment::of(span, Colour { group: Group::of(&span.name), bright: true });
-        let fits = |lane: &Lane| lane.segments.last().is_none_or(|last| last.end <= segment.start);
+        let drawn = segment(span, Colour { group: group_of(&span.name), bright: true });
+        let fits = |lane: &Lane| lane.segments.last().is_none_or(|last| last.end <= drawn.start);
         match lanes.iter().position(fits) {
-            Some(free) => lanes[free].segments.push(segment),
+            Some(free) => lanes[free].segments.push(drawn),
             None if lanes.len() < OVERLAPPING_LANES => {
-                lanes.push(Lane { name: String::new(), depth: 0, segments: vec![segment] });
+                lanes.push(Lane { name: String::new(), depth: 0, segments: vec![drawn] });
             }
             None => {}
         }
@@ -279,7 +178,7 @@ fn overlapping_lanes(timeline: &Timeline) -> Vec<Lane> {
 }
 
 /// A lane a run, all on the scale of the longest.
-pub fn multiples<'a>(
+pub(super) fn multiples<'a>(
     runs: impl IntoIterator<Item = (String, &'a Timeline)>,
     palette: &Palette,
     legend: Vec<(String, Colour)>,
@@ -294,30 +193,4 @@ pub fn multiples<'a>(
         chart.lanes.push(strip_lane(&tree, &phases, palette, &label));
     }
     chart
-}
-
-/// Positions of about `wanted` round numbers from 0 to `end`, which is positive.
-pub fn ticks(end: f64, wanted: usize) -> Vec<f64> {
-    if !(end.is_finite() && end > 0.0) || wanted == 0 {
-        return vec![0.0];
-    }
-    let rough = end / wanted as f64;
-    let magnitude = 10f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * magnitude);
-    let step = step.into_iter().find(|s| *s >= rough * 0.999).unwrap_or(magnitude * 10.0);
-    let count = (end / step * 1.000_001).floor() as usize;
-    (0..=count.min(wanted * 2)).map(|i| i as f64 * step).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ticks_are_round_and_end_inside() {
-        assert_eq!(ticks(3.9, 4), [0.0, 1.0, 2.0, 3.0]);
-        assert_eq!(ticks(100.0, 5), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
-        assert_eq!(ticks(0.0, 5), [0.0]);
-        assert_eq!(ticks(f64::INFINITY, 5), [0.0]);
-    }
 }

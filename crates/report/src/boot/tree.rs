@@ -7,12 +7,12 @@
 use std::collections::{HashMap, HashSet};
 use vmeter_model::{Ns, Span, Timeline};
 
-/// Deepest level that a tree keeps.
-pub const DEPTH_LIMIT: usize = 48;
+/// Deepest level that a tree keeps: what an outline can draw.
+pub(super) const DEPTH_LIMIT: usize = vmeter_render::document::DEPTH_LIMIT;
 
 /// Children of every span of a timeline, by index into [`Timeline::spans`].
 #[derive(Debug)]
-pub struct SpanTree<'a> {
+pub(super) struct SpanTree<'a> {
     spans: &'a [Span],
     children: Vec<Vec<usize>>,
     roots: Vec<usize>,
@@ -54,11 +54,6 @@ impl<'a> SpanTree<'a> {
     /// The parts of a span, in order of time.
     pub fn children(&self, at: usize) -> &[usize] {
         &self.children[at]
-    }
-
-    /// Spans without a parent.
-    pub fn roots(&self) -> &[usize] {
-        &self.roots
     }
 
     /// The topmost spans that say something: the children of a single root, or the roots.
@@ -110,7 +105,7 @@ impl<'a> SpanTree<'a> {
 
 /// A span met by [`SpanTree::walk`].
 #[derive(Debug, Clone, Copy)]
-pub struct Visit {
+pub(super) struct Visit {
     /// The span.
     pub at: usize,
     /// The topmost span it is in.
@@ -120,7 +115,7 @@ pub struct Visit {
 }
 
 /// Length of a span, 0 for one that ends before it starts.
-pub fn length(span: &Span) -> Ns {
+pub(super) fn length(span: &Span) -> Ns {
     span.end.saturating_sub(span.start).max(0)
 }
 
@@ -138,7 +133,7 @@ mod tests {
         let spans = vec![span(0, Some(1), 0, 5), span(1, Some(1), 5, 9), span(2, Some(7), 9, 10)];
         let timeline = Timeline { total: 10, spans, ..Timeline::default() };
         let tree = SpanTree::new(&timeline);
-        assert_eq!(tree.roots(), [0, 1, 2]);
+        assert_eq!(tree.roots, [0, 1, 2]);
         assert_eq!(tree.walk().len(), 3);
     }
 
