@@ -11,7 +11,7 @@ use crate::start::{start, RunOptions};
 use anyhow::Result;
 use vmeter_model::result::{BootResult, Overhead};
 use vmeter_model::run::{Outcome, PlannedRun, RunRecord, WatchLevel};
-use vmeter_model::MachineSpec;
+use vmeter_model::{Accel, MachineSpec};
 use vmeter_stats::sequential::{Decision, OverheadRule};
 
 /// Measured boots of a machine, unless `--runs` says otherwise.
@@ -79,7 +79,7 @@ struct Levels {
 impl Levels {
     fn of(watch: WatchLevel, recorder: &Recorder) -> Self {
         let by_plugin = recorder.machines.iter().any(|prepared| {
-            prepared.machine.accel.as_deref() == Some("tcg") && prepared.machine.script.is_none()
+            prepared.machine.accel == Some(Accel::Tcg) && prepared.machine.script.is_none()
         });
         let timed = match watch {
             WatchLevel::Full if by_plugin => WatchLevel::Light,

@@ -45,7 +45,7 @@ impl Booter for Recorder {
             dir: request.dir,
             cache: &self.cache,
             kernel: machine.kernel.as_deref(),
-            accel: machine.accel.as_deref(),
+            accel: machine.accel,
             is_qemu: machine.is_qemu,
             own_init: machine.own_init,
             watches: Vec::new(),

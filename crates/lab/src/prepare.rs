@@ -10,7 +10,7 @@ use vmeter_kernel_image::KernelImage;
 use vmeter_machine::backend::{self, Machine, Request};
 use vmeter_model::files;
 use vmeter_model::run::SessionMachine;
-use vmeter_model::MachineSpec;
+use vmeter_model::{Accel, MachineSpec};
 use vmeter_record::ready::Until;
 
 /// A guest that has not finished by then never will.
@@ -50,8 +50,8 @@ pub fn prepare(label: &str, spec: &MachineSpec, cache: &Path) -> Result<Prepared
         root_image: inputs.root_image.as_deref(),
     };
     let machine = backend::describe(&request).map_err(usage)?;
-    let default = match machine.accel.as_deref() {
-        Some("icount") => ICOUNT_TIMEOUT_S,
+    let default = match machine.accel {
+        Some(Accel::Icount) => ICOUNT_TIMEOUT_S,
         _ => DEFAULT_TIMEOUT_S,
     };
     let timeout = Duration::from_secs(spec.timeout_s.unwrap_or(default).into());

@@ -6,39 +6,10 @@
 
 use crate::files::write_atomically;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 use vmeter_kvm_probe::{Probe, Quality};
-
-/// How the guest's instructions are executed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Accel {
-    /// By the CPU.
-    Kvm,
-    /// By QEMU's translator.
-    Tcg,
-    /// By the translator, in virtual time: one instruction is one nanosecond, and
-    /// every run is the same.
-    Icount,
-}
-
-impl Accel {
-    /// As `--accel` has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kvm => "kvm",
-            Self::Tcg => "tcg",
-            Self::Icount => "icount",
-        }
-    }
-}
-
-impl fmt::Display for Accel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+use vmeter_model::{Accel, AskedAccel};
 
 /// The accelerator, and why.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,14 +23,11 @@ pub struct Choice {
 /// Why there is no accelerator to use.
 #[derive(Debug, thiserror::Error)]
 pub enum AccelError {
-    /// No such accelerator.
-    #[error("--accel {0}: expected auto, kvm, tcg or icount")]
-    Unknown(String),
     /// The VMM was built without it.
     #[error("--accel {wanted}: this VMM was built without it; it has {}", .has.join(", "))]
     NotBuilt {
         /// What was asked for.
-        wanted: String,
+        wanted: Accel,
         /// What there is.
         has: Vec<String>,
     },
@@ -71,26 +39,39 @@ pub enum AccelError {
 /// How long the probe of the node may take.
 const BUDGET: Duration = Duration::from_millis(1500);
 
-/// Decides. `built` lists the accelerators the VMM has.
+/// Decides. `built` lists the accelerators the VMM has, as its `-accel` has them.
 ///
 /// # Errors
-/// A name that is none, one that the VMM or the host lacks.
-pub fn choose(asked: Option<&str>, built: &[String], cache: &Path) -> Result<Choice, AccelError> {
-    let has = |name: &str| built.iter().any(|b| b == name);
-    let need = |name: &str| match has(name) {
-        true => Ok(()),
-        false => Err(AccelError::NotBuilt { wanted: name.into(), has: built.to_vec() }),
+/// One that the VMM or the host lacks.
+pub fn choose(
+    asked: Option<AskedAccel>,
+    built: &[String],
+    cache: &Path,
+) -> Result<Choice, AccelError> {
+    let has = |accel: Accel| {
+        // Virtual time is the translator's.
+        let name = if accel == Accel::Icount { Accel::Tcg.name() } else { accel.name() };
+        built.iter().any(|b| b == name)
     };
-    match asked.unwrap_or("auto") {
-        "tcg" => need("tcg").map(|()| choice(Accel::Tcg, "--accel tcg")),
-        "icount" => need("tcg").map(|()| {
+    let need = |wanted: Accel| {
+        if has(wanted) {
+            Ok(())
+        } else {
+            Err(AccelError::NotBuilt { wanted, has: built.to_vec() })
+        }
+    };
+    match asked.unwrap_or(AskedAccel::Auto) {
+        AskedAccel::Only(Accel::Tcg) => {
+            need(Accel::Tcg).map(|()| choice(Accel::Tcg, "--accel tcg"))
+        }
+        AskedAccel::Only(Accel::Icount) => need(Accel::Icount).map(|()| {
             choice(
                 Accel::Icount,
                 "--accel icount: time is counted in instructions, the same in every run",
             )
         }),
-        "kvm" => {
-            need("kvm")?;
+        AskedAccel::Only(Accel::Kvm) => {
+            need(Accel::Kvm)?;
             let probe = probe(cache).map_err(AccelError::NoKvm)?;
             let why = match probe.ring0 {
                 Quality::Native { .. } => "--accel kvm".to_owned(),
@@ -98,22 +79,21 @@ pub fn choose(asked: Option<&str>, built: &[String], cache: &Path) -> Result<Cho
             };
             Ok(choice(Accel::Kvm, why))
         }
-        "auto" if !has("kvm") => {
-            need("tcg")?;
+        AskedAccel::Auto if !has(Accel::Kvm) => {
+            need(Accel::Tcg)?;
             Ok(choice(Accel::Tcg, "this VMM was built without KVM"))
         }
-        "auto" => match probe(cache) {
+        AskedAccel::Auto => match probe(cache) {
             Ok(probe) if probe.boots_kernels() => Ok(choice(
                 Accel::Kvm,
                 format!("{}; --accel tcg for the translator", probe.summary()),
             )),
             other => {
-                need("tcg")?;
+                need(Accel::Tcg)?;
                 let why = other.map_or_else(|e| e, |probe| slow(&probe));
                 Ok(choice(Accel::Tcg, format!("{why}: using TCG")))
             }
         },
-        other => Err(AccelError::Unknown(other.to_owned())),
     }
 }
 
@@ -209,11 +189,11 @@ mod tests {
     fn by_name() {
         let cache = tempfile::tempdir().expect("a folder");
         let both = built(&["tcg", "kvm"]);
-        let choice = choose(Some("icount"), &both, cache.path()).expect("TCG is built in");
+        let choice =
+            choose(Some(Accel::Icount.into()), &both, cache.path()).expect("TCG is built in");
         assert_eq!(choice.accel, Accel::Icount);
-        let error = choose(Some("xen"), &both, cache.path()).expect_err("unknown");
-        assert!(error.to_string().contains("auto, kvm, tcg or icount"));
-        let error = choose(Some("kvm"), &built(&["tcg"]), cache.path()).expect_err("not built");
+        let error =
+            choose(Some(Accel::Kvm.into()), &built(&["tcg"]), cache.path()).expect_err("not built");
         assert!(error.to_string().contains("it has tcg"));
         let choice = choose(None, &built(&["tcg"]), cache.path()).expect("TCG");
         assert_eq!(choice.accel, Accel::Tcg);

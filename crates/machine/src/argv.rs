@@ -50,7 +50,8 @@ pub fn has(argv: &[OsString], name: &str) -> bool {
     !values(argv, name).is_empty()
 }
 
-/// The accelerator that a QEMU command line asks for: `kvm`, `tcg` or `icount`.
+/// The accelerator that a QEMU command line asks for, as QEMU names it; `icount` for
+/// the translator in virtual time. Not every one is an [`Accel`](vmeter_model::Accel).
 pub fn accelerator(argv: &[OsString]) -> String {
     if has(argv, "icount") {
         return "icount".into();

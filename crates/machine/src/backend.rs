@@ -12,7 +12,7 @@ use crate::plan::LaunchPlan;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use vmeter_model::MachineSpec;
+use vmeter_model::{Accel, MachineSpec};
 
 /// Every back end, in the order in which they are asked. A new one is a file and a
 /// line here.
@@ -80,8 +80,8 @@ pub struct Machine {
     pub chosen: Vec<(String, String, String)>,
     /// Versions and digests: `vmm`, `kernel`, `firmware`, `initrd`.
     pub provenance: BTreeMap<String, String>,
-    /// `kvm`, `tcg` or `icount`, where known.
-    pub accel: Option<String>,
+    /// How guest instructions are executed, where known.
+    pub accel: Option<Accel>,
     /// True if the VMM is QEMU, by name or by its own word.
     pub is_qemu: bool,
     /// True if vmeter may add arguments.

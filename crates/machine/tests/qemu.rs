@@ -10,7 +10,7 @@ use vmeter_machine::launch::{
 };
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::qmp::{self, Qmp};
-use vmeter_model::MachineSpec;
+use vmeter_model::{Accel, MachineSpec};
 
 fn qemu() -> bool {
     let found = launch::find_program("qemu-system-x86_64".as_ref()).is_ok();
@@ -128,7 +128,7 @@ impl Hooks for GuestMemory {
 
 fn guest(folder: &Path, exits: bool) -> Machine {
     let spec = MachineSpec {
-        accel: Some("tcg".into()),
+        accel: Some(Accel::Tcg.into()),
         machine: Some("pc".into()),
         memory_mib: Some(32),
         firmware: Some(firmware(folder, exits).to_str().expect("UTF-8").into()),
@@ -257,7 +257,7 @@ fn every_option_is_a_command_line_that_qemu_accepts() {
     let folder = tempfile::tempdir().expect("a folder");
     let image = folder.path().join("root, with a comma.img");
     std::fs::write(&image, vec![0; 4 << 20]).expect("written");
-    let base = MachineSpec { accel: Some("tcg".into()), ..MachineSpec::default() };
+    let base = MachineSpec { accel: Some(Accel::Tcg.into()), ..MachineSpec::default() };
     let some = |s: &str| Some(s.to_owned());
     let specs = [
         base.clone(),
@@ -267,7 +267,7 @@ fn every_option_is_a_command_line_that_qemu_accepts() {
         MachineSpec { pcie_root_ports: Some(30), smp: Some(4), ..base.clone() },
         MachineSpec { root: some("dax"), memory_mib: Some(256), ..base.clone() },
         MachineSpec { root: some("virtio-blk"), pcie_root_ports: Some(4), ..base.clone() },
-        MachineSpec { accel: some("icount"), ..base.clone() },
+        MachineSpec { accel: Some(Accel::Icount.into()), ..base.clone() },
         MachineSpec { machine: some("pvh"), init: some("udev"), ..base.clone() },
     ];
     for spec in specs {
@@ -285,7 +285,7 @@ fn mistakes_are_answered_with_what_is_valid() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let base = MachineSpec { accel: Some("tcg".into()), ..MachineSpec::default() };
+    let base = MachineSpec { accel: Some(Accel::Tcg.into()), ..MachineSpec::default() };
     let some = |s: &str| Some(s.to_owned());
     let error = |spec: MachineSpec| -> MachineError {
         backend::describe(&request(&spec, folder.path())).expect_err("a mistake")
@@ -299,9 +299,11 @@ fn mistakes_are_answered_with_what_is_valid() {
     let program = launch::find_program("qemu-system-x86_64".as_ref()).expect("QEMU");
     let known = vmeter_machine::capabilities::of(&program, folder.path()).expect("asked");
     if known.capabilities.version < (8, 1, 0) {
-        says(MachineSpec { accel: some("icount"), smp: Some(2), ..base.clone() }, "use --smp 1");
+        says(
+            MachineSpec { accel: Some(Accel::Icount.into()), smp: Some(2), ..base.clone() },
+            "use --smp 1",
+        );
     }
-    says(MachineSpec { accel: some("xen"), ..base.clone() }, "auto, kvm, tcg or icount");
     says(MachineSpec { root: some("nfs"), ..base.clone() }, "initramfs, dax or virtio-blk");
     says(MachineSpec { root: some("dax"), ..base.clone() }, "need an image");
     says(MachineSpec { init: some("systemd"), ..base.clone() }, "minimal or udev");
@@ -328,7 +330,7 @@ fn a_kernel_boots_until_it_misses_its_root() {
     let folder = tempfile::tempdir().expect("a folder");
     for machine in ["q35", "microvm"] {
         let spec = MachineSpec {
-            accel: Some("tcg".into()),
+            accel: Some(Accel::Tcg.into()),
             machine: Some(machine.into()),
             firmware: Some("qboot".into()),
             append: vec!["cryptomgr.notests".into()],

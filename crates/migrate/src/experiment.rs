@@ -12,7 +12,7 @@ use std::time::Duration;
 use vmeter_machine::backend::{self, Machine, Request};
 use vmeter_model::migrate::{MigrateOutcome, MigrateResult, MigrateRun, MigrateSetup};
 use vmeter_model::result::Envelope;
-use vmeter_model::MachineSpec;
+use vmeter_model::{Accel, MachineSpec};
 use vmeter_record::clock::{self, Conversion};
 use vmeter_stats::plan;
 
@@ -178,7 +178,7 @@ fn describe(spec: &MachineSpec, options: &Options) -> Result<Machine, MigrateErr
     if spec.vmm.as_deref() == Some("mock") {
         return refuse("--vmm mock", "there is nothing to migrate; use qemu or the path of one");
     }
-    if spec.accel.as_deref() == Some("icount") {
+    if spec.accel == Some(Accel::Icount.into()) {
         return refuse(
             "--accel icount",
             "virtual time says nothing of a migration; use tcg or kvm",

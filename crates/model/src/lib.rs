@@ -8,6 +8,7 @@
 //! Units: times are nanoseconds of `CLOCK_MONOTONIC` ([`Ns`]) until they reach
 //! a result, where they are seconds in fields that end in `_s`.
 
+pub mod accel;
 pub mod dirty;
 pub mod event;
 pub mod explain;
@@ -23,6 +24,7 @@ pub mod shard;
 pub mod span;
 pub mod sweep;
 
+pub use accel::{Accel, AskedAccel};
 pub use event::{Event, What};
 pub use machine::MachineSpec;
 pub use run::{Outcome, RunRecord};

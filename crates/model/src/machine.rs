@@ -1,5 +1,6 @@
 //! What a user asks to be booted.
 
+use crate::accel::AskedAccel;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -12,7 +13,7 @@ pub struct MachineSpec {
     /// `qemu`, `mock`, or the path of a VMM.
     pub vmm: Option<String>,
     /// `auto`, `kvm`, `tcg` or `icount`.
-    pub accel: Option<String>,
+    pub accel: Option<AskedAccel>,
     /// `q35`, `pc`, `microvm` or `pvh` (q35 with an uncompressed kernel entered by PVH).
     pub machine: Option<String>,
     /// `seabios`, `qboot`, or a firmware file.

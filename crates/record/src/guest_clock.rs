@@ -22,7 +22,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 use vmeter_model::run::SourceRecord;
-use vmeter_model::{Ns, RunRecord};
+use vmeter_model::{Accel, Ns, RunRecord};
 
 /// Parameter: the guest's TSC less the host's, cycles, as KVM keeps it.
 pub const TSC_OFFSET: &str = "tsc_offset";
@@ -82,8 +82,7 @@ impl GuestClock {
         let moment =
             |name: &str| run.moments.iter().find(|(_, n)| n == name).map(|&(at, _)| at as f64);
         let start = moment("vm-start");
-        let accel = source.parameters.get(ACCEL).and_then(Value::as_str);
-        if let (Some("tcg"), Some(zero)) = (accel, start) {
+        if let (Some(Accel::Tcg), Some(zero)) = (accel_of(source), start) {
             return Ok(clock(zero, TCG_ERROR_NS));
         }
         let end = moment("vmm-exiting").unwrap_or(run.total_ns as f64);
@@ -133,7 +132,7 @@ pub fn share_kvm_offset(sources: &mut [SourceRecord]) {
     let Some(offset) = traced.parameters.get(TSC_OFFSET).cloned() else { return };
     let spread = traced.parameters.get(TSC_SPREAD).cloned();
     for source in sources.iter_mut() {
-        let kvm = source.parameters.get(ACCEL).and_then(Value::as_str) == Some("kvm");
+        let kvm = accel_of(source) == Some(Accel::Kvm);
         if !kvm || (spread.is_none() && source.parameters.contains_key(TSC_OFFSET)) {
             continue;
         }
@@ -147,21 +146,26 @@ pub fn share_kvm_offset(sources: &mut [SourceRecord]) {
     }
 }
 
+/// The accelerator that a source on the guest's clock was recorded with.
+fn accel_of(source: &SourceRecord) -> Option<Accel> {
+    source.parameters.get(ACCEL)?.as_str()?.parse().ok()
+}
+
 /// The record of a source on this clock.
 pub fn record(
     name: &str,
     file: &str,
-    accel: Option<&str>,
+    accel: Option<Accel>,
     tsc_offset: Option<i64>,
 ) -> SourceRecord {
     let (clock, error_ns) = match (accel, tsc_offset) {
-        (Some("icount"), _) => ("virtual time, ns since the machine began to run", 0),
+        (Some(Accel::Icount), _) => ("virtual time, ns since the machine began to run", 0),
         (_, Some(_)) => (BY_KVM_OFFSET, KVM_ERROR_NS),
-        (Some("tcg"), None) => ("guest TSC, 0 when the machine began to run", TCG_ERROR_NS),
+        (Some(Accel::Tcg), None) => ("guest TSC, 0 when the machine began to run", TCG_ERROR_NS),
         _ => ("guest TSC, 0 between the VMM's main and the machine's start", UNKNOWN_ERROR_NS),
     };
     let mut parameters = BTreeMap::new();
-    parameters.extend(accel.map(|accel| (ACCEL.to_owned(), Value::from(accel))));
+    parameters.extend(accel.map(|accel| (ACCEL.to_owned(), Value::from(accel.name()))));
     parameters.extend(tsc_offset.map(|offset| (TSC_OFFSET.to_owned(), Value::from(offset))));
     SourceRecord {
         name: name.into(),
@@ -212,7 +216,7 @@ mod tests {
 
     #[test]
     fn tcg_starts_at_vm_start() {
-        let source = record("guest-ftrace", "file", Some("tcg"), None);
+        let source = record("guest-ftrace", "file", Some(Accel::Tcg), None);
         let clock = GuestClock::of(&run(MOMENTS), &source, 0).unwrap();
         assert_eq!(clock.at(0), 80_000_000);
         assert_eq!(clock.at(2_000_000_000), 1_080_000_000);
@@ -223,7 +227,7 @@ mod tests {
     fn kvm_is_exact_where_debugfs_tells() {
         // The guest's TSC was 0 at 1.05 s of the host, 50 ms after the exec.
         let offset = -(2 * 1_050_000_000 + 500);
-        let source = record("guest-ftrace", "file", Some("kvm"), Some(offset));
+        let source = record("guest-ftrace", "file", Some(Accel::Kvm), Some(offset));
         let clock = GuestClock::of(&run(MOMENTS), &source, 0).unwrap();
         assert!((clock.at(2_000_000) - 51_000_000).abs() <= 1, "{}", clock.at(2_000_000));
         assert!(clock.error_ns < 1_000);
@@ -231,7 +235,7 @@ mod tests {
 
     #[test]
     fn otherwise_the_bound_is_what_the_moments_allow() {
-        let source = record("guest-ftrace", "file", Some("kvm"), None);
+        let source = record("guest-ftrace", "file", Some(Accel::Kvm), None);
         let clock = GuestClock::of(&run(MOMENTS), &source, 0).unwrap();
         assert_eq!((clock.at(0), clock.error_ns), (50_000_000, 30_000_000));
         // The last event is 3.96 s after the start, and the VMM's exit at 3.99.
@@ -243,7 +247,7 @@ mod tests {
 
     #[test]
     fn virtual_time_takes_no_part_of_the_host() {
-        let source = record("guest-ftrace", "file", Some("icount"), None);
+        let source = record("guest-ftrace", "file", Some(Accel::Icount), None);
         let mut run = run(MOMENTS);
         run.icount = true;
         run.clocks.clear();

@@ -14,7 +14,7 @@ use vmeter_machine::launch::{self, End, Exit, Hooks, LaunchError, Mode, Options,
 use vmeter_machine::launch::{Stopper, Tracee};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{Outcome, SourceRecord, WatchLevel};
-use vmeter_model::{Ns, RunRecord, What, SCHEMA};
+use vmeter_model::{Accel, Ns, RunRecord, What, SCHEMA};
 
 /// What the console of an unwatched run is kept in: bytes, without stamps.
 const PLAIN_CONSOLE: &str = "console.raw";
@@ -94,7 +94,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         steal_s: 0.0,
         moments: exit.moments.clone(),
         sources: finish(lives, exit.exec_ns, &mut warnings),
-        icount: request.context.accel == Some("icount"),
+        icount: request.context.accel == Some(Accel::Icount),
         warnings: Vec::new(),
     };
     add_moments(&mut record, &exit, ready.as_deref());

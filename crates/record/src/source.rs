@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Event, MachineSpec, Ns, RunRecord};
+use vmeter_model::{Accel, Event, MachineSpec, Ns, RunRecord};
 
 /// Why a source could not be recorded or decoded. Never fatal to a run: it
 /// becomes a warning, and the timeline is coarser without that source.
@@ -35,8 +35,8 @@ pub struct Context<'a> {
     pub cache: &'a Path,
     /// The kernel image, when it is known.
     pub kernel: Option<&'a Path>,
-    /// The accelerator in use: `kvm`, `tcg` or `icount`; none if unknown.
-    pub accel: Option<&'a str>,
+    /// The accelerator in use; none if unknown.
+    pub accel: Option<Accel>,
     /// True if the VMM is QEMU, or a wrapper of it.
     pub is_qemu: bool,
     /// True when the guest's init is vmeter's own.

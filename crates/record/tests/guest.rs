@@ -12,7 +12,7 @@ use std::time::Duration;
 use vmeter_machine::launch::Stopper;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::WatchLevel;
-use vmeter_model::{Event, MachineSpec, Ns, RunRecord, What};
+use vmeter_model::{Accel, Event, MachineSpec, Ns, RunRecord, What};
 use vmeter_record::decode::of_source;
 use vmeter_record::ready::Until;
 use vmeter_record::run::{run, Request};
@@ -42,7 +42,7 @@ fn boot(kernel: &Path, dir: &Path) -> RunRecord {
         dir,
         cache: dir,
         kernel: Some(kernel),
-        accel: Some("tcg"),
+        accel: Some(Accel::Tcg),
         own_init: false,
         is_qemu: true,
         watches: Vec::new(),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{Outcome, Usage, WatchLevel};
-use vmeter_model::{Event, MachineSpec, RunRecord, What};
+use vmeter_model::{Accel, Event, MachineSpec, RunRecord, What};
 use vmeter_record::source::{Context, Source};
 use vmeter_record::sources::tcg_plugin::{kaslr_slide, Header, Stamps, TcgPlugin};
 
@@ -51,7 +51,7 @@ fn context<'a>(
     kernel: &'a Path,
     watch: WatchLevel,
     dir: &'a Path,
-    accel: &'a str,
+    accel: Accel,
 ) -> Context<'a> {
     Context {
         spec,
@@ -76,7 +76,7 @@ fn boot(
 ) -> Vec<Event> {
     let spec = MachineSpec::default();
     let mut live =
-        TcgPlugin.live(&context(&spec, kernel, watch, dir, "tcg")).expect("it applies to TCG");
+        TcgPlugin.live(&context(&spec, kernel, watch, dir, Accel::Tcg)).expect("it applies to TCG");
     let mut plan = LaunchPlan { may_inject: true, ..LaunchPlan::default() };
     plan.argv = MACHINE.iter().chain(&["-smp", smp, "-kernel"]).map(Into::into).collect();
     plan.argv.push(kernel.into());
@@ -197,7 +197,7 @@ fn virtual_time_is_counted_whole_however_it_is_watched() {
     let Some(kernel) = kernel() else { return };
     let dir = tempfile::tempdir().unwrap();
     let spec = MachineSpec::default();
-    let live = |watch| TcgPlugin.live(&context(&spec, &kernel, watch, dir.path(), "icount"));
+    let live = |watch| TcgPlugin.live(&context(&spec, &kernel, watch, dir.path(), Accel::Icount));
     assert!(live(WatchLevel::None).is_none());
     let mut plan = LaunchPlan { may_inject: true, ..LaunchPlan::default() };
     plan.argv.push(MACHINE[0].into());

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use std::path::PathBuf;
-use vmeter_model::MachineSpec;
+use vmeter_model::{AskedAccel, MachineSpec};
 
 /// How a machine is described, the same everywhere.
 #[derive(Debug, Clone, Default, Args)]
@@ -13,7 +13,7 @@ pub struct Machine {
     pub vmm: Option<String>,
     /// auto (probed), kvm, tcg, or icount (deterministic virtual time).
     #[arg(long)]
-    pub accel: Option<String>,
+    pub accel: Option<AskedAccel>,
     /// q35, pc, microvm, or pvh (q35 entering an uncompressed kernel directly).
     #[arg(long)]
     pub machine: Option<String>,

@@ -227,8 +227,8 @@ fn substituted(spec: &mut MachineSpec, name: &str, value: &str) -> bool {
             *text = text.replace(&placeholder, value);
         }
     };
-    let MachineSpec { vmm, accel, machine, firmware, init, root, until, .. } = spec;
-    [vmm, accel, machine, firmware, init, root, until].into_iter().flatten().for_each(&mut replace);
+    let MachineSpec { vmm, machine, firmware, init, root, until, .. } = spec;
+    [vmm, machine, firmware, init, root, until].into_iter().flatten().for_each(&mut replace);
     spec.append.iter_mut().chain(&mut spec.command).for_each(&mut replace);
     for path in [&mut spec.kernel, &mut spec.initrd].into_iter().flatten() {
         if let Some(mut text) = path.to_str().map(str::to_owned) {
@@ -255,7 +255,9 @@ fn set(spec: &mut MachineSpec, name: &str, value: &str) -> Result<()> {
     let text = || Some(value.to_owned());
     match name {
         "vmm" => spec.vmm = text(),
-        "accel" => spec.accel = text(),
+        "accel" => {
+            spec.accel = Some(value.parse().map_err(|e| usage(format!("accel={value}: {e}")))?);
+        }
         "machine" => spec.machine = text(),
         "firmware" => spec.firmware = text(),
         "kernel" => spec.kernel = Some(value.into()),

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use vmeter_model::run::{PlannedRun, RunRecord, SessionRecord, WatchLevel};
 use vmeter_model::shard::{Shard, ShardPlan};
 use vmeter_model::sweep::Settings;
-use vmeter_model::MachineSpec;
+use vmeter_model::{Accel, MachineSpec};
 use vmeter_stats::{sharded_plan, Slot};
 
 /// Measured boots of each point, unless `--runs` says otherwise.
@@ -174,9 +174,9 @@ struct Amounts {
 
 impl Amounts {
     fn of(prepared: &[Prepared], watch: WatchLevel, options: &RunOptions) -> Self {
-        let is_virtual = |p: &Prepared| p.machine.accel.as_deref() == Some("icount");
+        let is_virtual = |p: &Prepared| p.machine.accel == Some(Accel::Icount);
         let by_plugin =
-            |p: &Prepared| p.machine.accel.as_deref() == Some("tcg") && p.machine.script.is_none();
+            |p: &Prepared| p.machine.accel == Some(Accel::Tcg) && p.machine.script.is_none();
         let apart = |p: &Prepared| watch == WatchLevel::Full && by_plugin(p);
         let counts_apart: Vec<bool> = prepared.iter().map(apart).collect();
         let all_virtual = !prepared.is_empty() && prepared.iter().all(is_virtual);

@@ -114,8 +114,8 @@ fn explain_injection(machine: &mut Machine, no_inject: bool) {
 
 fn of_qemu(machine: &mut Machine, argv: &[OsString]) {
     let accel = argv::accelerator(argv);
-    machine.choose("accel", accel.clone(), "as the command line says");
-    machine.accel = Some(accel);
+    machine.accel = accel.parse().ok();
+    machine.choose("accel", accel, "as the command line says");
     machine.kernel = argv::kernel(argv);
     if argv::console_on_stdout(argv) {
         machine.choose("console", "standard output", "as the command line says");
@@ -210,7 +210,7 @@ mod tests {
         ] {
             let machine = describe(&spec(&words)).expect("described");
             assert!(machine.is_qemu && machine.may_inject, "{words:?}");
-            assert_eq!(machine.accel.as_deref(), Some("tcg"));
+            assert_eq!(machine.accel, Some(vmeter_model::Accel::Tcg));
             assert_eq!(machine.kernel, Some("k".into()));
             assert!(machine.provenance["firmware"].contains("bios-256k.bin sha256:"));
             assert_eq!(machine.plan().injected, ["-serial stdio"]);

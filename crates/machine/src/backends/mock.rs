@@ -14,7 +14,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use vmeter_model::run::{RunRecord, SourceRecord, Usage, WatchLevel};
 use vmeter_model::time::{seconds, ClockReading};
-use vmeter_model::{Event, MachineSpec, SCHEMA};
+use vmeter_model::{Accel, AskedAccel, Event, MachineSpec, SCHEMA};
 
 /// Name of the source, in [`SourceRecord::name`].
 pub const SOURCE: &str = "mock";
@@ -49,9 +49,17 @@ impl Backend for Mock {
         let why = format!("--machine FILE or {SCRIPT_VARIABLE} to play another");
         machine.choose("script", &*name, why);
         machine.provenance.insert("vmm".into(), format!("mock, script {name}"));
-        machine.accel = Some(request.spec.accel.clone().unwrap_or_else(|| "tcg".into()));
+        machine.accel = Some(played_accel(request.spec));
         machine.script = Some(script);
         Ok(machine)
+    }
+}
+
+/// A script has no accelerator: it is played as if it had the one that was asked for.
+fn played_accel(spec: &MachineSpec) -> Accel {
+    match spec.accel {
+        None | Some(AskedAccel::Auto) => Accel::Tcg,
+        Some(AskedAccel::Only(accel)) => accel,
     }
 }
 
@@ -110,7 +118,7 @@ pub fn record(script: &Script, scene: &Scene<'_>, dir: &Path) -> io::Result<RunR
         moments,
         sources,
         warnings: vec![],
-        icount: scene.spec.accel.as_deref() == Some("icount"),
+        icount: played_accel(scene.spec) == Accel::Icount,
     })
 }
 

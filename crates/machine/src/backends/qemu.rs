@@ -3,13 +3,13 @@
 //! The machine is bare (`-nodefaults -no-user-config`): what the guest finds is
 //! what the command line says, whatever the host's configuration files hold.
 
-use crate::accel::{self, Accel};
+use crate::accel;
 use crate::backend::{Backend, Machine, MachineError, Request};
 use crate::capabilities::{self, Capabilities};
 use crate::files::{digest, kernel_kind, KernelKind};
 use crate::launch;
 use std::path::{Path, PathBuf};
-use vmeter_model::MachineSpec;
+use vmeter_model::{Accel, MachineSpec};
 
 /// The back end.
 pub struct Qemu;
@@ -41,12 +41,11 @@ impl Backend for Qemu {
         let name = spec.vmm.as_deref().filter(|v| *v != "qemu").unwrap_or(PROGRAM);
         let program = launch::find_program(name.as_ref())?;
         let capabilities = capabilities::of(&program, request.cache)?.capabilities;
-        let accel =
-            accel::choose(spec.accel.as_deref(), &capabilities.accelerators, request.cache)?;
+        let accel = accel::choose(spec.accel, &capabilities.accelerators, request.cache)?;
         let machine = Machine {
             backend: self.name(),
             argv: vec![name.into()],
-            accel: Some(accel.accel.name().into()),
+            accel: Some(accel.accel),
             is_qemu: true,
             may_inject: !spec.no_inject,
             kernel: request.kernel().map(Path::to_owned),

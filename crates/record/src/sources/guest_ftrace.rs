@@ -14,7 +14,7 @@ use vmeter_kernel_image::KernelInfo;
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::SourceRecord;
-use vmeter_model::{Event, Ns, RunRecord, What};
+use vmeter_model::{Accel, Event, Ns, RunRecord, What};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "guest-ftrace";
@@ -43,7 +43,7 @@ impl Source for GuestFtrace {
         Some(Box::new(Recording {
             kernel: GuestKernel::of(context)?,
             dir: context.dir.to_owned(),
-            accel: context.accel.map(str::to_owned),
+            accel: context.accel,
             info: None,
             injected: false,
             tsc_offset: None,
@@ -131,7 +131,7 @@ fn marker(text: &str) -> Option<What> {
 struct Recording {
     kernel: GuestKernel,
     dir: PathBuf,
-    accel: Option<String>,
+    accel: Option<Accel>,
     info: Option<KernelInfo>,
     injected: bool,
     tsc_offset: Option<i64>,
@@ -149,7 +149,7 @@ impl Live for Recording {
 
     fn exiting(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
         let Some(info) = &self.info else { return Ok(()) };
-        if self.accel.as_deref() == Some("kvm") {
+        if self.accel == Some(Accel::Kvm) {
             self.tsc_offset = guest_clock::kvm_tsc_offset(tracee.pid);
         }
         match look_into(tracee, info, FtraceDump::take) {
@@ -168,7 +168,7 @@ impl Live for Recording {
         }
         dump.name_functions(&info.functions(&self.kernel.path).map_err(failed)?);
         dump.write(&self.dir.join(FILE)).map_err(failed)?;
-        Ok(Some(guest_clock::record(NAME, FILE, self.accel.as_deref(), self.tsc_offset)))
+        Ok(Some(guest_clock::record(NAME, FILE, self.accel, self.tsc_offset)))
     }
 }
 

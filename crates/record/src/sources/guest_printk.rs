@@ -20,7 +20,7 @@ use vmeter_kernel_image::KernelInfo;
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::SourceRecord;
-use vmeter_model::{Event, Ns, RunRecord, What};
+use vmeter_model::{Accel, Event, Ns, RunRecord, What};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "guest-printk";
@@ -40,7 +40,7 @@ impl Source for GuestPrintk {
         Some(Box::new(Recording {
             kernel: GuestKernel::of(context)?,
             dir: context.dir.to_owned(),
-            accel: context.accel.map(str::to_owned),
+            accel: context.accel,
             info: None,
             tsc_offset: None,
             dump: None,
@@ -218,7 +218,7 @@ const MAX_PIECES: usize = 64;
 struct Recording {
     kernel: GuestKernel,
     dir: PathBuf,
-    accel: Option<String>,
+    accel: Option<Accel>,
     info: Option<KernelInfo>,
     tsc_offset: Option<i64>,
     dump: Option<PrintkDump>,
@@ -232,7 +232,7 @@ impl Live for Recording {
 
     fn exiting(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
         let Some(info) = &self.info else { return Ok(()) };
-        if self.accel.as_deref() == Some("kvm") {
+        if self.accel == Some(Accel::Kvm) {
             self.tsc_offset = guest_clock::kvm_tsc_offset(tracee.pid);
         }
         self.dump = Some(look_into(tracee, info, PrintkDump::take)?);
@@ -242,7 +242,7 @@ impl Live for Recording {
     fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
         let Some(dump) = self.dump else { return Ok(None) };
         dump.write(&self.dir.join(FILE)).map_err(failed)?;
-        Ok(Some(guest_clock::record(NAME, FILE, self.accel.as_deref(), self.tsc_offset)))
+        Ok(Some(guest_clock::record(NAME, FILE, self.accel, self.tsc_offset)))
     }
 }
 

@@ -28,7 +28,7 @@ use std::path::PathBuf;
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Event, Ns, RunRecord};
+use vmeter_model::{Accel, Event, Ns, RunRecord};
 use vmeter_tracefs::{Instance, Plan, Tracefs};
 
 /// Name in [`SourceRecord::name`].
@@ -67,7 +67,7 @@ impl Source for KvmTrace {
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
         let kvm = match context.accel {
-            Some(accel) => accel == "kvm",
+            Some(accel) => accel == Accel::Kvm,
             // Somebody's own VMM: whether it uses KVM shows at its end.
             None => std::path::Path::new("/dev/kvm").exists(),
         };

@@ -35,7 +35,7 @@ use vmeter_kernel_image::{KernelImage, Symbols};
 use vmeter_machine::capabilities;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Event, Ns, RunRecord, What};
+use vmeter_model::{Accel, Event, Ns, RunRecord, What};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "tcg-plugin";
@@ -63,9 +63,9 @@ impl Source for TcgPlugin {
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
         let extent = match (context.watch, context.accel) {
-            (WatchLevel::Light, Some("tcg")) => Extent::Light,
-            (WatchLevel::Full, Some("tcg")) => Extent::Full,
-            (WatchLevel::Light | WatchLevel::Full, Some("icount")) => Extent::Virtual,
+            (WatchLevel::Light, Some(Accel::Tcg)) => Extent::Light,
+            (WatchLevel::Full, Some(Accel::Tcg)) => Extent::Full,
+            (WatchLevel::Light | WatchLevel::Full, Some(Accel::Icount)) => Extent::Virtual,
             _ => return None,
         };
         (!PLUGIN.is_empty()).then(|| {

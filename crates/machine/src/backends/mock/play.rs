@@ -2,7 +2,7 @@
 
 use super::script::{Condition, Happening, Line, Script, Sum, Test};
 use vmeter_model::run::{Outcome, WatchLevel};
-use vmeter_model::{Event, MachineSpec, Ns, What};
+use vmeter_model::{Accel, AskedAccel, Event, MachineSpec, Ns, What};
 
 /// One run to play.
 #[derive(Debug, Clone, Copy)]
@@ -278,7 +278,7 @@ fn word<'a>(name: &str, scene: &Scene<'a>) -> &'a str {
     let spec = scene.spec;
     let or = |value: &'a Option<String>, default: &'static str| value.as_deref().unwrap_or(default);
     match name {
-        "accel" => or(&spec.accel, "tcg"),
+        "accel" => spec.accel.map_or(Accel::Tcg.name(), AskedAccel::name),
         "machine" => or(&spec.machine, "q35"),
         "firmware" => or(&spec.firmware, "seabios"),
         "root" => or(&spec.root, "initramfs"),
