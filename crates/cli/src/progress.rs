@@ -40,7 +40,7 @@ impl Progress for Bar {
     }
 
     fn note(&mut self, message: &str) {
-        self.bar.set_message(vmeter_render::text::neutralise(message));
+        self.bar.set_message(vmeter_render::text::neutralise(message).to_string());
     }
 
     fn warn(&mut self, message: &str) {

@@ -49,12 +49,9 @@ fn spelled(field: &Field) -> String {
         Field::Number(number) => number.clone(),
         Field::Text(text) => {
             let text = neutralise(text);
-            let formula = text.trim_start().starts_with(['=', '+', '-', '@', '|', '%']);
-            if formula {
-                format!("'{text}")
-            } else {
-                text
-            }
+            let formula = ['=', '+', '-', '@', '|', '%'];
+            let lead = if text.as_str().trim_start().starts_with(formula) { "'" } else { "" };
+            format!("{lead}{text}")
         }
     }
 }

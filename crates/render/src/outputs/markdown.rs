@@ -38,9 +38,9 @@ impl Output for Markdown {
 /// Text with everything that Markdown or its HTML would act on escaped.
 pub fn escape(text: &str) -> String {
     let text = neutralise(text);
-    let mut out = String::with_capacity(text.len());
+    let mut out = String::with_capacity(text.as_str().len());
     let mut before = ' ';
-    let mut characters = text.chars().peekable();
+    let mut characters = text.as_str().chars().peekable();
     while let Some(c) = characters.next() {
         let after = characters.peek().copied().unwrap_or(' ');
         match c {
@@ -77,10 +77,11 @@ fn escape_line(text: &str) -> String {
 /// A literal name as a code span; pipes are escaped for the table around it.
 pub fn code(text: &str) -> String {
     let text = neutralise(text);
+    let text = text.as_str();
     if text.trim().is_empty() {
         return String::new();
     }
-    let fence = "`".repeat(longest_run(&text, '`') + 1);
+    let fence = "`".repeat(longest_run(text, '`') + 1);
     let pad = if text.contains('`') { " " } else { "" };
     format!("{fence}{pad}{}{pad}{fence}", text.replace('|', "\\|"))
 }

@@ -21,7 +21,7 @@ use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::{Ns, Span};
 use vmeter_render::document::{Block, Detail, Document, Fact, Notice};
 use vmeter_render::quantity::{percent, Quantity, Unit};
-use vmeter_render::{text, Field, Records, Report, RunTimeline, Stretch};
+use vmeter_render::{Field, Records, Report, RunTimeline, Stretch};
 
 /// What to show of a boot besides its figures.
 #[derive(Debug, Clone, PartialEq)]
@@ -270,8 +270,9 @@ impl Report for BootReport<'_> {
         let several = self.result.runs.len() > 1;
         let timelines = self.result.runs.iter().map(|run| {
             let record = &run.record;
-            let name = text::neutralise(&record.label);
-            let label = if several { format!("{name} run {}", record.index) } else { name };
+            let name = &record.label;
+            let number = if several { format!(" run {}", record.index) } else { String::new() };
+            let label = format!("{name}{number}");
             let realtime = |clock: &vmeter_model::time::ClockReading| {
                 clock.realtime_ns.checked_add(record.exec_ns.checked_sub(clock.monotonic_ns)?)
             };

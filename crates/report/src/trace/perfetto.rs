@@ -10,8 +10,9 @@ use vmeter_render::outputs::perfetto::fields::{
     annotation, event as fields, ftrace, interned, packet, thread, track, TRACE_PACKET,
 };
 use vmeter_render::outputs::perfetto::proto::Message;
+use vmeter_render::text::{neutralise, Safe};
 use vmeter_trace::ops::{Decoder, NameId, Op, XenOp};
-use vmeter_trace::print::{printable, Printer};
+use vmeter_trace::print::Printer;
 use vmeter_trace::write::Sink;
 use vmeter_trace::{Body, Event, Tick, TraceInfo, NO_CPU};
 
@@ -44,7 +45,7 @@ pub struct PerfettoEvents {
     /// The name of annotations is defined.
     noted: bool,
     decoder: Decoder,
-    names: HashMap<String, u64>,
+    names: HashMap<Safe<'static>, u64>,
     /// Open slices by track.
     tracks: HashMap<Track, u8>,
 }
@@ -87,16 +88,16 @@ impl PerfettoEvents {
             (Of::Thread, tid) => {
                 let mut of_thread = Message::default();
                 of_thread.varint(thread::PID, u64::from(tid)).varint(thread::TID, u64::from(tid));
-                of_thread.string(thread::NAME, name);
+                of_thread.string(thread::NAME, &neutralise(name));
                 descriptor.message(track::THREAD, &of_thread);
             }
             (Of::Exits, tid) => {
                 descriptor
-                    .string(track::NAME, "vCPU")
+                    .string(track::NAME, &Safe::own("vCPU"))
                     .varint(track::PARENT_UUID, uuid((Of::Thread, tid)));
             }
             (Of::Cpu, cpu) => {
-                descriptor.string(track::NAME, &format!("CPU {cpu} interrupts"));
+                descriptor.string(track::NAME, &neutralise(&format!("CPU {cpu} interrupts")));
             }
         }
         let mut body = Message::default();
@@ -122,7 +123,8 @@ impl PerfettoEvents {
         if let Some(text) = text.filter(|t| !t.is_empty()) {
             let iid = self.intern_note(&mut data);
             let mut note = Message::default();
-            note.varint(annotation::NAME_IID, iid).string(annotation::STRING_VALUE, text);
+            note.varint(annotation::NAME_IID, iid)
+                .string(annotation::STRING_VALUE, &neutralise(text));
             body.message(fields::DEBUG_ANNOTATIONS, &note);
         }
         let mut whole = Message::default();
@@ -135,8 +137,8 @@ impl PerfettoEvents {
     }
 
     fn intern(&mut self, name: &str, data: &mut Message) -> u64 {
-        let name = if self.names.len() < MAX_NAMES { printable(name) } else { "other".into() };
-        if let Some(iid) = self.names.get(name.as_ref()) {
+        let name = if self.names.len() < MAX_NAMES { neutralise(name) } else { Safe::own("other") };
+        if let Some(iid) = self.names.get(&name) {
             return *iid;
         }
         let iid = self.names.len() as u64 + 1;
@@ -151,7 +153,7 @@ impl PerfettoEvents {
     fn intern_note(&mut self, data: &mut Message) -> u64 {
         if !std::mem::replace(&mut self.noted, true) {
             let mut entry = Message::default();
-            entry.varint(interned::IID, 1).string(interned::NAME, "text");
+            entry.varint(interned::IID, 1).string(interned::NAME, &Safe::own("text"));
             data.message(interned::DEBUG_ANNOTATION_NAMES, &entry);
         }
         1
@@ -253,8 +255,7 @@ impl Sink for PerfettoEvents {
         let op = self.decoder.decode(event);
         let mut text = String::new();
         printer.text(event, &mut text);
-        let text = printable(&text);
-        let thread = printable(printer.thread(event).unwrap_or_default()).into_owned();
+        let thread = printer.thread(event).unwrap_or_default().to_owned();
         let place = match (event.tid, event.cpu) {
             (tid @ 1.., _) => (Of::Thread, tid as u32),
             (_, NO_CPU) => (Of::Cpu, 0),
@@ -292,7 +293,7 @@ impl Sink for PerfettoEvents {
 fn scheduler(event: &Event<'_>, now: u64) -> Option<Message> {
     let Body::Record(record) = event.body else { return None };
     let number = |name: &str| event.kind.int(name).get(record).unwrap_or(0);
-    let text = |name: &str| printable(event.kind.string(name).get(record).unwrap_or_default());
+    let text = |name: &str| neutralise(event.kind.string(name).get(record).unwrap_or_default());
     let mut inner = Message::default();
     let field = match event.kind.name.as_str() {
         "sched_switch" => {

@@ -172,7 +172,8 @@ fn warn(path: &Path, reader: &dyn EventReader, out: &Output) {
     if out.quiet || losses.is_empty() {
         return;
     }
-    let file = vmeter_render::text::neutralise(&path.display().to_string());
+    let file = path.display().to_string();
+    let file = vmeter_render::text::neutralise(&file);
     let lost = losses.lost_events.saturating_add(losses.overwritten);
     if lost > 0 || losses.uncounted_gaps > 0 {
         let gaps = losses.uncounted_gaps;

@@ -5,14 +5,15 @@
 //! it got past the escaping.
 
 mod curves;
+mod markup;
 mod svg;
+
+pub use markup::{escape, harmless, Harmless, Markup};
 
 use crate::document::{Block, Detail, Fact, Node, Notice, NoticeKind, Outline, Tone};
 use crate::quantity::{percent, Digits};
 use crate::table::{Align, Cell, Row, Table};
-use crate::text::neutralise;
-use crate::{Output, Report, ReportError};
-use std::fmt::Write as _;
+use crate::{markup, Output, Report, ReportError};
 use std::io::Write;
 
 /// The HTML output.
@@ -41,51 +42,42 @@ impl Output for Html {
         page.blocks(&document.blocks);
         let envelope = report.envelope();
         let title = escape(&document.title);
-        let answer = escape(&document.answer);
-        let footer = format!("{}, {}", escape(&envelope.schema), escape(&envelope.started_at));
-        write!(
-            out,
+        let head = markup!(
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-             <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
+             <meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
-             <h1>{title}</h1>\n<p class=\"answer\">{answer}</p>\n{}\
-             <footer>{footer}</footer>\n</main>\n</body>\n</html>\n",
-            page.html,
-        )
-        .map_err(ReportError::stream("html"))
+             <title>{}</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n\
+             <h1>{}</h1>\n<p class=\"answer\">{}</p>\n",
+            POLICY,
+            title,
+            STYLE,
+            title,
+            escape(&document.answer),
+        );
+        let foot = markup!(
+            "<footer>{}, {}</footer>\n</main>\n</body>\n</html>\n",
+            escape(&envelope.schema),
+            escape(&envelope.started_at),
+        );
+        [head, page.html, foot]
+            .iter()
+            .try_for_each(|part| out.write_all(part.as_str().as_bytes()))
+            .map_err(ReportError::stream("html"))
     }
 }
 
-/// Text safe in content and in quoted attributes.
-pub fn escape(text: &str) -> String {
-    let text = neutralise(text);
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
-/// Appends formatted HTML; what is put in must be escaped already.
+/// Appends a line of markup.
 macro_rules! put {
-    ($page:expr, $($format:tt)+) => {
-        // Writing to a String cannot fail.
-        let _ = writeln!($page.html, $($format)+);
+    ($page:expr, $($markup:tt)+) => {
+        $page.html.push(markup!($($markup)+));
+        $page.html.push(markup!("\n"));
     };
 }
 
 /// The body in the making.
 #[derive(Debug, Default)]
 struct Page {
-    html: String,
+    html: Markup,
 }
 
 fn tone_class(tone: Tone) -> &'static str {
@@ -112,9 +104,9 @@ impl Page {
                 Block::Paragraph(words) => {
                     put!(self, "<p>{}</p>", escape(words));
                 }
-                Block::Chart(chart) => self.html.push_str(&svg::chart(chart)),
-                Block::Strips(strips) => self.html.push_str(&svg::strips(strips)),
-                Block::Curves(curves) => self.html.push_str(&curves::curves(curves)),
+                Block::Chart(chart) => self.html.push(svg::chart(chart)),
+                Block::Strips(strips) => self.html.push(svg::strips(strips)),
+                Block::Curves(curves) => self.html.push(curves::curves(curves)),
                 Block::Table(table) => self.table(table),
                 Block::Outline(outline) => self.outline(outline),
                 Block::Notices(notices) => self.notices(notices),
@@ -131,11 +123,11 @@ impl Page {
         put!(self, "<dl>");
         for Fact { name, value, note } in facts {
             let note = if note.is_empty() {
-                String::new()
+                Markup::default()
             } else {
-                format!("<small>{}</small>", escape(note))
+                markup!("<small>{}</small>", escape(note))
             };
-            put!(self, "<dt>{}</dt><dd>{}{note}</dd>", escape(name), escape(value));
+            put!(self, "<dt>{}</dt><dd>{}{}</dd>", escape(name), escape(value), note);
         }
         put!(self, "</dl>");
     }
@@ -146,10 +138,10 @@ impl Page {
             let label = notice.kind.label();
             let text = escape(&notice.text);
             let text = match notice.kind {
-                NoticeKind::Hint => format!("<code>{text}</code>"),
+                NoticeKind::Hint => markup!("<code>{}</code>", text),
                 _ => text,
             };
-            put!(self, "<p class=\"{label}\"><b>{label}</b>: {text}</p>");
+            put!(self, "<p class=\"{0}\"><b>{0}</b>: {1}</p>", label, text);
         }
         put!(self, "</div>");
     }
@@ -167,7 +159,7 @@ impl Page {
         for node in nodes {
             let (name, figures) = (escape(&node.name), escape(&node.figures));
             let tone = tone_class(node.tone);
-            put!(self, "<li><code class=\"{tone}\">{name}</code> <small>{figures}</small>");
+            put!(self, "<li><code class=\"{}\">{}</code> <small>{}</small>", tone, name, figures);
             self.nodes(&node.children);
             put!(self, "</li>");
         }
@@ -180,14 +172,14 @@ impl Page {
             (0..table.columns.len()).map(|column| fractions(table, column)).collect();
         for (at, column) in table.columns.iter().enumerate() {
             let class = if column.align == Align::Right { "number" } else { "" };
-            let span = if widths[at].has_half { 2 } else { 1 };
+            let span = if widths[at].has_half { "2" } else { "1" };
             let title = escape(&table.column_title(at));
-            put!(self, "<th class=\"{class}\" colspan=\"{span}\">{title}</th>");
+            put!(self, "<th class=\"{}\" colspan=\"{}\">{}</th>", class, span, title);
         }
         put!(self, "</tr></thead><tbody>");
         for row in &table.rows {
             let ruled = if row.ruled { " ruled" } else { "" };
-            put!(self, "<tr class=\"{}{ruled}\">", tone_class(row.tone));
+            put!(self, "<tr class=\"{}{}\">", tone_class(row.tone), ruled);
             for (at, widths) in widths.iter().enumerate() {
                 self.cell(table, row, at, *widths);
             }
@@ -211,26 +203,27 @@ impl Page {
             let value = pad_fraction(&digits.value, widths.value);
             let half = digits
                 .half_width
-                .map_or(String::new(), |half| format!("± {}", pad_fraction(&half, widths.half)));
-            put!(self, "<td class=\"number\">{value}</td>");
+                .map(|half| markup!("± {}", pad_fraction(&half, widths.half)))
+                .unwrap_or_default();
+            put!(self, "<td class=\"number\">{}</td>", value);
             if widths.has_half {
-                put!(self, "<td class=\"half\">{half}</td>");
+                put!(self, "<td class=\"half\">{}</td>", half);
             }
             return;
         }
         let content = match cell {
-            Cell::Empty | Cell::Quantity(_) => String::new(),
+            Cell::Empty | Cell::Quantity(_) => Markup::default(),
             Cell::Text(text) => escape(text),
             Cell::Toned(text, tone) => {
-                format!("<span class=\"{}\">{}</span>", tone_class(*tone), escape(text))
+                markup!("<span class=\"{}\">{}</span>", tone_class(*tone), escape(text))
             }
-            Cell::Name(name) => format!("<code>{}</code>", escape(name)),
+            Cell::Name(name) => markup!("<code>{}</code>", escape(name)),
             Cell::Inline(quantity) => escape(&quantity.inline()),
-            Cell::Share(share) => percent(*share),
+            Cell::Share(share) => escape(&percent(*share)),
             Cell::Bar { from, to, colour } => svg::bar(*from, *to, *colour),
             Cell::Spark(samples) => svg::spark(samples),
         };
-        put!(self, "<td class=\"{class}\">{content}</td>");
+        put!(self, "<td class=\"{}\">{}</td>", class, content);
     }
 }
 
@@ -262,12 +255,12 @@ fn fractions(table: &Table, column: usize) -> Fractions {
 
 /// Digits followed by blanks as wide as the decimals that are missing, so that
 /// the points of a right-aligned column stand below each other.
-fn pad_fraction(digits: &str, fraction: usize) -> String {
+fn pad_fraction(digits: &str, fraction: usize) -> Markup {
     let own = digits.find('.').map_or(0, |at| digits.len() - at);
-    let mut padded = digits.to_owned();
+    let mut padded = escape(digits);
     for missing in own..fraction {
         // Punctuation space (U+2008) for the point, figure space (U+2007) for a digit.
-        padded.push_str(if missing == 0 { "&#8200;" } else { "&#8199;" });
+        padded.push(if missing == 0 { markup!("&#8200;") } else { markup!("&#8199;") });
     }
     padded
 }

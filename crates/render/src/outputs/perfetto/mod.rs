@@ -14,7 +14,7 @@
 pub mod fields;
 pub mod proto;
 
-use crate::text::neutralise;
+use crate::text::{neutralise, Safe};
 use crate::{Output, Report, ReportError, RunTimeline, Stretch};
 use fields::{annotation, clock, event, interned, packet, track};
 use proto::Message;
@@ -69,7 +69,7 @@ type Table = u32;
 /// Names with the numbers they are interned under.
 #[derive(Default)]
 struct Names {
-    known: HashMap<(Table, String), u64>,
+    known: HashMap<(Table, Safe<'static>), u64>,
     counts: HashMap<Table, u64>,
 }
 
@@ -302,7 +302,7 @@ impl Trace<'_> {
 
     /// The number of a name, which is defined in `data` if it is new.
     fn intern(&mut self, table: Table, name: &str, data: &mut Message) -> u64 {
-        let key = (table, neutralise(name));
+        let key = (table, neutralise(name).into_owned());
         if let Some(iid) = self.names.known.get(&key) {
             return *iid;
         }

@@ -3,6 +3,8 @@
 //! Encoding: <https://protobuf.dev/programming-guides/encoding/>. A message is
 //! a buffer; a field is its number and wire type as a varint, then its value.
 
+use crate::text::Safe;
+
 /// A message being written.
 #[derive(Debug, Default, Clone)]
 pub struct Message(Vec<u8>);
@@ -36,7 +38,8 @@ impl Message {
     }
 
     /// A `string` field.
-    pub fn string(&mut self, field: u32, text: &str) -> &mut Self {
+    pub fn string(&mut self, field: u32, text: &Safe<'_>) -> &mut Self {
+        let text = text.as_str();
         self.tag(field, LENGTH_DELIMITED);
         self.raw_varint(text.len() as u64);
         self.0.extend_from_slice(text.as_bytes());

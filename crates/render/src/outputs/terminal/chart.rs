@@ -5,7 +5,6 @@ use crate::chart::{ticks, Chart, Lane, Segment, Strip, Strips};
 use crate::document::Tone;
 use crate::palette::Colour;
 use crate::quantity::{compact_seconds, Unit};
-use crate::text::{truncate, width};
 use std::io::{self, Write};
 use vmeter_base::seconds;
 
@@ -22,7 +21,7 @@ pub(super) fn name_column(screen: Screen, names: impl Iterator<Item = usize>) ->
 
 /// Draws lanes below an axis.
 pub(super) fn chart(screen: Screen, chart: &Chart, out: &mut dyn Write) -> io::Result<()> {
-    let indented = |lane: &Lane| width(&screen.safe(&lane.name)) + 2 * lane.depth;
+    let indented = |lane: &Lane| screen.safe(&lane.name).width() + 2 * lane.depth;
     let column = name_column(screen, chart.lanes.iter().map(indented));
     let columns = screen.width - column;
     axis(screen, column, seconds(chart.total), out)?;
@@ -32,16 +31,16 @@ pub(super) fn chart(screen: Screen, chart: &Chart, out: &mut dyn Write) -> io::R
         let name = screen.safe(&lane.name);
         let room = column - 1 - line.used();
         let ink = if lane.depth > 0 { MUTED } else { Ink::Tone(Tone::Normal) };
-        line.put_safe(ink, &truncate(&name, room, screen.glyphs().ellipsis));
+        line.put(ink, &name.truncate(room, screen.glyphs().ellipsis));
         line.pad_to(column);
         for cell in cells(&lane.segments, chart.total.max(1) as f64, columns) {
             match cell {
                 Some(cell) => {
                     let glyphs = screen.glyphs();
                     let fill = if cell.right { glyphs.fill_right } else { glyphs.fill };
-                    line.put_safe(Ink::Phase(cell.colour), fill[cell.level]);
+                    line.sign(Ink::Phase(cell.colour), fill[cell.level]);
                 }
-                None => line.put_safe(Ink::Tone(Tone::Normal), " "),
+                None => line.sign(Ink::Tone(Tone::Normal), " "),
             }
         }
         line.end(out)?;
@@ -108,7 +107,6 @@ fn filled(cell: &Covered) -> Option<Filled> {
 pub(super) fn axis(screen: Screen, column: usize, end: f64, out: &mut dyn Write) -> io::Result<()> {
     let columns = screen.width - column;
     let scale = Unit::Seconds.scale_for(end);
-    let unit = screen.safe(scale.suffix);
     let marks = ticks(end / scale.factor, columns / 9);
     let mut labels = Line::new(screen);
     let mut rule = Line::new(screen);
@@ -117,18 +115,19 @@ pub(super) fn axis(screen: Screen, column: usize, end: f64, out: &mut dyn Write)
     for tick in &marks {
         let at = (tick * scale.factor / end * (columns - 1) as f64).round() as usize;
         while rule.used() < column + at {
-            rule.put_safe(MUTED, screen.glyphs().axis);
+            rule.sign(MUTED, screen.glyphs().axis);
         }
-        rule.put_safe(MUTED, screen.glyphs().tick);
+        rule.sign(MUTED, screen.glyphs().tick);
         let label = axis_label(*tick);
-        let label = if *tick == 0.0 { format!("0 {unit}") } else { label };
-        if column + at >= labels.used() && column + at + label.len() <= screen.width {
+        let label = if *tick == 0.0 { format!("0 {}", scale.suffix) } else { label };
+        let label = screen.safe(&label);
+        if column + at >= labels.used() && column + at + label.width() <= screen.width {
             labels.pad_to(column + at);
-            labels.put_safe(MUTED, &label);
+            labels.put(MUTED, &label);
         }
     }
     while rule.used() < screen.width {
-        rule.put_safe(MUTED, screen.glyphs().axis);
+        rule.sign(MUTED, screen.glyphs().axis);
     }
     labels.end(out)?;
     rule.end(out)
@@ -148,7 +147,7 @@ pub(super) fn strips(screen: Screen, strips: &Strips, out: &mut dyn Write) -> io
     if low > high {
         return Ok(());
     }
-    let names = strips.strips.iter().map(|s| width(&screen.safe(&s.label)));
+    let names = strips.strips.iter().map(|s| screen.safe(&s.label).width());
     let column = name_column(screen, names);
     let columns = screen.width - column;
     for strip in &strips.strips {
@@ -156,18 +155,19 @@ pub(super) fn strips(screen: Screen, strips: &Strips, out: &mut dyn Write) -> io
         line.pad_to(INDENT);
         let room = column - 1 - INDENT;
         let label = screen.safe(&strip.label);
-        let label = truncate(&label, room, screen.glyphs().ellipsis);
-        line.put_safe(Ink::Tone(Tone::Normal), &label);
+        let label = label.truncate(room, screen.glyphs().ellipsis);
+        line.put(Ink::Tone(Tone::Normal), &label);
         line.pad_to(column);
         dots(screen, &mut line, strip, (low, high), columns);
         line.end(out)?;
     }
     let mut ends = Line::new(screen);
     ends.pad_to(column);
-    ends.put(MUTED, &compact_seconds(low));
-    let right = screen.safe(&compact_seconds(high));
-    ends.pad_to(screen.width - width(&right));
-    ends.put_safe(MUTED, &right);
+    ends.put(MUTED, &screen.safe(&compact_seconds(low)));
+    let right = compact_seconds(high);
+    let right = screen.safe(&right);
+    ends.pad_to(screen.width - right.width());
+    ends.put(MUTED, &right);
     ends.end(out)
 }
 
@@ -186,11 +186,11 @@ fn dots(screen: Screen, line: &mut Line, strip: &Strip, range: (f64, f64), colum
     for (column, count) in counts.iter().enumerate() {
         let glyphs = screen.glyphs();
         if Some(column) == mean {
-            line.put_safe(Ink::Tone(Tone::Strong), glyphs.mean);
+            line.sign(Ink::Tone(Tone::Strong), glyphs.mean);
         } else if *count > 0 {
-            line.put_safe(Ink::Hint, glyphs.dots[(count - 1).min(2)]);
+            line.sign(Ink::Hint, glyphs.dots[(count - 1).min(2)]);
         } else {
-            line.put_safe(Ink::Tone(Tone::Normal), " ");
+            line.sign(Ink::Tone(Tone::Normal), " ");
         }
     }
 }

@@ -4,7 +4,6 @@ use super::chart::{axis, name_column};
 use super::screen::{Ink, Line, Screen};
 use crate::chart::{Curve, Curves};
 use crate::document::Tone;
-use crate::text::{truncate, width};
 use std::io::{self, Write};
 
 /// Lines of each curve.
@@ -17,7 +16,7 @@ pub(super) fn curves(screen: Screen, curves: &Curves, out: &mut dyn Write) -> io
     if !(end > 0.0 && most > 0.0) {
         return Ok(());
     }
-    let names = curves.curves.iter().map(|curve| width(&screen.safe(&curve.label)));
+    let names = curves.curves.iter().map(|curve| screen.safe(&curve.label).width());
     let column = name_column(screen, names);
     let columns = screen.width - column;
     axis(screen, column, end, out)?;
@@ -33,11 +32,11 @@ pub(super) fn curves(screen: Screen, curves: &Curves, out: &mut dyn Write) -> io
                 _ => (MUTED, String::new()),
             };
             let room = column - 3;
-            line.put_safe(ink, &truncate(&screen.safe(&text), room, screen.glyphs().ellipsis));
+            line.put(ink, &screen.safe(&text).truncate(room, screen.glyphs().ellipsis));
             line.pad_to(column);
             for height in &heights {
                 let filled = height.map(|height| height / most * ROWS as f64 - row as f64);
-                line.put_safe(Ink::Hint, glyph(screen, filled, row));
+                line.sign(Ink::Hint, glyph(screen, filled, row));
             }
             line.end(out)?;
         }

@@ -11,7 +11,7 @@ mod table;
 pub use screen::{ColorChoice, Screen};
 
 use crate::document::{Block, Detail, Fact, Heading, Node, Notice, NoticeKind, Outline, Tone};
-use crate::text;
+use crate::text::Safe;
 use crate::{Document, Output, Report, ReportError};
 use screen::{Ink, Line};
 use std::io::{self, Write};
@@ -89,10 +89,10 @@ impl Terminal {
     /// Words in lines with an indent.
     fn wrapped(&self, ink: Ink, indent: usize, words: &str, out: &mut dyn Write) -> io::Result<()> {
         let safe = self.screen.safe(words);
-        for part in text::wrap(&safe, self.screen.width.saturating_sub(indent)) {
+        for part in safe.wrap(self.screen.width.saturating_sub(indent)) {
             let mut line = self.line();
             line.pad_to(indent);
-            line.put_safe(ink, &part);
+            line.put(ink, &part);
             line.end(out)?;
         }
         Ok(())
@@ -101,22 +101,22 @@ impl Terminal {
     fn heading(&self, heading: &Heading, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out)?;
         let safe = self.screen.safe(&heading.text);
-        let mut parts = text::wrap(&safe, self.screen.width);
+        let mut parts = safe.wrap(self.screen.width);
         let last = parts.pop().unwrap_or_default();
         for part in parts {
             let mut line = self.line();
-            line.put_safe(Ink::Heading, &part);
+            line.put(Ink::Heading, &part);
             line.end(out)?;
         }
         let mut line = self.line();
-        line.put_safe(Ink::Heading, &last);
+        line.put(Ink::Heading, &last);
         let note = self.screen.safe(&heading.note);
         if note.is_empty() {
             return line.end(out);
         }
-        if line.used() + 2 + text::width(&note) <= self.screen.width {
-            line.put_safe(MUTED, "  ");
-            line.put_safe(MUTED, &note);
+        if line.used() + 2 + note.width() <= self.screen.width {
+            line.sign(MUTED, "  ");
+            line.put(MUTED, &note);
             return line.end(out);
         }
         line.end(out)?;
@@ -124,27 +124,27 @@ impl Terminal {
     }
 
     fn facts(&self, facts: &[Fact], out: &mut dyn Write) -> io::Result<()> {
-        let names = facts.iter().map(|fact| text::width(&self.screen.safe(&fact.name)));
+        let names = facts.iter().map(|fact| self.screen.safe(&fact.name).width());
         let column = names.max().unwrap_or(0).min(20) + 4;
         let room = self.screen.width - column;
         writeln!(out)?;
         for fact in facts {
             let mut line = self.line();
             line.pad_to(2);
-            line.put(MUTED, &fact.name);
+            line.put(MUTED, &self.screen.safe(&fact.name));
             // A name that leaves no gap has a line of its own.
             if line.used() + 1 >= column {
                 std::mem::replace(&mut line, self.line()).end(out)?;
             }
-            let mut value = text::wrap(&self.screen.safe(&fact.value), room);
+            let mut value = self.screen.safe(&fact.value).wrap(room);
             let last = value.pop().unwrap_or_default();
             for part in value {
                 line.pad_to(column);
-                line.put_safe(PLAIN_INK, &part);
+                line.put(PLAIN_INK, &part);
                 std::mem::replace(&mut line, self.line()).end(out)?;
             }
             line.pad_to(column);
-            line.put_safe(PLAIN_INK, &last);
+            line.put(PLAIN_INK, &last);
             self.fact_note(line, &self.screen.safe(&fact.note), column, out)?;
         }
         Ok(())
@@ -154,25 +154,25 @@ impl Terminal {
     fn fact_note(
         &self,
         mut line: Line,
-        note: &str,
+        note: &Safe<'_>,
         column: usize,
         out: &mut dyn Write,
     ) -> io::Result<()> {
-        const GAP: usize = 3;
-        let left = self.screen.width.saturating_sub(line.used() + GAP);
-        let (first, rest) = text::split_line(note, left);
+        const GAP: &str = "   ";
+        let left = self.screen.width.saturating_sub(line.used() + GAP.len());
+        let (first, rest) = note.split_line(left);
         if !first.is_empty() {
-            line.put_safe(MUTED, &" ".repeat(GAP));
-            line.put_safe(MUTED, first);
+            line.sign(MUTED, GAP);
+            line.put(MUTED, &first);
         }
         line.end(out)?;
         if rest.is_empty() {
             return Ok(());
         }
-        for part in text::wrap(rest, self.screen.width - column) {
+        for part in rest.wrap(self.screen.width - column) {
             let mut line = self.line();
             line.pad_to(column);
-            line.put_safe(MUTED, &part);
+            line.put(MUTED, &part);
             line.end(out)?;
         }
         Ok(())
@@ -192,17 +192,17 @@ impl Terminal {
             let label = notice.kind.label();
             let indent = label.len() + 2;
             let mut line = self.line();
-            line.put_safe(ink, label);
-            line.put_safe(ink, ": ");
+            line.sign(ink, label);
+            line.sign(ink, ": ");
             let safe = self.screen.safe(&notice.text);
             // A command is left in one piece, to be copied.
             let parts = match notice.kind {
                 NoticeKind::Hint => vec![safe],
-                _ => text::wrap(&safe, self.screen.width - indent),
+                _ => safe.wrap(self.screen.width - indent),
             };
             for part in parts {
                 line.pad_to(indent);
-                line.put_safe(PLAIN_INK, &part);
+                line.put(PLAIN_INK, &part);
                 std::mem::replace(&mut line, self.line()).end(out)?;
             }
         }
@@ -215,7 +215,7 @@ impl Terminal {
             writeln!(out)?;
         }
         for root in &outline.roots {
-            self.node(root, "", None, out)?;
+            self.node(root, &[], None, out)?;
         }
         Ok(())
     }
@@ -224,7 +224,7 @@ impl Terminal {
     fn node(
         &self,
         node: &Node,
-        guides: &str,
+        guides: &[&'static str],
         last: Option<bool>,
         out: &mut dyn Write,
     ) -> io::Result<()> {
@@ -235,17 +235,19 @@ impl Terminal {
             Some(false) => (glyphs.branch, glyphs.pass),
         };
         let mut line = self.line();
-        line.put_safe(MUTED, guides);
-        line.put_safe(MUTED, own);
+        for guide in guides {
+            line.sign(MUTED, guide);
+        }
+        line.sign(MUTED, own);
         let figures = self.screen.safe(&node.figures);
-        let taken = line.used() + 1 + text::width(&figures);
+        let taken = line.used() + 1 + figures.width();
         let room = self.screen.width.saturating_sub(taken).max(8);
         let name = self.screen.safe(&node.name);
-        line.put_safe(Ink::Tone(node.tone), &text::truncate(&name, room, glyphs.ellipsis));
-        line.put_safe(MUTED, " ");
-        line.put_safe(MUTED, &figures);
+        line.put(Ink::Tone(node.tone), &name.truncate(room, glyphs.ellipsis));
+        line.sign(MUTED, " ");
+        line.put(MUTED, &figures);
         line.end(out)?;
-        let guides = format!("{guides}{below}");
+        let guides = [guides, &[below]].concat();
         for (i, child) in node.children.iter().enumerate() {
             self.node(child, &guides, Some(i + 1 == node.children.len()), out)?;
         }

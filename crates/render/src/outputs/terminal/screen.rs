@@ -2,7 +2,7 @@
 
 use crate::document::Tone;
 use crate::palette::{Colour, Group};
-use crate::text;
+use crate::text::{neutralise, Safe};
 use std::io::{self, IsTerminal, Write};
 
 /// `--color`.
@@ -91,10 +91,10 @@ impl Screen {
     }
 
     /// Text as it will be sent: nothing in it acts on the terminal.
-    pub(super) fn safe(self, text: &str) -> String {
-        let safe = text::neutralise(text);
+    pub(super) fn safe(self, text: &str) -> Safe<'_> {
+        let safe = neutralise(text);
         if self.ascii {
-            text::to_ascii(&safe)
+            safe.to_ascii()
         } else {
             safe
         }
@@ -195,7 +195,7 @@ impl Ink {
     }
 }
 
-/// A line in the making. Whatever is put into it is made safe first.
+/// A line in the making, which takes nothing but what is safe to send.
 #[derive(Debug)]
 pub(super) struct Line {
     screen: Screen,
@@ -209,14 +209,13 @@ impl Line {
         Line { screen, text: String::new(), used: 0, ink: "" }
     }
 
-    /// Appends text from anywhere.
-    pub fn put(&mut self, ink: Ink, text: &str) {
-        let safe = self.screen.safe(text);
-        self.put_safe(ink, &safe);
+    /// Appends a sign or word of the program's own.
+    pub fn sign(&mut self, ink: Ink, sign: &'static str) {
+        self.put(ink, &Safe::own(sign));
     }
 
-    /// Appends text that [`Screen::safe`] made, or a glyph.
-    pub fn put_safe(&mut self, ink: Ink, safe: &str) {
+    /// Appends text that [`Screen::safe`] made.
+    pub fn put(&mut self, ink: Ink, safe: &Safe<'_>) {
         if safe.is_empty() {
             return;
         }
@@ -231,14 +230,14 @@ impl Line {
                 self.text.push('m');
             }
         }
-        self.text.push_str(safe);
-        self.used += text::width(safe);
+        self.text.push_str(safe.as_str());
+        self.used += safe.width();
     }
 
     /// Spaces up to a column.
     pub fn pad_to(&mut self, column: usize) {
-        if column > self.used {
-            self.put_safe(Ink::Tone(Tone::Normal), &" ".repeat(column - self.used));
+        while self.used < column {
+            self.sign(Ink::Tone(Tone::Normal), " ");
         }
     }
 

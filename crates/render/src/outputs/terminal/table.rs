@@ -5,7 +5,7 @@ use super::screen::{Ink, Line, Screen};
 use crate::document::Tone;
 use crate::quantity::{percent, Digits};
 use crate::table::{Align, Cell, Row, Table};
-use crate::text::{truncate, width};
+use crate::text::Safe;
 use std::io::{self, Write};
 
 /// Spaces between columns.
@@ -26,11 +26,11 @@ pub(super) fn table(screen: Screen, table: &Table, out: &mut dyn Write) -> io::R
     let mut at = INDENT;
     for column in columns.iter().filter(|c| c.shown) {
         line.pad_to(at);
-        let title = truncate(&column.title, column.width, screen.glyphs().ellipsis);
+        let title = column.title.truncate(column.width, screen.glyphs().ellipsis);
         if table.columns[column.index].align == Align::Right {
-            line.pad_to(at + column.width - width(&title));
+            line.pad_to(at + column.width - title.width());
         }
-        line.put_safe(Ink::Tone(Tone::Muted), &title);
+        line.put(Ink::Tone(Tone::Muted), &title);
         at += column.width + GAP;
     }
     line.end(out)?;
@@ -38,8 +38,9 @@ pub(super) fn table(screen: Screen, table: &Table, out: &mut dyn Write) -> io::R
         if row.ruled {
             let mut rule = Line::new(screen);
             rule.pad_to(INDENT);
-            let dashes = screen.glyphs().rule.repeat(total.saturating_sub(INDENT));
-            rule.put_safe(Ink::Tone(Tone::Muted), &dashes);
+            while rule.used() < total {
+                rule.sign(Ink::Tone(Tone::Muted), screen.glyphs().rule);
+            }
             rule.end(out)?;
         }
         draw_row(screen, table, &columns, row, out)?;
@@ -50,7 +51,7 @@ pub(super) fn table(screen: Screen, table: &Table, out: &mut dyn Write) -> io::R
 /// A column with its width decided.
 struct Laid {
     index: usize,
-    title: String,
+    title: Safe<'static>,
     width: usize,
     /// Parts of its quantities: whole and fraction of the value and of the half width.
     parts: [usize; 4],
@@ -64,7 +65,7 @@ fn split(digits: &str) -> (&str, &str) {
 }
 
 fn lay(screen: Screen, table: &Table, index: usize) -> Laid {
-    let title = screen.safe(&table.column_title(index));
+    let title = screen.safe(&table.column_title(index)).into_owned();
     let scale = table.column_scale(index);
     let mut parts = [0; 4];
     let mut content = 0;
@@ -84,14 +85,14 @@ fn lay(screen: Screen, table: &Table, index: usize) -> Laid {
             }
             (Cell::Bar { .. }, _) => bar = true,
             (Cell::Spark(samples), _) => content = content.max(samples.len().min(BAR_MAX)),
-            (cell, _) => content = content.max(width(&words(screen, cell))),
+            (cell, _) => content = content.max(words(screen, cell).width()),
         }
     }
     let quantity = parts[0]
         + parts[1]
-        + if parts[2] > 0 { plus_minus(screen).len().min(4) + parts[2] + parts[3] } else { 0 };
+        + if parts[2] > 0 { plus_minus(screen).len() + parts[2] + parts[3] } else { 0 };
     let content = content.max(quantity);
-    let natural = if bar { BAR_MIN } else { content.max(width(&title)) };
+    let natural = if bar { BAR_MIN } else { content.max(title.width()) };
     Laid { index, title, width: natural, parts, bar, shown: true }
 }
 
@@ -186,21 +187,27 @@ fn draw_cell(
     match cell {
         Cell::Quantity(quantity) => {
             if let Some(scale) = table.column_scale(column.index) {
-                line.put_safe(ink, &aligned(screen, column, &quantity.digits(scale)));
+                let digits = aligned(screen, column, &quantity.digits(scale));
+                line.put(ink, &screen.safe(&digits));
             }
         }
         Cell::Bar { from, to, colour } => {
-            let cells = bar(screen, column.width, *from, *to);
-            line.put_safe(Ink::Phase(*colour), &cells);
+            for cell in bar(screen, column.width, *from, *to) {
+                line.sign(Ink::Phase(*colour), cell);
+            }
         }
-        Cell::Spark(samples) => line.put_safe(ink, &spark(screen, samples, column.width)),
+        Cell::Spark(samples) => {
+            for level in spark(screen, samples, column.width) {
+                line.sign(ink, level);
+            }
+        }
         cell => {
             let words = words(screen, cell);
-            let words = truncate(&words, column.width, screen.glyphs().ellipsis);
+            let words = words.truncate(column.width, screen.glyphs().ellipsis);
             if right {
-                line.pad_to(start + column.width - width(&words));
+                line.pad_to(start + column.width - words.width());
             }
-            line.put_safe(ink, &words);
+            line.put(ink, &words);
         }
     }
 }
@@ -210,7 +217,11 @@ fn aligned(screen: Screen, column: &Laid, digits: &Digits) -> String {
     let [whole, fraction, half_whole, half_fraction] = column.parts;
     let quantity = whole
         + fraction
-        + if half_whole > 0 { width(plus_minus(screen)) + half_whole + half_fraction } else { 0 };
+        + if half_whole > 0 {
+            plus_minus(screen).chars().count() + half_whole + half_fraction
+        } else {
+            0
+        };
     let mut text = " ".repeat(column.width.saturating_sub(quantity));
     let (left, point) = split(&digits.value);
     text.push_str(&format!("{left:>whole$}{point:<fraction$}"));
@@ -223,44 +234,45 @@ fn aligned(screen: Screen, column: &Laid, digits: &Digits) -> String {
 }
 
 /// The text of a cell that is drawn as text.
-fn words(screen: Screen, cell: &Cell) -> String {
+fn words(screen: Screen, cell: &Cell) -> Safe<'_> {
     match cell {
         Cell::Text(text) | Cell::Toned(text, _) | Cell::Name(text) => screen.safe(text),
-        Cell::Inline(quantity) => screen.safe(&quantity.inline()),
-        Cell::Share(share) => percent(*share),
-        Cell::Empty | Cell::Quantity(_) | Cell::Bar { .. } | Cell::Spark(_) => String::new(),
+        Cell::Inline(quantity) => screen.safe(&quantity.inline()).into_owned(),
+        Cell::Share(share) => screen.safe(&percent(*share)).into_owned(),
+        Cell::Empty | Cell::Quantity(_) | Cell::Bar { .. } | Cell::Spark(_) => Safe::default(),
     }
 }
 
-/// A bar from a share of the width to another.
-fn bar(screen: Screen, columns: usize, from: f64, to: f64) -> String {
+/// A bar from a share of the width to another, cell by cell.
+fn bar(screen: Screen, columns: usize, from: f64, to: f64) -> impl Iterator<Item = &'static str> {
     let fill = screen.glyphs().fill;
     let clean = |share: f64| if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
     let (from, to) = (clean(from) * columns as f64, clean(to) * columns as f64);
-    let mut cells = String::new();
-    for cell in 0..columns {
+    (0..columns.min(to.ceil() as usize)).map(move |cell| {
         let covered = (to.min(cell as f64 + 1.0) - from.max(cell as f64)).max(0.0);
-        cells.push_str(match covered {
+        match covered {
             c if c <= 0.0 => " ",
             c if c < 0.25 => fill[0],
             c if c < 0.75 => fill[1],
             _ => fill[2],
-        });
-    }
-    cells.trim_end().to_owned()
+        }
+    })
 }
 
-/// Samples as a curve between their smallest and largest.
-fn spark(screen: Screen, samples: &[f64], columns: usize) -> String {
+/// Samples as a curve between their smallest and largest, the last ones if there is no room.
+fn spark(
+    screen: Screen,
+    samples: &[f64],
+    columns: usize,
+) -> impl Iterator<Item = &'static str> + '_ {
     let finite = || samples.iter().copied().filter(|s| s.is_finite());
     let low = finite().fold(f64::INFINITY, f64::min);
     let high = finite().fold(f64::NEG_INFINITY, f64::max);
     let levels = screen.glyphs().spark;
     let shown = &samples[samples.len().saturating_sub(columns)..];
-    let level = |sample: f64| {
+    shown.iter().map(move |sample| {
         let share = if high > low { (sample - low) / (high - low) } else { 0.5 };
         let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
         levels[(share * (levels.len() - 1) as f64).round() as usize]
-    };
-    shown.iter().map(|sample| level(*sample)).collect()
+    })
 }
