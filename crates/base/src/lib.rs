@@ -1,9 +1,22 @@
-//! Small things that every crate of vmeter may use; this one uses none of them.
+//! Small things that many crates need and that must be the same everywhere: times and
+//! estimates, files that are replaced whole, lists of CPUs, shell quoting, a hash that never
+//! changes. This crate uses no other of the project.
 
+pub mod cpus;
 pub mod envelope;
 pub mod estimate;
+pub mod files;
+pub mod fnv;
+pub mod shell;
 pub mod time;
 
+pub use cpus::CpuList;
 pub use envelope::Envelope;
 pub use estimate::Estimate;
 pub use time::{seconds, Ns};
+
+/// This process's command line. Bytes that are not UTF-8 become U+FFFD: it is for a record
+/// or a message, not to be executed.
+pub fn argv() -> Vec<String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+}

@@ -36,6 +36,8 @@ fn what_is_not_valid_is_refused_with_what_is() {
         (&["boot", "--until", "ready"], "line:REGEX"),
         (&["boot", "--until", "line:("], "line:("),
         (&["boot", "--pin", "x", "--vmm", "mock"], "0,2-3"),
+        (&["boot", "--pin", "0,1023", "--vmm", "mock"], "CPU 1023 does not exist"),
+        (&["irq", "--pin", "0,9999"], "CPUs below 8192"),
         (&["boot", "--kernel", "/nonexistent"], "/nonexistent"),
         (&["boot", "--", "no-such-vmm"], "no-such-vmm"),
         (&["bench", "--vs", "--machin pc"], "--machin"),

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-use vmeter_model::files;
+use vmeter_base::files;
 use vmeter_model::run::{Outcome, SessionRecord, Usage};
 use vmeter_model::time::{ClockReading, Ns};
 use vmeter_model::SCHEMA;

@@ -171,7 +171,7 @@ pub fn measure(
 ) -> Result<IrqResult, IrqError> {
     let limit = options.check()?;
     let busy = BusyCpus::start(options.busy_cpus).map_err(IrqError::Thread)?;
-    let placement = Placement::new(options.pin.as_deref())?;
+    let placement = Placement::new(options.pin.as_ref())?;
     let bench = Bench { options, limit, placement, _busy: busy };
     let deliveries = deliveries(&bench, watcher)?;
     let pressure = Pressure::now();
@@ -232,7 +232,7 @@ fn setup(bench: &Bench<'_>) -> IrqSetup {
         warmup: options.warmup,
         seed: options.seed,
         gsi_limit: bench.limit.gsis,
-        cpus: bench.placement.cpus.clone(),
+        cpus: bench.placement.cpus.as_slice().to_vec(),
         devices: Vec::new(),
     }
 }

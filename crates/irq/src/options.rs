@@ -4,6 +4,7 @@ use crate::error::IrqError;
 use crate::guest::Guest;
 use msi_routes::Strategy;
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+use vmeter_base::CpuList;
 
 /// How far the growth with the number of vectors is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,7 +44,7 @@ pub struct Options {
     /// Whether one run of each strategy is traced.
     pub trace: bool,
     /// CPUs of the committing thread; all but the boot CPU if absent.
-    pub pin: Option<Vec<usize>>,
+    pub pin: Option<CpuList>,
 }
 
 /// Vectors that a device may have (PCI Local Bus 3.0, 6.8.2.3).

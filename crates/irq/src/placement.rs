@@ -9,6 +9,7 @@
 
 use crate::error::IrqError;
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
+use vmeter_base::CpuList;
 
 /// The boot CPU, whose kworker runs the callbacks.
 const BOOT_CPU: usize = 0;
@@ -17,11 +18,7 @@ const BOOT_CPU: usize = 0;
 pub(crate) struct Placement {
     before: Option<CpuSet>,
     /// CPUs that the thread may use.
-    pub(crate) cpus: Vec<usize>,
-}
-
-fn listed(set: &CpuSet) -> Vec<usize> {
-    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+    pub(crate) cpus: CpuList,
 }
 
 /// Lets the calling thread run on these CPUs.
@@ -31,28 +28,20 @@ pub(crate) fn allow(set: &CpuSet) -> std::io::Result<()> {
 
 impl Placement {
     /// Puts the calling thread on `wanted`, or else on all it may use but the boot CPU.
-    pub(crate) fn new(wanted: Option<&[usize]>) -> Result<Self, IrqError> {
+    pub(crate) fn new(wanted: Option<&CpuList>) -> Result<Self, IrqError> {
         // A host that does not say is left as it is.
         let Ok(before) = sched_getaffinity(None) else {
-            return Ok(Placement { before: None, cpus: Vec::new() });
+            return Ok(Placement { before: None, cpus: CpuList::default() });
         };
-        let allowed = listed(&before);
-        let cpus: Vec<usize> = match wanted {
-            Some(wanted) => wanted.to_vec(),
-            None if allowed.len() > 1 => {
-                allowed.iter().copied().filter(|cpu| *cpu != BOOT_CPU).collect()
-            }
-            None => allowed.clone(),
+        let allowed = CpuList::from(&before);
+        let cpus = match (wanted, allowed.as_slice()) {
+            (Some(wanted), _) => wanted.clone(),
+            (None, [_]) => allowed,
+            (None, all) => all.iter().copied().filter(|cpu| *cpu != BOOT_CPU).collect(),
         };
-        let mut set = CpuSet::new();
-        cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
-        allow(&set).map_err(|e| {
-            IrqError::Usage(format!(
-                "--pin {}: {e}; this process may use CPUs {}",
-                spelled(&cpus),
-                spelled(&allowed)
-            ))
-        })?;
+        let refused = |e: &dyn std::fmt::Display| IrqError::Usage(format!("--pin {cpus}: {e}"));
+        cpus.check_runnable().map_err(|e| refused(&e))?;
+        allow(&cpus.set()).map_err(|e| refused(&e))?;
         Ok(Placement { before: Some(before), cpus })
     }
 
@@ -60,10 +49,6 @@ impl Placement {
     pub(crate) fn before(&self) -> Option<CpuSet> {
         self.before
     }
-}
-
-fn spelled(cpus: &[usize]) -> String {
-    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
 impl Drop for Placement {
@@ -81,14 +66,14 @@ mod tests {
 
     #[test]
     fn the_affinity_is_put_back_and_impossible_cpus_are_refused() {
-        let affinity = || sched_getaffinity(None).map(|set| listed(&set)).unwrap();
-        let before = affinity();
+        let before = CpuList::allowed();
         let placement = Placement::new(None).unwrap();
-        assert_eq!(affinity(), placement.cpus);
-        assert!(before.len() == 1 || !placement.cpus.contains(&BOOT_CPU));
+        assert_eq!(CpuList::allowed(), placement.cpus);
+        assert!(before.as_slice().len() == 1 || !placement.cpus.as_slice().contains(&BOOT_CPU));
         drop(placement);
-        assert_eq!(affinity(), before);
-        let refused = Placement::new(Some(&[1023])).map(|p| p.cpus.clone()).unwrap_err();
-        assert!(refused.to_string().contains("--pin 1023"), "{refused}");
+        assert_eq!(CpuList::allowed(), before);
+        let beyond = CpuList::from_iter([before.as_slice()[0], 1023]);
+        let refused = Placement::new(Some(&beyond)).map(|p| p.cpus.clone()).unwrap_err();
+        assert!(refused.to_string().contains("CPU 1023 does not exist"), "{refused}");
     }
 }

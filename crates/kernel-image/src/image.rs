@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use object::read::elf::{ElfFile64, FileHeader as _};
 use object::{Endianness, Object as _, ObjectSection as _};
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// The ELF note by which a vmlinux says where PVH enters it (`XEN_ELFNOTE_PHYS32_ENTRY`).
@@ -218,18 +218,7 @@ impl KernelImage {
 
 /// Writes a file whole or not at all.
 pub(crate) fn write_whole(path: &Path, data: &[u8]) -> Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let write = || -> std::io::Result<()> {
-        let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-        let mut file = tempfile::Builder::new()
-            .prefix(".vmeter-")
-            .permissions(readable)
-            .tempfile_in(folder)?;
-        file.write_all(data)?;
-        file.persist(path).map_err(|e| e.error)?;
-        Ok(())
-    };
-    write().map_err(|e| Error::io(path, e))
+    vmeter_base::files::write_atomic(path, data).map_err(|e| Error::io(path, e))
 }
 
 fn not_a_kernel(path: &Path, reason: impl Into<String>) -> Error {

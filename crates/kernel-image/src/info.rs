@@ -16,6 +16,7 @@ use std::fs;
 use std::hash::{Hash as _, Hasher as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use vmeter_base::fnv::Fnv;
 
 /// Raised when what is cached changes: files of another version are not read.
 const CACHE_VERSION: u32 = 2;
@@ -315,25 +316,4 @@ fn file_key(path: &Path) -> Result<u64> {
     (CACHE_VERSION, metadata.len(), metadata.mtime(), metadata.mtime_nsec()).hash(&mut hasher);
     (metadata.dev(), metadata.ino()).hash(&mut hasher);
     Ok(hasher.finish())
-}
-
-/// FNV-1a, 64 bits: the same in every build, which the standard hasher does not promise.
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Fnv(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl std::hash::Hasher for Fnv {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
 }

@@ -51,16 +51,11 @@ pub fn envelope_now(command: &str) -> Envelope {
     Envelope {
         schema: vmeter_model::SCHEMA.into(),
         command: command.to_owned(),
-        argv: argv(),
+        argv: vmeter_base::argv(),
         started_at: crate::host::now(),
         host,
         provenance,
     }
-}
-
-/// This process's own command line.
-pub fn argv() -> Vec<String> {
-    std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect()
 }
 
 /// This vmeter's version.

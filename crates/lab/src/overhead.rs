@@ -5,7 +5,7 @@
 
 use crate::session::{state_dir, Session};
 use std::path::PathBuf;
-use vmeter_model::files;
+use vmeter_base::{files, fnv};
 use vmeter_model::result::Overhead;
 use vmeter_model::run::{Outcome, RunRecord, SessionMachine, WatchLevel};
 use vmeter_model::time::seconds;
@@ -32,11 +32,9 @@ pub fn last_for(machine: &SessionMachine, watch: WatchLevel) -> Option<Overhead>
 /// Keeps an answer for later boots. Not being able to is not an error of the boot.
 pub fn remember(machine: &SessionMachine, overhead: &Overhead) {
     let path = file(machine, overhead.watch);
-    let kept = path
-        .parent()
-        .map_or(Ok(()), std::fs::create_dir_all)
-        .and_then(|()| Ok(serde_json::to_vec_pretty(overhead)?))
-        .and_then(|bytes| files::write_atomic(&path, &bytes));
+    let kept = serde_json::to_vec_pretty(overhead)
+        .map_err(std::io::Error::from)
+        .and_then(|bytes| files::write_in_new_folder(&path, &bytes));
     if let Err(error) = kept {
         tracing::warn!("cannot remember the cost of watching in {}: {error}", path.display());
     }
@@ -45,15 +43,8 @@ pub fn remember(machine: &SessionMachine, overhead: &Overhead) {
 /// One file a machine (its argv without anything added) and watch level.
 fn file(machine: &SessionMachine, watch: WatchLevel) -> PathBuf {
     let level = format!("{watch:?}").to_lowercase();
-    let key = fnv1a(machine.argv.join("\0").as_bytes());
+    let key = fnv::hash(machine.argv.join("\0").as_bytes());
     state_dir().join("overhead").join(format!("{level}-{key:016x}.json"))
-}
-
-/// FNV-1a, 64 bits: stable across versions, which `std`'s hasher is not.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 /// A watched run and the unwatched one of the same block.

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vmeter_appliance::kernel::KernelPaths;
 use vmeter_appliance::{ApplianceSpec, SizeReport};
+use vmeter_base::files;
 use vmeter_kernel_image::KernelImage;
 use vmeter_machine::backend::{self, Machine, Request};
-use vmeter_model::files;
 use vmeter_model::run::SessionMachine;
 use vmeter_model::{Accel, MachineSpec};
 use vmeter_record::ready::Until;
@@ -176,10 +176,7 @@ fn uncompressed(kernel: &Path, cache: &Path) -> Result<PathBuf> {
             kernel.display()
         )));
     }
-    let folder = cache.join("vmlinux");
-    std::fs::create_dir_all(&folder)
-        .with_context(|| format!("cannot make {}", folder.display()))?;
-    files::write_atomic(&path, image.vmlinux())
+    files::write_in_new_folder(&path, image.vmlinux())
         .with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
 }

@@ -7,7 +7,7 @@
 use anyhow::{bail, Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
-use vmeter_model::files;
+use vmeter_base::files;
 use vmeter_model::run::{RunRecord, SessionRecord};
 use vmeter_model::SCHEMA;
 

@@ -5,6 +5,7 @@ use crate::host;
 use crate::session::Session;
 use anyhow::Result;
 use std::path::PathBuf;
+use vmeter_base::CpuList;
 use vmeter_model::run::{SessionMachine, SessionRecord};
 use vmeter_model::shard::Shard;
 use vmeter_model::{MachineSpec, SCHEMA};
@@ -36,26 +37,14 @@ impl RunOptions {
     /// The CPUs of `pin`.
     ///
     /// # Errors
-    /// A list that is not one.
+    /// A list that is not one, or names a CPU that this process cannot run on.
     pub fn pinned(&self) -> Result<Vec<usize>> {
-        self.pin.as_deref().map_or_else(|| Ok(Vec::new()), cpu_list)
+        let Some(text) = self.pin.as_deref() else { return Ok(Vec::new()) };
+        let wrong = |error| usage(format!("--pin {text}: {error}"));
+        let cpus: CpuList = text.parse().map_err(wrong)?;
+        cpus.check_runnable().map_err(wrong)?;
+        Ok(cpus.as_slice().to_vec())
     }
-}
-
-/// Reads a CPU list as the kernel writes it: `0,2-3`.
-fn cpu_list(text: &str) -> Result<Vec<usize>> {
-    let wrong = || usage(format!("--pin {text}: expected CPUs such as 0,2-3"));
-    let mut cpus = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let first: usize = first.trim().parse().map_err(|_| wrong())?;
-        let last: usize = last.trim().parse().map_err(|_| wrong())?;
-        if last < first || last > 8191 {
-            return Err(wrong());
-        }
-        cpus.extend(first..=last);
-    }
-    Ok(cpus)
 }
 
 /// A session for `command` with these machines: a new one, or the one to go on with,
@@ -107,18 +96,5 @@ pub(crate) fn record(
         prepare: options.prepare.clone(),
         shard: None,
         shares: Vec::new(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cpu_lists() {
-        assert_eq!(cpu_list("0,2-3").unwrap(), [0, 2, 3]);
-        for wrong in ["", "a", "3-1", "1,,2", "0-99999"] {
-            assert!(cpu_list(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -4,10 +4,10 @@
 //! a millionth of the speed, and a boot in it looks like a hang. So the node is
 //! tried with a few thousand guest instructions, once per boot of the host.
 
-use crate::files::write_atomically;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Duration;
+use vmeter_base::files;
 use vmeter_kvm_probe::{Probe, Quality};
 use vmeter_model::{Accel, AskedAccel};
 
@@ -139,7 +139,7 @@ pub fn probe(cache: &Path) -> Result<Probe, String> {
         let content = Remembered { boot_id, probe: probe.clone() };
         if let Ok(json) = serde_json::to_vec_pretty(&content) {
             // Only a saving: the next launch probes again.
-            let _ = write_atomically(&file, &json);
+            let _ = files::write_in_new_folder(&file, &json);
         }
     }
     Ok(probe)

@@ -5,7 +5,6 @@
 //! folder under the binary's path, size and modification time: a new binary is
 //! asked again, and so is one whose cache file cannot be read.
 
-use crate::files::write_atomically;
 use crate::launch::{self, LaunchError, Mode, NoHooks, Options, Stopper};
 use crate::output::{output, version_line};
 use crate::plan::LaunchPlan;
@@ -18,6 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use vmeter_base::{files, fnv};
 
 /// How long QEMU may take for an answer, on a loaded host.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -155,17 +155,15 @@ pub fn of(program: &Path, cache: &Path) -> Result<Answer, CapabilityError> {
     };
     if let Ok(json) = serde_json::to_vec(&content) {
         // Only a saving: the next launch asks again.
-        let _ = write_atomically(&file, &json);
+        let _ = files::write_in_new_folder(&file, &json);
     }
     Ok(Answer { capabilities, origin: Origin::Asked, took: started.elapsed(), asking_took })
 }
 
 fn cache_file(cache: &Path, program: &Path) -> PathBuf {
     let name = program.file_name().unwrap_or_default().to_string_lossy();
-    // FNV-1a keeps two binaries of one name apart; the full path is in the file.
-    let hash = program.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| {
-        (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)
-    });
+    // The hash keeps two binaries of one name apart; the full path is in the file.
+    let hash = fnv::hash(program.as_os_str().as_bytes());
     cache.join(format!("capabilities-{name}-{hash:016x}.json"))
 }
 

@@ -1,8 +1,8 @@
-//! Digests of what is booted, and files that are replaced whole.
+//! Digests and kinds of what is booted.
 
 use sha2::{Digest, Sha256};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::Path;
 
 /// What a kernel file is, by its first bytes.
@@ -50,25 +50,6 @@ pub fn digest(path: &Path) -> io::Result<String> {
     Ok(format!("sha256:{hex}"))
 }
 
-/// Replaces a file in one step: a reader sees the old content or the new one,
-/// also after a crash in between.
-///
-/// # Errors
-/// When the folder cannot be made or written.
-pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
-    let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    std::fs::create_dir_all(folder)?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = folder.join(format!(".{name}.{}", std::process::id()));
-    let written = File::create(&temporary)
-        .and_then(|mut f| f.write_all(content).and_then(|()| f.sync_all()))
-        .and_then(|()| std::fs::rename(&temporary, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&temporary);
-    }
-    written
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,20 +57,18 @@ mod tests {
     #[test]
     fn kinds_and_digests() {
         let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("sub/file");
-        write_atomically(&file, b"abc").expect("written");
+        let file = folder.path().join("file");
+        std::fs::write(&file, "abc").expect("written");
         assert_eq!(kernel_kind(&file).expect("read"), KernelKind::Other);
         assert_eq!(
             digest(&file).expect("read"),
             "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
         );
-        write_atomically(&file, b"\x7fELF").expect("replaced");
+        std::fs::write(&file, "\x7fELF").expect("replaced");
         assert_eq!(kernel_kind(&file).expect("read"), KernelKind::Vmlinux);
         let mut bz = vec![0; 0x202];
         bz.extend(b"HdrS");
-        write_atomically(&file, &bz).expect("replaced");
+        std::fs::write(&file, &bz).expect("replaced");
         assert_eq!(kernel_kind(&file).expect("read"), KernelKind::BzImage);
-        let entries = std::fs::read_dir(file.parent().expect("a parent")).expect("listed");
-        assert_eq!(entries.count(), 1, "nothing temporary stays");
     }
 }

@@ -4,9 +4,8 @@ use crate::error::MigrateError;
 use crate::experiment::Options;
 use crate::summary::Limits;
 use serde::{Deserialize, Serialize};
-use std::fs;
 use std::path::{Path, PathBuf};
-use vmeter_model::files::{read_limited, write_atomic};
+use vmeter_base::files::{read_limited, write_atomic, write_in_new_folder};
 use vmeter_model::migrate::{MigrateResult, MigrateRun};
 use vmeter_stats::Slot;
 
@@ -83,8 +82,8 @@ impl Saved {
                 ));
             }
             let bytes = serde_json::to_vec_pretty(&plan).map_err(std::io::Error::from);
-            fs::create_dir_all(folder)
-                .and_then(|()| write_atomic(&file, &bytes?))
+            bytes
+                .and_then(|bytes| write_in_new_folder(&file, &bytes))
                 .map_err(|e| usage(&format!("cannot be written: {e}")))?;
         }
         Ok(Self { folder: Some(folder.to_owned()), resume })
@@ -177,6 +176,7 @@ pub fn result(folder: &Path) -> Result<MigrateResult, MigrateError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_folder_without_a_result_says_what_to_do() {

@@ -5,12 +5,9 @@
 //! before the first boot: runs are dear, and a typo must not cost them.
 
 use crate::{by_name, Report, ReportError, OUTPUTS};
-use rustix::fs::Access;
-use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use tempfile::NamedTempFile;
+use vmeter_base::files;
 
 /// Where an output goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,36 +44,20 @@ pub fn export(kind: &str, target: &Target, report: &dyn Report) -> Result<(), Re
             output.write(report, &mut out)?;
             out.flush().map_err(ReportError::stream(output.name()))
         }
-        Target::File(path) => write_atomically(path, |out| output.write(report, out)),
+        Target::File(path) => write_whole(path, |out| output.write(report, out)),
     }
 }
 
-/// Writes a file by way of a temporary one in the same folder.
-///
-/// A symbolic link is followed, so it stays one. What is not a regular file
-/// (a FIFO, `/dev/null`) is opened and written as it is.
+/// Writes a file whole or not at all ([`vmeter_base::files::replace`]).
 ///
 /// # Errors
 /// [`ReportError::Unwritable`], or what `write` returned.
-pub fn write_atomically(
+pub fn write_whole(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> Result<(), ReportError>,
 ) -> Result<(), ReportError> {
     let unwritable = |source| ReportError::Unwritable { path: path.to_owned(), source };
-    if is_special(path) {
-        let file = OpenOptions::new().write(true).open(path).map_err(unwritable)?;
-        let mut out = BufWriter::new(file);
-        write(&mut out)?;
-        return out.flush().map_err(unwritable);
-    }
-    let place = resolve(path);
-    let file = temporary_beside(&place).map_err(unwritable)?;
-    let mut out = BufWriter::new(file);
-    write(&mut out)?;
-    let file = out.into_inner().map_err(|e| unwritable(e.into_error()))?;
-    file.as_file().sync_all().map_err(unwritable)?;
-    file.persist(&place).map_err(|e| unwritable(e.error))?;
-    Ok(())
+    files::replace(path, unwritable, write)
 }
 
 /// Checks that [`export`] could write to `target`, without leaving a trace.
@@ -85,39 +66,6 @@ pub fn write_atomically(
 /// [`ReportError::Unwritable`] with the reason.
 pub fn check_writable(target: &Target) -> Result<(), ReportError> {
     let Target::File(path) = target else { return Ok(()) };
-    let unwritable = |source| ReportError::Unwritable { path: path.clone(), source };
-    if path.is_dir() {
-        return Err(unwritable(io::ErrorKind::IsADirectory.into()));
-    }
-    if is_special(path) {
-        return rustix::fs::access(path, Access::WRITE_OK).map_err(|e| unwritable(e.into()));
-    }
-    temporary_beside(&resolve(path)).map(drop).map_err(unwritable)
-}
-
-fn is_special(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
-}
-
-fn resolve(path: &Path) -> PathBuf {
-    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
-}
-
-/// A temporary file in the folder of `path`, with the permissions of a new file.
-fn temporary_beside(path: &Path) -> io::Result<NamedTempFile<File>> {
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    tempfile::Builder::new()
-        .prefix(".vmeter-")
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder)
-        .map_err(|e| io::Error::new(e.kind(), strip_path(&e)))
-}
-
-/// The reason alone: `tempfile` appends the temporary path, which the user never named.
-fn strip_path(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" at path ").next().unwrap_or(&text).to_owned()
+    files::check_replaceable(path)
+        .map_err(|source| ReportError::Unwritable { path: path.clone(), source })
 }

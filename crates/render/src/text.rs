@@ -203,19 +203,6 @@ fn split_at_width(text: &str, columns: usize) -> usize {
     text.len()
 }
 
-/// A shell-quoted argument vector, to be read and pasted.
-pub fn shell_words(argv: &[String]) -> String {
-    let quote = |word: &String| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^".contains(c);
-        if !word.is_empty() && word.chars().all(plain) {
-            word.clone()
-        } else {
-            format!("'{}'", word.replace('\'', "'\\''"))
-        }
-    };
-    argv.iter().map(quote).collect::<Vec<_>>().join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,11 +231,5 @@ mod tests {
         assert!(lines.iter().all(|l| l.width() <= 10), "{lines:?}");
         let joined: String = lines.iter().map(Safe::as_str).collect();
         assert_eq!(joined.replace(' ', ""), text.replace(' ', ""));
-    }
-
-    #[test]
-    fn arguments_are_quoted_for_a_shell() {
-        let argv = ["a b".to_owned(), "it's".to_owned(), "-x=1".to_owned(), String::new()];
-        assert_eq!(shell_words(&argv), r"'a b' 'it'\''s' -x=1 ''");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use vmeter_base::shell;
 
 /// Why nothing is recorded.
 #[derive(Debug, thiserror::Error)]
@@ -63,16 +64,7 @@ impl Error {
 
 /// This process's command line, quoted for a shell, under sudo.
 fn with_sudo() -> String {
-    let words = std::env::args_os().map(|word| quoted(&word.to_string_lossy()));
-    std::iter::once("sudo".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
-}
-
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
+    format!("sudo {}", shell::join(vmeter_base::argv()))
 }
 
 #[cfg(test)]
@@ -87,12 +79,5 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("`sudo ") && text.contains("instances"), "{text}");
         assert!(!Error::at(Path::new("x"))(io::ErrorKind::NotFound.into()).is_permission());
-    }
-
-    #[test]
-    fn words_survive_a_shell() {
-        assert_eq!(quoted("--memory=512"), "--memory=512");
-        assert_eq!(quoted("it's; rm"), r"'it'\''s; rm'");
-        assert_eq!(quoted(""), "''");
     }
 }

@@ -25,7 +25,7 @@ pub struct Diff {
 /// As [`vmeter_lab::diff::diff`]; an export that cannot be written.
 pub fn run(arguments: &Diff, out: &Output) -> anyhow::Result<Answer> {
     output::check(out)?;
-    let argv = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+    let argv = vmeter_base::argv();
     let result = vmeter_lab::diff::diff(&arguments.a, &arguments.b, argv)?;
     let report = DiffReport::new(&result);
     output::print(&report, out)?;

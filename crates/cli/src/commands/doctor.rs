@@ -17,7 +17,7 @@ pub struct Doctor {}
 /// An export that cannot be written.
 pub fn run(out: &Output) -> anyhow::Result<Answer> {
     output::check(out)?;
-    let argv = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+    let argv = vmeter_base::argv();
     let result = vmeter_lab::doctor::examine(argv);
     let report = DoctorReport { result: &result, verbose: out.verbose > 0 };
     output::print(&report, out)?;

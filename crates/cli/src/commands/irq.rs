@@ -6,6 +6,7 @@ use crate::progress;
 use crate::Answer;
 use clap::{Args, ValueEnum};
 use std::str::FromStr;
+use vmeter_base::CpuList;
 use vmeter_irq::vfio::{Address, VfioOptions, VfioStrategy};
 use vmeter_irq::{FitRange, IrqError, Options, Strategy, Watcher};
 use vmeter_lab::analysis::envelope_now;
@@ -49,8 +50,8 @@ pub struct Irq {
     seed: u64,
     /// CPUs of the committing thread, e.g. 1,4-7 (default: all but the boot CPU, on which
     /// the grace period's callback runs).
-    #[arg(long, value_name = "CPUS", value_parser = cpus)]
-    pin: Option<Cpus>,
+    #[arg(long, value_name = "CPUS")]
+    pin: Option<CpuList>,
     /// How far the growth with the number of vectors is measured.
     #[arg(long, value_name = "RANGE", default_value = "limit", conflicts_with = "vfio")]
     fit: Fit,
@@ -71,30 +72,6 @@ enum Fit {
     Vfs,
     /// Not at all.
     None,
-}
-
-/// A list of CPUs.
-#[derive(Debug, Clone)]
-struct Cpus(Vec<usize>);
-
-/// CPUs that an affinity can name: what glibc's cpu_set_t has.
-const CPUS: usize = 1024;
-
-fn cpus(text: &str) -> Result<Cpus, String> {
-    let wrong = || format!("expected CPUs below {CPUS}, e.g. 1 or 0,2-3");
-    let number = |text: &str| text.trim().parse::<usize>().ok().filter(|cpu| *cpu < CPUS);
-    let mut cpus = Vec::new();
-    for part in text.split(',') {
-        let (from, to) = part.split_once('-').unwrap_or((part, part));
-        let (from, to) = number(from).zip(number(to)).ok_or_else(wrong)?;
-        if from > to {
-            return Err(wrong());
-        }
-        cpus.extend(from..=to);
-    }
-    cpus.sort_unstable();
-    cpus.dedup();
-    Ok(Cpus(cpus))
 }
 
 /// A number up to `most`.
@@ -201,7 +178,7 @@ fn without_devices(arguments: &Irq, news: &mut News) -> anyhow::Result<IrqResult
             Fit::None => FitRange::None,
         },
         trace: !arguments.no_trace,
-        pin: arguments.pin.clone().map(|cpus| cpus.0),
+        pin: arguments.pin.clone(),
     };
     vmeter_irq::measure(&options, envelope_now("irq"), news).map_err(classified)
 }
@@ -219,7 +196,7 @@ fn with_devices(arguments: &Irq, news: &mut News) -> anyhow::Result<IrqResult> {
         runs: arguments.runs.unwrap_or(3) as usize,
         warmup: arguments.warmup as usize,
         seed: arguments.seed,
-        pin: arguments.pin.clone().map(|cpus| cpus.0),
+        pin: arguments.pin.clone(),
     };
     vmeter_irq::vfio::measure(&options, envelope_now("irq"), news).map_err(classified)
 }

@@ -126,7 +126,7 @@ fn list(arguments: &List, out: &Output) -> anyhow::Result<()> {
     }
     if let Some(last) = result.sessions.last() {
         let path = last.path.to_string_lossy();
-        result.hints.push(format!("vmeter show {}", shell_words::quote(&path)));
+        result.hints.push(format!("vmeter show {}", vmeter_base::shell::quote(&path)));
     }
     let mut report = RunsReport::new(&result);
     report.glance = arguments.limit.unwrap_or(SHOWN);

@@ -43,7 +43,7 @@ impl Runs {
             pin: self.pin,
             prepare: self.prepare,
             shard: None,
-            argv: vmeter_lab::analysis::argv(),
+            argv: vmeter_base::argv(),
         }
     }
 }

@@ -17,6 +17,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
+use vmeter_base::CpuList;
 use vmeter_model::irq::{IrqDelivery, IrqResult, IrqRun, IrqSetup};
 use vmeter_model::result::Envelope;
 use vmeter_stats::plan;
@@ -101,7 +102,7 @@ pub struct VfioOptions {
     /// Seed of the order.
     pub seed: u64,
     /// CPUs of the committing thread; all but the boot CPU if absent.
-    pub pin: Option<Vec<usize>>,
+    pub pin: Option<CpuList>,
 }
 
 /// A device's eventfds, twice: VFIO writes to one descriptor, msi-routes owns the other.
@@ -138,7 +139,7 @@ pub fn measure(
     let mut lab = Lab::new(options)?;
     let strategies = lab.strategies()?;
     let busy = BusyCpus::start(options.busy_cpus).map_err(IrqError::Thread)?;
-    lab.placement = Some(Placement::new(options.pin.as_deref())?);
+    lab.placement = Some(Placement::new(options.pin.as_ref())?);
     let names: Vec<&str> = strategies.iter().map(|s| s.name()).collect();
     let mut deliveries = Vec::new();
     watcher.stage("delivery", strategies.len());
@@ -254,7 +255,7 @@ impl<'o> Lab<'o> {
             warmup: options.warmup,
             seed: options.seed,
             gsi_limit: self.gsi_limit,
-            cpus: self.placement.as_ref().map_or(Vec::new(), |p| p.cpus.clone()),
+            cpus: self.placement.as_ref().map_or(Vec::new(), |p| p.cpus.as_slice().to_vec()),
             devices: options.devices.iter().map(ToString::to_string).collect(),
         }
     }

@@ -179,13 +179,3 @@ pub(crate) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
         more => format!("{shown} and {more} more"),
     }
 }
-
-/// A word that a shell takes as it is.
-pub(crate) fn shell_quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%#".contains(c);
-    if word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
-}

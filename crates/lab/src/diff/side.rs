@@ -8,6 +8,7 @@ use crate::session::{read_run, Session};
 use crate::sweep::figures::{analysed, Figures};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
+use vmeter_base::shell;
 use vmeter_model::result::Envelope;
 use vmeter_model::run::{RunRecord, SessionMachine};
 
@@ -60,7 +61,7 @@ impl Side {
                     "{}: it has {} machines: say which, as in {}; there are {}",
                     folder.display(),
                     labels.len(),
-                    super::shell_quoted(&format!("{text}#{}", labels.first().unwrap_or(&"LABEL"))),
+                    shell::quote(&format!("{text}#{}", labels.first().unwrap_or(&"LABEL"))),
                     listed(labels.iter().copied())
                 )))
             }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use vmeter_model::files;
+use vmeter_base::files;
 use vmeter_model::range::RangeResult;
 use vmeter_model::run::SessionRecord;
 use vmeter_model::shard::HostShare;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use vmeter_model::files;
+use vmeter_base::files;
 use vmeter_model::range::{Commit, RangeRecord};
 
 /// The range that all shards are of.

@@ -26,7 +26,7 @@ use crate::shares;
 use crate::start::{start, RunOptions};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
-use vmeter_model::files;
+use vmeter_base::files;
 use vmeter_model::range::{Metric, RangeRecord, RangeResult};
 use vmeter_model::run::{SessionRecord, WatchLevel};
 use vmeter_model::shard::ShardPlan;

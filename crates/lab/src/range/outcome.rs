@@ -9,6 +9,7 @@ use crate::sweep::figures::Figures;
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use vmeter_base::shell;
 use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeRecord, RangeResult};
 use vmeter_model::run::{Outcome, RunRecord};
 use vmeter_model::time::seconds;
@@ -340,11 +341,11 @@ fn hints(record: &RangeRecord, session: &Session, found: &Found) -> Vec<String> 
             (named(change.before), change.commits.last().and_then(|c| named(*c)))
         {
             let (a, b) = (format!("{dir}#{a}"), format!("{dir}#{b}"));
-            let (a, b) = (diff::shell_quoted(&a), diff::shell_quoted(&b));
+            let (a, b) = (shell::quote(&a), shell::quote(&b));
             hints.push(format!("vmeter diff {a} {b}  # all that differs"));
             let between = (named(change.before), change.commits.last().and_then(|c| named(*c)));
             if let (Some(a), Some(b)) = between {
-                let repo = diff::shell_quoted(&record.repo);
+                let repo = shell::quote(&record.repo);
                 hints.push(format!("git -C {repo} log -p {a}..{b}  # what it is"));
             }
         }

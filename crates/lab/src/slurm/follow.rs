@@ -195,7 +195,7 @@ fn own_runs(session: &Session) -> &[u32] {
 
 /// The exit status that a task left.
 fn ended(dir: &Path) -> Option<u8> {
-    let bytes = vmeter_model::files::read_limited(&dir.join(ENDED), 16).ok()?;
+    let bytes = vmeter_base::files::read_limited(&dir.join(ENDED), 16).ok()?;
     std::str::from_utf8(&bytes).ok()?.trim().parse().ok()
 }
 

@@ -5,10 +5,10 @@
 //! lost, or when Slurm itself requeues it. `ended` in the folder tells a task that came to its
 //! end (and how) from one that was lost.
 
-use crate::diff::shell_quoted;
 use crate::failure::usage;
 use anyhow::Result;
 use std::path::{Path, PathBuf};
+use vmeter_base::shell::quote;
 
 /// Name of the script in the folder.
 pub(super) const SCRIPT: &str = "job.sh";
@@ -68,10 +68,10 @@ impl Job<'_> {
             }
             lines.push(format!("#SBATCH {option}"));
         }
-        let pin = self.pin.map(|cpus| format!(" --pin {}", shell_quoted(cpus))).unwrap_or_default();
-        let vmeter = shell_quoted(&self.vmeter.display().to_string());
+        let pin = self.pin.map(|cpus| format!(" --pin {}", quote(cpus))).unwrap_or_default();
+        let vmeter = quote(&self.vmeter.display().to_string());
         lines.extend([
-            format!("shard={}/shards/$SLURM_ARRAY_TASK_ID", shell_quoted(dir)),
+            format!("shard={}/shards/$SLURM_ARRAY_TASK_ID", quote(dir)),
             format!("rm -f \"$shard/{ENDED}\""),
             format!("{vmeter} {} --resume \"$shard\" --quiet{pin} >/dev/null", self.command),
             "status=$?".to_owned(),

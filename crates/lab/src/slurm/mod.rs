@@ -31,10 +31,11 @@ use job::{shard_dir, Job, SCRIPT};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
+use vmeter_base::files;
 use vmeter_model::range::RangeRecord;
 use vmeter_model::run::SessionRecord;
 use vmeter_model::shard::ShardPlan;
-use vmeter_model::{files, SCHEMA};
+use vmeter_model::SCHEMA;
 
 const RECORD: &str = "slurm.json";
 const MAX_JSON: u64 = 1 << 20;

@@ -18,6 +18,7 @@ use figures::Figures;
 use parameters::Parameter;
 use scaling::Measured;
 use std::collections::{BTreeMap, BTreeSet};
+use vmeter_base::shell;
 use vmeter_model::result::{Comparison, Phase};
 use vmeter_model::run::{Outcome, SessionMachine, SessionRecord, WatchLevel};
 use vmeter_model::span::UNATTRIBUTED;
@@ -320,7 +321,7 @@ fn explain(
 fn hints(explained: &[ExplainedBreak], points: &[SweepPoint], session: &Session) -> Vec<String> {
     let dir = session.dir.display();
     let mut hints = Vec::new();
-    let quoted = |label: &str| crate::diff::shell_quoted(&format!("{dir}#{label}"));
+    let quoted = |label: &str| shell::quote(&format!("{dir}#{label}"));
     if let Some(first) = explained.first() {
         let (a, b) = (quoted(&first.diff.a.label), quoted(&first.diff.b.label));
         hints.push(format!("vmeter diff {a} {b}  # all that differs"));

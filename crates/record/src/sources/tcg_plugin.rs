@@ -30,6 +30,7 @@ use super::{guest_ftrace, guest_printk, read_bounded};
 use crate::source::{Context, Live, Source, SourceError};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use vmeter_base::{files, fnv};
 use vmeter_kernel_image::ftrace::{Decoded, FtraceDump};
 use vmeter_kernel_image::{KernelImage, Symbols};
 use vmeter_machine::capabilities;
@@ -244,7 +245,7 @@ fn check(plan: &LaunchPlan, cache: &Path) -> Result<(), SourceError> {
 
 /// Puts the plugin into the cache, under a name that its content decides.
 fn unpack(cache: &Path) -> Result<PathBuf, SourceError> {
-    let path = cache.join(format!("tcg-plugin-{:016x}.so", hash(PLUGIN)));
+    let path = cache.join(format!("tcg-plugin-{:016x}.so", fnv::hash(PLUGIN)));
     if std::fs::metadata(&path).map(|m| m.len()).ok() != Some(PLUGIN.len() as u64) {
         write(&path, PLUGIN)?;
     }
@@ -260,9 +261,13 @@ fn cached_list(cache: &Path, kernel: &Path, extent: Extent) -> Result<String, So
         Extent::Full => "full",
         Extent::Virtual => "virtual",
     };
-    let identity =
-        format!("{kernel:?} {} {:?} {:x}", metadata.len(), metadata.modified().ok(), hash(PLUGIN));
-    let path = cache.join(format!("tcg-{level}-{:016x}.txt", hash(identity.as_bytes())));
+    let identity = format!(
+        "{kernel:?} {} {:?} {:x}",
+        metadata.len(),
+        metadata.modified().ok(),
+        fnv::hash(PLUGIN)
+    );
+    let path = cache.join(format!("tcg-{level}-{:016x}.txt", fnv::hash(identity.as_bytes())));
     if let Ok(text) = std::fs::read_to_string(&path) {
         return Ok(text);
     }
@@ -289,17 +294,8 @@ fn list_for(kernel: &Path, extent: Extent) -> Result<String, SourceError> {
     Ok(addresses::list(&all))
 }
 
-/// FNV-1a, for names of files in the cache.
-fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
-
 fn write(path: &Path, bytes: &[u8]) -> Result<(), SourceError> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder)
-        .and_then(|()| vmeter_model::files::write_atomic(path, bytes))
+    files::write_in_new_folder(path, bytes)
         .map_err(|error| SourceError::Io { path: path.to_owned(), error })
 }
 

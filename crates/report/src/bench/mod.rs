@@ -3,6 +3,7 @@
 mod json;
 
 use crate::boot::outcome_text;
+use vmeter_base::shell;
 use vmeter_model::result::{BenchMachine, BenchResult, Comparison, Envelope};
 use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{
@@ -10,7 +11,6 @@ use vmeter_render::document::{
 };
 use vmeter_render::quantity::{compact_seconds, p_value, ratio_interval, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
-use vmeter_render::text::shell_words;
 use vmeter_render::{Field, Records, Report};
 
 /// A [`BenchResult`] to be written.
@@ -115,14 +115,14 @@ impl<'a> BenchReport<'a> {
 
     fn machine_facts(&self) -> Vec<Fact> {
         let mut facts = vec![
-            Fact::new("command", shell_words(&self.result.envelope.argv), ""),
+            Fact::new("command", shell::join(&self.result.envelope.argv), ""),
             Fact::new("started at", &self.result.envelope.started_at, ""),
         ];
         let host = crate::boot::host_line(&self.result.envelope.host);
         facts.push(Fact::new("host", host, ""));
         for machine in &self.result.machines {
             let label = &machine.label;
-            facts.push(Fact::new(label, shell_words(&machine.machine.argv), "as executed"));
+            facts.push(Fact::new(label, shell::join(&machine.machine.argv), "as executed"));
             let chosen = machine.machine.chosen.iter();
             facts.extend(
                 chosen

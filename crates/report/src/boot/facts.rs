@@ -3,11 +3,11 @@
 use super::{BootReport, Facts};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use vmeter_base::shell;
 use vmeter_model::result::Overhead;
 use vmeter_model::run::WatchLevel;
 use vmeter_render::document::Fact;
 use vmeter_render::quantity::{added_percent, compact_seconds, Quantity, Unit};
-use vmeter_render::text::shell_words;
 
 /// The host's entries worth a line at a glance, in this order.
 const HOST_AT_A_GLANCE: [&str; 6] =
@@ -75,13 +75,13 @@ impl BootReport<'_> {
     pub(super) fn provenance_facts(&self) -> Facts {
         let result = self.result;
         let mut facts = vec![
-            Fact::new("command", shell_words(&result.envelope.argv), ""),
+            Fact::new("command", shell::join(&result.envelope.argv), ""),
             Fact::new("started at", &result.envelope.started_at, ""),
             Fact::new("saved in", &result.saved_in, ""),
-            Fact::new("machine", shell_words(&result.machine.argv), "as without watching"),
+            Fact::new("machine", shell::join(&result.machine.argv), "as without watching"),
         ];
         if let Some(run) = result.runs.first() {
-            facts.push(Fact::new("as executed", shell_words(&run.record.argv), ""));
+            facts.push(Fact::new("as executed", shell::join(&run.record.argv), ""));
             let sources = run.record.sources.iter().map(|source| {
                 let error = compact_seconds(source.error_ns as f64 / 1e9);
                 Fact::new(

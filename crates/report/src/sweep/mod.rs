@@ -7,6 +7,7 @@ use crate::boot::{grouped, host_line, outcome_text, run_list};
 use crate::diff;
 use crate::hosts;
 use std::collections::BTreeMap;
+use vmeter_base::shell;
 use vmeter_model::result::Envelope;
 use vmeter_model::sweep::{
     ExplainedBreak, Scaling, Series, Settings, SweepPoint, SweepResult, SweptParameter,
@@ -17,7 +18,6 @@ use vmeter_render::document::{
 };
 use vmeter_render::quantity::{p_value, ratio_interval, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
-use vmeter_render::text::shell_words;
 use vmeter_render::{Field, Records, Report};
 
 /// Reasons named for a break.
@@ -372,11 +372,11 @@ impl Report for SweepReport<'_> {
         document.push(Block::Strips(self.strips()));
         if detail == Detail::Full {
             let facts = vec![
-                Fact::new("command", shell_words(&self.result.envelope.argv), ""),
+                Fact::new("command", shell::join(&self.result.envelope.argv), ""),
                 Fact::new("started at", &self.result.envelope.started_at, ""),
             ];
             let machines = self.result.points.iter().map(|point| {
-                Fact::new(&point.label, shell_words(&point.machine.argv), "as without watching")
+                Fact::new(&point.label, shell::join(&point.machine.argv), "as without watching")
             });
             document.push(Block::Folded {
                 summary: "Provenance".into(),

@@ -10,7 +10,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use vmeter_lab::failure::usage;
 use vmeter_lab::trace_stat::trace_error;
-use vmeter_render::export::write_atomically;
+use vmeter_render::export::write_whole;
 use vmeter_render::{check_writable, ReportError, Target};
 use vmeter_report::trace::PerfettoEvents;
 use vmeter_trace::write::{copy, Csv, JsonLines, Sink, Text};
@@ -125,13 +125,11 @@ pub fn convert(arguments: &Convert, out: &Output) -> anyhow::Result<Answer> {
     } else {
         check_writable(&Target::File(path.clone())).map_err(usage)?;
         let mut refused = None;
-        write_atomically(path, |file| {
-            match write(reader.as_mut(), selection, sink.as_mut(), file) {
-                Ok(written) => written.map_err(ReportError::stream("converted")),
-                Err(error) => {
-                    refused = Some(error);
-                    Err(ReportError::stream("converted")(io::ErrorKind::InvalidInput.into()))
-                }
+        write_whole(path, |file| match write(reader.as_mut(), selection, sink.as_mut(), file) {
+            Ok(written) => written.map_err(ReportError::stream("converted")),
+            Err(error) => {
+                refused = Some(error);
+                Err(ReportError::stream("converted")(io::ErrorKind::InvalidInput.into()))
             }
         })
         .map_err(|error| refused.unwrap_or_else(|| error.into()))?;

@@ -1,6 +1,7 @@
 //! Which events of a trace: options that several commands share.
 
 use clap::Args;
+use vmeter_base::CpuList;
 use vmeter_lab::failure::usage;
 use vmeter_trace::select::Select;
 use vmeter_trace::Tick;
@@ -14,7 +15,7 @@ pub struct Selection {
     event: Vec<String>,
     /// CPUs, e.g. 0,2-3.
     #[arg(long, value_name = "CPUS")]
-    cpu: Option<String>,
+    cpu: Option<CpuList>,
     /// Threads by their ids; may be repeated.
     #[arg(long, value_name = "TID", value_delimiter = ',')]
     pid: Vec<i32>,
@@ -52,7 +53,8 @@ impl Selection {
     /// # Errors
     /// A list of CPUs that is none.
     pub fn select(&self) -> anyhow::Result<Select> {
-        let cpus = self.cpu.as_deref().map(cpus).transpose()?.unwrap_or_default();
+        let cpus =
+            self.cpu.iter().flat_map(|list| list.as_slice()).map(|cpu| *cpu as u32).collect();
         Ok(Select::new(self.event.clone(), cpus, self.pid.clone()))
     }
 
@@ -100,21 +102,6 @@ fn nanoseconds(text: &str) -> Option<u64> {
     whole.checked_mul(1_000_000_000)?.checked_add(fraction)
 }
 
-/// `0,2-3` as numbers.
-fn cpus(text: &str) -> anyhow::Result<Vec<u32>> {
-    let wrong = || usage(format!("--cpu {text}: expected CPUs, e.g. 0,2-3"));
-    let mut all = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |t: &str| t.parse::<u32>().ok().filter(|n| *n < 1 << 16);
-        match (number(first), number(last)) {
-            (Some(first), Some(last)) if first <= last => all.extend(first..=last),
-            _ => return Err(wrong()),
-        }
-    }
-    Ok(all)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,14 +113,6 @@ mod tests {
         assert_eq!(stamp("123456789", Tick::Cycle), Some(Stamp::At(123_456_789)));
         for bad in ["", "+", ".", "1.0000000001", "-1", "x", "99999999999999999999"] {
             assert_eq!(stamp(bad, Tick::Nanosecond), None, "{bad}");
-        }
-    }
-
-    #[test]
-    fn lists_of_cpus() {
-        assert_eq!(cpus("0,2-4").expect("a list"), [0, 2, 3, 4]);
-        for bad in ["", "3-1", "a", "0-99999999"] {
-            assert!(cpus(bad).is_err(), "{bad}");
         }
     }
 }

@@ -71,7 +71,7 @@ pub fn run(arguments: Stat, out: &Output) -> anyhow::Result<Answer> {
         },
         mtree: arguments.mtree,
         threads: arguments.threads.map_or(cpus, usize::from),
-        argv: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
+        argv: vmeter_base::argv(),
     };
     let stats = stat(&options)?;
     let traces = stats.traces.iter();
