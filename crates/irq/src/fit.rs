@@ -10,8 +10,8 @@
 //! has none of the waiting, be that for a kworker (which is the cost's own) or for a CPU that
 //! another program has (which is not).
 
+use crate::bench::{go_on, run_once, Bench, Watcher};
 use crate::error::IrqError;
-use crate::experiment::{go_on, run_once, Bench, Watcher};
 use crate::options::FitRange;
 use msi_routes::Strategy;
 use vmeter_model::irq::{IrqAtLimit, IrqCurve, IrqFit, IrqFitPoint};

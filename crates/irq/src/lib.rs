@@ -13,6 +13,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod anatomy;
+mod bench;
 mod error;
 mod experiment;
 mod fit;
@@ -23,7 +24,8 @@ mod pressure;
 mod summary;
 pub mod vfio;
 
+pub use bench::Watcher;
 pub use error::IrqError;
-pub use experiment::{measure, Watcher};
+pub use experiment::measure;
 pub use msi_routes::{Strategy, UnknownStrategy};
 pub use options::{FitRange, Options};

@@ -13,8 +13,8 @@
 mod dissect;
 mod marks;
 
+use crate::bench::{go_on, run_once, Bench, Watcher};
 use crate::error::IrqError;
-use crate::experiment::{go_on, run_once, Bench, Watcher};
 use dissect::{Call, Part, PARTS};
 use marks::Marks;
 use std::collections::BTreeMap;

@@ -3,8 +3,8 @@
 use super::device::{Device, Opened};
 use super::error::VfioError;
 use super::sysfs::Address;
+use crate::bench::{go_on, thread_cpu, Watcher};
 use crate::error::IrqError;
-use crate::experiment::{go_on, thread_cpu, Watcher};
 use crate::guest::{target, Guest};
 use crate::options::allow_files;
 use crate::placement::Placement;
