@@ -2,7 +2,6 @@
 
 use crate::clock::tsc;
 use crate::layout::Layout;
-use crate::station::Told;
 use crate::DirtyError;
 use dirty_log::{
     BadPageSize, DirtyBitmap, GetOpt, GetOrg, PageSet, Slot, Strategy, StrategyKind, SwitchOpt,
@@ -14,6 +13,9 @@ use vmeter_stats::rng::Rng;
 const CLEAN_SAMPLES: usize = 31;
 const CLEAN_CALLS: u32 = 16;
 const PAGE_SIZE: usize = crate::layout::PAGE as usize;
+
+/// Dirty words of each slot, with their indices.
+pub(crate) type DirtyWords = Vec<Vec<(usize, u64)>>;
 
 /// A bitmap by its strategy; not a trait object, as a VMM has one kind of bitmap and no
 /// need of a table of functions.
@@ -97,7 +99,7 @@ impl Bitmaps {
     }
 
     /// Marks what a tracker told, as a VMM's thread does.
-    pub(crate) fn mark(&self, told: &Told) {
+    pub(crate) fn mark(&self, told: &DirtyWords) {
         for (logs, words) in self.slots.iter().zip(told) {
             for log in logs {
                 words.iter().for_each(|&(i, word)| {
@@ -188,6 +190,6 @@ fn clean<S: Strategy>(log: &DirtyBitmap<S>) -> f64 {
 }
 
 /// The words of page sets, for [`Bitmaps::mark`] and for comparison.
-pub(crate) fn words(sets: &[PageSet]) -> Told {
+pub(crate) fn words(sets: &[PageSet]) -> DirtyWords {
     sets.iter().map(|set| set.dirty_words().collect()).collect()
 }

@@ -1,6 +1,6 @@
 //! A guest under one tracker, and what was measured of it.
 
-use crate::bitmaps::{words, Bitmaps, Harvested};
+use crate::bitmaps::{words, Bitmaps, DirtyWords, Harvested};
 use crate::counts::Counts;
 use crate::guest::{program, Guest, Wrote};
 use crate::layout::{Layout, PAGE};
@@ -30,16 +30,13 @@ pub(crate) struct Setting<'a> {
     pub(crate) most_pages: usize,
 }
 
-/// Dirty words of each slot, with their indices.
-pub(crate) type Told = Vec<Vec<(usize, u64)>>;
-
 /// What one pass was.
 #[derive(Debug)]
 pub(crate) struct Pass {
     pub(crate) wrote: Wrote,
     pub(crate) collected: Option<Collected>,
     /// What the tracker told, by slot.
-    pub(crate) told: Told,
+    pub(crate) told: DirtyWords,
     pub(crate) harvested: Vec<Harvested>,
     /// The same pages were found each time that they were marked.
     pub(crate) same: bool,
@@ -161,7 +158,7 @@ impl Station {
         self.write(&few, generation)?;
         self.collect()?;
         if let Some(bitmaps) = self.bitmaps.clone() {
-            let first: Told = self.sets.iter().map(|_| vec![(0, 1)]).collect();
+            let first: DirtyWords = self.sets.iter().map(|_| vec![(0, 1)]).collect();
             let marked = bitmaps.clone();
             self.guest.call(move || marked.mark(&first))?;
             bitmaps.harvest(&mut Rng::new(generation));
@@ -189,7 +186,7 @@ impl Station {
     }
 
     /// What was written since the last time, by slot.
-    pub(crate) fn collect(&mut self) -> Result<(Collected, Told), DirtyError> {
+    pub(crate) fn collect(&mut self) -> Result<(Collected, DirtyWords), DirtyError> {
         let Some(source) = &mut self.source else { return Ok(Default::default()) };
         let collected = source.collect(&mut self.sets)?;
         let told = words(&self.sets);
@@ -201,7 +198,7 @@ impl Station {
     pub(crate) fn measure(&mut self, pages: &[Page], generation: u64) -> Result<Pass, DirtyError> {
         let wrote = self.write(pages, generation)?;
         if self.source.is_none() {
-            let (told, harvested) = (Told::new(), Vec::new());
+            let (told, harvested) = (DirtyWords::new(), Vec::new());
             return Ok(Pass { wrote, collected: None, told, harvested, same: true });
         }
         let (collected, told) = self.collect()?;

@@ -1,12 +1,13 @@
 //! Guests that die, rings that overflow, slots that go away; where /dev/kvm runs no guest
 //! code natively, a line says so.
 
+use crate::bitmaps::DirtyWords;
 use crate::check::{expected, in_memory, whole};
 use crate::layout::{Layout, PAGE};
 use crate::memory::files;
 use crate::session::{run, Options};
 use crate::source::TrackerKind;
-use crate::station::{missing, Setting, Station, Told};
+use crate::station::{missing, Setting, Station};
 use crate::workload::{Kind, Page};
 use crate::DirtyError;
 use dirty_log::StrategyKind;
@@ -62,7 +63,7 @@ fn addresses(layout: &Layout, pages: &[Page]) -> Vec<u64> {
     pages.iter().map(|page| places[page.slot] + page.page * PAGE).collect()
 }
 
-fn bitmaps(layout: &Layout, told: &Told) -> Vec<Vec<u64>> {
+fn bitmaps(layout: &Layout, told: &DirtyWords) -> Vec<Vec<u64>> {
     let words = layout.slots.iter().map(|slot| slot.pages().div_ceil(64) as usize);
     told.iter().zip(words).map(|(told, words)| whole(words, told)).collect()
 }

@@ -7,6 +7,8 @@
 use crate::bytes::{u16_at, u32_at};
 use crate::decompress::{Format, MAX_OUTPUT};
 use crate::error::{Error, Result};
+use crate::kallsyms;
+use crate::symbols::Symbols;
 use object::read::elf::{ElfFile64, FileHeader as _};
 use object::{Endianness, Object as _, ObjectSection as _};
 use std::fs::File;
@@ -175,6 +177,18 @@ impl KernelImage {
     /// [`Error::Io`] with the path.
     pub fn write_vmlinux(&self, path: &Path) -> Result<()> {
         write_whole(path, &self.elf)
+    }
+
+    /// The symbols: the image's own kallsyms, else its ELF symbol table.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when it has neither.
+    pub fn symbols(&self) -> Result<Symbols> {
+        let kallsyms = self
+            .text_address()
+            .ok_or_else(|| Error::malformed("vmlinux", "no segment in the kernel's half"))
+            .and_then(|text| kallsyms::parse(&self.elf, text));
+        kallsyms.or_else(|error| Symbols::from_symbol_table(&self.elf).ok_or(error))
     }
 
     /// Loadable segments.

@@ -163,7 +163,7 @@ impl KernelInfo {
     /// and cached. A cache that can't be written is no error.
     ///
     /// # Errors
-    /// As [`KernelImage::open`] and [`Symbols::of`].
+    /// As [`KernelImage::open`] and [`KernelImage::symbols`].
     pub fn open(cache: &Path, path: &Path) -> Result<Self> {
         let folder = cache.join("kernel-info");
         let key = folder.join(format!("{:016x}.json", file_key(path)?));
@@ -186,10 +186,10 @@ impl KernelInfo {
     /// Works it out of an image, with the table of its functions.
     ///
     /// # Errors
-    /// As [`Symbols::of`]. Missing types or symbols are no error here: the
+    /// As [`KernelImage::symbols`]. Missing types or symbols are no error here: the
     /// readers that need them say so.
     pub fn of(image: &KernelImage) -> Result<(Self, FunctionTable)> {
-        let symbols = Symbols::of(image)?;
+        let symbols = image.symbols()?;
         let mut info = KernelInfo {
             version: image.version().to_owned(),
             banner: image.banner().to_owned(),
@@ -267,7 +267,7 @@ impl KernelInfo {
     /// of `kernel` again.
     ///
     /// # Errors
-    /// As [`KernelImage::open`] and [`Symbols::of`].
+    /// As [`KernelImage::open`] and [`KernelImage::symbols`].
     pub fn functions(&self, kernel: &Path) -> Result<FunctionTable> {
         let cached = self
             .functions
@@ -275,7 +275,7 @@ impl KernelInfo {
             .and_then(|path| FunctionTable::from_bytes(fs::read(path).ok()?).ok());
         match cached {
             Some(table) => Ok(table),
-            None => Ok(FunctionTable::of(&Symbols::of(&KernelImage::open(kernel)?)?)),
+            None => Ok(FunctionTable::of(&KernelImage::open(kernel)?.symbols()?)),
         }
     }
 

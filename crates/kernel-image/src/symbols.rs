@@ -1,11 +1,8 @@
 //! Symbols by name and by address.
 //!
-//! Three sources, one table: the kallsyms inside the image ([`crate::kallsyms`]),
-//! an ELF symbol table where the image has one, and the text of
-//! `/proc/kallsyms` or `System.map`.
+//! One table, filled from the kallsyms inside an image ([`crate::kallsyms`]), from an ELF
+//! symbol table, or from the text of `/proc/kallsyms` or `System.map`.
 
-use crate::error::{Error, Result};
-use crate::image::KernelImage;
 use object::{Object as _, ObjectSymbol as _};
 
 /// One symbol.
@@ -47,24 +44,9 @@ impl Symbol<'_> {
 }
 
 impl Symbols {
-    /// The symbols of an image: its ELF symbol table if it has one, else its kallsyms.
-    ///
-    /// # Errors
-    /// [`Error::Missing`] when it has neither.
-    pub fn of(image: &KernelImage) -> Result<Self> {
-        let kallsyms = image
-            .text_address()
-            .ok_or_else(|| Error::malformed("vmlinux", "no segment in the kernel's half"))
-            .and_then(|text| crate::kallsyms::parse(image.vmlinux(), text));
-        match kallsyms {
-            Ok(symbols) => Ok(symbols),
-            Err(error) => Self::from_symbol_table(image).ok_or(error),
-        }
-    }
-
     /// The ELF symbol table, `None` when it is stripped.
-    pub fn from_symbol_table(image: &KernelImage) -> Option<Self> {
-        let elf = object::File::parse(image.vmlinux()).ok()?;
+    pub fn from_symbol_table(vmlinux: &[u8]) -> Option<Self> {
+        let elf = object::File::parse(vmlinux).ok()?;
         let mut builder = SymbolsBuilder::default();
         for symbol in elf.symbols() {
             let Ok(name) = symbol.name() else { continue };

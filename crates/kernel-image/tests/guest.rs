@@ -125,7 +125,7 @@ fn symbols_and_types_are_read_and_cached() {
     let Some(kernel) = kernel() else { return };
     let image = KernelImage::open(&kernel).unwrap();
     assert!(image.banner().starts_with(&format!("Linux version {} ", image.version())));
-    let symbols = Symbols::of(&image).unwrap();
+    let symbols = image.symbols().unwrap();
     assert!(symbols.len() > 50_000, "{}", symbols.len());
     assert_eq!(symbols.address("_text"), image.text_address());
     let start_kernel = symbols.address("start_kernel").unwrap();

@@ -1,6 +1,6 @@
 //! What can go wrong.
 
-use crate::vm::Side;
+use crate::side::Side;
 use std::io;
 use vmeter_machine::backend::MachineError;
 use vmeter_machine::qmp::QmpError;

@@ -3,8 +3,8 @@
 use crate::error::MigrateError;
 use crate::figures;
 use crate::run::{empty, Ended, Pair, BEFORE, SOON};
+use crate::side::Side;
 use crate::verify::verify;
-use crate::vm::Side;
 use vmeter_model::migrate::{MigrateOutcome, MigrateRun};
 use vmeter_model::time::seconds;
 use vmeter_model::Ns;

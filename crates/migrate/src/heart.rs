@@ -5,7 +5,7 @@
 
 use crate::beat::{Beat, Kind, Parser};
 use crate::error::MigrateError;
-use crate::vm::Side;
+use crate::side::Side;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use rustix::fd::OwnedFd;
 use std::io::{self, Read, Write};

@@ -38,7 +38,7 @@ struct Plan {
     points: Vec<String>,
     seed: u64,
     warmup: usize,
-    kill: Option<crate::vm::Side>,
+    kill: Option<crate::side::Side>,
 }
 
 impl Saved {

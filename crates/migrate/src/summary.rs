@@ -3,7 +3,7 @@
 use crate::commands::Parameters;
 use crate::parameters::Point;
 use crate::predict::{predict, remedy, Known};
-use crate::vm::Side;
+use crate::side::Side;
 use serde::{Deserialize, Serialize};
 use vmeter_model::migrate::{
     MigrateOutcome, MigratePoint, MigratePrediction, MigrateResult, MigrateRun, MigrateSetup,

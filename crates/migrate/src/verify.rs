@@ -9,7 +9,8 @@
 use crate::commands::{self, Cont, MemorySize};
 use crate::error::MigrateError;
 use crate::heart::Heart;
-use crate::vm::{Side, Vm};
+use crate::side::Side;
+use crate::vm::Vm;
 use sha2::{Digest, Sha256};
 use std::io;
 use std::time::Duration;

@@ -1,10 +1,9 @@
 //! One QEMU: started, spoken to, looked into, and never left behind.
 
 use crate::error::MigrateError;
+use crate::side::Side;
 use rustix::process::{Pid, PidfdFlags};
-use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,25 +17,6 @@ use vmeter_machine::qmp::{self, Qmp, QmpError};
 const ANSWER: Duration = Duration::from_secs(30);
 /// Most of a QEMU's stderr that is shown.
 const STDERR: u64 = 2000;
-
-/// Which of the two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Side {
-    /// Where the guest is.
-    Source,
-    /// Where it goes.
-    Destination,
-}
-
-impl fmt::Display for Side {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Source => "source",
-            Self::Destination => "destination",
-        })
-    }
-}
 
 /// A running QEMU. Killed when dropped; it dies with vmeter's thread that started it, too.
 pub struct Vm {

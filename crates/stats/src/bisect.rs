@@ -20,7 +20,7 @@
 //!
 //! If the host drifts, give ratios to a baseline run measured beside each sample.
 
-use crate::summary::median;
+use crate::sample::median;
 
 /// Prior standard deviation of the change, in standard deviations of the noise.
 const PRIOR_CHANGE: f64 = 2.0;
@@ -341,7 +341,7 @@ impl Evidence {
         // Costs are known to a part in a million at best: without noise (instruction counts)
         // the likelihood must not divide by 0.
         let floor = 1e-12 * count.max(1.0);
-        Self { counts, sums, n: count, squares: crate::summary::sum_squares(&all) + floor }
+        Self { counts, sums, n: count, squares: crate::sample::sum_squares(&all) + floor }
     }
 
     fn of_no_change(&self) -> f64 {

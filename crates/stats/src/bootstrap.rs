@@ -2,7 +2,7 @@
 
 use crate::dist::{normal_cdf, normal_quantile};
 use crate::rng::Rng;
-use crate::summary::{mean, sorted, sorted_quantile};
+use crate::sample::{mean, sorted, sorted_quantile};
 
 /// Bias-corrected and accelerated interval (B. Efron, "Better bootstrap confidence
 /// intervals", JASA 82, 1987; B. Efron, R. Tibshirani, An Introduction to the Bootstrap,

@@ -15,7 +15,7 @@
 //! spread is estimated robustly from the steps, and enters both scale and null distribution.
 
 use crate::rng::Rng;
-use crate::summary::{mean, median, quantile, sum_squares, MAD_TO_SD};
+use crate::sample::{mean, median, quantile, sum_squares, MAD_TO_SD};
 use serde::{Deserialize, Serialize};
 
 /// Draws of the null distribution.

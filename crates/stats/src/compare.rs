@@ -3,7 +3,7 @@
 use crate::pairs::{log_ratios, paired_ratio};
 use crate::ratio::ratio_of_means;
 use crate::rng::Rng;
-use crate::summary::{mean, sorted};
+use crate::sample::{mean, sorted};
 use serde::{Deserialize, Serialize};
 use vmeter_model::Estimate;
 

@@ -6,7 +6,7 @@
 
 use crate::compare::permutation_test;
 use crate::dist::{t_quantile, t_two_sided};
-use crate::summary::{mean, sorted, variance};
+use crate::sample::{mean, sorted, variance};
 use serde::{Deserialize, Serialize};
 
 /// The difference of two means.

@@ -1,7 +1,7 @@
 //! How a cost grows with a parameter: straight lines, least squares and robust.
 
 use crate::dist::{normal_quantile, t_quantile, t_two_sided};
-use crate::summary::{mean, median, sorted};
+use crate::sample::{mean, median, sorted};
 use serde::{Deserialize, Serialize};
 
 /// A straight line through points.
@@ -96,7 +96,7 @@ pub fn theil_sen(points: &[(f64, f64)]) -> Option<LinearFit> {
     if slopes.is_empty() {
         return None;
     }
-    let slope = crate::summary::sorted_quantile(&slopes, 0.5);
+    let slope = crate::sample::sorted_quantile(&slopes, 0.5);
     let intercept = median(&points.iter().map(|(x, y)| y - slope * x).collect::<Vec<_>>());
     let residuals: Vec<f64> = points.iter().map(|(x, y)| y - intercept - slope * x).collect();
     let sd = kendall_sd(&points);
@@ -112,7 +112,7 @@ pub fn theil_sen(points: &[(f64, f64)]) -> Option<LinearFit> {
         slope,
         slope_ci95: [end(-reach), end(reach)],
         p_value: if sd > 0.0 { 2.0 * crate::dist::normal_cdf(-distance / sd) } else { 1.0 },
-        residual_sd: crate::summary::mad(&residuals) * crate::summary::MAD_TO_SD,
+        residual_sd: crate::sample::mad(&residuals) * crate::sample::MAD_TO_SD,
         ..line
     })
 }

@@ -7,7 +7,7 @@
 //! on each host by itself and then averages, which also shows whether it differs by host.
 
 use crate::dist::t_quantile;
-use crate::summary::{mean, variance};
+use crate::sample::{mean, variance};
 use serde::{Deserialize, Serialize};
 
 /// One run somewhere.

@@ -1,7 +1,7 @@
 //! Mann-Whitney's U: does one side tend to be larger, by ranks only.
 
 use crate::dist::normal_cdf;
-use crate::summary::sorted;
+use crate::sample::sorted;
 
 /// Result of [`mann_whitney`].
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -6,7 +6,7 @@
 
 use crate::dist::{f_upper, t_quantile};
 use crate::fit::{finite, linear_fit, LinearFit};
-use crate::summary::mean;
+use crate::sample::mean;
 use serde::{Deserialize, Serialize};
 
 /// Order of growth.
@@ -130,7 +130,7 @@ struct Basis {
 
 impl Basis {
     fn new(points: &[(f64, f64)]) -> Option<Self> {
-        let xs = crate::summary::sorted(&points.iter().map(|p| p.0).collect::<Vec<_>>());
+        let xs = crate::sample::sorted(&points.iter().map(|p| p.0).collect::<Vec<_>>());
         if xs.chunk_by(|a, b| a == b).count() < 3 {
             return None;
         }

@@ -1,6 +1,6 @@
 //! Flags samples that stand apart. They stay in every estimate: a slow boot is a boot.
 
-use crate::summary::{mad, mean, median};
+use crate::sample::{mad, mean, median};
 
 /// The score beyond which Iglewicz and Hoaglin call a sample a potential outlier.
 pub const THRESHOLD: f64 = 3.5;

@@ -4,8 +4,9 @@
 //! difference of two means cancels in each pair's ratio. Ratios are averaged as logarithms:
 //! watched over unwatched and its inverse then tell the same story.
 
+use crate::sample::sd;
 use crate::signed_rank::{interval, pseudo_median, signed_rank};
-use crate::summary::{estimate, sd};
+use crate::summary::estimate;
 use vmeter_model::Estimate;
 
 /// What pairs say about a ratio.

@@ -3,7 +3,7 @@
 use crate::bootstrap::bca;
 use crate::dist::t_quantile;
 use crate::rng::Rng;
-use crate::summary::{mean, median, sd, sorted, sorted_quantile, variance};
+use crate::sample::{mean, median, sd, sorted, sorted_quantile, variance};
 use vmeter_model::Estimate;
 
 /// Mean of `b` over mean of `a` (the baseline), as an estimate:

@@ -7,7 +7,7 @@
 //! random order give exactly that: the two runs' noise is exchangeable.
 
 use crate::dist::normal_cdf;
-use crate::summary::sorted;
+use crate::sample::sorted;
 
 /// Up to here tail probabilities are exact, with ties too; beyond by the normal.
 const EXACT: usize = 60;
@@ -84,7 +84,7 @@ fn subset_sums(ranks: &[usize]) -> Vec<f64> {
 /// Centre of the differences: the median of all pairwise means (J. Hodges, E. Lehmann,
 /// Annals of Mathematical Statistics 34, 1963). 0 for none.
 pub fn pseudo_median(differences: &[f64]) -> f64 {
-    crate::summary::sorted_quantile(&walsh_averages(differences), 0.5)
+    crate::sample::sorted_quantile(&walsh_averages(differences), 0.5)
 }
 
 /// Interval of the centre that misses it on each side with probability `tail` at most (Tukey;

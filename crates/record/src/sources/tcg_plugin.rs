@@ -32,7 +32,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use vmeter_base::{files, fnv};
 use vmeter_kernel_image::ftrace::{Decoded, FtraceDump};
-use vmeter_kernel_image::{KernelImage, Symbols};
+use vmeter_kernel_image::KernelImage;
 use vmeter_machine::capabilities;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
@@ -279,7 +279,7 @@ fn cached_list(cache: &Path, kernel: &Path, extent: Extent) -> Result<String, So
 fn list_for(kernel: &Path, extent: Extent) -> Result<String, SourceError> {
     let failed = |error: vmeter_kernel_image::Error| SourceError::Other(error.to_string());
     let image = KernelImage::open(kernel).map_err(failed)?;
-    let symbols = Symbols::of(&image).map_err(failed)?;
+    let symbols = image.symbols().map_err(failed)?;
     let mut all = Vec::new();
     if extent != Extent::Light {
         all.extend(initcalls(&image, &symbols));
