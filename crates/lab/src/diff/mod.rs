@@ -27,7 +27,7 @@ pub fn diff(a: &str, b: &str, argv: Vec<String>) -> Result<DiffResult> {
     let (a, b) = (Side::open(a)?, Side::open(b)?);
     let mut result = compare_sides(&a, &b, 1);
     result.envelope = Envelope { command: "diff".into(), argv, ..result.envelope };
-    result.envelope.started_at = crate::host::now();
+    result.envelope.started_at = vmeter_session::host::now();
     Ok(result)
 }
 

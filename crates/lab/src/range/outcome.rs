@@ -4,7 +4,6 @@ use super::{builds::Builds, load, search, template};
 use crate::analysis;
 use crate::diff;
 use crate::host_factors::{Factors, Timed};
-use crate::session::{SavedRun, Session};
 use crate::sweep::figures::Figures;
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +13,7 @@ use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeRecord, R
 use vmeter_model::run::{Outcome, RunRecord};
 use vmeter_model::time::seconds;
 use vmeter_model::Estimate;
+use vmeter_session::{envelope, SavedRun, Session};
 use vmeter_stats::{breaks, compare, estimate, holm, mean, ratio_of_means, Answer, Bisection};
 use vmeter_stats::{compare::Options, Verdict};
 
@@ -78,7 +78,7 @@ pub fn result(session: &Session) -> Result<RangeResult> {
         _ => None,
     };
     Ok(RangeResult {
-        envelope: analysis::envelope(&session.record),
+        envelope: envelope::envelope(&session.record),
         hosts: factors.hosts,
         effort: effort(&record, &finished, builds),
         hints: hints(&record, session, &found),
@@ -158,7 +158,7 @@ fn commits(
             own().filter_map(|(_, run)| times.get(&run.index).copied()).collect();
         let build = builds.done(commit);
         built += usize::from(build.is_some());
-        let failed = own().find_map(|(_, run)| crate::experiment::hopeless(run));
+        let failed = own().find_map(|(_, run)| crate::boots::hopeless(run));
         let (state, failure) = match (build.and_then(|b| b.failure), failed) {
             (Some(why), _) => ("build failed", Some(why)),
             (None, Some(why)) => ("does not run", Some(why)),

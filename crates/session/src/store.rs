@@ -4,27 +4,83 @@
 //! its `run.json` is on disk, so a folder with a plain number is a whole run,
 //! whatever happened to vmeter after it.
 
+use crate::failure::usage;
 use anyhow::{bail, Context, Result};
+use serde::de::DeserializeOwned;
+use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 use vmeter_base::files;
-use vmeter_model::run::{RunRecord, SessionRecord};
+use vmeter_model::run::{
+    AnyPlanned, DataRun, Planned, PlannedRun, RunHead, RunRecord, SessionRecord,
+};
 use vmeter_model::SCHEMA;
 
 const SESSION: &str = "session.json";
 const RUN: &str = "run.json";
 const MAX_JSON: u64 = 64 << 20;
 
-/// A finished run: its folder and its record.
+/// A finished boot: its folder and its record.
 pub type SavedRun = (PathBuf, RunRecord);
 
-/// A session on disk.
+/// A session on disk, with what its plan says of each run.
 #[derive(Debug)]
-pub struct Session {
+pub struct Session<P = PlannedRun> {
     /// Its folder.
     pub dir: PathBuf,
     /// What it is.
-    pub record: SessionRecord,
+    pub record: SessionRecord<P>,
+    /// The right to add runs to it, once it was taken.
+    lock: Option<fs::File>,
+}
+
+/// A session of any kind, as far as all kinds agree.
+pub type AnySession = Session<AnyPlanned>;
+
+/// What `run.json` holds, whatever the kind of experiment.
+pub trait RunFile: Serialize + DeserializeOwned {
+    /// The format, [`SCHEMA`].
+    fn schema(&self) -> &str;
+    /// Number of the run in its session.
+    fn index(&self) -> u32;
+    /// Names of the files beside it that belong to the run.
+    fn files(&self) -> Vec<&str> {
+        Vec::new()
+    }
+}
+
+impl RunFile for RunRecord {
+    fn schema(&self) -> &str {
+        &self.schema
+    }
+
+    fn index(&self) -> u32 {
+        self.index
+    }
+
+    fn files(&self) -> Vec<&str> {
+        self.sources.iter().flat_map(|source| &source.files).map(String::as_str).collect()
+    }
+}
+
+impl RunFile for RunHead {
+    fn schema(&self) -> &str {
+        &self.schema
+    }
+
+    fn index(&self) -> u32 {
+        self.index
+    }
+}
+
+impl<T: Serialize + DeserializeOwned> RunFile for DataRun<T> {
+    fn schema(&self) -> &str {
+        &self.head.schema
+    }
+
+    fn index(&self) -> u32 {
+        self.head.index
+    }
 }
 
 /// `$XDG_STATE_HOME/vmeter`, or `~/.local/state/vmeter`.
@@ -44,34 +100,56 @@ fn base(variable: &str, below_home: &str) -> PathBuf {
 }
 
 /// A name of its own under the state folder.
-pub(crate) fn fresh_dir(record: &SessionRecord) -> PathBuf {
+pub fn fresh_dir<P>(record: &SessionRecord<P>) -> PathBuf {
     let stamp: String = record.started_at.chars().filter(char::is_ascii_alphanumeric).collect();
     let name = format!("{stamp}-{}-{}", record.command, std::process::id());
     state_dir().join("runs").join(name)
 }
 
-/// The right to add runs to a session, as long as it lives.
-#[derive(Debug)]
-pub struct Lock {
-    _file: Option<fs::File>,
+/// The folder of the latest session under the state folder.
+///
+/// # Errors
+/// When there is none.
+pub fn latest() -> Result<PathBuf> {
+    let runs = state_dir().join("runs");
+    let newest = fs::read_dir(&runs)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.join(SESSION).exists())
+        .max_by_key(|path| fs::metadata(path.join(SESSION)).and_then(|m| m.modified()).ok());
+    newest.ok_or_else(|| {
+        usage(format!("no saved session under {}: make one with vmeter boot", runs.display()))
+    })
 }
 
-impl Session {
+/// True if a session is saved in `dir`.
+pub fn is_saved(dir: &Path) -> bool {
+    dir.join(SESSION).exists()
+}
+
+impl<P: Planned> Session<P> {
+    /// A session in a folder that is there, or will be.
+    pub fn at(dir: PathBuf, record: SessionRecord<P>) -> Self {
+        Session { dir, record, lock: None }
+    }
+
     /// Makes a session's folder: `dir`, or a fresh one under the state folder.
     ///
     /// # Errors
     /// When the folder cannot be made or written, or holds a session already.
-    pub fn create(dir: Option<&Path>, record: SessionRecord) -> Result<Self> {
+    pub fn create(dir: Option<&Path>, record: SessionRecord<P>) -> Result<Self> {
         let dir = match dir {
             Some(dir) => dir.to_owned(),
             None => fresh_dir(&record),
         };
-        if dir.join(SESSION).exists() {
-            bail!(
+        if is_saved(&dir) {
+            return Err(usage(format!(
                 "{} holds a session already: choose another folder, or go on with it by --resume {}",
                 dir.display(),
                 dir.display()
-            );
+            )));
         }
         fs::create_dir_all(dir.join("runs")).with_context(|| {
             format!(
@@ -79,54 +157,33 @@ impl Session {
                 dir.display()
             )
         })?;
-        let session = Session { dir, record };
+        let session = Session::at(dir, record);
         session.save()?;
-        if let Err(error) = vmeter_index::remember(&state_dir(), &session.dir) {
-            tracing::info!("`vmeter runs list` will not know of it: {error}");
-        }
         Ok(session)
     }
 
     /// Opens a saved session: its folder, or the `session.json` in it.
     ///
     /// # Errors
-    /// When there is none, or it is not of a version this vmeter reads.
+    /// Class usage: there is none, or it is not of a version or kind that is read so.
     pub fn open(path: &Path) -> Result<Self> {
         let dir = match path.file_name() {
             Some(name) if name == SESSION => path.parent().unwrap_or(path),
             _ => path,
         };
         let file = dir.join(SESSION);
-        let bytes = files::read_limited(&file, MAX_JSON).with_context(|| {
-            format!(
-                "{} is not a saved session: expected {}, as `vmeter boot --save DIR` writes it",
+        let bytes = files::read_limited(&file, MAX_JSON).map_err(|error| {
+            usage(format!(
+                "{} is not a saved session: expected {}, as `vmeter boot --save DIR` writes it: {error}",
                 path.display(),
                 file.display()
-            )
+            ))
         })?;
-        let record: SessionRecord = serde_json::from_slice(&bytes)
-            .with_context(|| format!("{}: not a session of vmeter", file.display()))?;
+        let record: SessionRecord<P> = serde_json::from_slice(&bytes).map_err(|error| {
+            usage(format!("{}: not a session of vmeter: {error}", file.display()))
+        })?;
         check_schema(&record.schema, &file)?;
-        Ok(Session { dir: dir.to_owned(), record })
-    }
-
-    /// The latest session under the state folder.
-    ///
-    /// # Errors
-    /// When there is none.
-    pub fn latest() -> Result<Self> {
-        let runs = state_dir().join("runs");
-        let newest = fs::read_dir(&runs)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|path| path.join(SESSION).exists())
-            .max_by_key(|path| fs::metadata(path.join(SESSION)).and_then(|m| m.modified()).ok());
-        match newest {
-            Some(path) => Session::open(&path),
-            None => bail!("no saved session under {}: make one with vmeter boot", runs.display()),
-        }
+        Ok(Session::at(dir.to_owned(), record))
     }
 
     /// Writes `session.json`.
@@ -140,24 +197,36 @@ impl Session {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Keeps other processes from adding runs at the same time: a task that a scheduler has
-    /// given up may still be alive. Where the file system has no locks, nobody is kept out.
+    /// Keeps other processes from adding runs as long as the session lives: a task that a
+    /// scheduler has given up may still be alive. Where the file system has no locks, nobody
+    /// is kept out.
     ///
     /// # Errors
     /// When another process is at work in the folder.
-    pub fn lock(&self) -> Result<Lock> {
+    pub fn hold(&mut self) -> Result<()> {
         use rustix::fs::{flock, FlockOperation};
         use rustix::io::Errno;
         let path = self.dir.join("lock");
         let file =
             fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Lock { _file: Some(file) }),
+            Ok(()) => self.lock = Some(file),
             Err(Errno::WOULDBLOCK) => {
                 bail!("another vmeter adds runs to {}: wait for it, or end it", self.dir.display())
             }
-            Err(_) => Ok(Lock { _file: None }),
+            Err(_) => {}
         }
+        Ok(())
+    }
+
+    /// What was asked, in the kind's own words.
+    ///
+    /// # Errors
+    /// Class usage: `session.json` does not say it as this vmeter does.
+    pub fn asked<A: DeserializeOwned>(&self) -> Result<A> {
+        A::deserialize(&self.record.asked).map_err(|error| {
+            usage(format!("{}: \"asked\": {error}", self.dir.join(SESSION).display()))
+        })
     }
 
     /// True if the finished run `index` is there.
@@ -191,21 +260,21 @@ impl Session {
     ///
     /// # Errors
     /// Any error of the file system; earlier runs are untouched then.
-    pub fn commit_run(&self, record: &RunRecord) -> Result<PathBuf> {
-        let (partial, whole) = (self.partial_dir(record.index), self.run_dir(record.index));
+    pub fn commit_run(&self, run: &impl RunFile) -> Result<PathBuf> {
+        let (partial, whole) = (self.partial_dir(run.index()), self.run_dir(run.index()));
         let context = || {
             format!(
                 "cannot save run {} in {}; the runs before it are safe there",
-                record.index,
+                run.index(),
                 self.dir.display()
             )
         };
-        for file in record.sources.iter().flat_map(|s| &s.files) {
+        for file in run.files() {
             if let Ok(file) = fs::File::open(partial.join(file)) {
                 file.sync_all().with_context(context)?;
             }
         }
-        let bytes = serde_json::to_vec_pretty(record)?;
+        let bytes = serde_json::to_vec_pretty(run)?;
         files::write_atomic(&partial.join(RUN), &bytes).with_context(context)?;
         fs::rename(&partial, &whole).with_context(context)?;
         files::sync_folder(&self.dir.join("runs")).with_context(context)?;
@@ -222,7 +291,7 @@ impl Session {
     ///
     /// # Errors
     /// When the folder itself cannot be read.
-    pub fn finished(&self) -> Result<(Vec<SavedRun>, Vec<String>)> {
+    pub fn finished_as<R: RunFile>(&self) -> Result<(Vec<(PathBuf, R)>, Vec<String>)> {
         let runs = self.dir.join("runs");
         let mut dirs: Vec<PathBuf> = fs::read_dir(&runs)
             .with_context(|| format!("cannot read {}", runs.display()))?
@@ -233,37 +302,64 @@ impl Session {
         dirs.sort();
         let (mut found, mut warnings) = (Vec::new(), Vec::new());
         for dir in dirs {
-            match read_run(&dir) {
-                Ok(record) => found.push((dir, record)),
+            match read_run_as(&dir) {
+                Ok(run) => found.push((dir, run)),
                 Err(error) => warnings.push(format!("{error:#}")),
             }
         }
         Ok((found, warnings))
     }
+
+    /// What a command says of a session without a finished run.
+    pub fn no_runs(&self) -> anyhow::Error {
+        let dir = self.dir.display();
+        usage(format!(
+            "{dir}: no run was finished: go on with it by vmeter {} --resume {dir}",
+            self.record.command
+        ))
+    }
+}
+
+impl Session {
+    /// The finished boots; see [`Session::finished_as`].
+    ///
+    /// # Errors
+    /// When the folder itself cannot be read.
+    pub fn finished(&self) -> Result<(Vec<SavedRun>, Vec<String>)> {
+        self.finished_as()
+    }
+}
+
+/// Reads a boot's `run.json`.
+///
+/// # Errors
+/// As [`read_run_as`].
+pub fn read_run(dir: &Path) -> Result<RunRecord> {
+    read_run_as(dir)
 }
 
 /// Reads a run's `run.json`.
 ///
 /// # Errors
-/// When it is missing, not vmeter's, or of another version.
-pub fn read_run(dir: &Path) -> Result<RunRecord> {
+/// Class usage: it is missing, not vmeter's, of another kind or of another version.
+pub fn read_run_as<R: RunFile>(dir: &Path) -> Result<R> {
     let file = dir.join(RUN);
     let bytes = files::read_limited(&file, MAX_JSON)
-        .with_context(|| format!("{}: not a finished run", dir.display()))?;
-    let record: RunRecord = serde_json::from_slice(&bytes)
-        .with_context(|| format!("{}: not a run of vmeter", file.display()))?;
-    check_schema(&record.schema, &file)?;
-    Ok(record)
+        .map_err(|error| usage(format!("{}: not a finished run: {error}", dir.display())))?;
+    let run: R = serde_json::from_slice(&bytes)
+        .map_err(|error| usage(format!("{}: not a run of vmeter: {error}", file.display())))?;
+    check_schema(run.schema(), &file)?;
+    Ok(run)
 }
 
 fn check_schema(found: &str, file: &Path) -> Result<()> {
     if found == SCHEMA {
         return Ok(());
     }
-    bail!(
+    Err(usage(format!(
         "{}: format {found:?}, and this vmeter reads {SCHEMA:?}: use the vmeter that wrote it",
         file.display()
-    )
+    )))
 }
 
 #[cfg(test)]
@@ -323,7 +419,7 @@ mod tests {
         fs::write(session.run_dir(0).join(RUN), b"{ torn").unwrap();
         let (found, warnings) = session.finished().unwrap();
         assert_eq!((found.len(), warnings.len()), (1, 1));
-        assert!(Session::create(Some(folder.path()), SessionRecord::default())
+        assert!(Session::<PlannedRun>::create(Some(folder.path()), SessionRecord::default())
             .unwrap_err()
             .to_string()
             .contains("--resume"));

@@ -1,14 +1,15 @@
-//! Beginning a session, or going on with one.
+//! How runs are repeated; beginning a session, or going on with one.
 
 use crate::failure::usage;
 use crate::host;
-use crate::session::Session;
+use crate::progress::Watch;
+use crate::store::{AnySession, Session};
 use anyhow::Result;
 use std::path::PathBuf;
 use vmeter_base::CpuList;
-use vmeter_model::run::{SessionMachine, SessionRecord};
+use vmeter_model::run::{Planned, SessionRecord};
 use vmeter_model::shard::Shard;
-use vmeter_model::{MachineSpec, SCHEMA};
+use vmeter_model::SCHEMA;
 
 /// How runs are repeated, wherever they are (INTERFACE: run options).
 #[derive(Debug, Clone, Default)]
@@ -47,53 +48,53 @@ impl RunOptions {
     }
 }
 
-/// A session for `command` with these machines: a new one, or the one to go on with,
-/// whose own machines and plan then count.
+/// The session of `kind` that the options go on with, if they go on with one.
 ///
 /// # Errors
-/// A folder that cannot be used; a session of another command.
-pub fn start(
-    command: &str,
-    machines: &[(String, MachineSpec)],
-    options: &RunOptions,
-) -> Result<Session> {
-    if let Some(dir) = &options.resume {
-        let session = Session::open(dir).map_err(|e| usage(format!("{e:#}")))?;
-        if session.record.command != command {
-            return Err(usage(format!(
-                "{} is a session of vmeter {}: go on with it by `vmeter {} --resume {}`",
-                dir.display(),
-                session.record.command,
-                session.record.command,
-                dir.display()
-            )));
-        }
-        return Ok(session);
+/// Class usage: a folder that holds none, or one of another kind.
+pub fn resumed<P: Planned>(kind: &str, options: &RunOptions) -> Result<Option<Session<P>>> {
+    let Some(dir) = &options.resume else { return Ok(None) };
+    let command = AnySession::open(dir)?.record.command;
+    if command != kind {
+        let dir = dir.display();
+        return Err(usage(format!(
+            "{dir} is a session of vmeter {command}: go on with it by `vmeter {command} --resume {dir}`"
+        )));
     }
-    Session::create(options.save.as_deref(), record(command, machines, options))
+    let mut session = Session::open(dir)?;
+    session.hold()?;
+    Ok(Some(session))
 }
 
-/// The record of a session that has not begun: machines as they were asked for, no plan.
-pub(crate) fn record(
-    command: &str,
-    machines: &[(String, MachineSpec)],
+/// Makes the folder of a session that begins, and says where it is.
+///
+/// # Errors
+/// A folder that cannot be used.
+pub fn begin<P: Planned>(
+    record: SessionRecord<P>,
     options: &RunOptions,
-) -> SessionRecord {
-    let machine = |(label, spec): &(String, MachineSpec)| SessionMachine {
-        label: label.clone(),
-        spec: spec.clone(),
-        ..SessionMachine::default()
-    };
+    watch: &mut Watch<'_>,
+) -> Result<Session<P>> {
+    let mut session = Session::create(options.save.as_deref(), record)?;
+    session.hold()?;
+    watch.progress.saved_in(&session.dir);
+    Ok(session)
+}
+
+/// The record of a session that has not begun: no machines, no plan.
+pub fn record<P>(kind: &str, options: &RunOptions) -> SessionRecord<P> {
     SessionRecord {
         schema: SCHEMA.into(),
-        command: command.into(),
+        command: kind.into(),
         argv: options.argv.clone(),
         started_at: host::now(),
         host: host::describe(),
-        machines: machines.iter().map(machine).collect(),
+        machines: Vec::new(),
         plan: Vec::new(),
         seed: options.seed,
         prepare: options.prepare.clone(),
+        pin: options.pin.clone(),
+        asked: serde_json::Value::Null,
         shard: None,
         shares: Vec::new(),
     }

@@ -41,7 +41,7 @@ pub fn is_same(a: &Host, b: &Host) -> bool {
 
 /// The hosts of a session in the order of their shares, its own last, each with those of the
 /// `finished` runs that it carried out. A host without any is left out.
-pub fn hosts(record: &SessionRecord, finished: &BTreeSet<u32>) -> Vec<(Host, BTreeSet<u32>)> {
+pub fn hosts<P>(record: &SessionRecord<P>, finished: &BTreeSet<u32>) -> Vec<(Host, BTreeSet<u32>)> {
     let mut left = finished.clone();
     let mut found: Vec<(Host, BTreeSet<u32>)> = Vec::new();
     let mut add = |host: &Host, runs: BTreeSet<u32>| {
@@ -62,7 +62,7 @@ pub fn hosts(record: &SessionRecord, finished: &BTreeSet<u32>) -> Vec<(Host, BTr
 }
 
 /// Makes `host` the one that goes on with the session.
-pub fn take_over(record: &mut SessionRecord, host: Host, finished: &BTreeSet<u32>) {
+pub fn take_over<P>(record: &mut SessionRecord<P>, host: Host, finished: &BTreeSet<u32>) {
     if is_same(&record.host, &host) {
         return;
     }
@@ -84,7 +84,10 @@ mod tests {
 
     #[test]
     fn every_run_has_the_host_that_carried_it_out() {
-        let mut record = SessionRecord { host: host("a"), ..SessionRecord::default() };
+        let mut record = SessionRecord::<vmeter_model::run::PlannedRun> {
+            host: host("a"),
+            ..SessionRecord::default()
+        };
         take_over(&mut record, host("b"), &BTreeSet::new());
         assert_eq!((name(&record.host).as_str(), record.shares.len()), ("b", 0));
         take_over(&mut record, host("b"), &[1].into());
