@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use vmeter_appliance::{build_to, kernel, ApplianceSpec, Content, ExtraFile};
+use vmeter_trace::ops::{Access, Op};
 
 const ASKED: &str = "VMETER_NESTED";
 /// Half a minute on a quiet machine of two cores, two minutes on a busy one.
@@ -223,7 +224,8 @@ fn pci_exits(l1: &FromL1) -> Vec<f64> {
     let mut decoder = vmeter_trace::ops::Decoder::default();
     let mut at = Vec::new();
     while let Some(event) = reader.next_event() {
-        if let vmeter_trace::ops::Op::Pio { port: 0xcf8..=0xcff, .. } = decoder.decode(&event) {
+        let op = decoder.decode(&event);
+        if let Op::Access(Access::Port { port: 0xcf8..=0xcff, .. }) = op {
             at.push((event.ts as i64 - exec) as f64 / 1e9);
         }
     }

@@ -2,14 +2,14 @@
 //!
 //! One pass over all files, merged by time ([`merge`]), keeps for every request that a
 //! vCPU makes of its device model (a port, an address) what its time went into
-//! ([`index`]): the critical path through threads that waited for each other, down to
+//! ([`evidence`]): the critical path through threads that waited for each other, down to
 //! the system call, the work item or the timer. Detectors ([`detect`]) look at that
-//! index, each for one kind of cause; [`rank`] joins what they say about one subject
+//! evidence, each for one kind of cause; [`rank`] joins what they say about one subject
 //! into one finding. Memory is bounded by the number of subjects, not of events.
 
 pub mod detect;
+pub mod evidence;
 pub mod growth;
-pub mod index;
 pub mod merge;
 pub mod rank;
 pub mod say;
@@ -61,17 +61,16 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
     }
     let clocks = timebase::align(files, options.cpu_hz)?;
     let mut merged = merge::Merge::open(files, &clocks)?;
-    let mut index = index::Index::new();
+    let mut gather = evidence::Gather::new(&merged);
     while let Some(moment) = merged.next() {
-        index.add(&moment, &merged);
+        gather.add(&moment, &merged);
     }
+    let evidence = gather.finish(&merged);
     let sources = merged.finish();
-    let overwritten = sources.iter().enumerate().filter(|(_, s)| s.losses.overwritten > 0);
-    index.finish(&overwritten.map(|(number, _)| number as u16).collect::<Vec<_>>());
-    let view = detect::View::new(&index, &sources, options, clocks.tick_s());
+    let view = detect::View::new(&evidence, &sources, options, clocks.tick_s());
     let mut result = ExplainResult {
         files: clocks.describe(&sources),
-        duration_s: view.seconds(index.span()),
+        duration_s: view.seconds(evidence.span()),
         vcpus: view.vcpus(),
         findings: rank::findings(&view),
         warnings: Vec::new(),

@@ -3,13 +3,13 @@
 //! Each source decodes one event ahead; the earliest on the common time base comes
 //! next. A [`Moment`] is plain data, so nothing borrows from the readers.
 
+use crate::evidence::subject::Place;
 use crate::timebase::Clocks;
 use crate::ExplainError;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use vmeter_trace::event::IntField;
 use vmeter_trace::ops::{Decoder, NameId, Op};
-use vmeter_trace::{open, Body, Event, EventReader, EventType, Input, Losses, NO_CPU};
+use vmeter_trace::{open, Body, Event, EventReader, Input, Losses, TraceInfo, NO_CPU};
 
 /// Threads whose names are kept, per file.
 const MAX_NAMES: usize = 1 << 16;
@@ -34,20 +34,6 @@ pub struct Tid {
     pub tid: i32,
 }
 
-/// What an event says besides its op.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Extra {
-    /// Nothing.
-    #[default]
-    None,
-    /// What a system call returned.
-    Returned(i64),
-    /// The handler of a timer begins on this CPU.
-    TimerFires,
-    /// It returns.
-    TimerDone,
-}
-
 /// An event on the common time base.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
@@ -63,54 +49,18 @@ pub struct Moment {
     pub tid: i32,
     /// What it means.
     pub op: Op,
-    /// What else it says.
-    pub extra: Extra,
 }
 
 impl Moment {
-    /// The thread it happened in.
-    pub fn thread(&self) -> Tid {
-        Tid { file: self.file, tid: self.tid }
-    }
-
     /// A name of its op.
     pub fn sym(&self, id: NameId) -> Sym {
         Sym { file: self.file, id }
     }
-}
 
-/// How to read what [`Extra`] says of an event type.
-#[derive(Debug, Clone, Copy)]
-enum Wants {
-    Nothing,
-    Return(IntField),
-    Is(Extra),
-}
-
-impl Wants {
-    fn of(kind: &EventType) -> Wants {
-        match kind.name.as_str() {
-            "sys_exit" => Wants::Return(kind.int("ret")),
-            name if name.starts_with("sys_exit_") => Wants::Return(kind.int("ret")),
-            "hrtimer_expire_entry" | "timer_expire_entry" => Wants::Is(Extra::TimerFires),
-            "hrtimer_expire_exit" | "timer_expire_exit" => Wants::Is(Extra::TimerDone),
-            _ => Wants::Nothing,
-        }
-    }
-
-    fn read(self, body: &Body<'_>) -> Extra {
-        match (self, body) {
-            (Wants::Is(extra), _) => extra,
-            (Wants::Return(field), Body::Record(record)) => {
-                field.get(record).map_or(Extra::None, |ret| Extra::Returned(ret as i64))
-            }
-            // `NR 1 = 8`, or as strace-like texts have it `-> 0x8`.
-            (Wants::Return(_), Body::Text(text)) => {
-                let number = text.rsplit(['=', '>']).next().map(str::trim);
-                number.and_then(|n| n.parse().ok()).map_or(Extra::None, Extra::Returned)
-            }
-            _ => Extra::None,
-        }
+    /// Where it is, as an event of that name.
+    pub fn place(&self, event: &'static str) -> Place {
+        let Moment { file, stamp, cpu, tid, .. } = *self;
+        Place { file, stamp, cpu, tid, event }
     }
 }
 
@@ -118,7 +68,6 @@ impl Wants {
 struct Source {
     reader: Box<dyn EventReader>,
     decoder: Decoder,
-    wants: Vec<Option<Wants>>,
     names: HashMap<i32, Box<str>>,
     /// The thread that was named last, so that a run of events costs one comparison.
     named: i32,
@@ -164,7 +113,6 @@ impl Merge {
             let mut source = Source {
                 reader,
                 decoder: Decoder::default(),
-                wants: Vec::new(),
                 names: HashMap::new(),
                 named: 0,
                 events: 0,
@@ -191,6 +139,16 @@ impl Merge {
         let moment = source.next;
         source.advance(number as u16, &self.clocks);
         moment
+    }
+
+    /// What the files say of themselves.
+    pub fn infos(&self) -> impl Iterator<Item = &TraceInfo> {
+        self.sources.iter().map(|source| source.reader.info())
+    }
+
+    /// A stamp of a file on the common time base.
+    pub fn common(&self, file: u16, stamp: u64) -> u64 {
+        self.clocks.common(file, stamp)
     }
 
     /// The name behind a number.
@@ -263,18 +221,6 @@ impl Source {
             self.named = event.tid;
             learn(&mut self.names, &event);
         }
-        let id = event.kind.id as usize;
-        let wants = match self.wants.get(id) {
-            Some(Some(wants)) => *wants,
-            _ => {
-                let wants = Wants::of(event.kind);
-                if id < 1 << 17 {
-                    self.wants.resize((id + 1).max(self.wants.len()), None);
-                    self.wants[id] = Some(wants);
-                }
-                wants
-            }
-        };
         let mut moment = Moment {
             ts: clocks.common(file, event.ts),
             stamp: event.ts,
@@ -282,12 +228,7 @@ impl Source {
             cpu: event.cpu,
             tid: event.tid,
             op: self.decoder.decode(&event),
-            extra: wants.read(&event.body),
         };
-        if let (Op::Syscall { .. }, Body::Call { result, .. }) = (moment.op, event.body) {
-            let number = result.split_whitespace().next().and_then(|word| word.parse().ok());
-            moment.extra = number.map_or(Extra::None, Extra::Returned);
-        }
         if moment.cpu != NO_CPU {
             moment.cpu = moment.cpu.min(1 << 14);
         }

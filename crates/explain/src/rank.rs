@@ -3,7 +3,7 @@
 use crate::detect::{
     outlier, Candidate, View, DETECTORS, DEVICE_MODEL, GAP, LEAST_SHARE, OUTLIER_ALONE,
 };
-use crate::index::subject::Key;
+use crate::evidence::subject::Key;
 use crate::say;
 use std::collections::BTreeMap;
 use vmeter_model::explain::{Finding, Link, Severity};
@@ -44,7 +44,7 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
         joined.partition(|candidate| candidate.kind == OUTLIER_ALONE);
     // Half of it spent waiting for a CPU: the warning about the busy host says that.
     let only_busy = |candidate: &Candidate| {
-        let subject = candidate.key.and_then(|key| view.index.subjects.get(&key));
+        let subject = candidate.key.and_then(|key| view.evidence.subjects.get(&key));
         subject.is_some_and(|s| s.total.saturating_sub(s.net_total) >= s.total / 2)
     };
     let alone: Vec<Candidate> = alone.into_iter().filter(|c| !only_busy(c)).collect();
@@ -71,7 +71,7 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
 fn gap(view: &View<'_>, key: Key, causes: &mut Vec<Candidate>) -> Option<Candidate> {
     let at = causes.iter().position(|cause| cause.kind == GAP)?;
     let gap = causes.remove(at);
-    let total = view.index.subjects.get(&key).map_or(0, |subject| subject.net_total);
+    let total = view.evidence.subjects.get(&key).map_or(0, |subject| subject.net_total);
     let told = !causes.is_empty() || outlier(view, key).is_some();
     if told && gap.saving < total / 2 {
         return None;
@@ -85,7 +85,7 @@ fn gap(view: &View<'_>, key: Key, causes: &mut Vec<Candidate>) -> Option<Candida
 fn join(view: &View<'_>, key: Key, mut causes: Vec<Candidate>) -> Option<Candidate> {
     causes.sort_by_key(|cause| std::cmp::Reverse(cause.saving));
     let head = outlier(view, key);
-    let parts = view.index.subjects.get(&key).map(|subject| {
+    let parts = view.evidence.subjects.get(&key).map(|subject| {
         let total = subject.total.max(1);
         let parts = view.parts(&subject.parts).into_iter();
         let words = parts

@@ -16,22 +16,26 @@
 //!
 //! Stages: [`Input`] gives bytes (plain, compressed, piped), a [`TraceFormat`]
 //! turns them into [`Event`]s that borrow from its buffers, [`ops`] says what
-//! the events mean (a port was read, a vCPU left the guest), and [`stat`] counts
-//! and times that. Interpretation and accumulation are kept apart so that
-//! explanations can build on the former alone.
+//! the events mean (a port was read, a vCPU left the guest), and [`walk`] keeps the
+//! state of threads and CPUs by them and tells its visitors of spans, requests, calls and
+//! wake-ups. [`stat`], which counts and times these, is one; explanations, the alignment of
+//! clocks and exports are others.
 
 mod error;
 pub mod event;
 pub mod format;
 mod formats;
+pub mod hash;
 mod input;
 pub mod names;
 pub mod ops;
+pub mod peers;
 pub mod print;
 pub mod select;
 pub mod stat;
 mod symbols;
 mod text;
+pub mod walk;
 pub mod write;
 
 pub use error::Error;

@@ -1,7 +1,7 @@
 //! CPU time of user space: what no system call explains.
 
 use super::{Candidate, Detector, View};
-use crate::index::subject::{Key, Part, Subject, Who};
+use crate::evidence::subject::{Key, Part, Subject, Who};
 use crate::say;
 
 /// User space that computes.
@@ -22,7 +22,7 @@ impl UserBurnt {
         // Xen's requests are told apart by another detector; and without system calls in the
         // trace nobody knows that it is not these.
         let xen = |_: Who, part: Part| matches!(part, Part::XenRunning);
-        if subject.ticks(xen) > 0 || !view.index.calls_seen.contains(&key.file) {
+        if subject.ticks(xen) > 0 || !view.evidence.calls_seen.contains(&key.file) {
             return None;
         }
         let user = subject.ticks(|_, part| matches!(part, Part::User));

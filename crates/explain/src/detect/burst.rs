@@ -2,7 +2,7 @@
 
 use super::growing::calls_grow;
 use super::{Candidate, Detector, View};
-use crate::index::subject::{Amount, Key, Part, Subject};
+use crate::evidence::subject::{Amount, Key, Part, Subject};
 use crate::merge::Sym;
 use crate::say;
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 
 use super::view::{LEAST_COUNT, LEAST_SHARE};
 use super::{Candidate, Detector, View};
-use crate::index::subject::{Key, Part, Subject, What, Who};
+use crate::evidence::subject::{Key, Part, Subject, What, Who};
 use crate::say;
 use vmeter_model::explain::{Link, VcpuSplit};
 
@@ -46,7 +46,7 @@ impl DeviceModel {
             return None;
         }
         let mut chain = vec![self.ports(view, key, all, (count, total)), self.split(view, key)];
-        let model = view.index.xen.model().map(|model| view.thread(model));
+        let model = view.evidence.xen.model().map(|model| view.thread(model));
         if let Some(model) = &model {
             chain.push(self.inside(view, key, model, all, total));
             chain.extend(self.switches(view, model));
@@ -111,16 +111,17 @@ impl DeviceModel {
             format!("{}: {}", vcpu.vcpu, parts.collect::<Vec<_>>().join(", "))
         });
         let claim = format!("the vCPU's time: {}", words.collect::<Vec<_>>().join("; "));
-        let exits = view.index.xen.vcpus.values().map(|vcpu| vcpu.exits).sum();
-        let ticks = crate::sum(view.index.xen.vcpus.values().map(|vcpu| vcpu.exit_ticks));
+        let exits = view.evidence.xen.vcpus.values().map(|vcpu| vcpu.exits).sum();
+        let ticks = crate::sum(view.evidence.xen.vcpus.values().map(|vcpu| vcpu.exit_ticks));
         view.link(key, claim, (exits, ticks), &[], &[])
     }
 
     /// How dom0 gets to its work.
     fn switches(&self, view: &View<'_>, model: &str) -> Option<Link> {
-        let tid = view.index.xen.model()?;
-        let from_idle = view.index.threads.get(&tid)?.from_idle;
-        let mut irqs: Vec<_> = view.index.irqs.iter().filter(|(s, _)| s.file == tid.file).collect();
+        let tid = view.evidence.xen.model()?;
+        let from_idle = view.evidence.threads.get(&tid)?.from_idle;
+        let mut irqs: Vec<_> =
+            view.evidence.irqs.iter().filter(|(s, _)| s.file == tid.file).collect();
         irqs.sort_by_key(|(sym, count)| (std::cmp::Reverse(**count), **sym));
         let named = irqs.iter().filter(|(sym, _)| !view.name(**sym).contains("timer"));
         let named = named.take(3).map(|(sym, count)| format!("{count} of {}", view.name(**sym)));

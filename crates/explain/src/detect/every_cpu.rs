@@ -1,7 +1,7 @@
 //! A call that has every CPU run a work item, and waits for all of them.
 
 use super::{Candidate, Detector, View};
-use crate::index::subject::{Key, Part, Subject, Who};
+use crate::evidence::subject::{Key, Part, Subject, Who};
 use crate::merge::Sym;
 use crate::say;
 
@@ -38,7 +38,7 @@ impl EveryCpu {
         let cpus = cpus(view, work);
         let function = view.name(work);
         let called = call.map_or("a system call", |call| view.name(call));
-        let seen = view.index.cpus_seen.iter().filter(|(file, _)| *file == key.file).count();
+        let seen = view.evidence.cpus_seen.iter().filter(|(file, _)| *file == key.file).count();
         let worst = subject.parts.iter().filter(|((who, _), _)| *who == Who::Kworker);
         let worst = worst.filter_map(|(_, amount)| amount.worst).max_by_key(|(ticks, _)| *ticks);
         let each = say::digits(per_call);
@@ -90,5 +90,5 @@ impl EveryCpu {
 }
 
 fn cpus(view: &View<'_>, work: Sym) -> usize {
-    view.index.works.get(&work).map_or(0, |work| work.cpus.len())
+    view.evidence.works.get(&work).map_or(0, |work| work.cpus.len())
 }

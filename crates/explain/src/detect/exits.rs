@@ -2,7 +2,7 @@
 
 use super::view::LEAST_SHARE;
 use super::{Candidate, Detector, View};
-use crate::index::subject::{Key, Subject, What};
+use crate::evidence::subject::{Key, Subject, What};
 use crate::say;
 
 /// Fewer accesses than this are no log.

@@ -7,8 +7,8 @@
 
 use super::view::LEAST_COUNT;
 use super::{Candidate, Detector, View};
-use crate::index::subject::{Anatomy, Key, Part, Place, Subject, What, Who};
-use crate::index::thread::Waker;
+use crate::evidence::subject::{Anatomy, Key, Part, Place, Subject, What, Who};
+use crate::evidence::thread::Waker;
 use crate::say;
 use vmeter_model::explain::Severity;
 
@@ -32,10 +32,9 @@ impl Detector for Gap {
     }
 
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
-        let mut all: Vec<(Key, &Subject)> =
-            view.index.subjects.iter().map(|(key, subject)| (*key, subject)).collect();
+        // Of a call or a line of a log, nothing of what is told here is known.
+        let mut all = view.subjects(|what| what.is_request() || matches!(what, What::Exit(_)));
         all.retain(|(key, _)| !is_idle(view, *key));
-        all.sort_by_key(|(key, _)| *key);
         let typical = |file: u16| typical(all.iter().filter(|(key, _)| key.file == file));
         let found = all
             .iter()
@@ -79,7 +78,7 @@ impl Gap {
             view.time(ticks as f64),
             say::digits(ticks as f64 / own.max(1.0)),
             say::percent(view.share(ticks)),
-            view.time(view.index.age(long.start) as f64),
+            view.time(view.evidence.age(long.start) as f64),
         );
         let figures = [("ratio_to_median", ticks as f64 / own.max(1.0)), ("median_ticks", own)];
         let places = [Some((ticks, long.place)), long.ended.map(|place| (ticks, place))];

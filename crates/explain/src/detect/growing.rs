@@ -3,8 +3,8 @@
 use super::burst::loop_of;
 use super::view::{LEAST_COUNT, LEAST_SHARE};
 use super::{Candidate, Detector, View};
+use crate::evidence::subject::{Key, Subject};
 use crate::growth::{clip, grows, line, Fit};
-use crate::index::subject::{Key, Subject};
 use crate::say;
 
 /// Linear growth an item, so quadratic in all.

@@ -25,14 +25,14 @@ impl Detector for IpiStorm {
 
 impl IpiStorm {
     fn of(&self, view: &View<'_>) -> Option<Candidate> {
-        let seconds = view.seconds(view.index.span()).filter(|s| *s > 0.0)?;
-        let cpus = view.index.cpus_seen.len().max(1) as f64;
-        let sent: u64 = view.index.ipis.values().sum();
+        let seconds = view.seconds(view.evidence.span()).filter(|s| *s > 0.0)?;
+        let cpus = view.evidence.cpus_seen.len().max(1) as f64;
+        let sent: u64 = view.evidence.ipis.values().sum();
         let rate = sent as f64 / seconds;
         if rate / cpus < STORM {
             return None;
         }
-        let (sym, most) = view.index.ipis.iter().max_by_key(|(sym, count)| (**count, **sym))?;
+        let (sym, most) = view.evidence.ipis.iter().max_by_key(|(sym, count)| (**count, **sym))?;
         let saving = sent as f64 * COST_S / cpus / view.seconds(1)?;
         let what = view.name(*sym);
         let claim = format!(

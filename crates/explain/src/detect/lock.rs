@@ -1,7 +1,7 @@
 //! Waiting for a lock, or for readers of RCU or SRCU to be gone.
 
 use super::{Candidate, Detector, View};
-use crate::index::subject::{Key, Part, Subject, Who};
+use crate::evidence::subject::{Key, Part, Subject, Who};
 
 /// Sleeps in futex, and grace periods.
 pub struct LockWait;

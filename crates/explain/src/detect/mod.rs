@@ -6,6 +6,7 @@
 
 mod burn;
 mod burst;
+mod calls;
 mod device_model;
 mod every_cpu;
 mod exits;
@@ -13,13 +14,14 @@ mod gap;
 mod growing;
 mod ipi;
 mod lock;
+mod logged;
 mod outlier;
 mod ping_pong;
 mod starved;
 mod timer;
 mod view;
 
-use crate::index::subject::Key;
+use crate::evidence::subject::Key;
 pub use device_model::KIND as DEVICE_MODEL;
 pub use gap::KIND as GAP;
 pub use outlier::{outlier, KIND as OUTLIER_ALONE};
@@ -73,5 +75,7 @@ pub static DETECTORS: &[&dyn Detector] = &[
     &device_model::DeviceModel,
     &starved::Starved,
     &ipi::IpiStorm,
+    &calls::SlowCall,
+    &logged::SlowInLog,
     &gap::Gap,
 ];

@@ -1,7 +1,7 @@
 //! A request that takes several times as long as its peers: the head of a chain.
 
 use super::{Candidate, View};
-use crate::index::subject::Key;
+use crate::evidence::subject::Key;
 use crate::say;
 
 /// Kind of a finding whose cause is not known.
@@ -10,19 +10,20 @@ pub const KIND: &str = "slow-outlier";
 /// What stands out about a request, if it does.
 pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
     let peers = view.peers(key).filter(|peers| peers.slow)?;
-    let subject = view.index.subjects.get(&key)?;
+    let subject = view.evidence.subjects.get(&key)?;
     let name = view.subject(key);
     let mean = subject.total as f64 / subject.timed.max(1) as f64;
     let median = subject.length.quantile(0.5).unwrap_or(mean);
     let claim = format!(
-        "{name} is {}× as slow as its peers: median {} (mean {}) against {} of {} others; {} \
-         accesses take {} beyond that, {} of the traced time",
+        "{name} is {}× as slow as its peers: median {} (mean {}) against {} of {} others; {} {} \
+         take {} beyond that, {} of the traced time",
         say::digits(peers.ratio),
         view.time(median),
         view.time(mean),
         view.time(peers.typical),
         peers.count,
         subject.timed,
+        view.instances(key),
         view.time(peers.excess as f64),
         say::percent(view.share(peers.excess)),
     );

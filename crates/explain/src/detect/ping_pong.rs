@@ -2,7 +2,7 @@
 
 use super::view::LEAST_COUNT;
 use super::{Candidate, Detector, View};
-use crate::index::subject::{Key, Part, Subject, Who};
+use crate::evidence::subject::{Key, Part, Subject, Who};
 use crate::merge::Tid;
 use crate::say;
 
@@ -82,6 +82,6 @@ impl PingPong {
 
 fn wake_ups(view: &View<'_>, thread: Tid) -> u64 {
     let edges =
-        view.index.wakes.iter().filter(|((by, woken), _)| *by == thread || *woken == thread);
+        view.evidence.wakes.iter().filter(|((by, woken), _)| *by == thread || *woken == thread);
     edges.map(|(_, count)| count).sum()
 }

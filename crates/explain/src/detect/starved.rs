@@ -5,8 +5,8 @@
 //! trust its times less, so a warning.
 
 use super::{Candidate, Detector, View};
-use crate::index::subject::{Part, Who};
-use crate::index::thread::{Doing, Thread};
+use crate::evidence::subject::{Part, Who};
+use crate::evidence::thread::{State, Thread};
 use crate::merge::Tid;
 use crate::say;
 use vmeter_model::explain::{Evidence, Link, Severity};
@@ -42,7 +42,7 @@ impl Detector for Starved {
 
 impl Starved {
     fn of(&self, view: &View<'_>, tid: Tid, thread: &Thread, known: u64) -> Option<Candidate> {
-        let waited = thread.times[Doing::Runnable as usize].saturating_sub(known);
+        let waited = thread.times[State::Runnable as usize].saturating_sub(known);
         let wanted = ran(thread).saturating_add(waited).max(1);
         let of_wanted = waited as f64 / wanted as f64;
         if of_wanted < WANTED || view.share(waited) < TRACED {
@@ -90,20 +90,20 @@ impl Starved {
 }
 
 fn vcpus<'a>(view: &View<'a>) -> Vec<(Tid, &'a Thread)> {
-    let threads = view.index.threads.iter().filter(|(_, thread)| thread.is_vcpu);
+    let threads = view.evidence.threads.iter().filter(|(_, thread)| thread.is_vcpu);
     let mut all: Vec<(Tid, &Thread)> = threads.map(|(tid, thread)| (*tid, thread)).collect();
     all.sort_by_key(|(tid, _)| *tid);
     all
 }
 
 fn ran(thread: &Thread) -> u64 {
-    let doings = [Doing::Guest, Doing::Kvm, Doing::Kernel, Doing::User];
-    crate::sum(doings.iter().map(|doing| thread.times[*doing as usize]))
+    let states = [State::Guest, State::Kvm, State::Kernel, State::User];
+    crate::sum(states.iter().map(|state| thread.times[*state as usize]))
 }
 
 /// Who had the CPU most while a vCPU waited for it, and for how much of the waiting.
 fn competitor(view: &View<'_>, vcpu: Tid) -> Option<(Tid, f64)> {
-    let others = view.index.competitors.iter().filter(|((waiting, _), _)| *waiting == vcpu);
+    let others = view.evidence.competitors.iter().filter(|((waiting, _), _)| *waiting == vcpu);
     let total = crate::sum(others.clone().map(|(_, ticks)| *ticks));
     let ((_, other), ticks) = others.max_by_key(|((_, other), ticks)| (**ticks, *other))?;
     Some((*other, *ticks as f64 / total.max(1) as f64))
@@ -112,7 +112,7 @@ fn competitor(view: &View<'_>, vcpu: Tid) -> Option<(Tid, f64)> {
 /// What a busy host does to the figures.
 pub fn warnings(view: &View<'_>) -> Vec<String> {
     let busy = vcpus(view).into_iter().filter_map(|(tid, thread)| {
-        let waited = thread.times[Doing::Runnable as usize];
+        let waited = thread.times[State::Runnable as usize];
         let share = waited as f64 / ran(thread).saturating_add(waited).max(1) as f64;
         (share >= BUSY && view.share(waited) >= BUSY).then(|| {
             format!(

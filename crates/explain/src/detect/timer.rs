@@ -1,7 +1,7 @@
 //! Waiting that ends when a timer fires, not when there is something to go on with.
 
 use super::{Candidate, Detector, View};
-use crate::index::subject::{Key, Part, Subject};
+use crate::evidence::subject::{Key, Part, Subject};
 use crate::say;
 
 /// Sleeps and polling intervals.

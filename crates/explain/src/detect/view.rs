@@ -1,14 +1,16 @@
-//! The index as detectors see it: with names, seconds and the thresholds they share.
+//! The evidence as detectors see it: with names, seconds and the thresholds they share.
 
+use super::calls::waits;
 use super::Candidate;
-use crate::index::subject::{Amount, Key, Part, Place, Subject, What, Who};
-use crate::index::thread::Doing;
-use crate::index::Index;
+use crate::evidence::subject::{Amount, Key, Part, Place, Subject, What, Who};
+use crate::evidence::thread::State;
+use crate::evidence::Evidence;
 use crate::merge::{Read, Sym, Tid};
 use crate::{say, Options};
 use std::collections::BTreeMap;
-use vmeter_model::explain::{EventRef, Evidence, Link, VcpuPart, VcpuSplit};
+use vmeter_model::explain::{self, EventRef, Link, VcpuPart, VcpuSplit};
 use vmeter_trace::names::{port, DeviceMap};
+use vmeter_trace::peers;
 use vmeter_trace::NO_CPU;
 
 /// Below this share of the traced time nothing is said: runs of one machine differ by more.
@@ -40,10 +42,28 @@ pub struct Peers {
     pub slow: bool,
 }
 
-/// The index with names.
+/// What is alike enough to be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Group {
+    Requests,
+    Logged,
+    Calls,
+}
+
+/// Mean time that an access of the others waits for a CPU.
+fn waiting(all: &[(Key, &Subject)], key: Key) -> f64 {
+    let (mut ticks, mut count) = (0_u64, 0);
+    for (_, subject) in all.iter().filter(|(other, _)| *other != key) {
+        ticks = subject.total.saturating_sub(subject.net_total).saturating_add(ticks);
+        count += subject.timed;
+    }
+    ticks as f64 / count.max(1) as f64
+}
+
+/// The evidence with names.
 pub struct View<'a> {
-    /// The index.
-    pub index: &'a Index,
+    /// The evidence.
+    pub evidence: &'a Evidence,
     sources: &'a [Read],
     devices: Option<&'a DeviceMap>,
     tick_s: Option<f64>,
@@ -51,26 +71,22 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// A view of a finished index.
+    /// A view of finished evidence.
     pub fn new(
-        index: &'a Index,
+        evidence: &'a Evidence,
         sources: &'a [Read],
         options: &'a Options,
         tick_s: Option<f64>,
     ) -> View<'a> {
         let devices = options.devices.as_ref();
-        let mut view = View { index, sources, devices, tick_s, peers: BTreeMap::new() };
+        let mut view = View { evidence, sources, devices, tick_s, peers: BTreeMap::new() };
         view.peers = view.compare();
         view
     }
 
     /// Requests of devices, in a fixed order.
     pub fn requests(&self) -> Vec<(Key, &'a Subject)> {
-        let device = |key: &Key| !matches!(key.what, What::Exit(_));
-        let all = self.index.subjects.iter().filter(|(key, _)| device(key));
-        let mut all: Vec<(Key, &Subject)> = all.map(|(key, subject)| (*key, subject)).collect();
-        all.sort_by_key(|(key, _)| *key);
-        all
+        self.subjects(What::is_request)
     }
 
     /// What is found in each request by itself, in the order of [`View::requests`].
@@ -84,50 +100,44 @@ impl<'a> View<'a> {
     fn compare(&self) -> BTreeMap<Key, Peers> {
         // A preemption now and then does not move a median.
         let median = |subject: &Subject| subject.length.quantile(0.5).unwrap_or(0.0);
-        let all = self.requests();
-        let usable: Vec<(Key, f64)> = all
-            .iter()
-            .filter(|(_, subject)| subject.timed >= LEAST_COUNT)
-            .map(|(key, subject)| (*key, median(subject)))
-            .collect();
-        let mut peers = BTreeMap::new();
-        for (key, subject) in &all {
-            let mut others: Vec<f64> = usable
-                .iter()
-                .filter(|(other, _)| other.file == key.file && other != key)
-                .map(|(_, median)| *median)
-                .collect();
-            if others.len() < 2 || subject.timed < LEAST_COUNT {
-                continue;
+        let mut groups: BTreeMap<(u16, Group), Vec<(Key, &Subject)>> = BTreeMap::new();
+        for (key, subject) in &self.evidence.subjects {
+            if let Some(group) = self.group(*key).filter(|_| subject.timed >= LEAST_COUNT) {
+                groups.entry((key.file, group)).or_default().push((*key, subject));
             }
-            others.sort_by(f64::total_cmp);
-            let typical = others[others.len() / 2].max(1.0);
-            // Waiting for a CPU as long as peers do is the host's load; more of it comes from
-            // giving the CPU up, or from using it for longer.
-            let expected = (typical + self.waiting(&all, *key)) * subject.timed as f64;
-            let excess = subject.total as f64 - expected;
-            let ratio = median(subject) / typical;
-            let mean = subject.net_total as f64 / subject.timed as f64 / typical;
-            let upper = subject.net.quantile(0.9).unwrap_or(0.0) / typical;
-            // Slow as a rule, or one time in ten and then by far.
-            let slow = ratio >= OUTLIER || mean >= OUTLIER && upper >= 3.0 * OUTLIER;
-            let excess = excess.max(0.0) as u64;
-            let slow = slow && self.share(excess) >= LEAST_SHARE;
-            let ratio = ratio.max(mean);
-            peers.insert(*key, Peers { count: others.len(), typical, ratio, excess, slow });
+        }
+        let mut peers = BTreeMap::new();
+        for all in groups.values() {
+            let medians = peers::Peers::of(all.iter().map(|(_, subject)| median(subject)));
+            for (key, subject) in all {
+                let Some(typical) = medians.typical(median(subject)) else { continue };
+                let typical = typical.max(1.0);
+                // Waiting for a CPU as long as peers do is the host's load; more of it comes
+                // from giving the CPU up, or from using it for longer.
+                let expected = (typical + waiting(all, *key)) * subject.timed as f64;
+                let excess = subject.total as f64 - expected;
+                let ratio = median(subject) / typical;
+                let mean = subject.net_total as f64 / subject.timed as f64 / typical;
+                let upper = subject.net.quantile(0.9).unwrap_or(0.0) / typical;
+                // Slow as a rule, or one time in ten and then by far.
+                let slow = ratio >= OUTLIER || mean >= OUTLIER && upper >= 3.0 * OUTLIER;
+                let excess = excess.max(0.0) as u64;
+                let slow = slow && self.share(excess) >= LEAST_SHARE;
+                let (count, ratio) = (medians.others(), ratio.max(mean));
+                peers.insert(*key, Peers { count, typical, ratio, excess, slow });
+            }
         }
         peers
     }
 
-    /// Mean time that an access of the others waits for a CPU.
-    fn waiting(&self, all: &[(Key, &Subject)], key: Key) -> f64 {
-        let others = all.iter().filter(|(other, _)| other.file == key.file && *other != key);
-        let (mut ticks, mut count) = (0_u64, 0);
-        for (_, subject) in others {
-            ticks = subject.total.saturating_sub(subject.net_total).saturating_add(ticks);
-            count += subject.timed;
+    /// What a subject is compared among; none if with nothing.
+    fn group(&self, key: Key) -> Option<Group> {
+        match key.what {
+            What::Port { .. } | What::Mmio { .. } => Some(Group::Requests),
+            What::LoggedPort { .. } | What::LoggedMmio { .. } => Some(Group::Logged),
+            What::Call(call) => (!waits(self.name(call))).then_some(Group::Calls),
+            What::Exit(_) => None,
         }
-        ticks as f64 / count.max(1) as f64
     }
 
     /// How a request compares with its peers, if it has enough.
@@ -150,7 +160,7 @@ impl<'a> View<'a> {
 
     /// Ticks as a share of the traced time.
     pub fn share(&self, ticks: u64) -> f64 {
-        (ticks as f64 / self.index.span().max(1) as f64).min(1.0)
+        (ticks as f64 / self.evidence.span().max(1) as f64).min(1.0)
     }
 
     /// Ticks in seconds, where the clock's rate is known.
@@ -194,17 +204,36 @@ impl<'a> View<'a> {
         let way = |write: bool| if write { "write" } else { "read" };
         let device = |own: Option<&'a str>| own.map(|d| format!(" ({d})")).unwrap_or_default();
         match key.what {
-            What::Port { port: number, write } => {
+            What::Port { port: number, write } | What::LoggedPort { port: number, write } => {
                 let mapped = self.devices.and_then(|d| d.port(number));
                 let name = mapped.or(Some(port(number)).filter(|name| !name.is_empty()));
                 format!("port {number:#x} {}{}", way(write), device(name))
             }
-            What::Mmio { address, write } => {
+            What::Mmio { address, write } | What::LoggedMmio { address, write } => {
                 let mapped = self.devices.and_then(|d| d.address(address));
                 format!("MMIO {address:#x} {}{}", way(write), device(mapped))
             }
+            What::Call(call) => self.name(call).to_string(),
             What::Exit(reason) => format!("exit {}", self.name(reason)),
         }
+    }
+
+    /// What its instances are called.
+    pub fn instances(&self, key: Key) -> &'static str {
+        match key.what {
+            What::Call(_) => "calls",
+            What::Exit(_) => "exits",
+            What::Port { .. } | What::Mmio { .. } => "accesses",
+            What::LoggedPort { .. } | What::LoggedMmio { .. } => "accesses",
+        }
+    }
+
+    /// The subjects of some kinds, in a fixed order.
+    pub fn subjects(&self, want: impl Fn(What) -> bool) -> Vec<(Key, &'a Subject)> {
+        let all = self.evidence.subjects.iter().filter(|(key, _)| want(key.what));
+        let mut all: Vec<(Key, &Subject)> = all.map(|(key, subject)| (*key, subject)).collect();
+        all.sort_by_key(|(key, _)| *key);
+        all
     }
 
     /// Events lost in a file, if any.
@@ -236,7 +265,7 @@ impl<'a> View<'a> {
         let figures = figures.iter().filter(|(_, value)| value.is_finite());
         Link {
             claim,
-            evidence: Evidence {
+            evidence: explain::Evidence {
                 count: Some(count),
                 total_s: self.seconds(ticks),
                 figures: figures.map(|(name, value)| (name.to_string(), *value)).collect(),
@@ -263,8 +292,8 @@ impl<'a> View<'a> {
 
     fn calls_recorded(&self, who: Who) -> bool {
         match who {
-            Who::Thread(thread) => self.index.calls_seen.contains(&thread.file),
-            _ => !self.index.calls_seen.is_empty(),
+            Who::Thread(thread) => self.evidence.calls_seen.contains(&thread.file),
+            _ => !self.evidence.calls_seen.is_empty(),
         }
     }
 
@@ -308,31 +337,31 @@ impl<'a> View<'a> {
     }
 
     fn kvm_vcpus(&self) -> Vec<VcpuSplit> {
-        let calls = !self.index.calls_seen.is_empty();
+        let calls = !self.evidence.calls_seen.is_empty();
         let names = [
             "not recorded",
             "guest",
-            if self.index.exits_seen.is_empty() { "KVM and guest" } else { "KVM" },
+            if self.evidence.exits_seen.is_empty() { "KVM and guest" } else { "KVM" },
             "system calls",
             if calls { "user space" } else { "user space and system calls" },
             "waiting for a CPU",
             "asleep",
         ];
-        let mut vcpus: Vec<_> = self.index.threads.iter().filter(|(_, t)| t.is_vcpu).collect();
+        let mut vcpus: Vec<_> = self.evidence.threads.iter().filter(|(_, t)| t.is_vcpu).collect();
         vcpus.sort_by_key(|(tid, _)| **tid);
-        let doings = [
-            Doing::Unknown,
-            Doing::Guest,
-            Doing::Kvm,
-            Doing::Kernel,
-            Doing::User,
-            Doing::Runnable,
-            Doing::Blocked,
+        let states = [
+            State::Unknown,
+            State::Guest,
+            State::Kvm,
+            State::Kernel,
+            State::User,
+            State::Runnable,
+            State::Blocked,
         ];
         vcpus
             .into_iter()
             .map(|(tid, thread)| {
-                let times = doings.iter().zip(names).map(|(d, n)| (n, thread.times[*d as usize]));
+                let times = states.iter().zip(names).map(|(d, n)| (n, thread.times[*d as usize]));
                 self.split(self.thread(*tid), times.collect())
             })
             .collect()
@@ -340,7 +369,7 @@ impl<'a> View<'a> {
 
     fn xen_vcpus(&self) -> Vec<VcpuSplit> {
         let mut vcpus: Vec<_> =
-            self.index.xen.vcpus.iter().filter(|(_, vcpu)| vcpu.exits > 0).collect();
+            self.evidence.xen.vcpus.iter().filter(|(_, vcpu)| vcpu.exits > 0).collect();
         vcpus.sort_by_key(|(id, _)| **id);
         let names = [
             "running",

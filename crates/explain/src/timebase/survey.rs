@@ -3,7 +3,8 @@
 use crate::ExplainError;
 use std::collections::HashMap;
 use std::path::Path;
-use vmeter_trace::ops::{Decoder, Op, XenOp};
+use vmeter_trace::ops::{Access as Asked, Decoder, Op, XenOp};
+use vmeter_trace::walk::{At, Thread, Visitor, Walk};
 use vmeter_trace::{open, Body, Clock, Event, Input};
 
 /// Most port accesses that are kept for matching.
@@ -59,7 +60,8 @@ impl Survey {
             return Ok(survey);
         }
         let mut decoder = Decoder::default();
-        let mut exits: HashMap<i32, Exit> = HashMap::new();
+        let mut walk = Walk::new(info);
+        let mut served = Served { of_model: survey.of_model, ..Served::default() };
         let mut offsets = Vec::new();
         let mut first = None;
         while let Some(event) = reader.next_event() {
@@ -68,41 +70,85 @@ impl Survey {
             if event.kind.name == "kvm_write_tsc_offset" && offsets.len() < MAX_OFFSETS {
                 offsets.extend(next_offset(&event));
             }
-            let op = decoder.decode(&event);
-            survey.access(&event, op, &mut exits);
+            let at = At::of(&event);
+            match decoder.decode(&event) {
+                Op::Xen(op) => served.xen(&at, op),
+                op => walk.add(&at, op, &mut served),
+            }
         }
+        survey.accesses = served.accesses;
         survey.first = first.unwrap_or(0);
         survey.tsc_offset = middle(offsets);
         Ok(survey)
     }
+}
 
-    fn access(&mut self, event: &Event<'_>, op: Op, exits: &mut HashMap<i32, Exit>) {
-        if exits.len() >= MAX_OFFSETS && !exits.contains_key(&event.tid) {
-            return;
+/// Collects port accesses, each with the stamps that it was served between.
+#[derive(Default)]
+struct Served {
+    of_model: bool,
+    accesses: Vec<Access>,
+    /// By thread.
+    exits: HashMap<i32, Exit>,
+}
+
+impl Served {
+    fn exit(&mut self, tid: i32) -> Option<&mut Exit> {
+        if self.exits.len() >= MAX_OFFSETS && !self.exits.contains_key(&tid) {
+            return None;
         }
-        let exit = exits.entry(event.tid).or_default();
+        Some(self.exits.entry(tid).or_default())
+    }
+
+    fn asked(&mut self, at: &At, port: u32, write: bool, answered: bool) {
+        let next = self.accesses.len();
+        let Some(exit) = self.exit(at.tid).filter(|_| next < MAX_ACCESSES) else { return };
+        let mut access =
+            Access { key: u64::from(port) << 1 | u64::from(write), at: at.ts, until: None };
+        if answered {
+            (access.at, access.until) = (exit.since.unwrap_or(0), Some(at.ts));
+        } else {
+            exit.write = Some(next);
+        }
+        if access.at > 0 {
+            self.accesses.push(access);
+        }
+    }
+
+    fn goes_on(&mut self, at: &At) {
+        let write = self.exit(at.tid).and_then(|exit| exit.write.take());
+        if let Some(access) = write.and_then(|index| self.accesses.get_mut(index)) {
+            access.until = Some(at.ts);
+        }
+    }
+
+    fn xen(&mut self, at: &At, op: XenOp) {
         match op {
-            Op::VmExit { .. } | Op::UserspaceExit { .. } => exit.since = Some(event.ts),
-            Op::Pio { port, write } | Op::Xen(XenOp::Pio { port, write })
-                if self.accesses.len() < MAX_ACCESSES =>
-            {
-                let key = u64::from(port) << 1 | u64::from(write);
-                let mut access = Access { key, at: event.ts, until: None };
-                match event.kind.name == "kvm_pio" && !write {
-                    // KVM tells of a read once it has been answered.
-                    true => (access.at, access.until) = (exit.since.unwrap_or(0), Some(event.ts)),
-                    false => exit.write = Some(self.accesses.len()),
-                }
-                if access.at > 0 {
-                    self.accesses.push(access);
-                }
-            }
-            Op::VmEntry | Op::Xen(XenOp::VmEntry) | Op::SyscallEnter { kvm_run: true, .. } => {
-                let access = exit.write.take().and_then(|at| self.accesses.get_mut(at));
-                access.into_iter().for_each(|access| access.until = Some(event.ts));
-            }
-            _ => {}
+            XenOp::Pio { port, write } => self.asked(at, port, write, false),
+            XenOp::VmEntry => self.goes_on(at),
+            XenOp::VmExit { .. } | XenOp::Mmio { .. } | XenOp::Msr { .. } | XenOp::CrWrite => {}
+            XenOp::Vmcall { .. } | XenOp::PvHypercall { .. } | XenOp::Runstate { .. } => {}
+            XenOp::LostBegin | XenOp::LostEnd { .. } | XenOp::CpuEnd | XenOp::Other => {}
         }
+    }
+}
+
+impl Visitor for Served {
+    fn left(&mut self, at: &At, thread: &Thread) {
+        if let Some(exit) = self.exit(thread.tid) {
+            exit.since = Some(at.ts);
+        }
+    }
+
+    fn reported(&mut self, at: &At, _thread: Option<&Thread>, access: Asked) {
+        if let Asked::Port { port, write } = access {
+            // KVM tells of a read once it has been answered.
+            self.asked(at, port, write, !write && !self.of_model);
+        }
+    }
+
+    fn resumed(&mut self, at: &At, _thread: &Thread) {
+        self.goes_on(at);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Ops from the kernel's binary records.
 
 use super::names::{NameId, Number, Resolver};
-use super::{Meaning, Op};
+use super::{Access, Meaning, Op, Vector};
 use crate::event::{EventType, IntField, StrField};
 
 /// The fields an op needs, resolved once: integers in the order of [`names_of`].
@@ -76,6 +76,10 @@ fn userspace_exit(reason: u64, errno: i32, names: &mut Resolver) -> NameId {
     }
 }
 
+pub(super) fn hypercall(name: NameId) -> Op {
+    Op::Access(Access::Hypercall { name })
+}
+
 #[inline]
 pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &mut Resolver) -> Op {
     let int = |index: usize| fields.ints[index].get(record).unwrap_or(0);
@@ -92,17 +96,15 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
         Meaning::KvmUserspaceExit => {
             Op::UserspaceExit { reason: userspace_exit(int(0), int(1) as i32, names) }
         }
-        Meaning::KvmPio => Op::Pio { port: int(0) as u32 & 0xffff, write: int(1) != 0 },
-        Meaning::KvmMmio => Op::Mmio { address: int(0), write: int(1) == 2 },
-        Meaning::KvmFastMmio => Op::Mmio { address: int(0), write: true },
-        Meaning::KvmMsr => Op::Msr { index: int(0) as u32, write: int(1) != 0 },
-        Meaning::KvmHypercall => Op::Hypercall { name: names.number(Number::Hypercall, int(0)) },
-        Meaning::KvmHvHypercall => {
-            Op::Hypercall { name: names.number(Number::HvHypercall, int(0)) }
+        Meaning::KvmPio => {
+            Op::Access(Access::Port { port: int(0) as u32 & 0xffff, write: int(1) != 0 })
         }
-        Meaning::KvmXenHypercall => {
-            Op::Hypercall { name: names.number(Number::XenHypercall, int(0)) }
-        }
+        Meaning::KvmMmio => Op::Access(Access::Mmio { address: int(0), write: int(1) == 2 }),
+        Meaning::KvmFastMmio => Op::Access(Access::Mmio { address: int(0), write: true }),
+        Meaning::KvmMsr => Op::Access(Access::Msr { index: int(0) as u32, write: int(1) != 0 }),
+        Meaning::KvmHypercall => hypercall(names.number(Number::Hypercall, int(0))),
+        Meaning::KvmHvHypercall => hypercall(names.number(Number::HvHypercall, int(0))),
+        Meaning::KvmXenHypercall => hypercall(names.number(Number::XenHypercall, int(0))),
         Meaning::RawSysEnter => {
             let name = names.number(Number::Syscall, int(0));
             if int(0) == NR_IOCTL {
@@ -110,12 +112,13 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
             }
             Op::SyscallEnter { name, request: None, kvm_run: false }
         }
-        Meaning::RawSysExit
-            if NR_FORKS.contains(&int(0)) && fields.ints[1].get(record) == Some(0) =>
-        {
-            Op::ThreadStart
+        Meaning::RawSysExit => {
+            let returned = fields.ints[1].get(record).map(|value| value as i64);
+            if returned == Some(0) && NR_FORKS.contains(&int(0)) {
+                return Op::ThreadStart;
+            }
+            Op::SyscallExit { name: names.number(Number::Syscall, int(0)), returned }
         }
-        Meaning::RawSysExit => Op::SyscallExit { name: names.number(Number::Syscall, int(0)) },
         Meaning::IrqEntry => Op::IrqEntry { irq: names.irq(int(0), fields.text.get(record)) },
         Meaning::IrqExit => Op::IrqExit,
         // The reschedule interrupt has no callback.
@@ -123,7 +126,7 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
         Meaning::IpiSend => Op::IpiSend { name: names.number(Number::Address, int(0)) },
         Meaning::IpiRaise => Op::IpiSend { name: names.number(Number::IpiReason, int(0)) },
         Meaning::IpiEntry => {
-            Op::VectorEntry { name: names.number(Number::IpiReason, int(0)), ipi: true }
+            Op::VectorEntry { name: names.number(Number::IpiReason, int(0)), vector: Vector::Ipi }
         }
         Meaning::IpiExit => Op::VectorExit { name: names.number(Number::IpiReason, int(0)) },
         Meaning::WorkQueue => {

@@ -17,6 +17,60 @@ use names::Resolver;
 pub use names::{NameId, Names};
 pub use xen::XenOp;
 
+/// What a guest asks for by leaving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Access {
+    /// A port.
+    Port {
+        /// Which.
+        port: u32,
+        /// True for a write.
+        write: bool,
+    },
+    /// A guest-physical address outside of RAM.
+    Mmio {
+        /// Which.
+        address: u64,
+        /// True for a write.
+        write: bool,
+    },
+    /// A model-specific register.
+    Msr {
+        /// Which.
+        index: u32,
+        /// True for a write.
+        write: bool,
+    },
+    /// A call of the hypervisor.
+    Hypercall {
+        /// Which.
+        name: NameId,
+    },
+}
+
+impl Access {
+    /// True for what KVM knows the value of only after user space gave it.
+    pub fn is_read(self) -> bool {
+        match self {
+            Access::Port { write, .. } | Access::Mmio { write, .. } | Access::Msr { write, .. } => {
+                !write
+            }
+            Access::Hypercall { .. } => false,
+        }
+    }
+}
+
+/// What sends an interrupt without a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Vector {
+    /// Another CPU.
+    Ipi,
+    /// This CPU's timer.
+    Timer,
+    /// Something else on this CPU.
+    Local,
+}
+
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
@@ -36,32 +90,11 @@ pub enum Op {
         /// `KVM_EXIT_…`.
         reason: NameId,
     },
-    /// A port was accessed.
-    Pio {
-        /// Port.
-        port: u32,
-        /// True for a write.
-        write: bool,
-    },
-    /// A guest-physical address outside of RAM was accessed.
-    Mmio {
-        /// Address.
-        address: u64,
-        /// True for a write.
-        write: bool,
-    },
-    /// A model-specific register was accessed.
-    Msr {
-        /// Register.
-        index: u32,
-        /// True for a write.
-        write: bool,
-    },
-    /// The guest called its hypervisor.
-    Hypercall {
-        /// Which call.
-        name: NameId,
-    },
+    /// KVM reports what the guest asks for.
+    Access(Access),
+    /// The device model's own log reports what the guest asked for: a write before it is
+    /// served, a read after it. Nothing says when the guest goes on.
+    Logged(Access),
     /// A system call begins.
     SyscallEnter {
         /// Its name.
@@ -75,6 +108,8 @@ pub enum Op {
     SyscallExit {
         /// Its name.
         name: NameId,
+        /// What it returned.
+        returned: Option<i64>,
     },
     /// A new thread or process returns out of its parent's clone, whose call it is.
     ThreadStart,
@@ -86,6 +121,8 @@ pub enum Op {
         request: Option<NameId>,
         /// Time inside it, ticks.
         duration: Option<u64>,
+        /// What it returned.
+        returned: Option<i64>,
     },
     /// An interrupt handler begins on this CPU.
     IrqEntry {
@@ -98,14 +135,18 @@ pub enum Op {
     VectorEntry {
         /// Kind: `reschedule`, `call_function`, `local_timer`, …
         name: NameId,
-        /// True for one that CPUs send each other.
-        ipi: bool,
+        /// What sends it.
+        vector: Vector,
     },
     /// It returns.
     VectorExit {
         /// Kind.
         name: NameId,
     },
+    /// The handler of a timer begins on this CPU.
+    TimerEntry,
+    /// It returns.
+    TimerExit,
     /// An inter-processor interrupt is sent.
     IpiSend {
         /// What for.
@@ -213,19 +254,19 @@ const MEANINGS: &[(&str, Meaning)] = &[
     ("cpu_out", Meaning::QemuOut),
 ];
 
-/// Interrupts of the x86 `irq_vectors` events: (name, sent by CPUs to each other).
-const VECTORS: &[(&str, bool)] = &[
-    ("local_timer", false),
-    ("spurious_apic", false),
-    ("error_apic", false),
-    ("x86_platform_ipi", true),
-    ("irq_work", true),
-    ("reschedule", true),
-    ("call_function", true),
-    ("call_function_single", true),
-    ("threshold_apic", false),
-    ("deferred_error_apic", false),
-    ("thermal_apic", false),
+/// Interrupts of the x86 `irq_vectors` events.
+const VECTORS: &[(&str, Vector)] = &[
+    ("local_timer", Vector::Timer),
+    ("spurious_apic", Vector::Local),
+    ("error_apic", Vector::Local),
+    ("x86_platform_ipi", Vector::Ipi),
+    ("irq_work", Vector::Ipi),
+    ("reschedule", Vector::Ipi),
+    ("call_function", Vector::Ipi),
+    ("call_function_single", Vector::Ipi),
+    ("threshold_apic", Vector::Local),
+    ("deferred_error_apic", Vector::Local),
+    ("thermal_apic", Vector::Local),
 ];
 
 /// System calls that return twice.
@@ -238,8 +279,12 @@ enum Handler {
     Fixed(Op),
     SyscallEnter(NameId),
     Ioctl(NameId, crate::event::IntField),
-    /// The return of clone and the like, in the parent and in the child.
-    Forked(NameId, crate::event::IntField),
+    /// `forks` for clone and the like, which return in the parent and in the child.
+    SyscallExit {
+        name: NameId,
+        returned: crate::event::IntField,
+        forks: bool,
+    },
     Known(Meaning, Fields),
     /// strace: the type's name is the call's.
     Call(NameId),
@@ -281,7 +326,7 @@ impl Decoder {
     /// What the ops of a type of binary record change.
     pub(crate) fn touches(&mut self, kind: &EventType) -> Touches {
         match self.handler(kind) {
-            Handler::Ignore => Touches::Nothing,
+            Handler::Ignore | Handler::Fixed(Op::TimerEntry | Op::TimerExit) => Touches::Nothing,
             Handler::Fixed(Op::VectorEntry { .. } | Op::VectorExit { .. }) => Touches::Cpu,
             Handler::Known(meaning, _) => match meaning {
                 Meaning::Switch => Touches::Switch,
@@ -327,16 +372,16 @@ impl Decoder {
             (Handler::Ioctl(name, _), Body::Text(text)) => {
                 textual::ioctl(*name, text, &mut self.resolver)
             }
-            (Handler::Forked(name, result), body) => {
-                let in_child = match body {
-                    Body::Record(record) => result.get(record) == Some(0),
-                    Body::Text(text) => textual::returned_0(text),
-                    _ => false,
+            (Handler::SyscallExit { name, returned, forks }, body) => {
+                let returned = match body {
+                    Body::Record(record) => returned.get(record).map(|value| value as i64),
+                    Body::Text(text) => textual::returned(text),
+                    _ => None,
                 };
-                if in_child {
+                if *forks && returned == Some(0) {
                     Op::ThreadStart
                 } else {
-                    Op::SyscallExit { name: *name }
+                    Op::SyscallExit { name: *name, returned }
                 }
             }
             (Handler::Known(meaning, fields), Body::Record(record)) => {
@@ -345,8 +390,8 @@ impl Decoder {
             (Handler::Known(meaning, _), Body::Text(text)) => {
                 textual::decode(*meaning, text, &mut self.resolver)
             }
-            (Handler::Call(name), Body::Call { arguments, duration, .. }) => {
-                other::call(*name, arguments, duration, &mut self.resolver)
+            (Handler::Call(name), Body::Call { arguments, duration, result }) => {
+                other::call(*name, arguments, (duration, result), &mut self.resolver)
             }
             _ => Op::Other,
         }
@@ -382,21 +427,26 @@ impl Decoder {
             return Handler::SyscallEnter(names.id(kernel_call(call)));
         }
         if let Some(call) = name.strip_prefix("sys_exit_") {
-            if FORKS.contains(&call) {
-                return Handler::Forked(names.id(call), kind.int("ret"));
-            }
-            return Handler::Fixed(Op::SyscallExit { name: names.id(kernel_call(call)) });
+            return Handler::SyscallExit {
+                name: names.id(kernel_call(call)),
+                returned: kind.int("ret"),
+                forks: FORKS.contains(&call),
+            };
         }
-        for (vector, ipi) in VECTORS {
-            if name.strip_prefix(vector) == Some("_entry") {
-                let name = names.id(vector);
-                return Handler::Fixed(Op::VectorEntry { name, ipi: *ipi });
+        for (word, vector) in VECTORS {
+            if name.strip_prefix(word) == Some("_entry") {
+                let name = names.id(word);
+                return Handler::Fixed(Op::VectorEntry { name, vector: *vector });
             }
-            if name.strip_prefix(vector) == Some("_exit") {
-                return Handler::Fixed(Op::VectorExit { name: names.id(vector) });
+            if name.strip_prefix(word) == Some("_exit") {
+                return Handler::Fixed(Op::VectorExit { name: names.id(word) });
             }
         }
-        Handler::Ignore
+        match name {
+            "hrtimer_expire_entry" | "timer_expire_entry" => Handler::Fixed(Op::TimerEntry),
+            "hrtimer_expire_exit" | "timer_expire_exit" => Handler::Fixed(Op::TimerExit),
+            _ => Handler::Ignore,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use super::Op;
 pub(crate) fn call(
     name: NameId,
     arguments: &str,
-    duration: Option<u64>,
+    (duration, result): (Option<u64>, &str),
     names: &mut Resolver,
 ) -> Op {
     let mut request = None;
@@ -21,5 +21,6 @@ pub(crate) fn call(
             _ => names.names.id(text),
         });
     }
-    Op::Syscall { name, request, duration }
+    let returned = result.split_whitespace().next().and_then(crate::text::number);
+    Op::Syscall { name, request, duration, returned: returned.map(|value| value as i64) }
 }

@@ -3,8 +3,9 @@
 //! The same event reads differently in tracefs, in `trace-cmd report` (whose
 //! plugins rewrite some) and in `perf script`; all spellings are tried here.
 
+use super::binary::hypercall;
 use super::names::{NameId, Number, Resolver};
-use super::{Meaning, Op};
+use super::{Access, Meaning, Op, Vector};
 use crate::text::{after, hex, number, number_after};
 
 pub(crate) fn decode(meaning: Meaning, text: &str, names: &mut Resolver) -> Op {
@@ -18,60 +19,63 @@ fn known(meaning: Meaning, text: &str, names: &mut Resolver) -> Option<Op> {
         Meaning::KvmUserspaceExit => {
             Op::UserspaceExit { reason: names.names.id(after(text, "reason ")?) }
         }
-        Meaning::KvmPio => {
-            Op::Pio { port: pio_port(text)? as u32 & 0xffff, write: text.starts_with("pio_write") }
-        }
-        Meaning::KvmMmio => {
-            Op::Mmio { address: hex(after(text, "gpa ")?)?, write: text.starts_with("mmio write") }
-        }
-        Meaning::KvmFastMmio => {
-            Op::Mmio { address: hex(after(text, "at gpa ").or(after(text, "gpa "))?)?, write: true }
-        }
+        Meaning::KvmPio => Op::Access(Access::Port {
+            port: pio_port(text)? as u32 & 0xffff,
+            write: text.starts_with("pio_write"),
+        }),
+        Meaning::KvmMmio => Op::Access(Access::Mmio {
+            address: hex(after(text, "gpa ")?)?,
+            write: text.starts_with("mmio write"),
+        }),
+        Meaning::KvmFastMmio => Op::Access(Access::Mmio {
+            address: hex(after(text, "at gpa ").or(after(text, "gpa "))?)?,
+            write: true,
+        }),
         Meaning::KvmMsr => {
             let write = text.starts_with("msr_write");
             let index = after(text, "msr_write ").or_else(|| after(text, "msr_read "))?;
-            Op::Msr { index: hex(index)? as u32, write }
+            Op::Access(Access::Msr { index: hex(index)? as u32, write })
         }
         Meaning::KvmHypercall => {
-            Op::Hypercall { name: names.number(Number::Hypercall, hex(after(text, "nr ")?)?) }
+            hypercall(names.number(Number::Hypercall, hex(after(text, "nr ")?)?))
         }
         Meaning::KvmHvHypercall => {
-            Op::Hypercall { name: names.number(Number::HvHypercall, hex(after(text, "code ")?)?) }
+            hypercall(names.number(Number::HvHypercall, hex(after(text, "code ")?)?))
         }
         Meaning::KvmXenHypercall => {
-            Op::Hypercall { name: names.number(Number::XenHypercall, hex(after(text, "nr ")?)?) }
+            hypercall(names.number(Number::XenHypercall, hex(after(text, "nr ")?)?))
         }
         Meaning::RawSysEnter => raw_enter(text, names)?,
         Meaning::RawSysExit => {
             let number = number_after(text, "NR ")?;
-            if super::binary::NR_FORKS.contains(&number) && returned_0(text) {
+            let returned = returned(text);
+            if returned == Some(0) && super::binary::NR_FORKS.contains(&number) {
                 return Some(Op::ThreadStart);
             }
-            Op::SyscallExit { name: names.number(Number::Syscall, number) }
+            Op::SyscallExit { name: names.number(Number::Syscall, number), returned }
         }
         Meaning::IrqEntry => {
             Op::IrqEntry { irq: names.irq(number_after(text, "irq=")?, after(text, "name=")) }
         }
         Meaning::IrqExit => Op::IrqExit,
         Meaning::IpiRaise | Meaning::IpiSend => Op::IpiSend { name: ipi(text, names) },
-        Meaning::IpiEntry => Op::VectorEntry { name: ipi(text, names), ipi: true },
+        Meaning::IpiEntry => Op::VectorEntry { name: ipi(text, names), vector: Vector::Ipi },
         Meaning::IpiExit => Op::VectorExit { name: ipi(text, names) },
         Meaning::WorkQueue | Meaning::WorkStart | Meaning::WorkEnd => work(meaning, text, names)?,
         Meaning::Switch => switch(text)?,
         Meaning::Wake => Op::Wake { tid: wake(text)? },
         Meaning::QemuRead => region(text, false)?,
         Meaning::QemuWrite => region(text, true)?,
-        Meaning::QemuIn | Meaning::QemuOut => Op::Pio {
+        Meaning::QemuIn | Meaning::QemuOut => Op::Logged(Access::Port {
             port: hex(after(text, "addr ")?.split('(').next()?)? as u32 & 0xffff,
             write: meaning == Meaning::QemuOut,
-        },
+        }),
     })
 }
 
-/// True for a call's end with 0: `NR 56 = 0`, `sys_clone -> 0x0`, `__syscall_nr=56 ret=0x0`.
-pub(super) fn returned_0(text: &str) -> bool {
-    let last = text.trim_end().rsplit([' ', '=']).next();
-    matches!(last, Some("0" | "0x0"))
+/// What a call returned: `NR 56 = 0`, `sys_clone -> 0x0`, `__syscall_nr=56 ret=0x0`.
+pub(super) fn returned(text: &str) -> Option<i64> {
+    number(text.trim_end().rsplit([' ', '=', '>']).next()?).map(|value| value as i64)
 }
 
 fn exit_reason(text: &str, names: &mut Resolver) -> NameId {
@@ -171,10 +175,10 @@ fn wake(text: &str) -> Option<i32> {
 /// Accesses below 64 KiB are ports: a PC has RAM at those physical addresses.
 fn region(text: &str, write: bool) -> Option<Op> {
     let address = hex(after(text, "addr ")?)?;
-    Some(match u32::try_from(address) {
-        Ok(port @ 0..=0xffff) => Op::Pio { port, write },
-        _ => Op::Mmio { address, write },
-    })
+    Some(Op::Logged(match u32::try_from(address) {
+        Ok(port @ 0..=0xffff) => Access::Port { port, write },
+        _ => Access::Mmio { address, write },
+    }))
 }
 
 #[cfg(test)]
@@ -190,8 +194,10 @@ mod tests {
         assert_eq!(op(Meaning::RawSysExit, "NR 56 = 0"), Op::ThreadStart);
         assert!(matches!(op(Meaning::RawSysExit, "NR 56 = 510"), Op::SyscallExit { .. }));
         assert!(matches!(op(Meaning::RawSysExit, "NR 0 = 0"), Op::SyscallExit { .. }));
-        assert!(returned_0("sys_clone -> 0x0") && returned_0("__syscall_nr=435 ret=0x0 "));
-        assert!(!returned_0("sys_clone -> 0x1766") && !returned_0(""));
+        assert_eq!(returned("sys_clone -> 0x0"), Some(0));
+        assert_eq!(returned("__syscall_nr=435 ret=0x0 "), Some(0));
+        assert_eq!(returned("sys_clone -> 0x1766"), Some(0x1766));
+        assert_eq!((returned("NR 1 = -4"), returned("")), (Some(-4), None));
     }
 
     #[test]
@@ -207,15 +213,27 @@ mod tests {
     #[test]
     fn accesses_are_read() {
         let pio = "pio_write at 0x3f8 size 1 count 1 val 0x35 ";
-        assert_eq!(op(Meaning::KvmPio, pio), Op::Pio { port: 0x3f8, write: true });
+        assert_eq!(op(Meaning::KvmPio, pio), Op::Access(Access::Port { port: 0x3f8, write: true }));
         let mmio = "mmio read len 4 gpa 0xfee00020 val 0x0";
-        assert_eq!(op(Meaning::KvmMmio, mmio), Op::Mmio { address: 0xfee00020, write: false });
+        assert_eq!(
+            op(Meaning::KvmMmio, mmio),
+            Op::Access(Access::Mmio { address: 0xfee00020, write: false })
+        );
         let msr = "msr_read c0000080 = 0x0";
-        assert_eq!(op(Meaning::KvmMsr, msr), Op::Msr { index: 0xc0000080, write: false });
+        assert_eq!(
+            op(Meaning::KvmMsr, msr),
+            Op::Access(Access::Msr { index: 0xc0000080, write: false })
+        );
         let region = "cpu 0 mr 0x55a3bbc47fe0 addr 0x70 value 0x8f size 1 name 'rtc-index'";
-        assert_eq!(op(Meaning::QemuWrite, region), Op::Pio { port: 0x70, write: true });
+        assert_eq!(
+            op(Meaning::QemuWrite, region),
+            Op::Logged(Access::Port { port: 0x70, write: true })
+        );
         let region = "cpu -1 mr 0x1 addr 0xfee00000 value 0x0 size 4 name 'apic-msi'";
-        assert_eq!(op(Meaning::QemuRead, region), Op::Mmio { address: 0xfee00000, write: false });
+        assert_eq!(
+            op(Meaning::QemuRead, region),
+            Op::Logged(Access::Mmio { address: 0xfee00000, write: false })
+        );
     }
 
     #[test]

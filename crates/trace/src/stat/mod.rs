@@ -13,14 +13,12 @@
 //! were overwritten, so is one that began when not all CPUs' events are there yet, if it is
 //! a hundred medians long: the thread may have been on such a CPU meanwhile.
 
-mod gaps;
 pub mod hist;
 pub mod kernel;
 mod parallel;
 pub mod report;
 pub mod slices;
 pub mod table;
-pub mod threads;
 pub mod versus;
 pub mod xen;
 
@@ -28,6 +26,7 @@ use crate::event::{Body, Event};
 use crate::format::{EventReader, TraceInfo};
 use crate::ops::xen::{CPU_END, LOST_RECORDS, LOST_RECORDS_END};
 use crate::ops::{Decoder, Op};
+use crate::walk::{Part, Walk};
 pub use report::{Report, Row};
 
 /// False for what a reader adds: marks of lost events and of a stream's end.
@@ -56,7 +55,7 @@ impl Stats {
     /// Empty statistics.
     pub fn new(info: &TraceInfo) -> Stats {
         let mut stats = Stats::empty();
-        stats.kernel.overwritten = info.overwritten.is_some();
+        stats.kernel.walk = Walk::new(info);
         stats
     }
 
@@ -76,7 +75,7 @@ impl Stats {
     /// Those of some threads and CPUs only.
     fn of_part(part: Part) -> Stats {
         let mut stats = Stats::empty();
-        stats.kernel.part = part;
+        stats.kernel.walk = Walk::of_part(part);
         stats
     }
 
@@ -161,40 +160,6 @@ impl Stats {
         self.kernel.close(self.last, at);
         self.decoder.resolve(|address| reader.symbol(address).map(str::to_string));
         report::build(&self, reader, cpu_hz)
-    }
-}
-
-/// Whose books are kept: those of every `of`-th thread and CPU.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Part {
-    pub(crate) index: usize,
-    pub(crate) of: usize,
-}
-
-impl Default for Part {
-    fn default() -> Part {
-        Part { index: 0, of: 1 }
-    }
-}
-
-impl Part {
-    /// The part that a thread belongs to.
-    #[inline]
-    fn of_thread(tid: i32, of: usize) -> usize {
-        // Neighbours are often alike: threads of one VMM, workers of one CPU.
-        (((tid as u32).wrapping_mul(0x9e37_79b9) >> 16) as usize) % of
-    }
-
-    /// The part that a CPU belongs to.
-    #[inline]
-    fn of_cpu(cpu: u32, of: usize) -> usize {
-        cpu as usize % of
-    }
-
-    /// True if it has the thread.
-    #[inline]
-    pub(crate) fn has(self, tid: i32) -> bool {
-        self.of == 1 || Part::of_thread(tid, self.of) == self.index
     }
 }
 

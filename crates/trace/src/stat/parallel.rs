@@ -7,10 +7,11 @@
 //! comes to the same numbers. A switch or a wake-up concerns two threads; a loss of
 //! events concerns everybody.
 
-use super::{Part, Report, Stats};
+use super::{Report, Stats};
 use crate::event::{Body, Event, EventType, IntField};
 use crate::format::EventReader;
 use crate::ops::{Decoder, Touches};
+use crate::walk::Part;
 use std::io;
 use std::sync::mpsc::{channel, sync_channel, Receiver, Sender, SyncSender};
 use std::sync::Arc;

@@ -3,12 +3,13 @@
 use super::kernel::Kernel;
 use super::slices::{Batch, Slicer};
 use super::table::{Cell, Table};
-use super::threads::{State, Thread};
 use super::xen::{Vcpu, Xen, DOMAIN_RUNSTATES, IDLE_DOMAIN, WAYS};
 use super::Stats;
 use crate::format::{EventReader, Losses, Tick};
 use crate::names::{port, svm_exit, vmx_exit, DeviceMap};
 use crate::ops::NameId;
+use crate::peers::Peers;
+use crate::walk::{State, Thread};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -256,27 +257,16 @@ impl Scale {
     }
 }
 
-/// Fewer peers than this say nothing.
-const MIN_PEERS: usize = 3;
-
 /// Sets each row's ratio: its mean over the median of the other means.
 fn compare_to_peers(rows: &mut [Row]) {
-    // Medians of "all but one" come from one sorted list: only the middle moves.
     let mean = |r: &Row| r.mean_cycles.or(r.mean_s);
     for direction in [None, Some("read"), Some("write")] {
-        let mut means: Vec<f64> =
-            rows.iter().filter(|r| r.direction == direction).filter_map(mean).collect();
-        means.sort_by(f64::total_cmp);
-        if means.len() <= MIN_PEERS {
-            continue;
-        }
-        for row in rows.iter_mut().filter(|r| r.direction == direction) {
+        let same = |r: &Row| r.direction == direction;
+        let peers = Peers::of(rows.iter().filter(|r| same(r)).filter_map(mean));
+        for row in rows.iter_mut().filter(|r| same(r)) {
             let Some(own) = mean(row) else { continue };
-            let at = means.partition_point(|&m| m < own);
-            let peer = |i: usize| means[if i >= at { i + 1 } else { i }];
-            let n = means.len() - 1;
-            let median = (peer((n - 1) / 2) + peer(n / 2)) / 2.0;
-            row.ratio_to_peers = (median > 0.0).then(|| own / median);
+            let typical = peers.typical(own).filter(|median| *median > 0.0);
+            row.ratio_to_peers = typical.map(|median| own / median);
         }
     }
 }
@@ -364,7 +354,7 @@ pub(super) fn build(stats: &Stats, reader: &dyn EventReader, cpu_hz: Option<f64>
 }
 
 fn vcpu_ticks(kernel: &Kernel, xen: &Xen) -> f64 {
-    let threads = kernel.threads.iter().filter(|t| t.is_vcpu);
+    let threads = kernel.walk.threads.iter().filter(|t| t.is_vcpu);
     let linux: f64 = threads.flat_map(|t| t.times.iter().skip(1)).map(|&ticks| ticks as f64).sum();
     let running =
         |v: &Vcpu| -> u128 { v.runstates.sorted().iter().map(|(_, cell)| cell.time.total()).sum() };
@@ -397,7 +387,7 @@ fn fill_kernel(report: &mut Report, stats: &Stats, reader: &dyn EventReader, sca
     report.ipis = shared(&tables.ipis);
     report.ipi_sends = shared(&tables.ipi_sends);
     report.works = shared(&tables.works);
-    let mut threads: Vec<&Thread> = stats.kernel.threads.iter().collect();
+    let mut threads: Vec<&Thread> = stats.kernel.walk.threads.iter().collect();
     threads.sort_by_key(|t| (!t.is_vcpu, std::cmp::Reverse(on_cpu(t)), t.tid));
     report.threads = threads.iter().map(|t| thread_times(t, stats, reader, scale)).collect();
 }
@@ -414,7 +404,7 @@ fn thread_times(
     reader: &dyn EventReader,
     scale: &Scale,
 ) -> ThreadTimes {
-    let seen = stats.kernel.seen;
+    let seen = stats.kernel.walk.seen;
     let time = |state: State, known: bool| {
         let ticks = thread.times[state as usize] as f64;
         scale.of(ticks).filter(|_| known || ticks > 0.0)

@@ -2,83 +2,11 @@
 
 use super::hist::Hist;
 use super::slices::{Slice, Slices};
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use crate::hash::FastMap;
+use crate::walk::{Took, IMPLAUSIBLE, LONGEST};
 
 /// Most rows of a table; what does not fit is counted in one more.
 pub const MAX_ROWS: usize = 4096;
-
-/// Mixes one integer: keys are small numbers, and the tables are bounded.
-#[derive(Default, Clone, Copy)]
-pub(crate) struct Mix(u64);
-
-impl Hasher for Mix {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &b in bytes {
-            self.write_u64(u64::from(b));
-        }
-    }
-
-    fn write_u32(&mut self, n: u32) {
-        self.write_u64(u64::from(n));
-    }
-
-    fn write_i32(&mut self, n: i32) {
-        self.write_u64(n as u64);
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        let mixed = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ (mixed >> 32);
-    }
-}
-
-pub(crate) type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
-
-/// How long something took, as far as that is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Took {
-    /// Ticks.
-    Ticks(u64),
-    /// Its begin and its end are there, but maybe of two: the trace's oldest events were
-    /// overwritten.
-    Doubtful {
-        /// From the one to the other.
-        ticks: u64,
-        /// Stamp of its begin.
-        start: u64,
-        /// Thread.
-        tid: i32,
-    },
-    /// Events were lost in between.
-    Cut,
-    /// Its begin or its end was not seen.
-    Unknown,
-}
-
-impl From<Option<u64>> for Took {
-    fn from(ticks: Option<u64>) -> Took {
-        ticks.map_or(Took::Unknown, Took::Ticks)
-    }
-}
-
-impl Took {
-    /// An equal share of it, for each of `count`.
-    pub fn shared(self, count: usize) -> Took {
-        let count = count.max(1) as u64;
-        match self {
-            Took::Ticks(ticks) => Took::Ticks(ticks / count),
-            Took::Doubtful { ticks, start, tid } => {
-                Took::Doubtful { ticks: ticks / count, start, tid }
-            }
-            other => other,
-        }
-    }
-}
 
 /// A duration that is held back until it is known from when on all CPUs are recorded.
 #[derive(Debug, Clone, Copy)]
@@ -88,12 +16,6 @@ struct Doubt {
     tid: i32,
     at: Slice,
 }
-
-/// Most durations of a row that are held back: the longest.
-const DOUBTS: usize = 8;
-/// An interval so many medians long, of a time when not all CPUs are recorded, is rather two
-/// whose end and begin are missing.
-const IMPLAUSIBLE: f64 = 100.0;
 
 /// One row: how often, and how long where that is known.
 #[derive(Debug, Clone, Default)]
@@ -133,7 +55,7 @@ impl Cell {
     fn doubt(&mut self, doubt: Doubt) {
         let at = self.doubts.partition_point(|held| held.ticks >= doubt.ticks);
         self.doubts.insert(at, doubt);
-        if self.doubts.len() > DOUBTS {
+        if self.doubts.len() > LONGEST {
             if let Some(shortest) = self.doubts.pop() {
                 self.time(shortest.ticks, shortest.at);
             }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use vmeter_model::{Event, Ns, RunRecord, What};
 use vmeter_trace::event::Body;
-use vmeter_trace::ops::{Decoder, NameId, Op};
+use vmeter_trace::ops::{Access as Asked, Decoder, NameId, Op};
 use vmeter_trace::{open, EventReader, Input};
 
 /// Ports of QEMU's fw_cfg (docs/specs/fw_cfg.rst).
@@ -125,13 +125,13 @@ impl Seen {
             // Before the guest runs, a VMM may call KVM_RUN to settle a vCPU's state:
             // that ends without a port or an address.
             Op::UserspaceExit { reason } => *self.userspace_by.entry(reason).or_default() += 1,
-            Op::Pio { port, write } => {
+            Op::Access(Asked::Port { port, write }) => {
                 self.pio(event.ts, port, write, number("val").unwrap_or(0) as u32);
                 self.first.get_or_insert(First { at: event.ts, by: By::Consequence });
             }
             // KVM says of a read that it has to ask for it, and again what came of it.
-            Op::Mmio { .. } if number("type") == Some(0) => {}
-            Op::Mmio { .. } => self.mmio += 1,
+            Op::Access(Asked::Mmio { .. }) if number("type") == Some(0) => {}
+            Op::Access(Asked::Mmio { .. }) => self.mmio += 1,
             _ if event.kind.name == "kvm_write_tsc_offset" && number("vcpu_id") == Some(0) => {
                 self.tsc_offset = number("next_tsc_offset").map(|offset| offset as i64);
             }

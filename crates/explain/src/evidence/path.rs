@@ -5,9 +5,9 @@
 //! wake-up, and so on through as many threads as waited for each other.
 
 use super::subject::{Anatomy, Part, Who};
-use super::thread::{Doing, Segment, Thread, Waker};
+use super::thread::{Segment, State, Thread, Waker};
 use crate::merge::{Merge, Sym, Tid};
-use std::collections::HashMap;
+use vmeter_trace::hash::FastMap;
 
 /// Most threads that wait for each other in a row.
 const MAX_HOPS: usize = 8;
@@ -18,35 +18,17 @@ const MAX_QUEUED: usize = 64;
 /// System calls that only a timer or a signal ends.
 const SLEEPS: [&str; 2] = ["nanosleep", "clock_nanosleep"];
 
-/// Names, as the walk needs them.
-pub trait Naming {
-    /// The name behind a number.
-    fn sym(&self, sym: Sym) -> &str;
-    /// A thread's name.
-    fn thread(&self, thread: Tid) -> &str;
-}
-
-impl Naming for Merge {
-    fn sym(&self, sym: Sym) -> &str {
-        self.name(sym)
-    }
-
-    fn thread(&self, thread: Tid) -> &str {
-        self.thread_name(thread)
-    }
-}
-
 /// Walks back from a moment.
-pub struct Walk<'a, N: Naming> {
+pub struct Path<'a> {
     /// All threads.
-    pub threads: &'a HashMap<Tid, Thread>,
+    pub threads: &'a FastMap<Tid, Thread>,
     /// Names.
-    pub names: &'a N,
+    pub merge: &'a Merge,
     /// Now.
     pub now: u64,
 }
 
-impl<N: Naming> Walk<'_, N> {
+impl Path<'_> {
     /// Takes a stretch of a thread's own time apart.
     pub fn own(&self, thread: Tid, from: u64, to: u64, out: &mut Anatomy) {
         self.walk(thread, Who::Own, (from, to), &mut vec![thread], out);
@@ -67,9 +49,9 @@ impl<N: Naming> Walk<'_, N> {
             }
             let Some(ticks) = overlap(&segment, from, to) else { continue };
             covered = ticks.saturating_add(covered);
-            let part = match segment.doing {
-                Doing::Blocked if segment.end >= to => Part::Return,
-                Doing::Blocked if segment.start <= from => Part::Delivery,
+            let part = match segment.state {
+                State::Blocked if segment.end >= to => Part::Return,
+                State::Blocked if segment.start <= from => Part::Delivery,
                 _ => part(&segment, None, None),
             };
             let amount = out.add(who, part, ticks);
@@ -106,7 +88,7 @@ impl<N: Naming> Walk<'_, N> {
             }
             let Some(ticks) = overlap(&segment, from, to) else { continue };
             covered = ticks.saturating_add(covered);
-            if segment.doing == Doing::Blocked {
+            if segment.state == State::Blocked {
                 let span = (segment.start.max(from), segment.end.min(to));
                 self.blocked(&segment, who, span, stack, out);
             } else {
@@ -142,13 +124,13 @@ impl<N: Naming> Walk<'_, N> {
         out: &mut Anatomy,
     ) {
         let ticks = to.saturating_sub(from);
-        let sleeps = segment.call.is_some_and(|call| SLEEPS.contains(&self.names.sym(call)));
+        let sleeps = segment.call.is_some_and(|call| SLEEPS.contains(&self.merge.name(call)));
         let part = match segment.waker {
             _ if sleeps => Part::Timer(segment.call),
             Waker::Timer => Part::Timer(segment.call),
             Waker::Irq(irq) => Part::Irq(irq),
             Waker::Thread(waker) if stack.len() < MAX_HOPS && !stack.contains(&waker) => {
-                let who = match self.names.thread(waker) {
+                let who = match self.merge.thread_name(waker) {
                     name if name.starts_with("kworker") => Who::Kworker,
                     _ => Who::Thread(waker),
                 };
@@ -170,12 +152,12 @@ fn overlap(segment: &Segment, from: u64, to: u64) -> Option<u64> {
 }
 
 fn part(segment: &Segment, earlier: Option<Sym>, later: Option<Sym>) -> Part {
-    match (segment.doing, segment.call, segment.work) {
-        (Doing::Unknown, ..) => Part::Unknown,
-        (Doing::Runnable, ..) => Part::Runnable,
-        (Doing::Blocked, call, _) => Part::Blocked(call),
-        (Doing::Guest | Doing::Kvm, ..) => Part::Kvm,
-        (Doing::Kernel, Some(call), _) => Part::Kernel(call),
+    match (segment.state, segment.call, segment.work) {
+        (State::Unknown, ..) => Part::Unknown,
+        (State::Runnable, ..) => Part::Runnable,
+        (State::Blocked, call, _) => Part::Blocked(call),
+        (State::Guest | State::Kvm, ..) => Part::Kvm,
+        (State::Kernel, Some(call), _) => Part::Kernel(call),
         (_, _, Some(work)) => Part::Work(work),
         _ => match (earlier, later) {
             (Some(earlier), Some(later)) if earlier == later => Part::Between(later),

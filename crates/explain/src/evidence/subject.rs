@@ -4,7 +4,9 @@ use super::series::Series;
 use super::thread::Sleep;
 use crate::merge::{Sym, Tid};
 use std::collections::HashMap;
+use vmeter_trace::ops::Access;
 use vmeter_trace::stat::hist::Hist;
+use vmeter_trace::walk::{IMPLAUSIBLE, LONGEST};
 
 /// Most parts of a subject that are told apart.
 const MAX_PARTS: usize = 512;
@@ -28,6 +30,51 @@ pub enum What {
     },
     /// Exits to user space or VMEXITs for another reason.
     Exit(Sym),
+    /// A system call of a trace that has nothing but these (strace).
+    Call(Sym),
+    /// Accesses of a port, in a device model's log.
+    LoggedPort {
+        /// Port.
+        port: u32,
+        /// True for writes.
+        write: bool,
+    },
+    /// Accesses of a guest-physical address, in a device model's log.
+    LoggedMmio {
+        /// Address.
+        address: u64,
+        /// True for writes.
+        write: bool,
+    },
+}
+
+impl What {
+    /// What an access asks a device for; none if it asks KVM itself.
+    pub fn of(access: Access) -> Option<What> {
+        match access {
+            Access::Port { port, write } => Some(What::Port { port, write }),
+            Access::Mmio { address, write } => Some(What::Mmio { address, write }),
+            Access::Msr { .. } | Access::Hypercall { .. } => None,
+        }
+    }
+
+    /// As [`What::of`], of an access in a device model's log.
+    pub fn logged(access: Access) -> Option<What> {
+        match access {
+            Access::Port { port, write } => Some(What::LoggedPort { port, write }),
+            Access::Mmio { address, write } => Some(What::LoggedMmio { address, write }),
+            Access::Msr { .. } | Access::Hypercall { .. } => None,
+        }
+    }
+
+    /// True for what a vCPU asks of a device and waits for.
+    pub fn is_request(self) -> bool {
+        match self {
+            What::Port { .. } | What::Mmio { .. } => true,
+            What::Exit(_) | What::Call(_) => false,
+            What::LoggedPort { .. } | What::LoggedMmio { .. } => false,
+        }
+    }
 }
 
 /// A kind of request in a file.
@@ -205,12 +252,6 @@ pub struct Subject {
     /// The longest ones, longest first.
     longest: Vec<Anatomy>,
 }
-
-/// Longest instances that are kept.
-const LONGEST: usize = 8;
-/// An instance so many medians long, of a time when not all CPUs are recorded, is rather one
-/// whose end is missing.
-const IMPLAUSIBLE: f64 = 100.0;
 
 impl Subject {
     /// Takes an instance whose time is not known.

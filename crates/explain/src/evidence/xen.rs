@@ -1,9 +1,9 @@
 //! Xen's vCPUs: what an exit's time went into, in the hypervisor and in dom0.
 
-use super::path::{Naming, Walk};
+use super::path::Path;
 use super::subject::{Anatomy, Part, Place, What, Who};
-use super::Index;
-use crate::merge::{Moment, Tid};
+use super::Evidence;
+use crate::merge::{Merge, Moment, Tid};
 use std::collections::HashMap;
 use vmeter_trace::ops::xen::{BLOCKED, OFFLINE, RUNNABLE, RUNNING};
 use vmeter_trace::ops::XenOp;
@@ -47,6 +47,8 @@ pub struct Xen {
     /// By file, domain and number.
     pub vcpus: HashMap<VcpuId, Vcpu>,
     current: HashMap<(u16, u32), VcpuId>,
+    /// Records of a CPU were lost last at this moment.
+    lost: HashMap<(u16, u32), u64>,
     /// vCPUs that wait in an exit now.
     waiting: usize,
     /// Threads by how often they were woken while a vCPU waited.
@@ -103,8 +105,8 @@ impl Xen {
     }
 }
 
-impl Index {
-    pub(super) fn xen_op<N: Naming>(&mut self, moment: &Moment, op: XenOp, names: &N) {
+impl Evidence {
+    pub(super) fn xen_op(&mut self, moment: &Moment, op: XenOp, merge: &Merge) {
         let cpu = (moment.file, moment.cpu);
         let now = moment.ts;
         match op {
@@ -120,21 +122,24 @@ impl Index {
                 }
             }
             XenOp::LostBegin => {
-                self.lost = Some(now);
+                if self.xen.lost.len() < MAX_VCPUS {
+                    self.xen.lost.insert(cpu, now);
+                }
                 self.xen.current.remove(&cpu);
             }
             XenOp::VmExit { .. } => {
                 let Some(vcpu) = self.xen_current(cpu) else { return };
                 vcpu.exits += 1;
-                let place = Index::place(moment, "VMEXIT");
+                let place = moment.place("VMEXIT");
                 vcpu.exit = Some(Exit { start: now, place, ..Exit::default() });
             }
             XenOp::Pio { port, write } => {
                 self.xen_access(cpu, What::Port { port, write });
             }
             XenOp::Mmio { address, write } => self.xen_access(cpu, What::Mmio { address, write }),
-            XenOp::VmEntry => self.xen_entry(cpu, now, names),
-            _ => {}
+            XenOp::VmEntry => self.xen_entry(cpu, now, merge),
+            XenOp::Msr { .. } | XenOp::CrWrite | XenOp::Vmcall { .. } => {}
+            XenOp::PvHypercall { .. } | XenOp::LostEnd { .. } | XenOp::CpuEnd | XenOp::Other => {}
         }
     }
 
@@ -150,24 +155,25 @@ impl Index {
     }
 
     /// The guest goes on: its exit is served.
-    fn xen_entry<N: Naming>(&mut self, cpu: (u16, u32), now: u64, names: &N) {
+    fn xen_entry(&mut self, cpu: (u16, u32), now: u64, merge: &Merge) {
         let Some(vcpu) = self.xen_current(cpu) else { return };
         let Some(mut exit) = vcpu.exit.take() else { return };
         let state = vcpu.state.unwrap_or((RUNNING, exit.start));
         exit.spans.push((state.0, state.1.max(exit.start), now));
         let total = now.saturating_sub(exit.start);
         vcpu.exit_ticks = vcpu.exit_ticks.saturating_add(total);
-        let torn = self.lost.is_some_and(|lost| lost >= exit.start);
+        let lost = |cpu: (u16, u32)| self.xen.lost.get(&cpu).is_some_and(|at| *at >= exit.start);
+        let torn = lost(cpu) || lost((cpu.0, exit.place.cpu));
         let Some(what) = exit.access else { return };
         let (start, place) = (exit.start, exit.place);
         let mut anatomy = Anatomy { total, start, place, torn, ..Anatomy::default() };
-        let walk = Walk { threads: &self.threads, names, now };
+        let path = Path { threads: &self.threads, merge, now };
         for (state, from, to) in exit.spans {
             let ticks = to.saturating_sub(from);
             match (state, self.xen.model()) {
                 (RUNNING, _) => anatomy.add(Who::Own, Part::XenRunning, ticks).count += 1,
                 (RUNNABLE, _) => anatomy.add(Who::Own, Part::XenRunnable, ticks).count += 1,
-                (_, Some(model)) => walk.model(model, from, to, &mut anatomy),
+                (_, Some(model)) => path.model(model, from, to, &mut anatomy),
                 _ => anatomy.add(Who::Own, Part::Paused, ticks).count += 1,
             }
         }

@@ -1,0 +1,99 @@
+//! System calls of a trace that has nothing else (strace): which one the time goes into.
+
+use super::view::{LEAST_COUNT, SHARE_ALONE};
+use super::{Candidate, Detector, View};
+use crate::evidence::subject::{Key, Subject, What};
+use crate::say;
+
+/// Share of the traced time from which a call is named even if it is no slower than others.
+const HALF: f64 = 0.5;
+
+/// What the names of calls begin with that wait for somebody else by design: how long they
+/// take says nothing of themselves. `read` is among them: of a pipe, a socket or an eventfd.
+const WAITS: &[&str] = &[
+    "KVM_RUN",
+    "accept",
+    "clock_nanosleep",
+    "epoll_",
+    "exit",
+    "futex",
+    "io_getevents",
+    "io_pgetevents",
+    "io_uring_enter",
+    "mq_",
+    "msgrcv",
+    "nanosleep",
+    "pause",
+    "poll",
+    "ppoll",
+    "pselect",
+    "recv",
+    "restart_syscall",
+    "rt_sigsuspend",
+    "rt_sigtimedwait",
+    "select",
+    "sem",
+    "vfork",
+    "wait",
+];
+
+/// True for calls that wait by design.
+pub fn waits(call: &str) -> bool {
+    matches!(call, "read" | "readv") || WAITS.iter().any(|begin| call.starts_with(begin))
+}
+
+/// A call that takes much of the time, and longer than others.
+pub struct SlowCall;
+
+impl Detector for SlowCall {
+    fn kind(&self) -> &'static str {
+        "slow-system-call"
+    }
+
+    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
+        let calls = view.subjects(|what| matches!(what, What::Call(_))).into_iter();
+        calls.filter_map(|(key, subject)| self.of(view, key, subject)).collect()
+    }
+}
+
+impl SlowCall {
+    fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
+        let name = view.subject(key);
+        if waits(&name) || subject.timed < LEAST_COUNT {
+            return None;
+        }
+        let slow = view.peers(key).filter(|peers| peers.slow).map_or(0, |peers| peers.excess);
+        if view.share(slow) < SHARE_ALONE && view.share(subject.total) < HALF {
+            return None;
+        }
+        let median = subject.length.quantile(0.5).unwrap_or(0.0);
+        let share = say::percent(view.share(subject.total));
+        let claim = format!(
+            "{} calls of {name} take {}, {share} of the traced time: median {}, longest {}",
+            subject.timed,
+            view.time(subject.total as f64),
+            view.time(median),
+            view.time(subject.worst.map_or(0.0, |(ticks, _)| ticks as f64)),
+        );
+        let figures = [("median_ticks", median)];
+        let places = [subject.first.map(|place| (0, place)), subject.worst];
+        Some(Candidate {
+            kind: self.kind(),
+            key: Some(key),
+            saving: subject.total.max(slow),
+            summary: format!(
+                "{name} takes {share} of the traced time, in {} calls of median {}",
+                subject.timed,
+                view.time(median)
+            ),
+            chain: vec![view.link(key, claim, (subject.timed, subject.total), &figures, &places)],
+            suggestion: format!(
+                "find out what {name} waits for: record switches, wake-ups and work items beside \
+                 the calls; then call it less often, for more at once, or where nobody waits for it"
+            ),
+            confirm: format!("vmeter explain -- COMMAND (or: perf trace -s -e {name} -p PID)"),
+            subject: name,
+            at_most: None,
+        })
+    }
+}

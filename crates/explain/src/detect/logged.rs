@@ -1,0 +1,87 @@
+//! Accesses in a device model's own log (QEMU's): which one the time goes by at.
+//!
+//! QEMU logs a write before it serves it and a read after it has (`memory_region_ops_*`,
+//! system/memory.c), and nothing when the guest goes on. So what is known is the time from a
+//! write to the thread's next line, and to a read from the line before: the serving, and
+//! whatever the guest did besides. Only where that is long as a rule it says something.
+
+use super::view::{LEAST_COUNT, OUTLIER, SHARE_ALONE};
+use super::{Candidate, Detector, View};
+use crate::evidence::subject::{Key, Subject, What};
+use crate::say;
+use vmeter_model::explain::Severity;
+
+/// Share of the traced time from which an access is named that has no peers.
+const HALF: f64 = 0.5;
+
+/// An access at which time goes by.
+pub struct SlowInLog;
+
+impl Detector for SlowInLog {
+    fn kind(&self) -> &'static str {
+        "slow-in-log"
+    }
+
+    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
+        // Where KVM's own trace is there too, that has their times.
+        let timed = view.requests().iter().any(|(_, subject)| subject.timed > 0);
+        // Lines without stamps have an order, but no time.
+        if timed || view.seconds(1).is_none() {
+            return Vec::new();
+        }
+        let logged = |what| matches!(what, What::LoggedPort { .. } | What::LoggedMmio { .. });
+        let all = view.subjects(logged).into_iter();
+        all.filter_map(|(key, subject)| self.of(view, key, subject)).collect()
+    }
+}
+
+impl SlowInLog {
+    fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
+        if subject.timed < LEAST_COUNT {
+            return None;
+        }
+        // A guest that computes now and then between two accesses moves the mean.
+        let median = subject.length.quantile(0.5).unwrap_or(0.0);
+        let peers = view.peers(key);
+        let typical = peers.map_or(0.0, |peers| peers.typical);
+        let saving = ((median - typical).max(0.0) * subject.timed as f64) as u64;
+        let least = if peers.is_some() { SHARE_ALONE } else { HALF };
+        if median < OUTLIER * typical || view.share(saving) < least {
+            return None;
+        }
+        let name = view.subject(key);
+        let bound = match key.what {
+            What::LoggedPort { write: true, .. } | What::LoggedMmio { write: true, .. } => {
+                "from its line to the next of that thread"
+            }
+            _ => "from the thread's line before to its own",
+        };
+        let claim = format!(
+            "{bound}, {name} takes a median of {}, {} times: {} in all, {} of the traced time; the \
+             log does not tell how much of it the guest runs",
+            view.time(median),
+            subject.timed,
+            view.time(subject.total as f64),
+            say::percent(view.share(subject.total)),
+        );
+        let places = [subject.first.map(|place| (0, place)), subject.worst];
+        let figures = [("median_ticks", median), ("peers_median_ticks", typical)];
+        Some(Candidate {
+            kind: self.kind(),
+            key: Some(key),
+            summary: format!(
+                "{name} takes up to {} an access, {} of the traced time, by the device model's log",
+                view.time(median),
+                say::percent(view.share(subject.total))
+            ),
+            saving,
+            chain: vec![view.link(key, claim, (subject.timed, subject.total), &figures, &places)],
+            subject: name,
+            suggestion: "record KVM's events beside the log: these tell when the guest goes on, \
+                         and what its thread does until then"
+                .into(),
+            confirm: "vmeter explain -- COMMAND".into(),
+            at_most: Some(Severity::Medium),
+        })
+    }
+}

@@ -1,0 +1,407 @@
+//! What happened to every request of a vCPU, from one pass over the events.
+//!
+//! The trace's [`Walk`] interprets; this is its visitor, and keeps what detectors need: for
+//! each kind of request what its time went into, for each thread what it did lately.
+
+pub mod path;
+pub mod series;
+pub mod subject;
+pub mod thread;
+pub mod xen;
+
+use crate::merge::{Merge, Moment, Sym, Tid};
+use path::Path;
+use std::collections::{BTreeSet, HashMap};
+use subject::{Anatomy, Key, Part, Place, Subject, What, Who};
+use thread::{Thread, Waker};
+use vmeter_trace::hash::FastMap;
+use vmeter_trace::ops::{Access, NameId, Op};
+use vmeter_trace::walk::{self, At, By, Call, End, Ended, Interrupt, Request, Took, Visitor, Walk};
+use xen::Xen;
+
+/// Most threads that are told apart.
+const MAX_THREADS: usize = 1 << 16;
+/// Segments kept of all threads together.
+const MAX_SEGMENTS: usize = 1 << 19;
+/// Most and fewest of one thread.
+const ROOM: (usize, usize) = (16, 4096);
+/// Most subjects that are told apart.
+const MAX_SUBJECTS: usize = 1 << 13;
+/// Most names in a table of counts.
+const MAX_COUNTED: usize = 1 << 12;
+/// Most CPUs.
+const MAX_CPUS: usize = 1 << 14;
+
+/// A work function.
+#[derive(Debug, Default)]
+pub struct Work {
+    /// Times that it ran.
+    pub runs: u64,
+    /// CPUs it ran on.
+    pub cpus: BTreeSet<u32>,
+}
+
+/// What detectors look at.
+#[derive(Debug, Default)]
+pub struct Evidence {
+    /// Requests by kind.
+    pub subjects: HashMap<Key, Subject>,
+    /// Threads.
+    pub threads: FastMap<Tid, Thread>,
+    /// Work functions.
+    pub works: FastMap<Sym, Work>,
+    /// IPIs sent, by what for.
+    pub ipis: FastMap<Sym, u64>,
+    /// Xen's vCPUs.
+    pub xen: Xen,
+    /// Who woke whom how often.
+    pub wakes: FastMap<(Tid, Tid), u64>,
+    /// CPUs seen, by file.
+    pub cpus_seen: BTreeSet<(u16, u32)>,
+    /// Files whose VMEXITs are recorded.
+    pub exits_seen: BTreeSet<u16>,
+    /// Files whose system calls are recorded.
+    pub calls_seen: BTreeSet<u16>,
+    /// Interrupts, by number and name.
+    pub irqs: FastMap<Sym, u64>,
+    /// Ticks that a vCPU's thread waited for a CPU, by the thread that had it at the end.
+    pub competitors: FastMap<(Tid, Tid), u64>,
+    /// Requests whose time is known and what they were for not yet, with their reason.
+    served: FastMap<Tid, (Sym, Anatomy)>,
+    first: Option<u64>,
+    last: u64,
+}
+
+/// The evidence, while events come.
+pub struct Gather {
+    evidence: Evidence,
+    /// By file, with its last stamp.
+    walks: Vec<(Walk, u64)>,
+}
+
+impl Gather {
+    /// Before the first event of all files.
+    pub fn new(merge: &Merge) -> Gather {
+        let walks = merge.infos().map(|info| (Walk::new(info), 0)).collect();
+        Gather { evidence: Evidence::default(), walks }
+    }
+
+    /// Takes the next event.
+    pub fn add(&mut self, moment: &Moment, merge: &Merge) {
+        let evidence = &mut self.evidence;
+        evidence.first.get_or_insert(moment.ts);
+        evidence.last = evidence.last.max(moment.ts);
+        if let Op::Xen(op) = moment.op {
+            return evidence.xen_op(moment, op, merge);
+        }
+        let Some((walk, last)) = self.walks.get_mut(moment.file as usize) else { return };
+        *last = moment.stamp.max(*last);
+        let at = At { ts: moment.stamp, cpu: moment.cpu, tid: moment.tid };
+        walk.add(&at, moment.op, &mut Witness { evidence, moment, merge });
+    }
+
+    /// Closes the books.
+    pub fn finish(self, merge: &Merge) -> Evidence {
+        let Gather { mut evidence, walks } = self;
+        for (file, (mut walk, last)) in walks.into_iter().enumerate() {
+            let file = file as u16;
+            let ts = evidence.last;
+            let moment =
+                Moment { ts, stamp: last, file, cpu: vmeter_trace::NO_CPU, tid: 0, op: Op::Other };
+            let evidence = &mut evidence;
+            walk.finish(last, &mut Witness { evidence, moment: &moment, merge });
+            if walk.seen.kvm_exits {
+                evidence.exits_seen.insert(file);
+            }
+            if walk.seen.syscalls {
+                evidence.calls_seen.insert(file);
+            }
+            if walk.overwritten() {
+                evidence.drop_implausible(file, merge.common(file, walk.complete()));
+            }
+        }
+        evidence.xen.finish(evidence.last);
+        evidence
+    }
+}
+
+impl Evidence {
+    /// First event to last, ticks.
+    pub fn span(&self) -> u64 {
+        self.last.saturating_sub(self.first.unwrap_or(self.last))
+    }
+
+    /// Ticks from the first event to a moment.
+    pub fn age(&self, at: u64) -> u64 {
+        at.saturating_sub(self.first.unwrap_or(at))
+    }
+
+    /// Segments kept of a thread.
+    fn room(&self) -> usize {
+        (MAX_SEGMENTS / self.threads.len().max(1)).clamp(ROOM.0, ROOM.1)
+    }
+
+    /// A thread to change; none for the idle thread and beyond the limit.
+    fn thread(&mut self, tid: Tid, now: u64) -> Option<&mut Thread> {
+        if tid.tid <= 0 {
+            return None;
+        }
+        if self.threads.len() >= MAX_THREADS && !self.threads.contains_key(&tid) {
+            return None;
+        }
+        Some(self.threads.entry(tid).or_insert_with(|| Thread::new(now)))
+    }
+
+    fn subject(&mut self, file: u16, what: What) -> Option<&mut Subject> {
+        let key = Key { file, what };
+        if self.subjects.len() >= MAX_SUBJECTS && !self.subjects.contains_key(&key) {
+            return None;
+        }
+        Some(self.subjects.entry(key).or_default())
+    }
+
+    fn settle(&mut self, file: u16, what: What, anatomy: &Anatomy) {
+        if let Some(subject) = self.subject(file, what) {
+            subject.add(anatomy);
+        }
+    }
+
+    /// Takes out what began before all CPUs are recorded and is too long to be true.
+    fn drop_implausible(&mut self, file: u16, complete: u64) {
+        let subjects = self.subjects.iter_mut().filter(|(key, _)| key.file == file);
+        let dropped = subjects.flat_map(|(_, subject)| subject.drop_implausible(complete));
+        for (tid, ticks) in dropped {
+            if let Some(thread) = self.threads.get_mut(&tid) {
+                thread.forget(ticks);
+            }
+        }
+    }
+}
+
+/// Counts one of a name, if there is room for the name.
+fn count<K: std::hash::Hash + Eq>(counts: &mut FastMap<K, u64>, key: K, room: usize) {
+    if counts.len() < room || counts.contains_key(&key) {
+        *counts.entry(key).or_default() += 1;
+    }
+}
+
+/// The visitor: evidence about one event, on the common time base.
+struct Witness<'a> {
+    evidence: &'a mut Evidence,
+    moment: &'a Moment,
+    merge: &'a Merge,
+}
+
+impl Witness<'_> {
+    fn tid(&self, thread: &walk::Thread) -> Tid {
+        Tid { file: self.moment.file, tid: thread.tid }
+    }
+
+    fn own(&mut self, thread: &walk::Thread) -> Option<&mut Thread> {
+        self.evidence.thread(self.tid(thread), self.moment.ts)
+    }
+
+    fn common(&self, stamp: u64) -> u64 {
+        self.merge.common(self.moment.file, stamp)
+    }
+
+    fn waker(&self, waker: walk::Waker) -> Waker {
+        match waker {
+            walk::Waker::Unknown => Waker::Unknown,
+            walk::Waker::Thread(tid) => Waker::Thread(Tid { file: self.moment.file, tid }),
+            walk::Waker::Timer => Waker::Timer,
+            walk::Waker::Irq(irq) => match self.moment.sym(irq) {
+                irq if self.merge.name(irq).contains("timer") => Waker::Timer,
+                irq => Waker::Irq(irq),
+            },
+        }
+    }
+
+    /// What a request's time went into.
+    fn anatomy(&self, thread: &walk::Thread, request: &Request<'_>) -> Anatomy {
+        let (now, tid) = (self.moment.ts, self.tid(thread));
+        let start = self.common(request.open.start);
+        let event = match request.by {
+            By::Exit => "kvm_exit",
+            By::UserspaceExit => "kvm_userspace_exit",
+        };
+        let place = Place { cpu: request.open.cpu, stamp: request.open.start, ..self.place(event) };
+        let mut anatomy = Anatomy {
+            total: now.saturating_sub(start),
+            place,
+            torn: matches!(request.took, Took::Cut | Took::Unknown),
+            start,
+            ..Anatomy::default()
+        };
+        let path = Path { threads: &self.evidence.threads, merge: self.merge, now };
+        path.own(tid, start, now, &mut anatomy);
+        let sleep = self.evidence.threads.get(&tid).and_then(|thread| thread.sleep);
+        anatomy.sleep = sleep.filter(|sleep| sleep.start >= start);
+        let entry = self.moment.op == Op::VmEntry;
+        anatomy.ended = Some(self.place(if entry { "kvm_entry" } else { "KVM_RUN" }));
+        anatomy
+    }
+
+    fn place(&self, event: &'static str) -> Place {
+        self.moment.place(event)
+    }
+}
+
+impl Visitor for Witness<'_> {
+    const WAKERS: bool = true;
+
+    fn span(&mut self, thread: &walk::Thread, ended: &Ended) {
+        let sym = |id: NameId| self.moment.sym(id);
+        let (now, room) = (self.moment.ts, self.evidence.room());
+        let segment = thread::Segment {
+            start: now,
+            end: now,
+            state: ended.state,
+            call: ended.call.map(sym),
+            work: ended.work.map(sym),
+            waker: self.waker(ended.waker),
+            returned: ended.returned,
+            ends_call: ended.ends_call,
+            queued: false,
+        };
+        let call = thread.in_call().map(sym);
+        let work = thread.work.map(|(function, _)| sym(function));
+        if let Some(own) = self.own(thread) {
+            own.is_vcpu = thread.is_vcpu;
+            own.ends(segment, room);
+            own.begins(thread.state(), call, work);
+        }
+    }
+
+    fn torn(&mut self, thread: &walk::Thread) {
+        if let Some(own) = self.own(thread) {
+            own.torn();
+        }
+    }
+
+    fn request(&mut self, _at: &At, thread: &walk::Thread, request: &Request<'_>) {
+        let (file, reason) = (self.moment.file, self.moment.sym(request.reason));
+        match request.end {
+            End::OfTrace => return,
+            End::Missing => {
+                // What happened meanwhile is missing.
+                let ticks = self.moment.ts.saturating_sub(self.common(request.open.start));
+                return self.own(thread).map_or((), |own| own.forget(ticks));
+            }
+            End::Resumed => {}
+        }
+        let anatomy = self.anatomy(thread, request);
+        let mut what = request.accesses.iter().filter_map(|access| What::of(*access));
+        match what.next() {
+            Some(first) => self.evidence.settle(file, first, &anatomy),
+            None if request.by == By::UserspaceExit && request.accesses.is_empty() => {
+                self.evidence.served.insert(self.tid(thread), (reason, anatomy));
+            }
+            None => self.evidence.settle(file, What::Exit(reason), &anatomy),
+        }
+        for other in what {
+            if let Some(subject) = self.evidence.subject(file, other) {
+                subject.count();
+            }
+        }
+    }
+
+    fn late(&mut self, _at: &At, thread: &walk::Thread, access: Access, _took: Took) {
+        if let Some((reason, anatomy)) = self.evidence.served.remove(&self.tid(thread)) {
+            let what = What::of(access).unwrap_or(What::Exit(reason));
+            self.evidence.settle(self.moment.file, what, &anatomy);
+        }
+    }
+
+    fn unclaimed(&mut self, thread: &walk::Thread) {
+        if let Some((reason, anatomy)) = self.evidence.served.remove(&self.tid(thread)) {
+            self.evidence.settle(self.moment.file, What::Exit(reason), &anatomy);
+        }
+    }
+
+    fn whole_call(&mut self, at: &At, call: &Call, took: Took, returned: Option<i64>) {
+        let name = self.moment.sym(call.what());
+        let Took::Ticks(ticks) = took else { return };
+        let end = self.common(at.ts.saturating_add(ticks));
+        self.evidence.last = self.evidence.last.max(end);
+        let mut anatomy = Anatomy {
+            total: end.saturating_sub(self.moment.ts),
+            start: self.moment.ts,
+            place: self.place("system call"),
+            ..Anatomy::default()
+        };
+        let amount = anatomy.add(Who::Own, Part::Kernel(name), anatomy.total);
+        (amount.count, amount.returned) = (1, returned.unwrap_or(0));
+        self.evidence.settle(self.moment.file, What::Call(name), &anatomy);
+    }
+
+    fn logged(&mut self, _at: &At, _thread: &walk::Thread, access: Access, open: walk::Open) {
+        let Some(what) = What::logged(access) else { return };
+        let start = self.common(open.start);
+        let place = Place { stamp: open.start, cpu: open.cpu, ..self.place("line of the log") };
+        let total = self.moment.ts.saturating_sub(start);
+        let mut anatomy = Anatomy { total, start, place, ..Anatomy::default() };
+        anatomy.add(Who::Own, Part::Unknown, total);
+        self.evidence.settle(self.moment.file, what, &anatomy);
+    }
+
+    fn interrupted(&mut self, interrupt: Interrupt) {
+        if let Interrupt::Irq(irq) = interrupt {
+            count(&mut self.evidence.irqs, self.moment.sym(irq), MAX_COUNTED);
+        }
+    }
+
+    fn ipi(&mut self, name: NameId) {
+        count(&mut self.evidence.ipis, self.moment.sym(name), MAX_COUNTED);
+    }
+
+    fn queued(&mut self, _at: &At, thread: &walk::Thread, function: NameId) {
+        let (function, now) = (self.moment.sym(function), self.moment.ts);
+        let room = self.evidence.room();
+        if let Some(own) = self.own(thread) {
+            own.queues(now, function, room);
+        }
+    }
+
+    fn work_begins(&mut self, at: &At, function: NameId) {
+        let function = self.moment.sym(function);
+        let works = &mut self.evidence.works;
+        if works.len() < MAX_COUNTED || works.contains_key(&function) {
+            let work = works.entry(function).or_default();
+            work.runs += 1;
+            if work.cpus.len() < MAX_COUNTED {
+                work.cpus.insert(at.cpu);
+            }
+        }
+    }
+
+    fn switched(&mut self, at: &At, prev: i32, next: Option<&walk::Thread>) {
+        let (file, now) = (self.moment.file, self.moment.ts);
+        self.evidence.cpus_seen.insert((file, at.cpu.min(MAX_CPUS as u32)));
+        let Some(next) = next else { return };
+        let Some(own) = self.own(next) else { return };
+        own.from_idle += u64::from(prev == 0);
+        if let Some(waited) = own.waited(now).filter(|_| own.is_vcpu && prev > 0) {
+            let pair = (Tid { file, tid: next.tid }, Tid { file, tid: prev });
+            if self.evidence.competitors.len() < MAX_THREADS {
+                let sum = self.evidence.competitors.entry(pair).or_default();
+                *sum = waited.saturating_add(*sum);
+            }
+        }
+    }
+
+    fn woken(&mut self, _at: &At, thread: &walk::Thread, waker: walk::Waker) {
+        let (woken, waker, now) = (self.tid(thread), self.waker(waker), self.moment.ts);
+        match waker {
+            Waker::Thread(by) => count(&mut self.evidence.wakes, (by, woken), MAX_THREADS),
+            Waker::Irq(_) => self.evidence.xen.woken(woken),
+            Waker::Timer | Waker::Unknown => {}
+        }
+        if let Some(open) = thread.request() {
+            let (start, place) = (self.common(open.start), self.place("sched_waking"));
+            if let Some(own) = self.own(thread) {
+                own.slept(now, waker, place, start);
+            }
+        }
+    }
+}

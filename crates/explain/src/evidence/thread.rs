@@ -1,0 +1,166 @@
+//! What a thread did lately: the segments that a critical path is made of.
+
+use super::subject::Place;
+use crate::merge::{Sym, Tid};
+use std::collections::VecDeque;
+pub use vmeter_trace::walk::{State, STATES};
+
+/// Who made a sleeping thread runnable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Waker {
+    /// Not known.
+    #[default]
+    Unknown,
+    /// A thread.
+    Thread(Tid),
+    /// A timer's handler.
+    Timer,
+    /// A device's interrupt, by name.
+    Irq(Sym),
+}
+
+/// A thread's sleep, and the event that ended it.
+#[derive(Debug, Clone, Copy)]
+pub struct Sleep {
+    /// Since when, ticks of the common base.
+    pub start: u64,
+    /// Until when.
+    pub end: u64,
+    /// The system call it slept in.
+    pub call: Option<Sym>,
+    /// Who woke it.
+    pub waker: Waker,
+    /// The wake-up.
+    pub woken: Place,
+}
+
+/// A stretch of one state, or a mark of no length.
+#[derive(Debug, Clone, Copy)]
+pub struct Segment {
+    /// From.
+    pub start: u64,
+    /// To.
+    pub end: u64,
+    /// What the thread did.
+    pub state: State,
+    /// The system call it was in.
+    pub call: Option<Sym>,
+    /// The work item it ran; for a mark, the one it queued.
+    pub work: Option<Sym>,
+    /// Who ended it, if it is [`State::Blocked`].
+    pub waker: Waker,
+    /// What the call returned, if it ended with this.
+    pub returned: Option<i64>,
+    /// True if the call ended with this.
+    pub ends_call: bool,
+    /// True for the mark that a work item was queued.
+    pub queued: bool,
+}
+
+/// A thread.
+#[derive(Debug)]
+pub struct Thread {
+    /// True for one that runs a vCPU.
+    pub is_vcpu: bool,
+    /// Time by [`State`].
+    pub times: [u64; STATES],
+    /// Switches to it from the idle thread.
+    pub from_idle: u64,
+    /// Its longest sleep since the last request began.
+    pub sleep: Option<Sleep>,
+    past: VecDeque<Segment>,
+    state: State,
+    since: u64,
+    call: Option<Sym>,
+    work: Option<Sym>,
+}
+
+impl Thread {
+    /// One that nothing is known about.
+    pub fn new(now: u64) -> Thread {
+        Thread {
+            is_vcpu: false,
+            times: [0; STATES],
+            from_idle: 0,
+            sleep: None,
+            past: VecDeque::new(),
+            state: State::Unknown,
+            since: now,
+            call: None,
+            work: None,
+        }
+    }
+
+    /// How long it has been waiting for a CPU, if it is.
+    pub fn waited(&self, now: u64) -> Option<u64> {
+        (self.state == State::Runnable).then(|| now.saturating_sub(self.since))
+    }
+
+    fn current(&self, now: u64) -> Segment {
+        Segment {
+            start: self.since,
+            end: now,
+            state: self.state,
+            call: self.call,
+            work: self.work,
+            waker: Waker::Unknown,
+            returned: None,
+            ends_call: false,
+            queued: false,
+        }
+    }
+
+    fn push(&mut self, segment: Segment, room: usize) {
+        while self.past.len() >= room.max(1) {
+            self.past.pop_front();
+        }
+        self.past.push_back(segment);
+    }
+
+    /// What it did is over: `segment`, from when it began; `room` segments are kept.
+    pub fn ends(&mut self, segment: Segment, room: usize) {
+        let time = &mut self.times[segment.state as usize];
+        *time = time.saturating_add(segment.end.saturating_sub(self.since));
+        self.push(Segment { start: self.since, ..segment }, room);
+        self.since = segment.end;
+    }
+
+    /// It does something else.
+    pub fn begins(&mut self, state: State, call: Option<Sym>, work: Option<Sym>) {
+        (self.state, self.call, self.work) = (state, call, work);
+    }
+
+    /// Events are missing: what it did lately is not known.
+    pub fn torn(&mut self) {
+        self.state = State::Unknown;
+    }
+
+    /// Notes the sleep that a wake-up ends, if it is the longest since `request` began.
+    pub fn slept(&mut self, now: u64, waker: Waker, woken: Place, request: u64) {
+        let (start, call) = (self.since.max(request), self.call);
+        let longest = self.sleep.filter(|sleep| sleep.start >= request);
+        let longest = longest.map_or(0, |sleep| sleep.end.saturating_sub(sleep.start));
+        if self.state == State::Blocked && now.saturating_sub(start) > longest {
+            self.sleep = Some(Sleep { start, end: now, call, waker, woken });
+        }
+    }
+
+    /// Marks that it queued a work item.
+    pub fn queues(&mut self, now: u64, work: Sym, room: usize) {
+        let mark = Segment { start: now, work: Some(work), queued: true, ..self.current(now) };
+        self.push(mark, room);
+    }
+
+    /// Time in user space that turns out not to be known.
+    pub fn forget(&mut self, ticks: u64) {
+        let ticks = ticks.min(self.times[State::User as usize]);
+        self.times[State::User as usize] -= ticks;
+        let unknown = &mut self.times[State::Unknown as usize];
+        *unknown = ticks.saturating_add(*unknown);
+    }
+
+    /// What it did, newest first, what it does now included.
+    pub fn back(&self, now: u64) -> impl Iterator<Item = Segment> + '_ {
+        std::iter::once(self.current(now)).chain(self.past.iter().rev().copied())
+    }
+}

@@ -1,0 +1,669 @@
+//! The one interpretation of a kernel's, a device model's or strace's events.
+//!
+//! A [`Walk`] takes the ops of one trace in its order and keeps a state machine for each
+//! thread and each CPU: what the thread does, the intervals that are open in it, the requests
+//! that its vCPU waits for, the interrupts that a CPU is in, and on which CPUs events are
+//! missing since when. What it finds out goes to a [`Visitor`]. Statistics, explanations, the
+//! alignment of clocks and exports are visitors; none of them looks at ops itself.
+//!
+//! A request lasts from `kvm_exit` to `kvm_entry`. Where the host records no `kvm_exit`
+//! (software KVM), it lasts from `kvm_userspace_exit` to the next `KVM_RUN`; a write is
+//! reported before that, a read after it, so what such a request was for may be known only
+//! when it is over ([`Visitor::late`]).
+//!
+//! An interval during which events were lost on the CPU where it began or where it ends, or
+//! which began before the oldest event kept of such a CPU, is [`Took::Cut`].
+
+mod cpu;
+pub mod thread;
+
+use crate::event::Event;
+use crate::format::TraceInfo;
+use crate::ops::{Access, NameId, Op, Vector};
+use cpu::Cpus;
+pub use cpu::{Interrupt, Waker};
+pub use thread::{Call, Ended, State, Thread, Threads, STATES};
+
+/// An interval so many medians long, of a time when not all CPUs are recorded, is rather two
+/// whose end and begin are missing.
+pub const IMPLAUSIBLE: f64 = 100.0;
+/// The longest intervals of a kind that are kept to be judged, or shown, at the end.
+pub const LONGEST: usize = 8;
+
+/// When and where an event happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct At {
+    /// Stamp, ticks.
+    pub ts: u64,
+    /// CPU, or [`crate::NO_CPU`].
+    pub cpu: u32,
+    /// Thread.
+    pub tid: i32,
+}
+
+impl At {
+    /// Of an event.
+    #[inline]
+    pub fn of(event: &Event<'_>) -> At {
+        At { ts: event.ts, cpu: event.cpu, tid: event.tid }
+    }
+}
+
+/// An interval that has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Open {
+    /// When, ticks.
+    pub start: u64,
+    /// CPU it began on.
+    pub cpu: u32,
+}
+
+impl Open {
+    #[inline]
+    fn at(at: &At) -> Open {
+        Open { start: at.ts, cpu: at.cpu }
+    }
+}
+
+/// How long something took, as far as that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Took {
+    /// Ticks.
+    Ticks(u64),
+    /// Its begin and its end are there, but maybe of two: the trace's oldest events were
+    /// overwritten.
+    Doubtful {
+        /// From the one to the other.
+        ticks: u64,
+        /// Stamp of its begin.
+        start: u64,
+        /// Thread.
+        tid: i32,
+    },
+    /// Events were lost in between.
+    Cut,
+    /// Its begin or its end was not seen.
+    Unknown,
+}
+
+impl From<Option<u64>> for Took {
+    fn from(ticks: Option<u64>) -> Took {
+        ticks.map_or(Took::Unknown, Took::Ticks)
+    }
+}
+
+impl Took {
+    /// An equal share of it, for each of `count`.
+    pub fn shared(self, count: usize) -> Took {
+        let count = count.max(1) as u64;
+        match self {
+            Took::Ticks(ticks) => Took::Ticks(ticks / count),
+            Took::Doubtful { ticks, start, tid } => {
+                Took::Doubtful { ticks: ticks / count, start, tid }
+            }
+            other => other,
+        }
+    }
+}
+
+/// What a request began with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// `kvm_exit`.
+    Exit,
+    /// `kvm_userspace_exit`, on a host that records no `kvm_exit`.
+    UserspaceExit,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The guest went on.
+    Resumed,
+    /// The next one began, so that its end is missing.
+    Missing,
+    /// The trace did.
+    OfTrace,
+}
+
+/// A request that a vCPU waited for.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// What it began with.
+    pub by: By,
+    /// Why the guest left.
+    pub reason: NameId,
+    /// Its begin.
+    pub open: Open,
+    /// How long it took.
+    pub took: Took,
+    /// How it ended.
+    pub end: End,
+    /// What it was for, as far as that was reported; where it began with
+    /// [`By::UserspaceExit`] and nothing was, a read may follow in [`Visitor::late`].
+    pub accesses: &'a [Access],
+}
+
+/// What a visitor is told of. Everything but the counts that only statistics need has an
+/// empty default; a visitor's calls are compiled into the walk.
+pub trait Visitor {
+    /// Wake-ups are told with who made them, which costs a look at the CPU an event.
+    const WAKERS: bool = false;
+
+    /// A thread did something for a while; `thread` is in its new state.
+    #[inline]
+    fn span(&mut self, _thread: &Thread, _ended: &Ended) {}
+    /// Events are missing: what the thread did since its last span is not known.
+    fn torn(&mut self, _thread: &Thread) {}
+    /// A system call is over, or its end is missing.
+    #[inline]
+    fn call(&mut self, _call: NameId, _request: Option<NameId>, _took: Took) {}
+    /// A whole call (strace), which began at `at`; `thread` is none where the trace does not say.
+    fn whole_call(&mut self, _at: &At, _call: &Call, _took: Took, _returned: Option<i64>) {}
+    /// The guest left, by `kvm_exit` or to user space.
+    #[inline]
+    fn left(&mut self, _at: &At, _thread: &Thread) {}
+    /// An exit to user space is over.
+    #[inline]
+    fn userspace_exit(&mut self, _reason: NameId, _took: Took) {}
+    /// A request is over; told before [`Visitor::resumed`].
+    #[inline]
+    fn request(&mut self, _at: &At, _thread: &Thread, _request: &Request<'_>) {}
+    /// What the thread's last request, which nothing was known of, was for.
+    fn late(&mut self, _at: &At, _thread: &Thread, _access: Access, _took: Took) {}
+    /// What the thread's last request was for will not be told.
+    #[inline]
+    fn unclaimed(&mut self, _thread: &Thread) {}
+    /// The guest goes on, by `kvm_entry` or `KVM_RUN`.
+    #[inline]
+    fn resumed(&mut self, _at: &At, _thread: &Thread) {}
+    /// An access is reported; what it belongs to, if anything, is told apart from it.
+    #[inline]
+    fn reported(&mut self, _at: &At, _thread: Option<&Thread>, _access: Access) {}
+    /// An access that is of no request whose time is known.
+    fn untimed(&mut self, _access: Access) {}
+    /// From one line of a device model's log to the next, an access was served at the beginning
+    /// (a write) or at the end (a read), and the guest may have run meanwhile.
+    fn logged(&mut self, _at: &At, _thread: &Thread, _access: Access, _open: Open) {}
+    /// A CPU gets an interrupt.
+    #[inline]
+    fn interrupted(&mut self, _interrupt: Interrupt) {}
+    /// Its handler returns.
+    #[inline]
+    fn handled(&mut self, _interrupt: Interrupt, _took: Took) {}
+    /// A CPU interrupts another.
+    #[inline]
+    fn ipi(&mut self, _name: NameId) {}
+    /// A thread queues a work item, not an interrupt that came to it.
+    #[inline]
+    fn queued(&mut self, _at: &At, _thread: &Thread, _function: NameId) {}
+    /// A work item begins.
+    #[inline]
+    fn work_begins(&mut self, _at: &At, _function: NameId) {}
+    /// A work item is done, or its end is missing.
+    #[inline]
+    fn work(&mut self, _function: NameId, _took: Took) {}
+    /// A CPU goes over to a thread; told before that changes.
+    #[inline]
+    fn switched(&mut self, _at: &At, _prev: i32, _next: Option<&Thread>) {}
+    /// A thread is woken, whether it slept or not; told before that changes.
+    #[inline]
+    fn woken(&mut self, _at: &At, _thread: &Thread, _waker: Waker) {}
+    /// Events are missing here.
+    fn lost(&mut self, _at: &At) {}
+}
+
+/// Which kinds of event there were: what figures can rest on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// `sched_switch`.
+    pub switches: bool,
+    /// `sys_enter_*`, `raw_syscalls` or strace's calls.
+    pub syscalls: bool,
+    /// `kvm_exit` and `kvm_entry`.
+    pub kvm_exits: bool,
+}
+
+/// Whose events are walked: those of every `of`-th thread and CPU.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) index: usize,
+    pub(crate) of: usize,
+}
+
+impl Default for Part {
+    fn default() -> Part {
+        Part { index: 0, of: 1 }
+    }
+}
+
+impl Part {
+    /// The part that a thread belongs to.
+    #[inline]
+    pub(crate) fn of_thread(tid: i32, of: usize) -> usize {
+        // Neighbours are often alike: threads of one VMM, workers of one CPU.
+        (((tid as u32).wrapping_mul(0x9e37_79b9) >> 16) as usize) % of
+    }
+
+    /// The part that a CPU belongs to.
+    #[inline]
+    pub(crate) fn of_cpu(cpu: u32, of: usize) -> usize {
+        cpu as usize % of
+    }
+
+    /// The thread, if it is of this part.
+    #[inline]
+    fn mine(self, tid: i32) -> Option<i32> {
+        (self.of == 1 || Part::of_thread(tid, self.of) == self.index).then_some(tid)
+    }
+}
+
+/// The state of one trace's threads and CPUs.
+#[derive(Debug, Default)]
+pub struct Walk {
+    /// The threads.
+    pub threads: Threads,
+    /// What was seen.
+    pub seen: Seen,
+    cpus: Cpus,
+    part: Part,
+}
+
+impl Walk {
+    /// Before the first event of a trace.
+    pub fn new(info: &TraceInfo) -> Walk {
+        let mut walk = Walk::default();
+        walk.cpus.overwritten = info.overwritten.is_some();
+        walk
+    }
+
+    /// Of some threads and CPUs only.
+    pub(crate) fn of_part(part: Part) -> Walk {
+        Walk { part, ..Walk::default() }
+    }
+
+    /// True if the trace's oldest events were overwritten.
+    pub fn overwritten(&self) -> bool {
+        self.cpus.overwritten
+    }
+
+    /// From when on all CPUs are recorded, if the oldest events were overwritten; else 0.
+    pub fn complete(&self) -> u64 {
+        self.cpus.complete()
+    }
+
+    /// Takes the trace's next op.
+    #[inline]
+    pub fn add<V: Visitor>(&mut self, at: &At, op: Op, v: &mut V) {
+        if self.cpus.overwritten {
+            self.cpus.begins(at);
+        }
+        match op {
+            Op::Other => {}
+            Op::Lost => self.lost(at, v),
+            Op::VmExit { reason } => self.vm_exit(at, reason, v),
+            Op::VmEntry => self.vm_entry(at, v),
+            Op::UserspaceExit { reason } => self.userspace_exit(at, reason, v),
+            Op::Access(access) => self.access(at, access, v),
+            Op::Logged(access) => self.logged(at, access, v),
+            Op::SyscallEnter { name, request, kvm_run } => {
+                let call = Call { name, request, kvm_run, open: Open::at(at) };
+                self.call_enter(at, call, v);
+            }
+            Op::SyscallExit { name, returned } => self.call_exit(at, Some(name), returned, v),
+            Op::ThreadStart => self.call_exit(at, None, None, v),
+            Op::Syscall { name, request, duration, returned } => {
+                let call = Call { name, request, kvm_run: false, open: Open::at(at) };
+                self.whole_call(at, &call, duration, returned, v);
+            }
+            Op::IrqEntry { irq } => self.interrupt(at, Interrupt::Irq(irq), v),
+            Op::VectorEntry { name, vector: Vector::Ipi } => {
+                self.interrupt(at, Interrupt::Ipi(name), v);
+            }
+            Op::VectorEntry { name, vector: Vector::Timer } => {
+                self.interrupt(at, Interrupt::Timer(name), v);
+            }
+            Op::VectorEntry { name, vector: Vector::Local } => {
+                self.interrupt(at, Interrupt::Local(name), v);
+            }
+            Op::IrqExit => self.interrupt_over(at, None, v),
+            Op::VectorExit { name } => self.interrupt_over(at, Some(name), v),
+            Op::TimerEntry => self.timer::<V>(at, true),
+            Op::TimerExit => self.timer::<V>(at, false),
+            Op::IpiSend { name } => v.ipi(name),
+            Op::WorkQueue { work: _, function } => self.work_queued(at, function, v),
+            Op::WorkStart { work: _, function } => self.work_start(at, function, v),
+            Op::WorkEnd { work: _ } => self.work_end(at, v),
+            Op::Switch { prev, runnable, next } => self.switch(at, prev, runnable, next, v),
+            Op::Wake { tid } => self.wake(at, tid, v),
+            Op::Xen(_) => {}
+        }
+    }
+
+    /// Names a thread, if it has no name yet.
+    pub(crate) fn name<V: Visitor>(&mut self, at: &At, name: &str, v: &mut V) {
+        if let Some(index) = self.running(at, v) {
+            let thread = self.threads.get(index);
+            if thread.name.is_none() {
+                thread.name = Some(name.into());
+            }
+        }
+    }
+
+    /// The thread that an event happened in; none for the idle thread.
+    #[inline]
+    fn running<V: Visitor>(&mut self, at: &At, v: &mut V) -> Option<u32> {
+        let index = self.threads.running(at.tid, at.cpu, at.ts)?;
+        if self.cpus.gaps {
+            self.seen_on(index, at.cpu, v);
+        }
+        Some(index)
+    }
+
+    /// Takes note of where a thread is, where events are missing.
+    #[cold]
+    fn seen_on<V: Visitor>(&mut self, index: u32, cpu: u32, v: &mut V) {
+        let cpus = &self.cpus;
+        let thread = self.threads.get(index);
+        if thread.seen_on(cpu, |since, cpu| cpus.missing(since, cpu)) {
+            v.torn(thread);
+        }
+    }
+
+    /// The CPU does a thread's work again: interrupts whose end is not recorded are over.
+    #[inline]
+    fn task<V: Visitor>(&mut self, at: &At) {
+        if V::WAKERS {
+            self.cpus.task(at.cpu);
+        }
+    }
+
+    #[inline]
+    fn call_enter<V: Visitor>(&mut self, at: &At, call: Call, v: &mut V) {
+        self.seen.syscalls = true;
+        self.task::<V>(at);
+        let Some(index) = self.running(at, v) else { return };
+        let thread = self.threads.get(index);
+        thread.is_vcpu |= call.kvm_run;
+        let mut stale = None;
+        thread.change(at.ts, v, |thread| {
+            stale = thread.call.replace(call);
+            thread.layers(false, call.kvm_run);
+        });
+        if call.kvm_run {
+            self.resume(at, index, v);
+            v.resumed(at, self.threads.get(index));
+        }
+        if let Some(stale) = stale {
+            v.call(stale.name, stale.request, self.cpus.unended(stale.open, at));
+        }
+    }
+
+    /// The end of a call; `name` is none for a new thread's, whose call is its parent's.
+    #[inline]
+    fn call_exit<V: Visitor>(
+        &mut self,
+        at: &At,
+        name: Option<NameId>,
+        returned: Option<i64>,
+        v: &mut V,
+    ) {
+        self.seen.syscalls = true;
+        self.task::<V>(at);
+        let Some(index) = self.running(at, v) else { return };
+        let call = self.threads.get(index).returns(at.ts, returned, v);
+        match call {
+            Some(call) if Some(call.name) == name => {
+                return v.call(call.name, call.request, self.cpus.since(call.open, at));
+            }
+            Some(call) => v.call(call.name, call.request, self.cpus.unended(call.open, at)),
+            None => {}
+        }
+        // Entered before the trace began, or its entry was lost.
+        if let Some(name) = name {
+            v.call(name, None, Took::Unknown);
+        }
+    }
+
+    fn whole_call<V: Visitor>(
+        &mut self,
+        at: &At,
+        call: &Call,
+        ticks: Option<u64>,
+        returned: Option<i64>,
+        v: &mut V,
+    ) {
+        v.call(call.name, call.request, ticks.into());
+        v.whole_call(at, call, ticks.into(), returned);
+        if let (Some(index), Some(ticks)) = (self.threads.find(at.tid, at.ts), ticks) {
+            self.threads.get(index).spends(State::Kernel, ticks);
+        }
+    }
+
+    #[inline]
+    fn switch<V: Visitor>(&mut self, at: &At, prev: i32, runnable: bool, next: i32, v: &mut V) {
+        self.seen.switches = true;
+        self.task::<V>(at);
+        if let Some(index) = self.part.mine(prev).and_then(|tid| self.threads.find(tid, at.ts)) {
+            if self.cpus.gaps {
+                self.seen_on(index, at.cpu, v);
+            }
+            let state = if runnable { State::Runnable } else { State::Blocked };
+            self.threads.get(index).enter(state, at.ts, v);
+        }
+        let next = self.part.mine(next);
+        let next = next.and_then(|tid| self.threads.running(tid, at.cpu, at.ts));
+        match next {
+            Some(index) => {
+                let thread = self.threads.get(index);
+                v.switched(at, prev, Some(thread));
+                thread.switched_to(at.ts, v);
+            }
+            None => v.switched(at, prev, None),
+        }
+    }
+
+    #[inline]
+    fn wake<V: Visitor>(&mut self, at: &At, tid: i32, v: &mut V) {
+        if let Some(index) = self.part.mine(tid).and_then(|tid| self.threads.find(tid, at.ts)) {
+            let waker = if V::WAKERS { self.cpus.waker(at) } else { Waker::Unknown };
+            let thread = self.threads.get(index);
+            v.woken(at, thread, waker);
+            if thread.state() == State::Blocked {
+                thread.wakes(waker, at.ts, v);
+            }
+        }
+    }
+
+    fn vm_exit<V: Visitor>(&mut self, at: &At, reason: NameId, v: &mut V) {
+        self.task::<V>(at);
+        let Some(index) = self.running(at, v) else { return };
+        self.seen.kvm_exits = true;
+        let thread = self.threads.get(index);
+        thread.is_vcpu = true;
+        let stale = thread.exit.replace((reason, Open::at(at)));
+        thread.change(at.ts, v, |thread| thread.layers(false, true));
+        if thread.served.take().is_some() {
+            v.unclaimed(thread);
+        }
+        v.left(at, thread);
+        if let Some((reason, open)) = stale {
+            // No entry was seen in between.
+            let took = self.cpus.unended(open, at);
+            self.served(at, index, (By::Exit, reason, open), took, End::Missing, v);
+        }
+    }
+
+    fn vm_entry<V: Visitor>(&mut self, at: &At, v: &mut V) {
+        self.task::<V>(at);
+        let Some(index) = self.running(at, v) else { return };
+        self.seen.kvm_exits = true;
+        let thread = self.threads.get(index);
+        thread.is_vcpu = true;
+        thread.change(at.ts, v, |thread| thread.layers(true, true));
+        self.resume(at, index, v);
+        if let Some((reason, open)) = self.threads.get(index).exit.take() {
+            let took = self.cpus.since(open, at);
+            self.served(at, index, (By::Exit, reason, open), took, End::Resumed, v);
+        }
+        let thread = self.threads.get(index);
+        if thread.served.take().is_some() {
+            v.unclaimed(thread);
+        }
+        v.resumed(at, thread);
+    }
+
+    fn userspace_exit<V: Visitor>(&mut self, at: &At, reason: NameId, v: &mut V) {
+        self.task::<V>(at);
+        let Some(index) = self.running(at, v) else { return };
+        let thread = self.threads.get(index);
+        thread.is_vcpu = true;
+        let stale = thread.user_exit.replace((reason, Open::at(at)));
+        if thread.served.take().is_some() {
+            v.unclaimed(thread);
+        }
+        thread.change(at.ts, v, |thread| thread.layers(false, false));
+        v.left(at, thread);
+        if let Some((reason, open)) = stale {
+            v.userspace_exit(reason, self.cpus.unended(open, at));
+        }
+    }
+
+    /// The guest goes on: user space has served what it was asked.
+    fn resume<V: Visitor>(&mut self, at: &At, index: u32, v: &mut V) {
+        let thread = self.threads.get(index);
+        let Some((reason, open)) = thread.user_exit.take() else { return };
+        let within_exit = thread.exit.is_some();
+        let took = self.cpus.since(open, at);
+        v.userspace_exit(reason, took);
+        if !within_exit {
+            let request = (By::UserspaceExit, reason, open);
+            if !self.served(at, index, request, took, End::Resumed, v) {
+                self.threads.get(index).served = Some(took);
+            }
+        }
+    }
+
+    /// Tells of a request; false if nothing is known of what it was for.
+    fn served<V: Visitor>(
+        &mut self,
+        at: &At,
+        index: u32,
+        (by, reason, open): (By, NameId, Open),
+        took: Took,
+        end: End,
+        v: &mut V,
+    ) -> bool {
+        let thread = self.threads.get(index);
+        let accesses = thread.take_accesses();
+        let accesses = accesses.as_slice();
+        v.request(at, thread, &Request { by, reason, open, took, end, accesses });
+        !accesses.is_empty()
+    }
+
+    fn access<V: Visitor>(&mut self, at: &At, access: Access, v: &mut V) {
+        let Some(index) = self.running(at, v) else {
+            v.reported(at, None, access);
+            return v.untimed(access);
+        };
+        let thread = self.threads.get(index);
+        thread.is_vcpu = true;
+        v.reported(at, Some(thread), access);
+        // Without kvm_exit, a read is reported after user space has served it.
+        if let (None, Some(took)) = (thread.exit, thread.served.take()) {
+            if access.is_read() {
+                return v.late(at, thread, access, took);
+            }
+            v.unclaimed(thread);
+        }
+        if !thread.remember(access) {
+            v.untimed(access);
+        }
+    }
+
+    fn logged<V: Visitor>(&mut self, at: &At, access: Access, v: &mut V) {
+        v.untimed(access);
+        let Some(index) = self.running(at, v) else { return v.reported(at, None, access) };
+        let thread = self.threads.get(index);
+        v.reported(at, Some(thread), access);
+        let Some((before, open)) = thread.logged.replace((access, Open::at(at))) else { return };
+        if !before.is_read() {
+            v.logged(at, thread, before, open);
+        } else if access.is_read() {
+            v.logged(at, thread, access, open);
+        }
+    }
+
+    fn work_queued<V: Visitor>(&mut self, at: &At, function: NameId, v: &mut V) {
+        // Queued by an interrupt: not by the thread it interrupted.
+        if !V::WAKERS || self.cpus.in_interrupt(at.cpu) {
+            return;
+        }
+        if let Some(index) = self.running(at, v) {
+            v.queued(at, self.threads.get(index), function);
+        }
+    }
+
+    fn work_start<V: Visitor>(&mut self, at: &At, function: NameId, v: &mut V) {
+        self.task::<V>(at);
+        v.work_begins(at, function);
+        let Some(index) = self.running(at, v) else { return v.work(function, Took::Unknown) };
+        let thread = self.threads.get(index);
+        let mut stale = None;
+        let work = Some((function, Open::at(at)));
+        thread.works(at.ts, v, |thread| stale = std::mem::replace(&mut thread.work, work));
+        if let Some((function, open)) = stale {
+            v.work(function, self.cpus.unended(open, at));
+        }
+    }
+
+    fn work_end<V: Visitor>(&mut self, at: &At, v: &mut V) {
+        let Some(index) = self.running(at, v) else { return };
+        let mut work = None;
+        self.threads.get(index).works(at.ts, v, |thread| work = thread.work.take());
+        if let Some((function, open)) = work {
+            v.work(function, self.cpus.since(open, at));
+        }
+    }
+
+    fn lost<V: Visitor>(&mut self, at: &At, v: &mut V) {
+        v.lost(at);
+        for interrupt in self.cpus.loses(at) {
+            v.handled(interrupt, Took::Cut);
+        }
+    }
+
+    /// Closes everything at the trace's last stamp: what is still open was not timed.
+    pub fn finish<V: Visitor>(&mut self, last: u64, v: &mut V) {
+        for index in 0..self.threads.len() {
+            let thread = self.threads.get(index);
+            let at = At { ts: last, cpu: crate::NO_CPU, tid: thread.tid };
+            let state = thread.state();
+            thread.enter(state, last, v);
+            let accesses = thread.take_accesses();
+            if let Some((reason, open)) = thread.exit {
+                let (by, took, end, accesses) = (By::Exit, Took::Unknown, End::OfTrace, &[]);
+                let request = Request { by, reason, open, took, end, accesses };
+                v.request(&at, thread, &request);
+            }
+            if let Some((reason, _)) = thread.user_exit {
+                v.userspace_exit(reason, Took::Unknown);
+            }
+            if let Some(call) = thread.call {
+                v.call(call.name, call.request, Took::Unknown);
+            }
+            if let Some((function, _)) = thread.work {
+                v.work(function, Took::Unknown);
+            }
+            accesses.as_slice().iter().for_each(|access| v.untimed(*access));
+        }
+    }
+
+    /// Adds the threads of other parts of the same trace, finished before.
+    pub(crate) fn absorb(&mut self, other: Walk) {
+        self.seen.switches |= other.seen.switches;
+        self.seen.syscalls |= other.seen.syscalls;
+        self.seen.kvm_exits |= other.seen.kvm_exits;
+        self.threads.absorb(other.threads);
+    }
+}

@@ -1,0 +1,407 @@
+//! What each thread does with its time, and which intervals are open in it.
+
+use super::{Open, Took, Visitor, Waker};
+use crate::hash::FastMap;
+use crate::ops::{Access, NameId};
+
+/// Where a thread's time goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(usize)]
+pub enum State {
+    /// Before anything is known.
+    Unknown,
+    /// Guest code runs.
+    Guest,
+    /// KVM works for the guest.
+    Kvm,
+    /// The kernel works for a system call other than `KVM_RUN`.
+    Kernel,
+    /// User space.
+    User,
+    /// Could run, no CPU does.
+    Runnable,
+    /// Sleeps.
+    Blocked,
+}
+
+/// Number of [`State`]s.
+pub const STATES: usize = 7;
+
+/// Most threads that are told apart.
+const MAX_THREADS: usize = 1 << 16;
+
+/// Most accesses of one request that are told apart.
+const MAX_ACCESSES: usize = 16;
+
+/// A system call that a thread is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    /// Its name.
+    pub name: NameId,
+    /// For ioctl: the request's name.
+    pub request: Option<NameId>,
+    /// True for `ioctl(KVM_RUN)`.
+    pub kvm_run: bool,
+    /// Its begin.
+    pub open: Open,
+}
+
+impl Call {
+    /// The most telling name: an ioctl's request.
+    pub fn what(&self) -> NameId {
+        self.request.unwrap_or(self.name)
+    }
+}
+
+/// A stretch of one state, until now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// From, ticks.
+    pub start: u64,
+    /// To.
+    pub end: u64,
+    /// What the thread did.
+    pub state: State,
+    /// The system call other than `KVM_RUN` that it was in.
+    pub call: Option<NameId>,
+    /// The work item that it ran.
+    pub work: Option<NameId>,
+    /// Who ended it, if the thread slept.
+    pub waker: Waker,
+    /// True if a call ended with it.
+    pub ends_call: bool,
+    /// What that returned.
+    pub returned: Option<i64>,
+}
+
+/// What the open request is for, as far as that was reported.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Accesses {
+    list: [Access; MAX_ACCESSES],
+    count: usize,
+}
+
+impl Accesses {
+    const NONE: Accesses =
+        Accesses { list: [Access::Port { port: 0, write: false }; MAX_ACCESSES], count: 0 };
+
+    pub(super) fn as_slice(&self) -> &[Access] {
+        self.list.get(..self.count).unwrap_or(&[])
+    }
+}
+
+/// One thread.
+#[derive(Debug, Clone)]
+pub struct Thread {
+    /// Thread id.
+    pub tid: i32,
+    /// Name, where an event gave one.
+    pub name: Option<Box<str>>,
+    /// Ticks by [`State`].
+    pub times: [u64; STATES],
+    /// True for one that runs a vCPU.
+    pub is_vcpu: bool,
+    /// The system call it is in.
+    pub call: Option<Call>,
+    /// The VMEXIT it is in.
+    pub exit: Option<(NameId, Open)>,
+    /// The exit to user space it is in.
+    pub user_exit: Option<(NameId, Open)>,
+    /// Time of the last request, if what it was for is not known yet.
+    pub(super) served: Option<Took>,
+    /// The work item it runs.
+    pub work: Option<(NameId, Open)>,
+    /// The last access that a device model's log reports of it.
+    pub(super) logged: Option<(Access, Open)>,
+    accesses: Accesses,
+    in_guest: bool,
+    in_kvm: bool,
+    state: State,
+    since: u64,
+    /// Where it was seen last, if events are missing.
+    cpu: Option<u32>,
+}
+
+impl Thread {
+    fn new(tid: i32, now: u64) -> Thread {
+        Thread {
+            tid,
+            name: None,
+            times: [0; STATES],
+            is_vcpu: false,
+            call: None,
+            exit: None,
+            user_exit: None,
+            served: None,
+            work: None,
+            logged: None,
+            accesses: Accesses::NONE,
+            in_guest: false,
+            in_kvm: false,
+            state: State::Unknown,
+            since: now,
+            cpu: None,
+        }
+    }
+
+    /// The thread is seen on a CPU, and events are missing: `missing(since, cpu)` says whether
+    /// some of that CPU are from a moment on. True if so, and it is not known what it did.
+    pub(super) fn seen_on(&mut self, cpu: u32, missing: impl Fn(u64, u32) -> bool) -> bool {
+        let before = self.cpu.replace(cpu).unwrap_or(cpu);
+        let torn = self.on_cpu() && (missing(self.since, before) || missing(self.since, cpu));
+        if torn {
+            self.state = State::Unknown;
+        }
+        torn
+    }
+
+    /// Time in user space that turns out not to be known.
+    pub fn forget(&mut self, ticks: u64) {
+        let ticks = ticks.min(self.times[State::User as usize]);
+        self.times[State::User as usize] -= ticks;
+        self.spends(State::Unknown, ticks);
+    }
+
+    /// Adds to the time in a state.
+    #[inline]
+    pub(super) fn spends(&mut self, state: State, ticks: u64) {
+        let time = &mut self.times[state as usize];
+        *time = time.saturating_add(ticks);
+    }
+
+    /// It has a CPU, as far as is known.
+    pub fn on_cpu(&self) -> bool {
+        matches!(self.state, State::Guest | State::Kvm | State::Kernel | State::User)
+    }
+
+    /// The state it is in.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Since when, ticks.
+    pub fn since(&self) -> u64 {
+        self.since
+    }
+
+    /// How long it has been waiting for a CPU, if it is.
+    pub fn waited(&self, now: u64) -> Option<u64> {
+        (self.state == State::Runnable).then(|| now.saturating_sub(self.since))
+    }
+
+    /// The request that its vCPU waits for.
+    pub fn request(&self) -> Option<Open> {
+        self.exit.or(self.user_exit).map(|(_, open)| open)
+    }
+
+    /// The system call other than `KVM_RUN` that it is in.
+    #[inline]
+    pub fn in_call(&self) -> Option<NameId> {
+        self.call.filter(|call| !call.kvm_run).map(|call| call.what())
+    }
+
+    #[inline]
+    fn until(&self, now: u64) -> Ended {
+        Ended {
+            start: self.since,
+            end: now,
+            state: self.state,
+            call: self.in_call(),
+            work: self.work.map(|(function, _)| function),
+            waker: Waker::Unknown,
+            ends_call: false,
+            returned: None,
+        }
+    }
+
+    #[inline]
+    fn moves<V: Visitor>(&mut self, state: State, ended: &Ended, v: &mut V) {
+        self.spends(self.state, ended.end.saturating_sub(self.since));
+        self.state = state;
+        self.since = ended.end;
+        v.span(self, ended);
+    }
+
+    /// Moves to a state, giving the time until now to the one before.
+    #[inline]
+    pub(super) fn enter<V: Visitor>(&mut self, state: State, now: u64, v: &mut V) {
+        self.moves(state, &self.until(now), v);
+    }
+
+    /// It sleeps, and is made runnable.
+    #[inline]
+    pub(super) fn wakes<V: Visitor>(&mut self, waker: Waker, now: u64, v: &mut V) {
+        let ended = Ended { waker, ..self.until(now) };
+        self.moves(State::Runnable, &ended, v);
+    }
+
+    /// The thread is switched to. If it was running as far as is known, its last switch
+    /// from a CPU was not recorded (events lost, or a recording of other threads only), so
+    /// nobody knows what the time since then was.
+    #[inline]
+    pub(super) fn switched_to<V: Visitor>(&mut self, now: u64, v: &mut V) {
+        if self.on_cpu() {
+            self.state = State::Unknown;
+        }
+        self.enter(self.runs(), now, v);
+    }
+
+    /// What it does when it has a CPU.
+    fn runs(&self) -> State {
+        match (self.in_guest, self.in_kvm, self.call) {
+            (true, ..) => State::Guest,
+            (_, true, _) => State::Kvm,
+            (.., Some(_)) => State::Kernel,
+            _ => State::User,
+        }
+    }
+
+    /// An event of its own, which shows that it has a CPU, changes what it is in.
+    #[inline]
+    pub(super) fn change<V: Visitor>(
+        &mut self,
+        now: u64,
+        v: &mut V,
+        change: impl FnOnce(&mut Thread),
+    ) {
+        let ended = self.until(now);
+        change(self);
+        self.moves(self.runs(), &ended, v);
+    }
+
+    /// As [`Thread::change`], of a kernel worker: one that has not been seen on a CPU yet may
+    /// never be, as nothing but a switch tells when it leaves.
+    pub(super) fn works<V: Visitor>(
+        &mut self,
+        now: u64,
+        v: &mut V,
+        change: impl FnOnce(&mut Thread),
+    ) {
+        let ended = self.until(now);
+        change(self);
+        let state = if self.state == State::Unknown { State::Unknown } else { self.runs() };
+        self.moves(state, &ended, v);
+    }
+
+    /// Its call returns; gives the call.
+    #[inline]
+    pub(super) fn returns<V: Visitor>(
+        &mut self,
+        now: u64,
+        returned: Option<i64>,
+        v: &mut V,
+    ) -> Option<Call> {
+        let ended = self.until(now);
+        let ended = Ended { ends_call: ended.call.is_some(), returned, ..ended };
+        let call = self.call.take();
+        self.layers(false, false);
+        self.moves(self.runs(), &ended, v);
+        call
+    }
+
+    /// Says where in the layers it is now.
+    #[inline]
+    pub(super) fn layers(&mut self, guest: bool, kvm: bool) {
+        (self.in_guest, self.in_kvm) = (guest, kvm);
+    }
+
+    /// Remembers what the open request is for; false if there is no room.
+    pub(super) fn remember(&mut self, access: Access) -> bool {
+        let Accesses { list, count } = &mut self.accesses;
+        let slot = list.get_mut(*count);
+        let room = slot.is_some();
+        if let Some(slot) = slot {
+            *slot = access;
+            *count += 1;
+        }
+        room
+    }
+
+    /// Takes what the request was for.
+    pub(super) fn take_accesses(&mut self) -> Accesses {
+        let taken = self.accesses;
+        self.accesses.count = 0;
+        taken
+    }
+}
+
+/// The threads of a trace.
+#[derive(Debug, Default)]
+pub struct Threads {
+    index: FastMap<i32, u32>,
+    list: Vec<Thread>,
+    /// By CPU: the thread seen there last, and its index.
+    last: Vec<(i32, u32)>,
+}
+
+const MAX_CPUS: usize = 1 << 14;
+
+impl Threads {
+    /// Index of a thread that runs on a CPU now; none for the idle thread.
+    #[inline]
+    pub fn running(&mut self, tid: i32, cpu: u32, now: u64) -> Option<u32> {
+        if tid <= 0 {
+            return None;
+        }
+        if let Some(&(last, index)) = self.last.get(cpu as usize) {
+            if last == tid {
+                return Some(index);
+            }
+        }
+        let index = self.find(tid, now)?;
+        let cpu = cpu as usize;
+        if cpu < MAX_CPUS {
+            if self.last.len() <= cpu {
+                self.last.resize(cpu + 1, (0, 0));
+            }
+            self.last[cpu] = (tid, index);
+        }
+        Some(index)
+    }
+
+    /// Index of a thread; none for the idle thread and beyond the limit.
+    pub fn find(&mut self, tid: i32, now: u64) -> Option<u32> {
+        if tid <= 0 {
+            return None;
+        }
+        if let Some(&index) = self.index.get(&tid) {
+            return Some(index);
+        }
+        if self.list.len() >= MAX_THREADS {
+            return None;
+        }
+        let index = self.list.len() as u32;
+        self.index.insert(tid, index);
+        self.list.push(Thread::new(tid, now));
+        Some(index)
+    }
+
+    /// A thread by its index.
+    #[inline]
+    pub fn get(&mut self, index: u32) -> &mut Thread {
+        &mut self.list[index as usize]
+    }
+
+    /// How many.
+    pub fn len(&self) -> u32 {
+        self.list.len() as u32
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Thread> {
+        self.list.iter()
+    }
+
+    /// Adds other threads, finished like these, whose intervals are counted.
+    pub(super) fn absorb(&mut self, other: Threads) {
+        for mut thread in other.list {
+            (thread.call, thread.exit, thread.user_exit, thread.work) = (None, None, None, None);
+            self.list.push(thread);
+        }
+    }
+}
