@@ -1,5 +1,6 @@
 //! From what a user asks for to a machine that can be booted.
 
+use crate::failure::{host, usage};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +12,6 @@ use vmeter_machine::backend::{self, Machine, Request};
 use vmeter_model::run::SessionMachine;
 use vmeter_model::{Accel, MachineSpec};
 use vmeter_record::ready::Until;
-use vmeter_session::failure::{host, usage};
 
 /// A guest that has not finished by then never will.
 const DEFAULT_TIMEOUT_S: u32 = 120;

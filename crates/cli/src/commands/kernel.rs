@@ -1,11 +1,11 @@
 //! `vmeter kernel`.
 
 use crate::output::{self, Output};
-use crate::Status;
+use crate::Answer;
 use clap::Subcommand;
 use vmeter_appliance::kernel::{fetch, list_in, FetchOptions};
-use vmeter_session::cache_dir;
-use vmeter_session::failure::host;
+use vmeter_lab::failure::host;
+use vmeter_lab::session::cache_dir;
 
 /// `vmeter kernel`.
 #[derive(Debug, Subcommand)]
@@ -24,7 +24,7 @@ pub enum Kernel {
 ///
 /// # Errors
 /// A package that cannot be had; an empty list.
-pub fn run(arguments: Kernel, out: &Output) -> anyhow::Result<Status> {
+pub fn run(arguments: Kernel, out: &Output) -> anyhow::Result<Answer> {
     let cache = cache_dir();
     match arguments {
         Kernel::Fetch { package } => {
@@ -50,5 +50,5 @@ pub fn run(arguments: Kernel, out: &Output) -> anyhow::Result<Status> {
             }
         }
     }
-    Ok(Status::Good)
+    Ok(Answer::Good)
 }

@@ -7,14 +7,15 @@
 
 use super::job::{self, shard_dir, ENDED, SCRIPT};
 use super::{client, interrupted, lost, save, JobRecord};
-use crate::boots::said;
+use crate::experiment::{Progress, RunNews};
+use crate::interrupt::Interrupt;
+use crate::session::{read_run, Session};
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use vmeter_session::Interrupt;
-use vmeter_session::{read_run, Progress, Session, Watch};
+use vmeter_model::time::seconds;
 
 /// Submissions of one shard, the first one included.
 const ATTEMPTS: u32 = 4;
@@ -65,28 +66,28 @@ impl<'a> Follow<'a> {
     }
 
     /// Until every shard is done.
-    pub fn run(mut self, watch: &mut Watch<'_>) -> Result<()> {
+    pub fn run(mut self, progress: &mut dyn Progress, interrupt: &Interrupt) -> Result<()> {
         let all: usize = self.parts.iter().map(|(_, part)| own_runs(&part.session).len()).sum();
         let there: usize = self.parts.iter_mut().map(|(_, part)| part.news().len()).sum();
-        watch.progress.begin(&format!("{} on Slurm", self.job.command), all, there);
+        progress.begin(&format!("{} on Slurm", self.job.command), all, there);
         let (begun, mut unheard) = (Instant::now(), false);
         loop {
             // The queue first: what a task does before it leaves it is then on disk.
             let queued = client::queue(&self.job.jobs);
-            self.tell(watch.progress);
+            self.tell(progress);
             if queued.is_none() && !unheard {
-                watch.progress.warn("squeue does not answer: waiting for it");
+                progress.warn("squeue does not answer: waiting for it");
             }
             unheard = queued.is_none();
             if let Some(queued) = queued {
-                watch.progress.note(&summary(&queued));
-                if self.step(&queued, watch.progress)? {
+                progress.note(&summary(&queued));
+                if self.step(&queued, progress)? {
                     return Ok(());
                 }
             }
             let interval =
                 (begun.elapsed() / 20).clamp(Duration::from_millis(500), Duration::from_secs(15));
-            if wait(interval, watch.interrupt) {
+            if wait(interval, interrupt) {
                 return Err(interrupted(self.dir, &self.job));
             }
         }
@@ -96,7 +97,8 @@ impl<'a> Follow<'a> {
         for (_, part) in &mut self.parts {
             for dir in part.news() {
                 let Ok(run) = read_run(&dir) else { continue };
-                progress.run(&run.label, &said(&run));
+                let total_s = seconds(run.total_ns);
+                progress.run(&RunNews { label: &run.label, total_s, outcome: &run.outcome });
             }
         }
     }

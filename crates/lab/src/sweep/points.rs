@@ -3,8 +3,14 @@
 
 use crate::boot::recorder;
 use crate::booter::Recorder;
-use crate::boots::{BootRequest, Booter, Boots};
+use crate::experiment::{execute, run_prepare, BootRequest, Booter, Progress};
+use crate::failure::usage;
+use crate::host;
+use crate::interrupt::Interrupt;
 use crate::prepare::{prepare, Prepared};
+use crate::session::{cache_dir, Session};
+use crate::shares;
+use crate::start::{record, start, RunOptions};
 use crate::sweep::parameters::{filled, Point};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
@@ -12,10 +18,6 @@ use vmeter_model::run::{PlannedRun, RunRecord, SessionRecord, WatchLevel};
 use vmeter_model::shard::{Shard, ShardPlan};
 use vmeter_model::sweep::Settings;
 use vmeter_model::{Accel, MachineSpec};
-use vmeter_session::failure::usage;
-use vmeter_session::host;
-use vmeter_session::shares;
-use vmeter_session::{begin, cache_dir, execute, record, run_prepare, RunOptions, Session, Watch};
 use vmeter_stats::{sharded_plan, Slot};
 
 /// Measured boots of each point, unless `--runs` says otherwise.
@@ -30,21 +32,23 @@ const DEFAULT_RUNS: u32 = 5;
 pub fn measure(
     command: &str,
     points: &[Point],
-    level: WatchLevel,
+    watch: WatchLevel,
     options: &RunOptions,
-    watch: &mut Watch<'_>,
+    progress: &mut dyn Progress,
+    interrupt: &Interrupt,
 ) -> Result<Session> {
-    let (session, prepared) = match vmeter_session::resumed(command, options)? {
-        Some(session) => resumed(session, points, level, options)?,
-        None => begun(command, points, level, options, watch)?,
+    let (session, prepared) = match &options.resume {
+        Some(_) => resumed(command, points, watch, options)?,
+        None => begun(command, points, watch, options)?,
     };
+    let _lock = session.lock()?;
     session.save()?;
     let booter = PointBooter {
         prepare: session.record.prepare.clone(),
         parameters: session.record.machines.iter().map(|m| m.parameters.clone()).collect(),
         recorder: recorder(prepared, options)?,
     };
-    execute(&session, &mut Boots(&booter), None, watch)?;
+    execute(&session, &booter, None, progress, interrupt)?;
     Ok(session)
 }
 
@@ -53,21 +57,22 @@ pub fn measure(
 fn begun(
     command: &str,
     points: &[Point],
-    level: WatchLevel,
+    watch: WatchLevel,
     options: &RunOptions,
-    watch: &mut Watch<'_>,
 ) -> Result<(Session, Vec<Prepared>)> {
     let prepared = prepared(points)?;
     let (plan, shard) = match options.shard {
-        None => (plan(&prepared, level, options, options.seed), None),
+        None => (plan(&prepared, watch, options, options.seed), None),
         Some(shard) => {
-            let (plan, mut parts) = sharded(&prepared, level, options, shard.of)?;
+            let (plan, mut parts) = sharded(&prepared, watch, options, shard.of)?;
             (plan, Some(parts.swap_remove(shard.index as usize - 1)))
         }
     };
-    let machines = prepared.iter().map(|p| p.session.clone()).collect();
-    let record = SessionRecord { machines, plan, shard, ..record(command, options) };
-    Ok((begin(record, options, watch)?, prepared))
+    let mut session = start(command, &[], options)?;
+    session.record.machines = prepared.iter().map(|p| p.session.clone()).collect();
+    session.record.plan = plan;
+    session.record.shard = shard;
+    Ok((session, prepared))
 }
 
 fn prepared(points: &[Point]) -> Result<Vec<Prepared>> {
@@ -87,16 +92,19 @@ pub(crate) fn cut(
 ) -> Result<(SessionRecord, Vec<ShardPlan>)> {
     let prepared = prepared(points)?;
     let (plan, parts) = sharded(&prepared, watch, options, shards)?;
-    let machines = prepared.into_iter().map(|p| p.session).collect();
-    Ok((SessionRecord { machines, plan, ..record(command, options) }, parts))
+    let mut record = record(command, &[], options);
+    record.machines = prepared.into_iter().map(|p| p.session).collect();
+    record.plan = plan;
+    Ok((record, parts))
 }
 
 fn resumed(
-    mut session: Session,
+    command: &str,
     points: &[Point],
     watch: WatchLevel,
     options: &RunOptions,
 ) -> Result<(Session, Vec<Prepared>)> {
+    let mut session = start(command, &[], options)?;
     let own = session.record.shard.as_ref().map(|own| own.shard);
     if options.shard.is_some() && options.shard != own {
         let what = own.map_or("no shard".to_owned(), |own| format!("shard {own}"));

@@ -1,0 +1,331 @@
+//! A session's folder: `session.json` and one folder for each finished run.
+//!
+//! A run is recorded into `runs/NNNN.partial` and renamed to `runs/NNNN` once
+//! its `run.json` is on disk, so a folder with a plain number is a whole run,
+//! whatever happened to vmeter after it.
+
+use anyhow::{bail, Context, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+use vmeter_base::files;
+use vmeter_model::run::{RunRecord, SessionRecord};
+use vmeter_model::SCHEMA;
+
+const SESSION: &str = "session.json";
+const RUN: &str = "run.json";
+const MAX_JSON: u64 = 64 << 20;
+
+/// A finished run: its folder and its record.
+pub type SavedRun = (PathBuf, RunRecord);
+
+/// A session on disk.
+#[derive(Debug)]
+pub struct Session {
+    /// Its folder.
+    pub dir: PathBuf,
+    /// What it is.
+    pub record: SessionRecord,
+}
+
+/// `$XDG_STATE_HOME/vmeter`, or `~/.local/state/vmeter`.
+pub fn state_dir() -> PathBuf {
+    base("XDG_STATE_HOME", ".local/state")
+}
+
+/// `$XDG_CACHE_HOME/vmeter`, or `~/.cache/vmeter`.
+pub fn cache_dir() -> PathBuf {
+    base("XDG_CACHE_HOME", ".cache")
+}
+
+fn base(variable: &str, below_home: &str) -> PathBuf {
+    let base = std::env::var_os(variable).map(PathBuf::from).filter(|p| p.is_absolute());
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/".into()));
+    base.unwrap_or_else(|| home().join(below_home)).join("vmeter")
+}
+
+/// A name of its own under the state folder.
+pub(crate) fn fresh_dir(record: &SessionRecord) -> PathBuf {
+    let stamp: String = record.started_at.chars().filter(char::is_ascii_alphanumeric).collect();
+    let name = format!("{stamp}-{}-{}", record.command, std::process::id());
+    state_dir().join("runs").join(name)
+}
+
+/// The right to add runs to a session, as long as it lives.
+#[derive(Debug)]
+pub struct Lock {
+    _file: Option<fs::File>,
+}
+
+impl Session {
+    /// Makes a session's folder: `dir`, or a fresh one under the state folder.
+    ///
+    /// # Errors
+    /// When the folder cannot be made or written, or holds a session already.
+    pub fn create(dir: Option<&Path>, record: SessionRecord) -> Result<Self> {
+        let dir = match dir {
+            Some(dir) => dir.to_owned(),
+            None => fresh_dir(&record),
+        };
+        if dir.join(SESSION).exists() {
+            bail!(
+                "{} holds a session already: choose another folder, or go on with it by --resume {}",
+                dir.display(),
+                dir.display()
+            );
+        }
+        fs::create_dir_all(dir.join("runs")).with_context(|| {
+            format!(
+                "cannot make the folder {} for the runs: choose one that can be written with --save DIR",
+                dir.display()
+            )
+        })?;
+        let session = Session { dir, record };
+        session.save()?;
+        if let Err(error) = vmeter_index::remember(&state_dir(), &session.dir) {
+            tracing::info!("`vmeter runs list` will not know of it: {error}");
+        }
+        Ok(session)
+    }
+
+    /// Opens a saved session: its folder, or the `session.json` in it.
+    ///
+    /// # Errors
+    /// When there is none, or it is not of a version this vmeter reads.
+    pub fn open(path: &Path) -> Result<Self> {
+        let dir = match path.file_name() {
+            Some(name) if name == SESSION => path.parent().unwrap_or(path),
+            _ => path,
+        };
+        let file = dir.join(SESSION);
+        let bytes = files::read_limited(&file, MAX_JSON).with_context(|| {
+            format!(
+                "{} is not a saved session: expected {}, as `vmeter boot --save DIR` writes it",
+                path.display(),
+                file.display()
+            )
+        })?;
+        let record: SessionRecord = serde_json::from_slice(&bytes)
+            .with_context(|| format!("{}: not a session of vmeter", file.display()))?;
+        check_schema(&record.schema, &file)?;
+        Ok(Session { dir: dir.to_owned(), record })
+    }
+
+    /// The latest session under the state folder.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn latest() -> Result<Self> {
+        let runs = state_dir().join("runs");
+        let newest = fs::read_dir(&runs)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.join(SESSION).exists())
+            .max_by_key(|path| fs::metadata(path.join(SESSION)).and_then(|m| m.modified()).ok());
+        match newest {
+            Some(path) => Session::open(&path),
+            None => bail!("no saved session under {}: make one with vmeter boot", runs.display()),
+        }
+    }
+
+    /// Writes `session.json`.
+    ///
+    /// # Errors
+    /// Any error of the file system, a full disk among them.
+    pub fn save(&self) -> Result<()> {
+        let bytes = serde_json::to_vec_pretty(&self.record)?;
+        let path = self.dir.join(SESSION);
+        files::write_atomic(&path, &bytes)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Keeps other processes from adding runs at the same time: a task that a scheduler has
+    /// given up may still be alive. Where the file system has no locks, nobody is kept out.
+    ///
+    /// # Errors
+    /// When another process is at work in the folder.
+    pub fn lock(&self) -> Result<Lock> {
+        use rustix::fs::{flock, FlockOperation};
+        use rustix::io::Errno;
+        let path = self.dir.join("lock");
+        let file =
+            fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Lock { _file: Some(file) }),
+            Err(Errno::WOULDBLOCK) => {
+                bail!("another vmeter adds runs to {}: wait for it, or end it", self.dir.display())
+            }
+            Err(_) => Ok(Lock { _file: None }),
+        }
+    }
+
+    /// True if the finished run `index` is there.
+    pub fn has_run(&self, index: u32) -> bool {
+        self.run_dir(index).join(RUN).exists()
+    }
+
+    /// Folder of the finished run `index`.
+    pub fn run_dir(&self, index: u32) -> PathBuf {
+        self.dir.join("runs").join(format!("{index:04}"))
+    }
+
+    fn partial_dir(&self, index: u32) -> PathBuf {
+        self.dir.join("runs").join(format!("{index:04}.partial"))
+    }
+
+    /// An empty folder to record run `index` into.
+    ///
+    /// # Errors
+    /// Any error of the file system, a full disk among them.
+    pub fn begin_run(&self, index: u32) -> Result<PathBuf> {
+        let dir = self.partial_dir(index);
+        if dir.exists() {
+            fs::remove_dir_all(&dir)?;
+        }
+        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        Ok(dir)
+    }
+
+    /// Makes the run recorded into [`Session::begin_run`]'s folder a finished one.
+    ///
+    /// # Errors
+    /// Any error of the file system; earlier runs are untouched then.
+    pub fn commit_run(&self, record: &RunRecord) -> Result<PathBuf> {
+        let (partial, whole) = (self.partial_dir(record.index), self.run_dir(record.index));
+        let context = || {
+            format!(
+                "cannot save run {} in {}; the runs before it are safe there",
+                record.index,
+                self.dir.display()
+            )
+        };
+        for file in record.sources.iter().flat_map(|s| &s.files) {
+            if let Ok(file) = fs::File::open(partial.join(file)) {
+                file.sync_all().with_context(context)?;
+            }
+        }
+        let bytes = serde_json::to_vec_pretty(record)?;
+        files::write_atomic(&partial.join(RUN), &bytes).with_context(context)?;
+        fs::rename(&partial, &whole).with_context(context)?;
+        files::sync_folder(&self.dir.join("runs")).with_context(context)?;
+        Ok(whole)
+    }
+
+    /// Removes what an unfinished run left.
+    pub fn discard_run(&self, index: u32) {
+        let _ = fs::remove_dir_all(self.partial_dir(index));
+    }
+
+    /// The finished runs in order of their numbers, with their folders; and a
+    /// warning for each that cannot be read.
+    ///
+    /// # Errors
+    /// When the folder itself cannot be read.
+    pub fn finished(&self) -> Result<(Vec<SavedRun>, Vec<String>)> {
+        let runs = self.dir.join("runs");
+        let mut dirs: Vec<PathBuf> = fs::read_dir(&runs)
+            .with_context(|| format!("cannot read {}", runs.display()))?
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_none())
+            .collect();
+        dirs.sort();
+        let (mut found, mut warnings) = (Vec::new(), Vec::new());
+        for dir in dirs {
+            match read_run(&dir) {
+                Ok(record) => found.push((dir, record)),
+                Err(error) => warnings.push(format!("{error:#}")),
+            }
+        }
+        Ok((found, warnings))
+    }
+}
+
+/// Reads a run's `run.json`.
+///
+/// # Errors
+/// When it is missing, not vmeter's, or of another version.
+pub fn read_run(dir: &Path) -> Result<RunRecord> {
+    let file = dir.join(RUN);
+    let bytes = files::read_limited(&file, MAX_JSON)
+        .with_context(|| format!("{}: not a finished run", dir.display()))?;
+    let record: RunRecord = serde_json::from_slice(&bytes)
+        .with_context(|| format!("{}: not a run of vmeter", file.display()))?;
+    check_schema(&record.schema, &file)?;
+    Ok(record)
+}
+
+fn check_schema(found: &str, file: &Path) -> Result<()> {
+    if found == SCHEMA {
+        return Ok(());
+    }
+    bail!(
+        "{}: format {found:?}, and this vmeter reads {SCHEMA:?}: use the vmeter that wrote it",
+        file.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmeter_model::run::{Outcome, Usage, WatchLevel};
+
+    fn record(index: u32) -> RunRecord {
+        RunRecord {
+            schema: SCHEMA.into(),
+            index,
+            label: "m".into(),
+            warmup: false,
+            watch: WatchLevel::Light,
+            argv: vec![],
+            injected: vec![],
+            exec_ns: 0,
+            total_ns: 5,
+            clocks: vec![],
+            outcome: Outcome::Done,
+            usage: Usage::default(),
+            steal_s: 0.0,
+            moments: vec![],
+            sources: vec![],
+            icount: false,
+            warnings: vec![],
+        }
+    }
+
+    fn session(dir: &Path) -> Session {
+        let record = SessionRecord { schema: SCHEMA.into(), ..SessionRecord::default() };
+        Session::create(Some(dir), record).unwrap()
+    }
+
+    #[test]
+    fn only_committed_runs_are_finished() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = session(folder.path());
+        for index in [0, 2] {
+            session.begin_run(index).unwrap();
+            session.commit_run(&record(index)).unwrap();
+        }
+        session.begin_run(3).unwrap();
+        let (found, warnings) = Session::open(folder.path()).unwrap().finished().unwrap();
+        let indices: Vec<u32> = found.iter().map(|(_, r)| r.index).collect();
+        assert_eq!((indices, warnings.len()), (vec![0, 2], 0));
+    }
+
+    #[test]
+    fn a_damaged_run_is_a_warning_and_the_others_stand() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = session(folder.path());
+        for index in [0, 1] {
+            session.begin_run(index).unwrap();
+            session.commit_run(&record(index)).unwrap();
+        }
+        fs::write(session.run_dir(0).join(RUN), b"{ torn").unwrap();
+        let (found, warnings) = session.finished().unwrap();
+        assert_eq!((found.len(), warnings.len()), (1, 1));
+        assert!(Session::create(Some(folder.path()), SessionRecord::default())
+            .unwrap_err()
+            .to_string()
+            .contains("--resume"));
+    }
+}
