@@ -37,7 +37,7 @@ fn boot(session: &Path, runs: usize) -> Option<f64> {
 
 /// Decodes and accounts for the same saved run again and again.
 fn reanalyse(session: &Path) {
-    let session = vmeter_lab::session::Session::open(session).expect("the session just saved");
+    let session = vmeter_session::Session::open(session).expect("the session just saved");
     let mut times: Vec<f64> = (0..20)
         .map(|_| {
             let begin = Instant::now();

@@ -27,10 +27,10 @@ use args::{Cli, Command, Generate};
 use clap::{CommandFactory, Parser};
 use output::Output;
 use std::process::ExitCode;
-use vmeter_lab::failure::class;
+use vmeter_session::failure::class;
 
 /// How a command that did its work ended.
-pub enum Answer {
+pub enum Status {
     /// Exit status 0.
     Good,
     /// Done, and the answer is bad: exit status 1.
@@ -49,8 +49,8 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     match run(command, &cli.output) {
-        Ok(Answer::Good) => ExitCode::SUCCESS,
-        Ok(Answer::Bad) => ExitCode::from(1),
+        Ok(Status::Good) => ExitCode::SUCCESS,
+        Ok(Status::Bad) => ExitCode::from(1),
         Err(error) => {
             let text = format!("{error:#}");
             eprintln!("vmeter: {}", vmeter_render::text::neutralise(&text));
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command, output: &Output) -> anyhow::Result<Answer> {
+fn run(command: Command, output: &Output) -> anyhow::Result<Status> {
     match command {
         Command::Boot(arguments) => commands::boot::run(arguments, output),
         Command::Bench(arguments) => commands::bench::run(arguments, output),

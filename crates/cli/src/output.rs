@@ -1,10 +1,12 @@
 //! Where results go: standard output, and the exports that were asked for.
 
+use crate::Status;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
-use vmeter_lab::failure::usage;
 use vmeter_render::outputs::terminal::Terminal;
 use vmeter_render::{Output as _, Report, Screen, Target};
+use vmeter_session::failure::usage;
+use vmeter_session::{Answer, Views};
 
 /// Options of every command.
 #[derive(Debug, Clone, Args)]
@@ -115,6 +117,25 @@ pub fn print(report: &dyn Report, out: &Output) -> anyhow::Result<()> {
         Err(error) if error.is_broken_pipe() => Ok(()),
         other => Ok(other?),
     }
+}
+
+/// Prints a session's result and exports it.
+///
+/// # Errors
+/// When either cannot be written.
+pub fn show(answer: &dyn Answer, views: &Views, out: &Output) -> anyhow::Result<()> {
+    let report = answer.report(views);
+    print(report.as_ref(), out)?;
+    export(out, report.as_ref())
+}
+
+/// As [`show`], with the status of the command that measured it.
+///
+/// # Errors
+/// As [`show`].
+pub fn done(answer: &dyn Answer, views: &Views, out: &Output) -> anyhow::Result<Status> {
+    show(answer, views, out)?;
+    Ok(if answer.is_bad() { Status::Bad } else { Status::Good })
 }
 
 /// Prints a line of a command that has no report.

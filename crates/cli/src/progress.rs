@@ -1,8 +1,9 @@
-//! What a user sees while boots run: on standard error, and only on a terminal.
+//! What a user sees while runs are made: on standard error, and only on a terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use std::path::Path;
 use std::time::Duration;
-use vmeter_lab::experiment::{Progress, RunNews};
+use vmeter_session::{state_dir, Progress};
 
 /// A progress bar, or nothing.
 pub struct Bar {
@@ -12,7 +13,7 @@ pub struct Bar {
 impl Bar {
     /// A bar on standard error if it is a terminal and `quiet` is not set.
     pub fn new(quiet: bool) -> Self {
-        Bar { bar: bar(quiet, "{prefix} {wide_bar} {pos}/{len} boots, {eta} left  {msg}") }
+        Bar { bar: bar(quiet, "{prefix} {wide_bar} {pos}/{len}, {eta} left  {msg}") }
     }
 }
 
@@ -27,6 +28,13 @@ pub fn bar(quiet: bool, style: &str) -> ProgressBar {
 }
 
 impl Progress for Bar {
+    /// Lets `vmeter runs list` find what is saved elsewhere than in the state folder.
+    fn saved_in(&mut self, dir: &Path) {
+        if let Err(error) = vmeter_index::remember(&state_dir(), dir) {
+            tracing::info!("`vmeter runs list` will not know of it: {error}");
+        }
+    }
+
     fn begin(&mut self, label: &str, runs: usize, finished: usize) {
         self.bar.set_length(runs as u64);
         self.bar.set_position(finished as u64);
@@ -34,9 +42,9 @@ impl Progress for Bar {
         self.bar.enable_steady_tick(Duration::from_millis(200));
     }
 
-    fn run(&mut self, news: &RunNews<'_>) {
+    fn run(&mut self, label: &str, said: &str) {
         self.bar.inc(1);
-        self.bar.set_message(format!("last {:.3} s ({})", news.total_s, news.label));
+        self.note(&format!("last {said} ({label})"));
     }
 
     fn note(&mut self, message: &str) {

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use vmeter_kernel_image::ftrace::{FtraceDump, FtraceKind};
 use vmeter_kernel_image::printk::PrintkDump;
-use vmeter_kernel_image::{locate, Candidate, Error, Guest, KernelImage, KernelInfo, MappedRam};
+use vmeter_kernel_image::{
+    locate, Candidate, Error, Guest, KernelImage, KernelInfo, MappedRam, Symbols,
+};
 
 const PARAMETERS: &str = "quiet panic=-1 no_timer_check cryptomgr.notests \
     trace_event=initcall:*,sched:sched_process_exit,printk:console trace_clock=x86-tsc \

@@ -1,15 +1,16 @@
 //! From saved runs to results. Live and old sessions both come through here.
 
 use crate::counting;
-use crate::session::Session;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use vmeter_model::result::{Activity, AnalysedRun, BootResult, Envelope, Overhead, Phase};
-use vmeter_model::run::{Outcome, RunRecord, SessionMachine, SessionRecord, WatchLevel};
+use vmeter_model::run::{Outcome, RunRecord, SessionMachine, WatchLevel};
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Timeline};
+use vmeter_session::envelope::envelope;
+use vmeter_session::Session;
 use vmeter_stats::estimate;
 
 /// Decodes a run's recordings and accounts for its time.
@@ -23,44 +24,6 @@ pub fn analyse_run(dir: &Path, record: RunRecord) -> AnalysedRun {
     warnings.append(&mut timeline.warnings);
     timeline.warnings = warnings;
     AnalysedRun { record, timeline }
-}
-
-/// Head of every export of a session.
-pub fn envelope(session: &SessionRecord) -> Envelope {
-    let mut provenance = BTreeMap::from([("vmeter".to_owned(), version())]);
-    if let Some(machine) = session.machines.first() {
-        provenance.extend(machine.provenance.clone());
-    }
-    Envelope {
-        schema: vmeter_model::SCHEMA.into(),
-        command: session.command.clone(),
-        argv: session.argv.clone(),
-        started_at: session.started_at.clone(),
-        host: session.host.clone(),
-        provenance,
-    }
-}
-
-/// Head of the exports of a command that begins now, on this host.
-pub fn envelope_now(command: &str) -> Envelope {
-    let host = crate::host::describe();
-    let mut provenance = BTreeMap::from([("vmeter".to_owned(), version())]);
-    if let Some(kernel) = host.get("kernel").and_then(|kernel| kernel.as_str()) {
-        provenance.insert("kernel".to_owned(), kernel.to_owned());
-    }
-    Envelope {
-        schema: vmeter_model::SCHEMA.into(),
-        command: command.to_owned(),
-        argv: vmeter_base::argv(),
-        started_at: crate::host::now(),
-        host,
-        provenance,
-    }
-}
-
-/// This vmeter's version.
-pub fn version() -> String {
-    env!("CARGO_PKG_VERSION").to_owned()
 }
 
 /// The result of a saved `vmeter boot` (of its first machine, runs that were watched).
@@ -91,7 +54,7 @@ pub fn boot_result(session: &Session, overhead: Option<Overhead>) -> Result<Boot
         runs.iter_mut().for_each(|run| counting::join(&counted.timeline, &mut run.timeline));
     }
     if runs.is_empty() {
-        anyhow::bail!("{}: no run was finished", session.dir.display());
+        return Err(session.no_runs());
     }
     let mut result = summarise(envelope(&session.record), machine, runs, warnings);
     result.overhead = overhead;
@@ -230,7 +193,6 @@ pub fn counts(timelines: &[&Timeline]) -> BTreeMap<String, Estimate> {
 pub fn load_boot(session: &Session) -> Result<BootResult> {
     let overhead = crate::overhead::last(session);
     boot_result(session, overhead)
-        .with_context(|| format!("cannot analyse {}", session.dir.display()))
 }
 
 #[cfg(test)]

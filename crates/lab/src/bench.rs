@@ -1,20 +1,23 @@
 //! `vmeter bench`: whole boots with nothing attached, machines in turn.
 
-use crate::analysis;
 use crate::boot::recorder;
-use crate::experiment::{execute, Progress};
-use crate::failure::usage;
-use crate::interrupt::Interrupt;
+use crate::boots::Boots;
+use crate::kinds::Shown;
 use crate::prepare::{prepare, Prepared};
-use crate::session::{cache_dir, Session};
-use crate::start::{start, RunOptions};
 use anyhow::Result;
+use std::path::Path;
 use vmeter_model::result::{BenchMachine, BenchResult, Comparison};
-use vmeter_model::run::{Outcome, PlannedRun, RunRecord, WatchLevel};
+use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionRecord, WatchLevel};
 use vmeter_model::time::seconds;
 use vmeter_model::MachineSpec;
-use vmeter_stats::compare::Options;
-use vmeter_stats::Verdict;
+use vmeter_render::Report;
+use vmeter_report::BenchReport;
+use vmeter_session::failure::usage;
+use vmeter_session::{
+    begin, cache_dir, envelope, execute, record, resumed, RunOptions, Session, Watch,
+};
+use vmeter_session::{Answer, Cut, Experiment, Views};
+use vmeter_stats::compare::{Options, PValue, Verdict};
 use vmeter_stats::{compare, estimate, holm, outliers};
 
 /// Measured boots of each machine, unless `--runs` says otherwise.
@@ -27,8 +30,7 @@ const DEFAULT_RUNS: u32 = 10;
 pub fn bench(
     machines: &[(String, MachineSpec)],
     options: &RunOptions,
-    progress: &mut dyn Progress,
-    interrupt: &Interrupt,
+    watch: &mut Watch<'_>,
 ) -> Result<BenchResult> {
     for (i, (label, _)) in machines.iter().enumerate() {
         if machines.iter().take(i).any(|(other, _)| other == label) {
@@ -37,15 +39,23 @@ pub fn bench(
             )));
         }
     }
-    let mut session = start("bench", machines, options)?;
-    let prepared: Result<Vec<Prepared>> = session
-        .record
-        .machines
-        .iter()
-        .map(|machine| prepare(&machine.label, &machine.spec, &cache_dir()))
-        .collect();
+    // Machines are worked out before the folder is made: a typo leaves none behind.
+    let saved = resumed("bench", options)?;
+    let one = |label: &str, spec: &MachineSpec| prepare(label, spec, &cache_dir());
+    let prepared: Result<Vec<Prepared>> = match &saved {
+        Some(session) => session.record.machines.iter().map(|m| one(&m.label, &m.spec)).collect(),
+        None => machines.iter().map(|(label, spec)| one(label, spec)).collect(),
+    };
     let prepared = prepared?;
-    session.record.machines = prepared.iter().map(|p| p.session.clone()).collect();
+    let described: Vec<_> = prepared.iter().map(|p| p.session.clone()).collect();
+    let mut session = match saved {
+        Some(session) => session,
+        None => {
+            let machines = described.clone();
+            begin(SessionRecord { machines, ..record("bench", options) }, options, watch)?
+        }
+    };
+    session.record.machines = described;
     if session.record.plan.is_empty() {
         let runs = options.runs.unwrap_or(DEFAULT_RUNS) as usize;
         let slots = vmeter_stats::plan(
@@ -65,7 +75,7 @@ pub fn bench(
     }
     session.save()?;
     let recorder = recorder(prepared, options)?;
-    execute(&session, &recorder, options.prepare.as_deref(), progress, interrupt)?;
+    execute(&session, &mut Boots(&recorder), options.prepare.as_deref(), watch)?;
     result(&session)
 }
 
@@ -87,11 +97,11 @@ pub fn result(session: &Session) -> Result<BenchResult> {
         .collect();
     let comparisons = comparisons(session, &records);
     let mut hints = Vec::new();
-    if comparisons.iter().any(|c| c.verdict == Verdict::NoDifference) {
+    if comparisons.iter().any(|c| c.verdict == Verdict::NoDifference.as_str()) {
         hints.push("more --runs resolve smaller differences".to_owned());
     }
     Ok(BenchResult {
-        envelope: analysis::envelope(&session.record),
+        envelope: envelope::envelope(&session.record),
         machines,
         comparisons,
         warnings,
@@ -155,7 +165,47 @@ fn comparisons(session: &Session, records: &[RunRecord]) -> Vec<Comparison> {
             ratio: compared.ratio,
             cpu_ratio,
             p_value: p,
-            verdict: options.verdict(p, compared.ratio.mean),
+            verdict: verdict(p, compared.p_value, compared.ratio.mean, &options),
         })
         .collect()
+}
+
+fn verdict(p: f64, raw: PValue, ratio: f64, options: &Options) -> String {
+    let corrected = PValue { p, ..raw };
+    Verdict::of(corrected.p, ratio, options).as_str().to_owned()
+}
+
+/// The kind `bench`.
+pub(crate) struct Kind;
+
+impl Experiment for Kind {
+    fn kind(&self) -> &'static str {
+        "bench"
+    }
+
+    fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
+        Ok(Box::new(Shown(result(&Session::open(dir)?)?)))
+    }
+
+    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+        Err("only sweeps and ranges are cut into shards")
+    }
+
+    fn boots(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+}
+
+impl Answer for Shown<BenchResult> {
+    fn report(&self, _: &Views) -> Box<dyn Report + '_> {
+        Box::new(BenchReport::new(&self.0))
+    }
+
+    fn is_bad(&self) -> bool {
+        self.0.machines.iter().any(|machine| !machine.failures.is_empty())
+    }
+
+    fn warn(&mut self, warnings: Vec<String>) {
+        self.0.warnings.extend(warnings);
+    }
 }

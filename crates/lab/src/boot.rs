@@ -2,16 +2,19 @@
 
 use crate::analysis;
 use crate::booter::Recorder;
-use crate::experiment::{execute, Progress};
-use crate::interrupt::Interrupt;
+use crate::boots::Boots;
+use crate::kinds::Shown;
 use crate::overhead;
 use crate::prepare::{prepare, Prepared};
-use crate::session::{cache_dir, Session};
-use crate::start::{start, RunOptions};
 use anyhow::Result;
+use std::path::Path;
 use vmeter_model::result::{BootResult, Overhead};
-use vmeter_model::run::{Outcome, PlannedRun, RunRecord, WatchLevel};
+use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionRecord, WatchLevel};
 use vmeter_model::{Accel, MachineSpec};
+use vmeter_render::Report;
+use vmeter_report::{BootReport, BootView, TreeView};
+use vmeter_session::{begin, cache_dir, execute, record, resumed, RunOptions, Session, Watch};
+use vmeter_session::{Answer, Cut, Experiment, Views};
 use vmeter_stats::sequential::{Decision, OverheadRule};
 
 /// Measured boots of a machine, unless `--runs` says otherwise.
@@ -34,25 +37,34 @@ pub struct BootOptions {
 ///
 /// # Errors
 /// A machine that is not valid, a host that can't boot it, an interruption.
-pub fn boot(
-    options: &BootOptions,
-    progress: &mut dyn Progress,
-    interrupt: &Interrupt,
-) -> Result<BootResult> {
-    let mut session = start("boot", &[("default".into(), options.spec.clone())], &options.runs)?;
-    let specs: Vec<MachineSpec> = session.record.machines.iter().map(|m| m.spec.clone()).collect();
-    let spec = specs.first().unwrap_or(&options.spec);
-    let prepared = prepare("default", spec, &cache_dir())?;
-    session.record.machines = vec![prepared.session.clone()];
+pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> {
+    // Machine and plan are worked out before the folder is made: a typo leaves none behind.
+    let saved = resumed("boot", &options.runs)?;
+    let known = saved.as_ref().and_then(|session| session.record.machines.first());
+    let spec = known.map_or_else(|| options.spec.clone(), |machine| machine.spec.clone());
+    let prepared = prepare("default", &spec, &cache_dir())?;
+    let machine = prepared.session.clone();
     let recorder = recorder(vec![prepared], &options.runs)?;
+    let mut session = match saved {
+        Some(session) => session,
+        None => {
+            let machines = vec![machine.clone()];
+            begin(
+                SessionRecord { machines, ..record("boot", &options.runs) },
+                &options.runs,
+                watch,
+            )?
+        }
+    };
+    session.record.machines = vec![machine];
     let cost = if options.overhead {
-        Some(measure_overhead(&mut session, &recorder, options, progress, interrupt)?)
+        Some(measure_overhead(&mut session, &recorder, options, watch)?)
     } else {
         if session.record.plan.is_empty() {
             session.record.plan = plan(options, Levels::of(options.watch, &recorder));
         }
         session.save()?;
-        execute(&session, &recorder, options.runs.prepare.as_deref(), progress, interrupt)?;
+        execute(&session, &mut Boots(&recorder), options.runs.prepare.as_deref(), watch)?;
         overhead::last(&session)
     };
     let mut result = analysis::boot_result(&session, cost)?;
@@ -129,8 +141,7 @@ fn measure_overhead(
     session: &mut Session,
     recorder: &Recorder,
     options: &BootOptions,
-    progress: &mut dyn Progress,
-    interrupt: &Interrupt,
+    watch: &mut Watch<'_>,
 ) -> Result<Overhead> {
     let asked = match options.watch {
         WatchLevel::None => WatchLevel::Light,
@@ -146,7 +157,8 @@ fn measure_overhead(
         let length = (per_block * (warmups + look)).min(whole.len());
         session.record.plan = whole.get(..length).unwrap_or(&whole).to_vec();
         session.save()?;
-        execute(session, recorder, options.runs.prepare.as_deref(), progress, interrupt)?;
+        let prepare = options.runs.prepare.as_deref();
+        execute(session, &mut Boots(recorder), prepare, watch)?;
         let records: Vec<RunRecord> =
             session.finished()?.0.into_iter().map(|(_, record)| record).collect();
         let failed = records.iter().any(|r| r.outcome != Outcome::Done);
@@ -178,4 +190,45 @@ fn hints(result: &BootResult, options: &BootOptions) -> Vec<String> {
     }
     hints.push(format!("vmeter show --tree {}", result.saved_in));
     hints
+}
+
+/// The kind `boot`.
+pub(crate) struct Kind;
+
+impl Experiment for Kind {
+    fn kind(&self) -> &'static str {
+        "boot"
+    }
+
+    fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
+        Ok(Box::new(Shown(analysis::load_boot(&Session::open(dir)?)?)))
+    }
+
+    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+        Err("only sweeps and ranges are cut into shards")
+    }
+
+    fn boots(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+}
+
+impl Answer for Shown<BootResult> {
+    fn report(&self, views: &Views) -> Box<dyn Report + '_> {
+        let view = BootView {
+            blame: views.blame,
+            critical_chain: views.critical_chain,
+            tree: views.tree.then_some(TreeView { run: None, min_duration: 500_000 }),
+            ..BootView::default()
+        };
+        Box::new(BootReport { result: &self.0, view })
+    }
+
+    fn is_bad(&self) -> bool {
+        self.0.runs.iter().any(|run| run.record.outcome != Outcome::Done)
+    }
+
+    fn warn(&mut self, warnings: Vec<String>) {
+        self.0.warnings.extend(warnings);
+    }
 }

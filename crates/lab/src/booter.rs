@@ -1,7 +1,6 @@
 //! Boots for real, through the recorder.
 
-use crate::experiment::{BootRequest, Booter};
-use crate::failure::{host, usage};
+use crate::boots::{BootRequest, Booter};
 use crate::prepare::Prepared;
 use anyhow::{Context as _, Result};
 use std::path::PathBuf;
@@ -12,6 +11,7 @@ use vmeter_machine::launch::{LaunchError, Reason, Stopper};
 use vmeter_model::RunRecord;
 use vmeter_record::run::Request;
 use vmeter_record::source::Context;
+use vmeter_session::failure::{host, usage};
 
 /// The recorder, with the machines of a session.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Booter for Recorder {
             own_init: machine.own_init,
             watches: Vec::new(),
         };
-        let steal = crate::host::steal_s();
+        let steal = vmeter_session::host::steal_s();
         let record = vmeter_record::run::run(
             Request {
                 context,
@@ -65,7 +65,7 @@ impl Booter for Recorder {
             &stopper,
         );
         let mut record = record.map_err(classify)?;
-        record.steal_s = (crate::host::steal_s() - steal).max(0.0);
+        record.steal_s = (vmeter_session::host::steal_s() - steal).max(0.0);
         Ok(record)
     }
 }

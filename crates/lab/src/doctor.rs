@@ -1,12 +1,12 @@
 //! What this host can measure, what is missing, and what mends it.
 
-use crate::session::cache_dir;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 use vmeter_kvm_probe::Quality;
 use vmeter_machine::capabilities;
 use vmeter_model::result::{Check, CheckStatus as Status, DoctorResult, Envelope};
+use vmeter_session::cache_dir;
 
 fn check(name: &str, status: Status, found: String, mend: &str) -> Check {
     Check { name: name.into(), status, found, mend: mend.into(), detail: String::new() }
@@ -21,9 +21,9 @@ pub fn examine(argv: Vec<String>) -> DoctorResult {
         schema: vmeter_model::SCHEMA.into(),
         command: "doctor".into(),
         argv,
-        started_at: crate::host::now(),
-        host: crate::host::describe(),
-        provenance: [("vmeter".to_owned(), crate::analysis::version())].into(),
+        started_at: vmeter_session::host::now(),
+        host: vmeter_session::host::describe(),
+        provenance: [("vmeter".to_owned(), vmeter_session::envelope::version())].into(),
     };
     DoctorResult { envelope, checks }
 }
@@ -206,7 +206,7 @@ fn steal() -> Check {
     let uptime: f64 =
         uptime.split(' ').next().and_then(|s| s.parse().ok()).unwrap_or(f64::INFINITY);
     let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-    let share = 100.0 * crate::host::steal_s() / (uptime * cpus);
+    let share = 100.0 * vmeter_session::host::steal_s() / (uptime * cpus);
     let found = format!("{share:.1} % of CPU time since the host started");
     if share < 1.0 {
         return check("steal", Status::Good, found, "");

@@ -3,13 +3,13 @@
 //! What the preset `explain` records of a VMM and of the kernel's threads is saved as
 //! a `trace.dat`, and its path goes where a file named by the user would have gone.
 
-use crate::failure::host;
-use crate::interrupt::Interrupt;
-use crate::session::state_dir;
 use crate::trace_record::{record as record_trace, RecordOptions, Recording, EXPLAIN};
 use anyhow::Result;
 use std::path::PathBuf;
 use std::time::Duration;
+use vmeter_session::failure::host;
+use vmeter_session::state_dir;
+use vmeter_session::Interrupt;
 
 /// Name of the recording in its folder.
 const TRACE: &str = "trace.dat";
@@ -77,7 +77,7 @@ pub fn record(options: &LiveOptions, interrupt: &Interrupt) -> Result<Live> {
 }
 
 fn fresh_folder() -> PathBuf {
-    let now = crate::host::now();
+    let now = vmeter_session::host::now();
     let stamp: String = now.chars().filter(char::is_ascii_alphanumeric).collect();
     state_dir().join("runs").join(format!("{stamp}-explain-{}", std::process::id()))
 }

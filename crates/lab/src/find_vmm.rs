@@ -1,8 +1,8 @@
 //! Which process is a VMM: one that has a virtual machine of KVM's open.
 
-use crate::failure::usage;
 use crate::followed::numbers;
 use anyhow::Result;
+use vmeter_session::failure::usage;
 
 /// What the file of a virtual machine is called in `/proc/PID/fd` (virt/kvm/kvm_main.c).
 const VM_FILE: &str = "anon_inode:kvm-vm";

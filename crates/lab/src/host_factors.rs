@@ -4,10 +4,10 @@
 //! the differences of what was run (`vmeter_stats::hosts`); a time divided by its host's is
 //! what it would have been on the average host.
 
-use crate::shares::{self, Host};
 use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::run::SessionRecord;
 use vmeter_model::shard::HostEffect;
+use vmeter_session::shares::{self, Host};
 use vmeter_stats::dist::t_quantile;
 use vmeter_stats::hosts::{adjust, Adjusted, HostSample};
 

@@ -3,13 +3,13 @@
 //! The answer is kept per host, watch level and machine, so that the header of
 //! every later boot can state it. No figure is ever scaled by it.
 
-use crate::session::{state_dir, Session};
 use std::path::PathBuf;
 use vmeter_base::{files, fnv};
 use vmeter_model::result::Overhead;
 use vmeter_model::run::{Outcome, RunRecord, SessionMachine, WatchLevel};
 use vmeter_model::time::seconds;
 use vmeter_model::Estimate;
+use vmeter_session::{state_dir, Session};
 use vmeter_stats::{estimate, paired_ratio};
 
 /// The last measured cost of watching the session's machine as its runs are watched.
@@ -83,7 +83,7 @@ pub fn summarise(watch: WatchLevel, timed: &[Pair<'_>], counting: Option<&[Pair<
         ratio: ratio(&walls_of_timed),
         cpu_ratio: ratio(&cpus),
         pairs: timed.len(),
-        measured_at: crate::host::now(),
+        measured_at: vmeter_session::host::now(),
         samples_s: walls_of_timed,
         counting_ratio: counting.map(|pairs| ratio(&walls(pairs))),
     }

@@ -1,6 +1,5 @@
 //! From what a user asks for to a machine that can be booted.
 
-use crate::failure::{host, usage};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use vmeter_machine::backend::{self, Machine, Request};
 use vmeter_model::run::SessionMachine;
 use vmeter_model::{Accel, MachineSpec};
 use vmeter_record::ready::Until;
+use vmeter_session::failure::{host, usage};
 
 /// A guest that has not finished by then never will.
 const DEFAULT_TIMEOUT_S: u32 = 120;

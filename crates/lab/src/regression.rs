@@ -1,14 +1,14 @@
 //! Slower than last time? A saved session is the baseline, a test the judge.
 
 use crate::analysis;
-use crate::failure::usage;
-use crate::session::Session;
 use anyhow::Result;
 use std::path::Path;
 use vmeter_model::result::BootResult;
 use vmeter_model::run::Outcome;
 use vmeter_model::time::seconds;
-use vmeter_stats::{compare, compare::Options, Verdict};
+use vmeter_session::failure::usage;
+use vmeter_session::Session;
+use vmeter_stats::{compare, compare::Options, compare::Verdict};
 
 /// What the comparison says.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,9 +5,7 @@
 //! begun, and nothing but it and what it starts is recorded. It ends when the command or the VMM ends, when the
 //! time is over, or by a signal; in each case what was recorded is saved.
 
-use crate::failure::{host, usage};
 use crate::followed::{numbers, Followed, INTERVAL};
-use crate::interrupt::Interrupt;
 use anyhow::{Context, Result};
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::process::{kill_process, pidfd_open, Pid, PidfdFlags, Signal};
@@ -16,6 +14,8 @@ use std::process::Child;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 use vmeter_machine::launch::Held;
+use vmeter_session::failure::{host, usage};
+use vmeter_session::Interrupt;
 use vmeter_trace::select::glob;
 use vmeter_trace::Input;
 use vmeter_tracefs::{Plan, Tracefs};

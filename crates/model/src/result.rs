@@ -3,7 +3,6 @@
 use crate::estimate::Estimate;
 use crate::run::{Outcome, RunRecord, SessionMachine};
 use crate::span::Timeline;
-use crate::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -133,8 +132,8 @@ pub struct Comparison {
     pub cpu_ratio: Estimate,
     /// Permutation test on the difference of means, two-sided.
     pub p_value: f64,
-    /// What is said of b.
-    pub verdict: Verdict,
+    /// b is `faster`, `slower`, or `no difference found`.
+    pub verdict: String,
 }
 
 /// Result of `vmeter bench`.

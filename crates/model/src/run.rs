@@ -145,12 +145,15 @@ pub struct SessionMachine {
     pub parameters: Vec<(String, String)>,
 }
 
-/// A session: one command, its machines and its plan; the runs are beside it.
+/// A session: one experiment, its machines and its plan; the runs are beside it.
+///
+/// `P` is what the plan says of each run: a boot's [`PlannedRun`], or what another kind of
+/// experiment needs to know.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct SessionRecord {
+pub struct SessionRecord<P = PlannedRun> {
     /// [`crate::SCHEMA`].
     pub schema: String,
-    /// Command that made it, e.g. `boot`.
+    /// Kind of the experiment, which is also the command that made it, e.g. `boot`.
     pub command: String,
     /// vmeter's own argument vector.
     pub argv: Vec<String>,
@@ -160,13 +163,20 @@ pub struct SessionRecord {
     pub host: BTreeMap<String, serde_json::Value>,
     /// Machines, by label.
     pub machines: Vec<SessionMachine>,
-    /// Order in which (machine index, warm-up) run, decided by the seed at the start.
-    pub plan: Vec<PlannedRun>,
+    /// Order of the runs, decided by the seed at the start.
+    pub plan: Vec<P>,
     /// Seed of the order.
     pub seed: u64,
     /// `--prepare`: the command before every run, with the placeholders it was given with.
     #[serde(default)]
     pub prepare: Option<String>,
+    /// `--pin`: the CPU list as it was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pin: Option<String>,
+    /// What was asked beyond machines and plan, in the kind's own words; null for kinds whose
+    /// machines and plan say all.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub asked: serde_json::Value,
     /// The part of the plan that this session carries out; the whole if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<crate::shard::ShardPlan>,
@@ -175,8 +185,80 @@ pub struct SessionRecord {
     pub shares: Vec<crate::shard::HostShare>,
 }
 
+/// What the plan of any kind of experiment says of a run.
+pub trait Planned: Clone + PartialEq + Serialize + serde::de::DeserializeOwned {
+    /// Index into [`SessionRecord::machines`].
+    fn machine(&self) -> usize;
+    /// True for a warm-up.
+    fn warmup(&self) -> bool;
+}
+
+impl Planned for PlannedRun {
+    fn machine(&self) -> usize {
+        self.machine
+    }
+
+    fn warmup(&self) -> bool {
+        self.warmup
+    }
+}
+
+/// A planned run of any kind, as far as all kinds agree.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct AnyPlanned {
+    /// Index into [`SessionRecord::machines`].
+    pub machine: usize,
+    /// True for a warm-up.
+    pub warmup: bool,
+    /// What the kind itself knows more.
+    #[serde(flatten)]
+    pub more: BTreeMap<String, serde_json::Value>,
+}
+
+impl Planned for AnyPlanned {
+    fn machine(&self) -> usize {
+        self.machine
+    }
+
+    fn warmup(&self) -> bool {
+        self.warmup
+    }
+}
+
+/// What `run.json` of any kind of experiment says of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunHead {
+    /// [`crate::SCHEMA`].
+    pub schema: String,
+    /// Number of the run in its session.
+    pub index: u32,
+    /// Label of its machine, as in [`SessionRecord::machines`].
+    pub label: String,
+    /// True for a warm-up, which no estimate includes.
+    pub warmup: bool,
+    /// `CLOCK_MONOTONIC` when it began, ns; of a boot, when its VMM was executed.
+    pub exec_ns: Ns,
+    /// Its length, ns.
+    pub total_ns: Ns,
+    /// Clock readings, the first one from its beginning.
+    #[serde(default)]
+    pub clocks: Vec<ClockReading>,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// One run of an experiment that boots no machine of the user's: `run.json`, whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DataRun<T> {
+    /// What all kinds say.
+    #[serde(flatten)]
+    pub head: RunHead,
+    /// What was measured.
+    pub data: T,
+}
+
 /// One entry of a session's plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedRun {
     /// Index into [`SessionRecord::machines`].
     pub machine: usize,

@@ -3,7 +3,6 @@
 use serde::Serialize;
 use vmeter_model::result::Envelope;
 use vmeter_model::sweep::{DiffKind, DiffResult, DiffRow, DiffSetting, DiffSide, Presence};
-use vmeter_model::DiffVerdict;
 use vmeter_model::Estimate;
 use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
@@ -38,22 +37,22 @@ pub(crate) fn answer(result: &DiffResult) -> String {
     };
     let change = signed(total, Unit::Seconds);
     let percent = result.ratio.as_ref().map(added_percent).unwrap_or_default();
-    let first = match result.verdict {
-        verdict @ (DiffVerdict::Slower | DiffVerdict::Faster) => format!(
+    let first = match result.verdict.as_str() {
+        verdict @ ("slower" | "faster") => format!(
             "{} is {verdict} than {} by {} ({percent}{}).",
             result.b.name,
             result.a.name,
             change.trim_start_matches(['+', '-']),
             spelled_p(total.p_value)
         ),
-        DiffVerdict::Different => format!(
+        "different" => format!(
             "No difference found in the time of {names} ({change}, {percent}{}), but they differ.",
             spelled_p(total.p_value)
         ),
-        DiffVerdict::NotKnown => format!(
+        "not known" => format!(
             "One run a side: whether {change} ({percent}) between {names} is more than noise is not known."
         ),
-        DiffVerdict::NoDifference => format!(
+        _ => format!(
             "No difference found between {names}: {change} ({percent}{}).",
             spelled_p(total.p_value)
         ),
@@ -78,7 +77,7 @@ fn explanation(result: &DiffResult, total: &DiffRow) -> Option<String> {
     let mut reasons = reasons(result, usize::MAX);
     if reasons.iter().any(|r| r.significant) {
         reasons.retain(|r| r.significant);
-    } else if result.verdict == DiffVerdict::NoDifference {
+    } else if result.verdict == "no difference found" {
         return None;
     }
     let named: Vec<String> = reasons
@@ -97,8 +96,8 @@ fn explanation(result: &DiffResult, total: &DiffRow) -> Option<String> {
         return None;
     }
     let share = reasons.first().map(|row| row.difference / total.difference);
-    let share = match (share, result.verdict) {
-        (Some(share), DiffVerdict::Slower | DiffVerdict::Faster) if share > 0.0 && share <= 1.5 => {
+    let share = match (share, result.verdict.as_str()) {
+        (Some(share), "slower" | "faster") if share > 0.0 && share <= 1.5 => {
             format!("; the first is {} of it", percent(share))
         }
         _ => String::new(),
@@ -388,7 +387,7 @@ fn setting_table(settings: &[DiffSetting]) -> Table {
 pub(crate) struct Body<'a> {
     a: &'a DiffSide,
     b: &'a DiffSide,
-    verdict: DiffVerdict,
+    verdict: &'a str,
     ratio: Option<Estimate>,
     exact: bool,
     tests: usize,
@@ -403,7 +402,7 @@ pub(crate) fn body(result: &DiffResult) -> Body<'_> {
     Body {
         a: &result.a,
         b: &result.b,
-        verdict: result.verdict,
+        verdict: &result.verdict,
         ratio: result.ratio,
         exact: result.exact,
         tests: result.tests,

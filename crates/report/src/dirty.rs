@@ -149,7 +149,7 @@ impl<'a> DirtyReport<'a> {
         let mut columns = vec![
             Column::number("pass", 0),
             Column::number("slot", 0),
-            Column::number("slot_bytes", 0),
+            Column::number("slot_bytes", 1),
             Column::number("dirty_pages", 0),
         ];
         columns.extend(strategies.iter().map(|name| Column::number(name, 0)));
@@ -184,7 +184,7 @@ impl<'a> DirtyReport<'a> {
         let strategies = self.strategies();
         let mut columns = vec![
             Column::number("slot", 0),
-            Column::number("slot_bytes", 0),
+            Column::number("slot_bytes", 1),
             Column::text("", 0),
             Column::number("of", 2),
         ];

@@ -1,6 +1,5 @@
 //! `vmeter range`: the commit that changed the time, and how sure that is.
 
-use crate::bench::verdict_tone;
 use crate::diff;
 use serde::Serialize;
 use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeResult};
@@ -9,7 +8,6 @@ use vmeter_model::shard::HostEffect;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::sweep::DiffResult;
 use vmeter_model::Estimate;
-use vmeter_model::{CommitState, RangeVerdict};
 use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
 use vmeter_render::quantity::{added_percent, p_value, percent, Quantity, Unit};
@@ -42,27 +40,25 @@ impl<'a> RangeReport<'a> {
     fn answer(&self) -> String {
         let result = self.result;
         let sure = result.probability.map(percent).unwrap_or_default();
-        match result.verdict {
-            RangeVerdict::Changed => {
+        match result.verdict.as_str() {
+            "changed" => {
                 let all: Vec<String> = result.changes.iter().map(|c| self.sentence(c)).collect();
                 all.join(" ")
             }
-            RangeVerdict::NoChange if result.record.bisect => format!(
+            "no change" if result.record.bisect => format!(
                 "No change found between {} and {}: {sure} sure.",
                 self.named(0),
                 self.named(result.commits.len().saturating_sub(1))
             ),
-            RangeVerdict::NoChange => format!(
+            "no change" => format!(
                 "No commit of the {} changed the time by more than noise.",
                 result.commits.len().saturating_sub(1)
             ),
-            RangeVerdict::Undecided => format!(
+            "undecided" => format!(
                 "Undecided: {} commits are suspect with {sure}; more runs decide.",
                 result.suspects.len()
             ),
-            RangeVerdict::NotMeasurable => {
-                "Fewer than two commits can be measured: there is nothing to compare.".to_owned()
-            }
+            _ => "Fewer than two commits can be measured: there is nothing to compare.".to_owned(),
         }
     }
 
@@ -140,7 +136,7 @@ impl<'a> RangeReport<'a> {
         let shown: Vec<&MeasuredCommit> = result
             .commits
             .iter()
-            .filter(|c| detail == Detail::Full || c.state != CommitState::NotMeasured)
+            .filter(|c| detail == Detail::Full || c.state != "not measured")
             .collect();
         let crowded = detail == Detail::Glance && shown.len() > GLANCE;
         for commit in shown {
@@ -177,12 +173,11 @@ impl<'a> RangeReport<'a> {
 
 fn state(commit: &MeasuredCommit, guilty: bool, result: &RangeResult) -> Cell {
     let change = result.changes.iter().find(|c| c.commits.contains(&commit.index));
-    match (guilty, change, commit.state) {
-        (_, _, state @ (CommitState::BuildFailed | CommitState::DoesNotRun)) => {
-            Cell::Toned(state.word().into(), Tone::Muted)
-        }
+    match (guilty, change, commit.state.as_str()) {
+        (_, _, state @ ("build failed" | "does not run")) => Cell::Toned(state.into(), Tone::Muted),
         (true, Some(change), _) => {
-            Cell::Toned(change.verdict.word().into(), verdict_tone(change.verdict))
+            let tone = if change.verdict == "slower" { Tone::Bad } else { Tone::Good };
+            Cell::Toned(change.verdict.clone(), tone)
         }
         _ => Cell::Empty,
     }
@@ -203,7 +198,7 @@ impl Report for RangeReport<'_> {
             repo: &result.record.repo,
             range: &result.record.range,
             bisect: result.record.bisect,
-            verdict: result.verdict,
+            verdict: &result.verdict,
             changes: &result.changes,
             suspects: &result.suspects,
             probability: result.probability,
@@ -252,7 +247,7 @@ impl Report for RangeReport<'_> {
                     Field::number(Some(commit.index)),
                     Field::text(&commit.hash),
                     Field::text(&commit.subject),
-                    Field::text(commit.state.word()),
+                    Field::text(&commit.state),
                     sample,
                     Field::number(seconds),
                     Field::number(commit.probability),
@@ -304,7 +299,7 @@ struct Body<'a> {
     repo: &'a str,
     range: &'a str,
     bisect: bool,
-    verdict: RangeVerdict,
+    verdict: &'a str,
     changes: &'a [Change],
     suspects: &'a [usize],
     probability: Option<f64>,

@@ -54,7 +54,7 @@ impl<'a> RunsReport<'a> {
             Column { shrinks_to: Some(16), ..Column::text("command line", 2) },
             Column { shrinks_to: Some(10), ..Column::text("machine", 1) },
             Column::number("runs", 0),
-            Column::number("mean", 0),
+            Column::number("mean", 1),
             Column::number("size", 3),
         ]);
         for session in sessions {

@@ -1,13 +1,13 @@
 //! `vmeter appliance build`.
 
 use crate::output::{self, Output};
-use crate::Answer;
+use crate::Status;
 use clap::Subcommand;
 use std::path::PathBuf;
 use vmeter_appliance::kernel::list_in;
 use vmeter_appliance::{build_in, build_to, ApplianceSpec, Content, ExtraFile};
-use vmeter_lab::failure::{host, usage};
-use vmeter_lab::session::cache_dir;
+use vmeter_session::cache_dir;
+use vmeter_session::failure::{host, usage};
 
 /// `vmeter appliance`.
 #[derive(Debug, Subcommand)]
@@ -36,7 +36,7 @@ pub enum Appliance {
 ///
 /// # Errors
 /// Unknown values, a kernel that is not cached, what is missing on this host.
-pub fn run(arguments: Appliance, output: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: Appliance, output: &Output) -> anyhow::Result<Status> {
     let Appliance::Build { init, modules, kernel, files, out } = arguments;
     let cache = cache_dir();
     let kernels = list_in(&cache);
@@ -78,7 +78,7 @@ pub fn run(arguments: Appliance, output: &Output) -> anyhow::Result<Answer> {
         }
     }
     output::line(&format!("{} sha256:{}", built.path.display(), built.sha256))?;
-    Ok(Answer::Good)
+    Ok(Status::Good)
 }
 
 /// `GUEST=HOST`, with the host file's own permissions.

@@ -4,13 +4,13 @@ use crate::options::{Machine, Runs};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
-use crate::Answer;
+use crate::Status;
 use clap::{Args, Parser};
 use vmeter_lab::bench::bench;
-use vmeter_lab::failure::usage;
-use vmeter_lab::interrupt::Interrupt;
+use vmeter_lab::kinds::Shown;
 use vmeter_model::MachineSpec;
-use vmeter_report::BenchReport;
+use vmeter_session::failure::usage;
+use vmeter_session::{Interrupt, Views, Watch};
 
 /// `vmeter bench`.
 #[derive(Debug, Args)]
@@ -90,7 +90,7 @@ fn overlay(base: MachineSpec, change: MachineSpec) -> MachineSpec {
 ///
 /// # Errors
 /// As [`vmeter_lab::bench::bench`]; an export that cannot be written.
-pub fn run(arguments: Bench, out: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: Bench, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
     let base = arguments.machine.spec(arguments.command);
     let mut machines = vec![("baseline".to_owned(), base.clone())];
@@ -99,12 +99,9 @@ pub fn run(arguments: Bench, out: &Output) -> anyhow::Result<Answer> {
     }
     let interrupt = Interrupt::install()?;
     let runs = arguments.runs.options();
-    let result = bench(&machines, &runs, &mut Bar::new(out.quiet), &interrupt)?;
-    let report = BenchReport::new(&result);
-    output::print(&report, out)?;
-    output::export(out, &report)?;
-    let failed = result.machines.iter().any(|m| !m.failures.is_empty());
-    Ok(if failed { Answer::Bad } else { Answer::Good })
+    let mut bar = Bar::new(out.quiet);
+    let result = bench(&machines, &runs, &mut Watch::new(&mut bar, &interrupt))?;
+    output::done(&Shown(result), &Views::default(), out)
 }
 
 #[cfg(test)]

@@ -1,18 +1,16 @@
 //! `vmeter boot`.
 
-use crate::options::{Machine, Runs, Views, Watch};
+use crate::options::{Machine, Runs, Views, Watch as Level};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
-use crate::Answer;
+use crate::Status;
 use clap::Args;
 use std::path::PathBuf;
 use vmeter_lab::boot::{boot, BootOptions};
-use vmeter_lab::failure::usage;
-use vmeter_lab::interrupt::Interrupt;
-use vmeter_model::result::BootResult;
-use vmeter_model::run::Outcome;
-use vmeter_report::{BootReport, BootView, TreeView};
+use vmeter_lab::kinds::Shown;
+use vmeter_session::failure::usage;
+use vmeter_session::{Interrupt, Watch};
 
 /// `vmeter boot`.
 #[derive(Debug, Args)]
@@ -25,7 +23,7 @@ pub struct Boot {
     pub runs: Runs,
     /// How closely to watch.
     #[arg(long, value_name = "LEVEL", default_value = "light")]
-    pub watch: Watch,
+    pub watch: Level,
     /// Measure what watching costs: watched and unwatched boots take turns.
     #[arg(long)]
     pub overhead: bool,
@@ -47,9 +45,9 @@ pub struct Boot {
 ///
 /// # Errors
 /// As [`vmeter_lab::boot::boot`]; an export that cannot be written.
-pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
-    if arguments.overhead && matches!(arguments.watch, Watch::None) {
+    if arguments.overhead && matches!(arguments.watch, Level::None) {
         return Err(usage("--overhead compares with --watch none: --watch light or full"));
     }
     let options = BootOptions {
@@ -59,7 +57,8 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Answer> {
         runs: arguments.runs.options(),
     };
     let interrupt = Interrupt::install()?;
-    let mut result = boot(&options, &mut Bar::new(out.quiet), &interrupt)?;
+    let mut bar = Bar::new(out.quiet);
+    let mut result = boot(&options, &mut Watch::new(&mut bar, &interrupt))?;
     let slower = match (&arguments.baseline, arguments.fail_if_slower) {
         (Some(baseline), limit) => {
             let verdict = vmeter_lab::regression::against(baseline, &result, limit)?;
@@ -68,23 +67,6 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Answer> {
         }
         (None, _) => false,
     };
-    show(&result, &arguments.views, out)?;
-    let failed = result.runs.iter().any(|run| run.record.outcome != Outcome::Done);
-    Ok(if failed || slower { Answer::Bad } else { Answer::Good })
-}
-
-/// Prints a boot's result, unless an export has standard output, and exports it.
-///
-/// # Errors
-/// When either cannot be written.
-pub fn show(result: &BootResult, views: &Views, out: &Output) -> anyhow::Result<()> {
-    let view = BootView {
-        blame: views.blame,
-        critical_chain: views.critical_chain,
-        tree: views.tree.then_some(TreeView { run: None, min_duration: 500_000 }),
-        ..BootView::default()
-    };
-    let report = BootReport { result, view };
-    output::print(&report, out)?;
-    output::export(out, &report)
+    let status = output::done(&Shown(result), &arguments.views.into(), out)?;
+    Ok(if slower { Status::Bad } else { status })
 }

@@ -2,9 +2,8 @@
 
 use crate::output;
 use crate::output::Output;
-use crate::Answer;
+use crate::Status;
 use clap::Args;
-use vmeter_model::DiffVerdict;
 use vmeter_report::DiffReport;
 
 /// `vmeter diff`.
@@ -24,7 +23,7 @@ pub struct Diff {
 ///
 /// # Errors
 /// As [`vmeter_lab::diff::diff`]; an export that cannot be written.
-pub fn run(arguments: &Diff, out: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: &Diff, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
     let argv = vmeter_base::argv();
     let result = vmeter_lab::diff::diff(&arguments.a, &arguments.b, argv)?;
@@ -32,7 +31,7 @@ pub fn run(arguments: &Diff, out: &Output) -> anyhow::Result<Answer> {
     output::print(&report, out)?;
     output::export(out, &report)?;
     let allowed = arguments.fail_if_slower.map(|percent| 1.0 + percent / 100.0);
-    let slower = result.ratio.filter(|_| result.verdict == DiffVerdict::Slower);
+    let slower = result.ratio.filter(|_| result.verdict == "slower");
     let failed = slower.zip(allowed).is_some_and(|(ratio, allowed)| ratio.mean > allowed);
-    Ok(if failed { Answer::Bad } else { Answer::Good })
+    Ok(if failed { Status::Bad } else { Status::Good })
 }

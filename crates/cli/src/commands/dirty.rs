@@ -2,16 +2,16 @@
 
 use crate::output;
 use crate::output::Output;
-use crate::Answer;
+use crate::Status;
 use anyhow::Context;
 use clap::Args;
 use std::path::PathBuf;
 use std::str::FromStr;
 use vmeter_dirty::{DirtyError, Kind, Layout, Options, StrategyKind, TrackerKind};
-use vmeter_lab::analysis::envelope_now;
-use vmeter_lab::failure::{failure, host, usage, Class};
-use vmeter_lab::interrupt::Interrupt;
 use vmeter_report::DirtyReport;
+use vmeter_session::envelope::envelope_now;
+use vmeter_session::failure::{failure, host, usage, Class};
+use vmeter_session::Interrupt;
 
 /// `vmeter dirty`.
 #[derive(Debug, Args)]
@@ -134,7 +134,7 @@ fn classified(error: DirtyError) -> anyhow::Error {
 ///
 /// # Errors
 /// A question that makes no sense, and what this host can't do.
-pub fn run(arguments: &Dirty, out: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: &Dirty, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
     let options = arguments.options()?;
     let interrupt = Interrupt::install()?;
@@ -155,5 +155,5 @@ pub fn run(arguments: &Dirty, out: &Output) -> anyhow::Result<Answer> {
     let report = DirtyReport::new(&result);
     output::print(&report, out)?;
     output::export(out, &report)?;
-    Ok(if result.mismatches.is_empty() { Answer::Good } else { Answer::Bad })
+    Ok(if result.mismatches.is_empty() { Status::Good } else { Status::Bad })
 }

@@ -2,7 +2,7 @@
 
 use crate::output;
 use crate::output::Output;
-use crate::Answer;
+use crate::Status;
 use clap::Args;
 use vmeter_model::result::CheckStatus;
 use vmeter_report::DoctorReport;
@@ -15,7 +15,7 @@ pub struct Doctor {}
 ///
 /// # Errors
 /// An export that cannot be written.
-pub fn run(out: &Output) -> anyhow::Result<Answer> {
+pub fn run(out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
     let argv = vmeter_base::argv();
     let result = vmeter_lab::doctor::examine(argv);
@@ -26,5 +26,5 @@ pub fn run(out: &Output) -> anyhow::Result<Answer> {
     let lacks = |name: &str| {
         result.checks.iter().any(|c| c.name == name && c.status == CheckStatus::Missing)
     };
-    Ok(if needed.into_iter().any(lacks) { Answer::Bad } else { Answer::Good })
+    Ok(if needed.into_iter().any(lacks) { Status::Bad } else { Status::Good })
 }

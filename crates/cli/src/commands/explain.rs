@@ -3,16 +3,16 @@
 use crate::commands::trace::{hertz, process, seconds, Process};
 use crate::output;
 use crate::output::Output;
-use crate::Answer;
+use crate::Status;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
 use vmeter_explain::{explain, ExplainError, Options};
-use vmeter_lab::analysis::envelope_now;
 use vmeter_lab::explain_live::{self, LiveOptions};
-use vmeter_lab::failure::usage;
-use vmeter_lab::interrupt::Interrupt;
 use vmeter_report::ExplainReport;
+use vmeter_session::envelope::envelope_now;
+use vmeter_session::failure::usage;
+use vmeter_session::Interrupt;
 use vmeter_trace::names::DeviceMap;
 
 /// `vmeter explain`.
@@ -51,7 +51,7 @@ pub struct Explain {
 /// # Errors
 /// Files that are no traces; a host where nothing can be recorded; an export that cannot be
 /// written.
-pub fn run(arguments: Explain, out: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: Explain, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
     let devices = arguments.mtree.as_deref().map(device_map).transpose()?;
     let files = match arguments.files.is_empty() {
@@ -67,7 +67,7 @@ pub fn run(arguments: Explain, out: &Output) -> anyhow::Result<Answer> {
     let report = ExplainReport::new(&result);
     output::print(&report, out)?;
     output::export(out, &report)?;
-    Ok(Answer::Good)
+    Ok(Status::Good)
 }
 
 /// Records the command; gives the trace.

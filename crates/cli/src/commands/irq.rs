@@ -3,17 +3,17 @@
 use crate::output;
 use crate::output::Output;
 use crate::progress;
-use crate::Answer;
+use crate::Status;
 use clap::{Args, ValueEnum};
 use std::str::FromStr;
 use vmeter_base::CpuList;
 use vmeter_irq::vfio::{Address, VfioOptions, VfioStrategy};
 use vmeter_irq::{FitRange, IrqError, Options, Strategy, Watcher};
-use vmeter_lab::analysis::envelope_now;
-use vmeter_lab::failure::{failure, host, usage, Class};
-use vmeter_lab::interrupt::Interrupt;
 use vmeter_model::irq::IrqResult;
 use vmeter_report::IrqReport;
+use vmeter_session::envelope::envelope_now;
+use vmeter_session::failure::{failure, host, usage, Class};
+use vmeter_session::Interrupt;
 
 /// `vmeter irq`.
 #[derive(Debug, Args)]
@@ -143,7 +143,7 @@ fn classified(error: IrqError) -> anyhow::Error {
 ///
 /// # Errors
 /// A question that makes no sense, and what this host can't do.
-pub fn run(arguments: &Irq, out: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: &Irq, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
     let interrupt = Interrupt::install()?;
     let mut news = News::new(out.quiet, interrupt);
@@ -158,7 +158,7 @@ pub fn run(arguments: &Irq, out: &Output) -> anyhow::Result<Answer> {
     output::export(out, &report)?;
     let complete = |d: &vmeter_model::irq::IrqDelivery| d.arrived == d.raised && d.stray == 0;
     let lost = result.totals.iter().filter_map(|t| t.delivery).any(|d| !complete(&d));
-    Ok(if lost { Answer::Bad } else { Answer::Good })
+    Ok(if lost { Status::Bad } else { Status::Good })
 }
 
 fn without_devices(arguments: &Irq, news: &mut News) -> anyhow::Result<IrqResult> {

@@ -1,11 +1,11 @@
 //! `vmeter kernel`.
 
 use crate::output::{self, Output};
-use crate::Answer;
+use crate::Status;
 use clap::Subcommand;
 use vmeter_appliance::kernel::{fetch, list_in, FetchOptions};
-use vmeter_lab::failure::host;
-use vmeter_lab::session::cache_dir;
+use vmeter_session::cache_dir;
+use vmeter_session::failure::host;
 
 /// `vmeter kernel`.
 #[derive(Debug, Subcommand)]
@@ -24,7 +24,7 @@ pub enum Kernel {
 ///
 /// # Errors
 /// A package that cannot be had; an empty list.
-pub fn run(arguments: Kernel, out: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: Kernel, out: &Output) -> anyhow::Result<Status> {
     let cache = cache_dir();
     match arguments {
         Kernel::Fetch { package } => {
@@ -50,5 +50,5 @@ pub fn run(arguments: Kernel, out: &Output) -> anyhow::Result<Answer> {
             }
         }
     }
-    Ok(Answer::Good)
+    Ok(Status::Good)
 }

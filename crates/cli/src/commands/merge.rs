@@ -1,14 +1,12 @@
 //! `vmeter merge DIR… --save DIR`.
 
-use crate::commands::{range, sweep};
 use crate::output;
 use crate::output::Output;
-use crate::Answer;
+use crate::Status;
 use clap::Args;
 use std::path::PathBuf;
-use vmeter_lab::merge::{merge, MergeOptions, Whole};
-use vmeter_render::Report;
-use vmeter_report::{RangeReport, SweepReport};
+use vmeter_lab::merge::{merge, MergeOptions};
+use vmeter_session::Views;
 
 /// `vmeter merge`.
 #[derive(Debug, Args)]
@@ -28,24 +26,10 @@ pub struct Merge {
 ///
 /// # Errors
 /// As [`vmeter_lab::merge::merge`]; an export that cannot be written.
-pub fn run(arguments: Merge, out: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: Merge, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
     let Merge { dirs, save, mixed_hosts } = arguments;
     let merged = merge(&MergeOptions { dirs, save, mixed_hosts })?;
-    let answer = match merged.result()? {
-        Whole::Sweep(result) => {
-            shown(&SweepReport::new(&result), out)?;
-            sweep::answer(&result)
-        }
-        Whole::Range(result) => {
-            shown(&RangeReport::new(&result), out)?;
-            range::answer(&result)
-        }
-    };
-    Ok(if merged.missing.is_empty() { answer } else { Answer::Bad })
-}
-
-fn shown(report: &dyn Report, out: &Output) -> anyhow::Result<()> {
-    output::print(report, out)?;
-    output::export(out, report)
+    let status = output::done(merged.answer()?.as_ref(), &Views::default(), out)?;
+    Ok(if merged.missing.is_empty() { status } else { Status::Bad })
 }

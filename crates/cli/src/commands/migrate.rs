@@ -4,18 +4,18 @@ use crate::options::{Machine, Runs};
 use crate::output;
 use crate::output::Output;
 use crate::progress;
-use crate::Answer;
+use crate::Status;
 use clap::{Args, ValueEnum};
 use std::time::Duration;
-use vmeter_lab::analysis::envelope_now;
-use vmeter_lab::failure::{failure, host, usage, Class};
-use vmeter_lab::interrupt::Interrupt;
 use vmeter_lab::sweep::parameters::Parameter;
 use vmeter_migrate::parameters::{points, Knobs};
 use vmeter_migrate::{MigrateError, Options, Side, Watcher, INTERRUPTED};
 use vmeter_model::migrate::{MigrateOutcome, MigrateResult, MigrateRun};
 use vmeter_model::sweep::Settings;
 use vmeter_report::MigrateReport;
+use vmeter_session::envelope::envelope_now;
+use vmeter_session::failure::{failure, host, usage, Class};
+use vmeter_session::Interrupt;
 
 /// Measured migrations of each setting.
 const RUNS: u32 = 3;
@@ -172,7 +172,7 @@ fn classified(error: MigrateError) -> anyhow::Error {
 /// # Errors
 /// A question that makes no sense, and what this host can't do; an interrupted
 /// measurement, once what was finished is shown.
-pub fn run(arguments: Migrate, out: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: Migrate, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
     let fixed = arguments.fixed();
     let swept = arguments.swept()?;
@@ -193,7 +193,7 @@ pub fn run(arguments: Migrate, out: &Output) -> anyhow::Result<Answer> {
         kill,
         resume: runs.resume.is_some(),
         save: runs.resume.or(runs.save),
-        cache: vmeter_lab::session::cache_dir(),
+        cache: vmeter_session::cache_dir(),
     };
     let interrupt = Interrupt::install()?;
     let mut news = News::new(out.quiet, interrupt, runs.prepare);
@@ -208,8 +208,8 @@ pub fn run(arguments: Migrate, out: &Output) -> anyhow::Result<Answer> {
     output::export(out, &report)?;
     match result.warnings.first().filter(|text| text.starts_with(INTERRUPTED)) {
         Some(text) => Err(failure(Class::Interrupted, text)),
-        None if is_bad(&result, kill) => Ok(Answer::Bad),
-        None => Ok(Answer::Good),
+        None if is_bad(&result, kill) => Ok(Status::Bad),
+        None => Ok(Status::Good),
     }
 }
 

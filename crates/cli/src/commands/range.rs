@@ -1,21 +1,18 @@
 //! `vmeter range`.
 
-use crate::options::{Machine, Many, Runs, Watch};
+use crate::options::{Machine, Many, Runs, Watch as Level};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
-use crate::Answer;
+use crate::Status;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
-use vmeter_lab::failure::usage;
-use vmeter_lab::interrupt::Interrupt;
-use vmeter_lab::merge::Whole;
+use vmeter_lab::kinds::Shown;
 use vmeter_lab::range::{range, RangeOptions};
 use vmeter_lab::slurm;
-use vmeter_lab::start::RunOptions;
 use vmeter_model::range as model;
-use vmeter_model::RangeVerdict;
-use vmeter_report::RangeReport;
+use vmeter_session::RunOptions;
+use vmeter_session::{Interrupt, Session, Views, Watch};
 
 /// `vmeter range`.
 #[derive(Debug, Args)]
@@ -64,7 +61,7 @@ pub struct Range {
     pub many: Many,
     /// How closely to watch (default: light, with --run none).
     #[arg(long, value_name = "LEVEL")]
-    pub watch: Option<Watch>,
+    pub watch: Option<Level>,
     /// A VMM command line of your own, run as given but for {worktree}.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
@@ -83,12 +80,12 @@ pub enum Metric {
 ///
 /// # Errors
 /// As [`vmeter_lab::range::range`]; an export that cannot be written.
-pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
     let watch = match (arguments.watch, &arguments.run) {
         (Some(watch), _) => watch,
-        (None, Some(_)) => Watch::None,
-        (None, None) => Watch::Light,
+        (None, Some(_)) => Level::None,
+        (None, None) => Level::Light,
     };
     let options = RangeOptions {
         repo: arguments.repo,
@@ -109,44 +106,28 @@ pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Answer> {
         runs: RunOptions { shard: arguments.many.shard, ..arguments.runs.options() },
     };
     let interrupt = Interrupt::install()?;
-    let result = measure(&options, arguments.many, &mut Bar::new(out.quiet), &interrupt)?;
-    let report = RangeReport::new(&result);
-    output::print(&report, out)?;
-    output::export(out, &report)?;
+    let mut bar = Bar::new(out.quiet);
+    let result = measure(&options, arguments.many, &mut Watch::new(&mut bar, &interrupt))?;
     let allowed = arguments.fail_if_slower.map(|percent| 1.0 + percent / 100.0);
     let slower = |change: &model::Change| {
         change.ratio.zip(allowed).is_some_and(|(ratio, allowed)| ratio.mean > allowed)
     };
-    Ok(match result.changes.iter().any(slower) {
-        true => Answer::Bad,
-        false => answer(&result),
-    })
+    let failed = result.changes.iter().any(slower);
+    let status = output::done(&Shown(result), &Views::default(), out)?;
+    Ok(if failed { Status::Bad } else { status })
 }
 
 fn measure(
     options: &RangeOptions,
     many: Many,
-    bar: &mut Bar,
-    interrupt: &Interrupt,
+    watch: &mut Watch<'_>,
 ) -> anyhow::Result<model::RangeResult> {
     let merged = match (&options.runs.resume, many.on) {
-        (Some(dir), _) if slurm::is_underway(dir) => {
-            slurm::resume(dir, many.mixed_hosts, bar, interrupt)?
-        }
-        (None, Some(_)) => slurm::range(options, &many.cluster()?, bar, interrupt)?,
-        _ => return range(options, bar, interrupt),
+        (Some(dir), _) if slurm::is_underway(dir) => slurm::resume(dir, many.mixed_hosts, watch)?,
+        (None, Some(_)) => slurm::range(options, &many.cluster()?, watch)?,
+        _ => return range(options, watch),
     };
-    match merged.result()? {
-        Whole::Range(result) => Ok(result),
-        Whole::Sweep(_) => Err(usage("these are the shards of a sweep: vmeter sweep --resume")),
-    }
-}
-
-/// Bad if there is nothing to compare; a shard alone has not.
-pub fn answer(result: &model::RangeResult) -> Answer {
-    if result.verdict == RangeVerdict::NotMeasurable {
-        Answer::Bad
-    } else {
-        Answer::Good
-    }
+    let mut result = vmeter_lab::range::result(&Session::open(&merged.session.dir)?)?;
+    result.warnings.extend(merged.notes);
+    Ok(result)
 }

@@ -2,17 +2,17 @@
 
 use crate::output;
 use crate::output::Output;
-use crate::Answer;
+use crate::Status;
 use clap::{Args, Subcommand};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use vmeter_index::{ago_or_date, Filter, Index, IndexError};
-use vmeter_lab::analysis::envelope_now;
-use vmeter_lab::failure::{host, usage};
-use vmeter_lab::session::{state_dir, Session};
 use vmeter_model::runs::{RunsResult, SavedRun};
 use vmeter_report::{RunSource, RunsExport, RunsReport};
+use vmeter_session::envelope::envelope_now;
+use vmeter_session::failure::{host, usage};
+use vmeter_session::{state_dir, AnySession};
 
 /// Sessions shown, unless more are asked for.
 const SHOWN: usize = 20;
@@ -99,7 +99,7 @@ pub struct Add {
 ///
 /// # Errors
 /// A name of no session, a date that is none, folders that cannot be read or removed.
-pub fn run(arguments: Runs, out: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: Runs, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
     match arguments {
         Runs::List(arguments) => list(&arguments, out)?,
@@ -107,7 +107,7 @@ pub fn run(arguments: Runs, out: &Output) -> anyhow::Result<Answer> {
         Runs::Export(arguments) => export(&arguments, out)?,
         Runs::Add(arguments) => add(&arguments, out)?,
     }
-    Ok(Answer::Good)
+    Ok(Status::Good)
 }
 
 fn list(arguments: &List, out: &Output) -> anyhow::Result<()> {
@@ -197,7 +197,7 @@ fn add(arguments: &Add, out: &Output) -> anyhow::Result<()> {
         let mut here = 0;
         for path in std::iter::once(folder.clone()).chain(within) {
             if path.join("session.json").is_file() {
-                Session::open(&path).map_err(|error| usage(format!("{error:#}")))?;
+                AnySession::open(&path).map_err(|error| usage(format!("{error:#}")))?;
                 vmeter_index::remember(&state_dir(), &path).map_err(|error| {
                     host(format!("cannot write into {}: {error}", state_dir().display()))
                 })?;

@@ -1,17 +1,13 @@
 //! `vmeter show`: a saved session again, by the path of a live one.
 
-use crate::commands::boot;
 use crate::commands::runs::folder_of;
 use crate::options::Views;
 use crate::output;
 use crate::output::Output;
-use crate::Answer;
+use crate::Status;
 use clap::Args;
 use std::path::PathBuf;
-use vmeter_lab::failure::usage;
-use vmeter_lab::session::Session;
-use vmeter_lab::{analysis, bench, range, sweep};
-use vmeter_report::{BenchReport, MigrateReport, RangeReport, SweepReport};
+use vmeter_lab::kinds;
 
 /// `vmeter show`.
 #[derive(Debug, Args)]
@@ -27,43 +23,12 @@ pub struct Show {
 ///
 /// # Errors
 /// A folder that holds none, or none that can be read.
-pub fn run(arguments: &Show, out: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: &Show, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
-    let folder = arguments.run.as_deref().map(folder_of);
-    if let Some(folder) = folder.as_deref().filter(|folder| vmeter_migrate::is_saved(folder)) {
-        let result = vmeter_migrate::result(folder).map_err(usage)?;
-        let report = MigrateReport::new(&result);
-        output::print(&report, out)?;
-        output::export(out, &report)?;
-        return Ok(Answer::Good);
-    }
-    let session = match &folder {
-        Some(folder) => Session::open(folder).map_err(|e| usage(format!("{e:#}")))?,
-        None => Session::latest()?,
+    let folder = match &arguments.run {
+        Some(run) => folder_of(run),
+        None => vmeter_session::latest()?,
     };
-    match session.record.command.as_str() {
-        "bench" => {
-            let result = bench::result(&session)?;
-            let report = BenchReport::new(&result);
-            output::print(&report, out)?;
-            output::export(out, &report)?;
-        }
-        "sweep" => {
-            let result = sweep::result(&session)?;
-            let report = SweepReport::new(&result);
-            output::print(&report, out)?;
-            output::export(out, &report)?;
-        }
-        "range" => {
-            let result = range::result(&session)?;
-            let report = RangeReport::new(&result);
-            output::print(&report, out)?;
-            output::export(out, &report)?;
-        }
-        _ => {
-            let result = analysis::load_boot(&session).map_err(|e| usage(format!("{e:#}")))?;
-            boot::show(&result, &arguments.views, out)?;
-        }
-    }
-    Ok(Answer::Good)
+    output::show(kinds::answer(&folder)?.as_ref(), &arguments.views.into(), out)?;
+    Ok(Status::Good)
 }

@@ -1,21 +1,17 @@
 //! `vmeter sweep`.
 
-use crate::options::{Machine, Many, Runs, Watch};
+use crate::options::{Machine, Many, Runs, Watch as Level};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
-use crate::Answer;
+use crate::Status;
 use clap::Args;
-use vmeter_lab::failure::usage;
-use vmeter_lab::interrupt::Interrupt;
-use vmeter_lab::merge::Whole;
+use vmeter_lab::kinds::Shown;
 use vmeter_lab::slurm;
-use vmeter_lab::start::RunOptions;
 use vmeter_lab::sweep::parameters::Parameter;
 use vmeter_lab::sweep::{sweep, SweepOptions};
-use vmeter_model::run::Outcome;
-use vmeter_model::sweep::SweepResult;
-use vmeter_report::SweepReport;
+use vmeter_session::RunOptions;
+use vmeter_session::{Answer, Interrupt, Views, Watch};
 
 /// `vmeter sweep`.
 #[derive(Debug, Args)]
@@ -37,7 +33,7 @@ pub struct Sweep {
     pub runs: Runs,
     /// How closely to watch.
     #[arg(long, value_name = "LEVEL", default_value = "light")]
-    pub watch: Watch,
+    pub watch: Level,
     /// A VMM command line of your own, run as given but for {NAME} placeholders.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
@@ -47,7 +43,7 @@ pub struct Sweep {
 ///
 /// # Errors
 /// As [`vmeter_lab::sweep::sweep`]; an export that cannot be written.
-pub fn run(arguments: Sweep, out: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: Sweep, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
     let lists = arguments.list.iter().map(|text| Parameter::list(text));
     let ranges = arguments.range.iter().map(|text| Parameter::range(text));
@@ -58,39 +54,21 @@ pub fn run(arguments: Sweep, out: &Output) -> anyhow::Result<Answer> {
         runs: RunOptions { shard: arguments.many.shard, ..arguments.runs.options() },
     };
     let interrupt = Interrupt::install()?;
-    let result = measure(&options, arguments.many, &mut Bar::new(out.quiet), &interrupt)?;
-    let report = SweepReport::new(&result);
-    output::print(&report, out)?;
-    output::export(out, &report)?;
-    Ok(answer(&result))
+    let mut bar = Bar::new(out.quiet);
+    let answer = measure(&options, arguments.many, &mut Watch::new(&mut bar, &interrupt))?;
+    output::done(answer.as_ref(), &Views::default(), out)
 }
 
 fn measure(
     options: &SweepOptions,
     many: Many,
-    bar: &mut Bar,
-    interrupt: &Interrupt,
-) -> anyhow::Result<SweepResult> {
-    let merged = match (&options.runs.resume, many.on) {
+    watch: &mut Watch<'_>,
+) -> anyhow::Result<Box<dyn Answer>> {
+    match (&options.runs.resume, many.on) {
         (Some(dir), _) if slurm::is_underway(dir) => {
-            slurm::resume(dir, many.mixed_hosts, bar, interrupt)?
+            slurm::resume(dir, many.mixed_hosts, watch)?.answer()
         }
-        (None, Some(_)) => slurm::sweep(options, &many.cluster()?, bar, interrupt)?,
-        _ => return sweep(options, bar, interrupt),
-    };
-    match merged.result()? {
-        Whole::Sweep(result) => Ok(result),
-        Whole::Range(_) => Err(usage("these are the shards of a range: vmeter range --resume")),
-    }
-}
-
-/// Bad if a run did not reach its end.
-pub fn answer(result: &SweepResult) -> Answer {
-    let runs = result.points.iter().flat_map(|point| &point.runs);
-    let failed = runs.into_iter().any(|run| run.outcome != Outcome::Done);
-    if failed {
-        Answer::Bad
-    } else {
-        Answer::Good
+        (None, Some(_)) => slurm::sweep(options, &many.cluster()?, watch)?.answer(),
+        _ => Ok(Box::new(Shown(sweep(options, watch)?))),
     }
 }

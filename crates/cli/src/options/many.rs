@@ -1,9 +1,9 @@
 //! Options of what is spread over many machines.
 
 use clap::{Args, ValueEnum};
-use vmeter_lab::failure::usage;
 use vmeter_lab::slurm::SlurmOptions;
 use vmeter_model::shard::{Shard, MAX_SHARDS};
+use vmeter_session::failure::usage;
 
 /// How a sweep or a range is spread over hosts.
 #[derive(Debug, Clone, Args)]

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use std::path::PathBuf;
-use vmeter_lab::start::RunOptions;
+use vmeter_session::RunOptions;
 
 /// How runs are repeated, the same everywhere.
 #[derive(Debug, Clone, Args)]

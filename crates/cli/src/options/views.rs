@@ -25,7 +25,7 @@ impl From<Watch> for WatchLevel {
 }
 
 /// Views of a boot besides the summary.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Copy, Args)]
 pub struct Views {
     /// List all activities, longest first.
     #[arg(long)]
@@ -36,4 +36,11 @@ pub struct Views {
     /// Show the tree of spans.
     #[arg(long)]
     pub tree: bool,
+}
+
+impl From<Views> for vmeter_session::Views {
+    fn from(views: Views) -> Self {
+        let Views { blame, critical_chain, tree } = views;
+        vmeter_session::Views { blame, critical_chain, tree }
+    }
 }

@@ -5,13 +5,12 @@ mod rows;
 mod side;
 
 pub use side::Side;
-use vmeter_model::DiffVerdict;
 
 use anyhow::Result;
 use std::collections::BTreeMap;
 use vmeter_model::result::Envelope;
 use vmeter_model::sweep::{DiffKind, DiffResult, DiffRow, DiffSetting, DiffSide};
-use vmeter_stats::{estimate, median, ratio_of_means};
+use vmeter_stats::{estimate, median, ratio_of_means, Verdict};
 
 /// An activity seen on both sides says something of the host if so many of them agree.
 const COMMON_ACTIVITIES: usize = 8;
@@ -28,7 +27,7 @@ pub fn diff(a: &str, b: &str, argv: Vec<String>) -> Result<DiffResult> {
     let (a, b) = (Side::open(a)?, Side::open(b)?);
     let mut result = compare_sides(&a, &b, 1);
     result.envelope = Envelope { command: "diff".into(), argv, ..result.envelope };
-    result.envelope.started_at = crate::host::now();
+    result.envelope.started_at = vmeter_session::host::now();
     Ok(result)
 }
 
@@ -66,15 +65,16 @@ fn described(side: &Side) -> DiffSide {
     }
 }
 
-fn verdict(rows: &[DiffRow], lines: &[DiffRow], exact: bool, known: bool) -> DiffVerdict {
+fn verdict(rows: &[DiffRow], lines: &[DiffRow], exact: bool, known: bool) -> String {
     let total = rows.iter().find(|r| r.kind == DiffKind::Total && r.significant);
-    match total {
-        Some(total) if total.difference > 0.0 => DiffVerdict::Slower,
-        Some(_) => DiffVerdict::Faster,
-        None if rows.iter().chain(lines).any(|r| r.significant) => DiffVerdict::Different,
-        None if !exact && !known => DiffVerdict::NotKnown,
-        None => DiffVerdict::NoDifference,
-    }
+    let verdict = match total {
+        Some(total) if total.difference > 0.0 => Verdict::Slower.as_str(),
+        Some(_) => Verdict::Faster.as_str(),
+        None if rows.iter().chain(lines).any(|r| r.significant) => "different",
+        None if !exact && !known => "not known",
+        None => Verdict::NoDifference.as_str(),
+    };
+    verdict.to_owned()
 }
 
 /// What differs in the machines and their hosts, as they were recorded.

@@ -1,16 +1,15 @@
 //! One side of a comparison: the runs of a machine, out of a saved session.
 
-use crate::analysis;
 use crate::diff::lines::{self, LineCounts};
 use crate::diff::listed;
-use crate::failure::usage;
-use crate::session::{read_run, Session};
 use crate::sweep::figures::{analysed, Figures};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 use vmeter_base::shell;
 use vmeter_model::result::Envelope;
 use vmeter_model::run::{RunRecord, SessionMachine};
+use vmeter_session::failure::usage;
+use vmeter_session::{envelope, read_run, Session};
 
 /// The runs that are compared.
 #[derive(Debug, Clone)]
@@ -103,7 +102,7 @@ impl Side {
         Side {
             name: label.to_owned(),
             machine: machine.cloned().unwrap_or_default(),
-            envelope: analysis::envelope(&session.record),
+            envelope: envelope::envelope(&session.record),
             failed: if only_failed { 0 } else { failed },
             runs,
             lines,

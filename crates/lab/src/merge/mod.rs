@@ -7,19 +7,16 @@
 
 mod sameness;
 
-use crate::failure::usage;
-use crate::session::{fresh_dir, SavedRun, Session};
-use crate::sweep::{self, missing_runs};
-use crate::{range, shares};
+use crate::kinds;
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use vmeter_base::files;
-use vmeter_model::range::RangeResult;
-use vmeter_model::run::SessionRecord;
+use vmeter_model::run::{AnyPlanned, Outcome, Planned, RunHead, SessionRecord};
 use vmeter_model::shard::HostShare;
-use vmeter_model::sweep::SweepResult;
+use vmeter_session::failure::usage;
+use vmeter_session::{fresh_dir, is_saved, shares, Answer, AnySession, Cut};
 
 /// What to put together.
 #[derive(Debug, Clone, Default)]
@@ -36,7 +33,7 @@ pub struct MergeOptions {
 #[derive(Debug)]
 pub struct Merged {
     /// The merged session.
-    pub session: Session,
+    pub session: AnySession,
     /// Runs that are in several shards, hosts that differ; in words.
     pub notes: Vec<String>,
     /// Measured runs of the plan that no shard has, by point.
@@ -48,32 +45,17 @@ impl Merged {
     ///
     /// # Errors
     /// When the folder cannot be read, or holds no run.
-    pub fn result(&self) -> Result<Whole> {
-        if self.session.record.command == "range" {
-            let mut result = range::result(&self.session)?;
-            result.warnings.extend(self.notes.iter().cloned());
-            return Ok(Whole::Range(result));
-        }
-        let mut result = sweep::result(&self.session)?;
-        result.warnings.extend(self.notes.iter().cloned());
-        Ok(Whole::Sweep(result))
+    pub fn answer(&self) -> Result<Box<dyn Answer>> {
+        let mut answer = kinds::of(&self.session)?.answer(&self.session.dir)?;
+        answer.warn(self.notes.clone());
+        Ok(answer)
     }
-}
-
-/// A merged session's result.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "one a process")]
-pub enum Whole {
-    /// Of `vmeter sweep`.
-    Sweep(SweepResult),
-    /// Of `vmeter range`.
-    Range(RangeResult),
 }
 
 /// A shard, read.
 struct Part {
-    session: Session,
-    runs: Vec<SavedRun>,
+    session: AnySession,
+    runs: Vec<(PathBuf, RunHead)>,
 }
 
 /// Puts shards together into one session.
@@ -86,11 +68,15 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
     let mut notes = Vec::new();
     let parts = read(&options.dirs, &mut notes)?;
     let first = parts.first().ok_or_else(|| usage("nothing to merge: name the shards' folders"))?;
+    let session = &first.session;
+    let kind = kinds::of(session)?;
+    let cut = kind.cut().map_err(|why| {
+        let dir = session.dir.display();
+        usage(format!("{dir} is a session of vmeter {}: {why}", kind.kind()))
+    })?;
     sameness::check_plans(&parts)?;
-    if first.session.record.command == "range" {
-        range::common(&folders(&parts))?;
-    }
-    let (differences, tolerated) = sameness::differences(&parts);
+    cut.check(&folders(&parts))?;
+    let (differences, tolerated) = sameness::differences(&parts, cut.builds());
     notes.extend(tolerated);
     if !differences.is_empty() && !options.mixed_hosts {
         return Err(usage(format!(
@@ -105,13 +91,39 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
     record.started_at =
         parts.iter().map(|p| p.session.record.started_at.clone()).min().unwrap_or_default();
     (record.host, record.shares) = hosts(&parts, &chosen);
-    let session = write(record, &parts, &chosen, options.save.as_deref())?;
-    let (finished, warnings) = session.finished()?;
+    let session = write(record, &parts, &chosen, options.save.as_deref(), cut)?;
+    let (finished, warnings) = session.finished_as()?;
     notes.extend(warnings);
-    let failed = range::failed_builds(&session.dir);
-    let mut missing = missing_runs(&session.record, &finished);
-    missing.retain(|short| !failed.contains(short.split(' ').next().unwrap_or_default()));
+    let heads = finished
+        .iter()
+        .map(|(_, run): &(PathBuf, RunHead)| (run.index, run.label.as_str(), &run.outcome));
+    let forgiven = cut.forgiven(&session.dir);
+    let mut missing = missing_runs(&session.record, heads);
+    missing.retain(|short| !forgiven.contains(short.split(' ').next().unwrap_or_default()));
     Ok(Merged { session, notes, missing })
+}
+
+/// The measured runs of the plan that are not there, by point: `smp=2 (2 of 5 runs)`. A
+/// point that fails is not run again, and its runs are not missed.
+pub(crate) fn missing_runs<'a, P: Planned>(
+    record: &SessionRecord<P>,
+    finished: impl Iterator<Item = (u32, &'a str, &'a Outcome)> + Clone,
+) -> Vec<String> {
+    let there: BTreeSet<u32> = finished.clone().map(|(index, ..)| index).collect();
+    let mut runs: Vec<(usize, usize)> = vec![(0, 0); record.machines.len()];
+    for (index, planned) in record.plan.iter().enumerate().filter(|(_, p)| !p.warmup()) {
+        let Some((all, found)) = runs.get_mut(planned.machine()) else { continue };
+        *all += 1;
+        *found += usize::from(u32::try_from(index).is_ok_and(|i| there.contains(&i)));
+    }
+    let failed = |label: &str| {
+        finished.clone().any(|(_, of, outcome)| of == label && *outcome != Outcome::Done)
+    };
+    let short = record.machines.iter().zip(runs).filter(|(_, (all, found))| found < all);
+    let short = short.filter(|(machine, _)| !failed(&machine.label));
+    short
+        .map(|(machine, (all, found))| format!("{} ({} of {all} runs)", machine.label, all - found))
+        .collect()
 }
 
 fn read(dirs: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<Part>> {
@@ -123,8 +135,8 @@ fn read(dirs: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<Part>> {
             notes.push(format!("{} was named twice", dir.display()));
             continue;
         }
-        let session = Session::open(dir).map_err(|e| usage(format!("{e:#}")))?;
-        let (runs, warnings) = session.finished()?;
+        let session = AnySession::open(dir)?;
+        let (runs, warnings) = session.finished_as()?;
         notes.extend(warnings);
         parts.push(Part { session, runs });
     }
@@ -199,19 +211,20 @@ fn hosts(parts: &[Part], chosen: &BTreeMap<u32, usize>) -> (shares::Host, Vec<Ho
 
 /// Runs first, `session.json` last: a folder with one is whole.
 fn write(
-    record: SessionRecord,
+    record: SessionRecord<AnyPlanned>,
     parts: &[Part],
     chosen: &BTreeMap<u32, usize>,
     save: Option<&Path>,
-) -> Result<Session> {
+    cut: &dyn Cut,
+) -> Result<AnySession> {
     let dir = save.map_or_else(|| fresh_dir(&record), Path::to_owned);
-    if dir.join("session.json").exists() {
+    if is_saved(&dir) {
         return Err(usage(format!(
             "{} holds a session already: choose another folder with --save DIR",
             dir.display()
         )));
     }
-    let session = Session { dir, record };
+    let session = AnySession::at(dir, record);
     let runs = session.dir.join("runs");
     fs::create_dir_all(&runs).with_context(|| {
         format!(
@@ -227,9 +240,7 @@ fn write(
             .with_context(|| format!("cannot put {} into {}", from.display(), to.display()))?;
     }
     files::sync_folder(&runs).with_context(|| format!("cannot write {}", runs.display()))?;
-    if session.record.command == "range" {
-        range::carry(&folders(parts), &session.dir)?;
-    }
+    cut.carry(&folders(parts), &session.dir)?;
     session.save()?;
     Ok(session)
 }

@@ -1,14 +1,15 @@
 //! What shards must have in common: the plan always, the kind of host unless told otherwise.
 
 use super::Part;
-use crate::failure::usage;
-use crate::shares::{self, Host};
+use vmeter_session::failure::usage;
+
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
-use vmeter_model::run::SessionRecord;
+use vmeter_model::run::{AnyPlanned, Planned, SessionRecord};
+use vmeter_session::shares::{self, Host};
 
-/// Commands whose sessions are cut into shards.
-const CUT: [&str; 2] = ["sweep", "range"];
+type Record = SessionRecord<AnyPlanned>;
+
 /// What hosts of one kind have in common.
 const HOST_FIELDS: [(&str, &str); 2] = [("cpu_model", "CPU models"), ("kernel", "host kernels")];
 
@@ -16,13 +17,6 @@ const HOST_FIELDS: [(&str, &str); 2] = [("cpu_model", "CPU models"), ("kernel", 
 pub(super) fn check_plans(parts: &[Part]) -> Result<()> {
     let Some((first, others)) = parts.split_first() else { return Ok(()) };
     let a = &first.session;
-    if !CUT.contains(&a.record.command.as_str()) {
-        return Err(usage(format!(
-            "{} is a session of vmeter {}: only sweeps and ranges are cut into shards",
-            a.dir.display(),
-            a.record.command
-        )));
-    }
     for part in parts {
         check_runs(part)?;
     }
@@ -44,7 +38,7 @@ fn check_runs(part: &Part) -> Result<()> {
     let record = &part.session.record;
     for (dir, run) in &part.runs {
         let planned = record.plan.get(run.index as usize);
-        let machine = planned.and_then(|p| record.machines.get(p.machine));
+        let machine = planned.and_then(|p| record.machines.get(p.machine()));
         if machine.is_none_or(|m| m.label != run.label) {
             let wanted = machine.map_or("nothing", |m| m.label.as_str());
             return Err(usage(format!(
@@ -57,26 +51,28 @@ fn check_runs(part: &Part) -> Result<()> {
     Ok(())
 }
 
-fn other_plan(a: &SessionRecord, b: &SessionRecord) -> Option<&'static str> {
+fn other_plan(a: &Record, b: &Record) -> Option<&'static str> {
     let labels =
-        |r: &SessionRecord| -> Vec<String> { r.machines.iter().map(|m| m.label.clone()).collect() };
+        |r: &Record| -> Vec<String> { r.machines.iter().map(|m| m.label.clone()).collect() };
     let specs = || a.machines.iter().map(|m| &m.spec).eq(b.machines.iter().map(|m| &m.spec));
-    let of = |r: &SessionRecord| r.shard.as_ref().map(|own| own.shard.of);
+    let of = |r: &Record| r.shard.as_ref().map(|own| own.shard.of);
     let cut = of(a).zip(of(b)).is_some_and(|(a, b)| a != b);
-    match () {
-        () if a.command != b.command => Some("one is of another command"),
-        () if labels(a) != labels(b) => Some("their points differ"),
-        () if !specs() => Some("their machines differ"),
-        () if cut => Some("they were cut into different numbers of shards"),
-        () if a.seed != b.seed => Some("their --seed differs"),
-        () if a.plan != b.plan => Some("their plans differ (--runs, --warmup, --watch or --shard)"),
-        () => None,
-    }
+    let checks = [
+        (a.command != b.command, "one is of another command"),
+        (labels(a) != labels(b), "their points differ"),
+        (!specs(), "their machines differ"),
+        (cut, "they were cut into different numbers of shards"),
+        (a.seed != b.seed, "their --seed differs"),
+        (a.plan != b.plan, "their plans differ (--runs, --warmup, --watch or --shard)"),
+        (a.asked != b.asked, "what was asked differs"),
+    ];
+    checks.into_iter().find(|(differs, _)| *differs).map(|(_, what)| what)
 }
 
-/// In what the parts' hosts and machines differ, in words: what forbids pooling, and what is
-/// only to be told.
-pub(super) fn differences(parts: &[Part]) -> (Vec<String>, Vec<String>) {
+/// In what the parts' hosts and machines differ, in words: differences that forbid pooling,
+/// and those that are reported but do not block a merge. `built`: each host built its own
+/// files, and two builds of one commit differ by their time stamps at least.
+pub(super) fn differences(parts: &[Part], built: bool) -> (Vec<String>, Vec<String>) {
     let mut found = Vec::new();
     for (field, words) in HOST_FIELDS {
         let mut values: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -88,12 +84,10 @@ pub(super) fn differences(parts: &[Part]) -> (Vec<String>, Vec<String>) {
         }
         found.extend(spelled(words, &values));
     }
-    let is_range = parts.first().is_some_and(|part| part.session.record.command == "range");
-    // Two builds of one commit differ by their time stamps at least.
-    let (told, more): (Vec<_>, Vec<_>) =
-        machines(parts).into_iter().partition(|(what, _)| is_range && *what != "accel");
+    let (reported, more): (Vec<_>, Vec<_>) =
+        machines(parts).into_iter().partition(|(what, _)| built && *what != "accel");
     found.extend(more.into_iter().map(|(_, text)| text));
-    (found, told.into_iter().map(|(_, text)| text).collect())
+    (found, reported.into_iter().map(|(_, text)| text).collect())
 }
 
 /// In what the machines of one label differ between parts, each thing named once: a sweep may

@@ -1,7 +1,5 @@
 //! Building commits, once each, and keeping what the runs need of them.
 
-use crate::failure::{failure, Class};
-use crate::interrupt::Interrupt;
 use crate::range::history::Checkout;
 use crate::range::lock;
 use anyhow::{Context, Result};
@@ -12,6 +10,8 @@ use std::time::Instant;
 use vmeter_base::files;
 use vmeter_model::range::{BuildRecord, Commit, RangeRecord};
 use vmeter_model::SCHEMA;
+use vmeter_session::failure::{failure, Class};
+use vmeter_session::Interrupt;
 
 /// A build's record is small; a larger file is none.
 const MAX_JSON: u64 = 1 << 20;

@@ -4,11 +4,11 @@
 //! (`git clone --shared`), so neither its work tree, index, refs nor its list of worktrees
 //! change, and a vmeter that is killed leaves nothing behind in it.
 
-use crate::failure::usage;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use vmeter_model::range::Commit;
+use vmeter_session::failure::usage;
 
 /// A range with more commits is a mistake in it.
 const MAX_COMMITS: usize = 100_000;

@@ -4,11 +4,11 @@
 //! the file system has no locks nobody waits: two shards then build one commit, and the last
 //! to finish counts.
 
-use crate::interrupt::Interrupt;
 use rustix::fs::{flock, FlockOperation};
 use rustix::io::Errno;
 use std::fs::File;
 use std::sync::mpsc;
+use vmeter_session::Interrupt;
 
 /// Takes the lock if nobody has it.
 pub(super) fn attempt(file: &File) -> bool {

@@ -2,7 +2,6 @@
 
 use super::builds::Builds;
 use super::{load, save, RECORD};
-use crate::failure::usage;
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -10,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use vmeter_base::files;
 use vmeter_model::range::{Commit, RangeRecord};
+use vmeter_session::failure::usage;
 
 /// The range that all shards are of.
 ///

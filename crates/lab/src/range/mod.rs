@@ -14,23 +14,25 @@ mod search;
 mod shards;
 pub mod template;
 
-pub(crate) use merged::{carry, common, failed_builds};
 pub use outcome::result;
 
-use crate::experiment::Progress;
-use crate::failure::usage;
-use crate::host;
-use crate::interrupt::Interrupt;
-use crate::session::Session;
-use crate::shares;
-use crate::start::{start, RunOptions};
+use crate::kinds::Shown;
 use anyhow::{Context, Result};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use vmeter_base::files;
 use vmeter_model::range::{Metric, RangeRecord, RangeResult};
 use vmeter_model::run::{SessionRecord, WatchLevel};
 use vmeter_model::shard::ShardPlan;
 use vmeter_model::{MachineSpec, SCHEMA};
+use vmeter_render::Report;
+use vmeter_report::RangeReport;
+use vmeter_session::failure::usage;
+use vmeter_session::host;
+use vmeter_session::shares;
+use vmeter_session::RunOptions;
+use vmeter_session::{Answer, Cut, Experiment, Views};
+use vmeter_session::{Session, Watch};
 
 /// Measured runs of each commit, unless `--runs` says otherwise.
 pub(crate) const DEFAULT_RUNS: u32 = 5;
@@ -76,29 +78,23 @@ pub struct RangeOptions {
 /// # Errors
 /// A range, machine or folder that is not valid, an interruption (finished runs and builds
 /// are saved), a full disk.
-pub fn range(
-    options: &RangeOptions,
-    progress: &mut dyn Progress,
-    interrupt: &Interrupt,
-) -> Result<RangeResult> {
-    let (session, record) = match &options.runs.resume {
-        Some(_) => resumed(options)?,
-        None => begun(options)?,
+pub fn range(options: &RangeOptions, watch: &mut Watch<'_>) -> Result<RangeResult> {
+    let (session, record) = match vmeter_session::resumed("range", &options.runs)? {
+        Some(session) => resumed(session, options)?,
+        None => begun(options, watch)?,
     };
-    let session = search::Search::open(session, &record, options)?.run(progress, interrupt)?;
+    let session = search::Search::open(session, &record, options)?.run(watch)?;
     result(&session)
 }
 
 /// The range is worked out before the folder is made, so that a typo leaves none behind.
-fn begun(options: &RangeOptions) -> Result<(Session, RangeRecord)> {
+fn begun(options: &RangeOptions, watch: &mut Watch<'_>) -> Result<(Session, RangeRecord)> {
     let record = described(options)?;
-    let session = match options.runs.shard {
-        None => start("range", &[], &options.runs)?,
-        Some(shard) => {
-            let planned = shards::part(&record, options, shard)?;
-            Session::create(options.runs.save.as_deref(), planned)?
-        }
+    let planned = match options.runs.shard {
+        None => vmeter_session::record("range", &options.runs),
+        Some(shard) => shards::part(&record, options, shard)?,
     };
+    let session = vmeter_session::begin(planned, &options.runs, watch)?;
     save(&session.dir, &record)?;
     Ok((session, record))
 }
@@ -159,8 +155,7 @@ fn described(options: &RangeOptions) -> Result<RangeRecord> {
 }
 
 /// A saved range says itself what it is about; only how much is measured may change.
-fn resumed(options: &RangeOptions) -> Result<(Session, RangeRecord)> {
-    let mut session = start("range", &[], &options.runs)?;
+fn resumed(mut session: Session, options: &RangeOptions) -> Result<(Session, RangeRecord)> {
     let mut record = load(&session.dir)?;
     if options.range.as_ref().is_some_and(|range| *range != record.range) {
         return Err(usage(format!(
@@ -212,4 +207,58 @@ pub(crate) fn load(dir: &Path) -> Result<RangeRecord> {
         return Err(wrong(&format!("format {found:?}, and this vmeter reads {SCHEMA:?}")));
     }
     Ok(record)
+}
+
+/// The kind `range`.
+pub(crate) struct Kind;
+
+impl Experiment for Kind {
+    fn kind(&self) -> &'static str {
+        "range"
+    }
+
+    fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
+        Ok(Box::new(Shown(result(&Session::open(dir)?)?)))
+    }
+
+    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+        Ok(self)
+    }
+
+    fn boots(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+}
+
+impl Cut for Kind {
+    fn check(&self, shards: &[PathBuf]) -> Result<()> {
+        merged::common(shards).map(|_| ())
+    }
+
+    fn carry(&self, shards: &[PathBuf], to: &Path) -> Result<()> {
+        merged::carry(shards, to)
+    }
+
+    fn forgiven(&self, dir: &Path) -> BTreeSet<String> {
+        merged::failed_builds(dir)
+    }
+
+    fn builds(&self) -> bool {
+        true
+    }
+}
+
+impl Answer for Shown<RangeResult> {
+    fn report(&self, _: &Views) -> Box<dyn Report + '_> {
+        Box::new(RangeReport::new(&self.0))
+    }
+
+    /// There is nothing to compare; a shard alone has nothing.
+    fn is_bad(&self) -> bool {
+        self.0.verdict == "not measurable"
+    }
+
+    fn warn(&mut self, warnings: Vec<String>) {
+        self.0.warnings.extend(warnings);
+    }
 }

@@ -4,7 +4,6 @@ use super::{builds::Builds, load, search, template};
 use crate::analysis;
 use crate::diff;
 use crate::host_factors::{Factors, Timed};
-use crate::session::{SavedRun, Session};
 use crate::sweep::figures::Figures;
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +13,7 @@ use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeRecord, R
 use vmeter_model::run::{Outcome, RunRecord};
 use vmeter_model::time::seconds;
 use vmeter_model::Estimate;
-use vmeter_model::{CommitState, RangeVerdict};
+use vmeter_session::{envelope, SavedRun, Session};
 use vmeter_stats::{breaks, compare, estimate, holm, mean, ratio_of_means, Answer, Bisection};
 use vmeter_stats::{compare::Options, Verdict};
 
@@ -79,7 +78,7 @@ pub fn result(session: &Session) -> Result<RangeResult> {
         _ => None,
     };
     Ok(RangeResult {
-        envelope: analysis::envelope(&session.record),
+        envelope: envelope::envelope(&session.record),
         hosts: factors.hosts,
         effort: effort(&record, &finished, builds),
         hints: hints(&record, session, &found),
@@ -97,18 +96,12 @@ pub fn result(session: &Session) -> Result<RangeResult> {
 }
 
 /// What was found in the samples.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Found {
     changes: Vec<Change>,
-    verdict: RangeVerdict,
+    verdict: String,
     suspects: Vec<usize>,
     probability: Option<f64>,
-}
-
-impl Found {
-    fn new(verdict: RangeVerdict) -> Self {
-        Found { changes: Vec::new(), verdict, suspects: Vec::new(), probability: None }
-    }
 }
 
 fn with_samples(commits: &[MeasuredCommit]) -> impl Iterator<Item = &MeasuredCommit> {
@@ -165,18 +158,18 @@ fn commits(
             own().filter_map(|(_, run)| times.get(&run.index).copied()).collect();
         let build = builds.done(commit);
         built += usize::from(build.is_some());
-        let failed = own().find_map(|(_, run)| crate::experiment::hopeless(run));
+        let failed = own().find_map(|(_, run)| crate::boots::hopeless(run));
         let (state, failure) = match (build.and_then(|b| b.failure), failed) {
-            (Some(why), _) => (CommitState::BuildFailed, Some(why)),
-            (None, Some(why)) => (CommitState::DoesNotRun, Some(why)),
-            (None, None) if samples_s.is_empty() => (CommitState::NotMeasured, None),
-            (None, None) => (CommitState::Measured, None),
+            (Some(why), _) => ("build failed", Some(why)),
+            (None, Some(why)) => ("does not run", Some(why)),
+            (None, None) if samples_s.is_empty() => ("not measured", None),
+            (None, None) => ("measured", None),
         };
         MeasuredCommit {
             index,
             hash: commit.hash.clone(),
             subject: commit.subject.clone(),
-            state,
+            state: state.to_owned(),
             failure,
             estimate: (!samples_s.is_empty()).then(|| estimate(&samples_s)),
             samples_s,
@@ -202,22 +195,21 @@ fn searched(record: &RangeRecord, commits: &mut [MeasuredCommit], runs: &[SavedR
     for (commit, probability) in commits.iter_mut().zip(posterior.commits) {
         commit.probability = Some(probability);
     }
+    let none = |verdict: &str| Found { verdict: verdict.to_owned(), ..Found::default() };
     match search.finished() {
         Some(Answer::Changed { commits: guilty, posterior, .. }) => Found {
             changes: change(commits, guilty, None, Some(posterior)).into_iter().collect(),
             probability: Some(posterior),
-            ..Found::new(RangeVerdict::Changed)
+            ..none("changed")
         },
         Some(Answer::NoChange { posterior }) => {
-            Found { probability: Some(posterior), ..Found::new(RangeVerdict::NoChange) }
+            Found { probability: Some(posterior), ..none("no change") }
         }
-        Some(Answer::Unfinished { commits, posterior }) => Found {
-            suspects: commits,
-            probability: Some(posterior),
-            ..Found::new(RangeVerdict::Undecided)
-        },
-        Some(Answer::Impossible) => Found::new(RangeVerdict::NotMeasurable),
-        None => Found::new(RangeVerdict::Undecided),
+        Some(Answer::Unfinished { commits, posterior }) => {
+            Found { suspects: commits, probability: Some(posterior), ..none("undecided") }
+        }
+        Some(Answer::Impossible) => none("not measurable"),
+        None => none("undecided"),
     }
 }
 
@@ -225,7 +217,7 @@ fn searched(record: &RangeRecord, commits: &mut [MeasuredCommit], runs: &[SavedR
 fn scanned(commits: &[MeasuredCommit], seed: u64) -> Found {
     let measured: Vec<&MeasuredCommit> = with_samples(commits).collect();
     if measured.len() < 2 {
-        return Found::new(RangeVerdict::NotMeasurable);
+        return Found { verdict: "not measurable".to_owned(), ..Found::default() };
     }
     let steps = match measured.len() < ENOUGH_COMMITS {
         true => neighbours(&measured, seed),
@@ -254,8 +246,8 @@ fn scanned(commits: &[MeasuredCommit], seed: u64) -> Found {
         let guilty = (last + 1..=first).collect();
         changes.extend(step(last, guilty, before, after, Some(*p), None));
     }
-    let verdict = if changes.is_empty() { RangeVerdict::NoChange } else { RangeVerdict::Changed };
-    Found { changes, ..Found::new(verdict) }
+    let verdict = if changes.is_empty() { "no change" } else { "changed" };
+    Found { changes, verdict: verdict.to_owned(), ..Found::default() }
 }
 
 /// Few commits: each against the one before it, Holm-corrected.
@@ -271,7 +263,7 @@ fn neighbours(measured: &[&MeasuredCommit], seed: u64) -> Vec<(usize, f64)> {
         .collect();
     let p = holm(&compared.iter().map(|(_, c)| c.p_value.p).collect::<Vec<_>>());
     let differs = |(_, c): &&(usize, vmeter_stats::Compared), p: f64| {
-        options.verdict(p, c.ratio.mean) != Verdict::NoDifference
+        Verdict::of(p, c.ratio.mean, &options) != Verdict::NoDifference
     };
     let all = compared.iter().zip(p);
     all.filter(|(c, p)| differs(c, *p)).map(|((at, _), p)| (*at, p)).collect()
@@ -310,7 +302,7 @@ fn step(
     Some(Change {
         commits: guilty,
         before: previous,
-        verdict,
+        verdict: verdict.as_str().to_owned(),
         ratio: Some(ratio?),
         jump_s,
         p_value,
@@ -359,11 +351,11 @@ fn hints(record: &RangeRecord, session: &Session, found: &Found) -> Vec<String> 
         }
     }
     let unsure = found.probability.is_some_and(|p| p < record.confidence);
-    if found.verdict == RangeVerdict::NoChange && unsure {
+    if found.verdict == "no change" && unsure {
         let runs = 3 * record.end_runs;
         hints.push(format!("vmeter range --resume {dir} --end-runs {runs}  # surer of the ends"));
     }
-    if found.verdict == RangeVerdict::Undecided {
+    if found.verdict == "undecided" {
         hints.push(format!("vmeter range --resume {dir}  # go on"));
     }
     hints

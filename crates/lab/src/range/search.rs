@@ -5,16 +5,14 @@ use super::builds::Builds;
 use super::{outcome, template, RangeOptions};
 use crate::boot::recorder;
 use crate::booter::Recorder;
-use crate::experiment::{one_run, BootRequest, Booter, Progress, RunNews};
-use crate::failure::{failure, usage, Class};
-use crate::interrupt::Interrupt;
+use crate::boots::{BootRequest, Booter, Boots};
 use crate::prepare::prepare;
-use crate::session::{cache_dir, Session};
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::range::RangeRecord;
 use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionMachine};
-use vmeter_model::time::seconds;
+use vmeter_session::failure::{failure, usage, Class};
+use vmeter_session::{cache_dir, one_run, Runner, Session, Watch};
 use vmeter_stats::bisect;
 use vmeter_stats::Bisection;
 
@@ -90,8 +88,7 @@ impl<'a> Search<'a> {
     }
 
     /// Measures until there is an answer, and gives the session back.
-    pub fn run(mut self, progress: &mut dyn Progress, interrupt: &Interrupt) -> Result<Session> {
-        let _lock = self.session.lock()?;
+    pub fn run(mut self, watch: &mut Watch<'_>) -> Result<Session> {
         let done = self.finished.len();
         let n = self.record.commits.len();
         let expected = match (&self.session.record.shard, self.record.bisect) {
@@ -100,27 +97,27 @@ impl<'a> Search<'a> {
             (None, true) => 8 + 8 * (usize::BITS - n.leading_zeros()) as usize,
             (None, false) => n * (self.record.runs + self.record.warmup) as usize,
         };
-        progress.begin("range", expected.max(done), done);
+        watch.progress.begin("range", expected.max(done), done);
         let ended = match (&self.session.record.shard, self.record.bisect) {
-            (Some(_), _) => self.shard(progress, interrupt),
-            (None, bisect) => self.outstanding(progress, interrupt).and_then(|()| match bisect {
-                true => self.bisect(progress, interrupt),
-                false => self.all(progress, interrupt),
+            (Some(_), _) => self.shard(watch),
+            (None, bisect) => self.outstanding(watch).and_then(|()| match bisect {
+                true => self.bisect(watch),
+                false => self.all(watch),
             }),
         };
-        progress.end();
+        watch.progress.end();
         ended.map(|()| self.session)
     }
 
     /// Runs that were planned and not finished: the first of a resumed range.
-    fn outstanding(&mut self, progress: &mut dyn Progress, interrupt: &Interrupt) -> Result<()> {
+    fn outstanding(&mut self, watch: &mut Watch<'_>) -> Result<()> {
         for index in 0..self.session.record.plan.len() {
-            self.boot(index, progress, interrupt)?;
+            self.boot(index, watch)?;
         }
         Ok(())
     }
 
-    fn bisect(&mut self, progress: &mut dyn Progress, interrupt: &Interrupt) -> Result<()> {
+    fn bisect(&mut self, watch: &mut Watch<'_>) -> Result<()> {
         let mut bisection = outcome::bisection(self.record);
         for (commit, sample) in &self.samples {
             bisection.observe(*commit, *sample);
@@ -131,7 +128,7 @@ impl<'a> Search<'a> {
             }
         }
         while let Some(commit) = bisection.next_index() {
-            let Some(machine) = self.machine(commit, progress, interrupt)? else {
+            let Some(machine) = self.machine(commit, watch)? else {
                 bisection.skip(commit);
                 continue;
             };
@@ -139,7 +136,7 @@ impl<'a> Search<'a> {
             let warm = self.session.record.plan.iter().any(|p| p.machine == machine);
             let warmups = if warm { 0 } else { self.record.warmup };
             self.plan(machine, warmups as usize, 1)?;
-            self.outstanding(progress, interrupt)?;
+            self.outstanding(watch)?;
             match self.samples.get(taken..).unwrap_or_default() {
                 [] => bisection.skip(commit),
                 new => new.iter().for_each(|(c, sample)| bisection.observe(*c, *sample)),
@@ -150,41 +147,36 @@ impl<'a> Search<'a> {
 
     /// Builds what this shard's runs need, then carries them out. Commits that another shard
     /// builds now come last: where shards share their builds, each then builds a part.
-    fn shard(&mut self, progress: &mut dyn Progress, interrupt: &Interrupt) -> Result<()> {
+    fn shard(&mut self, watch: &mut Watch<'_>) -> Result<()> {
         let mut busy = Vec::new();
         for commit in super::shards::order(&self.session.record, &self.finished) {
-            if self.busy(commit, progress, interrupt)? {
+            if self.busy(commit, watch)? {
                 busy.push(commit);
             }
         }
         for commit in busy {
-            self.machine(commit, progress, interrupt)?;
+            self.machine(commit, watch)?;
         }
-        self.outstanding(progress, interrupt)
+        self.outstanding(watch)
     }
 
     /// Builds a commit; true if another shard is at it.
-    fn busy(
-        &mut self,
-        commit: usize,
-        progress: &mut dyn Progress,
-        interrupt: &Interrupt,
-    ) -> Result<bool> {
-        if interrupt.is_raised() {
+    fn busy(&mut self, commit: usize, watch: &mut Watch<'_>) -> Result<bool> {
+        if watch.interrupt.is_raised() {
             return Err(self.interrupted());
         }
         let what = self.record.commits.get(commit).context("no such commit")?;
         if self.builds.done(what).is_none() {
-            progress.note(&format!("building {} {}", what.short(), what.subject));
+            watch.progress.note(&format!("building {} {}", what.short(), what.subject));
         }
-        Ok(self.builds.build_unless_busy(what, interrupt)?.is_none())
+        Ok(self.builds.build_unless_busy(what, watch.interrupt)?.is_none())
     }
 
     /// Builds all, then boots all in turn.
-    fn all(&mut self, progress: &mut dyn Progress, interrupt: &Interrupt) -> Result<()> {
+    fn all(&mut self, watch: &mut Watch<'_>) -> Result<()> {
         let mut machines = Vec::new();
         for commit in 0..self.record.commits.len() {
-            machines.extend(self.machine(commit, progress, interrupt)?);
+            machines.extend(self.machine(commit, watch)?);
         }
         let (warmup, runs) = (self.record.warmup as usize, self.record.runs as usize);
         let seed = self.session.record.seed;
@@ -201,7 +193,7 @@ impl<'a> Search<'a> {
             self.session.record.plan.extend(wanted.into_iter().skip(from));
         }
         self.session.save()?;
-        self.outstanding(progress, interrupt)
+        self.outstanding(watch)
     }
 
     fn planned(&self, machine: usize, warmup: bool) -> PlannedRun {
@@ -216,12 +208,7 @@ impl<'a> Search<'a> {
     }
 
     /// The machine of a commit, built if it is not; none where that failed.
-    fn machine(
-        &mut self,
-        commit: usize,
-        progress: &mut dyn Progress,
-        interrupt: &Interrupt,
-    ) -> Result<Option<usize>> {
+    fn machine(&mut self, commit: usize, watch: &mut Watch<'_>) -> Result<Option<usize>> {
         if self.is_hopeless(commit) {
             return Ok(None);
         }
@@ -229,19 +216,19 @@ impl<'a> Search<'a> {
         if let Some(ready) = planned.filter(|machine| self.prepared.contains_key(machine)) {
             return Ok(Some(ready));
         }
-        if interrupt.is_raised() {
+        if watch.interrupt.is_raised() {
             return Err(self.interrupted());
         }
         let what = self.record.commits.get(commit).context("no such commit")?;
         let known = self.builds.done(what).is_some();
         if !known {
-            progress.note(&format!("building {} {}", what.short(), what.subject));
+            watch.progress.note(&format!("building {} {}", what.short(), what.subject));
         }
-        let build = self.builds.build(what, interrupt)?;
+        let build = self.builds.build(what, watch.interrupt)?;
         if let Some(why) = &build.failure {
             if !known {
                 let log = self.builds.log(&what.hash);
-                progress.warn(&format!(
+                watch.progress.warn(&format!(
                     "{} cannot be measured and is skipped: {why} (see {})",
                     what.short(),
                     log.display()
@@ -282,12 +269,7 @@ impl<'a> Search<'a> {
     }
 
     /// Carries out run `index` of the plan, if it is not on disk.
-    fn boot(
-        &mut self,
-        index: usize,
-        progress: &mut dyn Progress,
-        interrupt: &Interrupt,
-    ) -> Result<()> {
+    fn boot(&mut self, index: usize, watch: &mut Watch<'_>) -> Result<()> {
         let number = u32::try_from(index).context("too many runs")?;
         let planned = *self.session.record.plan.get(index).context("no such run")?;
         let of = self.machines.iter().find(|(_, machine)| **machine == planned.machine);
@@ -297,19 +279,19 @@ impl<'a> Search<'a> {
         if foreign || self.finished.contains(&number) || self.is_hopeless(commit) {
             return Ok(());
         }
-        let Some(machine) = self.machine(commit, progress, interrupt)? else { return Ok(()) };
+        let Some(machine) = self.machine(commit, watch)? else { return Ok(()) };
         let slot = *self.prepared.get(&machine).context("a machine that was not prepared")?;
         let booter = Slotted { recorder: &self.booter, slot };
         let prepare = self.prepare.as_deref();
-        let run = one_run(&self.session, &booter, prepare, number, planned, interrupt)?;
+        let mut boots = Boots(&booter);
+        let run = one_run(&self.session, &mut boots, prepare, number, &planned, watch.interrupt)?;
+        watch.progress.run(&run.label, &boots.said(&run));
         self.finished.insert(number);
         let dir = self.session.run_dir(number);
         self.note(commit, outcome::sample(self.record.metric, &dir, &run), run.warmup);
-        let total_s = seconds(run.total_ns);
-        progress.run(&RunNews { label: &run.label, total_s, outcome: &run.outcome });
         if run.outcome != Outcome::Done {
-            let why = crate::experiment::hopeless(&run).unwrap_or_default();
-            progress.warn(&format!("{why}: this commit is skipped"));
+            let why = crate::boots::hopeless(&run).unwrap_or_default();
+            watch.progress.warn(&format!("{why}: this commit is skipped"));
         }
         Ok(())
     }
@@ -334,8 +316,8 @@ struct Slotted<'a> {
 
 impl Booter for Slotted<'_> {
     fn boot(&self, request: &BootRequest<'_>) -> Result<RunRecord> {
-        let planned = PlannedRun { machine: self.slot, ..request.planned };
-        self.recorder.boot(&BootRequest { planned, ..*request })
+        let planned = PlannedRun { machine: self.slot, ..*request.planned };
+        self.recorder.boot(&BootRequest { planned: &planned, ..*request })
     }
 }
 

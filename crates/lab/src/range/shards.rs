@@ -5,8 +5,6 @@
 //! that gets to it.
 
 use super::RangeOptions;
-use crate::failure::usage;
-use crate::start;
 use crate::sweep::points::Plan;
 use anyhow::Result;
 use std::collections::BTreeSet;
@@ -14,6 +12,7 @@ use vmeter_model::range::{Commit, RangeRecord};
 use vmeter_model::run::{PlannedRun, SessionMachine, SessionRecord};
 use vmeter_model::shard::ShardPlan;
 use vmeter_model::sweep::Settings;
+use vmeter_session::failure::usage;
 
 /// What a commit's machine says of it.
 pub(super) fn parameters(commit: &Commit) -> Settings {
@@ -42,7 +41,7 @@ pub(crate) fn cut(
         warmup: slot.warmup,
         watch: range.watch,
     };
-    let mut record = start::record("range", &[], &options.runs);
+    let mut record = vmeter_session::record("range", &options.runs);
     record.machines = range
         .commits
         .iter()

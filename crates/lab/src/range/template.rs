@@ -3,11 +3,11 @@
 //! Only what the machine names is kept of a commit, so that every commit that was built
 //! can be measured again in any order without building it again.
 
-use crate::failure::usage;
 use anyhow::Result;
 use serde_json::Value;
 use std::path::Path;
 use vmeter_model::MachineSpec;
+use vmeter_session::failure::usage;
 
 /// What stands for the checkout.
 pub const PLACEHOLDER: &str = "{worktree}";

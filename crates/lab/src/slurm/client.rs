@@ -3,11 +3,11 @@
 //! sacct is not asked: many clusters keep no accounts. How a task ended is in its shard's
 //! folder.
 
-use crate::failure::host;
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
+use vmeter_session::failure::host;
 
 /// Longest message of a command that is passed on.
 const MESSAGE: usize = 2000;

@@ -7,15 +7,14 @@
 
 use super::job::{self, shard_dir, ENDED, SCRIPT};
 use super::{client, interrupted, lost, save, JobRecord};
-use crate::experiment::{Progress, RunNews};
-use crate::interrupt::Interrupt;
-use crate::session::{read_run, Session};
+use crate::boots::said;
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use vmeter_model::time::seconds;
+use vmeter_session::Interrupt;
+use vmeter_session::{read_run, Progress, Session, Watch};
 
 /// Submissions of one shard, the first one included.
 const ATTEMPTS: u32 = 4;
@@ -66,28 +65,28 @@ impl<'a> Follow<'a> {
     }
 
     /// Until every shard is done.
-    pub fn run(mut self, progress: &mut dyn Progress, interrupt: &Interrupt) -> Result<()> {
+    pub fn run(mut self, watch: &mut Watch<'_>) -> Result<()> {
         let all: usize = self.parts.iter().map(|(_, part)| own_runs(&part.session).len()).sum();
         let there: usize = self.parts.iter_mut().map(|(_, part)| part.news().len()).sum();
-        progress.begin(&format!("{} on Slurm", self.job.command), all, there);
+        watch.progress.begin(&format!("{} on Slurm", self.job.command), all, there);
         let (begun, mut unheard) = (Instant::now(), false);
         loop {
             // The queue first: what a task does before it leaves it is then on disk.
             let queued = client::queue(&self.job.jobs);
-            self.tell(progress);
+            self.tell(watch.progress);
             if queued.is_none() && !unheard {
-                progress.warn("squeue does not answer: waiting for it");
+                watch.progress.warn("squeue does not answer: waiting for it");
             }
             unheard = queued.is_none();
             if let Some(queued) = queued {
-                progress.note(&summary(&queued));
-                if self.step(&queued, progress)? {
+                watch.progress.note(&summary(&queued));
+                if self.step(&queued, watch.progress)? {
                     return Ok(());
                 }
             }
             let interval =
                 (begun.elapsed() / 20).clamp(Duration::from_millis(500), Duration::from_secs(15));
-            if wait(interval, interrupt) {
+            if wait(interval, watch.interrupt) {
                 return Err(interrupted(self.dir, &self.job));
             }
         }
@@ -97,8 +96,7 @@ impl<'a> Follow<'a> {
         for (_, part) in &mut self.parts {
             for dir in part.news() {
                 let Ok(run) = read_run(&dir) else { continue };
-                let total_s = seconds(run.total_ns);
-                progress.run(&RunNews { label: &run.label, total_s, outcome: &run.outcome });
+                progress.run(&run.label, &said(&run));
             }
         }
     }

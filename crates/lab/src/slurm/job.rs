@@ -5,10 +5,10 @@
 //! lost, or when Slurm itself requeues it. `ended` in the folder tells a task that came to its
 //! end (and how) from one that was lost.
 
-use crate::failure::usage;
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 use vmeter_base::shell::quote;
+use vmeter_session::failure::usage;
 
 /// Name of the script in the folder.
 pub(super) const SCRIPT: &str = "job.sh";

@@ -18,13 +18,8 @@ mod client;
 mod follow;
 mod job;
 
-use crate::experiment::Progress;
-use crate::failure::{failure, host, usage, Class};
-use crate::interrupt::Interrupt;
 use crate::merge::{merge, MergeOptions, Merged};
 use crate::range::{self, RangeOptions};
-use crate::session::{fresh_dir, Session};
-use crate::start::RunOptions;
 use crate::sweep::{points, SweepOptions};
 use anyhow::{Context, Result};
 use job::{shard_dir, Job, SCRIPT};
@@ -36,6 +31,8 @@ use vmeter_model::range::RangeRecord;
 use vmeter_model::run::SessionRecord;
 use vmeter_model::shard::ShardPlan;
 use vmeter_model::SCHEMA;
+use vmeter_session::failure::{failure, host, usage, Class};
+use vmeter_session::{fresh_dir, RunOptions, Session, Watch};
 
 const RECORD: &str = "slurm.json";
 const MAX_JSON: u64 = 1 << 20;
@@ -92,13 +89,12 @@ pub fn is_underway(dir: &Path) -> bool {
 pub fn sweep(
     options: &SweepOptions,
     slurm: &SlurmOptions,
-    progress: &mut dyn Progress,
-    interrupt: &Interrupt,
+    watch: &mut Watch<'_>,
 ) -> Result<Merged> {
     let given = crate::sweep::points_of(options)?;
     let (record, parts) = points::cut("sweep", &given, options.watch, &options.runs, slurm.shards)?;
     let work = Work { record, parts, range: None };
-    submit(work, &options.runs, slurm, progress, interrupt)
+    submit(work, &options.runs, slurm, watch)
 }
 
 /// Submits the range, follows it to its end and merges it.
@@ -108,20 +104,18 @@ pub fn sweep(
 pub fn range(
     options: &RangeOptions,
     slurm: &SlurmOptions,
-    progress: &mut dyn Progress,
-    interrupt: &Interrupt,
+    watch: &mut Watch<'_>,
 ) -> Result<Merged> {
     let (range, record, parts) = range::cut(options, slurm.shards)?;
     let work = Work { record, parts, range: Some(range) };
-    submit(work, &options.runs, slurm, progress, interrupt)
+    submit(work, &options.runs, slurm, watch)
 }
 
 fn submit(
     work: Work,
     runs: &RunOptions,
     slurm: &SlurmOptions,
-    progress: &mut dyn Progress,
-    interrupt: &Interrupt,
+    watch: &mut Watch<'_>,
 ) -> Result<Merged> {
     let command = work.record.command.clone();
     let dir = runs.save.clone().unwrap_or_else(|| fresh_dir(&work.record));
@@ -151,7 +145,7 @@ fn submit(
         jobs: vec![job],
     };
     save(&dir, &job)?;
-    finish(&dir, job, progress, interrupt)
+    finish(&dir, job, watch)
 }
 
 /// Makes the folders of all shards, and the script.
@@ -174,12 +168,7 @@ fn shards(dir: &Path, work: Work, script: &str) -> Result<()> {
 ///
 /// # Errors
 /// As [`sweep`].
-pub fn resume(
-    dir: &Path,
-    mixed_hosts: bool,
-    progress: &mut dyn Progress,
-    interrupt: &Interrupt,
-) -> Result<Merged> {
+pub fn resume(dir: &Path, mixed_hosts: bool, watch: &mut Watch<'_>) -> Result<Merged> {
     let dir = std::path::absolute(dir).with_context(|| format!("{}", dir.display()))?;
     let path = dir.join(RECORD);
     let wrong = |e: &dyn std::fmt::Display| usage(format!("{}: {e}", path.display()));
@@ -190,7 +179,7 @@ pub fn resume(
         return Err(wrong(&format!("format {found:?}, and this vmeter reads {SCHEMA:?}")));
     }
     job.mixed_hosts |= mixed_hosts;
-    finish(&dir, job, progress, interrupt)
+    finish(&dir, job, watch)
 }
 
 /// What was made for a job that was never submitted.
@@ -220,16 +209,11 @@ fn save(dir: &Path, job: &JobRecord) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn finish(
-    dir: &Path,
-    job: JobRecord,
-    progress: &mut dyn Progress,
-    interrupt: &Interrupt,
-) -> Result<Merged> {
+fn finish(dir: &Path, job: JobRecord, watch: &mut Watch<'_>) -> Result<Merged> {
     let (shards, mixed_hosts) = (job.shards, job.mixed_hosts);
     let command = job.command.clone();
-    let followed = follow::Follow::open(dir, job)?.run(progress, interrupt);
-    progress.end();
+    let followed = follow::Follow::open(dir, job)?.run(watch);
+    watch.progress.end();
     followed?;
     let dirs: Vec<PathBuf> = (1..=shards).map(|index| shard_dir(dir, index)).collect();
     merge(&MergeOptions { dirs, save: Some(dir.to_owned()), mixed_hosts }).map_err(|error| {

@@ -32,10 +32,10 @@ pub(super) fn level(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shares::Host;
     use vmeter_model::run::{Outcome, SessionMachine};
     use vmeter_model::shard::HostShare;
     use vmeter_model::sweep::SweptRun;
+    use vmeter_session::shares::Host;
     use vmeter_stats::rng::Rng;
     use vmeter_stats::{mean, sharded_plan};
 

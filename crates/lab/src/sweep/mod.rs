@@ -6,28 +6,30 @@ pub mod parameters;
 pub mod points;
 mod scaling;
 
-use crate::analysis;
 use crate::diff;
-use crate::experiment::Progress;
-use crate::failure::usage;
-use crate::interrupt::Interrupt;
-use crate::session::{SavedRun, Session};
-use crate::start::RunOptions;
+use crate::kinds::Shown;
 use anyhow::Result;
 use figures::Figures;
 use parameters::Parameter;
 use scaling::Measured;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use vmeter_base::shell;
 use vmeter_model::result::{Comparison, Phase};
-use vmeter_model::run::{Outcome, SessionMachine, SessionRecord, WatchLevel};
+use vmeter_model::run::{Outcome, SessionMachine, WatchLevel};
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::sweep::{
     ExplainedBreak, Scaling, Series, SweepPoint, SweepResult, SweptParameter, SweptRun,
 };
 use vmeter_model::{Estimate, MachineSpec};
+use vmeter_render::Report;
+use vmeter_report::SweepReport;
+use vmeter_session::failure::usage;
+use vmeter_session::RunOptions;
+use vmeter_session::{envelope, SavedRun, Session, Watch};
+use vmeter_session::{Answer, Cut, Experiment, Views};
 use vmeter_stats::compare::Options;
-use vmeter_stats::{compare, estimate, holm};
+use vmeter_stats::{compare, estimate, holm, Verdict};
 
 /// Breaks that are explained, the largest first.
 const EXPLAINED: usize = 4;
@@ -53,17 +55,12 @@ pub struct SweepOptions {
 /// # Errors
 /// A parameter or machine that is not valid, a host that can't boot it, a folder that
 /// can't be written, an interruption.
-pub fn sweep(
-    options: &SweepOptions,
-    progress: &mut dyn Progress,
-    interrupt: &Interrupt,
-) -> Result<SweepResult> {
+pub fn sweep(options: &SweepOptions, watch: &mut Watch<'_>) -> Result<SweepResult> {
     let points = match options.parameters.is_empty() && options.runs.resume.is_some() {
         true => Vec::new(),
         false => points_of(options)?,
     };
-    let session =
-        points::measure("sweep", &points, options.watch, &options.runs, progress, interrupt)?;
+    let session = points::measure("sweep", &points, options.watch, &options.runs, watch)?;
     result(&session)
 }
 
@@ -93,7 +90,7 @@ pub fn result(session: &Session) -> Result<SweepResult> {
     let levelled = hosts::level(&session.record, &numbers, &mut figures);
     warnings.extend(levelled.warnings);
     if figures.iter().all(Vec::is_empty) {
-        anyhow::bail!("{}: no run was finished", session.dir.display());
+        return Err(session.no_runs());
     }
     let phases = phase_names(&figures);
     let points: Vec<SweepPoint> =
@@ -108,7 +105,7 @@ pub fn result(session: &Session) -> Result<SweepResult> {
     warnings.extend(warnings_of(&points, session, &finished));
     let explained = explain(&scaling, &points, session, &finished);
     let result = SweepResult {
-        envelope: analysis::envelope(&session.record),
+        envelope: envelope::envelope(&session.record),
         comparisons: comparisons(&parameters, &points, session.record.seed),
         parameters,
         hints: hints(&explained, &points, session),
@@ -210,7 +207,8 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
         ));
         return warnings;
     }
-    let missing = missing_runs(&session.record, finished);
+    let runs = finished.iter().map(|(_, run)| (run.index, run.label.as_str(), &run.outcome));
+    let missing = crate::merge::missing_runs(&session.record, runs);
     if !missing.is_empty() {
         let listed = crate::diff::listed(missing.iter().map(String::as_str));
         warnings.push(format!("not measured: {listed}; go on with --resume {dir}"));
@@ -222,26 +220,6 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
         ));
     }
     warnings
-}
-
-/// The measured runs of the plan that are not there, by point: `smp=2 (2 of 5 runs)`. A
-/// point that fails is not run again, and its runs are not missed.
-pub(crate) fn missing_runs(record: &SessionRecord, finished: &[SavedRun]) -> Vec<String> {
-    let there: BTreeSet<u32> = finished.iter().map(|(_, run)| run.index).collect();
-    let mut runs: Vec<(usize, usize)> = vec![(0, 0); record.machines.len()];
-    for (index, planned) in record.plan.iter().enumerate().filter(|(_, p)| !p.warmup) {
-        let Some((all, found)) = runs.get_mut(planned.machine) else { continue };
-        *all += 1;
-        *found += usize::from(u32::try_from(index).is_ok_and(|i| there.contains(&i)));
-    }
-    let failed = |label: &str| {
-        finished.iter().any(|(_, run)| run.label == label && run.outcome != Outcome::Done)
-    };
-    let short = record.machines.iter().zip(runs).filter(|(_, (all, found))| found < all);
-    let short = short.filter(|(machine, _)| !failed(&machine.label));
-    short
-        .map(|(machine, (all, found))| format!("{} ({} of {all} runs)", machine.label, all - found))
-        .collect()
 }
 
 /// Each other point against the first, block by block, where a parameter has no order.
@@ -274,7 +252,7 @@ fn comparisons(parameters: &[SweptParameter], points: &[SweepPoint], seed: u64) 
         ratio: walls.ratio,
         cpu_ratio,
         p_value: p,
-        verdict: options.verdict(p, walls.ratio.mean),
+        verdict: Verdict::of(p, walls.ratio.mean, &options).as_str().to_owned(),
     })
     .collect()
 }
@@ -336,4 +314,42 @@ fn hints(explained: &[ExplainedBreak], points: &[SweepPoint], session: &Session)
             .push(format!("vmeter sweep --resume {dir} --runs {}  # narrower intervals", 2 * runs));
     }
     hints
+}
+
+/// The kind `sweep`.
+pub(crate) struct Kind;
+
+impl Experiment for Kind {
+    fn kind(&self) -> &'static str {
+        "sweep"
+    }
+
+    fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
+        Ok(Box::new(Shown(result(&Session::open(dir)?)?)))
+    }
+
+    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+        Ok(self)
+    }
+
+    fn boots(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+}
+
+impl Cut for Kind {}
+
+impl Answer for Shown<SweepResult> {
+    fn report(&self, _: &Views) -> Box<dyn Report + '_> {
+        Box::new(SweepReport::new(&self.0))
+    }
+
+    fn is_bad(&self) -> bool {
+        let mut runs = self.0.points.iter().flat_map(|point| &point.runs);
+        runs.any(|run| run.outcome != Outcome::Done)
+    }
+
+    fn warn(&mut self, warnings: Vec<String>) {
+        self.0.warnings.extend(warnings);
+    }
 }

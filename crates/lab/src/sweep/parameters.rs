@@ -3,11 +3,11 @@
 //! A name is an option of the machine or a `{name}` placeholder anywhere in the text of
 //! one: in a command line of the user's own, in `--append`, in `--prepare`, in a path.
 
-use crate::failure::usage;
 use anyhow::Result;
 use std::collections::BTreeSet;
 use vmeter_model::sweep::Settings;
 use vmeter_model::MachineSpec;
+use vmeter_session::failure::usage;
 
 /// More points than this are a mistake in a range.
 const MAX_POINTS: usize = 10_000;

@@ -3,14 +3,8 @@
 
 use crate::boot::recorder;
 use crate::booter::Recorder;
-use crate::experiment::{execute, run_prepare, BootRequest, Booter, Progress};
-use crate::failure::usage;
-use crate::host;
-use crate::interrupt::Interrupt;
+use crate::boots::{BootRequest, Booter, Boots};
 use crate::prepare::{prepare, Prepared};
-use crate::session::{cache_dir, Session};
-use crate::shares;
-use crate::start::{record, start, RunOptions};
 use crate::sweep::parameters::{filled, Point};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
@@ -18,6 +12,10 @@ use vmeter_model::run::{PlannedRun, RunRecord, SessionRecord, WatchLevel};
 use vmeter_model::shard::{Shard, ShardPlan};
 use vmeter_model::sweep::Settings;
 use vmeter_model::{Accel, MachineSpec};
+use vmeter_session::failure::usage;
+use vmeter_session::host;
+use vmeter_session::shares;
+use vmeter_session::{begin, cache_dir, execute, record, run_prepare, RunOptions, Session, Watch};
 use vmeter_stats::{sharded_plan, Slot};
 
 /// Measured boots of each point, unless `--runs` says otherwise.
@@ -32,23 +30,21 @@ const DEFAULT_RUNS: u32 = 5;
 pub fn measure(
     command: &str,
     points: &[Point],
-    watch: WatchLevel,
+    level: WatchLevel,
     options: &RunOptions,
-    progress: &mut dyn Progress,
-    interrupt: &Interrupt,
+    watch: &mut Watch<'_>,
 ) -> Result<Session> {
-    let (session, prepared) = match &options.resume {
-        Some(_) => resumed(command, points, watch, options)?,
-        None => begun(command, points, watch, options)?,
+    let (session, prepared) = match vmeter_session::resumed(command, options)? {
+        Some(session) => resumed(session, points, level, options)?,
+        None => begun(command, points, level, options, watch)?,
     };
-    let _lock = session.lock()?;
     session.save()?;
     let booter = PointBooter {
         prepare: session.record.prepare.clone(),
         parameters: session.record.machines.iter().map(|m| m.parameters.clone()).collect(),
         recorder: recorder(prepared, options)?,
     };
-    execute(&session, &booter, None, progress, interrupt)?;
+    execute(&session, &mut Boots(&booter), None, watch)?;
     Ok(session)
 }
 
@@ -57,22 +53,21 @@ pub fn measure(
 fn begun(
     command: &str,
     points: &[Point],
-    watch: WatchLevel,
+    level: WatchLevel,
     options: &RunOptions,
+    watch: &mut Watch<'_>,
 ) -> Result<(Session, Vec<Prepared>)> {
     let prepared = prepared(points)?;
     let (plan, shard) = match options.shard {
-        None => (plan(&prepared, watch, options, options.seed), None),
+        None => (plan(&prepared, level, options, options.seed), None),
         Some(shard) => {
-            let (plan, mut parts) = sharded(&prepared, watch, options, shard.of)?;
+            let (plan, mut parts) = sharded(&prepared, level, options, shard.of)?;
             (plan, Some(parts.swap_remove(shard.index as usize - 1)))
         }
     };
-    let mut session = start(command, &[], options)?;
-    session.record.machines = prepared.iter().map(|p| p.session.clone()).collect();
-    session.record.plan = plan;
-    session.record.shard = shard;
-    Ok((session, prepared))
+    let machines = prepared.iter().map(|p| p.session.clone()).collect();
+    let record = SessionRecord { machines, plan, shard, ..record(command, options) };
+    Ok((begin(record, options, watch)?, prepared))
 }
 
 fn prepared(points: &[Point]) -> Result<Vec<Prepared>> {
@@ -92,19 +87,16 @@ pub(crate) fn cut(
 ) -> Result<(SessionRecord, Vec<ShardPlan>)> {
     let prepared = prepared(points)?;
     let (plan, parts) = sharded(&prepared, watch, options, shards)?;
-    let mut record = record(command, &[], options);
-    record.machines = prepared.into_iter().map(|p| p.session).collect();
-    record.plan = plan;
-    Ok((record, parts))
+    let machines = prepared.into_iter().map(|p| p.session).collect();
+    Ok((SessionRecord { machines, plan, ..record(command, options) }, parts))
 }
 
 fn resumed(
-    command: &str,
+    mut session: Session,
     points: &[Point],
     watch: WatchLevel,
     options: &RunOptions,
 ) -> Result<(Session, Vec<Prepared>)> {
-    let mut session = start(command, &[], options)?;
     let own = session.record.shard.as_ref().map(|own| own.shard);
     if options.shard.is_some() && options.shard != own {
         let what = own.map_or("no shard".to_owned(), |own| format!("shard {own}"));

@@ -2,10 +2,10 @@
 
 mod versus;
 
-use crate::failure::{host, usage};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 use vmeter_model::result::Envelope;
+use vmeter_session::failure::{host, usage};
 use vmeter_trace::names::DeviceMap;
 use vmeter_trace::stat::versus::{Per, Versus};
 use vmeter_trace::stat::{self, Report};
@@ -75,9 +75,9 @@ pub fn stat(options: &StatOptions) -> Result<TraceStats> {
         schema: vmeter_model::SCHEMA.into(),
         command: "trace stat".into(),
         argv: options.argv.clone(),
-        started_at: crate::host::now(),
-        host: crate::host::describe(),
-        provenance: [("vmeter".to_owned(), crate::analysis::version())].into(),
+        started_at: vmeter_session::host::now(),
+        host: vmeter_session::host::describe(),
+        provenance: [("vmeter".to_owned(), vmeter_session::envelope::version())].into(),
     };
     Ok(TraceStats { envelope, traces, versus, warnings })
 }

@@ -5,7 +5,6 @@ mod json;
 use crate::boot::outcome_text;
 use vmeter_base::shell;
 use vmeter_model::result::{BenchMachine, BenchResult, Comparison, Envelope};
-use vmeter_model::Verdict;
 use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{
     closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind, Tone,
@@ -84,7 +83,7 @@ impl<'a> BenchReport<'a> {
                 Cell::Text(ratio_interval(&comparison.ratio)),
                 Cell::Text(ratio_interval(&comparison.cpu_ratio)),
                 Cell::Text(p_value(comparison.p_value)),
-                Cell::Toned(comparison.verdict.word().into(), verdict_tone(comparison.verdict)),
+                Cell::Toned(comparison.verdict.clone(), verdict_tone(&comparison.verdict)),
             ]);
         }
         table
@@ -138,12 +137,11 @@ impl<'a> BenchReport<'a> {
     }
 }
 
-/// The colour of a verdict.
-pub(crate) fn verdict_tone(verdict: Verdict) -> Tone {
+fn verdict_tone(verdict: &str) -> Tone {
     match verdict {
-        Verdict::Faster => Tone::Good,
-        Verdict::Slower => Tone::Bad,
-        Verdict::NoDifference => Tone::Muted,
+        "faster" => Tone::Good,
+        "slower" => Tone::Bad,
+        _ => Tone::Muted,
     }
 }
 
@@ -153,14 +151,14 @@ fn sentence(comparison: &Comparison) -> String {
         p if p.starts_with('<') => format!("p {p}"),
         p => format!("p = {p}"),
     };
-    match verdict {
-        Verdict::Faster | Verdict::Slower => {
+    match verdict.as_str() {
+        "faster" | "slower" => {
             format!(
                 "{b} is {verdict} than {a}: it takes {} of its time ({spelled}).",
                 ratio_interval(ratio)
             )
         }
-        Verdict::NoDifference => format!(
+        _ => format!(
             "No difference found between {a} and {b}: the ratio is {} ({spelled}).",
             ratio_interval(ratio)
         ),

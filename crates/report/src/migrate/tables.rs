@@ -91,7 +91,7 @@ impl MigrateReport<'_> {
         let mut table = Table::new(vec![
             Column::name("setting"),
             Column::number("round", 0),
-            Column::number("begins", 0),
+            Column::number("begins", 1),
             Column::number("takes", 0),
             Column::number("pages to send", 0),
             Column::number("sent", 1),

@@ -3,16 +3,16 @@
 use super::select::Selection;
 use super::stat::hertz;
 use crate::output::Output;
-use crate::Answer;
+use crate::Status;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use vmeter_lab::failure::usage;
 use vmeter_lab::trace_stat::trace_error;
 use vmeter_render::export::write_whole;
 use vmeter_render::{check_writable, ReportError, Target};
 use vmeter_report::trace::PerfettoEvents;
+use vmeter_session::failure::usage;
 use vmeter_trace::write::{copy, Csv, JsonLines, Sink, Text};
 use vmeter_trace::{EventReader, Input};
 
@@ -83,26 +83,26 @@ impl Format {
 ///
 /// # Errors
 /// A file that is no trace. A closed pipe is no error.
-pub fn report(arguments: &Report, out: &Output) -> anyhow::Result<Answer> {
+pub fn report(arguments: &Report, out: &Output) -> anyhow::Result<Status> {
     let mut reader = open(&arguments.file)?;
     let mut stdout = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut sink = Text::default();
     let written = write(reader.as_mut(), &arguments.selection, &mut sink, &mut stdout)?;
     if let Err(error) = written {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            return Ok(Answer::Good);
+            return Ok(Status::Good);
         }
         return Err(error).context("cannot write to standard output");
     }
     warn(&arguments.file, reader.as_ref(), out);
-    Ok(Answer::Good)
+    Ok(Status::Good)
 }
 
 /// Writes a trace in another format.
 ///
 /// # Errors
 /// A file that is no trace, an ending that names no format, a file that can't be written.
-pub fn convert(arguments: &Convert, out: &Output) -> anyhow::Result<Answer> {
+pub fn convert(arguments: &Convert, out: &Output) -> anyhow::Result<Status> {
     let path = &arguments.output_file;
     let format = arguments.format.or_else(|| Format::by_extension(path)).ok_or_else(|| {
         usage(format!(
@@ -135,7 +135,7 @@ pub fn convert(arguments: &Convert, out: &Output) -> anyhow::Result<Answer> {
         .map_err(|error| refused.unwrap_or_else(|| error.into()))?;
     }
     warn(&arguments.file, reader.as_ref(), out);
-    Ok(Answer::Good)
+    Ok(Status::Good)
 }
 
 fn open(path: &Path) -> anyhow::Result<Box<dyn EventReader>> {

@@ -9,7 +9,7 @@ pub use record::{process, seconds, Process};
 pub use stat::hertz;
 
 use crate::output::Output;
-use crate::Answer;
+use crate::Status;
 use clap::Subcommand;
 
 /// What to do with traces.
@@ -29,7 +29,7 @@ pub enum Trace {
 ///
 /// # Errors
 /// A file that is no trace; what the command itself meets.
-pub fn run(arguments: Trace, out: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: Trace, out: &Output) -> anyhow::Result<Status> {
     match arguments {
         Trace::Record(arguments) => record::run(arguments, out),
         Trace::Stat(arguments) => stat::run(arguments, out),

@@ -1,16 +1,16 @@
 //! `vmeter trace record`.
 
 use crate::output::{self, Output};
-use crate::Answer;
+use crate::Status;
 use clap::builder::PossibleValuesParser;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
-use vmeter_lab::failure::usage;
 use vmeter_lab::find_vmm::find_vmm;
-use vmeter_lab::interrupt::Interrupt;
 use vmeter_lab::trace_record::{record, Preset, RecordOptions, EXPLAIN, PRESETS};
 use vmeter_render::{check_writable, Target};
+use vmeter_session::failure::usage;
+use vmeter_session::Interrupt;
 
 /// `vmeter trace record`.
 #[derive(Debug, Args)]
@@ -100,7 +100,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 /// As [`vmeter_lab::trace_record::record`].
-pub fn run(arguments: Record, out: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: Record, out: &Output) -> anyhow::Result<Status> {
     check_writable(&Target::File(arguments.output_file.clone())).map_err(usage)?;
     let named = |preset: &&Preset| arguments.preset.iter().any(|name| name == preset.name);
     let mut presets: Vec<Preset> = PRESETS.iter().filter(named).copied().collect();
@@ -145,7 +145,7 @@ pub fn run(arguments: Record, out: &Output) -> anyhow::Result<Answer> {
         eprintln!("next: vmeter trace stat {path}");
     }
     Ok(match recording.status {
-        Some(status) if status != 0 && !interrupt.is_raised() => Answer::Bad,
-        _ => Answer::Good,
+        Some(status) if status != 0 && !interrupt.is_raised() => Status::Bad,
+        _ => Status::Good,
     })
 }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use vmeter_base::CpuList;
-use vmeter_lab::failure::usage;
+use vmeter_session::failure::usage;
 use vmeter_trace::select::Select;
 use vmeter_trace::Tick;
 

@@ -2,7 +2,7 @@
 
 use crate::output;
 use crate::output::Output;
-use crate::Answer;
+use crate::Status;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use vmeter_lab::trace_stat::{stat, StatOptions};
@@ -58,7 +58,7 @@ pub fn hertz(text: &str) -> Result<f64, String> {
 ///
 /// # Errors
 /// As [`vmeter_lab::trace_stat::stat`]; an export that cannot be written.
-pub fn run(arguments: Stat, out: &Output) -> anyhow::Result<Answer> {
+pub fn run(arguments: Stat, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let options = StatOptions {
@@ -84,7 +84,7 @@ pub fn run(arguments: Stat, out: &Output) -> anyhow::Result<Answer> {
     };
     output::print(&report, out)?;
     output::export(out, &report)?;
-    Ok(Answer::Good)
+    Ok(Status::Good)
 }
 
 #[cfg(test)]

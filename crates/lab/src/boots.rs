@@ -1,0 +1,186 @@
+//! Runs that are boots: what the executor of sessions needs to know of them.
+
+use anyhow::Result;
+use vmeter_model::run::{Outcome, PlannedRun, RunRecord};
+use vmeter_model::time::seconds;
+use vmeter_session::{RunRequest, Runner};
+
+/// One boot to carry out.
+pub type BootRequest<'a> = RunRequest<'a, PlannedRun>;
+
+/// How a boot is carried out: by the real recorder, or by a stand-in in tests.
+pub trait Booter {
+    /// Boots the request's machine once, recording into its folder.
+    ///
+    /// # Errors
+    /// When the VMM could not even be started; what went wrong later is the
+    /// record's outcome.
+    fn boot(&self, request: &BootRequest<'_>) -> Result<RunRecord>;
+}
+
+/// Boots, as the runs of a session.
+pub struct Boots<'a>(pub &'a dyn Booter);
+
+impl Runner<PlannedRun> for Boots<'_> {
+    type Run = RunRecord;
+
+    fn run(&mut self, request: &BootRequest<'_>) -> Result<RunRecord> {
+        self.0.boot(request)
+    }
+
+    fn said(&self, run: &RunRecord) -> String {
+        said(run)
+    }
+
+    fn hopeless(&self, run: &RunRecord) -> Option<String> {
+        hopeless(run)
+    }
+
+    fn was_interrupted(&self, run: &RunRecord) -> bool {
+        run.outcome == Outcome::Interrupted
+    }
+}
+
+/// What is said of a boot that has just been saved.
+pub(crate) fn said(run: &RunRecord) -> String {
+    format!("{:.3} s", seconds(run.total_ns))
+}
+
+/// Why going on would only repeat a failure, if so.
+pub(crate) fn hopeless(record: &RunRecord) -> Option<String> {
+    let what = match &record.outcome {
+        Outcome::Done | Outcome::Interrupted => return None,
+        Outcome::Panicked { line } => format!("the guest panicked: {line}"),
+        Outcome::NotReady => "the VMM ended before the --until point was reached".into(),
+        Outcome::VmmFailed { status, stderr } => match stderr.trim() {
+            "" => format!("the VMM failed ({status})"),
+            said => format!("the VMM failed ({status}): {said}"),
+        },
+        Outcome::TimedOut { last } => format!("timed out; the last thing seen: {last}"),
+    };
+    Some(format!("run {} of {:?}: {what}; it is not run again", record.index, record.label))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::path::Path;
+    use vmeter_model::run::SessionMachine;
+    use vmeter_model::run::{SessionRecord, Usage, WatchLevel};
+    use vmeter_model::SCHEMA;
+    use vmeter_session::failure::class;
+    use vmeter_session::failure::Class;
+    use vmeter_session::{execute, Interrupt, Progress, Session, Watch};
+
+    #[derive(Default)]
+    struct Fake {
+        booted: RefCell<Vec<u32>>,
+        interrupt_in: Option<u32>,
+        panic_in: Option<u32>,
+    }
+
+    impl Booter for Fake {
+        fn boot(&self, request: &BootRequest<'_>) -> Result<RunRecord> {
+            self.booted.borrow_mut().push(request.index);
+            if self.interrupt_in == Some(request.index) {
+                request.interrupt.raise();
+            }
+            let outcome = match self.panic_in {
+                Some(index) if index == request.index => {
+                    Outcome::Panicked { line: "Kernel panic - not syncing".into() }
+                }
+                _ => Outcome::Done,
+            };
+            Ok(RunRecord {
+                schema: SCHEMA.into(),
+                index: request.index,
+                label: request.machine.label.clone(),
+                warmup: request.planned.warmup,
+                watch: request.planned.watch,
+                argv: vec![],
+                injected: vec![],
+                exec_ns: 0,
+                total_ns: 1_000_000,
+                clocks: vec![],
+                outcome,
+                usage: Usage::default(),
+                steal_s: 0.0,
+                moments: vec![],
+                sources: vec![],
+                icount: false,
+                warnings: vec![],
+            })
+        }
+    }
+
+    #[derive(Default)]
+    struct Silent(Vec<String>);
+
+    impl Progress for Silent {
+        fn begin(&mut self, _: &str, _: usize, _: usize) {}
+        fn run(&mut self, _: &str, _: &str) {}
+        fn warn(&mut self, message: &str) {
+            self.0.push(message.to_owned());
+        }
+        fn end(&mut self) {}
+    }
+
+    fn session(dir: &Path) -> Session {
+        let planned = PlannedRun { machine: 0, warmup: false, watch: WatchLevel::Light };
+        let record = SessionRecord {
+            schema: SCHEMA.into(),
+            machines: vec![SessionMachine::default()],
+            plan: vec![planned; 5],
+            ..SessionRecord::default()
+        };
+        Session::create(Some(dir), record).unwrap()
+    }
+
+    fn executed(
+        session: &Session,
+        booter: &dyn Booter,
+        prepare: Option<&str>,
+        progress: &mut Silent,
+    ) -> Result<()> {
+        let interrupt = Interrupt::default();
+        execute(session, &mut Boots(booter), prepare, &mut Watch::new(progress, &interrupt))
+    }
+
+    #[test]
+    fn interrupted_in_the_third_of_five_two_are_saved_and_not_repeated() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = session(folder.path());
+        let fake = Fake { interrupt_in: Some(2), ..Fake::default() };
+        let mut progress = Silent::default();
+        let error = executed(&session, &fake, None, &mut progress).unwrap_err();
+        assert_eq!(class(&error), Class::Interrupted);
+        assert!(error.to_string().contains("2 finished runs are saved"), "{error}");
+
+        let again = Fake::default();
+        executed(&session, &again, None, &mut progress).unwrap();
+        assert_eq!(*again.booted.borrow(), [2, 3, 4]);
+        assert_eq!(session.finished().unwrap().0.len(), 5);
+    }
+
+    #[test]
+    fn a_guest_that_panics_is_saved_and_ends_the_session() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = session(folder.path());
+        let fake = Fake { panic_in: Some(1), ..Fake::default() };
+        let mut progress = Silent::default();
+        executed(&session, &fake, None, &mut progress).unwrap();
+        assert_eq!(session.finished().unwrap().0.len(), 2);
+        assert!(progress.0[0].contains("Kernel panic"), "{:?}", progress.0);
+    }
+
+    #[test]
+    fn a_failed_preparation_ends_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = session(folder.path());
+        let mut progress = Silent::default();
+        let error =
+            executed(&session, &Fake::default(), Some("exit 7"), &mut progress).unwrap_err();
+        assert!(error.to_string().contains("exit 7"), "{error}");
+    }
+}

@@ -1,0 +1,39 @@
+//! The kinds of experiments that there are. A new one is a folder, and a line here.
+
+use anyhow::Result;
+use std::path::Path;
+use vmeter_session::failure::usage;
+use vmeter_session::{Answer, AnySession, Experiment};
+
+/// All kinds, in the order in which they are named to users.
+pub const KINDS: &[&dyn Experiment] =
+    &[&crate::boot::Kind, &crate::bench::Kind, &crate::sweep::Kind, &crate::range::Kind];
+
+/// The kind of a session.
+///
+/// # Errors
+/// Class usage: none that this vmeter knows.
+pub fn of(session: &AnySession) -> Result<&'static dyn Experiment> {
+    let name = &session.record.command;
+    KINDS.iter().copied().find(|kind| kind.kind() == name).ok_or_else(|| {
+        let known: Vec<&str> = KINDS.iter().map(|kind| kind.kind()).collect();
+        usage(format!(
+            "{}: a session of kind {name:?}, which this vmeter does not know; it knows {}",
+            session.dir.display(),
+            known.join(", ")
+        ))
+    })
+}
+
+/// What the session saved in `dir` comes to, whatever its kind.
+///
+/// # Errors
+/// Class usage: no session, of no known kind, or without a finished run.
+pub fn answer(dir: &Path) -> Result<Box<dyn Answer>> {
+    let session = AnySession::open(dir)?;
+    of(&session)?.answer(&session.dir)
+}
+
+/// A result as an [`Answer`].
+#[derive(Debug)]
+pub struct Shown<T>(pub T);

@@ -1,0 +1,88 @@
+//! A kind of experiment, as the commands see it that take any: show, report, merge, diff,
+//! runs.
+
+use anyhow::Result;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use vmeter_render::Report;
+
+/// What of a result is shown besides its summary. Kinds without such a view ignore it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Views {
+    /// All activities, longest first.
+    pub blame: bool,
+    /// The chain of what the end waited for.
+    pub critical_chain: bool,
+    /// The tree of spans.
+    pub tree: bool,
+}
+
+/// What a session comes to.
+pub trait Answer {
+    /// The result for the outputs.
+    fn report(&self, views: &Views) -> Box<dyn Report + '_>;
+
+    /// True if the answer is bad: a guest that never got to its ready point, say. Commands
+    /// that measure then exit with 1.
+    fn is_bad(&self) -> bool;
+
+    /// Adds what is to be said of it and was found elsewhere, in merging say.
+    fn warn(&mut self, warnings: Vec<String>);
+}
+
+/// A kind of experiment. One file each, and a line in the registry.
+pub trait Experiment: Sync {
+    /// Its name: the command, and [`command`](vmeter_model::run::SessionRecord::command) of
+    /// its sessions.
+    fn kind(&self) -> &'static str;
+
+    /// Analyses a saved session of this kind.
+    ///
+    /// # Errors
+    /// Class usage: a folder that cannot be read as one, or that holds no finished run.
+    fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>>;
+
+    /// How its sessions are cut into shards and put together again, or why they are not.
+    ///
+    /// # Errors
+    /// The reason, in words that follow "a session of vmeter X:".
+    fn cut(&self) -> Result<&dyn Cut, &'static str>;
+
+    /// Nothing if its runs are boots, which `vmeter diff` compares; or why they are not.
+    ///
+    /// # Errors
+    /// The reason, in words that follow "a session of vmeter X:".
+    fn boots(&self) -> Result<(), &'static str>;
+}
+
+/// What a kind adds to the union of run folders that merging is.
+pub trait Cut: Sync {
+    /// Refuses folders that are no shards of one session, beyond what all kinds check.
+    ///
+    /// # Errors
+    /// Class usage.
+    fn check(&self, shards: &[PathBuf]) -> Result<()> {
+        let _ = shards;
+        Ok(())
+    }
+
+    /// Brings what lies beside the runs into the merged folder.
+    ///
+    /// # Errors
+    /// Any error of the file system.
+    fn carry(&self, shards: &[PathBuf], to: &Path) -> Result<()> {
+        let _ = (shards, to);
+        Ok(())
+    }
+
+    /// Labels of machines whose runs are not missed in the merged folder.
+    fn forgiven(&self, dir: &Path) -> BTreeSet<String> {
+        let _ = dir;
+        BTreeSet::new()
+    }
+
+    /// True if each host makes the files that it boots itself, so that they may differ.
+    fn builds(&self) -> bool {
+        false
+    }
+}
