@@ -10,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use vmeter_base::files;
-use vmeter_model::run::{Outcome, SessionRecord, Usage};
+use vmeter_model::run::{AnyPlanned, Outcome, SessionRecord, Usage};
 use vmeter_model::time::{ClockReading, Ns};
 use vmeter_model::SCHEMA;
 
@@ -100,7 +100,7 @@ impl Run {
 pub(crate) struct Saved {
     pub stamp: Stamp,
     /// None if `session.json` cannot be read.
-    pub record: Option<SessionRecord>,
+    pub record: Option<SessionRecord<AnyPlanned>>,
     pub runs: Vec<Run>,
     /// What cannot be read of it.
     pub problem: Option<String>,
@@ -140,10 +140,10 @@ pub(crate) fn read(dir: &Path, stamp: Stamp) -> Option<Saved> {
     Some(Saved { stamp, record: Some(record), runs, problem })
 }
 
-fn session(file: &Path) -> Result<SessionRecord, String> {
+fn session(file: &Path) -> Result<SessionRecord<AnyPlanned>, String> {
     let say = |error: &dyn std::fmt::Display| format!("session.json: {error}");
     let bytes = files::read_limited(file, MAX_JSON).map_err(|e| say(&e))?;
-    let record: SessionRecord = serde_json::from_slice(&bytes).map_err(|e| say(&e))?;
+    let record: SessionRecord<AnyPlanned> = serde_json::from_slice(&bytes).map_err(|e| say(&e))?;
     match record.schema == SCHEMA {
         true => Ok(record),
         false => Err(say(&format!("format {:?}, expected {SCHEMA:?}", record.schema))),

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use vmeter_model::run::{Outcome, SessionRecord};
+use vmeter_model::run::{AnyPlanned, Outcome, SessionRecord};
 use vmeter_model::time::seconds;
 
 /// Sessions that are read before they are written to the index.
@@ -149,7 +149,7 @@ fn store(db: &Transaction<'_>, path: &Path, saved: &Saved) -> Result<(), IndexEr
 }
 
 /// Where each label is in the session; a sweep can have thousands.
-fn positions(record: &SessionRecord) -> HashMap<&str, usize> {
+fn positions(record: &SessionRecord<AnyPlanned>) -> HashMap<&str, usize> {
     record.machines.iter().enumerate().map(|(at, m)| (m.label.as_str(), at)).collect()
 }
 

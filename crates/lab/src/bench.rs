@@ -60,7 +60,7 @@ pub fn bench(
         let runs = options.runs.unwrap_or(DEFAULT_RUNS) as usize;
         let slots = vmeter_stats::plan(
             session.record.machines.len(),
-            options.warmup as usize,
+            options.warmups() as usize,
             runs,
             session.record.seed,
         );

@@ -109,7 +109,7 @@ impl Levels {
 fn plan(options: &BootOptions, levels: Levels) -> Vec<PlannedRun> {
     let run = |warmup, watch| PlannedRun { machine: 0, warmup, watch };
     let measured = options.runs.runs.unwrap_or(DEFAULT_RUNS);
-    let warmups = options.runs.warmup.max(u32::from(levels.counts_apart()));
+    let warmups = options.runs.warmups().max(u32::from(levels.counts_apart()));
     let warmups = (0..warmups).map(|_| run(true, levels.asked));
     warmups.chain((0..measured).map(|_| run(false, levels.timed))).collect()
 }
@@ -149,7 +149,7 @@ fn measure_overhead(
     };
     let levels = Levels::of(asked, recorder);
     let rule = rule(options.runs.runs);
-    let warmups = (options.runs.warmup as usize).max(usize::from(levels.counts_apart()));
+    let warmups = (options.runs.warmups() as usize).max(usize::from(levels.counts_apart()));
     let whole = blocks(levels, warmups, rule.max_pairs, session.record.seed);
     let per_block = if levels.counts_apart() { 3 } else { 2 };
     let mut look = rule.schedule().first().map_or(rule.max_pairs, |(pairs, _)| *pairs);

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use std::path::Path;
 use vmeter_session::failure::usage;
-use vmeter_session::{Answer, AnySession, Experiment};
+use vmeter_session::{is_saved, Answer, AnySession, Experiment};
 
 /// All kinds, in the order in which they are named to users.
 pub const KINDS: &[&dyn Experiment] =
@@ -30,6 +30,11 @@ pub fn of(session: &AnySession) -> Result<&'static dyn Experiment> {
 /// # Errors
 /// Class usage: no session, of no known kind, or without a finished run.
 pub fn answer(dir: &Path) -> Result<Box<dyn Answer>> {
+    if !is_saved(dir) {
+        if let Some(answer) = KINDS.iter().find_map(|kind| kind.legacy(dir)) {
+            return answer;
+        }
+    }
     let session = AnySession::open(dir)?;
     of(&session)?.answer(&session.dir)
 }

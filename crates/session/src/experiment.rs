@@ -42,6 +42,13 @@ pub trait Experiment: Sync {
     /// Class usage: a folder that cannot be read as one, or that holds no finished run.
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>>;
 
+    /// What a folder without a `session.json` comes to, if an older vmeter saved this kind in
+    /// it; nothing if it did not.
+    fn legacy(&self, dir: &Path) -> Option<Result<Box<dyn Answer>>> {
+        let _ = dir;
+        None
+    }
+
     /// How its sessions are cut into shards and put together again, or why they are not.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ pub mod envelope;
 mod execute;
 mod experiment;
 pub mod failure;
+mod given;
 pub mod host;
 mod interrupt;
 mod options;
@@ -18,6 +19,7 @@ mod store;
 
 pub use execute::{execute, one_run, run_prepare, RunRequest, Runner};
 pub use experiment::{Answer, Cut, Experiment, Views};
+pub use given::Given;
 pub use interrupt::{During, Interrupt};
 pub use options::{begin, record, resumed, RunOptions};
 pub use progress::{Progress, Watch};

@@ -14,12 +14,12 @@ use vmeter_model::SCHEMA;
 /// How runs are repeated, wherever they are (INTERFACE: run options).
 #[derive(Debug, Clone, Default)]
 pub struct RunOptions {
-    /// Warm-ups of each machine.
-    pub warmup: u32,
+    /// Warm-ups of each machine; the command's own default if absent.
+    pub warmup: Option<u32>,
     /// Measured runs of each machine; the command's own default if absent.
     pub runs: Option<u32>,
-    /// Seed of the order.
-    pub seed: u64,
+    /// Seed of the order, if one was given.
+    pub seed: Option<u64>,
     /// Folder to save in.
     pub save: Option<PathBuf>,
     /// Session to go on with.
@@ -35,6 +35,16 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
+    /// Warm-ups of each machine: those asked for, or one.
+    pub fn warmups(&self) -> u32 {
+        self.warmup.unwrap_or(1)
+    }
+
+    /// The seed of the order: the one asked for, or 1.
+    pub fn order(&self) -> u64 {
+        self.seed.unwrap_or(1)
+    }
+
     /// The CPUs of `pin`.
     ///
     /// # Errors
@@ -91,7 +101,7 @@ pub fn record<P>(kind: &str, options: &RunOptions) -> SessionRecord<P> {
         host: host::describe(),
         machines: Vec::new(),
         plan: Vec::new(),
-        seed: options.seed,
+        seed: options.order(),
         prepare: options.prepare.clone(),
         pin: options.pin.clone(),
         asked: serde_json::Value::Null,

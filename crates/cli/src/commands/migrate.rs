@@ -186,8 +186,8 @@ pub fn run(arguments: Migrate, out: &Output) -> anyhow::Result<Status> {
     let options = Options {
         points: points(&Knobs::new(spec), &fixed, &swept).map_err(classified)?,
         runs: runs.runs.unwrap_or(RUNS) as usize,
-        warmup: runs.warmup as usize,
-        seed: runs.seed,
+        warmup: runs.warmups() as usize,
+        seed: runs.order(),
         timeout,
         pin: runs.pinned()?,
         kill,

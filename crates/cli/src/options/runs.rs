@@ -8,15 +8,15 @@ use vmeter_session::RunOptions;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Run options")]
 pub struct Runs {
-    /// Boots before the measured ones, of each machine, that no figure includes.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub warmup: u32,
+    /// Runs before the measured ones, of each machine, that no figure includes (default: 1).
+    #[arg(long, value_name = "N")]
+    pub warmup: Option<u32>,
     /// Measured boots of each machine (default: 5, for bench 10; with --overhead pairs at most, 40).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub runs: Option<u32>,
-    /// Seed of the random order in which machines take turns.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
+    /// Seed of the random order in which machines take turns (default: 1).
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
     /// Folder to save the runs in (default: a fresh one under $XDG_STATE_HOME/vmeter/runs).
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     pub save: Option<PathBuf>,

@@ -144,7 +144,7 @@ fn described(options: &RangeOptions) -> Result<RangeRecord> {
         bisect: options.bisect,
         clean: options.clean,
         runs: options.runs.runs.unwrap_or(DEFAULT_RUNS),
-        warmup: options.runs.warmup,
+        warmup: options.runs.warmups(),
         watch: options.watch,
         metric: options.metric,
         confidence: options.confidence,

@@ -35,7 +35,7 @@ pub(crate) fn cut(
     }
     let plan =
         Plan { of: range.commits.len(), warmups: range.warmup as usize, runs: range.runs as usize };
-    let (slots, parts) = plan.cut(options.runs.seed, shards, "commits")?;
+    let (slots, parts) = plan.cut(options.runs.order(), shards, "commits")?;
     let planned = |slot: vmeter_stats::Slot| PlannedRun {
         machine: slot.machine,
         warmup: slot.warmup,

@@ -59,7 +59,7 @@ fn begun(
 ) -> Result<(Session, Vec<Prepared>)> {
     let prepared = prepared(points)?;
     let (plan, shard) = match options.shard {
-        None => (plan(&prepared, level, options, options.seed), None),
+        None => (plan(&prepared, level, options, options.order()), None),
         Some(shard) => {
             let (plan, mut parts) = sharded(&prepared, level, options, shard.of)?;
             (plan, Some(parts.swap_remove(shard.index as usize - 1)))
@@ -174,7 +174,7 @@ impl Amounts {
         let all_virtual = !prepared.is_empty() && prepared.iter().all(is_virtual);
         let runs = options.runs.unwrap_or(if all_virtual { 1 } else { DEFAULT_RUNS });
         let counting = u32::from(counts_apart.contains(&true));
-        let warmups = if all_virtual { 0 } else { options.warmup.max(counting) };
+        let warmups = if all_virtual { 0 } else { options.warmups().max(counting) };
         Amounts { warmups: warmups as usize, runs: runs as usize, watch, counts_apart }
     }
 
@@ -206,7 +206,7 @@ fn sharded(
 ) -> Result<(Vec<PlannedRun>, Vec<ShardPlan>)> {
     let amounts = Amounts::of(prepared, watch, options);
     let plan = Plan { of: prepared.len(), warmups: amounts.warmups, runs: amounts.runs };
-    let (slots, parts) = plan.cut(options.seed, shards, "points")?;
+    let (slots, parts) = plan.cut(options.order(), shards, "points")?;
     Ok((slots.iter().map(|slot| amounts.planned(slot)).collect(), parts))
 }
 

@@ -1,0 +1,101 @@
+//! Options that are given beside `--resume`.
+//!
+//! A session goes on as it was begun, so it needs no option again; one that is given all the
+//! same and says something else is refused, not ignored.
+
+use crate::failure::usage;
+use crate::options::RunOptions;
+use anyhow::Result;
+use serde::Serialize;
+use serde_json::Value;
+use std::path::Path;
+use vmeter_model::run::SessionRecord;
+
+/// What is given beside `--resume`, held against what the session was begun with.
+#[derive(Debug, Default)]
+pub struct Given {
+    others: Vec<String>,
+}
+
+impl Given {
+    /// The options that the shell itself keeps: order, CPUs, preparation.
+    pub fn of<P>(options: &RunOptions, begun: &SessionRecord<P>) -> Self {
+        let mut given = Given::default();
+        given.option("--seed", options.seed, begun.seed);
+        given.option("--pin", options.pin.as_ref().map(Some), begun.pin.as_ref());
+        given.option("--prepare", options.prepare.as_ref().map(Some), begun.prepare.as_ref());
+        given
+    }
+
+    /// An option, if it was given, and what the session was begun with.
+    pub fn option<T: PartialEq>(&mut self, name: &str, given: Option<T>, begun: T) {
+        if given.is_some_and(|given| given != begun) {
+            self.others.push(name.to_owned());
+        }
+    }
+
+    /// Options by their names in a serialised struct, units aside. Those that are null, false
+    /// or empty were not given.
+    pub fn fields(&mut self, given: &impl Serialize, begun: &impl Serialize) {
+        let (Ok(Value::Object(given)), Ok(begun)) =
+            (serde_json::to_value(given), serde_json::to_value(begun))
+        else {
+            return;
+        };
+        for (name, value) in given {
+            let said = match &value {
+                Value::Null | Value::Bool(false) => false,
+                Value::String(text) => !text.is_empty(),
+                Value::Array(list) => !list.is_empty(),
+                Value::Object(map) => !map.is_empty(),
+                Value::Bool(true) | Value::Number(_) => true,
+            };
+            if said && begun.get(&name) != Some(&value) {
+                let option = name.trim_end_matches("_mib").trim_end_matches("_s");
+                self.others.push(format!("--{}", option.replace('_', "-")));
+            }
+        }
+    }
+
+    /// Refuses the session in `dir` if anything differs.
+    ///
+    /// # Errors
+    /// Class usage: the options that do.
+    pub fn check(self, dir: &Path) -> Result<()> {
+        if self.others.is_empty() {
+            return Ok(());
+        }
+        Err(usage(format!(
+            "{} was begun with another {}: leave that out to go on with it, or begin anew without --resume",
+            dir.display(),
+            self.others.join(", ")
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmeter_model::run::PlannedRun;
+    use vmeter_model::MachineSpec;
+
+    #[test]
+    fn only_what_differs_is_refused_by_its_name() {
+        let begun = SessionRecord::<PlannedRun> { seed: 7, ..SessionRecord::default() };
+        let spec = MachineSpec { smp: Some(2), ..MachineSpec::default() };
+        let check = |options: &RunOptions, given: &MachineSpec| {
+            let mut all = Given::of(options, &begun);
+            all.fields(given, &spec);
+            all.check(Path::new("x")).map_err(|error| error.to_string())
+        };
+        let none = RunOptions::default();
+        assert_eq!(check(&none, &MachineSpec::default()), Ok(()));
+        let same = RunOptions { seed: Some(7), ..RunOptions::default() };
+        assert_eq!(check(&same, &spec), Ok(()));
+        let other =
+            RunOptions { seed: Some(8), prepare: Some("sync".into()), ..RunOptions::default() };
+        let bigger = MachineSpec { memory_mib: Some(64), no_inject: true, ..spec.clone() };
+        let said = check(&other, &bigger).unwrap_err();
+        assert!(said.contains("--seed, --prepare, --memory, --no-inject:"), "{said}");
+    }
+}
