@@ -14,6 +14,7 @@ pub mod chart;
 pub mod document;
 pub mod error;
 pub mod export;
+pub mod exported;
 pub mod outputs;
 pub mod palette;
 pub mod quantity;

@@ -9,6 +9,7 @@ pub mod explain;
 mod hosts;
 pub mod irq;
 pub mod migrate;
+mod parts;
 pub mod range;
 pub mod runs;
 pub mod sweep;

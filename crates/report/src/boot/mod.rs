@@ -10,7 +10,6 @@ mod tree;
 mod views;
 
 pub(crate) use facts::host_line;
-pub(crate) use json::{machine as machine_json, Machine as MachineJson};
 pub(crate) use notices::{grouped, outcome_text, outcome_word, run_list};
 
 use colours::Palette;
@@ -20,6 +19,7 @@ use vmeter_model::run::Outcome;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::{Ns, Span};
 use vmeter_render::document::{Block, Detail, Document, Fact, Notice};
+use vmeter_render::exported::Of;
 use vmeter_render::quantity::{percent, Quantity, Unit};
 use vmeter_render::{Field, Records, Report, RunTimeline, Stretch};
 
@@ -224,7 +224,7 @@ impl Report for BootReport<'_> {
     }
 
     fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
-        Box::new(json::body(self.result))
+        Box::new(json::Body::of(self.result))
     }
 
     fn document(&self, detail: Detail) -> Document {

@@ -9,6 +9,7 @@ use vmeter_model::migrate::{
 use vmeter_model::result::Envelope;
 use vmeter_render::chart::{Curve, Curves};
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use vmeter_render::exported::Of;
 use vmeter_render::quantity::compact_seconds;
 use vmeter_render::{Field, Records, Report};
 
@@ -216,7 +217,7 @@ impl Report for MigrateReport<'_> {
     }
 
     fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
-        Box::new(json::body(self.result))
+        Box::new(json::Body::of(self.result))
     }
 
     fn document(&self, detail: Detail) -> Document {

@@ -16,6 +16,7 @@ use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{
     closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind, Tone,
 };
+use vmeter_render::exported::Of;
 use vmeter_render::quantity::{p_value, ratio_interval, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
@@ -347,7 +348,7 @@ impl Report for SweepReport<'_> {
     }
 
     fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
-        Box::new(json::body(self.result))
+        Box::new(json::Body::of(self.result))
     }
 
     fn document(&self, detail: Detail) -> Document {

@@ -1,11 +1,14 @@
 //! `vmeter runs`: which sessions there are, and every run of them for other tools.
 
+mod json;
+
 use serde::ser::{SerializeSeq, Serializer};
 use serde::Serialize;
 use std::io;
 use vmeter_model::result::Envelope;
 use vmeter_model::runs::{RunsResult, SavedRun, SavedSession};
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
+use vmeter_render::exported::Of;
 use vmeter_render::quantity::{grouped, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, RecordStream, Records, Report};
@@ -105,16 +108,7 @@ impl Report for RunsReport<'_> {
     }
 
     fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
-        let result = self.result;
-        Box::new(Body {
-            action: &result.action,
-            found: result.found,
-            runs: result.runs,
-            bytes: result.bytes,
-            sessions: &result.sessions,
-            warnings: &result.warnings,
-            hints: &result.hints,
-        })
+        Box::new(json::Body::of(self.result))
     }
 
     fn document(&self, detail: Detail) -> Document {
@@ -175,17 +169,6 @@ impl Report for RunsReport<'_> {
         };
         Records { header, rows: self.result.sessions.iter().map(row).collect() }
     }
-}
-
-#[derive(Debug, Serialize)]
-struct Body<'a> {
-    action: &'a str,
-    found: usize,
-    runs: usize,
-    bytes: u64,
-    sessions: &'a [SavedSession],
-    warnings: &'a [String],
-    hints: &'a [String],
 }
 
 /// Where runs come from, one by one: there may be millions.
@@ -295,7 +278,7 @@ impl Serialize for Rows<'_> {
         // The source speaks of files, the serializer of what it writes.
         let mut refused = None;
         let ended = self.0.for_each(&mut |run| {
-            list.serialize_element(&run).map_err(|error| {
+            list.serialize_element(&json::Run::of(&run)).map_err(|error| {
                 refused = Some(error);
                 io::Error::other("the export ended early")
             })

@@ -1,11 +1,15 @@
 //! `vmeter diff`: what two machines differ in, the largest first.
 
-use serde::Serialize;
+mod json;
+
+pub(crate) use json::Body;
+
 use vmeter_model::result::Envelope;
 use vmeter_model::sweep::{DiffKind, DiffResult, DiffRow, DiffSetting, DiffSide, Presence};
 use vmeter_model::Estimate;
 use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use vmeter_render::exported::Of;
 use vmeter_render::quantity::{added_percent, p_value, percent, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
@@ -288,7 +292,7 @@ impl Report for DiffReport<'_> {
     }
 
     fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
-        Box::new(body(self.result))
+        Box::new(json::Body::of(self.result))
     }
 
     fn document(&self, detail: Detail) -> Document {
@@ -334,12 +338,9 @@ impl Report for DiffReport<'_> {
 }
 
 fn record(row: &DiffRow) -> Vec<Field> {
-    let word = |value: &dyn erased_serde::Serialize| {
-        serde_json::to_value(value).ok().and_then(|v| v.as_str().map(Field::text))
-    };
     let place = row.place.as_ref().map_or(Field::Empty, Field::text);
     vec![
-        word(&row.kind).unwrap_or(Field::Empty),
+        Field::text(json::kind(row.kind)),
         Field::text(&row.name),
         place,
         Field::number(Some(row.a.mean)),
@@ -349,7 +350,7 @@ fn record(row: &DiffRow) -> Vec<Field> {
         Field::number(row.difference_ci95.map(|[_, high]| high)),
         Field::number(row.p_value),
         Field::number(Some(row.significant)),
-        word(&row.presence).unwrap_or(Field::Empty),
+        Field::text(json::presence(row.presence)),
         Field::number(Some(row.seen_in[0])),
         Field::number(Some(row.seen_in[1])),
     ]
@@ -380,36 +381,4 @@ fn setting_table(settings: &[DiffSetting]) -> Table {
         ]);
     }
     table
-}
-
-/// The fields after the envelope.
-#[derive(Debug, Serialize)]
-pub(crate) struct Body<'a> {
-    a: &'a DiffSide,
-    b: &'a DiffSide,
-    verdict: &'a str,
-    ratio: Option<Estimate>,
-    exact: bool,
-    tests: usize,
-    rows: &'a [DiffRow],
-    lines: &'a [DiffRow],
-    settings: &'a [DiffSetting],
-    warnings: &'a [String],
-    hints: &'a [String],
-}
-
-pub(crate) fn body(result: &DiffResult) -> Body<'_> {
-    Body {
-        a: &result.a,
-        b: &result.b,
-        verdict: &result.verdict,
-        ratio: result.ratio,
-        exact: result.exact,
-        tests: result.tests,
-        rows: &result.rows,
-        lines: &result.lines,
-        settings: &result.settings,
-        warnings: &result.warnings,
-        hints: &result.hints,
-    }
 }

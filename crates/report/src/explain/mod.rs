@@ -1,11 +1,13 @@
 //! `vmeter explain`: what stands out, and the chain of causes with its evidence.
 
-use serde::Serialize;
+mod json;
+
 use vmeter_model::explain::{
     Alignment, Evidence, ExplainResult, ExplainedFile, Finding, VcpuSplit,
 };
 use vmeter_model::result::Envelope;
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
+use vmeter_render::exported::Of;
 use vmeter_render::quantity::{compact_seconds, grouped, percent};
 use vmeter_render::{Field, Records, Report};
 
@@ -158,30 +160,13 @@ fn capital(text: &str) -> String {
     rest.next().map(|first| first.to_uppercase().chain(rest).collect()).unwrap_or_default()
 }
 
-/// What follows the envelope in JSON.
-#[derive(Serialize)]
-struct Body<'a> {
-    files: &'a [ExplainedFile],
-    duration_s: Option<f64>,
-    vcpus: &'a [VcpuSplit],
-    findings: &'a [Finding],
-    warnings: &'a [String],
-}
-
 impl Report for ExplainReport<'_> {
     fn envelope(&self) -> &Envelope {
         &self.result.envelope
     }
 
     fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
-        let result = self.result;
-        Box::new(Body {
-            files: &result.files,
-            duration_s: result.duration_s,
-            vcpus: &result.vcpus,
-            findings: &result.findings,
-            warnings: &result.warnings,
-        })
+        Box::new(json::Body::of(self.result))
     }
 
     fn document(&self, detail: Detail) -> Document {

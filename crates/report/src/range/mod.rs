@@ -1,15 +1,15 @@
 //! `vmeter range`: the commit that changed the time, and how sure that is.
 
+mod json;
+
 use crate::diff;
-use serde::Serialize;
 use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeResult};
 use vmeter_model::result::Envelope;
-use vmeter_model::shard::HostEffect;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::sweep::DiffResult;
-use vmeter_model::Estimate;
 use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use vmeter_render::exported::Of;
 use vmeter_render::quantity::{added_percent, p_value, percent, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
@@ -193,24 +193,7 @@ impl Report for RangeReport<'_> {
     }
 
     fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
-        let result = self.result;
-        Box::new(Body {
-            repo: &result.record.repo,
-            range: &result.record.range,
-            bisect: result.record.bisect,
-            verdict: &result.verdict,
-            changes: &result.changes,
-            suspects: &result.suspects,
-            probability: result.probability,
-            ends: result.ends,
-            hosts: &result.hosts,
-            effort: &result.effort,
-            commits: &result.commits,
-            explained: result.explained.as_ref().map(diff::body),
-            warnings: &result.warnings,
-            hints: &result.hints,
-            saved_in: &result.saved_in,
-        })
+        Box::new(json::Body::of(self.result))
     }
 
     fn document(&self, detail: Detail) -> Document {
@@ -292,23 +275,4 @@ fn method(result: &RangeResult) -> String {
                   p-values adjusted for all steps, any false one in 5 % of ranges."
             .to_owned(),
     }
-}
-
-#[derive(Debug, Serialize)]
-struct Body<'a> {
-    repo: &'a str,
-    range: &'a str,
-    bisect: bool,
-    verdict: &'a str,
-    changes: &'a [Change],
-    suspects: &'a [usize],
-    probability: Option<f64>,
-    ends: Option<Estimate>,
-    hosts: &'a [HostEffect],
-    effort: &'a Effort,
-    commits: &'a [MeasuredCommit],
-    explained: Option<diff::Body<'a>>,
-    warnings: &'a [String],
-    hints: &'a [String],
-    saved_in: &'a str,
 }

@@ -1,13 +1,13 @@
 //! `vmeter irq`: what MSI-X vectors cost to set up, as the publication's table.
 
-use serde::Serialize;
-use vmeter_model::irq::{
-    IrqAnatomy, IrqCurve, IrqFit, IrqResult, IrqRow, IrqRun, IrqSetup, IrqTotal,
-};
+mod json;
+
+use vmeter_model::irq::{IrqAnatomy, IrqCurve, IrqFit, IrqResult, IrqRow, IrqSetup, IrqTotal};
 use vmeter_model::result::Envelope;
 use vmeter_render::document::{
     closing_notices, Block, Detail, Document, Fact, Node, Outline, Tone,
 };
+use vmeter_render::exported::Of;
 use vmeter_render::quantity::{compact_seconds, grouped, p_value, percent, ratio_interval};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
@@ -316,28 +316,13 @@ fn delivered(totals: &[IrqTotal]) -> String {
     }
 }
 
-/// The fields after the envelope.
-#[derive(Debug, Serialize)]
-struct Body<'a> {
-    setup: &'a IrqSetup,
-    rows: &'a [IrqRow],
-    totals: &'a [IrqTotal],
-    fit: &'a [IrqFit],
-    anatomy: &'a [IrqAnatomy],
-    runs: &'a [IrqRun],
-    warnings: &'a [String],
-    hints: &'a [String],
-}
-
 impl Report for IrqReport<'_> {
     fn envelope(&self) -> &Envelope {
         &self.result.envelope
     }
 
     fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
-        let IrqResult { setup, rows, totals, fit, anatomy, runs, warnings, hints, .. } =
-            self.result;
-        Box::new(Body { setup, rows, totals, fit, anatomy, runs, warnings, hints })
+        Box::new(json::Body::of(self.result))
     }
 
     fn document(&self, detail: Detail) -> Document {

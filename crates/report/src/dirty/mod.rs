@@ -1,12 +1,11 @@
 //! `vmeter dirty`: what harvesting dirty pages costs, as the publication's tables.
 
-use serde::Serialize;
-use vmeter_model::dirty::{
-    DirtyAdvice, DirtyCrossover, DirtyLayout, DirtyMismatch, DirtyPoint, DirtyResult, DirtyRow,
-    DirtySkipped, DirtyTracker, DirtyWorkload,
-};
+mod json;
+
+use vmeter_model::dirty::{DirtyCrossover, DirtyResult, DirtyRow};
 use vmeter_model::result::Envelope;
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use vmeter_render::exported::Of;
 use vmeter_render::quantity::{compact_seconds, grouped, percent, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
@@ -359,7 +358,7 @@ impl Report for DirtyReport<'_> {
     }
 
     fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
-        Box::new(body(self.result))
+        Box::new(json::Body::of(self.result))
     }
 
     fn document(&self, detail: Detail) -> Document {
@@ -422,43 +421,5 @@ impl Report for DirtyReport<'_> {
             ]
         };
         Records { header, rows: self.result.rows.iter().map(row).collect() }
-    }
-}
-
-/// The fields after the envelope.
-#[derive(Debug, Serialize)]
-struct Body<'a> {
-    workload: &'a DirtyWorkload,
-    layout: &'a DirtyLayout,
-    rows: &'a [DirtyRow],
-    verified: bool,
-    checked_bits: u64,
-    mismatches: &'a [DirtyMismatch],
-    trackers: &'a [DirtyTracker],
-    skipped: &'a [DirtySkipped],
-    points: &'a [DirtyPoint],
-    crossovers: &'a [DirtyCrossover],
-    advice: Option<&'a DirtyAdvice>,
-    tsc_hz: f64,
-    warnings: &'a [String],
-    hints: &'a [String],
-}
-
-fn body(result: &DirtyResult) -> Body<'_> {
-    Body {
-        workload: &result.workload,
-        layout: &result.layout,
-        rows: &result.rows,
-        verified: result.verified,
-        checked_bits: result.checked_bits,
-        mismatches: &result.mismatches,
-        trackers: &result.trackers,
-        skipped: &result.skipped,
-        points: &result.points,
-        crossovers: &result.crossovers,
-        advice: result.advice.as_ref(),
-        tsc_hz: result.tsc_hz,
-        warnings: &result.warnings,
-        hints: &result.hints,
     }
 }

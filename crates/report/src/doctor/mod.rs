@@ -1,8 +1,10 @@
 //! `vmeter doctor`: what this host can measure.
 
-use serde_json::json;
+mod json;
+
 use vmeter_model::result::{Check, CheckStatus, DoctorResult, Envelope};
 use vmeter_render::document::{Block, Detail, Document, Fact, Notice, NoticeKind};
+use vmeter_render::exported::Of;
 use vmeter_render::{Field, Records, Report};
 
 /// A [`DoctorResult`] with how much to show of it.
@@ -39,7 +41,7 @@ impl Report for DoctorReport<'_> {
     }
 
     fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
-        Box::new(json!({ "checks": self.result.checks }))
+        Box::new(json::Body::of(self.result))
     }
 
     fn document(&self, _detail: Detail) -> Document {

@@ -1,0 +1,121 @@
+//! The JSON body of harvests. Field names are fixed by schema `vmeter/1`.
+
+use std::collections::BTreeMap;
+use vmeter_model::dirty::*;
+use vmeter_render::exported;
+use vmeter_render::exported::Estimate;
+
+exported! {
+    /// The fields after the envelope.
+    pub(super) struct Body<'a> of DirtyResult {
+        workload: Workload<'a>,
+        layout: Layout<'a>,
+        rows: Vec<Row<'a>>,
+        verified: bool,
+        checked_bits: u64,
+        mismatches: Vec<Mismatch<'a>>,
+        trackers: Vec<Tracker<'a>>,
+        skipped: Vec<Skipped<'a>>,
+        points: Vec<Point<'a>>,
+        crossovers: Vec<Crossover<'a>>,
+        advice: Option<Advice<'a>>,
+        tsc_hz: f64,
+        warnings: &'a [String],
+        hints: &'a [String],
+    }
+
+    struct Row<'a> of DirtyRow {
+        pass: u32,
+        slot: u32,
+        slot_bytes: u64,
+        dirty_pages: u64,
+        strategy: &'a str,
+        tracker: &'a str,
+        nanoseconds: f64,
+        tsc_cycles: f64,
+        first_nanoseconds: f64,
+        collect_nanoseconds: Option<f64>,
+        samples_tsc_cycles: &'a [f64],
+        calls: u32,
+    }
+
+    struct Workload<'a> of DirtyWorkload {
+        name: &'a str,
+        description: &'a str,
+        buffer_bytes: u64,
+        share: Option<f64>,
+        hz: Option<u32>,
+        ring: u8,
+        passes: u32,
+        seed: u64,
+    }
+
+    struct Layout<'a> of DirtyLayout {
+        source: &'a str,
+        scale: f64,
+        scaling: &'a str,
+        memory_bytes: u64,
+        slots: Vec<Slot>,
+    }
+
+    struct Slot of DirtySlot {
+        slot: u32,
+        slot_bytes: u64,
+        gpa: u64,
+    }
+
+    struct Tracker<'a> of DirtyTracker {
+        tracker: &'a str,
+        start_nanoseconds: f64,
+        collect_nanoseconds: Option<Estimate>,
+        collect_samples_ns: &'a [f64],
+        pages_per_s: Option<Estimate>,
+        write_samples_ns: &'a [f64],
+        pages: &'a [u64],
+        slowdown: Option<f64>,
+        counts: BTreeMap<&'a str, f64>,
+        interruptions: f64,
+        model: Option<Model>,
+    }
+
+    struct Model of DirtyModel {
+        collect_clean_ns: f64,
+        collect_page_ns: f64,
+        write_page_ns: f64,
+    }
+
+    struct Point<'a> of DirtyPoint {
+        tracker: &'a str,
+        dirty_pages: u64,
+        collect_nanoseconds: Option<f64>,
+        write_nanoseconds: f64,
+    }
+
+    struct Crossover<'a> of DirtyCrossover {
+        of: &'a str,
+        below: &'a str,
+        above: &'a str,
+        dirty_pages: f64,
+        share: f64,
+    }
+
+    struct Advice<'a> of DirtyAdvice {
+        tracker: &'a str,
+        strategy: &'a str,
+        reason: &'a str,
+    }
+
+    struct Mismatch<'a> of DirtyMismatch {
+        pass: u32,
+        tracker: &'a str,
+        source: &'a str,
+        slot: u32,
+        page: u64,
+        written: bool,
+    }
+
+    struct Skipped<'a> of DirtySkipped {
+        tracker: &'a str,
+        reason: &'a str,
+    }
+}

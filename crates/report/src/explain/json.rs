@@ -1,0 +1,85 @@
+//! The JSON body of an explanation. Field names are fixed by schema `vmeter/1`.
+
+use std::collections::BTreeMap;
+use vmeter_model::explain::{self, ExplainResult};
+use vmeter_render::exported;
+
+exported! {
+    /// The fields after the envelope.
+    pub(super) struct Body<'a> of ExplainResult {
+        files: Vec<File<'a>>,
+        duration_s: Option<f64>,
+        vcpus: Vec<Vcpu<'a>>,
+        findings: Vec<Finding<'a>>,
+        warnings: &'a [String],
+    }
+
+    struct File<'a> of explain::ExplainedFile {
+        file: &'a str,
+        format: &'a str,
+        clock: &'a str,
+        events: u64,
+        lost_events: u64,
+        alignment: Alignment<'a>,
+    }
+
+    struct Alignment<'a> of explain::Alignment {
+        method: &'a str,
+        offset_s: f64,
+        drift_ppm: f64,
+        error_s: Option<f64>,
+        pairs: u64,
+    }
+
+    struct Vcpu<'a> of explain::VcpuSplit {
+        vcpu: &'a str,
+        total_s: Option<f64>,
+        parts: Vec<Part<'a>>,
+    }
+
+    struct Part<'a> of explain::VcpuPart {
+        name: &'a str,
+        time_s: Option<f64>,
+        share: f64,
+    }
+
+    struct Finding<'a> of explain::Finding {
+        kind: &'a str,
+        severity: &'static str = |finding| finding.severity.name(),
+        subject: &'a str,
+        summary: &'a str,
+        saving_s: Option<f64>,
+        saving_share: f64,
+        chain: Vec<Link<'a>>,
+        suggestion: &'a str,
+        confirm: &'a str,
+    }
+
+    struct Link<'a> of explain::Link {
+        claim: &'a str,
+        evidence: Evidence<'a>,
+    }
+
+    struct Evidence<'a> of explain::Evidence {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        count: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        total_s: Option<f64>,
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        figures: BTreeMap<&'a str, f64>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        events: Vec<Event<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        lost_events: Option<u64>,
+    }
+
+    struct Event<'a> of explain::EventRef {
+        file: &'a str,
+        timestamp: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cpu: Option<u32>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tid: Option<i32>,
+        event: &'a str,
+    }
+}

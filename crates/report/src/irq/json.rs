@@ -1,0 +1,137 @@
+//! The JSON body of setting up interrupts. Field names are fixed by schema `vmeter/1`.
+
+use vmeter_model::irq::*;
+use vmeter_render::exported;
+use vmeter_render::exported::Estimate;
+
+exported! {
+    /// The fields after the envelope.
+    pub(super) struct Body<'a> of IrqResult {
+        setup: Setup<'a>,
+        rows: Vec<Row<'a>>,
+        totals: Vec<Total<'a>>,
+        fit: Vec<Fit<'a>>,
+        anatomy: Vec<Anatomy<'a>>,
+        runs: Vec<Run<'a>>,
+        warnings: &'a [String],
+        hints: &'a [String],
+    }
+
+    struct Setup<'a> of IrqSetup {
+        vfs: usize,
+        vectors: usize,
+        vcpus: usize,
+        busy_cpus: usize,
+        running_vcpus: usize,
+        runs: usize,
+        warmup: usize,
+        seed: u64,
+        gsi_limit: usize,
+        cpus: &'a [usize],
+        #[serde(skip_serializing_if = "<[String]>::is_empty")]
+        devices: &'a [String],
+    }
+
+    struct Run<'a> of IrqRun {
+        strategy: &'a str,
+        round: usize,
+        warmup: bool,
+        prepared_s: f64,
+        vfs_s: &'a [f64],
+        shared_s: f64,
+        total_s: f64,
+        cpu_s: f64,
+        commits: usize,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        set_irqs: Option<usize>,
+    }
+
+    struct Row<'a> of IrqRow {
+        vf: usize,
+        irqfds_assigned: usize,
+        strategy: &'a str,
+        milliseconds: f64,
+        estimate: Estimate,
+    }
+
+    struct Total<'a> of IrqTotal {
+        strategy: &'a str,
+        milliseconds: f64,
+        estimate: Estimate,
+        cpu: Estimate,
+        prepared: Estimate,
+        commits: usize,
+        ratio: Option<Estimate>,
+        ratio_to: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        set_irqs: Option<usize>,
+        delivery: Option<Delivery>,
+    }
+
+    struct Delivery of IrqDelivery {
+        raised: usize,
+        arrived: usize,
+        stray: usize,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        held: Option<usize>,
+    }
+
+    struct Fit<'a> of IrqFit {
+        strategy: &'a str,
+        #[serde(flatten)]
+        time: Curve<'a>,
+        cpu: Curve<'a>,
+        points: Vec<Point<'a>>,
+        at_limit: Option<AtLimit<'a>>,
+    }
+
+    struct Curve<'a> of IrqCurve {
+        order: &'a str,
+        p_value: f64,
+        aicc_linear: Option<f64>,
+        aicc_quadratic: Option<f64>,
+        quadratic_share: f64,
+        coefficients: &'a [f64],
+        exponent: Option<f64>,
+    }
+
+    struct Point<'a> of IrqFitPoint {
+        vectors: usize,
+        samples_s: &'a [f64],
+        min_s: f64,
+        cpu_samples_s: &'a [f64],
+        min_cpu_s: f64,
+    }
+
+    struct AtLimit<'a> of IrqAtLimit {
+        vfs: usize,
+        vectors: usize,
+        predicted_s: f64,
+        measured: Option<Estimate>,
+        samples_s: &'a [f64],
+    }
+
+    struct Anatomy<'a> of IrqAnatomy {
+        strategy: &'a str,
+        commits: usize,
+        commit_s: f64,
+        irqfd_s: f64,
+        total_s: f64,
+        parts: Vec<Part<'a>>,
+        cause: &'a str,
+        chain: Vec<Step<'a>>,
+        lost_events: u64,
+    }
+
+    struct Part<'a> of IrqCommitPart {
+        name: &'a str,
+        total_s: f64,
+        median_s: f64,
+        share: f64,
+    }
+
+    struct Step<'a> of IrqStep {
+        at_s: f64,
+        what: &'a str,
+    }
+}

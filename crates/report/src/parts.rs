@@ -1,0 +1,124 @@
+//! What the JSON of several commands has in common. Names are fixed by `vmeter/1`.
+
+use crate::boot::outcome_word;
+use serde::Serialize;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use vmeter_model::result;
+use vmeter_model::run::{Outcome, SessionMachine, WatchLevel};
+use vmeter_model::shard::HostEffect;
+use vmeter_model::MachineSpec;
+use vmeter_render::exported;
+use vmeter_render::exported::{Estimate, Of};
+
+exported! {
+    /// A machine: what was asked, and what was chosen.
+    pub(crate) struct Machine<'a> of SessionMachine {
+        label: &'a str,
+        argv: &'a [String],
+        chosen: Vec<Chosen<'a>>,
+        provenance: BTreeMap<&'a str, &'a str>,
+        spec: Spec<'a>,
+    }
+
+    struct Chosen<'a> of (String, String, String) {
+        what: &'a str = |(what, _, _)| what,
+        value: &'a str = |(_, value, _)| value,
+        note: &'a str = |(_, _, note)| note,
+    }
+
+    /// The MACHINE options.
+    struct Spec<'a> of MachineSpec {
+        vmm: Option<&'a str>,
+        accel: Option<&'static str> = |spec| spec.accel.map(|accel| accel.name()),
+        machine: Option<&'a str>,
+        firmware: Option<&'a str>,
+        kernel: Option<Cow<'a, str>>,
+        initrd: Option<Cow<'a, str>>,
+        append: &'a [String],
+        smp: Option<u32>,
+        memory_mib: Option<u32>,
+        pcie_root_ports: Option<u32>,
+        init: Option<&'a str>,
+        root: Option<&'a str>,
+        until: Option<&'a str>,
+        timeout_s: Option<u32>,
+        command: &'a [String],
+        no_inject: bool,
+    }
+
+    pub(crate) struct Phase<'a> of result::Phase {
+        name: &'a str,
+        estimate: Estimate,
+        share: f64,
+    }
+
+    /// One machine over another.
+    pub(crate) struct Comparison<'a> of result::Comparison {
+        a: &'a str,
+        b: &'a str,
+        ratio: Estimate,
+        cpu_ratio: Estimate,
+        p_value: f64,
+        verdict: &'a str,
+    }
+
+    /// What a host added to its runs.
+    pub(crate) struct Host<'a> of HostEffect {
+        name: &'a str,
+        cpu_model: &'a str,
+        runs: usize,
+        factor: Option<f64>,
+        factor_ci95: Option<[f64; 2]>,
+    }
+}
+
+/// A phase of one run.
+#[derive(Debug, Serialize)]
+pub(crate) struct RunPhase<'a> {
+    pub name: &'a str,
+    pub total_s: f64,
+}
+
+/// How a run ended that did not reach its end, with what is known of why.
+#[derive(Debug, Serialize)]
+pub(crate) struct Failure<'a> {
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stderr: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last: Option<&'a str>,
+}
+
+impl<'a> Of<'a, Outcome> for Failure<'a> {
+    fn of(outcome: &'a Outcome) -> Self {
+        let kind = outcome_word(outcome);
+        let plain = Failure { kind, line: None, status: None, stderr: None, last: None };
+        match outcome {
+            Outcome::Done | Outcome::NotReady | Outcome::Interrupted => plain,
+            Outcome::Panicked { line } => Failure { line: Some(line), ..plain },
+            Outcome::VmmFailed { status, stderr } => {
+                Failure { status: Some(status), stderr: Some(stderr), ..plain }
+            }
+            Outcome::TimedOut { last } => Failure { last: Some(last), ..plain },
+        }
+    }
+}
+
+/// The failure of a run, if it is one.
+pub(crate) fn failure(outcome: &Outcome) -> Option<Failure<'_>> {
+    (*outcome != Outcome::Done).then(|| Failure::of(outcome))
+}
+
+/// `--watch`.
+pub(crate) fn watch(level: WatchLevel) -> &'static str {
+    match level {
+        WatchLevel::None => "none",
+        WatchLevel::Light => "light",
+        WatchLevel::Full => "full",
+    }
+}

@@ -1,0 +1,56 @@
+//! The JSON body of a range. Field names are fixed by schema `vmeter/1`.
+
+use crate::diff;
+use crate::parts::Host;
+use vmeter_model::range::{self, RangeResult};
+use vmeter_render::exported;
+use vmeter_render::exported::Estimate;
+
+exported! {
+    /// The fields after the envelope.
+    pub(super) struct Body<'a> of RangeResult {
+        repo: &'a str = |result| &result.record.repo,
+        range: &'a str = |result| &result.record.range,
+        bisect: bool = |result| result.record.bisect,
+        verdict: &'a str,
+        changes: Vec<Change<'a>>,
+        suspects: &'a [usize],
+        probability: Option<f64>,
+        ends: Option<Estimate>,
+        hosts: Vec<Host<'a>>,
+        effort: Effort,
+        commits: Vec<Commit<'a>>,
+        explained: Option<diff::Body<'a>>,
+        warnings: &'a [String],
+        hints: &'a [String],
+        saved_in: &'a str,
+    }
+
+    struct Change<'a> of range::Change {
+        commits: &'a [usize],
+        before: usize,
+        verdict: &'a str,
+        ratio: Option<Estimate>,
+        jump_s: f64,
+        p_value: Option<f64>,
+        probability: Option<f64>,
+    }
+
+    struct Effort of range::Effort {
+        boots: usize,
+        builds: usize,
+        linear_boots: usize,
+        linear_builds: usize,
+    }
+
+    struct Commit<'a> of range::MeasuredCommit {
+        index: usize,
+        hash: &'a str,
+        subject: &'a str,
+        state: &'a str,
+        failure: Option<&'a str>,
+        samples_s: &'a [f64],
+        estimate: Option<Estimate>,
+        probability: Option<f64>,
+    }
+}
