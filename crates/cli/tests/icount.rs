@@ -3,8 +3,9 @@
 
 mod common;
 
-use common::{kernel, leaves, names, Lab};
+use common::{kernel, leaves, names, text, Lab};
 use serde_json::Value;
+use vmeter_model::moment::{Moment, Producer};
 
 /// What must not depend on the host: a run without its process, files and clocks.
 fn guest(run: &Value) -> String {
@@ -52,4 +53,41 @@ fn two_boots_are_equal_and_counted_from_reset_to_power_off() {
         assert!(insns > Some(100_000), "{name}: {insns:?} instructions");
     }
     assert!(run["counts"]["fw_cfg_bytes"].is_null(), "QEMU's trace does not tell it");
+}
+
+/// The guest goes on for some milliseconds, until the host has read the line and ended
+/// it: no part of the run, and another part in every run.
+#[test]
+fn a_boot_up_to_its_ready_point_is_cut_where_the_guest_was_ready() {
+    if kernel().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let boot = |until: &str, save: &str| {
+        let save = lab.path(save);
+        let icount = ["boot", "--accel", "icount", "--warmup", "0", "--runs", "1"];
+        let words = ["--append", "loglevel=7", "--until", until, "--save", text(&save)];
+        lab.json(&[icount.as_slice(), &words].concat())["runs"][0].clone()
+    };
+    for (until, line) in [
+        ("userspace", "Run /init as init process"),
+        ("line:devtmpfs: init", "devtmpfs: initialized"),
+    ] {
+        let (run, other) = (boot(until, "one"), boot(until, "two"));
+        assert_eq!(run["outcome"], "done");
+        assert!(guest(&run) == guest(&other), "\n{}\n\n{}", names(&run), names(&other));
+        let last = run["marks"].as_array().and_then(|marks| marks.last()).expect("marks");
+        assert_eq!(last["text"], line);
+        assert_eq!(last["at_s"], run["total_s"], "it ends with that line: {}", names(&run));
+        assert!(!run["warnings"].to_string().contains("host alone"), "{}", run["warnings"]);
+
+        let saved = std::fs::read(lab.path("one").join("runs/0000/run.json")).expect("run.json");
+        let saved: vmeter_model::RunRecord = serde_json::from_slice(&saved).expect("a run");
+        for moment in Moment::ALL.iter().filter(|m| m.producer() == Some(Producer::Recorder)) {
+            assert!(saved.moment(moment).is_some(), "no run has {moment}: {:?}", saved.moments);
+        }
+        assert!(saved.moment(&Moment::VmmKilled) > saved.moment(&Moment::Ready));
+        std::fs::remove_dir_all(lab.path("one")).expect("scratch space");
+        std::fs::remove_dir_all(lab.path("two")).expect("scratch space");
+    }
 }

@@ -48,6 +48,7 @@ impl Booter for Recorder {
             accel: machine.accel,
             is_qemu: machine.is_qemu,
             own_init: machine.own_init,
+            ready: None,
             watches: Vec::new(),
         };
         let steal = vmeter_session::host::steal_s();

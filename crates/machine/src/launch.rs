@@ -41,7 +41,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use supervise::Supervisor;
 use vmeter_model::run::Usage;
-use vmeter_model::Ns;
+use vmeter_model::{Moment, Ns};
 
 /// Whether the VMM is looked at while it runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -202,10 +202,9 @@ pub struct Exit {
     pub exec_ns: Ns,
     /// From time 0 to the end, ns: the VMM's process gone, or the ready point.
     pub total_ns: Ns,
-    /// (ns after exec, name): `vmm-exec`, `vmm-entry`, `vmm-main`, `vmm-exiting`,
-    /// `vmm-exit`; the first three of a wrapper's image begin with `wrapper-` instead, and
-    /// `wrapper-resumed` is the end of a VMM that a wrapper started as a child.
-    pub moments: Vec<(Ns, String)>,
+    /// What was seen of its process, ns after exec: the moments whose producer is
+    /// [`Producer::Launcher`](vmeter_model::moment::Producer::Launcher).
+    pub moments: Vec<(Ns, Moment)>,
     /// How the process ended.
     pub status: Status,
     /// What the kernel accounted to it. Its peak resident set is the image's own
@@ -423,7 +422,7 @@ fn result(
     let end = supervisor.end();
     let seen = std::mem::take(&mut supervisor.seen);
     let mut moments = seen.moments;
-    moments.push((at, "vmm-exit".into()));
+    moments.push((at, Moment::VmmExit));
     for (t, _) in &mut moments {
         *t -= exec_ns;
     }

@@ -10,6 +10,7 @@ use vmeter_machine::launch::{
     Tracee,
 };
 use vmeter_machine::plan::LaunchPlan;
+use vmeter_model::moment::{Moment, Producer};
 
 fn plan(argv: &[&str]) -> LaunchPlan {
     LaunchPlan { argv: argv.iter().map(OsString::from).collect(), ..LaunchPlan::default() }
@@ -40,7 +41,7 @@ fn run(plan: LaunchPlan, mode: Mode) -> Exit {
 }
 
 fn moments(exit: &Exit) -> Vec<&str> {
-    exit.moments.iter().map(|(_, name)| &**name).collect()
+    exit.moments.iter().map(|(_, moment)| moment.name()).collect()
 }
 
 fn traced(exit: &Exit) -> bool {
@@ -493,6 +494,34 @@ fn a_wrapper_that_forks_is_followed_to_the_vmm() {
         assert_eq!(count(once), 1, "{once}: {names:?}");
     }
     assert!(exit.left_behind.is_empty());
+}
+
+/// What real launches yield, together, is all that a launcher is said to note.
+#[test]
+fn every_moment_of_a_launcher_has_a_real_producer() {
+    let me = std::env::current_exe().expect("own path");
+    let name = me.file_name().expect("a name").to_string_lossy().into_owned();
+    let follow = Options { follow: Some(name), ..options(Mode::Traced) };
+    let stopper = Stopper::new().expect("an eventfd");
+    let launched = |plan, options: &Options, stopper: &Stopper| {
+        launch::run(plan, options, stopper, &mut NoHooks).expect("launched")
+    };
+    let forked = launched(forking("pattern"), &follow, &stopper);
+    if !traced(&forked) {
+        return;
+    }
+    // bash shows its `main`, as few installed programs do.
+    let bash = plan(&["/bin/bash", "-c", "exec /usr/bin/env true"]);
+    let wrapped = launched(bash, &options(Mode::Traced), &stopper);
+    stopper.stop(Reason::ReadyPoint);
+    let killed = launched(plan(&["/bin/sleep", "60"]), &options(Mode::Traced), &stopper);
+    let exits = [&forked, &wrapped, &killed];
+    let noted = |moment: &Moment| exits.iter().any(|e| e.moments.iter().any(|(_, m)| m == moment));
+    let own = |moment: &&Moment| moment.producer() == Some(Producer::Launcher);
+    let missing: Vec<&Moment> = Moment::ALL.iter().filter(own).filter(|m| !noted(m)).collect();
+    assert!(missing.is_empty(), "no launch yields {missing:?}");
+    let of_others = exits.iter().flat_map(|e| &e.moments).find(|(_, m)| !own(&m));
+    assert_eq!(of_others, None);
 }
 
 #[test]

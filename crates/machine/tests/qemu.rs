@@ -154,7 +154,7 @@ fn guest_memory_is_there_when_a_vcpu_thread_ends_qemu() {
         return;
     }
     assert_eq!((memory.looks, &*memory.found), (1, &PATTERN[..]));
-    let names: Vec<&str> = exit.moments.iter().map(|(_, n)| &**n).collect();
+    let names: Vec<&str> = exit.moments.iter().map(|(_, n)| n.name()).collect();
     assert_eq!(names, ["vmm-exec", "vmm-entry", "vmm-main", "vmm-exiting", "vmm-exit"]);
     assert_eq!(exit.stops, 4, "QEMU's threads and signals cost no stop");
 }

@@ -124,6 +124,11 @@ pub enum What {
     },
     /// The guest said that it is ready (INTERFACE: the `--until` point was reached).
     Ready,
+    /// What the console had said of a line when the ready point was seen in it.
+    ReadyLine {
+        /// The line, without a line end, and perhaps without its last words.
+        text: String,
+    },
     /// The guest's init asked the kernel to power off, or its shutdown was seen to begin.
     ShutdownStart,
     /// The machine was told to power off by the guest (ACPI, debug exit, reset).

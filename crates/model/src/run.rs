@@ -6,6 +6,7 @@
 //! Analysis reads nothing else, so a saved run takes the path of a live one.
 
 use crate::machine::MachineSpec;
+use crate::moment::Moment;
 use crate::time::{ClockReading, Ns};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -116,8 +117,8 @@ pub struct RunRecord {
     pub usage: Usage,
     /// Host CPU time stolen while it ran (from /proc/stat), s.
     pub steal_s: f64,
-    /// Moments of the VMM's process: (ns after exec, name), e.g. `vmm-entry`, `vmm-main`.
-    pub moments: Vec<(Ns, String)>,
+    /// Moments of the VMM's process, ns after exec.
+    pub moments: Vec<(Ns, Moment)>,
     /// What was recorded.
     pub sources: Vec<SourceRecord>,
     /// True when the accelerator counts instructions: guest time is virtual time.
@@ -125,6 +126,13 @@ pub struct RunRecord {
     /// What could not be recorded and why, in words for the user.
     #[serde(default)]
     pub warnings: Vec<String>,
+}
+
+impl RunRecord {
+    /// When a moment was, ns after exec; the first of several.
+    pub fn moment(&self, moment: &Moment) -> Option<Ns> {
+        self.moments.iter().find(|(_, m)| m == moment).map(|(at, _)| *at)
+    }
 }
 
 /// A machine of a session: what was asked, and what was chosen for it.

@@ -3,13 +3,13 @@
 use crate::sources;
 use std::path::Path;
 use vmeter_model::run::SourceRecord;
-use vmeter_model::{Event, RunRecord, What};
+use vmeter_model::{Event, Moment, RunRecord, What};
 
 /// Decodes every source of a run. The events are in order of time; what could
 /// not be decoded comes back as warnings, in words for the user.
 pub fn events(dir: &Path, run: &RunRecord) -> (Vec<Event>, Vec<String>) {
-    let mut events = process_events(run);
     let mut warnings = Vec::new();
+    let mut events = process_events(run, &mut warnings);
     for source in &run.sources {
         decode(dir, run, source, &mut events, &mut warnings);
     }
@@ -45,24 +45,70 @@ fn decode(
     }
 }
 
-/// The moments of the VMM's process, which every run has.
-fn process_events(run: &RunRecord) -> Vec<Event> {
-    run.moments
-        .iter()
-        .filter_map(|(at, name)| {
-            let what = match name.as_str() {
-                "wrapper-exec" => What::WrapperExec,
-                "vmm-exec" => What::VmmExec,
-                "vmm-entry" => What::VmmEntry,
-                "vmm-main" => What::VmmMain,
-                "vmm-exiting" => What::VmmExiting,
-                "wrapper-resumed" => What::WrapperResumed,
-                "vmm-exit" => What::VmmExit,
-                "vmm-killed" => What::VmmKilled,
-                "ready" => What::Ready,
-                _ => return None,
-            };
-            Some(Event { at: *at, error_ns: 0, source: "process".into(), insns: None, what })
-        })
-        .collect()
+/// The moments of the VMM's process, which every run has. Those of another version
+/// are told in `warnings`.
+fn process_events(run: &RunRecord, warnings: &mut Vec<String>) -> Vec<Event> {
+    let mut events = Vec::with_capacity(run.moments.len());
+    for (at, moment) in &run.moments {
+        let what = match moment {
+            Moment::WrapperExec => What::WrapperExec,
+            Moment::WrapperResumed => What::WrapperResumed,
+            Moment::VmmExec => What::VmmExec,
+            Moment::VmmEntry => What::VmmEntry,
+            Moment::VmmMain => What::VmmMain,
+            Moment::VmmExiting => What::VmmExiting,
+            Moment::VmmKilled => What::VmmKilled,
+            Moment::VmmExit => What::VmmExit,
+            Moment::Ready => What::Ready,
+            // Nothing of a wrapper's is told apart but its exec.
+            Moment::WrapperEntry | Moment::WrapperMain => continue,
+            // The timeline has these from the run itself.
+            Moment::VmeterHold | Moment::VmeterRelease => continue,
+            // QEMU's trace has it as an event of its own.
+            Moment::VmStart => continue,
+            Moment::Unknown(name) => {
+                warnings.push(format!(
+                    "moment {name:?} is unknown to this vmeter: left out; a newer one reads it"
+                ));
+                continue;
+            }
+        };
+        events.push(Event { at: *at, error_ns: 0, source: "process".into(), insns: None, what });
+    }
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmeter_model::run::{Outcome, Usage, WatchLevel};
+
+    #[test]
+    fn a_moment_of_another_version_is_told_and_the_rest_is_read() {
+        let run = RunRecord {
+            schema: vmeter_model::SCHEMA.into(),
+            index: 0,
+            label: String::new(),
+            warmup: false,
+            watch: WatchLevel::Light,
+            argv: Vec::new(),
+            injected: Vec::new(),
+            exec_ns: 0,
+            total_ns: 9,
+            clocks: Vec::new(),
+            outcome: Outcome::Done,
+            usage: Usage::default(),
+            steal_s: 0.0,
+            moments: vec![(1, "vmm-exec".into()), (2, "vmm-frozen".into()), (9, "vmm-exit".into())],
+            sources: Vec::new(),
+            icount: false,
+            warnings: Vec::new(),
+        };
+        let json = serde_json::to_string(&run).expect("JSON");
+        let run: RunRecord = serde_json::from_str(&json).expect("read");
+        let (events, warnings) = super::events(Path::new("/nonexistent"), &run);
+        let whats: Vec<_> = events.into_iter().map(|e| e.what).collect();
+        assert_eq!(whats, [What::VmmExec, What::VmmExit]);
+        assert!(warnings[0].contains("vmm-frozen"), "{warnings:?}");
+    }
 }

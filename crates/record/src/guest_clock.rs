@@ -22,7 +22,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 use vmeter_model::run::SourceRecord;
-use vmeter_model::{Accel, Ns, RunRecord};
+use vmeter_model::{Accel, Moment, Ns, RunRecord};
 
 /// Parameter: the guest's TSC less the host's, cycles, as KVM keeps it.
 pub const TSC_OFFSET: &str = "tsc_offset";
@@ -79,15 +79,14 @@ impl GuestClock {
             let spread_ns = (spread * host.rate()).ceil() as Ns;
             return Ok(clock(zero as f64, host.error_ns.saturating_add(spread_ns)));
         }
-        let moment =
-            |name: &str| run.moments.iter().find(|(_, n)| n == name).map(|&(at, _)| at as f64);
-        let start = moment("vm-start");
+        let moment = |moment| run.moment(&moment).map(|at| at as f64);
+        let start = moment(Moment::VmStart);
         if let (Some(Accel::Tcg), Some(zero)) = (accel_of(source), start) {
             return Ok(clock(zero, TCG_ERROR_NS));
         }
-        let end = moment("vmm-exiting").unwrap_or(run.total_ns as f64);
+        let end = moment(Moment::VmmExiting).unwrap_or(run.total_ns as f64);
         let latest = start.unwrap_or(end).min(end - last as f64 * host.rate()).max(0.0);
-        let earliest = moment("vmm-main").unwrap_or(0.0).min(latest);
+        let earliest = moment(Moment::VmmMain).unwrap_or(0.0).min(latest);
         Ok(clock((earliest + latest) / 2.0, ((latest - earliest) / 2.0).ceil() as Ns))
     }
 
@@ -204,7 +203,7 @@ mod tests {
             outcome: Outcome::Done,
             usage: Usage::default(),
             steal_s: 0.0,
-            moments: moments.iter().map(|&(at, name)| (at, name.to_owned())).collect(),
+            moments: moments.iter().map(|&(at, name)| (at, name.into())).collect(),
             sources: Vec::new(),
             icount: false,
             warnings: Vec::new(),

@@ -60,7 +60,7 @@ pub struct ConsoleWatch {
 }
 
 struct State {
-    reached: Option<Ns>,
+    reached: Option<(Ns, String)>,
     callback: Option<Callback>,
 }
 
@@ -77,7 +77,7 @@ impl ConsoleWatch {
         if state.reached.is_some() || !self.pattern.is_match(line) {
             return;
         }
-        state.reached = Some(at);
+        state.reached = Some((at, line.to_owned()));
         let callback = state.callback.take();
         drop(state);
         if let Some(callback) = callback {
@@ -85,9 +85,9 @@ impl ConsoleWatch {
         }
     }
 
-    /// When the match came, `CLOCK_MONOTONIC` ns.
-    pub fn reached(&self) -> Option<Ns> {
-        self.lock().reached
+    /// When the match came, `CLOCK_MONOTONIC` ns, and what had arrived of its line.
+    pub fn reached(&self) -> Option<(Ns, String)> {
+        self.lock().reached.clone()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -115,7 +115,10 @@ mod tests {
         watch.see(1, "booting");
         watch.see(2, "host login:");
         watch.see(3, "host login:");
-        assert_eq!((watch.reached(), sum.load(Ordering::Relaxed)), (Some(2), 2));
+        assert_eq!(
+            (watch.reached(), sum.load(Ordering::Relaxed)),
+            (Some((2, "host login:".into())), 2)
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ use vmeter_machine::launch::{self, End, Exit, Hooks, LaunchError, Mode, Options,
 use vmeter_machine::launch::{Stopper, Tracee};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{Outcome, SourceRecord, WatchLevel};
-use vmeter_model::{Accel, Ns, RunRecord, What, SCHEMA};
+use vmeter_model::{Accel, Moment, Ns, RunRecord, What, SCHEMA};
 
 /// What the console of an unwatched run is kept in: bytes, without stamps.
 const PLAIN_CONSOLE: &str = "console.raw";
@@ -54,7 +54,7 @@ pub struct Request<'a> {
 /// outcome, not an error.
 pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, LaunchError> {
     let mut warnings = Vec::new();
-    let ready = watch_console(&mut request, stopper);
+    watch_console(&mut request, stopper);
     let mut lives = attach(&mut request, &mut warnings);
     let argv = strings(&request.plan);
     let dir = request.context.dir.display().to_string();
@@ -97,7 +97,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         icount: request.context.accel == Some(Accel::Icount),
         warnings: Vec::new(),
     };
-    add_moments(&mut record, &exit, ready.as_deref());
+    add_moments(&mut record, &exit, request.context.ready.as_deref());
     add_vm_start(request.context.dir, &mut record);
     crate::guest_clock::share_kvm_offset(&mut record.sources);
     record.outcome = outcome(&request, &record, &exit);
@@ -110,15 +110,14 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
 }
 
 /// Sets up what ends the run from the console: the ready point and a panic that hangs.
-fn watch_console(request: &mut Request<'_>, stopper: &Stopper) -> Option<Arc<ConsoleWatch>> {
-    let ready = request.until.pattern().map(|pattern| {
+fn watch_console(request: &mut Request<'_>, stopper: &Stopper) {
+    request.context.ready = request.until.pattern().map(|pattern| {
         let stopper = stopper.clone();
         Arc::new(ConsoleWatch::new(
             pattern,
             Box::new(move |at| stopper.stop_at(Reason::ReadyPoint, at)),
         ))
     });
-    request.context.watches.extend(ready.clone());
     if request.context.watch != WatchLevel::None {
         let stopper = stopper.clone();
         let stop = move |at| stopper.stop_at(Reason::Other(PANIC.into()), at);
@@ -126,12 +125,12 @@ fn watch_console(request: &mut Request<'_>, stopper: &Stopper) -> Option<Arc<Con
             request.context.watches.push(Arc::new(ConsoleWatch::new(pattern, Box::new(stop))));
         }
     }
-    ready
 }
 
 /// The live halves of all sources that apply, prepared.
 fn attach(request: &mut Request<'_>, warnings: &mut Vec<String>) -> Vec<Box<dyn Live>> {
-    let bare = request.context.watch == WatchLevel::None && request.context.watches.is_empty();
+    let context = &request.context;
+    let bare = context.watch == WatchLevel::None && context.ready.is_none();
     if bare {
         // Nobody reads while it runs; a panic is looked for afterwards.
         let path = request.context.dir.join(PLAIN_CONSOLE);
@@ -197,11 +196,11 @@ fn strings(plan: &LaunchPlan) -> Vec<String> {
 /// Adds the ready point, and each stop in which vmeter held the VMM.
 fn add_moments(record: &mut RunRecord, exit: &Exit, ready: Option<&ConsoleWatch>) {
     for (begin, end) in &exit.held {
-        record.moments.push((*begin, "vmeter-hold".into()));
-        record.moments.push((*end, "vmeter-release".into()));
+        record.moments.push((*begin, Moment::VmeterHold));
+        record.moments.push((*end, Moment::VmeterRelease));
     }
-    if let Some(at) = ready.and_then(ConsoleWatch::reached) {
-        record.moments.push((at - exit.exec_ns, "ready".into()));
+    if let Some((at, _)) = ready.and_then(ConsoleWatch::reached) {
+        record.moments.push((at - exit.exec_ns, Moment::Ready));
     }
     record.moments.sort_by_key(|(at, _)| *at);
 }
@@ -211,13 +210,13 @@ fn add_vm_start(dir: &Path, record: &mut RunRecord) {
     let (events, _) = crate::decode::of_source(dir, record, sources::qemu_trace::NAME);
     let running = |what: &What| matches!(what, What::RunState { state } if state == "running");
     if let Some(event) = events.iter().find(|e| running(&e.what)) {
-        record.moments.push((event.at, "vm-start".into()));
+        record.moments.push((event.at, Moment::VmStart));
         record.moments.sort_by_key(|(at, _)| *at);
     }
 }
 
 fn outcome(request: &Request<'_>, record: &RunRecord, exit: &Exit) -> Outcome {
-    if exit.end == (End::Stopped { reason: Reason::Interrupted, at_ns: at_of(&exit.end) }) {
+    if matches!(exit.end, End::Stopped { reason: Reason::Interrupted, .. }) {
         return Outcome::Interrupted;
     }
     let console = console_text(request.context.dir, record);
@@ -256,13 +255,6 @@ fn left_behind(exit: &Exit) -> String {
     )
 }
 
-fn at_of(end: &End) -> Ns {
-    match end {
-        End::Stopped { at_ns, .. } => *at_ns,
-        End::ByItself => 0,
-    }
-}
-
 /// The console's lines, stamped or not.
 fn console_text(dir: &Path, record: &RunRecord) -> Vec<String> {
     let stamped = record.sources.iter().find(|s| s.name == sources::console::NAME);
@@ -295,7 +287,28 @@ fn last_seen(dir: &Path, record: &RunRecord) -> String {
         What::RunState { state } => Some(format!("the VMM's state became {state:?}")),
         What::VmmMain => Some("the VMM's main; nothing of its guest".into()),
         What::VmmExec => Some("the VMM's exec; nothing of its guest".into()),
-        _ => None,
+        What::InitcallLevel { level } => Some(format!("initcall level {level}")),
+        What::ModuleLoad { module, .. } => Some(format!("the load of module {module}")),
+        What::ProcessExec { file, .. } => Some(format!("the guest executed {file}")),
+        What::Ready => Some("the guest said that it is ready".into()),
+        What::ShutdownStart => Some("the guest's shutdown began".into()),
+        What::PowerOff => Some("the guest's power-off".into()),
+        // Ends say nothing of what came after them, and the VMM's own end is vmeter's doing.
+        What::InitcallEnd { .. }
+        | What::StepEnd { .. }
+        | What::ProcessExit { .. }
+        | What::WrapperExec
+        | What::WrapperResumed
+        | What::VmmEntry
+        | What::VmmExiting
+        | What::VmmExit
+        | What::VmmKilled
+        // Too small to say where the guest is.
+        | What::PciConfig { .. }
+        | What::FwCfg { .. }
+        | What::Note { .. }
+        | What::ReadyLine { .. }
+        | What::Count { .. } => None,
     };
     events.iter().rev().find_map(|e| said(&e.what)).unwrap_or_else(|| "nothing at all".into())
 }

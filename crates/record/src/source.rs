@@ -41,7 +41,9 @@ pub struct Context<'a> {
     pub is_qemu: bool,
     /// True when the guest's init is vmeter's own.
     pub own_init: bool,
-    /// What to look for on the console while it runs: the ready point, a panic.
+    /// The ready point, where the console says it.
+    pub ready: Option<std::sync::Arc<crate::ready::ConsoleWatch>>,
+    /// What else to look for on the console while it runs: a panic.
     pub watches: Vec<std::sync::Arc<crate::ready::ConsoleWatch>>,
 }
 

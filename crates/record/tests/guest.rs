@@ -45,6 +45,7 @@ fn boot(kernel: &Path, dir: &Path) -> RunRecord {
         accel: Some(Accel::Tcg),
         own_init: false,
         is_qemu: true,
+        ready: None,
         watches: Vec::new(),
     };
     let machine = "qemu-system-x86_64 -accel tcg -machine q35 -m 512 -nodefaults -display none \

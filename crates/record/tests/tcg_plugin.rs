@@ -62,6 +62,7 @@ fn context<'a>(
         accel: Some(accel),
         is_qemu: true,
         own_init: false,
+        ready: None,
         watches: Vec::new(),
     }
 }

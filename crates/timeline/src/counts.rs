@@ -6,6 +6,7 @@ use vmeter_model::span::Counts;
 use vmeter_model::{Event, What};
 
 const GUEST_INSNS: &str = "guest_insns";
+const CONSOLE_BYTES: &str = "console_bytes";
 
 /// Devices with a count of their own; more than any machine has.
 const MAX_DEVICES: usize = 1024;
@@ -17,11 +18,18 @@ const MAX_DEVICES: usize = 1024;
 /// `modules`, `processes`, `firmware_lines`, `kernel_lines`; `console_bytes` from
 /// the lines, each with the `\r\n` that a terminal adds. `guest_insns` is there only
 /// if a source says that it counted the whole boot; in virtual time it is the count
-/// at the end of the timeline.
+/// at the end of the timeline. Of a run in virtual time that ended at its ready point,
+/// what came after that is not counted.
 pub(crate) fn counts(events: &[Event], facts: &Facts<'_>) -> Counts {
     let mut counts = Counts::new();
     let mut devices = 0;
-    let inside = |e: &&Event| !facts.virtual_time || !by_guest(&e.what) || e.at <= facts.total;
+    let inside = |e: &&Event| {
+        if facts.virtual_time && by_guest(&e.what) {
+            e.at <= facts.total
+        } else {
+            facts.host_end.is_none_or(|end| e.at <= end)
+        }
+    };
     for event in events.iter().filter(inside) {
         match &event.what {
             What::PciConfig { write, device, .. } => {
@@ -44,7 +52,7 @@ pub(crate) fn counts(events: &[Event], facts: &Facts<'_>) -> Counts {
             What::FirmwareLine { .. } => add(&mut counts, "firmware_lines", 1),
             What::KernelLine { .. } => add(&mut counts, "kernel_lines", 1),
             What::ConsoleLine { text, .. } => {
-                add(&mut counts, "console_bytes", text.len() as u64 + 2);
+                add(&mut counts, CONSOLE_BYTES, text.len() as u64 + 2);
             }
             _ => {}
         }
@@ -53,8 +61,13 @@ pub(crate) fn counts(events: &[Event], facts: &Facts<'_>) -> Counts {
         add(&mut counts, "initcalls", facts.calls.all.len() as u64);
     }
     for event in events {
-        if let What::Count { name, value } = &event.what {
-            counts.insert(name.clone(), *value);
+        match &event.what {
+            // A console's is of all that the VMM wrote before it was gone.
+            What::Count { name, .. } if name == CONSOLE_BYTES && facts.host_end.is_some() => {}
+            What::Count { name, value } => {
+                counts.insert(name.clone(), *value);
+            }
+            _ => {}
         }
     }
     if let Some(insns) = counts.get_mut(GUEST_INSNS).filter(|_| facts.virtual_time) {

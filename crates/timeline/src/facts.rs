@@ -5,7 +5,7 @@ use crate::calls::{self, Calls};
 use crate::input::{Input, Seen};
 use crate::lines::{self, Hit, Line};
 use std::collections::BTreeMap;
-use vmeter_model::{Ns, Outcome, RunRecord, What};
+use vmeter_model::{Moment, Ns, Outcome, RunRecord, What};
 
 /// Everything known of one run.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub(crate) struct Facts<'a> {
     pub total: Ns,
     /// True if time is the guest's, and 0 is its reset vector.
     pub virtual_time: bool,
+    /// Where a run in virtual time was cut, in the host's time, ns after exec.
+    pub host_end: Option<Ns>,
     /// True if the run did not reach its point: what was going on may have hung.
     pub unfinished: bool,
     /// Events in order.
@@ -44,6 +46,7 @@ impl<'a> Facts<'a> {
         Facts {
             total: input.total,
             virtual_time: input.virtual_time,
+            host_end: input.host_end,
             unfinished: run.outcome != Outcome::Done,
             seen,
             hits: lines::hits(lines),
@@ -88,15 +91,12 @@ fn held(run: &RunRecord, input: &Input<'_>) -> Vec<(Ns, Ns)> {
     }
     let mut held: Vec<(Ns, Ns)> = Vec::new();
     let mut open: Option<Ns> = None;
-    for (at, name) in &run.moments {
-        match name.as_str() {
-            "vmeter-hold" => open = open.or(Some(*at)),
-            "vmeter-release" => {
-                if let Some(start) = open.take() {
-                    held.push((start.clamp(0, total), (*at).clamp(0, total)));
-                }
-            }
-            _ => {}
+    for (at, moment) in &run.moments {
+        if *moment == Moment::VmeterHold {
+            open = open.or(Some(*at));
+        } else if let (Moment::VmeterRelease, Some(start)) = (moment, open) {
+            held.push((start.clamp(0, total), (*at).clamp(0, total)));
+            open = None;
         }
     }
     held.retain(|(start, end)| start < end);

@@ -1,6 +1,7 @@
 //! Events made safe to reason about: in order, inside the run, on one clock.
 
-use vmeter_model::{Event, Ns, Outcome, RunRecord, What};
+use crate::console::split_stamp;
+use vmeter_model::{Event, Moment, Ns, Outcome, RunRecord, What};
 
 /// One event as the rules see it.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +25,9 @@ pub(crate) struct Input<'a> {
     pub total: Ns,
     /// True if time is the guest's, and 0 is its reset vector.
     pub virtual_time: bool,
+    /// Where a run in virtual time was cut, in the host's time, ns after exec: what the
+    /// host stamped later is no part of it.
+    pub host_end: Option<Ns>,
     /// Events inside the run, in order of time.
     pub seen: Vec<Seen<'a>>,
     /// What was left out, in words.
@@ -37,7 +41,9 @@ const SLACK_NS: Ns = 1_000_000;
 /// icount run is the guest's, unless nothing is known of it (nobody watched).
 pub(crate) fn prepare<'a>(events: &'a [Event], run: &RunRecord) -> Input<'a> {
     if run.icount && events.iter().any(|e| by_guest(&e.what)) {
-        return prepare_virtual(events, run.outcome == Outcome::Done);
+        let end = End::of(events, run);
+        let host_end = run.moment(&Moment::Ready).filter(|_| end.is_cut());
+        return Input { host_end, ..prepare_virtual(events, end) };
     }
     let mut input = Input { total: run.total_ns.max(0), ..Input::default() };
     let (mut before, mut after) = (0usize, 0usize);
@@ -46,9 +52,10 @@ pub(crate) fn prepare<'a>(events: &'a [Event], run: &RunRecord) -> Input<'a> {
         let slack = error.saturating_add(SLACK_NS);
         if event.at.saturating_add(slack) < 0 {
             before += 1;
-        } else if event.at.saturating_sub(slack) > input.total {
+        } else if event.at.saturating_sub(slack) > input.total && event.what != What::VmmKilled {
             after += 1;
         } else {
+            // The signal that ends a run at its ready point is a little later than that.
             let at = event.at.clamp(0, input.total);
             input.seen.push(seen(event, at, error));
         }
@@ -69,20 +76,72 @@ fn seen(event: &Event, at: Ns, error: Ns) -> Seen<'_> {
     Seen { at, error, source: &event.source, insns: event.insns, what: &event.what }
 }
 
-/// An icount run: the guest's virtual time from its reset vector to the last
-/// thing it did. Whatever the host stamped is left out, so that identical
-/// recordings of the guest make identical timelines. A guest that reached its point
-/// (`done`) and was then killed went on until the host got to it: its own word that
-/// it is ready is the end.
-fn prepare_virtual(events: &[Event], done: bool) -> Input<'_> {
+/// Where an icount run ends in the guest's own time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End<'a> {
+    /// With the last thing that the guest did.
+    Last,
+    /// Where the guest itself says that it is ready.
+    Ready,
+    /// Where the guest's kernel logged the line that the host waited for.
+    KernelLine(&'a str),
+    /// At a line on the console that only the host stamped.
+    HostsLine(&'a str),
+}
+
+/// What vmeter's own init prints as it writes its marker into the guest's trace.
+const OWN_READY_LINE: &str = "vmeter: ready";
+
+impl<'a> End<'a> {
+    /// A guest that reached its point went on until the host got to end it. That is no
+    /// part of the run, and not the same in every run.
+    fn of(events: &'a [Event], run: &RunRecord) -> Self {
+        let at_ready = run.moment(&Moment::Ready).filter(|at| *at == run.total_ns);
+        // A played run has its ready point from the script alone.
+        let killed = events.iter().any(|e| e.what == What::VmmKilled);
+        if run.outcome != Outcome::Done || (at_ready.is_none() && !killed) {
+            return End::Last;
+        }
+        let line = events.iter().find_map(|e| match &e.what {
+            What::ReadyLine { text } => Some(split_stamp(text).1),
+            _ => None,
+        });
+        match line {
+            Some(line) if events.iter().any(|e| is_logged(&e.what, line)) => End::KernelLine(line),
+            Some(line) if !line.contains(OWN_READY_LINE) => End::HostsLine(line),
+            _ => End::Ready,
+        }
+    }
+
+    /// True where the guest went on after it.
+    fn is_cut(self) -> bool {
+        matches!(self, End::Ready | End::KernelLine(_))
+    }
+
+    /// True for what only the end of the run can be.
+    fn is(self, event: &Event, of_guest: bool) -> bool {
+        match self {
+            End::Last | End::HostsLine(_) => false,
+            End::Ready => of_guest && event.what == What::Ready,
+            End::KernelLine(line) => is_logged(&event.what, line),
+        }
+    }
+}
+
+/// True for the record of the kernel's log that a line of the console shows, perhaps
+/// without its last words.
+fn is_logged(what: &What, line: &str) -> bool {
+    matches!(what, What::KernelLine { text } if !line.is_empty() && text.starts_with(line))
+}
+
+/// An icount run: the guest's virtual time from its reset vector to its end. Whatever
+/// the host stamped is left out, so that identical recordings of the guest make
+/// identical timelines.
+fn prepare_virtual<'a>(events: &'a [Event], end: End<'_>) -> Input<'a> {
     let guests: std::collections::BTreeSet<&str> =
         events.iter().filter(|e| by_guest(&e.what)).map(|e| e.source.as_str()).collect();
     let of_guest = |e: &&Event| {
-        let open = matches!(
-            e.what,
-            What::Ready | What::ShutdownStart | What::PowerOff | What::Note { .. }
-        );
-        by_guest(&e.what) || open && guests.contains(e.source.as_str())
+        by_guest(&e.what) || said_by_guest(&e.what) && guests.contains(e.source.as_str())
     };
     let zero = events
         .iter()
@@ -90,9 +149,8 @@ fn prepare_virtual(events: &[Event], done: bool) -> Input<'_> {
         .map(|e| e.at)
         .min()
         .unwrap_or(0);
-    let ready = |e: &&Event| e.what == What::Ready && guests.contains(e.source.as_str());
-    let killed = done && events.iter().any(|e| e.what == What::VmmKilled);
-    let ready = events.iter().filter(ready).map(|e| e.at).min().filter(|_| killed);
+    let is_end = |e: &&Event| end.is(e, guests.contains(e.source.as_str()));
+    let ready = events.iter().filter(is_end).map(|e| e.at).min();
     let mut input = Input { virtual_time: true, ..Input::default() };
     for event in events.iter().filter(of_guest).filter(|e| ready.is_none_or(|at| e.at <= at)) {
         let at = event.at.saturating_sub(zero).max(0);
@@ -100,6 +158,13 @@ fn prepare_virtual(events: &[Event], done: bool) -> Input<'_> {
         input.seen.push(seen(event, at, event.error_ns.max(0)));
     }
     input.seen.sort_by_key(|s| s.at);
+    if let End::HostsLine(line) = end {
+        input.warnings.push(format!(
+            "the run was ended at the line {line:?}, which the host alone stamped: in the guest's \
+             virtual time it goes on to the last thing that was seen of it. A line of the \
+             kernel's log (echo … > /dev/kmsg) has a virtual stamp"
+        ));
+    }
     input
 }
 
@@ -108,19 +173,42 @@ pub(crate) const RESET_VECTOR: &str = "reset-vector";
 
 /// True for what only the guest itself, or a count of its instructions, can stamp.
 pub(crate) fn by_guest(what: &What) -> bool {
-    matches!(
-        what,
+    match what {
         What::KernelLine { .. }
-            | What::Reached { .. }
-            | What::InitcallStart { .. }
-            | What::InitcallEnd { .. }
-            | What::InitcallLevel { .. }
-            | What::ModuleLoad { .. }
-            | What::StepStart { .. }
-            | What::StepEnd { .. }
-            | What::ProcessExec { .. }
-            | What::ProcessExit { .. }
-    )
+        | What::Reached { .. }
+        | What::InitcallStart { .. }
+        | What::InitcallEnd { .. }
+        | What::InitcallLevel { .. }
+        | What::ModuleLoad { .. }
+        | What::StepStart { .. }
+        | What::StepEnd { .. }
+        | What::ProcessExec { .. }
+        | What::ProcessExit { .. } => true,
+        What::VmmExec
+        | What::WrapperExec
+        | What::VmmEntry
+        | What::VmmMain
+        | What::RunState { .. }
+        | What::VmmExiting
+        | What::WrapperResumed
+        | What::VmmExit
+        | What::VmmKilled
+        | What::FirmwareLine { .. }
+        | What::ConsoleLine { .. }
+        | What::ReadyLine { .. }
+        | What::Ready
+        | What::ShutdownStart
+        | What::PowerOff
+        | What::PciConfig { .. }
+        | What::FwCfg { .. }
+        | What::Note { .. }
+        | What::Count { .. } => false,
+    }
+}
+
+/// True for what guest and host can say: it depends on the source whose word it is.
+fn said_by_guest(what: &What) -> bool {
+    matches!(what, What::Ready | What::ShutdownStart | What::PowerOff | What::Note { .. })
 }
 
 #[cfg(test)]
@@ -141,22 +229,59 @@ mod tests {
             event(400, "tcg", What::PowerOff),
             event(990, "console", What::Ready),
         ];
-        let input = prepare_virtual(&events, true);
+        let input = prepare_virtual(&events, End::Last);
         let stamps: Vec<Ns> = input.seen.iter().map(|s| s.at).collect();
         assert_eq!((stamps, input.total), (vec![0, 250, 300], 300));
     }
 
+    fn run(outcome: Outcome, total_ns: Ns, ready: Option<Ns>) -> RunRecord {
+        RunRecord {
+            schema: vmeter_model::SCHEMA.into(),
+            index: 0,
+            label: String::new(),
+            warmup: false,
+            watch: vmeter_model::run::WatchLevel::Light,
+            argv: Vec::new(),
+            injected: Vec::new(),
+            exec_ns: 0,
+            total_ns,
+            clocks: Vec::new(),
+            outcome,
+            usage: Default::default(),
+            steal_s: 0.0,
+            moments: ready.map(|at| (at, Moment::Ready)).into_iter().collect(),
+            sources: Vec::new(),
+            icount: true,
+            warnings: Vec::new(),
+        }
+    }
+
     #[test]
-    fn a_guest_that_is_killed_at_its_ready_point_ends_there() {
+    fn a_run_that_ends_at_its_ready_point_ends_there_in_virtual_time() {
         let reached = |s: &str| What::Reached { symbol: s.into() };
-        let events = [
+        let line = |text: &str| What::ReadyLine { text: text.into() };
+        let mut events = vec![
             event(0, "tcg", reached(RESET_VECTOR)),
+            event(300, "printk", What::KernelLine { text: "Run /init as init process".into() }),
             event(500, "tcg", What::Ready),
             event(700, "tcg", reached("kernel_power_off")),
-            event(9, "process", What::VmmKilled),
+            event(90, "console", line("vmeter: ready")),
         ];
-        assert_eq!(prepare_virtual(&events, true).total, 500);
-        assert_eq!(prepare_virtual(&events, false).total, 700, "it hung after that");
-        assert_eq!(prepare_virtual(&events[..3], true).total, 700, "it ended by itself");
+        let total = |events: &[Event], run: &RunRecord| {
+            let input = prepare(events, run);
+            (input.total, input.warnings.len())
+        };
+        let at_ready = run(Outcome::Done, 90, Some(90));
+        assert_eq!(total(&events, &at_ready), (500, 0), "its own word");
+        let hung = Outcome::TimedOut { last: String::new() };
+        assert_eq!(total(&events, &run(hung, 95, Some(90))), (700, 0), "it hung after that");
+        let by_itself = run(Outcome::Done, 99, None);
+        assert_eq!(total(&events, &by_itself), (700, 0), "it ended by itself");
+        events[4].what = line("[    0.000000] Run /init as init");
+        assert_eq!(total(&events, &at_ready), (300, 0), "the kernel's line");
+        events[4].what = line("host login: ");
+        assert_eq!(total(&events, &at_ready), (700, 1), "nobody knows when, and it says so");
+        events[4] = event(9, "process", What::VmmKilled);
+        assert_eq!(total(&events, &by_itself), (500, 0), "played from a script");
     }
 }

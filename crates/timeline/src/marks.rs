@@ -20,7 +20,29 @@ pub(crate) fn marks(facts: &Facts<'_>) -> Vec<(Ns, String)> {
                 What::VmmKilled => "VMM killed by vmeter".to_owned(),
                 What::RunState { state } => format!("VMM: {state}"),
                 What::Note { text } => text.clone(),
-                _ => return None,
+                What::VmmExec
+                | What::WrapperExec
+                | What::VmmEntry
+                | What::VmmMain
+                | What::VmmExiting
+                | What::WrapperResumed
+                | What::VmmExit
+                | What::FirmwareLine { .. }
+                | What::ConsoleLine { .. }
+                | What::ReadyLine { .. }
+                | What::KernelLine { .. }
+                | What::Reached { .. }
+                | What::InitcallStart { .. }
+                | What::InitcallEnd { .. }
+                | What::InitcallLevel { .. }
+                | What::ModuleLoad { .. }
+                | What::StepStart { .. }
+                | What::StepEnd { .. }
+                | What::ProcessExec { .. }
+                | What::ProcessExit { .. }
+                | What::PciConfig { .. }
+                | What::FwCfg { .. }
+                | What::Count { .. } => return None,
             };
             Some((s.at, text))
         })

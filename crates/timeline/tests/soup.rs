@@ -4,7 +4,7 @@ mod common;
 
 use common::{event, record, Boot, MS};
 use proptest::prelude::*;
-use vmeter_model::{Event, Ns, What};
+use vmeter_model::{Event, Moment, Ns, What};
 use vmeter_timeline::{activity_times, build, hints, verify};
 
 fn name() -> impl Strategy<Value = String> {
@@ -98,9 +98,9 @@ fn any_event() -> impl Strategy<Value = Event> {
     )
 }
 
-fn moments() -> impl Strategy<Value = Vec<(Ns, String)>> {
-    let name = prop::sample::select(vec!["vmeter-hold", "vmeter-release"]);
-    prop::collection::vec((-5..1_000 * MS, name.prop_map(str::to_owned)), 0..8)
+fn moments() -> impl Strategy<Value = Vec<(Ns, Moment)>> {
+    let name = prop::sample::select(vec![Moment::VmeterHold, Moment::VmeterRelease]);
+    prop::collection::vec((-5..1_000 * MS, name), 0..8)
 }
 
 proptest! {

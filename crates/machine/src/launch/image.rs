@@ -8,6 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use vmeter_model::Moment;
 
 /// Virtual addresses as the file has them, before the load bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +54,7 @@ pub struct Breakpoint {
     /// Where.
     pub address: u64,
     /// The moment that it marks.
-    pub moment: &'static str,
+    pub moment: Moment,
     original: u8,
 }
 
@@ -71,9 +72,9 @@ pub fn set_breakpoints(tracee: &Tracee) -> Vec<Breakpoint> {
         let bias = entry.wrapping_sub(i.entry);
         i.main.map(|m| m.wrapping_add(bias)).filter(|&m| m != entry)
     });
-    let wanted = [(Some(entry), "vmm-entry"), (main, "vmm-main")];
+    let wanted = [(Some(entry), Moment::VmmEntry), (main, Moment::VmmMain)];
     let Ok(memory) = memory(tracee) else { return Vec::new() };
-    let set = |(address, moment): (Option<u64>, &'static str)| {
+    let set = |(address, moment): (Option<u64>, Moment)| {
         let address = address?;
         let mut original = [0u8];
         memory.read_exact_at(&mut original, address).ok()?;

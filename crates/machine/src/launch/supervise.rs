@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 use vmeter_model::run::Usage;
-use vmeter_model::Ns;
+use vmeter_model::{Moment, Ns};
 
 /// How much of stderr is kept.
 const STDERR_TAIL: usize = 64 * 1024;
@@ -75,7 +75,7 @@ pub struct Supervisor<'a> {
 pub struct Seen {
     pub execs: u32,
     pub stops: u32,
-    pub moments: Vec<(Ns, String)>,
+    pub moments: Vec<(Ns, Moment)>,
     pub held: Vec<(Ns, Ns)>,
     pub peak_rss_bytes: Option<u64>,
     pub image: Option<PathBuf>,
@@ -240,6 +240,7 @@ impl<'a> Supervisor<'a> {
             return self.kill();
         }
         self.phase = Phase::Terminating;
+        self.killed();
         self.signal(Signal::TERM);
         if self.group_stopped {
             self.signal(Signal::CONT);
@@ -248,9 +249,17 @@ impl<'a> Supervisor<'a> {
     }
 
     fn kill(&mut self) -> io::Result<()> {
+        if self.phase != Phase::Terminating {
+            self.killed();
+        }
         self.phase = Phase::Killing;
         kill_group(self.pid);
         self.arm(STOP_WITHIN)
+    }
+
+    /// Notes the first signal that is to end the VMM.
+    fn killed(&mut self) {
+        self.seen.moments.push((now_ns(), Moment::VmmKilled));
     }
 
     /// The VMM is ours and not reaped, so its number cannot mean another process.
@@ -268,7 +277,7 @@ impl<'a> Supervisor<'a> {
                 self.vmm = self.pid;
                 self.gone = true;
                 let at = self.changes.at.load(Ordering::Relaxed);
-                self.seen.moments.push((at, "wrapper-resumed".into()));
+                self.seen.moments.push((at, Moment::WrapperResumed));
             }
             return Ok(());
         }
@@ -280,7 +289,7 @@ impl<'a> Supervisor<'a> {
         match ptrace::event(status) {
             libc::PTRACE_EVENT_EXEC => self.on_exec(pid, &tracee)?,
             libc::PTRACE_EVENT_EXIT if ours && !self.gone => {
-                self.seen.moments.push((at, "vmm-exiting".into()));
+                self.seen.moments.push((at, Moment::VmmExiting));
                 self.look(&tracee);
             }
             libc::PTRACE_EVENT_STOP if ours && self.phase == Phase::Interrupting => {
@@ -314,15 +323,13 @@ impl<'a> Supervisor<'a> {
         if pid != self.vmm && (pid != self.pid && !is_vmm || self.found) {
             return Ok(());
         }
-        for (_, name) in &mut self.seen.moments {
-            if let Some(rest) = name.strip_prefix("vmm-") {
-                *name = format!("wrapper-{rest}");
-            }
+        for (_, moment) in &mut self.seen.moments {
+            *moment = moment.clone().of_wrapper();
         }
         self.vmm = pid;
         self.found = is_vmm;
         self.seen.execs += 1;
-        self.seen.moments.push((tracee.stopped_ns, "vmm-exec".into()));
+        self.seen.moments.push((tracee.stopped_ns, Moment::VmmExec));
         ptrace::watch_exit(pid, follow.is_some() && !is_vmm)?;
         self.breakpoints = image::set_breakpoints(tracee);
         self.seen.image = image;
@@ -350,7 +357,7 @@ impl<'a> Supervisor<'a> {
         let breakpoint = self.breakpoints.swap_remove(at);
         image::clear_breakpoint(tracee, &breakpoint)?;
         ptrace::set_instruction_pointer(pid, address)?;
-        self.seen.moments.push((tracee.stopped_ns, breakpoint.moment.into()));
+        self.seen.moments.push((tracee.stopped_ns, breakpoint.moment));
         Ok(true)
     }
 

@@ -5,16 +5,19 @@ use super::read_bounded;
 use crate::ready::ConsoleWatch;
 use crate::source::{Context, Live, Source, SourceError};
 use crate::stamped::{self, Stamper, Tap};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::SourceRecord;
-use vmeter_model::{Event, Ns, RunRecord, What};
+use vmeter_model::{Event, Moment, Ns, RunRecord, What};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "console";
 
 const FILE: &str = "console.chunks";
+/// Parameter: the line in which the ready point was seen.
+const READY_LINE: &str = "ready_line";
 
 /// The VMM's standard output: its guest's console.
 pub struct Console;
@@ -28,6 +31,7 @@ impl Source for Console {
         Some(Box::new(Recording {
             dir: context.dir.to_owned(),
             watches: context.watches.clone(),
+            ready: context.ready.clone(),
             stamper: None,
         }))
     }
@@ -57,6 +61,10 @@ impl Source for Console {
             .collect();
         let count = What::Count { name: "console_bytes".into(), value: bytes };
         events.push(event(run.total_ns, count));
+        let ready = source.parameters.get(READY_LINE).and_then(Value::as_str);
+        if let (Some(text), Some(at)) = (ready, run.moment(&Moment::Ready)) {
+            events.push(event(at, What::ReadyLine { text: text.into() }));
+        }
         Ok(events)
     }
 }
@@ -64,6 +72,7 @@ impl Source for Console {
 struct Recording {
     dir: PathBuf,
     watches: Vec<Arc<ConsoleWatch>>,
+    ready: Option<Arc<ConsoleWatch>>,
     stamper: Option<Stamper>,
 }
 
@@ -73,7 +82,8 @@ impl Live for Recording {
         let io = |error| SourceError::Io { path: path.clone(), error };
         let (read, write) = stamped::pipe().map_err(io)?;
         plan.stdout = Some(write);
-        let watches = std::mem::take(&mut self.watches);
+        let mut watches = std::mem::take(&mut self.watches);
+        watches.extend(self.ready.clone());
         let mut cutter = stamped::LineCutter::default();
         let tap: Tap = Box::new(move |at, bytes| {
             cutter.push(at, bytes);
@@ -96,6 +106,9 @@ impl Live for Recording {
         let mut parameters = std::collections::BTreeMap::new();
         if totals.dropped > 0 {
             parameters.insert("dropped_bytes".into(), totals.dropped.into());
+        }
+        if let Some((_, line)) = self.ready.and_then(|watch| watch.reached()) {
+            parameters.insert(READY_LINE.into(), line.into());
         }
         Ok(Some(SourceRecord {
             name: NAME.into(),

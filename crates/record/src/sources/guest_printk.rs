@@ -20,7 +20,7 @@ use vmeter_kernel_image::KernelInfo;
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::SourceRecord;
-use vmeter_model::{Accel, Event, Ns, RunRecord, What};
+use vmeter_model::{Accel, Event, Moment, Ns, RunRecord, What};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "guest-printk";
@@ -101,8 +101,8 @@ struct Window {
 
 impl Window {
     fn of(run: &RunRecord) -> Self {
-        let started = run.moments.iter().find(|(_, name)| name == "vm-start");
-        let start = if run.icount { 0 } else { started.map_or(0, |&(at, _)| at) };
+        let started = run.moment(&Moment::VmStart).unwrap_or(0);
+        let start = if run.icount { 0 } else { started };
         Window { start, end: run.total_ns }
     }
 }

@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use vmeter_model::run::{Usage, WatchLevel};
-use vmeter_model::{Event, Ns, Outcome, RunRecord, What};
+use vmeter_model::{Event, Moment, Ns, Outcome, RunRecord, What};
 
 pub const US: Ns = 1_000;
 pub const MS: Ns = 1_000_000;
@@ -170,10 +170,10 @@ impl Boot {
     }
 
     fn hold(&mut self, ns: Ns) {
-        self.run.moments.push((self.now, "vmeter-hold".into()));
+        self.run.moments.push((self.now, Moment::VmeterHold));
         self.pass(ns);
         self.plant("vmeter:observe");
-        self.run.moments.push((self.now, "vmeter-release".into()));
+        self.run.moments.push((self.now, Moment::VmeterRelease));
     }
 
     fn trace(&mut self, what: What) {

@@ -2,7 +2,7 @@
 
 use super::script::{Condition, Happening, Line, Script, Sum, Test};
 use vmeter_model::run::{Outcome, WatchLevel};
-use vmeter_model::{Accel, AskedAccel, Event, MachineSpec, Ns, What};
+use vmeter_model::{Accel, AskedAccel, Event, MachineSpec, Moment, Ns, What};
 
 /// One run to play.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +27,7 @@ pub struct Played {
     /// What happened, without the moments of the process.
     pub events: Vec<Event>,
     /// Moments of the process.
-    pub moments: Vec<(Ns, String)>,
+    pub moments: Vec<(Ns, Moment)>,
     /// Length of the run, ns.
     pub total_ns: Ns,
     /// How it ended.
@@ -119,17 +119,17 @@ impl Player<'_> {
         self.played.total_ns = at;
         self.played.outcome = match (outcome, self.ready) {
             (Outcome::Done, Some(_)) => {
-                self.push(at, What::VmmKilled);
+                self.played.moments.push((at, Moment::VmmKilled));
                 Outcome::Done
             }
             (Outcome::Done, None) if !matches!(self.until, Until::PowerOff) => Outcome::NotReady,
             (other, _) => other,
         };
-        self.played.moments.push((at, "vmm-exit".into()));
+        self.played.moments.push((at, Moment::VmmExit));
         // What goes on beside does not outlive the machine.
         self.played.events.retain(|e| e.at <= at);
         if self.scene.watch == WatchLevel::None {
-            self.played.moments.retain(|(_, name)| name == "vmm-exit");
+            self.played.moments.retain(|(_, moment)| *moment == Moment::VmmExit);
             self.played.events.clear();
         }
     }
@@ -183,8 +183,8 @@ impl Player<'_> {
 
     fn happens(&mut self, event: &Happening, at: Ns) -> Option<Outcome> {
         let what = match event.clone() {
-            Happening::Moment(name) => {
-                self.played.moments.push((at, name));
+            Happening::Moment(moment) => {
+                self.played.moments.push((at, moment));
                 return None;
             }
             Happening::State(state) => What::RunState { state },
@@ -238,7 +238,7 @@ impl Player<'_> {
                 let timeout = self.scene.spec.timeout_s.unwrap_or(DEFAULT_TIMEOUT_S);
                 self.now = self.now.max(f64::from(timeout) * 1e9);
                 let at = self.at();
-                self.push(at, What::VmmKilled);
+                self.played.moments.push((at, Moment::VmmKilled));
                 Some(Outcome::TimedOut { last: self.last.clone() })
             }
             // Spans and counts are played elsewhere.

@@ -25,6 +25,7 @@
 //! run: `exit STATUS`, `panic TEXT`, `fail STATUS TEXT`, `hang`.
 
 use std::path::Path;
+use vmeter_model::Moment;
 
 /// The script that is played unless another is named.
 pub const DEFAULT: &str = include_str!("default.mock");
@@ -76,7 +77,7 @@ pub(super) enum Test {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Happening {
-    Moment(String),
+    Moment(Moment),
     State(String),
     Firmware(String),
     Console(String),
@@ -266,7 +267,10 @@ fn happening(text: &str) -> Result<Happening, String> {
         text => Ok(text.to_owned()),
     };
     Ok(match verb {
-        "vmm-exec" | "vmm-entry" | "vmm-main" | "vmm-exiting" => Happening::Moment(verb.to_owned()),
+        "vmm-exec" => Happening::Moment(Moment::VmmExec),
+        "vmm-entry" => Happening::Moment(Moment::VmmEntry),
+        "vmm-main" => Happening::Moment(Moment::VmmMain),
+        "vmm-exiting" => Happening::Moment(Moment::VmmExiting),
         "state" => Happening::State(needs("a run state")?),
         "firmware" => Happening::Firmware(needs("a line")?),
         "console" => Happening::Console(needs("a line")?),

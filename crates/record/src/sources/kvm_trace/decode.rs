@@ -7,7 +7,7 @@ use crate::source::SourceError;
 use crate::sources::qemu_trace;
 use std::collections::BTreeMap;
 use std::path::Path;
-use vmeter_model::{Event, Ns, RunRecord, What};
+use vmeter_model::{Event, Moment, Ns, RunRecord, What};
 use vmeter_trace::event::Body;
 use vmeter_trace::ops::{Access as Asked, Decoder, NameId, Op};
 use vmeter_trace::{open, EventReader, Input};
@@ -311,7 +311,7 @@ impl Clock {
 
     /// From the VMM's `main` to a stamp, ns.
     fn since_main(&self, stamp: Stamp, run: &RunRecord) -> Ns {
-        let main = run.moments.iter().find(|(_, name)| name == "vmm-main").map_or(0, |(at, _)| *at);
+        let main = run.moment(&Moment::VmmMain).unwrap_or(0);
         self.at(stamp).saturating_sub(main).max(0)
     }
 }
