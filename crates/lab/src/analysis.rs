@@ -191,7 +191,7 @@ pub fn counts(timelines: &[&Timeline]) -> BTreeMap<String, Estimate> {
 /// # Errors
 /// As [`Session::open`] and [`boot_result`].
 pub fn load_boot(session: &Session) -> Result<BootResult> {
-    let overhead = crate::overhead::last(session);
+    let overhead = crate::boot::overhead::last(session);
     boot_result(session, overhead)
 }
 

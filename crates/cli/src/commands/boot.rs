@@ -61,7 +61,7 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
     let mut result = boot(&options, &mut Watch::new(&mut bar, &interrupt))?;
     let slower = match (&arguments.baseline, arguments.fail_if_slower) {
         (Some(baseline), limit) => {
-            let verdict = vmeter_lab::regression::against(baseline, &result, limit)?;
+            let verdict = vmeter_lab::boot::regression::against(baseline, &result, limit)?;
             result.warnings.push(verdict.text);
             verdict.failed
         }

@@ -4,7 +4,7 @@ use crate::output;
 use crate::output::Output;
 use crate::Status;
 use clap::Args;
-use vmeter_report::DiffReport;
+use vmeter_lab::diff::report::DiffReport;
 
 /// `vmeter diff`.
 #[derive(Debug, Args)]

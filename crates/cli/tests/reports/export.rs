@@ -3,8 +3,9 @@
 use crate::results;
 use std::fs;
 use std::os::unix::fs::{symlink, PermissionsExt};
+use vmeter_lab::bench::report::BenchReport;
+use vmeter_lab::boot::report::BootReport;
 use vmeter_render::{check_writable, export, ReportError, Target};
-use vmeter_report::{BenchReport, BootReport};
 
 fn names(folder: &std::path::Path) -> Vec<String> {
     let entries = fs::read_dir(folder).expect("a folder");

@@ -3,8 +3,9 @@
 use crate::{on_screen, results, text};
 use insta::assert_snapshot;
 use unicode_width::UnicodeWidthStr;
+use vmeter_lab::bench::report::BenchReport;
+use vmeter_lab::boot::report::BootReport;
 use vmeter_render::{Screen, OUTPUTS};
-use vmeter_report::{BenchReport, BootReport};
 
 fn every_report_as(output: &str) {
     results::each(&mut |name, report| {

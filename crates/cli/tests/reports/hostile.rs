@@ -3,10 +3,13 @@
 
 use crate::{on_screen, results, text};
 use proptest::prelude::*;
+use vmeter_lab::bench::report::BenchReport;
+use vmeter_lab::boot::report::BootReport;
+use vmeter_lab::boot::report::BootView;
+use vmeter_lab::boot::report::TreeView;
 use vmeter_model::result::{BenchResult, BootResult};
 use vmeter_model::run::Outcome;
 use vmeter_render::{Report, Screen};
-use vmeter_report::{BenchReport, BootReport, BootView, TreeView};
 
 /// Markup, escapes, formulas and anything at all.
 fn hostile() -> impl Strategy<Value = String> {

@@ -2,7 +2,9 @@
 
 use crate::{results, text};
 use serde_json::Value;
-use vmeter_report::{BenchReport, BootReport, SweepReport};
+use vmeter_lab::bench::report::BenchReport;
+use vmeter_lab::boot::report::BootReport;
+use vmeter_lab::sweep::report::SweepReport;
 
 /// What a field holds.
 enum Kind {

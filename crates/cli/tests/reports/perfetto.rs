@@ -3,8 +3,8 @@
 
 use crate::{rendered, results};
 use std::collections::{HashMap, HashSet};
+use vmeter_lab::boot::report::BootReport;
 use vmeter_model::time::ClockReading;
-use vmeter_report::BootReport;
 
 #[derive(Debug, Clone, PartialEq)]
 enum Value<'a> {

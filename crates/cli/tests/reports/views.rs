@@ -2,8 +2,10 @@
 
 use crate::{on_screen, results};
 use insta::assert_snapshot;
+use vmeter_lab::boot::report::BootReport;
+use vmeter_lab::boot::report::BootView;
+use vmeter_lab::boot::report::TreeView;
 use vmeter_render::Screen;
-use vmeter_report::{BootReport, BootView, TreeView};
 
 fn shown(view: BootView, runs: u32) -> String {
     let result = results::boot::boot(runs, true);

@@ -6,6 +6,8 @@ mod side;
 
 pub use side::Side;
 
+pub mod report;
+
 use anyhow::Result;
 use std::collections::BTreeMap;
 use vmeter_model::result::Envelope;

@@ -16,8 +16,11 @@ pub mod template;
 
 pub use outcome::result;
 
+pub mod report;
+
 use crate::kinds::Shown;
 use anyhow::{Context, Result};
+use report::RangeReport;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use vmeter_base::files;
@@ -26,7 +29,6 @@ use vmeter_model::run::{SessionRecord, WatchLevel};
 use vmeter_model::shard::ShardPlan;
 use vmeter_model::{MachineSpec, SCHEMA};
 use vmeter_render::Report;
-use vmeter_report::RangeReport;
 use vmeter_session::failure::usage;
 use vmeter_session::host;
 use vmeter_session::shares;

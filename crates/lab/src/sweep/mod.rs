@@ -6,11 +6,14 @@ pub mod parameters;
 pub mod points;
 mod scaling;
 
+pub mod report;
+
 use crate::diff;
 use crate::kinds::Shown;
 use anyhow::Result;
 use figures::Figures;
 use parameters::Parameter;
+use report::SweepReport;
 use scaling::Measured;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,7 +26,6 @@ use vmeter_model::sweep::{
 };
 use vmeter_model::{Estimate, MachineSpec};
 use vmeter_render::Report;
-use vmeter_report::SweepReport;
 use vmeter_session::failure::usage;
 use vmeter_session::RunOptions;
 use vmeter_session::{envelope, SavedRun, Session, Watch};

@@ -11,6 +11,11 @@ pub mod runs;
 pub mod sweep;
 pub mod trace;
 
+use vmeter_lab::bench::report::BenchReport;
+use vmeter_lab::boot::report::BootReport;
+use vmeter_lab::diff::report::DiffReport;
+use vmeter_lab::range::report::RangeReport;
+use vmeter_lab::sweep::report::SweepReport;
 use vmeter_model::result::Envelope;
 use vmeter_model::Estimate;
 use vmeter_render::Report;

@@ -1,17 +1,19 @@
 //! `vmeter bench`: whole boots with nothing attached, machines in turn.
 
+pub mod report;
+
 use crate::boot::recorder;
 use crate::boots::Boots;
 use crate::kinds::Shown;
 use crate::prepare::{prepare, Prepared};
 use anyhow::Result;
+use report::BenchReport;
 use std::path::Path;
 use vmeter_model::result::{BenchMachine, BenchResult, Comparison};
 use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionRecord, WatchLevel};
 use vmeter_model::time::seconds;
 use vmeter_model::MachineSpec;
 use vmeter_render::Report;
-use vmeter_report::BenchReport;
 use vmeter_session::failure::usage;
 use vmeter_session::{
     begin, cache_dir, envelope, execute, record, resumed, RunOptions, Session, Watch,

@@ -3,9 +3,9 @@
 mod json;
 mod tables;
 
-use crate::boot::{grouped, host_line, outcome_text, run_list};
-use crate::diff;
-use crate::hosts;
+use crate::boot::report::{grouped, host_line, outcome_text, run_list};
+use crate::diff::report as diff;
+use crate::hosts_report as hosts;
 use std::collections::BTreeMap;
 use vmeter_base::shell;
 use vmeter_model::result::Envelope;
@@ -397,7 +397,7 @@ impl Report for SweepReport<'_> {
                     records.rows.push(vec![
                         Field::text(&point.label),
                         Field::number(Some(run.index)),
-                        Field::text(crate::boot::outcome_word(&run.outcome)),
+                        Field::text(crate::boot::report::outcome_word(&run.outcome)),
                         Field::text(kind),
                         Field::text(name),
                         Field::number(Some(value)),

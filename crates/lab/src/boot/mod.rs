@@ -1,18 +1,21 @@
 //! `vmeter boot`: the same machine several times, every millisecond accounted for.
 
+pub mod overhead;
+pub mod regression;
+pub mod report;
+
 use crate::analysis;
 use crate::booter::Recorder;
 use crate::boots::Boots;
 use crate::kinds::Shown;
-use crate::overhead;
 use crate::prepare::{prepare, Prepared};
 use anyhow::Result;
+use report::{BootReport, BootView, TreeView};
 use std::path::Path;
 use vmeter_model::result::{BootResult, Overhead};
 use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionRecord, WatchLevel};
 use vmeter_model::{Accel, MachineSpec};
 use vmeter_render::Report;
-use vmeter_report::{BootReport, BootView, TreeView};
 use vmeter_session::{begin, cache_dir, execute, record, resumed, RunOptions, Session, Watch};
 use vmeter_session::{Answer, Cut, Experiment, Views};
 use vmeter_stats::sequential::{Decision, OverheadRule};

@@ -1,7 +1,7 @@
 //! The JSON body of a sweep. Field names are fixed by schema `vmeter/1`.
 
-use crate::boot::outcome_word;
-use crate::diff;
+use crate::boot::report::outcome_word;
+use crate::diff::report as diff;
 use crate::parts::{failure, Comparison, Failure, Host, Machine, Phase, RunPhase};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! The JSON body of a range. Field names are fixed by schema `vmeter/1`.
 
-use crate::diff;
+use crate::diff::report as diff;
 use crate::parts::Host;
 use vmeter_model::range::{self, RangeResult};
 use vmeter_render::exported;

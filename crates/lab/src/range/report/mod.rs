@@ -2,7 +2,7 @@
 
 mod json;
 
-use crate::diff;
+use crate::diff::report as diff;
 use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeResult};
 use vmeter_model::result::Envelope;
 use vmeter_model::span::UNATTRIBUTED;
@@ -213,7 +213,7 @@ impl Report for RangeReport<'_> {
             document.push(Block::Paragraph(diff::answer(explained)));
             diff::blocks(explained, detail, &mut document);
         }
-        crate::hosts::blocks(&result.hosts, &mut document);
+        crate::hosts_report::blocks(&result.hosts, &mut document);
         document.push(Block::Paragraph(method(result)));
         let notices = closing_notices(&result.warnings, &result.hints, &result.saved_in);
         document.push(Block::Notices(notices));

@@ -1,6 +1,6 @@
 //! The JSON body of a boot. Field names are fixed by schema `vmeter/1`.
 
-use crate::boot::notices::outcome_word;
+use crate::boot::report::notices::outcome_word;
 use crate::parts::{failure, watch, Failure, Machine, Phase, RunPhase};
 use std::collections::BTreeMap;
 use vmeter_model::result::{self, AnalysedRun, BootResult};
