@@ -27,6 +27,7 @@ mod placement;
 mod session;
 mod source;
 mod station;
+pub mod summary;
 #[cfg(test)]
 mod tests;
 mod workload;

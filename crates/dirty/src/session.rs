@@ -8,7 +8,7 @@ use crate::placement::Placement;
 use crate::source::TrackerKind;
 use crate::station::{mean_counts, missing, Pass, Setting, Station};
 use crate::workload::{Kind, Page, Workload};
-use crate::{advice, fits, memory, DirtyError};
+use crate::{advice, fits, memory, summary, DirtyError};
 use dirty_log::StrategyKind;
 use std::time::Duration;
 use vmeter_kvm_probe::{probe, Ring};
@@ -407,6 +407,9 @@ impl Session<'_> {
         let advice = advice::advice(&trackers, &self.rows);
         let (warnings, hints) = self.remarks(&trackers);
         let places = self.layout.places().into_iter().zip(&self.layout.slots);
+        let slots: Vec<DirtySlot> =
+            places.map(|(gpa, s)| DirtySlot { slot: s.number, slot_bytes: s.bytes, gpa }).collect();
+        let summaries = summary::summaries(&slots, &self.rows);
         DirtyResult {
             envelope: Envelope::default(),
             workload: DirtyWorkload {
@@ -424,10 +427,10 @@ impl Session<'_> {
                 scale: self.layout.scale,
                 scaling: scaling(asked, &self.layout, budget, &self.load),
                 memory_bytes: self.layout.bytes(),
-                slots: places
-                    .map(|(gpa, s)| DirtySlot { slot: s.number, slot_bytes: s.bytes, gpa })
-                    .collect(),
+                slots,
             },
+            speedup: summary::speedup(&summaries),
+            summaries,
             verified: self.check.bits > 0 && self.check.wrong == 0,
             checked_bits: self.check.bits,
             mismatches: self.check.mismatches,

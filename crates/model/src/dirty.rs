@@ -179,6 +179,38 @@ pub struct DirtyMismatch {
     pub written: bool,
 }
 
+/// A slot in one state, over all passes and trackers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DirtySummary {
+    /// Slot's number.
+    pub slot: u32,
+    /// Its size, bytes.
+    pub slot_bytes: u64,
+    /// True for the passes in which no page of it was dirty.
+    pub clean: bool,
+    /// Harvests by each strategy.
+    pub harvests: usize,
+    /// Median of a harvest by each strategy, ns, in the order of the rows.
+    pub medians: Vec<(String, f64)>,
+    /// Of the first strategy over the last.
+    pub ratio: Option<f64>,
+}
+
+/// How much faster one strategy harvests large clean slots than another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DirtySpeedup {
+    /// The faster.
+    pub strategy: String,
+    /// The other.
+    pub over: String,
+    /// Of clean slots from this size on, bytes.
+    pub slots_from_bytes: u64,
+    /// Ratio of the medians of the slot where it is smallest.
+    pub smallest: f64,
+    /// And largest.
+    pub largest: f64,
+}
+
 /// A tracker that this host has not got.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DirtySkipped {
@@ -199,6 +231,10 @@ pub struct DirtyResult {
     pub layout: DirtyLayout,
     /// Harvests, in the order they were made.
     pub rows: Vec<DirtyRow>,
+    /// Slot by slot, clean and dirty.
+    pub summaries: Vec<DirtySummary>,
+    /// The answer, where both strategies and large slots were measured.
+    pub speedup: Option<DirtySpeedup>,
     /// Every bit was checked against what the guest wrote, and none was wrong.
     pub verified: bool,
     /// Bits compared; 0 with `--no-verify`.

@@ -10,6 +10,8 @@ exported! {
     pub(super) struct Body<'a> of DirtyResult {
         workload: Workload<'a>,
         layout: Layout<'a>,
+        speedup: Option<Speedup<'a>>,
+        summaries: Vec<Summary<'a>>,
         rows: Vec<Row<'a>>,
         verified: bool,
         checked_bits: u64,
@@ -22,6 +24,25 @@ exported! {
         tsc_hz: f64,
         warnings: &'a [String],
         hints: &'a [String],
+    }
+
+    struct Speedup<'a> of DirtySpeedup {
+        strategy: &'a str,
+        over: &'a str,
+        slots_from_bytes: u64,
+        smallest: f64,
+        largest: f64,
+    }
+
+    struct Summary<'a> of DirtySummary {
+        slot: u32,
+        slot_bytes: u64,
+        clean: bool,
+        harvests: usize,
+        median_nanoseconds: BTreeMap<&'a str, f64> = |summary| {
+            summary.medians.iter().map(|(name, ns)| (name.as_str(), *ns)).collect()
+        },
+        ratio: Option<f64>,
     }
 
     struct Row<'a> of DirtyRow {

@@ -2,7 +2,7 @@
 
 mod json;
 
-use vmeter_model::dirty::{DirtyCrossover, DirtyResult, DirtyRow};
+use vmeter_model::dirty::{DirtyCrossover, DirtyResult, DirtyRow, DirtySpeedup};
 use vmeter_model::result::Envelope;
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
 use vmeter_render::exported::Of;
@@ -10,8 +10,6 @@ use vmeter_render::quantity::{compact_seconds, grouped, percent, Quantity, Unit}
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
 
-/// Slots from this size on are what the ratios in the answer are of.
-const LARGE: u64 = 16 << 20;
 /// Wrong bits that are listed.
 const LISTED: usize = 12;
 
@@ -20,16 +18,6 @@ const LISTED: usize = 12;
 pub struct DirtyReport<'a> {
     /// The result.
     pub result: &'a DirtyResult,
-}
-
-/// A slot in one state, over all passes and trackers.
-struct Summary {
-    slot: u32,
-    bytes: u64,
-    clean: bool,
-    rows: usize,
-    /// Median, ns, by strategy.
-    ns: Vec<Option<f64>>,
 }
 
 impl<'a> DirtyReport<'a> {
@@ -56,32 +44,6 @@ impl<'a> DirtyReport<'a> {
         advised.or_else(|| self.result.rows.first().map(|row| row.tracker.as_str()))
     }
 
-    fn summaries(&self) -> Vec<Summary> {
-        let strategies = self.strategies();
-        let mut all = Vec::new();
-        for slot in &self.result.layout.slots {
-            for clean in [true, false] {
-                let of = |row: &&DirtyRow| row.slot == slot.slot && (row.dirty_pages == 0) == clean;
-                let rows: Vec<&DirtyRow> = self.result.rows.iter().filter(of).collect();
-                if rows.is_empty() {
-                    continue;
-                }
-                let median_of = |strategy: &&str| {
-                    let own = rows.iter().filter(|row| row.strategy == **strategy);
-                    median(own.map(|row| row.nanoseconds).collect())
-                };
-                all.push(Summary {
-                    slot: slot.slot,
-                    bytes: slot.slot_bytes,
-                    clean,
-                    rows: rows.len() / strategies.len().max(1),
-                    ns: strategies.iter().map(median_of).collect(),
-                });
-            }
-        }
-        all
-    }
-
     fn answer(&self) -> String {
         let result = self.result;
         let checked = match (result.verified, result.checked_bits) {
@@ -92,28 +54,16 @@ impl<'a> DirtyReport<'a> {
             (false, 0) => "No bit was checked.".into(),
             (false, _) => "Bits are WRONG: see below.".into(),
         };
-        let strategies = self.strategies();
-        let at = |name: &str| strategies.iter().position(|strategy| *strategy == name);
-        let (Some(org), Some(switch)) = (at("get_org"), at("switch_opt")) else { return checked };
-        let ratios: Vec<f64> = self
-            .summaries()
-            .iter()
-            .filter(|summary| summary.clean && summary.bytes >= LARGE)
-            .filter_map(|summary| Some(summary.ns[org]? / summary.ns[switch]?))
-            .collect();
-        let span = ratios.iter().copied().fold(None, |span: Option<(f64, f64)>, ratio| {
-            let (low, high) = span.unwrap_or((ratio, ratio));
-            Some((low.min(ratio), high.max(ratio)))
-        });
-        match span {
-            Some((low, high)) if high - low < 1.0 => {
-                format!("A clean slot of 16 MiB and more: switch_opt {low:.0} times as fast as get_org. {checked}")
-            }
-            Some((low, high)) => format!(
-                "Clean slots of 16 MiB and more: switch_opt {low:.0} to {high:.0} times as fast as \
-                 get_org. {checked}"
-            ),
-            None => checked,
+        let Some(speedup) = &result.speedup else { return checked };
+        let DirtySpeedup { strategy, over, smallest: low, largest: high, .. } = speedup;
+        let from = Quantity::exact(speedup.slots_from_bytes as f64, Unit::Bytes).inline();
+        if high - low < 1.0 {
+            format!("A clean slot of {from} and more: {strategy} {low:.0} times as fast as {over}. {checked}")
+        } else {
+            format!(
+                "Clean slots of {from} and more: {strategy} {low:.0} to {high:.0} times as fast as \
+                 {over}. {checked}"
+            )
         }
     }
 
@@ -190,23 +140,18 @@ impl<'a> DirtyReport<'a> {
         columns.extend(strategies.iter().map(|name| Column::number(name, 0)));
         columns.push(Column::number("ratio", 1));
         let mut table = Table::new(columns);
-        for summary in self.summaries() {
+        for summary in &self.result.summaries {
             let mut cells = vec![
                 Cell::Text(summary.slot.to_string()),
-                Cell::Text(summary.bytes.to_string()),
+                Cell::Text(summary.slot_bytes.to_string()),
                 Cell::Text(if summary.clean { "clean" } else { "dirty" }.into()),
-                Cell::Text(summary.rows.to_string()),
+                Cell::Text(summary.harvests.to_string()),
             ];
-            let cell = |ns: &Option<f64>| ns.map_or(Cell::Empty, |ns| Cell::Text(spelled(ns)));
-            cells.extend(summary.ns.iter().map(cell));
-            let ends = summary.ns.first().copied().flatten();
-            let ratio = ends.zip(summary.ns.last().copied().flatten());
-            cells.push(match ratio {
-                Some((first, last)) if last > 0.0 && strategies.len() > 1 => {
-                    Cell::Text(format!("{:.1}", first / last))
-                }
-                _ => Cell::Empty,
-            });
+            cells.extend(strategies.iter().map(|strategy| {
+                let found = summary.medians.iter().find(|(name, _)| name == strategy);
+                found.map_or(Cell::Empty, |(_, ns)| Cell::Text(spelled(*ns)))
+            }));
+            cells.push(summary.ratio.map_or(Cell::Empty, |r| Cell::Text(format!("{r:.1}"))));
             table.row(cells);
         }
         table
@@ -325,17 +270,6 @@ impl<'a> DirtyReport<'a> {
             );
         }
         table
-    }
-}
-
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.retain(|value| value.is_finite());
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        n if n % 2 == 1 => Some(values[middle]),
-        _ => Some((values[middle - 1] + values[middle]) / 2.0),
     }
 }
 

@@ -67,7 +67,11 @@ pub fn result() -> DirtyResult {
         slot_bytes,
         gpa: (n as u64) << 32,
     };
+    let slots: Vec<DirtySlot> = SLOTS.into_iter().enumerate().map(slot).collect();
+    let summaries = vmeter_dirty::summary::summaries(&slots, &rows);
     DirtyResult {
+        speedup: vmeter_dirty::summary::speedup(&summaries),
+        summaries,
         envelope: envelope("dirty"),
         workload: DirtyWorkload {
             name: "random".into(),
@@ -84,7 +88,7 @@ pub fn result() -> DirtyResult {
             scale: 0.5,
             scaling: "the host has less memory".into(),
             memory_bytes: SLOTS.iter().map(|slot| slot.1).sum(),
-            slots: SLOTS.into_iter().enumerate().map(slot).collect(),
+            slots,
         },
         rows,
         verified: false,
