@@ -3,8 +3,10 @@
 
 mod common;
 
+#[path = "common/browser.rs"]
+mod browser;
+
 use common::Lab;
-use std::process::Command;
 
 /// A name that a guest chose, and what it would do in a page that forgot to escape it.
 const HOSTILE: &str =
@@ -25,24 +27,6 @@ fn hostile_guest(lab: &Lab) -> String {
     path.display().to_string()
 }
 
-/// The page as the browser has it after its scripts and handlers, without a network.
-fn rendered(lab: &Lab, page: &std::path::Path) -> Option<String> {
-    let profile = lab.path("profile");
-    let output = Command::new("chromium")
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
-        .args(["--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=2000"])
-        .arg(format!("--user-data-dir={}", profile.display()))
-        .arg("--dump-dom")
-        .arg(format!("file://{}", page.display()))
-        .output();
-    let Ok(output) = output else {
-        eprintln!("skipped: no chromium here (make test installs it)");
-        return None;
-    };
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Some(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
 #[test]
 fn a_report_opens_in_a_browser_and_runs_nothing() {
     let lab = Lab::new();
@@ -58,7 +42,10 @@ fn a_report_opens_in_a_browser_and_runs_nothing() {
     for remote in ["src=\"http", "href=\"http", "url(http", "@import"] {
         assert!(!source.contains(remote), "the page asks the network: {remote}");
     }
-    let Some(dom) = rendered(&lab, &page) else { return };
+    let Some(browser::Opened { dom, console }) = browser::open(&lab.path("profile"), &page) else {
+        return;
+    };
+    assert!(console.is_empty(), "{console:?}");
     assert!(dom.contains("<title>vmeter boot"), "{}", &dom[..dom.len().min(400)]);
     assert!(!dom.contains("owned</title>") && !dom.contains("<img"), "the guest's text ran");
     assert!(dom.contains("&lt;script&gt;document.title"), "the guest's text is shown, as text");

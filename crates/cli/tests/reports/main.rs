@@ -1,6 +1,7 @@
 //! Every output of synthetic results: what they look like, what they promise,
 //! and what hostile strings cannot do to them.
 
+mod browser;
 mod export;
 mod golden;
 mod hostile;
