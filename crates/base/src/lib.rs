@@ -9,6 +9,7 @@ pub mod files;
 pub mod fnv;
 pub mod shell;
 pub mod time;
+pub mod words;
 
 pub use cpus::CpuList;
 pub use envelope::Envelope;

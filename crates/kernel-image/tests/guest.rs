@@ -10,9 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use vmeter_kernel_image::ftrace::{FtraceDump, FtraceKind};
 use vmeter_kernel_image::printk::PrintkDump;
-use vmeter_kernel_image::{
-    locate, Candidate, Error, Guest, KernelImage, KernelInfo, MappedRam, Symbols,
-};
+use vmeter_kernel_image::{locate, Candidate, Error, Guest, KernelImage, KernelInfo, MappedRam};
 
 const PARAMETERS: &str = "quiet panic=-1 no_timer_check cryptomgr.notests \
     trace_event=initcall:*,sched:sched_process_exit,printk:console trace_clock=x86-tsc \

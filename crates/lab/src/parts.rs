@@ -9,7 +9,7 @@ use vmeter_model::run::{Outcome, SessionMachine, WatchLevel};
 use vmeter_model::shard::HostEffect;
 use vmeter_model::MachineSpec;
 use vmeter_render::exported;
-use vmeter_render::exported::{Estimate, Of};
+use vmeter_render::exported::{Estimate, Of, Word};
 
 exported! {
     /// A machine: what was asked, and what was chosen.
@@ -60,7 +60,7 @@ exported! {
         ratio: Estimate,
         cpu_ratio: Estimate,
         p_value: f64,
-        verdict: &'a str,
+        verdict: Word,
     }
 
     /// What a host added to its runs.

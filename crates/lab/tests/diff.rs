@@ -6,6 +6,7 @@ use vmeter_lab::sweep::figures::Figures;
 use vmeter_model::result::Envelope;
 use vmeter_model::run::{Outcome, SessionMachine};
 use vmeter_model::sweep::{DiffKind, Presence, SweptRun};
+use vmeter_model::DiffVerdict;
 use vmeter_stats::rng::Rng;
 
 const ACTIVITIES: usize = 120;
@@ -71,7 +72,7 @@ fn the_same_machine_has_no_difference() {
         let mut rng = Rng::new(u64::from(runs));
         let found = (0..100).filter(|_| {
             let (a, b) = (side(&mut rng, runs, &[]), side(&mut rng, runs, &[]));
-            compare_sides(&a, &b, 1).verdict == "no difference found"
+            compare_sides(&a, &b, 1).verdict == DiffVerdict::NoDifference
         });
         let found = found.count();
         println!("{runs} runs a side: no difference found in {found} of 100");
@@ -86,13 +87,13 @@ fn what_was_planted_is_found_and_said_to_be_new() {
         let a = side(&mut rng, 5, &[]);
         let b = side(&mut rng, 5, &[("/init:planted", 0.6)]);
         let result = compare_sides(&a, &b, 1);
-        assert_eq!(result.verdict, "slower");
+        assert_eq!(result.verdict, DiffVerdict::Slower);
         let first = result.rows.iter().find(|r| r.kind == DiffKind::Activity).expect("a row");
         assert_eq!(first.name, "/init:planted");
         assert_eq!((first.presence, first.seen_in), (Presence::New, [0, 5]));
         assert!(first.significant);
         let back = compare_sides(&b, &a, 1);
-        assert_eq!(back.verdict, "faster");
+        assert_eq!(back.verdict, DiffVerdict::Faster);
         let gone = back.rows.iter().find(|r| r.name == "/init:planted").expect("a row");
         assert_eq!(gone.presence, Presence::Gone);
     }
@@ -103,16 +104,16 @@ fn one_run_a_side_tells_nothing_of_noise_and_virtual_time_has_none() {
     let mut rng = Rng::new(5);
     let (mut a, mut b) = (side(&mut rng, 1, &[]), side(&mut rng, 1, &[]));
     let result = compare_sides(&a, &b, 1);
-    assert_eq!(result.verdict, "not known");
+    assert_eq!(result.verdict, DiffVerdict::NotKnown);
     assert!(result.rows.iter().all(|r| !r.significant && r.p_value.is_none()));
     for run in a.runs.iter_mut().chain(&mut b.runs) {
         run.icount = true;
     }
     b.runs = a.runs.clone();
     b.lines = a.lines.clone();
-    assert_eq!(compare_sides(&a, &b, 1).verdict, "no difference found");
+    assert_eq!(compare_sides(&a, &b, 1).verdict, DiffVerdict::NoDifference);
     b.runs[0].run.total_s += 1e-6;
-    assert_eq!(compare_sides(&a, &b, 1).verdict, "slower");
+    assert_eq!(compare_sides(&a, &b, 1).verdict, DiffVerdict::Slower);
 }
 
 #[test]

@@ -23,6 +23,7 @@ pub mod runs;
 pub mod shard;
 pub mod span;
 pub mod sweep;
+pub mod verdict;
 
 pub use accel::{Accel, AskedAccel};
 pub use event::{Event, What};
@@ -30,6 +31,7 @@ pub use machine::MachineSpec;
 pub use moment::Moment;
 pub use run::{Outcome, RunRecord};
 pub use span::{Counts, Span, Timeline};
+pub use verdict::{CommitState, DiffVerdict, RangeVerdict, Verdict};
 pub use vmeter_base::{estimate, time, Estimate, Ns};
 
 /// The version of everything that vmeter writes, in every export and run folder.

@@ -6,6 +6,7 @@ use crate::result::Envelope;
 use crate::run::WatchLevel;
 use crate::shard::HostEffect;
 use crate::sweep::DiffResult;
+use crate::verdict::{CommitState, RangeVerdict, Verdict};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -103,8 +104,8 @@ pub struct MeasuredCommit {
     pub hash: String,
     /// First line of its message.
     pub subject: String,
-    /// `measured`, `not measured`, `build failed`, `does not run`.
-    pub state: String,
+    /// How far it got.
+    pub state: CommitState,
     /// Why, where it could not be measured.
     pub failure: Option<String>,
     /// Its samples, s.
@@ -122,8 +123,8 @@ pub struct Change {
     pub commits: Vec<usize>,
     /// Position of the last commit before it that was measured.
     pub before: usize,
-    /// `slower` or `faster`.
-    pub verdict: String,
+    /// The way it changed: never [`Verdict::NoDifference`].
+    pub verdict: Verdict,
     /// Time after over time before, from all samples on either side of it.
     pub ratio: Option<Estimate>,
     /// Time after less time before, s.
@@ -158,8 +159,8 @@ pub struct RangeResult {
     pub commits: Vec<MeasuredCommit>,
     /// What changed the time, the earliest first.
     pub changes: Vec<Change>,
-    /// `changed`, `no change`, `undecided` or `not measurable`.
-    pub verdict: String,
+    /// What is said of the range.
+    pub verdict: RangeVerdict,
     /// Undecided: the commits that hold the answer with the confidence asked for.
     pub suspects: Vec<usize>,
     /// Posterior probability that nothing changed, or that the suspects hold the answer.

@@ -3,6 +3,7 @@
 use crate::estimate::Estimate;
 use crate::run::{Outcome, RunRecord, SessionMachine};
 use crate::span::Timeline;
+use crate::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -132,8 +133,8 @@ pub struct Comparison {
     pub cpu_ratio: Estimate,
     /// Permutation test on the difference of means, two-sided.
     pub p_value: f64,
-    /// b is `faster`, `slower`, or `no difference found`.
-    pub verdict: String,
+    /// What is said of b.
+    pub verdict: Verdict,
 }
 
 /// Result of `vmeter bench`.

@@ -4,6 +4,7 @@ use crate::estimate::Estimate;
 use crate::result::{Comparison, Envelope, Phase};
 use crate::run::{Outcome, SessionMachine};
 use crate::shard::HostEffect;
+use crate::verdict::DiffVerdict;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -272,9 +273,8 @@ pub struct DiffResult {
     pub a: DiffSide,
     /// The side after.
     pub b: DiffSide,
-    /// b is `slower`, `faster`, `different` (not in its total), `no difference found`, or
-    /// `not known` (one run a side).
-    pub verdict: String,
+    /// What is said of b.
+    pub verdict: DiffVerdict,
     /// b over a, total.
     pub ratio: Option<Estimate>,
     /// True if both sides are without noise, so that every difference is one.

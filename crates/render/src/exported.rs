@@ -103,6 +103,16 @@ impl<'a> Of<'a, Vec<String>> for &'a [String] {
     }
 }
 
+/// A variant of an enum of words ([`vmeter_base::words!`]), by its word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Word(&'static str);
+
+impl<W: vmeter_base::words::Word> Of<'_, W> for Word {
+    fn of(value: &W) -> Self {
+        Word(value.word())
+    }
+}
+
 /// JSON has no other paths.
 impl<'a> Of<'a, PathBuf> for Cow<'a, str> {
     fn of(value: &'a PathBuf) -> Self {

@@ -5,7 +5,7 @@ use crate::ratio::ratio_of_means;
 use crate::rng::Rng;
 use crate::sample::{mean, sorted};
 use serde::{Deserialize, Serialize};
-use vmeter_model::Estimate;
+use vmeter_model::{Estimate, Verdict};
 
 /// Up to this many arrangements all are tried, beyond it [`MONTE_CARLO`] random ones.
 pub const EXACT_LIMIT: u64 = 50_000;
@@ -166,48 +166,6 @@ pub fn holm(p_values: &[f64]) -> Vec<f64> {
     adjusted
 }
 
-/// What a comparison found about b against a.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Verdict {
-    /// b takes less.
-    #[serde(rename = "faster")]
-    Faster,
-    /// b takes more.
-    #[serde(rename = "slower")]
-    Slower,
-    /// Either there is none, or so few runs can't show it.
-    #[serde(rename = "no difference found")]
-    NoDifference,
-}
-
-impl Verdict {
-    /// As INTERFACE and users have it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Verdict::Faster => "faster",
-            Verdict::Slower => "slower",
-            Verdict::NoDifference => "no difference found",
-        }
-    }
-
-    /// From a p-value (adjusted, if there were several) and the ratio b over a.
-    pub fn of(p_value: f64, ratio: f64, options: &Options) -> Self {
-        let significant = p_value <= options.alpha;
-        let material = (ratio - 1.0).abs() >= options.min_effect;
-        match ratio.partial_cmp(&1.0) {
-            Some(std::cmp::Ordering::Less) if significant && material => Verdict::Faster,
-            Some(std::cmp::Ordering::Greater) if significant && material => Verdict::Slower,
-            _ => Verdict::NoDifference,
-        }
-    }
-}
-
-impl std::fmt::Display for Verdict {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
 /// How to compare.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Options {
@@ -227,6 +185,19 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// The verdict by a p-value (adjusted, if there were several) and the ratio b over a.
+    pub fn verdict(&self, p_value: f64, ratio: f64) -> Verdict {
+        let significant = p_value <= self.alpha;
+        let material = (ratio - 1.0).abs() >= self.min_effect;
+        match ratio.partial_cmp(&1.0) {
+            Some(std::cmp::Ordering::Less) if significant && material => Verdict::Faster,
+            Some(std::cmp::Ordering::Greater) if significant && material => Verdict::Slower,
+            _ => Verdict::NoDifference,
+        }
+    }
+}
+
 /// Result of [`compare`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Compared {
@@ -234,7 +205,7 @@ pub struct Compared {
     pub ratio: Estimate,
     /// Of the permutation test, or the sign-flip test of log ratios.
     pub p_value: PValue,
-    /// The verdict at `alpha`, if this is the only comparison; else use [`Verdict::of`] with
+    /// The verdict at `alpha`, if this is the only comparison; else use [`Options::verdict`] with
     /// p-values from [`holm`].
     pub verdict: Verdict,
 }
@@ -249,7 +220,7 @@ pub fn compare(a: &[f64], b: &[f64], options: &Options) -> Option<Compared> {
     } else {
         (ratio_of_means(a, b)?, permutation_test(a, b, options.seed))
     };
-    Some(Compared { ratio, p_value, verdict: Verdict::of(p_value.p, ratio.mean, options) })
+    Some(Compared { ratio, p_value, verdict: options.verdict(p_value.p, ratio.mean) })
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub mod summary;
 
 pub use bisect::{Answer, Bisection};
 pub use breaks::{breaks, breaks_among, Break};
-pub use compare::{compare, holm, Compared, Options, Verdict};
+pub use compare::{compare, holm, Compared, Options};
 pub use discovery::{benjamini_hochberg, student, tarone, welch, Difference};
 pub use fit::{linear_fit, theil_sen, LinearFit};
 pub use mann_whitney::{mann_whitney, MannWhitney};
@@ -47,4 +47,4 @@ pub use sample::{mean, median, quantile};
 pub use sequential::{Decision, OverheadRule};
 pub use shards::{sharded_plan, ShardSlot};
 pub use summary::{estimate, estimate_with, Interval};
-pub use vmeter_model::Estimate;
+pub use vmeter_model::{Estimate, Verdict};

@@ -5,6 +5,7 @@ use crate::output::Output;
 use crate::Status;
 use clap::Args;
 use vmeter_lab::diff::report::DiffReport;
+use vmeter_model::DiffVerdict;
 
 /// `vmeter diff`.
 #[derive(Debug, Args)]
@@ -31,7 +32,7 @@ pub fn run(arguments: &Diff, out: &Output) -> anyhow::Result<Status> {
     output::print(&report, out)?;
     output::export(out, &report)?;
     let allowed = arguments.fail_if_slower.map(|percent| 1.0 + percent / 100.0);
-    let slower = result.ratio.filter(|_| result.verdict == "slower");
+    let slower = result.ratio.filter(|_| result.verdict == DiffVerdict::Slower);
     let failed = slower.zip(allowed).is_some_and(|(ratio, allowed)| ratio.mean > allowed);
     Ok(if failed { Status::Bad } else { Status::Good })
 }

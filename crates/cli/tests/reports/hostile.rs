@@ -74,7 +74,6 @@ fn bench_with(text: &str) -> BenchResult {
     }
     for comparison in &mut result.comparisons {
         comparison.b = text.to_owned();
-        comparison.verdict = text.to_owned();
     }
     result
 }

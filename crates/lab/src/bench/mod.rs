@@ -19,7 +19,8 @@ use vmeter_session::{
     begin, cache_dir, envelope, execute, record, resumed, RunOptions, Session, Watch,
 };
 use vmeter_session::{Answer, Cut, Experiment, Views};
-use vmeter_stats::compare::{Options, PValue, Verdict};
+use vmeter_stats::compare::Options;
+use vmeter_stats::Verdict;
 use vmeter_stats::{compare, estimate, holm, outliers};
 
 /// Measured boots of each machine, unless `--runs` says otherwise.
@@ -99,7 +100,7 @@ pub fn result(session: &Session) -> Result<BenchResult> {
         .collect();
     let comparisons = comparisons(session, &records);
     let mut hints = Vec::new();
-    if comparisons.iter().any(|c| c.verdict == Verdict::NoDifference.as_str()) {
+    if comparisons.iter().any(|c| c.verdict == Verdict::NoDifference) {
         hints.push("more --runs resolve smaller differences".to_owned());
     }
     Ok(BenchResult {
@@ -167,14 +168,9 @@ fn comparisons(session: &Session, records: &[RunRecord]) -> Vec<Comparison> {
             ratio: compared.ratio,
             cpu_ratio,
             p_value: p,
-            verdict: verdict(p, compared.p_value, compared.ratio.mean, &options),
+            verdict: options.verdict(p, compared.ratio.mean),
         })
         .collect()
-}
-
-fn verdict(p: f64, raw: PValue, ratio: f64, options: &Options) -> String {
-    let corrected = PValue { p, ..raw };
-    Verdict::of(corrected.p, ratio, options).as_str().to_owned()
 }
 
 /// The kind `bench`.

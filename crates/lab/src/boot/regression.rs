@@ -8,7 +8,7 @@ use vmeter_model::run::Outcome;
 use vmeter_model::time::seconds;
 use vmeter_session::failure::usage;
 use vmeter_session::Session;
-use vmeter_stats::{compare, compare::Options, compare::Verdict};
+use vmeter_stats::{compare, compare::Options, Verdict};
 
 /// What the comparison says.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,6 +5,7 @@ mod rows;
 mod side;
 
 pub use side::Side;
+use vmeter_model::DiffVerdict;
 
 pub mod report;
 
@@ -12,7 +13,7 @@ use anyhow::Result;
 use std::collections::BTreeMap;
 use vmeter_model::result::Envelope;
 use vmeter_model::sweep::{DiffKind, DiffResult, DiffRow, DiffSetting, DiffSide};
-use vmeter_stats::{estimate, median, ratio_of_means, Verdict};
+use vmeter_stats::{estimate, median, ratio_of_means};
 
 /// An activity seen on both sides says something of the host if so many of them agree.
 const COMMON_ACTIVITIES: usize = 8;
@@ -67,16 +68,15 @@ fn described(side: &Side) -> DiffSide {
     }
 }
 
-fn verdict(rows: &[DiffRow], lines: &[DiffRow], exact: bool, known: bool) -> String {
+fn verdict(rows: &[DiffRow], lines: &[DiffRow], exact: bool, known: bool) -> DiffVerdict {
     let total = rows.iter().find(|r| r.kind == DiffKind::Total && r.significant);
-    let verdict = match total {
-        Some(total) if total.difference > 0.0 => Verdict::Slower.as_str(),
-        Some(_) => Verdict::Faster.as_str(),
-        None if rows.iter().chain(lines).any(|r| r.significant) => "different",
-        None if !exact && !known => "not known",
-        None => Verdict::NoDifference.as_str(),
-    };
-    verdict.to_owned()
+    match total {
+        Some(total) if total.difference > 0.0 => DiffVerdict::Slower,
+        Some(_) => DiffVerdict::Faster,
+        None if rows.iter().chain(lines).any(|r| r.significant) => DiffVerdict::Different,
+        None if !exact && !known => DiffVerdict::NotKnown,
+        None => DiffVerdict::NoDifference,
+    }
 }
 
 /// What differs in the machines and their hosts, as they were recorded.

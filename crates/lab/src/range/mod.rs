@@ -257,7 +257,7 @@ impl Answer for Shown<RangeResult> {
 
     /// There is nothing to compare; a shard alone has nothing.
     fn is_bad(&self) -> bool {
-        self.0.verdict == "not measurable"
+        self.0.verdict == vmeter_model::RangeVerdict::NotMeasurable
     }
 
     fn warn(&mut self, warnings: Vec<String>) {

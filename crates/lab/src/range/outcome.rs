@@ -13,6 +13,7 @@ use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeRecord, R
 use vmeter_model::run::{Outcome, RunRecord};
 use vmeter_model::time::seconds;
 use vmeter_model::Estimate;
+use vmeter_model::{CommitState, RangeVerdict};
 use vmeter_session::{envelope, SavedRun, Session};
 use vmeter_stats::{breaks, compare, estimate, holm, mean, ratio_of_means, Answer, Bisection};
 use vmeter_stats::{compare::Options, Verdict};
@@ -96,12 +97,18 @@ pub fn result(session: &Session) -> Result<RangeResult> {
 }
 
 /// What was found in the samples.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Found {
     changes: Vec<Change>,
-    verdict: String,
+    verdict: RangeVerdict,
     suspects: Vec<usize>,
     probability: Option<f64>,
+}
+
+impl Found {
+    fn new(verdict: RangeVerdict) -> Self {
+        Found { changes: Vec::new(), verdict, suspects: Vec::new(), probability: None }
+    }
 }
 
 fn with_samples(commits: &[MeasuredCommit]) -> impl Iterator<Item = &MeasuredCommit> {
@@ -160,16 +167,16 @@ fn commits(
         built += usize::from(build.is_some());
         let failed = own().find_map(|(_, run)| crate::boots::hopeless(run));
         let (state, failure) = match (build.and_then(|b| b.failure), failed) {
-            (Some(why), _) => ("build failed", Some(why)),
-            (None, Some(why)) => ("does not run", Some(why)),
-            (None, None) if samples_s.is_empty() => ("not measured", None),
-            (None, None) => ("measured", None),
+            (Some(why), _) => (CommitState::BuildFailed, Some(why)),
+            (None, Some(why)) => (CommitState::DoesNotRun, Some(why)),
+            (None, None) if samples_s.is_empty() => (CommitState::NotMeasured, None),
+            (None, None) => (CommitState::Measured, None),
         };
         MeasuredCommit {
             index,
             hash: commit.hash.clone(),
             subject: commit.subject.clone(),
-            state: state.to_owned(),
+            state,
             failure,
             estimate: (!samples_s.is_empty()).then(|| estimate(&samples_s)),
             samples_s,
@@ -195,21 +202,22 @@ fn searched(record: &RangeRecord, commits: &mut [MeasuredCommit], runs: &[SavedR
     for (commit, probability) in commits.iter_mut().zip(posterior.commits) {
         commit.probability = Some(probability);
     }
-    let none = |verdict: &str| Found { verdict: verdict.to_owned(), ..Found::default() };
     match search.finished() {
         Some(Answer::Changed { commits: guilty, posterior, .. }) => Found {
             changes: change(commits, guilty, None, Some(posterior)).into_iter().collect(),
             probability: Some(posterior),
-            ..none("changed")
+            ..Found::new(RangeVerdict::Changed)
         },
         Some(Answer::NoChange { posterior }) => {
-            Found { probability: Some(posterior), ..none("no change") }
+            Found { probability: Some(posterior), ..Found::new(RangeVerdict::NoChange) }
         }
-        Some(Answer::Unfinished { commits, posterior }) => {
-            Found { suspects: commits, probability: Some(posterior), ..none("undecided") }
-        }
-        Some(Answer::Impossible) => none("not measurable"),
-        None => none("undecided"),
+        Some(Answer::Unfinished { commits, posterior }) => Found {
+            suspects: commits,
+            probability: Some(posterior),
+            ..Found::new(RangeVerdict::Undecided)
+        },
+        Some(Answer::Impossible) => Found::new(RangeVerdict::NotMeasurable),
+        None => Found::new(RangeVerdict::Undecided),
     }
 }
 
@@ -217,7 +225,7 @@ fn searched(record: &RangeRecord, commits: &mut [MeasuredCommit], runs: &[SavedR
 fn scanned(commits: &[MeasuredCommit], seed: u64) -> Found {
     let measured: Vec<&MeasuredCommit> = with_samples(commits).collect();
     if measured.len() < 2 {
-        return Found { verdict: "not measurable".to_owned(), ..Found::default() };
+        return Found::new(RangeVerdict::NotMeasurable);
     }
     let steps = match measured.len() < ENOUGH_COMMITS {
         true => neighbours(&measured, seed),
@@ -246,8 +254,8 @@ fn scanned(commits: &[MeasuredCommit], seed: u64) -> Found {
         let guilty = (last + 1..=first).collect();
         changes.extend(step(last, guilty, before, after, Some(*p), None));
     }
-    let verdict = if changes.is_empty() { "no change" } else { "changed" };
-    Found { changes, verdict: verdict.to_owned(), ..Found::default() }
+    let verdict = if changes.is_empty() { RangeVerdict::NoChange } else { RangeVerdict::Changed };
+    Found { changes, ..Found::new(verdict) }
 }
 
 /// Few commits: each against the one before it, Holm-corrected.
@@ -263,7 +271,7 @@ fn neighbours(measured: &[&MeasuredCommit], seed: u64) -> Vec<(usize, f64)> {
         .collect();
     let p = holm(&compared.iter().map(|(_, c)| c.p_value.p).collect::<Vec<_>>());
     let differs = |(_, c): &&(usize, vmeter_stats::Compared), p: f64| {
-        Verdict::of(p, c.ratio.mean, &options) != Verdict::NoDifference
+        options.verdict(p, c.ratio.mean) != Verdict::NoDifference
     };
     let all = compared.iter().zip(p);
     all.filter(|(c, p)| differs(c, *p)).map(|((at, _), p)| (*at, p)).collect()
@@ -302,7 +310,7 @@ fn step(
     Some(Change {
         commits: guilty,
         before: previous,
-        verdict: verdict.as_str().to_owned(),
+        verdict,
         ratio: Some(ratio?),
         jump_s,
         p_value,
@@ -351,11 +359,11 @@ fn hints(record: &RangeRecord, session: &Session, found: &Found) -> Vec<String> 
         }
     }
     let unsure = found.probability.is_some_and(|p| p < record.confidence);
-    if found.verdict == "no change" && unsure {
+    if found.verdict == RangeVerdict::NoChange && unsure {
         let runs = 3 * record.end_runs;
         hints.push(format!("vmeter range --resume {dir} --end-runs {runs}  # surer of the ends"));
     }
-    if found.verdict == "undecided" {
+    if found.verdict == RangeVerdict::Undecided {
         hints.push(format!("vmeter range --resume {dir}  # go on"));
     }
     hints

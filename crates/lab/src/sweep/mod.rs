@@ -31,7 +31,7 @@ use vmeter_session::RunOptions;
 use vmeter_session::{envelope, SavedRun, Session, Watch};
 use vmeter_session::{Answer, Cut, Experiment, Views};
 use vmeter_stats::compare::Options;
-use vmeter_stats::{compare, estimate, holm, Verdict};
+use vmeter_stats::{compare, estimate, holm};
 
 /// Breaks that are explained, the largest first.
 const EXPLAINED: usize = 4;
@@ -254,7 +254,7 @@ fn comparisons(parameters: &[SweptParameter], points: &[SweepPoint], seed: u64) 
         ratio: walls.ratio,
         cpu_ratio,
         p_value: p,
-        verdict: Verdict::of(p, walls.ratio.mean, &options).as_str().to_owned(),
+        verdict: options.verdict(p, walls.ratio.mean),
     })
     .collect()
 }

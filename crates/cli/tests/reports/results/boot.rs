@@ -9,6 +9,7 @@ use vmeter_model::result::*;
 use vmeter_model::run::*;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::{seconds, ClockReading};
+use vmeter_model::Verdict;
 use vmeter_model::{Counts, Estimate, MachineSpec, Ns, Span, Timeline};
 
 /// Phases: name, source, length in µs, parts (name, length in µs). What the
@@ -310,7 +311,7 @@ fn bench_machine(label: &str, mean: f64, sequence: &mut Sequence) -> BenchMachin
     }
 }
 
-fn comparison(a: &BenchMachine, b: &BenchMachine, p_value: f64, verdict: &str) -> Comparison {
+fn comparison(a: &BenchMachine, b: &BenchMachine, p_value: f64, verdict: Verdict) -> Comparison {
     let ratios =
         |a: &[f64], b: &[f64]| estimate(&a.iter().zip(b).map(|(a, b)| b / a).collect::<Vec<_>>());
     Comparison {
@@ -319,7 +320,7 @@ fn comparison(a: &BenchMachine, b: &BenchMachine, p_value: f64, verdict: &str) -
         ratio: ratios(&a.samples_s, &b.samples_s),
         cpu_ratio: ratios(&a.cpu_samples_s, &b.cpu_samples_s),
         p_value,
-        verdict: verdict.into(),
+        verdict,
     }
 }
 
@@ -335,8 +336,8 @@ pub fn bench() -> BenchResult {
     machines[2].failures =
         vec![(5, Outcome::Panicked { line: "Kernel panic - not syncing: VFS".into() })];
     let comparisons = vec![
-        comparison(&machines[0], &machines[1], 0.000_02, "faster"),
-        comparison(&machines[0], &machines[2], 0.61, "no difference found"),
+        comparison(&machines[0], &machines[1], 0.000_02, Verdict::Faster),
+        comparison(&machines[0], &machines[2], 0.61, Verdict::NoDifference),
     ];
     BenchResult {
         envelope: envelope("bench"),

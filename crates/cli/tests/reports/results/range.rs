@@ -6,6 +6,7 @@ use vmeter_model::range::*;
 use vmeter_model::run::WatchLevel;
 use vmeter_model::shard::HostEffect;
 use vmeter_model::SCHEMA;
+use vmeter_model::{CommitState, RangeVerdict, Verdict};
 
 fn commit(index: usize) -> MeasuredCommit {
     let built = index != 1;
@@ -15,7 +16,7 @@ fn commit(index: usize) -> MeasuredCommit {
         index,
         hash: format!("{index}").repeat(40),
         subject: format!("change {index}"),
-        state: if built { "measured" } else { "build failed" }.into(),
+        state: if built { CommitState::Measured } else { CommitState::BuildFailed },
         failure: (!built).then(|| "make: exit status 2".into()),
         estimate: built.then(|| estimate(&samples_s)),
         samples_s,
@@ -58,13 +59,13 @@ pub fn result() -> RangeResult {
         changes: vec![Change {
             commits: vec![1, 2],
             before: 0,
-            verdict: "slower".into(),
+            verdict: Verdict::Slower,
             ratio: Some(estimate(&[1.19, 1.2, 1.21])),
             jump_s: 0.4,
             p_value: Some(0.002),
             probability: None,
         }],
-        verdict: "changed".into(),
+        verdict: RangeVerdict::Changed,
         suspects: vec![],
         probability: None,
         ends: Some(estimate(&[1.19, 1.2, 1.21])),

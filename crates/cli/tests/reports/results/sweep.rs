@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use vmeter_model::result::Phase;
 use vmeter_model::run::{Outcome, SessionMachine};
 use vmeter_model::sweep::*;
+use vmeter_model::DiffVerdict;
 use vmeter_model::Estimate;
 
 /// The published example: ms by empty PCIe root ports.
@@ -119,7 +120,7 @@ pub fn diff() -> DiffResult {
         envelope: envelope("diff"),
         a: side(3),
         b: side(4),
-        verdict: "slower".into(),
+        verdict: DiffVerdict::Slower,
         ratio: Some(interval(1.26, 0.01)),
         exact: false,
         rows: vec![

@@ -5,6 +5,7 @@ mod json;
 use crate::boot::report::outcome_text;
 use vmeter_base::shell;
 use vmeter_model::result::{BenchMachine, BenchResult, Comparison, Envelope};
+use vmeter_model::Verdict;
 use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{
     closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind, Tone,
@@ -84,7 +85,7 @@ impl<'a> BenchReport<'a> {
                 Cell::Text(ratio_interval(&comparison.ratio)),
                 Cell::Text(ratio_interval(&comparison.cpu_ratio)),
                 Cell::Text(p_value(comparison.p_value)),
-                Cell::Toned(comparison.verdict.clone(), verdict_tone(&comparison.verdict)),
+                Cell::Toned(comparison.verdict.word().into(), verdict_tone(comparison.verdict)),
             ]);
         }
         table
@@ -138,11 +139,12 @@ impl<'a> BenchReport<'a> {
     }
 }
 
-fn verdict_tone(verdict: &str) -> Tone {
+/// The colour of a verdict.
+pub(crate) fn verdict_tone(verdict: Verdict) -> Tone {
     match verdict {
-        "faster" => Tone::Good,
-        "slower" => Tone::Bad,
-        _ => Tone::Muted,
+        Verdict::Faster => Tone::Good,
+        Verdict::Slower => Tone::Bad,
+        Verdict::NoDifference => Tone::Muted,
     }
 }
 
@@ -152,14 +154,14 @@ fn sentence(comparison: &Comparison) -> String {
         p if p.starts_with('<') => format!("p {p}"),
         p => format!("p = {p}"),
     };
-    match verdict.as_str() {
-        "faster" | "slower" => {
+    match verdict {
+        Verdict::Faster | Verdict::Slower => {
             format!(
                 "{b} is {verdict} than {a}: it takes {} of its time ({spelled}).",
                 ratio_interval(ratio)
             )
         }
-        _ => format!(
+        Verdict::NoDifference => format!(
             "No difference found between {a} and {b}: the ratio is {} ({spelled}).",
             ratio_interval(ratio)
         ),

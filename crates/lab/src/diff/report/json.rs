@@ -2,14 +2,14 @@
 
 use vmeter_model::sweep::{self, DiffKind, DiffResult, Presence};
 use vmeter_render::exported;
-use vmeter_render::exported::Estimate;
+use vmeter_render::exported::{Estimate, Word};
 
 exported! {
     /// The fields after the envelope.
     pub(crate) struct Body<'a> of DiffResult {
         a: Side<'a>,
         b: Side<'a>,
-        verdict: &'a str,
+        verdict: Word,
         ratio: Option<Estimate>,
         exact: bool,
         tests: usize,

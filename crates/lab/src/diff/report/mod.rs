@@ -6,6 +6,7 @@ pub(crate) use json::Body;
 
 use vmeter_model::result::Envelope;
 use vmeter_model::sweep::{DiffKind, DiffResult, DiffRow, DiffSetting, DiffSide, Presence};
+use vmeter_model::DiffVerdict;
 use vmeter_model::Estimate;
 use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
@@ -41,22 +42,22 @@ pub(crate) fn answer(result: &DiffResult) -> String {
     };
     let change = signed(total, Unit::Seconds);
     let percent = result.ratio.as_ref().map(added_percent).unwrap_or_default();
-    let first = match result.verdict.as_str() {
-        verdict @ ("slower" | "faster") => format!(
+    let first = match result.verdict {
+        verdict @ (DiffVerdict::Slower | DiffVerdict::Faster) => format!(
             "{} is {verdict} than {} by {} ({percent}{}).",
             result.b.name,
             result.a.name,
             change.trim_start_matches(['+', '-']),
             spelled_p(total.p_value)
         ),
-        "different" => format!(
+        DiffVerdict::Different => format!(
             "No difference found in the time of {names} ({change}, {percent}{}), but they differ.",
             spelled_p(total.p_value)
         ),
-        "not known" => format!(
+        DiffVerdict::NotKnown => format!(
             "One run a side: whether {change} ({percent}) between {names} is more than noise is not known."
         ),
-        _ => format!(
+        DiffVerdict::NoDifference => format!(
             "No difference found between {names}: {change} ({percent}{}).",
             spelled_p(total.p_value)
         ),
@@ -81,7 +82,7 @@ fn explanation(result: &DiffResult, total: &DiffRow) -> Option<String> {
     let mut reasons = reasons(result, usize::MAX);
     if reasons.iter().any(|r| r.significant) {
         reasons.retain(|r| r.significant);
-    } else if result.verdict == "no difference found" {
+    } else if result.verdict == DiffVerdict::NoDifference {
         return None;
     }
     let named: Vec<String> = reasons
@@ -100,8 +101,8 @@ fn explanation(result: &DiffResult, total: &DiffRow) -> Option<String> {
         return None;
     }
     let share = reasons.first().map(|row| row.difference / total.difference);
-    let share = match (share, result.verdict.as_str()) {
-        (Some(share), "slower" | "faster") if share > 0.0 && share <= 1.5 => {
+    let share = match (share, result.verdict) {
+        (Some(share), DiffVerdict::Slower | DiffVerdict::Faster) if share > 0.0 && share <= 1.5 => {
             format!("; the first is {} of it", percent(share))
         }
         _ => String::new(),

@@ -4,7 +4,7 @@ use crate::diff::report as diff;
 use crate::parts::Host;
 use vmeter_model::range::{self, RangeResult};
 use vmeter_render::exported;
-use vmeter_render::exported::Estimate;
+use vmeter_render::exported::{Estimate, Word};
 
 exported! {
     /// The fields after the envelope.
@@ -12,7 +12,7 @@ exported! {
         repo: &'a str = |result| &result.record.repo,
         range: &'a str = |result| &result.record.range,
         bisect: bool = |result| result.record.bisect,
-        verdict: &'a str,
+        verdict: Word,
         changes: Vec<Change<'a>>,
         suspects: &'a [usize],
         probability: Option<f64>,
@@ -29,7 +29,7 @@ exported! {
     struct Change<'a> of range::Change {
         commits: &'a [usize],
         before: usize,
-        verdict: &'a str,
+        verdict: Word,
         ratio: Option<Estimate>,
         jump_s: f64,
         p_value: Option<f64>,
@@ -47,7 +47,7 @@ exported! {
         index: usize,
         hash: &'a str,
         subject: &'a str,
-        state: &'a str,
+        state: Word,
         failure: Option<&'a str>,
         samples_s: &'a [f64],
         estimate: Option<Estimate>,

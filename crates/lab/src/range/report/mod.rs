@@ -2,11 +2,13 @@
 
 mod json;
 
+use crate::bench::report::verdict_tone;
 use crate::diff::report as diff;
 use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeResult};
 use vmeter_model::result::Envelope;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::sweep::DiffResult;
+use vmeter_model::{CommitState, RangeVerdict};
 use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
 use vmeter_render::exported::Of;
@@ -40,25 +42,27 @@ impl<'a> RangeReport<'a> {
     fn answer(&self) -> String {
         let result = self.result;
         let sure = result.probability.map(percent).unwrap_or_default();
-        match result.verdict.as_str() {
-            "changed" => {
+        match result.verdict {
+            RangeVerdict::Changed => {
                 let all: Vec<String> = result.changes.iter().map(|c| self.sentence(c)).collect();
                 all.join(" ")
             }
-            "no change" if result.record.bisect => format!(
+            RangeVerdict::NoChange if result.record.bisect => format!(
                 "No change found between {} and {}: {sure} sure.",
                 self.named(0),
                 self.named(result.commits.len().saturating_sub(1))
             ),
-            "no change" => format!(
+            RangeVerdict::NoChange => format!(
                 "No commit of the {} changed the time by more than noise.",
                 result.commits.len().saturating_sub(1)
             ),
-            "undecided" => format!(
+            RangeVerdict::Undecided => format!(
                 "Undecided: {} commits are suspect with {sure}; more runs decide.",
                 result.suspects.len()
             ),
-            _ => "Fewer than two commits can be measured: there is nothing to compare.".to_owned(),
+            RangeVerdict::NotMeasurable => {
+                "Fewer than two commits can be measured: there is nothing to compare.".to_owned()
+            }
         }
     }
 
@@ -136,7 +140,7 @@ impl<'a> RangeReport<'a> {
         let shown: Vec<&MeasuredCommit> = result
             .commits
             .iter()
-            .filter(|c| detail == Detail::Full || c.state != "not measured")
+            .filter(|c| detail == Detail::Full || c.state != CommitState::NotMeasured)
             .collect();
         let crowded = detail == Detail::Glance && shown.len() > GLANCE;
         for commit in shown {
@@ -173,11 +177,12 @@ impl<'a> RangeReport<'a> {
 
 fn state(commit: &MeasuredCommit, guilty: bool, result: &RangeResult) -> Cell {
     let change = result.changes.iter().find(|c| c.commits.contains(&commit.index));
-    match (guilty, change, commit.state.as_str()) {
-        (_, _, state @ ("build failed" | "does not run")) => Cell::Toned(state.into(), Tone::Muted),
+    match (guilty, change, commit.state) {
+        (_, _, state @ (CommitState::BuildFailed | CommitState::DoesNotRun)) => {
+            Cell::Toned(state.word().into(), Tone::Muted)
+        }
         (true, Some(change), _) => {
-            let tone = if change.verdict == "slower" { Tone::Bad } else { Tone::Good };
-            Cell::Toned(change.verdict.clone(), tone)
+            Cell::Toned(change.verdict.word().into(), verdict_tone(change.verdict))
         }
         _ => Cell::Empty,
     }
@@ -230,7 +235,7 @@ impl Report for RangeReport<'_> {
                     Field::number(Some(commit.index)),
                     Field::text(&commit.hash),
                     Field::text(&commit.subject),
-                    Field::text(&commit.state),
+                    Field::text(commit.state.word()),
                     sample,
                     Field::number(seconds),
                     Field::number(commit.probability),

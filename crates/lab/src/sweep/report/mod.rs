@@ -3,6 +3,7 @@
 mod json;
 mod tables;
 
+use crate::bench::report::verdict_tone;
 use crate::boot::report::{grouped, host_line, outcome_text, run_list};
 use crate::diff::report as diff;
 use crate::hosts_report as hosts;
@@ -13,9 +14,7 @@ use vmeter_model::sweep::{
     ExplainedBreak, Scaling, Series, Settings, SweepPoint, SweepResult, SweptParameter,
 };
 use vmeter_render::chart::{Strip, Strips};
-use vmeter_render::document::{
-    closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind, Tone,
-};
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{p_value, ratio_interval, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
@@ -224,17 +223,13 @@ impl<'a> SweepReport<'a> {
             Column::text("verdict", 0),
         ]);
         for comparison in &self.result.comparisons {
-            let tone = match comparison.verdict.as_str() {
-                "faster" => Tone::Good,
-                "slower" => Tone::Bad,
-                _ => Tone::Muted,
-            };
+            let tone = verdict_tone(comparison.verdict);
             table.row(vec![
                 Cell::Name(comparison.b.clone()),
                 Cell::Text(ratio_interval(&comparison.ratio)),
                 Cell::Text(ratio_interval(&comparison.cpu_ratio)),
                 Cell::Text(p_value(comparison.p_value)),
-                Cell::Toned(comparison.verdict.clone(), tone),
+                Cell::Toned(comparison.verdict.word().into(), tone),
             ]);
         }
         table

@@ -1,0 +1,57 @@
+//! What comparisons conclude.
+
+vmeter_base::words! {
+    /// What is said of b against a.
+    pub enum Verdict {
+        /// b takes less.
+        Faster = "faster",
+        /// b takes more.
+        Slower = "slower",
+        /// Either there is none, or so few runs can't show it.
+        NoDifference = "no difference found",
+    }
+}
+
+vmeter_base::words! {
+    /// What `vmeter diff` says of b against a.
+    pub enum DiffVerdict {
+        /// b's total is less.
+        Faster = "faster",
+        /// b's total is more.
+        Slower = "slower",
+        /// The totals do not differ, but something in them does.
+        Different = "different",
+        /// Nothing differs by more than noise.
+        NoDifference = "no difference found",
+        /// One run a side: their noise is not known.
+        NotKnown = "not known",
+    }
+}
+
+vmeter_base::words! {
+    /// What `vmeter range` says of a range of commits.
+    pub enum RangeVerdict {
+        /// One or more commits changed the time.
+        Changed = "changed",
+        /// None did.
+        NoChange = "no change",
+        /// More runs would tell.
+        Undecided = "undecided",
+        /// Fewer than two commits can be measured.
+        NotMeasurable = "not measurable",
+    }
+}
+
+vmeter_base::words! {
+    /// How far a commit of a range got.
+    pub enum CommitState {
+        /// It has samples.
+        Measured = "measured",
+        /// It has none so far.
+        NotMeasured = "not measured",
+        /// It does not build.
+        BuildFailed = "build failed",
+        /// It builds, and its runs fail.
+        DoesNotRun = "does not run",
+    }
+}
