@@ -1,10 +1,11 @@
 //! Where results go: standard output, and the exports that were asked for.
 
 use crate::Status;
-use clap::{Args, ValueEnum};
-use std::path::{Path, PathBuf};
+use clap::{value_parser, Arg, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
+use std::fmt;
+use std::path::PathBuf;
 use vmeter_render::outputs::terminal::Terminal;
-use vmeter_render::{Output as _, Report, Screen, Target};
+use vmeter_render::{Output as _, Report, Screen, Target, OUTPUTS};
 use vmeter_session::failure::usage;
 use vmeter_session::{Answer, Views};
 
@@ -12,18 +13,9 @@ use vmeter_session::{Answer, Views};
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Output options")]
 pub struct Output {
-    /// Write the result as JSON (`-` for standard output).
-    #[arg(long, global = true, value_name = "FILE")]
-    pub export_json: Option<PathBuf>,
-    /// Write the result as CSV.
-    #[arg(long, global = true, value_name = "FILE")]
-    pub export_csv: Option<PathBuf>,
-    /// Write the result as Markdown.
-    #[arg(long, global = true, value_name = "FILE")]
-    pub export_markdown: Option<PathBuf>,
-    /// Write the timeline as a Perfetto trace, for ui.perfetto.dev.
-    #[arg(long, global = true, value_name = "FILE")]
-    pub export_perfetto: Option<PathBuf>,
+    /// `--export-NAME FILE` of every output.
+    #[command(flatten)]
+    pub exports: Exports,
     /// Colours on a terminal.
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: Color,
@@ -46,19 +38,63 @@ pub enum Color {
     Never,
 }
 
-/// The exports asked for, by the name of the output.
-fn exports(output: &Output) -> Vec<(&'static str, Target)> {
-    let asked = [
-        ("json", &output.export_json),
-        ("csv", &output.export_csv),
-        ("markdown", &output.export_markdown),
-        ("perfetto", &output.export_perfetto),
-    ];
-    let target = |path: &Path| match path.to_str() {
-        Some(text) => Target::parse(text),
-        None => Target::File(path.to_owned()),
-    };
-    asked.into_iter().filter_map(|(name, path)| Some((name, target(path.as_deref()?)))).collect()
+/// The exports asked for: the outputs make the options, so that none can lack its own.
+#[derive(Clone, Default)]
+pub struct Exports(Vec<(&'static dyn vmeter_render::Output, Target)>);
+
+impl Exports {
+    /// True if one by an output with one of these names is among them.
+    pub fn any_of(&self, names: &[&str]) -> bool {
+        self.0.iter().any(|(output, _)| names.contains(&output.name()))
+    }
+
+    fn option(output: &dyn vmeter_render::Output) -> String {
+        format!("export-{}", output.name())
+    }
+
+    fn taken_from(matches: &ArgMatches) -> Self {
+        let target = |path: &PathBuf| match path.to_str() {
+            Some(text) => Target::parse(text),
+            None => Target::File(path.clone()),
+        };
+        let asked = OUTPUTS.iter().filter_map(|output| {
+            let path = matches.get_one::<PathBuf>(&Self::option(*output))?;
+            Some((*output, target(path)))
+        });
+        Exports(asked.collect())
+    }
+}
+
+impl fmt::Debug for Exports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.0.iter().map(|(output, to)| (output.name(), to))).finish()
+    }
+}
+
+impl Args for Exports {
+    fn augment_args(command: Command) -> Command {
+        OUTPUTS.iter().fold(command, |command, output| {
+            let name = Self::option(*output);
+            let help = format!("Write {} (`-` for standard output)", output.about());
+            let option = Arg::new(name.clone()).long(name).value_name("FILE").help(help);
+            command.arg(option.global(true).value_parser(value_parser!(PathBuf)))
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Exports {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self::taken_from(matches))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::taken_from(matches);
+        Ok(())
+    }
 }
 
 /// Refuses, before anything is run, an export that could not be written.
@@ -66,11 +102,11 @@ fn exports(output: &Output) -> Vec<(&'static str, Target)> {
 /// # Errors
 /// The path and the reason; two exports for standard output.
 pub fn check(output: &Output) -> anyhow::Result<()> {
-    let exports = exports(output);
+    let exports = &output.exports.0;
     if exports.iter().filter(|(_, target)| *target == Target::Stdout).count() > 1 {
         return Err(usage("only one export can go to standard output (-)"));
     }
-    for (_, target) in &exports {
+    for (_, target) in exports {
         vmeter_render::check_writable(target).map_err(usage)?;
     }
     Ok(())
@@ -78,7 +114,7 @@ pub fn check(output: &Output) -> anyhow::Result<()> {
 
 /// True when an export takes standard output, so that nothing else may.
 fn stdout_is_taken(output: &Output) -> bool {
-    exports(output).iter().any(|(_, target)| *target == Target::Stdout)
+    output.exports.0.iter().any(|(_, target)| *target == Target::Stdout)
 }
 
 /// Writes the exports.
@@ -86,8 +122,8 @@ fn stdout_is_taken(output: &Output) -> bool {
 /// # Errors
 /// When one cannot be written; the others before it are.
 pub fn export(output: &Output, report: &dyn Report) -> anyhow::Result<()> {
-    for (name, target) in exports(output) {
-        match vmeter_render::export(name, &target, report) {
+    for (to, target) in &output.exports.0 {
+        match vmeter_render::export(*to, target, report) {
             Err(error) if error.is_broken_pipe() => {}
             other => other?,
         }

@@ -6,14 +6,6 @@ use std::path::PathBuf;
 /// An export that did not come about.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// No output has this name.
-    #[error("there is no output named `{name}`; the outputs are {known}")]
-    UnknownOutput {
-        /// What was asked for.
-        name: String,
-        /// What there is.
-        known: String,
-    },
     /// A file cannot be written.
     #[error("cannot write {}: {source}; choose a path in a writable folder, or `-` for standard output", path.display())]
     Unwritable {

@@ -4,7 +4,7 @@
 //! the old one or the whole new one. Whether a path can be written is checked
 //! before the first boot: runs are dear, and a typo must not cost them.
 
-use crate::{by_name, Report, ReportError, OUTPUTS};
+use crate::{Output, Report, ReportError};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use vmeter_base::files;
@@ -28,16 +28,16 @@ impl Target {
     }
 }
 
-/// Writes `report` to `target` by the output called `kind` (a name in [`OUTPUTS`]).
+/// Writes `report` to `target`.
 ///
 /// # Errors
-/// When there is no such output, the target cannot be written, or the result has
-/// nothing for it ([`ReportError::NoTimeline`]). A file is then left as it was.
-pub fn export(kind: &str, target: &Target, report: &dyn Report) -> Result<(), ReportError> {
-    let output = by_name(kind).ok_or_else(|| ReportError::UnknownOutput {
-        name: kind.to_owned(),
-        known: OUTPUTS.iter().map(|o| o.name()).collect::<Vec<_>>().join(", "),
-    })?;
+/// When the target cannot be written, or the result has nothing for this output
+/// ([`ReportError::NoTimeline`]). A file is then left as it was.
+pub fn export(
+    output: &dyn Output,
+    target: &Target,
+    report: &dyn Report,
+) -> Result<(), ReportError> {
     match target {
         Target::Stdout => {
             let mut out = BufWriter::new(io::stdout().lock());

@@ -113,6 +113,12 @@ impl<W: vmeter_base::words::Word> Of<'_, W> for Word {
     }
 }
 
+impl<'a> Of<'a, serde_json::Value> for &'a serde_json::Value {
+    fn of(value: &'a serde_json::Value) -> Self {
+        value
+    }
+}
+
 /// JSON has no other paths.
 impl<'a> Of<'a, PathBuf> for Cow<'a, str> {
     fn of(value: &'a PathBuf) -> Self {

@@ -25,10 +25,13 @@ pub use document::{Detail, Document};
 pub use error::ReportError;
 pub use export::{check_writable, export, Target};
 pub use outputs::terminal::{ColorChoice, Screen};
-pub use outputs::{by_extension, by_name, Output, OUTPUTS};
+pub use outputs::{by_extension, Output, OUTPUTS};
 
 use std::io;
 use vmeter_base::{Envelope, Ns};
+
+/// The version of every export's form. What is stored on disk has a version of its own.
+pub const EXPORT: &str = "vmeter/1";
 
 /// A result, as the outputs see it.
 pub trait Report {

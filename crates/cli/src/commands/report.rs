@@ -36,6 +36,6 @@ pub fn run(arguments: &Report) -> anyhow::Result<Status> {
     let target = Target::File(path.clone());
     vmeter_render::check_writable(&target).map_err(usage)?;
     let answer = kinds::answer(&folder_of(&arguments.run))?;
-    vmeter_render::export(output.name(), &target, answer.report(&Views::default()).as_ref())?;
+    vmeter_render::export(output, &target, answer.report(&Views::default()).as_ref())?;
     Ok(Status::Good)
 }

@@ -110,6 +110,9 @@ pub fn run(arguments: Runs, out: &Output) -> anyhow::Result<Status> {
     Ok(Status::Good)
 }
 
+/// Outputs that hold every row.
+const FOR_TOOLS: &[&str] = &["json", "csv"];
+
 fn list(arguments: &List, out: &Output) -> anyhow::Result<()> {
     let filter = filter(&arguments.which)?;
     let mut index = match arguments.rebuild {
@@ -117,7 +120,7 @@ fn list(arguments: &List, out: &Output) -> anyhow::Result<()> {
         false => Index::open(&state_dir()),
     }
     .map_err(failed)?;
-    let exported = [&out.export_json, &out.export_csv].iter().any(|path| path.is_some());
+    let exported = out.exports.any_of(FOR_TOOLS);
     let limit = arguments.limit.unwrap_or(if exported { usize::MAX } else { SHOWN });
     let mut result = listed(&mut index, &filter, limit, "saved")?;
     result.envelope = envelope_now("runs list");
@@ -179,7 +182,7 @@ fn remove(arguments: &Remove, out: &Output) -> anyhow::Result<()> {
 }
 
 fn export(arguments: &Export, out: &Output) -> anyhow::Result<()> {
-    if out.export_json.is_none() && out.export_csv.is_none() {
+    if !out.exports.any_of(FOR_TOOLS) {
         return Err(usage("runs export: say where to, by --export-csv FILE or --export-json FILE"));
     }
     let filter = filter(&arguments.which)?;

@@ -11,11 +11,16 @@ mod results;
 mod views;
 
 use vmeter_render::outputs::terminal::Terminal;
-use vmeter_render::{by_name, Output, Report, Screen};
+use vmeter_render::{Output, Report, Screen, OUTPUTS};
+
+/// A registered output.
+fn by_name(name: &str) -> &'static dyn Output {
+    *OUTPUTS.iter().find(|output| output.name() == name).expect("a registered output")
+}
 
 /// What an output writes, by name.
 fn rendered(output: &str, report: &dyn Report) -> Vec<u8> {
-    let output = by_name(output).expect("a registered output");
+    let output = by_name(output);
     let mut bytes = Vec::new();
     output.write(report, &mut bytes).expect("a Vec takes everything");
     bytes

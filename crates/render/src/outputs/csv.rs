@@ -19,7 +19,7 @@ impl Output for Csv {
     }
 
     fn about(&self) -> &'static str {
-        "one row a span (boot) or a sample (bench)"
+        "CSV: the raw rows, e.g. one a span or one a sample"
     }
 
     fn extensions(&self) -> &'static [&'static str] {

@@ -6,11 +6,15 @@
 //! shortest decimal that reads back as the same double is that of the integer,
 //! as long as it has no more than 15 digits (eleven days).
 
+use crate::exported::Of;
 use crate::text::is_hostile;
-use crate::{Output, Report, ReportError};
+use crate::{Output, Report, ReportError, EXPORT};
 use serde::ser::{Serialize, Serializer};
 use serde_json::ser::{CharEscape, Formatter, PrettyFormatter};
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
+use vmeter_base::Envelope;
 
 /// The JSON output.
 #[derive(Debug)]
@@ -22,7 +26,7 @@ impl Output for Json {
     }
 
     fn about(&self) -> &'static str {
-        "everything, with every raw sample and span"
+        "JSON: everything, with every raw sample and span"
     }
 
     fn extensions(&self) -> &'static [&'static str] {
@@ -36,7 +40,19 @@ impl Output for Json {
     }
 }
 
-/// Envelope and body in one object.
+crate::exported! {
+    /// What heads every export.
+    struct Head<'a> of Envelope {
+        schema: &'static str = |_| EXPORT,
+        command: &'a str,
+        argv: &'a [String],
+        started_at: &'a str,
+        host: BTreeMap<&'a str, &'a Value>,
+        provenance: BTreeMap<&'a str, &'a str>,
+    }
+}
+
+/// Head and body in one object.
 struct Whole<'a>(&'a dyn Report);
 
 impl Serialize for Whole<'_> {
@@ -44,11 +60,11 @@ impl Serialize for Whole<'_> {
         #[derive(serde::Serialize)]
         struct Flat<'a> {
             #[serde(flatten)]
-            envelope: &'a vmeter_base::Envelope,
+            head: Head<'a>,
             #[serde(flatten)]
             body: Box<dyn erased_serde::Serialize + 'a>,
         }
-        Flat { envelope: self.0.envelope(), body: self.0.body() }.serialize(serializer)
+        Flat { head: Head::of(self.0.envelope()), body: self.0.body() }.serialize(serializer)
     }
 }
 

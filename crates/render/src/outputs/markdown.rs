@@ -22,7 +22,7 @@ impl Output for Markdown {
     }
 
     fn about(&self) -> &'static str {
-        "tables for an issue or a pull request"
+        "Markdown: tables for an issue or a pull request"
     }
 
     fn extensions(&self) -> &'static [&'static str] {

@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// A format that results can be written in.
 pub trait Output: Sync {
-    /// Its name, as in `--export-NAME`.
+    /// Its name: `--export-NAME` is its option.
     fn name(&self) -> &'static str;
 
     /// What it is for, in a few words for `--help`.
@@ -38,11 +38,6 @@ pub const OUTPUTS: &[&dyn Output] = &[
     &html::Html,
     &perfetto::Perfetto,
 ];
-
-/// The output with this name.
-pub fn by_name(name: &str) -> Option<&'static dyn Output> {
-    OUTPUTS.iter().copied().find(|output| output.name() == name)
-}
 
 /// The output that a path's ending means.
 pub fn by_extension(path: &Path) -> Option<&'static dyn Output> {

@@ -13,7 +13,7 @@ pub use markup::{escape, harmless, Harmless, Markup};
 use crate::document::{Block, Detail, Fact, Node, Notice, NoticeKind, Outline, Tone};
 use crate::quantity::{percent, Digits};
 use crate::table::{Align, Cell, Row, Table};
-use crate::{markup, Output, Report, ReportError};
+use crate::{markup, Output, Report, ReportError, EXPORT};
 use std::io::Write;
 
 /// The HTML output.
@@ -29,7 +29,7 @@ impl Output for Html {
     }
 
     fn about(&self) -> &'static str {
-        "one self-contained page with the timeline, every run and its provenance"
+        "HTML: one self-contained page with all there is to open"
     }
 
     fn extensions(&self) -> &'static [&'static str] {
@@ -56,7 +56,7 @@ impl Output for Html {
         );
         let foot = markup!(
             "<footer>{}, {}</footer>\n</main>\n</body>\n</html>\n",
-            escape(&envelope.schema),
+            EXPORT,
             escape(&envelope.started_at),
         );
         [head, page.html, foot]
