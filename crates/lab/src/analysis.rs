@@ -1,12 +1,12 @@
 //! From saved runs to results. Live and old sessions both come through here.
 
 use crate::counting;
+use crate::figures::{self, Work};
 use anyhow::Result;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use vmeter_model::result::{Activity, AnalysedRun, BootResult, Envelope, Overhead, Phase};
 use vmeter_model::run::{Outcome, RunRecord, SessionMachine, WatchLevel};
-use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Timeline};
 use vmeter_session::envelope::envelope;
@@ -104,29 +104,17 @@ pub fn summarise(
     }
 }
 
-/// Phases by name in the order of the first run that has them; `unattributed` last.
+/// Phases by name, in the order of [`figures::phase_order`].
 pub fn phases(timelines: &[&Timeline]) -> Vec<Phase> {
-    let mut order: Vec<&str> = Vec::new();
-    for (name, _) in timelines.iter().flat_map(|t| &t.phases) {
-        if name != UNATTRIBUTED && !order.contains(&name.as_str()) {
-            order.push(name);
-        }
-    }
-    order.push(UNATTRIBUTED);
-    let total: f64 = timelines.iter().map(|t| seconds(t.total)).sum();
-    order
-        .into_iter()
-        .map(|name| {
-            let samples: Vec<f64> = timelines
-                .iter()
-                .map(|t| {
-                    t.phases.iter().filter(|(n, _)| n == name).map(|(_, ns)| seconds(*ns)).sum()
-                })
-                .collect();
-            let share = if total > 0.0 { samples.iter().sum::<f64>() / total } else { 0.0 };
-            Phase { name: name.to_owned(), estimate: estimate(&samples), share }
-        })
-        .collect()
+    let names = timelines.iter().map(|t| t.phases.iter().map(|(name, _)| name.as_str()));
+    let order = figures::phase_order(names);
+    let whole = timelines.iter().map(|t| seconds(t.total)).sum();
+    figures::phases(&order, whole, |phase| {
+        let own = |t: &&Timeline| {
+            t.phases.iter().filter(|(name, _)| name == phase).map(|(_, ns)| seconds(*ns)).sum()
+        };
+        timelines.iter().map(own).collect()
+    })
 }
 
 #[derive(Default)]
@@ -142,15 +130,10 @@ struct Samples {
 /// an initcall, module or step even where its parts are known. Phases and groups are not.
 pub fn activities(timelines: &[&Timeline]) -> Vec<Activity> {
     let mut by_name: BTreeMap<(String, String), Samples> = BTreeMap::new();
-    let leaves: HashSet<&str> =
-        timelines.iter().flat_map(|t| t.leaves()).map(|s| s.name.as_str()).collect();
-    let is_work = |name: &str| {
-        let whole = ["initcall ", "insmod ", "/init:"];
-        leaves.contains(name) || whole.iter().any(|prefix| name.starts_with(prefix))
-    };
+    let work = Work::of(timelines.iter().copied());
     for (run, timeline) in timelines.iter().enumerate() {
         for (key, (ns, insns)) in vmeter_timeline::activity_times(timeline) {
-            if !is_work(&key.1) {
+            if !work.has(&key.1) {
                 continue;
             }
             let samples = by_name.entry(key).or_default();
@@ -179,11 +162,7 @@ pub fn activities(timelines: &[&Timeline]) -> Vec<Activity> {
 
 /// Counts over the runs that have them.
 pub fn counts(timelines: &[&Timeline]) -> BTreeMap<String, Estimate> {
-    let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for (name, value) in timelines.iter().flat_map(|t| &t.counts) {
-        samples.entry(name).or_default().push(*value as f64);
-    }
-    samples.into_iter().map(|(name, values)| (name.to_owned(), estimate(&values))).collect()
+    figures::counts(timelines.iter().flat_map(|t| &t.counts).map(|(name, n)| (name, *n as f64)))
 }
 
 /// Opens a session and gives its result as `vmeter show` prints it.
@@ -198,6 +177,7 @@ pub fn load_boot(session: &Session) -> Result<BootResult> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vmeter_model::span::UNATTRIBUTED;
 
     #[test]
     fn an_activity_that_a_run_lacks_counts_as_zero() {

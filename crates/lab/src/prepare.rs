@@ -31,6 +31,14 @@ pub struct Prepared {
     pub timeout: Duration,
 }
 
+impl Prepared {
+    /// True if counting its instructions costs time, so that boots which are timed do not:
+    /// the plugin counts, and time is not virtual.
+    pub fn is_slowed_by_counting(&self) -> bool {
+        self.machine.accel == Some(Accel::Tcg) && self.machine.script.is_none()
+    }
+}
+
 /// Works a machine out: kernel, initramfs and root image are made or found.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use vmeter_lab::diff::{compare_sides, Side};
-use vmeter_lab::sweep::figures::Figures;
+use vmeter_lab::figures::Figures;
 use vmeter_model::result::Envelope;
 use vmeter_model::run::{Outcome, SessionMachine};
 use vmeter_model::sweep::{DiffKind, Presence, SweptRun};

@@ -88,6 +88,13 @@ pub struct Usage {
     pub major_faults: u64,
 }
 
+impl Usage {
+    /// User and system CPU time, s.
+    pub fn cpu_s(&self) -> f64 {
+        self.user_s + self.system_s
+    }
+}
+
 /// One run, as saved.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {

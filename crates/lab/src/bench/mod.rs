@@ -4,13 +4,16 @@ pub mod report;
 
 use crate::boot::recorder;
 use crate::boots::Boots;
+use crate::compare::{against_the_first, Sampled};
 use crate::kinds::Shown;
 use crate::prepare::{prepare, Prepared};
 use anyhow::Result;
 use report::BenchReport;
 use std::path::Path;
 use vmeter_model::result::{BenchMachine, BenchResult, Comparison};
-use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionRecord, WatchLevel};
+use vmeter_model::run::{
+    Outcome, PlannedRun, RunRecord, SessionMachine, SessionRecord, WatchLevel,
+};
 use vmeter_model::time::seconds;
 use vmeter_model::MachineSpec;
 use vmeter_render::Report;
@@ -19,9 +22,8 @@ use vmeter_session::{
     begin, cache_dir, envelope, execute, record, resumed, RunOptions, Session, Watch,
 };
 use vmeter_session::{Answer, Cut, Experiment, Views};
-use vmeter_stats::compare::Options;
 use vmeter_stats::Verdict;
-use vmeter_stats::{compare, estimate, holm, outliers};
+use vmeter_stats::{estimate, outliers};
 
 /// Measured boots of each machine, unless `--runs` says otherwise.
 const DEFAULT_RUNS: u32 = 10;
@@ -113,14 +115,10 @@ pub fn result(session: &Session) -> Result<BenchResult> {
     })
 }
 
-fn cpu(record: &RunRecord) -> f64 {
-    record.usage.user_s + record.usage.system_s
-}
-
-fn summarise(machine: &vmeter_model::run::SessionMachine, runs: &[&RunRecord]) -> BenchMachine {
+fn summarise(machine: &SessionMachine, runs: &[&RunRecord]) -> BenchMachine {
     let done: Vec<&&RunRecord> = runs.iter().filter(|r| r.outcome == Outcome::Done).collect();
     let samples_s: Vec<f64> = done.iter().map(|r| seconds(r.total_ns)).collect();
-    let cpu_samples_s: Vec<f64> = done.iter().map(|r| cpu(r)).collect();
+    let cpu_samples_s: Vec<f64> = done.iter().map(|r| r.usage.cpu_s()).collect();
     BenchMachine {
         label: machine.label.clone(),
         estimate: estimate(&samples_s),
@@ -138,39 +136,20 @@ fn summarise(machine: &vmeter_model::run::SessionMachine, runs: &[&RunRecord]) -
     }
 }
 
-/// Each other machine against the first, block by block, p-values corrected for
-/// their number (Holm).
+/// Each other machine against the first.
 fn comparisons(session: &Session, records: &[RunRecord]) -> Vec<Comparison> {
-    let labels: Vec<&str> = session.record.machines.iter().map(|m| m.label.as_str()).collect();
-    let Some((base, others)) = labels.split_first() else { return Vec::new() };
-    let options = Options { paired: true, seed: session.record.seed, ..Options::default() };
-    let samples = |label: &str, of: &dyn Fn(&RunRecord) -> f64| -> Vec<f64> {
+    let labels = session.record.machines.iter().map(|machine| machine.label.as_str());
+    let machines: Vec<_> = labels.map(|label| sampled(label, records)).collect();
+    against_the_first(&machines, session.record.seed)
+}
+
+fn sampled<'l>(label: &'l str, records: &[RunRecord]) -> Sampled<'l> {
+    let samples = |of: fn(&RunRecord) -> f64| {
         let measured = records.iter().filter(|r| !r.warmup && r.label == label);
         let value = |r: &RunRecord| if r.outcome == Outcome::Done { of(r) } else { f64::NAN };
         measured.map(value).collect()
     };
-    let wall = |r: &RunRecord| seconds(r.total_ns);
-    let compared: Vec<_> = others
-        .iter()
-        .filter_map(|other| {
-            let walls = compare(&samples(base, &wall), &samples(other, &wall), &options)?;
-            let cpus = compare(&samples(base, &cpu), &samples(other, &cpu), &options);
-            Some((other, walls, cpus.map_or(walls.ratio, |c| c.ratio)))
-        })
-        .collect();
-    let corrected = holm(&compared.iter().map(|(_, c, _)| c.p_value.p).collect::<Vec<_>>());
-    compared
-        .into_iter()
-        .zip(corrected)
-        .map(|((other, compared, cpu_ratio), p)| Comparison {
-            a: (*base).to_owned(),
-            b: (*other).to_owned(),
-            ratio: compared.ratio,
-            cpu_ratio,
-            p_value: p,
-            verdict: options.verdict(p, compared.ratio.mean),
-        })
-        .collect()
+    Sampled { label, wall: samples(|r| seconds(r.total_ns)), cpu: samples(|r| r.usage.cpu_s()) }
 }
 
 /// The kind `bench`.

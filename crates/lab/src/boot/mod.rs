@@ -14,7 +14,7 @@ use report::{BootReport, BootView, TreeView};
 use std::path::Path;
 use vmeter_model::result::{BootResult, Overhead};
 use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionRecord, WatchLevel};
-use vmeter_model::{Accel, MachineSpec};
+use vmeter_model::MachineSpec;
 use vmeter_render::Report;
 use vmeter_session::{begin, cache_dir, execute, record, resumed, RunOptions, Session, Watch};
 use vmeter_session::{Answer, Cut, Experiment, Views};
@@ -93,9 +93,7 @@ struct Levels {
 
 impl Levels {
     fn of(watch: WatchLevel, recorder: &Recorder) -> Self {
-        let by_plugin = recorder.machines.iter().any(|prepared| {
-            prepared.machine.accel == Some(Accel::Tcg) && prepared.machine.script.is_none()
-        });
+        let by_plugin = recorder.machines.iter().any(Prepared::is_slowed_by_counting);
         let timed = match watch {
             WatchLevel::Full if by_plugin => WatchLevel::Light,
             other => other,

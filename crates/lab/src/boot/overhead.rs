@@ -75,7 +75,7 @@ pub fn walls(pairs: &[Pair<'_>]) -> Vec<(f64, f64)> {
 /// What the pairs say: `timed` of the boots that are timed, `counting` of those that
 /// count instructions, where they are others.
 pub fn summarise(watch: WatchLevel, timed: &[Pair<'_>], counting: Option<&[Pair<'_>]>) -> Overhead {
-    let cpu = |r: &RunRecord| r.usage.user_s + r.usage.system_s;
+    let cpu = |r: &RunRecord| r.usage.cpu_s();
     let cpus: Vec<(f64, f64)> = timed.iter().map(|(w, b)| (cpu(w), cpu(b))).collect();
     let walls_of_timed = walls(timed);
     Overhead {

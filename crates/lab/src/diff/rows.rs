@@ -6,7 +6,7 @@
 //! own, so that the whole keeps to 5 %.
 
 use crate::diff::Side;
-use crate::sweep::figures::{ActivityKey, Figures, INSNS};
+use crate::figures::{ActivityKey, Figures, INSNS};
 use std::collections::BTreeSet;
 use vmeter_model::sweep::{DiffKind, DiffRow, Presence};
 use vmeter_stats::{benjamini_hochberg, estimate, mean, student, tarone, welch};

@@ -2,7 +2,7 @@
 
 use crate::diff::lines::{self, LineCounts};
 use crate::diff::listed;
-use crate::sweep::figures::{analysed, Figures};
+use crate::figures::{analysed, Figures};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 use vmeter_base::shell;

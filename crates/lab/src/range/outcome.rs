@@ -3,8 +3,8 @@
 use super::{builds::Builds, load, search, template};
 use crate::analysis;
 use crate::diff;
+use crate::figures::Figures;
 use crate::host_factors::{Factors, Timed};
-use crate::sweep::figures::Figures;
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -34,7 +34,7 @@ pub(super) fn sample(metric: Metric, dir: &Path, run: &RunRecord) -> Option<f64>
         return None;
     }
     let value = match metric {
-        Metric::Cpu => run.usage.user_s + run.usage.system_s,
+        Metric::Cpu => run.usage.cpu_s(),
         Metric::Wall if run.icount => {
             Figures::of(&analysis::analyse_run(dir, run.clone())).run.total_s
         }

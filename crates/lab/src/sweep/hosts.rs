@@ -3,7 +3,7 @@
 //! Every time is divided by its host's factor ([`crate::host_factors`]). Counts and virtual
 //! time are the same on every host and stay as they are.
 
-use super::figures::Figures;
+use crate::figures::Figures;
 use crate::host_factors::{Factors, Timed};
 use std::collections::BTreeSet;
 use vmeter_model::run::SessionRecord;

@@ -1,6 +1,5 @@
 //! `vmeter sweep`: how each phase grows with a setting, and where it jumps.
 
-pub mod figures;
 mod hosts;
 pub mod parameters;
 pub mod points;
@@ -8,30 +7,29 @@ mod scaling;
 
 pub mod report;
 
+use crate::compare::{against_the_first, Sampled};
 use crate::diff;
+use crate::figures::{self, Figures};
 use crate::kinds::Shown;
 use anyhow::Result;
-use figures::Figures;
 use parameters::Parameter;
 use report::SweepReport;
 use scaling::Measured;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use vmeter_base::shell;
-use vmeter_model::result::{Comparison, Phase};
+use vmeter_model::result::Comparison;
 use vmeter_model::run::{Outcome, SessionMachine, WatchLevel};
-use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::sweep::{
     ExplainedBreak, Scaling, Series, SweepPoint, SweepResult, SweptParameter, SweptRun,
 };
-use vmeter_model::{Estimate, MachineSpec};
+use vmeter_model::MachineSpec;
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::RunOptions;
 use vmeter_session::{envelope, SavedRun, Session, Watch};
 use vmeter_session::{Answer, Cut, Experiment, Views};
-use vmeter_stats::compare::Options;
-use vmeter_stats::{compare, estimate, holm};
+use vmeter_stats::estimate;
 
 /// Breaks that are explained, the largest first.
 const EXPLAINED: usize = 4;
@@ -94,7 +92,7 @@ pub fn result(session: &Session) -> Result<SweepResult> {
     if figures.iter().all(Vec::is_empty) {
         return Err(session.no_runs());
     }
-    let phases = phase_names(&figures);
+    let phases = figures::phase_order(figures.iter().flatten().map(Figures::phase_names));
     let points: Vec<SweepPoint> =
         machines.iter().zip(&figures).map(|(m, f)| point(m, f, &phases)).collect();
     let parameters = parameters_of(machines);
@@ -122,51 +120,19 @@ pub fn result(session: &Session) -> Result<SweepResult> {
     Ok(result)
 }
 
-/// Phases in the order of the first run that has them, what is unattributed last.
-fn phase_names(figures: &[Vec<Figures>]) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for run in figures.iter().flatten() {
-        let mut after = 0;
-        for (name, _) in run.run.phases.iter().filter(|(name, _)| name != UNATTRIBUTED) {
-            match names.iter().position(|n| n == name) {
-                Some(at) => after = after.max(at + 1),
-                None => {
-                    names.insert(after, name.clone());
-                    after += 1;
-                }
-            }
-        }
-    }
-    names.push(UNATTRIBUTED.to_owned());
-    names
-}
-
 fn point(machine: &SessionMachine, figures: &[Figures], phases: &[String]) -> SweepPoint {
     let done: Vec<&Figures> = figures.iter().filter(|f| f.is_done()).collect();
     let totals: Vec<f64> = done.iter().map(|f| f.run.total_s).collect();
-    let whole: f64 = totals.iter().sum();
-    let phase = |name: &String| {
-        let samples: Vec<f64> = done.iter().map(|f| f.phase(name)).collect();
-        let share = if whole > 0.0 { samples.iter().sum::<f64>() / whole } else { 0.0 };
-        Phase { name: name.clone(), estimate: estimate(&samples), share }
-    };
+    let samples = |name: &str| done.iter().map(|f| f.phase(name)).collect();
     SweepPoint {
         label: machine.label.clone(),
         parameters: machine.parameters.clone(),
         machine: machine.clone(),
         runs: figures.iter().map(|f| f.run.clone()).collect(),
         total: (!totals.is_empty()).then(|| estimate(&totals)),
-        phases: phases.iter().map(phase).collect(),
-        counts: counts(done.iter().map(|f| &f.run)),
+        phases: figures::phases(phases, totals.iter().sum(), samples),
+        counts: figures::counts(done.iter().flat_map(|f| &f.run.counts).map(|(n, v)| (n, *v))),
     }
-}
-
-fn counts<'a>(runs: impl Iterator<Item = &'a SweptRun>) -> BTreeMap<String, Estimate> {
-    let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for (name, value) in runs.flat_map(|run| &run.counts) {
-        samples.entry(name).or_default().push(*value);
-    }
-    samples.into_iter().map(|(name, values)| (name.to_owned(), estimate(&values))).collect()
 }
 
 /// The parameters as the session's machines have them.
@@ -227,36 +193,18 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
 /// Each other point against the first, block by block, where a parameter has no order.
 fn comparisons(parameters: &[SweptParameter], points: &[SweepPoint], seed: u64) -> Vec<Comparison> {
     let unordered = parameters.iter().any(|p| !p.numeric && p.values.len() > 1);
-    let Some((first, others)) = points.split_first().filter(|_| unordered) else {
+    if !unordered {
         return Vec::new();
-    };
-    let options = Options { paired: true, seed, ..Options::default() };
-    let samples = |point: &SweepPoint, of: fn(&SweptRun) -> f64| -> Vec<f64> {
+    }
+    against_the_first(&points.iter().map(sampled).collect::<Vec<_>>(), seed)
+}
+
+fn sampled(point: &SweepPoint) -> Sampled<'_> {
+    let samples = |of: fn(&SweptRun) -> f64| {
         let value = |r: &SweptRun| if r.outcome == Outcome::Done { of(r) } else { f64::NAN };
         point.runs.iter().map(value).collect()
     };
-    let both = |other: &SweepPoint, of: fn(&SweptRun) -> f64| {
-        compare(&samples(first, of), &samples(other, of), &options)
-    };
-    let compared: Vec<_> = others
-        .iter()
-        .filter_map(|other| {
-            let walls = both(other, |r| r.total_s)?;
-            let cpu_ratio = both(other, |r| r.cpu_s).map_or(walls.ratio, |c| c.ratio);
-            Some((other, walls, cpu_ratio))
-        })
-        .collect();
-    let adjusted = holm(&compared.iter().map(|(_, c, _)| c.p_value.p).collect::<Vec<_>>());
-    let rows = compared.into_iter().zip(adjusted);
-    rows.map(|((other, walls, cpu_ratio), p)| Comparison {
-        a: first.label.clone(),
-        b: other.label.clone(),
-        ratio: walls.ratio,
-        cpu_ratio,
-        p_value: p,
-        verdict: options.verdict(p, walls.ratio.mean),
-    })
-    .collect()
+    Sampled { label: &point.label, wall: samples(|r| r.total_s), cpu: samples(|r| r.cpu_s) }
 }
 
 /// The two points of each break, compared: breaks in time first, the largest first.

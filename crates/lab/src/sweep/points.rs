@@ -167,9 +167,7 @@ struct Amounts {
 impl Amounts {
     fn of(prepared: &[Prepared], watch: WatchLevel, options: &RunOptions) -> Self {
         let is_virtual = |p: &Prepared| p.machine.accel == Some(Accel::Icount);
-        let by_plugin =
-            |p: &Prepared| p.machine.accel == Some(Accel::Tcg) && p.machine.script.is_none();
-        let apart = |p: &Prepared| watch == WatchLevel::Full && by_plugin(p);
+        let apart = |p: &Prepared| watch == WatchLevel::Full && p.is_slowed_by_counting();
         let counts_apart: Vec<bool> = prepared.iter().map(apart).collect();
         let all_virtual = !prepared.is_empty() && prepared.iter().all(is_virtual);
         let runs = options.runs.unwrap_or(if all_virtual { 1 } else { DEFAULT_RUNS });

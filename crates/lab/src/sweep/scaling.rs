@@ -1,6 +1,6 @@
 //! How each cost grows with a parameter, and where it jumps.
 
-use crate::sweep::figures::{ActivityKey, Figures, INSNS};
+use crate::figures::{ActivityKey, Figures, INSNS};
 use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::sweep::{
     MarginalStep, Scaling, Series, Settings, SweepBreak, SweepPoint, SweptParameter,

@@ -59,7 +59,7 @@ exported! {
         total_s: f64 = |run| seconds(run.timeline.total),
         coverage: f64 = |run| run.timeline.coverage(),
         steal_s: f64 = |run| run.record.steal_s,
-        cpu_s: f64 = |run| run.record.usage.user_s + run.record.usage.system_s,
+        cpu_s: f64 = |run| run.record.usage.cpu_s(),
         usage: Usage = |run| exported(&run.record.usage),
         icount: bool = |run| run.record.icount,
         exec_monotonic_ns: Ns = |run| run.record.exec_ns,

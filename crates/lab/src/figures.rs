@@ -4,16 +4,88 @@ use crate::analysis::analyse_run;
 use crate::counting;
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
-use vmeter_model::result::AnalysedRun;
+use vmeter_model::result::{AnalysedRun, Phase};
 use vmeter_model::run::{Outcome, RunRecord, WatchLevel};
+use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::sweep::SweptRun;
 use vmeter_model::time::seconds;
+use vmeter_model::{Estimate, Timeline};
+use vmeter_stats::estimate;
 
 /// Count that only some watch levels take for the whole boot.
 pub const INSNS: &str = "guest_insns";
 
 /// (phase, name) of an activity.
 pub type ActivityKey = (String, String);
+
+/// Names of activities that are work which someone could do something about: leaves of a
+/// tree, and initcalls, modules and steps even where their parts are known. Phases and groups
+/// are not.
+pub(crate) struct Work<'t> {
+    leaves: HashSet<&'t str>,
+}
+
+impl<'t> Work<'t> {
+    /// The work in any of these runs.
+    pub(crate) fn of(timelines: impl IntoIterator<Item = &'t Timeline>) -> Self {
+        let leaves = timelines.into_iter().flat_map(|t| t.leaves());
+        Work { leaves: leaves.map(|span| span.name.as_str()).collect() }
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let whole = ["initcall ", "insmod ", "/init:"];
+        self.leaves.contains(name) || whole.iter().any(|prefix| name.starts_with(prefix))
+    }
+}
+
+/// Names of phases over many runs: the order of the first run, in which a later run's own
+/// phases stand after the one they followed there; `unattributed` last.
+pub(crate) fn phase_order<'r, R>(runs: impl IntoIterator<Item = R>) -> Vec<String>
+where
+    R: IntoIterator<Item = &'r str>,
+{
+    let mut names: Vec<String> = Vec::new();
+    for run in runs {
+        let mut after = 0;
+        for name in run.into_iter().filter(|name| *name != UNATTRIBUTED) {
+            match names.iter().position(|n| n == name) {
+                Some(at) => after = after.max(at + 1),
+                None => {
+                    names.insert(after, name.to_owned());
+                    after += 1;
+                }
+            }
+        }
+    }
+    names.push(UNATTRIBUTED.to_owned());
+    names
+}
+
+/// Estimates of phases, s: `samples` gives a phase's in each run, of which the totals add up
+/// to `whole`.
+pub(crate) fn phases(
+    names: &[String],
+    whole: f64,
+    samples: impl Fn(&str) -> Vec<f64>,
+) -> Vec<Phase> {
+    let phase = |name: &String| {
+        let samples = samples(name);
+        let share = if whole > 0.0 { samples.iter().sum::<f64>() / whole } else { 0.0 };
+        Phase { name: name.clone(), estimate: estimate(&samples), share }
+    };
+    names.iter().map(phase).collect()
+}
+
+/// Estimates of counts, each over the runs that have it.
+pub(crate) fn counts<'r>(
+    counted: impl IntoIterator<Item = (&'r String, f64)>,
+) -> BTreeMap<String, Estimate> {
+    let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (name, value) in counted {
+        samples.entry(name).or_default().push(value);
+    }
+    samples.into_iter().map(|(name, values)| (name.to_owned(), estimate(&values))).collect()
+}
 
 /// The figures of one run.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,15 +102,10 @@ impl Figures {
     /// The figures of an analysed run.
     pub fn of(analysed: &AnalysedRun) -> Self {
         let (record, timeline) = (&analysed.record, &analysed.timeline);
-        let leaves: HashSet<&str> = timeline.leaves().map(|s| s.name.as_str()).collect();
-        // As in a boot's activities: work that someone could do something about.
-        let is_work = |name: &str| {
-            let whole = ["initcall ", "insmod ", "/init:"];
-            leaves.contains(name) || whole.iter().any(|prefix| name.starts_with(prefix))
-        };
+        let work = Work::of([timeline]);
         let activities = vmeter_timeline::activity_times(timeline)
             .into_iter()
-            .filter(|((_, name), _)| is_work(name))
+            .filter(|((_, name), _)| work.has(name))
             .map(|(key, (ns, insns))| (key, (seconds(ns), insns.map(|n| n as f64))))
             .collect();
         let counts = timeline.counts.iter().map(|(name, n)| (name.clone(), *n as f64)).collect();
@@ -48,7 +115,7 @@ impl Figures {
                 index: record.index,
                 outcome: record.outcome.clone(),
                 total_s: seconds(timeline.total),
-                cpu_s: record.usage.user_s + record.usage.system_s,
+                cpu_s: record.usage.cpu_s(),
                 phases: phases.collect(),
                 counts,
                 warnings: timeline.warnings.clone(),
@@ -76,6 +143,11 @@ impl Figures {
     /// Length of a phase, s; 0 if the run does not have it.
     pub fn phase(&self, name: &str) -> f64 {
         self.run.phases.iter().filter(|(n, _)| n == name).map(|(_, s)| s).sum()
+    }
+
+    /// Names of its phases, in their order.
+    pub(crate) fn phase_names(&self) -> impl Iterator<Item = &str> {
+        self.run.phases.iter().map(|(name, _)| name.as_str())
     }
 }
 
