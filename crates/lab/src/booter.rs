@@ -46,7 +46,7 @@ impl Booter for Recorder {
             cache: &self.cache,
             kernel: machine.kernel.as_deref(),
             accel: machine.accel,
-            is_qemu: machine.is_qemu,
+            vmm: machine.abilities(),
             own_init: machine.own_init,
             ready: None,
             watches: Vec::new(),

@@ -7,7 +7,7 @@ use vmeter_appliance::kernel::KernelPaths;
 use vmeter_appliance::{ApplianceSpec, SizeReport};
 use vmeter_base::files;
 use vmeter_kernel_image::KernelImage;
-use vmeter_machine::backend::{self, Machine, Request};
+use vmeter_machine::backend::{self, Machine, Needs, Request};
 use vmeter_model::run::SessionMachine;
 use vmeter_model::{Accel, MachineSpec};
 use vmeter_record::ready::Until;
@@ -97,7 +97,9 @@ struct Inputs {
 
 impl Inputs {
     fn find(spec: &MachineSpec, cache: &Path) -> Result<Self> {
-        if !spec.command.is_empty() || spec.vmm.as_deref() == Some("mock") {
+        // What is no VMM is refused when it is described.
+        let needs = backend::of(spec).map_or(Needs::Nothing, |backend| backend.needs(spec));
+        if needs == Needs::Nothing {
             return Ok(Inputs::default());
         }
         let cached = vmeter_appliance::kernel::list_in(cache).pop();
@@ -109,8 +111,10 @@ impl Inputs {
             }
         };
         check_kernel(&kernel)?;
-        let direct = matches!(spec.machine.as_deref(), Some("pvh" | "microvm"));
-        let kernel = if direct { uncompressed(&kernel, cache)? } else { kernel };
+        let kernel = match needs {
+            Needs::Vmlinux { pvh } => uncompressed(&kernel, pvh, cache)?,
+            Needs::Kernel | Needs::Nothing => kernel,
+        };
         let root = spec.root.as_deref().unwrap_or("initramfs");
         let root_image = match root {
             "dax" | "virtio-blk" => Some(root_image(cache)?),
@@ -169,21 +173,24 @@ fn need_modules<'a>(modules: Option<&'a KernelPaths>, why: &str) -> Result<&'a K
     })
 }
 
-/// The ELF image inside `kernel`, in the cache: what PVH boots.
-fn uncompressed(kernel: &Path, cache: &Path) -> Result<PathBuf> {
+/// The ELF image inside `kernel`, in the cache; `pvh` if it is to be entered by PVH.
+fn uncompressed(kernel: &Path, pvh: bool, cache: &Path) -> Result<PathBuf> {
     let info = vmeter_kernel_image::KernelInfo::open(cache, kernel).map_err(usage)?;
     let name = info.build_id.clone().unwrap_or_else(|| info.version.replace('/', "_"));
-    let path = cache.join("vmlinux").join(name);
-    if path.exists() {
-        return Ok(path);
+    let folder = cache.join("vmlinux");
+    let (path, other) = (folder.join(&name), folder.join(format!("{name}.without-pvh")));
+    if let Some(known) = [&path, &other].into_iter().find(|p| p.exists() && (!pvh || *p == &path)) {
+        return Ok(known.clone());
     }
     let image = KernelImage::open(kernel).map_err(usage)?;
-    if image.pvh_entry().is_none() {
+    let has_pvh = image.pvh_entry().is_some();
+    if pvh && !has_pvh {
         return Err(usage(format!(
             "{}: no PVH entry point (CONFIG_PVH), so it cannot be entered directly: use --machine q35",
             kernel.display()
         )));
     }
+    let path = if has_pvh { path } else { other };
     files::write_in_new_folder(&path, image.vmlinux())
         .with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)

@@ -1,9 +1,11 @@
-//! Reading a QEMU command line of the user's own.
+//! Reading a command line of the user's own.
 //!
-//! QEMU takes options with one dash or two, and values as the next word.
+//! QEMU takes options with one dash or two, and values as the next word; other VMMs take
+//! them with two, and values as the next word or after a `=`.
 
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Programs that run the rest of their command line as another one.
 const PREFIXES: [&str; 14] = [
@@ -21,17 +23,39 @@ pub fn is_qemu_name(word: &OsStr) -> bool {
     name.starts_with("qemu-system-") || name == "qemu-kvm" || name == "kvm"
 }
 
-/// Where QEMU is on a command line that names it: at its begin, or after programs
-/// that only prepare its start (`taskset -c 1 qemu-system-x86_64 …`).
-pub fn qemu_position(argv: &[OsString]) -> Option<usize> {
+/// Where a VMM is on a command line that names it: at its begin, or after programs that
+/// only prepare its start (`taskset -c 1 qemu-system-x86_64 …`).
+pub fn position(argv: &[OsString], is_named: impl Fn(&OsStr) -> bool) -> Option<usize> {
     let first = argv.first()?;
-    if is_qemu_name(first) {
+    if is_named(first) {
         return Some(0);
     }
     if !PREFIXES.contains(&file_name(first)) {
         return None;
     }
-    argv.iter().position(|word| is_qemu_name(word))
+    argv.iter().position(|word| is_named(word))
+}
+
+/// The value of a `--name VALUE` or `--name=VALUE`: the argument that it is in, and the
+/// value itself. The last of several.
+pub fn long<'a>(argv: &'a [OsString], name: &str) -> Option<(usize, &'a OsStr)> {
+    let option = format!("--{name}");
+    let joined = format!("--{name}=");
+    (0..argv.len()).rev().find_map(|at| {
+        let word = argv[at].as_os_str();
+        if *word == *option {
+            return Some((at + 1, argv.get(at + 1)?.as_os_str()));
+        }
+        let value = word.as_bytes().strip_prefix(joined.as_bytes())?;
+        Some((at, OsStr::from_bytes(value)))
+    })
+}
+
+/// True if a program's file name is `name`, or begins with it and a version or a kind
+/// (`firecracker-v1.12.0-x86_64`, `cloud-hypervisor-static`).
+pub fn is_program(word: &OsStr, name: &str) -> bool {
+    let rest = file_name(word).strip_prefix(name);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
 /// Values of an option, in order; an empty one for an option at the very end.
@@ -66,11 +90,6 @@ pub fn accelerator(argv: &[OsString]) -> String {
     first.strip_prefix("accel=").unwrap_or(first).to_owned()
 }
 
-/// The guest's kernel, where it is given directly.
-pub fn kernel(argv: &[OsString]) -> Option<PathBuf> {
-    values(argv, "kernel").last().map(PathBuf::from)
-}
-
 /// True if the command line says where the serial console goes.
 pub fn says_console(argv: &[OsString]) -> bool {
     has(argv, "nographic") || has(argv, "serial") || has(argv, "nodefaults")
@@ -95,11 +114,23 @@ mod tests {
 
     #[test]
     fn qemu_by_name() {
-        assert_eq!(qemu_position(&argv("/opt/qemu/bin/qemu-system-x86_64 -m 1")), Some(0));
-        assert_eq!(qemu_position(&argv("taskset -c 1 qemu-system-i386")), Some(3));
-        assert_eq!(qemu_position(&argv("env A=1 nice qemu-kvm")), Some(3));
-        assert_eq!(qemu_position(&argv("firecracker --config qemu-system-x86_64")), None);
-        assert_eq!(qemu_position(&[]), None);
+        let qemu = |line: &str| position(&argv(line), is_qemu_name);
+        assert_eq!(qemu("/opt/qemu/bin/qemu-system-x86_64 -m 1"), Some(0));
+        assert_eq!(qemu("taskset -c 1 qemu-system-i386"), Some(3));
+        assert_eq!(qemu("env A=1 nice qemu-kvm"), Some(3));
+        assert_eq!(qemu("firecracker --config qemu-system-x86_64"), None);
+        assert_eq!(position(&[], is_qemu_name), None);
+    }
+
+    #[test]
+    fn other_programs_and_their_long_options() {
+        let named = |word: &str| is_program(word.as_ref(), "firecracker");
+        assert!(named("/usr/bin/firecracker") && named("firecracker-v1.12.0-x86_64"));
+        assert!(!named("firecrackers") && !named("/firecracker/run"));
+        let line = argv("ch --kernel a --cmdline=quiet --kernel b --end");
+        assert_eq!(long(&line, "kernel"), Some((5, "b".as_ref())));
+        assert_eq!(long(&line, "cmdline"), Some((3, "quiet".as_ref())));
+        assert_eq!((long(&line, "cmd"), long(&line, "end")), (None, None));
     }
 
     #[test]
@@ -120,7 +151,7 @@ mod tests {
         assert!(!console_on_stdout(&argv("q -nographic -serial file:x")));
         assert!(console_on_stdout(&argv("q -serial mon:stdio")));
         assert!(!says_console(&argv("q -m 1")));
-        assert_eq!(kernel(&argv("q --kernel a -kernel b")), Some("b".into()));
+        assert_eq!(values(&argv("q --kernel a -kernel b"), "kernel"), ["a", "b"]);
         assert_eq!(values(&argv("q -kernel"), "kernel"), [""]);
     }
 
@@ -128,7 +159,7 @@ mod tests {
         #[test]
         fn never_panics(words in proptest::collection::vec("[-a-z=,:]{0,12}", 0..12)) {
             let argv: Vec<OsString> = words.iter().map(OsString::from).collect();
-            let _ = (qemu_position(&argv), accelerator(&argv), kernel(&argv));
+            let _ = (position(&argv, is_qemu_name), accelerator(&argv), long(&argv, "a"));
             let _ = (says_console(&argv), console_on_stdout(&argv));
         }
     }

@@ -9,6 +9,7 @@ use crate::backends;
 use crate::backends::mock::script::{Script, ScriptError};
 use crate::capabilities::CapabilityError;
 use crate::plan::LaunchPlan;
+use crate::vmm::{Abilities, ConfigFile, Dialect};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,17 +17,49 @@ use vmeter_model::{Accel, MachineSpec};
 
 /// Every back end, in the order in which they are asked. A new one is a file and a
 /// line here.
-pub fn all() -> [&'static dyn Backend; 3] {
-    [&backends::mock::Mock, &backends::command::UserCommand, &backends::qemu::Qemu]
+pub fn all() -> &'static [&'static dyn Backend] {
+    &[
+        &backends::mock::Mock,
+        &backends::command::UserCommand,
+        &backends::firecracker::Firecracker,
+        &backends::cloud_hypervisor::CloudHypervisor,
+        // Last: it may ask a program that nobody else knows what it is.
+        &backends::qemu::Qemu,
+    ]
+}
+
+/// What a machine needs before it can be described.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// Nothing: no kernel is booted, or the user brings all there is.
+    Nothing,
+    /// A kernel as distributions have it.
+    Kernel,
+    /// An uncompressed kernel, an ELF file.
+    Vmlinux {
+        /// True if it is entered by PVH.
+        pvh: bool,
+    },
 }
 
 /// A kind of VMM.
 pub trait Backend: Sync {
-    /// Name, as `--vmm` has it.
+    /// Name.
     fn name(&self) -> &'static str;
+
+    /// What `--vmm` calls it; none if it is not asked for by that option.
+    fn option(&self) -> Option<&'static str> {
+        Some(self.name())
+    }
 
     /// True if this specification is for it.
     fn accepts(&self, spec: &MachineSpec) -> bool;
+
+    /// What it needs for this specification.
+    fn needs(&self, spec: &MachineSpec) -> Needs;
+
+    /// How its VMM is spoken to, if it is one kind of VMM.
+    fn dialect(&self) -> Option<&'static dyn Dialect>;
 
     /// Works the machine out.
     ///
@@ -34,6 +67,22 @@ pub trait Backend: Sync {
     /// A value that the back end does not know (with the valid ones), a file or
     /// program that is missing, or a combination that cannot work.
     fn describe(&self, request: &Request<'_>) -> Result<Machine, MachineError>;
+}
+
+/// The back end that a specification is for.
+pub fn of(spec: &MachineSpec) -> Option<&'static dyn Backend> {
+    all().iter().copied().find(|backend| backend.accepts(spec))
+}
+
+/// How the VMMs that are known are spoken to.
+pub fn dialects() -> impl Iterator<Item = &'static dyn Dialect> {
+    all().iter().filter_map(|backend| backend.dialect())
+}
+
+/// What `--vmm` takes by name.
+pub fn options() -> impl Iterator<Item = &'static str> {
+    // The last is what is taken where nothing is said.
+    all().iter().rev().filter_map(|backend| backend.option())
 }
 
 /// A specification with the files that others made for it.
@@ -82,8 +131,10 @@ pub struct Machine {
     pub provenance: BTreeMap<String, String>,
     /// How guest instructions are executed, where known.
     pub accel: Option<Accel>,
-    /// True if the VMM is QEMU, by name or by its own word.
-    pub is_qemu: bool,
+    /// How the VMM is spoken to; none if it is unknown, or nothing is booted.
+    pub dialect: Option<&'static dyn Dialect>,
+    /// The configuration file that the command line names, where the machine is in one.
+    pub config: Option<ConfigFile>,
     /// True if vmeter may add arguments.
     pub may_inject: bool,
     /// Arguments that put the console on standard output, added by `plan`.
@@ -101,6 +152,8 @@ impl Machine {
     pub fn plan(&self) -> LaunchPlan {
         let mut plan = LaunchPlan {
             argv: self.argv.clone(),
+            config: self.config.clone(),
+            dialect: self.dialect,
             may_inject: self.may_inject,
             ..LaunchPlan::default()
         };
@@ -108,6 +161,11 @@ impl Machine {
             plan.inject(&self.console.iter().map(String::as_str).collect::<Vec<_>>());
         }
         plan
+    }
+
+    /// What the VMM can be asked.
+    pub fn abilities(&self) -> Abilities {
+        self.dialect.map(Dialect::abilities).unwrap_or_default()
     }
 
     /// The command line as text, for records.
@@ -180,12 +238,42 @@ fn one_of(valid: &[String]) -> String {
 /// # Errors
 /// As [`Backend::describe`].
 pub fn describe(request: &Request<'_>) -> Result<Machine, MachineError> {
-    match all().into_iter().find(|b| b.accepts(request.spec)) {
-        Some(backend) => backend.describe(request),
-        None => Err(MachineError::unknown(
-            "vmm",
-            request.spec.vmm.as_deref().unwrap_or_default(),
-            &["qemu", "mock", "the path of a VMM"],
-        )),
+    if let Some(backend) = of(request.spec) {
+        return backend.describe(request);
+    }
+    let value = request.spec.vmm.as_deref().unwrap_or_default();
+    if value.contains('/') {
+        crate::launch::find_program(value.as_ref())?;
+        return Err(MachineError::Combination(format!(
+            "--vmm {value}: neither its name nor its -version says what it is; known are {}. \
+             Give its whole command line after `--`",
+            options().collect::<Vec<_>>().join(", ")
+        )));
+    }
+    let valid: Vec<&str> = options().chain(["the path of one"]).collect();
+    Err(MachineError::unknown("vmm", value, &valid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vmm_that_is_none_is_told_the_names_of_all() {
+        let error = |vmm: &str| {
+            let spec = MachineSpec { vmm: Some(vmm.into()), ..MachineSpec::default() };
+            let cache = Path::new("/nonexistent");
+            let request =
+                Request { spec: &spec, cache, kernel: None, initrd: None, root_image: None };
+            describe(&request).expect_err("no VMM").to_string()
+        };
+        let unknown = error("xen");
+        assert!(options().all(|name| unknown.contains(name)), "{unknown}");
+        assert_eq!(
+            unknown,
+            "--vmm xen: expected qemu, cloud-hypervisor, firecracker, mock or the path of one"
+        );
+        assert!(error("/bin/true").contains("/bin/true: neither its name nor its -version"));
+        assert!(error("/nonexistent/vmm").contains("No such file"));
     }
 }

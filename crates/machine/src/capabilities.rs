@@ -183,7 +183,7 @@ fn recall(
 
 fn ask(program: &Path) -> Result<Capabilities, CapabilityError> {
     let not_qemu = |why: String| CapabilityError::NotQemu { program: program.to_owned(), why };
-    let version_line = version_line(program.as_os_str(), LIMIT)
+    let version_line = version_line(program.as_os_str(), "-version", LIMIT)
         .filter(|line| is_qemu(line))
         .ok_or_else(|| not_qemu("-version does not say \"QEMU emulator version\"".into()))?;
     let argv = vec![program.into(), "-L".into(), "help".into()];

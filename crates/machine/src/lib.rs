@@ -10,3 +10,4 @@ pub mod launch;
 pub mod output;
 pub mod plan;
 pub mod qmp;
+pub mod vmm;

@@ -2,7 +2,7 @@
 
 use crate::launch::{self, End, Exit, LaunchError, Mode, NoHooks, Options, Stopper};
 use crate::plan::LaunchPlan;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ pub fn output(argv: Vec<OsString>, limit: Duration) -> Result<(Exit, String), La
     Ok((exit, String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// First line of what `program -version` prints, if it does and ends in time.
-pub fn version_line(program: &std::ffi::OsStr, limit: Duration) -> Option<String> {
-    let (exit, text) = output(vec![program.to_owned(), "-version".into()], limit).ok()?;
+/// First line of what a program prints with its version's option, if it ends in time.
+pub fn version_line(program: &OsStr, option: &str, limit: Duration) -> Option<String> {
+    let (exit, text) = output(vec![program.to_owned(), option.into()], limit).ok()?;
     (exit.end == End::ByItself).then(|| text.lines().next().map(str::to_owned)).flatten()
 }

@@ -1,7 +1,10 @@
 //! The command line that will be executed, and what watching adds to it.
 
+use crate::vmm::{ConfigFile, Dialect};
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 /// A VMM about to be launched: argv, descriptors it inherits, and a record of
 /// everything that vmeter added, so that it can be printed.
@@ -9,11 +12,15 @@ use std::os::fd::OwnedFd;
 pub struct LaunchPlan {
     /// Program and arguments, executed as given: no shell in between.
     pub argv: Vec<OsString>,
+    /// The configuration file that argv names, where the machine is in one.
+    pub config: Option<ConfigFile>,
+    /// How this VMM is spoken to; none if it is unknown.
+    pub dialect: Option<&'static dyn Dialect>,
     /// Descriptors to pass on: (number in the child, descriptor).
     pub fds: Vec<(i32, OwnedFd)>,
     /// Arguments and kernel parameters added for watching, for the report.
     pub injected: Vec<String>,
-    /// True when vmeter may add arguments (`--no-inject` was not given, and the VMM is QEMU).
+    /// True when vmeter may add arguments (`--no-inject` was not given, and the VMM is known).
     pub may_inject: bool,
     /// Becomes the VMM's standard output (its serial console): the write end of a
     /// pipe or a file whose other end the caller keeps. `/dev/null` if absent.
@@ -31,29 +38,44 @@ impl LaunchPlan {
         true
     }
 
-    /// Adds words to the kernel command line: to the value of `-append`, which is
-    /// created if there is a `-kernel`. Does nothing (and returns false) when
-    /// injection is not allowed or the guest's kernel is not given directly.
+    /// Adds words to the kernel command line, in the VMM's own way. Does nothing (and
+    /// returns false) when injection is not allowed or the guest's kernel is not given
+    /// directly.
     pub fn inject_kernel_parameters(&mut self, words: &[&str]) -> bool {
-        if !self.may_inject {
-            return false;
+        let words = words.join(" ");
+        let Some(dialect) = self.dialect.filter(|_| self.may_inject) else { return false };
+        let added = dialect.add_kernel_words(self, &words);
+        if added {
+            self.injected.push(format!("kernel: {words}"));
         }
-        let position = |name: &str| {
-            let double = format!("-{name}");
-            self.argv.iter().position(|a| a == name || *a == *double)
+        added
+    }
+
+    /// The kernel's command line as it stands.
+    pub fn kernel_line(&self) -> Option<String> {
+        self.dialect?.kernel_line(self)
+    }
+
+    /// Writes the configuration file into `folder`, if it is vmeter's or was added to.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn place_config(&mut self, folder: &Path) -> io::Result<()> {
+        let Some(config) = self.config.as_ref().filter(|c| c.given.is_none() || c.changed) else {
+            return Ok(());
         };
-        if let Some(at) = position("-append").filter(|at| at + 1 < self.argv.len()) {
-            let value = &mut self.argv[at + 1];
-            value.push(" ");
-            value.push(words.join(" "));
-        } else if position("-kernel").is_some() {
-            self.argv.push("-append".into());
-            self.argv.push(words.join(" ").into());
-        } else {
-            return false;
+        let path = folder.join(config.name);
+        let mut text = serde_json::to_string_pretty(&config.content)?;
+        text.push('\n');
+        std::fs::write(&path, text)?;
+        if let Some(given) = &config.given {
+            let shown = path.display();
+            self.injected.push(format!("{shown} for {}, with these in it", given.display()));
         }
-        self.injected.push(format!("kernel: {}", words.join(" ")));
-        true
+        if let Some(argument) = self.argv.get_mut(config.argument) {
+            *argument = path.into();
+        }
+        Ok(())
     }
 
     /// Passes a descriptor on to the VMM and returns the number it will have there.

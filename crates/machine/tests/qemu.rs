@@ -314,7 +314,7 @@ fn mistakes_are_answered_with_what_is_valid() {
     says(pc, "no PCIe root bus");
     let none = MachineSpec { kernel: Some("/nonexistent/vmlinuz".into()), ..base.clone() };
     says(none, "/nonexistent/vmlinuz");
-    says(MachineSpec { vmm: some("firecracker"), ..base.clone() }, "qemu, mock or the path");
+    says(MachineSpec { vmm: some("xen"), ..base.clone() }, "mock or the path of one");
     says(MachineSpec { vmm: some("/bin/true"), ..base.clone() }, "command line after --");
 }
 

@@ -178,6 +178,10 @@ fn describe(spec: &MachineSpec, options: &Options) -> Result<Machine, MigrateErr
     if spec.vmm.as_deref() == Some("mock") {
         return refuse("--vmm mock", "there is nothing to migrate; use qemu or the path of one");
     }
+    let dialect = backend::of(spec).and_then(|backend| backend.dialect());
+    if dialect.is_some_and(|dialect| !dialect.abilities().monitor) {
+        return refuse("this VMM", "only QEMU's migration is known; use --vmm qemu");
+    }
     if spec.accel == Some(Accel::Icount.into()) {
         return refuse(
             "--accel icount",
@@ -212,7 +216,7 @@ fn describe(spec: &MachineSpec, options: &Options) -> Result<Machine, MigrateErr
         root_image: None,
     };
     let mut machine = backend::describe(&request)?;
-    if !machine.is_qemu {
+    if !machine.abilities().monitor {
         return refuse("this VMM", "only QEMU's migration is known");
     }
     check_command(&spec)?;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MachineSpec {
-    /// `qemu`, `mock`, or the path of a VMM.
+    /// A back end by name (`qemu`, `firecracker`, `mock`, …), or the path of a VMM.
     pub vmm: Option<String>,
     /// `auto`, `kvm`, `tcg` or `icount`.
     pub accel: Option<AskedAccel>,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use vmeter_kernel_image::{locate, Candidate, Guest, KernelInfo, Located, MappedRam};
 use vmeter_machine::launch::Tracee;
+use vmeter_machine::vmm::Abilities;
 use vmeter_model::Ns;
 
 /// Guest RAM smaller than this can't hold a kernel.
@@ -19,6 +20,7 @@ pub struct GuestKernel {
     cache: PathBuf,
     /// The kernel image.
     pub path: PathBuf,
+    ram_at_exit: bool,
 }
 
 impl GuestKernel {
@@ -26,7 +28,12 @@ impl GuestKernel {
     pub fn of(context: &Context<'_>) -> Option<Self> {
         let watched = context.watch != vmeter_model::run::WatchLevel::None;
         let path = context.kernel.filter(|_| watched)?;
-        Some(GuestKernel { cache: context.cache.to_owned(), path: path.to_owned() })
+        Some(GuestKernel {
+            cache: context.cache.to_owned(),
+            path: path.to_owned(),
+            // Of a VMM that nothing is known of the best is hoped.
+            ram_at_exit: context.vmm.ram_at_exit || context.vmm == Abilities::default(),
+        })
     }
 
     /// What is known of it, from the cache if it was ever opened before.
@@ -35,6 +42,27 @@ impl GuestKernel {
     /// When the file is no kernel, or one without symbols.
     pub fn info(&self) -> Result<KernelInfo, SourceError> {
         KernelInfo::open(&self.cache, &self.path).map_err(failed)
+    }
+
+    /// Finds it in a stopped VMM, as [`look_into`], which a VMM may have made impossible.
+    ///
+    /// # Errors
+    /// When the kernel is not there, or whatever `look` answers.
+    pub fn look_into<T>(
+        &self,
+        tracee: &Tracee,
+        info: &KernelInfo,
+        look: impl FnOnce(&Guest<'_>) -> vmeter_kernel_image::Result<T>,
+    ) -> Result<T, SourceError> {
+        look_into(tracee, info, look).map_err(|error| {
+            if self.ram_at_exit {
+                return error;
+            }
+            SourceError::Other(format!(
+                "{error}. This VMM unmaps its guest's RAM before it ends: end the run while the \
+                 guest is there, by --until userspace or --until line:REGEX"
+            ))
+        })
     }
 }
 

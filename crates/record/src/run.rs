@@ -56,6 +56,9 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     let mut warnings = Vec::new();
     watch_console(&mut request, stopper);
     let mut lives = attach(&mut request, &mut warnings);
+    if let Err(error) = request.plan.place_config(request.context.dir) {
+        return Err(LaunchError::Prepare { error });
+    }
     let argv = strings(&request.plan);
     let dir = request.context.dir.display().to_string();
     let injected = request.plan.injected.iter().map(|a| a.replace(&dir, "RUN")).collect();
@@ -67,7 +70,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         mode,
         timeout: request.timeout,
         pin: std::mem::take(&mut request.pin),
-        follow: request.context.is_qemu.then(|| QEMU.to_owned()),
+        follow: request.context.vmm.image.map(str::to_owned),
         grace: Duration::ZERO,
     };
     let first = clock::read();
@@ -271,9 +274,6 @@ fn console_text(dir: &Path, record: &RunRecord) -> Vec<String> {
     }
 }
 
-/// What the file name of a QEMU's image contains: how it is known among a wrapper's children.
-const QEMU: &str = "qemu-system";
-
 /// The last thing that the guest or its VMM was seen to do, in words.
 fn last_seen(dir: &Path, record: &RunRecord) -> String {
     let (events, _) = crate::decode::events(dir, record);
@@ -313,15 +313,17 @@ fn last_seen(dir: &Path, record: &RunRecord) -> String {
     events.iter().rev().find_map(|e| said(&e.what)).unwrap_or_else(|| "nothing at all".into())
 }
 
-/// A wrapper that starts QEMU in a way that is not followed is measured in its place.
+/// A wrapper that starts its VMM in a way that is not followed is measured in its place.
 fn warn_of_forks(exit: &Exit, request: &Request<'_>, warnings: &mut Vec<String>) {
     let Some(image) = &exit.image else { return };
     let name = image.file_name().unwrap_or_default().to_string_lossy();
-    if request.context.is_qemu && !name.contains("qemu") {
+    // An image of the family may have another name than its usual one (qemu-kvm).
+    let family = |vmm: &str| vmm.split('-').next().map(str::to_owned).unwrap_or_default();
+    if let Some(vmm) = request.context.vmm.image.filter(|vmm| !name.contains(&family(vmm))) {
         warnings.push(format!(
             "what was launched stayed {name}, and none of its children was seen to execute \
-             {QEMU}*: if one is QEMU, it was not looked into; let the wrapper end in \
-             `exec qemu-system-x86_64 …`"
+             {vmm}*: if one is it, it was not looked into; let the wrapper end in \
+             `exec {vmm}… …`"
         ));
     }
 }

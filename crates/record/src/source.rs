@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
+use vmeter_machine::vmm::Abilities;
 use vmeter_model::run::{SourceRecord, WatchLevel};
 use vmeter_model::{Accel, Event, MachineSpec, Ns, RunRecord};
 
@@ -37,8 +38,8 @@ pub struct Context<'a> {
     pub kernel: Option<&'a Path>,
     /// The accelerator in use; none if unknown.
     pub accel: Option<Accel>,
-    /// True if the VMM is QEMU, or a wrapper of it.
-    pub is_qemu: bool,
+    /// What the VMM can be asked.
+    pub vmm: Abilities,
     /// True when the guest's init is vmeter's own.
     pub own_init: bool,
     /// The ready point, where the console says it.

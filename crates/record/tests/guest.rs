@@ -9,8 +9,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use vmeter_machine::backends::qemu::Qemu;
 use vmeter_machine::launch::Stopper;
 use vmeter_machine::plan::LaunchPlan;
+use vmeter_machine::vmm::Dialect;
 use vmeter_model::run::WatchLevel;
 use vmeter_model::{Accel, Event, MachineSpec, Ns, RunRecord, What};
 use vmeter_record::decode::of_source;
@@ -44,13 +46,13 @@ fn boot(kernel: &Path, dir: &Path) -> RunRecord {
         kernel: Some(kernel),
         accel: Some(Accel::Tcg),
         own_init: false,
-        is_qemu: true,
+        vmm: Qemu.abilities(),
         ready: None,
         watches: Vec::new(),
     };
     let machine = "qemu-system-x86_64 -accel tcg -machine q35 -m 512 -nodefaults -display none \
         -no-reboot -serial stdio -kernel";
-    let mut plan = LaunchPlan { may_inject: true, ..LaunchPlan::default() };
+    let mut plan = LaunchPlan { may_inject: true, dialect: Some(&Qemu), ..LaunchPlan::default() };
     plan.argv = machine.split_ascii_whitespace().map(Into::into).collect();
     let parameters = "console=ttyS0 quiet panic=-1 no_timer_check cryptomgr.notests";
     plan.argv.extend([kernel.into(), "-append".into(), parameters.into()]);

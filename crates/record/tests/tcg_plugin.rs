@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use vmeter_machine::backends::qemu::Qemu;
 use vmeter_machine::plan::LaunchPlan;
+use vmeter_machine::vmm::Dialect;
 use vmeter_model::run::{Outcome, Usage, WatchLevel};
 use vmeter_model::{Accel, Event, MachineSpec, RunRecord, What};
 use vmeter_record::source::{Context, Source};
@@ -60,7 +62,7 @@ fn context<'a>(
         cache: dir,
         kernel: Some(kernel),
         accel: Some(accel),
-        is_qemu: true,
+        vmm: Qemu.abilities(),
         own_init: false,
         ready: None,
         watches: Vec::new(),
@@ -78,7 +80,7 @@ fn boot(
     let spec = MachineSpec::default();
     let mut live =
         TcgPlugin.live(&context(&spec, kernel, watch, dir, Accel::Tcg)).expect("it applies to TCG");
-    let mut plan = LaunchPlan { may_inject: true, ..LaunchPlan::default() };
+    let mut plan = LaunchPlan { may_inject: true, dialect: Some(&Qemu), ..LaunchPlan::default() };
     plan.argv = MACHINE.iter().chain(&["-smp", smp, "-kernel"]).map(Into::into).collect();
     plan.argv.push(kernel.into());
     live.prepare(&mut plan).unwrap();
@@ -200,7 +202,7 @@ fn virtual_time_is_counted_whole_however_it_is_watched() {
     let spec = MachineSpec::default();
     let live = |watch| TcgPlugin.live(&context(&spec, &kernel, watch, dir.path(), Accel::Icount));
     assert!(live(WatchLevel::None).is_none());
-    let mut plan = LaunchPlan { may_inject: true, ..LaunchPlan::default() };
+    let mut plan = LaunchPlan { may_inject: true, dialect: Some(&Qemu), ..LaunchPlan::default() };
     plan.argv.push(MACHINE[0].into());
     live(WatchLevel::Light).expect("it applies to icount").prepare(&mut plan).unwrap();
     let argument = plan.argv.last().unwrap().to_string_lossy();

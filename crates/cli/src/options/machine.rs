@@ -8,8 +8,8 @@ use vmeter_model::{AskedAccel, MachineSpec};
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Machine options")]
 pub struct Machine {
-    /// qemu, mock, or the path of a VMM that takes QEMU's options.
-    #[arg(long, value_name = "VMM")]
+    // The names are the registry's: the help cannot forget one.
+    #[arg(long, value_name = "VMM", help = vmm_help())]
     pub vmm: Option<String>,
     /// auto (probed), kvm, tcg, or icount (deterministic virtual time).
     #[arg(long)]
@@ -77,6 +77,11 @@ impl Machine {
             no_inject: self.no_inject,
         }
     }
+}
+
+fn vmm_help() -> String {
+    let names: Vec<&str> = vmeter_machine::backend::options().collect();
+    format!("{}, or the path of one (any program that takes QEMU's options)", names.join(", "))
 }
 
 /// A path that a session can keep: saved machines are JSON.

@@ -1,34 +1,43 @@
 //! A command line of the user's own, run as given.
 //!
-//! What is QEMU is recognised, by its name or by its own word (`-version`), so
+//! What VMM it is is recognised by its name, or, for QEMU, by its own word (`-version`), so
 //! that a wrapper script that executes it is treated as QEMU too. Anything else
 //! is launched and watched from outside: its own moments and its console.
 
+use super::qemu::{Qemu, VERSION_WITHIN};
 use crate::argv;
-use crate::backend::{Backend, Machine, MachineError, Request};
-use crate::capabilities::{self, is_qemu};
+use crate::backend::{self, Backend, Machine, MachineError, Needs, Request};
+use crate::capabilities;
 use crate::files::digest;
 use crate::launch::{self, LaunchError};
 use crate::output::version_line;
+use crate::vmm::{Console, Dialect, Told};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 use vmeter_model::MachineSpec;
 
 /// The back end.
 pub struct UserCommand;
-
-/// How long an unknown program may take to say its version. QEMU takes 15 ms; a
-/// wrapper that ignores its arguments boots a machine, and is ended after this.
-const VERSION_WITHIN: Duration = Duration::from_secs(3);
 
 impl Backend for UserCommand {
     fn name(&self) -> &'static str {
         "command"
     }
 
+    fn option(&self) -> Option<&'static str> {
+        None
+    }
+
     fn accepts(&self, spec: &MachineSpec) -> bool {
         !spec.command.is_empty()
+    }
+
+    fn needs(&self, _: &MachineSpec) -> Needs {
+        Needs::Nothing
+    }
+
+    fn dialect(&self) -> Option<&'static dyn Dialect> {
+        None
     }
 
     fn describe(&self, request: &Request<'_>) -> Result<Machine, MachineError> {
@@ -43,14 +52,12 @@ impl Backend for UserCommand {
         let program = launch::find_program(program)?;
         let mut machine = Machine { backend: self.name(), ..Machine::default() };
         let version = recognise(&mut machine, &argv);
-        machine.is_qemu = version.as_deref().is_some_and(is_qemu);
-        machine.may_inject = machine.is_qemu && !spec.no_inject;
+        machine.may_inject = machine.dialect.is_some() && !spec.no_inject;
         explain_injection(&mut machine, spec.no_inject);
         let version = version.unwrap_or_else(|| "version unknown".into());
         machine.provenance.insert("vmm".into(), format!("{version} ({})", program.display()));
-        if machine.is_qemu {
-            of_qemu(&mut machine, &argv);
-            files(&mut machine, &argv, request);
+        if let Some(dialect) = machine.dialect {
+            take(&mut machine, dialect.read(&argv), &argv, request);
         }
         machine.argv = argv;
         Ok(machine)
@@ -87,68 +94,82 @@ fn full_argv(spec: &MachineSpec) -> Vec<OsString> {
     program.into_iter().chain(spec.command.iter().map(String::as_str)).map(Into::into).collect()
 }
 
-/// What the VMM says it is, asked in the cheapest way.
+/// Which VMM it is, by its name or by its own word; its version, asked in the cheapest way.
 fn recognise(machine: &mut Machine, argv: &[OsString]) -> Option<String> {
     let shown = argv.first().map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
-    let position = argv::qemu_position(argv);
-    let asked = position.map_or(0, |at| at);
-    let version = argv.get(asked).and_then(|program| version_line(program, VERSION_WITHIN));
-    let what = match (position, version.as_deref().is_some_and(is_qemu)) {
-        (Some(_), true) => "QEMU, by its name and version",
-        (Some(_), false) => "QEMU by its name, but not by its -version",
-        (None, true) => "executes QEMU, as its -version says",
-        (None, false) => "not QEMU: watched from outside, by its process and its console",
+    let named = backend::dialects()
+        .find_map(|dialect| Some((dialect, argv::position(argv, |word| dialect.is_named(word))?)));
+    let (dialect, position): (&dyn Dialect, _) = named.unwrap_or((&Qemu, 0));
+    let asked = |program| version_line(program, dialect.version_option(), VERSION_WITHIN);
+    let version = argv.get(position).and_then(|program| asked(program));
+    let says_so = version.as_deref().is_some_and(|line| dialect.says_so(line));
+    let (name, option) = (dialect.vmm(), dialect.version_option());
+    let what = match (named.is_some(), says_so) {
+        (true, true) => format!("{name}, by its name and version"),
+        (true, false) => format!("{name} by its name, but not by its {option}"),
+        (false, true) => format!("executes {name}, as its {option} says"),
+        (false, false) => {
+            "no VMM that is known: watched from outside, by its process and its console".into()
+        }
     };
     machine.choose("vmm", shown, what);
+    machine.dialect = says_so.then(|| named.map_or(&Qemu as _, |(dialect, _)| dialect));
     version.filter(|line| !line.trim().is_empty())
 }
 
 fn explain_injection(machine: &mut Machine, no_inject: bool) {
-    let (value, why) = match (machine.is_qemu, no_inject) {
-        (true, false) => ("allowed", "what is added is printed; --no-inject adds nothing"),
-        (true, true) => ("nothing", "--no-inject"),
-        (false, _) => ("nothing", "only QEMU's options are known"),
+    let known = machine.dialect.is_some();
+    let (value, why) = if no_inject && known {
+        ("nothing", "--no-inject".to_owned())
+    } else if known {
+        ("allowed", "what is added is printed; --no-inject adds nothing".to_owned())
+    } else {
+        let names: Vec<&str> = backend::dialects().map(Dialect::vmm).collect();
+        ("nothing", format!("only the options of {} are known", names.join(", ")))
     };
     machine.choose("added arguments", value, why);
 }
 
-fn of_qemu(machine: &mut Machine, argv: &[OsString]) {
-    let accel = argv::accelerator(argv);
+/// What the command line says of its machine, and digests of what is booted.
+fn take(machine: &mut Machine, told: Told, argv: &[OsString], request: &Request<'_>) {
+    let (accel, why) = told.accel;
     machine.accel = accel.parse().ok();
-    machine.choose("accel", accel, "as the command line says");
-    machine.kernel = argv::kernel(argv);
-    if argv::console_on_stdout(argv) {
-        machine.choose("console", "standard output", "as the command line says");
-    } else if argv::says_console(argv) {
-        let why = "its lines are not seen; add -serial stdio to see them";
-        machine.choose("console", "elsewhere", why);
-    } else if machine.may_inject {
-        machine.console = vec!["-serial".into(), "stdio".into()];
-        let why = "the command line does not say where it goes: -serial stdio is added";
-        machine.choose("console", "standard output", why);
+    machine.choose("accel", accel, why);
+    match told.console {
+        Console::Stdout(why) => machine.choose("console", "standard output", why),
+        Console::Elsewhere(mend) => {
+            machine.choose("console", "elsewhere", format!("its lines are not seen; {mend}"));
+        }
+        Console::Unsaid(arguments) if machine.may_inject => {
+            let why = "the command line does not say where it goes";
+            let added = arguments.join(" ");
+            machine.choose("console", "standard output", format!("{why}: {added} is added"));
+            machine.console = arguments.iter().map(|a| (*a).to_owned()).collect();
+        }
+        Console::Unsaid(_) => {}
     }
-}
-
-/// Digests of what is booted, as far as the files can be told from the options.
-fn files(machine: &mut Machine, argv: &[OsString], request: &Request<'_>) {
-    let named = |option: &str| argv::values(argv, option).last().map(PathBuf::from);
-    let qemu = argv.get(argv::qemu_position(argv).unwrap_or(0)).map(Path::new);
-    let firmware = || {
-        let name = named("bios").unwrap_or_else(|| "bios-256k.bin".into());
+    for (what, value, why) in told.remarks {
+        machine.choose(what, value, why);
+    }
+    let firmware = told.firmware.and_then(|name| {
         if name.is_file() {
             return Some(name);
         }
-        let answer = capabilities::of(qemu?, request.cache).ok()?;
+        // A bare name is one of QEMU's own files.
+        machine.abilities().monitor.then_some(())?;
+        let at = argv::position(argv, |word| Qemu.is_named(word)).unwrap_or(0);
+        let answer = capabilities::of(Path::new(argv.get(at)?), request.cache).ok()?;
         answer.capabilities.firmware_file(name.to_str()?)
-    };
-    for (what, file) in
-        [("kernel", named("kernel")), ("initrd", named("initrd")), ("firmware", firmware())]
-    {
-        // What cannot be read QEMU will complain of.
+    });
+    let files = [("kernel", told.kernel.clone()), ("initrd", told.initrd), ("firmware", firmware)];
+    for (what, file) in files {
+        // What cannot be read the VMM will complain of.
         if let Some((file, digest)) = file.and_then(|f| digest(&f).ok().map(|d| (f, d))) {
             machine.provenance.insert(what.into(), format!("{} {digest}", file.display()));
         }
     }
+    machine.kernel = told.kernel;
+    machine.config = told.config;
 }
 
 #[cfg(test)]
@@ -175,7 +196,7 @@ mod tests {
     #[test]
     fn not_qemu() {
         let machine = describe(&spec(&["/bin/echo", "hello"])).expect("echo is there");
-        assert!(!machine.is_qemu && !machine.may_inject);
+        assert!(machine.dialect.is_none() && !machine.may_inject);
         assert_eq!(machine.argv_text(), ["/bin/echo", "hello"]);
         assert!(machine.plan().injected.is_empty());
         assert!(describe(&spec(&["/nonexistent/vmm"])).is_err());
@@ -209,14 +230,14 @@ mod tests {
             vec!["taskset", "-c", "0", "qemu-system-x86_64", "-kernel", "k"],
         ] {
             let machine = describe(&spec(&words)).expect("described");
-            assert!(machine.is_qemu && machine.may_inject, "{words:?}");
+            assert!(machine.abilities().monitor && machine.may_inject, "{words:?}");
             assert_eq!(machine.accel, Some(vmeter_model::Accel::Tcg));
             assert_eq!(machine.kernel, Some("k".into()));
             assert!(machine.provenance["firmware"].contains("bios-256k.bin sha256:"));
             assert_eq!(machine.plan().injected, ["-serial stdio"]);
             let no = MachineSpec { no_inject: true, ..spec(&words) };
             let machine = describe(&no).expect("described");
-            assert!(machine.is_qemu && !machine.may_inject);
+            assert!(machine.abilities().monitor && !machine.may_inject);
             assert_eq!(machine.plan().argv.len(), words.len(), "run as given");
         }
         let only = MachineSpec { vmm: Some(path.into()), ..spec(&["-M", "q35"]) };

@@ -7,7 +7,8 @@
 pub mod play;
 pub mod script;
 
-use crate::backend::{Backend, Machine, MachineError, Request};
+use crate::backend::{Backend, Machine, MachineError, Needs, Request};
+use crate::vmm::Dialect;
 use play::{Played, Scene};
 use script::Script;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -36,6 +37,14 @@ impl Backend for Mock {
 
     fn accepts(&self, spec: &MachineSpec) -> bool {
         spec.vmm.as_deref() == Some("mock")
+    }
+
+    fn needs(&self, _: &MachineSpec) -> Needs {
+        Needs::Nothing
+    }
+
+    fn dialect(&self) -> Option<&'static dyn Dialect> {
+        None
     }
 
     fn describe(&self, request: &Request<'_>) -> Result<Machine, MachineError> {

@@ -4,15 +4,26 @@
 //! what the command line says, whatever the host's configuration files hold.
 
 use crate::accel;
-use crate::backend::{Backend, Machine, MachineError, Request};
+use crate::argv;
+use crate::backend::{Backend, Machine, MachineError, Needs, Request};
 use crate::capabilities::{self, Capabilities};
 use crate::files::{digest, kernel_kind, KernelKind};
 use crate::launch;
+use crate::output::version_line;
+use crate::plan::LaunchPlan;
+use crate::vmm::{Abilities, Console, Dialect, Told};
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use vmeter_model::{Accel, MachineSpec};
 
-/// The back end.
+/// The back end, and how QEMU is spoken to.
+#[derive(Debug)]
 pub struct Qemu;
+
+/// How long an unknown program may take to say its version. QEMU takes 15 ms; a
+/// wrapper that ignores its arguments boots a machine, and is ended after this.
+pub(crate) const VERSION_WITHIN: Duration = Duration::from_secs(3);
 
 const PROGRAM: &str = "qemu-system-x86_64";
 const MACHINES: [&str; 4] = ["q35", "pc", "microvm", "pvh"];
@@ -32,8 +43,25 @@ impl Backend for Qemu {
     fn accepts(&self, spec: &MachineSpec) -> bool {
         match spec.vmm.as_deref() {
             None | Some("qemu") => true,
-            Some(path) => path.contains('/') || path.starts_with("qemu-system-"),
+            Some(program) if argv::is_qemu_name(program.as_ref()) => true,
+            // A build of another name, or a wrapper, that says so itself.
+            Some(path) if path.contains('/') => {
+                version_line(path.as_ref(), self.version_option(), VERSION_WITHIN)
+                    .is_some_and(|line| self.says_so(&line))
+            }
+            Some(_) => false,
         }
+    }
+
+    fn needs(&self, spec: &MachineSpec) -> Needs {
+        match spec.machine.as_deref() {
+            Some("pvh" | "microvm") => Needs::Vmlinux { pvh: true },
+            _ => Needs::Kernel,
+        }
+    }
+
+    fn dialect(&self) -> Option<&'static dyn Dialect> {
+        Some(&Qemu)
     }
 
     fn describe(&self, request: &Request<'_>) -> Result<Machine, MachineError> {
@@ -46,7 +74,7 @@ impl Backend for Qemu {
             backend: self.name(),
             argv: vec![name.into()],
             accel: Some(accel.accel),
-            is_qemu: true,
+            dialect: self.dialect(),
             may_inject: !spec.no_inject,
             kernel: request.kernel().map(Path::to_owned),
             own_init: request.own_init(),
@@ -65,9 +93,81 @@ impl Backend for Qemu {
     }
 }
 
-/// True if this specification needs an uncompressed kernel (an ELF `vmlinux`).
-pub fn needs_vmlinux(spec: &MachineSpec) -> bool {
-    spec.machine.as_deref() == Some("pvh")
+impl Dialect for Qemu {
+    fn vmm(&self) -> &'static str {
+        "QEMU"
+    }
+
+    fn is_named(&self, program: &OsStr) -> bool {
+        argv::is_qemu_name(program)
+    }
+
+    fn version_option(&self) -> &'static str {
+        "-version"
+    }
+
+    fn says_so(&self, version_line: &str) -> bool {
+        capabilities::is_qemu(version_line)
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            trace_events: true,
+            plugins: true,
+            firmware_log: true,
+            monitor: true,
+            ram_at_exit: true,
+            api: None,
+            image: Some("qemu-system"),
+        }
+    }
+
+    fn read(&self, argv: &[OsString]) -> Told {
+        let console = if argv::console_on_stdout(argv) {
+            Console::Stdout("as the command line says")
+        } else if argv::says_console(argv) {
+            Console::Elsewhere("add -serial stdio to see them")
+        } else {
+            Console::Unsaid(&["-serial", "stdio"])
+        };
+        let named = |option: &str| argv::values(argv, option).last().map(PathBuf::from);
+        Told {
+            accel: (argv::accelerator(argv), "as the command line says"),
+            kernel: named("kernel"),
+            initrd: named("initrd"),
+            firmware: Some(named("bios").unwrap_or_else(|| "bios-256k.bin".into())),
+            console,
+            config: None,
+            remarks: Vec::new(),
+        }
+    }
+
+    fn kernel_line(&self, plan: &LaunchPlan) -> Option<String> {
+        position(plan, "-kernel")?;
+        let line = position(plan, "-append").and_then(|at| plan.argv.get(at + 1));
+        Some(line.map(|line| line.to_string_lossy().into_owned()).unwrap_or_default())
+    }
+
+    fn add_kernel_words(&self, plan: &mut LaunchPlan, words: &str) -> bool {
+        let line = position(plan, "-append").filter(|at| at + 1 < plan.argv.len());
+        if let Some(at) = line {
+            let value = &mut plan.argv[at + 1];
+            value.push(" ");
+            value.push(words);
+        } else if position(plan, "-kernel").is_some() {
+            plan.argv.push("-append".into());
+            plan.argv.push(words.into());
+        } else {
+            return false;
+        }
+        true
+    }
+}
+
+/// Where an option is; QEMU takes one dash or two.
+fn position(plan: &LaunchPlan, name: &str) -> Option<usize> {
+    let double = format!("-{name}");
+    plan.argv.iter().position(|a| a == name || *a == *double)
 }
 
 struct Builder<'a> {
@@ -338,7 +438,7 @@ impl Builder<'_> {
         };
         let io = |error| MachineError::File { what: "kernel", path: kernel.into(), error };
         let kind = kernel_kind(kernel).map_err(io)?;
-        if needs_vmlinux(self.spec) && kind != KernelKind::Vmlinux {
+        if self.spec.machine.as_deref() == Some("pvh") && kind != KernelKind::Vmlinux {
             return Err(MachineError::Combination(format!(
                 "--machine pvh: {} is no ELF file; PVH enters an uncompressed vmlinux \
                  (the one in a bzImage can be extracted), or use --machine q35",

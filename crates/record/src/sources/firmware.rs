@@ -36,7 +36,7 @@ impl Source for Firmware {
         // qboot writes no log, and a microvm has no port to write it to.
         let silent = context.spec.firmware.as_deref() == Some("qboot")
             || context.spec.machine.as_deref() == Some("microvm");
-        (context.watch != WatchLevel::None && !silent)
+        (context.watch != WatchLevel::None && context.vmm.firmware_log && !silent)
             .then(|| Box::new(Recording { dir: context.dir.to_owned(), stamper: None }) as _)
     }
 

@@ -6,7 +6,7 @@
 
 use super::read_bounded;
 use crate::guest_clock::{self, GuestClock};
-use crate::guest_ram::{failed, look_into, GuestKernel};
+use crate::guest_ram::{failed, GuestKernel};
 use crate::source::{Context, Live, Source, SourceError};
 use std::path::{Path, PathBuf};
 use vmeter_kernel_image::ftrace::{FtraceDump, FtraceKind};
@@ -152,7 +152,7 @@ impl Live for Recording {
         if self.accel == Some(Accel::Kvm) {
             self.tsc_offset = guest_clock::kvm_tsc_offset(tracee.pid);
         }
-        match look_into(tracee, info, FtraceDump::take) {
+        match self.kernel.look_into(tracee, info, FtraceDump::take) {
             Ok(dump) => self.dump = Some(dump),
             // A guest that was not asked to trace need not be one that can.
             Err(error) if self.injected => return Err(error),
@@ -188,8 +188,7 @@ fn parameters(plan: &LaunchPlan) -> Vec<String> {
 
 /// The value of a kernel parameter that is given already; of several the last.
 fn given(plan: &LaunchPlan, name: &str) -> Option<String> {
-    let append = plan.argv.iter().position(|a| a == "-append" || a == "--append")?;
-    let line = plan.argv.get(append + 1)?.to_string_lossy();
+    let line = plan.kernel_line()?;
     line.split_ascii_whitespace().filter_map(|w| w.strip_prefix(name)).next_back().map(Into::into)
 }
 
@@ -219,7 +218,11 @@ mod tests {
 
     #[test]
     fn what_the_user_traces_is_kept() {
-        let mut plan = LaunchPlan { may_inject: true, ..LaunchPlan::default() };
+        let mut plan = LaunchPlan {
+            may_inject: true,
+            dialect: Some(&vmeter_machine::backends::qemu::Qemu),
+            ..LaunchPlan::default()
+        };
         let given_line = "quiet trace_event=irq:* trace_event=timer:* trace_buf_size=4M";
         plan.argv = ["qemu", "-kernel", "k", "-append", given_line].map(Into::into).to_vec();
         let parameters = parameters(&plan);

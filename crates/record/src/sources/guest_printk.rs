@@ -10,7 +10,7 @@
 
 use super::{guest_ftrace, read_bounded};
 use crate::guest_clock::{self, GuestClock};
-use crate::guest_ram::{failed, look_into, GuestKernel};
+use crate::guest_ram::{failed, GuestKernel};
 use crate::source::{Context, Live, Source, SourceError};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -235,7 +235,7 @@ impl Live for Recording {
         if self.accel == Some(Accel::Kvm) {
             self.tsc_offset = guest_clock::kvm_tsc_offset(tracee.pid);
         }
-        self.dump = Some(look_into(tracee, info, PrintkDump::take)?);
+        self.dump = Some(self.kernel.look_into(tracee, info, PrintkDump::take)?);
         Ok(())
     }
 

@@ -39,7 +39,7 @@ impl Source for QemuTrace {
     }
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
-        (context.watch != WatchLevel::None)
+        (context.watch != WatchLevel::None && context.vmm.trace_events)
             .then(|| Box::new(Recording { dir: context.dir.to_owned(), armed: false }) as _)
     }
 

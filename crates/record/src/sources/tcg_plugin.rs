@@ -69,7 +69,7 @@ impl Source for TcgPlugin {
             (WatchLevel::Light | WatchLevel::Full, Some(Accel::Icount)) => Extent::Virtual,
             _ => return None,
         };
-        (!PLUGIN.is_empty()).then(|| {
+        (context.vmm.plugins && !PLUGIN.is_empty()).then(|| {
             Box::new(Recording {
                 dir: context.dir.to_owned(),
                 cache: context.cache.to_owned(),

@@ -1,0 +1,135 @@
+//! cloud-hypervisor: a machine on its command line, its kernel's by `--cmdline`.
+//!
+//! The kernel is entered by PVH. `--serial tty` puts the first serial port on standard
+//! output; without it the guest's console is a virtio one, which a kernel whose driver is
+//! a module can write to only after that is loaded.
+
+use super::direct::{is_asked, Describing};
+use crate::argv;
+use crate::backend::{Backend, Machine, MachineError, Needs, Request};
+use crate::plan::LaunchPlan;
+use crate::vmm::{Abilities, Console, Dialect, Told};
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use vmeter_model::MachineSpec;
+
+/// The back end, and how cloud-hypervisor is spoken to.
+#[derive(Debug)]
+pub struct CloudHypervisor;
+
+const PROGRAM: &str = "cloud-hypervisor";
+/// Its `--cpus boot=` is a byte.
+const MOST_VCPUS: u32 = 254;
+
+impl Backend for CloudHypervisor {
+    fn name(&self) -> &'static str {
+        PROGRAM
+    }
+
+    fn accepts(&self, spec: &MachineSpec) -> bool {
+        is_asked(spec, PROGRAM)
+    }
+
+    fn needs(&self, _: &MachineSpec) -> Needs {
+        Needs::Vmlinux { pvh: true }
+    }
+
+    fn dialect(&self) -> Option<&'static dyn Dialect> {
+        Some(&CloudHypervisor)
+    }
+
+    fn describe(&self, request: &Request<'_>) -> Result<Machine, MachineError> {
+        let mut d = Describing::new(request, PROGRAM, &CloudHypervisor)?;
+        d.accel()?;
+        let (smp, memory) = d.size(MOST_VCPUS)?;
+        d.machine.choose("console", "ttyS0 on standard output", "--serial tty");
+        let (kernel, initrd) = d.kernel()?;
+        let line = d.command_line(&[]);
+        let argv = &mut d.machine.argv;
+        argv.extend(["--kernel".into(), kernel.into()]);
+        if let Some(initrd) = initrd {
+            argv.extend(["--initramfs".into(), initrd.into()]);
+        }
+        argv.extend(["--cmdline", &line].map(OsString::from));
+        argv.extend(["--cpus".into(), format!("boot={smp}").into()]);
+        argv.extend(["--memory".into(), format!("size={memory}M").into()]);
+        argv.extend(["--serial", "tty", "--console", "off"].map(OsString::from));
+        Ok(d.machine)
+    }
+}
+
+impl Dialect for CloudHypervisor {
+    fn vmm(&self) -> &'static str {
+        "cloud-hypervisor"
+    }
+
+    fn is_named(&self, program: &OsStr) -> bool {
+        argv::is_program(program, PROGRAM)
+    }
+
+    fn version_option(&self) -> &'static str {
+        "--version"
+    }
+
+    fn says_so(&self, version_line: &str) -> bool {
+        version_line.starts_with("cloud-hypervisor ")
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities { api: Some("--api-socket"), image: Some(PROGRAM), ..Abilities::default() }
+    }
+
+    fn read(&self, argv: &[OsString]) -> Told {
+        let named = |option: &str| argv::long(argv, option).map(|(_, file)| PathBuf::from(file));
+        let mut told = Told {
+            accel: ("kvm".into(), "what it uses on Linux where nothing else is built in"),
+            kernel: named("kernel"),
+            initrd: named("initramfs"),
+            firmware: named("firmware"),
+            console: console(argv),
+            config: None,
+            remarks: Vec::new(),
+        };
+        if argv::long(argv, "restore").is_some() {
+            told.kernel = None;
+            let why = "a restored guest has its kernel's words already: nothing is added";
+            told.remarks.push(("kernel", "of the snapshot".into(), why.into()));
+        } else if told.kernel.is_none() && told.firmware.is_none() {
+            let why = "what is told there is not seen: no kernel to read symbols of, and none to \
+                       add parameters to; give --kernel and --cmdline";
+            told.remarks.push(("configuration", "by the API".into(), why.into()));
+        }
+        told
+    }
+
+    fn kernel_line(&self, plan: &LaunchPlan) -> Option<String> {
+        argv::long(&plan.argv, "kernel")?;
+        let line = argv::long(&plan.argv, "cmdline").map(|(_, line)| line.to_string_lossy());
+        Some(line.unwrap_or_default().into_owned())
+    }
+
+    fn add_kernel_words(&self, plan: &mut LaunchPlan, words: &str) -> bool {
+        let booted = argv::long(&plan.argv, "kernel").is_some();
+        if !booted || argv::long(&plan.argv, "restore").is_some() {
+            return false;
+        }
+        if let Some((at, _)) = argv::long(&plan.argv, "cmdline") {
+            plan.argv[at].push(" ");
+            plan.argv[at].push(words);
+        } else {
+            plan.argv.extend(["--cmdline", words].map(OsString::from));
+        }
+        true
+    }
+}
+
+/// By default the serial port is nowhere, and the virtio console on standard output.
+fn console(argv: &[OsString]) -> Console {
+    let is_tty = |option: &str| argv::long(argv, option).map(|(_, value)| value == "tty");
+    match (is_tty("serial"), is_tty("console")) {
+        (Some(true), _) => Console::Stdout("--serial tty"),
+        (_, None) => Console::Stdout("the virtio console (hvc0), as nothing says --serial tty"),
+        (_, Some(true)) => Console::Stdout("--console tty"),
+        (_, Some(false)) => Console::Elsewhere("add --serial tty to see them"),
+    }
+}

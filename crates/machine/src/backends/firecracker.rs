@@ -1,0 +1,172 @@
+//! Firecracker: a machine in a JSON file, told by `--no-api --config-file FILE`.
+//!
+//! Its fields are those of Firecracker's `src/vmm/src/resources.rs` (`VmmConfig`). The
+//! console is on standard output, mixed with Firecracker's own log lines. A guest ends
+//! by a reset of the keyboard controller (`reboot=k`), for there is no ACPI to power off.
+
+use super::direct::{is_asked, Describing};
+use crate::argv;
+use crate::backend::{Backend, Machine, MachineError, Needs, Request};
+use crate::plan::LaunchPlan;
+use crate::vmm::{Abilities, ConfigFile, Console, Dialect, Told};
+use serde_json::{json, Value};
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use vmeter_model::MachineSpec;
+
+/// The back end, and how Firecracker is spoken to.
+#[derive(Debug)]
+pub struct Firecracker;
+
+const PROGRAM: &str = "firecracker";
+/// The configuration in a run's folder.
+const FILE: &str = "firecracker.json";
+/// `MAX_SUPPORTED_VCPUS` of Firecracker's `vmm_config/machine_config.rs`.
+const MOST_VCPUS: u32 = 32;
+/// No configuration that anybody writes is larger.
+const MAX_CONFIG: u64 = 4 << 20;
+
+impl Backend for Firecracker {
+    fn name(&self) -> &'static str {
+        PROGRAM
+    }
+
+    fn accepts(&self, spec: &MachineSpec) -> bool {
+        is_asked(spec, PROGRAM)
+    }
+
+    fn needs(&self, _: &MachineSpec) -> Needs {
+        Needs::Vmlinux { pvh: false }
+    }
+
+    fn dialect(&self) -> Option<&'static dyn Dialect> {
+        Some(&Firecracker)
+    }
+
+    fn describe(&self, request: &Request<'_>) -> Result<Machine, MachineError> {
+        let mut d = Describing::new(request, PROGRAM, &Firecracker)?;
+        d.accel()?;
+        let (smp, memory) = d.size(MOST_VCPUS)?;
+        d.machine.choose("console", "ttyS0 on standard output", "Firecracker has no other");
+        let (kernel, initrd) = d.kernel()?;
+        let mut board = vec![
+            ("reboot=k", "without ACPI a machine ends by the keyboard controller's reset"),
+            ("pci=off", "there is none to look for"),
+        ];
+        if request.own_init() {
+            board.push(("vmeter.exit=reset", ""));
+        }
+        let line = d.command_line(&board);
+        let mut source = json!({ "kernel_image_path": text(kernel)?, "boot_args": line });
+        if let Some(initrd) = initrd {
+            source["initrd_path"] = text(initrd)?.into();
+        }
+        let content = json!({
+            "boot-source": source,
+            // Demanded also where there are none.
+            "drives": [],
+            "machine-config": { "vcpu_count": smp, "mem_size_mib": memory },
+        });
+        d.machine.argv.extend(["--no-api", "--config-file", FILE].map(OsString::from));
+        d.machine.config =
+            Some(ConfigFile { argument: 3, name: FILE, content, given: None, changed: false });
+        Ok(d.machine)
+    }
+}
+
+fn text(path: &Path) -> Result<&str, MachineError> {
+    path.to_str().ok_or_else(|| {
+        MachineError::Combination(format!("{}: JSON needs a path in UTF-8", path.display()))
+    })
+}
+
+impl Dialect for Firecracker {
+    fn vmm(&self) -> &'static str {
+        "Firecracker"
+    }
+
+    fn is_named(&self, program: &OsStr) -> bool {
+        argv::is_program(program, PROGRAM)
+    }
+
+    fn version_option(&self) -> &'static str {
+        "--version"
+    }
+
+    fn says_so(&self, version_line: &str) -> bool {
+        version_line.starts_with("Firecracker v")
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities { api: Some("--api-sock"), image: Some(PROGRAM), ..Abilities::default() }
+    }
+
+    fn read(&self, argv: &[OsString]) -> Told {
+        let mut told = Told {
+            accel: ("kvm".into(), "Firecracker knows nothing else"),
+            kernel: None,
+            initrd: None,
+            firmware: None,
+            console: Console::Stdout("Firecracker has no other"),
+            config: None,
+            remarks: Vec::new(),
+        };
+        let Some((argument, file)) = argv::long(argv, "config-file") else {
+            told.remarks.push((
+                "configuration",
+                "by the API".into(),
+                "what is told there is not seen: no kernel to read symbols of, and none to add \
+                 parameters to; start it with --no-api --config-file FILE"
+                    .into(),
+            ));
+            return told;
+        };
+        match read_config(Path::new(file)) {
+            Ok(content) => {
+                let path = |name: &str| Some(PathBuf::from(content["boot-source"][name].as_str()?));
+                (told.kernel, told.initrd) = (path("kernel_image_path"), path("initrd_path"));
+                let given = Some(PathBuf::from(file));
+                told.config =
+                    Some(ConfigFile { argument, name: FILE, content, given, changed: false });
+            }
+            Err(error) => told.remarks.push((
+                "configuration",
+                Path::new(file).display().to_string(),
+                format!("{error}: nothing is read of it or added to it"),
+            )),
+        }
+        told
+    }
+
+    fn kernel_line(&self, plan: &LaunchPlan) -> Option<String> {
+        let source = plan.config.as_ref()?.content.get("boot-source")?.as_object()?;
+        let line = source.get("boot_args").and_then(Value::as_str);
+        Some(line.unwrap_or(DEFAULT_BOOT_ARGS).to_owned())
+    }
+
+    fn add_kernel_words(&self, plan: &mut LaunchPlan, words: &str) -> bool {
+        let Some(line) = self.kernel_line(plan) else { return false };
+        let Some(config) = &mut plan.config else { return false };
+        let source = config.content.get_mut("boot-source").and_then(Value::as_object_mut);
+        let Some(source) = source else { return false };
+        let line = format!("{line} {words}");
+        source.insert("boot_args".into(), line.trim_start().into());
+        config.changed = true;
+        true
+    }
+}
+
+/// What Firecracker boots a kernel with where `boot_args` is left out
+/// (`DEFAULT_KERNEL_CMDLINE` of its `src/vmm/src/vmm_config/boot_source.rs`). Words that are
+/// added would take its place.
+const DEFAULT_BOOT_ARGS: &str = "reboot=k panic=1 pci=off nomodule 8250.nr_uarts=0 i8042.noaux \
+                                 i8042.nomux i8042.nopnp i8042.dumbkbd";
+
+fn read_config(path: &Path) -> Result<Value, String> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MAX_CONFIG).read_to_end(&mut bytes))
+        .map_err(|e| e.to_string())?;
+    serde_json::from_slice(&bytes).map_err(|e| format!("not JSON: {e}"))
+}
