@@ -9,9 +9,10 @@
 
 pub mod detect;
 pub mod evidence;
-pub mod growth;
 pub mod merge;
+pub mod moment;
 pub mod rank;
+pub mod read;
 pub mod say;
 pub mod timebase;
 

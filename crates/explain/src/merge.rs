@@ -3,66 +3,19 @@
 //! Each source decodes one event ahead; the earliest on the common time base comes
 //! next. A [`Moment`] is plain data, so nothing borrows from the readers.
 
-use crate::evidence::subject::Place;
+use crate::moment::{Moment, Sym, Tid};
+use crate::read::Read;
 use crate::timebase::Clocks;
 use crate::ExplainError;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use vmeter_trace::ops::{Decoder, NameId, Op};
-use vmeter_trace::{open, Body, Event, EventReader, Input, Losses, TraceInfo, NO_CPU};
+use vmeter_trace::ops::Decoder;
+use vmeter_trace::{open, Body, Event, EventReader, Input, TraceInfo, NO_CPU};
 
 /// Threads whose names are kept, per file.
 const MAX_NAMES: usize = 1 << 16;
 /// Longest thread name that is kept, bytes.
 const MAX_NAME: usize = 64;
-
-/// A name in a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Sym {
-    /// Number of the file.
-    pub file: u16,
-    /// Its number there.
-    pub id: NameId,
-}
-
-/// A thread of a kernel: of which file, and its id there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Tid {
-    /// Number of the file.
-    pub file: u16,
-    /// Thread id; 0 for the idle thread.
-    pub tid: i32,
-}
-
-/// An event on the common time base.
-#[derive(Debug, Clone, Copy)]
-pub struct Moment {
-    /// When, ticks of the common base.
-    pub ts: u64,
-    /// The stamp in the file.
-    pub stamp: u64,
-    /// Number of the file.
-    pub file: u16,
-    /// CPU, or [`NO_CPU`].
-    pub cpu: u32,
-    /// Thread it happened in.
-    pub tid: i32,
-    /// What it means.
-    pub op: Op,
-}
-
-impl Moment {
-    /// A name of its op.
-    pub fn sym(&self, id: NameId) -> Sym {
-        Sym { file: self.file, id }
-    }
-
-    /// Where it is, as an event of that name.
-    pub fn place(&self, event: &'static str) -> Place {
-        let Moment { file, stamp, cpu, tid, .. } = *self;
-        Place { file, stamp, cpu, tid, event }
-    }
-}
 
 /// A file being read.
 struct Source {
@@ -73,23 +26,6 @@ struct Source {
     named: i32,
     events: u64,
     next: Option<Moment>,
-}
-
-/// A file that was read to its end.
-pub struct Read {
-    /// As it was named.
-    pub file: String,
-    /// Its format.
-    pub format: &'static str,
-    /// Its clock.
-    pub clock: String,
-    /// Events read.
-    pub events: u64,
-    /// What is missing.
-    pub losses: Losses,
-    decoder: Decoder,
-    names: HashMap<i32, Box<str>>,
-    reader: Box<dyn EventReader>,
 }
 
 /// Files on their way.
@@ -187,24 +123,6 @@ impl Merge {
             });
         }
         all
-    }
-}
-
-impl Read {
-    /// The name behind a number.
-    pub fn name(&self, id: NameId) -> &str {
-        self.decoder.names().name(id)
-    }
-
-    /// A thread's name.
-    pub fn thread_name(&self, tid: i32) -> &str {
-        let own = self.names.get(&tid).map(|name| &**name);
-        own.or_else(|| self.reader.thread_name(tid)).unwrap_or("")
-    }
-
-    /// Events known to be missing.
-    pub fn lost(&self) -> u64 {
-        self.losses.lost_events.saturating_add(self.losses.overwritten)
     }
 }
 

@@ -4,9 +4,9 @@ use crate::detect::{
     outlier, Candidate, View, DETECTORS, DEVICE_MODEL, GAP, LEAST_SHARE, OUTLIER_ALONE,
 };
 use crate::evidence::subject::Key;
-use crate::say;
 use std::collections::BTreeMap;
 use vmeter_model::explain::{Finding, Link, Severity};
+use vmeter_render::quantity::{brief_percent, three_digits};
 
 /// Other causes of the same subject are told if they are at least this share of the first.
 const ALSO: f64 = 0.2;
@@ -91,7 +91,7 @@ fn join(view: &View<'_>, key: Key, mut causes: Vec<Candidate>) -> Option<Candida
         let words = parts
             .filter(|(_, ticks)| *ticks * 50 >= total)
             .take(6)
-            .map(|(name, ticks)| format!("{name} {}", say::percent(ticks as f64 / total as f64)));
+            .map(|(name, ticks)| format!("{name} {}", brief_percent(ticks as f64 / total as f64)));
         let claim = format!("where its time goes: {}", words.collect::<Vec<_>>().join(", "));
         view.link(key, claim, (subject.timed, subject.total), &[], &[subject.worst])
     });
@@ -106,7 +106,7 @@ fn join(view: &View<'_>, key: Key, mut causes: Vec<Candidate>) -> Option<Candida
         first.summary = format!(
             "{}, {}× as slow as its peers",
             first.summary,
-            say::digits(view.peers(key).map_or(1.0, |peers| peers.ratio))
+            three_digits(view.peers(key).map_or(1.0, |peers| peers.ratio))
         );
         first.chain.extend(head.chain);
         first.saving = first.saving.max(head.saving);

@@ -1,36 +1,8 @@
 //! Figures in words, and what limits them.
 
-use crate::merge::Read;
+use crate::read::Read;
 use crate::timebase::Clocks;
 use vmeter_model::explain::ExplainResult;
-
-/// A time, with three significant digits.
-pub fn seconds(seconds: f64) -> String {
-    let (value, unit) = match seconds.abs() {
-        s if s >= 1.0 => (seconds, "s"),
-        s if s >= 1e-3 => (seconds * 1e3, "ms"),
-        s if s >= 1e-6 => (seconds * 1e6, "µs"),
-        _ => (seconds * 1e9, "ns"),
-    };
-    format!("{} {unit}", digits(value))
-}
-
-/// A number, with three significant digits.
-pub fn digits(value: f64) -> String {
-    match value.abs() {
-        v if v >= 99.95 || v == 0.0 => format!("{value:.0}"),
-        v if v >= 9.995 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    }
-}
-
-/// A share as a percentage.
-pub fn percent(share: f64) -> String {
-    match share * 100.0 {
-        p if p >= 9.95 => format!("{p:.0} %"),
-        p => format!("{p:.1} %"),
-    }
-}
 
 /// `1 call`, `2 calls`.
 pub fn plural(count: u64, what: &str) -> String {

@@ -246,6 +246,30 @@ pub fn percent(share: f64) -> String {
     format!("{}%", rounded(share * 100.0, 1))
 }
 
+/// A number in a sentence: three significant digits, at most two of them decimals.
+pub fn three_digits(value: f64) -> String {
+    let decimals = match value.abs() {
+        v if v >= 99.95 || v == 0.0 => 0,
+        v if v >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// A time in a sentence: `178 µs`, `8.50 ms`.
+pub fn brief_seconds(seconds: f64) -> String {
+    let scale = if seconds == 0.0 { SECONDS[3] } else { Unit::Seconds.scale_for(seconds) };
+    format!("{} {}", three_digits(seconds / scale.factor), scale.suffix)
+}
+
+/// A share of 1 as a percentage in a sentence: `22 %`, `3.7 %`.
+pub fn brief_percent(share: f64) -> String {
+    match share * 100.0 {
+        p if p >= 9.95 => format!("{p:.0} %"),
+        p => format!("{p:.1} %"),
+    }
+}
+
 /// A p-value with the digits that a permutation test supports.
 pub fn p_value(p: f64) -> String {
     match p {
@@ -317,6 +341,16 @@ mod tests {
         let spread = Quantity { half_width: Some(0.3e6), ..exact };
         assert_eq!(spread.inline(), "432.10 ± 0.30 M");
         assert_eq!(Quantity::exact(3.5 * 1024.0, Unit::Bytes).inline(), "3.5 KiB");
+    }
+
+    #[test]
+    fn sentences_have_three_digits() {
+        assert_eq!(brief_seconds(178.4e-6), "178 µs");
+        assert_eq!(brief_seconds(8.5e-3), "8.50 ms");
+        assert_eq!(brief_seconds(12.34), "12.3 s");
+        assert_eq!(brief_seconds(0.0), "0 ns");
+        assert_eq!((brief_percent(0.224), brief_percent(0.037)), ("22 %".into(), "3.7 %".into()));
+        assert_eq!(three_digits(0.5), "0.50");
     }
 
     #[test]

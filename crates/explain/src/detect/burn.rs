@@ -3,6 +3,7 @@
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Part, Subject, Who};
 use crate::say;
+use vmeter_render::quantity::brief_percent;
 
 /// User space that computes.
 pub struct UserBurnt;
@@ -48,7 +49,7 @@ impl UserBurnt {
             view.time(subject.total as f64),
             say::plural(made, "call"),
             view.time(calls as f64),
-            say::percent(calls as f64 / subject.total.max(1) as f64),
+            brief_percent(calls as f64 / subject.total.max(1) as f64),
         );
         let link = view.link(
             key,

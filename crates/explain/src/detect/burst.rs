@@ -1,14 +1,9 @@
 //! Many equal small calls in one request, where one batch would do.
 
-use super::growing::calls_grow;
+use super::growth::calls_grow;
 use super::{Candidate, Detector, View};
-use crate::evidence::subject::{Amount, Key, Part, Subject};
-use crate::merge::Sym;
-use crate::say;
-use std::collections::BTreeMap;
-
-/// So many calls of a kind in a request are a loop.
-const LOOP: u64 = 8;
+use crate::evidence::subject::{Key, Subject};
+use vmeter_render::quantity::three_digits;
 
 /// A loop of equal calls.
 pub struct Burst;
@@ -23,41 +18,9 @@ impl Detector for Burst {
     }
 }
 
-/// The call that takes most time in loops: its time, the loop's own included.
-pub fn loop_of(subject: &Subject) -> Option<(Sym, Amount)> {
-    let mut loops: BTreeMap<Sym, Amount> = BTreeMap::new();
-    for ((_, part), amount) in &subject.parts {
-        let (Part::Kernel(call) | Part::Between(call)) = *part else { continue };
-        let sum = loops.entry(call).or_default();
-        sum.ticks = sum.ticks.saturating_add(amount.ticks);
-        if let Part::Kernel(_) = part {
-            sum.count += amount.count;
-            sum.instances = sum.instances.max(amount.instances);
-            sum.returned = sum.returned.saturating_add(amount.returned);
-            sum.worst = sum.worst.max_by_ticks(amount.worst);
-        }
-    }
-    let in_loops = loops.into_iter().filter(|(_, a)| a.count >= LOOP * a.instances.max(1));
-    in_loops.max_by_key(|(_, amount)| amount.ticks)
-}
-
-trait MaxByTicks {
-    fn max_by_ticks(self, other: Self) -> Self;
-}
-
-impl<T> MaxByTicks for Option<(u64, T)> {
-    fn max_by_ticks(self, other: Self) -> Self {
-        match (self, other) {
-            (Some(a), Some(b)) if b.0 > a.0 => Some(b),
-            (Some(a), _) => Some(a),
-            (None, b) => b,
-        }
-    }
-}
-
 impl Burst {
     fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
-        let (call, amount) = loop_of(subject)?;
+        let (call, amount) = subject.loop_of_calls()?;
         let per_access = amount.count as f64 / amount.instances.max(1) as f64;
         let ticks = (amount.ticks as f64 * (1.0 - 1.0 / per_access)) as u64;
         if !view.is_cause(key, subject, ticks) || calls_grow(subject).is_some() {
@@ -67,14 +30,14 @@ impl Burst {
         let moves = moves_bytes(name) && amount.returned > 0;
         let bytes = amount.returned as f64 / amount.count.max(1) as f64;
         let sized = match moves {
-            true => format!(" of {} bytes", say::digits(bytes)).replace(" 1.00 bytes", " 1 byte"),
+            true => format!(" of {} bytes", three_digits(bytes)).replace(" 1.00 bytes", " 1 byte"),
             false => String::new(),
         };
         let claim = format!(
             "in it, {name} is called {} times{sized}, {} times an access, which takes {} with the \
              loop around it",
             amount.count,
-            say::digits(per_access),
+            three_digits(per_access),
             view.time(amount.ticks as f64)
         );
         let mut figures = vec![("calls_per_access", per_access)];
@@ -90,7 +53,7 @@ impl Burst {
             summary: format!(
                 "{} calls {name} {} times an access{sized}, where one call would do",
                 view.subject(key),
-                say::digits(per_access)
+                three_digits(per_access)
             ),
             chain: vec![view.link(key, claim, counted, &figures, &[amount.worst])],
             suggestion: format!(

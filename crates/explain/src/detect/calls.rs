@@ -3,7 +3,7 @@
 use super::view::{LEAST_COUNT, SHARE_ALONE};
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Subject, What};
-use crate::say;
+use vmeter_render::quantity::brief_percent;
 
 /// Share of the traced time from which a call is named even if it is no slower than others.
 const HALF: f64 = 0.5;
@@ -67,7 +67,7 @@ impl SlowCall {
             return None;
         }
         let median = subject.length.quantile(0.5).unwrap_or(0.0);
-        let share = say::percent(view.share(subject.total));
+        let share = brief_percent(view.share(subject.total));
         let claim = format!(
             "{} calls of {name} take {}, {share} of the traced time: median {}, longest {}",
             subject.timed,

@@ -3,8 +3,8 @@
 use super::view::{LEAST_COUNT, LEAST_SHARE};
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Part, Subject, What, Who};
-use crate::say;
 use vmeter_model::explain::{Link, VcpuSplit};
+use vmeter_render::quantity::brief_percent;
 
 /// Its kind.
 pub const KIND: &str = "device-model-round-trip";
@@ -61,7 +61,7 @@ impl DeviceModel {
                 "{count} accesses of {} ports stop the vCPU until {who} has served them: {} of \
                  the traced time; {} alone takes {}",
                 all.len(),
-                say::percent(view.share(total)),
+                brief_percent(view.share(total)),
                 view.subject(key),
                 view.time(first.total as f64)
             ),
@@ -97,7 +97,7 @@ impl DeviceModel {
         let claim = format!(
             "VMEXIT to VMENTRY, {count} port accesses take {}, {} of the traced time; most in: {}",
             view.time(total as f64),
-            say::percent(view.share(total)),
+            brief_percent(view.share(total)),
             named.collect::<Vec<_>>().join("; ")
         );
         let worst = all.iter().take(NAMED).map(|(_, subject)| subject.worst).collect::<Vec<_>>();
@@ -107,7 +107,7 @@ impl DeviceModel {
     fn split(&self, view: &View<'_>, key: Key) -> Link {
         let vcpus: Vec<VcpuSplit> = view.vcpus();
         let words = vcpus.iter().map(|vcpu| {
-            let parts = vcpu.parts.iter().map(|p| format!("{} {}", p.name, say::percent(p.share)));
+            let parts = vcpu.parts.iter().map(|p| format!("{} {}", p.name, brief_percent(p.share)));
             format!("{}: {}", vcpu.vcpu, parts.collect::<Vec<_>>().join(", "))
         });
         let claim = format!("the vCPU's time: {}", words.collect::<Vec<_>>().join("; "));
@@ -154,7 +154,7 @@ impl DeviceModel {
         let parts = view.parts(&merged.parts).into_iter().map(|(name, ticks)| {
             format!(
                 "{name} {} ({})",
-                say::percent(ticks as f64 / total.max(1) as f64),
+                brief_percent(ticks as f64 / total.max(1) as f64),
                 view.time(ticks as f64)
             )
         });

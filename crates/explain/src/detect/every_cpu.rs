@@ -2,8 +2,8 @@
 
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Part, Subject, Who};
-use crate::merge::Sym;
-use crate::say;
+use crate::moment::Sym;
+use vmeter_render::quantity::three_digits;
 
 /// Work items on several CPUs that a request waits for.
 pub struct EveryCpu;
@@ -41,7 +41,7 @@ impl EveryCpu {
         let seen = view.evidence.cpus_seen.iter().filter(|(file, _)| *file == key.file).count();
         let worst = subject.parts.iter().filter(|((who, _), _)| *who == Who::Kworker);
         let worst = worst.filter_map(|(_, amount)| amount.worst).max_by_key(|(ticks, _)| *ticks);
-        let each = say::digits(per_call);
+        let each = three_digits(per_call);
         let chain = vec![
             view.link(
                 key,

@@ -3,7 +3,7 @@
 use super::view::LEAST_SHARE;
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Subject, What};
-use crate::say;
+use vmeter_render::quantity::brief_percent;
 
 /// Fewer accesses than this are no log.
 const LOG: u64 = 200;
@@ -70,7 +70,7 @@ impl ExitPerByte {
                 view.time(mean),
                 view.time(subject.length.quantile(0.5).unwrap_or(0.0)),
                 view.time(subject.total as f64),
-                say::percent(view.share(subject.total)),
+                brief_percent(view.share(subject.total)),
             ),
             (subject.count, subject.total),
             &[("mean_ticks", mean)],
@@ -163,7 +163,7 @@ impl PciPorts {
                      {} of the traced time",
                     subject.count,
                     view.time(saving as f64),
-                    say::percent(view.share(saving))
+                    brief_percent(view.share(saving))
                 ),
                 (subject.count, saving),
                 &[("words", words as f64)],

@@ -7,10 +7,12 @@
 
 use super::view::LEAST_COUNT;
 use super::{Candidate, Detector, View};
-use crate::evidence::subject::{Anatomy, Key, Part, Place, Subject, What, Who};
+use crate::evidence::subject::{Anatomy, Key, Part, Subject, What, Who};
 use crate::evidence::thread::Waker;
+use crate::moment::Place;
 use crate::say;
 use vmeter_model::explain::Severity;
+use vmeter_render::quantity::{brief_percent, three_digits};
 
 /// Its kind.
 pub const KIND: &str = "unexplained-gap";
@@ -76,8 +78,8 @@ impl Gap {
              {} of the trace",
             say::plural(subject.count, "instance"),
             view.time(ticks as f64),
-            say::digits(ticks as f64 / own.max(1.0)),
-            say::percent(view.share(ticks)),
+            three_digits(ticks as f64 / own.max(1.0)),
+            brief_percent(view.share(ticks)),
             view.time(view.evidence.age(long.start) as f64),
         );
         let figures = [("ratio_to_median", ticks as f64 / own.max(1.0)), ("median_ticks", own)];
@@ -94,7 +96,7 @@ impl Gap {
                 "{name} once takes {}, {} of the traced time, for a reason that does not show \
                  elsewhere",
                 view.time(ticks as f64),
-                say::percent(view.share(ticks))
+                brief_percent(view.share(ticks))
             ),
             subject: name,
             saving: ticks,
@@ -150,13 +152,13 @@ impl Gap {
         let parts = view.parts(long.parts.iter().map(|(key, amount)| (key, amount)));
         let words = parts.into_iter().filter(|(_, ticks)| *ticks * 50 >= total).take(TOLD);
         let words: Vec<String> = words
-            .map(|(name, ticks)| format!("{name} {}", say::percent(ticks as f64 / total as f64)))
+            .map(|(name, ticks)| format!("{name} {}", brief_percent(ticks as f64 / total as f64)))
             .collect();
         let others = |who: Who, _: Part| who != Who::Own;
         let claim = format!(
             "along who woke whom its time goes: {} ({} of it in other threads)",
             words.join(", "),
-            say::percent(long.ticks(others) as f64 / total as f64)
+            brief_percent(long.ticks(others) as f64 / total as f64)
         );
         view.link(key, claim, (1, long.total), &[], &[None])
     }

@@ -1,11 +1,10 @@
 //! A request that costs more each time: its work grows with the number of items.
 
-use super::burst::loop_of;
+use super::growth::{calls_grow, clipped_times, line, time_grows};
 use super::view::{LEAST_COUNT, LEAST_SHARE};
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Subject};
-use crate::growth::{clip, grows, line, Fit};
-use crate::say;
+use vmeter_render::quantity::three_digits;
 
 /// Linear growth an item, so quadratic in all.
 pub struct Growing;
@@ -20,22 +19,6 @@ impl Detector for Growing {
     }
 }
 
-/// How the calls of a request grow with its number, if they do.
-pub fn calls_grow(subject: &Subject) -> Option<Fit> {
-    let points = subject.series.means(|point| point.calls);
-    let fit = line(&points)?;
-    let first = points.first()?.0;
-    // Less than a handful of calls more at the end is no growing loop.
-    (grows(&fit, first) && fit.last >= 8.0).then_some(fit)
-}
-
-fn time_grows(subject: &Subject) -> Option<Fit> {
-    let mut points = subject.series.means(|point| point.ticks);
-    clip(&mut points);
-    let fit = line(&points)?;
-    grows(&fit, points.first()?.0).then_some(fit)
-}
-
 impl Growing {
     fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
         if subject.timed < LEAST_COUNT {
@@ -46,8 +29,7 @@ impl Growing {
         if calls.is_none() && time.is_none() {
             return None;
         }
-        let mut points = subject.series.means(|point| point.ticks);
-        clip(&mut points);
+        let points = clipped_times(subject);
         let fit = time.or_else(|| line(&points))?;
         let floor = view.peers(key).map_or(0.0, |peers| peers.typical);
         let at_first = (fit.intercept + fit.slope * points.first()?.0).max(floor);
@@ -64,23 +46,23 @@ impl Growing {
                 view.time(fit.intercept.max(0.0)),
                 view.time(fit.slope),
                 view.time(fit.last),
-                say::digits(fit.r2)
+                three_digits(fit.r2)
             ),
             (subject.timed, subject.net_total),
             &[("slope_ticks", fit.slope), ("intercept_ticks", fit.intercept), ("r2", fit.r2)],
             &[subject.first.map(|place| (0, place)), subject.worst],
         )];
         let mut what = "its time".to_string();
-        if let (Some(fit), Some((call, amount))) = (calls, loop_of(subject)) {
+        if let (Some(fit), Some((call, amount))) = (calls, subject.loop_of_calls()) {
             what = format!("the number of {} calls", view.name(call));
             chain.push(view.link(
                 key,
                 format!(
                     "{what} in an access grows with it: {} × n, {} at the end (R² {}); {} calls \
                      take {}",
-                    say::digits(fit.slope),
-                    say::digits(fit.last),
-                    say::digits(fit.r2),
+                    three_digits(fit.slope),
+                    three_digits(fit.last),
+                    three_digits(fit.r2),
                     amount.count,
                     view.time(amount.ticks as f64)
                 ),

@@ -1,8 +1,8 @@
 //! CPUs that interrupt each other all the time.
 
 use super::{Candidate, Detector, View};
-use crate::say;
 use vmeter_model::explain::{Evidence, Link};
+use vmeter_render::quantity::{brief_percent, three_digits};
 
 /// IPIs a second and CPU from which it is called a storm: at about 2 µs on both sides each,
 /// two in a hundred of a CPU's time.
@@ -37,15 +37,15 @@ impl IpiStorm {
         let what = view.name(*sym);
         let claim = format!(
             "{} IPIs a second on {cpus} CPUs, {} of them for {what}",
-            say::digits(rate),
-            say::percent(*most as f64 / sent.max(1) as f64)
+            three_digits(rate),
+            brief_percent(*most as f64 / sent.max(1) as f64)
         );
         Some(Candidate {
             kind: self.kind(),
             key: None,
             subject: format!("IPIs ({what})"),
             saving: saving as u64,
-            summary: format!("CPUs interrupt each other {} times a second", say::digits(rate)),
+            summary: format!("CPUs interrupt each other {} times a second", three_digits(rate)),
             chain: vec![Link {
                 claim,
                 evidence: Evidence {

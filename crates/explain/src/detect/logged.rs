@@ -8,8 +8,8 @@
 use super::view::{LEAST_COUNT, OUTLIER, SHARE_ALONE};
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Subject, What};
-use crate::say;
 use vmeter_model::explain::Severity;
+use vmeter_render::quantity::brief_percent;
 
 /// Share of the traced time from which an access is named that has no peers.
 const HALF: f64 = 0.5;
@@ -62,7 +62,7 @@ impl SlowInLog {
             view.time(median),
             subject.timed,
             view.time(subject.total as f64),
-            say::percent(view.share(subject.total)),
+            brief_percent(view.share(subject.total)),
         );
         let places = [subject.first.map(|place| (0, place)), subject.worst];
         let figures = [("median_ticks", median), ("peers_median_ticks", typical)];
@@ -72,7 +72,7 @@ impl SlowInLog {
             summary: format!(
                 "{name} takes up to {} an access, {} of the traced time, by the device model's log",
                 view.time(median),
-                say::percent(view.share(subject.total))
+                brief_percent(view.share(subject.total))
             ),
             saving,
             chain: vec![view.link(key, claim, (subject.timed, subject.total), &figures, &places)],

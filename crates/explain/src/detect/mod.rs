@@ -12,6 +12,7 @@ mod every_cpu;
 mod exits;
 mod gap;
 mod growing;
+mod growth;
 mod ipi;
 mod lock;
 mod logged;

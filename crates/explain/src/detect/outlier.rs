@@ -2,7 +2,7 @@
 
 use super::{Candidate, View};
 use crate::evidence::subject::Key;
-use crate::say;
+use vmeter_render::quantity::{brief_percent, three_digits};
 
 /// Kind of a finding whose cause is not known.
 pub const KIND: &str = "slow-outlier";
@@ -17,7 +17,7 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
     let claim = format!(
         "{name} is {}× as slow as its peers: median {} (mean {}) against {} of {} others; {} {} \
          take {} beyond that, {} of the traced time",
-        say::digits(peers.ratio),
+        three_digits(peers.ratio),
         view.time(median),
         view.time(mean),
         view.time(peers.typical),
@@ -25,7 +25,7 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
         subject.timed,
         view.instances(key),
         view.time(peers.excess as f64),
-        say::percent(view.share(peers.excess)),
+        brief_percent(view.share(peers.excess)),
     );
     let figures = [
         ("ratio_to_peers", peers.ratio),
@@ -41,7 +41,7 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
         key: Some(key),
         summary: format!(
             "{name} is {}× as slow as its peers; what it waits for is not in the trace",
-            say::digits(peers.ratio)
+            three_digits(peers.ratio)
         ),
         subject: name,
         saving: peers.excess,

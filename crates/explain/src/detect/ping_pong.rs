@@ -3,8 +3,8 @@
 use super::view::LEAST_COUNT;
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Part, Subject, Who};
-use crate::merge::Tid;
-use crate::say;
+use crate::moment::Tid;
+use vmeter_render::quantity::brief_percent;
 
 /// A wake-up takes no longer than this where a CPU is free; what goes beyond is a busy CPU.
 const WAKE_S: f64 = 50e-6;
@@ -62,7 +62,7 @@ impl PingPong {
             summary: format!(
                 "{} is handed to {name} and back each time; {} of its time is waking up",
                 view.subject(key),
-                say::percent(of_own)
+                brief_percent(of_own)
             ),
             chain: vec![view.link(
                 key,

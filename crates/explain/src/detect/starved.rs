@@ -7,9 +7,9 @@
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Part, Who};
 use crate::evidence::thread::{State, Thread};
-use crate::merge::Tid;
-use crate::say;
+use crate::moment::Tid;
 use vmeter_model::explain::{Evidence, Link, Severity};
+use vmeter_render::quantity::brief_percent;
 
 /// With one competitor a CPU, a vCPU gets half: what it loses beyond a third of the time
 /// that it wants is more than a passing task.
@@ -58,8 +58,8 @@ impl Starved {
              that",
             view.time(wanted as f64),
             view.time(waited as f64),
-            say::percent(of_wanted),
-            say::percent(share),
+            brief_percent(of_wanted),
+            brief_percent(share),
         );
         let figures = [("share_of_wanted", of_wanted), ("share_of_competitor", share)];
         Some(Candidate {
@@ -69,7 +69,7 @@ impl Starved {
             saving: waited,
             summary: format!(
                 "{name} waits for a CPU {} of the time that it could run: {other} has it",
-                say::percent(of_wanted)
+                brief_percent(of_wanted)
             ),
             chain: vec![Link {
                 claim,
@@ -119,7 +119,7 @@ pub fn warnings(view: &View<'_>) -> Vec<String> {
                 "{} waited for a CPU {} of the time that it could run: the host was busy, times \
                  are longer than on an idle one",
                 view.thread(tid),
-                say::percent(share)
+                brief_percent(share)
             )
         })
     });

@@ -2,13 +2,15 @@
 
 use super::calls::waits;
 use super::Candidate;
-use crate::evidence::subject::{Amount, Key, Part, Place, Subject, What, Who};
+use crate::evidence::subject::{Amount, Key, Part, Subject, What, Who};
 use crate::evidence::thread::State;
 use crate::evidence::Evidence;
-use crate::merge::{Read, Sym, Tid};
-use crate::{say, Options};
+use crate::moment::{Place, Sym, Tid};
+use crate::read::Read;
+use crate::Options;
 use std::collections::BTreeMap;
 use vmeter_model::explain::{self, EventRef, Link, VcpuPart, VcpuSplit};
+use vmeter_render::quantity::{brief_seconds, three_digits};
 use vmeter_trace::names::{port, DeviceMap};
 use vmeter_trace::peers;
 use vmeter_trace::NO_CPU;
@@ -171,8 +173,8 @@ impl<'a> View<'a> {
     /// Ticks in words.
     pub fn time(&self, ticks: f64) -> String {
         match self.tick_s {
-            Some(tick) => say::seconds(ticks * tick),
-            None => format!("{} cycles", say::digits(ticks)),
+            Some(tick) => brief_seconds(ticks * tick),
+            None => format!("{} cycles", three_digits(ticks)),
         }
     }
 

@@ -9,13 +9,16 @@ pub mod subject;
 pub mod thread;
 pub mod xen;
 
-use crate::merge::{Merge, Moment, Sym, Tid};
+use crate::merge::Merge;
+use crate::moment::{Moment, Place, Sym, Tid};
 use path::Path;
 use std::collections::{BTreeSet, HashMap};
-use subject::{Anatomy, Key, Part, Place, Subject, What, Who};
+use subject::{Anatomy, Key, Part, Subject, What, Who};
 use thread::{Thread, Waker};
 use vmeter_trace::hash::FastMap;
+use vmeter_trace::ops::xen::{RUNNABLE, RUNNING};
 use vmeter_trace::ops::{Access, NameId, Op};
+use vmeter_trace::walk::xen as vcpus;
 use vmeter_trace::walk::{self, At, By, Call, End, Ended, Interrupt, Request, Took, Visitor, Walk};
 use xen::Xen;
 
@@ -91,9 +94,6 @@ impl Gather {
         let evidence = &mut self.evidence;
         evidence.first.get_or_insert(moment.ts);
         evidence.last = evidence.last.max(moment.ts);
-        if let Op::Xen(op) = moment.op {
-            return evidence.xen_op(moment, op, merge);
-        }
         let Some((walk, last)) = self.walks.get_mut(moment.file as usize) else { return };
         *last = moment.stamp.max(*last);
         let at = At { ts: moment.stamp, cpu: moment.cpu, tid: moment.tid };
@@ -195,6 +195,10 @@ struct Witness<'a> {
 impl Witness<'_> {
     fn tid(&self, thread: &walk::Thread) -> Tid {
         Tid { file: self.moment.file, tid: thread.tid }
+    }
+
+    fn vcpu(&self, (domain, number): vcpus::VcpuId) -> xen::VcpuId {
+        (self.moment.file, domain, number)
     }
 
     fn own(&mut self, thread: &walk::Thread) -> Option<&mut Thread> {
@@ -403,5 +407,36 @@ impl Visitor for Witness<'_> {
                 own.slept(now, waker, place, start);
             }
         }
+    }
+
+    fn vcpu_span(&mut self, vcpu: vcpus::VcpuId, ended: &vcpus::VcpuSpan) {
+        let span = (self.common(ended.start), self.common(ended.end));
+        self.evidence.xen.changes(self.vcpu(vcpu), ended, span);
+    }
+
+    fn vcpu_left(&mut self, _at: &At, vcpu: vcpus::VcpuId) {
+        let (now, place) = (self.moment.ts, self.place("VMEXIT"));
+        self.evidence.xen.left(self.vcpu(vcpu), now, place);
+    }
+
+    fn vcpu_request(&mut self, _at: &At, vcpu: vcpus::VcpuId, request: &vcpus::VcpuRequest) {
+        let now = self.moment.ts;
+        let Some(exit) = self.evidence.xen.resumed(self.vcpu(vcpu), now) else { return };
+        let Some(what) = request.access.and_then(What::of) else { return };
+        let (start, place) = (exit.start, exit.place);
+        let torn = matches!(request.took, Took::Cut | Took::Unknown);
+        let total = now.saturating_sub(start);
+        let mut anatomy = Anatomy { total, start, place, torn, ..Anatomy::default() };
+        let path = Path { threads: &self.evidence.threads, merge: self.merge, now };
+        for (state, from, to) in exit.spans {
+            let ticks = to.saturating_sub(from);
+            match (state, self.evidence.xen.model()) {
+                (RUNNING, _) => anatomy.add(Who::Own, Part::XenRunning, ticks).count += 1,
+                (RUNNABLE, _) => anatomy.add(Who::Own, Part::XenRunnable, ticks).count += 1,
+                (_, Some(model)) => path.model(model, from, to, &mut anatomy),
+                _ => anatomy.add(Who::Own, Part::Paused, ticks).count += 1,
+            }
+        }
+        self.evidence.settle(place.file, what, &anatomy);
     }
 }

@@ -6,7 +6,8 @@
 
 use super::subject::{Anatomy, Part, Who};
 use super::thread::{Segment, State, Thread, Waker};
-use crate::merge::{Merge, Sym, Tid};
+use crate::merge::Merge;
+use crate::moment::{Sym, Tid};
 use vmeter_trace::hash::FastMap;
 
 /// Most threads that wait for each other in a row.

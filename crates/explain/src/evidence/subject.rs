@@ -2,14 +2,16 @@
 
 use super::series::Series;
 use super::thread::Sleep;
-use crate::merge::{Sym, Tid};
-use std::collections::HashMap;
+use crate::moment::{Place, Sym, Tid};
+use std::collections::{BTreeMap, HashMap};
 use vmeter_trace::ops::Access;
 use vmeter_trace::stat::hist::Hist;
 use vmeter_trace::walk::{IMPLAUSIBLE, LONGEST};
 
 /// Most parts of a subject that are told apart.
 const MAX_PARTS: usize = 512;
+/// So many calls of a kind in a request are a loop.
+const LOOP: u64 = 8;
 
 /// A kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -147,19 +149,12 @@ pub struct Amount {
     pub worst: Option<(u64, Place)>,
 }
 
-/// Where an event is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Place {
-    /// Number of the file.
-    pub file: u16,
-    /// Stamp in that file.
-    pub stamp: u64,
-    /// CPU.
-    pub cpu: u32,
-    /// Thread.
-    pub tid: i32,
-    /// Name of the event.
-    pub event: &'static str,
+impl Amount {
+    fn note_worst(&mut self, ticks: u64, place: Place) {
+        if self.worst.is_none_or(|(most, _)| most < ticks) {
+            self.worst = Some((ticks, place));
+        }
+    }
 }
 
 /// One instance, taken apart.
@@ -330,6 +325,26 @@ impl Subject {
         out.iter().map(|anatomy| (place(anatomy), anatomy.total)).collect()
     }
 
+    /// The call that takes most time in loops: its time, the loop's own included.
+    pub fn loop_of_calls(&self) -> Option<(Sym, Amount)> {
+        let mut loops: BTreeMap<Sym, Amount> = BTreeMap::new();
+        for ((_, part), amount) in &self.parts {
+            let (Part::Kernel(call) | Part::Between(call)) = *part else { continue };
+            let sum = loops.entry(call).or_default();
+            sum.ticks = sum.ticks.saturating_add(amount.ticks);
+            if let Part::Kernel(_) = part {
+                sum.count += amount.count;
+                sum.instances = sum.instances.max(amount.instances);
+                sum.returned = sum.returned.saturating_add(amount.returned);
+                if let Some((ticks, place)) = amount.worst {
+                    sum.note_worst(ticks, place);
+                }
+            }
+        }
+        let in_loops = loops.into_iter().filter(|(_, a)| a.count >= LOOP * a.instances.max(1));
+        in_loops.max_by_key(|(_, amount)| amount.ticks)
+    }
+
     /// Ticks of the parts that `want` chooses.
     pub fn ticks(&self, want: impl Fn(Who, Part) -> bool) -> u64 {
         let chosen = self.parts.iter().filter(|((who, part), _)| want(*who, *part));
@@ -342,7 +357,5 @@ fn merge(to: &mut Amount, amount: &Amount, place: Place) {
     to.count += amount.count;
     to.instances += 1;
     to.returned = to.returned.saturating_add(amount.returned);
-    if to.worst.is_none_or(|(ticks, _)| ticks < amount.ticks) {
-        to.worst = Some((amount.ticks, place));
-    }
+    to.note_worst(amount.ticks, place);
 }

@@ -1,7 +1,6 @@
 //! What a thread did lately: the segments that a critical path is made of.
 
-use super::subject::Place;
-use crate::merge::{Sym, Tid};
+use crate::moment::{Place, Sym, Tid};
 use std::collections::VecDeque;
 pub use vmeter_trace::walk::{State, STATES};
 

@@ -1,15 +1,11 @@
 //! Xen's vCPUs: what an exit's time went into, in the hypervisor and in dom0.
 
-use super::path::Path;
-use super::subject::{Anatomy, Part, Place, What, Who};
-use super::Evidence;
-use crate::merge::{Merge, Moment, Tid};
+use crate::moment::{Place, Tid};
 use std::collections::HashMap;
-use vmeter_trace::ops::xen::{BLOCKED, OFFLINE, RUNNABLE, RUNNING};
-use vmeter_trace::ops::XenOp;
-use vmeter_trace::stat::xen::IDLE_DOMAIN;
+use vmeter_trace::ops::xen::{BLOCKED, OFFLINE};
+use vmeter_trace::walk::xen::{VcpuSpan, IDLE_DOMAIN};
 
-/// Most vCPUs and CPUs that are told apart.
+/// Most vCPUs and threads that are told apart.
 const MAX_VCPUS: usize = 1 << 14;
 /// Most changes of runstate within one exit that are kept.
 const MAX_SPANS: usize = 1 << 10;
@@ -18,14 +14,17 @@ const MAX_SPANS: usize = 1 << 10;
 pub type VcpuId = (u16, u16, u16);
 
 /// A stretch of a runstate: state, from, to.
-type Span = (u8, u64, u64);
+pub type Span = (u8, u64, u64);
 
+/// A VMEXIT.
 #[derive(Debug, Default)]
-struct Exit {
-    start: u64,
-    place: Place,
-    access: Option<What>,
-    spans: Vec<Span>,
+pub struct Exit {
+    /// When it began, ticks of the common base.
+    pub start: u64,
+    /// Where that is.
+    pub place: Place,
+    /// The vCPU's runstates in it.
+    pub spans: Vec<Span>,
 }
 
 /// A vCPU.
@@ -46,9 +45,6 @@ pub struct Vcpu {
 pub struct Xen {
     /// By file, domain and number.
     pub vcpus: HashMap<VcpuId, Vcpu>,
-    current: HashMap<(u16, u32), VcpuId>,
-    /// Records of a CPU were lost last at this moment.
-    lost: HashMap<(u16, u32), u64>,
     /// vCPUs that wait in an exit now.
     waiting: usize,
     /// Threads by how often they were woken while a vCPU waited.
@@ -75,22 +71,39 @@ impl Xen {
         }
     }
 
-    fn changes(&mut self, id: VcpuId, new: u8, now: u64) {
+    /// A vCPU leaves the guest.
+    pub fn left(&mut self, id: VcpuId, start: u64, place: Place) {
+        if let Some(vcpu) = self.vcpus.get_mut(&id) {
+            vcpu.exits += 1;
+            vcpu.exit = Some(Exit { start, place, ..Exit::default() });
+        }
+    }
+
+    /// A vCPU enters the guest; gives the exit, whose last runstate ends now.
+    pub fn resumed(&mut self, id: VcpuId, now: u64) -> Option<Exit> {
+        let vcpu = self.vcpus.get_mut(&id)?;
+        let mut exit = vcpu.exit.take()?;
+        let (state, since) = vcpu.state?;
+        exit.spans.push((state, since.max(exit.start), now));
+        vcpu.exit_ticks = vcpu.exit_ticks.saturating_add(now.saturating_sub(exit.start));
+        Some(exit)
+    }
+
+    /// A vCPU's runstate from `start` to `end`, on the common base, is over.
+    pub fn changes(&mut self, id: VcpuId, ended: &VcpuSpan, (start, end): (u64, u64)) {
         if id.1 == IDLE_DOMAIN || self.vcpus.len() >= MAX_VCPUS && !self.vcpus.contains_key(&id) {
             return;
         }
         let vcpu = self.vcpus.entry(id).or_default();
-        if let Some((state, since)) = vcpu.state.replace((new, now)) {
-            let ticks = now.saturating_sub(since);
-            if let Some(time) = vcpu.times.get_mut(state as usize) {
-                *time = time.saturating_add(ticks);
-            }
-            let waits = |state| vcpu.exit.is_some() && matches!(state, BLOCKED | OFFLINE);
-            self.waiting += usize::from(waits(new));
-            self.waiting = self.waiting.saturating_sub(usize::from(waits(state)));
-            if let Some(exit) = vcpu.exit.as_mut().filter(|exit| exit.spans.len() < MAX_SPANS) {
-                exit.spans.push((state, since.max(exit.start), now));
-            }
+        vcpu.state = Some((ended.next, end));
+        if let Some(time) = vcpu.times.get_mut(ended.state as usize) {
+            *time = time.saturating_add(end.saturating_sub(start));
+        }
+        let waits = |state| vcpu.exit.is_some() && matches!(state, BLOCKED | OFFLINE);
+        self.waiting += usize::from(waits(ended.next));
+        self.waiting = self.waiting.saturating_sub(usize::from(waits(ended.state)));
+        if let Some(exit) = vcpu.exit.as_mut().filter(|exit| exit.spans.len() < MAX_SPANS) {
+            exit.spans.push((ended.state, start.max(exit.start), end));
         }
     }
 
@@ -102,81 +115,5 @@ impl Xen {
                 *time = time.saturating_add(now.saturating_sub(since));
             }
         }
-    }
-}
-
-impl Evidence {
-    pub(super) fn xen_op(&mut self, moment: &Moment, op: XenOp, merge: &Merge) {
-        let cpu = (moment.file, moment.cpu);
-        let now = moment.ts;
-        match op {
-            XenOp::Runstate { domain, vcpu, new, continues, .. } => {
-                let id = (moment.file, domain, vcpu);
-                if new == RUNNING && self.xen.current.len() < MAX_VCPUS {
-                    self.xen.current.insert(cpu, id);
-                } else if self.xen.current.get(&cpu) == Some(&id) {
-                    self.xen.current.remove(&cpu);
-                }
-                if !continues {
-                    self.xen.changes(id, new, now);
-                }
-            }
-            XenOp::LostBegin => {
-                if self.xen.lost.len() < MAX_VCPUS {
-                    self.xen.lost.insert(cpu, now);
-                }
-                self.xen.current.remove(&cpu);
-            }
-            XenOp::VmExit { .. } => {
-                let Some(vcpu) = self.xen_current(cpu) else { return };
-                vcpu.exits += 1;
-                let place = moment.place("VMEXIT");
-                vcpu.exit = Some(Exit { start: now, place, ..Exit::default() });
-            }
-            XenOp::Pio { port, write } => {
-                self.xen_access(cpu, What::Port { port, write });
-            }
-            XenOp::Mmio { address, write } => self.xen_access(cpu, What::Mmio { address, write }),
-            XenOp::VmEntry => self.xen_entry(cpu, now, merge),
-            XenOp::Msr { .. } | XenOp::CrWrite | XenOp::Vmcall { .. } => {}
-            XenOp::PvHypercall { .. } | XenOp::LostEnd { .. } | XenOp::CpuEnd | XenOp::Other => {}
-        }
-    }
-
-    fn xen_current(&mut self, cpu: (u16, u32)) -> Option<&mut Vcpu> {
-        let id = self.xen.current.get(&cpu)?;
-        self.xen.vcpus.get_mut(id)
-    }
-
-    fn xen_access(&mut self, cpu: (u16, u32), what: What) {
-        if let Some(exit) = self.xen_current(cpu).and_then(|vcpu| vcpu.exit.as_mut()) {
-            exit.access.get_or_insert(what);
-        }
-    }
-
-    /// The guest goes on: its exit is served.
-    fn xen_entry(&mut self, cpu: (u16, u32), now: u64, merge: &Merge) {
-        let Some(vcpu) = self.xen_current(cpu) else { return };
-        let Some(mut exit) = vcpu.exit.take() else { return };
-        let state = vcpu.state.unwrap_or((RUNNING, exit.start));
-        exit.spans.push((state.0, state.1.max(exit.start), now));
-        let total = now.saturating_sub(exit.start);
-        vcpu.exit_ticks = vcpu.exit_ticks.saturating_add(total);
-        let lost = |cpu: (u16, u32)| self.xen.lost.get(&cpu).is_some_and(|at| *at >= exit.start);
-        let torn = lost(cpu) || lost((cpu.0, exit.place.cpu));
-        let Some(what) = exit.access else { return };
-        let (start, place) = (exit.start, exit.place);
-        let mut anatomy = Anatomy { total, start, place, torn, ..Anatomy::default() };
-        let path = Path { threads: &self.threads, merge, now };
-        for (state, from, to) in exit.spans {
-            let ticks = to.saturating_sub(from);
-            match (state, self.xen.model()) {
-                (RUNNING, _) => anatomy.add(Who::Own, Part::XenRunning, ticks).count += 1,
-                (RUNNABLE, _) => anatomy.add(Who::Own, Part::XenRunnable, ticks).count += 1,
-                (_, Some(model)) => path.model(model, from, to, &mut anatomy),
-                _ => anatomy.add(Who::Own, Part::Paused, ticks).count += 1,
-            }
-        }
-        self.settle(exit.place.file, what, &anatomy);
     }
 }

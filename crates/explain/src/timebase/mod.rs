@@ -9,7 +9,7 @@ pub mod hull;
 mod pairs;
 mod survey;
 
-use crate::merge::Read;
+use crate::read::Read;
 use crate::ExplainError;
 use std::path::PathBuf;
 use survey::Survey;

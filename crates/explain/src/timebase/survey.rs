@@ -3,7 +3,7 @@
 use crate::ExplainError;
 use std::collections::HashMap;
 use std::path::Path;
-use vmeter_trace::ops::{Access as Asked, Decoder, Op, XenOp};
+use vmeter_trace::ops::{Access as Asked, Decoder};
 use vmeter_trace::walk::{At, Thread, Visitor, Walk};
 use vmeter_trace::{open, Body, Clock, Event, Input};
 
@@ -71,10 +71,7 @@ impl Survey {
                 offsets.extend(next_offset(&event));
             }
             let at = At::of(&event);
-            match decoder.decode(&event) {
-                Op::Xen(op) => served.xen(&at, op),
-                op => walk.add(&at, op, &mut served),
-            }
+            walk.add(&at, decoder.decode(&event), &mut served);
         }
         survey.accesses = served.accesses;
         survey.first = first.unwrap_or(0);
@@ -121,16 +118,6 @@ impl Served {
             access.until = Some(at.ts);
         }
     }
-
-    fn xen(&mut self, at: &At, op: XenOp) {
-        match op {
-            XenOp::Pio { port, write } => self.asked(at, port, write, false),
-            XenOp::VmEntry => self.goes_on(at),
-            XenOp::VmExit { .. } | XenOp::Mmio { .. } | XenOp::Msr { .. } | XenOp::CrWrite => {}
-            XenOp::Vmcall { .. } | XenOp::PvHypercall { .. } | XenOp::Runstate { .. } => {}
-            XenOp::LostBegin | XenOp::LostEnd { .. } | XenOp::CpuEnd | XenOp::Other => {}
-        }
-    }
 }
 
 impl Visitor for Served {
@@ -140,11 +127,15 @@ impl Visitor for Served {
         }
     }
 
-    fn reported(&mut self, at: &At, _thread: Option<&Thread>, access: Asked) {
+    fn reported(&mut self, at: &At, thread: Option<&Thread>, access: Asked) {
         if let Asked::Port { port, write } = access {
-            // KVM tells of a read once it has been answered.
-            self.asked(at, port, write, !write && !self.of_model);
+            // KVM, whose events are threads', tells of a read once it has been answered.
+            self.asked(at, port, write, !write && !self.of_model && thread.is_some());
         }
+    }
+
+    fn vcpu_resumed(&mut self, at: &At) {
+        self.goes_on(at);
     }
 
     fn resumed(&mut self, at: &At, _thread: &Thread) {

@@ -1,6 +1,6 @@
 //! The states that a committing thread goes through, and what it waits for in each.
 
-use super::marks::{Mark, Marks, What, IRQFD, SET_GSI_ROUTING};
+use super::marks::{Ioctl, Mark, Marks, What};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -60,13 +60,13 @@ pub(super) enum Step {
     /// The ioctl began.
     Enter,
     /// A thread queued a work item's function.
-    Queue(i32, u64),
+    Queue(i32, u32),
     /// The caller went to sleep.
     Sleep,
     /// The caller lost its CPU to another thread.
     Preempted(i32),
     /// A kworker began a function; the thread that its CPU ran before, if it just got there.
-    Start(i32, u64, Option<i32>),
+    Start(i32, u32, Option<i32>),
     /// A thread woke the caller.
     Wake(i32),
     /// The caller runs again; the thread that its CPU ran before.
@@ -83,8 +83,7 @@ impl Step {
             (_, Some(name)) => format!("{name} ({tid})"),
             (_, None) => format!("thread {tid}"),
         };
-        let function =
-            |address: u64| marks.functions.get(&address).map_or("a work item", String::as_str);
+        let function = |name: u32| marks.functions.get(&name).map_or("a work item", String::as_str);
         match self {
             Step::Enter => "ioctl(KVM_SET_GSI_ROUTING) begins".into(),
             Step::Queue(by, f) => format!("{} queues {}", thread(by), function(f)),
@@ -112,7 +111,7 @@ impl Step {
 /// One ioctl, taken apart.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Call {
-    command: u64,
+    command: Ioctl,
     /// When it began, ns.
     pub(super) from: u64,
     to: u64,
@@ -130,12 +129,12 @@ pub(super) struct Call {
 impl Call {
     /// True for `KVM_SET_GSI_ROUTING`.
     pub(super) fn is_commit(&self) -> bool {
-        self.command == SET_GSI_ROUTING
+        self.command == Ioctl::Commit
     }
 
     /// True for `KVM_IRQFD`.
     pub(super) fn is_irqfd(&self) -> bool {
-        self.command == IRQFD
+        self.command == Ioctl::Irqfd
     }
 
     /// How long it took, ns.

@@ -1,12 +1,12 @@
 use super::dissect::{dissect, Part, Step, PARTS};
-use super::marks::{Mark, What, IRQFD, SET_GSI_ROUTING};
+use super::marks::{Ioctl, Mark, What};
 use proptest::prelude::*;
 
 const US: i32 = 100;
 const KWORKER: i32 = 7;
 const BUSY: i32 = 200;
-const GP: (u64, u64) = (0x10, 0xf0);
-const CALLBACKS: (u64, u64) = (0x20, 0xf8);
+const GP: (u64, u32) = (0x10, 0xf0);
+const CALLBACKS: (u64, u32) = (0x20, 0xf8);
 
 fn mark(at: u64, tid: i32, what: What) -> Mark {
     Mark { at, tid, what }
@@ -20,7 +20,7 @@ fn switch(at: u64, from: i32, runnable: bool, to: i32) -> Mark {
 /// 200, woken, and on a CPU 30 later.
 fn busy() -> Vec<Mark> {
     vec![
-        mark(1000, US, What::Enter(SET_GSI_ROUTING)),
+        mark(1000, US, What::Enter(Ioctl::Commit)),
         mark(1038, US, What::Queue(GP.0, GP.1)),
         switch(1040, US, false, BUSY),
         switch(1440, BUSY, true, KWORKER),
@@ -55,7 +55,7 @@ fn a_busy_hosts_commit_waits_for_a_kworker() {
 fn a_kworker_that_is_preempted_or_sleeps_is_told_apart() {
     let calls = dissect(
         &[
-            mark(0, US, What::Enter(SET_GSI_ROUTING)),
+            mark(0, US, What::Enter(Ioctl::Commit)),
             mark(5, US, What::Queue(GP.0, GP.1)),
             mark(5, KWORKER, What::Start(GP.0, GP.1)),
             switch(10, US, false, 0),
@@ -70,7 +70,7 @@ fn a_kworker_that_is_preempted_or_sleeps_is_told_apart() {
             switch(150, US, true, BUSY),
             switch(170, BUSY, true, US),
             mark(171, US, What::Exit),
-            mark(180, US, What::Enter(IRQFD)),
+            mark(180, US, What::Enter(Ioctl::Irqfd)),
             mark(181, US, What::Exit),
         ],
         US,
@@ -103,8 +103,9 @@ fn other_threads_ioctls_and_what_is_outside_the_window_count_nowhere() {
 fn any_mark() -> impl Strategy<Value = Mark> {
     let tid = || 0i32..4;
     let work = || 0u64..4;
+    let function = || 0u32..4;
     let what = prop_oneof![
-        Just(What::Enter(SET_GSI_ROUTING)),
+        Just(What::Enter(Ioctl::Commit)),
         Just(What::Exit),
         (tid(), any::<bool>(), tid()).prop_map(|(from, runnable, to)| What::Switch {
             from,
@@ -112,8 +113,8 @@ fn any_mark() -> impl Strategy<Value = Mark> {
             to
         }),
         tid().prop_map(What::Waking),
-        (work(), work()).prop_map(|(w, f)| What::Queue(w, f)),
-        (work(), work()).prop_map(|(w, f)| What::Start(w, f)),
+        (work(), function()).prop_map(|(w, f)| What::Queue(w, f)),
+        (work(), function()).prop_map(|(w, f)| What::Start(w, f)),
         work().prop_map(What::End),
     ];
     (any::<u16>(), tid(), what).prop_map(|(at, tid, what)| Mark { at: at.into(), tid, what })

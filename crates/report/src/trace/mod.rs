@@ -13,8 +13,8 @@ use vmeter_render::quantity::{compact_seconds, grouped};
 use vmeter_render::{Field, Records, Report};
 use vmeter_trace::stat::report::Runstates;
 use vmeter_trace::stat::versus::Versus;
-use vmeter_trace::stat::xen::IDLE_DOMAIN;
 use vmeter_trace::stat::{Report as TraceReport, Row};
+use vmeter_trace::walk::xen::IDLE_DOMAIN;
 
 /// A trace with its name.
 #[derive(Debug, Clone, Copy)]

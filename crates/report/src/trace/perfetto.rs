@@ -229,7 +229,11 @@ fn act(op: Op, event: &Event<'_>) -> Act {
         Op::VectorEntry { name, .. } => Act::Nest(cpu, name),
         Op::IrqExit | Op::VectorExit { .. } => Act::End(cpu),
         Op::Xen(XenOp::VmEntry) => Act::EndAll(cpu),
-        _ => Act::Instant,
+        Op::Other | Op::Lost | Op::Xen(_) => Act::Instant,
+        Op::UserspaceExit { .. } | Op::Access(_) | Op::Logged(_) => Act::Instant,
+        Op::ThreadStart | Op::Syscall { .. } => Act::Instant,
+        Op::TimerEntry | Op::TimerExit | Op::IpiSend { .. } => Act::Instant,
+        Op::WorkQueue { .. } | Op::Switch { .. } | Op::Wake { .. } => Act::Instant,
     }
 }
 

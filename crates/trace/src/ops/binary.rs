@@ -1,8 +1,11 @@
 //! Ops from the kernel's binary records.
 
+use super::access::Access;
+use super::meaning::Meaning;
 use super::names::{NameId, Number, Resolver};
-use super::{Access, Meaning, Op, Vector};
+use super::op::{Op, Vector};
 use crate::event::{EventType, IntField, StrField};
+use crate::names::KVM_RUN;
 
 /// The fields an op needs, resolved once: integers in the order of [`names_of`].
 pub(crate) struct Fields {
@@ -76,6 +79,12 @@ fn userspace_exit(reason: u64, errno: i32, names: &mut Resolver) -> NameId {
     }
 }
 
+/// The op of an ioctl by its request number.
+pub(super) fn ioctl(name: NameId, request: u32, names: &mut Resolver) -> Op {
+    let id = names.number(Number::Ioctl, u64::from(request));
+    Op::SyscallEnter { name, request: Some(id), kvm_run: request == KVM_RUN }
+}
+
 pub(super) fn hypercall(name: NameId) -> Op {
     Op::Access(Access::Hypercall { name })
 }
@@ -108,7 +117,7 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
         Meaning::RawSysEnter => {
             let name = names.number(Number::Syscall, int(0));
             if int(0) == NR_IOCTL {
-                return names.ioctl(name, int(1) as u32);
+                return ioctl(name, int(1) as u32, names);
             }
             Op::SyscallEnter { name, request: None, kvm_run: false }
         }

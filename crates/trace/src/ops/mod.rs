@@ -5,254 +5,23 @@
 //! type; after that an event costs a table look-up and the reading of the few
 //! fields that its op has.
 
+mod access;
 mod binary;
+mod meaning;
 mod names;
+mod op;
 mod other;
 mod textual;
 pub mod xen;
 
 use crate::event::{Body, Event, EventType};
+pub use access::Access;
 use binary::Fields;
+use meaning::{Meaning, MEANINGS};
 use names::Resolver;
 pub use names::{NameId, Names};
+pub use op::{Op, Vector};
 pub use xen::XenOp;
-
-/// What a guest asks for by leaving.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Access {
-    /// A port.
-    Port {
-        /// Which.
-        port: u32,
-        /// True for a write.
-        write: bool,
-    },
-    /// A guest-physical address outside of RAM.
-    Mmio {
-        /// Which.
-        address: u64,
-        /// True for a write.
-        write: bool,
-    },
-    /// A model-specific register.
-    Msr {
-        /// Which.
-        index: u32,
-        /// True for a write.
-        write: bool,
-    },
-    /// A call of the hypervisor.
-    Hypercall {
-        /// Which.
-        name: NameId,
-    },
-}
-
-impl Access {
-    /// True for what KVM knows the value of only after user space gave it.
-    pub fn is_read(self) -> bool {
-        match self {
-            Access::Port { write, .. } | Access::Mmio { write, .. } | Access::Msr { write, .. } => {
-                !write
-            }
-            Access::Hypercall { .. } => false,
-        }
-    }
-}
-
-/// What sends an interrupt without a number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Vector {
-    /// Another CPU.
-    Ipi,
-    /// This CPU's timer.
-    Timer,
-    /// Something else on this CPU.
-    Local,
-}
-
-/// What happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Op {
-    /// Nothing that an op stands for.
-    Other,
-    /// Events are missing on this CPU.
-    Lost,
-    /// The thread's vCPU left the guest.
-    VmExit {
-        /// Why.
-        reason: NameId,
-    },
-    /// The thread's vCPU enters the guest.
-    VmEntry,
-    /// KVM returns to user space to have something done.
-    UserspaceExit {
-        /// `KVM_EXIT_…`.
-        reason: NameId,
-    },
-    /// KVM reports what the guest asks for.
-    Access(Access),
-    /// The device model's own log reports what the guest asked for: a write before it is
-    /// served, a read after it. Nothing says when the guest goes on.
-    Logged(Access),
-    /// A system call begins.
-    SyscallEnter {
-        /// Its name.
-        name: NameId,
-        /// For ioctl: the request's name.
-        request: Option<NameId>,
-        /// True for `ioctl(KVM_RUN)`.
-        kvm_run: bool,
-    },
-    /// A system call returns.
-    SyscallExit {
-        /// Its name.
-        name: NameId,
-        /// What it returned.
-        returned: Option<i64>,
-    },
-    /// A new thread or process returns out of its parent's clone, whose call it is.
-    ThreadStart,
-    /// A whole system call (strace).
-    Syscall {
-        /// Its name.
-        name: NameId,
-        /// For ioctl: the request's name.
-        request: Option<NameId>,
-        /// Time inside it, ticks.
-        duration: Option<u64>,
-        /// What it returned.
-        returned: Option<i64>,
-    },
-    /// An interrupt handler begins on this CPU.
-    IrqEntry {
-        /// `number name`.
-        irq: NameId,
-    },
-    /// The interrupt handler returns.
-    IrqExit,
-    /// An interrupt without a number (local timer, IPI) begins on this CPU.
-    VectorEntry {
-        /// Kind: `reschedule`, `call_function`, `local_timer`, …
-        name: NameId,
-        /// What sends it.
-        vector: Vector,
-    },
-    /// It returns.
-    VectorExit {
-        /// Kind.
-        name: NameId,
-    },
-    /// The handler of a timer begins on this CPU.
-    TimerEntry,
-    /// It returns.
-    TimerExit,
-    /// An inter-processor interrupt is sent.
-    IpiSend {
-        /// What for.
-        name: NameId,
-    },
-    /// Work was queued.
-    WorkQueue {
-        /// Address of the work item.
-        work: u64,
-        /// What it runs.
-        function: NameId,
-    },
-    /// A worker begins to run a work item.
-    WorkStart {
-        /// Address of the work item.
-        work: u64,
-        /// What it runs.
-        function: NameId,
-    },
-    /// The work item is done.
-    WorkEnd {
-        /// Address of the work item.
-        work: u64,
-    },
-    /// The scheduler switches threads on this CPU.
-    Switch {
-        /// Thread that leaves.
-        prev: i32,
-        /// True if it could go on running.
-        runnable: bool,
-        /// Thread that comes.
-        next: i32,
-    },
-    /// A thread was made runnable.
-    Wake {
-        /// Which.
-        tid: i32,
-    },
-    /// Something in Xen.
-    Xen(XenOp),
-}
-
-/// Events whose meaning is known, by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Meaning {
-    KvmExit,
-    KvmEntry,
-    KvmUserspaceExit,
-    KvmPio,
-    KvmMmio,
-    KvmFastMmio,
-    KvmMsr,
-    KvmHypercall,
-    KvmHvHypercall,
-    KvmXenHypercall,
-    RawSysEnter,
-    RawSysExit,
-    IrqEntry,
-    IrqExit,
-    IpiRaise,
-    IpiSend,
-    IpiEntry,
-    IpiExit,
-    WorkQueue,
-    WorkStart,
-    WorkEnd,
-    Switch,
-    Wake,
-    QemuRead,
-    QemuWrite,
-    QemuIn,
-    QemuOut,
-}
-
-const MEANINGS: &[(&str, Meaning)] = &[
-    ("kvm_exit", Meaning::KvmExit),
-    ("kvm_entry", Meaning::KvmEntry),
-    ("kvm_userspace_exit", Meaning::KvmUserspaceExit),
-    ("kvm_pio", Meaning::KvmPio),
-    ("kvm_mmio", Meaning::KvmMmio),
-    ("kvm_fast_mmio", Meaning::KvmFastMmio),
-    ("kvm_msr", Meaning::KvmMsr),
-    ("kvm_hypercall", Meaning::KvmHypercall),
-    ("kvm_hv_hypercall", Meaning::KvmHvHypercall),
-    ("kvm_xen_hypercall", Meaning::KvmXenHypercall),
-    ("sys_enter", Meaning::RawSysEnter),
-    ("sys_exit", Meaning::RawSysExit),
-    ("irq_handler_entry", Meaning::IrqEntry),
-    ("irq_handler_exit", Meaning::IrqExit),
-    ("ipi_raise", Meaning::IpiRaise),
-    ("ipi_send_cpu", Meaning::IpiSend),
-    ("ipi_send_cpumask", Meaning::IpiSend),
-    ("ipi_entry", Meaning::IpiEntry),
-    ("ipi_exit", Meaning::IpiExit),
-    ("workqueue_queue_work", Meaning::WorkQueue),
-    ("workqueue_execute_start", Meaning::WorkStart),
-    ("workqueue_execute_end", Meaning::WorkEnd),
-    ("sched_switch", Meaning::Switch),
-    ("sched_waking", Meaning::Wake),
-    ("sched_wakeup", Meaning::Wake),
-    ("sched_wakeup_new", Meaning::Wake),
-    ("memory_region_ops_read", Meaning::QemuRead),
-    ("memory_region_ops_write", Meaning::QemuWrite),
-    ("cpu_in", Meaning::QemuIn),
-    ("cpu_out", Meaning::QemuOut),
-];
 
 /// Interrupts of the x86 `irq_vectors` events.
 const VECTORS: &[(&str, Vector)] = &[
@@ -349,7 +118,7 @@ impl Decoder {
     #[inline]
     pub fn decode(&mut self, event: &Event<'_>) -> Op {
         if let Body::Words { event, words } = event.body {
-            return xen::decode(event, words, &mut self.resolver);
+            return Op::Xen(xen::decode(event, words, &mut self.resolver));
         }
         if let Body::Lost(_) = event.body {
             return Op::Lost;
@@ -367,7 +136,7 @@ impl Decoder {
             }
             (Handler::Ioctl(name, request), Body::Record(record)) => {
                 let request = request.get(record).unwrap_or(0) as u32;
-                self.resolver.ioctl(*name, request)
+                binary::ioctl(*name, request, &mut self.resolver)
             }
             (Handler::Ioctl(name, _), Body::Text(text)) => {
                 textual::ioctl(*name, text, &mut self.resolver)

@@ -1,8 +1,7 @@
 //! Names, each with a small number, so that ops are plain data.
 
 use crate::event::EventType;
-use crate::names::{ioctl, svm_exit, syscall, vmx_exit, KVM_RUN};
-use crate::ops::Op;
+use crate::names::{ioctl, svm_exit, syscall, vmx_exit};
 use std::collections::HashMap;
 
 /// Number of a name in its [`Names`].
@@ -166,12 +165,6 @@ impl Resolver {
             _ => svm_exit(basic as u32),
         });
         named.unwrap_or_else(|| format!("exit {basic:#x}"))
-    }
-
-    /// The op of an ioctl by its request number.
-    pub(crate) fn ioctl(&mut self, name: NameId, request: u32) -> Op {
-        let id = self.number(Number::Ioctl, u64::from(request));
-        Op::SyscallEnter { name, request: Some(id), kvm_run: request == KVM_RUN }
     }
 
     /// Takes over another's names, addresses as such, to be renamed later; gives the own

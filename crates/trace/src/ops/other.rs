@@ -1,7 +1,7 @@
 //! Ops from strace.
 
 use super::names::{NameId, Resolver};
-use super::Op;
+use super::op::Op;
 
 /// A finished call; strace names the requests of ioctl itself.
 pub(crate) fn call(

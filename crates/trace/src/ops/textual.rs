@@ -3,9 +3,11 @@
 //! The same event reads differently in tracefs, in `trace-cmd report` (whose
 //! plugins rewrite some) and in `perf script`; all spellings are tried here.
 
+use super::access::Access;
 use super::binary::hypercall;
+use super::meaning::Meaning;
 use super::names::{NameId, Number, Resolver};
-use super::{Access, Meaning, Op, Vector};
+use super::op::{Op, Vector};
 use crate::text::{after, hex, number, number_after};
 
 pub(crate) fn decode(meaning: Meaning, text: &str, names: &mut Resolver) -> Op {
@@ -100,7 +102,7 @@ fn raw_enter(text: &str, names: &mut Resolver) -> Option<Op> {
     if names.names.name(name) == "ioctl" {
         let (_, arguments) = text.split_once('(')?;
         let request = arguments.split([',', ')']).nth(1).and_then(|a| hex(a.trim()))?;
-        return Some(names.ioctl(name, request as u32));
+        return Some(super::binary::ioctl(name, request as u32, names));
     }
     Some(Op::SyscallEnter { name, request: None, kvm_run: false })
 }
@@ -109,7 +111,7 @@ fn raw_enter(text: &str, names: &mut Resolver) -> Option<Op> {
 pub(crate) fn ioctl(name: NameId, text: &str, names: &mut Resolver) -> Op {
     let request = after(text, "cmd:").or_else(|| after(text, "cmd=")).and_then(hex);
     match request {
-        Some(request) => names.ioctl(name, request as u32),
+        Some(request) => super::binary::ioctl(name, request as u32, names),
         None => Op::SyscallEnter { name, request: None, kvm_run: false },
     }
 }

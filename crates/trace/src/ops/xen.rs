@@ -2,8 +2,8 @@
 //!
 //! Event ids and layouts are those of Xen's `xen/include/public/trace.h`.
 
+use super::access::Access;
 use super::names::{NameId, Number, Resolver};
-use super::Op;
 
 /// Runstates as records encode them (`xen/include/public/vcpu.h`).
 pub const RUNNING: u8 = 0;
@@ -40,34 +40,10 @@ pub enum XenOp {
     },
     /// The current vCPU enters the guest.
     VmEntry,
-    /// A port access of the current VMEXIT.
-    Pio {
-        /// Port.
-        port: u32,
-        /// True for a write.
-        write: bool,
-    },
-    /// An MMIO access of the current VMEXIT.
-    Mmio {
-        /// Guest-physical address.
-        address: u64,
-        /// True for a write.
-        write: bool,
-    },
-    /// An MSR access of the current VMEXIT.
-    Msr {
-        /// Register.
-        index: u32,
-        /// True for a write.
-        write: bool,
-    },
+    /// What the current VMEXIT is for; a hypercall by VMCALL or VMMCALL.
+    Access(Access),
     /// A control register was written in the current VMEXIT.
     CrWrite,
-    /// A hypercall by VMCALL/VMMCALL in the current VMEXIT.
-    Vmcall {
-        /// Which.
-        name: NameId,
-    },
     /// A hypercall of a PV guest; no record says when it ends.
     PvHypercall {
         /// Which.
@@ -102,8 +78,8 @@ pub enum XenOp {
 }
 
 /// What a record's words mean.
-pub(crate) fn decode(event: u32, words: &[u32], names: &mut Resolver) -> Op {
-    Op::Xen(op(event, words, names).unwrap_or(XenOp::Other))
+pub(crate) fn decode(event: u32, words: &[u32], names: &mut Resolver) -> XenOp {
+    op(event, words, names).unwrap_or(XenOp::Other)
 }
 
 fn op(event: u32, words: &[u32], names: &mut Resolver) -> Option<XenOp> {
@@ -123,17 +99,17 @@ fn op(event: u32, words: &[u32], names: &mut Resolver) -> Option<XenOp> {
             }
             XenOp::VmExit { reason: first?, svm: event & !FLAG_64 == 0x81003 }
         }
-        0x82016 => XenOp::Pio { port: first?, write: false },
-        0x82216 => XenOp::Pio { port: first?, write: true },
-        0x82017 | 0x82217 => XenOp::Mmio { address: u64::from(first?), write: event & 0x200 != 0 },
-        0x82117 | 0x82317 => XenOp::Mmio {
-            address: u64::from(first?) | u64::from(*words.get(1)?) << 32,
-            write: event & 0x200 != 0,
-        },
+        0x82016 => XenOp::Access(Access::Port { port: first?, write: false }),
+        0x82216 => XenOp::Access(Access::Port { port: first?, write: true }),
+        0x82017 | 0x82217 => mmio(u64::from(first?), event),
+        0x82117 | 0x82317 => mmio(u64::from(first?) | u64::from(*words.get(1)?) << 32, event),
         0x82009 | 0x82109 => XenOp::CrWrite,
-        0x8200c => XenOp::Msr { index: first?, write: false },
-        0x8200d => XenOp::Msr { index: first?, write: true },
-        0x82012 => XenOp::Vmcall { name: names.number(Number::XenHypercall, u64::from(first?)) },
+        0x8200c => XenOp::Access(Access::Msr { index: first?, write: false }),
+        0x8200d => XenOp::Access(Access::Msr { index: first?, write: true }),
+        0x82012 => {
+            let name = names.number(Number::XenHypercall, u64::from(first?));
+            XenOp::Access(Access::Hypercall { name })
+        }
         0x20100d | 0x20200e => {
             let number = u64::from(first? & 0xf_ffff);
             XenOp::PvHypercall { name: names.number(Number::XenHypercall, number) }
@@ -148,6 +124,10 @@ fn op(event: u32, words: &[u32], names: &mut Resolver) -> Option<XenOp> {
         }
         _ => return None,
     })
+}
+
+fn mmio(address: u64, event: u32) -> XenOp {
+    XenOp::Access(Access::Mmio { address, write: event & 0x200 != 0 })
 }
 
 fn runstate(old: u8, new: u8, continues: bool, words: &[u32]) -> Option<XenOp> {

@@ -1,10 +1,13 @@
-//! System calls, KVM, interrupts and work items of a Linux kernel's trace.
+//! What a trace's walk tells, by port, exit, system call, interrupt, work item and runstate.
 
 use super::slices::Slice;
 use super::table::Table;
 use crate::event::Event;
+use crate::ops::xen::RUNNABLE;
 use crate::ops::{Access, NameId, Op};
+use crate::walk::xen::{VcpuExit, VcpuId, VcpuSpan};
 use crate::walk::{At, By, Interrupt, Request, Thread, Took, Visitor, Walk};
+use std::collections::BTreeMap;
 
 /// Tables by key; keys of names are [`NameId`]s.
 #[derive(Debug, Default)]
@@ -17,7 +20,7 @@ pub struct Tables {
     pub mmio_writes: Table,
     /// Register, shifted left by one, plus 1 for a write.
     pub msrs: Table,
-    /// VMEXIT reason.
+    /// VMEXIT reason; Xen's in the processor's own numbering.
     pub exits: Table,
     /// KVM's exits to user space.
     pub userspace_exits: Table,
@@ -37,6 +40,10 @@ pub struct Tables {
     pub vectors: Table,
     /// Work function.
     pub works: Table,
+    /// Runstates of Xen's domains.
+    pub domains: BTreeMap<u16, Table>,
+    /// Runstates of Xen's vCPUs, and time runnable by how they came to be.
+    pub vcpus: BTreeMap<VcpuId, (Table, Table)>,
     /// The slice of the event that is taken.
     at: Slice,
 }
@@ -194,5 +201,27 @@ impl Visitor for Tables {
 
     fn work(&mut self, function: NameId, took: Took) {
         self.works.add(u64::from(function.0), took, self.at);
+    }
+
+    fn vcpu_exit(&mut self, exit: &VcpuExit) {
+        self.exits.add(u64::from(exit.reason), exit.took, self.at);
+        if let Some(access) = exit.access {
+            self.count(access, exit.took);
+        }
+    }
+
+    fn vcpu_span(&mut self, vcpu: VcpuId, ended: &VcpuSpan) {
+        let (runstates, ways) = self.vcpus.entry(vcpu).or_default();
+        let ticks = ended.end.saturating_sub(ended.start);
+        if ticks > 0 {
+            runstates.add(u64::from(ended.state), Some(ticks), self.at);
+            if ended.state == RUNNABLE {
+                ways.add(ended.way as u64, Some(ticks), self.at);
+            }
+        }
+    }
+
+    fn domain_span(&mut self, domain: u16, state: u8, ticks: u64) {
+        self.domains.entry(domain).or_default().add(u64::from(state), Some(ticks), self.at);
     }
 }

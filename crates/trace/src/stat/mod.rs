@@ -2,7 +2,7 @@
 //!
 //! [`Stats`] takes events one by one and keeps rows in bounded memory; at the end
 //! [`Stats::finish`] makes a [`Report`] of them. What each time means:
-//! - a VMEXIT: from `kvm_exit` to the next `kvm_entry` of the thread (Xen: see [`xen`]);
+//! - a VMEXIT: from `kvm_exit` to the next `kvm_entry` of the thread (Xen: see [`crate::walk::xen`]);
 //! - a port, MMIO, MSR access or a hypercall: the VMEXIT around it, shared equally
 //!   if it was for several. Where the host records no `kvm_exit` (software KVM):
 //!   from `kvm_userspace_exit` to the next `KVM_RUN`;
@@ -20,12 +20,11 @@ pub mod report;
 pub mod slices;
 pub mod table;
 pub mod versus;
-pub mod xen;
 
 use crate::event::{Body, Event};
 use crate::format::{EventReader, TraceInfo};
 use crate::ops::xen::{CPU_END, LOST_RECORDS, LOST_RECORDS_END};
-use crate::ops::{Decoder, Op};
+use crate::ops::Decoder;
 use crate::walk::{Part, Walk};
 pub use report::{Report, Row};
 
@@ -42,7 +41,6 @@ fn is_event(body: &Body<'_>) -> bool {
 pub struct Stats {
     decoder: Decoder,
     kernel: kernel::Kernel,
-    xen: xen::Xen,
     /// By event type: its name and how many.
     kinds: Vec<(String, u64)>,
     events: u64,
@@ -63,7 +61,6 @@ impl Stats {
         Stats {
             decoder: Decoder::default(),
             kernel: kernel::Kernel::default(),
-            xen: xen::Xen::default(),
             kinds: Vec::new(),
             events: 0,
             first: None,
@@ -93,10 +90,7 @@ impl Stats {
     fn take(&mut self, event: &Event<'_>) {
         let op = self.decoder.decode(event);
         let slice = self.slicer.at(event.ts);
-        match op {
-            Op::Xen(op) => self.xen.add(event, op, slice),
-            op => self.kernel.add(event, op, slice),
-        }
+        self.kernel.add(event, op, slice);
     }
 
     /// Counts an event whose books others keep.

@@ -3,12 +3,12 @@
 use super::kernel::Kernel;
 use super::slices::{Batch, Slicer};
 use super::table::{Cell, Table};
-use super::xen::{Vcpu, Xen, DOMAIN_RUNSTATES, IDLE_DOMAIN, WAYS};
 use super::Stats;
 use crate::format::{EventReader, Losses, Tick};
 use crate::names::{port, svm_exit, vmx_exit, DeviceMap};
 use crate::ops::NameId;
 use crate::peers::Peers;
+use crate::walk::xen::{Vcpu, VcpuId, Xen, DOMAIN_RUNSTATES, IDLE_DOMAIN, WAYS};
 use crate::walk::{State, Thread};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -315,8 +315,7 @@ pub(super) fn build(stats: &Stats, reader: &dyn EventReader, cpu_hz: Option<f64>
     let info = reader.info();
     let losses = reader.losses().clone();
     let span = stats.span();
-    let (kernel, xen) = (&stats.kernel, &stats.xen);
-    let vcpu_ticks = vcpu_ticks(kernel, xen);
+    let vcpu_ticks = vcpu_ticks(&stats.kernel);
     let scale = Scale {
         slicer: stats.slicer,
         seconds: match info.clock.tick {
@@ -345,7 +344,7 @@ pub(super) fn build(stats: &Stats, reader: &dyn EventReader, cpu_hz: Option<f64>
         counts,
         ..Report::default()
     };
-    if xen.vcpus.is_empty() && xen.exits.sorted().is_empty() {
+    if stats.kernel.walk.xen.is_empty() {
         fill_kernel(&mut report, stats, reader, &scale);
     } else {
         fill_xen(&mut report, stats, &scale);
@@ -353,13 +352,16 @@ pub(super) fn build(stats: &Stats, reader: &dyn EventReader, cpu_hz: Option<f64>
     report
 }
 
-fn vcpu_ticks(kernel: &Kernel, xen: &Xen) -> f64 {
+fn vcpu_ticks(kernel: &Kernel) -> f64 {
     let threads = kernel.walk.threads.iter().filter(|t| t.is_vcpu);
     let linux: f64 = threads.flat_map(|t| t.times.iter().skip(1)).map(|&ticks| ticks as f64).sum();
-    let running =
-        |v: &Vcpu| -> u128 { v.runstates.sorted().iter().map(|(_, cell)| cell.time.total()).sum() };
-    let guests = xen.vcpus.iter().filter(|(_, v)| v.exits > 0);
-    linux + guests.map(|(_, v)| running(v) as f64).sum::<f64>()
+    let xen = &kernel.walk.xen;
+    let guests = xen.domains().flat_map(|domain| xen.vcpus(domain)).filter(|(_, v)| v.exits > 0);
+    let ticks = |id: VcpuId| -> u128 {
+        let runstates = kernel.tables.vcpus.get(&id).map(|(runstates, _)| runstates.sorted());
+        runstates.unwrap_or_default().iter().map(|(_, cell)| cell.time.total()).sum()
+    };
+    linux + guests.map(|(id, _)| ticks(id) as f64).sum::<f64>()
 }
 
 fn fill_kernel(report: &mut Report, stats: &Stats, reader: &dyn EventReader, scale: &Scale) {
@@ -427,37 +429,38 @@ fn thread_times(
 }
 
 fn fill_xen(report: &mut Report, stats: &Stats, scale: &Scale) {
-    let xen = &stats.xen;
+    let (xen, tables) = (&stats.kernel.walk.xen, &stats.kernel.tables);
     let svm = xen.is_svm();
     let exit = |key: u64| {
         let reason = key as u32;
-        let name = match svm {
-            true => svm_exit(reason),
-            false => vmx_exit(reason).map(str::to_string),
-        };
+        let name = if svm { svm_exit(reason) } else { vmx_exit(reason).map(str::to_string) };
         let name = name.unwrap_or_else(|| format!("exit {reason:#x}"));
         Row { name, ..Row::default() }
     };
-    report.ports = ports(scale, &xen.ports);
-    report.mmio = mmio(scale, &xen.mmio_reads, &xen.mmio_writes);
-    report.msrs = msrs(scale, &xen.msrs);
-    report.exits = scale.table(&xen.exits, exit);
-    report.hypercalls = scale.table(&xen.hypercalls, |key| Row {
+    report.ports = ports(scale, &tables.ports);
+    report.mmio = mmio(scale, &tables.mmio_reads, &tables.mmio_writes);
+    report.msrs = msrs(scale, &tables.msrs);
+    report.exits = scale.table(&tables.exits, exit);
+    report.hypercalls = scale.table(&tables.hypercalls, |key| Row {
         name: stats.decoder.names().name(NameId(key as u32)).to_string(),
         ..Row::default()
     });
-    for (&domain, d) in &xen.domains {
-        let rows = scale.table(&d.runstates, |state| named(DOMAIN_RUNSTATES[state as usize]));
+    let none = Default::default();
+    for domain in xen.domains() {
+        let common = tables.domains.get(&domain);
+        let state = |state: u64| named(DOMAIN_RUNSTATES[state as usize]);
+        let rows = common.map(|common| scale.table(common, state)).unwrap_or_default();
         report.runstates.push(Runstates { domain, rows, ..Runstates::default() });
-        for (&(_, number), vcpu) in xen.vcpus.range((domain, 0)..=(domain, u16::MAX)) {
+        for ((_, number), vcpu) in xen.vcpus(domain) {
+            let (runstates, ways) = tables.vcpus.get(&(domain, number)).unwrap_or(&none);
             report.runstates.push(Runstates {
                 domain,
                 vcpu: Some(number),
-                rows: scale.table(&vcpu.runstates, |state| named(Xen::runstate_name(state))),
-                runnable: scale.table(&vcpu.ways, |way| named(WAYS[way as usize])),
+                rows: scale.table(runstates, |state| named(Xen::runstate_name(state))),
+                runnable: scale.table(ways, |way| named(WAYS[way as usize])),
             });
             if domain != IDLE_DOMAIN {
-                report.threads.push(xen_times(domain, number, vcpu, scale));
+                report.threads.push(xen_times((domain, number), vcpu, runstates, scale));
             }
         }
     }
@@ -467,9 +470,14 @@ fn named(name: &str) -> Row {
     Row { name: name.to_string(), ..Row::default() }
 }
 
-fn xen_times(domain: u16, number: u16, vcpu: &Vcpu, scale: &Scale) -> ThreadTimes {
+fn xen_times(
+    (domain, number): VcpuId,
+    vcpu: &Vcpu,
+    runstates: &Table,
+    scale: &Scale,
+) -> ThreadTimes {
     let time = |states: &[u64]| {
-        let rows = vcpu.runstates.sorted();
+        let rows = runstates.sorted();
         let cells = rows.iter().filter(|(state, _)| states.contains(state));
         scale.of(cells.map(|(_, cell)| cell.time.total()).sum::<u128>() as f64)
     };

@@ -4,7 +4,7 @@
 //! beginning, of each CPU until its own first event: a thread that went to such a CPU and came
 //! back leaves no trace but a begin and an end of two intervals that look like those of one.
 
-use super::{At, Open, Took, Visitor, Walk};
+use super::interval::{At, Open, Took};
 use crate::event::NO_CPU;
 use crate::ops::NameId;
 
@@ -180,12 +180,10 @@ impl Cpus {
             Context { .. } => Waker::Unknown,
         }
     }
-}
 
-impl Walk {
-    pub(super) fn interrupt<V: Visitor>(&mut self, at: &At, interrupt: Interrupt, v: &mut V) {
-        v.interrupted(interrupt);
-        let Some(cpu) = self.cpus.get(at.cpu) else { return };
+    /// A CPU gets an interrupt.
+    pub(super) fn interrupt(&mut self, at: &At, interrupt: Interrupt) {
+        let Some(cpu) = self.get(at.cpu) else { return };
         let open = Some((interrupt, at.ts));
         if let Some(slot) = cpu.interrupts.get_mut(cpu.depth) {
             *slot = open;
@@ -203,32 +201,29 @@ impl Walk {
         }
     }
 
-    /// A handler returns: a device's, or the named one.
-    pub(super) fn interrupt_over<V: Visitor>(&mut self, at: &At, name: Option<NameId>, v: &mut V) {
-        let Some(cpu) = self.cpus.get(at.cpu) else { return };
+    /// A handler returns: a device's, or the named one. Gives the interrupt and its time, if
+    /// it is the one that the CPU was in.
+    pub(super) fn returns(&mut self, at: &At, name: Option<NameId>) -> Option<(Interrupt, u64)> {
+        let cpu = self.get(at.cpu)?;
         match name {
             None => cpu.context.irq = None,
             Some(_) => (cpu.context.ipi, cpu.context.timer) = (false, false),
         }
-        let Some(top) = cpu.depth.checked_sub(1) else { return };
-        let Some((interrupt, start)) = cpu.interrupts[top].take() else { return };
+        let top = cpu.depth.checked_sub(1)?;
+        let (interrupt, start) = cpu.interrupts[top].take()?;
         cpu.depth = top;
         let same = match (interrupt, name) {
             (Interrupt::Irq(_), None) => true,
             (Interrupt::Irq(_), Some(_)) => false,
             (other, name) => name == Some(other.name()),
         };
-        if let (true, Some(ticks)) = (same, at.ts.checked_sub(start)) {
-            v.handled(interrupt, Took::Ticks(ticks));
-        }
+        Some((interrupt, at.ts.checked_sub(start).filter(|_| same)?))
     }
 
     /// The handler of a timer begins or returns.
-    pub(super) fn timer<V: Visitor>(&mut self, at: &At, fires: bool) {
-        if V::WAKERS {
-            if let Some(cpu) = self.cpus.get(at.cpu) {
-                cpu.context.timer = fires;
-            }
+    pub(super) fn timer(&mut self, cpu: u32, fires: bool) {
+        if let Some(cpu) = self.get(cpu) {
+            cpu.context.timer = fires;
         }
     }
 }

@@ -15,203 +15,19 @@
 //! which began before the oldest event kept of such a CPU, is [`Took::Cut`].
 
 mod cpu;
-pub mod thread;
+mod interval;
+mod thread;
+mod visitor;
+pub mod xen;
 
-use crate::event::Event;
 use crate::format::TraceInfo;
 use crate::ops::{Access, NameId, Op, Vector};
 use cpu::Cpus;
 pub use cpu::{Interrupt, Waker};
+pub use interval::{At, Open, Took, IMPLAUSIBLE, LONGEST};
 pub use thread::{Call, Ended, State, Thread, Threads, STATES};
-
-/// An interval so many medians long, of a time when not all CPUs are recorded, is rather two
-/// whose end and begin are missing.
-pub const IMPLAUSIBLE: f64 = 100.0;
-/// The longest intervals of a kind that are kept to be judged, or shown, at the end.
-pub const LONGEST: usize = 8;
-
-/// When and where an event happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct At {
-    /// Stamp, ticks.
-    pub ts: u64,
-    /// CPU, or [`crate::NO_CPU`].
-    pub cpu: u32,
-    /// Thread.
-    pub tid: i32,
-}
-
-impl At {
-    /// Of an event.
-    #[inline]
-    pub fn of(event: &Event<'_>) -> At {
-        At { ts: event.ts, cpu: event.cpu, tid: event.tid }
-    }
-}
-
-/// An interval that has begun.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Open {
-    /// When, ticks.
-    pub start: u64,
-    /// CPU it began on.
-    pub cpu: u32,
-}
-
-impl Open {
-    #[inline]
-    fn at(at: &At) -> Open {
-        Open { start: at.ts, cpu: at.cpu }
-    }
-}
-
-/// How long something took, as far as that is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Took {
-    /// Ticks.
-    Ticks(u64),
-    /// Its begin and its end are there, but maybe of two: the trace's oldest events were
-    /// overwritten.
-    Doubtful {
-        /// From the one to the other.
-        ticks: u64,
-        /// Stamp of its begin.
-        start: u64,
-        /// Thread.
-        tid: i32,
-    },
-    /// Events were lost in between.
-    Cut,
-    /// Its begin or its end was not seen.
-    Unknown,
-}
-
-impl From<Option<u64>> for Took {
-    fn from(ticks: Option<u64>) -> Took {
-        ticks.map_or(Took::Unknown, Took::Ticks)
-    }
-}
-
-impl Took {
-    /// An equal share of it, for each of `count`.
-    pub fn shared(self, count: usize) -> Took {
-        let count = count.max(1) as u64;
-        match self {
-            Took::Ticks(ticks) => Took::Ticks(ticks / count),
-            Took::Doubtful { ticks, start, tid } => {
-                Took::Doubtful { ticks: ticks / count, start, tid }
-            }
-            other => other,
-        }
-    }
-}
-
-/// What a request began with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
-    /// `kvm_exit`.
-    Exit,
-    /// `kvm_userspace_exit`, on a host that records no `kvm_exit`.
-    UserspaceExit,
-}
-
-/// How a request ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// The guest went on.
-    Resumed,
-    /// The next one began, so that its end is missing.
-    Missing,
-    /// The trace did.
-    OfTrace,
-}
-
-/// A request that a vCPU waited for.
-#[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
-    /// What it began with.
-    pub by: By,
-    /// Why the guest left.
-    pub reason: NameId,
-    /// Its begin.
-    pub open: Open,
-    /// How long it took.
-    pub took: Took,
-    /// How it ended.
-    pub end: End,
-    /// What it was for, as far as that was reported; where it began with
-    /// [`By::UserspaceExit`] and nothing was, a read may follow in [`Visitor::late`].
-    pub accesses: &'a [Access],
-}
-
-/// What a visitor is told of. Everything but the counts that only statistics need has an
-/// empty default; a visitor's calls are compiled into the walk.
-pub trait Visitor {
-    /// Wake-ups are told with who made them, which costs a look at the CPU an event.
-    const WAKERS: bool = false;
-
-    /// A thread did something for a while; `thread` is in its new state.
-    #[inline]
-    fn span(&mut self, _thread: &Thread, _ended: &Ended) {}
-    /// Events are missing: what the thread did since its last span is not known.
-    fn torn(&mut self, _thread: &Thread) {}
-    /// A system call is over, or its end is missing.
-    #[inline]
-    fn call(&mut self, _call: NameId, _request: Option<NameId>, _took: Took) {}
-    /// A whole call (strace), which began at `at`; `thread` is none where the trace does not say.
-    fn whole_call(&mut self, _at: &At, _call: &Call, _took: Took, _returned: Option<i64>) {}
-    /// The guest left, by `kvm_exit` or to user space.
-    #[inline]
-    fn left(&mut self, _at: &At, _thread: &Thread) {}
-    /// An exit to user space is over.
-    #[inline]
-    fn userspace_exit(&mut self, _reason: NameId, _took: Took) {}
-    /// A request is over; told before [`Visitor::resumed`].
-    #[inline]
-    fn request(&mut self, _at: &At, _thread: &Thread, _request: &Request<'_>) {}
-    /// What the thread's last request, which nothing was known of, was for.
-    fn late(&mut self, _at: &At, _thread: &Thread, _access: Access, _took: Took) {}
-    /// What the thread's last request was for will not be told.
-    #[inline]
-    fn unclaimed(&mut self, _thread: &Thread) {}
-    /// The guest goes on, by `kvm_entry` or `KVM_RUN`.
-    #[inline]
-    fn resumed(&mut self, _at: &At, _thread: &Thread) {}
-    /// An access is reported; what it belongs to, if anything, is told apart from it.
-    #[inline]
-    fn reported(&mut self, _at: &At, _thread: Option<&Thread>, _access: Access) {}
-    /// An access that is of no request whose time is known.
-    fn untimed(&mut self, _access: Access) {}
-    /// From one line of a device model's log to the next, an access was served at the beginning
-    /// (a write) or at the end (a read), and the guest may have run meanwhile.
-    fn logged(&mut self, _at: &At, _thread: &Thread, _access: Access, _open: Open) {}
-    /// A CPU gets an interrupt.
-    #[inline]
-    fn interrupted(&mut self, _interrupt: Interrupt) {}
-    /// Its handler returns.
-    #[inline]
-    fn handled(&mut self, _interrupt: Interrupt, _took: Took) {}
-    /// A CPU interrupts another.
-    #[inline]
-    fn ipi(&mut self, _name: NameId) {}
-    /// A thread queues a work item, not an interrupt that came to it.
-    #[inline]
-    fn queued(&mut self, _at: &At, _thread: &Thread, _function: NameId) {}
-    /// A work item begins.
-    #[inline]
-    fn work_begins(&mut self, _at: &At, _function: NameId) {}
-    /// A work item is done, or its end is missing.
-    #[inline]
-    fn work(&mut self, _function: NameId, _took: Took) {}
-    /// A CPU goes over to a thread; told before that changes.
-    #[inline]
-    fn switched(&mut self, _at: &At, _prev: i32, _next: Option<&Thread>) {}
-    /// A thread is woken, whether it slept or not; told before that changes.
-    #[inline]
-    fn woken(&mut self, _at: &At, _thread: &Thread, _waker: Waker) {}
-    /// Events are missing here.
-    fn lost(&mut self, _at: &At) {}
-}
+pub use visitor::{By, End, Request, Visitor};
+use xen::Xen;
 
 /// Which kinds of event there were: what figures can rest on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -265,6 +81,8 @@ pub struct Walk {
     pub threads: Threads,
     /// What was seen.
     pub seen: Seen,
+    /// Xen's vCPUs.
+    pub xen: Xen,
     cpus: Cpus,
     part: Part,
 }
@@ -326,8 +144,8 @@ impl Walk {
             Op::VectorEntry { name, vector: Vector::Local } => {
                 self.interrupt(at, Interrupt::Local(name), v);
             }
-            Op::IrqExit => self.interrupt_over(at, None, v),
-            Op::VectorExit { name } => self.interrupt_over(at, Some(name), v),
+            Op::IrqExit => self.handled(at, None, v),
+            Op::VectorExit { name } => self.handled(at, Some(name), v),
             Op::TimerEntry => self.timer::<V>(at, true),
             Op::TimerExit => self.timer::<V>(at, false),
             Op::IpiSend { name } => v.ipi(name),
@@ -336,7 +154,7 @@ impl Walk {
             Op::WorkEnd { work: _ } => self.work_end(at, v),
             Op::Switch { prev, runnable, next } => self.switch(at, prev, runnable, next, v),
             Op::Wake { tid } => self.wake(at, tid, v),
-            Op::Xen(_) => {}
+            Op::Xen(op) => self.xen.add(at, op, v),
         }
     }
 
@@ -386,10 +204,11 @@ impl Walk {
         let thread = self.threads.get(index);
         thread.is_vcpu |= call.kvm_run;
         let mut stale = None;
-        thread.change(at.ts, v, |thread| {
+        let ended = thread.change(at.ts, |thread| {
             stale = thread.call.replace(call);
             thread.layers(false, call.kvm_run);
         });
+        v.span(thread, &ended);
         if call.kvm_run {
             self.resume(at, index, v);
             v.resumed(at, self.threads.get(index));
@@ -411,7 +230,9 @@ impl Walk {
         self.seen.syscalls = true;
         self.task::<V>(at);
         let Some(index) = self.running(at, v) else { return };
-        let call = self.threads.get(index).returns(at.ts, returned, v);
+        let thread = self.threads.get(index);
+        let (call, ended) = thread.returns(at.ts, returned);
+        v.span(thread, &ended);
         match call {
             Some(call) if Some(call.name) == name => {
                 return v.call(call.name, call.request, self.cpus.since(call.open, at));
@@ -449,7 +270,9 @@ impl Walk {
                 self.seen_on(index, at.cpu, v);
             }
             let state = if runnable { State::Runnable } else { State::Blocked };
-            self.threads.get(index).enter(state, at.ts, v);
+            let thread = self.threads.get(index);
+            let ended = thread.enter(state, at.ts);
+            v.span(thread, &ended);
         }
         let next = self.part.mine(next);
         let next = next.and_then(|tid| self.threads.running(tid, at.cpu, at.ts));
@@ -457,7 +280,8 @@ impl Walk {
             Some(index) => {
                 let thread = self.threads.get(index);
                 v.switched(at, prev, Some(thread));
-                thread.switched_to(at.ts, v);
+                let ended = thread.switched_to(at.ts);
+                v.span(thread, &ended);
             }
             None => v.switched(at, prev, None),
         }
@@ -470,7 +294,8 @@ impl Walk {
             let thread = self.threads.get(index);
             v.woken(at, thread, waker);
             if thread.state() == State::Blocked {
-                thread.wakes(waker, at.ts, v);
+                let ended = thread.wakes(waker, at.ts);
+                v.span(thread, &ended);
             }
         }
     }
@@ -482,7 +307,8 @@ impl Walk {
         let thread = self.threads.get(index);
         thread.is_vcpu = true;
         let stale = thread.exit.replace((reason, Open::at(at)));
-        thread.change(at.ts, v, |thread| thread.layers(false, true));
+        let ended = thread.change(at.ts, |thread| thread.layers(false, true));
+        v.span(thread, &ended);
         if thread.served.take().is_some() {
             v.unclaimed(thread);
         }
@@ -500,7 +326,8 @@ impl Walk {
         self.seen.kvm_exits = true;
         let thread = self.threads.get(index);
         thread.is_vcpu = true;
-        thread.change(at.ts, v, |thread| thread.layers(true, true));
+        let ended = thread.change(at.ts, |thread| thread.layers(true, true));
+        v.span(thread, &ended);
         self.resume(at, index, v);
         if let Some((reason, open)) = self.threads.get(index).exit.take() {
             let took = self.cpus.since(open, at);
@@ -522,7 +349,8 @@ impl Walk {
         if thread.served.take().is_some() {
             v.unclaimed(thread);
         }
-        thread.change(at.ts, v, |thread| thread.layers(false, false));
+        let ended = thread.change(at.ts, |thread| thread.layers(false, false));
+        v.span(thread, &ended);
         v.left(at, thread);
         if let Some((reason, open)) = stale {
             v.userspace_exit(reason, self.cpus.unended(open, at));
@@ -611,7 +439,8 @@ impl Walk {
         let thread = self.threads.get(index);
         let mut stale = None;
         let work = Some((function, Open::at(at)));
-        thread.works(at.ts, v, |thread| stale = std::mem::replace(&mut thread.work, work));
+        let ended = thread.works(at.ts, |thread| stale = std::mem::replace(&mut thread.work, work));
+        v.span(thread, &ended);
         if let Some((function, open)) = stale {
             v.work(function, self.cpus.unended(open, at));
         }
@@ -620,9 +449,28 @@ impl Walk {
     fn work_end<V: Visitor>(&mut self, at: &At, v: &mut V) {
         let Some(index) = self.running(at, v) else { return };
         let mut work = None;
-        self.threads.get(index).works(at.ts, v, |thread| work = thread.work.take());
+        let thread = self.threads.get(index);
+        let ended = thread.works(at.ts, |thread| work = thread.work.take());
+        v.span(thread, &ended);
         if let Some((function, open)) = work {
             v.work(function, self.cpus.since(open, at));
+        }
+    }
+
+    fn interrupt<V: Visitor>(&mut self, at: &At, interrupt: Interrupt, v: &mut V) {
+        v.interrupted(interrupt);
+        self.cpus.interrupt(at, interrupt);
+    }
+
+    fn handled<V: Visitor>(&mut self, at: &At, name: Option<NameId>, v: &mut V) {
+        if let Some((interrupt, ticks)) = self.cpus.returns(at, name) {
+            v.handled(interrupt, Took::Ticks(ticks));
+        }
+    }
+
+    fn timer<V: Visitor>(&mut self, at: &At, fires: bool) {
+        if V::WAKERS {
+            self.cpus.timer(at.cpu, fires);
         }
     }
 
@@ -639,7 +487,8 @@ impl Walk {
             let thread = self.threads.get(index);
             let at = At { ts: last, cpu: crate::NO_CPU, tid: thread.tid };
             let state = thread.state();
-            thread.enter(state, last, v);
+            let ended = thread.enter(state, last);
+            v.span(thread, &ended);
             let accesses = thread.take_accesses();
             if let Some((reason, open)) = thread.exit {
                 let (by, took, end, accesses) = (By::Exit, Took::Unknown, End::OfTrace, &[]);

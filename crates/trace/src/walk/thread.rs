@@ -1,6 +1,7 @@
 //! What each thread does with its time, and which intervals are open in it.
 
-use super::{Open, Took, Visitor, Waker};
+use super::cpu::Waker;
+use super::interval::{Open, Took};
 use crate::hash::FastMap;
 use crate::ops::{Access, NameId};
 
@@ -215,35 +216,34 @@ impl Thread {
     }
 
     #[inline]
-    fn moves<V: Visitor>(&mut self, state: State, ended: &Ended, v: &mut V) {
+    fn moves(&mut self, state: State, ended: Ended) -> Ended {
         self.spends(self.state, ended.end.saturating_sub(self.since));
         self.state = state;
         self.since = ended.end;
-        v.span(self, ended);
+        ended
     }
 
     /// Moves to a state, giving the time until now to the one before.
     #[inline]
-    pub(super) fn enter<V: Visitor>(&mut self, state: State, now: u64, v: &mut V) {
-        self.moves(state, &self.until(now), v);
+    pub(super) fn enter(&mut self, state: State, now: u64) -> Ended {
+        self.moves(state, self.until(now))
     }
 
     /// It sleeps, and is made runnable.
     #[inline]
-    pub(super) fn wakes<V: Visitor>(&mut self, waker: Waker, now: u64, v: &mut V) {
-        let ended = Ended { waker, ..self.until(now) };
-        self.moves(State::Runnable, &ended, v);
+    pub(super) fn wakes(&mut self, waker: Waker, now: u64) -> Ended {
+        self.moves(State::Runnable, Ended { waker, ..self.until(now) })
     }
 
     /// The thread is switched to. If it was running as far as is known, its last switch
     /// from a CPU was not recorded (events lost, or a recording of other threads only), so
     /// nobody knows what the time since then was.
     #[inline]
-    pub(super) fn switched_to<V: Visitor>(&mut self, now: u64, v: &mut V) {
+    pub(super) fn switched_to(&mut self, now: u64) -> Ended {
         if self.on_cpu() {
             self.state = State::Unknown;
         }
-        self.enter(self.runs(), now, v);
+        self.enter(self.runs(), now)
     }
 
     /// What it does when it has a CPU.
@@ -258,45 +258,29 @@ impl Thread {
 
     /// An event of its own, which shows that it has a CPU, changes what it is in.
     #[inline]
-    pub(super) fn change<V: Visitor>(
-        &mut self,
-        now: u64,
-        v: &mut V,
-        change: impl FnOnce(&mut Thread),
-    ) {
+    pub(super) fn change(&mut self, now: u64, change: impl FnOnce(&mut Thread)) -> Ended {
         let ended = self.until(now);
         change(self);
-        self.moves(self.runs(), &ended, v);
+        self.moves(self.runs(), ended)
     }
 
     /// As [`Thread::change`], of a kernel worker: one that has not been seen on a CPU yet may
     /// never be, as nothing but a switch tells when it leaves.
-    pub(super) fn works<V: Visitor>(
-        &mut self,
-        now: u64,
-        v: &mut V,
-        change: impl FnOnce(&mut Thread),
-    ) {
+    pub(super) fn works(&mut self, now: u64, change: impl FnOnce(&mut Thread)) -> Ended {
         let ended = self.until(now);
         change(self);
         let state = if self.state == State::Unknown { State::Unknown } else { self.runs() };
-        self.moves(state, &ended, v);
+        self.moves(state, ended)
     }
 
     /// Its call returns; gives the call.
     #[inline]
-    pub(super) fn returns<V: Visitor>(
-        &mut self,
-        now: u64,
-        returned: Option<i64>,
-        v: &mut V,
-    ) -> Option<Call> {
+    pub(super) fn returns(&mut self, now: u64, returned: Option<i64>) -> (Option<Call>, Ended) {
         let ended = self.until(now);
         let ended = Ended { ends_call: ended.call.is_some(), returned, ..ended };
         let call = self.call.take();
         self.layers(false, false);
-        self.moves(self.runs(), &ended, v);
-        call
+        (call, self.moves(self.runs(), ended))
     }
 
     /// Says where in the layers it is now.

@@ -9,7 +9,8 @@
 
 mod layout;
 
-use super::trace_dat::header::{tracing_data, Header, NO_KIND};
+use super::trace_dat::header::{tracing_data, Header};
+use super::trace_dat::parts::NO_KIND;
 use crate::event::{Body, Event, EventType, IntField, NO_CPU};
 use crate::format::{EventReader, Losses, Tick, TraceFormat, TraceInfo};
 use crate::input::{Input, RandomAccess};

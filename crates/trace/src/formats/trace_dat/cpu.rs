@@ -4,7 +4,7 @@
 //! a page head (time stamp, commit), then events headed by 32 bits, `type_len`
 //! in the low 5 and `time_delta` in the upper 27.
 
-use super::header::{CpuData, PageHead, NO_KIND};
+use super::parts::{CpuData, PageHead, NO_KIND};
 use super::sections::{Packing, Unpacker};
 use crate::event::IntField;
 use crate::input::RandomAccess;

@@ -5,6 +5,7 @@
 //! unpacked sections to [`Sections::budget`].
 
 use super::fields::{parse_field, parse_format};
+use super::parts::{Buffer, CpuData, PageHead, MAGIC, NO_KIND};
 use super::recover::recover;
 use super::sections::{Packing, Parse, Sections};
 use crate::event::EventType;
@@ -15,52 +16,6 @@ use std::sync::Arc;
 
 /// `common_type` has 16 bits.
 const TYPES: usize = 1 << 16;
-
-/// No event type has this index.
-pub const NO_KIND: u32 = u32::MAX;
-
-/// Where one CPU's pages are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CpuData {
-    /// CPU number.
-    pub cpu: u32,
-    /// Offset in the file.
-    pub offset: u64,
-    /// Bytes in the file.
-    pub size: u64,
-    /// How its chunks are packed.
-    pub packing: Packing,
-}
-
-/// One ring buffer (trace instance).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Buffer {
-    /// Name; empty for the top instance.
-    pub name: String,
-    /// Clock, if the buffer says.
-    pub clock: String,
-    /// Bytes of a page.
-    pub page_size: u32,
-    /// CPUs.
-    pub cpus: Vec<CpuData>,
-}
-
-/// Layout of a ring buffer page's head, from `events/header_page`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PageHead {
-    /// Offset of the `commit` word.
-    pub commit: u32,
-    /// Its size: the kernel's `long`.
-    pub commit_size: u32,
-    /// Offset of the first event.
-    pub data: u32,
-}
-
-impl Default for PageHead {
-    fn default() -> PageHead {
-        PageHead { commit: 8, commit_size: 8, data: 16 }
-    }
-}
 
 /// Everything before the pages.
 #[derive(Default)]
@@ -155,7 +110,7 @@ pub fn tracing_data(file: &RandomAccess, at: u64, size: u64) -> Parse<Header> {
     let mut header = Header { by_type: vec![NO_KIND; TYPES], ..Header::default() };
     let bytes = file.read_vec(at, size).map_err(|e| e.to_string())?;
     let mut s = Sections::of_bytes(file, &bytes);
-    if s.bytes(10)? != super::MAGIC {
+    if s.bytes(10)? != MAGIC {
         return Err(format!("there are no format texts at {at}"));
     }
     let _version = s.string()?;
@@ -279,7 +234,22 @@ fn read_v7(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<(
         }
     }
     if header.buffers.is_empty() {
-        recover(s.file, after_head, packing, page_size, header);
+        let know_formats = !header.kinds.is_empty();
+        let cpus = recover(s.file, after_head, packing, page_size, |id, at| {
+            if (16..=21).contains(&id) && !know_formats {
+                if let Err(e) = read_section(s.file, id, at, packing, header) {
+                    header.missing.push(format!("the section at {at}: {e}"));
+                }
+            }
+        });
+        if let Some(cpus) = cpus {
+            header.missing.push(format!(
+                "the options at the end of the file; the data of {} CPUs were found by \
+                 their pages, numbered as they follow",
+                cpus.len()
+            ));
+            header.buffers.push(Buffer { page_size, cpus, ..Buffer::default() });
+        }
     }
     if header.buffers.is_empty() && header.kinds.is_empty() {
         return Err(format!("nothing in it can be read: {}", header.missing.join("; ")));
@@ -319,7 +289,7 @@ fn read_options(
     Ok(0)
 }
 
-pub fn read_section(
+fn read_section(
     file: &RandomAccess,
     id: u16,
     at: u64,

@@ -8,6 +8,7 @@ mod ahead;
 mod cpu;
 mod fields;
 pub(super) mod header;
+pub(super) mod parts;
 mod recover;
 mod sections;
 mod stream;
@@ -20,11 +21,10 @@ use crate::Error;
 use ahead::{Crew, Hand};
 use cpu::{CpuPages, Item, Layout};
 use header::Header;
+use parts::MAGIC;
 use sections::Sections;
 use std::sync::Arc;
 use stream::CpuStream;
-
-const MAGIC: &[u8] = b"\x17\x08\x44tracing";
 
 /// The format.
 pub struct TraceDat;

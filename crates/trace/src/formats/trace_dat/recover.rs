@@ -4,7 +4,7 @@
 //! file lacks them. Its sections follow one another, though, and so do the CPUs'
 //! data inside the section of a buffer, each from a page's boundary on.
 
-use super::header::{read_section, Buffer, CpuData, Header};
+use super::parts::CpuData;
 use super::sections::{Packing, Sections};
 use crate::input::RandomAccess;
 
@@ -12,41 +12,28 @@ const SECTION_HEAD: u64 = 16;
 const BUFFER: u16 = 3;
 const MAX_CPUS: usize = 4096;
 
-/// Walks the sections from `at` on, for whatever the options did not tell.
+/// Walks the sections from `at` on and shows each to `section` (its id, where it is), up to
+/// that of a buffer, whose CPUs it gives.
 pub fn recover(
     file: &RandomAccess,
     mut at: u64,
     packing: Packing,
     page_size: u32,
-    header: &mut Header,
-) {
-    let know_formats = !header.kinds.is_empty();
+    mut section: impl FnMut(u16, u64),
+) -> Option<Vec<CpuData>> {
     while at.saturating_add(SECTION_HEAD) <= file.len() {
         let mut s = Sections::new(file, at);
         let (Ok(id), Ok(flags), Ok(_), Ok(size)) = (s.u16(), s.u16(), s.u32(), s.u64()) else {
-            return;
+            return None;
         };
-        match id {
-            BUFFER => {
-                let packing = if flags & 1 != 0 { packing } else { Packing::None };
-                let cpus = cpus(file, at + SECTION_HEAD, packing, u64::from(page_size.max(64)));
-                header.missing.push(format!(
-                    "the options at the end of the file; the data of {} CPUs were found by \
-                     their pages, numbered as they follow",
-                    cpus.len()
-                ));
-                header.buffers.push(Buffer { page_size, cpus, ..Buffer::default() });
-                return;
-            }
-            16..=21 if !know_formats => {
-                if let Err(e) = read_section(file, id, at, packing, header) {
-                    header.missing.push(format!("the section at {at}: {e}"));
-                }
-            }
-            _ => {}
+        if id == BUFFER {
+            let packing = if flags & 1 != 0 { packing } else { Packing::None };
+            return Some(cpus(file, at + SECTION_HEAD, packing, u64::from(page_size.max(64))));
         }
+        section(id, at);
         at = at.saturating_add(SECTION_HEAD).saturating_add(size);
     }
+    None
 }
 
 fn cpus(file: &RandomAccess, start: u64, packing: Packing, page: u64) -> Vec<CpuData> {

@@ -1,17 +1,20 @@
-//! Runstates and VMEXITs of Xen's vCPUs.
+//! Runstates and VMEXITs of Xen's vCPUs: the walk over a xentrace.
 //!
 //! The bookkeeping gives the same counts and means as xenalyze (tools/xentrace in
 //! Xen): a VMEXIT lasts until the VMENTRY, or until the vCPU becomes runnable
 //! again if it blocked, so that waiting for a CPU is not charged to the exit; a
 //! VMEXIT's time goes to its first handler record; a vCPU's runstates count from
-//! the first time it is seen running.
+//! the first time it is seen running. Beside that, a request lasts from VMEXIT to VMENTRY,
+//! whatever the vCPU did meanwhile.
 
-use super::slices::Slice;
-use super::table::Table;
-use crate::event::Event;
+use super::interval::{At, Open, Took};
+use super::visitor::Visitor;
 use crate::ops::xen::{BLOCKED, OFFLINE, RUNNABLE, RUNNING};
-use crate::ops::{NameId, XenOp};
+use crate::ops::{Access, XenOp};
 use std::collections::BTreeMap;
+
+/// A vCPU: domain and number.
+pub type VcpuId = (u16, u16);
 
 /// Domain of the idle vCPUs.
 pub const IDLE_DOMAIN: u16 = 32767;
@@ -42,16 +45,50 @@ pub const DOMAIN_RUNSTATES: [&str; 7] = [
 const MAX_VCPUS: usize = 1 << 14;
 const MAX_CPUS: usize = 1 << 12;
 
+/// A stretch of one runstate, until now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VcpuSpan {
+    /// Runstate, as an index of [`RUNSTATES`].
+    pub state: u8,
+    /// From, ticks; as `end` if it is not known.
+    pub start: u64,
+    /// To.
+    pub end: u64,
+    /// How it became runnable, as an index of [`WAYS`].
+    pub way: usize,
+    /// The runstate that follows.
+    pub next: u8,
+}
+
+/// A VMEXIT, as xenalyze times it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VcpuExit {
+    /// Reason, in the processor's own numbering.
+    pub reason: u32,
+    /// How long it took.
+    pub took: Took,
+    /// What its first handler record says that it was for.
+    pub access: Option<Access>,
+}
+
+/// A request that a vCPU waited for, from VMEXIT to VMENTRY.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VcpuRequest {
+    /// Its begin.
+    pub open: Open,
+    /// How long it took.
+    pub took: Took,
+    /// What was asked for first.
+    pub access: Option<Access>,
+}
+
 /// Which record decides where a VMEXIT's time goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Handler {
     #[default]
     Generic,
-    Port,
-    Mmio,
-    Msr,
     Cr,
-    Hypercall(NameId),
+    Access(Access),
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -60,20 +97,18 @@ struct Exit {
     start: u64,
     reason: u32,
     handler: Handler,
-    port: u32,
-    write: bool,
-    address: u64,
-    mmio_write: bool,
-    msr: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    open: Open,
+    access: Option<Access>,
+    torn: bool,
 }
 
 /// One vCPU.
 #[derive(Debug, Clone)]
 pub struct Vcpu {
-    /// Time by runstate.
-    pub runstates: Table,
-    /// Time runnable by how it came to be.
-    pub ways: Table,
     /// VMEXITs seen.
     pub exits: u64,
     state: u8,
@@ -83,13 +118,12 @@ pub struct Vcpu {
     cpu: Option<usize>,
     placed: bool,
     exit: Exit,
+    request: Option<Pending>,
 }
 
 impl Default for Vcpu {
     fn default() -> Vcpu {
         Vcpu {
-            runstates: Table::default(),
-            ways: Table::default(),
             exits: 0,
             state: INIT,
             since: 0,
@@ -98,15 +132,24 @@ impl Default for Vcpu {
             cpu: None,
             placed: false,
             exit: Exit::default(),
+            request: None,
         }
     }
 }
 
-/// One domain.
-#[derive(Debug, Clone, Default)]
-pub struct Domain {
-    /// Time by the vCPUs' common runstate.
-    pub runstates: Table,
+impl Vcpu {
+    /// Records are missing that may have been its own.
+    fn tear(&mut self) {
+        self.exit.valid = false;
+        if let Some(request) = &mut self.request {
+            request.torn = true;
+        }
+    }
+}
+
+/// One domain's common state, and since when.
+#[derive(Debug, Clone, Copy, Default)]
+struct Domain {
     state: u8,
     since: u64,
 }
@@ -133,33 +176,17 @@ struct Cpu {
     ended: bool,
 }
 
-/// Accumulates a xentrace.
+/// The state of a xentrace's vCPUs and CPUs.
 #[derive(Debug, Default)]
 pub struct Xen {
-    /// Port, shifted left by one, plus 1 for a write.
-    pub ports: Table,
-    /// Address reads.
-    pub mmio_reads: Table,
-    /// Address writes.
-    pub mmio_writes: Table,
-    /// Register, shifted left by one, plus 1 for a write.
-    pub msrs: Table,
-    /// VMEXIT reason, in the processor's own numbering.
-    pub exits: Table,
-    /// Hypercalls of HVM guests; PV ones are counted, not timed.
-    pub hypercalls: Table,
-    /// Domains by number.
-    pub domains: BTreeMap<u16, Domain>,
-    /// vCPUs by (domain, number).
-    pub vcpus: BTreeMap<(u16, u16), Vcpu>,
+    domains: BTreeMap<u16, Domain>,
+    vcpus: BTreeMap<VcpuId, Vcpu>,
     /// Records that could not be given to a vCPU.
     pub unplaced: u64,
     /// Evidence that reasons are numbered as SVM's, less that they are VMX's.
     svm_votes: i64,
     cpus: Vec<Cpu>,
     lost_cpus: usize,
-    /// The slice of the record that is taken.
-    at: Slice,
 }
 
 impl Xen {
@@ -168,9 +195,23 @@ impl Xen {
         self.svm_votes > 0
     }
 
+    /// Domains that were seen.
+    pub fn domains(&self) -> impl Iterator<Item = u16> + '_ {
+        self.domains.keys().copied()
+    }
+
+    /// vCPUs of a domain, by number.
+    pub fn vcpus(&self, domain: u16) -> impl Iterator<Item = (VcpuId, &Vcpu)> {
+        self.vcpus.range((domain, 0)..=(domain, u16::MAX)).map(|(id, vcpu)| (*id, vcpu))
+    }
+
+    /// True if the trace has no vCPU.
+    pub fn is_empty(&self) -> bool {
+        self.vcpus.is_empty()
+    }
+
     /// Takes one op.
-    pub fn add(&mut self, event: &Event<'_>, op: XenOp, slice: Slice) {
-        self.at = slice;
+    pub(super) fn add<V: Visitor>(&mut self, event: &At, op: XenOp, v: &mut V) {
         let at = event.cpu as usize;
         if at >= MAX_CPUS {
             return;
@@ -187,84 +228,108 @@ impl Xen {
         }
         match op {
             XenOp::Runstate { domain, vcpu, old, new, continues } => {
-                self.runstate((domain, vcpu), old, new, continues, at, event.ts);
+                self.runstate((domain, vcpu), old, new, continues, event, v);
             }
-            XenOp::LostBegin => self.lost_begin(at, event.ts),
-            XenOp::LostEnd { domain, vcpu } => self.lost_end(at, (domain, vcpu), event.ts),
-            XenOp::CpuEnd => self.cpu_end(at),
+            XenOp::LostBegin => self.lost_begin(event, v),
+            XenOp::LostEnd { domain, vcpu } => self.lost_end((domain, vcpu), event, v),
+            XenOp::CpuEnd => self.cpu_end(event, v),
+            XenOp::PvHypercall { name } => v.untimed(Access::Hypercall { name }),
+            XenOp::VmExit { reason, svm } => self.vm_exit(event, reason, svm, v),
+            XenOp::VmEntry => self.vm_entry(event, v),
+            XenOp::Access(access) => self.access(event, access, v),
+            XenOp::CrWrite => self.cr_write(event),
             XenOp::Other => {}
-            _ => self.guest(at, event.ts, op),
         }
     }
 
-    /// Records of the vCPU that runs on the CPU.
-    fn guest(&mut self, at: usize, now: u64, op: XenOp) {
-        if let XenOp::PvHypercall { name } = op {
-            return self.hypercalls.add(u64::from(name.0), None, self.at);
+    /// The vCPU that runs on the CPU.
+    fn current(&mut self, at: &At) -> Option<(VcpuId, &mut Vcpu)> {
+        let current = self.cpus.get(at.cpu as usize).map(|cpu| cpu.current);
+        let vcpu = match current {
+            Some(Current::Vcpu(domain, number)) if domain != IDLE_DOMAIN => {
+                let id = (domain, number);
+                self.vcpus.get_mut(&id).map(|vcpu| (id, vcpu))
+            }
+            _ => None,
+        };
+        self.unplaced += u64::from(vcpu.is_none());
+        vcpu
+    }
+
+    fn vm_exit<V: Visitor>(&mut self, at: &At, reason: u32, svm: bool, v: &mut V) {
+        let Some((id, vcpu)) = self.current(at) else { return };
+        v.vcpu_left(at, id);
+        vcpu.exit = Exit { valid: true, start: at.ts, reason, handler: Handler::Generic };
+        vcpu.request = Some(Pending { open: Open::at(at), access: None, torn: false });
+        vcpu.exits += 1;
+        self.svm_votes += i64::from(svm || reason > 0xff);
+    }
+
+    fn vm_entry<V: Visitor>(&mut self, at: &At, v: &mut V) {
+        v.vcpu_resumed(at);
+        let Some((id, vcpu)) = self.current(at) else { return };
+        let (valid, request) = (vcpu.exit.valid, vcpu.request.take());
+        if valid {
+            self.close_exit(id, at.ts, v);
         }
-        let Current::Vcpu(domain, number) = self.cpus[at].current else {
-            self.unplaced += 1;
-            return;
-        };
-        let Some(vcpu) = self.vcpus.get_mut(&(domain, number)).filter(|_| domain != IDLE_DOMAIN)
-        else {
-            self.unplaced += 1;
-            return;
-        };
-        let exit = &mut vcpu.exit;
-        match op {
-            XenOp::VmExit { reason, svm } => {
-                *exit = Exit { valid: true, start: now, reason, ..Exit::default() };
-                vcpu.exits += 1;
-                self.svm_votes += i64::from(svm || reason > 0xff);
-            }
-            XenOp::VmEntry if exit.valid => self.close_exit((domain, number), now),
-            _ if !exit.valid => {}
-            XenOp::Pio { port, write } => {
-                exit.port = port;
-                // The handler's own direction counts, the last port's number.
-                if exit.claim(Handler::Port) {
-                    exit.write = write;
-                }
-                self.svm_votes += i64::from(exit.reason == 0x7b) - i64::from(exit.reason == 30);
-            }
-            XenOp::Mmio { address, write } => {
-                (exit.address, exit.mmio_write) = (address, write);
-                exit.claim(Handler::Mmio);
-            }
-            XenOp::Msr { index, write } => {
-                exit.msr = u64::from(index) << 1 | u64::from(write);
-                exit.claim(Handler::Msr);
-                let vmx = matches!(exit.reason, 31 | 32);
-                self.svm_votes += i64::from(exit.reason == 0x7c) - i64::from(vmx);
-            }
-            XenOp::CrWrite => {
-                exit.claim(Handler::Cr);
-            }
-            XenOp::Vmcall { name } => {
-                exit.claim(Handler::Hypercall(name));
-                self.svm_votes += i64::from(exit.reason == 0x81) - i64::from(exit.reason == 18);
-            }
-            _ => {}
+        if let Some(Pending { open, access, torn }) = request {
+            let took = match at.ts.checked_sub(open.start) {
+                Some(_) if torn => Took::Cut,
+                ticks => ticks.into(),
+            };
+            v.vcpu_request(at, id, &VcpuRequest { open, took, access });
         }
     }
 
-    fn close_exit(&mut self, id: (u16, u16), now: u64) {
+    fn access<V: Visitor>(&mut self, at: &At, access: Access, v: &mut V) {
+        v.reported(at, None, access);
+        let Some((_, vcpu)) = self.current(at) else { return };
+        if let Some(request) = &mut vcpu.request {
+            request.access.get_or_insert(access);
+        }
+        if !vcpu.exit.valid {
+            return;
+        }
+        let reason = vcpu.exit.reason;
+        match (vcpu.exit.handler, access) {
+            (Handler::Generic, _) => vcpu.exit.handler = Handler::Access(access),
+            // The handler's own direction counts, the last port's number.
+            (Handler::Access(Access::Port { write, .. }), Access::Port { port, .. }) => {
+                vcpu.exit.handler = Handler::Access(Access::Port { port, write });
+            }
+            (Handler::Access(Access::Mmio { .. }), Access::Mmio { .. })
+            | (Handler::Access(Access::Msr { .. }), Access::Msr { .. }) => {
+                vcpu.exit.handler = Handler::Access(access);
+            }
+            (Handler::Access(_) | Handler::Cr, _) => {}
+        }
+        let (svm, vmx): (u32, &[u32]) = match access {
+            Access::Port { .. } => (0x7b, &[30]),
+            Access::Msr { .. } => (0x7c, &[31, 32]),
+            Access::Hypercall { .. } => (0x81, &[18]),
+            Access::Mmio { .. } => return,
+        };
+        self.svm_votes += i64::from(reason == svm) - i64::from(vmx.contains(&reason));
+    }
+
+    fn cr_write(&mut self, at: &At) {
+        if let Some((_, vcpu)) = self.current(at).filter(|(_, vcpu)| vcpu.exit.valid) {
+            if vcpu.exit.handler == Handler::Generic {
+                vcpu.exit.handler = Handler::Cr;
+            }
+        }
+    }
+
+    fn close_exit<V: Visitor>(&mut self, id: VcpuId, now: u64, v: &mut V) {
         let Some(vcpu) = self.vcpus.get_mut(&id) else { return };
-        let exit = vcpu.exit;
+        let Exit { start, reason, handler, .. } = vcpu.exit;
         vcpu.exit.valid = false;
-        let ticks = now.checked_sub(exit.start).filter(|&t| t > 0);
-        self.exits.add(u64::from(exit.reason), ticks, self.at);
-        match exit.handler {
-            Handler::Generic | Handler::Cr => {}
-            Handler::Port => {
-                self.ports.add(u64::from(exit.port) << 1 | u64::from(exit.write), ticks, self.at);
-            }
-            Handler::Mmio if exit.mmio_write => self.mmio_writes.add(exit.address, ticks, self.at),
-            Handler::Mmio => self.mmio_reads.add(exit.address, ticks, self.at),
-            Handler::Msr => self.msrs.add(exit.msr, ticks, self.at),
-            Handler::Hypercall(name) => self.hypercalls.add(u64::from(name.0), ticks, self.at),
-        }
+        let took = now.checked_sub(start).filter(|&ticks| ticks > 0).into();
+        let access = match handler {
+            Handler::Generic | Handler::Cr => None,
+            Handler::Access(access) => Some(access),
+        };
+        v.vcpu_exit(&VcpuExit { reason, took, access });
     }
 
     fn vcpu(&mut self, id: (u16, u16)) -> Option<&mut Vcpu> {
@@ -274,15 +339,24 @@ impl Xen {
         Some(self.vcpus.entry(id).or_default())
     }
 
-    fn runstate(&mut self, id: (u16, u16), old: u8, new: u8, continues: bool, at: usize, now: u64) {
+    fn runstate<V: Visitor>(
+        &mut self,
+        id: VcpuId,
+        old: u8,
+        new: u8,
+        continues: bool,
+        event: &At,
+        v: &mut V,
+    ) {
+        let (at, now) = (event.cpu as usize, event.ts);
         let Some(vcpu) = self.vcpu(id) else { return };
         let wrong = vcpu.wrong.take();
         let (state, has_exit, where_it_ran) = (vcpu.state, vcpu.exit.valid, vcpu.cpu);
         if state == INIT {
-            return self.start(id, old, new, at, now);
+            return self.start(id, (old, new), event, v);
         }
         if new == RUNNABLE && has_exit {
-            self.close_exit(id, now);
+            self.close_exit(id, now, v);
         }
         if state != old {
             let follow = match state {
@@ -302,25 +376,26 @@ impl Xen {
         }
         if continues {
             if state == LOST {
-                self.switch_from_current(at, now, LOST);
-                self.switch_to(at, id, now);
+                self.switch_from_current(at, now, LOST, v);
+                self.switch_to(at, id, now, v);
             }
-            self.update(id, RUNNING, now);
+            self.update(id, RUNNING, now, v);
         } else if old == RUNNING || state == RUNNING {
             let from = if old == RUNNING { at } else { where_it_ran.unwrap_or(at) };
-            self.switch_from(from, id, now, new);
+            self.switch_from(from, id, now, new, v);
             if self.lost_cpus > 0 && id.0 != IDLE_DOMAIN {
-                self.lose(id, now);
+                self.lose(id, now, v);
             }
         } else if new == RUNNING {
-            self.switch_to(at, id, now);
+            self.switch_to(at, id, now, v);
         } else {
-            self.update(id, new, now);
+            self.update(id, new, now, v);
         }
     }
 
     /// First sight of a vCPU: it counts from when it is known to run.
-    fn start(&mut self, id: (u16, u16), old: u8, new: u8, at: usize, now: u64) {
+    fn start<V: Visitor>(&mut self, id: VcpuId, (old, new): (u8, u8), event: &At, v: &mut V) {
+        let (at, now) = (event.cpu as usize, event.ts);
         let cpu = &mut self.cpus[at];
         let mut since = now;
         if old == RUNNING {
@@ -337,16 +412,16 @@ impl Xen {
         if let Some(vcpu) = self.vcpu(id) {
             vcpu.cpu = Some(at);
         }
-        self.update(id, RUNNING, since);
+        self.update(id, RUNNING, since, v);
     }
 
-    fn switch_from_current(&mut self, at: usize, now: u64, new: u8) {
+    fn switch_from_current<V: Visitor>(&mut self, at: usize, now: u64, new: u8, v: &mut V) {
         if let Current::Vcpu(domain, vcpu) = self.cpus[at].current {
-            self.switch_from(at, (domain, vcpu), now, new);
+            self.switch_from(at, (domain, vcpu), now, new, v);
         }
     }
 
-    fn switch_from(&mut self, at: usize, id: (u16, u16), now: u64, new: u8) {
+    fn switch_from<V: Visitor>(&mut self, at: usize, id: VcpuId, now: u64, new: u8, v: &mut V) {
         let is_current = self.cpus.get(at).is_some_and(|c| c.current == Current::Vcpu(id.0, id.1));
         if let Some(cpu) = self.cpus.get_mut(at) {
             cpu.current = Current::Nobody;
@@ -355,14 +430,14 @@ impl Xen {
         if vcpu.cpu != Some(at) || !is_current || vcpu.state != RUNNING {
             vcpu.since = 0;
         }
-        self.update(id, new, now);
+        self.update(id, new, now, v);
     }
 
-    fn switch_to(&mut self, at: usize, id: (u16, u16), now: u64) {
+    fn switch_to<V: Visitor>(&mut self, at: usize, id: VcpuId, now: u64, v: &mut V) {
         if let (Current::Vcpu(domain, vcpu), false) =
             (self.cpus[at].current, self.cpus[at].scheduled)
         {
-            self.update((domain, vcpu), LOST, now);
+            self.update((domain, vcpu), LOST, now, v);
         }
         if let Some(vcpu) = self.vcpu(id) {
             if vcpu.placed && vcpu.state == RUNNING {
@@ -371,22 +446,17 @@ impl Xen {
             vcpu.placed = true;
             vcpu.cpu = Some(at);
         }
-        self.update(id, RUNNING, now);
+        self.update(id, RUNNING, now, v);
         self.cpus[at].current = Current::Vcpu(id.0, id.1);
         self.cpus[at].scheduled = true;
     }
 
     /// Gives the time until now to the state before, and enters the new one.
-    fn update(&mut self, id: (u16, u16), new: u8, now: u64) {
-        let at = self.at;
+    fn update<V: Visitor>(&mut self, id: VcpuId, new: u8, now: u64, v: &mut V) {
         let Some(vcpu) = self.vcpu(id) else { return };
-        if vcpu.since > 0 && vcpu.since < now {
-            let ticks = Some(now - vcpu.since);
-            vcpu.runstates.add(u64::from(vcpu.state), ticks, at);
-            if vcpu.state == RUNNABLE {
-                vcpu.ways.add(vcpu.way as u64, ticks, at);
-            }
-        }
+        let known = vcpu.since > 0 && vcpu.since < now;
+        let start = if known { vcpu.since } else { now };
+        let ended = VcpuSpan { state: vcpu.state, start, end: now, way: vcpu.way, next: new };
         if new == RUNNABLE {
             vcpu.way = match vcpu.state {
                 BLOCKED | OFFLINE => 0,
@@ -395,10 +465,11 @@ impl Xen {
             };
         }
         (vcpu.state, vcpu.since) = (new, now);
+        v.vcpu_span(id, &ended);
         let common = self.domain_state(id.0);
         let domain = self.domains.entry(id.0).or_default();
         if domain.since > 0 && domain.since < now {
-            domain.runstates.add(u64::from(domain.state), Some(now - domain.since), self.at);
+            v.domain_span(id.0, domain.state, now - domain.since);
         }
         domain.state = common.unwrap_or(domain.state);
         domain.since = now;
@@ -427,20 +498,22 @@ impl Xen {
         })
     }
 
-    fn lose(&mut self, id: (u16, u16), now: u64) {
+    fn lose<V: Visitor>(&mut self, id: VcpuId, now: u64, v: &mut V) {
         if let Some(vcpu) = self.vcpu(id) {
-            vcpu.exit.valid = false;
+            vcpu.tear();
         }
-        self.update(id, LOST, now);
+        self.update(id, LOST, now, v);
     }
 
-    fn lost_begin(&mut self, at: usize, now: u64) {
+    fn lost_begin<V: Visitor>(&mut self, event: &At, v: &mut V) {
+        let (at, now) = (event.cpu as usize, event.ts);
+        v.lost(event);
         if let Current::Vcpu(domain, vcpu) = self.cpus[at].current {
             if let Some(vcpu) = self.vcpu((domain, vcpu)) {
-                vcpu.exit.valid = false;
+                vcpu.tear();
             }
         }
-        self.switch_from_current(at, now, LOST);
+        self.switch_from_current(at, now, LOST, v);
         if self.cpus[at].lost_since.replace(now).is_none() {
             self.lost_cpus += 1;
         }
@@ -448,16 +521,17 @@ impl Xen {
         let waiting: Vec<_> =
             self.vcpus.iter().filter(|(_, v)| v.state != RUNNING).map(|(id, _)| *id).collect();
         for id in waiting {
-            self.lose(id, now);
+            self.lose(id, now, v);
         }
     }
 
-    fn lost_end(&mut self, at: usize, id: (u16, u16), now: u64) {
+    fn lost_end<V: Visitor>(&mut self, id: VcpuId, event: &At, v: &mut V) {
+        let (at, now) = (event.cpu as usize, event.ts);
         if self.cpus[at].lost_since.is_none_or(|since| now <= since) {
             return;
         }
         if !matches!(self.cpus[at].current, Current::Vcpu(..)) {
-            self.switch_to(at, id, now);
+            self.switch_to(at, id, now, v);
             // Inferred, not seen: the next switch may contradict it.
             self.cpus[at].scheduled = false;
         }
@@ -465,29 +539,19 @@ impl Xen {
         self.lost_cpus = self.lost_cpus.saturating_sub(1);
     }
 
-    fn cpu_end(&mut self, at: usize) {
+    fn cpu_end<V: Visitor>(&mut self, event: &At, v: &mut V) {
+        let at = event.cpu as usize;
         if std::mem::replace(&mut self.cpus[at].ended, true) {
             return;
         }
         if let Current::Vcpu(domain, vcpu) = self.cpus[at].current {
             let last = self.cpus[at].last;
-            self.lose((domain, vcpu), last);
+            self.lose((domain, vcpu), last, v);
         }
     }
 
     /// A state's name, for rows.
     pub fn runstate_name(state: u64) -> &'static str {
         RUNSTATES.get(state as usize).copied().unwrap_or(RUNSTATES[QUEUED as usize])
-    }
-}
-
-impl Exit {
-    /// The first handler record of a VMEXIT gets its time.
-    fn claim(&mut self, handler: Handler) -> bool {
-        let free = self.handler == Handler::Generic;
-        if free {
-            self.handler = handler;
-        }
-        free
     }
 }

@@ -1,0 +1,57 @@
+//! Does a cost grow with the number of items? Least squares, with how well it fits.
+
+use crate::evidence::subject::Subject;
+use vmeter_stats::linear_fit;
+
+/// A straight line through what instances cost, by their number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Growth {
+    /// Value at number 0.
+    pub intercept: f64,
+    /// Growth an item.
+    pub slope: f64,
+    /// Share of the variance explained, 0 to 1.
+    pub r2: f64,
+    /// Fitted value at the last point.
+    pub last: f64,
+}
+
+/// Fits a line; none for fewer than 3 points.
+pub fn line(points: &[(f64, f64)]) -> Option<Growth> {
+    let fit = linear_fit(points).filter(|fit| fit.n >= 3)?;
+    let last = fit.intercept + fit.slope * points.last()?.0;
+    Some(Growth { intercept: fit.intercept, slope: fit.slope, r2: fit.r_squared, last })
+}
+
+/// How the calls of a request grow with its number, if they do.
+pub fn calls_grow(subject: &Subject) -> Option<Growth> {
+    // Less than a handful of calls more at the end is no growing loop.
+    growing(&subject.series.means(|point| point.calls)).filter(|growth| growth.last >= 8.0)
+}
+
+/// How the time of a request grows with its number, if it does.
+pub fn time_grows(subject: &Subject) -> Option<Growth> {
+    growing(&clipped_times(subject))
+}
+
+/// The times of a request by its number, the highest twentieth of the values' excess dropped:
+/// a few instances that an interrupt hit would bend a least-squares line.
+pub fn clipped_times(subject: &Subject) -> Vec<(f64, f64)> {
+    let mut points = subject.series.means(|point| point.ticks);
+    let mut values: Vec<f64> = points.iter().map(|point| point.1).collect();
+    values.sort_by(f64::total_cmp);
+    if let Some(limit) = values.get(values.len().saturating_mul(19) / 20) {
+        points.iter_mut().for_each(|point| point.1 = point.1.min(*limit));
+    }
+    points
+}
+
+/// The line, if the value grows from instance to instance: it explains at least half of the
+/// spread, and its end is at least three times its beginning.
+fn growing(points: &[(f64, f64)]) -> Option<Growth> {
+    let growth = line(points)?;
+    let first = (growth.intercept + growth.slope * points.first()?.0).max(0.0);
+    let grows =
+        growth.slope > 0.0 && growth.r2 >= 0.5 && growth.last >= 3.0 * first && growth.last > 0.0;
+    grows.then_some(growth)
+}

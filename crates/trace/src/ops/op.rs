@@ -1,0 +1,134 @@
+//! What an event means, whatever format it came in.
+
+use super::access::Access;
+use super::names::NameId;
+use super::xen::XenOp;
+
+/// What sends an interrupt without a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Vector {
+    /// Another CPU.
+    Ipi,
+    /// This CPU's timer.
+    Timer,
+    /// Something else on this CPU.
+    Local,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// Nothing that an op stands for.
+    Other,
+    /// Events are missing on this CPU.
+    Lost,
+    /// The thread's vCPU left the guest.
+    VmExit {
+        /// Why.
+        reason: NameId,
+    },
+    /// The thread's vCPU enters the guest.
+    VmEntry,
+    /// KVM returns to user space to have something done.
+    UserspaceExit {
+        /// `KVM_EXIT_…`.
+        reason: NameId,
+    },
+    /// KVM reports what the guest asks for.
+    Access(Access),
+    /// The device model's own log reports what the guest asked for: a write before it is
+    /// served, a read after it. Nothing says when the guest goes on.
+    Logged(Access),
+    /// A system call begins.
+    SyscallEnter {
+        /// Its name.
+        name: NameId,
+        /// For ioctl: the request's name.
+        request: Option<NameId>,
+        /// True for `ioctl(KVM_RUN)`.
+        kvm_run: bool,
+    },
+    /// A system call returns.
+    SyscallExit {
+        /// Its name.
+        name: NameId,
+        /// What it returned.
+        returned: Option<i64>,
+    },
+    /// A new thread or process returns out of its parent's clone, whose call it is.
+    ThreadStart,
+    /// A whole system call (strace).
+    Syscall {
+        /// Its name.
+        name: NameId,
+        /// For ioctl: the request's name.
+        request: Option<NameId>,
+        /// Time inside it, ticks.
+        duration: Option<u64>,
+        /// What it returned.
+        returned: Option<i64>,
+    },
+    /// An interrupt handler begins on this CPU.
+    IrqEntry {
+        /// `number name`.
+        irq: NameId,
+    },
+    /// The interrupt handler returns.
+    IrqExit,
+    /// An interrupt without a number (local timer, IPI) begins on this CPU.
+    VectorEntry {
+        /// Kind: `reschedule`, `call_function`, `local_timer`, …
+        name: NameId,
+        /// What sends it.
+        vector: Vector,
+    },
+    /// It returns.
+    VectorExit {
+        /// Kind.
+        name: NameId,
+    },
+    /// The handler of a timer begins on this CPU.
+    TimerEntry,
+    /// It returns.
+    TimerExit,
+    /// An inter-processor interrupt is sent.
+    IpiSend {
+        /// What for.
+        name: NameId,
+    },
+    /// Work was queued.
+    WorkQueue {
+        /// Address of the work item.
+        work: u64,
+        /// What it runs.
+        function: NameId,
+    },
+    /// A worker begins to run a work item.
+    WorkStart {
+        /// Address of the work item.
+        work: u64,
+        /// What it runs.
+        function: NameId,
+    },
+    /// The work item is done.
+    WorkEnd {
+        /// Address of the work item.
+        work: u64,
+    },
+    /// The scheduler switches threads on this CPU.
+    Switch {
+        /// Thread that leaves.
+        prev: i32,
+        /// True if it could go on running.
+        runnable: bool,
+        /// Thread that comes.
+        next: i32,
+    },
+    /// A thread was made runnable.
+    Wake {
+        /// Which.
+        tid: i32,
+    },
+    /// Something in Xen.
+    Xen(XenOp),
+}

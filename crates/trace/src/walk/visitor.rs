@@ -1,0 +1,127 @@
+//! What is told of a trace, and to whom.
+
+use super::cpu::{Interrupt, Waker};
+use super::interval::{At, Open, Took};
+use super::thread::{Call, Ended, Thread};
+use super::xen::{VcpuExit, VcpuId, VcpuRequest, VcpuSpan};
+use crate::ops::{Access, NameId};
+
+/// What a request began with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// `kvm_exit`.
+    Exit,
+    /// `kvm_userspace_exit`, on a host that records no `kvm_exit`.
+    UserspaceExit,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The guest went on.
+    Resumed,
+    /// The next one began, so that its end is missing.
+    Missing,
+    /// The trace did.
+    OfTrace,
+}
+
+/// A request that a vCPU waited for.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// What it began with.
+    pub by: By,
+    /// Why the guest left.
+    pub reason: NameId,
+    /// Its begin.
+    pub open: Open,
+    /// How long it took.
+    pub took: Took,
+    /// How it ended.
+    pub end: End,
+    /// What it was for, as far as that was reported; where it began with
+    /// [`By::UserspaceExit`] and nothing was, a read may follow in [`Visitor::late`].
+    pub accesses: &'a [Access],
+}
+
+/// What a visitor is told of. Everything but the counts that only statistics need has an
+/// empty default; a visitor's calls are compiled into the walk.
+pub trait Visitor {
+    /// Wake-ups are told with who made them, which costs a look at the CPU an event.
+    const WAKERS: bool = false;
+
+    /// A thread did something for a while; `thread` is in its new state.
+    #[inline]
+    fn span(&mut self, _thread: &Thread, _ended: &Ended) {}
+    /// Events are missing: what the thread did since its last span is not known.
+    fn torn(&mut self, _thread: &Thread) {}
+    /// A system call is over, or its end is missing.
+    #[inline]
+    fn call(&mut self, _call: NameId, _request: Option<NameId>, _took: Took) {}
+    /// A whole call (strace), which began at `at`; `thread` is none where the trace does not say.
+    fn whole_call(&mut self, _at: &At, _call: &Call, _took: Took, _returned: Option<i64>) {}
+    /// The guest left, by `kvm_exit` or to user space.
+    #[inline]
+    fn left(&mut self, _at: &At, _thread: &Thread) {}
+    /// An exit to user space is over.
+    #[inline]
+    fn userspace_exit(&mut self, _reason: NameId, _took: Took) {}
+    /// A request is over; told before [`Visitor::resumed`].
+    #[inline]
+    fn request(&mut self, _at: &At, _thread: &Thread, _request: &Request<'_>) {}
+    /// What the thread's last request, which nothing was known of, was for.
+    fn late(&mut self, _at: &At, _thread: &Thread, _access: Access, _took: Took) {}
+    /// What the thread's last request was for will not be told.
+    #[inline]
+    fn unclaimed(&mut self, _thread: &Thread) {}
+    /// The guest goes on, by `kvm_entry` or `KVM_RUN`.
+    #[inline]
+    fn resumed(&mut self, _at: &At, _thread: &Thread) {}
+    /// An access is reported; what it belongs to, if anything, is told apart from it.
+    #[inline]
+    fn reported(&mut self, _at: &At, _thread: Option<&Thread>, _access: Access) {}
+    /// An access that is of no request whose time is known.
+    fn untimed(&mut self, _access: Access) {}
+    /// From one line of a device model's log to the next, an access was served at the beginning
+    /// (a write) or at the end (a read), and the guest may have run meanwhile.
+    fn logged(&mut self, _at: &At, _thread: &Thread, _access: Access, _open: Open) {}
+    /// A CPU gets an interrupt.
+    #[inline]
+    fn interrupted(&mut self, _interrupt: Interrupt) {}
+    /// Its handler returns.
+    #[inline]
+    fn handled(&mut self, _interrupt: Interrupt, _took: Took) {}
+    /// A CPU interrupts another.
+    #[inline]
+    fn ipi(&mut self, _name: NameId) {}
+    /// A thread queues a work item, not an interrupt that came to it.
+    #[inline]
+    fn queued(&mut self, _at: &At, _thread: &Thread, _function: NameId) {}
+    /// A work item begins.
+    #[inline]
+    fn work_begins(&mut self, _at: &At, _function: NameId) {}
+    /// A work item is done, or its end is missing.
+    #[inline]
+    fn work(&mut self, _function: NameId, _took: Took) {}
+    /// A CPU goes over to a thread; told before that changes.
+    #[inline]
+    fn switched(&mut self, _at: &At, _prev: i32, _next: Option<&Thread>) {}
+    /// A thread is woken, whether it slept or not; told before that changes.
+    #[inline]
+    fn woken(&mut self, _at: &At, _thread: &Thread, _waker: Waker) {}
+    /// A Xen vCPU was in a runstate for a while.
+    fn vcpu_span(&mut self, _vcpu: VcpuId, _ended: &VcpuSpan) {}
+    /// A Xen domain's vCPUs together were in a state (an index of [`super::xen::DOMAIN_RUNSTATES`])
+    /// for so many ticks.
+    fn domain_span(&mut self, _domain: u16, _state: u8, _ticks: u64) {}
+    /// A Xen vCPU leaves the guest.
+    fn vcpu_left(&mut self, _at: &At, _vcpu: VcpuId) {}
+    /// A Xen vCPU's VMEXIT is over, waiting for a CPU left out.
+    fn vcpu_exit(&mut self, _exit: &VcpuExit) {}
+    /// A Xen vCPU's request is over.
+    fn vcpu_request(&mut self, _at: &At, _vcpu: VcpuId, _request: &VcpuRequest) {}
+    /// A Xen vCPU enters the guest, which one need not be known.
+    fn vcpu_resumed(&mut self, _at: &At) {}
+    /// Events are missing here.
+    fn lost(&mut self, _at: &At) {}
+}
