@@ -2,6 +2,7 @@
 //! estimates, files that are replaced whole, lists of CPUs, shell quoting, a hash that never
 //! changes. This crate uses no other of the project.
 
+pub mod clock;
 pub mod cpus;
 pub mod envelope;
 pub mod estimate;

@@ -1,43 +1,10 @@
-//! Reading the host's clocks together, and turning one into another.
-//!
-//! `CLOCK_MONOTONIC`, `CLOCK_REALTIME` and the TSC are read one after another
-//! between two readings of `CLOCK_MONOTONIC`; the tightest of several attempts
-//! is kept, and its width is the error. Between two such readings, one before
-//! and one after a run, the other clocks are interpolated linearly.
+//! Turning one of the host's clocks into another: between two readings of them all
+//! ([`read`]), one before and one after a run, they are interpolated linearly.
 
 use vmeter_model::time::ClockReading;
 use vmeter_model::Ns;
 
-const ATTEMPTS: usize = 16;
-
-/// Reads all clocks, keeping the tightest of several attempts.
-pub fn read() -> ClockReading {
-    (0..ATTEMPTS).map(|_| read_once()).min_by_key(|r| r.width_ns).unwrap_or_else(read_once)
-}
-
-fn read_once() -> ClockReading {
-    let before = crate::stamped::monotonic();
-    let tsc = tsc();
-    let real = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    let after = crate::stamped::monotonic();
-    ClockReading {
-        monotonic_ns: before + (after - before) / 2,
-        realtime_ns: real.tv_sec * 1_000_000_000 + real.tv_nsec,
-        tsc,
-        width_ns: after - before,
-    }
-}
-
-fn tsc() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: RDTSC reads a register; it is available in user mode on every
-    // x86-64 Linux that has not set CR4.TSD, which Linux does only on request.
-    unsafe {
-        core::arch::x86_64::_rdtsc()
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    0
-}
+pub use vmeter_base::clock::read;
 
 /// A clock expressed in `CLOCK_MONOTONIC`, from readings at both ends of a run.
 #[derive(Debug, Clone, Copy)]

@@ -25,11 +25,7 @@ const MAX_KEPT: u64 = 64 << 20;
 /// Lines longer than this are cut, so that a guest cannot exhaust memory.
 const MAX_LINE: usize = 64 << 10;
 
-/// `CLOCK_MONOTONIC` now, ns.
-pub fn monotonic() -> Ns {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    t.tv_sec * 1_000_000_000 + t.tv_nsec
-}
+pub use vmeter_base::clock::monotonic;
 
 /// Called with each read as it arrives; sees (stamp, bytes).
 pub type Tap = Box<dyn FnMut(Ns, &[u8]) + Send>;
