@@ -72,7 +72,7 @@ fn run(command: Command, output: &Output) -> anyhow::Result<Status> {
         Command::Report(arguments) => commands::report::run(&arguments),
         Command::Dirty(arguments) => commands::dirty::run(&arguments, output),
         Command::Migrate(arguments) => commands::migrate::run(arguments, output),
-        Command::Irq(arguments) => commands::irq::run(&arguments, output),
+        Command::Irq(arguments) => commands::irq::run(arguments, output),
         Command::Explain(arguments) => commands::explain::run(arguments, output),
         Command::Trace(arguments) => commands::trace::run(arguments, output),
         Command::Kernel(arguments) => commands::kernel::run(arguments, output),

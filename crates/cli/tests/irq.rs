@@ -5,7 +5,9 @@ mod common;
 
 use common::{text, Lab};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::{Child, Stdio};
 
 /// A result, or a line that says why this host has none.
 fn irq(arguments: &[&str]) -> Option<Value> {
@@ -168,4 +170,114 @@ fn what_cannot_be_asked_or_done_is_said() {
     assert!(status == 3 || error.contains("KVM_CAP_IRQ_ROUTING"), "{error}");
     let (status, error) = refused(&["--running-vcpus", "9", "--vcpus", "8"]);
     assert!(status == 2 && error.contains("--vcpus"), "{error}");
+}
+
+/// A session of 10 runs, each long enough to be caught in.
+fn begun(lab: &Lab, dir: &Path) -> Option<Child> {
+    let arguments = ["irq", "--vfs", "2", "--vectors", "5", "--strategy", "per_vector,per_vm"];
+    let more = ["--runs", "3", "--fit", "none", "--no-trace", "--prepare", "sleep 0.1"];
+    let all = [&arguments[..], &more[..], &["--save", text(dir)]].concat();
+    let command = &mut lab.command(&all);
+    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("vmeter");
+    while !dir.join("runs/0003/run.json").exists() {
+        if let Some(status) = child.try_wait().expect("a child") {
+            assert_eq!(status.code(), Some(3), "it ended before the fourth run");
+            println!("skipped: no KVM for it");
+            return None;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    Some(child)
+}
+
+/// The finished runs: name and bytes of run.json.
+fn finished(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let runs = std::fs::read_dir(dir.join("runs")).expect("runs");
+    let names = runs.map(|entry| entry.expect("an entry").file_name().into_string().expect("text"));
+    let whole = names.filter(|name| !name.contains('.'));
+    let read = |name: String| {
+        let bytes = std::fs::read(dir.join("runs").join(&name).join("run.json")).expect("run.json");
+        (name, bytes)
+    };
+    whole.map(read).collect()
+}
+
+#[test]
+fn killed_in_the_middle_it_goes_on_without_repeating_a_run() {
+    let lab = Lab::new();
+    let dir = lab.path("session");
+    let Some(mut child) = begun(&lab, &dir) else { return };
+    child.kill().expect("killed");
+    child.wait().expect("reaped");
+    let before = finished(&dir);
+    assert!((4..10).contains(&before.len()), "{:?}", before.keys());
+    let partly: Value = lab.json(&["show", text(&dir)]);
+    let warnings = partly["warnings"].to_string();
+    assert!(warnings.contains("of 10 planned runs"), "{warnings}");
+
+    let differs = lab.run(&["irq", "--resume", text(&dir), "--vfs", "3", "--strategy", "per_vm"]);
+    assert_eq!(differs.status, 2, "{}", differs.stderr);
+    for option in ["--vfs", "--strategy"] {
+        assert!(differs.stderr.contains(option), "{}", differs.stderr);
+    }
+    let live = lab.json(&["irq", "--resume", text(&dir), "--vfs", "2"]);
+    let after = finished(&dir);
+    assert_eq!(after.len(), 10);
+    for (name, bytes) in &before {
+        assert!(after[name] == *bytes, "run {name} was repeated");
+    }
+    assert_eq!(list(&live, "runs").len(), 2 * 4);
+    let saved = lab.json(&["show", text(&dir)]);
+    assert_eq!(live, saved, "live and analysed again");
+    let written = [
+        ("report", "-o", "irq.html"),
+        ("show", "--export-csv", "irq.csv"),
+        ("show", "--export-markdown", "irq.md"),
+    ];
+    for (command, option, name) in written {
+        let file = lab.path(name);
+        let ran = lab.run(&[command, text(&dir), option, text(&file)]);
+        assert_eq!(ran.status, 0, "{command} {option}: {}", ran.stderr);
+        assert!(std::fs::metadata(&file).expect("written").len() > 0);
+    }
+    let listed = lab.run(&["runs", "list"]);
+    assert!(listed.stdout.contains("session"), "{}", listed.stdout);
+    let merged = lab.run(&["merge", text(&dir), "--save", text(&lab.path("merged"))]);
+    assert!(merged.status == 2 && merged.stderr.contains("shards"), "{}", merged.stderr);
+}
+
+#[test]
+fn interrupted_it_says_how_to_go_on() {
+    let lab = Lab::new();
+    let dir = lab.path("session");
+    let Some(child) = begun(&lab, &dir) else { return };
+    common::signal(&child, "INT");
+    let ran: common::Ran = child.wait_with_output().expect("reaped").into();
+    assert_eq!(ran.status, 130, "{}", ran.stderr);
+    assert!(ran.stderr.contains(&format!("go on with --resume {}", text(&dir))), "{}", ran.stderr);
+    assert!(finished(&dir).len() >= 4);
+}
+
+#[test]
+fn a_commit_that_takes_long_is_not_waited_for() {
+    let lab = Lab::new();
+    let dir = lab.path("session");
+    // 4000 commits in one run, each of which waits behind busy CPUs.
+    let arguments = ["irq", "--vfs", "2", "--vectors", "2000", "--strategy", "per_vector"];
+    let more = ["--fit", "none", "--no-trace", "--busy-cpus", "8", "--save", text(&dir)];
+    let command = &mut lab.command(&[&arguments[..], &more[..]].concat());
+    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("vmeter");
+    while !dir.join("runs/0000.partial").exists() {
+        if child.try_wait().expect("a child").is_some() {
+            let ran: common::Ran = child.wait_with_output().expect("reaped").into();
+            assert!(matches!(ran.status, 2 | 3), "{}", ran.stderr);
+            println!("skipped: {}", ran.stderr);
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    common::signal(&child, "INT");
+    let ran: common::Ran = child.wait_with_output().expect("reaped").into();
+    assert_eq!(ran.status, 130, "{}", ran.stderr);
+    assert!(finished(&dir).is_empty(), "the run was waited for");
 }

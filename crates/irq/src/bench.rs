@@ -1,37 +1,26 @@
 //! The harness: fresh VMs with devices, enabled under the conditions that were asked for.
 //! The rounds, the fit and the trace of a commit are all built on it.
 
+use crate::anatomy;
+use crate::asked::{Found, Limit, Options};
+use crate::committer::Apparatus;
+use crate::data::{ns, Data, Delivered, Enabled, Stalled};
 use crate::error::IrqError;
 use crate::guest::{target, Guest};
-use crate::options::{Limit, Options};
 use crate::placement::Placement;
+use crate::plan::{IrqPlanned, Purpose};
+use crate::pressure::Pressure;
 use msi_routes::measure::{BusyCpus, MeasureError, Shape};
-use msi_routes::{enable, prepare, EnableError, Enabled, Msix, Router, Source, Strategy};
+use msi_routes::{enable, prepare, EnableError, Msix, Router, Source, Strategy};
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
-use vmeter_model::irq::{IrqDelivery, IrqRun};
+use vmeter_base::{seconds, CpuList, Ns};
 
-/// What the caller hears and says while it is measured.
-pub trait Watcher {
-    /// A stage of so many runs begins.
-    fn stage(&mut self, _name: &str, _runs: usize) {}
-    /// A run is over.
-    fn run(&mut self, _news: &str) {}
-    /// True if it is to end early.
-    fn is_interrupted(&self) -> bool {
-        false
-    }
-}
-
-/// Hears nothing.
-impl Watcher for () {}
-
-pub(crate) fn go_on(watcher: &dyn Watcher) -> Result<(), IrqError> {
-    match watcher.is_interrupted() {
-        true => Err(IrqError::Interrupted),
-        false => Ok(()),
-    }
-}
+/// Samples at the host's limit of routes, at most.
+const LIMIT_SAMPLES: usize = 3;
+/// No further sample at the limit is taken once they took this long, s.
+const LIMIT_ENOUGH_S: f64 = 3.0;
 
 /// Devices whose vectors are all unmasked, as a resumed VM's are: as many as `total` vectors
 /// fill, the last one perhaps with fewer vectors than the others.
@@ -65,11 +54,59 @@ impl<'o> Bench<'o> {
     ///
     /// # Errors
     /// [`IrqError::Usage`], and what this host can't do.
-    pub(crate) fn new(options: &'o Options) -> Result<Self, IrqError> {
+    pub(crate) fn new(options: &'o Options, pin: Option<&CpuList>) -> Result<Self, IrqError> {
         let limit = options.check()?;
         let busy = BusyCpus::start(options.busy_cpus).map_err(IrqError::Thread)?;
-        let placement = Placement::new(options.pin.as_ref())?;
+        let placement = Placement::new(pin)?;
         Ok(Bench { options, limit, placement, _busy: busy })
+    }
+
+    fn sample(&self, strategy: Strategy, vectors: usize) -> Result<Enabled, IrqError> {
+        let pressure = Pressure::now();
+        let done = run_once(self, strategy, vectors, || ())?;
+        Ok(done.measured(pressure.stalled()))
+    }
+
+    /// Several samples, but none after they took long enough.
+    fn samples(&self, strategy: Strategy, vectors: usize) -> Result<Vec<Enabled>, IrqError> {
+        let mut samples: Vec<Enabled> = Vec::new();
+        let enough = |all: &[Enabled]| {
+            let took: Ns = all.iter().map(|one| one.total_ns).sum();
+            all.len() == LIMIT_SAMPLES || seconds(took) >= LIMIT_ENOUGH_S
+        };
+        while !enough(&samples) {
+            samples.push(self.sample(strategy, vectors)?);
+        }
+        Ok(samples)
+    }
+}
+
+impl Apparatus for Bench<'_> {
+    fn found(&self) -> Found {
+        let options = self.options;
+        Found {
+            gsi_limit: self.limit.gsis,
+            free_routes: self.limit.free,
+            vfs: options.vfs,
+            vectors: options.vectors,
+            cpus: self.placement.cpus.as_slice().to_vec(),
+            strategies: options.strategies.iter().map(|s| s.name().to_owned()).collect(),
+            left_out: Vec::new(),
+        }
+    }
+
+    fn carry_out(&self, planned: &IrqPlanned, dir: &Path) -> Result<Data, IrqError> {
+        let options = self.options;
+        let strategy = options.strategies.get(planned.strategy).copied();
+        let strategy = strategy.ok_or_else(|| planned.is_unknown())?;
+        let all = options.vfs * options.vectors;
+        Ok(match planned.purpose {
+            Purpose::Delivery => Data::Delivered(run_once(self, strategy, all, || ())?.deliver()?),
+            Purpose::Round { .. } => Data::Enabled(self.sample(strategy, all)?),
+            Purpose::Growth { vectors } => Data::Enabled(self.sample(strategy, vectors)?),
+            Purpose::Limit { vectors } => Data::Repeated(self.samples(strategy, vectors)?),
+            Purpose::Trace => anatomy::record(self, strategy, dir)?,
+        })
     }
 }
 
@@ -78,7 +115,7 @@ pub(crate) struct Done {
     pub(crate) guest: Guest,
     pub(crate) devices: Vec<Msix>,
     pub(crate) prepared: Duration,
-    pub(crate) enabled: Enabled,
+    pub(crate) enabled: msi_routes::Enabled,
     /// CPU time of this thread meanwhile.
     pub(crate) cpu: Duration,
 }
@@ -112,27 +149,25 @@ pub(crate) fn run_once(
 }
 
 impl Done {
-    pub(crate) fn run(&self, strategy: Strategy, round: usize, warmup: bool) -> IrqRun {
-        let Enabled { devices, shared, commits, total } = &self.enabled;
-        IrqRun {
-            strategy: strategy.name().into(),
-            round,
-            warmup,
-            prepared_s: self.prepared.as_secs_f64(),
-            vfs_s: devices.iter().map(|d| d.time.as_secs_f64()).collect(),
-            shared_s: shared.as_secs_f64(),
-            total_s: total.as_secs_f64(),
-            cpu_s: self.cpu.as_secs_f64(),
+    fn measured(&self, stalled: Option<Stalled>) -> Enabled {
+        let msi_routes::Enabled { devices, shared, commits, total } = &self.enabled;
+        Enabled {
+            prepared_ns: ns(self.prepared),
+            vfs_ns: devices.iter().map(|device| ns(device.time)).collect(),
+            shared_ns: ns(*shared),
+            total_ns: ns(*total),
+            cpu_ns: ns(self.cpu),
             commits: *commits,
             set_irqs: None,
+            stalled,
         }
     }
 
     /// Raises every vector once and looks where it arrives. In waves, where there are more
     /// vectors than targets.
-    pub(crate) fn deliver(&mut self) -> Result<IrqDelivery, IrqError> {
+    pub(crate) fn deliver(&mut self) -> Result<Delivered, IrqError> {
         self.guest.stop()?;
-        let mut delivery = IrqDelivery::default();
+        let mut delivery = Delivered::default();
         let vectors = self.devices.iter().flat_map(|d| (0..d.vectors()).map(move |n| (d, n)));
         let mut wave: Vec<&Source> = Vec::new();
         let mut expected = BTreeSet::new();
@@ -155,7 +190,7 @@ impl Done {
         &self,
         wave: &[&Source],
         expected: &BTreeSet<(u8, u8)>,
-        delivery: &mut IrqDelivery,
+        delivery: &mut Delivered,
     ) -> Result<(), IrqError> {
         let raised = wave.iter().filter(|source| source.raise().is_ok());
         delivery.raised += raised.count();

@@ -3,6 +3,7 @@
 use msi_routes::measure::MeasureError;
 use msi_routes::{EnableError, RouteError, StateError};
 use vmeter_kvm_probe::VmError;
+use vmeter_session::failure::{host, usage};
 
 /// The experiment can't be done.
 #[derive(Debug, thiserror::Error)]
@@ -72,15 +73,29 @@ pub enum IrqError {
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
-    /// The user interrupted it.
-    #[error("interrupted")]
-    Interrupted,
     /// A real device.
     #[error(transparent)]
     Vfio(#[from] crate::vfio::VfioError),
 }
 
 impl IrqError {
+    /// With its class: a question that makes no sense, or what this host can't do.
+    pub(crate) fn classified(self) -> anyhow::Error {
+        match &self {
+            IrqError::Usage(_) | IrqError::TooMany { .. } => usage(self),
+            IrqError::Vfio(vfio) if vfio.is_usage() => usage(self),
+            IrqError::Vm(_)
+            | IrqError::Capability(_)
+            | IrqError::Files { .. }
+            | IrqError::Route(_)
+            | IrqError::Shape(_)
+            | IrqError::Enable { .. }
+            | IrqError::Measure(_)
+            | IrqError::Thread(_)
+            | IrqError::Vfio(_) => host(self),
+        }
+    }
+
     pub(crate) fn enable(strategy: &str) -> impl FnOnce(EnableError) -> Self + '_ {
         move |source| IrqError::Enable { strategy: strategy.to_owned(), source }
     }

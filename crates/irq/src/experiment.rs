@@ -1,113 +1,118 @@
-//! The strategies in turn: the table, the ratios, and how the cost grows.
+//! A session: begun or gone on with, carried out, analysed.
 
-use crate::bench::{go_on, run_once, Bench, Watcher};
-use crate::error::IrqError;
-use crate::options::{FitRange, Options};
-use crate::pressure::Pressure;
-use crate::{fit, summary};
-use msi_routes::Strategy;
-use vmeter_model::irq::{IrqDelivery, IrqResult, IrqRun, IrqSetup};
-use vmeter_model::result::Envelope;
-use vmeter_stats::plan;
+use crate::analysis::result;
+use crate::asked::{Asked, Kept};
+use crate::committer::Committer;
+use crate::plan::{plan, IrqPlanned};
+use crate::report::IrqReport;
+use crate::result::{IrqDelivery, IrqResult};
+use anyhow::Result;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use vmeter_model::run::SessionRecord;
+use vmeter_render::Report;
+use vmeter_session::failure::usage;
+use vmeter_session::{begin, execute, record, resumed, RunOptions, Session, Watch};
+use vmeter_session::{Answer, Cut, Experiment, Given, Views};
 
-/// Runs the whole experiment.
+const KIND: &str = "irq";
+
+/// Measures, saves, analyses. A session that is gone on with knows what was asked; `given` is
+/// what was given all the same, under the names that [`Asked`] has on disk.
 ///
 /// # Errors
-/// [`IrqError::Usage`], [`IrqError::Interrupted`], and what this host can't do.
+/// A question that makes no sense, a host that can't do it, an interruption.
 pub fn measure(
-    options: &Options,
-    envelope: Envelope,
-    watcher: &mut dyn Watcher,
-) -> Result<IrqResult, IrqError> {
-    let bench = Bench::new(options)?;
-    let deliveries = deliveries(&bench, watcher)?;
-    let pressure = Pressure::now();
-    let runs = rounds(&bench, watcher)?;
-    let disturbed = pressure.share().filter(|_| options.busy_cpus == 0);
-    let mut result = IrqResult {
-        envelope,
-        setup: setup(&bench),
-        rows: summary::rows(&runs, &names(options), options.vectors),
-        totals: summary::totals(&runs, &names(options), options.baseline().map(Strategy::name)),
-        fit: Vec::new(),
-        anatomy: Vec::new(),
-        runs,
-        warnings: disturbed.and_then(summary::disturbed).into_iter().collect(),
-        hints: Vec::new(),
+    asked: &Asked,
+    given: &impl Serialize,
+    runs: &RunOptions,
+    watch: &mut Watch<'_>,
+) -> Result<IrqResult> {
+    let saved = resumed::<IrqPlanned>(KIND, runs)?;
+    let (asked, before, pin) = match &saved {
+        None => (asked.clone(), None, runs.pinned()?),
+        Some(session) => {
+            let record = &session.record;
+            let mut options = Given::of(runs, record);
+            options.fields(given, &record.asked);
+            options.check(&session.dir)?;
+            let Kept { asked, found } = session.asked()?;
+            let pin = RunOptions { pin: record.pin.clone(), ..RunOptions::default() }.pinned()?;
+            (asked, Some(found), pin)
+        }
     };
-    for (total, delivery) in result.totals.iter_mut().zip(deliveries) {
-        total.delivery = Some(delivery);
+    let pin = (!pin.is_empty()).then(|| pin.into_iter().collect());
+    // The host is asked before the folder is made: what it can't do leaves none behind.
+    let started = Committer::start(asked.clone(), pin, before);
+    let (mut committer, found) = started.map_err(|error| error.classified())?;
+    let session = match saved {
+        Some(session) => session,
+        None => {
+            let kept = Kept { asked, found };
+            let record = record(KIND, runs);
+            let (machines, plan) = plan(&kept, record.seed, &provenance(&record));
+            let asked = serde_json::to_value(&kept)?;
+            begin(SessionRecord { machines, plan, asked, ..record }, runs, watch)?
+        }
+    };
+    execute(&session, &mut committer, session.record.prepare.as_deref(), watch)?;
+    drop(committer);
+    result(&session)
+}
+
+/// What is measured is the host's kernel.
+fn provenance<P>(record: &SessionRecord<P>) -> BTreeMap<String, String> {
+    let kernel = record.host.get("kernel").and_then(|kernel| kernel.as_str());
+    kernel.map(|kernel| ("kernel".to_owned(), kernel.to_owned())).into_iter().collect()
+}
+
+/// The kind `irq`.
+#[derive(Debug)]
+pub struct Kind;
+
+impl Experiment for Kind {
+    fn kind(&self) -> &'static str {
+        KIND
     }
-    if options.trace {
-        watcher.stage("tracing", options.strategies.len());
-        match crate::anatomy::trace(&bench, watcher) {
-            Ok(anatomy) => result.anatomy = anatomy,
-            Err(crate::anatomy::TraceFailed::Run(error)) => return Err(error),
-            Err(failed) => result
-                .warnings
-                .push(format!("where the time of a commit goes is not known: {failed}")),
+
+    fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
+        Ok(Box::new(result(&Session::open(dir)?)?))
+    }
+
+    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+        Err("its strategies are compared on one host, in turn, and are not cut into shards")
+    }
+
+    fn boots(&self) -> Result<(), &'static str> {
+        Err("its runs are no boots; it compares its strategies itself")
+    }
+}
+
+impl Answer for IrqResult {
+    fn report(&self, _: &Views) -> Box<dyn Report + '_> {
+        Box::new(IrqReport::new(self))
+    }
+
+    fn is_bad(&self) -> bool {
+        let lost = |d: &IrqDelivery| d.arrived != d.raised || d.stray > 0;
+        self.totals.iter().filter_map(|total| total.delivery.as_ref()).any(lost)
+    }
+
+    fn warn(&mut self, warnings: Vec<String>) {
+        self.warnings.extend(warnings);
+    }
+}
+
+impl Kept {
+    /// Refuses what no session of this vmeter has, so that what follows may rely on it.
+    ///
+    /// # Errors
+    /// Class usage.
+    pub(crate) fn check(&self) -> Result<()> {
+        match &self.asked {
+            Asked::Vm(options) => options.check_question().map_err(usage),
+            Asked::Vfio(_) => Ok(()),
         }
     }
-    if options.fit != FitRange::None {
-        result.fit = fit::fits(&bench, watcher)?;
-        if result.fit.is_empty() {
-            let few = format!(
-                "no fit: {} vectors are too few sizes to tell a line from a parabola",
-                options.vfs * options.vectors
-            );
-            result.warnings.push(few);
-        }
-    }
-    drop(bench);
-    summary::advise(&mut result);
-    Ok(result)
-}
-
-fn names(options: &Options) -> Vec<&'static str> {
-    options.strategies.iter().map(|s| s.name()).collect()
-}
-
-fn setup(bench: &Bench<'_>) -> IrqSetup {
-    let options = bench.options;
-    IrqSetup {
-        vfs: options.vfs,
-        vectors: options.vectors,
-        vcpus: options.vcpus,
-        busy_cpus: options.busy_cpus,
-        running_vcpus: options.running_vcpus,
-        runs: options.runs,
-        warmup: options.warmup,
-        seed: options.seed,
-        gsi_limit: bench.limit.gsis,
-        cpus: bench.placement.cpus.as_slice().to_vec(),
-        devices: Vec::new(),
-    }
-}
-
-/// A run of each strategy that no figure includes, whose vectors are all raised.
-fn deliveries(bench: &Bench<'_>, watcher: &mut dyn Watcher) -> Result<Vec<IrqDelivery>, IrqError> {
-    let options = bench.options;
-    watcher.stage("delivery", options.strategies.len());
-    let deliver = |strategy: &Strategy| {
-        go_on(watcher)?;
-        let mut done = run_once(bench, *strategy, options.vfs * options.vectors, || ())?;
-        let delivery = done.deliver()?;
-        watcher.run(strategy.name());
-        Ok(delivery)
-    };
-    options.strategies.iter().map(deliver).collect()
-}
-
-fn rounds(bench: &Bench<'_>, watcher: &mut dyn Watcher) -> Result<Vec<IrqRun>, IrqError> {
-    let options = bench.options;
-    let slots = plan::plan(options.strategies.len(), options.warmup, options.runs, options.seed);
-    watcher.stage("strategies", slots.len());
-    let run = |slot: plan::Slot| {
-        go_on(watcher)?;
-        let strategy = options.strategies[slot.machine];
-        let done = run_once(bench, strategy, options.vfs * options.vectors, || ())?;
-        watcher.run(strategy.name());
-        Ok(done.run(strategy, slot.block, slot.warmup))
-    };
-    slots.into_iter().map(run).collect()
 }

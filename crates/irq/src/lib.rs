@@ -9,23 +9,32 @@
 //! with its evidence, up to the host's limit of routes), where the time inside a commit goes
 //! (a trace of the scheduler, the workqueues and the ioctls), and what real devices add
 //! ([`vfio`]).
+//!
+//! All of it is runs of one session: what was asked and found of the host (`asked`), the runs
+//! in their order (`plan`), a thread that carries them out (`committer`, by `bench` or
+//! `vfio`), what each leaves on disk (`data`), and what follows from that (`analysis`).
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod analysis;
 mod anatomy;
+mod asked;
 mod bench;
+mod committer;
+mod data;
 mod error;
 mod experiment;
 mod fit;
 mod guest;
-mod options;
 mod placement;
+mod plan;
 mod pressure;
-mod summary;
+pub mod report;
+pub mod result;
+mod totals;
 pub mod vfio;
 
-pub use bench::Watcher;
+pub use asked::{Asked, FitRange, Options};
 pub use error::IrqError;
-pub use experiment::measure;
+pub use experiment::{measure, Kind};
 pub use msi_routes::{Strategy, UnknownStrategy};
-pub use options::{FitRange, Options};

@@ -4,6 +4,7 @@
 //! statistics tells that from a cost. The kernel's pressure stall information does: for how
 //! long some thread could run and had no CPU (Documentation/accounting/psi.rst).
 
+use crate::data::{ns, Stalled};
 use std::time::{Duration, Instant};
 
 const FILE: &str = "/proc/pressure/cpu";
@@ -31,11 +32,11 @@ impl Pressure {
         Pressure { since: Instant::now(), total_us: read() }
     }
 
-    /// Share of the time since in which some thread waited for a CPU; none where the kernel
-    /// does not say (`psi=0`).
-    pub(crate) fn share(&self) -> Option<f64> {
+    /// The time since, and for how much of it some thread waited for a CPU; none where the
+    /// kernel does not say (`psi=0`).
+    pub(crate) fn stalled(&self) -> Option<Stalled> {
         let stalled = Duration::from_micros(read()?.saturating_sub(self.total_us?));
-        Some((stalled.as_secs_f64() / self.since.elapsed().as_secs_f64()).min(1.0))
+        Some(Stalled { stalled_ns: ns(stalled), watched_ns: ns(self.since.elapsed()) })
     }
 }
 
@@ -50,7 +51,7 @@ mod tests {
             "some avg10=0.22 avg60=0.17 avg300=0.11 total=58761459\nfull avg10=0.00 total=7\n";
         assert_eq!(total(text), Some(58_761_459));
         assert_eq!(total("full total=7"), None);
-        assert!(Pressure::now().share().is_none_or(|share| (0.0..=1.0).contains(&share)));
+        assert!(Pressure::now().stalled().is_none_or(|stalled| stalled.watched_ns > 0));
     }
 
     proptest! {

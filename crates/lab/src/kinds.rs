@@ -6,8 +6,13 @@ use vmeter_session::failure::usage;
 use vmeter_session::{is_saved, Answer, AnySession, Experiment};
 
 /// All kinds, in the order in which they are named to users.
-pub const KINDS: &[&dyn Experiment] =
-    &[&crate::boot::Kind, &crate::bench::Kind, &crate::sweep::Kind, &crate::range::Kind];
+pub const KINDS: &[&dyn Experiment] = &[
+    &crate::boot::Kind,
+    &crate::bench::Kind,
+    &crate::sweep::Kind,
+    &crate::range::Kind,
+    &vmeter_irq::Kind,
+];
 
 /// The kind of a session.
 ///

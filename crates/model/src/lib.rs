@@ -12,7 +12,6 @@ pub mod accel;
 pub mod dirty;
 pub mod event;
 pub mod explain;
-pub mod irq;
 pub mod machine;
 pub mod migrate;
 pub mod moment;

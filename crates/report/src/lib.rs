@@ -3,7 +3,6 @@
 pub mod dirty;
 pub mod doctor;
 pub mod explain;
-pub mod irq;
 pub mod migrate;
 pub mod runs;
 pub mod trace;
@@ -11,7 +10,6 @@ pub mod trace;
 pub use dirty::DirtyReport;
 pub use doctor::DoctorReport;
 pub use explain::ExplainReport;
-pub use irq::IrqReport;
 pub use migrate::MigrateReport;
 pub use runs::{RunSource, RunsExport, RunsReport};
 pub use trace::{NamedTrace, TraceStatReport};

@@ -1,70 +1,66 @@
 //! `vmeter irq`.
 
+use crate::options::Runs;
 use crate::output;
 use crate::output::Output;
-use crate::progress;
+use crate::progress::Bar;
 use crate::Status;
 use clap::{Args, ValueEnum};
+use serde::Serialize;
+use serde_json::Value;
 use std::str::FromStr;
-use vmeter_base::CpuList;
 use vmeter_irq::vfio::{Address, VfioOptions, VfioStrategy};
-use vmeter_irq::{FitRange, IrqError, Options, Strategy, Watcher};
-use vmeter_model::irq::IrqResult;
-use vmeter_report::IrqReport;
-use vmeter_session::envelope::envelope_now;
-use vmeter_session::failure::{failure, host, usage, Class};
-use vmeter_session::Interrupt;
+use vmeter_irq::{measure, Asked, FitRange, Options, Strategy};
+use vmeter_session::failure::usage;
+use vmeter_session::{Interrupt, Views, Watch};
 
-/// `vmeter irq`.
-#[derive(Debug, Args)]
+/// `vmeter irq`. Serialised, it has the options that were given, by the names that [`Asked`]
+/// has on disk.
+#[derive(Debug, Args, Serialize)]
+#[command(mut_arg("pin", |arg| arg.help(PIN)), mut_arg("runs", |arg| arg.help(RUNS)))]
 pub struct Irq {
-    /// Virtual functions (devices).
-    #[arg(long, value_name = "N", default_value_t = 8, conflicts_with = "vfio")]
-    vfs: usize,
+    /// Virtual functions, that is devices (default: 8).
+    #[arg(long, value_name = "N", conflicts_with = "vfio")]
+    vfs: Option<usize>,
     /// MSI-X vectors of each (default: 65; of real devices, all that they have).
     #[arg(long, value_name = "N")]
     vectors: Option<usize>,
-    /// vCPUs that the vectors are spread over.
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    vcpus: usize,
-    /// Threads that keep CPUs busy meanwhile.
-    #[arg(long, value_name = "N", default_value_t = 0,
-          value_parser = at_most(1024))]
-    busy_cpus: usize,
-    /// vCPUs that run guest code meanwhile.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    running_vcpus: usize,
+    /// vCPUs that the vectors are spread over (default: 8).
+    #[arg(long, value_name = "N")]
+    vcpus: Option<usize>,
+    /// Threads that keep CPUs busy meanwhile (default: none).
+    #[arg(long, value_name = "N", value_parser = at_most(1024))]
+    busy_cpus: Option<usize>,
+    /// vCPUs that run guest code meanwhile (default: none).
+    #[arg(long, value_name = "N")]
+    running_vcpus: Option<usize>,
     /// Strategies to compare, or all: per_vector, per_device, per_vm, reserved,
     /// reserved_per_vm; with --vfio growing, adding, at_once, vm_per_vector, vm_per_device,
     /// vm_per_vm (default: per_vector,per_device,per_vm,reserved; with --vfio all).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategy: Vec<String>,
-    /// Measured runs of each strategy (default: 10; with --vfio 3).
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    runs: Option<u32>,
-    /// Runs of each strategy before them.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    warmup: u32,
-    /// Seed of the random order in which strategies take turns.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// CPUs of the committing thread, e.g. 1,4-7 (default: all but the boot CPU, on which
-    /// the grace period's callback runs).
-    #[arg(long, value_name = "CPUS")]
-    pin: Option<CpuList>,
-    /// How far the growth with the number of vectors is measured.
-    #[arg(long, value_name = "RANGE", default_value = "limit", conflicts_with = "vfio")]
-    fit: Fit,
+    /// How far the growth with the number of vectors is measured (default: limit).
+    #[arg(long, value_name = "RANGE", conflicts_with = "vfio")]
+    fit: Option<Fit>,
     /// Do not trace where the time of a commit goes.
     #[arg(long, conflicts_with = "vfio")]
     no_trace: bool,
     /// Real devices, bound to vfio-pci, instead of a VM without any.
     #[arg(long, value_name = "BDF", num_args = 1.., value_delimiter = ',')]
     vfio: Vec<String>,
+    /// How often.
+    #[command(flatten)]
+    #[serde(skip)]
+    runs: Runs,
 }
 
+const PIN: &str = "CPUs of the committing thread, e.g. 1,4-7 (default: all but the boot CPU, on \
+                   which the grace period's callback runs)";
+const RUNS: &str = "Measured runs of each strategy (default: 10; with --vfio 3)";
+
 /// What `--fit` can be.
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 enum Fit {
     /// Up to --vfs, and once more at this host's limit of routes.
     Limit,
@@ -101,102 +97,78 @@ where
     names.iter().map(|name| name.parse().map_err(|e: S::Err| usage(e))).collect()
 }
 
-/// Says what is going on, on a terminal, and hears Ctrl-C.
-struct News {
-    bar: indicatif::ProgressBar,
-    interrupt: Interrupt,
-}
-
-impl News {
-    fn new(quiet: bool, interrupt: Interrupt) -> Self {
-        News { bar: progress::bar(quiet, "{prefix} {wide_bar} {pos}/{len}  {msg}"), interrupt }
-    }
-}
-
-impl Watcher for News {
-    fn stage(&mut self, name: &str, runs: usize) {
-        self.bar.set_prefix(name.to_owned());
-        self.bar.set_length(runs as u64);
-        self.bar.set_position(0);
-    }
-
-    fn run(&mut self, news: &str) {
-        self.bar.set_message(news.to_owned());
-        self.bar.inc(1);
-    }
-
-    fn is_interrupted(&self) -> bool {
-        self.interrupt.is_raised()
-    }
-}
-
-fn classified(error: IrqError) -> anyhow::Error {
-    match &error {
-        IrqError::Usage(_) | IrqError::TooMany { .. } => usage(error),
-        IrqError::Vfio(vfio) if vfio.is_usage() => usage(error),
-        IrqError::Interrupted => failure(Class::Interrupted, error),
-        _ => host(error),
-    }
-}
-
 /// Measures, shows and exports.
 ///
 /// # Errors
-/// A question that makes no sense, and what this host can't do.
-pub fn run(arguments: &Irq, out: &Output) -> anyhow::Result<Status> {
+/// As [`measure`]; an export that cannot be written.
+pub fn run(arguments: Irq, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
+    let asked = arguments.asked()?;
+    let given = arguments.given(&asked)?;
+    let runs = arguments.runs.options();
     let interrupt = Interrupt::install()?;
-    let mut news = News::new(out.quiet, interrupt);
-    let result = match arguments.vfio.is_empty() {
-        true => without_devices(arguments, &mut news),
-        false => with_devices(arguments, &mut news),
-    };
-    news.bar.finish_and_clear();
-    let result = result?;
-    let report = IrqReport::new(&result);
-    output::print(&report, out)?;
-    output::export(out, &report)?;
-    let complete = |d: &vmeter_model::irq::IrqDelivery| d.arrived == d.raised && d.stray == 0;
-    let lost = result.totals.iter().filter_map(|t| t.delivery).any(|d| !complete(&d));
-    Ok(if lost { Status::Bad } else { Status::Good })
+    let mut bar = Bar::new(out.quiet);
+    let result = measure(&asked, &given, &runs, &mut Watch::new(&mut bar, &interrupt))?;
+    output::done(&result, &Views::default(), out)
 }
 
-fn without_devices(arguments: &Irq, news: &mut News) -> anyhow::Result<IrqResult> {
-    let options = Options {
-        vfs: arguments.vfs,
-        vectors: arguments.vectors.unwrap_or(65),
-        vcpus: arguments.vcpus,
-        busy_cpus: arguments.busy_cpus,
-        running_vcpus: arguments.running_vcpus,
-        strategies: strategies(&arguments.strategy, &Strategy::ALL, &Strategy::ALL[..4])?,
-        runs: arguments.runs.unwrap_or(10) as usize,
-        warmup: arguments.warmup as usize,
-        seed: arguments.seed,
-        fit: match arguments.fit {
-            Fit::Limit => FitRange::Limit,
-            Fit::Vfs => FitRange::Vfs,
-            Fit::None => FitRange::None,
-        },
-        trace: !arguments.no_trace,
-        pin: arguments.pin.clone(),
-    };
-    vmeter_irq::measure(&options, envelope_now("irq"), news).map_err(classified)
+impl Irq {
+    fn asked(&self) -> anyhow::Result<Asked> {
+        let vcpus = self.vcpus.unwrap_or(8);
+        let busy_cpus = self.busy_cpus.unwrap_or(0);
+        let running_vcpus = self.running_vcpus.unwrap_or(0);
+        let runs = |default| self.runs.runs.unwrap_or(default) as usize;
+        let warmup = self.runs.warmup.unwrap_or(1) as usize;
+        if self.vfio.is_empty() {
+            return Ok(Asked::Vm(Options {
+                vfs: self.vfs.unwrap_or(8),
+                vectors: self.vectors.unwrap_or(65),
+                vcpus,
+                busy_cpus,
+                running_vcpus,
+                strategies: strategies(&self.strategy, &Strategy::ALL, &Strategy::ALL[..4])?,
+                runs: runs(10),
+                warmup,
+                fit: match self.fit {
+                    None | Some(Fit::Limit) => FitRange::Limit,
+                    Some(Fit::Vfs) => FitRange::Vfs,
+                    Some(Fit::None) => FitRange::None,
+                },
+                no_trace: self.no_trace,
+            }));
+        }
+        let devices = self.vfio.iter().map(|text| Address::parse(text));
+        Ok(Asked::Vfio(VfioOptions {
+            devices: devices.collect::<Result<Vec<_>, _>>().map_err(usage)?,
+            vectors: self.vectors,
+            vcpus,
+            busy_cpus,
+            running_vcpus,
+            strategies: strategies(&self.strategy, &VfioStrategy::ALL, &[])?,
+            runs: runs(3),
+            warmup,
+        }))
+    }
+
+    /// What was asked, less what is so by default.
+    fn given(&self, asked: &Asked) -> anyhow::Result<Value> {
+        let typed = serde_json::to_value((self, self.runs.runs, self.runs.warmup))?;
+        let mut resolved = serde_json::to_value(asked)?;
+        if let Some(fields) = resolved.as_object_mut() {
+            fields.retain(|name, _| match name.as_str() {
+                "runs" => !is_absent(&typed[1]),
+                "warmup" => !is_absent(&typed[2]),
+                _ => !is_absent(&typed[0][name]),
+            });
+        }
+        Ok(resolved)
+    }
 }
 
-fn with_devices(arguments: &Irq, news: &mut News) -> anyhow::Result<IrqResult> {
-    let devices = arguments.vfio.iter().map(|text| Address::parse(text));
-    let devices = devices.collect::<Result<Vec<_>, _>>().map_err(usage)?;
-    let options = VfioOptions {
-        devices,
-        vectors: arguments.vectors,
-        vcpus: arguments.vcpus,
-        busy_cpus: arguments.busy_cpus,
-        running_vcpus: arguments.running_vcpus,
-        strategies: strategies(&arguments.strategy, &VfioStrategy::ALL, &[])?,
-        runs: arguments.runs.unwrap_or(3) as usize,
-        warmup: arguments.warmup as usize,
-        seed: arguments.seed,
-        pin: arguments.pin.clone(),
-    };
-    vmeter_irq::vfio::measure(&options, envelope_now("irq"), news).map_err(classified)
+fn is_absent(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(values) => values.is_empty(),
+        Value::Bool(true) | Value::Number(_) | Value::String(_) | Value::Object(_) => false,
+    }
 }

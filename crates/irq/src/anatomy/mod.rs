@@ -8,17 +8,22 @@
 //! for the kworker; scheduler, workqueue and system call events tell which.
 //!
 //! One run of each strategy is recorded through a tracefs instance of its own, apart from
-//! the runs that are measured.
+//! the runs that are measured. Its trace is kept, and taken apart whenever the session is
+//! shown.
 
 mod dissect;
 mod marks;
 
-use crate::bench::{go_on, run_once, Bench, Watcher};
+use crate::bench::{run_once, Bench};
+use crate::data::{Data, Traced};
 use crate::error::IrqError;
+use crate::result::{IrqAnatomy, IrqCommitPart, IrqStep};
 use dissect::{Call, Part, PARTS};
 use marks::Marks;
+use msi_routes::Strategy;
 use std::collections::BTreeMap;
-use vmeter_model::irq::{IrqAnatomy, IrqCommitPart, IrqStep};
+use std::path::Path;
+use vmeter_base::clock;
 use vmeter_stats::median;
 use vmeter_trace::Input;
 use vmeter_tracefs::{Plan, Tracefs};
@@ -58,50 +63,45 @@ pub(crate) enum TraceFailed {
     )]
     NoCalls,
     /// No file for it.
-    #[error("no temporary file for the trace: {0}")]
+    #[error("the trace can't be kept: {0}")]
     File(#[from] std::io::Error),
     /// The experiment itself failed.
     #[error(transparent)]
     Run(#[from] IrqError),
 }
 
-/// A strategy's run, when it was, CLOCK_MONOTONIC ns.
-struct Window {
-    strategy: &'static str,
-    from: u64,
-    to: u64,
+/// The trace's name in the run's folder.
+const TRACE: &str = "trace.dat";
+
+/// Carries out a run, and records it in a trace in `dir`. A host that cannot be traced is no
+/// error: the run says why.
+pub(crate) fn record(bench: &Bench<'_>, strategy: Strategy, dir: &Path) -> Result<Data, IrqError> {
+    match recorded(bench, strategy, &dir.join(TRACE)) {
+        Ok(traced) => Ok(Data::Traced(traced)),
+        Err(TraceFailed::Run(error)) => Err(error),
+        Err(failed) => Ok(Data::NotTraced(failed.to_string())),
+    }
 }
 
-/// Traces a run of each strategy.
-pub(crate) fn trace(
-    bench: &Bench<'_>,
-    watcher: &mut dyn Watcher,
-) -> Result<Vec<IrqAnatomy>, TraceFailed> {
-    let options = bench.options;
+fn recorded(bench: &Bench<'_>, strategy: Strategy, file: &Path) -> Result<Traced, TraceFailed> {
     let tid = rustix::thread::gettid().as_raw_nonzero().get();
     let instance = Tracefs::find()?.record(&plan(tid))?;
-    let mut windows = Vec::new();
-    for strategy in &options.strategies {
-        go_on(watcher)?;
-        let mut from = 0;
-        let total = options.vfs * options.vectors;
-        let done = run_once(bench, *strategy, total, || from = now())?;
-        windows.push(Window { strategy: strategy.name(), from, to: now() });
-        drop(done);
-        watcher.run(strategy.name());
-    }
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("trace.dat");
-    instance.stop()?.save(&path)?;
-    let mut reader = vmeter_trace::open(Input::open(&path)?)?;
+    let mut from_ns = 0;
+    let total = bench.options.vfs * bench.options.vectors;
+    let done = run_once(bench, strategy, total, || from_ns = now())?;
+    let to_ns = now();
+    drop(done);
+    instance.stop()?.save(file)?;
+    std::fs::File::open(file)?.sync_all()?;
+    Ok(Traced { tid, from_ns, to_ns })
+}
+
+/// Takes a run's trace apart.
+pub(crate) fn read(strategy: &str, traced: &Traced, dir: &Path) -> Result<IrqAnatomy, TraceFailed> {
+    let mut reader = vmeter_trace::open(Input::open(&dir.join(TRACE))?)?;
     let marks = Marks::read(reader.as_mut());
     let lost = reader.losses().lost_events + reader.losses().uncounted_gaps;
-    let anatomy: Vec<IrqAnatomy> =
-        windows.iter().filter_map(|window| anatomy(window, &marks, tid, lost)).collect();
-    match anatomy.is_empty() {
-        true => Err(TraceFailed::NoCalls),
-        false => Ok(anatomy),
-    }
+    anatomy(strategy, traced, &marks, lost).ok_or(TraceFailed::NoCalls)
 }
 
 fn plan(tid: i32) -> Plan {
@@ -119,27 +119,27 @@ fn plan(tid: i32) -> Plan {
 
 /// CLOCK_MONOTONIC, the trace clock `mono`, ns.
 fn now() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    clock::monotonic() as u64
 }
 
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-fn anatomy(window: &Window, marks: &Marks, tid: i32, lost_events: u64) -> Option<IrqAnatomy> {
-    let calls = dissect::dissect(&marks.list, tid, window.from..window.to);
+fn anatomy(strategy: &str, traced: &Traced, marks: &Marks, lost_events: u64) -> Option<IrqAnatomy> {
+    let Traced { tid, from_ns, to_ns } = *traced;
+    let calls = dissect::dissect(&marks.list, tid, from_ns..to_ns);
     let commits: Vec<&Call> = calls.iter().filter(|call| call.is_commit()).collect();
     let commit_ns: u64 = commits.iter().map(|call| call.length()).sum();
     let irqfd_ns: u64 = calls.iter().filter(|c| c.is_irqfd()).map(|c| c.length()).sum();
     let typical = typical(&commits)?;
     let parts = parts(&commits, commit_ns);
     Some(IrqAnatomy {
-        strategy: window.strategy.into(),
+        strategy: strategy.into(),
         commits: commits.len(),
         commit_s: seconds(commit_ns),
         irqfd_s: seconds(irqfd_ns),
-        total_s: seconds(window.to - window.from),
+        total_s: seconds(to_ns.saturating_sub(from_ns)),
         cause: cause(&parts, &commits, marks),
         parts: parts.into_iter().map(|(_, part)| part).collect(),
         chain: chain(typical, marks),

@@ -10,10 +10,11 @@
 
 mod device;
 mod error;
-mod experiment;
+mod lab;
 mod sys;
 mod sysfs;
 
 pub use error::VfioError;
-pub use experiment::{measure, VfioOptions, VfioStrategy};
+pub(crate) use lab::Lab;
+pub use lab::{VfioOptions, VfioStrategy};
 pub use sysfs::Address;

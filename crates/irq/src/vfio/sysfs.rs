@@ -1,6 +1,7 @@
 //! What /sys says of a device: its group, its driver, and what has to be typed to change it.
 
 use super::error::VfioError;
+use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,8 +9,23 @@ use std::path::{Path, PathBuf};
 const DRIVER: &str = "vfio-pci";
 
 /// A PCI address, spelled as /sys does.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Address(String);
+
+impl TryFrom<String> for Address {
+    type Error = VfioError;
+
+    fn try_from(text: String) -> Result<Self, VfioError> {
+        Address::parse(&text)
+    }
+}
+
+impl From<Address> for String {
+    fn from(address: Address) -> String {
+        address.0
+    }
+}
 
 impl Address {
     /// Reads `0000:01:00.1`, or `01:00.1` in domain 0.

@@ -1,7 +1,7 @@
 //! A small result of `vmeter irq`: two VFs of two vectors, two strategies.
 
 use super::{envelope, estimate};
-use vmeter_model::irq::*;
+use vmeter_irq::result::*;
 
 fn run(strategy: &str, round: usize, scale: f64) -> IrqRun {
     IrqRun {

@@ -1,6 +1,6 @@
 //! The JSON body of setting up interrupts. Field names are fixed by schema `vmeter/1`.
 
-use vmeter_model::irq::*;
+use crate::result::*;
 use vmeter_render::exported;
 use vmeter_render::exported::Estimate;
 

@@ -2,7 +2,7 @@
 
 mod json;
 
-use vmeter_model::irq::{IrqAnatomy, IrqCurve, IrqFit, IrqResult, IrqRow, IrqSetup, IrqTotal};
+use crate::result::{IrqAnatomy, IrqCurve, IrqFit, IrqResult, IrqRow, IrqSetup, IrqTotal};
 use vmeter_model::result::Envelope;
 use vmeter_render::document::{
     closing_notices, Block, Detail, Document, Fact, Node, Outline, Tone,
@@ -40,6 +40,9 @@ impl<'a> IrqReport<'a> {
             .filter_map(|total| Some((total, total.ratio?, total.ratio_to.as_deref()?)))
             .max_by(|a, b| a.1.mean.total_cmp(&b.1.mean));
         let IrqSetup { vfs, vectors, .. } = self.result.setup;
+        if totals.is_empty() {
+            return "No measured run is finished yet.".into();
+        }
         let Some((total, ratio, baseline)) = fastest else {
             let times = totals.iter().map(|total| {
                 format!(
@@ -105,15 +108,17 @@ impl<'a> IrqReport<'a> {
         let mut columns = vec![Column::number("VF", 0), Column::number("irqfds", 1)];
         columns.extend(self.strategies().map(|name| Column::number(name, 0)));
         let mut table = Table::new(columns);
-        let vfs = self.result.setup.vfs;
+        let vfs = self.result.rows.last().map_or(0, |row| row.vf);
         let step = if detail == Detail::Full { 1 } else { vfs.div_ceil(GLANCE).max(1) };
-        for vf in (1..=vfs).filter(|vf| vf % step == 0 || *vf == vfs) {
-            let rows: Vec<&IrqRow> = self.result.rows.iter().filter(|r| r.vf == vf).collect();
-            let Some(first) = rows.first() else { continue };
+        for rows in self.result.rows.chunk_by(|a, b| a.vf == b.vf) {
+            let Some(IrqRow { vf, irqfds_assigned, .. }) = rows.first() else { continue };
+            if vf % step != 0 && *vf != vfs {
+                continue;
+            }
             let mut cells =
-                vec![Cell::Text(vf.to_string()), Cell::Text(first.irqfds_assigned.to_string())];
+                vec![Cell::Text(vf.to_string()), Cell::Text(irqfds_assigned.to_string())];
             let value =
-                |row: &&IrqRow| Cell::Text(self.milliseconds(&row.strategy, row.milliseconds));
+                |row: &IrqRow| Cell::Text(self.milliseconds(&row.strategy, row.milliseconds));
             cells.extend(rows.iter().map(value));
             table.row(cells);
         }
@@ -266,7 +271,7 @@ fn part_names(anatomy: &[IrqAnatomy]) -> Vec<&str> {
 }
 
 fn chain(anatomy: &IrqAnatomy) -> Outline {
-    let node = |step: &vmeter_model::irq::IrqStep| Node {
+    let node = |step: &crate::result::IrqStep| Node {
         name: step.what.clone(),
         figures: format!("+{}", compact_seconds(step.at_s)),
         ..Node::default()

@@ -1,11 +1,10 @@
-//! Result of `vmeter irq`.
+//! What a session of `vmeter irq` comes to.
 
-use crate::estimate::Estimate;
-use crate::result::Envelope;
-use serde::{Deserialize, Serialize};
+use vmeter_model::result::Envelope;
+use vmeter_model::Estimate;
 
 /// What was set up.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct IrqSetup {
     /// Virtual functions (devices).
     pub vfs: usize,
@@ -28,12 +27,11 @@ pub struct IrqSetup {
     /// CPUs that the committing thread was allowed.
     pub cpus: Vec<usize>,
     /// Real devices, by PCI address; empty for a VM without devices.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<String>,
 }
 
 /// One run of one strategy.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct IrqRun {
     /// Strategy.
     pub strategy: String,
@@ -54,12 +52,11 @@ pub struct IrqRun {
     /// `KVM_SET_GSI_ROUTING` calls.
     pub commits: usize,
     /// `VFIO_DEVICE_SET_IRQS` calls, where there are real devices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_irqs: Option<usize>,
 }
 
 /// One VF of one strategy, over the measured runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct IrqRow {
     /// VF, from 1 on.
     pub vf: usize,
@@ -74,7 +71,7 @@ pub struct IrqRow {
 }
 
 /// Interrupts raised once everything was enabled, and seen to arrive.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct IrqDelivery {
     /// Vectors raised, each once.
     pub raised: usize,
@@ -83,12 +80,11 @@ pub struct IrqDelivery {
     /// Arrived where nothing was sent.
     pub stray: usize,
     /// Interrupts of the host that the devices held meanwhile, by /proc/interrupts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<usize>,
 }
 
 /// A strategy over the measured runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct IrqTotal {
     /// Strategy.
     pub strategy: String,
@@ -107,14 +103,13 @@ pub struct IrqTotal {
     /// The baseline of `ratio`.
     pub ratio_to: Option<String>,
     /// `VFIO_DEVICE_SET_IRQS` calls of a run, where there are real devices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_irqs: Option<usize>,
     /// Whether its vectors deliver.
     pub delivery: Option<IrqDelivery>,
 }
 
 /// One number of vectors of a strategy's fit.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct IrqFitPoint {
     /// Vectors enabled in all.
     pub vectors: usize,
@@ -129,7 +124,7 @@ pub struct IrqFitPoint {
 }
 
 /// The cost at the host's limit of routes: what the fit says, and what was measured.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct IrqAtLimit {
     /// VFs that fit.
     pub vfs: usize,
@@ -140,12 +135,11 @@ pub struct IrqAtLimit {
     /// Measured, s; absent if that was not asked for.
     pub measured: Option<Estimate>,
     /// Its samples, s.
-    #[serde(default)]
     pub samples_s: Vec<f64>,
 }
 
 /// A curve, and why it and not another.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct IrqCurve {
     /// `linear` or `quadratic`.
     pub order: String,
@@ -164,12 +158,11 @@ pub struct IrqCurve {
 }
 
 /// How a strategy's cost grows with the number of vectors.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct IrqFit {
     /// Strategy.
     pub strategy: String,
     /// Of the time that it takes.
-    #[serde(flatten)]
     pub time: IrqCurve,
     /// Of the committing thread's CPU time, which other programs hardly change.
     pub cpu: IrqCurve,
@@ -180,7 +173,7 @@ pub struct IrqFit {
 }
 
 /// A share of the time inside `KVM_SET_GSI_ROUTING`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct IrqCommitPart {
     /// What was waited for or done.
     pub name: String,
@@ -193,7 +186,7 @@ pub struct IrqCommitPart {
 }
 
 /// A step of one commit, as traced.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct IrqStep {
     /// Since the ioctl began, s.
     pub at_s: f64,
@@ -202,7 +195,7 @@ pub struct IrqStep {
 }
 
 /// Where the time of a strategy's commits goes, from one traced run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct IrqAnatomy {
     /// Strategy.
     pub strategy: String,
@@ -225,7 +218,7 @@ pub struct IrqAnatomy {
 }
 
 /// Result of `vmeter irq`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct IrqResult {
     /// Head.
     pub envelope: Envelope,

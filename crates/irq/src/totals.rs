@@ -1,6 +1,6 @@
 //! From raw runs to the publication's table.
 
-use vmeter_model::irq::{IrqResult, IrqRow, IrqRun, IrqTotal};
+use crate::result::{IrqResult, IrqRow, IrqRun, IrqTotal};
 use vmeter_model::Estimate;
 use vmeter_stats::{estimate, paired_ratio};
 
@@ -19,10 +19,13 @@ pub(crate) fn rows(runs: &[IrqRun], strategies: &[&str], vectors: usize) -> Vec<
                 Some(run.vfs_s.get(vf)? + shared)
             };
             let samples: Vec<f64> = measured(runs, strategy).filter_map(time).collect();
+            if samples.is_empty() {
+                continue;
+            }
             let estimate = estimate(&samples);
             rows.push(IrqRow {
                 vf: vf + 1,
-                irqfds_assigned: (vf + 1) * vectors,
+                irqfds_assigned: (vf + 1).saturating_mul(vectors),
                 strategy: (*strategy).into(),
                 milliseconds: estimate.median * 1e3,
                 estimate,
@@ -32,18 +35,19 @@ pub(crate) fn rows(runs: &[IrqRun], strategies: &[&str], vectors: usize) -> Vec<
     rows
 }
 
-/// Totals of each strategy, with the ratio to the baseline over the rounds' pairs.
-pub(crate) fn totals(
+/// Totals of each strategy that was measured, with the ratio to its baseline over the
+/// rounds' pairs.
+pub(crate) fn totals<'n>(
     runs: &[IrqRun],
     strategies: &[&str],
-    baseline: Option<&str>,
+    baseline: impl Fn(&str) -> Option<&'n str>,
 ) -> Vec<IrqTotal> {
     let total = |strategy: &&str| {
         let of = |value: fn(&IrqRun) -> f64| -> Vec<f64> {
             measured(runs, strategy).map(value).collect()
         };
         let estimate_s = estimate(&of(|run| run.total_s));
-        let other = baseline.filter(|baseline| baseline != strategy);
+        let other = baseline(strategy);
         let ratio = other.and_then(|baseline| ratio(runs, baseline, strategy));
         IrqTotal {
             strategy: (*strategy).into(),
@@ -58,14 +62,15 @@ pub(crate) fn totals(
             delivery: None,
         }
     };
-    strategies.iter().map(total).collect()
+    let measured = |strategy: &&&str| measured(runs, strategy).next().is_some();
+    strategies.iter().filter(measured).map(total).collect()
 }
 
 /// How many times as fast: runs of the same round are pairs. `mean` and `ci95` are the
 /// Hodges-Lehmann centre of the pairs' ratios and its interval from signed ranks, where there
 /// are six pairs: a preempted run of half a millisecond is ten times as long, and a mean of
 /// ratios would tell of it alone. Below six pairs, the geometric mean.
-pub(crate) fn ratio(runs: &[IrqRun], baseline: &str, strategy: &str) -> Option<Estimate> {
+fn ratio(runs: &[IrqRun], baseline: &str, strategy: &str) -> Option<Estimate> {
     let pair = |base: &IrqRun| {
         let other = measured(runs, strategy).find(|run| run.round == base.round)?;
         Some((base.total_s, other.total_s))
@@ -150,7 +155,8 @@ mod tests {
         };
         assert_eq!(of("per_vector"), [(65, 2000.0), (130, 6000.0)]);
         assert_eq!(of("per_vm"), [(65, 500.0), (130, 1500.0)]);
-        let totals = totals(&runs, &strategies, Some("per_vector"));
+        let baseline = |name: &str| (name != "per_vector").then_some("per_vector");
+        let totals = totals(&runs, &strategies, baseline);
         assert!(totals[0].ratio.is_none() && totals[0].milliseconds == 8000.0);
         let ratio = totals[1].ratio.unwrap();
         assert!((ratio.mean - 4.0).abs() < 1e-9 && ratio.n == 2);

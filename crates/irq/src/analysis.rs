@@ -1,0 +1,210 @@
+//! From a session's runs to its result: the path of a live session and of a saved one.
+
+use crate::asked::{Asked, FitRange, Kept};
+use crate::data::{Data, Delivered, Enabled, Traced};
+use crate::plan::{vfs_at_limit, IrqPlanned, Purpose};
+use crate::result::{IrqAnatomy, IrqDelivery, IrqFit, IrqResult, IrqRun, IrqSetup};
+use crate::{anatomy, fit, totals};
+use anyhow::Result;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use vmeter_base::seconds;
+use vmeter_model::run::DataRun;
+use vmeter_session::{envelope, Session};
+
+/// What the runs measured, by what they were for. Strategies are those of [`Kept`].
+#[derive(Default)]
+struct Measured {
+    rounds: Vec<(IrqPlanned, Enabled)>,
+    delivered: BTreeMap<usize, Delivered>,
+    traced: BTreeMap<usize, Result<(PathBuf, Traced), String>>,
+    growth: BTreeMap<usize, BTreeMap<usize, Vec<Enabled>>>,
+    at_limit: BTreeMap<usize, Vec<Enabled>>,
+}
+
+impl Measured {
+    /// A run whose data are not what it was planned for was not made by vmeter; it is left out.
+    fn take(&mut self, planned: &IrqPlanned, data: Data, dir: &Path) {
+        let strategy = planned.strategy;
+        match (planned.purpose, data) {
+            (Purpose::Delivery, Data::Delivered(delivered)) => {
+                self.delivered.insert(strategy, delivered);
+            }
+            (Purpose::Round { .. }, Data::Enabled(enabled)) => {
+                self.rounds.push((planned.clone(), enabled));
+            }
+            (Purpose::Trace, Data::Traced(traced)) => {
+                self.traced.insert(strategy, Ok((dir.to_owned(), traced)));
+            }
+            (Purpose::Trace, Data::NotTraced(why)) => {
+                self.traced.insert(strategy, Err(why));
+            }
+            (Purpose::Growth { vectors }, Data::Enabled(enabled)) => {
+                let sizes = self.growth.entry(strategy).or_default();
+                sizes.entry(vectors).or_default().push(enabled);
+            }
+            (Purpose::Limit { .. }, Data::Repeated(samples)) => {
+                self.at_limit.insert(strategy, samples);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The result of a session, of all its finished runs.
+///
+/// # Errors
+/// Class usage: a folder that cannot be read, or that holds no finished run.
+pub(crate) fn result(session: &Session<IrqPlanned>) -> Result<IrqResult> {
+    let kept: Kept = session.asked()?;
+    kept.check()?;
+    let (finished, unread) = session.finished_as::<DataRun<Data>>()?;
+    if finished.is_empty() {
+        return Err(session.no_runs());
+    }
+    let plan = &session.record.plan;
+    let missing = plan.len().saturating_sub(finished.len());
+    let mut measured = Measured::default();
+    for (dir, run) in finished {
+        if let Some(planned) = plan.get(run.head.index as usize) {
+            measured.take(planned, run.data, &dir);
+        }
+    }
+    let names: Vec<&str> = kept.found.strategies.iter().map(String::as_str).collect();
+    let runs = runs(&names, &measured.rounds);
+    let mut result = IrqResult {
+        envelope: envelope::envelope(&session.record),
+        setup: setup(&kept, session.record.seed),
+        rows: totals::rows(&runs, &names, kept.found.vectors),
+        totals: totals::totals(&runs, &names, |name| kept.asked.baseline(&kept.found, name)),
+        fit: Vec::new(),
+        anatomy: Vec::new(),
+        runs,
+        warnings: kept.found.left_out.clone(),
+        hints: Vec::new(),
+    };
+    let delivered = |name: &str| names.iter().position(|other| *other == name);
+    for total in &mut result.totals {
+        let delivery = delivered(&total.strategy).and_then(|at| measured.delivered.get(&at));
+        total.delivery = delivery.map(delivery_of);
+    }
+    result.warnings.extend(disturbed(&kept, &measured.rounds));
+    result.warnings.extend(unread);
+    if missing > 0 {
+        result.warnings.push(format!(
+            "{} of {} planned runs are there, and the figures are of these: go on with \
+             vmeter irq --resume {}",
+            plan.len() - missing,
+            plan.len(),
+            session.dir.display()
+        ));
+    }
+    result.anatomy = anatomy(&names, &measured, &mut result.warnings);
+    result.fit = fits(&kept, &names, &measured);
+    if let Asked::Vm(options) = &kept.asked {
+        let planned = plan.iter().any(|run| matches!(run.purpose, Purpose::Growth { .. }));
+        if options.fit != FitRange::None && !planned {
+            result.warnings.push(format!(
+                "no fit: {} vectors are too few sizes to tell a line from a parabola",
+                options.vfs * options.vectors
+            ));
+        }
+    }
+    totals::advise(&mut result);
+    Ok(result)
+}
+
+fn setup(kept: &Kept, seed: u64) -> IrqSetup {
+    let (runs, warmup) = kept.asked.rounds();
+    let (vcpus, busy_cpus, running_vcpus, devices) = match &kept.asked {
+        Asked::Vm(o) => (o.vcpus, o.busy_cpus, o.running_vcpus, Vec::new()),
+        Asked::Vfio(o) => {
+            let devices = o.devices.iter().map(ToString::to_string).collect();
+            (o.vcpus, o.busy_cpus, o.running_vcpus, devices)
+        }
+    };
+    IrqSetup {
+        vfs: kept.found.vfs,
+        vectors: kept.found.vectors,
+        vcpus,
+        busy_cpus,
+        running_vcpus,
+        runs,
+        warmup,
+        seed,
+        gsi_limit: kept.found.gsi_limit,
+        cpus: kept.found.cpus.clone(),
+        devices,
+    }
+}
+
+fn runs(names: &[&str], rounds: &[(IrqPlanned, Enabled)]) -> Vec<IrqRun> {
+    let run = |(planned, enabled): &(IrqPlanned, Enabled)| {
+        let Purpose::Round { round } = planned.purpose else { return None };
+        Some(IrqRun {
+            strategy: (*names.get(planned.strategy)?).to_owned(),
+            round,
+            warmup: planned.warmup,
+            prepared_s: seconds(enabled.prepared_ns),
+            vfs_s: enabled.vfs_ns.iter().copied().map(seconds).collect(),
+            shared_s: seconds(enabled.shared_ns),
+            total_s: seconds(enabled.total_ns),
+            cpu_s: seconds(enabled.cpu_ns),
+            commits: enabled.commits,
+            set_irqs: enabled.set_irqs,
+        })
+    };
+    rounds.iter().filter_map(run).collect()
+}
+
+fn delivery_of(delivered: &Delivered) -> IrqDelivery {
+    let Delivered { raised, arrived, stray, held } = *delivered;
+    IrqDelivery { raised, arrived, stray, held }
+}
+
+/// A warning, if others wanted the CPUs in the rounds.
+fn disturbed(kept: &Kept, rounds: &[(IrqPlanned, Enabled)]) -> Option<String> {
+    let stalled = || rounds.iter().filter_map(|(_, enabled)| enabled.stalled);
+    let watched_s: f64 = stalled().map(|s| seconds(s.watched_ns)).sum();
+    let stalled_s: f64 = stalled().map(|s| seconds(s.stalled_ns)).sum();
+    if kept.asked.busy_cpus() > 0 || watched_s <= 0.0 {
+        return None;
+    }
+    totals::disturbed((stalled_s / watched_s).min(1.0))
+}
+
+/// The traced runs, taken apart. Why one could not be is said once.
+fn anatomy(names: &[&str], measured: &Measured, warnings: &mut Vec<String>) -> Vec<IrqAnatomy> {
+    let mut found = Vec::new();
+    let mut reasons: Vec<String> = Vec::new();
+    for (strategy, traced) in &measured.traced {
+        let Some(name) = names.get(*strategy) else { continue };
+        let read = traced.as_ref().map_err(Clone::clone).and_then(|(dir, traced)| {
+            anatomy::read(name, traced, dir).map_err(|failed| failed.to_string())
+        });
+        match read {
+            Ok(anatomy) => found.push(anatomy),
+            Err(why) if reasons.contains(&why) => {}
+            Err(why) => reasons.push(why),
+        }
+    }
+    let said =
+        reasons.iter().map(|why| format!("where the time of a commit goes is not known: {why}"));
+    warnings.extend(said);
+    found
+}
+
+fn fits(kept: &Kept, names: &[&str], measured: &Measured) -> Vec<IrqFit> {
+    let Asked::Vm(options) = &kept.asked else { return Vec::new() };
+    let limit = vfs_at_limit(options, kept.found.free_routes);
+    let one = |(strategy, sizes): (&usize, &BTreeMap<usize, Vec<Enabled>>)| {
+        let points = sizes
+            .iter()
+            .map(|(vectors, samples)| fit::point(*vectors, &samples.iter().collect::<Vec<_>>()));
+        let mut fit = fit::fit(names.get(*strategy)?, points.collect())?;
+        let samples = measured.at_limit.get(strategy).map_or(&[][..], Vec::as_slice);
+        fit.at_limit = limit.map(|vfs| fit::at_limit(&fit, vfs, options.vectors, samples));
+        Some(fit)
+    };
+    measured.growth.iter().filter_map(one).collect()
+}
