@@ -33,7 +33,8 @@ fn devices(router: &Router, options: &Options, total: usize) -> Result<Vec<Msix>
         state.control = 1 << 15 | (rest - 1) as u16;
         state.table.truncate(rest);
         state.pba = vec![0; rest.div_ceil(64)];
-        let sources = (0..rest).map(|_| Source::gate(router)).collect::<Result<Vec<_>, _>>()?;
+        let sources =
+            (0..rest).map(|_| Source::gate(router.kernel())).collect::<Result<Vec<_>, _>>()?;
         let mut msix = Msix::new(sources, None)?;
         msix.restore(&state)?;
         devices.push(msix);

@@ -1,47 +1,32 @@
 //! Changes that are committed together or not at all.
 
 use crate::commit;
-use crate::error::{CommitError, RouteError};
+use crate::error::RouteError;
 use crate::message::{FixedRoute, MsiMessage};
-use crate::report::Report;
+use crate::ops::{Op, Ops};
+use crate::report::{CommitError, Report};
 use crate::route::{Phase, Route};
-use crate::router::Router;
+use crate::shared::Shared;
 use crate::source::Source;
-use smallvec::SmallVec;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-
-#[derive(Debug)]
-pub(crate) enum Op {
-    Add(Route, MsiMessage, bool),
-    Message(Route, MsiMessage),
-    Mask(Route),
-    Unmask(Route),
-    Remove(Route),
-    AddFixed(Box<FixedRoute>),
-    RemoveFixed(u32),
-}
-
-/// One vector's usual changes, its message and its mask, need no allocation.
-pub(crate) type Ops = SmallVec<[Op; 2]>;
 
 /// Changes to a VM's routes, of which the kernel hears nothing before [`Self::commit`].
 /// Dropping it forgets them. Of two changes to the same route the later one counts, and any
 /// change after a removal takes the removal back.
 ///
 /// Threads may stage batches at the same time; their commits take turns.
-#[derive(Debug)]
 #[must_use = "a batch that is not committed changes nothing"]
 pub struct Batch {
-    router: Router,
+    shared: Arc<Shared>,
     ops: Ops,
     pub(crate) id: u64,
 }
 
 impl Batch {
-    pub(crate) fn new(router: Router, id: u64) -> Self {
-        Self { router, ops: Ops::new(), id }
+    pub(crate) fn new(shared: Arc<Shared>, id: u64) -> Self {
+        Self { shared, ops: Ops::new(), id }
     }
 
     /// Adds a route, live once committed. What the source raised before is delivered then.
@@ -69,8 +54,8 @@ impl Batch {
         source: Source,
         live: bool,
     ) -> Result<Route, RouteError> {
-        let gsi = self.router.0.pool().reserve()?;
-        let route = Route::new(gsi, message, source, &self.router.0);
+        let gsi = self.shared.pool().reserve()?;
+        let route = Route::new(gsi, message, source, self.shared.clone());
         route.0.batch.store(self.id, Ordering::Relaxed);
         self.ops.push(Op::Add(route.clone(), message, live));
         Ok(route)
@@ -78,7 +63,7 @@ impl Batch {
 
     fn touch(&self, route: &Route) -> Result<Route, RouteError> {
         let gsi = route.gsi();
-        if !Arc::ptr_eq(&route.0.router, &self.router.0) {
+        if !route.is_of(&self.shared) {
             return Err(RouteError::OtherVm { gsi });
         }
         if route.phase() == Phase::Gone {
@@ -140,7 +125,7 @@ impl Batch {
     /// [`RouteError::GsiTaken`] (only pins of different irqchips share a GSI),
     /// [`RouteError::GsiRange`], [`RouteError::Full`].
     pub fn add_fixed(&mut self, route: FixedRoute) -> Result<(), RouteError> {
-        self.router.0.pool().reserve_fixed(&route)?;
+        self.shared.pool().reserve_fixed(&route)?;
         self.ops.push(Op::AddFixed(Box::new(route)));
         Ok(())
     }
@@ -150,7 +135,7 @@ impl Batch {
     /// # Errors
     /// [`RouteError::Gone`] if the GSI has no fixed route.
     pub fn remove_fixed(&mut self, gsi: u32) -> Result<(), RouteError> {
-        if !self.router.0.pool().has_fixed(gsi) {
+        if !self.shared.pool().has_fixed(gsi) {
             return Err(RouteError::Gone { gsi });
         }
         self.ops.push(Op::RemoveFixed(gsi));
@@ -160,7 +145,7 @@ impl Batch {
     /// Begins a batch inside this one: its commit adds its changes to this batch, and
     /// dropping it forgets only its own.
     pub fn nested(&mut self) -> Nested<'_> {
-        let inner = Batch::new(self.router.clone(), self.id);
+        let inner = Batch::new(self.shared.clone(), self.id);
         Nested { outer: self, inner }
     }
 
@@ -182,14 +167,20 @@ impl Batch {
     /// rolled back one by one, and named in the report.
     pub fn commit(mut self) -> Result<Report, CommitError> {
         let ops = std::mem::take(&mut self.ops);
-        commit::commit(&self.router.0, ops)
+        commit::commit(&self.shared, ops)
+    }
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch").field("ops", &self.ops).field("id", &self.id).finish()
     }
 }
 
 impl Drop for Batch {
     fn drop(&mut self) {
         if !self.ops.is_empty() {
-            commit::forget(&self.router.0, self.ops.drain(..));
+            commit::forget(&self.shared, self.ops.drain(..));
         }
     }
 }

@@ -9,43 +9,19 @@
 //!    delivered.
 //! 4. A vector that could not be attached is as before: masked, or out of the table.
 
-use crate::batch::{Op, Ops};
-use crate::error::{CommitError, Errno};
-use crate::message::{FixedRoute, MsiMessage};
-use crate::report::{Failure, Report, Step};
-use crate::route::{Phase, Route};
-use crate::router::Inner;
+use crate::error::Errno;
+use crate::message::FixedRoute;
+use crate::ops::{Op, Ops};
+use crate::plan::{Closed, Plan};
+use crate::report::{CommitError, Failure, Report, Step};
+use crate::route::{Home, Phase, Route};
+use crate::shared::{Locked, Shared};
 use crate::source::Source;
-use crate::table::Table;
 use std::sync::{Arc, MutexGuard};
 
-/// What a batch wants of one route, all its changes taken together.
-pub(crate) struct Plan {
-    route: Route,
-    /// Added by this batch.
-    new: bool,
-    message: Option<MsiMessage>,
-    live: Option<bool>,
-    remove: bool,
-    /// Closed by this commit, so to be opened again should it fail.
-    closed: Option<Closed>,
-    /// It stays as it was.
-    failed: bool,
-}
-
-#[derive(Clone, Copy)]
-enum Closed {
-    Gate,
-    Irqfd,
-}
-
-/// Plans whose memory is kept between commits.
-const PLANS_KEPT: usize = 256;
-
 struct Commit<'a> {
-    inner: &'a Inner,
-    table: MutexGuard<'a, Table>,
-    plans: Vec<Plan>,
+    shared: &'a Shared,
+    locked: MutexGuard<'a, Locked>,
     fixed: Vec<Op>,
     /// Fixed routes that the edit took out.
     fixed_removed: Vec<FixedRoute>,
@@ -54,49 +30,42 @@ struct Commit<'a> {
 }
 
 /// Forgets staged changes: GSIs go back to the pool.
-pub(crate) fn forget(inner: &Inner, ops: impl Iterator<Item = Op>) {
+pub(crate) fn forget(shared: &Shared, ops: impl Iterator<Item = Op>) {
     for op in ops {
         match op {
             Op::Add(route, ..) => route.retire(),
-            Op::AddFixed(route) => inner.pool().release_fixed(&route),
+            Op::AddFixed(route) => shared.pool().release_fixed(&route),
             _ => {}
         }
     }
 }
 
-pub(crate) fn commit(inner: &Arc<Inner>, ops: Ops) -> Result<Report, CommitError> {
-    let mut commit = Commit::new(inner);
+pub(crate) fn commit(shared: &Arc<Shared>, ops: Ops) -> Result<Report, CommitError> {
+    let mut commit = Commit::new(shared);
     commit.plan(ops);
     commit.close();
     commit.edit();
     commit.run()
 }
 
-pub(crate) fn sweep(inner: &Arc<Inner>) -> Result<Report, CommitError> {
-    let mut commit = Commit::new(inner);
+pub(crate) fn sweep(shared: &Arc<Shared>) -> Result<Report, CommitError> {
+    let mut commit = Commit::new(shared);
     commit.sweep();
     commit.run()
 }
 
-/// The plans' memory is used again; their routes go first, while the table is still held.
+/// The plans' routes go while the table is still held.
 impl Drop for Commit<'_> {
     fn drop(&mut self) {
-        self.plans.clear();
-        if self.plans.capacity() > PLANS_KEPT {
-            self.plans.shrink_to(PLANS_KEPT);
-        }
-        self.table.plans = std::mem::take(&mut self.plans);
+        self.locked.workspace.clear();
     }
 }
 
 impl<'a> Commit<'a> {
-    fn new(inner: &'a Inner) -> Self {
-        let mut table = inner.table();
-        let plans = std::mem::take(&mut table.plans);
+    fn new(shared: &'a Shared) -> Self {
         Self {
-            inner,
-            table,
-            plans,
+            shared,
+            locked: shared.lock(),
             fixed: Vec::new(),
             fixed_removed: Vec::new(),
             retired: Vec::new(),
@@ -105,7 +74,7 @@ impl<'a> Commit<'a> {
     }
 
     fn run(mut self) -> Result<Report, CommitError> {
-        if self.table.is_changed() {
+        if self.locked.table.is_changed() {
             if let Err(source) = self.set_routing() {
                 return Err(self.undo(source));
             }
@@ -113,14 +82,14 @@ impl<'a> Commit<'a> {
         self.settle_removed();
         self.open();
         self.take_out_failed();
-        self.report.counts.routes = self.table.len();
+        self.report.counts.routes = self.locked.table.len();
         Ok(std::mem::take(&mut self.report))
     }
 
     fn set_routing(&mut self) -> Result<(), Errno> {
         self.report.counts.commits += 1;
-        self.inner.kernel.set_routing(self.table.routes())?;
-        self.table.keep();
+        self.shared.kernel.set_routing(self.locked.table.routes())?;
+        self.locked.table.keep();
         Ok(())
     }
 
@@ -131,16 +100,16 @@ impl<'a> Commit<'a> {
 
     /// Merges the changes to each route, in order.
     fn plan(&mut self, ops: Ops) {
-        self.plans.reserve(ops.len());
+        self.locked.workspace.plans.reserve(ops.len());
         for op in ops {
             let (route, change): (Route, fn(&mut Plan)) = match op {
                 Op::Add(route, message, live) => {
-                    let plan = self.plan_of(route);
+                    let plan = self.locked.workspace.plan_of(route);
                     (plan.new, plan.message, plan.live) = (true, Some(message), Some(live));
                     continue;
                 }
                 Op::Message(route, message) => {
-                    let plan = self.plan_of(route);
+                    let plan = self.locked.workspace.plan_of(route);
                     (plan.message, plan.remove) = (Some(message), false);
                     continue;
                 }
@@ -152,10 +121,10 @@ impl<'a> Commit<'a> {
                     continue;
                 }
             };
-            change(self.plan_of(route));
+            change(self.locked.workspace.plan_of(route));
         }
-        for plan in &mut self.plans {
-            self.table.scratch[plan.route.gsi() as usize] = u32::MAX;
+        self.locked.workspace.close();
+        for plan in &mut self.locked.workspace.plans {
             let known = match plan.route.phase() {
                 Phase::Staged => plan.new,
                 Phase::Masked | Phase::Live => true,
@@ -169,34 +138,14 @@ impl<'a> Commit<'a> {
             }
         }
         let idle = |plan: &Plan| plan.failed || plan.route.phase() == Phase::Gone;
-        if self.plans.iter().any(idle) {
-            self.plans.retain(|plan| !idle(plan));
+        if self.locked.workspace.plans.iter().any(idle) {
+            self.locked.workspace.plans.retain(|plan| !idle(plan));
         }
-    }
-
-    fn plan_of(&mut self, route: Route) -> &mut Plan {
-        let slot = &mut self.table.scratch[route.gsi() as usize];
-        let same = |plan: &&Plan| Arc::ptr_eq(&plan.route.0, &route.0);
-        // A GSI may have changed hands since an operation on its former owner was staged.
-        if self.plans.get(*slot as usize).filter(same).is_none() {
-            *slot = self.plans.len() as u32;
-            self.plans.push(Plan {
-                route,
-                new: false,
-                message: None,
-                live: None,
-                remove: false,
-                closed: None,
-                failed: false,
-            });
-        }
-        let slot = *slot as usize;
-        &mut self.plans[slot]
     }
 
     /// Step 1.
     fn close(&mut self) {
-        for plan in &mut self.plans {
+        for plan in &mut self.locked.workspace.plans {
             let route = &plan.route;
             if !plan.remove && (plan.live != Some(false) || route.phase() != Phase::Live) {
                 continue;
@@ -206,7 +155,7 @@ impl<'a> Commit<'a> {
             if route.source().is_gate() && !plan.remove {
                 plan.closed = Some(Closed::Gate);
             } else if route.is_attached() {
-                if let Err(e) = self.inner.kernel.detach(route.source().eventfd(), route.gsi()) {
+                if let Err(e) = self.shared.kernel.detach(route.source().eventfd(), route.gsi()) {
                     if was_live {
                         route.source().open();
                     }
@@ -222,8 +171,8 @@ impl<'a> Commit<'a> {
 
     /// Step 2, in the library's table.
     fn edit(&mut self) {
-        let table = &mut self.table;
-        for plan in self.plans.iter().filter(|plan| !plan.failed) {
+        let Locked { table, workspace } = &mut *self.locked;
+        for plan in workspace.plans.iter().filter(|plan| !plan.failed) {
             let gsi = plan.route.gsi();
             match plan.message {
                 _ if plan.remove => table.remove(gsi),
@@ -247,34 +196,34 @@ impl<'a> Commit<'a> {
 
     /// Entries of routes that are no more, now that the table is committed anyway.
     fn sweep(&mut self) {
-        let Some((retired, stuck)) = self.inner.take_waste() else { return };
+        let Some((retired, stuck)) = self.shared.take_waste() else { return };
         self.retired = retired;
         let failed = |(source, gsi): &(Source, u32)| {
-            self.inner.kernel.detach(source.eventfd(), *gsi).is_err()
+            self.shared.kernel.detach(source.eventfd(), *gsi).is_err()
         };
         let (failed, done): (Vec<_>, Vec<_>) = stuck.into_iter().partition(failed);
-        self.inner.put_back(&[], failed);
+        self.shared.put_back(&[], failed);
         for (_, gsi) in done {
-            self.inner.release(gsi);
+            self.shared.release(gsi);
             self.retired.push(gsi);
         }
         for &gsi in &self.retired {
-            self.table.remove(gsi);
+            self.locked.table.remove(gsi);
         }
     }
 
     /// The kernel refused the table: all is as before.
     fn undo(mut self, source: Errno) -> CommitError {
-        let routes = self.table.len();
-        self.table.roll_back();
+        let routes = self.locked.table.len();
+        self.locked.table.roll_back();
         let mut not_restored = Vec::new();
-        self.inner.put_back(&self.retired, Vec::new());
+        self.shared.put_back(&self.retired, Vec::new());
         for op in &self.fixed {
             if let Op::AddFixed(route) = op {
-                self.inner.pool().release_fixed(route);
+                self.shared.pool().release_fixed(route);
             }
         }
-        for plan in &self.plans {
+        for plan in &self.locked.workspace.plans {
             if plan.new {
                 plan.route.retire();
             }
@@ -289,7 +238,7 @@ impl<'a> Commit<'a> {
         let route = &plan.route;
         let was_live = route.phase() == Phase::Live;
         if let Some(Closed::Irqfd) = plan.closed {
-            if let Err(e) = self.inner.kernel.attach(route.source().eventfd(), route.gsi()) {
+            if let Err(e) = self.shared.kernel.attach(route.source().eventfd(), route.gsi()) {
                 route.set_phase(Phase::Masked);
                 let (route, source) = (route.clone(), Some(e));
                 return Err(Failure { route, step: Step::Attach, source });
@@ -305,23 +254,25 @@ impl<'a> Commit<'a> {
     /// The kernel has the table: what was removed gives its GSIs back.
     fn settle_removed(&mut self) {
         for route in &self.fixed_removed {
-            self.inner.pool().release_fixed(route);
+            self.shared.pool().release_fixed(route);
         }
-        for plan in self.plans.iter().filter(|plan| plan.remove && !plan.failed) {
+        for plan in self.locked.workspace.plans.iter().filter(|plan| plan.remove && !plan.failed) {
             plan.route.retire();
         }
     }
 
     /// Step 3.
     fn open(&mut self) {
-        for plan in self.plans.iter_mut().filter(|plan| !plan.failed && !plan.remove) {
+        for plan in
+            self.locked.workspace.plans.iter_mut().filter(|plan| !plan.failed && !plan.remove)
+        {
             let route = &plan.route;
             if let Some(message) = plan.message {
                 route.set_message(message);
             }
             let live = plan.live.unwrap_or(route.phase() == Phase::Live);
             if (live || route.source().is_gate()) && !route.is_attached() {
-                if let Err(e) = self.inner.kernel.attach(route.source().eventfd(), route.gsi()) {
+                if let Err(e) = self.shared.kernel.attach(route.source().eventfd(), route.gsi()) {
                     Self::fail(&mut self.report, plan, Step::Attach, Some(e));
                     continue;
                 }
@@ -338,12 +289,13 @@ impl<'a> Commit<'a> {
     /// Step 4. Should the kernel refuse this table, the entries wait for the next commit:
     /// no irqfd leads to them.
     fn take_out_failed(&mut self) {
-        for plan in self.plans.iter().filter(|plan| plan.failed && plan.new) {
+        let Locked { table, workspace } = &mut *self.locked;
+        for plan in workspace.plans.iter().filter(|plan| plan.failed && plan.new) {
             plan.route.retire();
-            self.table.remove(plan.route.gsi());
+            table.remove(plan.route.gsi());
         }
-        if self.table.is_changed() && self.set_routing().is_err() {
-            self.table.roll_back();
+        if self.locked.table.is_changed() && self.set_routing().is_err() {
+            self.locked.table.roll_back();
         }
     }
 }

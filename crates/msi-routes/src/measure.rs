@@ -53,7 +53,7 @@ impl Shape {
     pub fn devices(&self, router: &Router) -> Result<Vec<Msix>, MeasureError> {
         (0..self.devices)
             .map(|device| {
-                let sources = (0..self.vectors).map(|_| Source::gate(router));
+                let sources = (0..self.vectors).map(|_| Source::gate(router.kernel()));
                 let sources = sources.collect::<Result<Vec<_>, RouteError>>();
                 let mut msix = Msix::new(sources.map_err(EnableError::from)?, None)?;
                 msix.restore(&self.state(device))?;

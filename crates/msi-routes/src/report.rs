@@ -89,3 +89,27 @@ impl Report {
         }
     }
 }
+
+/// `KVM_SET_GSI_ROUTING` was refused: the batch had no effect.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "KVM_SET_GSI_ROUTING with {routes} routes was refused: {source}; the batch was undone{}",
+    lost(not_restored)
+)]
+pub struct CommitError {
+    /// Routes in the table that was refused.
+    pub routes: usize,
+    /// The kernel's reason.
+    #[source]
+    pub source: Errno,
+    /// Vectors that the batch had masked and that could not be unmasked again: their
+    /// interrupts stay pending.
+    pub not_restored: Vec<Failure>,
+}
+
+fn lost(not_restored: &[Failure]) -> String {
+    match not_restored.len() {
+        0 => String::new(),
+        n => format!(", but vectors stay masked: {n}, the first: {}", not_restored[0]),
+    }
+}

@@ -1,7 +1,6 @@
 //! One vector's route: a handle that never outlives its GSI.
 
 use crate::message::MsiMessage;
-use crate::router::Inner;
 use crate::source::Source;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +17,15 @@ pub enum Phase {
     Live,
     /// Removed, or never committed.
     Gone,
+}
+
+/// What a route tells the VM that it belongs to, when it is no more.
+pub(crate) trait Home: Send + Sync {
+    /// Its GSI is free; its entry, if there is one, is to be swept out of the table.
+    fn release(&self, gsi: u32);
+
+    /// Detaches its irqfd. False if that failed: its GSI stays taken until a sweep manages.
+    fn detach(&self, source: &Source, gsi: u32) -> bool;
 }
 
 /// A vector's route. Clones are the same route.
@@ -37,11 +45,11 @@ pub(crate) struct RouteInner {
     /// The batch that touched it last.
     pub(crate) batch: AtomicU64,
     message: Mutex<MsiMessage>,
-    pub(crate) router: Arc<Inner>,
+    home: Arc<dyn Home>,
 }
 
 impl Route {
-    pub(crate) fn new(gsi: u32, message: MsiMessage, source: Source, router: &Arc<Inner>) -> Self {
+    pub(crate) fn new(gsi: u32, message: MsiMessage, source: Source, home: Arc<dyn Home>) -> Self {
         Self(Arc::new(RouteInner {
             gsi,
             source,
@@ -49,7 +57,7 @@ impl Route {
             attached: AtomicBool::new(false),
             batch: AtomicU64::new(0),
             message: Mutex::new(message),
-            router: router.clone(),
+            home,
         }))
     }
 
@@ -71,6 +79,11 @@ impl Route {
     /// Where its interrupts come from.
     pub fn source(&self) -> &Source {
         &self.0.source
+    }
+
+    /// True if it is a route of this VM.
+    pub(crate) fn is_of(&self, home: &Arc<impl Home>) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.0.home), Arc::as_ptr(home))
     }
 
     pub(crate) fn set_message(&self, message: MsiMessage) {
@@ -107,7 +120,7 @@ impl RouteInner {
 
     fn retire(&self) {
         if self.phase.swap(Phase::Gone as u8, Ordering::AcqRel) != Phase::Gone as u8 {
-            self.router.release(self.gsi);
+            self.home.release(self.gsi);
         }
     }
 }
@@ -116,9 +129,7 @@ impl Drop for RouteInner {
     fn drop(&mut self) {
         self.source.close();
         let attached = *self.attached.get_mut();
-        if attached && self.router.kernel.detach(self.source.eventfd(), self.gsi).is_err() {
-            self.router.put_back(&[], vec![(self.source.clone(), self.gsi)]);
-        } else {
+        if !attached || self.home.detach(&self.source, self.gsi) {
             self.retire();
         }
     }

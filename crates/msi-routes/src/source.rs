@@ -9,7 +9,7 @@
 //! so masking needs no system call, and its irqfd may be attached ahead of the route.
 
 use crate::error::{Errno, RouteError};
-use crate::router::Router;
+use crate::kernel::Kernel;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vmm_sys_util::eventfd::EventFd;
@@ -37,8 +37,8 @@ impl Gate {
     ///
     /// # Errors
     /// [`RouteError::EventFd`]: no file descriptor left.
-    pub fn new(router: &Router) -> Result<Self, RouteError> {
-        let eventfd = router.kernel().eventfd().map_err(RouteError::EventFd)?;
+    pub fn new(kernel: &dyn Kernel) -> Result<Self, RouteError> {
+        let eventfd = kernel.eventfd().map_err(RouteError::EventFd)?;
         Ok(Self(Arc::new(GateInner { eventfd, state: Mutex::default() })))
     }
 
@@ -86,8 +86,8 @@ impl Source {
     ///
     /// # Errors
     /// [`RouteError::EventFd`].
-    pub fn gate(router: &Router) -> Result<Self, RouteError> {
-        Gate::new(router).map(Self::Gate)
+    pub fn gate(kernel: &dyn Kernel) -> Result<Self, RouteError> {
+        Gate::new(kernel).map(Self::Gate)
     }
 
     /// Somebody else's eventfd (VFIO, vhost). Don't read it and don't attach it yourself.

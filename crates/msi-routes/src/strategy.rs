@@ -1,9 +1,9 @@
 //! Ways to enable the vectors of many devices, to be compared.
 
 use crate::batch::Batch;
-use crate::error::{CommitError, RouteError};
+use crate::error::RouteError;
 use crate::msix::Msix;
-use crate::report::{Counts, Failure};
+use crate::report::{CommitError, Counts, Failure};
 use crate::router::Router;
 use std::str::FromStr;
 use std::time::{Duration, Instant};

@@ -1,6 +1,5 @@
 //! The kernel's table as it is, edited in place, with an undo log until the kernel took it.
 
-use crate::commit::Plan;
 use crate::error::RouteError;
 use crate::message::{FixedRoute, MsiMessage};
 use kvm_bindings::{kvm_irq_routing_entry, KvmIrqRouting};
@@ -28,10 +27,6 @@ pub(crate) struct Table {
     undo: Vec<Undo>,
     /// The entries of `Replaced` and `Removed`, in their order.
     old: Vec<kvm_irq_routing_entry>,
-    /// Room for [`crate::commit`] to find a GSI's plan; all `NOWHERE` between commits.
-    pub(crate) scratch: Vec<u32>,
-    /// Memory for the next commit's plans.
-    pub(crate) plans: Vec<Plan>,
 }
 
 impl Table {
@@ -43,11 +38,14 @@ impl Table {
             position: vec![NOWHERE; limit],
             undo: Vec::new(),
             old: Vec::new(),
-            scratch: vec![NOWHERE; limit],
-            plans: Vec::new(),
         };
         table.set_len(0);
         Ok(table)
+    }
+
+    /// Routes that the host allows.
+    pub(crate) fn limit(&self) -> usize {
+        self.position.len()
     }
 
     /// As the ioctl takes it.

@@ -19,7 +19,7 @@ fn eventfd() -> EventFd {
 }
 
 fn both_sources(router: &Router) -> [Source; 2] {
-    [Source::gate(router).unwrap(), Source::external(eventfd()).unwrap()]
+    [Source::gate(router.kernel()).unwrap(), Source::external(eventfd()).unwrap()]
 }
 
 fn all_vectors_arrive(vm: &TestVm, devices: &[Msix]) {
@@ -121,7 +121,7 @@ fn a_route_that_is_gone_delivers_nothing_and_its_gsi_is_used_again() {
         assert!(matches!(router.batch().unmask(&first), Err(RouteError::Gone { .. })));
         // Another source on the same GSI, and the old one again on a new GSI: it waited.
         let mut batch = router.batch();
-        let other = batch.add(message(1), Source::gate(&router).unwrap()).unwrap();
+        let other = batch.add(message(1), Source::gate(router.kernel()).unwrap()).unwrap();
         let again = batch.add(message(2), source).unwrap();
         batch.commit().unwrap().complete().unwrap();
         assert_eq!((other.gsi(), again.gsi()), (gsi, gsi + 1));
@@ -153,7 +153,7 @@ fn the_irqchips_pins_are_untouched() {
     let mut routes = Vec::new();
     for n in 0..20 {
         let mut batch = router.batch();
-        routes.push(batch.add(message(n), Source::gate(&router).unwrap()).unwrap());
+        routes.push(batch.add(message(n), Source::gate(router.kernel()).unwrap()).unwrap());
         batch.commit().unwrap().complete().unwrap();
         assert_eq!(press(), pin);
         if n % 3 == 2 {
@@ -185,7 +185,7 @@ fn xen_and_hyper_v_routes_live_in_the_same_table() {
             continue;
         }
         let mut batch = router.batch();
-        let msi = batch.add(message(0), Source::gate(&router).unwrap()).unwrap();
+        let msi = batch.add(message(0), Source::gate(router.kernel()).unwrap()).unwrap();
         batch.commit().unwrap().complete().unwrap();
         msi.source().raise().unwrap();
         assert_eq!(vm.take(&arrives(&[&msi])), arrives(&[&msi]));
@@ -207,7 +207,7 @@ fn one_eventfd_on_two_gsis_fails_alone() {
     let mut batch = router.batch();
     let a = batch.add(message(0), twice()).unwrap();
     let b = batch.add(message(1), twice()).unwrap();
-    let c = batch.add(message(2), Source::gate(&router).unwrap()).unwrap();
+    let c = batch.add(message(2), Source::gate(router.kernel()).unwrap()).unwrap();
     let report = batch.commit().unwrap();
     let counts = report.counts;
     assert_eq!((counts.attached, report.failures.len(), counts.commits), (2, 1, 2));
@@ -267,7 +267,7 @@ fn msi_vectors_replace_the_low_bits_of_the_data() {
     let router = vm.router();
     for log2 in 0..=5u16 {
         let count = 1u8 << log2;
-        let gates: Vec<Gate> = (0..count).map(|_| Gate::new(&router).unwrap()).collect();
+        let gates: Vec<Gate> = (0..count).map(|_| Gate::new(router.kernel()).unwrap()).collect();
         let mut msi = Msi::new(gates.iter().cloned().map(Source::Gate), None).unwrap();
         assert!(!msi.set_message(0xfee0_0000, 0x40));
         assert!(msi.set_control(1 | log2 << 4));
@@ -285,7 +285,8 @@ fn msi_vectors_replace_the_low_bits_of_the_data() {
         // Migrated: the bit pending is delivered there.
         let state = msi.state();
         drop(msi);
-        let mut msi = Msi::new((0..count).map(|_| Source::gate(&router).unwrap()), None).unwrap();
+        let mut msi =
+            Msi::new((0..count).map(|_| Source::gate(router.kernel()).unwrap()), None).unwrap();
         msi.restore(&state).unwrap();
         assert!(msi.set_mask(0));
         let mut batch = router.batch();
@@ -300,7 +301,7 @@ fn the_whole_table_can_be_used_and_its_end_is_a_clear_error() {
     let Some(vm) = test_vm(1) else { return };
     let router = vm.router();
     let free = router.free();
-    let gate = Source::gate(&router).unwrap();
+    let gate = Source::gate(router.kernel()).unwrap();
     let mut batch = router.batch();
     // One eventfd is enough for routes that are not live.
     let external = Source::external(eventfd()).unwrap();

@@ -47,7 +47,7 @@ impl<'a> Lab<'a> {
     fn new(vm: &'a TestVm, spy: Arc<Spy>) -> Self {
         let router = Router::new(spy.clone(), FixedRoute::pc_defaults()).unwrap();
         let shape = Shape { devices: 2, vectors: VECTORS, vcpus: 1 };
-        let gates = sources(&router, Source::gate);
+        let gates = sources(&router, |router| Source::gate(router.kernel()));
         let mut msix = vec![
             Msix::new(gates, None).unwrap(),
             Msix::new(sources(&router, external), None).unwrap(),
@@ -55,7 +55,8 @@ impl<'a> Lab<'a> {
         for (n, device) in msix.iter_mut().enumerate() {
             device.restore(&shape.state(n)).unwrap();
         }
-        let mut msi = Msi::new(sources(&router, Source::gate), None).unwrap();
+        let mut msi =
+            Msi::new(sources(&router, |router| Source::gate(router.kernel())), None).unwrap();
         let _ = msi.set_message(MSI_MESSAGE.0, MSI_MESSAGE.1);
         let _ = msi.set_control(1 | 2 << 4);
         Self { vm, spy, router, msix, msi, waiting: BTreeSet::new() }

@@ -107,7 +107,7 @@ fn check(vm: &TestVm, raised: &[Vec<usize>; 2], round: usize) -> usize {
 
 fn devices(router: &Router) -> (Vec<Msix>, Vec<Source>) {
     let source = |device: usize| match device % 2 {
-        0 => Source::Gate(Gate::new(router).unwrap()),
+        0 => Source::Gate(Gate::new(router.kernel()).unwrap()),
         _ => Source::external(EventFd::new(0o4000).unwrap()).unwrap(),
     };
     let sources: Vec<Source> = (0..DEVICES * VECTORS).map(|n| source(n / VECTORS)).collect();

@@ -95,7 +95,7 @@ fn what_is_fired_at_running_vcpus_arrives() {
     let Some((vm, running)) = running_vm(2) else { return };
     let router = common::router(&vm);
     let mut batch = router.batch();
-    let gates: Vec<Gate> = (0..80).map(|_| Gate::new(&router).unwrap()).collect();
+    let gates: Vec<Gate> = (0..80).map(|_| Gate::new(router.kernel()).unwrap()).collect();
     let message = |n: u8| MsiMessage::x86(n % 2, 100 + n);
     let routes: Vec<_> = gates
         .iter()

@@ -1,0 +1,91 @@
+//! What all handles of one VM share: the kernel's table, the GSIs, and what is to be swept.
+
+use crate::kernel::Kernel;
+use crate::plan::Workspace;
+use crate::pool::Pool;
+use crate::route::Home;
+use crate::source::Source;
+use crate::table::Table;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// GSIs given back that nobody has taken again, and irqfds that could not be detached.
+pub(crate) type Waste = (Vec<u32>, Vec<(Source, u32)>);
+
+/// What a commit holds from its first look at the table to its last ioctl.
+pub(crate) struct Locked {
+    pub(crate) table: Table,
+    pub(crate) workspace: Workspace,
+}
+
+pub(crate) struct Shared {
+    pub(crate) kernel: Box<dyn Kernel>,
+    /// Held while the kernel is called. Taken before `pool`, never after it.
+    locked: Mutex<Locked>,
+    /// Held for moments, so that staging never waits for a commit.
+    pool: Mutex<Pool>,
+    batches: AtomicU64,
+    /// The pool has something to sweep: spares commits its lock otherwise.
+    waste: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn new(kernel: Box<dyn Kernel>, table: Table, pool: Pool) -> Self {
+        let workspace = Workspace::new(table.limit());
+        Shared {
+            kernel,
+            locked: Mutex::new(Locked { table, workspace }),
+            pool: Mutex::new(pool),
+            batches: AtomicU64::new(0),
+            waste: AtomicBool::new(false),
+        }
+    }
+
+    /// A number that no batch of this VM has had.
+    pub(crate) fn next_batch(&self) -> u64 {
+        self.batches.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Locked> {
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts back what a sweep could not do.
+    pub(crate) fn put_back(&self, retired: &[u32], stuck: Vec<(Source, u32)>) {
+        if !retired.is_empty() || !stuck.is_empty() {
+            self.pool().put_back(retired, stuck);
+            self.waste.store(true, Ordering::Release);
+        }
+    }
+
+    /// What is to be swept: GSIs given back that nobody has taken again, and irqfds that
+    /// could not be detached. None if there is nothing.
+    pub(crate) fn take_waste(&self) -> Option<Waste> {
+        if !self.waste.load(Ordering::Acquire) {
+            return None;
+        }
+        // Cleared first: what is added from here on sets it again.
+        self.waste.store(false, Ordering::Release);
+        let mut pool = self.pool();
+        Some((pool.take_retired(), pool.take_stuck()))
+    }
+}
+
+impl Home for Shared {
+    fn release(&self, gsi: u32) {
+        self.pool().release(gsi);
+        self.waste.store(true, Ordering::Release);
+    }
+
+    fn detach(&self, source: &Source, gsi: u32) -> bool {
+        let detached = self.kernel.detach(source.eventfd(), gsi).is_ok();
+        if !detached {
+            self.put_back(&[], vec![(source.clone(), gsi)]);
+        }
+        detached
+    }
+}
