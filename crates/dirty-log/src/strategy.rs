@@ -11,6 +11,8 @@ use std::sync::MutexGuard;
 
 /// One of the three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum StrategyKind {
     /// [`GetOrg`].
     GetOrg,

@@ -1,7 +1,7 @@
 //! What to use for the workload that was measured.
 
+use crate::result::{DirtyAdvice, DirtyRow, DirtyTracker};
 use std::collections::BTreeMap;
-use vmeter_model::dirty::{DirtyAdvice, DirtyRow, DirtyTracker};
 use vmeter_stats::{mean, median};
 
 /// Costs up to so many times the least are not told from it.

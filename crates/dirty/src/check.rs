@@ -7,25 +7,34 @@
 use crate::layout::{Layout, PAGE};
 use crate::workload::Page;
 use crate::DirtyError;
+use serde::{Deserialize, Serialize};
 use vmeter_kvm_probe::GuestSlot;
-use vmeter_model::dirty::DirtyMismatch;
 
 /// Mismatches that are kept.
-const KEPT: usize = 100;
+pub(crate) const KEPT: usize = 100;
 
-/// All comparisons of a session.
-#[derive(Debug, Default)]
-pub(crate) struct Check {
-    pub(crate) bits: u64,
-    pub(crate) wrong: u64,
-    pub(crate) mismatches: Vec<DirtyMismatch>,
+/// All comparisons of a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// Bits compared.
+    pub bits: u64,
+    /// Those that were wrong.
+    pub wrong: u64,
+    /// Which, at most a hundred.
+    pub mismatches: Vec<Wrong>,
 }
 
-/// A pass, as far as messages need it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Where<'a> {
-    pub(crate) pass: u32,
-    pub(crate) tracker: &'a str,
+/// A bit that was wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wrong {
+    /// `tracker`, `memory`, or a strategy's name.
+    pub source: String,
+    /// Slot's number.
+    pub slot: u32,
+    /// Page in it.
+    pub page: u64,
+    /// The guest wrote to it.
+    pub written: bool,
 }
 
 /// A bit for each page of a slot.
@@ -73,7 +82,6 @@ impl Check {
     /// Compares one slot's bitmap with what was written.
     pub(crate) fn compare(
         &mut self,
-        place: Where<'_>,
         source: &str,
         layout: &Layout,
         slot: usize,
@@ -87,9 +95,7 @@ impl Check {
             while wrong != 0 && self.mismatches.len() < KEPT {
                 let bit = wrong.trailing_zeros();
                 wrong &= wrong - 1;
-                self.mismatches.push(DirtyMismatch {
-                    pass: place.pass,
-                    tracker: place.tracker.into(),
+                self.mismatches.push(Wrong {
                     source: source.into(),
                     slot: layout.slots[slot].number,
                     page: i as u64 * 64 + u64::from(bit),
@@ -109,20 +115,12 @@ mod tests {
         let layout = Layout::gui();
         let written = expected(&layout, &[Page { slot: 0, page: 3 }, Page { slot: 0, page: 5 }]);
         let mut check = Check::default();
-        let place = Where { pass: 2, tracker: "kvm-ring" };
-        check.compare(place, "switch_opt", &layout, 0, &written[0], &[1 << 3 | 1 << 5]);
+        check.compare("switch_opt", &layout, 0, &written[0], &[1 << 3 | 1 << 5]);
         assert_eq!((check.bits, check.wrong), (8, 0));
-        check.compare(
-            place,
-            "switch_opt",
-            &layout,
-            0,
-            &written[0],
-            &whole(1, &[(0, 1 << 3 | 1 << 7)]),
-        );
+        check.compare("switch_opt", &layout, 0, &written[0], &whole(1, &[(0, 1 << 3 | 1 << 7)]));
         let found: Vec<(u64, bool)> =
             check.mismatches.iter().map(|wrong| (wrong.page, wrong.written)).collect();
         assert_eq!((found, check.wrong), (vec![(5, true), (7, false)], 2));
-        assert_eq!((check.mismatches[0].slot, check.mismatches[0].pass), (7, 2));
+        assert_eq!(check.mismatches[0].slot, 7);
     }
 }

@@ -2,6 +2,7 @@
 
 use dirty_log::trackers::TrackError;
 use vmeter_kvm_probe::{ProbeError, VmError};
+use vmeter_session::failure::{failure, host, usage, Class};
 
 /// `vmeter dirty` could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -92,8 +93,20 @@ impl DirtyError {
         Self::Unknown { what, name: name.into(), known: known.join(", ") }
     }
 
-    /// Is it this host's fault, and not the request's?
-    pub fn is_hosts(&self) -> bool {
-        !matches!(self, Self::Unknown { .. } | Self::Layout { .. } | Self::Options(_))
+    /// With its class: what was asked can't be, this host can't do it, or the user ended it.
+    pub fn classified(self) -> anyhow::Error {
+        match self {
+            Self::Unknown { .. } | Self::Layout { .. } | Self::Options(_) => usage(self),
+            Self::Interrupted => failure(Class::Interrupted, self),
+            Self::TooLittleMemory { .. }
+            | Self::Node(_)
+            | Self::NotNative { .. }
+            | Self::NoTracker(_)
+            | Self::Vm(_)
+            | Self::Track { .. }
+            | Self::Died { .. }
+            | Self::System { .. }
+            | Self::ThreadGone => host(self),
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! From passes with different numbers of dirty pages to what a tracker costs at any number,
 //! and to where one becomes cheaper than another.
 
+use crate::result::{DirtyCrossover, DirtyModel, DirtyPoint};
 use std::collections::BTreeMap;
-use vmeter_model::dirty::{DirtyCrossover, DirtyModel, DirtyPoint};
 use vmeter_stats::theil_sen;
 
 /// Lines through the points of each tracker (Theil and Sen: a pass that was disturbed does

@@ -9,15 +9,18 @@ use crate::placement::stay_on;
 use crate::DirtyError;
 use rustix::thread::CpuSet;
 use std::os::fd::AsRawFd;
-use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vmeter_kvm_probe::kvm_bindings::kvm_regs;
 use vmeter_kvm_probe::{GuestSlot, Kicker, Ring, Stop, Vcpu, VcpuExit, Vm, VmError};
+use vmeter_session::Interrupt;
 
 const DONE: u8 = 0xf4;
 /// A guest that writes nothing for so long is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How long an interrupt is not heard while the guest writes.
+const DEAF: Duration = Duration::from_millis(100);
 /// linux/kvm.h: the exits that kvm-ioctls has no name for.
 const KVM_EXIT_DIRTY_RING_FULL: u32 = 31;
 const KVM_EXIT_MEMORY_FAULT: u32 = 39;
@@ -61,7 +64,7 @@ pub(crate) enum Interruption {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wrote {
     /// By the guest's own clock, from before the first write until after the last.
-    pub(crate) cycles: f64,
+    pub(crate) cycles: u64,
     pub(crate) counts: Counts,
     pub(crate) interruptions: u32,
 }
@@ -91,15 +94,18 @@ pub(crate) struct Guest {
     thread: Option<JoinHandle<()>>,
     vm: Vm,
     spinning: bool,
+    interrupt: Interrupt,
 }
 
 impl Guest {
-    /// Starts the thread, on these CPUs. The VM's code is [`program`], its last slot is for the tables.
+    /// Starts the thread, on these CPUs. The VM's code is [`program`], its last slot is for
+    /// the tables. An interrupt ends what it writes.
     pub(crate) fn start(
         vm: Vm,
         vcpu: Vcpu,
         ring: Ring,
         cpus: Option<CpuSet>,
+        interrupt: &Interrupt,
     ) -> Result<Self, DirtyError> {
         let (commands, inbox) = channel();
         let (outbox, reports) = channel();
@@ -120,6 +126,7 @@ impl Guest {
             thread: Some(thread),
             vm,
             spinning: false,
+            interrupt: interrupt.clone(),
         })
     }
 
@@ -145,7 +152,15 @@ impl Guest {
     }
 
     fn report(&self) -> Result<Report, DirtyError> {
-        self.reports.recv().map_err(|_| DirtyError::ThreadGone)
+        loop {
+            match self.reports.recv_timeout(DEAF) {
+                Ok(report) => return Ok(report),
+                Err(RecvTimeoutError::Disconnected) => return Err(DirtyError::ThreadGone),
+                // It says then that it was stopped.
+                Err(RecvTimeoutError::Timeout) if self.interrupt.is_raised() => self.kicker.kick(),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 
     /// Lets the guest write `generation` to guest-physical addresses, in this order.
@@ -302,7 +317,7 @@ impl Worker {
         let counts = difference(&before, &self.counts());
         match self.vcpu.fd().get_regs() {
             Ok(regs) => {
-                let cycles = regs.r9.wrapping_sub(regs.r8) as f64;
+                let cycles = regs.r9.wrapping_sub(regs.r8);
                 Report::Done(Wrote { cycles, counts, interruptions })
             }
             Err(source) => Report::Failed(VmError::Kvm { step: "KVM_GET_REGS", source }.into()),
@@ -322,9 +337,10 @@ impl Worker {
         });
         match stop {
             Ok(Stop::Done(ended)) => ended,
-            Ok(Stop::Deadline | Stop::Kicked) => {
-                died(format!("stopped, as it had not finished in {} s", PATIENCE.as_secs()))
-            }
+            Ok(Stop::Deadline | Stop::Kicked) => died(format!(
+                "stopped before it had finished, after {} s at most",
+                PATIENCE.as_secs()
+            )),
             Err(error) => self.fault().unwrap_or_else(|| died(untold(&error))),
         }
     }

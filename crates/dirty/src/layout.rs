@@ -5,7 +5,7 @@
 //! what KVM keeps below 4 GiB.
 
 use crate::DirtyError;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use vmeter_kvm_probe::Vm;
 
 /// Bytes of a page.
@@ -20,7 +20,7 @@ const MOST_BYTES: u64 = 256 << 30;
 const HOLE: std::ops::Range<u64> = 3 << 30..4 << 30;
 
 /// A slot to be made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotPlan {
     /// Number in tables.
     pub number: u32,
@@ -38,7 +38,7 @@ impl SlotPlan {
 }
 
 /// All slots of a guest.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Layout {
     /// The slots.
     pub slots: Vec<SlotPlan>,
@@ -121,42 +121,58 @@ impl Layout {
     /// What is wrong and where.
     pub fn parse(text: &str, source: &str) -> Result<Self, DirtyError> {
         let wrong = |what: String| DirtyError::Layout { file: source.into(), what };
+        let mut slots: Vec<SlotPlan> = Vec::new();
         let parsed: Vec<FileSlot> = serde_json::from_str(text).map_err(|error| {
             wrong(format!(
                 "{error}; expected [{{\"slot\": 0, \"bytes\": \"640K\"}}, …], with \
                  \"buffer\": true where the workload's buffer is to be"
             ))
         })?;
-        if parsed.is_empty() || parsed.len() > MOST_SLOTS {
-            return Err(wrong(format!("{} slots: 1 to {MOST_SLOTS} are possible", parsed.len())));
-        }
-        let mut slots: Vec<SlotPlan> = Vec::new();
         for FileSlot { slot: number, bytes, buffer } in parsed {
             let bytes = match &bytes {
                 Size::Bytes(bytes) => Some(*bytes),
                 Size::Text(text) => size(text),
             };
-            let whole = |bytes: &u64| *bytes > 0 && bytes % PAGE == 0 && *bytes <= MOST_BYTES;
-            let Some(bytes) = bytes.filter(whole) else {
-                return Err(wrong(format!(
-                    "the size of slot {number} is no multiple of 4096 bytes up to 256 GiB \
-                     (a number of bytes, or one with K, M or G)"
-                )));
-            };
-            if slots.iter().any(|other| other.number == number) {
-                return Err(wrong(format!("slot {number} is there twice")));
-            }
-            slots.push(SlotPlan { number, bytes, buffer });
-        }
-        if slots.iter().map(|slot| slot.bytes).sum::<u64>() > MOST_BYTES {
-            return Err(wrong("more than 256 GiB in all".into()));
+            // What is no size is no whole number of pages either.
+            slots.push(SlotPlan { number, bytes: bytes.unwrap_or(0), buffer });
         }
         if !slots.iter().any(|slot| slot.buffer) {
             if let Some(largest) = slots.iter_mut().max_by_key(|slot| slot.bytes) {
                 largest.buffer = true;
             }
         }
-        Ok(Self { slots, source: source.into(), scale: 1.0 })
+        let layout = Self { slots, source: source.into(), scale: 1.0 };
+        layout.check()?;
+        Ok(layout)
+    }
+
+    /// Refuses slots that can't be, whether they were parsed or saved.
+    ///
+    /// # Errors
+    /// What is wrong and where.
+    pub fn check(&self) -> Result<(), DirtyError> {
+        let wrong = |what: String| Err(DirtyError::Layout { file: self.source.clone(), what });
+        let slots = &self.slots;
+        if slots.is_empty() || slots.len() > MOST_SLOTS {
+            return wrong(format!("{} slots: 1 to {MOST_SLOTS} are possible", slots.len()));
+        }
+        let whole = |bytes: u64| bytes > 0 && bytes % PAGE == 0 && bytes <= MOST_BYTES;
+        for (i, slot) in slots.iter().enumerate() {
+            let number = slot.number;
+            if !whole(slot.bytes) {
+                return wrong(format!(
+                    "the size of slot {number} is no multiple of 4096 bytes up to 256 GiB \
+                     (a number of bytes, or one with K, M or G)"
+                ));
+            }
+            if slots[..i].iter().any(|other| other.number == number) {
+                return wrong(format!("slot {number} is there twice"));
+            }
+        }
+        if self.bytes() > MOST_BYTES {
+            return wrong("more than 256 GiB in all".into());
+        }
+        Ok(())
     }
 
     /// All slots together, bytes.

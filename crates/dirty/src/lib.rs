@@ -8,23 +8,34 @@
 //! loses to write faults is the difference. Every page carries the number of the pass that
 //! wrote to it last, so that every bit can be checked.
 //!
+//! A run of a session is one pass of one guest. The plan says which guest, which pages and
+//! in which order they are harvested, so that a process that goes on with a session, with
+//! guests of its own, does what the one before would have done.
+//!
 //! x86-64 Linux only, as the guest is.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod advice;
+mod analysis;
+mod asked;
 mod bitmaps;
 mod check;
 mod clock;
 mod counts;
 mod error;
+mod experiment;
 mod fits;
 mod frames;
 mod guest;
+mod harness;
 mod layout;
 mod memory;
 mod placement;
-mod session;
+mod plan;
+pub mod report;
+pub mod result;
+mod run;
 mod source;
 mod station;
 pub mod summary;
@@ -32,9 +43,13 @@ pub mod summary;
 mod tests;
 mod workload;
 
+pub use asked::Given;
 pub use dirty_log::StrategyKind;
 pub use error::DirtyError;
+pub use experiment::{measure, Kind};
 pub use layout::{Layout, SlotPlan, PAGE};
-pub use session::{run, News, Options, PUBLISHED_BUFFER};
 pub use source::TrackerKind;
-pub use workload::{Kind, Page, Workload};
+pub use workload::{Kind as WorkloadKind, Page, Workload};
+
+/// The publication's guest writes to a buffer of 1 GB.
+pub const PUBLISHED_BUFFER: u64 = 1 << 30;

@@ -6,14 +6,24 @@ use crate::DirtyError;
 use rustix::fs::{fallocate, memfd_create, FallocateFlags, MemfdFlags};
 use std::fs::File;
 
+/// Filled at once, bytes: an interrupt is not heard meanwhile.
+const CHUNK: u64 = 256 << 20;
+
 /// Files as large as the slots, filled with zeroes: no page is the host's to find later.
-pub(crate) fn files(layout: &Layout) -> Result<Vec<File>, DirtyError> {
+/// `go_on` is asked again and again, and ends it by an error.
+pub(crate) fn files(
+    layout: &Layout,
+    go_on: impl Fn() -> Result<(), DirtyError>,
+) -> Result<Vec<File>, DirtyError> {
     let failed =
         |step| move |errno: rustix::io::Errno| DirtyError::System { step, source: errno.into() };
     let file = |bytes: u64| {
         let file = memfd_create("slot", MemfdFlags::CLOEXEC).map_err(failed("memfd_create"))?;
-        fallocate(&file, FallocateFlags::empty(), 0, bytes)
-            .map_err(failed("fallocate of a memfd"))?;
+        for from in (0..bytes).step_by(CHUNK as usize) {
+            go_on()?;
+            fallocate(&file, FallocateFlags::empty(), from, CHUNK.min(bytes - from))
+                .map_err(failed("fallocate of a memfd"))?;
+        }
         Ok(File::from(file))
     };
     layout.slots.iter().map(|slot| file(slot.bytes)).collect()

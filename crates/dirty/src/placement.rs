@@ -5,6 +5,7 @@
 //! would be left out of what is measured.
 
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
+use vmeter_base::CpuList;
 
 /// Keeps the calling thread on one CPU; dropping it undoes that.
 #[derive(Debug)]
@@ -15,19 +16,19 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// None on a host of one CPU, or where the kernel does not say.
-    pub(crate) fn apart() -> Option<Self> {
+    /// The calling thread on the CPUs of `pin`, or on the first that there is. None where no
+    /// CPU is left for others, or where the kernel does not say.
+    pub(crate) fn apart(pin: &[usize]) -> Option<Self> {
         let before = sched_getaffinity(None).ok()?;
-        let mut cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| before.is_set(cpu));
-        let (own, mut others) = (cpus.next()?, CpuSet::new());
-        cpus.for_each(|cpu| others.set(cpu));
-        if others.count() == 0 {
+        let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| before.is_set(cpu)).collect();
+        let own = if pin.is_empty() { &all[..all.len().min(1)] } else { pin };
+        let set: CpuList = own.iter().copied().collect();
+        let others: CpuList = all.iter().copied().filter(|cpu| !own.contains(cpu)).collect();
+        sched_setaffinity(None, &set.set()).ok()?;
+        if others.as_slice().is_empty() {
             return None;
         }
-        let mut alone = CpuSet::new();
-        alone.set(own);
-        sched_setaffinity(None, &alone).ok()?;
-        Some(Self { before, others })
+        Some(Self { before, others: others.set() })
     }
 }
 
@@ -53,7 +54,7 @@ mod tests {
     #[test]
     fn two_threads_are_put_apart_and_set_free_again() {
         let before = sched_getaffinity(None).unwrap();
-        let Some(placement) = Placement::apart() else {
+        let Some(placement) = Placement::apart(&[]) else {
             return println!("skipped: one CPU");
         };
         let now = sched_getaffinity(None).unwrap();

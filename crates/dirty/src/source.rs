@@ -6,6 +6,7 @@ use dirty_log::trackers::{
     KvmLog, KvmLogMode, KvmRing, Mprotect, PagemapScan, TrackError, TrackedSlot, Tracker, VcpuRing,
 };
 use dirty_log::PageSet;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::str::FromStr;
@@ -14,15 +15,20 @@ use vmeter_kvm_probe::kvm_bindings::KVM_CAP_DIRTY_LOG_RING;
 use vmeter_kvm_probe::{Vcpu, Vm};
 
 /// Who tells which pages were written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum TrackerKind {
     /// KVM_GET_DIRTY_LOG.
+    #[serde(rename = "kvm-legacy")]
     Legacy,
     /// With KVM_CLEAR_DIRTY_LOG.
+    #[serde(rename = "kvm-manual-protect")]
     ManualProtect,
     /// The same, all bits set at first.
+    #[serde(rename = "kvm-initially-set")]
     InitiallySet,
     /// Dirty rings.
+    #[serde(rename = "kvm-ring")]
     Ring,
     /// PAGEMAP_SCAN over asynchronous write protection.
     PagemapScan,

@@ -1,7 +1,6 @@
 //! A guest under one tracker, and what was measured of it.
 
 use crate::bitmaps::{words, Bitmaps, DirtyWords, Harvested};
-use crate::counts::Counts;
 use crate::guest::{program, Guest, Wrote};
 use crate::layout::{Layout, PAGE};
 use crate::source::{Collected, Source, TrackerKind};
@@ -14,10 +13,11 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use vmeter_kvm_probe::{Backing, GuestSlot, Ring, SlotSpec, Vm};
+use vmeter_session::Interrupt;
 use vmeter_stats::rng::Rng;
 
 /// What all guests of a session have in common.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Setting<'a> {
     pub(crate) layout: &'a Layout,
     pub(crate) files: &'a [File],
@@ -28,6 +28,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) cpus: Option<CpuSet>,
     /// Pages that the guest is told to write to at once, at most.
     pub(crate) most_pages: usize,
+    /// Ends what a guest writes.
+    pub(crate) interrupt: &'a Interrupt,
 }
 
 /// What one pass was.
@@ -137,7 +139,7 @@ impl Station {
             bitmaps: bitmaps.map(Arc::new),
             sets: slots.iter().map(|slot| PageSet::new(slot.pages())).collect(),
             places: setting.layout.places(),
-            guest: Guest::start(vm, vcpu, setting.ring, setting.cpus)?,
+            guest: Guest::start(vm, vcpu, setting.ring, setting.cpus, setting.interrupt)?,
             tracker: kind.map_or("none", TrackerKind::name),
             start_ns: 0.0,
         };
@@ -254,15 +256,6 @@ impl Station {
     pub(crate) fn slots(&self) -> &[GuestSlot] {
         self.guest.slots()
     }
-}
-
-/// Means over passes of what KVM counted.
-pub(crate) fn mean_counts(passes: &[Counts]) -> std::collections::BTreeMap<String, f64> {
-    let mut means = std::collections::BTreeMap::new();
-    for (name, value) in passes.iter().flatten() {
-        *means.entry(name.clone()).or_insert(0.0) += *value as f64 / passes.len() as f64;
-    }
-    means
 }
 
 #[cfg(test)]

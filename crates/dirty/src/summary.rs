@@ -1,6 +1,6 @@
 //! The harvests slot by slot, and the answer: how much faster a clean slot is harvested.
 
-use vmeter_model::dirty::{DirtyRow, DirtySlot, DirtySpeedup, DirtySummary};
+use crate::result::{DirtyRow, DirtySlot, DirtySpeedup, DirtySummary};
 use vmeter_stats::median;
 
 /// Slots from this size on are what the speedup is of, bytes.

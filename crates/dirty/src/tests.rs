@@ -5,15 +5,17 @@ use crate::bitmaps::DirtyWords;
 use crate::check::{expected, in_memory, whole};
 use crate::layout::{Layout, PAGE};
 use crate::memory::files;
-use crate::session::{run, Options};
+use crate::result::DirtyResult;
 use crate::source::TrackerKind;
 use crate::station::{missing, Setting, Station};
 use crate::workload::{Kind, Page};
-use crate::DirtyError;
+use crate::{measure, DirtyError, Given};
 use dirty_log::StrategyKind;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use vmeter_kvm_probe::{probe, Ring};
+use vmeter_session::failure::class;
+use vmeter_session::{Interrupt, RunOptions, Watch};
 
 const TWO_SLOTS: &str = r#"[{"slot": 0, "bytes": "4M"}, {"slot": 5, "bytes": 409600}]"#;
 
@@ -29,7 +31,7 @@ fn with_kvm(body: impl FnOnce()) {
 fn each_tracker(ring_entries: usize, test: impl Fn(&mut Station, &Layout)) {
     with_kvm(|| {
         let layout = Layout::parse(TWO_SLOTS, "test").unwrap();
-        let files = files(&layout).unwrap();
+        let files = files(&layout, || Ok(())).unwrap();
         let warm = pages(0..1024, 0..100);
         let setting = Setting {
             layout: &layout,
@@ -39,6 +41,7 @@ fn each_tracker(ring_entries: usize, test: impl Fn(&mut Station, &Layout)) {
             ring_entries,
             cpus: None,
             most_pages: warm.len() + 1,
+            interrupt: &Interrupt::default(),
         };
         for kind in TrackerKind::ALL {
             if let Some(reason) = missing(kind, ring_entries).unwrap() {
@@ -156,18 +159,32 @@ fn a_slot_is_removed_while_it_is_harvested() {
     });
 }
 
+/// Measures into a folder that is gone afterwards.
+fn measured(given: &Given, passes: Option<u32>, stop: bool) -> anyhow::Result<DirtyResult> {
+    let folder = tempfile::tempdir().unwrap();
+    let interrupt = Interrupt::default();
+    if stop {
+        interrupt.raise();
+    }
+    let options = RunOptions {
+        runs: passes,
+        save: Some(folder.path().join("session")),
+        ..RunOptions::default()
+    };
+    measure(given, &options, &mut Watch::new(&mut (), &interrupt))
+}
+
 #[test]
 fn all_trackers_agree_bit_for_bit_on_the_same_random_workload() {
     with_kvm(|| {
-        let options = Options {
-            workload: Kind::Random,
-            layout: Some(Layout::parse(TWO_SLOTS, "test").unwrap()),
-            share: 0.3,
-            passes: Some(3),
-            ring_entries: 256,
-            ..Options::default()
+        let given = Given {
+            workload: Some(Kind::Random),
+            slots: Some(Layout::parse(TWO_SLOTS, "test").unwrap()),
+            dirty: Some(30.0),
+            ring_entries: Some(256),
+            ..Given::default()
         };
-        let result = run(&options, &mut |_: &str| true).unwrap();
+        let result = measured(&given, Some(3), false).unwrap();
         assert!(result.verified, "{:?}", result.mismatches);
         let mut dirty: BTreeMap<(u32, u32), Vec<u64>> = BTreeMap::new();
         for row in &result.rows {
@@ -185,17 +202,25 @@ fn all_trackers_agree_bit_for_bit_on_the_same_random_workload() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let refused = |options: Options| run(&options, &mut |_: &str| true).unwrap_err().to_string();
-    let options = Options::default;
-    assert!(refused(Options { trackers: vec![], ..options() }).contains("no tracker"));
-    assert!(refused(Options { share: 1.5, ..options() }).contains("percent"));
-    assert!(refused(Options { ring_entries: 1000, ..options() }).contains("power of two"));
-    assert!(refused(Options { passes: Some(0), ..options() }).contains("passes"));
+    let refused = |given: Given, passes: Option<u32>| {
+        let error = measured(&given, passes, false).unwrap_err();
+        (class(&error).status(), error.to_string())
+    };
+    for (given, passes, named) in [
+        (Given { tracker: Some(vec![]), ..Given::default() }, None, "no tracker"),
+        (Given { dirty: Some(150.0), ..Given::default() }, None, "percent"),
+        (Given { ring_entries: Some(1000), ..Given::default() }, None, "power of two"),
+        (Given::default(), Some(0), "passes"),
+    ] {
+        let (status, text) = refused(given, passes);
+        assert!(status == 2 && text.contains(named), "{status}: {text}");
+    }
     with_kvm(|| {
-        assert!(refused(Options { ring: 2, ..options() }).contains("ring 2"));
-        let stopped = run(&options(), &mut |_: &str| false).unwrap_err();
-        assert!(matches!(stopped, DirtyError::Interrupted));
-        let small = refused(Options { memory: Some(1 << 20), ..options() });
-        assert!(small.contains("--slots"), "{small}");
+        let (status, text) = refused(Given { ring: Some(2), ..Given::default() }, None);
+        assert!(status == 2 && text.contains("ring 2"), "{status}: {text}");
+        let stopped = measured(&Given::default(), None, true).unwrap_err();
+        assert_eq!(class(&stopped).status(), 130, "{stopped}");
+        let (status, text) = refused(Given { memory: Some(1), ..Given::default() }, None);
+        assert!(status == 3 && text.contains("--slots"), "{status}: {text}");
     });
 }

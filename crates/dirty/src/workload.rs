@@ -2,12 +2,14 @@
 
 use crate::layout::{Layout, PAGE};
 use crate::DirtyError;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use vmeter_stats::rng::Rng;
 
 /// What kind of guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A screen that is redrawn, with a cursor that moves.
     Gui,
@@ -34,6 +36,37 @@ impl Kind {
             Self::Idle => "idle",
             Self::Random => "random",
             Self::Sequential => "sequential",
+        }
+    }
+
+    /// The share of the buffer written in a pass, 0 to 1, if `asked` is what random and
+    /// sequential write; none where it differs.
+    pub fn share(self, asked: f64) -> Option<f64> {
+        match self {
+            Self::Gui => None,
+            Self::Idle => Some(0.0),
+            Self::Migration => Some(1.0),
+            Self::Random | Self::Sequential => Some(asked),
+        }
+    }
+
+    /// What it does with a buffer, in words; `share` as for [`Kind::share`].
+    pub fn description(self, buffer_bytes: u64, share: f64) -> String {
+        let mib = buffer_bytes as f64 / f64::from(1 << 20);
+        let percent = share * 100.0;
+        match self {
+            Self::Gui => format!(
+                "every {REDRAW}nd frame redraws the first of the slots ({} pages), the others \
+                 move a cursor (1 page)",
+                buffer_bytes / PAGE
+            ),
+            Self::Migration => format!(
+                "a loop that writes to {mib:.0} MiB for ever, once round in a pass, and 8 pages \
+                 of low memory"
+            ),
+            Self::Idle => "nothing is written".into(),
+            Self::Random => format!("{percent} % of {mib:.0} MiB in a pass, without order"),
+            Self::Sequential => format!("{percent} % of {mib:.0} MiB in a pass, in order"),
         }
     }
 
@@ -121,16 +154,6 @@ impl Workload {
         self.buffer.len() as u64 * PAGE
     }
 
-    /// The share of the buffer written in a pass; none where it differs.
-    pub fn share(&self) -> Option<f64> {
-        match self.kind {
-            Kind::Gui => None,
-            Kind::Idle => Some(0.0),
-            Kind::Migration => Some(1.0),
-            Kind::Random | Kind::Sequential => Some(self.share),
-        }
-    }
-
     /// The pages of a pass, in the order in which they are written.
     pub fn pass(&self, pass: u32) -> Vec<Page> {
         let count = |share: f64| (self.buffer.len() as f64 * share).round() as usize;
@@ -158,26 +181,6 @@ impl Workload {
     fn from(&self, first: usize, count: usize) -> Vec<Page> {
         let len = self.buffer.len();
         (0..count.min(len)).map(|i| self.buffer[(first + i) % len]).collect()
-    }
-
-    /// What it does, in words.
-    pub fn description(&self) -> String {
-        let mib = self.buffer_bytes() as f64 / f64::from(1 << 20);
-        let percent = self.share * 100.0;
-        match self.kind {
-            Kind::Gui => format!(
-                "every {REDRAW}nd frame redraws the first of the slots ({} pages), the others \
-                 move a cursor (1 page)",
-                self.buffer.len()
-            ),
-            Kind::Migration => format!(
-                "a loop that writes to {mib:.0} MiB for ever, once round in a pass, and 8 pages \
-                 of low memory"
-            ),
-            Kind::Idle => "nothing is written".into(),
-            Kind::Random => format!("{percent} % of {mib:.0} MiB in a pass, without order"),
-            Kind::Sequential => format!("{percent} % of {mib:.0} MiB in a pass, in order"),
-        }
     }
 }
 

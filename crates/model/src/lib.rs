@@ -9,7 +9,6 @@
 //! a result, where they are seconds in fields that end in `_s`.
 
 pub mod accel;
-pub mod dirty;
 pub mod event;
 pub mod explain;
 pub mod machine;

@@ -1,13 +1,11 @@
 //! What every result says, as `vmeter-render` draws it.
 
-pub mod dirty;
 pub mod doctor;
 pub mod explain;
 pub mod migrate;
 pub mod runs;
 pub mod trace;
 
-pub use dirty::DirtyReport;
 pub use doctor::DoctorReport;
 pub use explain::ExplainReport;
 pub use migrate::MigrateReport;

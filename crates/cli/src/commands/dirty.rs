@@ -1,25 +1,25 @@
 //! `vmeter dirty`.
 
+use crate::options::Runs;
 use crate::output;
 use crate::output::Output;
+use crate::progress::Bar;
 use crate::Status;
 use anyhow::Context;
 use clap::Args;
 use std::path::PathBuf;
 use std::str::FromStr;
-use vmeter_dirty::{DirtyError, Kind, Layout, Options, StrategyKind, TrackerKind};
-use vmeter_report::DirtyReport;
-use vmeter_session::envelope::envelope_now;
-use vmeter_session::failure::{failure, host, usage, Class};
-use vmeter_session::Interrupt;
+use vmeter_dirty::{DirtyError, Given, Layout, StrategyKind, TrackerKind, WorkloadKind};
+use vmeter_session::failure::usage;
+use vmeter_session::{Interrupt, RunOptions, Views, Watch};
 
 /// `vmeter dirty`.
 #[derive(Debug, Args)]
 pub struct Dirty {
     /// What the guest does: gui (a screen that is redrawn), migration (a loop that writes
-    /// for ever), idle, random, sequential.
-    #[arg(long, value_name = "NAME", default_value = "migration")]
-    workload: String,
+    /// for ever), idle, random, sequential (default: migration).
+    #[arg(long, value_name = "NAME")]
+    workload: Option<String>,
     /// Who tells which pages were written, or all: kvm-legacy, kvm-manual-protect,
     /// kvm-initially-set, kvm-ring, pagemap-scan, mprotect (default: all that this host has).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -27,16 +27,17 @@ pub struct Dirty {
     /// How bitmaps are harvested, or all: get_org, get_opt, switch_opt (default: all).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategy: Vec<String>,
-    /// Passes (default: 5, for migration 3, as published).
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    /// Passes: --runs by the name they have here (default: 5, for migration 3, as published).
+    #[arg(long, value_name = "N", conflicts_with = "runs",
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
     passes: Option<u32>,
     /// The guest's slots, as JSON: [{"slot": 0, "bytes": "640K"}, …]; "buffer": true where
     /// the workload writes.
     #[arg(long, value_name = "FILE")]
     slots: Option<PathBuf>,
-    /// Share of the buffer that random and sequential write in each pass, percent.
-    #[arg(long, value_name = "PCT", default_value_t = 50.0)]
-    dirty: f64,
+    /// Share of the buffer that random and sequential write in each pass, percent (default: 50).
+    #[arg(long, value_name = "PCT")]
+    dirty: Option<f64>,
     /// The buffer, MiB (default: 256; the publication's has 1024).
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     buffer: Option<u64>,
@@ -44,15 +45,15 @@ pub struct Dirty {
     /// available).
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     memory: Option<u64>,
-    /// Frames a second of gui.
-    #[arg(long, value_name = "N", default_value_t = 60)]
-    hz: u32,
-    /// Privilege level of the guest's code: 3, or 0 where KVM runs that natively.
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    ring: u8,
-    /// Entries of the dirty ring.
-    #[arg(long, value_name = "N", default_value_t = 65_536)]
-    ring_entries: usize,
+    /// Frames a second of gui (default: 60).
+    #[arg(long, value_name = "N")]
+    hz: Option<u32>,
+    /// Privilege level of the guest's code: 3, or 0 where KVM runs that natively (default: 3).
+    #[arg(long, value_name = "N")]
+    ring: Option<u8>,
+    /// Entries of the dirty ring (default: 65536).
+    #[arg(long, value_name = "N")]
+    ring_entries: Option<usize>,
     /// Check every bit against what the guest wrote (the default).
     #[arg(long, overrides_with = "no_verify")]
     verify: bool,
@@ -62,28 +63,31 @@ pub struct Dirty {
     /// Do not measure other numbers of dirty pages for the crossover points.
     #[arg(long)]
     no_fit: bool,
-    /// Seed of pages, and of the orders in which trackers, slots and strategies take turns.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    /// How often; runs are passes here, and no warm-ups are made unless asked for.
+    #[command(flatten)]
+    runs: Runs,
 }
 
-/// Names to what they name, each once; none or `all` is all.
+/// Names to what they name, each once; `all` is all, and no names are no choice.
 fn chosen<T: Copy + PartialEq>(
     names: &[String],
     all: &[T],
     parse: impl Fn(&str) -> Result<T, DirtyError>,
-) -> anyhow::Result<Vec<T>> {
-    if names.is_empty() || names.iter().any(|name| name == "all") {
-        return Ok(all.to_vec());
+) -> Result<Option<Vec<T>>, DirtyError> {
+    if names.is_empty() {
+        return Ok(None);
+    }
+    if names.iter().any(|name| name == "all") {
+        return Ok(Some(all.to_vec()));
     }
     let mut found = Vec::new();
     for name in names {
-        let one = parse(name).map_err(usage)?;
+        let one = parse(name)?;
         if !found.contains(&one) {
             found.push(one);
         }
     }
-    Ok(found)
+    Ok(Some(found))
 }
 
 fn strategy(name: &str) -> Result<StrategyKind, DirtyError> {
@@ -93,40 +97,31 @@ fn strategy(name: &str) -> Result<StrategyKind, DirtyError> {
 }
 
 impl Dirty {
-    fn options(&self) -> anyhow::Result<Options> {
+    fn given(&self) -> anyhow::Result<Given> {
         let layout = self.slots.as_deref().map(|path| {
             let text = std::fs::read_to_string(path)
                 .with_context(|| format!("cannot read {}", path.display()))
                 .map_err(|error| usage(format!("{error:#}")))?;
-            Layout::parse(&text, &path.display().to_string()).map_err(usage)
+            Layout::parse(&text, &path.display().to_string()).map_err(DirtyError::classified)
         });
-        if !(0.0..=100.0).contains(&self.dirty) {
-            return Err(usage("--dirty is a percentage, 0 to 100"));
-        }
-        Ok(Options {
-            workload: Kind::from_str(&self.workload).map_err(usage)?,
-            layout: layout.transpose()?,
-            trackers: chosen(&self.tracker, &TrackerKind::ALL, TrackerKind::from_str)?,
-            strategies: chosen(&self.strategy, &StrategyKind::ALL, strategy)?,
-            passes: self.passes,
-            seed: self.seed,
-            verify: !self.no_verify,
-            share: self.dirty / 100.0,
-            buffer: self.buffer.map(|mib| mib << 20),
-            memory: self.memory.map(|mib| mib << 20),
+        let workload = self.workload.as_deref().map(WorkloadKind::from_str).transpose();
+        let trackers = chosen(&self.tracker, &TrackerKind::ALL, TrackerKind::from_str);
+        let strategies = chosen(&self.strategy, &StrategyKind::ALL, strategy);
+        Ok(Given {
+            workload: workload.map_err(DirtyError::classified)?,
+            slots: layout.transpose()?,
+            tracker: trackers.map_err(DirtyError::classified)?,
+            strategy: strategies.map_err(DirtyError::classified)?,
+            warmup: self.runs.warmup,
+            dirty: self.dirty,
+            buffer: self.buffer,
+            memory: self.memory,
             hz: self.hz,
             ring: self.ring,
             ring_entries: self.ring_entries,
-            fit: !self.no_fit,
+            no_verify: self.no_verify,
+            no_fit: self.no_fit,
         })
-    }
-}
-
-fn classified(error: DirtyError) -> anyhow::Error {
-    match &error {
-        DirtyError::Interrupted => failure(Class::Interrupted, error),
-        _ if error.is_hosts() => host(error),
-        _ => usage(error),
     }
 }
 
@@ -134,26 +129,14 @@ fn classified(error: DirtyError) -> anyhow::Error {
 ///
 /// # Errors
 /// A question that makes no sense, and what this host can't do.
-pub fn run(arguments: &Dirty, out: &Output) -> anyhow::Result<Status> {
+pub fn run(arguments: Dirty, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
-    let options = arguments.options()?;
+    let given = arguments.given()?;
+    let passes = arguments.passes;
+    let runs = arguments.runs.options();
+    let runs = RunOptions { runs: runs.runs.or(passes), ..runs };
     let interrupt = Interrupt::install()?;
-    let bar = if out.quiet {
-        indicatif::ProgressBar::hidden()
-    } else {
-        indicatif::ProgressBar::new_spinner()
-    };
-    bar.enable_steady_tick(std::time::Duration::from_millis(200));
-    let started = envelope_now("dirty");
-    let result = vmeter_dirty::run(&options, &mut |news: &str| {
-        bar.set_message(news.to_owned());
-        !interrupt.is_raised()
-    });
-    bar.finish_and_clear();
-    let mut result = result.map_err(classified)?;
-    result.envelope = started;
-    let report = DirtyReport::new(&result);
-    output::print(&report, out)?;
-    output::export(out, &report)?;
-    Ok(if result.mismatches.is_empty() { Status::Good } else { Status::Bad })
+    let mut bar = Bar::new(out.quiet);
+    let result = vmeter_dirty::measure(&given, &runs, &mut Watch::new(&mut bar, &interrupt))?;
+    output::done(&result, &Views::default(), out)
 }

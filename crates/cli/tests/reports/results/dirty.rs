@@ -1,7 +1,7 @@
 //! A small result of `vmeter dirty`: two slots, two trackers, two passes.
 
 use super::{envelope, estimate};
-use vmeter_model::dirty::*;
+use vmeter_dirty::result::*;
 
 const TRACKERS: [&str; 2] = ["kvm-legacy", "kvm-ring"];
 const SLOTS: [(u32, u64); 2] = [(0, 640 << 10), (1, 64 << 20)];

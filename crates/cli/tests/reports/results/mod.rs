@@ -11,6 +11,7 @@ pub mod runs;
 pub mod sweep;
 pub mod trace;
 
+use vmeter_dirty::report::DirtyReport;
 use vmeter_irq::report::IrqReport;
 use vmeter_lab::bench::report::BenchReport;
 use vmeter_lab::boot::report::BootReport;

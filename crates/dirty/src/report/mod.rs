@@ -2,8 +2,8 @@
 
 mod json;
 
-use vmeter_model::dirty::{DirtyCrossover, DirtyResult, DirtyRow, DirtySpeedup};
-use vmeter_model::result::Envelope;
+use crate::result::{DirtyCrossover, DirtyResult, DirtyRow, DirtySpeedup};
+use vmeter_base::Envelope;
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{compact_seconds, grouped, percent, Quantity, Unit};

@@ -1,12 +1,11 @@
-//! Result of `vmeter dirty`.
+//! What a session of `vmeter dirty` comes to.
 
-use crate::result::Envelope;
-use crate::Estimate;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use vmeter_base::{Envelope, Estimate};
 
 /// One harvest of one slot.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DirtyRow {
     /// Pass, from 0.
     pub pass: u32,
@@ -38,7 +37,7 @@ pub struct DirtyRow {
 }
 
 /// What the guest did.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DirtyWorkload {
     /// `gui`, `migration`, `idle`, `random`, `sequential`.
     pub name: String,
@@ -59,7 +58,7 @@ pub struct DirtyWorkload {
 }
 
 /// The guest's memory.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DirtyLayout {
     /// Where the slots come from.
     pub source: String,
@@ -74,7 +73,7 @@ pub struct DirtyLayout {
 }
 
 /// A memory slot.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DirtySlot {
     /// Number.
     pub slot: u32,
@@ -85,7 +84,7 @@ pub struct DirtySlot {
 }
 
 /// What a tracker costs, guest and host.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DirtyTracker {
     /// Name; `none` is the guest untracked.
     pub tracker: String,
@@ -113,7 +112,7 @@ pub struct DirtyTracker {
 }
 
 /// Cost of a pass, linear in the pages dirtied.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DirtyModel {
     /// Telling that nothing is dirty, ns.
     pub collect_clean_ns: f64,
@@ -124,7 +123,7 @@ pub struct DirtyModel {
 }
 
 /// One pass of the fit.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DirtyPoint {
     /// Tracker.
     pub tracker: String,
@@ -137,7 +136,7 @@ pub struct DirtyPoint {
 }
 
 /// Where one tracker becomes cheaper than another.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DirtyCrossover {
     /// `collect`: the host's time; `total`: with the guest's write faults.
     pub of: String,
@@ -152,7 +151,7 @@ pub struct DirtyCrossover {
 }
 
 /// What to use for the workload measured.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DirtyAdvice {
     /// Tracker.
     pub tracker: String,
@@ -163,7 +162,7 @@ pub struct DirtyAdvice {
 }
 
 /// A bit that was wrong.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DirtyMismatch {
     /// Pass.
     pub pass: u32,
@@ -180,7 +179,7 @@ pub struct DirtyMismatch {
 }
 
 /// A slot in one state, over all passes and trackers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DirtySummary {
     /// Slot's number.
     pub slot: u32,
@@ -197,7 +196,7 @@ pub struct DirtySummary {
 }
 
 /// How much faster one strategy harvests large clean slots than another.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DirtySpeedup {
     /// The faster.
     pub strategy: String,
@@ -221,7 +220,7 @@ pub struct DirtySkipped {
 }
 
 /// Result of `vmeter dirty`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DirtyResult {
     /// Head.
     pub envelope: Envelope,

@@ -1,7 +1,7 @@
 //! The JSON body of harvests. Field names are fixed by schema `vmeter/1`.
 
+use crate::result::*;
 use std::collections::BTreeMap;
-use vmeter_model::dirty::*;
 use vmeter_render::exported;
 use vmeter_render::exported::Estimate;
 

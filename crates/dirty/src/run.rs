@@ -1,0 +1,231 @@
+//! One run: a guest writes, its tracker tells, its bitmaps are harvested.
+
+use crate::asked::Begun;
+use crate::bitmaps::Harvested;
+use crate::check::{expected, in_memory, whole, Check};
+use crate::frames::Frames;
+use crate::harness::Harness;
+use crate::layout::Layout;
+use crate::plan::{PlannedPass, Step};
+use crate::station::Pass;
+use crate::workload::{Kind, Page, Workload};
+use crate::{DirtyError, StrategyKind};
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use vmeter_base::clock;
+use vmeter_model::run::{DataRun, Outcome, RunHead};
+use vmeter_model::SCHEMA;
+use vmeter_session::{RunRequest, Runner};
+use vmeter_stats::rng::Rng;
+
+/// What the guests of a first run write lies above what they wrote when they were made.
+const GENERATIONS: u64 = 1 << 32;
+
+/// What was measured in a run, as it was read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Data {
+    /// Frequency of the time stamp counter, measured since the guests were made, Hz.
+    pub tsc_hz: f64,
+    /// Harvester and vCPU were kept on different CPUs.
+    pub apart: bool,
+    /// What the guest wrote to each page.
+    pub generation: u64,
+    /// Pages that the guest was told to write to.
+    pub pages: u64,
+    /// What switching the tracker on for all slots took, when this guest was made, ns; none
+    /// for a guest without a tracker.
+    pub start_nanoseconds: Option<f64>,
+    /// Its writes.
+    pub write: Write,
+    /// What telling them took; none for a guest without a tracker.
+    pub collect: Option<Collect>,
+    /// Harvests, in the order in which they were made.
+    pub harvests: Vec<Harvest>,
+    /// What was wrong; none if nothing was compared.
+    pub check: Option<Check>,
+}
+
+/// What the guest's writes took.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Write {
+    /// By the guest's own clock, from before the first until after the last, cycles.
+    pub tsc_cycles: u64,
+    /// Times that a ring was full, or a fault was resolved.
+    pub interruptions: u32,
+    /// What KVM counted meanwhile (KVM_GET_STATS_FD; those that changed).
+    pub counts: BTreeMap<String, u64>,
+}
+
+/// What telling the dirty pages took.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Collect {
+    /// Of all slots, ns.
+    pub nanoseconds: f64,
+    /// Of each slot, ns; none for a tracker that tells all at once.
+    pub slot_nanoseconds: Option<Vec<f64>>,
+}
+
+/// A slot harvested one way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Harvest {
+    /// Slot, from 0 in the order of the layout.
+    pub slot: usize,
+    /// How.
+    pub strategy: StrategyKind,
+    /// Pages found dirty.
+    pub dirty_pages: u64,
+    /// The first harvest, caches as the guest left them, cycles.
+    pub first_tsc_cycles: f64,
+    /// Cycles of a call, each sample the mean of `calls` calls.
+    pub samples_tsc_cycles: Vec<f64>,
+    /// Calls in a sample.
+    pub calls: u32,
+}
+
+impl From<Harvested> for Harvest {
+    fn from(harvested: Harvested) -> Self {
+        let dirty = harvested.words.iter().map(|(_, word)| u64::from(word.count_ones()));
+        Self {
+            slot: harvested.slot,
+            strategy: harvested.strategy,
+            dirty_pages: dirty.sum(),
+            first_tsc_cycles: harvested.first_cycles,
+            samples_tsc_cycles: harvested.samples,
+            calls: harvested.calls,
+        }
+    }
+}
+
+/// Carries out the runs of a session.
+pub(crate) struct Passes<'a> {
+    begun: &'a Begun,
+    layout: &'a Layout,
+    load: &'a Workload,
+    harness: Harness,
+    frames: Option<Frames>,
+    /// The pass before, a warm-up or not.
+    last: Option<(bool, u32)>,
+}
+
+impl<'a> Passes<'a> {
+    /// With guests for the machines of the plan.
+    ///
+    /// # Errors
+    /// No timer for the rhythm of a screen.
+    pub(crate) fn new(
+        begun: &'a Begun,
+        layout: &'a Layout,
+        load: &'a Workload,
+        harness: Harness,
+    ) -> Result<Self, DirtyError> {
+        let asked = &begun.asked;
+        let frames = (asked.workload == Kind::Gui).then(|| Frames::new(asked.hz)).transpose()?;
+        Ok(Self { begun, layout, load, harness, frames, last: None })
+    }
+
+    /// A frame begins with the first guest's turn.
+    fn wait_for_frame(&mut self, planned: &PlannedPass) -> Result<(), DirtyError> {
+        let Step::Pass { pass, .. } = planned.step else { return Ok(()) };
+        let this = Some((planned.warmup, pass));
+        if let (true, Some(frames)) = (self.last != this, &self.frames) {
+            frames.wait()?;
+        }
+        self.last = this;
+        Ok(())
+    }
+
+    fn measure(&mut self, request: &RunRequest<'_, PlannedPass>) -> Result<Data, DirtyError> {
+        let RunRequest { index, planned, machine, .. } = request;
+        let generation = GENERATIONS + 1 + u64::from(*index);
+        let apart = self.harness.is_apart();
+        let mut stations = self.harness.stations.iter_mut();
+        let station = stations.find(|station| station.tracker == machine.label);
+        let station = station.ok_or_else(|| {
+            DirtyError::Options(format!("run {index}: there is no guest for {}", machine.label))
+        })?;
+        let (pages, done) = match planned.step {
+            Step::Pass { pass, seed } => {
+                let pages = self.load.pass(pass);
+                let done = station.pass(&pages, generation, &mut Rng::new(seed))?;
+                (pages, done)
+            }
+            Step::Fit { round, pages } => {
+                let count = usize::try_from(pages).unwrap_or(usize::MAX);
+                let pages = self.load.random(count, 1 << 40 | u64::from(round));
+                let done = station.measure(&pages, generation)?;
+                (pages, done)
+            }
+        };
+        let check = if self.begun.asked.no_verify {
+            None
+        } else {
+            let memory = in_memory(station.slots(), generation)?;
+            Some(compared(self.layout, &memory, &pages, &done))
+        };
+        let start_nanoseconds = done.collected.as_ref().map(|_| station.start_ns);
+        Ok(Data {
+            tsc_hz: self.harness.clock.hz(),
+            apart,
+            generation,
+            pages: pages.len() as u64,
+            start_nanoseconds,
+            write: Write {
+                tsc_cycles: done.wrote.cycles,
+                interruptions: done.wrote.interruptions,
+                counts: done.wrote.counts,
+            },
+            collect: done.collected.map(|collected| Collect {
+                nanoseconds: collected.total_ns,
+                slot_nanoseconds: collected.slot_ns,
+            }),
+            harvests: done.harvested.into_iter().map(Harvest::from).collect(),
+            check,
+        })
+    }
+}
+
+/// Compares all that there is with what the guest was told to write.
+fn compared(layout: &Layout, memory: &[Vec<u64>], pages: &[Page], done: &Pass) -> Check {
+    let written = expected(layout, pages);
+    let mut check = Check { wrong: u64::from(!done.same), ..Check::default() };
+    for (slot, written) in written.iter().enumerate() {
+        check.compare("memory", layout, slot, written, &memory[slot]);
+        if let Some(told) = done.told.get(slot) {
+            check.compare("tracker", layout, slot, written, &whole(written.len(), told));
+        }
+    }
+    for Harvested { slot, strategy, words, .. } in &done.harvested {
+        let found = whole(written[*slot].len(), words);
+        check.compare(strategy.name(), layout, *slot, &written[*slot], &found);
+    }
+    check
+}
+
+impl Runner<PlannedPass> for Passes<'_> {
+    type Run = DataRun<Data>;
+
+    fn run(&mut self, request: &RunRequest<'_, PlannedPass>) -> Result<Self::Run> {
+        self.wait_for_frame(request.planned).map_err(DirtyError::classified)?;
+        let begin = clock::read();
+        let data = self.measure(request).map_err(DirtyError::classified)?;
+        let head = RunHead {
+            schema: SCHEMA.into(),
+            index: request.index,
+            label: request.machine.label.clone(),
+            warmup: request.planned.warmup,
+            exec_ns: begin.monotonic_ns,
+            total_ns: clock::monotonic() - begin.monotonic_ns,
+            clocks: vec![begin],
+            outcome: Outcome::Done,
+        };
+        Ok(DataRun { head, data })
+    }
+
+    fn said(&self, run: &Self::Run) -> String {
+        match &run.data.collect {
+            Some(collect) => format!("{:.1} us to tell", collect.nanoseconds / 1e3),
+            None => format!("{} pages written", run.data.pages),
+        }
+    }
+}
