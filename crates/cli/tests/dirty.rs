@@ -2,10 +2,12 @@
 
 mod common;
 
-use common::{text, Lab};
+use common::{signal, text, Lab};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
 /// False, with a line that says so, where /dev/kvm runs no guest code natively.
 fn kvm() -> bool {
@@ -133,6 +135,117 @@ fn own_slots_are_shown_in_80_columns() {
     let csv = std::fs::read_to_string(csv).expect("exported");
     assert!(csv.starts_with("pass,slot,slot_bytes,dirty_pages,strategy,tracker,nanoseconds,"));
     assert_eq!(csv.lines().count(), 1 + 2 * 3);
+}
+
+/// Begun in the background, until so many of its runs are there.
+fn begun(lab: &Lab, save: &Path, runs: usize) -> Child {
+    let small = ["dirty", "--workload", "random", "--memory", "96", "--buffer", "32"];
+    let mut command = lab.command(&[&small[..], &["--save", text(save)]].concat());
+    let silent = command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = silent.spawn().expect("vmeter starts");
+    while finished(save).len() < runs {
+        assert!(child.try_wait().expect("a state").is_none(), "it ended before its time");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child
+}
+
+/// The finished runs of a session, byte for byte.
+fn finished(save: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let folders = std::fs::read_dir(save.join("runs")).into_iter().flatten().flatten();
+    let whole = folders.map(|entry| entry.path()).filter(|path| path.extension().is_none());
+    whole
+        .filter_map(|path| Some((path.clone(), std::fs::read(path.join("run.json")).ok()?)))
+        .collect()
+}
+
+#[test]
+fn killed_half_way_and_resumed_it_repeats_nothing_and_is_read_like_any_session() {
+    if !kvm() {
+        return;
+    }
+    let lab = Lab::new();
+    let save = lab.path("saved");
+    let dir = text(&save);
+    let mut child = begun(&lab, &save, 4);
+    signal(&child, "KILL");
+    let _ = child.wait();
+    let before = finished(&save);
+    let half = lab.json(&["show", dir]);
+    assert!(half["warnings"][0].as_str().expect("a warning").contains("runs are finished"));
+
+    let live = lab.json(&["dirty", "--resume", dir]);
+    assert_eq!(live["verified"], true, "{}", live["mismatches"]);
+    let after = finished(&save);
+    assert!(
+        before.iter().all(|(path, bytes)| after.get(path) == Some(bytes)),
+        "a run was repeated"
+    );
+    let plan = |save: &Path| -> Value {
+        let bytes = std::fs::read(save.join("session.json")).expect("saved");
+        serde_json::from_slice::<Value>(&bytes).expect("JSON")["plan"].clone()
+    };
+    let planned = plan(&save);
+    assert_eq!(planned.as_array().map(Vec::len), Some(after.len()));
+    // A guest writes the number of the run, in whichever process it lives.
+    for (index, bytes) in after.values().enumerate() {
+        let run: Value = serde_json::from_slice(bytes).expect("JSON");
+        assert_eq!(number(&run["data"]["generation"]), (1 << 32) + 1 + index as u64);
+        assert_eq!(
+            run["label"],
+            live["trackers"][number(&planned[index]["machine"]) as usize]["tracker"]
+        );
+    }
+    assert_eq!(lab.json(&["show", dir]), live);
+
+    let longer = lab.json(&["dirty", "--resume", dir, "--passes", "6", "--workload", "random"]);
+    assert_eq!((&longer["workload"]["passes"], &longer["verified"]), (&6.into(), &true.into()));
+    let guests = live["trackers"].as_array().expect("trackers").len();
+    assert_eq!(finished(&save).len(), after.len() + guests);
+    assert_eq!(
+        plan(&save).as_array().expect("a plan")[..after.len()],
+        planned.as_array().expect("a plan")[..]
+    );
+
+    for (arguments, named) in [
+        (&["dirty", "--resume", dir, "--hz", "3"][..], "--hz"),
+        (&["dirty", "--resume", dir, "--runs", "2", "--seed", "5"], "--seed, --runs"),
+        (&["merge", dir, dir], "vmeter dirty: its guests share"),
+        (&["diff", dir, dir], "vmeter dirty: its runs are passes"),
+        (&["boot", "--resume", dir], "vmeter dirty --resume"),
+    ] {
+        let ran = lab.run(arguments);
+        assert_eq!(ran.status, 2, "{arguments:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(named), "{arguments:?}: {}", ran.stderr);
+    }
+    let page = lab.path("dirty.html");
+    assert_eq!(lab.run(&["report", dir, "-o", text(&page)]).status, 0);
+    assert!(std::fs::read_to_string(page).expect("a page").contains("Harvests by slot"));
+    let list = lab.json(&["runs", "list"]);
+    assert_eq!(
+        (&list["sessions"][0]["command"], &list["sessions"][0]["problem"]),
+        (&"dirty".into(), &Value::Null)
+    );
+}
+
+#[test]
+fn ctrl_c_is_heard_and_what_is_finished_is_kept() {
+    if !kvm() {
+        return;
+    }
+    let lab = Lab::new();
+    let save = lab.path("saved");
+    let child = begun(&lab, &save, 2);
+    signal(&child, "INT");
+    let asked = Instant::now();
+    let ran: common::Ran = child.wait_with_output().expect("it ends").into();
+    println!("ended {:?} after SIGINT", asked.elapsed());
+    assert_eq!(ran.status, 130, "{}", ran.stderr);
+    assert!(ran.stderr.contains("go on with --resume"), "{}", ran.stderr);
+    let kept = finished(&save);
+    assert!(kept.len() >= 2);
+    let shown = lab.json(&["show", text(&save)]);
+    assert_eq!(shown["command"], "dirty");
 }
 
 #[test]

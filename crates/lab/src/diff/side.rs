@@ -3,13 +3,14 @@
 use crate::diff::lines::{self, LineCounts};
 use crate::diff::listed;
 use crate::figures::{analysed, Figures};
+use crate::kinds;
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 use vmeter_base::shell;
 use vmeter_model::result::Envelope;
 use vmeter_model::run::{RunRecord, SessionMachine};
 use vmeter_session::failure::usage;
-use vmeter_session::{envelope, read_run, Session};
+use vmeter_session::{envelope, read_run, AnySession, Session};
 
 /// The runs that are compared.
 #[derive(Debug, Clone)]
@@ -28,6 +29,17 @@ pub struct Side {
     pub failed: usize,
 }
 
+/// A session whose runs are boots, or why they are not.
+fn boots(folder: &Path) -> Result<Session> {
+    let session = AnySession::open(folder)?;
+    let kind = kinds::of(&session)?;
+    kind.boots().map_err(|why| {
+        let dir = session.dir.display();
+        usage(format!("{dir} is a session of vmeter {}: {why}", kind.kind()))
+    })?;
+    Session::open(folder)
+}
+
 impl Side {
     /// Finds what `text` names: a session's folder, `FOLDER#LABEL` for one machine of a
     /// sweep or bench, or the folder of a single run in it.
@@ -43,7 +55,7 @@ impl Side {
             Some((folder, label)) if !path.exists() => (Path::new(folder), Some(label)),
             _ => (path, None),
         };
-        let session = Session::open(folder).map_err(|e| usage(format!("{e:#}")))?;
+        let session = boots(folder).map_err(|e| usage(format!("{e:#}")))?;
         let labels: Vec<&str> = session.record.machines.iter().map(|m| m.label.as_str()).collect();
         let label = match (label, labels.as_slice()) {
             (Some(label), _) if labels.contains(&label) => label.to_owned(),
@@ -76,10 +88,10 @@ impl Side {
     /// A single run, by its folder.
     fn of_run(text: &str, dir: &Path) -> Result<Side> {
         let wrong = |e: anyhow::Error| usage(format!("{e:#}"));
-        let record = read_run(dir).map_err(wrong)?;
         let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
         let folder = dir.parent().and_then(Path::parent).unwrap_or(&dir);
-        let session = Session::open(folder).map_err(wrong)?;
+        let session = boots(folder).map_err(wrong)?;
+        let record = read_run(&dir).map_err(wrong)?;
         // The one run that is asked for counts, whatever it was made for.
         let measured = RunRecord { warmup: false, ..record };
         let label = measured.label.clone();
