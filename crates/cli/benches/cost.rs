@@ -41,7 +41,7 @@ fn reanalyse(session: &Path) {
     let mut times: Vec<f64> = (0..20)
         .map(|_| {
             let begin = Instant::now();
-            let result = vmeter_lab::analysis::load_boot(&session).expect("an analysis");
+            let result = vmeter_lab::boot::result(&session).expect("an analysis");
             assert!(!result.runs.is_empty());
             begin.elapsed().as_secs_f64() * 1e3
         })

@@ -195,8 +195,4 @@ impl Answer for DirtyResult {
     fn is_bad(&self) -> bool {
         self.checked_bits > 0 && !self.verified
     }
-
-    fn warn(&mut self, warnings: Vec<String>) {
-        self.warnings.extend(warnings);
-    }
 }

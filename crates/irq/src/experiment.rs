@@ -98,10 +98,6 @@ impl Answer for IrqResult {
         let lost = |d: &IrqDelivery| d.arrived != d.raised || d.stray > 0;
         self.totals.iter().filter_map(|total| total.delivery.as_ref()).any(lost)
     }
-
-    fn warn(&mut self, warnings: Vec<String>) {
-        self.warnings.extend(warnings);
-    }
 }
 
 impl Kept {

@@ -1,16 +1,12 @@
 //! From saved runs to results. Live and old sessions both come through here.
 
-use crate::counting;
 use crate::figures::{self, Work};
-use anyhow::Result;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use vmeter_model::result::{Activity, AnalysedRun, BootResult, Envelope, Overhead, Phase};
-use vmeter_model::run::{Outcome, RunRecord, SessionMachine, WatchLevel};
+use std::path::Path;
+use vmeter_model::result::{Activity, AnalysedRun, Phase};
+use vmeter_model::run::RunRecord;
 use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Timeline};
-use vmeter_session::envelope::envelope;
-use vmeter_session::Session;
 use vmeter_stats::estimate;
 
 /// Decodes a run's recordings and accounts for its time.
@@ -24,84 +20,6 @@ pub fn analyse_run(dir: &Path, record: RunRecord) -> AnalysedRun {
     warnings.append(&mut timeline.warnings);
     timeline.warnings = warnings;
     AnalysedRun { record, timeline }
-}
-
-/// The result of a saved `vmeter boot` (of its first machine, runs that were watched).
-///
-/// # Errors
-/// When the session's folder cannot be read or holds no finished run.
-pub fn boot_result(session: &Session, overhead: Option<Overhead>) -> Result<BootResult> {
-    let (finished, warnings) = session.finished()?;
-    let machine = session.record.machines.first().cloned().unwrap_or_default();
-    let watched = finished.iter().any(|(_, r)| r.watch != WatchLevel::None);
-    let mut own: Vec<(PathBuf, RunRecord)> = finished
-        .into_iter()
-        .filter(|(_, r)| r.label == machine.label)
-        .filter(|(_, r)| !watched || r.watch != WatchLevel::None)
-        .collect();
-    let counted = own
-        .iter()
-        .find(|(_, r)| r.warmup && r.watch == WatchLevel::Full)
-        .map(|(dir, record)| analyse_run(dir, record.clone()));
-    // A machine that fails in its warm-up has no other run to show.
-    if own.iter().any(|(_, r)| !r.warmup) {
-        own.retain(|(_, r)| !r.warmup);
-    }
-    let mut runs: Vec<AnalysedRun> =
-        own.into_iter().map(|(dir, record)| analyse_run(&dir, record)).collect();
-    let counted = counted.filter(|counted| counting::is_separate(counted, &runs));
-    if let Some(counted) = &counted {
-        runs.iter_mut().for_each(|run| counting::join(&counted.timeline, &mut run.timeline));
-    }
-    if runs.is_empty() {
-        return Err(session.no_runs());
-    }
-    let mut result = summarise(envelope(&session.record), machine, runs, warnings);
-    result.overhead = overhead;
-    result.counted_in = counted.map(|run| run.record.index);
-    result.saved_in = session.dir.display().to_string();
-    Ok(result)
-}
-
-/// Summarises analysed runs of one machine.
-pub fn summarise(
-    envelope: Envelope,
-    machine: SessionMachine,
-    runs: Vec<AnalysedRun>,
-    warnings: Vec<String>,
-) -> BootResult {
-    let done: Vec<&AnalysedRun> =
-        runs.iter().filter(|r| r.record.outcome == Outcome::Done).collect();
-    let any_done = !done.is_empty();
-    let summarised = if done.is_empty() { runs.iter().collect() } else { done };
-    let timelines: Vec<&Timeline> = summarised.iter().map(|r| &r.timeline).collect();
-    let totals: Vec<f64> = timelines.iter().map(|t| seconds(t.total)).collect();
-    let outliers = vmeter_stats::outliers(&totals)
-        .into_iter()
-        .filter_map(|i| {
-            let index = summarised[i].record.index;
-            runs.iter().position(|run| run.record.index == index)
-        })
-        .collect();
-    let phases = phases(&timelines);
-    let activities = activities(&timelines);
-    let counts = counts(&timelines);
-    BootResult {
-        envelope,
-        machine,
-        // The time of a run that failed is no boot time.
-        total: any_done.then(|| estimate(&totals)),
-        phases,
-        activities,
-        counts,
-        overhead: None,
-        outliers,
-        counted_in: None,
-        warnings,
-        hints: Vec::new(),
-        saved_in: String::new(),
-        runs,
-    }
 }
 
 /// Phases by name, in the order of [`figures::phase_order`].
@@ -163,15 +81,6 @@ pub fn activities(timelines: &[&Timeline]) -> Vec<Activity> {
 /// Counts over the runs that have them.
 pub fn counts(timelines: &[&Timeline]) -> BTreeMap<String, Estimate> {
     figures::counts(timelines.iter().flat_map(|t| &t.counts).map(|(name, n)| (name, *n as f64)))
-}
-
-/// Opens a session and gives its result as `vmeter show` prints it.
-///
-/// # Errors
-/// As [`Session::open`] and [`boot_result`].
-pub fn load_boot(session: &Session) -> Result<BootResult> {
-    let overhead = crate::boot::overhead::last(session);
-    boot_result(session, overhead)
 }
 
 #[cfg(test)]

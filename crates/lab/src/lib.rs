@@ -20,6 +20,7 @@ mod host_factors;
 mod hosts_report;
 pub mod kinds;
 pub mod merge;
+mod missing;
 mod parts;
 pub mod prepare;
 pub mod range;

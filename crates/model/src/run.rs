@@ -195,6 +195,9 @@ pub struct SessionRecord<P = PlannedRun> {
     /// The part of the plan that this session carries out; the whole if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<crate::shard::ShardPlan>,
+    /// What was found when shards were put together into it, in words for the user.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// What other hosts than `host` carried out of the plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shares: Vec<crate::shard::HostShare>,

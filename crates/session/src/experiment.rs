@@ -25,9 +25,6 @@ pub trait Answer {
     /// True if the answer is bad: a guest that never got to its ready point, say. Commands
     /// that measure then exit with 1.
     fn is_bad(&self) -> bool;
-
-    /// Adds what is to be said of it and was found elsewhere, in merging say.
-    fn warn(&mut self, warnings: Vec<String>);
 }
 
 /// A kind of experiment. One file each, and a line in the registry.

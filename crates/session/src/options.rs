@@ -106,6 +106,7 @@ pub fn record<P>(kind: &str, options: &RunOptions) -> SessionRecord<P> {
         pin: options.pin.clone(),
         asked: serde_json::Value::Null,
         shard: None,
+        notes: Vec::new(),
         shares: Vec::new(),
     }
 }

@@ -21,9 +21,9 @@ pub struct Boot {
     /// How often.
     #[command(flatten)]
     pub runs: Runs,
-    /// How closely to watch.
-    #[arg(long, value_name = "LEVEL", default_value = "light")]
-    pub watch: Level,
+    /// How closely to watch (default: light).
+    #[arg(long, value_name = "LEVEL")]
+    pub watch: Option<Level>,
     /// Measure what watching costs: watched and unwatched boots take turns.
     #[arg(long)]
     pub overhead: bool,
@@ -47,12 +47,12 @@ pub struct Boot {
 /// As [`vmeter_lab::boot::boot`]; an export that cannot be written.
 pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
-    if arguments.overhead && matches!(arguments.watch, Level::None) {
+    if arguments.overhead && matches!(arguments.watch, Some(Level::None)) {
         return Err(usage("--overhead compares with --watch none: --watch light or full"));
     }
     let options = BootOptions {
         spec: arguments.machine.spec(arguments.command),
-        watch: arguments.watch.into(),
+        watch: arguments.watch.map(Into::into),
         overhead: arguments.overhead,
         runs: arguments.runs.options(),
     };

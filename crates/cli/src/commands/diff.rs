@@ -23,11 +23,11 @@ pub struct Diff {
 /// Compares two saved machines, shows and exports what differs.
 ///
 /// # Errors
-/// As [`vmeter_lab::diff::diff`]; an export that cannot be written.
+/// As [`vmeter_lab::diff::saved::diff`]; an export that cannot be written.
 pub fn run(arguments: &Diff, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
     let argv = vmeter_base::argv();
-    let result = vmeter_lab::diff::diff(&arguments.a, &arguments.b, argv)?;
+    let result = vmeter_lab::diff::saved::diff(&arguments.a, &arguments.b, argv)?;
     let report = DiffReport::new(&result);
     output::print(&report, out)?;
     output::export(out, &report)?;

@@ -127,7 +127,5 @@ fn measure(
         (None, Some(_)) => slurm::range(options, &many.cluster()?, watch)?,
         _ => return range(options, watch),
     };
-    let mut result = vmeter_lab::range::result(&Session::open(&merged.session.dir)?)?;
-    result.warnings.extend(merged.notes);
-    Ok(result)
+    vmeter_lab::range::result(&Session::open(&merged.session.dir)?)
 }

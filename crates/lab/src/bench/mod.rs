@@ -19,7 +19,7 @@ use vmeter_model::MachineSpec;
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::{
-    begin, cache_dir, envelope, execute, record, resumed, RunOptions, Session, Watch,
+    begin, cache_dir, envelope, execute, record, resumed, Given, RunOptions, Session, Watch,
 };
 use vmeter_session::{Answer, Cut, Experiment, Views};
 use vmeter_stats::Verdict;
@@ -46,6 +46,9 @@ pub fn bench(
     }
     // Machines are worked out before the folder is made: a typo leaves none behind.
     let saved = resumed("bench", options)?;
+    if let Some(session) = &saved {
+        check_given(machines, options, session)?;
+    }
     let one = |label: &str, spec: &MachineSpec| prepare(label, spec, &cache_dir());
     let prepared: Result<Vec<Prepared>> = match &saved {
         Some(session) => session.record.machines.iter().map(|m| one(&m.label, &m.spec)).collect(),
@@ -61,27 +64,59 @@ pub fn bench(
         }
     };
     session.record.machines = described;
-    if session.record.plan.is_empty() {
-        let runs = options.runs.unwrap_or(DEFAULT_RUNS) as usize;
-        let slots = vmeter_stats::plan(
-            session.record.machines.len(),
-            options.warmups() as usize,
-            runs,
-            session.record.seed,
-        );
-        session.record.plan = slots
-            .into_iter()
-            .map(|slot| PlannedRun {
-                machine: slot.machine,
-                warmup: slot.warmup,
-                watch: WatchLevel::None,
-            })
-            .collect();
-    }
+    session.record.plan = lengthened(&session, options)?;
     session.save()?;
-    let recorder = recorder(prepared, options)?;
-    execute(&session, &mut Boots(&recorder), options.prepare.as_deref(), watch)?;
+    let pin = session.record.pin.clone().or(options.pin.clone());
+    let recorder = recorder(prepared, &RunOptions { pin, ..options.clone() })?;
+    execute(&session, &mut Boots(&recorder), session.record.prepare.as_deref(), watch)?;
     result(&session)
+}
+
+/// Refuses options beside `--resume` that say something else than those of the session.
+fn check_given(
+    machines: &[(String, MachineSpec)],
+    options: &RunOptions,
+    session: &Session,
+) -> Result<()> {
+    let begun = &session.record.machines;
+    let mut given = Given::of(options, &session.record);
+    if let ([(_, base), ..], [first, ..]) = (machines, begun.as_slice()) {
+        given.fields(base, &first.spec);
+    }
+    if machines.len() > 1 {
+        let labels = machines.iter().map(|(label, _)| label);
+        given.option("--vs", Some(true), labels.eq(begun.iter().map(|m| &m.label)));
+    }
+    given.check(&session.dir)
+}
+
+/// The session's plan, or a longer one if more runs are asked for than it has.
+fn lengthened(session: &Session, options: &RunOptions) -> Result<Vec<PlannedRun>> {
+    let begun = &session.record.plan;
+    let each =
+        |warmup: bool| begun.iter().filter(|p| p.machine == 0 && p.warmup == warmup).count() as u32;
+    let (default_warmups, default_runs) = if begun.is_empty() {
+        (options.warmups(), DEFAULT_RUNS)
+    } else {
+        (each(true), each(false))
+    };
+    let slots = vmeter_stats::plan(
+        session.record.machines.len(),
+        options.warmup.unwrap_or(default_warmups) as usize,
+        options.runs.unwrap_or(default_runs) as usize,
+        session.record.seed,
+    );
+    let watch = WatchLevel::None;
+    let planned =
+        |slot: vmeter_stats::Slot| PlannedRun { machine: slot.machine, warmup: slot.warmup, watch };
+    let wanted: Vec<PlannedRun> = slots.into_iter().map(planned).collect();
+    if wanted.starts_with(begun) {
+        return Ok(wanted);
+    }
+    Err(usage(format!(
+        "{} was begun with {default_runs} runs and {default_warmups} warm-ups of each machine: go on with it with more --runs, or without --runs and --warmup",
+        session.dir.display()
+    )))
 }
 
 /// The result of a saved bench.
@@ -90,6 +125,9 @@ pub fn bench(
 /// When the session's folder cannot be read.
 pub fn result(session: &Session) -> Result<BenchResult> {
     let (finished, warnings) = session.finished()?;
+    if finished.is_empty() {
+        return Err(session.no_runs());
+    }
     let records: Vec<RunRecord> = finished.into_iter().map(|(_, record)| record).collect();
     let machines: Vec<BenchMachine> = session
         .record
@@ -180,9 +218,5 @@ impl Answer for Shown<BenchResult> {
 
     fn is_bad(&self) -> bool {
         self.0.machines.iter().any(|machine| !machine.failures.is_empty())
-    }
-
-    fn warn(&mut self, warnings: Vec<String>) {
-        self.0.warnings.extend(warnings);
     }
 }

@@ -1,39 +1,68 @@
 //! `vmeter boot`: the same machine several times, every millisecond accounted for.
 
 pub mod overhead;
+mod plan;
 pub mod regression;
 pub mod report;
+mod result;
 
-use crate::analysis;
 use crate::booter::Recorder;
 use crate::boots::Boots;
 use crate::kinds::Shown;
 use crate::prepare::{prepare, Prepared};
 use anyhow::Result;
+use plan::{lengthened, Levels};
 use report::{BootReport, BootView, TreeView};
+pub use result::result;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
-use vmeter_model::result::{BootResult, Overhead};
-use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionRecord, WatchLevel};
+use vmeter_model::result::BootResult;
+use vmeter_model::run::{Outcome, SessionRecord, WatchLevel};
 use vmeter_model::MachineSpec;
 use vmeter_render::Report;
-use vmeter_session::{begin, cache_dir, execute, record, resumed, RunOptions, Session, Watch};
-use vmeter_session::{Answer, Cut, Experiment, Views};
-use vmeter_stats::sequential::{Decision, OverheadRule};
-
-/// Measured boots of a machine, unless `--runs` says otherwise.
-const DEFAULT_RUNS: u32 = 5;
+use vmeter_session::{begin, cache_dir, execute, record, resumed, Given, RunOptions, Session};
+use vmeter_session::{Answer, Cut, Experiment, Views, Watch};
 
 /// What to boot and how.
 #[derive(Debug, Clone)]
 pub struct BootOptions {
     /// The machine.
     pub spec: MachineSpec,
-    /// How closely to watch.
-    pub watch: WatchLevel,
+    /// How closely to watch; `light`, or as the session that is gone on with, if absent.
+    pub watch: Option<WatchLevel>,
     /// Take turns with unwatched boots, to measure what watching costs.
     pub overhead: bool,
     /// How runs are repeated.
     pub runs: RunOptions,
+}
+
+/// What a session of its own keeps besides machine and plan.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Asked {
+    /// `--overhead`.
+    overhead: bool,
+    /// `--runs`.
+    runs: Option<u32>,
+    /// `--warmup`.
+    warmup: Option<u32>,
+}
+
+impl Asked {
+    /// What was asked for by these options, or when the session was begun.
+    fn of(options: &BootOptions, session: Option<&Session>) -> Result<Self> {
+        let begun: Asked = match session {
+            Some(session) if session.record.asked.is_null() => {
+                Asked { overhead: overhead::is_measured(&session.record.plan), ..Asked::default() }
+            }
+            Some(session) => session.asked()?,
+            None => Asked::default(),
+        };
+        Ok(Asked {
+            overhead: options.overhead || begun.overhead,
+            runs: options.runs.runs.or(begun.runs),
+            warmup: options.runs.warmup.or(begun.warmup),
+        })
+    }
 }
 
 /// Boots, saves, analyses.
@@ -43,36 +72,53 @@ pub struct BootOptions {
 pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> {
     // Machine and plan are worked out before the folder is made: a typo leaves none behind.
     let saved = resumed("boot", &options.runs)?;
-    let known = saved.as_ref().and_then(|session| session.record.machines.first());
-    let spec = known.map_or_else(|| options.spec.clone(), |machine| machine.spec.clone());
+    let spec = match &saved {
+        Some(session) => begun_with(options, session)?,
+        None => options.spec.clone(),
+    };
     let prepared = prepare("default", &spec, &cache_dir())?;
     let machine = prepared.session.clone();
-    let recorder = recorder(vec![prepared], &options.runs)?;
+    let (given, machines) = (&options.runs, vec![machine.clone()]);
+    let pin = saved.as_ref().and_then(|session| session.record.pin.clone());
+    let recorder =
+        recorder(vec![prepared], &RunOptions { pin: pin.or(given.pin.clone()), ..given.clone() })?;
+    let asked = Asked::of(options, saved.as_ref())?;
+    let level = plan::asked(options.watch, saved.as_ref().map(|s| s.record.plan.as_slice()));
+    let levels = Levels::of(level, &recorder);
     let mut session = match saved {
         Some(session) => session,
         None => {
-            let machines = vec![machine.clone()];
-            begin(
-                SessionRecord { machines, ..record("boot", &options.runs) },
-                &options.runs,
-                watch,
-            )?
+            let asked = serde_json::to_value(asked)?;
+            begin(SessionRecord { machines, asked, ..record("boot", given) }, given, watch)?
         }
     };
     session.record.machines = vec![machine];
-    let cost = if options.overhead {
-        Some(measure_overhead(&mut session, &recorder, options, watch)?)
+    session.record.asked = serde_json::to_value(asked)?;
+    if asked.overhead {
+        overhead::measure(&mut session, &recorder, levels, asked, watch)?;
     } else {
-        if session.record.plan.is_empty() {
-            session.record.plan = plan(options, Levels::of(options.watch, &recorder));
-        }
+        session.record.plan = lengthened(&session, given, levels)?;
         session.save()?;
-        execute(&session, &mut Boots(&recorder), options.runs.prepare.as_deref(), watch)?;
-        overhead::last(&session)
-    };
-    let mut result = analysis::boot_result(&session, cost)?;
-    result.hints = hints(&result, options);
-    Ok(result)
+        let prepare = session.record.prepare.as_deref();
+        execute(&session, &mut Boots(&recorder), prepare, watch)?;
+    }
+    result(&session)
+}
+
+/// The machine of a session that is gone on with.
+///
+/// # Errors
+/// Class usage: options that say something else than those it was begun with.
+fn begun_with(options: &BootOptions, session: &Session) -> Result<MachineSpec> {
+    let record = &session.record;
+    let mut given = Given::of(&options.runs, record);
+    let begun = record.machines.first().map(|machine| machine.spec.clone()).unwrap_or_default();
+    given.fields(&options.spec, &begun);
+    if !record.plan.is_empty() {
+        given.option("--watch", options.watch, plan::asked(None, Some(&record.plan)));
+    }
+    given.check(&session.dir)?;
+    Ok(begun)
 }
 
 /// The recorder for machines that were prepared.
@@ -81,116 +127,6 @@ pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> 
 /// A `--pin` list that is not one.
 pub fn recorder(machines: Vec<Prepared>, runs: &RunOptions) -> Result<Recorder> {
     Ok(Recorder { machines, cache: cache_dir(), pin: runs.pinned()? })
-}
-
-/// How the boots that are timed, and those that count instructions, are watched. They
-/// are the same where counting costs nothing: not by the plugin, or in virtual time.
-#[derive(Debug, Clone, Copy)]
-struct Levels {
-    asked: WatchLevel,
-    timed: WatchLevel,
-}
-
-impl Levels {
-    fn of(watch: WatchLevel, recorder: &Recorder) -> Self {
-        let by_plugin = recorder.machines.iter().any(Prepared::is_slowed_by_counting);
-        let timed = match watch {
-            WatchLevel::Full if by_plugin => WatchLevel::Light,
-            other => other,
-        };
-        Levels { asked: watch, timed }
-    }
-
-    fn counts_apart(self) -> bool {
-        self.asked != self.timed
-    }
-}
-
-/// Warm-ups, then measured boots. Where counting has boots of its own, the warm-ups are these.
-fn plan(options: &BootOptions, levels: Levels) -> Vec<PlannedRun> {
-    let run = |warmup, watch| PlannedRun { machine: 0, warmup, watch };
-    let measured = options.runs.runs.unwrap_or(DEFAULT_RUNS);
-    let warmups = options.runs.warmups().max(u32::from(levels.counts_apart()));
-    let warmups = (0..warmups).map(|_| run(true, levels.asked));
-    warmups.chain((0..measured).map(|_| run(false, levels.timed))).collect()
-}
-
-/// The bound that is promised for boots that are timed.
-const BOUND: f64 = 1.03;
-
-fn rule(max_pairs: Option<u32>) -> OverheadRule {
-    let default = OverheadRule::default();
-    let max_pairs = max_pairs.map_or(default.max_pairs, |n| n as usize);
-    OverheadRule { bound: BOUND, max_pairs, min_pairs: default.min_pairs.min(max_pairs), ..default }
-}
-
-/// Blocks of one timed boot and one unwatched (and, where counting has boots of its own,
-/// one of those), each block in random order.
-fn blocks(levels: Levels, warmups: usize, blocks: usize, seed: u64) -> Vec<PlannedRun> {
-    let mut kinds = vec![levels.timed, WatchLevel::None];
-    if levels.counts_apart() {
-        kinds.push(levels.asked);
-    }
-    vmeter_stats::plan(kinds.len(), warmups, blocks, seed)
-        .into_iter()
-        .map(|slot| PlannedRun { machine: 0, warmup: slot.warmup, watch: kinds[slot.machine] })
-        .collect()
-}
-
-/// Watched and unwatched boots in turn, until the pairs say whether the bound holds.
-fn measure_overhead(
-    session: &mut Session,
-    recorder: &Recorder,
-    options: &BootOptions,
-    watch: &mut Watch<'_>,
-) -> Result<Overhead> {
-    let asked = match options.watch {
-        WatchLevel::None => WatchLevel::Light,
-        watch => watch,
-    };
-    let levels = Levels::of(asked, recorder);
-    let rule = rule(options.runs.runs);
-    let warmups = (options.runs.warmups() as usize).max(usize::from(levels.counts_apart()));
-    let whole = blocks(levels, warmups, rule.max_pairs, session.record.seed);
-    let per_block = if levels.counts_apart() { 3 } else { 2 };
-    let mut look = rule.schedule().first().map_or(rule.max_pairs, |(pairs, _)| *pairs);
-    loop {
-        let length = (per_block * (warmups + look)).min(whole.len());
-        session.record.plan = whole.get(..length).unwrap_or(&whole).to_vec();
-        session.save()?;
-        let prepare = options.runs.prepare.as_deref();
-        execute(session, &mut Boots(recorder), prepare, watch)?;
-        let records: Vec<RunRecord> =
-            session.finished()?.0.into_iter().map(|(_, record)| record).collect();
-        let failed = records.iter().any(|r| r.outcome != Outcome::Done);
-        let pairs = overhead::pairs(&records, levels.timed, per_block as u32);
-        match rule.decide(&overhead::walls(&pairs)) {
-            Decision::Continue { next_look } if !failed && next_look > look => look = next_look,
-            _ => {
-                let counting = levels
-                    .counts_apart()
-                    .then(|| overhead::pairs(&records, levels.asked, per_block as u32));
-                let cost = overhead::summarise(asked, &pairs, counting.as_deref());
-                if !failed {
-                    overhead::remember(&recorder.machines[0].session, &cost);
-                }
-                return Ok(cost);
-            }
-        }
-    }
-}
-
-/// Commands worth trying next.
-fn hints(result: &BootResult, options: &BootOptions) -> Vec<String> {
-    let mut hints = Vec::new();
-    if result.overhead.is_none() && options.watch != WatchLevel::None {
-        hints.push("vmeter boot --overhead    # what watching costs on this host".to_owned());
-    }
-    if options.watch == WatchLevel::Light && !result.counts.contains_key("guest_insns") {
-        hints.push("vmeter boot --watch full  # with guest instruction counts".to_owned());
-    }
-    hints.push(format!("vmeter show --tree {}", result.saved_in));
-    hints
 }
 
 /// The kind `boot`.
@@ -202,7 +138,7 @@ impl Experiment for Kind {
     }
 
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
-        Ok(Box::new(Shown(analysis::load_boot(&Session::open(dir)?)?)))
+        Ok(Box::new(Shown(result(&Session::open(dir)?)?)))
     }
 
     fn cut(&self) -> Result<&dyn Cut, &'static str> {
@@ -227,9 +163,5 @@ impl Answer for Shown<BootResult> {
 
     fn is_bad(&self) -> bool {
         self.0.runs.iter().any(|run| run.record.outcome != Outcome::Done)
-    }
-
-    fn warn(&mut self, warnings: Vec<String>) {
-        self.0.warnings.extend(warnings);
     }
 }

@@ -3,24 +3,64 @@
 //! The answer is kept per host, watch level and machine, so that the header of
 //! every later boot can state it. No figure is ever scaled by it.
 
+use super::plan::{self, Levels};
+use super::Asked;
+use crate::booter::Recorder;
+use crate::boots::Boots;
+use anyhow::Result;
 use std::path::PathBuf;
 use vmeter_base::{files, fnv};
 use vmeter_model::result::Overhead;
-use vmeter_model::run::{Outcome, RunRecord, SessionMachine, WatchLevel};
+use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionMachine, WatchLevel};
 use vmeter_model::time::seconds;
 use vmeter_model::Estimate;
-use vmeter_session::{state_dir, Session};
+use vmeter_session::{execute, state_dir, SavedRun, Session, Watch};
+use vmeter_stats::sequential::{Decision, OverheadRule};
 use vmeter_stats::{estimate, paired_ratio};
 
-/// The last measured cost of watching the session's machine as its runs are watched.
-pub fn last(session: &Session) -> Option<Overhead> {
+/// What watching the session's machine as its runs are watched costs: by its own pairs of
+/// boots, or as it was measured last.
+pub(super) fn of(session: &Session, finished: &[SavedRun]) -> Option<Overhead> {
+    let plan = &session.record.plan;
+    if is_measured(plan) {
+        let records: Vec<RunRecord> = finished.iter().map(|(_, record)| record.clone()).collect();
+        return Some(summarised(&records, levels_of(plan), &session.record.started_at));
+    }
     let machine = session.record.machines.first()?;
-    let watches = || session.record.plan.iter().map(|p| p.watch);
-    let watch = watches()
-        .find(|w| *w == WatchLevel::Full)
-        .or_else(|| watches().find(|w| *w != WatchLevel::None))?;
+    let watch = plan::asked(None, Some(plan));
+    if watch == WatchLevel::None {
+        return None;
+    }
     // The boots that `full` times are watched lightly.
     last_for(machine, watch).or_else(|| last_for(machine, WatchLevel::Light))
+}
+
+/// True for a plan in which watched and unwatched boots take turns.
+pub(super) fn is_measured(plan: &[PlannedRun]) -> bool {
+    let has = |unwatched: bool| plan.iter().any(|p| (p.watch == WatchLevel::None) == unwatched);
+    has(true) && has(false)
+}
+
+/// The levels of a plan in which watched and unwatched boots take turns.
+fn levels_of(plan: &[PlannedRun]) -> Levels {
+    let has = |level: WatchLevel| plan.iter().any(|p| p.watch == level);
+    let asked = if has(WatchLevel::Full) { WatchLevel::Full } else { WatchLevel::Light };
+    Levels { asked, timed: if has(WatchLevel::Light) { WatchLevel::Light } else { asked } }
+}
+
+fn per_block(levels: Levels) -> u32 {
+    if levels.counts_apart() {
+        3
+    } else {
+        2
+    }
+}
+
+/// What the pairs of these runs say; `at` is when they were made.
+fn summarised(records: &[RunRecord], levels: Levels, at: &str) -> Overhead {
+    let timed = pairs(records, levels.timed, per_block(levels));
+    let counting = levels.counts_apart().then(|| pairs(records, levels.asked, per_block(levels)));
+    summarise(levels.asked, &timed, counting.as_deref(), at)
 }
 
 /// The last measured cost of watching `machine` at `watch`, on this host.
@@ -74,7 +114,12 @@ pub fn walls(pairs: &[Pair<'_>]) -> Vec<(f64, f64)> {
 
 /// What the pairs say: `timed` of the boots that are timed, `counting` of those that
 /// count instructions, where they are others.
-pub fn summarise(watch: WatchLevel, timed: &[Pair<'_>], counting: Option<&[Pair<'_>]>) -> Overhead {
+fn summarise(
+    watch: WatchLevel,
+    timed: &[Pair<'_>],
+    counting: Option<&[Pair<'_>]>,
+    at: &str,
+) -> Overhead {
     let cpu = |r: &RunRecord| r.usage.cpu_s();
     let cpus: Vec<(f64, f64)> = timed.iter().map(|(w, b)| (cpu(w), cpu(b))).collect();
     let walls_of_timed = walls(timed);
@@ -83,7 +128,7 @@ pub fn summarise(watch: WatchLevel, timed: &[Pair<'_>], counting: Option<&[Pair<
         ratio: ratio(&walls_of_timed),
         cpu_ratio: ratio(&cpus),
         pairs: timed.len(),
-        measured_at: vmeter_session::host::now(),
+        measured_at: at.to_owned(),
         samples_s: walls_of_timed,
         counting_ratio: counting.map(|pairs| ratio(&walls(pairs))),
     }
@@ -91,4 +136,61 @@ pub fn summarise(watch: WatchLevel, timed: &[Pair<'_>], counting: Option<&[Pair<
 
 fn ratio(pairs: &[(f64, f64)]) -> Estimate {
     paired_ratio(pairs).map_or_else(|| estimate(&[]), |ratio| ratio.estimate)
+}
+
+/// The bound that is promised for boots that are timed.
+const BOUND: f64 = 1.03;
+
+fn rule(max_pairs: Option<u32>) -> OverheadRule {
+    let default = OverheadRule::default();
+    let max_pairs = max_pairs.map_or(default.max_pairs, |n| n as usize);
+    OverheadRule { bound: BOUND, max_pairs, min_pairs: default.min_pairs.min(max_pairs), ..default }
+}
+
+/// Blocks of one timed boot and one unwatched (and, where counting has boots of its own,
+/// one of those), each block in random order.
+fn blocks(levels: Levels, warmups: usize, blocks: usize, seed: u64) -> Vec<PlannedRun> {
+    let mut kinds = vec![levels.timed, WatchLevel::None];
+    if levels.counts_apart() {
+        kinds.push(levels.asked);
+    }
+    vmeter_stats::plan(kinds.len(), warmups, blocks, seed)
+        .into_iter()
+        .map(|slot| PlannedRun { machine: 0, warmup: slot.warmup, watch: kinds[slot.machine] })
+        .collect()
+}
+
+/// Watched and unwatched boots in turn, until the pairs say whether the bound holds.
+pub(super) fn measure(
+    session: &mut Session,
+    recorder: &Recorder,
+    levels: Levels,
+    asked: Asked,
+    watch: &mut Watch<'_>,
+) -> Result<()> {
+    let rule = rule(asked.runs);
+    let warmups = (asked.warmup.unwrap_or(1) as usize).max(usize::from(levels.counts_apart()));
+    let whole = blocks(levels, warmups, rule.max_pairs, session.record.seed);
+    let per_block = per_block(levels);
+    let mut look = rule.schedule().first().map_or(rule.max_pairs, |(pairs, _)| *pairs);
+    loop {
+        let length = (per_block as usize * (warmups + look)).min(whole.len());
+        session.record.plan = whole.get(..length).unwrap_or(&whole).to_vec();
+        session.save()?;
+        execute(session, &mut Boots(recorder), session.record.prepare.as_deref(), watch)?;
+        let (finished, _) = session.finished()?;
+        let records: Vec<RunRecord> = finished.into_iter().map(|(_, record)| record).collect();
+        let failed = records.iter().any(|r| r.outcome != Outcome::Done);
+        let found = pairs(&records, levels.timed, per_block);
+        match rule.decide(&walls(&found)) {
+            Decision::Continue { next_look } if !failed && next_look > look => look = next_look,
+            _ => {
+                let at = &session.record.started_at;
+                if let Some(machine) = session.record.machines.first().filter(|_| !failed) {
+                    remember(machine, &summarised(&records, levels, at));
+                }
+                return Ok(());
+            }
+        }
+    }
 }

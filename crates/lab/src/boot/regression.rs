@@ -1,6 +1,5 @@
 //! Slower than last time? A saved session is the baseline, a test the judge.
 
-use crate::analysis;
 use anyhow::Result;
 use std::path::Path;
 use vmeter_model::result::BootResult;
@@ -27,7 +26,7 @@ pub struct Judgement {
 /// When `baseline` holds no session with runs.
 pub fn against(baseline: &Path, result: &BootResult, limit: Option<f64>) -> Result<Judgement> {
     let session = Session::open(baseline).map_err(|e| usage(format!("{e:#}")))?;
-    let old = analysis::boot_result(&session, None).map_err(|e| usage(format!("{e:#}")))?;
+    let old = super::result(&session).map_err(|e| usage(format!("{e:#}")))?;
     let compared = compare(&totals(&old), &totals(result), &Options::default());
     let Some(compared) = compared else {
         return Err(usage(format!("{}: no run to compare with", baseline.display())));

@@ -2,6 +2,7 @@
 
 pub mod lines;
 mod rows;
+pub mod saved;
 mod side;
 
 pub use side::Side;
@@ -9,7 +10,6 @@ use vmeter_model::DiffVerdict;
 
 pub mod report;
 
-use anyhow::Result;
 use std::collections::BTreeMap;
 use vmeter_model::result::Envelope;
 use vmeter_model::sweep::{DiffKind, DiffResult, DiffRow, DiffSetting, DiffSide};
@@ -21,18 +21,6 @@ const COMMON_ACTIVITIES: usize = 8;
 const COMMON_SHARE: f64 = 0.8;
 /// … and by this much.
 const COMMON_CHANGE: f64 = 0.03;
-
-/// Compares two saved machines, by name (see [`Side::open`]).
-///
-/// # Errors
-/// Class usage, for what is no saved session or run.
-pub fn diff(a: &str, b: &str, argv: Vec<String>) -> Result<DiffResult> {
-    let (a, b) = (Side::open(a)?, Side::open(b)?);
-    let mut result = compare_sides(&a, &b, 1);
-    result.envelope = Envelope { command: "diff".into(), argv, ..result.envelope };
-    result.envelope.started_at = vmeter_session::host::now();
-    Ok(result)
-}
 
 /// Compares two sides.
 pub fn compare_sides(a: &Side, b: &Side, seed: u64) -> DiffResult {

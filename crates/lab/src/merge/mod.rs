@@ -8,12 +8,13 @@
 mod sameness;
 
 use crate::kinds;
+use crate::missing::missing_runs;
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use vmeter_base::files;
-use vmeter_model::run::{AnyPlanned, Outcome, Planned, RunHead, SessionRecord};
+use vmeter_model::run::{AnyPlanned, RunHead, SessionRecord};
 use vmeter_model::shard::HostShare;
 use vmeter_session::failure::usage;
 use vmeter_session::{fresh_dir, is_saved, shares, Answer, AnySession, Cut};
@@ -41,14 +42,12 @@ pub struct Merged {
 }
 
 impl Merged {
-    /// The merged session, as `vmeter show` shows it, and what was found in merging.
+    /// The merged session, as `vmeter show` shows it.
     ///
     /// # Errors
     /// When the folder cannot be read, or holds no run.
     pub fn answer(&self) -> Result<Box<dyn Answer>> {
-        let mut answer = kinds::of(&self.session)?.answer(&self.session.dir)?;
-        answer.warn(self.notes.clone());
-        Ok(answer)
+        kinds::of(&self.session)?.answer(&self.session.dir)
     }
 }
 
@@ -88,6 +87,7 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
     let chosen = choose(&parts, &mut notes);
     let mut record = first.session.record.clone();
     record.shard = None;
+    record.notes.clone_from(&notes);
     record.started_at =
         parts.iter().map(|p| p.session.record.started_at.clone()).min().unwrap_or_default();
     (record.host, record.shares) = hosts(&parts, &chosen);
@@ -101,29 +101,6 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
     let mut missing = missing_runs(&session.record, heads);
     missing.retain(|short| !forgiven.contains(short.split(' ').next().unwrap_or_default()));
     Ok(Merged { session, notes, missing })
-}
-
-/// The measured runs of the plan that are not there, by point: `smp=2 (2 of 5 runs)`. A
-/// point that fails is not run again, and its runs are not missed.
-pub(crate) fn missing_runs<'a, P: Planned>(
-    record: &SessionRecord<P>,
-    finished: impl Iterator<Item = (u32, &'a str, &'a Outcome)> + Clone,
-) -> Vec<String> {
-    let there: BTreeSet<u32> = finished.clone().map(|(index, ..)| index).collect();
-    let mut runs: Vec<(usize, usize)> = vec![(0, 0); record.machines.len()];
-    for (index, planned) in record.plan.iter().enumerate().filter(|(_, p)| !p.warmup()) {
-        let Some((all, found)) = runs.get_mut(planned.machine()) else { continue };
-        *all += 1;
-        *found += usize::from(u32::try_from(index).is_ok_and(|i| there.contains(&i)));
-    }
-    let failed = |label: &str| {
-        finished.clone().any(|(_, of, outcome)| of == label && *outcome != Outcome::Done)
-    };
-    let short = record.machines.iter().zip(runs).filter(|(_, (all, found))| found < all);
-    let short = short.filter(|(machine, _)| !failed(&machine.label));
-    short
-        .map(|(machine, (all, found))| format!("{} ({} of {all} runs)", machine.label, all - found))
-        .collect()
 }
 
 fn read(dirs: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<Part>> {

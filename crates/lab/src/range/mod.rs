@@ -259,8 +259,4 @@ impl Answer for Shown<RangeResult> {
     fn is_bad(&self) -> bool {
         self.0.verdict == vmeter_model::RangeVerdict::NotMeasurable
     }
-
-    fn warn(&mut self, warnings: Vec<String>) {
-        self.0.warnings.extend(warnings);
-    }
 }

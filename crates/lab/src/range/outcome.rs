@@ -55,6 +55,10 @@ pub(super) fn bisection(record: &RangeRecord) -> Bisection {
 pub fn result(session: &Session) -> Result<RangeResult> {
     let record = load(&session.dir)?;
     let (finished, mut warnings) = session.finished()?;
+    if finished.is_empty() && session.record.plan.iter().any(|planned| !planned.warmup) {
+        return Err(session.no_runs());
+    }
+    warnings.extend(session.record.notes.iter().cloned());
     let (mut commits, builds, factors) = commits(&record, session, &finished)?;
     warnings.extend(factors.warnings);
     warnings.extend(unfinished(session, &finished));

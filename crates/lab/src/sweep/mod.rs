@@ -28,7 +28,7 @@ use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::RunOptions;
 use vmeter_session::{envelope, SavedRun, Session, Watch};
-use vmeter_session::{Answer, Cut, Experiment, Views};
+use vmeter_session::{Answer, Cut, Experiment, Given, Views};
 use vmeter_stats::estimate;
 
 /// Breaks that are explained, the largest first.
@@ -56,6 +56,14 @@ pub struct SweepOptions {
 /// A parameter or machine that is not valid, a host that can't boot it, a folder that
 /// can't be written, an interruption.
 pub fn sweep(options: &SweepOptions, watch: &mut Watch<'_>) -> Result<SweepResult> {
+    if let Some(dir) = &options.runs.resume {
+        let session: Session = Session::open(dir)?;
+        let mut given = Given::of(&options.runs, &session.record);
+        if let Some(first) = session.record.machines.first() {
+            given.fields(&options.spec, &first.spec);
+        }
+        given.check(dir)?;
+    }
     let points = match options.parameters.is_empty() && options.runs.resume.is_some() {
         true => Vec::new(),
         false => points_of(options)?,
@@ -89,6 +97,7 @@ pub fn result(session: &Session) -> Result<SweepResult> {
     let numbers: BTreeSet<u32> = finished.iter().map(|(_, record)| record.index).collect();
     let levelled = hosts::level(&session.record, &numbers, &mut figures);
     warnings.extend(levelled.warnings);
+    warnings.extend(session.record.notes.iter().cloned());
     if figures.iter().all(Vec::is_empty) {
         return Err(session.no_runs());
     }
@@ -176,7 +185,7 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
         return warnings;
     }
     let runs = finished.iter().map(|(_, run)| (run.index, run.label.as_str(), &run.outcome));
-    let missing = crate::merge::missing_runs(&session.record, runs);
+    let missing = crate::missing::missing_runs(&session.record, runs);
     if !missing.is_empty() {
         let listed = crate::diff::listed(missing.iter().map(String::as_str));
         warnings.push(format!("not measured: {listed}; go on with --resume {dir}"));
@@ -297,9 +306,5 @@ impl Answer for Shown<SweepResult> {
     fn is_bad(&self) -> bool {
         let mut runs = self.0.points.iter().flat_map(|point| &point.runs);
         runs.any(|run| run.outcome != Outcome::Done)
-    }
-
-    fn warn(&mut self, warnings: Vec<String>) {
-        self.0.warnings.extend(warnings);
     }
 }

@@ -39,10 +39,11 @@ pub fn measure(
         None => begun(command, points, level, options, watch)?,
     };
     session.save()?;
+    let pin = session.record.pin.clone().or(options.pin.clone());
     let booter = PointBooter {
         prepare: session.record.prepare.clone(),
         parameters: session.record.machines.iter().map(|m| m.parameters.clone()).collect(),
-        recorder: recorder(prepared, options)?,
+        recorder: recorder(prepared, &RunOptions { pin, ..options.clone() })?,
     };
     execute(&session, &mut Boots(&booter), None, watch)?;
     Ok(session)
@@ -118,9 +119,6 @@ fn resumed(
         machines.iter().map(|m| one(&m.label, &m.spec, &m.parameters)).collect();
     let prepared = prepared?;
     session.record.machines = prepared.iter().map(|p| p.session.clone()).collect();
-    if options.prepare.is_some() {
-        session.record.prepare.clone_from(&options.prepare);
-    }
     let seed = session.record.seed;
     // A shard's plan is also that of the other shards, and stays.
     if own.is_none() {

@@ -1,0 +1,80 @@
+//! Which boots of a machine there are, and how each is watched.
+
+use crate::booter::Recorder;
+use crate::prepare::Prepared;
+use anyhow::Result;
+use vmeter_model::run::{PlannedRun, WatchLevel};
+use vmeter_session::failure::usage;
+use vmeter_session::{RunOptions, Session};
+
+/// Measured boots of a machine, unless `--runs` says otherwise.
+const DEFAULT_RUNS: u32 = 5;
+
+/// How closely to watch: as asked, or as a plan that is there already does.
+pub(super) fn asked(given: Option<WatchLevel>, plan: Option<&[PlannedRun]>) -> WatchLevel {
+    let has = |level: &WatchLevel| plan.is_some_and(|plan| plan.iter().any(|p| p.watch == *level));
+    let planned = [WatchLevel::Full, WatchLevel::Light, WatchLevel::None].into_iter().find(has);
+    given.or(planned).unwrap_or(WatchLevel::Light)
+}
+
+/// How the boots that are timed, and those that count instructions, are watched. They
+/// are the same where counting costs nothing: not by the plugin, or in virtual time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Levels {
+    pub asked: WatchLevel,
+    pub timed: WatchLevel,
+}
+
+impl Levels {
+    pub fn of(watch: WatchLevel, recorder: &Recorder) -> Self {
+        let by_plugin = recorder.machines.iter().any(Prepared::is_slowed_by_counting);
+        let timed = match watch {
+            WatchLevel::Full if by_plugin => WatchLevel::Light,
+            other => other,
+        };
+        Levels { asked: watch, timed }
+    }
+
+    pub fn counts_apart(self) -> bool {
+        self.asked != self.timed
+    }
+}
+
+/// Warm-ups, then measured boots. Counting boots double as warm-ups.
+fn plan(options: &RunOptions, levels: Levels) -> Vec<PlannedRun> {
+    let run = |warmup, watch| PlannedRun { machine: 0, warmup, watch };
+    let measured = options.runs.unwrap_or(DEFAULT_RUNS);
+    let warmups = options.warmups().max(u32::from(levels.counts_apart()));
+    let warmups = (0..warmups).map(|_| run(true, levels.asked));
+    warmups.chain((0..measured).map(|_| run(false, levels.timed))).collect()
+}
+
+/// The session's plan, or a longer one if more runs are asked for than it has.
+///
+/// # Errors
+/// Class usage: what is asked for is not the plan that was begun, or a longer one.
+pub(super) fn lengthened(
+    session: &Session,
+    options: &RunOptions,
+    levels: Levels,
+) -> Result<Vec<PlannedRun>> {
+    let begun = &session.record.plan;
+    if begun.is_empty() {
+        return Ok(plan(options, levels));
+    }
+    if options.runs.is_none() && options.warmup.is_none() {
+        return Ok(begun.clone());
+    }
+    let warmups = begun.iter().filter(|planned| planned.warmup).count() as u32;
+    let measured = begun.len() as u32 - warmups;
+    let runs = Some(options.runs.unwrap_or(measured));
+    let warmup = Some(options.warmup.unwrap_or(warmups));
+    let wanted = plan(&RunOptions { runs, warmup, ..RunOptions::default() }, levels);
+    if wanted.starts_with(begun) {
+        return Ok(wanted);
+    }
+    let dir = session.dir.display();
+    Err(usage(format!(
+        "{dir} was begun with {measured} runs and {warmups} warm-ups: go on with it with more --runs, or without --runs and --warmup"
+    )))
+}

@@ -1,0 +1,108 @@
+//! From a saved boot's runs to its result. Live and old sessions both come through here.
+
+use super::{overhead, plan};
+use crate::analysis::{activities, analyse_run, counts, phases};
+use crate::counting;
+use anyhow::Result;
+use std::path::PathBuf;
+use vmeter_model::result::{AnalysedRun, BootResult, Envelope};
+use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionMachine, WatchLevel};
+use vmeter_model::time::seconds;
+use vmeter_model::Timeline;
+use vmeter_session::envelope::envelope;
+use vmeter_session::Session;
+use vmeter_stats::estimate;
+
+/// The result of a saved `vmeter boot` (of its first machine, runs that were watched).
+///
+/// # Errors
+/// When the session's folder cannot be read or holds no finished run.
+pub fn result(session: &Session) -> Result<BootResult> {
+    let (finished, warnings) = session.finished()?;
+    let cost = overhead::of(session, &finished);
+    let machine = session.record.machines.first().cloned().unwrap_or_default();
+    let watched = finished.iter().any(|(_, r)| r.watch != WatchLevel::None);
+    let mut own: Vec<(PathBuf, RunRecord)> = finished
+        .into_iter()
+        .filter(|(_, r)| r.label == machine.label)
+        .filter(|(_, r)| !watched || r.watch != WatchLevel::None)
+        .collect();
+    let counted = own
+        .iter()
+        .find(|(_, r)| r.warmup && r.watch == WatchLevel::Full)
+        .map(|(dir, record)| analyse_run(dir, record.clone()));
+    // A machine that fails in its warm-up has no other run to show.
+    if own.iter().any(|(_, r)| !r.warmup) {
+        own.retain(|(_, r)| !r.warmup);
+    }
+    let mut runs: Vec<AnalysedRun> =
+        own.into_iter().map(|(dir, record)| analyse_run(&dir, record)).collect();
+    let counted = counted.filter(|counted| counting::is_separate(counted, &runs));
+    if let Some(counted) = &counted {
+        runs.iter_mut().for_each(|run| counting::join(&counted.timeline, &mut run.timeline));
+    }
+    if runs.is_empty() {
+        return Err(session.no_runs());
+    }
+    let mut result = summarise(envelope(&session.record), machine, runs, warnings);
+    result.overhead = cost;
+    result.counted_in = counted.map(|run| run.record.index);
+    result.saved_in = session.dir.display().to_string();
+    result.hints = hints(&result, &session.record.plan);
+    Ok(result)
+}
+
+/// Summarises analysed runs of one machine.
+fn summarise(
+    envelope: Envelope,
+    machine: SessionMachine,
+    runs: Vec<AnalysedRun>,
+    warnings: Vec<String>,
+) -> BootResult {
+    let done: Vec<&AnalysedRun> =
+        runs.iter().filter(|r| r.record.outcome == Outcome::Done).collect();
+    let any_done = !done.is_empty();
+    let summarised = if done.is_empty() { runs.iter().collect() } else { done };
+    let timelines: Vec<&Timeline> = summarised.iter().map(|r| &r.timeline).collect();
+    let totals: Vec<f64> = timelines.iter().map(|t| seconds(t.total)).collect();
+    let outliers = vmeter_stats::outliers(&totals)
+        .into_iter()
+        .filter_map(|i| {
+            let index = summarised[i].record.index;
+            runs.iter().position(|run| run.record.index == index)
+        })
+        .collect();
+    let phases = phases(&timelines);
+    let activities = activities(&timelines);
+    let counts = counts(&timelines);
+    BootResult {
+        envelope,
+        machine,
+        // The time of a run that failed is no boot time.
+        total: any_done.then(|| estimate(&totals)),
+        phases,
+        activities,
+        counts,
+        overhead: None,
+        outliers,
+        counted_in: None,
+        warnings,
+        hints: Vec::new(),
+        saved_in: String::new(),
+        runs,
+    }
+}
+
+/// Commands worth trying next.
+fn hints(result: &BootResult, plan: &[PlannedRun]) -> Vec<String> {
+    let mut hints = Vec::new();
+    let watch = plan::asked(None, Some(plan));
+    if result.overhead.is_none() && watch != WatchLevel::None {
+        hints.push("vmeter boot --overhead    # what watching costs on this host".to_owned());
+    }
+    if watch == WatchLevel::Light && !result.counts.contains_key("guest_insns") {
+        hints.push("vmeter boot --watch full  # with guest instruction counts".to_owned());
+    }
+    hints.push(format!("vmeter show --tree {}", result.saved_in));
+    hints
+}
