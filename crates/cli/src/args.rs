@@ -1,4 +1,4 @@
-//! The command line, as INTERFACE fixes it. Parsing touches nothing outside.
+//! The command line, as docs/INTERFACE.md fixes it. Parsing touches nothing outside.
 
 use crate::commands::{
     appliance, bench, boot, diff, dirty, doctor, explain, irq, kernel, merge, migrate, range,

@@ -62,7 +62,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if self.thread.is_some() {
-            // The run is over; an error of its last command has been told by it.
+            // The run is over; an error of its last command has been reported by it.
             let _ = self.end();
         }
     }

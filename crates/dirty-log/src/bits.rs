@@ -115,8 +115,9 @@ impl<'a> BitsRef<'a> {
         self.byte(self.shape.any_at)
     }
 
-    /// Sets a page's bit. Pages beyond the end are ignored. `unseen` counts how
-    /// many more of this thread's marks need not look; any number will do.
+    /// Sets a page's bit. Pages beyond the end are ignored. `unseen` is
+    /// the number of this thread's next marks that set their bit without looking at the word
+    /// first; its value affects only speed.
     ///
     /// To look at a word before setting a bit in it costs up to half as much again as the
     /// locked instruction: it is a load right after one, and a branch that nobody can

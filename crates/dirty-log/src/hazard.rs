@@ -16,8 +16,8 @@
 //!
 //! By the fences either the writer's step 3 sees the replacement, or the harvest's step 3
 //! sees the writer inside; and then it sees the turn before, too, so another one means
-//! that the writer is done with what it had. What is inside by then came later and has the
-//! new pointer: a stream of marks never holds a harvest up, and writers to other slots are
+//! that the writer is done with what it had. Writers that enter after the switch
+//! have the new pointer: a stream of marks never holds a harvest up, and writers to other slots are
 //! not waited for. A writer never waits and never starts over.
 //!
 //! Why not counters of those inside: entering and leaving one are two locked instructions,

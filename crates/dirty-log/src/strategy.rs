@@ -1,4 +1,5 @@
-//! Three ways to harvest, under the names of the publication that compared them in KVM.
+//! Three ways to harvest, under the names of the measurement that compared them in KVM: the
+//! patch series on the kvm mailing list in 2010 that moved its dirty bitmaps to user space.
 
 use crate::bits::Bits;
 use crate::harvest::Harvest;
@@ -26,7 +27,7 @@ impl StrategyKind {
     /// All, slowest first.
     pub const ALL: [Self; 3] = [Self::GetOrg, Self::GetOpt, Self::SwitchOpt];
 
-    /// The publication's name for it.
+    /// Its name in that measurement.
     pub fn name(self) -> &'static str {
         match self {
             Self::GetOrg => "get_org",

@@ -98,7 +98,7 @@ impl Bitmaps {
         Ok(Self { slots: slots.collect::<Result<_, _>>()? })
     }
 
-    /// Marks what a tracker told, as a VMM's thread does.
+    /// Marks what a tracker reported, as a VMM's thread does.
     pub(crate) fn mark(&self, told: &DirtyWords) {
         for (logs, words) in self.slots.iter().zip(told) {
             for log in logs {

@@ -1,4 +1,5 @@
-//! Memory slots: the publication's, or one's own.
+//! Memory slots: those of the measurement of 2010 that docs/DIRTY.md cites ("the
+//! publication" in this crate), or one's own.
 //!
 //! What a harvest costs depends on how long slots are and on how many pages are dirty, not
 //! on where the slots are: addresses are given out in order, past the guest's code and past

@@ -17,7 +17,7 @@ pub struct DirtyRow {
     pub dirty_pages: u64,
     /// How the bitmap was harvested: `get_org`, `get_opt`, `switch_opt`.
     pub strategy: String,
-    /// Who told which pages the guest wrote, e.g. `kvm-legacy`.
+    /// The tracker that reported which pages the guest wrote, e.g. `kvm-legacy`.
     pub tracker: String,
     /// The strategy's harvest, its wait for writers included, ns: the median of
     /// `samples_tsc_cycles`.

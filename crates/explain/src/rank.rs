@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use vmeter_model::explain::{Finding, Link, Severity};
 use vmeter_render::quantity::{brief_percent, three_digits};
 
-/// Other causes of the same subject are told if they are at least this share of the first.
+/// Other causes of the same subject are reported if they are at least this share of the first.
 const ALSO: f64 = 0.2;
 
 /// Everything that stands out, worst first.

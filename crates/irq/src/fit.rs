@@ -98,7 +98,7 @@ mod tests {
         (1..=10).map(|i| 208 * i).map(|vectors| point(&vectors)).collect()
     }
 
-    /// The costs of FACTS: 8 + 0.085 routes + 0.04 irqfds us a commit, 0.06 ms for irqfds.
+    /// The costs of docs/FACTS.md, "MSI-X routes": 8 + 0.085 routes + 0.04 irqfds us a commit, 0.06 ms for irqfds.
     #[test]
     fn one_commit_a_vector_is_quadratic_and_one_for_all_is_linear() {
         let each = fit("per_vector", measured(|n| n * 8e-6 + 0.0625e-6 * n * n)).unwrap();

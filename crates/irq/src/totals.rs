@@ -1,4 +1,4 @@
-//! From raw runs to the publication's table.
+//! From raw runs to the table of the patch that docs/IRQ.md cites.
 
 use crate::result::{IrqResult, IrqRow, IrqRun, IrqTotal};
 use vmeter_model::Estimate;

@@ -2,8 +2,8 @@
 //!
 //! Format: the kernel's Documentation/bpf/btf.rst. Only what layouts need is
 //! read: structures, unions, enumerations, and the types on the way to them.
-//! The one maintained BTF crate is under the LGPL, which a statically linked
-//! program under this workspace's licences does not want.
+//! Crates that read all of BTF exist (`btfparse`, Apache-2.0; `btf`, MIT); little
+//! of it is needed here, and that must neither panic nor grow on whatever a file holds.
 
 use crate::bytes::{u16_at, u32_at};
 use crate::error::{Error, Result};

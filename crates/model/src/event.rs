@@ -122,7 +122,7 @@ pub enum What {
         /// Its command name.
         comm: String,
     },
-    /// The guest said that it is ready (INTERFACE: the `--until` point was reached).
+    /// The guest said that it is ready (the `--until` point of docs/INTERFACE.md was reached).
     Ready,
     /// What the console had said of a line when the ready point was seen in it.
     ReadyLine {

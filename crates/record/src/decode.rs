@@ -46,7 +46,7 @@ fn decode(
 }
 
 /// The moments of the VMM's process, which every run has. Those of another version
-/// are told in `warnings`.
+/// are described in `warnings`.
 fn process_events(run: &RunRecord, warnings: &mut Vec<String>) -> Vec<Event> {
     let mut events = Vec::with_capacity(run.moments.len());
     for (at, moment) in &run.moments {

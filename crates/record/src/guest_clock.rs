@@ -123,7 +123,7 @@ fn tsc_offset_in(folder: &Path, pid: i32) -> Option<i64> {
 }
 
 /// Gives the sources on the guest's TSC the offset that KVM's trace saw: where
-/// debugfs did not tell it, and where it moved, since debugfs has but the last.
+/// debugfs did not have it, and where it moved, since debugfs keeps only the latest value.
 pub fn share_kvm_offset(sources: &mut [SourceRecord]) {
     let Some(traced) = sources.iter().find(|s| s.name == crate::sources::kvm_trace::NAME) else {
         return;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The class of a failure (INTERFACE: exit status).
+/// The class of a failure (docs/INTERFACE.md: exit status).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// The question was wrong or an input unreadable: 2.

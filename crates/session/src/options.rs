@@ -11,7 +11,7 @@ use vmeter_model::run::{Planned, SessionRecord};
 use vmeter_model::shard::Shard;
 use vmeter_model::SCHEMA;
 
-/// How runs are repeated, wherever they are (INTERFACE: run options).
+/// How runs are repeated, wherever they are (docs/INTERFACE.md: run options).
 #[derive(Debug, Clone, Default)]
 pub struct RunOptions {
     /// Warm-ups of each machine; the command's own default if absent.

@@ -1,4 +1,4 @@
-//! Who is told how far an experiment is, and whether it is to end.
+//! The receiver of an experiment's progress, and the request to end it.
 
 use crate::failure::{failure, Class};
 use crate::interrupt::Interrupt;

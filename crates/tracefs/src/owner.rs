@@ -1,4 +1,4 @@
-//! Who an instance belongs to, told by its name.
+//! The process that an instance belongs to, by the instance's name.
 //!
 //! `vmeter-PID-STARTED-N`: the process, when it started (clock ticks after boot,
 //! field 22 of `/proc/PID/stat`, so that a process id used again is told apart),

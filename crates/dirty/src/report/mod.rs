@@ -1,4 +1,5 @@
-//! `vmeter dirty`: what harvesting dirty pages costs, as the publication's tables.
+//! `vmeter dirty`: what harvesting dirty pages costs, as the tables of the measurement of 2010
+//! that docs/DIRTY.md cites.
 
 mod json;
 

@@ -20,7 +20,7 @@ pub const KIND: &str = "unexplained-gap";
 const SHARE: f64 = 0.05;
 /// So many times what its peers take: requests that wait for a disk now and then do not.
 const PEERS: f64 = 100.0;
-/// Parts of the stretch that are told.
+/// Parts of the stretch that are reported.
 const TOLD: usize = 4;
 /// Exits by which a guest says that it has nothing to do.
 const IDLE: [&str; 3] = ["hlt", "halt", "mwait"];
@@ -34,7 +34,7 @@ impl Detector for Gap {
     }
 
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
-        // Of a call or a line of a log, nothing of what is told here is known.
+        // Of a call or a line of a log, none of what is reported here is known.
         let mut all = view.subjects(|what| what.is_request() || matches!(what, What::Exit(_)));
         all.retain(|(key, _)| !is_idle(view, *key));
         let typical = |file: u16| typical(all.iter().filter(|(key, _)| key.file == file));

@@ -53,7 +53,7 @@ pub struct Evidence {
     pub threads: FastMap<Tid, Thread>,
     /// Work functions.
     pub works: FastMap<Sym, Work>,
-    /// IPIs sent, by what for.
+    /// IPIs sent, by reason.
     pub ipis: FastMap<Sym, u64>,
     /// Xen's vCPUs.
     pub xen: Xen,

@@ -118,7 +118,7 @@ pub enum Part {
     Timer(Option<Sym>),
     /// A device's interrupt had to come.
     Irq(Sym),
-    /// Asleep in a call; what for is not known.
+    /// Asleep in a call; the reason is not known.
     Blocked(Option<Sym>),
     /// Xen: the hypervisor worked.
     XenRunning,
@@ -128,7 +128,7 @@ pub enum Part {
     Delivery,
     /// Xen: after the device model slept again.
     Return,
-    /// Xen: paused, what for is not known.
+    /// Xen: paused; the reason is not known.
     Paused,
     /// Not recorded.
     Unknown,

@@ -1,4 +1,5 @@
-//! `vmeter irq`: what MSI-X vectors cost to set up, as the publication's table.
+//! `vmeter irq`: what MSI-X vectors cost to set up, as the table of the patch that
+//! docs/IRQ.md cites.
 
 mod json;
 
@@ -103,7 +104,7 @@ impl<'a> IrqReport<'a> {
         self.result.totals.iter().map(|total| total.strategy.as_str())
     }
 
-    /// The publication's table: a row a VF, a column a strategy.
+    /// The table of that patch: a row a VF, a column a strategy.
     fn by_vf(&self, detail: Detail) -> Table {
         let mut columns = vec![Column::number("VF", 0), Column::number("irqfds", 1)];
         columns.extend(self.strategies().map(|name| Column::number(name, 0)));

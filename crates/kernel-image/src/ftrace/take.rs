@@ -198,7 +198,8 @@ impl Taker<'_> {
             }
             page = self.guest.field(page, "buffer_page.list.next")? & !LINK_FLAGS;
         }
-        // Being moved at the very end: the link is in between.
+        // The head page is being swapped, so no link has the HEAD flag: use the page that the
+        // CPU's buffer names.
         Ok(head_page)
     }
 

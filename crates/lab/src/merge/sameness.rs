@@ -1,4 +1,4 @@
-//! What shards must have in common: the plan always, the kind of host unless told otherwise.
+//! What shards must have in common: the plan always, the kind of host unless --mixed-hosts.
 
 use super::Part;
 use vmeter_session::failure::usage;

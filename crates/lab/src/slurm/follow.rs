@@ -25,7 +25,7 @@ const LOOKS: u32 = 2;
 /// A shard on its way.
 struct Part {
     session: Session,
-    /// Runs that have been told of.
+    /// Runs that have been announced.
     told: BTreeSet<u32>,
     attempts: u32,
     looks: u32,

@@ -63,7 +63,7 @@ impl Held {
             let status = changed.map(|(_, status)| status);
             match status.and_then(|status| status.stopping_signal()) {
                 Some(libc::SIGTRAP) => return Ok(()),
-                // Somebody was quicker: it gets the signal and goes on to its exec.
+                // Another signal stopped the child before the SIGTRAP of its exec: deliver it, wait on.
                 Some(signal) => self.ptrace(libc::PTRACE_CONT, signal)?,
                 None => return Err(Error::other("it ended before")),
             }

@@ -1,6 +1,6 @@
 //! Following a VMM from its exec to its end: one poll loop.
 //!
-//! The loop waits for whichever comes first: a change of the child's state (told
+//! The loop waits for whichever comes first: a change of the child's state (reported
 //! by the [reaper](super::reaper)), a request to stop, the deadline, or output on
 //! stderr. Every ptrace request is made here, on the thread that attached.
 

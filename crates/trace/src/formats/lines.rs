@@ -152,7 +152,7 @@ pub(super) fn any_event(head: &[u8], parse: Parse) -> bool {
     first_event(head, parse).is_some()
 }
 
-/// Time stamp's text unit is told by the first event line: seconds have a point.
+/// The first line that is an event; its time stamp shows the unit: seconds have a point.
 pub(super) fn first_event(head: &[u8], parse: Parse) -> Option<&str> {
     let lines = head.split(|&b| b == b'\n').take(64);
     let mut lines = lines.filter_map(|line| std::str::from_utf8(line).ok());

@@ -44,7 +44,7 @@ struct Batch {
     bytes: Vec<u8>,
 }
 
-/// How the reader finds whom a kind of event concerns.
+/// How the reader finds the thread that a kind of event concerns.
 #[derive(Clone, Copy)]
 enum Route {
     Nobody,

@@ -1,4 +1,4 @@
-//! What is told of a trace, and to whom.
+//! The events of a walk, and the visitors that receive them.
 
 use super::cpu::{Interrupt, Waker};
 use super::interval::{At, Open, Took};
@@ -44,10 +44,10 @@ pub struct Request<'a> {
     pub accesses: &'a [Access],
 }
 
-/// What a visitor is told of. Everything but the counts that only statistics need has an
+/// What a visitor receives. Everything but the counts that only statistics need has an
 /// empty default; a visitor's calls are compiled into the walk.
 pub trait Visitor {
-    /// Wake-ups are told with who made them, which costs a look at the CPU an event.
+    /// Wake-ups come with the thread that made them, which costs a look at the CPU an event.
     const WAKERS: bool = false;
 
     /// A thread did something for a while; `thread` is in its new state.
@@ -66,18 +66,18 @@ pub trait Visitor {
     /// An exit to user space is over.
     #[inline]
     fn userspace_exit(&mut self, _reason: NameId, _took: Took) {}
-    /// A request is over; told before [`Visitor::resumed`].
+    /// A request is over; called before [`Visitor::resumed`].
     #[inline]
     fn request(&mut self, _at: &At, _thread: &Thread, _request: &Request<'_>) {}
     /// What the thread's last request, which nothing was known of, was for.
     fn late(&mut self, _at: &At, _thread: &Thread, _access: Access, _took: Took) {}
-    /// What the thread's last request was for will not be told.
+    /// What the thread's last request was for will never be known.
     #[inline]
     fn unclaimed(&mut self, _thread: &Thread) {}
     /// The guest goes on, by `kvm_entry` or `KVM_RUN`.
     #[inline]
     fn resumed(&mut self, _at: &At, _thread: &Thread) {}
-    /// An access is reported; what it belongs to, if anything, is told apart from it.
+    /// An access is reported; what it belongs to, if anything, is reported separately.
     #[inline]
     fn reported(&mut self, _at: &At, _thread: Option<&Thread>, _access: Access) {}
     /// An access that is of no request whose time is known.
@@ -103,10 +103,10 @@ pub trait Visitor {
     /// A work item is done, or its end is missing.
     #[inline]
     fn work(&mut self, _function: NameId, _took: Took) {}
-    /// A CPU goes over to a thread; told before that changes.
+    /// A CPU goes over to a thread; called before that changes.
     #[inline]
     fn switched(&mut self, _at: &At, _prev: i32, _next: Option<&Thread>) {}
-    /// A thread is woken, whether it slept or not; told before that changes.
+    /// A thread is woken, whether it slept or not; called before that changes.
     #[inline]
     fn woken(&mut self, _at: &At, _thread: &Thread, _waker: Waker) {}
     /// A Xen vCPU was in a runstate for a while.

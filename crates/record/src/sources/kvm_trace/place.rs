@@ -1,4 +1,4 @@
-//! Where firmware, decompressor and kernel meet is told by where the guest was at
+//! Where firmware, decompressor and kernel meet is known from where the guest was at
 //! its exits. The first exit has it at the reset vector. A bzImage is entered at
 //! 1 MiB by code below 1 MiB (Documentation/arch/x86/boot.rst), after the last
 //! access to fw_cfg. The kernel proper begins with CPUID and control registers, in

@@ -246,7 +246,7 @@ fn first_names(file: &RandomAccess, data: Part) -> HashMap<i32, String> {
         let size = usize::from(u16::from_le_bytes([head[6], head[7]]));
         let Some(body) = rest.get(8..size).filter(|_| kind != PERF_RECORD_SAMPLE) else { break };
         if kind == PERF_RECORD_COMM {
-            // A damaged one is told of when it is read.
+            // A damaged record is reported when it is read in its turn.
             let _ = comm(&mut Fields { bytes: body }, &mut names);
         }
         rest = &rest[size..];

@@ -100,7 +100,7 @@ impl Hand {
         let index = self.served.len();
         self.served.push(Served { pages, filled });
         for _ in 0..WAITING {
-            // Whoever receives is in this same structure.
+            // The receiver is a field of this struct, so the channel cannot be closed.
             let _ = self.requests.0.send(Request { index, used: Vec::new() });
         }
         Ahead {

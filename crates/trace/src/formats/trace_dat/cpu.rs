@@ -68,7 +68,7 @@ pub struct Block {
 
 /// Most bytes of a block: so that its items stay in the CPU's cache.
 const BLOCK: usize = 64 << 10;
-/// Problems told of one CPU.
+/// Problems reported for one CPU, at most.
 const MAX_PROBLEMS: usize = 16;
 
 /// Finds the events on the pages of one CPU, block by block.
