@@ -13,6 +13,7 @@ pub mod merge;
 pub mod moment;
 pub mod rank;
 pub mod read;
+pub mod report;
 pub mod say;
 pub mod timebase;
 

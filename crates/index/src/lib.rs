@@ -19,6 +19,7 @@ mod filter;
 mod machine;
 mod query;
 mod remove;
+mod report;
 mod saved;
 mod scan;
 
@@ -27,5 +28,6 @@ pub use error::IndexError;
 pub use filter::{ago_or_date, Filter};
 pub use query::Listing;
 pub use remove::Removed;
+pub use report::{RunSource, RunsExport, RunsReport};
 pub use saved::remember;
 pub use scan::Scan;

@@ -4,8 +4,8 @@ use crate::output;
 use crate::output::Output;
 use crate::Status;
 use clap::Args;
+use vmeter_lab::doctor::DoctorReport;
 use vmeter_model::result::CheckStatus;
-use vmeter_report::DoctorReport;
 
 /// `vmeter doctor`.
 #[derive(Debug, Args)]

@@ -6,8 +6,8 @@ use clap::builder::PossibleValuesParser;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
-use vmeter_lab::find_vmm::find_vmm;
-use vmeter_lab::trace_record::{record, Preset, RecordOptions, EXPLAIN, PRESETS};
+use vmeter_host_tracing::find_vmm::find_vmm;
+use vmeter_host_tracing::record::{record, Preset, RecordOptions, EXPLAIN, PRESETS};
 use vmeter_render::{check_writable, Target};
 use vmeter_session::failure::usage;
 use vmeter_session::Interrupt;
@@ -99,7 +99,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 /// Records, saves, and says how much was recorded and lost.
 ///
 /// # Errors
-/// As [`vmeter_lab::trace_record::record`].
+/// As [`vmeter_host_tracing::record::record`].
 pub fn run(arguments: Record, out: &Output) -> anyhow::Result<Status> {
     check_writable(&Target::File(arguments.output_file.clone())).map_err(usage)?;
     let named = |preset: &&Preset| arguments.preset.iter().any(|name| name == preset.name);

@@ -5,8 +5,8 @@ use crate::output::Output;
 use crate::Status;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
-use vmeter_lab::trace_stat::{stat, StatOptions};
-use vmeter_report::{NamedTrace, TraceStatReport};
+use vmeter_host_tracing::stat::report::{NamedTrace, TraceStatReport};
+use vmeter_host_tracing::stat::{stat, StatOptions};
 use vmeter_trace::stat::versus;
 
 /// `vmeter trace stat`.
@@ -57,7 +57,7 @@ pub fn hertz(text: &str) -> Result<f64, String> {
 /// Counts, shows and exports.
 ///
 /// # Errors
-/// As [`vmeter_lab::trace_stat::stat`]; an export that cannot be written.
+/// As [`vmeter_host_tracing::stat::stat`]; an export that cannot be written.
 pub fn run(arguments: Stat, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);

@@ -12,16 +12,20 @@ pub mod sweep;
 pub mod trace;
 
 use vmeter_dirty::report::DirtyReport;
+use vmeter_explain::report::ExplainReport;
+use vmeter_host_tracing::stat::report::{NamedTrace, TraceStatReport};
+use vmeter_index::{RunsExport, RunsReport};
 use vmeter_irq::report::IrqReport;
 use vmeter_lab::bench::report::BenchReport;
 use vmeter_lab::boot::report::BootReport;
 use vmeter_lab::diff::report::DiffReport;
+use vmeter_lab::doctor::DoctorReport;
 use vmeter_lab::range::report::RangeReport;
 use vmeter_lab::sweep::report::SweepReport;
 use vmeter_model::result::Envelope;
 use vmeter_model::Estimate;
 use vmeter_render::Report;
-use vmeter_report::*;
+use vmeter_report::MigrateReport;
 
 /// Every report with its name.
 pub fn each(draw: &mut dyn FnMut(&str, &dyn Report)) {

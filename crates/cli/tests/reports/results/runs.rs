@@ -2,8 +2,8 @@
 
 use super::envelope;
 use std::io;
+use vmeter_index::RunSource;
 use vmeter_model::runs::*;
-use vmeter_report::RunSource;
 
 fn session(id: &str, command: &str) -> SavedSession {
     SavedSession {

@@ -1,11 +1,8 @@
 //! `vmeter trace stat`: what a trace spends its events and its time on.
 
 mod json;
-mod perfetto;
 mod tables;
 mod versus;
-
-pub use perfetto::PerfettoEvents;
 
 use vmeter_model::result::Envelope;
 use vmeter_render::document::{closing_notices, Block, Detail, Document};

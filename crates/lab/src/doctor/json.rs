@@ -1,6 +1,6 @@
 //! The JSON body of `vmeter doctor`. Field names are fixed by schema `vmeter/1`.
 
-use super::word;
+use super::report::word;
 use vmeter_model::result::{self, DoctorResult};
 use vmeter_render::exported;
 

@@ -3,7 +3,7 @@
 //! What the preset `explain` records of a VMM and of the kernel's threads is saved as
 //! a `trace.dat`, and its path goes where a file named by the user would have gone.
 
-use crate::trace_record::{record as record_trace, RecordOptions, Recording, EXPLAIN};
+use crate::record::{record as record_trace, RecordOptions, Recording, EXPLAIN};
 use anyhow::Result;
 use std::path::PathBuf;
 use std::time::Duration;

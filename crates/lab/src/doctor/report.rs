@@ -1,7 +1,6 @@
 //! `vmeter doctor`: what this host can measure.
 
-mod json;
-
+use super::json;
 use vmeter_model::result::{Check, CheckStatus, DoctorResult, Envelope};
 use vmeter_render::document::{Block, Detail, Document, Fact, Notice, NoticeKind};
 use vmeter_render::exported::Of;
@@ -16,7 +15,7 @@ pub struct DoctorReport<'a> {
     pub verbose: bool,
 }
 
-fn word(status: CheckStatus) -> &'static str {
+pub(super) fn word(status: CheckStatus) -> &'static str {
     match status {
         CheckStatus::Good => "good",
         CheckStatus::Poor => "poor",

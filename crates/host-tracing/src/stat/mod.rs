@@ -1,5 +1,6 @@
 //! `vmeter trace stat`: statistics of traces, devices by name, two traces compared.
 
+pub mod report;
 mod versus;
 
 use anyhow::Result;

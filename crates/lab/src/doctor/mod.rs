@@ -1,5 +1,10 @@
 //! What this host can measure, what is missing, and what mends it.
 
+mod json;
+mod report;
+
+pub use report::DoctorReport;
+
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
