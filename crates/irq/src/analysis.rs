@@ -57,7 +57,7 @@ impl Measured {
 /// Class usage: a folder that cannot be read, or that holds no finished run.
 pub(crate) fn result(session: &Session<IrqPlanned>) -> Result<IrqResult> {
     let kept: Kept = session.asked()?;
-    kept.check()?;
+    kept.check().map_err(|error| error.classified())?;
     let (finished, unread) = session.finished_as::<DataRun<Data>>()?;
     if finished.is_empty() {
         return Err(session.no_runs());
@@ -83,9 +83,9 @@ pub(crate) fn result(session: &Session<IrqPlanned>) -> Result<IrqResult> {
         warnings: kept.found.left_out.clone(),
         hints: Vec::new(),
     };
-    let delivered = |name: &str| names.iter().position(|other| *other == name);
     for total in &mut result.totals {
-        let delivery = delivered(&total.strategy).and_then(|at| measured.delivered.get(&at));
+        let at = names.iter().position(|name| *name == total.strategy);
+        let delivery = at.and_then(|at| measured.delivered.get(&at));
         total.delivery = delivery.map(delivery_of);
     }
     result.warnings.extend(disturbed(&kept, &measured.rounds));
@@ -207,4 +207,153 @@ fn fits(kept: &Kept, names: &[&str], measured: &Measured) -> Vec<IrqFit> {
         Some(fit)
     };
     measured.growth.iter().filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::asked::{Found, Options};
+    use crate::data::Stalled;
+    use crate::plan::plan;
+    use crate::report::IrqReport;
+    use crate::result::Order;
+    use msi_routes::Strategy;
+    use vmeter_model::run::{Outcome, RunHead, SessionRecord};
+    use vmeter_model::SCHEMA;
+    use vmeter_render::outputs::OUTPUTS;
+    use vmeter_session::failure::class;
+    use vmeter_session::{record, RunOptions};
+
+    fn kept() -> Kept {
+        let strategies = vec![Strategy::PerVector, Strategy::PerVm];
+        let names = strategies.iter().map(|s| s.name().to_owned()).collect();
+        let asked = Asked::Vm(Options {
+            vfs: 2,
+            vectors: 20,
+            vcpus: 2,
+            busy_cpus: 0,
+            running_vcpus: 0,
+            strategies,
+            runs: 3,
+            warmup: 1,
+            fit: FitRange::Limit,
+            no_trace: false,
+        });
+        let found = Found {
+            gsi_limit: 4096,
+            free_routes: 4072,
+            vfs: 2,
+            vectors: 20,
+            cpus: vec![1],
+            strategies: names,
+            left_out: Vec::new(),
+        };
+        Kept { asked, found }
+    }
+
+    /// A commit for each vector costs by the routes that there are; one for all, once.
+    fn enabled(strategy: usize, vectors: usize) -> Enabled {
+        let n = vectors as i64;
+        let total_ns = if strategy == 0 { n * 8000 + n * n * 60 } else { 8000 + n * 585 };
+        Enabled {
+            vfs_ns: vec![total_ns / 4, total_ns - total_ns / 4],
+            total_ns,
+            cpu_ns: total_ns / 2,
+            commits: if strategy == 0 { vectors } else { 1 },
+            stalled: Some(Stalled { stalled_ns: 1, watched_ns: 2 }),
+            ..Enabled::default()
+        }
+    }
+
+    fn data(planned: &IrqPlanned) -> Data {
+        match planned.purpose {
+            Purpose::Delivery => {
+                Data::Delivered(Delivered { raised: 40, arrived: 40, ..Delivered::default() })
+            }
+            Purpose::Round { .. } => Data::Enabled(enabled(planned.strategy, 40)),
+            Purpose::Trace => Data::NotTraced("no tracefs".into()),
+            Purpose::Growth { vectors } => Data::Enabled(enabled(planned.strategy, vectors)),
+            Purpose::Limit { vectors } => Data::Repeated(vec![enabled(planned.strategy, vectors)]),
+        }
+    }
+
+    fn commit(session: &Session<IrqPlanned>, index: usize) {
+        let planned = &session.record.plan[index];
+        let head = RunHead {
+            schema: SCHEMA.into(),
+            index: index as u32,
+            label: session.record.machines[planned.machine].label.clone(),
+            warmup: planned.warmup,
+            exec_ns: 1,
+            total_ns: 2,
+            clocks: Vec::new(),
+            outcome: Outcome::Done,
+        };
+        session.begin_run(head.index).unwrap();
+        session.commit_run(&DataRun { head, data: data(planned) }).unwrap();
+    }
+
+    fn begun(folder: &Path, kept: &Kept) -> Session<IrqPlanned> {
+        let (machines, plan) = plan(kept, 1, &BTreeMap::new());
+        let asked = serde_json::to_value(kept).unwrap();
+        let begun = record("irq", &RunOptions::default());
+        let record = SessionRecord { machines, plan, asked, ..begun };
+        Session::create(Some(folder), record).unwrap()
+    }
+
+    fn draw(result: &IrqResult) {
+        for output in OUTPUTS {
+            // A result without a timeline has nothing for Perfetto.
+            let _ = output.write(&IrqReport::new(result), &mut Vec::new());
+        }
+    }
+
+    /// A session may be killed after any run: what is there is analysed, and what is missing
+    /// is said.
+    #[test]
+    fn every_beginning_of_a_session_has_a_result() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = begun(folder.path(), &kept());
+        assert_eq!(class(&result(&session).unwrap_err()).status(), 2);
+        let all = session.record.plan.len();
+        for index in 0..all {
+            commit(&session, index);
+            if index > 12 && index % 16 != 0 && index + 1 < all {
+                continue;
+            }
+            let partly = result(&session).unwrap();
+            draw(&partly);
+            let said = format!("{} of {all} planned runs", index + 1);
+            let is_said = partly.warnings.iter().any(|warning| warning.contains(&said));
+            assert_eq!(is_said, index + 1 < all, "{:?}", partly.warnings);
+        }
+        let whole = result(&session).unwrap();
+        assert_eq!((whole.rows.len(), whole.totals.len(), whole.runs.len()), (4, 2, 8));
+        assert_eq!(whole.totals[0].delivery.unwrap().arrived, 40);
+        assert_eq!(whole.totals[1].ratio_to.as_deref(), Some("per_vector"));
+        let orders: Vec<Order> = whole.fit.iter().map(|fit| fit.time.order).collect();
+        assert_eq!(orders, [Order::Quadratic, Order::Linear]);
+        let at = whole.fit[1].at_limit.as_ref().unwrap();
+        assert_eq!((at.vfs, at.vectors, at.samples_s.len()), (203, 4060, 1));
+        let warned = |text: &str| whole.warnings.iter().filter(|w| w.contains(text)).count();
+        assert_eq!((warned("no tracefs"), warned("waited for a CPU for 50%")), (1, 1));
+    }
+
+    #[test]
+    fn a_session_that_was_not_made_by_vmeter_is_refused_or_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut session = begun(folder.path(), &kept());
+        // Runs under numbers that the plan has for something else, or for nothing.
+        commit(&session, 0);
+        session.record.plan.rotate_left(3);
+        draw(&result(&session).unwrap());
+        session.record.plan.clear();
+        draw(&result(&session).unwrap());
+        for (name, value) in [("vfs", usize::MAX), ("vectors", usize::MAX)] {
+            let mut hostile = serde_json::to_value(kept()).unwrap();
+            hostile["found"][name] = value.into();
+            session.record.asked = hostile;
+            assert_eq!(class(&result(&session).unwrap_err()).status(), 2);
+        }
+    }
 }

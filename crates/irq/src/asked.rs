@@ -83,6 +83,26 @@ pub(crate) struct Kept {
     pub(crate) found: Found,
 }
 
+impl Kept {
+    /// Refuses what no session of this vmeter has, so that what follows may rely on it.
+    ///
+    /// # Errors
+    /// [`IrqError::Usage`].
+    pub(crate) fn check(&self) -> Result<(), IrqError> {
+        if let Asked::Vm(options) = &self.asked {
+            options.check_question()?;
+        }
+        let Found { vfs, vectors, .. } = self.found;
+        if vfs > MOST_VFS || vectors > MOST_VECTORS {
+            return Err(IrqError::Usage(format!(
+                "session.json: {vfs} VFs of {vectors} vectors: expected at most {MOST_VFS} of \
+                 {MOST_VECTORS}"
+            )));
+        }
+        Ok(())
+    }
+}
+
 impl Asked {
     /// Threads that keep CPUs busy.
     pub(crate) fn busy_cpus(&self) -> usize {

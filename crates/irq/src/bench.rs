@@ -138,9 +138,10 @@ pub(crate) fn run_once(
     let guest = Guest::new(options.vcpus, options.running_vcpus, bench.placement.before())?;
     let mut devices = devices(&guest.router, options, total)?;
     let failed = |e: EnableError| IrqError::enable(strategy.name())(e);
-    let prepared = match strategy.is_ahead() {
-        true => prepare(&guest.router, &mut devices, strategy).map_err(failed)?,
-        false => Duration::ZERO,
+    let prepared = if strategy.is_ahead() {
+        prepare(&guest.router, &mut devices, strategy).map_err(failed)?
+    } else {
+        Duration::ZERO
     };
     start();
     let before = thread_cpu();

@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use vmeter_model::run::SessionRecord;
 use vmeter_render::Report;
-use vmeter_session::failure::usage;
 use vmeter_session::{begin, execute, record, resumed, RunOptions, Session, Watch};
 use vmeter_session::{Answer, Cut, Experiment, Given, Views};
 
@@ -37,7 +36,9 @@ pub fn measure(
             let mut options = Given::of(runs, record);
             options.fields(given, &record.asked);
             options.check(&session.dir)?;
-            let Kept { asked, found } = session.asked()?;
+            let kept: Kept = session.asked()?;
+            kept.check().map_err(|error| error.classified())?;
+            let Kept { asked, found } = kept;
             let pin = RunOptions { pin: record.pin.clone(), ..RunOptions::default() }.pinned()?;
             (asked, Some(found), pin)
         }
@@ -97,18 +98,5 @@ impl Answer for IrqResult {
     fn is_bad(&self) -> bool {
         let lost = |d: &IrqDelivery| d.arrived != d.raised || d.stray > 0;
         self.totals.iter().filter_map(|total| total.delivery.as_ref()).any(lost)
-    }
-}
-
-impl Kept {
-    /// Refuses what no session of this vmeter has, so that what follows may rely on it.
-    ///
-    /// # Errors
-    /// Class usage.
-    pub(crate) fn check(&self) -> Result<()> {
-        match &self.asked {
-            Asked::Vm(options) => options.check_question().map_err(usage),
-            Asked::Vfio(_) => Ok(()),
-        }
     }
 }

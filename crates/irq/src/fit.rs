@@ -13,7 +13,7 @@
 use crate::data::Enabled;
 use crate::result::{IrqAtLimit, IrqCurve, IrqFit, IrqFitPoint};
 use vmeter_base::seconds;
-use vmeter_stats::{choose_order, estimate, power_law, Order};
+use vmeter_stats::{choose_order, estimate, power_law};
 
 /// A number of vectors, with its samples.
 pub(crate) fn point(vectors: usize, samples: &[&Enabled]) -> IrqFitPoint {
@@ -42,12 +42,8 @@ pub(crate) fn fit(strategy: &str, points: Vec<IrqFitPoint>) -> Option<IrqFit> {
 
 fn curve(costs: Vec<(f64, f64)>) -> Option<IrqCurve> {
     let found = choose_order(&costs)?;
-    let order = match found.order {
-        Order::Linear => "linear",
-        Order::Quadratic => "quadratic",
-    };
     Some(IrqCurve {
-        order: order.into(),
+        order: found.order,
         p_value: found.p_value,
         aicc_linear: found.aicc_linear,
         aicc_quadratic: found.aicc_quadratic,
@@ -82,6 +78,7 @@ pub(crate) fn at_limit(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vmeter_stats::Order;
 
     fn measured(cost: impl Fn(f64) -> f64) -> Vec<IrqFitPoint> {
         let mut noise = vmeter_stats::rng::Rng::new(5);
@@ -103,13 +100,13 @@ mod tests {
     fn one_commit_a_vector_is_quadratic_and_one_for_all_is_linear() {
         let each = fit("per_vector", measured(|n| n * 8e-6 + 0.0625e-6 * n * n)).unwrap();
         assert_eq!(
-            (each.time.order.as_str(), each.cpu.order.as_str()),
-            ("quadratic", "quadratic"),
+            (each.time.order, each.cpu.order),
+            (Order::Quadratic, Order::Quadratic),
             "{each:?}"
         );
         assert_eq!(each.time.coefficients.len(), 3);
         let all = fit("per_vm", measured(|n| 8e-6 + 0.585e-6 * n)).unwrap();
-        assert_eq!(all.time.order, "linear", "{all:?}");
+        assert_eq!(all.time.order, Order::Linear, "{all:?}");
         let at = predict(&all, 4030);
         assert!((at / 2.366e-3 - 1.0).abs() < 0.1, "{at}");
     }

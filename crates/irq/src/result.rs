@@ -3,6 +3,8 @@
 use vmeter_model::result::Envelope;
 use vmeter_model::Estimate;
 
+pub use vmeter_stats::Order;
+
 /// What was set up.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct IrqSetup {
@@ -139,10 +141,10 @@ pub struct IrqAtLimit {
 }
 
 /// A curve, and why it and not another.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct IrqCurve {
-    /// `linear` or `quadratic`.
-    pub order: String,
+    /// A line, or a parabola.
+    pub order: Order,
     /// F test of the quadratic term.
     pub p_value: f64,
     /// Small-sample Akaike criterion of the line; lower is better.

@@ -86,7 +86,7 @@ exported! {
     }
 
     struct Curve<'a> of IrqCurve {
-        order: &'a str,
+        order: &'static str = |curve| super::adjective(curve.order),
         p_value: f64,
         aicc_linear: Option<f64>,
         aicc_quadratic: Option<f64>,

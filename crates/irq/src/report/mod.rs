@@ -3,7 +3,7 @@
 
 mod json;
 
-use crate::result::{IrqAnatomy, IrqCurve, IrqFit, IrqResult, IrqRow, IrqSetup, IrqTotal};
+use crate::result::{IrqAnatomy, IrqCurve, IrqFit, IrqResult, IrqRow, IrqSetup, IrqTotal, Order};
 use vmeter_model::result::Envelope;
 use vmeter_render::document::{
     closing_notices, Block, Detail, Document, Fact, Node, Outline, Tone,
@@ -253,7 +253,7 @@ impl<'a> IrqReport<'a> {
 fn evidence(curve: &IrqCurve) -> [Cell; 4] {
     let difference = curve.aicc_linear.zip(curve.aicc_quadratic).map(|(l, q)| l - q);
     [
-        Cell::Text(curve.order.clone()),
+        Cell::Text(adjective(curve.order).into()),
         Cell::Text(p_value(curve.p_value)),
         difference.map_or(Cell::Empty, |d| Cell::Text(format!("{d:+.1}"))),
         Cell::Text(percent(curve.quadratic_share)),
@@ -286,19 +286,26 @@ fn chain(anatomy: &IrqAnatomy) -> Outline {
     Outline { legend: "time since the ioctl began".into(), roots: vec![root] }
 }
 
-fn adverb(order: &str) -> &str {
+fn adjective(order: Order) -> &'static str {
     match order {
-        "linear" => "linearly",
-        "quadratic" => "quadratically",
-        other => other,
+        Order::Linear => "linear",
+        Order::Quadratic => "quadratic",
+    }
+}
+
+fn adverb(order: Order) -> &'static str {
+    match order {
+        Order::Linear => "linearly",
+        Order::Quadratic => "quadratically",
     }
 }
 
 fn growth(fit: &IrqFit) -> String {
-    let [time, cpu] = [&fit.time, &fit.cpu].map(|curve| adverb(&curve.order));
-    match time == cpu {
-        true => time.to_owned(),
-        false => format!("{time} (its CPU time {cpu})"),
+    let [time, cpu] = [&fit.time, &fit.cpu].map(|curve| adverb(curve.order));
+    if time == cpu {
+        time.to_owned()
+    } else {
+        format!("{time} (its CPU time {cpu})")
     }
 }
 

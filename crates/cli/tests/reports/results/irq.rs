@@ -29,10 +29,10 @@ fn row(strategy: &str, vf: usize, scale: f64) -> IrqRow {
     }
 }
 
-fn curve(order: &str) -> IrqCurve {
-    let quadratic = order == "quadratic";
+fn curve(order: Order) -> IrqCurve {
+    let quadratic = order == Order::Quadratic;
     IrqCurve {
-        order: order.into(),
+        order,
         p_value: if quadratic { 0.0001 } else { 0.41 },
         aicc_linear: Some(-80.5),
         aicc_quadratic: Some(if quadratic { -104.25 } else { -77.0 }),
@@ -42,11 +42,11 @@ fn curve(order: &str) -> IrqCurve {
     }
 }
 
-fn fit(strategy: &str, order: &str) -> IrqFit {
+fn fit(strategy: &str, order: Order) -> IrqFit {
     IrqFit {
         strategy: strategy.into(),
         time: curve(order),
-        cpu: curve("linear"),
+        cpu: curve(Order::Linear),
         points: vec![IrqFitPoint {
             vectors: 4,
             samples_s: vec![0.003, 0.0031],
@@ -110,7 +110,7 @@ pub fn result() -> IrqResult {
             row("one-commit", 2, 0.125),
         ],
         totals: vec![total("naive", 1.0), total("one-commit", 0.125)],
-        fit: vec![fit("naive", "quadratic"), fit("one-commit", "linear")],
+        fit: vec![fit("naive", Order::Quadratic), fit("one-commit", Order::Linear)],
         anatomy: vec![IrqAnatomy {
             strategy: "naive".into(),
             commits: 4,
