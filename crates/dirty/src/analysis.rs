@@ -180,7 +180,7 @@ fn tracker<'a>(label: &str, passes: impl Iterator<Item = &'a Done<'a>>) -> Dirty
     let collect: Vec<f64> = collects.map(|collect| collect.nanoseconds).collect();
     let rates = passes.iter().filter(|run| run.data.pages > 0);
     let rates: Vec<f64> = rates.map(|run| run.data.pages as f64 / run.write_ns() * 1e9).collect();
-    let stops: u32 = passes.iter().map(|run| run.data.write.interruptions).sum();
+    let stops: f64 = passes.iter().map(|run| f64::from(run.data.write.interruptions)).sum();
     DirtyTracker {
         tracker: label.into(),
         start_nanoseconds: 0.0,
@@ -191,7 +191,7 @@ fn tracker<'a>(label: &str, passes: impl Iterator<Item = &'a Done<'a>>) -> Dirty
         write_samples_ns: passes.iter().map(|run| run.write_ns()).collect(),
         pages: passes.iter().map(|run| run.data.pages).collect(),
         counts: mean_counts(&passes),
-        interruptions: f64::from(stops) / passes.len().max(1) as f64,
+        interruptions: stops / passes.len().max(1) as f64,
         model: None,
     }
 }
@@ -226,8 +226,8 @@ impl Checked {
         let mut all = Checked::default();
         for run in runs {
             let Some(check) = &run.data.check else { continue };
-            all.bits += check.bits;
-            all.wrong += check.wrong;
+            all.bits = all.bits.saturating_add(check.bits);
+            all.wrong = all.wrong.saturating_add(check.wrong);
             let room = KEPT.saturating_sub(all.mismatches.len());
             all.mismatches.extend(check.mismatches.iter().take(room).map(|wrong| DirtyMismatch {
                 pass: number(begun, run.planned),
@@ -327,5 +327,148 @@ fn scaling(begun: &Begun, layout: &Layout) -> String {
             mib(begun.buffer_bytes)
         ),
         _ => slots,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::asked::{Asked, Given};
+    use crate::check::{Check, Wrong};
+    use crate::run::{Collect, Write};
+    use crate::{StrategyKind, TrackerKind, WorkloadKind};
+    use std::path::Path;
+    use vmeter_model::run::{Planned, RunHead, SessionMachine, SessionRecord};
+    use vmeter_model::SCHEMA;
+    use vmeter_session::failure::class;
+    use vmeter_session::RunOptions;
+
+    fn begun() -> Begun {
+        let given = Given {
+            workload: Some(WorkloadKind::Gui),
+            tracker: Some(vec![TrackerKind::Legacy]),
+            ..Given::default()
+        };
+        let asked = Asked::new(&given, Some(2)).unwrap();
+        Begun { asked, budget_bytes: 1 << 30, buffer_bytes: 32 << 10, skipped: vec![] }
+    }
+
+    /// A warm-up and two passes of two guests, the first of them the untracked one.
+    fn session(dir: &Path, asked: serde_json::Value) -> Session<PlannedPass> {
+        let step = |pass| Step::Pass { pass, seed: 0 };
+        let plan = [(true, 0), (false, 0), (false, 1)].into_iter().flat_map(|(warmup, pass)| {
+            [0, 1].map(|machine| PlannedPass { machine, warmup, step: step(pass) })
+        });
+        let machine =
+            |label: &str| SessionMachine { label: label.into(), ..SessionMachine::default() };
+        let record = SessionRecord {
+            machines: ["none", "kvm-legacy"].map(machine).into(),
+            plan: plan.collect(),
+            asked,
+            ..vmeter_session::record("dirty", &RunOptions::default())
+        };
+        Session::create(Some(dir), record).unwrap()
+    }
+
+    /// A GHz, so that a cycle is a nanosecond.
+    fn data(tracked: bool, write: u64) -> Data {
+        let harvest = Harvest {
+            slot: 0,
+            strategy: StrategyKind::GetOrg,
+            dirty_pages: 8,
+            first_tsc_cycles: 90.0,
+            samples_tsc_cycles: vec![50.0, 70.0, 60.0],
+            calls: 1,
+        };
+        let wrong = Wrong { source: "memory".into(), slot: 7, page: 3, written: true };
+        Data {
+            tsc_hz: 1e9,
+            apart: true,
+            generation: 1,
+            pages: 8,
+            start_nanoseconds: tracked.then_some(500.0),
+            write: Write {
+                tsc_cycles: write,
+                interruptions: 1,
+                counts: [("exits".into(), 4)].into(),
+            },
+            collect: tracked.then(|| Collect {
+                nanoseconds: 300.0,
+                slot_nanoseconds: Some(vec![200.0, 100.0]),
+            }),
+            harvests: if tracked {
+                vec![harvest.clone(), Harvest { slot: 99, ..harvest }]
+            } else {
+                vec![]
+            },
+            check: Some(Check { bits: 16, wrong: 1, mismatches: vec![wrong] }),
+        }
+    }
+
+    fn save(session: &Session<PlannedPass>, index: u32, data: Data) {
+        let planned = session.record.plan[index as usize];
+        let head = RunHead {
+            schema: SCHEMA.into(),
+            index,
+            label: session.record.machines[planned.machine()].label.clone(),
+            warmup: planned.warmup,
+            exec_ns: 0,
+            total_ns: 1,
+            clocks: vec![],
+            outcome: Outcome::Done,
+        };
+        session.begin_run(index).unwrap();
+        session.commit_run(&DataRun { head, data }).unwrap();
+    }
+
+    #[test]
+    fn a_result_is_of_the_measured_passes_that_are_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = session(folder.path(), serde_json::to_value(begun()).unwrap());
+        assert_eq!(class(&result(&session).unwrap_err()).status(), 2);
+        // The second pass of the tracked guest is missing.
+        for (index, tracked, write) in
+            [(0, false, 9_000), (1, true, 9_000), (2, false, 100), (3, true, 300), (4, false, 7)]
+        {
+            save(&session, index, data(tracked, write));
+        }
+        let result = result(&session).unwrap();
+        assert!(result.warnings[0].contains("5 of 6 runs are finished"), "{:?}", result.warnings);
+        // What lies in no slot of the layout is no row.
+        assert_eq!(result.rows.len(), 1);
+        let row = &result.rows[0];
+        assert_eq!((row.pass, row.slot, row.slot_bytes, row.dirty_pages), (0, 7, 32_768, 8));
+        assert!((row.nanoseconds - 60.0).abs() < 1e-9 && (row.tsc_cycles - 60.0).abs() < 1e-9);
+        assert_eq!(row.collect_nanoseconds, Some(200.0));
+        let [none, legacy] = &result.trackers[..] else { panic!("{:?}", result.trackers) };
+        assert_eq!((none.pages.as_slice(), legacy.pages.as_slice()), (&[8, 8][..], &[8][..]));
+        assert_eq!((none.slowdown, legacy.slowdown), (None, Some(3.0)));
+        assert_eq!((legacy.start_nanoseconds, legacy.counts["exits"]), (500.0, 4.0));
+        // Wrong bits count wherever they were, warm-ups included.
+        assert_eq!((result.checked_bits, result.verified), (5 * 16, false));
+        let passes: Vec<u32> = result.mismatches.iter().map(|wrong| wrong.pass).collect();
+        assert_eq!(passes, [5, 5, 0, 0, 1]);
+    }
+
+    #[test]
+    fn folders_of_others_are_refused_or_read_without_harm() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut asked = serde_json::to_value(begun()).unwrap();
+        asked["slots"] = serde_json::json!({
+            "slots": [{"number": 0, "bytes": u64::MAX, "buffer": true}], "source": "x", "scale": 1.0
+        });
+        for (i, asked) in [serde_json::Value::Null, asked].into_iter().enumerate() {
+            let session = session(&folder.path().join(i.to_string()), asked);
+            save(&session, 2, data(false, 1));
+            let error = result(&session).unwrap_err();
+            assert_eq!(class(&error).status(), 2, "{error:#}");
+        }
+        let session = session(&folder.path().join("odd"), serde_json::to_value(begun()).unwrap());
+        let check = Check { bits: u64::MAX, wrong: u64::MAX, mismatches: vec![] };
+        let odd = Data { pages: u64::MAX, check: Some(check), ..data(true, 0) };
+        save(&session, 2, odd.clone());
+        save(&session, 3, odd);
+        save(&session, 4, Data { tsc_hz: 0.0, ..data(false, 1) });
+        assert!(!result(&session).unwrap().verified);
     }
 }

@@ -1,6 +1,6 @@
 //! Is every bit what the guest wrote?
 //!
-//! The guest writes the number of the pass to each page. So there are three things to
+//! The guest writes the number of the run to each page. So there are three things to
 //! compare, for each page of each slot: the pages that the guest was told to write to, its
 //! memory, and each bitmap.
 

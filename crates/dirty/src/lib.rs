@@ -5,7 +5,7 @@
 //! strategy of the `dirty-log` crate; and each bitmap is harvested, timed by the time stamp
 //! counter, while the guest's vCPU runs. Guests of all trackers share their memory and take
 //! turns in random order within each pass, next to one that nobody tracks: what the guest
-//! loses to write faults is the difference. Every page carries the number of the pass that
+//! loses to write faults is the difference. Every page carries the number of the run that
 //! wrote to it last, so that every bit can be checked.
 //!
 //! A run of a session is one pass of one guest. The plan says which guest, which pages and

@@ -15,6 +15,8 @@ use vmeter_session::{Interrupt, RunOptions, Views, Watch};
 
 /// `vmeter dirty`.
 #[derive(Debug, Args)]
+#[command(mut_arg("warmup", |arg| arg.help(WARMUP)), mut_arg("runs", |arg| arg.help(RUNS)))]
+#[command(mut_arg("pin", |arg| arg.help(PIN)), mut_arg("prepare", |arg| arg.help(PREPARE)))]
 pub struct Dirty {
     /// What the guest does: gui (a screen that is redrawn), migration (a loop that writes
     /// for ever), idle, random, sequential (default: migration).
@@ -27,7 +29,7 @@ pub struct Dirty {
     /// How bitmaps are harvested, or all: get_org, get_opt, switch_opt (default: all).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategy: Vec<String>,
-    /// Passes: --runs by the name they have here (default: 5, for migration 3, as published).
+    /// The same as --runs.
     #[arg(long, value_name = "N", conflicts_with = "runs",
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     passes: Option<u32>,
@@ -63,10 +65,17 @@ pub struct Dirty {
     /// Do not measure other numbers of dirty pages for the crossover points.
     #[arg(long)]
     no_fit: bool,
-    /// How often; runs are passes here, and no warm-ups are made unless asked for.
+    /// How often.
     #[command(flatten)]
     runs: Runs,
 }
+
+const WARMUP: &str = "Passes of each tracker before the measured ones, that no figure includes \
+                      (default: 0)";
+const RUNS: &str = "Passes of each tracker (default: 5, for migration 3, as published); beside \
+                    --resume, more than before add passes";
+const PIN: &str = "CPUs of the harvester, e.g. 1; the guests have the others (default: the first)";
+const PREPARE: &str = "Command to run (by sh) before each pass of each tracker";
 
 /// Names to what they name, each once; `all` is all, and no names are no choice.
 fn chosen<T: Copy + PartialEq>(
