@@ -180,7 +180,12 @@ fn a_shard_goes_on_with_its_own_part_only() {
     let script = script(&lab, 10);
     let save = lab.path("shard");
     let marker = lab.path("prepared");
-    let prepare = format!("echo run >> {0}; test $(wc -l < {0}) -lt 4", marker.display());
+    let mended = lab.path("mended");
+    let prepare = format!(
+        "echo run >> {0}; test -e {1} || test $(wc -l < {0}) -lt 4",
+        marker.display(),
+        mended.display()
+    );
     let all = arguments(&script);
     let more = ["--shard", "2/3", "--runs", "3", "--save", text(&save), "--prepare", &prepare];
     let all: Vec<&str> = all.iter().map(String::as_str).chain(more).collect();
@@ -191,7 +196,11 @@ fn a_shard_goes_on_with_its_own_part_only() {
     let other = lab.run(&["sweep", "--resume", text(&save), "--shard", "1/3"]);
     assert_eq!(other.status, 2);
     assert!(other.stderr.contains("shard 2/3"), "{}", other.stderr);
-    let resumed = lab.run(&["sweep", "--resume", text(&save), "--prepare", "true"]);
+    let another = lab.run(&["sweep", "--resume", text(&save), "--prepare", "true"]);
+    assert_eq!(another.status, 2);
+    assert!(another.stderr.contains("another --prepare"), "{}", another.stderr);
+    std::fs::write(&mended, "").expect("scratch space");
+    let resumed = lab.run(&["sweep", "--resume", text(&save)]);
     assert_eq!(resumed.status, 0, "{}", resumed.stderr);
     // A warm-up and one of three blocks.
     assert_eq!(runs(), 8);

@@ -140,8 +140,12 @@ fn resumed_sweeps_repeat_nothing_and_can_get_longer() {
         lab.run(&[&common[..], more].concat())
     };
     let marker = lab.path("prepared");
-    let prepare =
-        format!("echo {{pcie-root-ports}} >> {0}; test $(wc -l < {0}) -lt 6", marker.display());
+    let mended = lab.path("mended");
+    let prepare = format!(
+        "echo {{pcie-root-ports}} >> {0}; test -e {1} || test $(wc -l < {0}) -lt 6",
+        marker.display(),
+        mended.display()
+    );
     let broken = sweep(&["--runs", "3", "--save", dir, "--prepare", &prepare]);
     assert_eq!(broken.status, 3, "{}", broken.stderr);
     assert!(broken.stderr.contains("--prepare"), "{}", broken.stderr);
@@ -162,11 +166,12 @@ fn resumed_sweeps_repeat_nothing_and_can_get_longer() {
     first.sort_unstable();
     assert_eq!(first, ["0", "1", "2", "3"]);
 
-    let resumed = lab.run(&["sweep", "--resume", dir, "--prepare", "true"]);
+    std::fs::write(&mended, "").expect("scratch space");
+    let resumed = lab.run(&["sweep", "--resume", dir]);
     assert_eq!(resumed.status, 0, "{}", resumed.stderr);
     let after = stamps();
     assert_eq!((after.len(), &after[..5]), (16, &before[..]));
-    let longer = lab.json(&["sweep", "--resume", dir, "--prepare", "true", "--runs", "5"]);
+    let longer = lab.json(&["sweep", "--resume", dir, "--runs", "5"]);
     assert_eq!(longer["points"][2]["runs"].as_array().map(Vec::len), Some(5));
     assert_eq!(&stamps()[..16], &after[..]);
     let other = lab.run(&["sweep", "--resume", dir, "-P", "pcie-root-ports=0..9", "--vmm", "mock"]);
