@@ -9,8 +9,8 @@ use vmeter_machine::backends::mock::play::Scene;
 use vmeter_machine::backends::mock::script::Script;
 use vmeter_machine::launch::{LaunchError, Reason, Stopper};
 use vmeter_model::RunRecord;
+use vmeter_record::recorder::Context;
 use vmeter_record::run::Request;
-use vmeter_record::source::Context;
 use vmeter_session::failure::{host, usage};
 
 /// The recorder, with the machines of a session.

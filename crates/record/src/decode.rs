@@ -1,45 +1,43 @@
 //! A saved run's events, from all its sources, on its own clock.
 
+use crate::recorder::Saved;
 use crate::sources;
 use std::path::Path;
-use vmeter_model::run::SourceRecord;
 use vmeter_model::{Event, Moment, RunRecord, What};
 
 /// Decodes every source of a run. The events are in order of time; what could
 /// not be decoded comes back as warnings, in words for the user.
 pub fn events(dir: &Path, run: &RunRecord) -> (Vec<Event>, Vec<String>) {
+    let saved = Saved::new(dir, run);
     let mut warnings = Vec::new();
     let mut events = process_events(run, &mut warnings);
-    for source in &run.sources {
-        decode(dir, run, source, &mut events, &mut warnings);
+    for source in 0..run.sources.len() {
+        decode(&saved, source, &mut events, &mut warnings);
     }
-    sources::tcg_plugin::count(dir, run, &mut events);
+    for recorder in sources::all() {
+        recorder.refine_events(&saved, &mut events);
+    }
     events.sort_by_key(|e| e.at);
     (events, warnings)
 }
 
 /// The events of one source alone, as [`events`].
 pub fn of_source(dir: &Path, run: &RunRecord, name: &str) -> (Vec<Event>, Vec<String>) {
+    let saved = Saved::new(dir, run);
     let (mut events, mut warnings) = (Vec::new(), Vec::new());
-    for source in run.sources.iter().filter(|s| s.name == name) {
-        decode(dir, run, source, &mut events, &mut warnings);
+    for source in (0..run.sources.len()).filter(|n| run.sources[*n].name == name) {
+        decode(&saved, source, &mut events, &mut warnings);
     }
     (events, warnings)
 }
 
-fn decode(
-    dir: &Path,
-    run: &RunRecord,
-    source: &SourceRecord,
-    events: &mut Vec<Event>,
-    warnings: &mut Vec<String>,
-) {
-    let name = &source.name;
-    let Some(decoder) = sources::all().into_iter().find(|s| s.name() == name) else {
+fn decode(saved: &Saved<'_>, source: usize, events: &mut Vec<Event>, warnings: &mut Vec<String>) {
+    let name = &saved.run.sources[source].name;
+    let Some(recorder) = sources::all().iter().find(|r| r.name() == name) else {
         warnings.push(format!("source {name:?} is unknown to this vmeter: left out"));
         return;
     };
-    match decoder.decode(dir, run, source) {
+    match recorder.decode(source, saved) {
         Ok(decoded) => events.extend(decoded),
         Err(error) => warnings.push(format!("source {name} left out: {error}")),
     }

@@ -17,20 +17,35 @@
 //!   is the error.
 
 use crate::clock::Conversion;
-use crate::source::SourceError;
+use crate::recorder::{self, Recorder, SourceError};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::path::Path;
 use vmeter_model::run::SourceRecord;
 use vmeter_model::{Accel, Moment, Ns, RunRecord};
 
-/// Parameter: the guest's TSC less the host's, cycles, as KVM keeps it.
-pub const TSC_OFFSET: &str = "tsc_offset";
-/// Parameter: how far the offset was from that while the guest ran, cycles. A host
-/// whose own TSC is not stable moves it whenever a vCPU has been off its CPU.
-pub const TSC_SPREAD: &str = "tsc_offset_spread";
-/// Parameter: the accelerator, as in [`crate::source::Context::accel`].
-pub const ACCEL: &str = "accel";
+/// What is known of the guest's clock besides the stamps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parameters {
+    /// The accelerator, as in [`crate::recorder::Context::accel`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accel: Option<Accel>,
+    /// The guest's TSC less the host's.
+    #[serde(flatten)]
+    pub offset: TscOffset,
+}
+
+/// The guest's TSC less the host's, as KVM keeps it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TscOffset {
+    /// Cycles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tsc_offset: Option<i64>,
+    /// How far it was from that while the guest ran, cycles. A host whose own TSC is not
+    /// stable moves it whenever a vCPU has been off its CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tsc_offset_spread: Option<u64>,
+}
 
 /// Between `cpu_enable_ticks` and the stamp of the trace event that follows it.
 /// Measured by the TCG plugin, which enters each initcall after the trace says that
@@ -62,26 +77,25 @@ impl GuestClock {
     ///
     /// # Errors
     /// When the run has no clock readings.
-    pub fn of(run: &RunRecord, source: &SourceRecord, last: u64) -> Result<Self, SourceError> {
+    pub fn of(run: &RunRecord, known: &Parameters, last: u64) -> Result<Self, SourceError> {
         if run.icount {
             return Ok(GuestClock { rate: 1.0, zero: 0.0, error_ns: 0 });
         }
         let host = Conversion::from_tsc(&run.clocks).ok_or_else(|| {
-            SourceError::Other(format!(
-                "{}: run.json has no two TSC readings, so that guest time can't be aligned",
-                source.name
-            ))
+            SourceError::Other(
+                "run.json has no two TSC readings, so that guest time can't be aligned".into(),
+            )
         })?;
         let clock = |zero: f64, error_ns| GuestClock { rate: host.rate(), zero, error_ns };
-        if let Some(offset) = source.parameters.get(TSC_OFFSET).and_then(Value::as_i64) {
+        if let Some(offset) = known.offset.tsc_offset {
             let zero = host.to_monotonic(-(offset as f64)) - run.exec_ns;
-            let spread = source.parameters.get(TSC_SPREAD).and_then(Value::as_f64).unwrap_or(0.0);
-            let spread_ns = (spread * host.rate()).ceil() as Ns;
+            let spread = known.offset.tsc_offset_spread.unwrap_or(0);
+            let spread_ns = (spread as f64 * host.rate()).ceil() as Ns;
             return Ok(clock(zero as f64, host.error_ns.saturating_add(spread_ns)));
         }
         let moment = |moment| run.moment(&moment).map(|at| at as f64);
         let start = moment(Moment::VmStart);
-        if let (Some(Accel::Tcg), Some(zero)) = (accel_of(source), start) {
+        if let (Some(Accel::Tcg), Some(zero)) = (known.accel, start) {
             return Ok(clock(zero, TCG_ERROR_NS));
         }
         let end = moment(Moment::VmmExiting).unwrap_or(run.total_ns as f64);
@@ -124,35 +138,29 @@ fn tsc_offset_in(folder: &Path, pid: i32) -> Option<i64> {
 
 /// Gives the sources on the guest's TSC the offset that KVM's trace saw: where
 /// debugfs did not have it, and where it moved, since debugfs keeps only the latest value.
-pub fn share_kvm_offset(sources: &mut [SourceRecord]) {
-    let Some(traced) = sources.iter().find(|s| s.name == crate::sources::kvm_trace::NAME) else {
-        return;
-    };
-    let Some(offset) = traced.parameters.get(TSC_OFFSET).cloned() else { return };
-    let spread = traced.parameters.get(TSC_SPREAD).cloned();
+pub fn share_offset(sources: &mut [SourceRecord], seen: TscOffset) {
     for source in sources.iter_mut() {
-        let kvm = accel_of(source) == Some(Accel::Kvm);
-        if !kvm || (spread.is_none() && source.parameters.contains_key(TSC_OFFSET)) {
+        // Only those on the guest's clock name the accelerator.
+        let map = source.parameters.clone().into_iter().collect();
+        let known = serde_json::from_value::<Parameters>(Value::Object(map)).unwrap_or_default();
+        let moved = seen.tsc_offset_spread.is_some();
+        if known.accel != Some(Accel::Kvm) || (!moved && known.offset.tsc_offset.is_some()) {
             continue;
         }
-        source.parameters.insert(TSC_OFFSET.to_owned(), offset.clone());
+        let known = Parameters { offset: seen, ..known };
+        if let Ok(Value::Object(map)) = serde_json::to_value(known) {
+            source.parameters.extend(map);
+        }
         (source.clock, source.error_ns) = (BY_KVM_OFFSET.into(), KVM_ERROR_NS);
-        if let Some(spread) = &spread {
-            source.parameters.insert(TSC_SPREAD.to_owned(), spread.clone());
+        if let Some(spread) = seen.tsc_offset_spread {
             source.clock =
                 format!("{BY_KVM_OFFSET}, which this host moves: within {spread} cycles");
         }
     }
 }
 
-/// The accelerator that a source on the guest's clock was recorded with.
-fn accel_of(source: &SourceRecord) -> Option<Accel> {
-    source.parameters.get(ACCEL)?.as_str()?.parse().ok()
-}
-
-/// The record of a source on this clock.
-pub fn record(
-    name: &str,
+/// The record of what a recorder saved on this clock.
+pub fn record<R: Recorder<Parameters = Parameters>>(
     file: &str,
     accel: Option<Accel>,
     tsc_offset: Option<i64>,
@@ -163,16 +171,8 @@ pub fn record(
         (Some(Accel::Tcg), None) => ("guest TSC, 0 when the machine began to run", TCG_ERROR_NS),
         _ => ("guest TSC, 0 between the VMM's main and the machine's start", UNKNOWN_ERROR_NS),
     };
-    let mut parameters = BTreeMap::new();
-    parameters.extend(accel.map(|accel| (ACCEL.to_owned(), Value::from(accel.name()))));
-    parameters.extend(tsc_offset.map(|offset| (TSC_OFFSET.to_owned(), Value::from(offset))));
-    SourceRecord {
-        name: name.into(),
-        files: vec![file.into()],
-        clock: clock.into(),
-        error_ns,
-        parameters,
-    }
+    let offset = TscOffset { tsc_offset, tsc_offset_spread: None };
+    recorder::record::<R>(&[file], clock, error_ns, &Parameters { accel, offset })
 }
 
 #[cfg(test)]
@@ -210,12 +210,30 @@ mod tests {
         }
     }
 
+    fn known(accel: Accel, tsc_offset: Option<i64>) -> Parameters {
+        let offset = TscOffset { tsc_offset, tsc_offset_spread: None };
+        Parameters { accel: Some(accel), offset }
+    }
+
+    #[test]
+    fn an_offset_that_the_trace_saw_is_shared_with_those_on_the_guests_clock() {
+        let source = |accel| record::<crate::sources::guest_ftrace::GuestFtrace>("f", accel, None);
+        let mut sources = [source(Some(Accel::Kvm)), source(Some(Accel::Tcg)), source(None)];
+        assert_eq!(serde_json::to_string(&sources[0].parameters).unwrap(), r#"{"accel":"kvm"}"#);
+        let seen = TscOffset { tsc_offset: Some(-7), tsc_offset_spread: Some(3) };
+        share_offset(&mut sources, seen);
+        let said = serde_json::to_string(&sources[0].parameters).unwrap();
+        assert_eq!(said, r#"{"accel":"kvm","tsc_offset":-7,"tsc_offset_spread":3}"#);
+        assert!(sources[0].clock.contains("within 3 cycles"));
+        assert!(sources[1..].iter().all(|s| !s.parameters.contains_key("tsc_offset")));
+    }
+
     const MOMENTS: &[(Ns, &str)] =
         &[(20_000_000, "vmm-main"), (80_000_000, "vm-start"), (3_990_000_000, "vmm-exiting")];
 
     #[test]
     fn tcg_starts_at_vm_start() {
-        let source = record("guest-ftrace", "file", Some(Accel::Tcg), None);
+        let source = known(Accel::Tcg, None);
         let clock = GuestClock::of(&run(MOMENTS), &source, 0).unwrap();
         assert_eq!(clock.at(0), 80_000_000);
         assert_eq!(clock.at(2_000_000_000), 1_080_000_000);
@@ -226,7 +244,7 @@ mod tests {
     fn kvm_is_exact_where_debugfs_tells() {
         // The guest's TSC was 0 at 1.05 s of the host, 50 ms after the exec.
         let offset = -(2 * 1_050_000_000 + 500);
-        let source = record("guest-ftrace", "file", Some(Accel::Kvm), Some(offset));
+        let source = known(Accel::Kvm, Some(offset));
         let clock = GuestClock::of(&run(MOMENTS), &source, 0).unwrap();
         assert!((clock.at(2_000_000) - 51_000_000).abs() <= 1, "{}", clock.at(2_000_000));
         assert!(clock.error_ns < 1_000);
@@ -234,7 +252,7 @@ mod tests {
 
     #[test]
     fn otherwise_the_bound_is_what_the_moments_allow() {
-        let source = record("guest-ftrace", "file", Some(Accel::Kvm), None);
+        let source = known(Accel::Kvm, None);
         let clock = GuestClock::of(&run(MOMENTS), &source, 0).unwrap();
         assert_eq!((clock.at(0), clock.error_ns), (50_000_000, 30_000_000));
         // The last event is 3.96 s after the start, and the VMM's exit at 3.99.
@@ -246,7 +264,7 @@ mod tests {
 
     #[test]
     fn virtual_time_takes_no_part_of_the_host() {
-        let source = record("guest-ftrace", "file", Some(Accel::Icount), None);
+        let source = known(Accel::Icount, None);
         let mut run = run(MOMENTS);
         run.icount = true;
         run.clocks.clear();

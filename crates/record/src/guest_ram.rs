@@ -1,6 +1,6 @@
 //! The guest's RAM, in the stopped VMM.
 
-use crate::source::{Context, SourceError};
+use crate::recorder::{Context, SourceError};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use vmeter_kernel_image::{locate, Candidate, Guest, KernelInfo, Located, MappedRam};

@@ -10,7 +10,7 @@ pub mod decode;
 pub mod guest_clock;
 pub mod guest_ram;
 pub mod ready;
+pub mod recorder;
 pub mod run;
-pub mod source;
 pub mod sources;
 pub mod stamped;

@@ -2,9 +2,8 @@
 
 use crate::clock;
 use crate::ready::{ConsoleWatch, Until};
-use crate::source::{Context, Live, SourceError};
+use crate::recorder::{Context, Live, Saved, SourceError};
 use crate::sources;
-use crate::stamped;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -101,8 +100,12 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         warnings: Vec::new(),
     };
     add_moments(&mut record, &exit, request.context.ready.as_deref());
-    add_vm_start(request.context.dir, &mut record);
-    crate::guest_clock::share_kvm_offset(&mut record.sources);
+    for recorder in sources::all() {
+        if record.sources.iter().any(|source| source.name == recorder.name()) {
+            recorder.refine_run(request.context.dir, &mut record);
+        }
+    }
+    record.moments.sort_by_key(|(at, _)| *at);
     record.outcome = outcome(&request, &record, &exit);
     warn_of_forks(&exit, &request, &mut warnings);
     // Two sources that need the same thing miss it in the same words.
@@ -208,16 +211,6 @@ fn add_moments(record: &mut RunRecord, exit: &Exit, ready: Option<&ConsoleWatch>
     record.moments.sort_by_key(|(at, _)| *at);
 }
 
-/// Notes when the machine began to run, which aligns the guest's TSC under TCG.
-fn add_vm_start(dir: &Path, record: &mut RunRecord) {
-    let (events, _) = crate::decode::of_source(dir, record, sources::qemu_trace::NAME);
-    let running = |what: &What| matches!(what, What::RunState { state } if state == "running");
-    if let Some(event) = events.iter().find(|e| running(&e.what)) {
-        record.moments.push((event.at, Moment::VmStart));
-        record.moments.sort_by_key(|(at, _)| *at);
-    }
-}
-
 fn outcome(request: &Request<'_>, record: &RunRecord, exit: &Exit) -> Outcome {
     if matches!(exit.end, End::Stopped { reason: Reason::Interrupted, .. }) {
         return Outcome::Interrupted;
@@ -260,10 +253,11 @@ fn left_behind(exit: &Exit) -> String {
 
 /// The console's lines, stamped or not.
 fn console_text(dir: &Path, record: &RunRecord) -> Vec<String> {
-    let stamped = record.sources.iter().find(|s| s.name == sources::console::NAME);
-    if let Some(source) = stamped {
-        let saved = sources::read_bounded(dir, source, 0).unwrap_or_default();
-        return stamped::lines(&saved).into_iter().map(|line| line.text).collect();
+    let saved = Saved::new(dir, record);
+    let lines: Vec<String> =
+        sources::all().iter().flat_map(|recorder| recorder.console_lines(&saved)).collect();
+    if !lines.is_empty() {
+        return lines;
     }
     let mut bytes = Vec::new();
     let read = File::open(dir.join(PLAIN_CONSOLE))

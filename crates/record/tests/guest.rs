@@ -17,8 +17,8 @@ use vmeter_model::run::WatchLevel;
 use vmeter_model::{Accel, Event, MachineSpec, Ns, RunRecord, What};
 use vmeter_record::decode::of_source;
 use vmeter_record::ready::Until;
+use vmeter_record::recorder::Context;
 use vmeter_record::run::{run, Request};
-use vmeter_record::source::Context;
 
 /// A host that takes QEMU's CPU away just as the machine starts adds to the error.
 const PREEMPTED_NS: Ns = 10_000_000;

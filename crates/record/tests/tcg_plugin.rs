@@ -12,7 +12,8 @@ use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::vmm::Dialect;
 use vmeter_model::run::{Outcome, Usage, WatchLevel};
 use vmeter_model::{Accel, Event, MachineSpec, RunRecord, What};
-use vmeter_record::source::{Context, Source};
+use vmeter_record::decode::of_source;
+use vmeter_record::recorder::{Context, Recorder};
 use vmeter_record::sources::tcg_plugin::{kaslr_slide, Header, Stamps, TcgPlugin};
 
 const MACHINE: &[&str] = &[
@@ -93,7 +94,11 @@ fn boot(
     let console = BufReader::new(qemu.stdout.take().unwrap()).lines().map_while(Result::ok);
     end(&mut qemu, Box::new(console));
     let source = live.finish(0).unwrap().expect("stamps were saved");
-    TcgPlugin.decode(dir, &record(watch), &source).unwrap()
+    let mut run = record(watch);
+    run.sources.push(source);
+    let (events, warnings) = of_source(dir, &run, TcgPlugin::NAME);
+    assert!(warnings.is_empty(), "{warnings:?}");
+    events
 }
 
 fn kill_at(line: &str) -> impl FnOnce(&mut Child, Console) + '_ {

@@ -3,29 +3,27 @@
 use super::firmware::ARRIVAL_ERROR_NS;
 use super::read_bounded;
 use crate::ready::ConsoleWatch;
-use crate::source::{Context, Live, Source, SourceError};
-use crate::stamped::{self, Stamper, Tap};
-use serde_json::Value;
+use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
+use crate::stamped::{self, Line, Stamper, Tap};
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::SourceRecord;
-use vmeter_model::{Event, Moment, Ns, RunRecord, What};
+use vmeter_model::{Event, Moment, Ns, What};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "console";
 
 const FILE: &str = "console.chunks";
-/// Parameter: the line in which the ready point was seen.
-const READY_LINE: &str = "ready_line";
 
 /// The VMM's standard output: its guest's console.
 pub struct Console;
 
-impl Source for Console {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+impl Recorder for Console {
+    type Parameters = Parameters;
+    type Raw = Raw;
+    const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
         Some(Box::new(Recording {
@@ -36,14 +34,24 @@ impl Source for Console {
         }))
     }
 
-    fn decode(
+    fn read(
         &self,
         dir: &Path,
-        run: &RunRecord,
         source: &SourceRecord,
-    ) -> Result<Vec<Event>, SourceError> {
+        parameters: Parameters,
+    ) -> Result<Raw, SourceError> {
         let saved = read_bounded(dir, source, 0)?;
         let bytes = stamped::chunks(&saved).map(|(_, bytes)| bytes.len() as u64).sum();
+        Ok(Raw { lines: stamped::lines(&saved), bytes, parameters })
+    }
+
+    fn decode(
+        &self,
+        raw: &Raw,
+        source: &SourceRecord,
+        saved: &Saved<'_>,
+    ) -> Result<Vec<Event>, SourceError> {
+        let run = saved.run;
         let event = |at, what| Event {
             at,
             error_ns: source.error_ns,
@@ -51,22 +59,45 @@ impl Source for Console {
             insns: None,
             what,
         };
-        let mut events: Vec<Event> = stamped::lines(&saved)
-            .into_iter()
-            .filter(|line| !line.text.is_empty())
+        let said = raw.lines.iter().filter(|line| !line.text.is_empty());
+        let mut events: Vec<Event> = said
             .map(|line| {
-                let what = What::ConsoleLine { text: line.text, end: line.end - run.exec_ns };
+                let end = line.end - run.exec_ns;
+                let what = What::ConsoleLine { text: line.text.clone(), end };
                 event(line.start - run.exec_ns, what)
             })
             .collect();
-        let count = What::Count { name: "console_bytes".into(), value: bytes };
+        let count = What::Count { name: "console_bytes".into(), value: raw.bytes };
         events.push(event(run.total_ns, count));
-        let ready = source.parameters.get(READY_LINE).and_then(Value::as_str);
+        let ready = raw.parameters.ready_line.clone();
         if let (Some(text), Some(at)) = (ready, run.moment(&Moment::Ready)) {
-            events.push(event(at, What::ReadyLine { text: text.into() }));
+            events.push(event(at, What::ReadyLine { text }));
         }
         Ok(events)
     }
+
+    fn console_lines(&self, raw: &Raw) -> Vec<String> {
+        raw.lines.iter().map(|line| line.text.clone()).collect()
+    }
+}
+
+/// What is known of the console besides its bytes.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Parameters {
+    /// Bytes that arrived and were not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dropped_bytes: Option<u64>,
+    /// The line in which the ready point was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ready_line: Option<String>,
+}
+
+/// The console's lines.
+#[derive(Debug)]
+pub struct Raw {
+    lines: Vec<Line>,
+    bytes: u64,
+    parameters: Parameters,
 }
 
 struct Recording {
@@ -103,19 +134,11 @@ impl Live for Recording {
         };
         let path = self.dir.join(FILE);
         let totals = stamper.finish().map_err(|error| SourceError::Io { path, error })?;
-        let mut parameters = std::collections::BTreeMap::new();
-        if totals.dropped > 0 {
-            parameters.insert("dropped_bytes".into(), totals.dropped.into());
-        }
-        if let Some((_, line)) = self.ready.and_then(|watch| watch.reached()) {
-            parameters.insert(READY_LINE.into(), line.into());
-        }
-        Ok(Some(SourceRecord {
-            name: NAME.into(),
-            files: vec![FILE.into()],
-            clock: "stamped on arrival".into(),
-            error_ns: ARRIVAL_ERROR_NS,
-            parameters,
-        }))
+        let parameters = Parameters {
+            dropped_bytes: Some(totals.dropped).filter(|bytes| *bytes > 0),
+            ready_line: self.ready.and_then(|watch| watch.reached()).map(|(_, line)| line),
+        };
+        let clock = "stamped on arrival";
+        Ok(Some(recorder::record::<Console>(&[FILE], clock, ARRIVAL_ERROR_NS, &parameters)))
     }
 }

@@ -4,13 +4,13 @@
 //! there (SeaBIOS: src/hw/serialio.c, `CONFIG_DEBUG_IO`). The log has no stamps.
 
 use super::read_bounded;
-use crate::source::{Context, Live, Source, SourceError};
-use crate::stamped::{self, Stamper};
+use crate::recorder::{self, Context, Live, NoParameters, Recorder, Saved, SourceError};
+use crate::stamped::{self, Line, Stamper};
 use rustix::event::Timespec;
 use std::path::{Path, PathBuf};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Event, Ns, RunRecord, What};
+use vmeter_model::{Event, Ns, What};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "firmware";
@@ -27,10 +27,10 @@ const ERROR_NS: Ns = PACE.tv_nsec + ARRIVAL_ERROR_NS;
 /// The firmware's log.
 pub struct Firmware;
 
-impl Source for Firmware {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+impl Recorder for Firmware {
+    type Parameters = NoParameters;
+    type Raw = Vec<Line>;
+    const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
         // qboot writes no log, and a microvm has no port to write it to.
@@ -40,21 +40,29 @@ impl Source for Firmware {
             .then(|| Box::new(Recording { dir: context.dir.to_owned(), stamper: None }) as _)
     }
 
-    fn decode(
+    fn read(
         &self,
         dir: &Path,
-        run: &RunRecord,
         source: &SourceRecord,
+        _: NoParameters,
+    ) -> Result<Vec<Line>, SourceError> {
+        Ok(stamped::lines(&read_bounded(dir, source, 0)?))
+    }
+
+    fn decode(
+        &self,
+        lines: &Vec<Line>,
+        source: &SourceRecord,
+        saved: &Saved<'_>,
     ) -> Result<Vec<Event>, SourceError> {
-        let saved = read_bounded(dir, source, 0)?;
-        let events =
-            stamped::lines(&saved).into_iter().filter(|l| !l.text.is_empty()).map(|line| Event {
-                at: line.start - run.exec_ns,
-                error_ns: source.error_ns,
-                source: NAME.into(),
-                insns: None,
-                what: What::FirmwareLine { text: line.text },
-            });
+        let said = lines.iter().filter(|line| !line.text.is_empty());
+        let events = said.map(|line| Event {
+            at: line.start - saved.run.exec_ns,
+            error_ns: source.error_ns,
+            source: NAME.into(),
+            insns: None,
+            what: What::FirmwareLine { text: line.text.clone() },
+        });
         Ok(events.collect())
     }
 }
@@ -95,12 +103,9 @@ impl Live for Recording {
         };
         let path = self.dir.join(FILE);
         let totals = stamper.finish().map_err(|error| SourceError::Io { path, error })?;
-        Ok((totals.bytes > 0).then(|| SourceRecord {
-            name: NAME.into(),
-            files: vec![FILE.into()],
-            clock: "stamped on arrival".into(),
-            error_ns: ERROR_NS,
-            parameters: Default::default(),
+        Ok((totals.bytes > 0).then(|| {
+            let clock = "stamped on arrival";
+            recorder::record::<Firmware>(&[FILE], clock, ERROR_NS, &NoParameters {})
         }))
     }
 }

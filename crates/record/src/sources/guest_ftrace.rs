@@ -7,9 +7,9 @@
 use super::read_bounded;
 use crate::guest_clock::{self, GuestClock};
 use crate::guest_ram::{failed, GuestKernel};
-use crate::source::{Context, Live, Source, SourceError};
+use crate::recorder::{Context, Live, Recorder, Saved, SourceError};
 use std::path::{Path, PathBuf};
-use vmeter_kernel_image::ftrace::{FtraceDump, FtraceKind};
+use vmeter_kernel_image::ftrace::{Decoded, FtraceDump, FtraceKind};
 use vmeter_kernel_image::KernelInfo;
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
@@ -34,10 +34,10 @@ const BUFFER: &str = "512K";
 /// The guest's ftrace ring.
 pub struct GuestFtrace;
 
-impl Source for GuestFtrace {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+impl Recorder for GuestFtrace {
+    type Parameters = guest_clock::Parameters;
+    type Raw = GuestTrace;
+    const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
         Some(Box::new(Recording {
@@ -51,22 +51,31 @@ impl Source for GuestFtrace {
         }))
     }
 
-    fn decode(
+    fn read(
         &self,
         dir: &Path,
-        run: &RunRecord,
         source: &SourceRecord,
-    ) -> Result<Vec<Event>, SourceError> {
+        parameters: guest_clock::Parameters,
+    ) -> Result<GuestTrace, SourceError> {
         let dump = FtraceDump::from_bytes(&read_bounded(dir, source, 0)?).map_err(failed)?;
-        if dump.clock() != CLOCK {
+        Ok(GuestTrace { clock: dump.clock().to_owned(), decoded: dump.decode(), parameters })
+    }
+
+    fn decode(
+        &self,
+        trace: &GuestTrace,
+        _: &SourceRecord,
+        saved: &Saved<'_>,
+    ) -> Result<Vec<Event>, SourceError> {
+        if trace.clock != CLOCK {
             return Err(SourceError::Other(format!(
                 "the guest's trace is on the clock {:?}, which can't be aligned with the host's; \
                  boot it with trace_clock={CLOCK}",
-                dump.clock()
+                trace.clock
             )));
         }
-        let decoded = dump.decode();
-        let clock = GuestClock::of(run, source, decoded.events.last().map_or(0, |e| e.ts))?;
+        let (run, decoded) = (saved.run, &trace.decoded);
+        let clock = trace.align(run)?;
         let event = |at, what| Event {
             at,
             error_ns: clock.error_ns,
@@ -88,6 +97,26 @@ impl Source for GuestFtrace {
             }
         }
         Ok(events)
+    }
+}
+
+/// The guest's trace, read.
+#[derive(Debug)]
+pub struct GuestTrace {
+    /// Its records.
+    pub decoded: Decoded,
+    clock: String,
+    parameters: guest_clock::Parameters,
+}
+
+impl GuestTrace {
+    /// The clock of its stamps.
+    ///
+    /// # Errors
+    /// When the run has no clock readings.
+    pub fn align(&self, run: &RunRecord) -> Result<GuestClock, SourceError> {
+        let last = self.decoded.events.last().map_or(0, |e| e.ts);
+        GuestClock::of(run, &self.parameters, last)
     }
 }
 
@@ -168,7 +197,7 @@ impl Live for Recording {
         }
         dump.name_functions(&info.functions(&self.kernel.path).map_err(failed)?);
         dump.write(&self.dir.join(FILE)).map_err(failed)?;
-        Ok(Some(guest_clock::record(NAME, FILE, self.accel, self.tsc_offset)))
+        Ok(Some(guest_clock::record::<GuestFtrace>(FILE, self.accel, self.tsc_offset)))
     }
 }
 

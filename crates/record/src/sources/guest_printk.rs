@@ -8,13 +8,14 @@
 //! between is placed from the record before it, and cannot be off by more than
 //! the gap.
 
-use super::{guest_ftrace, read_bounded};
-use crate::guest_clock::{self, GuestClock};
+use super::guest_ftrace::{GuestFtrace, GuestTrace};
+use super::read_bounded;
+use crate::guest_clock;
 use crate::guest_ram::{failed, GuestKernel};
-use crate::source::{Context, Live, Source, SourceError};
+use crate::recorder::{Context, Live, Recorder, Saved, SourceError};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use vmeter_kernel_image::ftrace::{FtraceDump, FtraceKind};
+use vmeter_kernel_image::ftrace::FtraceKind;
 use vmeter_kernel_image::printk::{PrintkDump, PrintkRecord};
 use vmeter_kernel_image::KernelInfo;
 use vmeter_machine::launch::Tracee;
@@ -31,10 +32,10 @@ pub const FILE: &str = "guest-printk.bin";
 /// The guest's printk ring.
 pub struct GuestPrintk;
 
-impl Source for GuestPrintk {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+impl Recorder for GuestPrintk {
+    type Parameters = guest_clock::Parameters;
+    type Raw = Vec<PrintkRecord>;
+    const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
         Some(Box::new(Recording {
@@ -47,19 +48,27 @@ impl Source for GuestPrintk {
         }))
     }
 
-    fn decode(
+    fn read(
         &self,
         dir: &Path,
-        run: &RunRecord,
         source: &SourceRecord,
-    ) -> Result<Vec<Event>, SourceError> {
+        _: guest_clock::Parameters,
+    ) -> Result<Vec<PrintkRecord>, SourceError> {
         let dump = PrintkDump::from_bytes(&read_bounded(dir, source, 0)?).map_err(failed)?;
-        let records = dump.records();
-        let anchors = match run.sources.iter().find(|s| s.name == guest_ftrace::NAME) {
-            Some(trace) => console_events(dir, run, trace)?,
+        Ok(dump.records())
+    }
+
+    fn decode(
+        &self,
+        records: &Vec<PrintkRecord>,
+        _: &SourceRecord,
+        saved: &Saved<'_>,
+    ) -> Result<Vec<Event>, SourceError> {
+        let anchors = match saved.raw(&GuestFtrace)? {
+            Some(trace) => console_events(&trace, saved.run)?,
             None => Vec::new(),
         };
-        let placed = place(&records, anchors, Window::of(run));
+        let placed = place(records, anchors, Window::of(saved.run));
         let events = records.iter().zip(placed).flat_map(|(record, (at, error_ns))| {
             record.text.split('\n').map(move |line| Event {
                 at,
@@ -75,21 +84,15 @@ impl Source for GuestPrintk {
 
 /// Texts of `printk:console` events in order, with their time and its error.
 fn console_events(
-    dir: &Path,
+    trace: &GuestTrace,
     run: &RunRecord,
-    trace: &SourceRecord,
 ) -> Result<Vec<(String, Ns, Ns)>, SourceError> {
-    let dump = FtraceDump::from_bytes(&read_bounded(dir, trace, 0)?).map_err(failed)?;
-    let decoded = dump.decode();
-    let clock = GuestClock::of(run, trace, decoded.events.last().map_or(0, |e| e.ts))?;
-    Ok(decoded
-        .events
-        .into_iter()
-        .filter_map(|event| match event.kind {
-            FtraceKind::Console { text } => Some((text, clock.at(event.ts), clock.error_ns)),
-            _ => None,
-        })
-        .collect())
+    let clock = trace.align(run)?;
+    let texts = trace.decoded.events.iter().filter_map(|event| match &event.kind {
+        FtraceKind::Console { text } => Some((text.clone(), clock.at(event.ts), clock.error_ns)),
+        _ => None,
+    });
+    Ok(texts.collect())
 }
 
 /// When the guest can have said anything, in the run's time.
@@ -242,7 +245,7 @@ impl Live for Recording {
     fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
         let Some(dump) = self.dump else { return Ok(None) };
         dump.write(&self.dir.join(FILE)).map_err(failed)?;
-        Ok(Some(guest_clock::record(NAME, FILE, self.accel, self.tsc_offset)))
+        Ok(Some(guest_clock::record::<GuestPrintk>(FILE, self.accel, self.tsc_offset)))
     }
 }
 

@@ -20,11 +20,12 @@ mod place;
 mod stats;
 
 use super::path_of;
-use crate::guest_clock::{kvm_tsc_offset, TSC_OFFSET, TSC_SPREAD};
-use crate::source::{Context, Live, Source, SourceError};
+use crate::guest_clock::{kvm_tsc_offset, share_offset, TscOffset};
+use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
@@ -36,11 +37,6 @@ pub const NAME: &str = "kvm-trace";
 
 /// The trace in the run's folder.
 pub const FILE: &str = "kvm-trace.dat";
-
-/// Parameter: KVM's counters of the VM, by name.
-const STATS: &str = "stats";
-/// Parameter: true if the trace reached its bound and what came after is missing.
-const LIMITED: &str = "limited";
 
 /// Of every exit: why, and what the VMM had to do for it.
 const LIGHT: &[&str] = &[
@@ -60,16 +56,16 @@ const ERROR_NS: Ns = 1_000;
 /// KVM's tracepoints.
 pub struct KvmTrace;
 
-impl Source for KvmTrace {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+impl Recorder for KvmTrace {
+    type Parameters = Parameters;
+    type Raw = Raw;
+    const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
         let kvm = match context.accel {
             Some(accel) => accel == Accel::Kvm,
             // Somebody's own VMM: whether it uses KVM shows at its end.
-            None => std::path::Path::new("/dev/kvm").exists(),
+            None => Path::new("/dev/kvm").exists(),
         };
         (kvm && context.watch != WatchLevel::None).then(|| {
             Box::new(Recording {
@@ -85,21 +81,59 @@ impl Source for KvmTrace {
         })
     }
 
-    fn decode(
+    fn read(
         &self,
-        dir: &std::path::Path,
-        run: &RunRecord,
+        dir: &Path,
         source: &SourceRecord,
-    ) -> Result<Vec<Event>, SourceError> {
+        parameters: Parameters,
+    ) -> Result<Raw, SourceError> {
         let mut seen = decode::Seen::default();
         if !source.files.is_empty() {
             seen = decode::read(&path_of(dir, source, 0)?)?;
         }
-        let stats = source.parameters.get(STATS).and_then(Value::as_object);
-        let stats =
-            stats.into_iter().flatten().filter_map(|(k, v)| Some((k.as_str(), v.as_u64()?)));
-        decode::events(&seen, &stats.collect(), run)
+        Ok(Raw { seen, parameters })
     }
+
+    fn decode(
+        &self,
+        raw: &Raw,
+        _: &SourceRecord,
+        saved: &Saved<'_>,
+    ) -> Result<Vec<Event>, SourceError> {
+        decode::events(&raw.seen, &raw.parameters.stats, saved.run)
+    }
+
+    /// Shares what it saw of the guest's TSC.
+    fn refine_run(&self, _: &Path, run: &mut RunRecord) {
+        let own = run.sources.iter().find(|source| source.name == NAME);
+        let Some(own) = own else { return };
+        let map = own.parameters.clone().into_iter().collect();
+        let parameters: Parameters = serde_json::from_value(Value::Object(map)).unwrap_or_default();
+        if parameters.offset.tsc_offset.is_some() {
+            share_offset(&mut run.sources, parameters.offset);
+        }
+    }
+}
+
+/// What is known besides the trace.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Parameters {
+    /// KVM's counters of the VM, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    stats: BTreeMap<String, u64>,
+    /// The guest's TSC, where the trace has it.
+    #[serde(flatten)]
+    offset: TscOffset,
+    /// True if the trace reached its bound and what came after is missing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    limited: bool,
+}
+
+/// The trace, read to its end.
+#[derive(Debug)]
+pub struct Raw {
+    seen: decode::Seen,
+    parameters: Parameters,
 }
 
 struct Recording {
@@ -127,7 +161,7 @@ impl Recording {
     }
 
     /// Saves the trace; gives its clock, and what it knows of the guest's TSC.
-    fn save(&mut self, instance: Instance) -> Result<Option<Saved>, SourceError> {
+    fn save(&mut self, instance: Instance) -> Result<Option<Spooled>, SourceError> {
         let failed = |error: vmeter_tracefs::Error| SourceError::Other(format!("{NAME}: {error}"));
         let recorded = instance.stop().map_err(failed)?;
         if recorded.bytes() == 0 {
@@ -137,11 +171,11 @@ impl Recording {
         let path = self.dir.join(FILE);
         recorded.save(&path).map_err(failed)?;
         let tsc_offset = decode::read(&path)?.tsc_offset();
-        Ok(Some(Saved { clock, limited, tsc_offset }))
+        Ok(Some(Spooled { clock, limited, tsc_offset }))
     }
 }
 
-struct Saved {
+struct Spooled {
     clock: String,
     limited: bool,
     /// Offset and spread, cycles.
@@ -182,23 +216,19 @@ impl Live for Recording {
                 _ => Ok(None),
             };
         }
-        let mut parameters = BTreeMap::new();
-        if !self.stats.is_empty() {
-            parameters.insert(STATS.to_owned(), Value::from_iter(self.stats));
-        }
         let (files, clock) = match &saved {
-            Some(saved) => (vec![FILE.to_owned()], clock_in_words(&saved.clock)),
-            None => (Vec::new(), "none: counters, read at the VMM's end".to_owned()),
+            Some(saved) => (&[FILE][..], clock_in_words(&saved.clock)),
+            None => (&[][..], "none: counters, read at the VMM's end".to_owned()),
         };
+        let mut parameters = Parameters { stats: self.stats, ..Parameters::default() };
         if let Some(saved) = saved {
             if let Some((offset, spread)) = saved.tsc_offset.filter(|_| !self.scaled) {
-                parameters.insert(TSC_OFFSET.to_owned(), offset.into());
-                parameters.extend((spread > 0).then(|| (TSC_SPREAD.to_owned(), spread.into())));
+                let tsc_offset_spread = Some(spread).filter(|spread| *spread > 0);
+                parameters.offset = TscOffset { tsc_offset: Some(offset), tsc_offset_spread };
             }
-            parameters.extend(saved.limited.then(|| (LIMITED.to_owned(), true.into())));
+            parameters.limited = saved.limited;
         }
-        let error_ns = ERROR_NS;
-        Ok(Some(SourceRecord { name: NAME.into(), files, clock, error_ns, parameters }))
+        Ok(Some(recorder::record::<KvmTrace>(files, clock, ERROR_NS, &parameters)))
     }
 }
 

@@ -9,14 +9,14 @@ pub mod mock;
 pub mod qemu_trace;
 pub mod tcg_plugin;
 
-use crate::source::{Source, SourceError};
+use crate::recorder::{AnyRecorder, SourceError};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use vmeter_model::run::SourceRecord;
 
-/// Every source, in the order they are attached. A new one is a file and a line here.
-pub fn all() -> Vec<&'static dyn Source> {
-    vec![
+/// Every recorder, in the order they are attached. A new one is a file and a line here.
+pub fn all() -> &'static [&'static dyn AnyRecorder] {
+    &[
         &console::Console,
         &firmware::Firmware,
         &qemu_trace::QemuTrace,

@@ -7,11 +7,11 @@
 
 use super::read_bounded;
 use crate::clock::Conversion;
-use crate::source::{Context, Live, Source, SourceError};
+use crate::recorder::{self, Context, Live, NoParameters, Recorder, Saved, SourceError};
 use std::path::{Path, PathBuf};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Event, Ns, RunRecord, What};
+use vmeter_model::{Event, Moment, Ns, RunRecord, What};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "qemu-trace";
@@ -33,34 +33,51 @@ const WANTED: &[&str] = &[
 /// QEMU's trace log.
 pub struct QemuTrace;
 
-impl Source for QemuTrace {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+impl Recorder for QemuTrace {
+    type Parameters = NoParameters;
+    type Raw = Vec<(u64, What)>;
+    const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
         (context.watch != WatchLevel::None && context.vmm.trace_events)
             .then(|| Box::new(Recording { dir: context.dir.to_owned(), armed: false }) as _)
     }
 
-    fn decode(
+    fn read(
         &self,
         dir: &Path,
-        run: &RunRecord,
         source: &SourceRecord,
-    ) -> Result<Vec<Event>, SourceError> {
+        _: NoParameters,
+    ) -> Result<Self::Raw, SourceError> {
         let bytes = read_bounded(dir, source, 0)?;
-        let clock = Conversion::from_realtime(&run.clocks)
+        Ok(String::from_utf8_lossy(&bytes).lines().filter_map(parse).collect())
+    }
+
+    fn decode(
+        &self,
+        lines: &Self::Raw,
+        source: &SourceRecord,
+        saved: &Saved<'_>,
+    ) -> Result<Vec<Event>, SourceError> {
+        let clock = Conversion::from_realtime(&saved.run.clocks)
             .ok_or_else(|| SourceError::Other("run.json has no clock readings".into()))?;
-        let text = String::from_utf8_lossy(&bytes);
-        let events = text.lines().filter_map(parse).map(|(micros, what)| Event {
-            at: clock.to_monotonic(micros as f64 * 1e3) - run.exec_ns,
+        let events = lines.iter().map(|(micros, what)| Event {
+            at: clock.to_monotonic(*micros as f64 * 1e3) - saved.run.exec_ns,
             error_ns: source.error_ns,
             source: NAME.into(),
             insns: None,
-            what,
+            what: what.clone(),
         });
         Ok(events.collect())
+    }
+
+    /// Notes when the machine began to run, which aligns the guest's TSC under TCG.
+    fn refine_run(&self, dir: &Path, run: &mut RunRecord) {
+        let (events, _) = crate::decode::of_source(dir, run, NAME);
+        let running = |what: &What| matches!(what, What::RunState { state } if state == "running");
+        if let Some(event) = events.iter().find(|e| running(&e.what)) {
+            run.moments.push((event.at, Moment::VmStart));
+        }
     }
 }
 
@@ -88,13 +105,8 @@ impl Live for Recording {
         if !self.armed || !self.dir.join(LOG).exists() {
             return Ok(None);
         }
-        Ok(Some(SourceRecord {
-            name: NAME.into(),
-            files: vec![LOG.into()],
-            clock: "wall clock, paired with CLOCK_MONOTONIC before and after".into(),
-            error_ns: 2_000,
-            parameters: Default::default(),
-        }))
+        let clock = "wall clock, paired with CLOCK_MONOTONIC before and after";
+        Ok(Some(recorder::record::<QemuTrace>(&[LOG], clock, 2_000, &NoParameters {})))
     }
 }
 

@@ -14,7 +14,7 @@
 //!
 //! With `--accel icount` the host's time plays no part, so the hook stays however
 //! the run is watched, and stamps are placed by their instructions
-//! (`virtual_time`). [`count`] then gives the guest's own events their instructions.
+//! (`virtual_time`), and then gives the guest's own events their instructions.
 
 mod addresses;
 mod decode;
@@ -26,17 +26,20 @@ pub use addresses::{addresses, initcalls, Address};
 pub use decode::{events, Clock, Header, Stamps};
 pub use virtual_time::VirtualTime;
 
-use super::{guest_ftrace, guest_printk, read_bounded};
-use crate::source::{Context, Live, Source, SourceError};
+use super::guest_ftrace::{self, GuestFtrace};
+use super::{guest_printk, read_bounded};
+use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
+use serde::{Deserialize, Serialize};
+use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use vmeter_base::{files, fnv};
-use vmeter_kernel_image::ftrace::{Decoded, FtraceDump};
+use vmeter_kernel_image::ftrace::Decoded;
 use vmeter_kernel_image::KernelImage;
 use vmeter_machine::capabilities;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Accel, Event, Ns, RunRecord, What};
+use vmeter_model::{Accel, Event, Ns, What};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "tcg-plugin";
@@ -57,10 +60,10 @@ const LIGHT_LIMIT: u32 = 12_000;
 /// Stamps by the TCG plugin.
 pub struct TcgPlugin;
 
-impl Source for TcgPlugin {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+impl Recorder for TcgPlugin {
+    type Parameters = Parameters;
+    type Raw = Raw;
+    const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
         let extent = match (context.watch, context.accel) {
@@ -80,68 +83,87 @@ impl Source for TcgPlugin {
         })
     }
 
+    fn read(&self, dir: &Path, source: &SourceRecord, _: Parameters) -> Result<Raw, SourceError> {
+        let stamps = read_bounded(dir, source, 0)?;
+        let list = read_bounded(dir, source, 1)?;
+        Ok(Raw {
+            stamps: Stamps::parse(&stamps).map_err(SourceError::Other)?,
+            list: String::from_utf8_lossy(&list).into_owned(),
+            time: OnceCell::new(),
+        })
+    }
+
     fn decode(
         &self,
-        dir: &Path,
-        run: &RunRecord,
-        source: &SourceRecord,
+        raw: &Raw,
+        _: &SourceRecord,
+        saved: &Saved<'_>,
     ) -> Result<Vec<Event>, SourceError> {
-        let (stamps, list) = read(dir, source)?;
+        let run = saved.run;
         let clock = if run.icount {
-            Clock::Virtual(learn(dir, run, &stamps, &list)?)
+            Clock::Virtual(raw.virtual_time(saved)?.clone())
         } else {
             Clock::Host { exec_ns: run.exec_ns, total_ns: run.total_ns }
         };
-        Ok(events(&stamps, &list, &clock))
+        Ok(events(&raw.stamps, &raw.list, &clock))
+    }
+
+    /// Gives the events that the guest itself stamped, in an icount run, the
+    /// instructions executed by then. Initcalls that the plugin stamped are left to it:
+    /// what the guest stamps includes the writing of its trace.
+    fn refine_events(&self, saved: &Saved<'_>, events: &mut [Event]) {
+        let raw = saved.raw(self).ok().flatten().filter(|_| saved.run.icount);
+        let Some(raw) = raw.filter(|raw| raw.stamps.header.counted) else { return };
+        let time = match raw.virtual_time(saved) {
+            Ok(time) if !time.is_unknown() => time,
+            _ => return,
+        };
+        let initcall = |event: &Event| match &event.what {
+            What::InitcallStart { function, .. } | What::InitcallEnd { function, .. } => {
+                Some(function.clone())
+            }
+            _ => None,
+        };
+        let stamped: HashSet<String> =
+            events.iter().filter(|event| event.source == NAME).filter_map(initcall).collect();
+        let of_guest = [guest_ftrace::NAME, guest_printk::NAME];
+        for event in events.iter_mut().filter(|event| of_guest.contains(&event.source.as_str())) {
+            if initcall(event).is_none_or(|function| !stamped.contains(&function)) {
+                event.insns = Some(time.insns(event.at));
+            }
+        }
     }
 }
 
-fn read(dir: &Path, source: &SourceRecord) -> Result<(Stamps, String), SourceError> {
-    let stamps = read_bounded(dir, source, 0)?;
-    let list = read_bounded(dir, source, 1)?;
-    let stamps = Stamps::parse(&stamps).map_err(SourceError::Other)?;
-    Ok((stamps, String::from_utf8_lossy(&list).into_owned()))
+/// What the plugin saw besides its stamps.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Parameters {
+    /// How far KASLR moved the kernel, bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kaslr_slide: Option<u64>,
 }
 
-/// The virtual time of an icount run, by the guest's trace if it was recorded too.
-fn learn(
-    dir: &Path,
-    run: &RunRecord,
-    stamps: &Stamps,
-    list: &str,
-) -> Result<VirtualTime, SourceError> {
-    let trace = match run.sources.iter().find(|source| source.name == guest_ftrace::NAME) {
-        Some(trace) => FtraceDump::from_bytes(&read_bounded(dir, trace, 0)?)
-            .map_err(|error| SourceError::Other(error.to_string()))?
-            .decode(),
-        None => Decoded::default(),
-    };
-    Ok(VirtualTime::learn(stamps, list, &trace, virtual_time::shift(&run.argv)))
+/// The stamps, and the list of addresses that they are of.
+#[derive(Debug)]
+pub struct Raw {
+    stamps: Stamps,
+    list: String,
+    time: OnceCell<VirtualTime>,
 }
 
-/// Gives the events that the guest itself stamped, in an icount run, the
-/// instructions executed by then. Initcalls that the plugin stamped are left to it:
-/// what the guest stamps includes the writing of its trace.
-pub fn count(dir: &Path, run: &RunRecord, events: &mut [Event]) {
-    let source = run.sources.iter().find(|source| source.name == NAME).filter(|_| run.icount);
-    let Some((stamps, list)) = source.and_then(|source| read(dir, source).ok()) else { return };
-    let time = match learn(dir, run, &stamps, &list) {
-        Ok(time) if stamps.header.counted && !time.is_unknown() => time,
-        _ => return,
-    };
-    let initcall = |event: &Event| match &event.what {
-        What::InitcallStart { function, .. } | What::InitcallEnd { function, .. } => {
-            Some(function.clone())
+impl Raw {
+    /// The virtual time of an icount run, by the guest's trace if it was recorded too.
+    fn virtual_time(&self, saved: &Saved<'_>) -> Result<&VirtualTime, SourceError> {
+        if let Some(time) = self.time.get() {
+            return Ok(time);
         }
-        _ => None,
-    };
-    let stamped: HashSet<String> =
-        events.iter().filter(|event| event.source == NAME).filter_map(initcall).collect();
-    let of_guest = [guest_ftrace::NAME, guest_printk::NAME];
-    for event in events.iter_mut().filter(|event| of_guest.contains(&event.source.as_str())) {
-        if initcall(event).is_none_or(|function| !stamped.contains(&function)) {
-            event.insns = Some(time.insns(event.at));
-        }
+        let shift = virtual_time::shift(&saved.run.argv);
+        let learn = |trace: &Decoded| VirtualTime::learn(&self.stamps, &self.list, trace, shift);
+        let time = match saved.raw(&GuestFtrace)? {
+            Some(trace) => learn(&trace.decoded),
+            None => learn(&Decoded::default()),
+        };
+        Ok(self.time.get_or_init(|| time))
     }
 }
 
@@ -205,19 +227,14 @@ impl Live for Recording {
         if !self.armed || !self.dir.join(STAMPS).exists() {
             return Ok(None);
         }
-        let parameters = kaslr_slide(&self.dir)
-            .map(|slide| ("kaslr_slide".to_owned(), serde_json::Value::from(slide)));
+        let parameters = Parameters { kaslr_slide: kaslr_slide(&self.dir) };
         let (clock, error_ns) = match self.extent {
             Extent::Virtual => ("virtual time, by instructions; each stamp has an error", 0),
-            _ => ("CLOCK_MONOTONIC, read in the VMM as the vCPU gets there", ERROR_NS),
+            Extent::Light | Extent::Full => {
+                ("CLOCK_MONOTONIC, read in the VMM as the vCPU gets there", ERROR_NS)
+            }
         };
-        Ok(Some(SourceRecord {
-            name: NAME.into(),
-            files: vec![STAMPS.into(), LIST.into()],
-            clock: clock.into(),
-            error_ns,
-            parameters: parameters.into_iter().collect(),
-        }))
+        Ok(Some(recorder::record::<TcgPlugin>(&[STAMPS, LIST], clock, error_ns, &parameters)))
     }
 }
 

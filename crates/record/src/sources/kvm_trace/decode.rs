@@ -3,7 +3,7 @@
 use super::place::{Between, Place, Stamp, KERNEL_LOAD};
 use super::{ERROR_NS, NAME};
 use crate::clock::Conversion;
-use crate::source::SourceError;
+use crate::recorder::SourceError;
 use crate::sources::qemu_trace;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -186,7 +186,7 @@ impl Seen {
 /// The events of a trace, and of KVM's counters.
 pub(super) fn events(
     seen: &Seen,
-    stats: &BTreeMap<&str, u64>,
+    stats: &BTreeMap<String, u64>,
     run: &RunRecord,
 ) -> Result<Vec<Event>, SourceError> {
     let clock = Clock::of(&seen.clock, run)?;
@@ -204,13 +204,13 @@ pub(super) fn events(
 }
 
 /// Final values. What the trace has is counted there; KVM's own counters say the rest.
-fn counts(seen: &Seen, stats: &BTreeMap<&str, u64>) -> BTreeMap<String, u64> {
+fn counts(seen: &Seen, stats: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
     let sum = |by: &BTreeMap<String, u64>| by.values().sum::<u64>();
     let by_reason = |by: &BTreeMap<String, u64>| -> Vec<(String, u64)> {
         by.iter().map(|(reason, n)| (format!("exits:{reason}"), *n)).collect()
     };
-    counts.extend(stats.iter().map(|(name, value)| ((*name).to_owned(), *value)));
+    counts.extend(stats.iter().map(|(name, value)| (name.clone(), *value)));
     if seen.reasons.is_empty() {
         // A KVM without kvm_exit: those that the VMM had to handle are all that shows.
         counts.extend(by_reason(&seen.userspace_reasons));
@@ -355,7 +355,7 @@ mod tests {
     fn counters_say_what_events_do_not() {
         let mut seen = Seen { mmio: 2, ..Seen::default() };
         seen.userspace_reasons.insert("KVM_EXIT_IO".into(), 5);
-        let stats = BTreeMap::from([("exits", 70), ("kvm_io_exits", 5)]);
+        let stats = BTreeMap::from([("exits".to_owned(), 70), ("kvm_io_exits".to_owned(), 5)]);
         let found = counts(&seen, &stats);
         assert_eq!((found["exits"], found["exits:KVM_EXIT_IO"], found["mmio"]), (70, 5, 2));
         assert_eq!(counts(&seen, &BTreeMap::new())["exits"], 5);
@@ -383,7 +383,7 @@ mod tests {
             for access in &seen.pci {
                 clock.event(access.at, i64::MAX, access.what());
             }
-            let _ = counts(&seen, &BTreeMap::from([("exits", u64::MAX)]));
+            let _ = counts(&seen, &BTreeMap::from([("exits".to_owned(), u64::MAX)]));
         }
     }
 }
