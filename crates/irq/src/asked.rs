@@ -83,14 +83,42 @@ pub(crate) struct Kept {
     pub(crate) found: Found,
 }
 
+/// What the VM has, and what goes on meanwhile.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    pub(crate) vcpus: usize,
+    pub(crate) busy_cpus: usize,
+    pub(crate) running_vcpus: usize,
+}
+
+impl Load {
+    /// # Errors
+    /// [`IrqError::Usage`].
+    pub(crate) fn check(self) -> Result<(), IrqError> {
+        let Load { vcpus, busy_cpus, running_vcpus } = self;
+        let wrong = |text: String| Err(IrqError::Usage(text));
+        if !(1..=MOST_VCPUS).contains(&vcpus) {
+            return wrong(format!("--vcpus {vcpus}: expected 1 to {MOST_VCPUS}"));
+        }
+        if running_vcpus > vcpus {
+            return wrong(format!("--running-vcpus {running_vcpus}: the VM has {vcpus} (--vcpus)"));
+        }
+        if busy_cpus > MOST_BUSY {
+            return wrong(format!("--busy-cpus {busy_cpus}: expected at most {MOST_BUSY}"));
+        }
+        Ok(())
+    }
+}
+
 impl Kept {
     /// Refuses what no session of this vmeter has, so that what follows may rely on it.
     ///
     /// # Errors
     /// [`IrqError::Usage`].
     pub(crate) fn check(&self) -> Result<(), IrqError> {
-        if let Asked::Vm(options) = &self.asked {
-            options.check_question()?;
+        match &self.asked {
+            Asked::Vm(options) => options.check_question()?,
+            Asked::Vfio(options) => options.load().check()?,
         }
         let Found { vfs, vectors, .. } = self.found;
         if vfs > MOST_VFS || vectors > MOST_VECTORS {
@@ -158,6 +186,8 @@ mod names {
 const MOST_VECTORS: usize = msi_routes::MAX_VECTORS;
 /// Functions below a PCI segment's root (PCI Express Base 6.0, 2.2.4.2: a requester ID).
 const MOST_VFS: usize = 1 << 16;
+/// Threads that keep CPUs busy.
+const MOST_BUSY: usize = 1024;
 /// vCPUs with an APIC id of 8 bits, the broadcast id left out.
 const MOST_VCPUS: usize = 255;
 
@@ -211,15 +241,8 @@ impl Options {
                 self.vfs, self.vectors
             ));
         }
-        if !(1..=MOST_VCPUS).contains(&self.vcpus) {
-            return wrong(format!("--vcpus {}: expected 1 to {MOST_VCPUS}", self.vcpus));
-        }
-        if self.running_vcpus > self.vcpus {
-            return wrong(format!(
-                "--running-vcpus {}: the VM has {} (--vcpus)",
-                self.running_vcpus, self.vcpus
-            ));
-        }
+        let Options { vcpus, busy_cpus, running_vcpus, .. } = *self;
+        Load { vcpus, busy_cpus, running_vcpus }.check()?;
         if self.strategies.is_empty() || self.runs == 0 {
             return wrong("nothing to measure: --runs and --strategy want at least one".into());
         }

@@ -17,7 +17,7 @@ pub struct Plan {
     filters: Vec<(String, String)>,
     own_children: bool,
     threads: Vec<i32>,
-    pub(crate) symbols: bool,
+    pub(crate) symbols: Option<String>,
     buffer_kib: u64,
     limit: u64,
     spool: PathBuf,
@@ -38,7 +38,7 @@ impl Plan {
             filters: Vec::new(),
             own_children: false,
             threads: Vec::new(),
-            symbols: false,
+            symbols: None,
             buffer_kib: 1024,
             limit: 192 << 20,
             spool: std::env::temp_dir(),
@@ -74,8 +74,14 @@ impl Plan {
     }
 
     /// With the kernel's symbols (some megabytes): functions then have names.
-    pub fn with_symbols(mut self) -> Self {
-        self.symbols = true;
+    pub fn with_symbols(self) -> Self {
+        self.with_symbols_of("")
+    }
+
+    /// With those of the kernel's symbols that have `part` in their names: other functions
+    /// have no names then, or wrong ones.
+    pub fn with_symbols_of(mut self, part: &str) -> Self {
+        self.symbols = Some(part.to_owned());
         self
     }
 
@@ -141,8 +147,8 @@ impl Instance {
             made.write(&format!("{folder}/enable"), "1")?;
         }
         let mut head = Head::new(tracefs.root(), &made.folder, clock, formats)?;
-        if plan.symbols {
-            head.note_symbols();
+        if let Some(part) = &plan.symbols {
+            head.note_symbols(part);
         }
         let reader = Reader::start(&made.folder, &plan.spool, plan.limit, head.page_size)?;
         register(&made.folder, &reader.stop);

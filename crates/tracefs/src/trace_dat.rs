@@ -29,7 +29,33 @@ pub(crate) struct Head {
     /// Lines `TID NAME`.
     threads: String,
     /// `/proc/kallsyms`, if asked for.
-    symbols: Vec<u8>,
+    symbols: String,
+}
+
+/// The lines of `/proc/kallsyms` with `part` in their names. An address has the name of the
+/// symbol at or below it, so what follows each of them in memory stays, too.
+fn symbols_of(kallsyms: &str, part: &str) -> String {
+    let line = |line| {
+        let (address, named) = str::split_once(line, ' ')?;
+        Some((u64::from_str_radix(address, 16).ok()?, named.contains(part), line))
+    };
+    let mut lines: Vec<(u64, bool, &str)> = kallsyms.lines().filter_map(line).collect();
+    lines.sort_by_key(|(address, ..)| *address);
+    let mut kept = String::new();
+    let mut open = None;
+    for (address, named, line) in lines {
+        let ends = open.is_some_and(|begin| address > begin);
+        if named || ends {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+        if named {
+            open = Some(address);
+        } else if ends {
+            open = None;
+        }
+    }
+    kept
 }
 
 impl Head {
@@ -48,14 +74,16 @@ impl Head {
             header_event: text("header_event")?,
             formats,
             threads: String::new(),
-            symbols: Vec::new(),
+            symbols: String::new(),
         })
     }
 
-    /// Takes the kernel's symbols. To others than root all addresses are zero.
-    pub fn note_symbols(&mut self) {
+    /// Takes the kernel's symbols with `part` in their names. To others than root all
+    /// addresses are zero.
+    pub fn note_symbols(&mut self, part: &str) {
         // Without them functions are addresses.
-        self.symbols = fs::read("/proc/kallsyms").unwrap_or_default();
+        let all = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+        self.symbols = if part.is_empty() { all } else { symbols_of(&all, part) };
     }
 
     /// Takes the names of the threads that were seen.
@@ -92,7 +120,7 @@ impl Head {
             formats.iter().for_each(|format| put(out, format));
         }
         out.extend((self.symbols.len() as u32).to_le_bytes());
-        out.extend(&self.symbols);
+        out.extend(self.symbols.as_bytes());
         // No printk formats.
         out.extend(0u32.to_le_bytes());
         put(out, &self.threads);
@@ -193,5 +221,20 @@ impl Recorded {
             io::copy(&mut (&cpu.file).take(cpu.bytes), &mut out)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_by_name_end_where_the_next_begins() {
+        let all = "30 t after\n10 T call_srcu\n10 T alias\n20 t other\n08 t before\n\
+                   40 t process_srcu\t[rcu]\n50 t srcu_end\n60 t last\n70 t far\nno line\n";
+        let kept =
+            "10 T call_srcu\n20 t other\n40 t process_srcu\t[rcu]\n50 t srcu_end\n60 t last\n";
+        assert_eq!(symbols_of(all, "srcu"), kept);
+        assert_eq!(symbols_of("", "srcu"), "");
     }
 }

@@ -108,7 +108,7 @@ fn plan(tid: i32) -> Plan {
     let names: Vec<&str> = EVENTS.iter().map(|(name, _)| *name).collect();
     let plan = Plan::new(&names)
         .clocks(&["mono"])
-        .with_symbols()
+        .with_symbols_of("srcu")
         .buffer_kib(BUFFER_KIB)
         .limit(LIMIT_BYTES);
     let filters = EVENTS.iter().filter(|(_, filter)| !filter.is_empty());

@@ -3,7 +3,7 @@
 use super::device::{Device, Opened};
 use super::error::VfioError;
 use super::sysfs::Address;
-use crate::asked::{allow_files, Found};
+use crate::asked::{allow_files, Found, Load};
 use crate::bench::thread_cpu;
 use crate::committer::Apparatus;
 use crate::data::{ns, Data, Delivered, Enabled};
@@ -114,6 +114,13 @@ pub struct VfioOptions {
     pub warmup: usize,
 }
 
+impl VfioOptions {
+    pub(crate) fn load(&self) -> Load {
+        let VfioOptions { vcpus, busy_cpus, running_vcpus, .. } = *self;
+        Load { vcpus, busy_cpus, running_vcpus }
+    }
+}
+
 /// A device's eventfds, twice: VFIO writes to one descriptor, msi-routes owns the other.
 struct Vectors {
     sources: Vec<Source>,
@@ -184,6 +191,7 @@ impl<'o> Lab<'o> {
         pin: Option<&CpuList>,
         before: Option<&Found>,
     ) -> Result<Self, IrqError> {
+        options.load().check()?;
         if let Some(twice) = twice(&options.devices) {
             return Err(VfioError::Twice(twice.to_string()).into());
         }
