@@ -14,11 +14,12 @@ pub mod moment;
 pub mod rank;
 pub mod read;
 pub mod report;
+pub mod result;
 pub mod say;
 pub mod timebase;
 
+use crate::result::ExplainResult;
 use std::path::{Path, PathBuf};
-use vmeter_model::explain::ExplainResult;
 
 /// What to explain.
 #[derive(Debug, Clone, Default)]

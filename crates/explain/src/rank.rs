@@ -4,8 +4,8 @@ use crate::detect::{
     outlier, Candidate, View, DETECTORS, DEVICE_MODEL, GAP, LEAST_SHARE, OUTLIER_ALONE,
 };
 use crate::evidence::subject::Key;
+use crate::result::{Finding, Link, Severity};
 use std::collections::BTreeMap;
-use vmeter_model::explain::{Finding, Link, Severity};
 use vmeter_render::quantity::{brief_percent, three_digits};
 
 /// Other causes of the same subject are reported if they are at least this share of the first.

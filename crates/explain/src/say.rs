@@ -1,8 +1,8 @@
 //! Figures in words, and what limits them.
 
 use crate::read::Read;
+use crate::result::ExplainResult;
 use crate::timebase::Clocks;
-use vmeter_model::explain::ExplainResult;
 
 /// `1 call`, `2 calls`.
 pub fn plural(count: u64, what: &str) -> String {

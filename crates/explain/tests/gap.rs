@@ -3,7 +3,7 @@
 mod common;
 
 use common::{kinds, Trace, VCPU};
-use vmeter_model::explain::{ExplainResult, Severity};
+use vmeter_explain::result::{ExplainResult, Severity};
 
 const FUTEX: u32 = 202;
 

@@ -6,7 +6,7 @@ use common::{fixture, kinds};
 use proptest::prelude::*;
 use vmeter_explain::{explain, ExplainError, Options};
 
-fn xen() -> vmeter_model::explain::ExplainResult {
+fn xen() -> vmeter_explain::result::ExplainResult {
     let files =
         [fixture("xen-hvm-ide-boot.xtr.gz"), fixture("xen-hvm-ide-boot.dom0-ftrace.txt.gz")];
     explain(&files, &Options { cpu_hz: Some(2e9), devices: None }).expect("two traces")

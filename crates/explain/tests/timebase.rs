@@ -2,8 +2,8 @@
 //! the offset, the drift and the error is held against what was planted.
 
 use std::fmt::Write as _;
+use vmeter_explain::result::Alignment;
 use vmeter_explain::{explain, Options};
-use vmeter_model::explain::Alignment;
 
 /// Rounds of accesses.
 const ROUNDS: u64 = 12_000;

@@ -4,8 +4,8 @@ mod common;
 
 use common::{kinds, Trace, VCPU};
 use std::fmt::Write as _;
+use vmeter_explain::result::ExplainResult;
 use vmeter_explain::{explain, Options};
-use vmeter_model::explain::ExplainResult;
 
 fn explained(text: &str) -> ExplainResult {
     let folder = tempfile::tempdir().expect("a folder");

@@ -20,6 +20,7 @@ mod machine;
 mod query;
 mod remove;
 mod report;
+pub mod result;
 mod saved;
 mod scan;
 

@@ -1,11 +1,11 @@
 //! Questions.
 
 use crate::filter::literal;
+use crate::result::{SavedRun, SavedSession};
 use crate::{Filter, Index, IndexError};
 use rusqlite::{params, params_from_iter, Row};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use vmeter_model::runs::{SavedRun, SavedSession};
 use vmeter_model::time::{seconds, Ns};
 
 /// Sessions that a filter matches.

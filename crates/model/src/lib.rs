@@ -10,14 +10,12 @@
 
 pub mod accel;
 pub mod event;
-pub mod explain;
 pub mod machine;
 pub mod migrate;
 pub mod moment;
 pub mod range;
 pub mod result;
 pub mod run;
-pub mod runs;
 pub mod shard;
 pub mod span;
 pub mod sweep;

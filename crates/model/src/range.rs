@@ -96,7 +96,7 @@ pub struct BuildRecord {
 }
 
 /// What is known of a commit.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredCommit {
     /// Position in the range; 0 is what the others are compared with.
     pub index: usize,
@@ -117,7 +117,7 @@ pub struct MeasuredCommit {
 }
 
 /// A commit (or several that cannot be told apart) with which the time changed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     /// Positions of the commits: one, or several where those between cannot be measured.
     pub commits: Vec<usize>,
@@ -136,7 +136,7 @@ pub struct Change {
 }
 
 /// What was spent, and what measuring every commit would take.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Effort {
     /// Runs, warm-ups among them.
     pub boots: usize,
@@ -149,7 +149,7 @@ pub struct Effort {
 }
 
 /// Result of `vmeter range`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RangeResult {
     /// Head.
     pub envelope: Envelope,
@@ -168,7 +168,6 @@ pub struct RangeResult {
     /// The last commit over the first.
     pub ends: Option<Estimate>,
     /// The hosts, where several carried it out; their factors are taken out of the samples.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostEffect>,
     /// What was spent.
     pub effort: Effort,

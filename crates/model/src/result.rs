@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub use vmeter_base::Envelope;
 
 /// One analysed run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct AnalysedRun {
     /// As recorded.
     pub record: RunRecord,
@@ -19,7 +19,7 @@ pub struct AnalysedRun {
 }
 
 /// A phase over all runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Phase {
     /// Name.
     pub name: String,
@@ -30,7 +30,7 @@ pub struct Phase {
 }
 
 /// An activity (leaf or inner span by name) over all runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Activity {
     /// Name, e.g. `initcall acpi_init`.
     pub name: String,
@@ -66,7 +66,7 @@ pub struct Overhead {
 }
 
 /// Result of `vmeter boot`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct BootResult {
     /// Head.
     pub envelope: Envelope,
@@ -87,7 +87,6 @@ pub struct BootResult {
     /// Positions in `runs` whose total is an outlier (kept all the same).
     pub outliers: Vec<usize>,
     /// Number of the boot that instruction counts come from, where it is none of `runs`.
-    #[serde(default)]
     pub counted_in: Option<u32>,
     /// Warnings in words.
     pub warnings: Vec<String>,
@@ -98,7 +97,7 @@ pub struct BootResult {
 }
 
 /// One machine of a bench.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct BenchMachine {
     /// Label.
     pub label: String,
@@ -121,7 +120,7 @@ pub struct BenchMachine {
 }
 
 /// A is compared with b.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     /// Label of the first machine (the baseline).
     pub a: String,
@@ -138,7 +137,7 @@ pub struct Comparison {
 }
 
 /// Result of `vmeter bench`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct BenchResult {
     /// Head.
     pub envelope: Envelope,
@@ -155,8 +154,7 @@ pub struct BenchResult {
 }
 
 /// How a check of `vmeter doctor` came out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckStatus {
     /// All is well.
     Good,
@@ -167,7 +165,7 @@ pub enum CheckStatus {
 }
 
 /// One thing that `vmeter doctor` looked at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     /// What.
     pub name: String,
@@ -182,7 +180,7 @@ pub struct Check {
 }
 
 /// Result of `vmeter doctor`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DoctorResult {
     /// Head.
     pub envelope: Envelope,

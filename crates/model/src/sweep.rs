@@ -5,14 +5,13 @@ use crate::result::{Comparison, Envelope, Phase};
 use crate::run::{Outcome, SessionMachine};
 use crate::shard::HostEffect;
 use crate::verdict::DiffVerdict;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Names with values, in the order in which they were given.
 pub type Settings = Vec<(String, String)>;
 
 /// What a sweep varies.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SweptParameter {
     /// Option or placeholder, e.g. `pcie-root-ports`.
     pub name: String,
@@ -23,7 +22,7 @@ pub struct SweptParameter {
 }
 
 /// Figures of one run of a point.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SweptRun {
     /// Number of the run in its session.
     pub index: u32,
@@ -38,16 +37,14 @@ pub struct SweptRun {
     /// Counts.
     pub counts: BTreeMap<String, f64>,
     /// What was missing or not understood, in words.
-    #[serde(default)]
     pub warnings: Vec<String>,
     /// Where several hosts had a part: the one it ran on, and the factor that its times
     /// were divided by.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<(String, f64)>,
 }
 
 /// One point of a sweep, over its runs that reached their end.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SweepPoint {
     /// Label, e.g. `pcie-root-ports=3`.
     pub label: String,
@@ -66,8 +63,7 @@ pub struct SweepPoint {
 }
 
 /// What grows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Series {
     /// The whole boot, s.
     Total,
@@ -82,7 +78,7 @@ pub enum Series {
 }
 
 /// A jump beyond the common trend.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SweepBreak {
     /// Parameter values before and after.
     pub between: [f64; 2],
@@ -93,7 +89,7 @@ pub struct SweepBreak {
 }
 
 /// How a series grows with a parameter.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Scaling {
     /// What kind of series.
     pub series: Series,
@@ -120,7 +116,7 @@ pub struct Scaling {
 }
 
 /// What one step of a parameter adds to the whole boot and to the counts.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MarginalStep {
     /// The parameter.
     pub parameter: String,
@@ -139,7 +135,7 @@ pub struct MarginalStep {
 }
 
 /// Why a step jumps: its two points compared.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ExplainedBreak {
     /// The parameter.
     pub parameter: String,
@@ -150,7 +146,7 @@ pub struct ExplainedBreak {
 }
 
 /// Result of `vmeter sweep`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SweepResult {
     /// Head.
     pub envelope: Envelope,
@@ -167,7 +163,6 @@ pub struct SweepResult {
     /// The breaks, explained.
     pub explained: Vec<ExplainedBreak>,
     /// The hosts, where several had a part in it: times are divided by their factors.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostEffect>,
     /// Warnings in words.
     pub warnings: Vec<String>,
@@ -178,7 +173,7 @@ pub struct SweepResult {
 }
 
 /// One side of a comparison.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DiffSide {
     /// As the user named it.
     pub name: String,
@@ -197,8 +192,7 @@ pub struct DiffSide {
 }
 
 /// What is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DiffKind {
     /// The whole boot, s.
     Total,
@@ -215,8 +209,7 @@ pub enum DiffKind {
 }
 
 /// Which side has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
     /// Both.
     Both,
@@ -227,7 +220,7 @@ pub enum Presence {
 }
 
 /// One thing compared.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DiffRow {
     /// What kind of thing.
     pub kind: DiffKind,
@@ -254,7 +247,7 @@ pub struct DiffRow {
 }
 
 /// A setting or version in which the two sides differ.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiffSetting {
     /// What.
     pub name: String,
@@ -265,7 +258,7 @@ pub struct DiffSetting {
 }
 
 /// Result of `vmeter diff`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DiffResult {
     /// Head.
     pub envelope: Envelope,

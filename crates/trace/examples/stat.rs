@@ -1,15 +1,15 @@
-//! Prints the statistics of a trace: `stat [--json] [--counts] [--cpu-hz HZ] FILE`.
+//! Prints the statistics of a trace: `stat [--all] [--counts] [--cpu-hz HZ] FILE`.
 
 use std::time::Instant;
 use vmeter_trace::stat::{Row, Stats};
 use vmeter_trace::{open, Error, Input};
 
 fn main() -> Result<(), Error> {
-    let (mut json, mut counts, mut hz, mut files) = (false, false, None, Vec::new());
+    let (mut all, mut counts, mut hz, mut files) = (false, false, None, Vec::new());
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            "--json" => json = true,
+            "--all" => all = true,
             "--counts" => counts = true,
             "--cpu-hz" => hz = arguments.next().and_then(|v| v.parse().ok()),
             _ => files.push(argument),
@@ -25,8 +25,8 @@ fn main() -> Result<(), Error> {
         }
         let report = stats.finish(reader.as_ref(), hz);
         let took = begin.elapsed();
-        if json {
-            println!("{}", serde_json::to_string_pretty(&report).unwrap_or_default());
+        if all {
+            println!("{report:#?}");
         } else if counts {
             for (name, count) in &report.counts {
                 println!("{count} {name}");

@@ -138,7 +138,7 @@ impl TraceInfo {
 }
 
 /// What is missing from a trace.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Events that the recorder counted as lost.
     pub lost_events: u64,

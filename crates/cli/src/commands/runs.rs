@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+use vmeter_index::result::{RunsResult, SavedRun};
 use vmeter_index::{ago_or_date, Filter, Index, IndexError, RunSource, RunsExport, RunsReport};
-use vmeter_model::runs::{RunsResult, SavedRun};
 use vmeter_session::envelope::envelope_now;
 use vmeter_session::failure::{host, usage};
 use vmeter_session::{state_dir, AnySession};
@@ -153,7 +153,7 @@ fn remove(arguments: &Remove, out: &Output) -> anyhow::Result<()> {
         for path in paths {
             if !result.sessions.iter().any(|session| session.path == path) {
                 let id = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                result.sessions.push(vmeter_model::runs::SavedSession {
+                result.sessions.push(vmeter_index::result::SavedSession {
                     id,
                     path,
                     ..Default::default()
@@ -258,7 +258,7 @@ fn listed(
     action: &str,
 ) -> anyhow::Result<RunsResult> {
     let listing = index.sessions(filter, limit).map_err(failed)?;
-    let problem = |session: &vmeter_model::runs::SavedSession| {
+    let problem = |session: &vmeter_index::result::SavedSession| {
         session.problem.as_ref().map(|problem| format!("{}: {problem}", session.id))
     };
     let problems = listing.sessions.iter().filter_map(problem);

@@ -3,7 +3,7 @@
 use super::view::{LEAST_COUNT, LEAST_SHARE};
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Part, Subject, What, Who};
-use vmeter_model::explain::{Link, VcpuSplit};
+use crate::result::{Link, VcpuSplit};
 use vmeter_render::quantity::brief_percent;
 
 /// Its kind.

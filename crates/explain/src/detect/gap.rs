@@ -10,8 +10,8 @@ use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Anatomy, Key, Part, Subject, What, Who};
 use crate::evidence::thread::Waker;
 use crate::moment::Place;
+use crate::result::Severity;
 use crate::say;
-use vmeter_model::explain::Severity;
 use vmeter_render::quantity::{brief_percent, three_digits};
 
 /// Its kind.
@@ -110,12 +110,7 @@ impl Gap {
     }
 
     /// What was last seen before the longest sleep, and what ended it.
-    fn last_and_first(
-        &self,
-        view: &View<'_>,
-        key: Key,
-        long: &Anatomy,
-    ) -> vmeter_model::explain::Link {
+    fn last_and_first(&self, view: &View<'_>, key: Key, long: &Anatomy) -> crate::result::Link {
         let after = |at: u64| view.time(at.saturating_sub(long.start) as f64);
         let Some(sleep) = long.sleep else {
             let claim = format!(
@@ -147,7 +142,7 @@ impl Gap {
     }
 
     /// The critical path of the instance.
-    fn inside(&self, view: &View<'_>, key: Key, long: &Anatomy) -> vmeter_model::explain::Link {
+    fn inside(&self, view: &View<'_>, key: Key, long: &Anatomy) -> crate::result::Link {
         let total = long.total.max(1);
         let parts = view.parts(long.parts.iter().map(|(key, amount)| (key, amount)));
         let words = parts.into_iter().filter(|(_, ticks)| *ticks * 50 >= total).take(TOLD);

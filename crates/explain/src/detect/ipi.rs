@@ -1,7 +1,7 @@
 //! CPUs that interrupt each other all the time.
 
 use super::{Candidate, Detector, View};
-use vmeter_model::explain::{Evidence, Link};
+use crate::result::{Evidence, Link};
 use vmeter_render::quantity::{brief_percent, three_digits};
 
 /// IPIs a second and CPU from which it is called a storm: at about 2 µs on both sides each,

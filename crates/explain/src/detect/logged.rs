@@ -8,7 +8,7 @@
 use super::view::{LEAST_COUNT, OUTLIER, SHARE_ALONE};
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Subject, What};
-use vmeter_model::explain::Severity;
+use crate::result::Severity;
 use vmeter_render::quantity::brief_percent;
 
 /// Share of the traced time from which an access is named that has no peers.

@@ -23,12 +23,12 @@ mod timer;
 mod view;
 
 use crate::evidence::subject::Key;
+use crate::result::{Link, Severity};
 pub use device_model::KIND as DEVICE_MODEL;
 pub use gap::KIND as GAP;
 pub use outlier::{outlier, KIND as OUTLIER_ALONE};
 pub use starved::warnings as busy_host;
 pub use view::{View, LEAST_SHARE};
-use vmeter_model::explain::{Link, Severity};
 
 /// What a detector has found.
 #[derive(Debug, Clone, Default)]

@@ -8,7 +8,7 @@ use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Part, Who};
 use crate::evidence::thread::{State, Thread};
 use crate::moment::Tid;
-use vmeter_model::explain::{Evidence, Link, Severity};
+use crate::result::{Evidence, Link, Severity};
 use vmeter_render::quantity::brief_percent;
 
 /// With one competitor a CPU, a vCPU gets half: what it loses beyond a third of the time

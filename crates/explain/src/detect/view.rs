@@ -7,9 +7,9 @@ use crate::evidence::thread::State;
 use crate::evidence::Evidence;
 use crate::moment::{Place, Sym, Tid};
 use crate::read::Read;
+use crate::result::{self, EventRef, Link, VcpuPart, VcpuSplit};
 use crate::Options;
 use std::collections::BTreeMap;
-use vmeter_model::explain::{self, EventRef, Link, VcpuPart, VcpuSplit};
 use vmeter_render::quantity::{brief_seconds, three_digits};
 use vmeter_trace::names::{port, DeviceMap};
 use vmeter_trace::peers;
@@ -267,7 +267,7 @@ impl<'a> View<'a> {
         let figures = figures.iter().filter(|(_, value)| value.is_finite());
         Link {
             claim,
-            evidence: explain::Evidence {
+            evidence: result::Evidence {
                 count: Some(count),
                 total_s: self.seconds(ticks),
                 figures: figures.map(|(name, value)| (name.to_string(), *value)).collect(),

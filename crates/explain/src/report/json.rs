@@ -1,7 +1,7 @@
 //! The JSON body of an explanation. Field names are fixed by schema `vmeter/1`.
 
+use crate::result::{self, ExplainResult};
 use std::collections::BTreeMap;
-use vmeter_model::explain::{self, ExplainResult};
 use vmeter_render::exported;
 
 exported! {
@@ -14,7 +14,7 @@ exported! {
         warnings: &'a [String],
     }
 
-    struct File<'a> of explain::ExplainedFile {
+    struct File<'a> of result::ExplainedFile {
         file: &'a str,
         format: &'a str,
         clock: &'a str,
@@ -23,7 +23,7 @@ exported! {
         alignment: Alignment<'a>,
     }
 
-    struct Alignment<'a> of explain::Alignment {
+    struct Alignment<'a> of result::Alignment {
         method: &'a str,
         offset_s: f64,
         drift_ppm: f64,
@@ -31,19 +31,19 @@ exported! {
         pairs: u64,
     }
 
-    struct Vcpu<'a> of explain::VcpuSplit {
+    struct Vcpu<'a> of result::VcpuSplit {
         vcpu: &'a str,
         total_s: Option<f64>,
         parts: Vec<Part<'a>>,
     }
 
-    struct Part<'a> of explain::VcpuPart {
+    struct Part<'a> of result::VcpuPart {
         name: &'a str,
         time_s: Option<f64>,
         share: f64,
     }
 
-    struct Finding<'a> of explain::Finding {
+    struct Finding<'a> of result::Finding {
         kind: &'a str,
         severity: &'static str = |finding| finding.severity.name(),
         subject: &'a str,
@@ -55,12 +55,12 @@ exported! {
         confirm: &'a str,
     }
 
-    struct Link<'a> of explain::Link {
+    struct Link<'a> of result::Link {
         claim: &'a str,
         evidence: Evidence<'a>,
     }
 
-    struct Evidence<'a> of explain::Evidence {
+    struct Evidence<'a> of result::Evidence {
         #[serde(skip_serializing_if = "Option::is_none")]
         count: Option<u64>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,7 +73,7 @@ exported! {
         lost_events: Option<u64>,
     }
 
-    struct Event<'a> of explain::EventRef {
+    struct Event<'a> of result::EventRef {
         file: &'a str,
         timestamp: u64,
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -2,10 +2,8 @@
 
 mod json;
 
-use vmeter_model::explain::{
-    Alignment, Evidence, ExplainResult, ExplainedFile, Finding, VcpuSplit,
-};
-use vmeter_model::result::Envelope;
+use crate::result::{Alignment, Evidence, ExplainResult, ExplainedFile, Finding, VcpuSplit};
+use vmeter_base::Envelope;
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{compact_seconds, grouped, percent};

@@ -10,10 +10,10 @@ mod pairs;
 mod survey;
 
 use crate::read::Read;
+use crate::result::{Alignment, ExplainedFile};
 use crate::ExplainError;
 use std::path::PathBuf;
 use survey::Survey;
-use vmeter_model::explain::{Alignment, ExplainedFile};
 use vmeter_trace::{Clock, Tick};
 
 /// How one file's stamps become ticks of the common base:

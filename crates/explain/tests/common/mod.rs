@@ -4,8 +4,8 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use vmeter_explain::result::ExplainResult;
 use vmeter_explain::{explain, Options};
-use vmeter_model::explain::ExplainResult;
 
 /// The vCPU's thread.
 pub const VCPU: &str = "CPU 0/KVM-100";

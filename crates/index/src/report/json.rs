@@ -1,7 +1,7 @@
 //! The JSON bodies of `vmeter runs`. Field names are fixed by schema `vmeter/1`.
 
+use crate::result::{RunsResult, SavedRun, SavedSession};
 use std::borrow::Cow;
-use vmeter_model::runs::{RunsResult, SavedRun, SavedSession};
 use vmeter_render::exported;
 
 exported! {

@@ -2,11 +2,11 @@
 
 mod json;
 
+use crate::result::{RunsResult, SavedRun, SavedSession};
 use serde::ser::{SerializeSeq, Serializer};
 use serde::Serialize;
 use std::io;
-use vmeter_model::result::Envelope;
-use vmeter_model::runs::{RunsResult, SavedRun, SavedSession};
+use vmeter_base::Envelope;
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{grouped, Quantity, Unit};

@@ -10,25 +10,20 @@ use crate::ops::NameId;
 use crate::peers::Peers;
 use crate::walk::xen::{Vcpu, VcpuId, Xen, DOMAIN_RUNSTATES, IDLE_DOMAIN, WAYS};
 use crate::walk::{State, Thread};
-use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Counts and times of one thing. Times are absent where no end was ever seen.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Row {
     /// What: a port's or device's usual name, a reason, a call.
     pub name: String,
     /// Port number.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u32>,
     /// Guest-physical address.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<u64>,
     /// MSR.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub msr: Option<u32>,
     /// `read` or `write`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub direction: Option<&'static str>,
     /// How often.
     pub count: u64,
@@ -41,7 +36,6 @@ pub struct Row {
     /// Mean, s.
     pub mean_s: Option<f64>,
     /// Mean, cycles, where the trace counts cycles.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_cycles: Option<f64>,
     /// Median, s, within 1.6 %.
     pub median_s: Option<f64>,
@@ -56,18 +50,15 @@ pub struct Row {
     /// Mean over the median of the other rows' means in the same table and direction.
     pub ratio_to_peers: Option<f64>,
     /// The device that serves it, where the VMM said (`info mtree -f`).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// Histogram of the times: (ticks, how many), ascending.
-    #[serde(skip)]
     pub times: Vec<(f64, u32)>,
     /// The row by slices of [`Report::slice_s`].
-    #[serde(skip)]
     pub batches: Vec<Batch>,
 }
 
 /// What one thread did with its time. Absent where the events can't tell.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ThreadTimes {
     /// Thread id; for Xen `d1v0`.
     pub thread: String,
@@ -90,12 +81,11 @@ pub struct ThreadTimes {
     /// Asleep, s.
     pub blocked_s: Option<f64>,
     /// Not known, because events are missing, s.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown_s: Option<f64>,
 }
 
 /// Runstates of a Xen vCPU, or of a domain's vCPUs together.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Runstates {
     /// Domain.
     pub domain: u16,
@@ -104,12 +94,11 @@ pub struct Runstates {
     /// Rows by runstate.
     pub rows: Vec<Row>,
     /// How it became runnable: woken or preempted.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub runnable: Vec<Row>,
 }
 
 /// Statistics of a trace.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
     /// Format of the trace.
     pub format: &'static str,
@@ -126,10 +115,8 @@ pub struct Report {
     /// First to last stamp, s.
     pub duration_s: Option<f64>,
     /// Seconds in a tick of the clock, where it measures time.
-    #[serde(skip)]
     pub tick_s: Option<f64>,
     /// Length of the slices of [`Row::batches`], s.
-    #[serde(skip)]
     pub slice_s: Option<f64>,
     /// Sum of the vCPUs' time that shares rest on, s.
     pub vcpu_time_s: Option<f64>,

@@ -1,11 +1,9 @@
 //! What a comparison of two traces says, row by row.
 //!
-//! Only the data: the tests are `vmeter-lab`'s, which knows the statistics.
-
-use serde::Serialize;
+//! Only the data: the tests are `vmeter-host-tracing`'s, which knows the statistics.
 
 /// One side of a row.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Side {
     /// How often.
     pub count: u64,
@@ -18,7 +16,7 @@ pub struct Side {
 }
 
 /// What a test found.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Test {
     /// b over a; none where a is zero.
     pub ratio: Option<f64>,
@@ -31,20 +29,17 @@ pub struct Test {
 }
 
 /// The same thing in two traces.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct VersusRow {
     /// Table of [`super::Report`] that it is in, e.g. `ports`.
     pub table: &'static str,
     /// What.
     pub name: String,
     /// Port number.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u32>,
     /// Guest-physical address.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<u64>,
     /// `read` or `write`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub direction: Option<&'static str>,
     /// In the first trace.
     pub a: Side,
@@ -57,8 +52,7 @@ pub struct VersusRow {
 }
 
 /// How counts are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Per {
     /// A second of each trace: traces of something that goes on.
     #[default]
@@ -68,7 +62,7 @@ pub enum Per {
 }
 
 /// Two traces compared.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Versus {
     /// The first trace.
     pub a: String,

@@ -1,7 +1,7 @@
 //! A small result of `vmeter explain`: two traces, two findings.
 
 use super::envelope;
-use vmeter_model::explain::*;
+use vmeter_explain::result::*;
 
 fn event(event: &str, timestamp: u64) -> EventRef {
     EventRef {

@@ -2,8 +2,8 @@
 
 use super::envelope;
 use std::io;
+use vmeter_index::result::*;
 use vmeter_index::RunSource;
-use vmeter_model::runs::*;
 
 fn session(id: &str, command: &str) -> SavedSession {
     SavedSession {

@@ -1,13 +1,11 @@
 //! Result of `vmeter explain`: why it is slow, each link of the chain with its evidence.
 
-use crate::result::Envelope;
-use serde::{Deserialize, Serialize};
+use vmeter_base::Envelope;
 
 /// What `vmeter explain` found.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ExplainResult {
     /// Head.
-    #[serde(flatten)]
     pub envelope: Envelope,
     /// The traces, and how they were put on one time base.
     pub files: Vec<ExplainedFile>,
@@ -22,7 +20,7 @@ pub struct ExplainResult {
 }
 
 /// A trace among those explained together.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ExplainedFile {
     /// As it was named.
     pub file: String,
@@ -39,7 +37,7 @@ pub struct ExplainedFile {
 }
 
 /// Relation of a trace's clock to that of the first.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Alignment {
     /// `reference`, `same TSC`, `same clock`, `kvm_write_tsc_offset`, `matched pairs`, `none`.
     pub method: String,
@@ -54,7 +52,7 @@ pub struct Alignment {
 }
 
 /// Where a vCPU's time went.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct VcpuSplit {
     /// Name: thread or domain and vCPU.
     pub vcpu: String,
@@ -65,7 +63,7 @@ pub struct VcpuSplit {
 }
 
 /// A part of a vCPU's time.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct VcpuPart {
     /// `guest`, `KVM`, `user space`, `waiting for a CPU`, …
     pub name: String,
@@ -76,10 +74,7 @@ pub struct VcpuPart {
 }
 
 /// How much there is to gain.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// Up to 5 % of the traced time.
     #[default]
@@ -112,7 +107,7 @@ impl Severity {
 }
 
 /// One thing that stands out, with its causes.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Finding {
     /// Detector that named the cause, e.g. `work-on-every-cpu`.
     pub kind: String,
@@ -135,7 +130,7 @@ pub struct Finding {
 }
 
 /// A link of a chain.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Link {
     /// What is claimed.
     pub claim: String,
@@ -144,37 +139,30 @@ pub struct Link {
 }
 
 /// Numbers and events behind a claim.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Evidence {
     /// How many times.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// Time in all, s.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub total_s: Option<f64>,
     /// Further figures by name.
-    #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty", default)]
     pub figures: std::collections::BTreeMap<String, f64>,
     /// Events to look at.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub events: Vec<EventRef>,
     /// Events known to be lost while it was counted: counts are at least those given.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lost_events: Option<u64>,
 }
 
 /// Where an event is.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventRef {
     /// File.
     pub file: String,
     /// Stamp as the trace has it, in its own ticks.
     pub timestamp: u64,
     /// CPU, where the trace says.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
     /// Thread, where the trace says.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tid: Option<i32>,
     /// Name of the event.
     pub event: String,

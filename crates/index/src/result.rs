@@ -1,21 +1,14 @@
 //! `vmeter runs`: saved sessions and runs, as the index has them.
 
-use crate::result::Envelope;
-use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
-
-/// A path as text: JSON has no others.
-fn lossy<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&path.to_string_lossy())
-}
+use std::path::PathBuf;
+use vmeter_base::Envelope;
 
 /// A session, or as much of it as the machines asked for have run.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct SavedSession {
     /// Its name: that of its folder.
     pub id: String,
     /// Its folder.
-    #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
     /// Command that made it.
     pub command: String,
@@ -49,12 +42,11 @@ pub struct SavedSession {
 }
 
 /// A saved run.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct SavedRun {
     /// Name of its session.
     pub session: String,
     /// Folder of its session.
-    #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
     /// The session's command.
     pub command: String,
@@ -91,7 +83,7 @@ pub struct SavedRun {
 }
 
 /// Result of `vmeter runs list`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct RunsResult {
     /// Head; the host is the one that asks.
     pub envelope: Envelope,
