@@ -12,6 +12,7 @@ use vmeter_model::RunRecord;
 use vmeter_record::recorder::Context;
 use vmeter_record::run::Request;
 use vmeter_session::failure::{host, usage};
+use vmeter_session::{cache_dir, RunOptions};
 
 /// The recorder, with the machines of a session.
 #[derive(Debug)]
@@ -22,6 +23,18 @@ pub struct Recorder {
     pub cache: PathBuf,
     /// CPUs the VMM may use; empty for all.
     pub pin: Vec<usize>,
+}
+
+impl Recorder {
+    /// The recorder for machines that were prepared, on the CPUs of a list such as `0,2-3`.
+    ///
+    /// # Errors
+    /// Class usage: a list that is not one.
+    pub fn of(machines: Vec<Prepared>, pin: Option<&str>) -> Result<Self> {
+        let pin = pin.map(str::to_owned);
+        let pin = RunOptions { pin, ..RunOptions::default() }.pinned()?;
+        Ok(Recorder { machines, cache: cache_dir(), pin })
+    }
 }
 
 impl Booter for Recorder {

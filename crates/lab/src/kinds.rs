@@ -44,7 +44,3 @@ pub fn answer(dir: &Path) -> Result<Box<dyn Answer>> {
     let session = AnySession::open(dir)?;
     of(&session)?.answer(&session.dir)
 }
-
-/// A result as an [`Answer`].
-#[derive(Debug)]
-pub struct Shown<T>(pub T);

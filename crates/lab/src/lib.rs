@@ -16,10 +16,15 @@ pub mod figures;
 mod host_factors;
 mod hosts_report;
 pub mod kinds;
+mod measured;
 pub mod merge;
 mod missing;
 mod parts;
 pub mod prepare;
 pub mod range;
+mod shown;
 pub mod slurm;
 pub mod sweep;
+mod words;
+
+pub use shown::Shown;

@@ -1,6 +1,6 @@
 //! What the JSON of several commands has in common. Names are fixed by `vmeter/1`.
 
-use crate::boot::report::outcome_word;
+use crate::words::outcome_word;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;

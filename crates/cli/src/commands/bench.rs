@@ -7,7 +7,7 @@ use crate::progress::Bar;
 use crate::Status;
 use clap::{Args, Parser};
 use vmeter_lab::bench::bench;
-use vmeter_lab::kinds::Shown;
+use vmeter_lab::Shown;
 use vmeter_model::MachineSpec;
 use vmeter_session::failure::usage;
 use vmeter_session::{Interrupt, Views, Watch};

@@ -8,7 +8,7 @@ use crate::Status;
 use clap::Args;
 use std::path::PathBuf;
 use vmeter_lab::boot::{boot, BootOptions};
-use vmeter_lab::kinds::Shown;
+use vmeter_lab::Shown;
 use vmeter_session::failure::usage;
 use vmeter_session::{Interrupt, Watch};
 

@@ -6,10 +6,10 @@ use crate::output::Output;
 use crate::progress::Bar;
 use crate::Status;
 use clap::Args;
-use vmeter_lab::kinds::Shown;
 use vmeter_lab::slurm;
 use vmeter_lab::sweep::parameters::Parameter;
 use vmeter_lab::sweep::{sweep, SweepOptions};
+use vmeter_lab::Shown;
 use vmeter_session::RunOptions;
 use vmeter_session::{Answer, Interrupt, Views, Watch};
 

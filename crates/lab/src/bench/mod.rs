@@ -2,11 +2,11 @@
 
 pub mod report;
 
-use crate::boot::recorder;
+use crate::booter::Recorder;
 use crate::boots::Boots;
 use crate::compare::{against_the_first, Sampled};
-use crate::kinds::Shown;
 use crate::prepare::{prepare, Prepared};
+use crate::shown::Shown;
 use anyhow::Result;
 use report::BenchReport;
 use std::path::Path;
@@ -66,8 +66,8 @@ pub fn bench(
     session.record.machines = described;
     session.record.plan = lengthened(&session, options)?;
     session.save()?;
-    let pin = session.record.pin.clone().or(options.pin.clone());
-    let recorder = recorder(prepared, &RunOptions { pin, ..options.clone() })?;
+    let pin = session.record.pin.as_deref().or(options.pin.as_deref());
+    let recorder = Recorder::of(prepared, pin)?;
     execute(&session, &mut Boots(&recorder), session.record.prepare.as_deref(), watch)?;
     result(&session)
 }

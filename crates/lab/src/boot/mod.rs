@@ -8,8 +8,8 @@ mod result;
 
 use crate::booter::Recorder;
 use crate::boots::Boots;
-use crate::kinds::Shown;
-use crate::prepare::{prepare, Prepared};
+use crate::prepare::prepare;
+use crate::shown::Shown;
 use anyhow::Result;
 use plan::{lengthened, Levels};
 use report::{BootReport, BootView, TreeView};
@@ -80,8 +80,7 @@ pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> 
     let machine = prepared.session.clone();
     let (given, machines) = (&options.runs, vec![machine.clone()]);
     let pin = saved.as_ref().and_then(|session| session.record.pin.clone());
-    let recorder =
-        recorder(vec![prepared], &RunOptions { pin: pin.or(given.pin.clone()), ..given.clone() })?;
+    let recorder = Recorder::of(vec![prepared], pin.as_deref().or(given.pin.as_deref()))?;
     let asked = Asked::of(options, saved.as_ref())?;
     let level = plan::asked(options.watch, saved.as_ref().map(|s| s.record.plan.as_slice()));
     let levels = Levels::of(level, &recorder);
@@ -119,14 +118,6 @@ fn begun_with(options: &BootOptions, session: &Session) -> Result<MachineSpec> {
     }
     given.check(&session.dir)?;
     Ok(begun)
-}
-
-/// The recorder for machines that were prepared.
-///
-/// # Errors
-/// A `--pin` list that is not one.
-pub fn recorder(machines: Vec<Prepared>, runs: &RunOptions) -> Result<Recorder> {
-    Ok(Recorder { machines, cache: cache_dir(), pin: runs.pinned()? })
 }
 
 /// The kind `boot`.

@@ -1,7 +1,8 @@
 //! One side of a comparison: the runs of a machine, out of a saved session.
 
 use crate::diff::lines::{self, LineCounts};
-use crate::figures::{analysed, Figures};
+use crate::figures::Figures;
+use crate::measured::analysed;
 use std::path::PathBuf;
 use vmeter_model::result::Envelope;
 use vmeter_model::run::{RunRecord, SessionMachine};

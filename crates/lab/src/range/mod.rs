@@ -6,6 +6,7 @@
 //! is all that a resumed range needs.
 
 mod builds;
+mod decision;
 pub mod history;
 mod lock;
 mod merged;
@@ -18,7 +19,7 @@ pub use outcome::result;
 
 pub mod report;
 
-use crate::kinds::Shown;
+use crate::shown::Shown;
 use anyhow::{Context, Result};
 use report::RangeReport;
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
 //! From a range on disk to its answer.
 
-use super::{builds::Builds, load, search, template};
+use super::{builds::Builds, decision, load, template};
 use crate::analysis;
 use crate::diff;
 use crate::figures::Figures;
@@ -15,7 +15,7 @@ use vmeter_model::time::seconds;
 use vmeter_model::Estimate;
 use vmeter_model::{CommitState, RangeVerdict};
 use vmeter_session::{envelope, SavedRun, Session};
-use vmeter_stats::{breaks, compare, estimate, holm, mean, ratio_of_means, Answer, Bisection};
+use vmeter_stats::{breaks, compare, estimate, holm, mean, ratio_of_means, Answer};
 use vmeter_stats::{compare::Options, Verdict};
 
 /// Chance of any false break in a range where nothing changed.
@@ -41,11 +41,6 @@ pub(super) fn sample(metric: Metric, dir: &Path, run: &RunRecord) -> Option<f64>
         Metric::Wall => seconds(run.total_ns),
     };
     (value > 0.0).then_some(value)
-}
-
-/// The search that this range is, nothing seen yet.
-pub(super) fn bisection(record: &RangeRecord) -> Bisection {
-    search::fresh(record)
 }
 
 /// The result of a saved range.
@@ -193,7 +188,7 @@ fn commits(
 
 /// The samples put into the search again, in their order.
 fn searched(record: &RangeRecord, commits: &mut [MeasuredCommit], runs: &[SavedRun]) -> Found {
-    let mut search = bisection(record);
+    let mut search = decision::fresh(record);
     for (dir, run) in runs.iter().filter(|(_, run)| !run.warmup) {
         if let Some(at) = commit_of(record, &run.label) {
             sample(record.metric, dir, run).into_iter().for_each(|s| search.observe(at, s));

@@ -2,8 +2,7 @@
 //! what is on disk, so a range that is resumed goes on as if it had not been interrupted.
 
 use super::builds::Builds;
-use super::{outcome, template, RangeOptions};
-use crate::boot::recorder;
+use super::{decision, outcome, template, RangeOptions};
 use crate::booter::Recorder;
 use crate::boots::{BootRequest, Booter, Boots};
 use crate::prepare::prepare;
@@ -13,8 +12,6 @@ use vmeter_model::range::RangeRecord;
 use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionMachine};
 use vmeter_session::failure::{failure, usage, Class};
 use vmeter_session::{cache_dir, one_run, Runner, Session, Watch};
-use vmeter_stats::bisect;
-use vmeter_stats::Bisection;
 
 /// Runs of one commit that may fail before it is left alone.
 const FAILURES: usize = 1;
@@ -43,8 +40,9 @@ impl<'a> Search<'a> {
     pub fn open(session: Session, record: &'a RangeRecord, options: &RangeOptions) -> Result<Self> {
         let references = template::references(&record.machine)?;
         let builds = Builds::new(record, &session.dir, references);
+        let pin = session.record.pin.as_deref().or(options.runs.pin.as_deref());
         let mut search = Search {
-            booter: recorder(Vec::new(), &options.runs)?,
+            booter: Recorder::of(Vec::new(), pin)?,
             prepare: session.record.prepare.clone().or(options.runs.prepare.clone()),
             session,
             record,
@@ -118,7 +116,7 @@ impl<'a> Search<'a> {
     }
 
     fn bisect(&mut self, watch: &mut Watch<'_>) -> Result<()> {
-        let mut bisection = outcome::bisection(self.record);
+        let mut bisection = decision::fresh(self.record);
         for (commit, sample) in &self.samples {
             bisection.observe(*commit, *sample);
         }
@@ -319,19 +317,4 @@ impl Booter for Slotted<'_> {
         let planned = PlannedRun { machine: self.slot, ..*request.planned };
         self.recorder.boot(&BootRequest { planned: &planned, ..*request })
     }
-}
-
-/// How a search of this record decides.
-pub(super) fn rule(record: &RangeRecord) -> bisect::Search {
-    bisect::Search {
-        confidence: record.confidence,
-        max_samples: record.max_boots,
-        max_end_samples: record.end_runs,
-        ..bisect::Search::default()
-    }
-}
-
-/// A search that has seen nothing yet.
-pub(super) fn fresh(record: &RangeRecord) -> Bisection {
-    Bisection::new(record.commits.len(), rule(record))
 }

@@ -10,7 +10,7 @@ pub mod report;
 use crate::compare::{against_the_first, Sampled};
 use crate::diff;
 use crate::figures::{self, Figures};
-use crate::kinds::Shown;
+use crate::shown::Shown;
 use anyhow::Result;
 use parameters::Parameter;
 use report::SweepReport;
@@ -93,7 +93,7 @@ pub fn result(session: &Session) -> Result<SweepResult> {
     let (finished, mut warnings) = session.finished()?;
     let machines = &session.record.machines;
     let mut figures: Vec<Vec<Figures>> =
-        machines.iter().map(|m| figures::of_machine(&finished, &m.label)).collect();
+        machines.iter().map(|m| crate::measured::of_machine(&finished, &m.label)).collect();
     let numbers: BTreeSet<u32> = finished.iter().map(|(_, record)| record.index).collect();
     let levelled = hosts::level(&session.record, &numbers, &mut figures);
     warnings.extend(levelled.warnings);

@@ -1,7 +1,6 @@
 //! Many machines measured in turn: the engine of a sweep, and of whatever else compares
 //! more machines than a bench does.
 
-use crate::boot::recorder;
 use crate::booter::Recorder;
 use crate::boots::{BootRequest, Booter, Boots};
 use crate::prepare::{prepare, Prepared};
@@ -39,11 +38,11 @@ pub fn measure(
         None => begun(command, points, level, options, watch)?,
     };
     session.save()?;
-    let pin = session.record.pin.clone().or(options.pin.clone());
+    let pin = session.record.pin.as_deref().or(options.pin.as_deref());
     let booter = PointBooter {
         prepare: session.record.prepare.clone(),
         parameters: session.record.machines.iter().map(|m| m.parameters.clone()).collect(),
-        recorder: recorder(prepared, &RunOptions { pin, ..options.clone() })?,
+        recorder: Recorder::of(prepared, pin)?,
     };
     execute(&session, &mut Boots(&booter), None, watch)?;
     Ok(session)

@@ -2,7 +2,7 @@
 
 mod json;
 
-use crate::boot::report::outcome_text;
+use crate::words::outcome_text;
 use vmeter_base::shell;
 use vmeter_model::result::{BenchMachine, BenchResult, Comparison, Envelope};
 use vmeter_model::Verdict;
@@ -120,7 +120,7 @@ impl<'a> BenchReport<'a> {
             Fact::new("command", shell::join(&self.result.envelope.argv), ""),
             Fact::new("started at", &self.result.envelope.started_at, ""),
         ];
-        let host = crate::boot::report::host_line(&self.result.envelope.host);
+        let host = crate::words::host_line(&self.result.envelope.host);
         facts.push(Fact::new("host", host, ""));
         for machine in &self.result.machines {
             let label = &machine.label;

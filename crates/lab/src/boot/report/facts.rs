@@ -1,17 +1,13 @@
 //! What was booted, where, and how each of it is changed.
 
 use super::{BootReport, Facts};
-use serde_json::Value;
-use std::collections::BTreeMap;
+use crate::words::host_line;
+use crate::words::plain;
 use vmeter_base::shell;
 use vmeter_model::result::Overhead;
 use vmeter_model::run::WatchLevel;
 use vmeter_render::document::Fact;
 use vmeter_render::quantity::{added_percent, compact_seconds, Quantity, Unit};
-
-/// The host's entries worth a line at a glance, in this order.
-const HOST_AT_A_GLANCE: [&str; 6] =
-    ["cpu_model", "cpus", "memory_bytes", "kernel", "virtualised", "cpufreq_governor"];
 
 impl BootReport<'_> {
     /// The header: host, everything chosen for the machine, watch level.
@@ -97,37 +93,6 @@ impl BootReport<'_> {
         let host = result.envelope.host.iter();
         facts.extend(host.map(|(name, value)| Fact::new(format!("host {name}"), plain(value), "")));
         facts
-    }
-}
-
-/// The host in one line.
-pub(crate) fn host_line(host: &BTreeMap<String, Value>) -> String {
-    let known = HOST_AT_A_GLANCE.iter().filter_map(|name| {
-        let value = host.get(*name)?;
-        Some(match *name {
-            "cpus" => format!("{} CPUs", plain(value)),
-            "memory_bytes" => Quantity::exact(value.as_f64()?, Unit::Bytes).inline(),
-            "kernel" => format!("Linux {}", plain(value).trim_start_matches("Linux ")),
-            "virtualised" => match value.as_bool()? {
-                true => "itself a virtual machine".into(),
-                false => return None,
-            },
-            "cpufreq_governor" if value.is_string() => format!("governor {}", plain(value)),
-            _ => plain(value),
-        })
-    });
-    let known: Vec<String> = known.filter(|text| !text.is_empty() && text != "null").collect();
-    if !known.is_empty() {
-        return known.join(", ");
-    }
-    let any = host.iter().take(4).map(|(name, value)| format!("{name} {}", plain(value)));
-    any.collect::<Vec<_>>().join(", ")
-}
-
-fn plain(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
     }
 }
 

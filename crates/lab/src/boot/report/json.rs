@@ -1,7 +1,7 @@
 //! The JSON body of a boot. Field names are fixed by schema `vmeter/1`.
 
-use crate::boot::report::notices::outcome_word;
 use crate::parts::{failure, watch, Failure, Machine, Phase, RunPhase};
+use crate::words::outcome_word;
 use std::collections::BTreeMap;
 use vmeter_model::result::{self, AnalysedRun, BootResult};
 use vmeter_model::run::{self, SourceRecord};

@@ -9,9 +9,7 @@ mod tables;
 mod tree;
 mod views;
 
-pub(crate) use facts::host_line;
-pub(crate) use notices::{grouped, outcome_text, outcome_word, run_list};
-
+use crate::words::outcome_text;
 use colours::Palette;
 use tree::SpanTree;
 use vmeter_model::result::{AnalysedRun, BootResult, Envelope, Phase};
@@ -324,7 +322,7 @@ fn span_row(run: &AnalysedRun, span: &Span, kind: &str) -> Vec<Field> {
     vec![
         Field::number(Some(run.record.index)),
         Field::text(&run.record.label),
-        Field::text(notices::outcome_word(&run.record.outcome)),
+        Field::text(crate::words::outcome_word(&run.record.outcome)),
         Field::text(kind),
         Field::number(Some(span.id)),
         Field::number(span.parent),

@@ -1,64 +1,13 @@
 //! What a reader must know before believing the figures, and what to do next.
 
 use super::{BootReport, Notices};
-use std::collections::BTreeMap;
-use vmeter_model::run::Outcome;
+use crate::words::{grouped, outcome_text, run_list};
 use vmeter_model::time::seconds;
 use vmeter_render::document::{closing_notices, Notice, NoticeKind};
 use vmeter_render::quantity::{compact_seconds, Quantity, Unit};
 
 /// Steal above this share of the wall time is worth a warning.
 const STEAL_SHARE: f64 = 0.01;
-
-/// The outcome as JSON and CSV spell it.
-pub(crate) fn outcome_word(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Done => "done",
-        Outcome::Panicked { .. } => "panicked",
-        Outcome::NotReady => "not-ready",
-        Outcome::VmmFailed { .. } => "vmm-failed",
-        Outcome::TimedOut { .. } => "timed-out",
-        Outcome::Interrupted => "interrupted",
-    }
-}
-
-/// The outcome in words; `None` for one that needs none.
-pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
-    Some(match outcome {
-        Outcome::Done => return None,
-        Outcome::Panicked { line } => format!("the guest panicked: {line}"),
-        Outcome::NotReady => "the VMM ended before the guest was ready".into(),
-        Outcome::VmmFailed { status, stderr } => match stderr.trim().lines().last() {
-            Some(last) => format!("the VMM failed ({status}): {last}"),
-            None => format!("the VMM failed ({status})"),
-        },
-        Outcome::TimedOut { last } if last.is_empty() => "timed out without a sign of life".into(),
-        Outcome::TimedOut { last } => format!("timed out; the last thing seen was: {last}"),
-        Outcome::Interrupted => "interrupted".into(),
-    })
-}
-
-/// Run numbers as a reader writes them: `run 3`, `runs 0, 2, 5 and 4 more`.
-pub(crate) fn run_list(runs: &[u32]) -> String {
-    const NAMED: usize = 5;
-    let named: Vec<String> = runs.iter().take(NAMED).map(u32::to_string).collect();
-    let plural = if runs.len() == 1 { "run" } else { "runs" };
-    match runs.len().saturating_sub(NAMED) {
-        0 => format!("{plural} {}", named.join(", ")),
-        more => format!("{plural} {} and {more} more", named.join(", ")),
-    }
-}
-
-/// Texts that several runs share, each once, with the runs.
-pub(crate) fn grouped(texts: impl Iterator<Item = (u32, String)>) -> Vec<(String, Vec<u32>)> {
-    let mut runs_of: BTreeMap<String, Vec<u32>> = BTreeMap::new();
-    for (run, text) in texts {
-        runs_of.entry(text).or_default().push(run);
-    }
-    let mut groups: Vec<_> = runs_of.into_iter().collect();
-    groups.sort_by_key(|(_, runs)| runs[0]);
-    groups
-}
 
 impl BootReport<'_> {
     /// Failures, warnings, hints, and where the runs are.

@@ -1,7 +1,7 @@
 //! The tables of a boot.
 
-use super::notices::outcome_word;
 use super::BootReport;
+use crate::words::outcome_word;
 use vmeter_model::run::Outcome;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;

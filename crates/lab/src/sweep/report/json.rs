@@ -1,8 +1,8 @@
 //! The JSON body of a sweep. Field names are fixed by schema `vmeter/1`.
 
-use crate::boot::report::outcome_word;
 use crate::diff::report as diff;
 use crate::parts::{failure, Comparison, Failure, Host, Machine, Phase, RunPhase};
+use crate::words::outcome_word;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use vmeter_model::sweep::{

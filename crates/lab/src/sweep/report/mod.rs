@@ -4,9 +4,9 @@ mod json;
 mod tables;
 
 use crate::bench::report::verdict_tone;
-use crate::boot::report::{grouped, host_line, outcome_text, run_list};
 use crate::diff::report as diff;
 use crate::hosts_report as hosts;
+use crate::words::{grouped, host_line, outcome_text, run_list};
 use std::collections::BTreeMap;
 use vmeter_base::shell;
 use vmeter_model::result::Envelope;
@@ -392,7 +392,7 @@ impl Report for SweepReport<'_> {
                     records.rows.push(vec![
                         Field::text(&point.label),
                         Field::number(Some(run.index)),
-                        Field::text(crate::boot::report::outcome_word(&run.outcome)),
+                        Field::text(crate::words::outcome_word(&run.outcome)),
                         Field::text(kind),
                         Field::text(name),
                         Field::number(Some(value)),

@@ -1,0 +1,91 @@
+//! Words that several reports of boots say alike.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use vmeter_model::run::Outcome;
+use vmeter_render::quantity::{Quantity, Unit};
+
+/// The outcome as JSON and CSV spell it.
+pub(crate) fn outcome_word(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Done => "done",
+        Outcome::Panicked { .. } => "panicked",
+        Outcome::NotReady => "not-ready",
+        Outcome::VmmFailed { .. } => "vmm-failed",
+        Outcome::TimedOut { .. } => "timed-out",
+        Outcome::Interrupted => "interrupted",
+    }
+}
+
+/// The outcome in words; `None` for one that needs none.
+pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
+    Some(match outcome {
+        Outcome::Done => return None,
+        Outcome::Panicked { line } => format!("the guest panicked: {line}"),
+        Outcome::NotReady => "the VMM ended before the guest was ready".into(),
+        Outcome::VmmFailed { status, stderr } => match stderr.trim().lines().last() {
+            Some(last) => format!("the VMM failed ({status}): {last}"),
+            None => format!("the VMM failed ({status})"),
+        },
+        Outcome::TimedOut { last } if last.is_empty() => "timed out without a sign of life".into(),
+        Outcome::TimedOut { last } => format!("timed out; the last thing seen was: {last}"),
+        Outcome::Interrupted => "interrupted".into(),
+    })
+}
+
+/// Run numbers as a reader writes them: `run 3`, `runs 0, 2, 5 and 4 more`.
+pub(crate) fn run_list(runs: &[u32]) -> String {
+    const NAMED: usize = 5;
+    let named: Vec<String> = runs.iter().take(NAMED).map(u32::to_string).collect();
+    let plural = if runs.len() == 1 { "run" } else { "runs" };
+    match runs.len().saturating_sub(NAMED) {
+        0 => format!("{plural} {}", named.join(", ")),
+        more => format!("{plural} {} and {more} more", named.join(", ")),
+    }
+}
+
+/// Texts that several runs share, each once, with the runs.
+pub(crate) fn grouped(texts: impl Iterator<Item = (u32, String)>) -> Vec<(String, Vec<u32>)> {
+    let mut runs_of: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    for (run, text) in texts {
+        runs_of.entry(text).or_default().push(run);
+    }
+    let mut groups: Vec<_> = runs_of.into_iter().collect();
+    groups.sort_by_key(|(_, runs)| runs[0]);
+    groups
+}
+
+/// The host's entries worth a line at a glance, in this order.
+const HOST_AT_A_GLANCE: [&str; 6] =
+    ["cpu_model", "cpus", "memory_bytes", "kernel", "virtualised", "cpufreq_governor"];
+
+/// The host in one line.
+pub(crate) fn host_line(host: &BTreeMap<String, Value>) -> String {
+    let known = HOST_AT_A_GLANCE.iter().filter_map(|name| {
+        let value = host.get(*name)?;
+        Some(match *name {
+            "cpus" => format!("{} CPUs", plain(value)),
+            "memory_bytes" => Quantity::exact(value.as_f64()?, Unit::Bytes).inline(),
+            "kernel" => format!("Linux {}", plain(value).trim_start_matches("Linux ")),
+            "virtualised" => match value.as_bool()? {
+                true => "itself a virtual machine".into(),
+                false => return None,
+            },
+            "cpufreq_governor" if value.is_string() => format!("governor {}", plain(value)),
+            _ => plain(value),
+        })
+    });
+    let known: Vec<String> = known.filter(|text| !text.is_empty() && text != "null").collect();
+    if !known.is_empty() {
+        return known.join(", ");
+    }
+    let any = host.iter().take(4).map(|(name, value)| format!("{name} {}", plain(value)));
+    any.collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
