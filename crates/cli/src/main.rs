@@ -1,4 +1,4 @@
-//! The `vmeter` command: arguments to `vmeter-lab`, results to `vmeter-report`, and
+//! The `vmeter` command: arguments to `vmeter-lab`, results to `vmeter-render`, and
 //! nothing else.
 
 /// As the standard library's, but a reader that has gone (`2>&1 | head -1`) is no panic.

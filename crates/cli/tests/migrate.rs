@@ -5,6 +5,8 @@ mod common;
 
 use common::{signal, text, Lab};
 use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 /// QEMU, or a line that says why not.
@@ -174,22 +176,109 @@ fn postcopy_ends_where_precopy_does_not() {
     assert_eq!(result["points"][0]["prediction"]["right"], true);
 }
 
+/// Two settings, quick both.
+const QUICK: [&str; 8] =
+    ["--dirty-rate", "0", "--bandwidth", "0", "-L", "xbzrle=off,on", "--seed", "5"];
+
+/// Finished runs, as they are on disk.
+fn finished(session: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let runs = std::fs::read_dir(session.join("runs")).into_iter().flatten().flatten();
+    let whole = runs.map(|entry| entry.path()).filter(|path| path.extension().is_none());
+    whole
+        .filter_map(|path| Some((path.clone(), std::fs::read(path.join("run.json")).ok()?)))
+        .collect()
+}
+
+/// The result without what differs from export to export.
+fn same(mut result: Value) -> Value {
+    let object = result.as_object_mut().expect("an object");
+    object.remove("argv");
+    object.remove("started_at");
+    result
+}
+
 #[test]
-fn finished_runs_are_saved_and_gone_on_with() {
+fn a_session_is_shown_again_as_it_was_and_gone_on_with() {
     if !qemu() {
         return;
     }
     let lab = Lab::new();
     let folder = lab.path("kept");
-    let one = ["--dirty-rate", "0", "--bandwidth", "0"];
-    let (status, first) = migrate(&lab, &[&one[..], &["--save", text(&folder)]].concat());
-    assert_eq!(status, 0);
-    let (status, again) = migrate(&lab, &[&one[..], &["--resume", text(&folder)]].concat());
-    assert_eq!(status, 0);
-    assert_eq!(first["runs"], again["runs"], "nothing was run again");
-    let other = ["--dirty-rate", "1", "--resume", text(&folder)];
-    let ran = lab.run(&[&SMALL[..], &other[..]].concat());
-    assert!(ran.status == 2 && ran.stderr.contains("other points"), "{}", ran.stderr);
+    let dir = text(&folder);
+    let (status, first) = migrate(&lab, &[&QUICK[..], &["--save", dir]].concat());
+    assert_eq!((status, first["points"].as_array().map(Vec::len)), (0, Some(2)));
+    let shown = lab.json(&["show", dir]);
+    assert_eq!(same(shown), same(first.clone()));
+    let page = lab.path("page.html");
+    let ran = lab.run(&["report", dir, "-o", text(&page)]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    assert!(std::fs::read_to_string(page).expect("a page").contains("xbzrle=on"));
+    let listed = lab.json(&["runs", "list", "--command", "migrate"]);
+    assert_eq!(
+        (&listed["sessions"][0]["runs"], &listed["sessions"][0]["machines"]),
+        (&2.into(), &2.into())
+    );
+
+    let before = finished(&folder);
+    let again = lab.json(&["migrate", "--resume", dir]);
+    assert_eq!(same(again), same(first), "nothing was run again");
+    assert_eq!(finished(&folder), before);
+    let longer = lab.json(&["migrate", "--resume", dir, "--runs", "2", "--memory", "48"]);
+    assert_eq!(longer["runs"].as_array().map(Vec::len), Some(4));
+    assert!(finished(&folder).into_iter().take(2).eq(before), "the first two as they were");
+
+    let others = [
+        (&["--dirty-rate", "1"][..], "dirty-rate"),
+        (&["--memory", "64", "--smp", "2"], "--memory, --smp"),
+        (&["--runs", "1", "--seed", "6"], "--seed, --runs"),
+        (&["--kill", "source", "--warmup", "1"], "--warmup, --kill"),
+        (&["-L", "postcopy=off,on", "--multifd", "2"], "multifd, postcopy"),
+    ];
+    for (given, named) in others {
+        let ran = lab.run(&[&["migrate", "--resume", dir], given].concat());
+        let said = ran.stderr.contains(&format!("begun with another {named}: "));
+        assert!(ran.status == 2 && said, "{given:?}: {}", ran.stderr);
+    }
+    let ran = lab.run(&["merge", dir, dir]);
+    assert!(ran.status == 2 && ran.stderr.contains("the host as a whole"), "{}", ran.stderr);
+    let ran = lab.run(&["diff", dir, dir]);
+    assert!(ran.status == 2 && ran.stderr.contains("not boots"), "{}", ran.stderr);
+}
+
+#[test]
+fn what_is_killed_or_interrupted_goes_on_with_what_was_finished() {
+    if !qemu() {
+        return;
+    }
+    for (signalled, status) in [("KILL", None), ("INT", Some(130))] {
+        let lab = Lab::new();
+        let folder = lab.path("cut");
+        let dir = text(&folder);
+        let three = ["--runs", "3", "--warmup", "0", "--save", dir];
+        let all = [&SMALL[..5], &QUICK, &three].concat();
+        let mut command = lab.command(&all);
+        let mut child =
+            command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("vmeter runs");
+        while finished(&folder).len() < 2 {
+            assert!(child.try_wait().expect("a state").is_none(), "it ended before it was cut");
+            std::thread::yield_now();
+        }
+        signal(&child, signalled);
+        let left = child.wait_with_output().expect("its end");
+        let said = String::from_utf8_lossy(&left.stderr).into_owned();
+        assert_eq!(left.status.code(), status, "{said}");
+        assert!(status.is_none() || said.contains(&format!("go on with --resume {dir}")), "{said}");
+        let before = finished(&folder);
+        assert!((2..6).contains(&before.len()), "{}", before.len());
+        let part = lab.json(&["show", dir]);
+        assert_eq!(part["runs"].as_array().map(Vec::len), Some(before.len()));
+        let warned = format!("{} of 6 migrations are done", before.len());
+        assert!(part["warnings"].to_string().contains(&warned), "{}", part["warnings"]);
+        let whole = lab.json(&["migrate", "--resume", dir]);
+        assert_eq!(whole["runs"].as_array().map(Vec::len), Some(6));
+        let after = finished(&folder);
+        assert!(before.iter().all(|(path, run)| after.get(path) == Some(run)), "runs repeated");
+    }
 }
 
 #[test]
@@ -204,10 +293,13 @@ fn what_makes_no_sense_is_refused() {
         (&["--accel", "icount"], "virtual time"),
         (&["--", "-m", "48", "-kernel", "x"], "-kernel after --"),
         (&["--", "-machine", "q35"], "-m 48"),
+        (&["--dirty-rate", "0,5,0"], "is there twice"),
+        (&["--dirty-rate", "0", "-L", "dirty-rate=1,2"], "varied twice"),
     ];
     for (arguments, expected) in refused {
         let ran = lab.run(&[&["migrate", "--memory", "48"], arguments].concat());
         let said = ran.stderr.contains(expected);
         assert!(ran.status == 2 && said, "{arguments:?}: {}", ran.stderr);
     }
+    assert!(!lab.path("vmeter/runs").exists(), "none of them left a session");
 }

@@ -7,7 +7,6 @@ use common::{text, Lab};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use vmeter_lab::kinds::KINDS;
 
 /// Unpacks the sessions of every older vmeter: (version, folder).
 fn unpacked(lab: &Lab) -> Vec<(String, PathBuf)> {
@@ -33,7 +32,6 @@ fn sessions(folder: &Path) -> Vec<(String, PathBuf)> {
         .flatten()
         .map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path()))
         .filter(|(name, _)| name != "expected")
-        .filter(|(name, _)| name != "migrate" || KINDS.iter().any(|kind| kind.kind() == "migrate"))
         .collect();
     found.sort();
     found

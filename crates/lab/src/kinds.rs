@@ -13,6 +13,7 @@ pub const KINDS: &[&dyn Experiment] = &[
     &crate::range::Kind,
     &vmeter_dirty::Kind,
     &vmeter_irq::Kind,
+    &vmeter_migrate::Kind,
 ];
 
 /// The kind of a session.

@@ -4,6 +4,7 @@ use crate::side::Side;
 use std::io;
 use vmeter_machine::backend::MachineError;
 use vmeter_machine::qmp::QmpError;
+use vmeter_session::failure::{failure, Class};
 
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +58,20 @@ pub enum MigrateError {
 }
 
 impl MigrateError {
+    /// The same in the classes that exit codes tell apart.
+    pub fn classified(self) -> anyhow::Error {
+        let class = match &self {
+            Self::Usage(_) | Self::Machine(_) => Class::Usage,
+            Self::Interrupted => Class::Interrupted,
+            Self::Host(_)
+            | Self::Io { .. }
+            | Self::Ended { .. }
+            | Self::Qmp { .. }
+            | Self::Silent { .. } => Class::Host,
+        };
+        failure(class, self)
+    }
+
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::Io { what, error }
     }

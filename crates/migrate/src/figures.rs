@@ -1,7 +1,7 @@
 //! From what was heard and sampled to figures.
 
 use crate::beat::{Beat, Kind};
-use vmeter_model::migrate::{MigrateRound, MigrateSample};
+use crate::data::{MigrateRound, MigrateSample};
 use vmeter_model::time::seconds;
 use vmeter_model::Ns;
 

@@ -1,11 +1,11 @@
 //! The end of a migration: is the guest there, what were the figures, is it the same?
 
+use crate::data::{MigrateOutcome, Migration};
 use crate::error::MigrateError;
 use crate::figures;
-use crate::run::{empty, Ended, Pair, BEFORE, SOON};
+use crate::run::{Ended, Pair, BEFORE, SOON};
 use crate::side::Side;
 use crate::verify::verify;
-use vmeter_model::migrate::{MigrateOutcome, MigrateRun};
 use vmeter_model::time::seconds;
 use vmeter_model::Ns;
 
@@ -16,7 +16,7 @@ const ALIVE: usize = 20;
 
 impl Pair<'_> {
     /// Hears the guest on, makes figures, compares memories.
-    pub(crate) fn finish(mut self, mut ended: Ended) -> Result<MigrateRun, MigrateError> {
+    pub(crate) fn finish(mut self, mut ended: Ended) -> Result<Migration, MigrateError> {
         if ended.outcome == MigrateOutcome::Completed
             && !self.goes_on(Side::Destination, self.start)
         {
@@ -77,7 +77,7 @@ impl Pair<'_> {
         self.resumed = resume.map(|said| said.realtime_ns - self.realtime_offset);
     }
 
-    fn figures(&mut self, ended: &Ended) -> MigrateRun {
+    fn figures(&mut self, ended: &Ended) -> Migration {
         let start = self.start;
         let completed = ended.outcome == MigrateOutcome::Completed;
         let ms = |ms: u64| ms as f64 / 1e3;
@@ -86,7 +86,7 @@ impl Pair<'_> {
             false => seconds(ended.at - start),
         };
         let end = start + (total_s * 1e9) as Ns;
-        let mut run = empty(ended.outcome, ended.reason.clone());
+        let mut run = Migration::empty(ended.outcome, ended.reason.clone());
         let tsc_hz = self.task.tsc_hz;
         self.heart.look(|heard| {
             let (source, destination) = (heard.of(Side::Source), heard.of(Side::Destination));

@@ -10,7 +10,7 @@
 //! destination, each told to stop at the same number, must end with the same memory,
 //! byte for byte, wherever in between the one became the other.
 
-use vmeter_model::migrate::MigrateWorkload;
+use crate::result::MigrateWorkload;
 
 std::arch::global_asm!(include_str!("guest.s"));
 

@@ -6,24 +6,37 @@
 //! every millisecond that it lives; both sides are heard on one clock ([`heart`]), so the
 //! downtime is seen from inside and not only as QEMU reports it.
 
+mod asked;
 mod beat;
 mod commands;
+mod data;
 mod error;
 mod experiment;
 mod figures;
 mod finish;
 pub mod guest;
 mod heart;
+mod legacy;
+mod machines;
 pub mod parameters;
+mod plan;
 mod predict;
+mod report;
+mod result;
 mod run;
-mod saved;
 mod side;
 mod summary;
 mod verify;
 mod vm;
 
+pub use asked::MigrateOptions;
+pub use data::{
+    Limits, Measured, MigrateOutcome, MigrateRound, MigrateSample, MigrateVerification, Migration,
+};
 pub use error::MigrateError;
-pub use experiment::{measure, Options, Watcher, INTERRUPTED};
-pub use saved::{is_saved, result};
+pub use experiment::{migrate, Kind};
+pub use report::MigrateReport;
+pub use result::{
+    MigratePoint, MigratePrediction, MigrateResult, MigrateRun, MigrateSetup, MigrateWorkload,
+};
 pub use side::Side;

@@ -2,8 +2,9 @@
 
 use crate::error::MigrateError;
 use crate::guest::{BUFFER, PAGE};
+use crate::result::MigrateWorkload;
 use serde_json::{json, Map, Value};
-use vmeter_model::migrate::MigrateWorkload;
+use vmeter_model::run::SessionMachine;
 use vmeter_model::sweep::Settings;
 use vmeter_model::MachineSpec;
 
@@ -230,7 +231,10 @@ impl Knobs {
             add("downtime-limit", json!(ms));
         }
         if self.xbzrle > 0 {
-            add("xbzrle-cache-size", json!(self.xbzrle.next_power_of_two()));
+            add(
+                "xbzrle-cache-size",
+                json!(self.xbzrle.checked_next_power_of_two().unwrap_or(self.xbzrle)),
+            );
         }
         if self.multifd > 0 {
             add("multifd-channels", json!(self.multifd));
@@ -256,6 +260,15 @@ pub struct Point {
 }
 
 impl Point {
+    /// That of a session's machine.
+    ///
+    /// # Errors
+    /// Class usage: settings that no migration can be made with.
+    pub fn of(machine: &SessionMachine) -> anyhow::Result<Self> {
+        let base = Knobs::new(machine.spec.clone());
+        point(&base, &Vec::new(), machine.parameters.clone()).map_err(MigrateError::classified)
+    }
+
     /// Its parameters in one line.
     pub fn label(&self) -> String {
         let words = self.parameters.iter().map(|(name, value)| format!("{name}={value}"));
@@ -272,9 +285,13 @@ pub fn points(
     fixed: &Settings,
     swept: &[(String, Vec<String>)],
 ) -> Result<Vec<Point>, MigrateError> {
-    for (n, (name, _)) in swept.iter().enumerate() {
+    for (n, (name, values)) in swept.iter().enumerate() {
         if swept[..n].iter().any(|(other, _)| other == name) {
             return Err(MigrateError::Usage(format!("the parameter {name:?} is varied twice")));
+        }
+        if let Some((_, value)) = values.iter().enumerate().find(|(n, v)| values[..*n].contains(v))
+        {
+            return Err(MigrateError::Usage(format!("{name}: the value {value:?} is there twice")));
         }
     }
     let count = swept.iter().try_fold(1usize, |n, (_, values)| n.checked_mul(values.len()));

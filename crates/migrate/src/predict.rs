@@ -9,7 +9,7 @@
 //! slice sends. So it converges if r < B, or if the whole working set W goes into the limit,
 //! W < B L. The downtime budget is used, not spared: an idle guest stands still for it too.
 
-use vmeter_model::migrate::MigrateWorkload;
+use crate::result::MigrateWorkload;
 
 /// More rounds than this are for ever.
 const ROUNDS: u64 = 300;

@@ -5,11 +5,13 @@ use crate::commands::{
     self, Cancel, Migrate, MigrateIncoming, MigrationInfo, Parameters, QueryMigrate,
     QueryParameters, StartPostcopy,
 };
+use crate::data::{Limits, Measured, MigrateOutcome, MigrateSample, Migration};
 use crate::error::MigrateError;
 use crate::figures::{Pass, Progress};
 use crate::guest;
 use crate::heart::Heart;
 use crate::parameters::Knobs;
+use crate::result::MigrateWorkload;
 use crate::side::Side;
 use crate::vm::Vm;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -17,7 +19,6 @@ use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use vmeter_machine::launch::now_ns;
-use vmeter_model::migrate::{MigrateOutcome, MigrateRun, MigrateSample, MigrateWorkload};
 use vmeter_model::time::seconds;
 use vmeter_model::Ns;
 
@@ -52,12 +53,12 @@ pub struct Task<'a> {
     pub interrupted: &'a dyn Fn() -> bool,
 }
 
-/// What a run found, with the limits that were in effect.
+/// What a run found.
 pub struct Found {
-    /// The run; its place in the plan is the caller's to fill in.
-    pub run: MigrateRun,
-    /// QEMU's parameters as it had them.
-    pub limits: Parameters,
+    /// When the migration was asked for, ns of `CLOCK_MONOTONIC`.
+    pub at: Ns,
+    /// What is saved of it.
+    pub measured: Measured,
 }
 
 /// Migrates once.
@@ -72,45 +73,16 @@ pub fn migrate(task: &Task<'_>) -> Result<Found, MigrateError> {
         Ok(limits) => limits,
         Err(error) => {
             let reason = commands::refusal(&error).ok_or(error)?;
-            return Ok(Found {
-                run: empty(MigrateOutcome::Failed, reason),
-                limits: Parameters::default(),
-            });
+            let migration = Migration::empty(MigrateOutcome::Failed, reason);
+            let measured = Measured { migration, limits: Limits::default() };
+            return Ok(Found { at: now_ns(), measured });
         }
     };
     pair.begin()?;
-    let outcome = pair.follow(&limits)?;
-    let run = pair.finish(outcome)?;
-    Ok(Found { run, limits })
-}
-
-pub(crate) fn empty(outcome: MigrateOutcome, reason: String) -> MigrateRun {
-    MigrateRun {
-        point: 0,
-        block: 0,
-        warmup: false,
-        outcome,
-        reason,
-        total_s: 0.0,
-        setup_s: 0.0,
-        downtime_s: None,
-        guest_gap_s: None,
-        guest_clock_gap_s: None,
-        stopped_s: None,
-        longest_gap_before_s: 0.0,
-        longest_gap_after_s: 0.0,
-        lost_after_s: 0.0,
-        rounds: Vec::new(),
-        dirty_pages_per_s_before: 0.0,
-        dirty_pages_per_s: 0.0,
-        transferred_bytes: 0,
-        bandwidth_bytes_per_s: 0.0,
-        throttle_percent: 0,
-        source_runs_on: None,
-        destination_ran: false,
-        verification: None,
-        samples: Vec::new(),
-    }
+    let at = pair.start;
+    let ended = pair.follow(&limits)?;
+    let migration = pair.finish(ended)?;
+    Ok(Found { at, measured: Measured { migration, limits: Limits::of(&limits) } })
 }
 
 /// Both QEMUs and what was seen of them.

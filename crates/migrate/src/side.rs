@@ -13,11 +13,18 @@ pub enum Side {
     Destination,
 }
 
-impl fmt::Display for Side {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Side {
+    /// In a word.
+    pub fn as_str(self) -> &'static str {
+        match self {
             Self::Source => "source",
             Self::Destination => "destination",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }

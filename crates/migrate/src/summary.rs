@@ -1,77 +1,126 @@
 //! From runs to points: medians, what was predicted, and why not.
 
-use crate::commands::Parameters;
-use crate::parameters::Point;
+use crate::asked::Asked;
+use crate::data::{Limits, MigrateOutcome, Migration};
+use crate::experiment::SavedMigration;
+use crate::parameters::{Point, DEFAULT_MEMORY_MIB};
+use crate::plan::PlannedMigration;
 use crate::predict::{predict, remedy, Known};
+use crate::result::{MigratePoint, MigratePrediction, MigrateResult, MigrateRun, MigrateSetup};
 use crate::side::Side;
-use serde::{Deserialize, Serialize};
-use vmeter_model::migrate::{
-    MigrateOutcome, MigratePoint, MigratePrediction, MigrateResult, MigrateRun, MigrateSetup,
-};
+use anyhow::Result;
+use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::result::Envelope;
+use vmeter_model::run::SessionRecord;
 use vmeter_model::Estimate;
+use vmeter_session::failure::host;
+use vmeter_session::Session;
 use vmeter_stats::{estimate, median};
 
 /// A bandwidth measured below this share of its limit is what counts.
 const LIMITED: f64 = 0.9;
 
-/// QEMU's limits in effect.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Limits {
-    /// Bytes/s.
-    pub bandwidth: f64,
-    /// s.
-    pub downtime_s: f64,
-}
-
-impl Limits {
-    /// Of QEMU's parameters.
-    pub fn of(parameters: &Parameters) -> Self {
-        Self {
-            bandwidth: parameters.max_bandwidth as f64,
-            downtime_s: parameters.downtime_limit as f64 / 1e3,
-        }
+/// What a session comes to, from what is on disk.
+///
+/// # Errors
+/// Class usage: a folder that cannot be read, or holds no finished run. Class host: QEMU
+/// refused every migration, in its own words.
+pub fn result(session: &Session<PlannedMigration>) -> Result<MigrateResult> {
+    let (finished, mut warnings) = session.finished_as::<SavedMigration>()?;
+    let asked: Asked = session.asked()?;
+    let saved: Vec<SavedMigration> = finished.into_iter().map(|(_, run)| run).collect();
+    if saved.is_empty() {
+        return Err(session.no_runs());
     }
-}
-
-/// Everything that was measured.
-pub fn result(
-    envelope: Envelope,
-    setup: MigrateSetup,
-    points: &[Point],
-    runs: Vec<MigrateRun>,
-    limits: &[Option<Limits>],
-    kill: Option<Side>,
-) -> MigrateResult {
+    if saved.iter().all(|run| run.data.migration.was_refused()) {
+        let reason = saved.first().map_or("", |run| &run.data.migration.reason);
+        return Err(host(reason));
+    }
+    warnings.extend(unfinished(session, &saved));
     let mut result = MigrateResult {
-        envelope,
-        setup,
+        envelope: envelope(&session.record),
+        setup: setup(&session.record, &asked),
         points: Vec::new(),
         runs: Vec::new(),
-        warnings: Vec::new(),
+        warnings,
         hints: Vec::new(),
+        saved_in: session.dir.display().to_string(),
     };
-    for (n, settings) in points.iter().enumerate() {
-        let of_point = || runs.iter().filter(|run| run.point == n);
-        let measured: Vec<&MigrateRun> = match of_point().any(|run| !run.warmup) {
-            true => of_point().filter(|run| !run.warmup).collect(),
-            false => of_point().collect(),
-        };
-        if measured.is_empty() {
-            continue;
-        }
-        let limits = limits.get(n).copied().flatten().unwrap_or_default();
-        let point = point(settings, &measured, limits, kill);
-        warn(&mut result.warnings, settings, &point, &measured);
+    let mut places = BTreeMap::new();
+    for (at, machine) in session.record.machines.iter().enumerate() {
+        let planned = |run: &&SavedMigration| run.head.label == machine.label;
+        let own: Vec<&SavedMigration> = saved.iter().filter(planned).collect();
+        let Some(last) = own.last() else { continue };
+        let of = |warmup| own.iter().filter(move |run| run.head.warmup == warmup);
+        let measured = if of(false).next().is_some() { of(false) } else { of(true) };
+        let measured: Vec<&Migration> = measured.map(|run| &run.data.migration).collect();
+        let settings = Point::of(machine)?;
+        let point = point(&settings, &measured, last.data.limits, asked.kill);
+        warn(&mut result.warnings, &settings, &point, &measured);
+        places.insert(at, result.points.len());
         result.points.push(point);
     }
-    result.runs = runs;
-    hint(&mut result, kill);
-    result
+    for run in saved {
+        let planned = session.record.plan.get(run.head.index as usize);
+        let place = planned.and_then(|planned| Some((planned, *places.get(&planned.machine)?)));
+        let Some((planned, point)) = place else { continue };
+        let (block, warmup, seen) = (planned.block, run.head.warmup, run.data.migration);
+        result.runs.push(MigrateRun { point, block, warmup, seen });
+    }
+    hint(&mut result, asked.kill);
+    Ok(result)
+}
+
+/// How much of the plan is missing, if any of it is. A point that QEMU refused is not run
+/// again, and its runs are not missed.
+fn unfinished(session: &Session<PlannedMigration>, saved: &[SavedMigration]) -> Option<String> {
+    let SessionRecord { machines, plan, .. } = &session.record;
+    let refused: BTreeSet<&str> = saved
+        .iter()
+        .filter(|run| run.data.migration.was_refused())
+        .map(|run| run.head.label.as_str())
+        .collect();
+    let there: BTreeSet<usize> = saved.iter().map(|run| run.head.index as usize).collect();
+    let missed = |(index, planned): &(usize, &PlannedMigration)| {
+        let machine = machines.get(planned.machine);
+        !there.contains(index) && !machine.is_some_and(|m| refused.contains(m.label.as_str()))
+    };
+    let missing = plan.iter().enumerate().filter(missed).count();
+    (missing > 0).then(|| {
+        let (done, all) = (saved.len(), saved.len() + missing);
+        let dir = session.dir.display();
+        format!("{done} of {all} migrations are done: vmeter migrate --resume {dir} makes the rest")
+    })
+}
+
+fn envelope(record: &SessionRecord<PlannedMigration>) -> Envelope {
+    let mut envelope = vmeter_session::envelope::envelope(record);
+    for machine in &record.machines {
+        envelope.provenance.extend(machine.provenance.clone());
+    }
+    if let Some(kernel) = record.host.get("kernel").and_then(|kernel| kernel.as_str()) {
+        envelope.provenance.insert("kernel".into(), kernel.into());
+    }
+    envelope
+}
+
+fn setup(record: &SessionRecord<PlannedMigration>, asked: &Asked) -> MigrateSetup {
+    let machine = record.machines.first();
+    let memory_mib = machine.and_then(|m| m.spec.memory_mib).unwrap_or(DEFAULT_MEMORY_MIB);
+    MigrateSetup {
+        argv: machine.map(|machine| machine.argv.clone()).unwrap_or_default(),
+        chosen: machine.map(|machine| machine.chosen.clone()).unwrap_or_default(),
+        memory_bytes: u64::from(memory_mib) << 20,
+        runs: asked.runs as usize,
+        warmup: asked.warmup as usize,
+        seed: record.seed,
+        heartbeat_s: 1e-3,
+        killed: asked.kill,
+    }
 }
 
 /// Settings are checked before anything runs, so that this default is never seen.
-fn known(settings: &Point, runs: &[&MigrateRun], limits: Limits) -> (Known, String) {
+fn known(settings: &Point, runs: &[&Migration], limits: Limits) -> (Known, String) {
     let rates = samples(runs, |run| {
         (run.dirty_pages_per_s_before > 0.0 || settings.knobs.dirty_bytes_per_s == 0.0)
             .then_some(run.dirty_pages_per_s_before)
@@ -101,7 +150,7 @@ fn known(settings: &Point, runs: &[&MigrateRun], limits: Limits) -> (Known, Stri
     (known, from.to_owned())
 }
 
-fn samples(runs: &[&MigrateRun], value: impl Fn(&MigrateRun) -> Option<f64>) -> Vec<f64> {
+fn samples(runs: &[&Migration], value: impl Fn(&Migration) -> Option<f64>) -> Vec<f64> {
     runs.iter().filter_map(|run| value(run)).collect()
 }
 
@@ -111,7 +160,7 @@ fn some_estimate(samples: &[f64]) -> Option<Estimate> {
 
 fn point(
     settings: &Point,
-    runs: &[&MigrateRun],
+    runs: &[&Migration],
     limits: Limits,
     kill: Option<Side>,
 ) -> MigratePoint {
@@ -127,7 +176,7 @@ fn point(
     let downtime = samples(runs, |run| run.downtime_s);
     let gap = samples(runs, |run| run.guest_gap_s);
     let some_median = |samples: &[f64]| some_estimate(samples).map(|e| e.median);
-    let of = |value: &dyn Fn(&MigrateRun) -> f64| median(&samples(runs, |run| Some(value(run))));
+    let of = |value: &dyn Fn(&Migration) -> f64| median(&samples(runs, |run| Some(value(run))));
     MigratePoint {
         parameters: settings.parameters.clone(),
         total_s: median(&total),
@@ -160,7 +209,7 @@ fn point(
     }
 }
 
-fn outcomes(runs: &[&MigrateRun]) -> Vec<(MigrateOutcome, usize)> {
+fn outcomes(runs: &[&Migration]) -> Vec<(MigrateOutcome, usize)> {
     let mut counted: Vec<(MigrateOutcome, usize)> = Vec::new();
     for run in runs {
         match counted.iter_mut().find(|(outcome, _)| *outcome == run.outcome) {
@@ -173,8 +222,8 @@ fn outcomes(runs: &[&MigrateRun]) -> Vec<(MigrateOutcome, usize)> {
 }
 
 /// Whether all runs that say did as predicted.
-fn right(runs: &[&MigrateRun], converges: bool) -> Option<bool> {
-    let says = |run: &&&MigrateRun| {
+fn right(runs: &[&Migration], converges: bool) -> Option<bool> {
+    let says = |run: &&&Migration| {
         matches!(run.outcome, MigrateOutcome::Completed | MigrateOutcome::NotConverged)
     };
     let mut told = runs.iter().filter(says).peekable();
@@ -183,7 +232,7 @@ fn right(runs: &[&MigrateRun], converges: bool) -> Option<bool> {
 }
 
 /// Why a point does not converge, in numbers, and what would help.
-fn reason(runs: &[&MigrateRun], known: &Known, because: &str) -> String {
+fn reason(runs: &[&Migration], known: &Known, because: &str) -> String {
     let Some(run) = runs.iter().find(|run| run.outcome != MigrateOutcome::Completed) else {
         return runs
             .iter()
@@ -195,12 +244,15 @@ fn reason(runs: &[&MigrateRun], known: &Known, because: &str) -> String {
             format!("It does not converge: {because}. {}", remedy(known))
         }
         MigrateOutcome::NotConverged => {
-            let left = run.rounds.last().map_or(0, |round| round.pages * crate::guest::PAGE);
+            let left = run
+                .rounds
+                .last()
+                .map_or(0.0, |round| round.pages as f64 * crate::guest::PAGE as f64);
             format!(
                 "It did not converge though it should have ({because}): {}, {:.0} MB each; {:.0} \
                  MB/s went through. {}",
                 run.reason,
-                left as f64 / 1e6,
+                left / 1e6,
                 run.bandwidth_bytes_per_s / 1e6,
                 remedy(known)
             )
@@ -209,7 +261,7 @@ fn reason(runs: &[&MigrateRun], known: &Known, because: &str) -> String {
     }
 }
 
-fn warn(warnings: &mut Vec<String>, settings: &Point, point: &MigratePoint, runs: &[&MigrateRun]) {
+fn warn(warnings: &mut Vec<String>, settings: &Point, point: &MigratePoint, runs: &[&Migration]) {
     let label = settings.label();
     if let Some(run) = runs.iter().find(|run| run.verification.as_ref().is_some_and(|v| !v.equal)) {
         let differing = run.verification.as_ref().map_or(0, |v| v.differing_pages);
@@ -247,4 +299,94 @@ fn hint(result: &mut MigrateResult, kill: Option<Side>) {
     let command =
         format!("vmeter migrate --dirty-rate {rate} -L auto-converge=off,on -L postcopy=off,on");
     result.hints.push(command);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Measured;
+    use vmeter_model::run::{DataRun, Outcome, RunHead, SessionMachine};
+    use vmeter_model::{MachineSpec, SCHEMA};
+
+    fn asked() -> Asked {
+        Asked {
+            spec: MachineSpec::default(),
+            fixed: Vec::new(),
+            varied: vec![("dirty-rate".into(), vec!["0".into(), "5".into()])],
+            kill: None,
+            runs: 1,
+            warmup: 0,
+        }
+    }
+
+    fn session(dir: &std::path::Path) -> Session<PlannedMigration> {
+        let machine = |rate: &str| SessionMachine {
+            label: format!("dirty-rate={rate}"),
+            parameters: vec![("dirty-rate".into(), rate.into())],
+            ..SessionMachine::default()
+        };
+        let record = SessionRecord {
+            schema: SCHEMA.into(),
+            command: "migrate".into(),
+            machines: vec![machine("0"), machine("5")],
+            plan: [0, 1]
+                .map(|machine| PlannedMigration { machine, warmup: false, block: 0 })
+                .to_vec(),
+            asked: serde_json::to_value(asked()).unwrap(),
+            ..SessionRecord::default()
+        };
+        Session::create(Some(dir), record).unwrap()
+    }
+
+    fn finish(
+        session: &Session<PlannedMigration>,
+        index: u32,
+        rate: &str,
+        outcome: MigrateOutcome,
+    ) {
+        let head = RunHead {
+            schema: SCHEMA.into(),
+            index,
+            label: format!("dirty-rate={rate}"),
+            warmup: false,
+            exec_ns: 0,
+            total_ns: 1,
+            clocks: Vec::new(),
+            outcome: Outcome::Done,
+        };
+        let migration = Migration::empty(outcome, "QEMU has no such capability".into());
+        let data = Measured { migration, limits: Limits::default() };
+        session.begin_run(index).unwrap();
+        session.commit_run(&DataRun { head, data }).unwrap();
+    }
+
+    #[test]
+    fn what_is_there_of_an_interrupted_session_is_numbered_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = session(folder.path());
+        assert!(result(&session).unwrap_err().to_string().contains("no run was finished"));
+        finish(&session, 1, "5", MigrateOutcome::Completed);
+        let found = result(&session).unwrap();
+        assert_eq!((found.points.len(), found.runs.len()), (1, 1));
+        assert_eq!((found.runs[0].point, &found.points[0].parameters[0].1[..]), (0, "5"));
+        assert!(
+            found.warnings[0].starts_with("1 of 2 migrations are done"),
+            "{:?}",
+            found.warnings
+        );
+    }
+
+    #[test]
+    fn what_qemu_refuses_is_not_missed_and_alone_is_the_hosts_fault() {
+        use vmeter_session::failure::{class, Class};
+        let folder = tempfile::tempdir().unwrap();
+        let session = session(folder.path());
+        finish(&session, 0, "0", MigrateOutcome::Failed);
+        let error = result(&session).unwrap_err();
+        assert_eq!((class(&error), error.to_string().contains("capability")), (Class::Host, true));
+        finish(&session, 1, "5", MigrateOutcome::Completed);
+        let found = result(&session).unwrap();
+        assert_eq!((found.points.len(), found.points[0].converged), (2, false));
+        assert!(!found.warnings.iter().any(|text| text.contains("are done")));
+    }
 }

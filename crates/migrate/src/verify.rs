@@ -7,6 +7,7 @@
 //! did on the strength of it.
 
 use crate::commands::{self, Cont, MemorySize};
+use crate::data::MigrateVerification;
 use crate::error::MigrateError;
 use crate::heart::Heart;
 use crate::side::Side;
@@ -14,7 +15,6 @@ use crate::vm::Vm;
 use sha2::{Digest, Sha256};
 use std::io;
 use std::time::Duration;
-use vmeter_model::migrate::MigrateVerification;
 
 /// Compared at a time, bytes.
 const CHUNK: usize = 4 << 20;

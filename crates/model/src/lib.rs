@@ -11,7 +11,6 @@
 pub mod accel;
 pub mod event;
 pub mod machine;
-pub mod migrate;
 pub mod moment;
 pub mod range;
 pub mod result;

@@ -1,7 +1,7 @@
 //! A small result of `vmeter migrate`: a point that converges and one that does not.
 
 use super::{envelope, estimate};
-use vmeter_model::migrate::*;
+use vmeter_migrate::*;
 
 fn workload() -> MigrateWorkload {
     MigrateWorkload {
@@ -13,11 +13,12 @@ fn workload() -> MigrateWorkload {
 }
 
 fn run(point: usize) -> MigrateRun {
+    MigrateRun { point, block: 0, warmup: false, seen: seen(point) }
+}
+
+fn seen(point: usize) -> Migration {
     let done = point == 0;
-    MigrateRun {
-        point,
-        block: 0,
-        warmup: false,
+    Migration {
         outcome: if done { MigrateOutcome::Completed } else { MigrateOutcome::NotConverged },
         reason: if done { String::new() } else { "what was left did not become less".into() },
         total_s: 4.0 + point as f64 * 20.0,
@@ -79,7 +80,7 @@ fn run(point: usize) -> MigrateRun {
 
 fn point(at: usize) -> MigratePoint {
     let done = at == 0;
-    let run = run(at);
+    let run = seen(at);
     MigratePoint {
         parameters: vec![("bandwidth".into(), if done { "100" } else { "50" }.into())],
         total_s: run.total_s,
@@ -129,5 +130,6 @@ pub fn result() -> MigrateResult {
         runs: vec![run(0), run(1)],
         warnings: vec!["one run only".into()],
         hints: vec!["vmeter migrate --post-copy".into()],
+        saved_in: "/home/u/.local/state/vmeter/runs/migrate".into(),
     }
 }

@@ -22,10 +22,10 @@ use vmeter_lab::diff::report::DiffReport;
 use vmeter_lab::doctor::DoctorReport;
 use vmeter_lab::range::report::RangeReport;
 use vmeter_lab::sweep::report::SweepReport;
+use vmeter_migrate::MigrateReport;
 use vmeter_model::result::Envelope;
 use vmeter_model::Estimate;
 use vmeter_render::Report;
-use vmeter_report::MigrateReport;
 
 /// Every report with its name.
 pub fn each(draw: &mut dyn FnMut(&str, &dyn Report)) {

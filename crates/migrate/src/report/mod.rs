@@ -3,8 +3,8 @@
 mod json;
 mod tables;
 
-use vmeter_model::migrate::{
-    MigrateOutcome, MigratePoint, MigrateResult, MigrateRun, MigrateWorkload,
+use crate::{
+    MigrateOutcome, MigratePoint, MigrateResult, MigrateRun, MigrateWorkload, Migration, Side,
 };
 use vmeter_model::result::Envelope;
 use vmeter_render::chart::{Curve, Curves};
@@ -32,16 +32,16 @@ impl<'a> MigrateReport<'a> {
     }
 
     fn answer(&self) -> String {
-        match &self.result.setup.killed {
+        match self.result.setup.killed {
             Some(side) => self.answer_where_killed(side),
             None => self.answer_where_not(),
         }
     }
 
-    fn answer_where_killed(&self, side: &str) -> String {
+    fn answer_where_killed(&self, side: Side) -> String {
         let runs = &self.result.runs;
-        let on = runs.iter().filter(|run| run.source_runs_on == Some(true)).count();
-        let arrived = runs.iter().filter(|run| run.destination_ran).count();
+        let on = runs.iter().filter(|run| run.seen.source_runs_on == Some(true)).count();
+        let arrived = runs.iter().filter(|run| run.seen.destination_ran).count();
         let left = match (on, arrived) {
             (n, _) if n == runs.len() => "the guest runs on at the source every time.".to_owned(),
             (0, 0) => "the guest is lost; no part of it ran at the destination.".to_owned(),
@@ -86,7 +86,7 @@ impl<'a> MigrateReport<'a> {
 
     /// Comparisons, and how many of them came out equal.
     fn verified(&self) -> (usize, usize) {
-        let all = self.result.runs.iter().filter_map(|run| run.verification.as_ref());
+        let all = self.result.runs.iter().filter_map(|run| run.seen.verification.as_ref());
         (all.clone().count(), all.filter(|v| v.equal).count())
     }
 
@@ -145,9 +145,9 @@ impl<'a> MigrateReport<'a> {
     }
 
     /// The run of a point that is drawn: the first measured one.
-    fn shown(&self, point: usize) -> Option<&MigrateRun> {
+    fn shown(&self, point: usize) -> Option<&Migration> {
         let of_point = || self.result.runs.iter().filter(|run| run.point == point);
-        of_point().find(|run| !run.warmup).or_else(|| of_point().next())
+        of_point().find(|run| !run.warmup).or_else(|| of_point().next()).map(|run| &run.seen)
     }
 
     fn curves(&self, detail: Detail) -> Curves {
@@ -172,7 +172,7 @@ impl<'a> MigrateReport<'a> {
         let mut reasons = Vec::new();
         for (n, point) in self.result.points.iter().enumerate() {
             let runs = self.result.runs.iter().filter(|run| run.point == n);
-            let on: Vec<bool> = runs.filter_map(|run| run.source_runs_on).collect();
+            let on: Vec<bool> = runs.filter_map(|run| run.seen.source_runs_on).collect();
             if point.reason.is_empty() && on.is_empty() {
                 continue;
             }
@@ -248,7 +248,11 @@ impl Report for MigrateReport<'_> {
             document.heading("Standing still", "one run a setting; stopped: from STOP to RESUME");
             document.push(Block::Table(gaps));
         }
-        document.push(Block::Notices(closing_notices(&result.warnings, &result.hints, "")));
+        document.push(Block::Notices(closing_notices(
+            &result.warnings,
+            &result.hints,
+            &result.saved_in,
+        )));
         document
     }
 
@@ -276,27 +280,28 @@ impl Report for MigrateReport<'_> {
             "destination_sha256",
         ];
         let row = |run: &MigrateRun| {
+            let seen = &run.seen;
             let point = self.result.points.get(run.point);
-            let verified = run.verification.as_ref();
+            let verified = seen.verification.as_ref();
             let digest = |digest: Option<&String>| digest.map_or(Field::Empty, Field::text);
             vec![
                 Field::number(Some(run.point)),
                 Field::text(point.map(full_label).unwrap_or_default()),
                 Field::number(Some(run.block)),
                 Field::text(run.warmup.to_string()),
-                Field::text(word(run.outcome).0),
-                Field::number(Some(run.total_s)),
-                Field::number(run.downtime_s),
-                Field::number(run.guest_gap_s),
-                Field::number(run.guest_clock_gap_s),
-                Field::number(run.stopped_s),
-                Field::number(Some(run.rounds.len())),
-                Field::number(Some(run.dirty_pages_per_s_before)),
-                Field::number(Some(run.dirty_pages_per_s)),
-                Field::number(Some(run.transferred_bytes)),
-                Field::number(Some(run.bandwidth_bytes_per_s)),
-                Field::number(Some(run.throttle_percent)),
-                run.source_runs_on.map_or(Field::Empty, |on| Field::text(on.to_string())),
+                Field::text(word(seen.outcome).0),
+                Field::number(Some(seen.total_s)),
+                Field::number(seen.downtime_s),
+                Field::number(seen.guest_gap_s),
+                Field::number(seen.guest_clock_gap_s),
+                Field::number(seen.stopped_s),
+                Field::number(Some(seen.rounds.len())),
+                Field::number(Some(seen.dirty_pages_per_s_before)),
+                Field::number(Some(seen.dirty_pages_per_s)),
+                Field::number(Some(seen.transferred_bytes)),
+                Field::number(Some(seen.bandwidth_bytes_per_s)),
+                Field::number(Some(seen.throttle_percent)),
+                seen.source_runs_on.map_or(Field::Empty, |on| Field::text(on.to_string())),
                 verified.map_or(Field::Empty, |v| Field::text(v.equal.to_string())),
                 digest(verified.map(|v| &v.source_sha256)),
                 digest(verified.map(|v| &v.destination_sha256)),

@@ -1,7 +1,11 @@
 //! The JSON body of a migration. Field names are fixed by schema `vmeter/1`.
 
+use crate::data::{MigrateOutcome, MigrateRound, MigrateSample, MigrateVerification, Migration};
+use crate::result::{
+    MigratePoint, MigratePrediction, MigrateResult, MigrateRun, MigrateSetup, MigrateWorkload,
+};
+use crate::side::Side;
 use serde_json::{Map, Value};
-use vmeter_model::migrate::*;
 use vmeter_model::sweep::Settings;
 use vmeter_render::exported;
 use vmeter_render::exported::Estimate;
@@ -14,6 +18,7 @@ exported! {
         runs: Vec<Run<'a>>,
         warnings: &'a [String],
         hints: &'a [String],
+        saved_in: &'a str,
     }
 
     struct Setup<'a> of MigrateSetup {
@@ -27,7 +32,7 @@ exported! {
         seed: u64,
         heartbeat_s: f64,
         #[serde(skip_serializing_if = "Option::is_none")]
-        killed: Option<&'a str>,
+        killed: Option<&'static str> = |setup| setup.killed.map(Side::as_str),
     }
 
     struct Point<'a> of MigratePoint {
@@ -77,7 +82,12 @@ exported! {
         point: usize,
         block: usize,
         warmup: bool,
-        outcome: &'static str = |run| kind(run.outcome),
+        #[serde(flatten)]
+        seen: Seen<'a>,
+    }
+
+    struct Seen<'a> of Migration {
+        outcome: &'static str = |seen| kind(seen.outcome),
         reason: &'a str,
         total_s: f64,
         setup_s: f64,

@@ -1,7 +1,7 @@
 //! The tables of `vmeter migrate`.
 
 use super::{value, word, MigrateReport, GLANCE, ROUNDS};
-use vmeter_model::migrate::MigratePoint;
+use crate::MigratePoint;
 use vmeter_render::document::{Detail, Tone};
 use vmeter_render::quantity::{compact_seconds, grouped};
 use vmeter_render::table::{Cell, Column, Table};

@@ -1,5 +1,0 @@
-//! What every result says, as `vmeter-render` draws it.
-
-pub mod migrate;
-
-pub use migrate::MigrateReport;
