@@ -156,7 +156,7 @@ impl Guest {
             match self.reports.recv_timeout(DEAF) {
                 Ok(report) => return Ok(report),
                 Err(RecvTimeoutError::Disconnected) => return Err(DirtyError::ThreadGone),
-                // It says then that it was stopped.
+                // What it writes fails then.
                 Err(RecvTimeoutError::Timeout) if self.interrupt.is_raised() => self.kicker.kick(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -186,6 +186,9 @@ impl Guest {
         loop {
             match self.report()? {
                 Report::Done(wrote) => return Ok(wrote),
+                Report::Failed(_) if self.interrupt.is_raised() => {
+                    return Err(DirtyError::Interrupted)
+                }
                 Report::Failed(error) => return Err(error),
                 Report::Interrupted(why) => {
                     let answer = help(why);

@@ -123,7 +123,14 @@ impl Station {
         warm: &[Page],
         generation: u64,
     ) -> Result<Self, DirtyError> {
+        let go_on = || {
+            if setting.interrupt.is_raised() {
+                return Err(DirtyError::Interrupted);
+            }
+            Ok(())
+        };
         let vm = machine(setting, kind)?;
+        go_on()?;
         let vcpu = vm.vcpu(0)?;
         let count = setting.layout.slots.len();
         let slots: Vec<TrackedSlot> = vm.slots()[..count].iter().map(tracked).collect();
@@ -144,6 +151,7 @@ impl Station {
             start_ns: 0.0,
         };
         station.write(warm, generation)?;
+        go_on()?;
         if let Some(mut source) = source {
             station.start_ns = source.start()?;
             station.source = Some(source);
