@@ -246,7 +246,7 @@ pub fn describe(request: &Request<'_>) -> Result<Machine, MachineError> {
         crate::launch::find_program(value.as_ref())?;
         return Err(MachineError::Combination(format!(
             "--vmm {value}: neither its name nor its -version says what it is; known are {}. \
-             Give its whole command line after `--`",
+             Give its own command line after -- (vmeter boot -- {value} …)",
             options().collect::<Vec<_>>().join(", ")
         )));
     }

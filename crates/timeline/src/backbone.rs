@@ -10,10 +10,10 @@ use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::calls::Call;
 use crate::facts::Facts;
 use crate::input::RESET_VECTOR;
+use crate::landmarks::{hung_until, loaded_compressed, loaded_entry};
+use crate::landmarks::{IMAGE_ENTRIES, KERNEL_ENTRIES, PVH_ENTRIES};
 use crate::patterns::{Means, On};
-use crate::rules::initcalls::hung_until;
-use crate::rules::Growing;
-use crate::tree::{Fill, Kind, Node};
+use crate::tree::{Fill, Growing, Kind, Node};
 use vmeter_model::Ns;
 
 /// The firmware's phase.
@@ -174,16 +174,15 @@ pub(crate) fn settle_entry(facts: &Facts<'_>, anchors: &mut Anchors<'_>) {
 }
 
 fn entered_directly(facts: &Facts<'_>) -> bool {
-    use crate::rules::{kernel, loaded_compressed, loaded_entry};
-    if facts.first_reached(kernel::PVH_ENTRIES).is_some() {
+    if facts.first_reached(PVH_ENTRIES).is_some() {
         return true;
     }
-    if facts.first_reached(kernel::IMAGE_ENTRIES).is_some() || loaded_compressed(facts) {
+    if facts.first_reached(IMAGE_ENTRIES).is_some() || loaded_compressed(facts) {
         return false;
     }
     // Whoever lists the reset vector and the kernel's symbols lists the entries of
     // a compressed image too, if it is one.
     let sees = |symbols: &[&str]| facts.first_reached(symbols).map(|s| s.source);
     let reset = sees(&[RESET_VECTOR]);
-    loaded_entry(facts) || (reset.is_some() && reset == sees(kernel::KERNEL_ENTRIES))
+    loaded_entry(facts) || (reset.is_some() && reset == sees(KERNEL_ENTRIES))
 }

@@ -50,6 +50,7 @@ mod counts;
 mod facts;
 mod hints;
 mod input;
+mod landmarks;
 mod lines;
 mod marks;
 mod missing;
@@ -102,7 +103,7 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
 }
 
 /// The tree's top level is the phases: the run itself is no span.
-fn spans_of(tree: rules::Growing<'_>, facts: &Facts<'_>, timeline: &mut Timeline) {
+fn spans_of(tree: tree::Growing<'_>, facts: &Facts<'_>, timeline: &mut Timeline) {
     let mut top = tree.root.children;
     if top.is_empty() && facts.total > 0 {
         top.push(tree::Node::new(vmeter_model::span::UNATTRIBUTED, 0, facts.total, ""));

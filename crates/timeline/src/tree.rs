@@ -241,6 +241,24 @@ pub(crate) fn flatten(node: Node<'_>, parent: Option<u32>, spans: &mut Vec<Span>
     }
 }
 
+/// The tree while it is made.
+#[derive(Debug)]
+pub(crate) struct Growing<'a> {
+    /// The whole run; its children are the phases.
+    pub root: Node<'a>,
+    /// What overlaps the tree.
+    pub beside: Vec<Node<'a>>,
+    /// In words.
+    pub warnings: Vec<String>,
+}
+
+impl<'a> Growing<'a> {
+    /// Places a span where it fits, or keeps it beside the tree.
+    pub(crate) fn place(&mut self, node: Node<'a>) {
+        self.beside.extend(self.root.place(node));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

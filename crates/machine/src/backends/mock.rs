@@ -9,6 +9,7 @@ pub mod script;
 
 use crate::backend::{Backend, Machine, MachineError, Needs, Request};
 use crate::vmm::Dialect;
+pub use play::SOURCE;
 use play::{Played, Scene};
 use script::Script;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -17,8 +18,6 @@ use vmeter_model::run::{RunRecord, SourceRecord, Usage, WatchLevel};
 use vmeter_model::time::{seconds, ClockReading};
 use vmeter_model::{Accel, AskedAccel, Event, MachineSpec, SCHEMA};
 
-/// Name of the source, in [`SourceRecord::name`].
-pub const SOURCE: &str = "mock";
 /// Environment variable that names a script.
 pub const SCRIPT_VARIABLE: &str = "VMETER_MOCK_SCRIPT";
 

@@ -7,7 +7,7 @@
 //! of its own ([`super::reaper`]), so that another one can attach meanwhile.
 
 use super::orphans::Mark;
-use super::LaunchError;
+use super::types::LaunchError;
 use crate::plan::LaunchPlan;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ffi::{c_char, c_int, c_void, CString, OsStr};
@@ -223,7 +223,7 @@ fn become_vmm(a: &Arguments<'_>) -> c_int {
         {
             return 4;
         }
-        a.report.exec_ns.store(super::now_ns(), Ordering::Release);
+        a.report.exec_ns.store(super::types::now_ns(), Ordering::Release);
         libc::execve(a.path, a.argv, a.environment);
         5
     }

@@ -58,7 +58,7 @@ impl Mark {
 
 fn name(pid: Pid) -> String {
     let comm = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
-    super::printable(comm.unwrap_or_default().trim().as_bytes())
+    super::types::printable(comm.unwrap_or_default().trim().as_bytes())
 }
 
 /// Children of every thread of this process (proc(5): `task/TID/children`).

@@ -64,7 +64,7 @@ pub fn run(prepared: Prepared, changes: &Changes, next: &Receiver<()>) -> io::Re
             Err(_) => return Ok(()),
             Ok(change) => change,
         };
-        let at = super::now_ns();
+        let at = super::types::now_ns();
         let ended = ended && who == pid.as_raw_nonzero().get();
         changes.at.store(at, Ordering::Relaxed);
         changes.who.store(who, Ordering::Relaxed);

@@ -1,23 +1,11 @@
 //! Ending a run early, from any thread.
 
+use super::types::{now_ns, Reason};
 use rustix::event::{eventfd, EventfdFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use vmeter_model::Ns;
-
-/// Why a run was ended before the VMM ended by itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reason {
-    /// The `--until` point was reached: the run is complete.
-    ReadyPoint,
-    /// The timeout passed.
-    TimedOut,
-    /// The user interrupted vmeter.
-    Interrupted,
-    /// Anything else, in words.
-    Other(String),
-}
 
 /// Asks the launcher to end its run. Clones ask for the same run; the first
 /// request counts, later ones are ignored. A request made before the launch ends
@@ -43,7 +31,7 @@ impl Stopper {
 
     /// Ends the run now.
     pub fn stop(&self, reason: Reason) {
-        self.stop_at(reason, super::now_ns());
+        self.stop_at(reason, now_ns());
     }
 
     /// Ends the run for something that happened at `at`, `CLOCK_MONOTONIC` ns: the

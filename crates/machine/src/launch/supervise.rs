@@ -6,11 +6,13 @@
 
 use super::image::{self, Breakpoint};
 use super::orphans::Mark;
+use super::ptrace;
 use super::reaper::Changes;
-use super::stopper::{Reason, Stopper};
+use super::stopper::Stopper;
 use super::threads;
+use super::tracee::Tracee;
+use super::types::{now_ns, End, Hooks, LaunchError, Options, Reason, Status};
 use super::wait::wait4;
-use super::{now_ns, ptrace, End, Hooks, LaunchError, Options, Status, Tracee};
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, Signal};
@@ -43,6 +45,17 @@ enum Phase {
     Killing,
 }
 
+/// What is known of the image that [`Options::follow`] names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Followed {
+    /// It was not executed yet: what runs is a wrapper, or nothing is followed.
+    Sought,
+    /// It runs.
+    Found,
+    /// It ended before the wrapper that started it.
+    Gone,
+}
+
 /// The state of one run.
 pub struct Supervisor<'a> {
     pub pid: Pid,
@@ -59,11 +72,10 @@ pub struct Supervisor<'a> {
     stderr: Option<OwnedFd>,
     timer: OwnedFd,
     phase: Phase,
+    followed: Followed,
+    /// True once the VMM was looked into, which is done once.
     looked: bool,
-    /// True once the image that [`Options::follow`] names was executed.
-    found: bool,
-    /// True once the VMM ended before the wrapper that started it.
-    gone: bool,
+    /// True while a signal of job control stops the VMM, which then hears no SIGTERM.
     group_stopped: bool,
     reaped: Option<(Ns, Status, Usage)>,
     breakpoints: Vec<Breakpoint>,
@@ -111,9 +123,8 @@ impl<'a> Supervisor<'a> {
             stderr: Some(stderr),
             timer,
             phase: Phase::Running,
+            followed: Followed::Sought,
             looked: false,
-            found: false,
-            gone: false,
             group_stopped: false,
             reaped: None,
             breakpoints: Vec::new(),
@@ -275,7 +286,7 @@ impl<'a> Supervisor<'a> {
         if !libc::WIFSTOPPED(status) {
             if ours {
                 self.vmm = self.pid;
-                self.gone = true;
+                self.followed = Followed::Gone;
                 let at = self.changes.at.load(Ordering::Relaxed);
                 self.seen.moments.push((at, Moment::WrapperResumed));
             }
@@ -288,7 +299,7 @@ impl<'a> Supervisor<'a> {
         let mut deliver = 0;
         match ptrace::event(status) {
             libc::PTRACE_EVENT_EXEC => self.on_exec(pid, &tracee)?,
-            libc::PTRACE_EVENT_EXIT if ours && !self.gone => {
+            libc::PTRACE_EVENT_EXIT if ours && self.followed != Followed::Gone => {
                 self.seen.moments.push((at, Moment::VmmExiting));
                 self.look(&tracee);
             }
@@ -320,14 +331,17 @@ impl<'a> Supervisor<'a> {
         let image = std::fs::read_link(format!("/proc/{}/exe", tracee.pid)).ok();
         let follow = self.options.follow.as_deref();
         let is_vmm = follow.is_some_and(|name| named(image.as_deref(), name));
-        if pid != self.vmm && (pid != self.pid && !is_vmm || self.found) {
+        let sought = self.followed == Followed::Sought && (pid == self.pid || is_vmm);
+        if pid != self.vmm && !sought {
             return Ok(());
         }
         for (_, moment) in &mut self.seen.moments {
             *moment = moment.clone().of_wrapper();
         }
         self.vmm = pid;
-        self.found = is_vmm;
+        if self.followed != Followed::Gone {
+            self.followed = if is_vmm { Followed::Found } else { Followed::Sought };
+        }
         self.seen.execs += 1;
         self.seen.moments.push((tracee.stopped_ns, Moment::VmmExec));
         ptrace::watch_exit(pid, follow.is_some() && !is_vmm)?;

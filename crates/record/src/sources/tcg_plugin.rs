@@ -20,10 +20,12 @@ mod addresses;
 mod decode;
 #[path = "../../../../guest/plugin/src/format.rs"]
 mod format;
+mod stamps;
 mod virtual_time;
 
 pub use addresses::{addresses, initcalls, Address};
-pub use decode::{events, Clock, Header, Stamps};
+pub use decode::{events, Clock};
+pub use stamps::{Header, Stamps};
 pub use virtual_time::VirtualTime;
 
 use super::guest_ftrace::{self, GuestFtrace};

@@ -7,12 +7,12 @@
 //! jumps to the setup code after the last; `pvh.bin` and qboot also ask for the
 //! entry point of an uncompressed kernel.
 
-use super::{no_anchors, Growing, RuleSet};
+use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::facts::Facts;
 use crate::lines::Hit;
 use crate::patterns::{Means, On};
-use crate::tree::Node;
+use crate::tree::{Growing, Node};
 use std::ops::RangeInclusive;
 use vmeter_model::{Ns, What};
 
@@ -23,11 +23,6 @@ pub(crate) const LOADING: RuleSet = RuleSet { anchors: no_anchors, spans: loadin
 /// fw_cfg keys of what is loaded: kernel, initrd, command line, setup code, and
 /// their addresses and sizes.
 const LOADED: [RangeInclusive<u32>; 3] = [0x07..=0x08, 0x0a..=0x0b, 0x10..=0x18];
-/// Entry point of a kernel that QEMU has put into memory already (PVH).
-pub(crate) const KERNEL_ENTRY: u32 = 0x10;
-/// The compressed kernel.
-pub(crate) const KERNEL_DATA: u32 = 0x11;
-
 /// From the last selection to the kernel's first instruction: the command line
 /// is copied and the ROM jumps. Without DMA, a byte at a time.
 const AFTER_LAST_NS: Ns = 1_000_000;
@@ -58,11 +53,6 @@ pub(crate) fn load_interval<'a>(facts: &Facts<'a>) -> Option<(Stamp<'a>, Stamp<'
         broken = false;
     }
     interval
-}
-
-/// True if fw_cfg shows this key to have been selected.
-pub(crate) fn selected(facts: &Facts<'_>, key: u32) -> bool {
-    facts.first(|w| matches!(w, What::FwCfg { item, .. } if *item == key)).is_some()
 }
 
 /// The firmware's log, cut into parts at the lines that begin one.

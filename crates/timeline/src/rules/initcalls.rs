@@ -2,11 +2,12 @@
 //! loads them.
 
 use super::kernel::{initcall_phase, parts};
-use super::{Growing, RuleSet};
+use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::calls::Call;
 use crate::facts::Facts;
-use crate::tree::{Fill, Kind, Node};
+use crate::landmarks::hung_until;
+use crate::tree::{Fill, Growing, Kind, Node};
 use std::collections::BTreeMap;
 use vmeter_model::{Ns, What};
 
@@ -83,28 +84,6 @@ pub(crate) fn node<'a>(call: &Call<'a>, facts: &Facts<'a>, anchors: &Anchors<'a>
         kind: Kind::Call,
         ..Node::new(name, call.start.at, end.at, call.start.source)
     }
-}
-
-/// Until when something that began at `at`, and is not seen to end, can have gone
-/// on: to the panic that came next, or to the end of a run that stopped short. If
-/// the guest is known to have gone on to something else, only the record of its
-/// end was lost.
-pub(crate) fn hung_until(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Option<Ns> {
-    let later = |a: Anchor| anchors.get(a).map(|s| s.at).filter(|t| *t >= at);
-    let next = [Anchor::Userspace, Anchor::Shutdown].into_iter().filter_map(later).min();
-    match (later(Anchor::Panic), next) {
-        (Some(panic), next) if next.is_none_or(|next| next >= panic) => Some(panic),
-        (_, None) if facts.unfinished => Some(later(Anchor::Exiting).unwrap_or(facts.total)),
-        _ => None,
-    }
-}
-
-/// Where something that began at `at` and never ended is taken to end: with the
-/// phase it is in, or with the run.
-pub(crate) fn open_end(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Ns {
-    let phases = [Anchor::Userspace, Anchor::Panic, Anchor::Shutdown, Anchor::Exiting];
-    let ends = phases.iter().filter_map(|a| anchors.get(*a)).map(|s| s.at);
-    ends.filter(|end| *end > at).min().unwrap_or(facts.total)
 }
 
 /// The thread that runs most of the built-in initcalls: the kernel's init thread.

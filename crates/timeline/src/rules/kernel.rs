@@ -1,25 +1,16 @@
 //! The kernel from its image's first instruction to its first initcall.
 
-use super::{Growing, RuleSet};
+use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::backbone::{ENTRY, INITCALLS};
 use crate::facts::Facts;
+use crate::landmarks::KERNEL_ENTRIES;
 use crate::lines::Hit;
 use crate::patterns::{Means, On};
-use crate::tree::Node;
+use crate::tree::{Growing, Node};
 use vmeter_model::{Ns, What};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
-
-/// Entries of a compressed image: real-mode setup code, then the decompressor
-/// (arch/x86/boot/header.S, arch/x86/boot/compressed/head_64.S).
-pub(crate) const IMAGE_ENTRIES: &[&str] =
-    &["bzimage-setup", "setup-entry", "bzimage-startup_32", "startup_32", "bzimage-startup_64"];
-/// Entries by PVH (arch/x86/platform/pvh/head.S).
-pub(crate) const PVH_ENTRIES: &[&str] = &["pvh_start_xen"];
-/// First addresses of the kernel proper (arch/x86/kernel/head_64.S, head64.c).
-pub(crate) const KERNEL_ENTRIES: &[&str] =
-    &["pvh_start_xen", "startup_64", "x86_64_start_kernel", "start_kernel"];
 
 fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     let mut reached = |anchor, symbols: &[&str]| {

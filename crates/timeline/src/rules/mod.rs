@@ -15,7 +15,7 @@ mod vmm;
 
 use crate::anchors::{Anchors, Candidates};
 use crate::facts::Facts;
-use crate::tree::Node;
+use crate::tree::Growing;
 
 /// A family of phases.
 pub(crate) struct RuleSet {
@@ -39,33 +39,5 @@ pub(crate) const RULES: &[RuleSet] = &[
     observe::RULES,
 ];
 
-/// The tree while it is made.
-#[derive(Debug)]
-pub(crate) struct Growing<'a> {
-    /// The whole run; its children are the phases.
-    pub root: Node<'a>,
-    /// What overlaps the tree.
-    pub beside: Vec<Node<'a>>,
-    /// In words.
-    pub warnings: Vec<String>,
-}
-
-impl<'a> Growing<'a> {
-    /// Places a span where it fits, or keeps it beside the tree.
-    pub(crate) fn place(&mut self, node: Node<'a>) {
-        self.beside.extend(self.root.place(node));
-    }
-}
-
 /// A family without moments of its own.
 pub(crate) fn no_anchors<'a>(_: &Facts<'a>, _: &mut Candidates<'a>) {}
-
-/// True if the compressed kernel was read through fw_cfg.
-pub(crate) fn loaded_compressed(facts: &Facts<'_>) -> bool {
-    firmware::selected(facts, firmware::KERNEL_DATA)
-}
-
-/// True if the entry point of an uncompressed kernel was asked for.
-pub(crate) fn loaded_entry(facts: &Facts<'_>) -> bool {
-    firmware::selected(facts, firmware::KERNEL_ENTRY)
-}

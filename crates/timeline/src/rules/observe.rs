@@ -2,10 +2,10 @@
 //! its start, and at its exit, when guest RAM is read. It is part of the run and
 //! is shown as what it is.
 
-use super::{no_anchors, Growing, RuleSet};
+use super::{no_anchors, RuleSet};
 use crate::anchors::Anchors;
 use crate::facts::Facts;
-use crate::tree::Node;
+use crate::tree::{Growing, Node};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 

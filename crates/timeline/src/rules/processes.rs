@@ -6,12 +6,13 @@
 //! ran. A process that never ended in the run, or that straddles a step, is a
 //! daemon and is kept beside the tree.
 
-use super::initcalls::{node as call_node, open_end};
-use super::{no_anchors, Growing, RuleSet};
+use super::initcalls::node as call_node;
+use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::calls::Call;
 use crate::facts::Facts;
-use crate::tree::{Fill, Node};
+use crate::landmarks::open_end;
+use crate::tree::{Fill, Growing, Node};
 use std::collections::{BTreeMap, HashMap};
 use vmeter_model::{Ns, What};
 

@@ -1,11 +1,11 @@
 //! The end: the guest shuts down, the VMM cleans up and exits.
 
-use super::{Growing, RuleSet};
+use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::backbone::SHUTDOWN;
 use crate::facts::Facts;
 use crate::patterns::Means;
-use crate::tree::Node;
+use crate::tree::{Growing, Node};
 use vmeter_model::{Ns, What};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };

@@ -1,11 +1,11 @@
 //! The steps that init itself announces, and its own start.
 
-use super::initcalls::{hung_until, open_end};
-use super::{Growing, RuleSet};
+use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::facts::Facts;
 use crate::input::Seen;
-use crate::tree::Node;
+use crate::landmarks::{hung_until, open_end};
+use crate::tree::{Growing, Node};
 use std::collections::BTreeMap;
 use vmeter_model::{Ns, What};
 

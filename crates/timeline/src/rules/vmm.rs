@@ -1,10 +1,10 @@
 //! The VMM before its guest runs: exec, dynamic linking, initialisation.
 
-use super::{Growing, RuleSet};
+use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::facts::Facts;
 use crate::input::RESET_VECTOR;
-use crate::tree::Node;
+use crate::tree::{Growing, Node};
 use vmeter_model::{Ns, What};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };

@@ -4,6 +4,9 @@ use super::script::{Condition, Happening, Line, Script, Sum, Test};
 use vmeter_model::run::{Outcome, WatchLevel};
 use vmeter_model::{Accel, AskedAccel, Event, MachineSpec, Moment, Ns, What};
 
+/// Name of the source, in [`SourceRecord::name`](vmeter_model::run::SourceRecord::name).
+pub const SOURCE: &str = "mock";
+
 /// One run to play.
 #[derive(Debug, Clone, Copy)]
 pub struct Scene<'a> {
@@ -141,7 +144,7 @@ impl Player<'_> {
     fn push(&mut self, at: Ns, what: What) {
         let full = self.scene.watch == WatchLevel::Full && self.planned > 0.0;
         let insns = full.then_some((self.planned * self.script.insns_per_ns) as u64);
-        let source = super::SOURCE.to_owned();
+        let source = SOURCE.to_owned();
         self.played.events.push(Event { at, error_ns: 1_000, source, insns, what });
     }
 

@@ -12,7 +12,7 @@
 //! once), and what the two disagree by is the error. Before the first, only firmware
 //! idles: set-up code, decompressor and the kernel up to its scheduler never halt.
 
-use super::decode::{listed, Stamps};
+use super::stamps::{listed, Stamps};
 use std::collections::BTreeMap;
 use vmeter_kernel_image::ftrace::{Decoded, FtraceKind};
 use vmeter_model::Ns;

@@ -1,0 +1,294 @@
+//! What a launch is told, and what comes back.
+
+use super::tracee::Tracee;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+use vmeter_model::run::Usage;
+use vmeter_model::{Moment, Ns};
+
+/// Whether the VMM is looked at while it runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing attached: spawn, wait, rusage.
+    Plain,
+    /// Stopped at its exec, entry, `main` and exit.
+    #[default]
+    Traced,
+}
+
+/// How to launch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Whether the VMM is looked at.
+    pub mode: Mode,
+    /// End the run after this long, counted from the launch.
+    pub timeout: Option<Duration>,
+    /// Host CPUs that the VMM may use; empty for all.
+    pub pin: Vec<usize>,
+    /// Part of the file name of the VMM's image, e.g. `qemu-system`: a wrapper that does
+    /// not execute it itself has its children followed until one does. Only in traced mode.
+    pub follow: Option<String>,
+    /// Time between SIGTERM and SIGKILL when a run is ended early; zero for SIGKILL at once.
+    pub grace: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mode: Mode::default(),
+            timeout: None,
+            pin: Vec::new(),
+            follow: None,
+            grace: Duration::from_secs(2),
+        }
+    }
+}
+
+/// What to do while the VMM is stopped. Both default to nothing, and neither is
+/// called in plain mode.
+pub trait Hooks {
+    /// The VMM is stopped right after an `execve`: nothing of the new image ran.
+    /// Called again if that image was a wrapper which executes another one.
+    fn on_exec(&mut self, tracee: &Tracee) {
+        let _ = tracee;
+    }
+
+    /// The VMM is at its end, by itself or because the run is ended early; its
+    /// memory is all there. Called at most once.
+    fn on_exiting(&mut self, tracee: &Tracee) {
+        let _ = tracee;
+    }
+}
+
+/// Hooks that do nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoHooks;
+
+impl Hooks for NoHooks {}
+
+/// How the VMM's process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// It exited with this status.
+    Exited(i32),
+    /// A signal killed it.
+    Signalled {
+        /// Signal number.
+        signal: i32,
+        /// True if it dumped core.
+        core: bool,
+    },
+}
+
+impl Status {
+    pub(super) fn from_wait(status: i32) -> Self {
+        if libc::WIFSIGNALED(status) {
+            Self::Signalled { signal: libc::WTERMSIG(status), core: libc::WCOREDUMP(status) }
+        } else {
+            Self::Exited(libc::WEXITSTATUS(status))
+        }
+    }
+
+    /// True for exit status 0.
+    pub fn success(self) -> bool {
+        self == Self::Exited(0)
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited(status) => write!(f, "exit status {status}"),
+            Self::Signalled { signal, core } => {
+                let name = signal_name(*signal);
+                write!(f, "killed by signal {signal} ({name})")?;
+                if *core {
+                    write!(f, ", core dumped")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGTRAP => "SIGTRAP",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGALRM => "SIGALRM",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGSYS => "SIGSYS",
+        libc::SIGXCPU => "SIGXCPU",
+        libc::SIGXFSZ => "SIGXFSZ",
+        _ => "another signal",
+    }
+}
+
+/// Why a run was ended before the VMM ended by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// The `--until` point was reached: the run is complete.
+    ReadyPoint,
+    /// The timeout passed.
+    TimedOut,
+    /// The user interrupted vmeter.
+    Interrupted,
+    /// Anything else, in words.
+    Other(String),
+}
+
+/// Why a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// The VMM ended by itself.
+    ByItself,
+    /// vmeter ended it.
+    Stopped {
+        /// Why.
+        reason: Reason,
+        /// When that was so, `CLOCK_MONOTONIC` ns.
+        at_ns: Ns,
+    },
+}
+
+/// Whether ptrace was used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ptrace {
+    /// Used.
+    Used,
+    /// Plain mode.
+    NotWanted,
+    /// The host does not permit it; the run went on without. In words, with what would mend it.
+    Refused(String),
+}
+
+/// One finished run of a VMM's process.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Exit {
+    /// `CLOCK_MONOTONIC` immediately before the VMM's `execve`, ns: time 0.
+    pub exec_ns: Ns,
+    /// From time 0 to the end, ns: the VMM's process gone, or the ready point.
+    pub total_ns: Ns,
+    /// What was seen of its process, ns after exec: the moments whose producer is
+    /// [`Producer::Launcher`](vmeter_model::moment::Producer::Launcher).
+    pub moments: Vec<(Ns, Moment)>,
+    /// How the process ended.
+    pub status: Status,
+    /// What the kernel accounted to it. Its peak resident set is the image's own
+    /// where the VMM was traced; else `ru_maxrss`, which is never less than the
+    /// launcher's own resident set at the exec.
+    pub usage: Usage,
+    /// Why the run ended.
+    pub end: End,
+    /// The last of what it wrote to stderr (64 to 128 KiB at most), terminal escapes neutralised.
+    pub stderr_tail: String,
+    /// Whether ptrace was used.
+    pub ptrace: Ptrace,
+    /// The image that ran last, where traced. Not the VMM's if a wrapper runs the VMM
+    /// as a child instead of executing it: nothing but the wrapper is then watched.
+    pub image: Option<PathBuf>,
+    /// How often the main thread was stopped.
+    pub stops: u32,
+    /// Each stop: (begin, end), ns after exec. The VMM's main thread did not run then.
+    pub held: Vec<(Ns, Ns)>,
+    /// Names of processes that outlived it, as after `-daemonize`; they were ended.
+    pub left_behind: Vec<String>,
+}
+
+/// Why nothing was launched, or it could not be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// No program.
+    #[error("the VMM's command line is empty; give a program after `--`")]
+    Empty,
+    /// A path that does not exist.
+    #[error("{program}: {error}; give the path of a VMM, or a name that is in PATH")]
+    NotFound {
+        /// As given.
+        program: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A name that is not in `PATH`.
+    #[error(
+        "{program}: not found in PATH; install it (for QEMU on Debian: \
+         apt-get install qemu-system-x86) or give its path with --vmm"
+    )]
+    NotInPath {
+        /// As given.
+        program: String,
+    },
+    /// Not an executable file.
+    #[error("{program}: not an executable file; chmod +x it, or give another path with --vmm")]
+    NotExecutable {
+        /// As given.
+        program: String,
+    },
+    /// A NUL byte in an argument.
+    #[error("an argument holds a NUL byte, which no program can receive: {argument:?}")]
+    Nul {
+        /// The argument or environment entry.
+        argument: String,
+    },
+    /// A CPU number out of range.
+    #[error("CPU {cpu} of --pin is out of range; see /sys/devices/system/cpu/online")]
+    Cpu {
+        /// The number.
+        cpu: usize,
+    },
+    /// Pipes, timers, threads.
+    #[error("cannot prepare the launch: {error}")]
+    Prepare {
+        /// What failed.
+        error: io::Error,
+    },
+    /// The child failed before the VMM ran.
+    #[error("cannot start {program}: {stage}: {error}{hint}")]
+    Start {
+        /// The program.
+        program: String,
+        /// What failed.
+        stage: &'static str,
+        /// How.
+        error: io::Error,
+        /// What to do, or nothing.
+        hint: &'static str,
+    },
+    /// Following it failed; it was killed.
+    #[error("lost control of the VMM, so it was killed: {error}")]
+    Follow {
+        /// What failed.
+        error: io::Error,
+    },
+}
+
+/// `CLOCK_MONOTONIC`, ns.
+pub fn now_ns() -> Ns {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    t.tv_sec * 1_000_000_000 + t.tv_nsec
+}
+
+/// Text of untrusted bytes: control characters, escapes among them, become visible.
+pub(super) fn printable(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for c in String::from_utf8_lossy(bytes).chars() {
+        match c {
+            '\n' | '\t' => text.push(c),
+            '\r' => {}
+            c if c.is_control() => text.extend(c.escape_default()),
+            c => text.push(c),
+        }
+    }
+    text
+}

@@ -1,0 +1,58 @@
+//! What phases and rules both go by: the addresses that a kernel is entered at, what the
+//! firmware was asked for, and how long what never ended can have gone on.
+
+use crate::anchors::{Anchor, Anchors};
+use crate::facts::Facts;
+use vmeter_model::{Ns, What};
+
+/// Entries of a compressed image: real-mode setup code, then the decompressor
+/// (arch/x86/boot/header.S, arch/x86/boot/compressed/head_64.S).
+pub(crate) const IMAGE_ENTRIES: &[&str] =
+    &["bzimage-setup", "setup-entry", "bzimage-startup_32", "startup_32", "bzimage-startup_64"];
+/// Entries by PVH (arch/x86/platform/pvh/head.S).
+pub(crate) const PVH_ENTRIES: &[&str] = &["pvh_start_xen"];
+/// First addresses of the kernel proper (arch/x86/kernel/head_64.S, head64.c).
+pub(crate) const KERNEL_ENTRIES: &[&str] =
+    &["pvh_start_xen", "startup_64", "x86_64_start_kernel", "start_kernel"];
+
+/// Entry point of a kernel that QEMU has put into memory already (PVH).
+const KERNEL_ENTRY: u32 = 0x10;
+/// The compressed kernel.
+const KERNEL_DATA: u32 = 0x11;
+
+/// True if fw_cfg shows this key to have been selected.
+fn selected(facts: &Facts<'_>, key: u32) -> bool {
+    facts.first(|w| matches!(w, What::FwCfg { item, .. } if *item == key)).is_some()
+}
+
+/// True if the compressed kernel was read through fw_cfg.
+pub(crate) fn loaded_compressed(facts: &Facts<'_>) -> bool {
+    selected(facts, KERNEL_DATA)
+}
+
+/// True if the entry point of an uncompressed kernel was asked for.
+pub(crate) fn loaded_entry(facts: &Facts<'_>) -> bool {
+    selected(facts, KERNEL_ENTRY)
+}
+
+/// Until when something that began at `at`, and is not seen to end, can have gone
+/// on: to the panic that came next, or to the end of a run that stopped short. If
+/// the guest is known to have gone on to something else, only the record of its
+/// end was lost.
+pub(crate) fn hung_until(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Option<Ns> {
+    let later = |a: Anchor| anchors.get(a).map(|s| s.at).filter(|t| *t >= at);
+    let next = [Anchor::Userspace, Anchor::Shutdown].into_iter().filter_map(later).min();
+    match (later(Anchor::Panic), next) {
+        (Some(panic), next) if next.is_none_or(|next| next >= panic) => Some(panic),
+        (_, None) if facts.unfinished => Some(later(Anchor::Exiting).unwrap_or(facts.total)),
+        _ => None,
+    }
+}
+
+/// Where something that began at `at` and never ended is taken to end: with the
+/// phase it is in, or with the run.
+pub(crate) fn open_end(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Ns {
+    let phases = [Anchor::Userspace, Anchor::Panic, Anchor::Shutdown, Anchor::Exiting];
+    let ends = phases.iter().filter_map(|a| anchors.get(*a)).map(|s| s.at);
+    ends.filter(|end| *end > at).min().unwrap_or(facts.total)
+}
