@@ -109,7 +109,7 @@ impl FromStr for CpuList {
             number(first).zip(number(last)).filter(|(first, last)| first <= last)
         };
         let ranges: Option<Vec<(usize, usize)>> = text.split(',').map(range).collect();
-        let ranges = ranges.ok_or_else(|| CpuListError::NoList)?;
+        let ranges = ranges.ok_or(CpuListError::NoList)?;
         Ok((0..Self::LIMIT)
             .filter(|cpu| ranges.iter().any(|(first, last)| (first..=last).contains(&cpu)))
             .collect())

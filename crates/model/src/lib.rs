@@ -29,8 +29,6 @@ pub use span::{Counts, Span, Timeline};
 pub use verdict::{CommitState, DiffVerdict, RangeVerdict, Verdict};
 pub use vmeter_base::{estimate, time, Estimate, Ns};
 
-/// The version of everything that vmeter keeps on disk. Exports have a version of their own.
-pub const DISK: &str = "vmeter/1";
-
-/// [`DISK`], by the name that it had.
-pub const SCHEMA: &str = DISK;
+/// The version of everything that vmeter keeps on disk. Exports have one of their own
+/// (`vmeter_render::EXPORT`).
+pub const SCHEMA: &str = "vmeter/1";

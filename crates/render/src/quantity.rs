@@ -219,9 +219,10 @@ pub fn grouped(digits: &str) -> String {
 
 /// Digits without zeros at the end of the fraction.
 pub fn trimmed(digits: &str) -> &str {
-    match digits.contains('.') {
-        true => digits.trim_end_matches('0').trim_end_matches('.'),
-        false => digits,
+    if digits.contains('.') {
+        digits.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        digits
     }
 }
 

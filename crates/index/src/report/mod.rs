@@ -43,9 +43,10 @@ impl<'a> RunsReport<'a> {
         let sessions = plural(result.found, "session");
         let runs = plural(result.runs, "run");
         let size = Quantity::exact(result.bytes as f64, Unit::Bytes).inline();
-        let which = match shown < result.found {
-            true => format!("; the latest {shown} are shown"),
-            false => String::new(),
+        let which = if shown < result.found {
+            format!("; the latest {shown} are shown")
+        } else {
+            String::new()
         };
         format!("{sessions} with {runs}, {size}: {}{which}.", result.action)
     }
@@ -96,9 +97,10 @@ fn runs(session: &SavedSession) -> String {
         0 => String::new(),
         n => format!(", {n} failed"),
     };
-    match session.planned > done && session.machines == 1 {
-        true => format!("{} ({done} of {} made{failed})", session.runs, session.planned),
-        false => format!("{}{failed}", session.runs),
+    if session.planned > done && session.machines == 1 {
+        format!("{} ({done} of {} made{failed})", session.runs, session.planned)
+    } else {
+        format!("{}{failed}", session.runs)
     }
 }
 

@@ -85,9 +85,10 @@ fn shown_name(row: &Row, numbers: bool) -> String {
 /// Rows that take far longer than their peers stand out.
 fn tone(row: &Row) -> Tone {
     let stands_out = row.ratio_to_peers.is_some_and(|ratio| ratio >= OUTLIER);
-    match stands_out && row.timed >= MIN_COUNT {
-        true => Tone::Strong,
-        false => Tone::Normal,
+    if stands_out && row.timed >= MIN_COUNT {
+        Tone::Strong
+    } else {
+        Tone::Normal
     }
 }
 
