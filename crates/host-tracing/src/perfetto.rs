@@ -11,8 +11,9 @@ use vmeter_render::outputs::perfetto::fields::{
 };
 use vmeter_render::outputs::perfetto::proto::Message;
 use vmeter_render::text::{neutralise, Safe};
-use vmeter_trace::ops::{Decoder, NameId, Op, XenOp};
+use vmeter_trace::ops::{Decoder, NameId};
 use vmeter_trace::print::Printer;
+use vmeter_trace::walk::{At, Ends, Slice, Visitor, Walk};
 use vmeter_trace::write::Sink;
 use vmeter_trace::{Body, Event, Tick, TraceInfo, NO_CPU};
 
@@ -45,6 +46,7 @@ pub struct PerfettoEvents {
     /// The name of annotations is defined.
     noted: bool,
     decoder: Decoder,
+    walk: Walk,
     names: HashMap<Safe<'static>, u64>,
     /// Open slices by track.
     tracks: HashMap<Track, u8>,
@@ -204,7 +206,8 @@ fn uuid((of, number): Track) -> u64 {
     (of as u64) << 32 | u64::from(number)
 }
 
-/// What an op does to which track.
+/// What an event does to which track.
+#[derive(Default)]
 enum Act {
     /// A slice on a track where they do not nest.
     Begin(Track, NameId),
@@ -212,28 +215,26 @@ enum Act {
     Nest(Track, NameId),
     End(Track),
     EndAll(Track),
+    #[default]
     Instant,
 }
 
-fn act(op: Op, event: &Event<'_>) -> Act {
-    let (own, exits) = ((Of::Thread, event.tid as u32), (Of::Exits, event.tid as u32));
-    let cpu = (Of::Cpu, event.cpu);
-    match op {
-        Op::SyscallEnter { name, request, .. } => Act::Begin(own, request.unwrap_or(name)),
-        Op::SyscallExit { .. } => Act::EndAll(own),
-        Op::WorkStart { function, .. } => Act::Begin(own, function),
-        Op::WorkEnd { .. } => Act::EndAll(own),
-        Op::VmExit { reason } => Act::Begin(exits, reason),
-        Op::VmEntry => Act::EndAll(exits),
-        Op::IrqEntry { irq } => Act::Nest(cpu, irq),
-        Op::VectorEntry { name, .. } => Act::Nest(cpu, name),
-        Op::IrqExit | Op::VectorExit { .. } => Act::End(cpu),
-        Op::Xen(XenOp::VmEntry) => Act::EndAll(cpu),
-        Op::Other | Op::Lost | Op::Xen(_) => Act::Instant,
-        Op::UserspaceExit { .. } | Op::Access(_) | Op::Logged(_) => Act::Instant,
-        Op::ThreadStart | Op::Syscall { .. } => Act::Instant,
-        Op::TimerEntry | Op::TimerExit | Op::IpiSend { .. } => Act::Instant,
-        Op::WorkQueue { .. } | Op::Switch { .. } | Op::Wake { .. } => Act::Instant,
+impl Visitor for Act {
+    fn begins(&mut self, at: &At, slice: Slice) {
+        *self = match slice {
+            Slice::Call(name) | Slice::Work(name) => Act::Begin((Of::Thread, at.tid as u32), name),
+            Slice::Exit(name) => Act::Begin((Of::Exits, at.tid as u32), name),
+            Slice::Interrupt(name) => Act::Nest((Of::Cpu, at.cpu), name),
+        };
+    }
+
+    fn ends(&mut self, at: &At, ends: Ends) {
+        *self = match ends {
+            Ends::Call | Ends::Work => Act::EndAll((Of::Thread, at.tid as u32)),
+            Ends::Exit => Act::EndAll((Of::Exits, at.tid as u32)),
+            Ends::Interrupt => Act::End((Of::Cpu, at.cpu)),
+            Ends::VcpuExit => Act::EndAll((Of::Cpu, at.cpu)),
+        };
     }
 }
 
@@ -256,7 +257,8 @@ impl Sink for PerfettoEvents {
             body.message(packet::FTRACE_EVENTS, &native);
             return self.packet(body, out);
         }
-        let op = self.decoder.decode(event);
+        let mut act = Act::default();
+        self.walk.add(&At::of(event), self.decoder.decode(event), &mut act);
         let mut text = String::new();
         printer.text(event, &mut text);
         let thread = printer.thread(event).unwrap_or_default().to_owned();
@@ -265,7 +267,6 @@ impl Sink for PerfettoEvents {
             (_, NO_CPU) => (Of::Cpu, 0),
             (_, cpu) => (Of::Cpu, cpu),
         };
-        let act = act(op, event);
         let of = match act {
             Act::Begin(of, _) | Act::Nest(of, _) | Act::End(of) | Act::EndAll(of) => of,
             Act::Instant => place,

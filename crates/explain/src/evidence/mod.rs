@@ -299,7 +299,9 @@ impl Visitor for Witness<'_> {
         match what.next() {
             Some(first) => self.evidence.settle(file, first, &anatomy),
             None if request.by == By::UserspaceExit && request.accesses.is_empty() => {
-                self.evidence.served.insert(self.tid(thread), (reason, anatomy));
+                if self.evidence.served.len() < MAX_THREADS {
+                    self.evidence.served.insert(self.tid(thread), (reason, anatomy));
+                }
             }
             None => self.evidence.settle(file, What::Exit(reason), &anatomy),
         }

@@ -26,7 +26,7 @@ use cpu::Cpus;
 pub use cpu::{Interrupt, Waker};
 pub use interval::{At, Open, Took, IMPLAUSIBLE, LONGEST};
 pub use thread::{Call, Ended, State, Thread, Threads, STATES};
-pub use visitor::{By, End, Request, Visitor};
+pub use visitor::{By, End, Ends, Request, Slice, Visitor};
 use xen::Xen;
 
 /// Which kinds of event there were: what figures can rest on.
@@ -34,7 +34,7 @@ use xen::Xen;
 pub struct Seen {
     /// `sched_switch`.
     pub switches: bool,
-    /// `sys_enter_*`, `raw_syscalls` or strace's calls.
+    /// `sys_enter_*` or `raw_syscalls`.
     pub syscalls: bool,
     /// `kvm_exit` and `kvm_entry`.
     pub kvm_exits: bool,
@@ -201,6 +201,7 @@ impl Walk {
         self.seen.syscalls = true;
         self.task::<V>(at);
         let Some(index) = self.running(at, v) else { return };
+        v.begins(at, Slice::Call(call.what()));
         let thread = self.threads.get(index);
         thread.is_vcpu |= call.kvm_run;
         let mut stale = None;
@@ -233,6 +234,9 @@ impl Walk {
         let thread = self.threads.get(index);
         let (call, ended) = thread.returns(at.ts, returned);
         v.span(thread, &ended);
+        if name.is_some() {
+            v.ends(at, Ends::Call);
+        }
         match call {
             Some(call) if Some(call.name) == name => {
                 return v.call(call.name, call.request, self.cpus.since(call.open, at));
@@ -306,6 +310,7 @@ impl Walk {
         self.seen.kvm_exits = true;
         let thread = self.threads.get(index);
         thread.is_vcpu = true;
+        v.begins(at, Slice::Exit(reason));
         let stale = thread.exit.replace((reason, Open::at(at)));
         let ended = thread.change(at.ts, |thread| thread.layers(false, true));
         v.span(thread, &ended);
@@ -325,6 +330,7 @@ impl Walk {
         let Some(index) = self.running(at, v) else { return };
         self.seen.kvm_exits = true;
         let thread = self.threads.get(index);
+        v.ends(at, Ends::Exit);
         thread.is_vcpu = true;
         let ended = thread.change(at.ts, |thread| thread.layers(true, true));
         v.span(thread, &ended);
@@ -437,6 +443,7 @@ impl Walk {
         v.work_begins(at, function);
         let Some(index) = self.running(at, v) else { return v.work(function, Took::Unknown) };
         let thread = self.threads.get(index);
+        v.begins(at, Slice::Work(function));
         let mut stale = None;
         let work = Some((function, Open::at(at)));
         let ended = thread.works(at.ts, |thread| stale = std::mem::replace(&mut thread.work, work));
@@ -448,6 +455,7 @@ impl Walk {
 
     fn work_end<V: Visitor>(&mut self, at: &At, v: &mut V) {
         let Some(index) = self.running(at, v) else { return };
+        v.ends(at, Ends::Work);
         let mut work = None;
         let thread = self.threads.get(index);
         let ended = thread.works(at.ts, |thread| work = thread.work.take());
@@ -458,11 +466,13 @@ impl Walk {
     }
 
     fn interrupt<V: Visitor>(&mut self, at: &At, interrupt: Interrupt, v: &mut V) {
+        v.begins(at, Slice::Interrupt(interrupt.name()));
         v.interrupted(interrupt);
         self.cpus.interrupt(at, interrupt);
     }
 
     fn handled<V: Visitor>(&mut self, at: &At, name: Option<NameId>, v: &mut V) {
+        v.ends(at, Ends::Interrupt);
         if let Some((interrupt, ticks)) = self.cpus.returns(at, name) {
             v.handled(interrupt, Took::Ticks(ticks));
         }

@@ -171,23 +171,13 @@ impl Thread {
     }
 
     /// It has a CPU, as far as is known.
-    pub fn on_cpu(&self) -> bool {
+    fn on_cpu(&self) -> bool {
         matches!(self.state, State::Guest | State::Kvm | State::Kernel | State::User)
     }
 
     /// The state it is in.
     pub fn state(&self) -> State {
         self.state
-    }
-
-    /// Since when, ticks.
-    pub fn since(&self) -> u64 {
-        self.since
-    }
-
-    /// How long it has been waiting for a CPU, if it is.
-    pub fn waited(&self, now: u64) -> Option<u64> {
-        (self.state == State::Runnable).then(|| now.saturating_sub(self.since))
     }
 
     /// The request that its vCPU waits for.

@@ -44,12 +44,46 @@ pub struct Request<'a> {
     pub accesses: &'a [Access],
 }
 
+/// What a thread, a vCPU or a CPU is in from an event on, as a timeline draws it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slice {
+    /// A thread is in a system call.
+    Call(NameId),
+    /// A thread runs a work item.
+    Work(NameId),
+    /// A thread's vCPU is out of the guest.
+    Exit(NameId),
+    /// A CPU is in an interrupt's handler, maybe within another's.
+    Interrupt(NameId),
+}
+
+/// What an event ends, whether its begin was seen or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ends {
+    /// The thread's system call.
+    Call,
+    /// The thread's work item.
+    Work,
+    /// The time of the thread's vCPU out of the guest.
+    Exit,
+    /// The CPU's innermost interrupt.
+    Interrupt,
+    /// The time of a Xen vCPU out of the guest, on this CPU.
+    VcpuExit,
+}
+
 /// What a visitor receives. Everything but the counts that only statistics need has an
 /// empty default; a visitor's calls are compiled into the walk.
 pub trait Visitor {
     /// Wake-ups come with the thread that made them, which costs a look at the CPU an event.
     const WAKERS: bool = false;
 
+    /// Something begins here.
+    #[inline]
+    fn begins(&mut self, _at: &At, _slice: Slice) {}
+    /// Something ends here.
+    #[inline]
+    fn ends(&mut self, _at: &At, _ends: Ends) {}
     /// A thread did something for a while; `thread` is in its new state.
     #[inline]
     fn span(&mut self, _thread: &Thread, _ended: &Ended) {}

@@ -8,7 +8,7 @@
 //! whatever the vCPU did meanwhile.
 
 use super::interval::{At, Open, Took};
-use super::visitor::Visitor;
+use super::visitor::{Ends, Visitor};
 use crate::ops::xen::{BLOCKED, OFFLINE, RUNNABLE, RUNNING};
 use crate::ops::{Access, XenOp};
 use std::collections::BTreeMap;
@@ -266,6 +266,7 @@ impl Xen {
     }
 
     fn vm_entry<V: Visitor>(&mut self, at: &At, v: &mut V) {
+        v.ends(at, Ends::VcpuExit);
         v.vcpu_resumed(at);
         let Some((id, vcpu)) = self.current(at) else { return };
         let (valid, request) = (vcpu.exit.valid, vcpu.request.take());
