@@ -75,7 +75,7 @@ fn whatever_implements_the_trait_of_a_recipe_is_registered() {
         ("Detector", "crates/explain/src/detect", "crates/explain/src/detect/mod.rs", "DETECTORS:"),
         ("TraceFormat", "crates/trace/src/formats", "crates/trace/src/format.rs", "FORMATS:"),
         ("Output", "crates/render/src/outputs", "crates/render/src/outputs/mod.rs", "OUTPUTS:"),
-        ("Source", "crates/record/src/sources", "crates/record/src/sources/mod.rs", "fn all()"),
+        ("Recorder", "crates/record/src/sources", "crates/record/src/sources/mod.rs", "fn all()"),
         ("Backend", "crates/machine/src/backends", "crates/machine/src/backend.rs", "fn all()"),
     ];
     for (of, folder, file, registry) in registries {

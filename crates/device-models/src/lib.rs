@@ -175,9 +175,10 @@ impl Disk {
 fn serve(options: Options) -> Result<Served, Error> {
     let rounds = if options.rounds == 0 { options.model.rounds() } else { options.rounds };
     let fault = Fault::new(options.model).map_err(Error::system("preparing the fault"))?;
-    let mut disk = match options.worker {
-        true => Disk::Elsewhere(Worker::start(fault).map_err(Error::system("the worker"))?),
-        false => Disk::Here(fault),
+    let mut disk = if options.worker {
+        Disk::Elsewhere(Worker::start(fault).map_err(Error::system("the worker"))?)
+    } else {
+        Disk::Here(fault)
     };
     let mut jitter = Spin::new(options.seed);
     let vm = Vm::builder().code(guest::program()).build()?;

@@ -215,9 +215,10 @@ fn apply(log: &dyn DirtyLog, model: &mut BTreeSet<usize>, step: &Step) {
 
 /// Miri is slow, and may not look for a file of regressions.
 fn config() -> ProptestConfig {
-    match cfg!(miri) {
-        true => ProptestConfig { cases: 3, failure_persistence: None, ..Default::default() },
-        false => ProptestConfig::default(),
+    if cfg!(miri) {
+        ProptestConfig { cases: 3, failure_persistence: None, ..Default::default() }
+    } else {
+        ProptestConfig::default()
     }
 }
 

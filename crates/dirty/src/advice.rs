@@ -26,9 +26,10 @@ pub(crate) fn advice(trackers: &[DirtyTracker], rows: &[DirtyRow]) -> Option<Dir
     let (best, (collect, extra)) = *close.first()?;
     let others: Vec<&str> =
         close[1..].iter().map(|(tracker, _)| tracker.tracker.as_str()).collect();
-    let close = match others.is_empty() {
-        true => String::new(),
-        false => format!("; in all no more than 10 % dearer: {}", others.join(", ")),
+    let close = if others.is_empty() {
+        String::new()
+    } else {
+        format!("; in all no more than 10 % dearer: {}", others.join(", "))
     };
     let strategy = fastest(rows)?;
     let us = |ns: f64| {

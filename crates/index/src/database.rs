@@ -156,9 +156,10 @@ impl Index {
             let state = self.state.clone();
             // Its lock must be gone before the file can be replaced.
             self.lock = None;
-            let again = match error.is_damage() && attempts.next().is_some() {
-                true => Self::replaced(&state, &error.to_string()),
-                false => Self::in_memory(&state, &error),
+            let again = if error.is_damage() && attempts.next().is_some() {
+                Self::replaced(&state, &error.to_string())
+            } else {
+                Self::in_memory(&state, &error)
             };
             *self = again.or_else(|error| Self::in_memory(&state, &error))?;
             match self.refresh() {

@@ -51,9 +51,10 @@ impl Index {
         mut each: impl FnMut(SavedRun) -> Result<(), E>,
     ) -> Result<(), E> {
         // Where machines are named, only their runs are read.
-        let joined = match self.wanted(filter)? {
-            true => format!("JOIN session_machine sm ON sm.session = s.id AND {OF_WANTED}"),
-            false => "LEFT JOIN session_machine sm ON sm.session = s.id".to_owned(),
+        let joined = if self.wanted(filter)? {
+            format!("JOIN session_machine sm ON sm.session = s.id AND {OF_WANTED}")
+        } else {
+            "LEFT JOIN session_machine sm ON sm.session = s.id".to_owned()
         };
         let sql = format!(
             "SELECT s.name, s.path, s.command, s.started_at, s.cpu_model, r.number,
@@ -97,9 +98,10 @@ impl Index {
     }
 
     fn list(&mut self, filter: &Filter, limit: usize) -> Result<Listing, IndexError> {
-        let (own_machines, sessions) = match self.wanted(filter)? {
-            true => (format!("AND {OF_WANTED}"), "AND s.id IN (SELECT session FROM session_machine sm WHERE sm.machine IN (SELECT id FROM temp.wanted))"),
-            false => (String::new(), ""),
+        let (own_machines, sessions) = if self.wanted(filter)? {
+            (format!("AND {OF_WANTED}"), "AND s.id IN (SELECT session FROM session_machine sm WHERE sm.machine IN (SELECT id FROM temp.wanted))")
+        } else {
+            (String::new(), "")
         };
         let own = params![filter.command, filter.since_s, filter.before_s];
         let all = format!(

@@ -49,16 +49,12 @@ impl Index {
     pub fn find(&mut self, given: &str) -> Result<PathBuf, IndexError> {
         let text = given.trim_end_matches('/');
         let found = self.healing(|index| index.paths("name = ?1", text))?;
-        let found = match found.is_empty() {
-            true => self.by_path(text)?,
-            false => found,
-        };
-        let found = match found.is_empty() && !text.is_empty() {
-            true => {
-                let pattern = format!("{}%", literal(text));
-                self.healing(|index| index.paths("name LIKE ?1 ESCAPE '\\'", &pattern))?
-            }
-            false => found,
+        let found = if found.is_empty() { self.by_path(text)? } else { found };
+        let found = if found.is_empty() && !text.is_empty() {
+            let pattern = format!("{}%", literal(text));
+            self.healing(|index| index.paths("name LIKE ?1 ESCAPE '\\'", &pattern))?
+        } else {
+            found
         };
         match found.as_slice() {
             [] => Err(IndexError::Unknown(given.to_owned())),
@@ -102,9 +98,10 @@ impl Index {
             return Err(IndexError::Busy(path.to_owned()));
         }
         let runs = self.state.join("runs");
-        let left = match path.parent() == Some(&runs) && !path.is_symlink() {
-            true => remove_whole(path, &runs, &id)?,
-            false => remove_own(path)?,
+        let left = if path.parent() == Some(&runs) && !path.is_symlink() {
+            remove_whole(path, &runs, &id)?
+        } else {
+            remove_own(path)?
         };
         let path = path.to_owned();
         self.healing(|index| {

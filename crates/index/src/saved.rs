@@ -144,9 +144,10 @@ fn session(file: &Path) -> Result<SessionRecord<AnyPlanned>, String> {
     let say = |error: &dyn std::fmt::Display| format!("session.json: {error}");
     let bytes = files::read_limited(file, MAX_JSON).map_err(|e| say(&e))?;
     let record: SessionRecord<AnyPlanned> = serde_json::from_slice(&bytes).map_err(|e| say(&e))?;
-    match record.schema == SCHEMA {
-        true => Ok(record),
-        false => Err(say(&format!("format {:?}, expected {SCHEMA:?}", record.schema))),
+    if record.schema == SCHEMA {
+        Ok(record)
+    } else {
+        Err(say(&format!("format {:?}, expected {SCHEMA:?}", record.schema)))
     }
 }
 

@@ -154,9 +154,10 @@ impl<'a> Guest<'a> {
     /// # Errors
     /// As [`Guest::read`].
     pub fn optional_field(&self, address: u64, name: &str) -> Result<Option<u64>> {
-        match self.info.fields.contains_key(name) {
-            true => self.field(address, name).map(Some),
-            false => Ok(None),
+        if self.info.fields.contains_key(name) {
+            self.field(address, name).map(Some)
+        } else {
+            Ok(None)
         }
     }
 

@@ -81,10 +81,7 @@ impl Pair<'_> {
         let start = self.start;
         let completed = ended.outcome == MigrateOutcome::Completed;
         let ms = |ms: u64| ms as f64 / 1e3;
-        let total_s = match completed {
-            true => ms(self.info.total_time),
-            false => seconds(ended.at - start),
-        };
+        let total_s = if completed { ms(self.info.total_time) } else { seconds(ended.at - start) };
         let end = start + (total_s * 1e9) as Ns;
         let mut run = Migration::empty(ended.outcome, ended.reason.clone());
         let tsc_hz = self.task.tsc_hz;

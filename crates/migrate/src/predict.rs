@@ -45,9 +45,10 @@ impl Known {
     /// in the cache as a whole or not at all.
     fn gain(&self) -> f64 {
         let encoded = self.workload.written_bytes as f64 + XBZRLE_HEADER;
-        match self.xbzrle >= self.workload.working_set_bytes {
-            true => (WIRE_PAGE / encoded).max(1.0),
-            false => 1.0,
+        if self.xbzrle >= self.workload.working_set_bytes {
+            (WIRE_PAGE / encoded).max(1.0)
+        } else {
+            1.0
         }
     }
 }

@@ -302,9 +302,10 @@ impl<'a> Pair<'a> {
     /// runs at the destination.
     fn kill_in_the_middle(&mut self) {
         let Some(side) = self.task.kill.filter(|_| !self.killed) else { return };
-        let middle = match self.task.knobs.postcopy {
-            true => self.info.status == "postcopy-active",
-            false => self.info.ram.transferred >= self.task.workload.resident_bytes / 2,
+        let middle = if self.task.knobs.postcopy {
+            self.info.status == "postcopy-active"
+        } else {
+            self.info.ram.transferred >= self.task.workload.resident_bytes / 2
         };
         if middle {
             self.killed = true;

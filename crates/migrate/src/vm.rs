@@ -71,9 +71,10 @@ impl Vm {
             Err(error) => {
                 let status = end(&mut child);
                 let said = said(&mut stderr);
-                Err(match said.is_empty() {
-                    true => MigrateError::Qmp { side, error },
-                    false => MigrateError::Ended { side, status: text(status), stderr: said },
+                Err(if said.is_empty() {
+                    MigrateError::Qmp { side, error }
+                } else {
+                    MigrateError::Ended { side, status: text(status), stderr: said }
                 })
             }
         }

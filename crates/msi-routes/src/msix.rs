@@ -206,9 +206,12 @@ impl Msix {
     /// # Errors
     /// The state is another device's; nothing is loaded then.
     pub fn restore(&mut self, state: &MsixState) -> Result<(), StateError> {
-        let check = |what, expected, found| match expected == found {
-            true => Ok(()),
-            false => Err(StateError { what, expected, found }),
+        let check = |what, expected, found| {
+            if expected == found {
+                Ok(())
+            } else {
+                Err(StateError { what, expected, found })
+            }
         };
         let vectors = self.vectors.len();
         check("MSI-X table entries", vectors, state.table.len())?;

@@ -106,9 +106,12 @@ pub fn tarone(tests: &[(Vec<f64>, Vec<f64>)], alpha: f64, seed: u64) -> Vec<f64>
     let factor = (1..=tests.len()).find(|k| count(*k) <= *k).unwrap_or(tests.len().max(1));
     let tests = tests.iter().zip(attainable);
     tests
-        .map(|((a, b), attainable)| match attainable <= alpha / factor as f64 {
-            true => (permutation_test(a, b, seed).p * factor as f64).min(1.0),
-            false => 1.0,
+        .map(|((a, b), attainable)| {
+            if attainable <= alpha / factor as f64 {
+                (permutation_test(a, b, seed).p * factor as f64).min(1.0)
+            } else {
+                1.0
+            }
         })
         .collect()
 }

@@ -42,9 +42,12 @@ impl Select {
         }
         let (system, name) = (&event.kind.system, &event.kind.name);
         let full = format!("{system}:{name}");
-        let matches = |pattern: &String| match pattern.contains(':') {
-            true => glob(pattern.as_bytes(), full.as_bytes()),
-            false => glob(pattern.as_bytes(), name.as_bytes()),
+        let matches = |pattern: &String| {
+            if pattern.contains(':') {
+                glob(pattern.as_bytes(), full.as_bytes())
+            } else {
+                glob(pattern.as_bytes(), name.as_bytes())
+            }
         };
         let found = self.events.iter().any(matches);
         if id < 1 << 17 {

@@ -252,9 +252,10 @@ fn no_events(plan: &Plan) -> Error {
     let of_kvm = plan.events.iter().any(|e| e.starts_with("kvm:"));
     Error::NoEvents {
         events: plan.events.join(", "),
-        hint: match of_kvm {
-            true => "those of KVM come with its module: `sudo modprobe kvm_intel` or `kvm_amd`",
-            false => "see /sys/kernel/tracing/available_events",
+        hint: if of_kvm {
+            "those of KVM come with its module: `sudo modprobe kvm_intel` or `kvm_amd`"
+        } else {
+            "see /sys/kernel/tracing/available_events"
         },
     }
 }

@@ -54,9 +54,10 @@ pub struct Explain {
 pub fn run(arguments: Explain, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
     let devices = arguments.mtree.as_deref().map(device_map).transpose()?;
-    let files = match arguments.files.is_empty() {
-        true => vec![record(&arguments, out)?],
-        false => arguments.files.clone(),
+    let files = if arguments.files.is_empty() {
+        vec![record(&arguments, out)?]
+    } else {
+        arguments.files.clone()
     };
     let options = Options { cpu_hz: arguments.cpu_hz, devices };
     let mut result = explain(&files, &options).map_err(|error| match error {

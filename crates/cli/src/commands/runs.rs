@@ -114,11 +114,8 @@ const FOR_TOOLS: &[&str] = &["json", "csv"];
 
 fn list(arguments: &List, out: &Output) -> anyhow::Result<()> {
     let filter = filter(&arguments.which)?;
-    let mut index = match arguments.rebuild {
-        true => Index::rebuild(&state_dir()),
-        false => Index::open(&state_dir()),
-    }
-    .map_err(failed)?;
+    let open = if arguments.rebuild { Index::rebuild } else { Index::open };
+    let mut index = open(&state_dir()).map_err(failed)?;
     let exported = out.exports.any_of(FOR_TOOLS);
     let limit = arguments.limit.unwrap_or(if exported { usize::MAX } else { SHOWN });
     let mut result = listed(&mut index, &filter, limit, "saved")?;

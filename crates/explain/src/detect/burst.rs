@@ -29,9 +29,10 @@ impl Burst {
         let name = view.name(call);
         let moves = moves_bytes(name) && amount.returned > 0;
         let bytes = amount.returned as f64 / amount.count.max(1) as f64;
-        let sized = match moves {
-            true => format!(" of {} bytes", three_digits(bytes)).replace(" 1.00 bytes", " 1 byte"),
-            false => String::new(),
+        let sized = if moves {
+            format!(" of {} bytes", three_digits(bytes)).replace(" 1.00 bytes", " 1 byte")
+        } else {
+            String::new()
         };
         let claim = format!(
             "in it, {name} is called {} times{sized}, {} times an access, which takes {} with the \

@@ -63,9 +63,10 @@ impl Gap {
     fn of(&self, view: &View<'_>, key: Key, subject: &Subject, typical: f64) -> Option<Candidate> {
         // Waiting for a CPU is the host's load.
         let long = subject.longest().iter().max_by_key(|anatomy| anatomy.net())?;
-        let own = match subject.timed >= LEAST_COUNT {
-            true => subject.length.quantile(0.5).unwrap_or(typical),
-            false => typical,
+        let own = if subject.timed >= LEAST_COUNT {
+            subject.length.quantile(0.5).unwrap_or(typical)
+        } else {
+            typical
         };
         let limit = own.max(typical).max(1.0) * PEERS;
         let ticks = long.net();

@@ -153,9 +153,10 @@ impl Band {
         let (mut low, mut high) = (nominal * RATES.0, nominal * RATES.1);
         for _ in 0..STEPS {
             let (a, b) = (low + (high - low) / 3.0, high - (high - low) / 3.0);
-            match self.width(a) < self.width(b) {
-                true => low = a,
-                false => high = b,
+            if self.width(a) < self.width(b) {
+                low = a
+            } else {
+                high = b
             }
         }
         (low + high) / 2.0
@@ -166,9 +167,10 @@ impl Band {
         let mut outside = limit;
         for _ in 0..STEPS {
             let middle = (inside + outside) / 2.0;
-            match self.width(middle) + 2.0 * slack >= 0.0 {
-                true => inside = middle,
-                false => outside = middle,
+            if self.width(middle) + 2.0 * slack >= 0.0 {
+                inside = middle
+            } else {
+                outside = middle
             }
         }
         inside

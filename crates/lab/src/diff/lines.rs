@@ -50,9 +50,10 @@ pub fn template(line: &str) -> String {
         if out.len() >= LONGEST {
             break;
         }
-        let end = match first.is_ascii_alphanumeric() {
-            true => rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len()),
-            false => first.len_utf8(),
+        let end = if first.is_ascii_alphanumeric() {
+            rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len())
+        } else {
+            first.len_utf8()
         };
         let (token, tail) = rest.split_at(end);
         push(&mut out, token);

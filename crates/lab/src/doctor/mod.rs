@@ -92,9 +92,10 @@ fn firmware(cache: &Path) -> Check {
 fn kernels(cache: &Path) -> Check {
     let kernels = vmeter_appliance::kernel::list_in(cache);
     let versions: Vec<&str> = kernels.iter().map(|k| k.version.as_str()).collect();
-    match versions.is_empty() {
-        true => check("kernels", Status::Missing, "none cached".into(), "vmeter kernel fetch"),
-        false => check("kernels", Status::Good, versions.join(", "), ""),
+    if versions.is_empty() {
+        check("kernels", Status::Missing, "none cached".into(), "vmeter kernel fetch")
+    } else {
+        check("kernels", Status::Good, versions.join(", "), "")
     }
 }
 
@@ -164,14 +165,15 @@ fn tracefs() -> Check {
 }
 
 fn uprobes() -> Check {
-    match Path::new("/sys/kernel/tracing/uprobe_events").exists() {
-        true => check("uprobes", Status::Good, "available".into(), ""),
-        false => check(
+    if Path::new("/sys/kernel/tracing/uprobe_events").exists() {
+        check("uprobes", Status::Good, "available".into(), "")
+    } else {
+        check(
             "uprobes",
             Status::Poor,
             "not available".into(),
             "not needed to boot: the VMM's entry and main are seen by ptrace",
-        ),
+        )
     }
 }
 

@@ -102,9 +102,10 @@ impl<'a> Builds<'a> {
             return self.build_alone(commit, interrupt).map(Some);
         }
         let file = self.lock_file(&commit.hash)?;
-        match lock::attempt(&file) {
-            false => Ok(None),
-            true => self.build_alone(commit, interrupt).map(Some),
+        if lock::attempt(&file) {
+            self.build_alone(commit, interrupt).map(Some)
+        } else {
+            Ok(None)
         }
     }
 

@@ -57,9 +57,10 @@ pub fn result(session: &Session) -> Result<RangeResult> {
     let (mut commits, builds, factors) = commits(&record, session, &finished)?;
     warnings.extend(factors.warnings);
     warnings.extend(unfinished(session, &finished));
-    let mut found = match record.bisect {
-        true => searched(&record, &mut commits, &finished),
-        false => scanned(&commits, session.record.seed),
+    let mut found = if record.bisect {
+        searched(&record, &mut commits, &finished)
+    } else {
+        scanned(&commits, session.record.seed)
     };
     found.changes.retain(|change| change.ratio.is_some());
     let explained = found.changes.first().and_then(|change| {
@@ -191,7 +192,9 @@ fn searched(record: &RangeRecord, commits: &mut [MeasuredCommit], runs: &[SavedR
     let mut search = decision::fresh(record);
     for (dir, run) in runs.iter().filter(|(_, run)| !run.warmup) {
         if let Some(at) = commit_of(record, &run.label) {
-            sample(record.metric, dir, run).into_iter().for_each(|s| search.observe(at, s));
+            if let Some(sample) = sample(record.metric, dir, run) {
+                search.observe(at, sample);
+            }
         }
     }
     for commit in commits.iter().filter(|c| c.failure.is_some()) {
@@ -226,17 +229,16 @@ fn scanned(commits: &[MeasuredCommit], seed: u64) -> Found {
     if measured.len() < 2 {
         return Found::new(RangeVerdict::NotMeasurable);
     }
-    let steps = match measured.len() < ENOUGH_COMMITS {
-        true => neighbours(&measured, seed),
-        false => {
-            let points: Vec<(f64, Vec<f64>)> = measured
-                .iter()
-                .enumerate()
-                .map(|(at, commit)| (at as f64, commit.samples_s.clone()))
-                .collect();
-            let found = breaks(&points, ALPHA, seed);
-            found.iter().map(|b| (b.between.1 as usize, b.p_value)).collect()
-        }
+    let steps = if measured.len() < ENOUGH_COMMITS {
+        neighbours(&measured, seed)
+    } else {
+        let points: Vec<(f64, Vec<f64>)> = measured
+            .iter()
+            .enumerate()
+            .map(|(at, commit)| (at as f64, commit.samples_s.clone()))
+            .collect();
+        let found = breaks(&points, ALPHA, seed);
+        found.iter().map(|b| (b.between.1 as usize, b.p_value)).collect()
     };
     let mut bounds: Vec<usize> = steps.iter().map(|(at, _)| *at).collect();
     bounds.push(measured.len());

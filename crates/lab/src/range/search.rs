@@ -98,9 +98,12 @@ impl<'a> Search<'a> {
         watch.progress.begin("range", expected.max(done), done);
         let ended = match (&self.session.record.shard, self.record.bisect) {
             (Some(_), _) => self.shard(watch),
-            (None, bisect) => self.outstanding(watch).and_then(|()| match bisect {
-                true => self.bisect(watch),
-                false => self.all(watch),
+            (None, bisect) => self.outstanding(watch).and_then(|()| {
+                if bisect {
+                    self.bisect(watch)
+                } else {
+                    self.all(watch)
+                }
             }),
         };
         watch.progress.end();

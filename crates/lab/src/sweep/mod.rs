@@ -64,9 +64,10 @@ pub fn sweep(options: &SweepOptions, watch: &mut Watch<'_>) -> Result<SweepResul
         }
         given.check(dir)?;
     }
-    let points = match options.parameters.is_empty() && options.runs.resume.is_some() {
-        true => Vec::new(),
-        false => points_of(options)?,
+    let points = if options.parameters.is_empty() && options.runs.resume.is_some() {
+        Vec::new()
+    } else {
+        points_of(options)?
     };
     let session = points::measure("sweep", &points, options.watch, &options.runs, watch)?;
     result(&session)

@@ -302,13 +302,17 @@ mod tests {
     }
 
     fn labels(base: &MachineSpec, prepare: Option<&str>, given: &[&str]) -> Result<Vec<Point>> {
-        let parameters: Result<Vec<Parameter>> = given
-            .iter()
-            .map(|text| match text.contains("..") {
-                true => Parameter::range(text),
-                false => Parameter::list(text),
-            })
-            .collect();
+        let parameters: Result<Vec<Parameter>> =
+            given
+                .iter()
+                .map(|text| {
+                    if text.contains("..") {
+                        Parameter::range(text)
+                    } else {
+                        Parameter::list(text)
+                    }
+                })
+                .collect();
         points(base, prepare, &parameters?)
     }
 

@@ -275,9 +275,10 @@ impl Builder<'_> {
             self.add(&["-bios", &given]);
         }
         let why = Self::because(asked.is_some(), "--firmware", "QEMU's own default");
-        let file = match Path::new(&given).is_file() {
-            true => Some(PathBuf::from(&given)),
-            false => self.capabilities.firmware_file(&given),
+        let file = if Path::new(&given).is_file() {
+            Some(PathBuf::from(&given))
+        } else {
+            self.capabilities.firmware_file(&given)
         };
         match file {
             Some(file) => self.file("firmware", &file, &why),
@@ -449,9 +450,10 @@ impl Builder<'_> {
         self.file("kernel", kernel, &why)?;
         self.machine.argv.extend(["-kernel".into(), kernel.into()]);
         if let Some(initrd) = self.request.initrd() {
-            let why = match self.request.own_init() {
-                true => format!("vmeter's own (--init {init}); --initrd to change"),
-                false => "--initrd".to_owned(),
+            let why = if self.request.own_init() {
+                format!("vmeter's own (--init {init}); --initrd to change")
+            } else {
+                "--initrd".to_owned()
             };
             self.file("initrd", initrd, &why)?;
             self.machine.argv.extend(["-initrd".into(), initrd.into()]);

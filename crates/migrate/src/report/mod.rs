@@ -138,9 +138,10 @@ impl<'a> MigrateReport<'a> {
             .clone()
             .filter(|name| points.iter().any(|p| value(p, name) != value(first, name)))
             .collect();
-        match varied.is_empty() {
-            true => names.collect(),
-            false => varied,
+        if varied.is_empty() {
+            names.collect()
+        } else {
+            varied
         }
     }
 

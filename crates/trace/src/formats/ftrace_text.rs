@@ -26,9 +26,10 @@ impl TraceFormat for FtraceText {
         let seconds = split_cpu(first).is_none_or(|(_, _, right)| {
             right.split(':').next().is_some_and(|stamp| stamp.contains('.') && seconds(right))
         });
-        let (clock, tick) = match seconds {
-            true => ("seconds", Tick::Nanosecond),
-            false => ("counter (x86-tsc)", Tick::Cycle),
+        let (clock, tick) = if seconds {
+            ("seconds", Tick::Nanosecond)
+        } else {
+            ("counter (x86-tsc)", Tick::Cycle)
         };
         let mut info = TraceInfo::new(self.name(), clock, tick);
         info.overwritten = heading(input.head());

@@ -23,9 +23,10 @@ impl TraceFormat for QemuLog {
 
     fn open(&self, input: Input) -> Result<Box<dyn EventReader>, Error> {
         let stamped = any_event(input.head(), parse_stamped);
-        let (clock, tick) = match stamped {
-            true => ("realtime", Tick::Nanosecond),
-            false => ("none: record with -msg timestamp=on", Tick::Order),
+        let (clock, tick) = if stamped {
+            ("realtime", Tick::Nanosecond)
+        } else {
+            ("none: record with -msg timestamp=on", Tick::Order)
         };
         let info = TraceInfo::new(self.name(), clock, tick);
         let parse = if stamped { parse_stamped } else { parse_bare };

@@ -107,14 +107,13 @@ impl Reader {
         let kind = self.kinds.id("syscalls", name);
         let mut begin = ts;
         self.arguments.clear();
-        let text = match what.starts_with("<... ") {
-            false => text,
-            true => {
-                if let Some((_, arguments, ts)) = self.pending.remove(&tid) {
-                    (self.arguments, begin) = (arguments, ts);
-                }
-                text.strip_prefix("resumed>").unwrap_or(text)
+        let text = if what.starts_with("<... ") {
+            if let Some((_, arguments, ts)) = self.pending.remove(&tid) {
+                (self.arguments, begin) = (arguments, ts);
             }
+            text.strip_prefix("resumed>").unwrap_or(text)
+        } else {
+            text
         };
         if let Some(arguments) = text.trim_end().strip_suffix("<unfinished ...>") {
             if self.pending.len() < MAX_PENDING {

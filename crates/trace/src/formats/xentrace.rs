@@ -240,9 +240,10 @@ impl Reader {
         if let Some(&index) = self.by_event.get(&event) {
             return index as usize;
         }
-        let (event, name) = match self.types.len() < MAX_TYPES {
-            true => (event, event_name(event)),
-            false => (u32::MAX, "other".to_string()),
+        let (event, name) = if self.types.len() < MAX_TYPES {
+            (event, event_name(event))
+        } else {
+            (u32::MAX, "other".to_string())
         };
         if let Some(&index) = self.by_event.get(&event) {
             return index as usize;

@@ -338,9 +338,10 @@ impl<'a> Parser<'a> {
         }
         let int = self.kind.int(name);
         if field.kind != FieldKind::Plain || field.type_name.contains('[') {
-            return match field.type_name.contains("char") {
-                true => Some(Expr::Text(self.kind.string(name))),
-                false => Some(Expr::Bytes(field.offset, field.size)),
+            return if field.type_name.contains("char") {
+                Some(Expr::Text(self.kind.string(name)))
+            } else {
+                Some(Expr::Bytes(field.offset, field.size))
             };
         }
         int.is_present().then_some(Expr::Field(int, field.signed))

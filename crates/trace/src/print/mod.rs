@@ -190,9 +190,10 @@ pub fn fields<'a>(
             && !field.type_name.contains('[')
         {
             let raw = number.get(record)?;
-            match field.signed {
-                true => FieldValue::Signed(raw as i64),
-                false => FieldValue::Unsigned(raw),
+            if field.signed {
+                FieldValue::Signed(raw as i64)
+            } else {
+                FieldValue::Unsigned(raw)
             }
         } else {
             let start = field.offset as usize;

@@ -42,8 +42,9 @@ impl Sink for Csv {
 /// In quotes where something inside asks for them.
 fn quoted(text: &str) -> String {
     let text = printable(text);
-    match text.contains([',', '"']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.into_owned(),
+    if text.contains([',', '"']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.into_owned()
     }
 }

@@ -107,9 +107,10 @@ fn explanation(result: &DiffResult, total: &DiffRow) -> Option<String> {
         }
         _ => String::new(),
     };
-    let only = match reasons.first().is_some_and(|r| r.significant) {
-        true => "What differs most",
-        false => "On one side only, which may be chance",
+    let only = if reasons.first().is_some_and(|r| r.significant) {
+        "What differs most"
+    } else {
+        "On one side only, which may be chance"
     };
     Some(format!("{only}: {}{share}.", named.join(", ")))
 }

@@ -110,9 +110,10 @@ impl<'a> RangeReport<'a> {
         let measured = record.run.clone().unwrap_or_else(|| "a boot".to_owned());
         facts.push(Fact::new("measured", measured, metric));
         let Effort { boots, builds, linear_boots, linear_builds } = &result.effort;
-        let linear = match record.bisect {
-            true => format!("a linear scan: {linear_boots} runs, {linear_builds} builds"),
-            false => none(),
+        let linear = if record.bisect {
+            format!("a linear scan: {linear_boots} runs, {linear_builds} builds")
+        } else {
+            none()
         };
         facts.push(Fact::new("spent", format!("{boots} runs, {builds} builds"), linear));
         if let Some(ends) = &result.ends {
@@ -270,14 +271,15 @@ fn strip(commit: &MeasuredCommit) -> Option<Strip> {
 
 /// How the answer was reached.
 fn method(result: &RangeResult) -> String {
-    match result.record.bisect {
-        true => format!(
+    if result.record.bisect {
+        format!(
             "Noisy bisection (Bayesian, normal model with unknown noise and change): it ends at \
              {} posterior probability, and counts the chance that nothing changed.",
             percent(result.record.confidence)
-        ),
-        false => "Steps between neighbouring commits that are more than noise: permutation test, \
+        )
+    } else {
+        "Steps between neighbouring commits that are more than noise: permutation test, \
                   p-values adjusted for all steps, any false one in 5 % of ranges."
-            .to_owned(),
+            .to_owned()
     }
 }

@@ -140,10 +140,8 @@ impl<'a> SweepReport<'a> {
 
     fn growth_sentence(&self, total: &Scaling) -> String {
         let at = self.varied(&total.at);
-        let each = match at.is_empty() {
-            true => "Each".to_owned(),
-            false => format!("At {}, each", at.join(", ")),
-        };
+        let each =
+            if at.is_empty() { "Each".to_owned() } else { format!("At {}, each", at.join(", ")) };
         let slope = tables::slope(total, Unit::Seconds);
         let sign = if total.slope > 0.0 { "+" } else { "" };
         let exact: Vec<String> = EXACT_COUNTS
@@ -160,9 +158,10 @@ impl<'a> SweepReport<'a> {
                 Some(format!("{words} {text}"))
             })
             .collect();
-        let exactly = match exact.is_empty() {
-            true => String::new(),
-            false => format!("; exact counts: {}", exact.join("; ")),
+        let exactly = if exact.is_empty() {
+            String::new()
+        } else {
+            format!("; exact counts: {}", exact.join("; "))
         };
         let sure = match total.p_value {
             p if p <= 0.05 => String::new(),
@@ -314,9 +313,10 @@ impl<'a> SweepReport<'a> {
         let runs = || self.result.points.iter().flat_map(|point| &point.runs);
         let texts = runs().flat_map(|r| r.warnings.iter().map(move |w| (r.index, w.clone())));
         for (text, affected) in grouped(texts) {
-            let text = match affected.len() >= runs().count() {
-                true => text,
-                false => format!("{}: {text}", run_list(&affected)),
+            let text = if affected.len() >= runs().count() {
+                text
+            } else {
+                format!("{}: {text}", run_list(&affected))
             };
             notices.push(Notice::new(NoticeKind::Warning, text));
         }

@@ -240,9 +240,10 @@ fn time(estimate: Option<&Estimate>, scale: Scale) -> Cell {
 /// A count: exact where all runs agree.
 fn count(estimate: &Estimate) -> Cell {
     let exact = estimate.min == estimate.max;
-    let quantity = match exact {
-        true => Quantity::exact(estimate.mean, Unit::Count),
-        false => Quantity::beside(estimate.mean, estimate, Unit::Count),
+    let quantity = if exact {
+        Quantity::exact(estimate.mean, Unit::Count)
+    } else {
+        Quantity::beside(estimate.mean, estimate, Unit::Count)
     };
     Cell::Text(quantity.inline())
 }
@@ -274,9 +275,10 @@ fn slope_text(scaling: &Scaling, unit: Unit) -> String {
 /// `+291`, `-3`, `+1,204`; a fraction keeps its digits.
 pub(super) fn signed_count(value: f64) -> String {
     let sign = if value > 0.0 { "+" } else { "" };
-    match value.fract() == 0.0 && value.abs() < 1e15 {
-        true => format!("{sign}{}", grouped(&format!("{value:.0}"))),
-        false => format!("{sign}{}", Quantity::exact(value, Unit::Count).inline()),
+    if value.fract() == 0.0 && value.abs() < 1e15 {
+        format!("{sign}{}", grouped(&format!("{value:.0}")))
+    } else {
+        format!("{sign}{}", Quantity::exact(value, Unit::Count).inline())
     }
 }
 

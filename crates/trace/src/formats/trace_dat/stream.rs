@@ -44,9 +44,10 @@ impl CpuStream {
 
     /// Goes to the first event.
     pub fn begin(&mut self, file: &RandomAccess) {
-        match self.block.items.is_empty() {
-            true => self.refill(file),
-            false => self.show(),
+        if self.block.items.is_empty() {
+            self.refill(file)
+        } else {
+            self.show()
         }
     }
 
