@@ -82,7 +82,7 @@ impl SlowCall {
             key: Some(key),
             saving: subject.total.max(slow),
             summary: format!(
-                "{name} takes {share} of the traced time, in {} calls of median {}",
+                "system call {name} takes {share} of the traced time, in {} calls of median {}",
                 subject.timed,
                 view.time(median)
             ),
