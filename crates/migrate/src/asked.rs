@@ -1,6 +1,8 @@
 //! What is asked of a session of migrations.
 
+use crate::error::MigrateError;
 use crate::parameters::{points, Knobs, Point};
+use crate::plan::PlannedMigration;
 use crate::side::Side;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -9,8 +11,6 @@ use vmeter_model::run::SessionRecord;
 use vmeter_model::sweep::Settings;
 use vmeter_model::MachineSpec;
 use vmeter_session::{Given, RunOptions, Session};
-
-use crate::plan::PlannedMigration;
 
 /// What is varied first, and always.
 const DIRTY_RATE: &str = "dirty-rate";
@@ -106,7 +106,7 @@ impl Asked {
     /// Class usage: what no migration can be made with.
     pub fn points(&self) -> Result<Vec<Point>> {
         let base = Knobs::new(self.spec.clone());
-        points(&base, &self.fixed, &self.varied).map_err(crate::error::MigrateError::classified)
+        points(&base, &self.fixed, &self.varied).map_err(MigrateError::classified)
     }
 
     /// When a migration is given up.

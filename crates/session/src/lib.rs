@@ -24,6 +24,6 @@ pub use interrupt::{During, Interrupt};
 pub use options::{begin, record, resumed, RunOptions};
 pub use progress::{Progress, Watch};
 pub use store::{
-    cache_dir, fresh_dir, is_saved, latest, read_run, read_run_as, state_dir, AnySession, RunFile,
-    SavedRun, Session,
+    cache_dir, fresh_dir, is_saved, latest, read_run, read_run_as, state_dir, AnySession, Finished,
+    RunFile, SavedRun, Session,
 };

@@ -20,8 +20,11 @@ const SESSION: &str = "session.json";
 const RUN: &str = "run.json";
 const MAX_JSON: u64 = 64 << 20;
 
+/// A finished run: its folder and its record.
+pub type Finished<R> = (PathBuf, R);
+
 /// A finished boot: its folder and its record.
-pub type SavedRun = (PathBuf, RunRecord);
+pub type SavedRun = Finished<RunRecord>;
 
 /// A session on disk, with what its plan says of each run.
 #[derive(Debug)]
@@ -291,7 +294,7 @@ impl<P: Planned> Session<P> {
     ///
     /// # Errors
     /// When the folder itself cannot be read.
-    pub fn finished_as<R: RunFile>(&self) -> Result<(Vec<(PathBuf, R)>, Vec<String>)> {
+    pub fn finished_as<R: RunFile>(&self) -> Result<(Vec<Finished<R>>, Vec<String>)> {
         let runs = self.dir.join("runs");
         let mut dirs: Vec<PathBuf> = fs::read_dir(&runs)
             .with_context(|| format!("cannot read {}", runs.display()))?

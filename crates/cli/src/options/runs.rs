@@ -11,7 +11,7 @@ pub struct Runs {
     /// Runs before the measured ones, of each machine, that no figure includes (default: 1).
     #[arg(long, value_name = "N")]
     pub warmup: Option<u32>,
-    /// Measured boots of each machine (default: 5, for bench 10; with --overhead pairs at most, 40).
+    /// Measured runs of each machine (default: 5, or as many as the command needs; with --overhead pairs at most, 40).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub runs: Option<u32>,
     /// Seed of the random order in which machines take turns (default: 1).
