@@ -35,7 +35,7 @@ pub fn examine(argv: Vec<String>) -> DoctorResult {
 
 fn qemu(cache: &Path) -> Check {
     let name = "QEMU";
-    let program = Path::new("qemu-system-x86_64");
+    let program = Path::new(vmeter_machine::backends::qemu::PROGRAM);
     let answer = match capabilities::of(program, cache) {
         Ok(answer) => answer,
         Err(error) => {
@@ -68,7 +68,7 @@ fn saving(answer: &capabilities::Answer) -> String {
 
 fn firmware(cache: &Path) -> Check {
     let name = "firmware";
-    let answer = capabilities::of(Path::new("qemu-system-x86_64"), cache);
+    let answer = capabilities::of(Path::new(vmeter_machine::backends::qemu::PROGRAM), cache);
     let file = |name| answer.as_ref().ok().and_then(|a| a.capabilities.firmware_file(name));
     match (file("bios-256k.bin"), file("qboot.rom")) {
         (Some(bios), Some(qboot)) => {

@@ -88,7 +88,7 @@ fn full_argv(spec: &MachineSpec) -> Vec<OsString> {
     let only_arguments = spec.command.first().is_some_and(|w| w.starts_with('-'));
     let program = match spec.vmm.as_deref() {
         _ if !only_arguments => None,
-        None | Some("qemu") => Some("qemu-system-x86_64"),
+        None | Some("qemu") => Some(super::qemu::PROGRAM),
         Some(path) => Some(path),
     };
     program.into_iter().chain(spec.command.iter().map(String::as_str)).map(Into::into).collect()

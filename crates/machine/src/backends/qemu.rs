@@ -25,7 +25,8 @@ pub struct Qemu;
 /// wrapper that ignores its arguments boots a machine, and is ended after this.
 pub(crate) const VERSION_WITHIN: Duration = Duration::from_secs(3);
 
-const PROGRAM: &str = "qemu-system-x86_64";
+/// What is executed where nothing else is asked for.
+pub const PROGRAM: &str = "qemu-system-x86_64";
 const MACHINES: [&str; 4] = ["q35", "pc", "microvm", "pvh"];
 const DEFAULT_MEMORY_MIB: u32 = 512;
 /// The root bus of q35 has 32 slots; the host bridge and the south bridge take two.
