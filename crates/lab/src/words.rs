@@ -67,10 +67,13 @@ pub(crate) fn host_line(host: &BTreeMap<String, Value>) -> String {
             "cpus" => format!("{} CPUs", plain(value)),
             "memory_bytes" => Quantity::exact(value.as_f64()?, Unit::Bytes).inline(),
             "kernel" => format!("Linux {}", plain(value).trim_start_matches("Linux ")),
-            "virtualised" => match value.as_bool()? {
-                true => "itself a virtual machine".into(),
-                false => return None,
-            },
+            "virtualised" => {
+                if value.as_bool()? {
+                    "itself a virtual machine".into()
+                } else {
+                    return None;
+                }
+            }
             "cpufreq_governor" if value.is_string() => format!("governor {}", plain(value)),
             _ => plain(value),
         })
