@@ -253,3 +253,22 @@ fn a_session_without_a_finished_run_is_unreadable_input_for_every_kind() {
         assert!(ran.stderr.contains("no run was finished"), "{kind}: {}", ran.stderr);
     }
 }
+
+#[test]
+fn a_usage_error_leaves_no_session_behind() {
+    for kind in KINDS.iter().map(|kind| kind.kind()) {
+        let lab = Lab::new();
+        let Some(arguments) = arguments(kind, &lab) else { continue };
+        let wrong = match kind {
+            "dirty" => ["--tracker", "magic"],
+            "irq" => ["--strategy", "magic"],
+            _ => ["--until", "line:("],
+        };
+        let dir = lab.path("session");
+        let ran = lab.run(&with(&arguments, &[wrong[0], wrong[1], "--save", text(&dir)]));
+        assert_eq!(ran.status, 2, "{kind}: {}{}", ran.stdout, ran.stderr);
+        assert!(!dir.exists(), "{kind}: {} was made", dir.display());
+        let shown = lab.run(&["show"]);
+        assert!(shown.stderr.contains("no saved session"), "{kind}: {}", shown.stderr);
+    }
+}

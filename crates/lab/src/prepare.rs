@@ -44,7 +44,7 @@ impl Prepared {
 /// # Errors
 /// Class usage for a value that is not valid, class host for what is missing here.
 pub fn prepare(label: &str, spec: &MachineSpec, cache: &Path) -> Result<Prepared> {
-    let until = Until::parse(spec.until.as_deref().unwrap_or("poweroff")).map_err(usage)?;
+    let until = until(spec)?;
     let inputs = Inputs::find(spec, cache)?;
     let mut effective = spec.clone();
     if let (Some(kernel), Some(_)) = (&inputs.kernel, &spec.kernel) {
@@ -84,6 +84,14 @@ pub fn prepare(label: &str, spec: &MachineSpec, cache: &Path) -> Result<Prepared
         ..SessionMachine::default()
     };
     Ok(Prepared { session, machine, until, timeout })
+}
+
+/// Where the measurement of a machine ends.
+///
+/// # Errors
+/// Class usage: a `--until` that is none.
+pub(crate) fn until(spec: &MachineSpec) -> Result<Until> {
+    Until::parse(spec.until.as_deref().unwrap_or("poweroff")).map_err(usage)
 }
 
 /// Files that a machine of vmeter's own needs.

@@ -131,6 +131,7 @@ fn described(options: &RangeOptions) -> Result<RangeRecord> {
         None => options.spec.clone(),
     };
     template::references(&machine)?;
+    crate::prepare::until(&machine)?;
     let repo = repo
         .canonicalize()
         .map_err(|e| usage(format!("--repo {}: {e}; expected a git repository", repo.display())))?;
