@@ -2,6 +2,17 @@
 
 use std::collections::BTreeSet;
 use vmeter_model::run::{Outcome, Planned, SessionRecord};
+use vmeter_session::{SavedRun, Session};
+
+/// What is said of a session that lacks planned runs, if it does.
+pub(crate) fn warning(session: &Session, finished: &[SavedRun]) -> Option<String> {
+    let runs = finished.iter().map(|(_, run)| (run.index, run.label.as_str(), &run.outcome));
+    let missing = missing_runs(&session.record, runs);
+    (!missing.is_empty()).then(|| {
+        let listed = crate::diff::listed(missing.iter().map(String::as_str));
+        format!("not measured: {listed}; go on with --resume {}", session.dir.display())
+    })
+}
 
 /// The measured runs of the plan that are not there, by point: `smp=2 (2 of 5 runs)`. A
 /// point that fails is not run again, and its runs are not missed.

@@ -51,6 +51,44 @@ pub fn long<'a>(argv: &'a [OsString], name: &str) -> Option<(usize, &'a OsStr)> 
     })
 }
 
+/// Puts `value` in the place of the one that [`long`] found in argument `at`, whose
+/// `--name=` stays.
+pub fn set_long(argv: &mut [OsString], at: usize, value: &OsStr) {
+    let Some(word) = argv.get_mut(at) else { return };
+    let bytes = word.as_bytes();
+    let name = bytes.starts_with(b"--").then(|| bytes.iter().position(|byte| *byte == b'='));
+    let mut whole = match name.flatten() {
+        Some(end) => OsStr::from_bytes(&bytes[..=end]).to_owned(),
+        None => OsString::new(),
+    };
+    whole.push(value);
+    *word = whole;
+}
+
+/// A kernel command line with more words: before a `--`, whose followers the kernel hands to
+/// init (Linux `Documentation/admin-guide/kernel-parameters.rst`).
+pub fn with_kernel_words(line: &OsStr, words: &str) -> OsString {
+    let bytes = line.as_bytes();
+    let is_end = |at: &usize| {
+        let before = *at == 0 || bytes[at - 1] == b' ';
+        let after = bytes.get(at + 2).is_none_or(|byte| *byte == b' ');
+        before && after && bytes[*at..].starts_with(b"--")
+    };
+    let end = (0..bytes.len()).find(is_end).unwrap_or(bytes.len());
+    let (own, init) = bytes.split_at(end);
+    let own = own.trim_ascii_end();
+    let mut all = OsStr::from_bytes(own).to_owned();
+    if !own.is_empty() {
+        all.push(" ");
+    }
+    all.push(words);
+    if !init.is_empty() {
+        all.push(" ");
+        all.push(OsStr::from_bytes(init));
+    }
+    all
+}
+
 /// True if a program's file name is `name`, or begins with it and a version or a kind
 /// (`firecracker-v1.12.0-x86_64`, `cloud-hypervisor-static`).
 pub fn is_program(word: &OsStr, name: &str) -> bool {
@@ -106,6 +144,25 @@ pub fn console_on_stdout(argv: &[OsString]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_for_the_kernel_stand_before_those_for_init() {
+        let with = |line: &str| with_kernel_words(OsStr::new(line), "trace=1");
+        assert_eq!(with(""), "trace=1");
+        assert_eq!(with("quiet"), "quiet trace=1");
+        assert_eq!(with("quiet -- single"), "quiet trace=1 -- single");
+        assert_eq!(with("-- single"), "trace=1 -- single");
+        assert_eq!(with("a=-- b--c"), "a=-- b--c trace=1");
+    }
+
+    #[test]
+    fn a_value_is_replaced_where_it_stands() {
+        let mut argv: Vec<OsString> =
+            ["--config-file=a=b.json", "--config-file", "c.json"].map(OsString::from).into();
+        set_long(&mut argv, 0, OsStr::new("/x.json"));
+        set_long(&mut argv, 2, OsStr::new("/y.json"));
+        assert_eq!(argv, ["--config-file=/x.json", "--config-file", "/y.json"]);
+    }
     use proptest::prelude::*;
 
     fn argv(line: &str) -> Vec<OsString> {

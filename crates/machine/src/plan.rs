@@ -1,5 +1,6 @@
 //! The command line that will be executed, and what watching adds to it.
 
+use crate::argv;
 use crate::vmm::{ConfigFile, Dialect};
 use std::ffi::OsString;
 use std::io;
@@ -72,9 +73,7 @@ impl LaunchPlan {
             let shown = path.display();
             self.injected.push(format!("{shown} for {}, with these in it", given.display()));
         }
-        if let Some(argument) = self.argv.get_mut(config.argument) {
-            *argument = path.into();
-        }
+        argv::set_long(&mut self.argv, config.argument, path.as_os_str());
         Ok(())
     }
 

@@ -85,6 +85,8 @@ pub fn begin<P: Planned>(
     options: &RunOptions,
     watch: &mut Watch<'_>,
 ) -> Result<Session<P>> {
+    // A typo leaves no folder behind.
+    options.pinned()?;
     let mut session = Session::create(options.save.as_deref(), record)?;
     session.hold()?;
     watch.progress.saved_in(&session.dir);

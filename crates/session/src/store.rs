@@ -279,6 +279,14 @@ impl<P: Planned> Session<P> {
         }
         let bytes = serde_json::to_vec_pretty(run)?;
         files::write_atomic(&partial.join(RUN), &bytes).with_context(context)?;
+        if whole.exists() {
+            // What cannot be read as a run is made again, and kept beside it.
+            let damaged = whole.with_extension("damaged");
+            if damaged.exists() {
+                fs::remove_dir_all(&damaged).with_context(context)?;
+            }
+            fs::rename(&whole, &damaged).with_context(context)?;
+        }
         fs::rename(&partial, &whole).with_context(context)?;
         files::sync_folder(&self.dir.join("runs")).with_context(context)?;
         Ok(whole)
@@ -422,6 +430,11 @@ mod tests {
         fs::write(session.run_dir(0).join(RUN), b"{ torn").unwrap();
         let (found, warnings) = session.finished().unwrap();
         assert_eq!((found.len(), warnings.len()), (1, 1));
+        session.begin_run(0).unwrap();
+        session.commit_run(&record(0)).unwrap();
+        let (found, warnings) = session.finished().unwrap();
+        assert_eq!((found.len(), warnings.len()), (2, 0));
+        assert!(session.run_dir(0).with_extension("damaged").join(RUN).exists());
         assert!(Session::<PlannedRun>::create(Some(folder.path()), SessionRecord::default())
             .unwrap_err()
             .to_string()

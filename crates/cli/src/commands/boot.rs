@@ -56,6 +56,9 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
         overhead: arguments.overhead,
         runs: arguments.runs.options(),
     };
+    if let Some(baseline) = &arguments.baseline {
+        vmeter_lab::boot::regression::check(baseline)?;
+    }
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);
     let mut result = boot(&options, &mut Watch::new(&mut bar, &interrupt))?;

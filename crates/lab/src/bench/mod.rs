@@ -124,7 +124,8 @@ fn lengthened(session: &Session, options: &RunOptions) -> Result<Vec<PlannedRun>
 /// # Errors
 /// When the session's folder cannot be read.
 pub fn result(session: &Session) -> Result<BenchResult> {
-    let (finished, warnings) = session.finished()?;
+    let (finished, mut warnings) = session.finished()?;
+    warnings.extend(crate::missing::warning(session, &finished));
     if finished.is_empty() {
         return Err(session.no_runs());
     }

@@ -6,7 +6,7 @@ use vmeter_model::result::BootResult;
 use vmeter_model::run::Outcome;
 use vmeter_model::time::seconds;
 use vmeter_session::failure::usage;
-use vmeter_session::Session;
+use vmeter_session::{AnySession, Session};
 use vmeter_stats::{compare, compare::Options, Verdict};
 
 /// What the comparison says.
@@ -18,6 +18,21 @@ pub struct Judgement {
     pub failed: bool,
 }
 
+/// The session in `baseline`, if it is one of boots.
+///
+/// # Errors
+/// Class usage: no session, or one of another kind.
+pub fn check(baseline: &Path) -> Result<Session> {
+    let kind = AnySession::open(baseline)?.record.command;
+    if kind != "boot" {
+        return Err(usage(format!(
+            "--baseline {}: a session of kind {kind:?}; expected one of vmeter boot",
+            baseline.display()
+        )));
+    }
+    Session::open(baseline)
+}
+
 /// Compares totals with those of the session in `baseline`. It fails if it is slower
 /// by more than `limit` percent: the difference is significant, and so is its exceeding
 /// the limit (the interval of the ratio lies above it).
@@ -25,8 +40,7 @@ pub struct Judgement {
 /// # Errors
 /// When `baseline` holds no session with runs.
 pub fn against(baseline: &Path, result: &BootResult, limit: Option<f64>) -> Result<Judgement> {
-    let session = Session::open(baseline).map_err(|e| usage(format!("{e:#}")))?;
-    let old = super::result(&session).map_err(|e| usage(format!("{e:#}")))?;
+    let old = super::result(&check(baseline)?).map_err(|e| usage(format!("{e:#}")))?;
     let compared = compare(&totals(&old), &totals(result), &Options::default());
     let Some(compared) = compared else {
         return Err(usage(format!("{}: no run to compare with", baseline.display())));

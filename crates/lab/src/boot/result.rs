@@ -3,6 +3,7 @@
 use super::{overhead, plan};
 use crate::analysis::{activities, analyse_run, counts, phases};
 use crate::counting;
+use crate::missing;
 use anyhow::Result;
 use std::path::PathBuf;
 use vmeter_model::result::{AnalysedRun, BootResult, Envelope};
@@ -18,7 +19,8 @@ use vmeter_stats::estimate;
 /// # Errors
 /// When the session's folder cannot be read or holds no finished run.
 pub fn result(session: &Session) -> Result<BootResult> {
-    let (finished, warnings) = session.finished()?;
+    let (finished, mut warnings) = session.finished()?;
+    warnings.extend(missing::warning(session, &finished));
     let cost = overhead::of(session, &finished);
     let machine = session.record.machines.first().cloned().unwrap_or_default();
     let watched = finished.iter().any(|(_, r)| r.watch != WatchLevel::None);

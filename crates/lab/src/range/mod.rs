@@ -34,7 +34,7 @@ use vmeter_session::failure::usage;
 use vmeter_session::host;
 use vmeter_session::shares;
 use vmeter_session::RunOptions;
-use vmeter_session::{Answer, Cut, Experiment, Views};
+use vmeter_session::{Answer, Cut, Experiment, Given, Views};
 use vmeter_session::{Session, Watch};
 
 /// Measured runs of each commit, unless `--runs` says otherwise.
@@ -168,7 +168,16 @@ fn resumed(mut session: Session, options: &RangeOptions) -> Result<(Session, Ran
             record.range
         )));
     }
+    let mut given = Given::of(&options.runs, &session.record);
+    given.option("--build", options.build.as_ref().map(Some), record.build.as_ref());
+    given.option("--run", options.run.as_ref().map(Some), record.run.as_ref());
+    given.option("--clean", options.clean.then_some(true), record.clean);
+    given.fields(&options.spec, &record.machine);
     let own = session.record.shard.as_ref().map(|own| own.shard);
+    if own.is_none() {
+        given.option("--bisect", options.bisect.then_some(true), record.bisect);
+    }
+    given.check(&session.dir)?;
     if own.is_some() && options.bisect || options.runs.shard.is_some_and(|s| Some(s) != own) {
         let what = own.map_or("no shard".to_owned(), |own| format!("shard {own}"));
         return Err(usage(format!(
@@ -182,7 +191,6 @@ fn resumed(mut session: Session, options: &RangeOptions) -> Result<(Session, Ran
     session.save()?;
     record.runs = options.runs.runs.unwrap_or(record.runs);
     record.end_runs = options.end_runs.unwrap_or(record.end_runs);
-    record.bisect |= options.bisect;
     save(&session.dir, &record)?;
     Ok((session, record))
 }

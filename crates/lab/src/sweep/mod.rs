@@ -168,7 +168,6 @@ fn parameters_of(machines: &[SessionMachine]) -> Vec<SweptParameter> {
 
 fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) -> Vec<String> {
     let mut warnings = Vec::new();
-    let dir = session.dir.display();
     for point in points {
         let done = point.runs.iter().filter(|r| r.outcome == Outcome::Done).count();
         if done == 0 && !point.runs.is_empty() {
@@ -185,12 +184,7 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
         ));
         return warnings;
     }
-    let runs = finished.iter().map(|(_, run)| (run.index, run.label.as_str(), &run.outcome));
-    let missing = crate::missing::missing_runs(&session.record, runs);
-    if !missing.is_empty() {
-        let listed = crate::diff::listed(missing.iter().map(String::as_str));
-        warnings.push(format!("not measured: {listed}; go on with --resume {dir}"));
-    }
+    warnings.extend(crate::missing::warning(session, finished));
     let few = |p: &&SweepPoint| p.total.is_some_and(|t| t.sd > 0.0 && t.n < ENOUGH_RUNS);
     if points.iter().any(|p| few(&p)) {
         warnings.push(format!(

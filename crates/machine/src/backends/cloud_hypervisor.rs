@@ -113,9 +113,9 @@ impl Dialect for CloudHypervisor {
         if !booted || argv::long(&plan.argv, "restore").is_some() {
             return false;
         }
-        if let Some((at, _)) = argv::long(&plan.argv, "cmdline") {
-            plan.argv[at].push(" ");
-            plan.argv[at].push(words);
+        if let Some((at, line)) = argv::long(&plan.argv, "cmdline") {
+            let line = argv::with_kernel_words(line, words);
+            argv::set_long(&mut plan.argv, at, &line);
         } else {
             plan.argv.extend(["--cmdline", words].map(OsString::from));
         }

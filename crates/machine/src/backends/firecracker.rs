@@ -150,8 +150,8 @@ impl Dialect for Firecracker {
         let Some(config) = &mut plan.config else { return false };
         let source = config.content.get_mut("boot-source").and_then(Value::as_object_mut);
         let Some(source) = source else { return false };
-        let line = format!("{line} {words}");
-        source.insert("boot_args".into(), line.trim_start().into());
+        let line = argv::with_kernel_words(OsStr::new(&line), words);
+        source.insert("boot_args".into(), line.to_string_lossy().into());
         config.changed = true;
         true
     }

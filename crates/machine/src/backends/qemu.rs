@@ -152,9 +152,7 @@ impl Dialect for Qemu {
     fn add_kernel_words(&self, plan: &mut LaunchPlan, words: &str) -> bool {
         let line = position(plan, "-append").filter(|at| at + 1 < plan.argv.len());
         if let Some(at) = line {
-            let value = &mut plan.argv[at + 1];
-            value.push(" ");
-            value.push(words);
+            plan.argv[at + 1] = argv::with_kernel_words(&plan.argv[at + 1], words);
         } else if position(plan, "-kernel").is_some() {
             plan.argv.push("-append".into());
             plan.argv.push(words.into());

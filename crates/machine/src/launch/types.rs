@@ -221,10 +221,7 @@ pub enum LaunchError {
         error: io::Error,
     },
     /// A name that is not in `PATH`.
-    #[error(
-        "{program}: not found in PATH; install it (for QEMU on Debian: \
-         apt-get install qemu-system-x86) or give its path with --vmm"
-    )]
+    #[error("{program}: not found in PATH; {}", how_to_get(program))]
     NotInPath {
         /// As given.
         program: String,
@@ -291,4 +288,14 @@ pub(super) fn printable(bytes: &[u8]) -> String {
         }
     }
     text
+}
+
+/// How a program that is missing can be had.
+fn how_to_get(program: &str) -> &'static str {
+    let name = program.rsplit('/').next().unwrap_or(program);
+    if name.starts_with("qemu") {
+        "install it (on Debian: apt-get install qemu-system-x86) or give its path"
+    } else {
+        "install it, or give its path"
+    }
 }

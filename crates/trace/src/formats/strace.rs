@@ -38,6 +38,7 @@ impl TraceFormat for Strace {
             pending: HashMap::new(),
             arguments: String::new(),
             result: String::new(),
+            since_first: None,
         }))
     }
 }
@@ -93,16 +94,21 @@ struct Reader {
     pending: HashMap<i32, (u32, String, u64)>,
     arguments: String,
     result: String,
+    /// With `-r`, whose first stamp is 0 and each other one counts from the line before: the
+    /// sum of the stamps so far. None before the first line; a first stamp that is not 0 is
+    /// of `-ttt`.
+    since_first: Option<Option<u64>>,
 }
 
 impl Reader {
     /// Takes one line; gives a call that it ends: (kind, thread, stamp, time inside).
     fn line(&mut self) -> Option<(u32, i32, u64, Option<u64>)> {
         let line = self.lines.text();
-        let Some((tid, ts, what)) = split(line) else {
+        let Some((tid, stamp, what)) = split(line) else {
             self.losses.unreadable += u64::from(!line.trim().is_empty());
             return None;
         };
+        let ts = time(&mut self.since_first, stamp);
         let (name, text) = call(what)?;
         let kind = self.kinds.id("syscalls", name);
         let mut begin = ts;
@@ -131,6 +137,17 @@ impl Reader {
         self.result.clear();
         self.result.push_str(result);
         Some((kind, tid, begin, duration))
+    }
+}
+
+/// The time of a line by its stamp.
+fn time(since_first: &mut Option<Option<u64>>, stamp: u64) -> u64 {
+    match since_first.get_or_insert((stamp == 0).then_some(0)) {
+        Some(sum) => {
+            *sum = sum.saturating_add(stamp);
+            *sum
+        }
+        None => stamp,
     }
 }
 
@@ -190,6 +207,20 @@ impl EventReader for Reader {
 mod tests {
     use super::*;
     use crate::open;
+
+    #[test]
+    fn stamps_of_r_count_from_the_line_before() {
+        let text = "7      0.000000 getpid() = 7 <0.000001>\n\
+             8      0.000150 getpid() = 8 <0.000002>\n\
+             7      0.000050 close(3) = 0 <0.000003>\n";
+        let input = Input::from_bytes("test", text.as_bytes().to_vec()).expect("bytes");
+        let mut reader = open(input).expect("strace");
+        let mut times = Vec::new();
+        while let Some(event) = reader.next_event() {
+            times.push((event.tid, event.ts));
+        }
+        assert_eq!(times, [(7, 0), (8, 150_000), (7, 200_000)]);
+    }
 
     #[test]
     fn calls_are_joined_across_interruptions() {
