@@ -4,7 +4,7 @@ CARGO_BIN := $(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin
 export PATH := $(CARGO_BIN):$(PATH)
 VMETER := target/release/vmeter
 
-.PHONY: boot test bench build setup setup-test kernel lint fuzz clean
+.PHONY: boot test test-long bench build setup setup-test kernel lint fuzz clean
 
 # More or other boots: make boot BOOT="--machine pvh --runs 5".
 BOOT ?= --overhead --runs 10
@@ -24,6 +24,10 @@ test: setup-test $(if $(CI),lint)
 	cargo build --locked -p vmeter
 	@target/debug/vmeter kernel list -q >/dev/null 2>&1 || target/debug/vmeter kernel fetch
 	cargo test --workspace --locked
+
+# All tests with those that take long: some hours (see common::is_long in crates/cli/tests).
+test-long: export VMETER_LONG := 1
+test-long: test
 
 lint:
 	@scripts/setup.sh lint

@@ -202,7 +202,8 @@ pub fn build_in(cache: &Path, spec: &ApplianceSpec) -> Result<Appliance> {
     }
     let (bytes, manifest) = make(spec)?;
     fs::create_dir_all(cache).at(cache)?;
-    let fresh = tempfile::Builder::new().prefix(".new-").tempdir_in(cache).at(cache)?;
+    let fresh =
+        tempfile::Builder::new().prefix(&crate::cache::own(".new-")).tempdir_in(cache).at(cache)?;
     let (image, list) = (fresh.path().join("initrd"), fresh.path().join("manifest.json"));
     fs::write(&image, &bytes).at(&image)?;
     fs::write(&list, serde_json::to_vec(&manifest).unwrap_or_default()).at(&list)?;
@@ -215,7 +216,8 @@ pub fn build_in(cache: &Path, spec: &ApplianceSpec) -> Result<Appliance> {
 pub fn build_to(spec: &ApplianceSpec, output: &Path) -> Result<Appliance> {
     let (bytes, manifest) = make(spec)?;
     let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder).at(folder)?;
+    let mut file =
+        tempfile::NamedTempFile::with_prefix_in(crate::cache::own(".new-"), folder).at(folder)?;
     file.write_all(&bytes).at(output)?;
     cache::readable(file.path())?;
     file.persist(output).map_err(|e| e.error).at(output)?;

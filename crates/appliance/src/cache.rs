@@ -33,6 +33,11 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
+/// A name for what is being made that tells whose it is, should vmeter be killed meanwhile.
+pub(crate) fn own(prefix: &str) -> String {
+    format!("{prefix}{}-", vmeter_base::owner::Owner::this())
+}
+
 /// Moves a finished folder to its place. One that another process put there first is
 /// replaced.
 pub(crate) fn publish(fresh: tempfile::TempDir, folder: &Path) -> Result<()> {
@@ -44,7 +49,7 @@ pub(crate) fn publish(fresh: tempfile::TempDir, folder: &Path) -> Result<()> {
             let _ = fresh.keep();
             return Ok(());
         }
-        let old = tempfile::Builder::new().prefix(".old-").tempdir_in(parent).at(parent)?;
+        let old = tempfile::Builder::new().prefix(&own(".old-")).tempdir_in(parent).at(parent)?;
         let _ = fs::rename(folder, old.path().join("it"));
     }
     fs::rename(fresh.path(), folder).at(folder)?;

@@ -19,6 +19,7 @@ impl Tool {
     /// The command to run it. `/usr/sbin` is searched too: a user's PATH often lacks it.
     pub fn command(&self) -> Command {
         let mut command = Command::new(self.program);
+        vmeter_base::marked::mark(&mut command, &vmeter_base::owner::Owner::this());
         let mut path = std::env::var_os("PATH").unwrap_or_default();
         path.push(":/usr/sbin:/sbin");
         command.env("PATH", path).env("LC_ALL", "C");

@@ -116,7 +116,10 @@ pub fn fetch(options: &FetchOptions, progress: &mut dyn FnMut(&str)) -> Result<K
     let cache = options.cache.clone().map_or_else(cache::root, Ok)?;
     let kernels = cache.join("kernels");
     fs::create_dir_all(&kernels).at(&kernels)?;
-    let work = tempfile::Builder::new().prefix(".new-").tempdir_in(&kernels).at(&kernels)?;
+    let work = tempfile::Builder::new()
+        .prefix(&crate::cache::own(".new-"))
+        .tempdir_in(&kernels)
+        .at(&kernels)?;
     let deb = match &options.deb {
         Some(deb) => fs::canonicalize(deb).at(deb)?,
         None => {
@@ -187,7 +190,10 @@ fn unpack(
     let boot = content.join("boot");
     let version = first_name(&boot, "vmlinuz-")
         .ok_or_else(|| no_kernel("boot/vmlinuz-VERSION (name the versioned package)"))?;
-    let fresh = tempfile::Builder::new().prefix(".new-").tempdir_in(kernels).at(kernels)?;
+    let fresh = tempfile::Builder::new()
+        .prefix(&crate::cache::own(".new-"))
+        .tempdir_in(kernels)
+        .at(kernels)?;
     let take = |from: &Path, to: &str| {
         let to = fresh.path().join(to);
         fs::rename(from, &to).at(from)

@@ -73,7 +73,10 @@ pub fn build_in(folder: &Path, spec: &RootImageSpec) -> Result<RootImage> {
         return Ok(RootImage { path, bytes, sha256: String::new(), cached: true });
     }
     fs::create_dir_all(folder).at(folder)?;
-    let work = tempfile::Builder::new().prefix(".new-").tempdir_in(folder).at(folder)?;
+    let work = tempfile::Builder::new()
+        .prefix(&crate::cache::own(".new-"))
+        .tempdir_in(folder)
+        .at(folder)?;
     let content = work.path().join("root");
     fs::create_dir(&content).at(&content)?;
     write_data(&content.join(DATA_FILE), spec.data_bytes)?;

@@ -1,13 +1,18 @@
 //! Small things that many crates need and that must be the same everywhere: times and
-//! estimates, files that are replaced whole, lists of CPUs, shell quoting, a hash that never
+//! estimates, files that are replaced whole, what an untrusted file may cost, lists of CPUs, shell quoting, a hash that never
 //! changes. This crate uses no other of the project.
 
+pub mod bounds;
 pub mod clock;
 pub mod cpus;
 pub mod envelope;
 pub mod estimate;
 pub mod files;
 pub mod fnv;
+pub mod marked;
+pub mod owner;
+pub mod scratch;
+pub mod sheet;
 pub mod shell;
 pub mod time;
 pub mod words;

@@ -1,6 +1,7 @@
 //! Commands that a user reads and pastes into a shell.
 
 use std::borrow::Cow;
+use std::path::Path;
 
 /// `word` as a shell takes it for one argument, quoted only where needed.
 ///
@@ -17,6 +18,12 @@ pub fn quote(word: &str) -> String {
 pub fn join<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> String {
     let words: Vec<String> = words.into_iter().map(|w| quote(w.as_ref())).collect();
     words.join(" ")
+}
+
+/// A path as a word of a command that is to be pasted. Bytes that are not UTF-8 become
+/// U+FFFD, which no command can have.
+pub fn path(path: &Path) -> String {
+    quote(&path.to_string_lossy())
 }
 
 #[cfg(test)]

@@ -4,9 +4,15 @@
 use std::fmt;
 
 /// An enum that [`words!`](crate::words) declared.
-pub trait Word: Copy {
+pub trait Word: Copy + 'static {
+    /// All of them, in the order of their declaration.
+    const WORDS: &'static [Self];
+
     /// As files, exports, options and sentences have it.
     fn word(self) -> &'static str;
+
+    /// What it means, as its declaration says.
+    fn about(self) -> &'static str;
 }
 
 /// A text that is none of an enum's words.
@@ -48,20 +54,31 @@ impl std::error::Error for UnknownWord {}
 /// assert_eq!(serde_json::to_string(&Side::Left).expect("JSON"), "\"left\"");
 /// let error = "up".parse::<Side>().expect_err("unknown").to_string();
 /// assert_eq!(error, "expected left or right, found \"up\"");
+/// use vmeter_base::words::Word;
+/// assert_eq!(Side::WORDS.iter().map(|side| side.about().trim()).last(), Some("The other."));
 /// ```
 #[macro_export]
 macro_rules! words {
     (
         $(#[$about:meta])*
         $visible:vis enum $name:ident {
-            $($(#[$doc:meta])* $variant:ident = $word:literal),+ $(,)?
+            $(
+                $(#[doc = $doc:literal])+
+                $(#[default $($is_default:tt)?])?
+                $variant:ident = $word:literal
+            ),+ $(,)?
         }
     ) => {
         $(#[$about])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[derive(serde::Serialize, serde::Deserialize)]
         $visible enum $name {
-            $($(#[$doc])* #[serde(rename = $word)] $variant),+
+            $(
+                $(#[doc = $doc])+
+                $(#[default $($is_default)?])?
+                #[serde(rename = $word)]
+                $variant
+            ),+
         }
 
         impl $name {
@@ -77,8 +94,16 @@ macro_rules! words {
         }
 
         impl $crate::words::Word for $name {
+            const WORDS: &'static [Self] = Self::ALL;
+
             fn word(self) -> &'static str {
                 $name::word(self)
+            }
+
+            fn about(self) -> &'static str {
+                match self {
+                    $(Self::$variant => concat!($($doc),+)),+
+                }
             }
         }
 

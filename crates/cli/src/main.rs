@@ -28,6 +28,7 @@ use clap::{CommandFactory, Parser};
 use output::Output;
 use std::process::ExitCode;
 use vmeter_session::failure::class;
+use vmeter_session::{cache_dir, state_dir};
 
 /// How a command that did its work ended.
 pub enum Status {
@@ -38,7 +39,19 @@ pub enum Status {
 }
 
 fn main() -> ExitCode {
+    let places = || cache_dir().into_iter().chain(state_dir().map(|s| s.join("runs"))).collect();
+    if vmeter_guard::guard::has_served(places) {
+        return ExitCode::SUCCESS;
+    }
+    let status = vmeter();
+    vmeter_guard::guard::dismiss();
+    status
+}
+
+fn vmeter() -> ExitCode {
     let cli = Cli::parse();
+    // Without it, `ulimit -f` kills as ever.
+    let _ = vmeter_session::limits::report_large_files();
     init_tracing(cli.output.verbose, cli.output.quiet);
     if let Some(what) = cli.generate {
         return generate(what);
@@ -77,7 +90,7 @@ fn run(command: Command, output: &Output) -> anyhow::Result<Status> {
         Command::Trace(arguments) => commands::trace::run(arguments, output),
         Command::Kernel(arguments) => commands::kernel::run(arguments, output),
         Command::Appliance(arguments) => commands::appliance::run(arguments, output),
-        Command::Doctor(_) => commands::doctor::run(output),
+        Command::Doctor(arguments) => commands::doctor::run(&arguments, output),
     }
 }
 

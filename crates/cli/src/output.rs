@@ -5,8 +5,9 @@ use clap::{value_parser, Arg, ArgMatches, Args, Command, FromArgMatches, ValueEn
 use std::fmt;
 use std::path::PathBuf;
 use vmeter_render::outputs::terminal::Terminal;
-use vmeter_render::{Output as _, Report, Screen, Target, OUTPUTS};
+use vmeter_render::{Output as _, Report, ReportError, Screen, Target, OUTPUTS};
 use vmeter_session::failure::usage;
+use vmeter_session::folder::check_output;
 use vmeter_session::{Answer, Views};
 
 /// Options of every command.
@@ -107,9 +108,32 @@ pub fn check(output: &Output) -> anyhow::Result<()> {
         return Err(usage("only one export can go to standard output (-)"));
     }
     for (_, target) in exports {
-        vmeter_render::check_writable(target).map_err(usage)?;
+        check_target(target)?;
     }
     Ok(())
+}
+
+/// As [`check`], of a command whose results have no timeline.
+///
+/// # Errors
+/// As [`check`]; an output that shows timelines.
+pub fn check_timeless(output: &Output, command: &str) -> anyhow::Result<()> {
+    if let Some((to, _)) = output.exports.0.iter().find(|(to, _)| to.needs_timeline()) {
+        let (output, command) = (to.name(), command.to_owned());
+        return Err(usage(ReportError::NoTimeline { output, command }));
+    }
+    check(output)
+}
+
+/// Refuses a file that cannot be written, or is vmeter's own record of a session.
+///
+/// # Errors
+/// Class usage.
+pub fn check_target(target: &Target) -> anyhow::Result<()> {
+    if let Target::File(path) = target {
+        check_output(path)?;
+    }
+    vmeter_render::check_writable(target).map_err(usage)
 }
 
 /// True when an export takes standard output, so that nothing else may.
@@ -125,6 +149,7 @@ pub fn export(output: &Output, report: &dyn Report) -> anyhow::Result<()> {
     for (to, target) in &output.exports.0 {
         match vmeter_render::export(*to, target, report) {
             Err(error) if error.is_broken_pipe() => {}
+            Err(error @ ReportError::NoTimeline { .. }) => return Err(usage(error)),
             other => other?,
         }
     }
@@ -161,6 +186,10 @@ pub fn print(report: &dyn Report, out: &Output) -> anyhow::Result<()> {
 /// When either cannot be written.
 pub fn show(answer: &dyn Answer, views: &Views, out: &Output) -> anyhow::Result<()> {
     let report = answer.report(views);
+    let shows_timelines = out.exports.0.iter().any(|(to, _)| to.needs_timeline());
+    if shows_timelines && report.timelines().is_empty() {
+        check_timeless(out, &report.envelope().command)?;
+    }
     print(report.as_ref(), out)?;
     export(out, report.as_ref())
 }

@@ -30,7 +30,8 @@ pub fn bar(quiet: bool, style: &str) -> ProgressBar {
 impl Progress for Bar {
     /// Lets `vmeter runs list` find what is saved elsewhere than in the state folder.
     fn saved_in(&mut self, dir: &Path) {
-        if let Err(error) = vmeter_index::remember(&state_dir(), dir) {
+        let Ok(state) = state_dir() else { return };
+        if let Err(error) = vmeter_index::remember(&state, dir) {
             tracing::info!("`vmeter runs list` will not know of it: {error}");
         }
     }
@@ -53,6 +54,22 @@ impl Progress for Bar {
 
     fn warn(&mut self, message: &str) {
         self.bar.suspend(|| eprintln!("warning: {}", vmeter_render::text::neutralise(message)));
+    }
+
+    fn confirm(&mut self, text: &str) -> Option<bool> {
+        use std::io::{stderr, stdin, IsTerminal};
+        if !stdin().is_terminal() || !stderr().is_terminal() {
+            return None;
+        }
+        self.bar.suspend(|| {
+            for line in text.lines() {
+                eprintln!("{}", vmeter_render::text::neutralise(line));
+            }
+            eprint!("Go on? [y/N] ");
+            let mut answer = String::new();
+            stdin().read_line(&mut answer).ok()?;
+            Some(matches!(answer.trim(), "y" | "Y" | "yes"))
+        })
     }
 
     fn end(&mut self) {

@@ -6,7 +6,7 @@ mod common;
 #[path = "common/repository.rs"]
 mod repository;
 
-use common::{kernel, signal, text, Lab, Ran};
+use common::{finished, has_qemu, signal, text, Lab, Ran};
 use repository::{build, mock_guest, repository};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ fn arguments(kind: &str, lab: &Lab) -> Option<Vec<String>> {
             words("irq --vfs 2 --vectors 3 --vcpus 2 --runs 2 --warmup 1 --fit none --no-trace")
         }
         "migrate" => {
-            kernel()?;
+            has_qemu().then_some(())?;
             words("migrate --dirty-rate 0 --memory 32 --warmup 0 --runs 3")
         }
         other => panic!("{other:?} is in the registry of kinds and not in this table"),
@@ -59,20 +59,6 @@ fn has_kvm() -> Option<()> {
 /// `arguments` and more, before any `--`.
 fn with<'a>(arguments: &'a [String], more: &[&'a str]) -> Vec<&'a str> {
     arguments.iter().map(String::as_str).chain(more.iter().copied()).collect()
-}
-
-/// The finished runs of a session: each file's bytes by its path.
-fn finished(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    for run in std::fs::read_dir(dir.join("runs")).into_iter().flatten().flatten() {
-        if run.path().extension().is_some() {
-            continue;
-        }
-        for file in std::fs::read_dir(run.path()).into_iter().flatten().flatten() {
-            found.insert(file.path(), std::fs::read(file.path()).unwrap_or_default());
-        }
-    }
-    found
 }
 
 /// Begins the experiment and kills it with -9 once a run is finished; the runs that were.

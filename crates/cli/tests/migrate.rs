@@ -3,20 +3,11 @@
 
 mod common;
 
-use common::{signal, text, Lab};
+use common::{has_qemu, signal, text, Lab};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-
-/// QEMU, or a line that says why not.
-fn qemu() -> bool {
-    let found = vmeter_machine::launch::find_program("qemu-system-x86_64".as_ref()).is_ok();
-    if !found {
-        println!("skipped: qemu-system-x86_64 is not installed");
-    }
-    found
-}
 
 /// Options of a migration of 46 MiB at most.
 const SMALL: [&str; 9] =
@@ -52,7 +43,7 @@ fn processes(word: &str) -> Vec<String> {
 
 #[test]
 fn it_converges_where_bandwidth_exceeds_the_dirty_rate_and_says_why_not_where_it_does_not() {
-    if !qemu() {
+    if !has_qemu() {
         return;
     }
     let lab = Lab::new();
@@ -97,7 +88,7 @@ fn it_converges_where_bandwidth_exceeds_the_dirty_rate_and_says_why_not_where_it
 
 #[test]
 fn a_side_that_dies_in_the_middle() {
-    if !qemu() {
+    if !has_qemu() {
         return;
     }
     let lab = Lab::new();
@@ -120,7 +111,7 @@ fn a_side_that_dies_in_the_middle() {
 
 #[test]
 fn the_timeout_and_an_interrupt_leave_nothing_behind() {
-    if !qemu() {
+    if !has_qemu() {
         return;
     }
     let lab = Lab::new();
@@ -147,7 +138,7 @@ fn the_timeout_and_an_interrupt_leave_nothing_behind() {
 
 #[test]
 fn postcopy_ends_where_precopy_does_not() {
-    if !qemu() {
+    if !has_qemu() {
         return;
     }
     let lab = Lab::new();
@@ -199,7 +190,7 @@ fn same(mut result: Value) -> Value {
 
 #[test]
 fn a_session_is_shown_again_as_it_was_and_gone_on_with() {
-    if !qemu() {
+    if !has_qemu() {
         return;
     }
     let lab = Lab::new();
@@ -247,7 +238,7 @@ fn a_session_is_shown_again_as_it_was_and_gone_on_with() {
 
 #[test]
 fn what_is_killed_or_interrupted_goes_on_with_what_was_finished() {
-    if !qemu() {
+    if !has_qemu() {
         return;
     }
     for (signalled, status) in [("KILL", None), ("INT", Some(130))] {

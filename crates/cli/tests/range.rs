@@ -131,6 +131,13 @@ fn killed_half_way_and_resumed_it_repeats_nothing() {
         let after = kept(folder);
         assert!(before.iter().all(|file| after.get(file.0) == Some(file.1)), "{folder} repeated");
     }
+    for (option, value) in
+        [("--metric", "cpu"), ("--confidence", "0.9"), ("--max-boots", "9"), ("--watch", "light")]
+    {
+        let other = lab.run(&["range", "--resume", text(&saved), option, value]);
+        assert_eq!(other.status, 2, "{option}: {}", other.stderr);
+        assert!(other.stderr.contains(&format!("another {option}:")), "{}", other.stderr);
+    }
     let shown = lab.json(&["show", text(&saved)]);
     assert_eq!(shown["changes"], result["changes"]);
 }

@@ -425,3 +425,28 @@ fn recording_ends_by_a_signal_and_is_saved() {
     assert_eq!(ended.status.code(), Some(0));
     assert!(out.exists());
 }
+
+#[test]
+fn a_recorded_command_that_is_killed_is_said_and_bad() {
+    let lab = Lab::new();
+    let out = lab.path("recorded.dat");
+    let out = text(&out);
+    let ran = lab.run(&[
+        "trace",
+        "record",
+        "--preset",
+        "boot",
+        "-o",
+        out,
+        "--",
+        "sh",
+        "-c",
+        "kill -9 $$",
+    ]);
+    if ran.status == 3 {
+        println!("skipped: {}", ran.stderr);
+        return;
+    }
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("the command was killed by signal 9"), "{}", ran.stderr);
+}

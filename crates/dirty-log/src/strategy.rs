@@ -8,6 +8,7 @@ use crate::sync::plain;
 use std::fmt::{self, Debug};
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::str::FromStr;
 use std::sync::MutexGuard;
 
 /// One of the three.
@@ -52,6 +53,20 @@ impl StrategyKind {
 impl fmt::Display for StrategyKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+/// No strategy has that name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected get_org, get_opt or switch_opt, found {0:?}")]
+pub struct UnknownStrategy(pub String);
+
+impl FromStr for StrategyKind {
+    type Err = UnknownStrategy;
+
+    fn from_str(name: &str) -> Result<Self, UnknownStrategy> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| UnknownStrategy(name.into()))
     }
 }
 

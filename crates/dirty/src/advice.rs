@@ -1,6 +1,8 @@
 //! What to use for the workload that was measured.
 
 use crate::result::{DirtyAdvice, DirtyRow, DirtyTracker};
+use crate::source::label;
+use dirty_log::StrategyKind;
 use std::collections::BTreeMap;
 use vmeter_stats::{mean, median};
 
@@ -10,7 +12,7 @@ const CLOSE: f64 = 1.1;
 /// The tracker whose passes cost least, host and guest together, and the strategy whose
 /// harvests do.
 pub(crate) fn advice(trackers: &[DirtyTracker], rows: &[DirtyRow]) -> Option<DirtyAdvice> {
-    let untracked = trackers.iter().find(|tracker| tracker.tracker == "none")?;
+    let untracked = trackers.iter().find(|tracker| tracker.tracker.is_none())?;
     let cost = |tracker: &DirtyTracker| {
         let collect = tracker.collect_nanoseconds?.mean;
         let extra = mean(&tracker.write_samples_ns) - mean(&untracked.write_samples_ns);
@@ -24,8 +26,7 @@ pub(crate) fn advice(trackers: &[DirtyTracker], rows: &[DirtyRow]) -> Option<Dir
     let mut close: Vec<_> = close.collect();
     close.sort_by(|(_, a), (_, b)| a.0.total_cmp(&b.0));
     let (best, (collect, extra)) = *close.first()?;
-    let others: Vec<&str> =
-        close[1..].iter().map(|(tracker, _)| tracker.tracker.as_str()).collect();
+    let others: Vec<&str> = close[1..].iter().map(|(other, _)| label(other.tracker)).collect();
     let close = if others.is_empty() {
         String::new()
     } else {
@@ -41,7 +42,7 @@ pub(crate) fn advice(trackers: &[DirtyTracker], rows: &[DirtyRow]) -> Option<Dir
     };
     let faults = best.slowdown.map_or(String::new(), |s| format!(" ({s:.1} times its writes)"));
     Some(DirtyAdvice {
-        tracker: best.tracker.clone(),
+        tracker: best.tracker?,
         strategy,
         reason: format!(
             "{} in a pass to tell the pages, {} more for the guest's writes{faults}{close}",
@@ -52,16 +53,16 @@ pub(crate) fn advice(trackers: &[DirtyTracker], rows: &[DirtyRow]) -> Option<Dir
 }
 
 /// The strategy whose harvests of all slots take least, slots by their medians.
-fn fastest(rows: &[DirtyRow]) -> Option<String> {
-    let mut own: BTreeMap<(&str, u32, bool), Vec<f64>> = BTreeMap::new();
+fn fastest(rows: &[DirtyRow]) -> Option<StrategyKind> {
+    let mut own: BTreeMap<(StrategyKind, u32, bool), Vec<f64>> = BTreeMap::new();
     for row in rows {
-        let place = (row.strategy.as_str(), row.slot, row.dirty_pages > 0);
+        let place = (row.strategy, row.slot, row.dirty_pages > 0);
         own.entry(place).or_default().push(row.nanoseconds);
     }
-    let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+    let mut sums: BTreeMap<StrategyKind, f64> = BTreeMap::new();
     for ((strategy, _, _), ns) in own {
         *sums.entry(strategy).or_default() += median(&ns);
     }
     let least = sums.into_iter().min_by(|a, b| a.1.total_cmp(&b.1));
-    least.map(|(strategy, _)| strategy.to_owned())
+    least.map(|(strategy, _)| strategy)
 }

@@ -9,7 +9,8 @@ use crate::result::{
     DirtyTracker, DirtyWorkload,
 };
 use crate::run::{Data, Harvest};
-use crate::workload::Kind;
+use crate::source::{label, TrackerKind};
+use crate::workload::{in_words, Kind};
 use crate::{advice, fits, summary, DirtyError, PUBLISHED_BUFFER};
 use anyhow::Result;
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ use vmeter_stats::estimate;
 
 /// A finished run with what the plan says of it.
 struct Done<'a> {
-    tracker: &'a str,
+    tracker: Option<TrackerKind>,
     planned: &'a PlannedPass,
     data: Data,
 }
@@ -57,7 +58,7 @@ pub(crate) fn result(session: &Session<PlannedPass>) -> Result<DirtyResult> {
     let tsc_hz = last.data.tsc_hz;
     let planned = session.record.plan.len();
     if runs.len() < planned {
-        let dir = session.dir.display();
+        let dir = vmeter_base::shell::path(&session.dir);
         warnings.push(format!(
             "{} of {planned} runs are finished: vmeter dirty --resume {dir} adds the others",
             runs.len()
@@ -106,13 +107,16 @@ fn done(session: &Session<PlannedPass>, run: DataRun<Data>) -> Option<Done<'_>> 
     let planned = session.record.plan.get(run.head.index as usize)?;
     let machine = session.record.machines.get(planned.machine)?;
     let sound = run.head.outcome == Outcome::Done && run.data.tsc_hz > 0.0;
-    sound.then_some(Done { tracker: &machine.label, planned, data: run.data })
+    // A guest is labelled by its tracker, or by none.
+    let tracker = machine.label.parse().ok();
+    (sound && label(tracker) == machine.label).then_some(Done { tracker, planned, data: run.data })
 }
 
 /// The harvests of a measured pass.
 fn rows<'a>(run: &'a Done<'_>, layout: &'a Layout) -> impl Iterator<Item = DirtyRow> + 'a {
-    let harvests = run.pass().map(|pass| run.data.harvests.iter().map(move |h| (pass, h)));
-    harvests.into_iter().flatten().filter_map(move |(pass, harvest)| {
+    let tracked = run.pass().zip(run.tracker);
+    let harvests = tracked.map(|of| run.data.harvests.iter().map(move |h| (of, h)));
+    harvests.into_iter().flatten().filter_map(move |((pass, tracker), harvest)| {
         let slot = layout.slots.get(harvest.slot)?;
         let Harvest { strategy, dirty_pages, first_tsc_cycles, samples_tsc_cycles, calls, .. } =
             harvest;
@@ -123,8 +127,8 @@ fn rows<'a>(run: &'a Done<'_>, layout: &'a Layout) -> impl Iterator<Item = Dirty
             slot: slot.number,
             slot_bytes: slot.bytes,
             dirty_pages: *dirty_pages,
-            strategy: strategy.name().into(),
-            tracker: run.tracker.into(),
+            strategy: *strategy,
+            tracker,
             nanoseconds: tsc_cycles * run.ns(),
             tsc_cycles,
             first_nanoseconds: first_tsc_cycles * run.ns(),
@@ -138,7 +142,7 @@ fn rows<'a>(run: &'a Done<'_>, layout: &'a Layout) -> impl Iterator<Item = Dirty
 /// What the fits are made of: their own runs, and the measured passes.
 fn points(runs: &[Done<'_>]) -> Vec<DirtyPoint> {
     let point = |run: &Done<'_>| DirtyPoint {
-        tracker: run.tracker.into(),
+        tracker: run.tracker,
         dirty_pages: run.data.pages,
         collect_nanoseconds: run.data.collect.as_ref().map(|collect| collect.nanoseconds),
         write_nanoseconds: run.write_ns(),
@@ -149,7 +153,7 @@ fn points(runs: &[Done<'_>]) -> Vec<DirtyPoint> {
 fn trackers(
     session: &Session<PlannedPass>,
     runs: &[Done<'_>],
-    models: &BTreeMap<String, DirtyModel>,
+    models: &BTreeMap<TrackerKind, DirtyModel>,
 ) -> Vec<DirtyTracker> {
     let passes = |machine: usize| -> BTreeMap<u32, &Done<'_>> {
         let own = runs.iter().filter(|run| run.planned.machine == machine);
@@ -163,18 +167,22 @@ fn trackers(
             let own = passes(at);
             let started = runs.iter().filter(|run| run.planned.machine == at);
             let started = started.filter_map(|run| run.data.start_nanoseconds).next();
+            let kind: Option<TrackerKind> = machine.label.parse().ok();
             DirtyTracker {
                 start_nanoseconds: started.unwrap_or(0.0),
                 slowdown: (at > 0).then(|| slowdown(&own, &untracked)).flatten(),
-                model: models.get(&machine.label).copied(),
-                ..tracker(&machine.label, own.values().copied())
+                model: kind.and_then(|kind| models.get(&kind).copied()),
+                ..tracker(kind, own.values().copied())
             }
         })
         .collect()
 }
 
 /// What the passes of one guest say of its tracker.
-fn tracker<'a>(label: &str, passes: impl Iterator<Item = &'a Done<'a>>) -> DirtyTracker {
+fn tracker<'a>(
+    kind: Option<TrackerKind>,
+    passes: impl Iterator<Item = &'a Done<'a>>,
+) -> DirtyTracker {
     let passes: Vec<&Done<'_>> = passes.collect();
     let collects = passes.iter().filter_map(|run| run.data.collect.as_ref());
     let collect: Vec<f64> = collects.map(|collect| collect.nanoseconds).collect();
@@ -182,7 +190,7 @@ fn tracker<'a>(label: &str, passes: impl Iterator<Item = &'a Done<'a>>) -> Dirty
     let rates: Vec<f64> = rates.map(|run| run.data.pages as f64 / run.write_ns() * 1e9).collect();
     let stops: f64 = passes.iter().map(|run| f64::from(run.data.write.interruptions)).sum();
     DirtyTracker {
-        tracker: label.into(),
+        tracker: kind,
         start_nanoseconds: 0.0,
         collect_nanoseconds: (!collect.is_empty()).then(|| estimate(&collect)),
         collect_samples_ns: collect,
@@ -231,7 +239,7 @@ impl Checked {
             let room = KEPT.saturating_sub(all.mismatches.len());
             all.mismatches.extend(check.mismatches.iter().take(room).map(|wrong| DirtyMismatch {
                 pass: number(begun, run.planned),
-                tracker: run.tracker.into(),
+                tracker: run.tracker,
                 source: wrong.source.clone(),
                 slot: wrong.slot,
                 page: wrong.page,
@@ -258,7 +266,7 @@ fn number(begun: &Begun, planned: &PlannedPass) -> u32 {
 fn workload(begun: &Begun, seed: u64) -> DirtyWorkload {
     let asked = &begun.asked;
     DirtyWorkload {
-        name: asked.workload.name().into(),
+        name: asked.workload.word().into(),
         description: asked.workload.description(begun.buffer_bytes, asked.share()),
         buffer_bytes: begun.buffer_bytes,
         share: asked.workload.share(asked.share()),
@@ -293,7 +301,7 @@ fn remarks(
     if asked.no_verify {
         warnings.push("no bit was checked (--no-verify)".into());
     }
-    if trackers.iter().any(|tracker| tracker.tracker != "none" && tracker.counts.is_empty())
+    if trackers.iter().any(|tracker| tracker.tracker.is_some() && tracker.counts.is_empty())
         && asked.workload.share(asked.share()) != Some(0.0)
     {
         warnings.push("KVM counts neither exits nor faults here (KVM_GET_STATS_FD)".into());
@@ -323,8 +331,8 @@ fn scaling(begun: &Begun, layout: &Layout) -> String {
     };
     match begun.asked.workload {
         Kind::Migration if begun.buffer_bytes != PUBLISHED_BUFFER => format!(
-            "{slots}; a buffer of {} MiB where the publication's guest has 1024",
-            mib(begun.buffer_bytes)
+            "{slots}; a buffer of {} where the publication's guest has 1024 MiB",
+            in_words(begun.buffer_bytes)
         ),
         _ => slots,
     }
@@ -336,7 +344,7 @@ mod tests {
     use crate::asked::{Asked, Given};
     use crate::check::{Check, Wrong};
     use crate::run::{Collect, Write};
-    use crate::{StrategyKind, TrackerKind, WorkloadKind};
+    use crate::{StrategyKind, WorkloadKind};
     use std::path::Path;
     use vmeter_model::run::{Planned, RunHead, SessionMachine, SessionRecord};
     use vmeter_model::SCHEMA;
@@ -412,10 +420,7 @@ mod tests {
             index,
             label: session.record.machines[planned.machine()].label.clone(),
             warmup: planned.warmup,
-            exec_ns: 0,
-            total_ns: 1,
-            clocks: vec![],
-            outcome: Outcome::Done,
+            ..RunHead::default()
         };
         session.begin_run(index).unwrap();
         session.commit_run(&DataRun { head, data }).unwrap();

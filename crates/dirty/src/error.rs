@@ -7,16 +7,6 @@ use vmeter_session::failure::{failure, host, usage, Class};
 /// `vmeter dirty` could not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum DirtyError {
-    /// A name that is none of those known.
-    #[error("unknown {what} {name:?}: choose among {known}")]
-    Unknown {
-        /// What it should have been.
-        what: &'static str,
-        /// What was given.
-        name: String,
-        /// What there is.
-        known: String,
-    },
     /// A layout that can't be.
     #[error("{file}: {what}")]
     Layout {
@@ -89,14 +79,10 @@ pub enum DirtyError {
 }
 
 impl DirtyError {
-    pub(crate) fn unknown(what: &'static str, name: &str, known: &[&str]) -> Self {
-        Self::Unknown { what, name: name.into(), known: known.join(", ") }
-    }
-
     /// With its class: what was asked can't be, this host can't do it, or the user ended it.
     pub fn classified(self) -> anyhow::Error {
         match self {
-            Self::Unknown { .. } | Self::Layout { .. } | Self::Options(_) => usage(self),
+            Self::Layout { .. } | Self::Options(_) => usage(self),
             Self::Interrupted => failure(Class::Interrupted, self),
             Self::TooLittleMemory { .. }
             | Self::Node(_)

@@ -10,15 +10,15 @@ use crate::plan::{Orders, PlannedPass};
 use crate::report::DirtyReport;
 use crate::result::DirtyResult;
 use crate::run::Passes;
-use crate::source::TrackerKind;
+use crate::source::label;
 use crate::workload::Workload;
 use crate::DirtyError;
 use anyhow::Result;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use vmeter_model::run::{RunHead, SessionMachine, SessionRecord};
 use vmeter_render::Report;
-use vmeter_session::{begin, execute, host, record, resumed, shares, RunOptions, Session, Watch};
+use vmeter_session::{begin, execute, record, resumed, RunOptions, Session, Watch};
 use vmeter_session::{Answer, Cut, Experiment, Views};
 
 const KIND: &str = "dirty";
@@ -30,8 +30,15 @@ const KIND: &str = "dirty";
 /// missing or runs no guest code natively; no tracker is to be had; the guest died; an
 /// interruption (finished runs are saved).
 pub fn measure(given: &Given, options: &RunOptions, watch: &mut Watch<'_>) -> Result<DirtyResult> {
-    match resumed(KIND, options)? {
-        Some(session) => go_on(session, given, options, watch),
+    let saved = resumed(KIND, options, watch, |session: &Session<PlannedPass>, typed| {
+        let begun: Begun = session.asked()?;
+        typed.fields(given, &begun.asked);
+        let fewer = options.runs.filter(|runs| *runs < begun.asked.passes);
+        typed.option("--runs", fewer, begun.asked.passes);
+        Ok(())
+    })?;
+    match saved {
+        Some(session) => go_on(session, options, watch),
         None => anew(given, options, watch),
     }
 }
@@ -66,24 +73,16 @@ fn anew(given: &Given, options: &RunOptions, watch: &mut Watch<'_>) -> Result<Di
 /// The same guests once more, for what is left of the plan.
 fn go_on(
     mut session: Session<PlannedPass>,
-    given: &Given,
     options: &RunOptions,
     watch: &mut Watch<'_>,
 ) -> Result<DirtyResult> {
     let mut begun: Begun = session.asked()?;
     begun.asked.check().map_err(DirtyError::classified)?;
-    let mut typed = vmeter_session::Given::of(options, &session.record);
-    typed.fields(given, &begun.asked);
-    let fewer = options.runs.filter(|runs| *runs < begun.asked.passes);
-    typed.option("--runs", fewer, begun.asked.passes);
-    typed.check(&session.dir)?;
     lengthen(&mut session, &mut begun, options.runs)?;
-    let (finished, _) = session.finished_as::<RunHead>()?;
-    let finished: BTreeSet<u32> = finished.into_iter().map(|(_, head)| head.index).collect();
-    if finished.len() >= session.record.plan.len() {
+    if session.finished_as::<RunHead>()?.0.len() >= session.record.plan.len() {
         return analysis::result(&session);
     }
-    shares::take_over(&mut session.record, host::describe(), &finished);
+    session.take_over()?;
     session.save()?;
     let layout = begun.layout().map_err(DirtyError::classified)?;
     let load = workload(&begun.asked, &layout, session.record.seed);
@@ -152,7 +151,7 @@ fn machines(
         provenance: kernel.map(|k| ("kernel".to_owned(), k.to_owned())).into_iter().collect(),
         parameters: [
             ("tracker", label.to_owned()),
-            ("workload", asked.workload.name().to_owned()),
+            ("workload", asked.workload.word().to_owned()),
             ("buffer_bytes", begun.buffer_bytes.to_string()),
             ("memory_bytes", layout.bytes().to_string()),
             ("ring", asked.ring.to_string()),
@@ -161,8 +160,8 @@ fn machines(
         .into(),
         ..SessionMachine::default()
     };
-    let trackers = begun.trackers().into_iter().map(TrackerKind::name);
-    std::iter::once("none").chain(trackers).map(machine).collect()
+    let trackers = begun.trackers().into_iter().map(Some);
+    std::iter::once(None).chain(trackers).map(|tracker| machine(label(tracker))).collect()
 }
 
 /// The kind `dirty`.

@@ -1,29 +1,29 @@
 //! From passes with different numbers of dirty pages to what a tracker costs at any number,
 //! and to where one becomes cheaper than another.
 
+use crate::result::CrossoverOf;
 use crate::result::{DirtyCrossover, DirtyModel, DirtyPoint};
-use std::collections::BTreeMap;
+use crate::source::TrackerKind;
+use std::collections::{BTreeMap, BTreeSet};
 use vmeter_stats::theil_sen;
 
 /// Lines through the points of each tracker (Theil and Sen: a pass that was disturbed does
 /// not bend them). Writes are compared with those of the guest that is not tracked.
-pub(crate) fn models(points: &[DirtyPoint]) -> BTreeMap<String, DirtyModel> {
-    let line = |tracker: &str, cost: &dyn Fn(&DirtyPoint) -> Option<f64>| {
+pub(crate) fn models(points: &[DirtyPoint]) -> BTreeMap<TrackerKind, DirtyModel> {
+    let line = |tracker: Option<TrackerKind>, cost: &dyn Fn(&DirtyPoint) -> Option<f64>| {
         let own = points.iter().filter(|point| point.tracker == tracker);
         let xy: Vec<(f64, f64)> =
             own.filter_map(|point| Some((point.dirty_pages as f64, cost(point)?))).collect();
         theil_sen(&xy)
     };
-    let writes = |tracker: &str| line(tracker, &|point| Some(point.write_nanoseconds));
-    let untracked = writes("none").map_or(0.0, |line| line.slope);
-    let mut names: Vec<&String> = points.iter().map(|point| &point.tracker).collect();
-    names.sort();
-    names.dedup();
-    let model = |name: &String| {
-        let collect = line(name, &|point| point.collect_nanoseconds)?;
+    let writes = |tracker| line(tracker, &|point| Some(point.write_nanoseconds));
+    let untracked = writes(None).map_or(0.0, |line| line.slope);
+    let trackers: BTreeSet<TrackerKind> = points.iter().filter_map(|p| p.tracker).collect();
+    let model = |tracker: TrackerKind| {
+        let collect = line(Some(tracker), &|point| point.collect_nanoseconds)?;
         let clean: Vec<f64> = points
             .iter()
-            .filter(|point| point.tracker == *name && point.dirty_pages == 0)
+            .filter(|point| point.tracker == Some(tracker) && point.dirty_pages == 0)
             .filter_map(|point| point.collect_nanoseconds)
             .collect();
         let clean_ns =
@@ -31,18 +31,18 @@ pub(crate) fn models(points: &[DirtyPoint]) -> BTreeMap<String, DirtyModel> {
         let model = DirtyModel {
             collect_clean_ns: clean_ns.max(0.0),
             collect_page_ns: collect.slope.max(0.0),
-            write_page_ns: (writes(name)?.slope - untracked).max(0.0),
+            write_page_ns: (writes(Some(tracker))?.slope - untracked).max(0.0),
         };
-        Some((name.clone(), model))
+        Some((tracker, model))
     };
-    names.into_iter().filter_map(model).collect()
+    trackers.into_iter().filter_map(model).collect()
 }
 
 /// Cost of a pass, ns.
-fn cost(model: &DirtyModel, of: &str, pages: f64) -> f64 {
+fn cost(model: &DirtyModel, of: CrossoverOf, pages: f64) -> f64 {
     let page = match of {
-        "collect" => model.collect_page_ns,
-        _ => model.collect_page_ns + model.write_page_ns,
+        CrossoverOf::Collect => model.collect_page_ns,
+        CrossoverOf::Total => model.collect_page_ns + model.write_page_ns,
     };
     model.collect_clean_ns + page * pages
 }
@@ -50,12 +50,12 @@ fn cost(model: &DirtyModel, of: &str, pages: f64) -> f64 {
 /// Where the cheapest tracker changes, from nothing dirty to as many pages as were measured
 /// at most; shares are of `pages`.
 pub(crate) fn crossovers(
-    models: &BTreeMap<String, DirtyModel>,
+    models: &BTreeMap<TrackerKind, DirtyModel>,
     measured: u64,
     pages: u64,
 ) -> Vec<DirtyCrossover> {
     let mut all = Vec::new();
-    for of in ["collect", "total"] {
+    for &of in CrossoverOf::ALL {
         let slope = |model: &DirtyModel| cost(model, of, 1.0) - cost(model, of, 0.0);
         let cheapest = models.iter().min_by(|a, b| {
             cost(a.1, of, 0.0)
@@ -67,7 +67,7 @@ pub(crate) fn crossovers(
         // The lower envelope: each next line is less steep, so there are as many steps as
         // there are lines at most.
         for _ in 0..models.len() {
-            let meets = |(other, line): (&'_ String, &'_ DirtyModel)| {
+            let meets = |(other, line): (&'_ TrackerKind, &'_ DirtyModel)| {
                 let gain = slope(model) - slope(line);
                 let x = (cost(line, of, 0.0) - cost(model, of, 0.0)) / gain;
                 // Slopes that differ by less are the same, measured twice.
@@ -80,9 +80,9 @@ pub(crate) fn crossovers(
                 .min_by(|a, b| a.0.total_cmp(&b.0));
             let Some((x, (other, line))) = next else { break };
             all.push(DirtyCrossover {
-                of: of.into(),
-                below: name.clone(),
-                above: other.clone(),
+                of,
+                below: *name,
+                above: *other,
                 dirty_pages: x,
                 share: x / pages as f64,
             });
@@ -96,13 +96,16 @@ pub(crate) fn crossovers(
 mod tests {
     use super::*;
 
-    fn point(tracker: &str, dirty_pages: u64, collect: Option<f64>, write: f64) -> DirtyPoint {
-        DirtyPoint {
-            tracker: tracker.into(),
-            dirty_pages,
-            collect_nanoseconds: collect,
-            write_nanoseconds: write,
-        }
+    const LOG: TrackerKind = TrackerKind::Legacy;
+    const RING: TrackerKind = TrackerKind::Ring;
+
+    fn point(
+        tracker: Option<TrackerKind>,
+        dirty_pages: u64,
+        collect: Option<f64>,
+        write: f64,
+    ) -> DirtyPoint {
+        DirtyPoint { tracker, dirty_pages, collect_nanoseconds: collect, write_nanoseconds: write }
     }
 
     #[test]
@@ -110,13 +113,13 @@ mod tests {
         let mut points = Vec::new();
         for pages in [0u64, 10, 100, 1000] {
             let n = pages as f64;
-            points.push(point("none", pages, None, 10.0 * n));
-            points.push(point("log", pages, Some(4000.0 + 20.0 * n), 110.0 * n));
-            points.push(point("ring", pages, Some(200.0 + 60.0 * n), 60.0 * n));
+            points.push(point(None, pages, None, 10.0 * n));
+            points.push(point(Some(LOG), pages, Some(4000.0 + 20.0 * n), 110.0 * n));
+            points.push(point(Some(RING), pages, Some(200.0 + 60.0 * n), 60.0 * n));
         }
         let models = models(&points);
         assert_eq!(models.len(), 2);
-        let log = models["log"];
+        let log = models[&LOG];
         assert!(
             (log.collect_clean_ns - 4000.0).abs() < 1e-6
                 && (log.write_page_ns - 100.0).abs() < 1e-6
@@ -124,7 +127,7 @@ mod tests {
         let found = crossovers(&models, 1000, 100_000);
         // Collecting: 200 + 60 x = 4000 + 20 x at 95. In all, the ring is always cheaper.
         assert_eq!(found.len(), 1);
-        assert_eq!((found[0].below.as_str(), found[0].above.as_str()), ("ring", "log"));
+        assert_eq!((found[0].below, found[0].above), (RING, LOG));
         assert!((found[0].dirty_pages - 95.0).abs() < 1e-6);
         assert!(crossovers(&models, 90, 100_000).is_empty());
         assert!(crossovers(&BTreeMap::new(), 90, 90).is_empty());

@@ -88,7 +88,7 @@ impl Harness {
                 Ok(station) => stations.push(station),
                 Err(reason) => {
                     go_on(watch)?;
-                    skipped.push(DirtySkipped { tracker: kind.name().into(), reason });
+                    skipped.push(DirtySkipped { tracker: kind, reason });
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! What a session of `vmeter dirty` comes to.
 
+use crate::source::TrackerKind;
+use dirty_log::StrategyKind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use vmeter_base::{Envelope, Estimate};
@@ -15,10 +17,10 @@ pub struct DirtyRow {
     pub slot_bytes: u64,
     /// Pages found dirty.
     pub dirty_pages: u64,
-    /// How the bitmap was harvested: `get_org`, `get_opt`, `switch_opt`.
-    pub strategy: String,
-    /// The tracker that reported which pages the guest wrote, e.g. `kvm-legacy`.
-    pub tracker: String,
+    /// How the bitmap was harvested.
+    pub strategy: StrategyKind,
+    /// The tracker that reported which pages the guest wrote.
+    pub tracker: TrackerKind,
     /// The strategy's harvest, its wait for writers included, ns: the median of
     /// `samples_tsc_cycles`.
     pub nanoseconds: f64,
@@ -86,8 +88,8 @@ pub struct DirtySlot {
 /// What a tracker costs, guest and host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DirtyTracker {
-    /// Name; `none` is the guest untracked.
-    pub tracker: String,
+    /// Which; none is the guest untracked.
+    pub tracker: Option<TrackerKind>,
     /// Switching it on for all slots, ns.
     pub start_nanoseconds: f64,
     /// Telling the dirty pages of all slots, once a pass, ns.
@@ -126,7 +128,7 @@ pub struct DirtyModel {
 #[derive(Debug, Clone, PartialEq)]
 pub struct DirtyPoint {
     /// Tracker.
-    pub tracker: String,
+    pub tracker: Option<TrackerKind>,
     /// Pages dirtied.
     pub dirty_pages: u64,
     /// Telling them, ns.
@@ -135,15 +137,25 @@ pub struct DirtyPoint {
     pub write_nanoseconds: f64,
 }
 
+vmeter_base::words! {
+    /// A cost by which trackers are compared.
+    pub enum CrossoverOf {
+        /// The host's time.
+        Collect = "collect",
+        /// With the guest's write faults.
+        Total = "total",
+    }
+}
+
 /// Where one tracker becomes cheaper than another.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DirtyCrossover {
-    /// `collect`: the host's time; `total`: with the guest's write faults.
-    pub of: String,
+    /// Which cost.
+    pub of: CrossoverOf,
     /// Cheaper below.
-    pub below: String,
+    pub below: TrackerKind,
     /// Cheaper above.
-    pub above: String,
+    pub above: TrackerKind,
     /// Dirty pages in a pass.
     pub dirty_pages: f64,
     /// The same as a share of the guest's memory.
@@ -154,9 +166,9 @@ pub struct DirtyCrossover {
 #[derive(Debug, Clone, PartialEq)]
 pub struct DirtyAdvice {
     /// Tracker.
-    pub tracker: String,
+    pub tracker: TrackerKind,
     /// Strategy.
-    pub strategy: String,
+    pub strategy: StrategyKind,
     /// With figures.
     pub reason: String,
 }
@@ -167,7 +179,7 @@ pub struct DirtyMismatch {
     /// Pass.
     pub pass: u32,
     /// Tracker.
-    pub tracker: String,
+    pub tracker: Option<TrackerKind>,
     /// `tracker`, `memory`, or a strategy's name.
     pub source: String,
     /// Slot.
@@ -190,7 +202,7 @@ pub struct DirtySummary {
     /// Harvests by each strategy.
     pub harvests: usize,
     /// Median of a harvest by each strategy, ns, in the order of the rows.
-    pub medians: Vec<(String, f64)>,
+    pub medians: Vec<(StrategyKind, f64)>,
     /// Of the first strategy over the last.
     pub ratio: Option<f64>,
 }
@@ -199,9 +211,9 @@ pub struct DirtySummary {
 #[derive(Debug, Clone, PartialEq)]
 pub struct DirtySpeedup {
     /// The faster.
-    pub strategy: String,
+    pub strategy: StrategyKind,
     /// The other.
-    pub over: String,
+    pub over: StrategyKind,
     /// Of clean slots from this size on, bytes.
     pub slots_from_bytes: u64,
     /// Ratio of the medians of the slot where it is smallest.
@@ -214,7 +226,7 @@ pub struct DirtySpeedup {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DirtySkipped {
     /// Tracker.
-    pub tracker: String,
+    pub tracker: TrackerKind,
     /// Why.
     pub reason: String,
 }

@@ -14,8 +14,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use vmeter_base::clock;
-use vmeter_model::run::{DataRun, Outcome, RunHead};
-use vmeter_model::SCHEMA;
+use vmeter_model::run::DataRun;
 use vmeter_session::{RunRequest, Runner};
 use vmeter_stats::rng::Rng;
 
@@ -209,17 +208,8 @@ impl Runner<PlannedPass> for Passes<'_> {
         self.wait_for_frame(request.planned).map_err(DirtyError::classified)?;
         let begin = clock::read();
         let data = self.measure(request).map_err(DirtyError::classified)?;
-        let head = RunHead {
-            schema: SCHEMA.into(),
-            index: request.index,
-            label: request.machine.label.clone(),
-            warmup: request.planned.warmup,
-            exec_ns: begin.monotonic_ns,
-            total_ns: clock::monotonic() - begin.monotonic_ns,
-            clocks: vec![begin],
-            outcome: Outcome::Done,
-        };
-        Ok(DataRun { head, data })
+        let total_ns = clock::monotonic() - begin.monotonic_ns;
+        Ok(DataRun { head: request.head(begin, total_ns), data })
     }
 
     fn said(&self, run: &Self::Run) -> String {

@@ -6,59 +6,30 @@ use dirty_log::trackers::{
     KvmLog, KvmLogMode, KvmRing, Mprotect, PagemapScan, TrackError, TrackedSlot, Tracker, VcpuRing,
 };
 use dirty_log::PageSet;
-use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::str::FromStr;
 use std::time::Instant;
 use vmeter_kvm_probe::kvm_bindings::KVM_CAP_DIRTY_LOG_RING;
 use vmeter_kvm_probe::{Vcpu, Vm};
 
-/// Who tells which pages were written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum TrackerKind {
-    /// KVM_GET_DIRTY_LOG.
-    #[serde(rename = "kvm-legacy")]
-    Legacy,
-    /// With KVM_CLEAR_DIRTY_LOG.
-    #[serde(rename = "kvm-manual-protect")]
-    ManualProtect,
-    /// The same, all bits set at first.
-    #[serde(rename = "kvm-initially-set")]
-    InitiallySet,
-    /// Dirty rings.
-    #[serde(rename = "kvm-ring")]
-    Ring,
-    /// PAGEMAP_SCAN over asynchronous write protection.
-    PagemapScan,
-    /// mprotect and KVM's memory faults.
-    Mprotect,
+vmeter_base::words! {
+    /// Who tells which pages were written.
+    pub enum TrackerKind {
+        /// KVM_GET_DIRTY_LOG.
+        Legacy = "kvm-legacy",
+        /// With KVM_CLEAR_DIRTY_LOG.
+        ManualProtect = "kvm-manual-protect",
+        /// The same, all bits set at first.
+        InitiallySet = "kvm-initially-set",
+        /// Dirty rings.
+        Ring = "kvm-ring",
+        /// PAGEMAP_SCAN over asynchronous write protection.
+        PagemapScan = "pagemap-scan",
+        /// mprotect and KVM's memory faults.
+        Mprotect = "mprotect",
+    }
 }
 
 impl TrackerKind {
-    /// All.
-    pub const ALL: [Self; 6] = [
-        Self::Legacy,
-        Self::ManualProtect,
-        Self::InitiallySet,
-        Self::Ring,
-        Self::PagemapScan,
-        Self::Mprotect,
-    ];
-
-    /// As on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Legacy => "kvm-legacy",
-            Self::ManualProtect => "kvm-manual-protect",
-            Self::InitiallySet => "kvm-initially-set",
-            Self::Ring => "kvm-ring",
-            Self::PagemapScan => "pagemap-scan",
-            Self::Mprotect => "mprotect",
-        }
-    }
-
     /// What `KVM_ENABLE_CAP` has to be called with before there is a vCPU.
     pub(crate) fn capability(self, ring_entries: usize) -> Option<(u32, [u64; 4])> {
         let bytes = ring_entries as u64 * 16;
@@ -66,19 +37,9 @@ impl TrackerKind {
     }
 }
 
-impl fmt::Display for TrackerKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for TrackerKind {
-    type Err = DirtyError;
-
-    fn from_str(name: &str) -> Result<Self, DirtyError> {
-        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
-        found.ok_or_else(|| DirtyError::unknown("tracker", name, &Self::ALL.map(Self::name)))
-    }
+/// What a guest's tracker is called, on disk and in exports; `none` where nobody tracks.
+pub(crate) fn label(tracker: Option<TrackerKind>) -> &'static str {
+    tracker.map_or("none", TrackerKind::word)
 }
 
 /// A tracker at work: one for each slot, so that each can be timed, where that is possible.
@@ -159,7 +120,7 @@ impl Source {
     }
 
     fn failed(&self) -> impl Fn(TrackError) -> DirtyError {
-        let tracker = self.kind.name();
+        let tracker = self.kind.word();
         move |source| DirtyError::Track { tracker, source }
     }
 

@@ -3,7 +3,7 @@
 use crate::bitmaps::{words, Bitmaps, DirtyWords, Harvested};
 use crate::guest::{program, Guest, Wrote};
 use crate::layout::{Layout, PAGE};
-use crate::source::{Collected, Source, TrackerKind};
+use crate::source::{label, Collected, Source, TrackerKind};
 use crate::workload::Page;
 use crate::DirtyError;
 use dirty_log::trackers::{KvmLog, KvmLogMode, KvmRing, TrackedSlot};
@@ -137,7 +137,7 @@ impl Station {
         let source = kind.map(|kind| {
             // SAFETY: the VM's own slots; the guest, which has both, is dropped after it.
             unsafe { Source::new(kind, &vm, &vcpu, &slots, setting.ring_entries) }
-                .map_err(|source| DirtyError::Track { tracker: kind.name(), source })
+                .map_err(|source| DirtyError::Track { tracker: kind.word(), source })
         });
         let source = source.transpose()?;
         let bitmaps = kind.map(|_| Bitmaps::new(setting.layout, setting.strategies)).transpose()?;
@@ -147,7 +147,7 @@ impl Station {
             sets: slots.iter().map(|slot| PageSet::new(slot.pages())).collect(),
             places: setting.layout.places(),
             guest: Guest::start(vm, vcpu, setting.ring, setting.cpus, setting.interrupt)?,
-            tracker: kind.map_or("none", TrackerKind::name),
+            tracker: label(kind),
             start_ns: 0.0,
         };
         station.write(warm, generation)?;

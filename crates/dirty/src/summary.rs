@@ -1,6 +1,7 @@
 //! The harvests slot by slot, and the answer: how much faster a clean slot is harvested.
 
 use crate::result::{DirtyRow, DirtySlot, DirtySpeedup, DirtySummary};
+use dirty_log::StrategyKind;
 use vmeter_stats::median;
 
 /// Slots from this size on are what the speedup is of, bytes.
@@ -9,22 +10,22 @@ const LARGE: u64 = 16 << 20;
 /// Medians of each slot over all passes and trackers: of the passes that left it clean, and
 /// of the others.
 pub fn summaries(slots: &[DirtySlot], rows: &[DirtyRow]) -> Vec<DirtySummary> {
-    let mut strategies: Vec<&str> = Vec::new();
+    let mut strategies: Vec<StrategyKind> = Vec::new();
     for row in rows {
-        if !strategies.contains(&row.strategy.as_str()) {
-            strategies.push(&row.strategy);
+        if !strategies.contains(&row.strategy) {
+            strategies.push(row.strategy);
         }
     }
     let states = slots.iter().flat_map(|slot| [(slot, true), (slot, false)]);
     let summary = |(slot, clean): (&DirtySlot, bool)| {
         let of = |row: &&DirtyRow| row.slot == slot.slot && (row.dirty_pages == 0) == clean;
         let own: Vec<&DirtyRow> = rows.iter().filter(of).collect();
-        let medians: Vec<(String, f64)> = strategies
+        let medians: Vec<(StrategyKind, f64)> = strategies
             .iter()
             .filter_map(|strategy| {
                 let harvests = own.iter().filter(|row| row.strategy == *strategy);
                 let ns: Vec<f64> = harvests.map(|row| row.nanoseconds).collect();
-                (!ns.is_empty()).then(|| ((*strategy).to_owned(), median(&ns)))
+                (!ns.is_empty()).then(|| (*strategy, median(&ns)))
             })
             .collect();
         let ratio = match medians.as_slice() {
@@ -46,10 +47,10 @@ pub fn summaries(slots: &[DirtySlot], rows: &[DirtyRow]) -> Vec<DirtySummary> {
 /// How many times as fast as `get_org` `switch_opt` harvests large clean slots; none where
 /// one of them, or such a slot, was not measured.
 pub fn speedup(summaries: &[DirtySummary]) -> Option<DirtySpeedup> {
-    let (strategy, over) = ("switch_opt", "get_org");
+    let (strategy, over) = (StrategyKind::SwitchOpt, StrategyKind::GetOrg);
     let large = summaries.iter().filter(|summary| summary.clean && summary.slot_bytes >= LARGE);
     let ratios = large.filter_map(|summary| {
-        let median = |name: &str| summary.medians.iter().find(|(own, _)| own == name);
+        let median = |of: StrategyKind| summary.medians.iter().find(|(own, _)| *own == of);
         let (slow, fast) = (median(over)?.1, median(strategy)?.1);
         (fast > 0.0).then(|| slow / fast)
     });
@@ -58,18 +59,13 @@ pub fn speedup(summaries: &[DirtySummary]) -> Option<DirtySpeedup> {
         Some((low.min(ratio), high.max(ratio)))
     });
     let (smallest, largest) = ends?;
-    Some(DirtySpeedup {
-        strategy: strategy.into(),
-        over: over.into(),
-        slots_from_bytes: LARGE,
-        smallest,
-        largest,
-    })
+    Some(DirtySpeedup { strategy, over, slots_from_bytes: LARGE, smallest, largest })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TrackerKind;
 
     fn row(slot: u32, pass: u32, dirty_pages: u64, strategy: &str, nanoseconds: f64) -> DirtyRow {
         DirtyRow {
@@ -77,8 +73,8 @@ mod tests {
             slot,
             slot_bytes: 32 << 20,
             dirty_pages,
-            strategy: strategy.into(),
-            tracker: "kvm-legacy".into(),
+            strategy: strategy.parse().expect("a strategy"),
+            tracker: TrackerKind::Legacy,
             nanoseconds,
             tsc_cycles: nanoseconds * 2.5,
             first_nanoseconds: nanoseconds,
@@ -104,7 +100,7 @@ mod tests {
         let summaries = summaries(&slots, &rows);
         let states: Vec<(u32, bool)> = summaries.iter().map(|s| (s.slot, s.clean)).collect();
         assert_eq!(states, [(0, true), (1, true), (1, false), (2, true)]);
-        assert_eq!(summaries[1].medians[0], ("get_org".to_owned(), 101.0));
+        assert_eq!(summaries[1].medians[0], (StrategyKind::GetOrg, 101.0));
         let speedup = speedup(&summaries).expect("both were measured");
         assert_eq!((speedup.smallest, speedup.largest), (101.0, 301.0));
     }

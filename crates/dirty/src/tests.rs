@@ -43,7 +43,7 @@ fn each_tracker(ring_entries: usize, test: impl Fn(&mut Station, &Layout)) {
             most_pages: warm.len() + 1,
             interrupt: &Interrupt::default(),
         };
-        for kind in TrackerKind::ALL {
+        for &kind in TrackerKind::ALL {
             if let Some(reason) = missing(kind, ring_entries).unwrap() {
                 println!("skipped: {reason}");
                 continue;

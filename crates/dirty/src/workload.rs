@@ -1,44 +1,25 @@
 //! What the guest writes: the same pages in the same order for every tracker.
 
 use crate::layout::{Layout, PAGE};
-use crate::DirtyError;
-use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::str::FromStr;
 use vmeter_stats::rng::Rng;
 
-/// What kind of guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// A screen that is redrawn, with a cursor that moves.
-    Gui,
-    /// A loop that writes to a buffer for ever.
-    Migration,
-    /// Nothing.
-    Idle,
-    /// Pages of the buffer without order.
-    Random,
-    /// Pages of the buffer one after the other.
-    Sequential,
+vmeter_base::words! {
+    /// What kind of guest.
+    pub enum Kind {
+        /// A screen that is redrawn, with a cursor that moves.
+        Gui = "gui",
+        /// A loop that writes to a buffer for ever.
+        Migration = "migration",
+        /// Nothing.
+        Idle = "idle",
+        /// Pages of the buffer without order.
+        Random = "random",
+        /// Pages of the buffer one after the other.
+        Sequential = "sequential",
+    }
 }
 
 impl Kind {
-    /// All.
-    pub const ALL: [Self; 5] =
-        [Self::Gui, Self::Migration, Self::Idle, Self::Random, Self::Sequential];
-
-    /// As on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Gui => "gui",
-            Self::Migration => "migration",
-            Self::Idle => "idle",
-            Self::Random => "random",
-            Self::Sequential => "sequential",
-        }
-    }
-
     /// The share of the buffer written in a pass, 0 to 1, if `asked` is what random and
     /// sequential write; none where it differs.
     pub fn share(self, asked: f64) -> Option<f64> {
@@ -52,7 +33,7 @@ impl Kind {
 
     /// What it does with a buffer, in words; `share` as for [`Kind::share`].
     pub fn description(self, buffer_bytes: u64, share: f64) -> String {
-        let mib = buffer_bytes as f64 / f64::from(1 << 20);
+        let buffer = in_words(buffer_bytes);
         let percent = share * 100.0;
         match self {
             Self::Gui => format!(
@@ -61,12 +42,12 @@ impl Kind {
                 buffer_bytes / PAGE
             ),
             Self::Migration => format!(
-                "a loop that writes to {mib:.0} MiB for ever, once round in a pass, and 8 pages \
+                "a loop that writes to {buffer} for ever, once round in a pass, and 8 pages \
                  of low memory"
             ),
             Self::Idle => "nothing is written".into(),
-            Self::Random => format!("{percent} % of {mib:.0} MiB in a pass, without order"),
-            Self::Sequential => format!("{percent} % of {mib:.0} MiB in a pass, in order"),
+            Self::Random => format!("{percent} % of {buffer} in a pass, without order"),
+            Self::Sequential => format!("{percent} % of {buffer} in a pass, in order"),
         }
     }
 
@@ -80,18 +61,11 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Kind {
-    type Err = DirtyError;
-
-    fn from_str(name: &str) -> Result<Self, DirtyError> {
-        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
-        found.ok_or_else(|| DirtyError::unknown("workload", name, &Self::ALL.map(Self::name)))
+/// Bytes in the unit that shows them: a buffer that was scaled with its slots may be small.
+pub(crate) fn in_words(bytes: u64) -> String {
+    match bytes >> 20 {
+        0 => format!("{} KiB", bytes.div_ceil(1 << 10)),
+        _ => format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20)),
     }
 }
 

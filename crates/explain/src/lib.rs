@@ -70,6 +70,9 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
     }
     let evidence = gather.finish(&merged);
     let sources = merged.finish();
+    for source in &sources {
+        source.losses.check(&source.file)?;
+    }
     let view = detect::View::new(&evidence, &sources, options, clocks.tick_s());
     let mut result = ExplainResult {
         files: clocks.describe(&sources),

@@ -1,16 +1,8 @@
-//! Figures in words, and what limits them.
+//! What limits the figures, in words.
 
 use crate::read::Read;
 use crate::result::ExplainResult;
 use crate::timebase::Clocks;
-
-/// `1 call`, `2 calls`.
-pub fn plural(count: u64, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        _ => format!("{count} {what}s"),
-    }
-}
 
 /// What the result can't be trusted for.
 pub fn warnings(result: &ExplainResult, sources: &[Read], clocks: &Clocks) -> Vec<String> {

@@ -7,7 +7,7 @@ use crate::record::{record as record_trace, RecordOptions, Recording, EXPLAIN};
 use anyhow::Result;
 use std::path::PathBuf;
 use std::time::Duration;
-use vmeter_session::failure::host;
+use vmeter_session::failure::{host, usage};
 use vmeter_session::state_dir;
 use vmeter_session::Interrupt;
 
@@ -45,8 +45,14 @@ pub struct Live {
 /// # Errors
 /// As [`record_trace`]; a folder that can't be made.
 pub fn record(options: &LiveOptions, interrupt: &Interrupt) -> Result<Live> {
-    let folder = options.save.clone().unwrap_or_else(fresh_folder);
-    std::fs::create_dir_all(&folder).map_err(|error| {
+    let folder = options.save.clone().map_or_else(fresh_folder, Ok)?;
+    if folder.join(TRACE).symlink_metadata().is_ok() {
+        return Err(usage(format!(
+            "{} is there already: choose another folder with --save DIR",
+            folder.join(TRACE).display()
+        )));
+    }
+    vmeter_base::files::private_folder(&folder).map_err(|error| {
         host(format!(
             "cannot make the folder {} for the trace: {error}; choose another with --save DIR",
             folder.display()
@@ -76,8 +82,8 @@ pub fn record(options: &LiveOptions, interrupt: &Interrupt) -> Result<Live> {
     Ok(Live { trace, recording: recording? })
 }
 
-fn fresh_folder() -> PathBuf {
+fn fresh_folder() -> Result<PathBuf> {
     let now = vmeter_session::host::now();
     let stamp: String = now.chars().filter(char::is_ascii_alphanumeric).collect();
-    state_dir().join("runs").join(format!("{stamp}-explain-{}", std::process::id()))
+    Ok(state_dir()?.join("runs").join(format!("{stamp}-explain-{}", std::process::id())))
 }

@@ -9,16 +9,22 @@ use crate::followed::{numbers, Followed, INTERVAL};
 use anyhow::{Context, Result};
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::process::{kill_process, pidfd_open, Pid, PidfdFlags, Signal};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
+use vmeter_base::marked;
+use vmeter_base::owner::Owner;
 use vmeter_machine::launch::Held;
 use vmeter_session::failure::{host, usage};
 use vmeter_session::Interrupt;
 use vmeter_trace::select::glob;
 use vmeter_trace::Input;
 use vmeter_tracefs::{Plan, Tracefs};
+
+/// How long a command may take to end once it is asked to.
+const GRACE: Duration = Duration::from_millis(300);
 
 /// A set of events for one kind of question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,6 +178,15 @@ pub struct Recording {
     pub clock: String,
     /// Exit status of the command, where there was one that exited.
     pub status: Option<i32>,
+    /// Signal that killed the command, unless recording ended it.
+    pub killed_by: Option<i32>,
+}
+
+/// How the command ended.
+#[derive(Default)]
+struct Ended {
+    status: Option<i32>,
+    killed_by: Option<i32>,
 }
 
 /// Why recording ends.
@@ -213,8 +228,9 @@ pub fn record(options: &RecordOptions, interrupt: &Interrupt) -> Result<Recordin
     let instance = tracefs.record(&plan).map_err(host)?;
     let pid = held.as_ref().map(Held::pid).or(options.pid);
     let mut followed = pid.map(|pid| Followed::new(pid, &tids));
-    let child = held.map(Held::release).transpose()?;
-    let status = wait(child, options, interrupt, || {
+    let owner = held.as_ref().map(Held::owner);
+    let child = held.map(Held::release).transpose()?.zip(owner);
+    let ended = wait(child, options, interrupt, || {
         // A thread that is gone again can't be followed, nor need it be.
         let fresh = followed.as_mut().map(Followed::fresh).unwrap_or_default();
         let _ = instance.follow(&fresh);
@@ -224,7 +240,8 @@ pub fn record(options: &RecordOptions, interrupt: &Interrupt) -> Result<Recordin
         (recorded.bytes(), recorded.is_limited(), recorded.clock().to_owned());
     recorded.save(&options.output).map_err(host)?;
     let (events, lost) = count(&options.output)?;
-    Ok(Recording { events, lost, bytes, limited, clock, status })
+    let Ended { status, killed_by } = ended;
+    Ok(Recording { events, lost, bytes, limited, clock, status, killed_by })
 }
 
 /// Events of the kernel that match.
@@ -289,20 +306,20 @@ fn kernel_threads() -> Vec<i32> {
 }
 
 /// Waits for the command, which has begun, or for the process, and takes a look at times;
-/// gives the command's exit status.
+/// gives how the command ended.
 fn wait(
-    child: Option<Child>,
+    child: Option<(Child, Owner)>,
     options: &RecordOptions,
     interrupt: &Interrupt,
     mut look: impl FnMut(),
-) -> Result<Option<i32>> {
+) -> Result<Ended> {
     let (end, ended) = channel();
     let signal = end.clone();
     let _during = interrupt.during(move || {
         // Nobody listens any more: it has ended already.
         let _ = signal.send(End::Signal);
     });
-    let watched = child.as_ref().map(Child::id).map(i32::try_from).transpose()?;
+    let watched = child.as_ref().map(|(child, _)| i32::try_from(child.id())).transpose()?;
     if let Some(pid) = watched.or(options.pid) {
         watch(pid, end)?;
     }
@@ -314,15 +331,34 @@ fn wait(
             why => break why,
         }
     };
-    let Some(mut child) = child else { return Ok(None) };
-    if !matches!(why, Ok(End::Gone)) {
-        // A polite request: whoever ignores it is waited for until a second signal.
-        if let Some(pid) = Pid::from_raw(i32::try_from(child.id())?) {
-            let _ = kill_process(pid, Signal::TERM);
-        }
+    let Some((mut child, owner)) = child else { return Ok(Ended::default()) };
+    let by_itself = matches!(why, Ok(End::Gone));
+    if !by_itself {
+        end_command(&mut child, &owner, &ended);
     }
     let status = child.wait().context("cannot wait for the command")?;
-    Ok(status.code())
+    Ok(Ended { status: status.code(), killed_by: status.signal().filter(|_| by_itself) })
+}
+
+/// A polite request; whoever ignores it, or is stopped and can't hear it, is killed with all
+/// that it started.
+fn end_command(child: &mut Child, owner: &Owner, ended: &Receiver<End>) {
+    let pid = Pid::from_child(child);
+    for signal in [Signal::TERM, Signal::CONT] {
+        let _ = kill_process(pid, signal);
+    }
+    let until = Instant::now() + GRACE;
+    loop {
+        match ended.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(End::Gone) => return,
+            // A second one ends vmeter at once.
+            Ok(End::Signal) => {}
+            Err(_) => break,
+        }
+    }
+    marked::kill(owner, GRACE);
+    // It may have another environment by now.
+    let _ = child.kill();
 }
 
 /// Tells when a process is gone.

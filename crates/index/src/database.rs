@@ -2,9 +2,10 @@
 
 use crate::scan::Scan;
 use crate::IndexError;
-use rusqlite::{Connection, OpenFlags};
-use rustix::fs::{flock, FlockOperation};
+use rusqlite::{Connection, OpenFlags, OptionalExtension};
+use rustix::fs::{flock, FlockOperation, OFlags};
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -232,11 +233,12 @@ fn file(state: &Path) -> PathBuf {
 }
 
 fn locked(state: &Path, operation: FlockOperation) -> Result<File, IndexError> {
-    std::fs::create_dir_all(state).map_err(IndexError::io("cannot make", state))?;
+    vmeter_base::files::private_folder(state).map_err(IndexError::io("cannot make", state))?;
     let path = state.join("index.lock");
     let lock = File::options()
         .append(true)
         .create(true)
+        .custom_flags(OFlags::NOFOLLOW.bits() as i32)
         .open(&path)
         .map_err(IndexError::io("cannot write", &path))?;
     flock(&lock, operation).map_err(|e| IndexError::io("cannot lock", &path)(e.into()))?;
@@ -265,7 +267,7 @@ fn prepare(db: &Connection) -> Result<(), IndexError> {
     db.pragma_update(None, "cell_size_check", true)?;
     db.set_prepared_statement_cache_capacity(32);
     if version(db)? == VERSION {
-        return Ok(());
+        return refuse_foreign(db);
     }
     db.execute_batch("BEGIN IMMEDIATE")?;
     // Another vmeter may have been quicker.
@@ -280,12 +282,25 @@ fn prepare(db: &Connection) -> Result<(), IndexError> {
     made
 }
 
+/// A trigger or a view changes what vmeter's own statements do, and vmeter makes none.
+fn refuse_foreign(db: &Connection) -> Result<(), IndexError> {
+    let sql = "SELECT name FROM sqlite_schema WHERE type IN ('trigger', 'view')";
+    let found: Option<String> = db.query_row(sql, [], |row| row.get(0)).optional()?;
+    match found {
+        Some(name) => Err(damaged(&format!("with {name:?} in it, which vmeter did not make"))),
+        None => Ok(()),
+    }
+}
+
 fn version(db: &Connection) -> Result<i64, IndexError> {
     Ok(db.pragma_query_value(None, "user_version", |row| row.get(0))?)
 }
 
 fn other_version() -> IndexError {
+    damaged("of another version of vmeter")
+}
+
+fn damaged(words: &str) -> IndexError {
     let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_NOTADB);
-    let words = "of another version of vmeter".to_owned();
-    IndexError::Sql(rusqlite::Error::SqliteFailure(code, Some(words)))
+    IndexError::Sql(rusqlite::Error::SqliteFailure(code, Some(words.to_owned())))
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use vmeter_session::folder::LockError;
 
 /// Why a question about saved runs has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -32,11 +33,14 @@ pub enum IndexError {
         /// One of them.
         first: String,
     },
-    /// A vmeter is writing to the session.
-    #[error("{}: a vmeter is at work in it; wait for it to end, or interrupt it", .0.display())]
-    Busy(PathBuf),
+    /// A vmeter is at work in the session, or its folder cannot be locked.
+    #[error(transparent)]
+    Busy(#[from] LockError),
+    /// A link to a session, which is not followed.
+    #[error("{}: a symbolic link to {}: name that folder to remove it", .0.display(), .1.display())]
+    Link(PathBuf, PathBuf),
     /// A folder that is about to be removed is not a session.
-    #[error("{}: expected a session's folder with session.json, found none: nothing is removed", .0.display())]
+    #[error("{}: expected a session's folder with vmeter's session.json, found none: nothing is removed", .0.display())]
     NoSession(PathBuf),
     /// Neither a date nor a length of time.
     #[error("{0:?}: expected a date as 2026-05-01 or 2026-05-01T12:00:00Z, or a length of time as 30d or 12h")]
@@ -46,10 +50,20 @@ pub enum IndexError {
 impl IndexError {
     /// True if the file is no database, or one with damaged pages.
     pub(crate) fn is_damage(&self) -> bool {
-        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase, SchemaChanged, TypeMismatch};
+        use rusqlite::ErrorCode::{
+            ConstraintViolation, DatabaseCorrupt, NotADatabase, SchemaChanged, TypeMismatch,
+        };
         match self {
             IndexError::Sql(rusqlite::Error::SqliteFailure(error, _)) => {
-                matches!(error.code, DatabaseCorrupt | NotADatabase | SchemaChanged | TypeMismatch)
+                // What vmeter writes breaks no constraint of its own tables.
+                matches!(
+                    error.code,
+                    ConstraintViolation
+                        | DatabaseCorrupt
+                        | NotADatabase
+                        | SchemaChanged
+                        | TypeMismatch
+                )
                     // A table that this version always makes is not there.
                     || error.extended_code == rusqlite::ffi::SQLITE_ERROR
             }

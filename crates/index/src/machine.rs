@@ -27,7 +27,7 @@ impl Machine {
             }
         };
         let parameters = machine.parameters.iter().map(|(n, v)| (n.as_str(), v.as_str()));
-        let chosen = machine.chosen.iter().map(|(n, v, _)| (n.as_str(), v.as_str()));
+        let chosen = machine.chosen.iter().map(|c| (c.what.as_str(), c.value.as_str()));
         let provenance = machine.provenance.iter().map(|(n, v)| (n.as_str(), v.as_str()));
         for (name, value) in parameters.chain(chosen).chain(provenance) {
             line(name, value);
@@ -52,7 +52,8 @@ fn summary(machine: &SessionMachine) -> String {
         let each = machine.parameters.iter().map(|(name, value)| format!("{name}={value}"));
         return cut(&each.collect::<Vec<_>>().join(" "));
     }
-    let chosen = |what: &str| machine.chosen.iter().find(|c| c.0 == what).map(|c| c.1.as_str());
+    let chosen =
+        |what: &str| machine.chosen.iter().find(|c| c.what == what).map(|c| c.value.as_str());
     let kind = chosen("machine").or(machine.spec.machine.as_deref()).or(chosen("vmm"));
     let kind = kind.or_else(|| machine.argv.first().map(String::as_str)).unwrap_or("?");
     let accel = chosen("accel").map(|accel| format!(" {accel}")).unwrap_or_default();
@@ -69,7 +70,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn chosen(rows: &[(&str, &str)]) -> SessionMachine {
-        let row = |(name, value): &(&str, &str)| ((*name).into(), (*value).into(), "why".into());
+        let row = |(name, value): &(&str, &str)| vmeter_model::Chosen::new(*name, *value, "why");
         SessionMachine { chosen: rows.iter().map(row).collect(), ..SessionMachine::default() }
     }
 

@@ -1,32 +1,16 @@
 //! Removing sessions.
 //!
-//! What vmeter wrote is removed and nothing else. A session of the state folder is renamed
-//! first, so that one that is half removed is never taken for a session. In a folder of the
-//! user's own (`--save`) only vmeter's own names are removed, and the folder if it is then
-//! empty.
+//! What vmeter wrote is removed, by name, and nothing else ([`vmeter_session::folder`]). A
+//! session of the state folder that holds nothing else is renamed first, so that one that is
+//! half removed is never taken for a session. Elsewhere, and where something else is in it,
+//! `session.json` goes first, and the folder stays with what is not vmeter's.
 
 use crate::filter::literal;
 use crate::{Index, IndexError};
-use rustix::fs::{flock, FlockOperation};
-use std::fs::File;
-use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use vmeter_session::folder::{self, Folder, Removal};
 
-/// What vmeter writes into a session's folder.
-const OWN: [&str; 9] = [
-    "session.json",
-    LOCK,
-    "runs",
-    "range.json",
-    "builds",
-    "kept",
-    "checkout",
-    "checkout.cloned",
-    "shards",
-];
-/// Locked by the vmeter that adds runs.
-const LOCK: &str = "lock";
 /// Begins the name of a session that is being removed.
 const REMOVING: &str = ".removing-";
 
@@ -69,7 +53,7 @@ impl Index {
 
     fn by_path(&self, text: &str) -> Result<Vec<PathBuf>, IndexError> {
         let path = std::path::absolute(text).unwrap_or_else(|_| text.into());
-        Ok(if path.join("session.json").is_file() { vec![path] } else { Vec::new() })
+        Ok(if folder::is_session(&path) { vec![path] } else { Vec::new() })
     }
 
     fn paths(&self, condition: &str, value: &str) -> Result<Vec<PathBuf>, IndexError> {
@@ -84,25 +68,22 @@ impl Index {
     /// Removes a session, by its folder.
     ///
     /// # Errors
-    /// [`IndexError::Busy`] when a vmeter is at work in it, [`IndexError::NoSession`], and
-    /// those of the file system; the session is then still there, or hidden.
+    /// [`IndexError::Busy`] when a vmeter is at work in it, [`IndexError::NoSession`],
+    /// [`IndexError::Link`], and those of the file system; the session is then still there, or
+    /// hidden.
     pub fn remove(&mut self, path: &Path) -> Result<Removed, IndexError> {
         let id = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        if !path.join("session.json").is_file() {
-            return Err(IndexError::NoSession(path.to_owned()));
-        }
-        // A file system without locks cannot tell.
-        let lock = File::open(path.join(LOCK)).ok();
-        let held = lock.as_ref().map(|file| flock(file, FlockOperation::NonBlockingLockExclusive));
-        if held == Some(Err(rustix::io::Errno::WOULDBLOCK)) {
-            return Err(IndexError::Busy(path.to_owned()));
+        if path.is_symlink() {
+            let target = path.canonicalize().unwrap_or_default();
+            return Err(IndexError::Link(path.to_owned(), target));
         }
         let runs = self.state.join("runs");
-        let left = if path.parent() == Some(&runs) && !path.is_symlink() {
-            remove_whole(path, &runs, &id)?
-        } else {
-            remove_own(path)?
-        };
+        let in_place = path.parent() != Some(&runs);
+        // In its own state folder vmeter removes a session that cannot be read as well.
+        if !folder::is_session(path) || in_place && !folder::is_vmeters(path) {
+            return Err(IndexError::NoSession(path.to_owned()));
+        }
+        let left = remove(path, (!in_place).then_some(runs.as_path()), &id)?;
         let path = path.to_owned();
         self.healing(|index| {
             let write = index.db.transaction()?;
@@ -113,44 +94,39 @@ impl Index {
     }
 }
 
-fn remove_whole(path: &Path, runs: &Path, id: &str) -> Result<Vec<String>, IndexError> {
+/// Removes what is vmeter's in a session's folder; what is left. `runs` is the folder of the
+/// state folder's sessions, if it is one of them.
+fn remove(path: &Path, runs: Option<&Path>, id: &str) -> Result<Vec<String>, IndexError> {
+    let mut held = Folder::take(path)?;
+    let removal = Removal::of(&held).map_err(IndexError::io("cannot read", path))?;
+    let Some(runs) = runs.filter(|_| removal.left().is_empty()) else {
+        return carried_out(removal, &held);
+    };
     let hidden = runs.join(format!("{REMOVING}{id}"));
-    std::fs::rename(path, &hidden).map_err(IndexError::io("cannot remove", path))?;
-    // With those that were being removed when a vmeter was killed.
+    // One that was being removed when a vmeter was killed.
+    finish(&hidden)?;
+    held.move_to(&hidden).map_err(IndexError::io("cannot remove", path))?;
+    let removal = Removal::of(&held).map_err(IndexError::io("cannot read", &hidden))?;
+    let left = carried_out(removal, &held)?;
     for entry in std::fs::read_dir(runs).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(REMOVING) {
-            let path = entry.path();
-            gone(std::fs::remove_dir_all(&path))
-                .map_err(IndexError::io("cannot remove all of", path))?;
+            finish(&entry.path())?;
         }
-    }
-    Ok(Vec::new())
-}
-
-/// `session.json` goes first: what is left is no session.
-fn remove_own(path: &Path) -> Result<Vec<String>, IndexError> {
-    for name in OWN {
-        let own = path.join(name);
-        let removed = match own.symlink_metadata() {
-            Ok(found) if found.is_dir() => std::fs::remove_dir_all(&own),
-            Ok(_) => std::fs::remove_file(&own),
-            Err(error) => Err(error),
-        };
-        gone(removed).map_err(IndexError::io("cannot remove", own))?;
-    }
-    let others = std::fs::read_dir(path).map_err(IndexError::io("cannot read", path))?;
-    let left: Vec<String> =
-        others.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
-    // A link to the folder, or the folder itself where it is a mount point, stays.
-    if left.is_empty() && !path.is_symlink() {
-        let _ = std::fs::remove_dir(path);
     }
     Ok(left)
 }
 
-fn gone(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
+/// Removes what is left of a session that was being removed.
+fn finish(hidden: &Path) -> Result<(), IndexError> {
+    if !hidden.is_dir() || hidden.is_symlink() {
+        return Ok(());
     }
+    // Who is at it now does it.
+    let Ok(held) = Folder::take(hidden) else { return Ok(()) };
+    let removal = Removal::of(&held).map_err(IndexError::io("cannot read", hidden))?;
+    carried_out(removal, &held).map(drop)
+}
+
+fn carried_out(removal: Removal, held: &Folder) -> Result<Vec<String>, IndexError> {
+    removal.carry_out(held).map_err(|(path, error)| IndexError::io("cannot remove", path)(error))
 }

@@ -2,7 +2,7 @@
 
 use crate::IndexError;
 use rustix::fs::{statat, AtFlags};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -12,10 +12,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use vmeter_base::files;
 use vmeter_model::run::{AnyPlanned, Outcome, SessionRecord, Usage};
 use vmeter_model::time::{ClockReading, Ns};
-use vmeter_model::SCHEMA;
+use vmeter_session::{impossible_total, AnySession, RunFile};
 
-/// Larger files are not vmeter's.
-const MAX_JSON: u64 = 64 << 20;
+/// A longer list of sessions is not vmeter's.
+const MAX_LIST: u64 = 64 << 20;
 /// Stamps younger than this may still be those of a change to come: file systems tick in
 /// steps of up to 2 s (FAT; others some ms).
 const RACY_NS: i128 = 2_000_000_000;
@@ -54,7 +54,7 @@ impl Stamp {
 }
 
 /// A run, as far as the index goes.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Run {
     schema: String,
     pub index: u32,
@@ -74,24 +74,26 @@ pub(crate) struct Run {
     pub bytes: u64,
 }
 
+impl RunFile for Run {
+    fn schema(&self) -> &str {
+        &self.schema
+    }
+
+    fn index(&self) -> u32 {
+        self.index
+    }
+
+    fn impossible(&self) -> Option<String> {
+        impossible_total(self.total_ns, &self.outcome)
+    }
+}
+
 impl Run {
     /// When its VMM was executed, ns since the epoch.
     pub(crate) fn started_ns(&self) -> Option<i64> {
         let clock = self.clocks.first()?;
         let offset = i128::from(clock.realtime_ns) - i128::from(clock.monotonic_ns);
         i64::try_from(offset + i128::from(self.exec_ns)).ok()
-    }
-
-    /// How it ended, in a word.
-    pub(crate) fn ended(&self) -> &'static str {
-        match self.outcome {
-            Outcome::Done => "done",
-            Outcome::Panicked { .. } => "panicked",
-            Outcome::NotReady => "not-ready",
-            Outcome::VmmFailed { .. } => "vmm-failed",
-            Outcome::TimedOut { .. } => "timed-out",
-            Outcome::Interrupted => "interrupted",
-        }
     }
 }
 
@@ -109,59 +111,24 @@ pub(crate) struct Saved {
 /// Reads a session; none if the folder holds no `session.json`.
 pub(crate) fn read(dir: &Path, stamp: Stamp) -> Option<Saved> {
     let stamp = stamp.trusted();
-    let file = dir.join("session.json");
-    if !file.is_file() {
+    if !vmeter_session::is_saved(dir) {
         return None;
     }
-    let record = match session(&file) {
-        Ok(record) => record,
-        Err(problem) => {
-            return Some(Saved { stamp, record: None, runs: Vec::new(), problem: Some(problem) })
-        }
+    let unread = |problem| Saved { stamp, record: None, runs: Vec::new(), problem: Some(problem) };
+    let session = match AnySession::open(dir) {
+        Ok(session) => session,
+        Err(problem) => return Some(unread(format!("{problem:#}"))),
     };
-    let mut runs = Vec::new();
-    let mut damaged: Vec<String> = Vec::new();
-    for entry in std::fs::read_dir(dir.join("runs")).into_iter().flatten().flatten() {
-        let path = entry.path();
-        // An unfinished run is NNNN.partial.
-        if path.extension().is_none() {
-            match run(&path) {
-                Ok(run) => runs.push(run),
-                Err(problem) => damaged.push(problem),
-            }
-        }
-    }
+    let (finished, damaged) = session.finished_as::<Run>().unwrap_or_default();
+    let weighed = |(dir, run): (PathBuf, Run)| Run { bytes: folder_bytes(&dir), ..run };
+    let mut runs: Vec<Run> = finished.into_iter().map(weighed).collect();
     runs.sort_by_key(|run| run.index);
     runs.dedup_by_key(|run| run.index);
     let problem = damaged.first().map(|first| match damaged.len() {
         1 => first.clone(),
         n => format!("{n} runs cannot be read: {first}"),
     });
-    Some(Saved { stamp, record: Some(record), runs, problem })
-}
-
-fn session(file: &Path) -> Result<SessionRecord<AnyPlanned>, String> {
-    let say = |error: &dyn std::fmt::Display| format!("session.json: {error}");
-    let bytes = files::read_limited(file, MAX_JSON).map_err(|e| say(&e))?;
-    let record: SessionRecord<AnyPlanned> = serde_json::from_slice(&bytes).map_err(|e| say(&e))?;
-    if record.schema == SCHEMA {
-        Ok(record)
-    } else {
-        Err(say(&format!("format {:?}, expected {SCHEMA:?}", record.schema)))
-    }
-}
-
-fn run(dir: &Path) -> Result<Run, String> {
-    let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let say = |error: &dyn std::fmt::Display| format!("run {name}: {error}");
-    let bytes =
-        files::read_limited(&dir.join("run.json"), MAX_JSON).map_err(|error| say(&error))?;
-    let mut run: Run = serde_json::from_slice(&bytes).map_err(|e| say(&e))?;
-    if run.schema != SCHEMA {
-        return Err(say(&format!("format {:?}, expected {SCHEMA:?}", run.schema)));
-    }
-    run.bytes = folder_bytes(dir);
-    Ok(run)
+    Some(Saved { stamp, record: Some(session.record), runs, problem })
 }
 
 /// Of the files in a folder, bytes.
@@ -184,7 +151,7 @@ pub fn remember(state: &Path, session: &Path) -> std::io::Result<()> {
     if elsewhere(state).contains(&session) {
         return Ok(());
     }
-    std::fs::create_dir_all(state)?;
+    vmeter_base::files::private_folder(state)?;
     let mut line = session.into_os_string().into_vec();
     line.push(b'\n');
     // One write, in append mode: lines of vmeters at the same time do not mix.
@@ -195,7 +162,7 @@ pub fn remember(state: &Path, session: &Path) -> std::io::Result<()> {
 
 /// The sessions saved outside of the state folder, each once.
 pub(crate) fn elsewhere(state: &Path) -> Vec<PathBuf> {
-    let bytes = files::read_limited(&state.join(ELSEWHERE), MAX_JSON).unwrap_or_default();
+    let bytes = files::read_limited(&state.join(ELSEWHERE), MAX_LIST).unwrap_or_default();
     let mut seen = HashSet::new();
     let lines = bytes.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"/"));
     let paths = lines.map(|line| PathBuf::from(std::ffi::OsString::from_vec(line.to_vec())));

@@ -170,7 +170,7 @@ fn store_runs(
             run.index,
             position.get(run.label.as_str()).map_or(-1, |at| number(*at)),
             run.warmup,
-            run.ended(),
+            run.outcome.word(),
             run.started_ns(),
             run.total_ns,
             run.usage.user_s,

@@ -172,7 +172,7 @@ fn damaged_and_foreign_folders() {
     };
     assert_eq!(listing.sessions.len(), 3);
     assert_eq!(problem("good"), "");
-    assert!(problem("torn").contains("run 0001"), "{}", problem("torn"));
+    assert!(problem("torn").contains("runs/0001"), "{}", problem("torn"));
     assert!(problem("old").contains("session.json"), "{}", problem("old"));
     assert_eq!(listing.runs, 5);
 }

@@ -4,6 +4,7 @@ use crate::asked::{Asked, FitRange, Kept};
 use crate::data::{Data, Delivered, Enabled, Traced};
 use crate::plan::{vfs_at_limit, IrqPlanned, Purpose};
 use crate::result::{IrqAnatomy, IrqDelivery, IrqFit, IrqResult, IrqRun, IrqSetup};
+use crate::strategy::IrqStrategy;
 use crate::{anatomy, fit, totals};
 use anyhow::Result;
 use std::collections::BTreeMap;
@@ -70,13 +71,13 @@ pub(crate) fn result(session: &Session<IrqPlanned>) -> Result<IrqResult> {
             measured.take(planned, run.data, &dir);
         }
     }
-    let names: Vec<&str> = kept.found.strategies.iter().map(String::as_str).collect();
-    let runs = runs(&names, &measured.rounds);
+    let strategies = kept.found.strategies.as_slice();
+    let runs = runs(strategies, &measured.rounds);
     let mut result = IrqResult {
         envelope: envelope::envelope(&session.record),
         setup: setup(&kept, session.record.seed),
-        rows: totals::rows(&runs, &names, kept.found.vectors),
-        totals: totals::totals(&runs, &names, |name| kept.asked.baseline(&kept.found, name)),
+        rows: totals::rows(&runs, strategies, kept.found.vectors),
+        totals: totals::totals(&runs, strategies, |of| kept.asked.baseline(&kept.found, of)),
         fit: Vec::new(),
         anatomy: Vec::new(),
         runs,
@@ -84,7 +85,7 @@ pub(crate) fn result(session: &Session<IrqPlanned>) -> Result<IrqResult> {
         hints: Vec::new(),
     };
     for total in &mut result.totals {
-        let at = names.iter().position(|name| *name == total.strategy);
+        let at = strategies.iter().position(|strategy| *strategy == total.strategy);
         let delivery = at.and_then(|at| measured.delivered.get(&at));
         total.delivery = delivery.map(delivery_of);
     }
@@ -96,11 +97,11 @@ pub(crate) fn result(session: &Session<IrqPlanned>) -> Result<IrqResult> {
              vmeter irq --resume {}",
             plan.len() - missing,
             plan.len(),
-            session.dir.display()
+            vmeter_base::shell::path(&session.dir)
         ));
     }
-    result.anatomy = anatomy(&names, &measured, &mut result.warnings);
-    result.fit = fits(&kept, &names, &measured);
+    result.anatomy = anatomy(strategies, &measured, &mut result.warnings);
+    result.fit = fits(&kept, &measured);
     if let Asked::Vm(options) = &kept.asked {
         let planned = plan.iter().any(|run| matches!(run.purpose, Purpose::Growth { .. }));
         if options.fit != FitRange::None && !planned {
@@ -138,11 +139,11 @@ fn setup(kept: &Kept, seed: u64) -> IrqSetup {
     }
 }
 
-fn runs(names: &[&str], rounds: &[(IrqPlanned, Enabled)]) -> Vec<IrqRun> {
+fn runs(strategies: &[IrqStrategy], rounds: &[(IrqPlanned, Enabled)]) -> Vec<IrqRun> {
     let run = |(planned, enabled): &(IrqPlanned, Enabled)| {
         let Purpose::Round { round } = planned.purpose else { return None };
         Some(IrqRun {
-            strategy: (*names.get(planned.strategy)?).to_owned(),
+            strategy: *strategies.get(planned.strategy)?,
             round,
             warmup: planned.warmup,
             prepared_s: seconds(enabled.prepared_ns),
@@ -174,13 +175,17 @@ fn disturbed(kept: &Kept, rounds: &[(IrqPlanned, Enabled)]) -> Option<String> {
 }
 
 /// The traced runs, taken apart. Why one could not be is said once.
-fn anatomy(names: &[&str], measured: &Measured, warnings: &mut Vec<String>) -> Vec<IrqAnatomy> {
+fn anatomy(
+    strategies: &[IrqStrategy],
+    measured: &Measured,
+    warnings: &mut Vec<String>,
+) -> Vec<IrqAnatomy> {
     let mut found = Vec::new();
     let mut reasons: Vec<String> = Vec::new();
-    for (strategy, traced) in &measured.traced {
-        let Some(name) = names.get(*strategy) else { continue };
+    for (at, traced) in &measured.traced {
+        let Some(strategy) = strategies.get(*at) else { continue };
         let read = traced.as_ref().map_err(Clone::clone).and_then(|(dir, traced)| {
-            anatomy::read(name, traced, dir).map_err(|failed| failed.to_string())
+            anatomy::read(*strategy, traced, dir).map_err(|failed| failed.to_string())
         });
         match read {
             Ok(anatomy) => found.push(anatomy),
@@ -194,14 +199,14 @@ fn anatomy(names: &[&str], measured: &Measured, warnings: &mut Vec<String>) -> V
     found
 }
 
-fn fits(kept: &Kept, names: &[&str], measured: &Measured) -> Vec<IrqFit> {
+fn fits(kept: &Kept, measured: &Measured) -> Vec<IrqFit> {
     let Asked::Vm(options) = &kept.asked else { return Vec::new() };
     let limit = vfs_at_limit(options, kept.found.free_routes);
     let one = |(strategy, sizes): (&usize, &BTreeMap<usize, Vec<Enabled>>)| {
         let points = sizes
             .iter()
             .map(|(vectors, samples)| fit::point(*vectors, &samples.iter().collect::<Vec<_>>()));
-        let mut fit = fit::fit(names.get(*strategy)?, points.collect())?;
+        let mut fit = fit::fit(*kept.found.strategies.get(*strategy)?, points.collect())?;
         let samples = measured.at_limit.get(strategy).map_or(&[][..], Vec::as_slice);
         fit.at_limit = limit.map(|vfs| fit::at_limit(&fit, vfs, options.vectors, samples));
         Some(fit)
@@ -218,7 +223,7 @@ mod tests {
     use crate::report::IrqReport;
     use crate::result::Order;
     use msi_routes::Strategy;
-    use vmeter_model::run::{Outcome, RunHead, SessionRecord};
+    use vmeter_model::run::{RunHead, SessionRecord};
     use vmeter_model::SCHEMA;
     use vmeter_render::outputs::OUTPUTS;
     use vmeter_session::failure::class;
@@ -226,7 +231,7 @@ mod tests {
 
     fn kept() -> Kept {
         let strategies = vec![Strategy::PerVector, Strategy::PerVm];
-        let names = strategies.iter().map(|s| s.name().to_owned()).collect();
+        let names = strategies.iter().map(|s| (*s).into()).collect();
         let asked = Asked::Vm(Options {
             vfs: 2,
             vectors: 20,
@@ -284,10 +289,7 @@ mod tests {
             index: index as u32,
             label: session.record.machines[planned.machine].label.clone(),
             warmup: planned.warmup,
-            exec_ns: 1,
-            total_ns: 2,
-            clocks: Vec::new(),
-            outcome: Outcome::Done,
+            ..RunHead::default()
         };
         session.begin_run(head.index).unwrap();
         session.commit_run(&DataRun { head, data: data(planned) }).unwrap();
@@ -330,7 +332,7 @@ mod tests {
         let whole = result(&session).unwrap();
         assert_eq!((whole.rows.len(), whole.totals.len(), whole.runs.len()), (4, 2, 8));
         assert_eq!(whole.totals[0].delivery.unwrap().arrived, 40);
-        assert_eq!(whole.totals[1].ratio_to.as_deref(), Some("per_vector"));
+        assert_eq!(whole.totals[1].ratio_to, Some(IrqStrategy::PerVector));
         let orders: Vec<Order> = whole.fit.iter().map(|fit| fit.time.order).collect();
         assert_eq!(orders, [Order::Quadratic, Order::Linear]);
         let at = whole.fit[1].at_limit.as_ref().unwrap();

@@ -2,22 +2,24 @@
 
 use crate::error::IrqError;
 use crate::guest::Guest;
+use crate::strategy::IrqStrategy;
 use crate::vfio::{VfioOptions, VfioStrategy};
 use msi_routes::Strategy;
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
-/// How far the growth with the number of vectors is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FitRange {
-    /// Up to the VFs asked for, and what the fit says of the host's limit is checked there.
-    #[default]
-    Limit,
-    /// Up to the VFs asked for.
-    Vfs,
-    /// Not at all.
-    None,
+vmeter_base::words! {
+    /// How far the growth with the number of vectors is measured.
+    #[derive(Default)]
+    pub enum FitRange {
+        /// Up to --vfs, and once more at this host's limit of routes.
+        #[default]
+        Limit = "limit",
+        /// Up to --vfs.
+        Vfs = "vfs",
+        /// Not at all.
+        None = "none",
+    }
 }
 
 /// The experiment on a VM without devices. Names on disk are the options'.
@@ -69,8 +71,8 @@ pub(crate) struct Found {
     pub(crate) vectors: usize,
     /// CPUs that the committing thread is allowed.
     pub(crate) cpus: Vec<usize>,
-    /// Names of the strategies that are measured, in the order of the table.
-    pub(crate) strategies: Vec<String>,
+    /// The strategies that are measured, in the order of the table.
+    pub(crate) strategies: Vec<IrqStrategy>,
     /// What this host can't do of what was asked, in words.
     pub(crate) left_out: Vec<String>,
 }
@@ -149,14 +151,13 @@ impl Asked {
     }
 
     /// The strategy that one is compared with, if any.
-    pub(crate) fn baseline<'f>(&self, found: &'f Found, strategy: &str) -> Option<&'f str> {
-        let names = &found.strategies;
-        let named = |wanted: &str| names.iter().map(String::as_str).find(|name| *name == wanted);
+    pub(crate) fn baseline(&self, found: &Found, strategy: IrqStrategy) -> Option<IrqStrategy> {
+        let there = |wanted: IrqStrategy| found.strategies.contains(&wanted).then_some(wanted);
         let baseline = match self {
-            Asked::Vm(_) => named(Strategy::PerVector.name()).or(names.first().map(String::as_str)),
+            Asked::Vm(_) => there(IrqStrategy::PerVector).or(found.strategies.first().copied()),
             Asked::Vfio(_) => {
-                let strategy: VfioStrategy = strategy.parse().ok()?;
-                named(strategy.slowest().name())
+                let strategy: VfioStrategy = strategy.word().parse().ok()?;
+                there(strategy.slowest().into())
             }
         };
         baseline.filter(|baseline| *baseline != strategy)

@@ -1,19 +1,15 @@
 //! The harness: fresh VMs with devices, enabled under the conditions that were asked for.
 //! The rounds, the fit and the trace of a commit are all built on it.
 
-use crate::anatomy;
-use crate::asked::{Found, Limit, Options};
-use crate::committer::Apparatus;
-use crate::data::{ns, Data, Delivered, Enabled, Stalled};
+use crate::asked::{Limit, Options};
+use crate::data::{ns, Delivered, Enabled, Stalled};
 use crate::error::IrqError;
 use crate::guest::{target, Guest};
 use crate::placement::Placement;
-use crate::plan::{IrqPlanned, Purpose};
 use crate::pressure::Pressure;
 use msi_routes::measure::{BusyCpus, MeasureError, Shape};
 use msi_routes::{enable, prepare, EnableError, Msix, Router, Source, Strategy};
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::Duration;
 use vmeter_base::{seconds, CpuList, Ns};
 
@@ -62,14 +58,18 @@ impl<'o> Bench<'o> {
         Ok(Bench { options, limit, placement, _busy: busy })
     }
 
-    fn sample(&self, strategy: Strategy, vectors: usize) -> Result<Enabled, IrqError> {
+    pub(crate) fn sample(&self, strategy: Strategy, vectors: usize) -> Result<Enabled, IrqError> {
         let pressure = Pressure::now();
         let done = run_once(self, strategy, vectors, || ())?;
         Ok(done.measured(pressure.stalled()))
     }
 
     /// Several samples, but none after they took long enough.
-    fn samples(&self, strategy: Strategy, vectors: usize) -> Result<Vec<Enabled>, IrqError> {
+    pub(crate) fn samples(
+        &self,
+        strategy: Strategy,
+        vectors: usize,
+    ) -> Result<Vec<Enabled>, IrqError> {
         let mut samples: Vec<Enabled> = Vec::new();
         let enough = |all: &[Enabled]| {
             let took: Ns = all.iter().map(|one| one.total_ns).sum();
@@ -79,35 +79,6 @@ impl<'o> Bench<'o> {
             samples.push(self.sample(strategy, vectors)?);
         }
         Ok(samples)
-    }
-}
-
-impl Apparatus for Bench<'_> {
-    fn found(&self) -> Found {
-        let options = self.options;
-        Found {
-            gsi_limit: self.limit.gsis,
-            free_routes: self.limit.free,
-            vfs: options.vfs,
-            vectors: options.vectors,
-            cpus: self.placement.cpus.as_slice().to_vec(),
-            strategies: options.strategies.iter().map(|s| s.name().to_owned()).collect(),
-            left_out: Vec::new(),
-        }
-    }
-
-    fn carry_out(&self, planned: &IrqPlanned, dir: &Path) -> Result<Data, IrqError> {
-        let options = self.options;
-        let strategy = options.strategies.get(planned.strategy).copied();
-        let strategy = strategy.ok_or_else(|| planned.is_unknown())?;
-        let all = options.vfs * options.vectors;
-        Ok(match planned.purpose {
-            Purpose::Delivery => Data::Delivered(run_once(self, strategy, all, || ())?.deliver()?),
-            Purpose::Round { .. } => Data::Enabled(self.sample(strategy, all)?),
-            Purpose::Growth { vectors } => Data::Enabled(self.sample(strategy, vectors)?),
-            Purpose::Limit { vectors } => Data::Repeated(self.samples(strategy, vectors)?),
-            Purpose::Trace => anatomy::record(self, strategy, dir)?,
-        })
     }
 }
 

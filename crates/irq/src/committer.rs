@@ -5,6 +5,7 @@
 //! theirs alone, and the user's wish to stop is heard beside it: what that thread is in the
 //! middle of is left to it, and to the end of the process.
 
+use crate::apparatus::Apparatus;
 use crate::asked::{Asked, Found};
 use crate::bench::Bench;
 use crate::data::Data;
@@ -12,26 +13,13 @@ use crate::error::IrqError;
 use crate::plan::IrqPlanned;
 use crate::vfio::Lab;
 use anyhow::{anyhow, Result};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::thread::JoinHandle;
 use vmeter_base::{clock, CpuList};
-use vmeter_model::run::{DataRun, Outcome, RunHead};
-use vmeter_model::SCHEMA;
+use vmeter_model::run::DataRun;
 use vmeter_session::failure::{failure, Class};
 use vmeter_session::{RunRequest, Runner};
-
-/// What is measured with: VMs, or devices.
-pub(crate) trait Apparatus {
-    /// What was found of the host.
-    fn found(&self) -> Found;
-
-    /// Carries out a run; files that belong to it go to `dir`.
-    ///
-    /// # Errors
-    /// What this host can't do.
-    fn carry_out(&self, planned: &IrqPlanned, dir: &Path) -> Result<Data, IrqError>;
-}
 
 struct Job {
     planned: IrqPlanned,
@@ -145,17 +133,7 @@ impl Runner<IrqPlanned> for Committer {
                 clock::monotonic() - begin.monotonic_ns
             }
         };
-        let head = RunHead {
-            schema: SCHEMA.into(),
-            index: request.index,
-            label: request.machine.label.clone(),
-            warmup: request.planned.warmup,
-            exec_ns: begin.monotonic_ns,
-            total_ns,
-            clocks: vec![begin],
-            outcome: Outcome::Done,
-        };
-        Ok(DataRun { head, data })
+        Ok(DataRun { head: request.head(begin, total_ns), data })
     }
 
     fn said(&self, run: &DataRun<Data>) -> String {

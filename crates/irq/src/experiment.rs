@@ -13,7 +13,7 @@ use std::path::Path;
 use vmeter_model::run::SessionRecord;
 use vmeter_render::Report;
 use vmeter_session::{begin, execute, record, resumed, RunOptions, Session, Watch};
-use vmeter_session::{Answer, Cut, Experiment, Given, Views};
+use vmeter_session::{Answer, Cut, Experiment, Views};
 
 const KIND: &str = "irq";
 
@@ -28,18 +28,18 @@ pub fn measure(
     runs: &RunOptions,
     watch: &mut Watch<'_>,
 ) -> Result<IrqResult> {
-    let saved = resumed::<IrqPlanned>(KIND, runs)?;
+    let saved = resumed(KIND, runs, watch, |session: &Session<IrqPlanned>, options| {
+        options.fields(given, &session.record.asked);
+        Ok(())
+    })?;
     let (asked, before, pin) = match &saved {
         None => (asked.clone(), None, runs.pinned()?),
         Some(session) => {
-            let record = &session.record;
-            let mut options = Given::of(runs, record);
-            options.fields(given, &record.asked);
-            options.check(&session.dir)?;
             let kept: Kept = session.asked()?;
             kept.check().map_err(|error| error.classified())?;
             let Kept { asked, found } = kept;
-            let pin = RunOptions { pin: record.pin.clone(), ..RunOptions::default() }.pinned()?;
+            let pin =
+                RunOptions { pin: session.record.pin.clone(), ..RunOptions::default() }.pinned()?;
             (asked, Some(found), pin)
         }
     };

@@ -12,6 +12,7 @@
 
 use crate::data::Enabled;
 use crate::result::{IrqAtLimit, IrqCurve, IrqFit, IrqFitPoint};
+use crate::strategy::IrqStrategy;
 use vmeter_base::seconds;
 use vmeter_stats::{choose_order, estimate, power_law};
 
@@ -30,9 +31,9 @@ pub(crate) fn point(vectors: usize, samples: &[&Enabled]) -> IrqFitPoint {
 }
 
 /// Chooses the order of growth, of the time and of the CPU time.
-pub(crate) fn fit(strategy: &str, points: Vec<IrqFitPoint>) -> Option<IrqFit> {
+pub(crate) fn fit(strategy: IrqStrategy, points: Vec<IrqFitPoint>) -> Option<IrqFit> {
     Some(IrqFit {
-        strategy: strategy.into(),
+        strategy,
         time: curve(points.iter().map(|p| (p.vectors as f64, p.min_s)).collect())?,
         cpu: curve(points.iter().map(|p| (p.vectors as f64, p.min_cpu_s)).collect())?,
         points,
@@ -98,14 +99,14 @@ mod tests {
     /// The costs of docs/FACTS.md, "MSI-X routes": 8 + 0.085 routes + 0.04 irqfds us a commit, 0.06 ms for irqfds.
     #[test]
     fn one_commit_a_vector_is_quadratic_and_one_for_all_is_linear() {
-        let each = fit("per_vector", measured(|n| n * 8e-6 + 0.0625e-6 * n * n)).unwrap();
+        let each = fit(IrqStrategy::PerVector, measured(|n| n * 8e-6 + 0.0625e-6 * n * n)).unwrap();
         assert_eq!(
             (each.time.order, each.cpu.order),
             (Order::Quadratic, Order::Quadratic),
             "{each:?}"
         );
         assert_eq!(each.time.coefficients.len(), 3);
-        let all = fit("per_vm", measured(|n| 8e-6 + 0.585e-6 * n)).unwrap();
+        let all = fit(IrqStrategy::PerVm, measured(|n| 8e-6 + 0.585e-6 * n)).unwrap();
         assert_eq!(all.time.order, Order::Linear, "{all:?}");
         let at = predict(&all, 4030);
         assert!((at / 2.366e-3 - 1.0).abs() < 0.1, "{at}");

@@ -18,6 +18,7 @@
 
 mod analysis;
 mod anatomy;
+mod apparatus;
 mod asked;
 mod bench;
 mod committer;
@@ -31,6 +32,7 @@ mod plan;
 mod pressure;
 pub mod report;
 pub mod result;
+mod strategy;
 mod totals;
 pub mod vfio;
 
@@ -38,3 +40,4 @@ pub use asked::{Asked, FitRange, Options};
 pub use error::IrqError;
 pub use experiment::{measure, Kind};
 pub use msi_routes::{Strategy, UnknownStrategy};
+pub use strategy::IrqStrategy;

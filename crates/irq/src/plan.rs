@@ -2,6 +2,7 @@
 
 use crate::asked::{Asked, FitRange, Kept, Options};
 use crate::error::IrqError;
+use crate::strategy::IrqStrategy;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use vmeter_model::run::{Planned, SessionMachine};
@@ -101,9 +102,9 @@ pub(crate) fn plan(
         parameters,
         ..SessionMachine::default()
     };
-    let by_name = |name: &String| vec![("strategy".to_owned(), name.clone())];
+    let by_name = |name: &IrqStrategy| vec![("strategy".to_owned(), name.to_string())];
     let mut machines: Vec<SessionMachine> =
-        names.iter().map(|name| machine(name.clone(), by_name(name))).collect();
+        names.iter().map(|name| machine(name.to_string(), by_name(name))).collect();
     let once = |purpose| {
         (0..names.len()).map(move |strategy| IrqPlanned {
             machine: strategy,
@@ -172,7 +173,7 @@ mod tests {
 
     fn kept(vfs: usize, vectors: usize, fit: FitRange) -> Kept {
         let strategies = vec![Strategy::PerVector, Strategy::PerVm];
-        let names = strategies.iter().map(|s| s.name().to_owned()).collect();
+        let names = strategies.iter().map(|s| (*s).into()).collect();
         let asked = Asked::Vm(Options {
             vfs,
             vectors,
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!(count(|p| matches!(p, Purpose::Limit { .. })), 2);
         for run in &runs {
             let name = &kept(2, 20, FitRange::Limit).found.strategies[run.strategy];
-            assert_eq!(machines[run.machine].parameters[0].1, *name);
+            assert_eq!(machines[run.machine].parameters[0].1, name.word());
         }
     }
 

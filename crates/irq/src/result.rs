@@ -1,5 +1,6 @@
 //! What a session of `vmeter irq` comes to.
 
+use crate::strategy::IrqStrategy;
 use vmeter_model::result::Envelope;
 use vmeter_model::Estimate;
 
@@ -36,7 +37,7 @@ pub struct IrqSetup {
 #[derive(Debug, Clone, PartialEq)]
 pub struct IrqRun {
     /// Strategy.
-    pub strategy: String,
+    pub strategy: IrqStrategy,
     /// Which round, from 0 on, warm-up rounds included.
     pub round: usize,
     /// True if no figure includes it.
@@ -65,7 +66,7 @@ pub struct IrqRow {
     /// irqfds assigned once it is enabled.
     pub irqfds_assigned: usize,
     /// Strategy.
-    pub strategy: String,
+    pub strategy: IrqStrategy,
     /// Median, ms. The commit that all VFs share is part of the last one's.
     pub milliseconds: f64,
     /// The same, s.
@@ -89,7 +90,7 @@ pub struct IrqDelivery {
 #[derive(Debug, Clone, PartialEq)]
 pub struct IrqTotal {
     /// Strategy.
-    pub strategy: String,
+    pub strategy: IrqStrategy,
     /// Median of all VFs together, ms.
     pub milliseconds: f64,
     /// The same, s.
@@ -103,7 +104,7 @@ pub struct IrqTotal {
     /// How many times as fast as the baseline, over the rounds' pairs; absent for the baseline.
     pub ratio: Option<Estimate>,
     /// The baseline of `ratio`.
-    pub ratio_to: Option<String>,
+    pub ratio_to: Option<IrqStrategy>,
     /// `VFIO_DEVICE_SET_IRQS` calls of a run, where there are real devices.
     pub set_irqs: Option<usize>,
     /// Whether its vectors deliver.
@@ -163,7 +164,7 @@ pub struct IrqCurve {
 #[derive(Debug, Clone, PartialEq)]
 pub struct IrqFit {
     /// Strategy.
-    pub strategy: String,
+    pub strategy: IrqStrategy,
     /// Of the time that it takes.
     pub time: IrqCurve,
     /// Of the committing thread's CPU time, which other programs hardly change.
@@ -200,7 +201,7 @@ pub struct IrqStep {
 #[derive(Debug, Clone, PartialEq)]
 pub struct IrqAnatomy {
     /// Strategy.
-    pub strategy: String,
+    pub strategy: IrqStrategy,
     /// Commits traced.
     pub commits: usize,
     /// Time inside `KVM_SET_GSI_ROUTING`, s.

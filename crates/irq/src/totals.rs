@@ -1,19 +1,20 @@
 //! From raw runs to the table of the patch that docs/IRQ.md cites.
 
 use crate::result::{IrqResult, IrqRow, IrqRun, IrqTotal};
+use crate::strategy::IrqStrategy;
 use vmeter_model::Estimate;
 use vmeter_stats::{estimate, paired_ratio};
 
-fn measured<'r>(runs: &'r [IrqRun], strategy: &'r str) -> impl Iterator<Item = &'r IrqRun> {
+fn measured(runs: &[IrqRun], strategy: IrqStrategy) -> impl Iterator<Item = &IrqRun> {
     runs.iter().filter(move |run| !run.warmup && run.strategy == strategy)
 }
 
 /// A row per VF and strategy. The last VF's row has the commit that all of them share.
-pub(crate) fn rows(runs: &[IrqRun], strategies: &[&str], vectors: usize) -> Vec<IrqRow> {
+pub(crate) fn rows(runs: &[IrqRun], strategies: &[IrqStrategy], vectors: usize) -> Vec<IrqRow> {
     let vfs = runs.first().map_or(0, |run| run.vfs_s.len());
     let mut rows = Vec::new();
     for vf in 0..vfs {
-        for strategy in strategies {
+        for &strategy in strategies {
             let time = |run: &IrqRun| {
                 let shared = if vf + 1 == vfs { run.shared_s } else { 0.0 };
                 Some(run.vfs_s.get(vf)? + shared)
@@ -26,7 +27,7 @@ pub(crate) fn rows(runs: &[IrqRun], strategies: &[&str], vectors: usize) -> Vec<
             rows.push(IrqRow {
                 vf: vf + 1,
                 irqfds_assigned: (vf + 1).saturating_mul(vectors),
-                strategy: (*strategy).into(),
+                strategy,
                 milliseconds: estimate.median * 1e3,
                 estimate,
             });
@@ -37,12 +38,12 @@ pub(crate) fn rows(runs: &[IrqRun], strategies: &[&str], vectors: usize) -> Vec<
 
 /// Totals of each strategy that was measured, with the ratio to its baseline over the
 /// rounds' pairs.
-pub(crate) fn totals<'n>(
+pub(crate) fn totals(
     runs: &[IrqRun],
-    strategies: &[&str],
-    baseline: impl Fn(&str) -> Option<&'n str>,
+    strategies: &[IrqStrategy],
+    baseline: impl Fn(IrqStrategy) -> Option<IrqStrategy>,
 ) -> Vec<IrqTotal> {
-    let total = |strategy: &&str| {
+    let total = |strategy: IrqStrategy| {
         let of = |value: fn(&IrqRun) -> f64| -> Vec<f64> {
             measured(runs, strategy).map(value).collect()
         };
@@ -50,27 +51,27 @@ pub(crate) fn totals<'n>(
         let other = baseline(strategy);
         let ratio = other.and_then(|baseline| ratio(runs, baseline, strategy));
         IrqTotal {
-            strategy: (*strategy).into(),
+            strategy,
             milliseconds: estimate_s.median * 1e3,
             estimate: estimate_s,
             cpu: estimate(&of(|run| run.cpu_s)),
             prepared: estimate(&of(|run| run.prepared_s)),
             commits: measured(runs, strategy).map(|run| run.commits).max().unwrap_or(0),
-            ratio_to: ratio.and(other).map(Into::into),
+            ratio_to: ratio.and(other),
             ratio,
             set_irqs: measured(runs, strategy).filter_map(|run| run.set_irqs).max(),
             delivery: None,
         }
     };
-    let measured = |strategy: &&&str| measured(runs, strategy).next().is_some();
-    strategies.iter().filter(measured).map(total).collect()
+    let measured = |strategy: &IrqStrategy| measured(runs, *strategy).next().is_some();
+    strategies.iter().copied().filter(measured).map(total).collect()
 }
 
 /// How many times as fast: runs of the same round are pairs. `mean` and `ci95` are the
 /// Hodges-Lehmann centre of the pairs' ratios and its interval from signed ranks, where there
 /// are six pairs: a preempted run of half a millisecond is ten times as long, and a mean of
 /// ratios would tell of it alone. Below six pairs, the geometric mean.
-fn ratio(runs: &[IrqRun], baseline: &str, strategy: &str) -> Option<Estimate> {
+fn ratio(runs: &[IrqRun], baseline: IrqStrategy, strategy: IrqStrategy) -> Option<Estimate> {
     let pair = |base: &IrqRun| {
         let other = measured(runs, strategy).find(|run| run.round == base.round)?;
         Some((base.total_s, other.total_s))
@@ -121,10 +122,17 @@ pub(crate) fn advise(result: &mut IrqResult) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use IrqStrategy::{PerVector, PerVm};
 
-    fn run(strategy: &str, round: usize, warmup: bool, vfs_s: &[f64], shared_s: f64) -> IrqRun {
+    fn run(
+        strategy: IrqStrategy,
+        round: usize,
+        warmup: bool,
+        vfs_s: &[f64],
+        shared_s: f64,
+    ) -> IrqRun {
         IrqRun {
-            strategy: strategy.into(),
+            strategy,
             round,
             warmup,
             prepared_s: 0.0,
@@ -140,26 +148,26 @@ mod tests {
     #[test]
     fn the_shared_commit_is_the_last_vfs_and_warm_ups_count_nowhere() {
         let runs = [
-            run("per_vector", 0, true, &[9.0, 9.0], 0.0),
-            run("per_vm", 0, true, &[9.0, 9.0], 9.0),
-            run("per_vector", 1, false, &[2.0, 6.0], 0.0),
-            run("per_vm", 1, false, &[0.5, 0.5], 1.0),
-            run("per_vm", 2, false, &[0.5, 0.5], 1.0),
-            run("per_vector", 2, false, &[2.0, 6.0], 0.0),
+            run(PerVector, 0, true, &[9.0, 9.0], 0.0),
+            run(PerVm, 0, true, &[9.0, 9.0], 9.0),
+            run(PerVector, 1, false, &[2.0, 6.0], 0.0),
+            run(PerVm, 1, false, &[0.5, 0.5], 1.0),
+            run(PerVm, 2, false, &[0.5, 0.5], 1.0),
+            run(PerVector, 2, false, &[2.0, 6.0], 0.0),
         ];
-        let strategies = ["per_vector", "per_vm"];
+        let strategies = [PerVector, PerVm];
         let rows = rows(&runs, &strategies, 65);
-        let of = |strategy: &str| -> Vec<(usize, f64)> {
+        let of = |strategy: IrqStrategy| -> Vec<(usize, f64)> {
             let rows = rows.iter().filter(|row| row.strategy == strategy);
             rows.map(|row| (row.irqfds_assigned, row.milliseconds)).collect()
         };
-        assert_eq!(of("per_vector"), [(65, 2000.0), (130, 6000.0)]);
-        assert_eq!(of("per_vm"), [(65, 500.0), (130, 1500.0)]);
-        let baseline = |name: &str| (name != "per_vector").then_some("per_vector");
+        assert_eq!(of(PerVector), [(65, 2000.0), (130, 6000.0)]);
+        assert_eq!(of(PerVm), [(65, 500.0), (130, 1500.0)]);
+        let baseline = |one| (one != PerVector).then_some(PerVector);
         let totals = totals(&runs, &strategies, baseline);
         assert!(totals[0].ratio.is_none() && totals[0].milliseconds == 8000.0);
         let ratio = totals[1].ratio.unwrap();
         assert!((ratio.mean - 4.0).abs() < 1e-9 && ratio.n == 2);
-        assert_eq!(totals[1].ratio_to.as_deref(), Some("per_vector"));
+        assert_eq!(totals[1].ratio_to, Some(PerVector));
     }
 }

@@ -13,6 +13,10 @@ use std::collections::HashMap;
 const MAGIC: u16 = 0xeb9f;
 /// How many typedefs, qualifiers and nested anonymous structures are followed.
 const MAX_DEPTH: u32 = 32;
+/// Most members looked at for one: anonymous structures can hold themselves.
+const MAX_LOOKS: u32 = 1 << 20;
+/// Longest name, bytes.
+const MAX_NAME: usize = 512;
 
 const KIND_INT: u32 = 1;
 const KIND_PTR: u32 = 2;
@@ -139,7 +143,9 @@ impl<'a> Btf<'a> {
         let mut bit = 0u32;
         let mut bits = 0;
         for name in path.split('.') {
-            let (member, at, length) = self.member(id, name.as_bytes(), MAX_DEPTH)?;
+            let mut looks = MAX_LOOKS;
+            let found = self.member(id, name.as_bytes(), MAX_DEPTH, &mut looks);
+            let (member, at, length) = found?;
             bit = bit.checked_add(at)?;
             id = member;
             bits = length;
@@ -163,20 +169,21 @@ impl<'a> Btf<'a> {
     }
 
     /// A member by name: its type, its first bit, and its length if a bit field (else 0).
-    fn member(&self, id: u32, name: &[u8], depth: u32) -> Option<(u32, u32, u32)> {
+    fn member(&self, id: u32, name: &[u8], depth: u32, looks: &mut u32) -> Option<(u32, u32, u32)> {
         let depth = depth.checked_sub(1)?;
         let t = self.skip_modifiers(id)?;
         if !matches!(t.kind, KIND_STRUCT | KIND_UNION) {
             return None;
         }
         for n in 0..t.count {
+            *looks = looks.checked_sub(1)?;
             let at = t.body + 12 * n;
             let member_name = u32_at(self.types, at)?;
             let member_type = u32_at(self.types, at + 4)?;
             let raw = u32_at(self.types, at + 8)?;
             let (bit, bits) = if t.flag { (raw & 0xff_ffff, raw >> 24) } else { (raw, 0) };
             if member_name == 0 {
-                if let Some((found, inner, length)) = self.member(member_type, name, depth) {
+                if let Some((found, inner, length)) = self.member(member_type, name, depth, looks) {
                     return Some((found, bit.checked_add(inner)?, length));
                 }
             } else if self.name(member_name) == name {
@@ -234,6 +241,7 @@ impl<'a> Btf<'a> {
 
     fn name(&self, offset: u32) -> &'a [u8] {
         let rest = self.strings.get(offset as usize..).unwrap_or(&[]);
+        let rest = &rest[..rest.len().min(MAX_NAME)];
         &rest[..memchr::memchr(0, rest).unwrap_or(rest.len())]
     }
 }

@@ -1,15 +1,19 @@
 //! The compressions a kernel is packed with, told apart by magic number.
 //!
-//! Output is bounded: an image is untrusted input, and a few kilobytes can
-//! unpack to gigabytes. Magic numbers: the kernel's `lib/decompress.c`.
+//! Output is bounded by the file's [`Budget`]: an image is untrusted input, and a few
+//! kilobytes can unpack to gigabytes. Magic numbers: the kernel's `lib/decompress.c`.
 
 use crate::bytes::u32_at;
 use crate::error::{Error, Result};
 use std::io::Read;
+use std::sync::Arc;
+use vmeter_base::bounds::{Budget, Metered};
 
-/// The largest kernel accepted, unpacked. A distribution's is 40 to 80 MiB; one
-/// with every driver built in and debug information is below 1 GiB.
-pub const MAX_OUTPUT: u64 = 1 << 30;
+/// Most memory that a decoder's dictionary may take, bytes. The kernel's build takes 128 MiB
+/// (`scripts/xz_wrap.sh` since 6.12); what of it is used is what was unpacked.
+const MAX_DICTIONARY: u64 = 160 << 20;
+/// The same as a power of two, for zstd: 128 MiB, as the kernel's build takes.
+const MAX_WINDOW_LOG: u32 = 27;
 
 /// Block size of the legacy LZ4 frame that `lz4 -l` writes, bytes.
 const LZ4_LEGACY_BLOCK: usize = 8 << 20;
@@ -61,29 +65,34 @@ impl Format {
         }
     }
 
-    /// Unpacks `data`, at most [`MAX_OUTPUT`] bytes. What follows the compressed
-    /// stream (the kernel's build appends the unpacked size) is ignored.
+    /// Unpacks `data`, within the budget of the file that it is in. What follows the
+    /// compressed stream (the kernel's build appends the unpacked size) is ignored.
     ///
     /// # Errors
-    /// [`Error::Payload`] when the stream is damaged, too large, or LZO.
-    pub fn decompress(self, data: &[u8]) -> Result<Vec<u8>> {
+    /// [`Error::Payload`] when the stream is damaged, too large (as the budget then says), or
+    /// LZO.
+    pub fn decompress(self, data: &[u8], budget: &Arc<Budget>) -> Result<Vec<u8>> {
+        use liblzma::stream::Stream;
         match self {
-            Format::Gzip => self.read_bounded(flate2::read::GzDecoder::new(data)),
-            Format::Xz => self.read_bounded(liblzma::read::XzDecoder::new(data)),
-            Format::Lzma => {
-                let stream = liblzma::stream::Stream::new_lzma_decoder(u64::MAX)
-                    .map_err(|e| self.error(e))?;
-                self.read_bounded(liblzma::read::XzDecoder::new_stream(data, stream))
+            Format::Gzip => self.read_bounded(flate2::read::GzDecoder::new(data), budget),
+            Format::Xz => {
+                let stream =
+                    Stream::new_stream_decoder(MAX_DICTIONARY, 0).map_err(|e| self.error(e))?;
+                self.read_bounded(liblzma::read::XzDecoder::new_stream(data, stream), budget)
             }
-            Format::Bzip2 => self.read_bounded(bzip2::read::BzDecoder::new(data)),
+            Format::Lzma => {
+                let stream = Stream::new_lzma_decoder(MAX_DICTIONARY).map_err(|e| self.error(e))?;
+                self.read_bounded(liblzma::read::XzDecoder::new_stream(data, stream), budget)
+            }
+            Format::Bzip2 => self.read_bounded(bzip2::read::BzDecoder::new(data), budget),
             Format::Zstd => {
                 let mut decoder = zstd::stream::read::Decoder::with_buffer(data)
                     .map_err(|e| self.error(e))?
                     .single_frame();
-                decoder.window_log_max(31).map_err(|e| self.error(e))?;
-                self.read_bounded(decoder)
+                decoder.window_log_max(MAX_WINDOW_LOG).map_err(|e| self.error(e))?;
+                self.read_bounded(decoder, budget)
             }
-            Format::Lz4Legacy => lz4_legacy(data),
+            Format::Lz4Legacy => lz4_legacy(data, budget),
             Format::Lzo => Err(self.error(
                 "LZO is not supported; give the uncompressed vmlinux, or a kernel built with \
                  another CONFIG_KERNEL_* compression",
@@ -95,12 +104,10 @@ impl Format {
         Error::Payload { format: self.name(), reason: reason.to_string() }
     }
 
-    fn read_bounded(self, reader: impl Read) -> Result<Vec<u8>> {
+    fn read_bounded(self, reader: impl Read, budget: &Arc<Budget>) -> Result<Vec<u8>> {
         let mut output = Vec::new();
-        reader.take(MAX_OUTPUT + 1).read_to_end(&mut output).map_err(|e| self.error(e))?;
-        if output.len() as u64 > MAX_OUTPUT {
-            return Err(self.error(format!("it unpacks to more than {MAX_OUTPUT} bytes")));
-        }
+        let mut reader = Metered::new(reader, budget.clone());
+        reader.read_to_end(&mut output).map_err(|e| self.error(e))?;
         Ok(output)
     }
 }
@@ -108,7 +115,7 @@ impl Format {
 /// The legacy LZ4 frame: a magic, then blocks of (u32 compressed length, data),
 /// each of at most 8 MiB unpacked. It has no end mark; the kernel's build
 /// appends a u32 with the unpacked size, too short to be a block.
-fn lz4_legacy(data: &[u8]) -> Result<Vec<u8>> {
+fn lz4_legacy(data: &[u8], budget: &Budget) -> Result<Vec<u8>> {
     let format = Format::Lz4Legacy;
     let mut output = Vec::new();
     let mut at = 4;
@@ -120,14 +127,12 @@ fn lz4_legacy(data: &[u8]) -> Result<Vec<u8>> {
             .ok_or_else(|| {
                 format.error(format!("block of {length} bytes at {at} runs past the end"))
             })?;
-        if output.len() as u64 + LZ4_LEGACY_BLOCK as u64 > MAX_OUTPUT {
-            return Err(format.error(format!("it unpacks to more than {MAX_OUTPUT} bytes")));
-        }
         let start = output.len();
         output.resize(start + LZ4_LEGACY_BLOCK, 0);
         let unpacked = lz4_flex::block::decompress_into(block, &mut output[start..])
             .map_err(|e| format.error(e))?;
         output.truncate(start + unpacked);
+        budget.unpack(unpacked as u64).map_err(|e| format.error(e))?;
         at += 4 + length;
     }
     Ok(output)
@@ -138,6 +143,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::io::Write;
+
+    fn budget(data: &[u8]) -> Arc<Budget> {
+        Budget::new(vmeter_base::bounds::KERNEL, data.len() as u64)
+    }
 
     fn sample() -> Vec<u8> {
         (0..100_000u32).flat_map(|i| (i / 7).to_le_bytes()).collect()
@@ -194,13 +203,13 @@ mod tests {
         for format in FORMATS {
             let packed = packed(format, &data);
             assert_eq!(Format::detect(&packed), Some(format));
-            assert!(format.decompress(&packed).unwrap() == data, "{format:?}");
+            assert!(format.decompress(&packed, &budget(&packed)).unwrap() == data, "{format:?}");
         }
     }
 
     #[test]
     fn lzo_says_what_to_do() {
-        let error = Format::Lzo.decompress(b"").unwrap_err().to_string();
+        let error = Format::Lzo.decompress(b"", &budget(b"")).unwrap_err().to_string();
         assert!(error.contains("vmlinux"), "{error}");
     }
 
@@ -212,7 +221,7 @@ mod tests {
             let at = flip % packed.len();
             packed[at] ^= 0x55;
             packed.truncate(cut.max(4));
-            let _ = FORMATS[which].decompress(&packed);
+            let _ = FORMATS[which].decompress(&packed, &budget(&packed));
         }
     }
 }

@@ -13,7 +13,7 @@ use std::path::Path;
 
 const MAGIC: &[u8; 8] = b"vmeterD1";
 /// Largest dump read.
-const MAX_FILE: u64 = 1 << 30;
+const MAX_FILE: u64 = 128 << 20;
 
 /// Writes a dump, whole or not at all.
 pub(crate) fn write(path: &Path, header: &impl Serialize, raw: &[u8]) -> Result<()> {
@@ -33,11 +33,8 @@ pub(crate) fn to_bytes(header: &impl Serialize, raw: &[u8]) -> Result<Vec<u8>> {
 
 /// Reads a dump's file.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<(T, Vec<u8>)> {
-    let length = std::fs::metadata(path).map_err(|e| Error::io(path, e))?.len();
-    if length > MAX_FILE {
-        return Err(Error::malformed("dump", format!("{length} bytes are too many")));
-    }
-    from_bytes(&std::fs::read(path).map_err(|e| Error::io(path, e))?)
+    let bytes = vmeter_base::files::read_limited(path, MAX_FILE);
+    from_bytes(&bytes.map_err(|e| Error::io(path, e))?)
 }
 
 /// Reads a dump from bytes.

@@ -29,6 +29,14 @@ pub enum Error {
         /// What the decoder said.
         reason: String,
     },
+    /// It unpacks to, or claims, more than a file of its size may.
+    #[error("{path} is no kernel that can be trusted: {exceeded}")]
+    TooMuch {
+        /// The file.
+        path: PathBuf,
+        /// What there was too much of.
+        exceeded: vmeter_base::bounds::Exceeded,
+    },
     /// The kernel lacks something: a table, a symbol, a type.
     #[error("{what} is missing from the kernel image: {why}")]
     Missing {

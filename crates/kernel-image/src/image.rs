@@ -5,15 +5,17 @@
 //! has no symbol table, but all of the kernel's own: kallsyms and BTF.
 
 use crate::bytes::{u16_at, u32_at};
-use crate::decompress::{Format, MAX_OUTPUT};
+use crate::decompress::Format;
 use crate::error::{Error, Result};
 use crate::kallsyms;
 use crate::symbols::Symbols;
 use object::read::elf::{ElfFile64, FileHeader as _};
 use object::{Endianness, Object as _, ObjectSection as _};
-use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use vmeter_base::bounds::{Budget, KERNEL};
+use vmeter_base::files;
 
 /// The ELF note by which a vmlinux says where PVH enters it (`XEN_ELFNOTE_PHYS32_ENTRY`).
 const NOTE_PHYS32_ENTRY: u32 = 18;
@@ -21,6 +23,14 @@ const NOTE_PHYS32_ENTRY: u32 = 18;
 const MAX_BANNER: usize = 1024;
 /// The GNU build id note.
 const NOTE_GNU_BUILD_ID: u32 = 3;
+/// The largest kernel accepted, bytes. A distribution's is 40 to 80 MiB unpacked; one with
+/// every driver built in and debug information is below 1 GiB.
+const MAX_FILE: u64 = 1 << 30;
+/// Most segments, sections and notes that are looked at; a kernel has some dozens, one
+/// built with a section for each function some tens of thousands.
+const MAX_PARTS: usize = 1 << 17;
+/// Longest name of a section.
+const MAX_SECTION_NAME: usize = 256;
 
 /// A loadable segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,25 +72,28 @@ impl KernelImage {
     ///
     /// # Errors
     /// [`Error::NotAKernel`] says what the file is instead, [`Error::Payload`]
-    /// that its payload does not unpack, [`Error::Io`] that it can't be read.
+    /// that its payload does not unpack, [`Error::TooMuch`] that it unpacks to more than a
+    /// kernel does, [`Error::Io`] that it can't be read.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(|e| Error::io(path, e))?;
-        let metadata = file.metadata().map_err(|e| Error::io(path, e))?;
-        if metadata.is_dir() {
+        if path.is_dir() {
             return Err(not_a_kernel(path, "it is a directory; give the vmlinuz file inside it"));
         }
-        if metadata.len() > MAX_OUTPUT {
+        let file = files::open_regular(path).map_err(|e| Error::io(path, e))?;
+        let metadata = file.metadata().map_err(|e| Error::io(path, e))?;
+        if metadata.len() > MAX_FILE {
             return Err(not_a_kernel(
                 path,
-                format!(
-                    "it is {} bytes long, and a kernel is at most {MAX_OUTPUT}",
-                    metadata.len()
-                ),
+                format!("it is {} bytes long, and a kernel is at most {MAX_FILE}", metadata.len()),
             ));
         }
+        let budget = Budget::of(KERNEL, &metadata);
+        // Its own bytes are what is stored, unless it is sparse.
+        budget
+            .keep(metadata.len(), "contents")
+            .map_err(|exceeded| Error::TooMuch { path: path.to_owned(), exceeded })?;
         let mut data = Vec::with_capacity(metadata.len() as usize);
-        file.take(MAX_OUTPUT).read_to_end(&mut data).map_err(|e| Error::io(path, e))?;
-        Self::from_bytes(path, data)
+        file.take(MAX_FILE).read_to_end(&mut data).map_err(|e| Error::io(path, e))?;
+        Self::within(path, data, &budget)
     }
 
     /// As [`KernelImage::open`], from bytes; `path` is for messages.
@@ -88,7 +101,16 @@ impl KernelImage {
     /// # Errors
     /// As [`KernelImage::open`], without [`Error::Io`].
     pub fn from_bytes(path: &Path, data: Vec<u8>) -> Result<Self> {
-        let (elf, container) = unpack(path, data)?;
+        let budget = Budget::new(KERNEL, data.len() as u64);
+        Self::within(path, data, &budget)
+    }
+
+    fn within(path: &Path, data: Vec<u8>, budget: &Arc<Budget>) -> Result<Self> {
+        let unpacked = unpack(path, data, budget);
+        if let Some(exceeded) = budget.exceeded() {
+            return Err(Error::TooMuch { path: path.to_owned(), exceeded });
+        }
+        let (elf, container) = unpacked?;
         let parsed = ElfFile64::<Endianness>::parse(&*elf)
             .map_err(|e| not_a_kernel(path, format!("its ELF is damaged: {e}")))?;
         let machine = parsed.elf_header().e_machine(parsed.endian());
@@ -98,13 +120,14 @@ impl KernelImage {
                 format!("it is an ELF for machine {machine}, and only x86-64 (62) is supported"),
             ));
         }
-        let segments: Vec<Segment> = parsed.segments().map(segment).collect();
+        let segments: Vec<Segment> = parsed.segments().take(MAX_PARTS).map(segment).collect();
         let sections = parsed
             .sections()
+            .take(MAX_PARTS)
             .filter_map(|s| {
                 let (offset, size) = s.file_range()?;
                 Some(Section {
-                    name: s.name().ok()?.to_owned(),
+                    name: s.name().ok().filter(|name| name.len() <= MAX_SECTION_NAME)?.to_owned(),
                     address: s.address(),
                     offset,
                     size,
@@ -245,15 +268,15 @@ fn segment<'a>(s: impl object::ObjectSegment<'a>) -> Segment {
 }
 
 /// The ELF inside `data`, and what it was packed in.
-fn unpack(path: &Path, data: Vec<u8>) -> Result<(Vec<u8>, String)> {
+fn unpack(path: &Path, data: Vec<u8>, budget: &Arc<Budget>) -> Result<(Vec<u8>, String)> {
     if data.starts_with(&object::elf::ELFMAG) {
         return Ok((data, "vmlinux".into()));
     }
     if data.get(0x202..0x206) == Some(b"HdrS") {
-        return unpack_bzimage(path, &data);
+        return unpack_bzimage(path, &data, budget);
     }
     if let Some(format) = Format::detect(&data) {
-        let inner = format.decompress(&data).map_err(|e| {
+        let inner = format.decompress(&data, budget).map_err(|e| {
             not_a_kernel(path, format!("it is {} data that does not unpack: {e}", format.name()))
         })?;
         if inner.starts_with(&object::elf::ELFMAG) {
@@ -268,7 +291,7 @@ fn unpack(path: &Path, data: Vec<u8>) -> Result<(Vec<u8>, String)> {
 }
 
 /// Boot protocol fields: the kernel's Documentation/arch/x86/boot.rst.
-fn unpack_bzimage(path: &Path, data: &[u8]) -> Result<(Vec<u8>, String)> {
+fn unpack_bzimage(path: &Path, data: &[u8], budget: &Arc<Budget>) -> Result<(Vec<u8>, String)> {
     let protocol = u16_at(data, 0x206).unwrap_or(0);
     if protocol < 0x208 {
         return Err(not_a_kernel(
@@ -308,7 +331,7 @@ fn unpack_bzimage(path: &Path, data: &[u8]) -> Result<(Vec<u8>, String)> {
     let format = Format::detect(payload).ok_or_else(|| {
         not_a_kernel(path, format!("it is a bzImage whose payload is {}", describe(payload)))
     })?;
-    let elf = format.decompress(payload)?;
+    let elf = format.decompress(payload, budget)?;
     if !elf.starts_with(&object::elf::ELFMAG) {
         return Err(not_a_kernel(
             path,
@@ -359,9 +382,14 @@ fn describe(data: &[u8]) -> String {
 fn note<'a>(elf: &ElfFile64<'a, Endianness>, owner: &[u8], kind: u32) -> Option<&'a [u8]> {
     use object::read::elf::ProgramHeader as _;
     let endian = elf.endian();
-    for header in elf.elf_program_headers() {
+    let mut looks = 0;
+    for header in elf.elf_program_headers().iter().take(MAX_PARTS) {
         let Ok(Some(mut notes)) = header.notes(endian, elf.data()) else { continue };
         while let Ok(Some(note)) = notes.next() {
+            looks += 1;
+            if looks > MAX_PARTS {
+                return None;
+            }
             if note.name() == owner && note.n_type(endian) == kind {
                 return Some(note.desc());
             }

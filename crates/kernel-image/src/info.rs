@@ -16,10 +16,14 @@ use std::fs;
 use std::hash::{Hash as _, Hasher as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use vmeter_base::files;
 use vmeter_base::fnv::Fnv;
 
+/// Largest file of the cache that is read, bytes.
+const MAX_CACHED: u64 = 64 << 20;
+
 /// Raised when what is cached changes: files of another version are not read.
-const CACHE_VERSION: u32 = 2;
+const CACHE_VERSION: u32 = 3;
 
 /// Symbols that the readers of guest RAM use, where the kernel has them.
 pub(crate) const SYMBOLS: &[&str] = &[
@@ -80,6 +84,7 @@ pub(crate) const FIELDS: &[&[(&str, &str)]] = &[
     &[("printk_info", "seq")],
     &[("printk_info", "ts_nsec")],
     &[("printk_info", "text_len")],
+    &[("printk_info", "facility")],
     &[("printk_info", "level")],
     &[("printk_info", "caller_id")],
     &[("trace_array", "array_buffer.buffer"), ("trace_array", "trace_buffer.buffer")],
@@ -272,7 +277,7 @@ impl KernelInfo {
         let cached = self
             .functions
             .as_ref()
-            .and_then(|path| FunctionTable::from_bytes(fs::read(path).ok()?).ok());
+            .and_then(|path| FunctionTable::from_bytes(cached_bytes(path)?).ok());
         match cached {
             Some(table) => Ok(table),
             None => Ok(FunctionTable::of(&KernelImage::open(kernel)?.symbols()?)),
@@ -284,7 +289,7 @@ impl KernelInfo {
     }
 
     fn cached(key: &Path) -> Option<Self> {
-        let data = fs::read(key).ok()?;
+        let data = cached_bytes(key)?;
         let (version, mut info): (u32, KernelInfo) = serde_json::from_slice(&data).ok()?;
         if version != CACHE_VERSION {
             return None;
@@ -305,6 +310,11 @@ impl KernelInfo {
         self.symbol_count.hash(&mut hasher);
         format!("{}-{:016x}-v{CACHE_VERSION}.{suffix}", &id[..id.len().min(16)], hasher.finish())
     }
+}
+
+/// A file of the cache.
+fn cached_bytes(path: &Path) -> Option<Vec<u8>> {
+    files::read_limited(path, MAX_CACHED).ok()
 }
 
 /// A number for a file as it is now: path, size, modification time, device and inode.

@@ -23,6 +23,13 @@ const MAX_SYMBOLS: usize = 4 << 20;
 const MIN_SYMBOLS: usize = 256;
 /// Longest symbol, `KSYM_NAME_LEN` since 6.1.
 const MAX_NAME: usize = 512;
+/// Most places that are taken for the tokens of digits.
+const MAX_DIGITS: usize = 16;
+/// Most bytes of all names; those of a distribution's kernel have 5 MiB.
+const MAX_TEXT: usize = 64 << 20;
+/// Most names looked at while the tables are searched for: places that look like them and are
+/// not, in an image made for that, would take any time.
+const MAX_LOOKS: usize = 16 * MAX_SYMBOLS;
 
 /// Reads the kallsyms tables of a vmlinux; `text` is the address of `_text`.
 ///
@@ -31,9 +38,10 @@ const MAX_NAME: usize = 512;
 /// without `CONFIG_KALLSYMS`.
 pub fn parse(image: &[u8], text: u64) -> Result<Symbols> {
     const DIGITS: &[u8] = b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00";
-    for at in memchr::memmem::find_iter(image, DIGITS) {
+    let mut looks = MAX_LOOKS;
+    for at in memchr::memmem::find_iter(image, DIGITS).take(MAX_DIGITS) {
         let Some(tokens) = Tokens::around_digits(image, at) else { continue };
-        let Some(names) = Names::before(image, &tokens) else { continue };
+        let Some(names) = Names::before(image, &tokens, &mut looks) else { continue };
         if let Some(symbols) = addresses(image, &tokens, &names, text) {
             return Ok(symbols);
         }
@@ -108,15 +116,15 @@ fn entry(image: &[u8], at: usize) -> Option<(&[u8], usize)> {
 }
 
 impl Names {
-    fn before(image: &[u8], tokens: &Tokens<'_>) -> Option<Self> {
+    fn before(image: &[u8], tokens: &Tokens<'_>, looks: &mut usize) -> Option<Self> {
         let last = tokens.start & !7;
         let first = last.saturating_sub(64 << 20);
-        (first..last).step_by(8).rev().find_map(|at| Self::at(image, at, tokens))
+        (first..last).step_by(8).rev().find_map(|at| Self::at(image, at, tokens, looks))
     }
 
     /// Checks that a count is at `at`, and that many names after it, and then
     /// markers that agree with them.
-    fn at(image: &[u8], at: usize, tokens: &Tokens<'_>) -> Option<Self> {
+    fn at(image: &[u8], at: usize, tokens: &Tokens<'_>, looks: &mut usize) -> Option<Self> {
         let count = u32_at(image, at)? as usize;
         if !(MIN_SYMBOLS..=MAX_SYMBOLS).contains(&count) || u32_at(image, at + 4)? != 0 {
             return None;
@@ -128,6 +136,7 @@ impl Names {
             if n % 256 == 0 {
                 marks.push(position - start);
             }
+            *looks = looks.checked_sub(1)?;
             let (name, next) = entry(image, position)?;
             let kind = tokens.text[usize::from(name[0])].first()?;
             if !(kind.is_ascii_alphabetic() || *kind == b'?') || next > tokens.start {
@@ -183,6 +192,7 @@ fn collect(
     let mut builder = SymbolsBuilder::with_capacity(names.count);
     let mut position = names.start;
     let mut name = Vec::new();
+    let mut text = 0;
     for n in 0..names.count {
         let (codes, next) = entry(image, position)?;
         name.clear();
@@ -190,6 +200,10 @@ fn collect(
             name.extend_from_slice(tokens.text[usize::from(code)]);
         }
         position = next;
+        text += name.len();
+        if text > MAX_TEXT {
+            return None;
+        }
         let (&kind, text) = name.split_first()?;
         builder.push(address(n)?, kind, &String::from_utf8_lossy(text));
     }

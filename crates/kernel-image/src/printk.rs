@@ -39,6 +39,10 @@ const FIELDS: &[&str] = &[
     "printk_info.caller_id",
 ];
 
+/// Who wrote a record: 0 is the kernel itself, and a program that writes to `/dev/kmsg` can't
+/// say that it is (`devkmsg_write` of kernel/printk/printk.c).
+const FACILITY: &str = "printk_info.facility";
+
 /// The log as it was in RAM.
 #[derive(Debug, Clone)]
 pub struct PrintkDump {
@@ -74,6 +78,8 @@ pub struct PrintkRecord {
     pub level: u8,
     /// Thread (bit 31 clear) or CPU (bit 31 set) that printed it.
     pub caller_id: u32,
+    /// False if a program of the guest wrote it, by `/dev/kmsg`. True where the dump does not say.
+    pub by_kernel: bool,
     /// Text, without the newline at its end; a record can have several lines.
     pub text: String,
 }
@@ -149,6 +155,7 @@ impl PrintkDump {
         for &name in FIELDS {
             fields.insert(name.to_owned(), info.field(name)?);
         }
+        fields.extend(info.field(FACILITY).ok().map(|field| (FACILITY.to_owned(), field)));
         let header = Header {
             kind: KIND.into(),
             kernel: info.version.clone(),
@@ -240,6 +247,7 @@ impl PrintkDump {
             ts_ns: get(info, "printk_info.ts_nsec")?,
             level: get(info, "printk_info.level")? as u8,
             caller_id: get(info, "printk_info.caller_id")? as u32,
+            by_kernel: get(info, FACILITY).unwrap_or(0) == 0,
             text: String::from_utf8_lossy(text).trim_end_matches('\n').to_owned(),
         })
     }
@@ -302,8 +310,8 @@ mod tests {
         for (id, state, begin, next, length) in records {
             let slot = (id % 8) * 64;
             fake::put(&mut ram, DESCS + slot, &[state, begin, next]);
-            // seq, ts_nsec, text_len, level, caller_id
-            fake::put(&mut ram, INFOS + slot, &[100 + id, id * 1000, length, 4, 1]);
+            // seq, ts_nsec, text_len, facility, level, caller_id
+            fake::put(&mut ram, INFOS + slot, &[100 + id, id * 1000, length, 0, 4, 1]);
         }
         let mut text = |at: u64, id: u64, text: &[u8]| {
             fake::put(&mut ram, TEXT + at, &[id]);

@@ -50,6 +50,10 @@ impl Symbols {
         let mut builder = SymbolsBuilder::default();
         for symbol in elf.symbols() {
             let Ok(name) = symbol.name() else { continue };
+            // Names are parts of the file; one that many symbols share is no kernel's.
+            if builder.text.len() + name.len() > vmlinux.len() {
+                break;
+            }
             let kind = match symbol.kind() {
                 object::SymbolKind::Text => b't',
                 object::SymbolKind::Data => b'd',

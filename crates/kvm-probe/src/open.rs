@@ -55,12 +55,10 @@ pub(crate) fn module_hint(flags: &str) -> String {
             .into()
     } else if has("hypervisor") {
         "this host is itself a virtual machine whose CPU shows neither vmx nor svm: \
-         switch on nested virtualisation for it, or use `--accel tcg`"
+         switch on nested virtualisation for it"
             .into()
     } else {
-        "the CPU shows neither vmx nor svm: enable virtualisation in the firmware setup, \
-         or use `--accel tcg`"
-            .into()
+        "the CPU shows neither vmx nor svm: enable virtualisation in the firmware setup".into()
     }
 }
 
@@ -73,7 +71,7 @@ mod tests {
         assert!(module_hint("flags : fpu vmx sse").contains("modprobe kvm_intel"));
         assert!(module_hint("flags : fpu svm sse").contains("modprobe kvm_amd"));
         assert!(module_hint("flags : fpu hypervisor").contains("nested"));
-        assert!(module_hint("").contains("--accel tcg"));
+        assert!(module_hint("").contains("firmware setup"));
     }
 
     #[test]

@@ -112,11 +112,11 @@ impl Probe {
             Quality::Native { .. } => format!("KVM ({module}) runs kernel mode {}", self.ring0),
             Quality::Interpreted { .. } => format!(
                 "KVM ({module}) only interprets kernel mode ({}): a kernel would seem to hang \
-                 in it, use `--accel tcg`; user mode is {}",
+                 in it; user mode is {}",
                 self.ring0, self.ring3
             ),
             Quality::Absent { reason } => {
-                format!("KVM ({module}) does not run kernel mode: {reason}; use `--accel tcg`")
+                format!("KVM ({module}) does not run kernel mode: {reason}")
             }
         }
     }

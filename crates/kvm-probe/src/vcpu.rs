@@ -22,6 +22,13 @@ pub enum Stop<T> {
     Kicked,
 }
 
+impl Vm {
+    /// A vCPU; `id` is its local APIC id.
+    pub fn vcpu(&self, id: u64) -> Result<Vcpu, VmError> {
+        Vcpu::new(self.clone(), id)
+    }
+}
+
 /// A vCPU. It can be moved to a thread of its own, and keeps its VM alive.
 #[derive(Debug)]
 pub struct Vcpu {
@@ -32,7 +39,7 @@ pub struct Vcpu {
 }
 
 impl Vcpu {
-    pub(crate) fn new(vm: Vm, id: u64) -> Result<Self, VmError> {
+    fn new(vm: Vm, id: u64) -> Result<Self, VmError> {
         let fd = vm.fd().create_vcpu(id).map_err(VmError::kvm("KVM_CREATE_VCPU"))?;
         fd.set_cpuid2(vm.cpuid()).map_err(VmError::kvm("KVM_SET_CPUID2"))?;
         Ok(Self { fd, id, kick: Arc::default(), vm })

@@ -4,7 +4,6 @@ use crate::cpu;
 use crate::error::VmError;
 use crate::memory::{GuestSlot, SlotSpec};
 use crate::open;
-use crate::vcpu::Vcpu;
 use kvm_bindings::{kvm_enable_cap, kvm_userspace_memory_region, CpuId, KVM_MAX_CPUID_ENTRIES};
 use kvm_ioctls::{Kvm, VmFd};
 use std::path::{Path, PathBuf};
@@ -202,12 +201,6 @@ impl Vm {
     pub fn builder() -> VmBuilder {
         VmBuilder::default()
     }
-
-    /// A vCPU; `id` is its local APIC id.
-    pub fn vcpu(&self, id: u64) -> Result<Vcpu, VmError> {
-        Vcpu::new(self.clone(), id)
-    }
-
     /// The VM's file, for ioctls that this crate has no name for.
     pub fn fd(&self) -> &VmFd {
         &self.0.fd

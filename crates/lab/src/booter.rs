@@ -33,16 +33,15 @@ impl Recorder {
     pub fn of(machines: Vec<Prepared>, pin: Option<&str>) -> Result<Self> {
         let pin = pin.map(str::to_owned);
         let pin = RunOptions { pin, ..RunOptions::default() }.pinned()?;
-        Ok(Recorder { machines, cache: cache_dir(), pin })
+        Ok(Recorder { machines, cache: cache_dir()?, pin })
     }
 }
 
 impl Booter for Recorder {
     fn boot(&self, request: &BootRequest<'_>) -> Result<RunRecord> {
-        let prepared = self
-            .machines
-            .get(request.planned.machine)
-            .context("the plan names a machine that was not prepared")?;
+        let prepared = self.machines.get(request.planned.machine).ok_or_else(|| {
+            usage(format!("session.json: run {} names a machine that is not there", request.index))
+        })?;
         let machine = &prepared.machine;
         if let Some(script) = &machine.script {
             return play(script, prepared, request);
@@ -98,7 +97,23 @@ fn play(script: &Script, prepared: &Prepared, request: &BootRequest<'_>) -> Resu
 
 fn classify(error: LaunchError) -> anyhow::Error {
     match error {
-        LaunchError::Prepare { .. } | LaunchError::Follow { .. } => host(error),
-        _ => usage(error),
+        LaunchError::Prepare { .. }
+        | LaunchError::Follow { .. }
+        | LaunchError::Unrecorded { .. } => host(error),
+        LaunchError::Start { error: ref cause, .. } if is_shortage(cause) => host(error),
+        LaunchError::Start { .. }
+        | LaunchError::Empty
+        | LaunchError::NotFound { .. }
+        | LaunchError::NotInPath { .. }
+        | LaunchError::NotExecutable { .. }
+        | LaunchError::Nul { .. }
+        | LaunchError::Cpu { .. } => usage(error),
     }
+}
+
+/// True for what this host has no more of: processes, memory, descriptors.
+fn is_shortage(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    let shortages = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::NOSPC];
+    Errno::from_io_error(error).is_some_and(|error| shortages.contains(&error))
 }

@@ -1,7 +1,8 @@
 //! Runs that are boots: what the executor of sessions needs to know of them.
 
+use crate::words::{ended_text, last_words};
 use anyhow::Result;
-use vmeter_model::run::{Outcome, PlannedRun, RunRecord};
+use vmeter_model::run::{Outcome, PlannedRun, RunRecord, WatchLevel};
 use vmeter_model::time::seconds;
 use vmeter_session::{RunRequest, Runner};
 
@@ -36,9 +37,19 @@ impl Runner<PlannedRun> for Boots<'_> {
         hopeless(run)
     }
 
+    fn remark(&self, run: &mut RunRecord, remark: &str) {
+        run.warnings.push(remark.to_owned());
+    }
+
     fn was_interrupted(&self, run: &RunRecord) -> bool {
         run.outcome == Outcome::Interrupted
     }
+}
+
+/// How closely a plan's boots are watched: those that are watched most.
+pub(crate) fn watched(plan: &[PlannedRun]) -> Option<WatchLevel> {
+    let has = |level: &WatchLevel| plan.iter().any(|planned| planned.watch == *level);
+    [WatchLevel::Full, WatchLevel::Light, WatchLevel::None].into_iter().find(has)
 }
 
 /// What is said of a boot that has just been saved.
@@ -49,14 +60,11 @@ pub(crate) fn said(run: &RunRecord) -> String {
 /// Why going on would only repeat a failure, if so.
 pub(crate) fn hopeless(record: &RunRecord) -> Option<String> {
     let what = match &record.outcome {
-        Outcome::Done | Outcome::Interrupted => return None,
-        Outcome::Panicked { line } => format!("the guest panicked: {line}"),
-        Outcome::NotReady => "the VMM ended before the --until point was reached".into(),
-        Outcome::VmmFailed { status, stderr } => match stderr.trim() {
-            "" => format!("the VMM failed ({status})"),
-            said => format!("the VMM failed ({status}): {said}"),
-        },
-        Outcome::TimedOut { last } => format!("timed out; the last thing seen: {last}"),
+        Outcome::Interrupted => return None,
+        Outcome::VmmFailed { status, stderr } if !stderr.trim().is_empty() => {
+            format!("the VMM failed ({status}): {}", last_words(stderr, record.index))
+        }
+        other => ended_text(other, record.end.as_ref())?,
     };
     Some(format!("run {} of {:?}: {what}; it is not run again", record.index, record.label))
 }
@@ -67,7 +75,7 @@ mod tests {
     use std::cell::RefCell;
     use std::path::Path;
     use vmeter_model::run::SessionMachine;
-    use vmeter_model::run::{SessionRecord, Usage, WatchLevel};
+    use vmeter_model::run::SessionRecord;
     use vmeter_model::SCHEMA;
     use vmeter_session::failure::class;
     use vmeter_session::failure::Class;
@@ -98,18 +106,9 @@ mod tests {
                 label: request.machine.label.clone(),
                 warmup: request.planned.warmup,
                 watch: request.planned.watch,
-                argv: vec![],
-                injected: vec![],
-                exec_ns: 0,
                 total_ns: 1_000_000,
-                clocks: vec![],
                 outcome,
-                usage: Usage::default(),
-                steal_s: 0.0,
-                moments: vec![],
-                sources: vec![],
-                icount: false,
-                warnings: vec![],
+                ..RunRecord::default()
             })
         }
     }

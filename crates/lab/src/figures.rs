@@ -111,6 +111,7 @@ impl Figures {
             run: SweptRun {
                 index: record.index,
                 outcome: record.outcome.clone(),
+                end: record.end.clone(),
                 total_s: seconds(timeline.total),
                 cpu_s: record.usage.cpu_s(),
                 phases: phases.collect(),

@@ -43,5 +43,15 @@ pub fn answer(dir: &Path) -> Result<Box<dyn Answer>> {
         }
     }
     let session = AnySession::open(dir)?;
-    of(&session)?.answer(&session.dir)
+    let kind = of(&session)?;
+    if session.record.machines.is_empty() {
+        return Err(session.no_runs());
+    }
+    let answer = kind.answer(&session.dir)?;
+    // What lacks runs that were taken away meanwhile is no answer.
+    if !is_saved(&session.dir) {
+        let dir = session.dir.display();
+        return Err(usage(format!("{dir} was removed while it was read")));
+    }
+    Ok(answer)
 }

@@ -12,6 +12,7 @@ mod compare;
 pub mod counting;
 pub mod diff;
 pub mod doctor;
+mod ends;
 pub mod figures;
 mod host_factors;
 mod hosts_report;

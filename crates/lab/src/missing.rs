@@ -10,7 +10,10 @@ pub(crate) fn warning(session: &Session, finished: &[SavedRun]) -> Option<String
     let missing = missing_runs(&session.record, runs);
     (!missing.is_empty()).then(|| {
         let listed = crate::diff::listed(missing.iter().map(String::as_str));
-        format!("not measured: {listed}; go on with --resume {}", session.dir.display())
+        format!(
+            "not measured: {listed}; go on with --resume {}",
+            vmeter_base::shell::path(&session.dir)
+        )
     })
 }
 

@@ -1,11 +1,10 @@
 //! What the JSON of several commands has in common. Names are fixed by `vmeter/1`.
 
-use crate::words::outcome_word;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use vmeter_model::result;
-use vmeter_model::run::{Outcome, SessionMachine, WatchLevel};
+use vmeter_model::run::{Fault, Outcome, SessionMachine, WatchLevel};
 use vmeter_model::shard::HostEffect;
 use vmeter_model::MachineSpec;
 use vmeter_render::exported;
@@ -21,10 +20,10 @@ exported! {
         spec: Spec<'a>,
     }
 
-    struct Chosen<'a> of (String, String, String) {
-        what: &'a str = |(what, _, _)| what,
-        value: &'a str = |(_, value, _)| value,
-        note: &'a str = |(_, _, note)| note,
+    struct Chosen<'a> of vmeter_model::Chosen {
+        what: &'a str,
+        value: &'a str,
+        note: &'a str,
     }
 
     /// The MACHINE options.
@@ -45,6 +44,12 @@ exported! {
         timeout_s: Option<u32>,
         command: &'a [String],
         no_inject: bool,
+    }
+
+    /// What ended a run.
+    pub(crate) struct End<'a> of vmeter_model::End {
+        cause: &'static str = |end| end.cause.word(),
+        evidence: &'a str,
     }
 
     pub(crate) struct Phase<'a> of result::Phase {
@@ -84,6 +89,9 @@ pub(crate) struct RunPhase<'a> {
 #[derive(Debug, Serialize)]
 pub(crate) struct Failure<'a> {
     kind: &'static str,
+    /// Whose it was: guest, vmm, host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,12 +100,16 @@ pub(crate) struct Failure<'a> {
     stderr: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    how: Option<&'a str>,
 }
 
 impl<'a> Of<'a, Outcome> for Failure<'a> {
     fn of(outcome: &'a Outcome) -> Self {
-        let kind = outcome_word(outcome);
-        let plain = Failure { kind, line: None, status: None, stderr: None, last: None };
+        let kind = outcome.word();
+        let fault = outcome.fault().map(Fault::name);
+        let plain =
+            Failure { kind, fault, line: None, status: None, stderr: None, last: None, how: None };
         match outcome {
             Outcome::Done | Outcome::NotReady | Outcome::Interrupted => plain,
             Outcome::Panicked { line } => Failure { line: Some(line), ..plain },
@@ -105,6 +117,7 @@ impl<'a> Of<'a, Outcome> for Failure<'a> {
                 Failure { status: Some(status), stderr: Some(stderr), ..plain }
             }
             Outcome::TimedOut { last } => Failure { last: Some(last), ..plain },
+            Outcome::UnexpectedEnd { how } => Failure { how: Some(how), ..plain },
         }
     }
 }

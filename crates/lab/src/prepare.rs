@@ -9,7 +9,7 @@ use vmeter_base::files;
 use vmeter_kernel_image::KernelImage;
 use vmeter_machine::backend::{self, Machine, Needs, Request};
 use vmeter_model::run::SessionMachine;
-use vmeter_model::{Accel, MachineSpec};
+use vmeter_model::{Accel, Chosen, MachineSpec};
 use vmeter_record::ready::Until;
 use vmeter_session::failure::{host, usage};
 
@@ -66,10 +66,10 @@ pub fn prepare(label: &str, spec: &MachineSpec, cache: &Path) -> Result<Prepared
     let mut chosen = machine.chosen.clone();
     if let Some(sizes) = inputs.sizes {
         let total = sizes.unpacked as f64 / 1024.0;
-        chosen.push((
-            "initramfs".into(),
+        chosen.push(Chosen::new(
+            "initramfs",
             format!("{}, {total:.0} KiB", spec.init.as_deref().unwrap_or("minimal")),
-            "--init minimal|udev or --initrd FILE".into(),
+            "--init minimal|udev or --initrd FILE",
         ));
     }
     let session = SessionMachine {

@@ -2,20 +2,10 @@
 
 use serde_json::Value;
 use std::collections::BTreeMap;
-use vmeter_model::run::Outcome;
+use vmeter_model::run::{Fault, Outcome};
+use vmeter_model::{Cause, End};
+use vmeter_record::run::VMM_STDERR;
 use vmeter_render::quantity::{Quantity, Unit};
-
-/// The outcome as JSON and CSV spell it.
-pub(crate) fn outcome_word(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Done => "done",
-        Outcome::Panicked { .. } => "panicked",
-        Outcome::NotReady => "not-ready",
-        Outcome::VmmFailed { .. } => "vmm-failed",
-        Outcome::TimedOut { .. } => "timed-out",
-        Outcome::Interrupted => "interrupted",
-    }
-}
 
 /// The outcome in words; `None` for one that needs none.
 pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
@@ -23,14 +13,56 @@ pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
         Outcome::Done => return None,
         Outcome::Panicked { line } => format!("the guest panicked: {line}"),
         Outcome::NotReady => "the VMM ended before the guest was ready".into(),
+        Outcome::VmmFailed { .. } if outcome.fault() == Some(Fault::Host) => {
+            "this host failed, not the VMM: --resume repeats it".into()
+        }
         Outcome::VmmFailed { status, stderr } => match stderr.trim().lines().last() {
-            Some(last) => format!("the VMM failed ({status}): {last}"),
+            Some(last) => format!("the VMM failed ({status}): {}", cut(last)),
             None => format!("the VMM failed ({status})"),
         },
         Outcome::TimedOut { last } if last.is_empty() => "timed out without a sign of life".into(),
         Outcome::TimedOut { last } => format!("timed out; the last thing seen was: {last}"),
+        Outcome::UnexpectedEnd { how } => how.clone(),
         Outcome::Interrupted => "interrupted".into(),
     })
+}
+
+/// How a run ended that did not end as it should, with what ended it and how that is known.
+pub(crate) fn ended_text(outcome: &Outcome, end: Option<&End>) -> Option<String> {
+    let text = outcome_text(outcome)?;
+    Some(match (outcome, end) {
+        (Outcome::Panicked { line }, Some(end)) if end.cause == Cause::OutOfMemory => {
+            format!("{}: {line}", end.cause.sentence())
+        }
+        (Outcome::NotReady, Some(end)) => {
+            format!("{text}: {} ({})", end.cause.sentence(), end.evidence)
+        }
+        (Outcome::UnexpectedEnd { .. }, Some(end)) => format!("{text} ({})", end.evidence),
+        _ => text,
+    })
+}
+
+/// Lines of a VMM's standard error that are shown, and how much of each.
+const STDERR_LINES: usize = 5;
+const STDERR_LINE: usize = 240;
+
+/// The last lines of what a VMM printed, and where the rest is.
+pub(crate) fn last_words(stderr: &str, index: u32) -> String {
+    let lines: Vec<&str> = stderr.trim().lines().collect();
+    let shown = lines.iter().skip(lines.len().saturating_sub(STDERR_LINES));
+    let shown: Vec<String> = shown.map(|line| cut(line)).collect();
+    if lines.len() <= STDERR_LINES && shown.iter().zip(&lines).all(|(a, b)| a == b) {
+        return shown.join("\n");
+    }
+    format!("…\n{}\n(more of it in runs/{index:04}/{VMM_STDERR})", shown.join("\n"))
+}
+
+/// A line, if it is not too long for a terminal.
+fn cut(line: &str) -> String {
+    match line.char_indices().nth(STDERR_LINE) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line.to_owned(),
+    }
 }
 
 /// Run numbers as a reader writes them: `run 3`, `runs 0, 2, 5 and 4 more`.

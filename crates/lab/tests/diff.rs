@@ -37,6 +37,7 @@ fn boot(rng: &mut Rng, index: u32, planted: &[(&str, f64)]) -> Figures {
         run: SweptRun {
             index,
             outcome: Outcome::Done,
+            end: None,
             total_s: phases.iter().sum(),
             cpu_s: 1.0,
             phases: phases.iter().enumerate().map(|(n, s)| (format!("phase {n}"), *s)).collect(),
@@ -63,6 +64,7 @@ fn side(rng: &mut Rng, runs: u32, planted: &[(&str, f64)]) -> Side {
         runs: (0..runs).map(|index| boot(rng, index, planted)).collect(),
         lines: (0..runs).map(|_| line(rng)).collect(),
         failed: 0,
+        ends: Default::default(),
     }
 }
 

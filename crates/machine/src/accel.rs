@@ -50,7 +50,7 @@ pub fn choose(
 ) -> Result<Choice, AccelError> {
     let has = |accel: Accel| {
         // Virtual time is the translator's.
-        let name = if accel == Accel::Icount { Accel::Tcg.name() } else { accel.name() };
+        let name = if accel == Accel::Icount { Accel::Tcg.word() } else { accel.word() };
         built.iter().any(|b| b == name)
     };
     let need = |wanted: Accel| {
@@ -75,7 +75,7 @@ pub fn choose(
             let probe = probe(cache).map_err(AccelError::NoKvm)?;
             let why = match probe.ring0 {
                 Quality::Native { .. } => "--accel kvm".to_owned(),
-                _ => format!("--accel kvm, though {}", probe.summary()),
+                _ => format!("--accel kvm, though {}; --accel tcg boots here", probe.summary()),
             };
             Ok(choice(Accel::Kvm, why))
         }
@@ -146,7 +146,7 @@ pub fn probe(cache: &Path) -> Result<Probe, String> {
 }
 
 fn remembered(file: &Path, boot_id: &str) -> Option<Probe> {
-    let bytes = std::fs::read(file).ok()?;
+    let bytes = files::read_limited(file, 1 << 20).ok()?;
     let remembered: Remembered = serde_json::from_slice(&bytes).ok()?;
     (!boot_id.is_empty() && remembered.boot_id == boot_id).then_some(remembered.probe)
 }

@@ -128,6 +128,57 @@ pub fn accelerator(argv: &[OsString]) -> String {
     first.strip_prefix("accel=").unwrap_or(first).to_owned()
 }
 
+/// The firmware that a QEMU command line asks for, by file: what is in the first flash
+/// (`-drive if=pflash`, `-blockdev` with `-machine pflash0=`), else `-bios`, else what the
+/// machine has by default (hw/i386/pc.c; hw/i386/microvm.c: qboot without ACPI).
+pub fn firmware(argv: &[OsString]) -> String {
+    let key = |list: &str, key: &str| {
+        let prefix = format!("{key}=");
+        list.split(',').find_map(|p| p.strip_prefix(&prefix)).map(str::to_owned)
+    };
+    let drives = values(argv, "drive");
+    let unit = |d: &str| key(d, "unit").unwrap_or_default().parse::<u32>().unwrap_or(0);
+    let mut flashes: Vec<&str> =
+        drives.into_iter().filter(|d| key(d, "if").as_deref() == Some("pflash")).collect();
+    flashes.sort_by_key(|d| unit(d));
+    let machines: Vec<&str> =
+        values(argv, "machine").into_iter().chain(values(argv, "M")).collect();
+    let node = machines.iter().find_map(|m| key(m, "pflash0").or_else(|| key(m, "pflash")));
+    let of_node = node.and_then(|node| {
+        let nodes = values(argv, "blockdev");
+        let named = |name: &str| {
+            nodes.iter().copied().find(|n| key(n, "node-name").as_deref() == Some(name))
+        };
+        // A format's node (raw) names the one below it, which has the file.
+        let top = named(&node)?;
+        let below = key(top, "file").and_then(|file| named(&file));
+        [Some(top), below]
+            .into_iter()
+            .flatten()
+            .find_map(|n| key(n, "filename").or_else(|| key(n, "file.filename")))
+    });
+    let flashed = of_node.or_else(|| flashes.first().and_then(|d| key(d, "file")));
+    let asked = flashed.or_else(|| values(argv, "bios").last().map(|&bios| bios.to_owned()));
+    asked.unwrap_or_else(|| {
+        let microvm = machines.iter().any(|m| m.split(',').next() == Some("microvm"));
+        let acpi = !machines.iter().any(|m| key(m, "acpi").as_deref() == Some("off"));
+        match (microvm, acpi) {
+            (true, true) => "bios-microvm.bin",
+            (true, false) => "qboot.rom",
+            (false, _) => "bios-256k.bin",
+        }
+        .to_owned()
+    })
+}
+
+/// True if QEMU puts the kernel into memory (`-kernel`), and enters it without UEFI, which
+/// loads what it is given like any other program.
+pub fn loads_kernel(argv: &[OsString]) -> bool {
+    let firmware = firmware(argv).to_ascii_lowercase();
+    let uefi = ["ovmf", "edk2", "uefi", ".fd"].iter().any(|name| firmware.contains(name));
+    has(argv, "kernel") && !uefi
+}
+
 /// True if the command line says where the serial console goes.
 pub fn says_console(argv: &[OsString]) -> bool {
     has(argv, "nographic") || has(argv, "serial") || has(argv, "nodefaults")
@@ -144,6 +195,33 @@ pub fn console_on_stdout(argv: &[OsString]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_firmware_that_runs() {
+        for (line, expected) in [
+            ("qemu -M q35", "bios-256k.bin"),
+            ("qemu -bios a.rom", "a.rom"),
+            ("qemu -M microvm", "bios-microvm.bin"),
+            ("qemu -machine microvm,acpi=off", "qboot.rom"),
+            (
+                "qemu -drive if=pflash,unit=1,file=VARS.fd -drive if=pflash,format=raw,file=OVMF_CODE.fd",
+                "OVMF_CODE.fd",
+            ),
+            (
+                "qemu -blockdev driver=file,filename=code.fd,node-name=f0 \
+                 -blockdev node-name=pf0,driver=raw,file=f0 -machine q35,pflash0=pf0",
+                "code.fd",
+            ),
+            ("qemu -drive if=virtio,file=disk.img", "bios-256k.bin"),
+        ] {
+            let argv: Vec<OsString> = line.split_whitespace().map(Into::into).collect();
+            assert_eq!(firmware(&argv), expected, "{line}");
+        }
+        let argv = |line: &str| line.split(' ').map(Into::into).collect::<Vec<OsString>>();
+        assert!(loads_kernel(&argv("qemu -kernel k")));
+        assert!(!loads_kernel(&argv("qemu -kernel k -bios /usr/share/OVMF/OVMF.fd")));
+        assert!(!loads_kernel(&argv("qemu -drive file=d")));
+    }
 
     #[test]
     fn words_for_the_kernel_stand_before_those_for_init() {

@@ -5,15 +5,17 @@
 //! it decides for the user comes back with a reason, which the report shows.
 
 use crate::accel::AccelError;
+use crate::argv;
 use crate::backends;
 use crate::backends::mock::script::{Script, ScriptError};
 use crate::capabilities::CapabilityError;
+use crate::launch::{self, LaunchError};
 use crate::plan::LaunchPlan;
 use crate::vmm::{Abilities, ConfigFile, Dialect};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use vmeter_model::{Accel, MachineSpec};
+use vmeter_model::{Accel, Chosen, MachineSpec};
 
 /// Every back end, in the order in which they are asked. A new one is a file and a
 /// line here.
@@ -52,14 +54,22 @@ pub trait Backend: Sync {
         Some(self.name())
     }
 
-    /// True if this specification is for it.
-    fn accepts(&self, spec: &MachineSpec) -> bool;
+    /// True if this specification is for it: it names this VMM, by its name or by that of its
+    /// file.
+    fn accepts(&self, spec: &MachineSpec) -> bool {
+        spec.vmm.as_deref().is_some_and(|vmm| argv::is_program(vmm.as_ref(), self.name()))
+    }
 
     /// What it needs for this specification.
-    fn needs(&self, spec: &MachineSpec) -> Needs;
+    fn needs(&self, spec: &MachineSpec) -> Needs {
+        let _ = spec;
+        Needs::Nothing
+    }
 
     /// How its VMM is spoken to, if it is one kind of VMM.
-    fn dialect(&self) -> Option<&'static dyn Dialect>;
+    fn dialect(&self) -> Option<&'static dyn Dialect> {
+        None
+    }
 
     /// Works the machine out.
     ///
@@ -67,6 +77,19 @@ pub trait Backend: Sync {
     /// A value that the back end does not know (with the valid ones), a file or
     /// program that is missing, or a combination that cannot work.
     fn describe(&self, request: &Request<'_>) -> Result<Machine, MachineError>;
+}
+
+/// The program of a dialect's VMM, by name or path.
+///
+/// # Errors
+/// Not found, which says how it can be had, or found only files that cannot be executed.
+pub(crate) fn find(dialect: &dyn Dialect, name: &OsStr) -> Result<PathBuf, LaunchError> {
+    launch::find_program(name).map_err(|error| match error {
+        LaunchError::NotInPath { program, .. } => {
+            LaunchError::NotInPath { program, mend: dialect.mend() }
+        }
+        other => other,
+    })
 }
 
 /// The back end that a specification is for.
@@ -125,8 +148,8 @@ pub struct Machine {
     pub backend: &'static str,
     /// The command line; empty for a machine without a process.
     pub argv: Vec<OsString>,
-    /// What was chosen: (what, value, why or how to change it).
-    pub chosen: Vec<(String, String, String)>,
+    /// What was chosen for the user.
+    pub chosen: Vec<Chosen>,
     /// Versions and digests: `vmm`, `kernel`, `firmware`, `initrd`.
     pub provenance: BTreeMap<String, String>,
     /// How guest instructions are executed, where known.
@@ -174,7 +197,7 @@ impl Machine {
     }
 
     pub(crate) fn choose(&mut self, what: &str, value: impl Into<String>, why: impl Into<String>) {
-        self.chosen.push((what.to_owned(), value.into(), why.into()));
+        self.chosen.push(Chosen::new(what, value, why));
     }
 }
 
@@ -215,7 +238,7 @@ pub enum MachineError {
     Script(#[from] ScriptError),
     /// The VMM cannot be found.
     #[error(transparent)]
-    Program(#[from] crate::launch::LaunchError),
+    Program(#[from] LaunchError),
 }
 
 impl MachineError {
@@ -243,7 +266,7 @@ pub fn describe(request: &Request<'_>) -> Result<Machine, MachineError> {
     }
     let value = request.spec.vmm.as_deref().unwrap_or_default();
     if value.contains('/') {
-        crate::launch::find_program(value.as_ref())?;
+        launch::find_program(value.as_ref())?;
         return Err(MachineError::Combination(format!(
             "--vmm {value}: neither its name nor its -version says what it is; known are {}. \
              Give its own command line after -- (vmeter boot -- {value} …)",

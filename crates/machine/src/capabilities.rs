@@ -9,6 +9,7 @@ use crate::launch::{self, LaunchError, Mode, NoHooks, Options, Stopper};
 use crate::output::{output, version_line};
 use crate::plan::LaunchPlan;
 use crate::qmp::{self, Qmp, QmpError};
+use crate::qmp_commands;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::ffi::OsString;
@@ -29,38 +30,20 @@ pub struct Capabilities {
     pub version_line: String,
     /// Major, minor, micro.
     pub version: (u32, u32, u32),
-    /// Target architecture, e.g. `x86_64`.
-    pub target: String,
     /// Machine types and their aliases.
     pub machines: Vec<String>,
-    /// CPU models.
-    pub cpus: Vec<String>,
     /// Accelerators built in: `tcg`, `kvm`, …
     pub accelerators: Vec<String>,
-    /// Device types.
-    pub devices: Vec<String>,
     /// Folders that firmware is loaded from, in order.
     pub firmware_dirs: Vec<PathBuf>,
     /// True if TCG plugins can be loaded.
     pub plugins: bool,
-    /// Trace events that can be enabled.
-    pub trace_events: Vec<String>,
 }
 
 impl Capabilities {
     /// True if there is such a machine type or alias.
     pub fn has_machine(&self, name: &str) -> bool {
         self.machines.iter().any(|m| m == name)
-    }
-
-    /// True if there is such a device.
-    pub fn has_device(&self, name: &str) -> bool {
-        self.devices.iter().any(|d| d == name)
-    }
-
-    /// True if there is such a trace event.
-    pub fn has_trace_event(&self, name: &str) -> bool {
-        self.trace_events.iter().any(|e| e == name)
     }
 
     /// The firmware file that QEMU loads for this name: the first in its folders,
@@ -126,6 +109,8 @@ struct Remembered {
 }
 
 const FORMAT: u32 = 1;
+/// Largest file of remembered capabilities, bytes.
+const MAX_CACHED: u64 = 4 << 20;
 
 /// What `program` can do: remembered in `cache`, or asked now.
 ///
@@ -172,7 +157,8 @@ fn recall(
     program: &Path,
     (size, modified): (u64, (i64, i64)),
 ) -> Option<(Capabilities, Duration)> {
-    let remembered: Remembered = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
+    let remembered: Remembered =
+        serde_json::from_slice(&files::read_limited(file, MAX_CACHED).ok()?).ok()?;
     let same = remembered.format == FORMAT
         && remembered.path == program
         && remembered.size == size
@@ -227,73 +213,36 @@ fn by_qmp(program: &Path) -> Result<Result<Capabilities, String>, LaunchError> {
     Ok(answer.map_err(|e| format!("{e} ({}; {})", exit.status, exit.stderr_tail.trim())))
 }
 
-/// Commands whose answers are taken as they are: the crate's types know the fields
-/// of one QEMU version, and any version may be asked.
-macro_rules! raw_commands {
-    ($($name:ident = $wire:literal),* $(,)?) => { $(
-        #[derive(Debug, Default, Serialize)]
-        struct $name {
-            #[serde(flatten)]
-            arguments: serde_json::Map<String, Value>,
-        }
-
-        impl qapi::Command for $name {
-            const NAME: &'static str = $wire;
-            const ALLOW_OOB: bool = false;
-            type Ok = Value;
-        }
-    )* };
-}
-
-raw_commands! {
-    QueryVersion = "query-version",
-    QueryTarget = "query-target",
-    QueryMachines = "query-machines",
-    QueryCpus = "query-cpu-definitions",
-    ListTypes = "qom-list-types",
-    TraceEvents = "trace-event-get-state",
-    CommandLineOptions = "query-command-line-options",
-}
-
-fn arguments(pairs: &[(&str, Value)]) -> serde_json::Map<String, Value> {
-    pairs.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect()
+// Answers are taken as they are: any version of QEMU may be asked.
+qmp_commands! {
+    QueryVersion = "query-version" -> Value {}
+    QueryMachines = "query-machines" -> Value {}
+    ListTypes = "qom-list-types" -> Value { implements: &'static str, #[serde(rename = "abstract")] is_abstract: bool }
+    CommandLineOptions = "query-command-line-options" -> Value { option: &'static str }
 }
 
 fn converse(socket: std::os::unix::net::UnixStream) -> Result<Capabilities, QmpError> {
     let mut qmp = Qmp::greet(socket, LIMIT)?;
-    let version = qmp.execute(&QueryVersion::default())?;
+    let version = qmp.execute(&QueryVersion {})?;
     let number = |field: &str| {
         let n = version.pointer(&format!("/qemu/{field}")).and_then(Value::as_u64);
         n.and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
     };
-    let target = qmp.execute(&QueryTarget::default())?;
-    let machines = qmp.execute(&QueryMachines::default())?;
+    let machines = qmp.execute(&QueryMachines {})?;
     let mut all_machines = strings(&machines, "name");
     all_machines.extend(strings(&machines, "alias"));
-    // Not known for every target.
-    let cpus = qmp.execute(&QueryCpus::default()).unwrap_or(Value::Null);
-    let list = |implements: &str| ListTypes {
-        arguments: arguments(&[("implements", implements.into()), ("abstract", false.into())]),
-    };
-    let accelerators = qmp.execute(&list("accel"))?;
-    let devices = qmp.execute(&list("device"))?;
-    let every = TraceEvents { arguments: arguments(&[("name", "*".into())]) };
-    let events = qmp.execute(&every).unwrap_or(Value::Null);
-    let plugin = CommandLineOptions { arguments: arguments(&[("option", "plugin".into())]) };
+    let accelerators = qmp.execute(&ListTypes { implements: "accel", is_abstract: false })?;
+    let plugin = CommandLineOptions { option: "plugin" };
     let capabilities = Capabilities {
         version_line: String::new(),
         version: (number("major"), number("minor"), number("micro")),
-        target: target.get("arch").and_then(Value::as_str).unwrap_or_default().to_owned(),
         machines: all_machines,
-        cpus: strings(&cpus, "name"),
         accelerators: strings(&accelerators, "name")
             .iter()
             .filter_map(|n| n.strip_suffix("-accel").map(str::to_owned))
             .collect(),
-        devices: strings(&devices, "name"),
         firmware_dirs: Vec::new(),
         plugins: qmp.execute(&plugin).is_ok(),
-        trace_events: strings(&events, "name"),
     };
     qmp.quit()?;
     Ok(capabilities)
@@ -328,11 +277,8 @@ mod tests {
         assert_eq!(first.origin, Origin::Asked);
         let c = &first.capabilities;
         assert!(c.version.0 >= 4 && is_qemu(&c.version_line), "{:?}", c.version);
-        assert_eq!(c.target, "x86_64");
         assert!(c.has_machine("q35") && c.has_machine("pc"));
-        assert!(c.has_device("isa-debugcon") && c.has_device("pcie-root-port"));
         assert!(c.accelerators.iter().any(|a| a == "tcg"));
-        assert!(c.cpus.iter().any(|m| m == "max"));
         assert!(c.firmware_file("bios-256k.bin").is_some_and(|f| f.is_absolute()));
         let second = of(&qemu, cache.path()).expect("remembered");
         assert!(matches!(second.origin, Origin::Remembered(_)));

@@ -1,9 +1,12 @@
 //! Digests and kinds of what is booted.
 
 use sha2::{Digest, Sha256};
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use vmeter_base::files;
+
+/// Largest kernel, initrd or firmware, bytes: the boot protocol gives their sizes 32 bits.
+const MAX_BOOTED: u64 = 1 << 32;
 
 /// What a kernel file is, by its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +25,7 @@ pub enum KernelKind {
 /// When the file cannot be read.
 pub fn kernel_kind(path: &Path) -> io::Result<KernelKind> {
     let mut head = Vec::new();
-    File::open(path)?.take(0x206).read_to_end(&mut head)?;
+    files::open_regular(path)?.take(0x206).read_to_end(&mut head)?;
     Ok(if head.starts_with(b"\x7fELF") {
         KernelKind::Vmlinux
     } else if head.get(0x202..0x206) == Some(b"HdrS") {
@@ -37,7 +40,13 @@ pub fn kernel_kind(path: &Path) -> io::Result<KernelKind> {
 /// # Errors
 /// When it cannot be read.
 pub fn digest(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
+    let mut file = files::open_regular(path)?;
+    let length = file.metadata()?.len();
+    if length > MAX_BOOTED {
+        let message =
+            format!("it is {length} bytes long, and what is booted has at most {MAX_BOOTED}");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
     let mut hash = Sha256::new();
     let mut buffer = vec![0u8; 1 << 16];
     loop {

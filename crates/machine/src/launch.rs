@@ -189,6 +189,7 @@ fn result(
         image: seen.image,
         stops: seen.stops,
         left_behind: seen.left_behind,
+        was_stopped: seen.was_stopped,
         held: seen.held.iter().map(|(a, b)| (a - exec_ns, b - exec_ns)).collect(),
     }
 }

@@ -45,7 +45,7 @@ impl LaunchPlan {
     pub fn inject_kernel_parameters(&mut self, words: &[&str]) -> bool {
         let words = words.join(" ");
         let Some(dialect) = self.dialect.filter(|_| self.may_inject) else { return false };
-        let added = dialect.add_kernel_words(self, &words);
+        let added = dialect.add_kernel_words(&mut self.argv, self.config.as_mut(), &words);
         if added {
             self.injected.push(format!("kernel: {words}"));
         }
@@ -54,7 +54,12 @@ impl LaunchPlan {
 
     /// The kernel's command line as it stands.
     pub fn kernel_line(&self) -> Option<String> {
-        self.dialect?.kernel_line(self)
+        self.dialect?.kernel_line(&self.argv, self.config.as_ref())
+    }
+
+    /// True if the machine can't be powered off, so that a guest's restart is its end.
+    pub fn ends_by_reset(&self) -> bool {
+        self.dialect.is_some_and(|dialect| dialect.ends_by_reset(&self.argv, self.config.as_ref()))
     }
 
     /// Writes the configuration file into `folder`, if it is vmeter's or was added to.

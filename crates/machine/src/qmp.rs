@@ -3,12 +3,18 @@
 //! A socket pair is made first and one end is inherited by the VMM
 //! (`-chardev socket,fd=N`, accepted since QEMU 2.12), so there is no path, no
 //! race and nothing to wait for: the greeting is there when QEMU is.
+//!
+//! The words are those of `qapi-spec`; the crate that has every command of one QEMU
+//! version as a type takes a tenth of a release build, and another version's answers
+//! do not fit it.
 
 use crate::plan::LaunchPlan;
-use qapi::qmp;
+pub use qapi_spec::Command;
+use qapi_spec::{Execute, Never};
 use rustix::fs::inotify;
 use serde_json::Value;
-use std::io::{self, BufRead, BufReader, Read};
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -61,9 +67,38 @@ pub struct Announcement {
     pub realtime_ns: i64,
 }
 
+/// Commands of the monitor: a type for each, as [`Qmp::execute`] takes it.
+#[macro_export]
+macro_rules! qmp_commands {
+    ($($(#[$doc:meta])* $vis:vis $name:ident = $wire:literal -> $ok:ty {
+        $($(#[$attribute:meta])* $field:ident: $type:ty),* $(,)?
+    })*) => { $(
+        $(#[$doc])*
+        #[derive(Debug, Clone, serde::Serialize)]
+        #[serde(rename_all = "kebab-case")]
+        $vis struct $name {
+            $($(#[$attribute])* $vis $field: $type),*
+        }
+
+        impl $crate::qmp::Command for $name {
+            type Ok = $ok;
+            const NAME: &'static str = $wire;
+            const ALLOW_OOB: bool = false;
+        }
+    )* };
+}
+
+qmp_commands! {
+    Negotiate = "qmp_capabilities" -> Value {}
+    QueryStatus = "query-status" -> Value {}
+    Cont = "cont" -> Value {}
+    Quit = "quit" -> Value {}
+}
+
 /// A monitor that has been greeted.
 pub struct Qmp {
-    inner: qapi::Qmp<qapi::Stream<BufReader<UnixStream>, UnixStream>>,
+    reader: BufReader<UnixStream>,
+    announced: VecDeque<Announcement>,
     limit: Duration,
 }
 
@@ -108,20 +143,14 @@ impl Qmp {
     pub fn greet(stream: UnixStream, limit: Duration) -> Result<Self, QmpError> {
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))?;
-        let reader = BufReader::new(stream.try_clone()?);
-        let mut inner = qapi::Qmp::new(qapi::Stream::new(reader, stream));
-        // The crate takes an end of file here for a bug of its caller.
-        loop {
-            match inner.inner_mut().fill_buf() {
-                Ok([]) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok(_) => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
-            }
+        let mut qmp = Self { reader: BufReader::new(stream), announced: VecDeque::new(), limit };
+        let greeting = qmp.line()?;
+        if greeting.get("QMP").is_none() {
+            let shown: String = greeting.to_string().chars().take(80).collect();
+            let what = format!("a greeting {{\"QMP\": …}} was expected, found {shown}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what).into());
         }
-        inner.read_capabilities()?;
-        let mut qmp = Self { inner, limit };
-        qmp.execute(&qmp::qmp_capabilities { enable: None })?;
+        qmp.execute(&Negotiate {})?;
         Ok(qmp)
     }
 
@@ -156,11 +185,33 @@ impl Qmp {
     ///
     /// # Errors
     /// When QEMU refuses it, or does not answer in time.
-    pub fn execute<C: qapi::Command>(&mut self, command: &C) -> Result<C::Ok, QmpError> {
-        self.inner.execute(command).map_err(|e| match e {
-            qapi::ExecuteError::Io(error) => QmpError::Io { error },
-            qapi::ExecuteError::Qapi(e) => QmpError::Refused { command: C::NAME, message: e.desc },
-        })
+    pub fn execute<C: Command>(&mut self, command: &C) -> Result<C::Ok, QmpError> {
+        let mut message = serde_json::to_vec(&Execute::<_, Never>::with_command(command))
+            .map_err(io::Error::from)?;
+        message.push(b'\n');
+        self.reader.get_mut().write_all(&message)?;
+        let deadline = Instant::now() + self.limit;
+        while Instant::now() < deadline {
+            let mut answer = self.line()?;
+            if let Some(event) = announcement(&answer) {
+                self.announced.push_back(event);
+            } else if let Some(error) = answer.get("error") {
+                let message =
+                    error.get("desc").and_then(Value::as_str).unwrap_or("no reason given");
+                return Err(QmpError::Refused { command: C::NAME, message: message.to_owned() });
+            } else if let Some(value) = answer.get_mut("return") {
+                return Ok(serde_json::from_value(value.take()).map_err(io::Error::from)?);
+            }
+        }
+        Err(io::Error::from(io::ErrorKind::TimedOut).into())
+    }
+
+    fn line(&mut self) -> io::Result<Value> {
+        let mut line = Vec::new();
+        if self.reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(serde_json::from_slice(&line)?)
     }
 
     /// QEMU's run state, e.g. `running`, `prelaunch`, `shutdown`.
@@ -168,9 +219,8 @@ impl Qmp {
     /// # Errors
     /// As [`Qmp::execute`].
     pub fn status(&mut self) -> Result<String, QmpError> {
-        let status = self.execute(&qmp::query_status {})?.status;
-        let name = serde_json::to_value(status).map_err(io::Error::from)?;
-        Ok(name.as_str().unwrap_or("unknown").to_owned())
+        let answer = self.execute(&QueryStatus {})?;
+        Ok(answer.get("status").and_then(Value::as_str).unwrap_or("unknown").to_owned())
     }
 
     /// Lets a machine that was started with `-S` run.
@@ -178,7 +228,7 @@ impl Qmp {
     /// # Errors
     /// As [`Qmp::execute`].
     pub fn cont(&mut self) -> Result<(), QmpError> {
-        self.execute(&qmp::cont {}).map(drop)
+        self.execute(&Cont {}).map(drop)
     }
 
     /// Ends QEMU.
@@ -187,7 +237,7 @@ impl Qmp {
     /// As [`Qmp::execute`]. QEMU may be gone before its answer is out; that is no error.
     pub fn quit(&mut self) -> Result<(), QmpError> {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-        match self.execute(&qmp::quit {}) {
+        match self.execute(&Quit {}) {
             Err(QmpError::Io { error })
                 if [BrokenPipe, ConnectionReset, UnexpectedEof].contains(&error.kind()) =>
             {
@@ -202,21 +252,11 @@ impl Qmp {
     /// # Errors
     /// When QEMU ended, or says what is no JSON.
     pub fn announcements(&mut self) -> Result<Vec<Announcement>, QmpError> {
-        let mut found = Vec::new();
-        let queued: Vec<_> = self.inner.events().collect();
-        for event in queued {
-            let value = serde_json::to_value(&event).map_err(io::Error::from)?;
-            found.extend(any_announcement(&value));
+        while !self.reader.buffer().is_empty() || is_readable(self.as_fd())? {
+            let said = self.line()?;
+            self.announced.extend(announcement(&said));
         }
-        while !self.inner.inner().get_ref_read().buffer().is_empty() || is_readable(self.as_fd())? {
-            let mut line = Vec::new();
-            if self.inner.inner_mut().take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-            }
-            let value: Value = serde_json::from_slice(&line).map_err(io::Error::from)?;
-            found.extend(any_announcement(&value));
-        }
-        Ok(found)
+        Ok(self.announced.drain(..).collect())
     }
 
     /// Waits for an announcement with this name; earlier others are dropped.
@@ -224,23 +264,15 @@ impl Qmp {
     /// # Errors
     /// When the time is up, or QEMU ends first.
     pub fn wait_for(&mut self, name: &str) -> Result<Announcement, QmpError> {
-        let queued: Vec<_> = self.inner.events().collect();
-        for event in queued {
-            let value = serde_json::to_value(&event).map_err(io::Error::from)?;
-            if let Some(found) = announcement(&value, name) {
-                return Ok(found);
+        let deadline = Instant::now() + self.limit;
+        while let Some(event) = self.announced.pop_front() {
+            if event.name == name {
+                return Ok(event);
             }
         }
-        let deadline = Instant::now() + self.limit;
         while Instant::now() < deadline {
-            let mut line = Vec::new();
-            let stream = self.inner.inner_mut();
-            if stream.take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-            }
-            let value = serde_json::from_slice(&line).map_err(io::Error::from)?;
-            if let Some(found) = announcement(&value, name) {
-                return Ok(found);
+            if let Some(event) = announcement(&self.line()?).filter(|e| e.name == name) {
+                return Ok(event);
             }
         }
         Err(io::Error::from(io::ErrorKind::TimedOut).into())
@@ -250,15 +282,11 @@ impl Qmp {
 impl AsFd for Qmp {
     /// Readable when QEMU has something to say.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.inner().get_ref_write().as_fd()
+        self.reader.get_ref().as_fd()
     }
 }
 
-fn announcement(message: &Value, name: &str) -> Option<Announcement> {
-    any_announcement(message).filter(|found| found.name == name)
-}
-
-fn any_announcement(message: &Value) -> Option<Announcement> {
+fn announcement(message: &Value) -> Option<Announcement> {
     let name = message.get("event")?.as_str()?.to_owned();
     let time = |part: &str| message.get("timestamp")?.get(part)?.as_i64();
     let ns = |seconds: i64, micros: i64| seconds.checked_mul(1_000_000)?.checked_add(micros);

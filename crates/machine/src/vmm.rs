@@ -3,7 +3,6 @@
 //! Whoever records a boot looks at [`Abilities`] and lets the [`Dialect`] add what the
 //! guest's kernel is to be told, so that no other code asks which VMM it is.
 
-use crate::plan::LaunchPlan;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -28,16 +27,31 @@ pub struct Abilities {
     pub image: Option<&'static str>,
 }
 
+/// vmeter's own init is told so to restart the machine at its end.
+pub(crate) const EXITS_BY_RESET: &str = "vmeter.exit=reset";
+
+/// True for a kernel line that tells it so.
+pub(crate) fn exits_by_reset(line: Option<String>) -> bool {
+    line.is_some_and(|line| line.split(' ').any(|word| word == EXITS_BY_RESET))
+}
+
 /// How a kind of VMM is spoken to.
 pub trait Dialect: Sync + Debug {
     /// What the VMM is called in sentences.
     fn vmm(&self) -> &'static str;
 
+    /// How it can be had where it is not installed.
+    fn mend(&self) -> &'static str {
+        "install it, or give its path"
+    }
+
     /// True if a program of this name is it.
     fn is_named(&self, program: &OsStr) -> bool;
 
     /// The option by which it says its version.
-    fn version_option(&self) -> &'static str;
+    fn version_option(&self) -> &'static str {
+        "--version"
+    }
 
     /// True for the first line that this option prints.
     fn says_so(&self, version_line: &str) -> bool;
@@ -48,11 +62,22 @@ pub trait Dialect: Sync + Debug {
     /// Reads a command line of the user's own.
     fn read(&self, argv: &[OsString]) -> Told;
 
-    /// The kernel's command line of a plan, if the plan names a kernel.
-    fn kernel_line(&self, plan: &LaunchPlan) -> Option<String>;
+    /// The kernel's command line, if `argv` or `config` names a kernel.
+    fn kernel_line(&self, argv: &[OsString], config: Option<&ConfigFile>) -> Option<String>;
 
-    /// Adds words to it; false if the plan names no kernel.
-    fn add_kernel_words(&self, plan: &mut LaunchPlan, words: &str) -> bool;
+    /// True if this machine can't be powered off, so that its guest ends by restarting it, and
+    /// its VMM with it.
+    fn ends_by_reset(&self, argv: &[OsString], config: Option<&ConfigFile>) -> bool {
+        exits_by_reset(self.kernel_line(argv, config))
+    }
+
+    /// Adds words to it; false if no kernel is named.
+    fn add_kernel_words(
+        &self,
+        argv: &mut Vec<OsString>,
+        config: Option<&mut ConfigFile>,
+        words: &str,
+    ) -> bool;
 }
 
 /// Where the guest's console goes.

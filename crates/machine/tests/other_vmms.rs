@@ -226,11 +226,11 @@ fn command_lines_of_the_users_own() {
     assert!(plan.injected[1].contains("firecracker.json for "), "{:?}", plan.injected);
 
     let by_api = host.describe(&own(&[&firecracker, "--api-sock", "/run/fc"])).expect("described");
-    assert!(by_api.chosen.iter().any(|(_, value, _)| value == "by the API"), "{by_api:?}");
+    assert!(by_api.chosen.iter().any(|c| c.value == "by the API"), "{by_api:?}");
     assert!(!by_api.plan().inject_kernel_parameters(WORDS));
     std::fs::write(&config, "{ broken").expect("written");
     let broken = host.describe(&own(&words)).expect("Firecracker will say so itself");
-    assert!(broken.chosen.iter().any(|(.., why)| why.contains("not JSON")), "{broken:?}");
+    assert!(broken.chosen.iter().any(|c| c.note.contains("not JSON")), "{broken:?}");
 
     let kernel = kernel.to_str().expect("UTF-8");
     for (words, line) in [

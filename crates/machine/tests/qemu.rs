@@ -273,7 +273,7 @@ fn every_option_is_a_command_line_that_qemu_accepts() {
     for spec in specs {
         let request = Request { root_image: Some(&image), ..request(&spec, folder.path()) };
         let machine = backend::describe(&request).expect("described");
-        assert!(machine.chosen.iter().all(|(what, _, why)| !what.is_empty() && !why.is_empty()));
+        assert!(machine.chosen.iter().all(|c| !c.what.is_empty() && !c.note.is_empty()));
         assert!(machine.provenance.contains_key("firmware"));
         accepted(&machine);
     }

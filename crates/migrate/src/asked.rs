@@ -7,7 +7,6 @@ use crate::side::Side;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use vmeter_model::run::SessionRecord;
 use vmeter_model::sweep::Settings;
 use vmeter_model::MachineSpec;
 use vmeter_session::{Given, RunOptions, Session};
@@ -74,16 +73,15 @@ impl Asked {
     /// What a session was begun with, with as many more runs as the options ask for.
     ///
     /// # Errors
-    /// Class usage: options that say something else.
+    /// Class usage: `session.json` does not say it as this vmeter does.
     pub fn resumed(session: &Session<PlannedMigration>, options: &MigrateOptions) -> Result<Self> {
         let mut asked: Asked = session.asked()?;
-        asked.compare(options, &session.record).check(&session.dir)?;
         asked.runs = options.runs.runs.unwrap_or(asked.runs);
         Ok(asked)
     }
 
-    fn compare(&self, options: &MigrateOptions, begun: &SessionRecord<PlannedMigration>) -> Given {
-        let mut given = Given::of(&options.runs, begun);
+    /// What is said beside `--resume`, and what was asked first.
+    pub fn note_given(&self, options: &MigrateOptions, given: &mut Given) {
         given.option("--warmup", options.runs.warmup, self.warmup);
         let fewer = options.runs.runs.filter(|runs| *runs < self.runs);
         given.option("--runs", fewer, self.runs);
@@ -97,7 +95,6 @@ impl Asked {
             let own = self.varied.iter().find(|(other, _)| other == name);
             given.option(name, Some(Some(values)), own.map(|(_, values)| values));
         }
-        given
     }
 
     /// Every combination of what is varied.

@@ -5,87 +5,50 @@
 
 use crate::error::MigrateError;
 use crate::vm::Vm;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{json, Map, Value};
-use vmeter_machine::qmp::QmpError;
+use vmeter_machine::{qmp::QmpError, qmp_commands};
 
-macro_rules! command {
-    ($(#[$doc:meta])* $name:ident = $qmp:literal -> $ok:ty { $($(#[$attribute:meta])* $field:ident: $type:ty),* }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Serialize)]
-        #[serde(rename_all = "kebab-case")]
-        pub struct $name {
-            $($(#[$attribute])* pub $field: $type),*
-        }
-
-        impl qapi::Command for $name {
-            type Ok = $ok;
-            const NAME: &'static str = $qmp;
-            const ALLOW_OOB: bool = false;
-        }
-    };
-}
-
-command!(
+qmp_commands! {
     /// How far it is.
-    QueryMigrate = "query-migrate" -> MigrationInfo {}
-);
-command!(
+    pub QueryMigrate = "query-migrate" -> MigrationInfo {}
     /// Sets parameters.
-    SetParameters = "migrate-set-parameters" -> Value {
+    pub SetParameters = "migrate-set-parameters" -> Value {
         /// Name and value.
         #[serde(flatten)]
         parameters: Map<String, Value>
     }
-);
-command!(
     /// The parameters in effect.
-    QueryParameters = "query-migrate-parameters" -> Parameters {}
-);
-command!(
+    pub QueryParameters = "query-migrate-parameters" -> Parameters {}
     /// Switches capabilities.
-    SetCapabilities = "migrate-set-capabilities" -> Value {
+    pub SetCapabilities = "migrate-set-capabilities" -> Value {
         /// Each `{"capability", "state"}`.
         capabilities: Vec<Value>
     }
-);
-command!(
     /// Listens.
-    MigrateIncoming = "migrate-incoming" -> Value {
+    pub MigrateIncoming = "migrate-incoming" -> Value {
         /// `unix:PATH`.
         uri: String
     }
-);
-command!(
     /// Begins.
-    Migrate = "migrate" -> Value {
+    pub Migrate = "migrate" -> Value {
         /// `unix:PATH`.
         uri: String
     }
-);
-command!(
     /// Gives up.
-    Cancel = "migrate_cancel" -> Value {}
-);
-command!(
+    pub Cancel = "migrate_cancel" -> Value {}
     /// Runs the guest at the destination; the rest of its memory follows.
-    StartPostcopy = "migrate-start-postcopy" -> Value {}
-);
-command!(
+    pub StartPostcopy = "migrate-start-postcopy" -> Value {}
     /// Runs the guest.
-    Cont = "cont" -> Value {}
-);
-command!(
+    pub Cont = "cont" -> Value {}
     /// The guest's memory.
-    MemorySize = "query-memory-size-summary" -> MemorySummary {}
-);
-command!(
+    pub MemorySize = "query-memory-size-summary" -> MemorySummary {}
     /// A command of the human monitor.
-    Human = "human-monitor-command" -> String {
+    pub Human = "human-monitor-command" -> String {
         /// As it would be typed.
         command_line: String
     }
-);
+}
 
 /// Answer of `query-memory-size-summary`.
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -32,22 +32,22 @@ impl Limits {
     }
 }
 
-/// How a migration ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MigrateOutcome {
-    /// The guest runs at the destination.
-    Completed,
-    /// Given up: what was left to send did not become less.
-    NotConverged,
-    /// Given up at the timeout.
-    TimedOut,
-    /// QEMU gave it up.
-    Failed,
-    /// The destination died on the way.
-    DestinationDied,
-    /// The source died on the way.
-    SourceDied,
+vmeter_base::words! {
+    /// How a migration ended.
+    pub enum MigrateOutcome {
+        /// The guest runs at the destination.
+        Completed = "completed",
+        /// Given up: what was left to send did not become less.
+        NotConverged = "not-converged",
+        /// Given up at the timeout.
+        TimedOut = "timed-out",
+        /// QEMU gave it up.
+        Failed = "failed",
+        /// The destination died on the way.
+        DestinationDied = "destination-died",
+        /// The source died on the way.
+        SourceDied = "source-died",
+    }
 }
 
 /// What was seen of a migration at one moment.

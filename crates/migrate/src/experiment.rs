@@ -13,16 +13,15 @@ use crate::run::{self, Task};
 use crate::side::Side;
 use crate::summary;
 use anyhow::Result;
-use std::collections::BTreeSet;
 use std::path::Path;
 use vmeter_machine::backend::Machine;
 use vmeter_model::run::{DataRun, Outcome, RunHead, SessionMachine, SessionRecord};
 use vmeter_model::time::ClockReading;
-use vmeter_model::{MachineSpec, Ns, SCHEMA};
+use vmeter_model::{MachineSpec, Ns};
 use vmeter_record::clock::{self, Conversion};
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
-use vmeter_session::{begin, cache_dir, execute, host, record, resumed, shares};
+use vmeter_session::{begin, cache_dir, execute, record, resumed};
 use vmeter_session::{Answer, Cut, Experiment, RunRequest, Runner, Views};
 use vmeter_session::{RunOptions, Session, Watch};
 
@@ -42,12 +41,16 @@ pub fn migrate(options: &MigrateOptions, watch: &mut Watch<'_>) -> Result<Migrat
     if let Some(dir) = &options.runs.resume {
         legacy::check_resumed(dir)?;
     }
-    let saved = resumed(KIND, &options.runs)?;
+    let saved = resumed(KIND, &options.runs, watch, |session: &Session<_>, given| {
+        session.asked::<Asked>()?.note_given(options, given);
+        Ok(())
+    })?;
     let asked = match &saved {
         Some(session) => Asked::resumed(session, options)?,
         None => Asked::of(options),
     };
     let points = asked.points()?;
+    options.runs.check_size(points.len())?;
     let machines = machines(&points)?;
     let begun = saved.as_ref().map_or_else(|| record(KIND, &options.runs), |s| s.record.clone());
     let again = RunOptions { pin: begun.pin.clone(), ..options.runs.clone() };
@@ -74,16 +77,14 @@ fn go_on(
     record: SessionRecord<PlannedMigration>,
 ) -> Result<Session<PlannedMigration>> {
     session.record = record;
-    let (finished, _) = session.finished_as::<RunHead>()?;
-    let finished: BTreeSet<u32> = finished.iter().map(|(_, run)| run.index).collect();
-    shares::take_over(&mut session.record, host::describe(), &finished);
+    session.take_over()?;
     session.save()?;
     Ok(session)
 }
 
 /// The machine of each point; those that are alike are described once.
 fn machines(points: &[Point]) -> Result<Vec<Machine>> {
-    let cache = cache_dir();
+    let cache = cache_dir()?;
     let mut known: Vec<(&MachineSpec, Machine)> = Vec::new();
     let mut machines = Vec::new();
     for point in points {
@@ -163,14 +164,9 @@ impl Runner<PlannedMigration> for Migrations {
         let found = run::migrate(&task).map_err(MigrateError::classified)?;
         let migration = &found.measured.migration;
         let head = RunHead {
-            schema: SCHEMA.into(),
-            index: request.index,
-            label: request.machine.label.clone(),
-            warmup: request.planned.warmup,
             exec_ns: found.at,
-            total_ns: (migration.total_s * 1e9) as Ns,
-            clocks: vec![begin],
             outcome: outcome(migration, self.asked.kill),
+            ..request.head(begin, (migration.total_s * 1e9) as Ns)
         };
         Ok(DataRun { head, data: found.measured })
     }

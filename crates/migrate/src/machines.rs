@@ -52,7 +52,7 @@ pub fn describe(spec: &MachineSpec, cache: &Path) -> Result<Machine, MigrateErro
         return refuse("this VMM", "only QEMU's migration is known");
     }
     check_command(&spec)?;
-    machine.chosen.retain(|(what, _, _)| !matches!(what.as_str(), "firmware" | "kernel" | "root"));
+    machine.chosen.retain(|c| !matches!(c.what.as_str(), "firmware" | "kernel" | "root"));
     machine.provenance.remove("firmware");
     Ok(machine)
 }

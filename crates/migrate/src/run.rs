@@ -18,6 +18,7 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::time::Duration;
+use vmeter_base::scratch::Scratch;
 use vmeter_machine::launch::now_ns;
 use vmeter_model::time::seconds;
 use vmeter_model::Ns;
@@ -32,6 +33,11 @@ pub(crate) const BEFORE: Ns = 400_000_000;
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 /// Auto-converge needs seconds to take effect, s: QEMU looks once a second.
 const THROTTLE_HOLD_S: f64 = 8.0;
+
+/// Name of the socket by which they talk.
+const SOCKET: &str = "socket";
+/// `sockaddr_un.sun_path` less its NUL (unix(7)), bytes.
+const SOCKET_PATH: usize = 107;
 
 /// What a run needs to know.
 pub struct Task<'a> {
@@ -91,7 +97,7 @@ pub(crate) struct Pair<'a> {
     pub(crate) source: Vm,
     pub(crate) destination: Vm,
     pub(crate) heart: Heart,
-    pub(crate) folder: tempfile::TempDir,
+    pub(crate) folder: Scratch,
     /// `CLOCK_REALTIME` minus `CLOCK_MONOTONIC`, ns.
     pub(crate) realtime_offset: Ns,
     pub(crate) start: Ns,
@@ -115,8 +121,15 @@ pub(crate) struct Ended {
 impl<'a> Pair<'a> {
     fn start(task: &'a Task<'a>) -> Result<Self, MigrateError> {
         let io = MigrateError::io;
-        let folder = tempfile::Builder::new().prefix("vmeter-migrate-").tempdir();
-        let folder = folder.map_err(io("making a temporary folder"))?;
+        let folder = Scratch::new().map_err(io("making a temporary folder"))?;
+        let socket = folder.path().join(SOCKET);
+        if socket.as_os_str().len() > SOCKET_PATH {
+            return Err(MigrateError::Usage(format!(
+                "{}: longer than the {SOCKET_PATH} bytes that the path of a UNIX socket can have: \
+                 set TMPDIR to a shorter one, e.g. TMPDIR=/tmp",
+                socket.display()
+            )));
+        }
         let image = folder.path().join("guest.bin");
         let bytes = guest::image(&task.workload, task.tsc_hz);
         std::fs::write(&image, bytes).map_err(io("writing the guest"))?;
@@ -187,7 +200,7 @@ impl<'a> Pair<'a> {
     }
 
     fn begin(&mut self) -> Result<(), MigrateError> {
-        let uri = format!("unix:{}", self.folder.path().join("socket").display());
+        let uri = format!("unix:{}", self.folder.path().join(SOCKET).display());
         self.destination.execute(&MigrateIncoming { uri: uri.clone() })?;
         self.start = now_ns();
         self.source.execute(&Migrate { uri }).map(drop)

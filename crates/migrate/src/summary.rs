@@ -88,7 +88,7 @@ fn unfinished(session: &Session<PlannedMigration>, saved: &[SavedMigration]) -> 
     let missing = plan.iter().enumerate().filter(missed).count();
     (missing > 0).then(|| {
         let (done, all) = (saved.len(), saved.len() + missing);
-        let dir = session.dir.display();
+        let dir = vmeter_base::shell::path(&session.dir);
         format!("{done} of {all} migrations are done: vmeter migrate --resume {dir} makes the rest")
     })
 }
@@ -305,7 +305,7 @@ fn hint(result: &mut MigrateResult, kill: Option<Side>) {
 mod tests {
     use super::*;
     use crate::data::Measured;
-    use vmeter_model::run::{DataRun, Outcome, RunHead, SessionMachine};
+    use vmeter_model::run::{DataRun, RunHead, SessionMachine};
     use vmeter_model::{MachineSpec, SCHEMA};
 
     fn asked() -> Asked {
@@ -348,11 +348,7 @@ mod tests {
             schema: SCHEMA.into(),
             index,
             label: format!("dirty-rate={rate}"),
-            warmup: false,
-            exec_ns: 0,
-            total_ns: 1,
-            clocks: Vec::new(),
-            outcome: Outcome::Done,
+            ..RunHead::default()
         };
         let migration = Migration::empty(outcome, "QEMU has no such capability".into());
         let data = Measured { migration, limits: Limits::default() };

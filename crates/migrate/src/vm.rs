@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
+use vmeter_base::owner::Owner;
 use vmeter_machine::qmp::{self, Qmp, QmpError};
 
 /// How long a monitor may take to answer. While QEMU switches over it answers nobody.
@@ -55,6 +56,7 @@ impl Vm {
             .stdin(Stdio::from(port))
             .stdout(Stdio::from(second))
             .stderr(stderr.try_clone().map_err(io("making a temporary file"))?);
+        vmeter_base::marked::mark(&mut command, &Owner::this());
         become_vmm(&mut command, theirs.as_raw_fd(), pin)?;
         let mut child = command.spawn().map_err(io("starting QEMU"))?;
         // Its ends are its alone, so that an end of file says that it is gone.
@@ -116,7 +118,10 @@ impl Vm {
     ///
     /// # Errors
     /// When it is refused, or QEMU is gone: then with what QEMU said last.
-    pub fn execute<C: qapi::Command>(&mut self, command: &C) -> Result<C::Ok, MigrateError> {
+    pub fn execute<C: vmeter_machine::qmp::Command>(
+        &mut self,
+        command: &C,
+    ) -> Result<C::Ok, MigrateError> {
         let result = self.qmp.execute(command);
         result.map_err(|error| self.explained(error))
     }

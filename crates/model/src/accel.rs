@@ -1,36 +1,19 @@
 //! How a guest's instructions are executed.
 
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::str::FromStr;
+use vmeter_base::words::UnknownWord;
 
-/// How the guest's instructions are executed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Accel {
-    /// By the CPU.
-    Kvm,
-    /// By QEMU's translator.
-    Tcg,
-    /// By the translator, in virtual time: one instruction is one nanosecond, and
-    /// every run is the same.
-    Icount,
-}
-
-impl Accel {
-    /// As `--accel`, records and exports have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kvm => "kvm",
-            Self::Tcg => "tcg",
-            Self::Icount => "icount",
-        }
-    }
-}
-
-impl fmt::Display for Accel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+vmeter_base::words! {
+    /// How the guest's instructions are executed.
+    pub enum Accel {
+        /// By the CPU.
+        Kvm = "kvm",
+        /// By QEMU's translator.
+        Tcg = "tcg",
+        /// By the translator, in virtual time: one instruction is one nanosecond, and
+        /// every run is the same.
+        Icount = "icount",
     }
 }
 
@@ -49,7 +32,7 @@ impl AskedAccel {
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
-            Self::Only(accel) => accel.name(),
+            Self::Only(accel) => accel.word(),
         }
     }
 }
@@ -66,36 +49,25 @@ impl From<AskedAccel> for String {
     }
 }
 
-/// A name that is no accelerator's.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected auto, kvm, tcg or icount, found {0:?}")]
-pub struct UnknownAccel(pub String);
-
-impl FromStr for Accel {
-    type Err = UnknownAccel;
-
-    fn from_str(name: &str) -> Result<Self, UnknownAccel> {
-        let all = [Self::Kvm, Self::Tcg, Self::Icount];
-        all.into_iter().find(|a| a.name() == name).ok_or_else(|| UnknownAccel(name.to_owned()))
-    }
-}
-
 impl FromStr for AskedAccel {
-    type Err = UnknownAccel;
+    type Err = UnknownWord;
 
-    fn from_str(name: &str) -> Result<Self, UnknownAccel> {
+    fn from_str(name: &str) -> Result<Self, UnknownWord> {
         if name == Self::Auto.name() {
-            Ok(Self::Auto)
-        } else {
-            name.parse().map(Self::Only)
+            return Ok(Self::Auto);
         }
+        let with_auto = |mut unknown: UnknownWord| {
+            unknown.known.insert(0, Self::Auto.name());
+            unknown
+        };
+        name.parse().map(Self::Only).map_err(with_auto)
     }
 }
 
 impl TryFrom<String> for AskedAccel {
-    type Error = UnknownAccel;
+    type Error = UnknownWord;
 
-    fn try_from(name: String) -> Result<Self, UnknownAccel> {
+    fn try_from(name: String) -> Result<Self, UnknownWord> {
         name.parse()
     }
 }

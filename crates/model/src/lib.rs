@@ -9,7 +9,9 @@
 //! a result, where they are seconds in fields that end in `_s`.
 
 pub mod accel;
+pub mod end;
 pub mod event;
+pub mod kernel_log;
 pub mod machine;
 pub mod moment;
 pub mod range;
@@ -21,8 +23,9 @@ pub mod sweep;
 pub mod verdict;
 
 pub use accel::{Accel, AskedAccel};
+pub use end::{Cause, End};
 pub use event::{Event, What};
-pub use machine::MachineSpec;
+pub use machine::{Chosen, MachineSpec};
 pub use moment::Moment;
 pub use run::{Outcome, RunRecord};
 pub use span::{Counts, Span, Timeline};

@@ -4,6 +4,37 @@ use crate::accel::AskedAccel;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+/// What was chosen for a machine. On disk, the three in a row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(String, String, String)", into = "(String, String, String)")]
+pub struct Chosen {
+    /// What, e.g. `accel`.
+    pub what: String,
+    /// Its value.
+    pub value: String,
+    /// Why, or the option that changes it.
+    pub note: String,
+}
+
+impl Chosen {
+    /// A choice.
+    pub fn new(what: impl Into<String>, value: impl Into<String>, note: impl Into<String>) -> Self {
+        Chosen { what: what.into(), value: value.into(), note: note.into() }
+    }
+}
+
+impl From<(String, String, String)> for Chosen {
+    fn from((what, value, note): (String, String, String)) -> Self {
+        Chosen { what, value, note }
+    }
+}
+
+impl From<Chosen> for (String, String, String) {
+    fn from(Chosen { what, value, note }: Chosen) -> Self {
+        (what, value, note)
+    }
+}
+
 /// The MACHINE options, the same wherever a machine is described.
 ///
 /// `None` means "not said": the back end chooses, and says what it chose and why.

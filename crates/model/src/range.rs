@@ -26,15 +26,16 @@ impl Commit {
     }
 }
 
-/// What a sample of a commit is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Metric {
-    /// Time from the VMM's exec to its end.
-    #[default]
-    Wall,
-    /// User and system CPU time of the VMM's process.
-    Cpu,
+vmeter_base::words! {
+    /// What a sample of a commit is.
+    #[derive(Default)]
+    pub enum Metric {
+        /// Time from the VMM's exec to its end.
+        #[default]
+        Wall = "wall",
+        /// User and system CPU time of the VMM's process: less noise on a busy host.
+        Cpu = "cpu",
+    }
 }
 
 /// `range.json`: what a range session is about, beside its `session.json`.

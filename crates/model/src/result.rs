@@ -1,5 +1,6 @@
 //! Results as every output shows them. One model; the outputs only print it.
 
+use crate::end::{Cause, End};
 use crate::estimate::Estimate;
 use crate::run::{Outcome, RunRecord, SessionMachine};
 use crate::span::Timeline;
@@ -111,8 +112,10 @@ pub struct BenchMachine {
     pub cpu: Estimate,
     /// Peak RSS of the VMM, bytes.
     pub max_rss_bytes: u64,
-    /// Outcomes other than done, by run.
-    pub failures: Vec<(u32, Outcome)>,
+    /// Runs that did not end as they should.
+    pub failures: Vec<FailedRun>,
+    /// What ended the others, where all agree.
+    pub end: Option<Cause>,
     /// Indices of outlying samples (kept).
     pub outliers: Vec<usize>,
     /// What was chosen for it.
@@ -136,6 +139,28 @@ pub struct Comparison {
     pub verdict: Verdict,
 }
 
+/// Two machines whose times are not compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotCompared {
+    /// Label of the first machine (the baseline).
+    pub a: String,
+    /// Label of the other.
+    pub b: String,
+    /// Why, in words.
+    pub why: String,
+}
+
+/// A measured run that did not end as it should.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedRun {
+    /// Its number.
+    pub run: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What ended it, by evidence; none where an older vmeter did not look.
+    pub end: Option<End>,
+}
+
 /// Result of `vmeter bench`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BenchResult {
@@ -145,6 +170,8 @@ pub struct BenchResult {
     pub machines: Vec<BenchMachine>,
     /// Each other machine against the baseline.
     pub comparisons: Vec<Comparison>,
+    /// Machines that are not compared with the baseline.
+    pub not_compared: Vec<NotCompared>,
     /// Warnings in words.
     pub warnings: Vec<String>,
     /// What to try next.
@@ -153,22 +180,60 @@ pub struct BenchResult {
     pub saved_in: String,
 }
 
-/// How a check of `vmeter doctor` came out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CheckStatus {
-    /// All is well.
-    Good,
-    /// It works, less well than it could.
-    Poor,
-    /// Something cannot be measured.
-    Missing,
+vmeter_base::words! {
+    /// How a check of `vmeter doctor` came out.
+    pub enum CheckStatus {
+        /// All is well.
+        Good = "good",
+        /// It works, less well than it could.
+        Poor = "poor",
+        /// Something cannot be measured.
+        Missing = "missing",
+    }
+}
+
+vmeter_base::words! {
+    /// What `vmeter doctor` looks at, in reading order.
+    pub enum CheckName {
+        /// Whether guests run natively.
+        Kvm = "/dev/kvm",
+        /// The VMM.
+        Qemu = "QEMU",
+        /// Its firmware.
+        Firmware = "firmware",
+        /// Those that are cached.
+        Kernels = "kernels",
+        /// The VMM's own moments, and the guest's RAM at its end.
+        Ptrace = "ptrace of children",
+        /// KVM's tracepoints.
+        Tracefs = "tracefs",
+        /// Functions of programs.
+        Uprobes = "uprobes",
+        /// How the time is read.
+        Clock = "clock source",
+        /// Whether it changes.
+        Frequency = "CPU frequency",
+        /// Time that other guests took.
+        Steal = "steal",
+        /// How far the wall clock can be believed.
+        Noise = "noise",
+        /// What vmeters that were killed have left.
+        Leavings = "leavings",
+    }
+}
+
+impl CheckName {
+    /// True for what no boot can do without.
+    pub fn is_needed(self) -> bool {
+        matches!(self, Self::Qemu | Self::Firmware | Self::Kernels)
+    }
 }
 
 /// One thing that `vmeter doctor` looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     /// What.
-    pub name: String,
+    pub name: CheckName,
     /// How it came out.
     pub status: CheckStatus,
     /// What was found.

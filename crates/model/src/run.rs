@@ -5,30 +5,33 @@
 //! folder without it is an unfinished run) and the files its sources wrote.
 //! Analysis reads nothing else, so a saved run takes the path of a live one.
 
-use crate::machine::MachineSpec;
+use crate::end::End;
+use crate::machine::{Chosen, MachineSpec};
 use crate::moment::Moment;
 use crate::time::{ClockReading, Ns};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How a run is watched.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum WatchLevel {
-    /// Nothing attached: spawn, wait, rusage.
-    None,
-    /// The whole timeline with every initcall, at a cost too small to matter.
-    #[default]
-    Light,
-    /// As `light`, with instruction counts by the TCG plugin.
-    Full,
+vmeter_base::words! {
+    /// How a run is watched.
+    #[derive(Default)]
+    pub enum WatchLevel {
+        /// Nothing attached: spawn, wait, rusage.
+        None = "none",
+        /// The whole timeline with every initcall, at a cost too small to matter.
+        #[default]
+        Light = "light",
+        /// As `light`, with instruction counts by the TCG plugin.
+        Full = "full",
+    }
 }
 
 /// How a run ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Outcome {
     /// The `--until` point was reached (for `poweroff`: the guest powered off).
+    #[default]
     Done,
     /// The guest's kernel panicked; the line that says so.
     Panicked {
@@ -49,8 +52,73 @@ pub enum Outcome {
         /// Last line or event seen, in words.
         last: String,
     },
+    /// The guest or its VMM ended in another way than the run is measured to.
+    UnexpectedEnd {
+        /// What happened, in words.
+        how: String,
+    },
     /// The user interrupted it.
     Interrupted,
+}
+
+impl Outcome {
+    /// As files, exports and tables have it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Outcome::Done => "done",
+            Outcome::Panicked { .. } => "panicked",
+            Outcome::NotReady => "not-ready",
+            Outcome::VmmFailed { .. } => "vmm-failed",
+            Outcome::TimedOut { .. } => "timed-out",
+            Outcome::UnexpectedEnd { .. } => "unexpected-end",
+            Outcome::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// Whose failure it is that a run did not reach its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The guest's: it panicked, hung, or ended before its ready point.
+    Guest,
+    /// The VMM's.
+    Vmm,
+    /// This host's or vmeter's own: a full disk, say. Such runs are not saved, and repeated
+    /// where an older vmeter saved one.
+    Host,
+}
+
+impl Fault {
+    /// In JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fault::Guest => "guest",
+            Fault::Vmm => "vmm",
+            Fault::Host => "host",
+        }
+    }
+}
+
+impl Outcome {
+    /// Whose failure it is, if it is one.
+    pub fn fault(&self) -> Option<Fault> {
+        match self {
+            Outcome::Done | Outcome::Interrupted => None,
+            Outcome::Panicked { .. }
+            | Outcome::NotReady
+            | Outcome::TimedOut { .. }
+            | Outcome::UnexpectedEnd { .. } => Some(Fault::Guest),
+            Outcome::VmmFailed { stderr, .. } if is_hosts(stderr) => Some(Fault::Host),
+            Outcome::VmmFailed { .. } => Some(Fault::Vmm),
+        }
+    }
+}
+
+/// True for what a VMM says when the host had no room, or vmeter's own plugin did not load.
+fn is_hosts(stderr: &str) -> bool {
+    let plugin = |line: &str| line.contains("tcg-plugin-") && line.contains("ould not load plugin");
+    let full = |line: &str| line.contains("No space left on device");
+    stderr.lines().any(|line| plugin(line) || full(line))
 }
 
 /// Where a source's raw recording is and how its stamps reach `CLOCK_MONOTONIC`.
@@ -96,7 +164,7 @@ impl Usage {
 }
 
 /// One run, as saved.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
     /// [`crate::SCHEMA`].
     pub schema: String,
@@ -120,6 +188,9 @@ pub struct RunRecord {
     pub clocks: Vec<ClockReading>,
     /// How it ended.
     pub outcome: Outcome,
+    /// What ended it, by evidence; none where an older vmeter did not look.
+    #[serde(default, deserialize_with = "End::lenient", skip_serializing_if = "Option::is_none")]
+    pub end: Option<End>,
     /// Resources of the VMM's process.
     pub usage: Usage,
     /// Host CPU time stolen while it ran (from /proc/stat), s.
@@ -149,8 +220,8 @@ pub struct SessionMachine {
     pub label: String,
     /// What the user asked for.
     pub spec: MachineSpec,
-    /// What was chosen: (what, value, why or how to change it).
-    pub chosen: Vec<(String, String, String)>,
+    /// What was chosen for it.
+    pub chosen: Vec<Chosen>,
     /// Versions and digests: `vmm`, `kernel`, `firmware`, `initrd`.
     pub provenance: BTreeMap<String, String>,
     /// argv without anything added for watching.
@@ -244,7 +315,7 @@ impl Planned for AnyPlanned {
 }
 
 /// What `run.json` of any kind of experiment says of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunHead {
     /// [`crate::SCHEMA`].
     pub schema: String,

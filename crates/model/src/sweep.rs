@@ -1,5 +1,6 @@
 //! Results of `vmeter sweep` and `vmeter diff`.
 
+use crate::end::End;
 use crate::estimate::Estimate;
 use crate::result::{Comparison, Envelope, Phase};
 use crate::run::{Outcome, SessionMachine};
@@ -28,6 +29,8 @@ pub struct SweptRun {
     pub index: u32,
     /// How it ended.
     pub outcome: Outcome,
+    /// What ended it, by evidence; none where an older vmeter did not look.
+    pub end: Option<End>,
     /// Length, s; of an icount run the guest's virtual time.
     pub total_s: f64,
     /// CPU time of the VMM (user + system), s.
@@ -183,6 +186,8 @@ pub struct DiffSide {
     pub runs: Vec<u32>,
     /// Their totals, s.
     pub samples_s: Vec<f64>,
+    /// True if all of its measured runs reached their end.
+    pub reached: bool,
     /// Total, s.
     pub total: Option<Estimate>,
     /// True if its guest's time is virtual.

@@ -36,8 +36,11 @@ impl Conversion {
     fn new(clocks: &[ClockReading], of: impl Fn(&ClockReading) -> f64) -> Option<Self> {
         let (first, last) = (clocks.first()?, clocks.last()?);
         let span = of(last) - of(first);
-        let rate =
-            if span > 0.0 { (last.monotonic_ns - first.monotonic_ns) as f64 / span } else { 1.0 };
+        let rate = if span > 0.0 {
+            last.monotonic_ns.saturating_sub(first.monotonic_ns) as f64 / span
+        } else {
+            1.0
+        };
         let error_ns = first.width_ns.max(last.width_ns);
         Some(Self { from: of(first), to: first.monotonic_ns, rate, error_ns })
     }

@@ -79,28 +79,13 @@ fn process_events(run: &RunRecord, warnings: &mut Vec<String>) -> Vec<Event> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vmeter_model::run::{Outcome, Usage, WatchLevel};
 
     #[test]
     fn a_moment_of_another_version_is_told_and_the_rest_is_read() {
         let run = RunRecord {
-            schema: vmeter_model::SCHEMA.into(),
-            index: 0,
-            label: String::new(),
-            warmup: false,
-            watch: WatchLevel::Light,
-            argv: Vec::new(),
-            injected: Vec::new(),
-            exec_ns: 0,
             total_ns: 9,
-            clocks: Vec::new(),
-            outcome: Outcome::Done,
-            usage: Usage::default(),
-            steal_s: 0.0,
             moments: vec![(1, "vmm-exec".into()), (2, "vmm-frozen".into()), (9, "vmm-exit".into())],
-            sources: Vec::new(),
-            icount: false,
-            warnings: Vec::new(),
+            ..RunRecord::default()
         };
         let json = serde_json::to_string(&run).expect("JSON");
         let run: RunRecord = serde_json::from_str(&json).expect("read");

@@ -88,7 +88,7 @@ impl GuestClock {
         })?;
         let clock = |zero: f64, error_ns| GuestClock { rate: host.rate(), zero, error_ns };
         if let Some(offset) = known.offset.tsc_offset {
-            let zero = host.to_monotonic(-(offset as f64)) - run.exec_ns;
+            let zero = host.to_monotonic(-(offset as f64)).saturating_sub(run.exec_ns);
             let spread = known.offset.tsc_offset_spread.unwrap_or(0);
             let spread_ns = (spread as f64 * host.rate()).ceil() as Ns;
             return Ok(clock(zero as f64, host.error_ns.saturating_add(spread_ns)));
@@ -178,7 +178,6 @@ pub fn record<R: Recorder<Parameters = Parameters>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vmeter_model::run::{Outcome, Usage, WatchLevel};
     use vmeter_model::time::ClockReading;
 
     /// A run at 1 s of the host, whose TSC ticks twice a ns.
@@ -190,23 +189,11 @@ mod tests {
             width_ns: 40,
         };
         RunRecord {
-            schema: vmeter_model::SCHEMA.into(),
-            index: 0,
-            label: String::new(),
-            warmup: false,
-            watch: WatchLevel::Light,
-            argv: Vec::new(),
-            injected: Vec::new(),
             exec_ns: 1_000_000_000,
             total_ns: 4_000_000_000,
             clocks: vec![reading(900_000_000), reading(5_100_000_000)],
-            outcome: Outcome::Done,
-            usage: Usage::default(),
-            steal_s: 0.0,
             moments: moments.iter().map(|&(at, name)| (at, name.into())).collect(),
-            sources: Vec::new(),
-            icount: false,
-            warnings: Vec::new(),
+            ..RunRecord::default()
         }
     }
 

@@ -7,8 +7,10 @@
 
 pub mod clock;
 pub mod decode;
+pub mod end;
 pub mod guest_clock;
 pub mod guest_ram;
+mod own_failures;
 pub mod ready;
 pub mod recorder;
 pub mod run;

@@ -1,7 +1,9 @@
 //! The point up to which a boot is measured, watched for while it runs.
 
 use regex::Regex;
-use std::sync::Mutex;
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 use vmeter_model::Ns;
 
 /// Where the measurement of a boot ends (`--until`).
@@ -51,6 +53,17 @@ impl Until {
     }
 }
 
+/// As `--until` has it.
+impl fmt::Display for Until {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Until::PowerOff => f.write_str("poweroff"),
+            Until::Userspace => f.write_str("userspace"),
+            Until::Line(regex) => write!(f, "line:{regex}"),
+        }
+    }
+}
+
 type Callback = Box<dyn FnOnce(Ns) + Send>;
 
 /// Looks at console lines and calls back once, at the first that matches.
@@ -62,18 +75,35 @@ pub struct ConsoleWatch {
 struct State {
     reached: Option<(Ns, String)>,
     callback: Option<Callback>,
+    /// What was seen after the match.
+    since: u64,
 }
 
 impl ConsoleWatch {
     /// Watches for `pattern`; `callback` gets the stamp of the line.
     pub fn new(pattern: Regex, callback: Callback) -> Self {
-        let state = State { reached: None, callback: Some(callback) };
+        let state = State { reached: None, callback: Some(callback), since: 0 };
         ConsoleWatch { pattern, state: Mutex::new(state) }
+    }
+
+    /// As [`ConsoleWatch::new`], but it calls back only once the console was silent for so
+    /// long after the match; what comes later is waited for again.
+    pub fn once_silent(pattern: Regex, silent_for: Duration, callback: Callback) -> Arc<Self> {
+        Arc::new_cyclic(|own: &Weak<Self>| {
+            let own = own.clone();
+            let wait = move |at| {
+                let waiter = std::thread::Builder::new().name("silence".into());
+                // Without a thread a guest that hangs is ended by the timeout.
+                let _ = waiter.spawn(move || wait_for_silence(&own, silent_for, at, callback));
+            };
+            Self::new(pattern, Box::new(wait))
+        })
     }
 
     /// Looks at a line that began to arrive at `at`, `CLOCK_MONOTONIC` ns.
     pub fn see(&self, at: Ns, line: &str) {
         let mut state = self.lock();
+        state.since += 1;
         if state.reached.is_some() || !self.pattern.is_match(line) {
             return;
         }
@@ -95,11 +125,24 @@ impl ConsoleWatch {
     }
 }
 
+/// Calls back when a watch has seen nothing for so long; gives up with the watch.
+fn wait_for_silence(watch: &Weak<ConsoleWatch>, silent_for: Duration, at: Ns, callback: Callback) {
+    let seen = || Some(watch.upgrade()?.lock().since);
+    let mut before = seen();
+    loop {
+        std::thread::sleep(silent_for);
+        match seen() {
+            None => return,
+            now if now == before => return callback(at),
+            now => before = now,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicI64, Ordering};
-    use std::sync::Arc;
 
     #[test]
     fn the_first_match_calls_back_once() {

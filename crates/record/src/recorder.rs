@@ -1,5 +1,6 @@
 //! What a recorder is: one kind of recording, made live and read again later.
 
+use crate::end::Clues;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -97,10 +98,9 @@ pub trait Recorder: Sync + 'static {
         let _ = (saved, events);
     }
 
-    /// The lines of the guest's console, if this is where they are.
-    fn console_lines(&self, raw: &Self::Raw) -> Vec<String> {
-        let _ = raw;
-        Vec::new()
+    /// Adds what its files say of the run's end.
+    fn clues(&self, raw: &Self::Raw, clues: &mut Clues) {
+        let _ = (raw, clues);
     }
 }
 
@@ -116,8 +116,8 @@ pub trait AnyRecorder: Sync {
     fn refine_run(&self, dir: &Path, run: &mut RunRecord);
     /// As [`Recorder::refine_events`].
     fn refine_events(&self, saved: &Saved<'_>, events: &mut [Event]);
-    /// As [`Recorder::console_lines`]; none where it can't be read.
-    fn console_lines(&self, saved: &Saved<'_>) -> Vec<String>;
+    /// As [`Recorder::clues`]; none where its files can't be read.
+    fn clues(&self, saved: &Saved<'_>, clues: &mut Clues);
 }
 
 impl<R: Recorder> AnyRecorder for R {
@@ -142,9 +142,10 @@ impl<R: Recorder> AnyRecorder for R {
         Recorder::refine_events(self, saved, events);
     }
 
-    fn console_lines(&self, saved: &Saved<'_>) -> Vec<String> {
-        let raw = saved.raw(self).ok().flatten();
-        raw.map(|raw| Recorder::console_lines(self, &raw)).unwrap_or_default()
+    fn clues(&self, saved: &Saved<'_>, clues: &mut Clues) {
+        if let Ok(Some(raw)) = saved.raw(self) {
+            Recorder::clues(self, &raw, clues);
+        }
     }
 }
 
@@ -250,6 +251,12 @@ pub trait Live {
         Ok(())
     }
 
+    /// Why the VMM failed, if what it printed says that it was for what this recorder added.
+    fn blamed(&self, stderr: &str) -> Option<String> {
+        let _ = stderr;
+        None
+    }
+
     /// The run is over: write what is left and say what was saved. `exec_ns` is
     /// `CLOCK_MONOTONIC` at the exec.
     fn finish(self: Box<Self>, exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError>;
@@ -259,28 +266,9 @@ pub trait Live {
 mod tests {
     use super::*;
     use crate::sources::console::Console;
-    use vmeter_model::run::{Outcome, Usage};
 
     fn run(sources: Vec<SourceRecord>) -> RunRecord {
-        RunRecord {
-            schema: vmeter_model::SCHEMA.into(),
-            index: 0,
-            label: String::new(),
-            warmup: false,
-            watch: WatchLevel::Light,
-            argv: Vec::new(),
-            injected: Vec::new(),
-            exec_ns: 0,
-            total_ns: 9,
-            clocks: Vec::new(),
-            outcome: Outcome::Done,
-            usage: Usage::default(),
-            steal_s: 0.0,
-            moments: Vec::new(),
-            sources,
-            icount: false,
-            warnings: Vec::new(),
-        }
+        RunRecord { sources, ..RunRecord::default() }
     }
 
     #[test]
@@ -297,7 +285,9 @@ mod tests {
         std::fs::remove_file(file).expect("removed");
         let again = saved.raw(&Console).expect("known").expect("there");
         assert!(Rc::ptr_eq(&first, &again));
-        assert_eq!(AnyRecorder::console_lines(&Console, &saved), ["hello"]);
+        let mut clues = Clues::default();
+        AnyRecorder::clues(&Console, &saved, &mut clues);
+        assert_eq!(clues.console, ["hello"]);
         assert!(Saved::new(dir.path(), &of_run).raw(&Console).is_err(), "the file is gone");
         source.parameters.insert("dropped_bytes".into(), Value::from("many"));
         let of_run = run(vec![source]);

@@ -1,31 +1,42 @@
 //! One boot, recorded.
 
 use crate::clock;
+use crate::end::{self, Clues, Judged, PANIC};
+use crate::own_failures::OwnFailures;
 use crate::ready::{ConsoleWatch, Until};
 use crate::recorder::{Context, Live, Saved, SourceError};
 use crate::sources;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use vmeter_machine::launch::{self, End, Exit, Hooks, LaunchError, Mode, Options, Reason};
+use vmeter_machine::launch::{self, Exit, Hooks, LaunchError, Mode, Options, Reason};
 use vmeter_machine::launch::{Stopper, Tracee};
 use vmeter_machine::plan::LaunchPlan;
+use vmeter_machine::vmm::Abilities;
 use vmeter_model::run::{Outcome, SourceRecord, WatchLevel};
 use vmeter_model::{Accel, Moment, Ns, RunRecord, What, SCHEMA};
 
 /// What the console of an unwatched run is kept in: bytes, without stamps.
 const PLAIN_CONSOLE: &str = "console.raw";
 
+/// What a VMM printed on its standard error, where that is more than a record holds.
+pub const VMM_STDERR: &str = "vmm-stderr.txt";
+
+/// How much of it a record holds, bytes and lines.
+const STDERR_BYTES: usize = 4 << 10;
+const STDERR_LINES: usize = 40;
+
+/// How long a console has to be silent after the end of a panic until that is believed: a
+/// program of the guest that prints the like goes on.
+const SILENT_FOR: Duration = Duration::from_secs(1);
+
 /// How much of an unwatched console is searched for a panic.
 const CONSOLE_TAIL: u64 = 1 << 20;
 
 /// A kernel prints this as the last line of a panic, when it is going to hang.
 const PANIC_END: &str = r"---\[ end Kernel panic";
-/// The line that says why.
-const PANIC: &str = "Kernel panic - not syncing";
-
 /// What to record.
 pub struct Request<'a> {
     /// The machine and how it is watched. Its `watches` are filled in here.
@@ -53,11 +64,14 @@ pub struct Request<'a> {
 /// outcome, not an error.
 pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, LaunchError> {
     let mut warnings = Vec::new();
+    let mut own = OwnFailures::new(request.context.dir);
     watch_console(&mut request, stopper);
-    let mut lives = attach(&mut request, &mut warnings);
+    let mut lives = attach(&mut request, &mut warnings, &mut own);
+    own.check()?;
     if let Err(error) = request.plan.place_config(request.context.dir) {
         return Err(LaunchError::Prepare { error });
     }
+    let ends_by_reset = request.plan.ends_by_reset();
     let argv = strings(&request.plan);
     let dir = request.context.dir.display().to_string();
     let injected = request.plan.injected.iter().map(|a| a.replace(&dir, "RUN")).collect();
@@ -72,11 +86,13 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         follow: request.context.vmm.image.map(str::to_owned),
         grace: Duration::ZERO,
     };
+    let killed_before = oom_kills();
     let first = clock::read();
-    let mut hooks = Attached { lives: &mut lives, warnings: &mut warnings };
+    let mut hooks = Attached { lives: &mut lives, warnings: &mut warnings, own: &mut own };
     let plan = std::mem::take(&mut request.plan);
     let exit = launch::run(plan, &options, stopper, &mut hooks)?;
     let last = clock::read();
+    own.ended(&exit, &lives);
     if let launch::Ptrace::Refused(why) = &exit.ptrace {
         warnings.push(why.clone());
     }
@@ -92,10 +108,11 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         total_ns: exit.total_ns,
         clocks: vec![first, last],
         outcome: Outcome::Done,
+        end: None,
         usage: exit.usage,
         steal_s: 0.0,
         moments: exit.moments.clone(),
-        sources: finish(lives, exit.exec_ns, &mut warnings),
+        sources: finish(lives, exit.exec_ns, &mut warnings, &mut own),
         icount: request.context.accel == Some(Accel::Icount),
         warnings: Vec::new(),
     };
@@ -106,7 +123,14 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         }
     }
     record.moments.sort_by_key(|(at, _)| *at);
-    record.outcome = outcome(&request, &record, &exit);
+    let killed = oom_kills().saturating_sub(killed_before);
+    let judged = judged(&request, &record, &exit, (ends_by_reset, killed));
+    record.outcome = keep_stderr(judged.outcome, request.context.dir, &mut warnings);
+    record.end = Some(judged.end);
+    warnings.extend(judged.warnings);
+    if record.outcome != Outcome::Interrupted {
+        own.check()?;
+    }
     warn_of_forks(&exit, &request, &mut warnings);
     // Two sources that need the same thing miss it in the same words.
     let mut said = std::collections::HashSet::new();
@@ -128,23 +152,26 @@ fn watch_console(request: &mut Request<'_>, stopper: &Stopper) {
         let stopper = stopper.clone();
         let stop = move |at| stopper.stop_at(Reason::Other(PANIC.into()), at);
         if let Ok(pattern) = regex::Regex::new(PANIC_END) {
-            request.context.watches.push(Arc::new(ConsoleWatch::new(pattern, Box::new(stop))));
+            let watch = ConsoleWatch::once_silent(pattern, SILENT_FOR, Box::new(stop));
+            request.context.watches.push(watch);
         }
     }
 }
 
 /// The live halves of all sources that apply, prepared.
-fn attach(request: &mut Request<'_>, warnings: &mut Vec<String>) -> Vec<Box<dyn Live>> {
+fn attach(
+    request: &mut Request<'_>,
+    warnings: &mut Vec<String>,
+    own: &mut OwnFailures<'_>,
+) -> Vec<Box<dyn Live>> {
     let context = &request.context;
-    let bare = context.watch == WatchLevel::None && context.ready.is_none();
-    if bare {
+    if context.watch == WatchLevel::None && context.ready.is_none() {
         // Nobody reads while it runs; a panic is looked for afterwards.
         let path = request.context.dir.join(PLAIN_CONSOLE);
         match File::create(&path) {
             Ok(file) => request.plan.stdout = Some(file.into()),
-            Err(error) => warnings.push(format!("console not kept: {}: {error}", path.display())),
+            Err(error) => own.note(&SourceError::Io { path, error }),
         }
-        return Vec::new();
     }
     let mut lives = Vec::new();
     for source in sources::all() {
@@ -152,6 +179,7 @@ fn attach(request: &mut Request<'_>, warnings: &mut Vec<String>) -> Vec<Box<dyn 
         match live.prepare(&mut request.plan) {
             Ok(()) => lives.push(live),
             Err(error) => {
+                own.note(&error);
                 warnings.push(format!("source {} not recorded: {error}", source.name()));
             }
         }
@@ -159,22 +187,24 @@ fn attach(request: &mut Request<'_>, warnings: &mut Vec<String>) -> Vec<Box<dyn 
     lives
 }
 
-struct Attached<'a> {
+struct Attached<'a, 'b> {
     lives: &'a mut Vec<Box<dyn Live>>,
     warnings: &'a mut Vec<String>,
+    own: &'a mut OwnFailures<'b>,
 }
 
-impl Attached<'_> {
+impl Attached<'_, '_> {
     fn each(&mut self, mut call: impl FnMut(&mut dyn Live) -> Result<(), SourceError>) {
         for live in self.lives.iter_mut() {
             if let Err(error) = call(live.as_mut()) {
+                self.own.note(&error);
                 self.warnings.push(error.to_string());
             }
         }
     }
 }
 
-impl Hooks for Attached<'_> {
+impl Hooks for Attached<'_, '_> {
     fn on_exec(&mut self, tracee: &Tracee) {
         self.each(|live| live.exec(tracee));
     }
@@ -184,12 +214,20 @@ impl Hooks for Attached<'_> {
     }
 }
 
-fn finish(lives: Vec<Box<dyn Live>>, exec_ns: Ns, warnings: &mut Vec<String>) -> Vec<SourceRecord> {
+fn finish(
+    lives: Vec<Box<dyn Live>>,
+    exec_ns: Ns,
+    warnings: &mut Vec<String>,
+    own: &mut OwnFailures<'_>,
+) -> Vec<SourceRecord> {
     let mut records = Vec::new();
     for live in lives {
         match live.finish(exec_ns) {
             Ok(record) => records.extend(record),
-            Err(error) => warnings.push(error.to_string()),
+            Err(error) => {
+                own.note(&error);
+                warnings.push(error.to_string());
+            }
         }
     }
     records
@@ -211,57 +249,69 @@ fn add_moments(record: &mut RunRecord, exit: &Exit, ready: Option<&ConsoleWatch>
     record.moments.sort_by_key(|(at, _)| *at);
 }
 
-fn outcome(request: &Request<'_>, record: &RunRecord, exit: &Exit) -> Outcome {
-    if matches!(exit.end, End::Stopped { reason: Reason::Interrupted, .. }) {
-        return Outcome::Interrupted;
-    }
-    let console = console_text(request.context.dir, record);
-    if let Some(line) = console.iter().find(|line| line.contains(PANIC)) {
-        return Outcome::Panicked { line: line.clone() };
-    }
-    match &exit.end {
-        End::Stopped { reason: Reason::ReadyPoint, .. } => Outcome::Done,
-        End::Stopped { reason: Reason::TimedOut, .. } => {
-            Outcome::TimedOut { last: last_seen(request.context.dir, record) }
-        }
-        End::Stopped { reason: Reason::Other(why), .. } => {
-            Outcome::VmmFailed { status: why.clone(), stderr: exit.stderr_tail.clone() }
-        }
-        End::Stopped { reason: Reason::Interrupted, .. } => Outcome::Interrupted,
-        End::ByItself if !exit.left_behind.is_empty() => {
-            Outcome::VmmFailed { status: left_behind(exit), stderr: exit.stderr_tail.clone() }
-        }
-        End::ByItself if !exit.status.success() => {
-            Outcome::VmmFailed { status: exit.status.to_string(), stderr: exit.stderr_tail.clone() }
-        }
-        End::ByItself => match request.until {
-            Until::PowerOff => Outcome::Done,
-            _ => Outcome::NotReady,
-        },
-    }
-}
-
-/// A VMM that went on behind the process that was launched was not measured.
-fn left_behind(exit: &Exit) -> String {
-    format!(
-        "{}, but left running behind it: {} (ended now). A run is measured from the exec of \
-         what is launched to its end: leave -daemonize out, and let a wrapper wait for its VMM",
-        exit.status,
-        exit.left_behind.join(", ")
-    )
-}
-
-/// The console's lines, stamped or not.
-fn console_text(dir: &Path, record: &RunRecord) -> Vec<String> {
+/// What ended the run, by all that was recorded of it.
+fn judged(
+    request: &Request<'_>,
+    record: &RunRecord,
+    exit: &Exit,
+    (ends_by_reset, oom_kills): (bool, u64),
+) -> Judged {
+    let dir = request.context.dir;
     let saved = Saved::new(dir, record);
-    let lines: Vec<String> =
-        sources::all().iter().flat_map(|recorder| recorder.console_lines(&saved)).collect();
-    if !lines.is_empty() {
-        return lines;
+    let mut clues = Clues::default();
+    for recorder in sources::all() {
+        recorder.clues(&saved, &mut clues);
     }
+    if clues.console.is_empty() {
+        clues.console = plain_console(dir);
+    }
+    let run = end::Run {
+        exit,
+        until: &request.until,
+        ends_by_reset,
+        known_vmm: request.context.vmm != Abilities::default(),
+        debug_exit: record.argv.iter().any(|word| word.contains("isa-debug-exit")),
+        oom_kills,
+    };
+    end::judge(&run, &clues, || last_seen(dir, record))
+}
+
+/// Puts what a VMM printed into a file, if it is too much for a record, which keeps its end.
+fn keep_stderr(outcome: Outcome, dir: &Path, warnings: &mut Vec<String>) -> Outcome {
+    let Outcome::VmmFailed { status, stderr } = outcome else { return outcome };
+    let lines = stderr.lines().count();
+    if stderr.len() <= STDERR_BYTES && lines <= STDERR_LINES {
+        return Outcome::VmmFailed { status, stderr };
+    }
+    let path = dir.join(VMM_STDERR);
+    if let Err(error) = std::fs::write(&path, &stderr) {
+        warnings.push(format!("the VMM's standard error is not kept: {}: {error}", path.display()));
+    }
+    let last: Vec<&str> = stderr.lines().skip(lines.saturating_sub(STDERR_LINES)).collect();
+    let last = last.join("\n");
+    let from = (0..=STDERR_BYTES).rev().find_map(|bytes| {
+        let at = last.len().checked_sub(bytes)?;
+        last.is_char_boundary(at).then_some(at)
+    });
+    let stderr = last.get(from.unwrap_or(0)..).unwrap_or_default().to_owned();
+    Outcome::VmmFailed { status, stderr }
+}
+
+/// Processes that this host's kernel has killed for lack of memory since it booted.
+fn oom_kills() -> u64 {
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}
+
+/// The last lines of a console that nobody read while it ran.
+fn plain_console(dir: &Path) -> Vec<String> {
     let mut bytes = Vec::new();
-    let read = File::open(dir.join(PLAIN_CONSOLE))
-        .and_then(|file| file.take(CONSOLE_TAIL).read_to_end(&mut bytes));
+    let read = vmeter_base::files::open_regular(&dir.join(PLAIN_CONSOLE)).and_then(|mut file| {
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(CONSOLE_TAIL)))?;
+        file.take(CONSOLE_TAIL).read_to_end(&mut bytes)
+    });
     match read {
         Ok(_) => String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect(),
         Err(_) => Vec::new(),

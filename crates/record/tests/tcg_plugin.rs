@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use vmeter_machine::backends::qemu::Qemu;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::vmm::Dialect;
-use vmeter_model::run::{Outcome, Usage, WatchLevel};
+use vmeter_model::run::WatchLevel;
 use vmeter_model::{Accel, Event, MachineSpec, RunRecord, What};
 use vmeter_record::decode::of_source;
 use vmeter_record::recorder::{Context, Recorder};
@@ -110,25 +110,7 @@ fn kill_at(line: &str) -> impl FnOnce(&mut Child, Console) + '_ {
 }
 
 fn record(watch: WatchLevel) -> RunRecord {
-    RunRecord {
-        schema: vmeter_model::SCHEMA.into(),
-        index: 0,
-        label: String::new(),
-        warmup: false,
-        watch,
-        argv: Vec::new(),
-        injected: Vec::new(),
-        exec_ns: 0,
-        total_ns: 0,
-        clocks: Vec::new(),
-        outcome: Outcome::Done,
-        usage: Usage::default(),
-        steal_s: 0.0,
-        moments: Vec::new(),
-        sources: Vec::new(),
-        icount: false,
-        warnings: Vec::new(),
-    }
+    RunRecord { watch, ..RunRecord::default() }
 }
 
 fn header(dir: &Path) -> Header {

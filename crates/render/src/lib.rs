@@ -106,6 +106,23 @@ pub struct Records {
     pub rows: Vec<Vec<Field>>,
 }
 
+/// A column of [`Records`]: its name, and what it says of one row's origin.
+pub type RecordColumn<T> = (&'static str, fn(&T) -> Field);
+
+impl Records {
+    /// A row for each of `all`.
+    pub fn of<T, const COLUMNS: usize>(
+        all: impl IntoIterator<Item = T>,
+        columns: [RecordColumn<T>; COLUMNS],
+    ) -> Self {
+        let row = |one: T| columns.iter().map(|(_, field)| field(&one)).collect();
+        Records {
+            header: columns.iter().map(|(name, _)| *name).collect(),
+            rows: all.into_iter().map(row).collect(),
+        }
+    }
+}
+
 /// Rows that come one by one.
 pub trait RecordStream {
     /// Gives every row to `each`.

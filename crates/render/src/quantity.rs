@@ -217,6 +217,14 @@ pub fn grouped(digits: &str) -> String {
     out
 }
 
+/// `1 call`, `2 calls`.
+pub fn plural(count: u64, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
+}
+
 /// Digits without zeros at the end of the fraction.
 pub fn trimmed(digits: &str) -> &str {
     if digits.contains('.') {

@@ -1,13 +1,19 @@
 //! Carrying out a session's plan, run by run, each saved before the next begins.
 
-use crate::failure::{failure, usage, Class};
+use crate::absence::Absence;
+use crate::failure::{failure, host, usage, Class};
+use crate::helper;
 use crate::interrupt::Interrupt;
+use crate::places::saved_in;
 use crate::progress::Watch;
 use crate::store::{RunFile, Session};
 use anyhow::{bail, Context, Result};
 use std::collections::BTreeSet;
 use std::path::Path;
-use vmeter_model::run::{Planned, RunHead, SessionMachine};
+use std::process::Stdio;
+use vmeter_model::run::{Fault, Outcome, Planned, RunHead, SessionMachine};
+use vmeter_model::time::{ClockReading, Ns};
+use vmeter_model::SCHEMA;
 
 /// One run to carry out.
 #[derive(Clone, Copy)]
@@ -25,6 +31,25 @@ pub struct RunRequest<'a, P> {
     /// Ends the run early.
     pub interrupt: &'a Interrupt,
 }
+
+impl<P: Planned> RunRequest<'_, P> {
+    /// What is said of the run once it is done: it began at `begin` and took `total_ns`.
+    pub fn head(&self, begin: ClockReading, total_ns: Ns) -> RunHead {
+        RunHead {
+            schema: SCHEMA.into(),
+            index: self.index,
+            label: self.machine.label.clone(),
+            warmup: self.planned.warmup(),
+            exec_ns: begin.monotonic_ns,
+            total_ns,
+            clocks: vec![begin],
+            outcome: Outcome::Done,
+        }
+    }
+}
+
+/// How often a run is begun again because vmeter did not run all the while.
+const REPEATS: u32 = 3;
 
 /// What an experiment does for one planned run.
 pub trait Runner<P> {
@@ -44,6 +69,11 @@ pub trait Runner<P> {
     fn hopeless(&self, run: &Self::Run) -> Option<String> {
         let _ = run;
         None
+    }
+
+    /// Keeps a remark with a run, in words for the user.
+    fn remark(&self, run: &mut Self::Run, remark: &str) {
+        let _ = (run, remark);
     }
 
     /// True for a run that ended because the user wanted it to, and is not kept.
@@ -67,7 +97,10 @@ pub fn execute<P: Planned, R: Runner<P>>(
     watch: &mut Watch<'_>,
 ) -> Result<()> {
     let (finished, warnings) = session.finished_as::<RunHead>()?;
-    let finished: BTreeSet<u32> = finished.iter().map(|(_, head)| head.index).collect();
+    // An older vmeter saved failures of its own, which say nothing of what is measured.
+    let counts = |head: &RunHead| head.outcome.fault() != Some(Fault::Host);
+    let finished: BTreeSet<u32> =
+        finished.iter().filter(|(_, head)| counts(head)).map(|(_, head)| head.index).collect();
     for warning in &warnings {
         watch.progress.warn(&format!("{warning}: this run is repeated"));
     }
@@ -83,8 +116,11 @@ pub fn execute<P: Planned, R: Runner<P>>(
         if others || finished.contains(&index) || given_up.contains(&planned.machine()) {
             continue;
         }
-        let result = one_run(session, runner, prepare, index, planned, watch.interrupt);
-        let run = result.inspect_err(|_| watch.progress.end())?;
+        let result = one_run(session, runner, prepare, index, planned, watch);
+        let run = result.inspect_err(|error| {
+            watch.progress.end();
+            session.withdraw(error);
+        })?;
         let label = session.record.machines.get(planned.machine()).map_or("", |m| &m.label);
         watch.progress.run(label, &runner.said(&run));
         if let Some(why) = runner.hopeless(&run) {
@@ -96,11 +132,54 @@ pub fn execute<P: Planned, R: Runner<P>>(
     Ok(())
 }
 
-/// Carries out one run and saves it.
+/// Carries out one run and saves it. One in which vmeter itself was stopped (Ctrl-Z, SIGSTOP)
+/// is not kept: it is made again, which is said and noted with the run.
 ///
 /// # Errors
-/// As [`execute`].
+/// As [`execute`]; class host if vmeter was stopped each time.
 pub fn one_run<P: Planned, R: Runner<P>>(
+    session: &Session<P>,
+    runner: &mut R,
+    prepare: Option<&str>,
+    index: u32,
+    planned: &P,
+    watch: &mut Watch<'_>,
+) -> Result<R::Run> {
+    for repeat in 0..=REPEATS {
+        let absence = Absence::watch();
+        let run = attempt(session, runner, prepare, index, planned, watch.interrupt);
+        let away = absence.end();
+        let mut run = run?;
+        if away == 0 {
+            if repeat > 0 {
+                runner.remark(
+                    &mut run,
+                    &format!("{AGAIN}, for vmeter was stopped in {repeat} of its tries"),
+                );
+            }
+            session.commit_run(&run)?;
+            return Ok(run);
+        }
+        session.discard_run(index);
+        watch.progress.warn(&format!(
+            "run {index}: vmeter itself was stopped for {:.1} s of it: its times are not those of \
+             the machine, and it is made again",
+            away as f64 / 1e9
+        ));
+    }
+    Err(host(format!(
+        "run {index}: vmeter was stopped in each of its {} tries; the runs before it are saved: go \
+         on with --resume {}, and let vmeter run",
+        REPEATS + 1,
+        session.dir.display()
+    )))
+}
+
+/// How the remark begins on a run that is not the first try.
+const AGAIN: &str = "made again";
+
+/// Carries out one run and leaves it to be saved.
+fn attempt<P: Planned, R: Runner<P>>(
     session: &Session<P>,
     runner: &mut R,
     prepare: Option<&str>,
@@ -115,49 +194,45 @@ pub fn one_run<P: Planned, R: Runner<P>>(
         return Err(stopped(session, index));
     }
     if let Some(command) = prepare {
-        run_prepare(command)?;
+        let prepared = run_prepare(command, interrupt);
+        if interrupt.is_raised() {
+            return Err(stopped(session, index));
+        }
+        prepared?;
     }
     let dir = session.begin_run(index)?;
     let seed = session.record.seed;
     let request = RunRequest { dir: &dir, index, machine, planned, seed, interrupt };
-    let run = match runner.run(&request) {
-        Ok(run) if !runner.was_interrupted(&run) && !interrupt.is_raised() => run,
+    match runner.run(&request) {
+        Ok(run) if !runner.was_interrupted(&run) && !interrupt.is_raised() => Ok(run),
         // What goes wrong once the user wants it to end is no news.
-        _ if interrupt.is_raised() => return Err(stopped(session, index)),
-        Ok(_) => return Err(stopped(session, index)),
+        _ if interrupt.is_raised() => Err(stopped(session, index)),
+        Ok(_) => Err(stopped(session, index)),
         Err(error) => {
             session.discard_run(index);
-            return Err(error);
+            Err(error)
         }
-    };
-    session.commit_run(&run)?;
-    Ok(run)
+    }
 }
 
 fn stopped<P: Planned>(session: &Session<P>, index: u32) -> anyhow::Error {
     session.discard_run(index);
-    let saved = session.finished_as::<RunHead>().map_or(0, |(runs, _)| runs.len());
-    failure(
-        Class::Interrupted,
-        format!(
-            "interrupted in run {index}; {saved} finished runs are saved: go on with --resume {}",
-            session.dir.display()
-        ),
-    )
+    let saved = saved_in(&session.dir);
+    failure(Class::Interrupted, format!("interrupted in run {index}; {saved}"))
 }
 
 /// Runs the command of `--prepare`: the user's own command line, in the user's own shell
 /// syntax.
 ///
 /// # Errors
-/// A command that fails.
-pub fn run_prepare(command: &str) -> Result<()> {
-    let status = std::process::Command::new("sh")
-        .args(["-c", command])
-        .stdin(std::process::Stdio::null())
-        .stdout(std::process::Stdio::null())
-        .status()
-        .context("cannot run sh for --prepare")?;
+/// A command that fails; an interruption.
+pub fn run_prepare(command: &str, interrupt: &Interrupt) -> Result<()> {
+    let mut sh = std::process::Command::new("sh");
+    sh.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::null());
+    let status = helper::run(&mut sh, interrupt).context("cannot run sh for --prepare")?;
+    let Some(status) = status else {
+        return Err(failure(Class::Interrupted, "interrupted in --prepare"));
+    };
     if !status.success() {
         bail!("--prepare {command:?} ended with {status}: nothing is measured after a failed preparation");
     }

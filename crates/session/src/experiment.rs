@@ -50,13 +50,17 @@ pub trait Experiment: Sync {
     ///
     /// # Errors
     /// The reason, in words that follow "a session of vmeter X:".
-    fn cut(&self) -> Result<&dyn Cut, &'static str>;
+    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+        Err("only sweeps and ranges are cut into shards")
+    }
 
     /// Nothing if its runs are boots, which `vmeter diff` compares; or why they are not.
     ///
     /// # Errors
     /// The reason, in words that follow "a session of vmeter X:".
-    fn boots(&self) -> Result<(), &'static str>;
+    fn boots(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
 }
 
 /// What a kind adds to the union of run folders that merging is.

@@ -4,12 +4,58 @@
 //! same and says something else is refused, not ignored.
 
 use crate::failure::usage;
+use crate::folder::check_new;
 use crate::options::RunOptions;
+use crate::progress::Watch;
+use crate::store::{AnySession, Session};
+use crate::trust;
 use anyhow::Result;
 use serde::Serialize;
 use serde_json::Value;
 use std::path::Path;
-use vmeter_model::run::SessionRecord;
+use vmeter_base::{files, shell};
+use vmeter_model::run::{Planned, SessionRecord};
+
+/// The session of `kind` that the options go on with, if they go on with one; `own` notes what
+/// else the command line says, and what the session was begun with.
+///
+/// # Errors
+/// Class usage: a folder that holds none, or one of another kind; options that say something
+/// else than it was begun with; `own`'s; a folder that this user's vmeter did not make, unless
+/// the user trusts it. Where a session begins: CPUs or a folder to save in that it can't have.
+pub fn resumed<P: Planned>(
+    kind: &str,
+    options: &RunOptions,
+    watch: &mut Watch<'_>,
+    own: impl FnOnce(&Session<P>, &mut Given) -> Result<()>,
+) -> Result<Option<Session<P>>> {
+    let Some(dir) = &options.resume else {
+        // Before anything is made for it.
+        options.pinned()?;
+        options.save.as_deref().map_or(Ok(()), check_new)?;
+        return Ok(None);
+    };
+    let command = AnySession::open(dir)?.record.command;
+    if command != kind {
+        return Err(usage(format!(
+            "{} is a session of vmeter {command}: go on with it by `vmeter {command} --resume {}`",
+            dir.display(),
+            shell::path(dir)
+        )));
+    }
+    // Another vmeter may have added to it until it was held.
+    let mut session = Session::<P>::open(dir)?;
+    session.hold()?;
+    session.record = Session::open(&session.dir)?.record;
+    let mut given = Given::of(options, &session.record);
+    own(&session, &mut given)?;
+    given.check(&session.dir)?;
+    trust::check(&session.dir, options.trust, watch)?;
+    session.is_ours();
+    files::remove_begun(&session.dir);
+    watch.interrupt.saves_in(&session.dir);
+    Ok(Some(session))
+}
 
 /// What is given beside `--resume`, held against what the session was begun with.
 #[derive(Debug, Default)]
@@ -19,7 +65,7 @@ pub struct Given {
 
 impl Given {
     /// The options that the shell itself keeps: order, CPUs, preparation.
-    pub fn of<P>(options: &RunOptions, begun: &SessionRecord<P>) -> Self {
+    fn of<P>(options: &RunOptions, begun: &SessionRecord<P>) -> Self {
         let mut given = Given::default();
         given.option("--seed", options.seed, begun.seed);
         given.option("--pin", options.pin.as_ref().map(Some), begun.pin.as_ref());
@@ -52,7 +98,10 @@ impl Given {
             };
             if said && begun.get(&name) != Some(&value) {
                 let option = name.trim_end_matches("_mib").trim_end_matches("_s");
-                self.others.push(format!("--{}", option.replace('_', "-")));
+                self.others.push(match option {
+                    "command" => "command line after --".to_owned(),
+                    option => format!("--{}", option.replace('_', "-")),
+                });
             }
         }
     }
@@ -61,7 +110,7 @@ impl Given {
     ///
     /// # Errors
     /// Class usage: the options that do.
-    pub fn check(self, dir: &Path) -> Result<()> {
+    fn check(self, dir: &Path) -> Result<()> {
         if self.others.is_empty() {
             return Ok(());
         }
@@ -97,5 +146,8 @@ mod tests {
         let bigger = MachineSpec { memory_mib: Some(64), no_inject: true, ..spec.clone() };
         let said = check(&other, &bigger).unwrap_err();
         assert!(said.contains("--seed, --prepare, --memory, --no-inject:"), "{said}");
+        let own = MachineSpec { command: vec!["qemu".into()], ..spec.clone() };
+        let said = check(&none, &own).unwrap_err();
+        assert!(said.contains("another command line after --:"), "{said}");
     }
 }

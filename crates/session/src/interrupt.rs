@@ -1,10 +1,19 @@
-//! Ctrl-C ends the boot that is running, and lets everything else finish tidily.
+//! Ctrl-C ends the boot that is running, and lets everything else finish tidily; within a
+//! second, whatever is being done.
 
+use crate::places;
 use anyhow::{Context, Result};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 type Action = Box<dyn Fn() + Send>;
+
+/// How long what hears of a signal only now and then may take to end. Longer than that are
+/// pieces of work that can't look up: a kernel is hashed, gigabytes of memory are given back.
+const PATIENCE: Duration = Duration::from_millis(700);
 
 /// Set by SIGINT, SIGTERM, SIGHUP or SIGQUIT.
 #[derive(Clone, Default)]
@@ -15,12 +24,15 @@ pub struct Interrupt {
 #[derive(Default)]
 struct Inner {
     raised: AtomicBool,
+    /// True once somebody was told at once, who now ends what is done.
+    heard: AtomicBool,
     action: Mutex<Option<Action>>,
+    session: Mutex<Option<PathBuf>>,
 }
 
 impl Interrupt {
     /// Catches the signals from now on. A second one ends vmeter at once (the
-    /// VMM dies with it).
+    /// VMM dies with it), and so does the first where nobody hears of it for too long.
     ///
     /// # Errors
     /// When the signal handlers cannot be installed.
@@ -36,6 +48,15 @@ impl Interrupt {
                     std::process::exit(130);
                 }
                 seen.raise();
+                let waits = seen.clone();
+                // Without a thread to wait on, the second signal has to do.
+                let _ = std::thread::Builder::new().name("patience".into()).spawn(move || {
+                    std::thread::sleep(PATIENCE);
+                    if !waits.inner.heard.load(Ordering::SeqCst) {
+                        waits.say();
+                        std::process::exit(130);
+                    }
+                });
             }
         })?;
         Ok(interrupt)
@@ -51,21 +72,38 @@ impl Interrupt {
         self.inner.raised.store(true, Ordering::SeqCst);
         let action = self.inner.action.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(action) = action.as_ref() {
+            self.inner.heard.store(true, Ordering::SeqCst);
             action();
         }
     }
 
     /// What to do when a signal comes, for as long as the returned guard lives;
-    /// done at once if one has come already.
+    /// done at once if one has come already. Whoever gives an action has to come to an end
+    /// within a second of it.
     pub fn during(&self, action: impl Fn() + Send + 'static) -> During<'_> {
         let mut current = self.inner.action.lock().unwrap_or_else(PoisonError::into_inner);
         // Set before looking, so that a signal in between acts once or twice, never not at all.
         let action = current.insert(Box::new(action));
         if self.is_raised() {
+            self.inner.heard.store(true, Ordering::SeqCst);
             action();
         }
         drop(current);
         During(self)
+    }
+
+    /// The session whose runs are saved whatever happens: said where nobody else can.
+    pub(crate) fn saves_in(&self, dir: &Path) {
+        let mut session = self.inner.session.lock().unwrap_or_else(PoisonError::into_inner);
+        *session = Some(dir.to_owned());
+    }
+
+    fn say(&self) {
+        let session = self.inner.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let saved = session.as_deref().map(|dir| format!("; {}", places::saved_in(dir)));
+        let text = format!("interrupted{}", saved.unwrap_or_default());
+        // There is nobody left to tell that nobody can be told.
+        let _ = writeln!(std::io::stderr(), "vmeter: {}", vmeter_render::text::neutralise(&text));
     }
 }
 

@@ -5,25 +5,31 @@
 //! killed, gone on with, shown, compared and merged. What a run *is* stays the experiment's
 //! own ([`Runner`]); everything around it is here, once.
 
+mod absence;
 pub mod envelope;
 mod execute;
 mod experiment;
 pub mod failure;
+pub mod folder;
 mod given;
+pub mod helper;
 pub mod host;
 mod interrupt;
+pub mod limits;
 mod options;
+mod places;
 mod progress;
 pub mod shares;
 mod store;
+pub mod trust;
 
 pub use execute::{execute, one_run, run_prepare, RunRequest, Runner};
 pub use experiment::{Answer, Cut, Experiment, Views};
-pub use given::Given;
+pub use given::{resumed, Given};
 pub use interrupt::{During, Interrupt};
-pub use options::{begin, record, resumed, RunOptions};
+pub use options::{begin, begin_with, record, RunOptions};
+pub use places::{cache_dir, fresh_dir, is_saved, latest, state_dir};
 pub use progress::{Progress, Watch};
 pub use store::{
-    cache_dir, fresh_dir, is_saved, latest, read_run, read_run_as, state_dir, AnySession, Finished,
-    RunFile, SavedRun, Session,
+    impossible_total, read_run, read_run_as, AnySession, Finished, RunFile, SavedRun, Session,
 };

@@ -1,15 +1,20 @@
 //! How runs are repeated; beginning a session, or going on with one.
 
 use crate::failure::usage;
+use crate::folder::Folder;
 use crate::host;
+use crate::places::fresh_dir;
 use crate::progress::Watch;
-use crate::store::{AnySession, Session};
+use crate::store::Session;
 use anyhow::Result;
 use std::path::PathBuf;
 use vmeter_base::CpuList;
 use vmeter_model::run::{Planned, SessionRecord};
 use vmeter_model::shard::Shard;
 use vmeter_model::SCHEMA;
+
+/// Most runs of a session.
+pub const MAX_PLANNED: u64 = 1_000_000;
 
 /// How runs are repeated, wherever they are (docs/INTERFACE.md: run options).
 #[derive(Debug, Clone, Default)]
@@ -28,6 +33,8 @@ pub struct RunOptions {
     pub pin: Option<String>,
     /// Command before every run.
     pub prepare: Option<String>,
+    /// Go on with a session whoever made it: what it says is executed.
+    pub trust: bool,
     /// The part of the plan to carry out; the whole if absent.
     pub shard: Option<Shard>,
     /// vmeter's own argument vector, for the record.
@@ -38,6 +45,23 @@ impl RunOptions {
     /// Warm-ups of each machine: those asked for, or one.
     pub fn warmups(&self) -> u32 {
         self.warmup.unwrap_or(1)
+    }
+
+    /// Refuses a plan that nobody lives to see the end of, and whose list alone would take the
+    /// memory of the host.
+    ///
+    /// # Errors
+    /// Class usage: that many machines times that many runs are more than [`MAX_PLANNED`].
+    pub fn check_size(&self, machines: usize) -> Result<()> {
+        let each = u64::from(self.runs.unwrap_or(1)) + u64::from(self.warmups());
+        let all = each.saturating_mul(machines as u64);
+        if all <= MAX_PLANNED {
+            return Ok(());
+        }
+        Err(usage(format!(
+            "{machines} machines with {each} runs each are {all} runs, and a session has at most \
+             {MAX_PLANNED}: fewer --runs, or vary less at a time"
+        )))
     }
 
     /// The seed of the order: the one asked for, or 1.
@@ -58,24 +82,6 @@ impl RunOptions {
     }
 }
 
-/// The session of `kind` that the options go on with, if they go on with one.
-///
-/// # Errors
-/// Class usage: a folder that holds none, or one of another kind.
-pub fn resumed<P: Planned>(kind: &str, options: &RunOptions) -> Result<Option<Session<P>>> {
-    let Some(dir) = &options.resume else { return Ok(None) };
-    let command = AnySession::open(dir)?.record.command;
-    if command != kind {
-        let dir = dir.display();
-        return Err(usage(format!(
-            "{dir} is a session of vmeter {command}: go on with it by `vmeter {command} --resume {dir}`"
-        )));
-    }
-    let mut session = Session::open(dir)?;
-    session.hold()?;
-    Ok(Some(session))
-}
-
 /// Makes the folder of a session that begins, and says where it is.
 ///
 /// # Errors
@@ -85,10 +91,22 @@ pub fn begin<P: Planned>(
     options: &RunOptions,
     watch: &mut Watch<'_>,
 ) -> Result<Session<P>> {
-    // A typo leaves no folder behind.
-    options.pinned()?;
-    let mut session = Session::create(options.save.as_deref(), record)?;
-    session.hold()?;
+    begin_with(record, options, watch, |_| Ok(()))
+}
+
+/// As [`begin`]; `beside` writes what else the session is made of.
+///
+/// # Errors
+/// As [`begin`]; `beside`'s.
+pub fn begin_with<P: Planned>(
+    record: SessionRecord<P>,
+    options: &RunOptions,
+    watch: &mut Watch<'_>,
+    beside: impl FnOnce(&Session<P>) -> Result<()>,
+) -> Result<Session<P>> {
+    let dir = options.save.clone().map_or_else(|| fresh_dir(&record), Ok)?;
+    let session = Session::create_in(Folder::make(&dir)?, record, beside)?;
+    watch.interrupt.saves_in(&session.dir);
     watch.progress.saved_in(&session.dir);
     Ok(session)
 }

@@ -21,6 +21,11 @@ pub trait Progress {
     }
     /// Something the user should know now.
     fn warn(&mut self, message: &str);
+    /// Shows a text and asks whether to go on; none where nobody can be asked.
+    fn confirm(&mut self, text: &str) -> Option<bool> {
+        let _ = text;
+        None
+    }
     /// All is done.
     fn end(&mut self);
 }

@@ -62,7 +62,7 @@ pub fn hosts<P>(record: &SessionRecord<P>, finished: &BTreeSet<u32>) -> Vec<(Hos
 }
 
 /// Makes `host` the one that goes on with the session.
-pub fn take_over<P>(record: &mut SessionRecord<P>, host: Host, finished: &BTreeSet<u32>) {
+pub(crate) fn take_over<P>(record: &mut SessionRecord<P>, host: Host, finished: &BTreeSet<u32>) {
     if is_same(&record.host, &host) {
         return;
     }

@@ -4,20 +4,22 @@
 //! its `run.json` is on disk, so a folder with a plain number is a whole run,
 //! whatever happened to vmeter after it.
 
-use crate::failure::usage;
-use anyhow::{bail, Context, Result};
+use crate::failure::{class, usage, Class};
+use crate::folder::{self, names::RUN, names::RUNS, Folder};
+use crate::places::{fresh_dir, has_runs, SESSION};
+use crate::trust;
+use crate::{host, shares};
+use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
-use vmeter_base::files;
+use vmeter_base::{files, Ns};
 use vmeter_model::run::{
-    AnyPlanned, DataRun, Planned, PlannedRun, RunHead, RunRecord, SessionRecord,
+    AnyPlanned, DataRun, Outcome, Planned, PlannedRun, RunHead, RunRecord, SessionRecord,
 };
 use vmeter_model::SCHEMA;
 
-const SESSION: &str = "session.json";
-const RUN: &str = "run.json";
 const MAX_JSON: u64 = 64 << 20;
 
 /// A finished run: its folder and its record.
@@ -34,7 +36,11 @@ pub struct Session<P = PlannedRun> {
     /// What it is.
     pub record: SessionRecord<P>,
     /// The right to add runs to it, once it was taken.
-    lock: Option<fs::File>,
+    held: Option<Folder>,
+    /// True if this vmeter began it.
+    begun: bool,
+    /// True if what is written carries the user's seal ([`trust`]).
+    ours: bool,
 }
 
 /// A session of any kind, as far as all kinds agree.
@@ -50,6 +56,23 @@ pub trait RunFile: Serialize + DeserializeOwned {
     fn files(&self) -> Vec<&str> {
         Vec::new()
     }
+    /// What it says that cannot be, if anything.
+    fn impossible(&self) -> Option<String> {
+        None
+    }
+}
+
+/// No host has been up for longer: a hundred years, ns. Differences of such stamps fit.
+const MAX_STAMP_NS: Ns = 100 * MAX_TOTAL_NS;
+
+/// No run takes longer: a year, ns.
+const MAX_TOTAL_NS: Ns = 366 * 24 * 3600 * 1_000_000_000;
+
+/// Says so if no run can take that long, or be done in that time.
+pub fn impossible_total(total_ns: Ns, outcome: &Outcome) -> Option<String> {
+    let least = i64::from(*outcome == Outcome::Done);
+    let possible = (least..=MAX_TOTAL_NS).contains(&total_ns);
+    (!possible).then(|| format!("it says that it took {total_ns} ns, which cannot be"))
 }
 
 impl RunFile for RunRecord {
@@ -63,6 +86,13 @@ impl RunFile for RunRecord {
 
     fn files(&self) -> Vec<&str> {
         self.sources.iter().flat_map(|source| &source.files).map(String::as_str).collect()
+    }
+
+    fn impossible(&self) -> Option<String> {
+        let stamps = self.clocks.iter().map(|clock| clock.monotonic_ns).chain([self.exec_ns]);
+        let odd = stamps.into_iter().find(|stamp| !(0..=MAX_STAMP_NS).contains(stamp));
+        let odd = odd.map(|stamp| format!("it was begun at {stamp} ns of the host's clock"));
+        impossible_total(self.total_ns, &self.outcome).or(odd)
     }
 }
 
@@ -86,81 +116,43 @@ impl<T: Serialize + DeserializeOwned> RunFile for DataRun<T> {
     }
 }
 
-/// `$XDG_STATE_HOME/vmeter`, or `~/.local/state/vmeter`.
-pub fn state_dir() -> PathBuf {
-    base("XDG_STATE_HOME", ".local/state")
-}
-
-/// `$XDG_CACHE_HOME/vmeter`, or `~/.cache/vmeter`.
-pub fn cache_dir() -> PathBuf {
-    base("XDG_CACHE_HOME", ".cache")
-}
-
-fn base(variable: &str, below_home: &str) -> PathBuf {
-    let base = std::env::var_os(variable).map(PathBuf::from).filter(|p| p.is_absolute());
-    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/".into()));
-    base.unwrap_or_else(|| home().join(below_home)).join("vmeter")
-}
-
-/// A name of its own under the state folder.
-pub fn fresh_dir<P>(record: &SessionRecord<P>) -> PathBuf {
-    let stamp: String = record.started_at.chars().filter(char::is_ascii_alphanumeric).collect();
-    let name = format!("{stamp}-{}-{}", record.command, std::process::id());
-    state_dir().join("runs").join(name)
-}
-
-/// The folder of the latest session under the state folder.
-///
-/// # Errors
-/// When there is none.
-pub fn latest() -> Result<PathBuf> {
-    let runs = state_dir().join("runs");
-    let newest = fs::read_dir(&runs)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.join(SESSION).exists())
-        .max_by_key(|path| fs::metadata(path.join(SESSION)).and_then(|m| m.modified()).ok());
-    newest.ok_or_else(|| {
-        usage(format!("no saved session under {}: make one with vmeter boot", runs.display()))
-    })
-}
-
-/// True if a session is saved in `dir`.
-pub fn is_saved(dir: &Path) -> bool {
-    dir.join(SESSION).exists()
-}
-
 impl<P: Planned> Session<P> {
     /// A session in a folder that is there, or will be.
     pub fn at(dir: PathBuf, record: SessionRecord<P>) -> Self {
-        Session { dir, record, lock: None }
+        Session { dir, record, held: None, begun: false, ours: false }
     }
 
-    /// Makes a session's folder: `dir`, or a fresh one under the state folder.
+    /// A session that is going to be saved in a folder that this vmeter holds.
+    pub fn of(folder: Folder, record: SessionRecord<P>) -> Self {
+        let dir = folder.dir().to_owned();
+        Session { dir, record, held: Some(folder), begun: true, ours: false }
+    }
+
+    /// Makes a session's folder: `dir`, or a fresh one under the state folder; this vmeter
+    /// then holds it as long as the session lives.
     ///
     /// # Errors
-    /// When the folder cannot be made or written, or holds a session already.
+    /// When the folder cannot be made or written, or holds a session or anything of somebody
+    /// else's already ([`Folder::make`]).
     pub fn create(dir: Option<&Path>, record: SessionRecord<P>) -> Result<Self> {
-        let dir = match dir {
-            Some(dir) => dir.to_owned(),
-            None => fresh_dir(&record),
-        };
-        if is_saved(&dir) {
-            return Err(usage(format!(
-                "{} holds a session already: choose another folder, or go on with it by --resume {}",
-                dir.display(),
-                dir.display()
-            )));
-        }
-        fs::create_dir_all(dir.join("runs")).with_context(|| {
-            format!(
-                "cannot make the folder {} for the runs: choose one that can be written with --save DIR",
-                dir.display()
-            )
-        })?;
-        let session = Session::at(dir, record);
+        let dir = dir.map_or_else(|| fresh_dir(&record), |dir| Ok(dir.to_owned()))?;
+        Self::create_in(Folder::make(&dir)?, record, |_| Ok(()))
+    }
+
+    /// Makes a session in a folder that was made for it. `beside` writes what else it is made
+    /// of: before `session.json`, so that a folder with that is whole.
+    ///
+    /// # Errors
+    /// When it cannot be written; `beside`'s.
+    pub fn create_in(
+        folder: Folder,
+        record: SessionRecord<P>,
+        beside: impl FnOnce(&Self) -> Result<()>,
+    ) -> Result<Self> {
+        folder::own_folder(folder.dir(), RUNS)?;
+        let mut session = Session::of(folder, record);
+        session.is_ours();
+        beside(&session)?;
         session.save()?;
         Ok(session)
     }
@@ -170,10 +162,7 @@ impl<P: Planned> Session<P> {
     /// # Errors
     /// Class usage: there is none, or it is not of a version or kind that is read so.
     pub fn open(path: &Path) -> Result<Self> {
-        let dir = match path.file_name() {
-            Some(name) if name == SESSION => path.parent().unwrap_or(path),
-            _ => path,
-        };
+        let dir = folder_of(path);
         let file = dir.join(SESSION);
         let bytes = files::read_limited(&file, MAX_JSON).map_err(|error| {
             usage(format!(
@@ -189,37 +178,52 @@ impl<P: Planned> Session<P> {
         Ok(Session::at(dir.to_owned(), record))
     }
 
+    /// What is written from now on is this user's own: it was made here, or is trusted.
+    pub fn is_ours(&mut self) {
+        self.ours = true;
+    }
+
+    /// Writes a file that says what is executed, whole; sealed if the session is the user's.
+    ///
+    /// # Errors
+    /// Any error of the file system, a full disk among them.
+    pub fn write(&self, name: &str, text: Vec<u8>) -> Result<()> {
+        trust::write(&self.dir, name, text, self.ours)
+    }
+
     /// Writes `session.json`.
     ///
     /// # Errors
     /// Any error of the file system, a full disk among them.
     pub fn save(&self) -> Result<()> {
-        let bytes = serde_json::to_vec_pretty(&self.record)?;
-        let path = self.dir.join(SESSION);
-        files::write_atomic(&path, &bytes)
-            .with_context(|| format!("cannot write {}", path.display()))
+        self.write(SESSION, serde_json::to_vec_pretty(&self.record)?)
     }
 
-    /// Keeps other processes from adding runs as long as the session lives: a task that a
-    /// scheduler has given up may still be alive. Where the file system has no locks, nobody
-    /// is kept out.
+    /// Keeps other vmeters out of the folder as long as the session lives ([`folder`]), if
+    /// they are not kept out already.
     ///
     /// # Errors
-    /// When another process is at work in the folder.
+    /// When another vmeter is at work in it.
     pub fn hold(&mut self) -> Result<()> {
-        use rustix::fs::{flock, FlockOperation};
-        use rustix::io::Errno;
-        let path = self.dir.join("lock");
-        let file =
-            fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => self.lock = Some(file),
-            Err(Errno::WOULDBLOCK) => {
-                bail!("another vmeter adds runs to {}: wait for it, or end it", self.dir.display())
-            }
-            Err(_) => {}
+        if self.held.is_none() {
+            self.held = Some(Folder::hold(&self.dir)?);
         }
         Ok(())
+    }
+
+    /// Takes a session back that this vmeter began and that turned out to be a mistake before
+    /// any run was finished; `error` is what was found.
+    pub fn withdraw(&self, error: &anyhow::Error) {
+        let empty = || self.finished_as::<RunHead>().is_ok_and(|(runs, _)| runs.is_empty());
+        let (true, Class::Usage, Some(folder)) = (self.begun, class(error), &self.held) else {
+            return;
+        };
+        if empty() {
+            // What stays is no session, and may be begun again.
+            if let Ok(removal) = folder::Removal::of(folder) {
+                let _ = removal.carry_out(folder);
+            }
+        }
     }
 
     /// What was asked, in the kind's own words.
@@ -239,11 +243,11 @@ impl<P: Planned> Session<P> {
 
     /// Folder of the finished run `index`.
     pub fn run_dir(&self, index: u32) -> PathBuf {
-        self.dir.join("runs").join(format!("{index:04}"))
+        self.dir.join(RUNS).join(format!("{index:04}"))
     }
 
     fn partial_dir(&self, index: u32) -> PathBuf {
-        self.dir.join("runs").join(format!("{index:04}.partial"))
+        self.dir.join(RUNS).join(format!("{index:04}.partial"))
     }
 
     /// An empty folder to record run `index` into.
@@ -252,10 +256,9 @@ impl<P: Planned> Session<P> {
     /// Any error of the file system, a full disk among them.
     pub fn begin_run(&self, index: u32) -> Result<PathBuf> {
         let dir = self.partial_dir(index);
-        if dir.exists() {
-            fs::remove_dir_all(&dir)?;
-        }
-        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        folder::clear_run(&dir)
+            .and_then(|()| files::private_folder(&dir))
+            .with_context(|| format!("cannot make {}", dir.display()))?;
         Ok(dir)
     }
 
@@ -279,22 +282,19 @@ impl<P: Planned> Session<P> {
         }
         let bytes = serde_json::to_vec_pretty(run)?;
         files::write_atomic(&partial.join(RUN), &bytes).with_context(context)?;
-        if whole.exists() {
+        files::keep_private(&partial).with_context(context)?;
+        if whole.symlink_metadata().is_ok() {
             // What cannot be read as a run is made again, and kept beside it.
-            let damaged = whole.with_extension("damaged");
-            if damaged.exists() {
-                fs::remove_dir_all(&damaged).with_context(context)?;
-            }
-            fs::rename(&whole, &damaged).with_context(context)?;
+            folder::move_aside(&whole, "damaged").with_context(context)?;
         }
         fs::rename(&partial, &whole).with_context(context)?;
-        files::sync_folder(&self.dir.join("runs")).with_context(context)?;
+        files::sync_folder(&self.dir.join(RUNS)).with_context(context)?;
         Ok(whole)
     }
 
     /// Removes what an unfinished run left.
     pub fn discard_run(&self, index: u32) {
-        let _ = fs::remove_dir_all(self.partial_dir(index));
+        let _ = folder::clear_run(&self.partial_dir(index));
     }
 
     /// The finished runs in order of their numbers, with their folders; and a
@@ -303,7 +303,7 @@ impl<P: Planned> Session<P> {
     /// # Errors
     /// When the folder itself cannot be read.
     pub fn finished_as<R: RunFile>(&self) -> Result<(Vec<Finished<R>>, Vec<String>)> {
-        let runs = self.dir.join("runs");
+        let runs = self.dir.join(RUNS);
         let mut dirs: Vec<PathBuf> = fs::read_dir(&runs)
             .with_context(|| format!("cannot read {}", runs.display()))?
             .flatten()
@@ -321,12 +321,28 @@ impl<P: Planned> Session<P> {
         Ok((found, warnings))
     }
 
+    /// Notes that this host carries out what is left.
+    ///
+    /// # Errors
+    /// When the folder itself cannot be read.
+    pub fn take_over(&mut self) -> Result<()> {
+        let (finished, _) = self.finished_as::<RunHead>()?;
+        let finished = finished.into_iter().map(|(_, head)| head.index).collect();
+        shares::take_over(&mut self.record, host::describe(), &finished);
+        Ok(())
+    }
+
     /// What a command says of a session without a finished run.
     pub fn no_runs(&self) -> anyhow::Error {
-        let dir = self.dir.display();
+        if self.record.machines.is_empty() && has_runs(&self.dir) {
+            let dir = self.dir.display();
+            return usage(format!("{dir}: session.json names no machines, so no run is of one"));
+        }
         usage(format!(
-            "{dir}: no run was finished: go on with it by vmeter {} --resume {dir}",
-            self.record.command
+            "{}: no run was finished: go on with it by vmeter {} --resume {}",
+            self.dir.display(),
+            self.record.command,
+            vmeter_base::shell::path(&self.dir)
         ))
     }
 }
@@ -338,6 +354,14 @@ impl Session {
     /// When the folder itself cannot be read.
     pub fn finished(&self) -> Result<(Vec<SavedRun>, Vec<String>)> {
         self.finished_as()
+    }
+}
+
+/// The session's folder that `path` means: itself, or the one of the `session.json` that it is.
+fn folder_of(path: &Path) -> &Path {
+    match path.file_name() {
+        Some(name) if name == SESSION => path.parent().unwrap_or(path),
+        _ => path,
     }
 }
 
@@ -360,7 +384,10 @@ pub fn read_run_as<R: RunFile>(dir: &Path) -> Result<R> {
     let run: R = serde_json::from_slice(&bytes)
         .map_err(|error| usage(format!("{}: not a run of vmeter: {error}", file.display())))?;
     check_schema(run.schema(), &file)?;
-    Ok(run)
+    match run.impossible() {
+        Some(what) => Err(usage(format!("{}: not a run of vmeter: {what}", file.display()))),
+        None => Ok(run),
+    }
 }
 
 fn check_schema(found: &str, file: &Path) -> Result<()> {
@@ -376,28 +403,9 @@ fn check_schema(found: &str, file: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vmeter_model::run::{Outcome, Usage, WatchLevel};
 
     fn record(index: u32) -> RunRecord {
-        RunRecord {
-            schema: SCHEMA.into(),
-            index,
-            label: "m".into(),
-            warmup: false,
-            watch: WatchLevel::Light,
-            argv: vec![],
-            injected: vec![],
-            exec_ns: 0,
-            total_ns: 5,
-            clocks: vec![],
-            outcome: Outcome::Done,
-            usage: Usage::default(),
-            steal_s: 0.0,
-            moments: vec![],
-            sources: vec![],
-            icount: false,
-            warnings: vec![],
-        }
+        RunRecord { schema: SCHEMA.into(), index, total_ns: 1_000_000, ..RunRecord::default() }
     }
 
     fn session(dir: &Path) -> Session {

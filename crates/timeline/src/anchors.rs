@@ -16,6 +16,8 @@ pub(crate) enum Anchor {
     Main,
     /// A vCPU executes its first instruction.
     Reset,
+    /// The firmware hands over to a boot loader.
+    Loader,
     /// The first instruction of the kernel's image, whichever entry it is.
     KernelFirst,
     /// The decompressor starts.
@@ -38,11 +40,12 @@ pub(crate) enum Anchor {
 
 impl Anchor {
     /// Every anchor in order.
-    pub(crate) const ALL: [Anchor; 13] = [
+    pub(crate) const ALL: [Anchor; 14] = [
         Anchor::Wrapper,
         Anchor::ExecDone,
         Anchor::Main,
         Anchor::Reset,
+        Anchor::Loader,
         Anchor::KernelFirst,
         Anchor::Decompress,
         Anchor::KernelEntry,
@@ -61,6 +64,7 @@ impl Anchor {
             Anchor::ExecDone => "the end of the VMM's exec",
             Anchor::Main => "the VMM's main",
             Anchor::Reset => "the vCPU's first instruction",
+            Anchor::Loader => "the start of the boot loader",
             Anchor::KernelFirst => "the kernel image's first instruction",
             Anchor::Decompress => "the start of the decompressor",
             Anchor::KernelEntry => "the kernel's entry",

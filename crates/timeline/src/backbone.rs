@@ -11,13 +11,16 @@ use crate::calls::Call;
 use crate::facts::Facts;
 use crate::input::RESET_VECTOR;
 use crate::landmarks::{hung_until, loaded_compressed, loaded_entry};
-use crate::landmarks::{IMAGE_ENTRIES, KERNEL_ENTRIES, PVH_ENTRIES};
+use crate::landmarks::{ALIGNED_ENTRY, BOOT_SECTOR, IMAGE_ENTRIES, KERNEL_ENTRIES, PVH_ENTRIES};
+use crate::lines::Hit;
 use crate::patterns::{Means, On};
 use crate::tree::{Fill, Growing, Kind, Node};
 use vmeter_model::Ns;
 
 /// The firmware's phase.
 pub(crate) const FIRMWARE: &str = "bios:overhead";
+/// From the firmware's hand-over to the kernel image's first instruction.
+pub(crate) const LOADER: &str = "boot-loader";
 /// The kernel between its own first instruction and its first initcall.
 pub(crate) const ENTRY: &str = "kernel:entry";
 /// The kernel's initcalls.
@@ -57,7 +60,7 @@ const fn phase(
 }
 
 use Anchor::{
-    Decompress, ExecDone, Exiting, Initcalls, KernelEntry, KernelFirst, Main, Panic, Reset,
+    Decompress, ExecDone, Exiting, Initcalls, KernelEntry, KernelFirst, Loader, Main, Panic, Reset,
     Resumed, Shutdown, Userspace, Wrapper,
 };
 
@@ -71,7 +74,9 @@ const PHASES: &[Phase] = &[
     // Linking and initialising not told apart.
     phase("vmm:start", &[Some(ExecDone), None], &[Some(Reset)]),
     Phase { seen_until: last_firmware_line,
-            ..phase(FIRMWARE, &[Some(Reset)], &[Some(KernelFirst), Some(Decompress)]) },
+            ..phase(FIRMWARE, &[Some(Reset)], &[Some(Loader), Some(KernelFirst), Some(Decompress)]) },
+    Phase { seen_until: last_loader_line,
+            ..phase(LOADER, &[Some(Loader)], &[Some(KernelFirst), Some(Decompress)]) },
     phase("kernel:setup", &[Some(KernelFirst)], &[Some(Decompress)]),
     phase("kernel:decompress", &[Some(Decompress), Some(KernelFirst)], &[Some(KernelEntry)]),
     Phase { seen_until: last_of_entry,
@@ -91,12 +96,17 @@ pub(crate) fn phases<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Growing<'a
     let mut tree = Growing { root, beside: Vec::new(), warnings: Vec::new() };
     for phase in PHASES {
         let Some((start, end)) = bounds(phase, facts, anchors) else { continue };
+        let error = start.error.max(end.error);
         if start.at >= end.at {
+            continue;
+        }
+        // Neither end is known: whether it was there at all is all that is known of it.
+        if start.error.min(end.error) >= end.at - start.at {
             continue;
         }
         let source = if start.source.is_empty() { end.source } else { start.source };
         let node = Node {
-            error: start.error.max(end.error),
+            error,
             fill: phase.fill,
             kind: Kind::Frame,
             ..Node::new(phase.name, start.at, end.at, source)
@@ -131,6 +141,11 @@ fn nothing(_: &Facts<'_>, _: &Anchors<'_>, _: Ns, _: Ns) -> Option<Ns> {
 
 fn last_firmware_line(facts: &Facts<'_>, _: &Anchors<'_>, _: Ns, limit: Ns) -> Option<Ns> {
     facts.hits.iter().filter(|h| h.on == On::Firmware && h.at <= limit).map(|h| h.at).max()
+}
+
+fn last_loader_line(facts: &Facts<'_>, _: &Anchors<'_>, start: Ns, limit: Ns) -> Option<Ns> {
+    let inside = |h: &&Hit<'_>| h.on == On::Loader && (start..=limit).contains(&h.at);
+    facts.hits.iter().filter(inside).map(|h| h.at).max()
 }
 
 /// The last address reached or line read before the initcalls must have begun.
@@ -177,7 +192,8 @@ fn entered_directly(facts: &Facts<'_>) -> bool {
     if facts.first_reached(PVH_ENTRIES).is_some() {
         return true;
     }
-    if facts.first_reached(IMAGE_ENTRIES).is_some() || loaded_compressed(facts) {
+    let compressed = facts.first_reached(IMAGE_ENTRIES).is_some() || loaded_compressed(facts);
+    if compressed || facts.first_reached(&[BOOT_SECTOR, ALIGNED_ENTRY]).is_some() {
         return false;
     }
     // Whoever lists the reset vector and the kernel's symbols lists the entries of

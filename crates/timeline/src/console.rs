@@ -16,7 +16,7 @@
 
 use regex::Regex;
 use std::sync::OnceLock;
-use vmeter_model::Ns;
+pub use vmeter_model::kernel_log::split_stamp;
 
 /// What a line says about an initcall.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,20 +42,6 @@ pub enum Record {
         /// print ns / 1024 under the same name.
         usecs: Option<u64>,
     },
-}
-
-/// The stamp in front of a line (`[    1.234567]`), ns of the kernel's clock, and the rest.
-pub fn split_stamp(line: &str) -> (Option<Ns>, &str) {
-    static STAMP: OnceLock<Option<Regex>> = OnceLock::new();
-    let stamp = STAMP.get_or_init(|| {
-        compile(r"^\s*(?:<\d{1,3}>)?\[\s*(\d{1,9})\.(\d{6})\](?:\s*\[\s*[TC]\d+\])?\s?")
-    });
-    let Some(found) = stamp.as_ref().and_then(|stamp| stamp.captures(line)) else {
-        return (None, line.trim_start());
-    };
-    let number = |i: usize| found.get(i).and_then(|m| m.as_str().parse::<Ns>().ok()).unwrap_or(0);
-    let rest = &line[found.get(0).map_or(0, |m| m.end())..];
-    (Some(number(1) * 1_000_000_000 + number(2) * 1_000), rest)
 }
 
 /// Everything that one line says about initcalls, in the order it is said.

@@ -3,9 +3,13 @@
 use crate::anchors::Stamp;
 use crate::calls::{self, Calls};
 use crate::input::{Input, Seen};
+use crate::landmarks::is_itself;
 use crate::lines::{self, Hit, Line};
 use std::collections::BTreeMap;
-use vmeter_model::{Moment, Ns, Outcome, RunRecord, What};
+use vmeter_model::{Cause, Moment, Ns, Outcome, RunRecord, What};
+
+/// Ends in which the kernel panicked, or may have.
+const PANICS: [Cause; 3] = [Cause::Panic, Cause::OutOfMemory, Cause::TimedOut];
 
 /// Everything known of one run.
 #[derive(Debug)]
@@ -18,8 +22,12 @@ pub(crate) struct Facts<'a> {
     pub host_end: Option<Ns>,
     /// True if the run did not reach its point: what was going on may have hung.
     pub unfinished: bool,
+    /// True if it is known that the kernel did not panic, whatever the console reads like.
+    pub no_panic: bool,
     /// Events in order.
     pub seen: &'a [Seen<'a>],
+    /// Lines, in order.
+    pub lines: Vec<Line<'a>>,
     /// Lines that mean something, in order.
     pub hits: Vec<Hit<'a>>,
     /// Initcalls and what was printed of them.
@@ -35,20 +43,24 @@ impl<'a> Facts<'a> {
     /// Reads the events once.
     pub(crate) fn new(input: &'a Input<'a>, lines: &[Line<'a>], run: &RunRecord) -> Self {
         let seen = input.seen.as_slice();
-        let reached = seen
+        let all: Vec<(&str, Stamp<'_>)> = seen
             .iter()
             .filter_map(|s| match s.what {
                 What::Reached { symbol } => Some((symbol.as_str(), Stamp::of(s))),
                 _ => None,
             })
             .collect();
+        let itself = |(symbol, stamp): &(&str, Stamp<'_>)| is_itself(seen, &all, symbol, *stamp);
+        let reached = all.iter().copied().filter(itself).collect();
         let insns = seen.iter().filter_map(|s| Some((s.at, s.insns?))).collect();
         Facts {
             total: input.total,
             virtual_time: input.virtual_time,
             host_end: input.host_end,
             unfinished: run.outcome != Outcome::Done,
+            no_panic: run.end.as_ref().is_some_and(|end| !PANICS.contains(&end.cause)),
             seen,
+            lines: lines.to_vec(),
             hits: lines::hits(lines),
             calls: calls::collect(seen, lines, input.total),
             reached,

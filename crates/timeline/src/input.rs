@@ -236,23 +236,11 @@ mod tests {
 
     fn run(outcome: Outcome, total_ns: Ns, ready: Option<Ns>) -> RunRecord {
         RunRecord {
-            schema: vmeter_model::SCHEMA.into(),
-            index: 0,
-            label: String::new(),
-            warmup: false,
-            watch: vmeter_model::run::WatchLevel::Light,
-            argv: Vec::new(),
-            injected: Vec::new(),
-            exec_ns: 0,
             total_ns,
-            clocks: Vec::new(),
             outcome,
-            usage: Default::default(),
-            steal_s: 0.0,
             moments: ready.map(|at| (at, Moment::Ready)).into_iter().collect(),
-            sources: Vec::new(),
             icount: true,
-            warnings: Vec::new(),
+            ..RunRecord::default()
         }
     }
 

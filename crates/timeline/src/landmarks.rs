@@ -1,8 +1,9 @@
 //! What phases and rules both go by: the addresses that a kernel is entered at, what the
 //! firmware was asked for, and how long what never ended can have gone on.
 
-use crate::anchors::{Anchor, Anchors};
+use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::facts::Facts;
+use crate::input::Seen;
 use vmeter_model::{Ns, What};
 
 /// Entries of a compressed image: real-mode setup code, then the decompressor
@@ -14,6 +15,15 @@ pub(crate) const PVH_ENTRIES: &[&str] = &["pvh_start_xen"];
 /// First addresses of the kernel proper (arch/x86/kernel/head_64.S, head64.c).
 pub(crate) const KERNEL_ENTRIES: &[&str] =
     &["pvh_start_xen", "startup_64", "x86_64_start_kernel", "start_kernel"];
+
+/// Where a BIOS puts what it boots from a disk, and enters it.
+pub(crate) const BOOT_SECTOR: &str = "boot-sector";
+/// An address that a relocated kernel, or its decompressor, can begin at.
+pub(crate) const ALIGNED_ENTRY: &str = "image-entry";
+/// The first address in the kernel's half: only a kernel runs there.
+pub(crate) const MAPPED: &str = "kernel-mapped";
+/// What is reached on the way to a kernel, and is no part of it.
+pub(crate) const WAY: &[&str] = &[BOOT_SECTOR, ALIGNED_ENTRY, MAPPED];
 
 /// Entry point of a kernel that QEMU has put into memory already (PVH).
 const KERNEL_ENTRY: u32 = 0x10;
@@ -29,6 +39,46 @@ fn selected(facts: &Facts<'_>, key: u32) -> bool {
 pub(crate) fn loaded_compressed(facts: &Facts<'_>) -> bool {
     selected(facts, KERNEL_DATA)
 }
+
+/// True if an address was reached by what it is named for. The entries of an image that the
+/// VMM loads are fixed addresses, and boot loaders and firmware run there too (GRUB's core
+/// is unpacked to 1 MiB): they are the kernel's if the firmware had loaded one by then, and a
+/// `startup_64` if it went on to the kernel's own code.
+pub(crate) fn is_itself(
+    seen: &[Seen<'_>],
+    reached: &[(&str, Stamp<'_>)],
+    symbol: &str,
+    stamp: Stamp<'_>,
+) -> bool {
+    let fw_cfg = || {
+        seen.iter().filter_map(|s| match s.what {
+            What::FwCfg { item, .. } => Some((*item, s.at)),
+            _ => None,
+        })
+    };
+    let latest = stamp.at.saturating_add(stamp.error).saturating_add(LOADED_WITHIN_NS);
+    let loaded =
+        || fw_cfg().any(|(item, at)| (item == KERNEL_DATA || item == KERNEL_ENTRY) && at <= latest);
+    let known = fw_cfg().next().is_some();
+    let loader = reached.iter().any(|(s, at)| *s == BOOT_SECTOR && at.at <= stamp.at);
+    let from_vmm = if known { loaded() } else { !loader };
+    match symbol {
+        "bzimage-setup" | "bzimage-startup_32" | "bzimage-startup_64" => from_vmm,
+        "startup_64" => {
+            let own = |s: &str| s == "x86_64_start_kernel" || s == "start_kernel";
+            from_vmm
+                || reached.iter().any(|(s, at)| {
+                    own(s) && (0..STARTS_WITHIN_NS).contains(&at.at.saturating_sub(stamp.at))
+                })
+        }
+        _ => true,
+    }
+}
+
+/// The clocks of two sources differ by less.
+const LOADED_WITHIN_NS: Ns = 1_000_000;
+/// From `startup_64` to `start_kernel`, under TCG on a loaded host.
+const STARTS_WITHIN_NS: Ns = 500_000_000;
 
 /// True if the entry point of an uncompressed kernel was asked for.
 pub(crate) fn loaded_entry(facts: &Facts<'_>) -> bool {

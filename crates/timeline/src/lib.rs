@@ -80,6 +80,7 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
     let lines = lines::lines(&input.seen, input.total);
     let facts = Facts::new(&input, &lines, run);
     let mut warnings = input.warnings.clone();
+    warnings.extend(lines::said_again(&input.seen));
     let mut candidates = Candidates::default();
     for rules in rules::RULES {
         (rules.anchors)(&facts, &mut candidates);

@@ -1,11 +1,12 @@
 //! Lines of text to what they mean, by the table in [`crate::patterns`].
 
-use crate::console::split_stamp;
 use crate::input::Seen;
 use crate::patterns::{Means, On, PATTERNS};
 use regex::RegexSet;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::OnceLock;
+use vmeter_model::kernel_log::{self, split_stamp, Said};
+use vmeter_model::time::seconds;
 use vmeter_model::{Ns, What};
 
 /// A line that means something.
@@ -48,6 +49,8 @@ pub(crate) struct Line<'a> {
     pub console: bool,
     /// False if its time is only the latest that it can be.
     pub timed: bool,
+    /// True if it came over the console before any line of a kernel.
+    pub early: bool,
 }
 
 impl Line<'_> {
@@ -63,12 +66,20 @@ impl Line<'_> {
 /// How far off the kernel's clock is while its TSC is still being calibrated.
 const EARLY_CLOCK_ERROR_NS: Ns = 10_000_000;
 /// Error of a line without a time of its own: stamped 0, before the kernel's
-/// clock ran, and shown when the console came up.
-const NO_TIME_ERROR_NS: Ns = 1_000_000_000;
+/// clock ran, and shown when the console came up. The clock is started in `setup_arch` when
+/// the TSC is calibrated, which may fail at first: by the TCG plugin's stamps up to 1.5 s
+/// after the kernel's entry, on two CPUs with a load of 16.
+pub(crate) const NO_TIME_ERROR_NS: Ns = 2_000_000_000;
 
 /// Every line of the run, in order of arrival.
 pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
-    let mut lines: Vec<Line<'a>> = seen.iter().filter_map(|s| line(s, total)).collect();
+    let said = said(seen);
+    let first_said = |s: &(&Seen<'a>, Said)| s.1 != Said::Again;
+    let said = seen.iter().zip(said).filter(first_said);
+    let mut lines: Vec<Line<'a>> = said.filter_map(|(s, _)| line(s, total)).collect();
+    let of_kernel = |l: &Line<'_>| l.console && (l.stamp.is_some() || l.text.starts_with(BANNER));
+    let kernel = lines.iter().position(of_kernel).unwrap_or(lines.len());
+    lines[..kernel].iter_mut().for_each(|line| line.early = line.console);
     distrust_clockless(&mut lines);
     let Some(live) = lines.iter().position(comes_up) else { return lines };
     let stamp = lines[live].stamp.filter(|stamp| *stamp > 0);
@@ -86,6 +97,36 @@ pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
         }
     }
     lines
+}
+
+/// How a kernel introduces itself.
+const BANNER: &str = "Linux version ";
+
+/// For each event that is a line of the console, when it was said.
+fn said(seen: &[Seen<'_>]) -> Vec<Said> {
+    let console = seen.iter().enumerate().filter_map(|(index, s)| match s.what {
+        What::ConsoleLine { text, .. } => Some((index, (s.at, text.as_str()))),
+        _ => None,
+    });
+    let (indices, lines): (Vec<usize>, Vec<(Ns, &str)>) = console.unzip();
+    let mut said = vec![Said::Unknown; seen.len()];
+    for (index, is) in indices.into_iter().zip(kernel_log::said(&lines)) {
+        said[index] = is;
+    }
+    said
+}
+
+/// What is to be told of lines that say nothing of when they were said.
+pub(crate) fn said_again(seen: &[Seen<'_>]) -> Option<String> {
+    let said = said(seen);
+    let again = || seen.iter().zip(&said).filter(|(_, is)| **is == Said::Again).map(|(s, _)| s.at);
+    let first = again().next()?;
+    Some(format!(
+        "{} lines of a kernel's log on the console, from {:.3} s on, are older than that (dmesg \
+         or klogd printed them again, or the console lagged): nothing is placed by them",
+        again().count(),
+        seconds(first),
+    ))
 }
 
 /// Records of the log buffer from before the kernel's clock ran have one stamp in
@@ -108,10 +149,7 @@ fn distrust_clockless(lines: &mut [Line<'_>]) {
 /// has just printed all that it had held back until then (kernel:
 /// kernel/printk/printk.c, `register_console`).
 fn comes_up(line: &Line<'_>) -> bool {
-    let names = ["bootconsole [", "console [ttyS", "console [hvc", "console [ttyAMA"];
-    line.stamp.is_some()
-        && line.text.ends_with("enabled")
-        && names.iter().any(|name| line.text.contains(name))
+    line.stamp.is_some() && kernel_log::comes_up(line.text)
 }
 
 fn line<'a>(seen: &Seen<'a>, total: Ns) -> Option<Line<'a>> {
@@ -123,7 +161,7 @@ fn line<'a>(seen: &Seen<'a>, total: Ns) -> Option<Line<'a>> {
     };
     let (stamp, text) = match on {
         On::Kernel => split_stamp(text),
-        On::Firmware => (None, text.as_str()),
+        On::Firmware | On::Loader => (None, text.as_str()),
     };
     Some(Line {
         at: seen.at,
@@ -136,6 +174,7 @@ fn line<'a>(seen: &Seen<'a>, total: Ns) -> Option<Line<'a>> {
         stamp: stamp.filter(|_| console),
         console,
         timed: true,
+        early: false,
     })
 }
 
@@ -145,20 +184,16 @@ pub(crate) fn hits<'a>(lines: &[Line<'a>]) -> Vec<Hit<'a>> {
     let mut once: HashSet<&'static str> = HashSet::new();
     let mut then: Option<&'static str> = None;
     for line in lines {
-        let matched = set(line.on).matches(line.text);
-        let patterns = PATTERNS.iter().filter(|p| p.on == line.on);
-        let found = hits.len();
-        for (_, pattern) in patterns.enumerate().filter(|(i, _)| matched.matched(*i)) {
-            if let Means::FirstPart(name) = pattern.means {
-                if !once.insert(name) {
-                    continue;
-                }
-            }
-            hits.push(hit(line, pattern.means));
+        if line.early {
+            find(line, On::Loader, &mut once, &mut hits);
         }
+        let found = hits.len();
+        find(line, line.on, &mut once, &mut hits);
         if line.on == On::Firmware && !line.text.is_empty() {
             match then.take() {
-                Some(name) if hits.len() == found => hits.push(hit(line, Means::Part(name))),
+                Some(name) if hits.len() == found => {
+                    hits.push(hit(line, line.on, Means::Part(name)))
+                }
                 _ => {}
             }
             if let Some(Means::PartUntilNextLine(_, next)) = hits[found..].last().map(|h| h.means) {
@@ -169,16 +204,30 @@ pub(crate) fn hits<'a>(lines: &[Line<'a>]) -> Vec<Hit<'a>> {
     hits
 }
 
-fn hit<'a>(line: &Line<'a>, means: Means) -> Hit<'a> {
-    let Line { at, error, source, on, text, timed, .. } = *line;
+/// What one line means as a text of one kind.
+fn find<'a>(line: &Line<'a>, on: On, once: &mut HashSet<&'static str>, hits: &mut Vec<Hit<'a>>) {
+    let matched = set(on).matches(line.text);
+    let patterns = PATTERNS.iter().filter(|p| p.on == on);
+    for (_, pattern) in patterns.enumerate().filter(|(i, _)| matched.matched(*i)) {
+        let again = matches!(pattern.means, Means::FirstPart(name) if !once.insert(name));
+        if !again {
+            hits.push(hit(line, on, pattern.means));
+        }
+    }
+}
+
+fn hit<'a>(line: &Line<'a>, on: On, means: Means) -> Hit<'a> {
+    let Line { at, error, source, text, timed, .. } = *line;
     Hit { at, error, source, on, text, means, timed }
 }
 
 fn set(on: On) -> &'static RegexSet {
     static FIRMWARE: OnceLock<RegexSet> = OnceLock::new();
+    static LOADER: OnceLock<RegexSet> = OnceLock::new();
     static KERNEL: OnceLock<RegexSet> = OnceLock::new();
     let cell = match on {
         On::Firmware => &FIRMWARE,
+        On::Loader => &LOADER,
         On::Kernel => &KERNEL,
     };
     cell.get_or_init(|| {
@@ -194,7 +243,7 @@ mod tests {
 
     #[test]
     fn the_table_compiles() {
-        for on in [On::Firmware, On::Kernel] {
+        for on in [On::Firmware, On::Loader, On::Kernel] {
             assert_eq!(set(on).len(), PATTERNS.iter().filter(|p| p.on == on).count());
         }
     }

@@ -4,27 +4,37 @@ use crate::anchors::{Anchor, Anchors};
 use vmeter_model::run::WatchLevel;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
-use vmeter_model::{RunRecord, Timeline};
+use vmeter_model::{Ns, RunRecord, Span, Timeline};
 
 /// Unattributed stretches shorter than this share of the run are not explained.
 const WORTH_A_WORD: f64 = 0.01;
 
-/// One warning for each long stretch that nothing explains.
+/// One warning for each reason why long stretches are explained by nothing.
 pub(crate) fn explain(timeline: &Timeline, anchors: &Anchors<'_>, run: &RunRecord) -> Vec<String> {
     if run.watch == WatchLevel::None {
         return Vec::new();
     }
     let shortest = timeline.total as f64 * WORTH_A_WORD;
-    timeline
-        .leaves()
-        .filter(|s| s.name == UNATTRIBUTED && s.len() as f64 > shortest)
-        .map(|s| {
-            format!(
-                "unattributed {:.3} s from {:.3} s: {}",
-                seconds(s.len()),
-                seconds(s.start),
-                reason(anchors, s.start, s.end),
-            )
+    let unexplained =
+        timeline.leaves().filter(|s| s.name == UNATTRIBUTED && s.len() as f64 > shortest);
+    let mut of_reason: Vec<(&'static str, Vec<&Span>)> = Vec::new();
+    for span in unexplained {
+        let why = reason(anchors, span.start, span.end);
+        match of_reason.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, spans)) => spans.push(span),
+            None => of_reason.push((why, vec![span])),
+        }
+    }
+    of_reason
+        .iter()
+        .map(|(why, spans)| {
+            let all: Ns = spans.iter().map(|s| s.len()).sum();
+            let pieces = match spans.len() {
+                1 => String::new(),
+                n => format!(" in {n} stretches"),
+            };
+            let from = spans.first().map_or(0, |s| s.start);
+            format!("unattributed {:.3} s{pieces} from {:.3} s: {why}", seconds(all), seconds(from))
         })
         .collect()
 }
@@ -41,14 +51,14 @@ fn reason(anchors: &Anchors<'_>, start: i64, end: i64) -> &'static str {
         Some(Anchor::ExecDone | Anchor::Main) => {
             "when its vCPU began to run was not seen (no VMM trace, plugin or firmware log)"
         }
-        Some(Anchor::Reset | Anchor::KernelFirst | Anchor::Decompress) => {
+        Some(Anchor::Reset | Anchor::Loader | Anchor::KernelFirst | Anchor::Decompress) => {
             "where firmware, decompression and kernel met was not seen (no plugin, fw_cfg trace or kernel log)"
         }
         Some(Anchor::KernelEntry | Anchor::Initcalls) => {
             "the kernel was seen, but not what it did there (no initcall events, and no line of its log says)"
         }
         Some(Anchor::Userspace) => {
-            "user space: neither a step of init nor a process was seen there (idle, or a program that says nothing)"
+            "user space: no step of init, no program's line and no process alone in its time was seen there (those that overlap others are beside the tree)"
         }
         Some(Anchor::Panic | Anchor::Shutdown | Anchor::Exiting | Anchor::Resumed) => {
             "the end of the run was not seen in full"

@@ -7,6 +7,9 @@
 //! Firmware lines are those of SeaBIOS 1.14-1.16 (src/post.c, src/boot.c,
 //! src/fw/pciinit.c, src/optionroms.c) and EDK2's debug builds, on port 0x402.
 //! Kernel lines are those of Linux 5.4-6.12, from its log buffer or its console.
+//! Boot loaders' lines are those of GRUB 2.02-2.12 (with the entries that its `grub-mkconfig`
+//! writes), systemd-boot, syslinux 6 and its kin, iPXE 1.x, EDK2's boot manager and Linux's
+//! EFI stub, on the console.
 //! A line is printed when something begins, ends, or is half done, so a boundary
 //! from a line is late or early by what lies between: that is `error_ns`.
 
@@ -18,6 +21,8 @@ use vmeter_model::Ns;
 pub(crate) enum On {
     /// The firmware's debug log.
     Firmware,
+    /// What the console shows before any line of a kernel: firmware and boot loader.
+    Loader,
     /// The kernel's log, however it reached us; the stamp in front is taken off.
     Kernel,
 }
@@ -27,6 +32,8 @@ pub(crate) enum On {
 pub(crate) enum Means {
     /// A phase begins about here.
     Begins(Anchor, Ns),
+    /// As `Begins`, but the last of such lines counts: the others were tried in vain.
+    BeginsLast(Anchor, Ns),
     /// From here until the next part this goes on (a child of the phase it is in).
     Part(&'static str),
     /// As `Part`, but only the first such line of the run.
@@ -59,7 +66,11 @@ const fn kernel(regex: &'static str, means: Means) -> Pattern {
     Pattern { on: On::Kernel, regex, means }
 }
 
-use Means::{Begins, FirstPart, Panic, Part, PartUntilNextLine, PowerOff};
+const fn loader(regex: &'static str, means: Means) -> Pattern {
+    Pattern { on: On::Loader, regex, means }
+}
+
+use Means::{Begins, BeginsLast, FirstPart, Panic, Part, PartUntilNextLine, PowerOff};
 
 /// The table. Of several patterns that match a line, each has its say.
 #[rustfmt::skip]
@@ -80,11 +91,39 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     firmware(r"^(enter handle_1[89]:|Booting from )",    Part("bios:boot")),
     firmware(r"^Boot failed",                            Part("bios:boot-failed")),
     firmware(r"^No bootable device",                     Part("bios:no-bootable-device")),
+    firmware(r"^Booting from 0000:7c00",                 BeginsLast(Anchor::Loader, MS)),
     // EDK2 (OVMF, debug build).
     firmware(r"^SecCoreStartupWithStack",                Part("bios:edk2-sec")),
     firmware(r"^(Loading PEIM|PlatformPei)",             FirstPart("bios:edk2-pei")),
     firmware(r"^(DXE IPL Entry|Loading DXE CORE)",       FirstPart("bios:edk2-dxe")),
     firmware(r"^\[Bds\]",                                FirstPart("bios:edk2-bds")),
+
+    // EDK2's boot manager (BdsDxe), which every build shows, and option ROMs.
+    loader(r"^BdsDxe: failed to (load|start) Boot",      Part("bios:edk2-bds")),
+    loader(r"^BdsDxe: loading Boot",                     Part("bios:edk2-boot-option")),
+    loader(r"^(>>Start (PXE|HTTP)|PXE-E|iPXE \(|iPXE \d)", Part("bios:network-boot")),
+    loader(r"^BdsDxe: starting Boot",                    BeginsLast(Anchor::Loader, 5 * MS)),
+    // Boot loaders. A phase's first line comes when the loader has read itself.
+    loader(r"^GRUB loading",                             Begins(Anchor::Loader, 20 * MS)),
+    loader(r"^Welcome to GRUB!",                         Begins(Anchor::Loader, 1000 * MS)),
+    loader(r"^(SYSLINUX|EXTLINUX|ISOLINUX|PXELINUX) \d",   Begins(Anchor::Loader, 200 * MS)),
+    loader(r"^iPXE initialising devices",                Begins(Anchor::Loader, 200 * MS)),
+    loader(r"^GRUB loading",                             FirstPart("grub:core")),
+    loader(r"^Welcome to GRUB!",                         FirstPart("grub:start")),
+    loader(r"(GNU GRUB +version|highlighted entry will be executed automatically in)", FirstPart("grub:menu")),
+    loader(r"^(Minimal BASH-like|grub(-rescue)?> ?$|grub rescue> ?$)", FirstPart("grub:prompt")),
+    loader(r"^ *Booting (`|a command list)",              FirstPart("grub:boot-entry")),
+    loader(r"^Press any key to continue",                Part("grub:wait-for-a-key")),
+    loader(r"^Loading Linux ",                           FirstPart("grub:load-kernel")),
+    loader(r"^Loading initial ramdisk",                  FirstPart("grub:load-initrd")),
+    loader(r"^(SYSLINUX|EXTLINUX|ISOLINUX|PXELINUX) \d",   FirstPart("syslinux:start")),
+    loader(r"^boot: ?$",                                 FirstPart("syslinux:prompt")),
+    loader(r"^Loading \S+\.\.\.",                       FirstPart("syslinux:load")),
+    loader(r"^Boot in \d+ s",                            FirstPart("systemd-boot:menu")),
+    loader(r"^iPXE initialising devices",                FirstPart("ipxe:start")),
+    loader(r"^(Configuring|Waiting for link-up on) \(?net", FirstPart("ipxe:network")),
+    loader(r"^(tftp|https?|nfs)://\S+\.\.\.",             Part("ipxe:download")),
+    loader(r"^EFI stub: ",                               FirstPart("efi-stub")),
 
     // Linux: the boundaries of phases.
     kernel(r"^Linux version ",                           Begins(Anchor::KernelEntry, 5 * MS)),
@@ -97,6 +136,24 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     kernel(r"^(\[[^\]]*\] )?(The system is going down|Requesting system (poweroff|halt|reboot))", Begins(Anchor::Shutdown, 100 * MS)),
     kernel(r"^Kernel panic - not syncing",               Panic),
     kernel(r"^reboot: (Power down|System halted|Restarting system|machine restart)", PowerOff),
+
+    // Initrds: initramfs-tools' scripts, dracut's services.
+    kernel(r"^Loading, please wait\.\.\.",                FirstPart("initrd:start")),
+    kernel(r"^Starting (systemd-udevd version|version \d)", FirstPart("initrd:udev")),
+    kernel(r"^Begin: Loading essential drivers",         FirstPart("initrd:load-drivers")),
+    kernel(r"^Begin: Running /scripts/init-premount",    FirstPart("initrd:init-premount")),
+    kernel(r"^Begin: Mounting root file system",         FirstPart("initrd:mount-root")),
+    kernel(r"^Begin: Waiting for (root file system|.*suspend/resume)", FirstPart("initrd:wait-for-device")),
+    kernel(r"^Begin: Running /scripts/local-bottom",     FirstPart("initrd:local-bottom")),
+    kernel(r"^Begin: Running /scripts/init-bottom",      FirstPart("initrd:init-bottom")),
+    kernel(r"^dracut-cmdline\[",                         FirstPart("initrd:dracut-cmdline")),
+    kernel(r"^dracut-initqueue\[",                       FirstPart("initrd:dracut-initqueue")),
+    kernel(r"^systemd\[1\]: (Running in initrd|Queued start job for default target (initrd|Initrd))", FirstPart("initrd:systemd")),
+    kernel(r"^systemd\[1\]: Switching root",             Part("initrd:end")),
+    // systemd, of the root file system.
+    kernel(r"^systemd\[1\]: systemd \d.* running in system mode", Part("systemd:setup")),
+    kernel(r"^(Welcome to .*!$|systemd\[1\]: Hostname set to )", FirstPart("systemd:load-units")),
+    kernel(r"^systemd\[1\]: Queued start job for default target (multi|graphical|default|Multi|Graphical)", FirstPart("systemd:units")),
 
     // Linux: parts of start_kernel() and of what follows it.
     kernel(r"^Linux version ",                           Part("kernel:setup_arch")),

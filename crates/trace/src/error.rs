@@ -24,6 +24,14 @@ pub enum Error {
         /// What the system or the decompressor said.
         source: std::io::Error,
     },
+    /// It unpacks to, claims or counts more than a file of its size may.
+    #[error("cannot read the trace {name}: {exceeded}")]
+    TooMuch {
+        /// The trace.
+        name: String,
+        /// What there was too much of.
+        exceeded: vmeter_base::bounds::Exceeded,
+    },
     /// No format recognises the content.
     #[error(
         "{name} is no trace that vmeter reads: it begins with {found}; expected one of {expected} \

@@ -9,6 +9,7 @@ use crate::symbols::Symbols;
 use crate::{Error, Input};
 use std::collections::HashMap;
 use std::sync::Arc;
+use vmeter_base::bounds::Exceeded;
 
 /// A trace format.
 pub trait TraceFormat: Sync {
@@ -150,12 +151,66 @@ pub struct Losses {
     pub unreadable: u64,
     /// What is torn, truncated or damaged, in words.
     pub missing: Vec<String>,
+    /// Why reading was given up: what was read until then stands for nothing.
+    pub exceeded: Option<Exceeded>,
 }
 
 impl Losses {
     /// True if nothing is known to be missing.
     pub fn is_empty(&self) -> bool {
         *self == Losses::default()
+    }
+
+    /// An error for a trace that was given up; to be asked once its last event was read.
+    ///
+    /// # Errors
+    /// [`Error::TooMuch`].
+    pub fn check(&self, name: &str) -> Result<(), Error> {
+        match self.exceeded {
+            Some(exceeded) => Err(Error::TooMuch { name: name.to_string(), exceeded }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Stamps that are less apart are in order: threads that write one file take turns.
+const TOLERATED: u64 = 1_000_000;
+
+/// Watches over the order of a trace's stamps.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Order {
+    last: u64,
+    backward: u64,
+    furthest: u64,
+}
+
+impl Order {
+    /// Takes the next event's stamp.
+    #[inline]
+    pub(crate) fn see(&mut self, ts: u64) {
+        if ts >= self.last {
+            self.last = ts;
+        } else if self.last - ts > TOLERATED {
+            self.backward += 1;
+            self.furthest = self.furthest.max(self.last - ts);
+        }
+    }
+
+    /// What is to be said of it, in words for [`Losses::missing`].
+    pub(crate) fn said(&self, clock: &Clock) -> Option<String> {
+        let furthest = match clock.tick {
+            Tick::Nanosecond => format!("{:.3} s", self.furthest as f64 / 1e9),
+            Tick::Cycle => format!("{} cycles", self.furthest),
+            // Numbers without a measure: their order is the file's.
+            Tick::Order => return None,
+        };
+        (self.backward > 0).then(|| {
+            format!(
+                "time goes back {} times, by up to {furthest}: durations across these places mean \
+                 nothing",
+                self.backward
+            )
+        })
     }
 }
 

@@ -7,6 +7,8 @@
 //! unnamed temporary file, so memory stays bounded by the buffers. Files are
 //! read with `pread`, not mapped: a mapped file that is truncated meanwhile
 //! kills its reader with SIGBUS, and mapped pages count as resident memory.
+//!
+//! Whatever unpacks, here or inside a format, is taken account of by the trace's [`Budget`].
 
 use crate::Error;
 use std::fs::File;
@@ -14,6 +16,8 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use vmeter_base::bounds::{Arriving, Budget, Exceeded, Metered, TRACE};
+use vmeter_base::files;
 
 /// Bytes of a trace that [`crate::TraceFormat::probe`] gets to see.
 pub const HEAD_BYTES: usize = 8192;
@@ -42,36 +46,38 @@ pub struct Input {
     name: String,
     head: Vec<u8>,
     source: Source,
+    budget: Arc<Budget>,
 }
 
 impl Input {
-    /// Opens a file, or standard input for `-`.
+    /// Opens a file, a pipe, or standard input for `-`.
     ///
     /// # Errors
-    /// [`Error::Open`] if it can't be opened, [`Error::Read`] if its first bytes
-    /// can't be read or decompressed.
+    /// [`Error::Open`] if it can't be opened or is a device or a folder, [`Error::Read`] if its
+    /// first bytes can't be read or decompressed.
     pub fn open(path: &Path) -> Result<Input, Error> {
         let name = path.display().to_string();
         if path.as_os_str() == "-" {
             return Input::from_stream("standard input", Box::new(io::stdin()));
         }
         let open_error = |source| Error::Open { path: path.to_path_buf(), source };
-        let file = File::open(path).map_err(open_error)?;
+        let file = files::open_stream(path).map_err(open_error)?;
         let meta = file.metadata().map_err(open_error)?;
         if !meta.is_file() {
             return Input::from_stream(&name, Box::new(file));
         }
+        let budget = Budget::of(TRACE, &meta);
         let mut magic = [0; 6];
         let got = read_full_at(&file, &mut magic, 0)
             .map_err(|source| Error::Read { name: name.clone(), source })?;
         if is_compressed(&magic[..got]) {
-            return Input::from_stream(&name, Box::new(file));
+            return Input::streamed(&name, Box::new(file), budget);
         }
         let mut head = vec![0; HEAD_BYTES.min(meta.len() as usize)];
         let got = read_full_at(&file, &mut head, 0)
             .map_err(|source| Error::Read { name: name.clone(), source })?;
         head.truncate(got);
-        Ok(Input { name, head, source: Source::File(file, meta.len()) })
+        Ok(Input { name, head, source: Source::File(file, meta.len()), budget })
     }
 
     /// Wraps bytes in memory; compressed ones are decompressed as they are read.
@@ -80,26 +86,33 @@ impl Input {
     /// [`Error::Read`] if compressed bytes can't be decompressed from the start.
     pub fn from_bytes(name: &str, bytes: impl Into<Arc<[u8]>>) -> Result<Input, Error> {
         let bytes: Arc<[u8]> = bytes.into();
+        let budget = Budget::new(TRACE, bytes.len() as u64);
         if is_compressed(&bytes) {
-            return Input::from_stream(name, Box::new(io::Cursor::new(bytes)));
+            return Input::streamed(name, Box::new(io::Cursor::new(bytes)), budget);
         }
         let head = bytes[..bytes.len().min(HEAD_BYTES)].to_vec();
-        Ok(Input { name: name.to_string(), head, source: Source::Bytes(bytes) })
+        Ok(Input { name: name.to_string(), head, source: Source::Bytes(bytes), budget })
     }
 
-    /// Wraps a stream, compressed or not.
+    /// Wraps a stream, compressed or not. What it may cost grows as it comes.
     ///
     /// # Errors
     /// [`Error::Read`] if its first bytes can't be read or decompressed.
     pub fn from_stream(name: &str, stream: Stream) -> Result<Input, Error> {
+        let budget = Budget::new(TRACE, 0);
+        let stream = Box::new(Arriving::new(stream, budget.clone()));
+        Input::streamed(name, stream, budget)
+    }
+
+    fn streamed(name: &str, stream: Stream, budget: Arc<Budget>) -> Result<Input, Error> {
         let error = |source| Error::Read { name: name.to_string(), source };
-        let mut stream = decompressed(stream).map_err(error)?;
+        let mut stream = decompressed(stream, &budget).map_err(error)?;
         let mut head = Vec::new();
         let read = stream.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut head);
         if head.is_empty() {
             read.map_err(error)?;
         }
-        Ok(Input { name: name.to_string(), head, source: Source::Stream(stream) })
+        Ok(Input { name: name.to_string(), head, source: Source::Stream(stream), budget })
     }
 
     /// Name for messages.
@@ -110,6 +123,11 @@ impl Input {
     /// The first [`HEAD_BYTES`] bytes, decompressed; fewer if the trace is shorter.
     pub fn head(&self) -> &[u8] {
         &self.head
+    }
+
+    /// The account of what reading it costs; it goes on as the trace is read.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     /// The whole trace from front to back.
@@ -126,31 +144,47 @@ impl Input {
 
     /// The trace as lines of text.
     pub fn into_lines(self) -> Lines {
-        Lines { stream: self.into_stream(), line: Vec::new(), number: 0, cut: 0, problem: None }
+        let budget = self.budget.clone();
+        let stream = self.into_stream();
+        let line = Vec::new();
+        Lines { stream, line, number: 0, cut: 0, replaced: 0, problem: None, budget }
     }
 
     /// The trace with access to any offset.
     ///
     /// # Errors
     /// [`Error::Read`] if the temporary file for a compressed or piped trace
-    /// can't be written.
+    /// can't be written, [`Error::TooMuch`] if it would be too large.
     pub fn into_random(self) -> Result<RandomAccess, Error> {
-        let name = self.name;
-        match self.source {
-            Source::File(file, len) => Ok(RandomAccess { at: At::File(file), len, problem: None }),
+        let Input { name, head, source, budget } = self;
+        match source {
+            Source::File(file, len) => {
+                Ok(RandomAccess { at: At::File(file), len, problem: None, budget })
+            }
             Source::Bytes(bytes) => {
                 let len = bytes.len() as u64;
-                Ok(RandomAccess { at: At::Bytes(bytes), len, problem: None })
+                Ok(RandomAccess { at: At::Bytes(bytes), len, problem: None, budget })
             }
-            Source::Stream(rest) => unpack(io::Cursor::new(self.head).chain(rest))
-                .map_err(|source| Error::Read { name, source }),
+            Source::Stream(rest) => {
+                let all = io::Cursor::new(head).chain(rest);
+                let unpacked = unpack(all, budget.clone());
+                match (budget.exceeded(), unpacked) {
+                    (Some(exceeded), _) => Err(Error::TooMuch { name, exceeded }),
+                    (None, unpacked) => unpacked.map_err(|source| Error::Read { name, source }),
+                }
+            }
         }
     }
 }
 
 /// Unpacks into an unnamed temporary file; a torn stream gives what came before.
-fn unpack(mut stream: impl Read) -> io::Result<RandomAccess> {
-    let mut file = tempfile::tempfile()?;
+fn unpack(mut stream: impl Read, budget: Arc<Budget>) -> io::Result<RandomAccess> {
+    let folder = std::env::temp_dir();
+    let failed = |error: io::Error| {
+        let text = format!("unpacking it into {} (TMPDIR): {error}", folder.display());
+        io::Error::new(error.kind(), text)
+    };
+    let mut file = tempfile::tempfile().map_err(failed)?;
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut len = 0;
     let mut problem = None;
@@ -164,10 +198,10 @@ fn unpack(mut stream: impl Read) -> io::Result<RandomAccess> {
                 break;
             }
         };
-        io::Write::write_all(&mut file, &buffer[..got])?;
+        io::Write::write_all(&mut file, &buffer[..got]).map_err(failed)?;
         len += got as u64;
     }
-    Ok(RandomAccess { at: At::File(file), len, problem })
+    Ok(RandomAccess { at: At::File(file), len, problem, budget })
 }
 
 fn is_compressed(head: &[u8]) -> bool {
@@ -176,27 +210,31 @@ fn is_compressed(head: &[u8]) -> bool {
         || head.starts_with(&[0xfd, b'7', b'z', b'X', b'Z', 0])
 }
 
-fn decompressed(mut stream: Stream) -> io::Result<Stream> {
+fn decompressed(mut stream: Stream, budget: &Arc<Budget>) -> io::Result<Stream> {
     let mut magic = Vec::new();
     stream.by_ref().take(6).read_to_end(&mut magic)?;
     let kind = magic.clone();
     let stream = BufReader::with_capacity(BUFFER_BYTES, io::Cursor::new(magic).chain(stream));
     Ok(if kind.starts_with(&[0x1f, 0x8b]) {
-        Box::new(flate2::bufread::MultiGzDecoder::new(stream))
+        metered(flate2::bufread::MultiGzDecoder::new(stream), budget)
     } else if kind.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
         let mut decoder = zstd::stream::read::Decoder::with_buffer(stream)?;
         decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
-        Box::new(decoder)
+        metered(decoder, budget)
     } else if kind.starts_with(&[0xfd, b'7', b'z', b'X', b'Z', 0]) {
         let xz = liblzma::stream::Stream::new_stream_decoder(
             XZ_MEMORY_LIMIT,
             liblzma::stream::CONCATENATED,
         )
         .map_err(io::Error::other)?;
-        Box::new(liblzma::bufread::XzDecoder::new_stream(stream, xz))
+        metered(liblzma::bufread::XzDecoder::new_stream(stream, xz), budget)
     } else {
         Box::new(stream)
     })
+}
+
+fn metered(decoder: impl Read + Send + 'static, budget: &Arc<Budget>) -> Stream {
+    Box::new(Metered::new(decoder, budget.clone()))
 }
 
 fn read_full_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -222,9 +260,15 @@ pub struct RandomAccess {
     at: At,
     len: u64,
     problem: Option<String>,
+    budget: Arc<Budget>,
 }
 
 impl RandomAccess {
+    /// What reading it may cost; all that reads it asks the same one.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> u64 {
         self.len
@@ -279,7 +323,10 @@ pub struct Lines {
     line: Vec<u8>,
     number: u64,
     cut: u64,
+    /// Lines with bytes that are not UTF-8.
+    replaced: u64,
     problem: Option<String>,
+    budget: Arc<Budget>,
 }
 
 impl Lines {
@@ -314,16 +361,17 @@ impl Lines {
         }
         self.cut += u64::from(cut);
         self.number += u64::from(any);
+        if std::str::from_utf8(&self.line).is_err() {
+            self.replaced += 1;
+            self.line = String::from_utf8_lossy(&self.line).into_owned().into_bytes();
+        }
         any
     }
 
-    /// The line read last, without its end; bytes that are not UTF-8 end it.
+    /// The line read last, without its end; bytes that are not UTF-8 are replaced.
     pub fn text(&self) -> &str {
         let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
-        match std::str::from_utf8(line) {
-            Ok(text) => text,
-            Err(e) => std::str::from_utf8(&line[..e.valid_up_to()]).unwrap_or_default(),
-        }
+        std::str::from_utf8(line).unwrap_or_default()
     }
 
     /// Number of the line read last, from 1.
@@ -331,11 +379,21 @@ impl Lines {
         self.number
     }
 
+    /// What there was too much of, if reading was stopped for that.
+    pub fn exceeded(&self) -> Option<Exceeded> {
+        self.budget.exceeded()
+    }
+
     /// What went wrong so far, in words for [`crate::Losses`].
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.cut > 0 {
             problems.push(format!("{} lines longer than {MAX_LINE} bytes were cut", self.cut));
+        }
+        if self.replaced > 0 {
+            let replaced = self.replaced;
+            problems
+                .push(format!("{replaced} lines hold bytes that are not UTF-8, shown as \u{fffd}"));
         }
         problems.extend(self.problem.clone());
         problems

@@ -9,9 +9,14 @@ pub struct Symbols {
 }
 
 impl Symbols {
+    /// Bytes that a line takes beside its text.
+    pub(crate) const INDEX_BYTES: u64 = 16;
+
     /// Parses lines of `address type name [module]`; others are skipped.
     pub fn parse(text: Vec<u8>) -> Symbols {
-        let mut index = Vec::new();
+        // No line is shorter than `0 t a` and its end, and what grows doubles.
+        let lines = memchr::memchr_iter(b'\n', &text).count() + 1;
+        let mut index = Vec::with_capacity(lines.min(text.len() / 6 + 1));
         let mut at = 0;
         for line in text.split(|&b| b == b'\n') {
             if let Some((address, start, len)) = parse_line(line) {

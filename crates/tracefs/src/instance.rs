@@ -1,6 +1,5 @@
 //! An instance from its making to its removal.
 
-use crate::owner::Owner;
 use crate::reader::{Reader, Stop};
 use crate::trace_dat::{Head, Recorded};
 use crate::{Error, Tracefs};
@@ -8,6 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Once, PoisonError};
+use vmeter_base::owner::Owner;
 
 /// What is recorded, and how much of it at most.
 #[derive(Debug, Clone)]

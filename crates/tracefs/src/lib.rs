@@ -24,7 +24,6 @@
 mod error;
 mod instance;
 mod mount;
-mod owner;
 mod reader;
 mod trace_dat;
 

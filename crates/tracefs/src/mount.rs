@@ -1,10 +1,10 @@
 //! The mounted tracefs, its events, and what others left in it.
 
 use crate::instance::{Instance, Plan};
-use crate::owner::Owner;
 use crate::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
+use vmeter_base::owner::Owner;
 
 /// Where it is when nothing in `/proc/self/mounts` says so; the second is an
 /// automount that appears when it is looked at.
@@ -60,13 +60,20 @@ impl Tracefs {
     /// One that cannot be removed is somebody's who lives where this process can't
     /// see it (another PID namespace): the kernel keeps what is open.
     pub fn sweep(&self) -> Vec<String> {
-        let folder = self.root.join("instances");
-        let names = fs::read_dir(&folder).into_iter().flatten().flatten();
-        names
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .filter(|name| Owner::parse(name).is_some_and(|owner| !owner.is_alive()))
-            .filter(|name| fs::remove_dir(folder.join(name)).is_ok())
-            .collect()
+        let gone = self.owned().into_iter().filter(|(owner, _)| !owner.is_alive());
+        gone.map(|(_, name)| name).filter(|name| self.remove(name)).collect()
+    }
+
+    /// The instances of vmeter processes, by their owners and names.
+    pub fn owned(&self) -> Vec<(Owner, String)> {
+        let names = fs::read_dir(self.root.join("instances")).into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter_map(|name| Some((Owner::parse(&name)?, name))).collect()
+    }
+
+    /// Removes an instance; false if it can't be, since somebody has it open.
+    pub fn remove(&self, name: &str) -> bool {
+        fs::remove_dir(self.root.join("instances").join(name)).is_ok()
     }
 
     /// Makes an instance and begins to record. Stale ones are removed before.

@@ -157,7 +157,7 @@ fn unnamed(folder: &Path) -> io::Result<File> {
         Ok(fd) => Ok(fd.into()),
         // Not every file system can: then it has a name for a moment.
         Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
-            let name = format!(".{}.spool", crate::owner::Owner::this());
+            let name = format!(".{}.spool", vmeter_base::owner::Owner::this());
             let path = folder.join(name);
             let file = File::options().read(true).write(true).create_new(true).open(&path)?;
             std::fs::remove_file(&path)?;

@@ -13,6 +13,9 @@ const FLOOR: usize = 6 << 20;
 #[allow(dead_code)]
 pub const UNPACKING: usize = 192 << 20;
 
+/// Most bytes that come out of a decompressor at once: a chunk of a trace.dat.
+const BUFFER: u64 = 16 << 20;
+
 fn stat(mut reader: Box<dyn EventReader>) {
     let mut stats = Stats::new(reader.info());
     while let Some(event) = reader.next_event() {
@@ -26,7 +29,13 @@ fn bounded(bytes: &[u8], more: usize, run: impl FnOnce(Input) -> Result<(), Erro
     let before = MEMORY.current_usage();
     MEMORY.reset_peak_usage();
     // Refusing the input is an answer.
-    let _ = Input::from_bytes("fuzz", bytes.to_vec()).and_then(run);
+    if let Ok(input) = Input::from_bytes("fuzz", bytes.to_vec()) {
+        let budget = input.budget().clone();
+        let _ = run(input);
+        // What goes beyond is not unpacked to its end, but a buffer of it has come by then.
+        assert!(budget.unpacked() <= budget.most_unpacked() + BUFFER, "{budget:?}");
+        assert!(budget.kept() <= budget.most_kept(), "{budget:?}");
+    }
     let used = MEMORY.peak_usage().saturating_sub(before);
     let most = bytes.len() * 8 + FLOOR + more;
     assert!(used <= most, "{used} bytes were taken for an input of {}", bytes.len());

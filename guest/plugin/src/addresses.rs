@@ -9,6 +9,7 @@
 //! | `o` | stamp only the first execution |
 //! | `l` | last: `mode=early` ends here |
 //! | `m` | anywhere above 16 MiB at this address modulo 2 MiB (KASLR moved it) |
+//! | `h` | the first address at or above `KERNEL_BASE`, whichever it is |
 //! | `k` | anchor: the first kernel address equal to it modulo 2 MiB tells the slide of KASLR |
 //! | `i` | function of an initcall: for the reader |
 //! | `c` | the function of LENGTH bytes that calls the initcalls; also stamps the return from them |
@@ -46,6 +47,7 @@ pub struct Addresses {
     caller: (u64, u64),
     thunks: (u64, u64),
     modulo: Option<usize>,
+    high: Option<usize>,
     /// Open addressing: index + 1 of an entry, 0 for an empty slot.
     table: Vec<u32>,
 }
@@ -82,7 +84,7 @@ impl Addresses {
         let flags = words.next()?;
         let length = u64::from_str_radix(words.next()?, 16).ok()?;
         let has = |flag: char| flags.contains(flag);
-        if !flags.chars().all(|flag| "-olmkict".contains(flag)) {
+        if !flags.chars().all(|flag| "-olmhkict".contains(flag)) {
             return None;
         }
         if has('t') {
@@ -95,6 +97,9 @@ impl Addresses {
         if has('c') {
             self.caller = (address, length);
             self.caller_id = id;
+        }
+        if has('h') {
+            self.high = Some(self.entries.len());
         }
         if has('m') {
             self.modulo = Some(self.entries.len());
@@ -141,6 +146,11 @@ impl Addresses {
         here.then_some(index)
     }
 
+    /// Index of the entry flagged `h`, if the address is in the kernel's half.
+    pub fn find_high(&self, address: u64) -> Option<usize> {
+        self.high.filter(|_| address >= KERNEL_BASE)
+    }
+
     /// True inside the function that calls the initcalls.
     pub fn calls_initcalls(&self, address: u64) -> bool {
         address.wrapping_sub(self.caller.0) < self.caller.1
@@ -179,6 +189,16 @@ ffffffff83061000 4 i 0 initcall a
         assert!(!list.calls_initcalls(0xffff_ffff_8100_2700));
         assert_eq!(list.find_modulo(0x2b20_0000), Some(1));
         assert_eq!(list.find_modulo(0x20_0000), None, "below the kernel");
+    }
+
+    #[test]
+    fn the_kernels_half_is_one_entry() {
+        let list = Addresses::parse("1000000 0 m 0 image-entry\nffffffff80000000 1 ohl 0 mapped\n");
+        let list = list.unwrap();
+        assert_eq!(list.find_high(0xffff_ffff_a123_4567), Some(1));
+        assert_eq!(list.find_high(0x7f00_0000_0000), None);
+        assert!(list.entries[1].last);
+        assert_eq!(Addresses::parse(LIST).unwrap().find_high(u64::MAX), None);
     }
 
     #[test]

@@ -230,6 +230,11 @@ impl Plugin {
                 self.qemu.on_execution(tb, reached, index as *mut c_void);
             }
         }
+        if let Some(index) = self.addresses.find_high(address) {
+            if !self.seen[index].load(Relaxed) {
+                self.qemu.on_execution(tb, reached, index as *mut c_void);
+            }
+        }
         if self.addresses.calls_initcalls(nominal) {
             self.in_caller(tb, address);
         }

@@ -38,7 +38,7 @@ pub enum Appliance {
 /// Unknown values, a kernel that is not cached, what is missing on this host.
 pub fn run(arguments: Appliance, output: &Output) -> anyhow::Result<Status> {
     let Appliance::Build { init, modules, kernel, files, out } = arguments;
-    let cache = cache_dir();
+    let cache = cache_dir()?;
     let kernels = list_in(&cache);
     let found = match &kernel {
         Some(version) => kernels.iter().find(|k| k.version == *version),

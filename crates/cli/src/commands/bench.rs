@@ -91,7 +91,7 @@ fn overlay(base: MachineSpec, change: MachineSpec) -> MachineSpec {
 /// # Errors
 /// As [`vmeter_lab::bench::bench`]; an export that cannot be written.
 pub fn run(arguments: Bench, out: &Output) -> anyhow::Result<Status> {
-    output::check(out)?;
+    output::check_timeless(out, "bench")?;
     let base = arguments.machine.spec(arguments.command);
     let mut machines = vec![("baseline".to_owned(), base.clone())];
     for spec in &arguments.vs {

@@ -1,6 +1,6 @@
 //! `vmeter boot`.
 
-use crate::options::{Machine, Runs, Views, Watch as Level};
+use crate::options::{word, Machine, Runs, Views};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
@@ -9,6 +9,7 @@ use clap::Args;
 use std::path::PathBuf;
 use vmeter_lab::boot::{boot, BootOptions};
 use vmeter_lab::Shown;
+use vmeter_model::run::WatchLevel;
 use vmeter_session::failure::usage;
 use vmeter_session::{Interrupt, Watch};
 
@@ -22,8 +23,8 @@ pub struct Boot {
     #[command(flatten)]
     pub runs: Runs,
     /// How closely to watch (default: light).
-    #[arg(long, value_name = "LEVEL")]
-    pub watch: Option<Level>,
+    #[arg(long, value_name = "LEVEL", value_parser = word::<WatchLevel>())]
+    pub watch: Option<WatchLevel>,
     /// Measure what watching costs: watched and unwatched boots take turns.
     #[arg(long)]
     pub overhead: bool,
@@ -47,12 +48,12 @@ pub struct Boot {
 /// As [`vmeter_lab::boot::boot`]; an export that cannot be written.
 pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
-    if arguments.overhead && matches!(arguments.watch, Some(Level::None)) {
+    if arguments.overhead && matches!(arguments.watch, Some(WatchLevel::None)) {
         return Err(usage("--overhead compares with --watch none: --watch light or full"));
     }
     let options = BootOptions {
         spec: arguments.machine.spec(arguments.command),
-        watch: arguments.watch.map(Into::into),
+        watch: arguments.watch,
         overhead: arguments.overhead,
         runs: arguments.runs.options(),
     };

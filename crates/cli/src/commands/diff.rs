@@ -25,7 +25,7 @@ pub struct Diff {
 /// # Errors
 /// As [`vmeter_lab::diff::saved::diff`]; an export that cannot be written.
 pub fn run(arguments: &Diff, out: &Output) -> anyhow::Result<Status> {
-    output::check(out)?;
+    output::check_timeless(out, "diff")?;
     let argv = vmeter_base::argv();
     let result = vmeter_lab::diff::saved::diff(&arguments.a, &arguments.b, argv)?;
     let report = DiffReport::new(&result);
@@ -34,5 +34,7 @@ pub fn run(arguments: &Diff, out: &Output) -> anyhow::Result<Status> {
     let allowed = arguments.fail_if_slower.map(|percent| 1.0 + percent / 100.0);
     let slower = result.ratio.filter(|_| result.verdict == DiffVerdict::Slower);
     let failed = slower.zip(allowed).is_some_and(|(ratio, allowed)| ratio.mean > allowed);
+    // Runs that never got to their end say nothing of how fast it is.
+    let failed = failed || allowed.is_some() && !(result.a.reached && result.b.reached);
     Ok(if failed { Status::Bad } else { Status::Good })
 }

@@ -1,6 +1,6 @@
 //! `vmeter dirty`.
 
-use crate::options::Runs;
+use crate::options::{listed, word, Runs};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
@@ -8,7 +8,7 @@ use crate::Status;
 use anyhow::Context;
 use clap::Args;
 use std::path::PathBuf;
-use std::str::FromStr;
+use vmeter_base::files::read_text_limited;
 use vmeter_dirty::{DirtyError, Given, Layout, StrategyKind, TrackerKind, WorkloadKind};
 use vmeter_session::failure::usage;
 use vmeter_session::{Interrupt, RunOptions, Views, Watch};
@@ -18,10 +18,9 @@ use vmeter_session::{Interrupt, RunOptions, Views, Watch};
 #[command(mut_arg("warmup", |arg| arg.help(WARMUP)), mut_arg("runs", |arg| arg.help(RUNS)))]
 #[command(mut_arg("pin", |arg| arg.help(PIN)), mut_arg("prepare", |arg| arg.help(PREPARE)))]
 pub struct Dirty {
-    /// What the guest does: gui (a screen that is redrawn), migration (a loop that writes
-    /// for ever), idle, random, sequential (default: migration).
-    #[arg(long, value_name = "NAME")]
-    workload: Option<String>,
+    /// What the guest does (default: migration).
+    #[arg(long, value_name = "NAME", value_parser = word::<WorkloadKind>())]
+    workload: Option<WorkloadKind>,
     /// Who tells which pages were written, or all: kvm-legacy, kvm-manual-protect,
     /// kvm-initially-set, kvm-ring, pagemap-scan, mprotect (default: all that this host has).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -70,6 +69,8 @@ pub struct Dirty {
     runs: Runs,
 }
 
+/// Largest file of slots that is read, bytes.
+const MAX_SLOTS_FILE: u64 = 1 << 20;
 const WARMUP: &str = "Passes of each tracker before the measured ones, that no figure includes \
                       (default: 0)";
 const RUNS: &str = "Passes of each tracker (default: 5, for migration 3, as published); beside \
@@ -77,50 +78,19 @@ const RUNS: &str = "Passes of each tracker (default: 5, for migration 3, as publ
 const PIN: &str = "CPUs of the harvester, e.g. 1; the guests have the others (default: the first)";
 const PREPARE: &str = "Command to run (by sh) before each pass of each tracker";
 
-/// Names to what they name, each once; `all` is all, and no names are no choice.
-fn chosen<T: Copy + PartialEq>(
-    names: &[String],
-    all: &[T],
-    parse: impl Fn(&str) -> Result<T, DirtyError>,
-) -> Result<Option<Vec<T>>, DirtyError> {
-    if names.is_empty() {
-        return Ok(None);
-    }
-    if names.iter().any(|name| name == "all") {
-        return Ok(Some(all.to_vec()));
-    }
-    let mut found = Vec::new();
-    for name in names {
-        let one = parse(name)?;
-        if !found.contains(&one) {
-            found.push(one);
-        }
-    }
-    Ok(Some(found))
-}
-
-fn strategy(name: &str) -> Result<StrategyKind, DirtyError> {
-    let found = StrategyKind::ALL.into_iter().find(|kind| kind.name() == name);
-    let known = || StrategyKind::ALL.map(StrategyKind::name).join(", ");
-    found.ok_or_else(|| DirtyError::Unknown { what: "strategy", name: name.into(), known: known() })
-}
-
 impl Dirty {
     fn given(&self) -> anyhow::Result<Given> {
         let layout = self.slots.as_deref().map(|path| {
-            let text = std::fs::read_to_string(path)
+            let text = read_text_limited(path, MAX_SLOTS_FILE)
                 .with_context(|| format!("cannot read {}", path.display()))
                 .map_err(|error| usage(format!("{error:#}")))?;
             Layout::parse(&text, &path.display().to_string()).map_err(DirtyError::classified)
         });
-        let workload = self.workload.as_deref().map(WorkloadKind::from_str).transpose();
-        let trackers = chosen(&self.tracker, &TrackerKind::ALL, TrackerKind::from_str);
-        let strategies = chosen(&self.strategy, &StrategyKind::ALL, strategy);
         Ok(Given {
-            workload: workload.map_err(DirtyError::classified)?,
+            workload: self.workload,
             slots: layout.transpose()?,
-            tracker: trackers.map_err(DirtyError::classified)?,
-            strategy: strategies.map_err(DirtyError::classified)?,
+            tracker: listed("--tracker", &self.tracker, TrackerKind::ALL)?,
+            strategy: listed("--strategy", &self.strategy, &StrategyKind::ALL)?,
             warmup: self.runs.warmup,
             dirty: self.dirty,
             buffer: self.buffer,
@@ -139,7 +109,7 @@ impl Dirty {
 /// # Errors
 /// A question that makes no sense, and what this host can't do.
 pub fn run(arguments: Dirty, out: &Output) -> anyhow::Result<Status> {
-    output::check(out)?;
+    output::check_timeless(out, "dirty")?;
     let given = arguments.given()?;
     let passes = arguments.passes;
     let runs = arguments.runs.options();

@@ -10,10 +10,10 @@ use std::time::Duration;
 use vmeter_explain::report::ExplainReport;
 use vmeter_explain::{explain, ExplainError, Options};
 use vmeter_host_tracing::explain_live::{self, LiveOptions};
+use vmeter_host_tracing::stat::read_map;
 use vmeter_session::envelope::envelope_now;
 use vmeter_session::failure::usage;
 use vmeter_session::Interrupt;
-use vmeter_trace::names::DeviceMap;
 
 /// `vmeter explain`.
 #[derive(Debug, Args)]
@@ -52,8 +52,8 @@ pub struct Explain {
 /// Files that are no traces; a host where nothing can be recorded; an export that cannot be
 /// written.
 pub fn run(arguments: Explain, out: &Output) -> anyhow::Result<Status> {
-    output::check(out)?;
-    let devices = arguments.mtree.as_deref().map(device_map).transpose()?;
+    output::check_timeless(out, "explain")?;
+    let devices = arguments.mtree.as_deref().map(read_map).transpose()?;
     let files = if arguments.files.is_empty() {
         vec![record(&arguments, out)?]
     } else {
@@ -91,15 +91,10 @@ fn record(arguments: &Explain, out: &Output) -> anyhow::Result<PathBuf> {
         if live.recording.limited {
             eprintln!("warning: it reached its bound of {} MiB: --limit MIB", arguments.limit);
         }
-        if live.recording.status.is_some_and(|status| status != 0) {
+        let recording = &live.recording;
+        if recording.status.is_some_and(|status| status != 0) || recording.killed_by.is_some() {
             eprintln!("warning: the command failed; what it did until then is explained");
         }
     }
     Ok(live.trace)
-}
-
-fn device_map(path: &std::path::Path) -> anyhow::Result<DeviceMap> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| usage(format!("--mtree {}: {error}", path.display())))?;
-    DeviceMap::parse(&text).map_err(|why| usage(format!("--mtree {}: {why}", path.display())))
 }

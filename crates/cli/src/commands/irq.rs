@@ -1,14 +1,13 @@
 //! `vmeter irq`.
 
-use crate::options::Runs;
+use crate::options::{listed, word, Runs};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
 use crate::Status;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
-use std::str::FromStr;
 use vmeter_irq::vfio::{Address, VfioOptions, VfioStrategy};
 use vmeter_irq::{measure, Asked, FitRange, Options, Strategy};
 use vmeter_session::failure::usage;
@@ -40,8 +39,8 @@ pub struct Irq {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategy: Vec<String>,
     /// How far the growth with the number of vectors is measured (default: limit).
-    #[arg(long, value_name = "RANGE", conflicts_with = "vfio")]
-    fit: Option<Fit>,
+    #[arg(long, value_name = "RANGE", conflicts_with = "vfio", value_parser = word::<FitRange>())]
+    fit: Option<FitRange>,
     /// Do not trace where the time of a commit goes.
     #[arg(long, conflicts_with = "vfio")]
     no_trace: bool,
@@ -58,43 +57,10 @@ const PIN: &str = "CPUs of the committing thread, e.g. 1,4-7 (default: all but t
                    which the grace period's callback runs)";
 const RUNS: &str = "Measured runs of each strategy (default: 10; with --vfio 3)";
 
-/// What `--fit` can be.
-#[derive(Debug, Clone, Copy, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Fit {
-    /// Up to --vfs, and once more at this host's limit of routes.
-    Limit,
-    /// Up to --vfs.
-    Vfs,
-    /// Not at all.
-    None,
-}
-
 /// A number up to `most`.
 fn at_most(most: u64) -> impl clap::builder::TypedValueParser<Value = usize> {
     use clap::builder::TypedValueParser;
     clap::value_parser!(u64).range(0..=most).map(|n| n as usize)
-}
-
-/// Strategies by name; `all` is all of them.
-fn strategies<S: FromStr + Copy>(
-    names: &[String],
-    all: &[S],
-    default: &[S],
-) -> anyhow::Result<Vec<S>>
-where
-    S::Err: std::fmt::Display,
-{
-    if names.is_empty() {
-        return Ok(default.to_vec());
-    }
-    if names.iter().any(|name| name == "all") {
-        return Ok(all.to_vec());
-    }
-    let mut names = names.to_vec();
-    let mut seen = std::collections::BTreeSet::new();
-    names.retain(|name| seen.insert(name.clone()));
-    names.iter().map(|name| name.parse().map_err(|e: S::Err| usage(e))).collect()
 }
 
 /// Measures, shows and exports.
@@ -102,7 +68,7 @@ where
 /// # Errors
 /// As [`measure`]; an export that cannot be written.
 pub fn run(arguments: Irq, out: &Output) -> anyhow::Result<Status> {
-    output::check(out)?;
+    output::check_timeless(out, "irq")?;
     let asked = arguments.asked()?;
     let given = arguments.given(&asked)?;
     let runs = arguments.runs.options();
@@ -126,14 +92,11 @@ impl Irq {
                 vcpus,
                 busy_cpus,
                 running_vcpus,
-                strategies: strategies(&self.strategy, &Strategy::ALL, &Strategy::ALL[..4])?,
+                strategies: listed("--strategy", &self.strategy, &Strategy::ALL)?
+                    .unwrap_or_else(|| Strategy::ALL[..4].to_vec()),
                 runs: runs(10),
                 warmup,
-                fit: match self.fit {
-                    None | Some(Fit::Limit) => FitRange::Limit,
-                    Some(Fit::Vfs) => FitRange::Vfs,
-                    Some(Fit::None) => FitRange::None,
-                },
+                fit: self.fit.unwrap_or_default(),
                 no_trace: self.no_trace,
             }));
         }
@@ -144,7 +107,8 @@ impl Irq {
             vcpus,
             busy_cpus,
             running_vcpus,
-            strategies: strategies(&self.strategy, &VfioStrategy::ALL, &[])?,
+            strategies: listed("--strategy", &self.strategy, VfioStrategy::ALL)?
+                .unwrap_or_default(),
             runs: runs(3),
             warmup,
         }))

@@ -25,7 +25,7 @@ pub enum Kernel {
 /// # Errors
 /// A package that cannot be had; an empty list.
 pub fn run(arguments: Kernel, out: &Output) -> anyhow::Result<Status> {
-    let cache = cache_dir();
+    let cache = cache_dir()?;
     match arguments {
         Kernel::Fetch { package } => {
             let deb = package.ends_with(".deb").then(|| package.clone().into());

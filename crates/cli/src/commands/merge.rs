@@ -27,7 +27,7 @@ pub struct Merge {
 /// # Errors
 /// As [`vmeter_lab::merge::merge`]; an export that cannot be written.
 pub fn run(arguments: Merge, out: &Output) -> anyhow::Result<Status> {
-    output::check(out)?;
+    output::check_timeless(out, "merge")?;
     let Merge { dirs, save, mixed_hosts } = arguments;
     let merged = merge(&MergeOptions { dirs, save, mixed_hosts })?;
     let status = output::done(merged.answer()?.as_ref(), &Views::default(), out)?;

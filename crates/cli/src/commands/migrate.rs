@@ -1,11 +1,11 @@
 //! `vmeter migrate`.
 
-use crate::options::{Machine, Runs};
+use crate::options::{word, Machine, Runs};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
 use crate::Status;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use vmeter_lab::sweep::parameters::Parameter;
 use vmeter_migrate::{migrate, MigrateOptions, Side};
 use vmeter_model::sweep::Settings;
@@ -50,8 +50,8 @@ pub struct Migrate {
     #[arg(short = 'P', long = "range", value_name = "NAME=A..B[:STEP]")]
     range: Vec<String>,
     /// Kill one side in the middle, and see what is left.
-    #[arg(long, value_name = "SIDE")]
-    kill: Option<Victim>,
+    #[arg(long, value_name = "SIDE", value_parser = word::<Side>())]
+    kill: Option<Side>,
     /// The machine; its firmware is the guest, which is vmeter's own.
     #[command(flatten)]
     machine: Machine,
@@ -61,15 +61,6 @@ pub struct Migrate {
     /// A QEMU command line of your own.
     #[arg(last = true, value_name = "VMM ARGS")]
     command: Vec<String>,
-}
-
-/// Who dies.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Victim {
-    /// Where the guest is.
-    Source,
-    /// Where it goes.
-    Destination,
 }
 
 impl Migrate {
@@ -109,14 +100,11 @@ impl Migrate {
 /// # Errors
 /// As [`vmeter_migrate::migrate`]; an export that cannot be written.
 pub fn run(arguments: Migrate, out: &Output) -> anyhow::Result<Status> {
-    output::check(out)?;
+    output::check_timeless(out, "migrate")?;
     let options = MigrateOptions {
         fixed: arguments.fixed(),
         varied: arguments.varied()?,
-        kill: arguments.kill.map(|victim| match victim {
-            Victim::Source => Side::Source,
-            Victim::Destination => Side::Destination,
-        }),
+        kill: arguments.kill,
         spec: arguments.machine.spec(arguments.command),
         runs: arguments.runs.options(),
     };

@@ -1,16 +1,18 @@
 //! `vmeter range`.
 
-use crate::options::{Machine, Many, Runs, Watch as Level};
+use crate::options::{word, Machine, Many, Runs};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
 use crate::Status;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::path::PathBuf;
 use vmeter_lab::range::{range, RangeOptions};
 use vmeter_lab::slurm;
 use vmeter_lab::Shown;
 use vmeter_model::range as model;
+use vmeter_model::run::WatchLevel;
+use vmeter_model::CommitState;
 use vmeter_session::RunOptions;
 use vmeter_session::{Interrupt, Session, Views, Watch};
 
@@ -32,15 +34,15 @@ pub struct Range {
     /// Search for the first commit that changed the time, instead of measuring all.
     #[arg(long)]
     pub bisect: bool,
-    /// What is compared.
-    #[arg(long, value_enum, default_value = "wall")]
-    pub metric: Metric,
-    /// Probability at which a search ends.
-    #[arg(long, value_name = "P", default_value_t = 0.97)]
-    pub confidence: f64,
-    /// Runs after which a search ends undecided.
-    #[arg(long, value_name = "N", default_value_t = 500)]
-    pub max_boots: usize,
+    /// What is compared (default: wall).
+    #[arg(long, value_parser = word::<model::Metric>())]
+    pub metric: Option<model::Metric>,
+    /// Probability at which a search ends (default: 0.97).
+    #[arg(long, value_name = "P")]
+    pub confidence: Option<f64>,
+    /// Runs after which a search ends undecided (default: 500).
+    #[arg(long, value_name = "N")]
+    pub max_boots: Option<usize>,
     /// Runs of each end after which a search accepts that nothing changed (default: 30).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=100_000))]
     pub end_runs: Option<u32>,
@@ -60,20 +62,11 @@ pub struct Range {
     #[command(flatten)]
     pub many: Many,
     /// How closely to watch (default: light, with --run none).
-    #[arg(long, value_name = "LEVEL")]
-    pub watch: Option<Level>,
+    #[arg(long, value_name = "LEVEL", value_parser = word::<WatchLevel>())]
+    pub watch: Option<WatchLevel>,
     /// A VMM command line of your own, run as given but for {worktree}.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
-}
-
-/// What is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Metric {
-    /// Time from the VMM's exec to its end.
-    Wall,
-    /// User and system CPU time of the VMM's process: less noise on a busy host.
-    Cpu,
 }
 
 /// Measures or searches a range, shows and exports what it found.
@@ -81,12 +74,7 @@ pub enum Metric {
 /// # Errors
 /// As [`vmeter_lab::range::range`]; an export that cannot be written.
 pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Status> {
-    output::check(out)?;
-    let watch = match (arguments.watch, &arguments.run) {
-        (Some(watch), _) => watch,
-        (None, Some(_)) => Level::None,
-        (None, None) => Level::Light,
-    };
+    output::check_timeless(out, "range")?;
     let options = RangeOptions {
         repo: arguments.repo,
         range: arguments.range,
@@ -95,14 +83,11 @@ pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Status> {
         spec: arguments.machine.spec(arguments.command),
         bisect: arguments.bisect,
         clean: arguments.clean,
-        metric: match arguments.metric {
-            Metric::Wall => model::Metric::Wall,
-            Metric::Cpu => model::Metric::Cpu,
-        },
+        metric: arguments.metric,
         confidence: arguments.confidence,
         max_boots: arguments.max_boots,
         end_runs: arguments.end_runs.map(|n| n as usize),
-        watch: watch.into(),
+        watch: arguments.watch,
         runs: RunOptions { shard: arguments.many.shard, ..arguments.runs.options() },
     };
     let interrupt = Interrupt::install()?;
@@ -112,7 +97,9 @@ pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Status> {
     let slower = |change: &model::Change| {
         change.ratio.zip(allowed).is_some_and(|(ratio, allowed)| ratio.mean > allowed)
     };
-    let failed = result.changes.iter().any(slower);
+    // A commit that does not run was not found to be as fast.
+    let broken = result.commits.iter().any(|commit| commit.state == CommitState::DoesNotRun);
+    let failed = result.changes.iter().any(slower) || allowed.is_some() && broken;
     let status = output::done(&Shown(result), &Views::default(), out)?;
     Ok(if failed { Status::Bad } else { status })
 }
@@ -123,7 +110,9 @@ fn measure(
     watch: &mut Watch<'_>,
 ) -> anyhow::Result<model::RangeResult> {
     let merged = match (&options.runs.resume, many.on) {
-        (Some(dir), _) if slurm::is_underway(dir) => slurm::resume(dir, many.mixed_hosts, watch)?,
+        (Some(dir), _) if slurm::is_underway(dir) => {
+            slurm::resume(dir, many.mixed_hosts, options.runs.trust, watch)?
+        }
         (None, Some(_)) => slurm::range(options, &many.cluster()?, watch)?,
         _ => return range(options, watch),
     };

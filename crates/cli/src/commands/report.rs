@@ -1,11 +1,12 @@
 //! `vmeter report RUN -o FILE`.
 
 use crate::commands::runs::folder_of;
+use crate::output;
 use crate::Status;
 use clap::Args;
 use std::path::PathBuf;
 use vmeter_lab::kinds;
-use vmeter_render::{Target, OUTPUTS};
+use vmeter_render::{ReportError, Target, OUTPUTS};
 use vmeter_session::failure::usage;
 use vmeter_session::Views;
 
@@ -25,7 +26,7 @@ pub struct Report {
 /// An unknown ending, a folder that holds no session, a file that cannot be written.
 pub fn run(arguments: &Report) -> anyhow::Result<Status> {
     let path = &arguments.output_file;
-    let output = vmeter_render::by_extension(path).ok_or_else(|| {
+    let format = vmeter_render::by_extension(path).ok_or_else(|| {
         let known: Vec<&str> = OUTPUTS.iter().flat_map(|o| o.extensions()).copied().collect();
         usage(format!(
             "{}: its ending names no format; the endings are .{}",
@@ -34,8 +35,13 @@ pub fn run(arguments: &Report) -> anyhow::Result<Status> {
         ))
     })?;
     let target = Target::File(path.clone());
-    vmeter_render::check_writable(&target).map_err(usage)?;
+    output::check_target(&target)?;
     let answer = kinds::answer(&folder_of(&arguments.run))?;
-    vmeter_render::export(output, &target, answer.report(&Views::default()).as_ref())?;
+    let exported =
+        vmeter_render::export(format, &target, answer.report(&Views::default()).as_ref());
+    exported.map_err(|error| match error {
+        ReportError::NoTimeline { .. } => usage(error),
+        other => other.into(),
+    })?;
     Ok(Status::Good)
 }

@@ -11,6 +11,7 @@ use vmeter_index::result::{RunsResult, SavedRun};
 use vmeter_index::{ago_or_date, Filter, Index, IndexError, RunSource, RunsExport, RunsReport};
 use vmeter_session::envelope::envelope_now;
 use vmeter_session::failure::{host, usage};
+use vmeter_session::folder::LockError;
 use vmeter_session::{state_dir, AnySession};
 
 /// Sessions shown, unless more are asked for.
@@ -99,7 +100,7 @@ pub struct Add {
 /// # Errors
 /// A name of no session, a date that is none, folders that cannot be read or removed.
 pub fn run(arguments: Runs, out: &Output) -> anyhow::Result<Status> {
-    output::check(out)?;
+    output::check_timeless(out, "runs")?;
     match arguments {
         Runs::List(arguments) => list(&arguments, out)?,
         Runs::Rm(arguments) => remove(&arguments, out)?,
@@ -115,7 +116,7 @@ const FOR_TOOLS: &[&str] = &["json", "csv"];
 fn list(arguments: &List, out: &Output) -> anyhow::Result<()> {
     let filter = filter(&arguments.which)?;
     let open = if arguments.rebuild { Index::rebuild } else { Index::open };
-    let mut index = open(&state_dir()).map_err(failed)?;
+    let mut index = open(&state_dir()?).map_err(failed)?;
     let exported = out.exports.any_of(FOR_TOOLS);
     let limit = arguments.limit.unwrap_or(if exported { usize::MAX } else { SHOWN });
     let mut result = listed(&mut index, &filter, limit, "saved")?;
@@ -134,7 +135,7 @@ fn list(arguments: &List, out: &Output) -> anyhow::Result<()> {
 }
 
 fn remove(arguments: &Remove, out: &Output) -> anyhow::Result<()> {
-    let mut index = Index::open(&state_dir()).map_err(failed)?;
+    let mut index = Index::open(&state_dir()?).map_err(failed)?;
     let action = if arguments.dry_run { "to be removed" } else { "removed" };
     let filter = Filter {
         machine: arguments.machine.clone(),
@@ -158,23 +159,38 @@ fn remove(arguments: &Remove, out: &Output) -> anyhow::Result<()> {
             }
         }
     }
+    if !arguments.dry_run {
+        remove_each(&mut index, &mut result, arguments.older_than.is_some())?;
+    }
     result.found = result.sessions.len();
     result.runs = result.sessions.iter().map(|s| s.runs + s.warmups + s.failed).sum();
     result.bytes = result.sessions.iter().map(|s| s.bytes).sum();
-    if !arguments.dry_run {
-        for session in &result.sessions {
-            let removed = index.remove(&session.path).map_err(failed)?;
-            if !removed.left.is_empty() {
-                let left = removed.left.join(", ");
-                let path = session.path.display();
-                result.warnings.push(format!("{path} stays: {left} in it is not vmeter's"));
-            }
-        }
-    }
     result.envelope = envelope_now("runs rm");
     let report = RunsReport::new(&result);
     output::print(&report, out)?;
     output::export(out, &report)
+}
+
+/// Removes the sessions of the result. Of many that are only old, one in which a vmeter is at
+/// work is left, and no longer part of the result; one that was named is an error.
+fn remove_each(index: &mut Index, result: &mut RunsResult, many: bool) -> anyhow::Result<()> {
+    let mut removed = Vec::new();
+    for session in std::mem::take(&mut result.sessions) {
+        match index.remove(&session.path) {
+            Ok(done) if done.left.is_empty() => removed.push(session),
+            Ok(done) => {
+                let (left, path) = (done.left.join(", "), session.path.display());
+                result.warnings.push(format!("{path} stays: {left} in it is not vmeter's"));
+                removed.push(session);
+            }
+            Err(error @ (IndexError::Busy(_) | IndexError::Link(..))) if many => {
+                result.warnings.push(format!("{} stays: {error}", session.id));
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    result.sessions = removed;
+    Ok(())
 }
 
 fn export(arguments: &Export, out: &Output) -> anyhow::Result<()> {
@@ -182,7 +198,7 @@ fn export(arguments: &Export, out: &Output) -> anyhow::Result<()> {
         return Err(usage("runs export: say where to, by --export-csv FILE or --export-json FILE"));
     }
     let filter = filter(&arguments.which)?;
-    let index = Index::open(&state_dir()).map_err(failed)?;
+    let index = Index::open(&state_dir()?).map_err(failed)?;
     warn(&index, out);
     let envelope = envelope_now("runs export");
     let source = Indexed { index: &index, filter: &filter };
@@ -197,8 +213,9 @@ fn add(arguments: &Add, out: &Output) -> anyhow::Result<()> {
         for path in std::iter::once(folder.clone()).chain(within) {
             if path.join("session.json").is_file() {
                 AnySession::open(&path).map_err(|error| usage(format!("{error:#}")))?;
-                vmeter_index::remember(&state_dir(), &path).map_err(|error| {
-                    host(format!("cannot write into {}: {error}", state_dir().display()))
+                let state = state_dir()?;
+                vmeter_index::remember(&state, &path).map_err(|error| {
+                    host(format!("cannot write into {}: {error}", state.display()))
                 })?;
                 here += 1;
             }
@@ -293,9 +310,11 @@ fn when(text: &str) -> anyhow::Result<i64> {
 
 fn failed(error: IndexError) -> anyhow::Error {
     match error {
-        IndexError::Unknown(_)
+        IndexError::Busy(LockError::Foreign { .. })
+        | IndexError::Unknown(_)
         | IndexError::Ambiguous { .. }
         | IndexError::NoSession(_)
+        | IndexError::Link(..)
         | IndexError::Time(_) => usage(error),
         other => host(other),
     }
@@ -306,6 +325,7 @@ pub fn folder_of(given: &Path) -> PathBuf {
     if given.exists() {
         return given.to_owned();
     }
-    let named = given.to_str().and_then(|name| Index::open(&state_dir()).ok()?.find(name).ok());
+    let named =
+        given.to_str().and_then(|name| Index::open(&state_dir().ok()?).ok()?.find(name).ok());
     named.unwrap_or_else(|| given.to_owned())
 }

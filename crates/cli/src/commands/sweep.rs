@@ -1,6 +1,6 @@
 //! `vmeter sweep`.
 
-use crate::options::{Machine, Many, Runs, Watch as Level};
+use crate::options::{word, Machine, Many, Runs};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
@@ -10,6 +10,7 @@ use vmeter_lab::slurm;
 use vmeter_lab::sweep::parameters::Parameter;
 use vmeter_lab::sweep::{sweep, SweepOptions};
 use vmeter_lab::Shown;
+use vmeter_model::run::WatchLevel;
 use vmeter_session::RunOptions;
 use vmeter_session::{Answer, Interrupt, Views, Watch};
 
@@ -31,9 +32,9 @@ pub struct Sweep {
     /// How often.
     #[command(flatten)]
     pub runs: Runs,
-    /// How closely to watch.
-    #[arg(long, value_name = "LEVEL", default_value = "light")]
-    pub watch: Level,
+    /// How closely to watch (default: light).
+    #[arg(long, value_name = "LEVEL", value_parser = word::<WatchLevel>())]
+    pub watch: Option<WatchLevel>,
     /// A VMM command line of your own, run as given but for {NAME} placeholders.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
@@ -44,13 +45,13 @@ pub struct Sweep {
 /// # Errors
 /// As [`vmeter_lab::sweep::sweep`]; an export that cannot be written.
 pub fn run(arguments: Sweep, out: &Output) -> anyhow::Result<Status> {
-    output::check(out)?;
+    output::check_timeless(out, "sweep")?;
     let lists = arguments.list.iter().map(|text| Parameter::list(text));
     let ranges = arguments.range.iter().map(|text| Parameter::range(text));
     let options = SweepOptions {
         parameters: lists.chain(ranges).collect::<anyhow::Result<_>>()?,
         spec: arguments.machine.spec(arguments.command),
-        watch: arguments.watch.into(),
+        watch: arguments.watch,
         runs: RunOptions { shard: arguments.many.shard, ..arguments.runs.options() },
     };
     let interrupt = Interrupt::install()?;
@@ -66,7 +67,7 @@ fn measure(
 ) -> anyhow::Result<Box<dyn Answer>> {
     match (&options.runs.resume, many.on) {
         (Some(dir), _) if slurm::is_underway(dir) => {
-            slurm::resume(dir, many.mixed_hosts, watch)?.answer()
+            slurm::resume(dir, many.mixed_hosts, options.runs.trust, watch)?.answer()
         }
         (None, Some(_)) => slurm::sweep(options, &many.cluster()?, watch)?.answer(),
         _ => Ok(Box::new(Shown(sweep(options, watch)?))),

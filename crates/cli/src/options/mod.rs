@@ -8,7 +8,49 @@ mod views;
 pub use machine::Machine;
 pub use many::Many;
 pub use runs::Runs;
-pub use views::{Views, Watch};
+pub use views::Views;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use std::str::FromStr;
+use vmeter_base::words::{UnknownWord, Word};
+use vmeter_session::failure::usage;
+
+/// One of an enum's words; the help lists them all.
+pub fn word<W>() -> impl TypedValueParser<Value = W>
+where
+    W: Word + FromStr<Err = UnknownWord> + Send + Sync,
+{
+    let possible = |word: &W| {
+        let about = word.about().trim().trim_end_matches('.');
+        PossibleValue::new(word.word()).help(about)
+    };
+    let words: Vec<PossibleValue> = W::WORDS.iter().map(possible).collect();
+    PossibleValuesParser::new(words).try_map(|text| text.parse::<W>())
+}
+
+/// What an option names in a list, each once; `all` is all, and no names are no choice.
+///
+/// # Errors
+/// Class usage: what names nothing.
+pub fn listed<T>(option: &str, names: &[String], all: &[T]) -> anyhow::Result<Option<Vec<T>>>
+where
+    T: Copy + PartialEq + FromStr<Err: std::fmt::Display>,
+{
+    if names.is_empty() {
+        return Ok(None);
+    }
+    if names.iter().any(|name| name == "all") {
+        return Ok(Some(all.to_vec()));
+    }
+    let mut found = Vec::new();
+    for name in names {
+        let one = name.parse().map_err(|e| usage(format!("{option}: {e}")))?;
+        if !found.contains(&one) {
+            found.push(one);
+        }
+    }
+    Ok(Some(found))
+}
 
 /// A share in percent, as `--fail-if-slower` takes it: with NaN nothing would ever fail.
 pub fn percent(text: &str) -> Result<f64, String> {

@@ -9,7 +9,7 @@ use vmeter_session::RunOptions;
 #[command(next_help_heading = "Run options")]
 pub struct Runs {
     /// Runs before the measured ones, of each machine, that no figure includes (default: 1).
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub warmup: Option<u32>,
     /// Measured runs of each machine (default: 5, or as many as the command needs; with --overhead pairs at most, 40).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -23,6 +23,9 @@ pub struct Runs {
     /// Go on with a saved session: finished runs are not repeated.
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
+    /// Go on with a session that was made elsewhere, or was changed: what it says is run.
+    #[arg(long, requires = "resume")]
+    pub trust: bool,
     /// CPUs the VMM may run on, e.g. 0,2-3.
     #[arg(long, value_name = "CPUS")]
     pub pin: Option<String>,
@@ -42,6 +45,7 @@ impl Runs {
             resume: self.resume,
             pin: self.pin,
             prepare: self.prepare,
+            trust: self.trust,
             shard: None,
             argv: vmeter_base::argv(),
         }

@@ -1,28 +1,6 @@
-//! How closely to watch, and how to show what was seen.
+//! How to show what was seen.
 
-use clap::{Args, ValueEnum};
-use vmeter_model::run::WatchLevel;
-
-/// How closely to watch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Watch {
-    /// The whole timeline with every initcall, at next to no cost.
-    Light,
-    /// With instruction counts, by a TCG plugin.
-    Full,
-    /// Nothing attached.
-    None,
-}
-
-impl From<Watch> for WatchLevel {
-    fn from(watch: Watch) -> Self {
-        match watch {
-            Watch::Light => WatchLevel::Light,
-            Watch::Full => WatchLevel::Full,
-            Watch::None => WatchLevel::None,
-        }
-    }
-}
+use clap::Args;
 
 /// Views of a boot besides the summary.
 #[derive(Debug, Clone, Copy, Args)]

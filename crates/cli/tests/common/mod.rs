@@ -3,9 +3,11 @@
 
 pub mod l1;
 pub mod module;
+pub mod stages;
 pub mod traced_guest;
 
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
@@ -85,6 +87,35 @@ impl From<Output> for Ran {
     }
 }
 
+/// True in the long suite (`make test-long`, which sets `VMETER_LONG=1`).
+pub fn is_long() -> bool {
+    std::env::var_os("VMETER_LONG").is_some_and(|value| value == "1")
+}
+
+/// How much of something a test does: `few` in `make test`, `many` in `make test-long`.
+pub fn amount(few: usize, many: usize) -> usize {
+    if is_long() {
+        return many;
+    }
+    eprintln!("cut: {few} of {many} (all in make test-long)");
+    few
+}
+
+/// The finished runs of the session in `dir`: each file's bytes by its place among the runs.
+pub fn finished(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for run in std::fs::read_dir(dir.join("runs")).into_iter().flatten().flatten() {
+        if run.path().extension().is_some() {
+            continue;
+        }
+        for file in std::fs::read_dir(run.path()).into_iter().flatten().flatten() {
+            let place = Path::new(&run.file_name()).join(file.file_name());
+            found.insert(place, std::fs::read(file.path()).unwrap_or_default());
+        }
+    }
+    found
+}
+
 /// Sends a signal, e.g. `TERM`, by the shell's own kill: kill(1) may be missing.
 pub fn signal(child: &std::process::Child, name: &str) {
     let line = format!("kill -{name} {}", child.id());
@@ -99,9 +130,18 @@ pub fn kernel() -> Option<(String, PathBuf)> {
     let ran = lab.run(&["kernel", "list"]);
     let last = ran.stdout.lines().last()?.to_owned();
     let found = last.split_once(' ').map(|(v, p)| (v.to_owned(), PathBuf::from(p)));
-    if found.is_none() || Command::new("qemu-system-x86_64").arg("-version").output().is_err() {
+    if found.is_none() || !has_qemu() {
         eprintln!("skipped: needs QEMU and a kernel (make test fetches both)");
         return None;
+    }
+    found
+}
+
+/// QEMU, or a line that says why not.
+pub fn has_qemu() -> bool {
+    let found = Command::new("qemu-system-x86_64").arg("-version").output().is_ok();
+    if !found {
+        eprintln!("skipped: qemu-system-x86_64 is not installed");
     }
     found
 }

@@ -1,46 +1,47 @@
 //! The JSON body of harvests. Field names are fixed by schema `vmeter/1`.
 
 use crate::result::*;
+use crate::source::label;
 use std::collections::BTreeMap;
 use vmeter_render::exported;
-use vmeter_render::exported::Estimate;
+use vmeter_render::exported::{Estimate, Word};
 
 exported! {
     /// The fields after the envelope.
     pub(super) struct Body<'a> of DirtyResult {
         workload: Workload<'a>,
         layout: Layout<'a>,
-        speedup: Option<Speedup<'a>>,
-        summaries: Vec<Summary<'a>>,
+        speedup: Option<Speedup>,
+        summaries: Vec<Summary>,
         rows: Vec<Row<'a>>,
         verified: bool,
         checked_bits: u64,
         mismatches: Vec<Mismatch<'a>>,
         trackers: Vec<Tracker<'a>>,
         skipped: Vec<Skipped<'a>>,
-        points: Vec<Point<'a>>,
-        crossovers: Vec<Crossover<'a>>,
+        points: Vec<Point>,
+        crossovers: Vec<Crossover>,
         advice: Option<Advice<'a>>,
         tsc_hz: f64,
         warnings: &'a [String],
         hints: &'a [String],
     }
 
-    struct Speedup<'a> of DirtySpeedup {
-        strategy: &'a str,
-        over: &'a str,
+    struct Speedup of DirtySpeedup {
+        strategy: &'static str = |speedup| speedup.strategy.name(),
+        over: &'static str = |speedup| speedup.over.name(),
         slots_from_bytes: u64,
         smallest: f64,
         largest: f64,
     }
 
-    struct Summary<'a> of DirtySummary {
+    struct Summary of DirtySummary {
         slot: u32,
         slot_bytes: u64,
         clean: bool,
         harvests: usize,
-        median_nanoseconds: BTreeMap<&'a str, f64> = |summary| {
-            summary.medians.iter().map(|(name, ns)| (name.as_str(), *ns)).collect()
+        median_nanoseconds: BTreeMap<&'static str, f64> = |summary| {
+            summary.medians.iter().map(|(strategy, ns)| (strategy.name(), *ns)).collect()
         },
         ratio: Option<f64>,
     }
@@ -50,8 +51,8 @@ exported! {
         slot: u32,
         slot_bytes: u64,
         dirty_pages: u64,
-        strategy: &'a str,
-        tracker: &'a str,
+        strategy: &'static str = |row| row.strategy.name(),
+        tracker: Word,
         nanoseconds: f64,
         tsc_cycles: f64,
         first_nanoseconds: f64,
@@ -86,7 +87,7 @@ exported! {
     }
 
     struct Tracker<'a> of DirtyTracker {
-        tracker: &'a str,
+        tracker: &'static str = |tracker| label(tracker.tracker),
         start_nanoseconds: f64,
         collect_nanoseconds: Option<Estimate>,
         collect_samples_ns: &'a [f64],
@@ -105,30 +106,30 @@ exported! {
         write_page_ns: f64,
     }
 
-    struct Point<'a> of DirtyPoint {
-        tracker: &'a str,
+    struct Point of DirtyPoint {
+        tracker: &'static str = |point| label(point.tracker),
         dirty_pages: u64,
         collect_nanoseconds: Option<f64>,
         write_nanoseconds: f64,
     }
 
-    struct Crossover<'a> of DirtyCrossover {
-        of: &'a str,
-        below: &'a str,
-        above: &'a str,
+    struct Crossover of DirtyCrossover {
+        of: Word,
+        below: Word,
+        above: Word,
         dirty_pages: f64,
         share: f64,
     }
 
     struct Advice<'a> of DirtyAdvice {
-        tracker: &'a str,
-        strategy: &'a str,
+        tracker: Word,
+        strategy: &'static str = |advice| advice.strategy.name(),
         reason: &'a str,
     }
 
     struct Mismatch<'a> of DirtyMismatch {
         pass: u32,
-        tracker: &'a str,
+        tracker: &'static str = |wrong| label(wrong.tracker),
         source: &'a str,
         slot: u32,
         page: u64,
@@ -136,7 +137,7 @@ exported! {
     }
 
     struct Skipped<'a> of DirtySkipped {
-        tracker: &'a str,
+        tracker: Word,
         reason: &'a str,
     }
 }

@@ -3,7 +3,9 @@
 
 mod json;
 
-use crate::result::{DirtyCrossover, DirtyResult, DirtyRow, DirtySpeedup};
+use crate::result::{CrossoverOf, DirtyCrossover, DirtyResult, DirtyRow, DirtySpeedup};
+use crate::source::{label, TrackerKind};
+use dirty_log::StrategyKind;
 use vmeter_base::Envelope;
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
 use vmeter_render::exported::Of;
@@ -28,21 +30,21 @@ impl<'a> DirtyReport<'a> {
     }
 
     /// In the order of the rows' first appearance, slowest strategy first.
-    fn strategies(&self) -> Vec<&'a str> {
-        let mut names: Vec<&str> = Vec::new();
+    fn strategies(&self) -> Vec<StrategyKind> {
+        let mut found = Vec::new();
         for row in &self.result.rows {
-            if !names.contains(&row.strategy.as_str()) {
-                names.push(&row.strategy);
+            if !found.contains(&row.strategy) {
+                found.push(row.strategy);
             }
         }
-        names
+        found
     }
 
     /// Whose rows are shown at a glance: how a bitmap is harvested does not depend on who
     /// told which pages to mark in it.
-    fn shown(&self) -> Option<&'a str> {
-        let advised = self.result.advice.as_ref().map(|advice| advice.tracker.as_str());
-        advised.or_else(|| self.result.rows.first().map(|row| row.tracker.as_str()))
+    fn shown(&self) -> Option<TrackerKind> {
+        let advised = self.result.advice.as_ref().map(|advice| advice.tracker);
+        advised.or_else(|| self.result.rows.first().map(|row| row.tracker))
     }
 
     fn answer(&self) -> String {
@@ -94,7 +96,7 @@ impl<'a> DirtyReport<'a> {
     }
 
     /// A row a pass and slot, a column a strategy.
-    fn table(&self, tracker: &str, value: impl Fn(&DirtyRow) -> f64) -> Table {
+    fn table(&self, tracker: Option<TrackerKind>, value: impl Fn(&DirtyRow) -> f64) -> Table {
         let strategies = self.strategies();
         let mut columns = vec![
             Column::number("pass", 0),
@@ -102,10 +104,10 @@ impl<'a> DirtyReport<'a> {
             Column::number("slot_bytes", 1),
             Column::number("dirty_pages", 0),
         ];
-        columns.extend(strategies.iter().map(|name| Column::number(name, 0)));
+        columns.extend(strategies.iter().map(|strategy| Column::number(strategy.name(), 0)));
         let mut table = Table::new(columns);
         let rows: Vec<&DirtyRow> =
-            self.result.rows.iter().filter(|row| row.tracker == tracker).collect();
+            self.result.rows.iter().filter(|row| Some(row.tracker) == tracker).collect();
         let mut places: Vec<(u32, u32)> = rows.iter().map(|row| (row.pass, row.slot)).collect();
         places.sort_unstable();
         places.dedup();
@@ -138,7 +140,7 @@ impl<'a> DirtyReport<'a> {
             Column::text("", 0),
             Column::number("of", 2),
         ];
-        columns.extend(strategies.iter().map(|name| Column::number(name, 0)));
+        columns.extend(strategies.iter().map(|strategy| Column::number(strategy.name(), 0)));
         columns.push(Column::number("ratio", 1));
         let mut table = Table::new(columns);
         for summary in &self.result.summaries {
@@ -149,7 +151,7 @@ impl<'a> DirtyReport<'a> {
                 Cell::Text(summary.harvests.to_string()),
             ];
             cells.extend(strategies.iter().map(|strategy| {
-                let found = summary.medians.iter().find(|(name, _)| name == strategy);
+                let found = summary.medians.iter().find(|(own, _)| own == strategy);
                 found.map_or(Cell::Empty, |(_, ns)| Cell::Text(spelled(*ns)))
             }));
             cells.push(summary.ratio.map_or(Cell::Empty, |r| Cell::Text(format!("{r:.1}"))));
@@ -174,12 +176,12 @@ impl<'a> DirtyReport<'a> {
                 let found = tracker.counts.get(name);
                 found.map_or(Cell::Text("-".into()), |n| Cell::Text(grouped(&format!("{n:.0}"))))
             };
-            let tracked = tracker.tracker != "none";
+            let tracked = tracker.tracker.is_some();
             let collect = tracker.collect_nanoseconds.as_ref().map(|e| seconds(e.median));
             let rate = tracker.pages_per_s.as_ref().map(|e| Quantity::exact(e.median, Unit::Count));
             let spelled_rate = rate.map(|rate| grouped(&format!("{:.0}", rate.value)));
             table.row(vec![
-                Cell::Text(tracker.tracker.clone()),
+                Cell::Text(label(tracker.tracker).into()),
                 if tracked { seconds(tracker.start_nanoseconds) } else { Cell::Empty },
                 collect.unwrap_or(Cell::Empty),
                 Cell::Text(spelled_rate.unwrap_or_else(|| "-".into())),
@@ -202,7 +204,7 @@ impl<'a> DirtyReport<'a> {
         for tracker in &self.result.trackers {
             let Some(model) = &tracker.model else { continue };
             table.row(vec![
-                Cell::Text(tracker.tracker.clone()),
+                Cell::Text(label(tracker.tracker).into()),
                 seconds(model.collect_clean_ns),
                 seconds(model.collect_page_ns),
                 seconds(model.write_page_ns),
@@ -215,7 +217,10 @@ impl<'a> DirtyReport<'a> {
         let line = |crossover: &DirtyCrossover| {
             format!(
                 "{}: {} is cheapest below {} dirty pages in a pass ({} of memory), {} above",
-                if crossover.of == "collect" { "to tell" } else { "with the guest's faults" },
+                match crossover.of {
+                    CrossoverOf::Collect => "to tell",
+                    CrossoverOf::Total => "with the guest's faults",
+                },
                 crossover.below,
                 grouped(&format!("{:.0}", crossover.dirty_pages)),
                 percent(crossover.share),
@@ -262,7 +267,7 @@ impl<'a> DirtyReport<'a> {
                 Tone::Bad,
                 vec![
                     Cell::Text(wrong.pass.to_string()),
-                    Cell::Text(wrong.tracker.clone()),
+                    Cell::Text(label(wrong.tracker).into()),
                     Cell::Text(wrong.source.clone()),
                     Cell::Text(wrong.slot.to_string()),
                     Cell::Text(wrong.page.to_string()),
@@ -306,14 +311,16 @@ impl Report for DirtyReport<'_> {
             document.heading("Wrong bits", "against what the guest wrote");
             document.push(Block::Table(self.wrong()));
         }
-        let shown = self.shown().unwrap_or_default();
-        let mut trackers: Vec<&str> = vec![shown];
-        if detail == Detail::Full {
-            trackers = self.result.trackers.iter().map(|t| t.tracker.as_str()).collect();
-            trackers.retain(|tracker| *tracker != "none");
-        }
+        let trackers = match detail {
+            Detail::Glance => vec![self.shown()],
+            Detail::Full => {
+                let all = self.result.trackers.iter().map(|t| t.tracker);
+                all.filter(Option::is_some).collect()
+            }
+        };
         for tracker in trackers {
-            let note = format!("ns, marked by what {tracker} told");
+            let told = tracker.map_or("", TrackerKind::word);
+            let note = format!("ns, marked by what {told} told");
             document.heading("Harvests by pass and slot", note);
             document.push(Block::Table(self.table(tracker, |row| row.nanoseconds)));
             let note = format!("of the same; {:.3} GHz", self.result.tsc_hz / 1e9);
@@ -329,32 +336,20 @@ impl Report for DirtyReport<'_> {
     }
 
     fn records(&self) -> Records {
-        let header = vec![
-            "pass",
-            "slot",
-            "slot_bytes",
-            "dirty_pages",
-            "strategy",
-            "tracker",
-            "nanoseconds",
-            "tsc_cycles",
-            "first_nanoseconds",
-            "collect_nanoseconds",
-        ];
-        let row = |row: &DirtyRow| {
-            vec![
-                Field::number(Some(row.pass)),
-                Field::number(Some(row.slot)),
-                Field::number(Some(row.slot_bytes)),
-                Field::number(Some(row.dirty_pages)),
-                Field::text(&row.strategy),
-                Field::text(&row.tracker),
-                Field::number(Some(row.nanoseconds)),
-                Field::number(Some(row.tsc_cycles)),
-                Field::number(Some(row.first_nanoseconds)),
-                Field::number(row.collect_nanoseconds),
-            ]
-        };
-        Records { header, rows: self.result.rows.iter().map(row).collect() }
+        Records::of(
+            &self.result.rows,
+            [
+                ("pass", |row| Field::number(Some(row.pass))),
+                ("slot", |row| Field::number(Some(row.slot))),
+                ("slot_bytes", |row| Field::number(Some(row.slot_bytes))),
+                ("dirty_pages", |row| Field::number(Some(row.dirty_pages))),
+                ("strategy", |row| Field::text(row.strategy.name())),
+                ("tracker", |row| Field::text(row.tracker.word())),
+                ("nanoseconds", |row| Field::number(Some(row.nanoseconds))),
+                ("tsc_cycles", |row| Field::number(Some(row.tsc_cycles))),
+                ("first_nanoseconds", |row| Field::number(Some(row.first_nanoseconds))),
+                ("collect_nanoseconds", |row| Field::number(row.collect_nanoseconds)),
+            ],
+        )
     }
 }

@@ -2,8 +2,7 @@
 
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Part, Subject, Who};
-use crate::say;
-use vmeter_render::quantity::brief_percent;
+use vmeter_render::quantity::{brief_percent, plural};
 
 /// User space that computes.
 pub struct UserBurnt;
@@ -13,12 +12,6 @@ impl Detector for UserBurnt {
         "user-cpu"
     }
 
-    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
-        view.of_each_request(|key, subject| self.of(view, key, subject))
-    }
-}
-
-impl UserBurnt {
     fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
         // Xen's requests are told apart by another detector; and without system calls in the
         // trace nobody knows that it is not these.
@@ -47,7 +40,7 @@ impl UserBurnt {
             "in it, {who} computes in user space: {} of {}; not system calls ({} take {}, {})",
             view.time(user as f64),
             view.time(subject.total as f64),
-            say::plural(made, "call"),
+            plural(made, "call"),
             view.time(calls as f64),
             brief_percent(calls as f64 / subject.total.max(1) as f64),
         );

@@ -13,12 +13,6 @@ impl Detector for Burst {
         "burst-of-calls"
     }
 
-    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
-        view.of_each_request(|key, subject| self.of(view, key, subject))
-    }
-}
-
-impl Burst {
     fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
         let (call, amount) = subject.loop_of_calls()?;
         let per_access = amount.count as f64 / amount.instances.max(1) as f64;

@@ -1,46 +1,13 @@
 //! System calls of a trace that has nothing else (strace): which one the time goes into.
 
 use super::view::{LEAST_COUNT, SHARE_ALONE};
+use super::waits::waits;
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Subject, What};
 use vmeter_render::quantity::brief_percent;
 
 /// Share of the traced time from which a call is named even if it is no slower than others.
 const HALF: f64 = 0.5;
-
-/// What the names of calls begin with that wait for somebody else by design: how long they
-/// take says nothing of themselves. `read` is among them: of a pipe, a socket or an eventfd.
-const WAITS: &[&str] = &[
-    "KVM_RUN",
-    "accept",
-    "clock_nanosleep",
-    "epoll_",
-    "exit",
-    "futex",
-    "io_getevents",
-    "io_pgetevents",
-    "io_uring_enter",
-    "mq_",
-    "msgrcv",
-    "nanosleep",
-    "pause",
-    "poll",
-    "ppoll",
-    "pselect",
-    "recv",
-    "restart_syscall",
-    "rt_sigsuspend",
-    "rt_sigtimedwait",
-    "select",
-    "sem",
-    "vfork",
-    "wait",
-];
-
-/// True for calls that wait by design.
-pub fn waits(call: &str) -> bool {
-    matches!(call, "read" | "readv") || WAITS.iter().any(|begin| call.starts_with(begin))
-}
 
 /// A call that takes much of the time, and longer than others.
 pub struct SlowCall;

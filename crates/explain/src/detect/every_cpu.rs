@@ -13,12 +13,6 @@ impl Detector for EveryCpu {
         "work-on-every-cpu"
     }
 
-    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
-        view.of_each_request(|key, subject| self.of(view, key, subject))
-    }
-}
-
-impl EveryCpu {
     fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
         // Most items first; in one of two requests at least, or it is not what they wait for.
         let often = subject.queued.iter().filter(|(_, (_, n))| *n * 2 >= subject.timed);

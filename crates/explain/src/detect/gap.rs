@@ -11,8 +11,7 @@ use crate::evidence::subject::{Anatomy, Key, Part, Subject, What, Who};
 use crate::evidence::thread::Waker;
 use crate::moment::Place;
 use crate::result::Severity;
-use crate::say;
-use vmeter_render::quantity::{brief_percent, three_digits};
+use vmeter_render::quantity::{brief_percent, plural, three_digits};
 
 /// Its kind.
 pub const KIND: &str = "unexplained-gap";
@@ -77,7 +76,7 @@ impl Gap {
         let claim = format!(
             "one of {} of {name} takes {}, {}× its median and {} of the traced time; it begins at \
              {} of the trace",
-            say::plural(subject.count, "instance"),
+            plural(subject.count, "instance"),
             view.time(ticks as f64),
             three_digits(ticks as f64 / own.max(1.0)),
             brief_percent(view.share(ticks)),

@@ -14,12 +14,6 @@ impl Detector for Growing {
         "grows-with-items"
     }
 
-    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
-        view.of_each_request(|key, subject| self.of(view, key, subject))
-    }
-}
-
-impl Growing {
     fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
         if subject.timed < LEAST_COUNT {
             return None;

@@ -21,8 +21,9 @@ mod ping_pong;
 mod starved;
 mod timer;
 mod view;
+mod waits;
 
-use crate::evidence::subject::Key;
+use crate::evidence::subject::{Key, Subject};
 use crate::result::{Link, Severity};
 pub use device_model::KIND as DEVICE_MODEL;
 pub use gap::KIND as GAP;
@@ -58,8 +59,16 @@ pub trait Detector: Sync {
     /// Its name in results.
     fn kind(&self) -> &'static str;
 
+    /// What it sees of one request, for a kind of cause that one request has by itself.
+    fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
+        let _ = (view, key, subject);
+        None
+    }
+
     /// Everything of its kind in the index.
-    fn detect(&self, view: &View<'_>) -> Vec<Candidate>;
+    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
+        view.of_each_request(|key, subject| self.of(view, key, subject))
+    }
 }
 
 /// The detectors.

@@ -17,12 +17,6 @@ impl Detector for PingPong {
         "ping-pong"
     }
 
-    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
-        view.of_each_request(|key, subject| self.of(view, key, subject))
-    }
-}
-
-impl PingPong {
     fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
         let other = |who: Who| match who {
             Who::Thread(thread) => Some(thread),

@@ -2,7 +2,7 @@
 
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Part, Subject};
-use crate::say;
+use vmeter_render::quantity::plural;
 
 /// Sleeps and polling intervals.
 pub struct TimerPaced;
@@ -12,12 +12,6 @@ impl Detector for TimerPaced {
         "timer-paced"
     }
 
-    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
-        view.of_each_request(|key, subject| self.of(view, key, subject))
-    }
-}
-
-impl TimerPaced {
     fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
         let timer = |part: Part| matches!(part, Part::Timer(_));
         let ticks = subject.ticks(|_, part| timer(part));
@@ -39,7 +33,7 @@ impl TimerPaced {
         );
         let claim = format!(
             "in it, {who} sleeps in {called} until a timer fires: {} of median {}{paced}, {} in all",
-            say::plural(waits, "wait"),
+            plural(waits, "wait"),
             view.time(median),
             view.time(ticks as f64)
         );

@@ -1,6 +1,6 @@
 //! The evidence as detectors see it: with names, seconds and the thresholds they share.
 
-use super::calls::waits;
+use super::waits::waits;
 use super::Candidate;
 use crate::evidence::subject::{Amount, Key, Part, Subject, What, Who};
 use crate::evidence::thread::State;

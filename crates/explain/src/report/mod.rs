@@ -68,12 +68,19 @@ impl<'a> ExplainReport<'a> {
         ]));
     }
 
-    fn vcpus(&self, document: &mut Document) {
-        if self.result.vcpus.is_empty() {
+    fn vcpus(&self, document: &mut Document, detail: Detail) {
+        let all = &self.result.vcpus;
+        if all.is_empty() {
             return;
         }
+        let shown = if detail == Detail::Full { all.len() } else { all.len().min(MOST_VCPUS) };
         document.heading("Time of each vCPU", "share of the time that it was seen");
-        document.push(Block::Facts(self.result.vcpus.iter().map(vcpu).collect()));
+        let mut facts: Vec<Fact> = all.iter().take(shown).map(vcpu).collect();
+        if shown < all.len() {
+            let more = grouped(&(all.len() - shown).to_string());
+            facts.push(Fact::new("…", format!("{more} more: --export-html or --export-json"), ""));
+        }
+        document.push(Block::Facts(facts));
     }
 
     fn files(&self, document: &mut Document) {
@@ -93,6 +100,9 @@ impl<'a> ExplainReport<'a> {
         document.push(Block::Facts(files.collect()));
     }
 }
+
+/// vCPUs at a glance.
+const MOST_VCPUS: usize = 64;
 
 /// The links in order, each with the events to look at.
 fn chain(finding: &Finding, detail: Detail) -> Vec<Fact> {
@@ -177,49 +187,32 @@ impl Report for ExplainReport<'_> {
         for (number, finding) in self.result.findings.iter().enumerate() {
             self.finding(&mut document, number + 1, finding, detail);
         }
-        self.vcpus(&mut document);
+        self.vcpus(&mut document, detail);
         self.files(&mut document);
         document.push(Block::Notices(closing_notices(&self.result.warnings, &[], "")));
         document
     }
 
     fn records(&self) -> Records {
-        let header = vec![
-            "finding",
-            "kind",
-            "severity",
-            "subject",
-            "saving_s",
-            "saving_share",
-            "link",
-            "claim",
-            "count",
-            "total_s",
-            "suggestion",
-            "confirm",
-        ];
-        let findings = self.result.findings.iter().enumerate();
-        let rows = findings
-            .flat_map(|(number, finding)| {
-                let links = finding.chain.iter().enumerate();
-                links.map(move |(at, link)| {
-                    vec![
-                        Field::number(Some(number as u64 + 1)),
-                        Field::text(&finding.kind),
-                        Field::text(finding.severity.name()),
-                        Field::text(&finding.subject),
-                        Field::number(finding.saving_s),
-                        Field::number(Some(finding.saving_share)),
-                        Field::number(Some(at as u64 + 1)),
-                        Field::text(&link.claim),
-                        Field::number(link.evidence.count),
-                        Field::number(link.evidence.total_s),
-                        Field::text(&finding.suggestion),
-                        Field::text(&finding.confirm),
-                    ]
-                })
-            })
-            .collect();
-        Records { header, rows }
+        let links = (1_u64..).zip(&self.result.findings).flat_map(|(number, finding)| {
+            (1_u64..).zip(&finding.chain).map(move |(at, link)| (number, finding, at, link))
+        });
+        Records::of(
+            links,
+            [
+                ("finding", |(number, _, _, _)| Field::number(Some(number))),
+                ("kind", |(_, finding, _, _)| Field::text(&finding.kind)),
+                ("severity", |(_, finding, _, _)| Field::text(finding.severity.name())),
+                ("subject", |(_, finding, _, _)| Field::text(&finding.subject)),
+                ("saving_s", |(_, finding, _, _)| Field::number(finding.saving_s)),
+                ("saving_share", |(_, finding, _, _)| Field::number(Some(finding.saving_share))),
+                ("link", |(_, _, at, _)| Field::number(Some(at))),
+                ("claim", |(_, _, _, link)| Field::text(&link.claim)),
+                ("count", |(_, _, _, link)| Field::number(link.evidence.count)),
+                ("total_s", |(_, _, _, link)| Field::number(link.evidence.total_s)),
+                ("suggestion", |(_, finding, _, _)| Field::text(&finding.suggestion)),
+                ("confirm", |(_, finding, _, _)| Field::text(&finding.confirm)),
+            ],
+        )
     }
 }

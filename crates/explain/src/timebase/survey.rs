@@ -73,6 +73,7 @@ impl Survey {
             let at = At::of(&event);
             walk.add(&at, decoder.decode(&event), &mut served);
         }
+        reader.losses().check(&path.display().to_string())?;
         survey.accesses = served.accesses;
         survey.first = first.unwrap_or(0);
         survey.tsc_offset = middle(offsets);

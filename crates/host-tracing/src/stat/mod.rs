@@ -111,7 +111,9 @@ fn read_all(options: &StatOptions) -> Result<Vec<Counted>> {
 fn count(path: &Path, cpu_hz: Option<f64>, threads: usize) -> Result<Report> {
     let opened = Input::open(path).and_then(vmeter_trace::open);
     let reader = opened.map_err(trace_error)?;
-    stat::read_with(reader, cpu_hz, threads).map_err(host)
+    let report = stat::read_with(reader, cpu_hz, threads).map_err(host)?;
+    report.losses.check(&path.display().to_string()).map_err(trace_error)?;
+    Ok(report)
 }
 
 /// What can't be opened or read is the user's to mend.
@@ -119,10 +121,12 @@ pub fn trace_error(error: Error) -> anyhow::Error {
     usage(error)
 }
 
-fn read_map(path: &Path) -> Result<DeviceMap> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| usage(format!("--mtree {}: {error}", path.display())))?;
-    DeviceMap::parse(&text).map_err(|why| usage(format!("--mtree {}: {why}", path.display())))
+/// Reads the file that `--mtree` names.
+///
+/// # Errors
+/// Class usage: it can't be read, or is none.
+pub fn read_map(path: &Path) -> Result<DeviceMap> {
+    DeviceMap::open(path).map_err(|why| usage(format!("--mtree {}: {why}", path.display())))
 }
 
 /// What the figures of a trace can't be trusted for.

@@ -11,7 +11,7 @@ use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{grouped, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
-use vmeter_render::{Field, RecordStream, Records, Report};
+use vmeter_render::{Field, RecordColumn, RecordStream, Records, Report};
 
 /// Sessions at a glance, unless more were asked for.
 const GLANCE: usize = 20;
@@ -133,43 +133,26 @@ impl Report for RunsReport<'_> {
     }
 
     fn records(&self) -> Records {
-        let header = vec![
-            "session",
-            "path",
-            "command",
-            "started_at",
-            "cpu_model",
-            "machines",
-            "machine",
-            "machine_id",
-            "runs",
-            "warmups",
-            "failed",
-            "planned",
-            "mean_s",
-            "bytes",
-            "problem",
-        ];
-        let row = |s: &SavedSession| {
-            vec![
-                Field::text(&s.id),
-                Field::text(s.path.to_string_lossy()),
-                Field::text(&s.command),
-                Field::text(&s.started_at),
-                Field::text(&s.cpu_model),
-                Field::number(Some(s.machines)),
-                Field::text(&s.machine),
-                s.machine_id.as_ref().map_or(Field::Empty, Field::text),
-                Field::number(Some(s.runs)),
-                Field::number(Some(s.warmups)),
-                Field::number(Some(s.failed)),
-                Field::number(Some(s.planned)),
-                Field::number(s.mean_s),
-                Field::number(Some(s.bytes)),
-                s.problem.as_ref().map_or(Field::Empty, Field::text),
-            ]
-        };
-        Records { header, rows: self.result.sessions.iter().map(row).collect() }
+        Records::of(
+            &self.result.sessions,
+            [
+                ("session", |s| Field::text(&s.id)),
+                ("path", |s| Field::text(s.path.to_string_lossy())),
+                ("command", |s| Field::text(&s.command)),
+                ("started_at", |s| Field::text(&s.started_at)),
+                ("cpu_model", |s| Field::text(&s.cpu_model)),
+                ("machines", |s| Field::number(Some(s.machines))),
+                ("machine", |s| Field::text(&s.machine)),
+                ("machine_id", |s| s.machine_id.as_ref().map_or(Field::Empty, Field::text)),
+                ("runs", |s| Field::number(Some(s.runs))),
+                ("warmups", |s| Field::number(Some(s.warmups))),
+                ("failed", |s| Field::number(Some(s.failed))),
+                ("planned", |s| Field::number(Some(s.planned))),
+                ("mean_s", |s| Field::number(s.mean_s)),
+                ("bytes", |s| Field::number(Some(s.bytes))),
+                ("problem", |s| s.problem.as_ref().map_or(Field::Empty, Field::text)),
+            ],
+        )
     }
 }
 
@@ -210,27 +193,7 @@ impl Report for RunsExport<'_> {
     }
 
     fn records(&self) -> Records {
-        let header = vec![
-            "session",
-            "command",
-            "session_started_at",
-            "cpu_model",
-            "run",
-            "label",
-            "machine_id",
-            "machine",
-            "warmup",
-            "outcome",
-            "started_s",
-            "total_s",
-            "user_s",
-            "system_s",
-            "max_rss_bytes",
-            "steal_s",
-            "bytes",
-            "path",
-        ];
-        Records { header, rows: Vec::new() }
+        Records::of([], COLUMNS)
     }
 
     fn stream(&self) -> Option<&dyn RecordStream> {
@@ -240,32 +203,32 @@ impl Report for RunsExport<'_> {
 
 impl RecordStream for RunsExport<'_> {
     fn for_each(&self, each: &mut dyn FnMut(Vec<Field>) -> io::Result<()>) -> io::Result<()> {
-        self.source.for_each(&mut |run| each(fields(&run)))
+        self.source
+            .for_each(&mut |run| each(COLUMNS.iter().map(|(_, field)| field(&run)).collect()))
     }
 }
 
-fn fields(run: &SavedRun) -> Vec<Field> {
-    vec![
-        Field::text(&run.session),
-        Field::text(&run.command),
-        Field::text(&run.session_started_at),
-        Field::text(&run.cpu_model),
-        Field::number(Some(run.run)),
-        Field::text(&run.label),
-        Field::text(&run.machine_id),
-        Field::text(&run.machine),
-        Field::text(run.warmup.to_string()),
-        Field::text(&run.outcome),
-        Field::number(run.started_s),
-        Field::number(Some(run.total_s)),
-        Field::number(Some(run.user_s)),
-        Field::number(Some(run.system_s)),
-        Field::number(Some(run.max_rss_bytes)),
-        Field::number(Some(run.steal_s)),
-        Field::number(Some(run.bytes)),
-        Field::text(run.path.to_string_lossy()),
-    ]
-}
+/// What is said of a run.
+const COLUMNS: [RecordColumn<SavedRun>; 18] = [
+    ("session", |run| Field::text(&run.session)),
+    ("command", |run| Field::text(&run.command)),
+    ("session_started_at", |run| Field::text(&run.session_started_at)),
+    ("cpu_model", |run| Field::text(&run.cpu_model)),
+    ("run", |run| Field::number(Some(run.run))),
+    ("label", |run| Field::text(&run.label)),
+    ("machine_id", |run| Field::text(&run.machine_id)),
+    ("machine", |run| Field::text(&run.machine)),
+    ("warmup", |run| Field::text(run.warmup.to_string())),
+    ("outcome", |run| Field::text(&run.outcome)),
+    ("started_s", |run| Field::number(run.started_s)),
+    ("total_s", |run| Field::number(Some(run.total_s))),
+    ("user_s", |run| Field::number(Some(run.user_s))),
+    ("system_s", |run| Field::number(Some(run.system_s))),
+    ("max_rss_bytes", |run| Field::number(Some(run.max_rss_bytes))),
+    ("steal_s", |run| Field::number(Some(run.steal_s))),
+    ("bytes", |run| Field::number(Some(run.bytes))),
+    ("path", |run| Field::text(run.path.to_string_lossy())),
+];
 
 #[derive(Serialize)]
 struct Streamed<'a> {

@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionMachine, SessionRecord};
-use vmeter_model::run::{Usage, WatchLevel};
+use vmeter_model::run::WatchLevel;
+use vmeter_model::run::{PlannedRun, RunRecord, SessionMachine, SessionRecord};
 use vmeter_model::time::ClockReading;
 use vmeter_model::SCHEMA;
 
@@ -52,7 +52,7 @@ impl State {
         let machine = |(kind, smp): &(&str, &str)| SessionMachine {
             label: (*kind).into(),
             chosen: [("machine", *kind), ("accel", "tcg"), ("smp", *smp)]
-                .map(|(name, value)| (name.into(), value.into(), "why".into()))
+                .map(|(name, value)| vmeter_model::Chosen::new(name, value, "why"))
                 .to_vec(),
             argv: vec!["qemu".into(), "-M".into(), (*kind).into()],
             ..SessionMachine::default()
@@ -107,20 +107,11 @@ fn run_at(session: &Path, index: u32, label: &str) {
         schema: SCHEMA.into(),
         index,
         label: label.into(),
-        warmup: false,
-        watch: WatchLevel::Light,
         argv: vec!["qemu".into()],
-        injected: vec![],
         exec_ns: 5_000,
         total_ns: 1_000_000_000 + i64::from(index) * 1_000_000,
         clocks: vec![clock],
-        outcome: Outcome::Done,
-        usage: Usage::default(),
-        steal_s: 0.0,
-        moments: vec![],
-        sources: vec![],
-        icount: false,
-        warnings: vec![],
+        ..RunRecord::default()
     };
     let dir = session.join("runs").join(format!("{index:04}"));
     fs::create_dir_all(&dir).expect("a run");

@@ -18,6 +18,7 @@ use crate::bench::{run_once, Bench};
 use crate::data::{Data, Traced};
 use crate::error::IrqError;
 use crate::result::{IrqAnatomy, IrqCommitPart, IrqStep};
+use crate::strategy::IrqStrategy;
 use dissect::{Call, Part, PARTS};
 use marks::Marks;
 use msi_routes::Strategy;
@@ -97,7 +98,11 @@ fn recorded(bench: &Bench<'_>, strategy: Strategy, file: &Path) -> Result<Traced
 }
 
 /// Takes a run's trace apart.
-pub(crate) fn read(strategy: &str, traced: &Traced, dir: &Path) -> Result<IrqAnatomy, TraceFailed> {
+pub(crate) fn read(
+    strategy: IrqStrategy,
+    traced: &Traced,
+    dir: &Path,
+) -> Result<IrqAnatomy, TraceFailed> {
     let mut reader = vmeter_trace::open(Input::open(&dir.join(TRACE))?)?;
     let marks = Marks::read(reader.as_mut());
     let lost = reader.losses().lost_events + reader.losses().uncounted_gaps;
@@ -126,7 +131,12 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-fn anatomy(strategy: &str, traced: &Traced, marks: &Marks, lost_events: u64) -> Option<IrqAnatomy> {
+fn anatomy(
+    strategy: IrqStrategy,
+    traced: &Traced,
+    marks: &Marks,
+    lost_events: u64,
+) -> Option<IrqAnatomy> {
     let Traced { tid, from_ns, to_ns } = *traced;
     let calls = dissect::dissect(&marks.list, tid, from_ns..to_ns);
     let commits: Vec<&Call> = calls.iter().filter(|call| call.is_commit()).collect();
@@ -135,7 +145,7 @@ fn anatomy(strategy: &str, traced: &Traced, marks: &Marks, lost_events: u64) -> 
     let typical = typical(&commits)?;
     let parts = parts(&commits, commit_ns);
     Some(IrqAnatomy {
-        strategy: strategy.into(),
+        strategy,
         commits: commits.len(),
         commit_s: seconds(commit_ns),
         irqfd_s: seconds(irqfd_ns),

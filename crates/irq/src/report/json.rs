@@ -2,14 +2,14 @@
 
 use crate::result::*;
 use vmeter_render::exported;
-use vmeter_render::exported::Estimate;
+use vmeter_render::exported::{Estimate, Word};
 
 exported! {
     /// The fields after the envelope.
     pub(super) struct Body<'a> of IrqResult {
         setup: Setup<'a>,
-        rows: Vec<Row<'a>>,
-        totals: Vec<Total<'a>>,
+        rows: Vec<Row>,
+        totals: Vec<Total>,
         fit: Vec<Fit<'a>>,
         anatomy: Vec<Anatomy<'a>>,
         runs: Vec<Run<'a>>,
@@ -33,7 +33,7 @@ exported! {
     }
 
     struct Run<'a> of IrqRun {
-        strategy: &'a str,
+        strategy: Word,
         round: usize,
         warmup: bool,
         prepared_s: f64,
@@ -46,23 +46,23 @@ exported! {
         set_irqs: Option<usize>,
     }
 
-    struct Row<'a> of IrqRow {
+    struct Row of IrqRow {
         vf: usize,
         irqfds_assigned: usize,
-        strategy: &'a str,
+        strategy: Word,
         milliseconds: f64,
         estimate: Estimate,
     }
 
-    struct Total<'a> of IrqTotal {
-        strategy: &'a str,
+    struct Total of IrqTotal {
+        strategy: Word,
         milliseconds: f64,
         estimate: Estimate,
         cpu: Estimate,
         prepared: Estimate,
         commits: usize,
         ratio: Option<Estimate>,
-        ratio_to: Option<&'a str>,
+        ratio_to: Option<Word>,
         #[serde(skip_serializing_if = "Option::is_none")]
         set_irqs: Option<usize>,
         delivery: Option<Delivery>,
@@ -77,7 +77,7 @@ exported! {
     }
 
     struct Fit<'a> of IrqFit {
-        strategy: &'a str,
+        strategy: Word,
         #[serde(flatten)]
         time: Curve<'a>,
         cpu: Curve<'a>,
@@ -112,7 +112,7 @@ exported! {
     }
 
     struct Anatomy<'a> of IrqAnatomy {
-        strategy: &'a str,
+        strategy: Word,
         commits: usize,
         commit_s: f64,
         irqfd_s: f64,

@@ -4,6 +4,7 @@
 mod json;
 
 use crate::result::{IrqAnatomy, IrqCurve, IrqFit, IrqResult, IrqRow, IrqSetup, IrqTotal, Order};
+use crate::strategy::IrqStrategy;
 use vmeter_model::result::Envelope;
 use vmeter_render::document::{
     closing_notices, Block, Detail, Document, Fact, Node, Outline, Tone,
@@ -29,7 +30,7 @@ impl<'a> IrqReport<'a> {
         IrqReport { result }
     }
 
-    fn fit(&self, strategy: &str) -> Option<&IrqFit> {
+    fn fit(&self, strategy: IrqStrategy) -> Option<&IrqFit> {
         self.result.fit.iter().find(|fit| fit.strategy == strategy)
     }
 
@@ -38,7 +39,7 @@ impl<'a> IrqReport<'a> {
         let totals = &self.result.totals;
         let fastest = totals
             .iter()
-            .filter_map(|total| Some((total, total.ratio?, total.ratio_to.as_deref()?)))
+            .filter_map(|total| Some((total, total.ratio?, total.ratio_to?)))
             .max_by(|a, b| a.1.mean.total_cmp(&b.1.mean));
         let IrqSetup { vfs, vectors, .. } = self.result.setup;
         if totals.is_empty() {
@@ -62,7 +63,7 @@ impl<'a> IrqReport<'a> {
             slowest.unwrap_or_default(),
             ratio_interval(&ratio),
         );
-        if let (Some(own), Some(other)) = (self.fit(&total.strategy), self.fit(baseline)) {
+        if let (Some(own), Some(other)) = (self.fit(total.strategy), self.fit(baseline)) {
             text += &format!(
                 " {} grows {} with the number of vectors, {baseline} {}.",
                 total.strategy,
@@ -100,14 +101,10 @@ impl<'a> IrqReport<'a> {
         facts
     }
 
-    fn strategies(&self) -> impl Iterator<Item = &str> {
-        self.result.totals.iter().map(|total| total.strategy.as_str())
-    }
-
     /// The table of that patch: a row a VF, a column a strategy.
     fn by_vf(&self, detail: Detail) -> Table {
         let mut columns = vec![Column::number("VF", 0), Column::number("irqfds", 1)];
-        columns.extend(self.strategies().map(|name| Column::number(name, 0)));
+        columns.extend(self.result.totals.iter().map(|t| Column::number(t.strategy.word(), 0)));
         let mut table = Table::new(columns);
         let vfs = self.result.rows.last().map_or(0, |row| row.vf);
         let step = if detail == Detail::Full { 1 } else { vfs.div_ceil(GLANCE).max(1) };
@@ -119,19 +116,19 @@ impl<'a> IrqReport<'a> {
             let mut cells =
                 vec![Cell::Text(vf.to_string()), Cell::Text(irqfds_assigned.to_string())];
             let value =
-                |row: &IrqRow| Cell::Text(self.milliseconds(&row.strategy, row.milliseconds));
+                |row: &IrqRow| Cell::Text(self.milliseconds(row.strategy, row.milliseconds));
             cells.extend(rows.iter().map(value));
             table.row(cells);
         }
         let mut cells = vec![Cell::Text("all".into()), Cell::Empty];
-        let total = |t: &IrqTotal| Cell::Text(self.milliseconds(&t.strategy, t.milliseconds));
+        let total = |t: &IrqTotal| Cell::Text(self.milliseconds(t.strategy, t.milliseconds));
         cells.extend(self.result.totals.iter().map(total));
         table.total_row(cells);
         table
     }
 
     /// With as many decimals as the column's total needs.
-    fn milliseconds(&self, strategy: &str, value: f64) -> String {
+    fn milliseconds(&self, strategy: IrqStrategy, value: f64) -> String {
         let total = self.result.totals.iter().find(|t| t.strategy == strategy);
         let decimals = match total.map_or(0.0, |t| t.milliseconds) {
             t if t >= 1000.0 => 0,
@@ -162,13 +159,13 @@ impl<'a> IrqReport<'a> {
             };
             let text = |text: Option<String>| text.map_or(Cell::Empty, Cell::Text);
             table.row(vec![
-                Cell::Name(total.strategy.clone()),
+                Cell::Name(total.strategy.to_string()),
                 Cell::Text(time(total)),
                 ahead,
                 Cell::Text(total.commits.to_string()),
                 Cell::Text(compact_seconds(total.cpu.median)),
                 text(total.ratio.as_ref().map(ratio_interval)),
-                text(total.ratio_to.clone()),
+                text(total.ratio_to.map(|other| other.to_string())),
                 Cell::Text(total.estimate.n.to_string()),
             ]);
         }
@@ -197,7 +194,7 @@ impl<'a> IrqReport<'a> {
             let seconds = |s: f64| Cell::Text(compact_seconds(s.max(0.0)));
             let predicted = at.map_or(Cell::Empty, |at| seconds(at.predicted_s));
             let measured = at.and_then(|at| at.measured).map_or(Cell::Empty, |m| seconds(m.min));
-            let mut cells = vec![Cell::Name(fit.strategy.clone()), Cell::Text("time".into())];
+            let mut cells = vec![Cell::Name(fit.strategy.to_string()), Cell::Text("time".into())];
             cells.extend(evidence(&fit.time));
             cells.extend([predicted, measured]);
             table.row(cells);
@@ -215,7 +212,7 @@ impl<'a> IrqReport<'a> {
         // Four fit a narrow screen beside the names of the parts.
         let priority = |n: usize| u8::from(n >= 4);
         let named = anatomy.iter().enumerate();
-        columns.extend(named.map(|(n, a)| Column::number(&a.strategy, priority(n))));
+        columns.extend(named.map(|(n, a)| Column::number(a.strategy.word(), priority(n))));
         let mut table = Table::new(columns);
         let line = |name: &str, value: &dyn Fn(&IrqAnatomy) -> Option<String>| {
             let values = anatomy.iter().map(|a| value(a).map_or(Cell::Empty, Cell::Text));
@@ -240,7 +237,7 @@ impl<'a> IrqReport<'a> {
         let Some(first) = anatomy.first() else { return };
         document.heading("Inside the commits", "one traced run each, tracing included");
         document.push(Block::Table(self.anatomy()));
-        let cause = |a: &IrqAnatomy| Fact::new(&a.strategy, &a.cause, "");
+        let cause = |a: &IrqAnatomy| Fact::new(a.strategy.word(), &a.cause, "");
         document.push(Block::Facts(anatomy.iter().map(cause).collect()));
         let shown =
             if detail == Detail::Full { anatomy.as_slice() } else { std::slice::from_ref(first) };
@@ -364,31 +361,20 @@ impl Report for IrqReport<'_> {
     }
 
     fn records(&self) -> Records {
-        let header = vec![
-            "vf",
-            "irqfds_assigned",
-            "strategy",
-            "milliseconds",
-            "mean_s",
-            "ci95_low_s",
-            "ci95_high_s",
-            "min_s",
-            "max_s",
-            "n",
-        ];
-        let row = |row: &IrqRow| {
-            let e = &row.estimate;
-            let seconds = [e.mean, e.ci95[0], e.ci95[1], e.min, e.max];
-            let mut fields = vec![
-                Field::number(Some(row.vf)),
-                Field::number(Some(row.irqfds_assigned)),
-                Field::text(&row.strategy),
-                Field::number(Some(row.milliseconds)),
-            ];
-            fields.extend(seconds.map(|s| Field::number(Some(s))));
-            fields.push(Field::number(Some(e.n)));
-            fields
-        };
-        Records { header, rows: self.result.rows.iter().map(row).collect() }
+        Records::of(
+            &self.result.rows,
+            [
+                ("vf", |row| Field::number(Some(row.vf))),
+                ("irqfds_assigned", |row| Field::number(Some(row.irqfds_assigned))),
+                ("strategy", |row| Field::text(row.strategy.word())),
+                ("milliseconds", |row| Field::number(Some(row.milliseconds))),
+                ("mean_s", |row| Field::number(Some(row.estimate.mean))),
+                ("ci95_low_s", |row| Field::number(Some(row.estimate.ci95[0]))),
+                ("ci95_high_s", |row| Field::number(Some(row.estimate.ci95[1]))),
+                ("min_s", |row| Field::number(Some(row.estimate.min))),
+                ("max_s", |row| Field::number(Some(row.estimate.max))),
+                ("n", |row| Field::number(Some(row.estimate.n))),
+            ],
+        )
     }
 }

@@ -3,9 +3,9 @@
 use super::device::{Device, Opened};
 use super::error::VfioError;
 use super::sysfs::Address;
+use crate::apparatus::Apparatus;
 use crate::asked::{allow_files, Found, Load};
 use crate::bench::thread_cpu;
-use crate::committer::Apparatus;
 use crate::data::{ns, Data, Delivered, Enabled};
 use crate::error::IrqError;
 use crate::guest::{target, Guest};
@@ -18,53 +18,29 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 use vmeter_base::CpuList;
 
-/// How vectors of real devices are enabled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum VfioStrategy {
-    /// `VFIO_DEVICE_SET_IRQS` for 1, 2, … vectors, off in between. No VM.
-    Growing,
-    /// One vector added at a time, the others staying enabled (Linux 6.4 and later). No VM.
-    Adding,
-    /// All of a device at once. No VM.
-    AtOnce,
-    /// The whole enable as VMMs did it: growing, and for each vector a commit and an irqfd.
-    VmPerVector,
-    /// The whole enable as QEMU does it now: at once, one commit a device, then irqfds.
-    VmPerDevice,
-    /// The whole enable of all devices: at once each, and one commit for all.
-    VmPerVm,
+vmeter_base::words! {
+    /// How vectors of real devices are enabled; the slowest first.
+    pub enum VfioStrategy {
+        /// `VFIO_DEVICE_SET_IRQS` for 1, 2, … vectors, off in between. No VM.
+        Growing = "growing",
+        /// One vector added at a time, the others staying enabled (Linux 6.4 and later). No VM.
+        Adding = "adding",
+        /// All of a device at once. No VM.
+        AtOnce = "at_once",
+        /// The whole enable as VMMs did it: growing, and for each vector a commit and an irqfd.
+        VmPerVector = "vm_per_vector",
+        /// The whole enable as QEMU does it now: at once, one commit a device, then irqfds.
+        VmPerDevice = "vm_per_device",
+        /// The whole enable of all devices: at once each, and one commit for all.
+        VmPerVm = "vm_per_vm",
+    }
 }
 
 impl VfioStrategy {
-    /// All of them, the slowest first.
-    pub const ALL: [Self; 6] = [
-        Self::Growing,
-        Self::Adding,
-        Self::AtOnce,
-        Self::VmPerVector,
-        Self::VmPerDevice,
-        Self::VmPerVm,
-    ];
-
-    /// Its name: `growing`, `adding`, `at_once`, `vm_per_vector`,
-    /// `vm_per_device`, `vm_per_vm`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Growing => "growing",
-            Self::Adding => "adding",
-            Self::AtOnce => "at_once",
-            Self::VmPerVector => "vm_per_vector",
-            Self::VmPerDevice => "vm_per_device",
-            Self::VmPerVm => "vm_per_vm",
-        }
-    }
-
     /// What it is compared with: the slowest way to the same end.
     pub(crate) fn slowest(self) -> Self {
         if self.needs_vm() {
@@ -76,18 +52,6 @@ impl VfioStrategy {
 
     fn needs_vm(self) -> bool {
         matches!(self, Self::VmPerVector | Self::VmPerDevice | Self::VmPerVm)
-    }
-}
-
-impl FromStr for VfioStrategy {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let names = || Self::ALL.map(Self::name).join(", ");
-        let found = Self::ALL.into_iter().find(|s| s.name() == name);
-        found.ok_or_else(|| {
-            format!("no strategy for VFIO is called {name:?}: there are {}", names())
-        })
     }
 }
 
@@ -403,7 +367,7 @@ impl Apparatus for Lab<'_> {
             vfs: self.shape.devices,
             vectors: self.shape.vectors,
             cpus: self.placement.cpus.as_slice().to_vec(),
-            strategies: self.strategies.iter().map(|s| s.name().to_owned()).collect(),
+            strategies: self.strategies.iter().map(|s| (*s).into()).collect(),
             left_out: self.left_out.clone(),
         }
     }
@@ -429,7 +393,7 @@ impl Apparatus for Lab<'_> {
 /// The strategies of a session that is gone on with.
 fn strategies(before: &Found) -> Result<Vec<VfioStrategy>, IrqError> {
     let wrong = |error| IrqError::Usage(format!("session.json: {error}"));
-    before.strategies.iter().map(|name| name.parse().map_err(wrong)).collect()
+    before.strategies.iter().map(|s| s.word().parse().map_err(wrong)).collect()
 }
 
 /// MSI-X with all vectors up to this one, switched off before if it was on.
@@ -446,7 +410,7 @@ fn set(device: &Device, start: usize, fds: &[RawFd]) -> Result<usize, IrqError> 
 }
 
 fn commit(batch: Batch, strategy: VfioStrategy, run: &mut Enabled) -> Result<(), IrqError> {
-    let failed = || IrqError::enable(strategy.name());
+    let failed = || IrqError::enable(strategy.word());
     let report = batch.commit().map_err(|e: CommitError| failed()(e.into()))?;
     let counts = report.complete().map_err(|e: Failure| failed()(e.into()))?;
     run.commits += counts.commits;
@@ -456,24 +420,4 @@ fn commit(batch: Batch, strategy: VfioStrategy, run: &mut Enabled) -> Result<(),
 fn twice(devices: &[Address]) -> Option<&Address> {
     let mut seen = BTreeSet::new();
     devices.iter().find(|address| !seen.insert(*address))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_read_back() {
-        for strategy in VfioStrategy::ALL {
-            assert_eq!(strategy.name().parse(), Ok(strategy));
-        }
-        assert!("per_vm".parse::<VfioStrategy>().unwrap_err().contains("vm_per_vm"));
-    }
-
-    #[test]
-    fn names_on_disk_are_those_that_are_typed() {
-        for strategy in VfioStrategy::ALL {
-            assert_eq!(serde_json::to_value(strategy).unwrap(), strategy.name());
-        }
-    }
 }

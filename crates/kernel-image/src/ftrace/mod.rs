@@ -90,11 +90,6 @@ impl FtraceDump {
         &self.header.clock
     }
 
-    /// Bytes of trace copied.
-    pub fn raw_bytes(&self) -> usize {
-        self.raw.len()
-    }
-
     /// Saves it.
     ///
     /// # Errors

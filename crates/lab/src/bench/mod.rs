@@ -4,26 +4,30 @@ pub mod report;
 
 use crate::booter::Recorder;
 use crate::boots::Boots;
-use crate::compare::{against_the_first, Sampled};
+use crate::compare::{against_the_first, Compared, Sampled};
+use crate::ends::Ends;
 use crate::prepare::{prepare, Prepared};
 use crate::shown::Shown;
 use anyhow::Result;
 use report::BenchReport;
 use std::path::Path;
-use vmeter_model::result::{BenchMachine, BenchResult, Comparison};
+use vmeter_model::result::{BenchMachine, BenchResult, FailedRun};
 use vmeter_model::run::{
     Outcome, PlannedRun, RunRecord, SessionMachine, SessionRecord, WatchLevel,
 };
 use vmeter_model::time::seconds;
-use vmeter_model::MachineSpec;
+use vmeter_model::{Cause, MachineSpec};
+use vmeter_render::quantity::plural;
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::{
     begin, cache_dir, envelope, execute, record, resumed, Given, RunOptions, Session, Watch,
 };
-use vmeter_session::{Answer, Cut, Experiment, Views};
+use vmeter_session::{Answer, Experiment, Views};
 use vmeter_stats::Verdict;
 use vmeter_stats::{estimate, outliers};
+
+const KIND: &str = "bench";
 
 /// Measured boots of each machine, unless `--runs` says otherwise.
 const DEFAULT_RUNS: u32 = 10;
@@ -45,11 +49,11 @@ pub fn bench(
         }
     }
     // Machines are worked out before the folder is made: a typo leaves none behind.
-    let saved = resumed("bench", options)?;
-    if let Some(session) = &saved {
-        check_given(machines, options, session)?;
-    }
-    let one = |label: &str, spec: &MachineSpec| prepare(label, spec, &cache_dir());
+    let saved = resumed(KIND, options, watch, |session, given| {
+        note_given(machines, session, given);
+        Ok(())
+    })?;
+    let one = |label: &str, spec: &MachineSpec| prepare(label, spec, &cache_dir()?);
     let prepared: Result<Vec<Prepared>> = match &saved {
         Some(session) => session.record.machines.iter().map(|m| one(&m.label, &m.spec)).collect(),
         None => machines.iter().map(|(label, spec)| one(label, spec)).collect(),
@@ -60,11 +64,14 @@ pub fn bench(
         Some(session) => session,
         None => {
             let machines = described.clone();
-            begin(SessionRecord { machines, ..record("bench", options) }, options, watch)?
+            let record = SessionRecord { machines, ..record(KIND, options) };
+            // Saved with its plan, or not at all.
+            let plan = lengthened(&record, Path::new(""), options)?;
+            begin(SessionRecord { plan, ..record }, options, watch)?
         }
     };
     session.record.machines = described;
-    session.record.plan = lengthened(&session, options)?;
+    session.record.plan = lengthened(&session.record, &session.dir, options)?;
     session.save()?;
     let pin = session.record.pin.as_deref().or(options.pin.as_deref());
     let recorder = Recorder::of(prepared, pin)?;
@@ -72,14 +79,9 @@ pub fn bench(
     result(&session)
 }
 
-/// Refuses options beside `--resume` that say something else than those of the session.
-fn check_given(
-    machines: &[(String, MachineSpec)],
-    options: &RunOptions,
-    session: &Session,
-) -> Result<()> {
+/// The machines beside `--resume`, and those of the session.
+fn note_given(machines: &[(String, MachineSpec)], session: &Session, given: &mut Given) {
     let begun = &session.record.machines;
-    let mut given = Given::of(options, &session.record);
     if let ([(_, base), ..], [first, ..]) = (machines, begun.as_slice()) {
         given.fields(base, &first.spec);
     }
@@ -87,12 +89,11 @@ fn check_given(
         let labels = machines.iter().map(|(label, _)| label);
         given.option("--vs", Some(true), labels.eq(begun.iter().map(|m| &m.label)));
     }
-    given.check(&session.dir)
 }
 
 /// The session's plan, or a longer one if more runs are asked for than it has.
-fn lengthened(session: &Session, options: &RunOptions) -> Result<Vec<PlannedRun>> {
-    let begun = &session.record.plan;
+fn lengthened(record: &SessionRecord, dir: &Path, options: &RunOptions) -> Result<Vec<PlannedRun>> {
+    let begun = &record.plan;
     let each =
         |warmup: bool| begun.iter().filter(|p| p.machine == 0 && p.warmup == warmup).count() as u32;
     let (default_warmups, default_runs) = if begun.is_empty() {
@@ -101,10 +102,10 @@ fn lengthened(session: &Session, options: &RunOptions) -> Result<Vec<PlannedRun>
         (each(true), each(false))
     };
     let slots = vmeter_stats::plan(
-        session.record.machines.len(),
+        record.machines.len(),
         options.warmup.unwrap_or(default_warmups) as usize,
         options.runs.unwrap_or(default_runs) as usize,
-        session.record.seed,
+        record.seed,
     );
     let watch = WatchLevel::None;
     let planned =
@@ -114,8 +115,10 @@ fn lengthened(session: &Session, options: &RunOptions) -> Result<Vec<PlannedRun>
         return Ok(wanted);
     }
     Err(usage(format!(
-        "{} was begun with {default_runs} runs and {default_warmups} warm-ups of each machine: go on with it with more --runs, or without --runs and --warmup",
-        session.dir.display()
+        "{} was begun with {} and {} of each machine: go on with it with more --runs, or without --runs and --warmup",
+        dir.display(),
+        plural(default_runs.into(), "run"),
+        plural(default_warmups.into(), "warm-up")
     )))
 }
 
@@ -139,7 +142,7 @@ pub fn result(session: &Session) -> Result<BenchResult> {
             summarise(machine, &records.iter().filter(own).collect::<Vec<_>>())
         })
         .collect();
-    let comparisons = comparisons(session, &records);
+    let Compared { comparisons, refused } = comparisons(session, &records);
     let mut hints = Vec::new();
     if comparisons.iter().any(|c| c.verdict == Verdict::NoDifference) {
         hints.push("more --runs resolve smaller differences".to_owned());
@@ -148,6 +151,7 @@ pub fn result(session: &Session) -> Result<BenchResult> {
         envelope: envelope::envelope(&session.record),
         machines,
         comparisons,
+        not_compared: refused,
         warnings,
         hints,
         saved_in: session.dir.display().to_string(),
@@ -166,8 +170,9 @@ fn summarise(machine: &SessionMachine, runs: &[&RunRecord]) -> BenchMachine {
         failures: runs
             .iter()
             .filter(|r| r.outcome != Outcome::Done)
-            .map(|r| (r.index, r.outcome.clone()))
+            .map(|r| FailedRun { run: r.index, outcome: r.outcome.clone(), end: r.end.clone() })
             .collect(),
+        end: common_cause(&done),
         outliers: outliers(&samples_s),
         machine: machine.clone(),
         samples_s,
@@ -175,8 +180,15 @@ fn summarise(machine: &SessionMachine, runs: &[&RunRecord]) -> BenchMachine {
     }
 }
 
+/// What ended all of these runs, if it is the same.
+fn common_cause(runs: &[&&RunRecord]) -> Option<Cause> {
+    let mut causes = runs.iter().map(|run| run.end.as_ref().map(|end| end.cause));
+    let first = causes.next()??;
+    causes.all(|cause| cause == Some(first)).then_some(first)
+}
+
 /// Each other machine against the first.
-fn comparisons(session: &Session, records: &[RunRecord]) -> Vec<Comparison> {
+fn comparisons(session: &Session, records: &[RunRecord]) -> Compared {
     let labels = session.record.machines.iter().map(|machine| machine.label.as_str());
     let machines: Vec<_> = labels.map(|label| sampled(label, records)).collect();
     against_the_first(&machines, session.record.seed)
@@ -188,7 +200,12 @@ fn sampled<'l>(label: &'l str, records: &[RunRecord]) -> Sampled<'l> {
         let value = |r: &RunRecord| if r.outcome == Outcome::Done { of(r) } else { f64::NAN };
         measured.map(value).collect()
     };
-    Sampled { label, wall: samples(|r| seconds(r.total_ns)), cpu: samples(|r| r.usage.cpu_s()) }
+    Sampled {
+        label,
+        wall: samples(|r| seconds(r.total_ns)),
+        cpu: samples(|r| r.usage.cpu_s()),
+        ends: Ends::of_records(records.iter().filter(|r| r.label == label)),
+    }
 }
 
 /// The kind `bench`.
@@ -196,19 +213,11 @@ pub(crate) struct Kind;
 
 impl Experiment for Kind {
     fn kind(&self) -> &'static str {
-        "bench"
+        KIND
     }
 
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
         Ok(Box::new(Shown(result(&Session::open(dir)?)?)))
-    }
-
-    fn cut(&self) -> Result<&dyn Cut, &'static str> {
-        Err("only sweeps and ranges are cut into shards")
-    }
-
-    fn boots(&self) -> Result<(), &'static str> {
-        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@ pub mod report;
 mod result;
 
 use crate::booter::Recorder;
-use crate::boots::Boots;
+use crate::boots::{watched, Boots};
 use crate::prepare::prepare;
 use crate::shown::Shown;
 use anyhow::Result;
@@ -20,8 +20,10 @@ use vmeter_model::result::BootResult;
 use vmeter_model::run::{Outcome, SessionRecord, WatchLevel};
 use vmeter_model::MachineSpec;
 use vmeter_render::Report;
-use vmeter_session::{begin, cache_dir, execute, record, resumed, Given, RunOptions, Session};
-use vmeter_session::{Answer, Cut, Experiment, Views, Watch};
+use vmeter_session::{begin, cache_dir, execute, record, resumed, RunOptions, Session};
+use vmeter_session::{Answer, Experiment, Views, Watch};
+
+const KIND: &str = "boot";
 
 /// What to boot and how.
 #[derive(Debug, Clone)]
@@ -71,24 +73,27 @@ impl Asked {
 /// A machine that is not valid, a host that can't boot it, an interruption.
 pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> {
     // Machine and plan are worked out before the folder is made: a typo leaves none behind.
-    let saved = resumed("boot", &options.runs)?;
-    let spec = match &saved {
-        Some(session) => begun_with(options, session)?,
-        None => options.spec.clone(),
-    };
-    let prepared = prepare("default", &spec, &cache_dir())?;
+    let saved = resumed(KIND, &options.runs, watch, |session, given| {
+        given.fields(&options.spec, &spec_of(session));
+        if let Some(begun) = watched(&session.record.plan) {
+            given.option("--watch", options.watch, begun);
+        }
+        Ok(())
+    })?;
+    let spec = saved.as_ref().map_or_else(|| options.spec.clone(), spec_of);
+    let prepared = prepare("default", &spec, &cache_dir()?)?;
     let machine = prepared.session.clone();
     let (given, machines) = (&options.runs, vec![machine.clone()]);
     let pin = saved.as_ref().and_then(|session| session.record.pin.clone());
     let recorder = Recorder::of(vec![prepared], pin.as_deref().or(given.pin.as_deref()))?;
     let asked = Asked::of(options, saved.as_ref())?;
-    let level = plan::asked(options.watch, saved.as_ref().map(|s| s.record.plan.as_slice()));
-    let levels = Levels::of(level, &recorder);
+    let begun = saved.as_ref().and_then(|session| watched(&session.record.plan));
+    let levels = Levels::of(options.watch.or(begun).unwrap_or_default(), &recorder);
     let mut session = match saved {
         Some(session) => session,
         None => {
             let asked = serde_json::to_value(asked)?;
-            begin(SessionRecord { machines, asked, ..record("boot", given) }, given, watch)?
+            begin(SessionRecord { machines, asked, ..record(KIND, given) }, given, watch)?
         }
     };
     session.record.machines = vec![machine];
@@ -104,20 +109,9 @@ pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> 
     result(&session)
 }
 
-/// The machine of a session that is gone on with.
-///
-/// # Errors
-/// Class usage: options that say something else than those it was begun with.
-fn begun_with(options: &BootOptions, session: &Session) -> Result<MachineSpec> {
-    let record = &session.record;
-    let mut given = Given::of(&options.runs, record);
-    let begun = record.machines.first().map(|machine| machine.spec.clone()).unwrap_or_default();
-    given.fields(&options.spec, &begun);
-    if !record.plan.is_empty() {
-        given.option("--watch", options.watch, plan::asked(None, Some(&record.plan)));
-    }
-    given.check(&session.dir)?;
-    Ok(begun)
+/// The machine that a session boots.
+fn spec_of(session: &Session) -> MachineSpec {
+    session.record.machines.first().map(|machine| machine.spec.clone()).unwrap_or_default()
 }
 
 /// The kind `boot`.
@@ -125,19 +119,11 @@ pub(crate) struct Kind;
 
 impl Experiment for Kind {
     fn kind(&self) -> &'static str {
-        "boot"
+        KIND
     }
 
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
         Ok(Box::new(Shown(result(&Session::open(dir)?)?)))
-    }
-
-    fn cut(&self) -> Result<&dyn Cut, &'static str> {
-        Err("only sweeps and ranges are cut into shards")
-    }
-
-    fn boots(&self) -> Result<(), &'static str> {
-        Ok(())
     }
 }
 

@@ -3,10 +3,10 @@
 //! The answer is kept per host, watch level and machine, so that the header of
 //! every later boot can state it. No figure is ever scaled by it.
 
-use super::plan::{self, Levels};
+use super::plan::Levels;
 use super::Asked;
 use crate::booter::Recorder;
-use crate::boots::Boots;
+use crate::boots::{watched, Boots};
 use anyhow::Result;
 use std::path::PathBuf;
 use vmeter_base::{files, fnv};
@@ -23,11 +23,10 @@ use vmeter_stats::{estimate, paired_ratio};
 pub(super) fn of(session: &Session, finished: &[SavedRun]) -> Option<Overhead> {
     let plan = &session.record.plan;
     if is_measured(plan) {
-        let records: Vec<RunRecord> = finished.iter().map(|(_, record)| record.clone()).collect();
-        return Some(summarised(&records, levels_of(plan), &session.record.started_at));
+        return Some(summarised(finished, levels_of(plan), &session.record.started_at));
     }
     let machine = session.record.machines.first()?;
-    let watch = plan::asked(None, Some(plan));
+    let watch = watched(plan).unwrap_or_default();
     if watch == WatchLevel::None {
         return None;
     }
@@ -57,21 +56,22 @@ fn per_block(levels: Levels) -> u32 {
 }
 
 /// What the pairs of these runs say; `at` is when they were made.
-fn summarised(records: &[RunRecord], levels: Levels, at: &str) -> Overhead {
-    let timed = pairs(records, levels.timed, per_block(levels));
-    let counting = levels.counts_apart().then(|| pairs(records, levels.asked, per_block(levels)));
+fn summarised(finished: &[SavedRun], levels: Levels, at: &str) -> Overhead {
+    let of = |level| pairs(finished.iter().map(|(_, run)| run), level, per_block(levels));
+    let timed = of(levels.timed);
+    let counting = levels.counts_apart().then(|| of(levels.asked));
     summarise(levels.asked, &timed, counting.as_deref(), at)
 }
 
 /// The last measured cost of watching `machine` at `watch`, on this host.
 pub fn last_for(machine: &SessionMachine, watch: WatchLevel) -> Option<Overhead> {
-    let bytes = files::read_limited(&file(machine, watch), 1 << 20).ok()?;
+    let bytes = files::read_limited(&file(machine, watch)?, 1 << 20).ok()?;
     serde_json::from_slice(&bytes).ok()
 }
 
 /// Keeps an answer for later boots. Not being able to is not an error of the boot.
 pub fn remember(machine: &SessionMachine, overhead: &Overhead) {
-    let path = file(machine, overhead.watch);
+    let Some(path) = file(machine, overhead.watch) else { return };
     let kept = serde_json::to_vec_pretty(overhead)
         .map_err(std::io::Error::from)
         .and_then(|bytes| files::write_in_new_folder(&path, &bytes));
@@ -81,10 +81,9 @@ pub fn remember(machine: &SessionMachine, overhead: &Overhead) {
 }
 
 /// One file a machine (its argv without anything added) and watch level.
-fn file(machine: &SessionMachine, watch: WatchLevel) -> PathBuf {
-    let level = format!("{watch:?}").to_lowercase();
+fn file(machine: &SessionMachine, watch: WatchLevel) -> Option<PathBuf> {
     let key = fnv::hash(machine.argv.join("\0").as_bytes());
-    state_dir().join("overhead").join(format!("{level}-{key:016x}.json"))
+    Some(state_dir().ok()?.join("overhead").join(format!("{watch}-{key:016x}.json")))
 }
 
 /// A watched run and the unwatched one of the same block.
@@ -95,13 +94,17 @@ pub type Pair<'a> = (&'a RunRecord, &'a RunRecord);
 ///
 /// Block k is runs `k * per_block` and those that follow, in whichever order the seed
 /// chose; a block of which one of the two failed is no pair.
-pub fn pairs(runs: &[RunRecord], level: WatchLevel, per_block: u32) -> Vec<Pair<'_>> {
+pub fn pairs<'r>(
+    runs: impl IntoIterator<Item = &'r RunRecord>,
+    level: WatchLevel,
+    per_block: u32,
+) -> Vec<Pair<'r>> {
     let done = |r: &&RunRecord| !r.warmup && r.outcome == Outcome::Done;
-    let measured: Vec<&RunRecord> = runs.iter().filter(done).collect();
+    let measured: Vec<&RunRecord> = runs.into_iter().filter(done).collect();
     let of_block = |block: u32, level: WatchLevel| {
         measured.iter().find(|r| r.index / per_block == block && r.watch == level).copied()
     };
-    let blocks = runs.iter().map(|r| r.index / per_block + 1).max().unwrap_or(0);
+    let blocks = measured.iter().map(|r| r.index / per_block + 1).max().unwrap_or(0);
     (0..blocks)
         .filter_map(|block| Some((of_block(block, level)?, of_block(block, WatchLevel::None)?)))
         .collect()
@@ -179,15 +182,14 @@ pub(super) fn measure(
         session.save()?;
         execute(session, &mut Boots(recorder), session.record.prepare.as_deref(), watch)?;
         let (finished, _) = session.finished()?;
-        let records: Vec<RunRecord> = finished.into_iter().map(|(_, record)| record).collect();
-        let failed = records.iter().any(|r| r.outcome != Outcome::Done);
-        let found = pairs(&records, levels.timed, per_block);
+        let failed = finished.iter().any(|(_, run)| run.outcome != Outcome::Done);
+        let found = pairs(finished.iter().map(|(_, run)| run), levels.timed, per_block);
         match rule.decide(&walls(&found)) {
             Decision::Continue { next_look } if !failed && next_look > look => look = next_look,
             _ => {
                 let at = &session.record.started_at;
                 if let Some(machine) = session.record.machines.first().filter(|_| !failed) {
-                    remember(machine, &summarised(&records, levels, at));
+                    remember(machine, &summarised(&finished, levels, at));
                 }
                 return Ok(());
             }

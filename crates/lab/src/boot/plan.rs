@@ -4,18 +4,12 @@ use crate::booter::Recorder;
 use crate::prepare::Prepared;
 use anyhow::Result;
 use vmeter_model::run::{PlannedRun, WatchLevel};
+use vmeter_render::quantity::plural;
 use vmeter_session::failure::usage;
 use vmeter_session::{RunOptions, Session};
 
 /// Measured boots of a machine, unless `--runs` says otherwise.
 const DEFAULT_RUNS: u32 = 5;
-
-/// How closely to watch: as asked, or as a plan that is there already does.
-pub(super) fn asked(given: Option<WatchLevel>, plan: Option<&[PlannedRun]>) -> WatchLevel {
-    let has = |level: &WatchLevel| plan.is_some_and(|plan| plan.iter().any(|p| p.watch == *level));
-    let planned = [WatchLevel::Full, WatchLevel::Light, WatchLevel::None].into_iter().find(has);
-    given.or(planned).unwrap_or(WatchLevel::Light)
-}
 
 /// How the boots that are timed, and those that count instructions, are watched. They
 /// are the same where counting costs nothing: not by the plugin, or in virtual time.
@@ -73,8 +67,10 @@ pub(super) fn lengthened(
     if wanted.starts_with(begun) {
         return Ok(wanted);
     }
-    let dir = session.dir.display();
     Err(usage(format!(
-        "{dir} was begun with {measured} runs and {warmups} warm-ups: go on with it with more --runs, or without --runs and --warmup"
+        "{} was begun with {} and {}: go on with it with more --runs, or without --runs and --warmup",
+        session.dir.display(),
+        plural(measured.into(), "run"),
+        plural(warmups.into(), "warm-up")
     )))
 }

@@ -1,9 +1,10 @@
 //! Slower than last time? A saved session is the baseline, a test the judge.
 
+use crate::ends::Ends;
 use anyhow::Result;
 use std::path::Path;
 use vmeter_model::result::BootResult;
-use vmeter_model::run::Outcome;
+use vmeter_model::run::{Outcome, RunRecord};
 use vmeter_model::time::seconds;
 use vmeter_session::failure::usage;
 use vmeter_session::{AnySession, Session};
@@ -18,16 +19,29 @@ pub struct Judgement {
     pub failed: bool,
 }
 
-/// The session in `baseline`, if it is one of boots.
+/// Refuses a baseline that there is nothing to compare with, before anything is booted.
 ///
 /// # Errors
-/// Class usage: no session, or one of another kind.
-pub fn check(baseline: &Path) -> Result<Session> {
-    let kind = AnySession::open(baseline)?.record.command;
-    if kind != "boot" {
+/// Class usage: no session of boots, or none of them done.
+pub fn check(baseline: &Path) -> Result<()> {
+    let (finished, _) = opened(baseline)?.finished()?;
+    let counts = |run: &RunRecord| !run.warmup && run.outcome == Outcome::Done;
+    if !finished.iter().any(|(_, run)| counts(run)) {
         return Err(usage(format!(
-            "--baseline {}: a session of kind {kind:?}; expected one of vmeter boot",
+            "--baseline {}: none of its runs reached its end, so there is nothing to compare with",
             baseline.display()
+        )));
+    }
+    Ok(())
+}
+
+fn opened(baseline: &Path) -> Result<Session> {
+    let kind = AnySession::open(baseline)?.record.command;
+    if kind != super::KIND {
+        return Err(usage(format!(
+            "--baseline {}: a session of kind {kind:?}; expected one of vmeter {}",
+            baseline.display(),
+            super::KIND
         )));
     }
     Session::open(baseline)
@@ -40,7 +54,14 @@ pub fn check(baseline: &Path) -> Result<Session> {
 /// # Errors
 /// When `baseline` holds no session with runs.
 pub fn against(baseline: &Path, result: &BootResult, limit: Option<f64>) -> Result<Judgement> {
-    let old = super::result(&check(baseline)?).map_err(|e| usage(format!("{e:#}")))?;
+    let old = super::result(&opened(baseline)?).map_err(|e| usage(format!("{e:#}")))?;
+    let ends = |result: &BootResult| Ends::of_records(result.runs.iter().map(|run| &run.record));
+    let (name, before, now) = (baseline.display().to_string(), ends(&old), ends(result));
+    if let Some(why) = Ends::differ((&name, &before), ("this boot", &now)) {
+        // What is not compared is not known to be as fast.
+        let text = format!("not compared with {name}: {why}");
+        return Ok(Judgement { text, failed: limit.is_some() });
+    }
     let compared = compare(&totals(&old), &totals(result), &Options::default());
     let Some(compared) = compared else {
         return Err(usage(format!("{}: no run to compare with", baseline.display())));

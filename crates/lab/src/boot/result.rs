@@ -1,7 +1,8 @@
 //! From a saved boot's runs to its result. Live and old sessions both come through here.
 
-use super::{overhead, plan};
+use super::overhead;
 use crate::analysis::{activities, analyse_run, counts, phases};
+use crate::boots::watched;
 use crate::counting;
 use crate::missing;
 use anyhow::Result;
@@ -98,13 +99,13 @@ fn summarise(
 /// Commands worth trying next.
 fn hints(result: &BootResult, plan: &[PlannedRun]) -> Vec<String> {
     let mut hints = Vec::new();
-    let watch = plan::asked(None, Some(plan));
+    let watch = watched(plan).unwrap_or_default();
     if result.overhead.is_none() && watch != WatchLevel::None {
         hints.push("vmeter boot --overhead    # what watching costs on this host".to_owned());
     }
     if watch == WatchLevel::Light && !result.counts.contains_key("guest_insns") {
         hints.push("vmeter boot --watch full  # with guest instruction counts".to_owned());
     }
-    hints.push(format!("vmeter show --tree {}", result.saved_in));
+    hints.push(format!("vmeter show --tree {}", vmeter_base::shell::quote(&result.saved_in)));
     hints
 }

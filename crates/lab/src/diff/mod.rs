@@ -51,6 +51,7 @@ fn described(side: &Side) -> DiffSide {
         runs: side.runs.iter().map(|f| f.run.index).collect(),
         total: (!samples_s.is_empty()).then(|| estimate(&samples_s)),
         samples_s,
+        reached: side.ends.failed().is_none(),
         icount: side.is_exact(),
         started_at: side.envelope.started_at.clone(),
     }
@@ -72,9 +73,7 @@ fn settings(a: &Side, b: &Side) -> Vec<DiffSetting> {
     let of = |side: &Side| -> BTreeMap<String, String> {
         let machine = &side.machine;
         let mut all = BTreeMap::new();
-        for (what, value, _) in &machine.chosen {
-            all.insert(what.clone(), value.clone());
-        }
+        all.extend(machine.chosen.iter().map(|c| (c.what.clone(), c.value.clone())));
         all.extend(machine.provenance.clone());
         all.extend(machine.parameters.iter().cloned());
         let host = side.envelope.host.iter();

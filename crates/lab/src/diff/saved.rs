@@ -2,6 +2,7 @@
 
 use super::side::Side;
 use super::{compare_sides, listed};
+use crate::ends::Ends;
 use crate::kinds;
 use anyhow::Result;
 use std::path::Path;
@@ -10,7 +11,7 @@ use vmeter_model::result::Envelope;
 use vmeter_model::run::RunRecord;
 use vmeter_model::sweep::DiffResult;
 use vmeter_session::failure::usage;
-use vmeter_session::{read_run, AnySession, Session};
+use vmeter_session::{is_saved, read_run, AnySession, Session};
 
 /// Compares two saved machines: each a session's folder, `FOLDER#LABEL` for one machine of
 /// several, or the folder of a single run.
@@ -19,6 +20,9 @@ use vmeter_session::{read_run, AnySession, Session};
 /// Class usage, for what is no saved session or run, or holds no boots.
 pub fn diff(a: &str, b: &str, argv: Vec<String>) -> Result<DiffResult> {
     let (a, b) = (open(a)?, open(b)?);
+    if let Some(why) = Ends::unlike((&a.name, &a.ends), (&b.name, &b.ends)) {
+        return Err(usage(format!("not compared, for their runs did not end alike: {why}")));
+    }
     let mut result = compare_sides(&a, &b, 1);
     result.envelope = Envelope { command: "diff".into(), argv, ..result.envelope };
     result.envelope.started_at = vmeter_session::host::now();
@@ -74,6 +78,9 @@ fn open(text: &str) -> Result<Side> {
     let side = Side { name: text.to_owned(), ..Side::of_machine(&session, &finished, &label) };
     if side.runs.is_empty() {
         return Err(usage(format!("{text}: no run was finished")));
+    }
+    if !is_saved(&session.dir) {
+        return Err(usage(format!("{text} was removed while it was read")));
     }
     Ok(side)
 }

@@ -1,6 +1,7 @@
 //! One side of a comparison: the runs of a machine, out of a saved session.
 
 use crate::diff::lines::{self, LineCounts};
+use crate::ends::Ends;
 use crate::figures::Figures;
 use crate::measured::analysed;
 use std::path::PathBuf;
@@ -23,6 +24,8 @@ pub struct Side {
     pub lines: Vec<LineCounts>,
     /// Runs that are left out because they failed.
     pub failed: usize,
+    /// How all of its measured runs ended.
+    pub ends: Ends,
 }
 
 impl Side {
@@ -30,6 +33,7 @@ impl Side {
     pub fn of_machine(session: &Session, finished: &[(PathBuf, RunRecord)], label: &str) -> Side {
         let machine = session.record.machines.iter().find(|m| m.label == label);
         let all: Vec<Figures> = analysed(finished, label).iter().map(Figures::of).collect();
+        let ends = Ends::of_swept(all.iter().map(|f| &f.run));
         let failed = all.iter().filter(|f| !f.is_done()).count();
         let only_failed = failed == all.len();
         let runs: Vec<Figures> = all.into_iter().filter(|f| only_failed || f.is_done()).collect();
@@ -45,6 +49,7 @@ impl Side {
             failed: if only_failed { 0 } else { failed },
             runs,
             lines,
+            ends,
         }
     }
 

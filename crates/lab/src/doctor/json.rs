@@ -1,8 +1,8 @@
 //! The JSON body of `vmeter doctor`. Field names are fixed by schema `vmeter/1`.
 
-use super::report::word;
 use vmeter_model::result::{self, DoctorResult};
 use vmeter_render::exported;
+use vmeter_render::exported::Word;
 
 exported! {
     /// The fields after the envelope.
@@ -11,8 +11,8 @@ exported! {
     }
 
     struct Check<'a> of result::Check {
-        name: &'a str,
-        status: &'static str = |check| word(check.status),
+        name: Word,
+        status: Word,
         found: &'a str,
         mend: &'a str,
         detail: &'a str,

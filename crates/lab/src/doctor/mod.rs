@@ -1,27 +1,37 @@
 //! What this host can measure, what is missing, and what mends it.
 
 mod json;
+mod leavings;
 mod report;
 
 pub use report::DoctorReport;
 
+use anyhow::Result;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 use vmeter_kvm_probe::Quality;
 use vmeter_machine::capabilities;
-use vmeter_model::result::{Check, CheckStatus as Status, DoctorResult, Envelope};
-use vmeter_session::cache_dir;
+use vmeter_model::result::{
+    Check, CheckName as Name, CheckStatus as Status, DoctorResult, Envelope,
+};
+use vmeter_session::{cache_dir, state_dir};
 
-fn check(name: &str, status: Status, found: String, mend: &str) -> Check {
-    Check { name: name.into(), status, found, mend: mend.into(), detail: String::new() }
+fn check(name: Name, status: Status, found: impl Into<String>, mend: &str) -> Check {
+    Check { name, status, found: found.into(), mend: mend.into(), detail: String::new() }
 }
 
-/// Looks at the host, the VMM and the caches.
-pub fn examine(argv: Vec<String>) -> DoctorResult {
-    let cache = cache_dir();
+/// Looks at the host, the VMM and the caches; with `clean` removes what vmeters that were
+/// killed have left.
+///
+/// # Errors
+/// Nobody's home: there is no folder for a cache.
+pub fn examine(argv: Vec<String>, clean: bool) -> Result<DoctorResult> {
+    let cache = cache_dir()?;
+    let places = [cache.clone(), state_dir()?.join("runs")];
     let mut checks = vec![kvm(), qemu(&cache), firmware(&cache), kernels(&cache)];
     checks.extend([ptrace(), tracefs(), uprobes(), clock(), frequency(), steal(), noise()]);
+    checks.push(leavings::leavings(&places, clean));
     let envelope = Envelope {
         schema: vmeter_model::SCHEMA.into(),
         command: "doctor".into(),
@@ -30,11 +40,11 @@ pub fn examine(argv: Vec<String>) -> DoctorResult {
         host: vmeter_session::host::describe(),
         provenance: [("vmeter".to_owned(), vmeter_session::envelope::version())].into(),
     };
-    DoctorResult { envelope, checks }
+    Ok(DoctorResult { envelope, checks })
 }
 
 fn qemu(cache: &Path) -> Check {
-    let name = "QEMU";
+    let name = Name::Qemu;
     let program = Path::new(vmeter_machine::backends::qemu::PROGRAM);
     let answer = match capabilities::of(program, cache) {
         Ok(answer) => answer,
@@ -67,7 +77,7 @@ fn saving(answer: &capabilities::Answer) -> String {
 }
 
 fn firmware(cache: &Path) -> Check {
-    let name = "firmware";
+    let name = Name::Firmware;
     let answer = capabilities::of(Path::new(vmeter_machine::backends::qemu::PROGRAM), cache);
     let file = |name| answer.as_ref().ok().and_then(|a| a.capabilities.firmware_file(name));
     match (file("bios-256k.bin"), file("qboot.rom")) {
@@ -83,7 +93,7 @@ fn firmware(cache: &Path) -> Check {
         _ => check(
             name,
             Status::Missing,
-            "no SeaBIOS".into(),
+            "no SeaBIOS",
             "sudo apt-get install seabios qemu-system-data",
         ),
     }
@@ -93,9 +103,9 @@ fn kernels(cache: &Path) -> Check {
     let kernels = vmeter_appliance::kernel::list_in(cache);
     let versions: Vec<&str> = kernels.iter().map(|k| k.version.as_str()).collect();
     if versions.is_empty() {
-        check("kernels", Status::Missing, "none cached".into(), "vmeter kernel fetch")
+        check(Name::Kernels, Status::Missing, "none cached", "vmeter kernel fetch")
     } else {
-        check("kernels", Status::Good, versions.join(", "), "")
+        check(Name::Kernels, Status::Good, versions.join(", "), "")
     }
 }
 
@@ -103,14 +113,14 @@ fn kvm() -> Check {
     let probe = match vmeter_kvm_probe::probe(Duration::from_secs(2)) {
         Ok(probe) => probe,
         Err(error) => {
-            return check("/dev/kvm", Status::Missing, error.to_string(), "TCG is used instead");
+            return check(Name::Kvm, Status::Missing, error.to_string(), "TCG is used instead");
         }
     };
     let found = probe.summary();
     match probe.ring0 {
-        Quality::Native { .. } => check("/dev/kvm", Status::Good, found, ""),
+        Quality::Native { .. } => check(Name::Kvm, Status::Good, found, ""),
         _ => check(
-            "/dev/kvm",
+            Name::Kvm,
             Status::Poor,
             found,
             "kernels boot by TCG here; a host with VMX or SVM exposed runs them natively",
@@ -120,45 +130,40 @@ fn kvm() -> Check {
 
 fn ptrace() -> Check {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    let name = "ptrace of children";
+    let name = Name::Ptrace;
     match scope.trim() {
         "3" => check(
             name,
             Status::Missing,
-            "kernel.yama.ptrace_scope is 3".into(),
+            "kernel.yama.ptrace_scope is 3",
             "boots are watched without the VMM's own moments and the guest's RAM; \
              it can only be lowered by a reboot without it",
         ),
         "2" if !rustix::process::geteuid().is_root() => check(
             name,
             Status::Missing,
-            "kernel.yama.ptrace_scope is 2".into(),
+            "kernel.yama.ptrace_scope is 2",
             "sudo sysctl kernel.yama.ptrace_scope=1",
         ),
-        _ => check(name, Status::Good, "allowed".into(), ""),
+        _ => check(name, Status::Good, "allowed", ""),
     }
 }
 
 fn tracefs() -> Check {
     let mounted = Path::new("/sys/kernel/tracing/events").exists();
     let root = rustix::process::geteuid().is_root();
-    let name = "tracefs";
+    let name = Name::Tracefs;
     if mounted && fs::read_dir("/sys/kernel/tracing/instances").is_ok() {
-        check(name, Status::Good, "mounted and readable".into(), "")
+        check(name, Status::Good, "mounted and readable", "")
     } else if !mounted && Path::new("/sys/kernel/tracing").exists() {
-        check(
-            name,
-            Status::Poor,
-            "not mounted".into(),
-            "sudo mount -t tracefs nodev /sys/kernel/tracing",
-        )
+        check(name, Status::Poor, "not mounted", "sudo mount -t tracefs nodev /sys/kernel/tracing")
     } else if mounted && !root {
-        check(name, Status::Poor, "not readable by this user".into(), "run vmeter by sudo")
+        check(name, Status::Poor, "not readable by this user", "run vmeter by sudo")
     } else {
         check(
             name,
             Status::Missing,
-            "not in this kernel".into(),
+            "not in this kernel",
             "KVM's tracepoints cannot be recorded; boots under TCG need none",
         )
     }
@@ -166,12 +171,12 @@ fn tracefs() -> Check {
 
 fn uprobes() -> Check {
     if Path::new("/sys/kernel/tracing/uprobe_events").exists() {
-        check("uprobes", Status::Good, "available".into(), "")
+        check(Name::Uprobes, Status::Good, "available", "")
     } else {
         check(
-            "uprobes",
+            Name::Uprobes,
             Status::Poor,
-            "not available".into(),
+            "not available",
             "not needed to boot: the VMM's entry and main are seen by ptrace",
         )
     }
@@ -182,11 +187,11 @@ fn clock() -> Check {
     let source = fs::read_to_string(path).unwrap_or_default();
     let source = source.trim();
     match source {
-        "tsc" | "kvm-clock" => check("clock source", Status::Good, source.into(), ""),
+        "tsc" | "kvm-clock" => check(Name::Clock, Status::Good, source, ""),
         _ => check(
-            "clock source",
+            Name::Clock,
             Status::Poor,
-            source.into(),
+            source,
             "reading the time is a system call here, and guest stamps align less well",
         ),
     }
@@ -195,12 +200,12 @@ fn clock() -> Check {
 fn frequency() -> Check {
     let path = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
     match fs::read_to_string(path) {
-        Err(_) => check("CPU frequency", Status::Good, "not controlled from here".into(), ""),
+        Err(_) => check(Name::Frequency, Status::Good, "not controlled from here", ""),
         Ok(governor) if governor.trim() == "performance" => {
-            check("CPU frequency", Status::Good, "governor performance".into(), "")
+            check(Name::Frequency, Status::Good, "governor performance", "")
         }
         Ok(governor) => check(
-            "CPU frequency",
+            Name::Frequency,
             Status::Poor,
             format!("governor {}", governor.trim()),
             "sudo cpupower frequency-set -g performance",
@@ -216,10 +221,10 @@ fn steal() -> Check {
     let share = 100.0 * vmeter_session::host::steal_s() / (uptime * cpus);
     let found = format!("{share:.1} % of CPU time since the host started");
     if share < 1.0 {
-        return check("steal", Status::Good, found, "");
+        return check(Name::Steal, Status::Good, found, "");
     }
     check(
-        "steal",
+        Name::Steal,
         Status::Poor,
         found,
         "another guest takes the CPU: use more --runs, compare CPU time",
@@ -234,9 +239,9 @@ fn noise() -> Check {
     let spread = 100.0 * (high / median - 1.0);
     let found = format!("the same work takes {spread:.0} % longer in 1 of 10 trials");
     if spread < 10.0 {
-        return check("noise", Status::Good, found, "");
+        return check(Name::Noise, Status::Good, found, "");
     }
-    check("noise", Status::Poor, found, "stop what else runs, --pin CPUS, use more --runs")
+    check(Name::Noise, Status::Poor, found, "stop what else runs, --pin CPUS, use more --runs")
 }
 
 fn spin() -> f64 {

@@ -15,22 +15,14 @@ pub struct DoctorReport<'a> {
     pub verbose: bool,
 }
 
-pub(super) fn word(status: CheckStatus) -> &'static str {
-    match status {
-        CheckStatus::Good => "good",
-        CheckStatus::Poor => "poor",
-        CheckStatus::Missing => "missing",
-    }
-}
-
 impl DoctorReport<'_> {
     fn fact(&self, check: &Check) -> Fact {
         let note = if self.verbose { check.detail.as_str() } else { "" };
         let value = match check.status {
             CheckStatus::Good => check.found.clone(),
-            status => format!("{}: {}", word(status), check.found),
+            status => format!("{status}: {}", check.found),
         };
-        Fact::new(&check.name, value, note)
+        Fact::new(check.name.word(), value, note)
     }
 }
 
@@ -62,17 +54,14 @@ impl Report for DoctorReport<'_> {
     }
 
     fn records(&self) -> Records {
-        let row = |check: &Check| {
-            vec![
-                Field::text(&check.name),
-                Field::text(word(check.status)),
-                Field::text(&check.found),
-                Field::text(&check.mend),
-            ]
-        };
-        Records {
-            header: vec!["check", "status", "found", "mend"],
-            rows: self.result.checks.iter().map(row).collect(),
-        }
+        Records::of(
+            &self.result.checks,
+            [
+                ("check", |check| Field::text(check.name.word())),
+                ("status", |check| Field::text(check.status.word())),
+                ("found", |check| Field::text(&check.found)),
+                ("mend", |check| Field::text(&check.mend)),
+            ],
+        )
     }
 }

@@ -17,7 +17,8 @@ use vmeter_base::files;
 use vmeter_model::run::{AnyPlanned, RunHead, SessionRecord};
 use vmeter_model::shard::HostShare;
 use vmeter_session::failure::usage;
-use vmeter_session::{fresh_dir, is_saved, shares, Answer, AnySession, Cut};
+use vmeter_session::folder::{clear_run, own_folder, Folder};
+use vmeter_session::{fresh_dir, is_saved, shares, trust, Answer, AnySession, Cut};
 
 /// What to put together.
 #[derive(Debug, Clone, Default)]
@@ -64,6 +65,24 @@ struct Part {
 /// and were not allowed to, a folder to save in that holds a session already. Otherwise any
 /// error of the file system.
 pub fn merge(options: &MergeOptions) -> Result<Merged> {
+    merged(options, |record| {
+        let dir = options.save.clone().map_or_else(|| fresh_dir(record), Ok)?;
+        Folder::make(&dir)
+    })
+}
+
+/// As [`merge`], into a folder of vmeter's that the shards are in.
+///
+/// # Errors
+/// As [`merge`].
+pub(crate) fn merge_into(folder: Folder, options: &MergeOptions) -> Result<Merged> {
+    merged(options, |_| Ok(folder))
+}
+
+fn merged(
+    options: &MergeOptions,
+    folder: impl FnOnce(&SessionRecord<AnyPlanned>) -> Result<Folder>,
+) -> Result<Merged> {
     let mut notes = Vec::new();
     let parts = read(&options.dirs, &mut notes)?;
     let first = parts.first().ok_or_else(|| usage("nothing to merge: name the shards' folders"))?;
@@ -91,7 +110,8 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
     record.started_at =
         parts.iter().map(|p| p.session.record.started_at.clone()).min().unwrap_or_default();
     (record.host, record.shares) = hosts(&parts, &chosen);
-    let session = write(record, &parts, &chosen, options.save.as_deref(), cut)?;
+    let folder = folder(&record)?;
+    let session = write(record, &parts, &chosen, folder, cut)?;
     let (finished, warnings) = session.finished_as()?;
     notes.extend(warnings);
     let heads = finished
@@ -191,47 +211,35 @@ fn write(
     record: SessionRecord<AnyPlanned>,
     parts: &[Part],
     chosen: &BTreeMap<u32, usize>,
-    save: Option<&Path>,
+    folder: Folder,
     cut: &dyn Cut,
 ) -> Result<AnySession> {
-    let dir = save.map_or_else(|| fresh_dir(&record), Path::to_owned);
-    if is_saved(&dir) {
-        return Err(usage(format!(
-            "{} holds a session already: choose another folder with --save DIR",
-            dir.display()
-        )));
+    let runs = own_folder(folder.dir(), "runs")?;
+    let mut session = AnySession::of(folder, record);
+    // Others' commands do not become this user's own by being merged.
+    if parts.iter().all(|part| trust::is_ours(&part.session.dir)) {
+        session.is_ours();
     }
-    let session = AnySession::at(dir, record);
-    let runs = session.dir.join("runs");
-    fs::create_dir_all(&runs).with_context(|| {
-        format!(
-            "cannot make {}: choose a folder that can be written with --save DIR",
-            runs.display()
-        )
-    })?;
     for (run, at) in chosen {
         let Some(part) = parts.get(*at) else { continue };
         let from = part.session.run_dir(*run);
-        let to = session.run_dir(*run);
-        copy(&from, &to)
-            .with_context(|| format!("cannot put {} into {}", from.display(), to.display()))?;
+        copy(&from, &session, *run)
+            .with_context(|| format!("cannot put {} into {}", from.display(), runs.display()))?;
     }
     files::sync_folder(&runs).with_context(|| format!("cannot write {}", runs.display()))?;
     cut.carry(&folders(parts), &session.dir)?;
+    if let Some(gone) = parts.iter().find(|part| !is_saved(&part.session.dir)) {
+        let dir = gone.session.dir.display();
+        return Err(usage(format!("{dir} was removed while it was read: nothing is merged")));
+    }
     session.save()?;
     Ok(session)
 }
 
-/// Makes `to` hold what `from` does, whole or not at all. Runs never change once they are
-/// finished, so that a hard link is as good as a copy.
-fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
-    let partial = to.with_extension("partial");
-    for stale in [to, &partial] {
-        if stale.exists() {
-            fs::remove_dir_all(stale)?;
-        }
-    }
-    fs::create_dir_all(&partial)?;
+/// Makes `run` of the session hold what `from` does, whole or not at all. Runs never change
+/// once they are finished, so that a hard link is as good as a copy.
+fn copy(from: &Path, session: &AnySession, run: u32) -> Result<()> {
+    let partial = session.begin_run(run)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         if !entry.file_type()?.is_file() {
@@ -244,5 +252,8 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
         }
     }
     files::sync_folder(&partial)?;
-    fs::rename(&partial, to)
+    // Of a merge that was killed.
+    clear_run(&session.run_dir(run))?;
+    fs::rename(&partial, session.run_dir(run))?;
+    Ok(())
 }

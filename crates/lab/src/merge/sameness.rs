@@ -97,8 +97,8 @@ fn machines(parts: &[Part]) -> Vec<(&str, String)> {
     for part in parts.iter().filter(|part| !part.runs.is_empty()) {
         let dir = part.session.dir.display().to_string();
         for machine in &part.session.record.machines {
-            let accel = machine.chosen.iter().filter(|(what, ..)| what == "accel");
-            let accel = accel.map(|(what, value, _)| (what.as_str(), value.clone()));
+            let accel = machine.chosen.iter().filter(|chosen| chosen.what == "accel");
+            let accel = accel.map(|chosen| (chosen.what.as_str(), chosen.value.clone()));
             let files = machine.provenance.iter().map(|(what, v)| (what.as_str(), version(v)));
             for (what, value) in accel.chain(files) {
                 let of = values.entry((what, &machine.label)).or_default();

@@ -11,7 +11,8 @@ use vmeter_base::files;
 use vmeter_model::range::{BuildRecord, Commit, RangeRecord};
 use vmeter_model::SCHEMA;
 use vmeter_session::failure::{failure, Class};
-use vmeter_session::Interrupt;
+use vmeter_session::folder::{own_folder, own_tree};
+use vmeter_session::{helper, Interrupt};
 
 /// A build's record is small; a larger file is none.
 const MAX_JSON: u64 = 1 << 20;
@@ -110,15 +111,12 @@ impl<'a> Builds<'a> {
     }
 
     fn folder(&self) -> Result<PathBuf> {
-        let folder = self.store.join("builds");
-        std::fs::create_dir_all(&folder)
-            .with_context(|| format!("cannot make {}", folder.display()))?;
-        Ok(folder)
+        own_folder(&self.store, "builds")
     }
 
     fn lock_file(&self, hash: &str) -> Result<std::fs::File> {
         let path = self.folder()?.join(format!("{hash}.lock"));
-        std::fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))
+        lock::open(&path).with_context(|| format!("cannot write {}", path.display()))
     }
 
     fn build_alone(&self, commit: &Commit, interrupt: &Interrupt) -> Result<BuildRecord> {
@@ -126,8 +124,10 @@ impl<'a> Builds<'a> {
             return Ok(done);
         }
         self.folder()?;
-        let checkout = Checkout::open(Path::new(&self.record.repo), self.dir.join("checkout"))?;
-        checkout.switch(&commit.hash, self.record.clean)?;
+        let repo = Path::new(&self.record.repo);
+        let own = own_tree(&self.dir, "checkout")?;
+        let checkout = Checkout::open(repo, own, interrupt)?;
+        checkout.switch(&commit.hash, self.record.clean, interrupt)?;
         let begin = Instant::now();
         let mut failure = match &self.record.build {
             Some(line) => self.run(line, commit, &checkout.dir, interrupt)?,
@@ -135,7 +135,7 @@ impl<'a> Builds<'a> {
         };
         let build_s = begin.elapsed().as_secs_f64();
         if failure.is_none() {
-            failure = self.keep(commit, &checkout.dir)?;
+            failure = self.keep(commit, &checkout.dir, interrupt)?;
         }
         let record = BuildRecord {
             schema: SCHEMA.into(),
@@ -159,46 +159,47 @@ impl<'a> Builds<'a> {
         interrupt: &Interrupt,
     ) -> Result<Option<String>> {
         let log = self.log(&commit.hash);
-        let file = std::fs::File::create(&log)
+        // Another one, so that a link is not followed.
+        let _ = std::fs::remove_file(&log);
+        let file = std::fs::File::create_new(&log)
             .with_context(|| format!("cannot write {}", log.display()))?;
-        let mut child = Command::new("sh")
-            .args(["-c", line])
+        let mut sh = Command::new("sh");
+        sh.args(["-c", line])
             .current_dir(dir)
             .env("VMETER_COMMIT", &commit.hash)
             .env("VMETER_WORKTREE", dir)
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file)
-            .process_group(0)
-            .spawn()
-            .context("cannot run sh for --build")?;
-        let group = rustix::process::Pid::from_child(&child);
-        let status = {
-            let _during = interrupt.during(move || {
-                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::TERM);
-            });
-            child.wait().context("cannot wait for the build")?
-        };
-        if interrupt.is_raised() {
-            let dir = self.dir.display();
-            return Err(failure(
-                Class::Interrupted,
-                format!(
-                    "interrupted in the build of {}; go on with --resume {dir}",
-                    commit.short()
-                ),
-            ));
-        }
+            .process_group(0);
+        let status = helper::run(&mut sh, interrupt).context("cannot run sh for --build")?;
+        let status = status.ok_or_else(|| self.interrupted("the build of", commit))?;
         Ok((!status.success()).then(|| format!("--build ended with {status}{}", tail(&log))))
+    }
+
+    fn interrupted(&self, what: &str, commit: &Commit) -> anyhow::Error {
+        let (dir, commit) = (vmeter_base::shell::path(&self.dir), commit.short());
+        failure(
+            Class::Interrupted,
+            format!("interrupted in {what} {commit}; go on with --resume {dir}"),
+        )
     }
 
     /// Copies what the machine names, by reference where the file system can. What is
     /// missing is a failure of the build.
-    fn keep(&self, commit: &Commit, checkout: &Path) -> Result<Option<String>> {
+    fn keep(
+        &self,
+        commit: &Commit,
+        checkout: &Path,
+        interrupt: &Interrupt,
+    ) -> Result<Option<String>> {
         let kept = self.kept(commit);
         let partial = kept.with_extension("partial");
-        let _ = std::fs::remove_dir_all(&partial);
-        let _ = std::fs::remove_dir_all(&kept);
+        own_folder(&self.store, "kept")?;
+        for old in [&partial, &kept].into_iter().filter(|old| old.symlink_metadata().is_ok()) {
+            std::fs::remove_dir_all(old)
+                .with_context(|| format!("cannot remove {}", old.display()))?;
+        }
         for reference in &self.references {
             let from = checkout.join(reference);
             if !from.exists() {
@@ -211,7 +212,9 @@ impl<'a> Builds<'a> {
                 .with_context(|| format!("cannot make {}", above.display()))?;
             let mut copy = Command::new("cp");
             copy.args(["-a", "--reflink=auto", "-T", "--"]).arg(&from).arg(&to);
-            let output = copy.stdin(Stdio::null()).output().context("cannot run cp")?;
+            copy.stdin(Stdio::null());
+            let output = helper::output(&mut copy, interrupt).context("cannot run cp")?;
+            let output = output.ok_or_else(|| self.interrupted("keeping", commit))?;
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
                 anyhow::bail!("cannot keep {reference} of {}: {said}", commit.short());

@@ -4,11 +4,13 @@
 //! (`git clone --shared`), so neither its work tree, index, refs nor its list of worktrees
 //! change, and a vmeter that is killed leaves nothing behind in it.
 
+use super::git::{ended, output, Git};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use vmeter_base::files;
 use vmeter_model::range::Commit;
 use vmeter_session::failure::usage;
+use vmeter_session::Interrupt;
 
 /// A range with more commits is a mistake in it.
 const MAX_COMMITS: usize = 100_000;
@@ -20,56 +22,33 @@ pub struct History {
     pub commits: Vec<Commit>,
     /// Commits of merged branches, left out.
     pub merged: usize,
-}
-
-/// A git command on `repo` that asks nothing and is not led astray by a surrounding git.
-fn git(repo: &Path) -> Command {
-    let mut command = Command::new("git");
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("GIT_") {
-            command.env_remove(name);
-        }
-    }
-    command.env("GIT_TERMINAL_PROMPT", "0").env("LC_ALL", "C");
-    command.arg("-C").arg(repo).stdin(Stdio::null());
-    command
-}
-
-fn output(mut command: Command, what: &str) -> Result<String> {
-    let output =
-        command.output().context("cannot run git: install it (on Debian: apt-get install git)")?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(usage(format!("{what}: {}", said.trim())));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    /// True if the last commit names filters for its files, which are not run.
+    pub filtered: bool,
 }
 
 /// The commits of `A..B` along first parents: A, then each commit up to B.
 ///
 /// # Errors
 /// Class usage: no repository, a name that git does not know, A not an ancestor of B.
-pub fn history(repo: &Path, range: &str) -> Result<History> {
-    let wrong = || usage(format!("{range}: expected A..B, two commits of {}", repo.display()));
+pub fn history(repo: &Path, range: &str, interrupt: &Interrupt) -> Result<History> {
+    let repo = &Repository { git: Git::new()?, path: repo, interrupt };
+    let wrong = || usage(format!("{range}: expected A..B, two commits of {}", repo.path.display()));
     let (a, b) = range.split_once("..").ok_or_else(wrong)?;
     if b.starts_with('.') || a.is_empty() || a.starts_with('-') || b.starts_with('-') {
         return Err(wrong());
     }
-    let (a, b) = (resolve(repo, a)?, resolve(repo, if b.is_empty() { "HEAD" } else { b })?);
-    let mut ancestor = git(repo);
-    ancestor.args(["merge-base", "--is-ancestor", &a, &b]);
-    if !ancestor.status().context("cannot run git")?.success() {
+    let (a, b) = (repo.resolve(a)?, repo.resolve(if b.is_empty() { "HEAD" } else { b })?);
+    if !repo.holds(&["merge-base", "--is-ancestor", &a, &b], range)? {
         return Err(usage(format!(
             "{range}: the first commit is no ancestor of the second; `git merge-base` finds one that is"
         )));
     }
+    let span = format!("{a}..{b}");
     let list = |more: &[&str]| {
-        let mut command = git(repo);
-        command.args(["log", "--reverse", "--format=%H %s"]).args(more);
-        command.arg(format!("{a}..{b}")).arg("--");
-        output(command, range)
+        let log: &[&str] = &["log", "--reverse", "--format=%H %s"];
+        repo.said(&[log, more, &[&span, "--"]].concat(), range)
     };
-    let mut commits = vec![described(repo, &a)?];
+    let mut commits = vec![repo.described(&a)?];
     commits.extend(list(&["--first-parent"])?.lines().map(commit));
     let all = list(&[])?.lines().count();
     if commits.len() < 2 || commits.len() > MAX_COMMITS {
@@ -77,19 +56,42 @@ pub fn history(repo: &Path, range: &str) -> Result<History> {
         return Err(usage(format!("{range}: {n} commits in it; expected 1 to {MAX_COMMITS}")));
     }
     let merged = (all + 1).saturating_sub(commits.len());
-    Ok(History { commits, merged })
+    // grep fails where nothing matches.
+    let attributes = ["--", ".gitattributes", "*/.gitattributes"];
+    let grep = ["grep", "-q", "-e", "filter=", &b];
+    let filtered = repo.holds(&[&grep[..], &attributes].concat(), range)?;
+    Ok(History { commits, merged, filtered })
 }
 
-fn resolve(repo: &Path, name: &str) -> Result<String> {
-    let mut command = git(repo);
-    command.args(["rev-parse", "--verify", "--end-of-options", &format!("{name}^{{commit}}")]);
-    Ok(output(command, &format!("{}: {name}", repo.display()))?.trim().to_owned())
+struct Repository<'a> {
+    git: Git,
+    path: &'a Path,
+    interrupt: &'a Interrupt,
 }
 
-fn described(repo: &Path, hash: &str) -> Result<Commit> {
-    let mut command = git(repo);
-    command.args(["log", "-1", "--format=%H %s", hash, "--"]);
-    Ok(commit(output(command, hash)?.lines().next().unwrap_or(hash)))
+impl Repository<'_> {
+    fn said(&self, arguments: &[&str], what: &str) -> Result<String> {
+        let mut command = self.git.on(self.path);
+        command.args(arguments);
+        output(command, what, self.interrupt)
+    }
+
+    fn holds(&self, arguments: &[&str], what: &str) -> Result<bool> {
+        let mut command = self.git.on(self.path);
+        Ok(ended(command.args(arguments), what, self.interrupt)?.status.success())
+    }
+
+    fn resolve(&self, name: &str) -> Result<String> {
+        let name = format!("{name}^{{commit}}");
+        let what = format!("{}: {}", self.path.display(), name.trim_end_matches("^{commit}"));
+        let found = self.said(&["rev-parse", "--verify", "--end-of-options", &name], &what)?;
+        Ok(found.trim().to_owned())
+    }
+
+    fn described(&self, hash: &str) -> Result<Commit> {
+        let said = self.said(&["log", "-1", "--format=%H %s", hash, "--"], hash)?;
+        Ok(commit(said.lines().next().unwrap_or(hash)))
+    }
 }
 
 fn commit(line: &str) -> Commit {
@@ -102,42 +104,48 @@ fn commit(line: &str) -> Commit {
 pub struct Checkout {
     /// Its folder.
     pub dir: PathBuf,
+    git: Git,
 }
 
 impl Checkout {
-    /// The checkout at `dir`, cloned if it is not there or was only begun.
+    /// The checkout at `dir`, a folder that is vmeter's with all that is in it
+    /// ([`vmeter_session::folder::own_tree`]); cloned if it is not there or was only begun.
     ///
     /// # Errors
-    /// What git says, a full disk among it.
-    pub fn open(repo: &Path, dir: PathBuf) -> Result<Self> {
+    /// What git says, a full disk among it; an interruption.
+    pub fn open(repo: &Path, dir: PathBuf, interrupt: &Interrupt) -> Result<Self> {
+        let git = Git::new()?;
         let done = dir.with_extension("cloned");
         if !done.exists() {
-            let _ = std::fs::remove_dir_all(&dir);
-            let mut command = git(Path::new("."));
-            command.args(["clone", "--quiet", "--shared", "--no-checkout", "--"]);
+            if dir.exists() {
+                std::fs::remove_dir_all(&dir)
+                    .with_context(|| format!("cannot remove {}", dir.display()))?;
+            }
+            let mut command = git.on(Path::new("."));
+            command.args(["clone", "--quiet", "--shared", "--no-checkout", "--template=", "--"]);
             command.arg(repo.canonicalize().unwrap_or_else(|_| repo.to_owned())).arg(&dir);
-            output(command, &format!("cannot clone {}", repo.display()))?;
-            std::fs::write(&done, b"")
+            output(command, &format!("cannot clone {}", repo.display()), interrupt)?;
+            files::write_atomic(&done, b"")
                 .with_context(|| format!("cannot write {}", done.display()))?;
         }
-        Ok(Checkout { dir })
+        Ok(Checkout { dir, git })
     }
 
     /// Brings the files of `hash` into it. Files that builds have left stay, so that the
     /// next build is incremental, unless `clean`.
     ///
     /// # Errors
-    /// What git says.
-    pub fn switch(&self, hash: &str, clean: bool) -> Result<()> {
+    /// What git says; an interruption.
+    pub fn switch(&self, hash: &str, clean: bool, interrupt: &Interrupt) -> Result<()> {
         // A vmeter that was killed may have left git's lock.
         let _ = std::fs::remove_file(self.dir.join(".git/index.lock"));
-        let mut command = git(&self.dir);
+        let mut command = self.git.on(&self.dir);
         command.args(["checkout", "--quiet", "--force", "--detach", hash]);
-        output(command, &format!("cannot check out {hash}"))?;
+        output(command, &format!("cannot check out {hash}"), interrupt)?;
         if clean {
-            let mut command = git(&self.dir);
+            let mut command = self.git.on(&self.dir);
             command.args(["clean", "-xdfq"]);
-            output(command, "cannot clean the checkout")?;
+            output(command, "cannot clean the checkout", interrupt)?;
         }
         Ok(())
     }
@@ -149,11 +157,12 @@ mod tests {
 
     fn repository(commits: usize) -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("a folder");
+        let git = Git::new().expect("git is there");
         let run = |arguments: &[&str]| {
-            let mut command = git(folder.path());
+            let mut command = git.on(folder.path());
             command.args(["-c", "user.name=t", "-c", "user.email=t@example.org"]);
             command.args(arguments);
-            output(command, "git").expect("git works");
+            output(command, "git", &Interrupt::default()).expect("git works");
         };
         run(&["init", "--quiet"]);
         for i in 0..commits {
@@ -167,22 +176,24 @@ mod tests {
     #[test]
     fn commits_oldest_first_and_the_users_checkout_untouched() {
         let folder = repository(5);
-        let found = history(folder.path(), "HEAD~3..").expect("a range");
+        let found = history(folder.path(), "HEAD~3..", &Interrupt::default()).expect("a range");
         let subjects: Vec<&str> = found.commits.iter().map(|c| c.subject.as_str()).collect();
         assert_eq!(subjects, ["commit 1", "commit 2", "commit 3", "commit 4"]);
         assert_eq!((found.merged, found.commits[0].short().len()), (0, 12));
 
         let before = listing(folder.path());
         let own = tempfile::tempdir().expect("a folder");
-        let checkout = Checkout::open(folder.path(), own.path().join("tree")).expect("a clone");
-        checkout.switch(&found.commits[1].hash, true).expect("checked out");
+        let interrupt = Interrupt::default();
+        let open = |repo: &Path| Checkout::open(repo, own.path().join("tree"), &interrupt);
+        let checkout = open(folder.path()).expect("a clone");
+        checkout.switch(&found.commits[1].hash, true, &interrupt).expect("checked out");
         let text = std::fs::read_to_string(checkout.dir.join("n")).expect("its file");
         assert_eq!(text, "2");
         assert_eq!(listing(folder.path()), before);
         // Again, after the lock of a git that was killed.
         std::fs::write(checkout.dir.join(".git/index.lock"), b"").expect("a lock");
-        let again = Checkout::open(folder.path(), own.path().join("tree")).expect("the same");
-        again.switch(&found.commits[3].hash, false).expect("checked out");
+        let again = open(folder.path()).expect("the same");
+        again.switch(&found.commits[3].hash, false, &interrupt).expect("checked out");
     }
 
     fn listing(dir: &Path) -> Vec<(PathBuf, u64)> {
@@ -209,10 +220,11 @@ mod tests {
             ("HEAD..HEAD~1", "no ancestor"),
             ("HEAD..HEAD", "0 commits"),
         ] {
-            let error = history(folder.path(), range).expect_err(range).to_string();
+            let error =
+                history(folder.path(), range, &Interrupt::default()).expect_err(range).to_string();
             assert!(error.contains(what), "{range}: {error}");
         }
         let nothing = tempfile::tempdir().expect("a folder");
-        assert!(history(nothing.path(), "A..B").is_err());
+        assert!(history(nothing.path(), "A..B", &Interrupt::default()).is_err());
     }
 }

@@ -4,11 +4,19 @@
 //! the file system has no locks nobody waits: two shards then build one commit, and the last
 //! to finish counts.
 
-use rustix::fs::{flock, FlockOperation};
+use rustix::fs::{flock, FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::mpsc;
 use vmeter_session::Interrupt;
+
+/// The file that is locked: never a link that is followed, never one that is truncated.
+pub(super) fn open(path: &Path) -> std::io::Result<File> {
+    let flags = OFlags::NOFOLLOW.bits() as i32;
+    File::options().append(true).create(true).custom_flags(flags).open(path)
+}
 
 /// Takes the lock if nobody has it.
 pub(super) fn attempt(file: &File) -> bool {
@@ -28,6 +36,7 @@ pub(super) fn wait(file: &File, interrupt: &Interrupt) -> Option<()> {
     let waits = file.try_clone().ok()?;
     std::thread::spawn(move || {
         let _ = flock(&waits, FlockOperation::LockExclusive);
+        drop(waits);
         let _ = sender.send(());
     });
     let _ = receiver.recv();
@@ -42,7 +51,7 @@ mod tests {
     fn one_waits_for_the_other() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("x.lock");
-        let open = || File::create(&path).expect("a file");
+        let open = || open(&path).expect("a file");
         let first = open();
         assert!(attempt(&first));
         let second = open();

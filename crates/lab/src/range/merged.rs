@@ -1,7 +1,7 @@
 //! Shards of a range put together: what lies beside their runs.
 
 use super::builds::Builds;
-use super::{load, save, RECORD};
+use super::{load, RECORD};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use vmeter_base::files;
 use vmeter_model::range::{Commit, RangeRecord};
 use vmeter_session::failure::usage;
+use vmeter_session::folder::own_folder;
+use vmeter_session::trust;
 
 /// The range that all shards are of.
 ///
@@ -44,7 +46,8 @@ pub(crate) fn carry(shards: &[PathBuf], to: &Path) -> Result<()> {
     for dir in shards {
         builds(&load(dir)?.builds_in.unwrap_or_else(|| dir.clone()), to)?;
     }
-    save(to, &record)
+    let ours = shards.iter().all(|dir| trust::is_ours(dir));
+    trust::write(to, RECORD, serde_json::to_vec_pretty(&record)?, ours)
 }
 
 /// True for one range, wherever each host has the repository.
@@ -54,15 +57,15 @@ fn same(a: &RangeRecord, b: &RangeRecord) -> bool {
 }
 
 fn builds(store: &Path, to: &Path) -> Result<()> {
-    let (from, to) = (store.join("builds"), to.join("builds"));
-    if from == to {
+    if store == to {
         return Ok(());
     }
+    let (from, to) = (store.join("builds"), own_folder(to, "builds")?);
     let context = || format!("cannot copy {} to {}", from.display(), to.display());
-    fs::create_dir_all(&to).with_context(context)?;
     for entry in fs::read_dir(&from).into_iter().flatten().flatten() {
         let path = entry.path();
-        if !matches!(path.extension().and_then(OsStr::to_str), Some("json" | "log")) {
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        if !is_file || !matches!(path.extension().and_then(OsStr::to_str), Some("json" | "log")) {
             continue;
         }
         let target = to.join(entry.file_name());

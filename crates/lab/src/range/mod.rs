@@ -7,6 +7,7 @@
 
 mod builds;
 mod decision;
+mod git;
 pub mod history;
 mod lock;
 mod merged;
@@ -20,7 +21,7 @@ pub use outcome::result;
 pub mod report;
 
 use crate::shown::Shown;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use report::RangeReport;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -31,17 +32,21 @@ use vmeter_model::shard::ShardPlan;
 use vmeter_model::{MachineSpec, SCHEMA};
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
-use vmeter_session::host;
-use vmeter_session::shares;
+use vmeter_session::folder;
 use vmeter_session::RunOptions;
 use vmeter_session::{Answer, Cut, Experiment, Given, Views};
 use vmeter_session::{Session, Watch};
 
 /// Measured runs of each commit, unless `--runs` says otherwise.
 pub(crate) const DEFAULT_RUNS: u32 = 5;
+/// Probability at which a search ends.
+const DEFAULT_CONFIDENCE: f64 = 0.97;
+/// Runs after which a search ends undecided.
+const DEFAULT_MAX_BOOTS: usize = 500;
 /// Runs of each end after which a search accepts that nothing changed.
 const DEFAULT_END_RUNS: usize = 30;
 pub(crate) const RECORD: &str = "range.json";
+const KIND: &str = "range";
 const MAX_JSON: u64 = 64 << 20;
 
 /// What to measure and how.
@@ -61,17 +66,18 @@ pub struct RangeOptions {
     pub bisect: bool,
     /// Remove what is not in the commit before each build.
     pub clean: bool,
-    /// What is compared.
-    pub metric: Metric,
+    /// What is compared; wall time if absent. Of this and what follows a session that is gone
+    /// on with keeps what it was begun with.
+    pub metric: Option<Metric>,
     /// Probability at which a search ends, 0.5 to 1.
-    pub confidence: f64,
+    pub confidence: Option<f64>,
     /// Runs after which a search ends undecided.
-    pub max_boots: usize,
+    pub max_boots: Option<usize>,
     /// Runs of each end after which a search accepts that nothing changed; a resumed
     /// search may be given more.
     pub end_runs: Option<usize>,
-    /// How closely to watch.
-    pub watch: WatchLevel,
+    /// How closely to watch; if absent `light`, and not at all where `run` is measured.
+    pub watch: Option<WatchLevel>,
     /// How runs are repeated.
     pub runs: RunOptions,
 }
@@ -82,7 +88,11 @@ pub struct RangeOptions {
 /// A range, machine or folder that is not valid, an interruption (finished runs and builds
 /// are saved), a full disk.
 pub fn range(options: &RangeOptions, watch: &mut Watch<'_>) -> Result<RangeResult> {
-    let (session, record) = match vmeter_session::resumed("range", &options.runs)? {
+    let saved = vmeter_session::resumed(KIND, &options.runs, watch, |session: &Session, given| {
+        note_given(options, &load(&session.dir)?, session.record.shard.is_some(), given);
+        Ok(())
+    })?;
+    let (session, record) = match saved {
         Some(session) => resumed(session, options)?,
         None => begun(options, watch)?,
     };
@@ -92,13 +102,13 @@ pub fn range(options: &RangeOptions, watch: &mut Watch<'_>) -> Result<RangeResul
 
 /// The range is worked out before the folder is made, so that a typo leaves none behind.
 fn begun(options: &RangeOptions, watch: &mut Watch<'_>) -> Result<(Session, RangeRecord)> {
-    let record = described(options)?;
+    let record = described(options, watch)?;
     let planned = match options.runs.shard {
-        None => vmeter_session::record("range", &options.runs),
+        None => vmeter_session::record(KIND, &options.runs),
         Some(shard) => shards::part(&record, options, shard)?,
     };
-    let session = vmeter_session::begin(planned, &options.runs, watch)?;
-    save(&session.dir, &record)?;
+    let beside = |session: &Session| save(session, &record);
+    let session = vmeter_session::begin_with(planned, &options.runs, watch, beside)?;
     Ok((session, record))
 }
 
@@ -109,20 +119,23 @@ fn begun(options: &RangeOptions, watch: &mut Watch<'_>) -> Result<(Session, Rang
 pub(crate) fn cut(
     options: &RangeOptions,
     shards: u32,
+    watch: &mut Watch<'_>,
 ) -> Result<(RangeRecord, SessionRecord, Vec<ShardPlan>)> {
-    let record = described(options)?;
+    let record = described(options, watch)?;
     let (session, parts) = shards::cut(&record, options, shards)?;
     Ok((record, session, parts))
 }
 
 /// What the options are about.
-fn described(options: &RangeOptions) -> Result<RangeRecord> {
+fn described(options: &RangeOptions, watch: &mut Watch<'_>) -> Result<RangeRecord> {
     let missing = || usage("which commits? give --repo DIR and A..B, or --resume DIR");
     let repo = options.repo.as_deref().ok_or_else(missing)?;
     let range = options.range.as_deref().ok_or_else(missing)?;
-    if !(0.5..1.0).contains(&options.confidence) {
-        return Err(usage(format!("--confidence {}: expected 0.5 to 0.9999", options.confidence)));
+    let confidence = options.confidence.unwrap_or(DEFAULT_CONFIDENCE);
+    if !(0.5..1.0).contains(&confidence) {
+        return Err(usage(format!("--confidence {confidence}: expected 0.5 to 0.9999")));
     }
+    let unwatched = options.run.is_some().then_some(WatchLevel::None);
     let machine = match &options.run {
         Some(_) if !options.spec.command.is_empty() => {
             return Err(usage("either --run CMD or a VMM command line after --, not both"));
@@ -135,7 +148,13 @@ fn described(options: &RangeOptions) -> Result<RangeRecord> {
     let repo = repo
         .canonicalize()
         .map_err(|e| usage(format!("--repo {}: {e}; expected a git repository", repo.display())))?;
-    let history = history::history(&repo, range)?;
+    let history = history::history(&repo, range, watch.interrupt)?;
+    if history.filtered {
+        watch.progress.warn(
+            "the commits name filters for some files (\"filter=\" in .gitattributes, as Git LFS \
+             does): vmeter runs none, so those files are built as git stores them",
+        );
+    }
     Ok(RangeRecord {
         schema: SCHEMA.into(),
         repo: repo.display().to_string(),
@@ -149,18 +168,45 @@ fn described(options: &RangeOptions) -> Result<RangeRecord> {
         clean: options.clean,
         runs: options.runs.runs.unwrap_or(DEFAULT_RUNS),
         warmup: options.runs.warmups(),
-        watch: options.watch,
-        metric: options.metric,
-        confidence: options.confidence,
-        max_boots: options.max_boots,
+        watch: options.watch.or(unwatched).unwrap_or_default(),
+        metric: options.metric.unwrap_or_default(),
+        confidence,
+        max_boots: options.max_boots.unwrap_or(DEFAULT_MAX_BOOTS),
         end_runs: options.end_runs.unwrap_or(DEFAULT_END_RUNS),
         builds_in: None,
     })
 }
 
+/// What is said beside `--resume`, and what the range was begun with. A shard is no search, and
+/// is told so in words of its own.
+fn note_given(options: &RangeOptions, record: &RangeRecord, is_shard: bool, given: &mut Given) {
+    given.option("--build", options.build.as_ref().map(Some), record.build.as_ref());
+    given.option("--run", options.run.as_ref().map(Some), record.run.as_ref());
+    given.option("--clean", options.clean.then_some(true), record.clean);
+    given.option("--metric", options.metric, record.metric);
+    given.option("--confidence", options.confidence, record.confidence);
+    given.option("--max-boots", options.max_boots, record.max_boots);
+    given.option("--watch", options.watch, record.watch);
+    given.fields(&options.spec, &record.machine);
+    given.option("--warmup", options.runs.warmup, record.warmup);
+    // More is measured, but not of a shard, whose plan is that of the others as well.
+    let other = options.runs.runs.filter(|runs| is_shard || *runs < record.runs);
+    given.option("--runs", other, record.runs);
+    if !is_shard {
+        given.option("--bisect", options.bisect.then_some(true), record.bisect);
+    }
+}
+
 /// A saved range says itself what it is about; only how much is measured may change.
 fn resumed(mut session: Session, options: &RangeOptions) -> Result<(Session, RangeRecord)> {
     let mut record = load(&session.dir)?;
+    if let Some(store) = record.builds_in.as_deref().filter(|dir| !folder::is_session(dir)) {
+        return Err(usage(format!(
+            "{}: \"builds_in\": vmeter did not make {}, so it builds nothing there",
+            session.dir.join(RECORD).display(),
+            store.display()
+        )));
+    }
     if options.range.as_ref().is_some_and(|range| *range != record.range) {
         return Err(usage(format!(
             "{} is about {}: go on with it without a range of commits",
@@ -168,16 +214,7 @@ fn resumed(mut session: Session, options: &RangeOptions) -> Result<(Session, Ran
             record.range
         )));
     }
-    let mut given = Given::of(&options.runs, &session.record);
-    given.option("--build", options.build.as_ref().map(Some), record.build.as_ref());
-    given.option("--run", options.run.as_ref().map(Some), record.run.as_ref());
-    given.option("--clean", options.clean.then_some(true), record.clean);
-    given.fields(&options.spec, &record.machine);
     let own = session.record.shard.as_ref().map(|own| own.shard);
-    if own.is_none() {
-        given.option("--bisect", options.bisect.then_some(true), record.bisect);
-    }
-    given.check(&session.dir)?;
     if own.is_some() && options.bisect || options.runs.shard.is_some_and(|s| Some(s) != own) {
         let what = own.map_or("no shard".to_owned(), |own| format!("shard {own}"));
         return Err(usage(format!(
@@ -185,13 +222,11 @@ fn resumed(mut session: Session, options: &RangeOptions) -> Result<(Session, Ran
             session.dir.display()
         )));
     }
-    let (finished, _) = session.finished()?;
-    let finished = finished.iter().map(|(_, run)| run.index).collect();
-    shares::take_over(&mut session.record, host::describe(), &finished);
+    session.take_over()?;
     session.save()?;
     record.runs = options.runs.runs.unwrap_or(record.runs);
     record.end_runs = options.end_runs.unwrap_or(record.end_runs);
-    save(&session.dir, &record)?;
+    save(&session, &record)?;
     Ok((session, record))
 }
 
@@ -199,10 +234,8 @@ fn resumed(mut session: Session, options: &RangeOptions) -> Result<(Session, Ran
 ///
 /// # Errors
 /// Any error of the file system.
-pub(crate) fn save(dir: &Path, record: &RangeRecord) -> Result<()> {
-    let path = dir.join(RECORD);
-    files::write_atomic(&path, &serde_json::to_vec_pretty(record)?)
-        .with_context(|| format!("cannot write {}", path.display()))
+pub(crate) fn save(session: &Session, record: &RangeRecord) -> Result<()> {
+    session.write(RECORD, serde_json::to_vec_pretty(record)?)
 }
 
 /// What a saved range is about.
@@ -218,6 +251,10 @@ pub(crate) fn load(dir: &Path) -> Result<RangeRecord> {
         let found = &record.schema;
         return Err(wrong(&format!("format {found:?}, and this vmeter reads {SCHEMA:?}")));
     }
+    // Files are called by them, and folders are removed that are.
+    if let Some(odd) = record.commits.iter().find(|commit| !folder::is_hash(&commit.hash)) {
+        return Err(wrong(&format!("{:?} is no commit's hash", odd.hash)));
+    }
     Ok(record)
 }
 
@@ -226,7 +263,7 @@ pub(crate) struct Kind;
 
 impl Experiment for Kind {
     fn kind(&self) -> &'static str {
-        "range"
+        KIND
     }
 
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
@@ -235,10 +272,6 @@ impl Experiment for Kind {
 
     fn cut(&self) -> Result<&dyn Cut, &'static str> {
         Ok(self)
-    }
-
-    fn boots(&self) -> Result<(), &'static str> {
-        Ok(())
     }
 }
 

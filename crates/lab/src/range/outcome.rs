@@ -359,6 +359,7 @@ fn hints(record: &RangeRecord, session: &Session, found: &Found) -> Vec<String> 
             }
         }
     }
+    let dir = shell::path(&session.dir);
     let unsure = found.probability.is_some_and(|p| p < record.confidence);
     if found.verdict == RangeVerdict::NoChange && unsure {
         let runs = 3 * record.end_runs;

@@ -9,7 +9,7 @@ use crate::prepare::prepare;
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::range::RangeRecord;
-use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionMachine};
+use vmeter_model::run::{Fault, Outcome, PlannedRun, RunRecord, SessionMachine};
 use vmeter_session::failure::{failure, usage, Class};
 use vmeter_session::{cache_dir, one_run, Runner, Session, Watch};
 
@@ -62,13 +62,15 @@ impl<'a> Search<'a> {
             self.session.record.machines.iter().map(|m| m.label.clone()).collect();
         for (machine, label) in labels.iter().enumerate() {
             let commits = &self.record.commits;
-            let commit = commits.iter().position(|c| c.short() == label).with_context(|| {
-                format!("session.json names {label}, which is no commit of range.json")
+            let commit = commits.iter().position(|c| c.short() == label).ok_or_else(|| {
+                usage(format!("session.json names {label}, which is no commit of range.json"))
             })?;
             self.machines.insert(commit, machine);
         }
         let (runs, _) = self.session.finished()?;
-        for (dir, run) in &runs {
+        // An older vmeter saved failures of its own.
+        let counts = |run: &RunRecord| run.outcome.fault() != Some(Fault::Host);
+        for (dir, run) in runs.iter().filter(|(_, run)| counts(run)) {
             self.finished.insert(run.index);
             let Some(commit) = outcome::commit_of(self.record, &run.label) else { continue };
             self.note(commit, outcome::sample(self.record.metric, dir, run), run.warmup);
@@ -107,7 +109,7 @@ impl<'a> Search<'a> {
             }),
         };
         watch.progress.end();
-        ended.map(|()| self.session)
+        ended.inspect_err(|error| self.session.withdraw(error)).map(|()| self.session)
     }
 
     /// Runs that were planned and not finished: the first of a resumed range.
@@ -238,7 +240,7 @@ impl<'a> Search<'a> {
             return Ok(None);
         }
         let spec = template::filled(&self.record.machine, &self.builds.kept(what))?;
-        let mut prepared = prepare(what.short(), &spec, &cache_dir())
+        let mut prepared = prepare(what.short(), &spec, &cache_dir()?)
             .map_err(|e| usage(format!("{} was built, but: {e:#}", what.short())))?;
         prepared.session.parameters = super::shards::parameters(what);
         let record = &mut self.session.record;
@@ -274,7 +276,10 @@ impl<'a> Search<'a> {
         let number = u32::try_from(index).context("too many runs")?;
         let planned = *self.session.record.plan.get(index).context("no such run")?;
         let of = self.machines.iter().find(|(_, machine)| **machine == planned.machine);
-        let commit = *of.context("the plan names a machine that no commit has")?.0;
+        let (commit, _) = of.ok_or_else(|| {
+            usage(format!("session.json: run {number} names a machine that no commit has"))
+        })?;
+        let commit = *commit;
         let shard = self.session.record.shard.as_ref();
         let foreign = shard.is_some_and(|own| own.runs.binary_search(&number).is_err());
         if foreign || self.finished.contains(&number) || self.is_hopeless(commit) {
@@ -285,7 +290,7 @@ impl<'a> Search<'a> {
         let booter = Slotted { recorder: &self.booter, slot };
         let prepare = self.prepare.as_deref();
         let mut boots = Boots(&booter);
-        let run = one_run(&self.session, &mut boots, prepare, number, &planned, watch.interrupt)?;
+        let run = one_run(&self.session, &mut boots, prepare, number, &planned, watch)?;
         watch.progress.run(&run.label, &boots.said(&run));
         self.finished.insert(number);
         let dir = self.session.run_dir(number);
@@ -303,7 +308,7 @@ impl<'a> Search<'a> {
             format!(
                 "interrupted; {} finished runs are saved: go on with --resume {}",
                 self.finished.len(),
-                self.session.dir.display()
+                vmeter_base::shell::path(&self.session.dir)
             ),
         )
     }

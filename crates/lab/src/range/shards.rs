@@ -41,7 +41,7 @@ pub(crate) fn cut(
         warmup: slot.warmup,
         watch: range.watch,
     };
-    let mut record = vmeter_session::record("range", &options.runs);
+    let mut record = vmeter_session::record(super::KIND, &options.runs);
     record.machines = range
         .commits
         .iter()

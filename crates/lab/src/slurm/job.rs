@@ -73,7 +73,10 @@ impl Job<'_> {
         lines.extend([
             format!("shard={}/shards/$SLURM_ARRAY_TASK_ID", quote(dir)),
             format!("rm -f \"$shard/{ENDED}\""),
-            format!("{vmeter} {} --resume \"$shard\" --quiet{pin} >/dev/null", self.command),
+            format!(
+                "{vmeter} {} --resume \"$shard\" --trust --quiet{pin} >/dev/null",
+                self.command
+            ),
             "status=$?".to_owned(),
             format!("echo $status >\"$shard/{ENDED}.partial\""),
             format!("mv \"$shard/{ENDED}.partial\" \"$shard/{ENDED}\""),
@@ -112,7 +115,7 @@ mod tests {
             "#SBATCH --exclusive",
             "#SBATCH --time=10",
             "shard='/shared/my sweep'/shards/$SLURM_ARRAY_TASK_ID",
-            "'/opt/my tools/vmeter' sweep --resume \"$shard\" --quiet --pin 0-1 >/dev/null",
+            "'/opt/my tools/vmeter' sweep --resume \"$shard\" --trust --quiet --pin 0-1 >/dev/null",
         ] {
             assert!(script.lines().any(|l| l == line), "{line}\n{script}");
         }

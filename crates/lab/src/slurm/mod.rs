@@ -18,21 +18,21 @@ mod client;
 mod follow;
 mod job;
 
-use crate::merge::{merge, MergeOptions, Merged};
+use crate::merge::{merge_into, MergeOptions, Merged};
 use crate::range::{self, RangeOptions};
 use crate::sweep::{points, SweepOptions};
 use anyhow::{Context, Result};
 use job::{shard_dir, Job, SCRIPT};
 use serde::{Deserialize, Serialize};
-use std::fs;
 use std::path::{Path, PathBuf};
-use vmeter_base::files;
+use vmeter_base::{files, shell};
 use vmeter_model::range::RangeRecord;
 use vmeter_model::run::SessionRecord;
 use vmeter_model::shard::ShardPlan;
 use vmeter_model::SCHEMA;
 use vmeter_session::failure::{failure, host, usage, Class};
-use vmeter_session::{fresh_dir, RunOptions, Session, Watch};
+use vmeter_session::folder::{own_folder, Folder, Removal};
+use vmeter_session::{fresh_dir, trust, RunOptions, Session, Watch};
 
 const RECORD: &str = "slurm.json";
 const MAX_JSON: u64 = 1 << 20;
@@ -92,7 +92,8 @@ pub fn sweep(
     watch: &mut Watch<'_>,
 ) -> Result<Merged> {
     let given = crate::sweep::points_of(options)?;
-    let (record, parts) = points::cut("sweep", &given, options.watch, &options.runs, slurm.shards)?;
+    let level = options.watch.unwrap_or_default();
+    let (record, parts) = points::cut(&given, level, &options.runs, slurm.shards)?;
     let work = Work { record, parts, range: None };
     submit(work, &options.runs, slurm, watch)
 }
@@ -106,7 +107,7 @@ pub fn range(
     slurm: &SlurmOptions,
     watch: &mut Watch<'_>,
 ) -> Result<Merged> {
-    let (range, record, parts) = range::cut(options, slurm.shards)?;
+    let (range, record, parts) = range::cut(options, slurm.shards, watch)?;
     let work = Work { record, parts, range: Some(range) };
     submit(work, &options.runs, slurm, watch)
 }
@@ -118,17 +119,10 @@ fn submit(
     watch: &mut Watch<'_>,
 ) -> Result<Merged> {
     let command = work.record.command.clone();
-    let dir = runs.save.clone().unwrap_or_else(|| fresh_dir(&work.record));
+    let dir = runs.save.clone().map_or_else(|| fresh_dir(&work.record), Ok)?;
     let dir = std::path::absolute(&dir).with_context(|| format!("{}", dir.display()))?;
-    for taken in ["session.json", RECORD] {
-        if dir.join(taken).exists() {
-            return Err(usage(format!(
-                "{0} holds a session already: choose another folder, or go on with it by --resume {0}",
-                dir.display()
-            )));
-        }
-    }
     let script = script(&dir, &command, runs, slurm)?;
+    let folder = Folder::make(&dir)?;
     shards(&dir, work, &script).with_context(|| {
         format!(
             "cannot prepare {}: choose a folder that all nodes share with --save DIR",
@@ -136,7 +130,7 @@ fn submit(
         )
     })?;
     let all: Vec<u32> = (1..=slurm.shards).collect();
-    let job = client::submit(&dir.join(SCRIPT), &all).inspect_err(|_| discard(&dir))?;
+    let job = client::submit(&dir.join(SCRIPT), &all).inspect_err(|_| discard(&folder))?;
     let job = JobRecord {
         schema: SCHEMA.into(),
         shards: slurm.shards,
@@ -145,7 +139,7 @@ fn submit(
         jobs: vec![job],
     };
     save(&dir, &job)?;
-    finish(&dir, job, watch)
+    finish(folder, job, watch)
 }
 
 /// Makes the folders of all shards, and the script.
@@ -153,14 +147,16 @@ fn shards(dir: &Path, work: Work, script: &str) -> Result<()> {
     for part in work.parts {
         let own = shard_dir(dir, part.shard.index);
         let record = SessionRecord { shard: Some(part), ..work.record.clone() };
-        Session::create(Some(&own), record)?;
-        if let Some(range) = &work.range {
-            let range = RangeRecord { builds_in: Some(dir.to_owned()), ..range.clone() };
-            range::save(&own, &range)?;
-        }
+        Session::create_in(Folder::make_within(&own)?, record, |session| match &work.range {
+            Some(range) => {
+                let range = RangeRecord { builds_in: Some(dir.to_owned()), ..range.clone() };
+                range::save(session, &range)
+            }
+            None => Ok(()),
+        })?;
     }
-    fs::create_dir_all(dir.join("log"))?;
-    files::write_atomic(&dir.join(SCRIPT), script.as_bytes())?;
+    own_folder(dir, "log")?;
+    files::write_atomic(&dir.join(SCRIPT), &trust::seal_script(dir, SCRIPT, script))?;
     Ok(())
 }
 
@@ -168,8 +164,15 @@ fn shards(dir: &Path, work: Work, script: &str) -> Result<()> {
 ///
 /// # Errors
 /// As [`sweep`].
-pub fn resume(dir: &Path, mixed_hosts: bool, watch: &mut Watch<'_>) -> Result<Merged> {
+pub fn resume(
+    dir: &Path,
+    mixed_hosts: bool,
+    trusted: bool,
+    watch: &mut Watch<'_>,
+) -> Result<Merged> {
     let dir = std::path::absolute(dir).with_context(|| format!("{}", dir.display()))?;
+    trust::check(&dir, trusted, watch)?;
+    let folder = Folder::hold(&dir)?;
     let path = dir.join(RECORD);
     let wrong = |e: &dyn std::fmt::Display| usage(format!("{}: {e}", path.display()));
     let bytes = files::read_limited(&path, MAX_JSON).map_err(|e| wrong(&e))?;
@@ -179,16 +182,14 @@ pub fn resume(dir: &Path, mixed_hosts: bool, watch: &mut Watch<'_>) -> Result<Me
         return Err(wrong(&format!("format {found:?}, and this vmeter reads {SCHEMA:?}")));
     }
     job.mixed_hosts |= mixed_hosts;
-    finish(&dir, job, watch)
+    finish(folder, job, watch)
 }
 
-/// What was made for a job that was never submitted.
-fn discard(dir: &Path) {
-    for made in ["shards", "log"] {
-        let _ = fs::remove_dir_all(dir.join(made));
+/// Removes what was made for a job that was never submitted.
+fn discard(folder: &Folder) {
+    if let Ok(removal) = Removal::of(folder) {
+        let _ = removal.carry_out(folder);
     }
-    let _ = fs::remove_file(dir.join(SCRIPT));
-    let _ = fs::remove_dir(dir);
 }
 
 fn script(dir: &Path, command: &str, runs: &RunOptions, slurm: &SlurmOptions) -> Result<String> {
@@ -204,20 +205,19 @@ fn script(dir: &Path, command: &str, runs: &RunOptions, slurm: &SlurmOptions) ->
 }
 
 fn save(dir: &Path, job: &JobRecord) -> Result<()> {
-    let path = dir.join(RECORD);
-    files::write_atomic(&path, &serde_json::to_vec_pretty(job)?)
-        .with_context(|| format!("cannot write {}", path.display()))
+    trust::write(dir, RECORD, serde_json::to_vec_pretty(job)?, true)
 }
 
-fn finish(dir: &Path, job: JobRecord, watch: &mut Watch<'_>) -> Result<Merged> {
+fn finish(folder: Folder, job: JobRecord, watch: &mut Watch<'_>) -> Result<Merged> {
     let (shards, mixed_hosts) = (job.shards, job.mixed_hosts);
+    let dir = folder.dir().to_owned();
     let command = job.command.clone();
-    let followed = follow::Follow::open(dir, job)?.run(watch);
+    let followed = follow::Follow::open(&dir, job)?.run(watch);
     watch.progress.end();
     followed?;
-    let dirs: Vec<PathBuf> = (1..=shards).map(|index| shard_dir(dir, index)).collect();
-    merge(&MergeOptions { dirs, save: Some(dir.to_owned()), mixed_hosts }).map_err(|error| {
-        let shown = dir.display();
+    let dirs: Vec<PathBuf> = (1..=shards).map(|index| shard_dir(&dir, index)).collect();
+    merge_into(folder, &MergeOptions { dirs, save: None, mixed_hosts }).map_err(|error| {
+        let shown = shell::path(&dir);
         error.context(format!(
             "all shards are done, in {shown}/shards, and cannot be merged as they are (vmeter {command} --resume {shown} tries again)"
         ))
@@ -230,7 +230,7 @@ fn interrupted(dir: &Path, job: &JobRecord) -> anyhow::Error {
         Class::Interrupted,
         format!(
             "interrupted; the tasks go on in Slurm (job {jobs}): follow them again with vmeter {command} --resume {}, or end them with scancel {jobs}",
-            dir.display()
+            shell::path(dir)
         ),
     )
 }
@@ -238,7 +238,7 @@ fn interrupted(dir: &Path, job: &JobRecord) -> anyhow::Error {
 fn lost(dir: &Path, command: &str, shards: &[u32], times: u32) -> anyhow::Error {
     let named: Vec<String> = shards.iter().map(u32::to_string).collect();
     let log = shards.first().map(|s| job::log(dir, *s).display().to_string()).unwrap_or_default();
-    let dir = dir.display();
+    let dir = shell::path(dir);
     host(format!(
         "shards {} did not come to an end in {times} attempts (see {log}); finished runs are saved: mend the cause and go on with vmeter {command} --resume {dir}, or see what is there with vmeter merge {dir}/shards/* --save DIR",
         named.join(", ")

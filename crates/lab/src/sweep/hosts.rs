@@ -48,6 +48,7 @@ mod tests {
             run: SweptRun {
                 index,
                 outcome: Outcome::Done,
+                end: None,
                 total_s: total,
                 cpu_s: total,
                 phases: vec![("all".into(), total)],

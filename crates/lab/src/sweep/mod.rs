@@ -7,8 +7,9 @@ mod scaling;
 
 pub mod report;
 
-use crate::compare::{against_the_first, Sampled};
+use crate::compare::{against_the_first, Compared, Sampled};
 use crate::diff;
+use crate::ends::Ends;
 use crate::figures::{self, Figures};
 use crate::shown::Shown;
 use anyhow::Result;
@@ -18,7 +19,6 @@ use scaling::Measured;
 use std::collections::BTreeSet;
 use std::path::Path;
 use vmeter_base::shell;
-use vmeter_model::result::Comparison;
 use vmeter_model::run::{Outcome, SessionMachine, WatchLevel};
 use vmeter_model::sweep::{
     ExplainedBreak, Scaling, Series, SweepPoint, SweepResult, SweptParameter, SweptRun,
@@ -28,7 +28,7 @@ use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::RunOptions;
 use vmeter_session::{envelope, SavedRun, Session, Watch};
-use vmeter_session::{Answer, Cut, Experiment, Given, Views};
+use vmeter_session::{Answer, Cut, Experiment, Views};
 use vmeter_stats::estimate;
 
 /// Breaks that are explained, the largest first.
@@ -44,8 +44,8 @@ pub struct SweepOptions {
     pub spec: MachineSpec,
     /// What is varied.
     pub parameters: Vec<Parameter>,
-    /// How closely to watch.
-    pub watch: WatchLevel,
+    /// How closely to watch; `light`, or as the session that is gone on with, if absent.
+    pub watch: Option<WatchLevel>,
     /// How runs are repeated.
     pub runs: RunOptions,
 }
@@ -56,20 +56,12 @@ pub struct SweepOptions {
 /// A parameter or machine that is not valid, a host that can't boot it, a folder that
 /// can't be written, an interruption.
 pub fn sweep(options: &SweepOptions, watch: &mut Watch<'_>) -> Result<SweepResult> {
-    if let Some(dir) = &options.runs.resume {
-        let session: Session = Session::open(dir)?;
-        let mut given = Given::of(&options.runs, &session.record);
-        if let Some(first) = session.record.machines.first() {
-            given.fields(&options.spec, &first.spec);
-        }
-        given.check(dir)?;
-    }
     let points = if options.parameters.is_empty() && options.runs.resume.is_some() {
         Vec::new()
     } else {
         points_of(options)?
     };
-    let session = points::measure("sweep", &points, options.watch, &options.runs, watch)?;
+    let session = points::measure(&options.spec, &points, options.watch, &options.runs, watch)?;
     result(&session)
 }
 
@@ -82,7 +74,11 @@ pub(crate) fn points_of(options: &SweepOptions) -> Result<Vec<parameters::Point>
         [] => Err(usage(
             "nothing to sweep: vary something with -P pcie-root-ports=0..4 or -L smp=1,2,4",
         )),
-        given => parameters::points(&options.spec, options.runs.prepare.as_deref(), given),
+        given => {
+            let points = parameters::points(&options.spec, options.runs.prepare.as_deref(), given)?;
+            options.runs.check_size(points.len())?;
+            Ok(points)
+        }
     }
 }
 
@@ -109,14 +105,21 @@ pub fn result(session: &Session) -> Result<SweepResult> {
     let measured: Vec<Measured<'_>> = points
         .iter()
         .zip(&figures)
-        .map(|(point, f)| Measured { point, runs: f.iter().filter(|f| f.is_done()).collect() })
+        .map(|(point, f)| {
+            let alike = is_like(&points, point);
+            let runs = f.iter().filter(|f| alike && f.is_done()).collect();
+            Measured { point, runs }
+        })
         .collect();
     let (scaling, steps) = scaling::scale(&parameters, &measured, session.record.seed);
     warnings.extend(warnings_of(&points, session, &finished));
+    let Compared { comparisons, refused } = comparisons(&parameters, &points, session.record.seed);
+    warnings
+        .extend(refused.iter().map(|n| format!("{} is not compared with {}: {}", n.b, n.a, n.why)));
     let explained = explain(&scaling, &points, session, &finished);
     let result = SweepResult {
         envelope: envelope::envelope(&session.record),
-        comparisons: comparisons(&parameters, &points, session.record.seed),
+        comparisons,
         parameters,
         hints: hints(&explained, &points, session),
         points,
@@ -166,12 +169,26 @@ fn parameters_of(machines: &[SessionMachine]) -> Vec<SweptParameter> {
     found
 }
 
+/// True if a point's runs are measured to what those of the first that has any are.
+fn is_like(points: &[SweepPoint], point: &SweepPoint) -> bool {
+    let ends = |point: &SweepPoint| Ends::of_swept(point.runs.iter());
+    let first = points.iter().map(ends).find(|ends| !ends.to().is_empty());
+    let own = ends(point);
+    first.is_none_or(|first| own.to().is_empty() || *own.to() == *first.to())
+}
+
 fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) -> Vec<String> {
     let mut warnings = Vec::new();
     for point in points {
         let done = point.runs.iter().filter(|r| r.outcome == Outcome::Done).count();
         if done == 0 && !point.runs.is_empty() {
             warnings.push(format!("{}: no run reached its end", point.label));
+        } else if !is_like(points, point) {
+            warnings.push(format!(
+                "{}: measured to another end than the points before it, and left out of what \
+                 grows: --until with one ready point for all makes them comparable",
+                point.label
+            ));
         }
     }
     if let Some(own) = &session.record.shard {
@@ -195,10 +212,10 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
 }
 
 /// Each other point against the first, block by block, where a parameter has no order.
-fn comparisons(parameters: &[SweptParameter], points: &[SweepPoint], seed: u64) -> Vec<Comparison> {
+fn comparisons(parameters: &[SweptParameter], points: &[SweepPoint], seed: u64) -> Compared {
     let unordered = parameters.iter().any(|p| !p.numeric && p.values.len() > 1);
     if !unordered {
-        return Vec::new();
+        return Compared::default();
     }
     against_the_first(&points.iter().map(sampled).collect::<Vec<_>>(), seed)
 }
@@ -208,7 +225,12 @@ fn sampled(point: &SweepPoint) -> Sampled<'_> {
         let value = |r: &SweptRun| if r.outcome == Outcome::Done { of(r) } else { f64::NAN };
         point.runs.iter().map(value).collect()
     };
-    Sampled { label: &point.label, wall: samples(|r| r.total_s), cpu: samples(|r| r.cpu_s) }
+    Sampled {
+        label: &point.label,
+        wall: samples(|r| r.total_s),
+        cpu: samples(|r| r.cpu_s),
+        ends: Ends::of_swept(point.runs.iter()),
+    }
 }
 
 /// The two points of each break, compared: breaks in time first, the largest first.
@@ -264,6 +286,7 @@ fn hints(explained: &[ExplainedBreak], points: &[SweepPoint], session: &Session)
     let noisy = points.iter().filter_map(|p| p.total).any(|t| t.n > 1 && t.sd > 0.0);
     if noisy {
         let runs = points.iter().filter_map(|p| p.total).map(|t| t.n).max().unwrap_or(1);
+        let dir = shell::path(&session.dir);
         hints
             .push(format!("vmeter sweep --resume {dir} --runs {}  # narrower intervals", 2 * runs));
     }
@@ -275,7 +298,7 @@ pub(crate) struct Kind;
 
 impl Experiment for Kind {
     fn kind(&self) -> &'static str {
-        "sweep"
+        points::KIND
     }
 
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
@@ -284,10 +307,6 @@ impl Experiment for Kind {
 
     fn cut(&self) -> Result<&dyn Cut, &'static str> {
         Ok(self)
-    }
-
-    fn boots(&self) -> Result<(), &'static str> {
-        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 //! more machines than a bench does.
 
 use crate::booter::Recorder;
-use crate::boots::{BootRequest, Booter, Boots};
+use crate::boots::{watched, BootRequest, Booter, Boots};
 use crate::prepare::{prepare, Prepared};
 use crate::sweep::parameters::{filled, Point};
 use anyhow::{Context, Result};
@@ -12,30 +12,43 @@ use vmeter_model::shard::{Shard, ShardPlan};
 use vmeter_model::sweep::Settings;
 use vmeter_model::{Accel, MachineSpec};
 use vmeter_session::failure::usage;
-use vmeter_session::host;
-use vmeter_session::shares;
 use vmeter_session::{begin, cache_dir, execute, record, run_prepare, RunOptions, Session, Watch};
 use vmeter_stats::{sharded_plan, Slot};
 
 /// Measured boots of each point, unless `--runs` says otherwise.
 const DEFAULT_RUNS: u32 = 5;
 
+/// The command whose sessions these are.
+pub(super) const KIND: &str = "sweep";
+
 /// Boots every point as often as asked, interleaved, each run saved before the next; or
-/// goes on with a saved session, whose own points and plan then count. `command` names it.
+/// goes on with a saved session, whose own points and plan then count. `spec` is the machine
+/// that the points change.
 ///
 /// # Errors
 /// A machine that is not valid, a host that can't boot it, a folder that can't be written,
 /// an interruption (finished runs are saved).
 pub fn measure(
-    command: &str,
+    spec: &MachineSpec,
     points: &[Point],
-    level: WatchLevel,
+    level: Option<WatchLevel>,
     options: &RunOptions,
     watch: &mut Watch<'_>,
 ) -> Result<Session> {
-    let (session, prepared) = match vmeter_session::resumed(command, options)? {
+    let saved = vmeter_session::resumed(KIND, options, watch, |session: &Session, given| {
+        if let Some(first) = session.record.machines.first() {
+            given.fields(spec, &first.spec);
+        }
+        if let Some(begun) = watched(&session.record.plan) {
+            given.option("--watch", level, begun);
+        }
+        Ok(())
+    })?;
+    let begun_with = saved.as_ref().and_then(|session| watched(&session.record.plan));
+    let level = level.or(begun_with).unwrap_or_default();
+    let (session, prepared) = match saved {
         Some(session) => resumed(session, points, level, options)?,
-        None => begun(command, points, level, options, watch)?,
+        None => begun(points, level, options, watch)?,
     };
     session.save()?;
     let pin = session.record.pin.as_deref().or(options.pin.as_deref());
@@ -51,7 +64,6 @@ pub fn measure(
 /// Machines and plan are worked out before the folder is made, so that a typo leaves none
 /// behind.
 fn begun(
-    command: &str,
     points: &[Point],
     level: WatchLevel,
     options: &RunOptions,
@@ -66,7 +78,7 @@ fn begun(
         }
     };
     let machines = prepared.iter().map(|p| p.session.clone()).collect();
-    let record = SessionRecord { machines, plan, shard, ..record(command, options) };
+    let record = SessionRecord { machines, plan, shard, ..record(KIND, options) };
     Ok((begin(record, options, watch)?, prepared))
 }
 
@@ -79,7 +91,6 @@ fn prepared(points: &[Point]) -> Result<Vec<Prepared>> {
 /// # Errors
 /// A machine that is not valid, a host that can't boot it, more shards than runs.
 pub(crate) fn cut(
-    command: &str,
     points: &[Point],
     watch: WatchLevel,
     options: &RunOptions,
@@ -88,7 +99,7 @@ pub(crate) fn cut(
     let prepared = prepared(points)?;
     let (plan, parts) = sharded(&prepared, watch, options, shards)?;
     let machines = prepared.into_iter().map(|p| p.session).collect();
-    Ok((SessionRecord { machines, plan, ..record(command, options) }, parts))
+    Ok((SessionRecord { machines, plan, ..record(KIND, options) }, parts))
 }
 
 fn resumed(
@@ -119,14 +130,32 @@ fn resumed(
     let prepared = prepared?;
     session.record.machines = prepared.iter().map(|p| p.session.clone()).collect();
     let seed = session.record.seed;
+    check_amounts(&session, &Amounts::of(&prepared, watch, options), options)?;
     // A shard's plan is also that of the other shards, and stays.
     if own.is_none() {
         lengthen(&mut session.record, plan(&prepared, watch, options, seed), options.runs);
     }
-    let (finished, _) = session.finished()?;
-    let finished = finished.iter().map(|(_, run)| run.index).collect();
-    shares::take_over(&mut session.record, host::describe(), &finished);
+    session.take_over()?;
     Ok((session, prepared))
+}
+
+/// Refuses fewer runs than were planned, other warm-ups, and for a shard, whose plan is that
+/// of the others as well, any other amount.
+fn check_amounts(session: &Session, wanted: &Amounts, options: &RunOptions) -> Result<()> {
+    let record = &session.record;
+    let each =
+        |warmup: bool| record.plan.iter().filter(|p| p.machine == 0 && p.warmup == warmup).count();
+    let (warmups, runs) = (each(true), each(false));
+    let fewer = options.runs.is_some() && wanted.runs < runs;
+    let other = record.shard.is_some() && options.runs.is_some() && wanted.runs != runs;
+    let colder = options.warmup.is_some() && wanted.warmups != warmups && record.shard.is_none();
+    if record.plan.is_empty() || !(fewer || other || colder) {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "{} was begun with {runs} runs and {warmups} warm-ups of each point: go on with it with more --runs (not a shard), or without --runs and --warmup",
+        session.dir.display()
+    )))
 }
 
 /// Adds the blocks that `runs` asks for and the plan lacks. A plan that was cut into shards
@@ -143,7 +172,8 @@ fn lengthen(record: &mut SessionRecord, wanted: Vec<PlannedRun>, runs: Option<u3
 }
 
 fn one(label: &str, spec: &MachineSpec, parameters: &Settings) -> Result<Prepared> {
-    let mut prepared = prepare(label, spec, &cache_dir()).with_context(|| format!("at {label}"))?;
+    let mut prepared =
+        prepare(label, spec, &cache_dir()?).with_context(|| format!("at {label}"))?;
     prepared.session.parameters.clone_from(parameters);
     Ok(prepared)
 }
@@ -255,7 +285,8 @@ impl Booter for PointBooter {
     fn boot(&self, request: &BootRequest<'_>) -> Result<RunRecord> {
         if let Some(command) = &self.prepare {
             let parameters = self.parameters.get(request.planned.machine);
-            run_prepare(&filled(command, parameters.unwrap_or(&Vec::new())))?;
+            let command = filled(command, parameters.unwrap_or(&Vec::new()));
+            run_prepare(&command, request.interrupt)?;
         }
         self.recorder.boot(request)
     }

@@ -361,6 +361,7 @@ mod tests {
             run: SweptRun {
                 index: 0,
                 outcome: Outcome::Done,
+                end: None,
                 total_s: phases.iter().map(|(_, s)| s).sum(),
                 cpu_s: 1.0,
                 phases,

@@ -4,11 +4,10 @@
 //! output; without it the guest's console is a virtio one, which a kernel whose driver is
 //! a module can write to only after that is loaded.
 
-use super::direct::{is_asked, Describing};
+use super::direct::Describing;
 use crate::argv;
 use crate::backend::{Backend, Machine, MachineError, Needs, Request};
-use crate::plan::LaunchPlan;
-use crate::vmm::{Abilities, Console, Dialect, Told};
+use crate::vmm::{Abilities, ConfigFile, Console, Dialect, Told};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use vmeter_model::MachineSpec;
@@ -24,10 +23,6 @@ const MOST_VCPUS: u32 = 254;
 impl Backend for CloudHypervisor {
     fn name(&self) -> &'static str {
         PROGRAM
-    }
-
-    fn accepts(&self, spec: &MachineSpec) -> bool {
-        is_asked(spec, PROGRAM)
     }
 
     fn needs(&self, _: &MachineSpec) -> Needs {
@@ -67,10 +62,6 @@ impl Dialect for CloudHypervisor {
         argv::is_program(program, PROGRAM)
     }
 
-    fn version_option(&self) -> &'static str {
-        "--version"
-    }
-
     fn says_so(&self, version_line: &str) -> bool {
         version_line.starts_with("cloud-hypervisor ")
     }
@@ -102,22 +93,27 @@ impl Dialect for CloudHypervisor {
         told
     }
 
-    fn kernel_line(&self, plan: &LaunchPlan) -> Option<String> {
-        argv::long(&plan.argv, "kernel")?;
-        let line = argv::long(&plan.argv, "cmdline").map(|(_, line)| line.to_string_lossy());
+    fn kernel_line(&self, argv: &[OsString], _: Option<&ConfigFile>) -> Option<String> {
+        argv::long(argv, "kernel")?;
+        let line = argv::long(argv, "cmdline").map(|(_, line)| line.to_string_lossy());
         Some(line.unwrap_or_default().into_owned())
     }
 
-    fn add_kernel_words(&self, plan: &mut LaunchPlan, words: &str) -> bool {
-        let booted = argv::long(&plan.argv, "kernel").is_some();
-        if !booted || argv::long(&plan.argv, "restore").is_some() {
+    fn add_kernel_words(
+        &self,
+        argv: &mut Vec<OsString>,
+        _: Option<&mut ConfigFile>,
+        words: &str,
+    ) -> bool {
+        let booted = argv::long(argv, "kernel").is_some();
+        if !booted || argv::long(argv, "restore").is_some() {
             return false;
         }
-        if let Some((at, line)) = argv::long(&plan.argv, "cmdline") {
+        if let Some((at, line)) = argv::long(argv, "cmdline") {
             let line = argv::with_kernel_words(line, words);
-            argv::set_long(&mut plan.argv, at, &line);
+            argv::set_long(argv, at, &line);
         } else {
-            plan.argv.extend(["--cmdline", words].map(OsString::from));
+            argv.extend(["--cmdline", words].map(OsString::from));
         }
         true
     }

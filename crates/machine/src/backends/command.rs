@@ -6,9 +6,9 @@
 
 use super::qemu::{Qemu, VERSION_WITHIN};
 use crate::argv;
-use crate::backend::{self, Backend, Machine, MachineError, Needs, Request};
+use crate::backend::{self, Backend, Machine, MachineError, Request};
 use crate::capabilities;
-use crate::files::digest;
+use crate::files::{digest, kernel_kind, KernelKind};
 use crate::launch::{self, LaunchError};
 use crate::output::version_line;
 use crate::vmm::{Console, Dialect, Told};
@@ -32,14 +32,6 @@ impl Backend for UserCommand {
         !spec.command.is_empty()
     }
 
-    fn needs(&self, _: &MachineSpec) -> Needs {
-        Needs::Nothing
-    }
-
-    fn dialect(&self) -> Option<&'static dyn Dialect> {
-        None
-    }
-
     fn describe(&self, request: &Request<'_>) -> Result<Machine, MachineError> {
         let spec = request.spec;
         if let Some(option) = ignored(spec) {
@@ -59,9 +51,35 @@ impl Backend for UserCommand {
         if let Some(dialect) = machine.dialect {
             take(&mut machine, dialect.read(&argv), &argv, request);
         }
+        if let Some(kernel) = &spec.kernel {
+            lend_symbols(&mut machine, kernel)?;
+        }
         machine.argv = argv;
         Ok(machine)
     }
+}
+
+/// `--kernel FILE` beside a command line: the kernel that its disk boots, for its symbols.
+fn lend_symbols(machine: &mut Machine, kernel: &Path) -> Result<(), MachineError> {
+    let file = |error| MachineError::File { what: "kernel", path: kernel.into(), error };
+    let shown = kernel.display();
+    if let Some(own) = machine.kernel.as_ref().filter(|own| own.as_path() != kernel) {
+        return Err(MachineError::Combination(format!(
+            "--kernel {shown}: the command line after `--` boots {}; leave --kernel out",
+            own.display()
+        )));
+    }
+    if kernel_kind(kernel).map_err(file)? == KernelKind::Other {
+        return Err(MachineError::Combination(format!(
+            "--kernel {shown}: it is no kernel; expected the vmlinuz or vmlinux that the machine \
+             boots, for its symbols"
+        )));
+    }
+    let of_file = digest(kernel).map_err(file)?;
+    machine.provenance.insert("kernel".into(), format!("{shown} {of_file}"));
+    machine.choose("kernel", shown.to_string(), "--kernel: its symbols, for whatever boots it");
+    machine.kernel = Some(kernel.into());
+    Ok(())
 }
 
 /// An option that describes a machine of vmeter's own, which this is not.
@@ -70,7 +88,6 @@ fn ignored(spec: &MachineSpec) -> Option<&'static str> {
         ("--accel", spec.accel.is_some()),
         ("--machine", spec.machine.is_some()),
         ("--firmware", spec.firmware.is_some()),
-        ("--kernel", spec.kernel.is_some()),
         ("--initrd", spec.initrd.is_some()),
         ("--append", !spec.append.is_empty()),
         ("--smp", spec.smp.is_some()),
@@ -240,6 +257,17 @@ mod tests {
             assert!(machine.abilities().monitor && !machine.may_inject);
             assert_eq!(machine.plan().argv.len(), words.len(), "run as given");
         }
+        let lent = |words: &[&str], file: &std::path::Path| {
+            describe(&MachineSpec { kernel: Some(file.into()), ..spec(words) })
+        };
+        let kernel = folder.path().join("vmlinuz");
+        std::fs::write(&kernel, b"\x7fELF and the rest").expect("written");
+        let disk = ["qemu-system-x86_64", "-drive", "file=disk.img"];
+        let machine = lent(&disk, &kernel).expect("described");
+        assert_eq!(machine.kernel.as_deref(), Some(kernel.as_path()));
+        assert_eq!(machine.argv_text(), disk);
+        assert!(lent(&["qemu-system-x86_64", "-kernel", "k"], &kernel).is_err());
+        assert!(lent(&disk, &script).is_err(), "no kernel");
         let only = MachineSpec { vmm: Some(path.into()), ..spec(&["-M", "q35"]) };
         assert_eq!(describe(&only).expect("described").argv_text(), [path, "-M", "q35"]);
     }

@@ -3,10 +3,8 @@
 
 use super::qemu::VERSION_WITHIN;
 use crate::accel;
-use crate::argv;
-use crate::backend::{Machine, MachineError, Request};
+use crate::backend::{self, Machine, MachineError, Request};
 use crate::files::{digest, kernel_kind, KernelKind};
-use crate::launch;
 use crate::output::version_line;
 use crate::vmm::Dialect;
 use std::path::Path;
@@ -35,7 +33,7 @@ impl<'a> Describing<'a> {
         let vmm = dialect.vmm();
         refuse(spec, vmm)?;
         let name = spec.vmm.as_deref().unwrap_or(backend);
-        let program = launch::find_program(name.as_ref())?;
+        let program = backend::find(dialect, name.as_ref())?;
         let version = version_line(program.as_os_str(), dialect.version_option(), VERSION_WITHIN);
         let version = version.filter(|line| dialect.says_so(line)).ok_or_else(|| {
             MachineError::Combination(format!(
@@ -71,7 +69,7 @@ impl<'a> Describing<'a> {
             why = format!("{why}, though {}", probe.summary());
         }
         self.machine.accel = Some(Accel::Kvm);
-        self.machine.choose("accel", Accel::Kvm.name(), why);
+        self.machine.choose("accel", Accel::Kvm.word(), why);
         Ok(())
     }
 
@@ -168,7 +166,7 @@ fn refuse(spec: &MachineSpec, vmm: &str) -> Result<(), MachineError> {
     let root = spec.root.as_deref().filter(|root| *root != "initramfs");
     let accel = match spec.accel {
         None | Some(AskedAccel::Auto | AskedAccel::Only(Accel::Kvm)) => None,
-        Some(AskedAccel::Only(other @ (Accel::Tcg | Accel::Icount))) => Some(other.name()),
+        Some(AskedAccel::Only(other @ (Accel::Tcg | Accel::Icount))) => Some(other.word()),
     };
     let given = [
         ("accel", accel.map(str::to_owned), "runs guests by KVM alone; leave it out"),
@@ -192,9 +190,4 @@ fn refuse(spec: &MachineSpec, vmm: &str) -> Result<(), MachineError> {
         None | Some("minimal" | "udev") => Ok(()),
         Some(other) => Err(MachineError::unknown("init", other, &["minimal", "udev"])),
     }
-}
-
-/// True if a specification names this VMM, by its name or by that of its file.
-pub(super) fn is_asked(spec: &MachineSpec, name: &str) -> bool {
-    spec.vmm.as_deref().is_some_and(|vmm| argv::is_program(vmm.as_ref(), name))
 }

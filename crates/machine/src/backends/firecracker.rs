@@ -4,14 +4,12 @@
 //! console is on standard output, mixed with Firecracker's own log lines. A guest ends
 //! by a reset of the keyboard controller (`reboot=k`), for there is no ACPI to power off.
 
-use super::direct::{is_asked, Describing};
+use super::direct::Describing;
 use crate::argv;
 use crate::backend::{Backend, Machine, MachineError, Needs, Request};
-use crate::plan::LaunchPlan;
-use crate::vmm::{Abilities, ConfigFile, Console, Dialect, Told};
+use crate::vmm::{Abilities, ConfigFile, Console, Dialect, Told, EXITS_BY_RESET};
 use serde_json::{json, Value};
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use vmeter_model::MachineSpec;
 
@@ -30,10 +28,6 @@ const MAX_CONFIG: u64 = 4 << 20;
 impl Backend for Firecracker {
     fn name(&self) -> &'static str {
         PROGRAM
-    }
-
-    fn accepts(&self, spec: &MachineSpec) -> bool {
-        is_asked(spec, PROGRAM)
     }
 
     fn needs(&self, _: &MachineSpec) -> Needs {
@@ -55,7 +49,7 @@ impl Backend for Firecracker {
             ("pci=off", "there is none to look for"),
         ];
         if request.own_init() {
-            board.push(("vmeter.exit=reset", ""));
+            board.push((EXITS_BY_RESET, ""));
         }
         let line = d.command_line(&board);
         let mut source = json!({ "kernel_image_path": text(kernel)?, "boot_args": line });
@@ -88,10 +82,6 @@ impl Dialect for Firecracker {
 
     fn is_named(&self, program: &OsStr) -> bool {
         argv::is_program(program, PROGRAM)
-    }
-
-    fn version_option(&self) -> &'static str {
-        "--version"
     }
 
     fn says_so(&self, version_line: &str) -> bool {
@@ -139,15 +129,24 @@ impl Dialect for Firecracker {
         told
     }
 
-    fn kernel_line(&self, plan: &LaunchPlan) -> Option<String> {
-        let source = plan.config.as_ref()?.content.get("boot-source")?.as_object()?;
+    fn kernel_line(&self, _: &[OsString], config: Option<&ConfigFile>) -> Option<String> {
+        let source = config?.content.get("boot-source")?.as_object()?;
         let line = source.get("boot_args").and_then(Value::as_str);
         Some(line.unwrap_or(DEFAULT_BOOT_ARGS).to_owned())
     }
 
-    fn add_kernel_words(&self, plan: &mut LaunchPlan, words: &str) -> bool {
-        let Some(line) = self.kernel_line(plan) else { return false };
-        let Some(config) = &mut plan.config else { return false };
+    fn ends_by_reset(&self, _: &[OsString], _: Option<&ConfigFile>) -> bool {
+        true
+    }
+
+    fn add_kernel_words(
+        &self,
+        argv: &mut Vec<OsString>,
+        config: Option<&mut ConfigFile>,
+        words: &str,
+    ) -> bool {
+        let line = self.kernel_line(argv, config.as_deref());
+        let (Some(line), Some(config)) = (line, config) else { return false };
         let source = config.content.get_mut("boot-source").and_then(Value::as_object_mut);
         let Some(source) = source else { return false };
         let line = argv::with_kernel_words(OsStr::new(&line), words);
@@ -164,9 +163,6 @@ const DEFAULT_BOOT_ARGS: &str = "reboot=k panic=1 pci=off nomodule 8250.nr_uarts
                                  i8042.nomux i8042.nopnp i8042.dumbkbd";
 
 fn read_config(path: &Path) -> Result<Value, String> {
-    let mut bytes = Vec::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(MAX_CONFIG).read_to_end(&mut bytes))
-        .map_err(|e| e.to_string())?;
+    let bytes = vmeter_base::files::read_limited(path, MAX_CONFIG).map_err(|e| e.to_string())?;
     serde_json::from_slice(&bytes).map_err(|e| format!("not JSON: {e}"))
 }

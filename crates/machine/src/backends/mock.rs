@@ -7,16 +7,15 @@
 pub mod play;
 pub mod script;
 
-use crate::backend::{Backend, Machine, MachineError, Needs, Request};
-use crate::vmm::Dialect;
+use crate::backend::{Backend, Machine, MachineError, Request};
 pub use play::SOURCE;
 use play::{Played, Scene};
 use script::Script;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use vmeter_model::run::{RunRecord, SourceRecord, Usage, WatchLevel};
+use vmeter_model::run::{Outcome, RunRecord, SourceRecord, Usage, WatchLevel};
 use vmeter_model::time::{seconds, ClockReading};
-use vmeter_model::{Accel, AskedAccel, Event, MachineSpec, SCHEMA};
+use vmeter_model::{Accel, AskedAccel, Cause, End, Event, MachineSpec, SCHEMA};
 
 /// Environment variable that names a script.
 pub const SCRIPT_VARIABLE: &str = "VMETER_MOCK_SCRIPT";
@@ -36,14 +35,6 @@ impl Backend for Mock {
 
     fn accepts(&self, spec: &MachineSpec) -> bool {
         spec.vmm.as_deref() == Some("mock")
-    }
-
-    fn needs(&self, _: &MachineSpec) -> Needs {
-        Needs::Nothing
-    }
-
-    fn dialect(&self) -> Option<&'static dyn Dialect> {
-        None
     }
 
     fn describe(&self, request: &Request<'_>) -> Result<Machine, MachineError> {
@@ -115,6 +106,7 @@ pub fn record(script: &Script, scene: &Scene<'_>, dir: &Path) -> io::Result<RunR
         exec_ns: EXEC_NS,
         total_ns,
         clocks: [0, total_ns].map(reading).into(),
+        end: Some(ended(&outcome, scene)),
         outcome,
         usage: Usage {
             user_s: total_s * 0.9,
@@ -128,6 +120,20 @@ pub fn record(script: &Script, scene: &Scene<'_>, dir: &Path) -> io::Result<RunR
         warnings: vec![],
         icount: played_accel(scene.spec) == Accel::Icount,
     })
+}
+
+/// What a script's end is an end by.
+fn ended(outcome: &Outcome, scene: &Scene<'_>) -> End {
+    let until = scene.spec.until.as_deref().filter(|until| *until != "poweroff");
+    let cause = match outcome {
+        Outcome::Done if until.is_some() => Cause::Ready,
+        Outcome::Done | Outcome::NotReady => Cause::PowerOff,
+        Outcome::Panicked { .. } => Cause::Panic,
+        Outcome::VmmFailed { .. } | Outcome::UnexpectedEnd { .. } => Cause::Failure,
+        Outcome::TimedOut { .. } => Cause::TimedOut,
+        Outcome::Interrupted => Cause::Interrupted,
+    };
+    End::new(cause, until.filter(|_| cause == Cause::Ready).unwrap_or("played from a script"))
 }
 
 fn reading(after: i64) -> ClockReading {
@@ -150,7 +156,7 @@ pub fn events(dir: &Path, source: &SourceRecord) -> io::Result<Vec<Event>> {
     if name.contains('/') || name == ".." {
         return Err(bad(format!("mock: file name {name:?} leaves the run's folder")));
     }
-    let file = std::fs::File::open(dir.join(name))?;
+    let file = vmeter_base::files::open_regular(&dir.join(name))?;
     let lines = BufReader::new(file.take(MAX_FILE)).lines();
     let mut events = Vec::new();
     for (n, line) in lines.enumerate() {
@@ -164,7 +170,6 @@ pub fn events(dir: &Path, source: &SourceRecord) -> io::Result<Vec<Event>> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use vmeter_model::run::Outcome;
     use vmeter_model::What;
 
     proptest! {

@@ -271,6 +271,7 @@ fn c_string(s: &OsStr) -> Result<CString, LaunchError> {
         .map_err(|_| LaunchError::Nul { argument: s.to_string_lossy().into_owned() })
 }
 
+/// Ours, with the launch's mark in the place of one that we carry ourselves.
 fn environment(mark: &Mark) -> Result<Vec<CString>, LaunchError> {
     let join = |(k, v): (std::ffi::OsString, std::ffi::OsString)| {
         let mut entry = k;
@@ -279,7 +280,8 @@ fn environment(mark: &Mark) -> Result<Vec<CString>, LaunchError> {
         c_string(&entry)
     };
     let mark = c_string(OsStr::new(mark.entry()));
-    std::env::vars_os().map(join).chain([mark]).collect()
+    let ours = std::env::vars_os().filter(|(name, _)| name != vmeter_base::owner::VARIABLE);
+    ours.map(join).chain([mark]).collect()
 }
 
 fn affinity(pin: &[usize]) -> Result<Option<libc::cpu_set_t>, LaunchError> {
@@ -315,8 +317,7 @@ pub fn find_program(name: &OsStr) -> Result<PathBuf, LaunchError> {
         };
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(name))
-        .find(|p| executable(p))
-        .ok_or_else(|| LaunchError::NotInPath { program: shown() })
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|p| executable(p)).ok_or_else(
+        || LaunchError::NotInPath { program: shown(), mend: "install it, or give its path" },
+    )
 }

@@ -10,12 +10,15 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
+use vmeter_base::marked;
+use vmeter_base::owner::Owner;
 
 /// A held command. Dropping it kills it.
 #[derive(Debug)]
 pub struct Held {
     child: Option<Child>,
     pid: Pid,
+    owner: Owner,
 }
 
 impl Held {
@@ -32,6 +35,8 @@ impl Held {
             command.split_first().ok_or_else(|| invalid("there is no command to run"))?;
         let mut start = Command::new(program);
         start.args(arguments);
+        let owner = Owner::this();
+        marked::mark(&mut start, &owner);
         if aside {
             start.stdout(std::io::stderr().as_fd().try_clone_to_owned()?);
         }
@@ -50,7 +55,7 @@ impl Held {
             Error::new(e.kind(), format!("cannot start {program} under ptrace: {e}"))
         })?;
         let pid = Pid::from_child(&child);
-        let held = Held { child: Some(child), pid };
+        let held = Held { child: Some(child), pid, owner };
         let late =
             |e: Error| Error::new(e.kind(), format!("{program} did not come to its exec: {e}"));
         held.wait_for_exec().map_err(late)?;
@@ -73,6 +78,11 @@ impl Held {
     /// Its process id.
     pub fn pid(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
+    }
+
+    /// The mark that it and all that it starts carry in their environment.
+    pub fn owner(&self) -> Owner {
+        self.owner
     }
 
     /// Lets it run.

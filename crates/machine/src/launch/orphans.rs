@@ -5,10 +5,8 @@
 //! children came from which launch is told by a mark in their environment.
 
 use rustix::process::{Pid, Signal, WaitOptions};
-use std::sync::atomic::{AtomicU64, Ordering};
+use vmeter_base::owner::{Owner, VARIABLE};
 
-/// The environment variable with the mark.
-const VARIABLE: &str = "VMETER_LAUNCH";
 /// Ending one process may make vmeter the parent of the next: so often at most.
 const ROUNDS: usize = 64;
 
@@ -19,11 +17,9 @@ pub struct Mark(String);
 impl Mark {
     /// A mark that no other launch has, and vmeter as the heir of its orphans.
     pub fn new() -> Self {
-        static LAUNCHES: AtomicU64 = AtomicU64::new(0);
         // Without it (Linux before 3.4) orphans are not found; nothing else changes.
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-        let n = LAUNCHES.fetch_add(1, Ordering::Relaxed);
-        Self(format!("{VARIABLE}={}.{n}", std::process::id()))
+        Self(format!("{VARIABLE}={}", Owner::this()))
     }
 
     /// As the environment of the VMM has it.

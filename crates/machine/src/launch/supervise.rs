@@ -33,6 +33,9 @@ const STDERR_TAIL: usize = 64 * 1024;
 /// How long a stop may take to arrive before the VMM is killed without it.
 const STOP_WITHIN: Duration = Duration::from_secs(2);
 
+/// Time between SIGTERM and SIGKILL at most when the user waits for the end.
+const HASTE: Duration = Duration::from_millis(300);
+
 /// How far the end of a run has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -94,6 +97,7 @@ pub struct Seen {
     pub end: Option<(Reason, Ns)>,
     pub stderr: Vec<u8>,
     pub left_behind: Vec<String>,
+    pub was_stopped: bool,
 }
 
 impl<'a> Supervisor<'a> {
@@ -235,8 +239,10 @@ impl<'a> Supervisor<'a> {
         if self.seen.end.is_some() {
             return Ok(());
         }
+        let kept = reason != Reason::Interrupted;
         self.seen.end = Some((reason, at));
-        if self.traced && self.seen.execs > 0 && !self.looked {
+        self.seen.was_stopped = self.group_stopped || is_stopped(self.vmm);
+        if kept && self.traced && self.seen.execs > 0 && !self.looked {
             self.phase = Phase::Interrupting;
             // A main thread that is gone already cannot be stopped; the deadline
             // then ends the VMM all the same.
@@ -256,7 +262,12 @@ impl<'a> Supervisor<'a> {
         if self.group_stopped {
             self.signal(Signal::CONT);
         }
-        self.arm(self.options.grace)
+        self.arm(if self.is_kept() { self.options.grace } else { self.options.grace.min(HASTE) })
+    }
+
+    /// False once the user wants it to end: what it leaves is of no interest any more.
+    fn is_kept(&self) -> bool {
+        !matches!(&self.seen.end, Some((Reason::Interrupted, _)))
     }
 
     fn kill(&mut self) -> io::Result<()> {
@@ -352,7 +363,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn look(&mut self, tracee: &Tracee) {
-        if !self.looked && self.seen.execs > 0 {
+        if !self.looked && self.seen.execs > 0 && self.is_kept() {
             self.looked = true;
             self.seen.peak_rss_bytes = tracee.peak_rss_bytes();
             self.hooks.on_exiting(tracee);
@@ -441,6 +452,14 @@ fn bury(pid: Pid) {
         }
         let _ = ptrace::resume(pid, 0);
     }
+}
+
+/// True if a signal of job control has stopped a process (`T` in proc(5)).
+fn is_stopped(pid: Pid) -> bool {
+    let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    let stat = std::fs::read_to_string(path).unwrap_or_default();
+    // The name before it is in parentheses, and can hold any.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 fn named(image: Option<&Path>, part: &str) -> bool {

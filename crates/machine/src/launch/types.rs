@@ -1,6 +1,7 @@
 //! What a launch is told, and what comes back.
 
 use super::tracee::Tracee;
+use signal_hook::low_level::signal_name;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -102,7 +103,7 @@ impl fmt::Display for Status {
         match self {
             Self::Exited(status) => write!(f, "exit status {status}"),
             Self::Signalled { signal, core } => {
-                let name = signal_name(*signal);
+                let name = signal_name(*signal).unwrap_or("another signal");
                 write!(f, "killed by signal {signal} ({name})")?;
                 if *core {
                     write!(f, ", core dumped")?;
@@ -110,28 +111,6 @@ impl fmt::Display for Status {
                 Ok(())
             }
         }
-    }
-}
-
-fn signal_name(signal: i32) -> &'static str {
-    match signal {
-        libc::SIGHUP => "SIGHUP",
-        libc::SIGINT => "SIGINT",
-        libc::SIGQUIT => "SIGQUIT",
-        libc::SIGILL => "SIGILL",
-        libc::SIGTRAP => "SIGTRAP",
-        libc::SIGABRT => "SIGABRT",
-        libc::SIGBUS => "SIGBUS",
-        libc::SIGFPE => "SIGFPE",
-        libc::SIGKILL => "SIGKILL",
-        libc::SIGSEGV => "SIGSEGV",
-        libc::SIGPIPE => "SIGPIPE",
-        libc::SIGALRM => "SIGALRM",
-        libc::SIGTERM => "SIGTERM",
-        libc::SIGSYS => "SIGSYS",
-        libc::SIGXCPU => "SIGXCPU",
-        libc::SIGXFSZ => "SIGXFSZ",
-        _ => "another signal",
     }
 }
 
@@ -204,6 +183,8 @@ pub struct Exit {
     pub held: Vec<(Ns, Ns)>,
     /// Names of processes that outlived it, as after `-daemonize`; they were ended.
     pub left_behind: Vec<String>,
+    /// True if a signal of job control (SIGSTOP) had stopped it when it was ended early.
+    pub was_stopped: bool,
 }
 
 /// Why nothing was launched, or it could not be followed.
@@ -221,10 +202,12 @@ pub enum LaunchError {
         error: io::Error,
     },
     /// A name that is not in `PATH`.
-    #[error("{program}: not found in PATH; {}", how_to_get(program))]
+    #[error("{program}: not found in PATH; {mend}")]
     NotInPath {
         /// As given.
         program: String,
+        /// How it can be had.
+        mend: &'static str,
     },
     /// Not an executable file.
     #[error("{program}: not an executable file; chmod +x it, or give another path with --vmm")]
@@ -262,6 +245,12 @@ pub enum LaunchError {
         /// What to do, or nothing.
         hint: &'static str,
     },
+    /// vmeter's own part of the run failed: what the VMM did in it says nothing of the VMM.
+    #[error("vmeter could not record the run, so it does not count: {what}")]
+    Unrecorded {
+        /// What failed, and what would mend it.
+        what: String,
+    },
     /// Following it failed; it was killed.
     #[error("lost control of the VMM, so it was killed: {error}")]
     Follow {
@@ -288,14 +277,4 @@ pub(super) fn printable(bytes: &[u8]) -> String {
         }
     }
     text
-}
-
-/// How a program that is missing can be had.
-fn how_to_get(program: &str) -> &'static str {
-    let name = program.rsplit('/').next().unwrap_or(program);
-    if name.starts_with("qemu") {
-        "install it (on Debian: apt-get install qemu-system-x86) or give its path"
-    } else {
-        "install it, or give its path"
-    }
 }

@@ -1,14 +1,13 @@
 //! The JSON body of a migration. Field names are fixed by schema `vmeter/1`.
 
-use crate::data::{MigrateOutcome, MigrateRound, MigrateSample, MigrateVerification, Migration};
+use crate::data::{MigrateRound, MigrateSample, MigrateVerification, Migration};
 use crate::result::{
     MigratePoint, MigratePrediction, MigrateResult, MigrateRun, MigrateSetup, MigrateWorkload,
 };
-use crate::side::Side;
 use serde_json::{Map, Value};
 use vmeter_model::sweep::Settings;
 use vmeter_render::exported;
-use vmeter_render::exported::Estimate;
+use vmeter_render::exported::{Estimate, Word};
 
 exported! {
     /// The fields after the envelope.
@@ -24,7 +23,7 @@ exported! {
     struct Setup<'a> of MigrateSetup {
         argv: &'a [String],
         chosen: Vec<[&'a str; 3]> = |setup| {
-            setup.chosen.iter().map(|(what, value, note)| [&what[..], value, note]).collect()
+            setup.chosen.iter().map(|c| [&c.what[..], &c.value, &c.note]).collect()
         },
         memory_bytes: u64,
         runs: usize,
@@ -32,7 +31,7 @@ exported! {
         seed: u64,
         heartbeat_s: f64,
         #[serde(skip_serializing_if = "Option::is_none")]
-        killed: Option<&'static str> = |setup| setup.killed.map(Side::as_str),
+        killed: Option<Word>,
     }
 
     struct Point<'a> of MigratePoint {
@@ -49,7 +48,7 @@ exported! {
         verified: Option<bool>,
         outcomes: Map<String, Value> = |point| {
             let outcomes = point.outcomes.iter();
-            outcomes.map(|(outcome, n)| (kind(*outcome).to_owned(), Value::from(*n))).collect()
+            outcomes.map(|(outcome, n)| (outcome.word().to_owned(), Value::from(*n))).collect()
         },
         reason: &'a str,
         prediction: Prediction<'a>,
@@ -87,7 +86,7 @@ exported! {
     }
 
     struct Seen<'a> of Migration {
-        outcome: &'static str = |seen| kind(seen.outcome),
+        outcome: Word,
         reason: &'a str,
         total_s: f64,
         setup_s: f64,
@@ -146,16 +145,4 @@ fn settings(settings: &Settings) -> Map<String, Value> {
         number.map_or_else(|_| Value::String(text.clone()), Value::Number)
     };
     settings.iter().map(|(name, text)| (name.clone(), value(text))).collect()
-}
-
-/// How a migration ended, in one word.
-pub(super) fn kind(outcome: MigrateOutcome) -> &'static str {
-    match outcome {
-        MigrateOutcome::Completed => "completed",
-        MigrateOutcome::NotConverged => "not-converged",
-        MigrateOutcome::TimedOut => "timed-out",
-        MigrateOutcome::Failed => "failed",
-        MigrateOutcome::DestinationDied => "destination-died",
-        MigrateOutcome::SourceDied => "source-died",
-    }
 }

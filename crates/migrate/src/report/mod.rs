@@ -4,7 +4,8 @@ mod json;
 mod tables;
 
 use crate::{
-    MigrateOutcome, MigratePoint, MigrateResult, MigrateRun, MigrateWorkload, Migration, Side,
+    MigrateOutcome, MigratePoint, MigrateResult, MigrateRun, MigrateVerification, MigrateWorkload,
+    Migration, Side,
 };
 use vmeter_model::result::Envelope;
 use vmeter_render::chart::{Curve, Curves};
@@ -95,10 +96,8 @@ impl<'a> MigrateReport<'a> {
         let mut facts: Vec<Fact> = setup
             .chosen
             .iter()
-            .filter(|(what, _, _)| {
-                matches!(what.as_str(), "vmm" | "accel" | "machine" | "smp" | "memory")
-            })
-            .map(|(what, value, why)| Fact::new(what, value, why))
+            .filter(|c| matches!(c.what.as_str(), "vmm" | "accel" | "machine" | "smp" | "memory"))
+            .map(|c| Fact::new(&c.what, &c.value, &c.note))
             .collect();
         if let Some(point) = self.result.points.first() {
             let MigrateWorkload { working_set_bytes, resident_bytes, .. } = point.workload;
@@ -258,56 +257,44 @@ impl Report for MigrateReport<'_> {
     }
 
     fn records(&self) -> Records {
-        let header = vec![
-            "point",
-            "parameters",
-            "run",
-            "warmup",
-            "outcome",
-            "total_s",
-            "downtime_s",
-            "guest_gap_s",
-            "guest_clock_gap_s",
-            "stopped_s",
-            "rounds",
-            "dirty_pages_per_s_before",
-            "dirty_pages_per_s",
-            "transferred_bytes",
-            "bandwidth_bytes_per_s",
-            "throttle_percent",
-            "source_runs_on",
-            "verified",
-            "source_sha256",
-            "destination_sha256",
-        ];
-        let row = |run: &MigrateRun| {
-            let seen = &run.seen;
-            let point = self.result.points.get(run.point);
-            let verified = seen.verification.as_ref();
-            let digest = |digest: Option<&String>| digest.map_or(Field::Empty, Field::text);
-            vec![
-                Field::number(Some(run.point)),
-                Field::text(point.map(full_label).unwrap_or_default()),
-                Field::number(Some(run.block)),
-                Field::text(run.warmup.to_string()),
-                Field::text(word(seen.outcome).0),
-                Field::number(Some(seen.total_s)),
-                Field::number(seen.downtime_s),
-                Field::number(seen.guest_gap_s),
-                Field::number(seen.guest_clock_gap_s),
-                Field::number(seen.stopped_s),
-                Field::number(Some(seen.rounds.len())),
-                Field::number(Some(seen.dirty_pages_per_s_before)),
-                Field::number(Some(seen.dirty_pages_per_s)),
-                Field::number(Some(seen.transferred_bytes)),
-                Field::number(Some(seen.bandwidth_bytes_per_s)),
-                Field::number(Some(seen.throttle_percent)),
-                seen.source_runs_on.map_or(Field::Empty, |on| Field::text(on.to_string())),
-                verified.map_or(Field::Empty, |v| Field::text(v.equal.to_string())),
-                digest(verified.map(|v| &v.source_sha256)),
-                digest(verified.map(|v| &v.destination_sha256)),
-            ]
-        };
-        Records { header, rows: self.result.runs.iter().map(row).collect() }
+        fn digest(run: &MigrateRun, of: fn(&MigrateVerification) -> &String) -> Field {
+            run.seen.verification.as_ref().map_or(Field::Empty, |v| Field::text(of(v)))
+        }
+        Records::of(
+            self.result.runs.iter().map(|run| (self.result.points.get(run.point), run)),
+            [
+                ("point", |(_, run)| Field::number(Some(run.point))),
+                ("parameters", |(point, _)| Field::text(point.map(full_label).unwrap_or_default())),
+                ("run", |(_, run)| Field::number(Some(run.block))),
+                ("warmup", |(_, run)| Field::text(run.warmup.to_string())),
+                ("outcome", |(_, run)| Field::text(word(run.seen.outcome).0)),
+                ("total_s", |(_, run)| Field::number(Some(run.seen.total_s))),
+                ("downtime_s", |(_, run)| Field::number(run.seen.downtime_s)),
+                ("guest_gap_s", |(_, run)| Field::number(run.seen.guest_gap_s)),
+                ("guest_clock_gap_s", |(_, run)| Field::number(run.seen.guest_clock_gap_s)),
+                ("stopped_s", |(_, run)| Field::number(run.seen.stopped_s)),
+                ("rounds", |(_, run)| Field::number(Some(run.seen.rounds.len()))),
+                ("dirty_pages_per_s_before", |(_, run)| {
+                    Field::number(Some(run.seen.dirty_pages_per_s_before))
+                }),
+                ("dirty_pages_per_s", |(_, run)| Field::number(Some(run.seen.dirty_pages_per_s))),
+                ("transferred_bytes", |(_, run)| Field::number(Some(run.seen.transferred_bytes))),
+                ("bandwidth_bytes_per_s", |(_, run)| {
+                    Field::number(Some(run.seen.bandwidth_bytes_per_s))
+                }),
+                ("throttle_percent", |(_, run)| Field::number(Some(run.seen.throttle_percent))),
+                ("source_runs_on", |(_, run)| {
+                    run.seen.source_runs_on.map_or(Field::Empty, |on| Field::text(on.to_string()))
+                }),
+                ("verified", |(_, run)| {
+                    run.seen
+                        .verification
+                        .as_ref()
+                        .map_or(Field::Empty, |v| Field::text(v.equal.to_string()))
+                }),
+                ("source_sha256", |(_, run)| digest(run, |v| &v.source_sha256)),
+                ("destination_sha256", |(_, run)| digest(run, |v| &v.destination_sha256)),
+            ],
+        )
     }
 }

@@ -2,14 +2,15 @@
 
 use super::firmware::ARRIVAL_ERROR_NS;
 use super::read_bounded;
+use crate::end::Clues;
 use crate::ready::ConsoleWatch;
 use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
-use crate::stamped::{self, Line, Stamper, Tap};
+use crate::stamped::{self, Dropped, Line, Stamper, Tap};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vmeter_machine::plan::LaunchPlan;
-use vmeter_model::run::SourceRecord;
+use vmeter_model::run::{SourceRecord, WatchLevel};
 use vmeter_model::{Event, Moment, Ns, What};
 
 /// Name in [`SourceRecord::name`].
@@ -26,6 +27,10 @@ impl Recorder for Console {
     const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
+        // Nobody reads an unwatched console while it runs, but for a ready point on it.
+        if context.watch == WatchLevel::None && context.ready.is_none() {
+            return None;
+        }
         Some(Box::new(Recording {
             dir: context.dir.to_owned(),
             watches: context.watches.clone(),
@@ -62,12 +67,15 @@ impl Recorder for Console {
         let said = raw.lines.iter().filter(|line| !line.text.is_empty());
         let mut events: Vec<Event> = said
             .map(|line| {
-                let end = line.end - run.exec_ns;
+                let end = line.end.saturating_sub(run.exec_ns);
                 let what = What::ConsoleLine { text: line.text.clone(), end };
-                event(line.start - run.exec_ns, what)
+                event(line.start.saturating_sub(run.exec_ns), what)
             })
             .collect();
-        let count = What::Count { name: "console_bytes".into(), value: raw.bytes };
+        // What was not kept was printed all the same.
+        let dropped = raw.parameters.cut.dropped_bytes.unwrap_or(0);
+        let value = raw.bytes.saturating_add(dropped);
+        let count = What::Count { name: "console_bytes".into(), value };
         events.push(event(run.total_ns, count));
         let ready = raw.parameters.ready_line.clone();
         if let (Some(text), Some(at)) = (ready, run.moment(&Moment::Ready)) {
@@ -76,17 +84,17 @@ impl Recorder for Console {
         Ok(events)
     }
 
-    fn console_lines(&self, raw: &Raw) -> Vec<String> {
-        raw.lines.iter().map(|line| line.text.clone()).collect()
+    fn clues(&self, raw: &Raw, clues: &mut Clues) {
+        clues.console.extend(raw.lines.iter().map(|line| line.text.clone()));
+        clues.cut.extend(raw.parameters.cut.said("the console"));
     }
 }
 
 /// What is known of the console besides its bytes.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Parameters {
-    /// Bytes that arrived and were not kept.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    dropped_bytes: Option<u64>,
+    #[serde(flatten)]
+    cut: Dropped,
     /// The line in which the ready point was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ready_line: Option<String>,
@@ -98,6 +106,13 @@ pub struct Raw {
     lines: Vec<Line>,
     bytes: u64,
     parameters: Parameters,
+}
+
+impl Raw {
+    /// Its lines, in order.
+    pub(super) fn lines(&self) -> &[Line] {
+        &self.lines
+    }
 }
 
 struct Recording {
@@ -135,7 +150,7 @@ impl Live for Recording {
         let path = self.dir.join(FILE);
         let totals = stamper.finish().map_err(|error| SourceError::Io { path, error })?;
         let parameters = Parameters {
-            dropped_bytes: Some(totals.dropped).filter(|bytes| *bytes > 0),
+            cut: totals.into(),
             ready_line: self.ready.and_then(|watch| watch.reached()).map(|(_, line)| line),
         };
         let clock = "stamped on arrival";

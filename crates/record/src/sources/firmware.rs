@@ -4,8 +4,9 @@
 //! there (SeaBIOS: src/hw/serialio.c, `CONFIG_DEBUG_IO`). The log has no stamps.
 
 use super::read_bounded;
-use crate::recorder::{self, Context, Live, NoParameters, Recorder, Saved, SourceError};
-use crate::stamped::{self, Line, Stamper};
+use crate::end::Clues;
+use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
+use crate::stamped::{self, Dropped, Line, Stamper};
 use rustix::event::Timespec;
 use std::path::{Path, PathBuf};
 use vmeter_machine::plan::LaunchPlan;
@@ -28,8 +29,8 @@ const ERROR_NS: Ns = PACE.tv_nsec + ARRIVAL_ERROR_NS;
 pub struct Firmware;
 
 impl Recorder for Firmware {
-    type Parameters = NoParameters;
-    type Raw = Vec<Line>;
+    type Parameters = Dropped;
+    type Raw = Raw;
     const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
@@ -40,24 +41,19 @@ impl Recorder for Firmware {
             .then(|| Box::new(Recording { dir: context.dir.to_owned(), stamper: None }) as _)
     }
 
-    fn read(
-        &self,
-        dir: &Path,
-        source: &SourceRecord,
-        _: NoParameters,
-    ) -> Result<Vec<Line>, SourceError> {
-        Ok(stamped::lines(&read_bounded(dir, source, 0)?))
+    fn read(&self, dir: &Path, source: &SourceRecord, cut: Dropped) -> Result<Raw, SourceError> {
+        Ok(Raw { lines: stamped::lines(&read_bounded(dir, source, 0)?), cut })
     }
 
     fn decode(
         &self,
-        lines: &Vec<Line>,
+        raw: &Raw,
         source: &SourceRecord,
         saved: &Saved<'_>,
     ) -> Result<Vec<Event>, SourceError> {
-        let said = lines.iter().filter(|line| !line.text.is_empty());
+        let said = raw.lines.iter().filter(|line| !line.text.is_empty());
         let events = said.map(|line| Event {
-            at: line.start - saved.run.exec_ns,
+            at: line.start.saturating_sub(saved.run.exec_ns),
             error_ns: source.error_ns,
             source: NAME.into(),
             insns: None,
@@ -65,6 +61,17 @@ impl Recorder for Firmware {
         });
         Ok(events.collect())
     }
+
+    fn clues(&self, raw: &Raw, clues: &mut Clues) {
+        clues.cut.extend(raw.cut.said("the firmware's log"));
+    }
+}
+
+/// The log's lines, and what of it was not kept.
+#[derive(Debug)]
+pub struct Raw {
+    lines: Vec<Line>,
+    cut: Dropped,
 }
 
 struct Recording {
@@ -105,7 +112,7 @@ impl Live for Recording {
         let totals = stamper.finish().map_err(|error| SourceError::Io { path, error })?;
         Ok((totals.bytes > 0).then(|| {
             let clock = "stamped on arrival";
-            recorder::record::<Firmware>(&[FILE], clock, ERROR_NS, &NoParameters {})
+            recorder::record::<Firmware>(&[FILE], clock, ERROR_NS, &totals.into())
         }))
     }
 }

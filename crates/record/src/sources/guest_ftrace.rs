@@ -13,7 +13,7 @@ use vmeter_kernel_image::ftrace::{Decoded, FtraceDump, FtraceKind};
 use vmeter_kernel_image::KernelInfo;
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
-use vmeter_model::run::SourceRecord;
+use vmeter_model::run::{SourceRecord, WatchLevel};
 use vmeter_model::{Accel, Event, Ns, RunRecord, What};
 
 /// Name in [`SourceRecord::name`].
@@ -40,12 +40,18 @@ impl Recorder for GuestFtrace {
     const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
+        let watched = context.watch != WatchLevel::None;
+        // Only of QEMU is known that a machine without a kernel boots one from a disk.
+        if context.kernel.is_none() && watched && context.vmm.plugins {
+            return Some(Box::new(Untold));
+        }
         Some(Box::new(Recording {
             kernel: GuestKernel::of(context)?,
             dir: context.dir.to_owned(),
             accel: context.accel,
             info: None,
             injected: false,
+            advice: None,
             tsc_offset: None,
             dump: None,
         }))
@@ -157,12 +163,37 @@ fn marker(text: &str) -> Option<What> {
     }
 }
 
+/// A machine whose kernel nobody named.
+struct Untold;
+
+impl Live for Untold {
+    fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
+        Err(SourceError::Other(what_to_add(plan)))
+    }
+
+    fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
+        Ok(None)
+    }
+}
+
+/// How a guest that a boot loader starts can be traced.
+fn what_to_add(plan: &LaunchPlan) -> String {
+    format!(
+        "the guest's boot loader gives its kernel its words: add `{}` to GRUB_CMDLINE_LINUX in \
+         the guest's /etc/default/grub (then update-grub), and give --kernel FILE here, the \
+         guest's own vmlinuz, for its symbols",
+        parameters(plan).join(" ")
+    )
+}
+
 struct Recording {
     kernel: GuestKernel,
     dir: PathBuf,
     accel: Option<Accel>,
     info: Option<KernelInfo>,
     injected: bool,
+    /// What to do where the guest's own command line does not say to trace.
+    advice: Option<String>,
     tsc_offset: Option<i64>,
     dump: Option<FtraceDump>,
 }
@@ -173,6 +204,8 @@ impl Live for Recording {
         let parameters = parameters(plan);
         let words: Vec<&str> = parameters.iter().map(String::as_str).collect();
         self.injected = plan.inject_kernel_parameters(&words);
+        let loaded = plan.dialect.is_some() && plan.kernel_line().is_none();
+        self.advice = loaded.then(|| what_to_add(plan));
         Ok(())
     }
 
@@ -193,6 +226,9 @@ impl Live for Recording {
     fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
         let (Some(mut dump), Some(info)) = (self.dump, self.info) else { return Ok(None) };
         if dump.decode().events.is_empty() && !self.injected {
+            if let Some(advice) = self.advice {
+                return Err(SourceError::Other(format!("initcalls were not traced: {advice}")));
+            }
             return Ok(None);
         }
         dump.name_functions(&info.functions(&self.kernel.path).map_err(failed)?);

@@ -6,13 +6,18 @@
 //! milliseconds. The trace has the same records as `printk:console` events,
 //! stamped with the TSC as they were stored, so that those are taken; what lies
 //! between is placed from the record before it, and cannot be off by more than
-//! the gap.
+//! the gap. Without a trace, the lines that the console showed as they were said do
+//! the same, at the time of their arrival.
 
+use super::console::Console;
+use super::firmware::ARRIVAL_ERROR_NS;
 use super::guest_ftrace::{GuestFtrace, GuestTrace};
 use super::read_bounded;
+use crate::end::Clues;
 use crate::guest_clock;
 use crate::guest_ram::{failed, GuestKernel};
 use crate::recorder::{Context, Live, Recorder, Saved, SourceError};
+use crate::stamped::Line;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use vmeter_kernel_image::ftrace::FtraceKind;
@@ -20,6 +25,7 @@ use vmeter_kernel_image::printk::{PrintkDump, PrintkRecord};
 use vmeter_kernel_image::KernelInfo;
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
+use vmeter_model::kernel_log::{self, Said};
 use vmeter_model::run::SourceRecord;
 use vmeter_model::{Accel, Event, Moment, Ns, RunRecord, What};
 
@@ -68,7 +74,14 @@ impl Recorder for GuestPrintk {
             Some(trace) => console_events(&trace, saved.run)?,
             None => Vec::new(),
         };
-        let placed = place(records, anchors, Window::of(saved.run));
+        let window = Window::of(saved.run);
+        let placed = if anchors.is_empty() && !saved.run.icount {
+            let lines = saved.raw(&Console)?;
+            let lines = lines.as_ref().map_or(&[][..], |raw| raw.lines());
+            place_matched(records, &printed(records, lines, saved.run.exec_ns), window)
+        } else {
+            place(records, anchors, window)
+        };
         let events = records.iter().zip(placed).flat_map(|(record, (at, error_ns))| {
             record.text.split('\n').map(move |line| Event {
                 at,
@@ -79,6 +92,12 @@ impl Recorder for GuestPrintk {
             })
         });
         Ok(events.collect())
+    }
+
+    fn clues(&self, records: &Vec<PrintkRecord>, clues: &mut Clues) {
+        let lines = records.iter().filter(|record| record.by_kernel);
+        let lines = lines.flat_map(|record| record.text.split('\n').map(str::to_owned));
+        clues.kernel_log.get_or_insert_default().extend(lines);
     }
 }
 
@@ -116,7 +135,15 @@ fn place(
     anchors: Vec<(String, Ns, Ns)>,
     window: Window,
 ) -> Vec<(Ns, Ns)> {
-    let matched = matches(records, anchors);
+    place_matched(records, &matches(records, anchors), window)
+}
+
+/// As [`place`], by what is known of each record.
+fn place_matched(
+    records: &[PrintkRecord],
+    matched: &[Option<(Ns, Ns)>],
+    window: Window,
+) -> Vec<(Ns, Ns)> {
     let anchor = |i: usize| matched[i].map(|(at, error)| Anchor { at, error, ts: ts(&records[i]) });
     let mut after: Vec<Option<Anchor>> = (0..records.len()).map(anchor).collect();
     for i in (1..after.len()).rev() {
@@ -215,6 +242,28 @@ fn matches(records: &[PrintkRecord], anchors: Vec<(String, Ns, Ns)>) -> Vec<Opti
     own.into_iter().map(|event| event.map(|e| (anchors[e].1, anchors[e].2))).collect()
 }
 
+/// For each record when the console showed it, if that was as it was said: the console is
+/// written to before the kernel goes on. Its stamp and its text say which line it is.
+fn printed(records: &[PrintkRecord], lines: &[Line], exec_ns: Ns) -> Vec<Option<(Ns, Ns)>> {
+    let arrivals: Vec<(Ns, &str)> =
+        lines.iter().map(|line| (line.start, line.text.as_str())).collect();
+    let live =
+        lines.iter().zip(kernel_log::said(&arrivals)).filter(|(_, said)| *said == Said::Live);
+    let mut by_stamp: HashMap<Ns, Vec<(&str, Ns)>> = HashMap::new();
+    for (line, _) in live {
+        if let (Some(stamp), text) = kernel_log::split_stamp(&line.text) {
+            by_stamp.entry(stamp).or_default().push((text, line.start.saturating_sub(exec_ns)));
+        }
+    }
+    let shown = |record: &PrintkRecord| {
+        let first = record.text.split('\n').next()?.trim_start();
+        let same = by_stamp.get(&(ts(record) / 1_000 * 1_000))?;
+        let (_, at) = same.iter().find(|(text, _)| text.trim_end() == first.trim_end())?;
+        Some((*at, ARRIVAL_ERROR_NS))
+    };
+    records.iter().map(shown).collect()
+}
+
 /// Most pieces of other records between two that are known.
 const MAX_PIECES: usize = 64;
 
@@ -255,7 +304,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn record(ts_ns: u64, text: &str) -> PrintkRecord {
-        PrintkRecord { seq: 0, ts_ns, level: 6, caller_id: 0, text: text.into() }
+        PrintkRecord { seq: 0, ts_ns, level: 6, caller_id: 0, by_kernel: true, text: text.into() }
     }
 
     fn window(total: Ns) -> Window {
@@ -297,6 +346,33 @@ mod tests {
             (4_500_000, 5 + 1_000_000),
         ];
         assert_eq!(placed, expected);
+    }
+
+    #[test]
+    fn what_the_console_showed_places_the_rest() {
+        let records = [
+            record(0, "Linux version"),
+            record(700_000_500, "printk: console [ttyS0] enabled"),
+            record(900_000_000, "a quiet record"),
+            record(1_000_000_000, "shown"),
+        ];
+        let line = |start: Ns, text: &str| Line { start, end: start, text: text.into() };
+        let lines = [
+            line(1_000_000_000, "[    0.000000] Linux version"),
+            line(1_001_000_000, "[    0.700000] printk: console [ttyS0] enabled"),
+            line(1_501_000_000, "[    1.000000] shown"),
+            // dmesg
+            line(3_000_000_000, "[    0.000000] Linux version"),
+            line(3_000_000_000, "[    0.700000] printk: console [ttyS0] enabled"),
+            line(3_000_000_000, "[    1.000000] shown"),
+        ];
+        let matched = printed(&records, &lines, 1_000_000);
+        assert_eq!(matched[0], None);
+        let placed = place_matched(&records, &matched, window(4_000_000_000));
+        assert_eq!(placed[1], (1_000_000_000, ARRIVAL_ERROR_NS));
+        assert_eq!(placed[2].0, 1_199_999_500);
+        assert_eq!(placed[3], (1_500_000_000, ARRIVAL_ERROR_NS));
+        assert!(placed[0].0 < 400_000_000, "{placed:?}");
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod place;
 mod stats;
 
 use super::path_of;
+use crate::end::Clues;
 use crate::guest_clock::{kvm_tsc_offset, share_offset, TscOffset};
 use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
 use serde::{Deserialize, Serialize};
@@ -101,6 +102,10 @@ impl Recorder for KvmTrace {
         saved: &Saved<'_>,
     ) -> Result<Vec<Event>, SourceError> {
         decode::events(&raw.seen, &raw.parameters.stats, saved.run)
+    }
+
+    fn clues(&self, raw: &Raw, clues: &mut Clues) {
+        clues.triple_faults = clues.triple_faults.saturating_add(raw.seen.triple_faults());
     }
 
     /// Shares what it saw of the guest's TSC.

@@ -6,12 +6,13 @@ pub mod guest_ftrace;
 pub mod guest_printk;
 pub mod kvm_trace;
 pub mod mock;
+pub mod monitor;
 pub mod qemu_trace;
 pub mod tcg_plugin;
 
 use crate::recorder::{AnyRecorder, SourceError};
-use std::io::Read;
 use std::path::{Path, PathBuf};
+use vmeter_base::files;
 use vmeter_model::run::SourceRecord;
 
 /// Every recorder, in the order they are attached. A new one is a file and a line here.
@@ -19,6 +20,7 @@ pub fn all() -> &'static [&'static dyn AnyRecorder] {
     &[
         &console::Console,
         &firmware::Firmware,
+        &monitor::Monitor,
         &qemu_trace::QemuTrace,
         &tcg_plugin::TcgPlugin,
         &kvm_trace::KvmTrace,
@@ -26,6 +28,17 @@ pub fn all() -> &'static [&'static dyn AnyRecorder] {
         &guest_printk::GuestPrintk,
         &mock::Mock,
     ]
+}
+
+/// The line of a VMM's error output that says that something called like this could not be
+/// had. A wrapper that prints its commands names them as well, and says nothing of the kind.
+fn blamed_line(stderr: &str, names: &[&str]) -> Option<String> {
+    const WORDS: [&str; 5] = ["could not", "cannot", "can't", "failed", "no space"];
+    let says = |line: &&str| {
+        let lower = line.to_lowercase();
+        names.iter().any(|name| line.contains(name)) && WORDS.iter().any(|w| lower.contains(w))
+    };
+    stderr.lines().find(says).map(|line| line.trim().to_owned())
 }
 
 /// A recording is read whole; a larger one than this is not vmeter's.
@@ -58,9 +71,5 @@ pub fn read_bounded(
     index: usize,
 ) -> Result<Vec<u8>, SourceError> {
     let path = path_of(dir, source, index)?;
-    let mut bytes = Vec::new();
-    std::fs::File::open(&path)
-        .and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes))
-        .map_err(|error| SourceError::Io { path, error })?;
-    Ok(bytes)
+    files::read_limited(&path, MAX_FILE).map_err(|error| SourceError::Io { path, error })
 }

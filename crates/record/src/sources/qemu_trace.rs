@@ -4,14 +4,18 @@
 //! `pid@seconds.microseconds:name arguments`, stamped with `gettimeofday()`
 //! (QEMU: util/log.c, scripts/tracetool/backend/log.py). Only events that are
 //! few in a boot are asked for: some hundreds of lines in all.
+//!
+//! Under TCG the log has the CPU's resets as well (`-d cpu_reset`), and among them the one
+//! word that a triple fault leaves; of an unwatched boot it has nothing else.
 
-use super::read_bounded;
+use super::{blamed_line, read_bounded};
 use crate::clock::Conversion;
+use crate::end::Clues;
 use crate::recorder::{self, Context, Live, NoParameters, Recorder, Saved, SourceError};
 use std::path::{Path, PathBuf};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Event, Moment, Ns, RunRecord, What};
+use vmeter_model::{Accel, Event, Moment, Ns, RunRecord, What};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "qemu-trace";
@@ -35,12 +39,14 @@ pub struct QemuTrace;
 
 impl Recorder for QemuTrace {
     type Parameters = NoParameters;
-    type Raw = Vec<(u64, What)>;
+    type Raw = Raw;
     const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
-        (context.watch != WatchLevel::None && context.vmm.trace_events)
-            .then(|| Box::new(Recording { dir: context.dir.to_owned(), armed: false }) as _)
+        let resets = context.accel != Some(Accel::Kvm);
+        let traced = context.watch != WatchLevel::None;
+        let recording = Recording { dir: context.dir.to_owned(), traced, resets, armed: false };
+        (context.vmm.trace_events && (traced || resets)).then(|| Box::new(recording) as _)
     }
 
     fn read(
@@ -50,25 +56,33 @@ impl Recorder for QemuTrace {
         _: NoParameters,
     ) -> Result<Self::Raw, SourceError> {
         let bytes = read_bounded(dir, source, 0)?;
-        Ok(String::from_utf8_lossy(&bytes).lines().filter_map(parse).collect())
+        let text = String::from_utf8_lossy(&bytes);
+        Ok(Raw {
+            events: text.lines().filter_map(parse).collect(),
+            triple_faults: text.lines().filter(|line| *line == TRIPLE_FAULT).count() as u64,
+        })
     }
 
     fn decode(
         &self,
-        lines: &Self::Raw,
+        raw: &Raw,
         source: &SourceRecord,
         saved: &Saved<'_>,
     ) -> Result<Vec<Event>, SourceError> {
         let clock = Conversion::from_realtime(&saved.run.clocks)
             .ok_or_else(|| SourceError::Other("run.json has no clock readings".into()))?;
-        let events = lines.iter().map(|(micros, what)| Event {
-            at: clock.to_monotonic(*micros as f64 * 1e3) - saved.run.exec_ns,
+        let events = raw.events.iter().map(|(micros, what)| Event {
+            at: clock.to_monotonic(*micros as f64 * 1e3).saturating_sub(saved.run.exec_ns),
             error_ns: source.error_ns,
             source: NAME.into(),
             insns: None,
             what: what.clone(),
         });
         Ok(events.collect())
+    }
+
+    fn clues(&self, raw: &Raw, clues: &mut Clues) {
+        clues.triple_faults = clues.triple_faults.saturating_add(raw.triple_faults);
     }
 
     /// Notes when the machine began to run, which aligns the guest's TSC under TCG.
@@ -81,8 +95,23 @@ impl Recorder for QemuTrace {
     }
 }
 
+/// What the log says.
+#[derive(Debug)]
+pub struct Raw {
+    /// Trace events: µs since the epoch, and what.
+    events: Vec<(u64, What)>,
+    triple_faults: u64,
+}
+
+/// What QEMU logs of a triple fault (target/i386/tcg/excp_helper.c).
+const TRIPLE_FAULT: &str = "Triple fault";
+
 struct Recording {
     dir: PathBuf,
+    /// True if its trace events are asked for.
+    traced: bool,
+    /// True if the CPU's resets are.
+    resets: bool,
     armed: bool,
 }
 
@@ -92,13 +121,25 @@ impl Live for Recording {
         if !plan.may_inject || plan.argv.iter().any(|a| a == "-D" || a == "-trace") {
             return Ok(());
         }
+        let log = self.dir.join(LOG).display().to_string();
+        let resets = self.resets && !plan.argv.iter().any(|a| a == "-d");
+        if resets {
+            self.armed = plan.inject(&["-d", "cpu_reset"]);
+        }
+        if !self.traced {
+            self.armed = resets && plan.inject(&["-D", &log]);
+            return Ok(());
+        }
         let events = self.dir.join(EVENTS);
         std::fs::write(&events, WANTED.join("\n") + "\n")
             .map_err(|error| SourceError::Io { path: events.clone(), error })?;
         let events = format!("events={}", events.display().to_string().replace(',', ",,"));
-        let log = self.dir.join(LOG).display().to_string();
-        self.armed = plan.inject(&["-trace", &events, "-D", &log, "-msg", "timestamp=on"]);
+        self.armed |= plan.inject(&["-trace", &events, "-D", &log, "-msg", "timestamp=on"]);
         Ok(())
+    }
+
+    fn blamed(&self, stderr: &str) -> Option<String> {
+        blamed_line(stderr, &[LOG, EVENTS]).filter(|_| self.armed)
     }
 
     fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {

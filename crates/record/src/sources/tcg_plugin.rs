@@ -23,13 +23,13 @@ mod format;
 mod stamps;
 mod virtual_time;
 
-pub use addresses::{addresses, initcalls, Address};
+pub use addresses::{addresses, initcalls, Address, LoadedBy};
 pub use decode::{events, Clock};
 pub use stamps::{Header, Stamps};
 pub use virtual_time::VirtualTime;
 
 use super::guest_ftrace::{self, GuestFtrace};
-use super::{guest_printk, read_bounded};
+use super::{blamed_line, guest_printk, read_bounded};
 use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
 use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
@@ -38,8 +38,8 @@ use std::path::{Path, PathBuf};
 use vmeter_base::{files, fnv};
 use vmeter_kernel_image::ftrace::Decoded;
 use vmeter_kernel_image::KernelImage;
-use vmeter_machine::capabilities;
 use vmeter_machine::plan::LaunchPlan;
+use vmeter_machine::{argv, capabilities};
 use vmeter_model::run::{SourceRecord, WatchLevel};
 use vmeter_model::{Accel, Event, Ns, What};
 
@@ -48,6 +48,8 @@ pub const NAME: &str = "tcg-plugin";
 
 const STAMPS: &str = "tcg-stamps.bin";
 const LIST: &str = "tcg-addresses.txt";
+/// Largest of these files that is read at once, bytes.
+const MAX_STAMPS: u64 = 64 << 20;
 
 /// The plugin, for the host's architecture; empty where it could not be built.
 static PLUGIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vmeter-tcg-plugin.so"));
@@ -58,6 +60,8 @@ const ERROR_NS: Ns = 1_000;
 /// Blocks after which `light` no longer waits for `start_kernel`: SeaBIOS,
 /// decompressor and early kernel are about 3200.
 const LIGHT_LIMIT: u32 = 12_000;
+/// The same where UEFI or a boot loader comes first, which are larger.
+const LIGHT_LIMIT_LOADED: u32 = 400_000;
 
 /// Stamps by the TCG plugin.
 pub struct TcgPlugin;
@@ -205,9 +209,17 @@ impl Live for Recording {
         check(plan, &self.cache)?;
         let plugin = unpack(&self.cache)?;
         let list = self.dir.join(LIST);
+        let by = match argv::loads_kernel(&plan.argv) {
+            true => LoadedBy::Vmm,
+            false => LoadedBy::Guest,
+        };
         let text = match &self.kernel {
-            Some(kernel) => cached_list(&self.cache, kernel, self.extent)?,
-            None => addresses::list(&addresses(&|_| None, self.extent.watch())),
+            Some(kernel) => cached_list(&self.cache, kernel, self.extent, by)?,
+            None => addresses::list(&addresses(&|_| None, self.extent.watch(), by)),
+        };
+        let limit = match by {
+            LoadedBy::Vmm => LIGHT_LIMIT,
+            LoadedBy::Guest => LIGHT_LIMIT_LOADED,
         };
         write(&list, text.as_bytes())?;
         let mut argument = format!(
@@ -218,11 +230,15 @@ impl Live for Recording {
         );
         // Counting made the decompressor 2.8 % slower: boots that are timed do without.
         argument += &match self.extent {
-            Extent::Light => format!(",count=off,mode=early,limit={LIGHT_LIMIT}"),
+            Extent::Light => format!(",count=off,mode=early,limit={limit}"),
             Extent::Full | Extent::Virtual => ",count=on,mode=full".to_owned(),
         };
         self.armed = plan.inject(&["-plugin", &argument]);
         Ok(())
+    }
+
+    fn blamed(&self, stderr: &str) -> Option<String> {
+        blamed_line(stderr, &["tcg-plugin"]).filter(|_| self.armed)
     }
 
     fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
@@ -243,7 +259,7 @@ impl Live for Recording {
 /// How far KASLR moved the kernel, bytes, as the plugin saw it in the run whose
 /// folder this is. Can be asked as soon as the kernel's C code runs.
 pub fn kaslr_slide(dir: &Path) -> Option<u64> {
-    let bytes = std::fs::read(dir.join(STAMPS)).ok()?;
+    let bytes = files::read_limited(&dir.join(STAMPS), MAX_STAMPS).ok()?;
     Stamps::parse(&bytes).ok()?.header.kaslr_slide
 }
 
@@ -272,7 +288,12 @@ fn unpack(cache: &Path) -> Result<PathBuf, SourceError> {
 }
 
 /// The list for a kernel, worked out once and kept in the cache.
-fn cached_list(cache: &Path, kernel: &Path, extent: Extent) -> Result<String, SourceError> {
+fn cached_list(
+    cache: &Path,
+    kernel: &Path,
+    extent: Extent,
+    by: LoadedBy,
+) -> Result<String, SourceError> {
     let metadata = std::fs::metadata(kernel)
         .map_err(|error| SourceError::Io { path: kernel.to_owned(), error })?;
     let level = match extent {
@@ -281,21 +302,21 @@ fn cached_list(cache: &Path, kernel: &Path, extent: Extent) -> Result<String, So
         Extent::Virtual => "virtual",
     };
     let identity = format!(
-        "{kernel:?} {} {:?} {:x}",
+        "{kernel:?} {by:?} {} {:?} {:x}",
         metadata.len(),
         metadata.modified().ok(),
         fnv::hash(PLUGIN)
     );
     let path = cache.join(format!("tcg-{level}-{:016x}.txt", fnv::hash(identity.as_bytes())));
-    if let Ok(text) = std::fs::read_to_string(&path) {
+    if let Ok(text) = files::read_text_limited(&path, MAX_STAMPS) {
         return Ok(text);
     }
-    let text = list_for(kernel, extent)?;
+    let text = list_for(kernel, extent, by)?;
     write(&path, text.as_bytes())?;
     Ok(text)
 }
 
-fn list_for(kernel: &Path, extent: Extent) -> Result<String, SourceError> {
+fn list_for(kernel: &Path, extent: Extent, by: LoadedBy) -> Result<String, SourceError> {
     let failed = |error: vmeter_kernel_image::Error| SourceError::Other(error.to_string());
     let image = KernelImage::open(kernel).map_err(failed)?;
     let symbols = image.symbols().map_err(failed)?;
@@ -306,7 +327,7 @@ fn list_for(kernel: &Path, extent: Extent) -> Result<String, SourceError> {
     if extent == Extent::Virtual {
         all.extend(addresses::writers(&symbols));
     }
-    all.extend(addresses(&|name| symbols.address(name), extent.watch()));
+    all.extend(addresses(&|name| symbols.address(name), extent.watch(), by));
     if let Some(entry) = image.pvh_entry() {
         all.push(Address::once(entry, "pvh_start_xen"));
     }

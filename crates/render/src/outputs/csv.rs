@@ -8,6 +8,7 @@
 use crate::text::neutralise;
 use crate::{Field, Output, Report, ReportError};
 use std::io::{self, Write};
+use vmeter_base::sheet::guard;
 
 /// The CSV output.
 #[derive(Debug)]
@@ -49,9 +50,7 @@ fn spelled(field: &Field) -> String {
         Field::Number(number) => number.clone(),
         Field::Text(text) => {
             let text = neutralise(text);
-            let formula = ['=', '+', '-', '@', '|', '%'];
-            let lead = if text.as_str().trim_start().starts_with(formula) { "'" } else { "" };
-            format!("{lead}{text}")
+            format!("{}{text}", guard(text.as_str()))
         }
     }
 }

@@ -22,6 +22,11 @@ pub trait Output: Sync {
     /// File name endings that mean it, without the dot.
     fn extensions(&self) -> &'static [&'static str];
 
+    /// True if it shows timelines, which not every result has.
+    fn needs_timeline(&self) -> bool {
+        false
+    }
+
     /// Writes a result.
     ///
     /// # Errors

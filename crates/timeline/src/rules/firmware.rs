@@ -10,6 +10,7 @@
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::facts::Facts;
+use crate::landmarks::{loaded_compressed, loaded_entry};
 use crate::lines::Hit;
 use crate::patterns::{Means, On};
 use crate::tree::{Growing, Node};
@@ -37,6 +38,10 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
 /// First and last access to what is loaded, ignoring any that other accesses
 /// separate from the last: firmware may probe sizes long before.
 pub(crate) fn load_interval<'a>(facts: &Facts<'a>) -> Option<(Stamp<'a>, Stamp<'a>)> {
+    // UEFI asks for a kernel's size and loads none where that is 0.
+    if !loaded_compressed(facts) && !loaded_entry(facts) {
+        return None;
+    }
     let mut interval: Option<(Stamp<'a>, Stamp<'a>)> = None;
     let mut broken = false;
     for seen in facts.seen {
@@ -60,7 +65,12 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some(reset) = anchors.get(Anchor::Reset) else { return };
     let phases = tree.root.children.iter().filter(|n| n.name == super::super::backbone::FIRMWARE);
     let Some((start, end)) = phases.map(|n| (n.start, n.end)).next() else { return };
-    let inside = |h: &&Hit<'_>| h.on == On::Firmware && h.at < end;
+    let of_firmware = |h: &Hit<'_>| match h.on {
+        On::Firmware => true,
+        On::Loader => part_name(h.means).is_some_and(|name| name.starts_with("bios:")),
+        On::Kernel => false,
+    };
+    let inside = |h: &&Hit<'_>| of_firmware(h) && h.at < end;
     let parts: Vec<(&str, Ns, Ns, &'a str)> = facts
         .hits
         .iter()
@@ -79,12 +89,12 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     }
 }
 
-fn part_name(means: Means) -> Option<&'static str> {
+pub(super) fn part_name(means: Means) -> Option<&'static str> {
     match means {
         Means::Part(name) | Means::FirstPart(name) | Means::PartUntilNextLine(name, _) => {
             Some(name)
         }
-        Means::Begins(..) | Means::Panic | Means::PowerOff => None,
+        Means::Begins(..) | Means::BeginsLast(..) | Means::Panic | Means::PowerOff => None,
     }
 }
 

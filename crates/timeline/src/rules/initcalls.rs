@@ -17,6 +17,11 @@ pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 /// (kernel: `do_trace_initcall_level` outside init/main.c).
 const APART: &[&str] = &["console", "security"];
 
+/// Ends some ms after its only line.
+const DRIVER_INIT: &str = "kernel:driver_init";
+/// Initcalls that nobody traced.
+const UNTRACED: &str = "kernel:initcalls";
+
 /// Functions that run on a worker thread while initcalls go on.
 const ASYNCHRONOUS: &[&str] = &["kernel:do_populate_rootfs"];
 
@@ -130,6 +135,11 @@ fn fill_gaps<'a>(facts: &Facts<'a>, tree: &mut Growing<'a>) {
     let (start, end) = (phase.start, phase.end);
     let taken: Vec<(Ns, Ns)> = phase.children.iter().map(|c| (c.start, c.end)).collect();
     let mut cuts = parts(facts, start, end);
+    if facts.calls.builtin().next().is_none() {
+        // What comes after it is all the initcalls, and no line says where they begin.
+        let driver_init = cuts.iter_mut().filter(|(name, _)| name == DRIVER_INIT);
+        driver_init.for_each(|(name, _)| *name = UNTRACED.to_owned());
+    }
     cuts.retain(|(name, at)| {
         let free = taken.partition_point(|(_, to)| *to <= at.at);
         let covered = taken.get(free).is_some_and(|(from, _)| *from < at.at);

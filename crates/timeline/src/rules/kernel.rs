@@ -4,13 +4,16 @@ use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::backbone::{ENTRY, INITCALLS};
 use crate::facts::Facts;
-use crate::landmarks::KERNEL_ENTRIES;
+use crate::landmarks::{ALIGNED_ENTRY, BOOT_SECTOR, KERNEL_ENTRIES, MAPPED, WAY};
 use crate::lines::Hit;
 use crate::patterns::{Means, On};
 use crate::tree::{Growing, Node};
 use vmeter_model::{Ns, What};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
+
+/// A kernel sets up its first page tables before it runs in its own half.
+const MAPPED_WITHIN_NS: Ns = 100_000_000;
 
 fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     let mut reached = |anchor, symbols: &[&str]| {
@@ -21,13 +24,17 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     reached(Anchor::KernelFirst, &["bzimage-setup", "setup-entry", "pvh_start_xen"]);
     reached(Anchor::Decompress, &["bzimage-startup_32", "startup_32", "bzimage-startup_64"]);
     reached(Anchor::KernelEntry, KERNEL_ENTRIES);
+    unlisted(facts, found);
     for hit in &facts.hits {
         let stamp = |error: Ns| Stamp { at: hit.at, error, source: hit.source };
         match hit.means {
             Means::Begins(anchor, error) => {
                 found.offer(anchor, Trust::Text, stamp(hit.error.saturating_add(error)));
             }
-            Means::Panic if !shutting_down(facts, hit.at) => {
+            Means::BeginsLast(anchor, error) if is_last(facts, hit) => {
+                found.offer(anchor, Trust::Text, stamp(hit.error.saturating_add(error)));
+            }
+            Means::Panic if !facts.no_panic && !shutting_down(facts, hit.at) => {
                 found.offer(Anchor::Panic, Trust::Text, stamp(hit.error));
             }
             _ => {}
@@ -35,8 +42,38 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     }
 }
 
+/// A kernel that nothing is known of: it is entered at a boundary of 2 MiB and goes on in
+/// the kernel's half of the addresses. So is the decompressor that a BIOS boot loader jumped
+/// to, before it.
+fn unlisted<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+    let kernel = facts.first_reached(&[MAPPED, "x86_64_start_kernel", "start_kernel"]);
+    let Some(mapped) = kernel else { return };
+    let mut entries = facts
+        .reached
+        .iter()
+        .filter(|(symbol, stamp)| *symbol == ALIGNED_ENTRY && stamp.at <= mapped.at)
+        .map(|(_, stamp)| *stamp)
+        .rev();
+    let entry = entries.next().filter(|entry| mapped.at - entry.at < MAPPED_WITHIN_NS);
+    let error = mapped.error.saturating_add(MAPPED_WITHIN_NS);
+    match entry {
+        Some(entry) => found.offer(Anchor::KernelEntry, Trust::Exact, entry),
+        None => found.offer(Anchor::KernelEntry, Trust::Near, Stamp { error, ..mapped }),
+    }
+    let boot_sector = facts.first_reached(&[BOOT_SECTOR]);
+    let decompressor = entries.next().filter(|d| boot_sector.is_some_and(|b| b.at < d.at));
+    if let Some(decompressor) = decompressor.filter(|_| entry.is_some()) {
+        found.offer(Anchor::Decompress, Trust::Exact, decompressor);
+    }
+}
+
 fn shutting_down(facts: &Facts<'_>, at: Ns) -> bool {
     facts.first(|w| *w == What::ShutdownStart).is_some_and(|s| s.at <= at)
+}
+
+/// True if no later line means the same.
+fn is_last(facts: &Facts<'_>, hit: &Hit<'_>) -> bool {
+    !facts.hits.iter().any(|h| h.on == hit.on && h.means == hit.means && h.at > hit.at)
 }
 
 /// Parts of `kernel:entry` and of the gaps between initcalls: from reaching one
@@ -61,7 +98,7 @@ pub(crate) fn parts<'a>(facts: &Facts<'a>, start: Ns, end: Ns) -> Vec<(String, S
     let mut parts: Vec<(String, Stamp<'a>)> = facts
         .reached
         .iter()
-        .filter(|(_, stamp)| inside(stamp.at))
+        .filter(|(symbol, stamp)| inside(stamp.at) && !WAY.contains(symbol))
         .map(|(symbol, stamp)| (format!("kernel:{symbol}"), *stamp))
         .collect();
     let last = parts.last().map_or(start, |(_, stamp)| stamp.at);

@@ -7,10 +7,15 @@
 mod firmware;
 pub(crate) mod initcalls;
 pub(crate) mod kernel;
+mod loader;
 mod observe;
 mod processes;
+mod said;
 mod shutdown;
+mod stages;
 mod steps;
+mod units;
+mod unseen;
 mod vmm;
 
 use crate::anchors::{Anchors, Candidates};
@@ -30,11 +35,16 @@ pub(crate) struct RuleSet {
 pub(crate) const RULES: &[RuleSet] = &[
     vmm::RULES,
     firmware::RULES,
+    loader::RULES,
     kernel::RULES,
     initcalls::RULES,
     shutdown::RULES,
+    stages::RULES,
     steps::RULES,
+    units::RULES,
     processes::RULES,
+    unseen::RULES,
+    said::RULES,
     firmware::LOADING,
     observe::RULES,
 ];

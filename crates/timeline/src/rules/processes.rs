@@ -18,7 +18,7 @@ use vmeter_model::{Ns, What};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 
-const USERSPACE: &str = "userspace";
+pub(super) const USERSPACE: &str = "userspace";
 
 fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let calls: Vec<(Call<'a>, Node<'a>)> = modules_calls(facts)

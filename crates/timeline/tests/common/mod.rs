@@ -2,8 +2,8 @@
 //! of the sources that see it. The figures are those of a real boot by TCG.
 #![allow(dead_code)]
 
-use vmeter_model::run::{Usage, WatchLevel};
-use vmeter_model::{Event, Moment, Ns, Outcome, RunRecord, What};
+use vmeter_model::run::WatchLevel;
+use vmeter_model::{Event, Moment, Ns, RunRecord, What};
 
 pub const US: Ns = 1_000;
 pub const MS: Ns = 1_000_000;
@@ -370,25 +370,7 @@ impl Boot {
 
 /// The record of a run of `total_ns`.
 pub fn record(total_ns: Ns) -> RunRecord {
-    RunRecord {
-        schema: vmeter_model::SCHEMA.into(),
-        index: 0,
-        label: "test".into(),
-        warmup: false,
-        watch: WatchLevel::Full,
-        argv: Vec::new(),
-        injected: Vec::new(),
-        exec_ns: 0,
-        total_ns,
-        clocks: Vec::new(),
-        outcome: Outcome::Done,
-        usage: Usage::default(),
-        steal_s: 0.0,
-        moments: Vec::new(),
-        sources: Vec::new(),
-        icount: false,
-        warnings: Vec::new(),
-    }
+    RunRecord { label: "test".into(), watch: WatchLevel::Full, total_ns, ..RunRecord::default() }
 }
 
 /// One event.

@@ -4,6 +4,7 @@ use crate::event::{Body, Event, EventType, NO_CPU};
 use crate::format::{EventReader, Kinds, Losses, TraceInfo};
 use crate::input::Lines;
 use std::ops::Range;
+use vmeter_base::CpuList;
 
 /// One line, taken apart. The texts are parts of the line.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -49,6 +50,44 @@ pub(super) struct TextReader {
     lost: EventType,
     /// Stamp of the last event.
     last: u64,
+    order: Order,
+}
+
+/// Whether stamps go on, on each CPU.
+#[derive(Debug, Default)]
+struct Order {
+    /// Last stamp by CPU; first that of events without one.
+    last: Vec<u64>,
+    /// How often it went back.
+    back: u64,
+}
+
+/// Threads without a CPU write their stamps a little later than they take them.
+const LATE_NS: u64 = 1_000_000_000;
+
+impl Order {
+    fn note(&mut self, cpu: u32, ts: u64) {
+        let (index, late) = match cpu {
+            NO_CPU => (0, LATE_NS),
+            cpu => (cpu as usize + 1, 0),
+        };
+        if index > CpuList::LIMIT {
+            return;
+        }
+        if index >= self.last.len() {
+            self.last.resize(index + 1, 0);
+        }
+        let last = &mut self.last[index];
+        self.back += u64::from(ts.saturating_add(late) < *last);
+        *last = ts;
+    }
+
+    fn problem(&self) -> Option<String> {
+        (self.back > 0).then(|| {
+            let back = self.back;
+            format!("time goes back {back} times: durations across these places mean nothing")
+        })
+    }
 }
 
 impl TextReader {
@@ -56,7 +95,16 @@ impl TextReader {
         let mut kinds = Kinds::default();
         let lost = kinds.id("", "lost_events");
         let lost = kinds.get(lost).clone();
-        TextReader { parse, info, lines, kinds, losses: Losses::default(), lost, last: 0 }
+        TextReader {
+            parse,
+            info,
+            lines,
+            kinds,
+            losses: Losses::default(),
+            lost,
+            last: 0,
+            order: Order::default(),
+        }
     }
 
     fn note_lost(&mut self, count: Option<u64>) {
@@ -94,6 +142,8 @@ impl EventReader for TextReader {
         let found = loop {
             if !self.lines.advance() {
                 self.losses.missing = self.lines.problems();
+                self.losses.missing.extend(self.order.problem());
+                self.losses.exceeded = self.lines.exceeded();
                 return None;
             }
             let line = self.lines.text();
@@ -113,6 +163,7 @@ impl EventReader for TextReader {
                         prefix => self.kinds.id_joined(head.system, prefix, head.name),
                     };
                     self.last = head.ts;
+                    self.order.note(head.cpu, head.ts);
                     let (comm, text) = (place(line, head.comm), place(line, head.text));
                     let Head { ts, cpu, tid, .. } = head;
                     break Found::Event { kind, ts, cpu, tid, comm, text };

@@ -7,7 +7,7 @@
 
 use super::lines::{any_event, Head, Line};
 use crate::event::{Body, Event, NO_CPU};
-use crate::format::{EventReader, Kinds, Losses, Tick, TraceFormat, TraceInfo};
+use crate::format::{EventReader, Kinds, Losses, Order, Tick, TraceFormat, TraceInfo};
 use crate::input::Lines;
 use crate::text::stamp;
 use crate::{Error, Input};
@@ -39,6 +39,7 @@ impl TraceFormat for Strace {
             arguments: String::new(),
             result: String::new(),
             since_first: None,
+            order: Order::default(),
         }))
     }
 }
@@ -98,6 +99,7 @@ struct Reader {
     /// sum of the stamps so far. None before the first line; a first stamp that is not 0 is
     /// of `-ttt`.
     since_first: Option<Option<u64>>,
+    order: Order,
 }
 
 impl Reader {
@@ -109,6 +111,7 @@ impl Reader {
             return None;
         };
         let ts = time(&mut self.since_first, stamp);
+        self.order.see(ts);
         let (name, text) = call(what)?;
         let kind = self.kinds.id("syscalls", name);
         let mut begin = ts;
@@ -177,6 +180,8 @@ impl EventReader for Reader {
         let (kind, tid, ts, duration) = loop {
             if !self.lines.advance() {
                 self.losses.missing = self.lines.problems();
+                self.losses.missing.extend(self.order.said(&self.info.clock));
+                self.losses.exceeded = self.lines.exceeded();
                 if !self.pending.is_empty() {
                     let open = self.pending.len();
                     self.losses.missing.push(format!("{open} calls had not ended"));

@@ -28,6 +28,12 @@ const BLOCK: usize = 64 << 10;
 /// A header word, a TSC and seven extra words.
 const MAX_RECORD: usize = 4 + 8 + 28;
 
+/// Most bytes of all CPUs' blocks.
+const BLOCKS: usize = 32 << 20;
+/// What a window is taken for, and a CPU's stream, bytes.
+const WINDOW: u64 = 32;
+const STREAM: u64 = 512;
+
 /// Event types that are told apart.
 const MAX_TYPES: usize = 4096;
 
@@ -46,8 +52,12 @@ impl TraceFormat for Xentrace {
     fn open(&self, input: Input) -> Result<Box<dyn EventReader>, Error> {
         let name = input.name().to_string();
         let file = input.into_random()?;
-        let reader = Reader::new(file).map_err(|source| Error::Read { name, source })?;
-        Ok(Box::new(reader))
+        let budget = file.budget().clone();
+        let reader = Reader::new(file);
+        if let Some(exceeded) = budget.exceeded() {
+            return Err(Error::TooMuch { name, exceeded });
+        }
+        Ok(Box::new(reader.map_err(|source| Error::Read { name, source })?))
     }
 }
 
@@ -61,6 +71,8 @@ struct Stream {
     /// Bytes of the current window behind the block.
     offset: u64,
     left: u64,
+    /// Most bytes read in one go.
+    most: usize,
     event: u32,
     words: [u32; 7],
     count: usize,
@@ -116,7 +128,7 @@ impl Stream {
             }
             self.block.drain(..self.at);
             self.at = 0;
-            let more = self.left.min(BLOCK as u64) as usize;
+            let more = self.left.min(self.most as u64) as usize;
             self.block.resize(there + more, 0);
             let got = file.read_at(self.offset, &mut self.block[there..]).unwrap_or(0);
             self.block.truncate(there + got);
@@ -179,6 +191,7 @@ impl Reader {
         let mut losses = Losses::default();
         losses.missing.extend(file.problem().map(str::to_string));
         let windows = windows(&file, &mut losses)?;
+        let most = (BLOCKS / windows.len().max(1)).clamp(MAX_RECORD, BLOCK);
         let streams = windows.into_iter().map(|(cpu, mut windows)| {
             windows.reverse();
             Stream {
@@ -188,6 +201,7 @@ impl Reader {
                 at: 0,
                 offset: 0,
                 left: 0,
+                most,
                 event: 0,
                 words: [0; 7],
                 count: 0,
@@ -298,7 +312,9 @@ fn windows(
                 "the last window, of CPU {cpu}, is truncated: {there} of {size} bytes are there"
             ));
         }
-        windows.entry(cpu).or_default().push((at, there));
+        let of_cpu = windows.entry(cpu).or_default();
+        file.budget().keep(if of_cpu.is_empty() { WINDOW + STREAM } else { WINDOW }, "windows")?;
+        of_cpu.push((at, there));
         at += u64::from(there);
     }
     Ok(windows)

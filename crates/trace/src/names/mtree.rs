@@ -35,7 +35,19 @@ enum Space {
     Other,
 }
 
+/// Most bytes of a map: one of a machine with thousands of devices has some MiB.
+const MAX_FILE: u64 = 16 << 20;
+
 impl DeviceMap {
+    /// Reads a file of what [`DeviceMap::parse`] takes.
+    ///
+    /// # Errors
+    /// That it can't be read, or what was expected of it.
+    pub fn open(path: &std::path::Path) -> Result<DeviceMap, String> {
+        let text = vmeter_base::files::read_text_limited(path, MAX_FILE);
+        DeviceMap::parse(&text.map_err(|error| error.to_string())?)
+    }
+
     /// Reads what the monitor's `info mtree -f` printed, with or without prompts.
     ///
     /// # Errors

@@ -343,7 +343,7 @@ fn vcpu_ticks(kernel: &Kernel) -> f64 {
     let threads = kernel.walk.threads.iter().filter(|t| t.is_vcpu);
     let linux: f64 = threads.flat_map(|t| t.times.iter().skip(1)).map(|&ticks| ticks as f64).sum();
     let xen = &kernel.walk.xen;
-    let guests = xen.domains().flat_map(|domain| xen.vcpus(domain)).filter(|(_, v)| v.exits > 0);
+    let guests = xen.domains().flat_map(|domain| xen.vcpus(domain)).filter(|(_, v)| v.exits() > 0);
     let ticks = |id: VcpuId| -> u128 {
         let runstates = kernel.tables.vcpus.get(&id).map(|(runstates, _)| runstates.sorted());
         runstates.unwrap_or_default().iter().map(|(_, cell)| cell.time.total()).sum()
@@ -470,7 +470,7 @@ fn xen_times(
     };
     ThreadTimes {
         thread: format!("d{domain}v{number}"),
-        vcpu: vcpu.exits > 0,
+        vcpu: vcpu.exits() > 0,
         running_s: time(&[0]),
         runnable_s: time(&[1]),
         blocked_s: time(&[2, 3]),

@@ -16,6 +16,7 @@
 
 mod cpu;
 mod interval;
+mod part;
 mod thread;
 mod visitor;
 pub mod xen;
@@ -25,6 +26,7 @@ use crate::ops::{Access, NameId, Op, Vector};
 use cpu::Cpus;
 pub use cpu::{Interrupt, Waker};
 pub use interval::{At, Open, Took, IMPLAUSIBLE, LONGEST};
+pub(crate) use part::Part;
 pub use thread::{Call, Ended, State, Thread, Threads, STATES};
 pub use visitor::{By, End, Ends, Request, Slice, Visitor};
 use xen::Xen;
@@ -38,40 +40,6 @@ pub struct Seen {
     pub syscalls: bool,
     /// `kvm_exit` and `kvm_entry`.
     pub kvm_exits: bool,
-}
-
-/// Whose events are walked: those of every `of`-th thread and CPU.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Part {
-    pub(crate) index: usize,
-    pub(crate) of: usize,
-}
-
-impl Default for Part {
-    fn default() -> Part {
-        Part { index: 0, of: 1 }
-    }
-}
-
-impl Part {
-    /// The part that a thread belongs to.
-    #[inline]
-    pub(crate) fn of_thread(tid: i32, of: usize) -> usize {
-        // Neighbours are often alike: threads of one VMM, workers of one CPU.
-        (((tid as u32).wrapping_mul(0x9e37_79b9) >> 16) as usize) % of
-    }
-
-    /// The part that a CPU belongs to.
-    #[inline]
-    pub(crate) fn of_cpu(cpu: u32, of: usize) -> usize {
-        cpu as usize % of
-    }
-
-    /// The thread, if it is of this part.
-    #[inline]
-    fn mine(self, tid: i32) -> Option<i32> {
-        (self.of == 1 || Part::of_thread(tid, self.of) == self.index).then_some(tid)
-    }
 }
 
 /// The state of one trace's threads and CPUs.

@@ -5,6 +5,7 @@ use crate::event::Event;
 use crate::format::TraceInfo;
 use crate::print::{printable, Printer};
 use std::io::{self, Write};
+use vmeter_base::sheet::guard;
 
 /// The CSV format.
 #[derive(Debug, Default)]
@@ -39,12 +40,25 @@ impl Sink for Csv {
     }
 }
 
-/// In quotes where something inside asks for them.
+/// In quotes where something inside asks for them, and no formula.
 fn quoted(text: &str) -> String {
     let text = printable(text);
+    let lead = guard(&text);
     if text.contains([',', '"']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
+        format!("\"{lead}{}\"", text.replace('"', "\"\""))
     } else {
-        text.into_owned()
+        format!("{lead}{text}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn a_guests_text_is_no_formula() {
+        assert_eq!(quoted("=cmd|'/C calc'!A0"), "'=cmd|'/C calc'!A0");
+        assert_eq!(quoted("=a,\"b\""), "\"'=a,\"\"b\"\"\"");
+        assert_eq!(quoted("irq=28"), "irq=28");
     }
 }

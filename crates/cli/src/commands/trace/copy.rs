@@ -2,7 +2,7 @@
 
 use super::select::Selection;
 use super::stat::hertz;
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::Status;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use vmeter_host_tracing::stat::trace_error;
 use vmeter_host_tracing::PerfettoEvents;
 use vmeter_render::export::write_whole;
-use vmeter_render::{check_writable, ReportError, Target};
+use vmeter_render::{ReportError, Target};
 use vmeter_session::failure::usage;
 use vmeter_trace::write::{copy, Csv, JsonLines, Sink, Text};
 use vmeter_trace::{EventReader, Input};
@@ -94,6 +94,7 @@ pub fn report(arguments: &Report, out: &Output) -> anyhow::Result<Status> {
         }
         return Err(error).context("cannot write to standard output");
     }
+    check(&arguments.file, reader.as_ref())?;
     warn(&arguments.file, reader.as_ref(), out);
     Ok(Status::Good)
 }
@@ -122,11 +123,17 @@ pub fn convert(arguments: &Convert, out: &Output) -> anyhow::Result<Status> {
             }
             _ => {}
         }
+        check(&arguments.file, reader.as_ref())?;
     } else {
-        check_writable(&Target::File(path.clone())).map_err(usage)?;
+        output::check_target(&Target::File(path.clone()))?;
         let mut refused = None;
         write_whole(path, |file| match write(reader.as_mut(), selection, sink.as_mut(), file) {
-            Ok(written) => written.map_err(ReportError::stream("converted")),
+            Ok(Ok(())) if reader.losses().exceeded.is_none() => Ok(()),
+            Ok(Ok(())) => {
+                refused = check(&arguments.file, reader.as_ref()).err();
+                Err(ReportError::stream("converted")(io::ErrorKind::InvalidInput.into()))
+            }
+            Ok(Err(error)) => Err(ReportError::stream("converted")(error)),
             Err(error) => {
                 refused = Some(error);
                 Err(ReportError::stream("converted")(io::ErrorKind::InvalidInput.into()))
@@ -140,6 +147,11 @@ pub fn convert(arguments: &Convert, out: &Output) -> anyhow::Result<Status> {
 
 fn open(path: &Path) -> anyhow::Result<Box<dyn EventReader>> {
     Input::open(path).and_then(vmeter_trace::open).map_err(trace_error)
+}
+
+/// Refuses a trace that was given up before its end.
+fn check(path: &Path, reader: &dyn EventReader) -> anyhow::Result<()> {
+    reader.losses().check(&path.display().to_string()).map_err(trace_error)
 }
 
 /// Copies the chosen events. The outer error is of the choice, the inner of the stream.

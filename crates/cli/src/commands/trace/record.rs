@@ -8,8 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use vmeter_host_tracing::find_vmm::find_vmm;
 use vmeter_host_tracing::record::{record, Preset, RecordOptions, EXPLAIN, PRESETS};
-use vmeter_render::{check_writable, Target};
-use vmeter_session::failure::usage;
+use vmeter_render::Target;
 use vmeter_session::Interrupt;
 
 /// `vmeter trace record`.
@@ -101,7 +100,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// As [`vmeter_host_tracing::record::record`].
 pub fn run(arguments: Record, out: &Output) -> anyhow::Result<Status> {
-    check_writable(&Target::File(arguments.output_file.clone())).map_err(usage)?;
+    output::check_target(&Target::File(arguments.output_file.clone()))?;
     let named = |preset: &&Preset| arguments.preset.iter().any(|name| name == preset.name);
     let mut presets: Vec<Preset> = PRESETS.iter().filter(named).copied().collect();
     if presets.is_empty() && arguments.event.is_empty() {
@@ -142,10 +141,15 @@ pub fn run(arguments: Record, out: &Output) -> anyhow::Result<Status> {
                 recording.lost
             );
         }
-        eprintln!("next: vmeter trace stat {path}");
+        if let Some(signal) = recording.killed_by {
+            eprintln!("warning: the command was killed by signal {signal}");
+        }
+        let path = vmeter_base::shell::path(&options.output);
+        eprintln!("next: vmeter trace stat {}", vmeter_render::text::neutralise(&path));
     }
-    Ok(match recording.status {
-        Some(status) if status != 0 && !interrupt.is_raised() => Status::Bad,
+    let failed = recording.status.is_some_and(|status| status != 0);
+    Ok(match failed || recording.killed_by.is_some() {
+        true if !interrupt.is_raised() => Status::Bad,
         _ => Status::Good,
     })
 }

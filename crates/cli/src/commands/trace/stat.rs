@@ -59,7 +59,7 @@ pub fn hertz(text: &str) -> Result<f64, String> {
 /// # Errors
 /// As [`vmeter_host_tracing::stat::stat`]; an export that cannot be written.
 pub fn run(arguments: Stat, out: &Output) -> anyhow::Result<Status> {
-    output::check(out)?;
+    output::check_timeless(out, "trace stat")?;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let options = StatOptions {
         files: arguments.files,

@@ -145,6 +145,7 @@ fn record(index: u32, total_ns: Ns) -> RunRecord {
         total_ns,
         clocks: vec![reading(exec_ns - 1_000_000), reading(exec_ns + total_ns + 1_000_000)],
         outcome: Outcome::Done,
+        end: None,
         usage: Usage {
             user_s: 3.412,
             system_s: 0.291,
@@ -180,7 +181,7 @@ fn machine(label: &str) -> SessionMachine {
     SessionMachine {
         label: label.into(),
         spec: MachineSpec { until: Some("poweroff".into()), ..MachineSpec::default() },
-        chosen: chosen.map(|(a, b, c)| (a.into(), b.into(), c.into())).into(),
+        chosen: chosen.map(|(a, b, c)| vmeter_model::Chosen::new(a, b, c)).into(),
         provenance: [("kernel".into(), "sha256:5d1f0c".into())].into(),
         argv: words("qemu-system-x86_64 -machine q35 -accel tcg -kernel vmlinuz"),
         ..SessionMachine::default()
@@ -306,6 +307,7 @@ fn bench_machine(label: &str, mean: f64, sequence: &mut Sequence) -> BenchMachin
         cpu_samples_s,
         max_rss_bytes: 301 << 20,
         failures: Vec::new(),
+        end: None,
         outliers: Vec::new(),
         machine: machine(label),
     }
@@ -324,6 +326,11 @@ fn comparison(a: &BenchMachine, b: &BenchMachine, p_value: f64, verdict: Verdict
     }
 }
 
+/// A run that did not end as it should.
+pub fn failed_run(run: u32, outcome: Outcome) -> FailedRun {
+    FailedRun { run, outcome, end: None }
+}
+
 /// A bench of three machines: a baseline, a faster one, and one that is the same.
 pub fn bench() -> BenchResult {
     let mut sequence = Sequence(11);
@@ -334,7 +341,7 @@ pub fn bench() -> BenchResult {
     ];
     machines[1].outliers = vec![4];
     machines[2].failures =
-        vec![(5, Outcome::Panicked { line: "Kernel panic - not syncing: VFS".into() })];
+        vec![failed_run(5, Outcome::Panicked { line: "Kernel panic - not syncing: VFS".into() })];
     let comparisons = vec![
         comparison(&machines[0], &machines[1], 0.000_02, Verdict::Faster),
         comparison(&machines[0], &machines[2], 0.61, Verdict::NoDifference),
@@ -343,6 +350,7 @@ pub fn bench() -> BenchResult {
         envelope: envelope("bench"),
         machines,
         comparisons,
+        not_compared: Vec::new(),
         warnings: Vec::new(),
         hints: vec!["vmeter bench --runs 40 --vs append=quiet".into()],
         saved_in: "/home/user/.local/state/vmeter/runs/2026-11-20T12-10-00-bench".into(),

@@ -2,16 +2,17 @@
 
 use super::{envelope, estimate};
 use vmeter_dirty::result::*;
+use vmeter_dirty::{StrategyKind, TrackerKind};
 
-const TRACKERS: [&str; 2] = ["kvm-legacy", "kvm-ring"];
+const TRACKERS: [TrackerKind; 2] = [TrackerKind::Legacy, TrackerKind::Ring];
 const SLOTS: [(u32, u64); 2] = [(0, 640 << 10), (1, 64 << 20)];
 
-fn row(pass: u32, slot: (u32, u64), strategy: &str, tracker: &str) -> DirtyRow {
+fn row(pass: u32, slot: (u32, u64), strategy: StrategyKind, tracker: TrackerKind) -> DirtyRow {
     let dirty = if slot.0 == 0 { u64::from(pass) * 7 } else { u64::from(pass) * 500 };
     let base = match strategy {
-        "get_org" => slot.1 as f64 / 4096.0 * 0.6,
-        "get_opt" => slot.1 as f64 / 4096.0 * 0.2,
-        _ => 40.0,
+        StrategyKind::GetOrg => slot.1 as f64 / 4096.0 * 0.6,
+        StrategyKind::GetOpt => slot.1 as f64 / 4096.0 * 0.2,
+        StrategyKind::SwitchOpt => 40.0,
     };
     let nanoseconds = base + dirty as f64 * 1.5;
     DirtyRow {
@@ -19,21 +20,21 @@ fn row(pass: u32, slot: (u32, u64), strategy: &str, tracker: &str) -> DirtyRow {
         slot: slot.0,
         slot_bytes: slot.1,
         dirty_pages: dirty,
-        strategy: strategy.into(),
-        tracker: tracker.into(),
+        strategy,
+        tracker,
         nanoseconds,
         tsc_cycles: nanoseconds * 2.5,
         first_nanoseconds: nanoseconds * 1.75,
-        collect_nanoseconds: (tracker == "kvm-legacy").then_some(1200.0 + dirty as f64),
+        collect_nanoseconds: (tracker == TrackerKind::Legacy).then_some(1200.0 + dirty as f64),
         samples_tsc_cycles: [0.98, 1.0, 1.02].map(|f| f * nanoseconds * 2.5).to_vec(),
         calls: if dirty == 0 { 100 } else { 1 },
     }
 }
 
-fn tracker(name: &str) -> DirtyTracker {
-    let tracked = name != "none";
+fn tracker(tracker: Option<TrackerKind>) -> DirtyTracker {
+    let tracked = tracker.is_some();
     DirtyTracker {
-        tracker: name.into(),
+        tracker,
         start_nanoseconds: if tracked { 15_000.0 } else { 0.0 },
         collect_nanoseconds: tracked.then(|| estimate(&[21_000.0, 20_000.0])),
         collect_samples_ns: if tracked { vec![21_000.0, 20_000.0] } else { vec![] },
@@ -42,7 +43,7 @@ fn tracker(name: &str) -> DirtyTracker {
         pages: vec![0, 507],
         slowdown: tracked.then_some(3.25),
         counts: [("exits".to_owned(), 12.0), ("pf_taken".to_owned(), 507.0)].into(),
-        interruptions: if name == "kvm-ring" { 1.5 } else { 0.0 },
+        interruptions: if tracker == Some(TrackerKind::Ring) { 1.5 } else { 0.0 },
         model: tracked.then_some(DirtyModel {
             collect_clean_ns: 9_000.0,
             collect_page_ns: 12.5,
@@ -56,7 +57,7 @@ pub fn result() -> DirtyResult {
     for pass in 0..2 {
         for slot in SLOTS {
             for name in TRACKERS {
-                for strategy in ["get_org", "get_opt", "switch_opt"] {
+                for strategy in StrategyKind::ALL {
                     rows.push(row(pass, slot, strategy, name));
                 }
             }
@@ -95,33 +96,33 @@ pub fn result() -> DirtyResult {
         checked_bits: 16_544,
         mismatches: vec![DirtyMismatch {
             pass: 1,
-            tracker: "kvm-ring".into(),
+            tracker: Some(TrackerKind::Ring),
             source: "memory".into(),
             slot: 1,
             page: 77,
             written: true,
         }],
-        trackers: ["none", "kvm-legacy", "kvm-ring"].map(tracker).into(),
+        trackers: [None, Some(TrackerKind::Legacy), Some(TrackerKind::Ring)].map(tracker).into(),
         skipped: vec![DirtySkipped {
-            tracker: "userfaultfd".into(),
-            reason: "userfaultfd(2) says EPERM".into(),
+            tracker: TrackerKind::PagemapScan,
+            reason: "PAGEMAP_SCAN says ENOTTY".into(),
         }],
         points: vec![DirtyPoint {
-            tracker: "kvm-legacy".into(),
+            tracker: Some(TrackerKind::Legacy),
             dirty_pages: 160,
             collect_nanoseconds: Some(11_000.0),
             write_nanoseconds: 131_000.0,
         }],
         crossovers: vec![DirtyCrossover {
-            of: "collect".into(),
-            below: "kvm-ring".into(),
-            above: "kvm-legacy".into(),
+            of: CrossoverOf::Collect,
+            below: TrackerKind::Ring,
+            above: TrackerKind::Legacy,
             dirty_pages: 410.0,
             share: 0.024,
         }],
         advice: Some(DirtyAdvice {
-            tracker: "kvm-legacy".into(),
-            strategy: "switch_opt".into(),
+            tracker: TrackerKind::Legacy,
+            strategy: StrategyKind::SwitchOpt,
             reason: "20 µs a pass to tell, 40 ns a clean slot".into(),
         }),
         tsc_hz: 2.5e9,

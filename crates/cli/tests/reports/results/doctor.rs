@@ -4,8 +4,8 @@ use super::envelope;
 use vmeter_model::result::*;
 
 pub fn result() -> DoctorResult {
-    let check = |name: &str, status, found: &str, mend: &str| Check {
-        name: name.into(),
+    let check = |name: CheckName, status, found: &str, mend: &str| Check {
+        name,
         status,
         found: found.into(),
         mend: mend.into(),
@@ -14,15 +14,15 @@ pub fn result() -> DoctorResult {
     DoctorResult {
         envelope: envelope("doctor"),
         checks: vec![
-            check("KVM", CheckStatus::Good, "/dev/kvm runs guest code", ""),
+            check(CheckName::Kvm, CheckStatus::Good, "/dev/kvm runs guest code", ""),
             check(
-                "CPU clock",
+                CheckName::Clock,
                 CheckStatus::Poor,
                 "powersave",
                 "cpupower frequency-set -g performance",
             ),
             check(
-                "tracefs",
+                CheckName::Tracefs,
                 CheckStatus::Missing,
                 "not mounted",
                 "mount -t tracefs x /sys/kernel/tracing",

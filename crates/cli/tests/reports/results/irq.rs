@@ -2,28 +2,29 @@
 
 use super::{envelope, estimate};
 use vmeter_irq::result::*;
+use vmeter_irq::IrqStrategy;
 
-fn run(strategy: &str, round: usize, scale: f64) -> IrqRun {
+fn run(strategy: IrqStrategy, round: usize, scale: f64) -> IrqRun {
     IrqRun {
-        strategy: strategy.into(),
+        strategy,
         round,
         warmup: round == 0,
-        prepared_s: if strategy == "one-commit" { 0.0002 } else { 0.0 },
+        prepared_s: if strategy == IrqStrategy::PerVm { 0.0002 } else { 0.0 },
         vfs_s: vec![0.001 * scale, 0.002 * scale],
         shared_s: 0.0,
         total_s: 0.003 * scale,
         cpu_s: 0.0004 * scale,
-        commits: if strategy == "one-commit" { 1 } else { 4 },
+        commits: if strategy == IrqStrategy::PerVm { 1 } else { 4 },
         set_irqs: None,
     }
 }
 
-fn row(strategy: &str, vf: usize, scale: f64) -> IrqRow {
+fn row(strategy: IrqStrategy, vf: usize, scale: f64) -> IrqRow {
     let samples = [0.00101, 0.00099, 0.001].map(|s| s * vf as f64 * scale);
     IrqRow {
         vf,
         irqfds_assigned: vf * 2,
-        strategy: strategy.into(),
+        strategy,
         milliseconds: vf as f64 * scale,
         estimate: estimate(&samples),
     }
@@ -42,9 +43,9 @@ fn curve(order: Order) -> IrqCurve {
     }
 }
 
-fn fit(strategy: &str, order: Order) -> IrqFit {
+fn fit(strategy: IrqStrategy, order: Order) -> IrqFit {
     IrqFit {
-        strategy: strategy.into(),
+        strategy,
         time: curve(order),
         cpu: curve(Order::Linear),
         points: vec![IrqFitPoint {
@@ -64,17 +65,17 @@ fn fit(strategy: &str, order: Order) -> IrqFit {
     }
 }
 
-fn total(strategy: &str, scale: f64) -> IrqTotal {
-    let one = strategy == "one-commit";
+fn total(strategy: IrqStrategy, scale: f64) -> IrqTotal {
+    let one = strategy == IrqStrategy::PerVm;
     IrqTotal {
-        strategy: strategy.into(),
+        strategy,
         milliseconds: 3.0 * scale,
         estimate: estimate(&[0.00303, 0.00297, 0.003].map(|s| s * scale)),
         cpu: estimate(&[0.0004, 0.00041].map(|s| s * scale)),
         prepared: estimate(&[if one { 0.0002 } else { 0.0 }]),
         commits: if one { 1 } else { 4 },
         ratio: one.then(|| estimate(&[7.9, 8.0, 8.1])),
-        ratio_to: one.then(|| "naive".into()),
+        ratio_to: one.then_some(IrqStrategy::PerVector),
         set_irqs: None,
         delivery: Some(IrqDelivery { raised: 4, arrived: 4, stray: 0, held: None }),
     }
@@ -104,15 +105,18 @@ pub fn result() -> IrqResult {
             devices: vec![],
         },
         rows: vec![
-            row("naive", 1, 1.0),
-            row("one-commit", 1, 0.125),
-            row("naive", 2, 1.0),
-            row("one-commit", 2, 0.125),
+            row(IrqStrategy::PerVector, 1, 1.0),
+            row(IrqStrategy::PerVm, 1, 0.125),
+            row(IrqStrategy::PerVector, 2, 1.0),
+            row(IrqStrategy::PerVm, 2, 0.125),
         ],
-        totals: vec![total("naive", 1.0), total("one-commit", 0.125)],
-        fit: vec![fit("naive", Order::Quadratic), fit("one-commit", Order::Linear)],
+        totals: vec![total(IrqStrategy::PerVector, 1.0), total(IrqStrategy::PerVm, 0.125)],
+        fit: vec![
+            fit(IrqStrategy::PerVector, Order::Quadratic),
+            fit(IrqStrategy::PerVm, Order::Linear),
+        ],
         anatomy: vec![IrqAnatomy {
-            strategy: "naive".into(),
+            strategy: IrqStrategy::PerVector,
             commits: 4,
             commit_s: 0.002,
             irqfd_s: 0.0005,
@@ -122,7 +126,11 @@ pub fn result() -> IrqResult {
             chain: vec![step(0.0, "KVM_SET_GSI_ROUTING"), step(0.0004, "synchronize_srcu done")],
             lost_events: 0,
         }],
-        runs: vec![run("naive", 0, 1.1), run("naive", 1, 1.0), run("one-commit", 1, 0.125)],
+        runs: vec![
+            run(IrqStrategy::PerVector, 0, 1.1),
+            run(IrqStrategy::PerVector, 1, 1.0),
+            run(IrqStrategy::PerVm, 1, 0.125),
+        ],
         warnings: vec!["interrupts of the host came in between".into()],
         hints: vec!["vmeter irq --vfs 8".into()],
     }

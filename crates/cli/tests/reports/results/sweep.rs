@@ -40,12 +40,13 @@ fn point(ports: usize) -> SweepPoint {
         parameters: vec![value(("pcie-root-ports", ports.to_string()))],
         machine: SessionMachine {
             label: format!("pcie-root-ports={ports}"),
-            chosen: vec![("machine".into(), "q35".into(), "--machine".into())],
+            chosen: vec![vmeter_model::Chosen::new("machine", "q35", "--machine")],
             ..SessionMachine::default()
         },
         runs: vec![SweptRun {
             index: ports as u32,
             outcome: Outcome::Done,
+            end: None,
             total_s: total,
             cpu_s: total,
             phases: phases.to_vec(),
@@ -104,6 +105,7 @@ fn side(ports: usize) -> DiffSide {
         label: point.label,
         runs: vec![0, 1, 2, 3, 4],
         samples_s: vec![2.3, 2.31, 2.29, 2.3, 2.32],
+        reached: true,
         total: point.total,
         icount: false,
         started_at: "2026-11-20T12:00:00Z".into(),

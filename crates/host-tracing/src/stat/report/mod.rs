@@ -10,7 +10,7 @@ use vmeter_render::quantity::{compact_seconds, grouped};
 use vmeter_render::{Field, Records, Report};
 use vmeter_trace::stat::report::Runstates;
 use vmeter_trace::stat::versus::Versus;
-use vmeter_trace::stat::{Report as TraceReport, Row};
+use vmeter_trace::stat::Report as TraceReport;
 use vmeter_trace::walk::xen::IDLE_DOMAIN;
 
 /// A trace with its name.
@@ -148,55 +148,36 @@ impl Report for TraceStatReport<'_> {
     }
 
     fn records(&self) -> Records {
-        let header = vec![
-            "file",
-            "table",
-            "name",
-            "number",
-            "direction",
-            "device",
-            "count",
-            "timed",
-            "cut",
-            "total_s",
-            "mean_s",
-            "mean_cycles",
-            "median_s",
-            "p99_s",
-            "max_s",
-            "share",
-            "ratio_to_peers",
-        ];
-        let tables = self.traces.iter().flat_map(|trace| {
-            trace.report.tables().into_iter().map(|(table, rows)| (trace.file, table, rows))
+        let rows = self.traces.iter().flat_map(|trace| {
+            let tables = trace.report.tables().into_iter();
+            tables
+                .flat_map(move |(table, rows)| rows.iter().map(move |row| (trace.file, table, row)))
         });
-        let rows = tables
-            .flat_map(|(file, table, rows)| rows.iter().map(move |row| record(file, table, row)))
-            .collect();
-        Records { header, rows }
+        Records::of(
+            rows,
+            [
+                ("file", |(file, _, _)| Field::text(*file)),
+                ("table", |(_, table, _)| Field::text(*table)),
+                ("name", |(_, _, row)| Field::text(&row.name)),
+                ("number", |(_, _, row)| {
+                    Field::number(
+                        row.port.map(u64::from).or(row.address).or(row.msr.map(u64::from)),
+                    )
+                }),
+                ("direction", |(_, _, row)| row.direction.map_or(Field::Empty, Field::text)),
+                ("device", |(_, _, row)| row.device.as_deref().map_or(Field::Empty, Field::text)),
+                ("count", |(_, _, row)| Field::number(Some(row.count))),
+                ("timed", |(_, _, row)| Field::number(Some(row.timed))),
+                ("cut", |(_, _, row)| Field::number(Some(row.cut))),
+                ("total_s", |(_, _, row)| Field::number(row.total_s)),
+                ("mean_s", |(_, _, row)| Field::number(row.mean_s)),
+                ("mean_cycles", |(_, _, row)| Field::number(row.mean_cycles)),
+                ("median_s", |(_, _, row)| Field::number(row.median_s)),
+                ("p99_s", |(_, _, row)| Field::number(row.p99_s)),
+                ("max_s", |(_, _, row)| Field::number(row.max_s)),
+                ("share", |(_, _, row)| Field::number(row.share)),
+                ("ratio_to_peers", |(_, _, row)| Field::number(row.ratio_to_peers)),
+            ],
+        )
     }
-}
-
-fn record(file: &str, table: &str, row: &Row) -> Vec<Field> {
-    let number = row.port.map(u64::from).or(row.address).or(row.msr.map(u64::from));
-    let text = |text: Option<&str>| text.map_or(Field::Empty, Field::text);
-    vec![
-        Field::text(file),
-        Field::text(table),
-        Field::text(&row.name),
-        Field::number(number),
-        text(row.direction),
-        text(row.device.as_deref()),
-        Field::number(Some(row.count)),
-        Field::number(Some(row.timed)),
-        Field::number(Some(row.cut)),
-        Field::number(row.total_s),
-        Field::number(row.mean_s),
-        Field::number(row.mean_cycles),
-        Field::number(row.median_s),
-        Field::number(row.p99_s),
-        Field::number(row.max_s),
-        Field::number(row.share),
-        Field::number(row.ratio_to_peers),
-    ]
 }

@@ -1,8 +1,8 @@
 //! The JSON body of a bench. Field names are fixed by schema `vmeter/1`.
 
 use crate::parts::{self, Comparison};
-use vmeter_model::result::{BenchMachine, BenchResult};
-use vmeter_model::run::Outcome;
+use vmeter_model::result::{BenchMachine, BenchResult, FailedRun, NotCompared};
+use vmeter_model::Cause;
 use vmeter_render::exported;
 use vmeter_render::exported::{exported, Estimate};
 
@@ -11,6 +11,8 @@ exported! {
     pub(super) struct Body<'a> of BenchResult {
         machines: Vec<Machine<'a>>,
         comparisons: Vec<Comparison<'a>>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        not_compared: Vec<Refused<'a>>,
         warnings: &'a [String],
         hints: &'a [String],
         saved_in: &'a str,
@@ -24,12 +26,22 @@ exported! {
         cpu_samples_s: &'a [f64],
         max_rss_bytes: u64,
         failures: Vec<Failure<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        end: Option<&'static str> = |machine| machine.end.map(Cause::word),
         outliers: &'a [usize],
         machine: parts::Machine<'a>,
     }
 
-    struct Failure<'a> of (u32, Outcome) {
-        run: u32 = |(run, _)| *run,
-        outcome: parts::Failure<'a> = |(_, outcome)| exported(outcome),
+    struct Failure<'a> of FailedRun {
+        run: u32,
+        outcome: parts::Failure<'a> = |failed| exported(&failed.outcome),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        end: Option<parts::End<'a>>,
+    }
+
+    struct Refused<'a> of NotCompared {
+        a: &'a str,
+        b: &'a str,
+        why: &'a str,
     }
 }

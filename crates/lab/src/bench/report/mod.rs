@@ -2,16 +2,16 @@
 
 mod json;
 
-use crate::words::outcome_text;
+use crate::words::ended_text;
 use vmeter_base::shell;
-use vmeter_model::result::{BenchMachine, BenchResult, Comparison, Envelope};
-use vmeter_model::Verdict;
+use vmeter_model::result::{BenchMachine, BenchResult, Comparison, Envelope, FailedRun};
+use vmeter_model::{Chosen, Verdict};
 use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{
     closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind, Tone,
 };
 use vmeter_render::exported::Of;
-use vmeter_render::quantity::{compact_seconds, p_value, ratio_interval, Quantity, Unit};
+use vmeter_render::quantity::{compact_seconds, p_value, plural, ratio_interval, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
 
@@ -30,16 +30,22 @@ impl<'a> BenchReport<'a> {
 
     /// One sentence a comparison, in words that need no table.
     fn answer(&self) -> String {
-        if self.result.comparisons.is_empty() {
+        let refused = self.result.not_compared.iter();
+        let refused = refused.map(|n| format!("{} is not compared with {}: {}.", n.b, n.a, n.why));
+        if self.result.comparisons.is_empty() && self.result.not_compared.is_empty() {
             let means = self.result.machines.iter().map(|machine| {
+                if machine.estimate.n == 0 {
+                    let why = machine.failures.iter().find_map(why).unwrap_or_default();
+                    return format!("No run of {} reached its end: {why}.", machine.label);
+                }
                 let estimate = Quantity::of(&machine.estimate, Unit::Seconds).inline();
-                let runs = machine.estimate.n;
-                let plural = if runs == 1 { "run" } else { "runs" };
-                format!("{} boots in {estimate} ({runs} {plural}).", machine.label)
+                let runs = plural(machine.estimate.n as u64, "run");
+                format!("{} boots in {estimate} ({runs}).", machine.label)
             });
             return means.collect::<Vec<_>>().join(" ");
         }
-        self.result.comparisons.iter().map(sentence).collect::<Vec<_>>().join(" ")
+        let compared = self.result.comparisons.iter().map(sentence);
+        compared.chain(refused).collect::<Vec<_>>().join(" ")
     }
 
     fn machine_table(&self) -> Table {
@@ -104,8 +110,8 @@ impl<'a> BenchReport<'a> {
     fn notices(&self) -> Vec<Notice> {
         let mut notices = Vec::new();
         for machine in &self.result.machines {
-            notices.extend(machine.failures.iter().filter_map(|(run, outcome)| {
-                let text = format!("{}, run {run}: {}", machine.label, outcome_text(outcome)?);
+            notices.extend(machine.failures.iter().filter_map(|failed| {
+                let text = format!("{}, run {}: {}", machine.label, failed.run, why(failed)?);
                 Some(Notice::new(NoticeKind::Failure, text))
             }));
         }
@@ -125,11 +131,9 @@ impl<'a> BenchReport<'a> {
         for machine in &self.result.machines {
             let label = &machine.label;
             facts.push(Fact::new(label, shell::join(&machine.machine.argv), "as executed"));
-            let chosen = machine.machine.chosen.iter();
-            facts.extend(
-                chosen
-                    .map(|(what, value, note)| Fact::new(format!("{label}: {what}"), value, note)),
-            );
+            for Chosen { what, value, note } in &machine.machine.chosen {
+                facts.push(Fact::new(format!("{label}: {what}"), value, note));
+            }
             let versions = machine.machine.provenance.iter();
             facts.extend(
                 versions.map(|(what, version)| Fact::new(format!("{label}: {what}"), version, "")),
@@ -137,6 +141,11 @@ impl<'a> BenchReport<'a> {
         }
         facts
     }
+}
+
+/// Why a run failed, in words.
+fn why(failed: &FailedRun) -> Option<String> {
+    ended_text(&failed.outcome, failed.end.as_ref())
 }
 
 /// The colour of a verdict.

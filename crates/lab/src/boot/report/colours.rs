@@ -11,13 +11,13 @@ pub(super) fn group_of(name: &str) -> Group {
         Group::Unattributed
     } else if starts(&["vmm:"]) {
         Group::Vmm
-    } else if starts(&["bios", "firmware", "qboot"]) {
+    } else if starts(&["bios", "firmware", "qboot", "boot-loader", "grub:"]) {
         Group::Firmware
     } else if starts(&["kernel:initcall", "initcall "]) {
         Group::Initcalls
     } else if starts(&["kernel"]) {
         Group::Kernel
-    } else if starts(&["/", "insmod ", "userspace"]) {
+    } else if starts(&["/", "insmod ", "userspace", "initrd", "switch-root", "systemd", "unit "]) {
         Group::Userspace
     } else if starts(&["shutdown", "poweroff"]) {
         Group::Shutdown

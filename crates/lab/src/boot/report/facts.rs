@@ -18,10 +18,9 @@ impl BootReport<'_> {
         if !host.is_empty() {
             facts.push(Fact::new("host", host, ""));
         }
-        let chosen = machine.chosen.iter();
-        facts.extend(chosen.map(|(what, value, note)| Fact::new(what, value, note)));
+        facts.extend(machine.chosen.iter().map(|c| Fact::new(&c.what, &c.value, &c.note)));
         for name in ["vmm", "firmware", "kernel"] {
-            let known = machine.chosen.iter().any(|(what, ..)| what == name);
+            let known = machine.chosen.iter().any(|chosen| chosen.what == name);
             if let Some(version) = machine.provenance.get(name).filter(|_| !known) {
                 facts.push(Fact::new(name, version, format!("--{name}")));
             }

@@ -1,7 +1,6 @@
 //! The JSON body of a boot. Field names are fixed by schema `vmeter/1`.
 
-use crate::parts::{failure, watch, Failure, Machine, Phase, RunPhase};
-use crate::words::outcome_word;
+use crate::parts::{failure, watch, End, Failure, Machine, Phase, RunPhase};
 use std::collections::BTreeMap;
 use vmeter_model::result::{self, AnalysedRun, BootResult};
 use vmeter_model::run::{self, SourceRecord};
@@ -51,9 +50,11 @@ exported! {
     struct Run<'a> of AnalysedRun {
         index: u32 = |run| run.record.index,
         label: &'a str = |run| &run.record.label,
-        outcome: &'static str = |run| outcome_word(&run.record.outcome),
+        outcome: &'static str = |run| run.record.outcome.word(),
         #[serde(skip_serializing_if = "Option::is_none")]
         failure: Option<Failure<'a>> = |run| failure(&run.record.outcome),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        end: Option<End<'a>> = |run| exported(&run.record.end),
         warmup: bool = |run| run.record.warmup,
         watch: &'static str = |run| watch(run.record.watch),
         total_s: f64 = |run| seconds(run.timeline.total),

@@ -9,13 +9,13 @@ mod tables;
 mod tree;
 mod views;
 
-use crate::words::outcome_text;
+use crate::words::ended_text;
 use colours::Palette;
 use tree::SpanTree;
 use vmeter_model::result::{AnalysedRun, BootResult, Envelope, Phase};
 use vmeter_model::run::Outcome;
 use vmeter_model::span::UNATTRIBUTED;
-use vmeter_model::{Ns, Span};
+use vmeter_model::{Cause, Ns, RunRecord, Span};
 use vmeter_render::document::{Block, Detail, Document, Fact, Notice};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{percent, Quantity, Unit};
@@ -106,8 +106,7 @@ impl<'a> BootReport<'a> {
 
     fn answer(&self) -> String {
         let Some(total) = &self.result.total else {
-            let mut outcomes = self.result.runs.iter().map(|run| &run.record.outcome);
-            let why = outcomes.find_map(outcome_text);
+            let why = self.result.runs.iter().find_map(|run| why(&run.record));
             let why = why.map_or(String::new(), |why| format!(": {why}"));
             return format!("No run reached its end{why}.");
         };
@@ -115,7 +114,7 @@ impl<'a> BootReport<'a> {
             Some("userspace") => "user space".into(),
             Some(until) => match until.strip_prefix("line:") {
                 Some(line) => format!("the line `{line}`"),
-                None => "power-off".into(),
+                None => self.shutdown().into(),
             },
             None => "the end".into(),
         };
@@ -139,6 +138,21 @@ impl<'a> BootReport<'a> {
             total.n,
             percent(coverage),
         )
+    }
+
+    /// How the runs are called that ended with their machine: by what ended all of them.
+    fn shutdown(&self) -> &'static str {
+        let runs = self.shown_runs();
+        let all = |cause| {
+            runs.iter().all(|run| run.record.end.as_ref().is_some_and(|end| end.cause == cause))
+        };
+        if all(Cause::Restart) {
+            "the guest's restart, by which this machine ends"
+        } else if all(Cause::Exit) {
+            "the VMM's exit"
+        } else {
+            "power-off"
+        }
     }
 
     fn timeline_blocks(&self, document: &mut Document) {
@@ -255,13 +269,29 @@ impl Report for BootReport<'_> {
     }
 
     fn records(&self) -> Records {
-        let mut records = Records { header: SPAN_COLUMNS.to_vec(), rows: Vec::new() };
-        for run in &self.result.runs {
-            let tree = run.timeline.spans.iter().map(|span| (span, "tree"));
-            let beside = run.timeline.overlapping.iter().map(|span| (span, "overlapping"));
-            records.rows.extend(tree.chain(beside).map(|(span, kind)| span_row(run, span, kind)));
-        }
-        records
+        let spans = self.result.runs.iter().flat_map(|run| {
+            let tree = run.timeline.spans.iter().map(move |span| (run, span, "tree"));
+            let beside = run.timeline.overlapping.iter();
+            tree.chain(beside.map(move |span| (run, span, "overlapping")))
+        });
+        Records::of(
+            spans,
+            [
+                ("run", |(run, _, _)| Field::number(Some(run.record.index))),
+                ("label", |(run, _, _)| Field::text(&run.record.label)),
+                ("outcome", |(run, _, _)| Field::text(run.record.outcome.word())),
+                ("kind", |(_, _, kind)| Field::text(*kind)),
+                ("id", |(_, span, _)| Field::number(Some(span.id))),
+                ("parent", |(_, span, _)| Field::number(span.parent)),
+                ("name", |(_, span, _)| Field::text(&span.name)),
+                ("start_s", |(_, span, _)| Field::seconds(span.start)),
+                ("end_s", |(_, span, _)| Field::seconds(span.end)),
+                ("duration_s", |(_, span, _)| Field::seconds(span.end.saturating_sub(span.start))),
+                ("insns", |(_, span, _)| Field::number(span.insns)),
+                ("source", |(_, span, _)| Field::text(&span.source)),
+                ("error_s", |(_, span, _)| Field::seconds(span.error_ns)),
+            ],
+        )
     }
 
     fn timelines(&self) -> Vec<RunTimeline<'_>> {
@@ -290,6 +320,11 @@ impl Report for BootReport<'_> {
     }
 }
 
+/// Why a run failed, in words.
+fn why(record: &RunRecord) -> Option<String> {
+    ended_text(&record.outcome, record.end.as_ref())
+}
+
 fn stretch(span: &Span, depth: usize) -> Stretch<'_> {
     Stretch {
         name: &span.name,
@@ -300,40 +335,6 @@ fn stretch(span: &Span, depth: usize) -> Stretch<'_> {
         error_ns: span.error_ns,
         depth,
     }
-}
-
-const SPAN_COLUMNS: &[&str] = &[
-    "run",
-    "label",
-    "outcome",
-    "kind",
-    "id",
-    "parent",
-    "name",
-    "start_s",
-    "end_s",
-    "duration_s",
-    "insns",
-    "source",
-    "error_s",
-];
-
-fn span_row(run: &AnalysedRun, span: &Span, kind: &str) -> Vec<Field> {
-    vec![
-        Field::number(Some(run.record.index)),
-        Field::text(&run.record.label),
-        Field::text(crate::words::outcome_word(&run.record.outcome)),
-        Field::text(kind),
-        Field::number(Some(span.id)),
-        Field::number(span.parent),
-        Field::text(&span.name),
-        Field::seconds(span.start),
-        Field::seconds(span.end),
-        Field::seconds(span.end.saturating_sub(span.start)),
-        Field::number(span.insns),
-        Field::text(&span.source),
-        Field::seconds(span.error_ns),
-    ]
 }
 
 /// A document's facts and remarks come from these, one file each.

@@ -1,7 +1,8 @@
 //! What a reader must know before believing the figures, and what to do next.
 
+use super::why;
 use super::{BootReport, Notices};
-use crate::words::{grouped, outcome_text, run_list};
+use crate::words::{grouped, run_list};
 use vmeter_model::time::seconds;
 use vmeter_render::document::{closing_notices, Notice, NoticeKind};
 use vmeter_render::quantity::{compact_seconds, Quantity, Unit};
@@ -13,9 +14,7 @@ impl BootReport<'_> {
     /// Failures, warnings, hints, and where the runs are.
     pub(super) fn notices(&self) -> Notices {
         let runs = &self.result.runs;
-        let failures = runs
-            .iter()
-            .filter_map(|run| Some((run.record.index, outcome_text(&run.record.outcome)?)));
+        let failures = runs.iter().filter_map(|run| Some((run.record.index, why(&run.record)?)));
         let mut notices: Notices = grouped(failures)
             .into_iter()
             .map(|(text, runs)| {

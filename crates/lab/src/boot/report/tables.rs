@@ -1,7 +1,6 @@
 //! The tables of a boot.
 
 use super::BootReport;
-use crate::words::outcome_word;
 use vmeter_model::run::Outcome;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
@@ -145,7 +144,7 @@ impl BootReport<'_> {
                 tone,
                 vec![
                     Cell::Text(record.index.to_string()),
-                    Cell::Text(outcome_word(&record.outcome).into()),
+                    Cell::Text(record.outcome.word().into()),
                     seconds_cell(seconds(run.timeline.total)),
                     Cell::Share(run.timeline.coverage()),
                     seconds_cell(record.usage.user_s),

@@ -319,43 +319,25 @@ impl Report for DiffReport<'_> {
     }
 
     fn records(&self) -> Records {
-        let header = vec![
-            "kind",
-            "name",
-            "where",
-            "before",
-            "after",
-            "difference",
-            "ci95_low",
-            "ci95_high",
-            "p_value",
-            "significant",
-            "presence",
-            "seen_before",
-            "seen_after",
-        ];
-        let rows = self.result.rows.iter().chain(&self.result.lines).map(record).collect();
-        Records { header, rows }
+        Records::of(
+            self.result.rows.iter().chain(&self.result.lines),
+            [
+                ("kind", |row| Field::text(json::kind(row.kind))),
+                ("name", |row| Field::text(&row.name)),
+                ("where", |row| row.place.as_ref().map_or(Field::Empty, Field::text)),
+                ("before", |row| Field::number(Some(row.a.mean))),
+                ("after", |row| Field::number(Some(row.b.mean))),
+                ("difference", |row| Field::number(Some(row.difference))),
+                ("ci95_low", |row| Field::number(row.difference_ci95.map(|[low, _]| low))),
+                ("ci95_high", |row| Field::number(row.difference_ci95.map(|[_, high]| high))),
+                ("p_value", |row| Field::number(row.p_value)),
+                ("significant", |row| Field::number(Some(row.significant))),
+                ("presence", |row| Field::text(json::presence(row.presence))),
+                ("seen_before", |row| Field::number(Some(row.seen_in[0]))),
+                ("seen_after", |row| Field::number(Some(row.seen_in[1]))),
+            ],
+        )
     }
-}
-
-fn record(row: &DiffRow) -> Vec<Field> {
-    let place = row.place.as_ref().map_or(Field::Empty, Field::text);
-    vec![
-        Field::text(json::kind(row.kind)),
-        Field::text(&row.name),
-        place,
-        Field::number(Some(row.a.mean)),
-        Field::number(Some(row.b.mean)),
-        Field::number(Some(row.difference)),
-        Field::number(row.difference_ci95.map(|[low, _]| low)),
-        Field::number(row.difference_ci95.map(|[_, high]| high)),
-        Field::number(row.p_value),
-        Field::number(Some(row.significant)),
-        Field::text(json::presence(row.presence)),
-        Field::number(Some(row.seen_in[0])),
-        Field::number(Some(row.seen_in[1])),
-    ]
 }
 
 fn strips(result: &DiffResult) -> Strips {

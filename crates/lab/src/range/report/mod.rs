@@ -40,6 +40,15 @@ impl<'a> RangeReport<'a> {
     }
 
     fn answer(&self) -> String {
+        let broken = |c: &&MeasuredCommit| c.state == CommitState::DoesNotRun;
+        let broken = self.result.commits.iter().filter(broken).map(|commit| {
+            let why = commit.failure.as_deref().unwrap_or_default();
+            format!(" {} is not compared: {why}.", self.named(commit.index))
+        });
+        self.verdict() + &broken.collect::<String>()
+    }
+
+    fn verdict(&self) -> String {
         let result = self.result;
         let sure = result.probability.map(percent).unwrap_or_default();
         match result.verdict {

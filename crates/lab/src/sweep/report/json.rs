@@ -1,8 +1,7 @@
 //! The JSON body of a sweep. Field names are fixed by schema `vmeter/1`.
 
 use crate::diff::report as diff;
-use crate::parts::{failure, Comparison, Failure, Host, Machine, Phase, RunPhase};
-use crate::words::outcome_word;
+use crate::parts::{failure, Comparison, End, Failure, Host, Machine, Phase, RunPhase};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use vmeter_model::sweep::{
@@ -52,9 +51,11 @@ exported! {
 
     struct Run<'a> of SweptRun {
         index: u32,
-        outcome: &'static str = |run| outcome_word(&run.outcome),
+        outcome: &'static str = |run| run.outcome.word(),
         #[serde(skip_serializing_if = "Option::is_none")]
         failure: Option<Failure<'a>> = |run| failure(&run.outcome),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        end: Option<End<'a>>,
         total_s: f64,
         cpu_s: f64,
         phases: Vec<RunPhase<'a>> = |run| {

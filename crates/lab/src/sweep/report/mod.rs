@@ -6,7 +6,7 @@ mod tables;
 use crate::bench::report::verdict_tone;
 use crate::diff::report as diff;
 use crate::hosts_report as hosts;
-use crate::words::{grouped, host_line, outcome_text, run_list};
+use crate::words::{ended_text, grouped, host_line, outcome_text, run_list};
 use std::collections::BTreeMap;
 use vmeter_base::shell;
 use vmeter_model::result::Envelope;
@@ -207,8 +207,8 @@ impl<'a> SweepReport<'a> {
         facts.push(Fact::new("runs a point", range, order));
         if let Some(first) = self.result.points.first() {
             let swept = |what: &String| self.result.parameters.iter().any(|p| p.name == *what);
-            let chosen = first.machine.chosen.iter().filter(|(what, ..)| !swept(what));
-            facts.extend(chosen.map(|(what, value, note)| Fact::new(what, value, note)));
+            let chosen = first.machine.chosen.iter().filter(|chosen| !swept(&chosen.what));
+            facts.extend(chosen.map(|c| Fact::new(&c.what, &c.value, &c.note)));
         }
         facts
     }
@@ -305,7 +305,7 @@ impl<'a> SweepReport<'a> {
         let mut notices = Vec::new();
         for point in &self.result.points {
             notices.extend(point.runs.iter().filter_map(|run| {
-                let text = outcome_text(&run.outcome)?;
+                let text = ended_text(&run.outcome, run.end.as_ref())?;
                 let text = format!("{}, run {}: {text}", point.label, run.index);
                 Some(Notice::new(NoticeKind::Failure, text))
             }));
@@ -392,7 +392,7 @@ impl Report for SweepReport<'_> {
                     records.rows.push(vec![
                         Field::text(&point.label),
                         Field::number(Some(run.index)),
-                        Field::text(crate::words::outcome_word(&run.outcome)),
+                        Field::text(run.outcome.word()),
                         Field::text(kind),
                         Field::text(name),
                         Field::number(Some(value)),

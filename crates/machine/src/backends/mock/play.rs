@@ -281,7 +281,7 @@ fn word<'a>(name: &str, scene: &Scene<'a>) -> &'a str {
     let spec = scene.spec;
     let or = |value: &'a Option<String>, default: &'static str| value.as_deref().unwrap_or(default);
     match name {
-        "accel" => spec.accel.map_or(Accel::Tcg.name(), AskedAccel::name),
+        "accel" => spec.accel.map_or(Accel::Tcg.word(), AskedAccel::name),
         "machine" => or(&spec.machine, "q35"),
         "firmware" => or(&spec.firmware, "seabios"),
         "root" => or(&spec.root, "initramfs"),

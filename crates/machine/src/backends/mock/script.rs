@@ -127,11 +127,7 @@ impl Script {
     /// When it cannot be read, is larger than 1 MiB, or is wrong.
     pub fn read(path: &Path) -> Result<Self, ScriptError> {
         let io = |error| ScriptError::Io { path: path.display().to_string(), error };
-        let size = path.metadata().map_err(io)?.len();
-        if size > MAX_BYTES {
-            return Err(io(std::io::Error::other("larger than 1 MiB, so it is no mock script")));
-        }
-        Self::parse(&std::fs::read_to_string(path).map_err(io)?)
+        Self::parse(&vmeter_base::files::read_text_limited(path, MAX_BYTES).map_err(io)?)
     }
 
     /// Reads a script.

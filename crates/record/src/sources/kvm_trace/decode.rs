@@ -83,7 +83,10 @@ pub(super) struct Seen {
 /// Reads a trace to its end.
 pub(super) fn read(path: &Path) -> Result<Seen, SourceError> {
     let failed = |error: vmeter_trace::Error| SourceError::Other(format!("{NAME}: {error}"));
-    Ok(collect(open(Input::open(path).map_err(failed)?).map_err(failed)?.as_mut()))
+    let mut reader = open(Input::open(path).map_err(failed)?).map_err(failed)?;
+    let seen = collect(reader.as_mut());
+    reader.losses().check(&path.display().to_string()).map_err(failed)?;
+    Ok(seen)
 }
 
 fn collect(reader: &mut dyn EventReader) -> Seen {
@@ -103,7 +106,20 @@ fn collect(reader: &mut dyn EventReader) -> Seen {
     seen
 }
 
+/// What KVM calls a triple fault: to the VMM (include/trace/events/kvm.h), on Intel and on
+/// AMD (arch/x86/include/uapi/asm/{vmx,svm}.h).
+const TRIPLE_FAULTS: [&str; 3] = ["SHUTDOWN", "KVM_EXIT_SHUTDOWN", "TRIPLE_FAULT"];
+
 impl Seen {
+    /// Exits by which a vCPU gave up.
+    pub(super) fn triple_faults(&self) -> u64 {
+        let all = self.userspace_reasons.iter().chain(&self.reasons);
+        let of_them =
+            all.filter(|(reason, _)| TRIPLE_FAULTS.iter().any(|t| reason.eq_ignore_ascii_case(t)));
+        // One fault is an exit to KVM and another to the VMM.
+        of_them.map(|(_, n)| *n).max().unwrap_or(0)
+    }
+
     fn take(&mut self, event: &vmeter_trace::Event<'_>, op: Op) {
         let number = |name: &str| match event.body {
             Body::Record(record) => event.kind.int(name).get(record),

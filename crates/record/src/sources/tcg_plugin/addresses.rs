@@ -42,11 +42,25 @@ impl Address {
 /// fix these. The set-up code is entered at 0x1020:0 (QEMU: hw/i386/x86.c puts
 /// it at 0x10000, its entry is 0x200 in), the decompressor at `code32_start`.
 const FIXED: &[(u64, &str)] = &[
-    (0xffff_fff0, "reset-vector"),
     (0x1_0200, "bzimage-setup"),
     (0x10_0000, "bzimage-startup_32"),
     (0x10_0200, "bzimage-startup_64"),
 ];
+
+/// Where a vCPU starts.
+const RESET: (u64, &str) = (0xffff_fff0, "reset-vector");
+/// Where a BIOS reads a boot sector to, and enters it.
+const BOOT_SECTOR: (u64, &str) = (0x7c00, "boot-sector");
+
+/// Who puts the kernel into memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoadedBy {
+    /// The VMM, or an option ROM of its own, at addresses that the boot protocol fixes.
+    Vmm,
+    /// A boot loader or UEFI, wherever they like. Their own code runs at those addresses
+    /// too: GRUB's core is unpacked to 1 MiB.
+    Guest,
+}
 
 /// `start_kernel` and what it calls, in the order of init/main.c, of kernels
 /// 4.19 to 6.12; then pid 1, and how a guest ends.
@@ -75,16 +89,37 @@ const FUNCTIONS: &str = "\
 ///
 /// `symbols` looks up a kernel symbol by name; names that a kernel does not have
 /// are left out. Without any symbol what remains is the firmware, the set-up
-/// code and the decompressor. Initcalls come from [`initcalls`].
-pub fn addresses(symbols: &dyn Fn(&str) -> Option<u64>, watch: WatchLevel) -> Vec<Address> {
-    let mut all: Vec<Address> =
-        FIXED.iter().map(|(address, name)| Address::once(*address, name)).collect();
+/// code and the decompressor, or the boot loader. Of a kernel that a loader loads, every
+/// execution of an address is stamped that a relocatable image can begin at (its
+/// decompressor's, then its own), and the first in the kernel's half of the addresses,
+/// where nothing else runs. Initcalls come from [`initcalls`].
+pub fn addresses(
+    symbols: &dyn Fn(&str) -> Option<u64>,
+    watch: WatchLevel,
+    by: LoadedBy,
+) -> Vec<Address> {
+    let once = |(address, name): &(u64, &str)| Address::once(*address, name);
+    let mut all: Vec<Address> = vec![once(&RESET)];
+    match by {
+        LoadedBy::Vmm => all.extend(FIXED.iter().map(once)),
+        LoadedBy::Guest => all.push(once(&BOOT_SECTOR)),
+    }
     let physical = symbols("startup_64").and_then(|a| a.checked_sub(KERNEL_BASE));
-    all.push(Address::flagged(physical.unwrap_or(LOAD_ADDRESS), "om", "startup_64"));
+    let physical = physical.unwrap_or(LOAD_ADDRESS);
+    let start_kernel = symbols("start_kernel");
+    match by {
+        LoadedBy::Vmm => all.push(Address::flagged(physical, "om", "startup_64")),
+        LoadedBy::Guest => {
+            all.push(Address::flagged(physical, "m", "image-entry"));
+            let flags =
+                if start_kernel.is_none() && watch != WatchLevel::Full { "ohl" } else { "oh" };
+            all.push(Address::flagged(KERNEL_BASE, flags, "kernel-mapped"));
+        }
+    }
     if let Some(address) = symbols("x86_64_start_kernel") {
         all.push(Address::flagged(address, "ok", "x86_64_start_kernel"));
     }
-    if let Some(address) = symbols("start_kernel") {
+    if let Some(address) = start_kernel {
         let flags = if watch == WatchLevel::Full { "o" } else { "ol" };
         all.push(Address::flagged(address, flags, "start_kernel"));
     }
@@ -175,7 +210,10 @@ mod tests {
             let at = known.iter().position(|k| *k == name)?;
             Some(KERNEL_BASE + 0x100_0000 + at as u64 * 64)
         };
-        addresses(&look_up, watch).into_iter().map(|a| format!("{}:{}", a.name, a.flags)).collect()
+        addresses(&look_up, watch, LoadedBy::Vmm)
+            .into_iter()
+            .map(|a| format!("{}:{}", a.name, a.flags))
+            .collect()
     }
 
     #[test]
@@ -192,6 +230,18 @@ mod tests {
         assert_eq!(light[5..], ["x86_64_start_kernel:ok", "start_kernel:ol"]);
         let full = names(WatchLevel::Full, &known);
         assert_eq!(full[5..], ["x86_64_start_kernel:ok", "start_kernel:o", "sched_init:o"]);
+    }
+
+    #[test]
+    fn of_a_loaders_kernel_no_fixed_address_is_taken() {
+        let named = |symbols: &dyn Fn(&str) -> Option<u64>| -> Vec<String> {
+            let all = addresses(symbols, WatchLevel::Light, LoadedBy::Guest);
+            all.into_iter().map(|a| format!("{}:{}", a.name, a.flags)).collect()
+        };
+        let unknown = ["reset-vector:o", "boot-sector:o", "image-entry:m", "kernel-mapped:ohl"];
+        assert_eq!(named(&|_| None), unknown);
+        let known = named(&|name| (name == "start_kernel").then_some(KERNEL_BASE));
+        assert_eq!(known[3..], ["kernel-mapped:oh", "start_kernel:ol"]);
     }
 
     #[test]

@@ -112,7 +112,7 @@ impl VirtualTime {
         let idle = self.idle(last, *next);
         let until = self.ns(next.insns - insns);
         let by_next = idle > 0 && (until < since || last == Point::default());
-        let at = if by_next { next.at - until } else { by_last };
+        let at = if by_next { next.at.saturating_sub(until) } else { by_last };
         (at.min(next.at), idle.saturating_abs())
     }
 

@@ -39,6 +39,10 @@ impl Output for Perfetto {
         &["pftrace", "perfetto-trace"]
     }
 
+    fn needs_timeline(&self) -> bool {
+        true
+    }
+
     fn write(&self, report: &dyn Report, out: &mut dyn Write) -> Result<(), ReportError> {
         let runs = report.timelines();
         if runs.is_empty() {

@@ -8,6 +8,7 @@
 use crate::input::RandomAccess;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
+use vmeter_base::bounds::Budget;
 
 pub const MAGIC: &[u8] = b"PERFILE2";
 /// Features by bit number.
@@ -26,8 +27,8 @@ const KNOWN_ATTR: usize = 128;
 const FINISHED_ROUND: u32 = 68;
 const AUXTRACE: u32 = 71;
 const RECORD_HEAD: usize = 8;
-/// Most bytes of records that are to be sorted at once; perf writes rounds of some MiB.
-const ROUND: u64 = 256 << 20;
+/// What a record that is to be sorted takes beside its bytes.
+const RECORD: u64 = 256;
 
 /// A part of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +65,12 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 impl Layout {
     /// Finds the parts; `Err` says what was expected and found.
     pub fn read(file: &RandomAccess) -> Result<Layout, String> {
-        let bytes = |part: Part| file.read_vec(part.at, part.size).map_err(|e| e.to_string());
+        let bytes = |part: Part| {
+            // Several copies of it are made.
+            let most = part.size.saturating_mul(4);
+            file.budget().keep(most, "description of events").map_err(|e| e.to_string())?;
+            file.read_vec(part.at, part.size).map_err(|e| e.to_string())
+        };
         let head = bytes(Part { at: 0, size: HEAD })?;
         match number(&head, 8) {
             Some(PIPE_HEAD) => {
@@ -186,13 +192,14 @@ struct Frame {
     first: [u8; RECORD_HEAD + 8],
     /// How many bytes of the record were seen, and how many it has.
     seen: usize,
-    /// Bytes since the last round ended.
+    /// Memory for the records since the last round ended, and for the round before.
     round: u64,
+    before: u64,
 }
 
 impl Frame {
     /// Takes bytes in their order.
-    fn take(&mut self, mut bytes: &[u8], left: u64) -> io::Result<()> {
+    fn take(&mut self, mut bytes: &[u8], left: u64, budget: &Budget) -> io::Result<()> {
         while !bytes.is_empty() {
             let wanted = match self.seen {
                 0..RECORD_HEAD => RECORD_HEAD - self.seen,
@@ -209,13 +216,27 @@ impl Frame {
             }
             self.check(left)?;
             if self.seen >= self.size() {
-                self.round = match self.kind() {
-                    FINISHED_ROUND => 0,
-                    _ => self.round + self.seen as u64,
-                };
+                self.count(budget)?;
                 self.seen = 0;
             }
         }
+        Ok(())
+    }
+
+    /// Takes account of a whole record: it is kept until the round after its own has ended.
+    fn count(&mut self, budget: &Budget) -> io::Result<()> {
+        if self.kind() == FINISHED_ROUND {
+            budget.give_back(self.before);
+            (self.before, self.round) = (self.round, 0);
+            return Ok(());
+        }
+        let data = match self.kind() {
+            AUXTRACE => number(&self.first, RECORD_HEAD).unwrap_or(0),
+            _ => 0,
+        };
+        let size = (self.seen as u64 + RECORD).saturating_add(data);
+        budget.keep(size, "records of a round")?;
+        self.round = self.round.saturating_add(size);
         Ok(())
     }
 
@@ -227,9 +248,6 @@ impl Frame {
         let more = number(&self.first, RECORD_HEAD).unwrap_or(0);
         if self.kind() == AUXTRACE && self.seen >= self.first.len() && more > left {
             return invalid("a record's data reach over the end");
-        }
-        if self.round > ROUND {
-            return invalid("its records are in no rounds that fit into memory");
         }
         Ok(())
     }
@@ -258,7 +276,7 @@ impl Read for Sieve {
             let left = data.end - self.at;
             let n = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
             let n = self.file.read_at(self.data.at + (self.at - HEAD), &mut out[..n])?;
-            self.frame.take(&out[..n], left)?;
+            self.frame.take(&out[..n], left, self.file.budget())?;
             n
         } else {
             copy(&self.tail, self.at - data.end, out)

@@ -27,6 +27,7 @@ use linux_perf_data::{PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter, 
 use std::collections::HashMap;
 use std::io::BufReader;
 use std::sync::Arc;
+use vmeter_base::bounds::Budget;
 
 /// The format.
 pub struct PerfData;
@@ -43,19 +44,29 @@ impl TraceFormat for PerfData {
     fn open(&self, input: Input) -> Result<Box<dyn EventReader>, Error> {
         let name = input.name().to_string();
         let file = Arc::new(input.into_random()?);
-        let error = |problem| Error::Header { name: name.clone(), format: "perf.data", problem };
-        let layout = Layout::read(&file).map_err(error)?;
-        let header = tracing_data(&file, layout.formats.at, layout.formats.size).map_err(error)?;
-        let sieve = BufReader::with_capacity(256 << 10, layout.sieve(file.clone()));
-        let parsed = PerfFileReader::parse_file(sieve).map_err(|e| error(e.to_string()))?;
-        let mut reader = Reader::new(parsed, header);
-        reader.names = first_names(&file, layout.data);
-        reader.losses.missing.extend(file.problem().map(str::to_string));
-        if layout.missing > 0 {
-            reader.losses.missing.push(format!("the last {} bytes of its data", layout.missing));
+        let reader = read(&file);
+        if let Some(exceeded) = file.budget().exceeded() {
+            return Err(Error::TooMuch { name, exceeded });
         }
+        let reader =
+            reader.map_err(|problem| Error::Header { name, format: "perf.data", problem })?;
         Ok(Box::new(reader))
     }
+}
+
+/// Reads what there is before the first record.
+fn read(file: &Arc<RandomAccess>) -> Result<Reader, String> {
+    let layout = Layout::read(file)?;
+    let header = tracing_data(file, layout.formats.at, layout.formats.size)?;
+    let sieve = BufReader::with_capacity(256 << 10, layout.sieve(file.clone()));
+    let parsed = PerfFileReader::parse_file(sieve).map_err(|e| e.to_string())?;
+    let mut reader = Reader::new(parsed, header, file.budget().clone());
+    reader.names = first_names(file, layout.data);
+    reader.losses.missing.extend(file.problem().map(str::to_string));
+    if layout.missing > 0 {
+        reader.losses.missing.push(format!("the last {} bytes of its data", layout.missing));
+    }
+    Ok(reader)
 }
 
 struct Reader {
@@ -74,6 +85,7 @@ struct Reader {
     last: u64,
     special: [EventType; 2],
     ended: bool,
+    budget: Arc<Budget>,
 }
 
 /// Indices into `Reader::special`.
@@ -94,7 +106,11 @@ enum Found {
 }
 
 impl Reader {
-    fn new(parsed: PerfFileReader<BufReader<Sieve>>, header: Header) -> Reader {
+    fn new(
+        parsed: PerfFileReader<BufReader<Sieve>>,
+        header: Header,
+        budget: Arc<Budget>,
+    ) -> Reader {
         let PerfFileReader { perf_file: file, record_iter: records } = parsed;
         let clock = file.event_attributes().first().map(|event| event.attr.clock);
         let clock = match clock {
@@ -122,6 +138,7 @@ impl Reader {
             record: Vec::new(),
             last: 0,
             ended: false,
+            budget,
             file,
             records,
             header,
@@ -192,6 +209,7 @@ impl EventReader for Reader {
         loop {
             let Some(found) = self.next_record() else {
                 self.ended = true;
+                self.losses.exceeded = self.budget.exceeded();
                 return None;
             };
             match found {

@@ -384,8 +384,13 @@ impl Pages {
         }
         let limit = unpacked as usize;
         let Pages { unpacker, packing, packed, block, .. } = self;
-        if let Err(e) = unpacker.unpack(*packing, packed, limit, block) {
+        let budget = file.budget();
+        if let Err(e) = unpacker.unpack(*packing, packed, limit, block, budget) {
             self.block.clear();
+            if budget.exceeded().is_some() {
+                self.chunks = 0;
+                return false;
+            }
             if problems.len() < MAX_PROBLEMS {
                 problems.push(format!("CPU {cpu}: a chunk is skipped: {e}"));
             }

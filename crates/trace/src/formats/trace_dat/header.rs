@@ -1,8 +1,8 @@
 //! The head of a trace.dat: versions 6 and 7, as trace-cmd.dat.v6(5) and
 //! trace-cmd.dat.v7(5) describe them.
 //!
-//! Every size in the file is untrusted: reads are clipped to the file, and
-//! unpacked sections to [`Sections::budget`].
+//! Every size in the file is untrusted: reads are clipped to the file, and what is kept
+//! or unpacked to the file's [`vmeter_base::bounds::Budget`].
 
 use super::fields::{parse_field, parse_format};
 use super::parts::{Buffer, CpuData, PageHead, MAGIC, NO_KIND};
@@ -13,9 +13,16 @@ use crate::input::RandomAccess;
 use crate::symbols::Symbols;
 use std::collections::HashMap;
 use std::sync::Arc;
+use vmeter_base::CpuList;
 
 /// `common_type` has 16 bits.
 const TYPES: usize = 1 << 16;
+/// Most CPUs of a buffer, as Linux has them.
+pub(super) const MAX_CPUS: u32 = CpuList::LIMIT as u32;
+/// Most things told to be missing.
+const MAX_MISSING: usize = 64;
+/// A type's description takes so many times its text, and so much beside it, bytes.
+const KIND: u64 = 512;
 
 /// Everything before the pages.
 #[derive(Default)]
@@ -37,15 +44,53 @@ pub struct Header {
 }
 
 impl Header {
-    fn add_format(&mut self, system: &str, text: &[u8]) {
-        let text = String::from_utf8_lossy(text);
-        let Some((id, mut kind)) = parse_format(system, &text) else {
-            self.missing.push(format!("a format text of the events in {system} is not one"));
-            return;
+    /// Notes what is missing; what there are too many of is not told any more.
+    pub(in crate::formats) fn miss(&mut self, what: String) {
+        if self.missing.len() < MAX_MISSING {
+            self.missing.push(what);
+        }
+    }
+
+    /// Reads the next format text.
+    fn add_format(&mut self, s: &mut Sections<'_>, system: &str) -> Parse<()> {
+        let size = s.u64()?;
+        s.item(size.saturating_add(KIND + system.len() as u64), "format texts")?;
+        let text = s.bytes(size, "format texts")?;
+        let Some((id, mut kind)) = parse_format(system, &String::from_utf8_lossy(&text)) else {
+            self.miss(format!("a format text of the events in {system} is not one"));
+            return Ok(());
         };
         kind.id = self.kinds.len() as u32;
         self.by_type[id as usize] = kind.id;
         self.kinds.push(kind);
+        Ok(())
+    }
+
+    /// Reads the kernel's symbols.
+    fn add_symbols(&mut self, s: &mut Sections<'_>) -> Parse<()> {
+        let size = s.u32()?;
+        let text = s.bytes(u64::from(size), "symbols")?;
+        let lines = memchr::memchr_iter(b'\n', &text).count() as u64 + 1;
+        s.item(lines * Symbols::INDEX_BYTES, "symbols")?;
+        self.symbols = Arc::new(Symbols::parse(text));
+        Ok(())
+    }
+
+    /// Reads the names of threads.
+    fn add_threads(&mut self, s: &mut Sections<'_>) -> Parse<()> {
+        let size = s.u64()?;
+        let text = s.bytes(size, "names of threads")?;
+        for line in text.split(|&byte| byte == b'\n') {
+            let line = line.trim_ascii_start();
+            let Some(space) = memchr::memchr(b' ', line) else { continue };
+            let tid = std::str::from_utf8(&line[..space]).ok().and_then(|tid| tid.parse().ok());
+            if let Some(tid) = tid {
+                s.item(line.len() as u64, "names of threads")?;
+                let name = String::from_utf8_lossy(&line[space + 1..]).into_owned();
+                self.threads.insert(tid, name);
+            }
+        }
+        Ok(())
     }
 
     fn set_page_head(&mut self, text: &[u8]) {
@@ -63,16 +108,6 @@ impl Header {
             }
         }
     }
-
-    fn set_threads(&mut self, text: &[u8]) {
-        for line in String::from_utf8_lossy(text).lines() {
-            if let Some((tid, name)) = line.trim_start().split_once(' ') {
-                if let Ok(tid) = tid.parse() {
-                    self.threads.insert(tid, name.to_string());
-                }
-            }
-        }
-    }
 }
 
 /// Reads the head after the magic; `Err` says what was expected and found.
@@ -80,7 +115,7 @@ pub fn read(file: &RandomAccess) -> Parse<Header> {
     let mut header = Header { by_type: vec![NO_KIND; TYPES], ..Header::default() };
     let mut s = Sections::new(file, 10);
     let version = s.string()?;
-    let endian = s.bytes(1)?[0];
+    let endian = s.u8()?;
     if endian != 0 {
         return Err(
             "it was recorded on a big-endian machine, and vmeter reads little-endian ones \
@@ -88,7 +123,7 @@ pub fn read(file: &RandomAccess) -> Parse<Header> {
                 .into(),
         );
     }
-    let _long_size = s.bytes(1)?;
+    let _long_size = s.u8()?;
     let page_size = s.u32()?;
     match version.as_str() {
         "6" => read_v6(&mut s, &mut header, page_size)?,
@@ -108,24 +143,22 @@ pub fn read(file: &RandomAccess) -> Parse<Header> {
 /// `Err` says what was expected and found.
 pub fn tracing_data(file: &RandomAccess, at: u64, size: u64) -> Parse<Header> {
     let mut header = Header { by_type: vec![NO_KIND; TYPES], ..Header::default() };
-    let bytes = file.read_vec(at, size).map_err(|e| e.to_string())?;
-    let mut s = Sections::of_bytes(file, &bytes);
-    if s.bytes(10)? != MAGIC {
+    let mut s = Sections::of_part(file, at, size)?;
+    if s.array::<10>()? != MAGIC {
         return Err(format!("there are no format texts at {at}"));
     }
     let _version = s.string()?;
-    if s.bytes(1)?[0] != 0 {
+    if s.u8()? != 0 {
         return Err("it was recorded on a big-endian machine, and vmeter reads little-endian \
                     ones only"
             .into());
     }
-    let _long_size = s.bytes(1)?;
+    let _long_size = s.u8()?;
     let _page_size = s.u32()?;
     read_header_info(&mut s, &mut header)?;
     read_ftrace_formats(&mut s, &mut header)?;
     read_event_formats(&mut s, &mut header)?;
-    let size = s.u32()?;
-    header.symbols = Arc::new(Symbols::parse(s.bytes(u64::from(size))?));
+    header.add_symbols(&mut s)?;
     Ok(header)
 }
 
@@ -133,41 +166,34 @@ fn read_v6(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<(
     read_header_info(s, header)?;
     read_ftrace_formats(s, header)?;
     read_event_formats(s, header)?;
+    header.add_symbols(s)?;
+    // Format texts of `trace_printk`.
     let size = s.u32()?;
-    header.symbols = Arc::new(Symbols::parse(s.bytes(u64::from(size))?));
-    let size = s.u32()?;
-    s.bytes(u64::from(size))?;
-    let size = s.u64()?;
-    let threads = s.bytes(size)?;
-    header.set_threads(&threads);
+    s.skip(u64::from(size))?;
+    header.add_threads(s)?;
     let mut cpus = s.u32()?;
     let mut others = Vec::new();
-    let mut kind = s.bytes(10)?;
-    if kind == b"options  \0" {
+    let mut kind = s.array::<10>()?;
+    if kind == *b"options  \0" {
         read_v6_options(s, header, &mut cpus, &mut others)?;
-        kind = s.bytes(10)?;
+        kind = s.array()?;
     }
     let mut places = vec![(s.position(), kind, String::new())];
     for (at, name) in others {
         let mut there = Sections::new(s.file, at);
-        match there.bytes(10) {
+        match there.array() {
             Ok(kind) => places.push((there.position(), kind, name)),
-            Err(e) => header.missing.push(format!("buffer {name:?}: {e}")),
+            Err(e) => header.miss(format!("buffer {name:?}: {e}")),
         }
     }
     for (at, kind, name) in places {
-        if kind == b"flyrecord\0" {
-            read_v6_table(
-                s.file,
-                header,
-                at,
-                Buffer { name, page_size, ..Buffer::default() },
-                cpus,
-            );
+        if kind == *b"flyrecord\0" {
+            let buffer = Buffer { name, page_size, ..Buffer::default() };
+            read_v6_table(s.file, header, at, buffer, cpus)?;
         } else {
             let kind = String::from_utf8_lossy(&kind);
             let what = format!("buffer {name:?} holds no flight recorder data but {kind:?}");
-            header.missing.push(what);
+            header.miss(what);
         }
     }
     Ok(())
@@ -186,29 +212,48 @@ fn read_v6_options(
             return Ok(());
         }
         let size = s.u32()?;
-        let data = s.bytes(u64::from(size))?;
+        let data = s.bytes(u64::from(size), "options")?;
         match (id, data.as_slice()) {
             (3, [a, b, c, d, e, f, g, h, name @ ..]) => {
                 let at = u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h]);
                 buffers.push((at, c_string(name)));
             }
             (8, &[a, b, c, d]) => *cpus = u32::from_le_bytes([a, b, c, d]),
-            _ => read_option(header, id, &data),
+            _ => read_option(s, header, id, &data)?,
         }
     }
 }
 
 /// A buffer's table: offset and size of each CPU's data.
-fn read_v6_table(file: &RandomAccess, header: &mut Header, at: u64, mut buffer: Buffer, cpus: u32) {
+fn read_v6_table(
+    file: &RandomAccess,
+    header: &mut Header,
+    at: u64,
+    mut buffer: Buffer,
+    cpus: u32,
+) -> Parse<()> {
+    check_cpus(cpus)?;
     let mut table = Sections::new(file, at);
     for cpu in 0..cpus {
         let (Ok(offset), Ok(size)) = (table.u64(), table.u64()) else {
-            header.missing.push(format!("the data of CPU {cpu} and up: no table entry"));
+            header.miss(format!("the data of CPU {cpu} and up: no table entry"));
             break;
         };
+        table.item(STREAM, "CPUs")?;
         buffer.cpus.push(CpuData { cpu, offset, size, packing: Packing::None });
     }
     header.buffers.push(buffer);
+    Ok(())
+}
+
+/// What a CPU's stream takes beside its pages, bytes.
+const STREAM: u64 = 1024;
+
+fn check_cpus(cpus: u32) -> Parse<()> {
+    if cpus <= MAX_CPUS {
+        return Ok(());
+    }
+    Err(format!("it says that it has {cpus} CPUs, and Linux has at most {MAX_CPUS}"))
 }
 
 fn read_v7(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<()> {
@@ -228,22 +273,22 @@ fn read_v7(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<(
         match read_options(s.file, next, packing, page_size, header) {
             Ok(offset) => next = offset,
             Err(e) => {
-                header.missing.push(format!("options at {next}: {e}"));
+                header.miss(format!("options at {next}: {e}"));
                 break;
             }
         }
     }
-    if header.buffers.is_empty() {
+    if header.buffers.is_empty() && s.file.budget().exceeded().is_none() {
         let know_formats = !header.kinds.is_empty();
         let cpus = recover(s.file, after_head, packing, page_size, |id, at| {
             if (16..=21).contains(&id) && !know_formats {
                 if let Err(e) = read_section(s.file, id, at, packing, header) {
-                    header.missing.push(format!("the section at {at}: {e}"));
+                    header.miss(format!("the section at {at}: {e}"));
                 }
             }
         });
         if let Some(cpus) = cpus {
-            header.missing.push(format!(
+            header.miss(format!(
                 "the options at the end of the file; the data of {} CPUs were found by \
                  their pages, numbered as they follow",
                 cpus.len()
@@ -270,20 +315,20 @@ fn read_options(
     while s.rest() >= 6 {
         let id = s.u16()?;
         let size = s.u32()?;
-        let data = s.bytes(u64::from(size))?;
+        let data = s.bytes(u64::from(size), "options")?;
         let number = data.get(..8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
         match (id, number) {
             (0, next) => return Ok(next.unwrap_or(0)),
-            (3, Some(_)) => match read_buffer(file, &data, packing, page_size) {
+            (3, Some(_)) => match read_buffer(file, data, packing, page_size) {
                 Ok(buffer) => header.buffers.push(buffer),
-                Err(e) => header.missing.push(format!("a buffer: {e}")),
+                Err(e) => header.miss(format!("a buffer: {e}")),
             },
             (16..=21, Some(section)) => {
                 if let Err(e) = read_section(file, id, section, packing, header) {
-                    header.missing.push(format!("the section of option {id}: {e}"));
+                    header.miss(format!("the section of option {id}: {e}"));
                 }
             }
-            _ => read_option(header, id, &data),
+            _ => read_option(&s, header, id, &data)?,
         }
     }
     Ok(0)
@@ -302,17 +347,8 @@ fn read_section(
         16 => read_header_info(&mut s, header),
         17 => read_ftrace_formats(&mut s, header),
         18 => read_event_formats(&mut s, header),
-        19 => {
-            let size = s.u32()?;
-            header.symbols = Arc::new(Symbols::parse(s.bytes(u64::from(size))?));
-            Ok(())
-        }
-        21 => {
-            let size = s.u64()?;
-            let text = s.bytes(size)?;
-            header.set_threads(&text);
-            Ok(())
-        }
+        19 => header.add_symbols(&mut s),
+        21 => header.add_threads(&mut s),
         _ => Ok(()),
     }
 }
@@ -322,21 +358,18 @@ fn read_header_info(s: &mut Sections<'_>, header: &mut Header) -> Parse<()> {
         return Err("no header_page was found where it belongs".into());
     }
     let size = s.u64()?;
-    let text = s.bytes(size)?;
+    let text = s.bytes(size, "page header")?;
     header.set_page_head(&text);
     if s.string()? != "header_event" {
         return Err("no header_event was found where it belongs".into());
     }
     let size = s.u64()?;
-    s.bytes(size)?;
-    Ok(())
+    s.skip(size)
 }
 
 fn read_ftrace_formats(s: &mut Sections<'_>, header: &mut Header) -> Parse<()> {
     for _ in 0..s.u32()? {
-        let size = s.u64()?;
-        let text = s.bytes(size)?;
-        header.add_format("ftrace", &text);
+        header.add_format(s, "ftrace")?;
     }
     Ok(())
 }
@@ -344,10 +377,9 @@ fn read_ftrace_formats(s: &mut Sections<'_>, header: &mut Header) -> Parse<()> {
 fn read_event_formats(s: &mut Sections<'_>, header: &mut Header) -> Parse<()> {
     for _ in 0..s.u32()? {
         let system = s.string()?;
+        s.item(0, "systems")?;
         for _ in 0..s.u32()? {
-            let size = s.u64()?;
-            let text = s.bytes(size)?;
-            header.add_format(&system, &text);
+            header.add_format(s, &system)?;
         }
     }
     Ok(())
@@ -355,11 +387,11 @@ fn read_event_formats(s: &mut Sections<'_>, header: &mut Header) -> Parse<()> {
 
 fn read_buffer(
     file: &RandomAccess,
-    data: &[u8],
+    data: Vec<u8>,
     packing: Packing,
     page_size: u32,
 ) -> Parse<Buffer> {
-    let mut s = Sections::of_bytes(file, data);
+    let mut s = Sections::of_bytes(file, data)?;
     let section = s.u64()?;
     let mut buffer = Buffer { name: s.string()?, clock: s.string()?, page_size, cpus: Vec::new() };
     buffer.page_size = s.u32()?;
@@ -369,15 +401,18 @@ fn read_buffer(
         [_, _] => Packing::None,
         _ => return Err(format!("its section at {section} is past the end of the file")),
     };
-    for _ in 0..s.u32()? {
+    let cpus = s.u32()?;
+    check_cpus(cpus)?;
+    for _ in 0..cpus {
         let (cpu, offset, size) = (s.u32()?, s.u64()?, s.u64()?);
+        s.item(STREAM, "CPUs")?;
         buffer.cpus.push(CpuData { cpu, offset, size, packing });
     }
     Ok(buffer)
 }
 
 /// Options that mean the same in both versions.
-fn read_option(header: &mut Header, id: u16, data: &[u8]) {
+fn read_option(s: &Sections<'_>, header: &mut Header, id: u16, data: &[u8]) -> Parse<()> {
     let word = |at: usize| {
         let bytes = data.get(at..at + 4)?;
         Some(u32::from_le_bytes(bytes.try_into().ok()?))
@@ -385,7 +420,7 @@ fn read_option(header: &mut Header, id: u16, data: &[u8]) {
     match id {
         4 => header.clock = selected_clock(&c_string(data)),
         7 => header.offset = c_string(data).trim().parse().unwrap_or(0),
-        13 => read_guest(header, data),
+        13 => read_guest(s, header, data)?,
         14 => {
             if let (Some(mult), Some(shift @ 0..=63)) = (word(0), word(4)) {
                 header.tsc_to_ns = (mult != 0).then_some((mult, shift));
@@ -393,16 +428,19 @@ fn read_option(header: &mut Header, id: u16, data: &[u8]) {
         }
         _ => {}
     }
+    Ok(())
 }
 
-fn read_guest(header: &mut Header, data: &[u8]) {
+fn read_guest(s: &Sections<'_>, header: &mut Header, data: &[u8]) -> Parse<()> {
     let name = c_string(data);
-    let Some(rest) = data.get(name.len() + 1 + 8 + 4..) else { return };
+    let Some(rest) = data.get(name.len() + 1 + 8 + 4..) else { return Ok(()) };
     for pair in rest.chunks_exact(8) {
         let number =
             |at: usize| u32::from_le_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
+        s.item(name.len() as u64, "guests")?;
         header.guests.push((name.clone(), number(0), number(4) as i32));
     }
+    Ok(())
 }
 
 /// `local global [x86-tsc]` names the clock in brackets; a bare name is itself.

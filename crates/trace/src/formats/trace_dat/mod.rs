@@ -14,7 +14,7 @@ mod sections;
 mod stream;
 
 use crate::event::{Body, Event, EventType};
-use crate::format::{EventReader, Losses, Tick, TraceFormat, TraceInfo};
+use crate::format::{EventReader, Losses, Order, Tick, TraceFormat, TraceInfo};
 use crate::input::{Input, RandomAccess};
 use crate::symbols::Symbols;
 use crate::Error;
@@ -22,7 +22,6 @@ use ahead::{Crew, Hand};
 use cpu::{CpuPages, Item, Layout};
 use header::Header;
 use parts::MAGIC;
-use sections::Sections;
 use std::sync::Arc;
 use stream::CpuStream;
 
@@ -41,10 +40,14 @@ impl TraceFormat for TraceDat {
     fn open(&self, input: Input) -> Result<Box<dyn EventReader>, Error> {
         let name = input.name().to_string();
         let file = input.into_random()?;
-        let header_error =
-            |problem| Error::Header { name: name.clone(), format: "trace.dat", problem };
-        let header = header::read(&file).map_err(header_error)?;
-        Ok(Box::new(Reader::new(file, header).map_err(header_error)?))
+        let header = header::read(&file);
+        if let Some(exceeded) = file.budget().exceeded() {
+            return Err(Error::TooMuch { name, exceeded });
+        }
+        let reader = header.and_then(|header| Reader::new(file, header));
+        let reader =
+            reader.map_err(|problem| Error::Header { name, format: "trace.dat", problem })?;
+        Ok(Box::new(reader))
     }
 }
 
@@ -57,15 +60,22 @@ struct Reader {
     /// The stream that the last event came from; it moves on at the next call.
     current: usize,
     started: bool,
+    order: Order,
     /// Up to this stamp the current stream comes first.
     limit: u64,
     special: [EventType; 2],
     crew: Crew,
 }
 
-/// Most bytes that all streams together take for unpacked chunks, however small the file:
-/// 800 CPUs' chunks as trace-cmd makes them.
-const UNPACKED: u64 = 32 << 20;
+/// Of what may be kept, the part that all streams together take for pages or unpacked chunks.
+/// What is found on them takes several times that.
+const PAGES: u64 = 2;
+/// Most CPUs whose pages are read ahead: each has several blocks on their way.
+const MAX_AHEAD: usize = 128;
+/// Most bytes of a chunk.
+const CHUNK: u64 = 16 << 20;
+/// How often each byte of a file may be some CPU's data: a damaged table makes a few overlap.
+const OVERLAP: u64 = 4;
 
 /// Indices into `Reader::special`.
 const LOST: usize = 0;
@@ -74,8 +84,9 @@ const UNKNOWN: usize = 1;
 impl Reader {
     fn new(file: RandomAccess, mut header: Header) -> Result<Reader, String> {
         let count = header.buffers.iter().map(|b| b.cpus.len()).sum::<usize>();
-        let budget = Sections::budget(&file).max(UNPACKED);
-        let limit = (budget / count.max(1) as u64).min(64 << 20) as usize;
+        let most = file.budget().most_kept() / PAGES;
+        let limit = (most / count.max(1) as u64).min(CHUNK) as usize;
+        drop_overlaps(&mut header, file.len());
         let first = header.kinds.first().cloned().unwrap_or_default();
         let layout = Arc::new(Layout {
             page: header.page,
@@ -108,6 +119,7 @@ impl Reader {
             special: [special(n, "lost_events"), special(n + 1, "unknown")],
             current: 0,
             started: false,
+            order: Order::default(),
             limit: 0,
             streams,
             header,
@@ -133,9 +145,11 @@ impl Reader {
     }
 
     fn finish(&mut self) {
+        self.losses.exceeded = self.file.budget().exceeded();
         for stream in &mut self.streams {
             self.losses.missing.append(&mut stream.problems);
         }
+        self.losses.missing.extend(self.order.said(&self.info.clock));
     }
 
     /// A stamp in the clock that [`TraceInfo`] states.
@@ -146,6 +160,26 @@ impl Reader {
             None => ts,
         };
         ns.wrapping_add_signed(self.header.offset)
+    }
+}
+
+/// Leaves out the data of CPUs once the tables name more than there can be: the same pages for
+/// any number of CPUs would take any time to read.
+fn drop_overlaps(header: &mut Header, length: u64) {
+    let mut left = length.saturating_mul(OVERLAP);
+    let mut dropped = 0u64;
+    for cpu in header.buffers.iter_mut().flat_map(|buffer| &mut buffer.cpus) {
+        let there = length.saturating_sub(cpu.offset).min(cpu.size);
+        match left.checked_sub(there) {
+            Some(rest) => left = rest,
+            None => {
+                cpu.size = 0;
+                dropped += 1;
+            }
+        }
+    }
+    if dropped > 0 {
+        header.miss(format!("the data of {dropped} CPUs, which overlap those of others"));
     }
 }
 
@@ -193,7 +227,7 @@ impl EventReader for Reader {
 
     fn read_ahead(&mut self, threads: usize) -> std::io::Result<bool> {
         let count = threads.min(self.streams.len());
-        if count == 0 || self.started {
+        if count == 0 || self.started || self.streams.len() > MAX_AHEAD {
             return Ok(false);
         }
         let mut hands: Vec<Hand> = (0..count).map(|_| Hand::new(self.streams.len())).collect();
@@ -232,10 +266,12 @@ impl EventReader for Reader {
 impl Reader {
     #[inline]
     fn event(&mut self, item: Item) -> Event<'_> {
+        let ts = self.time(item.ts);
+        self.order.see(ts);
         let stream = &self.streams[self.current];
         let mut event = Event {
             kind: &self.special[LOST],
-            ts: self.time(item.ts),
+            ts,
             cpu: stream.cpu,
             tid: item.tid,
             buffer: stream.buffer,

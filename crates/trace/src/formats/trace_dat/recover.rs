@@ -11,6 +11,8 @@ use crate::input::RandomAccess;
 const SECTION_HEAD: u64 = 16;
 const BUFFER: u16 = 3;
 const MAX_CPUS: usize = 4096;
+/// trace-cmd writes a dozen.
+const MAX_SECTIONS: usize = 1 << 12;
 
 /// Walks the sections from `at` on and shows each to `section` (its id, where it is), up to
 /// that of a buffer, whose CPUs it gives.
@@ -21,7 +23,10 @@ pub fn recover(
     page_size: u32,
     mut section: impl FnMut(u16, u64),
 ) -> Option<Vec<CpuData>> {
-    while at.saturating_add(SECTION_HEAD) <= file.len() {
+    for _ in 0..MAX_SECTIONS {
+        if at.saturating_add(SECTION_HEAD) > file.len() {
+            break;
+        }
         let mut s = Sections::new(file, at);
         let (Ok(id), Ok(flags), Ok(_), Ok(size)) = (s.u16(), s.u16(), s.u32(), s.u64()) else {
             return None;
@@ -57,34 +62,36 @@ fn cpus(file: &RandomAccess, start: u64, packing: Packing, page: u64) -> Vec<Cpu
 }
 
 /// A CPU's pages end where time goes back or a page can't be one.
-fn end_of_pages(file: &RandomAccess, mut at: u64, page: u64) -> u64 {
+fn end_of_pages(file: &RandomAccess, at: u64, page: u64) -> u64 {
+    let mut s = Sections::new(file, at);
     let mut last = 0;
-    while at < file.len() {
-        let mut s = Sections::new(file, at);
+    loop {
+        let start = s.position();
+        if start >= file.len() {
+            return file.len();
+        }
         let (Ok(ts), Ok(commit)) = (s.u64(), s.u64()) else { return file.len() };
         if ts < last || commit & 0x7ff_ffff > page {
-            break;
+            return start;
         }
         last = ts;
-        at += page;
+        if s.skip(page - 16).is_err() {
+            return file.len();
+        }
     }
-    at.min(file.len())
 }
 
 fn end_of_chunks(file: &RandomAccess, at: u64, page: u64) -> u64 {
     let mut s = Sections::new(file, at);
     let Ok(count) = s.u32() else { return at };
-    let mut end = at + 4;
     for _ in 0..count {
-        let mut s = Sections::new(file, end);
         let (Ok(packed), Ok(unpacked)) = (s.u32(), s.u32()) else { return file.len() };
         if packed == 0 || unpacked == 0 || u64::from(unpacked) % page != 0 {
             return at;
         }
-        end += 8 + u64::from(packed);
-        if end >= file.len() {
+        if s.skip(u64::from(packed)).is_err() || s.position() >= file.len() {
             return file.len();
         }
     }
-    end
+    s.position()
 }

@@ -7,10 +7,14 @@
 //! the first time it is seen running. Beside that, a request lasts from VMEXIT to VMENTRY,
 //! whatever the vCPU did meanwhile.
 
-use super::interval::{At, Open, Took};
+mod exits;
+
+use super::interval::At;
 use super::visitor::{Ends, Visitor};
 use crate::ops::xen::{BLOCKED, OFFLINE, RUNNABLE, RUNNING};
 use crate::ops::{Access, XenOp};
+use exits::Exits;
+pub use exits::{VcpuExit, VcpuRequest};
 use std::collections::BTreeMap;
 
 /// A vCPU: domain and number.
@@ -60,90 +64,36 @@ pub struct VcpuSpan {
     pub next: u8,
 }
 
-/// A VMEXIT, as xenalyze times it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct VcpuExit {
-    /// Reason, in the processor's own numbering.
-    pub reason: u32,
-    /// How long it took.
-    pub took: Took,
-    /// What its first handler record says that it was for.
-    pub access: Option<Access>,
-}
-
-/// A request that a vCPU waited for, from VMEXIT to VMENTRY.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct VcpuRequest {
-    /// Its begin.
-    pub open: Open,
-    /// How long it took.
-    pub took: Took,
-    /// What was asked for first.
-    pub access: Option<Access>,
-}
-
-/// Which record decides where a VMEXIT's time goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Handler {
-    #[default]
-    Generic,
-    Cr,
-    Access(Access),
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Exit {
-    valid: bool,
-    start: u64,
-    reason: u32,
-    handler: Handler,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Pending {
-    open: Open,
-    access: Option<Access>,
-    torn: bool,
-}
-
 /// One vCPU.
 #[derive(Debug, Clone)]
 pub struct Vcpu {
-    /// VMEXITs seen.
-    pub exits: u64,
+    exits: Exits,
     state: u8,
     since: u64,
     way: usize,
     wrong: Option<(u8, u8)>,
     cpu: Option<usize>,
     placed: bool,
-    exit: Exit,
-    request: Option<Pending>,
 }
 
 impl Default for Vcpu {
     fn default() -> Vcpu {
         Vcpu {
-            exits: 0,
+            exits: Exits::default(),
             state: INIT,
             since: 0,
             way: 2,
             wrong: None,
             cpu: None,
             placed: false,
-            exit: Exit::default(),
-            request: None,
         }
     }
 }
 
 impl Vcpu {
-    /// Records are missing that may have been its own.
-    fn tear(&mut self) {
-        self.exit.valid = false;
-        if let Some(request) = &mut self.request {
-            request.torn = true;
-        }
+    /// VMEXITs seen.
+    pub fn exits(&self) -> u64 {
+        self.exits.seen
     }
 }
 
@@ -259,9 +209,7 @@ impl Xen {
     fn vm_exit<V: Visitor>(&mut self, at: &At, reason: u32, svm: bool, v: &mut V) {
         let Some((id, vcpu)) = self.current(at) else { return };
         v.vcpu_left(at, id);
-        vcpu.exit = Exit { valid: true, start: at.ts, reason, handler: Handler::Generic };
-        vcpu.request = Some(Pending { open: Open::at(at), access: None, torn: false });
-        vcpu.exits += 1;
+        vcpu.exits.begin(at, reason);
         self.svm_votes += i64::from(svm || reason > 0xff);
     }
 
@@ -269,68 +217,25 @@ impl Xen {
         v.ends(at, Ends::VcpuExit);
         v.vcpu_resumed(at);
         let Some((id, vcpu)) = self.current(at) else { return };
-        let (valid, request) = (vcpu.exit.valid, vcpu.request.take());
-        if valid {
-            self.close_exit(id, at.ts, v);
+        if let Some(exit) = vcpu.exits.close(at.ts) {
+            v.vcpu_exit(&exit);
         }
-        if let Some(Pending { open, access, torn }) = request {
-            let took = match at.ts.checked_sub(open.start) {
-                Some(_) if torn => Took::Cut,
-                ticks => ticks.into(),
-            };
-            v.vcpu_request(at, id, &VcpuRequest { open, took, access });
+        if let Some(request) = vcpu.exits.resumed(at.ts) {
+            v.vcpu_request(at, id, &request);
         }
     }
 
     fn access<V: Visitor>(&mut self, at: &At, access: Access, v: &mut V) {
         v.reported(at, None, access);
         let Some((_, vcpu)) = self.current(at) else { return };
-        if let Some(request) = &mut vcpu.request {
-            request.access.get_or_insert(access);
-        }
-        if !vcpu.exit.valid {
-            return;
-        }
-        let reason = vcpu.exit.reason;
-        match (vcpu.exit.handler, access) {
-            (Handler::Generic, _) => vcpu.exit.handler = Handler::Access(access),
-            // The handler's own direction counts, the last port's number.
-            (Handler::Access(Access::Port { write, .. }), Access::Port { port, .. }) => {
-                vcpu.exit.handler = Handler::Access(Access::Port { port, write });
-            }
-            (Handler::Access(Access::Mmio { .. }), Access::Mmio { .. })
-            | (Handler::Access(Access::Msr { .. }), Access::Msr { .. }) => {
-                vcpu.exit.handler = Handler::Access(access);
-            }
-            (Handler::Access(_) | Handler::Cr, _) => {}
-        }
-        let (svm, vmx): (u32, &[u32]) = match access {
-            Access::Port { .. } => (0x7b, &[30]),
-            Access::Msr { .. } => (0x7c, &[31, 32]),
-            Access::Hypercall { .. } => (0x81, &[18]),
-            Access::Mmio { .. } => return,
-        };
-        self.svm_votes += i64::from(reason == svm) - i64::from(vmx.contains(&reason));
+        let votes = vcpu.exits.handled(access);
+        self.svm_votes += votes;
     }
 
     fn cr_write(&mut self, at: &At) {
-        if let Some((_, vcpu)) = self.current(at).filter(|(_, vcpu)| vcpu.exit.valid) {
-            if vcpu.exit.handler == Handler::Generic {
-                vcpu.exit.handler = Handler::Cr;
-            }
+        if let Some((_, vcpu)) = self.current(at) {
+            vcpu.exits.cr_written();
         }
-    }
-
-    fn close_exit<V: Visitor>(&mut self, id: VcpuId, now: u64, v: &mut V) {
-        let Some(vcpu) = self.vcpus.get_mut(&id) else { return };
-        let Exit { start, reason, handler, .. } = vcpu.exit;
-        vcpu.exit.valid = false;
-        let took = now.checked_sub(start).filter(|&ticks| ticks > 0).into();
-        let access = match handler {
-            Handler::Generic | Handler::Cr => None,
-            Handler::Access(access) => Some(access),
-        };
-        v.vcpu_exit(&VcpuExit { reason, took, access });
     }
 
     fn vcpu(&mut self, id: (u16, u16)) -> Option<&mut Vcpu> {
@@ -352,12 +257,14 @@ impl Xen {
         let (at, now) = (event.cpu as usize, event.ts);
         let Some(vcpu) = self.vcpu(id) else { return };
         let wrong = vcpu.wrong.take();
-        let (state, has_exit, where_it_ran) = (vcpu.state, vcpu.exit.valid, vcpu.cpu);
+        let (state, where_it_ran) = (vcpu.state, vcpu.cpu);
         if state == INIT {
             return self.start(id, (old, new), event, v);
         }
-        if new == RUNNABLE && has_exit {
-            self.close_exit(id, now, v);
+        if new == RUNNABLE {
+            if let Some(exit) = vcpu.exits.close(now) {
+                v.vcpu_exit(&exit);
+            }
         }
         if state != old {
             let follow = match state {
@@ -501,7 +408,7 @@ impl Xen {
 
     fn lose<V: Visitor>(&mut self, id: VcpuId, now: u64, v: &mut V) {
         if let Some(vcpu) = self.vcpu(id) {
-            vcpu.tear();
+            vcpu.exits.tear();
         }
         self.update(id, LOST, now, v);
     }
@@ -511,7 +418,7 @@ impl Xen {
         v.lost(event);
         if let Current::Vcpu(domain, vcpu) = self.cpus[at].current {
             if let Some(vcpu) = self.vcpu((domain, vcpu)) {
-                vcpu.tear();
+                vcpu.exits.tear();
             }
         }
         self.switch_from_current(at, now, LOST, v);

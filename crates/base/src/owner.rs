@@ -1,0 +1,165 @@
+//! The vmeter process that something belongs to, by the thing's name or its environment.
+//!
+//! `vmeter-PID-STARTED-N`: the process, when it started (clock ticks after boot,
+//! field 22 of `/proc/PID/stat`, so that a process id used again is told apart),
+//! and the number of the thing in it. Instances of tracefs, temporary folders and processes
+//! carry it, so that whoever comes after a vmeter that was killed knows what is whose.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+
+const PREFIX: &str = "vmeter-";
+/// The variable in the environment of each process that vmeter starts.
+pub const VARIABLE: &str = "VMETER_LAUNCH";
+static NEXT: AtomicU64 = AtomicU64::new(0);
+static BEFORE: OnceLock<fn()> = OnceLock::new();
+
+/// The owner of something, and its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    pid: u32,
+    started: u64,
+    number: u64,
+}
+
+/// Calls `f` whenever something is about to be named after this process: who clears up after
+/// it must be there before. Only the first call of this function counts.
+pub fn before_each(f: fn()) {
+    // A second one is the same program's mistake at worst, and harmless.
+    let _ = BEFORE.set(f);
+}
+
+impl Owner {
+    /// This process, with a number not used before.
+    pub fn this() -> Self {
+        if let Some(before) = BEFORE.get() {
+            before();
+        }
+        Owner { number: NEXT.fetch_add(1, Ordering::Relaxed), ..Self::process() }
+    }
+
+    /// This process, for comparisons.
+    pub fn process() -> Self {
+        let pid = std::process::id();
+        Owner { pid, started: started(pid).unwrap_or(0), number: 0 }
+    }
+
+    /// The owner that a name tells of; none for what other programs made.
+    pub fn parse(name: &str) -> Option<Self> {
+        let (owner, rest) = Self::leading(name)?;
+        rest.is_empty().then_some(owner)
+    }
+
+    /// The owner that is told of somewhere in a name, as in `.vmeter-1-2-3-x7aw.partial`.
+    pub fn within(name: &str) -> Option<Self> {
+        name.match_indices(PREFIX).find_map(|(at, _)| Some(Self::leading(&name[at..])?.0))
+    }
+
+    /// The owner at the start of a text, and what follows it.
+    fn leading(text: &str) -> Option<(Self, &str)> {
+        let rest = text.strip_prefix(PREFIX)?;
+        let (pid, rest) = rest.split_once('-')?;
+        let (started, rest) = rest.split_once('-')?;
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let (number, rest) = rest.split_at(end);
+        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        (digits(pid) && digits(started)).then_some(())?;
+        let (pid, started) = (pid.parse().ok()?, started.parse().ok()?);
+        Some((Owner { pid, started, number: number.parse().ok()? }, rest))
+    }
+
+    /// The owner of a process: who started it, or one of those that it comes from.
+    pub fn of_process(pid: i32) -> Option<Self> {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        Self::in_environment(&environment)
+    }
+
+    fn in_environment(environment: &[u8]) -> Option<Self> {
+        environment.split(|byte| *byte == 0).find_map(|entry| {
+            let (name, value) = std::str::from_utf8(entry).ok()?.split_once('=')?;
+            (name == VARIABLE).then(|| Self::parse(value)).flatten()
+        })
+    }
+
+    /// True if both are of one process.
+    pub fn is_same_process(&self, other: &Owner) -> bool {
+        (self.pid, self.started) == (other.pid, other.started)
+    }
+
+    /// True while the process runs.
+    pub fn is_alive(&self) -> bool {
+        started(self.pid) == Some(self.started)
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PREFIX}{}-{}-{}", self.pid, self.started, self.number)
+    }
+}
+
+/// When a process started, clock ticks after boot; none if it is gone or a zombie.
+fn started(pid: u32) -> Option<u64> {
+    started_in(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The command's name, in parentheses, may itself hold parentheses and spaces.
+fn started_in(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut fields = rest.split(' ');
+    let state = fields.next()?;
+    let started = fields.nth(18)?.parse().ok()?;
+    (!matches!(state, "Z" | "X")).then_some(started)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_tell_their_owner() {
+        let owner = Owner::this();
+        assert_eq!(Owner::parse(&owner.to_string()), Some(owner));
+        assert!(owner.is_alive());
+        let reused = Owner { started: owner.started + 1, ..owner };
+        assert!(!reused.is_alive(), "another process of the same id");
+        assert!(!reused.is_same_process(&owner) && owner.is_same_process(&Owner::process()));
+        assert_ne!(Owner::this(), owner);
+        for other in
+            ["vmeter-1", "vmeter-1-2-3-4", "vmeter-x-1-2", "vmeter-+1-1-2", "trace-cmd", ""]
+        {
+            assert_eq!(Owner::parse(other), None, "{other}");
+        }
+        let told = Owner { pid: 1, started: 2, number: 3 };
+        for name in ["vmeter-1-2-3", ".vmeter-1-2-3-x7aw.partial", ".new-vmeter-1-2-3.x"] {
+            assert_eq!(Owner::within(name), Some(told), "{name}");
+        }
+        assert_eq!(Owner::within(".vmeter-x7aw.partial"), None);
+    }
+
+    #[test]
+    fn an_environment_tells_its_owner() {
+        let of = |text: &str| Owner::in_environment(text.as_bytes());
+        let told = Owner { pid: 1, started: 2, number: 3 };
+        assert_eq!(of("A=b\0VMETER_LAUNCH=vmeter-1-2-3\0C="), Some(told));
+        assert_eq!(of("A=VMETER_LAUNCH=vmeter-1-2-3\0XVMETER_LAUNCH=vmeter-1-2-3"), None);
+    }
+
+    #[test]
+    fn a_zombie_is_gone() {
+        let of = |state: &str| format!("7 (a) b) {state} {}99 0", "1 ".repeat(18));
+        assert_eq!(started_in(&of("S")), Some(99));
+        assert_eq!(started_in(&of("Z")), None);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(name in "\\PC*", stat in "[0-9]{0,3} ?\\(?[ -~]{0,60}\\)?[ 0-9SZ-]{0,60}") {
+            let _ = Owner::parse(&name);
+            let _ = Owner::within(&name);
+            let _ = started_in(&stat);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The guests that people have, on their own consoles' word: no named span may hold a line
+//! that was written in another stage of the boot (`common/stages.rs`).
+//!
+//! Recordings of such boots are in `fixtures/guests`, and are analysed anew in every run of
+//! the tests. With `VMETER_LONG=1` the guests themselves are made (`scripts/guests.sh`) and
+//! booted, each with and without `--no-inject`; that takes a quarter of an hour.
+
+mod common;
+
+use common::{stages, text, Lab};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Checks a session of one run: what its console contradicts. Says what is unattributed.
+fn check(lab: &Lab, name: &str, session: &Path) -> Vec<String> {
+    let shown = lab.json(&["show", text(session)]);
+    let run = &shown["runs"][0];
+    let exec_ns = run["exec_monotonic_ns"].as_i64().expect("the exec");
+    let console = stages::console(&session.join("runs/0000"), exec_ns);
+    let quiet = is_quiet(session);
+    let proofs = stages::stages(&console, quiet).len();
+    assert!(proofs > 5, "{name}: the console proves nothing: {proofs} lines of {}", console.len());
+    let unattributed = 1.0 - run["coverage"].as_f64().expect("a share");
+    println!("{name}: {:.1} % unattributed", unattributed * 100.0);
+    let found = stages::contradictions(run, &console, quiet).into_iter();
+    found.map(|what| format!("{name}: {what}")).collect()
+}
+
+fn is_quiet(session: &Path) -> bool {
+    let record = std::fs::read(session.join("runs/0000/run.json")).expect("a record");
+    let record: Value = serde_json::from_slice(&record).expect("JSON");
+    let argv = record["argv"].as_array().expect("argv").iter();
+    argv.filter_map(Value::as_str).any(|word| word.split(' ').any(|w| w == "quiet"))
+}
+
+#[test]
+fn recordings_of_real_guests_are_not_contradicted_by_their_consoles() {
+    let lab = Lab::new();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/guests");
+    let (mut seen, mut found) = (0, Vec::new());
+    for entry in std::fs::read_dir(fixtures).expect("fixtures").flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(name) = name.strip_suffix(".tar.gz") else { continue };
+        let folder = lab.path(name);
+        std::fs::create_dir(&folder).expect("scratch space");
+        let tar = Command::new("tar").arg("-xzf").arg(entry.path()).arg("-C").arg(&folder).status();
+        assert!(tar.expect("tar").success(), "{name}");
+        found.extend(check(&lab, name, &folder));
+        seen += 1;
+    }
+    assert!(seen > 0, "no recordings in fixtures/guests");
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+/// A boot loader starts a kernel that QEMU was given no file of: `--kernel` lent its symbols,
+/// and its own command line has vmeter's words.
+#[test]
+fn a_disk_boot_gives_its_initcalls() {
+    let lab = Lab::new();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/guests");
+    let archive = fixtures.join("debian-seabios-traced.tar.gz");
+    let folder = lab.path("traced");
+    std::fs::create_dir(&folder).expect("scratch space");
+    let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder).status();
+    assert!(tar.expect("tar").success());
+    let shown = lab.json(&["show", text(&folder)]);
+    let spans = shown["runs"][0]["spans"].as_array().expect("spans");
+    let named = |start: &str| {
+        let names = spans.iter().filter_map(|s| s["name"].as_str());
+        names.filter(|name| name.starts_with(start)).count()
+    };
+    assert!(named("initcall ") >= 500, "{}", named("initcall "));
+    for name in ["boot-loader", "grub:menu", "grub:load-initrd", "kernel:decompress", "initrd"] {
+        assert!(named(name) > 0, "{name}");
+    }
+}
+
+/// The guests' folder, made if need be; none, with a line that says so, where it can't be.
+fn made() -> Option<PathBuf> {
+    if !common::is_long() {
+        println!("skipped: boots of the guests that people have; VMETER_LONG=1 runs them");
+        return None;
+    }
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+    let folder = cache?.join("vmeter/guests");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/guests.sh");
+    let output = Command::new(script).arg(&folder).output().expect("sh");
+    if !output.status.success() {
+        println!("skipped: {}", String::from_utf8_lossy(&output.stderr).trim());
+        return None;
+    }
+    Some(folder)
+}
+
+/// Each guest's name and command line.
+fn guests(folder: &Path) -> Vec<(&'static str, Vec<String>)> {
+    let file = |name: &str| folder.join(name).display().to_string();
+    let disk = format!("if=virtio,format=raw,snapshot=on,file={}", file("debian.img"));
+    let (kernel, initrd, busybox) = (file("vmlinuz"), file("initrd.img"), file("busybox.cpio.gz"));
+    let debian = "root=/dev/vda2 ro console=ttyS0 no_timer_check";
+    let qemu = |words: &str, rest: &[&str]| -> Vec<String> {
+        let first = format!("qemu-system-x86_64 -nographic -no-reboot -net none {words}");
+        first.split_whitespace().chain(rest.iter().copied()).map(str::to_owned).collect()
+    };
+    let direct = ["-kernel", &kernel, "-initrd", &initrd, "-append", debian, "-drive", &disk];
+    let mut big: Vec<String> = qemu("-M q35 -m 2048 -smp 4", &direct);
+    big.retain(|word| word != "-net" && word != "none");
+    for n in 1..=4 {
+        big.extend(["-netdev".into(), format!("user,id=n{n}")]);
+        big.extend(["-device".into(), format!("virtio-net-pci,netdev=n{n}")]);
+    }
+    for _ in 1..=3 {
+        big.extend([
+            "-drive".into(),
+            format!("if=virtio,format=raw,snapshot=on,file={}", file("initrd.img")),
+        ]);
+    }
+    let quiet = "console=ttyS0 quiet no_timer_check planted.klogd";
+    let loud = "console=ttyS0 no_timer_check";
+    let bare = |words: &str| {
+        ["-kernel", &kernel, "-initrd", &busybox, "-append", words].map(str::to_owned)
+    };
+    let of = |words: &str, rest: &[String]| {
+        qemu(words, &rest.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let flash =
+        |file: &str| format!("if=pflash,format=raw,snapshot=on,file=/usr/share/OVMF/{file}");
+    let (code, vars) = (flash("OVMF_CODE_4M.fd"), flash("OVMF_VARS_4M.fd"));
+    let mut guests = vec![
+        ("debian-seabios", qemu("-M q35 -m 1024", &["-drive", &disk])),
+        ("debian-kernel", qemu("-M q35 -m 1024", &direct)),
+        ("busybox-klogd", of("-M q35 -m 512", &bare(quiet))),
+        ("busybox", of("-M pc -m 512", &bare(loud))),
+        (
+            "microvm",
+            of("-M microvm,isa-serial=on,acpi=off,pit=on,pic=on,rtc=on -m 512", &bare(loud)),
+        ),
+        ("debian-4-cpus", big),
+    ];
+    if Path::new("/usr/share/OVMF/OVMF_CODE_4M.fd").exists() {
+        let firmware = ["-drive", &code, "-drive", &vars, "-drive", &disk];
+        guests.push(("debian-ovmf", qemu("-M q35 -m 1024", &firmware)));
+    } else {
+        println!("skipped: OVMF is not installed (package ovmf)");
+    }
+    guests
+}
+
+#[test]
+fn guests_that_people_have_are_not_contradicted_by_their_consoles() {
+    let Some(folder) = made() else { return };
+    let lab = Lab::new();
+    let mut found = Vec::new();
+    for (name, command) in guests(&folder) {
+        for inject in [true, false] {
+            let kept = std::env::var_os("VMETER_GUESTS_KEEP").map(PathBuf::from);
+            let name = format!("{name}{}", if inject { "" } else { "-no-inject" });
+            let session = kept.map_or_else(|| lab.path(&name), |kept| kept.join(&name));
+            let mut arguments = vec![
+                "boot",
+                "--until",
+                "line:login:",
+                "--timeout",
+                "400",
+                "--save",
+                text(&session),
+            ];
+            arguments.extend((!inject).then_some("--no-inject"));
+            arguments.push("--");
+            arguments.extend(command.iter().map(String::as_str));
+            let ran = lab.run(&arguments);
+            assert_eq!(ran.status, 0, "{name}\n{}\n{}", ran.stderr, ran.stdout);
+            found.extend(check(&lab, &name, &session));
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}

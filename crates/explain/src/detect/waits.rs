@@ -1,0 +1,35 @@
+//! System calls that wait for somebody else by design.
+
+/// What the names of calls begin with that wait for somebody else by design: how long they
+/// take says nothing of themselves. `read` is among them: of a pipe, a socket or an eventfd.
+const WAITS: &[&str] = &[
+    "KVM_RUN",
+    "accept",
+    "clock_nanosleep",
+    "epoll_",
+    "exit",
+    "futex",
+    "io_getevents",
+    "io_pgetevents",
+    "io_uring_enter",
+    "mq_",
+    "msgrcv",
+    "nanosleep",
+    "pause",
+    "poll",
+    "ppoll",
+    "pselect",
+    "recv",
+    "restart_syscall",
+    "rt_sigsuspend",
+    "rt_sigtimedwait",
+    "select",
+    "sem",
+    "vfork",
+    "wait",
+];
+
+/// True for calls that wait by design.
+pub fn waits(call: &str) -> bool {
+    matches!(call, "read" | "readv") || WAITS.iter().any(|begin| call.starts_with(begin))
+}

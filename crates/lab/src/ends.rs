@@ -1,0 +1,127 @@
+//! How runs ended, and whether their times can be compared.
+//!
+//! A machine that crashes is over soon. So times of machines are only compared if all of
+//! their measured runs ended as they should, and in the same way: a gate that compares
+//! nothing does not pass.
+
+use crate::words::ended_text;
+use std::collections::BTreeSet;
+use vmeter_model::run::{Outcome, RunRecord};
+use vmeter_model::sweep::SweptRun;
+use vmeter_model::End;
+
+/// The ends of a machine's measured runs.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Ends {
+    /// The first run that did not end as it should, in words.
+    failed: Option<String>,
+    /// What the others were measured to; empty if no run says so.
+    to: BTreeSet<String>,
+    /// True if no run ended as it should.
+    never: bool,
+}
+
+impl Ends {
+    /// The ends of runs: number, outcome, and what ended each.
+    pub(crate) fn of<'a>(runs: impl Iterator<Item = (u32, &'a Outcome, Option<&'a End>)>) -> Ends {
+        let mut ends = Ends { never: true, ..Ends::default() };
+        for (index, outcome, end) in runs {
+            match ended_text(outcome, end) {
+                None => {
+                    ends.never = false;
+                    ends.to.extend(end.map(End::measured_to));
+                }
+                Some(text) if ends.failed.is_none() => {
+                    ends.failed = Some(format!("run {index}: {text}"));
+                }
+                Some(_) => {}
+            }
+        }
+        ends
+    }
+
+    /// The ends of saved runs.
+    pub(crate) fn of_records<'a>(runs: impl Iterator<Item = &'a RunRecord>) -> Ends {
+        Ends::of(runs.map(|run| (run.index, &run.outcome, run.end.as_ref())))
+    }
+
+    /// The ends of a point's runs.
+    pub(crate) fn of_swept<'a>(runs: impl Iterator<Item = &'a SweptRun>) -> Ends {
+        Ends::of(runs.map(|run| (run.index, &run.outcome, run.end.as_ref())))
+    }
+
+    /// Why times of `a` and `b` can't be compared, if so.
+    pub(crate) fn differ(a: (&str, &Ends), b: (&str, &Ends)) -> Option<String> {
+        for (name, ends) in [b, a] {
+            if let Some(failed) = &ends.failed {
+                return Some(format!("{name}, {failed}"));
+            }
+        }
+        let words = |ends: &Ends| ends.to.iter().cloned().collect::<Vec<_>>().join(" or ");
+        let known = !a.1.to.is_empty() && !b.1.to.is_empty();
+        (known && a.1.to != b.1.to).then(|| {
+            format!(
+                "{} is measured to its {}, {} to its {}; --until with the same ready point for \
+                 both makes them comparable",
+                a.0,
+                words(a.1),
+                b.0,
+                words(b.1)
+            )
+        })
+    }
+
+    /// As [`Ends::differ`], where failed runs are left out, or looked at beside each other if
+    /// there are no others.
+    pub(crate) fn unlike(a: (&str, &Ends), b: (&str, &Ends)) -> Option<String> {
+        match (a.1.never, b.1.never) {
+            (true, true) => None,
+            (false, false) => {
+                let done = |ends: &Ends| Ends { failed: None, ..ends.clone() };
+                Ends::differ((a.0, &done(a.1)), (b.0, &done(b.1)))
+            }
+            _ => Ends::differ(a, b),
+        }
+    }
+
+    /// The first run that did not end as it should, in words.
+    pub(crate) fn failed(&self) -> Option<&str> {
+        self.failed.as_deref()
+    }
+
+    /// What its runs were measured to, in words, if one says so.
+    pub(crate) fn to(&self) -> &BTreeSet<String> {
+        &self.to
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmeter_model::Cause;
+
+    fn ends(runs: &[(Outcome, Option<Cause>)]) -> Ends {
+        let known: Vec<(Outcome, Option<End>)> =
+            runs.iter().map(|(o, c)| (o.clone(), c.map(|c| End::new(c, "e")))).collect();
+        Ends::of(known.iter().enumerate().map(|(n, (o, e))| (n as u32, o, e.as_ref())))
+    }
+
+    #[test]
+    fn only_runs_that_ended_alike_are_compared() {
+        let done = |cause| ends(&[(Outcome::Done, Some(cause))]);
+        let differ = |a: &Ends, b: &Ends| Ends::differ(("a", a), ("b", b));
+        let off = done(Cause::PowerOff);
+        assert_eq!(differ(&off, &done(Cause::Restart)), None, "a shutdown either way");
+        assert!(differ(&off, &done(Cause::Ready)).is_some_and(|why| why.contains("--until")));
+        assert!(differ(&off, &done(Cause::Exit)).is_some());
+        let old = ends(&[(Outcome::Done, None)]);
+        assert_eq!(differ(&off, &old), None, "of an older vmeter");
+        let crash = (Outcome::UnexpectedEnd { how: "crashed".into() }, Some(Cause::TripleFault));
+        let sometimes = ends(&[(Outcome::Done, Some(Cause::PowerOff)), crash.clone()]);
+        assert_eq!(differ(&off, &sometimes), Some("b, run 1: crashed (e)".into()));
+        assert_eq!(differ(&sometimes, &off), Some("a, run 1: crashed (e)".into()));
+        let always = ends(&[crash]);
+        assert!(Ends::unlike(("a", &always), ("b", &always)).is_none());
+        assert!(Ends::unlike(("a", &always), ("b", &off)).is_some());
+    }
+}

@@ -1,0 +1,264 @@
+//! What ended a run: the evidence put together, and what follows of it for the measurement.
+//!
+//! The exit status of a VMM says little: QEMU ends in status 0 after a power-off, and under
+//! `-no-reboot` after a crash as well. So the sources of a run are asked for clues
+//! ([`Recorder::clues`](crate::recorder::Recorder::clues)). They are believed in this order:
+//! what the kernel keeps of itself in its RAM, what the VMM says, what appeared on the
+//! console, which any program of the guest can print to.
+
+use crate::ready::Until;
+use vmeter_machine::launch::{self, Exit, Reason, Status};
+use vmeter_model::run::Outcome;
+use vmeter_model::{Cause, End};
+
+/// The line in which a kernel says why it panics.
+pub(crate) const PANIC: &str = "Kernel panic - not syncing";
+
+/// What a kernel says last before it powers the machine off, and before it restarts it
+/// (kernel/reboot.c; at level 0, so that `quiet` shows it too).
+const POWER_DOWN: &str = "reboot: Power down";
+const RESTARTING: &str = "reboot: Restarting system";
+
+/// Lines of a kernel that runs out of memory (mm/oom_kill.c, init/initramfs.c).
+const OUT_OF_MEMORY: [&str; 4] = [
+    "Out of memory: Killed process 1 ",
+    "Out of memory and no killable processes",
+    "System is deadlocked on memory",
+    "Initramfs unpacking failed: write error",
+];
+
+/// What the recordings of a run say of its end.
+#[derive(Debug, Clone, Default)]
+pub struct Clues {
+    /// The console's lines.
+    pub console: Vec<String>,
+    /// What the kernel itself wrote into its log, where that was read out of its RAM.
+    pub kernel_log: Option<Vec<String>>,
+    /// Why the VMM says that the machine is shut down (`ShutdownCause` of QEMU's QMP).
+    pub shutdown: Option<String>,
+    /// True if the guest told its VMM that it panicked (pvpanic).
+    pub told_of_panic: bool,
+    /// How often the VMM reset the machine and went on.
+    pub resets: u32,
+    /// True if the VMM had paused its guest.
+    pub paused: bool,
+    /// What was printed and not kept, in words for the user.
+    pub cut: Vec<String>,
+    /// Triple faults that the VMM or KVM noted.
+    pub triple_faults: u64,
+}
+
+/// What is known of a run besides its clues.
+pub(crate) struct Run<'a> {
+    pub exit: &'a Exit,
+    pub until: &'a Until,
+    /// True if a restart is how this machine ends, for it can't be powered off.
+    pub ends_by_reset: bool,
+    /// True if it is known how the VMM would say what its guest did.
+    pub known_vmm: bool,
+    /// `isa-debug-exit` is on its command line: the guest chooses its exit status.
+    pub debug_exit: bool,
+    /// Processes that the host's kernel killed meanwhile for lack of memory.
+    pub oom_kills: u64,
+}
+
+/// What a run came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Judged {
+    pub end: End,
+    pub outcome: Outcome,
+    pub warnings: Vec<String>,
+}
+
+/// What ended a run. `last` finds the last thing that was seen of it, for one that timed out.
+pub(crate) fn judge(run: &Run<'_>, clues: &Clues, last: impl FnOnce() -> String) -> Judged {
+    let mut warnings = clues.cut.clone();
+    let end = ended(run, clues, &mut warnings);
+    let outcome = match end.cause {
+        Cause::Interrupted => Outcome::Interrupted,
+        Cause::Panic | Cause::OutOfMemory => Outcome::Panicked { line: panic_line(clues) },
+        Cause::TimedOut => Outcome::TimedOut { last: timed_out(run, clues, last()) },
+        Cause::Failure | Cause::Killed => Outcome::VmmFailed {
+            status: end.evidence.clone(),
+            stderr: run.exit.stderr_tail.clone(),
+        },
+        Cause::Ready => Outcome::Done,
+        Cause::PowerOff | Cause::Exit if matches!(run.until, Until::PowerOff) => Outcome::Done,
+        Cause::Restart if run.ends_by_reset && matches!(run.until, Until::PowerOff) => {
+            Outcome::Done
+        }
+        Cause::PowerOff | Cause::Exit => Outcome::NotReady,
+        Cause::Restart if run.ends_by_reset => Outcome::NotReady,
+        Cause::Restart | Cause::Reset | Cause::TripleFault | Cause::Quit | Cause::Imitated => {
+            Outcome::UnexpectedEnd { how: end.cause.sentence().into() }
+        }
+    };
+    if end.cause == Cause::Exit && run.known_vmm && outcome == Outcome::Done {
+        warnings.push(
+            "how the guest ended is not known, only that its VMM exited with status 0: a console \
+             on standard output would say, or the monitor that --no-inject leaves out"
+                .into(),
+        );
+    }
+    Judged { end, outcome, warnings }
+}
+
+fn ended(run: &Run<'_>, clues: &Clues, warnings: &mut Vec<String>) -> End {
+    let exit = run.exit;
+    if let launch::End::Stopped { reason: Reason::Interrupted, .. } = exit.end {
+        return End::new(Cause::Interrupted, "a signal to vmeter");
+    }
+    match panicked(run, clues) {
+        Panic::Is(evidence) => {
+            let lines = log_or_console(clues);
+            let starved = lines.iter().any(|l| OUT_OF_MEMORY.iter().any(|o| l.contains(o)));
+            let cause = if starved { Cause::OutOfMemory } else { Cause::Panic };
+            return End::new(cause, evidence);
+        }
+        Panic::Imitated(evidence) => warnings.push(format!(
+            "a line of the console reads like a panic of the kernel, but {evidence}: a program \
+             of the guest printed it"
+        )),
+        Panic::None => {}
+    }
+    match &exit.end {
+        launch::End::Stopped { reason, .. } => match reason {
+            Reason::ReadyPoint => End::new(Cause::Ready, run.until.to_string()),
+            Reason::TimedOut => End::new(Cause::TimedOut, "--timeout"),
+            Reason::Interrupted => End::new(Cause::Interrupted, "a signal to vmeter"),
+            Reason::Other(why) => End::new(Cause::Imitated, format!("console: {why}")),
+        },
+        launch::End::ByItself => by_itself(run, clues),
+    }
+}
+
+fn by_itself(run: &Run<'_>, clues: &Clues) -> End {
+    let exit = run.exit;
+    if !exit.left_behind.is_empty() {
+        return End::new(Cause::Failure, left_behind(exit));
+    }
+    match exit.status {
+        Status::Exited(0) => of_guest(clues),
+        Status::Exited(status) if run.debug_exit && status & 1 == 1 => {
+            let said =
+                format!("{}: the guest wrote {:#x} to isa-debug-exit", exit.status, status >> 1);
+            End::new(Cause::Failure, said)
+        }
+        Status::Exited(_) => End::new(Cause::Failure, exit.status.to_string()),
+        Status::Signalled { .. } if run.oom_kills > 0 => {
+            let killed = format!(
+                "{}, while the host's kernel killed {} for lack of memory",
+                exit.status,
+                if run.oom_kills == 1 {
+                    "a process".into()
+                } else {
+                    format!("{} processes", run.oom_kills)
+                }
+            );
+            End::new(Cause::Killed, killed)
+        }
+        Status::Signalled { .. } => End::new(Cause::Killed, exit.status.to_string()),
+    }
+}
+
+/// What the guest did that made its VMM end well.
+fn of_guest(clues: &Clues) -> End {
+    let says = |line: &str| log_or_console(clues).iter().any(|l| l.contains(line));
+    let by_log = if clues.kernel_log.is_some() { "the kernel's log" } else { "the console" };
+    let restarted = || End::new(Cause::Restart, format!("{by_log}: {RESTARTING}"));
+    let crashed = || {
+        let noted = format!("{} noted by the VMM's log or KVM", clues.triple_faults);
+        End::new(Cause::TripleFault, noted)
+    };
+    match clues.shutdown.as_deref() {
+        Some("guest-shutdown") => End::new(Cause::PowerOff, "QMP: guest-shutdown"),
+        Some("guest-reset" | "subsystem-reset") if says(RESTARTING) => restarted(),
+        Some("guest-reset" | "subsystem-reset") if clues.triple_faults > 0 => crashed(),
+        Some(reason @ ("guest-reset" | "subsystem-reset")) => {
+            End::new(Cause::Reset, format!("QMP: {reason}"))
+        }
+        // Nothing else is the guest's own doing; a panic was looked for before.
+        Some(reason) => End::new(Cause::Quit, format!("QMP: {reason}")),
+        None if clues.triple_faults > 0 && !says(RESTARTING) => crashed(),
+        None if says(POWER_DOWN) => End::new(Cause::PowerOff, format!("{by_log}: {POWER_DOWN}")),
+        None if says(RESTARTING) => restarted(),
+        None => End::new(Cause::Exit, "exit status 0"),
+    }
+}
+
+/// The kernel's own log, where it was read, or what the console showed.
+fn log_or_console(clues: &Clues) -> &[String] {
+    clues.kernel_log.as_deref().unwrap_or(&clues.console)
+}
+
+/// Whether the kernel panicked, with the evidence.
+enum Panic {
+    None,
+    Is(&'static str),
+    Imitated(&'static str),
+}
+
+fn panicked(run: &Run<'_>, clues: &Clues) -> Panic {
+    let in_log = clues.kernel_log.as_ref().map(|log| log.iter().any(|l| l.contains(PANIC)));
+    let on_console = clues.console.iter().any(|line| line.contains(PANIC));
+    let told = clues.told_of_panic || clues.shutdown.as_deref() == Some("guest-panic");
+    match (in_log, on_console) {
+        (Some(true), _) => Panic::Is("the kernel's log, in its RAM"),
+        (_, _) if told => Panic::Is("the guest told its VMM (pvpanic)"),
+        (Some(false), true) => Panic::Imitated("the kernel's own log has none"),
+        (None, true) => match went_on(run, clues) {
+            Some(how) => Panic::Imitated(how),
+            None => Panic::Is("the console"),
+        },
+        (_, false) => Panic::None,
+    }
+}
+
+/// What a kernel that has panicked does not do any more.
+fn went_on(run: &Run<'_>, clues: &Clues) -> Option<&'static str> {
+    let is_line = match run.until {
+        Until::Line(regex) => clues.console.iter().any(|l| l.contains(PANIC) && regex.is_match(l)),
+        Until::PowerOff | Until::Userspace => false,
+    };
+    let ready = matches!(run.exit.end, launch::End::Stopped { reason: Reason::ReadyPoint, .. });
+    if clues.shutdown.as_deref() == Some("guest-shutdown") {
+        Some("the guest powered its machine off in order after it")
+    } else if ready && !is_line {
+        Some("the guest went on to its ready point after it")
+    } else {
+        None
+    }
+}
+
+fn panic_line(clues: &Clues) -> String {
+    let found = |lines: &[String]| lines.iter().find(|line| line.contains(PANIC)).cloned();
+    let in_log = clues.kernel_log.as_deref().and_then(found);
+    in_log.or_else(|| found(&clues.console)).unwrap_or_else(|| "it told its VMM so".into())
+}
+
+/// What was seen of a run that timed out.
+fn timed_out(run: &Run<'_>, clues: &Clues, last: String) -> String {
+    let mut said = last;
+    if clues.resets > 0 {
+        let times =
+            if clues.resets == 1 { "once".into() } else { format!("{} times", clues.resets) };
+        let why = if clues.triple_faults > 0 { ", by triple faults" } else { "" };
+        said = format!("{said}; its machine was reset {times}{why}");
+    }
+    if run.exit.was_stopped {
+        said = format!("{said}; the VMM itself was stopped (SIGSTOP), and nobody let it go on");
+    } else if clues.paused {
+        said = format!("{said}; the VMM had paused its guest");
+    }
+    said
+}
+
+/// A VMM that went on behind the process that was launched was not measured.
+fn left_behind(exit: &Exit) -> String {
+    format!(
+        "{}, but left running behind it: {} (ended now). A run is measured from the exec of \
+         what is launched to its end: leave -daemonize out, and let a wrapper wait for its VMM",
+        exit.status,
+        exit.left_behind.join(", ")
+    )
+}

@@ -1,0 +1,139 @@
+//! What QEMU's monitor says of the machine's end.
+//!
+//! `SHUTDOWN` names who ended the machine (`ShutdownCause` of QEMU's qapi/run-state.json,
+//! since 4.0), which its exit status does not: a guest that powers off, one that resets
+//! itself and one that crashes all end in status 0 under `-no-reboot`. Nobody talks to the
+//! monitor while the guest runs: the one command that it needs waits in its socket before
+//! QEMU is there, and what it said is read once QEMU is gone. So that unwatched boots, too,
+//! have it.
+
+use super::read_bounded;
+use crate::end::Clues;
+use crate::recorder::{self, Context, Live, NoParameters, Recorder, Saved, SourceError};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use vmeter_machine::plan::LaunchPlan;
+use vmeter_machine::qmp;
+use vmeter_model::run::SourceRecord;
+use vmeter_model::{Event, Ns};
+
+/// Name in [`SourceRecord::name`].
+pub const NAME: &str = "monitor";
+
+const FILE: &str = "monitor.qmp";
+
+/// More than a monitor says in any boot.
+const MAX_SAID: u64 = 1 << 20;
+
+/// QEMU's monitor, which is listened to.
+pub struct Monitor;
+
+impl Recorder for Monitor {
+    type Parameters = NoParameters;
+    type Raw = Vec<Value>;
+    const NAME: &'static str = NAME;
+
+    fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
+        context
+            .vmm
+            .monitor
+            .then(|| Box::new(Recording { dir: context.dir.to_owned(), socket: None }) as _)
+    }
+
+    fn read(
+        &self,
+        dir: &Path,
+        source: &SourceRecord,
+        _: NoParameters,
+    ) -> Result<Vec<Value>, SourceError> {
+        let bytes = read_bounded(dir, source, 0)?;
+        let lines = bytes.split(|byte| *byte == b'\n');
+        Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
+    }
+
+    fn decode(
+        &self,
+        _: &Vec<Value>,
+        _: &SourceRecord,
+        _: &Saved<'_>,
+    ) -> Result<Vec<Event>, SourceError> {
+        // QEMU's own trace has the moments; this has the reasons.
+        Ok(Vec::new())
+    }
+
+    fn clues(&self, said: &Vec<Value>, clues: &mut Clues) {
+        for message in said {
+            match message.get("event").and_then(Value::as_str) {
+                Some("SHUTDOWN") => {
+                    let reason = message.pointer("/data/reason").and_then(Value::as_str);
+                    clues.shutdown = reason.map(str::to_owned);
+                }
+                Some("GUEST_PANICKED" | "GUEST_CRASHLOADED") => clues.told_of_panic = true,
+                Some("RESET") => clues.resets += 1,
+                Some("STOP") => clues.paused = true,
+                Some("RESUME") => clues.paused = false,
+                _ => {}
+            }
+        }
+    }
+}
+
+struct Recording {
+    dir: PathBuf,
+    socket: Option<UnixStream>,
+}
+
+impl Live for Recording {
+    fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
+        let failed = |error: std::io::Error| SourceError::Other(format!("{NAME}: {error}"));
+        let Some(mut socket) = qmp::add(plan).map_err(failed)? else { return Ok(()) };
+        // Without this it says nothing of what happens.
+        socket.write_all(b"{\"execute\": \"qmp_capabilities\"}\n").map_err(failed)?;
+        self.socket = Some(socket);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
+        let Some(socket) = self.socket else { return Ok(None) };
+        let path = self.dir.join(FILE);
+        let io = |error| SourceError::Io { path: path.clone(), error };
+        // A descendant of QEMU may hold its end for ever; all that was said is here already.
+        socket.set_nonblocking(true).map_err(io)?;
+        let mut said = Vec::new();
+        match socket.take(MAX_SAID).read_to_end(&mut said) {
+            Err(error) if error.kind() != std::io::ErrorKind::WouldBlock && said.is_empty() => {
+                return Err(io(error));
+            }
+            _ => {}
+        }
+        if said.is_empty() {
+            return Ok(None);
+        }
+        std::fs::write(&path, &said).map_err(io)?;
+        let clock = "wall clock, in each message";
+        Ok(Some(recorder::record::<Monitor>(&[FILE], clock, 1_000, &NoParameters {})))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_shutdown_counts_and_resets_are_counted() {
+        let said = [
+            r#"{"QMP": {"version": {}, "capabilities": ["oob"]}}"#,
+            r#"{"return": {}}"#,
+            r#"{"event": "RESET", "data": {"guest": true, "reason": "guest-reset"}}"#,
+            r#"{"event": "SHUTDOWN", "data": {"guest": true, "reason": "guest-reset"}}"#,
+        ];
+        let said: Vec<Value> =
+            said.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let mut clues = Clues::default();
+        Recorder::clues(&Monitor, &said, &mut clues);
+        assert_eq!((clues.shutdown.as_deref(), clues.resets), (Some("guest-reset"), 1));
+        assert!(!clues.told_of_panic && !clues.paused);
+    }
+}

@@ -1,0 +1,177 @@
+//! The names of what vmeter writes into a session's folder. What has another name is somebody
+//! else's, whatever folder it lies in: it is never removed.
+
+use std::path::Path;
+use vmeter_base::files;
+
+/// The session itself.
+pub(crate) const SESSION: &str = "session.json";
+/// A run, in its folder.
+pub(crate) const RUN: &str = "run.json";
+/// The folder of the runs.
+pub(crate) const RUNS: &str = "runs";
+/// Says that vmeter made the folder.
+pub(super) const MARKER: &str = "vmeter-session";
+/// A session whose shards are on a cluster.
+pub(super) const CLUSTER: &str = "slurm.json";
+/// The checkout that a range builds in.
+pub(super) const CHECKOUT: &str = "checkout";
+/// A record of a run is not larger, bytes.
+const MAX_RUN: u64 = 64 << 20;
+
+/// Files beside the runs.
+const FILES: [&str; 9] = [
+    SESSION,
+    super::lock::NAME,
+    MARKER,
+    "range.json",
+    "checkout.cloned",
+    CLUSTER,
+    "job.sh",
+    "ended",
+    "ended.partial",
+];
+
+/// What recordings are called, of today's vmeter and of older ones, beside those that a
+/// `run.json` names itself.
+const RECORDINGS: [&str; 14] = [
+    RUN,
+    "console.chunks",
+    "console.raw",
+    "firmware.chunks",
+    "firecracker.json",
+    "guest-ftrace.bin",
+    "guest-printk.bin",
+    "kvm-trace.dat",
+    "mock.jsonl",
+    "qemu-trace.events",
+    "qemu-trace.log",
+    "tcg-addresses.txt",
+    "tcg-stamps.bin",
+    "trace.dat",
+];
+
+/// What a folder of a session's is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The session's own, or that of a shard.
+    Session,
+    /// Folders of runs.
+    Runs,
+    /// One run.
+    Run,
+    /// How commits were built.
+    Builds,
+    /// A folder for each commit.
+    Kept,
+    /// A session for each shard.
+    Shards,
+    /// What a cluster's tasks printed.
+    Log,
+    /// All that is in it, whatever its name: made whole by vmeter.
+    Tree,
+}
+
+/// What vmeter has under a name in a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Own {
+    File,
+    Folder(Kind),
+}
+
+impl Kind {
+    /// What vmeter writes as `name` into a folder of this kind; `dir` is the folder.
+    pub fn own(self, dir: &Path, name: &str) -> Option<Own> {
+        let file = |known: bool| known.then_some(Own::File);
+        if is_temporary(name) {
+            return Some(Own::File);
+        }
+        match self {
+            Kind::Session => of_session(dir, name),
+            Kind::Runs => is_run(name).then_some(Own::Folder(Kind::Run)),
+            Kind::Run => file(RECORDINGS.contains(&name) || named_by_run(dir, name)),
+            Kind::Builds => {
+                file(name.split_once('.').is_some_and(|(hash, of)| {
+                    is_hash(hash) && ["json", "log", "lock"].contains(&of)
+                }))
+            }
+            Kind::Kept => {
+                let hash = name.strip_suffix(".partial").unwrap_or(name);
+                is_hash(hash).then_some(Own::Folder(Kind::Tree))
+            }
+            Kind::Shards => is_number(name).then_some(Own::Folder(Kind::Session)),
+            Kind::Log => file(name.strip_suffix(".txt").is_some_and(is_number)),
+            Kind::Tree => Some(Own::File),
+        }
+    }
+}
+
+fn of_session(dir: &Path, name: &str) -> Option<Own> {
+    if FILES.contains(&name) {
+        return Some(Own::File);
+    }
+    let kind = match name {
+        RUNS => Kind::Runs,
+        "builds" => Kind::Builds,
+        "kept" => Kind::Kept,
+        "shards" => Kind::Shards,
+        "log" => Kind::Log,
+        CHECKOUT if super::marker::is_tree(dir, CHECKOUT) => Kind::Tree,
+        _ => return None,
+    };
+    Some(Own::Folder(kind))
+}
+
+/// What a crash leaves of a file that is written whole ([`vmeter_base::files`]).
+pub(super) fn is_temporary(name: &str) -> bool {
+    name.starts_with(".vmeter-") && name.ends_with(".partial")
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// `0007`, or one that is unfinished, damaged, or held something of somebody else's.
+fn is_run(name: &str) -> bool {
+    let (number, state) = name.split_once('.').unwrap_or((name, "partial"));
+    let state = state.split_once('-').map_or(state, |(state, _)| state);
+    number.len() >= 4 && is_number(number) && ["partial", "damaged", "kept"].contains(&state)
+}
+
+/// True for the name of a commit, in SHA-1 or SHA-256.
+pub fn is_hash(text: &str) -> bool {
+    let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    [40, 64].contains(&text.len()) && text.bytes().all(hex)
+}
+
+/// True for a recording that the run's own record names.
+fn named_by_run(dir: &Path, name: &str) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Sources {
+        #[serde(default)]
+        sources: Vec<Source>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Source {
+        files: Vec<String>,
+    }
+    let bytes = files::read_limited(&dir.join(RUN), MAX_RUN).unwrap_or_default();
+    let Ok(run) = serde_json::from_slice::<Sources>(&bytes) else { return false };
+    run.sources.iter().any(|source| source.files.iter().any(|file| file == name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_runs_and_commits() {
+        let runs = ["0000", "12345", "0001.partial", "0001.damaged", "0001.damaged-2", "0002.kept"];
+        assert!(runs.iter().all(|name| is_run(name)));
+        for name in ["", "1", "exp1", "0001.txt", "000x", "0001.", "runs"] {
+            assert!(!is_run(name), "{name}");
+        }
+        assert!(is_hash(&"0a".repeat(20)) && is_hash(&"ff".repeat(32)));
+        assert!(!is_hash("mine") && !is_hash(&"0A".repeat(20)) && !is_hash("../../etc"));
+    }
+}

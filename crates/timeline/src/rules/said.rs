@@ -1,0 +1,163 @@
+//! Where nothing else says what went on, the lines that were printed do: each stretch from a
+//! line to the next is `after: LINE`, which is no more than what is known.
+//!
+//! So it is with initcalls that nobody traced, and with programs that no trace names. Numbers
+//! in a line are left out of the name, so that it is the same in every run.
+
+use super::kernel::initcall_phase;
+use super::processes::USERSPACE;
+use super::{no_anchors, RuleSet};
+use crate::anchors::{Anchor, Anchors};
+use crate::facts::Facts;
+use crate::landmarks::open_end;
+use crate::lines::Line;
+use crate::tree::{Fill, Growing, Node};
+use vmeter_model::Ns;
+
+pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
+
+/// Shorter stretches are nobody's concern: this share of the run, and this long, ns.
+const WORTH_A_NAME: Ns = 200;
+const SHORTEST_NS: Ns = 5_000_000;
+/// A line that is off by more is not known to be in its place.
+const MOST_ERROR_NS: Ns = 10_000_000;
+/// From the kernel's hand-over to the first that a program says.
+const START: &str = "/init:start";
+/// Longest name, characters.
+const MAX_NAME: usize = 60;
+
+fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+    if facts.calls.builtin().next().is_none() {
+        if let Some((from, to)) = initcall_phase(tree).map(|n| (n.start, n.end)) {
+            for node in stretches(facts, |_| true, from, to) {
+                tree.place(node);
+            }
+        }
+    }
+    let Some(begin) = anchors.get(Anchor::Userspace) else { return };
+    let limit = open_end(facts, anchors, begin.at);
+    for (from, to) in gaps(tree, begin.at, limit) {
+        // What the kernel says meanwhile tells nothing of the programs.
+        let of_programs = |l: &Line<'_>| l.console && l.stamp.is_none();
+        let mut nodes = before(facts, of_programs, begin.at, from, to);
+        nodes.extend(stretches(facts, of_programs, from, to));
+        let Some(first) = nodes.first() else { continue };
+        let framed = tree.root.children.iter().any(|n| n.start <= from && to <= n.end);
+        if !framed {
+            let frame = Node::new(USERSPACE, from, to, first.source);
+            tree.place(Node { fill: Fill::Unattributed, error: first.error, ..frame });
+        }
+        for node in nodes {
+            tree.place(node);
+        }
+    }
+}
+
+/// What is unexplained of user space: between phases, and in `userspace` between its parts.
+fn gaps(tree: &Growing<'_>, from: Ns, to: Ns) -> Vec<(Ns, Ns)> {
+    let mut gaps = Vec::new();
+    let mut at = from;
+    for phase in tree.root.children.iter().filter(|n| n.end > from && n.start < to) {
+        gaps.push((at, phase.start));
+        at = phase.end.max(at);
+        unexplained(phase, &mut gaps);
+    }
+    gaps.push((at, to));
+    gaps.retain(|(from, to)| to - from >= SHORTEST_NS);
+    gaps
+}
+
+/// The gaps between the parts of a span that explains none of them, and of those inside it.
+fn unexplained(node: &Node<'_>, gaps: &mut Vec<(Ns, Ns)>) {
+    if node.children.is_empty() {
+        gaps.extend((node.fill == Fill::Unattributed).then_some((node.start, node.end)));
+        return;
+    }
+    let mut at = node.start;
+    for child in &node.children {
+        gaps.extend((node.fill == Fill::Unattributed).then_some((at, child.start)));
+        at = child.end.max(at);
+        unexplained(child, gaps);
+    }
+    gaps.extend((node.fill == Fill::Unattributed).then_some((at, node.end)));
+}
+
+/// What went on when a gap began: after the last line before it, or, before any program's
+/// first line, init's start.
+fn before<'a>(
+    facts: &Facts<'a>,
+    of: impl Fn(&Line<'a>) -> bool,
+    begin: Ns,
+    from: Ns,
+    to: Ns,
+) -> Vec<Node<'a>> {
+    let mut lines: Vec<&Line<'a>> =
+        facts.lines.iter().filter(|l| of(l) && l.timed && l.at >= begin).collect();
+    lines.sort_by_key(|l| l.at);
+    let next = lines.partition_point(|l| l.at < from);
+    let end = lines.get(next).map_or(to, |l| l.at.min(to));
+    let last = next.checked_sub(1).and_then(|last| lines.get(last));
+    let name = match (last, lines.get(next)) {
+        (Some(last), _) => format!("after: {}", name(last.text)),
+        (None, Some(first)) if first.at < to => START.to_owned(),
+        (None, _) => return Vec::new(),
+    };
+    let by = last.or(lines.get(next));
+    let long = end - from >= (facts.total / WORTH_A_NAME).max(SHORTEST_NS);
+    by.filter(|_| long)
+        .map(|by| Node { error: by.error, ..Node::new(name, from, end, by.source) })
+        .into_iter()
+        .collect()
+}
+
+/// Each line's stretch that is worth a name.
+fn stretches<'a>(
+    facts: &Facts<'a>,
+    of: impl Fn(&Line<'a>) -> bool,
+    from: Ns,
+    to: Ns,
+) -> Vec<Node<'a>> {
+    let shortest = (facts.total / WORTH_A_NAME).max(SHORTEST_NS);
+    let known = |l: &&Line<'a>| {
+        let readable = l.text.chars().any(char::is_alphanumeric);
+        l.timed && l.error <= MOST_ERROR_NS && readable && (from..to).contains(&l.at)
+    };
+    let mut lines: Vec<&Line<'a>> = facts.lines.iter().filter(|l| of(l)).filter(known).collect();
+    lines.sort_by_key(|l| l.at);
+    let mut nodes = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        let end = lines.get(index + 1).map_or(to, |next| next.at);
+        if end - line.at >= shortest {
+            let node = Node::new(format!("after: {}", name(line.text)), line.at, end, line.source);
+            nodes.push(Node { error: line.error, ..node });
+        }
+    }
+    nodes
+}
+
+/// A line without its numbers, cut to what a table can show.
+fn name(text: &str) -> String {
+    let number = |word: &str| {
+        word.starts_with(|c: char| c.is_ascii_digit())
+            && word.chars().all(|c| c.is_ascii_hexdigit() || ".,:x%".contains(c))
+    };
+    let words: Vec<&str> =
+        text.split_whitespace().map(|word| if number(word) { "#" } else { word }).collect();
+    let whole = words.join(" ");
+    match whole.char_indices().nth(MAX_NAME) {
+        Some((end, _)) => format!("{}\u{2026}", whole[..end].trim_end()),
+        None => whole,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_the_same_in_every_run() {
+        assert_eq!(name("planted  sleep begin 3.151"), "planted sleep begin #");
+        assert_eq!(name("rc: S01net 0.2"), "rc: S01net #");
+        assert_eq!(name(&"x".repeat(80)).chars().count(), MAX_NAME + 1);
+    }
+}

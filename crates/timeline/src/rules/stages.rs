@@ -1,0 +1,93 @@
+//! The stages of user space that a guest's own lines tell apart: initrd, the switch to the
+//! root file system, systemd (its set-up, the loading of units, the starting of them).
+
+use super::firmware::part_name;
+use super::{no_anchors, RuleSet};
+use crate::anchors::{Anchor, Anchors, Stamp};
+use crate::facts::Facts;
+use crate::landmarks::open_end;
+use crate::lines::Line;
+use crate::patterns::On;
+use crate::tree::{Growing, Node};
+use vmeter_model::Ns;
+
+pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
+
+const INITRD: &str = "initrd";
+const SWITCH_ROOT: &str = "switch-root";
+/// The service manager of the root file system, from its first line on.
+pub(super) const SYSTEMD: &str = "systemd";
+/// What it writes its lines as.
+pub(super) const SAYS: &str = "systemd[1]: ";
+
+fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+    let Some(begin) = anchors.get(Anchor::Userspace) else { return };
+    let limit = open_end(facts, anchors, begin.at);
+    let initrd = parts(facts, "initrd:", begin.at, limit);
+    let after = initrd.last().map_or(begin, |(_, stamp)| *stamp);
+    let systemd = systemd_begins(facts, after.at, limit);
+    if let Some((_, first)) = initrd.first() {
+        // Where it says no more, it goes on until somebody else does.
+        let end = systemd.map_or(after.at, |_| last_end(facts, after.at, limit));
+        stage(tree, INITRD, begin, end, &initrd, first.error);
+        if let Some(systemd) = systemd {
+            let from = Stamp { at: end, ..after };
+            stage(tree, SWITCH_ROOT, from, systemd.at, &[], systemd.error);
+        }
+    }
+    if let Some(systemd) = systemd {
+        let parts = parts(facts, "systemd:", systemd.at, limit);
+        stage(tree, SYSTEMD, systemd, limit, &parts, 0);
+    }
+}
+
+/// A stage and its parts, each from its line to the next one's.
+fn stage<'a>(
+    tree: &mut Growing<'a>,
+    name: &'static str,
+    from: Stamp<'a>,
+    to: Ns,
+    parts: &[(&'static str, Stamp<'a>)],
+    error: Ns,
+) {
+    let error = from.error.max(error);
+    if to.saturating_sub(from.at) <= error {
+        return;
+    }
+    tree.place(Node { error, ..Node::new(name, from.at, to, from.source) });
+    for (index, (part, at)) in parts.iter().enumerate() {
+        let end = parts.get(index + 1).map_or(to, |(_, next)| next.at);
+        if from.at <= at.at && at.at < end {
+            tree.place(Node { error: at.error, ..Node::new(*part, at.at, end, at.source) });
+        }
+    }
+}
+
+/// Parts whose names begin so, in order, no name twice in a row.
+fn parts<'a>(facts: &Facts<'a>, prefix: &str, from: Ns, to: Ns) -> Vec<(&'static str, Stamp<'a>)> {
+    let inside = facts.hits.iter().filter(|h| h.on == On::Kernel && h.timed);
+    let inside = inside.filter(|h| (from..to).contains(&h.at));
+    let mut parts: Vec<(&'static str, Stamp<'a>)> = inside
+        .filter_map(|h| {
+            let name = part_name(h.means).filter(|name| name.starts_with(prefix))?;
+            Some((name, Stamp { at: h.at, error: h.error, source: h.source }))
+        })
+        .collect();
+    parts.dedup_by(|next, kept| next.0 == kept.0);
+    parts
+}
+
+/// The first line of the systemd that is no initrd's.
+fn systemd_begins<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Option<Stamp<'a>> {
+    let its = |l: &&Line<'a>| {
+        l.timed && l.text.starts_with(SAYS) && l.at > from && l.at < to && l.console
+    };
+    let line = facts.lines.iter().find(its)?;
+    Some(Stamp { at: line.at, error: line.error, source: line.source })
+}
+
+/// When the line that begins at `at` was all there: a script says `done.` on it.
+fn last_end(facts: &Facts<'_>, at: Ns, limit: Ns) -> Ns {
+    let line = facts.lines.iter().find(|l| l.console && l.at == at);
+    line.map_or(at, |l| l.end.min(limit))
+}

@@ -1,0 +1,64 @@
+//! What lies between two moments that were seen, where none between them was: the phases that
+//! it must be, in one span (`vmm:init+bios:overhead`). Nobody knows where one ended, but that
+//! it is these and no others is certain.
+
+use super::{no_anchors, RuleSet};
+use crate::anchors::{Anchor, Anchors, Stamp};
+use crate::backbone::{ENTRY, FIRMWARE};
+use crate::facts::Facts;
+use crate::lines::NO_TIME_ERROR_NS;
+use crate::tree::{Growing, Node};
+use vmeter_model::Ns;
+
+pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
+
+/// An entry that is off by more is that of the kernel's clock, which starts later.
+const EXACT_NS: Ns = 200_000_000;
+
+/// What a line of the console without a time of its own is off by, with what a line is anyway.
+const CLOCK_START_NS: Ns = NO_TIME_ERROR_NS + EXACT_NS;
+
+/// `name`, and the begin of the kernel's entry where only its clock's start is known. None
+/// where not even that is: a log that nothing aligns is only known to be earlier.
+pub(super) fn up_to_entry(name: &str, entry: Stamp<'_>) -> Option<String> {
+    if entry.error <= EXACT_NS {
+        Some(name.to_owned())
+    } else if entry.error <= CLOCK_START_NS {
+        Some(format!("{name}+{ENTRY}"))
+    } else {
+        None
+    }
+}
+
+fn spans<'a>(_: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+    let seen = |anchor| anchors.get(anchor);
+    let image = [Anchor::KernelFirst, Anchor::Decompress].into_iter().find_map(seen);
+    let (from, to, name) = match (seen(Anchor::Reset), seen(Anchor::Loader), image) {
+        (None, Some(next), _) | (None, None, Some(next)) => {
+            (seen(Anchor::Main), Some(next), "vmm:init+bios:overhead")
+        }
+        (None, None, None) => (
+            seen(Anchor::Main),
+            seen(Anchor::KernelEntry),
+            "vmm:init+bios:overhead+kernel:decompress",
+        ),
+        (Some(reset), None, None) => {
+            (Some(reset), seen(Anchor::KernelEntry), "bios:overhead+kernel:decompress")
+        }
+        _ => return,
+    };
+    let (Some(from), Some(to)) = (from, to) else { return };
+    // The firmware's own lines may tell a part of it.
+    let told = tree.root.children.iter().find(|n| n.name == FIRMWARE).map(|n| n.end);
+    let start = told.unwrap_or(from.at).max(from.at);
+    let name = match seen(Anchor::KernelEntry) {
+        Some(entry) if entry.at == to.at => up_to_entry(name, entry),
+        _ => Some(name.to_owned()),
+    };
+    let Some(name) = name else { return };
+    // An end that is the clock's start is in the name.
+    let error = from.error.max(if name.ends_with(ENTRY) { 0 } else { to.error });
+    if to.at.saturating_sub(start) > error {
+        tree.place(Node { error, ..Node::new(name, start, to.at, to.source) });
+    }
+}
