@@ -68,6 +68,7 @@ mod tests {
             start: 0,
             end: 1,
             insns,
+            cpu: None,
             source: String::new(),
             error_ns: 0,
         }

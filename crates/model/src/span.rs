@@ -32,6 +32,9 @@ pub struct Span {
     pub end: Ns,
     /// Guest instructions executed in it, where counted.
     pub insns: Option<u64>,
+    /// CPU time that what it is named for had in it, ns, where the guest says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Ns>,
     /// Source that its boundaries come from.
     pub source: String,
     /// How far off its boundaries can be, ns.

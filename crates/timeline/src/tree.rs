@@ -44,6 +44,8 @@ pub(crate) struct Node<'a> {
     pub end: Ns,
     pub source: &'a str,
     pub error: Ns,
+    /// CPU time, ns, where the guest says so.
+    pub cpu: Option<Ns>,
     pub fill: Fill,
     pub kind: Kind,
     pub children: Vec<Node<'a>>,
@@ -61,6 +63,7 @@ impl<'a> Node<'a> {
             end: end.max(start),
             source,
             error: 0,
+            cpu: None,
             fill: Fill::Own,
             kind: Kind::Frame,
             children: Vec::new(),
@@ -117,6 +120,8 @@ impl<'a> Node<'a> {
             name: self.name.clone(),
             start,
             end,
+            // Of several pieces, the first has all of it.
+            cpu: self.cpu.filter(|_| start == self.start),
             children: self.children.iter().filter_map(|c| c.clip(from, to)).collect(),
             ..*self
         })
@@ -233,6 +238,7 @@ pub(crate) fn flatten(node: Node<'_>, parent: Option<u32>, spans: &mut Vec<Span>
         start: node.start,
         end: node.end,
         insns: None,
+        cpu: node.cpu,
         source: node.source.to_owned(),
         error_ns: node.error,
     });

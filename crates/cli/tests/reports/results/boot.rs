@@ -120,7 +120,7 @@ fn timeline(sequence: &mut Sequence, slowdown: f64, counted: bool) -> Timeline {
 
 fn span(id: u32, parent: Option<u32>, name: &str, start: Ns, end: Ns, source: &str) -> Span {
     let (name, source) = (name.to_owned(), source.to_owned());
-    Span { id, parent, name, start, end, insns: None, source, error_ns: 1_200 }
+    Span { id, parent, name, start, end, insns: None, cpu: None, source, error_ns: 1_200 }
 }
 
 fn record(index: u32, total_ns: Ns) -> RunRecord {

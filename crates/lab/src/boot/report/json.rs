@@ -110,6 +110,8 @@ exported! {
         end_s: f64 = |span| seconds(span.end),
         #[serde(skip_serializing_if = "Option::is_none")]
         insns: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cpu_s: Option<f64> = |span| span.cpu.map(seconds),
         source: &'a str,
         error_s: f64 = |span| seconds(span.error_ns),
     }
