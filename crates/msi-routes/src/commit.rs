@@ -151,13 +151,13 @@ impl<'a> Commit<'a> {
                 continue;
             }
             let was_live = route.phase() == Phase::Live;
-            route.source().close();
+            route.close();
             if route.source().is_gate() && !plan.remove {
                 plan.closed = Some(Closed::Gate);
             } else if route.is_attached() {
                 if let Err(e) = self.shared.kernel.detach(route.source().eventfd(), route.gsi()) {
                     if was_live {
-                        route.source().open();
+                        route.open();
                     }
                     Self::fail(&mut self.report, plan, Step::Detach, Some(e));
                     continue;
@@ -246,7 +246,7 @@ impl<'a> Commit<'a> {
             route.set_attached(true);
         }
         if was_live && plan.closed.is_some() {
-            route.source().open();
+            route.open();
         }
         Ok(())
     }
@@ -280,7 +280,7 @@ impl<'a> Commit<'a> {
                 self.report.counts.attached += 1;
             }
             if live {
-                route.source().open();
+                route.open();
             }
             route.set_phase(if live { Phase::Live } else { Phase::Masked });
         }

@@ -1,7 +1,7 @@
 //! One vector's route: a handle that never outlives its GSI.
 
 use crate::message::MsiMessage;
-use crate::source::Source;
+use crate::source::{Owner, Source};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -39,6 +39,7 @@ pub struct Route(pub(crate) Arc<RouteInner>);
 pub(crate) struct RouteInner {
     gsi: u32,
     source: Source,
+    owner: Owner,
     phase: AtomicU8,
     /// The kernel has its irqfd.
     pub(crate) attached: AtomicBool,
@@ -53,6 +54,7 @@ impl Route {
         Self(Arc::new(RouteInner {
             gsi,
             source,
+            owner: Owner::new(),
             phase: AtomicU8::new(Phase::Staged as u8),
             attached: AtomicBool::new(false),
             batch: AtomicU64::new(0),
@@ -94,6 +96,16 @@ impl Route {
         self.0.phase.store(phase as u8, Ordering::Release);
     }
 
+    /// Its source delivers from now on.
+    pub(crate) fn open(&self) {
+        self.0.source.open(self.0.owner);
+    }
+
+    /// What its source raises waits from now on.
+    pub(crate) fn close(&self) {
+        self.0.source.close(self.0.owner);
+    }
+
     pub(crate) fn is_attached(&self) -> bool {
         self.0.attached.load(Ordering::Acquire)
     }
@@ -127,7 +139,7 @@ impl RouteInner {
 
 impl Drop for RouteInner {
     fn drop(&mut self) {
-        self.source.close();
+        self.source.close(self.owner);
         let attached = *self.attached.get_mut();
         if !attached || self.home.detach(&self.source, self.gsi) {
             self.retire();

@@ -11,6 +11,7 @@
 use crate::error::{Errno, RouteError};
 use crate::kernel::Kernel;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vmm_sys_util::eventfd::EventFd;
 
@@ -28,8 +29,20 @@ struct GateInner {
 
 #[derive(Debug, Default)]
 struct GateState {
-    open: bool,
+    /// Of which route it is; a gate may be one route's after another's.
+    open: Option<Owner>,
     pending: bool,
+}
+
+/// A route, by a number that no other one of this process has had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owner(u64);
+
+impl Owner {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 impl Gate {
@@ -51,7 +64,7 @@ impl Gate {
     pub fn fire(&self) {
         // The write is under the lock: once `close` returns, none is under way.
         let mut state = self.state();
-        state.pending |= !state.open || self.0.eventfd.write(1).is_err();
+        state.pending |= state.open.is_none() || self.0.eventfd.write(1).is_err();
     }
 
     /// True if an interrupt waits for the vector to be unmasked.
@@ -59,16 +72,25 @@ impl Gate {
         self.state().pending
     }
 
-    fn open(&self) {
+    /// Forgets an interrupt that waits: what a reset of its device does.
+    pub fn clear(&self) {
+        self.state().pending = false;
+    }
+
+    fn open(&self, owner: Owner) {
         let mut state = self.state();
-        state.open = true;
+        state.open = Some(owner);
         if state.pending {
             state.pending = self.0.eventfd.write(1).is_err();
         }
     }
 
-    fn close(&self) {
-        self.state().open = false;
+    /// Closes it, unless it is another route's by now.
+    fn close(&self, owner: Owner) {
+        let mut state = self.state();
+        if state.open == Some(owner) {
+            state.open = None;
+        }
     }
 }
 
@@ -138,15 +160,25 @@ impl Source {
         matches!(self, Self::Gate(_))
     }
 
-    pub(crate) fn open(&self) {
-        if let Self::Gate(gate) = self {
-            gate.open();
+    /// Forgets an interrupt that waits, if there is one: what a reset of its device does.
+    /// An eventfd's count is read; one that is attached has none.
+    pub fn clear(&self) {
+        match self {
+            Self::Gate(gate) => gate.clear(),
+            // Empty, or made so; it does not block.
+            Self::External(eventfd) => drop(eventfd.read()),
         }
     }
 
-    pub(crate) fn close(&self) {
+    pub(crate) fn open(&self, owner: Owner) {
         if let Self::Gate(gate) = self {
-            gate.close();
+            gate.open(owner);
+        }
+    }
+
+    pub(crate) fn close(&self, owner: Owner) {
+        if let Self::Gate(gate) = self {
+            gate.close(owner);
         }
     }
 }
