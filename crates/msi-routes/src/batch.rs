@@ -119,15 +119,37 @@ impl Batch {
         Ok(())
     }
 
-    /// Adds a route with a GSI of the VMM's choice.
+    /// Adds a route with a GSI of the VMM's choice; after [`Self::remove_fixed`] or
+    /// [`Self::set_fixed`] of that GSI in the same batch, to what those leave.
     ///
     /// # Errors
     /// [`RouteError::GsiTaken`] (only pins of different irqchips share a GSI),
     /// [`RouteError::GsiRange`], [`RouteError::Full`].
     pub fn add_fixed(&mut self, route: FixedRoute) -> Result<(), RouteError> {
+        if let Some((at, mut routes)) = self.staged_fixed(route.gsi()) {
+            routes.push(route);
+            return self.stage_fixed(route.gsi(), routes, Some(at));
+        }
         self.shared.pool().reserve_fixed(&route)?;
         self.ops.push(Op::AddFixed(Box::new(route)));
         Ok(())
+    }
+
+    /// Makes these the only fixed routes of a GSI, in place of what the table has at the
+    /// commit: a pin's route changes without a moment in which there is none. That is what a
+    /// user-space IO-APIC needs, whose pins are messages ([`FixedRoute::msi`]). Without
+    /// routes it is [`Self::remove_fixed`], for a GSI that may have none.
+    ///
+    /// # Errors
+    /// [`RouteError::GsiTaken`] (the GSI is an MSI vector's; routes exclude each other, or are
+    /// another GSI's), [`RouteError::GsiRange`], [`RouteError::Full`].
+    pub fn set_fixed(
+        &mut self,
+        gsi: u32,
+        routes: impl IntoIterator<Item = FixedRoute>,
+    ) -> Result<(), RouteError> {
+        let before = self.staged_fixed(gsi).map(|(at, _)| at);
+        self.stage_fixed(gsi, routes.into_iter().collect(), before)
     }
 
     /// Removes all fixed routes of a GSI that the table has at the commit.
@@ -138,7 +160,32 @@ impl Batch {
         if !self.shared.pool().has_fixed(gsi) {
             return Err(RouteError::Gone { gsi });
         }
-        self.ops.push(Op::RemoveFixed(gsi));
+        self.set_fixed(gsi, [])
+    }
+
+    /// The change of a GSI's fixed routes that this batch has staged: where, and to what.
+    fn staged_fixed(&self, gsi: u32) -> Option<(usize, Vec<FixedRoute>)> {
+        self.ops.iter().enumerate().find_map(|(at, op)| match op {
+            Op::SetFixed(of, routes) if *of == gsi => Some((at, routes.clone())),
+            _ => None,
+        })
+    }
+
+    fn stage_fixed(
+        &mut self,
+        gsi: u32,
+        routes: Vec<FixedRoute>,
+        at: Option<usize>,
+    ) -> Result<(), RouteError> {
+        let before = at.and_then(|at| match &self.ops[at] {
+            Op::SetFixed(_, routes) => Some(routes.len()),
+            _ => None,
+        });
+        self.shared.pool().reserve_change(gsi, &routes, before)?;
+        match at {
+            Some(at) => self.ops[at] = Op::SetFixed(gsi, routes),
+            None => self.ops.push(Op::SetFixed(gsi, routes)),
+        }
         Ok(())
     }
 

@@ -10,7 +10,6 @@
 //! 4. A vector that could not be attached is as before: masked, or out of the table.
 
 use crate::error::Errno;
-use crate::message::FixedRoute;
 use crate::ops::{Op, Ops};
 use crate::plan::{Closed, Plan};
 use crate::report::{CommitError, Failure, Report, Step};
@@ -23,8 +22,6 @@ struct Commit<'a> {
     shared: &'a Shared,
     locked: MutexGuard<'a, Locked>,
     fixed: Vec<Op>,
-    /// Fixed routes that the edit took out.
-    fixed_removed: Vec<FixedRoute>,
     retired: Vec<u32>,
     report: Report,
 }
@@ -34,9 +31,16 @@ pub(crate) fn forget(shared: &Shared, ops: impl Iterator<Item = Op>) {
     for op in ops {
         match op {
             Op::Add(route, ..) => route.retire(),
-            Op::AddFixed(route) => shared.pool().release_fixed(&route),
-            _ => {}
+            fixed => forget_fixed(shared, &fixed),
         }
+    }
+}
+
+fn forget_fixed(shared: &Shared, op: &Op) {
+    match op {
+        Op::AddFixed(route) => shared.pool().forget_fixed(route),
+        Op::SetFixed(gsi, routes) => shared.pool().forget_change(*gsi, routes.len()),
+        _ => {}
     }
 }
 
@@ -67,7 +71,6 @@ impl<'a> Commit<'a> {
             shared,
             locked: shared.lock(),
             fixed: Vec::new(),
-            fixed_removed: Vec::new(),
             retired: Vec::new(),
             report: Report::default(),
         }
@@ -171,6 +174,10 @@ impl<'a> Commit<'a> {
 
     /// Step 2, in the library's table.
     fn edit(&mut self) {
+        if !self.fixed.is_empty() {
+            // Room first: entries of routes that are no more do not count as taken.
+            self.sweep();
+        }
         let Locked { table, workspace } = &mut *self.locked;
         for plan in workspace.plans.iter().filter(|plan| !plan.failed) {
             let gsi = plan.route.gsi();
@@ -185,11 +192,14 @@ impl<'a> Commit<'a> {
         for op in &self.fixed {
             match op {
                 Op::AddFixed(route) => table.push_fixed(route),
-                Op::RemoveFixed(gsi) => self.fixed_removed.extend(table.remove_fixed(*gsi)),
+                Op::SetFixed(gsi, routes) => {
+                    table.remove_fixed(*gsi);
+                    routes.iter().for_each(|route| table.push_fixed(route));
+                }
                 _ => {}
             }
         }
-        if table.is_changed() {
+        if table.is_changed() && self.fixed.is_empty() {
             self.sweep();
         }
     }
@@ -219,9 +229,7 @@ impl<'a> Commit<'a> {
         let mut not_restored = Vec::new();
         self.shared.put_back(&self.retired, Vec::new());
         for op in &self.fixed {
-            if let Op::AddFixed(route) = op {
-                self.shared.pool().release_fixed(route);
-            }
+            forget_fixed(self.shared, op);
         }
         for plan in &self.locked.workspace.plans {
             if plan.new {
@@ -253,8 +261,12 @@ impl<'a> Commit<'a> {
 
     /// The kernel has the table: what was removed gives its GSIs back.
     fn settle_removed(&mut self) {
-        for route in &self.fixed_removed {
-            self.shared.pool().release_fixed(route);
+        for op in &self.fixed {
+            match op {
+                Op::AddFixed(route) => self.shared.pool().settle_fixed(route),
+                Op::SetFixed(gsi, routes) => self.shared.pool().settle_change(*gsi, routes),
+                _ => {}
+            }
         }
         for plan in self.locked.workspace.plans.iter().filter(|plan| plan.remove && !plan.failed) {
             plan.route.retire();

@@ -88,6 +88,13 @@ impl FixedRoute {
         Self(entry)
     }
 
+    /// A message on a GSI of the VMM's choice: a pin of an IO-APIC in user space (a split
+    /// irqchip), whose redirection entry says where to. Change it by
+    /// [`Batch::set_fixed`](crate::Batch::set_fixed).
+    pub fn msi(gsi: u32, message: MsiMessage) -> Self {
+        Self(message.entry(gsi))
+    }
+
     /// Any entry as it is, for kinds that have no constructor here.
     pub fn raw(entry: kvm_irq_routing_entry) -> Self {
         Self(entry)
@@ -105,7 +112,16 @@ impl FixedRoute {
         (self.0.type_ == KVM_IRQ_ROUTING_IRQCHIP).then_some(chip)
     }
 
-    /// What `KVM_CREATE_IRQCHIP` puts into the table on x86: both PICs on GSIs 0 to 15, the
+    /// What a KVM with a virtual GIC routes by itself: each of `spis` shared peripheral
+    /// interrupts, GSI n to pin n (Linux, arch/arm64/kvm/vgic/vgic-irqfd.c,
+    /// `kvm_vgic_setup_default_irq_routing`). The first table that is committed replaces
+    /// these, so a VM that uses irqfds for SPIs lists them.
+    pub fn gic_defaults(spis: u32) -> Vec<Self> {
+        (0..spis).map(|n| Self::irqchip(n, 0, n)).collect()
+    }
+
+    /// What `KVM_CREATE_IRQCHIP` puts into the table on x86 (nothing with a split irqchip, for
+    /// which the table is empty at first): both PICs on GSIs 0 to 15, the
     /// IO-APIC on 0 to 23 (Linux, arch/x86/kvm/irq.c).
     #[cfg(target_arch = "x86_64")]
     pub fn pc_defaults() -> Vec<Self> {

@@ -12,7 +12,8 @@ pub(crate) enum Op {
     Unmask(Route),
     Remove(Route),
     AddFixed(Box<FixedRoute>),
-    RemoveFixed(u32),
+    /// All fixed routes of a GSI become these.
+    SetFixed(u32, Vec<FixedRoute>),
 }
 
 /// One vector's usual changes, its message and its mask, need no allocation.

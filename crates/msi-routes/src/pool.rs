@@ -36,16 +36,40 @@ impl GsiSet {
         })
     }
 
-    /// Takes out all of them.
-    fn drain(&mut self) -> impl Iterator<Item = u32> + '_ {
-        self.0.iter_mut().enumerate().flat_map(|(word, bits)| {
-            let mut bits = std::mem::take(bits);
+    /// Takes out all of them that `keep` has not got.
+    fn drain_but<'a>(&'a mut self, keep: &'a Self) -> impl Iterator<Item = u32> + 'a {
+        self.0.iter_mut().zip(&keep.0).enumerate().flat_map(|(word, (bits, keep))| {
+            let mut taken = *bits & !keep;
+            *bits &= keep;
             std::iter::from_fn(move || {
-                let bit = (bits != 0).then(|| bits.trailing_zeros())?;
-                bits &= bits - 1;
+                let bit = (taken != 0).then(|| taken.trailing_zeros())?;
+                taken &= taken - 1;
                 Some(word as u32 * 64 + bit)
             })
         })
+    }
+}
+
+/// The fixed routes of one GSI: their irqchips (None: not an irqchip pin).
+#[derive(Debug, Default)]
+struct FixedGsi {
+    /// In the table.
+    present: Vec<Option<u32>>,
+    /// Staged beside those.
+    added: Vec<Option<u32>>,
+    /// How many each staged change puts in the place of those.
+    changes: Vec<usize>,
+}
+
+impl FixedGsi {
+    /// Entries that the table may come to have, whichever batch is committed first.
+    fn room(&self) -> usize {
+        let changed = self.changes.iter().copied().max().unwrap_or(0);
+        self.present.len().max(changed) + self.added.len()
+    }
+
+    fn is_unused(&self) -> bool {
+        self.room() == 0 && self.changes.is_empty()
     }
 }
 
@@ -61,8 +85,7 @@ pub(crate) struct Pool {
     /// Given back, perhaps still in the kernel's table.
     retired: GsiSet,
     msi: usize,
-    /// The irqchips of each fixed GSI (None: not an irqchip pin).
-    fixed: BTreeMap<u32, Vec<Option<u32>>>,
+    fixed: BTreeMap<u32, FixedGsi>,
     fixed_entries: usize,
     /// Dropped routes whose irqfd could not be detached: their GSIs stay taken.
     stuck: Vec<(Source, u32)>,
@@ -123,10 +146,10 @@ impl Pool {
         std::mem::take(&mut self.stuck)
     }
 
-    /// GSIs given back since the last call that nobody has taken again.
+    /// GSIs given back since the last call that nobody has taken again; of those that
+    /// somebody has, it is known for later.
     pub(crate) fn take_retired(&mut self) -> Vec<u32> {
-        let used = &self.used;
-        self.retired.drain().filter(|&gsi| !used.contains(gsi)).collect()
+        self.retired.drain_but(&self.used).collect()
     }
 
     /// Undoes [`Self::take_retired`] and [`Self::take_stuck`].
@@ -135,47 +158,118 @@ impl Pool {
         self.stuck.extend(stuck);
     }
 
+    fn check_range(&self, gsi: u32) -> Result<(), RouteError> {
+        let limit = self.limit;
+        ((gsi as usize) < limit).then_some(()).ok_or(RouteError::GsiRange { gsi, limit })
+    }
+
+    /// Changes what a GSI's fixed routes need, and counts the entries anew.
+    fn with_fixed(&mut self, gsi: u32, change: impl FnOnce(&mut FixedGsi)) {
+        let fixed = self.fixed.entry(gsi).or_default();
+        let before = fixed.room();
+        change(fixed);
+        let (after, unused) = (fixed.room(), fixed.is_unused());
+        self.fixed_entries = self.fixed_entries + after - before;
+        if unused {
+            self.fixed.remove(&gsi);
+            self.freed(gsi);
+        } else {
+            self.used.insert(gsi);
+        }
+    }
+
+    /// A fixed route is staged.
     pub(crate) fn reserve_fixed(&mut self, route: &FixedRoute) -> Result<(), RouteError> {
         let gsi = route.gsi();
-        if gsi as usize >= self.limit {
-            return Err(RouteError::GsiRange { gsi, limit: self.limit });
-        }
+        self.check_range(gsi)?;
         if self.free() == 0 {
             return Err(self.full());
         }
         let chip = route.chip();
-        let shares = |taken: &Vec<Option<u32>>| {
-            chip.is_some() && taken.iter().all(|other| other.is_some() && *other != chip)
-        };
         let may = match self.fixed.get(&gsi) {
-            Some(taken) => shares(taken),
+            Some(fixed) => {
+                let mut taken = fixed.present.iter().chain(&fixed.added);
+                chip.is_some() && taken.all(|other| other.is_some() && *other != chip)
+            }
             None => !self.used.contains(gsi),
         };
         if !may {
             return Err(RouteError::GsiTaken { gsi });
         }
-        self.used.insert(gsi);
-        self.fixed.entry(gsi).or_default().push(chip);
-        self.fixed_entries += 1;
+        self.with_fixed(gsi, |fixed| fixed.added.push(chip));
         Ok(())
     }
 
-    /// One route that [`Self::reserve_fixed`] reserved is not to be.
-    pub(crate) fn release_fixed(&mut self, route: &FixedRoute) {
-        let gsi = route.gsi();
-        let Some(taken) = self.fixed.get_mut(&gsi) else { return };
-        if let Some(at) = taken.iter().position(|chip| *chip == route.chip()) {
-            taken.swap_remove(at);
-            self.fixed_entries -= 1;
+    /// A change of all fixed routes of a GSI is staged; `more` for those that the same batch
+    /// has staged for it before.
+    pub(crate) fn reserve_change(
+        &mut self,
+        gsi: u32,
+        routes: &[FixedRoute],
+        more: Option<usize>,
+    ) -> Result<(), RouteError> {
+        self.check_range(gsi)?;
+        let mut chips: Vec<_> = routes.iter().map(FixedRoute::chip).collect();
+        chips.sort_unstable();
+        let pins = chips.iter().all(Option::is_some) && chips.windows(2).all(|w| w[0] != w[1]);
+        let others = routes.iter().any(|route| route.gsi() != gsi);
+        let msi = self.used.contains(gsi) && !self.fixed.contains_key(&gsi);
+        if others || msi || chips.len() > 1 && !pins {
+            return Err(RouteError::GsiTaken { gsi });
         }
-        if taken.is_empty() {
-            self.fixed.remove(&gsi);
-            self.freed(gsi);
+        let room = self.fixed.get(&gsi).map_or(0, FixedGsi::room);
+        if chips.len().saturating_sub(room) > self.free() {
+            return Err(self.full());
         }
+        self.with_fixed(gsi, |fixed| {
+            fixed.forget_change(more);
+            fixed.changes.push(chips.len());
+        });
+        Ok(())
+    }
+
+    /// A staged fixed route is not to be.
+    pub(crate) fn forget_fixed(&mut self, route: &FixedRoute) {
+        self.with_fixed(route.gsi(), |fixed| take(&mut fixed.added, &route.chip()));
+    }
+
+    /// A staged change is not to be.
+    pub(crate) fn forget_change(&mut self, gsi: u32, routes: usize) {
+        self.with_fixed(gsi, |fixed| fixed.forget_change(Some(routes)));
+    }
+
+    /// The kernel has a fixed route.
+    pub(crate) fn settle_fixed(&mut self, route: &FixedRoute) {
+        self.with_fixed(route.gsi(), |fixed| {
+            take(&mut fixed.added, &route.chip());
+            fixed.present.push(route.chip());
+        });
+    }
+
+    /// The kernel has a change.
+    pub(crate) fn settle_change(&mut self, gsi: u32, routes: &[FixedRoute]) {
+        self.with_fixed(gsi, |fixed| {
+            fixed.forget_change(Some(routes.len()));
+            fixed.present = routes.iter().map(FixedRoute::chip).collect();
+        });
     }
 
     pub(crate) fn has_fixed(&self, gsi: u32) -> bool {
-        self.fixed.contains_key(&gsi)
+        self.fixed.get(&gsi).is_some_and(|fixed| fixed.room() > 0)
+    }
+}
+
+impl FixedGsi {
+    fn forget_change(&mut self, routes: Option<usize>) {
+        if let Some(routes) = routes {
+            take(&mut self.changes, &routes);
+        }
+    }
+}
+
+fn take<T: PartialEq>(all: &mut Vec<T>, one: &T) {
+    if let Some(at) = all.iter().position(|other| other == one) {
+        all.swap_remove(at);
     }
 }
 

@@ -48,6 +48,7 @@ impl Router {
         let mut table = Table::new(limit)?;
         for route in existing {
             pool.reserve_fixed(&route)?;
+            pool.settle_fixed(&route);
             table.push_fixed(&route);
         }
         table.keep();

@@ -130,17 +130,19 @@ impl Table {
         }
     }
 
+    /// A fixed route; an MSI route of its GSI is one that is no more.
     pub(crate) fn push_fixed(&mut self, route: &FixedRoute) {
+        self.remove(route.gsi());
         self.push(route.0);
         self.undo.push(Undo::Pushed);
     }
 
-    /// Takes out all fixed routes of a GSI and returns them.
-    pub(crate) fn remove_fixed(&mut self, gsi: u32) -> Vec<FixedRoute> {
-        let mut removed = Vec::new();
+    /// Takes out all fixed routes of a GSI; returns how many there were.
+    pub(crate) fn remove_fixed(&mut self, gsi: u32) -> usize {
+        let mut removed = 0;
         let find = |table: &Self| table.entries().iter().position(|e| e.gsi == gsi);
         while let Some(at) = find(self) {
-            removed.push(FixedRoute(self.entries()[at]));
+            removed += 1;
             self.remove_at(at as u32, false);
         }
         removed
@@ -249,7 +251,7 @@ mod tests {
                     }
                     Step::PushFixed(_) => {}
                     Step::RemoveFixed(gsi) => {
-                        let removed = table.remove_fixed(gsi).len();
+                        let removed = table.remove_fixed(gsi);
                         prop_assert_eq!(removed == 1, now.remove(&gsi).is_some());
                     }
                     Step::Keep => {

@@ -4,6 +4,7 @@ mod common;
 
 use common::{Null, Spy};
 use msi_routes::{EventFd, FixedRoute, MsiMessage, Phase, Route, RouteError, Router, Source};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 
 fn spy(limit: usize) -> (Arc<Spy>, Router) {
@@ -58,4 +59,68 @@ fn a_nearly_full_table_with_dropped_routes_takes_a_fixed_one() {
     assert!(routes.iter().all(|route| route.phase() == Phase::Live));
     let full = router.batch().add_fixed(FixedRoute::hv_sint(41, 0, 1));
     assert!(matches!(full, Err(RouteError::Full { limit: 50, .. })), "{full:?}");
+}
+
+/// A pin's entry, as the kernel has it.
+fn data_of(spy: &Spy, gsi: u32) -> Vec<u32> {
+    let table = spy.table.lock().unwrap();
+    // SAFETY: plain data, and an MSI entry.
+    table.iter().filter(|e| e.gsi == gsi).map(|e| unsafe { e.u.msi.data }).collect()
+}
+
+#[test]
+fn a_pin_changes_without_a_moment_without_a_route() {
+    let spy = Spy::new(Null(4096), usize::MAX, libc::EINVAL);
+    // A split irqchip: the IO-APIC's pins are messages.
+    let pin = |data| FixedRoute::msi(4, MsiMessage { data, ..MsiMessage::x86(0, 0) });
+    let router = Router::new(spy.clone(), [pin(0x30)]).unwrap();
+    let mut batch = router.batch();
+    batch.set_fixed(4, [pin(0x31)]).unwrap();
+    batch.commit().unwrap().complete().unwrap();
+    assert_eq!((data_of(&spy, 4), spy.commits.load(SeqCst)), (vec![0x31], 1));
+    // As two changes, which are one.
+    let mut batch = router.batch();
+    batch.remove_fixed(4).unwrap();
+    batch.add_fixed(pin(0x32)).unwrap();
+    batch.commit().unwrap().complete().unwrap();
+    assert_eq!((data_of(&spy, 4), spy.commits.load(SeqCst)), (vec![0x32], 2));
+    // Refused or forgotten, it is as before, and can be tried again.
+    for forgotten in [true, false] {
+        let mut batch = router.batch();
+        batch.set_fixed(4, [pin(0x33)]).unwrap();
+        spy.fail_next(0, 1);
+        if forgotten {
+            drop(batch);
+        } else {
+            drop(batch.commit().unwrap_err());
+        }
+        spy.mend();
+        assert_eq!((data_of(&spy, 4), router.free()), (vec![0x32], 4095));
+    }
+    let mut batch = router.batch();
+    batch.set_fixed(4, []).unwrap();
+    batch.commit().unwrap().complete().unwrap();
+    assert_eq!((router.free(), router.entries().len()), (4096, 0));
+}
+
+#[test]
+fn changes_of_one_gsi_by_two_batches_are_counted_once() {
+    let (_, router) = spy(41);
+    let pins = || [FixedRoute::irqchip(3, 0, 3), FixedRoute::irqchip(3, 2, 7)];
+    let (mut a, mut b) = (router.batch(), router.batch());
+    a.set_fixed(3, pins()).unwrap();
+    b.set_fixed(3, []).unwrap();
+    // What b would free may be taken again by a.
+    assert_eq!(router.free(), 1);
+    b.commit().unwrap().complete().unwrap();
+    assert_eq!((router.free(), router.entries().len()), (1, 38));
+    a.commit().unwrap().complete().unwrap();
+    assert_eq!((router.free(), router.entries().len()), (1, 40));
+    let twice = router.batch().set_fixed(3, [pins()[0], pins()[0]]);
+    assert!(matches!(twice, Err(RouteError::GsiTaken { gsi: 3 })));
+    let other = router.batch().set_fixed(4, pins());
+    assert!(matches!(other, Err(RouteError::GsiTaken { gsi: 4 })));
+    let routes = add(&router, 1);
+    let msi = router.batch().set_fixed(routes[0].gsi(), []);
+    assert!(matches!(msi, Err(RouteError::GsiTaken { gsi: 24 })));
 }
