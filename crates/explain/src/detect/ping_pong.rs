@@ -4,6 +4,7 @@ use super::view::LEAST_COUNT;
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Part, Subject, Who};
 use crate::moment::Tid;
+use crate::result::Severity;
 use vmeter_render::quantity::brief_percent;
 
 /// A wake-up takes no longer than this where a CPU is free; what goes beyond is a busy CPU.
@@ -37,6 +38,8 @@ impl Detector for PingPong {
             None => waiting,
         };
         let ticks = waiting.min(at_most);
+        // Beyond that the woken thread stands behind other programs: the host's business.
+        let busy = waiting > at_most;
         let of_own = ticks as f64 / subject.total.max(1) as f64;
         if of_own < super::view::CAUSE || view.share(ticks) < super::view::LEAST_SHARE {
             return None;
@@ -69,7 +72,8 @@ impl Detector for PingPong {
                          the other thread is done (ioeventfd and an interrupt)"
                 .into(),
             confirm: "perf sched timehist -p PID (the wake-up delay of both threads)".into(),
-            at_most: None,
+            // A wake-up is no alarm by itself.
+            at_most: Some(if busy { Severity::Low } else { Severity::Medium }),
         })
     }
 }
