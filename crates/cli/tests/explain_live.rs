@@ -171,8 +171,15 @@ fn a_signal_ends_it_and_leaves_nothing() {
         return;
     }
     let lab = Lab::new();
-    let save = lab.path("saved");
-    let mut command = lab.command(&["explain", "--save", text(&save), "--", "sleep", "60"]);
+    // On a busy host the signal may come before the command is waited for: then it is an
+    // interruption, which leaves nothing either.
+    let kept = (0..5).any(|attempt| signalled(&lab, &lab.path(&format!("saved-{attempt}"))) == 0);
+    assert!(kept, "each time it was interrupted before the command ran");
+}
+
+/// Ends a recording by a signal; gives vmeter's exit status.
+fn signalled(lab: &Lab, save: &Path) -> i32 {
+    let mut command = lab.command(&["explain", "--save", text(save), "--", "sleep", "60"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("vmeter");
     let own = format!("vmeter-{}-", child.id());
     let recording = || {
@@ -187,7 +194,8 @@ fn a_signal_ends_it_and_leaves_nothing() {
     let pid = child.id().to_string();
     let _ = std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("kill");
     let ended: Ran = child.wait_with_output().expect("it ends").into();
-    assert_eq!(ended.status, 0, "{}", ended.stderr);
+    assert!(matches!(ended.status, 0 | 130), "{}: {}", ended.status, ended.stderr);
     assert!(!recording(), "its instance is gone");
-    assert!(save.join("trace.dat").exists(), "what was recorded is kept");
+    assert_eq!(ended.status == 0, save.join("trace.dat").exists(), "what was recorded is kept");
+    ended.status
 }

@@ -1,0 +1,51 @@
+//! How often the first finding is right: `score [--chain] [--full] FOLDER [NAME…]`.
+//!
+//! The folder holds `NAME.slow.*`, `NAME.ok.*` (the same without the fault) and `truth.json`:
+//! by name `words`, patterns that a right answer's headline or claims hold, and `not`, kinds of
+//! finding that would contradict it. Without FOLDER, `VMETER_EXPLAIN_CORPUS` names it.
+
+#[path = "../tests/corpus/mod.rs"]
+mod corpus;
+
+use corpus::{Corpus, Verdict};
+use std::time::Instant;
+use vmeter_explain::report::ExplainReport;
+use vmeter_render::document::Detail;
+use vmeter_render::Report;
+
+fn main() {
+    let (mut chain, mut full, mut names) = (false, false, Vec::new());
+    for argument in std::env::args().skip(1) {
+        match argument.as_str() {
+            "--chain" => chain = true,
+            "--full" => full = true,
+            _ => names.push(argument),
+        }
+    }
+    let folder = match names.first() {
+        Some(first) if std::path::Path::new(first).is_dir() => names.remove(0),
+        _ => std::env::var(corpus::VARIABLE).expect("a folder, or VMETER_EXPLAIN_CORPUS"),
+    };
+    let corpus = Corpus::open(folder.as_ref()).expect("a folder with truth.json");
+    let mut counts = [0; 4];
+    let begin = Instant::now();
+    for fault in &corpus.faults {
+        if !names.is_empty() && !names.contains(&fault.name) {
+            continue;
+        }
+        let judged = fault.judge();
+        counts[judged.verdict as usize] += 1;
+        println!("{:<6} {:<20} {}", judged.verdict.name(), fault.name, judged.first());
+        println!("       twin: {}", judged.twin());
+        for finding in judged.slow.findings.iter().take(if chain { 3 } else { 0 }) {
+            println!("       {} {}: {}", finding.severity.name(), finding.kind, finding.summary);
+            finding.chain.iter().for_each(|link| println!("         - {}", link.claim));
+        }
+        if full {
+            println!("{:#?}", ExplainReport::new(&judged.slow).document(Detail::Glance));
+        }
+    }
+    let [right, half, wrong, silent] = counts;
+    println!("right {right}, half {half}, wrong {wrong}, silent {silent}: {:.1?}", begin.elapsed());
+    let _ = Verdict::Right;
+}

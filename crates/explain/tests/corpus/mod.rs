@@ -1,0 +1,151 @@
+//! Faults whose truth is known, each with a twin that does not have it.
+
+#![allow(dead_code)]
+
+use regex::RegexBuilder;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use vmeter_explain::result::{ExplainResult, Finding, Severity};
+use vmeter_explain::{explain, Options};
+
+/// Names a folder of faults that is not in the repository.
+pub const VARIABLE: &str = "VMETER_EXPLAIN_CORPUS";
+
+/// What an answer is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The first finding has all the words and no kind that contradicts the truth.
+    Right,
+    /// The first has some of them, or a later one all.
+    Half,
+    /// Findings, all about something else.
+    Wrong,
+    /// None.
+    Silent,
+}
+
+impl Verdict {
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Right => "right",
+            Verdict::Half => "half",
+            Verdict::Wrong => "wrong",
+            Verdict::Silent => "silent",
+        }
+    }
+}
+
+/// A fault.
+pub struct Fault {
+    /// Its name.
+    pub name: String,
+    /// The trace with it.
+    pub slow: PathBuf,
+    /// The trace without it.
+    pub ok: PathBuf,
+    words: Vec<String>,
+    not: Vec<String>,
+}
+
+/// All of a folder, by name.
+pub struct Corpus {
+    /// They.
+    pub faults: Vec<Fault>,
+}
+
+/// What was said of a fault.
+pub struct Judged {
+    /// What it is worth.
+    pub verdict: Verdict,
+    /// Of the trace with the fault.
+    pub slow: ExplainResult,
+    /// Of its twin.
+    pub ok: ExplainResult,
+}
+
+impl Corpus {
+    /// Reads a folder's `truth.json`.
+    pub fn open(folder: &Path) -> std::io::Result<Corpus> {
+        let truth = std::fs::read(folder.join("truth.json"))?;
+        let truth: BTreeMap<String, serde_json::Value> = serde_json::from_slice(&truth)?;
+        let files: Vec<PathBuf> = std::fs::read_dir(folder)?
+            .map(|entry| Ok(entry?.path()))
+            .collect::<std::io::Result<_>>()?;
+        let named = |begin: String| {
+            let fits = |path: &&PathBuf| {
+                path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&begin))
+            };
+            files.iter().find(fits).cloned()
+        };
+        let list = |value: &serde_json::Value| -> Vec<String> {
+            let words = value.as_array().into_iter().flatten();
+            words.filter_map(|word| word.as_str().map(str::to_string)).collect()
+        };
+        let faults = truth.into_iter().filter_map(|(name, truth)| {
+            Some(Fault {
+                slow: named(format!("{name}.slow."))?,
+                ok: named(format!("{name}.ok."))?,
+                words: list(&truth["words"]),
+                not: list(&truth["not"]),
+                name,
+            })
+        });
+        Ok(Corpus { faults: faults.collect() })
+    }
+}
+
+impl Fault {
+    /// Explains both traces and compares with the truth.
+    pub fn judge(&self) -> Judged {
+        let of = |path: &PathBuf| explain(&[path.clone()], &Options::default()).expect("a trace");
+        let (slow, ok) = (of(&self.slow), of(&self.ok));
+        Judged { verdict: self.verdict(&slow.findings), slow, ok }
+    }
+
+    fn verdict(&self, findings: &[Finding]) -> Verdict {
+        let Some(first) = findings.first() else { return Verdict::Silent };
+        let all = self.words.len();
+        if self.has(first) == all && !self.not.contains(&first.kind) {
+            return Verdict::Right;
+        }
+        let later = findings.iter().any(|f| self.has(f) == all && !self.not.contains(&f.kind));
+        match self.has(first) {
+            0 if !later => Verdict::Wrong,
+            _ => Verdict::Half,
+        }
+    }
+
+    /// Words that a finding has.
+    fn has(&self, finding: &Finding) -> usize {
+        let claims = finding.chain.iter().map(|link| link.claim.as_str());
+        let text: Vec<&str> = std::iter::once(finding.summary.as_str()).chain(claims).collect();
+        let text = text.join("\n");
+        let found = |word: &&String| {
+            let pattern = RegexBuilder::new(word).case_insensitive(true).build();
+            pattern.expect("a pattern").is_match(&text)
+        };
+        self.words.iter().filter(found).count()
+    }
+}
+
+impl Judged {
+    /// The first finding in a line.
+    pub fn first(&self) -> String {
+        brief(self.slow.findings.first())
+    }
+
+    /// The twin's first finding in a line.
+    pub fn twin(&self) -> String {
+        brief(self.ok.findings.first())
+    }
+
+    /// The severest finding about the twin.
+    pub fn twin_severity(&self) -> Option<Severity> {
+        self.ok.findings.iter().map(|finding| finding.severity).max()
+    }
+}
+
+fn brief(finding: Option<&Finding>) -> String {
+    finding.map_or("-".into(), |f| format!("{} {}: {}", f.severity.name(), f.kind, f.summary))
+}
