@@ -23,13 +23,14 @@ use vmeter_base::fnv::Fnv;
 const MAX_CACHED: u64 = 64 << 20;
 
 /// Raised when what is cached changes: files of another version are not read.
-const CACHE_VERSION: u32 = 3;
+const CACHE_VERSION: u32 = 4;
 
 /// Symbols that the readers of guest RAM use, where the kernel has them.
 pub(crate) const SYMBOLS: &[&str] = &[
     "_text",
     "__pgtable_l5_enabled",
     "e820_table",
+    "event_cgroup_attach_task",
     "event_console",
     "event_initcall_finish",
     "event_initcall_level",
@@ -37,6 +38,9 @@ pub(crate) const SYMBOLS: &[&str] = &[
     "event_module_load",
     "event_sched_process_exec",
     "event_sched_process_exit",
+    "event_sched_process_wait",
+    "event_task_newtask",
+    "ftrace_events",
     "global_trace",
     "init_top_pgt",
     "level3_kernel_pgt",
@@ -47,6 +51,8 @@ pub(crate) const SYMBOLS: &[&str] = &[
     "nr_cpu_ids",
     "phys_base",
     "prb",
+    "set_kprobe_boot_events",
+    "setup_boot_kprobe_events",
     "trace_clocks",
 ];
 
@@ -123,7 +129,28 @@ pub(crate) const FIELDS: &[&[(&str, &str)]] = &[
         ("trace_event_raw_sched_process_exit", "pid"),
         ("trace_event_raw_sched_process_template", "pid"),
     ],
+    &[
+        ("trace_event_raw_sched_process_wait", "pid"),
+        ("trace_event_raw_sched_process_template", "pid"),
+    ],
+    &[("trace_event_raw_task_newtask", "pid")],
+    &[("trace_event_raw_task_newtask", "clone_flags")],
+    &[("trace_event_raw_cgroup_attach_task", "pid"), ("trace_event_raw_cgroup_migrate", "pid")],
+    &[
+        ("trace_event_raw_cgroup_attach_task", "__data_loc_dst_path"),
+        ("trace_event_raw_cgroup_migrate", "__data_loc_dst_path"),
+    ],
     &[("trace_event_raw_console", "__data_loc_msg")],
+    &[("trace_event_call", "list")],
+    &[("trace_event_call", "name")],
+    &[("linux_binprm", "argc")],
+    &[("linux_binprm", "p")],
+    &[("task_struct", "pid")],
+    &[("task_struct", "se.sum_exec_runtime")],
+    &[("task_struct", "cgroups")],
+    &[("css_set", "dfl_cgrp")],
+    &[("cgroup", "kn")],
+    &[("kernfs_node", "name")],
     &[("print_entry", "buf")],
     &[("module", "list.next")],
     &[("module", "list")],

@@ -122,6 +122,48 @@ pub enum What {
         /// Its command name.
         comm: String,
     },
+    /// A thread began another (`task:task_newtask`).
+    ProcessFork {
+        /// The new thread.
+        pid: i32,
+        /// The one that began it.
+        parent: i32,
+        /// True if it is one more thread of the same process.
+        thread: bool,
+    },
+    /// What a new image was executed with, just before its `ProcessExec`.
+    ProcessArguments {
+        /// Process id in the guest.
+        pid: i32,
+        /// Its arguments from the first (`argv[0]`), as far as they were kept.
+        arguments: Vec<String>,
+    },
+    /// A thread waits for the end of a child, or asks for it
+    /// (`sched:sched_process_wait`).
+    ProcessWait {
+        /// Who waits.
+        pid: i32,
+        /// For whom; none for any child.
+        child: Option<i32>,
+    },
+    /// An ended process was taken away by who had waited for it.
+    ProcessReap {
+        /// The process that is no more.
+        pid: i32,
+        /// Who took it away; itself, if nobody waited.
+        by: i32,
+        /// CPU time that it had had, ns.
+        cpu_ns: u64,
+        /// Last name of its control group's path; empty if it was in the root.
+        group: String,
+    },
+    /// A process was put into a control group (`cgroup:cgroup_attach_task`).
+    ProcessGroup {
+        /// Process id in the guest.
+        pid: i32,
+        /// Path of the group, e.g. `/system.slice/ssh.service`.
+        path: String,
+    },
     /// The guest said that it is ready (the `--until` point of docs/INTERFACE.md was reached).
     Ready,
     /// What the console had said of a line when the ready point was seen in it.

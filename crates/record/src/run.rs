@@ -341,6 +341,11 @@ fn last_seen(dir: &Path, record: &RunRecord) -> String {
         What::InitcallEnd { .. }
         | What::StepEnd { .. }
         | What::ProcessExit { .. }
+        | What::ProcessFork { .. }
+        | What::ProcessArguments { .. }
+        | What::ProcessWait { .. }
+        | What::ProcessReap { .. }
+        | What::ProcessGroup { .. }
         | What::WrapperExec
         | What::WrapperResumed
         | What::VmmEntry

@@ -183,7 +183,12 @@ pub(crate) fn by_guest(what: &What) -> bool {
         | What::StepStart { .. }
         | What::StepEnd { .. }
         | What::ProcessExec { .. }
-        | What::ProcessExit { .. } => true,
+        | What::ProcessExit { .. }
+        | What::ProcessFork { .. }
+        | What::ProcessArguments { .. }
+        | What::ProcessWait { .. }
+        | What::ProcessReap { .. }
+        | What::ProcessGroup { .. } => true,
         What::VmmExec
         | What::WrapperExec
         | What::VmmEntry

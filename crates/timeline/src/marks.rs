@@ -40,6 +40,11 @@ pub(crate) fn marks(facts: &Facts<'_>) -> Vec<(Ns, String)> {
                 | What::StepEnd { .. }
                 | What::ProcessExec { .. }
                 | What::ProcessExit { .. }
+                | What::ProcessFork { .. }
+                | What::ProcessArguments { .. }
+                | What::ProcessWait { .. }
+                | What::ProcessReap { .. }
+                | What::ProcessGroup { .. }
                 | What::PciConfig { .. }
                 | What::FwCfg { .. }
                 | What::Count { .. } => return None,

@@ -4,6 +4,7 @@
 //! a u32 of which 5 bits are its type or length and 27 the time since the last
 //! one (include/linux/ring_buffer.h). Page headers are of 16 bytes on 64-bit.
 
+use super::probes::arguments;
 use super::{EventFormat, FtraceDump};
 use crate::btf::Field;
 use crate::bytes::{text_until_nul, u32_at, u64_at};
@@ -11,6 +12,8 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Bytes before the first record of a page.
 const PAGE_HEADER: usize = 16;
+/// include/uapi/linux/sched.h
+const CLONE_THREAD: u64 = 0x10000;
 const PADDING: u32 = 29;
 const TIME_EXTEND: u32 = 30;
 const TIME_STAMP: u32 = 31;
@@ -77,6 +80,40 @@ pub enum FtraceKind {
         pid: i32,
         /// Command name.
         comm: String,
+    },
+    /// `task:task_newtask`: a thread began another.
+    ProcessFork {
+        /// The new thread.
+        pid: i32,
+        /// True if it is one more thread of the same process (`CLONE_THREAD`).
+        thread: bool,
+    },
+    /// `sched:sched_process_wait`: a thread begins to wait for a child's end, or asks for it.
+    ProcessWait {
+        /// The child; 0 for any.
+        pid: i32,
+    },
+    /// `cgroup:cgroup_attach_task`.
+    ProcessGroup {
+        /// Process.
+        pid: i32,
+        /// Path of the control group.
+        path: String,
+    },
+    /// A new image's arguments ([`super::boot_probes`]).
+    ProcessArguments {
+        /// As many as there were, or as had room.
+        arguments: Vec<String>,
+    },
+    /// An ended thread was taken away by the one that waited for it, or by itself
+    /// ([`super::boot_probes`]).
+    ProcessReap {
+        /// The thread that is no more.
+        pid: i32,
+        /// CPU time that it had, ns.
+        cpu_ns: u64,
+        /// Last name of its control group's path.
+        group: String,
     },
     /// `printk:console`: a record was added to the log.
     Console {
@@ -199,6 +236,23 @@ impl FtraceDump {
             "sched_process_exit" => {
                 FtraceKind::ProcessExit { pid: get.number("pid")? as i32, comm: get.text("comm")? }
             }
+            "sched_process_wait" => FtraceKind::ProcessWait { pid: get.number("pid")? as i32 },
+            "task_newtask" => FtraceKind::ProcessFork {
+                pid: get.number("pid")? as i32,
+                thread: get.number("clone_flags")? & CLONE_THREAD != 0,
+            },
+            "cgroup_attach_task" => FtraceKind::ProcessGroup {
+                pid: get.number("pid")? as i32,
+                path: get.located("__data_loc_dst_path")?,
+            },
+            "vmeter_exec" => FtraceKind::ProcessArguments {
+                arguments: arguments(get.number("argc")?, get.bytes("argv")?),
+            },
+            "vmeter_reap" => FtraceKind::ProcessReap {
+                pid: get.number("pid")? as i32,
+                cpu_ns: get.number("cpu")?,
+                group: get.located("__data_loc_group").unwrap_or_default(),
+            },
             "console" => FtraceKind::Console { text: get.located("__data_loc_msg")? },
             "trace_marker" => {
                 FtraceKind::Marker { text: get.rest("buf")?.trim_end_matches('\n').to_owned() }
@@ -261,10 +315,14 @@ impl<'a> Fields<'a> {
     }
 
     fn text(&self, name: &str) -> Option<String> {
+        self.bytes(name).map(text_until_nul)
+    }
+
+    fn bytes(&self, name: &str) -> Option<&'a [u8]> {
         let field = self.place(name)?;
         let start = field.offset() as usize;
         let end = start.checked_add(field.size() as usize)?;
-        Some(text_until_nul(self.record.get(start..end)?))
+        self.record.get(start..end)
     }
 
     /// A text whose place (offset in the low half, length in the high) is in the field.

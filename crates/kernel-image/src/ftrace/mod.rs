@@ -7,6 +7,7 @@
 //! that into typed events, from the saved file alone.
 
 mod decode;
+mod probes;
 mod take;
 
 use crate::btf::Field;
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use decode::{Decoded, FtraceEvent, FtraceKind};
+pub use probes::boot_probes;
 
 /// What the dump's description says it is.
 const KIND: &str = "guest-ftrace/1";

@@ -22,6 +22,9 @@ const EVENTS: &[(&str, &[&str])] = &[
     ("module_load", &["__data_loc_name"]),
     ("sched_process_exec", &["__data_loc_filename", "pid"]),
     ("sched_process_exit", &["comm", "pid"]),
+    ("sched_process_wait", &["pid"]),
+    ("task_newtask", &["pid", "clone_flags"]),
+    ("cgroup_attach_task", &["pid", "__data_loc_dst_path"]),
     ("console", &["__data_loc_msg"]),
 ];
 /// Bounds on what a damaged guest can make this read.
@@ -110,6 +113,8 @@ fn events(guest: &Guest<'_>) -> Result<BTreeMap<String, EventFormat>> {
         let fields = BTreeMap::from([("buf".to_owned(), buf)]);
         events.insert("trace_marker".into(), EventFormat { id: u64::from(id), fields });
     }
+    // Without them the trace is as good as it was.
+    events.extend(super::probes::probes(guest).unwrap_or_default());
     Ok(events)
 }
 

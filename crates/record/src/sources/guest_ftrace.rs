@@ -9,7 +9,7 @@ use crate::guest_clock::{self, GuestClock};
 use crate::guest_ram::{failed, GuestKernel};
 use crate::recorder::{Context, Live, Recorder, Saved, SourceError};
 use std::path::{Path, PathBuf};
-use vmeter_kernel_image::ftrace::{Decoded, FtraceDump, FtraceKind};
+use vmeter_kernel_image::ftrace::{boot_probes, Decoded, FtraceDump, FtraceKind};
 use vmeter_kernel_image::KernelInfo;
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
@@ -24,12 +24,21 @@ pub const FILE: &str = "guest-ftrace.bin";
 
 /// `printk:console` stamps each log record, which aligns the log ([`super::guest_printk`]).
 const EVENTS: &str = "initcall:*,module:module_load,sched:sched_process_exec,\
-                      sched:sched_process_exit,printk:console";
+                      sched:sched_process_exit,sched:sched_process_wait,task:task_newtask,\
+                      cgroup:cgroup_attach_task,printk:console";
 /// The only trace clock that is the same before and after the kernel trusts the TSC.
 const CLOCK: &str = "x86-tsc";
+/// The parent of the kernel's own threads.
+const KTHREADD: i32 = 2;
 /// Of the ring of each CPU: a Debian boot fills 46 KiB of it, with udev 47 KiB, and
 /// some 12,000 initcalls, module loads or processes more would fit.
 const BUFFER: &str = "512K";
+/// The same with user space of somebody's own: some 700 processes of a Debian boot, with
+/// their arguments, fill 0.4 MiB of it.
+const BUFFER_OF_GUESTS: &str = "2M";
+/// systemd says all that it does into the kernel's log, where each line has a stamp and no
+/// line is cut at the console's width; and on the console, though `quiet` was given.
+const SYSTEMD: &[&str] = &["systemd.log_target=kmsg", "systemd.show_status=1", "printk.devkmsg=on"];
 
 /// The guest's ftrace ring.
 pub struct GuestFtrace;
@@ -54,6 +63,7 @@ impl Recorder for GuestFtrace {
             advice: None,
             tsc_offset: None,
             dump: None,
+            own_init: context.own_init,
         }))
     }
 
@@ -139,6 +149,21 @@ fn meaning(thread: i32, kind: &FtraceKind) -> Option<What> {
         FtraceKind::ModuleLoad { module } => What::ModuleLoad { module, pid: Some(thread) },
         FtraceKind::ProcessExec { pid, file } => What::ProcessExec { pid, file },
         FtraceKind::ProcessExit { pid, comm } => What::ProcessExit { pid, comm },
+        // Threads of the kernel have no place in user space.
+        FtraceKind::ProcessFork { .. } if thread == KTHREADD => return None,
+        FtraceKind::ProcessFork { pid, thread: same } => {
+            What::ProcessFork { pid, parent: thread, thread: same }
+        }
+        FtraceKind::ProcessArguments { arguments } => {
+            What::ProcessArguments { pid: thread, arguments }
+        }
+        FtraceKind::ProcessWait { pid } => {
+            What::ProcessWait { pid: thread, child: Some(pid).filter(|pid| *pid != 0) }
+        }
+        FtraceKind::ProcessReap { pid, cpu_ns, group } => {
+            What::ProcessReap { pid, by: thread, cpu_ns, group }
+        }
+        FtraceKind::ProcessGroup { pid, path } => What::ProcessGroup { pid, path },
         FtraceKind::Marker { text } => marker(&text)?,
         FtraceKind::Console { .. } => return None,
     })
@@ -182,7 +207,7 @@ fn what_to_add(plan: &LaunchPlan) -> String {
         "the guest's boot loader gives its kernel its words: add `{}` to GRUB_CMDLINE_LINUX in \
          the guest's /etc/default/grub (then update-grub), and give --kernel FILE here, the \
          guest's own vmlinuz, for its symbols",
-        parameters(plan).join(" ")
+        parameters(plan, BUFFER).join(" ")
     )
 }
 
@@ -196,12 +221,17 @@ struct Recording {
     advice: Option<String>,
     tsc_offset: Option<i64>,
     dump: Option<FtraceDump>,
+    own_init: bool,
 }
 
 impl Live for Recording {
     fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
-        self.info = Some(self.kernel.info()?);
-        let parameters = parameters(plan);
+        let info = self.info.insert(self.kernel.info()?);
+        let mut parameters =
+            parameters(plan, if self.own_init { BUFFER } else { BUFFER_OF_GUESTS });
+        if !self.own_init {
+            parameters.extend(of_guests(plan, boot_probes(info)));
+        }
         let words: Vec<&str> = parameters.iter().map(String::as_str).collect();
         self.injected = plan.inject_kernel_parameters(&words);
         let loaded = plan.dialect.is_some() && plan.kernel_line().is_none();
@@ -238,7 +268,7 @@ impl Live for Recording {
 }
 
 /// What is added to the kernel's command line; what it traces already stays traced.
-fn parameters(plan: &LaunchPlan) -> Vec<String> {
+fn parameters(plan: &LaunchPlan, buffer: &str) -> Vec<String> {
     let events = match given(plan, "trace_event=") {
         // The kernel heeds the last of several.
         Some(given) => format!("trace_event={given},{EVENTS}"),
@@ -246,9 +276,17 @@ fn parameters(plan: &LaunchPlan) -> Vec<String> {
     };
     let mut words = vec![events, format!("trace_clock={CLOCK}")];
     if given(plan, "trace_buf_size=").is_none() {
-        words.push(format!("trace_buf_size={BUFFER}"));
+        words.push(format!("trace_buf_size={buffer}"));
     }
     words
+}
+
+/// What is added besides where init is not vmeter's own, and nothing of it is given.
+fn of_guests(plan: &LaunchPlan, probes: Option<String>) -> Vec<String> {
+    let probes = probes.map(|probes| format!("kprobe_event={probes}"));
+    let words = SYSTEMD.iter().map(|&word| word.to_owned()).chain(probes);
+    let name = |word: &str| word.split_inclusive('=').next().unwrap_or_default().to_owned();
+    words.filter(|word| given(plan, &name(word)).is_none()).collect()
 }
 
 /// The value of a kernel parameter that is given already; of several the last.
@@ -290,11 +328,11 @@ mod tests {
         };
         let given_line = "quiet trace_event=irq:* trace_event=timer:* trace_buf_size=4M";
         plan.argv = ["qemu", "-kernel", "k", "-append", given_line].map(Into::into).to_vec();
-        let parameters = parameters(&plan);
+        let parameters = parameters(&plan, BUFFER);
         assert_eq!(parameters[0], format!("trace_event=timer:*,{EVENTS}"));
         assert_eq!(parameters[1..], ["trace_clock=x86-tsc"]);
         plan.argv.truncate(3);
-        assert_eq!(super::parameters(&plan).last().unwrap(), "trace_buf_size=512K");
+        assert_eq!(super::parameters(&plan, BUFFER).last().unwrap(), "trace_buf_size=512K");
     }
 
     proptest! {

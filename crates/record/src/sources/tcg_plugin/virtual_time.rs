@@ -29,19 +29,28 @@ pub const WRITERS: &[&str] = &[
     "trace_event_raw_event_sched_process_exit",
     "trace_event_raw_event_console",
     "tracing_mark_write",
+    "trace_event_raw_event_task_newtask",
 ];
 
-fn writer(kind: &FtraceKind) -> &'static str {
-    WRITERS[match kind {
-        FtraceKind::InitcallLevel { .. } => 0,
-        FtraceKind::InitcallStart { .. } => 1,
-        FtraceKind::InitcallFinish { .. } => 2,
-        FtraceKind::ModuleLoad { .. } => 3,
-        FtraceKind::ProcessExec { .. } => 4,
-        FtraceKind::ProcessExit { .. } => 5,
-        FtraceKind::Console { .. } => 6,
-        FtraceKind::Marker { .. } => 7,
-    }]
+fn writer(kind: &FtraceKind) -> Option<&'static str> {
+    Some(
+        WRITERS[match kind {
+            FtraceKind::InitcallLevel { .. } => 0,
+            FtraceKind::InitcallStart { .. } => 1,
+            FtraceKind::InitcallFinish { .. } => 2,
+            FtraceKind::ModuleLoad { .. } => 3,
+            FtraceKind::ProcessExec { .. } => 4,
+            FtraceKind::ProcessExit { .. } => 5,
+            FtraceKind::Console { .. } => 6,
+            FtraceKind::Marker { .. } => 7,
+            FtraceKind::ProcessFork { .. } => 8,
+            // Others are written by a function that their kinds have in common, or by a probe.
+            FtraceKind::ProcessWait { .. }
+            | FtraceKind::ProcessGroup { .. }
+            | FtraceKind::ProcessArguments { .. }
+            | FtraceKind::ProcessReap { .. } => return None,
+        }],
+    )
 }
 
 /// Past the last known moment, this share of what was counted may be too much.
@@ -76,7 +85,8 @@ impl VirtualTime {
         }
         for event in &trace.events {
             let at = Ns::try_from(event.ts).unwrap_or(Ns::MAX);
-            written.entry(writer(&event.kind)).or_default().1.push(at);
+            let Some(writer) = writer(&event.kind) else { continue };
+            written.entry(writer).or_default().1.push(at);
         }
         let mut points: Vec<Point> =
             written.into_values().flat_map(|(insns, at)| pair(&insns, &at, trace)).collect();
