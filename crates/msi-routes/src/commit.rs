@@ -18,12 +18,12 @@ use crate::shared::{Locked, Shared};
 use crate::source::Source;
 use std::sync::{Arc, MutexGuard};
 
-struct Commit<'a> {
+pub(crate) struct Commit<'a> {
     shared: &'a Shared,
-    locked: MutexGuard<'a, Locked>,
-    fixed: Vec<Op>,
+    pub(crate) locked: MutexGuard<'a, Locked>,
+    pub(crate) fixed: Vec<Op>,
     retired: Vec<u32>,
-    report: Report,
+    pub(crate) report: Report,
 }
 
 /// Forgets staged changes: GSIs go back to the pool.
@@ -78,7 +78,7 @@ impl<'a> Commit<'a> {
 
     fn run(mut self) -> Result<Report, CommitError> {
         if self.locked.table.is_changed() {
-            if let Err(source) = self.set_routing() {
+            if let Err(source) = self.set_routing().or_else(|e| self.isolate(e)) {
                 return Err(self.undo(source));
             }
         }
@@ -89,14 +89,14 @@ impl<'a> Commit<'a> {
         Ok(std::mem::take(&mut self.report))
     }
 
-    fn set_routing(&mut self) -> Result<(), Errno> {
+    pub(crate) fn set_routing(&mut self) -> Result<(), Errno> {
         self.report.counts.commits += 1;
         self.shared.kernel.set_routing(self.locked.table.routes())?;
         self.locked.table.keep();
         Ok(())
     }
 
-    fn fail(report: &mut Report, plan: &mut Plan, step: Step, source: Option<Errno>) {
+    pub(crate) fn fail(report: &mut Report, plan: &mut Plan, step: Step, source: Option<Errno>) {
         plan.failed = true;
         report.failures.push(Failure { route: plan.route.clone(), step, source });
     }
@@ -140,9 +140,28 @@ impl<'a> Commit<'a> {
                 plan.route.retire();
             }
         }
+        self.translate();
         let idle = |plan: &Plan| plan.failed || plan.route.phase() == Phase::Gone;
         if self.locked.workspace.plans.iter().any(idle) {
             self.locked.workspace.plans.retain(|plan| !idle(plan));
+        }
+    }
+
+    /// What the table gets for each message.
+    fn translate(&mut self) {
+        for plan in &mut self.locked.workspace.plans {
+            let Some(message) = plan.message.filter(|_| !plan.remove && !plan.failed) else {
+                continue;
+            };
+            match self.shared.kernel.translate(message) {
+                Ok(translated) => plan.translated = translated,
+                Err(e) => {
+                    if plan.new {
+                        plan.route.retire();
+                    }
+                    Self::fail(&mut self.report, plan, Step::Message(message), Some(e));
+                }
+            }
         }
     }
 
@@ -178,15 +197,24 @@ impl<'a> Commit<'a> {
             // Room first: entries of routes that are no more do not count as taken.
             self.sweep();
         }
+        self.edit_with(|_| true);
+        if self.locked.table.is_changed() && self.fixed.is_empty() {
+            self.sweep();
+        }
+    }
+
+    /// The edits, with the messages of those plans only that `take` names by their place.
+    pub(crate) fn edit_with(&mut self, take: impl Fn(usize) -> bool) {
         let Locked { table, workspace } = &mut *self.locked;
-        for plan in workspace.plans.iter().filter(|plan| !plan.failed) {
+        self.retired.iter().for_each(|gsi| table.remove(*gsi));
+        for (n, plan) in workspace.plans.iter().enumerate().filter(|(_, plan)| !plan.failed) {
             let gsi = plan.route.gsi();
             match plan.message {
                 _ if plan.remove => table.remove(gsi),
                 // The kernel has it already; compared with the table, which is locked anyway.
-                Some(message) if !plan.new && table.has(gsi, &message) => {}
-                Some(message) => table.put(gsi, message.entry(gsi)),
-                None => {}
+                Some(_) if !plan.new && table.has(gsi, &plan.translated) => {}
+                Some(_) if take(n) => table.put(gsi, plan.translated.entry(gsi)),
+                _ => {}
             }
         }
         for op in &self.fixed {
@@ -198,9 +226,6 @@ impl<'a> Commit<'a> {
                 }
                 _ => {}
             }
-        }
-        if table.is_changed() && self.fixed.is_empty() {
-            self.sweep();
         }
     }
 
@@ -242,7 +267,7 @@ impl<'a> Commit<'a> {
         CommitError { routes, source, not_restored }
     }
 
-    fn reopen(&self, plan: &Plan) -> Result<(), Failure> {
+    pub(crate) fn reopen(&self, plan: &Plan) -> Result<(), Failure> {
         let route = &plan.route;
         let was_live = route.phase() == Phase::Live;
         if let Some(Closed::Irqfd) = plan.closed {
@@ -279,9 +304,6 @@ impl<'a> Commit<'a> {
             self.locked.workspace.plans.iter_mut().filter(|plan| !plan.failed && !plan.remove)
         {
             let route = &plan.route;
-            if let Some(message) = plan.message {
-                route.set_message(message);
-            }
             let live = plan.live.unwrap_or(route.phase() == Phase::Live);
             if (live || route.source().is_gate()) && !route.is_attached() {
                 if let Err(e) = self.shared.kernel.attach(route.source().eventfd(), route.gsi()) {
@@ -290,6 +312,9 @@ impl<'a> Commit<'a> {
                 }
                 route.set_attached(true);
                 self.report.counts.attached += 1;
+            }
+            if let Some(message) = plan.message {
+                route.set_message(message);
             }
             if live {
                 route.open();
@@ -302,12 +327,25 @@ impl<'a> Commit<'a> {
     /// no irqfd leads to them.
     fn take_out_failed(&mut self) {
         let Locked { table, workspace } = &mut *self.locked;
-        for plan in workspace.plans.iter().filter(|plan| plan.failed && plan.new) {
-            plan.route.retire();
-            table.remove(plan.route.gsi());
+        for plan in workspace.plans.iter().filter(|plan| plan.failed) {
+            let route = &plan.route;
+            if plan.new {
+                route.retire();
+                table.remove(route.gsi());
+            } else if plan.message.is_some() {
+                // What the table had was asked of the kernel before, and it may say no now.
+                let before = self.shared.kernel.translate(route.message());
+                if let Some(before) = before.ok().filter(|b| !table.has(route.gsi(), b)) {
+                    table.put(route.gsi(), before.entry(route.gsi()));
+                }
+            }
         }
         if self.locked.table.is_changed() && self.set_routing().is_err() {
             self.locked.table.roll_back();
+            let kept = |plan: &&Plan| plan.failed && !plan.new;
+            for plan in self.locked.workspace.plans.iter().filter(kept) {
+                plan.message.into_iter().for_each(|message| plan.route.set_message(message));
+            }
         }
     }
 }

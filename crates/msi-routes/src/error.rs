@@ -5,6 +5,7 @@ pub type Errno = kvm_ioctls::Error;
 
 /// A change can't be staged.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RouteError {
     /// The host's table is full.
     #[error(
@@ -56,6 +57,7 @@ pub enum RouteError {
 /// A saved device state that does not fit the device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: expected {expected}, found {found}; was it saved by another device model?")]
+#[non_exhaustive]
 pub struct StateError {
     /// The part that does not fit.
     pub what: &'static str,

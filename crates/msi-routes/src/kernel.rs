@@ -1,6 +1,7 @@
 //! The three ioctls, behind a trait so that tests can make any of them fail.
 
 use crate::error::Errno;
+use crate::message::MsiMessage;
 use kvm_bindings::{KvmIrqRouting, KVM_MAX_IRQ_ROUTES};
 use kvm_ioctls::{Cap, VmFd};
 use std::sync::Arc;
@@ -32,6 +33,17 @@ pub trait Kernel: Send + Sync {
     /// # Errors
     /// What the kernel says.
     fn detach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno>;
+
+    /// What goes into the table for a message that a device sends: an IOMMU's remapping, a
+    /// destination id's upper bits in `address_hi` (KVM_X2APIC_API_USE_32BIT_IDS), a device
+    /// id from the PCI segment. Asked at each commit that has the message, under the table's
+    /// lock; to have routes translated anew, stage their messages again.
+    ///
+    /// # Errors
+    /// It can't be: that vector fails alone.
+    fn translate(&self, message: MsiMessage) -> Result<MsiMessage, Errno> {
+        Ok(message)
+    }
 
     /// A new, non-blocking eventfd.
     ///
@@ -76,6 +88,10 @@ impl<K: Kernel + ?Sized> Kernel for Arc<K> {
 
     fn detach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno> {
         (**self).detach(eventfd, gsi)
+    }
+
+    fn translate(&self, message: MsiMessage) -> Result<MsiMessage, Errno> {
+        (**self).translate(message)
     }
 
     fn eventfd(&self) -> Result<EventFd, Errno> {

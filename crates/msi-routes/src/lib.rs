@@ -3,6 +3,7 @@
 mod batch;
 mod commit;
 mod error;
+mod isolate;
 mod kernel;
 pub mod measure;
 mod message;

@@ -28,6 +28,11 @@ impl MsiMessage {
         }
     }
 
+    /// KVM may refuse it (Linux, arch/x86/kvm/irq.c, `kvm_msi_route_invalid`).
+    pub(crate) fn is_suspect(&self) -> bool {
+        cfg!(target_arch = "x86_64") && self.address >> 32 & 0xff != 0
+    }
+
     /// True if an entry of an MSI route says the same.
     pub(crate) fn is_in(&self, entry: &kvm_irq_routing_entry) -> bool {
         // SAFETY: every variant of the union is plain data, so reading it as a message is

@@ -8,7 +8,7 @@ use crate::error::{RouteError, StateError};
 use crate::message::MsiMessage;
 use crate::route::Route;
 use crate::source::Source;
-use crate::vector::Vector;
+use crate::vector::{Vector, LIVE};
 
 const MAX_VECTORS: usize = 32;
 const CONTROL_ENABLE: u16 = 1;
@@ -28,6 +28,7 @@ pub struct Msi {
 
 /// What migration saves of an MSI capability.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MsiState {
     /// The message control register.
     pub control: u16,
@@ -139,20 +140,31 @@ impl Msi {
         MsiState { control: self.control(), pending: self.pending(), ..self.registers }
     }
 
+    /// The device is reset, like [`Msix::reset`](crate::Msix::reset).
+    pub fn reset(&mut self) {
+        self.registers = MsiState::default();
+        self.vectors.iter().for_each(|vector| vector.source.clear());
+    }
+
     /// Loads a saved state, like [`Msix::restore`](crate::Msix::restore).
     ///
     /// # Errors
-    /// The state is another device's; nothing is loaded then.
+    /// The state is another device's, or a vector is live; nothing is loaded then.
     pub fn restore(&mut self, state: &MsiState) -> Result<(), StateError> {
         let found = 1usize << (state.control >> 1 & 7);
         let expected = self.vectors.len();
         if found != expected {
             return Err(StateError { what: "MSI vectors in message control", expected, found });
         }
+        let found = self.vectors.iter().filter(|vector| vector.is_live()).count();
+        if found != 0 {
+            return Err(StateError { what: LIVE, expected: 0, found });
+        }
         let _ = self.set_control(state.control);
         let control = self.registers.control;
         self.registers = MsiState { control, pending: 0, ..*state };
         for (vector, slot) in self.vectors.iter().enumerate() {
+            slot.source.clear();
             if state.pending >> vector & 1 == 1 {
                 // An eventfd refuses only when its count is near 2^64: pending all the more.
                 let _ = slot.source.raise();

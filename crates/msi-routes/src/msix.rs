@@ -11,7 +11,7 @@ use crate::error::{RouteError, StateError};
 use crate::message::MsiMessage;
 use crate::route::Route;
 use crate::source::Source;
-use crate::vector::Vector;
+use crate::vector::{Vector, LIVE};
 
 /// Vectors that an MSI-X capability can have: its size field has 11 bits.
 pub const MAX_VECTORS: usize = 2048;
@@ -35,6 +35,7 @@ pub struct Msix {
 
 /// What migration saves of an MSI-X capability.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MsixState {
     /// The message control register.
     pub control: u16,
@@ -199,12 +200,22 @@ impl Msix {
         MsixState { control: self.control(), table: self.table.clone(), pba }
     }
 
-    /// Loads a saved state into a device whose interrupts are off; pending interrupts are raised again, and are delivered with the
-    /// commit that makes their vectors live. [`Self::sync`] has to follow: of all devices,
-    /// in one batch.
+    /// The device is reset (function-level reset, reboot): interrupts are off, all vectors
+    /// masked, no interrupt waits. Do it while the device raises none; [`Self::sync`] has to
+    /// follow, and until its commit what is raised is delivered as before.
+    pub fn reset(&mut self) {
+        self.control = 0;
+        self.table.fill(RESET);
+        self.vectors.iter().for_each(|vector| vector.source.clear());
+    }
+
+    /// Loads a saved state into a device that has no live vector; pending interrupts are
+    /// raised again, and are delivered with the commit that makes their vectors live; what
+    /// was pending before is forgotten. [`Self::sync`] has to follow: of all devices, in one
+    /// batch.
     ///
     /// # Errors
-    /// The state is another device's; nothing is loaded then.
+    /// The state is another device's, or a vector is live; nothing is loaded then.
     pub fn restore(&mut self, state: &MsixState) -> Result<(), StateError> {
         let check = |what, expected, found| {
             if expected == found {
@@ -217,10 +228,12 @@ impl Msix {
         check("MSI-X table entries", vectors, state.table.len())?;
         check("MSI-X vectors in message control", vectors, usize::from(state.control & 0x7ff) + 1)?;
         check("words of the pending bit array", vectors.div_ceil(64), state.pba.len())?;
+        check(LIVE, 0, self.vectors.iter().filter(|vector| vector.is_live()).count())?;
         self.control = state.control & (CONTROL_ENABLE | CONTROL_FUNCTION_MASK);
         self.table.clone_from(&state.table);
         self.table.iter_mut().for_each(|entry| entry[3] &= VECTOR_MASKED);
         for (vector, slot) in self.vectors.iter().enumerate() {
+            slot.source.clear();
             if state.pba[vector / 64] >> (vector % 64) & 1 == 1 {
                 // An eventfd refuses only when its count is near 2^64: pending all the more.
                 let _ = slot.source.raise();

@@ -12,6 +12,8 @@ pub(crate) struct Plan {
     /// Added by this batch.
     pub(crate) new: bool,
     pub(crate) message: Option<MsiMessage>,
+    /// The same as the table gets it.
+    pub(crate) translated: MsiMessage,
     pub(crate) live: Option<bool>,
     pub(crate) remove: bool,
     /// Closed by this commit, so to be opened again should it fail.
@@ -54,6 +56,7 @@ impl Workspace {
                 route,
                 new: false,
                 message: None,
+                translated: MsiMessage::default(),
                 live: None,
                 remove: false,
                 closed: None,

@@ -1,11 +1,16 @@
 //! What a commit did, vector by vector.
 
 use crate::error::Errno;
+use crate::message::MsiMessage;
 use crate::route::Route;
 
 /// What was tried for a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Step {
+    /// Its message: KVM refuses a table with it ([`Kernel::translate`](crate::Kernel::translate)
+    /// refused it, or KVM did).
+    Message(MsiMessage),
     /// Attaching its irqfd.
     Attach,
     /// Detaching its irqfd.
@@ -15,7 +20,8 @@ pub enum Step {
     Find,
 }
 
-/// One vector that a commit left as it was before; the others stand.
+/// One vector that a commit left as it was before; the others stand. (Should KVM also refuse
+/// the table without it, an existing vector has the batch's message: [`Route::message`] tells.)
 #[derive(Debug, Clone, thiserror::Error)]
 pub struct Failure {
     /// The vector's route.
@@ -37,6 +43,16 @@ impl std::fmt::Display for Failure {
             _ => "",
         };
         match (self.step, &self.source) {
+            (Step::Message(message), Some(e)) => {
+                let MsiMessage { address, data, .. } = message;
+                let hint = if message.is_suspect() {
+                    "; with KVM_CAP_X2APIC_API bits 32 to 39 of the address must be 0"
+                } else {
+                    ""
+                };
+                let what = format!("address {address:#x}, data {data:#x}");
+                write!(f, "the message of GSI {gsi} ({what}) is refused: {e}{hint}")
+            }
             (Step::Attach, Some(e)) => {
                 write!(f, "cannot attach the irqfd of GSI {gsi}: {e}{hint}")
             }
@@ -54,11 +70,12 @@ impl std::fmt::Display for Failure {
 
 /// How much a commit did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counts {
     /// Routes in the table now.
     pub routes: usize,
     /// `KVM_SET_GSI_ROUTING` calls: 0 if no route changed, 2 if a failed vector's route had
-    /// to be taken out again.
+    /// to be taken out again, more where KVM refused a message and it was to be found.
     pub commits: usize,
     /// irqfds attached.
     pub attached: usize,

@@ -6,6 +6,9 @@ use crate::message::MsiMessage;
 use crate::route::{Phase, Route};
 use crate::source::Source;
 
+/// What a device must not have while a state is loaded.
+pub(crate) const LIVE: &str = "live vectors (turn the device's interrupts off and commit first)";
+
 #[derive(Debug)]
 pub(crate) struct Vector {
     pub(crate) source: Source,
@@ -21,8 +24,12 @@ impl Vector {
 
     /// True if an interrupt waits for the vector to be unmasked.
     pub(crate) fn is_pending(&self) -> bool {
-        let live = self.route.as_ref().is_some_and(|route| route.phase() == Phase::Live);
-        !live && self.source.waits()
+        !self.is_live() && self.source.waits()
+    }
+
+    /// Its interrupts are delivered.
+    pub(crate) fn is_live(&self) -> bool {
+        self.route.as_ref().is_some_and(|route| route.phase() == Phase::Live)
     }
 
     /// The route, unless it is gone since (removed, dropped batch, failed commit).

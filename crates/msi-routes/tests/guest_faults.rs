@@ -1,0 +1,263 @@
+//! What a guest can write that KVM refuses, what a reset forgets, and what a state may be
+//! loaded into.
+
+mod common;
+
+use common::{msi_entries, Null, Spy};
+use msi_routes::{
+    Errno, EventFd, Kernel, Msi, MsiMessage, Msix, MsixState, Phase, Route, Router, Source, Step,
+};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::Arc;
+
+/// Refuses a table with an MSI route that `bad` says is one.
+struct Picky {
+    bad: fn(u64, u32) -> bool,
+    tables: AtomicUsize,
+}
+
+impl Picky {
+    fn router(bad: fn(u64, u32) -> bool) -> (Arc<Self>, Router) {
+        let kernel = Arc::new(Self { bad, tables: AtomicUsize::new(0) });
+        (kernel.clone(), Router::new(kernel, []).unwrap())
+    }
+
+    fn tables(&self) -> usize {
+        self.tables.swap(0, SeqCst)
+    }
+}
+
+impl Kernel for Picky {
+    fn route_limit(&self) -> usize {
+        4096
+    }
+
+    fn set_routing(&self, routes: &kvm_bindings::KvmIrqRouting) -> Result<(), Errno> {
+        self.tables.fetch_add(1, SeqCst);
+        let bad = routes.as_slice().iter().any(|e| {
+            // SAFETY: MSI routes only; plain data.
+            let msi = unsafe { e.u.msi };
+            (self.bad)(u64::from(msi.address_hi) << 32 | u64::from(msi.address_lo), msi.data)
+        });
+        if bad {
+            return Err(Errno::new(libc::EINVAL));
+        }
+        Ok(())
+    }
+
+    fn attach(&self, _: &EventFd, _: u32) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn detach(&self, _: &EventFd, _: u32) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
+fn gate(router: &Router) -> Source {
+    Source::gate(router.kernel()).unwrap()
+}
+
+/// A batch of `count` routes, with these messages at these places.
+fn add_all(router: &Router, count: u32, bad: &[(usize, MsiMessage)]) -> (Vec<Route>, usize) {
+    let mut batch = router.batch();
+    let routes: Vec<Route> = (0..count)
+        .map(|n| {
+            let ordinary = MsiMessage { data: n, ..MsiMessage::x86(0, 0) };
+            let bad = bad.iter().find(|(at, _)| *at == n as usize);
+            let message = bad.map_or(ordinary, |(_, message)| *message);
+            batch.add(message, gate(router)).unwrap()
+        })
+        .collect();
+    let report = batch.commit().unwrap();
+    let failed: Vec<u32> = report.failures.iter().map(|f| f.route.gsi()).collect();
+    assert_eq!(failed.len(), bad.len(), "{:?}", report.failures);
+    for (failure, route) in bad.iter().map(|(at, message)| (message, &routes[*at])) {
+        assert!(failed.contains(&route.gsi()) && route.phase() == Phase::Gone);
+        let named = |f: &msi_routes::Failure| f.step == Step::Message(*failure);
+        assert!(report.failures.iter().any(named));
+    }
+    let live = routes.iter().filter(|route| route.phase() == Phase::Live).count();
+    assert_eq!((live, router.msi_routes()), (routes.len() - bad.len(), live));
+    assert_eq!(msi_entries(&router.entries()).len(), live);
+    (routes, report.counts.commits)
+}
+
+#[test]
+fn one_bad_message_of_520_fails_alone() {
+    // What KVM refuses of an x2APIC guest is tried last.
+    let x2apic = MsiMessage { address: 0x1_fee0_0000, data: 7, devid: None };
+    for at in [0, 1, 259, 260, 518, 519] {
+        let (kernel, router) = Picky::router(|address, _| address >> 32 & 0xff != 0);
+        let (_, commits) = add_all(&router, 520, &[(at, x2apic)]);
+        assert_eq!((kernel.tables(), commits), (2, 2), "at {at}");
+    }
+    // What nobody could know: by halves. 1 refused, 10 to find it, 1 without it.
+    let bad = MsiMessage { data: 0xbad, ..MsiMessage::x86(0, 0) };
+    let mut most = 0;
+    for at in 0..520 {
+        let (kernel, router) = Picky::router(|_, data| data == 0xbad);
+        let (_, commits) = add_all(&router, 520, &[(at, bad)]);
+        assert_eq!(kernel.tables(), commits);
+        most = most.max(commits);
+    }
+    println!("one bad message of 520, found by halves: at most {most} commits");
+    assert!(most <= 12, "{most}");
+}
+
+#[test]
+fn several_bad_messages_fail_and_a_bad_guest_does_not_make_calls_without_end() {
+    let bad = |at| (at, MsiMessage { data: 0xbad, ..MsiMessage::x86(0, 0) });
+    let (_, router) = Picky::router(|_, data| data == 0xbad);
+    let (_, commits) = add_all(&router, 64, &[bad(3), bad(4), bad(63)]);
+    assert!(commits <= 25, "{commits}");
+    let (_, router) = Picky::router(|_, data| data == 0xbad);
+    add_all(&router, 1, &[bad(0)]);
+    let all: Vec<_> = (0..500).map(bad).collect();
+    let (kernel, router) = Picky::router(|_, data| data == 0xbad);
+    add_all(&router, 500, &all);
+    let tables = kernel.tables();
+    assert!(tables <= 64, "{tables} tables");
+}
+
+#[test]
+fn a_vector_whose_new_message_is_refused_is_as_it_was() {
+    let (kernel, router) = Picky::router(|_, data| data == 0xbad);
+    let (routes, _) = add_all(&router, 4, &[]);
+    let mut batch = router.batch();
+    batch.set_message(&routes[0], MsiMessage { data: 0xbad, ..routes[0].message() }).unwrap();
+    batch.set_message(&routes[1], MsiMessage { data: 0x77, ..routes[1].message() }).unwrap();
+    batch.mask(&routes[0]).unwrap();
+    batch.remove(&routes[2]).unwrap();
+    let report = batch.commit().unwrap();
+    assert_eq!(report.failures.len(), 1);
+    assert_eq!((routes[0].phase(), routes[0].message().data), (Phase::Live, 0));
+    assert_eq!((routes[1].message().data, routes[2].phase()), (0x77, Phase::Gone));
+    let Source::Gate(gate) = routes[0].source() else { unreachable!() };
+    gate.fire();
+    assert!(!gate.pending(), "it is open again");
+    let entries: Vec<u8> = msi_entries(&router.entries()).into_iter().map(|e| e.1 .1).collect();
+    assert_eq!(entries, [0, 0x77, 3]);
+    // A fixed route that is refused is nobody's message: all is undone.
+    kernel.tables();
+    let mut batch = router.batch();
+    batch.set_message(&routes[0], MsiMessage { data: 0x55, ..routes[0].message() }).unwrap();
+    let bad = MsiMessage { data: 0xbad, ..MsiMessage::x86(0, 0) };
+    batch.add_fixed(msi_routes::FixedRoute::msi(3, bad)).unwrap();
+    drop(batch.commit().unwrap_err());
+    assert_eq!((routes[0].message().data, router.entries().len()), (0, 3));
+}
+
+#[test]
+fn an_existing_vector_whose_attach_fails_keeps_its_message() {
+    let spy = Spy::new(Null(4096), usize::MAX, libc::ENOSPC);
+    let router = Router::new(spy.clone(), []).unwrap();
+    let external = Source::external(EventFd::new(libc::EFD_NONBLOCK).unwrap()).unwrap();
+    let mut batch = router.batch();
+    let route = batch.add_masked(MsiMessage::x86(0, 1), external).unwrap();
+    batch.commit().unwrap().complete().unwrap();
+    for (failures, message) in [(1, 1), (2, 2)] {
+        // The table is taken, the attach fails, and perhaps the table as it was, too.
+        spy.fail_next(1, failures);
+        let mut batch = router.batch();
+        batch.set_message(&route, MsiMessage::x86(0, 2)).unwrap();
+        batch.unmask(&route).unwrap();
+        let report = batch.commit().unwrap();
+        assert_eq!((report.failures.len(), route.phase()), (1, Phase::Masked));
+        assert_eq!(route.message().data, message);
+        let kernels = msi_entries(&spy.table.lock().unwrap());
+        assert_eq!(kernels, [(24, (0, message as u8))].into());
+        assert_eq!(kernels, msi_entries(&router.entries()));
+    }
+}
+
+/// An IOMMU: destinations above 255 go into the address's upper half, and one is nobody's.
+struct Remapping(Arc<Spy>);
+
+impl Kernel for Remapping {
+    fn route_limit(&self) -> usize {
+        self.0.route_limit()
+    }
+
+    fn set_routing(&self, routes: &kvm_bindings::KvmIrqRouting) -> Result<(), Errno> {
+        self.0.set_routing(routes)
+    }
+
+    fn attach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno> {
+        self.0.attach(eventfd, gsi)
+    }
+
+    fn detach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno> {
+        self.0.detach(eventfd, gsi)
+    }
+
+    fn translate(&self, message: MsiMessage) -> Result<MsiMessage, Errno> {
+        match message.data {
+            0xbad => Err(Errno::new(libc::ENOENT)),
+            data => Ok(MsiMessage { address: 0xab00_fee0_0000, data: data + 1, ..message }),
+        }
+    }
+}
+
+#[test]
+fn messages_are_translated_on_their_way_into_the_table() {
+    let spy = Spy::new(Null(4096), usize::MAX, 0);
+    let router = Router::new(Remapping(spy.clone()), []).unwrap();
+    let mut msix = Msix::new((0..3).map(|_| gate(&router)), None).unwrap();
+    let entry = |data| [0xfee0_0000, 0, data, 0];
+    let table = vec![entry(1), entry(0xbad), entry(3)];
+    msix.restore(&MsixState { control: 1 << 15 | 2, table, pba: vec![0] }).unwrap();
+    for again in [false, true] {
+        let mut batch = router.batch();
+        msix.sync(&mut batch).unwrap();
+        let report = batch.commit().unwrap();
+        assert_eq!((report.failures.len(), report.counts.commits), (1, usize::from(!again)));
+        let error = report.complete().unwrap_err().to_string();
+        assert!(error.contains("data 0xbad"), "{error}");
+    }
+    let data: Vec<u8> = msi_entries(&spy.table.lock().unwrap()).iter().map(|e| e.1 .1).collect();
+    assert_eq!(data, [2, 4]);
+    assert_eq!(msix.route(0).unwrap().message().data, 1, "as the guest wrote it");
+}
+
+#[test]
+fn a_reset_forgets_what_waited() {
+    let spy = Spy::new(Null(4096), usize::MAX, 0);
+    let router = Router::new(spy.clone(), []).unwrap();
+    let external = || Source::external(EventFd::new(libc::EFD_NONBLOCK).unwrap()).unwrap();
+    for source in [gate(&router), external()] {
+        let mut msix = Msix::new([source.clone()], None).unwrap();
+        source.raise().unwrap();
+        assert!(msix.is_pending(0));
+        let saved = msix.state();
+        msix.reset();
+        assert!(!msix.is_pending(0));
+        let _ = msix.set_control(1 << 15);
+        assert_ne!(msix.state(), saved);
+        // A state without pending bits leaves none that were there before.
+        source.raise().unwrap();
+        msix.restore(&MsixState { pba: vec![0], ..saved.clone() }).unwrap();
+        assert!(!msix.is_pending(0));
+        // And over a live vector nothing is loaded.
+        let entry = [0xfee0_0000, 0, 0x41, 0];
+        let on = MsixState { control: 1 << 15, table: vec![entry], pba: vec![0] };
+        msix.restore(&on).unwrap();
+        let mut batch = router.batch();
+        msix.sync(&mut batch).unwrap();
+        batch.commit().unwrap().complete().unwrap();
+        let refused = msix.restore(&MsixState { pba: vec![1], ..on.clone() }).unwrap_err();
+        assert!(refused.to_string().contains("live vectors"), "{refused}");
+        assert_eq!(msix.state(), on);
+        msix.reset();
+        let mut batch = router.batch();
+        msix.sync(&mut batch).unwrap();
+        batch.commit().unwrap().complete().unwrap();
+        assert!(msix.route(0).is_none_or(|route| route.phase() == Phase::Gone));
+    }
+    let source = gate(&router);
+    let mut msi = Msi::new([source.clone()], None).unwrap();
+    source.raise().unwrap();
+    assert_eq!(msi.pending(), 1);
+    msi.reset();
+    assert_eq!(msi.pending(), 0);
+}
