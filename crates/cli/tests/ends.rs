@@ -295,6 +295,23 @@ fn ends_are_saved_and_exported() {
     assert!(headline(&shown).contains("triple fault"), "{}", shown.stdout);
 }
 
+/// What a kill leaves of a run has no record that names its files.
+#[test]
+fn recordings_of_a_run_that_was_cut_are_known_by_name() {
+    let Some(guests) = Guests::new() else { return };
+    let crash = guests.image("crash.elf", &triple_fault());
+    let save = guests.lab.path("saved");
+    let ran = guests.boot(&crash, &["--watch", "full", "--save", text(&save)]);
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    for run in std::fs::read_dir(save.join("runs")).expect("runs").flatten() {
+        std::fs::remove_file(run.path().join("run.json")).expect("its record");
+        std::fs::write(run.path().join("vmm-stderr.txt"), "long").expect("written");
+        std::fs::rename(run.path(), run.path().with_extension("partial")).expect("renamed");
+    }
+    let removed = guests.lab.run(&["runs", "rm", text(&save)]);
+    assert!(!save.exists(), "{}{}", removed.stdout, removed.stderr);
+}
+
 #[test]
 fn a_program_that_prints_a_panic_is_not_believed() {
     let Some(guests) = Guests::new() else { return };

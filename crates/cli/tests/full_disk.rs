@@ -19,7 +19,7 @@ const SCRIPT: &str = r#"
 size=$1 disk=$2 seen=$3 again=$4 seed=$5; shift 5
 mount -t tmpfs -o size=${size}k tmpfs "$disk" || exit 77
 [ -z "$seed" ] || cp -a "$seed" "$disk/seed" 2>/dev/null || exit 78
-export XDG_STATE_HOME="$disk/state"
+export XDG_STATE_HOME="$disk/state" TMPDIR="$disk"
 "$@" >"$seen.out" 2>"$seen.err"; echo $? >"$seen.status"
 cp -a "$disk" "$seen"
 mount -o remount,size=256m "$disk" || exit 77
@@ -164,6 +164,25 @@ fn sessions_on_a_disk_that_fills_up() {
         (range, 6, 600),
     ] {
         at_sizes(&lab, &line[0].clone(), &session(&line, runs), 16..most);
+    }
+}
+
+/// Samples of this process and of other QEMUs, which are small: a disk that has room for the
+/// plan often has some for the runs.
+#[test]
+fn experiments_of_their_own_on_a_disk_that_fills_up() {
+    let lab = Lab::new();
+    let kvm = std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok();
+    let dirty = "dirty --workload gui --passes 2 --tracker kvm-legacy --memory 64 --no-fit";
+    let irq = "irq --vfs 2 --vectors 3 --vcpus 2 --runs 2 --warmup 1 --fit none";
+    let migrate = "migrate --dirty-rate 0 --memory 32 --warmup 0 --runs 2";
+    for (line, runs, most, can) in
+        [(dirty, 4, 60, kvm), (irq, 20, 200, kvm), (migrate, 2, 60, kernel().is_some())]
+    {
+        let line = words(line);
+        if can {
+            at_sizes(&lab, &line[0].clone(), &session(&line, runs), 16..most);
+        }
     }
 }
 

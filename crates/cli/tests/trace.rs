@@ -412,7 +412,7 @@ fn recording_ends_by_a_signal_and_is_saved() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("vmeter runs");
-    // It says so before it begins to wait; a host that can't record says that instead.
+    // It says so once a signal ends it; a host that can't record says that instead.
     let mut line = String::new();
     let mut said = std::io::BufReader::new(child.stderr.take().expect("piped"));
     std::io::BufRead::read_line(&mut said, &mut line).expect("a line");

@@ -74,6 +74,7 @@ pub fn record(options: &LiveOptions, interrupt: &Interrupt) -> Result<Live> {
             ..RecordOptions::default()
         },
         interrupt,
+        || {},
     );
     if recording.is_err() {
         // Only if nothing is in it: it may be the user's own.

@@ -195,12 +195,17 @@ enum End {
     Gone,
 }
 
-/// Records until the end of what is recorded, or a signal.
+/// Records until the end of what is recorded, or a signal; `begun` is called once either ends
+/// it and is saved.
 ///
 /// # Errors
 /// A host whose tracefs can't be used; events or a process that do not exist; a command
 /// that can't be started; a file that can't be written.
-pub fn record(options: &RecordOptions, interrupt: &Interrupt) -> Result<Recording> {
+pub fn record(
+    options: &RecordOptions,
+    interrupt: &Interrupt,
+    begun: impl FnOnce(),
+) -> Result<Recording> {
     let tracefs = Tracefs::find().map_err(host)?;
     let events = expand(&tracefs, options)?;
     let names: Vec<&str> = events.iter().map(String::as_str).collect();
@@ -229,8 +234,16 @@ pub fn record(options: &RecordOptions, interrupt: &Interrupt) -> Result<Recordin
     let pid = held.as_ref().map(Held::pid).or(options.pid);
     let mut followed = pid.map(|pid| Followed::new(pid, &tids));
     let owner = held.as_ref().map(Held::owner);
+    let (end, ended) = channel();
+    // Until it is saved: a signal that comes meanwhile loses nothing, a second one does.
+    let _during = interrupt.during({
+        let end = end.clone();
+        // Nobody listens any more: it has ended already.
+        move || drop(end.send(End::Signal))
+    });
     let child = held.map(Held::release).transpose()?.zip(owner);
-    let ended = wait(child, options, interrupt, || {
+    begun();
+    let ended = wait(child, options, (end, ended), || {
         // A thread that is gone again can't be followed, nor need it be.
         let fresh = followed.as_mut().map(Followed::fresh).unwrap_or_default();
         let _ = instance.follow(&fresh);
@@ -310,15 +323,9 @@ fn kernel_threads() -> Vec<i32> {
 fn wait(
     child: Option<(Child, Owner)>,
     options: &RecordOptions,
-    interrupt: &Interrupt,
+    (end, ended): (Sender<End>, Receiver<End>),
     mut look: impl FnMut(),
 ) -> Result<Ended> {
-    let (end, ended) = channel();
-    let signal = end.clone();
-    let _during = interrupt.during(move || {
-        // Nobody listens any more: it has ended already.
-        let _ = signal.send(End::Signal);
-    });
     let watched = child.as_ref().map(|(child, _)| i32::try_from(child.id())).transpose()?;
     if let Some(pid) = watched.or(options.pid) {
         watch(pid, end)?;

@@ -34,7 +34,7 @@ const FILES: [&str; 9] = [
 
 /// What recordings are called, of today's vmeter and of older ones, beside those that a
 /// `run.json` names itself.
-const RECORDINGS: [&str; 14] = [
+const RECORDINGS: [&str; 16] = [
     RUN,
     "console.chunks",
     "console.raw",
@@ -44,11 +44,13 @@ const RECORDINGS: [&str; 14] = [
     "guest-printk.bin",
     "kvm-trace.dat",
     "mock.jsonl",
+    "monitor.qmp",
     "qemu-trace.events",
     "qemu-trace.log",
     "tcg-addresses.txt",
     "tcg-stamps.bin",
     "trace.dat",
+    "vmm-stderr.txt",
 ];
 
 /// What a folder of a session's is for.

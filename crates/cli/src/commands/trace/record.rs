@@ -121,10 +121,11 @@ pub fn run(arguments: Record, out: &Output) -> anyhow::Result<Status> {
         output: arguments.output_file,
     };
     let interrupt = Interrupt::install()?;
-    if options.command.is_empty() && options.duration.is_none() && !out.quiet {
-        eprintln!("recording; Ctrl-C ends it");
-    }
-    let recording = record(&options, &interrupt)?;
+    let recording = record(&options, &interrupt, || {
+        if options.command.is_empty() && options.duration.is_none() && !out.quiet {
+            eprintln!("recording; Ctrl-C ends it");
+        }
+    })?;
     let path = options.output.display().to_string();
     let path = vmeter_render::text::neutralise(&path);
     output::line(&format!(
