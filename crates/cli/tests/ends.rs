@@ -6,8 +6,11 @@
 //! `VMETER_LONG=1` has the ones that wait for a timeout or take several boots.
 
 mod common;
+#[path = "common/repository.rs"]
+mod repository;
 
 use common::{is_long, text, Lab, Ran};
+use repository::repository;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -135,7 +138,8 @@ fn a_guest_that_ends_badly_is_named() {
     let end = "---[ end Kernel panic - not syncing: VFS ]---\n";
     let crash = "a triple fault reset its machine";
     let reset = "reset without a word of its kernel";
-    let table: [(&str, Vec<u8>, &str); 7] = [
+    let killed = "Out of memory: Killed process 73 (rc) total-vm:9kB, anon-rss:8kB\n";
+    let table: [(&str, Vec<u8>, &str); 8] = [
         ("triple fault", triple_fault(), crash),
         (
             "reset by the keyboard controller",
@@ -158,6 +162,12 @@ fn a_guest_that_ends_badly_is_named() {
             "restart in order, as reboot -f does",
             [say("[ 1.0] reboot: Restarting system\n"), outb(0xcf9, 6), HANG.to_vec()].concat(),
             "restarted its machine instead of powering it off",
+        ),
+        (
+            "a program killed for lack of memory, and a power-off",
+            [say(killed), power_off()].concat(),
+            "ran out of memory, and its kernel killed a program (the console: Out of memory: \
+             Killed process 73 (rc))",
         ),
     ];
     for (name, code, said) in &table {
@@ -273,6 +283,36 @@ fn a_crash_is_never_faster() {
     assert!(!ran.stdout.contains("faster"), "{}", ran.stdout);
 }
 
+/// A commit whose guest crashes, in a range of such that boot, and at the end of one.
+#[test]
+fn a_commit_that_crashes_is_never_faster() {
+    let Some(guests) = Guests::new() else { return };
+    guests.image("off", &power_off());
+    guests.image("crash", &triple_fault());
+    let of = |i| vec![("which", if i == 2 { "crash" } else { "off" }.to_owned())];
+    let (repo, range) = repository(&guests.lab, 4, of);
+    let first = range.split("..").next().expect("a commit");
+    let build = format!("cp {}/$(cat which) product", text(guests.lab.folder.path()));
+    let until = format!("{first}..HEAD~1");
+    for (commits, bisect) in [(&range, false), (&until, false), (&until, true)] {
+        if bisect && !is_long() {
+            continue;
+        }
+        let mut all = vec!["range", "--repo", text(&repo), commits, "--build", &build];
+        all.extend(["--accel", "tcg", "--kernel", "{worktree}/product"]);
+        all.extend(["--initrd", "{worktree}/product", "--watch", "none"]);
+        all.extend(["--warmup", "0", "--runs", "3", "--fail-if-slower", "3"]);
+        all.extend(bisect.then_some("--bisect"));
+        let ran = guests.lab.run(&all);
+        println!("{commits} {bisect}: rc {} {}", ran.status, headline(&ran));
+        let both = format!("{}{}", ran.stdout, ran.stderr);
+        assert_eq!(ran.status, 1, "{both}");
+        assert!(headline(&ran).contains("a triple fault"), "{both}");
+        assert!(!both.contains("faster"), "{both}");
+        assert!(!headline(&ran).contains("(change 2): "), "of what was measured: {both}");
+    }
+}
+
 #[test]
 fn ends_are_saved_and_exported() {
     let Some(guests) = Guests::new() else { return };
@@ -363,7 +403,51 @@ fn a_linux_that_ends_badly_is_named() {
     assert_bad("no initrd, no console, panic=-1", &guests.own(&[], &quiet), panic);
     let little = linux(&["--memory", "64"]);
     assert_bad("too little memory", &little, "");
-    let restart =
-        linux(&["--append", "vmeter.exit=poweroff reboot=k", "--append", "sysrq_always_enabled"]);
-    assert_eq!(restart.status, 0, "{}", restart.stderr);
+    let ran = linux(&["--append", "vmeter.exit=poweroff reboot=k"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    programs(&guests, &linux);
+}
+
+/// What programs of a guest do to it.
+fn programs(guests: &Guests, linux: &dyn Fn(&[&str]) -> Ran) {
+    let busybox = Path::new("/bin/busybox");
+    let is_static = Command::new("ldd").arg(busybox).output().is_ok_and(|o| !o.status.success());
+    if !busybox.exists() || !is_static {
+        return eprintln!("skipped: needs busybox-static");
+    }
+    let eats = "x=0123456789abcdef; while :; do x=$x$x; done";
+    let of = |name: &str, line: &str| {
+        let file = guests.lab.script(name, &format!("#!/bin/sh\n{line}\n"));
+        format!("/{name}={}", text(&file))
+    };
+    let files = [
+        ["/bin/sh", "/bin/reboot", "/bin/mount"].map(|p| format!("{p}=/bin/busybox")).to_vec(),
+        vec![of("eat", eats), of("restart", "/bin/reboot -f")],
+        vec![of("sysrq", "/bin/mount -t proc p /proc; echo b >/proc/sysrq-trigger")],
+        vec![of("die", "/bin/mount -t proc p /proc; echo c >/proc/sysrq-trigger")],
+    ];
+    let initrd = guests.lab.path("programs.cpio");
+    let mut all = vec!["appliance", "build", "-o", text(&initrd)];
+    all.extend(files.iter().flatten().flat_map(|file| ["--file", file]));
+    assert_eq!(guests.lab.run(&all).status, 0);
+    for (name, words, said) in [
+        (
+            "a program eats the memory",
+            "vmeter.run=/eat",
+            "kernel killed a program (the kernel's log",
+        ),
+        ("init eats the memory", "rdinit=/eat", "the guest panicked, out of memory"),
+        (
+            "panic_on_oom",
+            "vmeter.run=/eat sysctl.vm.panic_on_oom=1",
+            "the guest panicked, out of memory",
+        ),
+        ("reboot -f", "vmeter.run=/restart", "reboot: Restarting system"),
+        ("reboot -f of init", "rdinit=/restart quiet", "reboot: Restarting system"),
+        ("sysrq b", "vmeter.run=/sysrq", "sysrq: Resetting"),
+        ("sysrq c", "vmeter.run=/die", "sysrq triggered crash"),
+    ] {
+        let words = ["--memory", "160", "--initrd", text(&initrd), "--append", words];
+        assert_bad(name, &linux(&words), said);
+    }
 }

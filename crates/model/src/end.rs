@@ -18,6 +18,8 @@ vmeter_base::words! {
         Panic = "panic",
         /// The guest's kernel panicked for lack of memory.
         OutOfMemory = "out-of-memory",
+        /// The guest went on, but its kernel had killed a program for lack of memory.
+        Starved = "starved",
         /// The ready point (`--until`) was reached.
         Ready = "ready",
         /// The VMM exited with status 0; nothing says what its guest did.
@@ -48,6 +50,7 @@ impl Cause {
             Cause::TripleFault => "the guest crashed: a triple fault reset its machine",
             Cause::Panic => "the guest panicked",
             Cause::OutOfMemory => "the guest panicked, out of memory",
+            Cause::Starved => "the guest ran out of memory, and its kernel killed a program",
             Cause::Ready => "the ready point was reached",
             Cause::Exit => "the VMM exited",
             Cause::Failure => "the VMM failed",

@@ -17,12 +17,18 @@ pub(crate) const PANIC: &str = "Kernel panic - not syncing";
 /// What a kernel says last before it powers the machine off, and before it restarts it
 /// (kernel/reboot.c; at level 0, so that `quiet` shows it too).
 const POWER_DOWN: &str = "reboot: Power down";
-const RESTARTING: &str = "reboot: Restarting system";
+const RESTARTING: [&str; 2] = ["reboot: Restarting system", "sysrq: Resetting"];
 
-/// Lines of a kernel that runs out of memory (mm/oom_kill.c, init/initramfs.c).
-const OUT_OF_MEMORY: [&str; 4] = [
+/// What a kernel says when it kills a program for lack of memory (mm/oom_kill.c); what a
+/// control group's own bound kills is another line.
+const KILLED: &str = "Out of memory: Killed process ";
+
+/// Lines of a kernel that panics since it runs out of memory (mm/oom_kill.c,
+/// init/initramfs.c).
+const OUT_OF_MEMORY: [&str; 5] = [
     "Out of memory: Killed process 1 ",
     "Out of memory and no killable processes",
+    "panic_on_oom is enabled",
     "System is deadlocked on memory",
     "Initramfs unpacking failed: write error",
 ];
@@ -46,6 +52,8 @@ pub struct Clues {
     pub cut: Vec<String>,
     /// Triple faults that the VMM or KVM noted.
     pub triple_faults: u64,
+    /// True if KVM's exits were recorded.
+    pub kvm_traced: bool,
 }
 
 /// What is known of a run besides its clues.
@@ -56,6 +64,8 @@ pub(crate) struct Run<'a> {
     pub ends_by_reset: bool,
     /// True if it is known how the VMM would say what its guest did.
     pub known_vmm: bool,
+    /// True if KVM ran the guest.
+    pub kvm: bool,
     /// `isa-debug-exit` is on its command line: the guest chooses its exit status.
     pub debug_exit: bool,
     /// Processes that the host's kernel killed meanwhile for lack of memory.
@@ -89,9 +99,12 @@ pub(crate) fn judge(run: &Run<'_>, clues: &Clues, last: impl FnOnce() -> String)
         }
         Cause::PowerOff | Cause::Exit => Outcome::NotReady,
         Cause::Restart if run.ends_by_reset => Outcome::NotReady,
-        Cause::Restart | Cause::Reset | Cause::TripleFault | Cause::Quit | Cause::Imitated => {
-            Outcome::UnexpectedEnd { how: end.cause.sentence().into() }
-        }
+        Cause::Restart
+        | Cause::Reset
+        | Cause::TripleFault
+        | Cause::Starved
+        | Cause::Quit
+        | Cause::Imitated => Outcome::UnexpectedEnd { how: end.cause.sentence().into() },
     };
     if end.cause == Cause::Exit && run.known_vmm && outcome == Outcome::Done {
         warnings.push(
@@ -121,7 +134,18 @@ fn ended(run: &Run<'_>, clues: &Clues, warnings: &mut Vec<String>) -> End {
         )),
         Panic::None => {}
     }
-    match &exit.end {
+    let end = at_last(run, clues);
+    match (end.cause, starved(clues)) {
+        (Cause::PowerOff | Cause::Restart | Cause::Ready | Cause::Exit, Some(killed)) => {
+            End::new(Cause::Starved, format!("{}: {killed}", whose_log(clues)))
+        }
+        _ => end,
+    }
+}
+
+/// What ended a run whose kernel did not panic.
+fn at_last(run: &Run<'_>, clues: &Clues) -> End {
+    match &run.exit.end {
         launch::End::Stopped { reason, .. } => match reason {
             Reason::ReadyPoint => End::new(Cause::Ready, run.until.to_string()),
             Reason::TimedOut => End::new(Cause::TimedOut, "--timeout"),
@@ -138,7 +162,7 @@ fn by_itself(run: &Run<'_>, clues: &Clues) -> End {
         return End::new(Cause::Failure, left_behind(exit));
     }
     match exit.status {
-        Status::Exited(0) => of_guest(clues),
+        Status::Exited(0) => of_guest(run, clues),
         Status::Exited(status) if run.debug_exit && status & 1 == 1 => {
             let said =
                 format!("{}: the guest wrote {:#x} to isa-debug-exit", exit.status, status >> 1);
@@ -162,27 +186,47 @@ fn by_itself(run: &Run<'_>, clues: &Clues) -> End {
 }
 
 /// What the guest did that made its VMM end well.
-fn of_guest(clues: &Clues) -> End {
+fn of_guest(run: &Run<'_>, clues: &Clues) -> End {
     let says = |line: &str| log_or_console(clues).iter().any(|l| l.contains(line));
-    let by_log = if clues.kernel_log.is_some() { "the kernel's log" } else { "the console" };
-    let restarted = || End::new(Cause::Restart, format!("{by_log}: {RESTARTING}"));
+    let by_log = whose_log(clues);
+    let restarting = RESTARTING.into_iter().find(|line| says(line));
+    let restarted = |line: &str| End::new(Cause::Restart, format!("{by_log}: {line}"));
     let crashed = || {
         let noted = format!("{} noted by the VMM's log or KVM", clues.triple_faults);
         End::new(Cause::TripleFault, noted)
     };
     match clues.shutdown.as_deref() {
         Some("guest-shutdown") => End::new(Cause::PowerOff, "QMP: guest-shutdown"),
-        Some("guest-reset" | "subsystem-reset") if says(RESTARTING) => restarted(),
-        Some("guest-reset" | "subsystem-reset") if clues.triple_faults > 0 => crashed(),
-        Some(reason @ ("guest-reset" | "subsystem-reset")) => {
-            End::new(Cause::Reset, format!("QMP: {reason}"))
-        }
+        Some(reason @ ("guest-reset" | "subsystem-reset")) => match restarting {
+            Some(line) => restarted(line),
+            None if clues.triple_faults > 0 => crashed(),
+            None if run.kvm && !clues.kvm_traced => {
+                let said = format!("QMP: {reason}; a triple fault reads the same under KVM");
+                End::new(Cause::Reset, format!("{said}, of which only a trace of KVM tells more"))
+            }
+            None => End::new(Cause::Reset, format!("QMP: {reason}")),
+        },
         // Nothing else is the guest's own doing; a panic was looked for before.
         Some(reason) => End::new(Cause::Quit, format!("QMP: {reason}")),
-        None if clues.triple_faults > 0 && !says(RESTARTING) => crashed(),
+        None if clues.triple_faults > 0 && restarting.is_none() => crashed(),
         None if says(POWER_DOWN) => End::new(Cause::PowerOff, format!("{by_log}: {POWER_DOWN}")),
-        None if says(RESTARTING) => restarted(),
-        None => End::new(Cause::Exit, "exit status 0"),
+        None => restarting.map_or_else(|| End::new(Cause::Exit, "exit status 0"), restarted),
+    }
+}
+
+/// The program that the guest's kernel killed for lack of memory, in the kernel's words
+/// without its figures.
+fn starved(clues: &Clues) -> Option<&str> {
+    let killed =
+        log_or_console(clues).iter().find_map(|line| line.find(KILLED).map(|at| &line[at..]));
+    killed.map(|line| line.find(") ").map_or(line, |end| &line[..=end]).trim_end_matches(','))
+}
+
+fn whose_log(clues: &Clues) -> &'static str {
+    if clues.kernel_log.is_some() {
+        "the kernel's log"
+    } else {
+        "the console"
     }
 }
 
@@ -244,6 +288,9 @@ fn timed_out(run: &Run<'_>, clues: &Clues, last: String) -> String {
             if clues.resets == 1 { "once".into() } else { format!("{} times", clues.resets) };
         let why = if clues.triple_faults > 0 { ", by triple faults" } else { "" };
         said = format!("{said}; its machine was reset {times}{why}");
+    }
+    if let Some(killed) = starved(clues) {
+        said = format!("{said}; {}: {killed}", whose_log(clues));
     }
     if run.exit.was_stopped {
         said = format!("{said}; the VMM itself was stopped (SIGSTOP), and nobody let it go on");

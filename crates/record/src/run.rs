@@ -269,11 +269,20 @@ fn judged(
         exit,
         until: &request.until,
         ends_by_reset,
+        kvm: request.context.accel == Some(Accel::Kvm) || names_kvm(&record.argv),
         known_vmm: request.context.vmm != Abilities::default(),
         debug_exit: record.argv.iter().any(|word| word.contains("isa-debug-exit")),
         oom_kills,
     };
     end::judge(&run, &clues, || last_seen(dir, record))
+}
+
+/// True for a command line that asks for KVM: `-accel kvm`, `-M q35,accel=kvm`, `-enable-kvm`.
+fn names_kvm(argv: &[String]) -> bool {
+    let asks = |word: &str| {
+        word.ends_with("-enable-kvm") || word.starts_with("kvm") || word.contains("accel=kvm")
+    };
+    argv.iter().skip(1).any(|word| asks(word))
 }
 
 /// Puts what a VMM printed into a file, if it is too much for a record, which keeps its end.

@@ -1,4 +1,5 @@
 //! Git repositories made for a test.
+#![allow(dead_code, reason = "each test binary uses its own part of this")]
 
 use crate::common::Lab;
 use std::path::PathBuf;

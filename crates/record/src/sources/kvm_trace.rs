@@ -106,6 +106,7 @@ impl Recorder for KvmTrace {
 
     fn clues(&self, raw: &Raw, clues: &mut Clues) {
         clues.triple_faults = clues.triple_faults.saturating_add(raw.seen.triple_faults());
+        clues.kvm_traced |= raw.seen.has_exits();
     }
 
     /// Shares what it saw of the guest's TSC.

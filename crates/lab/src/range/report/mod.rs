@@ -39,6 +39,15 @@ impl<'a> RangeReport<'a> {
         commit.map_or_else(String::new, |c| format!("{} ({})", short(c), c.subject))
     }
 
+    /// The first and the last commit that have samples: a search ends there.
+    fn outermost(&self) -> (usize, usize) {
+        let measured = |c: &MeasuredCommit| c.state == CommitState::Measured;
+        let commits = &self.result.commits;
+        let last = commits.len().saturating_sub(1);
+        let at = |found: Option<usize>, none| found.unwrap_or(none);
+        (at(commits.iter().position(measured), 0), at(commits.iter().rposition(measured), last))
+    }
+
     fn answer(&self) -> String {
         let broken = |c: &&MeasuredCommit| c.state == CommitState::DoesNotRun;
         let broken = self.result.commits.iter().filter(broken).map(|commit| {
@@ -58,8 +67,8 @@ impl<'a> RangeReport<'a> {
             }
             RangeVerdict::NoChange if result.record.bisect => format!(
                 "No change found between {} and {}: {sure} sure.",
-                self.named(0),
-                self.named(result.commits.len().saturating_sub(1))
+                self.named(self.outermost().0),
+                self.named(self.outermost().1)
             ),
             RangeVerdict::NoChange => format!(
                 "No commit of the {} changed the time by more than noise.",
@@ -126,8 +135,9 @@ impl<'a> RangeReport<'a> {
         };
         facts.push(Fact::new("spent", format!("{boots} runs, {builds} builds"), linear));
         if let Some(ends) = &result.ends {
-            let note = "the last commit over the first";
-            facts.push(Fact::new("ends", added_percent(ends), note));
+            let all = self.outermost() == (0, self.result.commits.len().saturating_sub(1));
+            let of = if all { "the last commit over the first" } else { "of those that run" };
+            facts.push(Fact::new("ends", added_percent(ends), of));
         }
         facts
     }

@@ -111,6 +111,11 @@ fn collect(reader: &mut dyn EventReader) -> Seen {
 const TRIPLE_FAULTS: [&str; 3] = ["SHUTDOWN", "KVM_EXIT_SHUTDOWN", "TRIPLE_FAULT"];
 
 impl Seen {
+    /// True if it would have seen them.
+    pub(super) fn has_exits(&self) -> bool {
+        self.lost == 0 && !(self.userspace_reasons.is_empty() && self.reasons.is_empty())
+    }
+
     /// Exits by which a vCPU gave up.
     pub(super) fn triple_faults(&self) -> u64 {
         let all = self.userspace_reasons.iter().chain(&self.reasons);
