@@ -272,7 +272,7 @@ impl Drop for Slot {
 }
 
 /// Those of a word's 64 pages that are in `pages`.
-fn mask(word: usize, pages: &Range<usize>) -> u64 {
+pub(crate) fn mask(word: usize, pages: &Range<usize>) -> u64 {
     let first = pages.start.saturating_sub(word * 64).min(64) as u32;
     let end = pages.end.saturating_sub(word * 64).min(64) as u32;
     let below = |bit: u32| 1u64.checked_shl(bit).map_or(u64::MAX, |b| b - 1);

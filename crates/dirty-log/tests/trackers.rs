@@ -99,7 +99,7 @@ impl IntoBreak for bool {}
 
 fn tracked(slot: &GuestSlot) -> TrackedSlot {
     let bytes = slot.bytes() as usize;
-    TrackedSlot { id: slot.id(), gpa: slot.gpa(), host: slot.host(), bytes }
+    TrackedSlot::new(slot.id(), slot.gpa(), slot.host(), bytes)
 }
 
 struct Random(u64);
@@ -260,7 +260,7 @@ impl Memory {
     }
 
     fn slot(&self) -> TrackedSlot {
-        TrackedSlot { id: 0, gpa: 0, host: self.0, bytes: self.1 }
+        TrackedSlot::new(0, 0, self.0, self.1)
     }
 
     fn write(&self, page: usize) {
@@ -331,10 +331,11 @@ fn slots_that_cannot_be_tracked_are_refused() {
     let memory = Memory::new(2);
     let slot = memory.slot();
     let bad = [
-        TrackedSlot { bytes: 5000, ..slot },
-        TrackedSlot { bytes: 0, ..slot },
-        TrackedSlot { gpa: 1, ..slot },
-        TrackedSlot { host: slot.host.wrapping_add(8), ..slot },
+        TrackedSlot::new(0, 0, slot.host, 5000),
+        TrackedSlot::new(0, 0, slot.host, 0),
+        TrackedSlot::new(0, 1, slot.host, slot.bytes),
+        TrackedSlot::new(0, 0, slot.host.wrapping_add(8), slot.bytes),
+        slot.with_flags(1 << 2),
     ];
     for slot in bad {
         let refused = PagemapScan::new(vec![slot]).unwrap_err();
@@ -345,4 +346,119 @@ fn slots_that_cannot_be_tracked_are_refused() {
     tracker.start().unwrap();
     let wrong = tracker.collect(&mut []).unwrap_err();
     assert!(wrong.to_string().contains("0 page sets for 1 slots"), "{wrong}");
+    // A set of another size would lose what is beyond its end.
+    for pages in [1, 3] {
+        let wrong = tracker.collect(&mut [PageSet::new(pages)]).unwrap_err();
+        assert!(wrong.to_string().contains("pages for slot 0, which has 2"), "{wrong}");
+    }
+    let again = tracker.start().unwrap_err();
+    assert!(matches!(again, TrackError::Started), "{again}");
+    tracker.stop().unwrap();
+    tracker.start().unwrap();
+}
+
+/// A slot that the guest can't write to keeps its flags when its log is switched.
+#[test]
+fn a_slots_flags_are_kept() {
+    const KVM_MEM_READONLY: u32 = 1 << 1;
+    with_kvm(|| {
+        let slot = SlotSpec::new(5 << 30, 64 * PAGE).flags(KVM_MEM_READONLY);
+        let vm = Vm::builder().slot(slot).build().unwrap();
+        // SAFETY: the VM outlives the tracker.
+        let fd = unsafe { BorrowedFd::borrow_raw(vm.fd().as_raw_fd()) };
+        let slots = vec![tracked(&vm.slots()[0]).with_flags(KVM_MEM_READONLY)];
+        // SAFETY: the VM's own slot, which outlives the tracker.
+        let mut log = unsafe { KvmLog::new(fd, KvmLogMode::Legacy, slots) }.unwrap();
+        log.start().unwrap();
+        assert_eq!(log.collect(&mut [PageSet::new(64)]).unwrap(), 0);
+        log.stop().unwrap();
+    });
+}
+
+/// What is reported is reported again until it is protected, piece by piece.
+fn apart(guest: &mut Guest, tracker: &mut dyn Tracker) {
+    assert!(tracker.is_apart());
+    tracker.start().unwrap();
+    if tracker.starts_full() {
+        collect(tracker);
+    }
+    let mut random = Random(0xfeed_f00d_dead_beef);
+    let written = random.pages(300);
+    let mut sets = PAGES.map(|pages| PageSet::new(pages as usize));
+    let mut report = |tracker: &mut dyn Tracker| {
+        sets.iter_mut().for_each(PageSet::clear);
+        let found = tracker.report(&mut sets).unwrap();
+        assert_eq!(found, sets[0].count() + sets[1].count());
+        sets.each_ref().map(|set| set.iter().collect::<BTreeSet<_>>())
+    };
+    assert!(guest.write(&written, |_| false));
+    for _ in 0..2 {
+        assert_eq!(report(tracker), written);
+    }
+    // The second slot from page 333 on; what is written again before stays one page.
+    assert!(guest.write(&written, |_| false));
+    let late = |pages: &BTreeSet<usize>| pages.range(333..).copied().collect::<BTreeSet<_>>();
+    let left = [written[0].clone(), &written[1] - &late(&written[1])];
+    let count = tracker.protect(1, 333..usize::MAX).unwrap();
+    assert_eq!(count, late(&written[1]).len());
+    assert_eq!(report(tracker), left);
+    let again = random.pages(50);
+    assert!(guest.write(&again, |_| false));
+    let both = [&left[0] | &again[0], &left[1] | &again[1]];
+    assert_eq!(report(tracker), both);
+    for (slot, pages) in PAGES.iter().enumerate() {
+        tracker.protect(slot, 0..*pages as usize).unwrap();
+    }
+    assert_eq!(report(tracker), Pages::default());
+    tracker.stop().unwrap();
+}
+
+#[test]
+fn report_and_protect_are_apart() {
+    with_kvm(|| {
+        for mode in [KvmLogMode::ManualProtect, KvmLogMode::InitiallySet] {
+            let mut guest = Guest::new(None);
+            if KvmLog::is_supported(guest.fd(), mode) {
+                // SAFETY: the guest's own slots, which outlive the tracker.
+                let log = unsafe { KvmLog::new(guest.fd(), mode, guest.slots()) };
+                apart(&mut guest, &mut log.unwrap());
+            } else {
+                println!("skipped: this KVM has no {mode:?} dirty log");
+            }
+        }
+        let mut guest = Guest::new(None);
+        match PagemapScan::new(guest.slots()) {
+            Ok(mut tracker) => apart(&mut guest, &mut tracker),
+            Err(error) => println!("skipped: {error}"),
+        }
+        // SAFETY: the guest's own slots, which outlive the tracker.
+        let log = unsafe { KvmLog::new(guest.fd(), KvmLogMode::Legacy, guest.slots()) };
+        let refused = log.unwrap().protect(0, 0..1).unwrap_err();
+        assert!(matches!(refused, TrackError::AtOnce { tracker: "kvm-legacy" }), "{refused}");
+    });
+}
+
+/// PAGEMAP_SCAN needs no privilege, whatever vm.unprivileged_userfaultfd says: in a thread
+/// that has given up its capabilities.
+#[test]
+fn pagemap_scan_needs_no_privilege() {
+    if let Err(error) = PagemapScan::new(Vec::new()) {
+        return println!("skipped: {error}");
+    }
+    let memory = Memory::new(16);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // _LINUX_CAPABILITY_VERSION_3, this thread; none of 64 capabilities.
+            let (header, none) = ([0x2008_0522u32, 0], [0u32; 6]);
+            // SAFETY: capset reads both, of the sizes that the version says.
+            let set = unsafe { libc::syscall(libc::SYS_capset, &header, &none) };
+            assert_eq!(set, 0);
+            let mut tracker = PagemapScan::new(vec![memory.slot()]).unwrap();
+            tracker.start().unwrap();
+            memory.write(7);
+            let mut set = [PageSet::new(16)];
+            tracker.collect(&mut set).unwrap();
+            assert!(set[0].iter().eq([7]));
+        });
+    });
 }

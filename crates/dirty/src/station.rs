@@ -85,7 +85,7 @@ fn machine(setting: Setting<'_>, kind: Option<TrackerKind>) -> Result<Vm, DirtyE
 
 fn tracked(slot: &GuestSlot) -> TrackedSlot {
     let bytes = slot.bytes() as usize;
-    TrackedSlot { id: slot.id(), gpa: slot.gpa(), host: slot.host(), bytes }
+    TrackedSlot::new(slot.id(), slot.gpa(), slot.host(), bytes)
 }
 
 /// Why this host has not got a tracker, as far as that can be asked.

@@ -3,6 +3,8 @@
 use super::sys::{self, ClearDirtyLog, DirtyLog};
 use super::{check_sets, TrackError, TrackedSlot, Tracker};
 use crate::page_set::PageSet;
+use crate::slot::mask;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// How KVM protects pages again after they were reported.
@@ -27,8 +29,8 @@ pub struct KvmLog<'vm> {
     vm: BorrowedFd<'vm>,
     mode: KvmLogMode,
     slots: Vec<TrackedSlot>,
-    /// As large as the largest slot.
-    words: Vec<u64>,
+    /// Of each slot, what KVM reported last and may not have protected since.
+    words: Vec<Vec<u64>>,
 }
 
 impl<'vm> KvmLog<'vm> {
@@ -55,8 +57,8 @@ impl<'vm> KvmLog<'vm> {
             let step = "KVM_ENABLE_CAP(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2)";
             sys::enable_cap(vm, sys::KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2, flags, step)?;
         }
-        let largest = slots.iter().map(|slot| slot.pages().div_ceil(64)).max();
-        Ok(Self { vm, mode, slots, words: vec![0; largest.unwrap_or(0)] })
+        let words = slots.iter().map(|slot| vec![0; slot.pages().div_ceil(64)]).collect();
+        Ok(Self { vm, mode, slots, words })
     }
 
     /// Does this VM's KVM have the mode?
@@ -69,36 +71,50 @@ impl<'vm> KvmLog<'vm> {
         }
     }
 
-    /// Reads a slot's bitmap into `words`.
-    fn get(&mut self, slot: &TrackedSlot) -> Result<(), TrackError> {
-        let bitmap = self.words.as_mut_ptr().expose_provenance() as u64;
-        let mut log = DirtyLog { slot: slot.id, padding: 0, bitmap };
+    /// Reads a slot's bitmap into its words, and adds it to its set; returns how many pages
+    /// that are.
+    fn get(&mut self, slot: usize, set: &mut PageSet) -> Result<usize, TrackError> {
+        let words = &mut self.words[slot];
+        let bitmap = words.as_mut_ptr().expose_provenance() as u64;
+        let mut log = DirtyLog { slot: self.slots[slot].id, padding: 0, bitmap };
         let (fd, step) = (self.vm.as_raw_fd(), "KVM_GET_DIRTY_LOG");
         // SAFETY: the request takes this structure, and writes a bit for each of the slot's
-        // pages, in whole u64s, to `bitmap`, which `new` made large enough.
-        unsafe { sys::ioctl(fd, sys::KVM_GET_DIRTY_LOG, &mut log, step) }.map(drop)
+        // pages (the host's), in whole u64s, to `bitmap`, which `new` made large enough.
+        unsafe { sys::ioctl(fd, sys::KVM_GET_DIRTY_LOG, &mut log, step) }?;
+        set.merge_words(0, words);
+        Ok(words.iter().map(|word| word.count_ones() as usize).sum())
     }
 
-    /// Clears what `words` has set, in the chunks that have any.
-    fn clear(&mut self, slot: &TrackedSlot) -> Result<(), TrackError> {
-        let words = slot.pages().div_ceil(64);
-        for (i, chunk) in self.words[..words].chunks(CHUNK / 64).enumerate() {
-            if chunk.iter().all(|&word| word == 0) {
-                continue;
+    /// Clears what a slot's words have set in a range of pages, in the chunks that have any;
+    /// returns how many pages that were.
+    fn clear(&mut self, slot: usize, pages: Range<usize>) -> Result<usize, TrackError> {
+        let (tracked, words) = (self.slots[slot], &mut self.words[slot]);
+        let pages = pages.start..pages.end.min(tracked.pages());
+        let mut cleared = 0;
+        let mut first = pages.start / CHUNK * CHUNK;
+        while first < pages.end {
+            let len = CHUNK.min(tracked.pages() - first);
+            let chunk = first / 64..(first + len).div_ceil(64);
+            // What is outside of the range stays for later.
+            let taken = chunk.clone().map(|i| words[i] & mask(i, &pages));
+            let taken: Vec<u64> = taken.collect();
+            if taken.iter().any(|&word| word != 0) {
+                let mut log = ClearDirtyLog {
+                    slot: tracked.id,
+                    // A multiple of 64, or up to the slot's end: KVM refuses others.
+                    num_pages: len as u32,
+                    first_page: first as u64,
+                    bitmap: taken.as_ptr().expose_provenance() as u64,
+                };
+                let (fd, step) = (self.vm.as_raw_fd(), "KVM_CLEAR_DIRTY_LOG");
+                // SAFETY: the request takes this structure, and reads a bit for each page.
+                unsafe { sys::ioctl(fd, sys::KVM_CLEAR_DIRTY_LOG, &mut log, step) }?;
+                words[chunk].iter_mut().zip(&taken).for_each(|(word, taken)| *word &= !taken);
+                cleared += taken.iter().map(|word| word.count_ones() as usize).sum::<usize>();
             }
-            let first = i * CHUNK;
-            let mut log = ClearDirtyLog {
-                slot: slot.id,
-                // A multiple of 64, or up to the slot's end: KVM refuses others.
-                num_pages: CHUNK.min(slot.pages() - first) as u32,
-                first_page: first as u64,
-                bitmap: chunk.as_ptr().expose_provenance() as u64,
-            };
-            let (fd, step) = (self.vm.as_raw_fd(), "KVM_CLEAR_DIRTY_LOG");
-            // SAFETY: the request takes this structure, and reads a bit for each page.
-            unsafe { sys::ioctl(fd, sys::KVM_CLEAR_DIRTY_LOG, &mut log, step) }?;
+            first += CHUNK;
         }
-        Ok(())
+        Ok(cleared)
     }
 
     fn set_logging(&self, on: bool) -> Result<(), TrackError> {
@@ -131,17 +147,37 @@ impl Tracker for KvmLog<'_> {
     fn collect(&mut self, sets: &mut [PageSet]) -> Result<usize, TrackError> {
         check_sets(&self.slots, sets)?;
         let mut found = 0;
-        for (slot, set) in self.slots.clone().iter().zip(sets) {
-            self.get(slot)?;
-            let words = &self.words[..slot.pages().div_ceil(64)];
-            let dirty: usize = words.iter().map(|word| word.count_ones() as usize).sum();
-            set.merge_words(0, words);
+        for (slot, set) in sets.iter_mut().enumerate() {
+            let dirty = self.get(slot, set)?;
             found += dirty;
             if self.mode != KvmLogMode::Legacy && dirty > 0 {
-                self.clear(slot)?;
+                self.clear(slot, 0..self.slots[slot].pages())?;
             }
         }
         Ok(found)
+    }
+
+    fn is_apart(&self) -> bool {
+        self.mode != KvmLogMode::Legacy
+    }
+
+    fn report(&mut self, sets: &mut [PageSet]) -> Result<usize, TrackError> {
+        if !self.is_apart() {
+            return Err(TrackError::AtOnce { tracker: self.name() });
+        }
+        check_sets(&self.slots, sets)?;
+        sets.iter_mut().enumerate().map(|(slot, set)| self.get(slot, set)).sum()
+    }
+
+    fn protect(&mut self, slot: usize, pages: Range<usize>) -> Result<usize, TrackError> {
+        if !self.is_apart() {
+            return Err(TrackError::AtOnce { tracker: self.name() });
+        }
+        if slot < self.slots.len() {
+            self.clear(slot, pages)
+        } else {
+            Ok(0)
+        }
     }
 
     fn stop(&mut self) -> Result<(), TrackError> {

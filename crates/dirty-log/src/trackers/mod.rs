@@ -12,8 +12,14 @@
 //! All are behind [`Tracker`]. None needs a KVM crate: they take file descriptors. What
 //! KVM does not see, marks in a [`crate::DirtyBitmap`] do; a [`PageSet`] joins them.
 //!
-//! x86-64 and other hosts with 4 KiB pages.
+//! Pages are the host's ([`page_size`]): KVM's logs and rings, page tables and mprotect all
+//! count in those.
+//!
+//! A migration reports first and protects a piece at a time just before it sends it
+//! ([`Tracker::report`], [`Tracker::protect`]): what is written again before its turn comes
+//! is then sent once. [`Tracker::collect`] does both at once.
 
+mod fault;
 mod kvm_log;
 mod kvm_ring;
 mod mprotect;
@@ -27,12 +33,20 @@ pub use mprotect::Mprotect;
 pub use pagemap::PagemapScan;
 use std::fmt::Debug;
 use std::io;
+use std::ops::Range;
+use std::sync::OnceLock;
 
-/// Page size of all trackers, bytes.
-pub const PAGE_SIZE: usize = 4096;
+/// Page size of all trackers, bytes: the host's.
+pub fn page_size() -> usize {
+    static FOUND: OnceLock<usize> = OnceLock::new();
+    // SAFETY: sysconf takes an integer and touches no memory of ours.
+    let ask = || usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    *FOUND.get_or_init(ask)
+}
 
 /// A tracker could not do its work.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TrackError {
     /// The kernel refused a step.
     #[error("{step} failed: {source}{hint}")]
@@ -60,6 +74,25 @@ pub enum TrackError {
         /// Sets given.
         found: usize,
     },
+    /// A set is another slot's, or from before its slot was resized: pages would be lost.
+    #[error("a page set of {found} pages for slot {slot}, which has {expected}")]
+    SetSize {
+        /// The slot's number.
+        slot: u32,
+        /// Pages that it has.
+        expected: usize,
+        /// Pages of the set.
+        found: usize,
+    },
+    /// Started twice.
+    #[error("the tracker has been started: stop it first")]
+    Started,
+    /// It can't report without protecting, or can't protect a part.
+    #[error("{tracker} reports and protects at once only: use collect")]
+    AtOnce {
+        /// Its name.
+        tracker: &'static str,
+    },
 }
 
 impl TrackError {
@@ -72,10 +105,16 @@ impl TrackError {
     }
 }
 
+/// KVM's flags of a slot (include/uapi/linux/kvm.h).
+const KVM_MEM_LOG_DIRTY_PAGES: u32 = 1 << 0;
+const KVM_MEM_GUEST_MEMFD: u32 = 1 << 2;
+
 /// A slot whose writes are tracked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TrackedSlot {
-    /// KVM's number for it.
+    /// KVM's number for it: the slot in the lower 16 bits, its address space above (x86: 1
+    /// is system management mode).
     pub id: u32,
     /// Guest-physical address of its first byte.
     pub gpa: u64,
@@ -83,6 +122,8 @@ pub struct TrackedSlot {
     pub host: *mut u8,
     /// Size, bytes.
     pub bytes: usize,
+    /// KVM's flags of it (`KVM_MEM_*`), which switching its log on and off keeps.
+    pub flags: u32,
 }
 
 // SAFETY: the pointer is an address given to the kernel; nothing is read through it here.
@@ -91,21 +132,40 @@ unsafe impl Send for TrackedSlot {}
 unsafe impl Sync for TrackedSlot {}
 
 impl TrackedSlot {
+    /// A slot without flags.
+    pub fn new(id: u32, gpa: u64, host: *mut u8, bytes: usize) -> Self {
+        Self { id, gpa, host, bytes, flags: 0 }
+    }
+
+    /// The same with KVM's flags of it, such as `KVM_MEM_READONLY`.
+    #[must_use]
+    pub fn with_flags(self, flags: u32) -> Self {
+        Self { flags, ..self }
+    }
+
     /// How many pages it has.
     pub fn pages(&self) -> usize {
-        self.bytes / PAGE_SIZE
+        self.bytes / page_size()
     }
 
     fn check(&self) -> Result<(), TrackError> {
+        self.check_in(page_size())
+    }
+
+    /// On a host with pages of this size.
+    fn check_in(&self, page_size: usize) -> Result<(), TrackError> {
         let wrong = |what| Err(TrackError::Slot { slot: self.id, what });
-        if self.bytes == 0 || self.bytes % PAGE_SIZE != 0 {
-            return wrong("its size is not a whole number of 4096-byte pages");
+        if self.bytes == 0 || self.bytes % page_size != 0 {
+            return wrong("its size is not a whole number of the host's pages");
         }
-        if self.host.addr() % PAGE_SIZE != 0 || self.gpa % PAGE_SIZE as u64 != 0 {
-            return wrong("its addresses are not multiples of 4096");
+        if self.host.addr() % page_size != 0 || self.gpa % page_size as u64 != 0 {
+            return wrong("its addresses are not multiples of the host's page size");
         }
-        if self.pages() > u32::MAX as usize {
+        if self.bytes / page_size > u32::MAX as usize {
             return wrong("it has more pages than KVM_CLEAR_DIRTY_LOG can count");
+        }
+        if self.flags & KVM_MEM_GUEST_MEMFD != 0 {
+            return wrong("KVM logs no slot with KVM_MEM_GUEST_MEMFD");
         }
         Ok(())
     }
@@ -138,6 +198,31 @@ pub trait Tracker: Debug {
     /// The kernel refuses, or `sets` are not one for each slot.
     fn collect(&mut self, sets: &mut [PageSet]) -> Result<usize, TrackError>;
 
+    /// Can it [report](Self::report) and [protect](Self::protect) apart?
+    fn is_apart(&self) -> bool {
+        false
+    }
+
+    /// Adds the pages that were written since they were last protected to the slots' sets,
+    /// and goes on as before: a page is reported again and again until [`Self::protect`].
+    /// Returns how many pages that were.
+    ///
+    /// # Errors
+    /// As [`Self::collect`]; [`TrackError::AtOnce`] where [`Self::is_apart`] is false.
+    fn report(&mut self, _sets: &mut [PageSet]) -> Result<usize, TrackError> {
+        Err(TrackError::AtOnce { tracker: self.name() })
+    }
+
+    /// Protects those pages of a slot (by its place) that the last [`Self::report`] found:
+    /// to be called before they are read, so that what is written to them from then on is in
+    /// the next report. Returns how many pages were protected.
+    ///
+    /// # Errors
+    /// The kernel refuses; [`TrackError::AtOnce`].
+    fn protect(&mut self, _slot: usize, _pages: Range<usize>) -> Result<usize, TrackError> {
+        Err(TrackError::AtOnce { tracker: self.name() })
+    }
+
     /// Ends tracking.
     ///
     /// # Errors
@@ -146,9 +231,28 @@ pub trait Tracker: Debug {
 }
 
 fn check_sets(slots: &[TrackedSlot], sets: &[PageSet]) -> Result<(), TrackError> {
-    if slots.len() == sets.len() {
-        Ok(())
-    } else {
-        Err(TrackError::Sets { expected: slots.len(), found: sets.len() })
+    if slots.len() != sets.len() {
+        return Err(TrackError::Sets { expected: slots.len(), found: sets.len() });
+    }
+    let wrong = slots.iter().zip(sets).find(|(slot, set)| slot.pages() != set.pages());
+    wrong.map_or(Ok(()), |(slot, set)| {
+        let (slot, expected, found) = (slot.id, slot.pages(), set.pages());
+        Err(TrackError::SetSize { slot, expected, found })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_whole_pages_of_the_host() {
+        let host = std::ptr::without_provenance_mut(0x30_0000);
+        let slot = TrackedSlot::new(1, 0x10_0000, host, 0x1000 * 17);
+        assert!(slot.check_in(4096).is_ok());
+        for page_size in [16_384, 65_536] {
+            assert!(slot.check_in(page_size).is_err(), "17 pages of 4 KiB");
+        }
+        assert!(slot.with_flags(KVM_MEM_GUEST_MEMFD).check_in(4096).is_err());
     }
 }

@@ -3,7 +3,7 @@
 //! Documentation/admin-guide/mm/pagemap.rst and userfaultfd.rst.
 
 use super::sys::ioctl;
-use super::{check_sets, TrackError, TrackedSlot, Tracker, PAGE_SIZE};
+use super::{check_sets, page_size, TrackError, TrackedSlot, Tracker};
 use crate::page_set::PageSet;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -14,14 +14,15 @@ const UFFDIO_UNREGISTER: u64 = 0x8010_aa01;
 const UFFDIO_WRITEPROTECT: u64 = 0xc018_aa06;
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
 
+const UFFD_USER_MODE_ONLY: libc::c_int = 1;
 const UFFD_API: u64 = 0xaa;
 /// WP_HUGETLBFS_SHMEM, WP_UNPOPULATED, WP_ASYNC.
 const UFFD_FEATURES: u64 = 1 << 12 | 1 << 13 | 1 << 15;
 const MODE_WP: u64 = 2;
 const WRITEPROTECT_WP: u64 = 1;
 const PAGE_IS_WRITTEN: u64 = 1 << 1;
-/// PM_SCAN_WP_MATCHING and PM_SCAN_CHECK_WPASYNC.
-const SCAN_FLAGS: u64 = 1 | 2;
+const PM_SCAN_WP_MATCHING: u64 = 1;
+const PM_SCAN_CHECK_WPASYNC: u64 = 2;
 
 #[repr(C)]
 struct Api {
@@ -94,10 +95,13 @@ impl PagemapScan {
     /// whole pages.
     pub fn new(slots: Vec<TrackedSlot>) -> Result<Self, TrackError> {
         slots.iter().try_for_each(TrackedSlot::check)?;
+        // No fault is ever handed to user space, so faults in the kernel (KVM's among them)
+        // are resolved as well, and no privilege is needed.
+        let flags = libc::O_CLOEXEC | UFFD_USER_MODE_ONLY;
         // SAFETY: userfaultfd takes flags and returns a new descriptor.
-        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         let Some(fd) = i32::try_from(fd).ok().filter(|&fd| fd >= 0) else {
-            let hint = "; needs CAP_SYS_PTRACE or sysctl vm.unprivileged_userfaultfd=1";
+            let hint = "; needs CONFIG_USERFAULTFD, and a seccomp filter that lets it pass";
             return Err(TrackError::hinted("userfaultfd", hint));
         };
         // SAFETY: just opened, owned by nobody else.
@@ -114,15 +118,25 @@ impl PagemapScan {
         Range { start: slot.host.addr() as u64, len: slot.bytes as u64 }
     }
 
-    /// Adds what was written in a slot to its set, and protects it again.
-    fn scan(&mut self, slot: &TrackedSlot, set: &mut PageSet) -> Result<usize, TrackError> {
-        let Range { mut start, len } = Self::range(slot);
-        let (base, end) = (start, start + len);
+    /// Tells `found` each run of pages of a slot that was written in a part of it; with
+    /// `protect`, protects them again.
+    fn scan(
+        &mut self,
+        slot: &TrackedSlot,
+        part: std::ops::Range<usize>,
+        protect: bool,
+        mut see: impl FnMut(std::ops::Range<usize>),
+    ) -> Result<usize, TrackError> {
+        let page_size = page_size();
+        let base = Self::range(slot).start;
+        let at = |page: usize| base + (page.min(slot.pages()) * page_size) as u64;
+        let (mut start, end) = (at(part.start), at(part.end));
+        let protect = if protect { PM_SCAN_WP_MATCHING } else { 0 };
         let mut found = 0;
         while start < end {
             let mut scan = Scan {
                 size: size_of::<Scan>() as u64,
-                flags: SCAN_FLAGS,
+                flags: PM_SCAN_CHECK_WPASYNC | protect,
                 start,
                 end,
                 vec: self.regions.as_mut_ptr().expose_provenance() as u64,
@@ -136,16 +150,25 @@ impl PagemapScan {
             // regions to `vec`.
             let count = unsafe { ioctl(fd, PAGEMAP_SCAN, &mut scan, "PAGEMAP_SCAN") }?;
             for region in self.regions.iter().take(count) {
-                let page = |at: u64| (at.clamp(base, end) - base) as usize / PAGE_SIZE;
-                for page in page(region.start)..page(region.end) {
-                    set.insert(page);
-                    found += 1;
-                }
+                let page = |at: u64| (at.clamp(base, end) - base) as usize / page_size;
+                let run = page(region.start)..page(region.end);
+                found += run.len();
+                see(run);
             }
             if scan.walk_end <= start {
                 break;
             }
             start = scan.walk_end;
+        }
+        Ok(found)
+    }
+}
+
+impl PagemapScan {
+    fn look(&mut self, sets: &mut [PageSet], protect: bool) -> Result<usize, TrackError> {
+        let mut found = 0;
+        for (slot, set) in self.slots.clone().iter().zip(sets) {
+            found += self.scan(slot, 0..slot.pages(), protect, |run| set.extend(run))?;
         }
         Ok(found)
     }
@@ -176,8 +199,21 @@ impl Tracker for PagemapScan {
 
     fn collect(&mut self, sets: &mut [PageSet]) -> Result<usize, TrackError> {
         check_sets(&self.slots, sets)?;
-        let slots = self.slots.clone();
-        slots.iter().zip(sets).map(|(slot, set)| self.scan(slot, set)).sum()
+        self.look(sets, true)
+    }
+
+    fn is_apart(&self) -> bool {
+        true
+    }
+
+    fn report(&mut self, sets: &mut [PageSet]) -> Result<usize, TrackError> {
+        check_sets(&self.slots, sets)?;
+        self.look(sets, false)
+    }
+
+    fn protect(&mut self, slot: usize, pages: std::ops::Range<usize>) -> Result<usize, TrackError> {
+        let Some(slot) = self.slots.get(slot).copied() else { return Ok(0) };
+        self.scan(&slot, pages, true, drop)
     }
 
     fn stop(&mut self) -> Result<(), TrackError> {

@@ -1,6 +1,6 @@
 //! The kernel's structures and numbers, from include/uapi/linux/{kvm,userfaultfd,fs}.h.
 
-use super::{TrackError, TrackedSlot};
+use super::{TrackError, TrackedSlot, KVM_MEM_LOG_DIRTY_PAGES};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 pub(super) const KVM_CHECK_EXTENSION: u64 = 0xae03;
@@ -11,7 +11,6 @@ pub(super) const KVM_CLEAR_DIRTY_LOG: u64 = 0xc018_aec0;
 pub(super) const KVM_RESET_DIRTY_RINGS: u64 = 0xaec7;
 pub(super) const KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2: u32 = 168;
 pub(super) const KVM_CAP_DIRTY_LOG_RING: u32 = 192;
-const KVM_MEM_LOG_DIRTY_PAGES: u32 = 1;
 
 /// `struct kvm_dirty_log`.
 #[repr(C)]
@@ -114,7 +113,10 @@ pub(super) unsafe fn set_logging(
 ) -> Result<(), TrackError> {
     let mut region = MemoryRegion {
         slot: slot.id,
-        flags: if on { KVM_MEM_LOG_DIRTY_PAGES } else { 0 },
+        flags: match on {
+            true => slot.flags | KVM_MEM_LOG_DIRTY_PAGES,
+            false => slot.flags & !KVM_MEM_LOG_DIRTY_PAGES,
+        },
         guest_phys_addr: slot.gpa,
         memory_size: slot.bytes as u64,
         userspace_addr: slot.host.addr() as u64,
@@ -123,4 +125,26 @@ pub(super) unsafe fn set_logging(
     // SAFETY: KVM_SET_USER_MEMORY_REGION takes this structure; the rest is the caller's
     // promise.
     unsafe { ioctl(vm.as_raw_fd(), KVM_SET_USER_MEMORY_REGION, &mut region, step) }.map(drop)
+}
+
+/// No signal comes to this thread while it lives.
+pub(super) struct Unsignalled(libc::sigset_t);
+
+impl Unsignalled {
+    pub(super) fn new() -> Self {
+        // SAFETY: signal sets are plain data, made and written by these calls.
+        unsafe {
+            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+            Self(before)
+        }
+    }
+}
+
+impl Drop for Unsignalled {
+    fn drop(&mut self) {
+        // SAFETY: the set that was there before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    }
 }
