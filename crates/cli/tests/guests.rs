@@ -23,8 +23,12 @@ fn check(lab: &Lab, name: &str, session: &Path) -> Vec<String> {
     assert!(proofs > 5, "{name}: the console proves nothing: {proofs} lines of {}", console.len());
     let unattributed = 1.0 - run["coverage"].as_f64().expect("a share");
     println!("{name}: {:.1} % unattributed", unattributed * 100.0);
-    let found = stages::contradictions(run, &console, quiet).into_iter();
-    found.map(|what| format!("{name}: {what}")).collect()
+    let most = if name.ends_with("no-inject") { 0.15 } else { 0.05 };
+    let mut found = stages::contradictions(run, &console, quiet);
+    if unattributed > most {
+        found.push(format!("{unattributed} unattributed, and at most {most} should be"));
+    }
+    found.into_iter().map(|what| format!("{name}: {what}")).collect()
 }
 
 fn is_quiet(session: &Path) -> bool {
@@ -53,8 +57,8 @@ fn recordings_of_real_guests_are_not_contradicted_by_their_consoles() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// A boot loader starts a kernel that QEMU was given no file of: `--kernel` lent its symbols,
-/// and its own command line has vmeter's words.
+/// A boot loader starts a kernel that nobody was given a file of, and its own command line has
+/// vmeter's words: its symbols were found in the guest's RAM, behind KASLR.
 #[test]
 fn a_disk_boot_gives_its_initcalls() {
     let lab = Lab::new();

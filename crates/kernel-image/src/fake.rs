@@ -76,6 +76,7 @@ mod tests {
     use crate::ftrace::FtraceDump;
     use crate::printk::PrintkDump;
     use proptest::prelude::*;
+    use std::path::Path;
 
     /// Words that lead somewhere: pointers into RAM, small numbers, anything.
     fn word() -> impl Strategy<Value = u64> {
@@ -100,12 +101,16 @@ mod tests {
                 if let Ok(dump) = PrintkDump::take(guest) {
                     let _ = dump.records();
                 }
+                let _ = crate::clocks::Clocks::take(guest, 0).map(|c| (c.raw_ns(), c.log_ns(false)));
                 if let Ok(dump) = FtraceDump::take(guest) {
                     let _ = dump.decode();
                 }
             });
             let candidate = crate::Candidate { address: 0, length: RAM as u64 };
             prop_assert!(crate::locate(&[candidate], &ram[..], &info).is_err());
+            let banner = b"Linux version 6.1.0 (x) #1\n\x000\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00";
+            ram[128..128 + banner.len()].copy_from_slice(banner);
+            prop_assert!(crate::discover(&[candidate], &ram[..], Path::new("/nowhere")).is_err());
         }
     }
 }

@@ -12,7 +12,7 @@ const MAGIC: &[u8; 8] = b"vmeterF1";
 const HEADER: usize = 20;
 
 /// A sorted table of functions.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct FunctionTable {
     data: Vec<u8>,
     base: u64,

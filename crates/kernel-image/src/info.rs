@@ -23,12 +23,16 @@ use vmeter_base::fnv::Fnv;
 const MAX_CACHED: u64 = 64 << 20;
 
 /// Raised when what is cached changes: files of another version are not read.
-const CACHE_VERSION: u32 = 4;
+const CACHE_VERSION: u32 = 5;
 
 /// Symbols that the readers of guest RAM use, where the kernel has them.
 pub(crate) const SYMBOLS: &[&str] = &[
     "_text",
+    "__gtod_offset",
+    "__per_cpu_offset",
     "__pgtable_l5_enabled",
+    "__sched_clock_offset",
+    "cyc2ns",
     "e820_table",
     "event_cgroup_attach_task",
     "event_console",
@@ -53,6 +57,7 @@ pub(crate) const SYMBOLS: &[&str] = &[
     "prb",
     "set_kprobe_boot_events",
     "setup_boot_kprobe_events",
+    "tk_core",
     "trace_clocks",
 ];
 
@@ -93,6 +98,18 @@ pub(crate) const FIELDS: &[&[(&str, &str)]] = &[
     &[("printk_info", "facility")],
     &[("printk_info", "level")],
     &[("printk_info", "caller_id")],
+    &[("cyc2ns", "data")],
+    &[("cyc2ns", "seq")],
+    &[("cyc2ns_data", "cyc2ns_mul")],
+    &[("cyc2ns_data", "cyc2ns_shift")],
+    &[("cyc2ns_data", "cyc2ns_offset")],
+    &[("timekeeper", "tkr_mono.clock")],
+    &[("timekeeper", "tkr_mono.cycle_last")],
+    &[("timekeeper", "tkr_mono.mult")],
+    &[("timekeeper", "tkr_mono.shift")],
+    &[("timekeeper", "tkr_mono.xtime_nsec")],
+    &[("timekeeper", "tkr_mono.base")],
+    &[("clocksource", "name")],
     &[("trace_array", "array_buffer.buffer"), ("trace_array", "trace_buffer.buffer")],
     &[("trace_array", "clock_id")],
     &[("trace_buffer", "buffers"), ("ring_buffer", "buffers")],
@@ -159,7 +176,7 @@ pub(crate) const FIELDS: &[&[(&str, &str)]] = &[
 ];
 
 /// Sizes used.
-pub(crate) const SIZES: &[&str] = &["prb_desc", "printk_info"];
+pub(crate) const SIZES: &[&str] = &["cyc2ns_data", "prb_desc", "printk_info"];
 
 /// A kernel, as far as its guests' RAM is to be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -204,15 +221,33 @@ impl KernelInfo {
         }
         let image = KernelImage::open(path)?;
         let (mut info, functions) = Self::of(&image)?;
-        let table = folder.join(info.cache_name("functions"));
-        let stored = fs::create_dir_all(&folder)
-            .map_err(|e| Error::io(&folder, e))
-            .and_then(|()| write_whole(&table, functions.bytes()))
-            .and_then(|()| write_whole(&key, &info.to_json()));
-        if stored.is_ok() {
-            info.functions = Some(table);
-        }
+        info.store(&key, &functions);
         Ok(info)
+    }
+
+    /// Keeps it under `key`, its functions beside it; a cache that can't be written is no error.
+    pub(crate) fn store(&mut self, key: &Path, functions: &FunctionTable) {
+        let Some(folder) = key.parent() else { return };
+        let table = folder.join(self.cache_name("functions"));
+        let stored = fs::create_dir_all(folder)
+            .map_err(|e| Error::io(folder, e))
+            .and_then(|()| write_whole(&table, functions.bytes()))
+            .and_then(|()| write_whole(key, &self.to_json()));
+        if stored.is_ok() {
+            self.functions = Some(table);
+        }
+    }
+
+    /// Where what was found in RAM under a text of the kernel is kept.
+    pub(crate) fn key_of_text(cache: &Path, text: &str) -> PathBuf {
+        let mut hasher = Fnv::default();
+        (CACHE_VERSION, text).hash(&mut hasher);
+        cache.join("kernel-info").join(format!("ram-{:016x}.json", hasher.finish()))
+    }
+
+    /// The table of functions, if it is cached.
+    pub(crate) fn cached_functions(&self) -> Option<FunctionTable> {
+        FunctionTable::from_bytes(cached_bytes(self.functions.as_ref()?)?).ok()
     }
 
     /// Works it out of an image, with the table of its functions.
@@ -222,12 +257,26 @@ impl KernelInfo {
     /// readers that need them say so.
     pub fn of(image: &KernelImage) -> Result<(Self, FunctionTable)> {
         let symbols = image.symbols()?;
+        let section = image.section(".BTF").map(|(_, data)| data).or_else(|| {
+            let start = symbols.address("__start_BTF")?;
+            let end = symbols.address("__stop_BTF")?;
+            image.read(start, end.checked_sub(start)?)
+        });
+        let mut info = Self::of_tables(image.banner(), &symbols, section);
+        info.build_id = image.build_id().map(str::to_owned);
+        info.container = image.container().to_owned();
+        info.pvh_entry = image.pvh_entry();
+        Ok((info, FunctionTable::of(&symbols)))
+    }
+
+    /// What a kernel's own tables say: its symbols, at link-time addresses, and its types.
+    pub(crate) fn of_tables(banner: &str, symbols: &Symbols, btf: Option<&[u8]>) -> Self {
         let mut info = KernelInfo {
-            version: image.version().to_owned(),
-            banner: image.banner().to_owned(),
-            build_id: image.build_id().map(str::to_owned),
-            container: image.container().to_owned(),
-            pvh_entry: image.pvh_entry(),
+            version: banner.split(' ').nth(2).unwrap_or_default().to_owned(),
+            banner: banner.to_owned(),
+            build_id: None,
+            container: String::new(),
+            pvh_entry: None,
             symbol_count: symbols.len() as u64,
             symbols: SYMBOLS
                 .iter()
@@ -239,18 +288,14 @@ impl KernelInfo {
             trace_print: None,
             functions: None,
         };
-        info.take_types(image, &symbols);
-        Ok((info, FunctionTable::of(&symbols)))
+        if let Some(btf) = btf.and_then(|data| Btf::parse(data).ok()) {
+            info.take_types(&btf);
+        }
+        info
     }
 
-    /// Takes field offsets from the image's BTF, if it has one.
-    fn take_types(&mut self, image: &KernelImage, symbols: &Symbols) {
-        let section = image.section(".BTF").map(|(_, data)| data).or_else(|| {
-            let start = symbols.address("__start_BTF")?;
-            let end = symbols.address("__stop_BTF")?;
-            image.read(start, end.checked_sub(start)?)
-        });
-        let Some(btf) = section.and_then(|data| Btf::parse(data).ok()) else { return };
+    /// Takes field offsets from a kernel's types.
+    fn take_types(&mut self, btf: &Btf<'_>) {
         for names in FIELDS {
             let field = names.iter().find_map(|(structure, path)| btf.field(structure, path));
             if let Some(field) = field {
@@ -301,11 +346,7 @@ impl KernelInfo {
     /// # Errors
     /// As [`KernelImage::open`] and [`KernelImage::symbols`].
     pub fn functions(&self, kernel: &Path) -> Result<FunctionTable> {
-        let cached = self
-            .functions
-            .as_ref()
-            .and_then(|path| FunctionTable::from_bytes(cached_bytes(path)?).ok());
-        match cached {
+        match self.cached_functions() {
             Some(table) => Ok(table),
             None => Ok(FunctionTable::of(&KernelImage::open(kernel)?.symbols()?)),
         }
@@ -315,7 +356,7 @@ impl KernelInfo {
         serde_json::to_vec(&(CACHE_VERSION, self)).unwrap_or_default()
     }
 
-    fn cached(key: &Path) -> Option<Self> {
+    pub(crate) fn cached(key: &Path) -> Option<Self> {
         let data = cached_bytes(key)?;
         let (version, mut info): (u32, KernelInfo) = serde_json::from_slice(&data).ok()?;
         if version != CACHE_VERSION {
@@ -331,7 +372,7 @@ impl KernelInfo {
 
     /// A file name that is the same for the same kernel, wherever it lies.
     fn cache_name(&self, suffix: &str) -> String {
-        let id = self.build_id.as_deref().unwrap_or("");
+        let id = self.build_id.as_deref().unwrap_or("no-id");
         let mut hasher = Fnv::default();
         self.banner.hash(&mut hasher);
         self.symbol_count.hash(&mut hasher);

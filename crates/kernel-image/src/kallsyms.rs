@@ -37,12 +37,20 @@ const MAX_LOOKS: usize = 16 * MAX_SYMBOLS;
 /// [`Error::Missing`] when the tables are not there, which is so for a kernel
 /// without `CONFIG_KALLSYMS`.
 pub fn parse(image: &[u8], text: u64) -> Result<Symbols> {
+    parse_where(image, |address| address == text)
+}
+
+/// As [`parse`], where of the address of `_text` is only known what it can be.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_where(image: &[u8], is_text: impl Fn(u64) -> bool) -> Result<Symbols> {
     const DIGITS: &[u8] = b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00";
     let mut looks = MAX_LOOKS;
     for at in memchr::memmem::find_iter(image, DIGITS).take(MAX_DIGITS) {
         let Some(tokens) = Tokens::around_digits(image, at) else { continue };
         let Some(names) = Names::before(image, &tokens, &mut looks) else { continue };
-        if let Some(symbols) = addresses(image, &tokens, &names, text) {
+        if let Some(symbols) = addresses(image, &tokens, &names, &is_text) {
             return Ok(symbols);
         }
     }
@@ -159,7 +167,12 @@ impl Names {
 }
 
 /// Tries both places of the offsets, and both ways to read them.
-fn addresses(image: &[u8], tokens: &Tokens<'_>, names: &Names, text: u64) -> Option<Symbols> {
+fn addresses(
+    image: &[u8],
+    tokens: &Tokens<'_>,
+    names: &Names,
+    is_text: impl Fn(u64) -> bool,
+) -> Option<Symbols> {
     let size = (names.count * 4).next_multiple_of(8);
     let before = names.at.checked_sub(8 + size);
     let after = Some(tokens.end.next_multiple_of(8));
@@ -175,7 +188,7 @@ fn addresses(image: &[u8], tokens: &Tokens<'_>, names: &Names, text: u64) -> Opt
             };
             let symbols =
                 collect(image, tokens, names, |n| u32_at(image, offsets + 4 * n).map(address))?;
-            if symbols.address("_text") == Some(text) {
+            if symbols.address("_text").is_some_and(&is_text) {
                 return Some(symbols);
             }
         }

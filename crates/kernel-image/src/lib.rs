@@ -8,7 +8,8 @@
 //!    its variables and their fields are; [`KernelInfo`] keeps what is needed
 //!    of that in a cache, so that it is worked out once for a kernel.
 //! 2. [`locate()`] finds guest RAM among a VMM's mappings, and the kernel in it,
-//!    KASLR or not; [`Guest`] reads it by the kernel's virtual addresses.
+//!    KASLR or not; [`Guest`] reads it by the kernel's virtual addresses. [`discover()`]
+//!    finds one that no file was given of, by the tables that it holds for itself.
 //! 3. [`printk`] and [`ftrace`] copy the raw rings into self-describing dumps,
 //!    and turn dumps into records and events later.
 //!
@@ -17,7 +18,9 @@
 
 pub mod btf;
 mod bytes;
+pub mod clocks;
 pub mod decompress;
+pub mod discover;
 mod dump;
 mod error;
 #[cfg(test)]
@@ -34,6 +37,7 @@ pub mod ram;
 mod symbols;
 
 pub use btf::Btf;
+pub use discover::{discover, Discovered};
 pub use error::{Error, Result};
 pub use functions::FunctionTable;
 pub use guest::{Guest, KernelPlace};

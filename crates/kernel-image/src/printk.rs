@@ -8,6 +8,7 @@
 
 use crate::btf::Field;
 use crate::bytes::u64_at;
+use crate::clocks::Clocks;
 use crate::error::{Error, Result};
 use crate::guest::Guest;
 use serde::{Deserialize, Serialize};
@@ -65,6 +66,9 @@ struct Header {
     text_bits: u32,
     /// Logical position of the first byte of text, which is after the infos.
     text_start: u64,
+    /// The clocks that its records were stamped by, where RAM had them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    clocks: Option<Clocks>,
 }
 
 /// One record of the log.
@@ -166,8 +170,19 @@ impl PrintkDump {
             count,
             text_bits: text_bits as u32,
             text_start,
+            clocks: None,
         };
         Ok(PrintkDump { header, raw })
+    }
+
+    /// Adds the clocks that its records were stamped by.
+    pub fn set_clocks(&mut self, clocks: Option<Clocks>) {
+        self.header.clocks = clocks;
+    }
+
+    /// The clocks that its records were stamped by, if they are known.
+    pub fn clocks(&self) -> Option<&Clocks> {
+        self.header.clocks.as_ref()
     }
 
     /// Saves it.

@@ -89,6 +89,14 @@ impl Symbols {
         builder.build()
     }
 
+    /// The same with every address from `from` on lowered by `by`.
+    pub(crate) fn lowered(mut self, from: u64, by: u64) -> Self {
+        for entry in self.entries.iter_mut().filter(|e| e.address >= from) {
+            entry.address = entry.address.wrapping_sub(by);
+        }
+        self
+    }
+
     /// Number of symbols.
     pub fn len(&self) -> usize {
         self.entries.len()

@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use vmeter_kernel_image::clocks::Clocks;
 use vmeter_kernel_image::ftrace::{FtraceDump, FtraceKind};
 use vmeter_kernel_image::printk::PrintkDump;
-use vmeter_kernel_image::{locate, Candidate, Error, Guest, KernelImage, KernelInfo, MappedRam};
+use vmeter_kernel_image::{discover, locate, Candidate, Error, Guest};
+use vmeter_kernel_image::{KernelImage, KernelInfo, MappedRam};
 
 const PARAMETERS: &str = "quiet panic=-1 no_timer_check cryptomgr.notests \
     trace_event=initcall:*,sched:sched_process_exit,printk:console trace_clock=x86-tsc \
@@ -57,6 +59,15 @@ fn log_and_trace_are_read_out_of_a_guest_with_kaslr() {
     let located = locate(&[candidate], &file, &info).unwrap();
     let regions: Vec<_> = located.regions.iter().map(|r| (r.gpa, r.length)).collect();
     assert_eq!(regions, [(0, 2 << 30), (4 << 30, 1 << 30)]);
+    // The same is found by what RAM says of itself, the second time from the cache.
+    for _ in 0..2 {
+        let found = discover(&[candidate], &file, folder.path()).unwrap();
+        assert_eq!(found.located, located);
+        assert_eq!((&found.info.banner, &found.info.version), (&info.banner, &info.version));
+        assert_eq!((&found.info.fields, &found.info.sizes), (&info.fields, &info.sizes));
+        assert_eq!(found.info.symbols, info.symbols);
+        assert_eq!(found.functions.bytes(), info.functions(&kernel).unwrap().bytes());
+    }
     let ram = MappedRam::new(located.regions.clone(), &file);
     let guest = Guest::new(&ram, &info, located.place).unwrap();
 
@@ -67,6 +78,16 @@ fn log_and_trace_are_read_out_of_a_guest_with_kaslr() {
     assert!(records[0].text.starts_with(&info.banner), "{:?}", records[0]);
     assert!(records.iter().any(|r| r.text.starts_with("Kernel panic - not syncing")));
     assert!(records.windows(2).all(|w| w[0].seq + 1 == w[1].seq));
+
+    // Its clock was at the last line, or a tick later.
+    let clocks = Clocks::take(&guest, 0).unwrap();
+    let last = records.last().unwrap().ts_ns;
+    let stable = records.iter().any(|r| r.text.starts_with("sched_clock: Marking stable"));
+    if clocks.counts_tsc() {
+        let (log, raw) = (clocks.log_ns(stable), clocks.raw_ns());
+        assert!(log + 1_000_000_000 > last && log < last + 60_000_000_000, "{clocks:?}, {last}");
+        assert!(raw >= log, "{clocks:?}");
+    }
 
     let mut trace = FtraceDump::take(&guest).unwrap();
     trace.name_functions(&info.functions(&kernel).unwrap());

@@ -87,6 +87,8 @@ pub fn said(lines: &[(Ns, &str)]) -> Vec<Said> {
         })
         .collect();
     let up = stamped.iter().position(|line| line.comes_up).unwrap_or(0);
+    let (foreign, stamped) = without_foreign(stamped, up);
+    foreign.iter().for_each(|index| said[*index] = Said::Again);
     let rushed = rushed(&stamped[up..]);
     let head = if rushed.first() == Some(&true) { Said::Again } else { Said::HeldBack };
     stamped[..up].iter().for_each(|line| said[line.index] = head);
@@ -99,6 +101,27 @@ pub fn said(lines: &[(Ns, &str)]) -> Vec<Said> {
         }
     }
     said
+}
+
+/// Takes out the lines of CPUs whose clock has not begun when they say their first: stamped 0
+/// between two that are in order. Indices of those, and the others.
+fn without_foreign(stamped: Vec<Stamped>, up: usize) -> (Vec<usize>, Vec<Stamped>) {
+    let mut next = vec![Ns::MIN; stamped.len()];
+    for at in (1..stamped.len()).rev() {
+        let (stamp, later) = (stamped[at].stamp, next[at]);
+        next[at - 1] = if stamp == 0 { later } else { stamp };
+    }
+    let mut latest = 0;
+    let (mut foreign, mut own) = (Vec::new(), Vec::new());
+    for (at, line) in stamped.into_iter().enumerate() {
+        latest = latest.max(line.stamp);
+        if at > up && line.stamp == 0 && latest > 0 && next[at] >= latest {
+            foreign.push(line.index);
+        } else {
+            own.push(line);
+        }
+    }
+    (foreign, own)
 }
 
 /// A line with a stamp.
@@ -198,6 +221,19 @@ mod tests {
         let said = of(&both);
         assert_eq!(said[..3], [Said::HeldBack, Said::Live, Said::Live]);
         assert_eq!(said[3..], [Said::Again, Said::Again, Said::Again, Said::Again, Said::Live]);
+    }
+
+    #[test]
+    fn the_first_words_of_another_cpu_do_not_disturb_its_neighbours() {
+        let said = of(&[
+            (500, "[    0.300000] printk: console [ttyS0] enabled"),
+            (3_700, "[    0.651582] .... node  #0, CPUs:      #1"),
+            (3_770, "[    0.000000] calibrate_delay_direct() failed"),
+            (3_770, "[    0.000000] Probably due to long platform interrupts."),
+            (3_900, "[    0.889320] smp: Brought up 1 node, 2 CPUs"),
+        ]);
+        use Said::{Again, Live};
+        assert_eq!(said, [Live, Live, Again, Again, Live]);
     }
 
     proptest! {

@@ -78,6 +78,20 @@ impl GuestClock {
     /// # Errors
     /// When the run has no clock readings.
     pub fn of(run: &RunRecord, known: &Parameters, last: u64) -> Result<Self, SourceError> {
+        let end = run.moment(&Moment::VmmExiting).unwrap_or(run.total_ns);
+        Self::read_at(run, known, last, end)
+    }
+
+    /// As [`GuestClock::of`], with a stamp that was there at `end`, ns after the exec.
+    ///
+    /// # Errors
+    /// When the run has no clock readings.
+    pub fn read_at(
+        run: &RunRecord,
+        known: &Parameters,
+        last: u64,
+        end: Ns,
+    ) -> Result<Self, SourceError> {
         if run.icount {
             return Ok(GuestClock { rate: 1.0, zero: 0.0, error_ns: 0 });
         }
@@ -98,10 +112,15 @@ impl GuestClock {
         if let (Some(Accel::Tcg), Some(zero)) = (known.accel, start) {
             return Ok(clock(zero, TCG_ERROR_NS));
         }
-        let end = moment(Moment::VmmExiting).unwrap_or(run.total_ns as f64);
+        let end = end as f64;
         let latest = start.unwrap_or(end).min(end - last as f64 * host.rate()).max(0.0);
         let earliest = moment(Moment::VmmMain).unwrap_or(0.0).min(latest);
         Ok(clock((earliest + latest) / 2.0, ((latest - earliest) / 2.0).ceil() as Ns))
+    }
+
+    /// ns of a cycle of the guest's TSC.
+    pub fn rate(&self) -> f64 {
+        self.rate
     }
 
     /// The run's time of a guest stamp, ns after the exec.

@@ -123,7 +123,8 @@ pub(crate) fn said_again(seen: &[Seen<'_>]) -> Option<String> {
     let first = again().next()?;
     Some(format!(
         "{} lines of a kernel's log on the console, from {:.3} s on, are older than that (dmesg \
-         or klogd printed them again, or the console lagged): nothing is placed by them",
+         or klogd printed them again, the console lagged, or they are of a CPU whose clock had \
+         not begun): nothing is placed by them",
         again().count(),
         seconds(first),
     ))

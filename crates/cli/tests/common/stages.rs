@@ -152,7 +152,7 @@ fn of_one(name: &str) -> Option<&'static [Stage]> {
     use Stage::{Firmware, Kernel, Loader, User};
     let first = |prefixes: &[&str]| prefixes.iter().any(|p| name.starts_with(p));
     // The kernel says things while programs run, and programs while a kernel ends.
-    if name == "unattributed" || name.starts_with("vmeter:") {
+    if name == "unattributed" || first(&["vmeter:", "lines from: "]) {
         None
     } else if first(&["shutdown", "vmm:exit", "vmm:wrapper-end", "kernel:panic"]) {
         Some(&[Kernel, User])
@@ -210,12 +210,12 @@ fn run_began_user(proofs: &[(Stage, Said)], at: f64) -> bool {
     proofs.iter().any(|(stage, line)| *stage == Stage::User && line.at <= at + LATE)
 }
 
-/// When the kernel's clock was 0, by the line that says that its console works.
+/// The latest that the kernel's clock can have begun: a line arrives when it was said, or later
+/// (a PREEMPT_RT kernel leaves its console to a thread).
 fn clock_zero(lines: &[Said]) -> Option<f64> {
-    lines.iter().find_map(|line| {
-        let (stamp, text) = stamp(&line.text)?;
-        text.contains("console [ttyS0] enabled").then_some(line.at - stamp)
-    })
+    let stamped = lines.iter().filter_map(|line| Some((line.at, stamp(&line.text)?)));
+    let live = stamped.skip_while(|(_, (_, text))| !text.contains("console [ttyS0] enabled"));
+    live.map(|(at, (stamp, _))| at - stamp).min_by(f64::total_cmp)
 }
 
 #[cfg(test)]

@@ -10,10 +10,9 @@ use crate::guest_ram::{failed, GuestKernel};
 use crate::recorder::{Context, Live, Recorder, Saved, SourceError};
 use std::path::{Path, PathBuf};
 use vmeter_kernel_image::ftrace::{boot_probes, Decoded, FtraceDump, FtraceKind};
-use vmeter_kernel_image::KernelInfo;
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
-use vmeter_model::run::{SourceRecord, WatchLevel};
+use vmeter_model::run::SourceRecord;
 use vmeter_model::{Accel, Event, Ns, RunRecord, What};
 
 /// Name in [`SourceRecord::name`].
@@ -49,16 +48,10 @@ impl Recorder for GuestFtrace {
     const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
-        let watched = context.watch != WatchLevel::None;
-        // Only of QEMU is known that a machine without a kernel boots one from a disk.
-        if context.kernel.is_none() && watched && context.vmm.plugins {
-            return Some(Box::new(Untold));
-        }
         Some(Box::new(Recording {
             kernel: GuestKernel::of(context)?,
             dir: context.dir.to_owned(),
             accel: context.accel,
-            info: None,
             injected: false,
             advice: None,
             tsc_offset: None,
@@ -188,26 +181,15 @@ fn marker(text: &str) -> Option<What> {
     }
 }
 
-/// A machine whose kernel nobody named.
-struct Untold;
-
-impl Live for Untold {
-    fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
-        Err(SourceError::Other(what_to_add(plan)))
-    }
-
-    fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
-        Ok(None)
-    }
-}
-
 /// How a guest that a boot loader starts can be traced.
 fn what_to_add(plan: &LaunchPlan) -> String {
+    let mut words = parameters(plan, BUFFER_OF_GUESTS);
+    // Probes are of one kernel, which nobody knows yet.
+    words.extend(of_guests(plan, None));
     format!(
         "the guest's boot loader gives its kernel its words: add `{}` to GRUB_CMDLINE_LINUX in \
-         the guest's /etc/default/grub (then update-grub), and give --kernel FILE here, the \
-         guest's own vmlinuz, for its symbols",
-        parameters(plan, BUFFER).join(" ")
+         the guest's /etc/default/grub, and run update-grub there",
+        words.join(" ")
     )
 }
 
@@ -215,7 +197,6 @@ struct Recording {
     kernel: GuestKernel,
     dir: PathBuf,
     accel: Option<Accel>,
-    info: Option<KernelInfo>,
     injected: bool,
     /// What to do where the guest's own command line does not say to trace.
     advice: Option<String>,
@@ -226,11 +207,12 @@ struct Recording {
 
 impl Live for Recording {
     fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
-        let info = self.info.insert(self.kernel.info()?);
+        self.kernel.open()?;
         let mut parameters =
             parameters(plan, if self.own_init { BUFFER } else { BUFFER_OF_GUESTS });
         if !self.own_init {
-            parameters.extend(of_guests(plan, boot_probes(info)));
+            let probes = self.kernel.info().and_then(boot_probes);
+            parameters.extend(of_guests(plan, probes));
         }
         let words: Vec<&str> = parameters.iter().map(String::as_str).collect();
         self.injected = plan.inject_kernel_parameters(&words);
@@ -240,11 +222,10 @@ impl Live for Recording {
     }
 
     fn exiting(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
-        let Some(info) = &self.info else { return Ok(()) };
         if self.accel == Some(Accel::Kvm) {
             self.tsc_offset = guest_clock::kvm_tsc_offset(tracee.pid);
         }
-        match self.kernel.look_into(tracee, info, FtraceDump::take) {
+        match self.kernel.look_into(tracee, FtraceDump::take) {
             Ok(dump) => self.dump = Some(dump),
             // A guest that was not asked to trace need not be one that can.
             Err(error) if self.injected => return Err(error),
@@ -254,14 +235,14 @@ impl Live for Recording {
     }
 
     fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
-        let (Some(mut dump), Some(info)) = (self.dump, self.info) else { return Ok(None) };
+        let Some(mut dump) = self.dump else { return Ok(None) };
         if dump.decode().events.is_empty() && !self.injected {
             if let Some(advice) = self.advice {
                 return Err(SourceError::Other(format!("initcalls were not traced: {advice}")));
             }
             return Ok(None);
         }
-        dump.name_functions(&info.functions(&self.kernel.path).map_err(failed)?);
+        dump.name_functions(&self.kernel.functions()?);
         dump.write(&self.dir.join(FILE)).map_err(failed)?;
         Ok(Some(guest_clock::record::<GuestFtrace>(FILE, self.accel, self.tsc_offset)))
     }

@@ -7,22 +7,27 @@
 //! stamped with the TSC as they were stored, so that those are taken; what lies
 //! between is placed from the record before it, and cannot be off by more than
 //! the gap. Without a trace, the lines that the console showed as they were said do
-//! the same, at the time of their arrival.
+//! the same, at the time of their arrival. Where there are none (`quiet`), the kernel's clocks are
+//! read out of its RAM as well ([`steady`]).
+
+mod steady;
 
 use super::console::Console;
 use super::firmware::ARRIVAL_ERROR_NS;
 use super::guest_ftrace::{GuestFtrace, GuestTrace};
 use super::read_bounded;
 use crate::end::Clues;
-use crate::guest_clock;
+use crate::guest_clock::{self, GuestClock};
 use crate::guest_ram::{failed, GuestKernel};
 use crate::recorder::{Context, Live, Recorder, Saved, SourceError};
 use crate::stamped::Line;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use steady::AtEnd;
+use vmeter_kernel_image::clocks::Clocks;
 use vmeter_kernel_image::ftrace::FtraceKind;
 use vmeter_kernel_image::printk::{PrintkDump, PrintkRecord};
-use vmeter_kernel_image::KernelInfo;
+use vmeter_kernel_image::Guest;
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::kernel_log::{self, Said};
@@ -40,7 +45,7 @@ pub struct GuestPrintk;
 
 impl Recorder for GuestPrintk {
     type Parameters = guest_clock::Parameters;
-    type Raw = Vec<PrintkRecord>;
+    type Raw = Log;
     const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
@@ -48,7 +53,6 @@ impl Recorder for GuestPrintk {
             kernel: GuestKernel::of(context)?,
             dir: context.dir.to_owned(),
             accel: context.accel,
-            info: None,
             tsc_offset: None,
             dump: None,
         }))
@@ -58,15 +62,15 @@ impl Recorder for GuestPrintk {
         &self,
         dir: &Path,
         source: &SourceRecord,
-        _: guest_clock::Parameters,
-    ) -> Result<Vec<PrintkRecord>, SourceError> {
+        parameters: guest_clock::Parameters,
+    ) -> Result<Log, SourceError> {
         let dump = PrintkDump::from_bytes(&read_bounded(dir, source, 0)?).map_err(failed)?;
-        Ok(dump.records())
+        Ok(Log { records: dump.records(), clocks: dump.clocks().cloned(), parameters })
     }
 
     fn decode(
         &self,
-        records: &Vec<PrintkRecord>,
+        log: &Log,
         _: &SourceRecord,
         saved: &Saved<'_>,
     ) -> Result<Vec<Event>, SourceError> {
@@ -74,14 +78,21 @@ impl Recorder for GuestPrintk {
             Some(trace) => console_events(&trace, saved.run)?,
             None => Vec::new(),
         };
-        let window = Window::of(saved.run);
-        let placed = if anchors.is_empty() && !saved.run.icount {
+        let (records, window) = (log.records.as_slice(), Window::of(saved.run));
+        let matched = if anchors.is_empty() && !saved.run.icount {
             let lines = saved.raw(&Console)?;
             let lines = lines.as_ref().map_or(&[][..], |raw| raw.lines());
-            place_matched(records, &printed(records, lines, saved.run.exec_ns), window)
+            printed(records, lines, saved.run.exec_ns)
         } else {
-            place(records, anchors, window)
+            matches(records, anchors)
         };
+        let mut placed = place_matched(records, &matched, window);
+        if !saved.run.icount {
+            let by_clock = steady::by_clock(records, &matched, log.at_end(saved.run), window);
+            for (placed, by_clock) in placed.iter_mut().zip(by_clock) {
+                *placed = by_clock.filter(|by_clock| by_clock.1 < placed.1).unwrap_or(*placed);
+            }
+        }
         let events = records.iter().zip(placed).flat_map(|(record, (at, error_ns))| {
             record.text.split('\n').map(move |line| Event {
                 at,
@@ -94,10 +105,31 @@ impl Recorder for GuestPrintk {
         Ok(events.collect())
     }
 
-    fn clues(&self, records: &Vec<PrintkRecord>, clues: &mut Clues) {
-        let lines = records.iter().filter(|record| record.by_kernel);
+    fn clues(&self, log: &Log, clues: &mut Clues) {
+        let lines = log.records.iter().filter(|record| record.by_kernel);
         let lines = lines.flat_map(|record| record.text.split('\n').map(str::to_owned));
         clues.kernel_log.get_or_insert_default().extend(lines);
+    }
+}
+
+/// The log, read.
+#[derive(Debug)]
+pub struct Log {
+    /// Its records, oldest first.
+    records: Vec<PrintkRecord>,
+    /// The clocks that stamped them, at the end.
+    clocks: Option<Clocks>,
+    parameters: guest_clock::Parameters,
+}
+
+impl Log {
+    /// The kernel's clocks with the host's, where both count the TSC.
+    fn at_end(&self, run: &RunRecord) -> Option<AtEnd<'_>> {
+        let clocks = self.clocks.as_ref().filter(|clocks| clocks.counts_tsc())?;
+        let read = clocks.read_ns.saturating_sub(run.exec_ns);
+        let host = GuestClock::read_at(run, &self.parameters, clocks.cycle_last, read).ok()?;
+        let (at, rate) = (host.at(clocks.cycle_last), host.rate());
+        Some(AtEnd { clocks, at, error: host.error_ns, rate })
     }
 }
 
@@ -130,6 +162,7 @@ impl Window {
 }
 
 /// The run's time of each record, and its error.
+#[cfg(test)]
 fn place(
     records: &[PrintkRecord],
     anchors: Vec<(String, Ns, Ns)>,
@@ -271,23 +304,25 @@ struct Recording {
     kernel: GuestKernel,
     dir: PathBuf,
     accel: Option<Accel>,
-    info: Option<KernelInfo>,
     tsc_offset: Option<i64>,
     dump: Option<PrintkDump>,
 }
 
 impl Live for Recording {
     fn prepare(&mut self, _plan: &mut LaunchPlan) -> Result<(), SourceError> {
-        self.info = Some(self.kernel.info()?);
-        Ok(())
+        self.kernel.open()
     }
 
     fn exiting(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
-        let Some(info) = &self.info else { return Ok(()) };
         if self.accel == Some(Accel::Kvm) {
             self.tsc_offset = guest_clock::kvm_tsc_offset(tracee.pid);
         }
-        self.dump = Some(self.kernel.look_into(tracee, info, PrintkDump::take)?);
+        match self.kernel.look_into(tracee, take) {
+            Ok(dump) => self.dump = Some(dump),
+            // Whether there is a kernel at all was not known.
+            Err(_) if self.kernel.is_unnamed() => {}
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 
@@ -296,6 +331,14 @@ impl Live for Recording {
         dump.write(&self.dir.join(FILE)).map_err(failed)?;
         Ok(Some(guest_clock::record::<GuestPrintk>(FILE, self.accel, self.tsc_offset)))
     }
+}
+
+/// The log and, where the kernel says how, its clocks.
+fn take(guest: &Guest<'_>) -> vmeter_kernel_image::Result<PrintkDump> {
+    let clocks = Clocks::take(guest, vmeter_base::clock::monotonic());
+    let mut dump = PrintkDump::take(guest)?;
+    dump.set_clocks(clocks.ok());
+    Ok(dump)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Where nothing else says what went on, the lines that were printed do: each stretch from a
-//! line to the next is `after: LINE`, which is no more than what is known.
+//! line to the next is `after: LINE`, which is no more than what is known. Where lines come
+//! thick, all of them together are `lines from: FIRST LINE`.
 //!
 //! So it is with initcalls that nobody traced, and with programs that no trace names. Numbers
 //! in a line are left out of the name, so that it is the same in every run.
@@ -125,9 +126,23 @@ fn stretches<'a>(
     let mut lines: Vec<&Line<'a>> = facts.lines.iter().filter(|l| of(l)).filter(known).collect();
     lines.sort_by_key(|l| l.at);
     let mut nodes = Vec::new();
+    // Lines that follow each other closely have one stretch together.
+    let mut first: Option<&Line<'a>> = None;
     for (index, line) in lines.iter().enumerate() {
         let end = lines.get(index + 1).map_or(to, |next| next.at);
-        if end - line.at >= shortest {
+        let long = end - line.at >= shortest;
+        if let Some(many) = first.filter(|_| long || index + 1 == lines.len()) {
+            let until = if long { line.at } else { end };
+            if until - many.at >= shortest {
+                let name = format!("lines from: {}", name(many.text));
+                nodes.push(Node {
+                    error: many.error,
+                    ..Node::new(name, many.at, until, many.source)
+                });
+            }
+        }
+        first = if long { None } else { first.or(Some(*line)) };
+        if long {
             let node = Node::new(format!("after: {}", name(line.text)), line.at, end, line.source);
             nodes.push(Node { error: line.error, ..node });
         }
@@ -138,6 +153,7 @@ fn stretches<'a>(
 /// A line without its numbers, cut to what a table can show.
 fn name(text: &str) -> String {
     let number = |word: &str| {
+        let word = word.trim_matches(['[', ']', '(', ')']);
         word.starts_with(|c: char| c.is_ascii_digit())
             && word.chars().all(|c| c.is_ascii_hexdigit() || ".,:x%".contains(c))
     };
@@ -158,6 +174,7 @@ mod tests {
     fn a_name_is_the_same_in_every_run() {
         assert_eq!(name("planted  sleep begin 3.151"), "planted sleep begin #");
         assert_eq!(name("rc: S01net 0.2"), "rc: S01net #");
+        assert_eq!(name("kernel: [    0.769125] audit"), "kernel: [ # audit");
         assert_eq!(name(&"x".repeat(80)).chars().count(), MAX_NAME + 1);
     }
 }
