@@ -5,6 +5,7 @@ use crate::calls::{self, Calls};
 use crate::input::{Input, Seen};
 use crate::landmarks::is_itself;
 use crate::lines::{self, Hit, Line};
+use crate::processes::Processes;
 use std::collections::BTreeMap;
 use vmeter_model::{Cause, Moment, Ns, Outcome, RunRecord, What};
 
@@ -32,6 +33,8 @@ pub(crate) struct Facts<'a> {
     pub hits: Vec<Hit<'a>>,
     /// Initcalls and what was printed of them.
     pub calls: Calls<'a>,
+    /// Processes of user space.
+    pub processes: Processes<'a>,
     /// Addresses reached, in order.
     pub reached: Vec<(&'a str, Stamp<'a>)>,
     /// When vmeter held the VMM, ns after exec, in order.
@@ -63,6 +66,7 @@ impl<'a> Facts<'a> {
             lines: lines.to_vec(),
             hits: lines::hits(lines),
             calls: calls::collect(seen, lines, input.total),
+            processes: Processes::of(seen),
             reached,
             held: held(run, input),
             insns,

@@ -55,6 +55,7 @@ mod lines;
 mod marks;
 mod missing;
 mod patterns;
+mod processes;
 mod rules;
 mod totals;
 mod tree;

@@ -53,7 +53,9 @@ pub(crate) fn marks(facts: &Facts<'_>) -> Vec<(Ns, String)> {
         })
         .collect();
     let lines = facts.hits.iter().filter(|h| {
-        h.on == On::Kernel && matches!(h.means, Means::Begins(..) | Means::Panic | Means::PowerOff)
+        let moment =
+            matches!(h.means, Means::Begins(..) | Means::Panic | Means::GoesDown | Means::PowerOff);
+        h.on == On::Kernel && moment
     });
     marks.extend(lines.map(|h| (h.at, h.text.to_owned())));
     marks.sort();

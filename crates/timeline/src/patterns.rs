@@ -42,6 +42,8 @@ pub(crate) enum Means {
     PartUntilNextLine(&'static str, &'static str),
     /// The kernel panicked.
     Panic,
+    /// Init begins to end everything.
+    GoesDown,
     /// The guest tells the machine to power off, halt or restart.
     PowerOff,
 }
@@ -70,7 +72,7 @@ const fn loader(regex: &'static str, means: Means) -> Pattern {
     Pattern { on: On::Loader, regex, means }
 }
 
-use Means::{Begins, BeginsLast, FirstPart, Panic, Part, PartUntilNextLine, PowerOff};
+use Means::{Begins, BeginsLast, FirstPart, GoesDown, Panic, Part, PartUntilNextLine, PowerOff};
 
 /// The table. Of several patterns that match a line, each has its say.
 #[rustfmt::skip]
@@ -133,7 +135,7 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     kernel(r"^systemd\[1\]: ",                           Begins(Anchor::Userspace, 500 * MS)),
     kernel(r"^(ACPI: PM: |ACPI: )?Preparing to enter system sleep state S5", Begins(Anchor::Shutdown, 100 * MS)),
     kernel(r"^systemd-shutdown\[1\]: ",                  Begins(Anchor::Shutdown, 500 * MS)),
-    kernel(r"^(\[[^\]]*\] )?(The system is going down|Requesting system (poweroff|halt|reboot))", Begins(Anchor::Shutdown, 100 * MS)),
+    kernel(r"^(\[[^\]]*\] )?Requesting system (poweroff|halt|reboot)", Begins(Anchor::Shutdown, 100 * MS)),
     kernel(r"^Kernel panic - not syncing",               Panic),
     kernel(r"^reboot: (Power down|System halted|Restarting system|machine restart)", PowerOff),
 
@@ -154,6 +156,17 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     kernel(r"^systemd\[1\]: systemd \d.* running in system mode", Part("systemd:setup")),
     kernel(r"^(Welcome to .*!$|systemd\[1\]: Hostname set to )", FirstPart("systemd:load-units")),
     kernel(r"^systemd\[1\]: Queued start job for default target (multi|graphical|default|Multi|Graphical)", FirstPart("systemd:units")),
+
+    // Going down: busybox, sysvinit, systemd by its word to all, runit, OpenRC; then by whom
+    // the rest is ended. The units that systemd stops before are in rules/units.rs.
+    kernel(r"^(\[[^\]]*\] )?The system (is going down|will (power off|reboot|halt) now)", GoesDown),
+    kernel(r"^INIT: (Switching to|Entering) runlevel: [06]",  GoesDown),
+    kernel(r"^- runit: (leave|enter) stage: .*/(2|3)$",     GoesDown),
+    kernel(r"^( \* )?(Shutting down|Stopping) (the )?(runlevel|services)", GoesDown),
+    kernel(r"(Sent SIGTERM to all|Sending SIGTERM to remaining) processes", Part("shutdown:sigterm")),
+    kernel(r"(Sent SIGKILL to all|Sending SIGKILL to remaining) processes", Part("shutdown:sigkill")),
+    kernel(r"^systemd-shutdown\[1\]: Unmounting file systems", Part("shutdown:unmount")),
+    kernel(r"^systemd-shutdown\[1\]: Syncing filesystems",     Part("shutdown:sync")),
 
     // Linux: parts of start_kernel() and of what follows it.
     kernel(r"^Linux version ",                           Part("kernel:setup_arch")),

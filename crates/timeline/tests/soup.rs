@@ -45,6 +45,18 @@ fn line() -> impl Strategy<Value = String> {
             "calling  b+0x0/0x1 @ 7",
             "initcall b+0x0/0x1 returned 0 after 99999999999 usecs",
             "smp: Bringing up secondary CPUs ...",
+            "systemd[1]: systemd 252 running in system mode",
+            "systemd[1]: Queued start job for default target b.target.",
+            "systemd[1]: Starting a.service - A...",
+            "[  OK  ] Finished a.service - A.",
+            "systemd[1]: Started getty@b.service - B.",
+            "systemd[1]: Reached target b.target - B.",
+            "Stopping a.service - A...",
+            "[  OK  ] Stopped a.service - A.",
+            "systemd[1]: Stopped target basic.target - Basic System.",
+            "Sent SIGTERM to all processes",
+            "The system is going down NOW!",
+            "Begin: Mounting root file system ... Begin: Running x",
         ])
         .prop_map(str::to_owned),
         ".{0,60}",
@@ -82,11 +94,28 @@ fn what() -> impl Strategy<Value = What> {
         name().prop_map(|step| What::StepEnd { step }),
         (0..4i32, name()).prop_map(|(pid, file)| What::ProcessExec { pid, file }),
         (0..4i32, name()).prop_map(|(pid, comm)| What::ProcessExit { pid, comm }),
+        (0..4i32, 0..4i32, any::<bool>()).prop_map(|(pid, parent, thread)| What::ProcessFork {
+            pid,
+            parent,
+            thread
+        }),
+        (0..4i32, prop::collection::vec(line(), 0..3))
+            .prop_map(|(pid, arguments)| What::ProcessArguments { pid, arguments }),
+        (0..4i32, prop::option::of(0..4i32))
+            .prop_map(|(pid, child)| What::ProcessWait { pid, child }),
+        (0..4i32, 0..4i32, any::<u64>(), unit())
+            .prop_map(|(pid, by, cpu_ns, group)| { What::ProcessReap { pid, by, cpu_ns, group } }),
+        (0..4i32, unit()).prop_map(|(pid, path)| What::ProcessGroup { pid, path }),
         (0x05..0x1au32, any::<u64>()).prop_map(|(item, bytes)| What::FwCfg { item, bytes }),
         any::<bool>()
             .prop_map(|write| { What::PciConfig { write, device: "d".into(), register: 0 } }),
         (name(), any::<u64>()).prop_map(|(name, value)| What::Count { name, value }),
     ]
+}
+
+fn unit() -> impl Strategy<Value = String> {
+    prop::sample::select(vec!["", "/system.slice/a.service", "/init.scope", "b.mount"])
+        .prop_map(str::to_owned)
 }
 
 fn any_event() -> impl Strategy<Value = Event> {

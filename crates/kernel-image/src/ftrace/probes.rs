@@ -51,7 +51,9 @@ pub fn boot_probes(info: &KernelInfo) -> Option<String> {
     info.symbols.get("setup_boot_kprobe_events").or(info.symbols.get("set_kprobe_boot_events"))?;
     let at = |name: &str| info.field(name).ok().map(Field::offset);
     let (argc, stack) = (at("linux_binprm.argc")?, at("linux_binprm.p")?);
-    let words = (0..WORDS).map(|n| format!(",+u{}(+{stack}(%di)):x64", n * 8));
+    // On the new stack: the number of arguments, then the address of each; the texts themselves
+    // lie one behind the other.
+    let words = (0..WORDS).map(|n| format!(",+u{}(+u8(+{stack}(%di))):x64", n * 8));
     let words: String = words.collect();
     let exec = format!("p:{GROUP}/vmeter_exec,finalize_exec,+{argc}(%di):s32{words}");
     let (pid, cpu) = (at("task_struct.pid")?, at("task_struct.se.sum_exec_runtime")?);

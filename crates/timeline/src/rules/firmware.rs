@@ -94,7 +94,11 @@ pub(super) fn part_name(means: Means) -> Option<&'static str> {
         Means::Part(name) | Means::FirstPart(name) | Means::PartUntilNextLine(name, _) => {
             Some(name)
         }
-        Means::Begins(..) | Means::BeginsLast(..) | Means::Panic | Means::PowerOff => None,
+        Means::Begins(..)
+        | Means::BeginsLast(..)
+        | Means::Panic
+        | Means::GoesDown
+        | Means::PowerOff => None,
     }
 }
 

@@ -9,11 +9,13 @@ pub(crate) mod initcalls;
 pub(crate) mod kernel;
 mod loader;
 mod observe;
+mod ordering;
 mod processes;
 mod said;
 mod shutdown;
 mod stages;
 mod steps;
+mod stopping;
 mod units;
 mod unseen;
 mod vmm;
@@ -42,6 +44,7 @@ pub(crate) const RULES: &[RuleSet] = &[
     stages::RULES,
     steps::RULES,
     units::RULES,
+    stopping::RULES,
     processes::RULES,
     unseen::RULES,
     said::RULES,

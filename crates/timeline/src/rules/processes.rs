@@ -1,5 +1,13 @@
 //! What else user space did: processes, and modules that it had loaded.
 //!
+//! Where forks were seen, the tree follows who waited for whom: of the children that a process
+//! waited for the one that ended last, before its start the one that had ended last by then,
+//! and so on; inside each the same. What nobody waited for is beside the tree, with what it
+//! did. What a unit of systemd waits for is its own processes. What udev's workers load while
+//! `udevadm settle` waits for them is part of that wait.
+//!
+//! Without forks, processes are placed by time alone.
+//!
 //! Inside a step of init these are parts of the step. Outside of any, a stretch
 //! that holds some of them is `userspace`, and what they leave open in it is
 //! `unattributed`: that a shell or a service manager existed does not say that it
@@ -7,11 +15,14 @@
 //! daemon and is kept beside the tree.
 
 use super::initcalls::node as call_node;
+use super::stopping::STOP;
+use super::units::UNIT;
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::calls::Call;
 use crate::facts::Facts;
 use crate::landmarks::open_end;
+use crate::processes::{words, Processes};
 use crate::tree::{Fill, Growing, Node};
 use std::collections::{BTreeMap, HashMap};
 use vmeter_model::{Ns, What};
@@ -19,6 +30,9 @@ use vmeter_model::{Ns, What};
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 
 pub(super) const USERSPACE: &str = "userspace";
+/// Who waits for udev's workers.
+const SETTLE: &str = "udevadm settle";
+const UDEVD: &str = "systemd-udevd";
 
 fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let calls: Vec<(Call<'a>, Node<'a>)> = modules_calls(facts)
@@ -29,8 +43,11 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
         })
         .collect();
     let loads = loads(facts, &calls);
+    if facts.processes.with_parents {
+        return Chains::new(facts, anchors, tree).place(loads, calls);
+    }
     let (mut deeds, daemons) = processes(facts, anchors);
-    deeds.extend(loads.into_iter().filter(|load| !own_step(&tree.root, load)));
+    deeds.extend(loads.into_iter().map(|(_, load)| load).filter(|l| !own_step(&tree.root, l)));
     deeds.sort_by_key(|d| (d.start, std::cmp::Reverse(d.end)));
     if let Some(begin) = anchors.get(Anchor::Userspace) {
         frames(&mut tree.root, &deeds, begin.at);
@@ -47,14 +64,232 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     tree.beside.extend(daemons);
 }
 
+/// The tree, while the processes that were waited for are put into it.
+struct Chains<'a, 'f, 't> {
+    facts: &'f Facts<'a>,
+    processes: &'f Processes<'a>,
+    anchors: &'f Anchors<'a>,
+    tree: &'t mut Growing<'a>,
+    /// Which processes are in the tree.
+    placed: Vec<bool>,
+}
+
+impl<'a, 'f, 't> Chains<'a, 'f, 't> {
+    fn new(facts: &'f Facts<'a>, anchors: &'f Anchors<'a>, tree: &'t mut Growing<'a>) -> Self {
+        let processes = &facts.processes;
+        Chains { facts, processes, anchors, tree, placed: vec![false; processes.all.len()] }
+    }
+
+    fn place(mut self, loads: Vec<(Option<i32>, Node<'a>)>, calls: Vec<(Call<'a>, Node<'a>)>) {
+        let of_init = |parent: usize| self.processes.all[parent].pid == 1;
+        let roots: Vec<usize> = (0..self.processes.all.len())
+            .filter(|index| self.processes.all[*index].pid != 1)
+            .filter(|index| self.processes.all[*index].parent.is_none_or(of_init))
+            .collect();
+        let (of_units, others): (Vec<usize>, Vec<usize>) =
+            roots.into_iter().partition(|index| self.processes.all[*index].unit.is_some());
+        let chain = self.waited_for(&others, 0, self.facts.total);
+        if let Some(begin) = self.anchors.get(Anchor::Userspace) {
+            let mut deeds: Vec<Node<'a>> = chain.iter().map(|index| self.node(*index)).collect();
+            deeds.extend(
+                loads
+                    .iter()
+                    .map(|(_, load)| load.clone())
+                    .filter(|l| !own_step(&self.tree.root, l)),
+            );
+            deeds.sort_by_key(|d| (d.start, std::cmp::Reverse(d.end)));
+            frames(&mut self.tree.root, &deeds, begin.at);
+        }
+        for index in chain {
+            self.grow(index, self.facts.total);
+        }
+        for (unit, stops, from, to) in units(&self.tree.root) {
+            let of = |index: &&usize| self.processes.all[**index].unit == Some(unit.as_str());
+            let mut own: Vec<usize> = of_units.iter().filter(of).copied().collect();
+            // What ends it has its say, not what is ended.
+            let fresh = |index: &usize| self.processes.all[*index].start.at >= from;
+            if stops && own.iter().any(fresh) {
+                own.retain(fresh);
+            }
+            for index in self.of_unit(&own, from, to) {
+                self.grow(index, to);
+            }
+        }
+        self.modules(loads, calls);
+        for index in 0..self.processes.all.len() {
+            let process = &self.processes.all[index];
+            // A fork that executes nothing is its parent's work.
+            if !self.placed[index] && process.pid != 1 && !process.images.is_empty() {
+                let node = self.node(index);
+                self.tree.beside.push(node);
+            }
+        }
+    }
+
+    /// A process from its fork to its end, or to wherever it can have gone on.
+    fn node(&self, index: usize) -> Node<'a> {
+        let process = &self.processes.all[index];
+        let start = process.start;
+        let end = process.end.unwrap_or_else(|| open_end(self.facts, self.anchors, start.at));
+        let node = Node::new(self.processes.name(index), start.at, end, start.source);
+        Node { error: start.error, cpu: process.cpu, ..node }
+    }
+
+    /// Of processes that somebody waited for, those that the end waited for, in order.
+    fn waited_for(&self, of: &[usize], from: Ns, to: Ns) -> Vec<usize> {
+        let ended = of.iter().filter(|index| self.processes.all[**index].waited);
+        let spans = ended.filter_map(|index| {
+            let process = &self.processes.all[*index];
+            Some((process.start.at, process.end?, *index))
+        });
+        last_first(spans.filter(|(start, end, _)| from <= *start && *end <= to).collect(), to)
+    }
+
+    /// A unit waits for each of its processes; for one that stays, until it says that it works.
+    fn of_unit(&self, of: &[usize], from: Ns, to: Ns) -> Vec<usize> {
+        let spans = of.iter().map(|index| {
+            let process = &self.processes.all[*index];
+            (process.start.at.max(from), process.end.map_or(to, |end| end.min(to)), *index)
+        });
+        last_first(spans.filter(|(start, end, _)| start < end && *end > from).collect(), to)
+    }
+
+    /// Places a process, up to `to`, and what it waited for.
+    fn grow(&mut self, index: usize, to: Ns) {
+        let mut node = self.node(index);
+        if node.end > to {
+            node.end = to;
+            node.cpu = None;
+        }
+        // systemd forks before it says that it begins.
+        let holds = |root: &Node<'a>, at: Ns| holder(root, at).map(|n| (n.start, n.end));
+        if let Some((start, _)) = holds(&self.tree.root, node.end - 1) {
+            let early = self.processes.all[index].unit.is_some() && node.start < start;
+            node.start = if early { start } else { node.start };
+        }
+        if node.len() <= 0 {
+            return;
+        }
+        if in_frame(&self.tree.root, &node) {
+            node.fill = Fill::Unattributed;
+        }
+        let (start, end) = (node.start, node.end);
+        if self.tree.root.place(node).is_some() {
+            return;
+        }
+        self.placed[index] = true;
+        for image in self.processes.all[index].images.iter().skip(1) {
+            if image.at < end {
+                let name = format!("exec {}", words(image));
+                let source = self.processes.all[index].start.source;
+                // It fits: it is inside what was just placed.
+                let _ = self.tree.root.place(Node::new(name, image.at.max(start), end, source));
+            }
+        }
+        for child in self.waited_for(self.processes.children(index), start, end) {
+            self.grow(child, end);
+        }
+    }
+
+    /// Modules that were loaded by who is in the tree, or by udev while it is waited for.
+    fn modules(&mut self, loads: Vec<(Option<i32>, Node<'a>)>, calls: Vec<(Call<'a>, Node<'a>)>) {
+        let mut inside = Vec::with_capacity(loads.len());
+        for (pid, load) in &loads {
+            inside.push(self.belongs(*pid, load) && !own_step(&self.tree.root, load));
+        }
+        let spans = loads.iter().zip(&inside).enumerate().filter(|(_, (_, inside))| **inside);
+        let spans = spans.map(|(index, ((_, load), _))| (load.start, load.end, index)).collect();
+        let chosen = last_first(spans, self.facts.total);
+        for (index, (pid, load)) in loads.into_iter().enumerate() {
+            let step = own_step(&self.tree.root, &load);
+            let call = &calls[index].1;
+            if step || chosen.contains(&index) {
+                if !step {
+                    self.tree.place(load);
+                }
+                self.tree.place(call.clone());
+            } else if pid.is_none() {
+                self.tree.place(call.clone());
+            } else {
+                self.tree.beside.push(load);
+            }
+        }
+    }
+
+    fn belongs(&self, pid: Option<i32>, load: &Node<'a>) -> bool {
+        let Some(pid) = pid.filter(|pid| *pid != 1) else { return true };
+        let all = &self.processes.all;
+        let own = all.iter().rposition(|p| p.pid == pid && p.start.at <= load.start);
+        let Some(own) = own else { return true };
+        if self.placed[own] {
+            return true;
+        }
+        let mut ancestors = std::iter::successors(Some(own), |index| all[*index].parent);
+        let by_udev = ancestors.any(|index| {
+            all[index].images.iter().any(|i| i.file.ends_with(UDEVD) || i.file.ends_with("udevadm"))
+        });
+        let waits = |node: &Node<'_>| node.name.contains(SETTLE);
+        by_udev && path(&self.tree.root, load.start).into_iter().any(waits)
+    }
+}
+
+/// The spans that hold a moment, from the outermost.
+fn path<'t, 'a>(root: &'t Node<'a>, at: Ns) -> Vec<&'t Node<'a>> {
+    let mut path = vec![root];
+    while let Some(node) = path.last().and_then(|node| {
+        let index = node.children.partition_point(|child| child.end <= at);
+        node.children.get(index).filter(|child| child.start <= at)
+    }) {
+        path.push(node);
+    }
+    path
+}
+
+/// The unit's span that holds a moment.
+fn holder<'t, 'a>(root: &'t Node<'a>, at: Ns) -> Option<&'t Node<'a>> {
+    let of_unit = |node: &&Node<'_>| [UNIT, STOP].iter().any(|p| node.name.starts_with(p));
+    path(root, at).into_iter().find(of_unit)
+}
+
+/// Every unit's span in the tree, and whether it is stopped there.
+fn units(root: &Node<'_>) -> Vec<(String, bool, Ns, Ns)> {
+    let mut found = Vec::new();
+    let mut open = vec![root];
+    while let Some(node) = open.pop() {
+        for (prefix, stops) in [(UNIT, false), (STOP, true)] {
+            if let Some(unit) = node.name.strip_prefix(prefix) {
+                found.push((unit.to_owned(), stops, node.start, node.end));
+            }
+        }
+        open.extend(&node.children);
+    }
+    found
+}
+
+/// Of spans (begin, end, index) the one that ends last, before its begin the one that ends
+/// last by then, and so on: their indices, in order of time.
+pub(super) fn last_first(mut spans: Vec<(Ns, Ns, usize)>, to: Ns) -> Vec<usize> {
+    spans.sort_by_key(|(start, end, index)| (*end, *start, *index));
+    let mut at = to;
+    let mut chosen = Vec::new();
+    for (start, end, index) in spans.into_iter().rev() {
+        if end <= at {
+            at = start;
+            chosen.push(index);
+        }
+    }
+    chosen.reverse();
+    chosen
+}
+
 /// Initcalls of modules.
 fn modules_calls<'a>(facts: &Facts<'a>) -> Vec<Call<'a>> {
     facts.calls.all.iter().filter(|c| c.module.is_some()).cloned().collect()
 }
 
 /// `insmod NAME` for every module: from its load, or the start of its initcall,
-/// to the end of its initcall.
-fn loads<'a>(facts: &Facts<'a>, calls: &[(Call<'a>, Node<'a>)]) -> Vec<Node<'a>> {
+/// to the end of its initcall, and the thread that loaded it.
+fn loads<'a>(facts: &Facts<'a>, calls: &[(Call<'a>, Node<'a>)]) -> Vec<(Option<i32>, Node<'a>)> {
     let mut loaded: HashMap<&str, Stamp<'a>> = HashMap::new();
     for seen in facts.seen {
         if let What::ModuleLoad { module, .. } = seen.what {
@@ -68,7 +303,8 @@ fn loads<'a>(facts: &Facts<'a>, calls: &[(Call<'a>, Node<'a>)]) -> Vec<Node<'a>>
         let start = load.map_or(node.start, |load| load.at);
         let error = node.error.max(load.map_or(0, |load| load.error));
         let name = format!("insmod {module}");
-        nodes.push(Node { error, ..Node::new(name, start, node.end, node.source) });
+        let node = Node { error, ..Node::new(name, start, node.end, node.source) };
+        nodes.push((call.pid, node));
     }
     nodes
 }

@@ -1,22 +1,30 @@
 //! The end: the guest shuts down, the VMM cleans up and exits.
+//!
+//! A guest goes down from its first word of it: what an init says before it ends everything,
+//! or the row of units that systemd stops which leads to a target that all others need.
 
+use super::firmware::part_name;
+use super::units::{same, sayings, Verb};
 use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::backbone::SHUTDOWN;
 use crate::facts::Facts;
-use crate::patterns::Means;
-use crate::tree::{Growing, Node};
+use crate::patterns::{Means, On};
+use crate::tree::{Fill, Growing, Node};
 use vmeter_model::{Ns, What};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 
 /// Where the kernel carries out a shutdown (kernel/reboot.c).
 const KERNEL_ENDS: &[&str] = &["kernel_power_off", "kernel_restart", "kernel_halt"];
+/// The guest's part of it.
+pub(super) const GUEST: &str = "shutdown:guest";
 /// QEMU's main loop leaves, cleans up its devices and then exits.
 const CLEANUP_NS: Ns = 50_000_000;
 
 fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
-    if let Some(start) = facts.first(|w| *w == What::ShutdownStart) {
+    let said = going_down(facts);
+    for start in [facts.first(|w| *w == What::ShutdownStart), said].into_iter().flatten() {
         found.offer(Anchor::Shutdown, Trust::Exact, start);
     }
     let near = [facts.first_reached(KERNEL_ENDS), facts.first(|w| *w == What::PowerOff)];
@@ -44,6 +52,49 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     }
 }
 
+/// Targets without which nothing is up, and their descriptions.
+const NEEDED: &[&str] = &[
+    "graphical.target",
+    "multi-user.target",
+    "basic.target",
+    "Graphical Interface",
+    "Multi-User System",
+    "Basic System",
+];
+/// Between two units of a row that is stopped, ns.
+const ROW_NS: Ns = 1_000_000_000;
+
+/// The first word of going down.
+fn going_down<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
+    let words = facts.hits.iter().filter(|h| h.on == On::Kernel && h.means == Means::GoesDown);
+    let word = words
+        .filter(|h| h.timed)
+        .map(|h| Stamp { at: h.at, error: h.error, source: h.source })
+        .min_by_key(|stamp| stamp.at);
+    [word, stopping(facts)].into_iter().flatten().min_by_key(|stamp| stamp.at)
+}
+
+/// The first unit of the row that is stopped when systemd goes down. An initrd's targets are
+/// stopped as well, and others are reached after that.
+pub(super) fn stopping<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
+    let sayings = sayings(facts, 0, facts.total);
+    let needed = |name: &str| NEEDED.iter().any(|needed| same(name, needed));
+    let reached = sayings.iter().rposition(|(_, verb, name)| *verb == Verb::Ends && needed(name));
+    let after = reached.map_or(0, |index| index + 1);
+    let stops =
+        |(_, verb, _): &(Stamp<'a>, Verb, &str)| matches!(verb, Verb::Stops | Verb::Stopped);
+    let target = sayings[after..].iter().position(|s| s.1 == Verb::Stopped && needed(s.2))?;
+    let mut first = after + target;
+    while let Some(before) = first.checked_sub(1).filter(|before| *before >= after) {
+        let near = sayings[first].0.at - sayings[before].0.at <= ROW_NS;
+        if !stops(&sayings[before]) || !near {
+            break;
+        }
+        first = before;
+    }
+    Some(sayings[first].0)
+}
+
 /// When the VMM last stopped its guest for good.
 fn stopped<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
     let state = |w: &What| matches!(w, What::RunState { state } if state == "shutdown");
@@ -65,14 +116,33 @@ fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
         error: by.error,
         ..Node::new(name, from, to, by.source)
     };
-    tree.place(part("shutdown:guest".into(), start, off.at, off));
+    let guest = part(GUEST.into(), start, off.at, off);
+    // Where units were stopped, they are what it was spent on.
+    let fill = if stopping(facts).is_some() { Fill::Unattributed } else { Fill::Own };
+    tree.place(Node { fill, ..guest });
     tree.place(part("shutdown:vmm".into(), off.at, end, off));
-    let reached: Vec<_> =
-        facts.reached.iter().filter(|(_, s)| inside(s) && s.at < off.at).collect();
-    for (index, (symbol, at)) in reached.iter().enumerate() {
-        let to = reached.get(index + 1).map_or(off.at, |(_, next)| next.at);
+    let mut cuts = parts(facts, start, off.at);
+    let reached = facts.reached.iter().filter(|(_, s)| inside(s) && s.at < off.at);
+    cuts.extend(reached.map(|(symbol, at)| (format!("shutdown:{symbol}"), *at)));
+    cuts.sort_by_key(|(_, stamp)| stamp.at);
+    for (index, (name, at)) in cuts.iter().enumerate() {
+        let to = cuts.get(index + 1).map_or(off.at, |(_, next)| next.at);
         if at.at < to {
-            tree.place(part(format!("shutdown:{symbol}"), at.at, to, *at));
+            tree.place(part(name.clone(), at.at, to, *at));
         }
     }
+}
+
+/// By whom what was still there was ended, in order.
+fn parts<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Vec<(String, Stamp<'a>)> {
+    let inside = facts.hits.iter().filter(|h| h.timed && (from..to).contains(&h.at));
+    let mut parts: Vec<(String, Stamp<'a>)> = inside
+        .filter_map(|h| {
+            let name = part_name(h.means).filter(|name| name.starts_with("shutdown:"))?;
+            Some((name.to_owned(), Stamp { at: h.at, error: h.error, source: h.source }))
+        })
+        .collect();
+    parts.sort_by_key(|(_, stamp)| stamp.at);
+    parts.dedup_by(|next, kept| next.0 == kept.0);
+    parts
 }

@@ -2,13 +2,13 @@
 //! root file system, systemd (its set-up, the loading of units, the starting of them).
 
 use super::firmware::part_name;
-use super::{no_anchors, RuleSet};
+use super::{no_anchors, units, RuleSet};
 use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::facts::Facts;
 use crate::landmarks::open_end;
 use crate::lines::Line;
 use crate::patterns::On;
-use crate::tree::{Growing, Node};
+use crate::tree::{Fill, Growing, Node};
 use vmeter_model::Ns;
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
@@ -17,14 +17,17 @@ const INITRD: &str = "initrd";
 const SWITCH_ROOT: &str = "switch-root";
 /// The service manager of the root file system, from its first line on.
 pub(super) const SYSTEMD: &str = "systemd";
+/// The part of it in which units start.
+pub(super) const UNITS: &str = "systemd:units";
 /// What it writes its lines as.
 pub(super) const SAYS: &str = "systemd[1]: ";
 
 fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some(begin) = anchors.get(Anchor::Userspace) else { return };
     let limit = open_end(facts, anchors, begin.at);
-    let initrd = parts(facts, "initrd:", begin.at, limit);
+    let mut initrd = parts(facts, "initrd:", begin.at, limit);
     let after = initrd.last().map_or(begin, |(_, stamp)| *stamp);
+    snap(facts, &mut initrd);
     let systemd = systemd_begins(facts, after.at, limit);
     if let Some((_, first)) = initrd.first() {
         // Where it says no more, it goes on until somebody else does.
@@ -36,7 +39,10 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
         }
     }
     if let Some(systemd) = systemd {
-        let parts = parts(facts, "systemd:", systemd.at, limit);
+        let mut parts = parts(facts, "systemd:", systemd.at, limit);
+        if parts.iter().all(|(name, _)| *name != UNITS) {
+            parts.extend(units::first(facts, systemd.at, limit).map(|first| (UNITS, first)));
+        }
         stage(tree, SYSTEMD, systemd, limit, &parts, 0);
     }
 }
@@ -58,7 +64,31 @@ fn stage<'a>(
     for (index, (part, at)) in parts.iter().enumerate() {
         let end = parts.get(index + 1).map_or(to, |(_, next)| next.at);
         if from.at <= at.at && at.at < end {
-            tree.place(Node { error: at.error, ..Node::new(*part, at.at, end, at.source) });
+            // That units start says nothing of what the time went into.
+            let fill = if *part == UNITS { Fill::Unattributed } else { Fill::Own };
+            tree.place(Node { error: at.error, fill, ..Node::new(*part, at.at, end, at.source) });
+        }
+    }
+}
+
+/// A line that a program says which init waited for is of a part that began with it.
+fn snap<'a>(facts: &Facts<'a>, parts: &mut Vec<(&'static str, Stamp<'a>)>) {
+    let all = &facts.processes.all;
+    let of_init = |parent: usize| all[parent].pid == 1;
+    let waited = all.iter().filter(|p| p.waited && p.parent.is_some_and(of_init));
+    let waited: Vec<(Stamp<'a>, Ns)> = waited.filter_map(|p| Some((p.start, p.end?))).collect();
+    for (_, at) in parts.iter_mut() {
+        let holds = waited.iter().find(|(start, end)| start.at < at.at && at.at < *end);
+        at.at = holds.map_or(at.at, |(start, _)| start.at);
+    }
+    parts.sort_by_key(|(_, at)| at.at);
+    // Of two that one program says, the later names it.
+    let mut index = 0;
+    while index + 1 < parts.len() {
+        if parts[index].1.at == parts[index + 1].1.at {
+            parts.remove(index);
+        } else {
+            index += 1;
         }
     }
 }

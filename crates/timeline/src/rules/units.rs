@@ -1,63 +1,115 @@
-//! systemd's units by its lines on the console: from `Starting X` to `Finished X`.
+//! systemd's units by what it says of them: from `Starting X` to `Finished X`.
 //!
-//! Units run side by side. The chain that leads to the end of the run goes into the tree: the
-//! unit that ended last, before its start the one that had ended last by then, and so on. The
-//! others are beside it. Early lines come through the kernel's log with the whole name, later
-//! ones from systemd itself, where a name may be cut in its middle.
+//! systemd starts whatever can be started, and then hears what ended: what it says first after
+//! something ended could not start before. So the tree holds the chain that the ready point
+//! (or the default target) waited for: the unit that came last before it, the one that this
+//! one had waited for, and so on; where several ended at once, what is known of systemd's own
+//! units decides (`ordering`), else the last. Between two, systemd starts jobs. Units that
+//! nothing waited for are beside the tree.
+//!
+//! Lines come through the kernel's log with the whole name, early or where systemd is told to
+//! (`systemd.log_target=kmsg`), else on the console, where a name may be cut in its middle.
 
-use super::stages::{SAYS, SYSTEMD};
+use super::ordering::comes_after;
+use super::stages::{SAYS, SYSTEMD, UNITS};
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchors, Stamp};
 use crate::facts::Facts;
+use crate::lines::Line;
+use crate::patterns::On;
 use crate::tree::{Growing, Node};
-use vmeter_model::Ns;
+use vmeter_model::{Ns, What};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 
+/// What the names of units' spans begin with.
+pub(super) const UNIT: &str = "unit ";
+/// systemd at work between the end of one unit and the start of those that waited for it.
+const START_JOBS: &str = "systemd:start-jobs";
 /// More units at once than any boot starts.
 const MAX_OPEN: usize = 512;
 /// Where systemd leaves out the middle of a name.
 const CUT: char = '\u{2026}';
+/// From a process of the unit to the line that it begins, at most, ns.
+const SAYS_WITHIN_NS: Ns = 2_000_000_000;
+/// A gap as short as this needs no sign of systemd's work, ns.
+const SHORT_NS: Ns = 20_000_000;
 
 fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
     let systemd = tree.root.children.iter().find(|n| n.name == SYSTEMD);
     let Some((from, to)) = systemd.map(|n| (n.start, n.end)) else { return };
-    let mut units = units(facts, from, to);
-    units.sort_by_key(|u| (u.end, u.start));
-    let mut at = to;
-    for node in units.into_iter().rev() {
-        if node.end <= at {
-            at = node.start;
-            tree.place(node);
-        } else {
-            tree.beside.push(node);
+    let begin = systemd.and_then(|n| n.children.iter().find(|c| c.name == UNITS));
+    let begin = begin.map_or(from, |n| n.start);
+    let units = units(facts, from, to);
+    let (until, goal) = goal(facts, &units, to);
+    let chain = chain(&units, goal);
+    let mut at = begin;
+    for index in &chain {
+        let unit = &units[*index];
+        let Some(start) = unit.start else { continue };
+        start_jobs(facts, tree, &units, (at, start.at));
+        tree.place(node(facts, unit, start));
+        at = unit.end.at;
+    }
+    if let Some(last) = goal.map(|index| &units[index]) {
+        start_jobs(facts, tree, &units, (at, last.end.at));
+        if last.name.contains("getty@") && last.end.at < until {
+            let prompt =
+                Node::new(format!("{UNIT}{}", last.name), last.end.at, until, last.end.source);
+            tree.place(Node { error: last.end.error, ..prompt });
+        }
+    }
+    for (index, unit) in units.iter().enumerate() {
+        if let Some(start) = unit.start.filter(|_| !chain.contains(&index)) {
+            tree.beside.push(node(facts, unit, start));
         }
     }
 }
 
-/// What a line says of a unit.
-#[derive(Debug, PartialEq, Eq)]
-enum Verb {
+/// What is said of a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
     Begins,
     Ends,
+    /// It begins to stop.
+    Stops,
+    Stopped,
 }
 
+use Verb::{Begins, Ends, Stopped, Stops};
+
 const VERBS: &[(&str, Verb)] = &[
-    ("Starting ", Verb::Begins),
-    ("Mounting ", Verb::Begins),
-    ("Started ", Verb::Ends),
-    ("Finished ", Verb::Ends),
-    ("Mounted ", Verb::Ends),
-    ("Failed to start ", Verb::Ends),
-    ("Failed to mount ", Verb::Ends),
+    ("Starting ", Begins),
+    ("Mounting ", Begins),
+    ("Activating swap ", Begins),
+    ("Started ", Ends),
+    ("Finished ", Ends),
+    ("Mounted ", Ends),
+    ("Activated swap ", Ends),
+    ("Reached target ", Ends),
+    ("Listening on ", Ends),
+    ("Found device ", Ends),
+    ("Set up automount ", Ends),
+    ("Failed to start ", Ends),
+    ("Failed to mount ", Ends),
+    ("Stopping ", Stops),
+    ("Unmounting ", Stops),
+    ("Deactivating swap ", Stops),
+    ("Stopped target ", Stopped),
+    ("Stopped ", Stopped),
+    ("Unmounted ", Stopped),
+    ("Deactivated swap ", Stopped),
+    ("Unset automount ", Stopped),
+    ("Closed ", Stopped),
+    ("Removed slice ", Stopped),
 ];
 
 /// The verb and the unit's name in a line.
-fn said(text: &str) -> Option<(&'static Verb, &str)> {
+pub(super) fn said(text: &str) -> Option<(Verb, &str)> {
     let text = text.strip_prefix(SAYS).unwrap_or(text);
     let status = text.strip_prefix('[').and_then(|t| t.split_once("] ")).map(|(_, rest)| rest);
     let text = status.unwrap_or(text).trim_start();
-    let (verb, rest) = VERBS.iter().find_map(|(v, verb)| Some((verb, text.strip_prefix(v)?)))?;
+    let (verb, rest) = VERBS.iter().find_map(|(v, verb)| Some((*verb, text.strip_prefix(v)?)))?;
     let name = rest.trim_end().trim_end_matches('.');
     let unit = name.split_once(" - ").map(|(unit, _)| unit);
     // Without a name (`systemd.status_unit_format=description`) the description is all there is.
@@ -66,7 +118,7 @@ fn said(text: &str) -> Option<(&'static Verb, &str)> {
 }
 
 /// True for two texts of one unit, whose middles may have been left out in different places.
-fn same(a: &str, b: &str) -> bool {
+pub(super) fn same(a: &str, b: &str) -> bool {
     match (a.split_once(CUT), b.split_once(CUT)) {
         (None, None) => a == b,
         (Some((head, _)), None) => b.starts_with(head) && b.contains('.'),
@@ -78,29 +130,138 @@ fn same(a: &str, b: &str) -> bool {
     }
 }
 
-fn units<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Vec<Node<'a>> {
+/// A line that systemd, or who answers for it, says of a unit; in order of time.
+pub(super) fn sayings<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Vec<(Stamp<'a>, Verb, &'a str)> {
+    // In the kernel's log, only who begins the line so is systemd.
+    let its = |l: &&Line<'a>| {
+        let own = l.console && l.stamp.is_none() && !l.early;
+        l.on == On::Kernel && l.timed && (own || l.text.starts_with(SAYS))
+    };
+    let lines = facts.lines.iter().filter(its).filter(|l| (from..to).contains(&l.at));
+    let mut sayings: Vec<_> = lines
+        .filter_map(|l| {
+            let (verb, name) = said(l.text)?;
+            Some((Stamp { at: l.at, error: l.error, source: l.source }, verb, name))
+        })
+        .collect();
+    sayings.sort_by_key(|(stamp, ..)| stamp.at);
+    sayings
+}
+
+/// A unit that was started.
+#[derive(Debug)]
+struct Unit<'a> {
+    name: &'a str,
+    /// None for what was there at once.
+    start: Option<Stamp<'a>>,
+    end: Stamp<'a>,
+}
+
+/// What was started, in order of its end. Each is said twice where systemd speaks to the
+/// kernel's log and the console: the first counts.
+fn units<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Vec<Unit<'a>> {
     let mut open: Vec<(&str, Stamp<'a>)> = Vec::new();
-    let mut units = Vec::new();
-    let lines = facts.lines.iter().filter(|l| l.console && l.timed);
-    for line in lines.filter(|l| (from..to).contains(&l.at)) {
-        let Some((verb, name)) = said(line.text) else { continue };
+    let mut units: Vec<Unit<'a>> = Vec::new();
+    for (stamp, verb, name) in sayings(facts, from, to) {
         let known = open.iter().position(|(of, _)| same(of, name));
         match (verb, known) {
-            (Verb::Begins, None) if open.len() < MAX_OPEN => {
-                let stamp = Stamp { at: line.at, error: line.error, source: line.source };
-                open.push((name, stamp));
-            }
-            (Verb::Begins, Some(at)) if open[at].0.contains(CUT) => open[at].0 = name,
-            (Verb::Ends, Some(at)) => {
+            (Begins, None) if open.len() < MAX_OPEN => open.push((name, stamp)),
+            (Begins, Some(at)) if open[at].0.contains(CUT) => open[at].0 = name,
+            (Ends, Some(at)) => {
                 let (begun, start) = open.remove(at);
                 let name = if begun.contains(CUT) { name } else { begun };
-                let node = Node::new(format!("unit {name}"), start.at, line.at, line.source);
-                units.push(Node { error: start.error.max(line.error), ..node });
+                units.push(Unit { name, start: Some(start), end: stamp });
             }
+            (Ends, None) => match units.iter_mut().find(|unit| same(unit.name, name)) {
+                Some(unit) if unit.name.contains(CUT) => unit.name = name,
+                Some(_) => {}
+                None => units.push(Unit { name, start: None, end: stamp }),
+            },
             _ => {}
         }
     }
     units
+}
+
+/// The first line of a unit.
+pub(super) fn first<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Option<Stamp<'a>> {
+    sayings(facts, from, to).first().map(|(stamp, ..)| *stamp)
+}
+
+/// What the end of the boot waited for, and until when: the prompt, where that is the ready
+/// point; the default target; or whatever came last.
+fn goal(facts: &Facts<'_>, units: &[Unit<'_>], to: Ns) -> (Ns, Option<usize>) {
+    let ready = facts.seen.iter().find_map(|s| match s.what {
+        What::ReadyLine { text } => Some((s.at.min(to), text.contains("login:"))),
+        _ => None,
+    });
+    let default = facts.lines.iter().find_map(|l| {
+        let rest =
+            l.text.strip_prefix(SAYS)?.strip_prefix("Queued start job for default target ")?;
+        Some(rest.trim_end_matches('.'))
+    });
+    let named = |name: &str| units.iter().position(|unit| unit.name == name);
+    let default = default.and_then(named).filter(|_| ready.is_none());
+    if let Some(index) = default {
+        return (units[index].end.at, Some(index));
+    }
+    let (until, prompt) = ready.unwrap_or((to, false));
+    let came = |unit: &Unit<'_>| unit.end.at <= until;
+    let prompts = |unit: &Unit<'_>| prompt && unit.name.contains("getty@");
+    let getty = units.iter().rposition(|unit| came(unit) && prompts(unit));
+    (until, getty.or_else(|| units.iter().rposition(came)))
+}
+
+/// The units that led to `goal`, in order of time.
+fn chain(units: &[Unit<'_>], goal: Option<usize>) -> Vec<usize> {
+    let mut chain = Vec::new();
+    let mut next = goal;
+    while let Some(index) = next {
+        chain.push(index);
+        let unit = &units[index];
+        let at = unit.start.map_or(unit.end.at, |start| start.at);
+        // In order of their ends: whatever is chosen is earlier in the list.
+        let before = units[..index].iter().take_while(|other| other.end.at <= at).count();
+        let known =
+            units[..before].iter().rposition(|u| comes_after(unit.name, u.name) == Some(true));
+        next = known.or(before.checked_sub(1));
+    }
+    chain.reverse();
+    chain
+}
+
+/// A unit's span. It began to start between its first process and the line that says so.
+fn node<'a>(facts: &Facts<'a>, unit: &Unit<'a>, start: Stamp<'a>) -> Node<'a> {
+    let processes = &facts.processes;
+    let of_it = processes.all.iter().filter(|p| p.unit == Some(unit.name));
+    let began = of_it.filter_map(|p| p.joined).filter(|at| *at <= start.at).max();
+    let late = began.map_or(0, |at| start.at - at);
+    let late = if late < SAYS_WITHIN_NS { late } else { 0 };
+    let node = Node::new(format!("{UNIT}{}", unit.name), start.at, unit.end.at, start.source);
+    let error = start.error.max(unit.end.error).max(late);
+    Node { error, cpu: processes.cpu_of_unit(unit.name, unit.end.at), ..node }
+}
+
+/// Names a gap between two units of the chain, where systemd is seen at work.
+fn start_jobs<'a>(
+    facts: &Facts<'a>,
+    tree: &mut Growing<'a>,
+    units: &[Unit<'a>],
+    (from, to): (Ns, Ns),
+) {
+    if from >= to {
+        return;
+    }
+    let inside = |at: Ns| (from..=to).contains(&at);
+    let mut said = units.iter().flat_map(|u| u.start.into_iter().chain([u.end]));
+    let by = said.find(|stamp| from < stamp.at && stamp.at <= to);
+    let of_init = |parent: usize| facts.processes.all[parent].pid == 1;
+    let mut forks = facts.processes.all.iter().filter(|p| p.parent.is_some_and(of_init));
+    let works = to - from <= SHORT_NS || forks.any(|p| inside(p.start.at));
+    let says = units.iter().filter_map(|u| u.start).any(|s| from < s.at && s.at < to);
+    if let Some(by) = by.filter(|_| works || says) {
+        tree.place(Node { error: by.error, ..Node::new(START_JOBS, from, to, by.source) });
+    }
 }
 
 #[cfg(test)]
@@ -110,20 +271,23 @@ mod tests {
     #[test]
     fn lines_of_systemd_are_read() {
         for (line, verb, name) in [
-            ("systemd[1]: Starting kmod.service - Create List...", Verb::Begins, "kmod.service"),
-            ("Starting ssh.service - OpenBSD Secure Shell server...", Verb::Begins, "ssh.service"),
-            ("[  OK  ] Finished a-b.service - Planted.", Verb::Ends, "a-b.service"),
-            ("[FAILED] Failed to start x.service - X.", Verb::Ends, "x.service"),
-            ("[  OK  ] Started OpenSSH Daemon.", Verb::Ends, "OpenSSH Daemon"),
+            ("systemd[1]: Starting kmod.service - Create List...", Begins, "kmod.service"),
+            ("Starting ssh.service - OpenBSD Secure Shell server...", Begins, "ssh.service"),
+            ("[  OK  ] Finished a-b.service - Planted.", Ends, "a-b.service"),
+            ("[FAILED] Failed to start x.service - X.", Ends, "x.service"),
+            ("[  OK  ] Started OpenSSH Daemon.", Ends, "OpenSSH Daemon"),
+            ("systemd[1]: Reached target basic.target - Basic System.", Ends, "basic.target"),
+            ("Stopping ssh.service - OpenBSD Secure Shell server...", Stops, "ssh.service"),
+            ("[  OK  ] Stopped target getty.target - Login Prompts.", Stopped, "getty.target"),
             (
                 "Mounting dev-mqueue.mount\u{2026}Queue File System...",
-                Verb::Begins,
+                Begins,
                 "dev-mqueue.mount\u{2026}Queue File System",
             ),
         ] {
-            assert_eq!(said(line), Some((&verb, name)), "{line}");
+            assert_eq!(said(line), Some((verb, name)), "{line}");
         }
-        assert_eq!(said("Reached target x"), None);
+        assert_eq!(said("Detected virtualization qemu."), None);
     }
 
     #[test]
@@ -135,5 +299,21 @@ mod tests {
         assert!(!same("systemd-tmp\u{2026}ate Nodes in /dev", "systemd-tmp\u{2026}Directories"));
         assert!(same("systemd-udevd.ser\u{2026}ger for Events", "systemd-udevd.service"));
         assert!(!same("a.service", "b.service"));
+    }
+
+    #[test]
+    fn a_chain_goes_by_what_each_waited_for() {
+        let stamp = |at| Stamp { at, error: 0, source: "t" };
+        let unit =
+            |name, start: Option<Ns>, end| Unit { name, start: start.map(stamp), end: stamp(end) };
+        let units = [
+            unit("systemd-fsck-root.service", Some(0), 20),
+            unit("other.service", Some(1), 21),
+            unit("systemd-remount-fs.service", Some(30), 40),
+            unit("slow.service", Some(5), 90),
+            unit("mine.service", Some(41), 95),
+        ];
+        assert_eq!(chain(&units, Some(4)), [0, 2, 4]);
+        assert_eq!(chain(&units, None), Vec::<usize>::new());
     }
 }

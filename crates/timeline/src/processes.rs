@@ -1,0 +1,303 @@
+//! The processes of a guest: who began whom, what each executed, who waited for its end, and
+//! the CPU time that it had.
+//!
+//! A parent is who forked, and waiting is what a thread said before the end that it waited
+//! for: that two lived at one time says neither. Threads count as their process.
+
+use crate::anchors::Stamp;
+use crate::input::Seen;
+use std::collections::{BTreeMap, HashMap};
+use vmeter_model::{Ns, What};
+
+/// What a process executes from a moment on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Image<'a> {
+    pub at: Ns,
+    pub file: &'a str,
+    pub arguments: &'a [String],
+}
+
+/// One process.
+#[derive(Debug, Clone)]
+pub(crate) struct Process<'a> {
+    pub pid: i32,
+    /// Index of its parent; none of the kernel's own helpers.
+    pub parent: Option<usize>,
+    /// Its fork; its first `execve` where no fork was seen.
+    pub start: Stamp<'a>,
+    /// None if it was still there at the end.
+    pub end: Option<Ns>,
+    /// In order.
+    pub images: Vec<Image<'a>>,
+    /// CPU time of its threads, ns; none while it was there.
+    pub cpu: Option<Ns>,
+    /// systemd's unit that it belongs to.
+    pub unit: Option<&'a str>,
+    /// When it was first put into a unit.
+    pub joined: Option<Ns>,
+    /// True if somebody was waiting for its end when it came.
+    pub waited: bool,
+}
+
+/// All of them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Processes<'a> {
+    /// In order of their starts.
+    pub all: Vec<Process<'a>>,
+    /// True if forks were seen, so that parents are known.
+    pub with_parents: bool,
+    /// Each one's children, by index, in order of their starts.
+    children: BTreeMap<usize, Vec<usize>>,
+}
+
+/// What the end of a process is set against: the last time that a thread began to wait.
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    at: Ns,
+    child: Option<i32>,
+}
+
+#[derive(Default)]
+struct Reading<'a> {
+    all: Vec<Process<'a>>,
+    /// Which process a thread is of.
+    threads: HashMap<i32, usize>,
+    arguments: HashMap<i32, &'a [String]>,
+    waits: HashMap<i32, Wait>,
+    /// Ended while this thread waited; what it does next says whether it was for them.
+    expected: HashMap<i32, Vec<usize>>,
+    reaps: bool,
+    forks: bool,
+}
+
+impl<'a> Processes<'a> {
+    /// Reads the events once.
+    pub(crate) fn of(seen: &[Seen<'a>]) -> Self {
+        let mut reading = Reading {
+            reaps: seen.iter().any(|s| matches!(s.what, What::ProcessReap { .. })),
+            ..Reading::default()
+        };
+        for seen in seen {
+            reading.read(seen);
+        }
+        for index in std::mem::take(&mut reading.expected).into_values().flatten() {
+            reading.all[index].waited = true;
+        }
+        let mut children: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (index, process) in reading.all.iter().enumerate() {
+            if let Some(parent) = process.parent {
+                children.entry(parent).or_default().push(index);
+            }
+        }
+        Processes { all: reading.all, with_parents: reading.forks, children }
+    }
+
+    /// The children of a process, in order of their starts.
+    pub(crate) fn children(&self, index: usize) -> &[usize] {
+        self.children.get(&index).map_or(&[], Vec::as_slice)
+    }
+
+    /// CPU time of the processes of a unit that had ended by then, ns; none if none is known.
+    pub(crate) fn cpu_of_unit(&self, unit: &str, by: Ns) -> Option<Ns> {
+        let ended = |p: &&Process<'a>| p.end.is_some_and(|end| end <= by);
+        let of = self.all.iter().filter(|p| p.unit == Some(unit)).filter(ended);
+        of.filter_map(|p| p.cpu).reduce(|a, b| a.saturating_add(b))
+    }
+
+    /// What a process is called: `exec` and what it first executed.
+    pub(crate) fn name(&self, index: usize) -> String {
+        let process = &self.all[index];
+        match (process.images.first(), process.parent) {
+            (Some(image), _) => format!("exec {}", words(image)),
+            (None, Some(parent)) => {
+                let parent = &self.all[parent];
+                let image = parent.images.iter().rev().find(|i| i.at <= process.start.at);
+                let of = image.map_or("a process", |i| base(i.file));
+                format!("fork of {of}")
+            }
+            (None, None) => "fork".to_owned(),
+        }
+    }
+}
+
+/// Longest name of what is executed, characters.
+const MAX_NAME: usize = 70;
+
+/// The last part of a path.
+fn base(file: &str) -> &str {
+    file.rsplit('/').next().unwrap_or(file)
+}
+
+/// What was executed, with its arguments: of a script the script, of a program with many
+/// names (busybox) the one it was called by.
+pub(crate) fn words(image: &Image<'_>) -> String {
+    let Image { file, arguments, .. } = *image;
+    let Some(first) = arguments.first() else { return file.to_owned() };
+    let script = arguments.iter().position(|argument| argument == file).filter(|at| *at > 0);
+    let many = file == "/proc/self/exe" || base(file) == "busybox";
+    let (program, rest) = match script {
+        Some(at) => (file, &arguments[at + 1..]),
+        None if many => (first.as_str(), &arguments[1..]),
+        None => (file, &arguments[1..]),
+    };
+    let text = std::iter::once(program).chain(rest.iter().map(String::as_str));
+    let text = text.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");
+    match text.char_indices().nth(MAX_NAME) {
+        Some((end, _)) => format!("{}\u{2026}", text[..end].trim_end()),
+        None => text,
+    }
+}
+
+/// The group of systemd itself, and of what it forks for itself.
+const INIT: &str = "init.scope";
+
+/// The unit in the path of a control group.
+fn unit(path: &str) -> Option<&str> {
+    let kinds = [".service", ".mount", ".swap", ".socket", ".scope"];
+    let of = |part: &&str| *part != INIT && kinds.iter().any(|kind| part.ends_with(kind));
+    path.rsplit('/').find(of)
+}
+
+impl<'a> Reading<'a> {
+    fn read(&mut self, seen: &Seen<'a>) {
+        match seen.what {
+            What::ProcessFork { pid, parent, thread } => {
+                self.forks = true;
+                let parent = self.threads.get(parent).copied();
+                if *thread {
+                    self.threads.extend(parent.map(|parent| (*pid, parent)));
+                } else {
+                    self.begin(*pid, parent, Stamp::of(seen));
+                }
+            }
+            What::ProcessArguments { pid, arguments } => {
+                self.arguments.insert(*pid, arguments);
+            }
+            What::ProcessExec { pid, file } => {
+                let own = self.threads.get(pid).copied();
+                let index = own.unwrap_or_else(|| self.begin(*pid, None, Stamp::of(seen)));
+                let arguments = self.arguments.remove(pid).unwrap_or_default();
+                self.all[index].images.push(Image { at: seen.at, file, arguments });
+            }
+            What::ProcessGroup { pid, path } => {
+                if let Some(index) = self.threads.get(pid) {
+                    self.all[*index].unit = unit(path);
+                    self.all[*index].joined.get_or_insert(seen.at);
+                }
+            }
+            What::ProcessWait { pid, child } => self.wait(*pid, *child, seen.at),
+            What::ProcessExit { pid, .. } => self.exit(*pid, seen.at),
+            What::ProcessReap { pid, by, cpu_ns, group } => {
+                self.reap(*pid, *by, *cpu_ns, group);
+            }
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, pid: i32, parent: Option<usize>, start: Stamp<'a>) -> usize {
+        let index = self.all.len();
+        // A process begins in its parent's unit; systemd puts its own children elsewhere.
+        let unit = parent.filter(|p| self.all[*p].pid != 1).and_then(|p| self.all[p].unit);
+        let (images, cpu, end, joined) = (Vec::new(), None, None, None);
+        let waited = false;
+        self.all.push(Process { pid, parent, start, end, images, cpu, unit, joined, waited });
+        self.threads.insert(pid, index);
+        index
+    }
+
+    fn wait(&mut self, thread: i32, child: Option<i32>, at: Ns) {
+        self.waits.insert(thread, Wait { at, child });
+        // Who asks for one by its number after it ended was told so, and had not waited.
+        for index in self.expected.remove(&thread).unwrap_or_default() {
+            self.all[index].waited = child != Some(self.all[index].pid);
+        }
+    }
+
+    fn exit(&mut self, pid: i32, at: Ns) {
+        let Some(index) = self.threads.get(&pid).copied() else { return };
+        if self.all[index].pid != pid || self.all[index].end.is_some() {
+            return;
+        }
+        self.all[index].end = Some(at);
+        // Where no trace says who took it away, its parent's next deed tells.
+        let parent = self.all[index].parent.filter(|_| !self.reaps).map(|p| self.all[p].pid);
+        let waits = |parent: &i32| {
+            let wait = self.waits.get(parent);
+            wait.is_some_and(|w| w.at <= at && w.child.is_none_or(|child| child == pid))
+        };
+        if let Some(parent) = parent.filter(waits) {
+            self.expected.entry(parent).or_default().push(index);
+        }
+    }
+
+    fn reap(&mut self, pid: i32, by: i32, cpu_ns: u64, group: &'a str) {
+        let Some(index) = self.threads.remove(&pid) else { return };
+        let waited = self.waits.get(&by).filter(|_| by != pid).map(|w| w.at);
+        let process = &mut self.all[index];
+        let cpu = Ns::try_from(cpu_ns).unwrap_or(Ns::MAX);
+        process.cpu = Some(process.cpu.unwrap_or(0).saturating_add(cpu));
+        process.unit = process.unit.or_else(|| unit(group));
+        if process.pid == pid {
+            process.waited = process.end.zip(waited).is_some_and(|(end, wait)| wait <= end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image<'a>(file: &'a str, arguments: &'a [String]) -> Image<'a> {
+        Image { at: 0, file, arguments }
+    }
+
+    #[test]
+    fn what_is_executed_has_the_name_that_a_person_knows() {
+        let own = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        for (file, arguments, name) in [
+            ("/bin/mount", "mount -t proc proc /proc", "/bin/mount -t proc proc /proc"),
+            ("/proc/self/exe", "sleep 0.7", "sleep 0.7"),
+            ("/bin/busybox", "sleep 1", "sleep 1"),
+            (
+                "/scripts/init-top/udev",
+                "/bin/sh -e /scripts/init-top/udev",
+                "/scripts/init-top/udev",
+            ),
+        ] {
+            assert_eq!(words(&image(file, &own(arguments))), name);
+        }
+        assert_eq!(words(&image("/bin/x", &[])), "/bin/x");
+    }
+
+    #[test]
+    fn a_unit_is_the_last_one_in_the_path() {
+        assert_eq!(unit("/system.slice/ssh.service"), Some("ssh.service"));
+        assert_eq!(unit("/system.slice/systemd-udevd.service/udev"), Some("systemd-udevd.service"));
+        assert_eq!(unit("/user.slice"), None);
+    }
+
+    #[test]
+    fn who_polls_does_not_wait() {
+        let fork = |pid, parent| What::ProcessFork { pid, parent, thread: false };
+        let exit = |pid| What::ProcessExit { pid, comm: String::new() };
+        let wait = |pid, child| What::ProcessWait { pid, child };
+        let reap = |pid, by| What::ProcessReap { pid, by, cpu_ns: 5, group: String::new() };
+        for reaps in [true, false] {
+            let mut whats = vec![fork(1, 0), fork(2, 1), wait(1, None), exit(2)];
+            whats.extend(reaps.then(|| reap(2, 1)));
+            // A poll: it asks before, and by number afterwards.
+            whats.extend([fork(3, 1), wait(1, None), exit(3), wait(1, Some(3))]);
+            whats.extend(reaps.then(|| reap(3, 1)));
+            let seen: Vec<Seen<'_>> = whats
+                .iter()
+                .zip(1..)
+                .map(|(what, at)| Seen { at, error: 0, source: "t", insns: None, what })
+                .collect();
+            let processes = Processes::of(&seen);
+            let waited: Vec<bool> = processes.all.iter().map(|p| p.waited).collect();
+            assert_eq!(waited, [false, true, false], "reaps {reaps}");
+            assert_eq!(processes.all[1].cpu, reaps.then_some(5));
+            assert_eq!(processes.children(0), [1, 2]);
+        }
+    }
+}
