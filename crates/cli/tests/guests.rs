@@ -14,7 +14,14 @@ use std::process::Command;
 
 /// Checks a session of one run: what its console contradicts. Says what is unattributed.
 fn check(lab: &Lab, name: &str, session: &Path) -> Vec<String> {
-    let shown = lab.json(&["show", text(session)]);
+    let exported = lab.path(&format!("{name}.json"));
+    let ran = lab.run(&["show", text(session), "--export-json", text(&exported)]);
+    assert_eq!(ran.status, 0, "{name}: {}", ran.stderr);
+    let lines = ran.stdout.lines().count();
+    let widest = ran.stdout.lines().map(|line| line.chars().count()).max();
+    assert!(lines <= 24 && widest <= Some(80), "{name}: {lines} lines\n{}", ran.stdout);
+    let shown: Value = serde_json::from_slice(&std::fs::read(&exported).expect("an export"))
+        .expect("one JSON object");
     let run = &shown["runs"][0];
     let exec_ns = run["exec_monotonic_ns"].as_i64().expect("the exec");
     let console = stages::console(&session.join("runs/0000"), exec_ns);

@@ -1,6 +1,6 @@
 //! From saved runs to results. Live and old sessions both come through here.
 
-use crate::figures::{self, Work};
+use crate::figures::{self, ActivityKey};
 use std::collections::BTreeMap;
 use std::path::Path;
 use vmeter_model::result::{Activity, AnalysedRun, Phase};
@@ -35,47 +35,121 @@ pub fn phases(timelines: &[&Timeline]) -> Vec<Phase> {
     })
 }
 
+/// What is said of an activity's name where it is a phase or a group: the time in which none
+/// of its parts was seen.
+const BETWEEN: &str = ": between its parts";
+
 #[derive(Default)]
 struct Samples {
-    seconds: Vec<f64>,
+    /// In the tree, in no part of another name, CPU time, beside the tree: s, by run.
+    seconds: [Vec<f64>; 4],
     insns: Vec<f64>,
+    has_cpu: bool,
+    is_beside: bool,
     seen_in: usize,
+}
+
+impl Samples {
+    fn add(&mut self, run: usize, seconds: [f64; 4]) {
+        let before = self.seconds[0].len();
+        self.seen_in += usize::from(before <= run);
+        for (all, value) in self.seconds.iter_mut().zip(seconds) {
+            all.resize(all.len().max(run + 1), 0.0);
+            all[run] += value;
+        }
+    }
+
+    fn activity(mut self, key: ActivityKey, runs: usize) -> Activity {
+        self.seconds.iter_mut().for_each(|samples| samples.resize(runs, 0.0));
+        let [whole, own, cpu, beside] = &self.seconds;
+        Activity {
+            phase: key.0,
+            name: key.1,
+            estimate: estimate(whole),
+            own: estimate(own),
+            cpu: self.has_cpu.then(|| estimate(cpu)),
+            beside: self.is_beside.then(|| estimate(beside)),
+            insns: (!self.insns.is_empty()).then(|| estimate(&self.insns)),
+            seen_in: self.seen_in,
+        }
+    }
 }
 
 /// Activities of all runs, the longest mean first. A run without one counts as 0.
 ///
-/// An activity is work that someone could do something about: a leaf of the tree, or
-/// an initcall, module or step even where its parts are known. Phases and groups are not.
+/// An activity is work that someone could do something about: a leaf of the tree, or a
+/// unit, program, initcall, module or step even where its parts are known, or what went on
+/// beside the tree. Of phases and groups there is only what lies between their parts.
 pub fn activities(timelines: &[&Timeline]) -> Vec<Activity> {
-    let mut by_name: BTreeMap<(String, String), Samples> = BTreeMap::new();
-    let work = Work::of(timelines.iter().copied());
+    let mut by_name: BTreeMap<ActivityKey, Samples> = BTreeMap::new();
     for (run, timeline) in timelines.iter().enumerate() {
-        for (key, (ns, insns)) in vmeter_timeline::activity_times(timeline) {
-            if !work.has(&key.1) {
-                continue;
-            }
-            let samples = by_name.entry(key).or_default();
-            samples.seconds.resize(run, 0.0);
-            samples.seconds.push(seconds(ns));
-            samples.insns.extend(insns.map(|n| n as f64));
-            samples.seen_in += 1;
-        }
+        of_tree(timeline, run, &mut by_name);
+        of_beside(timeline, run, &mut by_name);
     }
-    let mut activities: Vec<Activity> = by_name
-        .into_iter()
-        .map(|((phase, name), mut samples)| {
-            samples.seconds.resize(timelines.len(), 0.0);
-            Activity {
-                name,
-                phase,
-                estimate: estimate(&samples.seconds),
-                insns: (!samples.insns.is_empty()).then(|| estimate(&samples.insns)),
-                seen_in: samples.seen_in,
-            }
-        })
-        .collect();
-    activities.sort_by(|a, b| b.estimate.mean.total_cmp(&a.estimate.mean));
+    let all = by_name.into_iter();
+    let mut activities: Vec<Activity> =
+        all.map(|(key, samples)| samples.activity(key, timelines.len())).collect();
+    let beside = |a: &Activity| a.beside.as_ref().map_or(0.0, |beside| beside.mean);
+    activities.sort_by(|a, b| {
+        let by_wait = b.estimate.mean.total_cmp(&a.estimate.mean);
+        by_wait.then_with(|| beside(b).total_cmp(&beside(a)))
+    });
     activities
+}
+
+fn of_tree(timeline: &Timeline, run: usize, by_name: &mut BTreeMap<ActivityKey, Samples>) {
+    let phase = vmeter_timeline::phases_of(timeline);
+    let in_phase = |id: u32| phase.get(&id).copied().unwrap_or_default().to_owned();
+    let mut own: BTreeMap<ActivityKey, f64> = BTreeMap::new();
+    for leaf in timeline.leaves() {
+        *own.entry((in_phase(leaf.id), leaf.name.clone())).or_default() += seconds(leaf.len());
+    }
+    let mut cpu: BTreeMap<ActivityKey, f64> = BTreeMap::new();
+    for span in &timeline.spans {
+        let Some(ns) = span.cpu else { continue };
+        *cpu.entry((in_phase(span.id), span.name.clone())).or_default() += seconds(ns);
+    }
+    for (key, (ns, insns)) in vmeter_timeline::activity_times(timeline) {
+        let (whole, own) = (seconds(ns), own.get(&key).copied().unwrap_or(0.0));
+        let grouped = is_group(&key) && own < whole;
+        if own == 0.0 && (grouped || !is_whole(&key.1)) {
+            continue;
+        }
+        let had = cpu.get(&key).copied();
+        let (key, whole) = if grouped { ((key.0, key.1 + BETWEEN), own) } else { (key, whole) };
+        let samples = by_name.entry(key).or_default();
+        samples.add(run, [whole, own, had.unwrap_or(0.0), 0.0]);
+        samples.has_cpu |= had.is_some();
+        samples.insns.extend(insns.filter(|_| !grouped).map(|n| n as f64));
+    }
+}
+
+/// What overlaps the tree, under the phase in which it began.
+fn of_beside(timeline: &Timeline, run: usize, by_name: &mut BTreeMap<ActivityKey, Samples>) {
+    let tops = || timeline.spans.iter().filter(|span| span.parent.is_none());
+    for span in &timeline.overlapping {
+        let within = tops().find(|top| top.start <= span.start && span.start < top.end);
+        let key = (within.map_or_else(String::new, |top| top.name.clone()), span.name.clone());
+        let samples = by_name.entry(key).or_default();
+        let cpu = span.cpu.map_or(0.0, seconds);
+        samples.add(run, [0.0, 0.0, cpu, seconds(span.len())]);
+        samples.has_cpu |= span.cpu.is_some();
+        samples.is_beside = true;
+    }
+}
+
+/// True for what is a frame around its parts: a phase, a group of initcalls or units.
+fn is_group((phase, name): &ActivityKey) -> bool {
+    phase == name
+        || name.starts_with("initcalls:")
+        || matches!(name.as_str(), "kernel:initcalls" | "systemd:units" | "userspace")
+}
+
+/// True for what is work of its own even where all of its parts have names.
+fn is_whole(name: &str) -> bool {
+    ["initcall ", "insmod ", "/init:", "unit ", "exec ", "initrd:"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
 }
 
 /// Counts over the runs that have them.

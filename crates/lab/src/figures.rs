@@ -91,6 +91,8 @@ pub struct Figures {
     pub run: SweptRun,
     /// Time, s, and guest instructions of each activity.
     pub activities: BTreeMap<ActivityKey, (f64, Option<f64>)>,
+    /// Moments that the user named, s after the exec.
+    pub marks: BTreeMap<String, f64>,
     /// True if time is virtual.
     pub icount: bool,
 }
@@ -120,6 +122,7 @@ impl Figures {
                 host: None,
             },
             activities,
+            marks: timeline.named_marks.iter().map(|(n, at)| (n.clone(), seconds(*at))).collect(),
             icount: record.icount,
         }
     }
@@ -136,6 +139,7 @@ impl Figures {
         self.run.cpu_s /= factor;
         self.run.phases.iter_mut().for_each(|(_, s)| *s /= factor);
         self.activities.values_mut().for_each(|(s, _)| *s /= factor);
+        self.marks.values_mut().for_each(|s| *s /= factor);
     }
 
     /// Length of a phase, s; 0 if the run does not have it.

@@ -41,6 +41,7 @@ exported! {
         init: Option<&'a str>,
         root: Option<&'a str>,
         until: Option<&'a str>,
+        mark: &'a [String],
         timeout_s: Option<u32>,
         command: &'a [String],
         no_inject: bool,

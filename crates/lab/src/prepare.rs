@@ -12,6 +12,7 @@ use vmeter_model::run::SessionMachine;
 use vmeter_model::{Accel, Chosen, MachineSpec};
 use vmeter_record::ready::Until;
 use vmeter_session::failure::{host, usage};
+use vmeter_timeline::NamedMark;
 
 /// A guest that has not finished by then never will.
 const DEFAULT_TIMEOUT_S: u32 = 120;
@@ -45,6 +46,7 @@ impl Prepared {
 /// Class usage for a value that is not valid, class host for what is missing here.
 pub fn prepare(label: &str, spec: &MachineSpec, cache: &Path) -> Result<Prepared> {
     let until = until(spec)?;
+    NamedMark::parse_all(&spec.mark).map_err(usage)?;
     let inputs = Inputs::find(spec, cache)?;
     let mut effective = spec.clone();
     if let (Some(kernel), Some(_)) = (&inputs.kernel, &spec.kernel) {

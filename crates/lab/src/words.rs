@@ -21,6 +21,11 @@ pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
             None => format!("the VMM failed ({status})"),
         },
         Outcome::TimedOut { last } if last.is_empty() => "timed out without a sign of life".into(),
+        Outcome::TimedOut { last }
+            if vmeter_timeline::is_login(last.trim_end_matches([' ', '"'])) =>
+        {
+            format!("timed out at {last}: the guest waits for a login; --until 'line:login:' ends there")
+        }
         Outcome::TimedOut { last } => format!("timed out; the last thing seen was: {last}"),
         Outcome::UnexpectedEnd { how } => how.clone(),
         Outcome::Interrupted => "interrupted".into(),

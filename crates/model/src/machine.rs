@@ -67,6 +67,8 @@ pub struct MachineSpec {
     pub root: Option<String>,
     /// `userspace`, `poweroff` or `line:REGEX`.
     pub until: Option<String>,
+    /// Moments to be marked, each `NAME=REGEX` of a line of the console.
+    pub mark: Vec<String>,
     /// Give up after this many seconds.
     pub timeout_s: Option<u32>,
     /// A VMM command line of the user's own (after `--`); replaces all but `until`/`timeout`.

@@ -30,15 +30,23 @@ pub struct Phase {
     pub share: f64,
 }
 
-/// An activity (leaf or inner span by name) over all runs.
+/// An activity (a span that is work of its own, by name) over all runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Activity {
     /// Name, e.g. `initcall acpi_init`.
     pub name: String,
     /// Phase it is in.
     pub phase: String,
-    /// Its length, s; a run without it counts as 0.
+    /// How long the end of the boot waited for it: its length in the tree, s; a run without
+    /// it counts as 0.
     pub estimate: Estimate,
+    /// Of that, s, what is in none of its parts that have names of their own. Over all
+    /// activities, this adds up to the total.
+    pub own: Estimate,
+    /// CPU time that it had, s, where the guest says so.
+    pub cpu: Option<Estimate>,
+    /// How long it went on beside the tree, s, where nothing waited for it; if it did.
+    pub beside: Option<Estimate>,
     /// Guest instructions, where counted.
     pub insns: Option<Estimate>,
     /// Runs it appears in.

@@ -204,6 +204,9 @@ pub struct RunRecord {
     /// What could not be recorded and why, in words for the user.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// Moments to be marked, each `NAME=REGEX` of a line of the console.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<String>,
 }
 
 impl RunRecord {

@@ -64,6 +64,9 @@ pub struct Timeline {
     pub overlapping: Vec<Span>,
     /// Moments worth showing: (ns after exec, text), e.g. log lines of note.
     pub marks: Vec<(Ns, String)>,
+    /// Moments that the user named (`--mark`), ns after exec: the first of each name.
+    #[serde(default)]
+    pub named_marks: Vec<(String, Ns)>,
     /// Counts of the run.
     pub counts: Counts,
     /// Phase lengths: top-level names and their ns, every phase once, `unattributed` always.

@@ -203,6 +203,8 @@ pub enum DiffKind {
     Total,
     /// A phase, s.
     Phase,
+    /// A moment that the user named, s after the exec.
+    Mark,
     /// An activity, s.
     Activity,
     /// An activity's guest instructions.

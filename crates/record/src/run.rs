@@ -115,6 +115,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         sources: finish(lives, exit.exec_ns, &mut warnings, &mut own),
         icount: request.context.accel == Some(Accel::Icount),
         warnings: Vec::new(),
+        marks: request.context.spec.mark.clone(),
     };
     add_moments(&mut record, &exit, request.context.ready.as_deref());
     for recorder in sources::all() {

@@ -11,8 +11,10 @@ use crate::table::Table;
 /// How much a document should say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
-    /// A screenful: terminal and Markdown.
+    /// A screenful: the terminal.
     Glance,
+    /// All that is read from top to bottom: Markdown.
+    Page,
     /// Everything that a reader could open: HTML.
     Full,
 }

@@ -110,6 +110,11 @@ impl Quantity {
         Quantity { value: estimate.mean, half_width: half_width(estimate), resolution: None, unit }
     }
 
+    /// The same value with the digits that its interval supports, and no interval beside it.
+    pub fn without_interval(self) -> Self {
+        Quantity { half_width: None, resolution: self.half_width.or(self.resolution), ..self }
+    }
+
     /// A median or an extreme, with the digits that the mean's interval supports.
     pub fn beside(value: f64, estimate: &Estimate, unit: Unit) -> Self {
         Quantity { value, half_width: None, resolution: half_width(estimate), unit }

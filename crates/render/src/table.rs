@@ -104,6 +104,11 @@ impl Table {
         Table { columns, rows: Vec::new() }
     }
 
+    /// True if no column has a title.
+    pub fn is_untitled(&self) -> bool {
+        self.columns.iter().all(|column| column.title.is_empty())
+    }
+
     /// Appends a line.
     pub fn row(&mut self, cells: Vec<Cell>) {
         self.rows.push(Row { cells, ..Row::default() });

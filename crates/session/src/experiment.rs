@@ -9,6 +9,8 @@ use vmeter_render::Report;
 /// What of a result is shown besides its summary. Kinds without such a view ignore it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Views {
+    /// All tables, where a terminal has one screen otherwise.
+    pub long: bool,
     /// All activities, longest first.
     pub blame: bool,
     /// The chain of what the end waited for.

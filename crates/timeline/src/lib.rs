@@ -45,6 +45,7 @@
 mod anchors;
 mod backbone;
 mod calls;
+mod causes;
 pub mod console;
 mod counts;
 mod facts;
@@ -54,6 +55,7 @@ mod landmarks;
 mod lines;
 mod marks;
 mod missing;
+mod named;
 mod patterns;
 mod processes;
 mod rules;
@@ -61,8 +63,11 @@ mod totals;
 mod tree;
 mod verify;
 
+pub use causes::{causes, Cause};
 pub use hints::{hints, Hints};
-pub use totals::{activity_times, phase_of};
+pub use marks::is_login;
+pub use named::{NamedMark, MOST_MARKS};
+pub use totals::{activity_times, phase_of, phases_of};
 pub use verify::verify;
 
 use anchors::{Anchors, Candidates};
@@ -98,7 +103,10 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
     spans_of(tree, &facts, &mut timeline);
     timeline.phases = totals::phases(&timeline);
     timeline.counts = counts::counts(events, &facts);
-    timeline.marks = marks::marks(&facts);
+    let (named, unseen) = named::find(&run.marks, &lines);
+    warnings.extend(unseen);
+    timeline.marks = marks::marks(&facts, &named);
+    timeline.named_marks = named;
     warnings.extend(missing::explain(&timeline, &anchors, run));
     timeline.warnings = warnings;
     timeline

@@ -7,8 +7,16 @@ use vmeter_model::{Ns, What};
 /// More than this is no help to anyone; the rest is left out, the last said.
 const MAX_MARKS: usize = 200;
 
-/// Marks in order of time.
-pub(crate) fn marks(facts: &Facts<'_>) -> Vec<(Ns, String)> {
+/// A guest that asks this waits for a person.
+const LOGIN: &str = "login:";
+
+/// True for a mark of a guest that waits for someone to log in.
+pub fn is_login(text: &str) -> bool {
+    text.ends_with(LOGIN)
+}
+
+/// Marks in order of time, with those that the user named.
+pub(crate) fn marks(facts: &Facts<'_>, named: &[(String, Ns)]) -> Vec<(Ns, String)> {
     let mut marks: Vec<(Ns, String)> = facts
         .seen
         .iter()
@@ -58,6 +66,9 @@ pub(crate) fn marks(facts: &Facts<'_>) -> Vec<(Ns, String)> {
         h.on == On::Kernel && moment
     });
     marks.extend(lines.map(|h| (h.at, h.text.to_owned())));
+    let asks = |text: &str| is_login(text.trim_end());
+    let login = facts.lines.iter().find(|line| line.console && asks(line.text));
+    marks.extend(login.map(|line| (line.at, line.text.trim().to_owned())));
     marks.sort();
     marks.dedup();
     if marks.len() > MAX_MARKS {
@@ -66,5 +77,7 @@ pub(crate) fn marks(facts: &Facts<'_>) -> Vec<(Ns, String)> {
         marks.truncate(MAX_MARKS);
         marks.push((at, format!("{left} more are not shown")));
     }
+    marks.extend(named.iter().map(|(name, at)| (*at, name.clone())));
+    marks.sort();
     marks
 }

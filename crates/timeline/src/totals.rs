@@ -43,6 +43,11 @@ fn tops(timeline: &Timeline) -> HashMap<u32, &Span> {
     tops
 }
 
+/// The phase that each span of the tree is in, by the span's id.
+pub fn phases_of(timeline: &Timeline) -> HashMap<u32, &str> {
+    tops(timeline).into_iter().map(|(id, top)| (id, top.name.as_str())).collect()
+}
+
 /// The phase that a span of the tree is in, by the span's id.
 pub fn phase_of(timeline: &Timeline, id: u32) -> Option<&str> {
     tops(timeline).get(&id).map(|top| top.name.as_str())

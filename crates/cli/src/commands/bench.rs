@@ -80,6 +80,7 @@ fn overlay(base: MachineSpec, change: MachineSpec) -> MachineSpec {
         init: change.init.or(base.init),
         root: change.root.or(base.root),
         until: change.until.or(base.until),
+        mark: if change.mark.is_empty() { base.mark } else { change.mark },
         timeout_s: change.timeout_s.or(base.timeout_s),
         command: if change.command.is_empty() { base.command } else { change.command },
         no_inject: change.no_inject || base.no_inject,

@@ -47,6 +47,10 @@ pub struct Machine {
     /// Where the measurement ends: poweroff, userspace, or line:REGEX.
     #[arg(long)]
     pub until: Option<String>,
+    /// Mark the moment of the first console line that REGEX matches: in the timeline, exports
+    /// and `vmeter diff`; may be repeated.
+    #[arg(long, value_name = "NAME=REGEX")]
+    pub mark: Vec<String>,
     /// Give up on a boot after this many seconds.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: Option<u32>,
@@ -72,6 +76,7 @@ impl Machine {
             init: self.init,
             root: self.root,
             until: self.until,
+            mark: self.mark,
             timeout_s: self.timeout,
             command,
             no_inject: self.no_inject,

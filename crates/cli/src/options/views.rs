@@ -5,20 +5,24 @@ use clap::Args;
 /// Views of a boot besides the summary.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Views {
-    /// List all activities, longest first.
+    /// Show all tables; without it, a boot is one screen of 24 lines.
+    #[arg(long)]
+    pub long: bool,
+    /// List all activities, longest first: how long each was waited for, and how much of
+    /// that is its own.
     #[arg(long)]
     pub blame: bool,
-    /// Show the chain of what the end of the boot waited for.
+    /// Show what the end of the boot waited for, link by link, back to its begin.
     #[arg(long)]
     pub critical_chain: bool,
-    /// Show the tree of spans.
+    /// Show the tree of spans, and what went on beside it.
     #[arg(long)]
     pub tree: bool,
 }
 
 impl From<Views> for vmeter_session::Views {
     fn from(views: Views) -> Self {
-        let Views { blame, critical_chain, tree } = views;
-        vmeter_session::Views { blame, critical_chain, tree }
+        let Views { long, blame, critical_chain, tree } = views;
+        vmeter_session::Views { long, blame, critical_chain, tree }
     }
 }

@@ -122,7 +122,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
 /// Show, report, diff and merge of a session.
 fn read(session: &Path, other: &Path, random: &mut Random, merged: &Path) {
     if let Ok(answer) = kinds::answer(session) {
-        let views = Views { blame: true, critical_chain: true, tree: true };
+        let views = Views { long: true, blame: true, critical_chain: true, tree: true };
         draw(answer.report(&views).as_ref());
         draw(answer.report(&Views::default()).as_ref());
     }

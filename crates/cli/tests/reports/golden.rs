@@ -4,7 +4,8 @@ use crate::{on_screen, results, text};
 use insta::assert_snapshot;
 use unicode_width::UnicodeWidthStr;
 use vmeter_lab::bench::report::BenchReport;
-use vmeter_lab::boot::report::BootReport;
+use vmeter_lab::boot::report::{BootReport, BootView};
+use vmeter_model::result::BootResult;
 use vmeter_render::{Screen, OUTPUTS};
 
 fn every_report_as(output: &str) {
@@ -33,10 +34,29 @@ fn terminal_of_80_columns() {
     every_report_as("text");
 }
 
+/// A boot with all its tables.
+fn long(result: &BootResult) -> BootReport<'_> {
+    BootReport { result, view: BootView { long: true, ..BootView::default() } }
+}
+
 #[test]
-fn boot_at_120_columns() {
+fn boot_in_full() {
+    assert_snapshot!(on_screen(Screen::PLAIN, &long(&results::boot::boot(2, true))));
+}
+
+#[test]
+fn boot_in_full_at_120_columns() {
     let screen = Screen { width: 120, ..Screen::PLAIN };
-    assert_snapshot!(on_screen(screen, &BootReport::new(&results::boot::boot(10, true))));
+    assert_snapshot!(on_screen(screen, &long(&results::boot::boot(10, true))));
+}
+
+#[test]
+fn a_boot_fits_a_screen_of_24_lines() {
+    let failed = results::boot::failed_boot();
+    for result in [results::boot::boot(1, false), results::boot::boot(10, true), failed] {
+        let shown = on_screen(Screen::PLAIN, &BootReport::new(&result));
+        assert!(shown.lines().count() <= 24, "{}\n{shown}", shown.lines().count());
+    }
 }
 
 #[test]

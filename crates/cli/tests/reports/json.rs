@@ -116,11 +116,36 @@ const BOOT: &[(&str, Kind)] = &[
         ]),
     ),
     (
+        "stages",
+        Each(&[("name", Text), ("estimate", Estimate), ("share", Number), ("error_s", Number)]),
+    ),
+    (
+        "largest",
+        Each(&[
+            ("name", Text),
+            ("phase", Text),
+            ("estimate", Estimate),
+            ("error_s", Number),
+            ("remedy", Text),
+        ]),
+    ),
+    (
+        "causes",
+        Each(&[
+            ("id", Text),
+            ("what", Text),
+            ("remedy", Text),
+            ("at_most_s", Number),
+            ("seen_in", Number),
+        ]),
+    ),
+    (
         "activities",
         Each(&[
             ("name", Text),
             ("phase", Text),
             ("estimate", Estimate),
+            ("own", Estimate),
             ("insns", OrNull(&Estimate)),
             ("seen_in", Number),
         ]),

@@ -312,7 +312,7 @@ impl Report for DirtyReport<'_> {
             document.push(Block::Table(self.wrong()));
         }
         let trackers = match detail {
-            Detail::Glance => vec![self.shown()],
+            Detail::Glance | Detail::Page => vec![self.shown()],
             Detail::Full => {
                 let all = self.result.trackers.iter().map(|t| t.tracker);
                 all.filter(Option::is_some).collect()

@@ -116,7 +116,7 @@ impl Report for RunsReport<'_> {
     fn document(&self, detail: Detail) -> Document {
         let result = self.result;
         let shown = match detail {
-            Detail::Glance => self.glance.min(result.sessions.len()),
+            Detail::Glance | Detail::Page => self.glance.min(result.sessions.len()),
             Detail::Full => result.sessions.len(),
         };
         let sessions = result.sessions.get(result.sessions.len() - shown..).unwrap_or_default();

@@ -130,6 +130,7 @@ impl Experiment for Kind {
 impl Answer for Shown<BootResult> {
     fn report(&self, views: &Views) -> Box<dyn Report + '_> {
         let view = BootView {
+            long: views.long,
             blame: views.blame,
             critical_chain: views.critical_chain,
             tree: views.tree.then_some(TreeView { run: None, min_duration: 500_000 }),

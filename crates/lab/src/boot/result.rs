@@ -96,9 +96,38 @@ fn summarise(
     }
 }
 
+/// Ends at the prompt, for a guest that came to one and had time to do no more.
+fn login_hint(result: &BootResult) -> Option<String> {
+    let asked = result.runs.iter().any(|run| {
+        let timed_out = matches!(run.record.outcome, Outcome::TimedOut { .. });
+        timed_out && run.timeline.marks.iter().any(|(_, text)| vmeter_timeline::is_login(text))
+    });
+    asked.then(|| {
+        let command = with_until(&result.envelope.argv, "line:login:");
+        format!("{}  # the guest waits for a login", vmeter_base::shell::join(&command))
+    })
+}
+
+/// A command line that ends elsewhere, and saves where nothing was saved yet.
+fn with_until(argv: &[String], until: &str) -> Vec<String> {
+    let mut words = vec!["vmeter".to_owned()];
+    let mut rest = argv.iter().skip(1).peekable();
+    while let Some(word) = rest.next_if(|word| *word != "--") {
+        match word.as_str() {
+            "--until" | "--save" | "--resume" => drop(rest.next()),
+            word if word.starts_with("--until=") || word.starts_with("--save=") => {}
+            word => words.push(word.to_owned()),
+        }
+    }
+    words.extend(["--until".to_owned(), until.to_owned()]);
+    words.extend(rest.cloned());
+    words
+}
+
 /// Commands worth trying next.
 fn hints(result: &BootResult, plan: &[PlannedRun]) -> Vec<String> {
     let mut hints = Vec::new();
+    hints.extend(login_hint(result));
     let watch = watched(plan).unwrap_or_default();
     if result.overhead.is_none() && watch != WatchLevel::None {
         hints.push("vmeter boot --overhead    # what watching costs on this host".to_owned());
@@ -108,4 +137,18 @@ fn hints(result: &BootResult, plan: &[PlannedRun]) -> Vec<String> {
     }
     hints.push(format!("vmeter show --tree {}", vmeter_base::shell::quote(&result.saved_in)));
     hints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ready_point_is_put_before_the_command_line() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let argv =
+            words("/usr/bin/vmeter boot --until poweroff --save x --runs 2 -- qemu --until y");
+        let expected = "vmeter boot --runs 2 --until line:login: -- qemu --until y";
+        assert_eq!(with_until(&argv, "line:login:"), words(expected));
+    }
 }

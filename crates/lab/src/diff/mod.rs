@@ -112,6 +112,14 @@ fn warnings(a: &Side, b: &Side, rows: &[DiffRow], exact: bool) -> Vec<String> {
                 .into(),
         );
     }
+    for (side, other) in [(a, b), (b, a)] {
+        let has = |side: &Side, name: &String| side.runs.iter().any(|f| f.marks.contains_key(name));
+        let names: std::collections::BTreeSet<&String> =
+            side.runs.iter().flat_map(|f| f.marks.keys()).collect();
+        for name in names.into_iter().filter(|name| !has(other, name)) {
+            warnings.push(format!("mark {name}: seen in {} only", side.name));
+        }
+    }
     let model = |side: &Side| side.envelope.host.get("cpu_model").cloned();
     if model(a) != model(b) {
         warnings.push(

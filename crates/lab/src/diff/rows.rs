@@ -49,6 +49,7 @@ pub struct Rows {
 pub fn rows(a: &Side, b: &Side, exact: bool, seed: u64) -> Rows {
     let mut candidates = vec![total(a, b)];
     candidates.extend(phases(a, b));
+    candidates.extend(marks(a, b));
     candidates.extend(activities(a, b));
     candidates.extend(counts(a, b));
     let tested = candidates.iter().filter(|c| c.tested).count();
@@ -156,6 +157,27 @@ fn phases(a: &Side, b: &Side) -> Vec<Candidate> {
         }
     };
     names.into_iter().map(candidate).collect()
+}
+
+/// Moments are compared over the runs that have them: one that was not seen has no time.
+fn marks(a: &Side, b: &Side) -> Vec<Candidate> {
+    let runs = a.runs.iter().chain(&b.runs);
+    let names: BTreeSet<&String> = runs.flat_map(|f| f.marks.keys()).collect();
+    let candidate = |name: &String| {
+        let samples: [Vec<f64>; 2] =
+            both(a, b, |f| f.marks.get(name).copied()).map(|s| s.into_iter().flatten().collect());
+        let seen_in = [samples[0].len(), samples[1].len()];
+        seen_in.iter().all(|seen| *seen > 0).then(|| Candidate {
+            kind: DiffKind::Mark,
+            name: name.clone(),
+            place: None,
+            samples,
+            seen_in,
+            resolution: RESOLUTION_S,
+            tested: true,
+        })
+    };
+    names.into_iter().filter_map(candidate).collect()
 }
 
 fn activities(a: &Side, b: &Side) -> Vec<Candidate> {

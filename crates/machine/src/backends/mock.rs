@@ -118,6 +118,7 @@ pub fn record(script: &Script, scene: &Scene<'_>, dir: &Path) -> io::Result<RunR
         moments,
         sources,
         warnings: vec![],
+        marks: scene.spec.mark.clone(),
         icount: played_accel(scene.spec) == Accel::Icount,
     })
 }

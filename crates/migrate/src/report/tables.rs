@@ -86,7 +86,7 @@ impl MigrateReport<'_> {
     pub(super) fn rounds(&self, detail: Detail) -> Table {
         let (points, rounds) = match detail {
             Detail::Full => (usize::MAX, usize::MAX),
-            Detail::Glance => (GLANCE, ROUNDS),
+            Detail::Glance | Detail::Page => (GLANCE, ROUNDS),
         };
         let mut table = Table::new(vec![
             Column::name("setting"),

@@ -30,7 +30,7 @@ impl Output for Markdown {
     }
 
     fn write(&self, report: &dyn Report, out: &mut dyn Write) -> Result<(), ReportError> {
-        let document = report.document(Detail::Glance);
+        let document = report.document(Detail::Page);
         self.document(&document, out).map_err(ReportError::stream("markdown"))
     }
 }

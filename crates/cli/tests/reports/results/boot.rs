@@ -112,6 +112,7 @@ fn timeline(sequence: &mut Sequence, slowdown: f64, counted: bool) -> Timeline {
         spans,
         overlapping,
         marks: vec![(at / 3, "Linux version 6.1.0-56-cloud-amd64".into())],
+        named_marks: vec![("app: listening".into(), at * 9 / 10)],
         counts: counts.map(|(name, count)| (name.to_owned(), count)).into_iter().collect(),
         phases,
         warnings: Vec::new(),
@@ -166,6 +167,7 @@ fn record(index: u32, total_ns: Ns) -> RunRecord {
         }],
         icount: false,
         warnings: Vec::new(),
+        marks: Vec::new(),
     }
 }
 
@@ -213,6 +215,9 @@ fn activities(runs: &[AnalysedRun], counted: bool) -> Vec<Activity> {
             name: span.name.clone(),
             phase: phase.clone(),
             estimate: estimate(&samples),
+            own: estimate(&samples),
+            cpu: None,
+            beside: None,
             insns: counted.then(|| estimate(&samples.iter().map(|s| s * 4e8).collect::<Vec<_>>())),
             seen_in: runs.len(),
         }

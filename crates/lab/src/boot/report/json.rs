@@ -1,5 +1,10 @@
 //! The JSON body of a boot. Field names are fixed by schema `vmeter/1`.
 
+use super::causes::{known_causes, CauseRow};
+use super::done_timelines;
+use super::named::{named_marks, MarkRow};
+use super::stages::{bars, BarRow};
+use super::things::{things, ThingRow};
 use crate::parts::{failure, watch, End, Failure, Machine, Phase, RunPhase};
 use std::collections::BTreeMap;
 use vmeter_model::result::{self, AnalysedRun, BootResult};
@@ -8,6 +13,9 @@ use vmeter_model::time::seconds;
 use vmeter_model::{Ns, Span};
 use vmeter_render::exported;
 use vmeter_render::exported::{exported, Estimate};
+
+/// Things that can be acted upon, the longest first.
+const LARGEST: usize = 20;
 
 exported! {
     /// The fields after the envelope.
@@ -20,6 +28,19 @@ exported! {
         overhead: Option<Overhead<'a>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         counted_in: Option<u32>,
+        stages: Vec<BarRow> = |result| {
+            bars(&done_timelines(result)).into_iter().map(BarRow::from).collect()
+        },
+        largest: Vec<ThingRow> = |result| {
+            let things = things(&done_timelines(result)).into_iter().take(LARGEST);
+            things.map(ThingRow::from).collect()
+        },
+        causes: Vec<CauseRow> = |result| {
+            known_causes(&done_timelines(result)).into_iter().map(CauseRow::from).collect()
+        },
+        named_marks: Vec<MarkRow> = |result| {
+            named_marks(&done_timelines(result)).into_iter().map(MarkRow::from).collect()
+        },
         activities: Vec<Activity<'a>>,
         outliers: &'a [usize],
         warnings: &'a [String],
@@ -43,6 +64,11 @@ exported! {
         name: &'a str,
         phase: &'a str,
         estimate: Estimate,
+        own: Estimate,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cpu: Option<Estimate>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        beside: Option<Estimate>,
         insns: Option<Estimate>,
         seen_in: usize,
     }
@@ -73,6 +99,7 @@ exported! {
         },
         counts: BTreeMap<&'a str, u64> = |run| exported(&run.timeline.counts),
         marks: Vec<Mark<'a>> = |run| exported(&run.timeline.marks),
+        named_marks: Vec<NamedMark<'a>> = |run| exported(&run.timeline.named_marks),
         warnings: Vec<&'a str> = |run| {
             run.record.warnings.iter().chain(&run.timeline.warnings).map(String::as_str).collect()
         },
@@ -100,6 +127,11 @@ exported! {
     struct Mark<'a> of (Ns, String) {
         at_s: f64 = |(at, _)| seconds(*at),
         text: &'a str = |(_, text)| text,
+    }
+
+    struct NamedMark<'a> of (String, Ns) {
+        name: &'a str = |(name, _)| name,
+        at_s: f64 = |(_, at)| seconds(*at),
     }
 
     struct SpanRow<'a> of Span {

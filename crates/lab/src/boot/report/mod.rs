@@ -1,11 +1,17 @@
 //! `vmeter boot`: where a boot's time goes.
 
+mod causes;
+mod chain;
 mod colours;
 mod facts;
 mod json;
+mod named;
 mod notices;
 mod pictures;
+mod screen;
+mod stages;
 mod tables;
+mod things;
 mod tree;
 mod views;
 
@@ -15,7 +21,7 @@ use tree::SpanTree;
 use vmeter_model::result::{AnalysedRun, BootResult, Envelope, Phase};
 use vmeter_model::run::Outcome;
 use vmeter_model::span::UNATTRIBUTED;
-use vmeter_model::{Cause, Ns, RunRecord, Span};
+use vmeter_model::{Cause, Ns, RunRecord, Span, Timeline};
 use vmeter_render::document::{Block, Detail, Document, Fact, Notice};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{percent, Quantity, Unit};
@@ -26,6 +32,8 @@ use vmeter_render::{Field, Records, Report, RunTimeline, Stretch};
 pub struct BootView {
     /// Activities in the list of the longest.
     pub top: usize,
+    /// `--long`: all tables, where a terminal has one screen otherwise.
+    pub long: bool,
     /// `--blame`: every activity, longest first.
     pub blame: bool,
     /// `--critical-chain`: from the end back to the exec, with the longest parts.
@@ -36,7 +44,7 @@ pub struct BootView {
 
 impl Default for BootView {
     fn default() -> Self {
-        BootView { top: 10, blame: false, critical_chain: false, tree: None }
+        BootView { top: 10, long: false, blame: false, critical_chain: false, tree: None }
     }
 }
 
@@ -66,13 +74,12 @@ impl<'a> BootReport<'a> {
 
     /// Runs that reached the end; all runs if none did.
     fn shown_runs(&self) -> Vec<&'a AnalysedRun> {
-        let done = |run: &&AnalysedRun| run.record.outcome == Outcome::Done;
-        let finished: Vec<&AnalysedRun> = self.result.runs.iter().filter(done).collect();
-        if finished.is_empty() {
-            self.result.runs.iter().collect()
-        } else {
-            finished
-        }
+        done(self.result)
+    }
+
+    /// Their timelines.
+    fn shown_timelines(&self) -> Vec<&'a Timeline> {
+        done_timelines(self.result)
     }
 
     /// The run whose total is closest to the median: means of spans do not tile, a run does.
@@ -104,31 +111,78 @@ impl<'a> BootReport<'a> {
         }
     }
 
+    /// All tables, from the machine to the counts.
+    fn page(&self, document: &mut Document) {
+        document.push(Block::Facts(self.facts()));
+        self.timeline_blocks(document);
+        document.heading("Phases", self.means_note());
+        document.push(Block::Table(self.phase_table()));
+        let known = causes::known_causes(&self.shown_timelines());
+        if !known.is_empty() {
+            document.heading("Known causes", "what each would give back, at most");
+            document.push(Block::Table(causes::table(&known)));
+        }
+        let marks = named::named_marks(&self.shown_timelines());
+        if !marks.is_empty() {
+            document.heading("Marks", "--mark: the first line of the console that matches");
+            document.push(Block::Table(named::table(&marks, self.shown_runs().len())));
+        }
+        if !self.result.activities.is_empty() {
+            document.heading("Longest activities", tables::ACTIVITIES_NOTE);
+            document.push(Block::Table(self.activity_table(self.view.top)));
+        }
+        if !self.result.counts.is_empty() {
+            document.heading("Counts", "");
+            document.push(Block::Table(self.count_table()));
+        }
+    }
+
+    /// How long it took, to what end, in a line.
+    fn brief_answer(&self) -> String {
+        let Some(total) = &self.result.total else { return self.answer() };
+        let all = self.result.runs.len();
+        let of_all = if total.n < all { format!(" of {all}") } else { String::new() };
+        format!(
+            "{} from {} to {} ({}{of_all} {}), {} of it named.",
+            Quantity::of(total, Unit::Seconds).inline(),
+            self.measured_from(),
+            self.measured_to(),
+            total.n,
+            if all == 1 { "run" } else { "runs" },
+            percent(self.coverage()),
+        )
+    }
+
+    /// Share of the runs' time in named spans.
+    fn coverage(&self) -> f64 {
+        let runs = self.shown_runs();
+        let coverage: f64 = runs.iter().map(|run| run.timeline.coverage()).sum();
+        coverage / runs.len().max(1) as f64
+    }
+
+    /// What the runs are measured from, in words.
+    fn measured_from(&self) -> &'static str {
+        if self.shown_runs().iter().any(|run| run.record.icount) {
+            "the reset vector, in virtual time,"
+        } else {
+            "the VMM's exec"
+        }
+    }
+
     fn answer(&self) -> String {
         let Some(total) = &self.result.total else {
             let why = self.result.runs.iter().find_map(|run| why(&run.record));
             let why = why.map_or(String::new(), |why| format!(": {why}"));
             return format!("No run reached its end{why}.");
         };
-        let ends = match self.result.machine.spec.until.as_deref() {
-            Some("userspace") => "user space".into(),
-            Some(until) => match until.strip_prefix("line:") {
-                Some(line) => format!("the line `{line}`"),
-                None => self.shutdown().into(),
-            },
-            None => "the end".into(),
-        };
-        let runs = self.shown_runs();
-        let coverage: f64 = runs.iter().map(|run| run.timeline.coverage()).sum();
-        let coverage = coverage / runs.len().max(1) as f64;
+        let ends = self.measured_to();
+        let coverage = self.coverage();
         let named = self.phases().into_iter().filter(|phase| phase.name != UNATTRIBUTED);
         let longest = named.max_by(|a, b| a.share.total_cmp(&b.share));
         let longest = longest.map_or(String::new(), |phase| {
             format!("; the longest phase is {}, {}", phase.name, percent(phase.share))
         });
-        let virtual_time = runs.iter().any(|run| run.record.icount);
-        let from =
-            if virtual_time { "the reset vector, in virtual time," } else { "the VMM's exec" };
+        let from = self.measured_from();
         let all = self.result.runs.len();
         let of_all = if total.n < all { format!(" of {all}") } else { String::new() };
         let plural = if all == 1 { "run" } else { "runs" };
@@ -155,6 +209,26 @@ impl<'a> BootReport<'a> {
         }
     }
 
+    /// What a run is measured to, in words.
+    fn ready_point(&self, run: &AnalysedRun) -> String {
+        match why(&run.record) {
+            Some(_) => "the end of a run that failed".into(),
+            None => self.measured_to(),
+        }
+    }
+
+    /// What the runs are measured to, in words.
+    fn measured_to(&self) -> String {
+        match self.result.machine.spec.until.as_deref() {
+            Some("userspace") => "user space".into(),
+            Some(until) => match until.strip_prefix("line:") {
+                Some(line) => format!("the line `{line}`"),
+                None => self.shutdown().into(),
+            },
+            None => "the end".into(),
+        }
+    }
+
     fn timeline_blocks(&self, document: &mut Document) {
         let Some(run) = self.typical_run() else { return };
         document.heading("Timeline", self.run_title(run));
@@ -164,12 +238,13 @@ impl<'a> BootReport<'a> {
 
     fn view_blocks(&self, document: &mut Document) {
         if self.view.blame {
-            document.heading("Blame", "activities by time, longest first");
+            document.heading("Blame", tables::ACTIVITIES_NOTE);
             document.push(Block::Table(self.activity_table(usize::MAX)));
         }
         if let Some(run) = self.typical_run().filter(|_| self.view.critical_chain) {
             document.heading("Critical chain", self.run_title(run));
-            document.push(Block::Outline(views::critical_chain(&run.timeline)));
+            let ready = self.ready_point(run);
+            document.push(Block::Outline(chain::critical_chain(&run.timeline, &ready)));
         }
         if let Some(tree) = &self.view.tree {
             self.tree_blocks(tree, document);
@@ -194,6 +269,11 @@ impl<'a> BootReport<'a> {
         document.heading("Tree", title);
         let timelines: Vec<_> = runs.iter().map(|run| &run.timeline).collect();
         document.push(Block::Outline(views::tree(&timelines, view.min_duration)));
+        let beside = views::beside(&timelines, view.min_duration);
+        if !beside.roots.is_empty() {
+            document.heading("Beside it", "what overlaps the tree: nothing waited for it");
+            document.push(Block::Outline(beside));
+        }
     }
 
     fn full_blocks(&self, document: &mut Document) {
@@ -221,6 +301,22 @@ impl<'a> BootReport<'a> {
         });
     }
 
+    /// The moments that the user named, as spans without a length: the run's place, and each.
+    fn marks_as_spans(&self) -> Vec<(usize, Span)> {
+        let runs = self.result.runs.iter().enumerate();
+        let marks = runs.flat_map(|(of, run)| {
+            let (spans, beside) = (run.timeline.spans.len(), run.timeline.overlapping.len());
+            run.timeline.named_marks.iter().enumerate().map(move |(at, (name, when))| {
+                let id = u32::try_from(spans + beside + at).unwrap_or(u32::MAX);
+                let (name, source) = (name.clone(), "console".to_owned());
+                let (start, end) = (*when, *when);
+                let (parent, insns, cpu, error_ns) = (None, None, None, 0);
+                (of, Span { id, parent, name, start, end, insns, cpu, source, error_ns })
+            })
+        });
+        marks.collect()
+    }
+
     fn run_label(&self, run: &AnalysedRun) -> String {
         let total = vmeter_render::quantity::compact_seconds(vmeter_model::time::seconds(
             run.timeline.total,
@@ -241,24 +337,23 @@ impl Report for BootReport<'_> {
 
     fn document(&self, detail: Detail) -> Document {
         let label = &self.result.machine.label;
-        let title =
-            if label.is_empty() { "vmeter boot".into() } else { format!("vmeter boot: {label}") };
-        let mut document = Document { title, answer: self.answer(), blocks: Vec::new() };
-        let only_views = detail == Detail::Glance
-            && (self.view.blame || self.view.critical_chain || self.view.tree.is_some());
-        if !only_views {
-            document.push(Block::Facts(self.facts()));
-            self.timeline_blocks(&mut document);
-            document.heading("Phases", self.means_note());
-            document.push(Block::Table(self.phase_table()));
-            if !self.result.activities.is_empty() {
-                document.heading("Longest activities", "");
-                document.push(Block::Table(self.activity_table(self.view.top)));
-            }
-            if !self.result.counts.is_empty() {
-                document.heading("Counts", "");
-                document.push(Block::Table(self.count_table()));
-            }
+        let views = self.view.blame || self.view.critical_chain || self.view.tree.is_some();
+        let brief = detail == Detail::Glance && !self.view.long;
+        let answer = if brief && !views { self.brief_answer() } else { self.answer() };
+        let named = !label.is_empty() && label != "default";
+        let title = match (named, brief && !views) {
+            (true, _) => format!("vmeter boot: {label}"),
+            // The screen's lines are few, and the answer says what it is.
+            (false, true) => String::new(),
+            (false, false) => "vmeter boot".into(),
+        };
+        let mut document = Document { title, answer, blocks: Vec::new() };
+        if brief && !views {
+            self.screen(&mut document);
+            return document;
+        }
+        if !brief {
+            self.page(&mut document);
         }
         self.view_blocks(&mut document);
         if detail == Detail::Full {
@@ -269,10 +364,13 @@ impl Report for BootReport<'_> {
     }
 
     fn records(&self) -> Records {
-        let spans = self.result.runs.iter().flat_map(|run| {
+        let marks: Vec<(usize, Span)> = self.marks_as_spans();
+        let spans = self.result.runs.iter().enumerate().flat_map(|(at, run)| {
             let tree = run.timeline.spans.iter().map(move |span| (run, span, "tree"));
             let beside = run.timeline.overlapping.iter();
+            let marks = marks.iter().filter(move |(of, _)| *of == at);
             tree.chain(beside.map(move |span| (run, span, "overlapping")))
+                .chain(marks.map(move |(_, span)| (run, span, "mark")))
         });
         Records::of(
             spans,
@@ -318,6 +416,22 @@ impl Report for BootReport<'_> {
         });
         timelines.collect()
     }
+}
+
+/// Runs that reached the end; all runs if none did.
+fn done(result: &BootResult) -> Vec<&AnalysedRun> {
+    let done = |run: &&AnalysedRun| run.record.outcome == Outcome::Done;
+    let finished: Vec<&AnalysedRun> = result.runs.iter().filter(done).collect();
+    if finished.is_empty() {
+        result.runs.iter().collect()
+    } else {
+        finished
+    }
+}
+
+/// The timelines of these runs.
+fn done_timelines(result: &BootResult) -> Vec<&Timeline> {
+    done(result).into_iter().map(|run| &run.timeline).collect()
 }
 
 /// Why a run failed, in words.

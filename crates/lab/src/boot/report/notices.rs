@@ -29,9 +29,13 @@ impl BootReport<'_> {
             let texts = run.record.warnings.iter().chain(&run.timeline.warnings);
             texts.map(move |text| (index, text.clone()))
         });
-        for (text, affected) in grouped(from_runs) {
+        for (text, affected, others) in alike(grouped(from_runs)) {
             let all = affected.len() >= runs.len();
-            notices.push(warn(if all { text } else { format!("{}: {text}", run_list(&affected)) }));
+            let text = if all { text } else { format!("{}: {text}", run_list(&affected)) };
+            notices.push(warn(match others {
+                0 => text,
+                n => format!("{text} (and {n} more of this kind)"),
+            }));
         }
         let result = self.result;
         notices.extend(closing_notices(&result.warnings, &result.hints, &result.saved_in));
@@ -65,5 +69,55 @@ impl BootReport<'_> {
                 Quantity::exact(steal, Unit::Seconds).inline()
             )
         })
+    }
+}
+
+/// Warnings of a kind are told once: the first, the runs of all, and how many others there are.
+fn alike(groups: Vec<(String, Vec<u32>)>) -> Vec<(String, Vec<u32>, usize)> {
+    let mut told: Vec<(String, (String, Vec<u32>, usize))> = Vec::new();
+    for (text, runs) in groups {
+        let kind = kind(&text);
+        match told.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, (_, known, others))) => {
+                known.extend(runs);
+                known.sort_unstable();
+                known.dedup();
+                *others += 1;
+            }
+            None => told.push((kind, (text, runs, 0))),
+        }
+    }
+    told.into_iter().map(|(_, one)| one).collect()
+}
+
+/// A text without what differs among those of its kind: numbers, and what stands in quotes.
+fn kind(text: &str) -> String {
+    let mut kind = String::with_capacity(text.len());
+    let mut quoted = false;
+    for c in text.chars() {
+        match c {
+            '`' | '"' => quoted = !quoted,
+            c if quoted || c.is_ascii_digit() => {}
+            c => kind.push(c),
+        }
+    }
+    kind
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_of_a_kind_are_told_once() {
+        let group = |text: &str, run| (text.to_owned(), vec![run]);
+        let told = alike(vec![
+            group("`a` began at 1.20 s", 0),
+            group("`b` began at 3 s", 1),
+            group("else", 1),
+        ]);
+        assert_eq!(told.len(), 2);
+        assert_eq!(told[0], ("`a` began at 1.20 s".into(), vec![0, 1], 1));
+        assert_eq!(told[1].2, 0);
     }
 }

@@ -1,6 +1,7 @@
 //! The tables of a boot.
 
 use super::BootReport;
+use vmeter_model::result::Phase;
 use vmeter_model::run::Outcome;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
@@ -12,6 +13,35 @@ use vmeter_render::table::{Cell, Column, Table};
 fn range_cells(estimate: &Estimate) -> [Cell; 3] {
     [estimate.median, estimate.min, estimate.max]
         .map(|value| Cell::Quantity(Quantity::beside(value, estimate, Unit::Seconds)))
+}
+
+/// What the columns of the activities are.
+pub(super) const ACTIVITIES_NOTE: &str =
+    "how long the end waited for each; \"itself\": in no part \
+    with a name of its own; \"beside\": nothing waited";
+
+/// Columns of the activities that not every result has.
+struct Extra {
+    cpu: bool,
+    beside: bool,
+    insns: bool,
+    partial: bool,
+}
+
+impl Extra {
+    fn heads(&self) -> Vec<Column> {
+        let mut columns = vec![
+            Column { shrinks_to: Some(24), ..Column::name("activity") },
+            Column::number("waited for", 0),
+            Column::number("itself", 1),
+        ];
+        columns.extend(self.cpu.then(|| Column::number("CPU", 0)));
+        columns.extend(self.beside.then(|| Column::number("beside", 1)));
+        columns.push(Column { shrinks_to: Some(12), ..Column::text("phase", 3) });
+        columns.extend(self.insns.then(|| Column::number("instructions", 2)));
+        columns.extend(self.partial.then(|| Column::number("in runs", 4)));
+        columns
+    }
 }
 
 impl BootReport<'_> {
@@ -30,26 +60,30 @@ impl BootReport<'_> {
     pub(super) fn phase_table(&self) -> Table {
         let palette = self.palette();
         let several = self.shown_runs().len() > 1;
+        let off: Vec<String> = self.phases().iter().map(|phase| self.phase_off_by(phase)).collect();
+        let any_off = off.iter().any(|off| !off.is_empty());
         let mut columns = vec![
             Column::name("phase"),
             Column::number(if several { "mean" } else { "time" }, 0),
             Column::number("share", 0),
-            Column::text("", 1),
         ];
+        columns.extend(any_off.then(|| Column::text("", 1)));
+        columns.push(Column::text("", 1));
         if several {
             columns
                 .extend([("median", 2), ("min", 3), ("max", 3)].map(|(t, p)| Column::number(t, p)));
         }
         let mut table = Table::new(columns);
         let largest = self.result.phases.iter().map(|p| p.share).fold(0.0, f64::max);
-        for phase in self.phases() {
+        for (phase, off) in self.phases().into_iter().zip(off) {
             let to = if largest > 0.0 { phase.share / largest } else { 0.0 };
             let mut cells = vec![
                 Cell::Name(phase.name.clone()),
                 Cell::Quantity(Quantity::of(&phase.estimate, Unit::Seconds)),
                 Cell::Share(phase.share),
-                Cell::Bar { from: 0.0, to, colour: palette.colour(&phase.name) },
             ];
+            cells.extend(any_off.then_some(Cell::Text(off)));
+            cells.push(Cell::Bar { from: 0.0, to, colour: palette.colour(&phase.name) });
             cells.extend(range_cells(&phase.estimate));
             let tone = if phase.name == UNATTRIBUTED { Tone::Muted } else { Tone::Normal };
             table.toned_row(tone, cells);
@@ -57,43 +91,57 @@ impl BootReport<'_> {
         if let Some(total) = &self.result.total {
             let quantity = Quantity::of(total, Unit::Seconds);
             let name = Cell::Text("TOTAL".into());
-            let mut cells = vec![name, Cell::Quantity(quantity), Cell::Share(1.0), Cell::Empty];
+            let mut cells = vec![name, Cell::Quantity(quantity), Cell::Share(1.0)];
+            cells.extend(any_off.then_some(Cell::Empty));
+            cells.push(Cell::Empty);
             cells.extend(range_cells(total));
             table.total_row(cells);
         }
         table
     }
 
+    /// How far off a phase's begin or end can be, where that is worth a word.
+    fn phase_off_by(&self, phase: &Phase) -> String {
+        let timelines = self.shown_timelines();
+        let spans = timelines.iter().flat_map(|timeline| &timeline.spans);
+        let own = spans.filter(|s| s.parent.is_none() && s.name == phase.name);
+        let error = own.map(|span| span.error_ns).max().unwrap_or(0);
+        super::screen::off_by(error, phase.estimate.mean)
+    }
+
     /// The longest activities.
     pub(super) fn activity_table(&self, most: usize) -> Table {
         let activities = &self.result.activities;
-        let counted = activities.iter().any(|activity| activity.insns.is_some());
+        let listed = || activities.iter().take(most);
         let runs = self.shown_runs().len();
-        let partial = activities.iter().take(most).any(|activity| activity.seen_in < runs);
-        let mut columns = vec![
-            Column { shrinks_to: Some(24), ..Column::name("activity") },
-            Column::number(if runs > 1 { "mean" } else { "time" }, 0),
-            Column { shrinks_to: Some(12), ..Column::text("phase", 2) },
-        ];
-        if counted {
-            columns.push(Column::number("instructions", 1));
-        }
-        if partial {
-            columns.push(Column::number("in runs", 3));
-        }
-        let mut table = Table::new(columns);
-        for activity in activities.iter().take(most) {
+        let columns = Extra {
+            cpu: listed().any(|activity| activity.cpu.is_some()),
+            beside: listed().any(|activity| activity.beside.is_some()),
+            insns: listed().any(|activity| activity.insns.is_some()),
+            partial: listed().any(|activity| activity.seen_in < runs),
+        };
+        let mut table = Table::new(columns.heads());
+        let time = |estimate: &Option<Estimate>| {
+            let known = estimate.as_ref();
+            known.map_or(Cell::Empty, |known| {
+                Cell::Quantity(Quantity::of(known, Unit::Seconds).without_interval())
+            })
+        };
+        for activity in listed() {
             let mut cells = vec![
                 Cell::Name(activity.name.clone()),
                 Cell::Quantity(Quantity::of(&activity.estimate, Unit::Seconds)),
-                Cell::Name(activity.phase.clone()),
+                Cell::Quantity(Quantity::of(&activity.own, Unit::Seconds).without_interval()),
             ];
-            if counted {
+            cells.extend(columns.cpu.then(|| time(&activity.cpu)));
+            cells.extend(columns.beside.then(|| time(&activity.beside)));
+            cells.push(Cell::Name(activity.phase.clone()));
+            if columns.insns {
                 cells.push(activity.insns.as_ref().map_or(Cell::Empty, |insns| {
                     Cell::Inline(Quantity::exact(insns.mean.round(), Unit::Count))
                 }));
             }
-            if partial {
+            if columns.partial {
                 cells.push(Cell::Text(format!("{} of {runs}", activity.seen_in)));
             }
             table.row(cells);

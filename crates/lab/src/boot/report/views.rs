@@ -1,82 +1,32 @@
-//! `--critical-chain` and `--tree`.
+//! `--tree`, and what is beside the tree.
 
 use super::colours::group_of;
 use super::tree::{length, SpanTree};
 use std::collections::{HashMap, HashSet};
+use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
 use vmeter_model::{Ns, Timeline};
 use vmeter_render::document::{Node, Outline, Tone};
 use vmeter_render::palette::Group;
 use vmeter_render::quantity::compact_seconds;
 
-/// A part of a link is shown from this share of the run on.
-const PART_SHARE: f64 = 0.02;
-/// Most parts shown of one link.
-const PARTS: usize = 3;
-/// Links shorter than this share of the run are passed over.
-const LINK_SHARE: f64 = 0.0005;
-
-fn start_and_length(start: Ns, length: Ns) -> String {
+pub(super) fn start_and_length(start: Ns, length: Ns) -> String {
     format!("@{} +{}", compact_seconds(seconds(start)), compact_seconds(seconds(length)))
 }
 
-fn tone(name: &str) -> Tone {
+/// How far off a length can be, where that is more than a hundredth of it.
+pub(super) fn off_by(error: Ns, length: Ns) -> String {
+    match error.saturating_mul(100) > length && length > 0 && error > 0 {
+        true => format!(" ±{}", compact_seconds(seconds(error))),
+        false => String::new(),
+    }
+}
+
+pub(super) fn tone(name: &str) -> Tone {
     match group_of(name) {
         Group::Unattributed => Tone::Muted,
         _ => Tone::Normal,
     }
-}
-
-/// The chain from the end of the run back to the exec: nothing in it overlaps,
-/// so shortening any link shortens the boot.
-pub(super) fn critical_chain(timeline: &Timeline) -> Outline {
-    let tree = SpanTree::new(timeline);
-    let total = timeline.total.max(1) as f64;
-    let mut chain: Option<Node> = None;
-    let mut links: Vec<usize> = tree.top().to_vec();
-    links.retain(|at| length(tree.span(*at)) as f64 >= LINK_SHARE * total);
-    let folded = links.len().saturating_sub(super::tree::DEPTH_LIMIT / 2);
-    for at in links.into_iter().skip(folded) {
-        let span = tree.span(at);
-        let mut children = parts(&tree, at, total, 0);
-        children.extend(chain.take());
-        chain = Some(Node {
-            name: span.name.clone(),
-            figures: start_and_length(span.start, length(span)),
-            tone: if length(span) as f64 >= 0.1 * total { Tone::Strong } else { tone(&span.name) },
-            children,
-        });
-    }
-    Outline {
-        legend: "The time after \"@\" is when it began, counted from the VMM's exec; the time \
-                 after \"+\" is how long it took. The last link of a branch is what came before \
-                 it; the others are its longest parts."
-            .into(),
-        roots: chain.into_iter().collect(),
-    }
-}
-
-/// The longest parts of a span, each with its own, in order of time.
-fn parts(tree: &SpanTree, at: usize, total: f64, depth: usize) -> Vec<Node> {
-    const DEPTH: usize = 3;
-    if depth >= DEPTH {
-        return Vec::new();
-    }
-    let mut longest: Vec<usize> = tree.children(at).to_vec();
-    longest.retain(|at| length(tree.span(*at)) as f64 >= PART_SHARE * total);
-    longest.sort_by_key(|at| std::cmp::Reverse(length(tree.span(*at))));
-    longest.truncate(PARTS);
-    longest.sort_by_key(|at| tree.span(*at).start);
-    let nodes = longest.into_iter().map(|at| {
-        let span = tree.span(at);
-        Node {
-            name: span.name.clone(),
-            figures: start_and_length(span.start, length(span)),
-            tone: tone(&span.name),
-            children: parts(tree, at, total, depth + 1),
-        }
-    });
-    nodes.collect()
 }
 
 /// Spans of several runs that are the same by name and place.
@@ -87,6 +37,7 @@ struct Merged {
     length: i128,
     shortest: Ns,
     longest: Ns,
+    error: Ns,
     insns: u128,
     counted: bool,
     /// Runs it appears in.
@@ -115,7 +66,8 @@ pub(super) fn tree(timelines: &[&Timeline], min_duration: Ns) -> Outline {
     Outline {
         legend: format!(
             "The time after \"@\" is when it began, counted from the VMM's exec; the time after \
-             \"+\" is how long it took. Spans under {} are left out.{several}",
+             \"+\" is how long it took, after \"±\" how far off that can be, where it is more than \
+             a hundredth. Spans under {} are left out.{several}",
             compact_seconds(seconds(min_duration)),
         ),
         roots: folded.nodes(0),
@@ -149,6 +101,7 @@ fn merge(tree: &SpanTree, run: Option<usize>, merged: &mut Vec<Merged>, places: 
         }
         node.in_last_run = node.in_last_run.saturating_add(length(span));
         node.length += i128::from(length(span));
+        node.error = node.error.max(span.error_ns);
         node.insns += u128::from(span.insns.unwrap_or(0));
         node.counted |= span.insns.is_some();
         pending.extend(tree.children(at).iter().rev().map(|at| (*at, place)));
@@ -182,11 +135,25 @@ impl Folding<'_> {
         children.sort_by_key(|place| self.mean_start(&self.merged[*place]));
         let nodes = children.into_iter().map(|place| Node {
             name: self.merged[place].name.clone(),
-            figures: self.figures(&self.merged[place]),
+            figures: self.figures(place, parent),
             tone: tone(&self.merged[place].name),
             children: self.nodes(place),
         });
         nodes.collect()
+    }
+
+    /// What of a phase nothing explains: its row of the phases has the rest.
+    fn unexplained(&self, place: usize) -> Ns {
+        let mut all = 0;
+        let mut pending = self.merged[place].children.clone();
+        while let Some(place) = pending.pop() {
+            let node = &self.merged[place];
+            match node.name == UNATTRIBUTED {
+                true => all += self.mean_length(node),
+                false => pending.extend(&node.children),
+            }
+        }
+        all
     }
 
     fn mean_start(&self, node: &Merged) -> Ns {
@@ -197,8 +164,16 @@ impl Folding<'_> {
         Ns::try_from(node.length / self.runs as i128).unwrap_or(Ns::MAX)
     }
 
-    fn figures(&self, node: &Merged) -> String {
-        let mut text = start_and_length(self.mean_start(node), self.mean_length(node));
+    fn figures(&self, place: usize, parent: usize) -> String {
+        let node = &self.merged[place];
+        let length = self.mean_length(node);
+        let unexplained = if parent == 0 { self.unexplained(place) } else { 0 };
+        let mut text = start_and_length(self.mean_start(node), length - unexplained);
+        text.push_str(&off_by(node.error, length));
+        if unexplained > 0 {
+            let unexplained = compact_seconds(seconds(unexplained));
+            text.push_str(&format!(" and {unexplained} {UNATTRIBUTED}"));
+        }
         if self.runs > 1 {
             let least = if node.runs < self.runs { 0 } else { node.shortest };
             let [least, most] = [least, node.longest].map(|ns| compact_seconds(seconds(ns)));
@@ -213,5 +188,46 @@ impl Folding<'_> {
             text.push_str(&format!(" {} insns", insns.inline()));
         }
         text
+    }
+}
+
+/// Most rows of what is beside the tree.
+const BESIDE: usize = 60;
+
+/// What overlaps the tree, in order of begin, the longest if there are many. Over several
+/// runs, means by name.
+pub(super) fn beside(timelines: &[&Timeline], min_duration: Ns) -> Outline {
+    let mut by_name: HashMap<&str, (Ns, Ns, Ns, usize)> = HashMap::new();
+    for span in timelines.iter().flat_map(|timeline| &timeline.overlapping) {
+        let (start, all, cpu, count) = by_name.entry(&span.name).or_insert((Ns::MAX, 0, 0, 0));
+        *start = (*start).min(span.start);
+        *all = all.saturating_add(length(span));
+        *cpu = cpu.saturating_add(span.cpu.unwrap_or(0));
+        *count += 1;
+    }
+    let runs = timelines.len().max(1) as Ns;
+    let mut rows: Vec<_> = by_name.into_iter().collect();
+    rows.retain(|(_, (_, all, _, _))| all / runs >= min_duration);
+    rows.sort_by_key(|(name, (_, all, _, _))| (std::cmp::Reverse(*all), *name));
+    let left = rows.len().saturating_sub(BESIDE);
+    rows.truncate(BESIDE);
+    rows.sort_by_key(|(name, (start, _, _, _))| (*start, *name));
+    let node = |(name, (start, all, cpu, count)): (&str, (Ns, Ns, Ns, usize))| {
+        let mut figures = start_and_length(start, all / runs);
+        if cpu > 0 {
+            figures.push_str(&format!(" {} CPU", compact_seconds(seconds(cpu / runs))));
+        }
+        if count as Ns > runs {
+            figures.push_str(&format!(" in {count}"));
+        }
+        Node { name: name.to_owned(), figures, tone: tone(name), children: Vec::new() }
+    };
+    let more = if left > 0 { format!(" {left} shorter ones are left out.") } else { String::new() };
+    Outline {
+        legend: format!(
+            "After \"@\" when the first of this name began, after \"+\" how long all of them went \
+             on, which is not how long they worked.{more}"
+        ),
+        roots: rows.into_iter().map(node).collect(),
     }
 }

@@ -55,6 +55,7 @@ pub(super) fn kind(kind: DiffKind) -> &'static str {
     match kind {
         DiffKind::Total => "total",
         DiffKind::Phase => "phase",
+        DiffKind::Mark => "mark",
         DiffKind::Activity => "activity",
         DiffKind::Insns => "insns",
         DiffKind::Count => "count",

@@ -160,7 +160,7 @@ pub(crate) fn difference(row: &DiffRow, unit: Unit) -> Quantity {
 
 fn unit(kind: DiffKind) -> Unit {
     match kind {
-        DiffKind::Total | DiffKind::Phase | DiffKind::Activity => Unit::Seconds,
+        DiffKind::Total | DiffKind::Phase | DiffKind::Mark | DiffKind::Activity => Unit::Seconds,
         DiffKind::Insns | DiffKind::Count | DiffKind::Line => Unit::Count,
     }
 }
@@ -240,8 +240,9 @@ pub(crate) fn blocks(result: &DiffResult, detail: Detail, document: &mut Documen
     let of = |kinds: &'static [DiffKind]| {
         result.rows.iter().filter(move |r| kinds.contains(&r.kind)).take(most)
     };
-    let sections: [(&str, &str, &'static [DiffKind]); 4] = [
+    let sections: [(&str, &str, &'static [DiffKind]); 5] = [
         ("Phases", "phase", &[DiffKind::Total, DiffKind::Phase]),
+        ("Marks", "mark", &[DiffKind::Mark]),
         ("Activities", "activity", &[DiffKind::Activity]),
         ("Instructions", "activity", &[DiffKind::Insns]),
         ("Counts", "count", &[DiffKind::Count]),

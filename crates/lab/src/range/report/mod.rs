@@ -162,7 +162,7 @@ impl<'a> RangeReport<'a> {
             .iter()
             .filter(|c| detail == Detail::Full || c.state != CommitState::NotMeasured)
             .collect();
-        let crowded = detail == Detail::Glance && shown.len() > GLANCE;
+        let crowded = detail != Detail::Full && shown.len() > GLANCE;
         for commit in shown {
             let guilty = result.changes.iter().any(|c| c.commits.contains(&commit.index));
             let near = result.changes.iter().any(|c| {

@@ -54,9 +54,14 @@ impl Terminal {
     /// # Errors
     /// Those of the stream.
     pub fn document(&self, document: &Document, out: &mut dyn Write) -> io::Result<()> {
-        self.wrapped(Ink::Heading, 0, &document.title, out)?;
+        if !document.title.is_empty() {
+            self.wrapped(Ink::Heading, 0, &document.title, out)?;
+        }
         if !document.answer.is_empty() {
             self.wrapped(PLAIN_INK, 0, &document.answer, out)?;
+        }
+        if matches!(document.blocks.first(), Some(Block::Table(table)) if table.is_untitled()) {
+            writeln!(out)?;
         }
         self.blocks(&document.blocks, out)
     }

@@ -22,18 +22,9 @@ pub(super) fn table(screen: Screen, table: &Table, out: &mut dyn Write) -> io::R
     let mut columns: Vec<Laid> = (0..table.columns.len()).map(|c| lay(screen, table, c)).collect();
     fit(&mut columns, table, screen);
     let total: usize = INDENT + taken(&columns);
-    let mut line = Line::new(screen);
-    let mut at = INDENT;
-    for column in columns.iter().filter(|c| c.shown) {
-        line.pad_to(at);
-        let title = column.title.truncate(column.width, screen.glyphs().ellipsis);
-        if table.columns[column.index].align == Align::Right {
-            line.pad_to(at + column.width - title.width());
-        }
-        line.put(Ink::Tone(Tone::Muted), &title);
-        at += column.width + GAP;
+    if columns.iter().any(|column| column.shown && !column.title.is_empty()) {
+        titles(screen, table, &columns, out)?;
     }
-    line.end(out)?;
     for row in &table.rows {
         if row.ruled {
             let mut rule = Line::new(screen);
@@ -46,6 +37,21 @@ pub(super) fn table(screen: Screen, table: &Table, out: &mut dyn Write) -> io::R
         draw_row(screen, table, &columns, row, out)?;
     }
     Ok(())
+}
+
+fn titles(screen: Screen, table: &Table, columns: &[Laid], out: &mut dyn Write) -> io::Result<()> {
+    let mut line = Line::new(screen);
+    let mut at = INDENT;
+    for column in columns.iter().filter(|c| c.shown) {
+        line.pad_to(at);
+        let title = column.title.truncate(column.width, screen.glyphs().ellipsis);
+        if table.columns[column.index].align == Align::Right {
+            line.pad_to(at + column.width - title.width());
+        }
+        line.put(Ink::Tone(Tone::Muted), &title);
+        at += column.width + GAP;
+    }
+    line.end(out)
 }
 
 /// A column with its width decided.

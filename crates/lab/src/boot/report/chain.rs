@@ -1,0 +1,142 @@
+//! `--critical-chain`: what the ready point waited for, link by link, back to the exec.
+//!
+//! The leaves of a timeline tile the run, and what nothing waited for is beside it. So what
+//! ended last before a moment is what that moment waited for: read backwards, the outermost
+//! spans with a handle are the chain.
+
+use super::things::has_handle;
+use super::tree::{length, SpanTree};
+use super::views::{off_by, start_and_length, tone};
+use vmeter_model::time::seconds;
+use vmeter_model::{Ns, Timeline};
+use vmeter_render::document::{Node, Outline, Tone};
+use vmeter_render::quantity::compact_seconds;
+
+/// Shorter links, as a share of the run, are told together.
+const LINK_SHARE: f64 = 0.005;
+/// Links from here on are emphasised.
+const LONG_SHARE: f64 = 0.1;
+
+/// A stretch of the chain.
+struct Link {
+    name: String,
+    start: Ns,
+    length: Ns,
+    error: Ns,
+    /// Links told together in this one.
+    count: usize,
+}
+
+/// The chain of a run, from what it was measured to.
+pub(super) fn critical_chain(timeline: &Timeline, ready: &str) -> Outline {
+    let tree = SpanTree::new(timeline);
+    let shortest = (LINK_SHARE * timeline.total as f64) as Ns;
+    let mut links: Vec<Node> = Vec::new();
+    let mut passed: Vec<Link> = Vec::new();
+    for top in tree.top().iter().rev() {
+        let mut inside = Vec::new();
+        links_of(&tree, *top, &mut inside);
+        inside.reverse();
+        let inside = together(inside, shortest);
+        let span = tree.span(*top);
+        if length(span) < shortest {
+            let (name, start, length) = (span.name.clone(), span.start, length(span));
+            passed.push(Link { name, start, length, error: 0, count: 1 });
+            continue;
+        }
+        links.extend(shorter(std::mem::take(&mut passed)));
+        let alone = inside.len() == 1 && inside[0].name == span.name;
+        let children =
+            if alone { Vec::new() } else { inside.iter().map(|l| l.node(timeline)).collect() };
+        let figures = start_and_length(span.start, length(span));
+        let error = off_by(span.error_ns, length(span));
+        let tone = if children.is_empty() {
+            long(length(span), timeline, &span.name)
+        } else {
+            Tone::Normal
+        };
+        links.push(Node { name: span.name.clone(), figures: figures + &error, tone, children });
+    }
+    links.extend(shorter(passed));
+    let root = Node {
+        name: ready.to_owned(),
+        figures: format!("@{}", compact_seconds(seconds(timeline.total))),
+        tone: Tone::Normal,
+        children: links,
+    };
+    Outline {
+        legend: "From what the run is measured to back to the VMM's exec: each link ends where \
+                 the one above it begins, and nothing in it overlaps. The time after \"@\" is \
+                 when it began, after \"+\" how long it was waited for."
+            .into(),
+        roots: vec![root],
+    }
+}
+
+/// The links inside a span, in order of time.
+fn links_of(tree: &SpanTree, at: usize, links: &mut Vec<Link>) {
+    let mut pending = vec![at];
+    while let Some(at) = pending.pop() {
+        let span = tree.span(at);
+        if has_handle(tree, at) || tree.children(at).is_empty() {
+            let (name, start, length) = (span.name.clone(), span.start, length(span));
+            links.push(Link { name, start, length, error: span.error_ns, count: 1 });
+        } else {
+            pending.extend(tree.children(at).iter().rev());
+        }
+    }
+}
+
+/// Links from the last to the first, of which neighbours that are short are one.
+fn together(links: Vec<Link>, shortest: Ns) -> Vec<Link> {
+    let mut told: Vec<Link> = Vec::new();
+    for link in links {
+        match told.last_mut() {
+            Some(last) if link.length < shortest && last.length_of_each() < shortest => {
+                last.start = link.start;
+                last.length += link.length;
+                last.count += 1;
+            }
+            _ => told.push(link),
+        }
+    }
+    told
+}
+
+fn shorter(links: Vec<Link>) -> Option<Node> {
+    let first = links.last()?;
+    let all = links.iter().map(|link| link.length).sum();
+    let name = match links.as_slice() {
+        [one] => one.name.clone(),
+        several => format!("{} short links", several.len()),
+    };
+    let figures = start_and_length(first.start, all);
+    Some(Node { name, figures, tone: Tone::Muted, children: Vec::new() })
+}
+
+impl Link {
+    /// The mean length of what is told together here.
+    fn length_of_each(&self) -> Ns {
+        self.length / self.count.max(1) as Ns
+    }
+
+    fn node(&self, timeline: &Timeline) -> Node {
+        let name = match self.count {
+            1 => self.name.clone(),
+            n => format!("{n} short links"),
+        };
+        let figures = start_and_length(self.start, self.length);
+        let error = if self.count == 1 { off_by(self.error, self.length) } else { String::new() };
+        let tone =
+            if self.count == 1 { long(self.length, timeline, &self.name) } else { Tone::Muted };
+        Node { name, figures: figures + &error, tone, children: Vec::new() }
+    }
+}
+
+fn long(length: Ns, timeline: &Timeline, name: &str) -> Tone {
+    if length as f64 >= LONG_SHARE * timeline.total as f64 {
+        Tone::Strong
+    } else {
+        tone(name)
+    }
+}

@@ -1,0 +1,262 @@
+//! The boot on one screen of 24 lines and 80 columns: what a terminal shows unless more is
+//! asked for.
+
+use super::causes::known_causes;
+use super::named::named_marks;
+use super::stages::bars;
+use super::things::{things, Thing};
+use super::BootReport;
+use vmeter_model::span::UNATTRIBUTED;
+use vmeter_model::time::seconds;
+use vmeter_model::Timeline;
+use vmeter_render::document::{Block, Document, Fact, Notice, NoticeKind, Tone};
+use vmeter_render::quantity::{compact_seconds, percent, three_digits, Quantity, Unit};
+use vmeter_render::table::{Cell, Column, Table};
+
+/// Things that can be acted upon.
+const LARGEST: usize = 5;
+/// Lines of the screen for bars, things, facts and notices: 24 without the answer, two of
+/// them, what stands between, and one for the prompt that follows.
+const LINES: usize = 17;
+/// Failures that are told here.
+const FAILURES: usize = 2;
+/// Columns of a fact's value, and of a notice.
+const VALUE_COLUMNS: usize = 64;
+/// What took a smaller share of the boot is nobody's concern.
+const WORTH_A_ROW: f64 = 0.01;
+/// Known causes in their line.
+const CAUSES: usize = 3;
+/// Marks in theirs.
+const MARKS: usize = 3;
+
+impl BootReport<'_> {
+    /// The screen.
+    pub(super) fn screen(&self, document: &mut Document) {
+        let timelines = self.shown_timelines();
+        let stages = self.stage_table(&timelines);
+        let facts = self.brief_facts(&timelines);
+        let notices = self.brief_notices();
+        let other: usize = stages.rows.len()
+            + facts.iter().map(|fact| lines(&fact.value)).sum::<usize>()
+            + notices.iter().map(|notice| lines(&notice.text)).sum::<usize>()
+            + usize::from(!notices.is_empty());
+        document.push(Block::Table(stages));
+        let room = LINES.saturating_sub(other).min(LARGEST);
+        let largest = largest_table(&timelines, room);
+        if self.result.total.is_some() && !largest.rows.is_empty() {
+            document.heading("Largest that can be acted upon", self.brief_note());
+            document.push(Block::Table(largest));
+        }
+        document.push(Block::Facts(facts));
+        document.push(Block::Notices(notices));
+    }
+
+    fn brief_note(&self) -> String {
+        match self.shown_runs().len() {
+            1 => "one run; --runs N tells the spread".into(),
+            n => format!("means over {n} runs"),
+        }
+    }
+
+    /// Six bars, and what is not known.
+    fn stage_table(&self, timelines: &[&Timeline]) -> Table {
+        let palette = self.palette();
+        // Without titles: the line of the answer says what these are.
+        let mut table = Table::new(vec![
+            Column { shrinks_to: Some(26), ..Column::name("") },
+            Column::number("", 0),
+            Column::number("", 0),
+            Column::text("", 2),
+            Column::text("", 1),
+        ]);
+        let bars = bars(timelines);
+        let nothing = self.result.phases.iter().find(|phase| phase.name == UNATTRIBUTED);
+        let shares = bars.iter().map(|bar| bar.share).chain(nothing.map(|phase| phase.share));
+        let largest = shares.fold(0.0, f64::max);
+        for bar in &bars {
+            let to = if largest > 0.0 { bar.share / largest } else { 0.0 };
+            let colour = palette.colour(bar.phase.as_deref().unwrap_or_default());
+            let name = Cell::Text(bar.name.clone());
+            if bar.phase.is_none() {
+                table.toned_row(Tone::Muted, vec![name, Cell::Text("-".into())]);
+                continue;
+            }
+            table.row(vec![
+                name,
+                Cell::Inline(Quantity::of(&bar.estimate, Unit::Seconds)),
+                Cell::Share(bar.share),
+                Cell::Bar { from: 0.0, to, colour },
+                Cell::Text(off_by(bar.error, bar.estimate.mean)),
+            ]);
+        }
+        if let Some(phase) = nothing {
+            let to = if largest > 0.0 { phase.share / largest } else { 0.0 };
+            let cells = vec![
+                Cell::Text(UNATTRIBUTED.into()),
+                Cell::Inline(Quantity::of(&phase.estimate, Unit::Seconds)),
+                Cell::Share(phase.share),
+                Cell::Bar { from: 0.0, to, colour: palette.colour(UNATTRIBUTED) },
+            ];
+            table.toned_row(Tone::Muted, cells);
+        }
+        table
+    }
+
+    /// What would be given back, what is not known, what was added.
+    fn brief_facts(&self, timelines: &[&Timeline]) -> Vec<Fact> {
+        let mut facts = Vec::new();
+        let known = known_causes(timelines);
+        if !known.is_empty() {
+            let named: Vec<String> = known
+                .iter()
+                .take(CAUSES)
+                .map(|cause| format!("{} s {}", three_digits(cause.at_most_s), cause.id))
+                .collect();
+            let more = known.len().saturating_sub(CAUSES);
+            let more = if more > 0 { format!(", {more} more") } else { String::new() };
+            facts.push(Fact::new("at most back", format!("{}{more}", named.join(", ")), ""));
+        }
+        let marks = named_marks(timelines);
+        if !marks.is_empty() {
+            let shown = marks.iter().take(MARKS).map(|mark| {
+                format!("{} at {}", mark.name, Quantity::of(&mark.estimate, Unit::Seconds).inline())
+            });
+            let more = if marks.len() > MARKS { ", …" } else { "" };
+            let shown: Vec<String> = shown.collect();
+            facts.push(Fact::new("marks", format!("{}{more}", shown.join(", ")), ""));
+        }
+        facts.extend(self.not_known(timelines));
+        facts.push(Fact::new("added", self.added(), ""));
+        facts.extend(self.the_rest());
+        facts
+    }
+
+    /// Where the rest is, and how many remarks on the figures are there.
+    fn the_rest(&self) -> Option<Fact> {
+        if self.result.saved_in.is_empty() {
+            return None;
+        }
+        let notices = self.notices();
+        let warnings = notices.iter().filter(|n| n.kind == NoticeKind::Warning);
+        let own = |n: &&Notice| !self.result.warnings.contains(&n.text);
+        let rest = match warnings.filter(own).count() {
+            0 => "--long, --tree, --blame".to_owned(),
+            1 => "--long (1 remark), --tree".to_owned(),
+            n => format!("--long ({n} remarks), --tree"),
+        };
+        let saved = vmeter_base::shell::quote(&name_of(&self.result.saved_in));
+        let value = format!("vmeter show {saved} {rest}");
+        Some(Fact::new("more", value, ""))
+    }
+
+    /// The largest stretch that nothing explains, or of which nobody saw which phase it was.
+    fn not_known(&self, timelines: &[&Timeline]) -> Option<Fact> {
+        let run = self.typical_run()?;
+        let timeline = &run.timeline;
+        let of_phases = |span: &&vmeter_model::Span| {
+            span.name == UNATTRIBUTED || (span.parent.is_none() && span.name.contains('+'))
+        };
+        let spans: Vec<_> = timeline.spans.iter().filter(of_phases).collect();
+        let longest = spans.iter().max_by_key(|span| span.len())?;
+        let total: f64 = timelines.iter().map(|t| seconds(t.total)).sum::<f64>();
+        let all: f64 = spans.iter().map(|span| seconds(span.len())).sum();
+        let mean = total / timelines.len().max(1) as f64;
+        if all < 0.001 * mean {
+            return None;
+        }
+        let what = if longest.name == UNATTRIBUTED { "" } else { ", phases not told apart" };
+        let value = format!(
+            "{} s, {}{what}; the longest from {} s on",
+            three_digits(all),
+            percent(all / mean.max(f64::MIN_POSITIVE)),
+            three_digits(seconds(longest.start)),
+        );
+        Some(Fact::new("not known", value, ""))
+    }
+
+    /// What vmeter added to the machine, in a line.
+    fn added(&self) -> String {
+        let Some(run) = self.result.runs.first() else { return "nothing".into() };
+        let injected = &run.record.injected;
+        let (kernel, vmm): (Vec<&String>, Vec<&String>) =
+            injected.iter().partition(|words| words.starts_with("kernel: "));
+        let words: usize = kernel.iter().map(|words| words.split_whitespace().count() - 1).sum();
+        let some = |n: usize, one: &str| match n {
+            1 => format!("1 {one}"),
+            n => format!("{n} {one}s"),
+        };
+        let mut parts = Vec::new();
+        parts.extend((!vmm.is_empty()).then(|| some(vmm.len(), "option") + " of the VMM"));
+        parts.extend((words > 0).then(|| some(words, "word") + " of the kernel"));
+        if parts.is_empty() {
+            return "nothing".into();
+        }
+        format!("{}; cost: --overhead", parts.join(", "))
+    }
+
+    /// Failures and what the command was to say; of the rest, how much there is.
+    fn brief_notices(&self) -> Vec<Notice> {
+        let mut notices: Vec<Notice> = self.notices();
+        notices.retain(|notice| match notice.kind {
+            NoticeKind::Failure => true,
+            NoticeKind::Warning => self.result.warnings.contains(&notice.text),
+            NoticeKind::Hint | NoticeKind::Note => false,
+        });
+        let failures = notices.iter().filter(|n| n.kind == NoticeKind::Failure).count();
+        if failures > FAILURES {
+            notices.drain(FAILURES..failures);
+            let text = format!("{} more, otherwise: --long", failures - FAILURES);
+            notices.insert(FAILURES, Notice::new(NoticeKind::Failure, text));
+        }
+        let urgent = self.result.hints.iter().filter(|hint| hint.contains("--until"));
+        notices.extend(urgent.map(|hint| Notice::new(NoticeKind::Hint, hint)));
+        notices
+    }
+}
+
+/// Lines that a text takes.
+fn lines(text: &str) -> usize {
+    text.chars().count().div_ceil(VALUE_COLUMNS).max(1)
+}
+
+/// A session by its name where `vmeter show` finds it by that, or by its folder.
+fn name_of(folder: &str) -> String {
+    let path = std::path::Path::new(folder);
+    let among = vmeter_session::state_dir().ok().map(|state| state.join("runs"));
+    let named = path.parent().filter(|parent| among.as_deref() == Some(*parent));
+    let name = named.and_then(|_| path.file_name()).and_then(|name| name.to_str());
+    name.unwrap_or(folder).to_owned()
+}
+
+/// How far off a time can be, where that is worth a word.
+pub(super) fn off_by(error_ns: vmeter_model::Ns, of_s: f64) -> String {
+    let error = seconds(error_ns);
+    if error > 0.01 * of_s.abs() && error > 0.0 && of_s > 0.0 {
+        format!("off by {}", compact_seconds(error))
+    } else {
+        String::new()
+    }
+}
+
+fn largest_table(timelines: &[&Timeline], most: usize) -> Table {
+    let mut table = Table::new(vec![
+        Column { shrinks_to: Some(24), ..Column::name("") },
+        Column::number("", 0),
+        Column::number("", 1),
+        Column { shrinks_to: Some(30), ..Column::text("", 2) },
+    ]);
+    let whole: f64 = timelines.iter().map(|t| seconds(t.total)).sum::<f64>();
+    let mean = whole / timelines.len().max(1) as f64;
+    let things = things(timelines);
+    let large = |thing: &&Thing| thing.estimate.mean > WORTH_A_ROW * mean;
+    for thing in things.iter().take(most).filter(large) {
+        let share = if mean > 0.0 { thing.estimate.mean / mean } else { 0.0 };
+        table.row(vec![
+            Cell::Name(thing.name.clone()),
+            Cell::Inline(Quantity::of(&thing.estimate, Unit::Seconds)),
+            Cell::Share(share),
+            Cell::Text(thing.remedy.into()),
+        ]);
+    }
+    table
+}

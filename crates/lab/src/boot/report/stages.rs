@@ -1,0 +1,157 @@
+//! The six stages of a boot: what a person asks of it first.
+
+use super::colours::group_of;
+use serde::Serialize;
+use vmeter_model::span::UNATTRIBUTED;
+use vmeter_model::time::seconds;
+use vmeter_model::{Estimate, Ns, Timeline};
+use vmeter_render::exported;
+use vmeter_render::palette::Group;
+use vmeter_stats::estimate;
+
+vmeter_base::words! {
+    /// Who had the machine.
+    pub(super) enum Stage {
+        /// The VMM before the guest runs and after it, SeaBIOS, EDK2, qboot.
+        Vmm = "VMM and firmware",
+        /// GRUB and its like; what reads the kernel.
+        Loader = "boot loader",
+        /// From the kernel image's first instruction to its first process.
+        Kernel = "kernel",
+        /// The initial RAM disk's programs, up to the root file system's init.
+        Initrd = "initrd",
+        /// Init and all that it begins.
+        Userspace = "user space",
+        /// From the first sign of going down.
+        Shutdown = "shutdown",
+    }
+}
+
+/// The stage of a phase; none for one that no stage has.
+fn of(phase: &str) -> Option<Stage> {
+    let starts = |prefixes: &[&str]| prefixes.iter().any(|p| phase.starts_with(p));
+    if starts(&["boot-loader", "grub", "syslinux", "systemd-boot", "ipxe", "efi-stub"])
+        || phase == "kernel:load"
+    {
+        Some(Stage::Loader)
+    } else if starts(&["vmeter:"]) {
+        Some(Stage::Vmm)
+    } else if starts(&["initrd", "switch-root", "dracut"]) {
+        Some(Stage::Initrd)
+    } else {
+        match group_of(phase) {
+            Group::Vmm | Group::Firmware => Some(Stage::Vmm),
+            Group::Kernel | Group::Initcalls => Some(Stage::Kernel),
+            Group::Userspace => Some(Stage::Userspace),
+            Group::Shutdown => Some(Stage::Shutdown),
+            Group::Other | Group::Unattributed => None,
+        }
+    }
+}
+
+/// What one bar is of.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Bar {
+    /// A stage's name; of several that were not told apart, all of them.
+    pub name: String,
+    /// A phase of it, for its colour; none if the run has none.
+    pub phase: Option<String>,
+    /// Time, s, without what is unattributed in it.
+    pub estimate: Estimate,
+    /// Share of the mean total.
+    pub share: f64,
+    /// How far off its begin or its end can be, ns.
+    pub error: Ns,
+}
+
+/// How a bar is exported.
+#[derive(Debug, Serialize)]
+pub(super) struct BarRow {
+    name: String,
+    estimate: exported::Estimate,
+    share: f64,
+    error_s: f64,
+}
+
+impl From<Bar> for BarRow {
+    fn from(bar: Bar) -> Self {
+        let estimate = exported::exported(&bar.estimate);
+        BarRow { name: bar.name, estimate, share: bar.share, error_s: seconds(bar.error) }
+    }
+}
+
+/// The name of the bar that a phase belongs to. A phase is `a+b` where nobody saw the moment
+/// between two; if these are of different stages, that is a bar of its own.
+fn bar_of(phase: &str) -> String {
+    let mut stages: Vec<&str> =
+        phase.split('+').map(|part| of(part).map_or("other", Stage::word)).collect();
+    stages.dedup();
+    match stages.as_slice() {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [first, .., last] => format!("{} to {last}", first.split(" and ").next().unwrap_or(first)),
+    }
+}
+
+/// The six stages in order, then what belongs to several or to none, over some runs.
+pub(super) fn bars(timelines: &[&Timeline]) -> Vec<Bar> {
+    let mut names: Vec<String> = Stage::ALL.iter().map(|stage| stage.word().to_owned()).collect();
+    let phases = || timelines.iter().flat_map(|t| &t.phases).filter(|(n, _)| n != UNATTRIBUTED);
+    for (phase, _) in phases() {
+        let name = bar_of(phase);
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let whole: f64 = timelines.iter().map(|t| seconds(t.total)).sum();
+    let bar = |name: String| {
+        let samples: Vec<f64> = timelines.iter().map(|t| seconds(time_of(t, &name))).collect();
+        let share = if whole > 0.0 { samples.iter().sum::<f64>() / whole } else { 0.0 };
+        let phase = phases().find(|(phase, _)| bar_of(phase) == name).map(|(n, _)| n.clone());
+        let error = timelines.iter().map(|t| error_of(t, &name)).max().unwrap_or(0);
+        Bar { name, phase, estimate: estimate(&samples), share, error }
+    };
+    names.into_iter().map(bar).collect()
+}
+
+fn time_of(timeline: &Timeline, bar: &str) -> Ns {
+    let own = timeline.phases.iter().filter(|(n, _)| n != UNATTRIBUTED && bar_of(n) == bar);
+    own.map(|(_, ns)| *ns).sum()
+}
+
+fn error_of(timeline: &Timeline, bar: &str) -> Ns {
+    let tops = timeline.spans.iter().filter(|s| s.parent.is_none() && s.name != UNATTRIBUTED);
+    tops.filter(|s| bar_of(&s.name) == bar).map(|s| s.error_ns).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_phase_has_a_bar_and_the_bars_add_up() {
+        for (phase, bar) in [
+            ("vmm:exec", "VMM and firmware"),
+            ("bios:overhead", "VMM and firmware"),
+            ("kernel:load", "boot loader"),
+            ("boot-loader", "boot loader"),
+            ("kernel:decompress", "kernel"),
+            ("switch-root", "initrd"),
+            ("/init:mount", "user space"),
+            ("systemd", "user space"),
+            ("shutdown", "shutdown"),
+            ("kernel:decompress+kernel:entry", "kernel"),
+            ("vmm:init+bios:overhead+kernel:decompress", "VMM to kernel"),
+            ("never-heard-of", "other"),
+        ] {
+            assert_eq!(bar_of(phase), bar, "{phase}");
+        }
+        let phases = [("vmm:init", 5), ("vmm:init+kernel:entry", 7), ("unattributed", 3)];
+        let phases = phases.map(|(name, ns)| (name.to_owned(), ns)).into();
+        let timeline = Timeline { total: 15, phases, ..Timeline::default() };
+        let bars = bars(&[&timeline]);
+        assert_eq!(bars.len(), 7);
+        let sum: f64 = bars.iter().map(|bar| bar.share).sum();
+        assert!((sum - 12.0 / 15.0).abs() < 1e-9, "{sum}");
+    }
+}

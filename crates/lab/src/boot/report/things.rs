@@ -1,0 +1,194 @@
+//! What of a boot someone can act upon: the outermost spans that have a handle.
+
+use super::tree::{length, SpanTree};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use vmeter_model::time::seconds;
+use vmeter_model::{Estimate, Ns, Timeline};
+use vmeter_render::exported;
+use vmeter_stats::estimate;
+use vmeter_timeline::causes;
+
+/// What begins a name, and what can be tried on it. The first that fits counts.
+#[rustfmt::skip]
+const HANDLES: &[(&str, &str)] = &[
+    ("vmm:ld.so",               "fewer shared libraries in the VMM"),
+    ("vmm:link",                "fewer shared libraries in the VMM"),
+    ("vmm:wrapper",             "start the VMM itself"),
+    ("vmm:init",                "fewer devices, less memory to set up"),
+    ("vmm:exit",                "less memory to give back"),
+    ("bios:vga",                "no display (-vga none)"),
+    ("bios:",                   "another firmware, fewer devices"),
+    ("grub:menu",               "GRUB_TIMEOUT=0"),
+    ("grub:",                   "fewer modules and files, or -kernel"),
+    ("syslinux:prompt",         "TIMEOUT 1, PROMPT 0"),
+    ("systemd-boot:menu",       "timeout 0 in loader.conf"),
+    ("ipxe:",                   "boot from a disk, or -kernel"),
+    ("efi-stub",                "a smaller initrd"),
+    ("kernel:load",             "a smaller kernel and initrd"),
+    ("kernel:decompress",       "an uncompressed kernel (PVH), or LZ4"),
+    ("kernel:calibrate_delay",  "lpj=N on its command line"),
+    ("kernel:mitigations",      "a smaller kernel; mitigations=off"),
+    ("kernel:wait-for-root",    "the root's driver built in"),
+    ("kernel:free_initmem",     "a smaller initrd"),
+    ("kernel:smp_init",         "fewer vCPUs"),
+    ("initcall ",               "initcall_blacklist=, or not built in"),
+    ("insmod ",                 "a list of modules without it"),
+    ("initrd:",                 "a smaller initrd (MODULES=dep), or none"),
+    ("unit ",                   "systemctl cat, mask or order it"),
+    ("systemd:setup",           "fewer generators and mounts"),
+    ("systemd:load-units",      "fewer units and generators"),
+    ("exec ",                   "this program"),
+    ("after: ",                 "what comes after this line"),
+    ("/init:",                  "this step of init"),
+    ("shutdown",                "what is stopped at the end"),
+];
+
+/// What can be tried on a span of this name, if anything.
+fn handle(name: &str) -> Option<&'static str> {
+    // Of phases that were not told apart, nobody knows which it was.
+    if name.contains('+') && !name.contains(' ') {
+        return None;
+    }
+    HANDLES.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, what)| *what)
+}
+
+/// Something that someone can act upon.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Thing {
+    /// Its name.
+    pub name: String,
+    /// The phase it is in.
+    pub phase: String,
+    /// How long the end of the boot waited for it, s.
+    pub estimate: Estimate,
+    /// How far off that can be, ns.
+    pub error: Ns,
+    /// What can be tried.
+    pub remedy: &'static str,
+}
+
+/// How a thing is exported.
+#[derive(Debug, Serialize)]
+pub(super) struct ThingRow {
+    name: String,
+    phase: String,
+    estimate: exported::Estimate,
+    error_s: f64,
+    remedy: &'static str,
+}
+
+impl From<Thing> for ThingRow {
+    fn from(thing: Thing) -> Self {
+        let estimate = exported::exported(&thing.estimate);
+        let error_s = seconds(thing.error);
+        let Thing { name, phase, remedy, .. } = thing;
+        ThingRow { name, phase, estimate, error_s, remedy }
+    }
+}
+
+#[derive(Default)]
+struct Found {
+    seconds: Vec<f64>,
+    error: Ns,
+    remedy: &'static str,
+}
+
+/// What can be acted upon, the longest first: means over runs, of which one without it
+/// counts as 0.
+pub(super) fn things(timelines: &[&Timeline]) -> Vec<Thing> {
+    let mut found: BTreeMap<(String, String), Found> = BTreeMap::new();
+    for (run, timeline) in timelines.iter().enumerate() {
+        let tree = SpanTree::new(timeline);
+        let known = causes(timeline);
+        let caused = |id: u32| known.iter().any(|cause| cause.spans.contains(&id));
+        for (phase, at) in outermost(&tree, caused) {
+            let span = tree.span(at);
+            let cause = known.iter().find(|cause| cause.spans.contains(&span.id));
+            let one = found.entry((phase.to_owned(), span.name.clone())).or_default();
+            one.seconds.resize(run + 1, 0.0);
+            one.seconds[run] += seconds(length(span));
+            one.error = one.error.max(span.error_ns);
+            let own = handle(&span.name).unwrap_or_default();
+            one.remedy = cause.map_or(own, |cause| cause.remedy);
+        }
+    }
+    let mut things: Vec<Thing> = found
+        .into_iter()
+        .map(|((phase, name), mut one)| {
+            one.seconds.resize(timelines.len(), 0.0);
+            let estimate = estimate(&one.seconds);
+            Thing { name, phase, estimate, error: one.error, remedy: one.remedy }
+        })
+        .collect();
+    things.sort_by(|a, b| b.estimate.mean.total_cmp(&a.estimate.mean));
+    things
+}
+
+/// The outermost spans with a handle, or with a known cause, and the phase that each is in.
+/// Of a program that mostly is others with handles (a shell with its commands), these.
+fn outermost<'t>(tree: &SpanTree<'t>, caused: impl Fn(u32) -> bool) -> Vec<(&'t str, usize)> {
+    let mut found = Vec::new();
+    let mut pending: Vec<(usize, usize)> = tree.top().iter().rev().map(|at| (*at, *at)).collect();
+    while let Some((at, top)) = pending.pop() {
+        if caused(tree.span(at).id) || has_handle(tree, at) {
+            found.push((tree.span(top).name.as_str(), at));
+        } else {
+            pending.extend(tree.children(at).iter().rev().map(|child| (*child, top)));
+        }
+    }
+    found
+}
+
+/// True for a span that can be acted upon as a whole.
+pub(super) fn has_handle(tree: &SpanTree, at: usize) -> bool {
+    handle(&tree.span(at).name).is_some() && !is_shell(tree, at)
+}
+
+/// True for a program or a phase whose parts with other names have handles and are most of it.
+fn is_shell(tree: &SpanTree, at: usize) -> bool {
+    let name = &tree.span(at).name;
+    if !["exec ", "bios:", "vmm:"].iter().any(|prefix| name.starts_with(prefix)) {
+        return false;
+    }
+    let parts = tree.children(at).iter().map(|child| tree.span(*child));
+    let others = parts.filter(|part| part.name != *name && handle(&part.name).is_some());
+    let named: Ns = others.map(length).sum();
+    named * 2 > length(tree.span(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmeter_model::Span;
+
+    fn span(id: u32, parent: Option<u32>, name: &str, start: Ns, end: Ns) -> Span {
+        let (name, source) = (name.into(), String::new());
+        Span { id, parent, name, start, end, insns: None, cpu: None, source, error_ns: 0 }
+    }
+
+    #[test]
+    fn the_handle_is_the_unit_and_not_its_program_and_not_the_shell_around_commands() {
+        let timeline = Timeline {
+            total: 100,
+            spans: vec![
+                span(0, None, "kernel:entry", 0, 10),
+                span(1, None, "systemd", 10, 60),
+                span(2, Some(1), "unit a.service", 12, 58),
+                span(3, Some(2), "exec /bin/a", 13, 57),
+                span(4, None, "userspace", 60, 100),
+                span(5, Some(4), "exec /etc/rc", 60, 100),
+                span(6, Some(5), "exec /bin/sleep 1", 62, 92),
+            ],
+            ..Timeline::default()
+        };
+        let names: Vec<String> = things(&[&timeline]).into_iter().map(|t| t.name).collect();
+        assert_eq!(names, ["unit a.service", "exec /bin/sleep 1"]);
+    }
+
+    #[test]
+    fn what_was_not_told_apart_has_no_handle() {
+        assert_eq!(handle("vmm:init+bios:overhead"), None);
+        assert!(handle("exec /bin/a+b").is_some(), "a file may be called so");
+    }
+}

@@ -1,0 +1,10 @@
+//! The kernel measures its delay loop (init/calibrate.c) where no clock tells it.
+
+use super::Known;
+
+pub(super) const CAUSE: Known = Known {
+    id: "calibration",
+    what: "the kernel calibrates its delay loop",
+    remedy: "lpj=N on the kernel's command line",
+    is: |name| name == "kernel:calibrate_delay",
+};

@@ -1,0 +1,11 @@
+//! The kernel tests its cryptographic algorithms (crypto/testmgr.c) while it boots; these
+//! initcalls wait for the tests of what they register or use.
+
+use super::Known;
+
+pub(super) const CAUSE: Known = Known {
+    id: "crypto-tests",
+    what: "initcalls wait for the self-tests of cryptography",
+    remedy: "cryptomgr.notests on the kernel's command line",
+    is: |name| matches!(name, "initcall crypto_algapi_init" | "initcall crypto_kdf108_init"),
+};

@@ -1,0 +1,11 @@
+//! SeaBIOS waits for the key of its boot menu (src/boot.c, `interactive_bootmenu`), for as long
+//! as QEMU's `-boot splash-time` says.
+
+use super::Known;
+
+pub(super) const CAUSE: Known = Known {
+    id: "firmware-menu",
+    what: "the firmware waits for the key of its boot menu",
+    remedy: "-boot menu=off",
+    is: |name| name == "bios:boot-menu-wait",
+};

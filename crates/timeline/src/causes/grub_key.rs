@@ -1,0 +1,10 @@
+//! GRUB reports an error and waits ten seconds for a key (`grub_wait_after_message`).
+
+use super::Known;
+
+pub(super) const CAUSE: Known = Known {
+    id: "grub-key",
+    what: "GRUB waits for a key after an error",
+    remedy: "mend the error printed above \"Press any key\"",
+    is: |name| name == "grub:wait-for-a-key",
+};

@@ -1,0 +1,132 @@
+//! Known causes of a slow boot that a recording shows: one file each, registered here.
+//!
+//! A cause speaks only where a span of the finished timeline is its own, and never of time
+//! that the end of the boot did not wait for: what ran beside the tree gives nothing back.
+//! What it names is the most that can be gained, since something else may be waited for then.
+
+mod calibration;
+mod crypto_tests;
+mod e2scrub;
+mod firmware_menu;
+mod grub_key;
+mod grub_load;
+mod grub_menu;
+mod network;
+mod option_roms;
+mod udev_settle;
+
+use std::collections::HashMap;
+use vmeter_model::{Ns, Span, Timeline};
+
+/// A known cause that a recording shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cause {
+    /// Its name.
+    pub id: &'static str,
+    /// What it is, in words.
+    pub what: &'static str,
+    /// What ends it: a setting, a command.
+    pub remedy: &'static str,
+    /// The most that this gives back, ns.
+    pub at_most: Ns,
+    /// Ids of the spans that show it.
+    pub spans: Vec<u32>,
+}
+
+/// A cause that is looked for.
+pub(crate) struct Known {
+    /// Its name.
+    pub id: &'static str,
+    /// What it is, in words.
+    pub what: &'static str,
+    /// What ends it.
+    pub remedy: &'static str,
+    /// True for the name of a span that is nothing else.
+    pub is: fn(&str) -> bool,
+}
+
+/// Every known cause, in the order in which a boot meets them.
+const KNOWN: &[Known] = &[
+    firmware_menu::CAUSE,
+    option_roms::CAUSE,
+    grub_menu::CAUSE,
+    grub_key::CAUSE,
+    grub_load::CAUSE,
+    calibration::CAUSE,
+    crypto_tests::CAUSE,
+    udev_settle::CAUSE,
+    network::CAUSE,
+    e2scrub::CAUSE,
+];
+
+/// The known causes that a timeline shows, in the order in which a boot meets them.
+pub fn causes(timeline: &Timeline) -> Vec<Cause> {
+    let by_id: HashMap<u32, &Span> = timeline.spans.iter().map(|s| (s.id, s)).collect();
+    let known = KNOWN.iter().filter_map(|known| {
+        let spans: Vec<&Span> = timeline
+            .spans
+            .iter()
+            .filter(|span| (known.is)(&span.name) && !inside(span, known, &by_id))
+            .collect();
+        let at_most: Ns = spans.iter().map(|span| span.len()).sum();
+        (at_most > 0).then(|| Cause {
+            id: known.id,
+            what: known.what,
+            remedy: known.remedy,
+            at_most,
+            spans: spans.iter().map(|span| span.id).collect(),
+        })
+    });
+    known.collect()
+}
+
+/// True for a span that is part of another of the same cause.
+fn inside(span: &Span, known: &Known, by_id: &HashMap<u32, &Span>) -> bool {
+    let parents = std::iter::successors(span.parent, |p| by_id.get(p).and_then(|s| s.parent));
+    let mut parents = parents.take(by_id.len()).filter_map(|p| by_id.get(&p));
+    parents.any(|parent| (known.is)(&parent.name))
+}
+
+/// True for `unit NAME`, whose name may have been cut in its middle.
+fn is_unit(name: &str, unit: &str) -> bool {
+    name.strip_prefix("unit ").is_some_and(|found| match found.split_once('\u{2026}') {
+        Some((head, _)) => unit.starts_with(head) && head.len() >= unit.len() / 2,
+        None => found == unit,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(id: u32, parent: Option<u32>, name: &str, start: Ns, end: Ns) -> Span {
+        let (name, source) = (name.into(), String::new());
+        Span { id, parent, name, start, end, insns: None, cpu: None, source, error_ns: 0 }
+    }
+
+    #[test]
+    fn a_cause_has_the_time_that_was_waited_for_and_no_more() {
+        let timeline = Timeline {
+            total: 100,
+            spans: vec![
+                span(0, None, "boot-loader", 0, 20),
+                span(1, Some(0), "grub:menu", 5, 15),
+                span(2, None, "systemd", 20, 100),
+                span(3, Some(2), "unit networking.service", 30, 70),
+                span(4, Some(3), "exec /sbin/dhclient", 40, 60),
+            ],
+            overlapping: vec![span(5, None, "unit e2scrub_reap.service", 25, 99)],
+            ..Timeline::default()
+        };
+        let found: Vec<(&str, Ns)> = causes(&timeline).iter().map(|c| (c.id, c.at_most)).collect();
+        assert_eq!(found, [("grub-menu", 10), ("network", 40)]);
+    }
+
+    #[test]
+    fn a_name_that_was_cut_is_known_again() {
+        let unit = "e2scrub_reap.service";
+        assert!(is_unit("unit e2scrub_reap.serv\u{2026}ine ext4 Metadata Check", unit));
+        assert!(is_unit("unit e2scrub_reap.service", unit));
+        assert!(!is_unit("unit e2\u{2026}x", unit) && !is_unit("exec e2scrub_reap", unit));
+    }
+}

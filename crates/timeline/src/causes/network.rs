@@ -1,0 +1,25 @@
+//! The boot waits for the network, which the guest may not need to be ready.
+
+use super::{is_unit, Known};
+
+/// Units that end when a network is there.
+const UNITS: &[&str] = &[
+    "networking.service",
+    "systemd-networkd-wait-online.service",
+    "NetworkManager-wait-online.service",
+    "ifupdown-wait-online.service",
+];
+
+pub(super) const CAUSE: Known = Known {
+    id: "network",
+    what: "the boot waits for the network",
+    remedy: "allow-hotplug for auto in /etc/network/interfaces",
+    is: |name| {
+        UNITS.iter().any(|unit| is_unit(name, unit))
+            || name.strip_prefix("exec ").is_some_and(|command| {
+                let program = command.split(' ').next().unwrap_or_default();
+                let file = program.rsplit('/').next().unwrap_or_default();
+                matches!(file, "dhclient" | "dhcpcd" | "udhcpc" | "ipconfig")
+            })
+    },
+};

@@ -1,0 +1,10 @@
+//! Option ROMs, most of them iPXE of network cards that nothing is booted from.
+
+use super::Known;
+
+pub(super) const CAUSE: Known = Known {
+    id: "option-roms",
+    what: "option ROMs run, or the firmware boots over the network",
+    remedy: "romfile= (empty) for each network card, or -net none",
+    is: |name| matches!(name, "bios:option-roms" | "bios:network-boot"),
+};

@@ -1,0 +1,18 @@
+//! Somebody waits until udev has dealt with every device that there is: initramfs-tools'
+//! `init-top/udev`, systemd's `systemd-udev-settle.service`, a program's `udevadm settle`.
+
+use super::{is_unit, Known};
+
+pub(super) const CAUSE: Known = Known {
+    id: "udev-settle",
+    what: "the boot waits for udev to settle",
+    remedy: "MODULES=dep: an initrd of fewer drivers",
+    is: |name| {
+        let program = name.strip_prefix("exec ").is_some_and(|command| {
+            command.contains("udevadm settle") || command.contains("udevadm wait")
+        });
+        program
+            || matches!(name, "initrd:udev" | "/init:udev-settle")
+            || is_unit(name, "systemd-udev-settle.service")
+    },
+};
