@@ -46,6 +46,7 @@ fn boot(rng: &mut Rng, index: u32, planted: &[(&str, f64)]) -> Figures {
             host: None,
         },
         activities,
+        marks: [("ready".to_owned(), phases.iter().sum())].into(),
         icount: false,
     }
 }
