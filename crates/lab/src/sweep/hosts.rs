@@ -57,6 +57,7 @@ mod tests {
                 host: None,
             },
             activities: [(("all".into(), "work".into()), (total, None))].into(),
+            marks: BTreeMap::new(),
             icount: false,
         }
     }

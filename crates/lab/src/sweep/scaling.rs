@@ -369,6 +369,7 @@ mod tests {
                 warnings: vec![],
                 host: None,
             },
+            marks: BTreeMap::new(),
             icount: false,
         }
     }
