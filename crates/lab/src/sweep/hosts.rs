@@ -57,7 +57,7 @@ mod tests {
                 host: None,
             },
             activities: [(("all".into(), "work".into()), (total, None))].into(),
-            marks: BTreeMap::new(),
+            marks: std::collections::BTreeMap::new(),
             icount: false,
         }
     }
