@@ -78,6 +78,53 @@ fn a_copy_and_a_strangers_folder_are_asked_about_and_ones_own_is_not() {
     assert_eq!(resume(&lab, &copy, "5"), 0);
 }
 
+/// On a terminal, which script(1) gives it: what is typed, and what came of it.
+fn typed(lab: &Lab, line: &str, keys: &str) -> (i32, String) {
+    use std::io::Write;
+    let line = format!("{} {line}", env!("CARGO_BIN_EXE_vmeter"));
+    let mut script = Command::new("script");
+    script.args(["-qec", &line, "/dev/null"]).env("XDG_STATE_HOME", lab.folder.path());
+    script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = script.spawn().expect("script(1) is part of util-linux");
+    let mut keyboard = child.stdin.take().expect("piped");
+    let mut screen = child.stdout.take().expect("piped");
+    let mut seen = Vec::new();
+    let mut bytes = [0; 4096];
+    let mut asked = false;
+    while let Ok(count @ 1..) = std::io::Read::read(&mut screen, &mut bytes) {
+        seen.extend_from_slice(&bytes[..count]);
+        if !asked && seen.windows(5).any(|part| part == b"[y/N]") {
+            asked = true;
+            keyboard.write_all(keys.as_bytes()).expect("it listens");
+        }
+    }
+    drop(keyboard);
+    let status = child.wait().expect("it ends").code().unwrap_or(-1);
+    (status, String::from_utf8_lossy(&seen).into_owned())
+}
+
+#[test]
+fn on_a_terminal_the_user_is_asked() {
+    let lab = Lab::new();
+    let copy = lab.path("copy");
+    let copied = Command::new("cp").args(["-a", text(&boot(&lab)), text(&copy)]).status();
+    assert!(copied.expect("cp").success());
+    edit(&copy.join("session.json"), |s| s["prepare"] = "true # \u{1b}]0;evil\u{7}".into());
+    let resume = format!("boot --quiet --resume {} --runs 2", text(&copy));
+    let runs = || std::fs::read_dir(copy.join("runs")).expect("runs").count();
+    for (keys, status) in [("n\n", 2), ("\n", 2), ("yessir\n", 2), ("\u{4}", 2), ("\u{3}", 130)] {
+        let (ended, screen) = typed(&lab, &resume, keys);
+        assert_eq!((ended, runs()), (status, 1), "{keys:?}: {screen}");
+        assert!(screen.contains("prepare: true # \\x1b]0;evil"), "{screen}");
+        assert!(!screen.contains("kernel: "), "what is not executed: {screen}");
+    }
+    let (ended, screen) = typed(&lab, &resume, "y\n");
+    assert_eq!((ended, runs()), (0, 2), "{screen}");
+    // It is this user's now.
+    let (ended, screen) = typed(&lab, &resume.replace("--runs 2", "--runs 3"), "");
+    assert_eq!((ended, runs(), screen.contains("[y/N]")), (0, 3, false), "{screen}");
+}
+
 /// A repository of three commits, whose own configuration and attributes name programs.
 fn hostile(lab: &Lab, made: &Path) -> PathBuf {
     let repo = lab.path("repo");

@@ -3,6 +3,7 @@
 use crate::bitmaps::{words, Bitmaps, DirtyWords, Harvested};
 use crate::guest::{program, Guest, Wrote};
 use crate::layout::{Layout, PAGE};
+use crate::memory;
 use crate::source::{label, Collected, Source, TrackerKind};
 use crate::workload::Page;
 use crate::DirtyError;
@@ -68,7 +69,7 @@ fn machine(setting: Setting<'_>, kind: Option<TrackerKind>) -> Result<Vm, DirtyE
     let mut builder = Vm::builder().code(program());
     let places = setting.layout.places();
     for ((slot, gpa), file) in setting.layout.slots.iter().zip(places).zip(setting.files) {
-        let spec = SlotSpec::new(gpa, slot.bytes).backing(Backing::File(copy(file)?)).populate();
+        let spec = SlotSpec::new(gpa, slot.bytes).backing(Backing::File(copy(file)?));
         builder = builder.slot(spec);
     }
     let table = (setting.most_pages as u64 * 8).next_multiple_of(PAGE).max(PAGE);
@@ -133,6 +134,7 @@ impl Station {
         go_on()?;
         let vcpu = vm.vcpu(0)?;
         let count = setting.layout.slots.len();
+        vm.slots()[..count].iter().try_for_each(|slot| memory::populate(slot, go_on))?;
         let slots: Vec<TrackedSlot> = vm.slots()[..count].iter().map(tracked).collect();
         let source = kind.map(|kind| {
             // SAFETY: the VM's own slots; the guest, which has both, is dropped after it.

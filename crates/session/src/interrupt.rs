@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ type Action = Box<dyn Fn() + Send>;
 
 /// How long what hears of a signal only now and then may take to end. Longer than that are
 /// pieces of work that can't look up: a kernel is hashed, gigabytes of memory are given back.
-const PATIENCE: Duration = Duration::from_millis(700);
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Set by SIGINT, SIGTERM, SIGHUP or SIGQUIT.
 #[derive(Clone, Default)]
@@ -41,22 +42,30 @@ impl Interrupt {
         let interrupt = Interrupt::default();
         let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])
             .context("cannot catch signals")?;
+        // Both threads are there before the signal: a new one needs a stack, and a mapping waits
+        // for another that fills gigabytes.
+        let (say, told) = sync_channel::<()>(1);
+        let waits = interrupt.clone();
+        std::thread::Builder::new().name("patience".into()).spawn(move || {
+            own_heap();
+            if told.recv().is_ok() {
+                std::thread::sleep(PATIENCE);
+                if !waits.inner.heard.load(Ordering::SeqCst) {
+                    waits.say();
+                    std::process::exit(130);
+                }
+            }
+        })?;
         let seen = interrupt.clone();
         std::thread::Builder::new().name("signals".into()).spawn(move || {
+            own_heap();
             for _ in signals.forever() {
                 if seen.is_raised() {
                     std::process::exit(130);
                 }
+                // Whoever hears of it may have to map memory as well.
+                let _ = say.try_send(());
                 seen.raise();
-                let waits = seen.clone();
-                // Without a thread to wait on, the second signal has to do.
-                let _ = std::thread::Builder::new().name("patience".into()).spawn(move || {
-                    std::thread::sleep(PATIENCE);
-                    if !waits.inner.heard.load(Ordering::SeqCst) {
-                        waits.say();
-                        std::process::exit(130);
-                    }
-                });
             }
         })?;
         Ok(interrupt)
@@ -105,6 +114,11 @@ impl Interrupt {
         // There is nobody left to tell that nobody can be told.
         let _ = writeln!(std::io::stderr(), "vmeter: {}", vmeter_render::text::neutralise(&text));
     }
+}
+
+/// Has the C library map this thread's heap now.
+fn own_heap() {
+    drop(std::hint::black_box(vec![0u8; 4096]));
 }
 
 /// Ends the action of [`Interrupt::during`].

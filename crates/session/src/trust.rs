@@ -117,7 +117,8 @@ fn collect(value: &Value, all: &mut Vec<String>) {
     match value {
         Value::Array(values) => values.iter().for_each(|value| collect(value, all)),
         Value::Object(fields) => {
-            for (name, value) in fields {
+            let executed = |name: &str| !["host", "provenance"].contains(&name);
+            for (name, value) in fields.iter().filter(|(name, _)| executed(name)) {
                 match value {
                     Value::String(text) if NAMES.contains(&name.as_str()) => {
                         all.push(format!("{name}: {text}"));
