@@ -145,6 +145,7 @@ impl Source {
             file,
             cpu: event.cpu,
             tid: event.tid,
+            context: event.context(),
             op: self.decoder.decode(&event),
         };
         if moment.cpu != NO_CPU {

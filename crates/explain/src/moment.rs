@@ -1,6 +1,7 @@
 //! An event of one of several files, on their common time base.
 
 use vmeter_trace::ops::{NameId, Op};
+use vmeter_trace::Context;
 
 /// A name in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,6 +34,8 @@ pub struct Moment {
     pub cpu: u32,
     /// Thread it happened in.
     pub tid: i32,
+    /// What the CPU did, as far as the event says.
+    pub context: Context,
     /// What it means.
     pub op: Op,
 }

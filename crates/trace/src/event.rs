@@ -185,6 +185,43 @@ pub enum Body<'a> {
     Lost(Option<u64>),
 }
 
+/// What a CPU did when it recorded an event, as the event itself says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Context {
+    /// The event does not say.
+    #[default]
+    Unknown,
+    /// The thread's own doing.
+    Task,
+    /// A soft interrupt's handler.
+    Softirq,
+    /// An interrupt's handler.
+    Hardirq,
+}
+
+impl Context {
+    /// From `common_flags` (`TRACE_FLAG_HARDIRQ`, `TRACE_FLAG_SOFTIRQ`, `TRACE_FLAG_NMI` in the
+    /// kernel's include/linux/trace_events.h).
+    #[inline]
+    fn of_flags(flags: u8) -> Context {
+        match flags {
+            f if f & (0x08 | 0x40) != 0 => Context::Hardirq,
+            f if f & 0x10 != 0 => Context::Softirq,
+            _ => Context::Task,
+        }
+    }
+
+    /// From ftrace's latency column, `d.h1.`: its third letter.
+    pub(crate) fn of_column(column: &str) -> Context {
+        match column.as_bytes() {
+            [_, _, b'h' | b'H' | b'z' | b'Z', _, ..] => Context::Hardirq,
+            [_, _, b's', _, ..] => Context::Softirq,
+            [_, _, b'.', _, ..] => Context::Task,
+            _ => Context::Unknown,
+        }
+    }
+}
+
 /// CPU number of an event whose trace does not say.
 pub const NO_CPU: u32 = u32::MAX;
 
@@ -203,6 +240,22 @@ pub struct Event<'a> {
     pub buffer: u32,
     /// Name of the thread, where the trace gives one with the event.
     pub comm: Option<&'a str>,
+    /// What a text's latency column says; a binary record says it itself.
+    pub column: Context,
     /// The rest.
     pub body: Body<'a>,
+}
+
+impl Event<'_> {
+    /// What the CPU did, as far as the event says.
+    #[inline]
+    pub fn context(&self) -> Context {
+        match self.body {
+            // `struct trace_entry`: u16 type, u8 flags.
+            Body::Record(record) => {
+                record.get(2).map_or(Context::Unknown, |f| Context::of_flags(*f))
+            }
+            _ => self.column,
+        }
+    }
 }

@@ -39,7 +39,7 @@ pub mod walk;
 pub mod write;
 
 pub use error::Error;
-pub use event::{Body, Event, EventType, NO_CPU};
+pub use event::{Body, Context, Event, EventType, NO_CPU};
 pub use format::{open, Clock, EventReader, Losses, Tick, TraceFormat, TraceInfo, FORMATS};
 pub use input::{Input, Lines, RandomAccess};
 pub use symbols::Symbols;

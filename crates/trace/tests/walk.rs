@@ -2,7 +2,7 @@
 
 use vmeter_trace::ops::{Access, NameId, Op};
 use vmeter_trace::walk::{At, Ended, Open, Request, State, Thread, Took, Visitor, Walk};
-use vmeter_trace::NO_CPU;
+use vmeter_trace::{Context, NO_CPU};
 
 const REASON: NameId = NameId(1);
 const CLONE: NameId = NameId(2);
@@ -37,7 +37,7 @@ impl Visitor for Told {
 fn walked(ops: &[(u64, u32, i32, Op)]) -> Told {
     let (mut walk, mut told) = (Walk::default(), Told::default());
     for &(ts, cpu, tid, op) in ops {
-        walk.add(&At { ts, cpu, tid }, op, &mut told);
+        walk.add(&At { ts, cpu, tid, context: Context::Unknown }, op, &mut told);
     }
     told
 }

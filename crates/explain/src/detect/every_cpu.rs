@@ -84,5 +84,6 @@ impl Detector for EveryCpu {
 }
 
 fn cpus(view: &View<'_>, work: Sym) -> usize {
-    view.evidence.works.get(&work).map_or(0, |work| work.cpus.len())
+    let works = &view.evidence.works;
+    works.get(&work).filter(|work| work.of_each_cpu()).map_or(0, |work| work.cpus.len())
 }

@@ -129,6 +129,7 @@ impl Gap {
             Waker::Thread(thread) => view.thread(thread),
             Waker::Timer => "a timer".into(),
             Waker::Irq(irq) => format!("interrupt {}", view.name(irq)),
+            Waker::Interrupt => "an interrupt".into(),
             Waker::Unknown => place(sleep.woken),
         };
         let call = sleep.call.map_or("the kernel", |call| view.name(call));

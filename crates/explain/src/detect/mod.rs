@@ -14,11 +14,14 @@ mod gap;
 mod growing;
 mod growth;
 mod ipi;
+pub mod levels;
 mod lock;
 mod logged;
+mod names;
 mod outlier;
 mod ping_pong;
 mod starved;
+pub mod story;
 mod timer;
 mod view;
 mod waits;
@@ -71,6 +74,19 @@ pub trait Detector: Sync {
     }
 }
 
+/// What lives of threads tell.
+pub struct Lives;
+
+impl Detector for Lives {
+    fn kind(&self) -> &'static str {
+        "life"
+    }
+
+    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
+        story::lives(view)
+    }
+}
+
 /// The detectors.
 pub static DETECTORS: &[&dyn Detector] = &[
     &every_cpu::EveryCpu,
@@ -88,4 +104,5 @@ pub static DETECTORS: &[&dyn Detector] = &[
     &calls::SlowCall,
     &logged::SlowInLog,
     &gap::Gap,
+    &Lives,
 ];

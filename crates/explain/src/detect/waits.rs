@@ -29,6 +29,19 @@ const WAITS: &[&str] = &[
     "wait",
 ];
 
+/// True for calls that have data on a disk before they return.
+pub fn syncs(call: &str) -> bool {
+    ["fsync", "fdatasync", "sync", "msync", "syncfs", "sync_file_range"].contains(&call)
+}
+
+/// What begins the names of the threads and work functions of RCU and SRCU.
+const GRACE: [&str; 5] = ["rcu", "srcu", "process_srcu", "synchronize", "wait_rcu"];
+
+/// True for work functions that bring on a grace period.
+pub fn is_grace(function: &str) -> bool {
+    GRACE.iter().any(|begin| function.starts_with(begin))
+}
+
 /// True for calls that wait by design.
 pub fn waits(call: &str) -> bool {
     matches!(call, "read" | "readv") || WAITS.iter().any(|begin| call.starts_with(begin))

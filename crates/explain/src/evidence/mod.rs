@@ -3,23 +3,30 @@
 //! The trace's [`Walk`] interprets; this is its visitor, and keeps what detectors need: for
 //! each kind of request what its time went into, for each thread what it did lately.
 
+pub mod groups;
+pub mod life;
 pub mod path;
 pub mod series;
 pub mod subject;
 pub mod thread;
+pub mod tree;
 pub mod xen;
 
 use crate::merge::Merge;
 use crate::moment::{Moment, Place, Sym, Tid};
+use groups::{GroupId, Groups};
+use life::{Budget, Life, Runs};
 use path::Path;
 use std::collections::{BTreeSet, HashMap};
 use subject::{Anatomy, Key, Part, Subject, What, Who};
-use thread::{Thread, Waker};
+use thread::{Segment, State, Thread, Waker};
+use tree::{Frame, Tree};
 use vmeter_trace::hash::FastMap;
 use vmeter_trace::ops::xen::{RUNNABLE, RUNNING};
 use vmeter_trace::ops::{Access, NameId, Op};
 use vmeter_trace::walk::xen as vcpus;
 use vmeter_trace::walk::{self, At, By, Call, End, Ended, Interrupt, Request, Took, Visitor, Walk};
+use vmeter_trace::Context;
 use xen::Xen;
 
 /// Most threads that are told apart.
@@ -42,7 +49,33 @@ pub struct Work {
     pub runs: u64,
     /// CPUs it ran on.
     pub cpus: BTreeSet<u32>,
+    /// Its last items, with the CPU that each ran on.
+    items: Vec<(u64, u32)>,
+    /// One item ran now here, now there.
+    roams: bool,
 }
+
+impl Work {
+    fn ran(&mut self, item: u64, cpu: u32) {
+        match self.items.iter().find(|(known, _)| *known == item) {
+            Some((_, before)) => self.roams |= *before != cpu,
+            None => {
+                if self.items.len() >= MAX_ITEMS {
+                    self.items.remove(0);
+                }
+                self.items.push((item, cpu));
+            }
+        }
+    }
+
+    /// True if each CPU has an item of its own: the kernel's per-CPU work.
+    pub fn of_each_cpu(&self) -> bool {
+        !self.roams && self.cpus.len() >= 2
+    }
+}
+
+/// Work items of a function that are told apart.
+const MAX_ITEMS: usize = 64;
 
 /// What detectors look at.
 #[derive(Debug, Default)]
@@ -69,6 +102,12 @@ pub struct Evidence {
     pub irqs: FastMap<Sym, u64>,
     /// Ticks that a vCPU's thread waited for a CPU, by the thread that had it at the end.
     pub competitors: FastMap<(Tid, Tid), u64>,
+    /// Threads by name.
+    pub groups: Groups,
+    /// Where the time of threads and requests went.
+    pub tree: Tree,
+    runs: Runs,
+    budget: Budget,
     /// Requests whose time is known and what they were for not yet, with their reason.
     served: FastMap<Tid, (Sym, Anatomy)>,
     first: Option<u64>,
@@ -94,9 +133,11 @@ impl Gather {
         let evidence = &mut self.evidence;
         evidence.first.get_or_insert(moment.ts);
         evidence.last = evidence.last.max(moment.ts);
+        evidence.budget.earn();
         let Some((walk, last)) = self.walks.get_mut(moment.file as usize) else { return };
         *last = moment.stamp.max(*last);
-        let at = At { ts: moment.stamp, cpu: moment.cpu, tid: moment.tid };
+        let Moment { stamp, cpu, tid, context, .. } = *moment;
+        let at = At { ts: stamp, cpu, tid, context };
         walk.add(&at, moment.op, &mut Witness { evidence, moment, merge });
     }
 
@@ -106,8 +147,15 @@ impl Gather {
         for (file, (mut walk, last)) in walks.into_iter().enumerate() {
             let file = file as u16;
             let ts = evidence.last;
-            let moment =
-                Moment { ts, stamp: last, file, cpu: vmeter_trace::NO_CPU, tid: 0, op: Op::Other };
+            let moment = Moment {
+                ts,
+                stamp: last,
+                file,
+                cpu: vmeter_trace::NO_CPU,
+                tid: 0,
+                context: Context::Unknown,
+                op: Op::Other,
+            };
             let evidence = &mut evidence;
             walk.finish(last, &mut Witness { evidence, moment: &moment, merge });
             if walk.seen.kvm_exits {
@@ -121,6 +169,7 @@ impl Gather {
             }
         }
         evidence.xen.finish(evidence.last);
+        evidence.tree.sum();
         evidence
     }
 }
@@ -134,6 +183,19 @@ impl Evidence {
     /// Ticks from the first event to a moment.
     pub fn age(&self, at: u64) -> u64 {
         at.saturating_sub(self.first.unwrap_or(at))
+    }
+
+    /// How often threads of one name woke those of another.
+    pub fn asked(&self, by: GroupId, woken: GroupId) -> u64 {
+        let is = |tid: &Tid, group| self.groups.group_of(*tid) == Some(group);
+        let pairs = self.wakes.iter().filter(|((a, b), _)| is(a, by) && is(b, woken));
+        pairs.map(|(_, count)| count).sum()
+    }
+
+    /// Threads that run vCPUs.
+    pub fn vcpu_group(&self) -> Option<GroupId> {
+        let vcpus = self.threads.iter().filter(|(_, thread)| thread.is_vcpu);
+        vcpus.map(|(tid, _)| tid).min().and_then(|tid| self.groups.group_of(*tid))
     }
 
     /// Segments kept of a thread.
@@ -214,8 +276,9 @@ impl Witness<'_> {
             walk::Waker::Unknown => Waker::Unknown,
             walk::Waker::Thread(tid) => Waker::Thread(Tid { file: self.moment.file, tid }),
             walk::Waker::Timer => Waker::Timer,
+            walk::Waker::Interrupt => Waker::Interrupt,
             walk::Waker::Irq(irq) => match self.moment.sym(irq) {
-                irq if self.merge.name(irq).contains("timer") => Waker::Timer,
+                irq if self.merge.name(irq).to_ascii_lowercase().contains("timer") => Waker::Timer,
                 irq => Waker::Irq(irq),
             },
         }
@@ -249,7 +312,60 @@ impl Witness<'_> {
     fn place(&self, event: &'static str) -> Place {
         self.moment.place(event)
     }
+
+    /// Adds a request to the tree.
+    fn grow(&mut self, thread: &walk::Thread, request: &Request<'_>, anatomy: &Anatomy) {
+        let Some(what) = request.accesses.iter().find_map(|access| What::of(*access)) else {
+            return;
+        };
+        let key = Key { file: self.moment.file, what };
+        let (Some(root), false) = (self.evidence.tree.root(Frame::Request(key)), anatomy.torn)
+        else {
+            return;
+        };
+        self.evidence.tree.count(root);
+        let (tid, span) = (self.tid(thread), (anatomy.start, self.moment.ts));
+        let mut life = self.life();
+        life.place = anatomy.place;
+        life.walk(root, tid, span, &mut vec![tid]);
+    }
+
+    /// Adds to the tree.
+    fn life(&mut self) -> Life<'_> {
+        let place = self.place("event");
+        let Evidence { threads, groups, tree, budget, .. } = &mut *self.evidence;
+        let (merge, now) = (self.merge, self.moment.ts);
+        Life { threads, merge, groups, tree, budget, now, place }
+    }
+
+    /// A stretch of a thread's life is over.
+    fn live(&mut self, thread: &walk::Thread, segment: &Segment) {
+        let tid = self.tid(thread);
+        if tid.tid <= 0 || segment.start >= segment.end {
+            return;
+        }
+        let merge = self.merge;
+        let Evidence { threads, groups, .. } = &mut *self.evidence;
+        let Some(own) = threads.get_mut(&tid) else { return };
+        let group = match own.group {
+            Some((group, uses)) if uses < NAMED => {
+                own.group = Some((group, uses + 1));
+                group
+            }
+            _ => {
+                let group = groups.of(tid, merge.thread_name(tid));
+                own.group = Some((group, 0));
+                group
+            }
+        };
+        let Some(root) = self.evidence.tree.root(Frame::Life(group)) else { return };
+        let span = (segment.start, segment.end);
+        self.life().segment(root, tid, segment, span, &mut vec![tid]);
+    }
 }
+
+/// Stretches of a thread's life after which its name is looked up again.
+const NAMED: u32 = 16;
 
 impl Visitor for Witness<'_> {
     const WAKERS: bool = true;
@@ -257,7 +373,8 @@ impl Visitor for Witness<'_> {
     fn span(&mut self, thread: &walk::Thread, ended: &Ended) {
         let sym = |id: NameId| self.moment.sym(id);
         let (now, room) = (self.moment.ts, self.evidence.room());
-        let segment = thread::Segment {
+        let cpu = self.moment.cpu;
+        let mut segment = Segment {
             start: now,
             end: now,
             state: ended.state,
@@ -267,14 +384,25 @@ impl Visitor for Witness<'_> {
             returned: ended.returned,
             ends_call: ended.ends_call,
             queued: false,
+            rival: 0,
+            faults: 0,
         };
+        let (file, tid) = (self.moment.file, self.tid(thread));
+        let runs = std::mem::take(&mut self.evidence.runs);
+        let rival = |since| runs.rival((file, cpu), thread.tid, (since, now));
         let call = thread.in_call().map(sym);
         let work = thread.work.map(|(function, _)| sym(function));
-        if let Some(own) = self.own(thread) {
+        if let Some(own) = self.evidence.thread(tid, now) {
             own.is_vcpu = thread.is_vcpu;
-            own.ends(segment, room);
+            let since = own.since();
+            if segment.state == State::Runnable {
+                segment.rival = rival(since);
+            }
+            segment.start = own.ends(segment, room);
             own.begins(thread.state(), call, work);
         }
+        self.evidence.runs = runs;
+        self.live(thread, &segment);
     }
 
     fn torn(&mut self, thread: &walk::Thread) {
@@ -295,6 +423,7 @@ impl Visitor for Witness<'_> {
             End::Resumed => {}
         }
         let anatomy = self.anatomy(thread, request);
+        self.grow(thread, request, &anatomy);
         let mut what = request.accesses.iter().filter_map(|access| What::of(*access));
         match what.next() {
             Some(first) => self.evidence.settle(file, first, &anatomy),
@@ -357,7 +486,7 @@ impl Visitor for Witness<'_> {
         }
     }
 
-    fn ipi(&mut self, name: NameId) {
+    fn ipi(&mut self, _at: &At, name: NameId) {
         count(&mut self.evidence.ipis, self.moment.sym(name), MAX_COUNTED);
     }
 
@@ -369,7 +498,20 @@ impl Visitor for Witness<'_> {
         }
     }
 
-    fn work_begins(&mut self, at: &At, function: NameId) {
+    fn page_fault(&mut self, _at: &At, thread: &walk::Thread) {
+        let (now, room) = (self.moment.ts, self.evidence.room());
+        let Some(own) = self.own(thread) else { return };
+        own.faults(now, room);
+        if let Some((group, _)) = own.group {
+            let tree = &mut self.evidence.tree;
+            if let Some(root) = tree.root(Frame::Life(group)) {
+                let at = tree.child(root, Frame::Faults);
+                tree.count(at);
+            }
+        }
+    }
+
+    fn work_begins(&mut self, at: &At, item: u64, function: NameId) {
         let function = self.moment.sym(function);
         let works = &mut self.evidence.works;
         if works.len() < MAX_COUNTED || works.contains_key(&function) {
@@ -378,12 +520,15 @@ impl Visitor for Witness<'_> {
             if work.cpus.len() < MAX_COUNTED {
                 work.cpus.insert(at.cpu);
             }
+            work.ran(item, at.cpu);
         }
     }
 
     fn switched(&mut self, at: &At, prev: i32, next: Option<&walk::Thread>) {
         let (file, now) = (self.moment.file, self.moment.ts);
         self.evidence.cpus_seen.insert((file, at.cpu.min(MAX_CPUS as u32)));
+        let to = next.map_or(0, |next| next.tid);
+        self.evidence.runs.switched((file, at.cpu), to, now);
         let Some(next) = next else { return };
         let Some(own) = self.own(next) else { return };
         own.from_idle += u64::from(prev == 0);
@@ -401,7 +546,7 @@ impl Visitor for Witness<'_> {
         match waker {
             Waker::Thread(by) => count(&mut self.evidence.wakes, (by, woken), MAX_THREADS),
             Waker::Irq(_) => self.evidence.xen.woken(woken),
-            Waker::Timer | Waker::Unknown => {}
+            Waker::Timer | Waker::Interrupt | Waker::Unknown => {}
         }
         if let Some(open) = thread.request() {
             let (start, place) = (self.common(open.start), self.place("sched_waking"));

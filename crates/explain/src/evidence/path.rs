@@ -83,6 +83,9 @@ impl Path<'_> {
             if segment.end < from || segment.start < from && segment.end == from {
                 break;
             }
+            if segment.faults > 0 {
+                continue;
+            }
             if segment.queued {
                 self.queued(&segment, (from, to), out);
                 continue;

@@ -1,8 +1,13 @@
 //! What a thread did lately: the segments that a critical path is made of.
 
+use super::groups::GroupId;
+use super::tree::Frame;
 use crate::moment::{Place, Sym, Tid};
 use std::collections::VecDeque;
 pub use vmeter_trace::walk::{State, STATES};
+
+/// How far back [`Thread::doing`] looks.
+const RECENT: usize = 8;
 
 /// Who made a sleeping thread runnable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -16,6 +21,8 @@ pub enum Waker {
     Timer,
     /// A device's interrupt, by name.
     Irq(Sym),
+    /// An interrupt; which one is not recorded.
+    Interrupt,
 }
 
 /// A thread's sleep, and the event that ended it.
@@ -54,6 +61,10 @@ pub struct Segment {
     pub ends_call: bool,
     /// True for the mark that a work item was queued.
     pub queued: bool,
+    /// For [`State::Runnable`]: the thread that had the CPU meanwhile, most of the time.
+    pub rival: i32,
+    /// For the mark of page faults: how many.
+    pub faults: u32,
 }
 
 /// A thread.
@@ -67,6 +78,8 @@ pub struct Thread {
     pub from_idle: u64,
     /// Its longest sleep since the last request began.
     pub sleep: Option<Sleep>,
+    /// Its threads by name, and how often it has been switched to since that was looked up.
+    pub group: Option<(GroupId, u32)>,
     past: VecDeque<Segment>,
     state: State,
     since: u64,
@@ -82,12 +95,18 @@ impl Thread {
             times: [0; STATES],
             from_idle: 0,
             sleep: None,
+            group: None,
             past: VecDeque::new(),
             state: State::Unknown,
             since: now,
             call: None,
             work: None,
         }
+    }
+
+    /// Since when it does what it does.
+    pub fn since(&self) -> u64 {
+        self.since
     }
 
     /// How long it has been waiting for a CPU, if it is.
@@ -106,6 +125,8 @@ impl Thread {
             returned: None,
             ends_call: false,
             queued: false,
+            rival: 0,
+            faults: 0,
         }
     }
 
@@ -116,12 +137,13 @@ impl Thread {
         self.past.push_back(segment);
     }
 
-    /// What it did is over: `segment`, from when it began; `room` segments are kept.
-    pub fn ends(&mut self, segment: Segment, room: usize) {
+    /// What it did is over: `segment`, from when it began, which is given; `room` segments are
+    /// kept.
+    pub fn ends(&mut self, segment: Segment, room: usize) -> u64 {
         let time = &mut self.times[segment.state as usize];
         *time = time.saturating_add(segment.end.saturating_sub(self.since));
         self.push(Segment { start: self.since, ..segment }, room);
-        self.since = segment.end;
+        std::mem::replace(&mut self.since, segment.end)
     }
 
     /// It does something else.
@@ -144,10 +166,29 @@ impl Thread {
         }
     }
 
+    /// The call or the work function that it was in until a moment not long ago.
+    pub fn doing(&self, now: u64, until: u64) -> Option<Frame> {
+        let mut recent = self.back(now).take(RECENT).filter(|segment| !segment.queued);
+        let segment = recent.find(|segment| segment.start < until)?;
+        let work = segment.work.map(Frame::Work);
+        segment.call.map(Frame::Call).or(work)
+    }
+
     /// Marks that it queued a work item.
     pub fn queues(&mut self, now: u64, work: Sym, room: usize) {
         let mark = Segment { start: now, work: Some(work), queued: true, ..self.current(now) };
         self.push(mark, room);
+    }
+
+    /// Marks that it touched a page that was not there; faults in a row are one mark.
+    pub fn faults(&mut self, now: u64, room: usize) {
+        match self.past.back_mut() {
+            Some(last) if last.faults > 0 => last.faults = last.faults.saturating_add(1),
+            _ => {
+                let mark = Segment { start: now, faults: 1, queued: true, ..self.current(now) };
+                self.push(mark, room);
+            }
+        }
     }
 
     /// Time in user space that turns out not to be known.

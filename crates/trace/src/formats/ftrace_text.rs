@@ -5,6 +5,7 @@
 //! system calls without their event's name: `sys_read(fd: 3)` and `sys_read -> 0x1`.
 
 use super::lines::{any_event, first_event, split_cpu, split_name, Head, Line, TextReader};
+use crate::event::Context;
 use crate::format::{EventReader, Tick, TraceFormat, TraceInfo};
 use crate::text::stamp;
 use crate::{Error, Input};
@@ -39,19 +40,20 @@ impl TraceFormat for FtraceText {
 
 /// True if the stamp behind the flags is in seconds.
 fn seconds(right: &str) -> bool {
-    split_stamp(right).is_some_and(|(_, in_seconds, _)| in_seconds)
+    split_stamp(right).is_some_and(|(_, in_seconds, ..)| in_seconds)
 }
 
 /// Splits `[flags] stamp: rest`.
-fn split_stamp(right: &str) -> Option<(u64, bool, &str)> {
-    let mut rest = right.trim_start();
+fn split_stamp(right: &str) -> Option<(u64, bool, &str, Context)> {
+    let (mut rest, mut column) = (right.trim_start(), Context::Unknown);
     // Flags (`d.h1.`) come first, unless the recorder left them out.
     for _ in 0..2 {
         let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
         let (word, after) = rest.split_at(end);
         if let Some((ts, in_seconds)) = word.strip_suffix(':').and_then(stamp) {
-            return Some((ts, in_seconds, after.trim_start()));
+            return Some((ts, in_seconds, after.trim_start(), column));
         }
+        column = Context::of_column(word);
         rest = after.trim_start();
     }
     None
@@ -76,8 +78,8 @@ fn event(line: &str) -> Option<Head<'_>> {
     }
     let (comm, tid) = task.rsplit_once('-')?;
     let tid = tid.parse().ok()?;
-    let (ts, _, rest) = split_stamp(right)?;
-    let head = Head { ts, cpu, tid, comm, ..Head::default() };
+    let (ts, _, rest, column) = split_stamp(right)?;
+    let head = Head { ts, cpu, tid, comm, column, ..Head::default() };
     if let Some((name, text)) = split_name(rest) {
         return Some(Head { name, text, ..head });
     }

@@ -1,6 +1,6 @@
 //! What the line-by-line text formats share.
 
-use crate::event::{Body, Event, EventType, NO_CPU};
+use crate::event::{Body, Context, Event, EventType, NO_CPU};
 use crate::format::{EventReader, Kinds, Losses, TraceInfo};
 use crate::input::Lines;
 use std::ops::Range;
@@ -17,6 +17,7 @@ pub(super) struct Head<'a> {
     pub(super) cpu: u32,
     pub(super) tid: i32,
     pub(super) comm: &'a str,
+    pub(super) column: Context,
     pub(super) text: &'a str,
 }
 
@@ -129,7 +130,15 @@ fn place(line: &str, part: &str) -> Range<usize> {
 
 /// What the next line that matters holds.
 enum Found {
-    Event { kind: u32, ts: u64, cpu: u32, tid: i32, comm: Range<usize>, text: Range<usize> },
+    Event {
+        kind: u32,
+        ts: u64,
+        cpu: u32,
+        tid: i32,
+        comm: Range<usize>,
+        column: Context,
+        text: Range<usize>,
+    },
     Lost(u32, Option<u64>),
 }
 
@@ -165,8 +174,8 @@ impl EventReader for TextReader {
                     self.last = head.ts;
                     self.order.note(head.cpu, head.ts);
                     let (comm, text) = (place(line, head.comm), place(line, head.text));
-                    let Head { ts, cpu, tid, .. } = head;
-                    break Found::Event { kind, ts, cpu, tid, comm, text };
+                    let Head { ts, cpu, tid, column, .. } = head;
+                    break Found::Event { kind, ts, cpu, tid, comm, column, text };
                 }
             }
         };
@@ -179,15 +188,17 @@ impl EventReader for TextReader {
                 tid: -1,
                 buffer: 0,
                 comm: None,
+                column: Context::Unknown,
                 body: Body::Lost(count),
             },
-            Found::Event { kind, ts, cpu, tid, comm, text } => Event {
+            Found::Event { kind, ts, cpu, tid, comm, column, text } => Event {
                 kind: self.kinds.get(kind),
                 ts,
                 cpu,
                 tid,
                 buffer: 0,
                 comm: line.get(comm).filter(|c| !c.is_empty() && *c != "<...>"),
+                column,
                 body: Body::Text(line.get(text).unwrap_or_default()),
             },
         })

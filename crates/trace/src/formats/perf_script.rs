@@ -56,7 +56,17 @@ fn event(line: &str) -> Option<Head<'_>> {
     }
     let (system, rest) = split_name(rest)?;
     let (name, text) = split_name(rest)?;
-    Some(Head { system, prefix: "", name, ts, cpu, tid, comm: comm.trim(), text })
+    Some(Head {
+        system,
+        prefix: "",
+        name,
+        ts,
+        cpu,
+        tid,
+        comm: comm.trim(),
+        text,
+        ..Head::default()
+    })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! its beginning: calls come in the order of their ends.
 
 use super::lines::{any_event, Head, Line};
-use crate::event::{Body, Event, NO_CPU};
+use crate::event::{Body, Context, Event, NO_CPU};
 use crate::format::{EventReader, Kinds, Losses, Order, Tick, TraceFormat, TraceInfo};
 use crate::input::Lines;
 use crate::text::stamp;
@@ -199,6 +199,7 @@ impl EventReader for Reader {
             tid,
             buffer: 0,
             comm: None,
+            column: Context::Unknown,
             body: Body::Call { arguments: &self.arguments, result: &self.result, duration },
         })
     }

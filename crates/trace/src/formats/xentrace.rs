@@ -10,7 +10,7 @@
 //! lost one happened: it gives two events, one at either time, so that whoever
 //! follows the runstates knows in between that this CPU is not seen.
 
-use crate::event::{Body, Event, EventType};
+use crate::event::{Body, Context, Event, EventType};
 use crate::format::{EventReader, Losses, Tick, TraceFormat, TraceInfo};
 use crate::input::{Input, RandomAccess};
 use crate::ops::xen::{
@@ -355,6 +355,7 @@ impl EventReader for Reader {
             tid: -1,
             buffer: 0,
             comm: None,
+            column: Context::Unknown,
             body: Body::Words { event: stream.event, words: &stream.words[..stream.count] },
         })
     }

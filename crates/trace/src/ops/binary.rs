@@ -27,6 +27,9 @@ fn names_of(meaning: Meaning) -> (&'static [&'static str], &'static str) {
         Meaning::RawSysEnter => (&["id", "args"], ""),
         Meaning::RawSysExit => (&["id", "ret"], ""),
         Meaning::IrqEntry => (&["irq"], "name"),
+        Meaning::SoftirqEntry => (&["vec"], ""),
+        Meaning::Fork => (&["child_pid"], ""),
+        Meaning::SoftirqExit | Meaning::PageFault => (&[], ""),
         Meaning::IpiRaise | Meaning::IpiEntry | Meaning::IpiExit => (&["reason"], ""),
         Meaning::IpiSend => (&["callback"], ""),
         Meaning::WorkQueue | Meaning::WorkStart => (&["work", "function"], ""),
@@ -130,6 +133,10 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
         }
         Meaning::IrqEntry => Op::IrqEntry { irq: names.irq(int(0), fields.text.get(record)) },
         Meaning::IrqExit => Op::IrqExit,
+        Meaning::SoftirqEntry => Op::SoftirqEntry { action: names.number(Number::Softirq, int(0)) },
+        Meaning::SoftirqExit => Op::SoftirqExit,
+        Meaning::PageFault => Op::PageFault,
+        Meaning::Fork => Op::Fork { child: int(0) as i32 },
         // The reschedule interrupt has no callback.
         Meaning::IpiSend if int(0) == 0 => Op::IpiSend { name: names.names.id("send reschedule") },
         Meaning::IpiSend => Op::IpiSend { name: names.number(Number::Address, int(0)) },

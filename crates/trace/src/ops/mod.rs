@@ -103,6 +103,10 @@ impl Decoder {
                 Meaning::IrqEntry | Meaning::IrqExit | Meaning::IpiEntry | Meaning::IpiExit => {
                     Touches::Cpu
                 }
+                Meaning::SoftirqEntry
+                | Meaning::SoftirqExit
+                | Meaning::PageFault
+                | Meaning::Fork => Touches::Nothing,
                 _ => Touches::Thread,
             },
             _ => Touches::Thread,

@@ -50,6 +50,10 @@ impl Names {
     }
 }
 
+/// Soft interrupts by number (the kernel's include/linux/interrupt.h).
+const SOFTIRQS: [&str; 10] =
+    ["HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU"];
+
 /// Kinds of number that are turned into a name once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Number {
@@ -61,6 +65,7 @@ pub(crate) enum Number {
     HvHypercall,
     XenHypercall,
     Irq,
+    Softirq,
     Address,
     IpiReason,
 }
@@ -151,6 +156,10 @@ impl Resolver {
             Number::HvHypercall => format!("hyperv {number:#x}"),
             Number::XenHypercall => crate::names::xen_hypercall(word)
                 .map_or_else(|| format!("hypercall {number}"), str::to_string),
+            Number::Softirq => usize::try_from(number)
+                .ok()
+                .and_then(|at| SOFTIRQS.get(at))
+                .map_or_else(|| format!("softirq {number}"), ToString::to_string),
             Number::Irq => number.to_string(),
             Number::Address | Number::IpiReason => format!("{number:#x}"),
         }

@@ -87,6 +87,20 @@ pub enum Op {
         /// Kind.
         name: NameId,
     },
+    /// A soft interrupt's handler begins on this CPU.
+    SoftirqEntry {
+        /// Its action: `TIMER`, `NET_RX`, `BLOCK`, …
+        action: NameId,
+    },
+    /// It returns.
+    SoftirqExit,
+    /// A page fault of the thread, from user space.
+    PageFault,
+    /// A thread begins, the child of the one that this happens in.
+    Fork {
+        /// The child.
+        child: i32,
+    },
     /// The handler of a timer begins on this CPU.
     TimerEntry,
     /// It returns.

@@ -60,6 +60,12 @@ fn known(meaning: Meaning, text: &str, names: &mut Resolver) -> Option<Op> {
             Op::IrqEntry { irq: names.irq(number_after(text, "irq=")?, after(text, "name=")) }
         }
         Meaning::IrqExit => Op::IrqExit,
+        Meaning::SoftirqEntry => {
+            Op::SoftirqEntry { action: names.number(Number::Softirq, number_after(text, "vec=")?) }
+        }
+        Meaning::SoftirqExit => Op::SoftirqExit,
+        Meaning::PageFault => Op::PageFault,
+        Meaning::Fork => Op::Fork { child: number_after(text, "child_pid=")? as i32 },
         Meaning::IpiRaise | Meaning::IpiSend => Op::IpiSend { name: ipi(text, names) },
         Meaning::IpiEntry => Op::VectorEntry { name: ipi(text, names), vector: Vector::Ipi },
         Meaning::IpiExit => Op::VectorExit { name: ipi(text, names) },

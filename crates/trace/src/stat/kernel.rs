@@ -195,7 +195,7 @@ impl Visitor for Tables {
         }
     }
 
-    fn ipi(&mut self, name: NameId) {
+    fn ipi(&mut self, _at: &At, name: NameId) {
         self.ipi_sends.add(u64::from(name.0), Took::Unknown, self.at);
     }
 

@@ -8,7 +8,7 @@
 //! events concerns everybody.
 
 use super::{Report, Stats};
-use crate::event::{Body, Event, EventType, IntField};
+use crate::event::{Body, Context, Event, EventType, IntField};
 use crate::format::EventReader;
 use crate::ops::{Decoder, Touches};
 use crate::walk::Part;
@@ -189,6 +189,7 @@ fn keep(
                     tid: head.tid,
                     buffer: 0,
                     comm: None,
+                    column: Context::Unknown,
                     body: if loss { Body::Lost(None) } else { Body::Record(record) },
                 });
             }

@@ -5,7 +5,7 @@
 //! back leaves no trace but a begin and an end of two intervals that look like those of one.
 
 use super::interval::{At, Open, Took};
-use crate::event::NO_CPU;
+use crate::event::{self, NO_CPU};
 use crate::ops::NameId;
 
 const MAX_CPUS: usize = 1 << 14;
@@ -47,8 +47,10 @@ pub enum Waker {
     Thread(i32),
     /// A timer's handler.
     Timer,
-    /// A device's interrupt.
+    /// A device's interrupt, or the soft interrupt that goes on with its work.
     Irq(NameId),
+    /// An interrupt; which one is not recorded.
+    Interrupt,
 }
 
 /// What a CPU is in, as far as that tells who wakes and queues.
@@ -56,6 +58,7 @@ pub enum Waker {
 struct Context {
     timer: bool,
     irq: Option<NameId>,
+    softirq: Option<NameId>,
     ipi: bool,
 }
 
@@ -165,19 +168,44 @@ impl Cpus {
         self.list.get(cpu as usize).map_or(Context::default(), |cpu| cpu.context)
     }
 
-    pub(super) fn in_interrupt(&self, cpu: u32) -> bool {
-        let Context { timer, irq, ipi } = self.context(cpu);
-        timer || ipi || irq.is_some()
+    pub(super) fn in_interrupt(&self, at: &At) -> bool {
+        match at.context {
+            event::Context::Task => false,
+            event::Context::Softirq | event::Context::Hardirq => true,
+            event::Context::Unknown => {
+                let Context { timer, irq, softirq, ipi } = self.context(at.cpu);
+                timer || ipi || irq.is_some() || softirq.is_some()
+            }
+        }
     }
 
-    /// Who wakes a thread now.
+    /// Who wakes a thread now. What the event itself says goes before what the interrupts'
+    /// own events say, whose ends need not be recorded.
     pub(super) fn waker(&self, at: &At) -> Waker {
-        match self.context(at.cpu) {
-            Context { timer: true, .. } => Waker::Timer,
-            Context { irq: Some(irq), .. } => Waker::Irq(irq),
-            Context { ipi: true, .. } => Waker::Unknown,
-            Context { .. } if at.tid > 0 => Waker::Thread(at.tid),
-            Context { .. } => Waker::Unknown,
+        let thread = if at.tid > 0 { Waker::Thread(at.tid) } else { Waker::Unknown };
+        let context = self.context(at.cpu);
+        let interrupt = match context {
+            Context { timer: true, .. } => Some(Waker::Timer),
+            Context { softirq: Some(action), .. } if at.context != event::Context::Hardirq => {
+                Some(Waker::Irq(action))
+            }
+            Context { irq: Some(irq), .. } => Some(Waker::Irq(irq)),
+            Context { ipi: true, .. } => Some(Waker::Unknown),
+            Context { .. } => None,
+        };
+        match at.context {
+            event::Context::Task if at.tid > 0 => thread,
+            event::Context::Task | event::Context::Unknown => interrupt.unwrap_or(thread),
+            event::Context::Softirq | event::Context::Hardirq => {
+                interrupt.unwrap_or(Waker::Interrupt)
+            }
+        }
+    }
+
+    /// A soft interrupt's handler begins or returns.
+    pub(super) fn softirq(&mut self, cpu: u32, action: Option<NameId>) {
+        if let Some(cpu) = self.get(cpu) {
+            cpu.context.softirq = action;
         }
     }
 

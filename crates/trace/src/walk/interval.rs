@@ -1,6 +1,6 @@
 //! Intervals: where they begin, and how long they take as far as that is known.
 
-use crate::event::Event;
+use crate::event::{Context, Event};
 
 /// An interval so many medians long, of a time when not all CPUs are recorded, is rather two
 /// whose end and begin are missing.
@@ -17,13 +17,15 @@ pub struct At {
     pub cpu: u32,
     /// Thread.
     pub tid: i32,
+    /// What the CPU did, as far as the event says.
+    pub context: Context,
 }
 
 impl At {
     /// Of an event.
     #[inline]
     pub fn of(event: &Event<'_>) -> At {
-        At { ts: event.ts, cpu: event.cpu, tid: event.tid }
+        At { ts: event.ts, cpu: event.cpu, tid: event.tid, context: event.context() }
     }
 }
 

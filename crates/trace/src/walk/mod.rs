@@ -116,9 +116,13 @@ impl Walk {
             Op::VectorExit { name } => self.handled(at, Some(name), v),
             Op::TimerEntry => self.timer::<V>(at, true),
             Op::TimerExit => self.timer::<V>(at, false),
-            Op::IpiSend { name } => v.ipi(name),
+            Op::SoftirqEntry { action } => self.softirq::<V>(at, Some(action)),
+            Op::SoftirqExit => self.softirq::<V>(at, None),
+            Op::PageFault => self.page_fault(at, v),
+            Op::Fork { child } => v.forked(at, child),
+            Op::IpiSend { name } => v.ipi(at, name),
             Op::WorkQueue { work: _, function } => self.work_queued(at, function, v),
-            Op::WorkStart { work: _, function } => self.work_start(at, function, v),
+            Op::WorkStart { work, function } => self.work_start(at, (work, function), v),
             Op::WorkEnd { work: _ } => self.work_end(at, v),
             Op::Switch { prev, runnable, next } => self.switch(at, prev, runnable, next, v),
             Op::Wake { tid } => self.wake(at, tid, v),
@@ -398,7 +402,7 @@ impl Walk {
 
     fn work_queued<V: Visitor>(&mut self, at: &At, function: NameId, v: &mut V) {
         // Queued by an interrupt: not by the thread it interrupted.
-        if !V::WAKERS || self.cpus.in_interrupt(at.cpu) {
+        if !V::WAKERS || self.cpus.in_interrupt(at) {
             return;
         }
         if let Some(index) = self.running(at, v) {
@@ -406,9 +410,9 @@ impl Walk {
         }
     }
 
-    fn work_start<V: Visitor>(&mut self, at: &At, function: NameId, v: &mut V) {
+    fn work_start<V: Visitor>(&mut self, at: &At, (item, function): (u64, NameId), v: &mut V) {
         self.task::<V>(at);
-        v.work_begins(at, function);
+        v.work_begins(at, item, function);
         let Some(index) = self.running(at, v) else { return v.work(function, Took::Unknown) };
         let thread = self.threads.get(index);
         v.begins(at, Slice::Work(function));
@@ -452,6 +456,20 @@ impl Walk {
         }
     }
 
+    fn softirq<V: Visitor>(&mut self, at: &At, action: Option<NameId>) {
+        if V::WAKERS {
+            self.cpus.softirq(at.cpu, action);
+        }
+    }
+
+    fn page_fault<V: Visitor>(&mut self, at: &At, v: &mut V) {
+        if V::WAKERS {
+            if let Some(index) = self.running(at, v) {
+                v.page_fault(at, self.threads.get(index));
+            }
+        }
+    }
+
     fn lost<V: Visitor>(&mut self, at: &At, v: &mut V) {
         v.lost(at);
         for interrupt in self.cpus.loses(at) {
@@ -463,7 +481,8 @@ impl Walk {
     pub fn finish<V: Visitor>(&mut self, last: u64, v: &mut V) {
         for index in 0..self.threads.len() {
             let thread = self.threads.get(index);
-            let at = At { ts: last, cpu: crate::NO_CPU, tid: thread.tid };
+            let context = crate::Context::Unknown;
+            let at = At { ts: last, cpu: crate::NO_CPU, tid: thread.tid, context };
             let state = thread.state();
             let ended = thread.enter(state, last);
             v.span(thread, &ended);

@@ -127,13 +127,19 @@ pub trait Visitor {
     fn handled(&mut self, _interrupt: Interrupt, _took: Took) {}
     /// A CPU interrupts another.
     #[inline]
-    fn ipi(&mut self, _name: NameId) {}
+    fn ipi(&mut self, _at: &At, _name: NameId) {}
+    /// A thread touches a page that is not there, in user space; only if [`Visitor::WAKERS`].
+    #[inline]
+    fn page_fault(&mut self, _at: &At, _thread: &Thread) {}
+    /// A thread or process begins.
+    #[inline]
+    fn forked(&mut self, _at: &At, _child: i32) {}
     /// A thread queues a work item, not an interrupt that came to it.
     #[inline]
     fn queued(&mut self, _at: &At, _thread: &Thread, _function: NameId) {}
     /// A work item begins.
     #[inline]
-    fn work_begins(&mut self, _at: &At, _function: NameId) {}
+    fn work_begins(&mut self, _at: &At, _item: u64, _function: NameId) {}
     /// A work item is done, or its end is missing.
     #[inline]
     fn work(&mut self, _function: NameId, _took: Took) {}

@@ -11,7 +11,7 @@ mod layout;
 
 use super::trace_dat::header::{tracing_data, Header};
 use super::trace_dat::parts::NO_KIND;
-use crate::event::{Body, Event, EventType, IntField, NO_CPU};
+use crate::event::{Body, Context, Event, EventType, IntField, NO_CPU};
 use crate::format::{EventReader, Losses, Tick, TraceFormat, TraceInfo};
 use crate::input::{Input, RandomAccess};
 use crate::symbols::Symbols;
@@ -177,6 +177,7 @@ impl Reader {
             tid: -1,
             buffer: 0,
             comm: None,
+            column: Context::Unknown,
             body: Body::Lost(None),
         };
         match *found {

@@ -13,7 +13,7 @@ mod recover;
 mod sections;
 mod stream;
 
-use crate::event::{Body, Event, EventType};
+use crate::event::{Body, Context, Event, EventType};
 use crate::format::{EventReader, Losses, Order, Tick, TraceFormat, TraceInfo};
 use crate::input::{Input, RandomAccess};
 use crate::symbols::Symbols;
@@ -276,6 +276,7 @@ impl Reader {
             tid: item.tid,
             buffer: stream.buffer,
             comm: None,
+            column: Context::Unknown,
             body: Body::Lost(None),
         };
         match item.kind {

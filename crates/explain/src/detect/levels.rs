@@ -1,0 +1,179 @@
+//! The way down a tree of time: from a subject to whom it waits for, to whom that one waits
+//! for, as long as most of the time goes that way.
+
+use super::View;
+use crate::evidence::groups::GroupId;
+use crate::evidence::tree::Frame;
+use crate::moment::Place;
+use std::collections::BTreeMap;
+
+/// The way goes on to another thread that has this share of the level's time.
+const GOES_ON: f64 = 0.4;
+/// And this share of the subject's.
+const KEEPS: f64 = 0.2;
+/// Most levels.
+const MOST: usize = 9;
+
+/// What time at a level went into: the call or work function, and the state in it.
+pub type Doing = (Option<Frame>, Frame);
+
+/// Time, how often, and where the longest stretch is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sum {
+    /// Ticks.
+    pub ticks: u64,
+    /// Stretches.
+    pub count: u64,
+    /// The longest.
+    pub worst: Option<(u64, Place)>,
+}
+
+impl Sum {
+    fn add(&mut self, ticks: u64, count: u64, worst: Option<(u64, Place)>) {
+        self.ticks = self.ticks.saturating_add(ticks);
+        self.count += count;
+        if worst.map(|(ticks, _)| ticks) > self.worst.map(|(ticks, _)| ticks) {
+            self.worst = worst;
+        }
+    }
+}
+
+/// One thread, or threads of one name, on the way.
+#[derive(Debug, Clone, Default)]
+pub struct Level {
+    /// Who; none for the subject.
+    pub who: Option<GroupId>,
+    /// Time in all.
+    pub all: Sum,
+    /// By what was done.
+    pub parts: BTreeMap<Doing, Sum>,
+    /// By call or work function.
+    pub calls: BTreeMap<Option<Frame>, Sum>,
+    /// While without a CPU: who had it, doing what.
+    pub rivals: BTreeMap<(GroupId, Option<Frame>), Sum>,
+}
+
+impl Level {
+    /// Ticks of the states that `want` chooses.
+    pub fn ticks(&self, want: impl Fn(Option<Frame>, Frame) -> bool) -> u64 {
+        crate::sum(self.parts.iter().filter(|((c, s), _)| want(*c, *s)).map(|(_, sum)| sum.ticks))
+    }
+
+    /// The call or work function with most of the time that `want` chooses.
+    pub fn most_in(&self, want: impl Fn(Frame) -> bool) -> Option<(Option<Frame>, Sum)> {
+        let mut calls: BTreeMap<Option<Frame>, Sum> = BTreeMap::new();
+        for ((call, _), sum) in self.parts.iter().filter(|((_, state), _)| want(*state)) {
+            calls.entry(*call).or_default().add(sum.ticks, sum.count, sum.worst);
+        }
+        calls.into_iter().max_by_key(|(_, sum)| sum.ticks)
+    }
+
+    /// Largest of a map's sums first.
+    pub fn sorted<K: Copy + Ord>(map: &BTreeMap<K, Sum>) -> Vec<(K, Sum)> {
+        let mut all: Vec<(K, Sum)> = map.iter().map(|(key, sum)| (*key, *sum)).collect();
+        all.sort_by_key(|(key, sum)| (std::cmp::Reverse(sum.ticks), *key));
+        all
+    }
+
+    /// Who is waited for, longest first.
+    pub fn wakers(&self) -> Vec<(GroupId, Sum)> {
+        let mut wakers: BTreeMap<GroupId, Sum> = BTreeMap::new();
+        for ((_, state), sum) in &self.parts {
+            if let Frame::Waker(group) = state {
+                wakers.entry(*group).or_default().add(sum.ticks, sum.count, sum.worst);
+            }
+        }
+        Level::sorted(&wakers)
+    }
+}
+
+/// The levels from a root on.
+pub fn levels(view: &View<'_>, root: Frame) -> Vec<Level> {
+    let Some(root) = view.evidence.tree.root_of(root) else { return Vec::new() };
+    let mut nodes = vec![root];
+    let mut who = None;
+    let mut all: Vec<Level> = Vec::new();
+    while all.len() < MOST {
+        let (level, wakers) = level(view, &nodes, who);
+        let total = level.all.ticks;
+        let whole = all.first().map_or(total, |first| first.all.ticks);
+        let next = level.wakers().first().copied();
+        all.push(level);
+        let Some((group, sum)) = next else { break };
+        let share = sum.ticks as f64 / total.max(1) as f64;
+        if share < GOES_ON || (sum.ticks as f64) < KEEPS * whole as f64 {
+            break;
+        }
+        nodes = wakers.into_iter().filter(|(g, _)| *g == group).map(|(_, at)| at).collect();
+        who = Some(group);
+    }
+    all
+}
+
+/// One level, and the nodes of whom it waits for.
+fn level(view: &View<'_>, nodes: &[u32], who: Option<GroupId>) -> (Level, Vec<(GroupId, u32)>) {
+    let tree = &view.evidence.tree;
+    let mut level = Level { who, ..Level::default() };
+    let mut wakers = Vec::new();
+    for &at in nodes {
+        let Some(node) = tree.node(at) else { continue };
+        level.all.add(node.ticks, node.count, node.worst);
+        for (at, child) in tree.within(at) {
+            let (call, states) = match child.frame {
+                Frame::Call(_) | Frame::Work(_) => (Some(child.frame), tree.within(at)),
+                _ => (None, vec![(at, child)]),
+            };
+            let of_call = level.calls.entry(call).or_default();
+            of_call.add(child.ticks, if call.is_some() { child.count } else { 0 }, child.worst);
+            for (at, state) in states {
+                let sum = level.parts.entry((call, state.frame)).or_default();
+                sum.add(state.ticks, state.count, state.worst);
+                match state.frame {
+                    Frame::Waker(group) => wakers.push((group, at)),
+                    Frame::NoCpu => rivals(view, at, &mut level),
+                    _ => {}
+                }
+            }
+        }
+    }
+    (level, wakers)
+}
+
+fn rivals(view: &View<'_>, at: u32, level: &mut Level) {
+    let tree = &view.evidence.tree;
+    for (at, rival) in tree.within(at) {
+        let Frame::Has(group) = rival.frame else { continue };
+        let mut left = rival.ticks;
+        for (_, doing) in tree.within(at) {
+            let sum = level.rivals.entry((group, Some(doing.frame))).or_default();
+            sum.add(doing.ticks, doing.count, doing.worst);
+            left = left.saturating_sub(doing.ticks);
+        }
+        if left > 0 {
+            level.rivals.entry((group, None)).or_default().add(left, rival.count, rival.worst);
+        }
+    }
+}
+
+/// The tree below a root as text: for those who build detectors.
+pub fn outline(view: &View<'_>, root: Frame) -> String {
+    fn line(view: &View<'_>, at: u32, depth: usize, whole: u64, out: &mut String) {
+        let Some(node) = view.evidence.tree.node(at) else { return };
+        let share = node.ticks as f64 / whole.max(1) as f64;
+        if share < 0.02 || depth > 16 {
+            return;
+        }
+        let name = view.frame(node.frame);
+        let indent = "  ".repeat(depth);
+        out.push_str(&format!("{indent}{name} {:.1} % ×{}\n", share * 100.0, node.count));
+        for (at, _) in view.evidence.tree.within(at) {
+            line(view, at, depth + 1, whole, out);
+        }
+    }
+    let mut out = String::new();
+    if let Some(at) = view.evidence.tree.root_of(root) {
+        let whole = view.evidence.tree.node(at).map_or(0, |node| node.ticks);
+        line(view, at, 0, whole, &mut out);
+    }
+    out
+}

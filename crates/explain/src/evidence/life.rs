@@ -1,0 +1,235 @@
+//! Each instant of a thread's life: its call, whom it waited for, in what call or work
+//! function, why.
+//!
+//! While a thread runs, the time is its own. While it has no CPU, it is of those who had that
+//! one. While it sleeps, it is of whoever woke it: of what that thread did from the beginning
+//! of the sleep to the wake-up, and so on. An interrupt ends the way.
+
+use super::groups::Groups;
+use super::thread::{Segment, State, Thread, Waker};
+use super::tree::{Frame, Tree};
+use crate::merge::Merge;
+use crate::moment::{Place, Tid};
+use std::collections::VecDeque;
+use vmeter_trace::hash::FastMap;
+
+/// Most threads that wait for each other in a row.
+const MAX_HOPS: usize = 8;
+/// Stretches of one CPU's past that are kept.
+const MAX_RUNS: usize = 64;
+/// Most CPUs.
+const MAX_CPUS: usize = 1 << 10;
+/// Segments that may be looked at for each event, on average: bounds the time.
+const PER_EVENT: i64 = 4;
+/// And at once.
+const BURST: i64 = 1 << 16;
+
+/// System calls that do not return: what follows is no life.
+const EXITS: [&str; 2] = ["exit", "exit_group"];
+
+/// System calls that only a timer or a signal ends.
+pub const SLEEPS: [&str; 2] = ["nanosleep", "clock_nanosleep"];
+
+/// Who had the CPUs lately.
+#[derive(Debug, Default)]
+pub struct Runs {
+    cpus: FastMap<(u16, u32), VecDeque<(i32, u64)>>,
+}
+
+impl Runs {
+    /// A CPU goes over to a thread.
+    pub fn switched(&mut self, (file, cpu): (u16, u32), next: i32, now: u64) {
+        if self.cpus.len() >= MAX_CPUS && !self.cpus.contains_key(&(file, cpu)) {
+            return;
+        }
+        let runs = self.cpus.entry((file, cpu)).or_default();
+        if runs.len() >= MAX_RUNS {
+            runs.pop_front();
+        }
+        runs.push_back((next, now));
+    }
+
+    /// The thread that had a CPU for most of a stretch that another waited for it; 0 if none.
+    pub fn rival(&self, cpu: (u16, u32), waits: i32, (from, to): (u64, u64)) -> i32 {
+        let runs = self.cpus.get(&cpu).into_iter().flat_map(|runs| runs.iter().rev());
+        let mut end = to;
+        let mut most = (to.saturating_sub(from) / 2, 0);
+        let mut sums: [(i32, u64); 4] = [(0, 0); 4];
+        for &(tid, start) in runs {
+            let ticks = end.saturating_sub(start.max(from));
+            end = end.min(start);
+            if tid > 0 && tid != waits {
+                if let Some(slot) = sums.iter_mut().find(|(known, _)| *known == tid || *known == 0)
+                {
+                    *slot = (tid, slot.1.saturating_add(ticks));
+                    if slot.1 > most.0 {
+                        most = (slot.1, tid);
+                    }
+                }
+            }
+            if start <= from {
+                break;
+            }
+        }
+        most.1
+    }
+}
+
+/// How much may still be looked at.
+#[derive(Debug)]
+pub struct Budget(i64);
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget(BURST)
+    }
+}
+
+impl Budget {
+    /// An event came.
+    #[inline]
+    pub fn earn(&mut self) {
+        self.0 = (self.0 + PER_EVENT).min(BURST);
+    }
+
+    fn spend(&mut self) -> bool {
+        self.0 -= 1;
+        self.0 > 0
+    }
+}
+
+/// Adds threads' time to the tree.
+pub struct Life<'a> {
+    /// All threads.
+    pub threads: &'a FastMap<Tid, Thread>,
+    /// Names.
+    pub merge: &'a Merge,
+    /// Threads by name.
+    pub groups: &'a mut Groups,
+    /// To be added to.
+    pub tree: &'a mut Tree,
+    /// What may still be looked at.
+    pub budget: &'a mut Budget,
+    /// Now.
+    pub now: u64,
+    /// Where that is.
+    pub place: Place,
+}
+
+impl Life<'_> {
+    /// Adds what a thread did from one moment to another below a node.
+    pub fn walk(&mut self, at: u32, thread: Tid, span: (u64, u64), stack: &mut Vec<Tid>) {
+        let threads = self.threads;
+        let Some(state) = threads.get(&thread) else {
+            return self.leaf(at, Frame::Unknown, span.1.saturating_sub(span.0));
+        };
+        let mut covered = 0_u64;
+        for segment in state.back(self.now) {
+            if segment.end < span.0 || !self.budget.spend() {
+                break;
+            }
+            if segment.queued {
+                if segment.faults > 0 && segment.start >= span.0 {
+                    let at = self.tree.child(at, Frame::Faults);
+                    self.tree.count_some(at, u64::from(segment.faults));
+                }
+                continue;
+            }
+            let (from, to) = (segment.start.max(span.0), segment.end.min(span.1));
+            if from < to {
+                covered = covered.saturating_add(to - from);
+                self.segment(at, thread, &segment, (from, to), stack);
+            }
+        }
+        let rest = span.1.saturating_sub(span.0).saturating_sub(covered);
+        if rest > 0 {
+            self.leaf(at, Frame::Unknown, rest);
+        }
+    }
+
+    /// Adds a stretch of one state.
+    pub fn segment(
+        &mut self,
+        at: u32,
+        thread: Tid,
+        segment: &Segment,
+        span: (u64, u64),
+        stack: &mut Vec<Tid>,
+    ) {
+        let ticks = span.1.saturating_sub(span.0);
+        let ends = segment.call.is_some_and(|call| EXITS.contains(&self.merge.name(call)));
+        if ends && segment.state == State::Blocked {
+            return;
+        }
+        let at = match (segment.call, segment.work) {
+            (Some(call), _) => {
+                let at = self.tree.child(at, Frame::Call(call));
+                if segment.ends_call {
+                    self.tree.count(at);
+                }
+                at
+            }
+            (None, Some(work)) => self.tree.child(at, Frame::Work(work)),
+            (None, None) => at,
+        };
+        match segment.state {
+            State::Unknown => self.leaf(at, Frame::Unknown, ticks),
+            State::Guest => self.leaf(at, Frame::Guest, ticks),
+            State::Kvm | State::Kernel | State::User => self.leaf(at, Frame::Runs, ticks),
+            State::Runnable => self.ready(at, thread, segment, span),
+            State::Blocked => self.asleep(at, segment, span, stack),
+        }
+    }
+
+    fn leaf(&mut self, at: u32, frame: Frame, ticks: u64) {
+        let at = self.tree.child(at, frame);
+        self.tree.add(at, ticks, self.place);
+    }
+
+    /// Without a CPU: who had the one that it got.
+    fn ready(&mut self, at: u32, thread: Tid, segment: &Segment, span: (u64, u64)) {
+        let at = self.tree.child(at, Frame::NoCpu);
+        let ticks = span.1.saturating_sub(span.0);
+        if segment.rival <= 0 {
+            return self.tree.add(at, ticks, self.place);
+        }
+        self.tree.count(at);
+        let other = Tid { tid: segment.rival, ..thread };
+        let group = self.group(other);
+        let mut below = self.tree.child(at, Frame::Has(group));
+        let doing = self.threads.get(&other).and_then(|other| other.doing(self.now, span.1));
+        if let Some(frame) = doing {
+            below = self.tree.child(below, frame);
+        }
+        self.tree.add(below, ticks, self.place);
+    }
+
+    fn asleep(&mut self, at: u32, segment: &Segment, span: (u64, u64), stack: &mut Vec<Tid>) {
+        let ticks = span.1.saturating_sub(span.0);
+        let sleeps = segment.call.is_some_and(|call| SLEEPS.contains(&self.merge.name(call)));
+        let frame = match segment.waker {
+            _ if sleeps => Frame::Timer,
+            Waker::Timer => Frame::Timer,
+            Waker::Irq(irq) => Frame::Irq(irq),
+            Waker::Interrupt => Frame::Interrupt,
+            Waker::Unknown => Frame::Asleep,
+            Waker::Thread(waker) => {
+                let group = self.group(waker);
+                let at = self.tree.child(at, Frame::Waker(group));
+                self.tree.count(at);
+                if stack.len() >= MAX_HOPS || stack.contains(&waker) {
+                    return self.tree.add(at, ticks, self.place);
+                }
+                stack.push(waker);
+                self.walk(at, waker, span, stack);
+                stack.pop();
+                return;
+            }
+        };
+        self.leaf(at, frame, ticks);
+    }
+
+    fn group(&mut self, thread: Tid) -> super::groups::GroupId {
+        self.groups.of(thread, self.merge.thread_name(thread))
+    }
+}

@@ -1,0 +1,169 @@
+//! Where time went, as a tree of names: a subject, its call, whom it waited for, in what call
+//! or work function, and so on.
+
+use super::groups::GroupId;
+use super::subject::Key;
+use crate::moment::{Place, Sym};
+use vmeter_trace::hash::FastMap;
+
+/// Most nodes.
+const MAX_NODES: usize = 1 << 17;
+
+/// What a node stands for, within its parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Frame {
+    /// The whole life of the threads of a name.
+    Life(GroupId),
+    /// All requests of a kind.
+    Request(Key),
+    /// In a system call, or in an ioctl's request.
+    Call(Sym),
+    /// In a work function.
+    Work(Sym),
+    /// Asleep until one of these woke it.
+    Waker(GroupId),
+    /// One of these had the CPU.
+    Has(GroupId),
+    /// On a CPU.
+    Runs,
+    /// In the guest.
+    Guest,
+    /// Ready, without a CPU.
+    NoCpu,
+    /// Asleep until a timer fired.
+    Timer,
+    /// Asleep until a device's interrupt.
+    Irq(Sym),
+    /// Asleep until an interrupt that is not recorded.
+    Interrupt,
+    /// Asleep; until what is not recorded.
+    Asleep,
+    /// Pages that were touched and not there; has no time of its own.
+    Faults,
+    /// Not recorded.
+    Unknown,
+}
+
+/// A node.
+#[derive(Debug, Clone, Copy)]
+pub struct Node {
+    /// What it stands for.
+    pub frame: Frame,
+    /// Index of the node it is within; its own for a root.
+    pub parent: u32,
+    /// Ticks of the node itself; after [`Tree::sum`] of all within it as well.
+    pub ticks: u64,
+    /// Stretches, or calls that ended.
+    pub count: u64,
+    /// The longest stretch.
+    pub worst: Option<(u64, Place)>,
+}
+
+/// The tree.
+#[derive(Debug, Default)]
+pub struct Tree {
+    nodes: Vec<Node>,
+    index: FastMap<(u32, Frame), u32>,
+    children: Vec<Vec<u32>>,
+}
+
+/// The parent of roots.
+const NONE: u32 = u32::MAX;
+
+impl Tree {
+    /// A root.
+    pub fn root(&mut self, frame: Frame) -> Option<u32> {
+        self.find(NONE, frame)
+    }
+
+    /// The root of that frame, if there is one.
+    pub fn root_of(&self, frame: Frame) -> Option<u32> {
+        self.index.get(&(NONE, frame)).copied()
+    }
+
+    /// All roots.
+    pub fn roots(&self) -> impl Iterator<Item = (u32, &Node)> {
+        (0..).zip(&self.nodes).filter(|(at, node)| node.parent == *at)
+    }
+
+    fn find(&mut self, parent: u32, frame: Frame) -> Option<u32> {
+        if let Some(&at) = self.index.get(&(parent, frame)) {
+            return Some(at);
+        }
+        if self.nodes.len() >= MAX_NODES {
+            return None;
+        }
+        let at = self.nodes.len() as u32;
+        let parent_or_own = if parent == NONE { at } else { parent };
+        let node = Node { frame, parent: parent_or_own, ticks: 0, count: 0, worst: None };
+        self.nodes.push(node);
+        self.index.insert((parent, frame), at);
+        Some(at)
+    }
+
+    /// The node of a frame within another; that one itself if there is no room.
+    pub fn child(&mut self, parent: u32, frame: Frame) -> u32 {
+        self.find(parent, frame).unwrap_or(parent)
+    }
+
+    /// Adds time.
+    pub fn add(&mut self, at: u32, ticks: u64, place: Place) {
+        if let Some(node) = self.nodes.get_mut(at as usize) {
+            node.ticks = node.ticks.saturating_add(ticks);
+            node.count += 1;
+            if node.worst.is_none_or(|(most, _)| most < ticks) {
+                node.worst = Some((ticks, place));
+            }
+        }
+    }
+
+    /// Counts one.
+    pub fn count(&mut self, at: u32) {
+        if let Some(node) = self.nodes.get_mut(at as usize) {
+            node.count += 1;
+        }
+    }
+
+    /// Counts some.
+    pub fn count_some(&mut self, at: u32, count: u64) {
+        if let Some(node) = self.nodes.get_mut(at as usize) {
+            node.count = node.count.saturating_add(count);
+        }
+    }
+
+    /// Makes times inclusive, once all is there.
+    pub fn sum(&mut self) {
+        self.children = vec![Vec::new(); self.nodes.len()];
+        for at in (0..self.nodes.len()).rev() {
+            let Node { parent, ticks, worst, .. } = self.nodes[at];
+            if parent as usize == at {
+                continue;
+            }
+            if let Some(up) = self.nodes.get_mut(parent as usize) {
+                up.ticks = up.ticks.saturating_add(ticks);
+                if let Some((ticks, place)) = worst {
+                    if up.worst.is_none_or(|(most, _)| most < ticks) {
+                        up.worst = Some((ticks, place));
+                    }
+                }
+            }
+            if let Some(children) = self.children.get_mut(parent as usize) {
+                children.push(at as u32);
+            }
+        }
+    }
+
+    /// A node.
+    pub fn node(&self, at: u32) -> Option<&Node> {
+        self.nodes.get(at as usize)
+    }
+
+    /// Nodes within one, largest first.
+    pub fn within(&self, at: u32) -> Vec<(u32, &Node)> {
+        let children = self.children.get(at as usize).map_or(&[][..], Vec::as_slice);
+        let mut all: Vec<(u32, &Node)> =
+            children.iter().filter_map(|at| Some((*at, self.nodes.get(*at as usize)?))).collect();
+        all.sort_by_key(|(_, node)| (std::cmp::Reverse(node.ticks), node.frame));
+        all
+    }
+}
