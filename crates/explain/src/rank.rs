@@ -1,9 +1,11 @@
 //! What detectors say of one subject, joined into one finding; worst first.
 
+use crate::detect::story::Story;
 use crate::detect::{
     outlier, Candidate, View, DETECTORS, DEVICE_MODEL, GAP, LEAST_SHARE, OUTLIER_ALONE,
 };
-use crate::evidence::subject::Key;
+use crate::evidence::subject::{Key, Subject};
+use crate::evidence::tree::Frame;
 use crate::result::{Finding, Link, Severity};
 use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_percent, three_digits};
@@ -20,6 +22,11 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
         match candidate.key {
             Some(key) => by_subject.entry(key).or_default().push(candidate),
             None => others.push(candidate),
+        }
+    }
+    for (key, subject) in view.requests() {
+        if let Some(told) = Story::of(view, Frame::Request(key)).and_then(|s| s.candidate(view)) {
+            follow(view, (key, subject), told, &mut by_subject);
         }
     }
     let mut apart = BTreeMap::new();
@@ -63,6 +70,35 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
         b.severity.cmp(&a.severity).then(b.saving_share.total_cmp(&a.saving_share))
     });
     findings
+}
+
+/// What is at the end of the way from a request goes before what stands at its beginning: who
+/// waits for a lock does not compute, whatever else it does.
+fn follow(
+    view: &View<'_>,
+    (key, subject): (Key, &Subject),
+    mut told: Candidate,
+    by_subject: &mut BTreeMap<Key, Vec<Candidate>>,
+) {
+    const WAITS: [&str; 5] =
+        ["lock-wait", "no-cpu", "page-faults", "child-process", "waits-for-work"];
+    const BEGINNING: [&str; 4] = ["burst-of-calls", "user-cpu", "ping-pong", "grows-with-items"];
+    let slow = outlier(view, key).is_some();
+    if !slow && !view.is_cause(key, subject, told.saving) {
+        return;
+    }
+    let causes = by_subject.remove(&key).unwrap_or_default();
+    let contradicts =
+        |cause: &Candidate| WAITS.contains(&told.kind) && BEGINNING.contains(&cause.kind);
+    let mut kept: Vec<Candidate> = causes.into_iter().filter(|c| !contradicts(c)).collect();
+    match kept.iter_mut().filter(|cause| cause.kind != GAP).max_by_key(|cause| cause.saving) {
+        Some(first) => first.chain.append(&mut told.chain),
+        None if slow || WAITS.contains(&told.kind) || told.kind == "timer-paced" => kept.push(told),
+        None => {}
+    }
+    if !kept.is_empty() {
+        by_subject.insert(key, kept);
+    }
 }
 
 /// A single long stretch of a request, as a finding of its own. What explains the request as a

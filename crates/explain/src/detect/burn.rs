@@ -2,6 +2,7 @@
 
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Part, Subject, Who};
+use crate::result::Severity;
 use vmeter_render::quantity::{brief_percent, plural};
 
 /// User space that computes.
@@ -64,7 +65,8 @@ impl Detector for UserBurnt {
             chain: vec![link],
             suggestion: "profile the handler: the time is in the device model's own code".into(),
             confirm: "perf record -g -p PID -- sleep 5 && perf report --no-children".into(),
-            at_most: None,
+            // Computing may be what the request is for.
+            at_most: Some(Severity::Medium),
         })
     }
 }

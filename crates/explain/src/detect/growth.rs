@@ -1,5 +1,6 @@
 //! Does a cost grow with the number of items? Least squares, with how well it fits.
 
+use crate::evidence::series::{Point, Series};
 use crate::evidence::subject::Subject;
 use vmeter_stats::linear_fit;
 
@@ -37,13 +38,21 @@ pub fn time_grows(subject: &Subject) -> Option<Growth> {
 /// The times of a request by its number, the highest twentieth of the values' excess dropped:
 /// a few instances that an interrupt hit would bend a least-squares line.
 pub fn clipped_times(subject: &Subject) -> Vec<(f64, f64)> {
-    let mut points = subject.series.means(|point| point.ticks);
+    clipped(subject.series.means(|point| point.ticks))
+}
+
+fn clipped(mut points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     let mut values: Vec<f64> = points.iter().map(|point| point.1).collect();
     values.sort_by(f64::total_cmp);
     if let Some(limit) = values.get(values.len().saturating_mul(19) / 20) {
         points.iter_mut().for_each(|point| point.1 = point.1.min(*limit));
     }
     points
+}
+
+/// How the values of a series grow, if they do; the highest twentieth's excess dropped.
+pub fn series_grows(series: &Series, value: impl Fn(&Point) -> u64) -> Option<Growth> {
+    growing(&clipped(series.means(value)))
 }
 
 /// The line, if the value grows from instance to instance: it explains at least half of the

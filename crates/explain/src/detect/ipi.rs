@@ -1,7 +1,7 @@
 //! CPUs that interrupt each other all the time.
 
 use super::{Candidate, Detector, View};
-use crate::result::{Evidence, Link};
+use crate::result::{Evidence, Link, Severity};
 use vmeter_render::quantity::{brief_percent, three_digits};
 
 /// IPIs a second and CPU from which it is called a storm: at about 2 µs on both sides each,
@@ -59,7 +59,8 @@ impl IpiStorm {
                          TLB flushes or work on every CPU"
                 .into(),
             confirm: "perf record -e ipi:ipi_send_cpu -ag -- sleep 5 && perf report".into(),
-            at_most: None,
+            // A symptom: who sends them and waits is the cause.
+            at_most: Some(Severity::Low),
         })
     }
 }

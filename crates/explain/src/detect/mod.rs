@@ -13,6 +13,7 @@ mod exits;
 mod gap;
 mod growing;
 mod growth;
+mod habits;
 mod ipi;
 pub mod levels;
 mod lock;
@@ -33,6 +34,7 @@ pub use gap::KIND as GAP;
 pub use outlier::{outlier, KIND as OUTLIER_ALONE};
 pub use starved::warnings as busy_host;
 pub use view::{View, LEAST_SHARE};
+pub use waits::waits;
 
 /// What a detector has found.
 #[derive(Debug, Clone, Default)]
@@ -83,7 +85,9 @@ impl Detector for Lives {
     }
 
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
-        story::lives(view)
+        let mut all = habits::habits(view);
+        all.extend(story::lives(view));
+        all
     }
 }
 

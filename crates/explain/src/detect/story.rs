@@ -12,7 +12,7 @@ use crate::evidence::subject::Key;
 use crate::evidence::tree::Frame;
 use crate::moment::Sym;
 use crate::result::{Link, Severity};
-use vmeter_render::quantity::{brief_percent, grouped, three_digits};
+use vmeter_render::quantity::{brief_percent, grouped};
 
 /// Fewer waits than this are no pattern.
 const LEAST_WAITS: u64 = 10;
@@ -22,6 +22,8 @@ const LEAST_LIFE: f64 = 0.05;
 const CAUSE: f64 = 0.4;
 /// Time a page fault from which it is no longer the faults that take it, s.
 const FAULT_S: f64 = 20e-6;
+/// From here on, two threads' waiting is for each other.
+const CLOSED: f64 = 0.4;
 /// Most subjects that are told of where none was named.
 const MOST: usize = 3;
 
@@ -525,6 +527,24 @@ impl Story {
         }
     }
 
+    /// How much of the time of a subject and of whom it waits for is waiting for each other: 1
+    /// for a request and its answer, over and over.
+    fn closed(&self, view: &View<'_>) -> f64 {
+        let (Frame::Life(own), Some(first)) = (self.root, self.levels.first()) else { return 0.0 };
+        let share = |level: &Level, of: GroupId| {
+            let ticks = level.ticks(|_, state| state == Frame::Waker(of));
+            let life = level.ticks(|_, state| state != Frame::Unknown).max(1);
+            ticks as f64 / life as f64
+        };
+        let of = |other: GroupId| {
+            let back = levels(view, Frame::Life(other)).into_iter().next();
+            share(first, other) + back.map_or(0.0, |back| share(&back, own))
+        };
+        let wakers = first.wakers().into_iter().take(4);
+        let often = wakers.filter(|(other, sum)| *other != own && sum.count >= LEAST_WAITS);
+        often.map(|(other, _)| of(other)).fold(0.0, f64::max).min(1.0)
+    }
+
     /// What two stories that are one have in common.
     fn end(&self, view: &View<'_>) -> (Option<GroupId>, Option<Sym>) {
         let last = self.levels.iter().rev().find_map(|level| level.who);
@@ -555,7 +575,7 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
     if requests.iter().any(|(_, subject)| subject.count >= super::view::LEAST_COUNT) {
         return Vec::new();
     }
-    let mut all: Vec<(Story, Candidate)> = Vec::new();
+    let mut all: Vec<(f64, Story, Candidate)> = Vec::new();
     for (_, node) in view.evidence.tree.roots() {
         let Frame::Life(group) = node.frame else { continue };
         if view.evidence.groups.is_kernel(group) || view.share(node.ticks) < LEAST_LIFE {
@@ -565,22 +585,27 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
         if story.waits < LEAST_WAITS && story.levels.len() > 1 {
             continue;
         }
-        if let Some(candidate) = story.candidate(view) {
-            all.push((story, candidate));
+        if let Some(mut candidate) = story.candidate(view) {
+            let closed = story.closed(view);
+            if closed < CLOSED && !(story.levels.len() == 1 && candidate.kind != "no-cpu") {
+                candidate.at_most = Some(Severity::Low);
+            }
+            // Of findings as severe, that of a request and its answer goes first.
+            all.push((closed, story, candidate));
         }
     }
     let severity = |c: &Candidate| {
         let severity = Severity::of_share(view.share(c.saving));
         c.at_most.map_or(severity, |most| severity.min(most))
     };
-    all.sort_by_key(|(_, c)| (std::cmp::Reverse(severity(c)), std::cmp::Reverse(c.saving)));
+    let order = |closed: f64, c: &Candidate| (closed * c.saving as f64) as u64;
+    all.sort_by_key(|(closed, _, c)| std::cmp::Reverse((severity(c), order(*closed, c))));
     let mut ends = Vec::new();
-    all.retain(|(story, _)| {
+    all.retain(|(_, story, _)| {
         let end = story.end(view);
         let fresh = !ends.contains(&end);
         ends.push(end);
         fresh
     });
-    let _ = three_digits(0.0);
-    all.into_iter().take(MOST).map(|(_, candidate)| candidate).collect()
+    all.into_iter().take(MOST).map(|(_, _, candidate)| candidate).collect()
 }

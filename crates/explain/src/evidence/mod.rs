@@ -3,6 +3,7 @@
 //! The trace's [`Walk`] interprets; this is its visitor, and keeps what detectors need: for
 //! each kind of request what its time went into, for each thread what it did lately.
 
+pub mod calls;
 pub mod groups;
 pub mod life;
 pub mod path;
@@ -12,8 +13,10 @@ pub mod thread;
 pub mod tree;
 pub mod xen;
 
+use crate::detect::waits;
 use crate::merge::Merge;
 use crate::moment::{Moment, Place, Sym, Tid};
+use calls::Ledger;
 use groups::{GroupId, Groups};
 use life::{Budget, Life, Runs};
 use path::Path;
@@ -106,6 +109,8 @@ pub struct Evidence {
     pub groups: Groups,
     /// Where the time of threads and requests went.
     pub tree: Tree,
+    /// What threads call, and whom they wake.
+    pub ledger: Ledger,
     runs: Runs,
     budget: Budget,
     /// Requests whose time is known and what they were for not yet, with their reason.
@@ -183,6 +188,11 @@ impl Evidence {
     /// Ticks from the first event to a moment.
     pub fn age(&self, at: u64) -> u64 {
         at.saturating_sub(self.first.unwrap_or(at))
+    }
+
+    /// True if switches are recorded.
+    pub fn runs_seen(&self) -> bool {
+        !self.cpus_seen.is_empty()
     }
 
     /// How often threads of one name woke those of another.
@@ -338,16 +348,12 @@ impl Witness<'_> {
         Life { threads, merge, groups, tree, budget, now, place }
     }
 
-    /// A stretch of a thread's life is over.
-    fn live(&mut self, thread: &walk::Thread, segment: &Segment) {
-        let tid = self.tid(thread);
-        if tid.tid <= 0 || segment.start >= segment.end {
-            return;
-        }
+    /// The group of a thread that events come from.
+    fn group(&mut self, tid: Tid) -> Option<GroupId> {
         let merge = self.merge;
         let Evidence { threads, groups, .. } = &mut *self.evidence;
-        let Some(own) = threads.get_mut(&tid) else { return };
-        let group = match own.group {
+        let own = threads.get_mut(&tid)?;
+        Some(match own.group {
             Some((group, uses)) if uses < NAMED => {
                 own.group = Some((group, uses + 1));
                 group
@@ -357,10 +363,42 @@ impl Witness<'_> {
                 own.group = Some((group, 0));
                 group
             }
-        };
+        })
+    }
+
+    /// A stretch of a thread's life is over.
+    fn live(&mut self, thread: &walk::Thread, segment: &Segment) {
+        let tid = self.tid(thread);
+        if tid.tid <= 0 || segment.start >= segment.end {
+            return;
+        }
+        let Some(group) = self.group(tid) else { return };
         let Some(root) = self.evidence.tree.root(Frame::Life(group)) else { return };
         let span = (segment.start, segment.end);
         self.life().segment(root, tid, segment, span, &mut vec![tid]);
+    }
+
+    /// A thread wakes another.
+    fn wakes(&mut self, by: Tid, woken: Tid) {
+        let (Some(waker), Some(sleeper)) = (self.group(by), self.group(woken)) else { return };
+        let Evidence { threads, ledger, .. } = &mut *self.evidence;
+        if let Some(own) = threads.get(&by) {
+            ledger.woke((waker, own.call(), sleeper), own.entered);
+        }
+    }
+
+    /// A call of a thread is over.
+    fn called(&mut self, tid: Tid, call: Sym, ticks: u64) {
+        let (place, waits) = (self.place("system call"), waits(self.merge.name(call)));
+        let Some(group) = self.group(tid) else { return };
+        let Evidence { threads, ledger, .. } = &mut *self.evidence;
+        ledger.called(group, call, ticks, place);
+        let Some(own) = threads.get_mut(&tid) else { return };
+        if waits {
+            ledger.turned(group, &mut own.turn);
+        } else {
+            own.turn.add(call);
+        }
     }
 }
 
@@ -392,9 +430,12 @@ impl Visitor for Witness<'_> {
         let rival = |since| runs.rival((file, cpu), thread.tid, (since, now));
         let call = thread.in_call().map(sym);
         let work = thread.work.map(|(function, _)| sym(function));
+        let mut ended_call = None;
         if let Some(own) = self.evidence.thread(tid, now) {
             own.is_vcpu = thread.is_vcpu;
             let since = own.since();
+            let entered = own.entered;
+            ended_call = segment.call.filter(|_| segment.ends_call).map(|call| (call, entered));
             if segment.state == State::Runnable {
                 segment.rival = rival(since);
             }
@@ -403,6 +444,9 @@ impl Visitor for Witness<'_> {
         }
         self.evidence.runs = runs;
         self.live(thread, &segment);
+        if let Some((call, entered)) = ended_call {
+            self.called(tid, call, now.saturating_sub(entered));
+        }
     }
 
     fn torn(&mut self, thread: &walk::Thread) {
@@ -468,6 +512,10 @@ impl Visitor for Witness<'_> {
         let amount = anatomy.add(Who::Own, Part::Kernel(name), anatomy.total);
         (amount.count, amount.returned) = (1, returned.unwrap_or(0));
         self.evidence.settle(self.moment.file, What::Call(name), &anatomy);
+        let tid = Tid { file: self.moment.file, tid: at.tid };
+        if self.evidence.thread(tid, self.moment.ts).is_some() {
+            self.called(tid, name, anatomy.total);
+        }
     }
 
     fn logged(&mut self, _at: &At, _thread: &walk::Thread, access: Access, open: walk::Open) {
@@ -544,7 +592,12 @@ impl Visitor for Witness<'_> {
     fn woken(&mut self, _at: &At, thread: &walk::Thread, waker: walk::Waker) {
         let (woken, waker, now) = (self.tid(thread), self.waker(waker), self.moment.ts);
         match waker {
-            Waker::Thread(by) => count(&mut self.evidence.wakes, (by, woken), MAX_THREADS),
+            Waker::Thread(by) => {
+                count(&mut self.evidence.wakes, (by, woken), MAX_THREADS);
+                if thread.state() == State::Blocked {
+                    self.wakes(by, woken);
+                }
+            }
             Waker::Irq(_) => self.evidence.xen.woken(woken),
             Waker::Timer | Waker::Interrupt | Waker::Unknown => {}
         }

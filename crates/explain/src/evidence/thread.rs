@@ -1,5 +1,6 @@
 //! What a thread did lately: the segments that a critical path is made of.
 
+use super::calls::Turn;
 use super::groups::GroupId;
 use super::tree::Frame;
 use crate::moment::{Place, Sym, Tid};
@@ -80,6 +81,10 @@ pub struct Thread {
     pub sleep: Option<Sleep>,
     /// Its threads by name, and how often it has been switched to since that was looked up.
     pub group: Option<(GroupId, u32)>,
+    /// What it has called since it waited last.
+    pub turn: Turn,
+    /// When its call began; else when it began to do what it does.
+    pub entered: u64,
     past: VecDeque<Segment>,
     state: State,
     since: u64,
@@ -96,12 +101,19 @@ impl Thread {
             from_idle: 0,
             sleep: None,
             group: None,
+            turn: Turn::default(),
+            entered: now,
             past: VecDeque::new(),
             state: State::Unknown,
             since: now,
             call: None,
             work: None,
         }
+    }
+
+    /// The call that it is in.
+    pub fn call(&self) -> Option<Sym> {
+        self.call
     }
 
     /// Since when it does what it does.
@@ -148,6 +160,9 @@ impl Thread {
 
     /// It does something else.
     pub fn begins(&mut self, state: State, call: Option<Sym>, work: Option<Sym>) {
+        if self.call != call || call.is_none() {
+            self.entered = self.since;
+        }
         (self.state, self.call, self.work) = (state, call, work);
     }
 

@@ -1,0 +1,309 @@
+//! What threads do again and again, by the number of it: calls that grow from turn to turn or
+//! from call to call, wake-ups in vain, hand-overs for little, naps where nobody recorded
+//! switches.
+
+use super::growth::{series_grows, Growth};
+use super::levels::{levels, Level};
+use super::view::LEAST_SHARE;
+use super::waits::waits;
+use super::{Candidate, View};
+use crate::evidence::calls::{Calls, Wakes};
+use crate::evidence::groups::GroupId;
+use crate::evidence::subject::{Key, What};
+use crate::evidence::tree::Frame;
+use crate::moment::{Place, Sym};
+use crate::result::{Link, Severity};
+use vmeter_render::quantity::{brief_percent, grouped, three_digits};
+
+/// Fewer calls than this are no pattern.
+const LEAST: u64 = 20;
+/// Threads that one call wakes on average, from which they are a herd.
+const HERD: f64 = 4.0;
+/// Wake-ups from which they are a pattern.
+const WAKES: u64 = 100;
+/// Share of them in vain.
+const VAIN: f64 = 0.5;
+/// Hand-overs from which they are looked at, and the time between two, s.
+const HAND_OVERS: (u64, f64) = (500, 400e-6);
+/// Share of the traced time that naps take.
+const NAPS: f64 = 0.1;
+
+/// Everything of the kind.
+pub fn habits(view: &View<'_>) -> Vec<Candidate> {
+    let mut all = herds(view);
+    all.extend(growing(view));
+    all.extend(naps(view));
+    all.extend(hand_overs(view));
+    all
+}
+
+/// A link that is about no request.
+fn link(
+    view: &View<'_>,
+    file: u16,
+    claim: String,
+    count: u64,
+    ticks: u64,
+    worst: Option<(u64, Place)>,
+) -> Link {
+    let key = Key { file, what: What::Port { port: 0, write: false } };
+    view.link(key, claim, (count, ticks), &[], &[worst])
+}
+
+fn growing(view: &View<'_>) -> Vec<Candidate> {
+    let mut all: Vec<(&(GroupId, Sym), &Calls)> = view.evidence.ledger.calls.iter().collect();
+    all.sort_by_key(|(key, _)| **key);
+    let found = all.into_iter().filter_map(|(&(who, call), calls)| {
+        if calls.count < LEAST || waits(view.name(call)) || view.share(calls.ticks) < LEAST_SHARE {
+            return None;
+        }
+        let number = series_grows(&calls.turns, |point| point.calls).filter(|g| g.last >= 8.0);
+        let time = series_grows(&calls.times, |point| point.ticks);
+        match (number, time) {
+            (Some(growth), _) => Some(grows(view, (who, call), calls, growth, true)),
+            (_, Some(growth)) => Some(grows(view, (who, call), calls, growth, false)),
+            _ => None,
+        }
+    });
+    found.collect()
+}
+
+fn grows(
+    view: &View<'_>,
+    (who, call): (GroupId, Sym),
+    calls: &Calls,
+    growth: Growth,
+    number: bool,
+) -> Candidate {
+    let (who, name) = (view.threads(who), view.name(call));
+    let first = (growth.intercept.max(0.0) / growth.last.max(1e-9)).clamp(0.0, 1.0);
+    // A line from `first` to 1: its mean is (first + 1) / 2.
+    let saving = calls.ticks as f64 * (1.0 - first / ((first + 1.0) / 2.0)).max(0.0);
+    let (summary, claim) = if number {
+        (
+            format!("{who} calls {name} more often each time: {} times at the end", three_digits(growth.last)),
+            format!(
+                "between two waits {who} calls {name} {} + {} × n times (R² {}): quadratic in all, {} calls take {}",
+                three_digits(growth.intercept.max(0.0)),
+                three_digits(growth.slope),
+                three_digits(growth.r2),
+                grouped(&calls.count.to_string()),
+                view.time(calls.ticks as f64)
+            ),
+        )
+    } else {
+        (
+            format!(
+                "each {name} of {who} takes longer than the one before: {} at the end",
+                view.time(growth.last)
+            ),
+            format!(
+                "call n of {} takes {} + {} × n (R² {}): {} in all, quadratic in their number",
+                grouped(&calls.count.to_string()),
+                view.time(growth.intercept.max(0.0)),
+                view.time(growth.slope),
+                three_digits(growth.r2),
+                view.time(calls.ticks as f64)
+            ),
+        )
+    };
+    Candidate {
+        kind: "grows-with-items",
+        key: None,
+        subject: who,
+        saving: saving as u64,
+        summary,
+        chain: vec![link(view, call.file, claim, calls.count, calls.ticks, calls.worst)],
+        suggestion: format!("do {name} once for all items, or for the new one only"),
+        confirm: "vmeter explain TRACE_WITH_TWICE_THE_ITEMS (the total grows fourfold if it is quadratic)".into(),
+        at_most: None,
+    }
+}
+
+fn naps(view: &View<'_>) -> Vec<Candidate> {
+    if !view.evidence.runs_seen() {
+        let all = view.evidence.ledger.calls.iter();
+        let mut naps: Vec<(&(GroupId, Sym), &Calls)> = all
+            .filter(|((_, call), calls)| {
+                view.name(*call).contains("nanosleep")
+                    && calls.count >= LEAST
+                    && view.share(calls.ticks) >= NAPS
+            })
+            .collect();
+        naps.sort_by_key(|(key, _)| **key);
+        return naps.into_iter().map(|(key, calls)| nap(view, *key, calls)).collect();
+    }
+    Vec::new()
+}
+
+fn nap(view: &View<'_>, (who, call): (GroupId, Sym), calls: &Calls) -> Candidate {
+    let (who, name) = (view.threads(who), view.name(call));
+    let each = view.time(calls.ticks as f64 / calls.count.max(1) as f64);
+    let count = grouped(&calls.count.to_string());
+    Candidate {
+        kind: "timer-paced",
+        key: None,
+        subject: who.clone(),
+        saving: calls.ticks,
+        summary: format!("{who} polls: it sleeps in {name} {count} times, {each} each"),
+        chain: vec![link(
+            view,
+            call.file,
+            format!(
+                "{count} calls of {name} take {}, {} of the traced time; what they wait for is not recorded (sched_switch)",
+                view.time(calls.ticks as f64),
+                brief_percent(view.share(calls.ticks))
+            ),
+            calls.count,
+            calls.ticks,
+            calls.worst,
+        )],
+        suggestion: "wait for the event itself (eventfd, epoll, futex), not for a period".into(),
+        confirm: "strace -f -T -e trace=nanosleep,clock_nanosleep -p PID with half the period".into(),
+        at_most: None,
+    }
+}
+
+fn herds(view: &View<'_>) -> Vec<Candidate> {
+    let mut all: Vec<(&(GroupId, Option<Sym>, GroupId), &Wakes)> =
+        view.evidence.ledger.wakes.iter().collect();
+    all.sort_by_key(|(key, _)| **key);
+    all.into_iter().filter_map(|(key, wakes)| herd(view, *key, wakes)).collect()
+}
+
+fn herd(
+    view: &View<'_>,
+    (by, call, woken): (GroupId, Option<Sym>, GroupId),
+    wakes: &Wakes,
+) -> Option<Candidate> {
+    let each = wakes.wakes as f64 / wakes.instances.max(1) as f64;
+    let groups = &view.evidence.groups;
+    if each < HERD || wakes.wakes < WAKES || groups.is_kernel(by) || groups.is_kernel(woken) {
+        return None;
+    }
+    let (turns, vain) = view.evidence.ledger.turns.get(&woken).copied().unwrap_or_default();
+    let share = vain as f64 / turns.max(1) as f64;
+    if share < VAIN {
+        return None;
+    }
+    let own = levels(view, Frame::Life(woken)).into_iter().next()?;
+    let asleep = own.most_in(|state| state == Frame::Waker(by))?.0;
+    let inside = asleep.map_or(String::new(), |call| format!(" out of {}", view.frame_name(call)));
+    let cpu = own.ticks(|_, state| state == Frame::Runs);
+    let (by, woken) = (view.threads(by), view.threads(woken));
+    let call = call.map_or("it", |call| view.name(call));
+    let claim = format!(
+        "{} calls of {call} wake {} threads, {} each; {} of {} turns of {woken} end without a call that does something",
+        grouped(&wakes.instances.to_string()),
+        grouped(&wakes.wakes.to_string()),
+        three_digits(each),
+        grouped(&vain.to_string()),
+        grouped(&turns.to_string()),
+    );
+    let file = groups.get(0).map_or(0, |_| 0);
+    Some(Candidate {
+        kind: "wake-ups-in-vain",
+        key: None,
+        subject: by.clone(),
+        saving: (cpu as f64 * share) as u64,
+        summary: format!(
+            "each {call} of {by} wakes {} {woken}{inside}; {} have nothing to do",
+            three_digits(each),
+            brief_percent(share)
+        ),
+        chain: vec![link(view, file, claim, wakes.wakes, cpu, own.all.worst)],
+        suggestion: "wake one: EPOLLEXCLUSIVE, a queue of each thread's own, pthread_cond_signal instead of broadcast".into(),
+        confirm: "perf stat -e context-switches -p PID sleep 5, with one waiting thread and with all".into(),
+        at_most: None,
+    })
+}
+
+/// Two that hand over to each other for little.
+fn hand_overs(view: &View<'_>) -> Vec<Candidate> {
+    if !view.requests().is_empty() {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    for (_, node) in view.evidence.tree.roots() {
+        let Frame::Life(group) = node.frame else { continue };
+        if view.evidence.groups.is_kernel(group) {
+            continue;
+        }
+        let Some(level) = levels(view, node.frame).into_iter().next() else { continue };
+        all.extend(hand_over(view, group, &level));
+    }
+    // Each pair is there twice.
+    all.sort_by_key(|(_, candidate)| std::cmp::Reverse(candidate.saving));
+    let mut told: Vec<(GroupId, GroupId)> = Vec::new();
+    all.retain(|((a, b), _)| {
+        let fresh = !told.contains(&(*b, *a));
+        told.push((*a, *b));
+        fresh
+    });
+    all.into_iter().map(|(_, candidate)| candidate).collect()
+}
+
+fn hand_over(
+    view: &View<'_>,
+    group: GroupId,
+    level: &Level,
+) -> Option<((GroupId, GroupId), Candidate)> {
+    let (other, sum) = level.wakers().first().copied()?;
+    let evidence = view.evidence;
+    if other == group || evidence.groups.is_kernel(other) || sum.count < HAND_OVERS.0 {
+        return None;
+    }
+    let (there, back) = (evidence.asked(group, other), evidence.asked(other, group));
+    if there * 2 < sum.count || back * 2 < sum.count {
+        return None;
+    }
+    let unknown = level.ticks(|_, state| state == Frame::Unknown);
+    let life = level.all.ticks.saturating_sub(unknown);
+    let own = level.ticks(|call, state| call.is_none() && state == Frame::Runs);
+    let each = view.seconds(life / sum.count)?;
+    if each > HAND_OVERS.1 || own * 3 > life || !own_is_little(view, other) {
+        return None;
+    }
+    let pair = (view.threads(group), view.threads(other));
+    let count = grouped(&sum.count.to_string());
+    let computing = brief_percent(own as f64 / life.max(1) as f64);
+    let claim = format!(
+        "{} waits {count} times for {} and is woken by it, {} a round; {computing} of its {} is its own computing, the rest calls, waking up and waiting for a CPU",
+        pair.0, pair.1, view.time(life as f64 / sum.count as f64), view.time(life as f64)
+    );
+    let file = evidence.groups.get(group).map_or(0, |group| group.first.file);
+    let candidate = Candidate {
+        kind: "ping-pong",
+        key: None,
+        subject: pair.0.clone(),
+        saving: life.saturating_sub(own),
+        summary: format!(
+            "{} and {} hand over to each other {count} times, {} each",
+            pair.0,
+            pair.1,
+            view.time(life as f64 / sum.count as f64)
+        ),
+        chain: vec![link(view, file, claim, sum.count, life, sum.worst)],
+        suggestion:
+            "hand over more at a time: whole messages or batches, not single bytes or items".into(),
+        confirm: "perf stat -e context-switches -p PID sleep 5, with larger messages".into(),
+        at_most: Some(Severity::Medium),
+    };
+    Some(((group, other), candidate))
+}
+
+/// True if those who are handed over to do little with it.
+fn own_is_little(view: &View<'_>, group: GroupId) -> bool {
+    let level = levels(view, Frame::Life(group)).into_iter().next();
+    level.is_some_and(|level| {
+        let known = level.ticks(|_, state| state != Frame::Unknown);
+        let own = level.ticks(|call, state| call.is_none() && state == Frame::Runs);
+        let elsewhere = level.ticks(|call, state| {
+            let by_design = call.is_none_or(|call| {
+                waits(view.frame_name(call)) || view.frame_name(call).starts_with("write")
+            });
+            !by_design || matches!(state, Frame::Timer | Frame::Irq(_))
+        });
+        own * 3 <= known && elsewhere * 5 <= known
+    })
+}
