@@ -74,13 +74,6 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
         source.losses.check(&source.file)?;
     }
     let view = detect::View::new(&evidence, &sources, options, clocks.tick_s());
-    if std::env::var_os("VMETER_OUTLINE").is_some() {
-        for (_, node) in view.evidence.tree.roots() {
-            if view.share(node.ticks) > 0.05 {
-                eprintln!("{}", detect::levels::outline(&view, node.frame));
-            }
-        }
-    }
     let mut result = ExplainResult {
         files: clocks.describe(&sources),
         duration_s: view.seconds(evidence.span()),

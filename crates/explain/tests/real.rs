@@ -4,6 +4,7 @@ mod common;
 
 use common::{fixture, kinds};
 use proptest::prelude::*;
+use vmeter_explain::result::Severity;
 use vmeter_explain::{explain, ExplainError, Options};
 
 fn xen() -> vmeter_explain::result::ExplainResult {
@@ -47,7 +48,8 @@ fn xen_alone_still_tells_the_ports() {
 fn dom0_alone_has_nothing_that_stands_out() {
     let files = [fixture("xen-hvm-ide-boot.dom0-ftrace.txt.gz")];
     let result = explain(&files, &Options::default()).expect("a trace");
-    assert_eq!(kinds(&result), [""; 0], "{:#?}", result.findings);
+    let alarms = result.findings.iter().filter(|finding| finding.severity > Severity::Low);
+    assert_eq!(alarms.count(), 0, "{:#?}", result.findings);
 }
 
 #[test]

@@ -5,6 +5,9 @@ use crate::evidence::subject::{Key, Part, Subject, Who};
 use crate::result::Severity;
 use vmeter_render::quantity::{brief_percent, plural};
 
+/// Share of the traced time from which computing is more than a low finding.
+const MOSTLY: f64 = 0.3;
+
 /// User space that computes.
 pub struct UserBurnt;
 
@@ -66,7 +69,10 @@ impl Detector for UserBurnt {
             suggestion: "profile the handler: the time is in the device model's own code".into(),
             confirm: "perf record -g -p PID -- sleep 5 && perf report --no-children".into(),
             // Computing may be what the request is for.
-            at_most: Some(Severity::Medium),
+            at_most: Some(match view.share(ticks) {
+                share if share >= MOSTLY => Severity::Medium,
+                _ => Severity::Low,
+            }),
         })
     }
 }

@@ -4,6 +4,9 @@ use crate::evidence::series::{Point, Series};
 use crate::evidence::subject::Subject;
 use vmeter_stats::linear_fit;
 
+/// Fewest points that are a trend.
+const FEWEST: usize = 16;
+
 /// A straight line through what instances cost, by their number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Growth {
@@ -52,7 +55,11 @@ fn clipped(mut points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
 
 /// How the values of a series grow, if they do; the highest twentieth's excess dropped.
 pub fn series_grows(series: &Series, value: impl Fn(&Point) -> u64) -> Option<Growth> {
-    growing(&clipped(series.means(value)))
+    let points = clipped(series.means(value));
+    let (last, before) = points.split_last()?;
+    // Not the last one alone.
+    let steady = points.len() >= FEWEST && last.1 <= 3.0 * before.last()?.1;
+    growing(&points).filter(|_| steady)
 }
 
 /// The line, if the value grows from instance to instance: it explains at least half of the

@@ -300,7 +300,8 @@ fn own_is_little(view: &View<'_>, group: GroupId) -> bool {
         let own = level.ticks(|call, state| call.is_none() && state == Frame::Runs);
         let elsewhere = level.ticks(|call, state| {
             let by_design = call.is_none_or(|call| {
-                waits(view.frame_name(call)) || view.frame_name(call).starts_with("write")
+                let name = view.frame_name(call);
+                waits(name) || state == Frame::Runs && name.starts_with("write")
             });
             !by_design || matches!(state, Frame::Timer | Frame::Irq(_))
         });

@@ -12,14 +12,17 @@ use crate::evidence::subject::Key;
 use crate::evidence::tree::Frame;
 use crate::moment::Sym;
 use crate::result::{Link, Severity};
+use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_percent, grouped};
 
 /// Fewer waits than this are no pattern.
 const LEAST_WAITS: u64 = 10;
+/// Fewer than this, and having no CPU for them is no alarm.
+const MANY_WAITS: u64 = 100;
 /// A thread's part of the traced time from which it is looked at.
 const LEAST_LIFE: f64 = 0.05;
 /// Share of a subject's time from which something is its cause.
-const CAUSE: f64 = 0.4;
+const SHARE: f64 = 0.3;
 /// Time a page fault from which it is no longer the faults that take it, s.
 const FAULT_S: f64 = 20e-6;
 /// From here on, two threads' waiting is for each other.
@@ -121,7 +124,12 @@ impl Story {
         };
         let device = last.ticks(|c, s| interrupt(s) && !(s == Frame::Interrupt && by_design(c)));
         let device = if hops { device } else { last.ticks(|c, s| interrupt(s) && !by_design(c)) };
+        // Waiting for a CPU that now this has and now that is the host's business.
         let no_cpu = last.ticks(|_, s| s == Frame::NoCpu);
+        let no_cpu = match self.rival() {
+            Some((_, ticks)) if ticks * 5 >= no_cpu * 4 => no_cpu,
+            _ => no_cpu / 4,
+        };
         let asleep = last.ticks(|c, s| s == Frame::Asleep && (hops || !by_design(c)));
         let runs = last.ticks(|_, s| matches!(s, Frame::Runs | Frame::Guest));
         let others = crate::sum(last.wakers().iter().map(|(_, sum)| sum.ticks));
@@ -137,6 +145,9 @@ impl Story {
         .max_by_key(|(ticks, _)| *ticks)
         .unwrap_or((0, Cause::Computes));
         let all = last.all.ticks;
+        if let Some(inside) = self.inside(view).filter(|_| cause != Cause::NoCpu) {
+            return inside;
+        }
         if let Some(via) = via {
             let kernel = last.who.is_some_and(|who| view.evidence.groups.is_kernel(who));
             if kernel || self.work().is_some() {
@@ -160,6 +171,22 @@ impl Story {
         }
     }
 
+    /// Who had the CPU most of the time that the last one on the way had none.
+    fn rival(&self) -> Option<(GroupId, u64)> {
+        let mut by: BTreeMap<GroupId, u64> = BTreeMap::new();
+        for ((group, _), sum) in &self.last().rivals {
+            *by.entry(*group).or_default() += sum.ticks;
+        }
+        by.into_iter().max_by_key(|(_, ticks)| *ticks)
+    }
+
+    /// In a call that has data on a disk before it returns: whatever it does there.
+    fn inside(&self, view: &View<'_>) -> Option<(Cause, u64)> {
+        let (_, call, sum) = self.call(view)?;
+        let share = sum.ticks as f64 / self.busy.max(1) as f64;
+        (syncs(view.name(call)) && share >= SHARE).then_some((Cause::Device, sum.ticks))
+    }
+
     /// On a CPU: page faults, a call, or its own computing.
     fn computes(&self, view: &View<'_>, runs: u64) -> (Cause, u64) {
         let last = self.last();
@@ -175,6 +202,13 @@ impl Story {
             return (Cause::Call, runs);
         }
         (Cause::Computes, runs)
+    }
+
+    fn naps(&self) -> u64 {
+        let last = self.last().parts.iter();
+        let naps =
+            last.filter(|((_, s), _)| matches!(s, Frame::Timer | Frame::Interrupt | Frame::Irq(_)));
+        naps.map(|(_, sum)| sum.count).sum()
     }
 
     fn faults(&self) -> u64 {
@@ -197,7 +231,14 @@ impl Story {
         if !kernel && !name.starts_with("futex") {
             return false;
         }
+        if kernel {
+            // In the kernel: the one that lets it go on is in a call, too.
+            let inside = last.ticks(|call, _| call.is_some_and(|c| !waits(view.frame_name(c))));
+            return inside * 2 >= last.all.ticks;
+        }
         let asked = match via.who.or(self.subject_group(view)) {
+            // Their own kind: whoever has it lets the next one go on.
+            Some(waiting) if waiting == who => 0,
             Some(waiting) => view.evidence.asked(waiting, who),
             None => 0,
         };
@@ -222,12 +263,14 @@ impl Story {
         let share = saving as f64 / self.busy.max(1) as f64;
         let alone = self.levels.len() == 1;
         let life = matches!(self.root, Frame::Life(_));
-        if share < CAUSE.min(0.3)
-            || alone && life && matches!(cause, Cause::Computes | Cause::NoCpu | Cause::Asleep)
-        {
+        let own = matches!(cause, Cause::Computes | Cause::NoCpu | Cause::Asleep | Cause::HandOver);
+        let seldom = cause == Cause::Timer && self.naps() < LEAST_WAITS;
+        if share < SHARE || alone && life && own || seldom {
             return None;
         }
         let (kind, summary, suggestion, confirm, at_most) = self.words(view, cause);
+        // A request that is slow is that whatever it waits for.
+        let at_most = at_most.filter(|_| life || matches!(cause, Cause::Computes | Cause::NoCpu));
         let mut chain: Vec<Link> = Vec::new();
         for (at, level) in self.levels.iter().enumerate() {
             chain.push(self.link(view, at, level));
@@ -280,15 +323,9 @@ impl Story {
                 )
             }
             Cause::NoCpu => {
-                let rivals = Level::sorted(&last.rivals);
-                let total = crate::sum(rivals.iter().map(|(_, sum)| sum.ticks)).max(1);
-                let mut by: std::collections::BTreeMap<GroupId, u64> = Default::default();
-                for ((group, _), sum) in &rivals {
-                    *by.entry(*group).or_default() += sum.ticks;
-                }
-                let most = by.into_iter().max_by_key(|(_, ticks)| *ticks);
-                match most {
-                    Some((rival, ticks)) if ticks * 5 >= total * 3 => (
+                let total = last.ticks(|_, s| s == Frame::NoCpu);
+                match self.rival() {
+                    Some((rival, ticks)) if ticks * 5 >= total * 4 => (
                         "no-cpu",
                         format!("{waits_for} has no CPU: {} has it", view.threads(rival)),
                         format!(
@@ -297,7 +334,7 @@ impl Story {
                         ),
                         "perf sched timehist -p PID (the delay until a woken thread has a CPU)"
                             .into(),
-                        medium,
+                        if ticks * 3 >= self.busy * 2 { medium } else { low },
                     ),
                     _ => (
                         "no-cpu",
@@ -541,7 +578,9 @@ impl Story {
             share(first, other) + back.map_or(0.0, |back| share(&back, own))
         };
         let wakers = first.wakers().into_iter().take(4);
-        let often = wakers.filter(|(other, sum)| *other != own && sum.count >= LEAST_WAITS);
+        let many = view.evidence.groups.get(own).is_some_and(|group| group.many);
+        let often =
+            wakers.filter(|(other, sum)| (*other != own || many) && sum.count >= LEAST_WAITS);
         often.map(|(other, _)| of(other)).fold(0.0, f64::max).min(1.0)
     }
 
@@ -587,7 +626,8 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
         }
         if let Some(mut candidate) = story.candidate(view) {
             let closed = story.closed(view);
-            if closed < CLOSED && !(story.levels.len() == 1 && candidate.kind != "no-cpu") {
+            let few = candidate.kind == "no-cpu" && story.waits < MANY_WAITS;
+            if few || closed < CLOSED && !(story.levels.len() == 1 && candidate.kind != "no-cpu") {
                 candidate.at_most = Some(Severity::Low);
             }
             // Of findings as severe, that of a request and its answer goes first.

@@ -89,26 +89,36 @@ impl Groups {
 
     /// True for the kernel's own threads, as far as their names tell.
     pub fn is_kernel(&self, group: GroupId) -> bool {
-        const OWN: [&str; 16] = [
+        const OWN: [&str; 26] = [
             "kworker",
-            "ksoftirqd",
-            "rcu",
-            "migration",
-            "jbd2",
+            "ksoftirqd/",
+            "rcu_",
+            "rcuc/",
+            "rcuog/",
+            "rcuop/",
+            "rcub/",
+            "migration/",
+            "jbd2/",
             "kswapd",
             "kcompactd",
             "khugepaged",
-            "swapper",
+            "swapper/",
             "<idle>",
             "irq/",
-            "cpuhp",
+            "cpuhp/",
             "kthreadd",
             "ksmd",
-            "watchdog",
             "kauditd",
+            "watchdog/",
+            "xfsaild/",
+            "oom_reaper",
+            "vhost-",
+            "kdamond",
+            "xenwatch",
+            "xenbus",
         ];
         let name = self.name(group);
-        OWN.iter().any(|own| name.starts_with(own)) || name.starts_with("vhost-")
+        OWN.iter().any(|own| name.starts_with(own))
     }
 }
 
