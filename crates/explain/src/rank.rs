@@ -121,15 +121,17 @@ fn gap(view: &View<'_>, key: Key, causes: &mut Vec<Candidate>) -> Option<Candida
 fn join(view: &View<'_>, key: Key, mut causes: Vec<Candidate>) -> Option<Candidate> {
     causes.sort_by_key(|cause| std::cmp::Reverse(cause.saving));
     let head = outlier(view, key);
-    let parts = view.evidence.subjects.get(&key).map(|subject| {
+    let parts = view.evidence.subjects.get(&key).and_then(|subject| {
         let total = subject.total.max(1);
         let parts = view.parts(&subject.parts).into_iter();
         let words = parts
             .filter(|(_, ticks)| *ticks * 50 >= total)
             .take(6)
             .map(|(name, ticks)| format!("{name} {}", brief_percent(ticks as f64 / total as f64)));
-        let claim = format!("where its time goes: {}", words.collect::<Vec<_>>().join(", "));
-        view.link(key, claim, (subject.timed, subject.total), &[], &[subject.worst])
+        let words: Vec<String> = words.collect();
+        let claim = format!("where its time goes: {}", words.join(", "));
+        let link = view.link(key, claim, (subject.timed, subject.total), &[], &[subject.worst]);
+        (!words.is_empty()).then_some(link)
     });
     let mut causes = causes.into_iter();
     let Some(mut first) = causes.next() else {
