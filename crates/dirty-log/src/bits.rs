@@ -199,7 +199,7 @@ impl<'a> BitsRef<'a> {
 
     /// What a mark owes that found its bit set.
     #[inline]
-    fn announce_any(self) {
+    pub(crate) fn announce_any(self) {
         if self.any().load(Ordering::Acquire) == 0 {
             self.any().store(1, Ordering::Release);
         }
@@ -290,7 +290,7 @@ impl Bits {
         BitsRef { base: self.base, shape: &self.shape }
     }
 
-    fn words_mut(&mut self) -> &mut [AtomicU64] {
+    pub(crate) fn words_mut(&mut self) -> &mut [AtomicU64] {
         // SAFETY: the allocation starts with so many words, and `&mut self` is exclusive.
         unsafe { slice::from_raw_parts_mut(self.base.as_ptr(), self.shape.lines * LINE_WORDS) }
     }

@@ -39,7 +39,10 @@ static MODE: AtomicU8 = AtomicU8::new(FULL);
 static CHOICE: Once = Once::new();
 
 /// Makes every mark carry a full fence and no harvest call membarrier(2), for processes
-/// whose seccomp filter is going to refuse it.
+/// whose seccomp filter is going to refuse it. A filter that traps or kills
+/// (`SECCOMP_RET_TRAP`, `SECCOMP_RET_KILL_PROCESS`: what VMMs use) ends the process at the
+/// first harvest that another thread's mark made necessary, which may be late: such a process
+/// allows membarrier(2), or calls this first.
 ///
 /// # Errors
 /// A bitmap exists already and relies on membarrier(2).
@@ -97,7 +100,8 @@ pub(crate) fn full() {
 ///
 /// # Panics
 /// The kernel refuses a membarrier(2) that it granted at the start: a seccomp filter
-/// installed since. Going on would lose marks.
+/// installed since. Going on would lose marks; what the harvest would have had is in the next
+/// one that a thread without that filter makes.
 pub(crate) fn heavy() {
     if MODE.load(Ordering::Relaxed) == MEMBARRIER {
         if let Err(error) = membarrier::barrier() {

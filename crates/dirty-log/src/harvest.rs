@@ -1,6 +1,7 @@
 //! What a harvest found.
 
 use crate::bits::Bits;
+use crate::runs::Runs;
 use crate::slot::{Buffers, Slot};
 use crate::sync::plain;
 use std::fmt;
@@ -94,21 +95,13 @@ impl<'a> Harvest<'a> {
     }
 
     /// Calls `f` with each run of dirty pages that follow one another, in order: what a
-    /// migration sends in one piece.
+    /// migration sends in one piece. Costs the words that are dirty and the runs, not the
+    /// pages.
+    #[inline]
     pub fn for_each_run(&self, mut f: impl FnMut(Range<usize>)) {
-        let mut run = 0..0;
-        self.for_each_page(|page| {
-            if page != run.end {
-                if !run.is_empty() {
-                    f(run.clone());
-                }
-                run.start = page;
-            }
-            run.end = page + 1;
-        });
-        if !run.is_empty() {
-            f(run);
-        }
+        let mut runs = Runs::default();
+        self.for_each_word(|i, word| runs.add(i, word, &mut f));
+        runs.end(&mut f);
     }
 
     /// Nobody has to look at its words.

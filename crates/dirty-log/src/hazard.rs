@@ -190,6 +190,13 @@ unsafe impl Send for Registered {}
 // SAFETY: as above.
 unsafe impl Sync for Registered {}
 
+impl Registered {
+    /// Is it this one's?
+    pub(crate) fn is(&self, record: &Record) -> bool {
+        ptr::eq(self.0, record)
+    }
+}
+
 impl Registry {
     /// Has harvests look at a record from now on; nothing if they do. False if a harvest is
     /// under way and `may_wait` is not.
@@ -215,7 +222,7 @@ impl Registry {
         record.rest();
         record.cells.iter().for_each(|cell| cell.inside.store(UNREGISTERED, Ordering::Release));
         let mut threads = self.threads.write().unwrap_or_else(PoisonError::into_inner);
-        threads.retain(|other| !ptr::eq(other.0, record));
+        threads.retain(|other| !other.is(record));
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Vec<Registered>> {

@@ -5,9 +5,12 @@ mod fence;
 mod harvest;
 mod hazard;
 mod memory_log;
+mod names;
 mod page_set;
+mod runs;
 mod slot;
 mod strategy;
+mod summary;
 mod sync;
 #[cfg(all(feature = "trackers", target_os = "linux"))]
 pub mod trackers;
@@ -23,4 +26,5 @@ pub use slot::{BadPageSize, Slot};
 pub use strategy::{
     harvest_all, DirtyBitmap, DirtyLog, GetOpt, GetOrg, Strategy, StrategyKind, SwitchOpt,
 };
+pub use summary::SummaryBitmap;
 pub use writer::{register_thread, rest};

@@ -2,6 +2,8 @@
 
 use crate::bits::{Bits, Shape};
 use crate::harvest::Harvest;
+use crate::runs::Runs;
+use std::ops::Range;
 
 /// A set of pages with the same summary above it, for one thread: where KVM's log, a
 /// device's log and the VMM's own marks are merged.
@@ -80,8 +82,18 @@ impl PageSet {
     /// The pages in it, in order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.dirty_words().flat_map(|(i, word)| {
-            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| i * 64 + bit)
+            let next = move |left: &u64| Some(left & (left - 1)).filter(|&left| left != 0);
+            std::iter::successors(Some(word), next)
+                .map(move |left| i * 64 + left.trailing_zeros() as usize)
         })
+    }
+
+    /// Calls `f` with each run of pages that follow one another, in order; see
+    /// [`Harvest::for_each_run`].
+    pub fn for_each_run(&self, mut f: impl FnMut(Range<usize>)) {
+        let mut runs = Runs::default();
+        self.bits.for_each_dirty_word(|i, word| runs.add(i, word, &mut f));
+        runs.end(&mut f);
     }
 
     /// Empties it; costs what is in it.

@@ -3,11 +3,14 @@
 use crate::bits::{Bits, BitsRef, Shape};
 use crate::fence;
 use crate::hazard::{Last, Switch};
+use crate::runs::Runs;
 use crate::sync::AtomicU64;
 use crate::writer;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Pages are a power of two of bytes.
@@ -30,7 +33,28 @@ pub struct Slot {
 
 /// The harvesting side, away from what writers read.
 #[repr(align(128))]
-struct Side(Mutex<Buffers>);
+struct Side {
+    buffers: Mutex<Buffers>,
+    /// `limbo` has some that wait.
+    any_in_limbo: AtomicBool,
+    limbo: Mutex<Limbo>,
+}
+
+/// Bitmaps that were retired by harvests which could not wait for writers (a seccomp filter
+/// that came late): the next harvest that can has what they hold.
+#[derive(Debug, Default)]
+struct Limbo {
+    waiting: Vec<Waiting>,
+    /// What is left of them: freed with the slot, as a look at whether it is clean may still
+    /// be under way.
+    kept: Vec<Bits>,
+}
+
+#[derive(Debug)]
+struct Waiting(NonNull<AtomicU64>);
+
+// SAFETY: it owns memory of atomics, which is bound to no thread.
+unsafe impl Send for Waiting {}
 
 /// What a harvest has to work with.
 #[derive(Debug, Default)]
@@ -55,7 +79,11 @@ impl Slot {
             shape,
             page_shift: page_size.trailing_zeros(),
             bytes,
-            side: Side(Mutex::default()),
+            side: Side {
+                buffers: Mutex::default(),
+                any_in_limbo: AtomicBool::new(false),
+                limbo: Mutex::default(),
+            },
         })
     }
 
@@ -179,8 +207,44 @@ impl Slot {
         cleared
     }
 
-    /// Applies `f` to each word of a range with the mask of the range's pages in it.
+    /// Takes the marks of some pages: calls `f` with each run of those that were marked, in
+    /// order, which are marked no more, and returns how many they were. Each mark is in
+    /// exactly one harvest or one such range. Read the pages from `f` on.
+    ///
+    /// For a part that is sent now, when the rest is not: unlike a harvest it visits every
+    /// word of the range, and takes no lock and no second bitmap.
+    ///
+    /// # Panics
+    /// As [`DirtyLog::harvest`](crate::DirtyLog::harvest).
+    pub fn take_range(&self, pages: Range<usize>, mut f: impl FnMut(Range<usize>)) -> usize {
+        let mut taken = Vec::new();
+        let count = self.each_word_mut(pages, |bits, i, mask| {
+            let word = bits.unmark_word(i, mask);
+            if word != 0 {
+                taken.push((i, word));
+            }
+            word
+        });
+        if count > 0 {
+            // As in `clear_pages`.
+            fence::heavy();
+        }
+        let mut runs = Runs::default();
+        taken.into_iter().for_each(|(i, word)| runs.add(i, word, &mut f));
+        runs.end(&mut f);
+        count
+    }
+
     fn each_word(&self, pages: Range<usize>, f: impl Fn(BitsRef<'_>, usize, u64) -> u64) -> usize {
+        self.each_word_mut(pages, f)
+    }
+
+    /// Applies `f` to each word of a range with the mask of the range's pages in it.
+    fn each_word_mut(
+        &self,
+        pages: Range<usize>,
+        mut f: impl FnMut(BitsRef<'_>, usize, u64) -> u64,
+    ) -> usize {
         let pages = pages.start..pages.end.min(self.shape.pages);
         if pages.is_empty() {
             return 0;
@@ -198,7 +262,7 @@ impl Slot {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Buffers> {
         // A caller that panicked while it looked at a harvest has left it in order.
-        self.side.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.side.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A bitmap like the one in use.
@@ -220,6 +284,37 @@ impl Slot {
     pub(crate) fn exchange(&self, next: Bits, _one_at_a_time: &mut Buffers) -> Retired<'_> {
         let old = self.switch.exchange(next.into_raw());
         Retired { slot: self, old }
+    }
+
+    fn limbo(&self) -> MutexGuard<'_, Limbo> {
+        self.side.limbo.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A retired bitmap is not waited for now, but by a harvest to come.
+    fn defer(&self, old: NonNull<AtomicU64>) {
+        self.limbo().waiting.push(Waiting(old));
+        self.side.any_in_limbo.store(true, Ordering::Release);
+        // The slot does not look clean, so that the next harvest gets so far.
+        self.with(|bits| bits.announce_any());
+    }
+
+    /// Adds what other harvests could not have to what this one has, which has waited.
+    fn merge_limbo(&self, bits: &mut Bits) {
+        if !self.side.any_in_limbo.load(Ordering::Acquire) {
+            return;
+        }
+        let mut limbo = self.limbo();
+        self.side.any_in_limbo.store(false, Ordering::Release);
+        for Waiting(old) in std::mem::take(&mut limbo.waiting) {
+            // SAFETY: of this slot's shape; it was retired before what was waited for, and
+            // who is inside the switch is waited for whatever it holds.
+            let mut old = unsafe { Bits::from_raw(old, self.shape) };
+            old.for_each_dirty_word(|i, word| {
+                bits.merge_word(i, word);
+            });
+            old.clear();
+            limbo.kept.push(old);
+        }
     }
 
     #[inline]
@@ -261,13 +356,29 @@ where
     // SAFETY: every bitmap given to a switch has its slot's shape; all access to it is by
     // `with` and `with_counted`, which was waited for, and by `looks_clean`, which reads an
     // atomic byte that its owner does not refer to otherwise.
-    retired.into_iter().map(|Retired { slot, old }| unsafe { Bits::from_raw(old, slot.shape) })
+    retired.into_iter().map(|retired| unsafe {
+        let retired = ManuallyDrop::new(retired);
+        let mut bits = Bits::from_raw(retired.old, retired.slot.shape);
+        retired.slot.merge_limbo(&mut bits);
+        bits
+    })
+}
+
+/// Nobody waited for its writers: the barrier was refused.
+impl Drop for Retired<'_> {
+    fn drop(&mut self) {
+        self.slot.defer(self.old);
+    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         // SAFETY: as in `replace`; nobody has hold of anything, as nobody else has the slot.
         drop(unsafe { Bits::from_raw(self.switch.last(), self.shape) });
+        for Waiting(old) in std::mem::take(&mut self.limbo().waiting) {
+            // SAFETY: as above.
+            drop(unsafe { Bits::from_raw(old, self.shape) });
+        }
     }
 }
 

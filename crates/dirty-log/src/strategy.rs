@@ -285,6 +285,19 @@ impl Buffers {
     }
 }
 
+fn host_page_size() -> usize {
+    // SAFETY: sysconf takes an integer and touches no memory of ours.
+    let found = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(found).unwrap_or(0)
+}
+
+impl crate::SummaryBitmap {
+    /// All clean, for `bytes` of memory in pages of the host's size.
+    pub fn of_host_pages(bytes: usize) -> Self {
+        Self::new(bytes, host_page_size()).expect("the kernel's page size is a power of two")
+    }
+}
+
 /// A slot's dirty bitmap, harvested as `S` does it.
 ///
 /// With the `vm-memory` feature it is a vm-memory `Bitmap`:
@@ -308,10 +321,7 @@ impl<S: Strategy> DirtyBitmap<S> {
 
     /// All clean, for `bytes` of memory in pages of the host's size.
     pub fn of_host_pages(bytes: usize) -> Self {
-        // SAFETY: sysconf takes an integer and touches no memory of ours.
-        let found = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        let page_size = usize::try_from(found).unwrap_or(0);
-        Self::new(bytes, page_size).expect("the kernel's page size is a power of two")
+        Self::new(bytes, host_page_size()).expect("the kernel's page size is a power of two")
     }
 
     /// Takes what was marked since the last harvest; see [`DirtyLog::harvest`].

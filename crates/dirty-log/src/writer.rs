@@ -30,8 +30,61 @@ impl Drop for End {
     }
 }
 
+/// A fork's child has one thread: the records of the others are forgotten there, as what they
+/// point to is stacks that nobody runs on.
+#[cfg(all(unix, not(miri)))]
+mod forks {
+    use super::{RECORD, REGISTRY};
+    use crate::hazard::Registered;
+    use std::cell::UnsafeCell;
+    use std::sync::{Once, PoisonError, RwLockWriteGuard};
+
+    struct Held(UnsafeCell<Option<RwLockWriteGuard<'static, Vec<Registered>>>>);
+
+    // SAFETY: only the thread that forks gets at it, while it holds the lock for writing.
+    unsafe impl Sync for Held {}
+
+    static HELD: Held = Held(UnsafeCell::new(None));
+
+    extern "C" fn prepare() {
+        let threads = REGISTRY.threads.write().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: this thread has the lock.
+        unsafe { *HELD.0.get() = Some(threads) };
+    }
+
+    fn take() -> Option<RwLockWriteGuard<'static, Vec<Registered>>> {
+        // SAFETY: called by the thread that `prepare` ran in, or by its copy.
+        unsafe { (*HELD.0.get()).take() }
+    }
+
+    extern "C" fn parent() {
+        drop(take());
+    }
+
+    extern "C" fn child() {
+        if let Some(mut threads) = take() {
+            RECORD.with(|own| threads.retain(|record| record.is(own)));
+        }
+    }
+
+    pub(super) fn watch() {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            // SAFETY: three functions that stay. Should there be no memory for it, a child
+            // is as it would be without.
+            let _ = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+        });
+    }
+}
+
+#[cfg(not(all(unix, not(miri))))]
+mod forks {
+    pub(super) fn watch() {}
+}
+
 /// Makes harvests look at this thread's record, unless it is about to end.
 fn register(may_wait: bool) {
+    forks::watch();
     // To get at END is to have it dropped at the thread's end.
     if END.try_with(|_| ()).is_ok() {
         // SAFETY: it stays in thread-local storage, which END leaves for END to remove it.
@@ -45,13 +98,15 @@ pub fn register_thread() {
     register(true);
 }
 
-/// Tells harvests that this thread is not going to mark anything for a while, so that they
-/// do not interrupt it: call it before entering a guest (KVM_RUN), or before blocking. The
-/// next mark in each slot costs the thread a full fence, and harvests see it again.
+/// Tells harvests that this thread is not going to mark anything for a while: call it before
+/// entering a guest (KVM_RUN), or before blocking. The next mark in each slot costs the thread
+/// a full fence, and harvests see it again.
 ///
-/// Without it all is right as well, but a harvest that finds something makes the kernel run
-/// a barrier on the CPU of each thread of the process that is running, and there may be a
-/// virtual machine to be left for that.
+/// A harvest that finds something makes the kernel run a barrier (membarrier(2)) if *any*
+/// other thread has marked in that slot and has not rested since; and the kernel runs it on
+/// the CPU of *every* thread of the process that is running, rested or not. So it spares vCPUs
+/// the interruption only if all threads that mark in the slot rest: one virtio thread that
+/// does not is enough for each of its slot's harvests to take every vCPU out of its guest.
 pub fn rest() {
     RECORD.with(Record::rest);
 }

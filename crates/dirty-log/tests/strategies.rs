@@ -161,6 +161,7 @@ enum Step {
     MarkPages(Range<usize>),
     MarkWords(usize, Vec<u64>),
     Clear(Range<usize>),
+    Take(Range<usize>),
     Retain(usize),
     Harvest,
 }
@@ -173,7 +174,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => range.clone().prop_map(Step::MarkPages),
         1 => (0usize..50, prop::collection::vec(any::<u64>(), 0..5))
             .prop_map(|(i, words)| Step::MarkWords(i, words)),
-        1 => range.prop_map(Step::Clear),
+        1 => range.clone().prop_map(Step::Clear),
+        1 => range.prop_map(Step::Take),
         1 => (1usize..5).prop_map(Step::Retain),
         2 => Just(Step::Harvest),
     ];
@@ -202,9 +204,27 @@ fn apply(log: &dyn DirtyLog, model: &mut BTreeSet<usize>, step: &Step) {
             model.retain(|page| !range.contains(page));
             assert_eq!(log.clear_pages(range.clone()), before - model.len());
         }
+        Step::Take(range) => {
+            let mut taken = Vec::new();
+            let count = log.take_range(range.clone(), |run| taken.push(run));
+            let gone = model.iter().copied().filter(|page| range.contains(page));
+            assert_eq!(
+                taken.iter().cloned().flatten().collect::<Vec<_>>(),
+                gone.collect::<Vec<_>>()
+            );
+            model.retain(|page| !range.contains(page));
+            assert_eq!(count, before - model.len());
+        }
         Step::Retain(n) => {
             model.retain(|page| page % n == 0);
             assert_eq!(log.harvest().retain(|page| page % n == 0), model.len());
+        }
+        Step::Harvest if before % 2 == 0 => {
+            let mut runs = Vec::new();
+            log.harvest().for_each_run(|run| runs.push(run));
+            assert!(runs.windows(2).all(|pair| pair[0].end < pair[1].start));
+            let pages: Vec<usize> = runs.into_iter().flatten().collect();
+            assert_eq!(pages, std::mem::take(model).into_iter().collect::<Vec<_>>());
         }
         Step::Harvest => {
             assert_eq!(harvested(log), std::mem::take(model).into_iter().collect::<Vec<_>>());
@@ -288,4 +308,38 @@ fn harvests_of_several_slots_do_not_wait_for_one_another() {
         harvesters.map(|harvester| harvester.join().unwrap()).iter().sum::<usize>()
     });
     assert_eq!(total + seen([0, 1, 2]), 3 * MARKS);
+}
+
+/// Under vm-memory's names, what vm-memory's does.
+#[test]
+fn it_answers_to_vm_memorys_names() {
+    let theirs = vm_memory::bitmap::AtomicBitmap::new(
+        1000 * PAGE + 17,
+        std::num::NonZeroUsize::new(PAGE).unwrap(),
+    );
+    let ours: DirtyBitmap = DirtyBitmap::new(1000 * PAGE + 17, PAGE).unwrap();
+    assert_eq!((ours.len(), ours.byte_size()), (theirs.len(), theirs.byte_size()));
+    macro_rules! both {
+        ($($call:tt)*) => {{
+            theirs.$($call)*;
+            ours.$($call)*;
+        }};
+    }
+    for (start, len) in [(0, 1), (PAGE - 1, 2), (70 * PAGE, 5 * PAGE + 1), (999 * PAGE, 9 * PAGE)] {
+        both!(set_addr_range(start, len));
+    }
+    both!(set_bit(500));
+    both!(reset_bit(500));
+    both!(reset_addr_range(72 * PAGE - 1, 2));
+    both!(reset_addr_range(5 * PAGE, 0));
+    let same = |page: usize| {
+        let at = page * PAGE + 7;
+        ours.is_bit_set(page) == theirs.is_bit_set(page)
+            && ours.is_addr_set(at) == theirs.is_addr_set(at)
+    };
+    assert!((0..1001).all(same));
+    assert_eq!(ours.get_and_reset(), theirs.get_and_reset());
+    both!(set_bit(3));
+    both!(reset());
+    assert_eq!(ours.get_and_reset(), theirs.get_and_reset());
 }

@@ -1,0 +1,79 @@
+//! The names that vm-memory's `AtomicBitmap` has for the same: a VMM that calls those changes
+//! the type and nothing else.
+
+use crate::slot::Slot;
+use crate::strategy::{DirtyBitmap, Strategy};
+use std::ops::Range;
+
+impl Slot {
+    /// Pages, as `AtomicBitmap` counts them: [`Self::pages`].
+    pub fn len(&self) -> usize {
+        self.pages()
+    }
+
+    /// It has no pages.
+    pub fn is_empty(&self) -> bool {
+        self.pages() == 0
+    }
+
+    /// [`Self::bytes`].
+    pub fn byte_size(&self) -> usize {
+        self.bytes()
+    }
+
+    /// [`Self::is_marked`].
+    pub fn is_bit_set(&self, page: usize) -> bool {
+        self.is_marked(page)
+    }
+
+    /// [`Self::is_marked_at`].
+    pub fn is_addr_set(&self, offset: usize) -> bool {
+        self.is_marked_at(offset)
+    }
+
+    /// [`Self::mark`].
+    #[inline]
+    pub fn set_bit(&self, page: usize) {
+        self.mark(page);
+    }
+
+    /// [`Self::mark_bytes`].
+    #[inline]
+    pub fn set_addr_range(&self, start: usize, len: usize) {
+        self.mark_bytes(start, len);
+    }
+
+    /// [`Self::clear_pages`] of one page.
+    pub fn reset_bit(&self, page: usize) {
+        self.clear_pages(page..page.saturating_add(1));
+    }
+
+    /// [`Self::clear_pages`] of those that have any of these bytes.
+    pub fn reset_addr_range(&self, start: usize, len: usize) {
+        self.clear_pages(self.pages_of(start, len));
+    }
+
+    /// The pages of `len` bytes from `start` on.
+    pub fn pages_of(&self, start: usize, len: usize) -> Range<usize> {
+        if len == 0 {
+            return 0..0;
+        }
+        let last = start.saturating_add(len - 1) / self.page_size();
+        start / self.page_size()..last.saturating_add(1)
+    }
+}
+
+impl<S: Strategy> DirtyBitmap<S> {
+    /// Harvests into a copy of all words, clean ones too. A [harvest](Self::harvest) that is
+    /// only looked at copies nothing.
+    pub fn get_and_reset(&self) -> Vec<u64> {
+        let mut words = vec![0; self.word_count()];
+        self.harvest().for_each_word(|i, word| words[i] = word);
+        words
+    }
+
+    /// Harvests and forgets.
+    pub fn reset(&self) {
+        drop(self.harvest());
+    }
+}

@@ -1,0 +1,124 @@
+//! The simple bitmap's own source against loom: marks and harvests in the orders that the
+//! memory model allows. loom gives sequentially consistent accesses no more than the strength
+//! of acquire and release, so each is between two fences here.
+
+#![allow(dead_code)]
+
+mod sync {
+    use loom::sync::atomic::fence;
+    pub(crate) use loom::sync::atomic::Ordering;
+
+    /// An atomic whose accesses are sequentially consistent, as loom can be told so.
+    #[derive(Debug)]
+    pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
+
+    impl AtomicU64 {
+        pub(crate) fn new(value: u64) -> Self {
+            Self(loom::sync::atomic::AtomicU64::new(value))
+        }
+
+        fn fenced<T>(&self, f: impl FnOnce(&loom::sync::atomic::AtomicU64) -> T) -> T {
+            fence(Ordering::SeqCst);
+            let result = f(&self.0);
+            fence(Ordering::SeqCst);
+            result
+        }
+
+        pub(crate) fn load(&self, _: Ordering) -> u64 {
+            self.fenced(|a| a.load(Ordering::SeqCst))
+        }
+
+        pub(crate) fn swap(&self, value: u64, _: Ordering) -> u64 {
+            self.fenced(|a| a.swap(value, Ordering::SeqCst))
+        }
+
+        pub(crate) fn fetch_or(&self, value: u64, _: Ordering) -> u64 {
+            self.fenced(|a| a.fetch_or(value, Ordering::SeqCst))
+        }
+
+        pub(crate) fn fetch_and(&self, value: u64, _: Ordering) -> u64 {
+            self.fenced(|a| a.fetch_and(value, Ordering::SeqCst))
+        }
+    }
+}
+
+mod slot {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct BadPageSize(pub usize);
+}
+
+#[path = "../src/runs.rs"]
+mod runs;
+#[path = "../src/summary.rs"]
+mod summary;
+
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::sync::Arc;
+use loom::thread;
+use summary::SummaryBitmap;
+
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(2));
+    builder.check(model);
+}
+
+/// Two writers write and mark; a harvest goes on meanwhile, and one follows: each write is
+/// visible in the last harvest that has its page.
+fn two_writers(pages: [usize; 2]) {
+    let log = Arc::new(SummaryBitmap::new(5000, 1).unwrap());
+    let written = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let writers: Vec<_> = (0..2)
+        .map(|i| {
+            let (log, written) = (log.clone(), written.clone());
+            thread::spawn(move || {
+                written[i].store(1, Ordering::Relaxed);
+                log.mark(pages[i]);
+            })
+        })
+        .collect();
+    let mut seen: Vec<(usize, [usize; 2])> = Vec::new();
+    let mut harvest = || {
+        log.harvest_runs(|run| {
+            let look = || [0, 1].map(|i: usize| written[i].load(Ordering::Relaxed));
+            run.for_each(|page| seen.push((page, look())));
+        });
+    };
+    harvest();
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    harvest();
+    harvest();
+    for (i, page) in pages.into_iter().enumerate() {
+        let last = seen.iter().rev().find(|seen| seen.0 == page).expect("the page is lost");
+        assert_eq!(last.1[i], 1, "a write is lost: {seen:?}");
+    }
+    assert!(log.is_clean());
+}
+
+#[test]
+fn no_mark_is_lost() {
+    check(|| two_writers([3, 4100]));
+    check(|| two_writers([3, 70]));
+}
+
+#[test]
+fn no_write_to_a_dirty_page_is_lost() {
+    check(|| two_writers([5, 5]));
+}
+
+/// A mark that returned before a harvest began is in it, whoever else is marking beside it.
+#[test]
+fn a_mark_that_is_done_is_in_the_next_harvest() {
+    check(|| {
+        let log = Arc::new(SummaryBitmap::new(100, 1).unwrap());
+        let other = {
+            let log = log.clone();
+            thread::spawn(move || log.mark(1))
+        };
+        log.mark(0);
+        let mut seen = Vec::new();
+        log.harvest_runs(|run| seen.extend(run));
+        assert!(seen.contains(&0), "{seen:?}");
+        other.join().unwrap();
+    });
+}
