@@ -10,12 +10,14 @@
 # In FOLDER afterwards: debian.img (raw), vmlinuz, initrd.img, busybox.cpio.gz. Planted in
 # them, each with the guest's own clock before and after on the console ("planted NAME begin
 # SECONDS"): GRUB's time-out, an initrd script that sleeps, a unit that sleeps, one that
-# computes, one that waits for the first, one that is slow to stop.
+# computes, one that waits for the first, one that is slow to stop. With `planted.analyze` on
+# its command line the guest prints what `systemd-analyze` says of its boot, with
+# `planted.poweroff` it ends by itself.
 set -eu
 
 folder=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/vmeter/guests}
 # Raised when what is made changes.
-version=1
+version=2
 suite=bookworm
 if [ "$(cat "$folder/version" 2>/dev/null)" = $version ]; then exit 0; fi
 
@@ -50,11 +52,28 @@ cat >"$root/usr/local/bin/planted" <<'END'
 #!/bin/sh
 # planted NAME COMMAND…: the guest's clock before and after, on the console.
 name=$1; shift
-now() { cut -d' ' -f1 /proc/uptime; }
-echo "planted $name begin $(now)" >/dev/console
+read -r now _ </proc/uptime; echo "planted $name begin $now" >/dev/console
 "$@"
-echo "planted $name end $(now)" >/dev/console
+read -r now _ </proc/uptime; echo "planted $name end $now" >/dev/console
 END
+# An oracle: what systemd itself says of the boot, when that is over.
+cat >"$root/usr/local/bin/planted-analyze" <<'END'
+#!/bin/sh
+until systemd-analyze time >/dev/null 2>&1; do sleep 0.5; done
+say() {
+    echo "planted oracle $1 begin"
+    shift
+    "$@" --no-pager
+    echo "planted oracle end"
+}
+{
+    say blame systemd-analyze blame
+    say critical-chain systemd-analyze critical-chain serial-getty@ttyS0.service
+} >/run/planted-oracle 2>&1
+cat /run/planted-oracle >/dev/console
+case "$(cat /proc/cmdline)" in *planted.poweroff*) systemctl --no-block poweroff ;; esac
+END
+chmod 755 "$root/usr/local/bin/planted-analyze"
 cat >"$root/usr/local/bin/burn" <<'END'
 #!/bin/sh
 i=0; while [ $i -lt 60000 ]; do i=$((i + 1)); done
@@ -73,8 +92,13 @@ unit after "Before=serial-getty@ttyS0.service
 After=planted-sleep.service" "ExecStart=/usr/local/bin/planted after sleep 0.5"
 unit stop "" "ExecStart=/bin/true
 ExecStop=/usr/local/bin/planted stop sleep 1.2"
+# It is no part of the boot that it waits for.
+printf '[Unit]\nDescription=What systemd says of this boot\nConditionKernelCommandLine=planted.analyze\nDefaultDependencies=no\nConflicts=shutdown.target\nAfter=sysinit.target\n[Service]\nExecStart=/usr/local/bin/planted-analyze\n[Install]\nWantedBy=multi-user.target\n' \
+    >"$root/etc/systemd/system/planted-analyze.service"
+ln -sf /etc/systemd/system/planted-analyze.service \
+    "$root/etc/systemd/system/multi-user.target.wants/planted-analyze.service"
 # The guest ends by itself where its command line says so.
-printf '[Unit]\nDescription=End where asked\nConditionKernelCommandLine=planted.poweroff\nAfter=multi-user.target serial-getty@ttyS0.service\n[Service]\nType=oneshot\nExecStart=/bin/systemctl --no-block poweroff\n[Install]\nWantedBy=graphical.target\n' \
+printf '[Unit]\nDescription=End where asked\nConditionKernelCommandLine=planted.poweroff\nConditionKernelCommandLine=!planted.analyze\nAfter=multi-user.target serial-getty@ttyS0.service\n[Service]\nType=oneshot\nExecStart=/bin/systemctl --no-block poweroff\n[Install]\nWantedBy=graphical.target\n' \
     >"$root/etc/systemd/system/planted-poweroff.service"
 mkdir -p "$root/etc/systemd/system/graphical.target.wants"
 ln -sf /etc/systemd/system/planted-poweroff.service \

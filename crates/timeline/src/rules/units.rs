@@ -121,8 +121,8 @@ pub(super) fn said(text: &str) -> Option<(Verb, &str)> {
 pub(super) fn same(a: &str, b: &str) -> bool {
     match (a.split_once(CUT), b.split_once(CUT)) {
         (None, None) => a == b,
-        (Some((head, _)), None) => b.starts_with(head) && b.contains('.'),
-        (None, Some((head, _))) => a.starts_with(head) && a.contains('.'),
+        (Some((head, _)), None) => b.starts_with(head.trim_end()) && b.contains('.'),
+        (None, Some((head, _))) => a.starts_with(head.trim_end()) && a.contains('.'),
         (Some((head, tail)), Some((other, end))) => {
             (head.starts_with(other) || other.starts_with(head))
                 && (tail.ends_with(end) || end.ends_with(tail))
@@ -298,6 +298,7 @@ mod tests {
         ));
         assert!(!same("systemd-tmp\u{2026}ate Nodes in /dev", "systemd-tmp\u{2026}Directories"));
         assert!(same("systemd-udevd.ser\u{2026}ger for Events", "systemd-udevd.service"));
+        assert!(same("cron.service \u{2026}round processing", "cron.service"));
         assert!(!same("a.service", "b.service"));
     }
 

@@ -1,0 +1,214 @@
+//! User space of a Debian guest, on systemd's and the guest's own word of the same boot.
+//!
+//! In `fixtures/guests/debian-kernel-oracle` a unit printed `systemd-analyze blame` and
+//! `critical-chain` on the console when the boot was over (`planted.analyze`), then powered
+//! off; `debian-kernel-units` is the same guest until its prompt. What was planted in it printed
+//! its own clock before and after.
+
+mod common;
+
+use common::{text, Lab};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What a duration may be off by: this share of it, or this long, s.
+const SHARE: f64 = 0.05;
+const SECONDS: f64 = 0.05;
+/// `/proc/uptime` counts in these, s.
+const TICK: f64 = 0.01;
+
+fn close(found: f64, said: f64) -> bool {
+    (found - said).abs() <= SECONDS.max(SHARE * said)
+}
+
+/// A recording's session, its only run as JSON, and its console's text.
+fn recording(lab: &Lab, name: &str) -> (Value, String) {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/guests");
+    let folder: PathBuf = lab.path(name);
+    std::fs::create_dir(&folder).expect("scratch space");
+    let archive = fixtures.join(format!("{name}.tar.gz"));
+    let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder).status();
+    assert!(tar.expect("tar").success(), "{name}");
+    let run = lab.json(&["show", text(&folder)])["runs"][0].clone();
+    let exec_ns = run["exec_monotonic_ns"].as_i64().expect("the exec");
+    let lines = common::stages::console(&folder.join("runs/0000"), exec_ns);
+    let lines: Vec<String> = lines.into_iter().map(|line| line.text).collect();
+    (run, lines.join("\n"))
+}
+
+/// Spans of a list: name, start, length and CPU time, s.
+fn spans(run: &Value, list: &str) -> Vec<(String, f64, f64, Option<f64>)> {
+    let spans = run[list].as_array().expect("spans").iter();
+    let number = |span: &Value, key: &str| span[key].as_f64();
+    spans
+        .map(|span| {
+            let (start, end) = (number(span, "start_s"), number(span, "end_s"));
+            let (start, end) = (start.expect("a start"), end.expect("an end"));
+            let name = span["name"].as_str().expect("a name").to_owned();
+            (name, start, end - start, number(span, "cpu_s"))
+        })
+        .collect()
+}
+
+/// What the oracle printed under a title.
+fn oracle<'a>(console: &'a str, title: &str) -> Vec<&'a str> {
+    let after = console.split(&format!("planted oracle {title} begin")).nth(1).expect(title);
+    after.split("planted oracle end").next().unwrap_or_default().lines().collect()
+}
+
+/// `1min 2.345s`, `12.3s`, `830ms`; none for anything else.
+fn duration(text: &str) -> Option<f64> {
+    let part = |part: &str| {
+        let units = [("min", 60.0), ("ms", 0.001), ("us", 0.000_001), ("s", 1.0)];
+        units.iter().find_map(|(unit, s)| Some(part.strip_suffix(unit)?.parse::<f64>().ok()? * s))
+    };
+    let parts: Option<Vec<f64>> = text.split_whitespace().map(part).collect();
+    parts.filter(|parts| !parts.is_empty()).map(|parts| parts.iter().sum())
+}
+
+#[test]
+fn units_take_as_long_as_systemd_says() {
+    let lab = Lab::new();
+    let (run, console) = recording(&lab, "debian-kernel-oracle");
+    let all: Vec<_> = spans(&run, "spans").into_iter().chain(spans(&run, "overlapping")).collect();
+    let (mut compared, mut wrong) = (0, Vec::new());
+    for line in oracle(&console, "blame") {
+        let Some((time, unit)) = line.trim().rsplit_once(' ') else { continue };
+        // Nothing says when somebody began to wait for a device.
+        let Some(said) = duration(time).filter(|_| !unit.ends_with(".device")) else { continue };
+        let name = format!("unit {unit}");
+        match all.iter().find(|span| span.0 == name) {
+            Some((.., found, _)) if close(*found, said) => compared += 1,
+            Some((.., found, _)) => wrong.push(format!("{unit}: {found:.3} s, {said:.3} s said")),
+            None => wrong.push(format!("{unit}: {said:.3} s, and no span")),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(compared >= 30, "{compared}");
+}
+
+#[test]
+fn the_chain_of_units_is_the_one_that_systemd_names() {
+    let lab = Lab::new();
+    let (_, console) = recording(&lab, "debian-kernel-oracle");
+    let (run, _) = recording(&lab, "debian-kernel-units");
+    // From the last to the first; what took no time is a matter of moments.
+    let said: Vec<String> = oracle(&console, "critical-chain")
+        .iter()
+        .filter(|line| line.contains(" +"))
+        .filter_map(|line| line.split_whitespace().find(|w| w.contains(".service")))
+        .map(|unit| unit.trim_start_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned())
+        .collect();
+    let mut chain: Vec<_> = spans(&run, "spans");
+    chain.retain(|(name, ..)| name.starts_with("unit "));
+    chain.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let mut found: Vec<String> =
+        chain.iter().filter_map(|span| span.0.strip_prefix("unit ").map(str::to_owned)).collect();
+    // A gap of a unit is more of the unit.
+    found.dedup();
+    assert_eq!(found.first().map(String::as_str), Some("serial-getty@ttyS0.service"));
+    assert_eq!(found[1..], said[..]);
+    assert!(said.len() >= 7, "{said:?}");
+}
+
+/// What was planted, how vmeter names it and the script that it was in, and the recordings
+/// that have it.
+const PLANTED: &[(&str, &str, &str, &[&str])] = &[
+    ("initrd", "exec /bin/sleep 0.7", "exec /scripts/local-premount/planted", &["oracle", "units"]),
+    ("sleep", "exec /usr/bin/sleep 1.5", "unit planted-sleep.service", &["oracle", "units"]),
+    ("burn", "exec /usr/local/bin/burn", "unit planted-burn.service", &["oracle", "units"]),
+    ("after", "exec /usr/bin/sleep 0.5", "unit planted-after.service", &["oracle", "units"]),
+    ("stop", "exec /usr/bin/sleep 1.2", "stop planted-stop.service", &["oracle"]),
+];
+
+#[test]
+fn what_was_planted_is_found_under_its_own_name() {
+    let lab = Lab::new();
+    for recorded in ["oracle", "units"] {
+        let (run, console) = recording(&lab, &format!("debian-kernel-{recorded}"));
+        let all: Vec<_> =
+            spans(&run, "spans").into_iter().chain(spans(&run, "overlapping")).collect();
+        let clock = |name: &str, what: &str| {
+            let text = console.split(&format!("planted {name} {what} ")).nth(1).expect(name);
+            let text: String =
+                text.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+            text.parse::<f64>().expect("seconds")
+        };
+        for (name, program, script, _) in PLANTED.iter().filter(|p| p.3.contains(&recorded)) {
+            let said = clock(name, "end") - clock(name, "begin");
+            let whole = all.iter().find(|span| span.0 == *script).expect(script);
+            let inside = |span: &&(String, f64, f64, _)| {
+                span.0.starts_with(program) && span.1 >= whole.1 && span.1 < whole.1 + whole.2
+            };
+            let part = all.iter().find(inside).expect(program);
+            // The planter's clock is read before its program is begun and after its end.
+            assert!(part.2 <= said + TICK, "{name}: {} s of {said} s", part.2);
+            assert!(said <= whole.2 + TICK, "{name}: {said} s of {} s", whole.2);
+            if *name != "after" {
+                assert!(close(part.2, said), "{name}: {} s, {said} s said", part.2);
+            }
+            // What sleeps is waited for, what computes works.
+            let cpu = part.3.expect("its CPU time");
+            assert_eq!(cpu > 1.0, *name == "burn", "{name}: {cpu} s");
+        }
+    }
+}
+
+#[test]
+fn the_tree_follows_who_waited_for_whom() {
+    let lab = Lab::new();
+    let (run, _) = recording(&lab, "debian-kernel-units");
+    let spans = run["spans"].as_array().expect("spans");
+    let path = |name: &str| {
+        let is = |span: &&Value| span["name"].as_str().is_some_and(|n| n.starts_with(name));
+        let mut at = spans.iter().find(is);
+        let mut names = Vec::new();
+        while let Some(span) = at {
+            names.push(span["name"].as_str().unwrap_or_default());
+            at = spans.iter().find(|s| s["id"] == span["parent"]);
+        }
+        names.reverse();
+        names
+    };
+    assert_eq!(
+        path("exec /usr/sbin/fsck.ext4 -a"),
+        [
+            "systemd",
+            "systemd:units",
+            "unit systemd-fsck-root.service",
+            "exec /lib/systemd/systemd-fsck",
+            "exec /usr/sbin/fsck -a -T -l -C5 /dev/vda2",
+            "exec /usr/sbin/fsck.ext4 -a -C5 /dev/vda2"
+        ]
+    );
+    assert_eq!(
+        path("exec /bin/udevadm settle"),
+        ["initrd", "initrd:udev", "exec /scripts/init-top/udev", "exec /bin/udevadm settle"]
+    );
+    // A daemon's life is no work that anybody waited for.
+    let names: Vec<&str> = spans.iter().filter_map(|s| s["name"].as_str()).collect();
+    assert!(!names.iter().any(|name| name.contains("/usr/sbin/cron")));
+    let beside = run["overlapping"].as_array().expect("spans").iter();
+    let mut beside = beside.filter_map(|s| s["name"].as_str());
+    assert!(beside.any(|name| name.contains("/usr/sbin/cron")));
+}
+
+#[test]
+fn a_shutdown_begins_with_its_first_line() {
+    let lab = Lab::new();
+    let (run, _) = recording(&lab, "debian-kernel-oracle");
+    let (spans, beside) = (spans(&run, "spans"), spans(&run, "overlapping"));
+    let length = |name: &str| {
+        let of = spans.iter().chain(&beside).filter(|span| span.0 == name);
+        of.map(|span| span.2).fold(0.0, f64::max)
+    };
+    let down = length("shutdown");
+    let stop = length("stop planted-stop.service");
+    assert!(stop > 1.2 && down > stop, "{stop} s of {down} s");
+    assert!(length("systemd:stop-jobs") > 0.0 && length("shutdown:unmount") > 0.0);
+    let begins = spans.iter().find(|span| span.0 == "shutdown").expect("it").1;
+    let inside = |span: &&(String, f64, f64, _)| span.1 >= begins && span.0 == "unattributed";
+    let unknown: f64 = spans.iter().filter(inside).map(|span| span.2).sum();
+    assert!(unknown <= 0.05 * down, "{unknown} s of {down} s");
+}
