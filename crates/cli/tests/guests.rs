@@ -64,26 +64,52 @@ fn recordings_of_real_guests_are_not_contradicted_by_their_consoles() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
+/// The spans of a recording in `fixtures/guests`, analysed anew.
+fn spans(lab: &Lab, name: &str) -> Vec<Value> {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/guests");
+    let folder = lab.path(name);
+    std::fs::create_dir(&folder).expect("scratch space");
+    let archive = fixtures.join(format!("{name}.tar.gz"));
+    let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder).status();
+    assert!(tar.expect("tar").success());
+    let shown = lab.json(&["show", text(&folder)]);
+    shown["runs"][0]["spans"].as_array().expect("spans").clone()
+}
+
+/// Begin and end of the first span of a name, s.
+fn bounds(spans: &[Value], name: &str) -> (f64, f64) {
+    let span = spans.iter().find(|s| s["name"] == name).unwrap_or_else(|| panic!("no {name}"));
+    (span["start_s"].as_f64().expect("s"), span["end_s"].as_f64().expect("s"))
+}
+
 /// A boot loader starts a kernel that nobody was given a file of, and its own command line has
 /// vmeter's words: its symbols were found in the guest's RAM, behind KASLR.
 #[test]
 fn a_disk_boot_gives_its_initcalls() {
+    let spans = spans(&Lab::new(), "debian-seabios-traced");
+    let names = spans.iter().filter_map(|s| s["name"].as_str());
+    let initcalls = names.filter(|name| name.starts_with("initcall ")).count();
+    assert!(initcalls >= 500, "{initcalls}");
+    for name in ["boot-loader", "grub:load-initrd", "kernel:decompress", "initrd"] {
+        let (start, end) = bounds(&spans, name);
+        assert!(start < end, "{name}");
+    }
+}
+
+/// OVMF's release build says nothing but its boot manager's lines; what it asks of the machine
+/// tells its stages. GRUB's time-out is 1 s.
+#[test]
+fn ovmf_and_grub_are_told_apart() {
     let lab = Lab::new();
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/guests");
-    let archive = fixtures.join("debian-seabios-traced.tar.gz");
-    let folder = lab.path("traced");
-    std::fs::create_dir(&folder).expect("scratch space");
-    let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder).status();
-    assert!(tar.expect("tar").success());
-    let shown = lab.json(&["show", text(&folder)]);
-    let spans = shown["runs"][0]["spans"].as_array().expect("spans");
-    let named = |start: &str| {
-        let names = spans.iter().filter_map(|s| s["name"].as_str());
-        names.filter(|name| name.starts_with(start)).count()
-    };
-    assert!(named("initcall ") >= 500, "{}", named("initcall "));
-    for name in ["boot-loader", "grub:menu", "grub:load-initrd", "kernel:decompress", "initrd"] {
-        assert!(named(name) > 0, "{name}");
+    let of_ovmf = spans(&lab, "debian-ovmf-until-init");
+    let stages = ["bios:edk2-sec", "bios:edk2-pei", "bios:edk2-dxe", "bios:edk2-bds"];
+    let loaders = ["boot-loader", "kernel:decompress", "kernel:entry"];
+    let all: Vec<(f64, f64)> =
+        stages.iter().chain(&loaders).map(|name| bounds(&of_ovmf, name)).collect();
+    assert!(all.windows(2).all(|w| w[0].1 <= w[1].0 && w[0].0 < w[0].1), "{all:?}");
+    for spans in [of_ovmf, spans(&lab, "debian-seabios-traced")] {
+        let (start, end) = bounds(&spans, "grub:timeout");
+        assert!((end - start - 1.0).abs() < 0.05, "{start}..{end}");
     }
 }
 

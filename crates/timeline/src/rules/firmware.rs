@@ -78,8 +78,10 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
         .filter_map(|h| Some((part_name(h.means)?, h.at.max(start), h.error, h.source)))
         .collect();
     let Some(first) = parts.first() else { return };
-    let mut cuts = vec![("bios:start", start, reset.error, first.3)];
-    cuts.extend(parts);
+    let mut cuts = super::edk2::stages(facts, reset, end)
+        .unwrap_or_else(|| vec![("bios:start", start, reset.error, first.3)]);
+    let told = cuts.last().map_or(start, |last| last.1);
+    cuts.extend(parts.into_iter().filter(|part| part.1 >= told));
     cuts.dedup_by(|next, kept| next.0 == kept.0);
     for (index, (name, at, error, source)) in cuts.iter().enumerate() {
         let to = cuts.get(index + 1).map_or(end, |next| next.1);

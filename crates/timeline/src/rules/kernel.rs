@@ -60,8 +60,11 @@ fn unlisted<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
         Some(entry) => found.offer(Anchor::KernelEntry, Trust::Exact, entry),
         None => found.offer(Anchor::KernelEntry, Trust::Near, Stamp { error, ..mapped }),
     }
-    let boot_sector = facts.first_reached(&[BOOT_SECTOR]);
-    let decompressor = entries.next().filter(|d| boot_sector.is_some_and(|b| b.at < d.at));
+    // Firmware runs at such addresses too, and a boot loader before it is done.
+    let sector = facts.first_reached(&[BOOT_SECTOR]).map(|b| b.at);
+    let said = facts.hits.iter().filter(|h| h.on == On::Loader && h.at <= mapped.at);
+    let since = said.map(|h| h.at).max().or(sector);
+    let decompressor = entries.next().filter(|d| since.is_some_and(|since| since < d.at));
     if let Some(decompressor) = decompressor.filter(|_| entry.is_some()) {
         found.offer(Anchor::Decompress, Trust::Exact, decompressor);
     }

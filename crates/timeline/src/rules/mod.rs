@@ -4,6 +4,7 @@
 //! and, once those are chosen and the phases stand, which spans it sees inside
 //! them ([`RuleSet::spans`]).
 
+mod edk2;
 mod firmware;
 pub(crate) mod initcalls;
 pub(crate) mod kernel;
