@@ -156,7 +156,7 @@ pub fn patterns() -> Vec<Pattern> {
 }
 
 /// This thread's time on a CPU, ns: what the host does in between does not count.
-fn cpu_time() -> f64 {
+pub fn cpu_time() -> f64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to the structure that it is given.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
@@ -165,7 +165,7 @@ fn cpu_time() -> f64 {
 
 /// Keeps this thread on the CPU with this place among those allowed: new threads start on
 /// one, and marks are over before the scheduler parts them.
-fn stay_on(place: usize) {
+pub fn stay_on(place: usize) {
     // SAFETY: a CPU set is a bit array for which all zeroes is valid; both calls are given
     // its size and stay within it.
     unsafe {
