@@ -7,6 +7,7 @@
 //! evidence, each for one kind of cause; [`rank`] joins what they say about one subject
 //! into one finding. Memory is bounded by the number of subjects, not of events.
 
+pub mod contrast;
 pub mod detect;
 pub mod evidence;
 pub mod merge;
@@ -28,6 +29,10 @@ pub struct Options {
     pub cpu_hz: Option<f64>,
     /// Device names by QEMU's `info mtree -f`, if given.
     pub devices: Option<vmeter_trace::names::DeviceMap>,
+    /// Name of the threads whose time is to be explained; else chosen.
+    pub comm: Option<String>,
+    /// Trace of the same without the fault.
+    pub vs: Option<PathBuf>,
 }
 
 /// A trace that can't be explained.
@@ -84,6 +89,10 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
     };
     result.warnings = say::warnings(&result, &sources, &clocks);
     result.warnings.extend(detect::busy_host(&view));
+    if let Some(twin) = &options.vs {
+        let twin = explain(&[twin.clone()], &Options { vs: None, ..options.clone() })?;
+        contrast::contrast(&mut result, &twin);
+    }
     Ok(result)
 }
 

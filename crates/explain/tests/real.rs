@@ -10,7 +10,7 @@ use vmeter_explain::{explain, ExplainError, Options};
 fn xen() -> vmeter_explain::result::ExplainResult {
     let files =
         [fixture("xen-hvm-ide-boot.xtr.gz"), fixture("xen-hvm-ide-boot.dom0-ftrace.txt.gz")];
-    explain(&files, &Options { cpu_hz: Some(2e9), devices: None }).expect("two traces")
+    explain(&files, &Options { cpu_hz: Some(2e9), ..Options::default() }).expect("two traces")
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn order_of_the_files_changes_names_only() {
     let files =
         [fixture("xen-hvm-ide-boot.dom0-ftrace.txt.gz"), fixture("xen-hvm-ide-boot.xtr.gz")];
     let swapped =
-        explain(&files, &Options { cpu_hz: Some(2e9), devices: None }).expect("two traces");
+        explain(&files, &Options { cpu_hz: Some(2e9), ..Options::default() }).expect("two traces");
     let result = xen();
     assert_eq!(kinds(&result), kinds(&swapped));
     assert_eq!(result.findings[0].chain[0].claim, swapped.findings[0].chain[0].claim);

@@ -24,6 +24,13 @@ pub struct Explain {
     /// Rate of the clock, for traces that count cycles, e.g. 2.0G.
     #[arg(long, value_name = "HZ", value_parser = hertz)]
     cpu_hz: Option<f64>,
+    /// Explain the time of the threads of this name; else those are chosen that serve a guest, or
+    /// that wait for each other most.
+    #[arg(long, value_name = "NAME")]
+    comm: Option<String>,
+    /// Trace of the same without the fault: what both have is not the difference.
+    #[arg(long, value_name = "FILE")]
+    vs: Option<PathBuf>,
     /// What QEMU's monitor prints for `info mtree -f`: names the devices behind ports and MMIO.
     #[arg(long, value_name = "FILE")]
     mtree: Option<PathBuf>,
@@ -59,7 +66,8 @@ pub fn run(arguments: Explain, out: &Output) -> anyhow::Result<Status> {
     } else {
         arguments.files.clone()
     };
-    let options = Options { cpu_hz: arguments.cpu_hz, devices };
+    let Explain { cpu_hz, comm, vs, .. } = &arguments;
+    let options = Options { cpu_hz: *cpu_hz, devices, comm: comm.clone(), vs: vs.clone() };
     let mut result = explain(&files, &options).map_err(|error| match error {
         ExplainError::Trace(error) => usage(error),
         other => usage(other),

@@ -3,8 +3,10 @@
 use super::view::{LEAST_COUNT, LEAST_SHARE};
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Part, Subject, What, Who};
-use crate::result::{Link, VcpuSplit};
-use vmeter_render::quantity::brief_percent;
+use crate::moment::{Place, Sym};
+use crate::result::{Link, Severity, VcpuSplit};
+use std::collections::BTreeMap;
+use vmeter_render::quantity::{brief_percent, grouped};
 
 /// Its kind.
 pub const KIND: &str = "device-model-round-trip";
@@ -51,7 +53,27 @@ impl DeviceModel {
             chain.push(self.inside(view, key, model, all, total));
             chain.extend(self.switches(view, model));
         }
+        let provoked = self.provoked(view);
         let who = model.unwrap_or_else(|| "the device model".into());
+        if let Some((words, _, link)) = provoked.filter(|(_, items, _)| items * 20 >= count) {
+            chain.insert(0, link);
+            return Some(Candidate {
+                kind: "work-on-every-cpu",
+                key: None,
+                subject: who.clone(),
+                saving,
+                summary: format!("{who} has kernel workers run {words}, while the guest waits"),
+                chain,
+                suggestion: "keep the call that drains or waits for every CPU (move_pages, mbind, formerly \
+                             mlock) out of the path of a hypercall: lock the buffer once; stop-gap: \
+                             fewer CPUs for dom0"
+                    .into(),
+                confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -e irq in \
+                          dom0 (which call wakes the workers), and vmeter explain with it"
+                    .into(),
+                at_most: None,
+            });
+        }
         Some(Candidate {
             kind: self.kind(),
             key: None,
@@ -74,8 +96,50 @@ impl DeviceModel {
             confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -P PID in \
                       dom0, and vmeter explain with it: which calls are in the accesses"
                 .into(),
-            at_most: None,
+            // What emulation costs: no fault of the device model's by itself.
+            at_most: Some(Severity::Medium),
         })
+    }
+
+    /// Work functions that kernel workers run because of the device model: in words, how many
+    /// runs, and the link.
+    fn provoked(&self, view: &View<'_>) -> Option<(String, u64, Link)> {
+        let model = view.evidence.xen.model()?;
+        let group = view.evidence.groups.group_of(model)?;
+        let all = view.evidence.ledger.provoked.iter().filter(|((who, ..), _)| *who == group);
+        let mut by: BTreeMap<Sym, (u64, Option<Place>)> = BTreeMap::new();
+        for ((_, _, function), provoked) in all {
+            let sum = by.entry(*function).or_default();
+            sum.0 += provoked.count;
+            sum.1 = sum.1.or(provoked.first);
+        }
+        let mut by: Vec<(Sym, (u64, Option<Place>))> = by.into_iter().collect();
+        by.sort_by_key(|(function, (count, _))| (std::cmp::Reverse(*count), *function));
+        let items = by.iter().map(|(_, (count, _))| count).sum();
+        let said = |(function, (count, _)): &(Sym, (u64, Option<Place>))| {
+            format!("{} {} times", view.name(*function), grouped(&count.to_string()))
+        };
+        let words: Vec<String> = by.iter().take(2).map(said).collect();
+        let all = by.iter().map(|(function, own)| {
+            let work = view.evidence.works.get(function);
+            let (runs, cpus) = work.map_or((0, 0), |work| (work.runs, work.cpus.len()));
+            format!("{} (of {runs} runs in all, on {cpus} CPUs)", said(&(*function, *own)))
+        });
+        let claim = format!(
+            "{} wakes kernel workers, in process context, which then run {}; in which call is {}",
+            view.thread(model),
+            all.take(5).collect::<Vec<_>>().join(", "),
+            if view.evidence.calls_seen.contains(&model.file) {
+                "in its calls"
+            } else {
+                "not recorded (raw_syscalls)"
+            }
+        );
+        let key = Key { file: model.file, what: What::Port { port: 0, write: false } };
+        let places: Vec<_> =
+            by.iter().map(|(_, (_, first))| first.map(|place| (0, place))).collect();
+        let link = view.link(key, claim, (items, 0), &[], &places);
+        (!words.is_empty()).then(|| (words.join(" and "), items, link))
     }
 
     fn ports(

@@ -160,7 +160,7 @@ fn nap(view: &View<'_>, (who, call): (GroupId, Sym), calls: &Calls) -> Candidate
         )],
         suggestion: "wait for the event itself (eventfd, epoll, futex), not for a period".into(),
         confirm: "strace -f -T -e trace=nanosleep,clock_nanosleep -p PID with half the period".into(),
-        at_most: None,
+        at_most: Some(Severity::Medium),
     }
 }
 

@@ -153,7 +153,7 @@ impl Story {
             if kernel || self.work().is_some() {
                 return (Cause::Work, all);
             }
-            if self.is_lock(view, via, last) {
+            if cause != Cause::Timer && self.is_lock(view, via, last) {
                 return (Cause::Lock, all);
             }
             if in_call(view, via, &["wait4", "waitid", "vfork", "clone", "clone3", "fork"]) {
@@ -202,6 +202,19 @@ impl Story {
             return (Cause::Call, runs);
         }
         (Cause::Computes, runs)
+    }
+
+    /// A nap alone may be idling; one that nobody is known to have asked for is no alarm.
+    fn timer_at_most(&self, view: &View<'_>) -> Option<Severity> {
+        let (Frame::Life(own), Some(first)) = (self.root, self.levels.first()) else { return None };
+        let Some((other, sum)) = first.wakers().first().copied() else {
+            return Some(Severity::Low);
+        };
+        if self.levels.len() == 1 {
+            return Some(Severity::Low);
+        }
+        let asked = view.evidence.asked(own, other) * 2 >= sum.count;
+        (!asked).then_some(Severity::Medium)
     }
 
     fn naps(&self) -> u64 {
@@ -270,7 +283,12 @@ impl Story {
         }
         let (kind, summary, suggestion, confirm, at_most) = self.words(view, cause);
         // A request that is slow is that whatever it waits for.
-        let at_most = at_most.filter(|_| life || matches!(cause, Cause::Computes | Cause::NoCpu));
+        let fault = match cause {
+            Cause::Timer | Cause::Lock | Cause::Faults | Cause::Work | Cause::Child => true,
+            Cause::Device => self.call(view).is_some_and(|(_, call, _)| syncs(view.name(call))),
+            _ => false,
+        };
+        let at_most = at_most.filter(|_| life || !fault);
         let mut chain: Vec<Link> = Vec::new();
         for (at, level) in self.levels.iter().enumerate() {
             chain.push(self.link(view, at, level));
@@ -319,7 +337,7 @@ impl Story {
                     format!("{waits_for} {call} until a timer fires, {each} each time"),
                     "wait for the event itself (eventfd, epoll, futex), not for a period".into(),
                     "strace -f -T -e trace=nanosleep,clock_nanosleep,poll,ppoll,epoll_wait,timerfd_settime -p PID".into(),
-                    None,
+                    self.timer_at_most(view),
                 )
             }
             Cause::NoCpu => {
@@ -532,6 +550,7 @@ impl Story {
         if faults > 0 {
             words.push(format!("{} page faults", grouped(&faults.to_string())));
         }
+        words.extend(self.missing(view, level));
         let role = match (at, self.root) {
             (0, Frame::Life(_)) => format!("{name}, seen for {}", view.time(whole as f64)),
             (0, _) => format!("{name}, {} in all", view.time(whole as f64)),
@@ -553,6 +572,21 @@ impl Story {
             &[("share", whole as f64 / self.busy.max(1) as f64)],
             &[level.all.worst],
         )
+    }
+
+    /// What is not recorded of a level, and the event that would tell.
+    fn missing(&self, view: &View<'_>, level: &Level) -> Option<String> {
+        let kernel = level.who.is_some_and(|who| view.evidence.groups.is_kernel(who));
+        let none = level.calls.keys().all(Option::is_none);
+        let asleep = level.ticks(|_, state| state == Frame::Asleep);
+        if none && kernel && view.evidence.works.is_empty() {
+            return Some("what they run is not recorded (workqueue:*)".into());
+        }
+        if none && !kernel && !view.evidence.calls_seen.contains(&self.file(view)) {
+            return Some("in which calls is not recorded (raw_syscalls)".into());
+        }
+        (asleep * 3 >= level.all.ticks)
+            .then(|| "who wakes it is not recorded (sched_waking, irq:*)".into())
     }
 
     fn file(&self, view: &View<'_>) -> u16 {
@@ -611,17 +645,23 @@ fn in_call(view: &View<'_>, level: &Level, names: &[&str]) -> bool {
 /// What stands out in the lives of threads, where there are no requests of a guest.
 pub fn lives(view: &View<'_>) -> Vec<Candidate> {
     let requests = view.requests();
-    if requests.iter().any(|(_, subject)| subject.count >= super::view::LEAST_COUNT) {
+    let of_guest = requests.iter().any(|(_, subject)| subject.count >= super::view::LEAST_COUNT);
+    if of_guest && view.comm().is_none() {
         return Vec::new();
     }
     let mut all: Vec<(f64, Story, Candidate)> = Vec::new();
     for (_, node) in view.evidence.tree.roots() {
         let Frame::Life(group) = node.frame else { continue };
-        if view.evidence.groups.is_kernel(group) || view.share(node.ticks) < LEAST_LIFE {
+        let chosen = view.comm().map(|comm| view.evidence.groups.is_called(group, comm));
+        let shows = match chosen {
+            Some(chosen) => chosen,
+            None => !view.evidence.groups.is_kernel(group) && view.share(node.ticks) >= LEAST_LIFE,
+        };
+        if !shows {
             continue;
         }
         let Some(story) = Story::of(view, node.frame) else { continue };
-        if story.waits < LEAST_WAITS && story.levels.len() > 1 {
+        if story.waits < LEAST_WAITS && story.levels.len() > 1 && chosen.is_none() {
             continue;
         }
         if let Some(mut candidate) = story.candidate(view) {

@@ -68,6 +68,7 @@ pub struct View<'a> {
     pub evidence: &'a Evidence,
     sources: &'a [Read],
     devices: Option<&'a DeviceMap>,
+    comm: Option<&'a str>,
     tick_s: Option<f64>,
     peers: BTreeMap<Key, Peers>,
 }
@@ -81,9 +82,16 @@ impl<'a> View<'a> {
         tick_s: Option<f64>,
     ) -> View<'a> {
         let devices = options.devices.as_ref();
-        let mut view = View { evidence, sources, devices, tick_s, peers: BTreeMap::new() };
+        let comm = options.comm.as_deref();
+        let peers = BTreeMap::new();
+        let mut view = View { evidence, sources, devices, comm, tick_s, peers };
         view.peers = view.compare();
         view
+    }
+
+    /// The thread's name that was asked about.
+    pub fn comm(&self) -> Option<&'a str> {
+        self.comm
     }
 
     /// Requests of devices, in a fixed order.

@@ -2,7 +2,7 @@
 
 use super::groups::GroupId;
 use super::series::Series;
-use crate::moment::{Place, Sym};
+use crate::moment::{Place, Sym, Tid};
 use vmeter_trace::hash::FastMap;
 
 /// Most calls of threads that are told apart.
@@ -23,6 +23,17 @@ pub struct Calls {
     pub turns: Series,
     /// The longest.
     pub worst: Option<(u64, Place)>,
+    /// It waits by design.
+    waits: bool,
+}
+
+/// A work function that threads of a name had run.
+#[derive(Debug, Default, Clone)]
+pub struct Provoked {
+    /// Runs, or items queued.
+    pub count: u64,
+    /// The first.
+    pub first: Option<Place>,
 }
 
 /// Threads of a name that those of another wake.
@@ -44,6 +55,13 @@ pub struct Ledger {
     pub wakes: FastMap<(GroupId, Option<Sym>, GroupId), Wakes>,
     /// Turns (from one wait to the next) of threads of a name, and those without a call.
     pub turns: FastMap<GroupId, (u64, u64)>,
+    /// Work functions by who had them run, in what call: what was queued, or else what a worker
+    /// ran that was woken by a thread.
+    pub provoked: FastMap<(GroupId, Option<Sym>, Sym), Provoked>,
+    /// Workers that were woken by a thread and have not begun to run anything: by whom.
+    pending: FastMap<Tid, (GroupId, Option<Sym>)>,
+    /// Items are recorded when they are queued.
+    queues: bool,
 }
 
 /// What a thread has called since it waited last.
@@ -62,23 +80,64 @@ impl Turn {
 }
 
 impl Ledger {
-    /// A call is over.
-    pub fn called(&mut self, who: GroupId, call: Sym, ticks: u64, place: Place) {
-        if let Some(calls) = self.entry(who, call) {
-            calls.ticks = calls.ticks.saturating_add(ticks);
-            calls.count += 1;
-            calls.times.add(ticks, 1);
-            if calls.worst.is_none_or(|(most, _)| most < ticks) {
-                calls.worst = Some((ticks, place));
+    /// A call is over; `waits` says whether it waits by design, which is what is given.
+    pub fn called(
+        &mut self,
+        (who, call): (GroupId, Sym),
+        ticks: u64,
+        place: Place,
+        waits: impl FnOnce() -> bool,
+    ) -> bool {
+        let room = self.calls.len() < MAX_CALLS;
+        let calls = match self.calls.get_mut(&(who, call)) {
+            Some(calls) => calls,
+            None if room => {
+                let calls = self.calls.entry((who, call)).or_default();
+                calls.waits = waits();
+                calls
             }
+            None => return waits(),
+        };
+        calls.ticks = calls.ticks.saturating_add(ticks);
+        calls.count += 1;
+        calls.times.add(ticks, 1);
+        if calls.worst.is_none_or(|(most, _)| most < ticks) {
+            calls.worst = Some((ticks, place));
+        }
+        calls.waits
+    }
+
+    /// A thread queues a work item.
+    pub fn queued(&mut self, key: (GroupId, Option<Sym>, Sym), place: Place) {
+        if !self.queues {
+            // Until now, wake-ups stood for it.
+            self.queues = true;
+            self.pending.clear();
+            self.provoked.clear();
+        }
+        self.provoke(key, place);
+    }
+
+    fn provoke(&mut self, key: (GroupId, Option<Sym>, Sym), place: Place) {
+        if self.provoked.len() < MAX_CALLS || self.provoked.contains_key(&key) {
+            let provoked = self.provoked.entry(key).or_default();
+            provoked.count += 1;
+            provoked.first.get_or_insert(place);
         }
     }
 
-    fn entry(&mut self, who: GroupId, call: Sym) -> Option<&mut Calls> {
-        if self.calls.len() >= MAX_CALLS && !self.calls.contains_key(&(who, call)) {
-            return None;
+    /// A worker begins to run a function.
+    pub fn works(&mut self, worker: Tid, function: Sym, place: Place) {
+        if let Some((who, call)) = self.pending.remove(&worker) {
+            self.provoke((who, call, function), place);
         }
-        Some(self.calls.entry((who, call)).or_default())
+    }
+
+    /// A worker is woken by a thread.
+    pub fn pends(&mut self, worker: Tid, by: (GroupId, Option<Sym>)) {
+        if !self.queues && (self.pending.len() < MAX_CALLS || self.pending.contains_key(&worker)) {
+            self.pending.insert(worker, by);
+        }
     }
 
     /// A thread waits again: its turn is over.
@@ -89,7 +148,7 @@ impl Ledger {
             *vain += u64::from(turn.0.is_empty());
         }
         for (call, count) in turn.0.drain(..) {
-            if let Some(calls) = self.entry(who, call) {
+            if let Some(calls) = self.calls.get_mut(&(who, call)) {
                 calls.turns.add(0, count);
             }
         }

@@ -87,6 +87,12 @@ impl Groups {
         }
     }
 
+    /// True if a thread is called so, or all are but for their numbers.
+    pub fn is_called(&self, group: GroupId, comm: &str) -> bool {
+        let own = self.get(group);
+        own.is_some_and(|own| *own.name == *comm || *own.common == *common(comm, 0))
+    }
+
     /// True for the kernel's own threads, as far as their names tell.
     pub fn is_kernel(&self, group: GroupId) -> bool {
         const OWN: [&str; 26] = [

@@ -157,8 +157,8 @@ impl Life<'_> {
         stack: &mut Vec<Tid>,
     ) {
         let ticks = span.1.saturating_sub(span.0);
-        let ends = segment.call.is_some_and(|call| EXITS.contains(&self.merge.name(call)));
-        if ends && segment.state == State::Blocked {
+        let exits = |call| EXITS.contains(&self.merge.name(call));
+        if segment.state == State::Blocked && segment.call.is_some_and(exits) {
             return;
         }
         let at = match (segment.call, segment.work) {

@@ -375,7 +375,39 @@ impl Witness<'_> {
         let Some(group) = self.group(tid) else { return };
         let Some(root) = self.evidence.tree.root(Frame::Life(group)) else { return };
         let span = (segment.start, segment.end);
+        if matches!(segment.state, State::Kvm | State::Kernel | State::User) {
+            return self.runs(tid, root, segment);
+        }
         self.life().segment(root, tid, segment, span, &mut vec![tid]);
+    }
+
+    /// Adds a stretch on a CPU, which most are.
+    fn runs(&mut self, tid: Tid, root: u32, segment: &Segment) {
+        let ticks = segment.end.saturating_sub(segment.start);
+        let mut place = self.place("event");
+        place.stamp = self.moment.stamp;
+        let Evidence { threads, tree, .. } = &mut *self.evidence;
+        let Some(own) = threads.get_mut(&tid) else { return };
+        let key = (root, segment.call, segment.work);
+        let at = segment.call.map_or(0, |call| call.id.0 as usize + 1) % own.nodes.len();
+        let Some(slot) = own.nodes.get_mut(at) else { return };
+        let (call, leaf) = match *slot {
+            Some((known, nodes)) if known == key => nodes,
+            _ => {
+                let call = match (segment.call, segment.work) {
+                    (Some(call), _) => tree.child(root, Frame::Call(call)),
+                    (None, Some(work)) => tree.child(root, Frame::Work(work)),
+                    (None, None) => root,
+                };
+                let nodes = (call, tree.child(call, Frame::Runs));
+                *slot = Some((key, nodes));
+                nodes
+            }
+        };
+        tree.add(leaf, ticks, place);
+        if segment.ends_call {
+            tree.count(call);
+        }
     }
 
     /// A thread wakes another.
@@ -384,15 +416,17 @@ impl Witness<'_> {
         let Evidence { threads, ledger, .. } = &mut *self.evidence;
         if let Some(own) = threads.get(&by) {
             ledger.woke((waker, own.call(), sleeper), own.entered);
+            ledger.pends(woken, (waker, own.call()));
         }
     }
 
     /// A call of a thread is over.
     fn called(&mut self, tid: Tid, call: Sym, ticks: u64) {
-        let (place, waits) = (self.place("system call"), waits(self.merge.name(call)));
+        let place = self.place("system call");
         let Some(group) = self.group(tid) else { return };
+        let merge = self.merge;
         let Evidence { threads, ledger, .. } = &mut *self.evidence;
-        ledger.called(group, call, ticks, place);
+        let waits = ledger.called((group, call), ticks, place, || waits(merge.name(call)));
         let Some(own) = threads.get_mut(&tid) else { return };
         if waits {
             ledger.turned(group, &mut own.turn);
@@ -540,9 +574,14 @@ impl Visitor for Witness<'_> {
 
     fn queued(&mut self, _at: &At, thread: &walk::Thread, function: NameId) {
         let (function, now) = (self.moment.sym(function), self.moment.ts);
-        let room = self.evidence.room();
-        if let Some(own) = self.own(thread) {
+        let (room, tid) = (self.evidence.room(), self.tid(thread));
+        let place = self.place("workqueue_queue_work");
+        let call = self.own(thread).and_then(|own| {
             own.queues(now, function, room);
+            own.call()
+        });
+        if let Some(group) = self.group(tid) {
+            self.evidence.ledger.queued((group, call, function), place);
         }
     }
 
@@ -561,6 +600,9 @@ impl Visitor for Witness<'_> {
 
     fn work_begins(&mut self, at: &At, item: u64, function: NameId) {
         let function = self.moment.sym(function);
+        let (worker, place) =
+            (Tid { file: self.moment.file, tid: at.tid }, self.place("workqueue_execute_start"));
+        self.evidence.ledger.works(worker, function, place);
         let works = &mut self.evidence.works;
         if works.len() < MAX_COUNTED || works.contains_key(&function) {
             let work = works.entry(function).or_default();

@@ -10,6 +10,9 @@ pub use vmeter_trace::walk::{State, STATES};
 /// How far back [`Thread::doing`] looks.
 const RECENT: usize = 8;
 
+/// Root, call and work; the nodes of the call and of being on a CPU in it.
+type NodesOf = ((u32, Option<Sym>, Option<Sym>), (u32, u32));
+
 /// Who made a sleeping thread runnable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Waker {
@@ -85,6 +88,8 @@ pub struct Thread {
     pub turn: Turn,
     /// When its call began; else when it began to do what it does.
     pub entered: u64,
+    /// Nodes of the tree that its time on a CPU went to lately, by root, call and work.
+    pub nodes: [Option<NodesOf>; 4],
     past: VecDeque<Segment>,
     state: State,
     since: u64,
@@ -102,6 +107,7 @@ impl Thread {
             sleep: None,
             group: None,
             turn: Turn::default(),
+            nodes: [None; 4],
             entered: now,
             past: VecDeque::new(),
             state: State::Unknown,
