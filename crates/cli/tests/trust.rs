@@ -291,7 +291,7 @@ fn doctor_names_and_clears_what_no_guard_did() {
     let wait_for = |name: &str, count: usize| {
         let begin = std::time::Instant::now();
         while ours(name).len() != count {
-            assert!(begin.elapsed().as_secs() < 60, "{count} x {name}: {:?}", ours(name));
+            assert!(begin.elapsed().as_secs() < 120, "{count} x {name}: {:?}", ours(name));
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     };

@@ -13,8 +13,8 @@ use std::time::Duration;
 const VERSION: i64 = 1;
 /// How often a damaged file is built anew before it is done without.
 const ATTEMPTS: u32 = 3;
-/// How long another vmeter's transaction is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long another program's transaction is waited for; then the index is held in memory.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 const TABLES: &str = "
 CREATE TABLE session (

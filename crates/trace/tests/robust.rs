@@ -68,6 +68,19 @@ fn a_file_cut_at_any_byte_yields_what_is_whole() {
 }
 
 #[test]
+fn a_clock_of_xentrace_that_goes_back_is_said() {
+    let whole = common::xentrace();
+    assert!(common::report_of_bytes(whole.clone()).losses.missing.is_empty());
+    let stamp = 200u64.to_le_bytes();
+    let at = whole.windows(8).position(|part| part == stamp).expect("the second record's");
+    let mut later = whole;
+    later[at..at + 8].copy_from_slice(&9_000_000u64.to_le_bytes());
+    let missing = common::report_of_bytes(later).losses.missing;
+    let said = missing.iter().find(|text| text.contains("time goes back"));
+    assert!(said.is_some_and(|text| text.contains("cycles")), "{missing:?}");
+}
+
+#[test]
 fn a_cut_trace_says_what_is_missing() {
     let cut = |name: &str, keep: f64| {
         let (_, bytes) = common::samples().into_iter().find(|(n, _)| *n == name).expect("sample");

@@ -11,7 +11,7 @@
 //! follows the runstates knows in between that this CPU is not seen.
 
 use crate::event::{Body, Context, Event, EventType};
-use crate::format::{EventReader, Losses, Tick, TraceFormat, TraceInfo};
+use crate::format::{EventReader, Losses, Order, Tick, TraceFormat, TraceInfo};
 use crate::input::{Input, RandomAccess};
 use crate::ops::xen::{
     event_name, CPU_CHANGE, CPU_END, LOST_RECORDS, LOST_RECORDS_END, WRAP_BUFFER,
@@ -184,6 +184,8 @@ struct Reader {
     limit: u64,
     types: Vec<EventType>,
     by_event: BTreeMap<u32, u32>,
+    /// Of the stamps as handed out: a CPU's own that go back are merged as they come.
+    seen: Order,
 }
 
 impl Reader {
@@ -222,6 +224,7 @@ impl Reader {
             limit: 0,
             types: Vec::new(),
             by_event: BTreeMap::new(),
+            seen: Order::default(),
         };
         reader.info.cpus = reader.streams.len() as u32;
         for stream in &mut reader.streams {
@@ -337,6 +340,8 @@ impl EventReader for Reader {
             }
             let stream = &self.streams[self.current];
             if stream.state == State::Done {
+                let seen = std::mem::take(&mut self.seen);
+                self.losses.missing.extend(seen.said(&self.info.clock));
                 return None;
             }
             // Neither is an event of the machine.
@@ -346,6 +351,7 @@ impl EventReader for Reader {
             break;
         }
         self.note_losses();
+        self.seen.see(self.streams[self.current].order);
         let index = self.type_of(self.streams[self.current].event);
         let stream = &self.streams[self.current];
         Some(Event {

@@ -12,7 +12,7 @@ mod layout;
 use super::trace_dat::header::{tracing_data, Header};
 use super::trace_dat::parts::NO_KIND;
 use crate::event::{Body, Context, Event, EventType, IntField, NO_CPU};
-use crate::format::{EventReader, Losses, Tick, TraceFormat, TraceInfo};
+use crate::format::{EventReader, Losses, Order, Tick, TraceFormat, TraceInfo};
 use crate::input::{Input, RandomAccess};
 use crate::symbols::Symbols;
 use crate::Error;
@@ -83,6 +83,7 @@ struct Reader {
     record: Vec<u8>,
     /// Time of the event handed out last.
     last: u64,
+    order: Order,
     special: [EventType; 2],
     ended: bool,
     budget: Arc<Budget>,
@@ -137,6 +138,7 @@ impl Reader {
             names: HashMap::new(),
             record: Vec::new(),
             last: 0,
+            order: Order::default(),
             ended: false,
             budget,
             file,
@@ -211,6 +213,7 @@ impl EventReader for Reader {
             let Some(found) = self.next_record() else {
                 self.ended = true;
                 self.losses.exceeded = self.budget.exceeded();
+                self.losses.missing.extend(self.order.said(&self.info.clock));
                 return None;
             };
             match found {
@@ -220,6 +223,7 @@ impl EventReader for Reader {
                 }
                 Found::Sample { ts, .. } => {
                     self.last = ts.unwrap_or(self.last);
+                    self.order.see(self.last);
                     let id = self.common_type.get(&self.record).unwrap_or(u64::MAX);
                     let index = self.header.by_type.get(id as usize).copied();
                     self.losses.unreadable += u64::from(index.is_none_or(|k| k == NO_KIND));
