@@ -23,7 +23,7 @@ use vmeter_base::fnv::Fnv;
 const MAX_CACHED: u64 = 64 << 20;
 
 /// Raised when what is cached changes: files of another version are not read.
-const CACHE_VERSION: u32 = 5;
+const CACHE_VERSION: u32 = 6;
 
 /// Symbols that the readers of guest RAM use, where the kernel has them.
 pub(crate) const SYMBOLS: &[&str] = &[
@@ -163,6 +163,7 @@ pub(crate) const FIELDS: &[&[(&str, &str)]] = &[
     &[("linux_binprm", "argc")],
     &[("linux_binprm", "p")],
     &[("task_struct", "pid")],
+    &[("task_struct", "exit_code")],
     &[("task_struct", "se.sum_exec_runtime")],
     &[("task_struct", "cgroups")],
     &[("css_set", "dfl_cgrp")],

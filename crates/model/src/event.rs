@@ -152,6 +152,8 @@ pub enum What {
         pid: i32,
         /// Who took it away; itself, if nobody waited.
         by: i32,
+        /// How it ended, as wait(2) says it, where known.
+        status: Option<i32>,
         /// CPU time that it had had, ns.
         cpu_ns: u64,
         /// Last name of its control group's path; empty if it was in the root.

@@ -1,5 +1,6 @@
 //! What a boot's time was spent on: a tree of spans without gaps.
 
+use crate::process::Process;
 use crate::time::Ns;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -67,6 +68,9 @@ pub struct Timeline {
     /// Moments that the user named (`--mark`), ns after exec: the first of each name.
     #[serde(default)]
     pub named_marks: Vec<(String, Ns)>,
+    /// Processes of the guest, in order of their starts.
+    #[serde(default)]
+    pub processes: Vec<Process>,
     /// Counts of the run.
     pub counts: Counts,
     /// Phase lengths: top-level names and their ns, every phase once, `unattributed` always.

@@ -107,6 +107,7 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
     warnings.extend(unseen);
     timeline.marks = marks::marks(&facts, &named);
     timeline.named_marks = named;
+    timeline.processes = facts.processes.shown();
     warnings.extend(missing::explain(&timeline, &anchors, run));
     timeline.warnings = warnings;
     timeline

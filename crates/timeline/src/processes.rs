@@ -35,8 +35,10 @@ pub(crate) struct Process<'a> {
     pub unit: Option<&'a str>,
     /// When it was first put into a unit.
     pub joined: Option<Ns>,
-    /// True if somebody was waiting for its end when it came.
-    pub waited: bool,
+    /// Since when somebody had been waiting for its end when it came.
+    pub waited: Option<Ns>,
+    /// How it ended, as wait(2) says it.
+    pub status: Option<i32>,
 }
 
 /// All of them.
@@ -80,9 +82,6 @@ impl<'a> Processes<'a> {
         for seen in seen {
             reading.read(seen);
         }
-        for index in std::mem::take(&mut reading.expected).into_values().flatten() {
-            reading.all[index].waited = true;
-        }
         let mut children: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (index, process) in reading.all.iter().enumerate() {
             if let Some(parent) = process.parent {
@@ -102,6 +101,28 @@ impl<'a> Processes<'a> {
         let ended = |p: &&Process<'a>| p.end.is_some_and(|end| end <= by);
         let of = self.all.iter().filter(|p| p.unit == Some(unit)).filter(ended);
         of.filter_map(|p| p.cpu).reduce(|a, b| a.saturating_add(b))
+    }
+
+    /// As a result shows them: user space, with those that executed something.
+    pub(crate) fn shown(&self) -> Vec<vmeter_model::Process> {
+        let of_user = |(_, process): &(usize, &Process<'a>)| !process.images.is_empty();
+        self.all.iter().enumerate().filter(of_user).map(|(index, _)| self.show(index)).collect()
+    }
+
+    fn show(&self, index: usize) -> vmeter_model::Process {
+        let process = &self.all[index];
+        vmeter_model::Process {
+            pid: process.pid,
+            parent: process.parent.map(|parent| self.all[parent].pid),
+            name: self.name(index),
+            arguments: process.images.last().map(|i| i.arguments.to_vec()).unwrap_or_default(),
+            unit: process.unit.map(str::to_owned),
+            start: process.start.at,
+            end: process.end,
+            status: process.status,
+            cpu: process.cpu,
+            waited: process.end.zip(process.waited).map(|(end, since)| end - since),
+        }
     }
 
     /// What a process is called: `exec` and what it first executed.
@@ -187,8 +208,11 @@ impl<'a> Reading<'a> {
             }
             What::ProcessWait { pid, child } => self.wait(*pid, *child, seen.at),
             What::ProcessExit { pid, .. } => self.exit(*pid, seen.at),
-            What::ProcessReap { pid, by, cpu_ns, group } => {
+            What::ProcessReap { pid, by, status, cpu_ns, group } => {
                 self.reap(*pid, *by, *cpu_ns, group);
+                if let Some(index) = self.all.iter().rposition(|p| p.pid == *pid) {
+                    self.all[index].status = *status;
+                }
             }
             _ => {}
         }
@@ -199,8 +223,10 @@ impl<'a> Reading<'a> {
         // A process begins in its parent's unit; systemd puts its own children elsewhere.
         let unit = parent.filter(|p| self.all[*p].pid != 1).and_then(|p| self.all[p].unit);
         let (images, cpu, end, joined) = (Vec::new(), None, None, None);
-        let waited = false;
-        self.all.push(Process { pid, parent, start, end, images, cpu, unit, joined, waited });
+        let (waited, status) = (None, None);
+        let process =
+            Process { pid, parent, start, end, images, cpu, unit, joined, waited, status };
+        self.all.push(process);
         self.threads.insert(pid, index);
         index
     }
@@ -209,7 +235,9 @@ impl<'a> Reading<'a> {
         self.waits.insert(thread, Wait { at, child });
         // Who asks for one by its number after it ended was told so, and had not waited.
         for index in self.expected.remove(&thread).unwrap_or_default() {
-            self.all[index].waited = child != Some(self.all[index].pid);
+            if child == Some(self.all[index].pid) {
+                self.all[index].waited = None;
+            }
         }
     }
 
@@ -221,11 +249,10 @@ impl<'a> Reading<'a> {
         self.all[index].end = Some(at);
         // Where no trace says who took it away, its parent's next deed tells.
         let parent = self.all[index].parent.filter(|_| !self.reaps).map(|p| self.all[p].pid);
-        let waits = |parent: &i32| {
-            let wait = self.waits.get(parent);
-            wait.is_some_and(|w| w.at <= at && w.child.is_none_or(|child| child == pid))
-        };
-        if let Some(parent) = parent.filter(waits) {
+        let Some(parent) = parent else { return };
+        let wait = self.waits.get(&parent).filter(|w| w.child.is_none_or(|child| child == pid));
+        if let Some(since) = wait.map(|w| w.at) {
+            self.all[index].waited = Some(since.max(self.all[index].start.at));
             self.expected.entry(parent).or_default().push(index);
         }
     }
@@ -238,7 +265,8 @@ impl<'a> Reading<'a> {
         process.cpu = Some(process.cpu.unwrap_or(0).saturating_add(cpu));
         process.unit = process.unit.or_else(|| unit(group));
         if process.pid == pid {
-            process.waited = process.end.zip(waited).is_some_and(|(end, wait)| wait <= end);
+            let since = waited.filter(|wait| process.end.is_some_and(|end| *wait <= end));
+            process.waited = since.map(|wait| wait.max(process.start.at));
         }
     }
 }
@@ -281,7 +309,13 @@ mod tests {
         let fork = |pid, parent| What::ProcessFork { pid, parent, thread: false };
         let exit = |pid| What::ProcessExit { pid, comm: String::new() };
         let wait = |pid, child| What::ProcessWait { pid, child };
-        let reap = |pid, by| What::ProcessReap { pid, by, cpu_ns: 5, group: String::new() };
+        let reap = |pid, by| What::ProcessReap {
+            pid,
+            by,
+            status: Some(256),
+            cpu_ns: 5,
+            group: String::new(),
+        };
         for reaps in [true, false] {
             let mut whats = vec![fork(1, 0), fork(2, 1), wait(1, None), exit(2)];
             whats.extend(reaps.then(|| reap(2, 1)));
@@ -294,7 +328,7 @@ mod tests {
                 .map(|(what, at)| Seen { at, error: 0, source: "t", insns: None, what })
                 .collect();
             let processes = Processes::of(&seen);
-            let waited: Vec<bool> = processes.all.iter().map(|p| p.waited).collect();
+            let waited: Vec<bool> = processes.all.iter().map(|p| p.waited.is_some()).collect();
             assert_eq!(waited, [false, true, false], "reaps {reaps}");
             assert_eq!(processes.all[1].cpu, reaps.then_some(5));
             assert_eq!(processes.children(0), [1, 2]);

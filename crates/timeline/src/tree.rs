@@ -16,6 +16,8 @@ pub(crate) enum Fill {
     Unattributed,
     /// More of what the span's own name says.
     Own,
+    /// The same, unless lines that were printed say more.
+    Said,
     /// Named work before, between and after the children.
     Named {
         /// Before the first child.
@@ -180,7 +182,7 @@ impl<'a> Node<'a> {
         }
         let name = match (self.fill, gap) {
             (Fill::Unattributed, _) => UNATTRIBUTED,
-            (Fill::Own, _) => self.name.as_str(),
+            (Fill::Own | Fill::Said, _) => self.name.as_str(),
             (Fill::Named { before, .. }, Gap::Before) => before,
             (Fill::Named { between, .. }, Gap::Between) => between,
             (Fill::Named { after, .. }, Gap::After) => after,

@@ -103,8 +103,9 @@ fn what() -> impl Strategy<Value = What> {
             .prop_map(|(pid, arguments)| What::ProcessArguments { pid, arguments }),
         (0..4i32, prop::option::of(0..4i32))
             .prop_map(|(pid, child)| What::ProcessWait { pid, child }),
-        (0..4i32, 0..4i32, any::<u64>(), unit())
-            .prop_map(|(pid, by, cpu_ns, group)| { What::ProcessReap { pid, by, cpu_ns, group } }),
+        (0..4i32, 0..4i32, any::<u64>(), unit()).prop_map(|(pid, by, cpu_ns, group)| {
+            What::ProcessReap { pid, by, status: None, cpu_ns, group }
+        }),
         (0..4i32, unit()).prop_map(|(pid, path)| What::ProcessGroup { pid, path }),
         (0x05..0x1au32, any::<u64>()).prop_map(|(item, bytes)| What::FwCfg { item, bytes }),
         any::<bool>()

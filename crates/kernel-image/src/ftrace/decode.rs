@@ -110,6 +110,8 @@ pub enum FtraceKind {
     ProcessReap {
         /// The thread that is no more.
         pid: i32,
+        /// How it ended, as wait(2) says it; none of kernels that were not asked.
+        status: Option<i32>,
         /// CPU time that it had, ns.
         cpu_ns: u64,
         /// Last name of its control group's path.
@@ -250,6 +252,7 @@ impl FtraceDump {
             },
             "vmeter_reap" => FtraceKind::ProcessReap {
                 pid: get.number("pid")? as i32,
+                status: get.number("status").map(|status| status as i32),
                 cpu_ns: get.number("cpu")?,
                 group: get.located("__data_loc_group").unwrap_or_default(),
             },

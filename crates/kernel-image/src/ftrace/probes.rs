@@ -2,7 +2,7 @@
 //! start: `kprobe_event=` (kernel: Documentation/trace/kprobetrace.rst).
 //!
 //! - `exec`: the arguments of a new image, where `finalize_exec` finds them on its stack.
-//! - `reap`: when a process is taken away, by whom, the CPU time that it had
+//! - `reap`: when a process is taken away, by whom, how it ended, the CPU time that it had
 //!   (`sum_exec_runtime`), and the control group that it was in: systemd's unit.
 //!
 //! The places of fields in the kernel's structures are those of its BTF. `%di` is the first
@@ -41,7 +41,7 @@ const PROBES: &[Probe] = &[
     Probe {
         name: "vmeter_reap",
         event: "vmeter_reap",
-        fields: &[("pid", 4), ("cpu", 8), ("__data_loc_group", 4)],
+        fields: &[("pid", 4), ("status", 4), ("cpu", 8), ("__data_loc_group", 4)],
     },
 ];
 
@@ -57,10 +57,11 @@ pub fn boot_probes(info: &KernelInfo) -> Option<String> {
     let words: String = words.collect();
     let exec = format!("p:{GROUP}/vmeter_exec,finalize_exec,+{argc}(%di):s32{words}");
     let (pid, cpu) = (at("task_struct.pid")?, at("task_struct.se.sum_exec_runtime")?);
+    let status = at("task_struct.exit_code")?;
     let (sets, of) = (at("task_struct.cgroups")?, at("css_set.dfl_cgrp")?);
     let (node, name) = (at("cgroup.kn")?, at("kernfs_node.name")?);
     let reap = format!(
-        "p:{GROUP}/vmeter_reap,release_task,+{pid}(%di):s32,+{cpu}(%di):u64,\
+        "p:{GROUP}/vmeter_reap,release_task,+{pid}(%di):s32,+{status}(%di):s32,+{cpu}(%di):u64,\
          +0(+{name}(+{node}(+{of}(+{sets}(%di))))):string"
     );
     Some(format!("{exec};{reap}"))

@@ -153,8 +153,8 @@ fn meaning(thread: i32, kind: &FtraceKind) -> Option<What> {
         FtraceKind::ProcessWait { pid } => {
             What::ProcessWait { pid: thread, child: Some(pid).filter(|pid| *pid != 0) }
         }
-        FtraceKind::ProcessReap { pid, cpu_ns, group } => {
-            What::ProcessReap { pid, by: thread, cpu_ns, group }
+        FtraceKind::ProcessReap { pid, status, cpu_ns, group } => {
+            What::ProcessReap { pid, by: thread, status, cpu_ns, group }
         }
         FtraceKind::ProcessGroup { pid, path } => What::ProcessGroup { pid, path },
         FtraceKind::Marker { text } => marker(&text)?,

@@ -84,7 +84,11 @@ impl<'a, 'f, 't> Chains<'a, 'f, 't> {
         let of_init = |parent: usize| self.processes.all[parent].pid == 1;
         let roots: Vec<usize> = (0..self.processes.all.len())
             .filter(|index| self.processes.all[*index].pid != 1)
-            .filter(|index| self.processes.all[*index].parent.is_none_or(of_init))
+            .filter(|index| match self.processes.all[*index].parent {
+                Some(parent) => of_init(parent),
+                // A helper of the kernel that executed nothing is the kernel's work.
+                None => !self.processes.all[*index].images.is_empty(),
+            })
             .collect();
         let (of_units, others): (Vec<usize>, Vec<usize>) =
             roots.into_iter().partition(|index| self.processes.all[*index].unit.is_some());
@@ -137,7 +141,7 @@ impl<'a, 'f, 't> Chains<'a, 'f, 't> {
 
     /// Of processes that somebody waited for, those that the end waited for, in order.
     fn waited_for(&self, of: &[usize], from: Ns, to: Ns) -> Vec<usize> {
-        let ended = of.iter().filter(|index| self.processes.all[**index].waited);
+        let ended = of.iter().filter(|index| self.processes.all[**index].waited.is_some());
         let spans = ended.filter_map(|index| {
             let process = &self.processes.all[*index];
             Some((process.start.at, process.end?, *index))
@@ -170,8 +174,9 @@ impl<'a, 'f, 't> Chains<'a, 'f, 't> {
         if node.len() <= 0 {
             return;
         }
-        if in_frame(&self.tree.root, &node) {
-            node.fill = Fill::Unattributed;
+        // What a script does by itself, its lines tell.
+        if in_frame(&self.tree.root, &node) && !self.processes.children(index).is_empty() {
+            node.fill = Fill::Said;
         }
         let (start, end) = (node.start, node.end);
         if self.tree.root.place(node).is_some() {

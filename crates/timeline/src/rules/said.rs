@@ -68,19 +68,24 @@ fn gaps(tree: &Growing<'_>, from: Ns, to: Ns) -> Vec<(Ns, Ns)> {
     gaps
 }
 
+/// True for a span whose gaps nothing explains, or its own name alone.
+fn is_open(node: &Node<'_>) -> bool {
+    matches!(node.fill, Fill::Unattributed | Fill::Said)
+}
+
 /// The gaps between the parts of a span that explains none of them, and of those inside it.
 fn unexplained(node: &Node<'_>, gaps: &mut Vec<(Ns, Ns)>) {
     if node.children.is_empty() {
-        gaps.extend((node.fill == Fill::Unattributed).then_some((node.start, node.end)));
+        gaps.extend(is_open(node).then_some((node.start, node.end)));
         return;
     }
     let mut at = node.start;
     for child in &node.children {
-        gaps.extend((node.fill == Fill::Unattributed).then_some((at, child.start)));
+        gaps.extend(is_open(node).then_some((at, child.start)));
         at = child.end.max(at);
         unexplained(child, gaps);
     }
-    gaps.extend((node.fill == Fill::Unattributed).then_some((at, node.end)));
+    gaps.extend(is_open(node).then_some((at, node.end)));
 }
 
 /// What went on when a gap began: after the last line before it, or, before any program's

@@ -111,22 +111,24 @@ fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
         .or_else(|| facts.seen.iter().rev().find(|s| *s.what == What::PowerOff).map(Stamp::of))
         .filter(inside)
         .filter(|s| s.at > start);
-    let Some(off) = off else { return };
     let part = |name: String, from: Ns, to: Ns, by: Stamp<'a>| Node {
         error: by.error,
         ..Node::new(name, from, to, by.source)
     };
-    let guest = part(GUEST.into(), start, off.at, off);
-    // Where units were stopped, they are what it was spent on.
-    let fill = if stopping(facts).is_some() { Fill::Unattributed } else { Fill::Own };
-    tree.place(Node { fill, ..guest });
-    tree.place(part("shutdown:vmm".into(), off.at, end, off));
-    let mut cuts = parts(facts, start, off.at);
-    let reached = facts.reached.iter().filter(|(_, s)| inside(s) && s.at < off.at);
+    if let Some(off) = off {
+        let guest = part(GUEST.into(), start, off.at, off);
+        // Where units were stopped, they are what it was spent on.
+        let fill = if stopping(facts).is_some() { Fill::Unattributed } else { Fill::Own };
+        tree.place(Node { fill, ..guest });
+        tree.place(part("shutdown:vmm".into(), off.at, end, off));
+    }
+    let off = off.map_or(end, |off| off.at);
+    let mut cuts = parts(facts, start, off);
+    let reached = facts.reached.iter().filter(|(_, s)| inside(s) && s.at < off);
     cuts.extend(reached.map(|(symbol, at)| (format!("shutdown:{symbol}"), *at)));
     cuts.sort_by_key(|(_, stamp)| stamp.at);
     for (index, (name, at)) in cuts.iter().enumerate() {
-        let to = cuts.get(index + 1).map_or(off.at, |(_, next)| next.at);
+        let to = cuts.get(index + 1).map_or(off, |(_, next)| next.at);
         if at.at < to {
             tree.place(part(name.clone(), at.at, to, *at));
         }

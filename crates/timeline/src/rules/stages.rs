@@ -75,7 +75,7 @@ fn stage<'a>(
 fn snap<'a>(facts: &Facts<'a>, parts: &mut Vec<(&'static str, Stamp<'a>)>) {
     let all = &facts.processes.all;
     let of_init = |parent: usize| all[parent].pid == 1;
-    let waited = all.iter().filter(|p| p.waited && p.parent.is_some_and(of_init));
+    let waited = all.iter().filter(|p| p.waited.is_some() && p.parent.is_some_and(of_init));
     let waited: Vec<(Stamp<'a>, Ns)> = waited.filter_map(|p| Some((p.start, p.end?))).collect();
     for (_, at) in parts.iter_mut() {
         let holds = waited.iter().find(|(start, end)| start.at < at.at && at.at < *end);

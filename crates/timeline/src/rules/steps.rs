@@ -127,6 +127,7 @@ fn place_start<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<
         let deed = match s.what {
             What::StepStart { .. } | What::ModuleLoad { .. } => true,
             What::ProcessExec { pid, .. } => *pid != 1,
+            What::ProcessFork { parent, thread, .. } => *parent == 1 && !thread,
             _ => false,
         };
         deed && (begin.at..limit).contains(&s.at) && exec.is_none_or(|e| e.at <= s.at)

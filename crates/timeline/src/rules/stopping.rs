@@ -7,6 +7,7 @@ use super::shutdown::{stopping, GUEST};
 use super::units::{same, sayings, Verb};
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchors, Stamp};
+use crate::backbone::SHUTDOWN;
 use crate::facts::Facts;
 use crate::tree::{Growing, Node};
 use vmeter_model::Ns;
@@ -22,7 +23,9 @@ const MAX_OPEN: usize = 512;
 
 fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some(from) = stopping(facts) else { return };
-    let guest = tree.root.children.iter().flat_map(|n| &n.children).find(|n| n.name == GUEST);
+    // Where nothing says when the machine was off, the guest's part is not told apart.
+    let phase = tree.root.children.iter().find(|n| n.name == SHUTDOWN);
+    let guest = phase.and_then(|n| n.children.iter().find(|n| n.name == GUEST)).or(phase);
     let Some((start, end)) = guest.map(|n| (n.start.max(from.at), n.end)) else { return };
     // Who ends the rest begins when the last unit was stopped.
     let end = guest.and_then(|n| n.children.first()).map_or(end, |first| first.start);

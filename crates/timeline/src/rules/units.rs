@@ -32,6 +32,8 @@ const MAX_OPEN: usize = 512;
 const CUT: char = '\u{2026}';
 /// From a process of the unit to the line that it begins, at most, ns.
 const SAYS_WITHIN_NS: Ns = 2_000_000_000;
+/// What systemd was seen to need for a fork on a guest by TCG with a load, ns.
+const FORKS_WITHIN_NS: Ns = 500_000_000;
 /// A gap as short as this needs no sign of systemd's work, ns.
 const SHORT_NS: Ns = 20_000_000;
 
@@ -104,16 +106,21 @@ const VERBS: &[(&str, Verb)] = &[
     ("Removed slice ", Stopped),
 ];
 
+/// Where a line of the console goes on after systemd's status, which may follow a prompt.
+fn status(text: &str) -> Option<usize> {
+    ["[  OK  ] ", "[FAILED] ", "[DEPEND] "].iter().find_map(|s| Some(text.find(s)? + s.len()))
+}
+
 /// The verb and the unit's name in a line.
 pub(super) fn said(text: &str) -> Option<(Verb, &str)> {
     let text = text.strip_prefix(SAYS).unwrap_or(text);
-    let status = text.strip_prefix('[').and_then(|t| t.split_once("] ")).map(|(_, rest)| rest);
-    let text = status.unwrap_or(text).trim_start();
+    let text = status(text).map_or(text, |at| &text[at..]).trim_start();
     let (verb, rest) = VERBS.iter().find_map(|(v, verb)| Some((*verb, text.strip_prefix(v)?)))?;
     let name = rest.trim_end().trim_end_matches('.');
     let unit = name.split_once(" - ").map(|(unit, _)| unit);
     // Without a name (`systemd.status_unit_format=description`) the description is all there is.
-    let name = unit.filter(|unit| unit.contains('.') && !unit.contains(' ')).unwrap_or(name);
+    let whole = |unit: &&str| unit.contains('.') && !unit.contains([' ', CUT]);
+    let name = unit.filter(whole).unwrap_or(name);
     (!name.is_empty()).then_some((verb, name))
 }
 
@@ -141,10 +148,23 @@ pub(super) fn sayings<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Vec<(Stamp<'a>
     let mut sayings: Vec<_> = lines
         .filter_map(|l| {
             let (verb, name) = said(l.text)?;
-            Some((Stamp { at: l.at, error: l.error, source: l.source }, verb, name))
+            let late = status(l.text).is_some_and(|at| at > 9);
+            let at = if late { l.end } else { l.at };
+            Some((Stamp { at, error: l.error, source: l.source }, verb, name))
         })
         .collect();
     sayings.sort_by_key(|(stamp, ..)| stamp.at);
+    if !facts.processes.with_parents {
+        // It forks before it says so: since its last word, as far as is known.
+        let mut before = from;
+        for (stamp, verb, _) in &mut sayings {
+            let gap = (stamp.at - before).clamp(0, FORKS_WITHIN_NS);
+            before = stamp.at;
+            if *verb == Begins {
+                stamp.error = stamp.error.max(gap);
+            }
+        }
+    }
     sayings
 }
 
@@ -169,7 +189,8 @@ fn units<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Vec<Unit<'a>> {
             (Begins, Some(at)) if open[at].0.contains(CUT) => open[at].0 = name,
             (Ends, Some(at)) => {
                 let (begun, start) = open.remove(at);
-                let name = if begun.contains(CUT) { name } else { begun };
+                let better = begun.contains(CUT) && !name.contains(CUT);
+                let name = if better { name } else { begun };
                 units.push(Unit { name, start: Some(start), end: stamp });
             }
             (Ends, None) => match units.iter_mut().find(|unit| same(unit.name, name)) {
@@ -287,6 +308,13 @@ mod tests {
         ] {
             assert_eq!(said(line), Some((verb, name)), "{line}");
         }
+        assert_eq!(
+            said("planted login: [  OK  ] Finished a.service - A."),
+            Some((Ends, "a.service"))
+        );
+        let cut =
+            said("[  OK  ] Started timesyncd.\u{2026}0m - Network Time.").map(|(_, name)| name);
+        assert!(cut.is_some_and(|cut| same("timesyncd\u{2026} - Network Time", cut)));
         assert_eq!(said("Detected virtualization qemu."), None);
     }
 

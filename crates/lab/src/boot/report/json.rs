@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use vmeter_model::result::{self, AnalysedRun, BootResult};
 use vmeter_model::run::{self, SourceRecord};
 use vmeter_model::time::seconds;
-use vmeter_model::{Ns, Span};
+use vmeter_model::{Ns, Process, Span};
 use vmeter_render::exported;
 use vmeter_render::exported::{exported, Estimate};
 
@@ -105,6 +105,8 @@ exported! {
         },
         spans: Vec<SpanRow<'a>> = |run| exported(&run.timeline.spans),
         overlapping: Vec<SpanRow<'a>> = |run| exported(&run.timeline.overlapping),
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        processes: Vec<ProcessRow<'a>> = |run| exported(&run.timeline.processes),
     }
 
     struct Usage of run::Usage {
@@ -146,5 +148,22 @@ exported! {
         cpu_s: Option<f64> = |span| span.cpu.map(seconds),
         source: &'a str,
         error_s: f64 = |span| seconds(span.error_ns),
+    }
+
+    struct ProcessRow<'a> of Process {
+        pid: i32,
+        parent: Option<i32>,
+        name: &'a str,
+        arguments: &'a [String],
+        #[serde(skip_serializing_if = "Option::is_none")]
+        unit: Option<&'a str> = |process| process.unit.as_deref(),
+        start_s: f64 = |process| seconds(process.start),
+        end_s: Option<f64> = |process| process.end.map(seconds),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        status: Option<i32>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cpu_s: Option<f64> = |process| process.cpu.map(seconds),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        waited_s: Option<f64> = |process| process.waited.map(seconds),
     }
 }
