@@ -111,6 +111,7 @@ fn timeline(sequence: &mut Sequence, slowdown: f64, counted: bool) -> Timeline {
         total: at,
         spans,
         overlapping,
+        processes: Vec::new(),
         marks: vec![(at / 3, "Linux version 6.1.0-56-cloud-amd64".into())],
         named_marks: vec![("app: listening".into(), at * 9 / 10)],
         counts: counts.map(|(name, count)| (name.to_owned(), count)).into_iter().collect(),
