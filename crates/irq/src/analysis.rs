@@ -5,11 +5,11 @@ use crate::data::{Data, Delivered, Enabled, Traced};
 use crate::plan::{vfs_at_limit, IrqPlanned, Purpose};
 use crate::result::{IrqAnatomy, IrqDelivery, IrqFit, IrqResult, IrqRun, IrqSetup};
 use crate::strategy::IrqStrategy;
-use crate::{anatomy, fit, totals};
+use crate::{anatomy, fit, together, totals};
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use vmeter_base::seconds;
+use vmeter_base::{seconds, Ns};
 use vmeter_model::run::DataRun;
 use vmeter_session::{envelope, Session};
 
@@ -21,6 +21,8 @@ struct Measured {
     traced: BTreeMap<usize, Result<(PathBuf, Traced), String>>,
     growth: BTreeMap<usize, BTreeMap<usize, Vec<Enabled>>>,
     at_limit: BTreeMap<usize, Vec<Enabled>>,
+    /// By strategy and number of VMs; warm-ups are left out.
+    together: BTreeMap<(usize, usize), Vec<Vec<Ns>>>,
 }
 
 impl Measured {
@@ -33,6 +35,11 @@ impl Measured {
             }
             (Purpose::Round { .. }, Data::Enabled(enabled)) => {
                 self.rounds.push((planned.clone(), enabled));
+            }
+            (Purpose::Together { vms }, Data::Together(times)) => {
+                if !planned.warmup {
+                    self.together.entry((strategy, vms)).or_default().push(times);
+                }
             }
             (Purpose::Trace, Data::Traced(traced)) => {
                 self.traced.insert(strategy, Ok((dir.to_owned(), traced)));
@@ -79,6 +86,7 @@ pub(crate) fn result(session: &Session<IrqPlanned>) -> Result<IrqResult> {
         rows: totals::rows(&runs, strategies, kept.found.vectors),
         totals: totals::totals(&runs, strategies, |of| kept.asked.baseline(&kept.found, of)),
         fit: Vec::new(),
+        together: together::summary(strategies, &measured.together),
         anatomy: Vec::new(),
         runs,
         warnings: kept.found.left_out.clone(),
@@ -243,6 +251,7 @@ mod tests {
             warmup: 1,
             fit: FitRange::Limit,
             no_trace: false,
+            vms: Vec::new(),
         });
         let found = Found {
             gsi_limit: 4096,
@@ -276,6 +285,7 @@ mod tests {
                 Data::Delivered(Delivered { raised: 40, arrived: 40, ..Delivered::default() })
             }
             Purpose::Round { .. } => Data::Enabled(enabled(planned.strategy, 40)),
+            Purpose::Together { vms } => Data::Together((1..=vms as i64).collect()),
             Purpose::Trace => Data::NotTraced("no tracefs".into()),
             Purpose::Growth { vectors } => Data::Enabled(enabled(planned.strategy, vectors)),
             Purpose::Limit { vectors } => Data::Repeated(vec![enabled(planned.strategy, vectors)]),

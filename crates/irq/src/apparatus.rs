@@ -6,6 +6,7 @@ use crate::bench::{run_once, Bench};
 use crate::data::Data;
 use crate::error::IrqError;
 use crate::plan::{IrqPlanned, Purpose};
+use crate::together;
 use std::path::Path;
 
 /// What is measured with: VMs, or devices.
@@ -42,6 +43,7 @@ impl Apparatus for Bench<'_> {
         Ok(match planned.purpose {
             Purpose::Delivery => Data::Delivered(run_once(self, strategy, all, || ())?.deliver()?),
             Purpose::Round { .. } => Data::Enabled(self.sample(strategy, all)?),
+            Purpose::Together { vms } => Data::Together(together::run(self, strategy, vms)?),
             Purpose::Growth { vectors } => Data::Enabled(self.sample(strategy, vectors)?),
             Purpose::Limit { vectors } => Data::Repeated(self.samples(strategy, vectors)?),
             Purpose::Trace => anatomy::record(self, strategy, dir)?,

@@ -46,6 +46,9 @@ pub struct Options {
     pub fit: FitRange,
     /// No run of each strategy is traced.
     pub no_trace: bool,
+    /// Numbers of VMs that are set up at once, beside the one of the table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vms: Vec<usize>,
 }
 
 /// What is asked.
@@ -187,6 +190,8 @@ mod names {
 const MOST_VECTORS: usize = msi_routes::MAX_VECTORS;
 /// Functions below a PCI segment's root (PCI Express Base 6.0, 2.2.4.2: a requester ID).
 const MOST_VFS: usize = 1 << 16;
+/// VMs at once.
+const MOST_VMS: usize = 1024;
 /// Threads that keep CPUs busy.
 const MOST_BUSY: usize = 1024;
 /// vCPUs with an APIC id of 8 bits, the broadcast id left out.
@@ -229,7 +234,9 @@ impl Options {
             FitRange::Limit => free,
             _ => wanted,
         };
-        allow_files(most as u64 + 4 * self.vcpus as u64 + 64)?;
+        let per_vm = 4 * self.vcpus as u64 + 64;
+        let vms = self.vms.iter().copied().max().unwrap_or(1) as u64;
+        allow_files((most as u64 + per_vm).max(vms * (wanted as u64 + per_vm)))?;
         Ok(Limit { gsis: limit, free })
     }
 
@@ -244,6 +251,9 @@ impl Options {
         }
         let Options { vcpus, busy_cpus, running_vcpus, .. } = *self;
         Load { vcpus, busy_cpus, running_vcpus }.check()?;
+        if let Some(vms) = self.vms.iter().find(|vms| !(1..=MOST_VMS).contains(*vms)) {
+            return wrong(format!("--vms {vms}: expected 1 to {MOST_VMS}"));
+        }
         if self.strategies.is_empty() || self.runs == 0 {
             return wrong("nothing to measure: --runs and --strategy want at least one".into());
         }

@@ -20,7 +20,11 @@ const LIMIT_ENOUGH_S: f64 = 3.0;
 
 /// Devices whose vectors are all unmasked, as a resumed VM's are: as many as `total` vectors
 /// fill, the last one perhaps with fewer vectors than the others.
-fn devices(router: &Router, options: &Options, total: usize) -> Result<Vec<Msix>, IrqError> {
+pub(crate) fn devices(
+    router: &Router,
+    options: &Options,
+    total: usize,
+) -> Result<Vec<Msix>, IrqError> {
     let (full, rest) = (total / options.vectors, total % options.vectors);
     let shape = Shape { devices: full, vectors: options.vectors, vcpus: options.vcpus };
     let mut devices = shape.devices(router)?;

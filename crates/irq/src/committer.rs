@@ -129,6 +129,7 @@ impl Runner<IrqPlanned> for Committer {
         let data = self.carried_out(request)?;
         let total_ns = match &data {
             Data::Enabled(enabled) => enabled.total_ns,
+            Data::Together(vms) => vms.iter().copied().max().unwrap_or(0),
             Data::Delivered(_) | Data::Repeated(_) | Data::Traced(_) | Data::NotTraced(_) => {
                 clock::monotonic() - begin.monotonic_ns
             }
@@ -140,6 +141,9 @@ impl Runner<IrqPlanned> for Committer {
         match &run.data {
             Data::Delivered(d) => format!("{} of {} arrived", d.arrived, d.raised),
             Data::NotTraced(why) => format!("not traced: {why}"),
+            Data::Together(vms) => {
+                format!("{} VMs in {:.3} ms", vms.len(), run.head.total_ns as f64 / 1e6)
+            }
             Data::Enabled(_) | Data::Repeated(_) | Data::Traced(_) => {
                 format!("{:.3} ms", run.head.total_ns as f64 / 1e6)
             }

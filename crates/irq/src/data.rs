@@ -14,6 +14,8 @@ pub(crate) enum Data {
     Enabled(Enabled),
     /// Vectors were enabled on several VMs, one after another.
     Repeated(Vec<Enabled>),
+    /// Vectors were enabled on several VMs at once: each one's time, ns.
+    Together(Vec<Ns>),
     /// Vectors were enabled, and traced meanwhile.
     Traced(Traced),
     /// The same, but for the trace: why there is none, in words.

@@ -33,6 +33,7 @@ mod pressure;
 pub mod report;
 pub mod result;
 mod strategy;
+mod together;
 mod totals;
 pub mod vfio;
 

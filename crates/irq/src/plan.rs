@@ -38,6 +38,11 @@ pub(crate) enum Purpose {
         /// From 0 on, warm-up rounds included.
         round: usize,
     },
+    /// One of a round, on several VMs at once.
+    Together {
+        /// VMs.
+        vms: usize,
+    },
     /// Where the time inside the commits goes.
     Trace,
     /// A sample of how the cost grows.
@@ -125,6 +130,24 @@ pub(crate) fn plan(
     if !options.no_trace {
         runs.extend(once(Purpose::Trace));
     }
+    let mut vms = options.vms.clone();
+    vms.sort_unstable();
+    vms.dedup();
+    for vms in vms {
+        let first = machines.len();
+        for name in names {
+            let count = ("vms".to_owned(), vms.to_string());
+            let parameters = by_name(name).into_iter().chain([count]).collect();
+            machines.push(machine(format!("{name}, {vms} VMs at once"), parameters));
+        }
+        let slots = in_turn(names.len(), warmup, rounds, seed);
+        runs.extend(slots.into_iter().map(|slot| IrqPlanned {
+            machine: first + slot.machine,
+            warmup: slot.warmup,
+            strategy: slot.machine,
+            purpose: Purpose::Together { vms },
+        }));
+    }
     if options.fit == FitRange::None {
         return (machines, runs);
     }
@@ -185,6 +208,7 @@ mod tests {
             warmup: 1,
             fit,
             no_trace: false,
+            vms: vec![8, 2],
         });
         let found = Found { free_routes: 4072, strategies: names, ..Found::default() };
         Kept { asked, found }
@@ -195,11 +219,13 @@ mod tests {
         let (machines, runs) = plan(&kept(2, 20, FitRange::Limit), 1, &BTreeMap::new());
         let labels: std::collections::BTreeSet<&str> =
             machines.iter().map(|m| m.label.as_str()).collect();
-        assert_eq!((machines.len(), labels.len()), (2 + 2 * SIZES + 2, machines.len()));
+        assert_eq!((machines.len(), labels.len()), (2 + 4 + 2 * SIZES + 2, machines.len()));
+        assert!(labels.contains("per_vm, 8 VMs at once"), "{labels:?}");
         assert!(labels.contains("per_vm x 4060"), "{labels:?}");
         let count = |of: fn(&Purpose) -> bool| runs.iter().filter(|run| of(&run.purpose)).count();
         assert_eq!(count(|p| matches!(p, Purpose::Delivery)), 2);
         assert_eq!(count(|p| matches!(p, Purpose::Round { .. })), 2 * 4);
+        assert_eq!(count(|p| matches!(p, Purpose::Together { vms: 8 })), 2 * 4);
         assert_eq!(count(|p| matches!(p, Purpose::Trace)), 2);
         assert_eq!(count(|p| matches!(p, Purpose::Growth { .. })), 2 * SIZES * 3);
         assert_eq!(count(|p| matches!(p, Purpose::Limit { .. })), 2);

@@ -220,6 +220,25 @@ pub struct IrqAnatomy {
     pub lost_events: u64,
 }
 
+/// A strategy on several VMs at once.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IrqTogether {
+    /// VMs.
+    pub vms: usize,
+    /// Strategy.
+    pub strategy: IrqStrategy,
+    /// Median of the VMs' times, from the common start to a VM's own end, s.
+    pub p50_s: f64,
+    /// What one VM in a hundred takes longer than, s: the longest of fewer than a hundred.
+    pub p99_s: f64,
+    /// Until all VMs were done, median of the rounds, s.
+    pub all_s: f64,
+    /// Measured rounds.
+    pub rounds: usize,
+    /// Every VM of every round, s.
+    pub samples_s: Vec<f64>,
+}
+
 /// Result of `vmeter irq`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IrqResult {
@@ -233,6 +252,8 @@ pub struct IrqResult {
     pub totals: Vec<IrqTotal>,
     /// Growth with the number of vectors.
     pub fit: Vec<IrqFit>,
+    /// Several VMs at once.
+    pub together: Vec<IrqTogether>,
     /// Inside the commits.
     pub anatomy: Vec<IrqAnatomy>,
     /// Every run, warm-ups too.

@@ -1,7 +1,8 @@
 //! The commit: masks, one ioctl, irqfds, in the order in which no interrupt is lost.
 //!
 //! 1. Vectors to be masked or removed are closed first: what they raise from now on waits
-//!    in the source. Their routes are still there for what is under way.
+//!    in the source. Their routes are still there for what is under way. Eventfds of others
+//!    are detached before the table is locked, as each of those waits for a grace period.
 //! 2. The table is edited and handed to the kernel. Refused, it is rolled back, and what
 //!    was closed is opened again.
 //! 3. Vectors that are to be live are opened: only now may their eventfds be attached,
@@ -9,6 +10,7 @@
 //!    delivered.
 //! 4. A vector that could not be attached is as before: masked, or out of the table.
 
+use crate::ahead::Ahead;
 use crate::error::Errno;
 use crate::ops::{Op, Ops};
 use crate::plan::{Closed, Plan};
@@ -45,9 +47,10 @@ fn forget_fixed(shared: &Shared, op: &Op) {
 }
 
 pub(crate) fn commit(shared: &Arc<Shared>, ops: Ops) -> Result<Report, CommitError> {
+    let ahead = Ahead::of(shared, &ops);
     let mut commit = Commit::new(shared);
     commit.plan(ops);
-    commit.close();
+    commit.close(ahead);
     commit.edit();
     commit.run()
 }
@@ -166,7 +169,7 @@ impl<'a> Commit<'a> {
     }
 
     /// Step 1.
-    fn close(&mut self) {
+    fn close(&mut self, mut ahead: Ahead) {
         for plan in &mut self.locked.workspace.plans {
             let route = &plan.route;
             if !plan.remove && (plan.live != Some(false) || route.phase() != Phase::Live) {
@@ -176,17 +179,27 @@ impl<'a> Commit<'a> {
             route.close();
             if route.source().is_gate() && !plan.remove {
                 plan.closed = Some(Closed::Gate);
-            } else if route.is_attached() {
-                if let Err(e) = self.shared.kernel.detach(route.source().eventfd(), route.gsi()) {
+                continue;
+            }
+            // Most often done ahead; another batch may have attached it again since.
+            let ahead = ahead.take(route);
+            let detached = match ahead {
+                Some(Err(e)) => Err(e),
+                Some(Ok(())) => route.detach(&*self.shared.kernel).map(|_| true),
+                None => route.detach(&*self.shared.kernel),
+            };
+            match detached {
+                Ok(true) => {
+                    plan.closed = Some(Closed::Irqfd);
+                    self.report.counts.detached += 1;
+                }
+                Ok(false) => {}
+                Err(e) => {
                     if was_live {
                         route.open();
                     }
                     Self::fail(&mut self.report, plan, Step::Detach, Some(e));
-                    continue;
                 }
-                route.set_attached(false);
-                plan.closed = Some(Closed::Irqfd);
-                self.report.counts.detached += 1;
             }
         }
     }
@@ -270,13 +283,13 @@ impl<'a> Commit<'a> {
     pub(crate) fn reopen(&self, plan: &Plan) -> Result<(), Failure> {
         let route = &plan.route;
         let was_live = route.phase() == Phase::Live;
-        if let Some(Closed::Irqfd) = plan.closed {
-            if let Err(e) = self.shared.kernel.attach(route.source().eventfd(), route.gsi()) {
+        // Another batch may have masked it since it was detached ahead of this one.
+        if matches!(plan.closed, Some(Closed::Irqfd)) && (was_live || route.source().is_gate()) {
+            if let Err(e) = route.attach(&*self.shared.kernel) {
                 route.set_phase(Phase::Masked);
                 let (route, source) = (route.clone(), Some(e));
                 return Err(Failure { route, step: Step::Attach, source });
             }
-            route.set_attached(true);
         }
         if was_live && plan.closed.is_some() {
             route.open();
@@ -305,13 +318,14 @@ impl<'a> Commit<'a> {
         {
             let route = &plan.route;
             let live = plan.live.unwrap_or(route.phase() == Phase::Live);
-            if (live || route.source().is_gate()) && !route.is_attached() {
-                if let Err(e) = self.shared.kernel.attach(route.source().eventfd(), route.gsi()) {
-                    Self::fail(&mut self.report, plan, Step::Attach, Some(e));
-                    continue;
+            if live || route.source().is_gate() {
+                match route.attach(&*self.shared.kernel) {
+                    Ok(new) => self.report.counts.attached += usize::from(new),
+                    Err(e) => {
+                        Self::fail(&mut self.report, plan, Step::Attach, Some(e));
+                        continue;
+                    }
                 }
-                route.set_attached(true);
-                self.report.counts.attached += 1;
             }
             if let Some(message) = plan.message {
                 route.set_message(message);

@@ -1,9 +1,11 @@
 //! One vector's route: a handle that never outlives its GSI.
 
+use crate::error::Errno;
+use crate::kernel::Kernel;
 use crate::message::MsiMessage;
 use crate::source::{Owner, Source};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How far a route is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,8 +43,9 @@ pub(crate) struct RouteInner {
     source: Source,
     owner: Owner,
     phase: AtomicU8,
-    /// The kernel has its irqfd.
-    pub(crate) attached: AtomicBool,
+    /// The kernel has its irqfd. Held while it is asked to take it or to give it back, which
+    /// may be without the table's lock.
+    attached: Mutex<bool>,
     /// The batch that touched it last.
     pub(crate) batch: AtomicU64,
     message: Mutex<MsiMessage>,
@@ -56,7 +59,7 @@ impl Route {
             source,
             owner: Owner::new(),
             phase: AtomicU8::new(Phase::Staged as u8),
-            attached: AtomicBool::new(false),
+            attached: Mutex::new(false),
             batch: AtomicU64::new(0),
             message: Mutex::new(message),
             home,
@@ -106,12 +109,30 @@ impl Route {
         self.0.source.close(self.0.owner);
     }
 
-    pub(crate) fn is_attached(&self) -> bool {
-        self.0.attached.load(Ordering::Acquire)
+    fn attached(&self) -> MutexGuard<'_, bool> {
+        self.0.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn set_attached(&self, attached: bool) {
-        self.0.attached.store(attached, Ordering::Release);
+    /// Attaches its irqfd; false if it was.
+    pub(crate) fn attach(&self, kernel: &dyn Kernel) -> Result<bool, Errno> {
+        let mut attached = self.attached();
+        let new = !*attached;
+        if new {
+            kernel.attach(self.source().eventfd(), self.gsi())?;
+            *attached = true;
+        }
+        Ok(new)
+    }
+
+    /// Detaches its irqfd; false if it was not attached.
+    pub(crate) fn detach(&self, kernel: &dyn Kernel) -> Result<bool, Errno> {
+        let mut attached = self.attached();
+        let was = *attached;
+        if was {
+            kernel.detach(self.source().eventfd(), self.gsi())?;
+            *attached = false;
+        }
+        Ok(was)
     }
 
     /// Nothing of it is in the kernel but perhaps its table entry: gives its GSI back.
@@ -140,7 +161,7 @@ impl RouteInner {
 impl Drop for RouteInner {
     fn drop(&mut self) {
         self.source.close(self.owner);
-        let attached = *self.attached.get_mut();
+        let attached = *self.attached.get_mut().unwrap_or_else(PoisonError::into_inner);
         if !attached || self.home.detach(&self.source, self.gsi) {
             self.retire();
         }

@@ -69,6 +69,14 @@ impl Router {
         commit::sweep(&self.0)
     }
 
+    /// Has a commit detach eventfds of others by so many threads at once (1 otherwise), which
+    /// share what each would wait for: for devices of many vectors that are unplugged. They
+    /// are started for it, and detach with no lock of this library held; where no thread can
+    /// be started, the committing one does it.
+    pub fn set_detach_threads(&self, threads: usize) {
+        self.0.detach_threads.store(threads, std::sync::atomic::Ordering::Relaxed);
+    }
+
     /// The kernel's table, in its order.
     pub fn entries(&self) -> Vec<kvm_irq_routing_entry> {
         self.0.lock().table.entries().to_vec()

@@ -6,7 +6,7 @@ use crate::pool::Pool;
 use crate::route::Home;
 use crate::source::Source;
 use crate::table::Table;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// GSIs given back that nobody has taken again, and irqfds that could not be detached.
@@ -25,6 +25,8 @@ pub(crate) struct Shared {
     /// Held for moments, so that staging never waits for a commit.
     pool: Mutex<Pool>,
     batches: AtomicU64,
+    /// Threads that detach irqfds at the same time.
+    pub(crate) detach_threads: AtomicUsize,
     /// The pool has something to sweep: spares commits its lock otherwise.
     waste: AtomicBool,
 }
@@ -37,6 +39,7 @@ impl Shared {
             locked: Mutex::new(Locked { table, workspace }),
             pool: Mutex::new(pool),
             batches: AtomicU64::new(0),
+            detach_threads: AtomicUsize::new(1),
             waste: AtomicBool::new(false),
         }
     }

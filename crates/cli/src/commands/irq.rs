@@ -44,6 +44,9 @@ pub struct Irq {
     /// Do not trace where the time of a commit goes.
     #[arg(long, conflicts_with = "vfio")]
     no_trace: bool,
+    /// Also set up so many VMs at once, with p50 and p99 of their times: 1,8,32 (default: none).
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "vfio")]
+    vms: Vec<usize>,
     /// Real devices, bound to vfio-pci, instead of a VM without any.
     #[arg(long, value_name = "BDF", num_args = 1.., value_delimiter = ',')]
     vfio: Vec<String>,
@@ -98,6 +101,7 @@ impl Irq {
                 warmup,
                 fit: self.fit.unwrap_or_default(),
                 no_trace: self.no_trace,
+                vms: self.vms.clone(),
             }));
         }
         let devices = self.vfio.iter().map(|text| Address::parse(text));

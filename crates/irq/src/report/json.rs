@@ -11,6 +11,8 @@ exported! {
         rows: Vec<Row>,
         totals: Vec<Total>,
         fit: Vec<Fit<'a>>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        together: Vec<Together<'a>>,
         anatomy: Vec<Anatomy<'a>>,
         runs: Vec<Run<'a>>,
         warnings: &'a [String],
@@ -108,6 +110,16 @@ exported! {
         vectors: usize,
         predicted_s: f64,
         measured: Option<Estimate>,
+        samples_s: &'a [f64],
+    }
+
+    struct Together<'a> of IrqTogether {
+        vms: usize,
+        strategy: Word,
+        p50_s: f64,
+        p99_s: f64,
+        all_s: f64,
+        rounds: usize,
         samples_s: &'a [f64],
     }
 

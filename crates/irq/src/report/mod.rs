@@ -205,6 +205,29 @@ impl<'a> IrqReport<'a> {
         table
     }
 
+    /// A row a strategy and number of VMs.
+    fn together(&self) -> Table {
+        let mut table = Table::new(vec![
+            Column::number("VMs", 0),
+            Column::text("strategy", 0),
+            Column::number("p50", 0),
+            Column::number("p99", 0),
+            Column::number("all done", 1),
+            Column::number("samples", 2),
+        ]);
+        for row in &self.result.together {
+            table.row(vec![
+                Cell::Text(row.vms.to_string()),
+                Cell::Name(row.strategy.to_string()),
+                Cell::Text(compact_seconds(row.p50_s)),
+                Cell::Text(compact_seconds(row.p99_s)),
+                Cell::Text(compact_seconds(row.all_s)),
+                Cell::Text(row.samples_s.len().to_string()),
+            ]);
+        }
+        table
+    }
+
     /// Parts of the commits as rows, a column a strategy.
     fn anatomy(&self) -> Table {
         let anatomy = &self.result.anatomy;
@@ -354,6 +377,11 @@ impl Report for IrqReport<'_> {
             let method = "Quadratic where an F test rejects the line at 1 %, AICc prefers the \
                           parabola (ΔAICc above 0), and the square makes up 10 % of the growth.";
             document.push(Block::Paragraph(method.into()));
+        }
+        if !result.together.is_empty() {
+            let note = "each VM's time from the common start; as many threads as VMs";
+            document.heading("VMs at once", note);
+            document.push(Block::Table(self.together()));
         }
         self.inside(detail, &mut document);
         document.push(Block::Notices(closing_notices(&result.warnings, &result.hints, "")));

@@ -383,9 +383,10 @@ impl Apparatus for Lab<'_> {
                 self.release(held)?;
                 Ok(Data::Enabled(Enabled { stalled: pressure.stalled(), ..enabled }))
             }
-            Purpose::Trace | Purpose::Growth { .. } | Purpose::Limit { .. } => {
-                Err(planned.is_unknown())
-            }
+            Purpose::Together { .. }
+            | Purpose::Trace
+            | Purpose::Growth { .. }
+            | Purpose::Limit { .. } => Err(planned.is_unknown()),
         }
     }
 }

@@ -115,6 +115,7 @@ pub fn result() -> IrqResult {
             fit(IrqStrategy::PerVector, Order::Quadratic),
             fit(IrqStrategy::PerVm, Order::Linear),
         ],
+        together: Vec::new(),
         anatomy: vec![IrqAnatomy {
             strategy: IrqStrategy::PerVector,
             commits: 4,

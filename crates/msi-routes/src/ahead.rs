@@ -1,0 +1,99 @@
+//! Detaching the irqfds of vectors that are to be masked or removed, before the table is
+//! locked: `KVM_IRQFD` waits for a workqueue and an SRCU grace period each time, and nobody
+//! else's commit is to wait for those of a device that is unplugged. Several threads at once
+//! share grace periods, where the user allows them.
+
+use crate::error::Errno;
+use crate::ops::Op;
+use crate::route::{Phase, Route};
+use crate::shared::Shared;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// What became of each route that was to be detached.
+#[derive(Default)]
+pub(crate) struct Ahead(HashMap<usize, Result<(), Errno>>);
+
+/// What a batch wants of a route in the end.
+#[derive(Default)]
+struct Want {
+    remove: bool,
+    mask: bool,
+}
+
+fn key(route: &Route) -> usize {
+    Arc::as_ptr(&route.0) as usize
+}
+
+impl Ahead {
+    /// Detaches what these changes close, of sources that are not gates.
+    pub(crate) fn of(shared: &Shared, ops: &[Op]) -> Self {
+        let closes = |op: &Op| match op {
+            Op::Mask(route) | Op::Remove(route) => !route.source().is_gate(),
+            _ => false,
+        };
+        if !ops.iter().any(closes) {
+            return Self::default();
+        }
+        let routes = wanted(ops);
+        let threads = shared.detach_threads.load(Ordering::Relaxed).clamp(1, routes.len().max(1));
+        let detach = |route: &&Route| {
+            // False: another batch has done it; the commit looks again.
+            let done = route.detach(&*shared.kernel);
+            done.map_or_else(
+                |e| Some((key(route), Err(e))),
+                |was| was.then(|| (key(route), Ok(()))),
+            )
+        };
+        let detach = &detach;
+        let (own, others) = routes.split_at(routes.len().div_ceil(threads));
+        let mut done = HashMap::with_capacity(routes.len());
+        std::thread::scope(|scope| {
+            let mut left = Vec::new();
+            let spawned: Vec<_> = others
+                .chunks(routes.len().div_ceil(threads).max(1))
+                .filter_map(|some| {
+                    let work = move || some.iter().filter_map(detach).collect::<Vec<_>>();
+                    let thread = std::thread::Builder::new().spawn_scoped(scope, work);
+                    thread.map_err(|_| left.push(some)).ok()
+                })
+                .collect();
+            done.extend(own.iter().filter_map(detach));
+            // What no thread was to be had for.
+            done.extend(left.into_iter().flatten().filter_map(detach));
+            // A thread that panicked has detached some; the commit does the others.
+            done.extend(spawned.into_iter().filter_map(|thread| thread.join().ok()).flatten());
+        });
+        Self(done)
+    }
+
+    /// What became of a route, if it was detached ahead. Told once.
+    pub(crate) fn take(&mut self, route: &Route) -> Option<Result<(), Errno>> {
+        self.0.remove(&key(route))
+    }
+}
+
+/// Routes of eventfds that the changes, taken together, close.
+fn wanted(ops: &[Op]) -> Vec<&Route> {
+    let mut wants: HashMap<usize, (&Route, Want)> = HashMap::new();
+    for op in ops {
+        let (route, change): (&Route, fn(&mut Want)) = match op {
+            Op::Mask(route) => (route, |want| (want.mask, want.remove) = (true, false)),
+            Op::Unmask(route) => (route, |want| (want.mask, want.remove) = (false, false)),
+            Op::Message(route, _) => (route, |want| want.remove = false),
+            Op::Remove(route) => (route, |want| want.remove = true),
+            _ => continue,
+        };
+        change(&mut wants.entry(key(route)).or_insert_with(|| (route, Want::default())).1);
+    }
+    let closed = |(route, want): &(&Route, Want)| {
+        let live = route.phase() == Phase::Live;
+        !route.source().is_gate() && (want.remove || want.mask && live)
+    };
+    let mut routes: Vec<&Route> =
+        wants.into_values().filter(closed).map(|(route, _)| route).collect();
+    // In an order that does not depend on addresses.
+    routes.sort_by_key(|route| route.gsi());
+    routes
+}
