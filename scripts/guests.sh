@@ -137,7 +137,7 @@ menuentry 'Debian GNU/Linux' {
 }
 menuentry 'Debian GNU/Linux, traced' {
     echo 'Loading Linux $release ...'
-    linux /boot/$kernel root=/dev/vda2 ro console=ttyS0 no_timer_check trace_event=initcall:*,module:module_load,sched:sched_process_exec,sched:sched_process_exit,printk:console trace_clock=x86-tsc trace_buf_size=512K
+    linux /boot/$kernel root=/dev/vda2 ro console=ttyS0 no_timer_check trace_event=initcall:*,module:module_load,sched:sched_process_exec,sched:sched_process_exit,sched:sched_process_wait,task:task_newtask,cgroup:cgroup_attach_task,printk:console trace_clock=x86-tsc trace_buf_size=2M systemd.log_target=kmsg systemd.show_status=1 printk.devkmsg=on
     echo 'Loading initial ramdisk ...'
     initrd /boot/initrd.img-$release
 }
