@@ -113,24 +113,6 @@ fn ovmf_and_grub_are_told_apart() {
     }
 }
 
-/// The guests' folder, made if need be; none, with a line that says so, where it can't be.
-fn made() -> Option<PathBuf> {
-    if !common::is_long() {
-        println!("skipped: boots of the guests that people have; VMETER_LONG=1 runs them");
-        return None;
-    }
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let folder = cache?.join("vmeter/guests");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/guests.sh");
-    let output = Command::new(script).arg(&folder).output().expect("sh");
-    if !output.status.success() {
-        println!("skipped: {}", String::from_utf8_lossy(&output.stderr).trim());
-        return None;
-    }
-    Some(folder)
-}
-
 /// Each guest's name and command line.
 fn guests(folder: &Path) -> Vec<(&'static str, Vec<String>)> {
     let file = |name: &str| folder.join(name).display().to_string();
@@ -187,7 +169,7 @@ fn guests(folder: &Path) -> Vec<(&'static str, Vec<String>)> {
 
 #[test]
 fn guests_that_people_have_are_not_contradicted_by_their_consoles() {
-    let Some(folder) = made() else { return };
+    let Some(folder) = common::people::made() else { return };
     let lab = Lab::new();
     let mut found = Vec::new();
     for (name, command) in guests(&folder) {

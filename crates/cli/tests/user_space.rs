@@ -22,7 +22,16 @@ fn close(found: f64, said: f64) -> bool {
     (found - said).abs() <= SECONDS.max(SHARE * said)
 }
 
-/// A recording's session, its only run as JSON, and its console's text.
+/// A session's only run as JSON, and its console's text.
+fn shown(lab: &Lab, folder: &Path) -> (Value, String) {
+    let run = lab.json(&["show", text(folder)])["runs"][0].clone();
+    let exec_ns = run["exec_monotonic_ns"].as_i64().expect("the exec");
+    let lines = common::stages::console(&folder.join("runs/0000"), exec_ns);
+    let lines: Vec<String> = lines.into_iter().map(|line| line.text).collect();
+    (run, lines.join("\n"))
+}
+
+/// The same of a recording.
 fn recording(lab: &Lab, name: &str) -> (Value, String) {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/guests");
     let folder: PathBuf = lab.path(name);
@@ -30,11 +39,7 @@ fn recording(lab: &Lab, name: &str) -> (Value, String) {
     let archive = fixtures.join(format!("{name}.tar.gz"));
     let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder).status();
     assert!(tar.expect("tar").success(), "{name}");
-    let run = lab.json(&["show", text(&folder)])["runs"][0].clone();
-    let exec_ns = run["exec_monotonic_ns"].as_i64().expect("the exec");
-    let lines = common::stages::console(&folder.join("runs/0000"), exec_ns);
-    let lines: Vec<String> = lines.into_iter().map(|line| line.text).collect();
-    (run, lines.join("\n"))
+    shown(lab, &folder)
 }
 
 /// Spans of a list: name, start, length and CPU time, s.
@@ -71,9 +76,35 @@ fn duration(text: &str) -> Option<f64> {
 fn units_take_as_long_as_systemd_says() {
     let lab = Lab::new();
     let (run, console) = recording(&lab, "debian-kernel-oracle");
-    let all: Vec<_> = spans(&run, "spans").into_iter().chain(spans(&run, "overlapping")).collect();
+    check_units(&run, &console);
+}
+
+/// A boot of now, in the long form.
+#[test]
+fn units_of_a_boot_take_as_long_as_systemd_says() {
+    let Some(guests) = common::people::made() else { return };
+    let lab = Lab::new();
+    let session = lab.path("oracle");
+    let file = |name: &str| guests.join(name).display().to_string();
+    let (kernel, initrd) = (file("vmlinuz"), file("initrd.img"));
+    let disk = format!("if=virtio,format=raw,snapshot=on,file={}", file("debian.img"));
+    let words = "root=/dev/vda2 ro console=ttyS0 no_timer_check planted.analyze planted.poweroff";
+    let given = "boot --runs 1 --warmup 0 --until poweroff --timeout 500 --save";
+    let qemu = "-- qemu-system-x86_64 -nographic -no-reboot -net none -M q35 -m 1024";
+    let mut arguments: Vec<&str> = given.split(' ').collect();
+    arguments.push(text(&session));
+    arguments.extend(qemu.split(' '));
+    arguments.extend(["-kernel", &kernel, "-initrd", &initrd, "-append", words, "-drive", &disk]);
+    let ran = lab.run(&arguments);
+    assert_eq!(ran.status, 0, "{}\n{}", ran.stderr, ran.stdout);
+    let (run, console) = shown(&lab, &session);
+    check_units(&run, &console);
+}
+
+fn check_units(run: &Value, console: &str) {
+    let all: Vec<_> = spans(run, "spans").into_iter().chain(spans(run, "overlapping")).collect();
     let (mut compared, mut wrong) = (0, Vec::new());
-    for line in oracle(&console, "blame") {
+    for line in oracle(console, "blame") {
         let Some((time, unit)) = line.trim().rsplit_once(' ') else { continue };
         // Nothing says when somebody began to wait for a device.
         let Some(said) = duration(time).filter(|_| !unit.ends_with(".device")) else { continue };

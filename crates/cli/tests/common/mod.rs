@@ -3,6 +3,7 @@
 
 pub mod l1;
 pub mod module;
+pub mod people;
 pub mod stages;
 pub mod traced_guest;
 
