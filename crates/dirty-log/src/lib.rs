@@ -28,3 +28,8 @@ pub use strategy::{
 };
 pub use summary::SummaryBitmap;
 pub use writer::{register_thread, rest};
+
+/// The code of docs/ADOPTING.md, compiled against what it names.
+#[cfg(all(doctest, feature = "vm-memory"))]
+#[doc = include_str!("../docs/ADOPTING.md")]
+struct Adopting;

@@ -36,10 +36,8 @@ impl Measured {
             (Purpose::Round { .. }, Data::Enabled(enabled)) => {
                 self.rounds.push((planned.clone(), enabled));
             }
-            (Purpose::Together { vms }, Data::Together(times)) => {
-                if !planned.warmup {
-                    self.together.entry((strategy, vms)).or_default().push(times);
-                }
+            (Purpose::Together { vms }, Data::Together(times)) if !planned.warmup => {
+                self.together.entry((strategy, vms)).or_default().push(times);
             }
             (Purpose::Trace, Data::Traced(traced)) => {
                 self.traced.insert(strategy, Ok((dir.to_owned(), traced)));

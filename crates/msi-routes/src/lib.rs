@@ -6,6 +6,7 @@ mod commit;
 mod error;
 mod isolate;
 mod kernel;
+#[cfg(feature = "measure")]
 pub mod measure;
 mod message;
 mod msi;
@@ -18,6 +19,7 @@ mod route;
 mod router;
 mod shared;
 mod source;
+#[cfg(feature = "measure")]
 mod strategy;
 mod table;
 mod vector;
@@ -32,5 +34,11 @@ pub use report::{CommitError, Counts, Failure, Report, Step};
 pub use route::{Phase, Route};
 pub use router::Router;
 pub use source::{Gate, Source};
+#[cfg(feature = "measure")]
 pub use strategy::{enable, prepare, DeviceCost, EnableError, Enabled, Strategy, UnknownStrategy};
 pub use vmm_sys_util::eventfd::EventFd;
+
+/// The code of docs/ADOPTING.md, compiled against what it names.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/ADOPTING.md")]
+struct Adopting;

@@ -1,8 +1,8 @@
 //! Fixed routes beside MSI routes: GSIs change hands, the table is full, pins change.
 
-mod common;
+mod kernels;
 
-use common::{Null, Spy};
+use kernels::{Null, Spy};
 use msi_routes::{EventFd, FixedRoute, MsiMessage, Phase, Route, RouteError, Router, Source};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! What a guest can write that KVM refuses, what a reset forgets, and what a state may be
 //! loaded into.
 
-mod common;
+mod kernels;
 
-use common::{msi_entries, Null, Spy};
+use kernels::{msi_entries, Null, Spy};
 use msi_routes::{
     Errno, EventFd, Kernel, Msi, MsiMessage, Msix, MsixState, Phase, Route, Router, Source, Step,
 };

@@ -124,3 +124,12 @@ fn messages_of_a_shape_are_told_apart() {
     }
     assert!(test_vm(1).is_none_or(|vm| vm.arrived().is_empty()));
 }
+
+#[test]
+fn strategies_have_names() {
+    for strategy in Strategy::ALL {
+        assert_eq!(strategy.to_string().parse(), Ok(strategy));
+    }
+    let unknown = "per_host".parse::<Strategy>();
+    assert_eq!(unknown, Err(msi_routes::UnknownStrategy("per_host".into())));
+}

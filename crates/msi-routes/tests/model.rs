@@ -1,12 +1,12 @@
 //! Against kernels that only record: batches, nesting, threads, registers.
 
-mod common;
+mod kernels;
 
-use common::{msi_entries, target, Null, Random, Spy};
+use kernels::{msi_entries, target, Null, Random, Spy};
 use kvm_bindings::{kvm_irq_routing_entry, KVM_IRQ_ROUTING_MSI};
 use msi_routes::{
     Batch, EventFd, FixedRoute, Msi, MsiMessage, MsiState, Msix, MsixState, Phase, Route,
-    RouteError, Router, Source, Strategy, UnknownStrategy,
+    RouteError, Router, Source,
 };
 use proptest::prelude::*;
 use proptest::strategy::Strategy as Generate;
@@ -253,15 +253,6 @@ fn routes_of_other_kinds_outlive_everything() {
 fn a_blocking_eventfd_is_refused() {
     let blocking = Source::external(EventFd::new(0).unwrap()).unwrap_err();
     assert!(blocking.to_string().contains("EFD_NONBLOCK"), "{blocking}");
-}
-
-#[test]
-fn strategies_have_names() {
-    for strategy in Strategy::ALL {
-        assert_eq!(strategy.to_string().parse(), Ok(strategy));
-    }
-    let unknown = "per_host".parse::<Strategy>();
-    assert_eq!(unknown, Err(UnknownStrategy("per_host".into())));
 }
 
 #[derive(Debug, Clone)]
