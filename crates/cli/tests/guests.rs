@@ -96,6 +96,17 @@ fn a_disk_boot_gives_its_initcalls() {
     }
 }
 
+/// GRUB's entries say nothing, and the kernel is `quiet`: what is read tells the loader's parts,
+/// and the kernel's clocks in RAM its phases.
+#[test]
+fn a_boot_that_says_nothing_is_told_apart() {
+    let spans = spans(&Lab::new(), "debian-seabios-quiet");
+    let names = ["grub:timeout", "grub:load-kernel", "grub:load-initrd", "kernel:decompress"];
+    let more = ["kernel:entry", "kernel:initcalls-before-userspace", "userspace"];
+    let all: Vec<(f64, f64)> = names.iter().chain(&more).map(|name| bounds(&spans, name)).collect();
+    assert!(all.windows(2).all(|w| w[0].1 <= w[1].0 && w[0].0 < w[0].1), "{all:?}");
+}
+
 /// OVMF's release build says nothing but its boot manager's lines; what it asks of the machine
 /// tells its stages. GRUB's time-out is 1 s.
 #[test]

@@ -193,6 +193,15 @@ pub enum What {
         /// Bytes transferred by it, if known.
         bytes: u64,
     },
+    /// The guest read from a disk.
+    DiskRead {
+        /// Which: a number that is the same throughout a run.
+        disk: u64,
+        /// Where, bytes from the disk's start.
+        offset: u64,
+        /// How much.
+        bytes: u64,
+    },
     /// Something worth showing on the timeline that needs no span of its own.
     Note {
         /// What.

@@ -365,6 +365,7 @@ fn last_seen(dir: &Path, record: &RunRecord) -> String {
         // Too small to say where the guest is.
         | What::PciConfig { .. }
         | What::FwCfg { .. }
+        | What::DiskRead { .. }
         | What::Note { .. }
         | What::ReadyLine { .. }
         | What::Count { .. } => None,

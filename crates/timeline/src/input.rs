@@ -206,6 +206,7 @@ pub(crate) fn by_guest(what: &What) -> bool {
         | What::PowerOff
         | What::PciConfig { .. }
         | What::FwCfg { .. }
+        | What::DiskRead { .. }
         | What::Note { .. }
         | What::Count { .. } => false,
     }

@@ -55,6 +55,7 @@ pub(crate) fn marks(facts: &Facts<'_>, named: &[(String, Ns)]) -> Vec<(Ns, Strin
                 | What::ProcessGroup { .. }
                 | What::PciConfig { .. }
                 | What::FwCfg { .. }
+                | What::DiskRead { .. }
                 | What::Count { .. } => return None,
             };
             Some((s.at, text))

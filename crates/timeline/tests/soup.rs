@@ -108,6 +108,11 @@ fn what() -> impl Strategy<Value = What> {
         }),
         (0..4i32, unit()).prop_map(|(pid, path)| What::ProcessGroup { pid, path }),
         (0x05..0x1au32, any::<u64>()).prop_map(|(item, bytes)| What::FwCfg { item, bytes }),
+        (0..2u64, 0..99u64, any::<u64>()).prop_map(|(disk, offset, bytes)| What::DiskRead {
+            disk,
+            offset,
+            bytes
+        }),
         any::<bool>()
             .prop_map(|write| { What::PciConfig { write, device: "d".into(), register: 0 } }),
         (name(), any::<u64>()).prop_map(|(name, value)| What::Count { name, value }),

@@ -13,6 +13,7 @@ use crate::clock::Conversion;
 use crate::end::Clues;
 use crate::recorder::{self, Context, Live, NoParameters, Recorder, Saved, SourceError};
 use std::path::{Path, PathBuf};
+use vmeter_machine::argv;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
 use vmeter_model::{Accel, Event, Moment, Ns, RunRecord, What};
@@ -33,6 +34,9 @@ const WANTED: &[&str] = &[
     "qemu_system_shutdown_request",
     "qemu_system_powerdown_request",
 ];
+
+/// Asked for besides where a boot loader reads the kernel from a disk.
+const DISK_READ: &str = "blk_co_preadv";
 
 /// QEMU's trace log.
 pub struct QemuTrace;
@@ -131,7 +135,10 @@ impl Live for Recording {
             return Ok(());
         }
         let events = self.dir.join(EVENTS);
-        std::fs::write(&events, WANTED.join("\n") + "\n")
+        // What a boot loader reads tells what it is at.
+        let loaded = !argv::loads_kernel(&plan.argv);
+        let wanted: Vec<&str> = WANTED.iter().copied().chain(loaded.then_some(DISK_READ)).collect();
+        std::fs::write(&events, wanted.join("\n") + "\n")
             .map_err(|error| SourceError::Io { path: events.clone(), error })?;
         let events = format!("events={}", events.display().to_string().replace(',', ",,"));
         self.armed |= plan.inject(&["-trace", &events, "-D", &log, "-msg", "timestamp=on"]);
@@ -187,6 +194,16 @@ fn interpret(name: &str, arguments: &str) -> Option<What> {
                 register: u32::from_str_radix(register, 16).ok()?,
             })
         }
+        DISK_READ => {
+            let mut words = arguments.split(' ');
+            let mut after = |name: &str| {
+                words.by_ref().find(|word| *word == name)?;
+                words.next()
+            };
+            let disk = u64::from_str_radix(after("blk")?.strip_prefix("0x")?, 16).ok()?;
+            let (offset, bytes) = (after("offset")?.parse().ok()?, after("bytes")?.parse().ok()?);
+            Some(What::DiskRead { disk, offset, bytes })
+        }
         "qemu_system_shutdown_request" => Some(What::PowerOff),
         "qemu_system_powerdown_request" => Some(What::ShutdownStart),
         "port92_write" => Some(What::Note { text: "port92_write".into() }),
@@ -218,6 +235,10 @@ mod tests {
             say("8778@1795225514.037000:qemu_system_shutdown_request reason=6"),
             What::PowerOff
         );
+        assert_eq!(
+            say("1@1795331967.649166:blk_co_preadv blk 0x55 bs 0x56 offset 512 bytes 1024 flags 0x8"),
+            What::DiskRead { disk: 0x55, offset: 512, bytes: 1024 }
+        );
         assert_eq!(parse("qemu-system-x86_64: warning: something"), None);
     }
 
@@ -228,7 +249,7 @@ mod tests {
         }
 
         #[test]
-        fn no_arguments_panic(name in "(runstate_set|fw_cfg_select|pci_cfg_read|port92_write)", rest in "[ @x0-9a-f():key'-]*") {
+        fn no_arguments_panic(name in "(runstate_set|fw_cfg_select|pci_cfg_read|port92_write|blk_co_preadv)", rest in "[ @x0-9a-fblkost():key'-]*") {
             let _ = parse(&format!("1@2.000003:{name} {rest}"));
         }
     }

@@ -14,6 +14,7 @@ use crate::landmarks::BOOT_SECTOR;
 use crate::lines::Hit;
 use crate::patterns::On;
 use crate::tree::{Growing, Node};
+use vmeter_model::{Ns, What};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 
@@ -31,6 +32,7 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let parts: Vec<(&'static str, Stamp<'a>)> = parts(facts, begin).collect();
     let phase = tree.root.children.iter().find(|n| n.name == LOADER);
     let end = phase.map_or(begin.at, |n| n.end);
+    let parts = with_reads(facts, parts, begin, end);
     for (index, (name, at)) in parts.iter().enumerate() {
         let to = parts.get(index + 1).map_or(end, |(_, next)| next.at);
         if at.at < to.min(end) {
@@ -49,6 +51,48 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
         }
     }
 }
+
+/// GRUB's parts with what it reads, where its entries say nothing of that: it reads the kernel
+/// and then the initrd, each from one end to the other, and nothing else that is so long.
+fn with_reads<'a>(
+    facts: &Facts<'a>,
+    mut parts: Vec<(&'static str, Stamp<'a>)>,
+    begin: Stamp<'a>,
+    end: Ns,
+) -> Vec<(&'static str, Stamp<'a>)> {
+    let grub = parts.iter().any(|(name, _)| name.starts_with("grub:"));
+    if !grub || parts.iter().any(|(name, _)| name.starts_with("grub:load-")) {
+        return parts;
+    }
+    let last = parts.last().map_or(begin.at, |(_, at)| at.at);
+    if let [kernel, initrd] = files(facts, last, end)[..] {
+        parts.extend([("grub:load-kernel", kernel), ("grub:load-initrd", initrd)]);
+    }
+    parts
+}
+
+/// When each long file began to be read between two moments.
+fn files<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Vec<Stamp<'a>> {
+    let mut runs: Vec<(Stamp<'a>, u64, u64, u64)> = Vec::new();
+    for seen in facts.seen.iter().filter(|s| from <= s.at && s.at < to) {
+        let What::DiskRead { disk, offset, bytes } = *seen.what else { continue };
+        let next = offset.saturating_add(bytes);
+        match runs.last_mut() {
+            Some((_, of, until, read))
+                if *of == disk && (*until..=until.saturating_add(SKIPPED)).contains(&offset) =>
+            {
+                (*until, *read) = (next, read.saturating_add(bytes));
+            }
+            _ => runs.push((Stamp::of(seen), disk, next, bytes)),
+        }
+    }
+    runs.into_iter().filter(|run| run.3 >= LONG).map(|run| run.0).collect()
+}
+
+/// A file that is at least so long, bytes, is a kernel or an initrd.
+const LONG: u64 = 2 << 20;
+/// What may be left out inside a file, bytes: a block of the file system's own.
+const SKIPPED: u64 = 64 << 10;
 
 /// Where parts begin, in order, no name twice in a row.
 fn parts<'a, 'f>(
