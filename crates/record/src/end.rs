@@ -309,3 +309,72 @@ fn left_behind(exit: &Exit) -> String {
         exit.left_behind.join(", ")
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmeter_machine::launch::Ptrace;
+
+    fn exit() -> Exit {
+        Exit {
+            exec_ns: 0,
+            total_ns: 1,
+            moments: Vec::new(),
+            status: Status::Exited(0),
+            usage: Default::default(),
+            end: launch::End::ByItself,
+            stderr_tail: String::new(),
+            ptrace: Ptrace::Used,
+            image: None,
+            stops: 0,
+            held: Vec::new(),
+            left_behind: Vec::new(),
+            was_stopped: false,
+        }
+    }
+
+    fn judged(kvm: bool, clues: &Clues) -> Judged {
+        let exit = exit();
+        let run = Run {
+            exit: &exit,
+            until: &Until::PowerOff,
+            ends_by_reset: false,
+            known_vmm: true,
+            kvm,
+            debug_exit: false,
+            oom_kills: 0,
+        };
+        judge(&run, clues, String::new)
+    }
+
+    #[test]
+    fn a_reset_under_kvm_may_be_a_triple_fault_unless_kvm_was_traced() {
+        let reset = Clues { shutdown: Some("guest-reset".into()), ..Clues::default() };
+        let said = |kvm, clues: &Clues| judged(kvm, clues).end;
+        let untraced = said(true, &reset);
+        assert_eq!(untraced.cause, Cause::Reset);
+        assert!(untraced.evidence.contains("triple fault reads the same"), "{untraced:?}");
+        let traced = Clues { kvm_traced: true, ..reset.clone() };
+        assert_eq!(said(true, &traced), End::new(Cause::Reset, "QMP: guest-reset"));
+        assert_eq!(said(false, &reset), End::new(Cause::Reset, "QMP: guest-reset"));
+        let fault = Clues { triple_faults: 1, ..traced };
+        assert_eq!(said(true, &fault).cause, Cause::TripleFault);
+    }
+
+    #[test]
+    fn a_program_killed_for_lack_of_memory_is_no_good_end() {
+        let line = "[ 1.5] Out of memory: Killed process 7 (a b) total-vm:9kB, anon-rss:8kB";
+        let off = Clues { shutdown: Some("guest-shutdown".into()), ..Clues::default() };
+        assert_eq!(judged(false, &off).outcome, Outcome::Done);
+        let log = Some(vec![line.to_owned(), POWER_DOWN.to_owned()]);
+        let starved = judged(false, &Clues { kernel_log: log, ..off.clone() });
+        let known = "the kernel's log: Out of memory: Killed process 7 (a b)";
+        assert_eq!(starved.end, End::new(Cause::Starved, known));
+        assert!(matches!(starved.outcome, Outcome::UnexpectedEnd { .. }));
+        // What a control group's own bound kills, and what a program prints beside a log.
+        let own = "[ 1.5] Memory cgroup out of memory: Killed process 7 (a)".to_owned();
+        let (log, console) = (Some(vec![own]), vec![line.to_owned()]);
+        let bounded = judged(false, &Clues { kernel_log: log, console, ..off });
+        assert_eq!(bounded.outcome, Outcome::Done);
+    }
+}
