@@ -71,6 +71,9 @@ pub struct Timeline {
     /// Processes of the guest, in order of their starts.
     #[serde(default)]
     pub processes: Vec<Process>,
+    /// The kernel's command line, where its log or the VMM's says it.
+    #[serde(default)]
+    pub command_line: Option<String>,
     /// Counts of the run.
     pub counts: Counts,
     /// Phase lengths: top-level names and their ns, every phase once, `unattributed` always.

@@ -15,6 +15,20 @@ pub fn is_login(text: &str) -> bool {
     text.ends_with(LOGIN)
 }
 
+/// The kernel's command line: by its own log, or by the VMM's `-append`.
+pub(crate) fn command_line(facts: &Facts<'_>, argv: &[String]) -> Option<String> {
+    let said = |line: &crate::lines::Line<'_>| {
+        let text = line.text.strip_prefix("Kernel ").unwrap_or(line.text);
+        let text = text.strip_prefix("command line: ").or(text.strip_prefix("Command line: "));
+        text.filter(|_| line.stamp.is_some()).map(str::to_owned)
+    };
+    let given = || {
+        let at = argv.iter().position(|word| word == "-append")?;
+        argv.get(at + 1).cloned()
+    };
+    facts.lines.iter().find_map(said).or_else(given)
+}
+
 /// Marks in order of time, with those that the user named.
 pub(crate) fn marks(facts: &Facts<'_>, named: &[(String, Ns)]) -> Vec<(Ns, String)> {
     let mut marks: Vec<(Ns, String)> = facts

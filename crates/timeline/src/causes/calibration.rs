@@ -7,4 +7,5 @@ pub(super) const CAUSE: Known = Known {
     what: "the kernel calibrates its delay loop",
     remedy: "lpj=N on the kernel's command line",
     is: |name| name == "kernel:calibrate_delay",
+    ended_by: Some("lpj="),
 };

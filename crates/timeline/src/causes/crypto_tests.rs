@@ -8,4 +8,5 @@ pub(super) const CAUSE: Known = Known {
     what: "initcalls wait for the self-tests of cryptography",
     remedy: "cryptomgr.notests on the kernel's command line",
     is: |name| matches!(name, "initcall crypto_algapi_init" | "initcall crypto_kdf108_init"),
+    ended_by: Some("cryptomgr.notests"),
 };

@@ -7,4 +7,5 @@ pub(super) const CAUSE: Known = Known {
     what: "e2scrub_reap clears up after scrubs of LVM volumes",
     remedy: "systemctl disable e2scrub_reap.service",
     is: |name| is_unit(name, "e2scrub_reap.service"),
+    ended_by: None,
 };

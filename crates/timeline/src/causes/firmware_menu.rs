@@ -8,4 +8,5 @@ pub(super) const CAUSE: Known = Known {
     what: "the firmware waits for the key of its boot menu",
     remedy: "-boot menu=off",
     is: |name| name == "bios:boot-menu-wait",
+    ended_by: None,
 };

@@ -7,4 +7,5 @@ pub(super) const CAUSE: Known = Known {
     what: "GRUB waits for a key after an error",
     remedy: "mend the error printed above \"Press any key\"",
     is: |name| name == "grub:wait-for-a-key",
+    ended_by: None,
 };

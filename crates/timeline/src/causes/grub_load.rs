@@ -7,4 +7,5 @@ pub(super) const CAUSE: Known = Known {
     what: "GRUB reads kernel and initrd by the firmware's disk calls",
     remedy: "MODULES=dep (small initrd), or QEMU's -kernel -initrd",
     is: |name| matches!(name, "grub:load-kernel" | "grub:load-initrd"),
+    ended_by: None,
 };

@@ -7,4 +7,5 @@ pub(super) const CAUSE: Known = Known {
     what: "GRUB's menu waits for its time-out",
     remedy: "GRUB_TIMEOUT=0 in /etc/default/grub, update-grub",
     is: |name| name == "grub:menu",
+    ended_by: None,
 };

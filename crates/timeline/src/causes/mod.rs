@@ -43,6 +43,8 @@ pub(crate) struct Known {
     pub remedy: &'static str,
     /// True for the name of a span that is nothing else.
     pub is: fn(&str) -> bool,
+    /// Begins the word of the kernel's command line that ends it already.
+    pub ended_by: Option<&'static str>,
 }
 
 /// Every known cause, in the order in which a boot meets them.
@@ -62,7 +64,11 @@ const KNOWN: &[Known] = &[
 /// The known causes that a timeline shows, in the order in which a boot meets them.
 pub fn causes(timeline: &Timeline) -> Vec<Cause> {
     let by_id: HashMap<u32, &Span> = timeline.spans.iter().map(|s| (s.id, s)).collect();
-    let known = KNOWN.iter().filter_map(|known| {
+    let words = || timeline.command_line.iter().flat_map(|line| line.split_whitespace());
+    let ended = |known: &&Known| {
+        known.ended_by.is_some_and(|begin| words().any(|word| word.starts_with(begin)))
+    };
+    let known = KNOWN.iter().filter(|known| !ended(known)).filter_map(|known| {
         let spans: Vec<&Span> = timeline
             .spans
             .iter()
@@ -120,6 +126,15 @@ mod tests {
         };
         let found: Vec<(&str, Ns)> = causes(&timeline).iter().map(|c| (c.id, c.at_most)).collect();
         assert_eq!(found, [("grub-menu", 10), ("network", 40)]);
+    }
+
+    #[test]
+    fn what_is_ended_already_is_no_cause() {
+        let spans = vec![span(0, None, "initcall crypto_algapi_init", 0, 10)];
+        let mut timeline = Timeline { total: 10, spans, ..Timeline::default() };
+        assert_eq!(causes(&timeline).len(), 1);
+        timeline.command_line = Some("quiet cryptomgr.notests".into());
+        assert_eq!(causes(&timeline), []);
     }
 
     #[test]

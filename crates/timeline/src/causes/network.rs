@@ -22,4 +22,5 @@ pub(super) const CAUSE: Known = Known {
                 matches!(file, "dhclient" | "dhcpcd" | "udhcpc" | "ipconfig")
             })
     },
+    ended_by: None,
 };

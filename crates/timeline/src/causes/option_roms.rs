@@ -7,4 +7,5 @@ pub(super) const CAUSE: Known = Known {
     what: "option ROMs run, or the firmware boots over the network",
     remedy: "romfile= (empty) for each network card, or -net none",
     is: |name| matches!(name, "bios:option-roms" | "bios:network-boot"),
+    ended_by: None,
 };

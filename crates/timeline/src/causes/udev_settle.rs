@@ -15,4 +15,5 @@ pub(super) const CAUSE: Known = Known {
             || matches!(name, "initrd:udev" | "/init:udev-settle")
             || is_unit(name, "systemd-udev-settle.service")
     },
+    ended_by: None,
 };

@@ -164,9 +164,13 @@ impl BootReport<'_> {
         if all < 0.001 * mean {
             return None;
         }
-        let what = if longest.name == UNATTRIBUTED { "" } else { ", phases not told apart" };
+        let what = match (longest.name == UNATTRIBUTED, run.record.injected.is_empty()) {
+            (true, _) => "",
+            (false, true) => ", not told apart without what --no-inject omits",
+            (false, false) => ", phases not told apart",
+        };
         let value = format!(
-            "{} s, {}{what}; the longest from {} s on",
+            "{} s, {}, most from {} s on{what}",
             three_digits(all),
             percent(all / mean.max(f64::MIN_POSITIVE)),
             three_digits(seconds(longest.start)),
