@@ -110,10 +110,10 @@ impl Guests {
 
 const ONCE: [&str; 4] = ["--warmup", "0", "--runs", "1"];
 
-/// The answer of a report: its second line and those that go on with it.
+/// The answer of a report: its first lines, below its title if it has one.
 fn headline(ran: &Ran) -> String {
-    let lines = ran.stdout.lines().skip(1).take_while(|line| !line.is_empty());
-    lines.collect::<Vec<_>>().join(" ")
+    let lines = ran.stdout.lines().skip_while(|line| line.starts_with("vmeter "));
+    lines.take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 /// A run that ended badly: exit status 1, no time of a boot, and its cause in the headline.

@@ -142,7 +142,10 @@ fn of_beside(timeline: &Timeline, run: usize, by_name: &mut BTreeMap<ActivityKey
 fn is_group((phase, name): &ActivityKey) -> bool {
     phase == name
         || name.starts_with("initcalls:")
-        || matches!(name.as_str(), "kernel:initcalls" | "systemd:units" | "userspace")
+        || matches!(
+            name.as_str(),
+            "kernel:initcalls" | "systemd:units" | "systemd:start-jobs" | "userspace"
+        )
 }
 
 /// True for what is work of its own even where all of its parts have names.

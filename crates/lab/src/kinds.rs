@@ -37,6 +37,14 @@ pub fn of(session: &AnySession) -> Result<&'static dyn Experiment> {
 /// # Errors
 /// Class usage: no session, of no known kind, or without a finished run.
 pub fn answer(dir: &Path) -> Result<Box<dyn Answer>> {
+    marked(dir, &[])
+}
+
+/// As [`answer`], with moments to be marked, each `NAME=REGEX`.
+///
+/// # Errors
+/// As [`answer`], and [`Experiment::marked`].
+pub fn marked(dir: &Path, marks: &[String]) -> Result<Box<dyn Answer>> {
     if !is_saved(dir) {
         if let Some(answer) = KINDS.iter().find_map(|kind| kind.legacy(dir)) {
             return answer;
@@ -47,7 +55,7 @@ pub fn answer(dir: &Path) -> Result<Box<dyn Answer>> {
     if session.record.machines.is_empty() {
         return Err(session.no_runs());
     }
-    let answer = kind.answer(&session.dir)?;
+    let answer = kind.marked(&session.dir, marks)?;
     // What lacks runs that were taken away meanwhile is no answer.
     if !is_saved(&session.dir) {
         let dir = session.dir.display();

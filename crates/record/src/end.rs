@@ -14,6 +14,9 @@ use vmeter_model::{Cause, End};
 /// The line in which a kernel says why it panics.
 pub(crate) const PANIC: &str = "Kernel panic - not syncing";
 
+/// Begins the warning of a panic that was none.
+pub const READS_LIKE_A_PANIC: &str = "a line of the console reads like a panic of the kernel";
+
 /// What a kernel says last before it powers the machine off, and before it restarts it
 /// (kernel/reboot.c; at level 0, so that `quiet` shows it too).
 const POWER_DOWN: &str = "reboot: Power down";
@@ -129,8 +132,7 @@ fn ended(run: &Run<'_>, clues: &Clues, warnings: &mut Vec<String>) -> End {
             return End::new(cause, evidence);
         }
         Panic::Imitated(evidence) => warnings.push(format!(
-            "a line of the console reads like a panic of the kernel, but {evidence}: a program \
-             of the guest printed it"
+            "{READS_LIKE_A_PANIC}, but {evidence}: a program of the guest printed it"
         )),
         Panic::None => {}
     }

@@ -1,6 +1,7 @@
 //! A kind of experiment, as the commands see it that take any: show, report, merge, diff,
 //! runs.
 
+use crate::failure::usage;
 use anyhow::Result;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,17 @@ pub trait Experiment: Sync {
     /// # Errors
     /// Class usage: a folder that cannot be read as one, or that holds no finished run.
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>>;
+
+    /// As [`Experiment::answer`], with moments to be marked, each `NAME=REGEX`.
+    ///
+    /// # Errors
+    /// As there; class usage: a kind that has no such moments, a mark that is none.
+    fn marked(&self, dir: &Path, marks: &[String]) -> Result<Box<dyn Answer>> {
+        if marks.is_empty() {
+            return self.answer(dir);
+        }
+        Err(usage(format!("--mark: a session of vmeter {} has no console to mark", self.kind())))
+    }
 
     /// What a folder without a `session.json` comes to, if an older vmeter saved this kind in
     /// it; nothing if it did not.

@@ -1,6 +1,7 @@
 //! Moments worth showing beside the spans.
 
 use crate::facts::Facts;
+use crate::lines::Hit;
 use crate::patterns::{Means, On};
 use vmeter_model::{Ns, What};
 
@@ -27,6 +28,22 @@ pub(crate) fn command_line(facts: &Facts<'_>, argv: &[String]) -> Option<String>
         argv.get(at + 1).cloned()
     };
     facts.lines.iter().find_map(said).or_else(given)
+}
+
+/// Lines of the kernel's log at which something else begins: of each kind the first, however
+/// often it is said.
+fn turns<'f, 'a>(facts: &'f Facts<'a>) -> impl Iterator<Item = &'f Hit<'a>> {
+    let mut begun: Vec<Means> = Vec::new();
+    facts.hits.iter().filter(move |hit| {
+        let first = match hit.means {
+            Means::Begins(..) | Means::GoesDown => !begun.contains(&hit.means),
+            Means::Panic | Means::PowerOff => true,
+            _ => false,
+        };
+        let turn = hit.on == On::Kernel && first;
+        begun.extend(turn.then_some(hit.means));
+        turn
+    })
 }
 
 /// Marks in order of time, with those that the user named.
@@ -75,12 +92,7 @@ pub(crate) fn marks(facts: &Facts<'_>, named: &[(String, Ns)]) -> Vec<(Ns, Strin
             Some((s.at, text))
         })
         .collect();
-    let lines = facts.hits.iter().filter(|h| {
-        let moment =
-            matches!(h.means, Means::Begins(..) | Means::Panic | Means::GoesDown | Means::PowerOff);
-        h.on == On::Kernel && moment
-    });
-    marks.extend(lines.map(|h| (h.at, h.text.to_owned())));
+    marks.extend(turns(facts).map(|h| (h.at, h.text.to_owned())));
     let asks = |text: &str| is_login(text.trim_end());
     let login = facts.lines.iter().find(|line| line.console && asks(line.text));
     marks.extend(login.map(|line| (line.at, line.text.trim().to_owned())));

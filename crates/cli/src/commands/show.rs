@@ -14,6 +14,9 @@ use vmeter_lab::kinds;
 pub struct Show {
     /// Folder of a saved session, or its name in `vmeter runs list` (default: the latest).
     pub run: Option<PathBuf>,
+    /// Mark the moment of the first console line that REGEX matches; may be repeated.
+    #[arg(long, value_name = "NAME=REGEX")]
+    pub mark: Vec<String>,
     /// How it is shown.
     #[command(flatten)]
     pub views: Views,
@@ -29,6 +32,6 @@ pub fn run(arguments: &Show, out: &Output) -> anyhow::Result<Status> {
         Some(run) => folder_of(run),
         None => vmeter_session::latest()?,
     };
-    output::show(kinds::answer(&folder)?.as_ref(), &arguments.views.into(), out)?;
+    output::show(kinds::marked(&folder, &arguments.mark)?.as_ref(), &arguments.views.into(), out)?;
     Ok(Status::Good)
 }

@@ -13,7 +13,7 @@ use crate::shown::Shown;
 use anyhow::Result;
 use plan::{lengthened, Levels};
 use report::{BootReport, BootView, TreeView};
-pub use result::result;
+pub use result::{marked, result};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use vmeter_model::result::BootResult;
@@ -123,7 +123,11 @@ impl Experiment for Kind {
     }
 
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
-        Ok(Box::new(Shown(result(&Session::open(dir)?)?)))
+        self.marked(dir, &[])
+    }
+
+    fn marked(&self, dir: &Path, marks: &[String]) -> Result<Box<dyn Answer>> {
+        Ok(Box::new(Shown(marked(&Session::open(dir)?, marks)?)))
     }
 }
 

@@ -12,15 +12,32 @@ use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionMachine, WatchLev
 use vmeter_model::time::seconds;
 use vmeter_model::Timeline;
 use vmeter_session::envelope::envelope;
+use vmeter_session::failure::usage;
 use vmeter_session::Session;
 use vmeter_stats::estimate;
+use vmeter_timeline::NamedMark;
 
 /// The result of a saved `vmeter boot` (of its first machine, runs that were watched).
 ///
 /// # Errors
 /// When the session's folder cannot be read or holds no finished run.
 pub fn result(session: &Session) -> Result<BootResult> {
-    let (finished, mut warnings) = session.finished()?;
+    marked(session, &[])
+}
+
+/// As [`result`], with more moments to be marked, each `NAME=REGEX`; one of a name that was
+/// asked for before takes its place.
+///
+/// # Errors
+/// As [`result`]; class usage: a mark that is none.
+pub fn marked(session: &Session, marks: &[String]) -> Result<BootResult> {
+    NamedMark::parse_all(marks).map_err(usage)?;
+    let (mut finished, mut warnings) = session.finished()?;
+    let name = |mark: &String| mark.split('=').next().unwrap_or_default().trim().to_owned();
+    for (_, record) in finished.iter_mut().filter(|_| !marks.is_empty()) {
+        record.marks.retain(|old| marks.iter().all(|new| name(new) != name(old)));
+        record.marks.extend(marks.iter().cloned());
+    }
     warnings.extend(missing::warning(session, &finished));
     let cost = overhead::of(session, &finished);
     let machine = session.record.machines.first().cloned().unwrap_or_default();

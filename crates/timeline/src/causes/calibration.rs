@@ -5,7 +5,7 @@ use super::Known;
 pub(super) const CAUSE: Known = Known {
     id: "calibration",
     what: "the kernel calibrates its delay loop",
-    remedy: "lpj=N on the kernel's command line",
+    remedy: "lpj=N (kernel)",
     is: |name| name == "kernel:calibrate_delay",
     ended_by: Some("lpj="),
 };

@@ -5,7 +5,7 @@ use super::Known;
 pub(super) const CAUSE: Known = Known {
     id: "grub-load",
     what: "GRUB reads kernel and initrd by the firmware's disk calls",
-    remedy: "MODULES=dep (small initrd), or QEMU's -kernel -initrd",
+    remedy: "MODULES=dep, or QEMU's -kernel",
     is: |name| matches!(name, "grub:load-kernel" | "grub:load-initrd"),
     ended_by: None,
 };

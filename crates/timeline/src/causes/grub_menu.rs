@@ -5,7 +5,7 @@ use super::Known;
 pub(super) const CAUSE: Known = Known {
     id: "grub-menu",
     what: "GRUB's menu waits for its time-out",
-    remedy: "GRUB_TIMEOUT=0 in /etc/default/grub, update-grub",
+    remedy: "GRUB_TIMEOUT=0, update-grub",
     is: |name| name == "grub:menu",
     ended_by: None,
 };

@@ -6,7 +6,7 @@ use super::{is_unit, Known};
 pub(super) const CAUSE: Known = Known {
     id: "udev-settle",
     what: "the boot waits for udev to settle",
-    remedy: "MODULES=dep: an initrd of fewer drivers",
+    remedy: "a smaller initrd: MODULES=dep",
     is: |name| {
         let program = name.strip_prefix("exec ").is_some_and(|command| {
             command.contains("udevadm settle") || command.contains("udevadm wait")

@@ -114,6 +114,7 @@ fn timeline(sequence: &mut Sequence, slowdown: f64, counted: bool) -> Timeline {
         processes: Vec::new(),
         marks: vec![(at / 3, "Linux version 6.1.0-56-cloud-amd64".into())],
         named_marks: vec![("app: listening".into(), at * 9 / 10)],
+        command_line: None,
         counts: counts.map(|(name, count)| (name.to_owned(), count)).into_iter().collect(),
         phases,
         warnings: Vec::new(),

@@ -97,7 +97,7 @@ fn kind(text: &str) -> String {
     for c in text.chars() {
         match c {
             '`' | '"' => quoted = !quoted,
-            c if quoted || c.is_ascii_digit() => {}
+            c if quoted || c.is_ascii_digit() || c == '.' => {}
             c => kind.push(c),
         }
     }

@@ -9,9 +9,11 @@ use super::BootReport;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
 use vmeter_model::Timeline;
+use vmeter_record::end::READS_LIKE_A_PANIC;
 use vmeter_render::document::{Block, Document, Fact, Notice, NoticeKind, Tone};
 use vmeter_render::quantity::{compact_seconds, percent, three_digits, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::text::neutralise;
 
 /// Things that can be acted upon.
 const LARGEST: usize = 5;
@@ -34,21 +36,55 @@ impl BootReport<'_> {
     pub(super) fn screen(&self, document: &mut Document) {
         let timelines = self.shown_timelines();
         let stages = self.stage_table(&timelines);
-        let facts = self.brief_facts(&timelines);
-        let notices = self.brief_notices();
+        let mut facts = self.brief_facts(&timelines);
+        let mut notices = self.brief_notices();
+        let more = self.the_rest(1).map_or(0, |fact| lines(&fact.value));
         let other: usize = stages.rows.len()
+            + more
             + facts.iter().map(|fact| lines(&fact.value)).sum::<usize>()
             + notices.iter().map(|notice| lines(&notice.text)).sum::<usize>()
             + usize::from(!notices.is_empty());
         document.push(Block::Table(stages));
-        let room = LINES.saturating_sub(other).min(LARGEST);
-        let largest = largest_table(&timelines, room);
-        if self.result.total.is_some() && !largest.rows.is_empty() {
+        let room = LINES.saturating_sub(other);
+        let largest = largest_table(&timelines, room.min(LARGEST));
+        let rows = if self.result.total.is_some() { largest.rows.len() } else { 0 };
+        if rows > 0 {
             document.heading("Largest that can be acted upon", self.brief_note());
             document.push(Block::Table(largest));
         }
+        // Without things, their heading's lines are free as well.
+        let free = room.saturating_sub(rows) + if rows > 0 { 0 } else { 2 };
+        let left = self.add_remarks(&mut notices, free);
+        facts.extend(self.the_rest(left));
         document.push(Block::Facts(facts));
         document.push(Block::Notices(notices));
+    }
+
+    /// Warnings of single runs as far as there are lines for them; how many are left out.
+    fn add_remarks(&self, notices: &mut Vec<Notice>, mut free: usize) -> usize {
+        let mut remarks: Vec<Notice> = self.notices();
+        remarks.retain(|n| n.kind == NoticeKind::Warning && !self.is_told(n));
+        // What was found out while it was recorded before why time is unattributed.
+        remarks.sort_by_key(|n| n.text.contains(UNATTRIBUTED));
+        let mut left = 0;
+        for remark in remarks {
+            let needed = lines(&remark.text) + usize::from(notices.is_empty());
+            if needed > free {
+                left += 1;
+                continue;
+            }
+            free -= needed;
+            let urgent = |n: &Notice| n.kind > NoticeKind::Warning;
+            let at = notices.iter().position(urgent).unwrap_or(notices.len());
+            notices.insert(at, remark);
+        }
+        left
+    }
+
+    /// True for a warning that is told whatever lines it takes: one on the whole result, or on
+    /// how a run ended.
+    fn is_told(&self, warning: &Notice) -> bool {
+        self.result.warnings.contains(&warning.text) || warning.text.contains(READS_LIKE_A_PANIC)
     }
 
     fn brief_note(&self) -> String {
@@ -110,7 +146,7 @@ impl BootReport<'_> {
             let named: Vec<String> = known
                 .iter()
                 .take(CAUSES)
-                .map(|cause| format!("{} s {}", three_digits(cause.at_most_s), cause.id))
+                .map(|cause| format!("{} {}", brief(cause.at_most_s), cause.id))
                 .collect();
             let more = known.len().saturating_sub(CAUSES);
             let more = if more > 0 { format!(", {more} more") } else { String::new() };
@@ -127,19 +163,15 @@ impl BootReport<'_> {
         }
         facts.extend(self.not_known(timelines));
         facts.push(Fact::new("added", self.added(), ""));
-        facts.extend(self.the_rest());
         facts
     }
 
     /// Where the rest is, and how many remarks on the figures are there.
-    fn the_rest(&self) -> Option<Fact> {
+    fn the_rest(&self, remarks: usize) -> Option<Fact> {
         if self.result.saved_in.is_empty() {
             return None;
         }
-        let notices = self.notices();
-        let warnings = notices.iter().filter(|n| n.kind == NoticeKind::Warning);
-        let own = |n: &&Notice| !self.result.warnings.contains(&n.text);
-        let rest = match warnings.filter(own).count() {
+        let rest = match remarks {
             0 => "--long, --tree, --blame".to_owned(),
             1 => "--long (1 remark), --tree".to_owned(),
             n => format!("--long ({n} remarks), --tree"),
@@ -166,14 +198,14 @@ impl BootReport<'_> {
         }
         let what = match (longest.name == UNATTRIBUTED, run.record.injected.is_empty()) {
             (true, _) => "",
-            (false, true) => ", not told apart without what --no-inject omits",
+            (false, true) => ", phases not told apart (--no-inject)",
             (false, false) => ", phases not told apart",
         };
         let value = format!(
-            "{} s, {}, most from {} s on{what}",
-            three_digits(all),
+            "{}, {}, the longest from {} on{what}",
+            brief(all),
             percent(all / mean.max(f64::MIN_POSITIVE)),
-            three_digits(seconds(longest.start)),
+            brief(seconds(longest.start)),
         );
         Some(Fact::new("not known", value, ""))
     }
@@ -203,7 +235,7 @@ impl BootReport<'_> {
         let mut notices: Vec<Notice> = self.notices();
         notices.retain(|notice| match notice.kind {
             NoticeKind::Failure => true,
-            NoticeKind::Warning => self.result.warnings.contains(&notice.text),
+            NoticeKind::Warning => self.is_told(notice),
             NoticeKind::Hint | NoticeKind::Note => false,
         });
         let failures = notices.iter().filter(|n| n.kind == NoticeKind::Failure).count();
@@ -220,7 +252,16 @@ impl BootReport<'_> {
 
 /// Lines that a text takes.
 fn lines(text: &str) -> usize {
-    text.chars().count().div_ceil(VALUE_COLUMNS).max(1)
+    neutralise(text).wrap(VALUE_COLUMNS).len()
+}
+
+/// Seconds with three digits.
+fn brief(seconds: f64) -> String {
+    if seconds >= 1.0 {
+        format!("{} s", three_digits(seconds))
+    } else {
+        compact_seconds(seconds)
+    }
 }
 
 /// A session by its name where `vmeter show` finds it by that, or by its folder.

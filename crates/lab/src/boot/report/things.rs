@@ -12,21 +12,21 @@ use vmeter_timeline::causes;
 /// What begins a name, and what can be tried on it. The first that fits counts.
 #[rustfmt::skip]
 const HANDLES: &[(&str, &str)] = &[
-    ("vmm:ld.so",               "fewer shared libraries in the VMM"),
-    ("vmm:link",                "fewer shared libraries in the VMM"),
+    ("vmm:ld.so",               "fewer shared libraries"),
+    ("vmm:link",                "fewer shared libraries"),
     ("vmm:wrapper",             "start the VMM itself"),
-    ("vmm:init",                "fewer devices, less memory to set up"),
+    ("vmm:init",                "fewer devices, less memory"),
     ("vmm:exit",                "less memory to give back"),
     ("bios:vga",                "no display (-vga none)"),
-    ("bios:",                   "another firmware, fewer devices"),
+    ("bios:",                   "other firmware, fewer devices"),
     ("grub:menu",               "GRUB_TIMEOUT=0"),
-    ("grub:",                   "fewer modules and files, or -kernel"),
+    ("grub:",                   "fewer modules, or -kernel"),
     ("syslinux:prompt",         "TIMEOUT 1, PROMPT 0"),
     ("systemd-boot:menu",       "timeout 0 in loader.conf"),
     ("ipxe:",                   "boot from a disk, or -kernel"),
     ("efi-stub",                "a smaller initrd"),
     ("kernel:load",             "a smaller kernel and initrd"),
-    ("kernel:decompress",       "an uncompressed kernel (PVH), or LZ4"),
+    ("kernel:decompress",       "uncompressed (PVH), or LZ4"),
     ("kernel:calibrate_delay",  "lpj=N on its command line"),
     ("kernel:mitigations",      "a smaller kernel"),
     ("kernel:wait-for-root",    "the root's driver built in"),
@@ -35,18 +35,21 @@ const HANDLES: &[(&str, &str)] = &[
     ("kernel:start_kernel",     "a smaller kernel"),
     ("kernel:rest_init",        "a smaller kernel"),
     ("kernel:mark_readonly",    "a smaller kernel"),
-    ("initcall ",               "initcall_blacklist=, or not built in"),
+    ("initcall ",               "initcall_blacklist=, leave out"),
     ("insmod ",                 "a list of modules without it"),
-    ("initrd:",                 "a smaller initrd (MODULES=dep), or none"),
-    ("unit ",                   "systemctl cat, mask or order it"),
+    ("initrd:",                 "a smaller initrd: MODULES=dep"),
+    ("unit ",                   "systemctl cat, mask, order it"),
     ("systemd:setup",           "fewer generators and mounts"),
-    ("systemd:start-jobs",      "fewer units: systemd's own work"),
+    ("systemd:start-jobs",      "systemd's own: fewer units"),
     ("systemd:load-units",      "fewer units and generators"),
     ("exec ",                   "this program"),
     ("after: ",                 "what comes after this line"),
     ("/init:",                  "this step of init"),
     ("shutdown",                "what is stopped at the end"),
 ];
+
+/// systemd's own time between units, which may hold programs that none of them is.
+const START_JOBS: &str = "systemd:start-jobs";
 
 /// What can be tried on a span of this name, if anything.
 fn handle(name: &str) -> Option<&'static str> {
@@ -152,6 +155,9 @@ pub(super) fn has_handle(tree: &SpanTree, at: usize) -> bool {
 /// True for a program or a phase whose parts with other names have handles and are most of it.
 fn is_shell(tree: &SpanTree, at: usize) -> bool {
     let name = &tree.span(at).name;
+    if name == START_JOBS {
+        return !tree.children(at).is_empty();
+    }
     if !["exec ", "bios:", "vmm:"].iter().any(|prefix| name.starts_with(prefix)) {
         return false;
     }
