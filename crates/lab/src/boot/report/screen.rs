@@ -53,7 +53,8 @@ impl BootReport<'_> {
             document.push(Block::Table(largest));
         }
         // Without things, their heading's lines are free as well.
-        let free = room.saturating_sub(rows) + if rows > 0 { 0 } else { 2 };
+        let heading = if rows > 0 { 0 } else { 2 };
+        let free = (LINES + heading).saturating_sub(other + rows);
         let left = self.add_remarks(&mut notices, free);
         facts.extend(self.the_rest(left));
         document.push(Block::Facts(facts));
