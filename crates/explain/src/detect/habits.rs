@@ -25,6 +25,9 @@ const WAKES: u64 = 100;
 const VAIN: f64 = 0.5;
 /// Hand-overs from which they are looked at, and the time between two, s.
 const HAND_OVERS: (u64, f64) = (500, 400e-6);
+/// Calls in a turn that are a loop, and their share of the time on a CPU.
+const BURST: f64 = 32.0;
+const BURNS: f64 = 0.4;
 /// Share of the traced time that naps take.
 const NAPS: f64 = 0.1;
 
@@ -33,6 +36,7 @@ pub fn habits(view: &View<'_>) -> Vec<Candidate> {
     let mut all = herds(view);
     all.extend(growing(view));
     all.extend(naps(view));
+    all.extend(bursts(view));
     all.extend(hand_overs(view));
     all
 }
@@ -54,7 +58,10 @@ fn growing(view: &View<'_>) -> Vec<Candidate> {
     let mut all: Vec<(&(GroupId, Sym), &Calls)> = view.evidence.ledger.calls.iter().collect();
     all.sort_by_key(|(key, _)| **key);
     let found = all.into_iter().filter_map(|(&(who, call), calls)| {
-        if calls.count < LEAST || waits(view.name(call)) || view.share(calls.ticks) < LEAST_SHARE {
+        let life = view.evidence.tree.root_of(Frame::Life(who));
+        let life = life.and_then(|at| view.evidence.tree.node(at)).map_or(0, |node| node.ticks);
+        let much = view.share(calls.ticks) >= LEAST_SHARE || calls.ticks * 20 >= life.max(1);
+        if calls.count < LEAST || waits(view.name(call)) || !much {
             return None;
         }
         let number = series_grows(&calls.turns, |point| point.calls).filter(|g| g.last >= 8.0);
@@ -64,6 +71,54 @@ fn growing(view: &View<'_>) -> Vec<Candidate> {
             (_, Some(growth)) => Some(grows(view, (who, call), calls, growth, false)),
             _ => None,
         }
+    });
+    found.collect()
+}
+
+/// Loops of equal calls between two waits, that do not grow.
+fn bursts(view: &View<'_>) -> Vec<Candidate> {
+    let of_guest = |subject: &crate::evidence::subject::Subject| subject.count >= LEAST;
+    if view.requests().iter().any(|(_, subject)| of_guest(subject)) || !view.evidence.runs_seen() {
+        return Vec::new();
+    }
+    let mut all: Vec<(&(GroupId, Sym), &Calls)> = view.evidence.ledger.calls.iter().collect();
+    all.sort_by_key(|(key, _)| **key);
+    let found = all.into_iter().filter_map(|(&(who, call), calls)| {
+        let points = calls.turns.means(|point| point.calls);
+        let turns = calls.turns.instances();
+        let each = calls.count as f64 / turns.max(1) as f64;
+        if turns < LEAST || points.len() < 8 || each < BURST || waits(view.name(call)) {
+            return None;
+        }
+        let level = levels(view, Frame::Life(who)).into_iter().next()?;
+        let life = level.ticks(|_, s| s == Frame::Runs).max(1);
+        let own = level.ticks(|c, s| s == Frame::Runs && c == Some(Frame::Call(call)));
+        if own as f64 / (life as f64) < BURNS || view.share(own) < LEAST_SHARE {
+            return None;
+        }
+        let growth = series_grows(&calls.turns, |point| point.calls);
+        if growth.is_some() {
+            return None;
+        }
+        let (who, name) = (view.threads(who), view.name(call));
+        let claim = format!(
+            "{} calls of {name} in {} turns take {} of the {} that {who} has a CPU",
+            grouped(&calls.count.to_string()),
+            grouped(&turns.to_string()),
+            view.time(own as f64),
+            view.time(life as f64)
+        );
+        Some(Candidate {
+            kind: "burst-of-calls",
+            key: None,
+            subject: who.clone(),
+            saving: own,
+            summary: format!("{who} calls {name} {} times between two waits", three_digits(each)),
+            chain: vec![link(view, call.file, claim, calls.count, own, calls.worst)],
+            suggestion: format!("one {name} for many (a buffer, writev, io_uring), not one each"),
+            confirm: "perf trace -s -p PID sleep 5 (the calls, their number and time)".into(),
+            at_most: Some(Severity::Medium),
+        })
     });
     found.collect()
 }
@@ -183,7 +238,9 @@ fn herd(
     }
     let (turns, vain) = view.evidence.ledger.turns.get(&woken).copied().unwrap_or_default();
     let share = vain as f64 / turns.max(1) as f64;
-    if share < VAIN {
+    // Without calls nobody knows what they do: then only many are a herd.
+    let known = !view.evidence.calls_seen.is_empty();
+    if known && share < VAIN || !known && each < 2.0 * HERD {
         return None;
     }
     let own = levels(view, Frame::Life(woken)).into_iter().next()?;
@@ -191,7 +248,7 @@ fn herd(
     let inside = asleep.map_or(String::new(), |call| format!(" out of {}", view.frame_name(call)));
     let cpu = own.ticks(|_, state| state == Frame::Runs);
     let (by, woken) = (view.threads(by), view.threads(woken));
-    let call = call.map_or("it", |call| view.name(call));
+    let call = call.map_or("run", |call| view.name(call));
     let claim = format!(
         "{} calls of {call} wake {} threads, {} each; {} of {} turns of {woken} end without a call that does something",
         grouped(&wakes.instances.to_string()),
@@ -205,16 +262,19 @@ fn herd(
         kind: "wake-ups-in-vain",
         key: None,
         subject: by.clone(),
-        saving: (cpu as f64 * share) as u64,
+        saving: if known { (cpu as f64 * share) as u64 } else { cpu / 2 },
         summary: format!(
-            "each {call} of {by} wakes {} {woken}{inside}; {} have nothing to do",
+            "each {call} of {by} wakes {} {woken}{inside}; {}",
             three_digits(each),
-            brief_percent(share)
+            match known {
+                true => format!("{} have nothing to do", brief_percent(share)),
+                false => "what for is not recorded (raw_syscalls)".into(),
+            }
         ),
         chain: vec![link(view, file, claim, wakes.wakes, cpu, own.all.worst)],
         suggestion: "wake one: EPOLLEXCLUSIVE, a queue of each thread's own, pthread_cond_signal instead of broadcast".into(),
         confirm: "perf stat -e context-switches -p PID sleep 5, with one waiting thread and with all".into(),
-        at_most: None,
+        at_most: (!known).then_some(Severity::Medium),
     })
 }
 

@@ -75,6 +75,19 @@ impl Level {
         all
     }
 
+    /// Time that says nothing of the way: not recorded, or without a CPU that now this has and
+    /// now that, which is the host's business.
+    pub fn noise(&self) -> u64 {
+        let no_cpu = self.ticks(|_, state| state == Frame::NoCpu);
+        let mut by: BTreeMap<GroupId, u64> = BTreeMap::new();
+        for ((group, _), sum) in &self.rivals {
+            *by.entry(*group).or_default() += sum.ticks;
+        }
+        let one = by.values().any(|ticks| *ticks * 5 >= no_cpu * 4);
+        let unknown = self.ticks(|_, state| state == Frame::Unknown);
+        unknown.saturating_add(if one { 0 } else { no_cpu })
+    }
+
     /// Who is waited for, longest first.
     pub fn wakers(&self) -> Vec<(GroupId, Sum)> {
         let mut wakers: BTreeMap<GroupId, Sum> = BTreeMap::new();
@@ -95,8 +108,8 @@ pub fn levels(view: &View<'_>, root: Frame) -> Vec<Level> {
     let mut all: Vec<Level> = Vec::new();
     while all.len() < MOST {
         let (level, wakers) = level(view, &nodes, who);
-        let total = level.all.ticks;
-        let whole = all.first().map_or(total, |first| first.all.ticks);
+        let total = level.all.ticks.saturating_sub(level.noise());
+        let whole = all.first().map_or(total, |f| f.all.ticks.saturating_sub(f.noise()));
         let next = level.wakers().first().copied();
         all.push(level);
         let Some((group, sum)) = next else { break };

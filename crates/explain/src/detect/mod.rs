@@ -85,9 +85,25 @@ impl Detector for Lives {
     }
 
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
-        let mut all = habits::habits(view);
-        all.extend(story::lives(view));
-        all
+        let mut habits = habits::habits(view);
+        let mut lives = story::lives(view);
+        // What a thread is busy with says less than why there is so much of it.
+        lives.retain(|life| {
+            let habit = habits.iter_mut().find(|habit| {
+                matches!(life.kind, "slow-call" | "busy-thread")
+                    && life.summary.contains(&habit.subject)
+            });
+            match habit {
+                Some(habit) => {
+                    habit.saving = habit.saving.max(life.saving);
+                    habit.chain.extend(life.chain.iter().cloned());
+                    false
+                }
+                None => true,
+            }
+        });
+        habits.extend(lives);
+        habits
     }
 }
 

@@ -38,6 +38,7 @@ impl View<'_> {
             Frame::Timer => "asleep until a timer fires".into(),
             Frame::Irq(irq) => format!("asleep until interrupt {}", self.name(irq)),
             Frame::Interrupt => "asleep until an interrupt".into(),
+            Frame::Deep => "asleep for a disk or in the kernel (D)".into(),
             Frame::Asleep => "asleep".into(),
             Frame::Faults => "page faults".into(),
             Frame::Unknown => "not recorded".into(),

@@ -72,7 +72,11 @@ impl Story {
         };
         let busy = match root {
             Frame::Request(_) => first.all.ticks,
-            _ => first.all.ticks.saturating_sub(first.ticks(idle)),
+            _ => {
+                let unknown = first.ticks(|_, state| state == Frame::Unknown);
+                let noise = first.noise().saturating_sub(unknown);
+                first.all.ticks.saturating_sub(first.ticks(idle)).saturating_sub(noise)
+            }
         };
         let waits = first.wakers().iter().map(|(_, sum)| sum.count).sum();
         (busy > 0).then_some(Story { root, levels, busy, waits })
@@ -109,7 +113,7 @@ impl Story {
         let via = self.levels.len().checked_sub(2).and_then(|at| self.levels.get(at));
         let by_design = |call: Option<Frame>| call.is_none_or(|c| waits(view.frame_name(c)));
         let hops = self.levels.len() > 1 || matches!(self.root, Frame::Request(_));
-        let interrupt = |state| matches!(state, Frame::Irq(_) | Frame::Interrupt);
+        let interrupt = |state| matches!(state, Frame::Irq(_) | Frame::Interrupt | Frame::Deep);
         let timer = last.ticks(|c, s| {
             s == Frame::Timer
                 || hops && s == Frame::Interrupt && by_design(c)
@@ -123,7 +127,9 @@ impl Story {
             })
         };
         let device = last.ticks(|c, s| interrupt(s) && !(s == Frame::Interrupt && by_design(c)));
-        let device = if hops { device } else { last.ticks(|c, s| interrupt(s) && !by_design(c)) };
+        let deep = |s| s == Frame::Deep;
+        let device =
+            if hops { device } else { last.ticks(|c, s| deep(s) || interrupt(s) && !by_design(c)) };
         // Waiting for a CPU that now this has and now that is the host's business.
         let no_cpu = last.ticks(|_, s| s == Frame::NoCpu);
         let no_cpu = match self.rival() {
@@ -163,7 +169,12 @@ impl Story {
         match cause {
             Cause::Computes => self.computes(view, most),
             Cause::Asleep
-                if last.most_in(|s| s == Frame::Asleep).is_some_and(|(c, _)| is_futex(view, c)) =>
+                if matches!(self.root, Frame::Request(_))
+                    && self.levels.len() == 1
+                    && is_futex(
+                        view,
+                        last.most_in(|s| s == Frame::Asleep).and_then(|(c, _)| c),
+                    ) =>
             {
                 (Cause::Lock, most)
             }
@@ -204,6 +215,23 @@ impl Story {
         (Cause::Computes, runs)
     }
 
+    /// Who lets a thread go on in a futex may hold a lock, or hand over what that waits for.
+    fn lock_at_most(&self, view: &View<'_>) -> Option<Severity> {
+        let (last, via) = (self.last(), self.levels.iter().rev().nth(1));
+        let calls = view.evidence.calls_seen.contains(&self.file(view));
+        let futex = via.is_some_and(|via| {
+            is_futex(view, via.most_in(|s| matches!(s, Frame::Waker(_))).and_then(|(c, _)| c))
+        });
+        let own_kind = last.who.is_some()
+            && last.who == via.and_then(|via| via.who).or(self.subject_group(view));
+        match (calls, futex && !own_kind, self.waits < MANY_WAITS) {
+            (false, ..) | (_, true, true) => Some(Severity::Low),
+            _ if own_kind && self.closed(view) < CLOSED => Some(Severity::Low),
+            (_, true, false) => Some(Severity::Medium),
+            _ => None,
+        }
+    }
+
     /// A nap alone may be idling; one that nobody is known to have asked for is no alarm.
     fn timer_at_most(&self, view: &View<'_>) -> Option<Severity> {
         let (Frame::Life(own), Some(first)) = (self.root, self.levels.first()) else { return None };
@@ -238,6 +266,10 @@ impl Story {
     fn is_lock(&self, view: &View<'_>, via: &Level, last: &Level) -> bool {
         let Some(who) = last.who else { return false };
         let wants = |state| state == Frame::Waker(who);
+        let own_kind = via.who.or(self.subject_group(view)) == Some(who);
+        if own_kind && via.calls.keys().all(Option::is_none) {
+            return true;
+        }
         let Some((Some(call), sum)) = via.most_in(wants) else { return false };
         let name = view.frame_name(call);
         let kernel = !waits(name) && !matches!(name, "write" | "writev" | "sendto" | "sendmsg");
@@ -248,6 +280,18 @@ impl Story {
             // In the kernel: the one that lets it go on is in a call, too.
             let inside = last.ticks(|call, _| call.is_some_and(|c| !waits(view.frame_name(c))));
             return inside * 2 >= last.all.ticks;
+        }
+        // Who sleeps in a wait of its own holds nothing that it could let go.
+        let idle = |call: Option<Frame>| {
+            call.is_some_and(|call| {
+                let name = view.frame_name(call);
+                waits(name) && !name.starts_with("futex")
+            })
+        };
+        let idles = last.ticks(|call, state| idle(call) || state == Frame::Unknown);
+        let top = Level::sorted(&last.calls).first().and_then(|(call, _)| *call);
+        if idles * 2 >= last.all.ticks || idle(top) {
+            return false;
         }
         let asked = match via.who.or(self.subject_group(view)) {
             // Their own kind: whoever has it lets the next one go on.
@@ -368,7 +412,7 @@ impl Story {
                 }
             }
             Cause::Device => {
-                let what = named.unwrap_or_else(|| "a call".into());
+                let what = named.unwrap_or_else(|| "a call that is not recorded".into());
                 let most = if syncs(&what) { medium } else { low };
                 (
                     "slow-call",
@@ -398,11 +442,18 @@ impl Story {
                 let holder = holder.unwrap_or_else(|| "another thread".into());
                 (
                     "lock-wait",
-                    format!("{subject} waits in {call} for a lock that {holder} holds{inside}"),
+                    match call {
+                        "" => format!(
+                            "{subject} waits for {holder}, one for the other: a lock, it seems"
+                        ),
+                        _ => format!(
+                            "{subject} waits in {call} for a lock that {holder} holds{inside}"
+                        ),
+                    },
                     "hold the lock for less: around the shared data, not around the whole call"
                         .into(),
                     "perf lock contention -ab -p PID sleep 5".into(),
-                    None,
+                    self.lock_at_most(view),
                 )
             }
             Cause::Child => {
@@ -667,7 +718,7 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
         if let Some(mut candidate) = story.candidate(view) {
             let closed = story.closed(view);
             let few = candidate.kind == "no-cpu" && story.waits < MANY_WAITS;
-            if few || closed < CLOSED && !(story.levels.len() == 1 && candidate.kind != "no-cpu") {
+            if few || closed < CLOSED {
                 candidate.at_most = Some(Severity::Low);
             }
             // Of findings as severe, that of a request and its answer goes first.
@@ -678,7 +729,7 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
         let severity = Severity::of_share(view.share(c.saving));
         c.at_most.map_or(severity, |most| severity.min(most))
     };
-    let order = |closed: f64, c: &Candidate| (closed * c.saving as f64) as u64;
+    let order = |closed: f64, c: &Candidate| ((0.2 + closed) * c.saving as f64) as u64;
     all.sort_by_key(|(closed, _, c)| std::cmp::Reverse((severity(c), order(*closed, c))));
     let mut ends = Vec::new();
     all.retain(|(_, story, _)| {

@@ -154,6 +154,14 @@ impl Ledger {
         }
     }
 
+    /// A thread slept twice in one call.
+    pub fn in_vain(&mut self, who: GroupId) {
+        if self.turns.len() < MAX_CALLS || self.turns.contains_key(&who) {
+            let (turns, vain) = self.turns.entry(who).or_default();
+            (*turns, *vain) = (*turns + 1, *vain + 1);
+        }
+    }
+
     /// Somebody wakes somebody; `instance` tells this call from the next.
     pub fn woke(&mut self, key: (GroupId, Option<Sym>, GroupId), instance: u64) {
         if self.wakes.len() >= MAX_CALLS && !self.wakes.contains_key(&key) {

@@ -211,6 +211,7 @@ impl Life<'_> {
             _ if sleeps => Frame::Timer,
             Waker::Timer => Frame::Timer,
             Waker::Irq(irq) => Frame::Irq(irq),
+            Waker::Interrupt | Waker::Unknown if segment.deep => Frame::Deep,
             Waker::Interrupt => Frame::Interrupt,
             Waker::Unknown => Frame::Asleep,
             Waker::Thread(waker) => {

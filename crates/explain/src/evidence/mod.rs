@@ -425,13 +425,15 @@ impl Witness<'_> {
         let place = self.place("system call");
         let Some(group) = self.group(tid) else { return };
         let merge = self.merge;
-        let Evidence { threads, ledger, .. } = &mut *self.evidence;
+        let Evidence { threads, ledger, cpus_seen: switches, .. } = &mut *self.evidence;
         let waits = ledger.called((group, call), ticks, place, || waits(merge.name(call)));
         let Some(own) = threads.get_mut(&tid) else { return };
-        if waits {
-            ledger.turned(group, &mut own.turn);
-        } else {
-            own.turn.add(call);
+        let slept = std::mem::take(&mut own.slept_in);
+        match waits {
+            true if slept || switches.is_empty() => ledger.turned(group, &mut own.turn),
+            // What might wait and did not is neither.
+            true => {}
+            false => own.turn.add(call),
         }
     }
 }
@@ -457,6 +459,7 @@ impl Visitor for Witness<'_> {
             ends_call: ended.ends_call,
             queued: false,
             rival: 0,
+            deep: ended.deep,
             faults: 0,
         };
         let (file, tid) = (self.moment.file, self.tid(thread));
@@ -464,7 +467,7 @@ impl Visitor for Witness<'_> {
         let rival = |since| runs.rival((file, cpu), thread.tid, (since, now));
         let call = thread.in_call().map(sym);
         let work = thread.work.map(|(function, _)| sym(function));
-        let mut ended_call = None;
+        let (mut ended_call, mut in_vain) = (None, false);
         if let Some(own) = self.evidence.thread(tid, now) {
             own.is_vcpu = thread.is_vcpu;
             let since = own.since();
@@ -473,11 +476,19 @@ impl Visitor for Witness<'_> {
             if segment.state == State::Runnable {
                 segment.rival = rival(since);
             }
+            if segment.state == State::Blocked {
+                // Woken before in the same call, it has gone back to sleep in it.
+                in_vain = own.slept_in && segment.call.is_some();
+                own.slept_in = true;
+            }
             segment.start = own.ends(segment, room);
             own.begins(thread.state(), call, work);
         }
         self.evidence.runs = runs;
         self.live(thread, &segment);
+        if let Some(group) = in_vain.then(|| self.group(tid)).flatten() {
+            self.evidence.ledger.in_vain(group);
+        }
         if let Some((call, entered)) = ended_call {
             self.called(tid, call, now.saturating_sub(entered));
         }

@@ -54,6 +54,11 @@ impl Series {
         self.shift += 1;
     }
 
+    /// Instances in all.
+    pub fn instances(&self) -> u64 {
+        self.points.iter().map(|point| point.count).sum()
+    }
+
     /// Means by number of the instance: (number, value).
     pub fn means(&self, value: impl Fn(&Point) -> u64) -> Vec<(f64, f64)> {
         let mut before = 0.0;

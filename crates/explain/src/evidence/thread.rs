@@ -67,6 +67,8 @@ pub struct Segment {
     pub queued: bool,
     /// For [`State::Runnable`]: the thread that had the CPU meanwhile, most of the time.
     pub rival: i32,
+    /// For [`State::Blocked`]: only what it waited for could end it.
+    pub deep: bool,
     /// For the mark of page faults: how many.
     pub faults: u32,
 }
@@ -86,6 +88,8 @@ pub struct Thread {
     pub group: Option<(GroupId, u32)>,
     /// What it has called since it waited last.
     pub turn: Turn,
+    /// It has slept in its call.
+    pub slept_in: bool,
     /// When its call began; else when it began to do what it does.
     pub entered: u64,
     /// Nodes of the tree that its time on a CPU went to lately, by root, call and work.
@@ -108,6 +112,7 @@ impl Thread {
             group: None,
             turn: Turn::default(),
             nodes: [None; 4],
+            slept_in: false,
             entered: now,
             past: VecDeque::new(),
             state: State::Unknown,
@@ -144,6 +149,7 @@ impl Thread {
             ends_call: false,
             queued: false,
             rival: 0,
+            deep: false,
             faults: 0,
         }
     }

@@ -36,6 +36,8 @@ pub enum Frame {
     Irq(Sym),
     /// Asleep until an interrupt that is not recorded.
     Interrupt,
+    /// Asleep until a disk, or a lock in the kernel; in what call and until whom is not recorded.
+    Deep,
     /// Asleep; until what is not recorded.
     Asleep,
     /// Pages that were touched and not there; has no time of its own.

@@ -73,6 +73,11 @@ pub(super) const NR_FORKS: [u64; 4] = [56, 57, 58, 435];
 /// `TASK_REPORT`: the bits of `prev_state` that say a thread sleeps.
 const ASLEEP: u64 = 0xff;
 
+/// `TASK_UNINTERRUPTIBLE`, unless it is a kernel thread that idles: `TASK_NOLOAD`, or
+/// `TASK_REPORT_IDLE`.
+const DEEP: u64 = 0x02;
+const IDLE: u64 = 0x480;
+
 /// As the event's own `print fmt` has it: `-EINTR` is a restart.
 fn userspace_exit(reason: u64, errno: i32, names: &mut Resolver) -> NameId {
     match errno {
@@ -97,7 +102,10 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
     let int = |index: usize| fields.ints[index].get(record).unwrap_or(0);
     match meaning {
         Meaning::Switch => {
-            Op::Switch { prev: int(0) as i32, runnable: int(1) & ASLEEP == 0, next: int(2) as i32 }
+            let state = int(1);
+            let deep = state & DEEP != 0 && state & IDLE == 0;
+            let (prev, next) = (int(0) as i32, int(2) as i32);
+            Op::Switch { prev, runnable: state & ASLEEP == 0, deep, next }
         }
         Meaning::Wake => Op::Wake { tid: int(0) as i32 },
         Meaning::KvmExit => {

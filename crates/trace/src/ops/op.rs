@@ -135,6 +135,8 @@ pub enum Op {
         prev: i32,
         /// True if it could go on running.
         runnable: bool,
+        /// True if only what it waits for can end its sleep (`D`): a disk, or a lock in the kernel.
+        deep: bool,
         /// Thread that comes.
         next: i32,
     },

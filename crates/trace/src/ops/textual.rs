@@ -161,14 +161,19 @@ fn switch(text: &str) -> Option<Op> {
             None => state.starts_with('R'),
         };
         let next = number_after(to, "next_pid=")?;
-        return Some(Op::Switch { prev: prev as i32, runnable, next: next as i32 });
+        let deep = match number(state) {
+            Some(bits) => bits & 0x02 != 0 && bits & 0x480 == 0,
+            None => state.starts_with('D'),
+        };
+        return Some(Op::Switch { prev: prev as i32, runnable, deep, next: next as i32 });
     }
     let tid = |side: &str| -> Option<i32> {
         let (head, _) = side.rsplit_once('[')?;
         head.trim_end().rsplit_once(':')?.1.parse().ok()
     };
     let state = from.rsplit_once(']')?.1.trim();
-    Some(Op::Switch { prev: tid(from)?, runnable: state.starts_with('R'), next: tid(to)? })
+    let (runnable, deep) = (state.starts_with('R'), state.starts_with('D'));
+    Some(Op::Switch { prev: tid(from)?, runnable, deep, next: tid(to)? })
 }
 
 /// `comm=x pid=15 …` or trace-cmd's `comm:15 [120] CPU:001`.
@@ -210,7 +215,7 @@ mod tests {
 
     #[test]
     fn every_spelling_of_a_switch_is_read() {
-        let want = Op::Switch { prev: 131, runnable: true, next: 2 };
+        let want = Op::Switch { prev: 131, runnable: true, deep: false, next: 2 };
         let tracefs = "prev_comm=q x prev_pid=131 prev_prio=120 prev_state=R+ ==> next_comm=a:b [c next_pid=2 next_prio=0";
         assert_eq!(op(Meaning::Switch, tracefs), want);
         assert_eq!(op(Meaning::Switch, "q:w:131 [120] R ==> a:2 [120]"), want);

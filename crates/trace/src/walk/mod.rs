@@ -124,7 +124,9 @@ impl Walk {
             Op::WorkQueue { work: _, function } => self.work_queued(at, function, v),
             Op::WorkStart { work, function } => self.work_start(at, (work, function), v),
             Op::WorkEnd { work: _ } => self.work_end(at, v),
-            Op::Switch { prev, runnable, next } => self.switch(at, prev, runnable, next, v),
+            Op::Switch { prev, runnable, deep, next } => {
+                self.switch(at, (prev, runnable, deep), next, v);
+            }
             Op::Wake { tid } => self.wake(at, tid, v),
             Op::Xen(op) => self.xen.add(at, op, v),
         }
@@ -238,7 +240,13 @@ impl Walk {
     }
 
     #[inline]
-    fn switch<V: Visitor>(&mut self, at: &At, prev: i32, runnable: bool, next: i32, v: &mut V) {
+    fn switch<V: Visitor>(
+        &mut self,
+        at: &At,
+        (prev, runnable, deep): (i32, bool, bool),
+        next: i32,
+        v: &mut V,
+    ) {
         self.seen.switches = true;
         self.task::<V>(at);
         if let Some(index) = self.part.mine(prev).and_then(|tid| self.threads.find(tid, at.ts)) {
@@ -248,6 +256,7 @@ impl Walk {
             let state = if runnable { State::Runnable } else { State::Blocked };
             let thread = self.threads.get(index);
             let ended = thread.enter(state, at.ts);
+            thread.deep = deep;
             v.span(thread, &ended);
         }
         let next = self.part.mine(next);

@@ -69,6 +69,8 @@ pub struct Ended {
     pub work: Option<NameId>,
     /// Who ended it, if the thread slept.
     pub waker: Waker,
+    /// For [`State::Blocked`]: only what it waited for could end it (`D`).
+    pub deep: bool,
     /// True if a call ended with it.
     pub ends_call: bool,
     /// What that returned.
@@ -115,6 +117,8 @@ pub struct Thread {
     /// The last access that a device model's log reports of it.
     pub(super) logged: Option<(Access, Open)>,
     accesses: Accesses,
+    /// It sleeps and only what it waits for can end that.
+    pub(super) deep: bool,
     in_guest: bool,
     in_kvm: bool,
     state: State,
@@ -137,6 +141,7 @@ impl Thread {
             work: None,
             logged: None,
             accesses: Accesses::NONE,
+            deep: false,
             in_guest: false,
             in_kvm: false,
             state: State::Unknown,
@@ -200,6 +205,7 @@ impl Thread {
             call: self.in_call(),
             work: self.work.map(|(function, _)| function),
             waker: Waker::Unknown,
+            deep: self.deep && self.state == State::Blocked,
             ends_call: false,
             returned: None,
         }
