@@ -271,6 +271,10 @@ impl Story {
             return true;
         }
         let Some((Some(call), sum)) = via.most_in(wants) else { return false };
+        let waiting = crate::sum(via.wakers().iter().map(|(_, waiting)| waiting.ticks));
+        if sum.ticks * 2 < waiting {
+            return false;
+        }
         let name = view.frame_name(call);
         let kernel = !waits(name) && !matches!(name, "write" | "writev" | "sendto" | "sendmsg");
         if !kernel && !name.starts_with("futex") {
@@ -288,9 +292,17 @@ impl Story {
                 waits(name) && !name.starts_with("futex")
             })
         };
-        let idles = last.ticks(|call, state| idle(call) || state == Frame::Unknown);
+        let works = last.ticks(|call, state| {
+            !idle(call)
+                && match state {
+                    Frame::Runs => true,
+                    Frame::NoCpu | Frame::Unknown => false,
+                    _ => call.is_some_and(|call| !waits(view.frame_name(call))),
+                }
+        });
+        let known = last.all.ticks.saturating_sub(last.noise());
         let top = Level::sorted(&last.calls).first().and_then(|(call, _)| *call);
-        if idles * 2 >= last.all.ticks || idle(top) {
+        if works * 3 < known || works * 5 < last.all.ticks || idle(top) {
             return false;
         }
         let asked = match via.who.or(self.subject_group(view)) {
