@@ -30,6 +30,8 @@ impl Batch {
     }
 
     /// Adds a route, live once committed. What the source raised before is delivered then.
+    /// Where the table has no room, a [`Gate`](crate::Gate)'s route
+    /// [is signalled](Route::is_signalled), if the kernel can.
     ///
     /// # Errors
     /// [`RouteError::Full`].
@@ -54,9 +56,12 @@ impl Batch {
         source: Source,
         live: bool,
     ) -> Result<Route, RouteError> {
-        let gsi = self.shared.pool().reserve()?;
-        let route = Route::new(gsi, message, source, self.shared.clone());
+        let number = self.shared.number(&source)?;
+        let route = Route::new(number, message, source, self.shared.clone());
         route.0.batch.store(self.id, Ordering::Relaxed);
+        if route.is_signalled() {
+            self.shared.note(&route);
+        }
         self.ops.push(Op::Add(route.clone(), message, live));
         Ok(route)
     }

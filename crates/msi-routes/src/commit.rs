@@ -177,7 +177,7 @@ impl<'a> Commit<'a> {
             }
             let was_live = route.phase() == Phase::Live;
             route.close();
-            if route.source().is_gate() && !plan.remove {
+            if route.source().is_gate() && (!plan.remove || route.is_signalled()) {
                 plan.closed = Some(Closed::Gate);
                 continue;
             }
@@ -292,9 +292,19 @@ impl<'a> Commit<'a> {
             }
         }
         if was_live && plan.closed.is_some() {
-            route.open();
+            Self::let_through(self.shared, route);
         }
         Ok(())
+    }
+
+    /// Opens a route's source. What can't be translated was told by its plan.
+    fn let_through(shared: &Shared, route: &Route) {
+        if !route.is_signalled() {
+            return route.open();
+        }
+        if let Ok(message) = shared.kernel.translate(route.message()) {
+            route.open_signalled(message);
+        }
     }
 
     /// The kernel has the table: what was removed gives its GSIs back.
@@ -318,7 +328,7 @@ impl<'a> Commit<'a> {
         {
             let route = &plan.route;
             let live = plan.live.unwrap_or(route.phase() == Phase::Live);
-            if live || route.source().is_gate() {
+            if (live || route.source().is_gate()) && !route.is_signalled() {
                 match route.attach(&*self.shared.kernel) {
                     Ok(new) => self.report.counts.attached += usize::from(new),
                     Err(e) => {
@@ -331,7 +341,7 @@ impl<'a> Commit<'a> {
                 route.set_message(message);
             }
             if live {
-                route.open();
+                Self::let_through(self.shared, route);
             }
             route.set_phase(if live { Phase::Live } else { Phase::Masked });
         }

@@ -46,6 +46,14 @@ pub enum RouteError {
         /// Its GSI there.
         gsi: u32,
     },
+    /// An eventfd can't be attached to a pin.
+    #[error("cannot attach an irqfd to the pin of GSI {gsi}: {source}")]
+    Irqfd {
+        /// The GSI.
+        gsi: u32,
+        /// The kernel's reason.
+        source: Errno,
+    },
     /// An eventfd that would block its reader.
     #[error("the eventfd blocks; make it with EFD_NONBLOCK, so that its count can be read safely")]
     Blocking,

@@ -45,6 +45,33 @@ pub trait Kernel: Send + Sync {
         Ok(message)
     }
 
+    /// As [`Self::attach`], for a level-triggered pin: at the guest's end of interrupt the
+    /// line falls and `resample` is written (`KVM_IRQFD_FLAG_RESAMPLE`).
+    ///
+    /// # Errors
+    /// What the kernel says; `EOPNOTSUPP` where it is not implemented.
+    fn attach_resampled(
+        &self,
+        _eventfd: &EventFd,
+        _resample: &EventFd,
+        _gsi: u32,
+    ) -> Result<(), Errno> {
+        Err(Errno::new(libc::EOPNOTSUPP))
+    }
+
+    /// Can it inject a message without a route ([`Self::signal`])?
+    fn signals(&self) -> bool {
+        false
+    }
+
+    /// Injects a message without a route (`KVM_SIGNAL_MSI`).
+    ///
+    /// # Errors
+    /// What the kernel says; `EOPNOTSUPP` where it is not implemented.
+    fn signal(&self, _message: MsiMessage) -> Result<(), Errno> {
+        Err(Errno::new(libc::EOPNOTSUPP))
+    }
+
     /// A new, non-blocking eventfd.
     ///
     /// # Errors
@@ -71,6 +98,24 @@ impl Kernel for VmFd {
     fn detach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno> {
         self.unregister_irqfd(eventfd, gsi)
     }
+
+    fn attach_resampled(
+        &self,
+        eventfd: &EventFd,
+        resample: &EventFd,
+        gsi: u32,
+    ) -> Result<(), Errno> {
+        self.register_irqfd_with_resample(eventfd, resample, gsi)
+    }
+
+    fn signals(&self) -> bool {
+        self.check_extension(Cap::SignalMsi)
+    }
+
+    fn signal(&self, message: MsiMessage) -> Result<(), Errno> {
+        // 0 is a guest that has the interrupt blocked: it gets none from hardware either.
+        self.signal_msi(message.to_kvm()).map(drop)
+    }
 }
 
 impl<K: Kernel + ?Sized> Kernel for Arc<K> {
@@ -92,6 +137,23 @@ impl<K: Kernel + ?Sized> Kernel for Arc<K> {
 
     fn translate(&self, message: MsiMessage) -> Result<MsiMessage, Errno> {
         (**self).translate(message)
+    }
+
+    fn attach_resampled(
+        &self,
+        eventfd: &EventFd,
+        resample: &EventFd,
+        gsi: u32,
+    ) -> Result<(), Errno> {
+        (**self).attach_resampled(eventfd, resample, gsi)
+    }
+
+    fn signals(&self) -> bool {
+        (**self).signals()
+    }
+
+    fn signal(&self, message: MsiMessage) -> Result<(), Errno> {
+        (**self).signal(message)
     }
 
     fn eventfd(&self) -> Result<EventFd, Errno> {

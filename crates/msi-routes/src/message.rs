@@ -2,8 +2,9 @@
 
 use kvm_bindings::{
     kvm_irq_routing_entry, kvm_irq_routing_hv_sint, kvm_irq_routing_irqchip, kvm_irq_routing_msi,
-    kvm_irq_routing_msi__bindgen_ty_1, kvm_irq_routing_xen_evtchn, KVM_IRQ_ROUTING_HV_SINT,
-    KVM_IRQ_ROUTING_IRQCHIP, KVM_IRQ_ROUTING_MSI, KVM_IRQ_ROUTING_XEN_EVTCHN, KVM_MSI_VALID_DEVID,
+    kvm_irq_routing_msi__bindgen_ty_1, kvm_irq_routing_xen_evtchn, kvm_msi,
+    KVM_IRQ_ROUTING_HV_SINT, KVM_IRQ_ROUTING_IRQCHIP, KVM_IRQ_ROUTING_MSI,
+    KVM_IRQ_ROUTING_XEN_EVTCHN, KVM_MSI_VALID_DEVID,
 };
 
 /// What a device writes to raise an interrupt (PCI Local Bus 3.0, 6.8; on x86 Intel SDM
@@ -44,6 +45,18 @@ impl MsiMessage {
         u64::from(msi.address_hi) << 32 | u64::from(msi.address_lo) == self.address
             && msi.data == self.data
             && has_devid.then_some(devid) == self.devid
+    }
+
+    /// As `KVM_SIGNAL_MSI` takes it.
+    pub(crate) fn to_kvm(self) -> kvm_msi {
+        kvm_msi {
+            address_lo: self.address as u32,
+            address_hi: (self.address >> 32) as u32,
+            data: self.data,
+            flags: if self.devid.is_some() { KVM_MSI_VALID_DEVID } else { 0 },
+            devid: self.devid.unwrap_or(0),
+            ..kvm_msi::default()
+        }
     }
 
     pub(crate) fn entry(&self, gsi: u32) -> kvm_irq_routing_entry {

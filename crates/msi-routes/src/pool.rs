@@ -73,6 +73,9 @@ impl FixedGsi {
     }
 }
 
+/// Routes that are signalled, at most: as many as the largest table has.
+pub(crate) const MOST_SIGNALLED: usize = 4096;
+
 /// Which GSIs are taken, by whom, and how many table entries that makes.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -85,6 +88,8 @@ pub(crate) struct Pool {
     /// Given back, perhaps still in the kernel's table.
     retired: GsiSet,
     msi: usize,
+    /// Numbers above the limit, for routes that are not in the table.
+    signalled: GsiSet,
     fixed: BTreeMap<u32, FixedGsi>,
     fixed_entries: usize,
     /// Dropped routes whose irqfd could not be detached: their GSIs stay taken.
@@ -101,6 +106,7 @@ impl Pool {
             used: GsiSet::new(limit),
             retired: GsiSet::new(limit),
             msi: 0,
+            signalled: GsiSet::new(MOST_SIGNALLED),
             fixed: BTreeMap::new(),
             fixed_entries: 0,
             stuck: Vec::new(),
@@ -115,7 +121,7 @@ impl Pool {
         self.limit - self.msi - self.fixed_entries
     }
 
-    fn full(&self) -> RouteError {
+    pub(crate) fn full(&self) -> RouteError {
         RouteError::Full { limit: self.limit, fixed: self.fixed_entries, msi: self.msi }
     }
 
@@ -131,12 +137,22 @@ impl Pool {
         Ok(gsi)
     }
 
+    /// A number for a route that is not in the table.
+    pub(crate) fn reserve_signalled(&mut self) -> Option<u32> {
+        let n = self.signalled.first_missing(0, MOST_SIGNALLED)?;
+        self.signalled.insert(n);
+        Some(self.limit as u32 + n)
+    }
+
     fn freed(&mut self, gsi: u32) {
         self.used.remove(gsi);
         self.lowest = self.lowest.min(gsi.max(self.first));
     }
 
     pub(crate) fn release(&mut self, gsi: u32) {
+        if let Some(n) = gsi.checked_sub(self.limit as u32) {
+            return self.signalled.remove(n);
+        }
         self.freed(gsi);
         self.retired.insert(gsi);
         self.msi -= 1;
@@ -252,6 +268,11 @@ impl Pool {
             fixed.forget_change(Some(routes.len()));
             fixed.present = routes.iter().map(FixedRoute::chip).collect();
         });
+    }
+
+    /// The table has a fixed route of this GSI.
+    pub(crate) fn is_routed(&self, gsi: u32) -> bool {
+        self.fixed.get(&gsi).is_some_and(|fixed| !fixed.present.is_empty())
     }
 
     pub(crate) fn has_fixed(&self, gsi: u32) -> bool {

@@ -3,8 +3,8 @@
 use crate::error::Errno;
 use crate::kernel::Kernel;
 use crate::message::MsiMessage;
-use crate::source::{Owner, Source};
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use crate::source::{Owner, Source, Way};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How far a route is.
@@ -26,6 +26,9 @@ pub(crate) trait Home: Send + Sync {
     /// Its GSI is free; its entry, if there is one, is to be swept out of the table.
     fn release(&self, gsi: u32);
 
+    /// Injects a message without a route.
+    fn signal(&self, message: MsiMessage) -> Result<(), Errno>;
+
     /// Detaches its irqfd. False if that failed: its GSI stays taken until a sweep manages.
     fn detach(&self, source: &Source, gsi: u32) -> bool;
 }
@@ -39,7 +42,9 @@ pub(crate) trait Home: Send + Sync {
 pub struct Route(pub(crate) Arc<RouteInner>);
 
 pub(crate) struct RouteInner {
-    gsi: u32,
+    gsi: AtomicU32,
+    /// It has no GSI of the table, but delivers by messages.
+    signalled: AtomicBool,
     source: Source,
     owner: Owner,
     phase: AtomicU8,
@@ -53,9 +58,15 @@ pub(crate) struct RouteInner {
 }
 
 impl Route {
-    pub(crate) fn new(gsi: u32, message: MsiMessage, source: Source, home: Arc<dyn Home>) -> Self {
+    pub(crate) fn new(
+        (gsi, signalled): (u32, bool),
+        message: MsiMessage,
+        source: Source,
+        home: Arc<dyn Home>,
+    ) -> Self {
         Self(Arc::new(RouteInner {
-            gsi,
+            gsi: AtomicU32::new(gsi),
+            signalled: AtomicBool::new(signalled),
             source,
             owner: Owner::new(),
             phase: AtomicU8::new(Phase::Staged as u8),
@@ -67,8 +78,23 @@ impl Route {
     }
 
     /// Its GSI, which is another route's once this one is [`Phase::Gone`].
+    ///
+    /// Of a route that [is signalled](Self::is_signalled), a number above those that the host
+    /// has, and another one once it is promoted.
     pub fn gsi(&self) -> u32 {
-        self.0.gsi
+        self.0.gsi()
+    }
+
+    /// It is not in the table: its gate delivers by `KVM_SIGNAL_MSI`.
+    pub fn is_signalled(&self) -> bool {
+        self.0.signalled.load(Ordering::Acquire)
+    }
+
+    /// It has a GSI of the table, with its irqfd, from now on.
+    pub(crate) fn promoted(&self, gsi: u32) {
+        *self.attached() = true;
+        self.0.gsi.store(gsi, Ordering::Release);
+        self.0.signalled.store(false, Ordering::Release);
     }
 
     /// How far it is.
@@ -101,7 +127,13 @@ impl Route {
 
     /// Its source delivers from now on.
     pub(crate) fn open(&self) {
-        self.0.source.open(self.0.owner);
+        self.0.source.open(self.0.owner, Way::Irqfd);
+    }
+
+    /// The same, by a message.
+    pub(crate) fn open_signalled(&self, message: MsiMessage) {
+        let way = Way::Signal(self.0.home.clone(), message);
+        self.0.source.open(self.0.owner, way);
     }
 
     /// What its source raises waits from now on.
@@ -142,6 +174,10 @@ impl Route {
 }
 
 impl RouteInner {
+    fn gsi(&self) -> u32 {
+        self.gsi.load(Ordering::Acquire)
+    }
+
     fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Acquire) {
             0 => Phase::Staged,
@@ -153,7 +189,7 @@ impl RouteInner {
 
     fn retire(&self) {
         if self.phase.swap(Phase::Gone as u8, Ordering::AcqRel) != Phase::Gone as u8 {
-            self.home.release(self.gsi);
+            self.home.release(self.gsi());
         }
     }
 }
@@ -162,7 +198,7 @@ impl Drop for RouteInner {
     fn drop(&mut self) {
         self.source.close(self.owner);
         let attached = *self.attached.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if !attached || self.home.detach(&self.source, self.gsi) {
+        if !attached || self.home.detach(&self.source, self.gsi()) {
             self.retire();
         }
     }
@@ -170,6 +206,6 @@ impl Drop for RouteInner {
 
 impl std::fmt::Debug for Route {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Route(GSI {}, {:?})", self.0.gsi, self.phase())
+        write!(f, "Route(GSI {}, {:?})", self.gsi(), self.phase())
     }
 }

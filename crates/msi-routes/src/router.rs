@@ -5,12 +5,15 @@ use crate::commit;
 use crate::error::RouteError;
 use crate::kernel::Kernel;
 use crate::message::FixedRoute;
+use crate::pin::PinIrqfd;
 use crate::pool::Pool;
+use crate::promote;
 use crate::report::{CommitError, Report};
 use crate::shared::Shared;
 use crate::table::Table;
 use kvm_bindings::kvm_irq_routing_entry;
 use std::sync::Arc;
+use vmm_sys_util::eventfd::EventFd;
 
 /// An x86 IO-APIC's pins: MSI routes stay off their GSIs even where no pin is routed.
 const FIRST_MSI_GSI: u32 = 24;
@@ -75,6 +78,37 @@ impl Router {
     /// be started, the committing one does it.
     pub fn set_detach_threads(&self, threads: usize) {
         self.0.detach_threads.store(threads, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// From now on a gate's route has no entry in the table, and delivers by `KVM_SIGNAL_MSI`,
+    /// until [`Self::promote`]: a guest that enables vectors one by one, as it boots, makes no
+    /// commit. Nothing changes where the kernel has no such thing.
+    pub fn set_lazy(&self, lazy: bool) {
+        self.0.lazy.store(lazy, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Gives signalled routes entries and irqfds, in one commit: all that there is room for.
+    /// When the guest has booted, say, or a device is gone from a full table.
+    ///
+    /// # Errors
+    /// The kernel refuses the table; then nothing has changed.
+    pub fn promote(&self) -> Result<Report, CommitError> {
+        promote::promote(&self.0)
+    }
+
+    /// Attaches an eventfd to a GSI of fixed routes: a pin of an irqchip, as legacy interrupts of
+    /// passed-through devices have. With `resample` the line is level-triggered: it falls at
+    /// the guest's end of interrupt, and `resample` is written then.
+    ///
+    /// # Errors
+    /// [`RouteError::Gone`]: the table has no fixed route of the GSI; [`RouteError::Irqfd`].
+    pub fn attach_pin(
+        &self,
+        gsi: u32,
+        eventfd: EventFd,
+        resample: Option<EventFd>,
+    ) -> Result<PinIrqfd, RouteError> {
+        PinIrqfd::attach(self.0.clone(), gsi, eventfd, resample)
     }
 
     /// The kernel's table, in its order.

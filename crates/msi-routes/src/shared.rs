@@ -1,13 +1,15 @@
 //! What all handles of one VM share: the kernel's table, the GSIs, and what is to be swept.
 
+use crate::error::{Errno, RouteError};
 use crate::kernel::Kernel;
+use crate::message::MsiMessage;
 use crate::plan::Workspace;
-use crate::pool::Pool;
-use crate::route::Home;
+use crate::pool::{Pool, MOST_SIGNALLED};
+use crate::route::{Home, Route, RouteInner};
 use crate::source::Source;
 use crate::table::Table;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// GSIs given back that nobody has taken again, and irqfds that could not be detached.
 pub(crate) type Waste = (Vec<u32>, Vec<(Source, u32)>);
@@ -27,19 +29,25 @@ pub(crate) struct Shared {
     batches: AtomicU64,
     /// Threads that detach irqfds at the same time.
     pub(crate) detach_threads: AtomicUsize,
+    /// Routes that were signalled when they were made.
+    signalled: Mutex<Vec<Weak<RouteInner>>>,
+    /// New gates' routes are signalled until they are promoted.
+    pub(crate) lazy: AtomicBool,
     /// The pool has something to sweep: spares commits its lock otherwise.
     waste: AtomicBool,
 }
 
 impl Shared {
     pub(crate) fn new(kernel: Box<dyn Kernel>, table: Table, pool: Pool) -> Self {
-        let workspace = Workspace::new(table.limit());
+        let workspace = Workspace::new(table.limit() + MOST_SIGNALLED);
         Shared {
             kernel,
             locked: Mutex::new(Locked { table, workspace }),
             pool: Mutex::new(pool),
             batches: AtomicU64::new(0),
             detach_threads: AtomicUsize::new(1),
+            signalled: Mutex::default(),
+            lazy: AtomicBool::new(false),
             waste: AtomicBool::new(false),
         }
     }
@@ -55,6 +63,49 @@ impl Shared {
 
     pub(crate) fn pool(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A GSI for a route from this source; or a number above them and true, if it is to be
+    /// signalled.
+    pub(crate) fn number(&self, source: &Source) -> Result<(u32, bool), RouteError> {
+        let may = || source.is_gate() && self.kernel.signals();
+        if self.lazy.load(Ordering::Relaxed) && may() {
+            if let Some(number) = self.pool().reserve_signalled() {
+                return Ok((number, true));
+            }
+        }
+        let reserved = self.pool().reserve();
+        match reserved {
+            Err(RouteError::Full { .. }) if may() => {
+                let number = self.pool().reserve_signalled();
+                number.map(|number| (number, true)).ok_or_else(|| self.pool().full())
+            }
+            reserved => Ok((reserved?, false)),
+        }
+    }
+
+    /// A route that is signalled was made.
+    pub(crate) fn note(&self, route: &Route) {
+        let mut all = self.signalled.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those that are no more go now and then.
+        if all.len() == all.capacity() {
+            all.retain(|route| route.strong_count() > 0);
+        }
+        all.push(Arc::downgrade(&route.0));
+    }
+
+    /// Routes that were signalled when they were made, and are still.
+    pub(crate) fn signalled(&self) -> Vec<Route> {
+        let mut all = self.signalled.lock().unwrap_or_else(PoisonError::into_inner);
+        let routes: Vec<Route> = all.iter().filter_map(Weak::upgrade).map(Route).collect();
+        all.retain(|route| route.strong_count() > 0);
+        routes
+    }
+
+    /// A number that a route has no more; its entry, if it has one, is to be swept.
+    pub(crate) fn give_back(&self, number: u32) {
+        self.pool().release(number);
+        self.waste.store(true, Ordering::Release);
     }
 
     /// Puts back what a sweep could not do.
@@ -82,6 +133,10 @@ impl Home for Shared {
     fn release(&self, gsi: u32) {
         self.pool().release(gsi);
         self.waste.store(true, Ordering::Release);
+    }
+
+    fn signal(&self, message: MsiMessage) -> Result<(), Errno> {
+        self.kernel.signal(message)
     }
 
     fn detach(&self, source: &Source, gsi: u32) -> bool {

@@ -10,6 +10,8 @@
 
 use crate::error::{Errno, RouteError};
 use crate::kernel::Kernel;
+use crate::message::MsiMessage;
+use crate::route::Home;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,9 +31,36 @@ struct GateInner {
 
 #[derive(Debug, Default)]
 struct GateState {
-    /// Of which route it is; a gate may be one route's after another's.
-    open: Option<Owner>,
+    /// Of which route it is, and how it delivers; a gate may be one route's after another's.
+    open: Option<(Owner, Way)>,
     pending: bool,
+}
+
+/// How an open gate delivers.
+#[derive(Clone)]
+pub(crate) enum Way {
+    /// By its eventfd, whose irqfd is attached.
+    Irqfd,
+    /// By a message of its own: there is no route in the table.
+    Signal(Arc<dyn Home>, MsiMessage),
+}
+
+impl Way {
+    fn deliver(&self, eventfd: &EventFd) -> bool {
+        match self {
+            Self::Irqfd => eventfd.write(1).is_ok(),
+            Self::Signal(home, message) => home.signal(*message).is_ok(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Irqfd => "Irqfd",
+            Self::Signal(..) => "Signal",
+        })
+    }
 }
 
 /// A route, by a number that no other one of this process has had.
@@ -64,7 +93,11 @@ impl Gate {
     pub fn fire(&self) {
         // The write is under the lock: once `close` returns, none is under way.
         let mut state = self.state();
-        state.pending |= state.open.is_none() || self.0.eventfd.write(1).is_err();
+        let delivered = match &state.open {
+            Some((_, way)) => way.deliver(&self.0.eventfd),
+            None => false,
+        };
+        state.pending |= !delivered;
     }
 
     /// True if an interrupt waits for the vector to be unmasked.
@@ -77,18 +110,18 @@ impl Gate {
         self.state().pending = false;
     }
 
-    fn open(&self, owner: Owner) {
+    fn open(&self, owner: Owner, way: Way) {
         let mut state = self.state();
-        state.open = Some(owner);
         if state.pending {
-            state.pending = self.0.eventfd.write(1).is_err();
+            state.pending = !way.deliver(&self.0.eventfd);
         }
+        state.open = Some((owner, way));
     }
 
     /// Closes it, unless it is another route's by now.
     fn close(&self, owner: Owner) {
         let mut state = self.state();
-        if state.open == Some(owner) {
+        if state.open.as_ref().is_some_and(|(opened, _)| *opened == owner) {
             state.open = None;
         }
     }
@@ -170,9 +203,9 @@ impl Source {
         }
     }
 
-    pub(crate) fn open(&self, owner: Owner) {
+    pub(crate) fn open(&self, owner: Owner, way: Way) {
         if let Self::Gate(gate) = self {
-            gate.open(owner);
+            gate.open(owner, way);
         }
     }
 

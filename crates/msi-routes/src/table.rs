@@ -84,13 +84,15 @@ impl Table {
 
     /// True if the GSI has an MSI route with this message.
     pub(crate) fn has(&self, gsi: u32, message: &MsiMessage) -> bool {
-        let at = self.position[gsi as usize] as usize;
+        let Some(&at) = self.position.get(gsi as usize) else { return false };
+        let at = at as usize;
         self.entries().get(at).is_some_and(|entry| message.is_in(entry))
     }
 
     /// An MSI route: a new one, or the new content of the one that the GSI has.
+    /// Nothing for one that is not a GSI of the host.
     pub(crate) fn put(&mut self, gsi: u32, entry: kvm_irq_routing_entry) {
-        let at = self.position[gsi as usize];
+        let Some(&at) = self.position.get(gsi as usize) else { return };
         if at == NOWHERE {
             self.position[gsi as usize] = self.len as u32;
             self.push(entry);
@@ -104,7 +106,7 @@ impl Table {
 
     /// Takes an MSI route out, if the table has it.
     pub(crate) fn remove(&mut self, gsi: u32) {
-        let at = self.position[gsi as usize];
+        let Some(&at) = self.position.get(gsi as usize) else { return };
         if at != NOWHERE {
             self.position[gsi as usize] = NOWHERE;
             self.remove_at(at, true);

@@ -8,7 +8,7 @@ mod kernels;
 #[allow(unused_imports)]
 pub use kernels::*;
 
-use msi_routes::{Errno, EventFd, FixedRoute, Kernel, MsiMessage, Route, Router};
+use msi_routes::{Errno, EventFd, FixedRoute, Kernel, Route, Router};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use vmeter_kvm_probe::kvm_bindings::{kvm_lapic_state, KvmIrqRouting};
