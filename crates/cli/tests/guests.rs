@@ -64,15 +64,23 @@ fn recordings_of_real_guests_are_not_contradicted_by_their_consoles() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// The spans of a recording in `fixtures/guests`, analysed anew.
-fn spans(lab: &Lab, name: &str) -> Vec<Value> {
+/// A recording of `fixtures/guests`, analysed anew.
+fn shown(lab: &Lab, name: &str) -> Value {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/guests");
     let folder = lab.path(name);
     std::fs::create_dir(&folder).expect("scratch space");
     let archive = fixtures.join(format!("{name}.tar.gz"));
     let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder).status();
     assert!(tar.expect("tar").success());
-    let shown = lab.json(&["show", text(&folder)]);
+    lab.json(&["show", text(&folder)])
+}
+
+/// Its spans.
+fn spans(lab: &Lab, name: &str) -> Vec<Value> {
+    spans_of(&shown(lab, name))
+}
+
+fn spans_of(shown: &Value) -> Vec<Value> {
     shown["runs"][0]["spans"].as_array().expect("spans").clone()
 }
 
@@ -86,13 +94,19 @@ fn bounds(spans: &[Value], name: &str) -> (f64, f64) {
 /// vmeter's words: its symbols were found in the guest's RAM, behind KASLR.
 #[test]
 fn a_disk_boot_gives_its_initcalls() {
-    let spans = spans(&Lab::new(), "debian-seabios-traced");
+    let shown = shown(&Lab::new(), "debian-seabios-traced");
+    let spans = spans_of(&shown);
     let names = spans.iter().filter_map(|s| s["name"].as_str());
     let initcalls = names.filter(|name| name.starts_with("initcall ")).count();
     assert!(initcalls >= 500, "{initcalls}");
     for name in ["boot-loader", "grub:load-initrd", "kernel:decompress", "initrd"] {
         let (start, end) = bounds(&spans, name);
         assert!(start < end, "{name}");
+    }
+    let causes = shown["causes"].as_array().expect("causes").iter();
+    let ids: Vec<&str> = causes.filter_map(|cause| cause["id"].as_str()).collect();
+    for id in ["grub-menu", "grub-load", "crypto-tests", "udev-settle"] {
+        assert!(ids.contains(&id), "{id} is none of the known causes {ids:?}");
     }
 }
 

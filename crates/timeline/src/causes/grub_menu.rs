@@ -1,4 +1,4 @@
-//! GRUB shows its menu and counts its time-out down.
+//! GRUB draws its menu and counts its time-out down; without one it does neither.
 
 use super::Known;
 
@@ -6,6 +6,6 @@ pub(super) const CAUSE: Known = Known {
     id: "grub-menu",
     what: "GRUB's menu waits for its time-out",
     remedy: "GRUB_TIMEOUT=0, update-grub",
-    is: |name| name == "grub:menu",
+    is: |name| matches!(name, "grub:menu" | "grub:timeout"),
     ended_by: None,
 };

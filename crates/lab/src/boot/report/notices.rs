@@ -74,20 +74,25 @@ impl BootReport<'_> {
 
 /// Warnings of a kind are told once: the first, the runs of all, and how many others there are.
 fn alike(groups: Vec<(String, Vec<u32>)>) -> Vec<(String, Vec<u32>, usize)> {
-    let mut told: Vec<(String, (String, Vec<u32>, usize))> = Vec::new();
+    let mut kinds: Vec<String> = Vec::new();
+    let mut told: Vec<(String, Vec<u32>, usize)> = Vec::new();
     for (text, runs) in groups {
         let kind = kind(&text);
-        match told.iter_mut().find(|(known, _)| *known == kind) {
-            Some((_, (_, known, others))) => {
+        match kinds.iter().position(|known| *known == kind) {
+            Some(at) => {
+                let (_, known, others) = &mut told[at];
                 known.extend(runs);
                 known.sort_unstable();
                 known.dedup();
                 *others += 1;
             }
-            None => told.push((kind, (text, runs, 0))),
+            None => {
+                kinds.push(kind);
+                told.push((text, runs, 0));
+            }
         }
     }
-    told.into_iter().map(|(_, one)| one).collect()
+    told
 }
 
 /// A text without what differs among those of its kind: numbers, and what stands in quotes.

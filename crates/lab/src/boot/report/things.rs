@@ -20,6 +20,7 @@ const HANDLES: &[(&str, &str)] = &[
     ("bios:vga",                "no display (-vga none)"),
     ("bios:",                   "other firmware, fewer devices"),
     ("grub:menu",               "GRUB_TIMEOUT=0"),
+    ("grub:timeout",            "GRUB_TIMEOUT=0"),
     ("grub:",                   "fewer modules, or -kernel"),
     ("syslinux:prompt",         "TIMEOUT 1, PROMPT 0"),
     ("systemd-boot:menu",       "timeout 0 in loader.conf"),
