@@ -121,6 +121,19 @@ fn a_boot_that_says_nothing_is_told_apart() {
     assert!(all.windows(2).all(|w| w[0].1 <= w[1].0 && w[0].0 < w[0].1), "{all:?}");
 }
 
+/// dracut's initrd has a systemd of its own; the root's is the second.
+#[test]
+fn a_systemd_in_the_initrd_is_the_initrds() {
+    let lab = Lab::new();
+    for name in ["debian-dracut-6.12", "debian-dracut-6.12-no-inject"] {
+        let spans = spans(&lab, name);
+        let names = ["initrd", "switch-root", "systemd"];
+        let all: Vec<(f64, f64)> = names.iter().map(|name| bounds(&spans, name)).collect();
+        assert!(all.windows(2).all(|w| w[0].1 <= w[1].0 && w[0].0 < w[0].1), "{all:?}");
+        assert!(all[0].1 - all[0].0 > 20.0, "{name}: {all:?}");
+    }
+}
+
 /// OVMF's release build says nothing but its boot manager's lines; what it asks of the machine
 /// tells its stages. GRUB's time-out is 1 s.
 #[test]

@@ -153,6 +153,7 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     kernel(r"^dracut-initqueue\[",                       FirstPart("initrd:dracut-initqueue")),
     kernel(r"^systemd\[1\]: (Running in initrd|Queued start job for default target (initrd|Initrd))", FirstPart("initrd:systemd")),
     kernel(r"^systemd\[1\]: Switching root",             Part("initrd:end")),
+    kernel(r"^ *(systemd\[1\]: )?Starting (initrd-switch-root\.service|Switch Root)", Part("initrd:end")),
     // systemd, of the root file system.
     kernel(r"^systemd\[1\]: systemd \d.* running in system mode", Part("systemd:setup")),
     kernel(r"^(Welcome to .*!$|systemd\[1\]: Hostname set to )", FirstPart("systemd:load-units")),

@@ -22,13 +22,19 @@ pub(super) const UNITS: &str = "systemd:units";
 /// What it writes its lines as.
 pub(super) const SAYS: &str = "systemd[1]: ";
 
+/// How it says first which version it is.
+const BEGINS: &str = "systemd[1]: systemd ";
+
 fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some(begin) = anchors.get(Anchor::Userspace) else { return };
     let limit = open_end(facts, anchors, begin.at);
     let mut initrd = parts(facts, "initrd:", begin.at, limit);
     let after = initrd.last().map_or(begin, |(_, stamp)| *stamp);
     snap(facts, &mut initrd);
-    let systemd = systemd_begins(facts, after.at, limit);
+    // An initrd's systemd says as much as the one after it, which begins anew.
+    let its_own = initrd.iter().any(|(name, _)| *name == "initrd:systemd");
+    let says = if its_own { BEGINS } else { SAYS };
+    let systemd = systemd_begins(facts, says, after.at, limit);
     if let Some((_, first)) = initrd.first() {
         // Where it says no more, it goes on until somebody else does.
         let end = systemd.map_or(after.at, |_| last_end(facts, after.at, limit));
@@ -108,9 +114,9 @@ fn parts<'a>(facts: &Facts<'a>, prefix: &str, from: Ns, to: Ns) -> Vec<(&'static
 }
 
 /// The first line of the systemd that is no initrd's.
-fn systemd_begins<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Option<Stamp<'a>> {
+fn systemd_begins<'a>(facts: &Facts<'a>, says: &str, from: Ns, to: Ns) -> Option<Stamp<'a>> {
     let its = |l: &&Line<'a>| {
-        l.timed && l.text.starts_with(SAYS) && l.at > from && l.at < to && l.console
+        l.timed && l.text.starts_with(says) && l.at > from && l.at < to && l.console
     };
     let line = facts.lines.iter().find(its)?;
     Some(Stamp { at: line.at, error: line.error, source: line.source })
