@@ -186,6 +186,21 @@ fn what_was_planted_is_found_under_its_own_name() {
     }
 }
 
+/// Of a kernel that a boot loader starts nobody knows where its probes would be.
+#[test]
+fn a_disk_boot_has_parents_and_units() {
+    let lab = Lab::new();
+    let (run, _) = recording(&lab, "debian-seabios-units");
+    let spans = spans(&run, "spans");
+    let units = spans.iter().filter(|span| span.0.starts_with("unit ") && span.2 > 0.5);
+    assert!(units.count() >= 7);
+    let processes = run["processes"].as_array().expect("processes");
+    let known = processes.iter().filter(|p| p["parent"].is_number()).count();
+    assert!(known > 100 && known * 10 > processes.len() * 9, "{known} of {}", processes.len());
+    assert!(processes.iter().any(|p| p["waited_s"].is_number()));
+    assert!(processes.iter().all(|p| p["cpu_s"].is_null()));
+}
+
 #[test]
 fn the_tree_follows_who_waited_for_whom() {
     let lab = Lab::new();

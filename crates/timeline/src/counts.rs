@@ -30,8 +30,19 @@ pub(crate) fn counts(events: &[Event], facts: &Facts<'_>) -> Counts {
             facts.host_end.is_none_or(|end| e.at <= end)
         }
     };
+    // Of the line that ended such a run, and those after it, the host had read some bytes.
+    let ready = events.iter().filter(|_| facts.host_end.is_some()).find_map(|e| match &e.what {
+        What::ReadyLine { text } if !text.is_empty() => Some(text.as_str()),
+        _ => None,
+    });
+    let mut over = false;
     for event in events.iter().filter(inside) {
         match &event.what {
+            What::ConsoleLine { text, .. }
+                if over || ready.is_some_and(|r| text.starts_with(r)) =>
+            {
+                over = true;
+            }
             What::PciConfig { write, device, .. } => {
                 let name = if *write { "pci_config_writes" } else { "pci_config_reads" };
                 add(&mut counts, name, 1);

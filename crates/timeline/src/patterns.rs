@@ -156,7 +156,7 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     kernel(r"^ *(systemd\[1\]: )?Starting (initrd-switch-root\.service|Switch Root)", Part("initrd:end")),
     // systemd, of the root file system.
     kernel(r"^systemd\[1\]: systemd \d.* running in system mode", Part("systemd:setup")),
-    kernel(r"^(Welcome to .*!$|systemd\[1\]: Hostname set to )", FirstPart("systemd:load-units")),
+    kernel(r"^(Welcome to .*!$|systemd\[1\]: Hostname set to )", Part("systemd:load-units")),
     kernel(r"^systemd\[1\]: Queued start job for default target (multi|graphical|default|Multi|Graphical)", FirstPart("systemd:units")),
 
     // Going down: busybox, sysvinit, systemd by its word to all, runit, OpenRC; then by whom

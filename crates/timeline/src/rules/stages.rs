@@ -99,7 +99,7 @@ fn snap<'a>(facts: &Facts<'a>, parts: &mut Vec<(&'static str, Stamp<'a>)>) {
     }
 }
 
-/// Parts whose names begin so, in order, no name twice in a row.
+/// Parts whose names begin so, in order, each name once.
 fn parts<'a>(facts: &Facts<'a>, prefix: &str, from: Ns, to: Ns) -> Vec<(&'static str, Stamp<'a>)> {
     let inside = facts.hits.iter().filter(|h| h.on == On::Kernel && h.timed);
     let inside = inside.filter(|h| (from..to).contains(&h.at));
@@ -109,7 +109,13 @@ fn parts<'a>(facts: &Facts<'a>, prefix: &str, from: Ns, to: Ns) -> Vec<(&'static
             Some((name, Stamp { at: h.at, error: h.error, source: h.source }))
         })
         .collect();
-    parts.dedup_by(|next, kept| next.0 == kept.0);
+    // The kernel's log and the console show a line twice.
+    let mut known: Vec<&str> = Vec::new();
+    parts.retain(|(name, _)| {
+        let fresh = !known.contains(name);
+        known.push(name);
+        fresh
+    });
     parts
 }
 
