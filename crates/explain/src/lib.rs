@@ -90,7 +90,7 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
     result.warnings = say::warnings(&result, &sources, &clocks);
     result.warnings.extend(detect::busy_host(&view));
     if let Some(twin) = &options.vs {
-        let twin = explain(&[twin.clone()], &Options { vs: None, ..options.clone() })?;
+        let twin = explain(std::slice::from_ref(twin), &Options { vs: None, ..options.clone() })?;
         contrast::contrast(&mut result, &twin);
     }
     Ok(result)

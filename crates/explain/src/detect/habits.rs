@@ -219,9 +219,11 @@ fn nap(view: &View<'_>, (who, call): (GroupId, Sym), calls: &Calls) -> Candidate
     }
 }
 
+/// Who wakes, in what call, and whom.
+type Herd = (GroupId, Option<Sym>, GroupId);
+
 fn herds(view: &View<'_>) -> Vec<Candidate> {
-    let mut all: Vec<(&(GroupId, Option<Sym>, GroupId), &Wakes)> =
-        view.evidence.ledger.wakes.iter().collect();
+    let mut all: Vec<(&Herd, &Wakes)> = view.evidence.ledger.wakes.iter().collect();
     all.sort_by_key(|(key, _)| **key);
     all.into_iter().filter_map(|(key, wakes)| herd(view, *key, wakes)).collect()
 }

@@ -6,19 +6,21 @@
 pub mod calls;
 pub mod groups;
 pub mod life;
+mod living;
 pub mod path;
 pub mod series;
 pub mod subject;
 pub mod thread;
 pub mod tree;
+mod witness;
+pub mod work;
 pub mod xen;
 
-use crate::detect::waits;
 use crate::merge::Merge;
 use crate::moment::{Moment, Place, Sym, Tid};
 use calls::Ledger;
 use groups::{GroupId, Groups};
-use life::{Budget, Life, Runs};
+use life::{Budget, Runs};
 use path::Path;
 use std::collections::{BTreeSet, HashMap};
 use subject::{Anatomy, Key, Part, Subject, What, Who};
@@ -30,6 +32,7 @@ use vmeter_trace::ops::{Access, NameId, Op};
 use vmeter_trace::walk::xen as vcpus;
 use vmeter_trace::walk::{self, At, By, Call, End, Ended, Interrupt, Request, Took, Visitor, Walk};
 use vmeter_trace::Context;
+pub use work::Work;
 use xen::Xen;
 
 /// Most threads that are told apart.
@@ -44,41 +47,6 @@ const MAX_SUBJECTS: usize = 1 << 13;
 const MAX_COUNTED: usize = 1 << 12;
 /// Most CPUs.
 const MAX_CPUS: usize = 1 << 14;
-
-/// A work function.
-#[derive(Debug, Default)]
-pub struct Work {
-    /// Times that it ran.
-    pub runs: u64,
-    /// CPUs it ran on.
-    pub cpus: BTreeSet<u32>,
-    /// Its last items, with the CPU that each ran on.
-    items: Vec<(u64, u32)>,
-    /// One item ran now here, now there.
-    roams: bool,
-}
-
-impl Work {
-    fn ran(&mut self, item: u64, cpu: u32) {
-        match self.items.iter().find(|(known, _)| *known == item) {
-            Some((_, before)) => self.roams |= *before != cpu,
-            None => {
-                if self.items.len() >= MAX_ITEMS {
-                    self.items.remove(0);
-                }
-                self.items.push((item, cpu));
-            }
-        }
-    }
-
-    /// True if each CPU has an item of its own: the kernel's per-CPU work.
-    pub fn of_each_cpu(&self) -> bool {
-        !self.roams && self.cpus.len() >= 2
-    }
-}
-
-/// Work items of a function that are told apart.
-const MAX_ITEMS: usize = 64;
 
 /// What detectors look at.
 #[derive(Debug, Default)]
@@ -263,183 +231,6 @@ struct Witness<'a> {
     moment: &'a Moment,
     merge: &'a Merge,
 }
-
-impl Witness<'_> {
-    fn tid(&self, thread: &walk::Thread) -> Tid {
-        Tid { file: self.moment.file, tid: thread.tid }
-    }
-
-    fn vcpu(&self, (domain, number): vcpus::VcpuId) -> xen::VcpuId {
-        (self.moment.file, domain, number)
-    }
-
-    fn own(&mut self, thread: &walk::Thread) -> Option<&mut Thread> {
-        self.evidence.thread(self.tid(thread), self.moment.ts)
-    }
-
-    fn common(&self, stamp: u64) -> u64 {
-        self.merge.common(self.moment.file, stamp)
-    }
-
-    fn waker(&self, waker: walk::Waker) -> Waker {
-        match waker {
-            walk::Waker::Unknown => Waker::Unknown,
-            walk::Waker::Thread(tid) => Waker::Thread(Tid { file: self.moment.file, tid }),
-            walk::Waker::Timer => Waker::Timer,
-            walk::Waker::Interrupt => Waker::Interrupt,
-            walk::Waker::Irq(irq) => match self.moment.sym(irq) {
-                irq if self.merge.name(irq).to_ascii_lowercase().contains("timer") => Waker::Timer,
-                irq => Waker::Irq(irq),
-            },
-        }
-    }
-
-    /// What a request's time went into.
-    fn anatomy(&self, thread: &walk::Thread, request: &Request<'_>) -> Anatomy {
-        let (now, tid) = (self.moment.ts, self.tid(thread));
-        let start = self.common(request.open.start);
-        let event = match request.by {
-            By::Exit => "kvm_exit",
-            By::UserspaceExit => "kvm_userspace_exit",
-        };
-        let place = Place { cpu: request.open.cpu, stamp: request.open.start, ..self.place(event) };
-        let mut anatomy = Anatomy {
-            total: now.saturating_sub(start),
-            place,
-            torn: matches!(request.took, Took::Cut | Took::Unknown),
-            start,
-            ..Anatomy::default()
-        };
-        let path = Path { threads: &self.evidence.threads, merge: self.merge, now };
-        path.own(tid, start, now, &mut anatomy);
-        let sleep = self.evidence.threads.get(&tid).and_then(|thread| thread.sleep);
-        anatomy.sleep = sleep.filter(|sleep| sleep.start >= start);
-        let entry = self.moment.op == Op::VmEntry;
-        anatomy.ended = Some(self.place(if entry { "kvm_entry" } else { "KVM_RUN" }));
-        anatomy
-    }
-
-    fn place(&self, event: &'static str) -> Place {
-        self.moment.place(event)
-    }
-
-    /// Adds a request to the tree.
-    fn grow(&mut self, thread: &walk::Thread, request: &Request<'_>, anatomy: &Anatomy) {
-        let Some(what) = request.accesses.iter().find_map(|access| What::of(*access)) else {
-            return;
-        };
-        let key = Key { file: self.moment.file, what };
-        let (Some(root), false) = (self.evidence.tree.root(Frame::Request(key)), anatomy.torn)
-        else {
-            return;
-        };
-        self.evidence.tree.count(root);
-        let (tid, span) = (self.tid(thread), (anatomy.start, self.moment.ts));
-        let mut life = self.life();
-        life.place = anatomy.place;
-        life.walk(root, tid, span, &mut vec![tid]);
-    }
-
-    /// Adds to the tree.
-    fn life(&mut self) -> Life<'_> {
-        let place = self.place("event");
-        let Evidence { threads, groups, tree, budget, .. } = &mut *self.evidence;
-        let (merge, now) = (self.merge, self.moment.ts);
-        Life { threads, merge, groups, tree, budget, now, place }
-    }
-
-    /// The group of a thread that events come from.
-    fn group(&mut self, tid: Tid) -> Option<GroupId> {
-        let merge = self.merge;
-        let Evidence { threads, groups, .. } = &mut *self.evidence;
-        let own = threads.get_mut(&tid)?;
-        Some(match own.group {
-            Some((group, uses)) if uses < NAMED => {
-                own.group = Some((group, uses + 1));
-                group
-            }
-            _ => {
-                let group = groups.of(tid, merge.thread_name(tid));
-                own.group = Some((group, 0));
-                group
-            }
-        })
-    }
-
-    /// A stretch of a thread's life is over.
-    fn live(&mut self, thread: &walk::Thread, segment: &Segment) {
-        let tid = self.tid(thread);
-        if tid.tid <= 0 || segment.start >= segment.end {
-            return;
-        }
-        let Some(group) = self.group(tid) else { return };
-        let Some(root) = self.evidence.tree.root(Frame::Life(group)) else { return };
-        let span = (segment.start, segment.end);
-        if matches!(segment.state, State::Kvm | State::Kernel | State::User) {
-            return self.runs(tid, root, segment);
-        }
-        self.life().segment(root, tid, segment, span, &mut vec![tid]);
-    }
-
-    /// Adds a stretch on a CPU, which most are.
-    fn runs(&mut self, tid: Tid, root: u32, segment: &Segment) {
-        let ticks = segment.end.saturating_sub(segment.start);
-        let mut place = self.place("event");
-        place.stamp = self.moment.stamp;
-        let Evidence { threads, tree, .. } = &mut *self.evidence;
-        let Some(own) = threads.get_mut(&tid) else { return };
-        let key = (root, segment.call, segment.work);
-        let at = segment.call.map_or(0, |call| call.id.0 as usize + 1) % own.nodes.len();
-        let Some(slot) = own.nodes.get_mut(at) else { return };
-        let (call, leaf) = match *slot {
-            Some((known, nodes)) if known == key => nodes,
-            _ => {
-                let call = match (segment.call, segment.work) {
-                    (Some(call), _) => tree.child(root, Frame::Call(call)),
-                    (None, Some(work)) => tree.child(root, Frame::Work(work)),
-                    (None, None) => root,
-                };
-                let nodes = (call, tree.child(call, Frame::Runs));
-                *slot = Some((key, nodes));
-                nodes
-            }
-        };
-        tree.add(leaf, ticks, place);
-        if segment.ends_call {
-            tree.count(call);
-        }
-    }
-
-    /// A thread wakes another.
-    fn wakes(&mut self, by: Tid, woken: Tid) {
-        let (Some(waker), Some(sleeper)) = (self.group(by), self.group(woken)) else { return };
-        let Evidence { threads, ledger, .. } = &mut *self.evidence;
-        if let Some(own) = threads.get(&by) {
-            ledger.woke((waker, own.call(), sleeper), own.entered);
-            ledger.pends(woken, (waker, own.call()));
-        }
-    }
-
-    /// A call of a thread is over.
-    fn called(&mut self, tid: Tid, call: Sym, ticks: u64) {
-        let place = self.place("system call");
-        let Some(group) = self.group(tid) else { return };
-        let merge = self.merge;
-        let Evidence { threads, ledger, cpus_seen: switches, .. } = &mut *self.evidence;
-        let waits = ledger.called((group, call), ticks, place, || waits(merge.name(call)));
-        let Some(own) = threads.get_mut(&tid) else { return };
-        let slept = std::mem::take(&mut own.slept_in);
-        match waits {
-            true if slept || switches.is_empty() => ledger.turned(group, &mut own.turn),
-            // What might wait and did not is neither.
-            true => {}
-            false => own.turn.add(call),
-        }
-    }
-}
-
-/// Stretches of a thread's life after which its name is looked up again.
-const NAMED: u32 = 16;
 
 impl Visitor for Witness<'_> {
     const WAKERS: bool = true;

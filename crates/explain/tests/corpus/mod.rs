@@ -98,7 +98,9 @@ impl Corpus {
 impl Fault {
     /// Explains both traces and compares with the truth.
     pub fn judge(&self) -> Judged {
-        let of = |path: &PathBuf| explain(&[path.clone()], &Options::default()).expect("a trace");
+        let of = |path: &PathBuf| {
+            explain(std::slice::from_ref(path), &Options::default()).expect("a trace")
+        };
         let (slow, ok) = (of(&self.slow), of(&self.ok));
         Judged { verdict: self.verdict(&slow.findings), slow, ok }
     }

@@ -1,0 +1,236 @@
+//! What a way ends at.
+
+use super::super::levels::Level;
+use super::super::waits::{syncs, waits};
+use super::super::View;
+use super::{Cause, Story, CLOSED, FAULT_S, MANY_WAITS, SHARE};
+use crate::evidence::groups::GroupId;
+use crate::evidence::tree::Frame;
+use crate::result::Severity;
+use std::collections::BTreeMap;
+
+impl Story {
+    /// What the way ends at, and how much of the time.
+    pub(super) fn cause(&self, view: &View<'_>) -> (Cause, u64) {
+        let last = self.last();
+        let via = self.levels.len().checked_sub(2).and_then(|at| self.levels.get(at));
+        let by_design = |call: Option<Frame>| call.is_none_or(|c| waits(view.frame_name(c)));
+        let hops = self.levels.len() > 1 || matches!(self.root, Frame::Request(_));
+        let interrupt = |state| matches!(state, Frame::Irq(_) | Frame::Interrupt | Frame::Deep);
+        let timer = last.ticks(|c, s| {
+            s == Frame::Timer
+                || hops && s == Frame::Interrupt && by_design(c)
+                || matches!(s, Frame::Irq(i) if view.name(i).to_ascii_lowercase().contains("timer"))
+        });
+        let timer = if hops {
+            timer
+        } else {
+            last.ticks(|c, s| {
+                s == Frame::Timer && c.is_some_and(|c| view.frame_name(c).contains("nanosleep"))
+            })
+        };
+        let device = last.ticks(|c, s| interrupt(s) && !(s == Frame::Interrupt && by_design(c)));
+        let deep = |s| s == Frame::Deep;
+        let device =
+            if hops { device } else { last.ticks(|c, s| deep(s) || interrupt(s) && !by_design(c)) };
+        // Waiting for a CPU that now this has and now that is the host's business.
+        let no_cpu = last.ticks(|_, s| s == Frame::NoCpu);
+        let no_cpu = match self.rival() {
+            Some((_, ticks)) if ticks * 5 >= no_cpu * 4 => no_cpu,
+            _ => no_cpu / 4,
+        };
+        let asleep = last.ticks(|c, s| s == Frame::Asleep && (hops || !by_design(c)));
+        let runs = last.ticks(|_, s| matches!(s, Frame::Runs | Frame::Guest));
+        let others = crate::sum(last.wakers().iter().map(|(_, sum)| sum.ticks));
+        let (most, cause) = [
+            (timer, Cause::Timer),
+            (device, Cause::Device),
+            (no_cpu, Cause::NoCpu),
+            (asleep, Cause::Asleep),
+            (runs, Cause::Computes),
+            (others, Cause::HandOver),
+        ]
+        .into_iter()
+        .max_by_key(|(ticks, _)| *ticks)
+        .unwrap_or((0, Cause::Computes));
+        let all = last.all.ticks;
+        if let Some(inside) = self.inside(view).filter(|_| cause != Cause::NoCpu) {
+            return inside;
+        }
+        if let Some(via) = via {
+            let kernel = last.who.is_some_and(|who| view.evidence.groups.is_kernel(who));
+            if kernel || self.work().is_some() {
+                return (Cause::Work, all);
+            }
+            if cause != Cause::Timer && self.is_lock(view, via, last) {
+                return (Cause::Lock, all);
+            }
+            if in_call(view, via, &["wait4", "waitid", "vfork", "clone", "clone3", "fork"]) {
+                return (Cause::Child, all);
+            }
+        }
+        match cause {
+            Cause::Computes => self.computes(view, most),
+            Cause::Asleep
+                if matches!(self.root, Frame::Request(_))
+                    && self.levels.len() == 1
+                    && is_futex(
+                        view,
+                        last.most_in(|s| s == Frame::Asleep).and_then(|(c, _)| c),
+                    ) =>
+            {
+                (Cause::Lock, most)
+            }
+            cause => (cause, most),
+        }
+    }
+
+    /// Who had the CPU most of the time that the last one on the way had none.
+    pub(super) fn rival(&self) -> Option<(GroupId, u64)> {
+        let mut by: BTreeMap<GroupId, u64> = BTreeMap::new();
+        for ((group, _), sum) in &self.last().rivals {
+            *by.entry(*group).or_default() += sum.ticks;
+        }
+        by.into_iter().max_by_key(|(_, ticks)| *ticks)
+    }
+
+    /// In a call that has data on a disk before it returns: whatever it does there.
+    pub(super) fn inside(&self, view: &View<'_>) -> Option<(Cause, u64)> {
+        let (_, call, sum) = self.call(view)?;
+        let share = sum.ticks as f64 / self.busy.max(1) as f64;
+        (syncs(view.name(call)) && share >= SHARE).then_some((Cause::Device, sum.ticks))
+    }
+
+    /// On a CPU: page faults, a call, or its own computing.
+    pub(super) fn computes(&self, view: &View<'_>, runs: u64) -> (Cause, u64) {
+        let last = self.last();
+        let state = |s| matches!(s, Frame::Runs);
+        let faults = self.faults();
+        let user = last.ticks(|c, s| state(s) && c.is_none());
+        let each = view.seconds(user).map(|s| s / faults.max(1) as f64);
+        if faults >= 100 && user * 2 >= runs && each.is_some_and(|each| each <= FAULT_S) {
+            return (Cause::Faults, user);
+        }
+        let in_calls = last.ticks(|c, s| state(s) && c.is_some());
+        if in_calls * 2 >= runs {
+            return (Cause::Call, runs);
+        }
+        (Cause::Computes, runs)
+    }
+
+    /// Who lets a thread go on in a futex may hold a lock, or hand over what that waits for.
+    pub(super) fn lock_at_most(&self, view: &View<'_>) -> Option<Severity> {
+        let (last, via) = (self.last(), self.levels.iter().rev().nth(1));
+        let calls = view.evidence.calls_seen.contains(&self.file(view));
+        let futex = via.is_some_and(|via| {
+            is_futex(view, via.most_in(|s| matches!(s, Frame::Waker(_))).and_then(|(c, _)| c))
+        });
+        let own_kind = last.who.is_some()
+            && last.who == via.and_then(|via| via.who).or(self.subject_group(view));
+        match (calls, futex && !own_kind, self.waits < MANY_WAITS) {
+            (false, ..) | (_, true, true) => Some(Severity::Low),
+            _ if own_kind && self.closed(view) < CLOSED => Some(Severity::Low),
+            (_, true, false) => Some(Severity::Medium),
+            _ => None,
+        }
+    }
+
+    /// A nap alone may be idling; one that nobody is known to have asked for is no alarm.
+    pub(super) fn timer_at_most(&self, view: &View<'_>) -> Option<Severity> {
+        let (Frame::Life(own), Some(first)) = (self.root, self.levels.first()) else { return None };
+        let Some((other, sum)) = first.wakers().first().copied() else {
+            return Some(Severity::Low);
+        };
+        if self.levels.len() == 1 {
+            return Some(Severity::Low);
+        }
+        let asked = view.evidence.asked(own, other) * 2 >= sum.count;
+        (!asked).then_some(Severity::Medium)
+    }
+
+    pub(super) fn naps(&self) -> u64 {
+        let last = self.last().parts.iter();
+        let naps =
+            last.filter(|((_, s), _)| matches!(s, Frame::Timer | Frame::Interrupt | Frame::Irq(_)));
+        naps.map(|(_, sum)| sum.count).sum()
+    }
+
+    pub(super) fn faults(&self) -> u64 {
+        self.last()
+            .parts
+            .iter()
+            .filter(|((_, s), _)| *s == Frame::Faults)
+            .map(|(_, s)| s.count)
+            .sum()
+    }
+
+    /// Waited for in a futex, or in a call that does not wait by design, and not asked to do
+    /// something by the one that waits.
+    pub(super) fn is_lock(&self, view: &View<'_>, via: &Level, last: &Level) -> bool {
+        let Some(who) = last.who else { return false };
+        let wants = |state| state == Frame::Waker(who);
+        let own_kind = via.who.or(self.subject_group(view)) == Some(who);
+        if own_kind && via.calls.keys().all(Option::is_none) {
+            return true;
+        }
+        let Some((Some(call), sum)) = via.most_in(wants) else { return false };
+        let waiting = crate::sum(via.wakers().iter().map(|(_, waiting)| waiting.ticks));
+        if sum.ticks * 2 < waiting {
+            return false;
+        }
+        let name = view.frame_name(call);
+        let kernel = !waits(name) && !matches!(name, "write" | "writev" | "sendto" | "sendmsg");
+        if !kernel && !name.starts_with("futex") {
+            return false;
+        }
+        if kernel {
+            // In the kernel: the one that lets it go on is in a call, too.
+            let inside = last.ticks(|call, _| call.is_some_and(|c| !waits(view.frame_name(c))));
+            return inside * 2 >= last.all.ticks;
+        }
+        // Who sleeps in a wait of its own holds nothing that it could let go.
+        let idle = |call: Option<Frame>| {
+            call.is_some_and(|call| {
+                let name = view.frame_name(call);
+                waits(name) && !name.starts_with("futex")
+            })
+        };
+        let works = last.ticks(|call, state| {
+            !idle(call)
+                && match state {
+                    Frame::Runs => true,
+                    Frame::NoCpu | Frame::Unknown => false,
+                    _ => call.is_some_and(|call| !waits(view.frame_name(call))),
+                }
+        });
+        let known = last.all.ticks.saturating_sub(last.noise());
+        let top = Level::sorted(&last.calls).first().and_then(|(call, _)| *call);
+        if works * 3 < known || works * 5 < last.all.ticks || idle(top) {
+            return false;
+        }
+        let asked = match via.who.or(self.subject_group(view)) {
+            // Their own kind: whoever has it lets the next one go on.
+            Some(waiting) if waiting == who => 0,
+            Some(waiting) => view.evidence.asked(waiting, who),
+            None => 0,
+        };
+        asked * 2 < sum.count
+    }
+
+    pub(super) fn subject_group(&self, view: &View<'_>) -> Option<GroupId> {
+        match self.root {
+            Frame::Life(group) => Some(group),
+            Frame::Request(_) => view.evidence.vcpu_group(),
+            _ => None,
+        }
+    }
+}
+
+fn is_futex(view: &View<'_>, call: Option<Frame>) -> bool {
+    call.is_some_and(|call| view.frame_name(call).starts_with("futex"))
+}
+
+fn in_call(view: &View<'_>, level: &Level, names: &[&str]) -> bool {
+    let waits = level.most_in(|s| matches!(s, Frame::Waker(_)));
+    waits.and_then(|(call, _)| call).is_some_and(|call| names.contains(&view.frame_name(call)))
+}

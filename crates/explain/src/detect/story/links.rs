@@ -1,0 +1,106 @@
+//! A way as the links of a chain, and what is missing for more.
+
+use super::super::levels::{Doing, Level, Sum};
+use super::super::View;
+use super::Story;
+use crate::evidence::subject::{Key, What};
+use crate::evidence::tree::Frame;
+use crate::result::Link;
+use vmeter_render::quantity::{brief_percent, grouped};
+
+impl Story {
+    /// A level as a link of the chain.
+    pub(super) fn link(&self, view: &View<'_>, at: usize, level: &Level) -> Link {
+        let name = match level.who {
+            Some(who) => view.threads(who),
+            None => self.subject(view),
+        };
+        let whole = level.all.ticks.max(1);
+        let mut parts: Vec<(Doing, Sum)> = Level::sorted(&level.parts);
+        parts.retain(|(_, sum)| sum.ticks * 20 >= whole);
+        let mut words: Vec<String> = Vec::new();
+        let calls = Level::sorted(&level.calls);
+        for (call, sum) in calls.iter().filter(|(_, sum)| sum.ticks * 20 >= whole).take(3) {
+            let call_name = call.map_or("outside calls".to_string(), |call| view.frame(call));
+            let share = brief_percent(sum.ticks as f64 / whole as f64);
+            let times = if sum.count > 1 {
+                format!(" ({} times)", grouped(&sum.count.to_string()))
+            } else {
+                String::new()
+            };
+            let inside = parts.iter().filter(|((c, _), _)| c == call).take(3);
+            let inside: Vec<String> = inside
+                .map(|((_, state), part)| {
+                    format!(
+                        "{} {}",
+                        view.frame(*state),
+                        brief_percent(part.ticks as f64 / whole as f64)
+                    )
+                })
+                .collect();
+            words.push(format!("{call_name} {share}{times}: {}", inside.join(", ")));
+        }
+        let mut rivals = Level::sorted(&level.rivals);
+        rivals.retain(|(_, sum)| sum.ticks * 10 >= whole);
+        for ((rival, doing), sum) in rivals.iter().take(2) {
+            let doing = doing.map_or(String::new(), |doing| format!(" {}", view.frame(doing)));
+            words.push(format!(
+                "{}{doing} has the CPU meanwhile {}",
+                view.threads(*rival),
+                brief_percent(sum.ticks as f64 / whole as f64)
+            ));
+        }
+        let faults: u64 = level
+            .parts
+            .iter()
+            .filter(|((_, s), _)| *s == Frame::Faults)
+            .map(|(_, s)| s.count)
+            .sum();
+        if faults > 0 {
+            words.push(format!("{} page faults", grouped(&faults.to_string())));
+        }
+        words.extend(self.missing(view, level));
+        let role = match (at, self.root) {
+            (0, Frame::Life(_)) => format!("{name}, seen for {}", view.time(whole as f64)),
+            (0, _) => format!("{name}, {} in all", view.time(whole as f64)),
+            _ => format!("{name}, waited for {}", view.time(whole as f64)),
+        };
+        let claim = format!("{role}: {}", words.join("; "));
+        let key = match self.root {
+            Frame::Request(key) => key,
+            _ => Key { file: self.file(view), what: What::Port { port: 0, write: false } },
+        };
+        let count = level.all.count.max(level.calls.values().map(|sum| sum.count).sum());
+        view.link(
+            key,
+            claim,
+            (count, level.all.ticks),
+            &[("share", whole as f64 / self.busy.max(1) as f64)],
+            &[level.all.worst],
+        )
+    }
+
+    /// What is not recorded of a level, and the event that would tell.
+    pub(super) fn missing(&self, view: &View<'_>, level: &Level) -> Option<String> {
+        let kernel = level.who.is_some_and(|who| view.evidence.groups.is_kernel(who));
+        let none = level.calls.keys().all(Option::is_none);
+        let asleep = level.ticks(|_, state| state == Frame::Asleep);
+        if none && kernel && view.evidence.works.is_empty() {
+            return Some("what they run is not recorded (workqueue:*)".into());
+        }
+        if none && !kernel && !view.evidence.calls_seen.contains(&self.file(view)) {
+            return Some("in which calls is not recorded (raw_syscalls)".into());
+        }
+        (asleep * 3 >= level.all.ticks)
+            .then(|| "who wakes it is not recorded (sched_waking, irq:*)".into())
+    }
+
+    pub(super) fn file(&self, view: &View<'_>) -> u16 {
+        match self.root {
+            Frame::Life(group) => {
+                view.evidence.groups.get(group).map_or(0, |group| group.first.file)
+            }
+            _ => 0,
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Threads' lives and requests go into the tree; calls, turns and wake-ups into the ledger.
+
+use super::groups::GroupId;
+use super::life::Life;
+use super::subject::{Anatomy, Key, What};
+use super::thread::{Segment, State};
+use super::tree::Frame;
+use super::{Evidence, Witness};
+use crate::detect::waits;
+use crate::moment::{Sym, Tid};
+use vmeter_trace::walk::{self, Request};
+
+/// Stretches of a thread's life after which its name is looked up again.
+const NAMED: u32 = 16;
+
+impl Witness<'_> {
+    /// Adds a request to the tree.
+    pub(super) fn grow(&mut self, thread: &walk::Thread, request: &Request<'_>, anatomy: &Anatomy) {
+        let Some(what) = request.accesses.iter().find_map(|access| What::of(*access)) else {
+            return;
+        };
+        let key = Key { file: self.moment.file, what };
+        let (Some(root), false) = (self.evidence.tree.root(Frame::Request(key)), anatomy.torn)
+        else {
+            return;
+        };
+        self.evidence.tree.count(root);
+        let (tid, span) = (self.tid(thread), (anatomy.start, self.moment.ts));
+        let mut life = self.life();
+        life.place = anatomy.place;
+        life.walk(root, tid, span, &mut vec![tid]);
+    }
+
+    /// Adds to the tree.
+    pub(super) fn life(&mut self) -> Life<'_> {
+        let place = self.place("event");
+        let Evidence { threads, groups, tree, budget, .. } = &mut *self.evidence;
+        let (merge, now) = (self.merge, self.moment.ts);
+        Life { threads, merge, groups, tree, budget, now, place }
+    }
+
+    /// The group of a thread that events come from.
+    pub(super) fn group(&mut self, tid: Tid) -> Option<GroupId> {
+        let merge = self.merge;
+        let Evidence { threads, groups, .. } = &mut *self.evidence;
+        let own = threads.get_mut(&tid)?;
+        Some(match own.group {
+            Some((group, uses)) if uses < NAMED => {
+                own.group = Some((group, uses + 1));
+                group
+            }
+            _ => {
+                let group = groups.of(tid, merge.thread_name(tid));
+                own.group = Some((group, 0));
+                group
+            }
+        })
+    }
+
+    /// A stretch of a thread's life is over.
+    pub(super) fn live(&mut self, thread: &walk::Thread, segment: &Segment) {
+        let tid = self.tid(thread);
+        if tid.tid <= 0 || segment.start >= segment.end {
+            return;
+        }
+        let Some(group) = self.group(tid) else { return };
+        let Some(root) = self.evidence.tree.root(Frame::Life(group)) else { return };
+        let span = (segment.start, segment.end);
+        if matches!(segment.state, State::Kvm | State::Kernel | State::User) {
+            return self.runs(tid, root, segment);
+        }
+        self.life().segment(root, tid, segment, span, &mut vec![tid]);
+    }
+
+    /// Adds a stretch on a CPU, which most are.
+    pub(super) fn runs(&mut self, tid: Tid, root: u32, segment: &Segment) {
+        let ticks = segment.end.saturating_sub(segment.start);
+        let mut place = self.place("event");
+        place.stamp = self.moment.stamp;
+        let Evidence { threads, tree, .. } = &mut *self.evidence;
+        let Some(own) = threads.get_mut(&tid) else { return };
+        let key = (root, segment.call, segment.work);
+        let at = segment.call.map_or(0, |call| call.id.0 as usize + 1) % own.nodes.len();
+        let Some(slot) = own.nodes.get_mut(at) else { return };
+        let (call, leaf) = match *slot {
+            Some((known, nodes)) if known == key => nodes,
+            _ => {
+                let call = match (segment.call, segment.work) {
+                    (Some(call), _) => tree.child(root, Frame::Call(call)),
+                    (None, Some(work)) => tree.child(root, Frame::Work(work)),
+                    (None, None) => root,
+                };
+                let nodes = (call, tree.child(call, Frame::Runs));
+                *slot = Some((key, nodes));
+                nodes
+            }
+        };
+        tree.add(leaf, ticks, place);
+        if segment.ends_call {
+            tree.count(call);
+        }
+    }
+
+    /// A thread wakes another.
+    pub(super) fn wakes(&mut self, by: Tid, woken: Tid) {
+        let (Some(waker), Some(sleeper)) = (self.group(by), self.group(woken)) else { return };
+        let Evidence { threads, ledger, .. } = &mut *self.evidence;
+        if let Some(own) = threads.get(&by) {
+            ledger.woke((waker, own.call(), sleeper), own.entered);
+            ledger.pends(woken, (waker, own.call()));
+        }
+    }
+
+    /// A call of a thread is over.
+    pub(super) fn called(&mut self, tid: Tid, call: Sym, ticks: u64) {
+        let place = self.place("system call");
+        let Some(group) = self.group(tid) else { return };
+        let merge = self.merge;
+        let Evidence { threads, ledger, cpus_seen: switches, .. } = &mut *self.evidence;
+        let waits = ledger.called((group, call), ticks, place, || waits(merge.name(call)));
+        let Some(own) = threads.get_mut(&tid) else { return };
+        let slept = std::mem::take(&mut own.slept_in);
+        match waits {
+            true if slept || switches.is_empty() => ledger.turned(group, &mut own.turn),
+            // What might wait and did not is neither.
+            true => {}
+            false => own.turn.add(call),
+        }
+    }
+}
