@@ -297,7 +297,10 @@ fn through_guest_memory(table: &mut Table) {
     }
 }
 
-const TABLES: [(&str, fn(&mut Table), &str, &str); 4] = [
+/// Its name, what fills it, its title, its unit.
+type Part = (&'static str, fn(&mut Table), &'static str, &'static str);
+
+const TABLES: [Part; 4] = [
     ("harvest", harvests, "Harvest, with a look at each dirty word", "us"),
     ("runs", runs, "Harvest to ranges", "us"),
     ("marks", all_marks, "A mark", "ns of CPU time"),
