@@ -3,10 +3,11 @@
 
 use crate::bounds::{self, Allowance};
 use crate::owner::Owner;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use tempfile::NamedTempFile;
 
 /// Of a file that is read whole: file systems that pack make text 10 to 50 times smaller.
@@ -49,7 +50,7 @@ pub fn replace<E>(
     write: impl FnOnce(&mut dyn Write) -> Result<(), E>,
 ) -> Result<(), E> {
     if is_special(path) {
-        let mut out = BufWriter::new(OpenOptions::new().write(true).open(path).map_err(&failed)?);
+        let mut out = BufWriter::new(open_special(path).map_err(&failed)?);
         write(&mut out)?;
         return out.flush().map_err(failed);
     }
@@ -59,6 +60,33 @@ pub fn replace<E>(
     let file = out.into_inner().map_err(|e| failed(e.into_error()))?;
     file.as_file().sync_all().map_err(&failed)?;
     file.persist(&place).map(drop).map_err(|e| failed(e.error))
+}
+
+/// How long a FIFO that is to be written may be without a reader.
+const READER_WITHIN: Duration = Duration::from_secs(3);
+
+/// Opens what is no regular file to write, without waiting for ever: a FIFO may have no reader.
+fn open_special(path: &Path) -> io::Result<File> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let begin = Instant::now();
+    loop {
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(file) => {
+                let flags = rustix::fs::fcntl_getfl(&file)?;
+                rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+                return Ok(File::from(file));
+            }
+            Err(rustix::io::Errno::NXIO) if begin.elapsed() < READER_WITHIN => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(rustix::io::Errno::NXIO) => {
+                let why = "nobody reads from it: begin `cat` of it first, or export to `-`";
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Checks that [`replace`] could write to `path`, without leaving anything there.

@@ -283,6 +283,69 @@ fn a_crash_is_never_faster() {
     assert!(!ran.stdout.contains("faster"), "{}", ran.stdout);
 }
 
+/// With --no-inject, nobody watching, and a guest that says nothing, a crash and a power-off
+/// are alike: that is said, and neither is called faster.
+#[test]
+fn an_end_that_nothing_tells_is_called_unknown() {
+    let Some(guests) = Guests::new() else { return };
+    let healthy = guests.image("off.elf", &power_off());
+    let crash = guests.image("crash.elf", &triple_fault());
+    let (good, bad) = (guests.lab.path("good"), guests.lab.path("bad"));
+    let boot = |kernel: &Path, save: &Path, more: &[&str]| {
+        let blind = ["--watch", "none", "--no-inject", "--save", text(save)];
+        guests.own(&[&blind[..], more].concat(), &["-kernel", text(kernel)])
+    };
+    let unknown = "how the guest ended is not known";
+    let ran = boot(&healthy, &good, &[]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    assert!(headline(&ran).contains(unknown), "{}", ran.stdout);
+    let ran = boot(&crash, &bad, &["--baseline", text(&good), "--fail-if-slower", "3"]);
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    let both = format!("{}{}", ran.stdout, ran.stderr);
+    assert!(headline(&ran).contains(unknown) && both.contains("not compared with"), "{both}");
+    assert!(!both.contains("faster"), "{both}");
+    for (gate, status) in [(&[][..], 0), (&["--fail-if-slower", "3"][..], 1)] {
+        let ran = guests.lab.run(&[&["diff", text(&good), text(&bad)], gate].concat());
+        assert_eq!(ran.status, status, "{}", ran.stderr);
+        assert!(headline(&ran).contains("ended is not known"), "{}", ran.stdout);
+        assert!(!ran.stdout.contains("faster"), "{}", ran.stdout);
+    }
+    let line = format!(
+        "qemu-system-x86_64 -nodefaults -display none -no-reboot -kernel {}; exit 0",
+        text(&crash)
+    );
+    let ran = guests.lab.run(&["bench", "--warmup", "0", "--runs", "2", "--", "sh", "-c", &line]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let said = headline(&ran);
+    assert!(said.contains("guest ended is not known") && !said.contains("boots in"), "{said}");
+
+    let (fault, reset) = (guests.lab.path("fault"), guests.lab.path("reset"));
+    let resets = guests.image("reset.elf", &[outb(0xcf9, 6), HANG.to_vec()].concat());
+    assert_eq!(guests.boot(&crash, &["--save", text(&fault)]).status, 1);
+    assert_eq!(guests.boot(&resets, &["--save", text(&reset)]).status, 1);
+    let ran = guests.lab.run(&["diff", text(&fault), text(&reset)]);
+    assert_eq!(ran.status, 2, "{}", ran.stdout);
+    assert!(ran.stderr.contains("did not end alike"), "{}", ran.stderr);
+    let failing = ["bench", "--warmup", "0", "--runs", "1", "--", "qemu-system-x86_64"];
+    let quiet = ["-nodefaults", "-display", "none", "-no-reboot", "-kernel", text(&crash)];
+    let ran = guests.lab.run(&[&failing[..], &quiet].concat());
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    assert!(!ran.stdout.contains("mean ± sd"), "no table of zeros: {}", ran.stdout);
+}
+
+/// A kernel file that ends too soon is no fast boot, whatever its VMM does not say.
+#[test]
+fn a_kernel_cut_short_is_named_where_nothing_else_is_known() {
+    let Some((_, kernel)) = common::kernel() else { return };
+    let Some(guests) = Guests::new() else { return };
+    let half = guests.lab.path("half");
+    let bytes = std::fs::read(&kernel).expect("the cached kernel");
+    std::fs::write(&half, &bytes[..bytes.len() / 2]).expect("written");
+    let blind = ["--watch", "none", "--no-inject"];
+    let ran = guests.own(&blind, &["-m", "256", "-kernel", text(&half)]);
+    assert_bad("half a bzImage, unseen", &ran, "kernel file is cut short");
+}
+
 /// A commit whose guest crashes, in a range of such that boot, and at the end of one.
 #[test]
 fn a_commit_that_crashes_is_never_faster() {

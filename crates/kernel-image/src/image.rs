@@ -290,6 +290,26 @@ fn unpack(path: &Path, data: Vec<u8>, budget: &Arc<Budget>) -> Result<(Vec<u8>, 
     Err(not_a_kernel(path, format!("it is {}", describe(&data))))
 }
 
+/// Says so, if `path` is a bzImage that ends before its payload does; none for any other file,
+/// and for one that can't be read. Only its header is read.
+pub fn cut_short(path: &Path) -> Option<String> {
+    let file = files::open_regular(path).ok()?;
+    let length = file.metadata().ok()?.len();
+    let mut head = Vec::new();
+    file.take(0x250).read_to_end(&mut head).ok()?;
+    if head.get(0x202..0x206) != Some(b"HdrS") || u16_at(&head, 0x206)? < 0x208 {
+        return None;
+    }
+    let sectors = match head[0x1f1] {
+        0 => 4,
+        n => u64::from(n),
+    };
+    let payload = u64::from(u32_at(&head, 0x248)?) + u64::from(u32_at(&head, 0x24c)?);
+    let needed = (sectors + 1) * 512 + payload;
+    (length < needed)
+        .then(|| format!("{} has {length} bytes, and its header tells of {needed}", path.display()))
+}
+
 /// Boot protocol fields: the kernel's Documentation/arch/x86/boot.rst.
 fn unpack_bzimage(path: &Path, data: &[u8], budget: &Arc<Budget>) -> Result<(Vec<u8>, String)> {
     let protocol = u16_at(data, 0x206).unwrap_or(0);

@@ -41,7 +41,7 @@ pub use discover::{discover, Discovered};
 pub use error::{Error, Result};
 pub use functions::FunctionTable;
 pub use guest::{Guest, KernelPlace};
-pub use image::{KernelImage, Segment};
+pub use image::{cut_short, KernelImage, Segment};
 pub use info::KernelInfo;
 pub use locate::{locate, Candidate, Located};
 pub use ram::{GuestRam, HostMemory, MappedRam, Region};

@@ -17,9 +17,16 @@ pub struct Ends {
     failed: Option<String>,
     /// What the others were measured to; empty if no run says so.
     to: BTreeSet<String>,
+    /// What ended those that did not end as they should.
+    bad: BTreeSet<String>,
     /// True if no run ended as it should.
     never: bool,
 }
+
+/// How to learn what a guest did.
+const TO_LEARN_IT: &str =
+    "only that the VMM exited with status 0; leave out --no-inject, watch with --watch light, or \
+     measure to a line that the guest prints, --until 'line:REGEX'";
 
 impl Ends {
     /// The ends of runs: number, outcome, and what ended each.
@@ -31,10 +38,10 @@ impl Ends {
                     ends.never = false;
                     ends.to.extend(end.map(End::measured_to));
                 }
-                Some(text) if ends.failed.is_none() => {
-                    ends.failed = Some(format!("run {index}: {text}"));
+                Some(text) => {
+                    ends.bad.extend(end.map(End::measured_to));
+                    ends.failed.get_or_insert_with(|| format!("run {index}: {text}"));
                 }
-                Some(_) => {}
             }
         }
         ends
@@ -57,6 +64,14 @@ impl Ends {
                 return Some(format!("{name}, {failed}"));
             }
         }
+        if a.1.is_unknown() && b.1.is_unknown() {
+            return Some(format!("how the guests of both ended is not known, {TO_LEARN_IT}"));
+        }
+        for (name, ends) in [b, a] {
+            if ends.is_unknown() {
+                return Some(format!("how the guest of {name} ended is not known, {TO_LEARN_IT}"));
+            }
+        }
         let words = |ends: &Ends| ends.to.iter().cloned().collect::<Vec<_>>().join(" or ");
         let known = !a.1.to.is_empty() && !b.1.to.is_empty();
         (known && a.1.to != b.1.to).then(|| {
@@ -75,7 +90,14 @@ impl Ends {
     /// there are no others.
     pub(crate) fn unlike(a: (&str, &Ends), b: (&str, &Ends)) -> Option<String> {
         match (a.1.never, b.1.never) {
-            (true, true) => None,
+            (true, true) => {
+                let known = !a.1.bad.is_empty() && !b.1.bad.is_empty();
+                let both =
+                    || [a, b].map(|(name, ends)| Some(format!("{name}, {}", ends.failed()?)));
+                (known && a.1.bad != b.1.bad)
+                    .then(|| both().into_iter().flatten().collect::<Vec<_>>().join("; "))
+            }
+            (false, false) if a.1.is_unknown() && b.1.is_unknown() => None,
             (false, false) => {
                 let done = |ends: &Ends| Ends { failed: None, ..ends.clone() };
                 Ends::differ((a.0, &done(a.1)), (b.0, &done(b.1)))
@@ -87,6 +109,11 @@ impl Ends {
     /// The first run that did not end as it should, in words.
     pub(crate) fn failed(&self) -> Option<&str> {
         self.failed.as_deref()
+    }
+
+    /// True if a run ended with its VMM's exit, and nothing says what the guest did.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.to.contains(vmeter_model::end::VMM_EXIT)
     }
 
     /// What its runs were measured to, in words, if one says so.
@@ -113,7 +140,11 @@ mod tests {
         let off = done(Cause::PowerOff);
         assert_eq!(differ(&off, &done(Cause::Restart)), None, "a shutdown either way");
         assert!(differ(&off, &done(Cause::Ready)).is_some_and(|why| why.contains("--until")));
-        assert!(differ(&off, &done(Cause::Exit)).is_some());
+        let unknown = done(Cause::Exit);
+        for (a, b) in [(&off, &unknown), (&unknown, &off), (&unknown, &unknown)] {
+            let why = differ(a, b).expect("a guest of which nothing is known");
+            assert!(why.contains("is not known") && why.contains("--no-inject"), "{why}");
+        }
         let old = ends(&[(Outcome::Done, None)]);
         assert_eq!(differ(&off, &old), None, "of an older vmeter");
         let crash = (Outcome::UnexpectedEnd { how: "crashed".into() }, Some(Cause::TripleFault));
@@ -123,5 +154,8 @@ mod tests {
         let always = ends(&[crash]);
         assert!(Ends::unlike(("a", &always), ("b", &always)).is_none());
         assert!(Ends::unlike(("a", &always), ("b", &off)).is_some());
+        let restart = (Outcome::UnexpectedEnd { how: "restarted".into() }, Some(Cause::Restart));
+        let why = Ends::unlike(("a", &ends(&[restart])), ("b", &always)).expect("two bad ends");
+        assert_eq!(why, "a, run 0: restarted (e); b, run 0: crashed (e)");
     }
 }

@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+/// What a run was measured to, of whose guest nothing is known.
+pub const VMM_EXIT: &str = "VMM's exit";
+
 vmeter_base::words! {
     /// Why a run is over.
     pub enum Cause {
@@ -26,6 +29,8 @@ vmeter_base::words! {
         Exit = "exit",
         /// The VMM exited with another status, or left processes behind.
         Failure = "vmm-failure",
+        /// The VMM exited with status 0, and the kernel that it was given is cut short.
+        CutShort = "kernel-cut-short",
         /// A signal killed the VMM.
         Killed = "killed",
         /// The VMM was told to end by somebody else: a signal that it heeded, a monitor.
@@ -54,6 +59,7 @@ impl Cause {
             Cause::Ready => "the ready point was reached",
             Cause::Exit => "the VMM exited",
             Cause::Failure => "the VMM failed",
+            Cause::CutShort => "the guest's kernel file is cut short, and nothing says that it ran",
             Cause::Killed => "the VMM was killed",
             Cause::Quit => "the VMM was told to end, and not by its guest",
             Cause::Imitated => "the console read like a panic of the kernel, whose log has none; vmeter ended the run for it",
@@ -84,7 +90,7 @@ impl End {
         match self.cause {
             Cause::PowerOff | Cause::Restart => "shutdown".to_owned(),
             Cause::Ready => format!("ready point {}", self.evidence),
-            Cause::Exit => "VMM's exit".to_owned(),
+            Cause::Exit => VMM_EXIT.to_owned(),
             other => other.word().to_owned(),
         }
     }

@@ -122,7 +122,7 @@ pub struct BenchMachine {
     pub max_rss_bytes: u64,
     /// Runs that did not end as they should.
     pub failures: Vec<FailedRun>,
-    /// What ended the others, where all agree.
+    /// What ended the others, where all agree; an exit, if of one no more is known.
     pub end: Option<Cause>,
     /// Indices of outlying samples (kept).
     pub outliers: Vec<usize>,

@@ -25,6 +25,8 @@ vmeter_base::words! {
         NoDifference = "no difference found",
         /// One run a side: their noise is not known.
         NotKnown = "not known",
+        /// Nothing says how the guests ended, only that their VMMs exited.
+        EndsNotKnown = "ends not known",
     }
 }
 

@@ -73,6 +73,8 @@ pub(crate) struct Run<'a> {
     pub debug_exit: bool,
     /// Processes that the host's kernel killed meanwhile for lack of memory.
     pub oom_kills: u64,
+    /// What the guest's kernel lacks, if its file is cut short.
+    pub cut_short: Option<String>,
 }
 
 /// What a run came to.
@@ -107,6 +109,7 @@ pub(crate) fn judge(run: &Run<'_>, clues: &Clues, last: impl FnOnce() -> String)
         | Cause::TripleFault
         | Cause::Starved
         | Cause::Quit
+        | Cause::CutShort
         | Cause::Imitated => Outcome::UnexpectedEnd { how: end.cause.sentence().into() },
     };
     if end.cause == Cause::Exit && run.known_vmm && outcome == Outcome::Done {
@@ -211,9 +214,22 @@ fn of_guest(run: &Run<'_>, clues: &Clues) -> End {
         // Nothing else is the guest's own doing; a panic was looked for before.
         Some(reason) => End::new(Cause::Quit, format!("QMP: {reason}")),
         None if clues.triple_faults > 0 && restarting.is_none() => crashed(),
+        None if told_to_end(run).is_some() => {
+            End::new(Cause::Quit, format!("the VMM: {}", told_to_end(run).unwrap_or_default()))
+        }
         None if says(POWER_DOWN) => End::new(Cause::PowerOff, format!("{by_log}: {POWER_DOWN}")),
-        None => restarting.map_or_else(|| End::new(Cause::Exit, "exit status 0"), restarted),
+        None => match (restarting, &run.cut_short) {
+            (Some(line), _) => restarted(line),
+            (None, Some(lacks)) => End::new(Cause::CutShort, lacks),
+            (None, None) => End::new(Cause::Exit, "exit status 0"),
+        },
     }
+}
+
+/// The line in which QEMU says that a signal ends it (system/runstate.c, since 1.0).
+fn told_to_end<'r>(run: &Run<'r>) -> Option<&'r str> {
+    let mut said = run.exit.stderr_tail.lines().rev();
+    said.find(|line| line.contains(": terminating on signal ")).map(str::trim)
 }
 
 /// The program that the guest's kernel killed for lack of memory, in the kernel's words
@@ -285,11 +301,16 @@ fn panic_line(clues: &Clues) -> String {
 /// What was seen of a run that timed out.
 fn timed_out(run: &Run<'_>, clues: &Clues, last: String) -> String {
     let mut said = last;
-    if clues.resets > 0 {
-        let times =
-            if clues.resets == 1 { "once".into() } else { format!("{} times", clues.resets) };
+    let times = |n: usize| if n == 1 { "once".to_owned() } else { format!("{n} times") };
+    // A restart is several resets: a kernel tries several ways, and so does the firmware
+    // that finds itself started again; the last of them is a triple fault.
+    let restarts = |line: &&String| RESTARTING.iter().any(|said| line.contains(said));
+    let restarts = clues.console.iter().filter(restarts).count();
+    if restarts > 0 {
+        said = format!("{said}; its kernel restarted it {} (the console)", times(restarts));
+    } else if clues.resets > 0 {
         let why = if clues.triple_faults > 0 { ", by triple faults" } else { "" };
-        said = format!("{said}; its machine was reset {times}{why}");
+        said = format!("{said}; its machine was reset {}{why}", times(clues.resets as usize));
     }
     if let Some(killed) = starved(clues) {
         said = format!("{said}; {}: {killed}", whose_log(clues));
@@ -345,6 +366,7 @@ mod tests {
             kvm,
             debug_exit: false,
             oom_kills: 0,
+            cut_short: None,
         };
         judge(&run, clues, String::new)
     }
@@ -361,6 +383,62 @@ mod tests {
         assert_eq!(said(false, &reset), End::new(Cause::Reset, "QMP: guest-reset"));
         let fault = Clues { triple_faults: 1, ..traced };
         assert_eq!(said(true, &fault).cause, Cause::TripleFault);
+    }
+
+    #[test]
+    fn a_vmm_that_says_nothing_of_its_guest() {
+        let mut exit = exit();
+        let judged = |exit: &Exit, cut_short: Option<&str>, console: &[&str]| {
+            let run = Run {
+                exit,
+                until: &Until::PowerOff,
+                ends_by_reset: false,
+                known_vmm: true,
+                kvm: false,
+                debug_exit: false,
+                oom_kills: 0,
+                cut_short: cut_short.map(str::to_owned),
+            };
+            let console = console.iter().map(|line| (*line).to_owned()).collect();
+            judge(&run, &Clues { console, ..Clues::default() }, String::new)
+        };
+        let unknown = judged(&exit, None, &[]);
+        assert_eq!((unknown.end.cause, unknown.outcome), (Cause::Exit, Outcome::Done));
+        let lacking = judged(&exit, Some("k has 1 byte"), &[]);
+        assert_eq!(lacking.end, End::new(Cause::CutShort, "k has 1 byte"));
+        assert!(matches!(lacking.outcome, Outcome::UnexpectedEnd { .. }));
+        assert_eq!(judged(&exit, Some("k"), &[POWER_DOWN]).end.cause, Cause::PowerOff);
+        exit.stderr_tail = "qemu-system-x86_64: terminating on signal 15 from pid 7 (sh)\n".into();
+        let told = judged(&exit, None, &[]);
+        assert_eq!(told.end.cause, Cause::Quit);
+        assert!(matches!(told.outcome, Outcome::UnexpectedEnd { .. }));
+    }
+
+    #[test]
+    fn a_guest_that_restarts_for_ever_does_not_crash() {
+        let mut exit = exit();
+        exit.end = launch::End::Stopped { reason: Reason::TimedOut, at_ns: 0 };
+        let said = |console: &[&str]| {
+            let run = Run {
+                exit: &exit,
+                until: &Until::PowerOff,
+                ends_by_reset: false,
+                known_vmm: true,
+                kvm: false,
+                debug_exit: false,
+                oom_kills: 0,
+                cut_short: None,
+            };
+            let console = console.iter().map(|line| (*line).to_owned()).collect();
+            let clues = Clues { resets: 7, triple_faults: 2, console, ..Clues::default() };
+            match judge(&run, &clues, || "x".into()).outcome {
+                Outcome::TimedOut { last } => last,
+                other => panic!("{other:?}"),
+            }
+        };
+        let again = "[ 2.0] reboot: Restarting system";
+        assert_eq!(said(&[again, "", again]), "x; its kernel restarted it 2 times (the console)");
+        assert_eq!(said(&[]), "x; its machine was reset 7 times, by triple faults");
     }
 
     #[test]

@@ -274,6 +274,7 @@ fn judged(
         known_vmm: request.context.vmm != Abilities::default(),
         debug_exit: record.argv.iter().any(|word| word.contains("isa-debug-exit")),
         oom_kills,
+        cut_short: request.context.kernel.and_then(vmeter_kernel_image::cut_short),
     };
     end::judge(&run, &clues, || last_seen(dir, record))
 }

@@ -11,6 +11,7 @@
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,6 +23,10 @@ const HEADER: &[u8] = b"vmeter-chunks 1\n";
 
 /// No console of a sane boot is larger; what comes after is counted, not kept.
 const MAX_KEPT: u64 = 64 << 20;
+
+/// Lines that are analysed: so many of the first, and of the last.
+const FIRST_LINES: usize = 50_000;
+const LAST_LINES: usize = 50_000;
 
 /// Lines longer than this are cut, so that a guest cannot exhaust memory.
 const MAX_LINE: usize = 64 << 10;
@@ -192,13 +197,65 @@ pub struct Line {
     pub text: String,
 }
 
-/// Cuts a saved file into lines. A file that breaks off yields what is whole.
-pub fn lines(saved: &[u8]) -> Vec<Line> {
-    let mut cutter = LineCutter::default();
-    for (at, bytes) in chunks(saved) {
-        cutter.push(at, bytes);
+/// The lines of a saved file, of a flood only the first and the last of them. A file that
+/// breaks off yields what is whole.
+#[derive(Debug, Default)]
+pub struct Lines {
+    /// The lines, in order.
+    pub lines: Vec<Line>,
+    /// Lines left out between the first and the last.
+    pub left_out: u64,
+}
+
+impl Lines {
+    /// Cuts a saved file into lines.
+    pub fn of(saved: &[u8]) -> Self {
+        Self::bounded(saved, FIRST_LINES, LAST_LINES)
     }
-    cutter.finish()
+
+    fn bounded(saved: &[u8], first: usize, last: usize) -> Self {
+        let mut cutter = LineCutter::default();
+        let mut all = Lines::default();
+        let mut tail = VecDeque::new();
+        let mut keep = |lines: Vec<Line>| {
+            for line in lines {
+                if all.lines.len() < first {
+                    all.lines.push(line);
+                    continue;
+                }
+                tail.push_back(line);
+                if tail.len() > last {
+                    tail.pop_front();
+                    all.left_out += 1;
+                }
+            }
+        };
+        for (at, bytes) in chunks(saved) {
+            cutter.push(at, bytes);
+            keep(cutter.take());
+        }
+        keep(cutter.finish());
+        all.lines.extend(tail);
+        all
+    }
+
+    /// What is left out, in words: `what` is what was printed.
+    pub fn said(&self, what: &str) -> Option<String> {
+        (self.left_out > 0).then(|| {
+            format!(
+                "{what} has {} lines: the first {FIRST_LINES} and the last {LAST_LINES} are \
+                 analysed, the {} between them are not",
+                self.lines.len() as u64 + self.left_out,
+                self.left_out
+            )
+        })
+    }
+}
+
+/// Cuts a saved file into lines, all of them.
+#[cfg(test)]
+fn lines(saved: &[u8]) -> Vec<Line> {
+    Lines::bounded(saved, usize::MAX, 0).lines
 }
 
 /// The reads of a saved file: (stamp, bytes).
@@ -377,6 +434,27 @@ mod tests {
         let stamper = Stamper::start(read, &folder.path().join("c"), None).unwrap();
         assert_eq!(rustix::io::write(&write, b"kept").unwrap(), 4);
         assert_eq!(stamper.finish().unwrap().bytes, 4);
+    }
+
+    #[test]
+    fn of_a_flood_the_first_and_the_last_lines_are_kept() {
+        let mut saved = HEADER.to_vec();
+        for (at, text) in [(1, "a\nb\nc\n"), (2, "d\ne\nf")] {
+            saved.extend(format!("{at} {}\n{text}\n", text.len()).bytes());
+        }
+        let kept = |first, last| {
+            let Lines { lines, left_out } = Lines::bounded(&saved, first, last);
+            (lines.into_iter().map(|l| l.text).collect::<String>(), left_out)
+        };
+        assert_eq!(kept(2, 1), ("abf".into(), 3));
+        assert_eq!(kept(2, 4), ("abcdef".into(), 0));
+        assert_eq!(kept(9, 0), ("abcdef".into(), 0));
+        assert!(Lines::of(&saved).said("it").is_none());
+        let flood = "y\n".repeat(FIRST_LINES + LAST_LINES + 7);
+        let flood =
+            Lines::of(&[HEADER, format!("1 {}\n{flood}\n", flood.len()).as_bytes()].concat());
+        assert_eq!((flood.lines.len(), flood.left_out), (FIRST_LINES + LAST_LINES, 7));
+        assert!(flood.said("it").is_some_and(|said| said.contains("100007 lines")));
     }
 
     fn cut(reads: &[(Ns, &[u8])]) -> Vec<(Ns, Ns, String)> {

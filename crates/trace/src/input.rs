@@ -49,6 +49,21 @@ pub struct Input {
     budget: Arc<Budget>,
 }
 
+/// A FIFO that has a name of its own may never have a writer; what a shell passes as a
+/// descriptor (`<(command)`) has one.
+fn refuse_named_fifo(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    let descriptor = path.starts_with("/dev/fd")
+        || path == Path::new("/dev/stdin")
+        || path.starts_with("/proc") && path.parent().is_some_and(|dir| dir.ends_with("fd"));
+    if descriptor || !std::fs::metadata(path)?.file_type().is_fifo() {
+        return Ok(());
+    }
+    let why = "it is a FIFO, which may never be written to; give the trace as a file, or on \
+               standard input: `… - < FIFO`";
+    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+}
+
 impl Input {
     /// Opens a file, a pipe, or standard input for `-`.
     ///
@@ -61,6 +76,7 @@ impl Input {
             return Input::from_stream("standard input", Box::new(io::stdin()));
         }
         let open_error = |source| Error::Open { path: path.to_path_buf(), source };
+        refuse_named_fifo(path).map_err(open_error)?;
         let file = files::open_stream(path).map_err(open_error)?;
         let meta = file.metadata().map_err(open_error)?;
         if !meta.is_file() {

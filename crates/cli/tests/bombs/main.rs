@@ -288,6 +288,30 @@ fn a_fifo_or_a_hole_in_a_run_folder_holds_nobody_up() {
     }
 }
 
+/// A FIFO without a writer, or a reader, may stay so.
+#[test]
+fn a_fifo_in_a_traces_or_an_exports_place_is_refused() {
+    let lab = Lab::new();
+    sessions(&lab.path("all"));
+    let (fifo, session) = (lab.path("fifo"), lab.path("all/boot"));
+    make_fifo(&fifo);
+    let (fifo, session) = (text(&fifo), text(&session));
+    for command in [
+        &["trace", "stat", fifo][..],
+        &["trace", "convert", fifo, "-o", "out.dat"],
+        &["explain", fifo],
+        &["show", session, "--export-json", fifo],
+    ] {
+        let cost = bounded(&lab, "a FIFO", command);
+        assert_ne!(cost.status, 0, "{command:?}");
+        assert!(
+            cost.stderr.contains("FIFO") || cost.stderr.contains("nobody reads"),
+            "{}",
+            cost.stderr
+        );
+    }
+}
+
 #[test]
 fn an_impossible_total_is_left_out_and_said() {
     let lab = Lab::new();

@@ -180,9 +180,12 @@ fn summarise(machine: &SessionMachine, runs: &[&RunRecord]) -> BenchMachine {
     }
 }
 
-/// What ended all of these runs, if it is the same.
+/// What ended all of these runs, if it is the same; an exit, if of one no more is known.
 fn common_cause(runs: &[&&RunRecord]) -> Option<Cause> {
     let mut causes = runs.iter().map(|run| run.end.as_ref().map(|end| end.cause));
+    if causes.clone().any(|cause| cause == Some(Cause::Exit)) {
+        return Some(Cause::Exit);
+    }
     let first = causes.next()??;
     causes.all(|cause| cause == Some(first)).then_some(first)
 }

@@ -29,7 +29,11 @@ pub fn compare_sides(a: &Side, b: &Side, seed: u64) -> DiffResult {
     let (before, after) = (a.totals(), b.totals());
     DiffResult {
         envelope: Envelope { command: "diff".into(), ..b.envelope.clone() },
-        verdict: verdict(&rows, &lines, exact, a.runs.len() + b.runs.len() > 2),
+        verdict: if a.ends.is_unknown() || b.ends.is_unknown() {
+            DiffVerdict::EndsNotKnown
+        } else {
+            verdict(&rows, &lines, exact, a.runs.len() + b.runs.len() > 2)
+        },
         ratio: ratio_of_means(&before, &after),
         exact,
         settings: settings(a, b),

@@ -3,6 +3,7 @@
 use super::{builds::Builds, decision, load, template};
 use crate::analysis;
 use crate::diff;
+use crate::ends::Ends;
 use crate::figures::Figures;
 use crate::host_factors::{Factors, Timed};
 use anyhow::Result;
@@ -73,6 +74,13 @@ pub fn result(session: &Session) -> Result<RangeResult> {
         Some(diff::compare_sides(&a, &b, session.record.seed))
     });
     warnings.extend(remarks(&record, &commits));
+    if Ends::of_records(finished.iter().map(|(_, run)| run)).is_unknown() {
+        warnings.push(
+            "how the guests ended is not known, only that their VMMs exited: a crash may be among \
+             what is compared; leave out --no-inject, or measure to a line: --until 'line:REGEX'"
+                .into(),
+        );
+    }
     let measured: Vec<&MeasuredCommit> = with_samples(&commits).collect();
     let ends = match measured.as_slice() {
         [first, .., last] => ratio_of_means(&first.samples_s, &last.samples_s),

@@ -1,7 +1,8 @@
 //! A command line of the user's own, run as given.
 //!
-//! What VMM it is is recognised by its name, or, for QEMU, by its own word (`-version`), so
-//! that a wrapper script that executes it is treated as QEMU too. Anything else
+//! What VMM it is is recognised by its name, or, for a script that names QEMU, by its own word
+//! (`-version`), so that a wrapper that executes it is treated as QEMU too; with --no-inject
+//! no script is asked. Anything else
 //! is launched and watched from outside: its own moments and its console.
 
 use super::qemu::{Qemu, VERSION_WITHIN};
@@ -13,6 +14,7 @@ use crate::launch::{self, LaunchError};
 use crate::output::version_line;
 use crate::vmm::{Console, Dialect, Told};
 use std::ffi::OsString;
+use std::io::Read;
 use std::path::Path;
 use vmeter_model::MachineSpec;
 
@@ -43,7 +45,7 @@ impl Backend for UserCommand {
         let program = argv.first().ok_or(LaunchError::Empty)?;
         let program = launch::find_program(program)?;
         let mut machine = Machine { backend: self.name(), ..Machine::default() };
-        let version = recognise(&mut machine, &argv);
+        let version = recognise(&mut machine, &argv, spec.no_inject);
         machine.may_inject = machine.dialect.is_some() && !spec.no_inject;
         explain_injection(&mut machine, spec.no_inject);
         let version = version.unwrap_or_else(|| "version unknown".into());
@@ -112,16 +114,28 @@ fn full_argv(spec: &MachineSpec) -> Vec<OsString> {
 }
 
 /// Which VMM it is, by its name or by its own word; its version, asked in the cheapest way.
-fn recognise(machine: &mut Machine, argv: &[OsString]) -> Option<String> {
+/// What is no VMM by name is the user's program, and is only asked if it is a script that names
+/// one; with --no-inject no script is.
+fn recognise(machine: &mut Machine, argv: &[OsString], no_inject: bool) -> Option<String> {
     let shown = argv.first().map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
     let named = backend::dialects()
         .find_map(|dialect| Some((dialect, argv::position(argv, |word| dialect.is_named(word))?)));
     let (dialect, position): (&dyn Dialect, _) = named.unwrap_or((&Qemu, 0));
-    let asked = |program| version_line(program, dialect.version_option(), VERSION_WITHIN);
-    let version = argv.get(position).and_then(|program| asked(program));
-    let says_so = version.as_deref().is_some_and(|line| dialect.says_so(line));
+    let program = argv.get(position)?;
+    let script = script(program);
+    let wraps = script.as_deref().is_some_and(names_qemu);
+    let may_ask = if no_inject { script.is_none() && named.is_some() } else { true };
+    let asked = (may_ask && (named.is_some() || wraps))
+        .then(|| version_line(program, dialect.version_option(), VERSION_WITHIN));
+    let asked = asked.flatten();
+    let says_so = match &asked {
+        Some(line) => dialect.says_so(line),
+        None => no_inject && script.is_some() && (named.is_some() || wraps),
+    };
     let (name, option) = (dialect.vmm(), dialect.version_option());
     let what = match (named.is_some(), says_so) {
+        (true, true) if !may_ask => format!("{name}, by its name"),
+        (false, true) if !may_ask => format!("a script that names {name}"),
         (true, true) => format!("{name}, by its name and version"),
         (true, false) => format!("{name} by its name, but not by its {option}"),
         (false, true) => format!("executes {name}, as its {option} says"),
@@ -131,7 +145,23 @@ fn recognise(machine: &mut Machine, argv: &[OsString]) -> Option<String> {
     };
     machine.choose("vmm", shown, what);
     machine.dialect = says_so.then(|| named.map_or(&Qemu as _, |(dialect, _)| dialect));
-    version.filter(|line| !line.trim().is_empty())
+    asked.filter(|line| !line.trim().is_empty())
+}
+
+/// The beginning of a program's text, if it is a script.
+fn script(program: &std::ffi::OsStr) -> Option<Vec<u8>> {
+    const BEGINNING: u64 = 64 << 10;
+    let path = launch::find_program(program).ok()?;
+    let mut text = Vec::new();
+    let file = vmeter_base::files::open_regular(&path).ok()?;
+    file.take(BEGINNING).read_to_end(&mut text).ok()?;
+    text.starts_with(b"#!").then_some(text)
+}
+
+/// True for a script that names QEMU.
+fn names_qemu(script: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(script);
+    text.contains("qemu")
 }
 
 fn explain_injection(machine: &mut Machine, no_inject: bool) {
@@ -223,10 +253,27 @@ mod tests {
     fn a_wrapper_that_never_says_its_version() {
         let folder = tempfile::tempdir().expect("a folder");
         let script = folder.path().join("wrapper");
-        std::fs::write(&script, "#!/bin/sh\nexec sleep 1000\n").expect("written");
+        std::fs::write(&script, "#!/bin/sh\n: qemu-kvm; exec sleep 1000\n").expect("written");
         std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).expect("executable");
         let machine = describe(&spec(&[script.to_str().expect("UTF-8")])).expect("described");
         assert!(!machine.may_inject);
+    }
+
+    #[test]
+    fn a_program_is_not_started_to_ask_what_it_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let started = folder.path().join("started");
+        let script = folder.path().join("wrapper");
+        for (names, no_inject, asks) in
+            [("nothing", false, false), ("qemu-system-x", true, false), ("qemu-kvm", false, true)]
+        {
+            let text = format!("#!/bin/sh\n: {names}\n: >{}\n", started.display());
+            std::fs::write(&script, text).expect("written");
+            std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).expect("set");
+            let command = spec(&[script.to_str().expect("UTF-8")]);
+            describe(&MachineSpec { no_inject, ..command }).expect("described");
+            assert_eq!(started.exists(), asks, "{names}, no_inject {no_inject}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::read_bounded;
 use crate::end::Clues;
 use crate::ready::ConsoleWatch;
 use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
-use crate::stamped::{self, Dropped, Line, Stamper, Tap};
+use crate::stamped::{self, Dropped, Line, Lines, Stamper, Tap};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl Recorder for Console {
     ) -> Result<Raw, SourceError> {
         let saved = read_bounded(dir, source, 0)?;
         let bytes = stamped::chunks(&saved).map(|(_, bytes)| bytes.len() as u64).sum();
-        Ok(Raw { lines: stamped::lines(&saved), bytes, parameters })
+        Ok(Raw { said: Lines::of(&saved), bytes, parameters })
     }
 
     fn decode(
@@ -64,7 +64,7 @@ impl Recorder for Console {
             insns: None,
             what,
         };
-        let said = raw.lines.iter().filter(|line| !line.text.is_empty());
+        let said = raw.lines().iter().filter(|line| !line.text.is_empty());
         let mut events: Vec<Event> = said
             .map(|line| {
                 let end = line.end.saturating_sub(run.exec_ns);
@@ -85,7 +85,8 @@ impl Recorder for Console {
     }
 
     fn clues(&self, raw: &Raw, clues: &mut Clues) {
-        clues.console.extend(raw.lines.iter().map(|line| line.text.clone()));
+        clues.console.extend(raw.lines().iter().map(|line| line.text.clone()));
+        clues.cut.extend(raw.said.said("the console"));
         clues.cut.extend(raw.parameters.cut.said("the console"));
     }
 }
@@ -103,7 +104,7 @@ pub struct Parameters {
 /// The console's lines.
 #[derive(Debug)]
 pub struct Raw {
-    lines: Vec<Line>,
+    said: Lines,
     bytes: u64,
     parameters: Parameters,
 }
@@ -111,7 +112,7 @@ pub struct Raw {
 impl Raw {
     /// Its lines, in order.
     pub(super) fn lines(&self) -> &[Line] {
-        &self.lines
+        &self.said.lines
     }
 }
 

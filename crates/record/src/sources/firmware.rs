@@ -6,7 +6,7 @@
 use super::read_bounded;
 use crate::end::Clues;
 use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
-use crate::stamped::{self, Dropped, Line, Stamper};
+use crate::stamped::{self, Dropped, Line, Lines, Stamper};
 use rustix::event::Timespec;
 use std::path::{Path, PathBuf};
 use vmeter_machine::plan::LaunchPlan;
@@ -42,7 +42,7 @@ impl Recorder for Firmware {
     }
 
     fn read(&self, dir: &Path, source: &SourceRecord, cut: Dropped) -> Result<Raw, SourceError> {
-        Ok(Raw { lines: stamped::lines(&read_bounded(dir, source, 0)?), cut })
+        Ok(Raw { lines: Lines::of(&read_bounded(dir, source, 0)?).lines, cut })
     }
 
     fn decode(

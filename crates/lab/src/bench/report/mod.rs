@@ -5,7 +5,7 @@ mod json;
 use crate::words::ended_text;
 use vmeter_base::shell;
 use vmeter_model::result::{BenchMachine, BenchResult, Comparison, Envelope, FailedRun};
-use vmeter_model::{Chosen, Verdict};
+use vmeter_model::{Cause, Chosen, Verdict};
 use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{
     closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind, Tone,
@@ -40,6 +40,12 @@ impl<'a> BenchReport<'a> {
                 }
                 let estimate = Quantity::of(&machine.estimate, Unit::Seconds).inline();
                 let runs = plural(machine.estimate.n as u64, "run");
+                if machine.end == Some(Cause::Exit) {
+                    return format!(
+                        "{}'s VMM exits after {estimate} ({runs}); how its guest ended is not known.",
+                        machine.label
+                    );
+                }
                 format!("{} boots in {estimate} ({runs}).", machine.label)
             });
             return means.collect::<Vec<_>>().join(" ");
@@ -61,6 +67,10 @@ impl<'a> BenchReport<'a> {
             Column::text("over time", 5),
         ]);
         for machine in &self.result.machines {
+            if machine.estimate.n == 0 {
+                table.toned_row(Tone::Muted, none_done(machine));
+                continue;
+            }
             let exact = |value| Cell::Quantity(Quantity::exact(value, Unit::Seconds));
             table.row(vec![
                 Cell::Name(machine.label.clone()),
@@ -98,7 +108,8 @@ impl<'a> BenchReport<'a> {
     }
 
     fn strips(&self) -> Strips {
-        let strips = self.result.machines.iter().map(|machine| Strip {
+        let measured = self.result.machines.iter().filter(|machine| machine.estimate.n > 0);
+        let strips = measured.map(|machine| Strip {
             label: machine.label.clone(),
             samples: machine.samples_s.clone(),
             estimate: machine.estimate,
@@ -141,6 +152,17 @@ impl<'a> BenchReport<'a> {
         }
         facts
     }
+}
+
+/// The row of a machine of which no run reached its end: no figures, and what ended it.
+fn none_done(machine: &BenchMachine) -> Vec<Cell> {
+    let dash = || Cell::Text("-".into());
+    let ended = machine.failures.iter().find_map(|failed| failed.end.as_ref());
+    let ended = ended.map_or("failed", |end| end.cause.word());
+    let name = Cell::Name(machine.label.clone());
+    let mut row = vec![name, Cell::Text(ended.into()), dash(), dash(), dash()];
+    row.extend([Cell::Text("0".into()), dash(), dash(), dash()]);
+    row
 }
 
 /// Why a run failed, in words.
@@ -204,19 +226,24 @@ impl Report for BenchReport<'_> {
     fn document(&self, detail: Detail) -> Document {
         let title = "vmeter bench".into();
         let mut document = Document { title, answer: self.answer(), blocks: Vec::new() };
-        document.heading(
-            "Machines",
-            "wall and CPU time (user + system), mean ± sample standard deviation",
-        );
-        document.push(Block::Table(self.machine_table()));
+        let measured = self.result.machines.iter().any(|machine| machine.estimate.n > 0);
+        if measured {
+            document.heading(
+                "Machines",
+                "wall and CPU time (user + system), mean ± sample standard deviation",
+            );
+            document.push(Block::Table(self.machine_table()));
+        }
         if let Some(first) = self.result.comparisons.first() {
             let note =
                 format!("against {}: mean over mean [95 % interval], permutation test", first.a);
             document.heading("Comparison", note);
             document.push(Block::Table(self.comparison_table()));
         }
-        document.heading("Samples", "a dot a run, the mean as a bar");
-        document.push(Block::Strips(self.strips()));
+        if measured {
+            document.heading("Samples", "a dot a run, the mean as a bar");
+            document.push(Block::Strips(self.strips()));
+        }
         if detail == Detail::Full {
             document.push(Block::Folded {
                 summary: "Provenance".into(),

@@ -142,8 +142,12 @@ impl<'a> BootReport<'a> {
         let Some(total) = &self.result.total else { return self.answer() };
         let all = self.result.runs.len();
         let of_all = if total.n < all { format!(" of {all}") } else { String::new() };
+        let unknown = match self.ends_unknown() {
+            true => "; how the guest ended is not known",
+            false => "",
+        };
         format!(
-            "{} from {} to {} ({}{of_all} {}), {} of it named.",
+            "{} from {} to {} ({}{of_all} {}), {} of it named{unknown}.",
             Quantity::of(total, Unit::Seconds).inline(),
             self.measured_from(),
             self.measured_to(),
@@ -186,12 +190,24 @@ impl<'a> BootReport<'a> {
         let all = self.result.runs.len();
         let of_all = if total.n < all { format!(" of {all}") } else { String::new() };
         let plural = if all == 1 { "run" } else { "runs" };
+        let unknown = match self.ends_unknown() {
+            true => " The VMM exited; how the guest ended is not known.",
+            false => "",
+        };
         format!(
-            "{} from {from} to {ends} ({}{of_all} {plural}). Spans with a name cover {} of it{longest}.",
+            "{} from {from} to {ends} ({}{of_all} {plural}).{unknown} Spans with a name cover {} of it{longest}.",
             Quantity::of(total, Unit::Seconds).inline(),
             total.n,
             percent(coverage),
         )
+    }
+
+    /// True if nothing says what the guest of a run did in the end.
+    fn ends_unknown(&self) -> bool {
+        let exits = |run: &&AnalysedRun| {
+            run.record.end.as_ref().is_some_and(|end| end.cause == Cause::Exit)
+        };
+        self.shown_runs().iter().any(exits)
     }
 
     /// How the runs are called that ended with their machine: by what ended all of them.
@@ -202,7 +218,7 @@ impl<'a> BootReport<'a> {
         };
         if all(Cause::Restart) {
             "the guest's restart, by which this machine ends"
-        } else if all(Cause::Exit) {
+        } else if self.ends_unknown() {
             "the VMM's exit"
         } else {
             "power-off"

@@ -6,7 +6,7 @@ use super::named::named_marks;
 use super::stages::bars;
 use super::things::{things, Thing};
 use super::BootReport;
-use vmeter_model::span::UNATTRIBUTED;
+use vmeter_model::span::{Span, UNATTRIBUTED};
 use vmeter_model::time::seconds;
 use vmeter_model::Timeline;
 use vmeter_record::end::READS_LIKE_A_PANIC;
@@ -185,15 +185,16 @@ impl BootReport<'_> {
     /// The largest stretch that nothing explains, or of which nobody saw which phase it was.
     fn not_known(&self, timelines: &[&Timeline]) -> Option<Fact> {
         let run = self.typical_run()?;
-        let timeline = &run.timeline;
-        let of_phases = |span: &&vmeter_model::Span| {
-            span.name == UNATTRIBUTED || (span.parent.is_none() && span.name.contains('+'))
-        };
-        let spans: Vec<_> = timeline.spans.iter().filter(of_phases).collect();
+        let spans = unknown(&run.timeline);
         let longest = spans.iter().max_by_key(|span| span.len())?;
-        let total: f64 = timelines.iter().map(|t| seconds(t.total)).sum::<f64>();
-        let all: f64 = spans.iter().map(|span| seconds(span.len())).sum();
-        let mean = total / timelines.len().max(1) as f64;
+        // Means of all runs, of the time and of what is not known of it: one run's parts are no
+        // shares of another's.
+        let own = [&run.timeline];
+        let timelines = if timelines.is_empty() { &own[..] } else { timelines };
+        let runs = timelines.len() as f64;
+        let mean = timelines.iter().map(|t| seconds(t.total)).sum::<f64>() / runs;
+        let lengths = timelines.iter().flat_map(|t| unknown(t)).map(|span| seconds(span.len()));
+        let all = lengths.sum::<f64>() / runs;
         if all < 0.001 * mean {
             return None;
         }
@@ -249,6 +250,25 @@ impl BootReport<'_> {
         notices.extend(urgent.map(|hint| Notice::new(NoticeKind::Hint, hint)));
         notices
     }
+}
+
+/// Spans that nothing explains, and phases of which nobody saw which they were; what lies in one
+/// of these is not counted again.
+fn unknown(timeline: &Timeline) -> Vec<&Span> {
+    let mixed = |span: &Span| span.parent.is_none() && span.name.contains('+');
+    let within = |span: &Span| {
+        let mut parent = span.parent;
+        while let Some(at) = parent {
+            let Some(above) = timeline.spans.iter().find(|s| s.id == at) else { break };
+            if mixed(above) {
+                return true;
+            }
+            parent = above.parent;
+        }
+        false
+    };
+    let nothing = |span: &Span| span.name == UNATTRIBUTED && !within(span);
+    timeline.spans.iter().filter(|span| mixed(span) || nothing(span)).collect()
 }
 
 /// Lines that a text takes.

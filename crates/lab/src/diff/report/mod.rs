@@ -57,6 +57,14 @@ pub(crate) fn answer(result: &DiffResult) -> String {
         DiffVerdict::NotKnown => format!(
             "One run a side: whether {change} ({percent}) between {names} is more than noise is not known."
         ),
+        DiffVerdict::EndsNotKnown => {
+            return format!(
+                "How the guests of {names} ended is not known, so which boots sooner can't be said: \
+                 their VMMs' exits lie {change} ({percent}{}) apart. Leave out --no-inject, watch \
+                 with --watch light, or measure to a line: --until 'line:REGEX'.",
+                spelled_p(total.p_value)
+            )
+        }
         DiffVerdict::NoDifference => format!(
             "No difference found between {names}: {change} ({percent}{}).",
             spelled_p(total.p_value)
