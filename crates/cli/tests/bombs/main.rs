@@ -298,7 +298,7 @@ fn a_fifo_in_a_traces_or_an_exports_place_is_refused() {
     let (fifo, session) = (text(&fifo), text(&session));
     for command in [
         &["trace", "stat", fifo][..],
-        &["trace", "convert", fifo, "-o", "out.dat"],
+        &["trace", "convert", fifo, "-o", "out.jsonl"],
         &["explain", fifo],
         &["show", session, "--export-json", fifo],
     ] {

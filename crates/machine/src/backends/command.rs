@@ -205,7 +205,10 @@ fn take(machine: &mut Machine, told: Told, argv: &[OsString], request: &Request<
         // A bare name is one of QEMU's own files.
         machine.abilities().monitor.then_some(())?;
         let at = argv::position(argv, |word| Qemu.is_named(word)).unwrap_or(0);
-        let answer = capabilities::of(Path::new(argv.get(at)?), request.cache).ok()?;
+        let program = argv.get(at)?;
+        // A script is the user's program, which --no-inject starts only as it is given.
+        (!request.spec.no_inject || script(program).is_none()).then_some(())?;
+        let answer = capabilities::of(Path::new(program), request.cache).ok()?;
         answer.capabilities.firmware_file(name.to_str()?)
     });
     let files = [("kernel", told.kernel.clone()), ("initrd", told.initrd), ("firmware", firmware)];
