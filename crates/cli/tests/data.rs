@@ -195,6 +195,116 @@ fn a_checkout_of_the_users_is_not_removed() {
     assert!(victim.join("dear").exists());
 }
 
+/// A checkout is vmeter's as its builds left it: what comes into it later is not.
+#[test]
+fn what_the_user_has_put_into_a_checkout_stays() {
+    let lab = Lab::new();
+    let dir = saved(&lab, &mocks(&lab)[3], "range");
+    let checkout = dir.join("checkout");
+    let before = contents(&dir);
+    write(&checkout, &["thesis.txt"]);
+    let removed = lab.run(&["runs", "rm", text(&dir)]);
+    refused(&removed, "checkout (thesis.txt)");
+    assert!(before.keys().all(|path| path.exists()), "half removed");
+    std::fs::remove_file(checkout.join("thesis.txt")).expect("the user's");
+    // An edit of what git has, and a branch.
+    let source = checkout.join("source");
+    let was = std::fs::read(&source).expect("of the commit");
+    std::fs::write(&source, "an edit").expect("an edit");
+    refused(&lab.run(&["runs", "rm", text(&dir)]), "checkout (source)");
+    let branch =
+        std::process::Command::new("git").args(["-C", text(&checkout), "branch", "mine"]).status();
+    assert!(branch.expect("git").success());
+    refused(&lab.run(&["runs", "rm", text(&dir)]), ".git/");
+    // Going on with it builds what is missing, and overwrites nothing of that.
+    for entry in std::fs::read_dir(dir.join("builds")).expect("builds").flatten() {
+        std::fs::remove_file(entry.path()).expect("vmeter's own");
+    }
+    let resumed = lab.run(&["range", "--resume", text(&dir), "--runs", "3"]);
+    assert_eq!(resumed.status, 0, "{}", resumed.stderr);
+    assert!(resumed.stderr.contains("checkout.kept-1"), "{}", resumed.stderr);
+    let aside = dir.join("checkout.kept-1");
+    assert_eq!(std::fs::read(aside.join("source")).expect("kept"), b"an edit");
+    assert!(aside.join(".git/refs/heads/mine").exists());
+    assert_eq!(std::fs::read(&source).expect("of a commit").len(), was.len());
+    refused(&lab.run(&["runs", "rm", text(&dir)]), "checkout.kept-1");
+    let removed = lab.run(&["runs", "rm", "--force", text(&dir)]);
+    assert_eq!(removed.status, 0, "{}", removed.stderr);
+    assert!(!dir.exists());
+}
+
+/// A session goes on in the folder that it was begun in, with what it was begun with.
+#[test]
+fn a_session_goes_on_where_it_was_begun() {
+    let lab = Lab::new();
+    for name in ["a", "b"] {
+        std::fs::create_dir(lab.path(name)).expect("scratch space");
+        lab.script(&format!("{name}/m.sh"), &format!("#!/bin/sh\necho {name} >>$LOG\n"));
+    }
+    let log = lab.path("log");
+    let vmeter = |folder: &str, more: &[&str]| {
+        let mut command = lab.command(&[&["boot", "--warmup", "0"], more].concat());
+        let output = command.current_dir(lab.path(folder)).env("LOG", &log).output();
+        let output = output.expect("vmeter runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let begun = vmeter("a", &["--runs", "2", "--save", "s", "--", "./m.sh"]);
+    assert_eq!(begun.0, Some(0), "{}", begun.1);
+    let resume = ["--resume", "../a/s", "--runs", "3", "--export-json", "here.json"];
+    let resumed = vmeter("b", &resume);
+    assert_eq!(resumed.0, Some(0), "{}", resumed.1);
+    assert!(!std::fs::read_to_string(&log).expect("runs").contains('b'));
+    assert!(lab.path("b/here.json").exists(), "results go where vmeter was called");
+    // The script is another one by now.
+    let runs = || std::fs::read_dir(lab.path("a/s/runs")).expect("runs").count();
+    lab.script("a/m.sh", "#!/bin/sh\necho c >>$LOG\n");
+    let resumed = vmeter("b", &["--resume", "../a/s", "--runs", "4"]);
+    assert!(resumed.0 == Some(2) && resumed.1.contains("m.sh"), "{resumed:?}");
+    std::fs::rename(lab.path("a"), lab.path("moved")).expect("moved");
+    let resumed = vmeter("b", &["--resume", "../moved/s", "--runs", "4"]);
+    assert!(resumed.0 == Some(2) && resumed.1.contains("begun in"), "{resumed:?}");
+    std::fs::rename(lab.path("moved"), lab.path("a")).expect("moved back");
+    assert_eq!(runs(), 3);
+}
+
+/// With the first sign of a session there is all that it was begun with.
+#[test]
+fn a_session_is_saved_with_its_plan() {
+    let lab = Lab::new();
+    for i in 0..4 {
+        let dir = lab.path(&format!("killed-{i}"));
+        let mut child = lab
+            .command(&[
+                "boot",
+                "--vmm",
+                "mock",
+                "--runs",
+                "3",
+                "--warmup",
+                "0",
+                "--save",
+                text(&dir),
+            ])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("vmeter starts");
+        while !dir.join("session.json").exists() && child.try_wait().expect("a child").is_none() {
+            std::thread::yield_now();
+        }
+        let _ = child.kill();
+        child.wait().expect("a child");
+        let bytes = std::fs::read(dir.join("session.json")).expect("session.json");
+        let session: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
+        assert_eq!(session["plan"].as_array().map(Vec::len), Some(3));
+    }
+    let dir = lab.path("killed-0");
+    assert_eq!(lab.run(&["boot", "--resume", text(&dir)]).status, 0);
+    assert_eq!(std::fs::read_dir(dir.join("runs")).expect("runs").count(), 3);
+    edit(&dir, |session| session["plan"] = Vec::<u8>::new().into());
+    refused(&lab.run(&["boot", "--resume", text(&dir), "--trust"]), "no plan");
+}
+
 /// Row 51.
 #[test]
 fn a_link_to_a_session_is_not_followed() {

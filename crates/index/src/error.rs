@@ -39,6 +39,9 @@ pub enum IndexError {
     /// A link to a session, which is not followed.
     #[error("{}: a symbolic link to {}: name that folder to remove it", .0.display(), .1.display())]
     Link(PathBuf, PathBuf),
+    /// A session's checkout, say, has something in it that no build made.
+    #[error("{}: nothing is removed, since there is what vmeter and its builds did not put there: {}: move it away, or give --force to remove it as well", .0.display(), .1)]
+    Doubt(PathBuf, String),
     /// A folder that is about to be removed is not a session.
     #[error("{}: expected a session's folder with vmeter's session.json, found none: nothing is removed", .0.display())]
     NoSession(PathBuf),

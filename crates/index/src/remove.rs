@@ -65,13 +65,14 @@ impl Index {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    /// Removes a session, by its folder.
+    /// Removes a session, by its folder; `force` if with what has come into its checkout or
+    /// into what is kept of commits.
     ///
     /// # Errors
     /// [`IndexError::Busy`] when a vmeter is at work in it, [`IndexError::NoSession`],
-    /// [`IndexError::Link`], and those of the file system; the session is then still there, or
+    /// [`IndexError::Link`], [`IndexError::Doubt`] unless `force`, and those of the file system; the session is then still there, or
     /// hidden.
-    pub fn remove(&mut self, path: &Path) -> Result<Removed, IndexError> {
+    pub fn remove(&mut self, path: &Path, force: bool) -> Result<Removed, IndexError> {
         let id = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         if path.is_symlink() {
             let target = path.canonicalize().unwrap_or_default();
@@ -83,7 +84,7 @@ impl Index {
         if !folder::is_session(path) || in_place && !folder::is_vmeters(path) {
             return Err(IndexError::NoSession(path.to_owned()));
         }
-        let left = remove(path, (!in_place).then_some(runs.as_path()), &id)?;
+        let left = remove(path, (!in_place).then_some(runs.as_path()), &id, force)?;
         let path = path.to_owned();
         self.healing(|index| {
             let write = index.db.transaction()?;
@@ -96,9 +97,19 @@ impl Index {
 
 /// Removes what is vmeter's in a session's folder; what is left. `runs` is the folder of the
 /// state folder's sessions, if it is one of them.
-fn remove(path: &Path, runs: Option<&Path>, id: &str) -> Result<Vec<String>, IndexError> {
+fn remove(
+    path: &Path,
+    runs: Option<&Path>,
+    id: &str,
+    force: bool,
+) -> Result<Vec<String>, IndexError> {
     let mut held = Folder::take(path)?;
-    let removal = Removal::of(&held).map_err(IndexError::io("cannot read", path))?;
+    let mut removal = Removal::of(&held).map_err(IndexError::io("cannot read", path))?;
+    let doubts: Vec<&str> = removal.doubts().collect();
+    if !doubts.is_empty() && !force {
+        return Err(IndexError::Doubt(path.to_owned(), doubts.join(", ")));
+    }
+    removal.force();
     let Some(runs) = runs.filter(|_| removal.left().is_empty()) else {
         return carried_out(removal, &held);
     };
@@ -106,7 +117,8 @@ fn remove(path: &Path, runs: Option<&Path>, id: &str) -> Result<Vec<String>, Ind
     // One that was being removed when a vmeter was killed.
     finish(&hidden)?;
     held.move_to(&hidden).map_err(IndexError::io("cannot remove", path))?;
-    let removal = Removal::of(&held).map_err(IndexError::io("cannot read", &hidden))?;
+    let mut removal = Removal::of(&held).map_err(IndexError::io("cannot read", &hidden))?;
+    removal.force();
     let left = carried_out(removal, &held)?;
     for entry in std::fs::read_dir(runs).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(REMOVING) {
@@ -123,7 +135,9 @@ fn finish(hidden: &Path) -> Result<(), IndexError> {
     }
     // Who is at it now does it.
     let Ok(held) = Folder::take(hidden) else { return Ok(()) };
-    let removal = Removal::of(&held).map_err(IndexError::io("cannot read", hidden))?;
+    let mut removal = Removal::of(&held).map_err(IndexError::io("cannot read", hidden))?;
+    // It was asked about before it got this name.
+    removal.force();
     carried_out(removal, &held).map(drop)
 }
 

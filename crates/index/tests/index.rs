@@ -197,7 +197,7 @@ fn sessions_saved_elsewhere_are_remembered() {
     std::fs::write(place.join("notes.txt"), b"mine").expect("written");
     let found = index.find("my").expect("by the beginning of its name");
     assert_eq!(found, place);
-    assert_eq!(index.remove(&found).expect("removed").left, ["notes.txt"]);
+    assert_eq!(index.remove(&found, false).expect("removed").left, ["notes.txt"]);
     assert_eq!(std::fs::read_dir(&place).expect("it stays").count(), 1);
     assert_eq!(ids(&mut index, &Filter::default()), [""; 0]);
 }
@@ -217,12 +217,12 @@ fn removing() {
     let busy = std::fs::File::create(state.path("boot-2/lock")).expect("a lock");
     rustix::fs::flock(&busy, rustix::fs::FlockOperation::LockExclusive).expect("locked");
     let path = index.find("boot-2").expect("a path");
-    assert!(matches!(index.remove(&path), Err(IndexError::Busy(_))));
+    assert!(matches!(index.remove(&path, false), Err(IndexError::Busy(_))));
     drop(busy);
 
     // One that a killed vmeter was removing goes as well.
     std::fs::rename(state.path("boot-1"), state.path(".removing-boot-1")).expect("renamed");
-    assert!(index.remove(&path).expect("removed").left.is_empty());
+    assert!(index.remove(&path, false).expect("removed").left.is_empty());
     let kept: Vec<_> = std::fs::read_dir(state.path("")).expect("runs").flatten().collect();
     assert_eq!(kept.len(), 1, "{kept:?}");
     index.refresh().expect("refreshed");

@@ -275,6 +275,13 @@ pub struct SessionRecord<P = PlannedRun> {
     /// What other hosts than `host` carried out of the plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shares: Vec<crate::shard::HostShare>,
+    /// The folder that it was begun in, from which relative paths lead; none in older sessions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_dir: Option<std::path::PathBuf>,
+    /// Programs and scripts that are run, by their paths, with what tells one that was changed:
+    /// its digest, or its size and time where it is large.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub programs: BTreeMap<String, String>,
 }
 
 /// What the plan of any kind of experiment says of a run.

@@ -7,9 +7,9 @@ use crate::failure::usage;
 use crate::folder::check_new;
 use crate::options::RunOptions;
 use crate::progress::Watch;
-use crate::store::{AnySession, Session};
+use crate::store::{AnySession, Away, Session};
 use crate::trust;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::Value;
 use std::path::Path;
@@ -52,9 +52,44 @@ pub fn resumed<P: Planned>(
     given.check(&session.dir)?;
     trust::check(&session.dir, options.trust, watch)?;
     session.is_ours();
+    enter(&mut session)?;
     files::remove_begun(&session.dir);
     watch.interrupt.saves_in(&session.dir);
     Ok(Some(session))
+}
+
+/// Goes where the session was begun: relative paths and commands of its machines mean what they
+/// meant there. One that was, and of which nothing depends on it, need not be there any more.
+fn enter<P>(session: &mut Session<P>) -> Result<()> {
+    let Some(begun) = session.record.working_dir.clone() else { return Ok(()) };
+    if std::env::current_dir().is_ok_and(|now| now == begun) {
+        return Ok(());
+    }
+    session.dir = std::path::absolute(&session.dir).context("cannot tell the working folder")?;
+    match Away::to(&begun) {
+        Err(error) if depends(&session.record) => Err(usage(format!(
+            "{} was begun in {}, where its commands and relative paths lead from, and that cannot be entered: {error}: make it again, or begin anew without --resume",
+            session.dir.display(),
+            begun.display()
+        ))),
+        went => {
+            session.away = went.ok();
+            Ok(())
+        }
+    }
+}
+
+/// True if anything that is executed or read may depend on the folder.
+fn depends<P>(record: &SessionRecord<P>) -> bool {
+    let relative = |path: &Path| path.is_relative() && path.components().count() > 1;
+    record.prepare.is_some()
+        || record.machines.iter().map(|machine| &machine.spec).any(|spec| {
+            let files = [&spec.kernel, &spec.initrd];
+            let named = [&spec.vmm, &spec.machine, &spec.firmware];
+            !spec.command.is_empty()
+                || files.into_iter().flatten().any(|file| file.is_relative())
+                || named.into_iter().flatten().any(|name| relative(Path::new(name)))
+        })
 }
 
 /// What is given beside `--resume`, held against what the session was begun with.

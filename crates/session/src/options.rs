@@ -128,5 +128,7 @@ pub fn record<P>(kind: &str, options: &RunOptions) -> SessionRecord<P> {
         shard: None,
         notes: Vec::new(),
         shares: Vec::new(),
+        working_dir: std::env::current_dir().ok(),
+        programs: Default::default(),
     }
 }

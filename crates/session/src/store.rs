@@ -39,8 +39,30 @@ pub struct Session<P = PlannedRun> {
     held: Option<Folder>,
     /// True if this vmeter began it.
     begun: bool,
+    /// Back to where vmeter was called, once it has gone where the session was begun.
+    pub(crate) away: Option<Away>,
     /// True if what is written carries the user's seal ([`trust`]).
     ours: bool,
+}
+
+/// The folder that vmeter was called in, while it works in another.
+#[derive(Debug)]
+pub(crate) struct Away(PathBuf);
+
+impl Away {
+    /// Goes to `dir`, until it is dropped.
+    pub fn to(dir: &Path) -> std::io::Result<Self> {
+        let from = std::env::current_dir()?;
+        std::env::set_current_dir(dir)?;
+        Ok(Away(from))
+    }
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        // It may be gone; then there is nothing to go back to.
+        let _ = std::env::set_current_dir(&self.0);
+    }
 }
 
 /// A session of any kind, as far as all kinds agree.
@@ -119,13 +141,13 @@ impl<T: Serialize + DeserializeOwned> RunFile for DataRun<T> {
 impl<P: Planned> Session<P> {
     /// A session in a folder that is there, or will be.
     pub fn at(dir: PathBuf, record: SessionRecord<P>) -> Self {
-        Session { dir, record, held: None, begun: false, ours: false }
+        Session { dir, record, held: None, begun: false, away: None, ours: false }
     }
 
     /// A session that is going to be saved in a folder that this vmeter holds.
     pub fn of(folder: Folder, record: SessionRecord<P>) -> Self {
         let dir = folder.dir().to_owned();
-        Session { dir, record, held: Some(folder), begun: true, ours: false }
+        Session { dir, record, held: Some(folder), begun: true, away: None, ours: false }
     }
 
     /// Makes a session's folder: `dir`, or a fresh one under the state folder; this vmeter

@@ -74,6 +74,10 @@ pub struct Remove {
     /// With --older-than: only those of this command.
     #[arg(long, value_name = "NAME", requires = "older_than")]
     pub command: Option<String>,
+    /// Also what has come into a range's checkout, or into what it keeps of commits, since
+    /// vmeter's builds: files, edits, branches.
+    #[arg(long)]
+    pub force: bool,
     /// Only say what would be removed.
     #[arg(long)]
     pub dry_run: bool,
@@ -160,7 +164,8 @@ fn remove(arguments: &Remove, out: &Output) -> anyhow::Result<()> {
         }
     }
     if !arguments.dry_run {
-        remove_each(&mut index, &mut result, arguments.older_than.is_some())?;
+        let many = arguments.older_than.is_some();
+        remove_each(&mut index, &mut result, many, arguments.force)?;
     }
     result.found = result.sessions.len();
     result.runs = result.sessions.iter().map(|s| s.runs + s.warmups + s.failed).sum();
@@ -173,17 +178,24 @@ fn remove(arguments: &Remove, out: &Output) -> anyhow::Result<()> {
 
 /// Removes the sessions of the result. Of many that are only old, one in which a vmeter is at
 /// work is left, and no longer part of the result; one that was named is an error.
-fn remove_each(index: &mut Index, result: &mut RunsResult, many: bool) -> anyhow::Result<()> {
+fn remove_each(
+    index: &mut Index,
+    result: &mut RunsResult,
+    many: bool,
+    force: bool,
+) -> anyhow::Result<()> {
     let mut removed = Vec::new();
     for session in std::mem::take(&mut result.sessions) {
-        match index.remove(&session.path) {
+        match index.remove(&session.path, force) {
             Ok(done) if done.left.is_empty() => removed.push(session),
             Ok(done) => {
                 let (left, path) = (done.left.join(", "), session.path.display());
                 result.warnings.push(format!("{path} stays: {left} in it is not vmeter's"));
                 removed.push(session);
             }
-            Err(error @ (IndexError::Busy(_) | IndexError::Link(..))) if many => {
+            Err(error @ (IndexError::Busy(_) | IndexError::Link(..) | IndexError::Doubt(..)))
+                if many =>
+            {
                 result.warnings.push(format!("{} stays: {error}", session.id));
             }
             Err(error) => return Err(failed(error)),
@@ -315,6 +327,7 @@ fn failed(error: IndexError) -> anyhow::Error {
         | IndexError::Ambiguous { .. }
         | IndexError::NoSession(_)
         | IndexError::Link(..)
+        | IndexError::Doubt(..)
         | IndexError::Time(_) => usage(error),
         other => host(other),
     }

@@ -8,10 +8,10 @@ mod result;
 
 use crate::booter::Recorder;
 use crate::boots::{watched, Boots};
-use crate::prepare::prepare;
+use crate::prepare::{check_same, prepare, programs};
 use crate::shown::Shown;
 use anyhow::Result;
-use plan::{lengthened, Levels};
+use plan::{lengthened, plan, Levels};
 use report::{BootReport, BootView, TreeView};
 pub use result::{marked, result};
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,7 @@ use vmeter_model::result::BootResult;
 use vmeter_model::run::{Outcome, SessionRecord, WatchLevel};
 use vmeter_model::MachineSpec;
 use vmeter_render::Report;
+use vmeter_session::failure::usage;
 use vmeter_session::{begin, cache_dir, execute, record, resumed, RunOptions, Session};
 use vmeter_session::{Answer, Experiment, Views, Watch};
 
@@ -81,19 +82,27 @@ pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> 
         Ok(())
     })?;
     let spec = saved.as_ref().map_or_else(|| options.spec.clone(), spec_of);
-    let prepared = prepare("default", &spec, &cache_dir()?)?;
-    let machine = prepared.session.clone();
+    let prepared = vec![prepare("default", &spec, &cache_dir()?)?];
+    saved.as_ref().map_or(Ok(()), |session| check_same(session, &prepared))?;
+    let programs = programs(&prepared);
+    let Some(machine) = prepared.first().map(|one| one.session.clone()) else {
+        return Err(usage("no machine"));
+    };
     let (given, machines) = (&options.runs, vec![machine.clone()]);
     let pin = saved.as_ref().and_then(|session| session.record.pin.clone());
-    let recorder = Recorder::of(vec![prepared], pin.as_deref().or(given.pin.as_deref()))?;
+    let recorder = Recorder::of(prepared, pin.as_deref().or(given.pin.as_deref()))?;
     let asked = Asked::of(options, saved.as_ref())?;
     let begun = saved.as_ref().and_then(|session| watched(&session.record.plan));
     let levels = Levels::of(options.watch.or(begun).unwrap_or_default(), &recorder);
     let mut session = match saved {
         Some(session) => session,
         None => {
+            // Saved with its plan, or not at all; pairs are planned as they are needed, from
+            // what was asked.
+            let plan = if asked.overhead { Vec::new() } else { plan(given, levels) };
             let asked = serde_json::to_value(asked)?;
-            begin(SessionRecord { machines, asked, ..record(KIND, given) }, given, watch)?
+            let record = record(KIND, given);
+            begin(SessionRecord { machines, plan, asked, programs, ..record }, given, watch)?
         }
     };
     session.record.machines = vec![machine];

@@ -35,7 +35,7 @@ impl Levels {
 }
 
 /// Warm-ups, then measured boots. Counting boots double as warm-ups.
-fn plan(options: &RunOptions, levels: Levels) -> Vec<PlannedRun> {
+pub(super) fn plan(options: &RunOptions, levels: Levels) -> Vec<PlannedRun> {
     let run = |warmup, watch| PlannedRun { machine: 0, warmup, watch };
     let measured = options.runs.unwrap_or(DEFAULT_RUNS);
     let warmups = options.warmups().max(u32::from(levels.counts_apart()));
@@ -54,7 +54,10 @@ pub(super) fn lengthened(
 ) -> Result<Vec<PlannedRun>> {
     let begun = &session.record.plan;
     if begun.is_empty() {
-        return Ok(plan(options, levels));
+        return Err(usage(format!(
+            "{}: session.json has no plan, so nothing says which runs it was begun for: begin anew without --resume",
+            session.dir.display()
+        )));
     }
     if options.runs.is_none() && options.warmup.is_none() {
         return Ok(begun.clone());

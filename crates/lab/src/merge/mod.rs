@@ -7,6 +7,8 @@
 
 mod sameness;
 
+pub(crate) use sameness::version;
+
 use crate::kinds;
 use crate::missing::missing_runs;
 use anyhow::{Context, Result};

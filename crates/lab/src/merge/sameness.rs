@@ -122,7 +122,7 @@ fn hosts(part: &Part) -> Vec<Host> {
 
 /// A file is what its digest says and a program what its version says, wherever they lie:
 /// `/boot/vmlinuz sha256:…`, `QEMU emulator version 7.2.22 (/usr/bin/qemu-system-x86_64)`.
-fn version(value: &str) -> String {
+pub(crate) fn version(value: &str) -> String {
     match (value.split_once(" sha256:"), value.rsplit_once(" (/")) {
         (Some((_, digest)), _) => format!("sha256:{digest}"),
         (None, Some((version, _))) => version.to_owned(),

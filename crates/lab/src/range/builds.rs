@@ -11,8 +11,8 @@ use vmeter_base::files;
 use vmeter_model::range::{BuildRecord, Commit, RangeRecord};
 use vmeter_model::SCHEMA;
 use vmeter_session::failure::{failure, Class};
-use vmeter_session::folder::{own_folder, own_tree};
-use vmeter_session::{helper, Interrupt};
+use vmeter_session::folder::{note_tree, own_folder, own_tree, set_checkout_aside};
+use vmeter_session::{helper, Interrupt, Watch};
 
 /// A build's record is small; a larger file is none.
 const MAX_JSON: u64 = 1 << 20;
@@ -69,19 +69,19 @@ impl<'a> Builds<'a> {
     /// # Errors
     /// An interruption, a checkout that fails, a disk that is full; a build that fails is a
     /// record, not an error.
-    pub fn build(&self, commit: &Commit, interrupt: &Interrupt) -> Result<BuildRecord> {
-        match self.build_unless_busy(commit, interrupt)? {
+    pub fn build(&self, commit: &Commit, watch: &mut Watch<'_>) -> Result<BuildRecord> {
+        match self.build_unless_busy(commit, watch)? {
             Some(record) => Ok(record),
             None => {
                 let held = self.lock_file(&commit.hash)?;
-                lock::wait(&held, interrupt).ok_or_else(|| {
+                lock::wait(&held, watch.interrupt).ok_or_else(|| {
                     let what = commit.short();
                     failure(
                         Class::Interrupted,
                         format!("interrupted while another shard builds {what}"),
                     )
                 })?;
-                self.build_alone(commit, interrupt)
+                self.build_alone(commit, watch)
             }
         }
     }
@@ -93,18 +93,18 @@ impl<'a> Builds<'a> {
     pub fn build_unless_busy(
         &self,
         commit: &Commit,
-        interrupt: &Interrupt,
+        watch: &mut Watch<'_>,
     ) -> Result<Option<BuildRecord>> {
         if let Some(done) = self.ready(commit) {
             return Ok(Some(done));
         }
         // Only shards that share a folder can be in each other's way.
         if self.record.builds_in.is_none() {
-            return self.build_alone(commit, interrupt).map(Some);
+            return self.build_alone(commit, watch).map(Some);
         }
         let file = self.lock_file(&commit.hash)?;
         if lock::attempt(&file) {
-            self.build_alone(commit, interrupt).map(Some)
+            self.build_alone(commit, watch).map(Some)
         } else {
             Ok(None)
         }
@@ -119,21 +119,16 @@ impl<'a> Builds<'a> {
         lock::open(&path).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    fn build_alone(&self, commit: &Commit, interrupt: &Interrupt) -> Result<BuildRecord> {
+    fn build_alone(&self, commit: &Commit, watch: &mut Watch<'_>) -> Result<BuildRecord> {
         if let Some(done) = self.ready(commit) {
             return Ok(done);
         }
         self.folder()?;
-        let repo = Path::new(&self.record.repo);
-        let own = own_tree(&self.dir, "checkout")?;
-        let checkout = Checkout::open(repo, own, interrupt)?;
-        checkout.switch(&commit.hash, self.record.clean, interrupt)?;
-        let begin = Instant::now();
-        let mut failure = match &self.record.build {
-            Some(line) => self.run(line, commit, &checkout.dir, interrupt)?,
-            None => None,
-        };
-        let build_s = begin.elapsed().as_secs_f64();
+        let interrupt = watch.interrupt;
+        let checkout = self.checkout(watch)?;
+        let built = self.built(commit, &checkout, interrupt);
+        checkout.note()?;
+        let (mut failure, build_s) = built?;
         if failure.is_none() {
             failure = self.keep(commit, &checkout.dir, interrupt)?;
         }
@@ -148,6 +143,40 @@ impl<'a> Builds<'a> {
         files::write_atomic(&path, &serde_json::to_vec_pretty(&record)?)
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(record)
+    }
+
+    /// The checkout. One with something in it that no build made (the user's, or of a vmeter that
+    /// was killed) stays, under another name, and there is a new one.
+    fn checkout(&self, watch: &mut Watch<'_>) -> Result<Checkout> {
+        let own = own_tree(&self.dir, "checkout")?;
+        let found = Checkout::strangers(&own)?;
+        if !found.is_empty() {
+            let aside = set_checkout_aside(&self.dir)
+                .with_context(|| format!("cannot rename {}", own.display()))?;
+            watch.progress.warn(&format!(
+                "{} holds what vmeter and its builds did not put there ({}): it is {} from now on, and builds begin anew in another",
+                own.display(),
+                found.words(),
+                aside.display()
+            ));
+        }
+        Checkout::open(Path::new(&self.record.repo), own, watch.interrupt)
+    }
+
+    /// Why a commit could not be built, if so, and how long that took, seconds.
+    fn built(
+        &self,
+        commit: &Commit,
+        checkout: &Checkout,
+        interrupt: &Interrupt,
+    ) -> Result<(Option<String>, f64)> {
+        checkout.switch(&commit.hash, self.record.clean, interrupt)?;
+        let begin = Instant::now();
+        let failure = match &self.record.build {
+            Some(line) => self.run(line, commit, &checkout.dir, interrupt)?,
+            None => None,
+        };
+        Ok((failure, begin.elapsed().as_secs_f64()))
     }
 
     /// The user's own command line, so the user's own shell. Why it failed, if it did.
@@ -227,6 +256,7 @@ impl<'a> Builds<'a> {
         let _ = std::fs::remove_dir_all(partial.join(".git"));
         std::fs::rename(&partial, &kept)
             .with_context(|| format!("cannot make {}", kept.display()))?;
+        note_tree(&kept).with_context(|| format!("cannot list {}", kept.display()))?;
         Ok(None)
     }
 }

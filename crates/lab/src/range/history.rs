@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use vmeter_base::files;
 use vmeter_model::range::Commit;
 use vmeter_session::failure::usage;
+use vmeter_session::folder::{self, Strangers};
 use vmeter_session::Interrupt;
 
 /// A range with more commits is a mistake in it.
@@ -125,10 +126,38 @@ impl Checkout {
             command.args(["clone", "--quiet", "--shared", "--no-checkout", "--template=", "--"]);
             command.arg(repo.canonicalize().unwrap_or_else(|_| repo.to_owned())).arg(&dir);
             output(command, &format!("cannot clone {}", repo.display()), interrupt)?;
+            let checkout = Checkout { dir, git };
+            checkout.note()?;
             files::write_atomic(&done, b"")
                 .with_context(|| format!("cannot write {}", done.display()))?;
+            return Ok(checkout);
         }
         Ok(Checkout { dir, git })
+    }
+
+    /// What is in the checkout at `dir` and no build has put there; nothing in one that was
+    /// only begun.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn strangers(dir: &Path) -> Result<Strangers> {
+        let git_only = || {
+            let mut entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+            entries.all(|entry| entry.file_name() == ".git")
+        };
+        if !dir.with_extension("cloned").exists() && git_only() {
+            return Ok(Strangers::default());
+        }
+        folder::strangers(dir).with_context(|| format!("cannot read {}", dir.display()))
+    }
+
+    /// Lists what is in it now: a build has put it there.
+    ///
+    /// # Errors
+    /// Any error of the file system.
+    pub fn note(&self) -> Result<()> {
+        folder::note_tree(&self.dir)
+            .with_context(|| format!("cannot list what is in {}", self.dir.display()))
     }
 
     /// Brings the files of `hash` into it. Files that builds have left stay, so that the

@@ -172,7 +172,7 @@ impl<'a> Search<'a> {
         if self.builds.done(what).is_none() {
             watch.progress.note(&format!("building {} {}", what.short(), what.subject));
         }
-        Ok(self.builds.build_unless_busy(what, watch.interrupt)?.is_none())
+        Ok(self.builds.build_unless_busy(what, watch)?.is_none())
     }
 
     /// Builds all, then boots all in turn.
@@ -227,7 +227,7 @@ impl<'a> Search<'a> {
         if !known {
             watch.progress.note(&format!("building {} {}", what.short(), what.subject));
         }
-        let build = self.builds.build(what, watch.interrupt)?;
+        let build = self.builds.build(what, watch)?;
         if let Some(why) = &build.failure {
             if !known {
                 let log = self.builds.log(&what.hash);

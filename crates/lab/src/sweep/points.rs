@@ -3,7 +3,7 @@
 
 use crate::booter::Recorder;
 use crate::boots::{watched, BootRequest, Booter, Boots};
-use crate::prepare::{prepare, Prepared};
+use crate::prepare::{check_same, prepare, programs, Prepared};
 use crate::sweep::parameters::{filled, Point};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
@@ -78,7 +78,8 @@ fn begun(
         }
     };
     let machines = prepared.iter().map(|p| p.session.clone()).collect();
-    let record = SessionRecord { machines, plan, shard, ..record(KIND, options) };
+    let programs = programs(&prepared);
+    let record = SessionRecord { machines, plan, shard, programs, ..record(KIND, options) };
     Ok((begin(record, options, watch)?, prepared))
 }
 
@@ -128,6 +129,7 @@ fn resumed(
     let prepared: Result<Vec<Prepared>> =
         machines.iter().map(|m| one(&m.label, &m.spec, &m.parameters)).collect();
     let prepared = prepared?;
+    check_same(&session, &prepared)?;
     session.record.machines = prepared.iter().map(|p| p.session.clone()).collect();
     let seed = session.record.seed;
     check_amounts(&session, &Amounts::of(&prepared, watch, options), options)?;

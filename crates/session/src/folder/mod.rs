@@ -9,12 +9,14 @@ mod lock;
 mod marker;
 pub(crate) mod names;
 mod remove;
+mod tree;
 
 pub use lock::LockError;
 pub use marker::{own_folder, own_tree};
 pub use names::is_hash;
 pub(crate) use remove::move_aside;
 pub use remove::{clear_run, Removal};
+pub use tree::{note_tree, set_checkout_aside, strangers, Strangers};
 
 use crate::failure::usage;
 use anyhow::{Context, Result};

@@ -20,12 +20,13 @@ pub(super) const CHECKOUT: &str = "checkout";
 const MAX_RUN: u64 = 64 << 20;
 
 /// Files beside the runs.
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     SESSION,
     super::lock::NAME,
     MARKER,
     "range.json",
     "checkout.cloned",
+    "checkout.files",
     CLUSTER,
     "job.sh",
     "ended",
@@ -70,7 +71,8 @@ pub(super) enum Kind {
     Shards,
     /// What a cluster's tasks printed.
     Log,
-    /// All that is in it, whatever its name: made whole by vmeter.
+    /// All that is in it, whatever its name, as far as a list of it says so
+    /// ([`super::tree`]).
     Tree,
 }
 
@@ -91,15 +93,20 @@ impl Kind {
         match self {
             Kind::Session => of_session(dir, name),
             Kind::Runs => is_run(name).then_some(Own::Folder(Kind::Run)),
-            Kind::Run => file(RECORDINGS.contains(&name) || named_by_run(dir, name)),
+            Kind::Run => file(recorded(dir, name)),
             Kind::Builds => {
                 file(name.split_once('.').is_some_and(|(hash, of)| {
                     is_hash(hash) && ["json", "log", "lock"].contains(&of)
                 }))
             }
             Kind::Kept => {
-                let hash = name.strip_suffix(".partial").unwrap_or(name);
-                is_hash(hash).then_some(Own::Folder(Kind::Tree))
+                let (hash, of) = name.split_once('.').unwrap_or((name, ""));
+                match of {
+                    _ if !is_hash(hash) => None,
+                    "files" => Some(Own::File),
+                    "" | "partial" => Some(Own::Folder(Kind::Tree)),
+                    _ => None,
+                }
             }
             Kind::Shards => is_number(name).then_some(Own::Folder(Kind::Session)),
             Kind::Log => file(name.strip_suffix(".txt").is_some_and(is_number)),
@@ -118,7 +125,7 @@ fn of_session(dir: &Path, name: &str) -> Option<Own> {
         "kept" => Kind::Kept,
         "shards" => Kind::Shards,
         "log" => Kind::Log,
-        CHECKOUT if super::marker::is_tree(dir, CHECKOUT) => Kind::Tree,
+        _ if name.starts_with(CHECKOUT) && super::marker::is_tree(dir, name) => Kind::Tree,
         _ => return None,
     };
     Some(Own::Folder(kind))
@@ -144,6 +151,23 @@ fn is_run(name: &str) -> bool {
 pub fn is_hash(text: &str) -> bool {
     let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     [40, 64].contains(&text.len()) && text.bytes().all(hex)
+}
+
+/// True for what a run's recorders wrote: what its record names, and what has the name of a
+/// recording and was there when the record was written, last of all.
+fn recorded(dir: &Path, name: &str) -> bool {
+    let changed = |name: &str| dir.join(name).symlink_metadata()?.modified();
+    let later = match (changed(name), changed(RUN)) {
+        (Ok(file), Ok(run)) => file > run,
+        _ => false,
+    };
+    let by_name = RECORDINGS.contains(&name) && (!later || !is_json(&dir.join(RUN)));
+    by_name || named_by_run(dir, name)
+}
+
+fn is_json(path: &Path) -> bool {
+    let bytes = files::read_limited(path, MAX_RUN).unwrap_or_default();
+    serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_ok()
 }
 
 /// True for a recording that the run's own record names.

@@ -4,7 +4,7 @@
 //! makes none. `session.json` goes first, so that what is half removed is no session.
 
 use super::names::{Kind, Own, SESSION};
-use super::{Folder, MARKER_AND_LOCK};
+use super::{strangers, Folder, MARKER_AND_LOCK};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,8 @@ pub struct Removal {
     files: Vec<PathBuf>,
     /// Folders of which all is vmeter's.
     trees: Vec<PathBuf>,
+    /// Those that hold what no build made, and what that is, as seen from the folder.
+    doubted: Vec<(PathBuf, String)>,
     /// Folders, those inside before those around them.
     folders: Vec<PathBuf>,
     /// What is not vmeter's, as seen from the folder.
@@ -37,6 +39,17 @@ impl Removal {
         &self.left
     }
 
+    /// What vmeter made and what has come into it since, as seen from the folder: it stays, and
+    /// all around it, unless it is [forced](Removal::force).
+    pub fn doubts(&self) -> impl Iterator<Item = &str> {
+        self.doubted.iter().map(|(_, what)| what.as_str())
+    }
+
+    /// Removes that as well.
+    pub fn force(&mut self) {
+        self.trees.extend(self.doubted.drain(..).map(|(tree, _)| tree));
+    }
+
     /// What is in the folder of a run.
     fn of_run(dir: &Path) -> io::Result<Self> {
         let mut found = Removal::default();
@@ -53,13 +66,26 @@ impl Removal {
             let own = name.to_str().and_then(|name| kind.own(dir, name));
             match own {
                 Some(Own::File) if found.is_file() => self.files.push(path),
-                Some(Own::Folder(Kind::Tree)) if found.is_dir() => self.trees.push(path),
+                Some(Own::Folder(Kind::Tree)) if found.is_dir() => self.tree(path, &shown)?,
                 Some(Own::Folder(inner)) if found.is_dir() => {
                     self.look(&path, inner, &format!("{shown}/"))?;
                     self.folders.push(path);
                 }
                 _ => self.left.push(shown),
             }
+        }
+        Ok(())
+    }
+
+    /// A folder that is vmeter's whole, unless something has come into it. One that a crash
+    /// left half copied was never shown to anybody.
+    fn tree(&mut self, path: PathBuf, shown: &str) -> io::Result<()> {
+        let partial = path.extension().is_some_and(|of| of == "partial");
+        let found = if partial { Default::default() } else { strangers(&path)? };
+        if found.is_empty() {
+            self.trees.push(path);
+        } else {
+            self.doubted.push((path, format!("{shown} ({})", found.words())));
         }
         Ok(())
     }
@@ -72,6 +98,7 @@ impl Removal {
         let dir = folder.dir().to_owned();
         self.files.retain(|path| !MARKER_AND_LOCK.iter().any(|last| *path == dir.join(last)));
         self.files.sort_by_key(|path| *path != dir.join(SESSION));
+        self.left.extend(self.doubted.iter().map(|(_, what)| what.clone()));
         self.clear()?;
         let at = |path: PathBuf| move |error| (path, error);
         let marker = dir.join(super::names::MARKER);
@@ -84,11 +111,16 @@ impl Removal {
     }
 
     fn clear(&self) -> Result<(), (PathBuf, io::Error)> {
-        for path in &self.files {
+        // The list of a tree goes after it, so that a crash leaves no tree without.
+        let is_list = |path: &&PathBuf| path.extension().is_some_and(|of| of == "files");
+        for path in self.files.iter().filter(|path| !is_list(path)) {
             gone(fs::remove_file(path)).map_err(|error| (path.clone(), error))?;
         }
         for path in &self.trees {
             gone(fs::remove_dir_all(path)).map_err(|error| (path.clone(), error))?;
+        }
+        for path in self.files.iter().filter(is_list) {
+            gone(fs::remove_file(path)).map_err(|error| (path.clone(), error))?;
         }
         for path in &self.folders {
             match gone(fs::remove_dir(path)) {
@@ -201,8 +233,17 @@ mod tests {
         let held = Folder::make(&dir).unwrap();
         super::super::own_tree(&dir, "checkout").unwrap();
         write(&dir, &own.each_ref().map(String::as_str));
+        let trees = [dir.join("checkout"), dir.join("kept").join(&hash)];
+        trees.each_ref().map(|tree| super::super::note_tree(tree).unwrap());
+        // What has come into them since is not known.
+        write(&trees[0], &["thesis", "any/more"]);
+        let doubts = |removal: &Removal| removal.doubts().collect::<Vec<_>>().join("; ");
         let removal = Removal::of(&held).unwrap();
-        assert_eq!(removal.left(), [""; 0]);
+        assert_eq!(doubts(&removal), "checkout (any/more, thesis)");
+        fs::remove_file(trees[0].join("thesis")).unwrap();
+        fs::remove_file(trees[0].join("any/more")).unwrap();
+        let removal = Removal::of(&held).unwrap();
+        assert_eq!((removal.left(), doubts(&removal)), (&[][..], String::new()));
         removal.carry_out(&held).unwrap();
         assert!(!dir.exists());
 
@@ -210,13 +251,35 @@ mod tests {
         write(&dir, &own.each_ref().map(String::as_str));
         write(&dir, &mine);
         std::os::unix::fs::symlink(folder.path(), dir.join("runs/0009")).unwrap();
-        let removal = Removal::of(&held).unwrap();
+        let mut removal = Removal::of(&held).unwrap();
+        assert_eq!(removal.doubts().count(), 1, "there is no list of it");
+        removal.force();
         assert!(removal.left().iter().any(|left| left == "runs/exp1"), "{:?}", removal.left());
         let left = removal.carry_out(&held).unwrap();
         let mut expected: BTreeSet<String> = mine.map(str::to_owned).into();
         // Nothing says that vmeter made this one.
         expected.extend(["checkout/any/thing".to_owned(), "runs/0009".to_owned()]);
         assert_eq!(all(&dir), expected, "{left:?}");
+    }
+
+    #[test]
+    fn a_recording_of_the_users_stays_in_a_finished_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("p");
+        let held = Folder::make(&dir).unwrap();
+        write(&dir, &["runs/0000/vmm-stderr.txt", "runs/0000/run.json", "runs/0000/trace.dat"]);
+        let run = r#"{"sources": [{"files": ["trace.dat"]}]}"#;
+        fs::write(dir.join("runs/0000/run.json"), run).unwrap();
+        let written = fs::metadata(dir.join("runs/0000/run.json")).unwrap().modified().unwrap();
+        let later = written + std::time::Duration::from_secs(5);
+        write(&dir, &["runs/0000/console.chunks"]);
+        for file in ["console.chunks", "trace.dat"] {
+            let file = fs::File::options().append(true).open(dir.join("runs/0000").join(file));
+            file.unwrap().set_modified(later).unwrap();
+        }
+        let left = Removal::of(&held).unwrap().carry_out(&held).unwrap();
+        assert_eq!(left, ["runs/0000/console.chunks"]);
+        assert_eq!(all(&dir), ["runs/0000/console.chunks".to_owned()].into());
     }
 
     #[test]
