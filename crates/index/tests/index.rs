@@ -212,7 +212,7 @@ fn removing() {
     assert!(matches!(index.find("nothing"), Err(IndexError::Unknown(_))));
     assert!(matches!(index.find(""), Err(IndexError::Unknown(_))));
     assert!(matches!(index.find("boot"), Err(IndexError::Ambiguous { count: 2, .. })));
-    assert!(matches!(index.remove(Path::new("/usr/lib")), Err(IndexError::NoSession(_))));
+    assert!(matches!(index.remove(Path::new("/usr/lib"), false), Err(IndexError::NoSession(_))));
 
     let busy = std::fs::File::create(state.path("boot-2/lock")).expect("a lock");
     rustix::fs::flock(&busy, rustix::fs::FlockOperation::LockExclusive).expect("locked");
