@@ -242,9 +242,12 @@ fn hints_paste_back() {
     let ran =
         lab.run(&["boot", "--vmm", "mock", "--warmup", "0", "--runs", "1", "--save", text(&dir)]);
     assert_eq!(ran.status, 0, "{}", ran.stderr);
-    let hint =
-        ran.stdout.lines().find_map(|line| line.split_once("vmeter show --tree ")).expect("a hint");
-    let line = format!("printf %s {}", hint.1.trim());
+    // It may be wrapped, at blanks of the folder's name too.
+    let words: Vec<&str> = ran.stdout.lines().map(str::trim).collect();
+    let words = words.join(" ");
+    let (_, hint) = words.split_once("vmeter show ").expect("a hint");
+    let (folder, _) = hint.split_once(" --long").expect("a folder");
+    let line = format!("printf %s {folder}");
     let echoed = Command::new("sh").args(["-c", &line]).output().expect("sh");
     assert_eq!(String::from_utf8_lossy(&echoed.stdout), text(&dir));
 }
