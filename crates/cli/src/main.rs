@@ -65,11 +65,25 @@ fn vmeter() -> ExitCode {
         Ok(Status::Good) => ExitCode::SUCCESS,
         Ok(Status::Bad) => ExitCode::from(1),
         Err(error) => {
-            let text = format!("{error:#}");
-            eprintln!("vmeter: {}", vmeter_render::text::neutralise(&text));
+            let text = said(&error);
+            for (i, line) in text.lines().enumerate() {
+                let line = vmeter_render::text::neutralise(line);
+                eprintln!("{}{line}", if i == 0 { "vmeter: " } else { "" });
+            }
             ExitCode::from(class(&error).status())
         }
     }
+}
+
+/// An error with its causes, but for those that it says itself.
+fn said(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| {
+        match (text.is_empty(), text.contains(&cause)) {
+            (true, _) => cause,
+            (false, true) => text,
+            (false, false) => format!("{text}: {cause}"),
+        }
+    })
 }
 
 fn run(command: Command, output: &Output) -> anyhow::Result<Status> {

@@ -267,6 +267,44 @@ fn a_session_goes_on_where_it_was_begun() {
     assert_eq!(runs(), 3);
 }
 
+/// What differs is said with both values; pairs are not taken up by a session without.
+#[test]
+fn other_options_are_refused_with_their_values() {
+    let lab = Lab::new();
+    let dir = boots(&lab, "plain");
+    let before = contents(&dir);
+    let resume =
+        |dir: &Path, more: &[&str]| lab.run(&[&["boot", "--resume", text(dir)], more].concat());
+    refused(&resume(&dir, &["--overhead"]), "--overhead: begun without it");
+    refused(&resume(&dir, &["--runs", "1"]), "2 runs");
+    refused(&resume(&dir, &["--seed", "9"]), "--seed: begun with 1, asked 9");
+    assert_eq!(contents(&dir), before);
+    let words = "boot --vmm mock --warmup 0 --runs 2 --overhead".split(' ').map(str::to_owned);
+    let pairs = saved(&lab, &words.collect::<Vec<_>>(), "pairs");
+    refused(&resume(&pairs, &["--runs", "1"]), "--runs: begun with 2, asked 1");
+}
+
+/// What goes and what cannot be read is said as it is.
+#[test]
+fn damaged_sessions_are_spoken_of_as_they_are() {
+    let lab = Lab::new();
+    let dir = boots(&lab, "odd");
+    for run in std::fs::read_dir(dir.join("runs")).expect("runs").flatten() {
+        let file = run.path().join("run.json");
+        let text = std::fs::read_to_string(&file).expect("run.json");
+        let mut record: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        record["total_ns"] = 0.into();
+        std::fs::write(&file, record.to_string()).expect("run.json");
+    }
+    let shown = lab.run(&["show", text(&dir)]);
+    refused(&shown, "no run can be read");
+    assert!(!shown.stderr.contains("--resume"), "{}", shown.stderr);
+    // Three runs, one of them a warm-up.
+    std::fs::write(dir.join("session.json"), "{").expect("session.json");
+    let removed = lab.run(&["runs", "rm", text(&dir)]);
+    assert!(removed.stdout.contains("3 runs"), "{}{}", removed.stdout, removed.stderr);
+}
+
 /// With the first sign of a session there is all that it was begun with.
 #[test]
 fn a_session_is_saved_with_its_plan() {

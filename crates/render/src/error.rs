@@ -1,5 +1,6 @@
 //! What can go wrong when a result is written.
 
+use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
@@ -40,7 +41,15 @@ impl ReportError {
 
     /// True if the reader went away (`vmeter … | head`): no reason to complain.
     pub fn is_broken_pipe(&self) -> bool {
-        matches!(self, ReportError::Stream { source, .. } | ReportError::Unwritable { source, .. }
-            if source.kind() == io::ErrorKind::BrokenPipe)
+        // What writes CSV wraps the error of the stream.
+        let mut cause: Option<&dyn Error> = Some(self);
+        while let Some(error) = cause {
+            let io = error.downcast_ref::<io::Error>();
+            if io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
     }
 }

@@ -96,6 +96,8 @@ fn depends<P>(record: &SessionRecord<P>) -> bool {
 #[derive(Debug, Default)]
 pub struct Given {
     others: Vec<String>,
+    /// Of each, what the session was begun with and what was asked.
+    values: Vec<String>,
 }
 
 impl Given {
@@ -109,10 +111,15 @@ impl Given {
     }
 
     /// An option, if it was given, and what the session was begun with.
-    pub fn option<T: PartialEq>(&mut self, name: &str, given: Option<T>, begun: T) {
-        if given.is_some_and(|given| given != begun) {
-            self.others.push(name.to_owned());
+    pub fn option<T: PartialEq + Serialize>(&mut self, name: &str, given: Option<T>, begun: T) {
+        if let Some(given) = given.filter(|given| *given != begun) {
+            self.differs(name.to_owned(), &value(&given), &value(&begun));
         }
+    }
+
+    fn differs(&mut self, name: String, given: &Value, begun: &Value) {
+        self.values.push(format!("{name}: begun {}, asked {}", with(begun), word(given)));
+        self.others.push(name);
     }
 
     /// Options by their names in a serialised struct, units aside. Those that are null, false
@@ -133,10 +140,11 @@ impl Given {
             };
             if said && begun.get(&name) != Some(&value) {
                 let option = name.trim_end_matches("_mib").trim_end_matches("_s");
-                self.others.push(match option {
+                let option = match option {
                     "command" => "command line after --".to_owned(),
                     option => format!("--{}", option.replace('_', "-")),
-                });
+                };
+                self.differs(option, &value, begun.get(&name).unwrap_or(&Value::Null));
             }
         }
     }
@@ -150,10 +158,37 @@ impl Given {
             return Ok(());
         }
         Err(usage(format!(
-            "{} was begun with another {}: leave that out to go on with it, or begin anew without --resume",
+            "{} was begun with another {}: leave that out to go on with it, or begin anew without --resume ({})",
             dir.display(),
-            self.others.join(", ")
+            self.others.join(", "),
+            self.values.join("; ")
         )))
+    }
+}
+
+fn value(option: &impl Serialize) -> Value {
+    serde_json::to_value(option).unwrap_or_default()
+}
+
+/// A value as it is typed.
+fn word(value: &Value) -> String {
+    match value {
+        Value::Bool(true) => "for it".to_owned(),
+        Value::Null | Value::Bool(false) => "for none".to_owned(),
+        Value::String(text) => shell::quote(text),
+        Value::Array(words) if words.iter().all(Value::is_string) => {
+            shell::join(words.iter().filter_map(Value::as_str))
+        }
+        other => other.to_string(),
+    }
+}
+
+fn with(value: &Value) -> String {
+    match value {
+        Value::Null | Value::Bool(false) => "without it".to_owned(),
+        Value::Bool(true) => "with it".to_owned(),
+        Value::Array(words) if words.is_empty() => "without it".to_owned(),
+        other => format!("with {}", word(other)),
     }
 }
 
@@ -181,6 +216,9 @@ mod tests {
         let bigger = MachineSpec { memory_mib: Some(64), no_inject: true, ..spec.clone() };
         let said = check(&other, &bigger).unwrap_err();
         assert!(said.contains("--seed, --prepare, --memory, --no-inject:"), "{said}");
+        for both in ["--seed: begun with 7, asked 8", "--prepare: begun without it, asked sync"] {
+            assert!(said.contains(both), "{said}");
+        }
         let own = MachineSpec { command: vec!["qemu".into()], ..spec.clone() };
         let said = check(&none, &own).unwrap_err();
         assert!(said.contains("another command line after --:"), "{said}");

@@ -356,6 +356,19 @@ impl<P: Planned> Session<P> {
 
     /// What a command says of a session without a finished run.
     pub fn no_runs(&self) -> anyhow::Error {
+        let (heads, mut unread) = self.finished_as::<RunHead>().unwrap_or_default();
+        // As boots they may say what cannot be.
+        if ["boot", "bench", "sweep", "range"].contains(&self.record.command.as_str()) {
+            let boots = heads.iter().filter_map(|(dir, _)| read_run(dir).err());
+            unread.extend(boots.map(|error| format!("{error:#}")));
+        }
+        if let Some(first) = unread.first() {
+            let more = match unread.len() {
+                1 => String::new(),
+                n => format!(" (and {} more)", n - 1),
+            };
+            return usage(format!("{}: no run can be read: {first}{more}", self.dir.display()));
+        }
         if self.record.machines.is_empty() && has_runs(&self.dir) {
             let dir = self.dir.display();
             return usage(format!("{dir}: session.json names no machines, so no run is of one"));

@@ -86,7 +86,7 @@ pub fn check(dir: &Path, trusted: bool, watch: &mut Watch<'_>) -> Result<()> {
     );
     let all = commands(dir);
     for line in all.iter().take(SHOWN) {
-        let _ = write!(text, "\n  {line}");
+        let _ = write!(text, "\n  {}", vmeter_render::text::neutralise(line));
     }
     if all.len() > SHOWN {
         let _ = write!(text, "\n  and {} more, in its session.json", all.len() - SHOWN);

@@ -185,7 +185,11 @@ fn remove_each(
     force: bool,
 ) -> anyhow::Result<()> {
     let mut removed = Vec::new();
-    for session in std::mem::take(&mut result.sessions) {
+    for mut session in std::mem::take(&mut result.sessions) {
+        if session.problem.is_some() {
+            // The index could not read it; what goes is there all the same.
+            (session.runs, session.bytes) = on_disk(&session.path);
+        }
         match index.remove(&session.path, force) {
             Ok(done) if done.left.is_empty() => removed.push(session),
             Ok(done) => {
@@ -203,6 +207,15 @@ fn remove_each(
     }
     result.sessions = removed;
     Ok(())
+}
+
+/// Finished runs in a session's folder, and the bytes of their files.
+fn on_disk(dir: &Path) -> (usize, u64) {
+    let entries = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let runs = entries(&dir.join("runs")).map(|run| run.path());
+    let runs: Vec<PathBuf> = runs.filter(|run| run.join("run.json").is_file()).collect();
+    let sizes = runs.iter().flat_map(|run| entries(run)).filter_map(|file| file.metadata().ok());
+    (runs.len(), sizes.map(|file| file.len()).sum())
 }
 
 fn export(arguments: &Export, out: &Output) -> anyhow::Result<()> {

@@ -53,7 +53,12 @@ pub fn bench(
         note_given(machines, session, given);
         Ok(())
     })?;
-    let one = |label: &str, spec: &MachineSpec| prepare(label, spec, &cache_dir()?);
+    let one = |label: &str, spec: &MachineSpec| {
+        prepare(label, spec, &cache_dir()?).map_err(|error| match machines.len() {
+            0 | 1 => error,
+            _ => error.context(format!("the machine {label:?}, which is what stands outside of --vs and what its own --vs says")),
+        })
+    };
     let prepared: Result<Vec<Prepared>> = match &saved {
         Some(session) => session.record.machines.iter().map(|m| one(&m.label, &m.spec)).collect(),
         None => machines.iter().map(|(label, spec)| one(label, spec)).collect(),

@@ -51,15 +51,18 @@ struct Asked {
 }
 
 impl Asked {
+    /// What a session was begun with.
+    fn of_session(session: &Session) -> Result<Self> {
+        if session.record.asked.is_null() {
+            let overhead = overhead::is_measured(&session.record.plan);
+            return Ok(Asked { overhead, ..Asked::default() });
+        }
+        session.asked()
+    }
+
     /// What was asked for by these options, or when the session was begun.
     fn of(options: &BootOptions, session: Option<&Session>) -> Result<Self> {
-        let begun: Asked = match session {
-            Some(session) if session.record.asked.is_null() => {
-                Asked { overhead: overhead::is_measured(&session.record.plan), ..Asked::default() }
-            }
-            Some(session) => session.asked()?,
-            None => Asked::default(),
-        };
+        let begun = session.map_or_else(|| Ok(Asked::default()), Asked::of_session)?;
         Ok(Asked {
             overhead: options.overhead || begun.overhead,
             runs: options.runs.runs.or(begun.runs),
@@ -78,6 +81,13 @@ pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> 
         given.fields(&options.spec, &spec_of(session));
         if let Some(begun) = watched(&session.record.plan) {
             given.option("--watch", options.watch, begun);
+        }
+        let begun = Asked::of_session(session)?;
+        given.option("--overhead", options.overhead.then_some(true), begun.overhead);
+        if begun.overhead {
+            let pairs = overhead::most_pairs(begun.runs);
+            given.option("--runs", options.runs.runs.filter(|runs| *runs < pairs), pairs);
+            given.option("--warmup", options.runs.warmup, begun.warmup.unwrap_or(1));
         }
         Ok(())
     })?;

@@ -144,6 +144,11 @@ fn ratio(pairs: &[(f64, f64)]) -> Estimate {
 /// The bound that is promised for boots that are timed.
 const BOUND: f64 = 1.03;
 
+/// Pairs at most, of those asked for or by default.
+pub(super) fn most_pairs(asked: Option<u32>) -> u32 {
+    asked.unwrap_or(OverheadRule::default().max_pairs as u32)
+}
+
 fn rule(max_pairs: Option<u32>) -> OverheadRule {
     let default = OverheadRule::default();
     let max_pairs = max_pairs.map_or(default.max_pairs, |n| n as usize);

@@ -234,7 +234,7 @@ mod tests {
         super::super::own_tree(&dir, "checkout").unwrap();
         write(&dir, &own.each_ref().map(String::as_str));
         let trees = [dir.join("checkout"), dir.join("kept").join(&hash)];
-        trees.each_ref().map(|tree| super::super::note_tree(tree).unwrap());
+        trees.iter().for_each(|tree| super::super::note_tree(tree).unwrap());
         // What has come into them since is not known.
         write(&trees[0], &["thesis", "any/more"]);
         let doubts = |removal: &Removal| removal.doubts().collect::<Vec<_>>().join("; ");
