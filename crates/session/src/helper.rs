@@ -3,7 +3,9 @@
 use crate::interrupt::Interrupt;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
+use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::process::{pidfd_open, Pid, PidfdFlags, Signal};
+use std::fs::File;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -32,15 +34,17 @@ pub fn run(command: &mut Command, interrupt: &Interrupt) -> io::Result<Option<Ex
     running.wait(interrupt)
 }
 
-/// As [`run`], with what it printed, of which little is expected.
+/// As [`run`], with what it printed, of which little is expected: it is kept in memory, so that
+/// a full disk's message is not lost to the full disk.
 ///
 /// # Errors
 /// As [`run`].
 pub fn output(command: &mut Command, interrupt: &Interrupt) -> io::Result<Option<Output>> {
-    let (out, err) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    let kept = || Ok::<_, io::Error>(File::from(memfd_create("printed", MemfdFlags::CLOEXEC)?));
+    let (out, err) = (kept()?, kept()?);
     command.stdout(Stdio::from(out.try_clone()?)).stderr(Stdio::from(err.try_clone()?));
     let status = run(command, interrupt)?;
-    let read = |mut file: std::fs::File| {
+    let read = |mut file: File| {
         use std::io::{Read, Seek};
         let mut bytes = Vec::new();
         file.rewind()?;

@@ -116,7 +116,9 @@ pub(super) fn output(mut command: Command, what: &str, interrupt: &Interrupt) ->
         let said = String::from_utf8_lossy(&stderr);
         let is_full = FULL.iter().any(|words| said.contains(words));
         let class = if is_full { Class::Host } else { Class::Usage };
-        return Err(failure(class, format!("{what}: {}", said.trim())));
+        let said = said.trim();
+        let why = if said.is_empty() { format!("git: {status}") } else { said.to_owned() };
+        return Err(failure(class, format!("{what}: {why}")));
     }
     Ok(String::from_utf8_lossy(&stdout).into_owned())
 }
