@@ -16,6 +16,7 @@ mod growth;
 mod habits;
 mod ipi;
 pub mod levels;
+mod life;
 mod lock;
 mod logged;
 mod names;
@@ -76,37 +77,6 @@ pub trait Detector: Sync {
     }
 }
 
-/// What lives of threads tell.
-pub struct Lives;
-
-impl Detector for Lives {
-    fn kind(&self) -> &'static str {
-        "life"
-    }
-
-    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
-        let mut habits = habits::habits(view);
-        let mut lives = story::lives(view);
-        // What a thread is busy with says less than why there is so much of it.
-        lives.retain(|life| {
-            let habit = habits.iter_mut().find(|habit| {
-                matches!(life.kind, "slow-call" | "busy-thread")
-                    && life.summary.contains(&habit.subject)
-            });
-            match habit {
-                Some(habit) => {
-                    habit.saving = habit.saving.max(life.saving);
-                    habit.chain.extend(life.chain.iter().cloned());
-                    false
-                }
-                None => true,
-            }
-        });
-        habits.extend(lives);
-        habits
-    }
-}
-
 /// The detectors.
 pub static DETECTORS: &[&dyn Detector] = &[
     &every_cpu::EveryCpu,
@@ -124,5 +94,5 @@ pub static DETECTORS: &[&dyn Detector] = &[
     &calls::SlowCall,
     &logged::SlowInLog,
     &gap::Gap,
-    &Lives,
+    &life::Lives,
 ];

@@ -1,0 +1,35 @@
+//! Causes that are seen in what threads do with their whole lives, not in one request.
+
+use super::view::View;
+use super::{habits, story, Candidate, Detector};
+
+/// What lives of threads tell.
+pub struct Lives;
+
+impl Detector for Lives {
+    fn kind(&self) -> &'static str {
+        "life"
+    }
+
+    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
+        let mut habits = habits::habits(view);
+        let mut lives = story::lives(view);
+        // What a thread is busy with says less than why there is so much of it.
+        lives.retain(|life| {
+            let habit = habits.iter_mut().find(|habit| {
+                matches!(life.kind, "slow-call" | "busy-thread")
+                    && life.summary.contains(&habit.subject)
+            });
+            match habit {
+                Some(habit) => {
+                    habit.saving = habit.saving.max(life.saving);
+                    habit.chain.extend(life.chain.iter().cloned());
+                    false
+                }
+                None => true,
+            }
+        });
+        habits.extend(lives);
+        habits
+    }
+}
