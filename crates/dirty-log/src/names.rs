@@ -1,6 +1,7 @@
 //! The names that vm-memory's `AtomicBitmap` has for the same: a VMM that calls those changes
 //! the type and nothing else.
 
+use crate::runs::pages_of;
 use crate::slot::Slot;
 use crate::strategy::{DirtyBitmap, Strategy};
 use std::ops::Range;
@@ -55,11 +56,7 @@ impl Slot {
 
     /// The pages of `len` bytes from `start` on.
     pub fn pages_of(&self, start: usize, len: usize) -> Range<usize> {
-        if len == 0 {
-            return 0..0;
-        }
-        let last = start.saturating_add(len - 1) / self.page_size();
-        start / self.page_size()..last.saturating_add(1)
+        pages_of(start, len, self.page_size().trailing_zeros())
     }
 }
 

@@ -54,6 +54,16 @@ impl Runs {
     }
 }
 
+/// The pages that have any of `len` bytes from `offset` on; none for no bytes.
+#[inline]
+pub(crate) fn pages_of(offset: usize, len: usize, page_shift: u32) -> Range<usize> {
+    if len == 0 {
+        return 0..0;
+    }
+    let last = offset.saturating_add(len - 1) >> page_shift;
+    offset >> page_shift..last.saturating_add(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

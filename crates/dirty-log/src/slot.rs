@@ -3,7 +3,7 @@
 use crate::bits::{Bits, BitsRef, Shape};
 use crate::fence;
 use crate::hazard::{Last, Switch};
-use crate::runs::Runs;
+use crate::runs::{pages_of, Runs};
 use crate::sync::AtomicU64;
 use crate::writer;
 use std::fmt;
@@ -147,15 +147,11 @@ impl Slot {
     /// Marks the pages of `len` bytes from `offset` on.
     #[inline]
     pub fn mark_bytes(&self, offset: usize, len: usize) {
-        if len == 0 {
-            return;
-        }
-        let first = offset >> self.page_shift;
-        let last = offset.saturating_add(len - 1) >> self.page_shift;
-        if first == last {
-            self.mark(first);
+        let pages = pages_of(offset, len, self.page_shift);
+        if pages.len() == 1 {
+            self.mark(pages.start);
         } else {
-            self.mark_pages(first..last.saturating_add(1));
+            self.mark_pages(pages);
         }
     }
 

@@ -15,7 +15,7 @@
 //! A mark sets its page's bit even if that is set, where a switched bitmap's only looks: the
 //! locked instruction is what makes visible, to who harvests the page, what was written to it.
 
-use crate::runs::Runs;
+use crate::runs::{pages_of, Runs};
 use crate::slot::BadPageSize;
 use crate::sync::{AtomicU64, Ordering};
 use std::ops::Range;
@@ -105,15 +105,11 @@ impl SummaryBitmap {
     /// Marks the pages of `len` bytes from `offset` on.
     #[inline]
     pub fn mark_bytes(&self, offset: usize, len: usize) {
-        if len == 0 {
-            return;
-        }
-        let first = offset >> self.page_shift;
-        let last = offset.saturating_add(len - 1) >> self.page_shift;
-        if first == last {
-            self.mark(first);
+        let pages = pages_of(offset, len, self.page_shift);
+        if pages.len() == 1 {
+            self.mark(pages.start);
         } else {
-            self.mark_pages(first..last.saturating_add(1));
+            self.mark_pages(pages);
         }
     }
 
@@ -190,10 +186,7 @@ impl SummaryBitmap {
 
     /// Forgets the marks of those pages that have any of these bytes.
     pub fn reset_addr_range(&self, start: usize, len: usize) {
-        if len > 0 {
-            let last = start.saturating_add(len - 1) >> self.page_shift;
-            self.take_range(start >> self.page_shift..last.saturating_add(1), drop);
-        }
+        self.take_range(pages_of(start, len, self.page_shift), drop);
     }
 }
 
