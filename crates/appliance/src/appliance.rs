@@ -7,6 +7,7 @@
 use crate::cache;
 use crate::error::{At, Error, Result};
 use crate::inputs::Inputs;
+use crate::libraries::Linker;
 use crate::modules::{self, Modules, Selection};
 use crate::tree::{SizeReport, Tree};
 use crate::udev;
@@ -91,6 +92,9 @@ pub struct ApplianceSpec {
     pub options: Vec<String>,
     /// Files to be planted.
     pub extra_files: Vec<ExtraFile>,
+    /// Programs of the host that come along under their own paths, with their libraries.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<PathBuf>,
     /// Packing.
     pub compression: Compression,
 }
@@ -260,11 +264,20 @@ fn make(spec: &ApplianceSpec) -> Result<(Vec<u8>, Manifest)> {
         };
         tree.file(&extra.path, extra.mode, bytes, "extra files")?;
     }
+    add_programs(&spec.programs, &mut tree, &mut inputs)?;
     let (bytes, mut sizes) = tree.archive()?;
     let bytes = compress(spec.compression, bytes)?;
     sizes.file = bytes.len() as u64;
     let sha256 = cache::sha256(&bytes);
     Ok((bytes, Manifest { sha256, sizes, notes, inputs }))
+}
+
+fn add_programs(programs: &[PathBuf], tree: &mut Tree, inputs: &mut Inputs) -> Result<()> {
+    if programs.is_empty() {
+        return Ok(());
+    }
+    let mut linker = Linker::new(inputs)?;
+    programs.iter().try_for_each(|program| linker.add(tree, inputs, program, "programs"))
 }
 
 fn add_modules(

@@ -78,6 +78,28 @@ pub(crate) fn has_debug_info(bytes: &[u8]) -> bool {
     sections().unwrap_or(false)
 }
 
+/// How many of a kernel's plain modules there are, and how many of these hold debugging sections.
+///
+/// # Errors
+/// A folder or a module that cannot be read.
+pub fn debugged_modules(folder: &std::path::Path) -> std::io::Result<(usize, usize)> {
+    let (mut all, mut debugged) = (0, 0);
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let entry = entry?;
+            let (path, kind) = (entry.path(), entry.file_type()?);
+            if kind.is_dir() {
+                folders.push(path);
+            } else if kind.is_file() && path.extension().is_some_and(|e| e == "ko") {
+                all += 1;
+                debugged += usize::from(has_debug_info(&std::fs::read(&path)?));
+            }
+        }
+    }
+    Ok((all, debugged))
+}
+
 /// The libraries of one note: a JSON list of objects with a list `soname` each.
 fn dlopen_note(text: &[u8]) -> Vec<Vec<String>> {
     let end = text.iter().position(|&b| b == 0).unwrap_or(text.len());

@@ -31,6 +31,7 @@ pub use appliance::{
     build, build_in, build_to, modules_for_root, Appliance, ApplianceSpec, Compression, Content,
     ExtraFile, Flavour, ModulesFrom, BLACKLIST, UDEV_MODULES,
 };
+pub use elf::debugged_modules;
 pub use error::{Error, Result};
 pub use tree::SizeReport;
 

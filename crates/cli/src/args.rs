@@ -1,8 +1,8 @@
 //! The command line, as docs/INTERFACE.md fixes it. Parsing touches nothing outside.
 
 use crate::commands::{
-    appliance, bench, boot, diff, dirty, doctor, explain, irq, kernel, merge, migrate, range,
-    report, runs, show, sweep, trace,
+    appliance, bench, boot, diff, dirty, doctor, explain, findings, irq, kernel, merge, migrate,
+    range, report, runs, show, sweep, trace,
 };
 use crate::output::Output;
 use clap::{Parser, Subcommand, ValueEnum};
@@ -48,6 +48,8 @@ pub enum Command {
     Sweep(sweep::Sweep),
     /// Which commit of a git range made it slower.
     Range(range::Range),
+    /// Which known causes of a slow boot are here, and what each costs.
+    Findings(findings::Findings),
     /// What changed between two saved runs, and is it real?
     Diff(diff::Diff),
     /// Put the shards of a sweep together into one session.

@@ -92,6 +92,7 @@ fn run(command: Command, output: &Output) -> anyhow::Result<Status> {
         Command::Bench(arguments) => commands::bench::run(arguments, output),
         Command::Sweep(arguments) => commands::sweep::run(arguments, output),
         Command::Range(arguments) => commands::range::run(arguments, output),
+        Command::Findings(arguments) => commands::findings::run(arguments, output),
         Command::Diff(arguments) => commands::diff::run(&arguments, output),
         Command::Merge(arguments) => commands::merge::run(arguments, output),
         Command::Runs(arguments) => commands::runs::run(arguments, output),

@@ -8,12 +8,13 @@ use vmeter_session::{state_dir, Progress};
 /// A progress bar, or nothing.
 pub struct Bar {
     bar: ProgressBar,
+    quiet: bool,
 }
 
 impl Bar {
     /// A bar on standard error if it is a terminal and `quiet` is not set.
     pub fn new(quiet: bool) -> Self {
-        Bar { bar: bar(quiet, "{prefix} {wide_bar} {pos}/{len}, {eta} left  {msg}") }
+        Bar { quiet, bar: bar(quiet, "{prefix} {wide_bar} {pos}/{len}, {eta} left  {msg}") }
     }
 }
 
@@ -50,6 +51,12 @@ impl Progress for Bar {
 
     fn note(&mut self, message: &str) {
         self.bar.set_message(vmeter_render::text::neutralise(message).to_string());
+    }
+
+    fn say(&mut self, message: &str) {
+        if !self.quiet {
+            self.bar.suspend(|| eprintln!("{}", vmeter_render::text::neutralise(message)));
+        }
     }
 
     fn warn(&mut self, message: &str) {

@@ -32,6 +32,7 @@ fn arguments(kind: &str, lab: &Lab) -> Option<Vec<String>> {
             );
             Some(all)
         }
+        "findings" => words("findings aesni-selftest udev --vmm mock --warmup 1 --runs 3"),
         "dirty" => {
             has_kvm()?;
             words("dirty --workload gui --passes 2 --tracker kvm-legacy --memory 64 --no-fit")

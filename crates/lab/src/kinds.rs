@@ -11,6 +11,7 @@ pub const KINDS: &[&dyn Experiment] = &[
     &crate::bench::Kind,
     &crate::sweep::Kind,
     &crate::range::Kind,
+    &crate::findings::Kind,
     &vmeter_dirty::Kind,
     &vmeter_irq::Kind,
     &vmeter_migrate::Kind,

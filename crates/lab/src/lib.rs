@@ -14,6 +14,7 @@ pub mod diff;
 pub mod doctor;
 mod ends;
 pub mod figures;
+pub mod findings;
 mod host_factors;
 mod hosts_report;
 pub mod kinds;

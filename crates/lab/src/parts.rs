@@ -45,6 +45,8 @@ exported! {
         timeout_s: Option<u32>,
         command: &'a [String],
         no_inject: bool,
+        #[serde(skip_serializing_if = "<[String]>::is_empty")]
+        vmm_arg: &'a [String],
     }
 
     /// What ended a run.

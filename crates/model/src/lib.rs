@@ -11,6 +11,7 @@
 pub mod accel;
 pub mod end;
 pub mod event;
+pub mod findings;
 pub mod kernel_log;
 pub mod machine;
 pub mod moment;
@@ -26,6 +27,7 @@ pub mod verdict;
 pub use accel::{Accel, AskedAccel};
 pub use end::{Cause, End};
 pub use event::{Event, What};
+pub use findings::FindingVerdict;
 pub use machine::{Chosen, MachineSpec};
 pub use moment::Moment;
 pub use process::Process;

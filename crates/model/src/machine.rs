@@ -75,4 +75,7 @@ pub struct MachineSpec {
     pub command: Vec<String>,
     /// Add nothing to the user's command line.
     pub no_inject: bool,
+    /// Arguments of the VMM after those that the other options make; not for `command`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub vmm_arg: Vec<String>,
 }

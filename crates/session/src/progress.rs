@@ -19,6 +19,10 @@ pub trait Progress {
     fn note(&mut self, message: &str) {
         let _ = message;
     }
+    /// Something that is worth a line, and no reason to worry.
+    fn say(&mut self, message: &str) {
+        let _ = message;
+    }
     /// Something the user should know now.
     fn warn(&mut self, message: &str);
     /// Shows a text and asks whether to go on; none where nobody can be asked.

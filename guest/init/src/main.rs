@@ -21,6 +21,7 @@
 #![no_main]
 
 mod options;
+mod print;
 mod root;
 mod start;
 mod steps;
@@ -132,8 +133,13 @@ fn perform(steps: &mut Steps, action: &Action) {
         Action::Memory => steps.run(b"memory", |_| steps::print_meminfo()),
         Action::Run { path } => {
             let mut name = text::Text::<256>::new();
-            name.push(b"run ").push(path);
-            steps.run(name.bytes(), |_| sys::run(&[text::Text::path(path).c_str()]));
+            name.push(b"run ").push(text::split_once(path, b',').0);
+            steps.run(name.bytes(), |_| print::run(path));
+        }
+        Action::Print { to, bytes } => {
+            let mut name = text::Text::<256>::new();
+            name.push(b"print ").push(to).push(b" ").push_number(bytes);
+            steps.run_clocked(name.bytes(), |_| print::print(to, bytes));
         }
     }
 }

@@ -49,10 +49,17 @@ pub enum Action<'a> {
     },
     /// `vmeter.memory`
     Memory,
-    /// `vmeter.run=PATH`
+    /// `vmeter.run=PATH[,ARGUMENT]…`
     Run {
-        /// Program in the guest.
+        /// Program in the guest and its arguments, with commas in between.
         path: &'a [u8],
+    },
+    /// `vmeter.print=WHERE:BYTES`
+    Print {
+        /// A terminal's name in `/dev`, `outb-PORT` or `outsb-PORT`.
+        to: &'a [u8],
+        /// How many bytes.
+        bytes: u64,
     },
 }
 
@@ -163,6 +170,7 @@ fn action<'a>(key: &[u8], value: &'a [u8]) -> Option<Action<'a>> {
         }
         b"busy" => Some(Action::Busy { ms: number(value)? }),
         b"memory" if value.is_empty() => Some(Action::Memory),
+        b"print" if !first.is_empty() => Some(Action::Print { to: first, bytes: number(second)? }),
         b"run" if value.starts_with(b"/") => Some(Action::Run { path: value }),
         _ => None,
     }

@@ -29,6 +29,7 @@ const OPEN: usize = 2;
 const CLOSE: usize = 3;
 const POLL: usize = 7;
 const ACCESS: usize = 21;
+const IOCTL: usize = 16;
 const PAUSE: usize = 34;
 const NANOSLEEP: usize = 35;
 const FORK: usize = 57;
@@ -358,6 +359,33 @@ pub fn reboot(command: usize) -> Result<(), Errno> {
     const MAGIC2: usize = 672_274_793;
     // SAFETY: no pointers with these commands.
     unsafe { syscall(REBOOT, [MAGIC1, MAGIC2, command, 0, 0]) }.map(drop)
+}
+
+/// Waits until a terminal has sent all that was written to it (`tcdrain`).
+pub fn drain(terminal: i32) -> Result<(), Errno> {
+    const TCSBRK: usize = 0x5409;
+    // SAFETY: no pointers: an argument other than 0 waits and sends no break.
+    unsafe { syscall(IOCTL, [terminal as usize, TCSBRK, 1, 0, 0]) }.map(drop)
+}
+
+/// Writes bytes to an I/O port: one instruction each, or one `rep outsb` for all.
+pub fn write_port_bytes(port: u16, bytes: &[u8], together: bool) -> Result<(), Errno> {
+    // SAFETY: no pointers.
+    unsafe { syscall(IOPL, [3, 0, 0, 0, 0]) }?;
+    if together {
+        // SAFETY: IOPL 3 allows it, the port was named on the command line for this, and what
+        // is read is the slice.
+        unsafe {
+            asm!("rep outsb", in("dx") port, inout("rsi") bytes.as_ptr() => _,
+                inout("rcx") bytes.len() => _, options(readonly, nostack));
+        }
+        return Ok(());
+    }
+    for byte in bytes {
+        // SAFETY: as above.
+        unsafe { asm!("out dx, al", in("dx") port, in("al") *byte, options(nomem, nostack)) };
+    }
+    Ok(())
 }
 
 /// Writes a byte to an I/O port; returns when nothing there ends the machine.

@@ -66,6 +66,8 @@ fn variant(base: &MachineSpec, spec: &str) -> anyhow::Result<(String, MachineSpe
 fn overlay(base: MachineSpec, change: MachineSpec) -> MachineSpec {
     let mut append = base.append;
     append.extend(change.append);
+    let mut vmm_arg = base.vmm_arg;
+    vmm_arg.extend(change.vmm_arg);
     MachineSpec {
         vmm: change.vmm.or(base.vmm),
         accel: change.accel.or(base.accel),
@@ -84,6 +86,7 @@ fn overlay(base: MachineSpec, change: MachineSpec) -> MachineSpec {
         timeout_s: change.timeout_s.or(base.timeout_s),
         command: if change.command.is_empty() { base.command } else { change.command },
         no_inject: change.no_inject || base.no_inject,
+        vmm_arg,
     }
 }
 

@@ -7,6 +7,7 @@ pub mod diff;
 pub mod dirty;
 pub mod doctor;
 pub mod explain;
+pub mod findings;
 pub mod irq;
 pub mod kernel;
 pub mod merge;

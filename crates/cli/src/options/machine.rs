@@ -57,6 +57,10 @@ pub struct Machine {
     /// Run the command line after `--` exactly as given; add nothing.
     #[arg(long)]
     pub no_inject: bool,
+    /// An argument for QEMU after those that the other options make, as in
+    /// --vmm-arg=-device --vmm-arg=virtio-rng-pci; may be repeated.
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    pub vmm_arg: Vec<String>,
 }
 
 impl Machine {
@@ -80,6 +84,7 @@ impl Machine {
             timeout_s: self.timeout,
             command,
             no_inject: self.no_inject,
+            vmm_arg: self.vmm_arg,
         }
     }
 }

@@ -229,7 +229,7 @@ fn substituted(spec: &mut MachineSpec, name: &str, value: &str) -> bool {
     };
     let MachineSpec { vmm, machine, firmware, init, root, until, .. } = spec;
     [vmm, machine, firmware, init, root, until].into_iter().flatten().for_each(&mut replace);
-    spec.append.iter_mut().chain(&mut spec.command).for_each(&mut replace);
+    spec.append.iter_mut().chain(&mut spec.command).chain(&mut spec.vmm_arg).for_each(&mut replace);
     for path in [&mut spec.kernel, &mut spec.initrd].into_iter().flatten() {
         if let Some(mut text) = path.to_str().map(str::to_owned) {
             replace(&mut text);

@@ -97,6 +97,7 @@ fn ignored(spec: &MachineSpec) -> Option<&'static str> {
         ("--pcie-root-ports", spec.pcie_root_ports.is_some()),
         ("--init", spec.init.is_some()),
         ("--root", spec.root.is_some()),
+        ("--vmm-arg", !spec.vmm_arg.is_empty()),
     ];
     given.into_iter().find_map(|(option, given)| given.then_some(option))
 }

@@ -177,6 +177,7 @@ fn refuse(spec: &MachineSpec, vmm: &str) -> Result<(), MachineError> {
             spec.pcie_root_ports.filter(|ports| *ports > 0).map(|ports| ports.to_string()),
             "has no PCIe root ports; leave it out",
         ),
+        ("vmm-arg", spec.vmm_arg.first().cloned(), "is no QEMU; leave it out"),
         ("root", root.map(str::to_owned), "is given no disk by vmeter; use --root initramfs"),
     ];
     for (option, value, why) in given {

@@ -47,6 +47,7 @@ pub(super) fn describe(qemu: &Qemu, request: &Request<'_>) -> Result<Machine, Ma
     b.root_ports()?;
     b.root()?;
     b.kernel()?;
+    b.machine.argv.extend(spec.vmm_arg.iter().map(Into::into));
     Ok(b.machine)
 }
 

@@ -1,0 +1,62 @@
+//! `vmeter findings`.
+
+use crate::options::{Machine, Runs};
+use crate::output;
+use crate::output::Output;
+use crate::progress::Bar;
+use crate::Status;
+use clap::Args;
+use vmeter_lab::findings::{findings, list, FindingsOptions};
+use vmeter_lab::Shown;
+use vmeter_session::{Interrupt, Views, Watch};
+
+/// `vmeter findings`.
+#[derive(Debug, Args)]
+pub struct Findings {
+    /// Which findings (default: all; --list names them).
+    #[arg(value_name = "ID")]
+    pub ids: Vec<String>,
+    /// Name the findings and what each is, and exit.
+    #[arg(long)]
+    pub list: bool,
+    /// Leave out the boots in virtual time (one for each machine of a finding).
+    #[arg(long)]
+    pub no_icount: bool,
+    /// Show each finding in words.
+    #[arg(long)]
+    pub long: bool,
+    /// The machine.
+    #[command(flatten)]
+    pub machine: Machine,
+    /// How often (default: 10 of each machine).
+    #[command(flatten)]
+    pub runs: Runs,
+    /// A VMM command line of your own: which causes it has, and what each remedy would save.
+    #[arg(last = true, value_name = "VMM ARGS")]
+    pub command: Vec<String>,
+}
+
+/// Measures the findings, shows and exports what came of them.
+///
+/// # Errors
+/// As [`vmeter_lab::findings::findings`]; an export that cannot be written.
+pub fn run(arguments: Findings, out: &Output) -> anyhow::Result<Status> {
+    output::check_timeless(out, "findings")?;
+    if arguments.list {
+        for (id, title, what) in list() {
+            output::line(&format!("{id:<24} {title}: {what}"))?;
+        }
+        return Ok(Status::Good);
+    }
+    let options = FindingsOptions {
+        ids: arguments.ids,
+        spec: arguments.machine.spec(arguments.command),
+        no_icount: arguments.no_icount,
+        runs: arguments.runs.options(),
+    };
+    let interrupt = Interrupt::install()?;
+    let mut bar = Bar::new(out.quiet);
+    let result = findings(&options, &mut Watch::new(&mut bar, &interrupt))?;
+    let views = Views { long: arguments.long, ..Views::default() };
+    output::done(&Shown(result), &views, out)
+}

@@ -1,0 +1,64 @@
+//! What is printed, and to where.
+
+use super::{Finding, Own, OwnChange, Pair};
+use crate::findings::change::Change::{Kernel, Vmm};
+use vmeter_model::findings::Price;
+
+pub(super) const UART_COST: Finding = Finding {
+    id: "uart-cost",
+    title: "characters through an emulated UART",
+    what: "each character on a serial port is at least an exit to the VMM",
+    published: "4 µs a character (2.5 µs in another framework)",
+    stand_in: "",
+    expected: &["/init:print ttyS0 20480"],
+    contrasts: &[
+        Pair::of(&[Kernel("vmeter.print=ttyS0:20480")], &[]).per(20480.0, "character on ttyS0")
+    ],
+    price: Price::KernelParameter,
+    remedy: "print less, or to a virtio console (the table of consoles)",
+    own: Own::Never("see quiet: the kernel's log is what is printed"),
+};
+
+pub(super) const SERIAL_BIOS: Finding = Finding {
+    id: "sgabios",
+    title: "the BIOS's screen on a serial console",
+    what: "the firmware prints its screen to the UART as well",
+    published: "260 → 0 ms (SGABIOS)",
+    stand_in: "SeaBIOS's own serial console (sercon), for SGABIOS is in no package any more",
+    expected: &["bios:overhead"],
+    contrasts: &[Pair::of(&[Vmm(&["-machine", "graphics=off"])], &[])],
+    price: Price::VmmOption,
+    remedy: "-machine graphics=on with -display none",
+    own: Own::Remedy {
+        absent: |machine| {
+            let on = machine.has_value("graphics=off") || machine.has_word("-nographic");
+            let no = || "neither -nographic nor graphics=off: no serial console of the BIOS";
+            (!on).then(|| no().into())
+        },
+        changes: &[OwnChange::Arguments(&["-machine", "graphics=on"])],
+    },
+};
+
+pub(super) const QUIET: Finding = Finding {
+    id: "quiet",
+    title: "a kernel that prints its log",
+    what: "every line of the kernel's log goes through the UART while the boot waits",
+    published: "3500 → 2500 ms",
+    stand_in: "",
+    expected: &["kernel:initcalls-before-userspace"],
+    contrasts: &[
+        Pair::of(&[Kernel("ignore_loglevel initcall_debug")], &[])
+            .named("with initcall_debug's lines"),
+        Pair::of(&[Kernel("loglevel=7")], &[]).named("the usual log"),
+    ],
+    price: Price::KernelParameter,
+    remedy: "quiet; initcalls from ftrace and not from the console",
+    own: Own::Remedy {
+        absent: |machine| machine.says("quiet").filter(|_| !machine.is_verbose()),
+        changes: &[
+            OwnChange::KernelLess("ignore_loglevel"),
+            OwnChange::KernelLess("initcall_debug"),
+            OwnChange::Kernel("quiet loglevel=4"),
+        ],
+    },
+};

@@ -1,0 +1,42 @@
+//! More vCPUs than one.
+
+use super::{Finding, Own, OwnChange, Pair};
+use crate::findings::change::Change::{Kernel, Smp};
+use vmeter_model::findings::Price;
+
+pub(super) const VCPUS: Finding = Finding {
+    id: "vcpus",
+    title: "several vCPUs",
+    what: "each further vCPU is started, checked and given its threads one after another",
+    published: "+200 ms from 1 to 4; some 25 ms each in check_tsc_sync_target",
+    stand_in: "",
+    expected: &["kernel:initcalls-before-userspace", "kernel:smp_init"],
+    contrasts: &[
+        Pair::of(&[Smp(4)], &[]).named("4 for 1").per(3.0, "further vCPU"),
+        Pair::of(&[Smp(2)], &[]).named("2 for 1").per(1.0, "further vCPU"),
+        Pair::of(&[Smp(3)], &[Smp(2)]).named("3 for 2").per(1.0, "further vCPU"),
+    ],
+    price: Price::OtherMachine,
+    remedy: "-smp 1",
+    own: Own::Never("a machine with fewer vCPUs is another one"),
+};
+
+pub(super) const TSC_RELIABLE: Finding = Finding {
+    id: "tsc-reliable",
+    title: "comparing the TSCs of vCPUs",
+    what: "check_tsc_sync_target runs at the start of each vCPU",
+    published: "25 → 0 ms for each",
+    stand_in: "",
+    expected: &["kernel:initcalls-before-userspace", "kernel:smp_init"],
+    contrasts: &[Pair::of(&[Smp(4)], &[Smp(4), Kernel("tsc=reliable")]).per(3.0, "further vCPU")],
+    price: Price::KernelParameter,
+    remedy: "tsc=reliable",
+    own: Own::Remedy {
+        absent: |machine| {
+            let one = machine.smp() < 2;
+            let why = one.then(|| "it has one vCPU".to_owned());
+            why.or_else(|| machine.says("tsc"))
+        },
+        changes: &[OwnChange::Kernel("tsc=reliable")],
+    },
+};

@@ -1,0 +1,83 @@
+//! The firmware.
+
+use super::{Finding, Own, OwnChange, Pair};
+use crate::findings::change::Change::{Firmware, Machine, Vmm};
+use vmeter_model::findings::Price;
+
+pub(super) const QBOOT: Finding = Finding {
+    id: "small-firmware",
+    title: "SeaBIOS where a small firmware would do",
+    what: "a firmware that only loads a kernel has nothing else to set up",
+    published: "63 → 19 ms (SeaBIOS built without what is not used)",
+    stand_in: "qboot, another small firmware",
+    expected: &["bios:overhead"],
+    contrasts: &[
+        Pair::of(&[], &[Firmware("qboot")]).named("qboot"),
+        Pair::of(&[], &[Machine("pvh"), Firmware("qboot")]).named("qboot and PVH"),
+    ],
+    price: Price::Firmware,
+    remedy: "-bios qboot.rom",
+    own: Own::Remedy {
+        absent: |machine| machine.needs_more_than_a_kernel(),
+        changes: &[OwnChange::Arguments(&["-bios", "qboot.rom"])],
+    },
+};
+
+pub(super) const BIOS_FAST: Finding = Finding {
+    id: "bios-fast",
+    title: "parts of SeaBIOS that are not used",
+    what: "the firmware looks for disks, keyboards and option ROMs before it loads the kernel",
+    published: "63 → 19 ms",
+    stand_in: "SeaBIOS as it is, of a machine without SATA, SMBus, SMM and keyboard controller",
+    expected: &["bios:overhead"],
+    contrasts: &[Pair::of(
+        &[],
+        &[Vmm(&[
+            "-machine",
+            "sata=off,smbus=off,smm=off,i8042=off,vmport=off",
+            "-boot",
+            "menu=off,strict=on",
+        ])],
+    )],
+    price: Price::OtherMachine,
+    remedy: "a SeaBIOS built without them",
+    own: Own::Never("a machine without those parts is another one"),
+};
+
+/// Four disks that answer at once and hold nothing.
+const DISKS: &[&str] = &[
+    "-drive",
+    "if=none,id=none1,driver=null-co,size=64M,read-zeroes=on",
+    "-device",
+    "virtio-blk-pci,drive=none1",
+    "-drive",
+    "if=none,id=none2,driver=null-co,size=64M,read-zeroes=on",
+    "-device",
+    "virtio-blk-pci,drive=none2",
+    "-drive",
+    "if=none,id=none3,driver=null-co,size=64M,read-zeroes=on",
+    "-device",
+    "virtio-blk-pci,drive=none3",
+    "-drive",
+    "if=none,id=none4,driver=null-co,size=64M,read-zeroes=on",
+    "-device",
+    "virtio-blk-pci,drive=none4",
+];
+
+pub(super) const DISK_PROBE: Finding = Finding {
+    id: "firmware-pci-probe",
+    title: "disks that the firmware will never boot from",
+    what: "SeaBIOS initialises every disk, though the kernel comes from -kernel",
+    published: "named, without a figure",
+    stand_in: "",
+    expected: &["bios:overhead"],
+    contrasts: &[
+        Pair::of(&[Vmm(DISKS)], &[Vmm(DISKS), Vmm(&["-boot", "strict=on"])]).per(4.0, "disk")
+    ],
+    price: Price::VmmOption,
+    remedy: "-boot strict=on, and no bootindex for them",
+    own: Own::Remedy {
+        absent: |machine| machine.has_no_spare_disks(),
+        changes: &[OwnChange::Arguments(&["-boot", "strict=on"])],
+    },
+};

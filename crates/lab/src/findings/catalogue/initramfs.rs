@@ -1,0 +1,116 @@
+//! What is in the initramfs, and how it is packed.
+
+use super::{Finding, Own, Pair};
+use crate::findings::change::Change::{Init, Kernel, Make};
+use crate::findings::kitchen::Kitchen;
+use vmeter_appliance::{ApplianceSpec, Compression};
+use vmeter_model::findings::Price;
+use vmeter_model::MachineSpec;
+
+const OWN_GUEST: &str = "its guest's files are its own: vmeter changes none of them";
+
+/// The udev appliance without a blacklist of modules.
+fn all_modules(kitchen: &Kitchen<'_>, spec: &mut MachineSpec) -> Result<(), String> {
+    if kitchen.is_mock() {
+        return Ok(());
+    }
+    let usual = ApplianceSpec::udev(kitchen.kernel()?.modules());
+    let all = ApplianceSpec { blacklist: Vec::new(), ..usual.clone() };
+    let cache = kitchen.cache.join("appliances");
+    let build = |spec| vmeter_appliance::build_in(&cache, spec).map_err(|e| e.to_string());
+    if build(&usual)?.sha256 == build(&all)?.sha256 {
+        return Err("of this kernel's modules those for virtio need none that the blacklist \
+                    names (it has no drm and no sound): both initramfs are the same"
+            .into());
+    }
+    kitchen.initramfs(spec, &all)
+}
+
+pub(super) const MODULES: Finding = Finding {
+    id: "initramfs-modules",
+    title: "modules that only came along by dependency",
+    what: "virtio_gpu brings drm and all that it needs into the initramfs",
+    published: "a smaller initramfs",
+    stand_in: "",
+    expected: &["initcall populate_rootfs", "/init:udev-overhead"],
+    contrasts: &[Pair::of(&[Init("udev"), Make(all_modules)], &[Init("udev")])],
+    price: Price::GuestFiles,
+    remedy: "a blacklist of modules when the initramfs is made",
+    own: Own::Never(OWN_GUEST),
+};
+
+fn with_true(kitchen: &Kitchen<'_>, spec: &mut MachineSpec) -> Result<(), String> {
+    let programs = vec!["/usr/bin/true".into()];
+    kitchen.initramfs(spec, &ApplianceSpec { programs, ..ApplianceSpec::minimal() })
+}
+
+pub(super) const LIBC: Finding = Finding {
+    id: "initramfs-libc",
+    title: "a large C library for small programs",
+    what: "glibc and its linker are unpacked, and link a program of a few lines",
+    published: "2.6 → 1.8 MB of initramfs (dietlibc)",
+    stand_in: "one dynamic glibc program, which vmeter's init (without a C library) does without",
+    expected: &["/init:run /usr/bin/true", "initcall populate_rootfs"],
+    contrasts: &[Pair::of(&[Make(with_true), Kernel("vmeter.run=/usr/bin/true")], &[])],
+    price: Price::GuestFiles,
+    remedy: "an init that is linked statically, or without a C library",
+    own: Own::Never(OWN_GUEST),
+};
+
+fn packed(kitchen: &Kitchen<'_>, spec: &mut MachineSpec, how: Compression) -> Result<(), String> {
+    if kitchen.is_mock() {
+        return Ok(());
+    }
+    let usual = ApplianceSpec::udev(kitchen.kernel()?.modules());
+    kitchen.initramfs(spec, &ApplianceSpec { compression: how, ..usual })
+}
+
+pub(super) const UNCOMPRESSED: Finding = Finding {
+    id: "initramfs-uncompressed",
+    title: "compressed modules",
+    what: "what is compressed on the host's disk is unpacked in the guest's time",
+    published: "a small reduction for plain .ko in place of .ko.xz",
+    stand_in: "the whole initramfs packed (gzip, zstd), for Debian's modules are plain files",
+    expected: &["initcall populate_rootfs", "kernel:wait_for_initramfs"],
+    contrasts: &[
+        Pair::of(
+            &[Make(|kitchen, spec| packed(kitchen, spec, Compression::Gzip))],
+            &[Make(|kitchen, spec| packed(kitchen, spec, Compression::None))],
+        )
+        .named("gzip"),
+        Pair::of(
+            &[Make(|kitchen, spec| packed(kitchen, spec, Compression::Zstd))],
+            &[Make(|kitchen, spec| packed(kitchen, spec, Compression::None))],
+        )
+        .named("zstd"),
+    ],
+    price: Price::GuestFiles,
+    remedy: "an initramfs that is not packed, of plain modules",
+    own: Own::Never(OWN_GUEST),
+};
+
+fn with_debug_info(kitchen: &Kitchen<'_>, _: &mut MachineSpec) -> Result<(), String> {
+    if kitchen.is_mock() {
+        return Ok(());
+    }
+    let folder = kitchen.kernel()?.modules().folder;
+    let (all, debugged) = vmeter_appliance::debugged_modules(&folder)
+        .map_err(|error| format!("{}: {error}", folder.display()))?;
+    Err(format!(
+        "{debugged} of this kernel's {all} modules hold debugging sections; vmeter's appliances \
+         strip any that do"
+    ))
+}
+
+pub(super) const STRIP: Finding = Finding {
+    id: "initramfs-strip",
+    title: "modules with debugging sections",
+    what: "what `strip -g` takes away is unpacked and read for nothing",
+    published: "126 KB of modules (minimal kernel), 347 KB (distribution's)",
+    stand_in: "",
+    expected: &["initcall populate_rootfs"],
+    contrasts: &[Pair::of(&[Make(with_debug_info)], &[])],
+    price: Price::GuestFiles,
+    remedy: "strip -g",
+    own: Own::Never(OWN_GUEST),
+};

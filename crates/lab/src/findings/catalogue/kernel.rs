@@ -1,0 +1,89 @@
+//! The kernel, by its command line, and how it is entered.
+
+use super::{Finding, Own, OwnChange, Pair};
+use crate::findings::change::Change::{Kernel, Machine};
+use vmeter_model::findings::Price;
+
+pub(super) const ENTRY: Finding = Finding {
+    id: "kernel-entry",
+    title: "entering the kernel",
+    what: "before its first line the kernel unpacks itself and moves",
+    published: "80 ms, unclear what it does",
+    stand_in: "",
+    expected: &["kernel:decompress", "kernel:setup"],
+    contrasts: &[Pair::of(&[], &[Machine("pvh")])],
+    price: Price::Kernel,
+    remedy: "the uncompressed kernel, entered by PVH (-kernel vmlinux; --machine pvh)",
+    own: Own::Never("its kernel's file would be another"),
+};
+
+pub(super) const ACPI_OFF: Finding = Finding {
+    id: "acpi-off",
+    title: "ACPI",
+    what: "the kernel interprets the tables' code and initialises devices by it",
+    published: "190 → 0 ms, not reproduced on later VMMs",
+    stand_in: "",
+    expected: &["kernel:initcalls-before-userspace"],
+    contrasts: &[Pair::of(&[Kernel("vmeter.exit=reset")], &[Kernel("acpi=off vmeter.exit=reset")])],
+    price: Price::OtherMachine,
+    remedy: "acpi=off (the machine then can't be powered off)",
+    own: Own::Never("a machine without ACPI is another one: it can't be powered off"),
+};
+
+pub(super) const FTRACE: Finding = Finding {
+    id: "ftrace-init",
+    title: "initialisation of ftrace",
+    what: "every function of the kernel is patched once",
+    published: "20 ms",
+    stand_in: "",
+    expected: &["kernel:ftrace_init"],
+    contrasts: &[Pair::part()],
+    price: Price::Kernel,
+    remedy: "a kernel without CONFIG_FUNCTION_TRACER",
+    own: Own::Never("it takes another kernel"),
+};
+
+pub(super) const CRYPTO_TESTS: Finding = Finding {
+    id: "aesni-selftest",
+    title: "self-tests of crypto algorithms",
+    what: "the kernel tests each cipher and hash as it registers it",
+    published: "18 → 0 ms (aesni_init)",
+    stand_in: "",
+    expected: &["kernel:initcalls-before-userspace"],
+    contrasts: &[Pair::of(&[], &[Kernel("cryptomgr.notests")])],
+    price: Price::KernelParameter,
+    remedy: "cryptomgr.notests",
+    own: Own::Remedy {
+        absent: |machine| machine.says("cryptomgr.notests"),
+        changes: &[OwnChange::Kernel("cryptomgr.notests")],
+    },
+};
+
+pub(super) const SERIAL_8250: Finding = Finding {
+    id: "serial8250-init",
+    title: "probing of serial ports that are not there",
+    what: "serial8250_init looks for as many UARTs as it was configured for",
+    published: "25 ms",
+    stand_in: "",
+    expected: &["initcall serial8250_init"],
+    contrasts: &[Pair::of(&[], &[Kernel("8250.nr_uarts=1")])],
+    price: Price::KernelParameter,
+    remedy: "8250.nr_uarts=1",
+    own: Own::Remedy {
+        absent: |machine| machine.says("8250.nr_uarts"),
+        changes: &[OwnChange::Kernel("8250.nr_uarts=1")],
+    },
+};
+
+pub(super) const INITCALLS: Finding = Finding {
+    id: "initcalls",
+    title: "all initcalls before user space",
+    what: "hundreds of initcalls of which many take part of a millisecond",
+    published: "690 ms",
+    stand_in: "",
+    expected: &["kernel:initcalls-before-userspace"],
+    contrasts: &[Pair::part()],
+    price: Price::Kernel,
+    remedy: "a smaller kernel: custom-kernel, minimal-kernel",
+    own: Own::Never("it takes another kernel: custom-kernel and minimal-kernel"),
+};

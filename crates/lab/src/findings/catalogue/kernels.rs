@@ -1,0 +1,42 @@
+//! Other kernels.
+
+use super::{Finding, Own, Pair};
+use crate::findings::change::Change::{Kernel, Make};
+use vmeter_model::findings::Price;
+
+/// Initcalls of Debian's cloud kernel that the guest does without and that take long: a kernel
+/// parameter leaves them out, where a build would.
+const LEFT_OUT: &str = "initcall_blacklist=crypto_kdf108_init,jent_mod_init,calibrate_xor_blocks,\
+raid6_select_algo,init_kprobe_trace,hugetlb_init,audit_init,cmos_init,i8042_init,psmouse_init,\
+serio_init,evdev_init,netlbl_init,big_key_init,iommu_init,intel_pstate_init";
+
+pub(super) const CUSTOM: Finding = Finding {
+    id: "custom-kernel",
+    title: "a distribution's kernel, less what takes long and is not needed",
+    what: "parts with initcalls over 1 ms that an appliance does not use",
+    published: "697 → 567 ms before user space",
+    stand_in: "where none is built: Debian's kernel told to leave such initcalls out \
+               (initcall_blacklist=)",
+    expected: &["kernel:initcalls-before-userspace"],
+    contrasts: &[
+        Pair::of(&[], &[Make(|kitchen, spec| kitchen.built(spec, "custom"))])
+            .named("vmeter kernel build --config custom"),
+        Pair::of(&[], &[Kernel(LEFT_OUT)]).named("stand-in: initcalls left out"),
+    ],
+    price: Price::Kernel,
+    remedy: "vmeter kernel build --config custom",
+    own: Own::Never("it takes another kernel"),
+};
+
+pub(super) const MINIMAL: Finding = Finding {
+    id: "minimal-kernel",
+    title: "a kernel of nothing but what is needed",
+    what: "allnoconfig and what the guest needs, built in",
+    published: "697 → 288 ms before user space",
+    stand_in: "",
+    expected: &["kernel:initcalls-before-userspace"],
+    contrasts: &[Pair::of(&[], &[Make(|kitchen, spec| kitchen.built(spec, "minimal"))])],
+    price: Price::Kernel,
+    remedy: "vmeter kernel build --config minimal",
+    own: Own::Never("it takes another kernel"),
+};

@@ -1,0 +1,150 @@
+//! The known causes of a slow boot. A new one is a `Finding` in a file here and a line in
+//! [`CATALOGUE`].
+
+mod console;
+mod cpus;
+mod firmware;
+mod initramfs;
+mod kernel;
+mod kernels;
+mod pci;
+mod userspace;
+mod vmm;
+
+use super::change::Change;
+use super::own::OwnMachine;
+use vmeter_model::findings::Price;
+
+/// Where the published figures are from.
+pub(crate) const SOURCE: &str =
+    "findings of the libguestfs project's boot-benchmark and boot-analysis (2016)";
+
+/// A known cause.
+pub(crate) struct Finding {
+    /// Its id, as users type it.
+    pub id: &'static str,
+    /// What it is, in a few words.
+    pub title: &'static str,
+    /// What it is, in a sentence.
+    pub what: &'static str,
+    /// What was published of it, in words.
+    pub published: &'static str,
+    /// What stands for it here, where it can't be had itself; else empty.
+    pub stand_in: &'static str,
+    /// Phases and activities in which it is expected.
+    pub expected: &'static [&'static str],
+    /// What is compared, the headline first.
+    pub contrasts: &'static [Pair],
+    /// What it takes to be rid of it.
+    pub price: Price,
+    /// How to be rid of it, in words.
+    pub remedy: &'static str,
+    /// How a user's own machine is rid of it.
+    pub own: Own,
+}
+
+/// Two machines, both made of the one that is asked about.
+pub(crate) struct Pair {
+    /// What it is, where a finding has several; else empty.
+    pub name: &'static str,
+    /// What makes the machine with the cause.
+    pub with: &'static [Change],
+    /// What makes the machine without it; none where a part of the boot (`expected`) is
+    /// measured as it is.
+    pub without: Option<&'static [Change]>,
+    /// Units that they differ in.
+    pub units: Option<(f64, &'static str)>,
+    /// True if virtual time says the same: no waiting, no host.
+    pub exact: bool,
+}
+
+impl Pair {
+    /// The only comparison of a finding.
+    pub const fn of(with: &'static [Change], without: &'static [Change]) -> Self {
+        Pair { name: "", with, without: Some(without), units: None, exact: true }
+    }
+
+    /// A part of the boot, as it is.
+    pub const fn part() -> Self {
+        Pair { name: "", with: &[], without: None, units: None, exact: false }
+    }
+
+    /// One of several.
+    pub const fn named(self, name: &'static str) -> Self {
+        Pair { name, ..self }
+    }
+
+    /// Differing in so many of something.
+    pub const fn per(self, units: f64, unit: &'static str) -> Self {
+        Pair { units: Some((units, unit)), ..self }
+    }
+
+    /// Not in virtual time.
+    pub const fn timed_only(self) -> Self {
+        Pair { exact: false, ..self }
+    }
+}
+
+/// How a user's own command line is rid of a cause.
+pub(crate) enum Own {
+    /// By these changes, if the command line has the cause.
+    Remedy {
+        /// Why it does not have the cause, if it does not.
+        absent: fn(&OwnMachine) -> Option<String>,
+        /// What takes the cause away.
+        changes: &'static [OwnChange],
+    },
+    /// By nothing that leaves the machine what it is, or nothing at all: the reason.
+    Never(&'static str),
+}
+
+/// A change of a user's command line.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum OwnChange {
+    /// Words on the kernel's command line.
+    Kernel(&'static str),
+    /// Arguments at the end.
+    Arguments(&'static [&'static str]),
+    /// A word of the kernel's command line less.
+    KernelLess(&'static str),
+}
+
+/// All findings, in the order in which a boot meets them.
+pub(crate) const CATALOGUE: &[&Finding] = &[
+    &vmm::LINK_LOADING,
+    &vmm::FEATURE_DETECTION,
+    &vmm::MONITOR_WAIT,
+    &vmm::FW_CFG_DMA,
+    &console::SERIAL_BIOS,
+    &firmware::BIOS_FAST,
+    &firmware::QBOOT,
+    &firmware::DISK_PROBE,
+    &console::UART_COST,
+    &console::QUIET,
+    &kernel::ENTRY,
+    &kernel::FTRACE,
+    &kernel::ACPI_OFF,
+    &cpus::VCPUS,
+    &cpus::TSC_RELIABLE,
+    &pci::PROBE,
+    &pci::PARALLEL,
+    &kernel::SERIAL_8250,
+    &kernel::CRYPTO_TESTS,
+    &kernel::INITCALLS,
+    &kernels::CUSTOM,
+    &kernels::MINIMAL,
+    &initramfs::MODULES,
+    &initramfs::LIBC,
+    &initramfs::UNCOMPRESSED,
+    &initramfs::STRIP,
+    &pci::VIRTIO_PCI,
+    &userspace::DAX,
+    &userspace::UDEV,
+    &userspace::HWCLOCK,
+    &userspace::LDCONFIG,
+];
+
+/// The finding with this id.
+pub(crate) fn named(id: &str) -> Option<&'static Finding> {
+    CATALOGUE.iter().copied().find(|finding| finding.id == id)
+}

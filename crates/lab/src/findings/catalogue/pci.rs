@@ -1,0 +1,117 @@
+//! PCI: probing what is there, and what is not.
+
+use super::{Finding, Own, OwnChange, Pair};
+use crate::findings::change::Change::{Kernel, Make, RootPorts, Smp, Vmm};
+use vmeter_appliance::ApplianceSpec;
+use vmeter_model::findings::Price;
+
+const EIGHT_DEVICES: &[&str] = &[
+    "-device",
+    "pci-testdev",
+    "-device",
+    "pci-testdev",
+    "-device",
+    "pci-testdev",
+    "-device",
+    "pci-testdev",
+    "-device",
+    "pci-testdev",
+    "-device",
+    "pci-testdev",
+    "-device",
+    "pci-testdev",
+    "-device",
+    "pci-testdev",
+];
+
+/// Conventional bridges: behind each there are 32 slots, where a root port has one.
+const EIGHT_BRIDGES: &[&str] = &[
+    "-device",
+    "pci-bridge,chassis_nr=101",
+    "-device",
+    "pci-bridge,chassis_nr=102",
+    "-device",
+    "pci-bridge,chassis_nr=103",
+    "-device",
+    "pci-bridge,chassis_nr=104",
+    "-device",
+    "pci-bridge,chassis_nr=105",
+    "-device",
+    "pci-bridge,chassis_nr=106",
+    "-device",
+    "pci-bridge,chassis_nr=107",
+    "-device",
+    "pci-bridge,chassis_nr=108",
+];
+
+pub(super) const PROBE: Finding = Finding {
+    id: "pci-probe",
+    title: "PCI probing",
+    what: "configuration space is read and written word by word, each an exit",
+    published: "95 ms (pci_subsys_init); present devices cost, an empty slot is free",
+    stand_in: "",
+    expected: &["kernel:initcalls-before-userspace", "bios:overhead"],
+    contrasts: &[
+        Pair::of(&[Vmm(EIGHT_DEVICES)], &[]).named("devices").per(8.0, "present device"),
+        Pair::of(&[RootPorts(8)], &[]).named("root ports").per(8.0, "empty root port"),
+        Pair::of(&[Vmm(EIGHT_BRIDGES)], &[RootPorts(8)])
+            .named("empty slots")
+            .per(8.0 * 31.0, "empty slot of a bridge (bridges for root ports)"),
+    ],
+    price: Price::OtherMachine,
+    remedy: "devices and ports that are not used left out",
+    own: Own::Never("a machine with fewer devices is another one"),
+};
+
+/// An initramfs whose init loads these modules.
+fn loading(names: &[&str]) -> ApplianceSpec {
+    let load = names.iter().map(|name| (*name).to_owned()).collect();
+    ApplianceSpec { load, ..ApplianceSpec::minimal() }
+}
+
+pub(super) const VIRTIO_PCI: Finding = Finding {
+    id: "virtio-pci",
+    title: "insmod virtio_pci",
+    what: "the driver is a module: it is read, linked and its devices are probed in user space",
+    published: "51 ms, 22 of it the initcall virtio_pci_driver",
+    stand_in: "",
+    expected: &["/init:insmod virtio_pci"],
+    contrasts: &[Pair::of(
+        &[
+            Vmm(&["-device", "virtio-rng-pci"]),
+            Make(|kitchen, spec| {
+                let from = Some(kitchen.kernel()?.modules());
+                let wanted = ApplianceSpec { modules_from: from, ..loading(&["virtio_pci"]) };
+                kitchen.initramfs(spec, &wanted)
+            }),
+        ],
+        &[Vmm(&["-device", "virtio-rng-pci"])],
+    )],
+    price: Price::Kernel,
+    remedy: "virtio_pci built into the kernel (vmeter kernel build)",
+    own: Own::Never("it takes another kernel"),
+};
+
+pub(super) const PARALLEL: Finding = Finding {
+    id: "parallel-pci-probe",
+    title: "drivers probed one after another",
+    what: "with several vCPUs drivers could be bound at the same time",
+    published: "66 → 39 ms with 4 vCPUs",
+    stand_in: "driver_async_probe=*, for the patches that scanned buses in parallel never went in",
+    expected: &["kernel:initcalls-before-userspace"],
+    contrasts: &[
+        Pair::of(&[Smp(4), RootPorts(8)], &[Smp(4), RootPorts(8), Kernel("driver_async_probe=*")])
+            .named("4 vCPUs"),
+        Pair::of(&[RootPorts(8)], &[RootPorts(8), Kernel("driver_async_probe=*")]).named("1 vCPU"),
+    ],
+    price: Price::KernelParameter,
+    remedy: "driver_async_probe=*",
+    own: Own::Remedy {
+        absent: |machine| {
+            let one = machine.smp() < 2;
+            let why = one.then(|| "it has one vCPU".to_owned());
+            why.or_else(|| machine.says("driver_async_probe"))
+        },
+        changes: &[OwnChange::Kernel("driver_async_probe=*")],
+    },
+};

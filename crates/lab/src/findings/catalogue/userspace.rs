@@ -1,0 +1,89 @@
+//! User space: the root, udev, and what init scripts run.
+
+use super::{Finding, Own, Pair};
+use crate::findings::change::Change::{Init, Kernel, Make, Root};
+use crate::findings::kitchen::Kitchen;
+use std::path::Path;
+use vmeter_appliance::ApplianceSpec;
+use vmeter_model::findings::Price;
+use vmeter_model::MachineSpec;
+
+const OWN_GUEST: &str = "its guest's files are its own: vmeter changes none of them";
+
+pub(super) const DAX: Finding = Finding {
+    id: "dax",
+    title: "a root on a virtual disk, not on DAX",
+    what: "pages are copied from a virtual disk into the guest's cache",
+    published: "20-30 ms less with a virtual NVDIMM",
+    stand_in: "virtio-pmem in place of a virtual NVDIMM",
+    expected: &["/init:mount root", "/init:read root"],
+    contrasts: &[Pair::of(&[Root("virtio-blk")], &[Root("dax")]).timed_only()],
+    price: Price::OtherMachine,
+    remedy: "--root dax; what memory it saves: vmeter memory",
+    own: Own::Never("a machine with another disk is another one"),
+};
+
+pub(super) const UDEV: Finding = Finding {
+    id: "udev",
+    title: "udev's cold plug and settle",
+    what: "the guest replays all device events and waits until all are handled",
+    published: "130 ms",
+    stand_in: "",
+    expected: &["/init:udev-overhead", "/init:udev-settle", "/init:udev-trigger"],
+    contrasts: &[Pair::of(&[Init("udev")], &[])],
+    price: Price::GuestFiles,
+    remedy: "an init that loads what it needs by name",
+    own: Own::Never(OWN_GUEST),
+};
+
+/// Programs of the host that the guest has in both machines.
+fn programs(kitchen: &Kitchen<'_>, spec: &mut MachineSpec, paths: &[&str]) -> Result<(), String> {
+    let absent = paths.iter().find(|path| !kitchen.is_mock() && !Path::new(path).is_file());
+    if let Some(path) = absent {
+        return Err(format!("{path} is not installed on this host, from which it would come"));
+    }
+    let programs = paths.iter().map(Into::into).collect();
+    kitchen.initramfs(spec, &ApplianceSpec { programs, ..ApplianceSpec::minimal() })
+}
+
+fn with_hwclock(kitchen: &Kitchen<'_>, spec: &mut MachineSpec) -> Result<(), String> {
+    programs(kitchen, spec, &["/usr/sbin/hwclock"])
+}
+
+pub(super) const HWCLOCK: Finding = Finding {
+    id: "hwclock",
+    title: "hwclock at boot",
+    what: "it waits for the hardware clock's next second",
+    published: "300 → 0 ms",
+    stand_in: "",
+    expected: &["/init:run /usr/sbin/hwclock"],
+    contrasts: &[Pair::of(
+        &[Make(with_hwclock), Kernel("vmeter.run=/usr/sbin/hwclock,--hctosys,--utc")],
+        &[Make(with_hwclock)],
+    )],
+    price: Price::GuestFiles,
+    remedy: "none: the kernel sets its clock itself (CONFIG_RTC_HCTOSYS)",
+    own: Own::Never(OWN_GUEST),
+};
+
+/// Programs with some forty libraries between them.
+fn with_libraries(kitchen: &Kitchen<'_>, spec: &mut MachineSpec) -> Result<(), String> {
+    let all = ["/usr/bin/udevadm", "/usr/bin/qemu-img", "/usr/bin/bash", "/sbin/ldconfig"];
+    programs(kitchen, spec, &all)
+}
+
+pub(super) const LDCONFIG: Finding = Finding {
+    id: "ldconfig",
+    title: "ldconfig at boot",
+    what: "the cache of libraries is made anew at each boot, though it could come along",
+    published: "100 → 0 ms",
+    stand_in: "",
+    expected: &["/init:run /sbin/ldconfig"],
+    contrasts: &[Pair::of(
+        &[Make(with_libraries), Kernel("vmeter.run=/sbin/ldconfig")],
+        &[Make(with_libraries)],
+    )],
+    price: Price::GuestFiles,
+    remedy: "a ready /etc/ld.so.cache",
+    own: Own::Never(OWN_GUEST),
+};

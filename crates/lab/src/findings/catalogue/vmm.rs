@@ -1,0 +1,106 @@
+//! Before the guest's first instruction: the VMM, and who starts it.
+
+use super::{Finding, Own, OwnChange, Pair};
+use crate::findings::change::Change::{Make, Vmm};
+use vmeter_model::findings::Price;
+
+pub(super) const LINK_LOADING: Finding = Finding {
+    id: "vmm-link-loading",
+    title: "link-loading of the VMM",
+    what: "the dynamic linker resolves the VMM's symbols at every start",
+    published: "60 ms for `qemu -version`",
+    stand_in: "",
+    expected: &["vmm:link"],
+    contrasts: &[Pair::part()],
+    price: Price::OtherMachine,
+    remedy: "a VMM with fewer libraries, or a static one",
+    own: Own::Never("a VMM that is linked otherwise is another program"),
+};
+
+pub(super) const FW_CFG_DMA: Finding = Finding {
+    id: "fw-cfg-dma",
+    title: "kernel loaded by port I/O, not by fw_cfg's DMA",
+    what: "the firmware fetches kernel and initrd byte by byte through a port",
+    published: "700 → ~0 ms",
+    stand_in: "",
+    expected: &["bios:overhead", "kernel:load"],
+    contrasts: &[Pair::of(&[Vmm(&["-global", "fw_cfg.dma_enabled=off"])], &[])],
+    price: Price::VmmOption,
+    remedy: "-global fw_cfg.dma_enabled=on, or a machine type that has it",
+    own: Own::Remedy {
+        absent: |machine| {
+            let off = machine.has_value("fw_cfg.dma_enabled=off");
+            (!off).then(|| "its command line does not turn fw_cfg's DMA off".into())
+        },
+        changes: &[OwnChange::Arguments(&["-global", "fw_cfg.dma_enabled=on"])],
+    },
+};
+
+/// What libguestfs asked before it remembered the answers, once for each kernel that is started.
+const ASKS: &str = "#!/bin/sh
+# Asks the VMM what it can do before each start.
+case \" $* \" in *\" -kernel \"*) ;; *) exec {vmm} \"$@\" ;; esac
+{vmm} -help >/dev/null 2>&1
+{vmm} -version >/dev/null 2>&1
+{vmm} -device help >/dev/null 2>&1
+exec {vmm} \"$@\"
+";
+
+pub(super) const FEATURE_DETECTION: Finding = Finding {
+    id: "feature-detection",
+    title: "asking the VMM for its features at every launch",
+    what: "the launcher runs `-help`, `-version` and `-device help` and remembers no answer",
+    published: "99 → 0 ms",
+    stand_in: "",
+    expected: &["vmm:wrapper"],
+    contrasts: &[
+        Pair::of(&[Make(|kitchen, spec| kitchen.launcher(spec, "asks", ASKS))], &[]).timed_only()
+    ],
+    price: Price::Launcher,
+    remedy: "remember the answers, by the VMM's size and time",
+    own: Own::Never("the launcher is yours: vmeter starts the VMM without asking it anything"),
+};
+
+/// Starts the machine stopped, waits for the monitor's greeting and lets it go.
+const WAITS: &str = "#!/bin/sh
+# Lets the machine run only once its monitor has answered.
+case \" $* \" in *\" -kernel \"*) ;; *) exec {vmm} \"$@\" ;; esac
+d=$(mktemp -d) && mkfifo \"$d/m.in\" \"$d/m.out\" || exit 1
+(
+    exec 3>\"$d/m.in\" 4<\"$d/m.out\"
+    read -r greeting <&4
+    echo '{\"execute\":\"qmp_capabilities\"}' >&3
+    read -r agreed <&4
+    echo '{\"execute\":\"query-status\"}' >&3
+    read -r status <&4
+    echo '{\"execute\":\"cont\"}' >&3
+    read -r running <&4
+    rm -rf \"$d\"
+) </dev/null >/dev/null 2>&1 &
+exec {vmm} \"$@\" -S -chardev \"pipe,id=launcher,path=$d/m\" -mon chardev=launcher,mode=control
+";
+
+pub(super) const MONITOR_WAIT: Finding = Finding {
+    id: "monitor-wait",
+    title: "waiting for the VMM's monitor",
+    what: "the launcher starts the machine stopped, and lets it run by a command of the monitor",
+    published: "200 ms (libvirt)",
+    stand_in: "a script that waits for QMP's greeting without sleeping, in libvirt's place",
+    expected: &["vmm:init", "vmm:wrapper"],
+    contrasts: &[
+        Pair::of(&[Make(|kitchen, spec| kitchen.launcher(spec, "waits", WAITS))], &[]).timed_only()
+    ],
+    price: Price::Launcher,
+    remedy: "no -S, or a launcher that does not poll",
+    own: Own::Remedy {
+        absent: |machine| {
+            let stopped = machine.has_word("-S");
+            Some(if stopped {
+                "it is started stopped (-S): without whoever lets it go it never runs".into()
+            } else {
+                "it is not started stopped (-S)".into()
+            })
+        },
+        changes: &[],
+    },
+};

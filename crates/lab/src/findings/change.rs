@@ -1,0 +1,59 @@
+//! What a finding changes in a machine: options, arguments, files of the guest.
+
+use super::kitchen::Kitchen;
+use vmeter_model::MachineSpec;
+
+/// One change of a machine. A list of them makes one machine of another.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Change {
+    /// Words on the kernel's command line.
+    Kernel(&'static str),
+    /// Arguments of the VMM.
+    Vmm(&'static [&'static str]),
+    /// The machine's type.
+    Machine(&'static str),
+    /// The firmware.
+    Firmware(&'static str),
+    /// The appliance.
+    Init(&'static str),
+    /// The root.
+    Root(&'static str),
+    /// vCPUs.
+    Smp(u32),
+    /// Empty PCIe root ports.
+    RootPorts(u32),
+    /// Files that have to be made first: an initramfs, a launcher, a kernel.
+    Make(Maker),
+}
+
+/// Makes something and puts it into the machine.
+///
+/// # Errors
+/// Why it can't be had here, in words: the finding does not apply then.
+pub(crate) type Maker = fn(&Kitchen<'_>, &mut MachineSpec) -> Result<(), String>;
+
+/// `base` with these changes.
+///
+/// # Errors
+/// Why one of them can't be made here, in words.
+pub(crate) fn changed(
+    base: &MachineSpec,
+    changes: &[Change],
+    kitchen: &Kitchen<'_>,
+) -> Result<MachineSpec, String> {
+    let mut spec = base.clone();
+    for change in changes {
+        match *change {
+            Change::Kernel(words) => spec.append.push(words.to_owned()),
+            Change::Vmm(words) => spec.vmm_arg.extend(words.iter().map(|w| (*w).to_owned())),
+            Change::Machine(name) => spec.machine = Some(name.to_owned()),
+            Change::Firmware(name) => spec.firmware = Some(name.to_owned()),
+            Change::Init(name) => spec.init = Some(name.to_owned()),
+            Change::Root(name) => spec.root = Some(name.to_owned()),
+            Change::Smp(n) => spec.smp = Some(n),
+            Change::RootPorts(n) => spec.pcie_root_ports = Some(n),
+            Change::Make(make) => make(kitchen, &mut spec)?,
+        }
+    }
+    Ok(spec)
+}

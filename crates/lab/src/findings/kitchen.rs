@@ -1,0 +1,93 @@
+//! Where what a finding needs is made: initramfs, launchers; and what the host has for it.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use vmeter_appliance::kernel::KernelPaths;
+use vmeter_appliance::ApplianceSpec;
+use vmeter_base::files;
+use vmeter_machine::backend;
+use vmeter_model::MachineSpec;
+
+/// What findings are made with.
+pub(crate) struct Kitchen<'a> {
+    /// vmeter's cache folder.
+    pub cache: &'a Path,
+    /// The machine that is asked about.
+    pub base: &'a MachineSpec,
+}
+
+impl Kitchen<'_> {
+    /// True if the machine is played from a script: nothing needs to be there.
+    pub fn is_mock(&self) -> bool {
+        self.base.vmm.as_deref() == Some("mock")
+    }
+
+    /// The back end's name.
+    pub fn back_end(&self) -> &'static str {
+        backend::of(self.base).map_or("", |backend| backend.name())
+    }
+
+    /// The newest cached kernel.
+    pub fn kernel(&self) -> Result<KernelPaths, String> {
+        let own = "a kernel given by --kernel brings no modules";
+        if self.base.kernel.is_some() {
+            return Err(own.into());
+        }
+        vmeter_appliance::kernel::list_in(self.cache)
+            .pop()
+            .ok_or_else(|| "no kernel is cached: vmeter kernel fetch".into())
+    }
+
+    /// Gives the machine a kernel that `vmeter kernel build --config NAME` made.
+    pub fn built(&self, spec: &mut MachineSpec, config: &str) -> Result<(), String> {
+        if self.is_mock() {
+            return Ok(());
+        }
+        let _ = spec;
+        Err(format!("no such kernel is built: vmeter kernel build --config {config}"))
+    }
+
+    /// Gives the machine an initramfs of this description.
+    pub fn initramfs(&self, spec: &mut MachineSpec, wanted: &ApplianceSpec) -> Result<(), String> {
+        if self.is_mock() {
+            return Ok(());
+        }
+        if spec.initrd.is_some() {
+            return Err("--initrd brings the guest's files; leave it out".into());
+        }
+        let built = vmeter_appliance::build_in(&self.cache.join("appliances"), wanted);
+        spec.initrd = Some(built.map_err(|error| error.to_string())?.path);
+        Ok(())
+    }
+
+    /// Starts the machine's VMM by a script: `text` with `{vmm}` for the program.
+    pub fn launcher(&self, spec: &mut MachineSpec, name: &str, text: &str) -> Result<(), String> {
+        if self.is_mock() {
+            return Ok(());
+        }
+        if self.back_end() != "qemu" {
+            return Err("the launcher speaks QEMU's language only".into());
+        }
+        let vmm = spec.vmm.clone().filter(|vmm| vmm != "qemu");
+        let vmm = vmm.unwrap_or_else(|| "qemu-system-x86_64".into());
+        let text = text.replace("{vmm}", &vmeter_base::shell::quote(&vmm));
+        let key = vmeter_base::fnv::hash(text.as_bytes());
+        let path = self.cache.join("launchers").join(format!("{name}-{key:016x}"));
+        make_script(&path, &text).map_err(|error| format!("{}: {error}", path.display()))?;
+        spec.vmm = Some(path.display().to_string());
+        Ok(())
+    }
+}
+
+fn make_script(path: &Path, text: &str) -> std::io::Result<()> {
+    if !path.is_file() {
+        files::write_in_new_folder(path, text.as_bytes())?;
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+/// True for an initramfs that vmeter built: its init is vmeter's own.
+pub(crate) fn is_own(initrd: &Option<PathBuf>, cache: &Path) -> bool {
+    initrd.as_ref().is_some_and(|initrd| initrd.starts_with(cache.join("appliances")))
+}

@@ -1,0 +1,121 @@
+//! A command line of the user's own: which causes it has, and how it is rid of them.
+
+use super::catalogue::OwnChange;
+use std::ffi::OsString;
+use vmeter_machine::argv;
+use vmeter_machine::backend::Machine;
+use vmeter_model::MachineSpec;
+
+/// What a command line says of its machine.
+pub(crate) struct OwnMachine {
+    argv: Vec<OsString>,
+    line: Option<String>,
+    is_qemu: bool,
+    may_inject: bool,
+}
+
+impl OwnMachine {
+    /// Of a machine that was described.
+    pub fn of(machine: &Machine) -> Self {
+        OwnMachine {
+            line: machine.plan().kernel_line(),
+            argv: machine.argv.clone(),
+            is_qemu: machine.abilities().monitor,
+            may_inject: machine.may_inject,
+        }
+    }
+
+    /// Why nothing can be changed in it, if so.
+    pub fn closed(&self) -> Option<String> {
+        if !self.may_inject {
+            return Some("nothing may be added to the command line (--no-inject)".into());
+        }
+        (!self.is_qemu).then(|| "only QEMU's options are known".into())
+    }
+
+    /// True if an argument holds this.
+    pub fn has_value(&self, text: &str) -> bool {
+        self.argv.iter().any(|word| word.to_string_lossy().contains(text))
+    }
+
+    /// True if this is one of the arguments.
+    pub fn has_word(&self, word: &str) -> bool {
+        self.argv.iter().any(|w| w == word)
+    }
+
+    /// True if its kernel prints its log although it may be told to be quiet.
+    pub fn is_verbose(&self) -> bool {
+        let words = ["ignore_loglevel", "initcall_debug"];
+        self.line.iter().flat_map(|line| line.split_whitespace()).any(|w| words.contains(&w))
+    }
+
+    /// Why its firmware initialises no disk for nothing, if so.
+    pub fn has_no_spare_disks(&self) -> Option<String> {
+        if !argv::loads_kernel(&self.argv) {
+            return Some("it boots from a disk".into());
+        }
+        if self.has_value("strict=on") {
+            return Some("its command line says strict=on already".into());
+        }
+        let disks = ["drive", "hda", "blockdev", "virtfs"];
+        let any = disks.iter().any(|option| argv::has(&self.argv, option));
+        (!any).then(|| "it has no disks".into())
+    }
+
+    /// Why a kernel parameter is nothing to add: it is there, or there is nowhere to add it.
+    pub fn says(&self, word: &str) -> Option<String> {
+        let Some(line) = &self.line else {
+            return Some(
+                "its kernel is not given by -kernel: vmeter can't change its command line".into(),
+            );
+        };
+        let name = |w: &str| w.split('=').next().unwrap_or_default().to_owned();
+        let found = line.split_whitespace().find(|w| name(w) == name(word));
+        found.map(|found| format!("its kernel's command line says {found} already"))
+    }
+
+    /// Why the firmware can't be one that only loads a kernel, if so.
+    pub fn needs_more_than_a_kernel(&self) -> Option<String> {
+        if !argv::loads_kernel(&self.argv) {
+            return Some("its firmware boots from a disk, which qboot can't".into());
+        }
+        let now = argv::firmware(&self.argv);
+        let now = now.rsplit('/').next().unwrap_or_default();
+        now.contains("qboot").then(|| format!("its firmware is {now}"))
+    }
+
+    /// vCPUs, as `-smp` says.
+    pub fn smp(&self) -> u32 {
+        let values = argv::values(&self.argv, "smp");
+        let Some(value) = values.last() else { return 1 };
+        let first = value.split(',').next().unwrap_or_default();
+        first.trim_start_matches("cpus=").parse().unwrap_or(1)
+    }
+}
+
+/// The user's machine with these changes.
+pub(crate) fn changed(base: &MachineSpec, machine: &Machine, changes: &[OwnChange]) -> MachineSpec {
+    let mut plan = machine.plan();
+    plan.argv.clone_from(&machine.argv);
+    for change in changes {
+        match change {
+            OwnChange::Kernel(words) => {
+                plan.inject_kernel_parameters(&[words]);
+            }
+            OwnChange::Arguments(words) => plan.argv.extend(words.iter().map(OsString::from)),
+            OwnChange::KernelLess(word) => less(&mut plan.argv, word),
+        }
+    }
+    let command = plan.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    MachineSpec { command, vmm: None, ..base.clone() }
+}
+
+/// Takes a word out of the kernel's command line.
+fn less(argv: &mut [OsString], word: &str) {
+    let is_append = |w: &OsString| w == "-append" || w == "--append";
+    let Some(at) = argv.iter().position(is_append).map(|at| at + 1) else { return };
+    let Some(line) = argv.get_mut(at) else { return };
+    let text = line.to_string_lossy().into_owned();
+    let kept: Vec<&str> = text.split_whitespace().filter(|w| *w != word).collect();
+    *line = kept.join(" ").into();
+}

@@ -1,0 +1,350 @@
+//! `vmeter findings`: which known causes of a slow boot are here, and what each costs.
+
+mod json;
+
+use super::catalogue::SOURCE;
+use super::is_measured;
+use vmeter_model::findings::{Contrast, FindingRow, FindingsResult};
+use vmeter_model::result::Envelope;
+use vmeter_model::{Chosen, Estimate, FindingVerdict};
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use vmeter_render::exported::Of;
+use vmeter_render::quantity::{brief_percent, compact_seconds, p_value, plural, Quantity, Unit};
+use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::{Field, Records, Report};
+
+/// A [`FindingsResult`] to be written.
+#[derive(Debug)]
+pub struct FindingsReport<'a> {
+    /// The result.
+    pub result: &'a FindingsResult,
+    /// Each finding in words.
+    pub long: bool,
+}
+
+impl<'a> FindingsReport<'a> {
+    /// The result at a glance.
+    pub fn new(result: &'a FindingsResult) -> Self {
+        FindingsReport { result, long: false }
+    }
+
+    fn count(&self, verdict: FindingVerdict) -> usize {
+        self.result.rows.iter().filter(|row| row.verdict == verdict).count()
+    }
+
+    /// What was found, in two sentences.
+    fn answer(&self) -> String {
+        let [confirmed, not, other] = FindingVerdict::ALL else { return String::new() };
+        let mut text = format!(
+            "Of {}, {} confirmed, {} not reproduced, {} inapplicable.",
+            plural(self.result.rows.len() as u64, "finding"),
+            self.count(*confirmed),
+            self.count(*not),
+            self.count(*other)
+        );
+        let saved = |row: &&FindingRow| row.verdict == FindingVerdict::Confirmed;
+        let best =
+            self.result.rows.iter().filter(saved).filter_map(|row| {
+                Some((row, row.contrasts.iter().find(|contrast| contrast.saves)?))
+            });
+        let best = best.max_by(|a, b| found(a.1).mean.total_cmp(&found(b.1).mean));
+        if let Some((row, contrast)) = best {
+            let saves = Quantity::of(&found(contrast), Unit::Seconds).inline();
+            text += &format!(" The largest here is {}: {saves}", row.id);
+            let whole = contrast.baseline.mean;
+            if whole > 0.0 {
+                text += &format!(" of {}", compact_seconds(whole));
+            }
+            text.push('.');
+        }
+        text
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new(vec![
+            Column::name("finding"),
+            Column::number("saves", 0),
+            Column::text("where", 1),
+            Column::number("p", 0),
+            Column::text("verdict", 0),
+            Column::text("published", 3),
+            Column::number("whole boot", 2),
+            Column::number("would have seen", 4),
+            Column::text("by", 5),
+        ]);
+        for row in &self.result.rows {
+            table.toned_row(tone(row.verdict), cells(row));
+        }
+        table
+    }
+
+    /// Findings that have several comparisons, or a price for each of something.
+    fn parts(&self) -> Option<Table> {
+        let mut table = Table::new(vec![
+            Column::name("comparison"),
+            Column::number("saves", 0),
+            Column::text("where", 2),
+            Column::number("each", 0),
+            Column::text("of what", 1),
+            Column::number("p", 1),
+        ]);
+        for row in &self.result.rows {
+            let several = row.contrasts.len() > 1;
+            for contrast in row.contrasts.iter().filter(|c| several || c.unit.is_some()) {
+                let name = [row.id.as_str(), contrast.name.as_str()];
+                let name: Vec<&str> = name.into_iter().filter(|text| !text.is_empty()).collect();
+                let (each, what) = match &contrast.unit {
+                    Some((what, each)) => {
+                        (Cell::Inline(Quantity::of(each, Unit::Seconds)), what.clone())
+                    }
+                    None => (Cell::Empty, String::new()),
+                };
+                table.row(vec![
+                    Cell::Name(name.join(": ")),
+                    Cell::Inline(Quantity::of(&found(contrast), Unit::Seconds)),
+                    Cell::Text(place(contrast)),
+                    each,
+                    Cell::Text(what),
+                    Cell::Text(p_value(contrast.p_value)),
+                ]);
+            }
+        }
+        (!table.rows.is_empty()).then_some(table)
+    }
+
+    fn exact(&self) -> Option<Table> {
+        let mut table = Table::new(vec![
+            Column::name("finding"),
+            Column::number("saves", 0),
+            Column::number("of", 0),
+            Column::text("most of it in", 0),
+            Column::number("there", 1),
+        ]);
+        for row in &self.result.rows {
+            for contrast in &row.contrasts {
+                let Some(exact) = &contrast.exact else { continue };
+                let time = |s| Cell::Inline(Quantity::exact(s, Unit::Seconds));
+                let name = match contrast.name.as_str() {
+                    "" => row.id.clone(),
+                    name => format!("{}: {name}", row.id),
+                };
+                table.row(vec![
+                    Cell::Name(name),
+                    time(exact.saving_s),
+                    time(exact.baseline_s),
+                    Cell::Text(exact.phase.clone()),
+                    time(exact.phase_saving_s),
+                ]);
+            }
+        }
+        (!table.rows.is_empty()).then_some(table)
+    }
+
+    fn consoles(&self) -> Option<Table> {
+        let mut table = Table::new(vec![
+            Column::name("console"),
+            Column::number("a character", 0),
+            Column::number("boots", 1),
+        ]);
+        for cost in &self.result.consoles {
+            table.row(vec![
+                Cell::Name(cost.console.clone()),
+                Cell::Inline(Quantity::of(&cost.per_char, Unit::Seconds)),
+                Cell::Text(cost.samples_s.len().to_string()),
+            ]);
+        }
+        (!table.rows.is_empty()).then_some(table)
+    }
+
+    /// What is not asked here, and why.
+    fn reasons(&self) -> Vec<Fact> {
+        let not = self.result.rows.iter().filter(|row| !is_measured(row.verdict));
+        not.map(|row| Fact::new(&row.id, &row.reason, "")).collect()
+    }
+
+    /// Each finding in words.
+    fn in_words(&self) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        for row in &self.result.rows {
+            let mut facts = vec![
+                Fact::new(&row.id, &row.title, &row.what),
+                Fact::new("published", &row.published, ""),
+                Fact::new("verdict", row.verdict.word(), &row.reason),
+                Fact::new("rid of it by", &row.remedy, row.price.word()),
+            ];
+            if !row.stand_in.is_empty() {
+                facts.insert(2, Fact::new("stand-in", &row.stand_in, ""));
+            }
+            for moved in row.contrasts.iter().flat_map(|contrast| &contrast.moved).take(4) {
+                let saves = Quantity::of(&moved.saving, Unit::Seconds).inline();
+                facts.push(Fact::new("less in", &moved.name, saves));
+            }
+            blocks.push(Block::Facts(facts));
+        }
+        blocks
+    }
+
+    fn sections(&self, document: &mut Document) {
+        document.heading(
+            "Findings",
+            "what the machine without it saves: mean of blocks ± 95 %; p corrected for all",
+        );
+        document.push(Block::Table(self.table()));
+        if let Some(table) = self.parts() {
+            document.heading("Their parts", "per unit where the machines differ in several");
+            document.push(Block::Table(table));
+        }
+        if let Some(table) = self.consoles() {
+            let note = match &self.result.console_share {
+                Some(share) => format!(
+                    "{:.0} characters of a verbose boot, {} of it",
+                    share.bytes.mean,
+                    brief_percent(share.share.mean)
+                ),
+                None => "known amounts, printed by the guest's init".into(),
+            };
+            document.heading("Consoles", note);
+            document.push(Block::Table(table));
+        }
+        if let Some(table) = self.exact() {
+            document.heading("In virtual time", "one boot each, an instruction is a nanosecond");
+            document.push(Block::Table(table));
+        }
+        let reasons = self.reasons();
+        if !reasons.is_empty() {
+            document.heading("Not asked here", "");
+            document.push(Block::Facts(reasons));
+        }
+    }
+
+    fn machine_facts(&self) -> Vec<Fact> {
+        let result = self.result;
+        let mut facts = vec![
+            Fact::new("command", vmeter_base::shell::join(&result.envelope.argv), ""),
+            Fact::new("started at", &result.envelope.started_at, ""),
+            Fact::new("host", crate::words::host_line(&result.envelope.host), ""),
+            Fact::new(
+                "boots",
+                result.boots.to_string(),
+                format!("in {}", compact_seconds(result.took_s)),
+            ),
+            Fact::new("published", SOURCE, ""),
+        ];
+        for Chosen { what, value, note } in &result.machine.chosen {
+            facts.push(Fact::new(what, value, note));
+        }
+        let versions = result.machine.provenance.iter();
+        facts.extend(versions.map(|(what, version)| Fact::new(what, version, "")));
+        facts
+    }
+}
+
+/// What is saved where it is resolved best: in the part that moved most, or in all.
+fn found(contrast: &Contrast) -> Estimate {
+    contrast.moved.first().map_or(contrast.saving, |moved| moved.saving)
+}
+
+fn place(contrast: &Contrast) -> String {
+    contrast.moved.first().map_or_else(|| "-".into(), |moved| moved.name.clone())
+}
+
+fn tone(verdict: FindingVerdict) -> Tone {
+    match verdict {
+        FindingVerdict::Confirmed => Tone::Normal,
+        FindingVerdict::NotReproduced | FindingVerdict::Inapplicable => Tone::Muted,
+    }
+}
+
+fn cells(row: &FindingRow) -> Vec<Cell> {
+    let verdict_tone =
+        if row.verdict == FindingVerdict::Confirmed { Tone::Good } else { Tone::Muted };
+    let verdict = Cell::Toned(row.verdict.word().into(), verdict_tone);
+    let name = Cell::Name(row.id.clone());
+    let shown = row.contrasts.iter().find(|c| c.saves).or(row.contrasts.first());
+    let dash = || Cell::Text("-".into());
+    let published = Cell::Text(row.published.clone());
+    let Some(contrast) = shown.filter(|_| is_measured(row.verdict)) else {
+        return vec![name, dash(), dash(), dash(), verdict, published, dash(), dash(), dash()];
+    };
+    let quantity = |estimate: &Estimate| Cell::Inline(Quantity::of(estimate, Unit::Seconds));
+    let seen = contrast.detectable_s.map_or_else(dash, |s| Cell::Text(compact_seconds(s)));
+    vec![
+        name,
+        quantity(&found(contrast)),
+        Cell::Text(place(contrast)),
+        Cell::Text(p_value(contrast.p_value)),
+        verdict,
+        published,
+        quantity(&contrast.saving),
+        seen,
+        Cell::Text(row.remedy.clone()),
+    ]
+}
+
+impl Report for FindingsReport<'_> {
+    fn envelope(&self) -> &Envelope {
+        &self.result.envelope
+    }
+
+    fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
+        Box::new(json::Body::of(self.result))
+    }
+
+    fn document(&self, detail: Detail) -> Document {
+        let title = "vmeter findings".into();
+        let mut document = Document { title, answer: self.answer(), blocks: Vec::new() };
+        self.sections(&mut document);
+        if self.long || detail != Detail::Glance {
+            document.heading("Each in words", SOURCE);
+            self.in_words().into_iter().for_each(|block| document.push(block));
+        }
+        if detail == Detail::Full {
+            document.push(Block::Folded {
+                summary: "Provenance".into(),
+                blocks: vec![Block::Facts(self.machine_facts())],
+            });
+        }
+        let FindingsResult { warnings, hints, saved_in, .. } = self.result;
+        document.push(Block::Notices(closing_notices(warnings, hints, saved_in)));
+        document
+    }
+
+    fn records(&self) -> Records {
+        let header = vec![
+            "finding",
+            "comparison",
+            "block",
+            "with",
+            "without",
+            "with_s",
+            "without_s",
+            "verdict",
+        ];
+        let mut records = Records { header, rows: Vec::new() };
+        for row in &self.result.rows {
+            let verdict = || Field::text(row.verdict.word());
+            if row.contrasts.is_empty() {
+                let mut fields = vec![Field::text(&row.id)];
+                fields.extend((0..6).map(|_| Field::Empty));
+                fields.push(verdict());
+                records.rows.push(fields);
+            }
+            for contrast in &row.contrasts {
+                let without = contrast.without.as_deref().unwrap_or_default();
+                for (block, (a, b)) in contrast.samples_s.iter().enumerate() {
+                    records.rows.push(vec![
+                        Field::text(&row.id),
+                        Field::text(&contrast.name),
+                        Field::number(Some(block)),
+                        Field::text(&contrast.with),
+                        Field::text(without),
+                        Field::number(Some(a)),
+                        Field::number(Some(b)),
+                        verdict(),
+                    ]);
+                }
+            }
+        }
+        records
+    }
+}

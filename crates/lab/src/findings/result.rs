@@ -1,0 +1,312 @@
+//! From saved boots to what is said of each finding. Live and old sessions both come through
+//! here.
+
+use super::blocks::{self, Booted};
+use super::catalogue::{self, Finding};
+use super::gate::{decide, Boot, Decision, Question};
+use super::plan::BASELINE;
+use super::{consoles, Asked};
+use anyhow::Result;
+use std::collections::BTreeMap;
+use vmeter_model::findings::{
+    ConsoleCost, ConsoleShare, Contrast, ExactContrast, FindingRow, FindingsResult,
+    PlannedContrast, PlannedFinding, Price,
+};
+use vmeter_model::time::seconds;
+use vmeter_model::FindingVerdict;
+use vmeter_render::quantity::{compact_seconds, p_value};
+use vmeter_session::{envelope, Session};
+use vmeter_stats::estimate;
+
+/// The result of a saved session.
+///
+/// # Errors
+/// When the session's folder cannot be read or holds no finished run.
+pub fn result(session: &Session) -> Result<FindingsResult> {
+    let asked: Asked = session.asked()?;
+    let (booted, mut warnings) = blocks::of(session, asked.timed)?;
+    if booted.is_empty() {
+        return Err(session.no_runs());
+    }
+    let (all, _) = session.finished()?;
+    warnings.extend(crate::missing::warning(session, &all));
+    let all = Runs { booted: &booted };
+    let rows = all.rows(&asked);
+    let consoles = all.consoles(&asked);
+    let own = !asked.spec.command.is_empty();
+    let baseline: Vec<f64> = all.of(BASELINE).values().map(|boot| boot.total).collect();
+    let begin = booted.iter().map(|one| one.span_ns.0).min().unwrap_or(0);
+    let end = booted.iter().map(|one| one.span_ns.1).max().unwrap_or(0);
+    let machine = session.record.machines.iter().find(|m| m.label == BASELINE);
+    let mut result = FindingsResult {
+        envelope: envelope::envelope(&session.record),
+        machine: machine.cloned().unwrap_or_default(),
+        own,
+        baseline: (!baseline.is_empty()).then(|| estimate(&baseline)),
+        console_share: all.console_share(&asked, &consoles),
+        consoles,
+        boots: booted.len(),
+        took_s: seconds(end - begin),
+        hints: Vec::new(),
+        saved_in: session.dir.display().to_string(),
+        warnings,
+        rows,
+    };
+    if own {
+        cheapest_first(&mut result.rows);
+    }
+    result.hints = hints(&result);
+    Ok(result)
+}
+
+/// What applies comes first; of that the cheapest, of these what saves most.
+fn cheapest_first(rows: &mut [FindingRow]) {
+    let saved = |row: &FindingRow| row.contrasts.first().map_or(0.0, |c| c.saving.mean);
+    rows.sort_by(|a, b| {
+        let key = |row: &FindingRow| (row.verdict == FindingVerdict::Inapplicable, row.price);
+        key(a).cmp(&key(b)).then(saved(b).total_cmp(&saved(a)))
+    });
+}
+
+fn hints(result: &FindingsResult) -> Vec<String> {
+    let dir = vmeter_base::shell::path(std::path::Path::new(&result.saved_in));
+    let contrast = result.rows.iter().flat_map(|row| &row.contrasts).find(|c| c.saves);
+    let pair = contrast.and_then(|c| Some((c.with.clone(), c.without.clone()?)));
+    let side = |label: &str| vmeter_base::shell::quote(&format!("{}#{label}", result.saved_in));
+    let diff =
+        pair.map(|(a, b)| format!("vmeter diff {} {}  # all that differs", side(&a), side(&b)));
+    let long = format!("vmeter show {dir} --long  # each finding in words, with its figures");
+    diff.into_iter().chain([long]).collect()
+}
+
+/// The boots of a session, to be asked.
+struct Runs<'a> {
+    booted: &'a [Booted],
+}
+
+/// What is asked of a contrast, by blocks that both machines have.
+struct Paired<'a> {
+    with: Vec<&'a Boot>,
+    without: Option<Vec<&'a Boot>>,
+}
+
+impl<'a> Runs<'a> {
+    /// A machine's boots that reached their end, by block.
+    fn of(&self, label: &str) -> BTreeMap<u32, &'a Boot> {
+        let own = self.booted.iter().filter(|one| one.label == label && one.is_done());
+        own.filter_map(|one| Some((one.block?, &one.boot))).collect()
+    }
+
+    fn rows(&self, asked: &Asked) -> Vec<FindingRow> {
+        let contrasts: Vec<&PlannedContrast> =
+            asked.findings.iter().flat_map(|finding| &finding.contrasts).collect();
+        let paired: Vec<Paired<'a>> = contrasts.iter().map(|c| self.paired(c)).collect();
+        let questions: Vec<Question<'_>> = paired
+            .iter()
+            .zip(&contrasts)
+            .map(|(pair, contrast)| Question {
+                with: &pair.with,
+                without: pair.without.as_deref(),
+                expected: &contrast.expected,
+            })
+            .collect();
+        let mut decided = contrasts
+            .iter()
+            .zip(decide(&questions))
+            .zip(&paired)
+            .map(|((contrast, decision), pair)| self.contrast(contrast, decision, pair));
+        let mut rows = Vec::new();
+        for planned in &asked.findings {
+            let own = decided.by_ref().take(planned.contrasts.len()).collect();
+            rows.push(self.row(planned, own));
+        }
+        rows
+    }
+
+    fn paired(&self, contrast: &PlannedContrast) -> Paired<'a> {
+        let with = self.of(&contrast.with);
+        let Some(without) = &contrast.without else {
+            return Paired { with: with.into_values().collect(), without: None };
+        };
+        let without = self.of(without);
+        let both: Vec<(&Boot, &Boot)> =
+            with.iter().filter_map(|(block, a)| Some((*a, *without.get(block)?))).collect();
+        let (with, without) = both.into_iter().unzip();
+        Paired { with, without: Some(without) }
+    }
+
+    fn contrast(
+        &self,
+        planned: &PlannedContrast,
+        decision: Decision,
+        pair: &Paired<'_>,
+    ) -> Contrast {
+        let with: Vec<f64> = pair.with.iter().map(|boot| boot.total).collect();
+        let part = |boot: &&Boot| -> f64 {
+            planned.expected.iter().filter_map(|name| boot.parts.get(name)).sum()
+        };
+        let without: Vec<f64> = match &pair.without {
+            Some(without) => without.iter().map(|boot| boot.total).collect(),
+            None => pair.with.iter().map(|boot| boot.total - part(boot)).collect(),
+        };
+        let saving: Vec<f64> = with.iter().zip(&without).map(|(a, b)| a - b).collect();
+        // Where it was found is resolved better than in the whole boot.
+        let found = decision.moved.first().map_or(decision.saving, |moved| moved.saving);
+        let unit = planned.units.as_ref().map(|(units, name)| (name.clone(), per(found, *units)));
+        Contrast {
+            name: planned.name.clone(),
+            with: planned.with.clone(),
+            without: planned.without.clone(),
+            baseline: estimate(&with),
+            changed: estimate(&without),
+            saving: estimate(&saving),
+            moved: decision.moved,
+            p_value: decision.p_value,
+            detectable_s: decision.detectable_s,
+            unit,
+            exact: planned.exact.as_ref().and_then(|(a, b)| self.exact(a, b)),
+            samples_s: with.into_iter().zip(without).collect(),
+            saves: decision.saves,
+            costs: decision.costs,
+        }
+    }
+
+    /// The same two machines in virtual time.
+    fn exact(&self, with: &str, without: &str) -> Option<ExactContrast> {
+        let boot = |label: &str| {
+            let own = |one: &&Booted| one.label == label && one.block.is_none() && one.is_done();
+            self.booted.iter().find(own).map(|one| &one.boot)
+        };
+        let (a, b) = (boot(with)?, boot(without)?);
+        let of = |boot: &Boot, name: &str| boot.parts.get(name).copied().unwrap_or(0.0);
+        let phases = a.phases.union(&b.phases).map(|name| (name, of(a, name) - of(b, name)));
+        let (phase, phase_saving_s) = phases.max_by(|x, y| x.1.abs().total_cmp(&y.1.abs()))?;
+        Some(ExactContrast {
+            saving_s: a.total - b.total,
+            baseline_s: a.total,
+            phase: phase.clone(),
+            phase_saving_s,
+        })
+    }
+
+    fn row(&self, planned: &PlannedFinding, contrasts: Vec<Contrast>) -> FindingRow {
+        let known = catalogue::named(&planned.id);
+        let (verdict, reason) = self.verdict(planned, &contrasts);
+        let words = |of: fn(&Finding) -> &'static str| known.map_or("", of).to_owned();
+        FindingRow {
+            id: planned.id.clone(),
+            title: known.map_or_else(|| planned.id.clone(), |finding| finding.title.to_owned()),
+            what: words(|finding| finding.what),
+            published: words(|finding| finding.published),
+            stand_in: words(|finding| finding.stand_in),
+            expected: planned.contrasts.first().map(|c| c.expected.clone()).unwrap_or_else(|| {
+                known.map_or(&[][..], |f| f.expected).iter().map(|s| (*s).to_owned()).collect()
+            }),
+            price: known.map_or(Price::OtherMachine, |finding| finding.price),
+            remedy: words(|finding| finding.remedy),
+            contrasts,
+            verdict,
+            reason,
+        }
+    }
+
+    /// By the headline, or another of its comparisons if only that one is decided.
+    fn verdict(&self, planned: &PlannedFinding, all: &[Contrast]) -> (FindingVerdict, String) {
+        if let Some(why) = &planned.inapplicable {
+            return (FindingVerdict::Inapplicable, why.clone());
+        }
+        let Some(first) = all.first() else {
+            return (FindingVerdict::Inapplicable, "nothing of it can be compared here".into());
+        };
+        if first.samples_s.is_empty() {
+            let labels = [Some(&first.with), first.without.as_ref()];
+            let why = labels.into_iter().flatten().find_map(|label| self.failure(label));
+            let why = why.unwrap_or_else(|| "no block of its machines is finished".into());
+            return (FindingVerdict::Inapplicable, why);
+        }
+        match all.iter().find(|contrast| contrast.saves) {
+            Some(found) => (FindingVerdict::Confirmed, confirmed(found)),
+            None => (FindingVerdict::NotReproduced, not_reproduced(first)),
+        }
+    }
+
+    /// How the first boot of this machine ended that was none.
+    fn failure(&self, label: &str) -> Option<String> {
+        let own = self.booted.iter().find(|one| one.label == label && !one.is_done())?;
+        let run = &own.figures.run;
+        let text = super::failed(&run.outcome, run.end.as_ref());
+        Some(format!("{label} does not boot to its end here: {text}"))
+    }
+
+    fn consoles(&self, asked: &Asked) -> Vec<ConsoleCost> {
+        let Some(label) = &asked.consoles else { return Vec::new() };
+        let boots = self.of(label);
+        consoles::costs(boots.values().map(|boot| &boot.parts))
+    }
+
+    /// Of the boot that prints its whole log.
+    fn console_share(&self, asked: &Asked, costs: &[ConsoleCost]) -> Option<ConsoleShare> {
+        let cost = consoles::of_log(costs)?;
+        let verbose = asked.findings.iter().find(|finding| finding.id == "quiet")?;
+        let label = &verbose.contrasts.first()?.with;
+        let own = self.booted.iter().filter(|one| one.label == *label && one.is_done());
+        let known: Vec<(f64, f64)> = own
+            .filter_map(|one| {
+                let run = &one.figures.run;
+                Some((*run.counts.get("console_bytes")?, run.total_s))
+            })
+            .collect();
+        let bytes: Vec<f64> = known.iter().map(|(bytes, _)| *bytes).collect();
+        let shares: Vec<f64> = known.iter().map(|(bytes, total)| bytes * cost / total).collect();
+        (!known.is_empty())
+            .then(|| ConsoleShare { bytes: estimate(&bytes), share: estimate(&shares) })
+    }
+}
+
+fn per(of: vmeter_model::Estimate, units: f64) -> vmeter_model::Estimate {
+    let [low, high] = of.ci95;
+    vmeter_model::Estimate {
+        mean: of.mean / units,
+        median: of.median / units,
+        sd: of.sd / units,
+        ci95: [low / units, high / units],
+        min: of.min / units,
+        max: of.max / units,
+        n: of.n,
+    }
+}
+
+fn confirmed(found: &Contrast) -> String {
+    let place = match found.moved.first() {
+        Some(moved) => {
+            format!("{} less in {}", compact_seconds(moved.saving.mean), moved.name)
+        }
+        None => format!("{} less in all", compact_seconds(found.saving.mean)),
+    };
+    let name = if found.name.is_empty() { String::new() } else { format!("{}: ", found.name) };
+    format!("{name}{place} (p {})", signed_p(found.p_value))
+}
+
+fn signed_p(p: f64) -> String {
+    match p_value(p) {
+        text if text.starts_with('<') => text,
+        text => format!("= {text}"),
+    }
+}
+
+fn not_reproduced(first: &Contrast) -> String {
+    let seen = match first.detectable_s {
+        Some(least) => {
+            format!("a saving of {} or more would have been seen", compact_seconds(least))
+        }
+        None => "with so few runs nothing could have been seen".into(),
+    };
+    if first.costs {
+        return format!(
+            "the machine without it takes {} more (p {})",
+            compact_seconds(-first.saving.mean),
+            signed_p(first.p_value)
+        );
+    }
+    format!("no saving was found; {seen}")
+}
