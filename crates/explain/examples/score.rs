@@ -1,4 +1,4 @@
-//! How often the first finding is right: `score [--chain] [--full] FOLDER [NAME…]`.
+//! How often the first finding is right: `score [--chain] [--full] [--without CLASS] FOLDER [NAME…]`.
 //!
 //! The folder holds `NAME.slow.*`, `NAME.ok.*` (the same without the fault) and `truth.json`:
 //! by name `words`, patterns that a right answer's headline or claims hold, and `not`, kinds of
@@ -7,7 +7,7 @@
 #[path = "../tests/corpus/mod.rs"]
 mod corpus;
 
-use corpus::{Corpus, Verdict};
+use corpus::{Class, Corpus, Verdict};
 use std::time::Instant;
 use vmeter_explain::report::ExplainReport;
 use vmeter_render::document::Detail;
@@ -15,10 +15,17 @@ use vmeter_render::Report;
 
 fn main() {
     let (mut chain, mut full, mut names) = (false, false, Vec::new());
-    for argument in std::env::args().skip(1) {
+    let (mut class, mut second) = (Class::Nothing, 0);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--chain" => chain = true,
             "--full" => full = true,
+            "--without" => {
+                let name = arguments.next().unwrap_or_default();
+                let known = Class::ALL.into_iter().find(|(known, _)| *known == name);
+                class = known.expect("calls, works, interrupts, queues or wakes").1;
+            }
             _ => names.push(argument),
         }
     }
@@ -33,10 +40,13 @@ fn main() {
         if !names.is_empty() && !names.contains(&fault.name) {
             continue;
         }
-        let judged = fault.judge();
+        let judged = fault.judge_without(class);
+        second += usize::from(judged.second);
         counts[judged.verdict as usize] += 1;
         println!("{:<6} {:<20} {}", judged.verdict.name(), fault.name, judged.first());
-        println!("       twin: {}", judged.twin());
+        if class == Class::Nothing {
+            println!("       twin: {}", judged.twin());
+        }
         for finding in judged.slow.findings.iter().take(if chain { 3 } else { 0 }) {
             println!("       {} {}: {}", finding.severity.name(), finding.kind, finding.summary);
             finding.chain.iter().for_each(|link| println!("         - {}", link.claim));
@@ -46,6 +56,6 @@ fn main() {
         }
     }
     let [right, half, wrong, silent] = counts;
-    println!("right {right}, half {half}, wrong {wrong}, silent {silent}: {:.1?}", begin.elapsed());
+    println!("right {right}, half {half}, wrong {wrong}, silent {silent}; {second} of the first two: {:.1?}", begin.elapsed());
     let _ = Verdict::Right;
 }

@@ -33,6 +33,8 @@ pub struct Options {
     pub comm: Option<String>,
     /// Trace of the same without the fault.
     pub vs: Option<PathBuf>,
+    /// Events that are passed over, as if they had not been recorded.
+    pub ignore: Option<fn(&vmeter_trace::ops::Op) -> bool>,
 }
 
 /// A trace that can't be explained.
@@ -57,11 +59,14 @@ pub enum ExplainError {
 /// Most files that are merged.
 const MAX_FILES: usize = 64;
 
-/// Reads the traces to their ends and explains them together. The envelope is left empty.
-///
-/// # Errors
-/// No file, too many, or one that is no trace.
-pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, ExplainError> {
+/// Traces read to their ends.
+struct Known {
+    evidence: evidence::Evidence,
+    sources: Vec<read::Read>,
+    clocks: timebase::Clocks,
+}
+
+fn read(files: &[PathBuf], options: &Options) -> Result<Known, ExplainError> {
     match files.len() {
         0 => return Err(ExplainError::NoFile),
         found if found > MAX_FILES => return Err(ExplainError::TooMany { found, most: MAX_FILES }),
@@ -71,6 +76,9 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
     let mut merged = merge::Merge::open(files, &clocks)?;
     let mut gather = evidence::Gather::new(&merged);
     while let Some(moment) = merged.next() {
+        if options.ignore.is_some_and(|ignore| ignore(&moment.op)) {
+            continue;
+        }
         gather.add(&moment, &merged);
     }
     let evidence = gather.finish(&merged);
@@ -78,6 +86,15 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
     for source in &sources {
         source.losses.check(&source.file)?;
     }
+    Ok(Known { evidence, sources, clocks })
+}
+
+/// Reads the traces to their ends and explains them together. The envelope is left empty.
+///
+/// # Errors
+/// No file, too many, or one that is no trace.
+pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, ExplainError> {
+    let Known { evidence, sources, clocks } = read(files, options)?;
     let view = detect::View::new(&evidence, &sources, options, clocks.tick_s());
     let mut result = ExplainResult {
         files: clocks.describe(&sources),
@@ -88,12 +105,25 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
         ..ExplainResult::default()
     };
     result.warnings = say::warnings(&result, &sources, &clocks);
+    result.warnings.extend(detect::not_recorded(&view));
     result.warnings.extend(detect::busy_host(&view));
     if let Some(twin) = &options.vs {
         let twin = explain(std::slice::from_ref(twin), &Options { vs: None, ..options.clone() })?;
         contrast::contrast(&mut result, &twin);
     }
     Ok(result)
+}
+
+/// Where the time of threads and requests went, as text: for those who build detectors.
+///
+/// # Errors
+/// As [`explain`].
+pub fn outline(files: &[PathBuf], options: &Options) -> Result<String, ExplainError> {
+    let Known { evidence, sources, clocks } = read(files, options)?;
+    let view = detect::View::new(&evidence, &sources, options, clocks.tick_s());
+    let mut roots: Vec<_> = evidence.tree.roots().map(|(_, node)| *node).collect();
+    roots.sort_by_key(|node| std::cmp::Reverse(node.ticks));
+    Ok(roots.iter().map(|root| detect::levels::outline(&view, root.frame)).collect())
 }
 
 /// Ticks in all; stamps of damaged traces can be anything.

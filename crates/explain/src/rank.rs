@@ -16,6 +16,7 @@ const ALSO: f64 = 0.2;
 /// Everything that stands out, worst first.
 pub fn findings(view: &View<'_>) -> Vec<Finding> {
     let candidates = DETECTORS.iter().flat_map(|detector| detector.detect(view));
+    let (of_host, candidates): (Vec<_>, Vec<_>) = candidates.partition(|c| c.of_host);
     let mut by_subject: BTreeMap<Key, Vec<Candidate>> = BTreeMap::new();
     let mut others = Vec::new();
     for candidate in candidates {
@@ -64,6 +65,9 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
         None => others.extend(alone),
     }
     others.extend(joined);
+    if others.is_empty() {
+        others = of_host;
+    }
     let mut findings: Vec<Finding> =
         others.into_iter().map(|candidate| finding(view, candidate)).collect();
     findings.sort_by(|a, b| {

@@ -20,7 +20,7 @@ impl Detector for UserBurnt {
         // Xen's requests are told apart by another detector; and without system calls in the
         // trace nobody knows that it is not these.
         let xen = |_: Who, part: Part| matches!(part, Part::XenRunning);
-        if subject.ticks(xen) > 0 || !view.evidence.calls_seen.contains(&key.file) {
+        if subject.ticks(xen) > 0 || !view.evidence.seen(key.file).syscalls {
             return None;
         }
         let user = subject.ticks(|_, part| matches!(part, Part::User));
@@ -56,6 +56,7 @@ impl Detector for UserBurnt {
             &[most.worst],
         );
         Some(Candidate {
+            of_host: false,
             kind: self.kind(),
             key: Some(key),
             subject: view.subject(key),

@@ -72,6 +72,7 @@ impl DeviceModel {
                           dom0 (which call wakes the workers), and vmeter explain with it"
                     .into(),
                 at_most: None,
+                of_host: false,
             });
         }
         Some(Candidate {
@@ -98,6 +99,7 @@ impl DeviceModel {
                 .into(),
             // What emulation costs: no fault of the device model's by itself.
             at_most: Some(Severity::Medium),
+            of_host: false,
         })
     }
 
@@ -129,7 +131,7 @@ impl DeviceModel {
             "{} wakes kernel workers, in process context, which then run {}; in which call is {}",
             view.thread(model),
             all.take(5).collect::<Vec<_>>().join(", "),
-            if view.evidence.calls_seen.contains(&model.file) {
+            if view.evidence.seen(model.file).syscalls {
                 "in its calls"
             } else {
                 "not recorded (raw_syscalls)"

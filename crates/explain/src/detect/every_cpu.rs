@@ -1,5 +1,6 @@
 //! A call that has every CPU run a work item, and waits for all of them.
 
+use super::waits::is_grace;
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Part, Subject, Who};
 use crate::moment::Sym;
@@ -16,7 +17,9 @@ impl Detector for EveryCpu {
     fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
         // Most items first; in one of two requests at least, or it is not what they wait for.
         let often = subject.queued.iter().filter(|(_, (_, n))| *n * 2 >= subject.timed);
-        let on_several = often.filter(|((work, _), _)| cpus(view, *work) >= 2);
+        // A grace period's work runs on some CPU, now this and now that.
+        let per_cpu = |work: Sym| cpus(view, work) >= 2 && !is_grace(view.name(work));
+        let on_several = often.filter(|((work, _), _)| per_cpu(*work));
         let (&(work, call), &(items, instances)) =
             on_several.max_by_key(|((work, call), (items, _))| (*items, *work, *call))?;
         let waits = |who: Who, part: Part| {
@@ -79,6 +82,7 @@ impl Detector for EveryCpu {
                       booted maxcpus=1, or with the call left out: the ratio to its peers goes)"
                 .into(),
             at_most: None,
+            of_host: false,
         })
     }
 }

@@ -108,6 +108,7 @@ impl ExitPerByte {
                       --per trace)"
                 .into(),
             at_most: None,
+            of_host: false,
         })
     }
 }
@@ -177,6 +178,7 @@ impl PciPorts {
                       among the counts)"
                 .into(),
             at_most: None,
+            of_host: false,
         })
     }
 }

@@ -83,6 +83,7 @@ impl Detector for Growing {
                       total grows fourfold if it is quadratic)"
                 .into(),
             at_most: None,
+            of_host: false,
         })
     }
 }

@@ -7,6 +7,9 @@ use vmeter_stats::linear_fit;
 /// Fewest points that are a trend.
 const FEWEST: usize = 16;
 
+/// Times are less even than numbers of calls.
+const TIME_R2: f64 = 0.65;
+
 /// A straight line through what instances cost, by their number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Growth {
@@ -35,7 +38,7 @@ pub fn calls_grow(subject: &Subject) -> Option<Growth> {
 
 /// How the time of a request grows with its number, if it does.
 pub fn time_grows(subject: &Subject) -> Option<Growth> {
-    growing(&clipped_times(subject))
+    growing(&clipped_times(subject)).filter(|growth| growth.r2 >= TIME_R2)
 }
 
 /// The times of a request by its number, the highest twentieth of the values' excess dropped:

@@ -25,6 +25,8 @@ const WAKES: u64 = 100;
 const VAIN: f64 = 0.5;
 /// Hand-overs from which they are looked at, and the time between two, s.
 const HAND_OVERS: (u64, f64) = (500, 400e-6);
+/// A stretch on a CPU of this length, s, is no more than a few calls.
+const CALLS_S: f64 = 60e-6;
 /// Calls in a turn that are a loop, and their share of the time on a CPU.
 const BURST: f64 = 32.0;
 const BURNS: f64 = 0.4;
@@ -118,6 +120,7 @@ fn bursts(view: &View<'_>) -> Vec<Candidate> {
             suggestion: format!("one {name} for many (a buffer, writev, io_uring), not one each"),
             confirm: "perf trace -s -p PID sleep 5 (the calls, their number and time)".into(),
             at_most: Some(Severity::Medium),
+            of_host: false,
         })
     });
     found.collect()
@@ -172,6 +175,7 @@ fn grows(
         suggestion: format!("do {name} once for all items, or for the new one only"),
         confirm: "vmeter explain TRACE_WITH_TWICE_THE_ITEMS (the total grows fourfold if it is quadratic)".into(),
         at_most: None,
+        of_host: false,
     }
 }
 
@@ -216,6 +220,7 @@ fn nap(view: &View<'_>, (who, call): (GroupId, Sym), calls: &Calls) -> Candidate
         suggestion: "wait for the event itself (eventfd, epoll, futex), not for a period".into(),
         confirm: "strace -f -T -e trace=nanosleep,clock_nanosleep -p PID with half the period".into(),
         at_most: Some(Severity::Medium),
+        of_host: false,
     }
 }
 
@@ -241,7 +246,7 @@ fn herd(
     let (turns, vain) = view.evidence.ledger.turns.get(&woken).copied().unwrap_or_default();
     let share = vain as f64 / turns.max(1) as f64;
     // Without calls nobody knows what they do: then only many are a herd.
-    let known = !view.evidence.calls_seen.is_empty();
+    let known = view.evidence.seen_anywhere().syscalls;
     if known && share < VAIN || !known && each < 2.0 * HERD {
         return None;
     }
@@ -260,6 +265,15 @@ fn herd(
         grouped(&turns.to_string()),
     );
     let file = groups.get(0).map_or(0, |_| 0);
+    let mut chain = vec![link(view, file, claim, wakes.wakes, cpu, own.all.worst)];
+    if !known {
+        let guess = "about: many threads in epoll_wait on one descriptor, or on one condition \
+                     variable (futex), are woken together";
+        chain.push(Link { claim: guess.into(), ..Link::default() });
+        let unknown =
+            "not known: which call wakes them and what they do then (record raw_syscalls:*)";
+        chain.push(Link { claim: unknown.into(), ..Link::default() });
+    }
     Some(Candidate {
         kind: "wake-ups-in-vain",
         key: None,
@@ -270,13 +284,14 @@ fn herd(
             three_digits(each),
             match known {
                 true => format!("{} have nothing to do", brief_percent(share)),
-                false => "what for is not recorded (raw_syscalls)".into(),
+                false => "most in vain, it seems".into(),
             }
         ),
-        chain: vec![link(view, file, claim, wakes.wakes, cpu, own.all.worst)],
+        chain,
         suggestion: "wake one: EPOLLEXCLUSIVE, a queue of each thread's own, pthread_cond_signal instead of broadcast".into(),
         confirm: "perf stat -e context-switches -p PID sleep 5, with one waiting thread and with all".into(),
         at_most: (!known).then_some(Severity::Medium),
+        of_host: false,
     })
 }
 
@@ -321,9 +336,11 @@ fn hand_over(
     }
     let unknown = level.ticks(|_, state| state == Frame::Unknown);
     let life = level.all.ticks.saturating_sub(unknown);
-    let own = level.ticks(|call, state| call.is_none() && state == Frame::Runs);
+    let own = computing(view, group, level, sum.count);
     let each = view.seconds(life / sum.count)?;
-    if each > HAND_OVERS.1 || own * 3 > life || !own_is_little(view, other) {
+    let little = own_is_little(view, other, group, sum.count)
+        && own_is_little(view, group, other, sum.count);
+    if each > HAND_OVERS.1 || own * 3 > life || !little {
         return None;
     }
     let pair = (view.threads(group), view.threads(other));
@@ -334,7 +351,16 @@ fn hand_over(
         pair.0, pair.1, view.time(life as f64 / sum.count as f64), view.time(life as f64)
     );
     let file = evidence.groups.get(group).map_or(0, |group| group.first.file);
+    let mut chain = vec![link(view, file, claim, sum.count, life, sum.worst)];
+    if !evidence.seen(file).syscalls {
+        let guess =
+            "about: a pipe, a socket, an eventfd or a futex that both write and read in turn";
+        chain.push(Link { claim: guess.into(), ..Link::default() });
+        let unknown = "not known: by which call (record raw_syscalls:*)";
+        chain.push(Link { claim: unknown.into(), ..Link::default() });
+    }
     let candidate = Candidate {
+        of_host: false,
         kind: "ping-pong",
         key: None,
         subject: pair.0.clone(),
@@ -345,27 +371,43 @@ fn hand_over(
             pair.1,
             view.time(life as f64 / sum.count as f64)
         ),
-        chain: vec![link(view, file, claim, sum.count, life, sum.worst)],
+        chain,
         suggestion:
             "hand over more at a time: whole messages or batches, not single bytes or items".into(),
         confirm: "perf stat -e context-switches -p PID sleep 5, with larger messages".into(),
-        at_most: Some(Severity::Medium),
+        at_most: Some(match evidence.seen(file).syscalls {
+            true => Severity::Medium,
+            false => Severity::Low,
+        }),
     };
     Some(((group, other), candidate))
 }
 
+/// Computing of one's own; without system calls, short stretches on a CPU are taken for calls.
+fn computing(view: &View<'_>, group: GroupId, level: &Level, rounds: u64) -> u64 {
+    let own = level.ticks(|call, state| call.is_none() && state == Frame::Runs);
+    let file = view.evidence.groups.get(group).map_or(0, |group| group.first.file);
+    let each = view.seconds(own / rounds.max(1)).unwrap_or(0.0);
+    match view.evidence.seen(file).syscalls {
+        false if each <= CALLS_S => 0,
+        _ => own,
+    }
+}
+
 /// True if those who are handed over to do little with it.
-fn own_is_little(view: &View<'_>, group: GroupId) -> bool {
+fn own_is_little(view: &View<'_>, group: GroupId, other: GroupId, rounds: u64) -> bool {
     let level = levels(view, Frame::Life(group)).into_iter().next();
     level.is_some_and(|level| {
         let known = level.ticks(|_, state| state != Frame::Unknown);
-        let own = level.ticks(|call, state| call.is_none() && state == Frame::Runs);
+        let own = computing(view, group, &level, rounds);
         let elsewhere = level.ticks(|call, state| {
             let by_design = call.is_none_or(|call| {
                 let name = view.frame_name(call);
                 waits(name) || state == Frame::Runs && name.starts_with("write")
             });
-            !by_design || matches!(state, Frame::Timer | Frame::Irq(_))
+            let kernel = |of: GroupId| of != other && view.evidence.groups.is_kernel(of);
+            let others = matches!(state, Frame::Waker(of) if kernel(of));
+            !by_design || others || matches!(state, Frame::Timer | Frame::Irq(_) | Frame::Deep)
         });
         own * 3 <= known && elsewhere * 5 <= known
     })

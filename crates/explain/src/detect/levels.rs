@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 const GOES_ON: f64 = 0.4;
 /// And this share of the subject's.
 const KEEPS: f64 = 0.2;
+/// Ready beside an idle CPU for so long, s, is no wake-up's delay.
+const THROTTLED_S: f64 = 2e-3;
 /// Most levels.
 const MOST: usize = 9;
 
@@ -49,6 +51,8 @@ pub struct Level {
     pub parts: BTreeMap<Doing, Sum>,
     /// By call or work function.
     pub calls: BTreeMap<Option<Frame>, Sum>,
+    /// While without a CPU: the CPU had nothing to do.
+    pub idle: Sum,
     /// While without a CPU: who had it, doing what.
     pub rivals: BTreeMap<(GroupId, Option<Frame>), Sum>,
 }
@@ -85,7 +89,15 @@ impl Level {
         }
         let one = by.values().any(|ticks| *ticks * 5 >= no_cpu * 4);
         let unknown = self.ticks(|_, state| state == Frame::Unknown);
-        unknown.saturating_add(if one { 0 } else { no_cpu })
+        let idle = self.idle.ticks * 2 >= no_cpu;
+        unknown.saturating_add(if one || idle { 0 } else { no_cpu })
+    }
+
+    /// True if it is ready for milliseconds while its CPU has nothing to do: it may not run.
+    pub fn idles(&self, view: &View<'_>) -> bool {
+        let no_cpu = self.ticks(|_, state| state == Frame::NoCpu);
+        let each = view.seconds(self.idle.ticks / self.idle.count.max(1));
+        self.idle.ticks * 2 >= no_cpu && each.is_some_and(|each| each >= THROTTLED_S)
     }
 
     /// Who is waited for, longest first.
@@ -123,6 +135,28 @@ pub fn levels(view: &View<'_>, root: Frame) -> Vec<Level> {
     all
 }
 
+/// While anybody on the way from a root had no CPU: who had it, and the ticks of all of that.
+pub fn hogs(view: &View<'_>, root: Frame) -> (BTreeMap<GroupId, u64>, u64) {
+    let tree = &view.evidence.tree;
+    let (mut by, mut all) = (BTreeMap::new(), 0_u64);
+    let mut open: Vec<u32> = tree.root_of(root).into_iter().collect();
+    while let Some(at) = open.pop() {
+        for (at, node) in tree.within(at) {
+            match node.frame {
+                Frame::NoCpu => all = all.saturating_add(node.ticks),
+                Frame::Has(group) => {
+                    let sum: &mut u64 = by.entry(group).or_default();
+                    *sum = sum.saturating_add(node.ticks);
+                    continue;
+                }
+                _ => {}
+            }
+            open.push(at);
+        }
+    }
+    (by, all)
+}
+
 /// One level, and the nodes of whom it waits for.
 fn level(view: &View<'_>, nodes: &[u32], who: Option<GroupId>) -> (Level, Vec<(GroupId, u32)>) {
     let tree = &view.evidence.tree;
@@ -155,6 +189,9 @@ fn level(view: &View<'_>, nodes: &[u32], who: Option<GroupId>) -> (Level, Vec<(G
 fn rivals(view: &View<'_>, at: u32, level: &mut Level) {
     let tree = &view.evidence.tree;
     for (at, rival) in tree.within(at) {
+        if rival.frame == Frame::Idle {
+            level.idle.add(rival.ticks, rival.count, rival.worst);
+        }
         let Frame::Has(group) = rival.frame else { continue };
         let mut left = rival.ticks;
         for (_, doing) in tree.within(at) {

@@ -86,6 +86,7 @@ impl LockWait {
             suggestion: suggestion.into(),
             confirm: confirm.into(),
             at_most: None,
+            of_host: false,
         })
     }
 }

@@ -22,6 +22,8 @@ mod logged;
 mod names;
 mod outlier;
 mod ping_pong;
+mod recorded;
+mod signals;
 mod starved;
 pub mod story;
 mod timer;
@@ -33,6 +35,7 @@ use crate::result::{Link, Severity};
 pub use device_model::KIND as DEVICE_MODEL;
 pub use gap::KIND as GAP;
 pub use outlier::{outlier, KIND as OUTLIER_ALONE};
+pub use recorded::not_recorded;
 pub use starved::warnings as busy_host;
 pub use view::{View, LEAST_SHARE};
 pub use waits::waits;
@@ -56,6 +59,8 @@ pub struct Candidate {
     pub suggestion: String,
     /// What would prove it.
     pub confirm: String,
+    /// Told only if there is nothing else: what the host's other programs do.
+    pub of_host: bool,
     /// Its severity whatever it would save, for what is not the machine's own doing.
     pub at_most: Option<Severity>,
 }
@@ -91,6 +96,7 @@ pub static DETECTORS: &[&dyn Detector] = &[
     &device_model::DeviceModel,
     &starved::Starved,
     &ipi::IpiStorm,
+    &signals::Signals,
     &calls::SlowCall,
     &logged::SlowInLog,
     &gap::Gap,

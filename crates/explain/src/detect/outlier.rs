@@ -52,5 +52,6 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
                 .into(),
         confirm: "vmeter explain -- COMMAND".into(),
         at_most: None,
+        of_host: false,
     })
 }

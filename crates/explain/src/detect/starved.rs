@@ -48,8 +48,8 @@ impl Starved {
         if of_wanted < WANTED || view.share(waited) < TRACED {
             return None;
         }
-        let (other, share) = competitor(view, tid)?;
-        if share < ONE {
+        let (other, share, times) = competitor(view, tid)?;
+        if share < ONE || times < super::view::LEAST_COUNT {
             return None;
         }
         let (name, other) = (view.thread(tid), view.thread(other));
@@ -85,6 +85,7 @@ impl Starved {
             ),
             confirm: "vmeter bench --pin CPUS (pinned against not, runs interleaved)".into(),
             at_most: Some(Severity::Medium),
+            of_host: false,
         })
     }
 }
@@ -101,12 +102,12 @@ fn ran(thread: &Thread) -> u64 {
     crate::sum(states.iter().map(|state| thread.times[*state as usize]))
 }
 
-/// Who had the CPU most while a vCPU waited for it, and for how much of the waiting.
-fn competitor(view: &View<'_>, vcpu: Tid) -> Option<(Tid, f64)> {
+/// Who had the CPU most while a vCPU waited for it, for how much of the waiting, how often.
+fn competitor(view: &View<'_>, vcpu: Tid) -> Option<(Tid, f64, u64)> {
     let others = view.evidence.competitors.iter().filter(|((waiting, _), _)| *waiting == vcpu);
-    let total = crate::sum(others.clone().map(|(_, ticks)| *ticks));
-    let ((_, other), ticks) = others.max_by_key(|((_, other), ticks)| (**ticks, *other))?;
-    Some((*other, *ticks as f64 / total.max(1) as f64))
+    let total = crate::sum(others.clone().map(|(_, (ticks, _))| *ticks));
+    let ((_, other), (ticks, times)) = others.max_by_key(|((_, other), sum)| (**sum, *other))?;
+    Some((*other, *ticks as f64 / total.max(1) as f64, *times))
 }
 
 /// What a busy host does to the figures.

@@ -54,13 +54,15 @@ impl Detector for TimerPaced {
                       follows the sleep's length)"
                 .into(),
             at_most: None,
+            of_host: false,
         })
     }
 }
 
 /// The usual period that a sleep of this length comes from: it ends late, never early.
 fn period(seconds: f64) -> Option<f64> {
-    [1.0, 2.0, 4.0, 5.0, 10.0, 20.0, 50.0, 100.0]
+    [1.0, 2.0, 4.0, 5.0, 10.0, 20.0, 40.0, 50.0, 100.0, 200.0]
         .into_iter()
+        .rev()
         .find(|ms| (0.99..1.35).contains(&(seconds * 1e3 / ms)))
 }

@@ -186,6 +186,12 @@ impl<'a> View<'a> {
         }
     }
 
+    /// A file's name without its folders.
+    pub fn file(&self, file: u16) -> &str {
+        let path = self.sources.get(file as usize).map_or("", |source| source.file.as_str());
+        path.rsplit('/').next().unwrap_or(path)
+    }
+
     /// A name.
     pub fn name(&self, sym: Sym) -> &str {
         self.sources.get(sym.file as usize).map_or("other", |source| source.name(sym.id))
@@ -302,8 +308,8 @@ impl<'a> View<'a> {
 
     fn calls_recorded(&self, who: Who) -> bool {
         match who {
-            Who::Thread(thread) => self.evidence.calls_seen.contains(&thread.file),
-            _ => !self.evidence.calls_seen.is_empty(),
+            Who::Thread(thread) => self.evidence.seen(thread.file).syscalls,
+            _ => self.evidence.seen_anywhere().syscalls,
         }
     }
 
@@ -347,11 +353,11 @@ impl<'a> View<'a> {
     }
 
     fn kvm_vcpus(&self) -> Vec<VcpuSplit> {
-        let calls = !self.evidence.calls_seen.is_empty();
+        let calls = self.evidence.seen_anywhere().syscalls;
         let names = [
             "not recorded",
             "guest",
-            if self.evidence.exits_seen.is_empty() { "KVM and guest" } else { "KVM" },
+            if !self.evidence.seen_anywhere().kvm_exits { "KVM and guest" } else { "KVM" },
             "system calls",
             if calls { "user space" } else { "user space and system calls" },
             "waiting for a CPU",

@@ -17,7 +17,7 @@ pub struct Calls {
     pub ticks: u64,
     /// Calls.
     pub count: u64,
-    /// Time by number of the call.
+    /// Time by number of the call, without waiting for a CPU.
     pub times: Series,
     /// Calls by number of the turn.
     pub turns: Series,
@@ -58,6 +58,10 @@ pub struct Ledger {
     /// Work functions by who had them run, in what call: what was queued, or else what a worker
     /// ran that was woken by a thread.
     pub provoked: FastMap<(GroupId, Option<Sym>, Sym), Provoked>,
+    /// Times that threads of a name touched fresh memory, with a sleep since the time before.
+    pub fault_goes: FastMap<GroupId, u64>,
+    /// Functions that other CPUs were interrupted for, by who had them run, in what call.
+    pub on_cpus: FastMap<(GroupId, Option<Sym>, Sym), Provoked>,
     /// Workers that were woken by a thread and have not begun to run anything: by whom.
     pending: FastMap<Tid, (GroupId, Option<Sym>)>,
     /// Items are recorded when they are queued.
@@ -79,12 +83,24 @@ impl Turn {
     }
 }
 
+fn note(
+    all: &mut FastMap<(GroupId, Option<Sym>, Sym), Provoked>,
+    key: (GroupId, Option<Sym>, Sym),
+    place: Place,
+) {
+    if all.len() < MAX_CALLS || all.contains_key(&key) {
+        let provoked = all.entry(key).or_default();
+        provoked.count += 1;
+        provoked.first.get_or_insert(place);
+    }
+}
+
 impl Ledger {
     /// A call is over; `waits` says whether it waits by design, which is what is given.
     pub fn called(
         &mut self,
         (who, call): (GroupId, Sym),
-        ticks: u64,
+        (ticks, unready): (u64, u64),
         place: Place,
         waits: impl FnOnce() -> bool,
     ) -> bool {
@@ -100,7 +116,7 @@ impl Ledger {
         };
         calls.ticks = calls.ticks.saturating_add(ticks);
         calls.count += 1;
-        calls.times.add(ticks, 1);
+        calls.times.add(ticks.saturating_sub(unready), 1);
         if calls.worst.is_none_or(|(most, _)| most < ticks) {
             calls.worst = Some((ticks, place));
         }
@@ -119,11 +135,12 @@ impl Ledger {
     }
 
     fn provoke(&mut self, key: (GroupId, Option<Sym>, Sym), place: Place) {
-        if self.provoked.len() < MAX_CALLS || self.provoked.contains_key(&key) {
-            let provoked = self.provoked.entry(key).or_default();
-            provoked.count += 1;
-            provoked.first.get_or_insert(place);
-        }
+        note(&mut self.provoked, key, place);
+    }
+
+    /// A thread has another CPU run a function.
+    pub fn calls_cpu(&mut self, key: (GroupId, Option<Sym>, Sym), place: Place) {
+        note(&mut self.on_cpus, key, place);
     }
 
     /// A worker begins to run a function.

@@ -9,6 +9,11 @@ const MAX_GROUPS: usize = 1 << 12;
 /// Most threads whose group is remembered.
 const MAX_MEMBERS: usize = 1 << 16;
 
+/// Threads made while it was recorded, from which they are made again and again.
+const BORN: u32 = 8;
+/// Begin of the name of threads that have no name but their maker's.
+const CHILD: &str = "child of ";
+
 /// Number of a group.
 pub type GroupId = u32;
 
@@ -23,6 +28,10 @@ pub struct Group {
     pub first: Tid,
     /// It has others.
     pub many: bool,
+    /// Members, and those of them that began while it was recorded.
+    pub members: u32,
+    /// See above.
+    pub born: u32,
 }
 
 /// All groups.
@@ -31,6 +40,8 @@ pub struct Groups {
     list: Vec<Group>,
     by_name: HashMap<(u16, Box<str>), GroupId>,
     members: FastMap<Tid, (Box<str>, GroupId)>,
+    /// Threads that began while it was recorded, with their maker's group.
+    made: FastMap<Tid, GroupId>,
 }
 
 impl Groups {
@@ -41,16 +52,40 @@ impl Groups {
                 return *group;
             }
         }
-        let group = self.find(thread, name);
+        let made = self.made.get(&thread).copied();
+        let group = match made {
+            // It has its maker's name until it gets one of its own.
+            Some(maker) if self.is_called(maker, name) => self.children(thread, maker),
+            _ => self.find(thread, &common(name, thread.tid), name),
+        };
+        if let Some(own) = self.list.get_mut(group as usize) {
+            own.members += 1;
+            own.born += u32::from(made.is_some());
+        }
         if self.members.len() < MAX_MEMBERS || self.members.contains_key(&thread) {
             self.members.insert(thread, (name.into(), group));
         }
         group
     }
 
-    fn find(&mut self, thread: Tid, name: &str) -> GroupId {
-        let common = common(name, thread.tid);
-        let key = (thread.file, common.clone().into_boxed_str());
+    /// A thread of that group makes another.
+    pub fn makes(&mut self, maker: GroupId, child: Tid) {
+        if self.made.len() < MAX_MEMBERS {
+            self.made.insert(child, maker);
+        }
+    }
+
+    fn children(&mut self, thread: Tid, maker: GroupId) -> GroupId {
+        let Some(own) = self.get(maker) else { return 0 };
+        if own.common.starts_with(CHILD) {
+            return maker;
+        }
+        let name = format!("{CHILD}{}", own.common);
+        self.find(thread, &name, &name)
+    }
+
+    fn find(&mut self, thread: Tid, common: &str, name: &str) -> GroupId {
+        let key = (thread.file, Box::<str>::from(common));
         if let Some(&group) = self.by_name.get(&key) {
             if let Some(known) = self.list.get_mut(group as usize) {
                 known.many |= known.first != thread;
@@ -61,9 +96,10 @@ impl Groups {
             return 0;
         }
         let group = self.list.len() as GroupId;
-        let name = if name.is_empty() { common.clone() } else { name.to_string() };
-        let common = common.into_boxed_str();
-        self.list.push(Group { name: name.into(), common, first: thread, many: false });
+        let name = if name.is_empty() { common } else { name };
+        let (name, common) = (name.into(), common.into());
+        let fresh = Group { name, common, first: thread, many: false, members: 0, born: 0 };
+        self.list.push(fresh);
         self.by_name.insert(key, group);
         group
     }
@@ -85,6 +121,11 @@ impl Groups {
             Some(group) => &group.name,
             None => "other threads",
         }
+    }
+
+    /// True if its threads are made again and again, and do not last.
+    pub fn comes_and_goes(&self, group: GroupId) -> bool {
+        self.get(group).is_some_and(|own| own.born >= BORN && own.born * 2 >= own.members)
     }
 
     /// True if a thread is called so, or all are but for their numbers.

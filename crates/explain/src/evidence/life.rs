@@ -12,9 +12,12 @@ use crate::merge::Merge;
 use crate::moment::{Place, Tid};
 use std::collections::VecDeque;
 use vmeter_trace::hash::FastMap;
+use vmeter_trace::ops::Sleep;
 
 /// Most threads that wait for each other in a row.
 const MAX_HOPS: usize = 8;
+/// Stands for the idle thread, where 0 is none.
+pub const IDLE: i32 = -1;
 /// Stretches of one CPU's past that are kept.
 const MAX_RUNS: usize = 64;
 /// Most CPUs.
@@ -49,7 +52,8 @@ impl Runs {
         runs.push_back((next, now));
     }
 
-    /// The thread that had a CPU for most of a stretch that another waited for it; 0 if none.
+    /// The thread that had a CPU for most of a stretch that another waited for it; 0 if none,
+    /// and [`IDLE`] if the CPU had nothing to do.
     pub fn rival(&self, cpu: (u16, u32), waits: i32, (from, to): (u64, u64)) -> i32 {
         let runs = self.cpus.get(&cpu).into_iter().flat_map(|runs| runs.iter().rev());
         let mut end = to;
@@ -58,7 +62,8 @@ impl Runs {
         for &(tid, start) in runs {
             let ticks = end.saturating_sub(start.max(from));
             end = end.min(start);
-            if tid > 0 && tid != waits {
+            let tid = if tid == 0 { IDLE } else { tid };
+            if tid != waits {
                 if let Some(slot) = sums.iter_mut().find(|(known, _)| *known == tid || *known == 0)
                 {
                     *slot = (tid, slot.1.saturating_add(ticks));
@@ -190,6 +195,10 @@ impl Life<'_> {
     fn ready(&mut self, at: u32, thread: Tid, segment: &Segment, span: (u64, u64)) {
         let at = self.tree.child(at, Frame::NoCpu);
         let ticks = span.1.saturating_sub(span.0);
+        if segment.rival == IDLE {
+            let at = self.tree.child(at, Frame::Idle);
+            return self.tree.add(at, ticks, self.place);
+        }
         if segment.rival <= 0 {
             return self.tree.add(at, ticks, self.place);
         }
@@ -211,7 +220,8 @@ impl Life<'_> {
             _ if sleeps => Frame::Timer,
             Waker::Timer => Frame::Timer,
             Waker::Irq(irq) => Frame::Irq(irq),
-            Waker::Interrupt | Waker::Unknown if segment.deep => Frame::Deep,
+            Waker::Thread(by) if segment.sleep == Sleep::Stopped => Frame::Stopped(self.group(by)),
+            Waker::Interrupt | Waker::Unknown if segment.sleep == Sleep::Deep => Frame::Deep,
             Waker::Interrupt => Frame::Interrupt,
             Waker::Unknown => Frame::Asleep,
             Waker::Thread(waker) => {

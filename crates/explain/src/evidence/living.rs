@@ -111,8 +111,8 @@ impl Witness<'_> {
         }
     }
 
-    /// A call of a thread is over.
-    pub(super) fn called(&mut self, tid: Tid, call: Sym, ticks: u64) {
+    /// A call of a thread is over; `ticks` are those in all and those without a CPU.
+    pub(super) fn called(&mut self, tid: Tid, call: Sym, ticks: (u64, u64)) {
         let place = self.place("system call");
         let Some(group) = self.group(tid) else { return };
         let merge = self.merge;

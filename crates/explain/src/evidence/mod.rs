@@ -8,6 +8,7 @@ pub mod groups;
 pub mod life;
 mod living;
 pub mod path;
+mod queries;
 pub mod series;
 pub mod subject;
 pub mod thread;
@@ -19,10 +20,10 @@ pub mod xen;
 use crate::merge::Merge;
 use crate::moment::{Moment, Place, Sym, Tid};
 use calls::Ledger;
-use groups::{GroupId, Groups};
+use groups::Groups;
 use life::{Budget, Runs};
 use path::Path;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use subject::{Anatomy, Key, Part, Subject, What, Who};
 use thread::{Segment, State, Thread, Waker};
 use tree::{Frame, Tree};
@@ -30,7 +31,9 @@ use vmeter_trace::hash::FastMap;
 use vmeter_trace::ops::xen::{RUNNABLE, RUNNING};
 use vmeter_trace::ops::{Access, NameId, Op};
 use vmeter_trace::walk::xen as vcpus;
-use vmeter_trace::walk::{self, At, By, Call, End, Ended, Interrupt, Request, Took, Visitor, Walk};
+use vmeter_trace::walk::{
+    self, At, By, Call, End, Ended, Interrupt, Request, Seen, Took, Visitor, Walk,
+};
 use vmeter_trace::Context;
 pub use work::Work;
 use xen::Xen;
@@ -65,14 +68,12 @@ pub struct Evidence {
     pub wakes: FastMap<(Tid, Tid), u64>,
     /// CPUs seen, by file.
     pub cpus_seen: BTreeSet<(u16, u32)>,
-    /// Files whose VMEXITs are recorded.
-    pub exits_seen: BTreeSet<u16>,
-    /// Files whose system calls are recorded.
-    pub calls_seen: BTreeSet<u16>,
+    /// Which kinds of events a file has.
+    pub seen: BTreeMap<u16, Seen>,
     /// Interrupts, by number and name.
     pub irqs: FastMap<Sym, u64>,
-    /// Ticks that a vCPU's thread waited for a CPU, by the thread that had it at the end.
-    pub competitors: FastMap<(Tid, Tid), u64>,
+    /// Ticks that a vCPU's thread waited for a CPU and how often, by who had it at the end.
+    pub competitors: FastMap<(Tid, Tid), (u64, u64)>,
     /// Threads by name.
     pub groups: Groups,
     /// Where the time of threads and requests went.
@@ -131,12 +132,7 @@ impl Gather {
             };
             let evidence = &mut evidence;
             walk.finish(last, &mut Witness { evidence, moment: &moment, merge });
-            if walk.seen.kvm_exits {
-                evidence.exits_seen.insert(file);
-            }
-            if walk.seen.syscalls {
-                evidence.calls_seen.insert(file);
-            }
+            evidence.seen.insert(file, walk.seen);
             if walk.overwritten() {
                 evidence.drop_implausible(file, merge.common(file, walk.complete()));
             }
@@ -161,19 +157,6 @@ impl Evidence {
     /// True if switches are recorded.
     pub fn runs_seen(&self) -> bool {
         !self.cpus_seen.is_empty()
-    }
-
-    /// How often threads of one name woke those of another.
-    pub fn asked(&self, by: GroupId, woken: GroupId) -> u64 {
-        let is = |tid: &Tid, group| self.groups.group_of(*tid) == Some(group);
-        let pairs = self.wakes.iter().filter(|((a, b), _)| is(a, by) && is(b, woken));
-        pairs.map(|(_, count)| count).sum()
-    }
-
-    /// Threads that run vCPUs.
-    pub fn vcpu_group(&self) -> Option<GroupId> {
-        let vcpus = self.threads.iter().filter(|(_, thread)| thread.is_vcpu);
-        vcpus.map(|(tid, _)| tid).min().and_then(|tid| self.groups.group_of(*tid))
     }
 
     /// Segments kept of a thread.
@@ -250,7 +233,7 @@ impl Visitor for Witness<'_> {
             ends_call: ended.ends_call,
             queued: false,
             rival: 0,
-            deep: ended.deep,
+            sleep: ended.sleep,
             faults: 0,
         };
         let (file, tid) = (self.moment.file, self.tid(thread));
@@ -259,18 +242,23 @@ impl Visitor for Witness<'_> {
         let call = thread.in_call().map(sym);
         let work = thread.work.map(|(function, _)| sym(function));
         let (mut ended_call, mut in_vain) = (None, false);
+        let mut ended_call_since = (now, 0);
         if let Some(own) = self.evidence.thread(tid, now) {
             own.is_vcpu = thread.is_vcpu;
             let since = own.since();
             let entered = own.entered;
-            ended_call = segment.call.filter(|_| segment.ends_call).map(|call| (call, entered));
+            let unready = own.unready;
+            ended_call = segment.call.filter(|_| segment.ends_call);
+            ended_call_since = (entered, unready);
             if segment.state == State::Runnable {
                 segment.rival = rival(since);
+                own.unready = unready.saturating_add(now.saturating_sub(since));
             }
             if segment.state == State::Blocked {
                 // Woken before in the same call, it has gone back to sleep in it.
                 in_vain = own.slept_in && segment.call.is_some();
                 own.slept_in = true;
+                own.fresh = true;
             }
             segment.start = own.ends(segment, room);
             own.begins(thread.state(), call, work);
@@ -280,8 +268,9 @@ impl Visitor for Witness<'_> {
         if let Some(group) = in_vain.then(|| self.group(tid)).flatten() {
             self.evidence.ledger.in_vain(group);
         }
-        if let Some((call, entered)) = ended_call {
-            self.called(tid, call, now.saturating_sub(entered));
+        if let Some(call) = ended_call {
+            let (entered, unready) = ended_call_since;
+            self.called(tid, call, (now.saturating_sub(entered), unready));
         }
     }
 
@@ -350,7 +339,7 @@ impl Visitor for Witness<'_> {
         self.evidence.settle(self.moment.file, What::Call(name), &anatomy);
         let tid = Tid { file: self.moment.file, tid: at.tid };
         if self.evidence.thread(tid, self.moment.ts).is_some() {
-            self.called(tid, name, anatomy.total);
+            self.called(tid, name, (anatomy.total, 0));
         }
     }
 
@@ -387,11 +376,31 @@ impl Visitor for Witness<'_> {
         }
     }
 
+    fn forked(&mut self, at: &At, child: i32) {
+        let file = self.moment.file;
+        if let Some(maker) = self.group(Tid { file, tid: at.tid }) {
+            self.evidence.groups.makes(maker, Tid { file, tid: child });
+        }
+    }
+
+    fn calls_cpu(&mut self, _at: &At, thread: &walk::Thread, function: NameId) {
+        let (function, tid) = (self.moment.sym(function), self.tid(thread));
+        let place = self.place("csd_queue_cpu");
+        let call = self.own(thread).and_then(|own| own.call());
+        if let Some(group) = self.group(tid) {
+            self.evidence.ledger.calls_cpu((group, call, function), place);
+        }
+    }
+
     fn page_fault(&mut self, _at: &At, thread: &walk::Thread) {
         let (now, room) = (self.moment.ts, self.evidence.room());
         let Some(own) = self.own(thread) else { return };
         own.faults(now, room);
+        let fresh = std::mem::take(&mut own.fresh);
         if let Some((group, _)) = own.group {
+            if fresh {
+                count(&mut self.evidence.ledger.fault_goes, group, MAX_COUNTED);
+            }
             let tree = &mut self.evidence.tree;
             if let Some(root) = tree.root(Frame::Life(group)) {
                 let at = tree.child(root, Frame::Faults);
@@ -428,7 +437,7 @@ impl Visitor for Witness<'_> {
             let pair = (Tid { file, tid: next.tid }, Tid { file, tid: prev });
             if self.evidence.competitors.len() < MAX_THREADS {
                 let sum = self.evidence.competitors.entry(pair).or_default();
-                *sum = waited.saturating_add(*sum);
+                *sum = (waited.saturating_add(sum.0), sum.1 + 1);
             }
         }
     }

@@ -5,6 +5,7 @@ use super::groups::GroupId;
 use super::tree::Frame;
 use crate::moment::{Place, Sym, Tid};
 use std::collections::VecDeque;
+use vmeter_trace::ops::Sleep as Slept;
 pub use vmeter_trace::walk::{State, STATES};
 
 /// How far back [`Thread::doing`] looks.
@@ -67,8 +68,8 @@ pub struct Segment {
     pub queued: bool,
     /// For [`State::Runnable`]: the thread that had the CPU meanwhile, most of the time.
     pub rival: i32,
-    /// For [`State::Blocked`]: only what it waited for could end it.
-    pub deep: bool,
+    /// For [`State::Blocked`]: how it slept.
+    pub sleep: Slept,
     /// For the mark of page faults: how many.
     pub faults: u32,
 }
@@ -90,6 +91,10 @@ pub struct Thread {
     pub turn: Turn,
     /// It has slept in its call.
     pub slept_in: bool,
+    /// It has slept since it touched fresh memory last.
+    pub fresh: bool,
+    /// Ticks without a CPU since its call began.
+    pub unready: u64,
     /// When its call began; else when it began to do what it does.
     pub entered: u64,
     /// Nodes of the tree that its time on a CPU went to lately, by root, call and work.
@@ -113,6 +118,8 @@ impl Thread {
             turn: Turn::default(),
             nodes: [None; 4],
             slept_in: false,
+            unready: 0,
+            fresh: true,
             entered: now,
             past: VecDeque::new(),
             state: State::Unknown,
@@ -149,7 +156,7 @@ impl Thread {
             ends_call: false,
             queued: false,
             rival: 0,
-            deep: false,
+            sleep: Slept::Light,
             faults: 0,
         }
     }
@@ -174,6 +181,7 @@ impl Thread {
     pub fn begins(&mut self, state: State, call: Option<Sym>, work: Option<Sym>) {
         if self.call != call || call.is_none() {
             self.entered = self.since;
+            self.unready = 0;
         }
         (self.state, self.call, self.work) = (state, call, work);
     }

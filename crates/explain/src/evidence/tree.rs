@@ -30,6 +30,8 @@ pub enum Frame {
     Guest,
     /// Ready, without a CPU.
     NoCpu,
+    /// Within [`Frame::NoCpu`]: the CPU had nothing to do meanwhile.
+    Idle,
     /// Asleep until a timer fired.
     Timer,
     /// Asleep until a device's interrupt.
@@ -38,6 +40,8 @@ pub enum Frame {
     Interrupt,
     /// Asleep until a disk, or a lock in the kernel; in what call and until whom is not recorded.
     Deep,
+    /// Stopped by a signal or a tracer, until one of these let it go on.
+    Stopped(GroupId),
     /// Asleep; until what is not recorded.
     Asleep,
     /// Pages that were touched and not there; has no time of its own.

@@ -4,10 +4,14 @@ use super::path::Path;
 use super::subject::Anatomy;
 use super::thread::{Thread, Waker};
 use super::{xen, Witness};
-use crate::moment::{Place, Tid};
+use crate::moment::{Place, Sym, Tid};
 use vmeter_trace::ops::Op;
 use vmeter_trace::walk::xen as vcpus;
 use vmeter_trace::walk::{self, By, Request, Took};
+
+/// System calls that send to a socket.
+const SENDS: [&str; 8] =
+    ["write", "writev", "sendto", "sendmsg", "sendmmsg", "sendfile", "shutdown", "close"];
 
 impl Witness<'_> {
     pub(super) fn tid(&self, thread: &walk::Thread) -> Tid {
@@ -33,10 +37,22 @@ impl Witness<'_> {
             walk::Waker::Timer => Waker::Timer,
             walk::Waker::Interrupt => Waker::Interrupt,
             walk::Waker::Irq(irq) => match self.moment.sym(irq) {
+                irq if self.sends(irq) => {
+                    Waker::Thread(Tid { file: self.moment.file, tid: self.moment.tid })
+                }
                 irq if self.merge.name(irq).to_ascii_lowercase().contains("timer") => Waker::Timer,
                 irq => Waker::Irq(irq),
             },
         }
+    }
+
+    /// True if a thread that sends something to this machine itself (by the loopback device)
+    /// delivers it, too: the soft interrupt is its own doing.
+    fn sends(&self, irq: Sym) -> bool {
+        let tid = Tid { file: self.moment.file, tid: self.moment.tid };
+        let call = || self.evidence.threads.get(&tid).and_then(Thread::call);
+        self.merge.name(irq) == "NET_RX"
+            && call().is_some_and(|call| SENDS.contains(&self.merge.name(call)))
     }
 
     /// What a request's time went into.

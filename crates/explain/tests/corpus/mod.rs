@@ -7,9 +7,79 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use vmeter_explain::result::{ExplainResult, Finding, Severity};
 use vmeter_explain::{explain, Options};
+use vmeter_trace::ops::Op;
 
 /// Names a folder of faults that is not in the repository.
 pub const VARIABLE: &str = "VMETER_EXPLAIN_CORPUS";
+
+/// A class of events that a recording may lack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// None: all are there.
+    Nothing,
+    /// System calls.
+    Calls,
+    /// Work items, queued and run.
+    Works,
+    /// Interrupts, soft ones, timers.
+    Interrupts,
+    /// Work items being queued.
+    Queues,
+    /// Wake-ups.
+    Wakes,
+}
+
+impl Class {
+    /// All of them, by the name that options have.
+    pub const ALL: [(&'static str, Class); 6] = [
+        ("nothing", Class::Nothing),
+        ("calls", Class::Calls),
+        ("works", Class::Works),
+        ("interrupts", Class::Interrupts),
+        ("queues", Class::Queues),
+        ("wakes", Class::Wakes),
+    ];
+
+    /// True for an event of it.
+    pub fn ignore(self) -> Option<fn(&Op) -> bool> {
+        Some(match self {
+            Class::Nothing => return None,
+            Class::Calls => |op| {
+                matches!(op, Op::SyscallEnter { .. } | Op::SyscallExit { .. } | Op::ThreadStart)
+            },
+            Class::Works => {
+                |op| matches!(op, Op::WorkQueue { .. } | Op::WorkStart { .. } | Op::WorkEnd { .. })
+            }
+            Class::Interrupts => |op| {
+                matches!(
+                    op,
+                    Op::IrqEntry { .. }
+                        | Op::IrqExit
+                        | Op::VectorEntry { .. }
+                        | Op::VectorExit { .. }
+                        | Op::SoftirqEntry { .. }
+                        | Op::SoftirqExit
+                        | Op::TimerEntry
+                        | Op::TimerExit
+                )
+            },
+            Class::Queues => |op| matches!(op, Op::WorkQueue { .. }),
+            Class::Wakes => |op| matches!(op, Op::Wake { .. }),
+        })
+    }
+
+    /// What a result says of its being missing.
+    pub fn named(self) -> &'static str {
+        match self {
+            Class::Nothing => "",
+            Class::Calls => "raw_syscalls",
+            Class::Works => "workqueue:",
+            Class::Interrupts => "irq:",
+            Class::Queues => "workqueue_queue_work",
+            Class::Wakes => "sched_waking",
+        }
+    }
+}
 
 /// What an answer is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +128,8 @@ pub struct Corpus {
 pub struct Judged {
     /// What it is worth.
     pub verdict: Verdict,
+    /// The first or the second finding is right.
+    pub second: bool,
     /// Of the trace with the fault.
     pub slow: ExplainResult,
     /// Of its twin.
@@ -98,11 +170,22 @@ impl Corpus {
 impl Fault {
     /// Explains both traces and compares with the truth.
     pub fn judge(&self) -> Judged {
-        let of = |path: &PathBuf| {
-            explain(std::slice::from_ref(path), &Options::default()).expect("a trace")
-        };
-        let (slow, ok) = (of(&self.slow), of(&self.ok));
-        Judged { verdict: self.verdict(&slow.findings), slow, ok }
+        self.judge_without(Class::Nothing)
+    }
+
+    /// As [`Fault::judge`], where a class of events is missing; the twin is left out then.
+    pub fn judge_without(&self, class: Class) -> Judged {
+        let options = Options { ignore: class.ignore(), ..Options::default() };
+        let of = |path: &PathBuf| explain(std::slice::from_ref(path), &options).expect("a trace");
+        let slow = of(&self.slow);
+        let ok = if class == Class::Nothing { of(&self.ok) } else { ExplainResult::default() };
+        Judged { verdict: self.verdict(&slow.findings), second: self.second(&slow), slow, ok }
+    }
+
+    /// True if the first or the second finding is right.
+    fn second(&self, result: &ExplainResult) -> bool {
+        let right = |f: &Finding| self.has(f) == self.words.len() && !self.not.contains(&f.kind);
+        result.findings.iter().take(2).any(right)
     }
 
     fn verdict(&self, findings: &[Finding]) -> Verdict {

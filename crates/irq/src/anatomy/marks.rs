@@ -109,7 +109,7 @@ fn what<'n>(op: Op, name: impl Fn(NameId) -> &'n str) -> Option<What> {
         }),
         Op::SyscallExit { .. } => What::Exit,
         Op::Switch { prev, runnable, next, .. } => What::Switch { from: prev, runnable, to: next },
-        Op::Wake { tid } => What::Waking(tid),
+        Op::Wake { tid, .. } => What::Waking(tid),
         Op::WorkQueue { work, function } => What::Queue(work, function.0),
         Op::WorkStart { work, function } => What::Start(work, function.0),
         Op::WorkEnd { work } => What::End(work),

@@ -3,7 +3,7 @@
 use super::access::Access;
 use super::meaning::Meaning;
 use super::names::{NameId, Number, Resolver};
-use super::op::{Op, Vector};
+use super::op::{Op, Sleep, Vector};
 use crate::event::{EventType, IntField, StrField};
 use crate::names::KVM_RUN;
 
@@ -35,7 +35,8 @@ fn names_of(meaning: Meaning) -> (&'static [&'static str], &'static str) {
         Meaning::WorkQueue | Meaning::WorkStart => (&["work", "function"], ""),
         Meaning::WorkEnd => (&["work"], ""),
         Meaning::Switch => (&["prev_pid", "prev_state", "next_pid"], ""),
-        Meaning::Wake => (&["pid"], ""),
+        Meaning::CsdQueue => (&["func"], ""),
+        Meaning::Wake | Meaning::WakeNew => (&["pid"], ""),
         Meaning::KvmEntry | Meaning::IrqExit => (&[], ""),
         Meaning::QemuRead | Meaning::QemuWrite | Meaning::QemuIn | Meaning::QemuOut => (&[], ""),
     }
@@ -78,6 +79,18 @@ const ASLEEP: u64 = 0xff;
 const DEEP: u64 = 0x02;
 const IDLE: u64 = 0x480;
 
+/// `__TASK_STOPPED` and `__TASK_TRACED`.
+const STOPPED: u64 = 0x0c;
+
+/// How a thread sleeps, by the bits of `prev_state`.
+pub(super) fn asleep(state: u64) -> Sleep {
+    match state {
+        state if state & STOPPED != 0 => Sleep::Stopped,
+        state if state & DEEP != 0 && state & IDLE == 0 => Sleep::Deep,
+        _ => Sleep::Light,
+    }
+}
+
 /// As the event's own `print fmt` has it: `-EINTR` is a restart.
 fn userspace_exit(reason: u64, errno: i32, names: &mut Resolver) -> NameId {
     match errno {
@@ -93,6 +106,12 @@ pub(super) fn ioctl(name: NameId, request: u32, names: &mut Resolver) -> Op {
     Op::SyscallEnter { name, request: Some(id), kvm_run: request == KVM_RUN }
 }
 
+/// The op of a soft interrupt by its number; 1 and 8 are those of timers.
+pub(super) fn softirq(number: u64, names: &mut Resolver) -> Op {
+    let timer = matches!(number, 1 | 8);
+    Op::SoftirqEntry { action: names.number(Number::Softirq, number), timer }
+}
+
 pub(super) fn hypercall(name: NameId) -> Op {
     Op::Access(Access::Hypercall { name })
 }
@@ -103,11 +122,12 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
     match meaning {
         Meaning::Switch => {
             let state = int(1);
-            let deep = state & DEEP != 0 && state & IDLE == 0;
+            let sleep = asleep(state);
             let (prev, next) = (int(0) as i32, int(2) as i32);
-            Op::Switch { prev, runnable: state & ASLEEP == 0, deep, next }
+            Op::Switch { prev, runnable: state & ASLEEP == 0, sleep, next }
         }
-        Meaning::Wake => Op::Wake { tid: int(0) as i32 },
+        Meaning::Wake => Op::Wake { tid: int(0) as i32, new: false },
+        Meaning::WakeNew => Op::Wake { tid: int(0) as i32, new: true },
         Meaning::KvmExit => {
             let isa = if fields.ints[1].is_present() { int(1) as u32 } else { 2 };
             Op::VmExit { reason: names.number(Number::Exit { isa }, int(0)) }
@@ -141,13 +161,14 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
         }
         Meaning::IrqEntry => Op::IrqEntry { irq: names.irq(int(0), fields.text.get(record)) },
         Meaning::IrqExit => Op::IrqExit,
-        Meaning::SoftirqEntry => Op::SoftirqEntry { action: names.number(Number::Softirq, int(0)) },
+        Meaning::SoftirqEntry => softirq(int(0), names),
         Meaning::SoftirqExit => Op::SoftirqExit,
         Meaning::PageFault => Op::PageFault,
         Meaning::Fork => Op::Fork { child: int(0) as i32 },
         // The reschedule interrupt has no callback.
         Meaning::IpiSend if int(0) == 0 => Op::IpiSend { name: names.names.id("send reschedule") },
         Meaning::IpiSend => Op::IpiSend { name: names.number(Number::Address, int(0)) },
+        Meaning::CsdQueue => Op::CallCpu { name: names.number(Number::Address, int(0)) },
         Meaning::IpiRaise => Op::IpiSend { name: names.number(Number::IpiReason, int(0)) },
         Meaning::IpiEntry => {
             Op::VectorEntry { name: names.number(Number::IpiReason, int(0)), vector: Vector::Ipi }

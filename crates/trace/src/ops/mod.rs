@@ -20,7 +20,7 @@ use binary::Fields;
 use meaning::{Meaning, MEANINGS};
 use names::Resolver;
 pub use names::{NameId, Names};
-pub use op::{Op, Vector};
+pub use op::{Op, Sleep, Vector};
 pub use xen::XenOp;
 
 /// Interrupts of the x86 `irq_vectors` events.
@@ -99,13 +99,14 @@ impl Decoder {
             Handler::Fixed(Op::VectorEntry { .. } | Op::VectorExit { .. }) => Touches::Cpu,
             Handler::Known(meaning, _) => match meaning {
                 Meaning::Switch => Touches::Switch,
-                Meaning::Wake => Touches::Wake,
+                Meaning::Wake | Meaning::WakeNew => Touches::Wake,
                 Meaning::IrqEntry | Meaning::IrqExit | Meaning::IpiEntry | Meaning::IpiExit => {
                     Touches::Cpu
                 }
                 Meaning::SoftirqEntry
                 | Meaning::SoftirqExit
                 | Meaning::PageFault
+                | Meaning::CsdQueue
                 | Meaning::Fork => Touches::Nothing,
                 _ => Touches::Thread,
             },

@@ -15,6 +15,18 @@ pub enum Vector {
     Local,
 }
 
+/// How a thread sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sleep {
+    /// A signal would end it (`S`).
+    #[default]
+    Light,
+    /// Only what it waits for ends it (`D`): a disk, or a lock in the kernel.
+    Deep,
+    /// It is stopped (`T`), or traced (`t`): another process lets it go on.
+    Stopped,
+}
+
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
@@ -91,6 +103,8 @@ pub enum Op {
     SoftirqEntry {
         /// Its action: `TIMER`, `NET_RX`, `BLOCK`, …
         action: NameId,
+        /// True for those of timers.
+        timer: bool,
     },
     /// It returns.
     SoftirqExit,
@@ -108,6 +122,11 @@ pub enum Op {
     /// An inter-processor interrupt is sent.
     IpiSend {
         /// What for.
+        name: NameId,
+    },
+    /// Another CPU is asked to run a function (`csd_queue_cpu`); its IPI is an event of its own.
+    CallCpu {
+        /// The function.
         name: NameId,
     },
     /// Work was queued.
@@ -135,8 +154,8 @@ pub enum Op {
         prev: i32,
         /// True if it could go on running.
         runnable: bool,
-        /// True if only what it waits for can end its sleep (`D`): a disk, or a lock in the kernel.
-        deep: bool,
+        /// How it sleeps, if it could not.
+        sleep: Sleep,
         /// Thread that comes.
         next: i32,
     },
@@ -144,6 +163,8 @@ pub enum Op {
     Wake {
         /// Which.
         tid: i32,
+        /// True if it has just been made, by the thread that this happens in.
+        new: bool,
     },
     /// Something in Xen.
     Xen(XenOp),

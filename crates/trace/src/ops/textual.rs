@@ -7,7 +7,7 @@ use super::access::Access;
 use super::binary::hypercall;
 use super::meaning::Meaning;
 use super::names::{NameId, Number, Resolver};
-use super::op::{Op, Vector};
+use super::op::{Op, Sleep, Vector};
 use crate::text::{after, hex, number, number_after};
 
 pub(crate) fn decode(meaning: Meaning, text: &str, names: &mut Resolver) -> Op {
@@ -60,18 +60,22 @@ fn known(meaning: Meaning, text: &str, names: &mut Resolver) -> Option<Op> {
             Op::IrqEntry { irq: names.irq(number_after(text, "irq=")?, after(text, "name=")) }
         }
         Meaning::IrqExit => Op::IrqExit,
-        Meaning::SoftirqEntry => {
-            Op::SoftirqEntry { action: names.number(Number::Softirq, number_after(text, "vec=")?) }
-        }
+        Meaning::SoftirqEntry => super::binary::softirq(number_after(text, "vec=")?, names),
         Meaning::SoftirqExit => Op::SoftirqExit,
         Meaning::PageFault => Op::PageFault,
         Meaning::Fork => Op::Fork { child: number_after(text, "child_pid=")? as i32 },
         Meaning::IpiRaise | Meaning::IpiSend => Op::IpiSend { name: ipi(text, names) },
+        Meaning::CsdQueue => {
+            let function = after(text, "func=")?;
+            let function = function.split(['+', ',']).next().unwrap_or(function);
+            Op::CallCpu { name: names.names.id(function) }
+        }
         Meaning::IpiEntry => Op::VectorEntry { name: ipi(text, names), vector: Vector::Ipi },
         Meaning::IpiExit => Op::VectorExit { name: ipi(text, names) },
         Meaning::WorkQueue | Meaning::WorkStart | Meaning::WorkEnd => work(meaning, text, names)?,
         Meaning::Switch => switch(text)?,
-        Meaning::Wake => Op::Wake { tid: wake(text)? },
+        Meaning::Wake => Op::Wake { tid: wake(text)?, new: false },
+        Meaning::WakeNew => Op::Wake { tid: wake(text)?, new: true },
         Meaning::QemuRead => region(text, false)?,
         Meaning::QemuWrite => region(text, true)?,
         Meaning::QemuIn | Meaning::QemuOut => Op::Logged(Access::Port {
@@ -161,19 +165,25 @@ fn switch(text: &str) -> Option<Op> {
             None => state.starts_with('R'),
         };
         let next = number_after(to, "next_pid=")?;
-        let deep = match number(state) {
-            Some(bits) => bits & 0x02 != 0 && bits & 0x480 == 0,
-            None => state.starts_with('D'),
-        };
-        return Some(Op::Switch { prev: prev as i32, runnable, deep, next: next as i32 });
+        let sleep = number(state).map_or(asleep(state), super::binary::asleep);
+        return Some(Op::Switch { prev: prev as i32, runnable, sleep, next: next as i32 });
     }
     let tid = |side: &str| -> Option<i32> {
         let (head, _) = side.rsplit_once('[')?;
         head.trim_end().rsplit_once(':')?.1.parse().ok()
     };
     let state = from.rsplit_once(']')?.1.trim();
-    let (runnable, deep) = (state.starts_with('R'), state.starts_with('D'));
-    Some(Op::Switch { prev: tid(from)?, runnable, deep, next: tid(to)? })
+    let (runnable, sleep) = (state.starts_with('R'), asleep(state));
+    Some(Op::Switch { prev: tid(from)?, runnable, sleep, next: tid(to)? })
+}
+
+/// How a thread sleeps, by the letter of `prev_state`.
+fn asleep(state: &str) -> Sleep {
+    match state.as_bytes().first() {
+        Some(b'D') => Sleep::Deep,
+        Some(b'T' | b't') => Sleep::Stopped,
+        _ => Sleep::Light,
+    }
 }
 
 /// `comm=x pid=15 …` or trace-cmd's `comm:15 [120] CPU:001`.
@@ -215,7 +225,7 @@ mod tests {
 
     #[test]
     fn every_spelling_of_a_switch_is_read() {
-        let want = Op::Switch { prev: 131, runnable: true, deep: false, next: 2 };
+        let want = Op::Switch { prev: 131, runnable: true, sleep: Sleep::Light, next: 2 };
         let tracefs = "prev_comm=q x prev_pid=131 prev_prio=120 prev_state=R+ ==> next_comm=a:b [c next_pid=2 next_prio=0";
         assert_eq!(op(Meaning::Switch, tracefs), want);
         assert_eq!(op(Meaning::Switch, "q:w:131 [120] R ==> a:2 [120]"), want);

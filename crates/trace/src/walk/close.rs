@@ -35,9 +35,7 @@ impl Walk {
 
     /// Adds the threads of other parts of the same trace, finished before.
     pub(crate) fn absorb(&mut self, other: Walk) {
-        self.seen.switches |= other.seen.switches;
-        self.seen.syscalls |= other.seen.syscalls;
-        self.seen.kvm_exits |= other.seen.kvm_exits;
+        self.seen.absorb(other.seen);
         self.threads.absorb(other.threads);
     }
 }

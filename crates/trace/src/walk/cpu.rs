@@ -60,6 +60,8 @@ struct Context {
     irq: Option<NameId>,
     softirq: Option<NameId>,
     ipi: bool,
+    /// A timer's soft interrupt has run, and nothing but soft interrupts since.
+    after_timer: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -173,7 +175,7 @@ impl Cpus {
             event::Context::Task => false,
             event::Context::Softirq | event::Context::Hardirq => true,
             event::Context::Unknown => {
-                let Context { timer, irq, softirq, ipi } = self.context(at.cpu);
+                let Context { timer, irq, softirq, ipi, .. } = self.context(at.cpu);
                 timer || ipi || irq.is_some() || softirq.is_some()
             }
         }
@@ -186,6 +188,7 @@ impl Cpus {
         let context = self.context(at.cpu);
         let interrupt = match context {
             Context { timer: true, .. } => Some(Waker::Timer),
+            Context { softirq: Some(_), after_timer: true, .. } => Some(Waker::Timer),
             Context { softirq: Some(action), .. } if at.context != event::Context::Hardirq => {
                 Some(Waker::Irq(action))
             }
@@ -202,10 +205,11 @@ impl Cpus {
         }
     }
 
-    /// A soft interrupt's handler begins or returns.
-    pub(super) fn softirq(&mut self, cpu: u32, action: Option<NameId>) {
+    /// A soft interrupt's handler begins or returns; `timer` says that it is the timers'.
+    pub(super) fn softirq(&mut self, cpu: u32, action: Option<NameId>, timer: bool) {
         if let Some(cpu) = self.get(cpu) {
             cpu.context.softirq = action;
+            cpu.context.after_timer |= timer;
         }
     }
 
@@ -221,6 +225,7 @@ impl Cpus {
             cpu.interrupts = [open, None, None, None];
             cpu.depth = 1;
         }
+        cpu.context.after_timer = false;
         match interrupt {
             Interrupt::Irq(irq) => cpu.context.irq = Some(irq),
             Interrupt::Ipi(_) => cpu.context.ipi = true,

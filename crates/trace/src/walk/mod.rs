@@ -18,30 +18,22 @@ mod close;
 mod cpu;
 mod interval;
 mod part;
+mod seen;
 mod thread;
 mod visitor;
+mod work;
 pub mod xen;
 
 use crate::format::TraceInfo;
-use crate::ops::{Access, NameId, Op, Vector};
+use crate::ops::{Access, NameId, Op, Sleep, Vector};
 use cpu::Cpus;
 pub use cpu::{Interrupt, Waker};
 pub use interval::{At, Open, Took, IMPLAUSIBLE, LONGEST};
 pub(crate) use part::Part;
+pub use seen::Seen;
 pub use thread::{Call, Ended, State, Thread, Threads, STATES};
 pub use visitor::{By, End, Ends, Request, Slice, Visitor};
 use xen::Xen;
-
-/// Which kinds of event there were: what figures can rest on.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// `sched_switch`.
-    pub switches: bool,
-    /// `sys_enter_*` or `raw_syscalls`.
-    pub syscalls: bool,
-    /// `kvm_exit` and `kvm_entry`.
-    pub kvm_exits: bool,
-}
 
 /// The state of one trace's threads and CPUs.
 #[derive(Debug, Default)]
@@ -117,18 +109,24 @@ impl Walk {
             Op::VectorExit { name } => self.handled(at, Some(name), v),
             Op::TimerEntry => self.timer::<V>(at, true),
             Op::TimerExit => self.timer::<V>(at, false),
-            Op::SoftirqEntry { action } => self.softirq::<V>(at, Some(action)),
-            Op::SoftirqExit => self.softirq::<V>(at, None),
+            Op::SoftirqEntry { action, timer } => self.softirq::<V>(at, Some(action), timer),
+            Op::SoftirqExit => self.softirq::<V>(at, None, false),
             Op::PageFault => self.page_fault(at, v),
             Op::Fork { child } => v.forked(at, child),
             Op::IpiSend { name } => v.ipi(at, name),
+            Op::CallCpu { name } => self.call_cpu(at, name, v),
             Op::WorkQueue { work: _, function } => self.work_queued(at, function, v),
             Op::WorkStart { work, function } => self.work_start(at, (work, function), v),
             Op::WorkEnd { work: _ } => self.work_end(at, v),
-            Op::Switch { prev, runnable, deep, next } => {
-                self.switch(at, (prev, runnable, deep), next, v);
+            Op::Switch { prev, runnable, sleep, next } => {
+                self.switch(at, (prev, runnable, sleep), next, v);
             }
-            Op::Wake { tid } => self.wake(at, tid, v),
+            Op::Wake { tid, new } => {
+                if new {
+                    v.forked(at, tid);
+                }
+                self.wake(at, tid, v);
+            }
             Op::Xen(op) => self.xen.add(at, op, v),
         }
     }
@@ -244,7 +242,7 @@ impl Walk {
     fn switch<V: Visitor>(
         &mut self,
         at: &At,
-        (prev, runnable, deep): (i32, bool, bool),
+        (prev, runnable, sleep): (i32, bool, Sleep),
         next: i32,
         v: &mut V,
     ) {
@@ -257,7 +255,7 @@ impl Walk {
             let state = if runnable { State::Runnable } else { State::Blocked };
             let thread = self.threads.get(index);
             let ended = thread.enter(state, at.ts);
-            thread.deep = deep;
+            thread.sleep = sleep;
             v.span(thread, &ended);
         }
         let next = self.part.mine(next);
@@ -275,6 +273,7 @@ impl Walk {
 
     #[inline]
     fn wake<V: Visitor>(&mut self, at: &At, tid: i32, v: &mut V) {
+        self.seen.wakes = true;
         if let Some(index) = self.part.mine(tid).and_then(|tid| self.threads.find(tid, at.ts)) {
             let waker = if V::WAKERS { self.cpus.waker(at) } else { Waker::Unknown };
             let thread = self.threads.get(index);
@@ -331,6 +330,7 @@ impl Walk {
     fn userspace_exit<V: Visitor>(&mut self, at: &At, reason: NameId, v: &mut V) {
         self.task::<V>(at);
         let Some(index) = self.running(at, v) else { return };
+        self.goes_on(at, index, v);
         let thread = self.threads.get(index);
         thread.is_vcpu = true;
         let stale = thread.user_exit.replace((reason, Open::at(at)));
@@ -342,6 +342,17 @@ impl Walk {
         v.left(at, thread);
         if let Some((reason, open)) = stale {
             v.userspace_exit(reason, self.cpus.unended(open, at));
+        }
+    }
+
+    /// Without system calls, the next event of KVM in the thread tells that the guest has gone
+    /// on; some of the time was the guest's then.
+    fn goes_on<V: Visitor>(&mut self, at: &At, index: u32, v: &mut V) {
+        let thread = self.threads.get(index);
+        if V::WAKERS && !self.seen.syscalls && thread.exit.is_none() && thread.user_exit.is_some() {
+            let ended = thread.change(at.ts, |thread| thread.layers(false, true));
+            v.span(thread, &ended);
+            self.resume(at, index, v);
         }
     }
 
@@ -382,6 +393,7 @@ impl Walk {
             v.reported(at, None, access);
             return v.untimed(access);
         };
+        self.goes_on(at, index, v);
         let thread = self.threads.get(index);
         thread.is_vcpu = true;
         v.reported(at, Some(thread), access);
@@ -410,44 +422,8 @@ impl Walk {
         }
     }
 
-    fn work_queued<V: Visitor>(&mut self, at: &At, function: NameId, v: &mut V) {
-        // Queued by an interrupt: not by the thread it interrupted.
-        if !V::WAKERS || self.cpus.in_interrupt(at) {
-            return;
-        }
-        if let Some(index) = self.running(at, v) {
-            v.queued(at, self.threads.get(index), function);
-        }
-    }
-
-    fn work_start<V: Visitor>(&mut self, at: &At, (item, function): (u64, NameId), v: &mut V) {
-        self.task::<V>(at);
-        v.work_begins(at, item, function);
-        let Some(index) = self.running(at, v) else { return v.work(function, Took::Unknown) };
-        let thread = self.threads.get(index);
-        v.begins(at, Slice::Work(function));
-        let mut stale = None;
-        let work = Some((function, Open::at(at)));
-        let ended = thread.works(at.ts, |thread| stale = std::mem::replace(&mut thread.work, work));
-        v.span(thread, &ended);
-        if let Some((function, open)) = stale {
-            v.work(function, self.cpus.unended(open, at));
-        }
-    }
-
-    fn work_end<V: Visitor>(&mut self, at: &At, v: &mut V) {
-        let Some(index) = self.running(at, v) else { return };
-        v.ends(at, Ends::Work);
-        let mut work = None;
-        let thread = self.threads.get(index);
-        let ended = thread.works(at.ts, |thread| work = thread.work.take());
-        v.span(thread, &ended);
-        if let Some((function, open)) = work {
-            v.work(function, self.cpus.since(open, at));
-        }
-    }
-
     fn interrupt<V: Visitor>(&mut self, at: &At, interrupt: Interrupt, v: &mut V) {
+        self.seen.interrupts = true;
         v.begins(at, Slice::Interrupt(interrupt.name()));
         v.interrupted(interrupt);
         self.cpus.interrupt(at, interrupt);
@@ -461,14 +437,16 @@ impl Walk {
     }
 
     fn timer<V: Visitor>(&mut self, at: &At, fires: bool) {
+        self.seen.interrupts = true;
         if V::WAKERS {
             self.cpus.timer(at.cpu, fires);
         }
     }
 
-    fn softirq<V: Visitor>(&mut self, at: &At, action: Option<NameId>) {
+    fn softirq<V: Visitor>(&mut self, at: &At, action: Option<NameId>, timer: bool) {
+        self.seen.interrupts = true;
         if V::WAKERS {
-            self.cpus.softirq(at.cpu, action);
+            self.cpus.softirq(at.cpu, action, timer);
         }
     }
 

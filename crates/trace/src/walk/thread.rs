@@ -3,7 +3,7 @@
 use super::cpu::Waker;
 use super::interval::{Open, Took};
 use crate::hash::FastMap;
-use crate::ops::{Access, NameId};
+use crate::ops::{Access, NameId, Sleep};
 
 /// Where a thread's time goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -69,8 +69,8 @@ pub struct Ended {
     pub work: Option<NameId>,
     /// Who ended it, if the thread slept.
     pub waker: Waker,
-    /// For [`State::Blocked`]: only what it waited for could end it (`D`).
-    pub deep: bool,
+    /// For [`State::Blocked`]: how it slept.
+    pub sleep: Sleep,
     /// True if a call ended with it.
     pub ends_call: bool,
     /// What that returned.
@@ -117,8 +117,8 @@ pub struct Thread {
     /// The last access that a device model's log reports of it.
     pub(super) logged: Option<(Access, Open)>,
     accesses: Accesses,
-    /// It sleeps and only what it waits for can end that.
-    pub(super) deep: bool,
+    /// How it sleeps, if it does.
+    pub(super) sleep: Sleep,
     in_guest: bool,
     in_kvm: bool,
     state: State,
@@ -141,7 +141,7 @@ impl Thread {
             work: None,
             logged: None,
             accesses: Accesses::NONE,
-            deep: false,
+            sleep: Sleep::Light,
             in_guest: false,
             in_kvm: false,
             state: State::Unknown,
@@ -205,7 +205,7 @@ impl Thread {
             call: self.in_call(),
             work: self.work.map(|(function, _)| function),
             waker: Waker::Unknown,
-            deep: self.deep && self.state == State::Blocked,
+            sleep: self.sleep,
             ends_call: false,
             returned: None,
         }

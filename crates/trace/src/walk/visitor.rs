@@ -128,6 +128,8 @@ pub trait Visitor {
     /// A CPU interrupts another.
     #[inline]
     fn ipi(&mut self, _at: &At, _name: NameId) {}
+    /// A thread, not an interrupt that came to it, has another CPU run a function.
+    fn calls_cpu(&mut self, _at: &At, _thread: &Thread, _function: NameId) {}
     /// A thread touches a page that is not there, in user space; only if [`Visitor::WAKERS`].
     #[inline]
     fn page_fault(&mut self, _at: &At, _thread: &Thread) {}

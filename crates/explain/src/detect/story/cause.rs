@@ -1,6 +1,6 @@
 //! What a way ends at.
 
-use super::super::levels::Level;
+use super::super::levels::{levels, Level};
 use super::super::waits::{syncs, waits};
 use super::super::View;
 use super::{Cause, Story, CLOSED, FAULT_S, MANY_WAITS, SHARE};
@@ -9,80 +9,123 @@ use crate::evidence::tree::Frame;
 use crate::result::Severity;
 use std::collections::BTreeMap;
 
+/// Share of the time of one whose calls are not recorded that waiting for the kernel's workers or
+/// a device takes, from which that is what it does.
+const BLIND: f64 = 0.15;
+
 impl Story {
     /// What the way ends at, and how much of the time.
     pub(super) fn cause(&self, view: &View<'_>) -> (Cause, u64) {
         let last = self.last();
-        let via = self.levels.len().checked_sub(2).and_then(|at| self.levels.get(at));
+        let (cause, most) = self.state(view);
+        if let Some(inside) = self.inside(view).filter(|_| cause != Cause::NoCpu) {
+            return inside;
+        }
+        if let Some(told) = self.by_whom(view, cause, most) {
+            return told;
+        }
+        let net = |s| matches!(s, Frame::Irq(irq) if view.name(irq) == "NET_RX");
+        let network = last.ticks(|_, s| net(s));
+        let futex = || is_futex(view, last.most_in(|s| s == Frame::Asleep).and_then(|(c, _)| c));
+        let request = matches!(self.root, Frame::Request(_)) && self.levels.len() == 1;
+        match cause {
+            Cause::Device if network * 2 >= most => (Cause::Network, network),
+            Cause::Computes => match self.blind(view) {
+                Some(told) => told,
+                None => self.computes(view, most),
+            },
+            Cause::Asleep if request && futex() => (Cause::Lock, most),
+            cause => (cause, most),
+        }
+    }
+
+    /// What the last one on the way does most of the time.
+    fn state(&self, view: &View<'_>) -> (Cause, u64) {
+        let last = self.last();
         let by_design = |call: Option<Frame>| call.is_none_or(|c| waits(view.frame_name(c)));
         let hops = self.levels.len() > 1 || matches!(self.root, Frame::Request(_));
         let interrupt = |state| matches!(state, Frame::Irq(_) | Frame::Interrupt | Frame::Deep);
         let timer = last.ticks(|c, s| {
+            if !hops {
+                let sleeps = c.is_some_and(|c| view.frame_name(c).contains("nanosleep"));
+                return s == Frame::Timer && sleeps;
+            }
             s == Frame::Timer
-                || hops && s == Frame::Interrupt && by_design(c)
+                || s == Frame::Interrupt && by_design(c)
                 || matches!(s, Frame::Irq(i) if view.name(i).to_ascii_lowercase().contains("timer"))
         });
-        let timer = if hops {
-            timer
-        } else {
-            last.ticks(|c, s| {
-                s == Frame::Timer && c.is_some_and(|c| view.frame_name(c).contains("nanosleep"))
-            })
-        };
-        let device = last.ticks(|c, s| interrupt(s) && !(s == Frame::Interrupt && by_design(c)));
-        let deep = |s| s == Frame::Deep;
-        let device =
-            if hops { device } else { last.ticks(|c, s| deep(s) || interrupt(s) && !by_design(c)) };
+        let device = last.ticks(|c, s| match hops {
+            true => interrupt(s) && !(s == Frame::Interrupt && by_design(c)),
+            false => s == Frame::Deep || interrupt(s) && !by_design(c),
+        });
         // Waiting for a CPU that now this has and now that is the host's business.
         let no_cpu = last.ticks(|_, s| s == Frame::NoCpu);
         let no_cpu = match self.rival() {
+            _ if self.throttled(view) => no_cpu,
             Some((_, ticks)) if ticks * 5 >= no_cpu * 4 => no_cpu,
             _ => no_cpu / 4,
         };
-        let asleep = last.ticks(|c, s| s == Frame::Asleep && (hops || !by_design(c)));
-        let runs = last.ticks(|_, s| matches!(s, Frame::Runs | Frame::Guest));
-        let others = crate::sum(last.wakers().iter().map(|(_, sum)| sum.ticks));
-        let (most, cause) = [
+        let all = [
             (timer, Cause::Timer),
             (device, Cause::Device),
             (no_cpu, Cause::NoCpu),
-            (asleep, Cause::Asleep),
-            (runs, Cause::Computes),
-            (others, Cause::HandOver),
-        ]
-        .into_iter()
-        .max_by_key(|(ticks, _)| *ticks)
-        .unwrap_or((0, Cause::Computes));
+            (last.ticks(|_, s| matches!(s, Frame::Stopped(_))), Cause::Stopped),
+            (last.ticks(|c, s| s == Frame::Asleep && (hops || !by_design(c))), Cause::Asleep),
+            (last.ticks(|_, s| matches!(s, Frame::Runs | Frame::Guest)), Cause::Computes),
+            (crate::sum(last.wakers().iter().map(|(_, sum)| sum.ticks)), Cause::HandOver),
+        ];
+        let most = all.into_iter().max_by_key(|(ticks, _)| *ticks);
+        most.map_or((Cause::Computes, 0), |(ticks, cause)| (cause, ticks))
+    }
+
+    /// What it is by whom is waited for at the end, in what call.
+    fn by_whom(&self, view: &View<'_>, cause: Cause, most: u64) -> Option<(Cause, u64)> {
+        let (last, groups) = (self.last(), &view.evidence.groups);
+        let via = self.levels.len().checked_sub(2).and_then(|at| self.levels.get(at));
         let all = last.all.ticks;
-        if let Some(inside) = self.inside(view).filter(|_| cause != Cause::NoCpu) {
-            return inside;
+        let kernel = last.who.is_some_and(|who| groups.is_kernel(who));
+        if via.is_some() && (kernel || self.work().is_some()) {
+            return Some((Cause::Work, all));
         }
-        if let Some(via) = via {
-            let kernel = last.who.is_some_and(|who| view.evidence.groups.is_kernel(who));
-            if kernel || self.work().is_some() {
-                return (Cause::Work, all);
-            }
-            if cause != Cause::Timer && self.is_lock(view, via, last) {
-                return (Cause::Lock, all);
-            }
-            if in_call(view, via, &["wait4", "waitid", "vfork", "clone", "clone3", "fork"]) {
-                return (Cause::Child, all);
-            }
+        if let Some((_, ticks)) = self.hog.filter(|(_, ticks)| *ticks * 5 >= self.busy * 2) {
+            return Some((Cause::NoCpu, ticks.min(self.busy)));
         }
-        match cause {
-            Cause::Computes => self.computes(view, most),
-            Cause::Asleep
-                if matches!(self.root, Frame::Request(_))
-                    && self.levels.len() == 1
-                    && is_futex(
-                        view,
-                        last.most_in(|s| s == Frame::Asleep).and_then(|(c, _)| c),
-                    ) =>
-            {
-                (Cause::Lock, most)
-            }
-            cause => (cause, most),
+        let via = via?;
+        if cause == Cause::Stopped {
+            return Some((cause, most));
         }
+        if last.who.is_some_and(|who| groups.comes_and_goes(who)) {
+            return Some((Cause::Child, all));
+        }
+        if cause != Cause::Timer && self.is_lock(view, via, last) {
+            // Their own kind, one behind the other: all of it is for the lock.
+            let own = last.who == self.subject_group(view);
+            let first = self.levels.get(1).filter(|level| own && level.who == last.who);
+            return Some((Cause::Lock, first.map_or(all, |level| level.all.ticks)));
+        }
+        let child = ["wait4", "waitid", "vfork", "clone", "clone3", "fork"];
+        in_call(view, via, &child).then_some((Cause::Child, all))
+    }
+
+    /// Without system calls, time on a CPU may be in a call: what else it does tells which.
+    fn blind(&self, view: &View<'_>) -> Option<(Cause, u64)> {
+        if view.evidence.seen(self.file(view)).syscalls {
+            return None;
+        }
+        let last = self.last();
+        let kernel = |group| view.evidence.groups.is_kernel(group);
+        let works = last.ticks(|_, s| matches!(s, Frame::Waker(group) if kernel(group)));
+        let device = last.ticks(|_, s| matches!(s, Frame::Irq(_) | Frame::Deep));
+        let known = last.all.ticks.saturating_sub(last.noise());
+        let (ticks, cause) =
+            if works >= device { (works, Cause::Work) } else { (device, Cause::Device) };
+        let much = (works.saturating_add(device)) as f64 >= BLIND * known as f64;
+        much.then_some((cause, ticks.max(last.all.ticks / 2)))
+    }
+
+    /// Ready, and the CPU had nothing to do, for longer than a wake-up takes: it may not run.
+    pub(super) fn throttled(&self, view: &View<'_>) -> bool {
+        self.last().idles(view)
     }
 
     /// Who had the CPU most of the time that the last one on the way had none.
@@ -121,7 +164,7 @@ impl Story {
     /// Who lets a thread go on in a futex may hold a lock, or hand over what that waits for.
     pub(super) fn lock_at_most(&self, view: &View<'_>) -> Option<Severity> {
         let (last, via) = (self.last(), self.levels.iter().rev().nth(1));
-        let calls = view.evidence.calls_seen.contains(&self.file(view));
+        let calls = view.evidence.seen(self.file(view)).syscalls;
         let futex = via.is_some_and(|via| {
             is_futex(view, via.most_in(|s| matches!(s, Frame::Waker(_))).and_then(|(c, _)| c))
         });
@@ -144,15 +187,29 @@ impl Story {
         if self.levels.len() == 1 {
             return Some(Severity::Low);
         }
+        // Who waits for whichever of many clients comes next idles.
+        let call = first.most_in(|s| s == Frame::Waker(other)).and_then(|(call, _)| call);
+        let any = call.is_some_and(|call| {
+            let any = ["epoll", "poll", "ppoll", "select", "pselect", "accept"];
+            any.iter().any(|begin| view.frame_name(call).starts_with(begin))
+        });
+        if any && view.evidence.groups.get(other).is_some_and(|group| group.many) {
+            return Some(Severity::Low);
+        }
         let asked = view.evidence.asked(own, other) * 2 >= sum.count;
-        (!asked).then_some(Severity::Medium)
+        (any || !asked).then_some(Severity::Medium)
     }
 
-    pub(super) fn naps(&self) -> u64 {
-        let last = self.last().parts.iter();
-        let naps =
-            last.filter(|((_, s), _)| matches!(s, Frame::Timer | Frame::Interrupt | Frame::Irq(_)));
-        naps.map(|(_, sum)| sum.count).sum()
+    /// How often the last one on the way sleeps until a timer fires; one sleep that many wait
+    /// for is one.
+    pub(super) fn naps(&self, view: &View<'_>) -> u64 {
+        let of = |level: &Level| -> u64 {
+            let nap = |s| matches!(s, Frame::Timer | Frame::Interrupt | Frame::Irq(_));
+            level.parts.iter().filter(|((_, s), _)| nap(*s)).map(|(_, sum)| sum.count).sum()
+        };
+        let own = self.last().who.and_then(|who| levels(view, Frame::Life(who)).into_iter().next());
+        let waited = of(self.last());
+        own.map_or(waited, |own| of(&own).min(waited))
     }
 
     pub(super) fn faults(&self) -> u64 {
@@ -168,6 +225,9 @@ impl Story {
     /// something by the one that waits.
     pub(super) fn is_lock(&self, view: &View<'_>, via: &Level, last: &Level) -> bool {
         let Some(who) = last.who else { return false };
+        if !view.evidence.seen(self.file(view)).syscalls {
+            return self.is_lock_by_wakes(view, via, who);
+        }
         let wants = |state| state == Frame::Waker(who);
         let own_kind = via.who.or(self.subject_group(view)) == Some(who);
         if own_kind && via.calls.keys().all(Option::is_none) {
@@ -179,8 +239,10 @@ impl Story {
             return false;
         }
         let name = view.frame_name(call);
-        let kernel = !waits(name) && !matches!(name, "write" | "writev" | "sendto" | "sendmsg");
-        if !kernel && !name.starts_with("futex") {
+        let kernel = !waits(name)
+            && !is_lock_call(name)
+            && !matches!(name, "write" | "writev" | "sendto" | "sendmsg");
+        if !kernel && !is_lock_call(name) {
             return false;
         }
         if kernel {
@@ -192,7 +254,7 @@ impl Story {
         let idle = |call: Option<Frame>| {
             call.is_some_and(|call| {
                 let name = view.frame_name(call);
-                waits(name) && !name.starts_with("futex")
+                waits(name) && !is_lock_call(name)
             })
         };
         let works = last.ticks(|call, state| {
@@ -217,6 +279,14 @@ impl Story {
         asked * 2 < sum.count
     }
 
+    /// Without calls: their own kind lets them go on, or one that they did not ask.
+    fn is_lock_by_wakes(&self, view: &View<'_>, via: &Level, who: GroupId) -> bool {
+        let wakers = via.wakers();
+        let Some((_, sum)) = wakers.iter().find(|(waker, _)| *waker == who) else { return false };
+        let Some(waiting) = via.who.or(self.subject_group(view)) else { return false };
+        waiting == who || view.evidence.asked(waiting, who) * 2 < sum.count
+    }
+
     pub(super) fn subject_group(&self, view: &View<'_>) -> Option<GroupId> {
         match self.root {
             Frame::Life(group) => Some(group),
@@ -224,6 +294,11 @@ impl Story {
             _ => None,
         }
     }
+}
+
+/// True for calls that wait for locks.
+fn is_lock_call(name: &str) -> bool {
+    ["futex", "sem", "flock", "fcntl"].iter().any(|begin| name.starts_with(begin))
 }
 
 fn is_futex(view: &View<'_>, call: Option<Frame>) -> bool {

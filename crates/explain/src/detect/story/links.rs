@@ -3,10 +3,18 @@
 use super::super::levels::{Doing, Level, Sum};
 use super::super::View;
 use super::Story;
+use crate::evidence::calls::Provoked;
+use crate::evidence::groups::GroupId;
 use crate::evidence::subject::{Key, What};
 use crate::evidence::tree::Frame;
+use crate::moment::Sym;
 use crate::result::Link;
+use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_percent, grouped};
+use vmeter_trace::hash::FastMap;
+
+/// Functions run that are a pattern.
+const MANY: u64 = 20;
 
 impl Story {
     /// A level as a link of the chain.
@@ -59,6 +67,7 @@ impl Story {
         if faults > 0 {
             words.push(format!("{} page faults", grouped(&faults.to_string())));
         }
+        words.extend(self.provoked(view, level));
         words.extend(self.missing(view, level));
         let role = match (at, self.root) {
             (0, Frame::Life(_)) => format!("{name}, seen for {}", view.time(whole as f64)),
@@ -80,6 +89,36 @@ impl Story {
         )
     }
 
+    /// The work function that the subject has workers run most, if about once a call.
+    pub(super) fn provoked_works(&self, view: &View<'_>) -> Option<(Sym, u64)> {
+        let own = self.subject_group(view)?;
+        let mut by: BTreeMap<Sym, u64> = BTreeMap::new();
+        let all = view.evidence.ledger.provoked.iter().filter(|((who, ..), _)| *who == own);
+        all.for_each(|((.., function), p)| *by.entry(*function).or_default() += p.count);
+        let (work, count) = by.into_iter().max_by_key(|(_, count)| *count)?;
+        let (_, _, sum) = self.in_call(view)?;
+        (count * 2 >= sum.count).then_some((work, count))
+    }
+
+    /// What a level's threads have others do.
+    fn provoked(&self, view: &View<'_>, level: &Level) -> Option<String> {
+        let who = level.who.or(self.subject_group(view))?;
+        let ledger = &view.evidence.ledger;
+        let most = |all: &FastMap<(GroupId, Option<Sym>, Sym), Provoked>| {
+            let own = all.iter().filter(|((group, ..), _)| *group == who);
+            let mut by: BTreeMap<Sym, u64> = BTreeMap::new();
+            own.for_each(|((.., function), p)| *by.entry(*function).or_default() += p.count);
+            by.into_iter().max_by_key(|(_, count)| *count)
+        };
+        let told = |(function, count): (Sym, u64), whom: &str| {
+            let often = count >= MANY && count * 10 >= level.all.count;
+            let count = grouped(&count.to_string());
+            often.then(|| format!("has {whom} run {} {count} times", view.name(function)))
+        };
+        let others = most(&ledger.on_cpus).and_then(|most| told(most, "other CPUs"));
+        others.or_else(|| most(&ledger.provoked).and_then(|most| told(most, "kernel workers")))
+    }
+
     /// What is not recorded of a level, and the event that would tell.
     pub(super) fn missing(&self, view: &View<'_>, level: &Level) -> Option<String> {
         let kernel = level.who.is_some_and(|who| view.evidence.groups.is_kernel(who));
@@ -88,7 +127,7 @@ impl Story {
         if none && kernel && view.evidence.works.is_empty() {
             return Some("what they run is not recorded (workqueue:*)".into());
         }
-        if none && !kernel && !view.evidence.calls_seen.contains(&self.file(view)) {
+        if none && !kernel && !view.evidence.seen(self.file(view)).syscalls {
             return Some("in which calls is not recorded (raw_syscalls)".into());
         }
         (asleep * 3 >= level.all.ticks)
@@ -100,6 +139,7 @@ impl Story {
             Frame::Life(group) => {
                 view.evidence.groups.get(group).map_or(0, |group| group.first.file)
             }
+            Frame::Request(key) => key.file,
             _ => 0,
         }
     }

@@ -5,26 +5,32 @@
 //! the finding's kind, and the way is its chain.
 
 mod cause;
+mod guess;
 mod links;
 mod words;
 
-use super::levels::{levels, Level, Sum};
+use super::levels::{hogs, levels, Level, Sum};
 use super::waits::{syncs, waits};
 use super::{Candidate, View};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
 use crate::moment::Sym;
 use crate::result::{Link, Severity};
+pub(super) use guess::of_function;
 use words::Words;
 
 /// Fewer waits than this are no pattern.
 const LEAST_WAITS: u64 = 10;
 /// Fewer than this, and having no CPU for them is no alarm.
 const MANY_WAITS: u64 = 100;
+/// Goes, with a sleep between them, in which pages are touched first: fewer are a beginning.
+const LEAST_GOES: u64 = 20;
 /// A thread's part of the traced time from which it is looked at.
 const LEAST_LIFE: f64 = 0.05;
 /// Share of a subject's time from which something is its cause.
 const SHARE: f64 = 0.3;
+/// Share of the time without a CPU that one has it, from which it is to blame.
+const HOG: f64 = 0.65;
 /// Time a page fault from which it is no longer the faults that take it, s.
 const FAULT_S: f64 = 20e-6;
 /// From here on, two threads' waiting is for each other.
@@ -46,6 +52,9 @@ enum Cause {
     HandOver,
     Computes,
     Asleep,
+    Stopped,
+    InCall,
+    Network,
 }
 
 /// The way from a subject.
@@ -56,6 +65,8 @@ pub struct Story {
     busy: u64,
     /// How often the subject waited for somebody.
     waits: u64,
+    /// Who has the CPU most of the time that somebody on the way has none, and how long.
+    hog: Option<(GroupId, u64)>,
 }
 
 impl Story {
@@ -81,7 +92,17 @@ impl Story {
             }
         };
         let waits = first.wakers().iter().map(|(_, sum)| sum.count).sum();
-        (busy > 0).then_some(Story { root, levels, busy, waits })
+        let (by, without) = hogs(view, root);
+        let hog = by.into_iter().max_by_key(|(_, ticks)| *ticks);
+        let own = match root {
+            Frame::Life(group) => Some(group),
+            _ => None,
+        };
+        let hog = hog.filter(|(group, ticks)| {
+            let one = *ticks as f64 >= HOG * without as f64;
+            one && Some(*group) != own && levels.iter().all(|level| level.who != Some(*group))
+        });
+        (busy > 0).then_some(Story { root, levels, busy, waits, hog })
     }
 
     fn last(&self) -> &Level {
@@ -97,6 +118,16 @@ impl Story {
             (most && !waits(view.name(name))).then_some((level.who, name, sum))
         });
         told.into_iter().next()
+    }
+
+    /// The call, not one that waits by design, that most of the subject's life goes by in.
+    fn in_call(&self, view: &View<'_>) -> Option<(Option<GroupId>, Sym, Sum)> {
+        let first = self.levels.first()?;
+        let known = first.all.ticks - first.ticks(|_, state| state == Frame::Unknown);
+        let (call, sum) = Level::sorted(&first.calls).into_iter().next()?;
+        let Some(Frame::Call(name)) = call else { return None };
+        let often = sum.count >= super::view::LEAST_COUNT;
+        (often && sum.ticks * 2 >= known && !waits(view.name(name))).then_some((None, name, sum))
     }
 
     /// The work function with most of the time, on the way.
@@ -115,19 +146,29 @@ impl Story {
 
     /// The finding; none if the subject computes itself, or waits for its own kind's work.
     pub fn candidate(&self, view: &View<'_>) -> Option<Candidate> {
-        let (cause, saving) = self.cause(view);
-        let share = saving as f64 / self.busy.max(1) as f64;
+        let (mut cause, mut saving) = self.cause(view);
+        // Now this has the CPU and now that: what remains is what it is in meanwhile.
+        let vague = cause == Cause::NoCpu && self.hog.is_none() && self.rival().is_none();
         let alone = self.levels.len() == 1;
+        if vague || alone && matches!(cause, Cause::NoCpu | Cause::HandOver | Cause::Computes) {
+            if let Some((_, _, sum)) = self.in_call(view) {
+                (cause, saving) = (Cause::InCall, sum.ticks.min(self.busy));
+            }
+        }
+        let share = saving as f64 / self.busy.max(1) as f64;
         let life = matches!(self.root, Frame::Life(_));
         let own = matches!(cause, Cause::Computes | Cause::NoCpu | Cause::Asleep | Cause::HandOver);
-        let seldom = cause == Cause::Timer && self.naps() < LEAST_WAITS;
-        if share < SHARE || alone && life && own || seldom {
+        let seldom = cause == Cause::Timer && self.naps(view) < LEAST_WAITS;
+        let hogged = cause == Cause::NoCpu && self.hog.is_some();
+        if share < SHARE || alone && life && own && !hogged || seldom {
             return None;
         }
         let Words { kind, summary, suggestion, confirm, at_most } = self.words(view, cause);
         // A request that is slow is that whatever it waits for.
         let fault = match cause {
             Cause::Timer | Cause::Lock | Cause::Faults | Cause::Work | Cause::Child => true,
+            Cause::Stopped => true,
+            Cause::InCall => self.provoked_works(view).is_some(),
             Cause::Device => self.call(view).is_some_and(|(_, call, _)| syncs(view.name(call))),
             _ => false,
         };
@@ -135,6 +176,15 @@ impl Story {
         let mut chain: Vec<Link> = Vec::new();
         for (at, level) in self.levels.iter().enumerate() {
             chain.push(self.link(view, at, level));
+        }
+        let guess = self.guess(view, cause);
+        chain.extend(guess.map(|claim| Link { claim, ..Link::default() }));
+        let unknown = self.unknown(view, cause);
+        if !unknown.is_empty() {
+            chain.push(Link {
+                claim: format!("not known: {}", unknown.join("; ")),
+                ..Link::default()
+            });
         }
         Some(Candidate {
             kind,
@@ -149,6 +199,7 @@ impl Story {
             suggestion,
             confirm,
             at_most,
+            of_host: life && alone && cause == Cause::NoCpu,
         })
     }
 
@@ -172,6 +223,17 @@ impl Story {
         often.map(|(other, _)| of(other)).fold(0.0, f64::max).min(1.0)
     }
 
+    /// It is about a vCPU's thread, or about one that waits for those or that those wait for.
+    fn serves_guest(&self, view: &View<'_>, own: GroupId) -> bool {
+        let vcpus = view.evidence.vcpu_groups();
+        let asked = |vcpu: GroupId| {
+            view.evidence.asked(vcpu, own) > 0 || view.evidence.asked(own, vcpu) > 0
+        };
+        vcpus.contains(&own)
+            || self.levels.iter().any(|l| l.who.is_some_and(|who| vcpus.contains(&who)))
+            || vcpus.iter().any(|vcpu| asked(*vcpu))
+    }
+
     /// What two stories that are one have in common.
     fn end(&self, view: &View<'_>) -> (Option<GroupId>, Option<Sym>) {
         let last = self.levels.iter().rev().find_map(|level| level.who);
@@ -187,9 +249,7 @@ impl Story {
 pub fn lives(view: &View<'_>) -> Vec<Candidate> {
     let requests = view.requests();
     let of_guest = requests.iter().any(|(_, subject)| subject.count >= super::view::LEAST_COUNT);
-    if of_guest && view.comm().is_none() {
-        return Vec::new();
-    }
+    let of_guest = of_guest && view.comm().is_none();
     let mut all: Vec<(f64, Story, Candidate)> = Vec::new();
     for (_, node) in view.evidence.tree.roots() {
         let Frame::Life(group) = node.frame else { continue };
@@ -202,13 +262,22 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
             continue;
         }
         let Some(story) = Story::of(view, node.frame) else { continue };
+        // What a guest waits for, its requests tell; that it has no CPU, a warning.
+        let vcpu = view.evidence.vcpu_groups().contains(&group);
+        let alone = vcpu && story.levels.len() == 1 && chosen.is_none();
+        let few = story.waits < LEAST_WAITS && story.levels.len() == 1;
+        if alone || of_guest && (few || story.serves_guest(view, group)) {
+            continue;
+        }
         if story.waits < LEAST_WAITS && story.levels.len() > 1 && chosen.is_none() {
             continue;
         }
         if let Some(mut candidate) = story.candidate(view) {
             let closed = story.closed(view);
             let few = candidate.kind == "no-cpu" && story.waits < MANY_WAITS;
-            if few || closed < CLOSED {
+            let kernel = matches!(candidate.kind, "work-on-every-cpu" | "lock-wait")
+                && story.provoked_works(view).is_some();
+            if few || closed < CLOSED && !kernel {
                 candidate.at_most = Some(Severity::Low);
             }
             // Of findings as severe, that of a request and its answer goes first.
@@ -220,6 +289,10 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
         c.at_most.map_or(severity, |most| severity.min(most))
     };
     let order = |closed: f64, c: &Candidate| ((0.2 + closed) * c.saving as f64) as u64;
+    all.sort_by_key(|(_, _, c)| c.of_host);
+    if all.first().is_some_and(|(_, _, c)| !c.of_host) {
+        all.retain(|(_, _, c)| !c.of_host);
+    }
     all.sort_by_key(|(closed, _, c)| std::cmp::Reverse((severity(c), order(*closed, c))));
     let mut ends = Vec::new();
     all.retain(|(_, story, _)| {

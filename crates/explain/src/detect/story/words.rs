@@ -1,6 +1,6 @@
 //! What a way ends at, in words: what is slow, what to change, what would prove it.
 
-use super::super::levels::Level;
+use super::super::levels::{Level, Sum};
 use super::super::waits::{is_grace, syncs};
 use super::super::View;
 use super::{Cause, Story};
@@ -34,6 +34,9 @@ impl Words {
 }
 
 const CALLS: &str = "perf trace -s -p PID sleep 5 (the calls, their number and time)";
+const WORKS: &str =
+    "trace-cmd record -e raw_syscalls -e sched -e workqueue (the call, the items it \
+                      queues, who runs them)";
 const DELAY: &str = "perf sched timehist -p PID (the delay until a woken thread has a CPU)";
 
 impl Story {
@@ -45,17 +48,10 @@ impl Story {
             Cause::Lock => self.lock_words(view),
             Cause::Work => self.work_words(view),
             Cause::Call => self.call_words(view),
-            Cause::Child => words(
-                "child-process",
-                format!(
-                    "{} waits for {}, a process that is started again and again",
-                    self.subject(view),
-                    self.doer(view)
-                ),
-                "do it in the process itself, or keep one helper running and talk to it",
-                "strace -f -c -e trace=process -p PID",
-            )
-            .medium(),
+            Cause::Child => self.child_words(view),
+            Cause::Stopped => self.stopped_words(view),
+            Cause::InCall => self.in_call_words(view),
+            Cause::Network => self.network_words(view),
             Cause::Faults => words(
                 "page-faults",
                 format!(
@@ -66,7 +62,7 @@ impl Story {
                 "keep and reuse the memory, or have it there beforehand (MAP_POPULATE, huge pages)",
                 "perf stat -e minor-faults,major-faults -p PID sleep 5",
             )
-            .medium(),
+            .at_most(Some(self.faults_at_most(view))),
             Cause::HandOver => {
                 let wakers = self.last().wakers().into_iter().take(2);
                 let whom: Vec<String> = wakers.map(|(group, _)| view.threads(group)).collect();
@@ -79,6 +75,104 @@ impl Story {
             }
             Cause::Asleep | Cause::Computes => self.thread_words(view, cause),
         }
+    }
+
+    /// Memory that is touched first when a program begins is no fault.
+    fn faults_at_most(&self, view: &View<'_>) -> Severity {
+        let who = self.last().who.or(self.subject_group(view));
+        let goes = who.and_then(|who| view.evidence.ledger.fault_goes.get(&who));
+        match goes {
+            Some(goes) if *goes < super::LEAST_GOES => Severity::Low,
+            _ => Severity::Medium,
+        }
+    }
+
+    fn child_words(&self, view: &View<'_>) -> Words {
+        let doer = self.doer(view);
+        let born = self.last().who.and_then(|who| view.evidence.groups.get(who));
+        let born = born.map_or(0, |group| group.born);
+        let times = match born {
+            0 | 1 => "again and again".to_string(),
+            born => format!("{} times", grouped(&born.to_string())),
+        };
+        words(
+            "child-process",
+            format!("{} waits for {doer}, started {times}", self.subject(view)),
+            "do it in the process itself, or keep one helper (a pool of threads) and talk to it",
+            "strace -f -c -e trace=process -p PID",
+        )
+        .at_most(Some(if self.waits >= 20 { Severity::Medium } else { Severity::Low }))
+    }
+
+    fn in_call_words(&self, view: &View<'_>) -> Words {
+        let (subject, call) = (self.subject(view), self.in_call(view));
+        let (name, sum) = call.map_or(("calls", Sum::default()), |(_, c, sum)| (view.name(c), sum));
+        let count = grouped(&sum.count.to_string());
+        let each = view.time(sum.ticks as f64 / sum.count.max(1) as f64);
+        let change = format!("call {name} once for many, or not in the request's path");
+        let Some((work, _)) = self.provoked_works(view) else {
+            let summary =
+                format!("{subject} is in {name} most of the time: {count} times, {each} each");
+            return words("slow-call", summary, &change, CALLS);
+        };
+        let of_each = view.evidence.works.get(&work).is_some_and(Work::of_each_cpu);
+        let (kind, why) = match (is_grace(view.name(work)), of_each) {
+            (true, _) => ("lock-wait", " (a grace period)"),
+            (_, true) => ("work-on-every-cpu", " on every CPU"),
+            _ => ("waits-for-work", ""),
+        };
+        let summary = format!(
+            "{subject} calls {name} {count} times, {each} each, until workers ran {}{why}",
+            view.name(work)
+        );
+        words(kind, summary, &change, WORKS).medium()
+    }
+
+    fn network_words(&self, view: &View<'_>) -> Words {
+        let net = |s| matches!(s, Frame::Irq(irq) if view.name(irq) == "NET_RX");
+        let (call, sum) = self.last().most_in(net).unwrap_or_default();
+        let inside = call.map_or(String::new(), |call| format!(" {}", view.frame(call)));
+        let each = view.seconds(sum.ticks).map_or(0.0, |s| s / sum.count.max(1) as f64);
+        let long = view.time(sum.ticks as f64 / sum.count.max(1) as f64);
+        let who = self.who(view);
+        // TCP_DELACK_MIN is 40 ms, TCP_RTO_MIN 200 ms; soft interrupts may be late.
+        let timer = match each {
+            e if (0.038..0.052).contains(&e) => "TCP's delayed acknowledgement",
+            e if (0.198..0.23).contains(&e) => "TCP's retransmission timer",
+            _ => {
+                return words(
+                    "slow-call",
+                    format!("{who} waits{inside} for the network, {long} each time"),
+                    "look at the other end, and at the network between",
+                    CALLS,
+                )
+            }
+        };
+        words(
+            "timer-paced",
+            format!("{who} waits{inside} for the network, {long} each: {timer}, it seems"),
+            "send a message by one write, or set TCP_NODELAY, so that Nagle's algorithm does not \
+             hold its end back until the other end's delayed acknowledgement",
+            "strace -f -T -e trace=network,read,write -p PID, once more with TCP_NODELAY",
+        )
+        .medium()
+    }
+
+    fn stopped_words(&self, view: &View<'_>) -> Words {
+        let by = self.last().parts.iter().filter_map(|((_, state), sum)| match state {
+            Frame::Stopped(by) => Some((sum.ticks, *by)),
+            _ => None,
+        });
+        let by = by.max().map_or("another process".into(), |(_, by)| view.threads(by));
+        words(
+            "stopped",
+            format!("{} is stopped (SIGSTOP, or traced) until {by} lets it go on", self.who(view)),
+            &format!(
+                "find out why {by} stops it; a share of a CPU is better given by cpu.max or nice"
+            ),
+            "strace -f -e trace=kill,tgkill,ptrace -p PID_OF_THE_STOPPER",
+        )
+        .medium()
     }
 
     /// The last one on the way.
@@ -112,7 +206,28 @@ impl Story {
     fn no_cpu_words(&self, view: &View<'_>) -> Words {
         let total = self.last().ticks(|_, s| s == Frame::NoCpu);
         let who = self.who(view);
-        match self.rival() {
+        if self.throttled(view) {
+            return words(
+                "no-cpu",
+                format!("{who} may not run though its CPU is idle: throttled (a cgroup's cpu.max)"),
+                "raise the cgroup's cpu.max (cpu.cfs_quota_us), or do with less CPU time",
+                "grep . /sys/fs/cgroup/CGROUP/cpu.stat before and after (nr_throttled)",
+            )
+            .medium();
+        }
+        let hog = self.hog.filter(|(_, ticks)| *ticks * 5 >= self.busy * 2);
+        let (rival, total) = match hog {
+            Some(hog) => (Some(hog), hog.1),
+            None => (self.rival(), total),
+        };
+        let who = match hog {
+            // Here and there on the way.
+            Some(_) if self.levels.len() > 2 => {
+                format!("{}, or whom it waits for,", self.subject(view))
+            }
+            _ => who,
+        };
+        match rival {
             Some((rival, ticks)) if ticks * 5 >= total * 4 => {
                 let rival = view.threads(rival);
                 let change =
@@ -135,16 +250,44 @@ impl Story {
 
     fn device_words(&self, view: &View<'_>) -> Words {
         let call = self.call(view).map(|(_, call, _)| view.name(call));
-        let what = call.unwrap_or("a call that is not recorded");
+        if let Some(words) = self.grace_words(view, call) {
+            return words;
+        }
+        let inside =
+            self.last().most_in(|s| matches!(s, Frame::Irq(_) | Frame::Deep | Frame::Interrupt));
+        let inside = inside.and_then(|(call, _)| call).map(|call| view.frame_name(call));
+        let what = call.or(inside).unwrap_or("a call that is not recorded");
         let change = format!(
             "call {what} less often, for many requests at once, or not in the request's path"
         );
-        let summary = format!("{} is in {what}, waiting for a device", self.who(view));
+        let who = match self.call(view) {
+            Some((Some(who), ..)) => {
+                format!("{} waits for {}, which", self.subject(view), view.threads(who))
+            }
+            Some((None, ..)) => self.subject(view),
+            None => self.who(view),
+        };
+        let summary = format!("{who} is in {what}, waiting for a device");
         let words = words("slow-call", summary, &change, CALLS);
         match syncs(what) {
             true => words.medium(),
             false => words,
         }
+    }
+
+    /// The soft interrupt that ends a grace period is no device.
+    fn grace_words(&self, view: &View<'_>, call: Option<&str>) -> Option<Words> {
+        let grace = |s| matches!(s, Frame::Irq(irq) if view.name(irq) == "RCU");
+        let (last, device) = (self.last(), |s| matches!(s, Frame::Irq(_) | Frame::Deep));
+        let graces = last.ticks(|_, s| grace(s));
+        if graces == 0 || graces * 2 < last.ticks(|_, s| device(s)) {
+            return None;
+        }
+        let inside = call.map_or(String::new(), |call| format!(" in {call}"));
+        let what = call.unwrap_or("the call");
+        let change = format!("keep {what} out of the request's path, or do it once for many");
+        let summary = format!("{} waits{inside} for an RCU grace period", self.who(view));
+        Some(words("lock-wait", summary, &change, CALLS).medium())
     }
 
     fn lock_words(&self, view: &View<'_>) -> Words {
@@ -227,13 +370,7 @@ impl Story {
         let why = if grace { " (an RCU grace period)" } else { "" };
         let call = call.unwrap_or("the call");
         let change = format!("keep {call} out of the request's path, or do it once for many");
-        words(
-            kind,
-            format!("{subject} waits{inside} for {workers}{what}{why}"),
-            &change,
-            "trace-cmd record -e raw_syscalls -e sched -e workqueue (the call, the items it queues, \
-             who runs them)",
-        )
-        .medium()
+        words(kind, format!("{subject} waits{inside} for {workers}{what}{why}"), &change, WORKS)
+            .medium()
     }
 }
