@@ -10,7 +10,7 @@ use std::fmt;
 use std::fs::Metadata;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// So many bytes for any file, and so many more for each byte stored.
@@ -48,6 +48,10 @@ pub const TRACE: Limits = Limits {
     kept: Allowance { floor: 64 << 20, factor: 4, most: 1 << 30 },
 };
 
+/// Text of a tracer, once a trace is known to be that, may unpack to so many bytes for each
+/// byte stored: it is read line by line, at some 100 MB a second.
+const TEXT_FACTOR: u64 = 64;
+
 /// Kernels, which are unpacked into memory: a distribution's packs 5 to 8 times.
 pub const KERNEL: Limits = Limits {
     unpacked: Allowance { floor: 48 << 20, factor: 8, most: 1 << 30 },
@@ -83,8 +87,8 @@ impl fmt::Display for Exceeded {
             Exceeded::Unpacked { most, allowance: Allowance { floor, factor, .. }, stored } => {
                 write!(
                     f,
-                    "it unpacks to more than {most} bytes, the most for {stored} bytes as stored \
-                 ({factor} times that, and {} MiB): a bomb, or nothing but repetition; if it is to \
+                    "it unpacks to more than {most} bytes, the most for the {stored} bytes as stored \
+                 that were read so far ({factor} times that, and {} MiB): a bomb, or nothing but repetition; if it is to \
                  be trusted, unpack it first: what is not packed is read to its end",
                     floor >> 20
                 )
@@ -114,6 +118,8 @@ pub struct Budget {
     unpacked: AtomicU64,
     kept: AtomicU64,
     exceeded: OnceLock<Exceeded>,
+    /// It is text, which unpacks to less.
+    text: AtomicBool,
 }
 
 impl Budget {
@@ -125,12 +131,24 @@ impl Budget {
             unpacked: AtomicU64::new(0),
             kept: AtomicU64::new(0),
             exceeded: OnceLock::new(),
+            text: AtomicBool::new(false),
         })
     }
 
     /// For a file: of a sparse one only what is there counts.
     pub fn of(limits: Limits, metadata: &Metadata) -> Arc<Budget> {
         Budget::new(limits, stored(metadata))
+    }
+
+    /// Notes that the file is text.
+    pub fn is_text(&self) {
+        self.text.store(true, Ordering::Relaxed);
+    }
+
+    fn unpacking(&self) -> Allowance {
+        let Allowance { factor, .. } = self.limits.unpacked;
+        let least = if self.text.load(Ordering::Relaxed) { TEXT_FACTOR } else { u64::MAX };
+        Allowance { factor: factor.min(least), ..self.limits.unpacked }
     }
 
     /// The file's size as stored, bytes: of a stream, what has come so far.
@@ -150,7 +168,7 @@ impl Budget {
 
     /// The most bytes that may be unpacked.
     pub fn most_unpacked(&self) -> u64 {
-        self.limits.unpacked.of(self.stored())
+        self.unpacking().of(self.stored())
     }
 
     /// Bytes that were unpacked so far.
@@ -173,7 +191,7 @@ impl Budget {
         if before.saturating_add(bytes) <= most {
             return Ok(());
         }
-        let allowance = self.limits.unpacked;
+        let allowance = self.unpacking();
         Err(self.note(Exceeded::Unpacked { most, allowance, stored: self.stored() }))
     }
 
@@ -277,7 +295,10 @@ mod tests {
         let mut out = Vec::new();
         let read = Metered::new(io::repeat(0), budget.clone()).read_to_end(&mut out);
         let error = read.expect_err("endless").to_string();
-        assert!(error.contains("more than 140 bytes, the most for 4 bytes as stored"), "{error}");
+        assert!(
+            error.contains("more than 140 bytes, the most for the 4 bytes as stored"),
+            "{error}"
+        );
         assert!(out.len() <= 140 && budget.exceeded().is_some());
         let budget = Budget::new(SMALL, 4);
         assert_eq!(budget.keep(50, "names"), Ok(()));
@@ -295,6 +316,10 @@ mod tests {
         let mut stream = Arriving::new(&[0u8; 30][..], budget.clone());
         stream.read_exact(&mut [0; 20]).expect("there");
         assert_eq!((budget.stored(), budget.most_kept(), budget.most_unpacked()), (20, 70, 300));
+        let budget = Budget::new(TRACE, 1 << 20);
+        assert_eq!(budget.most_unpacked(), (64 << 20) + (256 << 20));
+        budget.is_text();
+        assert_eq!(budget.most_unpacked(), (64 << 20) + (64 << 20));
     }
 
     #[test]

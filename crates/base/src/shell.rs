@@ -1,7 +1,8 @@
 //! Commands that a user reads and pastes into a shell.
 
 use std::borrow::Cow;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 /// `word` as a shell takes it for one argument, quoted only where needed.
 ///
@@ -24,6 +25,15 @@ pub fn join<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> String {
 /// U+FFFD, which no command can have.
 pub fn path(path: &Path) -> String {
     quote(&path.to_string_lossy())
+}
+
+/// The program of PATH that a shell would run for a name.
+pub fn find(name: &str) -> Option<PathBuf> {
+    let is_program = |path: &PathBuf| {
+        path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(is_program)
 }
 
 #[cfg(test)]

@@ -271,3 +271,27 @@ fn what_makes_no_sense_is_refused_and_what_the_host_lacks_is_named() {
         assert!(ran.stderr.contains("/dev/kvm"), "{}", ran.stderr);
     }
 }
+
+/// The folder is there before the guests are: what is interrupted that early goes on, too.
+#[test]
+fn interrupted_while_its_guests_are_made_it_can_be_gone_on_with() {
+    if !kvm() {
+        return;
+    }
+    let lab = Lab::new();
+    let save = lab.path("s");
+    let all = ["dirty", "--workload", "gui", "--hz", "200", "--passes", "2", "--no-fit"];
+    let mut command = lab.command(&[&all[..], &["--save", text(&save)]].concat());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("begun");
+    while !save.join("session.json").exists() {
+        assert!(child.try_wait().expect("a state").is_none(), "it ended without a session");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    signal(&child, "INT");
+    let ended = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{said}");
+    let result = lab.json(&["dirty", "--resume", text(&save)]);
+    assert_eq!(result["verified"], true, "{}", result["mismatches"]);
+    assert_eq!(result["workload"]["passes"], 2);
+}

@@ -18,9 +18,13 @@
 //! the pointer to them: one dependent load less in each mark.
 
 use crate::hazard::Last;
-use crate::sync::{first_set, put64, put8, AtomicU64, AtomicU8, Ordering, ZERO_IS_NEW};
+use crate::runs::Runs;
+use crate::sync::{
+    first_clear, first_set, plain, put64, put8, AtomicU64, AtomicU8, Ordering, ZERO_IS_NEW,
+};
 use std::alloc::{alloc, alloc_zeroed, dealloc, handle_alloc_error, Layout};
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
 
@@ -311,6 +315,12 @@ impl Bits {
         unsafe { slice::from_raw_parts(self.base.as_ptr(), self.shape.words()) }
     }
 
+    /// As [`Self::words`], to the end of the last line.
+    fn all_words(&self) -> &[AtomicU64] {
+        // SAFETY: the allocation starts with so many words.
+        unsafe { slice::from_raw_parts(self.base.as_ptr(), self.shape.lines * LINE_WORDS) }
+    }
+
     /// The first line from `from` on that may have bits set.
     fn next_line(&self, from: usize) -> Option<usize> {
         let Shape { lines, flags_at, groups_at, .. } = self.shape;
@@ -336,6 +346,28 @@ impl Bits {
             }
             next += 1;
         }
+    }
+
+    /// Lines that may have bits set, those that follow one another together.
+    fn stretches(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let Shape { lines, flags_at, .. } = self.shape;
+        let flags = self.summary(flags_at, lines);
+        let mut from = if self.shared().is_clean() { lines } else { 0 };
+        std::iter::from_fn(move || {
+            let first = self.next_line(from)?;
+            from = first_clear(&flags[first..]).map_or(lines, |found| first + found);
+            Some(first..from)
+        })
+    }
+
+    /// Calls `f` with each run of pages that are set, in order.
+    pub(crate) fn for_each_run(&self, mut f: impl FnMut(Range<usize>)) {
+        let mut runs = Runs::default();
+        for lines in self.stretches() {
+            let words = lines.start * LINE_WORDS..lines.end * LINE_WORDS;
+            runs.add_all(words.start, plain(&self.all_words()[words]).as_ref(), &mut f);
+        }
+        runs.end(&mut f);
     }
 
     fn lines(&self) -> impl Iterator<Item = usize> + '_ {
@@ -375,11 +407,14 @@ impl Bits {
         }
         let Shape { lines, flags_at, groups_at, .. } = self.shape;
         let mut from = 0;
-        while let Some(line) = self.next_line(from) {
-            let words = line * LINE_WORDS..(line + 1) * LINE_WORDS;
+        while let Some(first) = self.next_line(from) {
+            let flags = self.summary(flags_at, lines);
+            from = first_clear(&flags[first..]).map_or(lines, |found| first + found);
+            let words = first * LINE_WORDS..from * LINE_WORDS;
             self.words_mut()[words].iter_mut().for_each(|word| put64(word, 0));
-            put8(&mut self.summary_mut(flags_at, lines)[line], 0);
-            from = line + 1;
+            self.summary_mut(flags_at, lines)[first..from]
+                .iter_mut()
+                .for_each(|flag| put8(flag, 0));
         }
         let groups = self.shape.groups();
         self.summary_mut(groups_at, groups).iter_mut().for_each(|group| put8(group, 0));

@@ -99,8 +99,14 @@ impl<'a> Harvest<'a> {
     /// pages.
     #[inline]
     pub fn for_each_run(&self, mut f: impl FnMut(Range<usize>)) {
+        if self.is_known_clean() {
+            return;
+        }
+        if let Some(bits) = self.bits() {
+            return bits.for_each_run(f);
+        }
         let mut runs = Runs::default();
-        self.for_each_word(|i, word| runs.add(i, word, &mut f));
+        runs.add_all(0, self.words(), &mut f);
         runs.end(&mut f);
     }
 

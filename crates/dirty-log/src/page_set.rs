@@ -2,7 +2,6 @@
 
 use crate::bits::{Bits, Shape};
 use crate::harvest::Harvest;
-use crate::runs::Runs;
 use std::ops::Range;
 
 /// A set of pages with the same summary above it, for one thread: where KVM's log, a
@@ -91,9 +90,7 @@ impl PageSet {
     /// Calls `f` with each run of pages that follow one another, in order; see
     /// [`Harvest::for_each_run`].
     pub fn for_each_run(&self, mut f: impl FnMut(Range<usize>)) {
-        let mut runs = Runs::default();
-        self.bits.for_each_dirty_word(|i, word| runs.add(i, word, &mut f));
-        runs.end(&mut f);
+        self.bits.for_each_run(&mut f);
     }
 
     /// Empties it; costs what is in it.

@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+/// Words that are looked at together.
+const LINE: usize = 8;
+
 /// Makes runs of words that come in order, across their ends. A run costs two instructions
 /// to find, however long it is within a word; a word that continues a run costs one
 /// comparison.
@@ -32,10 +35,37 @@ impl Runs {
         }
     }
 
+    /// Adds words that follow one another, the first of which has this index. Whole lines of
+    /// them that are full or empty are found at once.
+    pub(crate) fn add_all(
+        &mut self,
+        first: usize,
+        words: &[u64],
+        f: &mut impl FnMut(Range<usize>),
+    ) {
+        let lines = words.chunks_exact(LINE);
+        let rest = (first + words.len() - lines.remainder().len(), lines.remainder());
+        for (i, line) in lines.enumerate() {
+            let at = first + i * LINE;
+            if line.iter().fold(u64::MAX, |all, word| all & word) == u64::MAX {
+                self.join(at * 64..(at + LINE) * 64, f);
+            } else if line.iter().fold(0, |any, word| any | word) != 0 {
+                self.add_each(at, line, f);
+            }
+        }
+        self.add_each(rest.0, rest.1, f);
+    }
+
+    #[inline]
+    fn add_each(&mut self, first: usize, words: &[u64], f: &mut impl FnMut(Range<usize>)) {
+        let numbered = words.iter().enumerate().filter(|(_, &word)| word != 0);
+        numbered.for_each(|(i, &word)| self.add(first + i, word, f));
+    }
+
     /// A run that does not begin before the open one ends.
     #[inline]
     fn join(&mut self, run: Range<usize>, f: &mut impl FnMut(Range<usize>)) {
-        if run.start == self.open.end {
+        if run.start == self.open.end && !self.open.is_empty() {
             self.open.end = run.end;
         } else {
             let over = std::mem::replace(&mut self.open, run);
@@ -80,10 +110,11 @@ mod tests {
         #[test]
         fn they_are_the_pages_without_gaps(
             words in proptest::collection::vec(
-                prop_oneof![Just(0), Just(u64::MAX), any::<u64>(), (0u32..64).prop_map(|n| u64::MAX << n)],
-                0..20,
+                prop_oneof![3 => Just(0), 12 => Just(u64::MAX), 1 => any::<u64>(), 1 => (0u32..64).prop_map(|n| u64::MAX << n)],
+                0..80,
             ),
         ) {
+            let all = words.clone();
             let words: Vec<(usize, u64)> = words.into_iter().enumerate().collect();
             let bits = |&(i, word): &(usize, u64)| {
                 (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| i * 64 + bit)
@@ -94,7 +125,16 @@ mod tests {
             prop_assert!(found.windows(2).all(|pair| pair[0].end < pair[1].start));
             // Words that are 0 need not be told.
             let dirty: Vec<_> = words.into_iter().filter(|&(_, word)| word != 0).collect();
-            prop_assert_eq!(runs(&dirty), found);
+            prop_assert_eq!(&runs(&dirty), &found);
+            // Nor need words be told one by one.
+            for split in [0, all.len() / 3, all.len()] {
+                let (mut runs, mut found_at_once) = (Runs::default(), Vec::new());
+                let mut f = |run| found_at_once.push(run);
+                runs.add_all(0, &all[..split], &mut f);
+                runs.add_all(split, &all[split..], &mut f);
+                runs.end(&mut f);
+                prop_assert_eq!(&found_at_once, &found);
+            }
         }
     }
 }

@@ -146,7 +146,25 @@ impl SummaryBitmap {
     #[inline]
     pub fn harvest_runs(&self, mut f: impl FnMut(Range<usize>)) {
         let mut runs = Runs::default();
-        self.harvest(|i, word| runs.add(i, word, &mut f));
+        let mut all = [0; 64];
+        for (i, word) in self.levels[2].iter().enumerate() {
+            each_bit(take(word), |bit| {
+                let i = i * 64 + bit;
+                let first = i * 64;
+                match take(&self.levels[1][i]) {
+                    u64::MAX => {
+                        let words = &self.levels[0][first..first + 64];
+                        let taken = words.iter().map(|word| word.swap(0, Ordering::SeqCst));
+                        all.iter_mut().zip(taken).for_each(|(to, word)| *to = word);
+                        runs.add_all(first, &all, &mut f);
+                    }
+                    word => each_bit(word, |bit| {
+                        let i = first + bit;
+                        runs.add(i, take(&self.levels[0][i]), &mut f);
+                    }),
+                }
+            });
+        }
         runs.end(&mut f);
     }
 

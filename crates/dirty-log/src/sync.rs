@@ -36,6 +36,16 @@ pub(crate) fn plain(words: &[AtomicU64]) -> &[u64] {
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len()) }
 }
 
+/// The first byte that is 0, of bytes that nobody can write to at present, each 0 or 1.
+pub(crate) fn first_clear(flags: &[AtomicU8]) -> Option<usize> {
+    const STEP: usize = 16;
+    // SAFETY: as in `plain`.
+    let bytes: &[u8] = unsafe { std::slice::from_raw_parts(flags.as_ptr().cast(), flags.len()) };
+    let full = bytes.chunks_exact(STEP).take_while(|step| step.iter().all(|&byte| byte != 0));
+    let full = full.count() * STEP;
+    bytes[full..].iter().position(|&byte| byte == 0).map(|found| full + found)
+}
+
 /// The first byte that is not 0, of bytes that nobody can write to at present.
 #[inline]
 pub(crate) fn first_set(flags: &[AtomicU8]) -> Option<usize> {

@@ -9,6 +9,8 @@ mod bits;
 mod fence;
 #[path = "../src/hazard.rs"]
 mod hazard;
+#[path = "../src/runs.rs"]
+mod runs;
 #[path = "loom_parts/slot.rs"]
 mod slot;
 #[path = "loom_parts/sync.rs"]

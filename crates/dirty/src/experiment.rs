@@ -3,7 +3,7 @@
 
 use crate::analysis;
 use crate::asked::{Asked, Begun, Given};
-use crate::harness::{none_of, Harness};
+use crate::harness::{self, none_of, Harness};
 use crate::layout::Layout;
 use crate::memory;
 use crate::plan::{Orders, PlannedPass};
@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use vmeter_model::run::{RunHead, SessionMachine, SessionRecord};
 use vmeter_render::Report;
-use vmeter_session::{begin, execute, record, resumed, RunOptions, Session, Watch};
+use vmeter_session::failure::{class, Class};
+use vmeter_session::{begin, execute, identity, record, resumed, RunOptions, Session, Watch};
 use vmeter_session::{Answer, Cut, Experiment, Views};
 
 const KIND: &str = "dirty";
@@ -49,25 +50,19 @@ fn workload(asked: &Asked, layout: &Layout, seed: u64) -> Workload {
     Workload::new(asked.workload, layout, bytes, asked.share(), seed)
 }
 
-/// Guests are made before the folder is: what this host can't do leaves none behind.
+/// The folder is made before the guests, which take seconds: an interruption then leaves
+/// something to go on with. What the host can be asked for without a guest is asked before.
 fn anew(given: &Given, options: &RunOptions, watch: &mut Watch<'_>) -> Result<DirtyResult> {
     let asked = Asked::new(given, options.runs).map_err(DirtyError::classified)?;
     let pin = options.pinned()?;
     let budget_bytes = asked.memory.map_or_else(memory::budget, |mib| mib << 20);
     let layout = asked.layout().fitted(budget_bytes).map_err(DirtyError::classified)?;
-    let session = record(KIND, options);
-    let load = workload(&asked, &layout, session.seed);
-    let (harness, skipped) = Harness::new(&asked, &layout, &load, &asked.tracker, &pin, watch)
-        .map_err(DirtyError::classified)?;
+    let blank = record(KIND, options);
+    let load = workload(&asked, &layout, blank.seed);
+    let skipped = harness::not_here(&asked).map_err(DirtyError::classified)?;
     let begun = Begun { asked, budget_bytes, buffer_bytes: load.buffer_bytes(), skipped };
-    let session = SessionRecord {
-        machines: machines(&begun, &layout, &session.host),
-        plan: plan(&begun, &load, session.seed),
-        asked: serde_json::to_value(&begun)?,
-        ..session
-    };
-    let session = begin(session, options, watch)?;
-    carry_out(&session, &begun, &layout, &load, harness, watch)
+    let session = begin(planned(blank, &begun, &layout, &load)?, options, watch)?;
+    stand(session, begun, &layout, &load, &pin, watch)
 }
 
 /// The same guests once more, for what is left of the plan.
@@ -82,18 +77,57 @@ fn go_on(
     if session.finished_as::<RunHead>()?.0.len() >= session.record.plan.len() {
         return analysis::result(&session);
     }
-    session.take_over()?;
-    session.save()?;
     let layout = begun.layout().map_err(DirtyError::classified)?;
+    let now = machines(&begun, &layout, &record::<PlannedPass>(KIND, options).host);
+    identity::check_provenance(&session.dir, &session.record, &now)?;
     let load = workload(&begun.asked, &layout, session.record.seed);
     let pinned = RunOptions { pin: session.record.pin.clone(), ..RunOptions::default() };
-    let (harness, lost) =
-        Harness::new(&begun.asked, &layout, &load, &begun.trackers(), &pinned.pinned()?, watch)
-            .map_err(DirtyError::classified)?;
+    let pin = pinned.pinned()?;
+    session.take_over()?;
+    session.save()?;
+    stand(session, begun, &layout, &load, &pin, watch)
+}
+
+/// Makes the guests and carries out the plan. A tracker that only a guest shows not to work
+/// is left out, as long as no run was finished.
+fn stand(
+    mut session: Session<PlannedPass>,
+    mut begun: Begun,
+    layout: &Layout,
+    load: &Workload,
+    pin: &[usize],
+    watch: &mut Watch<'_>,
+) -> Result<DirtyResult> {
+    let made = Harness::new(&begun.asked, layout, load, &begun.trackers(), pin, watch);
+    let (harness, lost) = made.map_err(DirtyError::classified).inspect_err(|error| {
+        if class(error) != Class::Interrupted {
+            session.abandon();
+        }
+    })?;
     if !lost.is_empty() {
-        return Err(none_of(&lost).classified());
+        if !session.finished_as::<RunHead>()?.0.is_empty() {
+            return Err(none_of(&lost).classified());
+        }
+        begun.skipped.extend(lost);
+        session.record = planned(session.record.clone(), &begun, layout, load)?;
+        session.save()?;
     }
-    carry_out(&session, &begun, &layout, &load, harness, watch)
+    carry_out(&session, &begun, layout, load, harness, watch)
+}
+
+/// The record with its machines and plan.
+fn planned(
+    record: SessionRecord<PlannedPass>,
+    begun: &Begun,
+    layout: &Layout,
+    load: &Workload,
+) -> Result<SessionRecord<PlannedPass>> {
+    Ok(SessionRecord {
+        machines: machines(begun, layout, &record.host),
+        plan: plan(begun, load, record.seed),
+        asked: serde_json::to_value(begun)?,
+        ..record
+    })
 }
 
 fn carry_out(

@@ -49,6 +49,21 @@ fn go_on(watch: &Watch<'_>) -> Result<(), DirtyError> {
     Ok(())
 }
 
+/// Asks what can be asked without a guest: /dev/kvm must run it natively, and have a tracker.
+/// Returns the trackers that it has not got.
+pub(crate) fn not_here(asked: &Asked) -> Result<Vec<DirtySkipped>, DirtyError> {
+    native(asked.ring)?;
+    let mut skipped = Vec::new();
+    for &tracker in &asked.tracker {
+        let reason = missing(tracker, asked.ring_entries)?;
+        skipped.extend(reason.map(|reason| DirtySkipped { tracker, reason }));
+    }
+    if skipped.len() == asked.tracker.len() {
+        return Err(none_of(&skipped));
+    }
+    Ok(skipped)
+}
+
 impl Harness {
     /// A guest without a tracker and one for each of `trackers` that this host has, with why
     /// the others are not to be had.

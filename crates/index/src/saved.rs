@@ -83,6 +83,10 @@ impl RunFile for Run {
         self.index
     }
 
+    fn label(&self) -> &str {
+        &self.label
+    }
+
     fn impossible(&self) -> Option<String> {
         impossible_total(self.total_ns, &self.outcome)
     }

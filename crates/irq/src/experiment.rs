@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use vmeter_model::run::SessionRecord;
 use vmeter_render::Report;
-use vmeter_session::{begin, execute, record, resumed, RunOptions, Session, Watch};
+use vmeter_session::{begin, execute, identity, record, resumed, RunOptions, Session, Watch};
 use vmeter_session::{Answer, Cut, Experiment, Views};
 
 const KIND: &str = "irq";
@@ -37,6 +37,8 @@ pub fn measure(
         Some(session) => {
             let kept: Kept = session.asked()?;
             kept.check().map_err(|error| error.classified())?;
+            let now = plan(&kept, session.record.seed, &provenance(&record(KIND, runs))).0;
+            identity::check_provenance(&session.dir, &session.record, &now)?;
             let Kept { asked, found } = kept;
             let pin =
                 RunOptions { pin: session.record.pin.clone(), ..RunOptions::default() }.pinned()?;
@@ -63,7 +65,7 @@ pub fn measure(
 }
 
 /// What is measured is the host's kernel.
-fn provenance<P>(record: &SessionRecord<P>) -> BTreeMap<String, String> {
+fn provenance(record: &SessionRecord<IrqPlanned>) -> BTreeMap<String, String> {
     let kernel = record.host.get("kernel").and_then(|kernel| kernel.as_str());
     kernel.map(|kernel| ("kernel".to_owned(), kernel.to_owned())).into_iter().collect()
 }

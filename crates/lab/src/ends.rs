@@ -24,7 +24,7 @@ pub struct Ends {
 }
 
 /// How to learn what a guest did.
-const TO_LEARN_IT: &str =
+pub(crate) const TO_LEARN_IT: &str =
     "only that the VMM exited with status 0; leave out --no-inject, watch with --watch light, or \
      measure to a line that the guest prints, --until 'line:REGEX'";
 

@@ -1,11 +1,6 @@
 //! From what a user asks for to a machine that can be booted.
 
-use crate::merge::version;
 use anyhow::{Context, Result};
-use std::collections::BTreeMap;
-use std::fs;
-use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vmeter_appliance::kernel::KernelPaths;
@@ -13,12 +8,11 @@ use vmeter_appliance::{ApplianceSpec, SizeReport};
 use vmeter_base::files;
 use vmeter_kernel_image::KernelImage;
 use vmeter_machine::backend::{self, Machine, Needs, Request};
-use vmeter_machine::launch;
 use vmeter_model::run::SessionMachine;
 use vmeter_model::{Accel, Chosen, MachineSpec};
 use vmeter_record::ready::Until;
 use vmeter_session::failure::{host, usage};
-use vmeter_session::Session;
+use vmeter_session::{identity, Session};
 use vmeter_timeline::NamedMark;
 
 /// A guest that has not finished by then never will.
@@ -95,79 +89,14 @@ pub fn prepare(label: &str, spec: &MachineSpec, cache: &Path) -> Result<Prepared
     Ok(Prepared { session, machine, until, timeout })
 }
 
-/// A larger program is known by its size and time, bytes.
-const MAX_HASHED: u64 = 1 << 20;
-
-/// The programs and scripts that machines run, with what tells one that was changed.
-pub(crate) fn programs(machines: &[Prepared]) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
-    for prepared in machines {
-        let mut words = prepared.machine.argv.iter();
-        let program = words.next().and_then(|word| launch::find_program(word).ok());
-        let scripts = words.map(PathBuf::from).filter(|path| is_program(path));
-        let guest = prepared.session.spec.machine.as_ref().map(PathBuf::from);
-        let guest = guest.filter(|path| prepared.machine.script.is_some() && path.is_file());
-        for path in program.into_iter().chain(scripts).chain(guest) {
-            if let Some(identity) = identity(&path) {
-                found.insert(path.display().to_string(), identity);
-            }
-        }
-    }
-    found
-}
-
-/// True for a file that is executed, or says by whom.
-fn is_program(path: &Path) -> bool {
-    let Some(found) = path.metadata().ok().filter(fs::Metadata::is_file) else { return false };
-    let mut head = [0; 2];
-    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
-    found.permissions().mode() & 0o111 != 0 || read.is_ok() && head == *b"#!"
-}
-
-fn identity(path: &Path) -> Option<String> {
-    let found = path.metadata().ok()?;
-    if found.len() <= MAX_HASHED {
-        return vmeter_machine::files::digest(path).ok();
-    }
-    let changed = found.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
-    Some(format!(
-        "{} bytes, changed at {}.{:09}",
-        found.len(),
-        changed.as_secs(),
-        changed.subsec_nanos()
-    ))
-}
-
 /// Refuses to go on with a session whose machines are others by now: the file of a kernel, a
-/// VMM's version, a script. Its runs would be of two machines.
+/// VMM's version. Its runs would be of two machines.
 ///
 /// # Errors
 /// Class usage: what differs.
 pub(crate) fn check_same(session: &Session, machines: &[Prepared]) -> Result<()> {
-    let mut others = Vec::new();
-    let now = programs(machines);
-    for (path, was) in &session.record.programs {
-        match now.get(path) {
-            Some(is) if is != was => others.push(format!("{path} ({was}; now {is})")),
-            _ => {}
-        }
-    }
-    for (saved, now) in std::iter::zip(&session.record.machines, machines) {
-        for (what, was) in &saved.provenance {
-            let is = now.session.provenance.get(what);
-            let other = is.filter(|is| version(is) != version(was));
-            let text = other.map(|is| format!("{what} of {} ({was}; now {is})", saved.label));
-            others.extend(text.filter(|text| !others.contains(text)));
-        }
-    }
-    if others.is_empty() {
-        return Ok(());
-    }
-    Err(usage(format!(
-        "{} was begun with what has changed since, and its runs would be of two machines: {}: put that back, or begin anew without --resume",
-        session.dir.display(),
-        others.join(", ")
-    )))
+    let now: Vec<SessionMachine> = machines.iter().map(|one| one.session.clone()).collect();
+    identity::check_provenance(&session.dir, &session.record, &now)
 }
 
 /// Where the measurement of a machine ends.

@@ -21,7 +21,7 @@ use vmeter_model::{MachineSpec, Ns};
 use vmeter_record::clock::{self, Conversion};
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
-use vmeter_session::{begin, cache_dir, execute, record, resumed};
+use vmeter_session::{begin, cache_dir, execute, identity, record, resumed};
 use vmeter_session::{Answer, Cut, Experiment, RunRequest, Runner, Views};
 use vmeter_session::{RunOptions, Session, Watch};
 
@@ -62,6 +62,9 @@ pub fn migrate(options: &MigrateOptions, watch: &mut Watch<'_>) -> Result<Migrat
         asked: serde_json::to_value(&asked)?,
         ..begun
     };
+    if let Some(session) = &saved {
+        identity::check_provenance(&session.dir, &session.record, &record.machines)?;
+    }
     let session = match saved {
         None => begin(record, &options.runs, watch)?,
         Some(session) => go_on(session, record)?,

@@ -55,5 +55,7 @@ vmeter_base::words! {
         BuildFailed = "build failed",
         /// It builds, and its runs fail.
         DoesNotRun = "does not run",
+        /// It runs, and nothing says how its guest ends: a crash may be what is timed.
+        NotCompared = "not compared",
     }
 }

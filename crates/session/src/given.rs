@@ -5,6 +5,7 @@
 
 use crate::failure::usage;
 use crate::folder::check_new;
+use crate::identity;
 use crate::options::RunOptions;
 use crate::progress::Watch;
 use crate::store::{AnySession, Away, Session};
@@ -21,7 +22,7 @@ use vmeter_model::run::{Planned, SessionRecord};
 ///
 /// # Errors
 /// Class usage: a folder that holds none, or one of another kind; options that say something
-/// else than it was begun with; `own`'s; a folder that this user's vmeter did not make, unless
+/// else than it was begun with; a file of its machines that has changed; `own`'s; a folder that this user's vmeter did not make, unless
 /// the user trusts it. Where a session begins: CPUs or a folder to save in that it can't have.
 pub fn resumed<P: Planned>(
     kind: &str,
@@ -53,6 +54,7 @@ pub fn resumed<P: Planned>(
     trust::check(&session.dir, options.trust, watch)?;
     session.is_ours();
     enter(&mut session)?;
+    identity::check(&session)?;
     files::remove_begun(&session.dir);
     watch.interrupt.saves_in(&session.dir);
     Ok(Some(session))

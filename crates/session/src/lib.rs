@@ -14,11 +14,13 @@ pub mod folder;
 mod given;
 pub mod helper;
 pub mod host;
+pub mod identity;
 mod interrupt;
 pub mod limits;
 mod options;
 mod places;
 mod progress;
+mod run_file;
 pub mod shares;
 mod store;
 pub mod trust;
@@ -30,6 +32,5 @@ pub use interrupt::{During, Interrupt};
 pub use options::{begin, begin_with, record, RunOptions};
 pub use places::{cache_dir, fresh_dir, is_saved, latest, state_dir};
 pub use progress::{Progress, Watch};
-pub use store::{
-    impossible_total, read_run, read_run_as, AnySession, Finished, RunFile, SavedRun, Session,
-};
+pub use run_file::{impossible_total, RunFile};
+pub use store::{read_run, read_run_as, AnySession, Finished, SavedRun, Session};

@@ -3,6 +3,7 @@
 use crate::failure::usage;
 use crate::folder::Folder;
 use crate::host;
+use crate::identity;
 use crate::places::fresh_dir;
 use crate::progress::Watch;
 use crate::store::Session;
@@ -105,6 +106,8 @@ pub fn begin_with<P: Planned>(
     beside: impl FnOnce(&Session<P>) -> Result<()>,
 ) -> Result<Session<P>> {
     let dir = options.save.clone().map_or_else(|| fresh_dir(&record), Ok)?;
+    let mut record = record;
+    record.programs.extend(identity::of_machines(&record.machines));
     let session = Session::create_in(Folder::make(&dir)?, record, beside)?;
     watch.interrupt.saves_in(&session.dir);
     watch.progress.saved_in(&session.dir);

@@ -7,17 +7,15 @@
 use crate::failure::{class, usage, Class};
 use crate::folder::{self, names::RUN, names::RUNS, Folder};
 use crate::places::{fresh_dir, has_runs, SESSION};
+use crate::run_file::RunFile;
 use crate::trust;
 use crate::{host, shares};
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
-use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
-use vmeter_base::{files, Ns};
-use vmeter_model::run::{
-    AnyPlanned, DataRun, Outcome, Planned, PlannedRun, RunHead, RunRecord, SessionRecord,
-};
+use vmeter_base::files;
+use vmeter_model::run::{AnyPlanned, Planned, PlannedRun, RunHead, RunRecord, SessionRecord};
 use vmeter_model::SCHEMA;
 
 const MAX_JSON: u64 = 64 << 20;
@@ -67,76 +65,6 @@ impl Drop for Away {
 
 /// A session of any kind, as far as all kinds agree.
 pub type AnySession = Session<AnyPlanned>;
-
-/// What `run.json` holds, whatever the kind of experiment.
-pub trait RunFile: Serialize + DeserializeOwned {
-    /// The format, [`SCHEMA`].
-    fn schema(&self) -> &str;
-    /// Number of the run in its session.
-    fn index(&self) -> u32;
-    /// Names of the files beside it that belong to the run.
-    fn files(&self) -> Vec<&str> {
-        Vec::new()
-    }
-    /// What it says that cannot be, if anything.
-    fn impossible(&self) -> Option<String> {
-        None
-    }
-}
-
-/// No host has been up for longer: a hundred years, ns. Differences of such stamps fit.
-const MAX_STAMP_NS: Ns = 100 * MAX_TOTAL_NS;
-
-/// No run takes longer: a year, ns.
-const MAX_TOTAL_NS: Ns = 366 * 24 * 3600 * 1_000_000_000;
-
-/// Says so if no run can take that long, or be done in that time.
-pub fn impossible_total(total_ns: Ns, outcome: &Outcome) -> Option<String> {
-    let least = i64::from(*outcome == Outcome::Done);
-    let possible = (least..=MAX_TOTAL_NS).contains(&total_ns);
-    (!possible).then(|| format!("it says that it took {total_ns} ns, which cannot be"))
-}
-
-impl RunFile for RunRecord {
-    fn schema(&self) -> &str {
-        &self.schema
-    }
-
-    fn index(&self) -> u32 {
-        self.index
-    }
-
-    fn files(&self) -> Vec<&str> {
-        self.sources.iter().flat_map(|source| &source.files).map(String::as_str).collect()
-    }
-
-    fn impossible(&self) -> Option<String> {
-        let stamps = self.clocks.iter().map(|clock| clock.monotonic_ns).chain([self.exec_ns]);
-        let odd = stamps.into_iter().find(|stamp| !(0..=MAX_STAMP_NS).contains(stamp));
-        let odd = odd.map(|stamp| format!("it was begun at {stamp} ns of the host's clock"));
-        impossible_total(self.total_ns, &self.outcome).or(odd)
-    }
-}
-
-impl RunFile for RunHead {
-    fn schema(&self) -> &str {
-        &self.schema
-    }
-
-    fn index(&self) -> u32 {
-        self.index
-    }
-}
-
-impl<T: Serialize + DeserializeOwned> RunFile for DataRun<T> {
-    fn schema(&self) -> &str {
-        &self.head.schema
-    }
-
-    fn index(&self) -> u32 {
-        self.head.index
-    }
-}
 
 impl<P: Planned> Session<P> {
     /// A session in a folder that is there, or will be.
@@ -236,10 +164,15 @@ impl<P: Planned> Session<P> {
     /// Takes a session back that this vmeter began and that turned out to be a mistake before
     /// any run was finished; `error` is what was found.
     pub fn withdraw(&self, error: &anyhow::Error) {
+        if class(error) == Class::Usage {
+            self.abandon();
+        }
+    }
+
+    /// Takes a session back that this vmeter began, if no run was finished.
+    pub fn abandon(&self) {
         let empty = || self.finished_as::<RunHead>().is_ok_and(|(runs, _)| runs.is_empty());
-        let (true, Class::Usage, Some(folder)) = (self.begun, class(error), &self.held) else {
-            return;
-        };
+        let (true, Some(folder)) = (self.begun, &self.held) else { return };
         if empty() {
             // What stays is no session, and may be begun again.
             if let Ok(removal) = folder::Removal::of(folder) {
@@ -336,11 +269,30 @@ impl<P: Planned> Session<P> {
         let (mut found, mut warnings) = (Vec::new(), Vec::new());
         for dir in dirs {
             match read_run_as(&dir) {
-                Ok(run) => found.push((dir, run)),
+                Ok(run) => match self.foreign(&dir, &run) {
+                    Some(why) => warnings.push(why),
+                    None => found.push((dir, run)),
+                },
                 Err(error) => warnings.push(format!("{error:#}")),
             }
         }
         Ok((found, warnings))
+    }
+
+    /// Why a run in the session's folder is none of its own, if so.
+    fn foreign(&self, dir: &Path, run: &impl RunFile) -> Option<String> {
+        let file = dir.join(RUN);
+        let said =
+            |what: String| Some(format!("{}: not a run of this session: {what}", file.display()));
+        let number = dir.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
+        if number.is_some_and(|number| number != run.index()) {
+            return said(format!("it says that it is run {}", run.index()));
+        }
+        let machines = &self.record.machines;
+        if machines.is_empty() || machines.iter().any(|machine| machine.label == run.label()) {
+            return None;
+        }
+        said(format!("it is of a machine {:?}, which session.json does not have", run.label()))
     }
 
     /// Notes that this host carries out what is left.

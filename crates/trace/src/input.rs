@@ -8,7 +8,9 @@
 //! read with `pread`, not mapped: a mapped file that is truncated meanwhile
 //! kills its reader with SIGBUS, and mapped pages count as resident memory.
 //!
-//! Whatever unpacks, here or inside a format, is taken account of by the trace's [`Budget`].
+//! Whatever unpacks, here or inside a format, is taken account of by the trace's [`Budget`]: a
+//! compressed file as a pipe is, by what of it was read so far, so that a bomb is known for one
+//! at its beginning, however long it is.
 
 use crate::Error;
 use std::fs::File;
@@ -82,13 +84,13 @@ impl Input {
         if !meta.is_file() {
             return Input::from_stream(&name, Box::new(file));
         }
-        let budget = Budget::of(TRACE, &meta);
         let mut magic = [0; 6];
         let got = read_full_at(&file, &mut magic, 0)
             .map_err(|source| Error::Read { name: name.clone(), source })?;
         if is_compressed(&magic[..got]) {
-            return Input::streamed(&name, Box::new(file), budget);
+            return Input::from_stream(&name, Box::new(file));
         }
+        let budget = Budget::of(TRACE, &meta);
         let mut head = vec![0; HEAD_BYTES.min(meta.len() as usize)];
         let got = read_full_at(&file, &mut head, 0)
             .map_err(|source| Error::Read { name: name.clone(), source })?;
@@ -102,10 +104,10 @@ impl Input {
     /// [`Error::Read`] if compressed bytes can't be decompressed from the start.
     pub fn from_bytes(name: &str, bytes: impl Into<Arc<[u8]>>) -> Result<Input, Error> {
         let bytes: Arc<[u8]> = bytes.into();
-        let budget = Budget::new(TRACE, bytes.len() as u64);
         if is_compressed(&bytes) {
-            return Input::streamed(name, Box::new(io::Cursor::new(bytes)), budget);
+            return Input::from_stream(name, Box::new(io::Cursor::new(bytes)));
         }
+        let budget = Budget::new(TRACE, bytes.len() as u64);
         let head = bytes[..bytes.len().min(HEAD_BYTES)].to_vec();
         Ok(Input { name: name.to_string(), head, source: Source::Bytes(bytes), budget })
     }
@@ -161,6 +163,7 @@ impl Input {
     /// The trace as lines of text.
     pub fn into_lines(self) -> Lines {
         let budget = self.budget.clone();
+        budget.is_text();
         let stream = self.into_stream();
         let line = Vec::new();
         Lines { stream, line, number: 0, cut: 0, replaced: 0, problem: None, budget }

@@ -97,8 +97,9 @@ pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Status> {
     let slower = |change: &model::Change| {
         change.ratio.zip(allowed).is_some_and(|(ratio, allowed)| ratio.mean > allowed)
     };
-    // A commit that does not run was not found to be as fast.
-    let broken = result.commits.iter().any(|commit| commit.state == CommitState::DoesNotRun);
+    // A commit that does not run, or only seems to, was not found to be as fast.
+    let silent = [CommitState::DoesNotRun, CommitState::NotCompared];
+    let broken = result.commits.iter().any(|commit| silent.contains(&commit.state));
     let failed = result.changes.iter().any(slower) || allowed.is_some() && broken;
     let status = output::done(&Shown(result), &Views::default(), out)?;
     Ok(if failed { Status::Bad } else { status })

@@ -133,6 +133,21 @@ fn packed_traces_are_refused_within_bounds() {
     }
 }
 
+/// A long bomb is known for one at its beginning: what it would take does not grow with it.
+#[test]
+fn a_long_bomb_of_text_is_refused_as_soon_as_a_short_one() {
+    let lab = Lab::new();
+    let path = lab.path("bomb");
+    for bomb in traces::bombs().iter().filter(|bomb| ["ftrace text", "strace"].contains(&bomb.name))
+    {
+        let mut bytes = Form::Zst.bomb(&bomb.head, &bomb.body, TRACE.unpacked).expect("packs well");
+        bytes = bytes.repeat((17 << 20) / bytes.len() + 1);
+        std::fs::write(&path, &bytes).expect("scratch space");
+        let what = format!("{}, {} MB", bomb.name, bytes.len() / 1_000_000);
+        refused(&lab, &what, &["trace", "stat", text(&path)], bomb.says);
+    }
+}
+
 #[test]
 fn every_command_that_reads_traces_refuses_a_bomb() {
     let lab = Lab::new();

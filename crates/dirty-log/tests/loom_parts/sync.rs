@@ -29,3 +29,13 @@ pub(crate) fn first_set(flags: &[AtomicU8]) -> Option<usize> {
     // SAFETY: loom fails the model if a thread may still write to it.
     flags.iter().position(|flag| unsafe { flag.unsync_load() } != 0)
 }
+
+pub(crate) fn first_clear(flags: &[AtomicU8]) -> Option<usize> {
+    // SAFETY: loom fails the model if a thread may still write to it.
+    flags.iter().position(|flag| unsafe { flag.unsync_load() } == 0)
+}
+
+pub(crate) fn plain(words: &[AtomicU64]) -> Vec<u64> {
+    // SAFETY: loom fails the model if a thread may still write to one.
+    words.iter().map(|word| unsafe { word.unsync_load() }).collect()
+}

@@ -6,7 +6,7 @@ use crate::booter::Recorder;
 use crate::boots::Boots;
 use crate::compare::{against_the_first, Compared, Sampled};
 use crate::ends::Ends;
-use crate::prepare::{check_same, prepare, programs, Prepared};
+use crate::prepare::{check_same, prepare, Prepared};
 use crate::shown::Shown;
 use anyhow::Result;
 use report::BenchReport;
@@ -65,13 +65,12 @@ pub fn bench(
     };
     let prepared = prepared?;
     saved.as_ref().map_or(Ok(()), |session| check_same(session, &prepared))?;
-    let programs = programs(&prepared);
     let described: Vec<_> = prepared.iter().map(|p| p.session.clone()).collect();
     let mut session = match saved {
         Some(session) => session,
         None => {
             let machines = described.clone();
-            let record = SessionRecord { machines, programs, ..record(KIND, options) };
+            let record = SessionRecord { machines, ..record(KIND, options) };
             // Saved with its plan, or not at all.
             let plan = lengthened(&record, Path::new(""), options)?;
             begin(SessionRecord { plan, ..record }, options, watch)?

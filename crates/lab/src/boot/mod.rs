@@ -8,7 +8,7 @@ mod result;
 
 use crate::booter::Recorder;
 use crate::boots::{watched, Boots};
-use crate::prepare::{check_same, prepare, programs};
+use crate::prepare::{check_same, prepare};
 use crate::shown::Shown;
 use anyhow::Result;
 use plan::{lengthened, plan, Levels};
@@ -94,7 +94,6 @@ pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> 
     let spec = saved.as_ref().map_or_else(|| options.spec.clone(), spec_of);
     let prepared = vec![prepare("default", &spec, &cache_dir()?)?];
     saved.as_ref().map_or(Ok(()), |session| check_same(session, &prepared))?;
-    let programs = programs(&prepared);
     let Some(machine) = prepared.first().map(|one| one.session.clone()) else {
         return Err(usage("no machine"));
     };
@@ -112,7 +111,7 @@ pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> 
             let plan = if asked.overhead { Vec::new() } else { plan(given, levels) };
             let asked = serde_json::to_value(asked)?;
             let record = record(KIND, given);
-            begin(SessionRecord { machines, plan, asked, programs, ..record }, given, watch)?
+            begin(SessionRecord { machines, plan, asked, ..record }, given, watch)?
         }
     };
     session.record.machines = vec![machine];

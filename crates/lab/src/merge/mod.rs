@@ -7,8 +7,6 @@
 
 mod sameness;
 
-pub(crate) use sameness::version;
-
 use crate::kinds;
 use crate::missing::missing_runs;
 use anyhow::{Context, Result};

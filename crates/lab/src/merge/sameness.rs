@@ -2,6 +2,7 @@
 
 use super::Part;
 use vmeter_session::failure::usage;
+use vmeter_session::identity::version;
 
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
@@ -118,16 +119,6 @@ fn machines(parts: &[Part]) -> Vec<(&str, String)> {
 fn hosts(part: &Part) -> Vec<Host> {
     let own: BTreeSet<u32> = part.runs.iter().map(|(_, run)| run.index).collect();
     shares::hosts(&part.session.record, &own).into_iter().map(|(host, _)| host).collect()
-}
-
-/// A file is what its digest says and a program what its version says, wherever they lie:
-/// `/boot/vmlinuz sha256:…`, `QEMU emulator version 7.2.22 (/usr/bin/qemu-system-x86_64)`.
-pub(crate) fn version(value: &str) -> String {
-    match (value.split_once(" sha256:"), value.rsplit_once(" (/")) {
-        (Some((_, digest)), _) => format!("sha256:{digest}"),
-        (None, Some((version, _))) => version.to_owned(),
-        (None, None) => value.to_owned(),
-    }
 }
 
 fn spelled(what: &str, values: &BTreeMap<String, BTreeSet<String>>) -> Option<String> {

@@ -23,7 +23,7 @@ pub mod report;
 use crate::shown::Shown;
 use anyhow::Result;
 use report::RangeReport;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use vmeter_base::files;
 use vmeter_model::range::{Metric, RangeRecord, RangeResult};
@@ -32,8 +32,8 @@ use vmeter_model::shard::ShardPlan;
 use vmeter_model::{MachineSpec, SCHEMA};
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
-use vmeter_session::folder;
 use vmeter_session::RunOptions;
+use vmeter_session::{folder, identity};
 use vmeter_session::{Answer, Cut, Experiment, Given, Views};
 use vmeter_session::{Session, Watch};
 
@@ -107,9 +107,23 @@ fn begun(options: &RangeOptions, watch: &mut Watch<'_>) -> Result<(Session, Rang
         None => vmeter_session::record(KIND, &options.runs),
         Some(shard) => shards::part(&record, options, shard)?,
     };
+    let planned = SessionRecord { programs: programs(&record), ..planned };
     let beside = |session: &Session| save(session, &record);
     let session = vmeter_session::begin_with(planned, &options.runs, watch, beside)?;
     Ok((session, record))
+}
+
+/// The files that the commands of a range name, beside those of its commits.
+fn programs(record: &RangeRecord) -> BTreeMap<String, String> {
+    let MachineSpec { vmm, machine, firmware, kernel, initrd, command, .. } = &record.machine;
+    let text = |path: &PathBuf| path.display().to_string();
+    let named = [kernel, initrd].into_iter().flatten().map(text);
+    let named = named.chain([vmm, machine, firmware].into_iter().flatten().cloned());
+    let build = record.build.iter().flat_map(|line| ["sh".to_owned(), "-c".into(), line.clone()]);
+    let mut found = identity::of_command(command);
+    found.extend(named.flat_map(|word| identity::of_command(&[word])));
+    found.extend(identity::of_command(&build.collect::<Vec<_>>()));
+    found
 }
 
 /// The range that every shard carries out a part of: its record, the session, the parts.

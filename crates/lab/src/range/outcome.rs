@@ -3,7 +3,7 @@
 use super::{builds::Builds, decision, load, template};
 use crate::analysis;
 use crate::diff;
-use crate::ends::Ends;
+use crate::ends::{Ends, TO_LEARN_IT};
 use crate::figures::Figures;
 use crate::host_factors::{Factors, Timed};
 use anyhow::Result;
@@ -29,12 +29,19 @@ pub(super) fn commit_of(record: &RangeRecord, label: &str) -> Option<usize> {
     record.commits.iter().position(|c| c.short() == label)
 }
 
-/// What a run says of its commit, s; none if it failed. Virtual time where that is counted.
-pub(super) fn sample(metric: Metric, dir: &Path, run: &RunRecord) -> Option<f64> {
-    if run.outcome != Outcome::Done {
+/// True for a run of which only the exit of its VMM is known: it says nothing of its commit.
+/// A command of `--run` is no VMM, and its exit is its end.
+pub(super) fn is_blind(record: &RangeRecord, run: &RunRecord) -> bool {
+    record.run.is_none() && Ends::of_records(std::iter::once(run)).is_unknown()
+}
+
+/// What a run says of its commit, s; none if it failed, or if nothing says how its guest ended.
+/// Virtual time where that is counted.
+pub(super) fn sample(record: &RangeRecord, dir: &Path, run: &RunRecord) -> Option<f64> {
+    if run.outcome != Outcome::Done || is_blind(record, run) {
         return None;
     }
-    let value = match metric {
+    let value = match record.metric {
         Metric::Cpu => run.usage.cpu_s(),
         Metric::Wall if run.icount => {
             Figures::of(&analysis::analyse_run(dir, run.clone())).run.total_s
@@ -74,13 +81,6 @@ pub fn result(session: &Session) -> Result<RangeResult> {
         Some(diff::compare_sides(&a, &b, session.record.seed))
     });
     warnings.extend(remarks(&record, &commits));
-    if Ends::of_records(finished.iter().map(|(_, run)| run)).is_unknown() {
-        warnings.push(
-            "how the guests ended is not known, only that their VMMs exited: a crash may be among \
-             what is compared; leave out --no-inject, or measure to a line: --until 'line:REGEX'"
-                .into(),
-        );
-    }
     let measured: Vec<&MeasuredCommit> = with_samples(&commits).collect();
     let ends = match measured.as_slice() {
         [first, .., last] => ratio_of_means(&first.samples_s, &last.samples_s),
@@ -132,7 +132,7 @@ fn times(
 ) -> (BTreeMap<u32, f64>, Factors) {
     let machine = |label: &str| session.record.machines.iter().position(|m| m.label == label);
     let timed = finished.iter().filter(|(_, run)| !run.warmup).filter_map(|(dir, run)| {
-        Some((run.index, machine(&run.label)?, sample(record.metric, dir, run)?))
+        Some((run.index, machine(&run.label)?, sample(record, dir, run)?))
     });
     let timed: Vec<Timed> = timed.collect();
     let in_time: BTreeSet<u32> =
@@ -174,9 +174,11 @@ fn commits(
         let build = builds.done(commit);
         built += usize::from(build.is_some());
         let failed = own().find_map(|(_, run)| crate::boots::hopeless(run));
+        let blind = own().any(|(_, run)| is_blind(record, run));
         let (state, failure) = match (build.and_then(|b| b.failure), failed) {
             (Some(why), _) => (CommitState::BuildFailed, Some(why)),
             (None, Some(why)) => (CommitState::DoesNotRun, Some(why)),
+            (None, None) if blind => (CommitState::NotCompared, Some(blindness())),
             (None, None) if samples_s.is_empty() => (CommitState::NotMeasured, None),
             (None, None) => (CommitState::Measured, None),
         };
@@ -195,12 +197,17 @@ fn commits(
     Ok((commits, built, factors))
 }
 
+/// Why a commit that runs is not compared.
+pub(super) fn blindness() -> String {
+    format!("how its guest ended is not known, {TO_LEARN_IT}")
+}
+
 /// The samples put into the search again, in their order.
 fn searched(record: &RangeRecord, commits: &mut [MeasuredCommit], runs: &[SavedRun]) -> Found {
     let mut search = decision::fresh(record);
     for (dir, run) in runs.iter().filter(|(_, run)| !run.warmup) {
         if let Some(at) = commit_of(record, &run.label) {
-            if let Some(sample) = sample(record.metric, dir, run) {
+            if let Some(sample) = sample(record, dir, run) {
                 search.observe(at, sample);
             }
         }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::range::RangeRecord;
 use vmeter_model::run::{Fault, Outcome, PlannedRun, RunRecord, SessionMachine};
 use vmeter_session::failure::{failure, usage, Class};
-use vmeter_session::{cache_dir, one_run, Runner, Session, Watch};
+use vmeter_session::{cache_dir, identity, one_run, Runner, Session, Watch};
 
 /// Runs of one commit that may fail before it is left alone.
 const FAILURES: usize = 1;
@@ -73,7 +73,7 @@ impl<'a> Search<'a> {
         for (dir, run) in runs.iter().filter(|(_, run)| counts(run)) {
             self.finished.insert(run.index);
             let Some(commit) = outcome::commit_of(self.record, &run.label) else { continue };
-            self.note(commit, outcome::sample(self.record.metric, dir, run), run.warmup);
+            self.note(commit, outcome::sample(self.record, dir, run), run.warmup);
         }
         Ok(())
     }
@@ -244,6 +244,10 @@ impl<'a> Search<'a> {
             .map_err(|e| usage(format!("{} was built, but: {e:#}", what.short())))?;
         prepared.session.parameters = super::shards::parameters(what);
         let record = &mut self.session.record;
+        if let Some(was) = planned.and_then(|at| record.machines.get(at)) {
+            let (was, now) = (&was.provenance, &prepared.session.provenance);
+            identity::same(&self.session.dir, &identity::provenance(what.short(), was, now))?;
+        }
         let saved = match planned.and_then(|machine| record.machines.get_mut(machine)) {
             // A shard's folder is its own: the others' machines name the files by {worktree}.
             Some(planned) if record.shard.is_some() => {
@@ -294,10 +298,13 @@ impl<'a> Search<'a> {
         watch.progress.run(&run.label, &boots.said(&run));
         self.finished.insert(number);
         let dir = self.session.run_dir(number);
-        self.note(commit, outcome::sample(self.record.metric, &dir, &run), run.warmup);
+        self.note(commit, outcome::sample(self.record, &dir, &run), run.warmup);
         if run.outcome != Outcome::Done {
             let why = crate::boots::hopeless(&run).unwrap_or_default();
             watch.progress.warn(&format!("{why}: this commit is skipped"));
+        } else if outcome::is_blind(self.record, &run) {
+            let why = outcome::blindness();
+            watch.progress.warn(&format!("{}: {why}: this commit is not compared", run.label));
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ pub mod report;
 
 use crate::compare::{against_the_first, Compared, Sampled};
 use crate::diff;
-use crate::ends::Ends;
+use crate::ends::{Ends, TO_LEARN_IT};
 use crate::figures::{self, Figures};
 use crate::shown::Shown;
 use anyhow::Result;
@@ -169,11 +169,16 @@ fn parameters_of(machines: &[SessionMachine]) -> Vec<SweptParameter> {
     found
 }
 
-/// True if a point's runs are measured to what those of the first that has any are.
+/// True if a point's runs are measured to what those of the first that has any are, and
+/// more than its VMM's exit is known of how they ended.
 fn is_like(points: &[SweepPoint], point: &SweepPoint) -> bool {
     let ends = |point: &SweepPoint| Ends::of_swept(point.runs.iter());
-    let first = points.iter().map(ends).find(|ends| !ends.to().is_empty());
     let own = ends(point);
+    if own.is_unknown() {
+        return false;
+    }
+    let known = |ends: &Ends| !ends.to().is_empty() && !ends.is_unknown();
+    let first = points.iter().map(ends).find(known);
     first.is_none_or(|first| own.to().is_empty() || *own.to() == *first.to())
 }
 
@@ -183,6 +188,11 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
         let done = point.runs.iter().filter(|r| r.outcome == Outcome::Done).count();
         if done == 0 && !point.runs.is_empty() {
             warnings.push(format!("{}: no run reached its end", point.label));
+        } else if Ends::of_swept(point.runs.iter()).is_unknown() {
+            warnings.push(format!(
+                "{}: how its guest ended is not known, {TO_LEARN_IT}; it is left out of what grows",
+                point.label
+            ));
         } else if !is_like(points, point) {
             warnings.push(format!(
                 "{}: measured to another end than the points before it, and left out of what \

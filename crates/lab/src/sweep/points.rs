@@ -3,7 +3,7 @@
 
 use crate::booter::Recorder;
 use crate::boots::{watched, BootRequest, Booter, Boots};
-use crate::prepare::{check_same, prepare, programs, Prepared};
+use crate::prepare::{check_same, prepare, Prepared};
 use crate::sweep::parameters::{filled, Point};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
@@ -78,8 +78,7 @@ fn begun(
         }
     };
     let machines = prepared.iter().map(|p| p.session.clone()).collect();
-    let programs = programs(&prepared);
-    let record = SessionRecord { machines, plan, shard, programs, ..record(KIND, options) };
+    let record = SessionRecord { machines, plan, shard, ..record(KIND, options) };
     Ok((begin(record, options, watch)?, prepared))
 }
 

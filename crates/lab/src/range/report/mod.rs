@@ -54,7 +54,19 @@ impl<'a> RangeReport<'a> {
             let why = commit.failure.as_deref().unwrap_or_default();
             format!(" {} is not compared: {why}.", self.named(commit.index))
         });
-        self.verdict() + &broken.collect::<String>()
+        self.verdict() + &broken.collect::<String>() + &self.blind()
+    }
+
+    /// The commits of whose guests only the VMM's exit is known, in a sentence.
+    fn blind(&self) -> String {
+        let blind = |c: &&MeasuredCommit| c.state == CommitState::NotCompared;
+        let all: Vec<&MeasuredCommit> = self.result.commits.iter().filter(blind).collect();
+        let Some(first) = all.first() else { return String::new() };
+        let why = first.failure.as_deref().unwrap_or_default();
+        match all.len() {
+            1 => format!(" {} is not compared: {why}.", self.named(first.index)),
+            n => format!(" {n} commits are not compared; of each: {why}."),
+        }
     }
 
     fn verdict(&self) -> String {
@@ -198,9 +210,11 @@ impl<'a> RangeReport<'a> {
 fn state(commit: &MeasuredCommit, guilty: bool, result: &RangeResult) -> Cell {
     let change = result.changes.iter().find(|c| c.commits.contains(&commit.index));
     match (guilty, change, commit.state) {
-        (_, _, state @ (CommitState::BuildFailed | CommitState::DoesNotRun)) => {
-            Cell::Toned(state.word().into(), Tone::Muted)
-        }
+        (
+            _,
+            _,
+            state @ (CommitState::BuildFailed | CommitState::DoesNotRun | CommitState::NotCompared),
+        ) => Cell::Toned(state.word().into(), Tone::Muted),
         (true, Some(change), _) => {
             Cell::Toned(change.verdict.word().into(), verdict_tone(change.verdict))
         }

@@ -5,6 +5,7 @@ mod tables;
 
 use crate::bench::report::verdict_tone;
 use crate::diff::report as diff;
+use crate::ends::Ends;
 use crate::hosts_report as hosts;
 use crate::words::{ended_text, grouped, host_line, outcome_text, run_list};
 use std::collections::BTreeMap;
@@ -135,7 +136,18 @@ impl<'a> SweepReport<'a> {
                 sentences.push(format!("Against {}: {}.", first.label, verdicts.join("; ")));
             }
         }
+        sentences.extend(self.blind_sentence());
         sentences.join(" ")
+    }
+
+    /// Of how many points only the VMM's exit is known.
+    fn blind_sentence(&self) -> Option<String> {
+        let blind = |point: &&SweepPoint| Ends::of_swept(point.runs.iter()).is_unknown();
+        let count = self.result.points.iter().filter(blind).count();
+        (count > 0).then(|| {
+            let all = self.result.points.len();
+            format!("How the guests of {count} of {all} points ended is not known: those are not compared.")
+        })
     }
 
     fn growth_sentence(&self, total: &Scaling) -> String {

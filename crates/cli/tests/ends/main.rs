@@ -5,126 +5,18 @@
 //! so that each is over in half a second; those that need a kernel boot the cached one.
 //! `VMETER_LONG=1` has the ones that wait for a timeout or take several boots.
 
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "common/repository.rs"]
+mod guests;
+mod linux;
+#[path = "../common/repository.rs"]
 mod repository;
+mod unknown;
 
-use common::{is_long, text, Lab, Ran};
+use common::{is_long, text};
+use guests::{assert_bad, headline, outb, power_off, say, triple_fault, Guests, HANG, ONCE};
 use repository::repository;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-/// Where an image is loaded, and where its code begins: after the multiboot header.
-const BASE: u32 = 0x10_0000;
-const CODE: u32 = BASE + 12;
-
-/// A 32-bit ELF file that QEMU's multiboot loader starts in protected mode.
-fn image(code: &[u8]) -> Vec<u8> {
-    const OFFSET: u32 = 0x1000;
-    const MAGIC: u32 = 0x1bad_b002;
-    let mut body: Vec<u8> = [MAGIC, 0, MAGIC.wrapping_neg()].map(u32::to_le_bytes).concat();
-    body.extend(code);
-    let size = body.len() as u32;
-    let mut file = b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x03\0".to_vec();
-    // Version, entry, program headers, section headers, flags.
-    file.extend([1, CODE, 52, 0, 0].map(u32::to_le_bytes).concat());
-    file.extend([52u16, 32, 1, 40, 0, 0].map(u16::to_le_bytes).concat());
-    file.extend([1, OFFSET, BASE, BASE, size, size, 5, 0x1000].map(u32::to_le_bytes).concat());
-    file.resize(OFFSET as usize, 0);
-    file.extend(body);
-    file
-}
-
-/// `out` of a byte.
-fn outb(port: u16, value: u8) -> Vec<u8> {
-    let [low, high] = port.to_le_bytes();
-    vec![0x66, 0xba, low, high, 0xb0, value, 0xee]
-}
-
-/// `out` of two bytes.
-fn outw(port: u16, value: u16) -> Vec<u8> {
-    let ([a, b], [c, d]) = (port.to_le_bytes(), value.to_le_bytes());
-    vec![0x66, 0xba, a, b, 0x66, 0xb8, c, d, 0x66, 0xef]
-}
-
-/// Waits for ever.
-const HANG: [u8; 4] = [0xfa, 0xf4, 0xeb, 0xfd];
-
-/// ACPI's S5 on the boards that SeaBIOS sets up (PM1a control at 0x604).
-fn power_off() -> Vec<u8> {
-    [outw(0x604, 0x2000), HANG.to_vec()].concat()
-}
-
-/// An empty table of interrupts, and one that needs it.
-fn triple_fault() -> Vec<u8> {
-    let table = (CODE + 8).to_le_bytes();
-    [&[0x0f, 0x01, 0x1d], &table[..], &[0xcc], &[0; 8]].concat()
-}
-
-/// Text on the first serial port.
-fn say(text: &str) -> Vec<u8> {
-    text.bytes().flat_map(|byte| outb(0x3f8, byte)).collect()
-}
-
-/// A lab with one image a guest, or none where QEMU is missing.
-struct Guests {
-    lab: Lab,
-}
-
-impl Guests {
-    fn new() -> Option<Self> {
-        if Command::new("qemu-system-x86_64").arg("-version").output().is_err() {
-            eprintln!("skipped: needs QEMU");
-            return None;
-        }
-        Some(Guests { lab: Lab::new() })
-    }
-
-    fn image(&self, name: &str, code: &[u8]) -> PathBuf {
-        let path = self.lab.path(name);
-        std::fs::write(&path, image(code)).expect("scratch space");
-        path
-    }
-
-    /// One boot of an image by vmeter's own command line. The module is none that it needs: it
-    /// keeps vmeter from making an initial RAM disk.
-    fn boot(&self, kernel: &Path, more: &[&str]) -> Ran {
-        let kernel = text(kernel);
-        let mut all = vec!["boot", "--accel", "tcg", "--kernel", kernel, "--initrd", kernel];
-        all.extend(ONCE);
-        all.extend(more);
-        self.lab.run(&all)
-    }
-
-    /// One boot of QEMU's own command line.
-    fn own(&self, options: &[&str], qemu: &[&str]) -> Ran {
-        let mut all = vec!["boot"];
-        all.extend(ONCE);
-        all.extend(options);
-        all.extend(["--", "qemu-system-x86_64", "-nodefaults", "-display", "none", "-no-reboot"]);
-        all.extend(qemu);
-        self.lab.run(&all)
-    }
-}
-
-const ONCE: [&str; 4] = ["--warmup", "0", "--runs", "1"];
-
-/// The answer of a report: its first lines, below its title if it has one.
-fn headline(ran: &Ran) -> String {
-    let lines = ran.stdout.lines().skip_while(|line| line.starts_with("vmeter "));
-    lines.take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
-}
-
-/// A run that ended badly: exit status 1, no time of a boot, and its cause in the headline.
-fn assert_bad(name: &str, ran: &Ran, said: &str) {
-    let headline = headline(ran);
-    println!("{name:<40} rc {} {headline}", ran.status);
-    assert_eq!(ran.status, 1, "{name}: {}\n{}", ran.stderr, ran.stdout);
-    assert!(headline.starts_with("No run reached its end"), "{name}: {headline}");
-    assert!(headline.contains(said), "{name}: {headline}\n{}", ran.stderr);
-    assert!(!ran.stdout.contains("from the VMM's exec to power-off"), "{name}: {}", ran.stdout);
-}
 
 #[test]
 fn a_guest_that_ends_badly_is_named() {
@@ -283,69 +175,6 @@ fn a_crash_is_never_faster() {
     assert!(!ran.stdout.contains("faster"), "{}", ran.stdout);
 }
 
-/// With --no-inject, nobody watching, and a guest that says nothing, a crash and a power-off
-/// are alike: that is said, and neither is called faster.
-#[test]
-fn an_end_that_nothing_tells_is_called_unknown() {
-    let Some(guests) = Guests::new() else { return };
-    let healthy = guests.image("off.elf", &power_off());
-    let crash = guests.image("crash.elf", &triple_fault());
-    let (good, bad) = (guests.lab.path("good"), guests.lab.path("bad"));
-    let boot = |kernel: &Path, save: &Path, more: &[&str]| {
-        let blind = ["--watch", "none", "--no-inject", "--save", text(save)];
-        guests.own(&[&blind[..], more].concat(), &["-kernel", text(kernel)])
-    };
-    let unknown = "how the guest ended is not known";
-    let ran = boot(&healthy, &good, &[]);
-    assert_eq!(ran.status, 0, "{}", ran.stderr);
-    assert!(headline(&ran).contains(unknown), "{}", ran.stdout);
-    let ran = boot(&crash, &bad, &["--baseline", text(&good), "--fail-if-slower", "3"]);
-    assert_eq!(ran.status, 1, "{}", ran.stderr);
-    let both = format!("{}{}", ran.stdout, ran.stderr);
-    assert!(headline(&ran).contains(unknown) && both.contains("not compared with"), "{both}");
-    assert!(!both.contains("faster"), "{both}");
-    for (gate, status) in [(&[][..], 0), (&["--fail-if-slower", "3"][..], 1)] {
-        let ran = guests.lab.run(&[&["diff", text(&good), text(&bad)], gate].concat());
-        assert_eq!(ran.status, status, "{}", ran.stderr);
-        assert!(headline(&ran).contains("ended is not known"), "{}", ran.stdout);
-        assert!(!ran.stdout.contains("faster"), "{}", ran.stdout);
-    }
-    let line = format!(
-        "qemu-system-x86_64 -nodefaults -display none -no-reboot -kernel {}; exit 0",
-        text(&crash)
-    );
-    let ran = guests.lab.run(&["bench", "--warmup", "0", "--runs", "2", "--", "sh", "-c", &line]);
-    assert_eq!(ran.status, 0, "{}", ran.stderr);
-    let said = headline(&ran);
-    assert!(said.contains("guest ended is not known") && !said.contains("boots in"), "{said}");
-
-    let (fault, reset) = (guests.lab.path("fault"), guests.lab.path("reset"));
-    let resets = guests.image("reset.elf", &[outb(0xcf9, 6), HANG.to_vec()].concat());
-    assert_eq!(guests.boot(&crash, &["--save", text(&fault)]).status, 1);
-    assert_eq!(guests.boot(&resets, &["--save", text(&reset)]).status, 1);
-    let ran = guests.lab.run(&["diff", text(&fault), text(&reset)]);
-    assert_eq!(ran.status, 2, "{}", ran.stdout);
-    assert!(ran.stderr.contains("did not end alike"), "{}", ran.stderr);
-    let failing = ["bench", "--warmup", "0", "--runs", "1", "--", "qemu-system-x86_64"];
-    let quiet = ["-nodefaults", "-display", "none", "-no-reboot", "-kernel", text(&crash)];
-    let ran = guests.lab.run(&[&failing[..], &quiet].concat());
-    assert_eq!(ran.status, 1, "{}", ran.stderr);
-    assert!(!ran.stdout.contains("mean ± sd"), "no table of zeros: {}", ran.stdout);
-}
-
-/// A kernel file that ends too soon is no fast boot, whatever its VMM does not say.
-#[test]
-fn a_kernel_cut_short_is_named_where_nothing_else_is_known() {
-    let Some((_, kernel)) = common::kernel() else { return };
-    let Some(guests) = Guests::new() else { return };
-    let half = guests.lab.path("half");
-    let bytes = std::fs::read(&kernel).expect("the cached kernel");
-    std::fs::write(&half, &bytes[..bytes.len() / 2]).expect("written");
-    let blind = ["--watch", "none", "--no-inject"];
-    let ran = guests.own(&blind, &["-m", "256", "-kernel", text(&half)]);
-    assert_bad("half a bzImage, unseen", &ran, "kernel file is cut short");
-}
-
 /// A commit whose guest crashes, in a range of such that boot, and at the end of one.
 #[test]
 fn a_commit_that_crashes_is_never_faster() {
@@ -424,93 +253,4 @@ fn a_program_that_prints_a_panic_is_not_believed() {
     let both = format!("{}{}", ran.stdout, ran.stderr);
     assert!(both.contains("reads like a panic of the kernel"), "{both}");
     assert!(!ran.stdout.contains("kernel:panic"), "{}", ran.stdout);
-}
-
-/// Kernels that are none any more, and guests of Linux that end badly.
-#[test]
-fn a_linux_that_ends_badly_is_named() {
-    let Some((_, kernel)) = common::kernel() else { return };
-    let Some(guests) = Guests::new() else { return };
-    let bytes = std::fs::read(&kernel).expect("the cached kernel");
-    let half = guests.lab.path("half");
-    std::fs::write(&half, &bytes[..bytes.len() / 2]).expect("written");
-    let crash = "the guest crashed: a triple fault";
-    let ran = guests.boot(&half, &[]);
-    assert_bad("half a bzImage", &ran, crash);
-    if !is_long() {
-        return;
-    }
-    // The protected-mode part begins after the setup sectors (Documentation/arch/x86/boot.rst).
-    let setup = 512 * (usize::from(bytes[0x1f1]) + 1);
-    let mut zeroed = bytes.clone();
-    zeroed[setup..].fill(0);
-    let broken = guests.lab.path("broken");
-    std::fs::write(&broken, &zeroed).expect("written");
-    assert_bad("a bzImage with a zero payload", &guests.boot(&broken, &["--timeout", "20"]), "");
-    let mut shifted = bytes.clone();
-    shifted[0x1f1] = 255;
-    std::fs::write(&broken, &shifted).expect("written");
-    assert_bad("setup_sects=255", &guests.boot(&broken, &["--timeout", "20"]), "");
-    let kernel = text(&kernel);
-    let junk = guests.lab.path("junk");
-    std::fs::write(&junk, [7; 4096]).expect("written");
-    let linux = |more: &[&str]| {
-        let machine = ["boot", "--accel", "tcg", "--kernel", kernel];
-        guests.lab.run(&[&machine[..], &ONCE, more].concat())
-    };
-    let panic = "the guest panicked";
-    assert_bad("a wrong initrd", &linux(&["--initrd", text(&junk)]), panic);
-    assert_bad("init that is not there", &linux(&["--append", "rdinit=/none"]), panic);
-    assert_bad("init that exits", &linux(&["--append", "rdinit=/vmeter-none init=/none"]), panic);
-    let quiet = ["-m", "512", "-M", "q35", "-kernel", kernel, "-append", "panic=-1"];
-    assert_bad("no initrd, no console, panic=-1", &guests.own(&[], &quiet), panic);
-    let little = linux(&["--memory", "64"]);
-    assert_bad("too little memory", &little, "");
-    let ran = linux(&["--append", "vmeter.exit=poweroff reboot=k"]);
-    assert_eq!(ran.status, 0, "{}", ran.stderr);
-    programs(&guests, &linux);
-}
-
-/// What programs of a guest do to it.
-fn programs(guests: &Guests, linux: &dyn Fn(&[&str]) -> Ran) {
-    let busybox = Path::new("/bin/busybox");
-    let is_static = Command::new("ldd").arg(busybox).output().is_ok_and(|o| !o.status.success());
-    if !busybox.exists() || !is_static {
-        return eprintln!("skipped: needs busybox-static");
-    }
-    let eats = "x=0123456789abcdef; while :; do x=$x$x; done";
-    let of = |name: &str, line: &str| {
-        let file = guests.lab.script(name, &format!("#!/bin/sh\n{line}\n"));
-        format!("/{name}={}", text(&file))
-    };
-    let files = [
-        ["/bin/sh", "/bin/reboot", "/bin/mount"].map(|p| format!("{p}=/bin/busybox")).to_vec(),
-        vec![of("eat", eats), of("restart", "/bin/reboot -f")],
-        vec![of("sysrq", "/bin/mount -t proc p /proc; echo b >/proc/sysrq-trigger")],
-        vec![of("die", "/bin/mount -t proc p /proc; echo c >/proc/sysrq-trigger")],
-    ];
-    let initrd = guests.lab.path("programs.cpio");
-    let mut all = vec!["appliance", "build", "-o", text(&initrd)];
-    all.extend(files.iter().flatten().flat_map(|file| ["--file", file]));
-    assert_eq!(guests.lab.run(&all).status, 0);
-    for (name, words, said) in [
-        (
-            "a program eats the memory",
-            "vmeter.run=/eat",
-            "kernel killed a program (the kernel's log",
-        ),
-        ("init eats the memory", "rdinit=/eat", "the guest panicked, out of memory"),
-        (
-            "panic_on_oom",
-            "vmeter.run=/eat sysctl.vm.panic_on_oom=1",
-            "the guest panicked, out of memory",
-        ),
-        ("reboot -f", "vmeter.run=/restart", "reboot: Restarting system"),
-        ("reboot -f of init", "rdinit=/restart quiet", "reboot: Restarting system"),
-        ("sysrq b", "vmeter.run=/sysrq", "sysrq: Resetting"),
-        ("sysrq c", "vmeter.run=/die", "sysrq triggered crash"),
-    ] {
-        let words = ["--memory", "160", "--initrd", text(&initrd), "--append", words];
-        assert_bad(name, &linux(&words), said);
-    }
 }
