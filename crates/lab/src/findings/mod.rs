@@ -13,7 +13,7 @@ mod result;
 
 use crate::booter::Recorder;
 use crate::boots::Boots;
-use crate::prepare::{check_same, prepare, programs, Prepared};
+use crate::prepare::{check_same, prepare, Prepared};
 use crate::shown::Shown;
 use anyhow::Result;
 use catalogue::{Finding, CATALOGUE};
