@@ -143,7 +143,6 @@ fn begun(options: &FindingsOptions, watch: &mut Watch<'_>) -> Result<(Session, V
     };
     let record = SessionRecord {
         machines: prepared.iter().map(|p| p.session.clone()).collect(),
-        programs: programs(&prepared),
         asked: serde_json::to_value(asked)?,
         plan,
         ..record(KIND, &options.runs)
