@@ -10,14 +10,15 @@
 # In FOLDER afterwards: debian.img (raw), vmlinuz, initrd.img, busybox.cpio.gz. Planted in
 # them, each with the guest's own clock before and after on the console ("planted NAME begin
 # SECONDS"): GRUB's time-out, an initrd script that sleeps, a unit that sleeps, one that
-# computes, one that waits for the first, one that is slow to stop. With `planted.analyze` on
-# its command line the guest prints what `systemd-analyze` says of its boot, with
+# computes, one that waits for the first, one that is slow to stop. With `planted.only=NAME` on
+# its command line only that one does anything, with `planted.seconds=N` what sleeps sleeps so
+# long. With `planted.analyze` the guest prints what `systemd-analyze` says of its boot, with
 # `planted.poweroff` it ends by itself.
 set -eu
 
 folder=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/vmeter/guests}
 # Raised when what is made changes.
-version=2
+version=3
 suite=bookworm
 if [ "$(cat "$folder/version" 2>/dev/null)" = $version ]; then exit 0; fi
 
@@ -48,14 +49,27 @@ debootstrap --variant=minbase --include="$packages" $suite "$root" >"$work/deboo
 }
 
 # --- what is planted ---------------------------------------------------------------------
-cat >"$root/usr/local/bin/planted" <<'END'
+cat >"$work/planted" <<'END'
 #!/bin/sh
-# planted NAME COMMAND…: the guest's clock before and after, on the console.
+# planted NAME COMMAND…: the guest's clock right before and after it, on the console.
 name=$1; shift
-read -r now _ </proc/uptime; echo "planted $name begin $now" >/dev/console
+read -r words </proc/cmdline
+case " $words " in
+*" planted.only=$name "*) ;;
+*" planted.only="*) exit 0 ;;
+esac
+case " $words " in
+*" planted.seconds="*)
+    seconds=${words#*planted.seconds=}
+    [ "$1" != sleep ] || set -- sleep "${seconds%% *}" ;;
+esac
+echo "planted $name begins" >/dev/console
+read -r begin _ </proc/uptime
 "$@"
-read -r now _ </proc/uptime; echo "planted $name end $now" >/dev/console
+read -r end _ </proc/uptime
+printf 'planted %s begin %s\nplanted %s end %s\n' "$name" "$begin" "$name" "$end" >/dev/console
 END
+install -m 755 "$work/planted" "$root/usr/local/bin/planted"
 # An oracle: what systemd itself says of the boot, when that is over.
 cat >"$root/usr/local/bin/planted-analyze" <<'END'
 #!/bin/sh
@@ -69,6 +83,7 @@ say() {
 {
     say blame systemd-analyze blame
     say critical-chain systemd-analyze critical-chain serial-getty@ttyS0.service
+    say default-chain systemd-analyze critical-chain
 } >/run/planted-oracle 2>&1
 cat /run/planted-oracle >/dev/console
 case "$(cat /proc/cmdline)" in *planted.poweroff*) systemctl --no-block poweroff ;; esac
@@ -78,7 +93,7 @@ cat >"$root/usr/local/bin/burn" <<'END'
 #!/bin/sh
 i=0; while [ $i -lt 60000 ]; do i=$((i + 1)); done
 END
-chmod 755 "$root/usr/local/bin/planted" "$root/usr/local/bin/burn"
+chmod 755 "$root/usr/local/bin/burn"
 unit() { # name, lines of [Unit], lines of [Service]
     printf '[Unit]\nDescription=Planted %s\n%s\n[Service]\nType=oneshot\nRemainAfterExit=yes\n%s\n[Install]\nWantedBy=multi-user.target\n' \
         "$1" "$2" "$3" >"$root/etc/systemd/system/planted-$1.service"
@@ -89,7 +104,7 @@ mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
 unit sleep "Before=serial-getty@ttyS0.service" "ExecStart=/usr/local/bin/planted sleep sleep 1.5"
 unit burn "Before=serial-getty@ttyS0.service" "ExecStart=/usr/local/bin/planted burn burn"
 unit after "Before=serial-getty@ttyS0.service
-After=planted-sleep.service" "ExecStart=/usr/local/bin/planted after sleep 0.5"
+After=planted-sleep.service" "ExecStart=/usr/local/bin/planted after sleep 2"
 unit stop "" "ExecStart=/bin/true
 ExecStop=/usr/local/bin/planted stop sleep 1.2"
 # It is no part of the boot that it waits for.
@@ -103,13 +118,12 @@ printf '[Unit]\nDescription=End where asked\nConditionKernelCommandLine=planted.
 mkdir -p "$root/etc/systemd/system/graphical.target.wants"
 ln -sf /etc/systemd/system/planted-poweroff.service \
     "$root/etc/systemd/system/graphical.target.wants/planted-poweroff.service"
-cat >"$root/etc/initramfs-tools/scripts/local-premount/planted" <<'END'
-#!/bin/sh
-[ "$1" = prereqs ] && exit 0
-read -r now _ </proc/uptime; echo "planted initrd begin $now" >/dev/console
-sleep 0.7
-read -r now _ </proc/uptime; echo "planted initrd end $now" >/dev/console
-END
+{
+    echo '#!/bin/sh'
+    echo '[ "$1" = prereqs ] && exit 0'
+    echo 'set -- initrd sleep 0.7'
+    sed 1d "$work/planted"
+} >"$root/etc/initramfs-tools/scripts/local-premount/planted"
 chmod 755 "$root/etc/initramfs-tools/scripts/local-premount/planted"
 sed -i 's/^MODULES=.*/MODULES=most/; s/^COMPRESS=.*/COMPRESS=zstd/' "$root/etc/initramfs-tools/initramfs.conf"
 printf '/dev/vda2 / ext4 errors=remount-ro 0 1\n' >"$root/etc/fstab"

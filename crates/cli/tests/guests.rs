@@ -131,6 +131,14 @@ fn a_systemd_in_the_initrd_is_the_initrds() {
         let all: Vec<(f64, f64)> = names.iter().map(|name| bounds(&spans, name)).collect();
         assert!(all.windows(2).all(|w| w[0].1 <= w[1].0 && w[0].0 < w[0].1), "{all:?}");
         assert!(all[0].1 - all[0].0 > 20.0, "{name}: {all:?}");
+        // Its units are spans, and the device that they wait for is one since udev was told.
+        let names = ["initrd:units", "unit dev-vda2.device"];
+        let parts: Vec<(f64, f64)> = names.iter().map(|name| bounds(&spans, name)).collect();
+        let inside = |part: &(f64, f64)| all[0].0 <= part.0 && part.1 <= all[0].1;
+        assert!(parts.iter().all(inside), "{name}: {parts:?} of {:?}", all[0]);
+        let told = spans.iter().find(|s| s["name"] == "unit systemd-udev-trigger.service");
+        let told = told.and_then(|s| s["end_s"].as_f64()).expect("udev's trigger");
+        assert!(parts[1].0 >= told - 0.001, "{name}: {parts:?}, told at {told}");
     }
 }
 

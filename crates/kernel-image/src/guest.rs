@@ -183,6 +183,16 @@ impl<'a> Guest<'a> {
         Ok(text_until_nul(&bytes))
     }
 
+    /// Reads `length` bytes at a guest-physical address, without caching.
+    ///
+    /// # Errors
+    /// [`Error::Ram`] when part of it is not RAM.
+    pub fn physical(&self, address: u64, length: usize) -> Result<Vec<u8>> {
+        let mut out = vec![0; length];
+        self.ram.read(address, &mut out)?;
+        Ok(out)
+    }
+
     fn physical_u64(&self, physical: u64) -> Result<u64> {
         self.with_page(physical, u64_at)?
             .ok_or_else(|| Error::Ram(format!("{physical:#x} is not aligned")))

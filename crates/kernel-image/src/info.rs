@@ -23,7 +23,7 @@ use vmeter_base::fnv::Fnv;
 const MAX_CACHED: u64 = 64 << 20;
 
 /// Raised when what is cached changes: files of another version are not read.
-const CACHE_VERSION: u32 = 6;
+const CACHE_VERSION: u32 = 8;
 
 /// Symbols that the readers of guest RAM use, where the kernel has them.
 pub(crate) const SYMBOLS: &[&str] = &[
@@ -57,8 +57,10 @@ pub(crate) const SYMBOLS: &[&str] = &[
     "prb",
     "set_kprobe_boot_events",
     "setup_boot_kprobe_events",
+    "super_blocks",
     "tk_core",
     "trace_clocks",
+    "vmemmap_base",
 ];
 
 /// Symbols that a tracer sets breakpoints on or a plugin watches.
@@ -174,10 +176,25 @@ pub(crate) const FIELDS: &[&[(&str, &str)]] = &[
     &[("module", "list")],
     &[("module", "name")],
     &[("module", "init")],
+    &[("super_block", "s_list.next")],
+    &[("super_block", "s_inodes.next")],
+    &[("super_block", "s_type")],
+    &[("file_system_type", "name")],
+    &[("dentry", "d_u.d_alias.next")],
+    &[("dentry", "d_parent")],
+    &[("dentry", "d_name.name")],
+    &[("inode", "i_sb_list.next")],
+    &[("inode", "i_dentry.first")],
+    &[("inode", "i_mode")],
+    &[("inode", "i_size")],
+    &[("inode", "i_mapping")],
+    &[("address_space", "i_pages.xa_head")],
+    &[("xa_node", "shift")],
+    &[("xa_node", "slots")],
 ];
 
 /// Sizes used.
-pub(crate) const SIZES: &[&str] = &["cyc2ns_data", "prb_desc", "printk_info"];
+pub(crate) const SIZES: &[&str] = &["cyc2ns_data", "dentry", "page", "prb_desc", "printk_info"];
 
 /// A kernel, as far as its guests' RAM is to be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,6 +18,7 @@
 
 pub mod btf;
 mod bytes;
+pub mod cached_files;
 pub mod clocks;
 pub mod decompress;
 pub mod discover;

@@ -166,6 +166,11 @@ pub enum What {
         /// Path of the group, e.g. `/system.slice/ssh.service`.
         path: String,
     },
+    /// What a file of the guest's systemd says of a unit. It has no time.
+    UnitFile {
+        /// What it says.
+        file: UnitFile,
+    },
     /// The guest said that it is ready (the `--until` point of docs/INTERFACE.md was reached).
     Ready,
     /// What the console had said of a line when the ready point was seen in it.
@@ -214,4 +219,24 @@ pub enum What {
         /// Value.
         value: u64,
     },
+}
+
+/// A unit of systemd, as far as its files say what it waits for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitFile {
+    /// Its name; of a template the one with nothing after its `@`; empty where only its
+    /// description is known.
+    pub name: String,
+    /// Its description.
+    pub description: String,
+    /// Units that it starts after.
+    pub after: Vec<String>,
+    /// Units that start after it.
+    pub before: Vec<String>,
+    /// Units that it wants or requires.
+    pub pulls: Vec<String>,
+    /// Units that want or require it, once it is enabled.
+    pub pulled_by: Vec<String>,
+    /// True if systemd adds the dependencies of its kind of unit.
+    pub default: bool,
 }

@@ -26,7 +26,7 @@ pub mod verdict;
 
 pub use accel::{Accel, AskedAccel};
 pub use end::{Cause, End};
-pub use event::{Event, What};
+pub use event::{Event, UnitFile, What};
 pub use findings::FindingVerdict;
 pub use machine::{Chosen, MachineSpec};
 pub use moment::Moment;

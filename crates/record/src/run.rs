@@ -357,6 +357,7 @@ fn last_seen(dir: &Path, record: &RunRecord) -> String {
         | What::ProcessWait { .. }
         | What::ProcessReap { .. }
         | What::ProcessGroup { .. }
+        | What::UnitFile { .. }
         | What::WrapperExec
         | What::WrapperResumed
         | What::VmmEntry

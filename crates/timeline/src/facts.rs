@@ -5,6 +5,7 @@ use crate::calls::{self, Calls};
 use crate::input::{Input, Seen};
 use crate::landmarks::is_itself;
 use crate::lines::{self, Hit, Line};
+use crate::orders::Orders;
 use crate::processes::Processes;
 use std::collections::BTreeMap;
 use vmeter_model::{Cause, Moment, Ns, Outcome, RunRecord, What};
@@ -35,6 +36,8 @@ pub(crate) struct Facts<'a> {
     pub calls: Calls<'a>,
     /// Processes of user space.
     pub processes: Processes<'a>,
+    /// Which unit of systemd comes after which.
+    pub orders: Orders<'a>,
     /// Addresses reached, in order.
     pub reached: Vec<(&'a str, Stamp<'a>)>,
     /// When vmeter held the VMM, ns after exec, in order.
@@ -67,6 +70,7 @@ impl<'a> Facts<'a> {
             hits: lines::hits(lines),
             calls: calls::collect(seen, lines, input.total),
             processes: Processes::of(seen),
+            orders: Orders::of(seen, lines),
             reached,
             held: held(run, input),
             insns,

@@ -188,7 +188,8 @@ pub(crate) fn by_guest(what: &What) -> bool {
         | What::ProcessArguments { .. }
         | What::ProcessWait { .. }
         | What::ProcessReap { .. }
-        | What::ProcessGroup { .. } => true,
+        | What::ProcessGroup { .. }
+        | What::UnitFile { .. } => true,
         What::VmmExec
         | What::WrapperExec
         | What::VmmEntry

@@ -56,6 +56,7 @@ mod lines;
 mod marks;
 mod missing;
 mod named;
+mod orders;
 mod patterns;
 mod processes;
 mod rules;

@@ -84,6 +84,7 @@ pub(crate) fn marks(facts: &Facts<'_>, named: &[(String, Ns)]) -> Vec<(Ns, Strin
                 | What::ProcessWait { .. }
                 | What::ProcessReap { .. }
                 | What::ProcessGroup { .. }
+                | What::UnitFile { .. }
                 | What::PciConfig { .. }
                 | What::FwCfg { .. }
                 | What::DiskRead { .. }

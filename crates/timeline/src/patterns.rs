@@ -151,7 +151,8 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     kernel(r"^Begin: Running /scripts/init-bottom",      FirstPart("initrd:init-bottom")),
     kernel(r"^dracut-cmdline\[",                         FirstPart("initrd:dracut-cmdline")),
     kernel(r"^dracut-initqueue\[",                       FirstPart("initrd:dracut-initqueue")),
-    kernel(r"^systemd\[1\]: (Running in initrd|Queued start job for default target (initrd|Initrd))", FirstPart("initrd:systemd")),
+    kernel(r"^systemd\[1\]: Running in initrd",           FirstPart("initrd:systemd")),
+    kernel(r"^systemd\[1\]: Queued start job for default target (initrd|Initrd)", FirstPart("initrd:units")),
     kernel(r"^systemd\[1\]: Switching root",             Part("initrd:end")),
     kernel(r"^ *(systemd\[1\]: )?Starting (initrd-switch-root\.service|Switch Root)", Part("initrd:end")),
     // systemd, of the root file system.

@@ -96,9 +96,9 @@ impl<'a> Processes<'a> {
         self.children.get(&index).map_or(&[], Vec::as_slice)
     }
 
-    /// CPU time of the processes of a unit that had ended by then, ns; none if none is known.
-    pub(crate) fn cpu_of_unit(&self, unit: &str, by: Ns) -> Option<Ns> {
-        let ended = |p: &&Process<'a>| p.end.is_some_and(|end| end <= by);
+    /// CPU time of the processes of a unit that ended in `since..=by`, ns; none if none is known.
+    pub(crate) fn cpu_of_unit(&self, unit: &str, since: Ns, by: Ns) -> Option<Ns> {
+        let ended = |p: &&Process<'a>| p.end.is_some_and(|end| since <= end && end <= by);
         let of = self.all.iter().filter(|p| p.unit == Some(unit)).filter(ended);
         of.filter_map(|p| p.cpu).reduce(|a, b| a.saturating_add(b))
     }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{event, record, Boot, MS};
 use proptest::prelude::*;
-use vmeter_model::{Event, Moment, Ns, What};
+use vmeter_model::{Event, Moment, Ns, UnitFile, What};
 use vmeter_timeline::{activity_times, build, hints, verify};
 
 fn name() -> impl Strategy<Value = String> {
@@ -107,6 +107,17 @@ fn what() -> impl Strategy<Value = What> {
             What::ProcessReap { pid, by, status: None, cpu_ns, group }
         }),
         (0..4i32, unit()).prop_map(|(pid, path)| What::ProcessGroup { pid, path }),
+        prop::collection::vec(unit(), 4).prop_map(|mut names| What::UnitFile {
+            file: UnitFile {
+                name: names.pop().unwrap_or_default(),
+                after: names.clone(),
+                before: names.clone(),
+                pulls: names.clone(),
+                pulled_by: names,
+                default: true,
+                ..UnitFile::default()
+            }
+        }),
         (0x05..0x1au32, any::<u64>()).prop_map(|(item, bytes)| What::FwCfg { item, bytes }),
         (0..2u64, 0..99u64, any::<u64>()).prop_map(|(disk, offset, bytes)| What::DiskRead {
             disk,

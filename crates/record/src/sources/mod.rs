@@ -4,6 +4,7 @@ pub mod console;
 pub mod firmware;
 pub mod guest_ftrace;
 pub mod guest_printk;
+pub mod guest_units;
 pub mod kvm_trace;
 pub mod mock;
 pub mod monitor;
@@ -26,6 +27,7 @@ pub fn all() -> &'static [&'static dyn AnyRecorder] {
         &kvm_trace::KvmTrace,
         &guest_ftrace::GuestFtrace,
         &guest_printk::GuestPrintk,
+        &guest_units::GuestUnits,
         &mock::Mock,
     ]
 }

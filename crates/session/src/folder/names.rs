@@ -35,7 +35,7 @@ const FILES: [&str; 10] = [
 
 /// What recordings are called, of today's vmeter and of older ones, beside those that a
 /// `run.json` names itself.
-const RECORDINGS: [&str; 16] = [
+const RECORDINGS: [&str; 17] = [
     RUN,
     "console.chunks",
     "console.raw",
@@ -45,6 +45,7 @@ const RECORDINGS: [&str; 16] = [
     "guest-printk.bin",
     "kvm-trace.dat",
     "mock.jsonl",
+    "guest-units.json",
     "monitor.qmp",
     "qemu-trace.events",
     "qemu-trace.log",

@@ -16,7 +16,7 @@
 
 use super::initcalls::node as call_node;
 use super::stopping::STOP;
-use super::units::UNIT;
+use super::units::{is_device, UNIT};
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::calls::Call;
@@ -233,7 +233,8 @@ impl<'a, 'f, 't> Chains<'a, 'f, 't> {
         let by_udev = ancestors.any(|index| {
             all[index].images.iter().any(|i| i.file.ends_with(UDEVD) || i.file.ends_with("udevadm"))
         });
-        let waits = |node: &Node<'_>| node.name.contains(SETTLE);
+        let device = |name: &str| name.strip_prefix(UNIT).is_some_and(is_device);
+        let waits = |node: &Node<'_>| node.name.contains(SETTLE) || device(&node.name);
         by_udev && path(&self.tree.root, load.start).into_iter().any(waits)
     }
 }

@@ -13,15 +13,19 @@ use vmeter_model::Ns;
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 
-const INITRD: &str = "initrd";
+pub(super) const INITRD: &str = "initrd";
 const SWITCH_ROOT: &str = "switch-root";
 /// The service manager of the root file system, from its first line on.
 pub(super) const SYSTEMD: &str = "systemd";
 /// The part of it in which units start.
 pub(super) const UNITS: &str = "systemd:units";
+/// The part in which an initrd's own systemd starts units.
+pub(super) const INITRD_UNITS: &str = "initrd:units";
 /// What it writes its lines as.
 pub(super) const SAYS: &str = "systemd[1]: ";
 
+/// Parts of an initrd that only a systemd of its own has.
+const OWN_SYSTEMD: &[&str] = &["initrd:systemd", INITRD_UNITS];
 /// How it says first which version it is.
 const BEGINS: &str = "systemd[1]: systemd ";
 
@@ -32,7 +36,11 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let after = initrd.last().map_or(begin, |(_, stamp)| *stamp);
     snap(facts, &mut initrd);
     // An initrd's systemd says as much as the one after it, which begins anew.
-    let its_own = initrd.iter().any(|(name, _)| *name == "initrd:systemd");
+    let its_own = initrd.iter().any(|(name, _)| OWN_SYSTEMD.contains(name));
+    if initrd.iter().any(|(name, _)| *name == INITRD_UNITS) {
+        // What dracut's hooks say they say as units.
+        initrd.retain(|(name, _)| !name.starts_with("initrd:dracut-"));
+    }
     let says = if its_own { BEGINS } else { SAYS };
     let systemd = systemd_begins(facts, says, after.at, limit);
     if let Some((_, first)) = initrd.first() {
@@ -71,7 +79,8 @@ fn stage<'a>(
         let end = parts.get(index + 1).map_or(to, |(_, next)| next.at);
         if from.at <= at.at && at.at < end {
             // That units start says nothing of what the time went into.
-            let fill = if *part == UNITS { Fill::Unattributed } else { Fill::Own };
+            let fill =
+                if [UNITS, INITRD_UNITS].contains(part) { Fill::Unattributed } else { Fill::Own };
             tree.place(Node { error: at.error, fill, ..Node::new(*part, at.at, end, at.source) });
         }
     }

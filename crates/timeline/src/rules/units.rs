@@ -3,19 +3,21 @@
 //! systemd starts whatever can be started, and then hears what ended: what it says first after
 //! something ended could not start before. So the tree holds the chain that the ready point
 //! (or the default target) waited for: the unit that came last before it, the one that this
-//! one had waited for, and so on; where several ended at once, what is known of systemd's own
-//! units decides (`ordering`), else the last. Between two, systemd starts jobs. Units that
+//! one had waited for, and so on. Which a unit waits for its own files say, where the guest's
+//! page cache had them (`orders`), else what is known of systemd's own units (`ordering`), else
+//! the last is taken. Between two, systemd starts jobs. Units that
 //! nothing waited for are beside the tree.
 //!
 //! Lines come through the kernel's log with the whole name, early or where systemd is told to
 //! (`systemd.log_target=kmsg`), else on the console, where a name may be cut in its middle.
 
 use super::ordering::comes_after;
-use super::stages::{SAYS, SYSTEMD, UNITS};
+use super::stages::{INITRD, INITRD_UNITS, SAYS, SYSTEMD, UNITS};
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchors, Stamp};
 use crate::facts::Facts;
 use crate::lines::Line;
+use crate::orders::Orders;
 use crate::patterns::On;
 use crate::tree::{Growing, Node};
 use vmeter_model::{Ns, What};
@@ -38,19 +40,30 @@ const FORKS_WITHIN_NS: Ns = 500_000_000;
 const SHORT_NS: Ns = 20_000_000;
 
 fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
-    let systemd = tree.root.children.iter().find(|n| n.name == SYSTEMD);
-    let Some((from, to)) = systemd.map(|n| (n.start, n.end)) else { return };
-    let begin = systemd.and_then(|n| n.children.iter().find(|c| c.name == UNITS));
-    let begin = begin.map_or(from, |n| n.start);
+    // An initrd may have a systemd of its own, with units of its own.
+    for (stage, part) in [(INITRD, INITRD_UNITS), (SYSTEMD, UNITS)] {
+        let systemd = tree.root.children.iter().find(|n| n.name == stage);
+        let Some((from, to)) = systemd.map(|n| (n.start, n.end)) else { continue };
+        let starts = systemd.and_then(|n| n.children.iter().find(|c| c.name == part));
+        match (starts.map(|n| (n.start, n.end)), stage) {
+            (Some((begin, end)), INITRD) => of_stage(facts, tree, (from, begin, end)),
+            (begin, SYSTEMD) => of_stage(facts, tree, (from, begin.map_or(from, |b| b.0), to)),
+            _ => {}
+        }
+    }
+}
+
+/// The units of one systemd, that says something from `from` on, and starts them from `begin`.
+fn of_stage<'a>(facts: &Facts<'a>, tree: &mut Growing<'a>, (from, begin, to): (Ns, Ns, Ns)) {
     let units = units(facts, from, to);
-    let (until, goal) = goal(facts, &units, to);
-    let chain = chain(&units, goal);
+    let (until, goal) = goal(facts, &units, from, to);
+    let chain = chain(&units, goal, &facts.orders);
     let mut at = begin;
     for index in &chain {
         let unit = &units[*index];
         let Some(start) = unit.start else { continue };
         start_jobs(facts, tree, &units, (at, start.at));
-        tree.place(node(facts, unit, start));
+        tree.place(node(facts, unit, start, from));
         at = unit.end.at;
     }
     if let Some(last) = goal.map(|index| &units[index]) {
@@ -63,7 +76,7 @@ fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
     }
     for (index, unit) in units.iter().enumerate() {
         if let Some(start) = unit.start.filter(|_| !chain.contains(&index)) {
-            tree.beside.push(node(facts, unit, start));
+            tree.beside.push(node(facts, unit, start, from));
         }
     }
 }
@@ -84,6 +97,7 @@ const VERBS: &[(&str, Verb)] = &[
     ("Starting ", Begins),
     ("Mounting ", Begins),
     ("Activating swap ", Begins),
+    ("Expecting device ", Begins),
     ("Started ", Ends),
     ("Finished ", Ends),
     ("Mounted ", Ends),
@@ -109,6 +123,15 @@ const VERBS: &[(&str, Verb)] = &[
 /// Where a line of the console goes on after systemd's status, which may follow a prompt.
 fn status(text: &str) -> Option<usize> {
     ["[  OK  ] ", "[FAILED] ", "[DEPEND] "].iter().find_map(|s| Some(text.find(s)? + s.len()))
+}
+
+/// The name and the description of the unit that a line speaks of, where it gives both.
+pub(crate) fn described(text: &str) -> Option<(&str, &str)> {
+    let (_, name) = said(text)?;
+    let (_, rest) = text.split_once(name)?;
+    let description = rest.strip_prefix(" - ")?.trim_end().trim_end_matches('.');
+    let whole = !description.is_empty() && !text.contains(CUT);
+    whole.then_some((name, description))
 }
 
 /// The verb and the unit's name in a line.
@@ -201,7 +224,29 @@ fn units<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Vec<Unit<'a>> {
             _ => {}
         }
     }
+    devices(&mut units);
     units
+}
+
+/// Who makes devices known.
+const COLDPLUG: &[&str] = &["systemd-udevd.service", "systemd-udev-trigger.service"];
+
+/// systemd expects a device from the start; what it waited for before udev was told of the
+/// devices is who tells it.
+fn devices(units: &mut [Unit<'_>]) {
+    for index in 0..units.len() {
+        let (before, rest) = units.split_at_mut(index);
+        let device = &mut rest[0];
+        let told = before.iter().rfind(|unit| COLDPLUG.contains(&unit.name));
+        if let (true, Some(start), Some(told)) = (is_device(device.name), device.start, told) {
+            device.start = Some(if told.end.at > start.at { told.end } else { start });
+        }
+    }
+}
+
+/// True for a device's unit.
+pub(super) fn is_device(unit: &str) -> bool {
+    unit.ends_with(".device")
 }
 
 /// The first line of a unit.
@@ -211,12 +256,14 @@ pub(super) fn first<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Option<Stamp<'a>
 
 /// What the end of the boot waited for, and until when: the prompt, where that is the ready
 /// point; the default target; or whatever came last.
-fn goal(facts: &Facts<'_>, units: &[Unit<'_>], to: Ns) -> (Ns, Option<usize>) {
+fn goal(facts: &Facts<'_>, units: &[Unit<'_>], from: Ns, to: Ns) -> (Ns, Option<usize>) {
     let ready = facts.seen.iter().find_map(|s| match s.what {
-        What::ReadyLine { text } => Some((s.at.min(to), text.contains("login:"))),
+        What::ReadyLine { text } if from <= s.at && s.at <= to => {
+            Some((s.at.min(to), text.contains("login:")))
+        }
         _ => None,
     });
-    let default = facts.lines.iter().find_map(|l| {
+    let default = facts.lines.iter().filter(|l| (from..to).contains(&l.at)).find_map(|l| {
         let rest =
             l.text.strip_prefix(SAYS)?.strip_prefix("Queued start job for default target ")?;
         Some(rest.trim_end_matches('.'))
@@ -234,7 +281,7 @@ fn goal(facts: &Facts<'_>, units: &[Unit<'_>], to: Ns) -> (Ns, Option<usize>) {
 }
 
 /// The units that led to `goal`, in order of time.
-fn chain(units: &[Unit<'_>], goal: Option<usize>) -> Vec<usize> {
+fn chain(units: &[Unit<'_>], goal: Option<usize>, orders: &Orders<'_>) -> Vec<usize> {
     let mut chain = Vec::new();
     let mut next = goal;
     while let Some(index) = next {
@@ -243,16 +290,21 @@ fn chain(units: &[Unit<'_>], goal: Option<usize>) -> Vec<usize> {
         let at = unit.start.map_or(unit.end.at, |start| start.at);
         // In order of their ends: whatever is chosen is earlier in the list.
         let before = units[..index].iter().take_while(|other| other.end.at <= at).count();
-        let known =
-            units[..before].iter().rposition(|u| comes_after(unit.name, u.name) == Some(true));
-        next = known.or(before.checked_sub(1));
+        let named = |name: &str| units.iter().position(|unit| same(unit.name, name));
+        next = match orders.waited_for(unit.name, named) {
+            Some(waited_for) => waited_for.into_iter().filter(|other| *other < before).max(),
+            None => {
+                let after = |u: &Unit<'_>| comes_after(unit.name, u.name) == Some(true);
+                units[..before].iter().rposition(after).or(before.checked_sub(1))
+            }
+        };
     }
     chain.reverse();
     chain
 }
 
 /// A unit's span. It began to start between its first process and the line that says so.
-fn node<'a>(facts: &Facts<'a>, unit: &Unit<'a>, start: Stamp<'a>) -> Node<'a> {
+fn node<'a>(facts: &Facts<'a>, unit: &Unit<'a>, start: Stamp<'a>, since: Ns) -> Node<'a> {
     let processes = &facts.processes;
     let of_it = processes.all.iter().filter(|p| p.unit == Some(unit.name));
     let began = of_it.filter_map(|p| p.joined).filter(|at| *at <= start.at).max();
@@ -260,7 +312,8 @@ fn node<'a>(facts: &Facts<'a>, unit: &Unit<'a>, start: Stamp<'a>) -> Node<'a> {
     let late = if late < SAYS_WITHIN_NS { late } else { 0 };
     let node = Node::new(format!("{UNIT}{}", unit.name), start.at, unit.end.at, start.source);
     let error = start.error.max(unit.end.error).max(late);
-    Node { error, cpu: processes.cpu_of_unit(unit.name, unit.end.at), ..node }
+    let cpu = processes.cpu_of_unit(unit.name, since, unit.end.at);
+    Node { error, cpu, ..node }
 }
 
 /// Names a gap between two units of the chain, where systemd is seen at work.
@@ -288,6 +341,7 @@ fn start_jobs<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vmeter_model::UnitFile;
 
     #[test]
     fn lines_of_systemd_are_read() {
@@ -342,7 +396,19 @@ mod tests {
             unit("slow.service", Some(5), 90),
             unit("mine.service", Some(41), 95),
         ];
-        assert_eq!(chain(&units, Some(4)), [0, 2, 4]);
-        assert_eq!(chain(&units, None), Vec::<usize>::new());
+        let unknown = Orders::default();
+        assert_eq!(chain(&units, Some(4), &unknown), [0, 2, 4]);
+        assert_eq!(chain(&units, None, &unknown), Vec::<usize>::new());
+        // Its own file says otherwise: a slow unit that ended just before is none of it.
+        let file = |name: &str, after: &[&str]| UnitFile {
+            name: name.into(),
+            after: after.iter().map(|name| (*name).to_owned()).collect(),
+            ..UnitFile::default()
+        };
+        let mine = [file("mine.service", &["hidden.target"])];
+        let hidden = file("hidden.target", &["other.service"]);
+        let files: Vec<&UnitFile> = mine.iter().chain([&hidden]).collect();
+        let orders = Orders::of_files(&files, std::iter::empty());
+        assert_eq!(chain(&units, Some(4), &orders), [1, 4]);
     }
 }

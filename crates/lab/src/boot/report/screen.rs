@@ -4,7 +4,7 @@
 use super::causes::known_causes;
 use super::named::named_marks;
 use super::stages::bars;
-use super::things::{things, Thing};
+use super::things::{things, Thing, REMEDY_COLUMNS};
 use super::BootReport;
 use vmeter_model::span::{Span, UNATTRIBUTED};
 use vmeter_model::time::seconds;
@@ -309,7 +309,7 @@ fn largest_table(timelines: &[&Timeline], most: usize) -> Table {
         Column { shrinks_to: Some(24), ..Column::name("") },
         Column::number("", 0),
         Column::number("", 1),
-        Column { shrinks_to: Some(30), ..Column::text("", 2) },
+        Column { shrinks_to: Some(REMEDY_COLUMNS), ..Column::text("", 2) },
     ]);
     let whole: f64 = timelines.iter().map(|t| seconds(t.total)).sum::<f64>();
     let mean = whole / timelines.len().max(1) as f64;

@@ -38,8 +38,10 @@ const HANDLES: &[(&str, &str)] = &[
     ("kernel:mark_readonly",    "a smaller kernel"),
     ("initcall ",               "initcall_blacklist=, leave out"),
     ("insmod ",                 "a list of modules without it"),
+    ("initrd:systemd",          "a smaller initrd, fewer generators"),
     ("initrd:",                 "a smaller initrd: MODULES=dep"),
-    ("unit ",                   "systemctl cat, mask, order it"),
+    ("unit dev-",               "its driver early, fewer devices"),
+    ("unit ",                   "mask it, or order it later"),
     ("systemd:setup",           "fewer generators and mounts"),
     ("systemd:start-jobs",      "systemd's own: fewer units"),
     ("systemd:load-units",      "fewer units and generators"),
@@ -49,8 +51,9 @@ const HANDLES: &[(&str, &str)] = &[
     ("shutdown",                "what is stopped at the end"),
 ];
 
-/// systemd's own time between units, which may hold programs that none of them is.
-const START_JOBS: &str = "systemd:start-jobs";
+/// systemd's own time between units, which may hold programs that none of them is; and an
+/// initrd's units, which have handles of their own.
+const FRAMES: &[&str] = &["systemd:start-jobs", "initrd:units"];
 
 /// What can be tried on a span of this name, if anything.
 fn handle(name: &str) -> Option<&'static str> {
@@ -60,6 +63,9 @@ fn handle(name: &str) -> Option<&'static str> {
     }
     HANDLES.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, what)| *what)
 }
+
+/// Columns of what can be tried: what an 80-column screen has beside a name of 24.
+pub(super) const REMEDY_COLUMNS: u16 = 36;
 
 /// Something that someone can act upon.
 #[derive(Debug, Clone, PartialEq)]
@@ -156,7 +162,7 @@ pub(super) fn has_handle(tree: &SpanTree, at: usize) -> bool {
 /// True for a program or a phase whose parts with other names have handles and are most of it.
 fn is_shell(tree: &SpanTree, at: usize) -> bool {
     let name = &tree.span(at).name;
-    if name == START_JOBS {
+    if FRAMES.contains(&name.as_str()) {
         return !tree.children(at).is_empty();
     }
     if !["exec ", "bios:", "vmm:"].iter().any(|prefix| name.starts_with(prefix)) {
@@ -195,6 +201,12 @@ mod tests {
         };
         let names: Vec<String> = things(&[&timeline]).into_iter().map(|t| t.name).collect();
         assert_eq!(names, ["unit a.service", "exec /bin/sleep 1"]);
+    }
+
+    #[test]
+    fn what_can_be_tried_is_never_cut_on_a_screen() {
+        let long = |(_, remedy): &&(&str, &str)| remedy.chars().count() > REMEDY_COLUMNS as usize;
+        assert_eq!(HANDLES.iter().find(long), None);
     }
 
     #[test]
