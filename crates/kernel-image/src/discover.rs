@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::functions::FunctionTable;
 use crate::info::KernelInfo;
 use crate::kallsyms;
-use crate::locate::{locate, Candidate, Located};
+use crate::locate::{locate, places, Candidate, Located};
 use crate::ram::{HostMemory, KERNEL_MAP};
 use std::path::Path;
 
@@ -55,7 +55,7 @@ pub fn discover<H: HostMemory + ?Sized>(
     cache: &Path,
 ) -> Result<Discovered> {
     let mut problem = None;
-    let heads = candidates.iter().flat_map(|c| boundaries(*c).map(move |at| (*c, at)));
+    let heads = candidates.iter().flat_map(|c| places(*c).map(move |at| (*c, at)));
     let heads = heads.filter_map(|(block, at)| Some((block, at, head(host, at)?)));
     for (block, at, text) in heads.take(MAX_PLACES) {
         let key = KernelInfo::key_of_text(cache, &text);
@@ -77,14 +77,12 @@ pub fn discover<H: HostMemory + ?Sized>(
     }))
 }
 
-/// Where read-only data can begin in a block: its RAM begins where the mapping does, or on a
-/// boundary inside it when mappings were merged.
-fn boundaries(block: Candidate) -> impl Iterator<Item = u64> {
-    let end = block.address.saturating_add(block.length);
-    let aligned = block.address.checked_next_multiple_of(ALIGN).unwrap_or(end);
-    let second = if aligned == block.address { end } else { aligned };
-    let step = ALIGN as usize;
-    (block.address..end).step_by(step).chain((second..end).step_by(step))
+/// The banner of the first kernel in a VMM's memory, if there is any.
+pub(crate) fn first_banner<H: HostMemory + ?Sized>(
+    candidates: &[Candidate],
+    host: &H,
+) -> Option<String> {
+    candidates.iter().flat_map(|c| places(*c)).find_map(|at| head(host, at))
 }
 
 /// The banner in the first page at an address, if one is there.

@@ -10,6 +10,7 @@
 //! and the guest's own memory map tell how the hole below 4 GiB cuts its blocks.
 
 use crate::bytes::{u32_at, u64_at};
+use crate::discover;
 use crate::error::{Error, Result};
 use crate::guest::{Guest, KernelPlace};
 use crate::info::KernelInfo;
@@ -27,7 +28,8 @@ const FOUR_GIB: u64 = 4 << 30;
 /// The virtual KASLR offset is below `KERNEL_IMAGE_SIZE`.
 const KASLR_LIMIT: u64 = 1 << 30;
 /// Starts of the hole below 4 GiB in use: QEMU q35 2 GiB or 2.75 GiB, pc 3 or
-/// 3.5 GiB, microvm and cloud-hypervisor 3 GiB, Firecracker 3.25 GiB.
+/// 3.5 GiB, microvm, cloud-hypervisor and Firecracker 3 GiB, kvmtool and older
+/// Firecrackers 3.25 GiB.
 const HOLES: [u64; 6] = [2 << 30, 0xb000_0000, 3 << 30, 0xd000_0000, 0xe000_0000, FOUR_GIB];
 /// How much of the top of low RAM firmware may keep for itself.
 const FIRMWARE_RESERVE: u64 = 64 << 20;
@@ -75,25 +77,41 @@ pub fn locate<H: HostMemory + ?Sized>(
             Err(error) => problem = Some(error),
         }
     }
-    Err(problem.unwrap_or_else(|| {
-        Error::Ram(format!(
-            "kernel {} is in none of the {} mappings of {} MiB or more: the guest did not get as \
-             far as its kernel, or runs another one",
-            info.version,
-            blocks.len(),
-            SMALLEST >> 20
-        ))
-    }))
+    Err(problem.unwrap_or_else(|| Error::Ram(absent(&blocks, host, info))))
 }
 
-/// Where `_text` can be in a block, as host addresses: RAM begins where the
-/// mapping does, or on a boundary inside it when mappings were merged.
-fn places(block: Candidate) -> impl Iterator<Item = u64> {
+/// Why the kernel is in none of the blocks: there is no RAM, another one runs, or none yet.
+fn absent<H: HostMemory + ?Sized>(blocks: &[Candidate], host: &H, info: &KernelInfo) -> String {
+    let (version, most) = (&info.version, SMALLEST >> 20);
+    if blocks.is_empty() {
+        return format!(
+            "kernel {version} can't be looked for: no mapping of the VMM has {most} MiB or more, \
+             so that it had unmapped its guest's RAM before"
+        );
+    }
+    if let Some(other) = discover::first_banner(blocks, host).filter(|b| *b != info.banner) {
+        let other = other.strip_prefix("Linux version ").unwrap_or(&other);
+        let other = other.split(' ').next().unwrap_or(other);
+        return format!("the guest runs another kernel, {other}, and not {version}");
+    }
+    format!(
+        "kernel {version} is in none of the {} mappings of {most} MiB or more, and no other is: \
+         the guest did not get as far as its kernel",
+        blocks.len()
+    )
+}
+
+/// Where what begins on a boundary of 2 MiB of guest-physical memory can be in a block, as
+/// host addresses: RAM begins where the mapping does, or ends where it does, or is on
+/// boundaries of the host's own where mappings were merged.
+pub(crate) fn places(block: Candidate) -> impl Iterator<Item = u64> {
     let end = block.address.saturating_add(block.length);
     let aligned = block.address.checked_next_multiple_of(KERNEL_ALIGN).unwrap_or(end);
     let second = if aligned == block.address { end } else { aligned };
+    let third = block.address.saturating_add(block.length % KERNEL_ALIGN);
+    let third = if third == block.address || third == aligned { end } else { third };
     let step = KERNEL_ALIGN as usize;
-    (block.address..end).step_by(step).chain((second..end).step_by(step))
+    [block.address, second, third].into_iter().flat_map(move |from| (from..end).step_by(step))
 }
 
 /// The banner, and how far it is from `_text`.
@@ -177,7 +195,7 @@ impl<H: HostMemory + ?Sized> Finding<'_, H> {
     }
 
     /// Ways in which blocks can be laid out around the hole below 4 GiB, the
-    /// likeliest first: one block cut in two, or a block on either side.
+    /// likeliest first: one block cut in two, a block on either side, or both merged.
     fn layouts(&self, physical: u64, end: u64) -> Result<Vec<Vec<Region>>> {
         let high = end.saturating_sub(FOUR_GIB);
         let block = self.block;
@@ -193,7 +211,13 @@ impl<H: HostMemory + ?Sized> Finding<'_, H> {
             if before > 0 {
                 return Ok(vec![below(Candidate { length: before.min(FOUR_GIB), ..block })]);
             }
-            return Ok(self.others(|l| l <= FOUR_GIB).map(below).collect());
+            let rest = Candidate { address: host + length, length: block.length - length };
+            let merged = Some(rest).filter(|r| (SMALLEST..=FOUR_GIB).contains(&r.length));
+            return Ok(merged
+                .into_iter()
+                .chain(self.others(|l| l <= FOUR_GIB))
+                .map(below)
+                .collect());
         }
         let zero = self.text.wrapping_sub(physical);
         let length =
@@ -211,7 +235,12 @@ impl<H: HostMemory + ?Sized> Finding<'_, H> {
             .others(|l| l == high)
             .filter(|_| length <= FOUR_GIB)
             .map(|b| vec![low(length), above(b.address)]);
-        Ok(one_block.chain(two_blocks).collect())
+        // Mapped later, high RAM lies below low RAM, and the host has merged the two.
+        let merged = zero
+            .checked_sub(high)
+            .filter(|&host| host >= block.address && length <= FOUR_GIB)
+            .map(|host| vec![low(length), above(host)]);
+        Ok(one_block.chain(two_blocks).chain(merged).collect())
     }
 
     /// Checks a layout against the memory map that the firmware gave the guest

@@ -51,6 +51,16 @@ pub fn long<'a>(argv: &'a [OsString], name: &str) -> Option<(usize, &'a OsStr)> 
     })
 }
 
+/// As [`long`], of an option that has a short name (or none) as well: `-k VALUE`.
+pub fn option<'a>(argv: &'a [OsString], names: (&str, &str)) -> Option<(usize, &'a OsStr)> {
+    let short = format!("-{}", names.1);
+    let by_short = || {
+        let at = argv.iter().rposition(|word| *word == *short)?;
+        Some((at + 1, argv.get(at + 1)?.as_os_str()))
+    };
+    long(argv, names.0).or_else(|| if names.1.is_empty() { None } else { by_short() })
+}
+
 /// Puts `value` in the place of the one that [`long`] found in argument `at`, whose
 /// `--name=` stays.
 pub fn set_long(argv: &mut [OsString], at: usize, value: &OsStr) {

@@ -25,6 +25,8 @@ pub fn all() -> &'static [&'static dyn Backend] {
         &backends::command::UserCommand,
         &backends::firecracker::Firecracker,
         &backends::cloud_hypervisor::CloudHypervisor,
+        &backends::crosvm::Crosvm,
+        &backends::kvmtool::Kvmtool,
         // Last: it may ask a program that nobody else knows what it is.
         &backends::qemu::Qemu,
     ]
@@ -294,7 +296,8 @@ mod tests {
         assert!(options().all(|name| unknown.contains(name)), "{unknown}");
         assert_eq!(
             unknown,
-            "--vmm xen: expected qemu, cloud-hypervisor, firecracker, mock or the path of one"
+            "--vmm xen: expected qemu, kvmtool, crosvm, cloud-hypervisor, firecracker, mock or the \
+             path of one"
         );
         assert!(error("/bin/true").contains("/bin/true: neither its name nor its -version"));
         assert!(error("/nonexistent/vmm").contains("No such file"));

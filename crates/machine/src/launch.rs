@@ -6,7 +6,9 @@
 //! done), once at `main` where the symbol table has it, and once at its exit,
 //! when guest RAM is still mapped and can be read. Between these four stops it
 //! runs untouched, and the VMM's other threads are never stopped, except once,
-//! when a run is ended early at its ready point.
+//! when a run is ended early at its ready point. Of a VMM that may free its guest's
+//! memory before its end ([`Options::frees_ram`]) threads are traced too: each stops
+//! when it begins and when it ends, and whenever a signal reaches it.
 //!
 //! The VMM never outlives vmeter: it has `PR_SET_PDEATHSIG` and, where traced,
 //! `PTRACE_O_EXITKILL`. It leads a session of its own, so a Ctrl-C on the
@@ -14,8 +16,11 @@
 //! running when it ends is ended as well ([`Exit::left_behind`]).
 
 mod child;
+mod ends;
+mod family;
 mod held;
 mod image;
+pub mod kvm;
 mod orphans;
 mod ptrace;
 mod reaper;
@@ -170,6 +175,7 @@ fn result(
     for (t, _) in &mut moments {
         *t -= exec_ns;
     }
+    moments.sort_by_key(|(t, _)| *t);
     let total_ns = match &end {
         End::Stopped { reason: Reason::ReadyPoint, at_ns } => at_ns - exec_ns,
         _ => at - exec_ns,

@@ -56,6 +56,11 @@ pub trait Dialect: Sync + Debug {
     /// True for the first line that this option prints.
     fn says_so(&self, version_line: &str) -> bool;
 
+    /// Words with which a machine of it begins after its name, as in `lkvm run`.
+    fn commands(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// What it can be asked.
     fn abilities(&self) -> Abilities;
 

@@ -16,14 +16,20 @@ struct Host {
 impl Host {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        for (name, version) in
-            [("firecracker", "Firecracker v1.12.0"), ("cloud-hypervisor", "cloud-hypervisor v53.0")]
-        {
+        for (name, version) in [
+            ("firecracker", "Firecracker v1.12.0"),
+            ("cloud-hypervisor", "cloud-hypervisor v53.0"),
+            ("crosvm", "crosvm 0.1.0"),
+            ("lkvm", "kvm tool 3.18.0"),
+        ] {
             let path = folder.path().join(name);
             std::fs::write(&path, format!("#!/bin/sh\necho '{version}'\n")).expect("written");
             std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("chmod");
         }
         std::fs::write(folder.path().join("vmlinux"), b"\x7fELF\x02\x01\x01").expect("written");
+        let mut image = vec![0; 1024];
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        std::fs::write(folder.path().join("vmlinuz"), image).expect("written");
         std::fs::write(folder.path().join("initrd"), b"0707").expect("written");
         let kvm = std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok();
         if !kvm {
@@ -45,10 +51,14 @@ impl Host {
         backend::describe(&Request {
             spec,
             cache: self.folder.path(),
-            kernel: Some(&self.path("vmlinux")),
+            kernel: Some(&self.path(if self.is_kvmtool(spec) { "vmlinuz" } else { "vmlinux" })),
             initrd: Some(&self.path("initrd")),
             root_image: None,
         })
+    }
+
+    fn is_kvmtool(&self, spec: &MachineSpec) -> bool {
+        spec.vmm.as_deref().is_some_and(|vmm| vmm.ends_with("lkvm"))
     }
 
     /// A text with this folder called DIR.
@@ -152,10 +162,60 @@ fn cloud_hypervisor_is_told_by_its_command_line() {
     assert_eq!((plan.argv.len(), plan.kernel_line().is_some()), (expected.len(), true));
 }
 
+/// Those with a sub-command.
+#[test]
+fn crosvm_and_kvmtool_are_told_by_their_command_lines() {
+    let host = Host::new();
+    if !host.kvm {
+        return;
+    }
+    let line = "console=ttyS0 quiet panic=-1";
+    let serial = "type=stdout,hardware=serial,num=1,console";
+    let reset = format!("{line} vmeter.exit=reset");
+    let crosvm = [
+        &["DIR/crosvm", "run", "--disable-sandbox", "--serial", serial, "--cpus", "1"][..],
+        &["--mem", "512", "--params", line, "--initrd", "DIR/initrd", "DIR/vmlinux"],
+    ];
+    let kvmtool = [
+        &["DIR/lkvm", "run", "--console", "serial", "--network", "mode=none"][..],
+        &["--kernel", "DIR/vmlinuz", "--initrd", "DIR/initrd", "--params", &reset],
+        &["--cpus", "1", "--mem", "512"],
+    ];
+    for (name, expected, line, kernel) in [
+        ("crosvm", crosvm.concat(), line, "vmlinux"),
+        ("lkvm", kvmtool.concat(), &reset, "vmlinuz"),
+    ] {
+        let machine = host.describe(&host.spec(name)).expect("described");
+        assert_eq!(host.argv(&machine), expected);
+        assert_eq!(machine.kernel, Some(host.path(kernel)));
+        let mut plan = machine.plan();
+        assert_eq!(plan.kernel_line().as_deref(), Some(line));
+        assert!(plan.inject_kernel_parameters(WORDS));
+        let added = format!("{line} {}", WORDS.join(" "));
+        assert_eq!(plan.kernel_line(), Some(added.clone()));
+        assert_eq!(plan.ends_by_reset(), name == "lkvm");
+        // The same command line, as the user's own.
+        let command = machine.argv_text();
+        let own = MachineSpec { command: command.clone(), ..MachineSpec::default() };
+        let read = host.describe(&own).expect("described");
+        assert_eq!((read.kernel.clone(), read.accel), (machine.kernel, Some(Accel::Kvm)));
+        let mut plan = read.plan();
+        assert!(plan.inject_kernel_parameters(WORDS));
+        assert_eq!((plan.kernel_line(), plan.argv.len()), (Some(added), expected.len()));
+        // Its program by --vmm, its sub-command after `--`.
+        let vmm = Some(command[0].clone());
+        let parted = MachineSpec { vmm: vmm.clone(), command: command[1..].to_vec(), ..own };
+        assert_eq!(host.describe(&parted).expect("described").argv_text(), command);
+        let both = MachineSpec { vmm, command: vec!["/bin/true".into()], ..parted };
+        let error = host.describe(&both).expect_err("two programs").to_string();
+        assert!(error.contains("leave one of them out"), "{error}");
+    }
+}
+
 #[test]
 fn what_they_cannot_do_is_refused_in_words() {
     let host = Host::new();
-    for vmm in ["firecracker", "cloud-hypervisor"] {
+    for vmm in ["firecracker", "cloud-hypervisor", "crosvm", "lkvm"] {
         let base = host.spec(vmm);
         let some = |text: &str| Some(text.to_owned());
         for (spec, said) in [
@@ -174,10 +234,12 @@ fn what_they_cannot_do_is_refused_in_words() {
         if host.kvm {
             let many = MachineSpec { smp: Some(1000), ..base.clone() };
             assert!(host.describe(&many).expect_err("too many").to_string().contains("1 to "));
-            std::fs::write(host.path("bzImage"), vec![0; 1024]).expect("written");
-            let other = MachineSpec { kernel: Some(host.path("bzImage")), ..base };
-            let error = host.describe(&other).expect_err("no ELF").to_string();
-            assert!(error.contains("uncompressed vmlinux"), "{error}");
+            let kvmtool = host.is_kvmtool(&base);
+            let other = if kvmtool { "vmlinux" } else { "vmlinuz" };
+            let other = MachineSpec { kernel: Some(host.path(other)), ..base };
+            let error = host.describe(&other).expect_err("another kind").to_string();
+            let wanted = if kvmtool { "enters a bzImage" } else { "uncompressed vmlinux" };
+            assert!(error.contains(wanted), "{error}");
         }
     }
     let link = host.path("firecracker-v1");

@@ -9,7 +9,7 @@
 //! - **icount**: the guest's TSC is virtual time in ns since that same moment.
 //!   It stays virtual: host time plays no part, so that runs are identical.
 //! - **KVM**: the constant is in debugfs, where root can read it
-//!   (`/sys/kernel/debug/kvm/PID-FD/vcpu0/tsc-offset`), and in the event
+//!   (`/sys/kernel/debug/kvm/TID-FD/vcpu0/tsc-offset`), and in the event
 //!   `kvm_write_tsc_offset` ([`crate::sources::kvm_trace`]).
 //! - Otherwise the guest's TSC is taken to have started with its vCPU: after the
 //!   VMM's `main`, before `vm-start`, and early enough that the last event is
@@ -21,6 +21,7 @@ use crate::recorder::{self, Recorder, SourceError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::Path;
+use vmeter_machine::launch::kvm;
 use vmeter_model::run::SourceRecord;
 use vmeter_model::{Accel, Moment, Ns, RunRecord};
 
@@ -129,19 +130,24 @@ impl GuestClock {
     }
 }
 
-/// What KVM adds to the host's TSC in a VMM's first vCPU, if debugfs tells.
-pub fn kvm_tsc_offset(pid: i32) -> Option<i64> {
-    tsc_offset_in(Path::new("/sys/kernel/debug/kvm"), pid)
+/// The accelerator of a VMM that was looked into, and KVM's offset: one that holds a VM, and of
+/// which nothing was known, uses KVM.
+pub fn by_kvm(accel: Option<Accel>, pid: i32) -> (Option<Accel>, Option<i64>) {
+    match accel {
+        None if kvm::machines(pid) > 0 => by_kvm(Some(Accel::Kvm), pid),
+        Some(Accel::Kvm) => (accel, kvm_tsc_offset(pid)),
+        other => (other, None),
+    }
 }
 
-fn tsc_offset_in(folder: &Path, pid: i32) -> Option<i64> {
-    let prefix = format!("{pid}-");
-    let machine = std::fs::read_dir(folder)
-        .ok()?
-        .flatten()
-        .find(|e| e.file_name().to_string_lossy().starts_with(&prefix))?;
+/// What KVM adds to the host's TSC in a VMM's first vCPU, if debugfs tells.
+pub fn kvm_tsc_offset(pid: i32) -> Option<i64> {
+    kvm::folders(pid).first().and_then(|machine| tsc_offset_in(machine))
+}
+
+fn tsc_offset_in(machine: &Path) -> Option<i64> {
     let number = |name: &str| -> Option<i64> {
-        let text = std::fs::read_to_string(machine.path().join("vcpu0").join(name)).ok()?;
+        let text = std::fs::read_to_string(machine.join("vcpu0").join(name)).ok()?;
         text.trim().parse().ok()
     };
     // A TSC of another frequency than the host's is not only offset.
@@ -280,20 +286,17 @@ mod tests {
     }
 
     #[test]
-    fn the_offset_of_the_right_machine_is_read() {
+    fn the_offset_of_the_first_vcpu_is_read() {
         let folder = tempfile::tempdir().unwrap();
-        for (machine, offset) in [("12-7", "-1\n"), ("123-9", "-987654321\n")] {
-            let vcpu = folder.path().join(machine).join("vcpu0");
-            std::fs::create_dir_all(&vcpu).unwrap();
-            std::fs::write(vcpu.join("tsc-offset"), offset).unwrap();
-        }
-        assert_eq!(tsc_offset_in(folder.path(), 123), Some(-987_654_321));
-        assert_eq!(tsc_offset_in(folder.path(), 1), None);
-        let vcpu = folder.path().join("123-9/vcpu0");
+        let vcpu = folder.path().join("vcpu0");
+        std::fs::create_dir_all(&vcpu).unwrap();
+        std::fs::write(vcpu.join("tsc-offset"), "-987654321\n").unwrap();
+        assert_eq!(tsc_offset_in(folder.path()), Some(-987_654_321));
+        assert_eq!(tsc_offset_in(&vcpu), None);
         for (ratio, offset) in [("256", Some(-987_654_321)), ("300", None)] {
             std::fs::write(vcpu.join("tsc-scaling-ratio"), ratio).unwrap();
             std::fs::write(vcpu.join("tsc-scaling-ratio-frac-bits"), "8").unwrap();
-            assert_eq!(tsc_offset_in(folder.path(), 123), offset);
+            assert_eq!(tsc_offset_in(folder.path()), offset);
         }
     }
 }

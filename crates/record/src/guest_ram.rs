@@ -1,16 +1,15 @@
 //! The guest's RAM, in the stopped VMM.
 
+mod pieces;
+
 use crate::recorder::{Context, SourceError};
+use pieces::Memory;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use vmeter_kernel_image::{discover, locate, Candidate, FunctionTable, Guest};
+use vmeter_kernel_image::{discover, locate, FunctionTable, Guest};
 use vmeter_kernel_image::{KernelInfo, Located, MappedRam};
-use vmeter_machine::launch::Tracee;
-use vmeter_machine::vmm::Abilities;
-use vmeter_model::Ns;
-
-/// Guest RAM smaller than this can't hold a kernel.
-const SMALLEST: u64 = 16 << 20;
+use vmeter_machine::launch::{kvm, Tracee};
+use vmeter_model::{Accel, Ns};
 
 /// Two sources look into the same stopped VMM: what the first found is kept.
 static FOUND: Mutex<Option<((i32, Ns), Found)>> = Mutex::new(None);
@@ -40,23 +39,25 @@ impl GuestKernel {
         if context.watch == vmeter_model::run::WatchLevel::None {
             return None;
         }
-        // Only of QEMU is known that a machine without a kernel boots one from a disk.
-        if context.kernel.is_none() && !context.vmm.plugins {
+        // QEMU boots one from a disk; whoever else uses KVM may be told one by an API.
+        let kvm = || context.accel == Some(Accel::Kvm) || Path::new("/dev/kvm").exists();
+        let runs_linux = context.vmm.plugins || context.accel != Some(Accel::Tcg) && kvm();
+        if context.kernel.is_none() && !runs_linux {
             return None;
         }
         Some(GuestKernel {
             cache: context.cache.to_owned(),
             path: context.kernel.map(Path::to_owned),
-            // Of a VMM that nothing is known of the best is hoped.
-            ram_at_exit: context.vmm.ram_at_exit || context.vmm == Abilities::default(),
+            ram_at_exit: context.vmm.ram_at_exit,
             known: None,
             info: None,
         })
     }
 
-    /// True if no file was given of it.
-    pub fn is_unnamed(&self) -> bool {
-        self.path.is_none()
+    /// True if nobody said that there is a kernel at all, and what was looked into need not
+    /// have had a guest.
+    pub fn may_be_none(&self, tracee: &Tracee) -> bool {
+        self.path.is_none() && (self.ram_at_exit || kvm::machines(tracee.pid) == 0)
     }
 
     /// What its file says of it, once it is open.
@@ -85,12 +86,12 @@ impl GuestKernel {
         look: impl FnOnce(&Guest<'_>) -> vmeter_kernel_image::Result<T>,
     ) -> Result<T, SourceError> {
         self.find(tracee, look).map_err(|error| {
-            if self.ram_at_exit {
+            if self.ram_at_exit || kvm::machines(tracee.pid) > 0 {
                 return error;
             }
             SourceError::Other(format!(
-                "{error}. This VMM unmaps its guest's RAM before it ends: end the run while the \
-                 guest is there, by --until userspace or --until line:REGEX"
+                "{error}. The VMM held no VM any more when it was looked into: end the run while \
+                 the guest is there, by --until userspace or --until line:REGEX"
             ))
         })
     }
@@ -100,17 +101,20 @@ impl GuestKernel {
         tracee: &Tracee,
         look: impl FnOnce(&Guest<'_>) -> vmeter_kernel_image::Result<T>,
     ) -> Result<T, SourceError> {
-        let host = |address: u64, buffer: &mut [u8]| tracee.read(address, buffer);
+        let host = Memory::of(tracee).map_err(|error| SourceError::Io {
+            path: Path::new("/proc").join(tracee.pid.to_string()).join("maps"),
+            error,
+        })?;
         let stop = (tracee.pid, tracee.stopped_ns);
         let mut found = FOUND.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let here = match (found.take().filter(|(of, _)| *of == stop), &self.info) {
             (Some((_, here)), _) => here,
             (None, Some(info)) => {
-                let located = locate(&candidates(tracee)?, &host, info).map_err(failed)?;
+                let located = locate(host.candidates(), &host, info).map_err(failed)?;
                 Found { located, own: None }
             }
             (None, None) => {
-                let found = discover(&candidates(tracee)?, &host, &self.cache).map_err(failed)?;
+                let found = discover(host.candidates(), &host, &self.cache).map_err(failed)?;
                 let own = Some(Arc::new((found.info, found.functions)));
                 Found { located: found.located, own }
             }
@@ -136,20 +140,6 @@ impl GuestKernel {
             _ => Err(SourceError::Other("no kernel was found".into())),
         }
     }
-}
-
-/// The mappings that can be guest RAM: writable and large.
-fn candidates(tracee: &Tracee) -> Result<Vec<Candidate>, SourceError> {
-    let mappings = tracee.mappings().map_err(|error| SourceError::Io {
-        path: Path::new("/proc").join(tracee.pid.to_string()).join("maps"),
-        error,
-    })?;
-    Ok(mappings
-        .iter()
-        .filter(|m| m.permissions.starts_with("rw"))
-        .map(|m| Candidate { address: m.start, length: m.end.saturating_sub(m.start) })
-        .filter(|c| c.length >= SMALLEST)
-        .collect())
 }
 
 /// An error of the kernel's reader, as a source's.

@@ -84,6 +84,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         timeout: request.timeout,
         pin: std::mem::take(&mut request.pin),
         follow: request.context.vmm.image.map(str::to_owned),
+        frees_ram: !request.context.vmm.ram_at_exit,
         grace: Duration::ZERO,
     };
     let killed_before = oom_kills();

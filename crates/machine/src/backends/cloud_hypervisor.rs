@@ -7,6 +7,7 @@
 use super::direct::Describing;
 use crate::argv;
 use crate::backend::{Backend, Machine, MachineError, Needs, Request};
+use crate::files::KernelKind;
 use crate::vmm::{Abilities, ConfigFile, Console, Dialect, Told};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -34,11 +35,11 @@ impl Backend for CloudHypervisor {
     }
 
     fn describe(&self, request: &Request<'_>) -> Result<Machine, MachineError> {
-        let mut d = Describing::new(request, PROGRAM, &CloudHypervisor)?;
+        let mut d = Describing::new(request, PROGRAM, None, &CloudHypervisor)?;
         d.accel()?;
         let (smp, memory) = d.size(MOST_VCPUS)?;
         d.machine.choose("console", "ttyS0 on standard output", "--serial tty");
-        let (kernel, initrd) = d.kernel()?;
+        let (kernel, initrd) = d.kernel(KernelKind::Vmlinux)?;
         let line = d.command_line(&[]);
         let argv = &mut d.machine.argv;
         argv.extend(["--kernel".into(), kernel.into()]);

@@ -41,7 +41,7 @@ impl Backend for UserCommand {
                 "{option}: a command line after `--` is run as given; say it there"
             )));
         }
-        let argv = full_argv(spec);
+        let argv = full_argv(spec)?;
         let program = argv.first().ok_or(LaunchError::Empty)?;
         let program = launch::find_program(program)?;
         let mut machine = Machine { backend: self.name(), ..Machine::default() };
@@ -104,14 +104,29 @@ fn ignored(spec: &MachineSpec) -> Option<&'static str> {
 
 /// After `--` comes a program and its arguments, or, with `--vmm PATH`, only the
 /// arguments.
-fn full_argv(spec: &MachineSpec) -> Vec<OsString> {
-    let only_arguments = spec.command.first().is_some_and(|w| w.starts_with('-'));
-    let program = match spec.vmm.as_deref() {
-        _ if !only_arguments => None,
-        None | Some("qemu") => Some(super::qemu::PROGRAM),
-        Some(path) => Some(path),
+fn full_argv(spec: &MachineSpec) -> Result<Vec<OsString>, MachineError> {
+    let first = spec.command.first().map(String::as_str).unwrap_or_default();
+    let vmm = spec.vmm.as_deref();
+    let is_command = |vmm: &str| {
+        let mut named = backend::dialects().filter(|d| d.vmm() == vmm || d.is_named(vmm.as_ref()));
+        named.any(|dialect| dialect.commands().contains(&first))
     };
-    program.into_iter().chain(spec.command.iter().map(String::as_str)).map(Into::into).collect()
+    let program = match vmm {
+        None | Some("qemu") if first.starts_with('-') => Some(super::qemu::PROGRAM),
+        None | Some("qemu") => None,
+        Some(vmm) if first.starts_with('-') || is_command(vmm) => Some(match vmm {
+            "kvmtool" => "lkvm",
+            path => path,
+        }),
+        Some(vmm) => {
+            return Err(MachineError::Combination(format!(
+                "--vmm {vmm}: the command line after `--` begins with {first}, a program of its \
+                 own; leave one of them out"
+            )));
+        }
+    };
+    let words = program.into_iter().chain(spec.command.iter().map(String::as_str));
+    Ok(words.map(Into::into).collect())
 }
 
 /// Which VMM it is, by its name or by its own word; its version, asked in the cheapest way.

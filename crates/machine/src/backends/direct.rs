@@ -23,16 +23,18 @@ pub(super) struct Describing<'a> {
 }
 
 impl<'a> Describing<'a> {
-    /// A machine of `dialect`'s VMM, called `program` unless the user names a file.
+    /// A machine of `dialect`'s VMM: `program`, or the file that the user names, or what is
+    /// called like the back end.
     pub fn new(
         request: &'a Request<'a>,
         backend: &'static str,
+        program: Option<&str>,
         dialect: &'static dyn Dialect,
     ) -> Result<Self, MachineError> {
         let spec = request.spec;
         let vmm = dialect.vmm();
         refuse(spec, vmm)?;
-        let name = spec.vmm.as_deref().unwrap_or(backend);
+        let name = program.or(spec.vmm.as_deref()).unwrap_or(backend);
         let program = backend::find(dialect, name.as_ref())?;
         let version = version_line(program.as_os_str(), dialect.version_option(), VERSION_WITHIN);
         let version = version.filter(|line| dialect.says_so(line)).ok_or_else(|| {
@@ -99,21 +101,29 @@ impl<'a> Describing<'a> {
         Ok((smp, memory))
     }
 
-    /// The kernel, an ELF file, and the initial RAM disk.
-    pub fn kernel(&mut self) -> Result<(&'a Path, Option<&'a Path>), MachineError> {
+    /// The kernel, of the kind that this VMM enters, and the initial RAM disk.
+    pub fn kernel(
+        &mut self,
+        wanted: KernelKind,
+    ) -> Result<(&'a Path, Option<&'a Path>), MachineError> {
         let kernel = self.request.kernel().ok_or_else(|| {
             MachineError::Combination(format!("{} enters a kernel: --kernel FILE", self.vmm))
         })?;
         let io = |error| MachineError::File { what: "kernel", path: kernel.into(), error };
-        if kernel_kind(kernel).map_err(io)? != KernelKind::Vmlinux {
-            return Err(MachineError::Combination(format!(
-                "{}: {} enters an uncompressed vmlinux, and this is no ELF file",
-                kernel.display(),
-                self.vmm
-            )));
+        if kernel_kind(kernel).map_err(io)? != wanted {
+            let enters = match wanted {
+                KernelKind::BzImage => "a bzImage (vmlinuz), and this is none",
+                _ => "an uncompressed vmlinux, and this is no ELF file",
+            };
+            let (shown, vmm) = (kernel.display(), self.vmm);
+            return Err(MachineError::Combination(format!("{shown}: {vmm} enters {enters}")));
         }
-        let asked = self.spec.kernel.is_some();
-        self.file("kernel", kernel, if asked { "--kernel" } else { "vmeter's own, uncompressed" })?;
+        let why = match (self.spec.kernel.is_some(), wanted) {
+            (true, _) => "--kernel",
+            (false, KernelKind::Vmlinux) => "vmeter's own, uncompressed",
+            (false, _) => "vmeter's own; --kernel to change",
+        };
+        self.file("kernel", kernel, why)?;
         self.machine.kernel = Some(kernel.to_owned());
         let initrd = self.request.initrd();
         if let Some(initrd) = initrd {

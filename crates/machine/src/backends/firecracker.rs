@@ -7,6 +7,7 @@
 use super::direct::Describing;
 use crate::argv;
 use crate::backend::{Backend, Machine, MachineError, Needs, Request};
+use crate::files::KernelKind;
 use crate::vmm::{Abilities, ConfigFile, Console, Dialect, Told, EXITS_BY_RESET};
 use serde_json::{json, Value};
 use std::ffi::{OsStr, OsString};
@@ -39,11 +40,11 @@ impl Backend for Firecracker {
     }
 
     fn describe(&self, request: &Request<'_>) -> Result<Machine, MachineError> {
-        let mut d = Describing::new(request, PROGRAM, &Firecracker)?;
+        let mut d = Describing::new(request, PROGRAM, None, &Firecracker)?;
         d.accel()?;
         let (smp, memory) = d.size(MOST_VCPUS)?;
         d.machine.choose("console", "ttyS0 on standard output", "Firecracker has no other");
-        let (kernel, initrd) = d.kernel()?;
+        let (kernel, initrd) = d.kernel(KernelKind::Vmlinux)?;
         let mut board = vec![
             ("reboot=k", "without ACPI a machine ends by the keyboard controller's reset"),
             ("pci=off", "there is none to look for"),

@@ -34,11 +34,15 @@ pub fn seize_thread(tid: Pid) -> io::Result<()> {
 }
 
 /// From here on the main thread's exit is a stop as well; with `forks` its children
-/// are traced too, each from its first instruction (which is a stop).
-pub fn watch_exit(pid: Pid, forks: bool) -> io::Result<()> {
+/// are traced too, each from its first instruction (which is a stop), and with `threads` its
+/// threads.
+pub fn watch_exit(pid: Pid, forks: bool, threads: bool) -> io::Result<()> {
     let mut options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACEEXIT | libc::PTRACE_O_EXITKILL;
     if forks {
         options |= libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
+    }
+    if threads {
+        options |= libc::PTRACE_O_TRACECLONE;
     }
     request(libc::PTRACE_SETOPTIONS, pid, 0, options as usize)
 }

@@ -4,6 +4,10 @@
 //! by the [reaper](super::reaper)), a request to stop, the deadline, or output on
 //! stderr. Every ptrace request is made here, on the thread that attached.
 
+mod who;
+
+use super::ends::{bury, changed, gone_is_fine, is_stopped, kill_group};
+use super::family::{number, Family};
 use super::image::{self, Breakpoint};
 use super::orphans::Mark;
 use super::ptrace;
@@ -21,7 +25,7 @@ use rustix::time::{
     Timespec,
 };
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -32,6 +36,9 @@ use vmeter_model::{Moment, Ns};
 const STDERR_TAIL: usize = 64 * 1024;
 /// How long a stop may take to arrive before the VMM is killed without it.
 const STOP_WITHIN: Duration = Duration::from_secs(2);
+
+/// How often those that left the process group are looked after: nothing tells of their stops.
+const STRANGERS_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Time between SIGTERM and SIGKILL at most when the user waits for the end.
 const HASTE: Duration = Duration::from_millis(300);
@@ -82,6 +89,7 @@ pub struct Supervisor<'a> {
     group_stopped: bool,
     reaped: Option<(Ns, Status, Usage)>,
     breakpoints: Vec<Breakpoint>,
+    family: Family,
     pub seen: Seen,
 }
 
@@ -132,6 +140,7 @@ impl<'a> Supervisor<'a> {
             group_stopped: false,
             reaped: None,
             breakpoints: Vec::new(),
+            family: Family::default(),
             seen: Seen::default(),
         })
     }
@@ -152,8 +161,14 @@ impl<'a> Supervisor<'a> {
                 if self.changes.ended.load(Ordering::Acquire) {
                     return self.finish().map_err(failed);
                 }
-                self.stopped(self.changes.pid()).map_err(failed)?;
+                let at = self.changes.at.load(Ordering::Relaxed);
+                self.stopped(self.changes.pid(), at).map_err(failed)?;
                 let _ = self.next.send(());
+            }
+            if self.family.has_processes() {
+                for pid in self.family.strangers(self.pid) {
+                    self.stopped(pid, now_ns()).map_err(failed)?;
+                }
             }
             if ready.request {
                 if let Some((reason, at)) = self.stopper.requested() {
@@ -179,7 +194,8 @@ impl<'a> Supervisor<'a> {
         if let Some(stderr) = &self.stderr {
             fds.push(PollFd::new(stderr, PollFlags::IN));
         }
-        match poll(&mut fds, None) {
+        let often = self.family.has_processes().then_some(&STRANGERS_EVERY);
+        match poll(&mut fds, often) {
             Err(rustix::io::Errno::INTR) => return Ok(Ready::default()),
             r => r?,
         };
@@ -243,6 +259,9 @@ impl<'a> Supervisor<'a> {
         self.seen.end = Some((reason, at));
         self.seen.was_stopped = self.group_stopped || is_stopped(self.vmm);
         if kept && self.traced && self.seen.execs > 0 && !self.looked {
+            if let Some(vmm) = self.family.with_machine() {
+                self.adopt(vmm);
+            }
             self.phase = Phase::Interrupting;
             // A main thread that is gone already cannot be stopped; the deadline
             // then ends the VMM all the same.
@@ -276,6 +295,7 @@ impl<'a> Supervisor<'a> {
         }
         self.phase = Phase::Killing;
         kill_group(self.pid);
+        self.signal(Signal::KILL);
         self.arm(STOP_WITHIN)
     }
 
@@ -290,30 +310,23 @@ impl<'a> Supervisor<'a> {
     }
 
     /// A tracee is in some stop: find out which, react, resume. A child of a wrapper
-    /// may also have ended, or been inherited.
-    fn stopped(&mut self, pid: Pid) -> io::Result<()> {
-        let Some((status, _)) = wait4(pid, libc::WNOHANG)? else { return Ok(()) };
-        let ours = pid == self.vmm;
+    /// may also have ended, or been inherited; a thread may have ended.
+    fn stopped(&mut self, pid: Pid, at: Ns) -> io::Result<()> {
+        let Some((status, _)) = changed(pid)? else { return Ok(()) };
         if !libc::WIFSTOPPED(status) {
-            if ours {
-                self.vmm = self.pid;
-                self.followed = Followed::Gone;
-                let at = self.changes.at.load(Ordering::Relaxed);
-                self.seen.moments.push((at, Moment::WrapperResumed));
-            }
+            self.gone(pid, at);
             return Ok(());
         }
         self.seen.stops += 1;
-        let at = self.changes.at.load(Ordering::Relaxed);
-        let tracee = Tracee { pid: pid.as_raw_nonzero().get(), stopped_ns: at };
+        let ours = pid == self.vmm;
+        let process = if pid == self.pid { pid } else { self.family.member(pid).process };
+        let tracee = Tracee { pid: number(process), stopped_ns: at };
         let signal = libc::WSTOPSIG(status);
         let mut deliver = 0;
+        let looked = self.looked;
         match ptrace::event(status) {
             libc::PTRACE_EVENT_EXEC => self.on_exec(pid, &tracee)?,
-            libc::PTRACE_EVENT_EXIT if ours && self.followed != Followed::Gone => {
-                self.seen.moments.push((at, Moment::VmmExiting));
-                self.look(&tracee);
-            }
+            libc::PTRACE_EVENT_EXIT => self.on_exit(pid, process, &tracee),
             libc::PTRACE_EVENT_STOP if ours && self.phase == Phase::Interrupting => {
                 let others = threads::stop_others(pid);
                 self.look(&tracee);
@@ -321,7 +334,7 @@ impl<'a> Supervisor<'a> {
                 self.terminate()?;
             }
             libc::PTRACE_EVENT_STOP if signal != libc::SIGTRAP => {
-                self.group_stopped = ours;
+                self.group_stopped |= ours;
                 return gone_is_fine(ptrace::listen(pid));
             }
             0 if signal == libc::SIGTRAP && self.at_breakpoint(pid, &tracee)? => {}
@@ -331,34 +344,10 @@ impl<'a> Supervisor<'a> {
         self.group_stopped &= !ours;
         let resumed = now_ns();
         gone_is_fine(ptrace::resume(pid, deliver))?;
-        self.seen.held.push((at, resumed));
-        Ok(())
-    }
-
-    /// A new image. What came before it was a wrapper (a script, `env`, `taskset`):
-    /// its moments keep their times under another name. A wrapper's child counts only
-    /// if its image is the VMM's.
-    fn on_exec(&mut self, pid: Pid, tracee: &Tracee) -> io::Result<()> {
-        let image = std::fs::read_link(format!("/proc/{}/exe", tracee.pid)).ok();
-        let follow = self.options.follow.as_deref();
-        let is_vmm = follow.is_some_and(|name| named(image.as_deref(), name));
-        let sought = self.followed == Followed::Sought && (pid == self.pid || is_vmm);
-        if pid != self.vmm && !sought {
-            return Ok(());
+        // Another thread of it goes on meanwhile, unless its guest is over.
+        if ours || pid == self.pid || looked != self.looked {
+            self.seen.held.push((at, resumed));
         }
-        for (_, moment) in &mut self.seen.moments {
-            *moment = moment.clone().of_wrapper();
-        }
-        self.vmm = pid;
-        if self.followed != Followed::Gone {
-            self.followed = if is_vmm { Followed::Found } else { Followed::Sought };
-        }
-        self.seen.execs += 1;
-        self.seen.moments.push((tracee.stopped_ns, Moment::VmmExec));
-        ptrace::watch_exit(pid, follow.is_some() && !is_vmm)?;
-        self.breakpoints = image::set_breakpoints(tracee);
-        self.seen.image = image;
-        self.hooks.on_exec(tracee);
         Ok(())
     }
 
@@ -372,17 +361,23 @@ impl<'a> Supervisor<'a> {
 
     #[cfg(target_arch = "x86_64")]
     fn at_breakpoint(&mut self, pid: Pid, tracee: &Tracee) -> io::Result<bool> {
-        if pid != self.vmm {
+        let (breakpoints, moments) = if pid == self.vmm {
+            (&mut self.breakpoints, &mut self.seen.moments)
+        } else {
+            let member = self.family.member(pid);
+            (&mut member.breakpoints, &mut member.moments)
+        };
+        if breakpoints.is_empty() {
             return Ok(false);
         }
         let address = ptrace::instruction_pointer(pid)?.wrapping_sub(1);
-        let Some(at) = self.breakpoints.iter().position(|b| b.address == address) else {
+        let Some(at) = breakpoints.iter().position(|b| b.address == address) else {
             return Ok(false);
         };
-        let breakpoint = self.breakpoints.swap_remove(at);
+        let breakpoint = breakpoints.swap_remove(at);
         image::clear_breakpoint(tracee, &breakpoint)?;
         ptrace::set_instruction_pointer(pid, address)?;
-        self.seen.moments.push((tracee.stopped_ns, breakpoint.moment));
+        moments.push((tracee.stopped_ns, breakpoint.moment));
         Ok(true)
     }
 
@@ -441,40 +436,4 @@ struct Ready {
     deadline: bool,
     request: bool,
     stderr: bool,
-}
-
-/// Kills a tracee or child and collects it, whatever stops it passes on the way.
-fn bury(pid: Pid) {
-    let _ = rustix::process::kill_process(pid, Signal::KILL);
-    while let Ok(Some((status, _))) = wait4(pid, 0) {
-        if !libc::WIFSTOPPED(status) {
-            break;
-        }
-        let _ = ptrace::resume(pid, 0);
-    }
-}
-
-/// True if a signal of job control has stopped a process (`T` in proc(5)).
-fn is_stopped(pid: Pid) -> bool {
-    let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
-    let stat = std::fs::read_to_string(path).unwrap_or_default();
-    // The name before it is in parentheses, and can hold any.
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-}
-
-fn named(image: Option<&Path>, part: &str) -> bool {
-    image.and_then(Path::file_name).is_some_and(|name| name.to_string_lossy().contains(part))
-}
-
-/// A tracee that was killed meanwhile is reported by the next wait.
-fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(()),
-        r => r,
-    }
-}
-
-/// The child leads a session of its own, so its group is what it left running.
-fn kill_group(pid: Pid) {
-    let _ = rustix::process::kill_process_group(pid, Signal::KILL);
 }

@@ -1,4 +1,4 @@
-//! Stopping the threads of a VMM that are not traced, for one look at its memory.
+//! Stopping the other threads of a VMM, traced or not, for one look at its memory.
 
 use super::ptrace;
 use rustix::process::Pid;
@@ -37,7 +37,8 @@ pub fn release(stopped: Stopped) {
 
 /// The signal that the stop held back (0 for none), or nothing if the thread ended.
 fn stop(tid: Pid) -> Option<i32> {
-    ptrace::seize_thread(tid).ok()?;
+    // One that is traced all along is refused, and stops all the same.
+    let _ = ptrace::seize_thread(tid);
     ptrace::interrupt(tid).ok()?;
     let mut status = 0;
     loop {
@@ -57,7 +58,8 @@ fn stop(tid: Pid) -> Option<i32> {
     }
 }
 
-fn tids(pid: Pid) -> Vec<Pid> {
+/// The threads of a process.
+pub fn tids(pid: Pid) -> Vec<Pid> {
     let Ok(folder) = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())) else {
         return Vec::new();
     };

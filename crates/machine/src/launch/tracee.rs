@@ -12,6 +12,10 @@ pub struct Mapping {
     pub end: u64,
     /// Permissions, e.g. `rw-s`.
     pub permissions: String,
+    /// Where in its file it begins, bytes.
+    pub offset: u64,
+    /// Device and inode of its file (a memfd's and shared memory's as well), if it has one.
+    pub file: Option<(String, u64)>,
     /// Path or pseudo-name, empty for anonymous memory.
     pub path: String,
 }
@@ -24,8 +28,11 @@ impl Mapping {
         let start = u64::from_str_radix(start, 16).ok()?;
         let end = u64::from_str_radix(end, 16).ok()?;
         let permissions = fields.next()?.to_owned();
-        let path = fields.nth(3).unwrap_or("").trim().to_owned();
-        (start <= end).then_some(Self { start, end, permissions, path })
+        let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
+        let (device, inode) = (fields.next()?.to_owned(), fields.next()?.parse().ok()?);
+        let file = (inode != 0).then_some((device, inode));
+        let path = fields.next().unwrap_or("").trim().to_owned();
+        (start <= end).then_some(Self { start, end, permissions, offset, file, path })
     }
 }
 
@@ -118,8 +125,9 @@ mod tests {
         let m = m.expect("a valid line");
         assert_eq!((m.start, m.end, &*m.permissions), (0x7f00, 0x7fff, "rw-s"));
         assert_eq!(m.path, "/memfd:pc.ram (deleted)");
-        let m = Mapping::parse("7f00-7fff rw-p 00000000 00:00 0 ").expect("anonymous");
-        assert_eq!(m.path, "");
+        assert_eq!((m.offset, m.file), (0, Some(("00:01".into(), 1234))));
+        let m = Mapping::parse("7f00-7fff rw-p 000a0000 00:00 0 ").expect("anonymous");
+        assert_eq!((&*m.path, m.offset, m.file), ("", 0xa_0000, None));
         assert!(Mapping::parse("7fff-7f00 rw-p 0 0 0 x").is_none());
         assert!(Mapping::parse("").is_none());
     }

@@ -31,6 +31,11 @@ pub struct Options {
     /// Part of the file name of the VMM's image, e.g. `qemu-system`: a wrapper that does
     /// not execute it itself has its children followed until one does. Only in traced mode.
     pub follow: Option<String>,
+    /// True for a VMM that may free its guest's RAM before its own end, and for one that
+    /// nothing is known of: its threads are traced as well, and it is looked into when the
+    /// first that ran a vCPU ends. Of a launcher that nothing is known of, children are
+    /// followed: a VMM that is known by its name, or whoever holds a VM at its end, is the VMM.
+    pub frees_ram: bool,
     /// Time between SIGTERM and SIGKILL when a run is ended early; zero for SIGKILL at once.
     pub grace: Duration,
 }
@@ -42,6 +47,7 @@ impl Default for Options {
             timeout: None,
             pin: Vec::new(),
             follow: None,
+            frees_ram: false,
             grace: Duration::from_secs(2),
         }
     }
@@ -56,8 +62,8 @@ pub trait Hooks {
         let _ = tracee;
     }
 
-    /// The VMM is at its end, by itself or because the run is ended early; its
-    /// memory is all there. Called at most once.
+    /// The VMM is at its end, by itself or because the run is ended early, or the first of
+    /// its vCPUs is; its memory is all there. Called at most once.
     fn on_exiting(&mut self, tracee: &Tracee) {
         let _ = tracee;
     }

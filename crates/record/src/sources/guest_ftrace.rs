@@ -181,15 +181,21 @@ fn marker(text: &str) -> Option<What> {
     }
 }
 
-/// How a guest that a boot loader starts can be traced.
+/// How a guest can be traced that a boot loader starts, or whose words vmeter can't reach.
 fn what_to_add(plan: &LaunchPlan) -> String {
     let mut words = parameters(plan, BUFFER_OF_GUESTS);
     // Probes are of one kernel, which nobody knows yet.
     words.extend(of_guests(plan, None));
+    let words = words.join(" ");
+    if !plan.dialect.is_some_and(|dialect| dialect.abilities().plugins) {
+        return format!(
+            "vmeter does not see where this VMM is told its kernel's command line: add `{words}` \
+             to it there"
+        );
+    }
     format!(
-        "the guest's boot loader gives its kernel its words: add `{}` to GRUB_CMDLINE_LINUX in \
-         the guest's /etc/default/grub, and run update-grub there",
-        words.join(" ")
+        "the guest's boot loader gives its kernel its words: add `{words}` to GRUB_CMDLINE_LINUX \
+         in the guest's /etc/default/grub, and run update-grub there"
     )
 }
 
@@ -216,15 +222,12 @@ impl Live for Recording {
         }
         let words: Vec<&str> = parameters.iter().map(String::as_str).collect();
         self.injected = plan.inject_kernel_parameters(&words);
-        let loaded = plan.dialect.is_some() && plan.kernel_line().is_none();
-        self.advice = loaded.then(|| what_to_add(plan));
+        self.advice = plan.kernel_line().is_none().then(|| what_to_add(plan));
         Ok(())
     }
 
     fn exiting(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
-        if self.accel == Some(Accel::Kvm) {
-            self.tsc_offset = guest_clock::kvm_tsc_offset(tracee.pid);
-        }
+        (self.accel, self.tsc_offset) = guest_clock::by_kvm(self.accel, tracee.pid);
         match self.kernel.look_into(tracee, FtraceDump::take) {
             Ok(dump) => self.dump = Some(dump),
             // A guest that was not asked to trace need not be one that can.

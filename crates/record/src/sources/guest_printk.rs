@@ -314,13 +314,11 @@ impl Live for Recording {
     }
 
     fn exiting(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
-        if self.accel == Some(Accel::Kvm) {
-            self.tsc_offset = guest_clock::kvm_tsc_offset(tracee.pid);
-        }
+        (self.accel, self.tsc_offset) = guest_clock::by_kvm(self.accel, tracee.pid);
         match self.kernel.look_into(tracee, take) {
             Ok(dump) => self.dump = Some(dump),
             // Whether there is a kernel at all was not known.
-            Err(_) if self.kernel.is_unnamed() => {}
+            Err(_) if self.kernel.may_be_none(tracee) => {}
             Err(error) => return Err(error),
         }
         Ok(())

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use vmeter_machine::launch::Tracee;
+use vmeter_machine::launch::{kvm, Tracee};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
 use vmeter_model::{Accel, Event, Ns, RunRecord};
@@ -198,7 +198,7 @@ impl Live for Recording {
     }
 
     fn exiting(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
-        let machines = stats::machines(tracee.pid);
+        let machines = kvm::machines(tracee.pid);
         self.machines = Some(machines);
         if machines == 0 && !self.sure {
             return Ok(());

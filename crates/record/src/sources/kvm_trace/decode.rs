@@ -1,6 +1,6 @@
 //! From KVM's events to counts and moments.
 
-use super::place::{Between, Place, Stamp, KERNEL_LOAD};
+use super::place::{Between, Place, Stamp, ENTRY_64, KERNEL_LOAD};
 use super::{ERROR_NS, NAME};
 use crate::clock::Conversion;
 use crate::recorder::SourceError;
@@ -313,8 +313,10 @@ impl Clock {
             By::Exit => FIRST_EXIT_ERROR_NS,
             By::Consequence => self.since_main(first.at, run),
         };
+        let entered = seen.place.entered().filter(|_| !seen.place.has_firmware());
         if first.by != By::Consequence {
             events.push(self.event(first.at, error, reached("reset-vector")));
+            events.extend(entered.map(|symbol| self.event(first.at, error, reached(symbol))));
         }
         let running = What::RunState { state: "running".into() };
         events.push(self.event(first.at, error, running));
@@ -325,8 +327,8 @@ impl Clock {
         if let Some((rip, at)) = seen.place.image {
             between(if rip < KERNEL_LOAD { "bzimage-startup_32" } else { "pvh_start_xen" }, at);
         }
-        if let Some(at) = seen.place.kernel {
-            between("startup_64", at);
+        if let Some(at) = seen.place.kernel.filter(|_| entered != Some(ENTRY_64)) {
+            between(ENTRY_64, at);
         }
     }
 

@@ -19,6 +19,12 @@ const UPPER_HALF: u64 = 1 << 63;
 const ALIGN: u64 = 2 << 20;
 const HEAD: u64 = 64 << 10;
 
+/// The entry of an uncompressed kernel.
+pub const ENTRY_64: &str = "startup_64";
+/// That of a bzImage's setup code, in its segment (Documentation/arch/x86/boot.rst), and
+/// where an exit of its first instructions has it.
+const SETUP: std::ops::Range<u64> = 0x200..0x400;
+
 /// A trace's stamp.
 pub type Stamp = u64;
 
@@ -37,6 +43,10 @@ pub struct Place {
     /// The first vCPU's thread.
     pub thread: Option<i32>,
     previous: Option<(Stamp, u64)>,
+    /// Where the first exit was.
+    first: Option<u64>,
+    /// True once firmware asked the VMM for something (QEMU's fw_cfg).
+    firmware: bool,
     /// Entry of a bzImage (or of an uncompressed kernel), since the last fw_cfg access.
     pub image: Option<(u64, Between)>,
     /// The run of exits in the first pages of one image, by the image's place.
@@ -46,8 +56,23 @@ pub struct Place {
 }
 
 impl Place {
+    /// The symbol that a VMM entered which has no firmware.
+    pub fn entered(&self) -> Option<&'static str> {
+        match self.first? {
+            rip if (MIB..ENTRY_END).contains(&rip) => Some(ENTRY_64),
+            rip if SETUP.contains(&rip) => Some("bzimage-setup"),
+            _ => None,
+        }
+    }
+
+    /// True if firmware was seen at work.
+    pub fn has_firmware(&self) -> bool {
+        self.firmware
+    }
+
     /// An exit of a thread, and where its guest was.
     pub fn exit(&mut self, thread: i32, at: Stamp, rip: u64) {
+        self.first.get_or_insert(rip);
         if self.kernel.is_some() || *self.thread.get_or_insert(thread) != thread {
             return;
         }
@@ -70,6 +95,7 @@ impl Place {
 
     /// Firmware is still loading: what looked like the kernel's entry was its own code.
     pub fn firmware_loads(&mut self) {
+        self.firmware = true;
         if self.kernel.is_none() {
             self.image = None;
         }
@@ -111,6 +137,19 @@ mod tests {
         }
         assert_eq!(seen.image, Some((0x10_0057, between(10, 20))), "not after the trampoline");
         assert_eq!(seen.kernel, Some(between(30, 33)), "at its entry code's first exit");
+    }
+
+    #[test]
+    fn a_kernel_that_is_entered_directly_has_no_firmware() {
+        let entered = |rip| place(&[(1, rip), (2, 0xffff_ffff_8100_0000)]).entered();
+        assert_eq!(entered(0x100_0850), Some("startup_64"), "by PVH or the 64-bit protocol");
+        assert_eq!(entered(0x200), Some("bzimage-setup"), "kvmtool");
+        assert_eq!((entered(0xfff0), entered(0xe05b)), (None, None), "a BIOS");
+        let mut seen = place(&[(1, 0x10_0000)]);
+        assert!(!seen.has_firmware());
+        seen.firmware_loads();
+        assert!(seen.has_firmware());
+        assert_eq!(Place::default().entered(), None);
     }
 
     #[test]

@@ -1,11 +1,8 @@
-//! KVM's counters of one VM, in debugfs (virt/kvm/kvm_main.c, `kvm_create_vm_debugfs`).
-//!
-//! A VM's folder is `PID-FD` there. Its files hold the sum over the vCPUs.
+//! KVM's counters of one VM, in debugfs: files that hold the sum over the vCPUs.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-
-const FOLDER: &str = "/sys/kernel/debug/kvm";
+use std::path::PathBuf;
+use vmeter_machine::launch::kvm;
 
 /// Counters worth a row, and the name of the row.
 const WANTED: &[(&str, &str)] = &[
@@ -21,27 +18,16 @@ const WANTED: &[(&str, &str)] = &[
     ("pf_taken", "kvm_page_faults"),
 ];
 
-/// How many VMs a process holds.
-pub fn machines(pid: i32) -> usize {
-    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    files
-        .filter_map(|entry| std::fs::read_link(entry.path()).ok())
-        .filter(|target| target.as_os_str() == "anon_inode:kvm-vm")
-        .count()
-}
-
 /// The counters of a process's VMs, added up; empty if debugfs is not to be read.
 pub fn of(pid: i32) -> BTreeMap<String, u64> {
-    of_in(Path::new(FOLDER), pid)
+    of_machines(&kvm::folders(pid))
 }
 
-fn of_in(folder: &Path, pid: i32) -> BTreeMap<String, u64> {
-    let prefix = format!("{pid}-");
+fn of_machines(machines: &[PathBuf]) -> BTreeMap<String, u64> {
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-    let machines = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    for machine in machines.filter(|e| e.file_name().to_string_lossy().starts_with(&prefix)) {
+    for machine in machines {
         for (file, name) in WANTED {
-            let text = std::fs::read_to_string(machine.path().join(file)).ok();
+            let text = std::fs::read_to_string(machine.join(file)).ok();
             let value = text.and_then(|text| text.trim().parse::<u64>().ok());
             if let Some(value) = value {
                 let count = counts.entry((*name).to_owned()).or_default();
@@ -57,16 +43,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_of_the_process_and_no_other() {
+    fn counters_of_all_machines_are_added_up() {
         let folder = tempfile::tempdir().expect("a folder");
-        for (name, exits) in [("7-12", "5\n"), ("7-13", "6\n"), ("77-3", "100\n"), ("7", "9\n")] {
+        let machines = [("7-12", "5\n"), ("9-13", "6\n")].map(|(name, exits)| {
             let machine = folder.path().join(name);
             std::fs::create_dir(&machine).expect("made");
             std::fs::write(machine.join("exits"), exits).expect("written");
             std::fs::write(machine.join("io_exits"), "not a number").expect("written");
-        }
-        assert_eq!(of_in(folder.path(), 7), BTreeMap::from([("exits".to_owned(), 11)]));
-        assert!(of_in(&folder.path().join("none"), 7).is_empty());
-        assert_eq!(machines(std::process::id() as i32), 0);
+            machine
+        });
+        assert_eq!(of_machines(&machines), BTreeMap::from([("exits".to_owned(), 11)]));
+        assert!(of_machines(&[folder.path().join("none")]).is_empty());
     }
 }

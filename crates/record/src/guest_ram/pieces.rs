@@ -1,0 +1,148 @@
+//! The mappings of a VMM that can be guest RAM.
+//!
+//! A VMM may map one file of RAM (a memfd, shared memory) in pieces: low RAM around the
+//! VGA hole, a piece of each bank. The kernel's image is then on no boundary of any of them,
+//! and what belongs together lies apart. The file's own order is the guest's, so it is put
+//! together again: addresses from [`FILES`] on are places in such files.
+
+use std::collections::BTreeMap;
+use std::io;
+use vmeter_kernel_image::{Candidate, HostMemory};
+use vmeter_machine::launch::{Mapping, Tracee};
+
+/// Guest RAM smaller than this can't hold a kernel.
+const SMALLEST: u64 = 16 << 20;
+/// Beyond all addresses of a process: files that are mapped in pieces, [`REACH`] apart.
+const FILES: u64 = 1 << 60;
+const REACH: u64 = 1 << 48;
+/// More than any VMM maps; what is beyond is left out.
+const MAX_FILES: usize = 1 << 10;
+
+/// A piece of a file: where in the file, where in the process, how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    offset: u64,
+    address: u64,
+    length: u64,
+}
+
+/// A VMM's memory, with files that it maps in pieces put together.
+#[derive(Debug)]
+pub struct Memory<'a> {
+    tracee: &'a Tracee,
+    /// Mappings that can be RAM, and files in pieces.
+    candidates: Vec<Candidate>,
+    files: Vec<Vec<Piece>>,
+}
+
+impl<'a> Memory<'a> {
+    /// The memory of a stopped VMM.
+    ///
+    /// # Errors
+    /// When its mappings cannot be read.
+    pub fn of(tracee: &'a Tracee) -> io::Result<Self> {
+        let (candidates, files) = arrange(&tracee.mappings()?);
+        Ok(Memory { tracee, candidates, files })
+    }
+
+    /// What can be guest RAM: writable and large.
+    pub fn candidates(&self) -> &[Candidate] {
+        &self.candidates
+    }
+}
+
+impl HostMemory for Memory<'_> {
+    fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let Some(place) = address.checked_sub(FILES) else {
+            return self.tracee.read(address, buffer);
+        };
+        let file = usize::try_from(place / REACH).ok().and_then(|n| self.files.get(n));
+        let pieces = file.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let mut done = 0;
+        while done < buffer.len() {
+            let at = (place % REACH).saturating_add(done as u64);
+            let (within, piece) = pieces
+                .iter()
+                .filter_map(|p| Some((at.checked_sub(p.offset)?, p)))
+                .find(|(within, p)| *within < p.length)
+                .ok_or(io::ErrorKind::UnexpectedEof)?;
+            let left = buffer.len() - done;
+            let here = usize::try_from(piece.length - within).unwrap_or(left).min(left);
+            self.tracee
+                .read(piece.address.saturating_add(within), &mut buffer[done..done + here])?;
+            done += here;
+        }
+        Ok(())
+    }
+}
+
+/// Large writable mappings, and what files in pieces are made of.
+fn arrange(mappings: &[Mapping]) -> (Vec<Candidate>, Vec<Vec<Piece>>) {
+    let writable = || mappings.iter().filter(|m| m.permissions.starts_with("rw"));
+    let length = |m: &Mapping| m.end.saturating_sub(m.start);
+    let mut of_file: BTreeMap<_, Vec<Piece>> = BTreeMap::new();
+    for mapping in writable().filter(|m| m.permissions.ends_with('s')) {
+        if let Some(file) = &mapping.file {
+            let piece =
+                Piece { offset: mapping.offset, address: mapping.start, length: length(mapping) };
+            of_file.entry(file).or_default().push(piece);
+        }
+    }
+    let in_pieces = |pieces: &Vec<Piece>| pieces.len() > 1 || pieces.iter().any(|p| p.offset > 0);
+    let files: Vec<Vec<Piece>> = of_file.into_values().filter(in_pieces).take(MAX_FILES).collect();
+    let whole = |(number, pieces): (usize, &Vec<Piece>)| {
+        let end = pieces.iter().map(|p| p.offset.saturating_add(p.length)).max().unwrap_or(0);
+        Candidate { address: FILES + number as u64 * REACH, length: end.min(REACH) }
+    };
+    let mut candidates: Vec<Candidate> =
+        writable().map(|m| Candidate { address: m.start, length: length(m) }).collect();
+    candidates.extend(files.iter().enumerate().map(whole));
+    candidates.retain(|c| c.length >= SMALLEST);
+    (candidates, files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(start: u64, length: u64, offset: u64, inode: u64) -> Mapping {
+        Mapping {
+            start,
+            end: start + length,
+            permissions: "rw-s".into(),
+            offset,
+            file: (inode != 0).then(|| ("00:01".into(), inode)),
+            path: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_file_in_pieces_is_put_together() {
+        const MIB: u64 = 1 << 20;
+        let bytes: Vec<u8> = (0..=255).collect();
+        let at = bytes.as_ptr() as u64;
+        // The second half of these bytes is the file's first, after it a hole.
+        let mappings = [
+            mapping(at + 128, 128, 0, 7),
+            mapping(at, 64, 192, 7),
+            mapping(1 << 40, 32 * MIB, 2 * MIB, 7),
+            mapping(1 << 41, 64 * MIB, 0, 8),
+            mapping(1 << 42, 16 * MIB, 0, 0),
+        ];
+        let (candidates, files) = arrange(&mappings);
+        assert_eq!((candidates.len(), files.len()), (4, 1), "{candidates:?}");
+        assert_eq!(candidates[3], Candidate { address: FILES, length: 34 * MIB });
+        let tracee = Tracee { pid: std::process::id() as i32, stopped_ns: 0 };
+        let memory = Memory { tracee: &tracee, candidates, files };
+        let mut buffer = [0; 4];
+        memory.read(FILES + 126, &mut buffer[..2]).expect("the first piece");
+        assert_eq!(buffer[..2], [254, 255]);
+        assert!(memory.read(FILES + 126, &mut buffer).is_err(), "a hole follows");
+        memory.read(FILES + 192, &mut buffer).expect("the second piece");
+        assert_eq!(buffer, [0, 1, 2, 3]);
+        memory.read(at + 5, &mut buffer).expect("an address of the process");
+        assert_eq!(buffer, [5, 6, 7, 8]);
+        assert!(memory.read(FILES + REACH, &mut buffer).is_err());
+        assert!(memory.read(u64::MAX - 1, &mut buffer).is_err());
+    }
+}
