@@ -134,7 +134,11 @@ fn record(argv: &[String], kernel: &Path, cache: &Path, dir: &Path) -> RunRecord
 #[test]
 fn ram_is_found_however_it_is_laid_out_and_before_it_is_freed() {
     let Some(planted) = Planted::boot(3600, 3072) else { return };
-    for layout in ["low-high", "high-low", "apart", "gap", "pieces", "memfd"] {
+    let mut layouts = vec!["high-low", "pieces"];
+    if std::env::var_os("VMETER_LONG").is_some_and(|value| value == "1") {
+        layouts.extend(["low-high", "apart", "gap", "memfd"]);
+    }
+    for layout in layouts {
         let watched = planted.watch(&planted.vmm(&["--layout", layout, "--vcpus", "2"]));
         watched.is_complete(layout);
         assert_eq!(watched.moments(&Moment::VmmExiting), 1, "{layout}");
@@ -157,7 +161,9 @@ fn who_it_is(planted: &Planted) {
         watched.is_complete(&script);
         let count = |moment| watched.moments(&moment);
         assert_eq!(count(Moment::VmmExec), 1, "{:?}", watched.record.moments);
-        assert_eq!((count(Moment::VmmEntry), count(Moment::WrapperResumed)), (1, 1));
+        let resumed = count(Moment::WrapperResumed);
+        let seen = &watched.record.moments;
+        assert_eq!((count(Moment::VmmEntry), resumed), (1, 1), "{script}: {seen:?}");
         assert!(count(Moment::WrapperExec) >= 1);
     }
 }

@@ -47,6 +47,21 @@ pub fn watch_exit(pid: Pid, forks: bool, threads: bool) -> io::Result<()> {
     request(libc::PTRACE_SETOPTIONS, pid, 0, options as usize)
 }
 
+/// The process or thread that a tracee has just started, at the stop that says so.
+pub fn started(pid: Pid) -> Option<Pid> {
+    let mut message: libc::c_ulong = 0;
+    // SAFETY: the kernel writes one unsigned long to the pointer given.
+    let r = unsafe {
+        libc::ptrace(
+            libc::PTRACE_GETEVENTMSG,
+            pid.as_raw_nonzero().get(),
+            0usize,
+            std::ptr::from_mut(&mut message),
+        )
+    };
+    Pid::from_raw(i32::try_from(message).ok().filter(|_| r == 0)?)
+}
+
 /// Asks for a stop; it arrives as `PTRACE_EVENT_STOP`.
 pub fn interrupt(pid: Pid) -> io::Result<()> {
     request(libc::PTRACE_INTERRUPT, pid, 0, 0)

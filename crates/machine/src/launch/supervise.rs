@@ -327,6 +327,12 @@ impl<'a> Supervisor<'a> {
         match ptrace::event(status) {
             libc::PTRACE_EVENT_EXEC => self.on_exec(pid, &tracee)?,
             libc::PTRACE_EVENT_EXIT => self.on_exit(pid, process, &tracee),
+            libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => {
+                // Nobody would tell of its first stop, had it left the process group.
+                if let Some(new) = ptrace::started(pid) {
+                    self.family.member(new);
+                }
+            }
             libc::PTRACE_EVENT_STOP if ours && self.phase == Phase::Interrupting => {
                 let others = threads::stop_others(pid);
                 self.look(&tracee);
