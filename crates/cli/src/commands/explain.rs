@@ -67,7 +67,8 @@ pub fn run(arguments: Explain, out: &Output) -> anyhow::Result<Status> {
         arguments.files.clone()
     };
     let Explain { cpu_hz, comm, vs, .. } = &arguments;
-    let options = Options { cpu_hz: *cpu_hz, devices, comm: comm.clone(), vs: vs.clone() };
+    let (comm, vs) = (comm.clone(), vs.clone());
+    let options = Options { cpu_hz: *cpu_hz, devices, comm, vs, ..Options::default() };
     let mut result = explain(&files, &options).map_err(|error| match error {
         ExplainError::Trace(error) => usage(error),
         other => usage(other),

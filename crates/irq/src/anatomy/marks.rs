@@ -119,6 +119,6 @@ fn what<'n>(op: Op, name: impl Fn(NameId) -> &'n str) -> Option<What> {
         Op::Access(_) | Op::Logged(_) | Op::IrqEntry { .. } | Op::IrqExit => return None,
         Op::VectorEntry { .. } | Op::VectorExit { .. } | Op::IpiSend { .. } => return None,
         Op::TimerEntry | Op::TimerExit | Op::PageFault | Op::Fork { .. } => return None,
-        Op::SoftirqEntry { .. } | Op::SoftirqExit => return None,
+        Op::SoftirqEntry { .. } | Op::SoftirqExit | Op::CallCpu { .. } => return None,
     })
 }
