@@ -144,6 +144,7 @@ pub const BLACKLIST: &[&str] = &["drm*", "virtio_gpu", "snd*", "soundcore", "boc
 pub fn modules_for_root(root: &str) -> &'static [&'static str] {
     match root {
         "virtio-blk" => &["virtio_pci", "virtio_blk", "ext4"],
+        "nvdimm" => &["nfit", "nd_pmem", "ext4"],
         "dax" | "virtio-pmem" => &["virtio_pci", "virtio_pmem", "nd_pmem", "ext4"],
         _ => &[],
     }

@@ -13,6 +13,15 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// Another vmeter builds there.
+    #[error(
+        "{}: another vmeter builds this kernel; wait for it, or end it and go on",
+        path.display()
+    )]
+    Busy {
+        /// The build's folder.
+        path: PathBuf,
+    },
     /// No place for the cache.
     #[error("no cache folder: neither XDG_CACHE_HOME nor HOME is set; set one of them")]
     NoCache,

@@ -74,7 +74,15 @@ impl KernelPaths {
         ModulesFrom { folder: self.modules_dir.clone(), version: self.version.clone() }
     }
 
-    fn read(folder: &Path) -> Option<Self> {
+    /// The kernel of a cache whose image is `image`, by what lies beside that.
+    pub fn of_image(image: &Path) -> Option<Self> {
+        let image = fs::canonicalize(image).ok()?;
+        let found = KernelPaths::read(image.parent()?)?;
+        let is_its = found.vmlinuz == image || found.vmlinux.as_ref() == Some(&image);
+        (is_its && found.modules_dir.is_dir()).then_some(found)
+    }
+
+    pub(crate) fn read(folder: &Path) -> Option<Self> {
         let existing = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
         let provenance = fs::read(folder.join("provenance.json")).ok();
         Some(KernelPaths {
@@ -140,39 +148,55 @@ pub fn fetch(options: &FetchOptions, progress: &mut dyn FnMut(&str)) -> Result<K
 
 /// Resolves a meta-package and downloads the package; returns the file.
 fn download(package: &str, folder: &Path, progress: &mut dyn FnMut(&str)) -> Result<PathBuf> {
+    let package = versioned(package, "linux-image-")?;
+    progress(&format!("downloading {package}"));
+    download_deb(&package, folder)
+}
+
+/// The package that a meta-package stands for: `linux-image-amd64` depends on the versioned
+/// one, which has the kernel and whose name begins with `family`.
+pub(crate) fn versioned(package: &str, family: &str) -> Result<String> {
     let unknown = |_| Error::UnknownPackage { package: package.into() };
     let mut package = package.to_owned();
-    // linux-image-amd64 depends on the versioned package, which has the kernel.
     for _ in 0..4 {
         let depends = APT_CACHE.run(["depends", "--important", "--", &package]);
         let depends = depends.map_err(|error| match error {
             Error::Program { .. } => unknown(()),
             other => other,
         })?;
-        match versioned_dependency(&String::from_utf8_lossy(&depends)) {
+        match versioned_dependency(&String::from_utf8_lossy(&depends), family) {
             Some(next) if next != package => package = next,
             _ => break,
         }
     }
-    progress(&format!("downloading {package}"));
+    Ok(package)
+}
+
+/// What apt says of the version of a package that it would download.
+pub(crate) fn apt_show(package: &str) -> Result<String> {
+    let text = APT_CACHE.run(["show", "--no-all-versions", "--", package])?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Downloads a package; returns the file.
+pub(crate) fn download_deb(package: &str, folder: &Path) -> Result<PathBuf> {
+    let unknown = |()| Error::UnknownPackage { package: package.into() };
     let mut command = APT_GET.command();
-    command.args(["download", "--", &package]).current_dir(folder);
+    command.args(["download", "--", package]).current_dir(folder);
     APT_GET.finish(command).map_err(|error| match error {
         Error::Program { stderr, .. } if stderr.contains("Unable to locate") => unknown(()),
         other => other,
     })?;
     let entries = fs::read_dir(folder).at(folder)?;
     let mut files = entries.flatten().map(|entry| entry.path());
-    files
-        .find(|path| path.extension() == Some(OsStr::new("deb")))
-        .ok_or(Error::UnknownPackage { package })
+    files.find(|path| path.extension() == Some(OsStr::new("deb"))).ok_or_else(|| unknown(()))
 }
 
-/// The kernel image that `apt-cache depends` lists.
-fn versioned_dependency(text: &str) -> Option<String> {
+/// The package of a family that `apt-cache depends` lists.
+fn versioned_dependency(text: &str, family: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let name = line.trim_start().strip_prefix("Depends: ")?.trim();
-        name.starts_with("linux-image-").then(|| name.to_owned())
+        name.starts_with(family).then(|| name.to_owned())
     })
 }
 
@@ -274,8 +298,11 @@ mod tests {
     #[test]
     fn the_meta_package_names_the_kernel() {
         let text = "linux-image-cloud-amd64\n  Depends: linux-image-6.1.0-56-cloud-amd64\n";
-        assert_eq!(versioned_dependency(text).unwrap(), "linux-image-6.1.0-56-cloud-amd64");
-        assert_eq!(versioned_dependency("x\n  Depends: kmod\n |Depends: y\n"), None);
+        assert_eq!(
+            versioned_dependency(text, "linux-image-").unwrap(),
+            "linux-image-6.1.0-56-cloud-amd64"
+        );
+        assert_eq!(versioned_dependency("x\n  Depends: kmod\n |Depends: y\n", "linux-"), None);
     }
 
     #[test]

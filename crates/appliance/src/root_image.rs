@@ -1,9 +1,10 @@
-//! Root file systems for `--root virtio-blk` and `--root dax`: ext4, read-only, one
+//! Root file systems for `--root virtio-blk`, `--root dax` and `--root nvdimm`: ext4, read-only, one
 //! file of a chosen size to read.
 
 use crate::cache;
 use crate::command::Tool;
 use crate::error::{At, Result};
+use crate::nvdimm_image;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufWriter, Write};
@@ -86,6 +87,52 @@ pub fn build_in(folder: &Path, spec: &RootImageSpec) -> Result<RootImage> {
     let sha256 = cache::sha256_file(&image)?;
     fs::rename(&image, &path).at(&path)?;
     Ok(RootImage { path, bytes, sha256, cached: false })
+}
+
+/// The image of [`build_in`] behind the head that an NVDIMM needs to be read by DAX
+/// ([`crate::nvdimm_image`]); made once.
+///
+/// # Errors
+/// As [`build_in`].
+pub fn nvdimm_in(folder: &Path, spec: &RootImageSpec) -> Result<PathBuf> {
+    let root = build_in(folder, spec)?;
+    let path = folder.join(format!("nvdimm-{}-v{FORMAT}.img", spec.data_bytes));
+    if fs::metadata(&path).is_ok_and(|m| m.len() == root.bytes + nvdimm_image::DATA_OFFSET) {
+        return Ok(path);
+    }
+    let work = tempfile::Builder::new()
+        .prefix(&crate::cache::own(".new-"))
+        .tempdir_in(folder)
+        .at(folder)?;
+    let image = work.path().join("image");
+    let mut file = fs::File::create(&image).at(&image)?;
+    file.write_all(&nvdimm_image::head(root.bytes)).at(&image)?;
+    let mut from = fs::File::open(&root.path).at(&root.path)?;
+    std::io::copy(&mut from, &mut file).at(&image)?;
+    cache::readable(&image)?;
+    fs::rename(&image, &path).at(&path)?;
+    Ok(path)
+}
+
+/// The data file by itself, for roots that are no image; made once.
+///
+/// # Errors
+/// Any error of the file system.
+pub fn data_file_in(folder: &Path, spec: &RootImageSpec) -> Result<PathBuf> {
+    let path = folder.join(format!("data-{}-v{FORMAT}", spec.data_bytes));
+    if fs::metadata(&path).is_ok_and(|m| m.len() == spec.data_bytes) {
+        return Ok(path);
+    }
+    fs::create_dir_all(folder).at(folder)?;
+    let work = tempfile::Builder::new()
+        .prefix(&crate::cache::own(".new-"))
+        .tempdir_in(folder)
+        .at(folder)?;
+    let data = work.path().join(DATA_FILE);
+    write_data(&data, spec.data_bytes)?;
+    cache::readable(&data)?;
+    fs::rename(&data, &path).at(&path)?;
+    Ok(path)
 }
 
 fn make_filesystem(content: &Path, image: &Path, bytes: u64) -> Result<()> {

@@ -1,8 +1,8 @@
 //! The command line, as docs/INTERFACE.md fixes it. Parsing touches nothing outside.
 
 use crate::commands::{
-    appliance, bench, boot, diff, dirty, doctor, explain, findings, irq, kernel, merge, migrate,
-    range, report, runs, show, sweep, trace,
+    appliance, bench, boot, diff, dirty, doctor, explain, findings, irq, kernel, memory, merge,
+    migrate, range, report, runs, show, sweep, trace,
 };
 use crate::output::Output;
 use clap::{Parser, Subcommand, ValueEnum};
@@ -61,6 +61,8 @@ pub enum Command {
     Show(show::Show),
     /// Write a saved run as a report (HTML by its name, or another format).
     Report(report::Report),
+    /// What the guest uses inside, and the VMM outside.
+    Memory(memory::Memory),
     /// What each way of harvesting dirty pages costs, slot by slot.
     Dirty(dirty::Dirty),
     /// How long a live migration takes, and its downtime, at a given dirty rate.

@@ -98,6 +98,7 @@ fn run(command: Command, output: &Output) -> anyhow::Result<Status> {
         Command::Runs(arguments) => commands::runs::run(arguments, output),
         Command::Show(arguments) => commands::show::run(&arguments, output),
         Command::Report(arguments) => commands::report::run(&arguments),
+        Command::Memory(arguments) => commands::memory::run(arguments, output),
         Command::Dirty(arguments) => commands::dirty::run(arguments, output),
         Command::Migrate(arguments) => commands::migrate::run(arguments, output),
         Command::Irq(arguments) => commands::irq::run(arguments, output),

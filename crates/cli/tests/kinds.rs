@@ -33,6 +33,7 @@ fn arguments(kind: &str, lab: &Lab) -> Option<Vec<String>> {
             Some(all)
         }
         "findings" => words("findings aesni-selftest udev --vmm mock --warmup 1 --runs 3"),
+        "memory" => words("memory --warmup 0 --runs 4 -- sleep 0.1"),
         "dirty" => {
             has_kvm()?;
             words("dirty --workload gui --passes 2 --tracker kvm-legacy --memory 64 --no-fit")
@@ -59,7 +60,10 @@ fn has_kvm() -> Option<()> {
 
 /// `arguments` and more, before any `--`.
 fn with<'a>(arguments: &'a [String], more: &[&'a str]) -> Vec<&'a str> {
-    arguments.iter().map(String::as_str).chain(more.iter().copied()).collect()
+    let at = arguments.iter().position(|word| word == "--").unwrap_or(arguments.len());
+    let (before, after) = arguments.split_at(at);
+    let words = |part: &'a [String]| part.iter().map(String::as_str);
+    words(before).chain(more.iter().copied()).chain(words(after)).collect()
 }
 
 /// Begins the experiment and kills it with -9 once a run is finished; the runs that were.

@@ -133,6 +133,7 @@ fn case(name: &'static str, lab: &Lab) -> Option<Case> {
             all.extend(["--repo", text(&repo), &range].map(str::to_owned));
             case(all, 3.0)
         }
+        "memory" => case(wrapped("memory --warmup 0 --runs 3"), 2.5),
         "dirty" if kvm => case(
             words("dirty --workload gui --passes 2 --tracker kvm-legacy --memory 64 --no-fit"),
             3.0,
@@ -253,6 +254,7 @@ killed! {
     a_bench "bench" 2;
     a_sweep "sweep" 2;
     a_range "range" 2;
+    memory "memory" 2;
     dirty "dirty" 2;
     irq "irq" 2;
     migrate "migrate" 2;

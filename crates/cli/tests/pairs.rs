@@ -23,6 +23,7 @@ fn arguments(kind: &str, lab: &Lab) -> Option<Vec<String>> {
         "bench" => "bench --vmm mock --warmup 0 --runs 2 --vs --append=x",
         "sweep" => "sweep --vmm mock --warmup 0 --runs 2 -P pcie-root-ports=0..1",
         "range" => "range --vmm mock --machine {worktree}/product --warmup 0 --runs 2",
+        "memory" => "memory --warmup 0 --runs 2 -- sleep 0.05",
         "dirty" => "dirty --workload gui --passes 2 --tracker kvm-legacy --memory 64 --no-fit",
         "irq" => "irq --vfs 2 --vectors 3 --vcpus 2 --runs 2 --warmup 1 --fit none --no-trace",
         _ => "migrate --dirty-rate 0 --memory 32 --warmup 0 --runs 2",
@@ -52,7 +53,8 @@ struct Begun {
 fn begun(lab: &Lab, kind: &'static str) -> Option<Begun> {
     let dir = lab.path("begun");
     let mut all = arguments(kind, lab)?;
-    all.extend(["--prepare", "sleep 0.05", "--save", text(&dir)].map(str::to_owned));
+    // Before any `--`.
+    all.splice(1..1, ["--prepare", "sleep 0.05", "--save", text(&dir)].map(str::to_owned));
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     let ran = lab.run(&all);
     assert_eq!(ran.status, 0, "{}", ran.stderr);

@@ -258,3 +258,25 @@ fn a_shutdown_begins_with_its_first_line() {
     let unknown: f64 = spans.iter().filter(inside).map(|span| span.2).sum();
     assert!(unknown <= 0.05 * down, "{unknown} s of {down} s");
 }
+
+/// systemd says by its own words that the machine is up, of a disk as of a kernel that is told to
+/// be quiet, unwatched as well; in the long form.
+#[test]
+fn systemd_ready_ends_the_boot_of_an_unmodified_guest() {
+    let Some(guests) = common::people::made() else { return };
+    let lab = Lab::new();
+    let file = |name: &str| guests.join(name).display().to_string();
+    let (kernel, initrd) = (file("vmlinuz"), file("initrd.img"));
+    let disk = format!("if=virtio,format=raw,snapshot=on,file={}", file("debian.img"));
+    let words = "root=/dev/vda2 ro quiet console=ttyS0 no_timer_check";
+    let qemu = "-- qemu-system-x86_64 -nographic -no-reboot -net none -M q35 -m 1024 -drive";
+    let of_kernel = ["-kernel", &kernel, "-initrd", &initrd, "-append", words];
+    for (watch, more) in [("light", &of_kernel[..]), ("none", &of_kernel), ("none", &[])] {
+        let given = "boot --runs 1 --warmup 0 --until systemd-ready --timeout 500 --watch";
+        let mut arguments: Vec<&str> = given.split(' ').chain([watch]).collect();
+        arguments.extend(qemu.split(' ').chain([disk.as_str()]).chain(more.iter().copied()));
+        let result = lab.json(&arguments);
+        let end = &result["runs"][0]["end"];
+        assert_eq!(end["cause"], "ready", "{watch} {more:?}: {end}");
+    }
+}

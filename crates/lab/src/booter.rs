@@ -60,6 +60,7 @@ impl Booter for Recorder {
             accel: machine.accel,
             vmm: machine.abilities(),
             own_init: machine.own_init,
+            memory: prepared.memory,
             ready: None,
             watches: Vec::new(),
         };

@@ -19,6 +19,7 @@ mod host_factors;
 mod hosts_report;
 pub mod kinds;
 mod measured;
+pub mod memory;
 pub mod merge;
 mod missing;
 mod parts;

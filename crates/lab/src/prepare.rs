@@ -4,7 +4,8 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vmeter_appliance::kernel::KernelPaths;
-use vmeter_appliance::{ApplianceSpec, SizeReport};
+use vmeter_appliance::root_image::{self, RootImageSpec};
+use vmeter_appliance::{ApplianceSpec, ExtraFile, SizeReport};
 use vmeter_base::files;
 use vmeter_kernel_image::KernelImage;
 use vmeter_machine::backend::{self, Machine, Needs, Request};
@@ -31,6 +32,8 @@ pub struct Prepared {
     pub until: Until,
     /// When to give up.
     pub timeout: Duration,
+    /// True if the VMM's memory is looked at when a run ends.
+    pub memory: bool,
 }
 
 impl Prepared {
@@ -46,9 +49,31 @@ impl Prepared {
 /// # Errors
 /// Class usage for a value that is not valid, class host for what is missing here.
 pub fn prepare(label: &str, spec: &MachineSpec, cache: &Path) -> Result<Prepared> {
+    prepare_with(label, spec, cache, &Wishes::default())
+}
+
+/// What an experiment wants of a machine besides what its specification says.
+#[derive(Debug, Default)]
+pub(crate) struct Wishes {
+    /// Look at the VMM's memory when a run ends.
+    pub memory: bool,
+    /// Files in vmeter's own initramfs.
+    pub files: Vec<ExtraFile>,
+}
+
+/// As [`prepare`], with an experiment's wishes.
+///
+/// # Errors
+/// As there.
+pub(crate) fn prepare_with(
+    label: &str,
+    spec: &MachineSpec,
+    cache: &Path,
+    wishes: &Wishes,
+) -> Result<Prepared> {
     let until = until(spec)?;
     NamedMark::parse_all(&spec.mark).map_err(usage)?;
-    let inputs = Inputs::find(spec, cache)?;
+    let inputs = Inputs::find(spec, cache, wishes)?;
     let mut effective = spec.clone();
     if let (Some(kernel), Some(_)) = (&inputs.kernel, &spec.kernel) {
         effective.kernel = Some(kernel.clone());
@@ -86,7 +111,7 @@ pub fn prepare(label: &str, spec: &MachineSpec, cache: &Path) -> Result<Prepared
         argv: machine.argv_text(),
         ..SessionMachine::default()
     };
-    Ok(Prepared { session, machine, until, timeout })
+    Ok(Prepared { session, machine, until, timeout, memory: wishes.memory })
 }
 
 /// Refuses to go on with a session whose machines are others by now: the file of a kernel, a
@@ -117,7 +142,7 @@ struct Inputs {
 }
 
 impl Inputs {
-    fn find(spec: &MachineSpec, cache: &Path) -> Result<Self> {
+    fn find(spec: &MachineSpec, cache: &Path, wishes: &Wishes) -> Result<Self> {
         // What is no VMM is refused when it is described.
         let needs = backend::of(spec).map_or(Needs::Nothing, |backend| backend.needs(spec));
         if needs == Needs::Nothing {
@@ -138,14 +163,16 @@ impl Inputs {
         };
         let root = spec.root.as_deref().unwrap_or("initramfs");
         let root_image = match root {
-            "dax" | "virtio-blk" => Some(root_image(cache)?),
+            "dax" | "virtio-blk" | "nvdimm" => Some(root_image(root, cache)?),
             _ => None,
         };
-        // Modules are the cached kernel's; a kernel of the user's own brings its own initrd.
-        let modules = if spec.kernel.is_none() { cached.as_ref() } else { None };
+        // A kernel of vmeter's cache has its modules beside it; one of the user's own brings
+        // its own initrd.
+        let beside = spec.kernel.as_deref().and_then(KernelPaths::of_image);
+        let modules = if spec.kernel.is_none() { cached } else { beside };
         let built = match &spec.initrd {
             Some(_) => None,
-            None => Some(appliance(spec, root, modules, cache)?),
+            None => Some(appliance((spec, root), modules.as_ref(), cache, wishes)?),
         };
         Ok(Inputs {
             kernel: Some(kernel),
@@ -170,10 +197,10 @@ fn check_kernel(kernel: &Path) -> Result<()> {
 }
 
 fn appliance(
-    spec: &MachineSpec,
-    root: &str,
+    (spec, root): (&MachineSpec, &str),
     modules: Option<&KernelPaths>,
     cache: &Path,
+    wishes: &Wishes,
 ) -> Result<vmeter_appliance::Appliance> {
     let load = vmeter_appliance::modules_for_root(root);
     let mut wanted = match spec.init.as_deref().unwrap_or("minimal") {
@@ -185,12 +212,13 @@ fn appliance(
         wanted.modules_from = Some(need_modules(modules, &format!("--root {root}"))?.modules());
         wanted.load = load.iter().map(|&m| m.to_owned()).collect();
     }
+    wanted.extra_files.extend(wishes.files.iter().cloned());
     vmeter_appliance::build_in(&cache.join("appliances"), &wanted).map_err(host)
 }
 
 fn need_modules<'a>(modules: Option<&'a KernelPaths>, why: &str) -> Result<&'a KernelPaths> {
     modules.ok_or_else(|| {
-        usage(format!("{why} needs the kernel's modules, which a kernel given by --kernel does not bring: use a cached one (vmeter kernel list), or your own --initrd"))
+        usage(format!("{why} needs the kernel's modules, which a kernel given by --kernel brings only if it is in vmeter's cache: use one of vmeter kernel list, or your own --initrd"))
     })
 }
 
@@ -218,8 +246,10 @@ fn uncompressed(kernel: &Path, pvh: bool, cache: &Path) -> Result<PathBuf> {
 }
 
 /// The image that roots of `dax` and `virtio-blk` mount, made once.
-fn root_image(cache: &Path) -> Result<PathBuf> {
-    let spec = vmeter_appliance::root_image::RootImageSpec::default();
-    let built = vmeter_appliance::root_image::build_in(&cache.join("roots"), &spec);
-    Ok(built.map_err(host)?.path)
+fn root_image(root: &str, cache: &Path) -> Result<PathBuf> {
+    let (spec, folder) = (RootImageSpec::default(), cache.join("roots"));
+    match root {
+        "nvdimm" => root_image::nvdimm_in(&folder, &spec).map_err(host),
+        _ => Ok(root_image::build_in(&folder, &spec).map_err(host)?.path),
+    }
 }

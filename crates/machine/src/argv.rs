@@ -122,6 +122,26 @@ pub fn has(argv: &[OsString], name: &str) -> bool {
     !values(argv, name).is_empty()
 }
 
+/// The guest's memory that a command line asks for, MiB: `-m 2G`, `-m size=2G,slots=2`,
+/// `--memory size=2G`. Without a unit QEMU means MiB (qemu(1)).
+pub fn memory_mib(argv: &[OsString]) -> Option<u64> {
+    let all = ["m", "memory"].map(|option| values(argv, option));
+    let value = all.into_iter().flatten().next_back()?;
+    let value = value
+        .split(',')
+        .find_map(|part| part.strip_prefix("size="))
+        .or_else(|| value.split(',').next())?;
+    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().ok()?;
+    match value.get(digits.len()..)?.to_ascii_lowercase().trim_end_matches(['i', 'b']) {
+        "" | "m" => Some(number),
+        "k" => Some(number / 1024),
+        "g" => number.checked_mul(1024),
+        "t" => number.checked_mul(1024 * 1024),
+        _ => None,
+    }
+}
+
 /// The accelerator that a QEMU command line asks for, as QEMU names it; `icount` for
 /// the translator in virtual time. Not every one is an [`Accel`](vmeter_model::Accel).
 pub fn accelerator(argv: &[OsString]) -> String {
@@ -205,6 +225,18 @@ pub fn console_on_stdout(argv: &[OsString]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_memory_that_is_asked_for() {
+        let of =
+            |line: &str| memory_mib(&line.split(' ').map(Into::into).collect::<Vec<OsString>>());
+        assert_eq!(of("qemu -m 512"), Some(512));
+        assert_eq!(of("qemu -m 2G,slots=2,maxmem=4G"), Some(2048));
+        assert_eq!(of("qemu -m slots=2,size=1GiB"), Some(1024));
+        assert_eq!(of("cloud-hypervisor --memory size=256M,shared=on"), Some(256));
+        assert_eq!(of("qemu -m x"), None);
+        assert_eq!(of("qemu -kernel k"), None);
+    }
 
     #[test]
     fn the_firmware_that_runs() {

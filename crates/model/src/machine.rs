@@ -63,7 +63,7 @@ pub struct MachineSpec {
     pub pcie_root_ports: Option<u32>,
     /// Appliance: `minimal` or `udev`.
     pub init: Option<String>,
-    /// Root: `initramfs`, `dax` or `virtio-blk`.
+    /// Root: `initramfs`, `dax`, `nvdimm` or `virtio-blk`.
     pub root: Option<String>,
     /// `userspace`, `poweroff` or `line:REGEX`.
     pub until: Option<String>,

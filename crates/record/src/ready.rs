@@ -13,9 +13,20 @@ pub enum Until {
     PowerOff,
     /// The first sign of user space on the console.
     Userspace,
+    /// systemd says on the console that the machine is up: it has reached its target.
+    SystemdReady,
     /// A console line that matches.
     Line(Regex),
 }
+
+/// systemd's words for what it boots to (units/multi-user.target, graphical.target; both names
+/// of a unit, as `StatusUnitFormat=` chooses), and what it says when nothing is left to do
+/// (manager_notify_finished in src/core/manager.c). It sends READY=1 to a VMM in that moment
+/// (`vmm.notify_socket`, from systemd 253 on, by vsock alone).
+const SYSTEMD_READY: &str = r"Reached target (multi-user\.target|graphical\.target|Multi-User System|Graphical Interface)|systemd\[1\]: Startup finished in ";
+
+/// What a guest has to be told for its systemd to say so where its console is `quiet`.
+pub const SYSTEMD_SAYS: &str = "systemd.show_status=1";
 
 /// Signs of user space on a console: vmeter's own init, systemd, a login prompt,
 /// the kernel naming its init.
@@ -23,7 +34,7 @@ const USERSPACE: &str =
     r"^vmeter: ready|Run \S+ as init process|systemd\[1\]: |Welcome to |login: ?$";
 
 impl Until {
-    /// Reads `userspace`, `poweroff` or `line:REGEX`.
+    /// Reads `userspace`, `poweroff`, `systemd-ready` or `line:REGEX`.
     ///
     /// # Errors
     /// A message that lists what is valid, or says what is wrong with the expression.
@@ -31,6 +42,7 @@ impl Until {
         match text {
             "poweroff" => Ok(Until::PowerOff),
             "userspace" => Ok(Until::Userspace),
+            "systemd-ready" => Ok(Until::SystemdReady),
             _ => match text.strip_prefix("line:") {
                 Some(expression) => Regex::new(expression).map(Until::Line).map_err(|e| {
                     let all = e.to_string();
@@ -38,7 +50,9 @@ impl Until {
                     let what = all.rsplit("error: ").next().unwrap_or_default().trim();
                     format!("--until {text}: {what}; expected a regular expression")
                 }),
-                None => Err(format!("--until {text}: expected userspace, poweroff or line:REGEX")),
+                None => Err(format!(
+                    "--until {text}: expected userspace, poweroff, systemd-ready or line:REGEX"
+                )),
             },
         }
     }
@@ -48,6 +62,7 @@ impl Until {
         match self {
             Until::PowerOff => None,
             Until::Userspace => Regex::new(USERSPACE).ok(),
+            Until::SystemdReady => Regex::new(SYSTEMD_READY).ok(),
             Until::Line(regex) => Some(regex.clone()),
         }
     }
@@ -59,6 +74,7 @@ impl fmt::Display for Until {
         match self {
             Until::PowerOff => f.write_str("poweroff"),
             Until::Userspace => f.write_str("userspace"),
+            Until::SystemdReady => f.write_str("systemd-ready"),
             Until::Line(regex) => write!(f, "line:{regex}"),
         }
     }
@@ -162,6 +178,24 @@ mod tests {
             (watch.reached(), sum.load(Ordering::Relaxed)),
             (Some((2, "host login:".into())), 2)
         );
+    }
+
+    #[test]
+    fn systemd_is_ready_at_its_own_words() {
+        let until = Until::parse("systemd-ready").unwrap();
+        let pattern = until.pattern().unwrap();
+        for line in [
+            "[  OK  ] Reached target multi-user.target - Multi-User System.",
+            "[  OK  ] Reached target Multi-User System.",
+            "[    9.1] systemd[1]: Reached target graphical.target - Graphical Interface.",
+            "[    9.2] systemd[1]: Startup finished in 2.1s (kernel) + 3.1s (userspace) = 5.2s.",
+        ] {
+            assert!(pattern.is_match(line), "{line}");
+        }
+        for line in ["[  OK  ] Reached target basic.target - Basic System.", "login: "] {
+            assert!(!pattern.is_match(line), "{line}");
+        }
+        assert_eq!(until.to_string(), "systemd-ready");
     }
 
     #[test]

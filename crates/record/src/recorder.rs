@@ -50,6 +50,8 @@ pub struct Context<'a> {
     pub vmm: Abilities,
     /// True when the guest's init is vmeter's own.
     pub own_init: bool,
+    /// True if the VMM's memory is looked at when the run ends.
+    pub memory: bool,
     /// The ready point, where the console says it.
     pub ready: Option<std::sync::Arc<crate::ready::ConsoleWatch>>,
     /// What else to look for on the console while it runs: a panic.

@@ -3,7 +3,7 @@
 use crate::clock;
 use crate::end::{self, Clues, Judged, PANIC};
 use crate::own_failures::OwnFailures;
-use crate::ready::{ConsoleWatch, Until};
+use crate::ready::{ConsoleWatch, Until, SYSTEMD_SAYS};
 use crate::recorder::{Context, Live, Saved, SourceError};
 use crate::sources;
 use std::fs::File;
@@ -65,6 +65,7 @@ pub struct Request<'a> {
 pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, LaunchError> {
     let mut warnings = Vec::new();
     let mut own = OwnFailures::new(request.context.dir);
+    let told = tell_systemd(&mut request);
     watch_console(&mut request, stopper);
     let mut lives = attach(&mut request, &mut warnings, &mut own);
     own.check()?;
@@ -76,7 +77,8 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     let dir = request.context.dir.display().to_string();
     let injected = request.plan.injected.iter().map(|a| a.replace(&dir, "RUN")).collect();
     let mode = match request.context.watch {
-        WatchLevel::None => Mode::Plain,
+        // Its memory can be looked at while it is stopped at its end.
+        WatchLevel::None if !request.context.memory => Mode::Plain,
         _ => Mode::Traced,
     };
     let options = Options {
@@ -134,11 +136,31 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         own.check()?;
     }
     warn_of_forks(&exit, &request, &mut warnings);
+    if matches!(record.outcome, Outcome::TimedOut { .. }) && told == Some(false) {
+        warnings.push(format!(
+            "--until systemd-ready: its console had no line of systemd's that a target is reached; \
+             a guest that boots quiet says so with {SYSTEMD_SAYS} on its kernel's command line (of \
+             a disk with GRUB: GRUB_CMDLINE_LINUX in its /etc/default/grub)"
+        ));
+    }
     // Two sources that need the same thing miss it in the same words.
     let mut said = std::collections::HashSet::new();
     warnings.retain(|warning| said.insert(warning.clone()));
     record.warnings = warnings;
     Ok(record)
+}
+
+/// Has systemd say on the console what it reaches, where that is waited for: false if the
+/// guest can't be told, none if it needs no telling.
+fn tell_systemd(request: &mut Request<'_>) -> Option<bool> {
+    if !matches!(request.until, Until::SystemdReady) {
+        return None;
+    }
+    let line = request.plan.kernel_line().unwrap_or_default();
+    if line.contains("systemd.show_status=") {
+        return Some(false);
+    }
+    Some(request.plan.inject_kernel_parameters(&[SYSTEMD_SAYS]))
 }
 
 /// Sets up what ends the run from the console: the ready point and a panic that hangs.
@@ -167,7 +189,7 @@ fn attach(
     own: &mut OwnFailures<'_>,
 ) -> Vec<Box<dyn Live>> {
     let context = &request.context;
-    if context.watch == WatchLevel::None && context.ready.is_none() {
+    if context.watch == WatchLevel::None && context.ready.is_none() && !context.memory {
         // Nobody reads while it runs; a panic is looked for afterwards.
         let path = request.context.dir.join(PLAIN_CONSOLE);
         match File::create(&path) {

@@ -46,6 +46,7 @@ fn boot(kernel: &Path, dir: &Path) -> RunRecord {
         kernel: Some(kernel),
         accel: Some(Accel::Tcg),
         own_init: false,
+        memory: false,
         vmm: Qemu.abilities(),
         ready: None,
         watches: Vec::new(),

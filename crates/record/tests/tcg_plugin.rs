@@ -65,6 +65,7 @@ fn context<'a>(
         accel: Some(accel),
         vmm: Qemu.abilities(),
         own_init: false,
+        memory: false,
         ready: None,
         watches: Vec::new(),
     }

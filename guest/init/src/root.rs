@@ -22,6 +22,7 @@ pub fn apply(steps: &mut Steps, options: &Options) {
 fn apply_named(steps: &mut Steps, options: &Options) {
     let (kind, rest) = split_once(options.root, b':');
     let (device, mount_options): (&[u8], &[u8]) = match kind {
+        b"initramfs" if sys::exists(DATA_FILE) => return read_data(steps, options),
         b"initramfs" => return,
         b"virtio-blk" => (b"/dev/vda", b""),
         b"dax" | b"virtio-pmem" => (b"/dev/pmem0", b"dax=always"),
@@ -37,6 +38,11 @@ fn apply_named(steps: &mut Steps, options: &Options) {
         let (target, flags) = (c"/sysroot", sys::MS_RDONLY);
         sys::mount(device.c_str(), target, filesystem.c_str(), flags, mount_options.c_str())
     });
+    read_data(steps, options);
+}
+
+/// Reads of the root's data file.
+fn read_data(steps: &mut Steps, options: &Options) {
     if options.read_kib > 0 {
         steps.run(b"read root", |_| sys::read_through(DATA_FILE, options.read_kib * 1024));
     }

@@ -47,7 +47,7 @@ struct Variant {
 ///
 /// # Errors
 /// What is wrong with it, in words.
-fn variant(base: &MachineSpec, spec: &str) -> anyhow::Result<(String, MachineSpec)> {
+pub(super) fn variant(base: &MachineSpec, spec: &str) -> anyhow::Result<(String, MachineSpec)> {
     let words = shell_words::split(spec).map_err(|e| {
         anyhow::anyhow!("--vs {spec:?}: {e}; expected machine options, e.g. --vs '--machine pc'")
     })?;

@@ -1,11 +1,18 @@
 //! `vmeter kernel`.
 
+use crate::options::word;
 use crate::output::{self, Output};
+use crate::progress::bar;
 use crate::Status;
 use clap::Subcommand;
+use indicatif::ProgressBar;
+use std::path::PathBuf;
+use std::time::Duration;
 use vmeter_appliance::kernel::{fetch, list_in, FetchOptions};
+use vmeter_appliance::kernel_build::{self, build, BuildOptions, Built, Config, Initcall, Step};
+use vmeter_render::quantity::{brief_seconds, Quantity, Unit};
 use vmeter_session::cache_dir;
-use vmeter_session::failure::host;
+use vmeter_session::failure::{host, usage};
 
 /// `vmeter kernel`.
 #[derive(Debug, Subcommand)]
@@ -16,14 +23,35 @@ pub enum Kernel {
         #[arg(default_value = "linux-image-cloud-amd64")]
         package: String,
     },
-    /// List the cached kernels.
+    /// List the cached kernels: those that were built, then those that were fetched; the last
+    /// is the one that is booted by default.
     List,
+    /// Build a kernel from Debian's sources: out of tree, cached, gone on with if cut off.
+    Build(Build),
 }
 
-/// Fetches or lists kernels.
+/// `vmeter kernel build`.
+#[derive(Debug, clap::Args)]
+pub struct Build {
+    /// What it is built with.
+    #[arg(long, value_name = "CONFIG", value_parser = word::<Config>())]
+    config: Config,
+    /// A saved `vmeter boot` of the kernel that is to be cut: its initcalls over 1 ms are what a
+    /// custom kernel leaves out.
+    #[arg(long, value_name = "DIR", required_if_eq("config", "custom"))]
+    from: Option<PathBuf>,
+    /// Sources: a folder, an archive or a .deb file (default: Debian's package linux-source).
+    #[arg(long, value_name = "PATH")]
+    source: Option<PathBuf>,
+    /// Compilers at a time (default: one for each CPU).
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+}
+
+/// Fetches, lists or builds kernels.
 ///
 /// # Errors
-/// A package that cannot be had; an empty list.
+/// A package that cannot be had; an empty list; a build that fails.
 pub fn run(arguments: Kernel, out: &Output) -> anyhow::Result<Status> {
     let cache = cache_dir()?;
     match arguments {
@@ -41,7 +69,8 @@ pub fn run(arguments: Kernel, out: &Output) -> anyhow::Result<Status> {
             output::line(&format!("{} {}", kernel.version, kernel.vmlinuz.display()))?;
         }
         Kernel::List => {
-            let kernels = list_in(&cache);
+            let built = kernel_build::list_in(&cache).into_iter().map(|(kernel, _)| kernel);
+            let kernels: Vec<_> = built.chain(list_in(&cache)).collect();
             if kernels.is_empty() {
                 return Err(host("no kernel is cached: vmeter kernel fetch"));
             }
@@ -49,6 +78,99 @@ pub fn run(arguments: Kernel, out: &Output) -> anyhow::Result<Status> {
                 output::line(&format!("{} {}", kernel.version, kernel.vmlinuz.display()))?;
             }
         }
+        Kernel::Build(arguments) => built(arguments, cache, out)?,
     }
     Ok(Status::Good)
+}
+
+fn built(arguments: Build, cache: PathBuf, out: &Output) -> anyhow::Result<()> {
+    let Build { config, from, source, jobs } = arguments;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = BuildOptions {
+        config,
+        initcalls: from.as_deref().map_or_else(|| Ok(Vec::new()), initcalls)?,
+        source,
+        jobs: jobs.map_or(cpus, usize::from),
+        cache,
+    };
+    let progress = bar(out.quiet, "{wide_bar} {pos}/{len} objects  {msg}");
+    let built = build(&options, &mut |step| show(&progress, &step, out.quiet));
+    progress.finish_and_clear();
+    say(&built.map_err(host)?, out)
+}
+
+/// Initcalls of a saved boot, by their mean time.
+fn initcalls(dir: &std::path::Path) -> anyhow::Result<Vec<Initcall>> {
+    let session = vmeter_session::Session::open(dir)?;
+    let boot = vmeter_lab::boot::result(&session)?;
+    let found: Vec<Initcall> = boot
+        .activities
+        .iter()
+        .filter_map(|activity| {
+            let function = activity.name.strip_prefix("initcall ")?;
+            let is_built_in = !function.contains(' ');
+            is_built_in
+                .then(|| Initcall { function: function.into(), seconds: activity.estimate.mean })
+        })
+        .collect();
+    if found.is_empty() {
+        return Err(usage(format!(
+            "{}: no initcalls were timed in it: measure Debian's kernel by `vmeter boot --save \
+             DIR`, and give that",
+            dir.display()
+        )));
+    }
+    Ok(found)
+}
+
+fn show(bar: &ProgressBar, step: &Step, quiet: bool) {
+    match step {
+        Step::Begin(what) if !quiet => bar.suspend(|| eprintln!("{what}")),
+        Step::Begin(_) => {}
+        Step::Objects { done, of, now, seconds } => {
+            bar.enable_steady_tick(Duration::from_millis(500));
+            bar.set_position(*done as u64);
+            match of {
+                Some(of) => {
+                    bar.set_length((*of).max(*done) as u64);
+                    let each = seconds / (*now).max(1) as f64;
+                    let left = each * of.saturating_sub(*done) as f64;
+                    bar.set_message(format!("some {} left", brief_seconds(left)));
+                }
+                // The first build of its kind tells the next how many there are.
+                None => {
+                    bar.set_length(*done as u64);
+                    bar.set_message("compiled; how many there are is not known yet".to_owned());
+                }
+            }
+        }
+    }
+}
+
+fn say(built: &Built, out: &Output) -> anyhow::Result<()> {
+    let Built { kernel, record, verdicts, cached } = built;
+    if !out.quiet {
+        let size = Quantity::exact(record.image_bytes as f64, Unit::Bytes).inline();
+        let took = brief_seconds(record.seconds);
+        let there = if *cached { "there already: " } else { "" };
+        eprintln!(
+            "{there}{} of {}: {} objects in {took} ({}), {size}, {} options built in",
+            record.config,
+            record.source,
+            record.objects,
+            makes(record.attempts),
+            record.options
+        );
+        for verdict in verdicts {
+            let (took, name) = (verdict.initcall.seconds * 1e3, &verdict.initcall.function);
+            let option = verdict.option.as_deref().unwrap_or("-");
+            let what = if verdict.dropped { "left out" } else { verdict.why.as_str() };
+            eprintln!("{took:>8.1} ms  {name}  {option}  {what}");
+        }
+    }
+    output::line(&format!("{} {}", kernel.version, kernel.vmlinuz.display()))
+}
+
+fn makes(attempts: u32) -> String {
+    vmeter_render::quantity::plural(attempts.into(), "make")
 }

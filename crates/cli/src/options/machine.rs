@@ -41,10 +41,11 @@ pub struct Machine {
     /// Appliance: minimal (vmeter's own init) or udev (the distribution's).
     #[arg(long)]
     pub init: Option<String>,
-    /// Root: initramfs, dax (virtio-pmem) or virtio-blk.
+    /// Root: initramfs, dax (virtio-pmem), nvdimm (DAX as well) or virtio-blk.
     #[arg(long)]
     pub root: Option<String>,
-    /// Where the measurement ends: poweroff, userspace, or line:REGEX.
+    /// Where the measurement ends: poweroff, userspace, systemd-ready (it has reached its
+    /// target, by its own words on the console), or line:REGEX.
     #[arg(long)]
     pub until: Option<String>,
     /// Mark the moment of the first console line that REGEX matches: in the timeline, exports

@@ -276,6 +276,7 @@ fn what_cannot_be_answered_is_refused_before_the_first_run() {
     for command in [
         &["dirty", "--export-perfetto", "-"][..],
         &["irq", "--export-perfetto", "-"],
+        &["memory", "--export-perfetto", "-"],
         &["migrate", "--export-perfetto", "-"],
         &["runs", "list", "--export-perfetto", "-"],
         &["doctor", "--export-perfetto", "-"],

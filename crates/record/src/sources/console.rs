@@ -27,8 +27,9 @@ impl Recorder for Console {
     const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
-        // Nobody reads an unwatched console while it runs, but for a ready point on it.
-        if context.watch == WatchLevel::None && context.ready.is_none() {
+        // Nobody reads an unwatched console while it runs, but for a ready point on it, or what
+        // the guest says of its memory.
+        if context.watch == WatchLevel::None && context.ready.is_none() && !context.memory {
             return None;
         }
         Some(Box::new(Recording {

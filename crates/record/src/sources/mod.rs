@@ -10,6 +10,7 @@ pub mod mock;
 pub mod monitor;
 pub mod qemu_trace;
 pub mod tcg_plugin;
+pub mod vmm_memory;
 
 use crate::recorder::{AnyRecorder, SourceError};
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ pub fn all() -> &'static [&'static dyn AnyRecorder] {
         &qemu_trace::QemuTrace,
         &tcg_plugin::TcgPlugin,
         &kvm_trace::KvmTrace,
+        &vmm_memory::VmmMemory,
         &guest_ftrace::GuestFtrace,
         &guest_printk::GuestPrintk,
         &guest_units::GuestUnits,

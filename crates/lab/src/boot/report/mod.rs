@@ -237,6 +237,7 @@ impl<'a> BootReport<'a> {
     fn measured_to(&self) -> String {
         match self.result.machine.spec.until.as_deref() {
             Some("userspace") => "user space".into(),
+            Some("systemd-ready") => "what systemd boots to".into(),
             Some(until) => match until.strip_prefix("line:") {
                 Some(line) => format!("the line `{line}`"),
                 None => self.shutdown().into(),

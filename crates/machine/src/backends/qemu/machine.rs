@@ -116,7 +116,8 @@ impl Builder<'_> {
                 self.capabilities.version_line
             )));
         }
-        let board = board.to_owned();
+        let nvdimm = if self.root_name() == "nvdimm" { ",nvdimm=on" } else { "" };
+        let board = format!("{board}{nvdimm}");
         self.add(&["-machine", &board]);
         self.choose("machine", name, &why);
         match self.accel {
@@ -234,18 +235,27 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// The image and its size, for `--root dax`.
+    fn root_name(&self) -> &str {
+        self.spec.root.as_deref().unwrap_or("initramfs")
+    }
+
+    /// True for a root that the guest has as memory.
+    fn root_is_memory(&self) -> bool {
+        ["dax", "nvdimm"].contains(&self.root_name())
+    }
+
+    /// The image and its size, for a root that the guest has as memory.
     fn dax_image(&self) -> Result<Option<(PathBuf, u64)>, MachineError> {
-        match self.spec.root.as_deref() {
-            Some("dax") => self.root_image().map(Some),
-            _ => Ok(None),
+        match self.root_is_memory() {
+            true => self.root_image().map(Some),
+            false => Ok(None),
         }
     }
 
     fn root_image(&self) -> Result<(PathBuf, u64), MachineError> {
         let path = self.request.root_image.ok_or_else(|| {
             MachineError::Combination(
-                "--root dax and virtio-blk need an image of a root file system, and none was \
+                "--root dax, nvdimm and virtio-blk need an image of a root file system, and none was \
                  made; use --root initramfs"
                     .into(),
             )
@@ -263,19 +273,20 @@ impl Builder<'_> {
         let name = asked.unwrap_or("initramfs");
         match name {
             "initramfs" => {}
-            "dax" if self.is_microvm() => {
-                return Err(MachineError::Combination(
-                    "--root dax: virtio-pmem is a PCI device, and a microvm has no PCI; use \
-                     --machine q35, pc or pvh"
-                        .into(),
-                ));
+            "dax" | "nvdimm" if self.is_microvm() => {
+                return Err(MachineError::Combination(format!(
+                    "--root {name}: virtio-pmem is a PCI device, an NVDIMM is told of by ACPI, and \
+                     a microvm has neither; use --machine q35, pc or pvh"
+                )));
             }
-            "dax" => {
+            "dax" | "nvdimm" => {
                 let (path, size) = self.root_image()?;
                 let path = escaped(&path)?;
                 let memory =
                     format!("memory-backend-file,id=rootmem,share=on,mem-path={path},size={size}");
-                self.add(&["-object", &memory, "-device", "virtio-pmem-pci,memdev=rootmem"]);
+                let device = if name == "dax" { "virtio-pmem-pci" } else { "nvdimm" };
+                let device = format!("{device},memdev=rootmem");
+                self.add(&["-object", &memory, "-device", &device]);
             }
             "virtio-blk" => {
                 let (path, _) = self.root_image()?;
@@ -286,7 +297,7 @@ impl Builder<'_> {
                 self.add(&["-drive", &drive, "-device", &device]);
             }
             other => {
-                let valid = ["initramfs", "dax", "virtio-blk"];
+                let valid = ["initramfs", "dax", "nvdimm", "virtio-blk"];
                 return Err(MachineError::unknown("root", other, &valid));
             }
         }
@@ -296,7 +307,7 @@ impl Builder<'_> {
                  CONFIG_VIRTIO_MMIO_CMDLINE_DEVICES, which Debian's have not"
                     .to_owned()
             }
-            "virtio-blk" | "dax" if self.accel == Accel::Icount => {
+            "virtio-blk" | "dax" | "nvdimm" if self.accel == Accel::Icount => {
                 "--root; its I/O ends when the host's does, so that runs differ a little even \
                  in virtual time"
                     .to_owned()
@@ -370,6 +381,13 @@ impl Builder<'_> {
             words.push(("reboot=t".into(), "a microvm without ACPI ends by a reset"));
         }
         let root = self.spec.root.as_deref().filter(|r| *r != "initramfs");
+        // `maxmem` lies above 4 GiB: Linux reserves 64 MiB for devices that can't reach it.
+        if self.root_is_memory() {
+            words.push((
+                "swiotlb=noforce".into(),
+                "room for persistent memory costs the guest 64 MiB of bounce buffers otherwise",
+            ));
+        }
         if self.request.own_init() {
             if self.is_microvm() {
                 words.push(("vmeter.exit=reset".into(), ""));
@@ -377,10 +395,11 @@ impl Builder<'_> {
             if init == "udev" {
                 words.push(("vmeter.init=udev".into(), ""));
             }
-            words.extend(root.map(|root| (format!("vmeter.root={root}"), "")));
+            let kind = root.map(|root| if root == "nvdimm" { "dax" } else { root });
+            words.extend(kind.map(|kind| (format!("vmeter.root={kind}"), "")));
         } else {
             words.extend(match root {
-                Some("dax") => {
+                Some("dax" | "nvdimm") => {
                     Some(("root=/dev/pmem0 ro rootfstype=ext4 rootflags=dax=always".into(), ""))
                 }
                 Some(_) => Some(("root=/dev/vda ro".into(), "")),

@@ -1,0 +1,156 @@
+//! From what is asked for to a `.config` that the sources took.
+
+use super::drop::{self, Verdict};
+use super::lines::{Line, DEBIAN, MINIMAL};
+use super::make::MAKE;
+use super::{BuildOptions, Config};
+use crate::error::{At, Error, Result};
+use crate::kernel;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Where Kconfig's own targets (`allnoconfig`) take values from (Linux
+/// `Documentation/kbuild/kconfig.rst`).
+const ALLCONFIG: &str = "KCONFIG_ALLCONFIG";
+
+/// The configuration as Kconfig has completed it, without a release of its own, and what became
+/// of measured initcalls. `work` is an empty folder.
+pub(super) fn make(
+    options: &BuildOptions,
+    source: &Path,
+    work: &Path,
+) -> Result<(String, Vec<Verdict>)> {
+    let (text, verdicts) = match options.config {
+        Config::Minimal => (minimal(source, work)?, Vec::new()),
+        Config::Debian => (debian(options, source, work, &[])?, Vec::new()),
+        Config::Custom => custom(options, source, work)?,
+    };
+    let whole: Vec<&str> =
+        text.lines().filter(|line| !line.starts_with("CONFIG_LOCALVERSION=")).collect();
+    Ok((whole.join("\n") + "\n", verdicts))
+}
+
+/// The same with the release's last part.
+pub(super) fn with_release(text: &str, config: Config, key: &str) -> String {
+    format!("{text}CONFIG_LOCALVERSION=\"-vmeter-{config}-{key}\"\n")
+}
+
+fn minimal(source: &Path, work: &Path) -> Result<String> {
+    let fragment = work.join("fragment");
+    let text: String = MINIMAL.iter().map(written).collect();
+    fs::write(&fragment, text).at(&fragment)?;
+    run(source, work, Some(&fragment), "allnoconfig")?;
+    let text = read(work)?;
+    check(&text, MINIMAL.iter().map(|line| (line.option, line.value)), source)?;
+    Ok(text)
+}
+
+/// Debian's configuration less what is in `off`.
+fn debian(options: &BuildOptions, source: &Path, work: &Path, off: &[String]) -> Result<String> {
+    let kernel = kernel::list_in(&options.cache).pop().ok_or(Error::NoModules)?;
+    let base = kernel.config.ok_or(Error::NoKernel {
+        package: kernel.vmlinuz,
+        expected: "the configuration beside it, as a Debian package has it",
+    })?;
+    let mut text = fs::read_to_string(&base).at(&base)?;
+    // The last of several lines wins.
+    text.extend(DEBIAN.iter().map(written));
+    text.extend(off.iter().map(|option| format!("# CONFIG_{option} is not set\n")));
+    let file = work.join(".config");
+    fs::write(&file, text).at(&file)?;
+    run(source, work, None, "olddefconfig")?;
+    let text = read(work)?;
+    let asked = DEBIAN.iter().filter(|line| line.value == "y");
+    check(&text, asked.map(|line| (line.option, line.value)), source)?;
+    Ok(text)
+}
+
+fn custom(options: &BuildOptions, source: &Path, work: &Path) -> Result<(String, Vec<Verdict>)> {
+    let before = debian(options, source, work, &[])?;
+    let mut verdicts = drop::verdicts(source, &values(&before), &options.initcalls)?;
+    let off: Vec<String> = drop::options(&verdicts);
+    let text = debian(options, source, work, &off)?;
+    drop::note_kept(&mut verdicts, &values(&text));
+    Ok((text, verdicts))
+}
+
+/// Options that are on, with their values.
+pub(super) fn values(text: &str) -> BTreeMap<&str, &str> {
+    text.lines().filter_map(|line| line.strip_prefix("CONFIG_")?.split_once('=')).collect()
+}
+
+fn written(line: &Line) -> String {
+    match line.value {
+        "n" => format!("# CONFIG_{} is not set\n", line.option),
+        value => format!("CONFIG_{}={value}\n", line.option),
+    }
+}
+
+fn run(source: &Path, work: &Path, fragment: Option<&Path>, target: &str) -> Result<()> {
+    let mut command = MAKE.command();
+    command.arg("-C").arg(source).arg(format!("O={}", work.display())).arg(target);
+    if let Some(fragment) = fragment {
+        command.env(ALLCONFIG, fragment);
+    }
+    MAKE.finish(command).map(std::mem::drop)
+}
+
+fn read(work: &Path) -> Result<String> {
+    let file = work.join(".config");
+    fs::read_to_string(&file).at(&file)
+}
+
+/// Refuses a configuration in which Kconfig did not take what was asked for.
+fn check<'a>(
+    text: &str,
+    asked: impl Iterator<Item = (&'a str, &'a str)>,
+    source: &Path,
+) -> Result<()> {
+    let values = values(text);
+    let refused: Vec<String> = asked
+        .filter(|(option, value)| values.get(option) != Some(value))
+        .map(|(option, value)| {
+            let is = values.get(option).copied().unwrap_or("not set");
+            format!("CONFIG_{option} ({value} was asked for, it is {is})")
+        })
+        .collect();
+    if refused.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Malformed {
+        path: source.into(),
+        problem: format!(
+            "these sources do not take {}: what it depends on has changed; expected the options \
+             of Linux 6.1 to 6.12",
+            refused.join(", ")
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_kconfig_did_not_take_is_named() {
+        let text = "CONFIG_A=y\n# CONFIG_B is not set\nCONFIG_C=\"x\"\n";
+        let at = Path::new("/src");
+        assert!(check(text, [("A", "y"), ("C", "\"x\"")].into_iter(), at).is_ok());
+        let error = check(text, [("A", "y"), ("B", "y")].into_iter(), at).expect_err("B");
+        assert!(error.to_string().contains("CONFIG_B (y was asked for, it is not set)"), "{error}");
+    }
+
+    #[test]
+    fn every_line_has_a_reason_and_is_there_once() {
+        for lines in [MINIMAL, DEBIAN] {
+            let mut names: Vec<&str> = lines.iter().map(|line| line.option).collect();
+            assert!(lines.iter().all(|line| !line.why.is_empty()));
+            names.sort_unstable();
+            let all = names.len();
+            names.dedup();
+            assert_eq!(names.len(), all);
+        }
+        assert_eq!(written(&DEBIAN[3]), "# CONFIG_LOCALVERSION_AUTO is not set\n");
+    }
+}

@@ -1,0 +1,142 @@
+//! Configurations, line by line with the reasons.
+
+vmeter_base::words! {
+    /// What a kernel is built with.
+    pub enum Config {
+        /// Debian's configuration, what is built in alone: no modules.
+        Debian = "debian",
+        /// Debian's without what took its initcalls over 1 ms in a boot that was measured, and
+        /// is not needed.
+        Custom = "custom",
+        /// allnoconfig and what it takes to boot, to be measured and to shut down.
+        Minimal = "minimal",
+    }
+}
+
+/// An option, its value, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Line {
+    /// Name, without `CONFIG_`.
+    pub option: &'static str,
+    /// `y`, `n`, a number, or a text in quotes.
+    pub value: &'static str,
+    /// Why it is so.
+    pub why: &'static str,
+}
+
+const fn line(option: &'static str, value: &'static str, why: &'static str) -> Line {
+    Line { option, value, why }
+}
+
+/// A switch that is on.
+const fn on(option: &'static str, why: &'static str) -> Line {
+    line(option, "y", why)
+}
+
+/// What a minimal kernel has besides allnoconfig.
+pub const MINIMAL: &[Line] = &[
+    on("64BIT", "the guest's init and vmeter's reading of RAM are for x86-64"),
+    on("EXPERT", "without it Kconfig keeps much that can be left out"),
+    on("SMP", "--smp"),
+    on("HYPERVISOR_GUEST", "for the next three"),
+    on("PARAVIRT", "KVM's clock and spinlocks"),
+    on("KVM_GUEST", "a guest of KVM that does not know it is one calibrates its timers"),
+    on("PVH", "--machine pvh and microvm enter the kernel so"),
+    on("HIGH_RES_TIMERS", "sleeps of init are to last what they say"),
+    on("NO_HZ_IDLE", "an idle guest costs its host nothing"),
+    on("PRINTK", "the kernel's log is a source of the timeline"),
+    on("PRINTK_TIME", "with stamps"),
+    on("BUG", "a kernel that fails says so"),
+    on("MULTIUSER", "programs of distributions ask who they are"),
+    on("BINFMT_ELF", "programs"),
+    on("BINFMT_SCRIPT", "scripts in an appliance of one's own"),
+    on("BLK_DEV_INITRD", "the appliance is an initramfs"),
+    on("RD_GZIP", "which may be packed"),
+    on("RD_ZSTD", "in either way that vmeter packs it"),
+    on("TTY", "the console"),
+    on("UNIX98_PTYS", "sessions of shells in an appliance of one's own"),
+    on("SERIAL_8250", "the console's UART"),
+    on("SERIAL_8250_CONSOLE", "as a console"),
+    on("HVC_DRIVER", "hvc0, the faster console"),
+    on("VIRTIO_CONSOLE", "by virtio"),
+    on("POSIX_TIMERS", "init sleeps"),
+    on("FUTEX", "programs with threads"),
+    on("EPOLL", "udev"),
+    on("SIGNALFD", "udev"),
+    on("TIMERFD", "udev"),
+    on("EVENTFD", "udev"),
+    on("INOTIFY_USER", "init waits for a root's device, udev for its rules"),
+    on("FHANDLE", "udev, systemd"),
+    on("SHMEM", "devtmpfs as tmpfs"),
+    on("AIO", "programs of libguestfs's kind"),
+    on("ADVISE_SYSCALLS", "the same"),
+    on("FILE_LOCKING", "the same"),
+    on("PROC_FS", "the command line and meminfo are read there"),
+    on("PROC_SYSCTL", "and settings written"),
+    on("SYSFS", "devices, modules' parameters, tracefs' place"),
+    on("TMPFS", "/run of udev"),
+    on("DEVTMPFS", "device nodes without udev"),
+    on("NET", "udev hears of devices by netlink"),
+    on("UNIX", "and of its own by a socket"),
+    on("PCI", "every machine but microvm"),
+    on("PCI_MSI", "virtio's interrupts"),
+    on("PCIEPORTBUS", "--pcie-root-ports"),
+    on("ACPI", "where PCI's interrupts lead, and the power-off"),
+    on("BLOCK", "disks"),
+    on("BLK_DEV", "virtio-blk"),
+    on("VIRTIO_MENU", "virtio"),
+    on("VIRTIO_PCI", "by PCI"),
+    on("VIRTIO_MMIO", "without PCI, on a microvm"),
+    on("VIRTIO_MMIO_CMDLINE_DEVICES", "where there is no ACPI to tell of it"),
+    on("VIRTIO_BLK", "--root virtio-blk"),
+    on("EXT4_FS", "the file system of roots"),
+    on("SPARSEMEM_VMEMMAP", "for ZONE_DEVICE"),
+    on("MEMORY_HOTPLUG", "for ZONE_DEVICE"),
+    on("MIGRATION", "for MEMORY_HOTREMOVE"),
+    on("MEMORY_HOTREMOVE", "for ZONE_DEVICE"),
+    on("ZONE_DEVICE", "DAX needs a struct page for each page of the device"),
+    on("LIBNVDIMM", "persistent memory"),
+    on("BLK_DEV_PMEM", "as a disk"),
+    on("ACPI_NFIT", "an NVDIMM is described by ACPI"),
+    on("VIRTIO_PMEM", "--root dax"),
+    on("DAX", "--root dax"),
+    on("FS_DAX", "--root dax"),
+    on("KALLSYMS", "vmeter times initcalls by the kernel's own symbols"),
+    on("DEBUG_KERNEL", "for KALLSYMS_ALL"),
+    on("KALLSYMS_ALL", "and finds its log and trace in RAM by those of data"),
+    on("FTRACE", "initcalls are stamped by tracepoints"),
+    on("ENABLE_DEFAULT_TRACERS", "tracepoints without the function tracer, which takes its time"),
+    on("BPF_SYSCALL", "for DEBUG_INFO_BTF"),
+    on("DEBUG_INFO_DWARF4", "for DEBUG_INFO_BTF; not in what is booted"),
+    on("DEBUG_INFO_BTF", "vmeter reads structures out of RAM by their types"),
+];
+
+/// What is changed of Debian's configuration to build it elsewhere, without modules.
+pub const DEBIAN: &[Line] = &[
+    line("SYSTEM_TRUSTED_KEYS", "\"\"", "Debian's certificates are not in its source package"),
+    line("MODULE_SIG_KEY", "\"certs/signing_key.pem\"", "the same"),
+    line("BUILD_SALT", "\"\"", "Debian's is its own release"),
+    line("LOCALVERSION_AUTO", "n", "the release is the configuration's name and hash"),
+    line("DEBUG_INFO_BTF", "y", "vmeter reads structures out of RAM by their types"),
+    line("KALLSYMS_ALL", "y", "vmeter finds the kernel's log and trace by its symbols"),
+];
+
+/// Options that a custom kernel keeps whatever their initcalls take, besides those of
+/// [`MINIMAL`].
+pub(super) const NEEDED: &[(&str, &str)] = &[
+    ("MODULES", "a kernel like the distribution's, which loads modules"),
+    ("INET", "programs of distributions expect a network stack"),
+    ("CGROUPS", "systemd"),
+    ("SECCOMP", "systemd"),
+    ("AUTOFS_FS", "systemd"),
+    ("TRACING", "initcalls are timed by it"),
+    ("EVENT_TRACING", "initcalls are timed by it"),
+    ("PERF_EVENTS", "x86 selects it"),
+    ("SERIAL_8250_PNP", "finds the console's UART"),
+    ("PNP", "finds the console's UART"),
+    ("RTC_CLASS", "the guest's time of day"),
+    ("CRYPTO", "ext4's checksums"),
+    ("CRC32", "ext4's checksums"),
+    ("SWIOTLB", "64-bit kernels have it"),
+    ("X86_64", "the architecture"),
+];

@@ -1,0 +1,249 @@
+//! Kernels built from Debian's sources: out of tree, cached by what they are built from, gone
+//! on with where a build was cut off.
+//!
+//! A build has a folder of its own in the cache until it is done, named after the hash of its
+//! configuration, source and compiler; make(1) knows what is left in it. What is done is kept
+//! beside the fetched kernels' folder, under the kernel's release, without the objects.
+
+mod config;
+mod drop;
+mod lines;
+mod make;
+mod source;
+
+pub use drop::{Initcall, Verdict};
+pub use lines::{Config, Line, DEBIAN, MINIMAL};
+
+use crate::cache;
+use crate::error::{At, Error, Result};
+use crate::kernel::{self, KernelPaths};
+use rustix::fs::{flock, FlockOperation};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// What to build.
+#[derive(Debug, Clone)]
+pub struct BuildOptions {
+    /// With what.
+    pub config: Config,
+    /// The initcalls of a measured boot, for [`Config::Custom`].
+    pub initcalls: Vec<Initcall>,
+    /// A folder with sources, or an archive of them, instead of Debian's package.
+    pub source: Option<PathBuf>,
+    /// Compilers at a time.
+    pub jobs: usize,
+    /// vmeter's cache.
+    pub cache: PathBuf,
+}
+
+/// A kernel that was built.
+#[derive(Debug, Clone)]
+pub struct Built {
+    /// Where it is.
+    pub kernel: KernelPaths,
+    /// How.
+    pub record: BuildRecord,
+    /// What became of the initcalls that a custom kernel is cut by; empty if it was cached.
+    pub verdicts: Vec<Verdict>,
+    /// True when it was there already.
+    pub cached: bool,
+}
+
+/// What lies beside a built kernel.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct BuildRecord {
+    /// `debian`, `custom` or `minimal`.
+    pub config: String,
+    /// Hash of configuration, source and compiler, hexadecimal.
+    pub key: String,
+    /// Source package and version.
+    pub source: String,
+    /// The compiler's first line.
+    pub compiler: String,
+    /// Wall time of all make runs that it took, s.
+    pub seconds: f64,
+    /// Make runs that it took: 1, or more if it was cut off.
+    pub attempts: u32,
+    /// Objects that were compiled.
+    pub objects: usize,
+    /// Options that are built in (`=y`).
+    pub options: usize,
+    /// Size of the bzImage, bytes.
+    pub image_bytes: u64,
+}
+
+/// What is said of a build while it goes on.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// Something began, in words.
+    Begin(String),
+    /// Objects that are compiled, of how many as far as is known, and s since make began.
+    Objects {
+        /// Compiled, those of an earlier attempt among them.
+        done: usize,
+        /// In all, by the last build of this kind.
+        of: Option<usize>,
+        /// Compiled by this make.
+        now: usize,
+        /// Since it began, s.
+        seconds: f64,
+    },
+}
+
+/// The folder of built kernels.
+fn folder(cache: &Path) -> PathBuf {
+    cache.join("kernels-built")
+}
+
+/// Built kernels, by release.
+pub fn list_in(cache: &Path) -> Vec<(KernelPaths, BuildRecord)> {
+    let entries = fs::read_dir(folder(cache)).into_iter().flatten().flatten();
+    let mut all: Vec<_> = entries
+        .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'))
+        .filter_map(|entry| {
+            let record = fs::read(entry.path().join("build.json")).ok()?;
+            Some((KernelPaths::read(&entry.path())?, serde_json::from_slice(&record).ok()?))
+        })
+        .collect();
+    all.sort_by(|(a, _), (b, _)| a.version.cmp(&b.version));
+    all
+}
+
+/// Builds a kernel, or takes it from the cache; goes on with a build that was cut off.
+///
+/// # Errors
+/// What is missing on this host; a configuration that the sources do not take; a make that fails.
+pub fn build(options: &BuildOptions, progress: &mut dyn FnMut(Step)) -> Result<Built> {
+    let compiler = make::check_tools()?;
+    let source = source::of(options.source.as_deref(), &options.cache, progress)?;
+    let builds = options.cache.join("kernel-builds");
+    fs::create_dir_all(&builds).at(&builds)?;
+    progress(Step::Begin(format!("configuring {} ({})", source.name, options.config)));
+    let work =
+        tempfile::Builder::new().prefix(&cache::own(".new-")).tempdir_in(&builds).at(&builds)?;
+    let (text, verdicts) = config::make(options, &source.folder, work.path())?;
+    let key = key(&text, &source.name, &compiler);
+    if let Some((kernel, record)) =
+        list_in(&options.cache).into_iter().find(|(_, record)| record.key == key)
+    {
+        return Ok(Built { kernel, record, verdicts, cached: true });
+    }
+    let out = builds.join(format!("{}-{}", options.config, &key[..SHORT]));
+    let text = config::with_release(&text, options.config, &key[..SHORT]);
+    // A build that was cut off goes on as it is: with its own time stamps.
+    if !out.join(".config").is_file() {
+        let file = work.path().join(".config");
+        fs::write(&file, &text).at(&file)?;
+        cache::publish(work, &out)?;
+    }
+    let lock = fs::File::create(out.join("vmeter.lock")).at(&out)?;
+    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Err(Error::Busy { path: out });
+    }
+    let known = BuildRecord {
+        config: options.config.word().into(),
+        key,
+        source: source.name.clone(),
+        compiler,
+        options: text.lines().filter(|line| line.ends_with("=y")).count(),
+        ..BuildRecord::default()
+    };
+    let record = compile(options, &source.folder, &out, known, progress)?;
+    let kernel = keep(options, &out, &record)?;
+    drop(lock);
+    let _ = fs::remove_dir_all(&out);
+    Ok(Built { kernel, record, verdicts, cached: false })
+}
+
+/// Digits of a key that names have.
+const SHORT: usize = 8;
+
+fn key(config: &str, source: &str, compiler: &str) -> String {
+    cache::sha256(format!("{source}\n{compiler}\n{config}").as_bytes())
+}
+
+/// Runs make to its end; the time of attempts before this one is added.
+fn compile(
+    options: &BuildOptions,
+    source: &Path,
+    out: &Path,
+    known: BuildRecord,
+    progress: &mut dyn FnMut(Step),
+) -> Result<BuildRecord> {
+    let file = out.join("vmeter-build.json");
+    let before: BuildRecord = fs::read(&file)
+        .ok()
+        .and_then(|text| serde_json::from_slice(&text).ok())
+        .unwrap_or_default();
+    let begun = make::objects(out);
+    let of = list_in(&options.cache)
+        .into_iter()
+        .find(|(_, record)| record.config == known.config)
+        .map(|(_, record)| record.objects);
+    let attempts = before.attempts + 1;
+    progress(Step::Begin(match begun {
+        0 => format!("compiling in {}", out.display()),
+        begun => format!("going on in {}: {begun} objects are there", out.display()),
+    }));
+    let start = Instant::now();
+    let spent = || before.seconds + start.elapsed().as_secs_f64();
+    let note = |seconds| {
+        let record = BuildRecord { seconds, attempts, ..known.clone() };
+        fs::write(&file, serde_json::to_vec(&record).unwrap_or_default()).at(&file)
+    };
+    note(spent())?;
+    let mut noted = Instant::now();
+    make::run(source, out, options.jobs, &mut |now| {
+        let seconds = start.elapsed().as_secs_f64();
+        progress(Step::Objects { done: begun + now, of, now, seconds });
+        if noted.elapsed().as_secs() >= 5 {
+            noted = Instant::now();
+            // What a killed vmeter has spent is known to these 5 s.
+            let _ = note(spent());
+        }
+    })?;
+    let image = out.join(make::IMAGE);
+    let image_bytes = fs::metadata(&image).at(&image)?.len();
+    let objects = make::objects(out);
+    Ok(BuildRecord { seconds: spent(), attempts, objects, image_bytes, ..known })
+}
+
+/// Moves what is booted to its place among the built kernels.
+fn keep(options: &BuildOptions, out: &Path, record: &BuildRecord) -> Result<KernelPaths> {
+    let kernels = folder(&options.cache);
+    fs::create_dir_all(&kernels).at(&kernels)?;
+    let release = out.join("include/config/kernel.release");
+    let release = fs::read_to_string(&release).at(&release)?.trim().to_owned();
+    let fresh =
+        tempfile::Builder::new().prefix(&cache::own(".new-")).tempdir_in(&kernels).at(&kernels)?;
+    let modules = fresh.path().join("modules");
+    fs::create_dir(&modules).at(&modules)?;
+    let copy = |from: &str, to: &Path| {
+        let from = out.join(from);
+        fs::copy(&from, to).at(&from).map(drop)
+    };
+    copy(make::IMAGE, &fresh.path().join("vmlinuz"))?;
+    copy(".config", &fresh.path().join("config"))?;
+    copy("System.map", &fresh.path().join("System.map"))?;
+    // What is built in needs no module; there are none.
+    for name in ["modules.builtin", "modules.builtin.modinfo"] {
+        copy(name, &modules.join(name))?;
+    }
+    let empty = modules.join("modules.dep");
+    fs::write(&empty, "").at(&empty)?;
+    let file = fresh.path().join("build.json");
+    fs::write(&file, serde_json::to_vec_pretty(record).unwrap_or_default()).at(&file)?;
+    let provenance = kernel::Provenance {
+        package: format!("built by vmeter ({})", record.config),
+        package_version: record.source.clone(),
+        sha256: record.key.clone(),
+    };
+    let file = fresh.path().join("provenance.json");
+    fs::write(&file, serde_json::to_vec_pretty(&provenance).unwrap_or_default()).at(&file)?;
+    let place = kernels.join(&release);
+    cache::publish(fresh, &place)?;
+    KernelPaths::read(&place)
+        .ok_or(Error::NoKernel { package: place, expected: "a readable vmlinuz" })
+}
