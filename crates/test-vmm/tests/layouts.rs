@@ -112,6 +112,7 @@ fn record(argv: &[String], kernel: &Path, cache: &Path, dir: &Path) -> RunRecord
         kernel: Some(kernel),
         accel: None,
         own_init: false,
+        memory: false,
         vmm: Abilities::default(),
         ready: None,
         watches: Vec::new(),
