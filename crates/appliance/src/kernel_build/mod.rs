@@ -45,8 +45,6 @@ pub struct Built {
     pub kernel: KernelPaths,
     /// How.
     pub record: BuildRecord,
-    /// What became of the initcalls that a custom kernel is cut by; empty if it was cached.
-    pub verdicts: Vec<Verdict>,
     /// True when it was there already.
     pub cached: bool,
 }
@@ -79,6 +77,8 @@ pub struct BuildRecord {
 pub enum Step {
     /// Something began, in words.
     Begin(String),
+    /// What becomes of the initcalls that a custom kernel is cut by.
+    Cut(Vec<Verdict>),
     /// Objects that are compiled, of how many as far as is known, and s since make began.
     Objects {
         /// Compiled, those of an earlier attempt among them.
@@ -124,11 +124,14 @@ pub fn build(options: &BuildOptions, progress: &mut dyn FnMut(Step)) -> Result<B
     let work =
         tempfile::Builder::new().prefix(&cache::own(".new-")).tempdir_in(&builds).at(&builds)?;
     let (text, verdicts) = config::make(options, &source.folder, work.path())?;
+    if !verdicts.is_empty() {
+        progress(Step::Cut(verdicts));
+    }
     let key = key(&text, &source.name, &compiler);
     if let Some((kernel, record)) =
         list_in(&options.cache).into_iter().find(|(_, record)| record.key == key)
     {
-        return Ok(Built { kernel, record, verdicts, cached: true });
+        return Ok(Built { kernel, record, cached: true });
     }
     let out = builds.join(format!("{}-{}", options.config, &key[..SHORT]));
     let text = config::with_release(&text, options.config, &key[..SHORT]);
@@ -154,7 +157,7 @@ pub fn build(options: &BuildOptions, progress: &mut dyn FnMut(Step)) -> Result<B
     let kernel = keep(options, &out, &record)?;
     drop(lock);
     let _ = fs::remove_dir_all(&out);
-    Ok(Built { kernel, record, verdicts, cached: false })
+    Ok(Built { kernel, record, cached: false })
 }
 
 /// Digits of a key that names have.

@@ -9,7 +9,9 @@ use indicatif::ProgressBar;
 use std::path::PathBuf;
 use std::time::Duration;
 use vmeter_appliance::kernel::{fetch, list_in, FetchOptions};
-use vmeter_appliance::kernel_build::{self, build, BuildOptions, Built, Config, Initcall, Step};
+use vmeter_appliance::kernel_build::{
+    self, build, BuildOptions, Built, Config, Initcall, Step, Verdict,
+};
 use vmeter_render::quantity::{brief_seconds, Quantity, Unit};
 use vmeter_session::cache_dir;
 use vmeter_session::failure::{host, usage};
@@ -126,7 +128,12 @@ fn initcalls(dir: &std::path::Path) -> anyhow::Result<Vec<Initcall>> {
 fn show(bar: &ProgressBar, step: &Step, quiet: bool) {
     match step {
         Step::Begin(what) if !quiet => bar.suspend(|| eprintln!("{what}")),
-        Step::Begin(_) => {}
+        Step::Cut(verdicts) if !quiet => bar.suspend(|| {
+            for verdict in verdicts {
+                eprintln!("{}", row(verdict));
+            }
+        }),
+        Step::Begin(_) | Step::Cut(_) => {}
         Step::Objects { done, of, now, seconds } => {
             bar.enable_steady_tick(Duration::from_millis(500));
             bar.set_position(*done as u64);
@@ -147,8 +154,16 @@ fn show(bar: &ProgressBar, step: &Step, quiet: bool) {
     }
 }
 
+/// An initcall that took long, and what becomes of its option.
+fn row(verdict: &Verdict) -> String {
+    let (took, function) = (verdict.initcall.seconds * 1e3, &verdict.initcall.function);
+    let option = verdict.option.as_deref().unwrap_or("-");
+    let what = if verdict.dropped { "left out" } else { verdict.why.as_str() };
+    format!("{took:>8.1} ms  {function:<32} {option:<24} {what}")
+}
+
 fn say(built: &Built, out: &Output) -> anyhow::Result<()> {
-    let Built { kernel, record, verdicts, cached } = built;
+    let Built { kernel, record, cached } = built;
     if !out.quiet {
         let size = Quantity::exact(record.image_bytes as f64, Unit::Bytes).inline();
         let took = brief_seconds(record.seconds);
@@ -161,12 +176,6 @@ fn say(built: &Built, out: &Output) -> anyhow::Result<()> {
             makes(record.attempts),
             record.options
         );
-        for verdict in verdicts {
-            let (took, name) = (verdict.initcall.seconds * 1e3, &verdict.initcall.function);
-            let option = verdict.option.as_deref().unwrap_or("-");
-            let what = if verdict.dropped { "left out" } else { verdict.why.as_str() };
-            eprintln!("{took:>8.1} ms  {name}  {option}  {what}");
-        }
     }
     output::line(&format!("{} {}", kernel.version, kernel.vmlinuz.display()))
 }

@@ -17,7 +17,7 @@ pub use vmeter_record::sources::vmm_memory::Part;
 
 use crate::booter::Recorder;
 use crate::boots::Boots;
-use crate::prepare::{check_same, prepare_with, programs, Prepared};
+use crate::prepare::{check_same, prepare_with, Prepared};
 use crate::shown::Shown;
 use anyhow::Result;
 use moments::{stages, wishes};
@@ -88,14 +88,13 @@ pub fn memory(options: &MemoryOptions, watch: &mut Watch<'_>) -> Result<MemoryRe
     check(&asked)?;
     let prepared = prepare_all(&asked)?;
     saved.as_ref().map_or(Ok(()), |session| check_same(session, &prepared))?;
-    let programs = programs(&prepared);
     let described: Vec<_> = prepared.iter().map(|p| p.session.clone()).collect();
     let mut session = match saved {
         Some(session) => session,
         None => {
             let (machines, asked) = (described.clone(), serde_json::to_value(&asked)?);
             let record = record(KIND, &options.runs);
-            let record = SessionRecord { machines, programs, asked, ..record };
+            let record = SessionRecord { machines, asked, ..record };
             // Saved with its plan, or not at all.
             let plan = lengthened(&record, Path::new(""), &options.runs)?;
             begin(SessionRecord { plan, ..record }, &options.runs, watch)?
