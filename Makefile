@@ -19,11 +19,12 @@ kernel: build
 	@$(VMETER) kernel list -q >/dev/null 2>&1 || $(VMETER) kernel fetch
 
 # Tests run the debug build; no release build is needed for them. Lints are denied in CI
-# only: a newer compiler than the project's has new ones, and no test fails by that.
+# only: a newer compiler than the project's has new ones, and no test fails by that. At the end
+# stands what tests did not do here, and why.
 test: setup-test $(if $(CI),lint)
 	cargo build --locked -p vmeter
 	@target/debug/vmeter kernel list -q >/dev/null 2>&1 || target/debug/vmeter kernel fetch
-	cargo test --workspace --locked
+	scripts/tests.sh --workspace --locked
 
 # All tests with those that take long: some hours (see common::is_long in crates/cli/tests).
 test-long: export VMETER_LONG := 1
