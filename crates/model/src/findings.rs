@@ -37,6 +37,16 @@ vmeter_base::words! {
     }
 }
 
+vmeter_base::words! {
+    /// How it is known which phase moved.
+    pub enum PhaseBy {
+        /// By the blocks' times, beyond noise.
+        Time = "time",
+        /// By one boot each in virtual time.
+        VirtualTime = "virtual time",
+    }
+}
+
 /// Which machines a session compares for one finding; kept with the session.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -92,6 +102,15 @@ pub struct ExactContrast {
     pub phase_saving_s: f64,
 }
 
+impl Contrast {
+    /// The phase that moved: by time, or where time tells too little of it, by virtual time.
+    pub fn phase(&self) -> Option<(&str, PhaseBy)> {
+        let by_time = self.moved.first().map(|moved| (moved.name.as_str(), PhaseBy::Time));
+        let exact = self.exact.as_ref().filter(|_| self.saves || self.p_value.is_nan());
+        by_time.or_else(|| exact.map(|exact| (exact.phase.as_str(), PhaseBy::VirtualTime)))
+    }
+}
+
 /// What one comparison says.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contrast {
@@ -107,9 +126,17 @@ pub struct Contrast {
     pub changed: Estimate,
     /// What is saved, s, block by block.
     pub saving: Estimate,
+    /// CPU time of the VMM that is saved, s, block by block.
+    pub cpu_saving: Estimate,
     /// Where: beyond noise, the largest first.
     pub moved: Vec<Moved>,
-    /// Of the finding as a whole: adjusted for the quantities looked at and for all comparisons.
+    /// What is saved where it is resolved best, s: in the part that moved most, in the whole boot,
+    /// or in CPU time.
+    pub found: Estimate,
+    /// Where that is; none if nothing moved beyond noise.
+    pub found_in: Option<String>,
+    /// Adjusted for the quantities looked at and for all comparisons; NaN of a part that only
+    /// virtual time shows, which has no noise.
     pub p_value: f64,
     /// The smallest saving, s, that these runs would have shown in four of five sessions, where
     /// it was expected.

@@ -83,7 +83,7 @@ fn boot(figures: &Figures) -> Boot {
         // A phase that is an activity as well is meant as the phase.
         parts.insert(name.clone(), figures.phase(name));
     }
-    Boot { total: figures.run.total_s, parts, phases }
+    Boot { total: figures.run.total_s, cpu: figures.run.cpu_s, parts, phases }
 }
 
 impl Booted {

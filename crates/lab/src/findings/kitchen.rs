@@ -43,8 +43,18 @@ impl Kitchen<'_> {
         if self.is_mock() {
             return Ok(());
         }
-        let _ = spec;
-        Err(format!("no such kernel is built: vmeter kernel build --config {config}"))
+        let entries = std::fs::read_dir(self.cache.join("kernels-built"));
+        let folders = entries.into_iter().flatten().flatten().map(|entry| entry.path());
+        let is_it = |folder: &PathBuf| {
+            let record = files::read_limited(&folder.join("build.json"), 1 << 20).ok()?;
+            let record: serde_json::Value = serde_json::from_slice(&record).ok()?;
+            (record["config"] == config).then_some(())
+        };
+        let found = folders.filter(|folder| is_it(folder).is_some()).max();
+        let kernel = found.map(|folder| folder.join("vmlinuz")).filter(|file| file.is_file());
+        let none = || format!("no such kernel is built: vmeter kernel build --config {config}");
+        spec.kernel = Some(kernel.ok_or_else(none)?);
+        Ok(())
     }
 
     /// Gives the machine an initramfs of this description.

@@ -119,3 +119,67 @@ fn less(argv: &mut [OsString], word: &str) {
     let kept: Vec<&str> = text.split_whitespace().filter(|w| *w != word).collect();
     *line = kept.join(" ").into();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::findings::catalogue::CATALOGUE;
+    use crate::findings::plan::{of_own, Menu};
+    use vmeter_machine::backends::qemu::Qemu;
+
+    fn asked(line: &[&str], may_inject: bool) -> Menu {
+        let machine = Machine {
+            argv: line.iter().map(OsString::from).collect(),
+            dialect: Some(&Qemu),
+            may_inject,
+            ..Machine::default()
+        };
+        let command = line.iter().map(|word| (*word).to_owned()).collect();
+        of_own(CATALOGUE, &MachineSpec { command, ..MachineSpec::default() }, &machine)
+    }
+
+    fn applicable(menu: &Menu) -> Vec<&str> {
+        let with = menu.findings.iter().filter(|finding| finding.inapplicable.is_none());
+        with.map(|finding| finding.id.as_str()).collect()
+    }
+
+    #[test]
+    fn a_command_line_is_rid_of_the_causes_that_it_has() {
+        let line = ["qemu-system-x86_64", "-nographic", "-smp", "4", "-kernel", "k", "-append"];
+        let menu = asked(&[&line[..], &["console=ttyS0 initcall_debug"]].concat(), true);
+        let expected = [
+            "sgabios",
+            "small-firmware",
+            "quiet",
+            "tsc-reliable",
+            "parallel-pci-probe",
+            "serial8250-init",
+            "aesni-selftest",
+        ];
+        assert_eq!(applicable(&menu), expected);
+        let command = |id: &str| {
+            let of = |(label, _): &&(String, MachineSpec)| *label == format!("without {id}");
+            menu.timed.iter().find(of).map(|(_, spec)| spec.command.join(" ")).expect("a machine")
+        };
+        assert!(command("quiet").ends_with("-append console=ttyS0 quiet loglevel=4"));
+        assert!(command("small-firmware").ends_with("initcall_debug -bios qboot.rom"));
+        assert!(
+            command("sgabios").contains("-smp 4") && command("sgabios").ends_with("graphics=on")
+        );
+        // Machine for machine what it is: nothing else is changed.
+        assert_eq!(menu.timed.len(), expected.len() + 1);
+    }
+
+    #[test]
+    fn what_a_command_line_does_not_have_is_said() {
+        let line = ["qemu-system-x86_64", "-kernel", "k", "-bios", "qboot.rom", "-append"];
+        let words = "quiet tsc=reliable cryptomgr.notests 8250.nr_uarts=1";
+        let menu = asked(&[&line[..], &[words]].concat(), true);
+        assert_eq!(applicable(&menu), Vec::<&str>::new());
+        let disk = asked(&["qemu-system-x86_64", "-drive", "file=disk.img"], true);
+        assert_eq!(applicable(&disk), Vec::<&str>::new());
+        assert!(menu.findings.iter().all(|f| f.inapplicable.as_ref().is_some_and(|w| w.len() > 9)));
+        let closed = asked(&["qemu-system-x86_64", "-kernel", "k"], false);
+        assert_eq!(applicable(&closed), Vec::<&str>::new());
+    }
+}

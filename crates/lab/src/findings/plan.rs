@@ -126,10 +126,11 @@ fn of_pair(
     }
     let with = menu.label(&name("with"), with);
     let without = without.map(|spec| menu.label(&name("without"), spec));
-    let exact = without.as_ref().filter(|_| pair.exact && exact);
+    let other = without.as_ref().unwrap_or(&with);
+    let exact = (pair.exact && exact).then(|| menu.add_exact(&with, other)).flatten();
     Ok(PlannedContrast {
         name: pair.name.to_owned(),
-        exact: exact.and_then(|without| menu.add_exact(&with, without)),
+        exact,
         with,
         without,
         expected: finding.expected.iter().map(|name| (*name).to_owned()).collect(),

@@ -3,7 +3,7 @@
 
 use super::blocks::{self, Booted};
 use super::catalogue::{self, Finding};
-use super::gate::{decide, Boot, Decision, Question};
+use super::gate::{decide, Boot, Decision, Question, PART_MATTERS_S};
 use super::plan::BASELINE;
 use super::{consoles, Asked};
 use anyhow::Result;
@@ -150,8 +150,15 @@ impl<'a> Runs<'a> {
             None => pair.with.iter().map(|boot| boot.total - part(boot)).collect(),
         };
         let saving: Vec<f64> = with.iter().zip(&without).map(|(a, b)| a - b).collect();
-        // Where it was found is resolved better than in the whole boot.
-        let found = decision.moved.first().map_or(decision.saving, |moved| moved.saving);
+        let (found, found_in) = found(&decision);
+        let exact = planned.exact.as_ref().and_then(|(a, b)| match planned.without {
+            Some(_) => self.exact(a, b),
+            None => self.exact_part(a, &planned.expected),
+        });
+        // Counted and not timed: there is nothing to test.
+        let unseen = planned.without.is_none() && saving.iter().all(|s| *s == 0.0);
+        let matters = exact.as_ref().is_some_and(|exact| exact.saving_s >= PART_MATTERS_S);
+        let p_value = if unseen && matters { f64::NAN } else { decision.p_value };
         let unit = planned.units.as_ref().map(|(units, name)| (name.clone(), per(found, *units)));
         Contrast {
             name: planned.name.clone(),
@@ -160,24 +167,29 @@ impl<'a> Runs<'a> {
             baseline: estimate(&with),
             changed: estimate(&without),
             saving: estimate(&saving),
+            cpu_saving: decision.cpu_saving,
+            found,
+            found_in,
             moved: decision.moved,
-            p_value: decision.p_value,
+            p_value,
             detectable_s: decision.detectable_s,
             unit,
-            exact: planned.exact.as_ref().and_then(|(a, b)| self.exact(a, b)),
+            exact,
             samples_s: with.into_iter().zip(without).collect(),
             saves: decision.saves,
             costs: decision.costs,
         }
     }
 
+    /// The boot of a machine in virtual time.
+    fn in_virtual_time(&self, label: &str) -> Option<&'a Boot> {
+        let own = |one: &&Booted| one.label == label && one.block.is_none() && one.is_done();
+        self.booted.iter().find(own).map(|one| &one.boot)
+    }
+
     /// The same two machines in virtual time.
     fn exact(&self, with: &str, without: &str) -> Option<ExactContrast> {
-        let boot = |label: &str| {
-            let own = |one: &&Booted| one.label == label && one.block.is_none() && one.is_done();
-            self.booted.iter().find(own).map(|one| &one.boot)
-        };
-        let (a, b) = (boot(with)?, boot(without)?);
+        let (a, b) = (self.in_virtual_time(with)?, self.in_virtual_time(without)?);
         let of = |boot: &Boot, name: &str| boot.parts.get(name).copied().unwrap_or(0.0);
         let phases = a.phases.union(&b.phases).map(|name| (name, of(a, name) - of(b, name)));
         let (phase, phase_saving_s) = phases.max_by(|x, y| x.1.abs().total_cmp(&y.1.abs()))?;
@@ -187,6 +199,16 @@ impl<'a> Runs<'a> {
             phase: phase.clone(),
             phase_saving_s,
         })
+    }
+
+    /// The parts of a machine's boot in virtual time that are expected.
+    fn exact_part(&self, label: &str, expected: &[String]) -> Option<ExactContrast> {
+        let boot = self.in_virtual_time(label)?;
+        let parts = expected.iter().filter_map(|name| Some((name, *boot.parts.get(name)?)));
+        let (phase, _) = parts.clone().max_by(|x, y| x.1.total_cmp(&y.1))?;
+        let saving_s = parts.map(|(_, s)| s).sum();
+        let (baseline_s, phase) = (boot.total, phase.clone());
+        Some(ExactContrast { saving_s, baseline_s, phase, phase_saving_s: saving_s })
     }
 
     fn row(&self, planned: &PlannedFinding, contrasts: Vec<Contrast>) -> FindingRow {
@@ -226,6 +248,7 @@ impl<'a> Runs<'a> {
         }
         match all.iter().find(|contrast| contrast.saves) {
             Some(found) => (FindingVerdict::Confirmed, confirmed(found)),
+            None if first.p_value.is_nan() => (FindingVerdict::Confirmed, by_virtual_time(first)),
             None => (FindingVerdict::NotReproduced, not_reproduced(first)),
         }
     }
@@ -276,15 +299,31 @@ fn per(of: vmeter_model::Estimate, units: f64) -> vmeter_model::Estimate {
     }
 }
 
+/// What is saved where it is resolved best, and where that is.
+fn found(decision: &Decision) -> (vmeter_model::Estimate, Option<String>) {
+    if let Some(moved) = decision.moved.first() {
+        return (moved.saving, Some(moved.name.clone()));
+    }
+    if decision.whole_changed || !decision.cpu_changed {
+        return (decision.saving, decision.whole_changed.then(|| "the whole boot".into()));
+    }
+    (decision.cpu_saving, Some("the VMM's CPU time".into()))
+}
+
 fn confirmed(found: &Contrast) -> String {
-    let place = match found.moved.first() {
-        Some(moved) => {
-            format!("{} less in {}", compact_seconds(moved.saving.mean), moved.name)
-        }
-        None => format!("{} less in all", compact_seconds(found.saving.mean)),
-    };
+    let place = found.found_in.as_deref().unwrap_or("all");
     let name = if found.name.is_empty() { String::new() } else { format!("{}: ", found.name) };
-    format!("{name}{place} (p {})", signed_p(found.p_value))
+    let less = compact_seconds(found.found.mean);
+    format!("{name}{less} less in {place} (p {})", signed_p(found.p_value))
+}
+
+fn by_virtual_time(first: &Contrast) -> String {
+    let exact = first.exact.as_ref();
+    let (saved, phase) = exact.map_or((0.0, ""), |exact| (exact.saving_s, exact.phase.as_str()));
+    format!(
+        "{} of virtual time in {phase}, which a boot that is watched lightly does not show",
+        compact_seconds(saved)
+    )
 }
 
 fn signed_p(p: f64) -> String {

@@ -66,7 +66,7 @@ impl Pair {
 
     /// A part of the boot, as it is.
     pub const fn part() -> Self {
-        Pair { name: "", with: &[], without: None, units: None, exact: false }
+        Pair { name: "", with: &[], without: None, units: None, exact: true }
     }
 
     /// One of several.

@@ -37,12 +37,14 @@ pub(super) const FW_CFG_DMA: Finding = Finding {
 };
 
 /// What libguestfs asked before it remembered the answers, once for each kernel that is started.
+/// Asked by way of the dynamic linker: a process called after QEMU would be taken for the machine.
 const ASKS: &str = "#!/bin/sh
 # Asks the VMM what it can do before each start.
 case \" $* \" in *\" -kernel \"*) ;; *) exec {vmm} \"$@\" ;; esac
-{vmm} -help >/dev/null 2>&1
-{vmm} -version >/dev/null 2>&1
-{vmm} -device help >/dev/null 2>&1
+vmm=$(command -v {vmm}) || exit 127
+for question in -help -version '-device help'; do
+    /lib64/ld-linux-x86-64.so.2 \"$vmm\" $question >/dev/null 2>&1
+done
 exec {vmm} \"$@\"
 ";
 

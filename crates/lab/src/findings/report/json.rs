@@ -40,9 +40,14 @@ exported! {
         changed: Option<Estimate> = |row| row.contrasts.first().map(|c| exported(&c.changed)),
         saving_s: Option<Estimate> = |row| row.contrasts.first().map(|c| exported(&c.saving)),
         phase: Option<&'a str> = |row| {
-            row.contrasts.first().and_then(|c| c.moved.first()).map(|moved| moved.name.as_str())
+            row.contrasts.first().and_then(Contrast::phase).map(|(name, _)| name)
         },
-        p_value: Option<f64> = |row| row.contrasts.first().map(|c| c.p_value),
+        phase_by: Option<&'static str> = |row| {
+            row.contrasts.first().and_then(Contrast::phase).map(|(_, by)| by.word())
+        },
+        p_value: Option<f64> = |row| {
+            row.contrasts.first().map(|c| c.p_value).filter(|p| p.is_finite())
+        },
         detectable_s: Option<f64> = |row| row.contrasts.first().and_then(|c| c.detectable_s),
         verdict: Word,
         reason: &'a str,
@@ -56,8 +61,9 @@ exported! {
         baseline: Estimate,
         changed: Estimate,
         saving_s: Estimate = |contrast| exported(&contrast.saving),
+        cpu_saving_s: Estimate = |contrast| exported(&contrast.cpu_saving),
         moved: Vec<Place<'a>>,
-        p_value: f64,
+        p_value: Option<f64> = |contrast| Some(contrast.p_value).filter(|p| p.is_finite()),
         detectable_s: Option<f64>,
         unit: Option<&'a str> = |contrast| contrast.unit.as_ref().map(|(name, _)| name.as_str()),
         per_unit_s: Option<Estimate> = |contrast| {

@@ -47,9 +47,9 @@ impl<'a> FindingsReport<'a> {
             self.result.rows.iter().filter(saved).filter_map(|row| {
                 Some((row, row.contrasts.iter().find(|contrast| contrast.saves)?))
             });
-        let best = best.max_by(|a, b| found(a.1).mean.total_cmp(&found(b.1).mean));
+        let best = best.max_by(|a, b| a.1.found.mean.total_cmp(&b.1.found.mean));
         if let Some((row, contrast)) = best {
-            let saves = Quantity::of(&found(contrast), Unit::Seconds).inline();
+            let saves = Quantity::of(&contrast.found, Unit::Seconds).inline();
             text += &format!(" The largest here is {}: {saves}", row.id);
             let whole = contrast.baseline.mean;
             if whole > 0.0 {
@@ -90,7 +90,7 @@ impl<'a> FindingsReport<'a> {
         ]);
         for row in &self.result.rows {
             let several = row.contrasts.len() > 1;
-            for contrast in row.contrasts.iter().filter(|c| several || c.unit.is_some()) {
+            for contrast in measured(row).filter(|c| several || c.unit.is_some()) {
                 let name = [row.id.as_str(), contrast.name.as_str()];
                 let name: Vec<&str> = name.into_iter().filter(|text| !text.is_empty()).collect();
                 let (each, what) = match &contrast.unit {
@@ -101,7 +101,7 @@ impl<'a> FindingsReport<'a> {
                 };
                 table.row(vec![
                     Cell::Name(name.join(": ")),
-                    Cell::Inline(Quantity::of(&found(contrast), Unit::Seconds)),
+                    Cell::Inline(Quantity::of(&contrast.found, Unit::Seconds)),
                     Cell::Text(place(contrast)),
                     each,
                     Cell::Text(what),
@@ -239,13 +239,13 @@ impl<'a> FindingsReport<'a> {
     }
 }
 
-/// What is saved where it is resolved best: in the part that moved most, or in all.
-fn found(contrast: &Contrast) -> Estimate {
-    contrast.moved.first().map_or(contrast.saving, |moved| moved.saving)
+/// Its comparisons of which there are blocks.
+fn measured(row: &FindingRow) -> impl Iterator<Item = &Contrast> {
+    row.contrasts.iter().filter(|contrast| !contrast.samples_s.is_empty())
 }
 
 fn place(contrast: &Contrast) -> String {
-    contrast.moved.first().map_or_else(|| "-".into(), |moved| moved.name.clone())
+    contrast.found_in.clone().unwrap_or_else(|| "-".into())
 }
 
 fn tone(verdict: FindingVerdict) -> Tone {
@@ -270,7 +270,7 @@ fn cells(row: &FindingRow) -> Vec<Cell> {
     let seen = contrast.detectable_s.map_or_else(dash, |s| Cell::Text(compact_seconds(s)));
     vec![
         name,
-        quantity(&found(contrast)),
+        quantity(&contrast.found),
         Cell::Text(place(contrast)),
         Cell::Text(p_value(contrast.p_value)),
         verdict,
