@@ -83,6 +83,8 @@ pub struct PlannedContrast {
 pub struct Moved {
     /// Its name.
     pub name: String,
+    /// The phase that it is, or is in.
+    pub phase: String,
     /// What the machine without the cause saves there, s, block by block.
     pub saving: Estimate,
     /// Adjusted for the phases of this comparison and for all comparisons of the session.
@@ -105,7 +107,7 @@ pub struct ExactContrast {
 impl Contrast {
     /// The phase that moved: by time, or where time tells too little of it, by virtual time.
     pub fn phase(&self) -> Option<(&str, PhaseBy)> {
-        let by_time = self.moved.first().map(|moved| (moved.name.as_str(), PhaseBy::Time));
+        let by_time = self.moved.first().map(|moved| (moved.phase.as_str(), PhaseBy::Time));
         let exact = self.exact.as_ref().filter(|_| self.saves || self.p_value.is_nan());
         by_time.or_else(|| exact.map(|exact| (exact.phase.as_str(), PhaseBy::VirtualTime)))
     }

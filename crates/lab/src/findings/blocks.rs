@@ -4,7 +4,7 @@ use super::gate::Boot;
 use crate::analysis::analyse_run;
 use crate::figures::Figures;
 use anyhow::Result;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use vmeter_model::run::{Outcome, RunRecord};
 use vmeter_session::Session;
@@ -74,16 +74,21 @@ fn in_parallel<T: Sync, R: Send>(all: &[T], each: impl Fn(&T) -> R + Sync) -> Ve
 
 /// Phases, and activities over all the phases that they are in.
 fn boot(figures: &Figures) -> Boot {
+    let phases: BTreeSet<String> = figures.phase_names().map(str::to_owned).collect();
     let mut parts: BTreeMap<String, f64> = BTreeMap::new();
-    for ((_, name), (s, _)) in &figures.activities {
+    let mut within = BTreeMap::new();
+    for ((phase, name), (s, _)) in &figures.activities {
         *parts.entry(name.clone()).or_default() += s;
+        // What is called as a phase is meant as the phase.
+        if !phases.contains(name) {
+            within.insert(name.clone(), phase.clone());
+        }
     }
-    let phases = figures.phase_names().map(str::to_owned).collect();
-    for (name, _) in &figures.run.phases {
-        // A phase that is an activity as well is meant as the phase.
+    for name in &phases {
         parts.insert(name.clone(), figures.phase(name));
     }
-    Boot { total: figures.run.total_s, cpu: figures.run.cpu_s, parts, phases }
+    let (total, cpu) = (figures.run.total_s, figures.run.cpu_s);
+    Boot { total, cpu, parts, phases, within }
 }
 
 impl Booted {

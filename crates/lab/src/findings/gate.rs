@@ -48,6 +48,8 @@ pub(crate) struct Boot {
     pub parts: std::collections::BTreeMap<String, f64>,
     /// Which of `parts` are phases.
     pub phases: BTreeSet<String>,
+    /// The phase of each other part.
+    pub within: std::collections::BTreeMap<String, String>,
 }
 
 impl Boot {
@@ -246,7 +248,8 @@ fn decision(question: &Question<'_>, looked: &Looked, p_value: f64, all: f64) ->
         .filter(real)
         .filter_map(|q| {
             let Of::Part(name) = &q.what else { return None };
-            Some(Moved { name: name.clone(), saving: estimate(&q.savings), p_value: adjusted(q) })
+            let (saving, p_value) = (estimate(&q.savings), adjusted(q));
+            Some(Moved { name: name.clone(), phase: phase_of(question, name), saving, p_value })
         })
         .collect();
     moved.sort_by(|a, b| b.saving.mean.abs().total_cmp(&a.saving.mean.abs()));
@@ -268,6 +271,13 @@ fn decision(question: &Question<'_>, looked: &Looked, p_value: f64, all: f64) ->
         costs: p_value <= ALPHA && effect < 0.0,
         moved,
     }
+}
+
+/// The phase that a part is, or is in.
+fn phase_of(question: &Question<'_>, name: &str) -> String {
+    let boots = question.with.iter().chain(question.without.unwrap_or_default());
+    let mut within = boots.filter_map(|boot| boot.within.get(name));
+    within.next().map_or(name, String::as_str).to_owned()
 }
 
 /// By the noise of the named part that has least of it, or else of the whole boot.
@@ -300,6 +310,7 @@ mod tests {
             cpu: total,
             parts: phases.iter().map(|(name, s)| ((*name).to_owned(), *s)).collect(),
             phases: phases.iter().map(|(name, _)| (*name).to_owned()).collect(),
+            within: Default::default(),
         }
     }
 

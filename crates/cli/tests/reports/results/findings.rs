@@ -10,6 +10,7 @@ fn contrast(name: &str, saved: f64, p_value: f64) -> Contrast {
     let without = with.map(|s| s - saved);
     let moved = Moved {
         name: "bios:overhead".into(),
+        phase: "bios:overhead".into(),
         saving: estimate(&[saved * 0.9, saved * 0.95, saved]),
         p_value,
     };

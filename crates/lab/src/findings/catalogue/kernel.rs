@@ -49,7 +49,7 @@ pub(super) const CRYPTO_TESTS: Finding = Finding {
     what: "the kernel tests each cipher and hash as it registers it",
     published: "18 → 0 ms (aesni_init)",
     stand_in: "",
-    expected: &["kernel:initcalls-before-userspace"],
+    expected: &["initcall crypto_algapi_init", "kernel:initcalls-before-userspace"],
     contrasts: &[Pair::of(&[], &[Kernel("cryptomgr.notests")])],
     price: Price::KernelParameter,
     remedy: "cryptomgr.notests",

@@ -78,6 +78,7 @@ exported! {
     /// A phase or an activity in which the machines differ beyond noise.
     struct Place<'a> of Moved {
         name: &'a str,
+        phase: &'a str,
         saving_s: Estimate = |moved| exported(&moved.saving),
         p_value: f64,
     }
