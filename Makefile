@@ -4,7 +4,7 @@ CARGO_BIN := $(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin
 export PATH := $(CARGO_BIN):$(PATH)
 VMETER := target/release/vmeter
 
-.PHONY: boot test test-long bench build setup setup-test kernel lint fuzz clean
+.PHONY: boot test test-long calibration bench build setup setup-test kernel lint fuzz clean
 
 # More or other boots: make boot BOOT="--machine pvh --runs 5".
 BOOT ?= --overhead --runs 10
@@ -29,6 +29,12 @@ test: setup-test $(if $(CI),lint)
 # All tests with those that take long: some hours (see common::is_long in crates/cli/tests).
 test-long: export VMETER_LONG := 1
 test-long: test
+
+# How often what vmeter concludes is wrong, by thousands of sessions of a played machine; writes the
+# table of docs/CALIBRATION.md. About an hour.
+calibration: export VMETER_LONG := 1
+calibration: setup-test
+	scripts/calibration.sh
 
 lint:
 	@scripts/setup.sh lint

@@ -36,6 +36,8 @@ pub enum Status {
     Good,
     /// Done, and the answer is bad: exit status 1.
     Bad,
+    /// Done, and a gate could not decide: exit status 4.
+    Inconclusive,
 }
 
 fn main() -> ExitCode {
@@ -64,6 +66,7 @@ fn vmeter() -> ExitCode {
     match run(command, &cli.output) {
         Ok(Status::Good) => ExitCode::SUCCESS,
         Ok(Status::Bad) => ExitCode::from(1),
+        Ok(Status::Inconclusive) => ExitCode::from(4),
         Err(error) => {
             let text = said(&error);
             for (i, line) in text.lines().enumerate() {

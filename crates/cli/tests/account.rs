@@ -132,14 +132,12 @@ fn machines_compared() {
     }
     let comparisons = result["comparisons"].as_array().expect("comparisons");
     assert_eq!(comparisons.len(), 2);
-    let known = ["faster", "slower", "no difference found"];
     for comparison in comparisons {
         let verdict = comparison["verdict"].as_str().expect("a verdict");
-        assert!(known.contains(&verdict), "{verdict}");
         let p = comparison["p_value"].as_f64().expect("p");
         assert!((0.0..=1.0).contains(&p));
         // Three pairs cannot tell anything apart at 5 %: saying so would be a lie.
-        assert_eq!(verdict, "no difference found");
+        assert_eq!((verdict, &comparison["detectable_pct"]), ("undecidable", &Value::Null));
     }
 }
 

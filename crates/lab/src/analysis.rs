@@ -69,7 +69,7 @@ impl Samples {
             own: estimate(own),
             cpu: self.has_cpu.then(|| estimate(cpu)),
             beside: self.is_beside.then(|| estimate(beside)),
-            insns: (!self.insns.is_empty()).then(|| estimate(&self.insns)),
+            insns: (!self.insns.is_empty()).then(|| estimate(&figures::observations(self.insns))),
             seen_in: self.seen_in,
         }
     }

@@ -1,62 +1,77 @@
 //! Machines against the first of them, for `vmeter bench` and the points of a sweep.
 
+use crate::blocks::{pairs, ByBlock};
 use crate::ends::Ends;
 use vmeter_model::result::{Comparison, NotCompared};
-use vmeter_stats::compare::Options;
-use vmeter_stats::{compare, holm};
+use vmeter_render::quantity::plural;
+use vmeter_stats::{Decided, Rule};
 
-/// What is compared of a machine: its runs' times in the order of the blocks of the plan, a
-/// failed run being NaN, so that runs of one block stay together.
+/// What is compared of a machine.
 pub(crate) struct Sampled<'l> {
     pub(crate) label: &'l str,
-    /// Wall time, s.
-    pub(crate) wall: Vec<f64>,
-    /// CPU time, s.
-    pub(crate) cpu: Vec<f64>,
+    /// Wall time of its runs that reached their end, s.
+    pub(crate) wall: ByBlock,
+    /// CPU time of them, s.
+    pub(crate) cpu: ByBlock,
     /// How its runs ended.
     pub(crate) ends: Ends,
+    /// True if its time is virtual: each run then is the same observation.
+    pub(crate) exact: bool,
 }
 
-/// Each other machine against the first, block by block, p-values corrected for their number
-/// (Holm). Those whose ends differ are not compared, and one without a ratio is left out.
-pub(crate) fn against_the_first(machines: &[Sampled<'_>], seed: u64) -> Compared {
+/// Each other machine against the first, block by block; `rule` says how, but for the number
+/// of comparisons, which is that of the other machines. Those whose ends differ are not
+/// compared, and one without a pair is left out.
+pub(crate) fn against_the_first(machines: &[Sampled<'_>], rule: Rule) -> Compared {
     let Some((first, others)) = machines.split_first() else { return Compared::default() };
-    let options = Options { paired: true, seed, ..Options::default() };
-    let mut refused = Vec::new();
-    let mut alike = |other: &&Sampled<'_>| match Ends::differ(
-        (first.label, &first.ends),
-        (other.label, &other.ends),
-    ) {
-        None => true,
-        Some(why) => {
+    let mut found = Compared::default();
+    for other in others {
+        let ends = ((first.label, &first.ends), (other.label, &other.ends));
+        if let Some(why) = Ends::differ(ends.0, ends.1) {
             let (a, b) = (first.label.to_owned(), other.label.to_owned());
-            refused.push(NotCompared { a, b, why });
-            false
+            found.refused.push(NotCompared { a, b, why });
+            continue;
         }
-    };
-    let others: Vec<_> = others.iter().filter(&mut alike).collect();
-    let compared: Vec<_> = others
-        .iter()
-        .filter_map(|other| {
-            let wall = compare(&first.wall, &other.wall, &options)?;
-            let cpu = compare(&first.cpu, &other.cpu, &options);
-            Some((other.label, wall, cpu.map_or(wall.ratio, |cpu| cpu.ratio)))
-        })
-        .collect();
-    let corrected = holm(&compared.iter().map(|(_, c, _)| c.p_value.p).collect::<Vec<_>>());
-    let comparison =
-        |((label, wall, cpu_ratio), p_value): ((&str, vmeter_stats::Compared, _), f64)| {
-            Comparison {
-                a: first.label.to_owned(),
-                b: label.to_owned(),
-                ratio: wall.ratio,
-                cpu_ratio,
-                p_value,
-                verdict: options.verdict(p_value, wall.ratio.mean),
-            }
-        };
-    let comparisons = compared.into_iter().zip(corrected).map(comparison).collect();
-    Compared { comparisons, refused }
+        let exact = first.exact && other.exact;
+        let rule = Rule { comparisons: others.len(), exact, ..rule };
+        let (wall, single) = pairs(&first.wall, &other.wall);
+        let (cpu, _) = pairs(&first.cpu, &other.cpu);
+        let Some(decided) = rule.decide(&wall) else { continue };
+        if single > 0 && !exact {
+            found.warnings.push(format!(
+                "{}: {} of one side only: left out of the comparison with {}, which is made \
+                 block by block",
+                other.label,
+                plural(single as u64, "run"),
+                first.label
+            ));
+        }
+        let cpu_ratio = rule.decide(&cpu).map_or(decided.ratio, |cpu| cpu.ratio);
+        found.comparisons.push(comparison((first.label, other.label), decided, cpu_ratio, &rule));
+    }
+    found
+}
+
+/// A comparison as it is reported.
+fn comparison(
+    (a, b): (&str, &str),
+    decided: Decided,
+    cpu_ratio: vmeter_model::Estimate,
+    rule: &Rule,
+) -> Comparison {
+    Comparison {
+        a: a.to_owned(),
+        b: b.to_owned(),
+        ratio: decided.ratio,
+        cpu_ratio,
+        p_value: decided.p_value,
+        verdict: decided.verdict,
+        detectable_pct: decided.detectable.map(|effect| 100.0 * effect),
+        margin_pct: 100.0 * rule.margin,
+        pairs: decided.pairs,
+        pairs_needed: decided.needed,
+        exact: rule.exact,
+    }
 }
 
 /// Machines against the first.
@@ -65,4 +80,23 @@ pub(crate) struct Compared {
     pub(crate) comparisons: Vec<Comparison>,
     /// Those that are not compared, and why.
     pub(crate) refused: Vec<NotCompared>,
+    /// What is left out, in words.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Runs of each machine with which `machines` can be compared with the first of them at all.
+pub(crate) fn needed_runs(machines: usize) -> usize {
+    Rule { comparisons: machines.saturating_sub(1), ..Rule::default() }.needed()
+}
+
+/// What is said before the first boot of runs with which nothing can be decided.
+pub(crate) fn too_few(runs: usize, machines: usize) -> Option<String> {
+    let needed = needed_runs(machines);
+    (machines > 1 && runs < needed).then(|| {
+        format!(
+            "with {} of each machine no difference can be told from noise, however large: {needed} \
+             are needed to compare {machines} machines",
+            plural(runs as u64, "run")
+        )
+    })
 }

@@ -5,6 +5,7 @@
 
 pub mod analysis;
 pub mod bench;
+mod blocks;
 pub mod boot;
 pub mod booter;
 mod boots;
@@ -15,6 +16,7 @@ pub mod doctor;
 mod ends;
 pub mod figures;
 pub mod findings;
+pub mod gate;
 mod host_factors;
 mod hosts_report;
 pub mod kinds;
@@ -25,6 +27,7 @@ mod missing;
 mod parts;
 pub mod prepare;
 pub mod range;
+mod sessions;
 mod shown;
 pub mod slurm;
 pub mod sweep;

@@ -69,6 +69,9 @@ exported! {
         cpu_ratio: Estimate,
         p_value: f64,
         verdict: Word,
+        detectable_pct: Option<f64>,
+        margin_pct: f64,
+        pairs: usize,
     }
 
     /// What a host added to its runs.

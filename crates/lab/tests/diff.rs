@@ -66,6 +66,8 @@ fn side(rng: &mut Rng, runs: u32, planted: &[(&str, f64)]) -> Side {
         lines: (0..runs).map(|_| line(rng)).collect(),
         failed: 0,
         ends: Default::default(),
+        folder: Default::default(),
+        by_block: Default::default(),
     }
 }
 

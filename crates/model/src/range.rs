@@ -166,6 +166,9 @@ pub struct RangeResult {
     pub suspects: Vec<usize>,
     /// Posterior probability that nothing changed, or that the suspects hold the answer.
     pub probability: Option<f64>,
+    /// A slowdown beyond this, %, would have been found: with the confidence of a search, or
+    /// with 97.5 % wherever in a range of which every commit was measured.
+    pub excluded_pct: Option<f64>,
     /// The last commit over the first.
     pub ends: Option<Estimate>,
     /// The hosts, where several carried it out; their factors are taken out of the samples.

@@ -7,8 +7,24 @@ vmeter_base::words! {
         Faster = "faster",
         /// b takes more.
         Slower = "slower",
+        /// The interval lies within the margin of what counts as equal.
+        Equal = "equal within",
         /// Either there is none, or so few runs can't show it.
         NoDifference = "no difference found",
+        /// So few runs could not show any difference, however large.
+        Undecidable = "undecidable",
+    }
+}
+
+vmeter_base::words! {
+    /// What `--overhead` says of the cost of watching and the bound that is promised.
+    pub enum OverheadVerdict {
+        /// It is at most the bound.
+        Within = "within",
+        /// It is more.
+        Exceeds = "exceeds",
+        /// So few pairs could not tell.
+        Undecided = "undecided",
     }
 }
 

@@ -140,7 +140,7 @@ fn identity(path: &Path) -> Option<String> {
 ///
 /// # Errors
 /// Class usage: what differs.
-pub(crate) fn check<P: Planned>(session: &Session<P>) -> Result<()> {
+pub fn check<P: Planned>(session: &Session<P>) -> Result<()> {
     let programs = &session.record.programs;
     if programs.is_empty() {
         return Ok(());

@@ -26,6 +26,8 @@ pub struct RunOptions {
     pub runs: Option<u32>,
     /// Seed of the order, if one was given.
     pub seed: Option<u64>,
+    /// The seed where none was given and nobody else has to come to the same plan.
+    pub drawn: Option<u64>,
     /// Folder to save in.
     pub save: Option<PathBuf>,
     /// Session to go on with.
@@ -65,9 +67,12 @@ impl RunOptions {
         )))
     }
 
-    /// The seed of the order: the one asked for, or 1.
+    /// The seed of the order: the one asked for; else the one that was drawn, so that a fault of
+    /// one order is not repeated in every session; or 1, where every host of a session that is
+    /// cut into shards works out the same plan from the same command line.
     pub fn order(&self) -> u64 {
-        self.seed.unwrap_or(1)
+        let drawn = self.drawn.filter(|_| self.shard.is_none());
+        self.seed.or(drawn).unwrap_or(1)
     }
 
     /// The CPUs of `pin`.

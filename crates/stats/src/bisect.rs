@@ -11,19 +11,29 @@
 //!
 //! Neither the size of the change nor the noise is known before. So both ends are measured
 //! first, in turn, until a change between them is credible, and every sample so far is then
-//! weighed under every hypothesis: "the samples before commit c have one mean, those from c
-//! on another, with a common variance". Means and variance are integrated out in closed form
-//! (normal model with Zellner's g-prior on the change; F. Liang et al., "Mixtures of g
-//! priors", JASA 103, 2008). Samples are taken as logarithms, costs being multiplicative, and
-//! those far outside the ends' samples are pulled in (P. Huber, 1964), so that a boot that
-//! met a busy host counts as slow, not as proof.
-//!
-//! If the host drifts, give ratios to a baseline run measured beside each sample.
+//! weighed under every hypothesis: "the builds before commit c have one mean, those from c on
+//! another". Every commit is another binary: layout and link order shift each a little, and all
+//! of its runs with it (T. Mytkowicz et al., "Producing wrong data without doing anything
+//! obviously wrong", ASPLOS 2009; T. Kalibera, R. Jones, "Rigorous benchmarking in reasonable
+//! time", ISMM 2013). So a build has a random effect of its own ([`Search::build_sd`]): what
+//! many runs of one build agree on is no proof. Means and change are integrated out in closed
+//! form (normal model; the noise, being estimated, by Student's t). Samples are taken as
+//! logarithms, costs being multiplicative; those far outside the ends' samples are pulled in
+//! (P. Huber, 1964), so that a boot that met a busy host counts as slow, not as proof; and a
+//! drift that shows within the commits that were measured again and again is taken out.
+
+mod evidence;
 
 use crate::sample::median;
+use evidence::Evidence;
+pub use evidence::Posterior;
 
-/// Prior standard deviation of the change, in standard deviations of the noise.
+/// Prior standard deviation of the change, in standard deviations of a sample.
 const PRIOR_CHANGE: f64 = 2.0;
+/// A drift is taken out where it is so many standard errors.
+const DRIFT: f64 = 3.0;
+/// Scatter of builds in samples that repeat to the last digit, as virtual time does.
+const EXACT_BUILD_SD: f64 = 0.0015;
 /// Samples of each end before the distribution is consulted at all.
 const FIRST_END_SAMPLES: usize = 4;
 /// … and of ends that repeat to the last digit, as instruction counts do.
@@ -49,11 +59,23 @@ pub struct Search {
     pub max_end_samples: usize,
     /// Samples after which the search ends with what it has.
     pub max_samples: usize,
+    /// Standard deviation of what a build adds to all of its runs, as a part of the cost.
+    pub build_sd: f64,
+    /// The smallest change that is asked for, as a part of the cost: "no change" is said of
+    /// changes of this size and above.
+    pub smallest: f64,
 }
 
 impl Default for Search {
     fn default() -> Self {
-        Self { confidence: 0.97, no_change: 0.5, max_end_samples: 30, max_samples: 500 }
+        Self {
+            confidence: 0.97,
+            no_change: 0.5,
+            max_end_samples: 30,
+            max_samples: 500,
+            build_sd: 0.01,
+            smallest: 0.03,
+        }
     }
 }
 
@@ -70,10 +92,17 @@ pub enum Answer {
         /// Cost after over cost before, from the samples on either side.
         ratio: f64,
     },
-    /// The ends show no change.
+    /// There is no change of [`Search::smallest`] or more.
     NoChange {
         /// Posterior probability of it.
         posterior: f64,
+    },
+    /// The ends are measured as often as was asked, and neither show a change nor exclude one.
+    NotFound {
+        /// Posterior probability that there is no change of [`Search::smallest`] or more.
+        posterior: f64,
+        /// A change beyond this part of the cost is excluded with the confidence asked for.
+        excluded: f64,
     },
     /// `max_samples` were used up: the smallest set of commits that holds the answer with
     /// the confidence asked for.
@@ -97,8 +126,9 @@ pub struct Bisection {
     /// Relative prior weight of "the change came with commit i"; 0 for commit 0.
     prior: Vec<f64>,
     skipped: Vec<bool>,
-    /// Logarithms of the samples of each commit.
-    samples: Vec<Vec<f64>>,
+    /// The samples of each commit: when they were taken, counted in samples, and their
+    /// logarithms.
+    samples: Vec<Vec<(f64, f64)>>,
 }
 
 impl Bisection {
@@ -123,8 +153,9 @@ impl Bisection {
     /// is an index out of range.
     pub fn observe(&mut self, index: usize, sample: f64) {
         let log = sample.ln();
+        let at = self.samples_taken() as f64;
         if let Some(samples) = self.samples.get_mut(index).filter(|_| log.is_finite()) {
-            samples.push(log);
+            samples.push((at, log));
         }
     }
 
@@ -156,19 +187,47 @@ impl Bisection {
         {
             return Some(end);
         }
-        // Where the change is as likely at or before as after.
+        // Where the change is as likely at or before as after; but not a build of which more
+        // runs tell nothing more, as long as there is another nearby.
+        let enough = self.enough(first, last);
         let change: f64 = posterior.commits.iter().sum();
         let mut before = 0.0;
-        let mut best = (f64::INFINITY, first);
+        let mut best = [(f64::INFINITY, None); 2];
         for i in first..last {
             before += posterior.commits[i];
             let distance = (before / change - 0.5).abs();
-            if !self.skipped[i] && distance < best.0 {
-                best = (distance, i);
+            let spent = usize::from(self.samples[i].len() >= enough);
+            if !self.skipped[i] && distance < best[spent].0 {
+                best[spent] = (distance, Some(i));
             }
         }
+        let open = best[0].1.filter(|_| best[0].0 < 0.5 - 1e-9);
+        let next = open.or(best[1].1).unwrap_or(first);
         // A commit known better than what it is compared with tells nothing new.
-        Some(if self.samples[best.1].len() >= fewest { end } else { best.1 })
+        Some(if self.samples[next].len() >= fewest.min(enough) && fewest < enough {
+            end
+        } else {
+            next
+        })
+    }
+
+    /// Runs of a build after which its own scatter is what is left of its error.
+    fn enough(&self, first: usize, last: usize) -> usize {
+        let build = self.build_sd(first, last);
+        let noise = self.noise();
+        if noise == 0.0 {
+            return 1;
+        }
+        let runs = (noise / build.max(1e-9)).powi(2).ceil() * 2.0;
+        (runs as usize).clamp(FIRST_END_SAMPLES, self.search.max_samples.max(FIRST_END_SAMPLES))
+    }
+
+    fn build_sd(&self, first: usize, last: usize) -> f64 {
+        if self.is_exact(first) && self.is_exact(last) {
+            self.search.build_sd.min(EXACT_BUILD_SD)
+        } else {
+            self.search.build_sd
+        }
     }
 
     /// The answer, once there is one.
@@ -180,8 +239,10 @@ impl Bisection {
             return None;
         }
         let posterior = self.posterior();
-        if fewest >= self.search.max_end_samples && posterior.no_change > ACCEPTED_DOUBT {
-            return Some(Answer::NoChange { posterior: posterior.no_change });
+        let exact = self.is_exact(first) && self.is_exact(last);
+        let ends_are_done = exact || fewest >= self.search.max_end_samples;
+        if ends_are_done && posterior.no_change > ACCEPTED_DOUBT {
+            return Some(self.without_change(&posterior));
         }
         let groups = self.groups(&posterior.commits, first, last);
         let (commits, share) = groups.first()?.clone();
@@ -192,19 +253,36 @@ impl Bisection {
         spent.then(|| self.credible_set(groups))
     }
 
+    /// What is said where the ends show no change.
+    fn without_change(&self, posterior: &Posterior) -> Answer {
+        let none = |least: f64| posterior.without_change_of(least);
+        let share = none(self.search.smallest);
+        if share >= self.search.confidence {
+            return Answer::NoChange { posterior: share };
+        }
+        let mut excluded = self.search.smallest;
+        while none(excluded) < self.search.confidence && excluded < 10.0 {
+            excluded *= 1.05;
+        }
+        Answer::NotFound { posterior: share, excluded }
+    }
+
     /// Posterior probabilities: that the change came with each commit, and that there is none.
     pub fn posterior(&self) -> Posterior {
         let n = self.prior.len();
-        let Some((first, last)) = self.ends() else {
-            return Posterior { commits: vec![0.0; n], no_change: 1.0 };
-        };
+        let unknown =
+            Posterior { commits: vec![0.0; n], no_change: 1.0, sizes: vec![(0.0, 0.0); n] };
+        let Some((first, last)) = self.ends() else { return unknown };
         let suspects = first + 1..last + 1;
         let weight: f64 = self.prior[suspects.clone()].iter().sum();
-        let evidence = Evidence::new(&self.pulled_in(first, last));
+        let evidence = Evidence::new(&self.pulled_in(first, last), self.build_sd(first, last));
         let change = 1.0 - self.search.no_change;
         let mut logs = vec![f64::NEG_INFINITY; n + 1];
+        let mut sizes = vec![(0.0, 0.0); n];
         for c in suspects {
-            logs[c] = (change * self.prior[c] / weight).ln() + evidence.of_change_at(c);
+            let (log, size) = evidence.of_change_at(c);
+            logs[c] = (change * self.prior[c] / weight).ln() + log;
+            sizes[c] = size;
         }
         logs[n] = self.search.no_change.ln() + evidence.of_no_change();
         let largest =
@@ -213,25 +291,28 @@ impl Bisection {
         let shares: Vec<f64> = logs.iter().map(share).collect();
         let total: f64 = shares.iter().sum();
         if !(total > 0.0 && total.is_finite()) {
-            return Posterior { commits: vec![0.0; n], no_change: 1.0 };
+            return unknown;
         }
         Posterior {
             commits: shares[..n].iter().map(|s| s / total).collect(),
             no_change: shares[n] / total,
+            sizes,
         }
     }
 
     /// Samples of each end before anything is concluded.
     fn first_samples(&self, first: usize, last: usize) -> usize {
-        let exact = |end: usize| {
-            let samples = self.samples.get(end).map_or(&[][..], Vec::as_slice);
-            samples.len() >= FIRST_EXACT_SAMPLES && samples.windows(2).all(|s| s[0] == s[1])
-        };
-        if exact(first) && exact(last) {
+        if self.is_exact(first) && self.is_exact(last) {
             FIRST_EXACT_SAMPLES
         } else {
             FIRST_END_SAMPLES
         }
+    }
+
+    /// True for a commit whose samples repeat to the last digit.
+    fn is_exact(&self, commit: usize) -> bool {
+        let samples = self.samples.get(commit).map_or(&[][..], Vec::as_slice);
+        samples.len() >= FIRST_EXACT_SAMPLES && samples.windows(2).all(|s| s[0].1 == s[1].1)
     }
 
     /// First and last commit that can be measured.
@@ -242,30 +323,50 @@ impl Bisection {
         suspects.iter().any(|w| *w > 0.0).then_some((first, last))
     }
 
-    /// Samples by commit, the far ones pulled in: those beyond both ends' medians by more than
-    /// the noise within commits explains. Noise of 0 (instruction counts) pulls nothing.
+    /// Samples by commit without drift, the far ones pulled in: those beyond both ends' medians
+    /// by more than the noise within commits explains. Noise of 0 (instruction counts) pulls
+    /// nothing.
     fn pulled_in(&self, first: usize, last: usize) -> Vec<Vec<f64>> {
-        let ends = [&self.samples[first], &self.samples[last]];
-        let reach = PULL_IN * self.noise();
-        if ends.iter().any(|s| s.is_empty()) || reach == 0.0 {
-            return self.samples.clone();
+        let samples = self.without_drift();
+        let reach = PULL_IN * noise(&samples);
+        if samples[first].is_empty() || samples[last].is_empty() || reach == 0.0 {
+            return samples;
         }
-        let [a, b] = ends.map(|s| median(s));
+        let [a, b] = [first, last].map(|end| median(&samples[end]));
         let (low, high) = (a.min(b) - reach, a.max(b) + reach);
         let pull = |s: &Vec<f64>| s.iter().map(|y| y.clamp(low, high)).collect();
-        self.samples.iter().map(pull).collect()
+        samples.iter().map(pull).collect()
     }
 
-    /// Robust standard deviation within commits, from the median difference of two samples of
-    /// one commit.
-    fn noise(&self) -> f64 {
-        let mut differences = Vec::new();
-        for samples in &self.samples {
-            for (i, a) in samples.iter().enumerate() {
-                differences.extend(samples[i + 1..].iter().map(|b| (a - b).abs()));
+    /// The logarithms less the host's drift, if one shows within the commits: the median slope
+    /// of their pairs of samples (Theil and Sen), where it is many standard errors.
+    fn without_drift(&self) -> Vec<Vec<f64>> {
+        let raw: Vec<Vec<f64>> =
+            self.samples.iter().map(|s| s.iter().map(|(_, y)| *y).collect()).collect();
+        let noise = noise(&raw);
+        let mut slopes = Vec::new();
+        let mut spread = 0.0;
+        for samples in self.samples.iter().filter(|s| s.len() > 1) {
+            let centre = samples.iter().map(|(t, _)| t).sum::<f64>() / samples.len() as f64;
+            spread += samples.iter().map(|(t, _)| (t - centre).powi(2)).sum::<f64>();
+            for (i, (t, y)) in samples.iter().enumerate() {
+                // Late against early: neighbours in time say little of a drift.
+                let later = samples[i + 1..].iter().filter(|(u, _)| 3.0 * (u - t) > spread.sqrt());
+                slopes.extend(later.map(|(u, z)| (z - y) / (u - t)));
             }
         }
-        median(&differences) * MEDIAN_DIFFERENCE_TO_SD
+        let slope = median(&slopes);
+        let error = noise / spread.sqrt();
+        if slopes.len() < 3 || slope.abs() < DRIFT * error || !error.is_finite() || noise == 0.0 {
+            return raw;
+        }
+        let level = |(t, y): &(f64, f64)| y - slope * t;
+        self.samples.iter().map(|s| s.iter().map(level).collect()).collect()
+    }
+
+    /// Robust standard deviation within commits.
+    fn noise(&self) -> f64 {
+        noise(&self.without_drift())
     }
 
     /// Suspects that no measurable commit separates, with their posterior, likeliest first.
@@ -301,59 +402,20 @@ impl Bisection {
     }
 
     fn ratio(&self, change: usize) -> f64 {
-        let (before, after) = self.samples.split_at(change);
+        let samples = self.without_drift();
+        let (before, after) = samples.split_at(change);
         (median(&after.concat()) - median(&before.concat())).exp()
     }
 }
 
-/// Posterior distribution of a [`Bisection`]; everything adds up to 1.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Posterior {
-    /// That the change came with this commit.
-    pub commits: Vec<f64>,
-    /// That there is no change.
-    pub no_change: f64,
-}
-
-/// Marginal likelihoods under the two-mean normal model with flat prior on the common mean,
-/// 1/variance on the variance, and change ~ N(0, PRIOR_CHANGE² variance).
-struct Evidence {
-    /// Samples, and sums of their deviations from the grand mean, at commits below each index.
-    counts: Vec<f64>,
-    sums: Vec<f64>,
-    n: f64,
-    /// Sum of squares around the grand mean, never quite 0.
-    squares: f64,
-}
-
-impl Evidence {
-    fn new(samples: &[Vec<f64>]) -> Self {
-        let all = samples.concat();
-        let centre = crate::mean(&all);
-        let (mut counts, mut sums) = (vec![0.0], vec![0.0]);
-        let (mut count, mut sum) = (0.0, 0.0);
-        for of_commit in samples {
-            count += of_commit.len() as f64;
-            sum += of_commit.iter().map(|y| y - centre).sum::<f64>();
-            counts.push(count);
-            sums.push(sum);
+/// Robust standard deviation within commits, from the median difference of two samples of one
+/// commit.
+fn noise(samples: &[Vec<f64>]) -> f64 {
+    let mut differences = Vec::new();
+    for samples in samples {
+        for (i, a) in samples.iter().enumerate() {
+            differences.extend(samples[i + 1..].iter().map(|b| (a - b).abs()));
         }
-        // Costs are known to a part in a million at best: without noise (instruction counts)
-        // the likelihood must not divide by 0.
-        let floor = 1e-12 * count.max(1.0);
-        Self { counts, sums, n: count, squares: crate::sample::sum_squares(&all) + floor }
     }
-
-    fn of_no_change(&self) -> f64 {
-        -0.5 * (self.n - 1.0).max(0.0) * self.squares.ln()
-    }
-
-    fn of_change_at(&self, c: usize) -> f64 {
-        let g = PRIOR_CHANGE * PRIOR_CHANGE;
-        let before = self.counts[c];
-        let szz = if self.n > 0.0 { before * (self.n - before) / self.n } else { 0.0 };
-        let explained = self.sums[c] * self.sums[c] / (szz + 1.0 / g);
-        let left = (self.squares - explained).max(self.squares * 1e-15);
-        -0.5 * ((1.0 + g * szz).ln() + (self.n - 1.0).max(0.0) * left.ln())
-    }
+    median(&differences) * MEDIAN_DIFFERENCE_TO_SD
 }

@@ -108,7 +108,7 @@ pub fn tarone(tests: &[(Vec<f64>, Vec<f64>)], alpha: f64, seed: u64) -> Vec<f64>
     tests
         .map(|((a, b), attainable)| {
             if attainable <= alpha / factor as f64 {
-                (permutation_test(a, b, seed).p * factor as f64).min(1.0)
+                (discrete(a, b, seed) * factor as f64).min(1.0)
             } else {
                 1.0
             }
@@ -116,12 +116,35 @@ pub fn tarone(tests: &[(Vec<f64>, Vec<f64>)], alpha: f64, seed: u64) -> Vec<f64>
         .collect()
 }
 
+/// p-value of the permutation test of occurrences. Of lines that a run has or has not it is
+/// exact for any number of runs (R. Fisher's test, 1935: the hypergeometric distribution), so that
+/// more runs never lose what fewer find.
+fn discrete(a: &[f64], b: &[f64], seed: u64) -> f64 {
+    let (a, b) = (sorted(a), sorted(b));
+    let mut all = a.iter().chain(&b);
+    if a.is_empty() || b.is_empty() || !all.all(|n| *n == 0.0 || *n == 1.0) {
+        return permutation_test(&a, &b, seed).p;
+    }
+    let ones = |side: &[f64]| side.iter().filter(|n| **n == 1.0).count();
+    let (na, nb, seen) = (a.len(), b.len(), ones(&a) + ones(&b));
+    let difference =
+        |in_a: usize| (in_a as f64 / na as f64 - (seen - in_a) as f64 / nb as f64).abs();
+    let observed = difference(ones(&a)) * (1.0 - 1e-12);
+    let log_choose = |n: usize, k: usize| -> f64 {
+        (0..k).map(|i| ((n - i) as f64 / (i + 1) as f64).ln()).sum()
+    };
+    let all = log_choose(na + nb, seen);
+    let chance = |in_a: usize| (log_choose(na, in_a) + log_choose(nb, seen - in_a) - all).exp();
+    let possible = seen.saturating_sub(nb)..=seen.min(na);
+    possible.filter(|k| difference(*k) >= observed).map(chance).sum::<f64>().min(1.0)
+}
+
 /// The p-value had the same runs fallen most unevenly on the two sides.
 fn smallest(a: &[f64], b: &[f64], seed: u64) -> f64 {
     let pooled = sorted(&[a, b].concat());
     let split = |at: usize| {
         let (low, high) = pooled.split_at(at.min(pooled.len()));
-        permutation_test(low, high, seed).p
+        discrete(low, high, seed)
     };
     split(a.len()).min(split(b.len()))
 }
@@ -209,6 +232,18 @@ mod tests {
         assert!(tarone(&[], 0.05, 1).is_empty());
         let few = (vec![0.0; 2], vec![1.0; 2]);
         assert_eq!(tarone(&[few], 0.05, 1), vec![1.0f64]);
+    }
+
+    /// Review E11: of 120 new lines 9 runs a side found all, 20 none.
+    #[test]
+    fn more_runs_lose_no_line() {
+        for runs in [9, 10, 20, 50] {
+            let new = (vec![0.0; runs], vec![1.0; runs]);
+            let p = tarone(&vec![new; 120], 0.01, 1);
+            assert!(p.iter().all(|p| *p <= 0.01), "{runs} runs: {}", p[0]);
+        }
+        let (a, b) = ([0.0, 0.0, 1.0, 0.0], [1.0, 1.0, 0.0, 1.0, 1.0]);
+        assert!((discrete(&a, &b, 1) - permutation_test(&a, &b, 1).p).abs() < 1e-12);
     }
 
     proptest! {

@@ -11,10 +11,12 @@
 //! what was used.
 
 pub mod bisect;
+pub mod blocked;
 pub mod bootstrap;
 
 pub mod breaks;
 pub mod compare;
+pub mod decide;
 pub mod discovery;
 pub mod dist;
 pub mod fit;
@@ -27,6 +29,7 @@ pub mod plan;
 pub mod ratio;
 pub mod rng;
 pub mod sample;
+pub mod segments;
 pub mod sequential;
 pub mod shards;
 pub mod signed_rank;
@@ -35,6 +38,7 @@ pub mod summary;
 pub use bisect::{Answer, Bisection};
 pub use breaks::{breaks, breaks_among, Break};
 pub use compare::{compare, holm, Compared, Options};
+pub use decide::{Decided, Rule};
 pub use discovery::{benjamini_hochberg, student, tarone, welch, Difference};
 pub use fit::{linear_fit, theil_sen, LinearFit};
 pub use mann_whitney::{mann_whitney, MannWhitney};

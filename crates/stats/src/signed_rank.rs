@@ -97,8 +97,17 @@ pub fn interval(differences: &[f64], tail: f64) -> Option<[f64; 2]> {
     Some([*averages.get(dropped)?, averages[averages.len() - 1 - dropped]])
 }
 
+/// The lower end of the interval of finite differences that drops so many averages.
+pub(crate) fn lower_end(differences: &[f64], dropped: usize) -> f64 {
+    let pairs = differences.iter().enumerate();
+    let mut averages: Vec<f64> =
+        pairs.flat_map(|(i, a)| differences[i..].iter().map(move |b| a / 2.0 + b / 2.0)).collect();
+    let at = dropped.min(averages.len().saturating_sub(1));
+    *averages.select_nth_unstable_by(at, f64::total_cmp).1
+}
+
 /// How many of the lowest Walsh averages lie below the interval.
-fn averages_to_drop(n: usize, tail: f64) -> Option<usize> {
+pub(crate) fn averages_to_drop(n: usize, tail: f64) -> Option<usize> {
     if n > EXACT {
         let n = n as f64;
         let sd = (n * (n + 1.0) * (2.0 * n + 1.0) / 24.0).sqrt();

@@ -1,6 +1,6 @@
 //! `vmeter bench`.
 
-use crate::options::{Machine, Runs};
+use crate::options::{ruled, FailIfSlower, Machine, Runs};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
@@ -24,6 +24,13 @@ pub struct Bench {
     /// Another machine: the baseline with these options changed, e.g. --vs '--machine pc'.
     #[arg(long, value_name = "SPEC", allow_hyphen_values = true)]
     pub vs: Vec<String>,
+    /// As many runs as a difference of PCT percent needs: planned from the first ones' noise, in
+    /// steps, until it is decided (--runs: at most).
+    #[arg(long, value_name = "PCT", value_parser = positive)]
+    pub detect: Option<f64>,
+    /// When a machine is too slow, against the first.
+    #[command(flatten)]
+    pub gate: FailIfSlower,
     /// A VMM command line of your own, run as given.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
@@ -90,6 +97,14 @@ fn overlay(base: MachineSpec, change: MachineSpec) -> MachineSpec {
     }
 }
 
+/// A share in percent that is more than none.
+fn positive(text: &str) -> Result<f64, String> {
+    match crate::options::percent(text) {
+        Ok(percent) if percent > 0.0 => Ok(percent),
+        _ => Err("expected a number above 0".into()),
+    }
+}
+
 /// Times machines in turn, shows and exports the comparison.
 ///
 /// # Errors
@@ -104,8 +119,14 @@ pub fn run(arguments: Bench, out: &Output) -> anyhow::Result<Status> {
     let interrupt = Interrupt::install()?;
     let runs = arguments.runs.options();
     let mut bar = Bar::new(out.quiet);
-    let result = bench(&machines, &runs, &mut Watch::new(&mut bar, &interrupt))?;
-    output::done(&Shown(result), &Views::default(), out)
+    let limit = arguments.gate.limit();
+    if limit.is_some() && runs.resume.is_none() {
+        vmeter_lab::bench::check_gate(machines.len(), runs.runs)?;
+    }
+    let result = bench(&machines, arguments.detect, &runs, &mut Watch::new(&mut bar, &interrupt))?;
+    let gates = limit.map_or_else(Vec::new, |limit| vmeter_lab::bench::gates(&result, &limit));
+    let status = output::done(&Shown(result), &Views::default(), out)?;
+    Ok(ruled(status, &gates))
 }
 
 #[cfg(test)]

@@ -1,15 +1,16 @@
 //! `vmeter boot`.
 
-use crate::options::{word, Machine, Runs, Views};
+use crate::options::{ruled, word, FailIfSlower, Machine, Runs, Views};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
 use crate::Status;
 use clap::Args;
 use std::path::PathBuf;
-use vmeter_lab::boot::{boot, BootOptions};
+use vmeter_lab::boot::{boot, regression, BootOptions};
 use vmeter_lab::Shown;
 use vmeter_model::run::WatchLevel;
+use vmeter_model::{Accel, AskedAccel};
 use vmeter_session::failure::usage;
 use vmeter_session::{Interrupt, Watch};
 
@@ -31,10 +32,11 @@ pub struct Boot {
     /// How it is shown.
     #[command(flatten)]
     pub views: Views,
-    /// Exit with status 1 if the boot is slower than the saved session by more than PCT percent.
-    #[arg(long, value_name = "PCT", requires = "baseline", value_parser = crate::options::percent)]
-    pub fail_if_slower: Option<f64>,
-    /// Saved session to compare with.
+    /// When it is too slow, against --baseline.
+    #[command(flatten)]
+    pub gate: FailIfSlower,
+    /// Saved session to compare with: its machine is booted again, in turn with this one, where
+    /// that is possible.
     #[arg(long, value_name = "DIR")]
     pub baseline: Option<PathBuf>,
     /// A VMM command line of your own, run as given.
@@ -55,22 +57,26 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
         spec: arguments.machine.spec(arguments.command),
         watch: arguments.watch,
         overhead: arguments.overhead,
+        baseline: arguments.baseline.clone(),
         runs: arguments.runs.options(),
     };
+    let limit = arguments.gate.limit();
+    if limit.is_some() && arguments.baseline.is_none() {
+        return Err(usage("--fail-if-slower: slower than what? --baseline DIR, a saved session"));
+    }
+    if limit.is_some() && options.spec.accel != Some(AskedAccel::Only(Accel::Icount)) {
+        regression::check_runs(options.runs.runs)?;
+    }
     if let Some(baseline) = &arguments.baseline {
-        vmeter_lab::boot::regression::check(baseline)?;
+        regression::check(baseline)?;
     }
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);
     let mut result = boot(&options, &mut Watch::new(&mut bar, &interrupt))?;
-    let slower = match (&arguments.baseline, arguments.fail_if_slower) {
-        (Some(baseline), limit) => {
-            let verdict = vmeter_lab::boot::regression::against(baseline, &result, limit)?;
-            result.warnings.push(verdict.text);
-            verdict.failed
-        }
-        (None, _) => false,
+    let gate = match &arguments.baseline {
+        Some(baseline) => regression::judge(baseline, &mut result, limit)?,
+        None => None,
     };
     let status = output::done(&Shown(result), &arguments.views.into(), out)?;
-    Ok(if slower { Status::Bad } else { status })
+    Ok(ruled(status, gate.as_slice()))
 }

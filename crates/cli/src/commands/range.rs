@@ -1,18 +1,18 @@
 //! `vmeter range`.
 
-use crate::options::{word, Machine, Many, Runs};
+use crate::options::{ruled, word, FailIfSlower, Machine, Many, Runs};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
 use crate::Status;
 use clap::Args;
 use std::path::PathBuf;
+use vmeter_lab::range::gate::gates;
 use vmeter_lab::range::{range, RangeOptions};
 use vmeter_lab::slurm;
 use vmeter_lab::Shown;
 use vmeter_model::range as model;
 use vmeter_model::run::WatchLevel;
-use vmeter_model::CommitState;
 use vmeter_session::RunOptions;
 use vmeter_session::{Interrupt, Session, Views, Watch};
 
@@ -49,9 +49,9 @@ pub struct Range {
     /// Remove from the checkout what is not in the commit before each build.
     #[arg(long)]
     pub clean: bool,
-    /// Exit with status 1 if a commit made it slower by more than PCT percent.
-    #[arg(long, value_name = "PCT", value_parser = crate::options::percent)]
-    pub fail_if_slower: Option<f64>,
+    /// When a commit is too slow, against the one before.
+    #[command(flatten)]
+    pub gate: FailIfSlower,
     /// The machine, with {worktree} where files of a commit belong: --kernel {worktree}/bzImage.
     #[command(flatten)]
     pub machine: Machine,
@@ -93,16 +93,9 @@ pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Status> {
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);
     let result = measure(&options, arguments.many, &mut Watch::new(&mut bar, &interrupt))?;
-    let allowed = arguments.fail_if_slower.map(|percent| 1.0 + percent / 100.0);
-    let slower = |change: &model::Change| {
-        change.ratio.zip(allowed).is_some_and(|(ratio, allowed)| ratio.mean > allowed)
-    };
-    // A commit that does not run, or only seems to, was not found to be as fast.
-    let silent = [CommitState::DoesNotRun, CommitState::NotCompared];
-    let broken = result.commits.iter().any(|commit| silent.contains(&commit.state));
-    let failed = result.changes.iter().any(slower) || allowed.is_some() && broken;
+    let gates = arguments.gate.limit().map_or_else(Vec::new, |limit| gates(&result, &limit));
     let status = output::done(&Shown(result), &Views::default(), out)?;
-    Ok(if failed { Status::Bad } else { status })
+    Ok(ruled(status, &gates))
 }
 
 fn measure(

@@ -1,10 +1,12 @@
 //! Options that several commands take.
 
+mod gate;
 mod machine;
 mod many;
 mod runs;
 mod views;
 
+pub use gate::{ruled, FailIfSlower};
 pub use machine::Machine;
 pub use many::Many;
 pub use runs::Runs;

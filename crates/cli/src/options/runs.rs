@@ -1,6 +1,8 @@
 //! How runs are repeated.
 
 use clap::Args;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::path::PathBuf;
 use vmeter_session::RunOptions;
 
@@ -14,7 +16,8 @@ pub struct Runs {
     /// Measured runs of each machine (default: 5, or as many as the command needs; with --overhead pairs at most, 40).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub runs: Option<u32>,
-    /// Seed of the random order in which machines take turns (default: 1).
+    /// Seed of the random order in which machines take turns (default: drawn anew and saved; 1
+    /// with --shard).
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Folder to save the runs in (default: a fresh one under $XDG_STATE_HOME/vmeter/runs).
@@ -41,6 +44,7 @@ impl Runs {
             warmup: self.warmup,
             runs: self.runs,
             seed: self.seed,
+            drawn: Some(drawn_seed()),
             save: self.save,
             resume: self.resume,
             pin: self.pin,
@@ -50,4 +54,14 @@ impl Runs {
             argv: vmeter_base::argv(),
         }
     }
+}
+
+/// The seed of a session for which none is given, unless the environment has one: what is to be
+/// repeated run by run in many commands (a test, a script) sets it once.
+const SEED_VARIABLE: &str = "VMETER_SEED";
+
+/// A seed that JSON's readers keep exactly.
+fn drawn_seed() -> u64 {
+    let set = std::env::var(SEED_VARIABLE).ok().and_then(|text| text.trim().parse().ok());
+    set.unwrap_or_else(|| RandomState::new().build_hasher().finish() >> 32)
 }

@@ -56,6 +56,7 @@ impl Lab {
             .args(arguments)
             .env("XDG_STATE_HOME", self.folder.path())
             .env("COLUMNS", "80")
+            .env("VMETER_SEED", "1")
             .env_remove("NO_COLOR");
         command
     }

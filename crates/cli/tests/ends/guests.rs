@@ -89,7 +89,7 @@ impl Guests {
     /// One boot of QEMU's own command line.
     pub fn own(&self, options: &[&str], qemu: &[&str]) -> Ran {
         let mut all = vec!["boot"];
-        all.extend(ONCE);
+        all.extend(ONCE.iter().filter(|_| !options.contains(&"--runs")));
         all.extend(options);
         all.extend(["--", "qemu-system-x86_64", "-nodefaults", "-display", "none", "-no-reboot"]);
         all.extend(qemu);

@@ -146,10 +146,10 @@ fn a_crash_is_never_faster() {
     );
 
     let (base, bad) = (guests.lab.path("base"), guests.lab.path("bad"));
-    let four = ["--warmup", "0", "--runs", "4"];
+    let six = ["--warmup", "0", "--runs", "6"];
     let boot = |kernel: &str, more: &[&str]| {
         let machine = ["boot", "--accel", "tcg", "--kernel", kernel, "--initrd", kernel];
-        guests.lab.run(&[&machine[..], &four, more].concat())
+        guests.lab.run(&[&machine[..], &six, more].concat())
     };
     assert_eq!(boot(off, &["--save", text(&base)]).status, 0);
     let gate = ["--baseline", text(&base), "--fail-if-slower", "3", "--save", text(&bad)];
@@ -170,7 +170,7 @@ fn a_crash_is_never_faster() {
 
     let list = format!("kernel={off},{tf}");
     let sweep = ["sweep", "-L", &list, "--accel", "tcg", "--initrd", off, "--watch", "none"];
-    let ran = guests.lab.run(&[&sweep[..], &four].concat());
+    let ran = guests.lab.run(&[&sweep[..], &six].concat());
     assert_eq!(ran.status, 1, "{}", ran.stderr);
     assert!(!ran.stdout.contains("faster"), "{}", ran.stdout);
 }

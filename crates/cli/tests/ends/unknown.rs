@@ -21,7 +21,8 @@ fn an_end_that_nothing_tells_is_called_unknown() {
     let ran = boot(&healthy, &good, &[]);
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     assert!(headline(&ran).contains(unknown), "{}", ran.stdout);
-    let ran = boot(&crash, &bad, &["--baseline", text(&good), "--fail-if-slower", "3"]);
+    let gate = ["--baseline", text(&good), "--fail-if-slower", "3", "--warmup", "0", "--runs", "6"];
+    let ran = boot(&crash, &bad, &gate);
     assert_eq!(ran.status, 1, "{}", ran.stderr);
     let both = format!("{}{}", ran.stdout, ran.stderr);
     assert!(headline(&ran).contains(unknown) && both.contains("not compared with"), "{both}");

@@ -1,15 +1,20 @@
 //! `vmeter bench`: whole boots with nothing attached, machines in turn.
 
+mod looks;
 pub mod report;
 
+use crate::blocks::{blocks, ByBlock};
 use crate::booter::Recorder;
 use crate::boots::Boots;
-use crate::compare::{against_the_first, Compared, Sampled};
+use crate::compare::{against_the_first, needed_runs, too_few, Compared, Sampled};
 use crate::ends::Ends;
+use crate::gate::{Gate, Limit};
 use crate::prepare::{check_same, prepare, Prepared};
 use crate::shown::Shown;
 use anyhow::Result;
+use looks::Asked;
 use report::BenchReport;
+use std::collections::BTreeMap;
 use std::path::Path;
 use vmeter_model::result::{BenchMachine, BenchResult, FailedRun};
 use vmeter_model::run::{
@@ -24,13 +29,17 @@ use vmeter_session::{
     begin, cache_dir, envelope, execute, record, resumed, Given, RunOptions, Session, Watch,
 };
 use vmeter_session::{Answer, Experiment, Views};
-use vmeter_stats::Verdict;
-use vmeter_stats::{estimate, outliers};
+use vmeter_stats::{estimate, outliers, Verdict};
 
 const KIND: &str = "bench";
 
-/// Measured boots of each machine, unless `--runs` says otherwise.
+/// Measured boots of each machine, unless `--runs` says otherwise or more are needed to compare
+/// so many machines.
 const DEFAULT_RUNS: u32 = 10;
+
+fn default_runs(machines: usize) -> u32 {
+    DEFAULT_RUNS.max(u32::try_from(needed_runs(machines)).unwrap_or(u32::MAX))
+}
 
 /// Times machines against the first of them.
 ///
@@ -38,9 +47,13 @@ const DEFAULT_RUNS: u32 = 10;
 /// A machine that is not valid, a host that can't boot it, an interruption.
 pub fn bench(
     machines: &[(String, MachineSpec)],
+    detect: Option<f64>,
     options: &RunOptions,
     watch: &mut Watch<'_>,
 ) -> Result<BenchResult> {
+    if detect.is_some() && machines.len() < 2 && options.resume.is_none() {
+        return Err(usage("--detect: a difference to what? --vs SPEC, another machine"));
+    }
     for (i, (label, _)) in machines.iter().enumerate() {
         if machines.iter().take(i).any(|(other, _)| other == label) {
             return Err(usage(format!(
@@ -51,6 +64,7 @@ pub fn bench(
     // Machines are worked out before the folder is made: a typo leaves none behind.
     let saved = resumed(KIND, options, watch, |session, given| {
         note_given(machines, session, given);
+        given.option("--detect", detect.map(Some), asked(session)?.detect);
         Ok(())
     })?;
     let one = |label: &str, spec: &MachineSpec| {
@@ -70,19 +84,95 @@ pub fn bench(
         Some(session) => session,
         None => {
             let machines = described.clone();
-            let record = SessionRecord { machines, ..record(KIND, options) };
+            let asked = Asked { detect, ..Asked::default() };
+            let runs = detect.map(|_| asked.first(options.runs) as u32).or(options.runs);
+            let asked = serde_json::to_value(asked)?;
+            let record = SessionRecord { machines, asked, ..record(KIND, options) };
             // Saved with its plan, or not at all.
+            let options = &RunOptions { runs, ..options.clone() };
             let plan = lengthened(&record, Path::new(""), options)?;
             begin(SessionRecord { plan, ..record }, options, watch)?
         }
     };
     session.record.machines = described;
-    session.record.plan = lengthened(&session.record, &session.dir, options)?;
+    let mut asked = asked(&session)?;
+    if asked.detect.is_none() {
+        session.record.plan = lengthened(&session.record, &session.dir, options)?;
+    }
     session.save()?;
+    if let Some(few) = too_few(runs_each(&session), session.record.machines.len()) {
+        watch.progress.warn(&few);
+    }
     let pin = session.record.pin.as_deref().or(options.pin.as_deref());
     let recorder = Recorder::of(prepared, pin)?;
-    execute(&session, &mut Boots(&recorder), session.record.prepare.as_deref(), watch)?;
-    result(&session)
+    loop {
+        execute(&session, &mut Boots(&recorder), session.record.prepare.as_deref(), watch)?;
+        let more = looked(&session, &mut asked, options.runs)?;
+        session.record.asked = serde_json::to_value(&asked)?;
+        if let Some(runs) = more {
+            let runs = u32::try_from(runs).ok();
+            let options = &RunOptions { runs, warmup: None, ..options.clone() };
+            session.record.plan = lengthened(&session.record, &session.dir, options)?;
+        }
+        session.save()?;
+        if more.is_none() {
+            return result(&session);
+        }
+    }
+}
+
+/// What a session of its own keeps besides machines and plan; an older one keeps nothing.
+fn asked(session: &Session) -> Result<Asked> {
+    if session.record.asked.is_null() {
+        return Ok(Asked::default());
+    }
+    session.asked()
+}
+
+/// Measured runs of each machine that are planned.
+fn runs_each(session: &Session) -> usize {
+    session.record.plan.iter().filter(|p| p.machine == 0 && !p.warmup).count()
+}
+
+/// Looks at the runs; how many there must be at the next look, if there is to be one.
+fn looked(session: &Session, asked: &mut Asked, most: Option<u32>) -> Result<Option<usize>> {
+    let runs = runs_each(session);
+    if asked.detect.is_none() || asked.looks.last().is_some_and(|look| look.last) {
+        asked.looked(runs, true);
+        return Ok(None);
+    }
+    let (finished, _) = session.finished()?;
+    let records: Vec<RunRecord> = finished.into_iter().map(|(_, record)| record).collect();
+    let machines = machines(session, &records);
+    let failed = records.iter().any(|run| run.outcome != Outcome::Done);
+    let more = asked.next(&machines, runs, most).filter(|_| !failed);
+    // What ends it before the runs that were wanted keeps the level of a look on the way.
+    let last = more.is_none() && !asked.stopped_early(&machines, runs, most);
+    asked.looked(runs, last);
+    Ok(more)
+}
+
+/// Refuses a gate that these runs could not decide, before anything is booted.
+///
+/// # Errors
+/// Class usage: nothing to compare with, or too few runs, and how many are needed.
+pub fn check_gate(machines: usize, runs: Option<u32>) -> Result<()> {
+    if machines < 2 {
+        return Err(usage("--fail-if-slower: slower than what? --vs SPEC, another machine"));
+    }
+    let runs = runs.unwrap_or_else(|| default_runs(machines)) as usize;
+    too_few(runs, machines).map_or(Ok(()), |few| Err(usage(format!("--fail-if-slower: {few}"))))
+}
+
+/// What the gate says of each machine against the first.
+pub fn gates(result: &BenchResult, limit: &Limit) -> Vec<Gate> {
+    let refused = result.not_compared.iter().map(|n| limit.nothing(&n.why));
+    let gates: Vec<Gate> =
+        result.comparisons.iter().map(|c| limit.of_comparison(c)).chain(refused).collect();
+    if gates.is_empty() {
+        return vec![limit.nothing("there are no two machines with runs of one block")];
+    }
+    gates
 }
 
 /// The machines beside `--resume`, and those of the session.
@@ -100,19 +190,17 @@ fn note_given(machines: &[(String, MachineSpec)], session: &Session, given: &mut
 /// The session's plan, or a longer one if more runs are asked for than it has.
 fn lengthened(record: &SessionRecord, dir: &Path, options: &RunOptions) -> Result<Vec<PlannedRun>> {
     let begun = &record.plan;
+    let machines = record.machines.len();
     let each =
         |warmup: bool| begun.iter().filter(|p| p.machine == 0 && p.warmup == warmup).count() as u32;
-    let (default_warmups, default_runs) = if begun.is_empty() {
-        (options.warmups(), DEFAULT_RUNS)
+    let (had_warmups, had_runs) = if begun.is_empty() {
+        (options.warmups(), default_runs(machines))
     } else {
         (each(true), each(false))
     };
-    let slots = vmeter_stats::plan(
-        record.machines.len(),
-        options.warmup.unwrap_or(default_warmups) as usize,
-        options.runs.unwrap_or(default_runs) as usize,
-        record.seed,
-    );
+    let warmups = options.warmup.unwrap_or(had_warmups) as usize;
+    let runs = options.runs.unwrap_or(had_runs);
+    let slots = vmeter_stats::plan(machines, warmups, runs as usize, record.seed);
     let watch = WatchLevel::None;
     let planned =
         |slot: vmeter_stats::Slot| PlannedRun { machine: slot.machine, warmup: slot.warmup, watch };
@@ -120,11 +208,16 @@ fn lengthened(record: &SessionRecord, dir: &Path, options: &RunOptions) -> Resul
     if wanted.starts_with(begun) {
         return Ok(wanted);
     }
+    // An older vmeter drew other orders: its blocks stay, and new ones follow.
+    if warmups == had_warmups as usize && runs >= had_runs {
+        let more = wanted.into_iter().skip(begun.len());
+        return Ok(begun.iter().copied().chain(more).collect());
+    }
     Err(usage(format!(
         "{} was begun with {} and {} of each machine: go on with it with more --runs, or without --runs and --warmup",
         dir.display(),
-        plural(default_runs.into(), "run"),
-        plural(default_warmups.into(), "warm-up")
+        plural(had_runs.into(), "run"),
+        plural(had_warmups.into(), "warm-up")
     )))
 }
 
@@ -148,11 +241,13 @@ pub fn result(session: &Session) -> Result<BenchResult> {
             summarise(machine, &records.iter().filter(own).collect::<Vec<_>>())
         })
         .collect();
-    let Compared { comparisons, refused } = comparisons(session, &records);
-    let mut hints = Vec::new();
-    if comparisons.iter().any(|c| c.verdict == Verdict::NoDifference) {
-        hints.push("more --runs resolve smaller differences".to_owned());
-    }
+    let Compared { comparisons, refused, warnings: left_out } = comparisons(session, &records);
+    warnings.extend(left_out);
+    let hints = comparisons
+        .iter()
+        .filter(|c| c.verdict == Verdict::Undecidable)
+        .map(|c| format!("vmeter bench … --runs {}  # fewer decide nothing", c.pairs_needed));
+    let hints = hints.take(1).collect();
     Ok(BenchResult {
         envelope: envelope::envelope(&session.record),
         machines,
@@ -198,22 +293,33 @@ fn common_cause(runs: &[&&RunRecord]) -> Option<Cause> {
 
 /// Each other machine against the first.
 fn comparisons(session: &Session, records: &[RunRecord]) -> Compared {
-    let labels = session.record.machines.iter().map(|machine| machine.label.as_str());
-    let machines: Vec<_> = labels.map(|label| sampled(label, records)).collect();
-    against_the_first(&machines, session.record.seed)
+    let rule = asked(session).unwrap_or_default().rule();
+    against_the_first(&machines(session, records), rule)
 }
 
-fn sampled<'l>(label: &'l str, records: &[RunRecord]) -> Sampled<'l> {
-    let samples = |of: fn(&RunRecord) -> f64| {
-        let measured = records.iter().filter(|r| !r.warmup && r.label == label);
-        let value = |r: &RunRecord| if r.outcome == Outcome::Done { of(r) } else { f64::NAN };
-        measured.map(value).collect()
+fn machines<'s>(session: &'s Session, records: &[RunRecord]) -> Vec<Sampled<'s>> {
+    let blocks = blocks(&session.record.plan);
+    let labels = session.record.machines.iter().map(|machine| machine.label.as_str());
+    labels.map(|label| sampled(label, records, &blocks)).collect()
+}
+
+fn sampled<'l>(
+    label: &'l str,
+    records: &[RunRecord],
+    blocks: &BTreeMap<u32, usize>,
+) -> Sampled<'l> {
+    let own = || records.iter().filter(|r| r.label == label);
+    let measured = || own().filter(|r| !r.warmup && r.outcome == Outcome::Done);
+    let samples = |of: fn(&RunRecord) -> f64| -> ByBlock {
+        measured().filter_map(|r| Some((*blocks.get(&r.index)?, of(r)))).collect()
     };
     Sampled {
         label,
         wall: samples(|r| seconds(r.total_ns)),
         cpu: samples(|r| r.usage.cpu_s()),
-        ends: Ends::of_records(records.iter().filter(|r| r.label == label)),
+        ends: Ends::of_records(own()),
+        // An unwatched boot is timed by the wall clock, whatever the guest's own time is.
+        exact: false,
     }
 }
 

@@ -1,5 +1,6 @@
 //! `vmeter boot`: the same machine several times, every millisecond accounted for.
 
+mod baseline;
 pub mod overhead;
 mod plan;
 pub mod regression;
@@ -8,19 +9,19 @@ mod result;
 
 use crate::booter::Recorder;
 use crate::boots::{watched, Boots};
-use crate::prepare::{check_same, prepare};
+use crate::prepare::{check_same, prepare, Prepared};
 use crate::shown::Shown;
 use anyhow::Result;
+use baseline::LABELS;
 use plan::{lengthened, plan, Levels};
 use report::{BootReport, BootView, TreeView};
 pub use result::{marked, result};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use vmeter_model::result::BootResult;
-use vmeter_model::run::{Outcome, SessionRecord, WatchLevel};
+use vmeter_model::run::{Outcome, SessionMachine, SessionRecord, WatchLevel};
 use vmeter_model::MachineSpec;
 use vmeter_render::Report;
-use vmeter_session::failure::usage;
 use vmeter_session::{begin, cache_dir, execute, record, resumed, RunOptions, Session};
 use vmeter_session::{Answer, Experiment, Views, Watch};
 
@@ -35,6 +36,8 @@ pub struct BootOptions {
     pub watch: Option<WatchLevel>,
     /// Take turns with unwatched boots, to measure what watching costs.
     pub overhead: bool,
+    /// Saved session whose machine is booted beside this one, if it can be.
+    pub baseline: Option<std::path::PathBuf>,
     /// How runs are repeated.
     pub runs: RunOptions,
 }
@@ -92,12 +95,11 @@ pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> 
         Ok(())
     })?;
     let spec = saved.as_ref().map_or_else(|| options.spec.clone(), spec_of);
-    let prepared = vec![prepare("default", &spec, &cache_dir()?)?];
+    let mut prepared = vec![prepare(LABELS[0], &spec, &cache_dir()?)?];
+    prepared.extend(other(options, saved.as_ref(), watch)?);
     saved.as_ref().map_or(Ok(()), |session| check_same(session, &prepared))?;
-    let Some(machine) = prepared.first().map(|one| one.session.clone()) else {
-        return Err(usage("no machine"));
-    };
-    let (given, machines) = (&options.runs, vec![machine.clone()]);
+    let machines: Vec<SessionMachine> = prepared.iter().map(|one| one.session.clone()).collect();
+    let given = &options.runs;
     let pin = saved.as_ref().and_then(|session| session.record.pin.clone());
     let recorder = Recorder::of(prepared, pin.as_deref().or(given.pin.as_deref()))?;
     let asked = Asked::of(options, saved.as_ref())?;
@@ -108,13 +110,16 @@ pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> 
         None => {
             // Saved with its plan, or not at all; pairs are planned as they are needed, from
             // what was asked.
-            let plan = if asked.overhead { Vec::new() } else { plan(given, levels) };
+            let seed = given.order();
+            let plan =
+                if asked.overhead { Vec::new() } else { plan(given, levels, machines.len(), seed) };
             let asked = serde_json::to_value(asked)?;
-            let record = record(KIND, given);
+            let record = SessionRecord { seed, ..record(KIND, given) };
+            let machines = machines.clone();
             begin(SessionRecord { machines, plan, asked, ..record }, given, watch)?
         }
     };
-    session.record.machines = vec![machine];
+    session.record.machines = machines;
     session.record.asked = serde_json::to_value(asked)?;
     if asked.overhead {
         overhead::measure(&mut session, &recorder, levels, asked, watch)?;
@@ -125,6 +130,32 @@ pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> 
         execute(&session, &mut Boots(&recorder), prepare, watch)?;
     }
     result(&session)
+}
+
+/// The machine that takes turns with the one that is asked about: the baseline's, if it can be
+/// booted as it was, or that of the session which is gone on with.
+fn other(
+    options: &BootOptions,
+    saved: Option<&Session>,
+    watch: &mut Watch<'_>,
+) -> Result<Option<Prepared>> {
+    if let Some(session) = saved {
+        let machine = session.record.machines.get(1);
+        return machine.map(|m| prepare(&m.label, &m.spec, &cache_dir()?)).transpose();
+    }
+    let Some(dir) = options.baseline.as_deref().filter(|_| !options.overhead) else {
+        return Ok(None);
+    };
+    match baseline::bootable(dir) {
+        Ok(prepared) => Ok(Some(prepared)),
+        Err(why) => {
+            watch.progress.warn(&format!(
+                "the baseline is not booted again beside this machine, only its saved runs are \
+                 there to compare with: {why}"
+            ));
+            Ok(None)
+        }
+    }
 }
 
 /// The machine that a session boots.

@@ -8,22 +8,26 @@ use super::Asked;
 use crate::booter::Recorder;
 use crate::boots::{watched, Boots};
 use anyhow::Result;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use vmeter_base::{files, fnv};
 use vmeter_model::result::Overhead;
 use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionMachine, WatchLevel};
 use vmeter_model::time::seconds;
-use vmeter_model::Estimate;
+use vmeter_model::{Estimate, OverheadVerdict};
 use vmeter_session::{execute, state_dir, SavedRun, Session, Watch};
 use vmeter_stats::sequential::{Decision, OverheadRule};
 use vmeter_stats::{estimate, paired_ratio};
+
+type Host = BTreeMap<String, serde_json::Value>;
 
 /// What watching the session's machine as its runs are watched costs: by its own pairs of
 /// boots, or as it was measured last.
 pub(super) fn of(session: &Session, finished: &[SavedRun]) -> Option<Overhead> {
     let plan = &session.record.plan;
     if is_measured(plan) {
-        return Some(summarised(finished, levels_of(plan), &session.record.started_at));
+        let rule = rule(Asked::of_session(session).ok().and_then(|asked| asked.runs));
+        return Some(summarised(finished, levels_of(plan), &rule, &session.record.started_at));
     }
     let machine = session.record.machines.first()?;
     let watch = watched(plan).unwrap_or_default();
@@ -31,7 +35,8 @@ pub(super) fn of(session: &Session, finished: &[SavedRun]) -> Option<Overhead> {
         return None;
     }
     // The boots that `full` times are watched lightly.
-    last_for(machine, watch).or_else(|| last_for(machine, WatchLevel::Light))
+    let host = &session.record.host;
+    last_for(machine, host, watch).or_else(|| last_for(machine, host, WatchLevel::Light))
 }
 
 /// True for a plan in which watched and unwatched boots take turns.
@@ -56,22 +61,22 @@ fn per_block(levels: Levels) -> u32 {
 }
 
 /// What the pairs of these runs say; `at` is when they were made.
-fn summarised(finished: &[SavedRun], levels: Levels, at: &str) -> Overhead {
+fn summarised(finished: &[SavedRun], levels: Levels, rule: &OverheadRule, at: &str) -> Overhead {
     let of = |level| pairs(finished.iter().map(|(_, run)| run), level, per_block(levels));
     let timed = of(levels.timed);
     let counting = levels.counts_apart().then(|| of(levels.asked));
-    summarise(levels.asked, &timed, counting.as_deref(), at)
+    summarise(levels.asked, &timed, counting.as_deref(), rule, at)
 }
 
 /// The last measured cost of watching `machine` at `watch`, on this host.
-pub fn last_for(machine: &SessionMachine, watch: WatchLevel) -> Option<Overhead> {
-    let bytes = files::read_limited(&file(machine, watch)?, 1 << 20).ok()?;
+pub fn last_for(machine: &SessionMachine, host: &Host, watch: WatchLevel) -> Option<Overhead> {
+    let bytes = files::read_limited(&file(machine, host, watch)?, 1 << 20).ok()?;
     serde_json::from_slice(&bytes).ok()
 }
 
 /// Keeps an answer for later boots. Not being able to is not an error of the boot.
-pub fn remember(machine: &SessionMachine, overhead: &Overhead) {
-    let Some(path) = file(machine, overhead.watch) else { return };
+pub fn remember(machine: &SessionMachine, host: &Host, overhead: &Overhead) {
+    let Some(path) = file(machine, host, overhead.watch) else { return };
     let kept = serde_json::to_vec_pretty(overhead)
         .map_err(std::io::Error::from)
         .and_then(|bytes| files::write_in_new_folder(&path, &bytes));
@@ -80,9 +85,14 @@ pub fn remember(machine: &SessionMachine, overhead: &Overhead) {
     }
 }
 
-/// One file a machine (its argv without anything added) and watch level.
-fn file(machine: &SessionMachine, watch: WatchLevel) -> Option<PathBuf> {
-    let key = fnv::hash(machine.argv.join("\0").as_bytes());
+/// One file for each watch level of a machine (its argv without anything added, the versions of
+/// its VMM, kernel and firmware) on a host (its name, CPU and kernel).
+fn file(machine: &SessionMachine, host: &Host, watch: WatchLevel) -> Option<PathBuf> {
+    let mut parts = machine.argv.clone();
+    parts.extend(machine.provenance.iter().map(|(what, version)| format!("{what}={version}")));
+    let of_host = ["hostname", "cpu_model", "kernel"].into_iter();
+    parts.extend(of_host.filter_map(|field| host.get(field).map(ToString::to_string)));
+    let key = fnv::hash(parts.join("\0").as_bytes());
     Some(state_dir().ok()?.join("overhead").join(format!("{watch}-{key:016x}.json")))
 }
 
@@ -121,14 +131,24 @@ fn summarise(
     watch: WatchLevel,
     timed: &[Pair<'_>],
     counting: Option<&[Pair<'_>]>,
+    rule: &OverheadRule,
     at: &str,
 ) -> Overhead {
     let cpu = |r: &RunRecord| r.usage.cpu_s();
     let cpus: Vec<(f64, f64)> = timed.iter().map(|(w, b)| (cpu(w), cpu(b))).collect();
     let walls_of_timed = walls(timed);
+    let verdict = match rule.decide(&walls_of_timed) {
+        Decision::Within { .. } => OverheadVerdict::Within,
+        Decision::Exceeds { .. } => OverheadVerdict::Exceeds,
+        Decision::Continue { .. } | Decision::Undecided { .. } => OverheadVerdict::Undecided,
+    };
+    let all = ratio(&walls_of_timed);
+    let (centre, ci95) = rule.stopped(&walls_of_timed).unwrap_or((all.mean, [all.min, all.max]));
     Overhead {
         watch,
-        ratio: ratio(&walls_of_timed),
+        ratio: Estimate { mean: centre, ci95, ..all },
+        verdict: Some(verdict),
+        bound_pct: 100.0 * (rule.bound - 1.0),
         cpu_ratio: ratio(&cpus),
         pairs: timed.len(),
         measured_at: at.to_owned(),
@@ -194,7 +214,8 @@ pub(super) fn measure(
             _ => {
                 let at = &session.record.started_at;
                 if let Some(machine) = session.record.machines.first().filter(|_| !failed) {
-                    remember(machine, &summarised(&finished, levels, at));
+                    let host = &session.record.host;
+                    remember(machine, host, &summarised(&finished, levels, &rule, at));
                 }
                 return Ok(());
             }

@@ -10,6 +10,8 @@ use vmeter_session::{RunOptions, Session};
 
 /// Measured boots of a machine, unless `--runs` says otherwise.
 const DEFAULT_RUNS: u32 = 5;
+/// … and of each of two machines, where a baseline takes turns with it.
+const DEFAULT_PAIRS: u32 = 10;
 
 /// How the boots that are timed, and those that count instructions, are watched. They
 /// are the same where counting costs nothing: not by the plugin, or in virtual time.
@@ -34,13 +36,23 @@ impl Levels {
     }
 }
 
-/// Warm-ups, then measured boots. Counting boots double as warm-ups.
-pub(super) fn plan(options: &RunOptions, levels: Levels) -> Vec<PlannedRun> {
-    let run = |warmup, watch| PlannedRun { machine: 0, warmup, watch };
-    let measured = options.runs.unwrap_or(DEFAULT_RUNS);
+/// Warm-ups, then measured boots, of machines in turn. Counting boots double as warm-ups.
+pub(super) fn plan(
+    options: &RunOptions,
+    levels: Levels,
+    machines: usize,
+    seed: u64,
+) -> Vec<PlannedRun> {
+    let default = if machines > 1 { DEFAULT_PAIRS } else { DEFAULT_RUNS };
+    let measured = options.runs.unwrap_or(default);
     let warmups = options.warmups().max(u32::from(levels.counts_apart()));
-    let warmups = (0..warmups).map(|_| run(true, levels.asked));
-    warmups.chain((0..measured).map(|_| run(false, levels.timed))).collect()
+    let slots = vmeter_stats::plan(machines, warmups as usize, measured as usize, seed);
+    let planned = slots.into_iter().map(|slot| PlannedRun {
+        machine: slot.machine,
+        warmup: slot.warmup,
+        watch: if slot.warmup { levels.asked } else { levels.timed },
+    });
+    planned.collect()
 }
 
 /// The session's plan, or a longer one if more runs are asked for than it has.
@@ -62,11 +74,13 @@ pub(super) fn lengthened(
     if options.runs.is_none() && options.warmup.is_none() {
         return Ok(begun.clone());
     }
-    let warmups = begun.iter().filter(|planned| planned.warmup).count() as u32;
-    let measured = begun.len() as u32 - warmups;
+    let machines = session.record.machines.len().max(1);
+    let warmups = (begun.iter().filter(|planned| planned.warmup).count() / machines) as u32;
+    let measured = (begun.len() / machines) as u32 - warmups;
     let runs = Some(options.runs.unwrap_or(measured));
     let warmup = Some(options.warmup.unwrap_or(warmups));
-    let wanted = plan(&RunOptions { runs, warmup, ..RunOptions::default() }, levels);
+    let options = RunOptions { runs, warmup, ..RunOptions::default() };
+    let wanted = plan(&options, levels, machines, session.record.seed);
     if wanted.starts_with(begun) {
         return Ok(wanted);
     }

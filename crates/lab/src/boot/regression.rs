@@ -1,23 +1,20 @@
-//! Slower than last time? A saved session is the baseline, a test the judge.
+//! Slower than last time? A saved session is the baseline: its machine booted again beside
+//! this one, or, where that is impossible, the runs that it has.
 
+use crate::blocks::{blocks, ByBlock};
+use crate::compare::{against_the_first, needed_runs, Sampled};
 use crate::ends::Ends;
+use crate::figures::Figures;
+use crate::gate::{Gate, Limit};
+use crate::sessions;
 use anyhow::Result;
 use std::path::Path;
-use vmeter_model::result::BootResult;
+use vmeter_model::result::{BootResult, Comparison};
 use vmeter_model::run::{Outcome, RunRecord};
 use vmeter_model::time::seconds;
 use vmeter_session::failure::usage;
-use vmeter_session::{AnySession, Session};
-use vmeter_stats::{compare, compare::Options, Verdict};
-
-/// What the comparison says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Judgement {
-    /// In words.
-    pub text: String,
-    /// True if the limit was given and is exceeded.
-    pub failed: bool,
-}
+use vmeter_session::{AnySession, SavedRun, Session};
+use vmeter_stats::Rule;
 
 /// Refuses a baseline that there is nothing to compare with, before anything is booted.
 ///
@@ -35,7 +32,22 @@ pub fn check(baseline: &Path) -> Result<()> {
     Ok(())
 }
 
-fn opened(baseline: &Path) -> Result<Session> {
+/// Refuses a gate that these runs could not decide, before anything is booted.
+///
+/// # Errors
+/// Class usage: with how many they could.
+pub fn check_runs(runs: Option<u32>) -> Result<()> {
+    let needed = needed_runs(2);
+    match runs {
+        Some(runs) if (runs as usize) < needed => Err(usage(format!(
+            "--fail-if-slower with --runs {runs} could never tell a slower machine from noise: \
+             --runs {needed} or more"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn opened(baseline: &Path) -> Result<Session> {
     let kind = AnySession::open(baseline)?.record.command;
     if kind != super::KIND {
         return Err(usage(format!(
@@ -47,39 +59,94 @@ fn opened(baseline: &Path) -> Result<Session> {
     Session::open(baseline)
 }
 
-/// Compares totals with those of the session in `baseline`. It fails if it is slower
-/// by more than `limit` percent: the difference is significant, and so is its exceeding
-/// the limit (the interval of the ratio lies above it).
+/// This boot's machine against the baseline's that took turns with it, if one did.
+pub(super) fn beside(
+    session: &Session,
+    finished: &[SavedRun],
+) -> Option<Result<Comparison, String>> {
+    let record = &session.record;
+    let [own, other] = record.machines.as_slice() else { return None };
+    let blocks = blocks(&record.plan);
+    let sampled = |label: &'static str, of: &str| {
+        let runs = || finished.iter().filter(|(_, r)| !r.warmup && r.label == of);
+        let done = || runs().filter(|(_, r)| r.outcome == Outcome::Done);
+        let samples = |value: fn(&SavedRun) -> f64| -> ByBlock {
+            done().filter_map(|run| Some((*blocks.get(&run.1.index)?, value(run)))).collect()
+        };
+        Sampled {
+            label,
+            wall: samples(total_s),
+            cpu: samples(|(_, r)| r.usage.cpu_s()),
+            ends: Ends::of_records(runs().map(|(_, r)| r)),
+            exact: done().count() > 0 && done().all(|(_, r)| r.icount),
+        }
+    };
+    let machines = [sampled("the baseline", &other.label), sampled("this boot", &own.label)];
+    let mut found = against_the_first(&machines, Rule::default());
+    if let Some(refused) = found.refused.pop() {
+        return Some(Err(refused.why));
+    }
+    found.comparisons.pop().map(Ok)
+}
+
+/// How long a run took, s: in its own time, if that is virtual.
+fn total_s((dir, run): &SavedRun) -> f64 {
+    if run.icount {
+        return Figures::of(&crate::analysis::analyse_run(dir, run.clone())).run.total_s;
+    }
+    seconds(run.total_ns)
+}
+
+/// Rules on a boot with a baseline, and adds to its warnings what is said of it.
 ///
 /// # Errors
 /// When `baseline` holds no session with runs.
-pub fn against(baseline: &Path, result: &BootResult, limit: Option<f64>) -> Result<Judgement> {
-    let old = super::result(&opened(baseline)?).map_err(|e| usage(format!("{e:#}")))?;
+pub fn judge(
+    baseline: &Path,
+    result: &mut BootResult,
+    limit: Option<Limit>,
+) -> Result<Option<Gate>> {
+    let gate = limit.unwrap_or(Limit { percent: 0.0, inconclusive: None });
+    let compared = match (&result.comparison, &result.not_compared) {
+        (Some(comparison), _) => gate.of_comparison(comparison),
+        (None, Some(why)) => gate.nothing(why),
+        (None, None) => saved(baseline, result, &gate)?,
+    };
+    if limit.is_some() {
+        result.warnings.push(compared.text.clone());
+    }
+    Ok(limit.map(|_| compared))
+}
+
+/// Compares with the runs that the baseline has. How much two sessions of one machine differ
+/// on this host is taken from those that are saved.
+fn saved(baseline: &Path, result: &mut BootResult, limit: &Limit) -> Result<Gate> {
+    let session = opened(baseline)?;
+    let old = super::result(&session).map_err(|e| usage(format!("{e:#}")))?;
     let ends = |result: &BootResult| Ends::of_records(result.runs.iter().map(|run| &run.record));
     let (name, before, now) = (baseline.display().to_string(), ends(&old), ends(result));
     if let Some(why) = Ends::differ((&name, &before), ("this boot", &now)) {
-        // What is not compared is not known to be as fast.
-        let text = format!("not compared with {name}: {why}");
-        return Ok(Judgement { text, failed: limit.is_some() });
+        result.warnings.push(format!("not compared with {name}: {why}"));
+        return Ok(limit.nothing(&format!("with {name}, {why}")));
     }
-    let compared = compare(&totals(&old), &totals(result), &Options::default());
-    let Some(compared) = compared else {
-        return Err(usage(format!("{}: no run to compare with", baseline.display())));
+    let exact = |r: &BootResult| !r.runs.is_empty() && r.runs.iter().all(|r| r.record.icount);
+    let between = sessions::between(&session);
+    let (a, b) = (totals(&old), totals(result));
+    let sides = sessions::Sides { a: &a, b: &b, exact: exact(&old) && exact(result) };
+    let differ =
+        sessions::provenance(&old.envelope, &old.machine, &result.envelope, &result.machine);
+    let found = sessions::compare(&sides, between);
+    let gate = match (differ, &found) {
+        (Some(differ), _) => limit.unknowable(&format!(
+            "{name} was measured {differ}, so the difference may not be this machine's"
+        )),
+        (None, Err(why)) => limit.unknowable(why),
+        (None, Ok(found)) => limit.rule("this boot", found.ratio, found.ci95, b.len()),
     };
-    let percent = |ratio: f64| 100.0 * (ratio - 1.0);
-    let [low, high] = compared.ratio.ci95;
-    let text = format!(
-        "against {}: {} ({:+.1} %, 95 % interval {:+.1} to {:+.1} %, p = {:.3})",
-        baseline.display(),
-        compared.verdict,
-        percent(compared.ratio.mean),
-        percent(low),
-        percent(high),
-        compared.p_value.p
-    );
-    let slower = compared.verdict == Verdict::Slower;
-    let failed = limit.is_some_and(|limit| slower && percent(low) > limit);
-    Ok(Judgement { text, failed })
+    if let Ok(found) = found {
+        result.warnings.push(format!("against {name}: {}", found.words()));
+    }
+    Ok(gate)
 }
 
 fn totals(result: &BootResult) -> Vec<f64> {

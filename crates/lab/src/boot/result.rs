@@ -1,6 +1,6 @@
 //! From a saved boot's runs to its result. Live and old sessions both come through here.
 
-use super::overhead;
+use super::{overhead, regression};
 use crate::analysis::{activities, analyse_run, counts, phases};
 use crate::boots::watched;
 use crate::counting;
@@ -40,6 +40,7 @@ pub fn marked(session: &Session, marks: &[String]) -> Result<BootResult> {
     }
     warnings.extend(missing::warning(session, &finished));
     let cost = overhead::of(session, &finished);
+    let beside = regression::beside(session, &finished);
     let machine = session.record.machines.first().cloned().unwrap_or_default();
     let watched = finished.iter().any(|(_, r)| r.watch != WatchLevel::None);
     let mut own: Vec<(PathBuf, RunRecord)> = finished
@@ -66,6 +67,20 @@ pub fn marked(session: &Session, marks: &[String]) -> Result<BootResult> {
     }
     let mut result = summarise(envelope(&session.record), machine, runs, warnings);
     result.overhead = cost;
+    match beside {
+        Some(Ok(comparison)) => {
+            result.warnings.push(format!(
+                "{} (the baseline was booted beside it)",
+                crate::bench::report::sentence(&comparison)
+            ));
+            result.comparison = Some(comparison);
+        }
+        Some(Err(why)) => {
+            result.warnings.push(format!("not compared with the baseline: {why}"));
+            result.not_compared = Some(why);
+        }
+        None => {}
+    }
     result.counted_in = counted.map(|run| run.record.index);
     result.saved_in = session.dir.display().to_string();
     result.hints = hints(&result, &session.record.plan);
@@ -106,6 +121,8 @@ fn summarise(
         overhead: None,
         outliers,
         counted_in: None,
+        comparison: None,
+        not_compared: None,
         warnings,
         hints: Vec::new(),
         saved_in: String::new(),

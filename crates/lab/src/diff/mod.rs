@@ -130,6 +130,14 @@ fn warnings(a: &Side, b: &Side, rows: &[DiffRow], exact: bool) -> Vec<String> {
             "measured on hosts of different CPU models: compare counts rather than times".into(),
         );
     }
+    let differs = rows.iter().any(|r| r.kind == DiffKind::Total && r.significant);
+    if a.folder != b.folder && differs && !exact {
+        warnings.push(
+            "these are two sessions, and an hour can differ as a machine does: to know that it is \
+             the machine, let both take turns (`vmeter boot --baseline`, `vmeter bench --vs`)"
+                .into(),
+        );
+    }
     warnings.extend(common_factor(a, b, rows).filter(|_| !exact));
     warnings
 }

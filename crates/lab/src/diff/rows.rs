@@ -11,8 +11,11 @@ use std::collections::BTreeSet;
 use vmeter_model::sweep::{DiffKind, DiffRow, Presence};
 use vmeter_stats::{benjamini_hochberg, estimate, mean, student, tarone, welch};
 
-/// Chance of a false alarm among times and counts.
-pub const ALPHA: f64 = 0.04;
+/// Chance of a false alarm of the total, which is tested first and by itself: what is said of it
+/// does not depend on how many of its parts differ.
+pub const ALPHA_TOTAL: f64 = 0.015;
+/// Chance of a false alarm among its parts and the counts.
+pub const ALPHA: f64 = 0.025;
 /// Chance of a false alarm among lines.
 pub const ALPHA_LINES: f64 = 0.01;
 /// Activities below this share of the boot are not tested. The filter looks at the mean of
@@ -53,15 +56,20 @@ pub fn rows(a: &Side, b: &Side, exact: bool, seed: u64) -> Rows {
     candidates.extend(activities(a, b));
     candidates.extend(counts(a, b));
     let tested = candidates.iter().filter(|c| c.tested).count();
-    let raw: Vec<f64> = candidates.iter().filter(|c| c.tested).map(p_value).collect();
+    let part = |c: &&Candidate| c.tested && c.kind != DiffKind::Total;
+    let raw: Vec<f64> = candidates.iter().filter(part).map(p_value).collect();
     let mut adjusted = benjamini_hochberg(&raw).into_iter();
     let known = a.runs.len() + b.runs.len() > 2;
     let rows: Vec<DiffRow> = candidates
         .into_iter()
         .map(|c| {
-            let p = if c.tested { adjusted.next() } else { None };
+            let (p, alpha) = match c.kind {
+                DiffKind::Total => (Some(p_value(&c)), ALPHA_TOTAL),
+                _ if c.tested => (adjusted.next(), ALPHA),
+                _ => (None, ALPHA),
+            };
             let p = p.filter(|_| known && !exact);
-            row(c, p, ALPHA, exact)
+            row(c, p, alpha, exact)
         })
         .collect();
     let (lines, line_tests) = lines(a, b, exact, seed);

@@ -3,15 +3,19 @@
 use super::side::Side;
 use super::{compare_sides, listed};
 use crate::ends::Ends;
+use crate::gate::{Gate, Limit};
 use crate::kinds;
+use crate::sessions;
 use anyhow::Result;
 use std::path::Path;
 use vmeter_base::shell;
 use vmeter_model::result::Envelope;
 use vmeter_model::run::RunRecord;
 use vmeter_model::sweep::DiffResult;
+use vmeter_model::{DiffVerdict, Verdict};
 use vmeter_session::failure::usage;
 use vmeter_session::{is_saved, read_run, AnySession, Session};
+use vmeter_stats::Rule;
 
 /// Compares two saved machines: each a session's folder, `FOLDER#LABEL` for one machine of
 /// several, or the folder of a single run.
@@ -19,6 +23,19 @@ use vmeter_session::{is_saved, read_run, AnySession, Session};
 /// # Errors
 /// Class usage, for what is no saved session or run, or holds no boots.
 pub fn diff(a: &str, b: &str, argv: Vec<String>) -> Result<DiffResult> {
+    gated(a, b, argv, None).map(|(result, _)| result)
+}
+
+/// As [`diff`], with what a gate says of it.
+///
+/// # Errors
+/// As [`diff`].
+pub fn gated(
+    a: &str,
+    b: &str,
+    argv: Vec<String>,
+    limit: Option<Limit>,
+) -> Result<(DiffResult, Option<Gate>)> {
     let (a, b) = (open(a)?, open(b)?);
     if let Some(why) = Ends::unlike((&a.name, &a.ends), (&b.name, &b.ends)) {
         return Err(usage(format!("not compared, for their runs did not end alike: {why}")));
@@ -26,7 +43,48 @@ pub fn diff(a: &str, b: &str, argv: Vec<String>) -> Result<DiffResult> {
     let mut result = compare_sides(&a, &b, 1);
     result.envelope = Envelope { command: "diff".into(), argv, ..result.envelope };
     result.envelope.started_at = vmeter_session::host::now();
-    Ok(result)
+    let gate = limit.map(|limit| ruled(&a, &b, &result, &limit)).transpose()?;
+    Ok((result, gate))
+}
+
+/// Whether b is slower than a by more than the limit. Machines of one session are compared
+/// block by block; what two sessions differ by is more than their runs' noise.
+fn ruled(a: &Side, b: &Side, result: &DiffResult, limit: &Limit) -> Result<Gate> {
+    // Runs that never got to their end say nothing of how fast it is.
+    if !result.a.reached || !result.b.reached {
+        return Ok(limit.nothing("a run did not reach its end"));
+    }
+    if result.verdict == DiffVerdict::EndsNotKnown {
+        return Ok(limit.nothing("how the guests ended is not known"));
+    }
+    let exact = a.is_exact() && b.is_exact();
+    if a.folder == b.folder && !exact {
+        let (pairs, _) = crate::blocks::pairs(&a.by_block, &b.by_block);
+        let rule = Rule::default();
+        let gate = match rule.decide(&pairs) {
+            Some(found) if found.verdict != Verdict::Undecidable => {
+                limit.rule(&b.name, found.ratio.mean, found.ratio.ci95, found.pairs)
+            }
+            _ => limit.unknowable(&format!(
+                "{} pairs of runs of one block decide nothing; {} would",
+                pairs.len(),
+                rule.needed()
+            )),
+        };
+        return Ok(gate);
+    }
+    let (before, now) = (a.totals(), b.totals());
+    if let Some(differ) =
+        sessions::provenance(&a.envelope, &a.machine, &b.envelope, &b.machine).filter(|_| !exact)
+    {
+        return Ok(limit.unknowable(&format!("{} was measured {differ}", a.name)));
+    }
+    let between = sessions::between(&Session::open(&a.folder)?);
+    let sides = sessions::Sides { a: &before, b: &now, exact };
+    Ok(match sessions::compare(&sides, between) {
+        Ok(found) => limit.rule(&b.name, found.ratio, found.ci95, now.len()),
+        Err(why) => limit.unknowable(&why),
+    })
 }
 
 /// The session in a folder, if its runs are boots.

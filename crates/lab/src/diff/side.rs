@@ -1,5 +1,6 @@
 //! One side of a comparison: the runs of a machine, out of a saved session.
 
+use crate::blocks::{blocks, ByBlock};
 use crate::diff::lines::{self, LineCounts};
 use crate::ends::Ends;
 use crate::figures::Figures;
@@ -26,6 +27,10 @@ pub struct Side {
     pub failed: usize,
     /// How all of its measured runs ended.
     pub ends: Ends,
+    /// Its session's folder.
+    pub folder: PathBuf,
+    /// Totals of its runs, s, by the block of its session's plan.
+    pub by_block: ByBlock,
 }
 
 impl Side {
@@ -42,6 +47,9 @@ impl Side {
             finished.iter().find(own).map(|(dir, record)| lines::of_run(dir, record))
         });
         let lines = lines.collect();
+        let blocks = blocks(&session.record.plan);
+        let by_block =
+            runs.iter().filter_map(|f| Some((*blocks.get(&f.run.index)?, f.run.total_s))).collect();
         Side {
             name: label.to_owned(),
             machine: machine.cloned().unwrap_or_default(),
@@ -50,6 +58,8 @@ impl Side {
             runs,
             lines,
             ends,
+            folder: session.dir.clone(),
+            by_block,
         }
     }
 

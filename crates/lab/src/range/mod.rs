@@ -7,8 +7,10 @@
 
 mod builds;
 mod decision;
+pub mod gate;
 mod git;
 pub mod history;
+mod levels;
 mod lock;
 mod merged;
 mod outcome;

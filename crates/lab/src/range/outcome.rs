@@ -1,5 +1,6 @@
 //! From a range on disk to its answer.
 
+use super::levels::scanned;
 use super::{builds::Builds, decision, load, template};
 use crate::analysis;
 use crate::diff;
@@ -16,13 +17,7 @@ use vmeter_model::time::seconds;
 use vmeter_model::Estimate;
 use vmeter_model::{CommitState, RangeVerdict};
 use vmeter_session::{envelope, SavedRun, Session};
-use vmeter_stats::{breaks, compare, estimate, holm, mean, ratio_of_means, Answer};
-use vmeter_stats::{compare::Options, Verdict};
-
-/// Chance of any false break in a range where nothing changed.
-const ALPHA: f64 = 0.05;
-/// Fewer measured commits have no trend to jump from: neighbours are compared.
-const ENOUGH_COMMITS: usize = 4;
+use vmeter_stats::{estimate, mean, ratio_of_means, Answer, Verdict};
 
 /// The commit that a machine's label names.
 pub(super) fn commit_of(record: &RangeRecord, label: &str) -> Option<usize> {
@@ -62,13 +57,15 @@ pub fn result(session: &Session) -> Result<RangeResult> {
         return Err(session.no_runs());
     }
     warnings.extend(session.record.notes.iter().cloned());
-    let (mut commits, builds, factors) = commits(&record, session, &finished)?;
+    let (times, factors) = times(&record, session, &finished);
+    let (mut commits, builds) = commits(&record, session, &finished, &times)?;
     warnings.extend(factors.warnings);
     warnings.extend(unfinished(session, &finished));
     let mut found = if record.bisect {
         searched(&record, &mut commits, &finished)
     } else {
-        scanned(&commits, session.record.seed)
+        let exact = finished.iter().all(|(_, run)| run.icount);
+        scanned((&record, session), (&commits, &finished), &times, exact)
     };
     found.changes.retain(|change| change.ratio.is_some());
     let explained = found.changes.first().and_then(|change| {
@@ -94,6 +91,7 @@ pub fn result(session: &Session) -> Result<RangeResult> {
         verdict: found.verdict,
         suspects: found.suspects,
         probability: found.probability,
+        excluded_pct: found.excluded_pct,
         changes: found.changes,
         commits,
         ends,
@@ -106,16 +104,18 @@ pub fn result(session: &Session) -> Result<RangeResult> {
 
 /// What was found in the samples.
 #[derive(Debug)]
-struct Found {
-    changes: Vec<Change>,
-    verdict: RangeVerdict,
-    suspects: Vec<usize>,
-    probability: Option<f64>,
+pub(super) struct Found {
+    pub changes: Vec<Change>,
+    pub verdict: RangeVerdict,
+    pub suspects: Vec<usize>,
+    pub probability: Option<f64>,
+    pub excluded_pct: Option<f64>,
 }
 
 impl Found {
-    fn new(verdict: RangeVerdict) -> Self {
-        Found { changes: Vec::new(), verdict, suspects: Vec::new(), probability: None }
+    pub fn new(verdict: RangeVerdict) -> Self {
+        let (changes, suspects) = (Vec::new(), Vec::new());
+        Found { changes, verdict, suspects, probability: None, excluded_pct: None }
     }
 }
 
@@ -157,13 +157,13 @@ fn unfinished(session: &Session, finished: &[SavedRun]) -> Option<String> {
     ))
 }
 
-/// Each commit with its samples, the number of builds, and what the hosts did to the samples.
+/// Each commit with its samples, and the number of builds.
 fn commits(
     record: &RangeRecord,
     session: &Session,
     finished: &[SavedRun],
-) -> Result<(Vec<MeasuredCommit>, usize, Factors)> {
-    let (times, factors) = times(record, session, finished);
+    times: &BTreeMap<u32, f64>,
+) -> Result<(Vec<MeasuredCommit>, usize)> {
     let references = template::references(&record.machine)?;
     let builds = Builds::new(record, &session.dir, references);
     let mut built = 0;
@@ -194,7 +194,7 @@ fn commits(
         }
     });
     let commits = commits.collect();
-    Ok((commits, built, factors))
+    Ok((commits, built))
 }
 
 /// Why a commit that runs is not compared.
@@ -225,9 +225,16 @@ fn searched(record: &RangeRecord, commits: &mut [MeasuredCommit], runs: &[SavedR
             probability: Some(posterior),
             ..Found::new(RangeVerdict::Changed)
         },
-        Some(Answer::NoChange { posterior }) => {
-            Found { probability: Some(posterior), ..Found::new(RangeVerdict::NoChange) }
-        }
+        Some(Answer::NoChange { posterior }) => Found {
+            probability: Some(posterior),
+            excluded_pct: Some(100.0 * decision::rule(record).smallest),
+            ..Found::new(RangeVerdict::NoChange)
+        },
+        Some(Answer::NotFound { posterior, excluded }) => Found {
+            probability: Some(posterior),
+            excluded_pct: Some(100.0 * excluded),
+            ..Found::new(RangeVerdict::Undecided)
+        },
         Some(Answer::Unfinished { commits, posterior }) => Found {
             suspects: commits,
             probability: Some(posterior),
@@ -236,61 +243,6 @@ fn searched(record: &RangeRecord, commits: &mut [MeasuredCommit], runs: &[SavedR
         Some(Answer::Impossible) => Found::new(RangeVerdict::NotMeasurable),
         None => Found::new(RangeVerdict::Undecided),
     }
-}
-
-/// Steps between neighbours that are more than noise.
-fn scanned(commits: &[MeasuredCommit], seed: u64) -> Found {
-    let measured: Vec<&MeasuredCommit> = with_samples(commits).collect();
-    if measured.len() < 2 {
-        return Found::new(RangeVerdict::NotMeasurable);
-    }
-    let steps = if measured.len() < ENOUGH_COMMITS {
-        neighbours(&measured, seed)
-    } else {
-        let points: Vec<(f64, Vec<f64>)> = measured
-            .iter()
-            .enumerate()
-            .map(|(at, commit)| (at as f64, commit.samples_s.clone()))
-            .collect();
-        let found = breaks(&points, ALPHA, seed);
-        found.iter().map(|b| (b.between.1 as usize, b.p_value)).collect()
-    };
-    let mut bounds: Vec<usize> = steps.iter().map(|(at, _)| *at).collect();
-    bounds.push(measured.len());
-    let mut begin = 0;
-    let mut changes = Vec::new();
-    for ((at, p), end) in steps.iter().zip(bounds.iter().skip(1)) {
-        let (Some(before), Some(after)) = (measured.get(begin..*at), measured.get(*at..*end))
-        else {
-            continue;
-        };
-        begin = *at;
-        let last = measured.get(at - 1).map_or(0, |c| c.index);
-        let first = measured.get(*at).map_or(0, |c| c.index);
-        let guilty = (last + 1..=first).collect();
-        changes.extend(step(last, guilty, before, after, Some(*p), None));
-    }
-    let verdict = if changes.is_empty() { RangeVerdict::NoChange } else { RangeVerdict::Changed };
-    Found { changes, ..Found::new(verdict) }
-}
-
-/// Few commits: each against the one before it, Holm-corrected.
-fn neighbours(measured: &[&MeasuredCommit], seed: u64) -> Vec<(usize, f64)> {
-    let options = Options { seed, ..Options::default() };
-    let compared: Vec<_> = measured
-        .windows(2)
-        .enumerate()
-        .filter_map(|(at, pair)| {
-            let found = compare(&pair[0].samples_s, &pair[1].samples_s, &options)?;
-            Some((at + 1, found))
-        })
-        .collect();
-    let p = holm(&compared.iter().map(|(_, c)| c.p_value.p).collect::<Vec<_>>());
-    let differs = |(_, c): &&(usize, vmeter_stats::Compared), p: f64| {
-        options.verdict(p, c.ratio.mean) != Verdict::NoDifference
-    };
-    let all = compared.iter().zip(p);
-    all.filter(|(c, p)| differs(c, *p)).map(|((at, _), p)| (*at, p)).collect()
 }
 
 /// The change of a search: all commits before it against all from it on.
@@ -375,12 +327,12 @@ fn hints(record: &RangeRecord, session: &Session, found: &Found) -> Vec<String> 
         }
     }
     let dir = shell::path(&session.dir);
-    let unsure = found.probability.is_some_and(|p| p < record.confidence);
-    if found.verdict == RangeVerdict::NoChange && unsure {
+    let not_found = found.verdict == RangeVerdict::Undecided && found.suspects.is_empty();
+    if record.bisect && not_found && found.excluded_pct.is_some() {
         let runs = 3 * record.end_runs;
         hints.push(format!("vmeter range --resume {dir} --end-runs {runs}  # surer of the ends"));
     }
-    if found.verdict == RangeVerdict::Undecided {
+    if found.verdict == RangeVerdict::Undecided && !not_found {
         hints.push(format!("vmeter range --resume {dir}  # go on"));
     }
     hints

@@ -7,6 +7,7 @@ mod scaling;
 
 pub mod report;
 
+use crate::blocks::{blocks, ByBlock};
 use crate::compare::{against_the_first, Compared, Sampled};
 use crate::diff;
 use crate::ends::{Ends, TO_LEARN_IT};
@@ -16,10 +17,10 @@ use anyhow::Result;
 use parameters::Parameter;
 use report::SweepReport;
 use scaling::Measured;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use vmeter_base::shell;
-use vmeter_model::run::{Outcome, SessionMachine, WatchLevel};
+use vmeter_model::run::{Outcome, PlannedRun, SessionMachine, WatchLevel};
 use vmeter_model::sweep::{
     ExplainedBreak, Scaling, Series, SweepPoint, SweepResult, SweptParameter, SweptRun,
 };
@@ -29,7 +30,7 @@ use vmeter_session::failure::usage;
 use vmeter_session::RunOptions;
 use vmeter_session::{envelope, SavedRun, Session, Watch};
 use vmeter_session::{Answer, Cut, Experiment, Views};
-use vmeter_stats::estimate;
+use vmeter_stats::{estimate, Rule};
 
 /// Breaks that are explained, the largest first.
 const EXPLAINED: usize = 4;
@@ -111,9 +112,12 @@ pub fn result(session: &Session) -> Result<SweepResult> {
             Measured { point, runs }
         })
         .collect();
-    let (scaling, steps) = scaling::scale(&parameters, &measured, session.record.seed);
+    let blocks = blocks(&session.record.plan);
+    let (scaling, steps) = scaling::scale(&parameters, &measured, &blocks, session.record.seed);
     warnings.extend(warnings_of(&points, session, &finished));
-    let Compared { comparisons, refused } = comparisons(&parameters, &points, session.record.seed);
+    let Compared { comparisons, refused, warnings: left_out } =
+        comparisons(&parameters, &points, &finished, &session.record.plan);
+    warnings.extend(left_out);
     warnings
         .extend(refused.iter().map(|n| format!("{} is not compared with {}: {}", n.b, n.a, n.why)));
     let explained = explain(&scaling, &points, session, &finished);
@@ -222,24 +226,38 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
 }
 
 /// Each other point against the first, block by block, where a parameter has no order.
-fn comparisons(parameters: &[SweptParameter], points: &[SweepPoint], seed: u64) -> Compared {
+fn comparisons(
+    parameters: &[SweptParameter],
+    points: &[SweepPoint],
+    finished: &[SavedRun],
+    plan: &[PlannedRun],
+) -> Compared {
     let unordered = parameters.iter().any(|p| !p.numeric && p.values.len() > 1);
     if !unordered {
         return Compared::default();
     }
-    against_the_first(&points.iter().map(sampled).collect::<Vec<_>>(), seed)
+    let blocks = blocks(plan);
+    let virtual_time: BTreeSet<u32> =
+        finished.iter().filter(|(_, run)| run.icount).map(|(_, run)| run.index).collect();
+    let sampled: Vec<_> = points.iter().map(|p| sampled(p, &blocks, &virtual_time)).collect();
+    against_the_first(&sampled, Rule::default())
 }
 
-fn sampled(point: &SweepPoint) -> Sampled<'_> {
-    let samples = |of: fn(&SweptRun) -> f64| {
-        let value = |r: &SweptRun| if r.outcome == Outcome::Done { of(r) } else { f64::NAN };
-        point.runs.iter().map(value).collect()
+fn sampled<'p>(
+    point: &'p SweepPoint,
+    blocks: &BTreeMap<u32, usize>,
+    virtual_time: &BTreeSet<u32>,
+) -> Sampled<'p> {
+    let done = || point.runs.iter().filter(|r| r.outcome == Outcome::Done);
+    let samples = |of: fn(&SweptRun) -> f64| -> ByBlock {
+        done().filter_map(|r| Some((*blocks.get(&r.index)?, of(r)))).collect()
     };
     Sampled {
         label: &point.label,
         wall: samples(|r| r.total_s),
         cpu: samples(|r| r.cpu_s),
         ends: Ends::of_swept(point.runs.iter()),
+        exact: done().count() > 0 && done().all(|r| virtual_time.contains(&r.index)),
     }
 }
 

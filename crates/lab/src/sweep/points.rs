@@ -3,6 +3,7 @@
 
 use crate::booter::Recorder;
 use crate::boots::{watched, BootRequest, Booter, Boots};
+use crate::compare::{needed_runs, too_few};
 use crate::prepare::{check_same, prepare, Prepared};
 use crate::sweep::parameters::{filled, Point};
 use anyhow::{Context, Result};
@@ -15,8 +16,18 @@ use vmeter_session::failure::usage;
 use vmeter_session::{begin, cache_dir, execute, record, run_prepare, RunOptions, Session, Watch};
 use vmeter_stats::{sharded_plan, Slot};
 
-/// Measured boots of each point, unless `--runs` says otherwise.
+/// Measured boots of each point, unless `--runs` says otherwise or more are needed to compare
+/// so many points.
 const DEFAULT_RUNS: u32 = 5;
+
+/// How many boots of each point a parameter without an order needs, whose points are compared
+/// with the first; none where every parameter is a number.
+fn needed(prepared: &[Prepared]) -> Option<usize> {
+    let mut settings = prepared.iter().flat_map(|p| &p.session.parameters);
+    let is_number = |value: &str| value.parse::<f64>().is_ok_and(f64::is_finite);
+    let unordered = settings.any(|(_, value)| !is_number(value));
+    (unordered && prepared.len() > 1).then(|| needed_runs(prepared.len()))
+}
 
 /// The command whose sessions these are.
 pub(super) const KIND: &str = "sweep";
@@ -70,6 +81,11 @@ fn begun(
     watch: &mut Watch<'_>,
 ) -> Result<(Session, Vec<Prepared>)> {
     let prepared = prepared(points)?;
+    let amounts = Amounts::of(&prepared, level, options);
+    let few = needed(&prepared).and_then(|_| too_few(amounts.runs, prepared.len()));
+    if let Some(few) = few.filter(|_| !amounts.all_virtual) {
+        watch.progress.warn(&few);
+    }
     let (plan, shard) = match options.shard {
         None => (plan(&prepared, level, options, options.order()), None),
         Some(shard) => {
@@ -190,6 +206,8 @@ struct Amounts {
     watch: WatchLevel,
     /// Points whose warm-ups count.
     counts_apart: Vec<bool>,
+    /// True if no point's time has noise.
+    all_virtual: bool,
 }
 
 impl Amounts {
@@ -198,10 +216,11 @@ impl Amounts {
         let apart = |p: &Prepared| watch == WatchLevel::Full && p.is_slowed_by_counting();
         let counts_apart: Vec<bool> = prepared.iter().map(apart).collect();
         let all_virtual = !prepared.is_empty() && prepared.iter().all(is_virtual);
-        let runs = options.runs.unwrap_or(if all_virtual { 1 } else { DEFAULT_RUNS });
+        let default = needed(prepared).map_or(DEFAULT_RUNS, |n| DEFAULT_RUNS.max(n as u32));
+        let runs = options.runs.unwrap_or(if all_virtual { 1 } else { default });
         let counting = u32::from(counts_apart.contains(&true));
         let warmups = if all_virtual { 0 } else { options.warmups().max(counting) };
-        Amounts { warmups: warmups as usize, runs: runs as usize, watch, counts_apart }
+        Amounts { warmups: warmups as usize, runs: runs as usize, watch, counts_apart, all_virtual }
     }
 
     fn planned(&self, slot: &Slot) -> PlannedRun {

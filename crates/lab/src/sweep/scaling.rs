@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::sweep::{
     MarginalStep, Scaling, Series, Settings, SweepBreak, SweepPoint, SweptParameter,
 };
+use vmeter_stats::blocked::{blocked_fit, without_blocks, BlockedRun};
 use vmeter_stats::{benjamini_hochberg, breaks_among, linear_fit, mean, welch};
 
 /// Chance of any false break among all series of one kind.
@@ -34,15 +35,18 @@ struct Line<'a> {
     parameter: &'a str,
     at: Settings,
     points: Vec<(f64, &'a Measured<'a>)>,
+    /// The block of each run.
+    blocks: &'a BTreeMap<u32, usize>,
 }
 
 /// Everything that is known of the numeric parameters.
 pub(super) fn scale(
     parameters: &[SweptParameter],
     measured: &[Measured<'_>],
+    blocks: &BTreeMap<u32, usize>,
     seed: u64,
 ) -> (Vec<Scaling>, Vec<MarginalStep>) {
-    let lines: Vec<Line<'_>> = parameters.iter().flat_map(|p| lines(p, measured)).collect();
+    let lines: Vec<Line<'_>> = parameters.iter().flat_map(|p| lines(p, measured, blocks)).collect();
     let mut scaling = times(&lines, seed);
     let activities = activities(&lines, &scaling, seed);
     scaling.extend(counts(&lines, seed));
@@ -50,7 +54,11 @@ pub(super) fn scale(
     (scaling, lines.iter().flat_map(steps).collect())
 }
 
-fn lines<'a>(parameter: &'a SweptParameter, measured: &'a [Measured<'a>]) -> Vec<Line<'a>> {
+fn lines<'a>(
+    parameter: &'a SweptParameter,
+    measured: &'a [Measured<'a>],
+    blocks: &'a BTreeMap<u32, usize>,
+) -> Vec<Line<'a>> {
     if !parameter.numeric || parameter.values.len() < 2 {
         return Vec::new();
     }
@@ -63,7 +71,10 @@ fn lines<'a>(parameter: &'a SweptParameter, measured: &'a [Measured<'a>]) -> Vec
         };
         match lines.iter_mut().find(|line| line.at == at) {
             Some(line) => line.points.push((x, each)),
-            None => lines.push(Line { parameter: &parameter.name, at, points: vec![(x, each)] }),
+            None => {
+                let points = vec![(x, each)];
+                lines.push(Line { parameter: &parameter.name, at, points, blocks });
+            }
         }
     }
     lines.retain(|line| line.points.len() >= 2);
@@ -87,10 +98,43 @@ impl Line<'_> {
         mean(&totals.into_iter().flat_map(|(_, s)| s).collect::<Vec<_>>())
     }
 
+    /// Samples with the blocks of their runs; none where samples are not one a run.
+    fn blocked(&self, samples: &Samples) -> Option<Vec<BlockedRun>> {
+        let mut all = Vec::new();
+        for ((x, values), (_, measured)) in samples.iter().zip(&self.points) {
+            if values.len() != measured.runs.len() {
+                return None;
+            }
+            for (y, run) in values.iter().zip(&measured.runs) {
+                all.push((*x, *self.blocks.get(&run.run.index)?, *y));
+            }
+        }
+        Some(all)
+    }
+
+    /// The samples as if all blocks had met the host alike, with the scatter of single runs.
+    fn levelled(&self, samples: &Samples) -> Samples {
+        let points = samples.len() as f64;
+        let Some(runs) = self.blocked(samples).filter(|_| points > 1.0) else {
+            return samples.clone();
+        };
+        let values = without_blocks(&runs);
+        // With the blocks' means a share of each run's own deviation was taken out as well.
+        let widen = (points / (points - 1.0)).sqrt();
+        let mut rest = values.as_slice();
+        let point = |(x, of): &(f64, Vec<f64>)| {
+            let (own, others) = rest.split_at(of.len());
+            rest = others;
+            let centre = mean(own);
+            (*x, own.iter().map(|y| centre + (y - centre) * widen).collect())
+        };
+        samples.iter().map(point).collect()
+    }
+
     fn scaling(&self, series: Series, name: &str, samples: &Samples) -> Option<Scaling> {
-        let runs: Vec<(f64, f64)> =
-            samples.iter().flat_map(|(x, s)| s.iter().map(|y| (*x, *y))).collect();
-        let fit = linear_fit(&runs)?;
+        let blocked = self.blocked(samples).and_then(|runs| blocked_fit(&runs));
+        let runs = || samples.iter().flat_map(|(x, s)| s.iter().map(|y| (*x, *y)));
+        let fit = blocked.or_else(|| linear_fit(&runs().collect::<Vec<_>>()))?;
         Some(Scaling {
             series,
             name: name.to_owned(),
@@ -174,7 +218,7 @@ fn finished<'a>(
             scaling.exact_step = scaling.usual_step.filter(|u| steps.iter().all(|s| s == u));
         }
         if !constant(samples) {
-            scaling.breaks = breaks(samples, worth(line, samples), tested, seed);
+            scaling.breaks = breaks(&line.levelled(samples), worth(line, samples), tested, seed);
         }
         found.push(scaling);
     }
@@ -222,7 +266,7 @@ fn activities(lines: &[Line<'_>], wholes: &[Scaling], seed: u64) -> Vec<Scaling>
                 continue;
             };
             if range(&samples) >= least && wholes.iter().any(|w| !w.breaks.is_empty()) {
-                row.breaks = breaks(&samples, least, tested, seed);
+                row.breaks = breaks(&line.levelled(&samples), least, tested, seed);
                 row.breaks.retain(|b| explains(line, &key.0, b, wholes));
             }
             times.push(row);
@@ -305,7 +349,7 @@ fn once(mut samples: Samples) -> Samples {
 }
 
 fn steps(line: &Line<'_>) -> Vec<MarginalStep> {
-    let totals = line.samples(|run| run.run.total_s);
+    let totals = line.levelled(&line.samples(|run| run.run.total_s));
     let pairs = line.points.windows(2).zip(totals.windows(2));
     pairs
         .filter_map(|(points, totals)| {
@@ -399,7 +443,7 @@ mod tests {
             values: (0..7).map(|n| n.to_string()).collect(),
             numeric: true,
         };
-        scale(&[parameter], &measured, 1).0
+        scale(&[parameter], &measured, &BTreeMap::new(), 1).0
     }
 
     #[test]

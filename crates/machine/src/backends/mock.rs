@@ -4,6 +4,7 @@
 //! the same seed. A run is saved as any other, with one source, `mock`, whose file
 //! holds the events themselves, one JSON object a line.
 
+mod noise;
 pub mod play;
 pub mod script;
 
@@ -77,7 +78,8 @@ fn script_path(spec: &MachineSpec) -> Option<PathBuf> {
 /// When the file cannot be written, or `--until` is wrong.
 pub fn record(script: &Script, scene: &Scene<'_>, dir: &Path) -> io::Result<RunRecord> {
     let wrong = |e: String| io::Error::new(io::ErrorKind::InvalidInput, e);
-    let Played { events, moments, total_ns, outcome } = play::play(script, scene).map_err(wrong)?;
+    let Played { events, moments, total_ns, outcome, steal_s } =
+        play::play(script, scene).map_err(wrong)?;
     let mut sources = Vec::new();
     if scene.watch != WatchLevel::None {
         let mut file = io::BufWriter::new(std::fs::File::create(dir.join(FILE))?);
@@ -109,12 +111,12 @@ pub fn record(script: &Script, scene: &Scene<'_>, dir: &Path) -> io::Result<RunR
         end: Some(ended(&outcome, scene)),
         outcome,
         usage: Usage {
-            user_s: total_s * 0.9,
-            system_s: total_s * 0.08,
+            user_s: (total_s - steal_s) * 0.9,
+            system_s: (total_s - steal_s) * 0.08,
             max_rss_bytes: 100 << 20,
             ..Usage::default()
         },
-        steal_s: 0.0,
+        steal_s,
         moments,
         sources,
         warnings: vec![],

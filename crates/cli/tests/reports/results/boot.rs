@@ -9,8 +9,8 @@ use vmeter_model::result::*;
 use vmeter_model::run::*;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::{seconds, ClockReading};
-use vmeter_model::Verdict;
 use vmeter_model::{Counts, Estimate, MachineSpec, Ns, Span, Timeline};
+use vmeter_model::{OverheadVerdict, Verdict};
 
 /// Phases: name, source, length in µs, parts (name, length in µs). What the
 /// parts leave open is the phase's own, or `unattributed` among the initcalls.
@@ -253,6 +253,8 @@ pub fn boot(n: u32, counted: bool) -> BootResult {
         counts,
         total: Some(total),
         overhead: Some(overhead()),
+        comparison: None,
+        not_compared: None,
         counted_in: None,
         outliers: if n > 6 { vec![6] } else { Vec::new() },
         warnings: vec!["the host's load was 1.8 on 2 CPUs when the runs began".into()],
@@ -274,6 +276,8 @@ fn overhead() -> Overhead {
         counting_ratio: None,
         watch: WatchLevel::Light,
         ratio,
+        verdict: Some(OverheadVerdict::Within),
+        bound_pct: 3.0,
         cpu_ratio: estimate(&[1.01, 1.02, 1.005, 1.015]),
         pairs: 12,
         measured_at: "2026-11-19T08:30:00Z".into(),
@@ -330,6 +334,11 @@ fn comparison(a: &BenchMachine, b: &BenchMachine, p_value: f64, verdict: Verdict
         cpu_ratio: ratios(&a.cpu_samples_s, &b.cpu_samples_s),
         p_value,
         verdict,
+        detectable_pct: Some(1.7),
+        margin_pct: 2.0,
+        pairs: a.samples_s.len(),
+        pairs_needed: 6,
+        exact: false,
     }
 }
 

@@ -68,6 +68,7 @@ pub fn result() -> RangeResult {
         verdict: RangeVerdict::Changed,
         suspects: vec![],
         probability: None,
+        excluded_pct: None,
         ends: Some(estimate(&[1.19, 1.2, 1.21])),
         hosts: vec![
             HostEffect {

@@ -98,10 +98,10 @@ impl<'a> BenchReport<'a> {
         for comparison in &self.result.comparisons {
             table.row(vec![
                 Cell::Name(comparison.b.clone()),
-                Cell::Text(ratio_interval(&comparison.ratio)),
+                Cell::Text(ratio_words(comparison)),
                 Cell::Text(ratio_interval(&comparison.cpu_ratio)),
                 Cell::Text(p_value(comparison.p_value)),
-                Cell::Toned(comparison.verdict.word().into(), verdict_tone(comparison.verdict)),
+                Cell::Toned(verdict_words(comparison), verdict_tone(comparison.verdict)),
             ]);
         }
         table
@@ -175,11 +175,34 @@ pub(crate) fn verdict_tone(verdict: Verdict) -> Tone {
     match verdict {
         Verdict::Faster => Tone::Good,
         Verdict::Slower => Tone::Bad,
-        Verdict::NoDifference => Tone::Muted,
+        Verdict::Equal => Tone::Good,
+        Verdict::NoDifference | Verdict::Undecidable => Tone::Muted,
     }
 }
 
-fn sentence(comparison: &Comparison) -> String {
+/// A verdict with what it is about: how equal, or in brackets what would have been found, or how
+/// many of the pairs that are needed there are.
+pub(crate) fn verdict_words(comparison: &Comparison) -> String {
+    let Comparison { verdict, margin_pct, pairs, pairs_needed, .. } = comparison;
+    match (verdict, comparison.detectable_pct) {
+        (Verdict::Equal, _) if comparison.exact => "equal".into(),
+        (Verdict::Equal, _) => format!("equal within {margin_pct} %"),
+        (Verdict::NoDifference, Some(seen)) => format!("none found ({seen:.1} %)"),
+        (Verdict::Undecidable, _) => format!("undecidable ({pairs} of {pairs_needed})"),
+        (other, _) => other.word().into(),
+    }
+}
+
+/// The ratio with its interval, where there is one.
+pub(crate) fn ratio_words(comparison: &Comparison) -> String {
+    match comparison.verdict {
+        Verdict::Undecidable => format!("{:.2}", comparison.ratio.mean),
+        _ => ratio_interval(&comparison.ratio),
+    }
+}
+
+/// What a comparison says, in a sentence.
+pub(crate) fn sentence(comparison: &Comparison) -> String {
     let Comparison { a, b, ratio, p_value: p, verdict, .. } = comparison;
     let spelled = match p_value(*p) {
         p if p.starts_with('<') => format!("p {p}"),
@@ -192,9 +215,24 @@ fn sentence(comparison: &Comparison) -> String {
                 ratio_interval(ratio)
             )
         }
-        Verdict::NoDifference => format!(
-            "No difference found between {a} and {b}: the ratio is {} ({spelled}).",
+        Verdict::Equal if comparison.exact => format!("{a} and {b} are equal."),
+        Verdict::Equal => format!(
+            "{a} and {b} are equal within {} %: the ratio is {}.",
+            comparison.margin_pct,
             ratio_interval(ratio)
+        ),
+        Verdict::NoDifference => format!(
+            "No difference found between {a} and {b}{}: the ratio is {} ({spelled}).",
+            match comparison.detectable_pct {
+                Some(seen) => format!(" ({seen:.1} % or more would have been, in 4 of 5 cases)"),
+                None => String::new(),
+            },
+            ratio_interval(ratio)
+        ),
+        Verdict::Undecidable => format!(
+            "{a} and {b} cannot be compared with {}: {} are needed.",
+            plural(comparison.pairs as u64, "pair of runs"),
+            comparison.pairs_needed
         ),
     }
 }
@@ -236,7 +274,10 @@ impl Report for BenchReport<'_> {
         }
         if let Some(first) = self.result.comparisons.first() {
             let note =
-                format!("against {}: mean over mean [95 % interval], permutation test", first.a);
+                format!(
+                    "against {}: block by block, Hodges-Lehmann centre [95 % interval], signed-rank test",
+                    first.a
+                );
             document.heading("Comparison", note);
             document.push(Block::Table(self.comparison_table()));
         }

@@ -6,6 +6,7 @@ use crate::words::plain;
 use vmeter_base::shell;
 use vmeter_model::result::Overhead;
 use vmeter_model::run::WatchLevel;
+use vmeter_model::OverheadVerdict;
 use vmeter_render::document::Fact;
 use vmeter_render::quantity::{added_percent, compact_seconds, Quantity, Unit};
 
@@ -113,8 +114,17 @@ fn watch_fact(watch: WatchLevel, overhead: Option<&Overhead>) -> Fact {
     let (value, how) = match overhead.filter(of_this) {
         Some(overhead) => {
             let day = overhead.measured_at.split('T').next().unwrap_or_default();
+            let bound = overhead.bound_pct;
+            let verdict = match overhead.verdict {
+                Some(OverheadVerdict::Within) => format!(", at most {bound:.0} %"),
+                Some(OverheadVerdict::Exceeds) => format!(", more than {bound:.0} %"),
+                Some(OverheadVerdict::Undecided) => {
+                    format!("; whether that is at most {bound:.0} % is undecided")
+                }
+                None => String::new(),
+            };
             let cost = format!(
-                "{name}; it adds {} of wall time, {} of CPU time ({} pairs, {day})",
+                "{name}; it adds {} of wall time{verdict}, {} of CPU time ({} pairs, {day})",
                 added_percent(&overhead.ratio),
                 added_percent(&overhead.cpu_ratio),
                 overhead.pairs,

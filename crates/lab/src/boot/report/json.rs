@@ -5,7 +5,7 @@ use super::done_timelines;
 use super::named::{named_marks, MarkRow};
 use super::stages::{bars, BarRow};
 use super::things::{things, ThingRow};
-use crate::parts::{failure, watch, End, Failure, Machine, Phase, RunPhase};
+use crate::parts::{failure, watch, Comparison, End, Failure, Machine, Phase, RunPhase};
 use std::collections::BTreeMap;
 use vmeter_model::result::{self, AnalysedRun, BootResult};
 use vmeter_model::run::{self, SourceRecord};
@@ -26,6 +26,8 @@ exported! {
         counts: BTreeMap<&'a str, Estimate>,
         #[serde(skip_serializing_if = "Option::is_none")]
         overhead: Option<Overhead<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        comparison: Option<Comparison<'a>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         counted_in: Option<u32>,
         stages: Vec<BarRow> = |result| {
@@ -53,6 +55,9 @@ exported! {
         watch: &'static str = |overhead| watch(overhead.watch),
         ratio: Estimate,
         cpu_ratio: Estimate,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        verdict: Option<&'static str> = |overhead| overhead.verdict.map(|v| v.word()),
+        bound_pct: f64,
         pairs: usize,
         measured_at: &'a str,
         samples_s: Vec<(f64, f64)>,

@@ -16,6 +16,8 @@ exported! {
         changes: Vec<Change<'a>>,
         suspects: &'a [usize],
         probability: Option<f64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        excluded_pct: Option<f64>,
         ends: Option<Estimate>,
         hosts: Vec<Host<'a>>,
         effort: Effort,

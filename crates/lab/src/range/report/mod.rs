@@ -78,14 +78,29 @@ impl<'a> RangeReport<'a> {
                 all.join(" ")
             }
             RangeVerdict::NoChange if result.record.bisect => format!(
-                "No change found between {} and {}: {sure} sure.",
+                "No change of {} or more between {} and {}: {sure} sure.",
+                self.excluded(),
                 self.named(self.outermost().0),
                 self.named(self.outermost().1)
             ),
             RangeVerdict::NoChange => format!(
-                "No commit of the {} changed the time by more than noise.",
-                result.commits.len().saturating_sub(1)
+                "No commit of the {} changed the time by more than noise{}.",
+                result.commits.len().saturating_sub(1),
+                match result.excluded_pct {
+                    Some(_) =>
+                        format!("; {} more would have shown with any of them", self.excluded()),
+                    None => String::new(),
+                }
             ),
+            RangeVerdict::Undecided if result.suspects.is_empty() => match result.excluded_pct {
+                Some(_) => format!(
+                    "Undecided: the ends show no change, and only one beyond {} is excluded.",
+                    self.excluded()
+                ),
+                None => "Undecided: so few runs of each commit cannot show any change; 6 or more \
+                         can."
+                    .to_owned(),
+            },
             RangeVerdict::Undecided => format!(
                 "Undecided: {} commits are suspect with {sure}; more runs decide.",
                 result.suspects.len()
@@ -94,6 +109,10 @@ impl<'a> RangeReport<'a> {
                 "Fewer than two commits can be measured: there is nothing to compare.".to_owned()
             }
         }
+    }
+
+    fn excluded(&self) -> String {
+        format!("{:.1} %", self.result.excluded_pct.unwrap_or_default().max(0.0))
     }
 
     fn sentence(&self, change: &Change) -> String {

@@ -3,7 +3,7 @@
 mod json;
 mod tables;
 
-use crate::bench::report::verdict_tone;
+use crate::bench::report::{ratio_words, verdict_tone, verdict_words};
 use crate::diff::report as diff;
 use crate::ends::Ends;
 use crate::hosts_report as hosts;
@@ -130,7 +130,7 @@ impl<'a> SweepReport<'a> {
                 .result
                 .comparisons
                 .iter()
-                .map(|c| format!("{}: {} ({})", c.b, c.verdict, ratio_interval(&c.ratio)));
+                .map(|c| format!("{}: {} ({})", c.b, verdict_words(c), ratio_words(c)));
             let verdicts: Vec<String> = verdicts.take(8).collect();
             if let (Some(first), false) = (self.result.points.first(), verdicts.is_empty()) {
                 sentences.push(format!("Against {}: {}.", first.label, verdicts.join("; ")));
@@ -237,10 +237,10 @@ impl<'a> SweepReport<'a> {
             let tone = verdict_tone(comparison.verdict);
             table.row(vec![
                 Cell::Name(comparison.b.clone()),
-                Cell::Text(ratio_interval(&comparison.ratio)),
+                Cell::Text(ratio_words(comparison)),
                 Cell::Text(ratio_interval(&comparison.cpu_ratio)),
                 Cell::Text(p_value(comparison.p_value)),
-                Cell::Toned(comparison.verdict.word().into(), tone),
+                Cell::Toned(verdict_words(comparison), tone),
             ]);
         }
         table

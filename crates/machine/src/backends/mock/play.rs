@@ -35,6 +35,8 @@ pub struct Played {
     pub total_ns: Ns,
     /// How it ended.
     pub outcome: Outcome,
+    /// Of its length, what other machines of the host took, s.
+    pub steal_s: f64,
 }
 
 /// No line takes longer: sums of all lines stay far from overflow.
@@ -84,9 +86,20 @@ pub fn play(script: &Script, scene: &Scene<'_>) -> Result<Played, String> {
         WatchLevel::Light => script.cost_light,
         WatchLevel::Full => script.cost_full,
     };
-    let run_factor = (1.0 + cost) * deviation(scene, 0, script.run_spread);
-    let played =
-        Played { events: vec![], moments: vec![], total_ns: 0, outcome: Outcome::NotReady };
+    let noises = script.lines.iter().filter_map(|line| match &line.event {
+        Happening::Noise(noise) if line.conditions.iter().all(|c| holds(c, scene)) => Some(noise),
+        _ => None,
+    });
+    let (log, stolen) = noises
+        .fold((0.0, 0.0), |(log, stolen), n| (log + n.log_factor(scene), stolen + n.stolen(scene)));
+    let run_factor = (1.0 + cost) * deviation(scene, 0, script.run_spread) * f64::exp(log);
+    let played = Played {
+        events: vec![],
+        moments: vec![],
+        total_ns: 0,
+        outcome: Outcome::NotReady,
+        steal_s: 0.0,
+    };
     let mut player = Player {
         script,
         scene,
@@ -100,6 +113,7 @@ pub fn play(script: &Script, scene: &Scene<'_>) -> Result<Played, String> {
     };
     player.run();
     let mut played = player.played;
+    played.steal_s = vmeter_model::time::seconds(played.total_ns) * (1.0 - f64::exp(-stolen));
     played.events.sort_by_key(|e| e.at);
     Ok(played)
 }
@@ -108,7 +122,8 @@ impl Player<'_> {
     fn run(&mut self) {
         let mut outcome = None;
         for line in &self.script.lines {
-            if !line.conditions.iter().all(|c| holds(c, self.scene)) {
+            let is_noise = matches!(line.event, Happening::Noise(_));
+            if is_noise || !line.conditions.iter().all(|c| holds(c, self.scene)) {
                 continue;
             }
             outcome = self.line(line);
@@ -333,7 +348,7 @@ fn deviation(scene: &Scene<'_>, line: u32, spread: f64) -> f64 {
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014), upper 53 bits.
-fn uniform(state: &mut u64) -> f64 {
+pub(super) fn uniform(state: &mut u64) -> f64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -8,6 +8,7 @@
 //! insns-per-ns 1.1                   instructions counted under `--watch full`
 //!
 //! [if COND [and COND]…:] [beside] LENGTH EVENT    or    count NAME SUM
+//!                                                 or    noise KIND SIZE (see `noise.rs`)
 //! ```
 //! LENGTH is a sum such as `12ms+3.5ms*pcie_root_ports+1us*smp*smp`: numbers with
 //! `ns`, `us`, `ms` or `s`, times `smp`, `memory_mib`, `pcie_root_ports` or `run`.
@@ -90,6 +91,7 @@ pub(super) enum Happening {
     Exec { pid: i32, file: String },
     Note(String),
     Count(String),
+    Noise(super::noise::Noise),
     Ready,
     Shutdown,
     PowerOff,
@@ -204,6 +206,8 @@ fn timeline(number: u32, line: &str) -> Result<Line, String> {
     let (event, sum) = if first == "count" {
         let (name, value) = split(after);
         (Happening::Count(name.to_owned()), parse_sum(value, false)?)
+    } else if first == "noise" {
+        (Happening::Noise(super::noise::Noise::parse(after)?), Sum::default())
     } else {
         (happening(after)?, parse_sum(first, true)?)
     };
@@ -339,12 +343,12 @@ fn nanoseconds(text: &str) -> Result<f64, String> {
     Err(format!("expected a length such as 1.5ms, found {text:?}"))
 }
 
-fn percent(text: &str) -> Result<f64, String> {
+pub(super) fn percent(text: &str) -> Result<f64, String> {
     let number = text.trim().strip_suffix('%').ok_or("expected a percentage such as 1.5%")?;
     Ok(float(number)? / 100.0)
 }
 
-fn float(text: &str) -> Result<f64, String> {
+pub(super) fn float(text: &str) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
         Ok(n) if n.is_finite() && n >= 0.0 => Ok(n),
         _ => Err(format!("expected a number that is not negative, found {text:?}")),

@@ -1,0 +1,115 @@
+//! Machines that are played, and the noise of the hosts that they are played on.
+
+use crate::common::{is_long, Lab};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A host.
+pub struct World {
+    pub name: &'static str,
+    /// Its `noise` lines.
+    pub noise: &'static [&'static str],
+}
+
+pub const NORMAL: World = World { name: "normal 3 %", noise: &["normal 3%"] };
+pub const SESSION: World = World { name: "sessions 3 %", noise: &["normal 2%", "session 3%"] };
+
+/// The hosts on which nothing may be found where nothing is.
+pub const WORLDS: [World; 6] = [
+    NORMAL,
+    World { name: "skewed, slow spells", noise: &["skewed 3%"] },
+    World { name: "AR(1) 0.5", noise: &["ar1 3% 0.5"] },
+    SESSION,
+    World { name: "drift 0.2 % a boot", noise: &["normal 3%", "drift 0.2%"] },
+    World { name: "steal bursts", noise: &["normal 3%", "steal 30%"] },
+];
+
+/// A folder for many sessions, in memory where there is room.
+pub struct Many {
+    lab: Lab,
+    folder: tempfile::TempDir,
+}
+
+impl Many {
+    pub fn new() -> Self {
+        let memory = std::path::Path::new("/dev/shm");
+        let folder = tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir());
+        Many { lab: Lab::new(), folder: folder.expect("a folder") }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes a machine that boots in 100 ms, with more lines of its own.
+    pub fn machine(&self, name: &str, noise: &[&str], lines: &[&str]) -> String {
+        let mut text = String::from("vmeter-mock 1\n");
+        noise.iter().for_each(|n| text += &format!("noise {n}\n"));
+        text += "1ms vmm-exec\n60ms reach start_kernel\n30ms reach run_init_process\n";
+        lines.iter().for_each(|line| text += &format!("{line}\n"));
+        text += "8ms poweroff\n1ms exit 0\n";
+        let path = self.path(name);
+        std::fs::write(&path, text).expect("a script");
+        path.display().to_string()
+    }
+
+    /// One session: exit status, and what it exports.
+    pub fn session(&self, words: &[&str], seed: u64) -> (i32, Value) {
+        let save = self.path(&format!("s{seed}-{}", words.len()));
+        let ran = self.saved(words, seed, &save);
+        let _ = std::fs::remove_dir_all(&save);
+        ran
+    }
+
+    /// The exit status of a command.
+    pub fn status(&self, words: &[&str]) -> i32 {
+        let mut command = self.lab.command(words);
+        command.env("XDG_STATE_HOME", self.folder.path()).arg("-q");
+        command.output().expect("vmeter runs").status.code().unwrap_or(-1)
+    }
+
+    /// As [`Many::session`], and leaves it in a folder.
+    pub fn saved(&self, words: &[&str], seed: u64, save: &std::path::Path) -> (i32, Value) {
+        let (seed, folder) = (seed.to_string(), save.display().to_string());
+        let mut command = self.lab.command(words);
+        command.args(["--seed", &seed, "--save", &folder, "-q", "--export-json", "-"]);
+        command.env("XDG_STATE_HOME", self.folder.path());
+        let output = command.output().expect("vmeter runs");
+        let status = output.status.code().unwrap_or(-1);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let json = serde_json::from_slice(&output.stdout);
+        (status, json.unwrap_or_else(|e| panic!("{words:?}: {e}: {said}")))
+    }
+}
+
+/// How many trials: few in `make test`.
+pub fn trials(few: u64, many: u64) -> u64 {
+    if is_long() {
+        many
+    } else {
+        few
+    }
+}
+
+/// The answers of trials 0 to `count`, on all CPUs.
+pub fn each<T: Send>(count: u64, trial: impl Fn(u64) -> T + Sync) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let work = || {
+        let mut found = Vec::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed) as u64;
+            if seed >= count {
+                return found;
+            }
+            found.push((seed, trial(seed + 1)));
+        }
+    };
+    let mut all: Vec<(u64, T)> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        running.into_iter().flat_map(|thread| thread.join().expect("trials")).collect()
+    });
+    all.sort_by_key(|(seed, _)| *seed);
+    all.into_iter().map(|(_, found)| found).collect()
+}

@@ -1,0 +1,163 @@
+//! `--fail-if-slower PCT`: one rule, wherever it is asked.
+//!
+//! It fails if the lower end of the ratio's 95 % interval is above the limit, passes if the
+//! upper end is not above it, and is inconclusive in between: then nothing is known of the limit,
+//! in either direction, and neither answer would be right. So a machine that is as fast fails
+//! with a chance of 2.5 % at most, and one that is slower by more than the limit passes with a
+//! chance of 2.5 % at most.
+
+use vmeter_model::result::Comparison;
+use vmeter_model::Verdict;
+
+/// More runs than this are not worth naming.
+const MOST_RUNS: f64 = 100_000.0;
+
+/// What was asked.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limit {
+    /// Slower by more than this, %, is too slow.
+    pub percent: f64,
+    /// What "inconclusive" comes to, if the user says so.
+    pub inconclusive: Option<Inconclusive>,
+}
+
+vmeter_base::words! {
+    /// What a gate that could not decide comes to.
+    pub enum Inconclusive {
+        /// Exit status 0.
+        Pass = "pass",
+        /// Exit status 1.
+        Fail = "fail",
+    }
+}
+
+/// What a gate says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ruling {
+    /// It is not slower by more than the limit.
+    Passed,
+    /// These runs cannot tell.
+    Inconclusive,
+    /// It is slower by more than the limit, or was not measured.
+    Failed,
+}
+
+/// A ruling and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gate {
+    /// The ruling.
+    pub ruling: Ruling,
+    /// In words.
+    pub text: String,
+}
+
+impl Limit {
+    /// The ratio at which it is too slow.
+    fn ratio(&self) -> f64 {
+        1.0 + self.percent / 100.0
+    }
+
+    /// Rules on a ratio with its 95 % interval, from so many `runs`.
+    pub fn rule(&self, name: &str, ratio: f64, ci95: [f64; 2], runs: usize) -> Gate {
+        let percent = |ratio: f64| 100.0 * (ratio - 1.0);
+        let [low, high] = ci95;
+        let limit = self.percent;
+        let seen = format!(
+            "{:+.1} %, 95 % interval {:+.1} to {:+.1} %",
+            percent(ratio),
+            percent(low),
+            percent(high)
+        );
+        // NaN passes nothing.
+        if low > self.ratio() {
+            let text = format!("{name} is slower by more than {limit} %: {seen}");
+            return Gate { ruling: Ruling::Failed, text };
+        }
+        if high <= self.ratio() {
+            let text = format!("{name} is not slower by more than {limit} %: {seen}");
+            return Gate { ruling: Ruling::Passed, text };
+        }
+        let text = format!(
+            "inconclusive: whether {name} is slower by more than {limit} % these {runs} runs cannot \
+             tell: {seen}; {}",
+            self.more(ratio, ci95, runs)
+        );
+        Gate { ruling: self.undecided(), text }
+    }
+
+    /// Rules on machines that were compared; of several the worst ruling counts.
+    pub fn of_comparison(&self, comparison: &Comparison) -> Gate {
+        if comparison.verdict == Verdict::Undecidable {
+            let text = format!(
+                "inconclusive: {} pairs of runs of {} and {} cannot decide anything; {} would",
+                comparison.pairs, comparison.a, comparison.b, comparison.pairs_needed
+            );
+            return Gate { ruling: self.undecided(), text };
+        }
+        let ratio = &comparison.ratio;
+        self.rule(&comparison.b, ratio.mean, ratio.ci95, comparison.pairs)
+    }
+
+    /// Nothing was compared: what is not measured is not known to be as fast.
+    pub fn nothing(&self, why: &str) -> Gate {
+        Gate { ruling: Ruling::Failed, text: format!("not compared: {why}") }
+    }
+
+    /// It cannot be known from what there is.
+    pub fn unknowable(&self, why: &str) -> Gate {
+        Gate { ruling: self.undecided(), text: format!("inconclusive: {why}") }
+    }
+
+    fn undecided(&self) -> Ruling {
+        match self.inconclusive {
+            None => Ruling::Inconclusive,
+            Some(Inconclusive::Pass) => Ruling::Passed,
+            Some(Inconclusive::Fail) => Ruling::Failed,
+        }
+    }
+
+    /// How many runs would decide, if the ratio is the one that was seen.
+    fn more(&self, ratio: f64, [low, high]: [f64; 2], runs: usize) -> String {
+        let half = (high.ln() - low.ln()) / 2.0;
+        let distance = (ratio.ln() - self.ratio().ln()).abs();
+        let wanted = (runs as f64 * (half / distance).powi(2)).ceil();
+        if wanted.is_finite() && wanted < MOST_RUNS {
+            let wanted = wanted.max(runs as f64 + 1.0);
+            format!("about {wanted} would decide, if it is as it looks")
+        } else {
+            "it lies too near the limit for any number of runs".into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(inconclusive: Option<Inconclusive>) -> Limit {
+        Limit { percent: 3.0, inconclusive }
+    }
+
+    #[test]
+    fn three_answers() {
+        let ruling = |ratio, ci95| limit(None).rule("b", ratio, ci95, 10).ruling;
+        assert_eq!(ruling(1.08, [1.04, 1.12]), Ruling::Failed);
+        assert_eq!(ruling(1.01, [0.99, 1.03]), Ruling::Passed);
+        assert_eq!(ruling(1.04, [1.00, 1.08]), Ruling::Inconclusive);
+        assert_eq!(ruling(1.0, [f64::NAN, f64::NAN]), Ruling::Inconclusive);
+        assert!(Ruling::Failed > Ruling::Inconclusive && Ruling::Inconclusive > Ruling::Passed);
+    }
+
+    #[test]
+    fn an_inconclusive_gate_says_how_many_runs_would_decide() {
+        let gate = limit(None).rule("b", 1.05, [1.01, 1.09], 10);
+        assert!(gate.text.contains("about 41 would decide"), "{}", gate.text);
+        let gate = limit(None).rule("b", 1.03, [0.9, 1.2], 10);
+        assert!(gate.text.contains("too near the limit"), "{}", gate.text);
+        for (said, ruling) in
+            [(Inconclusive::Pass, Ruling::Passed), (Inconclusive::Fail, Ruling::Failed)]
+        {
+            assert_eq!(limit(Some(said)).rule("b", 1.05, [1.01, 1.09], 10).ruling, ruling);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! `--fail-if-slower` of a range: no commit of it may have made it slower by more.
+
+use crate::gate::{Gate, Limit, Ruling};
+use vmeter_model::range::RangeResult;
+use vmeter_model::{CommitState, RangeVerdict};
+
+/// What the gate says of the range; of several rulings the worst counts.
+pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
+    let name = |at: usize| {
+        let commit = result.record.commits.get(at);
+        commit.map_or_else(String::new, |c| c.short().to_owned())
+    };
+    // A commit that does not run, or only seems to, was not found to be as fast.
+    let silent = [CommitState::DoesNotRun, CommitState::NotCompared];
+    let broken = result.commits.iter().filter(|c| silent.contains(&c.state));
+    let mut gates: Vec<Gate> = broken
+        .map(|commit| limit.nothing(&format!("{}: {}", name(commit.index), commit.state)))
+        .collect();
+    for change in &result.changes {
+        let (Some(ratio), Some(last)) = (change.ratio, change.commits.last()) else { continue };
+        gates.push(limit.rule(&name(*last), ratio.mean, ratio.ci95, ratio.n));
+    }
+    match result.verdict {
+        RangeVerdict::Changed => {}
+        RangeVerdict::NotMeasurable => {
+            gates.push(limit.nothing("fewer than two commits can be measured"));
+        }
+        RangeVerdict::Undecided => gates.push(limit.unknowable("the range is undecided")),
+        RangeVerdict::NoChange => gates.push(match result.excluded_pct {
+            Some(most) if most <= limit.percent => Gate {
+                ruling: Ruling::Passed,
+                text: format!("no commit is slower by {most:.1} % or more"),
+            },
+            Some(most) => limit.unknowable(&format!(
+                "no change was found, but one of up to {most:.1} % would not have been for sure"
+            )),
+            None => limit.unknowable("no change was found, and nothing says how large one may be"),
+        }),
+    }
+    gates
+}

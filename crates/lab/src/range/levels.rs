@@ -1,0 +1,169 @@
+//! All commits measured: where their level changes.
+//!
+//! A commit is one build, and its runs share what the build itself adds; so its centre is one
+//! value. Blocks of the plan met the host in the same state: what a block adds is taken out.
+
+use super::outcome::Found;
+use crate::blocks::blocks;
+use std::collections::BTreeMap;
+use vmeter_model::range::{Change, MeasuredCommit, RangeRecord};
+use vmeter_model::{Estimate, RangeVerdict, Verdict};
+use vmeter_session::{SavedRun, Session};
+use vmeter_stats::dist::t_quantile;
+use vmeter_stats::hosts::{adjust, HostSample};
+use vmeter_stats::segments::{level_changes, neighbour_sd, FEWEST};
+use vmeter_stats::signed_rank::pseudo_median;
+use vmeter_stats::{mean, ratio_of_means, Rule};
+
+/// Chance of any change of level in a range where nothing changed.
+const ALPHA: f64 = 0.05;
+
+/// A measured commit.
+struct Level<'c> {
+    commit: &'c MeasuredCommit,
+    /// Times by block, s, and the centre of their logarithms without what blocks add.
+    by_block: BTreeMap<usize, f64>,
+    centre: f64,
+}
+
+/// The changes in `times` (by run, s), which are of `commits`.
+pub(super) fn scanned(
+    (record, session): (&RangeRecord, &Session),
+    (commits, finished): (&[MeasuredCommit], &[SavedRun]),
+    times: &BTreeMap<u32, f64>,
+    exact: bool,
+) -> Found {
+    let levels = levels((record, session), (commits, finished), times);
+    match levels.len() {
+        0 | 1 => Found::new(RangeVerdict::NotMeasurable),
+        n if n < FEWEST => few(&levels, exact),
+        _ => many(&levels, session.record.seed),
+    }
+}
+
+fn levels<'c>(
+    (record, session): (&RangeRecord, &Session),
+    (commits, finished): (&'c [MeasuredCommit], &[SavedRun]),
+    times: &BTreeMap<u32, f64>,
+) -> Vec<Level<'c>> {
+    let blocks = blocks(&session.record.plan);
+    let samples: Vec<HostSample> = finished
+        .iter()
+        .filter_map(|(_, run)| {
+            let group = super::outcome::commit_of(record, &run.label)?;
+            let value = *times.get(&run.index)?;
+            Some(HostSample { host: *blocks.get(&run.index)?, group, value })
+        })
+        .collect();
+    let adjusted = adjust(&samples).values;
+    let level = |commit: &'c MeasuredCommit| {
+        let own = || samples.iter().zip(&adjusted).filter(|(s, _)| s.group == commit.index);
+        let logs: Vec<f64> = own().map(|(_, y)| y.ln()).filter(|y| y.is_finite()).collect();
+        let by_block = own().map(|(s, _)| (s.host, s.value)).collect();
+        let is_compared = !commit.samples_s.is_empty() && !logs.is_empty();
+        is_compared.then(|| Level { commit, by_block, centre: pseudo_median(&logs) })
+    };
+    commits.iter().filter_map(level).collect()
+}
+
+/// Few commits, or exact times: each against the one before it, block by block.
+fn few(levels: &[Level<'_>], exact: bool) -> Found {
+    let rule = Rule { alpha: ALPHA, comparisons: levels.len() - 1, exact, ..Rule::default() };
+    let mut changes = Vec::new();
+    let mut excluded: Option<f64> = None;
+    let mut decided_all = true;
+    for pair in levels.windows(2) {
+        let (pairs, _) = crate::blocks::pairs(&pair[0].by_block, &pair[1].by_block);
+        let Some(found) = rule.decide(&pairs) else { continue };
+        decided_all &= found.verdict != Verdict::Undecidable;
+        if matches!(found.verdict, Verdict::Slower | Verdict::Faster) {
+            changes.push(change(&pair[..1], &pair[1..], Some(found.ratio), found.p_value));
+        }
+        let above = 100.0 * (found.ratio.ci95[1] - 1.0);
+        excluded = Some(excluded.map_or(above, |most| most.max(above)));
+    }
+    let verdict = match (changes.is_empty(), decided_all) {
+        (false, _) => RangeVerdict::Changed,
+        (true, true) => RangeVerdict::NoChange,
+        (true, false) => RangeVerdict::Undecided,
+    };
+    let excluded_pct = excluded.filter(|_| decided_all);
+    Found { changes: changes.into_iter().flatten().collect(), excluded_pct, ..Found::new(verdict) }
+}
+
+fn many(levels: &[Level<'_>], seed: u64) -> Found {
+    let centres: Vec<f64> = levels.iter().map(|l| l.centre).collect();
+    let steps = level_changes(&centres, ALPHA, seed);
+    if steps.is_empty() {
+        return Found { excluded_pct: at_the_end(&centres), ..Found::new(RangeVerdict::NoChange) };
+    }
+    let mut bounds: Vec<usize> = steps.iter().map(|step| step.at).collect();
+    bounds.push(levels.len());
+    let mut begin = 0;
+    let mut changes = Vec::new();
+    for (step, end) in steps.iter().zip(bounds.iter().skip(1)) {
+        let (Some(before), Some(after)) = (levels.get(begin..step.at), levels.get(step.at..*end))
+        else {
+            continue;
+        };
+        begin = step.at;
+        changes.extend(change(before, after, between(before, after), step.p_value));
+    }
+    Found { changes, ..Found::new(RangeVerdict::Changed) }
+}
+
+/// The ratio of two levels by their commits' centres; none where these are too few to show
+/// their scatter.
+fn between(before: &[Level<'_>], after: &[Level<'_>]) -> Option<Estimate> {
+    let centres = |side: &[Level<'_>]| side.iter().map(|l| l.centre).collect::<Vec<f64>>();
+    let (a, b) = (centres(before), centres(after));
+    let freedom = (a.len() + b.len()) as f64 - 2.0;
+    if freedom < 2.0 {
+        return None;
+    }
+    let squares = |side: &[f64]| {
+        let centre = mean(side);
+        side.iter().map(|y| (y - centre).powi(2)).sum::<f64>()
+    };
+    let variance = (squares(&a) + squares(&b)) / freedom;
+    let error = (variance * (1.0 / a.len() as f64 + 1.0 / b.len() as f64)).sqrt();
+    let (size, half) = (mean(&b) - mean(&a), t_quantile(0.975, freedom) * error);
+    let all = ratio_of_means(&samples(before), &samples(after))?;
+    Some(Estimate { mean: size.exp(), ci95: [size - half, size + half].map(f64::exp), ..all })
+}
+
+/// By how much, %, the last commit alone may be slower than the others and still look as it
+/// does (97.5 %): a change that came with it has only its own runs to show it.
+fn at_the_end(centres: &[f64]) -> Option<f64> {
+    let (last, others) = centres.split_last()?;
+    let n = others.len() as f64;
+    let sd = vmeter_stats::sample::sd(centres).max(neighbour_sd(centres));
+    let half = t_quantile(0.975, n) * sd * (1.0 + 1.0 / n).sqrt();
+    Some(100.0 * (last - mean(others) + half).exp_m1())
+}
+
+fn samples(side: &[Level<'_>]) -> Vec<f64> {
+    side.iter().flat_map(|l| l.commit.samples_s.iter().copied()).collect()
+}
+
+fn change(
+    before: &[Level<'_>],
+    after: &[Level<'_>],
+    ratio: Option<Estimate>,
+    p_value: f64,
+) -> Option<Change> {
+    let (last, first) = (before.last()?.commit.index, after.first()?.commit.index);
+    let (a, b) = (samples(before), samples(after));
+    let jump_s = mean(&b) - mean(&a);
+    let ratio = ratio.or_else(|| ratio_of_means(&a, &b))?;
+    let verdict = if ratio.mean > 1.0 { Verdict::Slower } else { Verdict::Faster };
+    Some(Change {
+        commits: (last + 1..=first).collect(),
+        before: last,
+        verdict,
+        ratio: Some(ratio),
+        jump_s,
+        p_value: Some(p_value),
+        probability: None,
+    })
+}

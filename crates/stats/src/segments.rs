@@ -1,0 +1,235 @@
+//! Where the level of a series of builds changes.
+//!
+//! Commits have no natural trend, so what is looked for is not a step between two neighbours but
+//! levels: a stretch of commits that differs from all others. The statistic is that of circular
+//! binary segmentation (A. Olshen et al., Biostatistics 5, 2004), the largest standardised
+//! difference between any stretch and the rest, a stretch at either end being an ordinary step.
+//! A small change that lasts is found by all commits after it together, and a slow creep is
+//! found as several levels.
+//!
+//! The values are centres of commits, so that what a build adds to all of its runs (layout)
+//! counts as scatter between commits. Its size is taken robustly from neighbours, of which few
+//! are changes, and the null distribution is that of the same statistic of normal scatter: a
+//! permutation could not find a change that came with the last commit, or one that the next
+//! commit mended. What is found is divided there and looked at again.
+
+use crate::rng::Rng;
+use crate::sample::{mean, median, MAD_TO_SD};
+
+/// Draws of the null distribution.
+const DRAWS: usize = 999;
+/// With fewer values there is no scatter to be told from a change.
+pub const FEWEST: usize = 4;
+/// Work that one null distribution may cost, in stretches looked at.
+const WORK: usize = 60_000_000;
+
+/// The level changes from value `at` on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LevelChange {
+    /// Index of the first value of the new level.
+    pub at: usize,
+    /// p-value of the stretch that it bounds, among all stretches that could have been.
+    pub p_value: f64,
+}
+
+/// Changes of level, in order; the chance that a series without one shows any is `alpha`.
+pub fn level_changes(values: &[f64], alpha: f64, seed: u64) -> Vec<LevelChange> {
+    if values.iter().any(|v| !v.is_finite()) {
+        return Vec::new();
+    }
+    let mut rng = Rng::new(seed);
+    let mut found = Vec::new();
+    let mut parts = vec![(0, values.len())];
+    while let Some((begin, end)) = parts.pop() {
+        let part = &values[begin..end];
+        let Some((stretch, p_value)) = tested(part, &mut rng) else { continue };
+        if p_value > alpha {
+            continue;
+        }
+        let cuts: Vec<usize> = [stretch.begin, stretch.end]
+            .into_iter()
+            .filter(|cut| *cut > 0 && *cut < part.len())
+            .map(|cut| begin + cut)
+            .collect();
+        found.extend(cuts.iter().map(|at| LevelChange { at: *at, p_value }));
+        let mut bounds = vec![begin];
+        bounds.extend(cuts);
+        bounds.push(end);
+        parts.extend(bounds.windows(2).map(|w| (w[0], w[1])));
+    }
+    found.sort_by_key(|change| change.at);
+    found
+}
+
+/// A stretch of values that differs from the others.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    begin: usize,
+    end: usize,
+    /// Squared difference of the means over its variance for values of variance 1.
+    size: f64,
+}
+
+fn tested(part: &[f64], rng: &mut Rng) -> Option<(Stretch, f64)> {
+    let n = part.len();
+    if n < FEWEST {
+        return None;
+    }
+    let (step, stretch) = largest(part);
+    let total: f64 = centred(part).iter().map(|v| v * v).sum();
+    if total <= 1e-18 * n as f64 {
+        return None;
+    }
+    // Two cuts explain more than one in any series: a stretch inside must be worth its cut.
+    let left = ((total - stretch.size) / (n as f64 - 3.0).max(1.0)).max(total * 1e-12);
+    let worth = left * (3.0 * (n as f64).ln() + 3.0);
+    let chosen = if stretch.size - step.size > worth { stretch } else { step };
+    let draws = DRAWS.min(WORK / (n * n)).max(199);
+    let mut series = part.to_vec();
+    let scatter = neighbour_sd(part);
+    let statistic = |series: &[f64], sd: f64| largest(series).1.size / (sd * sd).max(1e-300);
+    let observed = statistic(part, scatter);
+    let more = (0..draws).filter(|_| {
+        series.iter_mut().for_each(|v| *v = rng.normal());
+        statistic(&series, neighbour_sd(&series)) >= observed * (1.0 - 1e-9)
+    });
+    let p_value = (more.count() + 1) as f64 / (draws + 1) as f64;
+    Some((chosen, p_value))
+}
+
+/// The best step, and the best stretch of all.
+fn largest(values: &[f64]) -> (Stretch, Stretch) {
+    let n = values.len();
+    let mut sums = Vec::with_capacity(n + 1);
+    let mut sum = 0.0;
+    sums.push(sum);
+    for value in centred(values) {
+        sum += value;
+        sums.push(sum);
+    }
+    let none = Stretch { begin: 0, end: n, size: 0.0 };
+    let (mut step, mut any) = (none, none);
+    for begin in 0..n {
+        for end in begin + 1..=n {
+            let inside = (end - begin) as f64;
+            let outside = n as f64 - inside;
+            if outside == 0.0 {
+                continue;
+            }
+            let difference = sums[end] - sums[begin];
+            let size = difference * difference * (1.0 / inside + 1.0 / outside);
+            let found = Stretch { begin, end, size };
+            if size > any.size {
+                any = found;
+            }
+            if (begin == 0 || end == n) && size > step.size {
+                step = found;
+            }
+        }
+    }
+    (step, any)
+}
+
+fn centred(values: &[f64]) -> Vec<f64> {
+    let centre = mean(values);
+    values.iter().map(|v| v - centre).collect()
+}
+
+/// Standard deviation of single values from the differences of neighbours, of which few are
+/// changes.
+pub fn neighbour_sd(values: &[f64]) -> f64 {
+    let differences: Vec<f64> = values.windows(2).map(|w| (w[1] - w[0]).abs()).collect();
+    let squares: Vec<f64> = differences.iter().map(|d| d * d).collect();
+    // A handful of differences have no good median: there the mean square without the largest.
+    if differences.len() >= 12 {
+        return median(&differences) * MAD_TO_SD / 2f64.sqrt();
+    }
+    let largest = squares.iter().copied().fold(0.0, f64::max);
+    let rest = (squares.iter().sum::<f64>() - largest) / (squares.len() as f64 - 1.0).max(1.0);
+    (rest / 2.0).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::{any, prop, prop_assert, proptest, ProptestConfig};
+
+    fn series(rng: &mut Rng, n: usize, level: impl Fn(usize) -> f64) -> Vec<f64> {
+        (0..n).map(|i| level(i) + rng.normal()).collect()
+    }
+
+    #[test]
+    fn nothing_is_found_where_nothing_is() {
+        for (n, trials) in [(5, 300), (12, 200), (64, 100)] {
+            let mut rng = Rng::new(n as u64);
+            let alarms = (0..trials).filter(|&seed| {
+                let values = series(&mut rng, n, |_| 0.0);
+                !level_changes(&values, 0.05, seed).is_empty()
+            });
+            let alarms = alarms.count() as u64;
+            println!("{n} values: {alarms} of {trials} series without a change show one");
+            // 99 % of binomial samples at 5 % are below.
+            assert!(alarms <= trials / 20 + 2 + (2.4 * (trials as f64 * 0.0475).sqrt()) as u64);
+        }
+    }
+
+    /// 64 commits with 5 runs: a step of one standard deviation of a run is 2.2 of a commit's
+    /// mean. The test of neighbouring steps found 0 of 40.
+    #[test]
+    fn a_step_of_one_run_s_noise_is_found_where_it_is() {
+        let mut rng = Rng::new(7);
+        let (mut found, mut near) = (0, 0);
+        for seed in 0..60 {
+            let at = 8 + rng.below(48);
+            let values = series(&mut rng, 64, |i| if i >= at { 5f64.sqrt() } else { 0.0 });
+            let changes = level_changes(&values, 0.05, seed);
+            found += usize::from(!changes.is_empty());
+            near += usize::from(changes.iter().any(|c| c.at.abs_diff(at) <= 1));
+        }
+        println!("found {found}, within a commit {near} of 60");
+        assert!(found >= 58 && near >= 54, "{found} {near}");
+    }
+
+    #[test]
+    fn a_creep_is_found() {
+        let mut rng = Rng::new(3);
+        let found = (0..20).filter(|&seed| {
+            let values = series(&mut rng, 64, |i| 0.25 * 5f64.sqrt() * i as f64);
+            level_changes(&values, 0.05, seed).len() >= 2
+        });
+        assert_eq!(found.count(), 20);
+    }
+
+    #[test]
+    fn one_slow_commit_that_was_mended_is_two_changes() {
+        let mut rng = Rng::new(5);
+        let mut right = 0;
+        for seed in 0..20 {
+            let values = series(&mut rng, 64, |i| if i == 30 { 9.0 } else { 0.0 });
+            let at: Vec<usize> = level_changes(&values, 0.05, seed).iter().map(|c| c.at).collect();
+            right += usize::from(at == [30, 31]);
+        }
+        assert!(right >= 17, "{right} of 20");
+    }
+
+    #[test]
+    fn few_values() {
+        assert_eq!(level_changes(&[], 0.05, 1), []);
+        assert_eq!(level_changes(&[1.0, 2.0, 9.0], 0.05, 1), []);
+        assert_eq!(level_changes(&[1.0; 9], 0.05, 1), []);
+        let step = [0.0, 0.1, -0.1, 0.05, 20.0, 20.1, 19.9, 20.0];
+        let found = level_changes(&step, 0.05, 1);
+        assert!(found.len() == 1 && found[0].at == 4, "{found:?}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn any_series(values in prop::collection::vec(any::<f64>(), 0..12)) {
+            for change in level_changes(&values, 0.05, 1) {
+                prop_assert!(change.at > 0 && change.at < values.len());
+                prop_assert!((0.0..=1.0).contains(&change.p_value));
+            }
+        }
+    }
+}

@@ -1,0 +1,14 @@
+#!/bin/sh
+# Writes the table of docs/CALIBRATION.md anew, from the shipped commands in a release build.
+set -eu
+doc=docs/CALIBRATION.md
+table=$(mktemp)
+trap 'rm -f "$table"' EXIT
+VMETER_CALIBRATION=$table cargo test --release --locked -p vmeter --test calibration -- --test-threads=1
+sed '/^| what |/,$d' "$doc" >"$doc.new"
+{
+    echo '| what | expected | found | rate, 95 % interval |'
+    echo '| --- | --- | --- | --- |'
+    cat "$table"
+} >>"$doc.new"
+mv "$doc.new" "$doc"
