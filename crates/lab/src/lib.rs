@@ -31,6 +31,7 @@ mod sessions;
 mod shown;
 pub mod slurm;
 pub mod sweep;
+pub mod trend;
 mod words;
 
 pub use shown::Shown;

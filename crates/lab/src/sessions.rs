@@ -165,7 +165,8 @@ pub(crate) fn provenance(
     if chosen(was) != chosen(is) {
         return Some("with another accelerator".into());
     }
-    let version =
-        |machine: &SessionMachine| machine.provenance.get("vmm").map(|v| vmeter_session::identity::version(v));
+    let version = |machine: &SessionMachine| {
+        machine.provenance.get("vmm").map(|v| vmeter_session::identity::version(v))
+    };
     (version(was) != version(is)).then(|| "by another version of the VMM".into())
 }

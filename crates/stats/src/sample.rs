@@ -40,6 +40,15 @@ pub fn sd(samples: &[f64]) -> f64 {
     }
 }
 
+/// Correlation of each sample with the next one (lag 1), in the order in which they were taken;
+/// none for fewer than eight, or for equal ones.
+pub fn lag_1(samples: &[f64]) -> Option<f64> {
+    let centre = mean(samples);
+    let squares = sum_squares(samples);
+    let products: f64 = samples.windows(2).map(|w| (w[0] - centre) * (w[1] - centre)).sum();
+    (samples.len() >= 8 && squares > 0.0 && squares.is_finite()).then(|| products / squares)
+}
+
 /// Median of the finite samples; 0 for none.
 pub fn median(samples: &[f64]) -> f64 {
     quantile(samples, 0.5).unwrap_or(0.0)

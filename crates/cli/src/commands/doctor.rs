@@ -1,11 +1,17 @@
 //! `vmeter doctor`.
 
+use crate::options::drawn_seed;
 use crate::output;
 use crate::output::Output;
+use crate::progress::Bar;
 use crate::Status;
 use clap::Args;
-use vmeter_lab::doctor::DoctorReport;
+use vmeter_lab::bench::bench;
+use vmeter_lab::doctor::{aa, DoctorReport};
+use vmeter_lab::Shown;
 use vmeter_model::result::CheckStatus;
+use vmeter_model::MachineSpec;
+use vmeter_session::{Interrupt, RunOptions, Views, Watch};
 
 /// `vmeter doctor`.
 #[derive(Debug, Args)]
@@ -14,6 +20,37 @@ pub struct Doctor {
     /// temporary folders. What a living vmeter owns is never touched.
     #[arg(long)]
     pub clean: bool,
+    /// Boot one machine against itself, in turn: how often this host errs, and how small a
+    /// difference it can show.
+    #[arg(long, conflicts_with = "clean")]
+    pub aa: bool,
+    /// With --aa: runs of each of the two (default: 20).
+    #[arg(long, value_name = "N", requires = "aa",
+          value_parser = clap::value_parser!(u32).range(6..=100_000))]
+    pub runs: Option<u32>,
+    /// With --aa: the VMM, as in `vmeter boot`.
+    #[arg(long, value_name = "VMM", requires = "aa")]
+    pub vmm: Option<String>,
+}
+
+/// Runs of each of two equal machines.
+const AA_RUNS: u32 = 20;
+
+/// A machine against itself.
+fn against_itself(arguments: &Doctor, out: &Output) -> anyhow::Result<Status> {
+    let spec = MachineSpec { vmm: arguments.vmm.clone(), ..MachineSpec::default() };
+    let machines = ["one", "the same"].map(|label| (label.to_owned(), spec.clone()));
+    let runs = RunOptions {
+        runs: Some(arguments.runs.unwrap_or(AA_RUNS)),
+        drawn: Some(drawn_seed()),
+        argv: vmeter_base::argv(),
+        ..RunOptions::default()
+    };
+    let interrupt = Interrupt::install()?;
+    let mut bar = Bar::new(out.quiet);
+    let mut result = bench(&machines, None, &runs, &mut Watch::new(&mut bar, &interrupt))?;
+    result.hints = aa::says(&result);
+    output::done(&Shown(result), &Views::default(), out)
 }
 
 /// Looks at this host.
@@ -22,6 +59,9 @@ pub struct Doctor {
 /// An export that cannot be written.
 pub fn run(arguments: &Doctor, out: &Output) -> anyhow::Result<Status> {
     output::check_timeless(out, "doctor")?;
+    if arguments.aa {
+        return against_itself(arguments, out);
+    }
     let argv = vmeter_base::argv();
     let result = vmeter_lab::doctor::examine(argv, arguments.clean)?;
     let report = DoctorReport { result: &result, verbose: out.verbose > 0 };

@@ -22,6 +22,8 @@ const SHOWN: usize = 20;
 pub enum Runs {
     /// Saved sessions: when, what, how many runs, how long.
     List(List),
+    /// Since when is it slower: changes of level over the saved sessions of each machine.
+    Trend(Trend),
     /// Remove saved sessions with all their runs.
     Rm(Remove),
     /// Every saved run as a row, for other tools (--export-csv, --export-json).
@@ -57,6 +59,14 @@ pub struct List {
     /// Build the index anew from the folders.
     #[arg(long)]
     pub rebuild: bool,
+}
+
+/// `vmeter runs trend`.
+#[derive(Debug, Args)]
+pub struct Trend {
+    /// More sessions, or folders of such, than those under $XDG_STATE_HOME/vmeter/runs.
+    #[arg(value_name = "DIR")]
+    pub folders: Vec<PathBuf>,
 }
 
 /// `vmeter runs rm`.
@@ -108,6 +118,12 @@ pub fn run(arguments: Runs, out: &Output) -> anyhow::Result<Status> {
     match arguments {
         Runs::List(arguments) => list(&arguments, out)?,
         Runs::Rm(arguments) => remove(&arguments, out)?,
+        Runs::Trend(arguments) => {
+            let result = vmeter_lab::trend::trend(&arguments.folders)?;
+            let report = vmeter_lab::trend::TrendReport { result: &result };
+            output::print(&report, out)?;
+            output::export(out, &report)?;
+        }
         Runs::Export(arguments) => export(&arguments, out)?,
         Runs::Add(arguments) => add(&arguments, out)?,
     }

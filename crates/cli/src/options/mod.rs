@@ -9,7 +9,7 @@ mod views;
 pub use gate::{ruled, FailIfSlower};
 pub use machine::Machine;
 pub use many::Many;
-pub use runs::Runs;
+pub use runs::{drawn_seed, Runs};
 pub use views::Views;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};

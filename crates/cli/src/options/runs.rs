@@ -56,12 +56,12 @@ impl Runs {
     }
 }
 
-/// The seed of a session for which none is given, unless the environment has one: what is to be
-/// repeated run by run in many commands (a test, a script) sets it once.
+/// Sets the seed of sessions for which none is given: what is to be repeated run by run in many
+/// commands (a test, a script) sets it once.
 const SEED_VARIABLE: &str = "VMETER_SEED";
 
-/// A seed that JSON's readers keep exactly.
-fn drawn_seed() -> u64 {
+/// The seed of a session for which none is given; one that JSON's readers keep exactly.
+pub fn drawn_seed() -> u64 {
     let set = std::env::var(SEED_VARIABLE).ok().and_then(|text| text.trim().parse().ok());
     set.unwrap_or_else(|| RandomState::new().build_hasher().finish() >> 32)
 }

@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod compared;
+mod history;
 mod ranges;
 mod rates;
 mod swept;

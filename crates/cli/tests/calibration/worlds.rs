@@ -62,6 +62,23 @@ impl Many {
         ran
     }
 
+    /// What a command that measures nothing exports.
+    pub fn json(&self, words: &[&str]) -> Value {
+        let mut command = self.lab.command(words);
+        command.env("XDG_STATE_HOME", self.folder.path());
+        let output = command.args(["-q", "--export-json", "-"]).output().expect("vmeter runs");
+        serde_json::from_slice(&output.stdout).expect("one JSON object")
+    }
+
+    /// Makes a session one of a day of January.
+    pub fn dated(&self, session: &std::path::Path, day: u64) {
+        let file = session.join("session.json");
+        let text = std::fs::read_to_string(&file).expect("a session");
+        let mut record: Value = serde_json::from_str(&text).expect("JSON");
+        record["started_at"] = format!("2026-01-{:02}T12:00:00Z", day + 1).into();
+        std::fs::write(&file, record.to_string()).expect("written");
+    }
+
     /// The exit status of a command.
     pub fn status(&self, words: &[&str]) -> i32 {
         let mut command = self.lab.command(words);

@@ -1,5 +1,6 @@
 //! What this host can measure, what is missing, and what mends it.
 
+pub mod aa;
 mod json;
 mod leavings;
 mod report;

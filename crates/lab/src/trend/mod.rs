@@ -1,0 +1,186 @@
+//! `vmeter runs trend`: since when is it slower? Changes of level over the saved sessions of each
+//! machine.
+//!
+//! A session is one value, its runs' centre: what another hour or load adds to all of its runs is
+//! scatter between sessions, taken from those before and after. The level of the test is 1 %
+//! for each machine, so that nobody gets used to false alarms.
+
+mod report;
+
+pub use report::TrendReport;
+
+use crate::figures::Figures;
+use anyhow::Result;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use vmeter_model::result::Envelope;
+use vmeter_model::run::{Outcome, RunRecord, SessionMachine};
+use vmeter_model::time::seconds;
+use vmeter_session::envelope::envelope_now;
+use vmeter_session::{state_dir, AnySession, SavedRun, Session};
+use vmeter_stats::median;
+use vmeter_stats::segments::{level_changes, FEWEST};
+use vmeter_stats::signed_rank::pseudo_median;
+
+/// Chance of any change being called one over the sessions of a machine that is as it was.
+const ALPHA: f64 = 0.01;
+
+/// What the saved sessions say.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TrendResult {
+    /// Head.
+    #[serde(skip)]
+    pub envelope: Envelope,
+    /// Machines with sessions enough, the one with the most first.
+    pub machines: Vec<MachineTrend>,
+    /// Machines with too few.
+    pub too_few: usize,
+}
+
+/// The sessions of one machine on one host.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MachineTrend {
+    /// Its command line.
+    pub argv: Vec<String>,
+    /// The host's name.
+    pub hostname: String,
+    /// How it was watched.
+    pub watch: String,
+    /// Its sessions, the oldest first.
+    pub sessions: Vec<SessionLevel>,
+    /// Where its level changed.
+    pub changes: Vec<TrendChange>,
+}
+
+/// One session.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SessionLevel {
+    /// When it began, RFC 3339.
+    pub started_at: String,
+    /// Its folder.
+    pub path: PathBuf,
+    /// Centre of its runs' times, s.
+    pub centre_s: f64,
+    /// Runs that count.
+    pub runs: usize,
+    #[serde(skip)]
+    provenance: BTreeMap<String, String>,
+}
+
+/// A change of level.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TrendChange {
+    /// The first session of the new level, and the last of the old one.
+    pub since: String,
+    /// The last session before it.
+    pub before: String,
+    /// Folders of both.
+    pub paths: [PathBuf; 2],
+    /// New level over old.
+    pub ratio: f64,
+    /// Of the stretch that begins or ends here, among all stretches.
+    pub p_value: f64,
+    /// What of the machine's provenance changed with it.
+    pub changed: Vec<String>,
+}
+
+/// Looks at all sessions of boots under the state folder, and at those in `more`.
+///
+/// # Errors
+/// When there is no state folder.
+pub fn trend(more: &[PathBuf]) -> Result<TrendResult> {
+    let mut folders = vec![state_dir()?.join("runs")];
+    folders.extend(more.iter().cloned());
+    let mut machines: BTreeMap<(Vec<String>, String, String), Vec<SessionLevel>> = BTreeMap::new();
+    for folder in folders.iter().flat_map(|dir| sessions_in(dir)) {
+        if let Some((key, level)) = level_of(&folder) {
+            machines.entry(key).or_default().push(level);
+        }
+    }
+    let all = machines.len();
+    let mut machines: Vec<MachineTrend> = machines
+        .into_iter()
+        .filter(|(_, sessions)| sessions.len() >= FEWEST)
+        .map(|((argv, hostname, watch), mut sessions)| {
+            sessions.sort_by(|a, b| a.started_at.cmp(&b.started_at));
+            let changes = changes(&sessions);
+            MachineTrend { argv, hostname, watch, sessions, changes }
+        })
+        .collect();
+    machines.sort_by_key(|machine| std::cmp::Reverse(machine.sessions.len()));
+    let too_few = all - machines.len();
+    Ok(TrendResult { envelope: envelope_now("runs trend"), machines, too_few })
+}
+
+/// The sessions in a folder, or the one that it is.
+fn sessions_in(dir: &Path) -> Vec<PathBuf> {
+    if vmeter_session::is_saved(dir) {
+        return vec![dir.to_owned()];
+    }
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| vmeter_session::is_saved(path)).collect()
+}
+
+/// A session's machine and level, if its runs are boots that reached their end.
+fn level_of(folder: &Path) -> Option<((Vec<String>, String, String), SessionLevel)> {
+    let any = AnySession::open(folder).ok()?;
+    if !["boot", "bench"].contains(&any.record.command.as_str()) {
+        return None;
+    }
+    let session = Session::open(folder).ok()?;
+    let machine: &SessionMachine = session.record.machines.first()?;
+    let (finished, _) = session.finished().ok()?;
+    let own = |(_, run): &&SavedRun| {
+        !run.warmup && run.outcome == Outcome::Done && run.label == machine.label
+    };
+    let runs: Vec<&SavedRun> = finished.iter().filter(own).collect();
+    let watch = runs.first()?.1.watch;
+    let alike = runs.iter().filter(|(_, run)| run.watch == watch);
+    let logs: Vec<f64> = alike.map(|(dir, run)| total_s(dir, run).ln()).collect();
+    let host = session.record.host.get("hostname").and_then(|name| name.as_str());
+    let hostname = host.unwrap_or_default().to_owned();
+    let level = SessionLevel {
+        started_at: session.record.started_at.clone(),
+        path: folder.to_owned(),
+        centre_s: pseudo_median(&logs).exp(),
+        runs: logs.len(),
+        provenance: machine.provenance.clone(),
+    };
+    level.centre_s.is_finite().then(|| ((machine.argv.clone(), hostname, watch.to_string()), level))
+}
+
+fn total_s(dir: &Path, run: &RunRecord) -> f64 {
+    if run.icount {
+        return Figures::of(&crate::analysis::analyse_run(dir, run.clone())).run.total_s;
+    }
+    seconds(run.total_ns)
+}
+
+fn changes(sessions: &[SessionLevel]) -> Vec<TrendChange> {
+    let logs: Vec<f64> = sessions.iter().map(|s| s.centre_s.ln()).collect();
+    let found = level_changes(&logs, ALPHA, 1);
+    let mut bounds: Vec<usize> = vec![0];
+    bounds.extend(found.iter().map(|change| change.at));
+    bounds.push(sessions.len());
+    let levels = bounds.windows(3).zip(&found);
+    levels
+        .filter_map(|(w, change)| {
+            let (old, new) = (logs.get(w[0]..w[1])?, logs.get(w[1]..w[2])?);
+            let (before, since) = (sessions.get(w[1].checked_sub(1)?)?, sessions.get(w[1])?);
+            Some(TrendChange {
+                since: since.started_at.clone(),
+                before: before.started_at.clone(),
+                paths: [before.path.clone(), since.path.clone()],
+                ratio: (median(new) - median(old)).exp(),
+                p_value: change.p_value,
+                changed: differing(&before.provenance, &since.provenance),
+            })
+        })
+        .collect()
+}
+
+fn differing(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<String> {
+    let names: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+    names.into_iter().filter(|name| a.get(*name) != b.get(*name)).cloned().collect()
+}
