@@ -49,7 +49,8 @@ fn against_itself(arguments: &Doctor, out: &Output) -> anyhow::Result<Status> {
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);
     let mut result = bench(&machines, None, &runs, &mut Watch::new(&mut bar, &interrupt))?;
-    result.hints = aa::says(&result);
+    result.hints.clear();
+    result.warnings.extend(aa::says(&result));
     output::done(&Shown(result), &Views::default(), out)
 }
 

@@ -230,8 +230,8 @@ pub(crate) fn sentence(comparison: &Comparison) -> String {
             ratio_interval(ratio)
         ),
         Verdict::Undecidable => format!(
-            "{a} and {b} cannot be compared with {}: {} are needed.",
-            plural(comparison.pairs as u64, "pair of runs"),
+            "{a} and {b} cannot be compared with {} of each: {} are needed.",
+            plural(comparison.pairs as u64, "run"),
             comparison.pairs_needed
         ),
     }
