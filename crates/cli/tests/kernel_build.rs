@@ -16,6 +16,7 @@ const OBJECTS: usize = 30;
 /// "compiles" what is not there yet and notes each object that it compiles.
 const MAKEFILE: &str = r#"
 objects := $(shell seq 1 30)
+prepare:
 allnoconfig:
 	cp $(KCONFIG_ALLCONFIG) $(O)/.config
 bzImage: $(objects:%=$(O)/.%.o.cmd)
@@ -25,7 +26,7 @@ bzImage: $(objects:%=$(O)/.%.o.cmd)
 	sed -n 's/^CONFIG_LOCALVERSION="\(.*\)"/6.1.1\1/p' $(O)/.config > $(O)/include/config/kernel.release
 	touch $(O)/System.map $(O)/modules.builtin $(O)/modules.builtin.modinfo
 $(O)/.%.o.cmd:
-	@echo "  CC      $*.o"
+	@echo '  CC      $*.o'
 	@sleep 0.1; echo $* >> $(COMPILED); touch $@
 "#;
 

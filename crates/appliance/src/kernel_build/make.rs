@@ -5,7 +5,7 @@ use crate::error::{At, Error, Result};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 /// The image, in the folder of the build.
 pub(super) const IMAGE: &str = "arch/x86/boot/bzImage";
@@ -64,24 +64,38 @@ pub(super) fn objects(out: &Path) -> usize {
     found
 }
 
-/// Runs `make bzImage` to its end; `each` is told how many objects it has compiled.
+/// Runs make in `out`.
+fn command(source: &Path, out: &Path, arguments: &[&str]) -> Command {
+    let mut command = MAKE.command();
+    command.arg("-C").arg(source).arg(format!("O={}", out.display())).args(arguments);
+    command.envs(REPRODUCIBLE);
+    command
+}
+
+/// How many objects a build still has to compile, by make's own word (`make -n`); none if it
+/// does not say. What it needs first (`make prepare`) must be there.
+pub(super) fn left(source: &Path, out: &Path) -> Option<usize> {
+    let said = MAKE.finish(command(source, out, &["-n", "bzImage"])).ok()?;
+    let compiles = |line: &&[u8]| {
+        let words = [&b"echo '  CC "[..], b"echo '  AS "];
+        words.iter().any(|word| line.windows(word.len()).any(|part| part == *word))
+    };
+    Some(said.split(|byte| *byte == b'\n').filter(compiles).count())
+}
+
+/// Runs make to its end; `each` is told how many objects it has compiled.
 ///
 /// # Errors
 /// Class program: the last lines of the log.
 pub(super) fn run(
     source: &Path,
     out: &Path,
-    jobs: usize,
+    (target, jobs): (&str, usize),
     each: &mut dyn FnMut(usize),
 ) -> Result<()> {
     let path = out.join("build.log");
     let mut log = File::options().create(true).append(true).open(&path).at(&path)?;
-    let mut command = MAKE.command();
-    command.arg("-C").arg(source).arg(format!("O={}", out.display()));
-    command.args([&format!("-j{}", jobs.max(1)), "bzImage"]);
-    for (name, value) in REPRODUCIBLE {
-        command.env(name, value);
-    }
+    let mut command = command(source, out, &[&format!("-j{}", jobs.max(1)), target]);
     command.stdout(Stdio::piped()).stderr(log.try_clone().at(&path)?);
     let words: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
     let mut child = command.spawn().at(Path::new(MAKE.program))?;

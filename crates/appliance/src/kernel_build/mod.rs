@@ -83,7 +83,7 @@ pub enum Step {
     Objects {
         /// Compiled, those of an earlier attempt among them.
         done: usize,
-        /// In all, by the last build of this kind.
+        /// In all, by make's own word.
         of: Option<usize>,
         /// Compiled by this make.
         now: usize,
@@ -181,10 +181,6 @@ fn compile(
         .and_then(|text| serde_json::from_slice(&text).ok())
         .unwrap_or_default();
     let begun = make::objects(out);
-    let of = list_in(&options.cache)
-        .into_iter()
-        .find(|(_, record)| record.config == known.config)
-        .map(|(_, record)| record.objects);
     let attempts = before.attempts + 1;
     progress(Step::Begin(match begun {
         0 => format!("compiling in {}", out.display()),
@@ -198,7 +194,10 @@ fn compile(
     };
     note(spent())?;
     let mut noted = Instant::now();
-    make::run(source, out, options.jobs, &mut |now| {
+    make::run(source, out, ("prepare", options.jobs), &mut |_| ())?;
+    let (begun, left) = (make::objects(out), make::left(source, out));
+    let of = left.map(|left| begun + left);
+    make::run(source, out, ("bzImage", options.jobs), &mut |now| {
         let seconds = start.elapsed().as_secs_f64();
         progress(Step::Objects { done: begun + now, of, now, seconds });
         if noted.elapsed().as_secs() >= 5 {

@@ -144,7 +144,6 @@ fn show(bar: &ProgressBar, step: &Step, quiet: bool) {
                     let left = each * of.saturating_sub(*done) as f64;
                     bar.set_message(format!("some {} left", brief_seconds(left)));
                 }
-                // The first build of its kind tells the next how many there are.
                 None => {
                     bar.set_length(*done as u64);
                     bar.set_message("compiled; how many there are is not known yet".to_owned());
