@@ -15,7 +15,7 @@ use vmeter_render::Report;
 
 fn main() {
     let (mut chain, mut full, mut names) = (false, false, Vec::new());
-    let (mut class, mut second) = (Class::Nothing, 0);
+    let (mut class, mut second, mut versus) = (Class::Nothing, 0, 0);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -43,8 +43,12 @@ fn main() {
         let judged = fault.judge_without(class);
         second += usize::from(judged.second);
         counts[judged.verdict as usize] += 1;
+        versus += usize::from(judged.versus == Verdict::Right);
         println!("{:<6} {:<20} {}", judged.verdict.name(), fault.name, judged.first());
         if class == Class::Nothing {
+            if judged.versus != judged.verdict {
+                println!("       beside the twin: {}", judged.versus.name());
+            }
             println!("       twin: {}", judged.twin());
         }
         for finding in judged.slow.findings.iter().take(if chain { 3 } else { 0 }) {
@@ -56,6 +60,6 @@ fn main() {
         }
     }
     let [right, half, wrong, silent] = counts;
-    println!("right {right}, half {half}, wrong {wrong}, silent {silent}; {second} of the first two: {:.1?}", begin.elapsed());
+    println!("right {right}, half {half}, wrong {wrong}, silent {silent}; {second} of the first two, {versus} beside the twin: {:.1?}", begin.elapsed());
     let _ = Verdict::Right;
 }

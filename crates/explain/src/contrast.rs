@@ -46,6 +46,7 @@ fn weigh(finding: &mut Finding, before: f64) {
     }
     let left = finding.saving_share / now.max(f64::MIN_POSITIVE);
     finding.saving_s = finding.saving_s.map(|saving| saving * left);
+    finding.saving_ci95_s = finding.saving_ci95_s.map(|interval| interval.map(|s| s * left));
 }
 
 /// A subject without numbers: thread ids differ from trace to trace.

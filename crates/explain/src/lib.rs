@@ -95,7 +95,7 @@ fn read(files: &[PathBuf], options: &Options) -> Result<Known, ExplainError> {
 /// No file, too many, or one that is no trace.
 pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, ExplainError> {
     let Known { evidence, sources, clocks } = read(files, options)?;
-    let view = detect::View::new(&evidence, &sources, options, clocks.tick_s());
+    let view = detect::View::new(&evidence, &sources, options, &clocks);
     let mut result = ExplainResult {
         files: clocks.describe(&sources),
         duration_s: view.seconds(evidence.span()),
@@ -120,7 +120,7 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
 /// As [`explain`].
 pub fn outline(files: &[PathBuf], options: &Options) -> Result<String, ExplainError> {
     let Known { evidence, sources, clocks } = read(files, options)?;
-    let view = detect::View::new(&evidence, &sources, options, clocks.tick_s());
+    let view = detect::View::new(&evidence, &sources, options, &clocks);
     let mut roots: Vec<_> = evidence.tree.roots().map(|(_, node)| *node).collect();
     roots.sort_by_key(|node| std::cmp::Reverse(node.ticks));
     Ok(roots.iter().map(|root| detect::levels::outline(&view, root.frame)).collect())

@@ -10,6 +10,8 @@ use crate::result::{Finding, Link, Severity};
 use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_percent, three_digits};
 
+/// Most words of a headline.
+const MOST_WORDS: usize = 20;
 /// Other causes of the same subject are reported if they are at least this share of the first.
 const ALSO: f64 = 0.2;
 
@@ -46,6 +48,7 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
         let mut joined = join(view, key, causes)?;
         let apart = apart.get(&key).copied().unwrap_or(0);
         joined.saving = joined.saving.saturating_sub(apart);
+        joined.error = view.evidence.subjects.get(&key).map(Subject::error);
         (view.share(joined.saving) >= LEAST_SHARE || apart == 0).then_some(joined)
     });
     let (alone, joined): (Vec<_>, Vec<_>) =
@@ -145,11 +148,15 @@ fn join(view: &View<'_>, key: Key, mut causes: Vec<Candidate>) -> Option<Candida
     };
     let mut own = std::mem::take(&mut first.chain).into_iter();
     if let Some(head) = head {
-        first.summary = format!(
+        let slow = format!(
             "{}, {}× as slow as its peers",
             first.summary,
             three_digits(view.peers(key).map_or(1.0, |peers| peers.ratio))
         );
+        // The chain says it in any case.
+        if words(&slow) <= MOST_WORDS {
+            first.summary = slow;
+        }
         first.chain.extend(head.chain);
         first.saving = first.saving.max(head.saving);
     } else {
@@ -164,6 +171,20 @@ fn join(view: &View<'_>, key: Key, mut causes: Vec<Candidate>) -> Option<Candida
     Some(first)
 }
 
+fn words(text: &str) -> usize {
+    text.split_whitespace().count()
+}
+
+/// At most [`MOST_WORDS`]: clauses at the end are left to the chain.
+fn headline(mut text: String) -> String {
+    while words(&text) > MOST_WORDS {
+        let ends = [", ", "; ", ": "].into_iter().filter_map(|end| text.rfind(end));
+        let Some(at) = ends.max().filter(|at| words(&text[..*at]) >= 4) else { break };
+        text.truncate(at);
+    }
+    text
+}
+
 fn also(mut link: Link) -> Link {
     link.claim = format!("also: {}", link.claim);
     link
@@ -172,12 +193,22 @@ fn also(mut link: Link) -> Link {
 fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
     let share = view.share(candidate.saving);
     let severity = Severity::of_share(share);
+    // Several threads' time is no more than the time that went by.
+    let span = view.evidence.span();
+    let ticks = candidate.saving.min(span);
+    let saving = ticks as f64;
+    let count = candidate.chain.iter().find_map(|link| link.evidence.count).unwrap_or(0);
+    // So many equal instances more or fewer, if nothing is known of how they differ.
+    let error = candidate.error.unwrap_or(saving / (count.max(1) as f64).sqrt()) * 1.96;
+    let bounds = [(saving - error).max(0.0), (saving + error).min(span as f64)];
+    let interval = bounds.map(|ticks| view.seconds(ticks as u64));
     Finding {
         kind: candidate.kind.into(),
         severity: candidate.at_most.map_or(severity, |most| severity.min(most)),
         subject: candidate.subject,
-        summary: candidate.summary,
-        saving_s: view.seconds(candidate.saving),
+        summary: headline(candidate.summary),
+        saving_s: view.seconds(ticks),
+        saving_ci95_s: interval[0].zip(interval[1]).map(|(low, high)| [low, high]),
         saving_share: share,
         chain: candidate.chain,
         suggestion: candidate.suggestion,

@@ -119,6 +119,9 @@ pub struct Finding {
     pub summary: String,
     /// Time that would be saved, s, where the clock measures time.
     pub saving_s: Option<f64>,
+    /// The interval that it is in, were the same recorded again, at 95 %, s: from how much its
+    /// instances differ and how many there were.
+    pub saving_ci95_s: Option<[f64; 2]>,
     /// The same as a share of the traced time, 0 to 1.
     pub saving_share: f64,
     /// From what is seen to what causes it.
@@ -154,12 +157,14 @@ pub struct Evidence {
 }
 
 /// Where an event is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct EventRef {
     /// File.
     pub file: String,
     /// Stamp as the trace has it, in its own ticks.
     pub timestamp: u64,
+    /// Time from the first event of all files to it, s, where the clock measures time.
+    pub age_s: Option<f64>,
     /// CPU, where the trace says.
     pub cpu: Option<u32>,
     /// Thread, where the trace says.

@@ -32,9 +32,11 @@ pub fn warnings(result: &ExplainResult, sources: &[Read], clocks: &Clocks) -> Ve
             result.files.first().map_or("the first file", |first| first.file.as_str())
         ));
     }
+    all.extend(clocks.rate().map(str::to_string));
     if clocks.tick_s().is_none() {
         all.push(
-            "the clock counts cycles: times are given in cycles; --cpu-hz HZ makes seconds of them"
+            "the clock counts cycles and nothing tells how many a second: times are given in \
+             cycles; --cpu-hz HZ makes seconds of them"
                 .to_string(),
         );
     }

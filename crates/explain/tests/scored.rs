@@ -2,10 +2,13 @@
 
 mod corpus;
 
-use corpus::{Corpus, Verdict, VARIABLE};
+use corpus::{Class, Corpus, Verdict, VARIABLE};
 use std::path::Path;
 use vmeter_explain::contrast::contrast;
-use vmeter_explain::result::Severity;
+use vmeter_explain::report::ExplainReport;
+use vmeter_explain::result::{ExplainResult, Severity};
+use vmeter_render::outputs::terminal::Terminal;
+use vmeter_render::{Output, Screen};
 
 /// Judges a folder; gives how many are right, of how many.
 fn judged(folder: &Path) -> (usize, usize) {
@@ -17,9 +20,9 @@ fn judged(folder: &Path) -> (usize, usize) {
         println!("{} {}: {}", judged.verdict.name(), fault.name, judged.first());
         let alarm = judged.twin_severity();
         assert!(alarm < Some(Severity::High), "{}'s twin: {}", fault.name, judged.twin());
-        let first = judged.slow.findings.first();
-        let words = first.map_or(0, |first| first.summary.split_whitespace().count());
-        assert!(words <= 32, "a headline: {}", judged.first());
+        for result in [&judged.slow, &judged.ok] {
+            reads_well(&fault.name, result);
+        }
         let mut against = judged.slow.clone();
         contrast(&mut against, &judged.slow);
         let loud = against.findings.iter().filter(|f| f.severity > Severity::Low);
@@ -28,10 +31,70 @@ fn judged(folder: &Path) -> (usize, usize) {
     (right, corpus.faults.len())
 }
 
+/// A headline that is one; a screenful of lines; seconds, a place, and a way to confirm.
+fn reads_well(name: &str, result: &ExplainResult) {
+    for finding in &result.findings {
+        let headline = &finding.summary;
+        assert!(headline.split_whitespace().count() <= 20, "{name}: {headline}");
+        assert!(
+            !finding.suggestion.is_empty() && !finding.confirm.is_empty(),
+            "{name}: {headline}"
+        );
+        let [low, high] = finding.saving_ci95_s.expect("an interval");
+        let saving = finding.saving_s.expect("seconds");
+        assert!(low <= saving && saving <= high * 1.001, "{name}: {low} {saving} {high}");
+        let one = ExplainResult { findings: vec![finding.clone()], ..ExplainResult::default() };
+        let mut screen = Vec::new();
+        Terminal { screen: Screen { width: 100, ..Screen::PLAIN } }
+            .write(&ExplainReport::new(&one), &mut screen)
+            .expect("a Vec takes everything");
+        let screen = String::from_utf8(screen).expect("UTF-8");
+        let body = screen.lines().skip_while(|line| !line.starts_with("1. "));
+        let lines = body.take_while(|line| !line.starts_with("Traces")).filter(|l| !l.is_empty());
+        assert!(lines.count() <= 15, "{name}:\n{screen}");
+        let once = headline.get(1..).unwrap_or_default();
+        let flat = screen.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.matches(once).count() <= 1, "{name}:\n{screen}");
+        assert!(!flat.contains("cycles"), "{name}:\n{screen}");
+        let placed = finding.chain.iter().any(|link| !link.evidence.events.is_empty());
+        assert!(!placed || flat.contains("see +"), "{name}:\n{screen}");
+    }
+}
+
+/// How many are right or half right where a class of events is missing; what is missing is named.
+fn judged_without(folder: &Path, class: Class) -> (usize, usize) {
+    let corpus = Corpus::open(folder).expect("a folder with truth.json");
+    let (mut good, mut all) = (0, 0);
+    for fault in &corpus.faults {
+        // Of strace's lines nothing would remain.
+        if fault.slow.to_string_lossy().contains(".strace.") {
+            continue;
+        }
+        let judged = fault.judge_without(class);
+        let good_one = matches!(judged.verdict, Verdict::Right | Verdict::Half);
+        (good, all) = (good + usize::from(good_one), all + 1);
+        println!("{class:?}: {} {}: {}", judged.verdict.name(), fault.name, judged.first());
+        let claims = judged.slow.findings.iter().flat_map(|f| &f.chain).map(|link| &link.claim);
+        let named = |text: &String| text.contains(class.named());
+        assert!(claims.chain(&judged.slow.warnings).any(named), "{class:?}: {}", fault.name);
+        reads_well(&fault.name, &judged.slow);
+    }
+    (good, all)
+}
+
+#[test]
+fn what_is_missing_weakens_an_answer_and_is_named() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/explain");
+    for class in [Class::Calls, Class::Works, Class::Interrupts, Class::Queues] {
+        let (good, all) = judged_without(Path::new(folder), class);
+        assert!(good * 10 >= all * 7, "{class:?}: {good} of {all}");
+    }
+}
+
 #[test]
 fn planted_faults_come_first() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/explain");
-    assert_eq!(judged(Path::new(folder)), (6, 6));
+    assert_eq!(judged(Path::new(folder)), (10, 10));
 }
 
 #[test]

@@ -57,6 +57,7 @@ impl Detector for UserBurnt {
         );
         Some(Candidate {
             of_host: false,
+            error: None,
             kind: self.kind(),
             key: Some(key),
             subject: view.subject(key),

@@ -58,6 +58,7 @@ impl Detector for Burst {
             confirm: format!("strace -f -c -e trace={name} -p PID (calls an access, then batched)"),
             at_most: None,
             of_host: false,
+            error: None,
         })
     }
 }

@@ -49,7 +49,7 @@ impl SlowCall {
             key: Some(key),
             saving: subject.total.max(slow),
             summary: format!(
-                "system call {name} takes {share} of the traced time, in {} calls of median {}",
+                "{name} takes {share} of the traced time, {} calls of {}",
                 subject.timed,
                 view.time(median)
             ),
@@ -62,6 +62,7 @@ impl SlowCall {
             subject: name,
             at_most: None,
             of_host: false,
+            error: None,
         })
     }
 }

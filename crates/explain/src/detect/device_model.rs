@@ -36,7 +36,7 @@ fn in_model(part: Part) -> bool {
 
 impl DeviceModel {
     fn of(&self, view: &View<'_>, all: &[(Key, &Subject)]) -> Option<Candidate> {
-        let (key, first) = *all.first()?;
+        let (key, _) = *all.first()?;
         let count: u64 = all.iter().map(|(_, subject)| subject.timed).sum();
         let total = crate::sum(all.iter().map(|(_, subject)| subject.total));
         let sum = |want: &dyn Fn(Who, Part) -> bool| -> u64 {
@@ -73,6 +73,7 @@ impl DeviceModel {
                     .into(),
                 at_most: None,
                 of_host: false,
+                error: None,
             });
         }
         Some(Candidate {
@@ -81,12 +82,10 @@ impl DeviceModel {
             subject: format!("{} and {} other ports", view.subject(key), all.len() - 1),
             saving,
             summary: format!(
-                "{count} accesses of {} ports stop the vCPU until {who} has served them: {} of \
-                 the traced time; {} alone takes {}",
+                "{who} serves {} accesses of {} ports while the vCPU waits, {} of the time",
+                grouped(&count.to_string()),
                 all.len(),
                 brief_percent(view.share(total)),
-                view.subject(key),
-                view.time(first.total as f64)
             ),
             chain,
             suggestion:
@@ -100,6 +99,7 @@ impl DeviceModel {
             // What emulation costs: no fault of the device model's by itself.
             at_most: Some(Severity::Medium),
             of_host: false,
+            error: None,
         })
     }
 

@@ -83,6 +83,7 @@ impl Detector for EveryCpu {
                 .into(),
             at_most: None,
             of_host: false,
+            error: None,
         })
     }
 }

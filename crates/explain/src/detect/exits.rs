@@ -109,6 +109,7 @@ impl ExitPerByte {
                 .into(),
             at_most: None,
             of_host: false,
+            error: None,
         })
     }
 }
@@ -179,6 +180,7 @@ impl PciPorts {
                 .into(),
             at_most: None,
             of_host: false,
+            error: None,
         })
     }
 }

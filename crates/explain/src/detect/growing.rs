@@ -84,6 +84,7 @@ impl Detector for Growing {
                 .into(),
             at_most: None,
             of_host: false,
+            error: None,
         })
     }
 }

@@ -121,6 +121,7 @@ fn bursts(view: &View<'_>) -> Vec<Candidate> {
             confirm: "perf trace -s -p PID sleep 5 (the calls, their number and time)".into(),
             at_most: Some(Severity::Medium),
             of_host: false,
+            error: None,
         })
     });
     found.collect()
@@ -176,6 +177,7 @@ fn grows(
         confirm: "vmeter explain TRACE_WITH_TWICE_THE_ITEMS (the total grows fourfold if it is quadratic)".into(),
         at_most: None,
         of_host: false,
+        error: None,
     }
 }
 
@@ -221,6 +223,7 @@ fn nap(view: &View<'_>, (who, call): (GroupId, Sym), calls: &Calls) -> Candidate
         confirm: "strace -f -T -e trace=nanosleep,clock_nanosleep -p PID with half the period".into(),
         at_most: Some(Severity::Medium),
         of_host: false,
+        error: None,
     }
 }
 
@@ -292,6 +295,7 @@ fn herd(
         confirm: "perf stat -e context-switches -p PID sleep 5, with one waiting thread and with all".into(),
         at_most: (!known).then_some(Severity::Medium),
         of_host: false,
+        error: None,
     })
 }
 
@@ -361,6 +365,7 @@ fn hand_over(
     }
     let candidate = Candidate {
         of_host: false,
+        error: None,
         kind: "ping-pong",
         key: None,
         subject: pair.0.clone(),

@@ -90,6 +90,7 @@ impl IpiStorm {
             confirm: "perf trace -s -p PID sleep 5; perf stat -e tlb:tlb_flush -a sleep 5".into(),
             at_most: Some(Severity::Low),
             of_host: false,
+            error: None,
         })
     }
 
@@ -131,6 +132,7 @@ impl IpiStorm {
             // A symptom: who sends them and waits is the cause.
             at_most: Some(Severity::Low),
             of_host: false,
+            error: None,
         })
     }
 }

@@ -47,6 +47,8 @@ pub struct Level {
     pub who: Option<GroupId>,
     /// Time in all.
     pub all: Sum,
+    /// Sum of the squares of its stretches' ticks.
+    pub squares: f64,
     /// By what was done.
     pub parts: BTreeMap<Doing, Sum>,
     /// By call or work function.
@@ -165,6 +167,7 @@ fn level(view: &View<'_>, nodes: &[u32], who: Option<GroupId>) -> (Level, Vec<(G
     for &at in nodes {
         let Some(node) = tree.node(at) else { continue };
         level.all.add(node.ticks, node.count, node.worst);
+        level.squares += node.squares;
         for (at, child) in tree.within(at) {
             let (call, states) = match child.frame {
                 Frame::Call(_) | Frame::Work(_) => (Some(child.frame), tree.within(at)),

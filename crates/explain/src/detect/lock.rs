@@ -87,6 +87,7 @@ impl LockWait {
             confirm: confirm.into(),
             at_most: None,
             of_host: false,
+            error: None,
         })
     }
 }

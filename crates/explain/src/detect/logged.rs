@@ -83,6 +83,7 @@ impl SlowInLog {
             confirm: "vmeter explain -- COMMAND".into(),
             at_most: Some(Severity::Medium),
             of_host: false,
+            error: None,
         })
     }
 }

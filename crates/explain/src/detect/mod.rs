@@ -59,6 +59,8 @@ pub struct Candidate {
     pub suggestion: String,
     /// What would prove it.
     pub confirm: String,
+    /// Standard error of that, ticks, where it is known.
+    pub error: Option<f64>,
     /// Told only if there is nothing else: what the host's other programs do.
     pub of_host: bool,
     /// Its severity whatever it would save, for what is not the machine's own doing.

@@ -53,5 +53,6 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
         confirm: "vmeter explain -- COMMAND".into(),
         at_most: None,
         of_host: false,
+        error: None,
     })
 }

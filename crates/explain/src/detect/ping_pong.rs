@@ -75,6 +75,7 @@ impl Detector for PingPong {
             // A wake-up is no alarm by itself.
             at_most: Some(if busy { Severity::Low } else { Severity::Medium }),
             of_host: false,
+            error: None,
         })
     }
 }

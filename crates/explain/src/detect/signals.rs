@@ -74,6 +74,7 @@ impl Signals {
             confirm: "strace -f -c -e trace=tgkill,kill,rt_sigreturn -p PID".into(),
             at_most: Some(Severity::Medium),
             of_host: false,
+            error: None,
         })
     }
 }

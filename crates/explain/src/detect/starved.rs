@@ -86,6 +86,7 @@ impl Starved {
             confirm: "vmeter bench --pin CPUS (pinned against not, runs interleaved)".into(),
             at_most: Some(Severity::Medium),
             of_host: false,
+            error: None,
         })
     }
 }

@@ -55,6 +55,7 @@ impl Detector for TimerPaced {
                 .into(),
             at_most: None,
             of_host: false,
+            error: None,
         })
     }
 }

@@ -8,6 +8,7 @@ use crate::evidence::Evidence;
 use crate::moment::{Place, Sym, Tid};
 use crate::read::Read;
 use crate::result::{self, EventRef, Link, VcpuPart, VcpuSplit};
+use crate::timebase::Clocks;
 use crate::Options;
 use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_seconds, three_digits};
@@ -69,6 +70,7 @@ pub struct View<'a> {
     sources: &'a [Read],
     devices: Option<&'a DeviceMap>,
     comm: Option<&'a str>,
+    clocks: &'a Clocks,
     tick_s: Option<f64>,
     peers: BTreeMap<Key, Peers>,
 }
@@ -79,12 +81,13 @@ impl<'a> View<'a> {
         evidence: &'a Evidence,
         sources: &'a [Read],
         options: &'a Options,
-        tick_s: Option<f64>,
+        clocks: &'a Clocks,
     ) -> View<'a> {
+        let tick_s = clocks.tick_s();
         let devices = options.devices.as_ref();
         let comm = options.comm.as_deref();
         let peers = BTreeMap::new();
-        let mut view = View { evidence, sources, devices, comm, tick_s, peers };
+        let mut view = View { evidence, sources, devices, comm, clocks, tick_s, peers };
         view.peers = view.compare();
         view
     }
@@ -263,6 +266,7 @@ impl<'a> View<'a> {
         EventRef {
             file: self.sources.get(place.file as usize).map_or(String::new(), |s| s.file.clone()),
             timestamp: place.stamp,
+            age_s: self.seconds(self.evidence.age(self.clocks.common(place.file, place.stamp))),
             cpu: (place.cpu != NO_CPU).then_some(place.cpu),
             tid: (place.tid > 0).then_some(place.tid),
             event: place.event.into(),

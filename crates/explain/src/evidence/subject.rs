@@ -228,6 +228,8 @@ pub struct Subject {
     pub total: u64,
     /// Ticks in all without waiting for a CPU.
     pub net_total: u64,
+    /// Sum of the squares of the instances' ticks without waiting for a CPU.
+    pub squares: f64,
     /// Length of an instance.
     pub length: Hist,
     /// The same without waiting for a CPU.
@@ -264,6 +266,7 @@ impl Subject {
         self.timed += 1;
         self.total = self.total.saturating_add(anatomy.total);
         self.net_total = self.net_total.saturating_add(net);
+        self.squares += net as f64 * net as f64;
         self.length.add(anatomy.total);
         self.net.add(net);
         self.series.add(net, anatomy.calls());
@@ -287,6 +290,12 @@ impl Subject {
                 *instances += 1;
             }
         }
+    }
+
+    /// Standard error of the sum of all instances, ticks.
+    pub fn error(&self) -> f64 {
+        let (count, sum) = (self.timed.max(1) as f64, self.net_total as f64);
+        (self.squares - sum * sum / count).max(0.0).sqrt()
     }
 
     fn keep(&mut self, anatomy: &Anatomy) {

@@ -61,6 +61,8 @@ pub struct Node {
     pub ticks: u64,
     /// Stretches, or calls that ended.
     pub count: u64,
+    /// Sum of the squares of the stretches' ticks: how far the sum may be off.
+    pub squares: f64,
     /// The longest stretch.
     pub worst: Option<(u64, Place)>,
 }
@@ -101,7 +103,8 @@ impl Tree {
         }
         let at = self.nodes.len() as u32;
         let parent_or_own = if parent == NONE { at } else { parent };
-        let node = Node { frame, parent: parent_or_own, ticks: 0, count: 0, worst: None };
+        let node =
+            Node { frame, parent: parent_or_own, ticks: 0, count: 0, squares: 0.0, worst: None };
         self.nodes.push(node);
         self.index.insert((parent, frame), at);
         Some(at)
@@ -116,6 +119,7 @@ impl Tree {
     pub fn add(&mut self, at: u32, ticks: u64, place: Place) {
         if let Some(node) = self.nodes.get_mut(at as usize) {
             node.ticks = node.ticks.saturating_add(ticks);
+            node.squares += ticks as f64 * ticks as f64;
             node.count += 1;
             if node.worst.is_none_or(|(most, _)| most < ticks) {
                 node.worst = Some((ticks, place));
@@ -141,12 +145,13 @@ impl Tree {
     pub fn sum(&mut self) {
         self.children = vec![Vec::new(); self.nodes.len()];
         for at in (0..self.nodes.len()).rev() {
-            let Node { parent, ticks, worst, .. } = self.nodes[at];
+            let Node { parent, ticks, squares, worst, .. } = self.nodes[at];
             if parent as usize == at {
                 continue;
             }
             if let Some(up) = self.nodes.get_mut(parent as usize) {
                 up.ticks = up.ticks.saturating_add(ticks);
+                up.squares += squares;
                 if let Some((ticks, place)) = worst {
                     if up.worst.is_none_or(|(most, _)| most < ticks) {
                         up.worst = Some((ticks, place));

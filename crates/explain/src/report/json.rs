@@ -49,6 +49,7 @@ exported! {
         subject: &'a str,
         summary: &'a str,
         saving_s: Option<f64>,
+        saving_ci95_s: Option<[f64; 2]>,
         saving_share: f64,
         chain: Vec<Link<'a>>,
         suggestion: &'a str,
@@ -76,6 +77,8 @@ exported! {
     struct Event<'a> of result::EventRef {
         file: &'a str,
         timestamp: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        age_s: Option<f64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         cpu: Option<u32>,
         #[serde(skip_serializing_if = "Option::is_none")]

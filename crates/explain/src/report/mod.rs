@@ -2,11 +2,13 @@
 
 mod json;
 
-use crate::result::{Alignment, Evidence, ExplainResult, ExplainedFile, Finding, VcpuSplit};
+use crate::result::{
+    Alignment, EventRef, Evidence, ExplainResult, ExplainedFile, Finding, Link, VcpuSplit,
+};
 use vmeter_base::Envelope;
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
 use vmeter_render::exported::Of;
-use vmeter_render::quantity::{compact_seconds, grouped, percent};
+use vmeter_render::quantity::{brief_percent, brief_seconds, compact_seconds, grouped, percent};
 use vmeter_render::{Field, Records, Report};
 
 /// An [`ExplainResult`] to be written.
@@ -47,25 +49,35 @@ impl<'a> ExplainReport<'a> {
     }
 
     fn finding(&self, document: &mut Document, number: usize, finding: &Finding, detail: Detail) {
-        document.heading(
-            format!("{number}. {}", capital(&finding.summary)),
-            format!("{}, {} severity", finding.kind, finding.severity.name()),
-        );
-        let share = format!("{} of the traced time", percent(finding.saving_share));
-        let saving = finding.saving_s.map(compact_seconds);
-        let (saving, note) = match saving {
-            Some(saving) => (saving, share),
-            None => (share, String::new()),
+        let note = format!("{}, {} severity", finding.kind, finding.severity.name());
+        match number {
+            // Its headline is the answer.
+            1 => document.heading(format!("1. {}", capital(&finding.subject)), note),
+            _ => document.heading(format!("{number}. {}", capital(&finding.summary)), note),
+        }
+        let share = format!("{} of the traced time", brief_percent(finding.saving_share));
+        let saving = match (finding.saving_s, finding.saving_ci95_s) {
+            (Some(saving), Some([low, high])) => Fact::new(
+                "saves",
+                format!(
+                    "at most {} [{} … {}]",
+                    brief_seconds(saving),
+                    brief_seconds(low),
+                    brief_seconds(high)
+                ),
+                share,
+            ),
+            (Some(saving), None) => {
+                Fact::new("saves", format!("at most {}", brief_seconds(saving)), share)
+            }
+            (None, _) => Fact::new("saves", format!("at most {share}"), ""),
         };
-        document.push(Block::Facts(vec![
-            Fact::new("subject", finding.subject.clone(), ""),
-            Fact::new("would save", saving, note),
-        ]));
-        document.push(Block::Facts(chain(finding, detail)));
-        document.push(Block::Facts(vec![
-            Fact::new("change", finding.suggestion.clone(), ""),
-            Fact::new("confirm", finding.confirm.clone(), ""),
-        ]));
+        let mut facts = vec![saving];
+        facts.extend(chain(finding, detail));
+        facts.push(Fact::new("change", finding.suggestion.clone(), ""));
+        facts.push(Fact::new("confirm", finding.confirm.clone(), ""));
+        facts.extend(see(finding));
+        document.push(Block::Facts(facts));
     }
 
     fn vcpus(&self, document: &mut Document, detail: Detail) {
@@ -104,32 +116,81 @@ impl<'a> ExplainReport<'a> {
 /// vCPUs at a glance.
 const MOST_VCPUS: usize = 64;
 
-/// The links in order, each with the events to look at.
+/// Links of what is known at a glance.
+const MOST_LINKS: usize = 3;
+/// Longest claim at a glance, characters: two lines.
+const LONGEST: usize = 160;
+
+/// The links in order; what is inferred and what is not known last.
 fn chain(finding: &Finding, detail: Detail) -> Vec<Fact> {
-    let links = finding.chain.iter().enumerate();
-    links
-        .map(|(at, link)| {
-            let name = if at == 0 { "seen" } else { "because" };
-            Fact::new(name, link.claim.clone(), events(&link.evidence, detail))
-        })
-        .collect()
+    let full = detail == Detail::Full;
+    let told = |link: &&Link| label(&link.claim).is_none();
+    let known: Vec<&Link> = finding.chain.iter().filter(told).collect();
+    let shown = if full { known.len() } else { known.len().min(MOST_LINKS) };
+    let mut facts: Vec<Fact> = Vec::new();
+    for (at, link) in known.iter().take(shown).enumerate() {
+        let name = if at == 0 { "seen" } else { "because" };
+        let note = if full { events(&link.evidence) } else { lost(&link.evidence) };
+        facts.push(Fact::new(name, brief(&link.claim, full), note));
+    }
+    if shown < known.len() {
+        let more = known.len() - shown;
+        facts.push(Fact::new("…", format!("{more} more: --export-html or --export-json"), ""));
+    }
+    let others = finding.chain.iter().filter_map(|link| label(&link.claim));
+    facts.extend(others.map(|(name, claim)| Fact::new(name, brief(claim, full), "")));
+    facts
 }
 
-fn events(evidence: &Evidence, detail: Detail) -> String {
-    let shown = if detail == Detail::Full { usize::MAX } else { 1 };
-    let mut notes: Vec<String> = evidence
-        .events
-        .iter()
-        .take(shown)
-        .map(|event| {
-            let cpu = event.cpu.map(|cpu| format!(" CPU {cpu}")).unwrap_or_default();
-            let thread = event.tid.map(|tid| format!(" thread {tid}")).unwrap_or_default();
-            format!("{} @{}{cpu}{thread} in {}", event.event, event.timestamp, base(&event.file))
-        })
-        .collect();
-    if let Some(lost) = evidence.lost_events {
-        notes.push(format!("at least: {} events are lost", grouped(&lost.to_string())));
+/// What is not seen but inferred, and what is not known.
+fn label(claim: &str) -> Option<(&'static str, &str)> {
+    let about = claim.strip_prefix("about: ").map(|rest| ("about", rest));
+    about.or_else(|| claim.strip_prefix("not known: ").map(|rest| ("unknown", rest)))
+}
+
+/// A claim cut at the end of a clause, if it is long.
+fn brief(claim: &str, full: bool) -> String {
+    if full || claim.chars().count() <= LONGEST {
+        return claim.to_owned();
     }
+    let end = claim.char_indices().nth(LONGEST).map_or(claim.len(), |(at, _)| at);
+    let head = &claim[..end];
+    let cut = [", ", "; ", ": "].into_iter().filter_map(|end| head.rfind(end)).max();
+    let cut = cut.filter(|cut| *cut * 2 > end).or(head.rfind(' ')).unwrap_or(end);
+    format!("{} …", &head[..cut])
+}
+
+fn lost(evidence: &Evidence) -> String {
+    let lost = evidence.lost_events.map(|lost| grouped(&lost.to_string()));
+    lost.map_or(String::new(), |lost| format!("at least: {lost} events are lost"))
+}
+
+/// Where to look.
+fn see(finding: &Finding) -> Option<Fact> {
+    let events = finding.chain.iter().flat_map(|link| &link.evidence.events);
+    let event = events.max_by(|a, b| a.age_s.unwrap_or(0.0).total_cmp(&b.age_s.unwrap_or(0.0)))?;
+    Some(Fact::new("see", place(event), ""))
+}
+
+/// An event's place: `+14.8 s: sched_waking on CPU 1, thread 42, in host.dat`.
+fn place(event: &EventRef) -> String {
+    let when = match event.age_s {
+        Some(age) => format!("+{} s", four_digits(age)),
+        None => format!("@{}", event.timestamp),
+    };
+    let cpu = event.cpu.map(|cpu| format!(" on CPU {cpu}")).unwrap_or_default();
+    let thread = event.tid.map(|tid| format!(", thread {tid}")).unwrap_or_default();
+    format!("{when}: {}{cpu}{thread}, in {}", event.event, base(&event.file))
+}
+
+/// Seconds to be found again in a trace: to the millisecond.
+fn four_digits(seconds: f64) -> String {
+    format!("{seconds:.3}")
+}
+
+fn events(evidence: &Evidence) -> String {
+    let mut notes: Vec<String> = evidence.events.iter().map(place).collect();
+    notes.extend(Some(lost(evidence)).filter(|lost| !lost.is_empty()));
     notes.join("; ")
 }
 

@@ -7,6 +7,7 @@
 
 pub mod hull;
 mod pairs;
+mod rate;
 mod survey;
 
 use crate::read::Read;
@@ -31,9 +32,16 @@ struct Line {
 pub struct Clocks {
     lines: Vec<Line>,
     tick_s: Option<f64>,
+    /// How long a tick is, if that is inferred.
+    rate: Option<String>,
 }
 
 impl Clocks {
+    /// How the length of a tick is known, if it was inferred.
+    pub fn rate(&self) -> Option<&str> {
+        self.rate.as_deref()
+    }
+
     /// A stamp of a file on the common base.
     #[inline]
     pub fn common(&self, file: u16, stamp: u64) -> u64 {
@@ -76,19 +84,29 @@ impl Clocks {
 /// A file that is no trace.
 pub fn align(files: &[PathBuf], cpu_hz: Option<f64>) -> Result<Clocks, ExplainError> {
     let whole = files.len() > 1;
-    let mut clocks = Clocks::default();
-    let mut reference: Option<Survey> = None;
+    let mut surveys = Vec::with_capacity(files.len());
     for path in files {
         let survey = Survey::read(path, whole)?;
-        match &reference {
-            None => {
+        // Only the whole tells how long a cycle is.
+        let cycles = survey.clock.tick == Tick::Cycle && cpu_hz.is_none() && !whole;
+        surveys.push(if cycles { Survey::read(path, true)? } else { survey });
+    }
+    let mut clocks = Clocks::default();
+    let mut cpu_hz = cpu_hz;
+    let cycles = |survey: &&Survey| survey.clock.tick == Tick::Cycle;
+    if cpu_hz.is_none() && surveys.first().is_some_and(|first| cycles(&first)) {
+        let rate = surveys.iter().filter(cycles).find_map(|survey| rate::of(survey.tick?));
+        (cpu_hz, clocks.rate) = rate.map_or((None, None), |(rate, told)| (Some(rate), Some(told)));
+    }
+    for survey in &surveys {
+        let line = match surveys.first() {
+            Some(first) if !std::ptr::eq(first, survey) => relate(first, survey, cpu_hz),
+            _ => {
                 clocks.tick_s = seconds_a_tick(&survey.clock, cpu_hz);
-                let told = Alignment { error_s: Some(0.0), ..told("reference") };
-                clocks.lines.push(identity(told));
-                reference = Some(survey);
+                identity(Alignment { error_s: Some(0.0), ..told("reference") })
             }
-            Some(first) => clocks.lines.push(relate(first, &survey, cpu_hz)),
-        }
+        };
+        clocks.lines.push(line);
     }
     Ok(clocks)
 }
@@ -178,7 +196,7 @@ mod tests {
 
     fn survey(first: u64, last: u64, tsc_offset: Option<(i64, u64)>) -> Survey {
         let clock = Clock { name: "x86-tsc".into(), tick: Tick::Cycle };
-        Survey { clock, first, last, tsc_offset, accesses: Vec::new(), of_model: false }
+        Survey { clock, first, last, tsc_offset, accesses: Vec::new(), of_model: false, tick: None }
     }
 
     #[test]
@@ -188,12 +206,12 @@ mod tests {
         let line = relate(&host, &guest, Some(1e9));
         assert_eq!(line.told.method, "kvm_write_tsc_offset");
         assert!(line.told.error_s.is_some_and(|error| (error - 12e-9).abs() < 1e-15));
-        let clocks = Clocks { lines: vec![identity(told("reference")), line], tick_s: None };
+        let clocks = Clocks { lines: vec![identity(told("reference")), line], ..Clocks::default() };
         assert_eq!(clocks.common(1, 200_000), 5_100_000);
         assert_eq!(clocks.common(0, 7), 7);
         // And the other way round.
         let line = relate(&guest, &host, Some(1e9));
-        let clocks = Clocks { lines: vec![identity(told("reference")), line], tick_s: None };
+        let clocks = Clocks { lines: vec![identity(told("reference")), line], ..Clocks::default() };
         assert_eq!(clocks.common(1, 5_100_000), 200_000);
     }
 

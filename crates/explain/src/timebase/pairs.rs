@@ -94,7 +94,7 @@ mod tests {
         let clock = Clock { name: "local".into(), tick: Tick::Nanosecond };
         let first = accesses.first().map_or(0, |access| access.at);
         let last = accesses.last().map_or(0, |access| access.at);
-        Survey { clock, first, last, tsc_offset: None, accesses, of_model }
+        Survey { clock, first, last, tsc_offset: None, accesses, of_model, tick: None }
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! What a trace holds that relates its clock to another's.
 
+use super::rate::Ticks;
 use crate::ExplainError;
 use std::collections::HashMap;
 use std::path::Path;
 use vmeter_trace::ops::{Access as Asked, Decoder};
 use vmeter_trace::walk::{At, Thread, Visitor, Walk};
-use vmeter_trace::{open, Body, Clock, Event, Input};
+use vmeter_trace::{open, Body, Clock, Event, Input, Tick};
 
 /// Most port accesses that are kept for matching.
 const MAX_ACCESSES: usize = 1 << 15;
@@ -41,6 +42,8 @@ pub(crate) struct Survey {
     pub accesses: Vec<Access>,
     /// True for a trace of the device model itself.
     pub of_model: bool,
+    /// Cycles from one tick of the kernel to the next.
+    pub tick: Option<u64>,
 }
 
 impl Survey {
@@ -55,6 +58,7 @@ impl Survey {
             tsc_offset: None,
             accesses: Vec::new(),
             of_model: info.format.starts_with("QEMU"),
+            tick: None,
         };
         if !whole {
             return Ok(survey);
@@ -64,6 +68,7 @@ impl Survey {
         let mut served = Served { of_model: survey.of_model, ..Served::default() };
         let mut offsets = Vec::new();
         let mut first = None;
+        let (mut ticks, cycles) = (Ticks::default(), survey.clock.tick == Tick::Cycle);
         while let Some(event) = reader.next_event() {
             first.get_or_insert(event.ts);
             survey.last = survey.last.max(event.ts);
@@ -71,8 +76,13 @@ impl Survey {
                 offsets.extend(next_offset(&event));
             }
             let at = At::of(&event);
-            walk.add(&at, decoder.decode(&event), &mut served);
+            let op = decoder.decode(&event);
+            if cycles {
+                ticks.add(at.cpu, at.ts, op, &decoder);
+            }
+            walk.add(&at, op, &mut served);
         }
+        survey.tick = ticks.usual();
         reader.losses().check(&path.display().to_string())?;
         survey.accesses = served.accesses;
         survey.first = first.unwrap_or(0);

@@ -5,6 +5,7 @@
 use regex::RegexBuilder;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use vmeter_explain::contrast::contrast;
 use vmeter_explain::result::{ExplainResult, Finding, Severity};
 use vmeter_explain::{explain, Options};
 use vmeter_trace::ops::Op;
@@ -75,7 +76,7 @@ impl Class {
             Class::Calls => "raw_syscalls",
             Class::Works => "workqueue:",
             Class::Interrupts => "irq:",
-            Class::Queues => "workqueue_queue_work",
+            Class::Queues => "workqueue:",
             Class::Wakes => "sched_waking",
         }
     }
@@ -128,6 +129,8 @@ pub struct Corpus {
 pub struct Judged {
     /// What it is worth.
     pub verdict: Verdict,
+    /// What it is worth with the twin to compare with.
+    pub versus: Verdict,
     /// The first or the second finding is right.
     pub second: bool,
     /// Of the trace with the fault.
@@ -179,7 +182,11 @@ impl Fault {
         let of = |path: &PathBuf| explain(std::slice::from_ref(path), &options).expect("a trace");
         let slow = of(&self.slow);
         let ok = if class == Class::Nothing { of(&self.ok) } else { ExplainResult::default() };
-        Judged { verdict: self.verdict(&slow.findings), second: self.second(&slow), slow, ok }
+        let mut beside = slow.clone();
+        contrast(&mut beside, &ok);
+        let versus = self.verdict(&beside.findings);
+        let (verdict, second) = (self.verdict(&slow.findings), self.second(&slow));
+        Judged { verdict, second, versus, slow, ok }
     }
 
     /// True if the first or the second finding is right.

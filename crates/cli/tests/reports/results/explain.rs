@@ -7,6 +7,7 @@ fn event(event: &str, timestamp: u64) -> EventRef {
     EventRef {
         file: "traces/host.dat".into(),
         timestamp,
+        age_s: Some(1.234),
         cpu: Some(1),
         tid: Some(4242),
         event: event.into(),
@@ -51,6 +52,7 @@ pub fn result() -> ExplainResult {
                 subject: "port 0x1f7 write (IDE 1)".into(),
                 summary: "each write to port 0x1f7 takes 4 ms in the device model".into(),
                 saving_s: Some(0.8),
+                saving_ci95_s: Some([0.75, 0.85]),
                 saving_share: 0.4,
                 chain: vec![
                     link(
@@ -74,6 +76,7 @@ pub fn result() -> ExplainResult {
                 subject: "HLT".into(),
                 summary: "one exit takes 40 ms".into(),
                 saving_s: None,
+                saving_ci95_s: None,
                 saving_share: 0.02,
                 chain: vec![link(
                     "1 exit of 300",

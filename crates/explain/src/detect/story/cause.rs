@@ -85,7 +85,10 @@ impl Story {
         let all = last.all.ticks;
         let kernel = last.who.is_some_and(|who| groups.is_kernel(who));
         if via.is_some() && (kernel || self.work().is_some()) {
-            return Some((Cause::Work, all));
+            // Workers that wait for workers: all of it is for the first.
+            let works = |level: &&Level| level.who.is_some_and(|who| groups.is_kernel(who));
+            let first = self.levels.iter().find(works);
+            return Some((Cause::Work, first.map_or(all, |level| level.all.ticks)));
         }
         if let Some((_, ticks)) = self.hog.filter(|(_, ticks)| *ticks * 5 >= self.busy * 2) {
             return Some((Cause::NoCpu, ticks.min(self.busy)));

@@ -199,6 +199,7 @@ impl Story {
             suggestion,
             confirm,
             at_most,
+            error: self.levels.get(1).or(self.levels.first()).map(|level| level.squares.sqrt()),
             of_host: life && alone && cause == Cause::NoCpu,
         })
     }

@@ -33,6 +33,27 @@ impl Words {
     }
 }
 
+/// The timer of TCP that a wait of so many seconds stands for: TCP_DELACK_MIN is 40 ms,
+/// TCP_RTO_MIN 200 ms; soft interrupts may be late.
+fn tcp_timer(each: f64) -> Option<&'static str> {
+    match each {
+        e if (0.038..0.052).contains(&e) => Some("TCP's delayed acknowledgement"),
+        e if (0.198..0.23).contains(&e) => Some("TCP's retransmission timer"),
+        _ => None,
+    }
+}
+
+fn tcp_words(summary: String) -> Words {
+    words(
+        "timer-paced",
+        summary,
+        "send a message by one write, or set TCP_NODELAY: Nagle's algorithm holds its end back \
+         until the other end's delayed acknowledgement",
+        "strace -f -T -e trace=network,read,write -p PID, once more with TCP_NODELAY",
+    )
+    .medium()
+}
+
 const CALLS: &str = "perf trace -s -p PID sleep 5 (the calls, their number and time)";
 const WORKS: &str =
     "trace-cmd record -e raw_syscalls -e sched -e workqueue (the call, the items it \
@@ -135,27 +156,15 @@ impl Story {
         let each = view.seconds(sum.ticks).map_or(0.0, |s| s / sum.count.max(1) as f64);
         let long = view.time(sum.ticks as f64 / sum.count.max(1) as f64);
         let who = self.who(view);
-        // TCP_DELACK_MIN is 40 ms, TCP_RTO_MIN 200 ms; soft interrupts may be late.
-        let timer = match each {
-            e if (0.038..0.052).contains(&e) => "TCP's delayed acknowledgement",
-            e if (0.198..0.23).contains(&e) => "TCP's retransmission timer",
-            _ => {
-                return words(
-                    "slow-call",
-                    format!("{who} waits{inside} for the network, {long} each time"),
-                    "look at the other end, and at the network between",
-                    CALLS,
-                )
-            }
+        let Some(timer) = tcp_timer(each) else {
+            return words(
+                "slow-call",
+                format!("{who} waits{inside} for the network, {long} each time"),
+                "look at the other end, and at the network between",
+                CALLS,
+            );
         };
-        words(
-            "timer-paced",
-            format!("{who} waits{inside} for the network, {long} each: {timer}, it seems"),
-            "send a message by one write, or set TCP_NODELAY, so that Nagle's algorithm does not \
-             hold its end back until the other end's delayed acknowledgement",
-            "strace -f -T -e trace=network,read,write -p PID, once more with TCP_NODELAY",
-        )
-        .medium()
+        tcp_words(format!("{who} waits{inside} for the network, {long} each: {timer}, it seems"))
     }
 
     fn stopped_words(&self, view: &View<'_>) -> Words {
@@ -193,6 +202,14 @@ impl Story {
         let (call, sum) = self.last().most_in(want).unwrap_or_default();
         let each = view.time(sum.ticks as f64 / sum.count.max(1) as f64);
         let inside = call.map_or(String::new(), |c| format!(" in {}", view.frame_name(c)));
+        // These have no time-out of their own: the timer is a protocol's.
+        let name = call.map_or("", |call| view.frame_name(call));
+        let alone = matches!(name, "read" | "readv") || name.starts_with("recv");
+        let seconds = view.seconds(sum.ticks).map_or(0.0, |s| s / sum.count.max(1) as f64);
+        if let Some(timer) = tcp_timer(seconds).filter(|_| alone) {
+            let who = self.who(view);
+            return tcp_words(format!("{who} waits{inside}, {each} each time: {timer}, it seems"));
+        }
         words(
             "timer-paced",
             format!("{} sleeps{inside} until a timer fires, {each} each time", self.who(view)),
