@@ -16,7 +16,7 @@ pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
         Outcome::VmmFailed { .. } if outcome.fault() == Some(Fault::Host) => {
             "this host failed, not the VMM: --resume repeats it".into()
         }
-        Outcome::VmmFailed { status, stderr } => match stderr.trim().lines().last() {
+        Outcome::VmmFailed { status, stderr } => match telling(stderr) {
             Some(last) => format!("the VMM failed ({status}): {}", cut(last)),
             None => format!("the VMM failed ({status})"),
         },
@@ -30,6 +30,12 @@ pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
         Outcome::UnexpectedEnd { how } => how.clone(),
         Outcome::Interrupted => "interrupted".into(),
     })
+}
+
+/// The last line of what a VMM said, without the advice that Rust's panics end in.
+fn telling(said: &str) -> Option<&str> {
+    let advice = "note: run with `RUST_BACKTRACE";
+    said.trim().lines().rev().find(|line| !line.is_empty() && !line.starts_with(advice))
 }
 
 /// How a run ended that did not end as it should, with what ended it and how that is known.

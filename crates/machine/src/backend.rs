@@ -190,7 +190,11 @@ impl Machine {
 
     /// What the VMM can be asked.
     pub fn abilities(&self) -> Abilities {
-        self.dialect.map(Dialect::abilities).unwrap_or_default()
+        let Some(dialect) = self.dialect else { return Abilities::default() };
+        let (abilities, restored) = (dialect.abilities(), dialect.restores(&self.argv));
+        // A snapshot has no device that its machine had not.
+        let firmware_log = abilities.firmware_log && restored.is_none();
+        Abilities { restored, firmware_log, ..abilities }
     }
 
     /// The command line as text, for records.

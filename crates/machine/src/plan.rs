@@ -45,6 +45,9 @@ impl LaunchPlan {
     pub fn inject_kernel_parameters(&mut self, words: &[&str]) -> bool {
         let words = words.join(" ");
         let Some(dialect) = self.dialect.filter(|_| self.may_inject) else { return false };
+        if dialect.restores(&self.argv).is_some() {
+            return false;
+        }
         let added = dialect.add_kernel_words(&mut self.argv, self.config.as_mut(), &words);
         if added {
             self.injected.push(format!("kernel: {words}"));

@@ -23,6 +23,9 @@ pub struct Abilities {
     pub ram_at_exit: bool,
     /// The option of an API by which it can be started with nothing on its command line.
     pub api: Option<&'static str>,
+    /// The option by which this machine is restored from a snapshot, which is no boot: what its
+    /// kernel has logged and traced is of the boot before it.
+    pub restored: Option<&'static str>,
     /// What the file name of its image contains: how it is known among a wrapper's children.
     pub image: Option<&'static str>,
 }
@@ -55,6 +58,12 @@ pub trait Dialect: Sync + Debug {
 
     /// True for the first line that this option prints.
     fn says_so(&self, version_line: &str) -> bool;
+
+    /// The option by which a command line restores a snapshot, if it does.
+    fn restores(&self, argv: &[OsString]) -> Option<&'static str> {
+        let _ = argv;
+        None
+    }
 
     /// Words with which a machine of it begins after its name, as in `lkvm run`.
     fn commands(&self) -> &'static [&'static str] {

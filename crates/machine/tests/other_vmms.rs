@@ -5,6 +5,8 @@ use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use vmeter_machine::backend::{self, Machine, MachineError, Request};
+use vmeter_machine::backends::qemu::Qemu;
+use vmeter_machine::vmm::Dialect;
 use vmeter_model::{Accel, MachineSpec};
 
 /// A folder with stand-ins, a kernel that is one by its first bytes, and an initrd.
@@ -310,7 +312,22 @@ fn command_lines_of_the_users_own() {
         assert!(!plan.inject_kernel_parameters(WORDS));
         assert_eq!(plan.argv, words, "run as given");
     }
-    let restored = [&*hypervisor, "--restore", "source_url=file:///x"];
-    let mut plan = host.describe(&own(&restored)).expect("described").plan();
-    assert!(!plan.inject_kernel_parameters(WORDS));
+    let crosvm = host.path("crosvm").to_str().expect("UTF-8").to_owned();
+    let snapshots = [
+        (vec![&*hypervisor, "--restore", "source_url=file:///x"], "--restore"),
+        (vec![&*crosvm, "run", "--restore", "x", kernel], "--restore"),
+    ];
+    for (words, option) in snapshots {
+        let machine = host.describe(&own(&words)).expect("described");
+        assert_eq!(machine.abilities().restored, Some(option));
+        assert!(machine.chosen.iter().any(|c| c.value == option), "{:?}", machine.chosen);
+        assert!(!machine.plan().inject_kernel_parameters(WORDS));
+    }
+    let told = |words: &[&str]| {
+        let argv: Vec<_> = words.iter().map(Into::into).collect();
+        Qemu.restores(&argv)
+    };
+    assert_eq!(told(&["qemu-system-x86_64", "-loadvm", "a"]), Some("-loadvm"));
+    assert_eq!(told(&["qemu-system-x86_64", "--incoming", "defer"]), Some("-incoming"));
+    assert_eq!(told(&["qemu-system-x86_64", "-kernel", "incoming"]), None);
 }

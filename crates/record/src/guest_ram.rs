@@ -36,7 +36,7 @@ pub struct GuestKernel {
 impl GuestKernel {
     /// The kernel of a run that is watched; none if nothing can be known of it.
     pub fn of(context: &Context<'_>) -> Option<Self> {
-        if context.watch == vmeter_model::run::WatchLevel::None {
+        if context.watch == vmeter_model::run::WatchLevel::None || context.vmm.restored.is_some() {
             return None;
         }
         // QEMU boots one from a disk; whoever else uses KVM may be told one by an API.

@@ -299,7 +299,15 @@ fn judged(
         oom_kills,
         cut_short: request.context.kernel.and_then(vmeter_kernel_image::cut_short),
     };
-    end::judge(&run, &clues, || last_seen(dir, record))
+    let mut judged = end::judge(&run, &clues, || last_seen(dir, record));
+    if let Outcome::VmmFailed { stderr, .. } = &mut judged.outcome {
+        if stderr.trim().is_empty() {
+            // Some say it on standard output, where the guest's console is.
+            let from = clues.console.len().saturating_sub(STDERR_LINES);
+            *stderr = clues.console[from..].join("\n");
+        }
+    }
+    judged
 }
 
 /// True for a command line that asks for KVM: `-accel kvm`, `-M q35,accel=kvm`, `-enable-kvm`.

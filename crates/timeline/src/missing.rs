@@ -55,7 +55,7 @@ fn reason(anchors: &Anchors<'_>, start: i64, end: i64) -> &'static str {
             "where firmware, decompression and kernel met was not seen (no plugin, fw_cfg trace or kernel log)"
         }
         Some(Anchor::KernelEntry | Anchor::Initcalls) => {
-            "the kernel was seen, but not what it did there (no initcall events, and no line of its log says)"
+            "the kernel was seen, but not what it did there (no initcall events, and no line of its log says): trace_event=initcall:* on its kernel's command line has them traced, and --kernel FILE beside a VMM's own command line says which kernel it is"
         }
         Some(Anchor::Userspace) => {
             "user space: no step of init, no program's line and no process alone in its time was seen there (those that overlap others are beside the tree)"

@@ -166,7 +166,9 @@ fn hints(result: &BootResult, plan: &[PlannedRun]) -> Vec<String> {
     if result.overhead.is_none() && watch != WatchLevel::None {
         hints.push("vmeter boot --overhead    # what watching costs on this host".to_owned());
     }
-    if watch == WatchLevel::Light && !result.counts.contains_key("guest_insns") {
+    // No plugin sees the instructions of a guest under KVM.
+    let kvm = result.counts.contains_key("exits");
+    if watch == WatchLevel::Light && !kvm && !result.counts.contains_key("guest_insns") {
         hints.push("vmeter boot --watch full  # with guest instruction counts".to_owned());
     }
     hints.push(format!("vmeter show --tree {}", vmeter_base::shell::quote(&result.saved_in)));

@@ -67,6 +67,10 @@ impl Dialect for CloudHypervisor {
         version_line.starts_with("cloud-hypervisor ")
     }
 
+    fn restores(&self, argv: &[OsString]) -> Option<&'static str> {
+        argv::long(argv, "restore").map(|_| "--restore")
+    }
+
     fn abilities(&self) -> Abilities {
         Abilities { api: Some("--api-socket"), image: Some(PROGRAM), ..Abilities::default() }
     }
@@ -82,10 +86,8 @@ impl Dialect for CloudHypervisor {
             config: None,
             remarks: Vec::new(),
         };
-        if argv::long(argv, "restore").is_some() {
+        if self.restores(argv).is_some() {
             told.kernel = None;
-            let why = "a restored guest has its kernel's words already: nothing is added";
-            told.remarks.push(("kernel", "of the snapshot".into(), why.into()));
         } else if told.kernel.is_none() && told.firmware.is_none() {
             let why = "what is told there is not seen: no kernel to read symbols of, and none to \
                        add parameters to; give --kernel and --cmdline";
@@ -106,8 +108,7 @@ impl Dialect for CloudHypervisor {
         _: Option<&mut ConfigFile>,
         words: &str,
     ) -> bool {
-        let booted = argv::long(argv, "kernel").is_some();
-        if !booted || argv::long(argv, "restore").is_some() {
+        if argv::long(argv, "kernel").is_none() {
             return false;
         }
         if let Some((at, line)) = argv::long(argv, "cmdline") {

@@ -52,6 +52,11 @@ impl Backend for UserCommand {
         machine.provenance.insert("vmm".into(), format!("{version} ({})", program.display()));
         if let Some(dialect) = machine.dialect {
             take(&mut machine, dialect.read(&argv), &argv, request);
+            if let Some(option) = dialect.restores(&argv) {
+                let why = "a guest that is restored does not boot: nothing is added to its kernel's \
+                           words, and its log and trace, which are of the boot before, are not read";
+                machine.choose("snapshot", option, why);
+            }
         }
         if let Some(kernel) = &spec.kernel {
             lend_symbols(&mut machine, kernel)?;

@@ -81,14 +81,18 @@ impl Dialect for Crosvm {
         &[RUN]
     }
 
+    fn restores(&self, argv: &[OsString]) -> Option<&'static str> {
+        argv::long(argv, "restore").map(|_| "--restore")
+    }
+
     fn abilities(&self) -> Abilities {
         Abilities { image: Some(PROGRAM), ..Abilities::default() }
     }
 
     fn read(&self, argv: &[OsString]) -> Told {
-        let restored = option(argv, ("restore", "")).is_some();
+        let restored = self.restores(argv).is_some();
         let on_stdout = argv::values(argv, "serial").iter().any(|v| v.contains("type=stdout"));
-        let mut told = Told {
+        Told {
             accel: ("kvm".into(), "what it uses on Linux where nothing else is built in"),
             kernel: kernel(argv).filter(|_| !restored),
             initrd: option(argv, ("initrd", "i")).map(|(_, file)| PathBuf::from(file)),
@@ -100,12 +104,7 @@ impl Dialect for Crosvm {
             },
             config: None,
             remarks: Vec::new(),
-        };
-        if restored {
-            let why = "a restored guest has its kernel's words already: nothing is added";
-            told.remarks.push(("kernel", "of the snapshot".into(), why.into()));
         }
-        told
     }
 
     fn kernel_line(&self, argv: &[OsString], _: Option<&ConfigFile>) -> Option<String> {
@@ -121,8 +120,7 @@ impl Dialect for Crosvm {
         words: &str,
     ) -> bool {
         let run = argv.iter().position(|word| word == RUN);
-        let restored = option(argv, ("restore", "")).is_some();
-        let Some(run) = run.filter(|_| kernel(argv).is_some() && !restored) else { return false };
+        let Some(run) = run.filter(|_| kernel(argv).is_some()) else { return false };
         if let Some((at, line)) = option(argv, ("params", "p")) {
             let line = argv::with_kernel_words(line, words);
             argv::set_long(argv, at, &line);

@@ -81,6 +81,17 @@ impl Dialect for Qemu {
         capabilities::is_qemu(version_line)
     }
 
+    fn restores(&self, argv: &[OsString]) -> Option<&'static str> {
+        // What waits to be told where from (`-incoming defer`) is restored as well.
+        ["loadvm", "incoming"].into_iter().find(|option| argv::has(argv, option)).map(|option| {
+            if option == "loadvm" {
+                "-loadvm"
+            } else {
+                "-incoming"
+            }
+        })
+    }
+
     fn abilities(&self) -> Abilities {
         Abilities {
             trace_events: true,
@@ -89,6 +100,7 @@ impl Dialect for Qemu {
             monitor: true,
             ram_at_exit: true,
             api: None,
+            restored: None,
             image: Some("qemu-system"),
         }
     }

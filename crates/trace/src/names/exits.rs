@@ -127,6 +127,18 @@ const SVM_FROM_60: [&str; 48] = [
     "EFER_WRITE_TRAP",
 ];
 
+/// Name of an intercepted exception, as KVM spells it (arch/x86/include/uapi/asm/svm.h,
+/// `SVM_EXIT_REASONS`): a trace's own table has these as sums, which are not worked out.
+pub fn svm_exception(code: u64) -> Option<String> {
+    const VECTORS: [&str; 20] = [
+        "DE", "DB", "", "BP", "OF", "BR", "UD", "NM", "DF", "", "TS", "NP", "SS", "GP", "PF", "",
+        "MF", "AC", "MC", "XF",
+    ];
+    let vector = usize::try_from(code.checked_sub(64)?).ok()?;
+    let name = VECTORS.get(vector).filter(|name| !name.is_empty())?;
+    Some(format!("{name} excp"))
+}
+
 /// Name of an SVM exit code, as AMD's manual spells it.
 pub fn svm_exit(code: u32) -> Option<String> {
     Some(match code {
@@ -209,6 +221,8 @@ mod tests {
         assert_eq!(svm_exit(0x7b).as_deref(), Some("VMEXIT_IOIO"));
         assert_eq!(svm_exit(0x64).as_deref(), Some("VMEXIT_VINTR"));
         assert_eq!(svm_exit(0x8f).as_deref(), Some("VMEXIT_EFER_WRITE_TRAP"));
+        assert_eq!(svm_exception(0x46).as_deref(), Some("UD excp"));
+        assert_eq!([63, 64 + 15, 64 + 20, 0x400].map(svm_exception), [None, None, None, None]);
         assert_eq!(svm_exit(0x400).as_deref(), Some("VMEXIT_NPF"));
         assert_eq!(xen_hypercall(34), Some("hvm_op"));
         assert_eq!(xen_hypercall(29), Some("sched_op"));

@@ -1,7 +1,7 @@
 //! Names, each with a small number, so that ops are plain data.
 
 use crate::event::EventType;
-use crate::names::{ioctl, svm_exit, syscall, vmx_exit};
+use crate::names::{ioctl, svm_exception, svm_exit, syscall, vmx_exit};
 use std::collections::HashMap;
 
 /// Number of a name in its [`Names`].
@@ -171,7 +171,7 @@ impl Resolver {
         let table = &self.exits[usize::from(isa == 2)];
         let named = table.get(&basic).cloned().or_else(|| match isa {
             1 => vmx_exit(basic as u32).map(str::to_string),
-            _ => svm_exit(basic as u32),
+            _ => svm_exception(basic).or_else(|| svm_exit(basic as u32)),
         });
         named.unwrap_or_else(|| format!("exit {basic:#x}"))
     }

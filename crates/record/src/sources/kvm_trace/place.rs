@@ -72,8 +72,9 @@ impl Place {
 
     /// An exit of a thread, and where its guest was.
     pub fn exit(&mut self, thread: i32, at: Stamp, rip: u64) {
-        self.first.get_or_insert(rip);
-        if self.kernel.is_some() || *self.thread.get_or_insert(thread) != thread {
+        // A guest that begins there was restored: its kernel had been entered long before.
+        let restored = *self.first.get_or_insert(rip) >= UPPER_HALF;
+        if restored || self.kernel.is_some() || *self.thread.get_or_insert(thread) != thread {
             return;
         }
         if let Some((after, from)) = self.previous {
@@ -150,6 +151,8 @@ mod tests {
         seen.firmware_loads();
         assert!(seen.has_firmware());
         assert_eq!(Place::default().entered(), None);
+        let restored = place(&[(1, 0xffff_ffff_8100_0000), (2, 0xffff_ffff_8100_1000)]);
+        assert_eq!((restored.entered(), restored.kernel, restored.image), (None, None, None));
     }
 
     #[test]
