@@ -78,7 +78,7 @@ plant() {
         cat >"$root/etc/init.d/planted-sleep" <<'END'
 #!/sbin/openrc-run
 description="Planted sleep"
-depend() { need localmount; }
+depend() { after networking; }
 start() {
     ebegin "Starting planted sleep"
     /usr/local/bin/planted sleep sleep 3

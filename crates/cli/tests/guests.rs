@@ -68,7 +68,7 @@ fn recordings_of_real_guests_are_not_contradicted_by_their_consoles() {
 fn shown(lab: &Lab, name: &str) -> Value {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/guests");
     let folder = lab.path(name);
-    std::fs::create_dir(&folder).expect("scratch space");
+    std::fs::create_dir_all(&folder).expect("scratch space");
     let archive = fixtures.join(format!("{name}.tar.gz"));
     let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder).status();
     assert!(tar.expect("tar").success());
@@ -139,6 +139,29 @@ fn a_systemd_in_the_initrd_is_the_initrds() {
         let told = spans.iter().find(|s| s["name"] == "unit systemd-udev-trigger.service");
         let told = told.and_then(|s| s["end_s"].as_f64()).expect("udev's trigger");
         assert!(parts[1].0 >= told - 0.001, "{name}: {parts:?}, told at {told}");
+    }
+}
+
+/// OpenRC's and runit's stages and services are processes that somebody waited for, and nothing
+/// goes down when runit's second stage begins. The service that was planted sleeps for 3 s.
+#[test]
+fn inits_that_are_not_systemd_are_told_apart() {
+    let lab = Lab::new();
+    for (name, stage, service) in [
+        ("busy/debian-openrc", "exec /sbin/openrc sysinit", "exec /etc/init.d/"),
+        ("debian-runit", "exec /etc/runit/1", "exec /etc/rcS.d/"),
+    ] {
+        let spans = spans(&lab, name);
+        let count = |begin: &str| {
+            let names = spans.iter().filter_map(|s| s["name"].as_str());
+            names.filter(|name| name.starts_with(begin)).count()
+        };
+        assert!(count(stage) > 0 && count(service) >= 5, "{name}");
+        assert_eq!(count("shutdown"), 0, "{name}");
+        if name.ends_with("openrc") {
+            let (start, end) = bounds(&spans, "exec /etc/init.d/planted-sleep start");
+            assert!(end - start >= 3.0, "{start}..{end}");
+        }
     }
 }
 

@@ -35,7 +35,7 @@ fn shown(lab: &Lab, folder: &Path) -> (Value, String) {
 fn recording(lab: &Lab, name: &str) -> (Value, String) {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/guests");
     let folder: PathBuf = lab.path(name);
-    std::fs::create_dir(&folder).expect("scratch space");
+    std::fs::create_dir_all(&folder).expect("scratch space");
     let archive = fixtures.join(format!("{name}.tar.gz"));
     let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder).status();
     assert!(tar.expect("tar").success(), "{name}");
@@ -103,7 +103,14 @@ fn units_of_a_boot_take_as_long_as_systemd_says() {
 
 fn check_units(run: &Value, console: &str) {
     let all: Vec<_> = spans(run, "spans").into_iter().chain(spans(run, "overlapping")).collect();
-    let (mut compared, mut wrong) = (0, Vec::new());
+    // How far off a unit's begin or end can be by its own word: on a busy host systemd is kept
+    // from saying that one starts.
+    let off = |name: &str| {
+        let lists = ["spans", "overlapping"].into_iter().filter_map(|list| run[list].as_array());
+        let own = lists.flatten().filter(|span| span["name"] == name);
+        own.filter_map(|span| span["error_s"].as_f64()).fold(0.0, f64::max)
+    };
+    let (mut compared, mut kept, mut wrong) = (0, 0, Vec::new());
     for line in oracle(console, "blame") {
         let Some((time, unit)) = line.trim().rsplit_once(' ') else { continue };
         // Nothing says when somebody began to wait for a device.
@@ -111,36 +118,58 @@ fn check_units(run: &Value, console: &str) {
         let name = format!("unit {unit}");
         match all.iter().find(|span| span.0 == name) {
             Some((.., found, _)) if close(*found, said) => compared += 1,
+            Some((.., found, _)) if (found - said).abs() <= off(&name) => kept += 1,
             Some((.., found, _)) => wrong.push(format!("{unit}: {found:.3} s, {said:.3} s said")),
             None => wrong.push(format!("{unit}: {said:.3} s, and no span")),
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(compared >= 30, "{compared}");
+    assert!(compared >= 30 && kept * 20 <= compared, "{compared}, {kept} within their errors");
 }
 
-#[test]
-fn the_chain_of_units_is_the_one_that_systemd_names() {
-    let lab = Lab::new();
-    let (_, console) = recording(&lab, "debian-kernel-oracle");
-    let (run, _) = recording(&lab, "debian-kernel-units");
-    // From the last to the first; what took no time is a matter of moments.
-    let said: Vec<String> = oracle(&console, "critical-chain")
+/// What `systemd-analyze critical-chain` named under a title, from the last to the first;
+/// what took no time is a matter of moments.
+fn said_chain(console: &str, title: &str) -> Vec<String> {
+    oracle(console, title)
         .iter()
         .filter(|line| line.contains(" +"))
         .filter_map(|line| line.split_whitespace().find(|w| w.contains(".service")))
         .map(|unit| unit.trim_start_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned())
-        .collect();
-    let mut chain: Vec<_> = spans(&run, "spans");
+        .collect()
+}
+
+/// The units of a timeline's tree from the last to the first.
+fn found_chain(run: &Value) -> Vec<String> {
+    let mut chain: Vec<_> = spans(run, "spans");
     chain.retain(|(name, ..)| name.starts_with("unit "));
     chain.sort_by(|a, b| b.1.total_cmp(&a.1));
     let mut found: Vec<String> =
         chain.iter().filter_map(|span| span.0.strip_prefix("unit ").map(str::to_owned)).collect();
     // A gap of a unit is more of the unit.
     found.dedup();
+    found
+}
+
+/// Of one boot: what the default target waited for. (`e2scrub_reap.service` was masked there:
+/// `systemd-analyze` leaves out a unit that ends without staying active, whoever waited for it.)
+#[test]
+fn the_chain_of_units_is_the_one_that_systemd_names() {
+    let (run, console) = recording(&Lab::new(), "debian-kernel-oracle");
+    let said = said_chain(&console, "default-chain");
+    assert_eq!(found_chain(&run), said);
+    assert!(said.len() >= 6, "{said:?}");
+}
+
+/// Of a guest that ends at its prompt, by what another boot of it said.
+#[test]
+fn the_chain_of_a_prompt_is_the_one_that_systemd_names() {
+    let lab = Lab::new();
+    let (_, console) = recording(&lab, "debian-kernel-oracle");
+    let (run, _) = recording(&lab, "debian-kernel-units");
+    let (said, found) = (said_chain(&console, "critical-chain"), found_chain(&run));
     assert_eq!(found.first().map(String::as_str), Some("serial-getty@ttyS0.service"));
     assert_eq!(found[1..], said[..]);
-    assert!(said.len() >= 7, "{said:?}");
+    assert!(said.len() >= 6, "{said:?}");
 }
 
 /// What was planted, how vmeter names it and the script that it was in, and the recordings
@@ -149,7 +178,7 @@ const PLANTED: &[(&str, &str, &str, &[&str])] = &[
     ("initrd", "exec /bin/sleep 0.7", "exec /scripts/local-premount/planted", &["oracle", "units"]),
     ("sleep", "exec /usr/bin/sleep 1.5", "unit planted-sleep.service", &["oracle", "units"]),
     ("burn", "exec /usr/local/bin/burn", "unit planted-burn.service", &["oracle", "units"]),
-    ("after", "exec /usr/bin/sleep 0.5", "unit planted-after.service", &["oracle", "units"]),
+    ("after", "exec /usr/bin/sleep 2", "unit planted-after.service", &["oracle", "units"]),
     ("stop", "exec /usr/bin/sleep 1.2", "stop planted-stop.service", &["oracle"]),
 ];
 
@@ -176,13 +205,36 @@ fn what_was_planted_is_found_under_its_own_name() {
             // The planter's clock is read before its program is begun and after its end.
             assert!(part.2 <= said + TICK, "{name}: {} s of {said} s", part.2);
             assert!(said <= whole.2 + TICK, "{name}: {said} s of {} s", whole.2);
-            if *name != "after" {
-                assert!(close(part.2, said), "{name}: {} s, {said} s said", part.2);
-            }
+            assert!(close(part.2, said), "{name}: {} s, {said} s said", part.2);
             // What sleeps is waited for, what computes works.
             let cpu = part.3.expect("its CPU time");
             assert_eq!(cpu > 1.0, *name == "burn", "{name}: {cpu} s");
         }
+    }
+}
+
+/// Where one thing alone was planted, it is the first of what was waited for.
+#[test]
+fn what_is_planted_alone_is_first_in_blame() {
+    let lab = Lab::new();
+    for (recorded, first) in [
+        ("debian-kernel-only-sleep", "unit planted-sleep.service"),
+        ("busy/debian-kernel-only-stop", "stop planted-stop.service"),
+    ] {
+        let folder = lab.path(recorded);
+        let (run, console) = recording(&lab, recorded);
+        let name = first.split(['-', '.']).nth(1).expect("a name");
+        let clock = |what: &str| {
+            let text = console.split(&format!("planted {name} {what} ")).nth(1).expect(name);
+            text.lines().next().and_then(|text| text.trim().parse::<f64>().ok()).expect("seconds")
+        };
+        let said = clock("end") - clock("begin");
+        assert!(said > 10.0 && run["total_s"].as_f64().is_some_and(|total| total > said));
+        let shown = lab.json(&["show", text(&folder)]);
+        let activity = &shown["activities"][0];
+        assert_eq!(activity["name"].as_str(), Some(first), "{recorded}");
+        let waited = activity["estimate"]["mean"].as_f64().expect("s");
+        assert!(close(waited, said), "{recorded}: {waited} s, {said} s said");
     }
 }
 

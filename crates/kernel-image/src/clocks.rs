@@ -5,13 +5,21 @@
 //! `__sched_clock_offset`; before, it follows the time of day, by `__gtod_offset`. The
 //! timekeeper (kernel/time/timekeeping.c, `tk_core`) has the clocksource's cycles at the last
 //! tick: so RAM says what the log would have been stamped with at a known TSC.
+//!
+//! Under KVM a guest may count what its host says instead (`kvm-clock`,
+//! arch/x86/kernel/kvmclock.c): the host has written which TSC is which time into a page of it
+//! (`struct pvclock_vcpu_time_info` of asm/pvclock-abi.h, of CPU 0 at `hv_clock_boot`), and
+//! `sched_clock` is that time less `kvm_sched_clock_offset`.
 
+use crate::bytes::u64_at;
 use crate::error::{Error, Result};
 use crate::guest::Guest;
 use serde::{Deserialize, Serialize};
 
 /// `struct timekeeper` in `tk_core`, after a sequence count.
 const TIMEKEEPER: u64 = 8;
+/// The clocksource whose cycles are the host's ns.
+const KVM_CLOCK: &str = "kvm-clock";
 /// Longest name of a clocksource, bytes.
 const MAX_NAME: usize = 32;
 /// Largest shift of a scale.
@@ -61,6 +69,51 @@ pub struct Clocks {
     /// `CLOCK_MONOTONIC` of the host when this was read, ns.
     #[serde(default)]
     pub read_ns: i64,
+    /// What the host said of its time, where the clocksource is `kvm-clock`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pvclock: Option<Pvclock>,
+}
+
+/// A host's word on its time (`struct pvclock_vcpu_time_info`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pvclock {
+    /// The guest's TSC …
+    pub tsc: u64,
+    /// … at this time, ns.
+    pub system_ns: u64,
+    /// ns of a cycle that was shifted, in parts of 2^32.
+    pub mult: u32,
+    /// By which cycles are shifted left; right where it is negative.
+    pub shift: i8,
+    /// `kvm_sched_clock_offset`, ns.
+    pub sched_clock_offset: u64,
+}
+
+impl Pvclock {
+    /// Reads it; none while the host writes it (its version is odd).
+    fn take(guest: &Guest<'_>) -> Result<Self> {
+        let torn = || Error::Ram("the host's clock page was being written".into());
+        let page = guest.bytes(guest.symbol("hv_clock_boot")?, 32)?;
+        let word = |at: usize| u64_at(&page, at).ok_or_else(torn);
+        if word(0)? & 1 == 1 {
+            return Err(torn());
+        }
+        let scale = word(24)?;
+        let sched_clock_offset = guest.u64(guest.symbol("kvm_sched_clock_offset")?)?;
+        let (mult, shift) = (scale as u32, (scale >> 32) as i8);
+        Ok(Pvclock { tsc: word(8)?, system_ns: word(16)?, mult, shift, sched_clock_offset })
+    }
+
+    /// ns of a cycle of the guest's TSC.
+    pub fn rate(&self) -> f64 {
+        f64::from(self.mult) / 2f64.powi(32) * 2f64.powi(i32::from(self.shift))
+    }
+
+    /// The guest's TSC at a time of this clock.
+    fn tsc_at(&self, ns: u64) -> u64 {
+        let since = ns.wrapping_sub(self.system_ns) as i64 as f64 / self.rate();
+        self.tsc.saturating_add_signed(since.round() as i64)
+    }
 }
 
 impl Clocks {
@@ -84,8 +137,11 @@ impl Clocks {
         let copy = (guest.field(cyc2ns, "cyc2ns.seq")? & 1).wrapping_mul(size);
         let data = cyc2ns.wrapping_add(info.field("cyc2ns.data")?.offset()).wrapping_add(copy);
         let of_data = |name: &str| guest.field(data, &format!("cyc2ns_data.cyc2ns_{name}"));
+        let clocksource = guest.text(name, MAX_NAME)?;
+        let pvclock = Some(()).filter(|()| clocksource == KVM_CLOCK);
         Ok(Clocks {
-            clocksource: guest.text(name, MAX_NAME)?,
+            pvclock: pvclock.and_then(|()| Pvclock::take(guest).ok()).filter(|p| p.mult > 0),
+            clocksource,
             cycle_last: number("cycle_last")?,
             monotonic_ns: number("base")?.wrapping_add(fraction),
             timekeeper,
@@ -97,14 +153,27 @@ impl Clocks {
         })
     }
 
-    /// True if the clocksource's cycles are the TSC's.
+    /// True if the TSC at the last tick is known.
     pub fn counts_tsc(&self) -> bool {
-        matches!(self.clocksource.as_str(), "tsc" | "tsc-early")
+        self.pvclock.is_some() || matches!(self.clocksource.as_str(), "tsc" | "tsc-early")
     }
 
-    /// `sched_clock()` at the last tick, ns, where the clocksource is the TSC.
+    /// The TSC at the last tick, where [`Clocks::counts_tsc`].
+    pub fn tsc_last(&self) -> u64 {
+        self.pvclock.map_or(self.cycle_last, |pvclock| pvclock.tsc_at(self.cycle_last))
+    }
+
+    /// ns of `sched_clock` of a cycle of the TSC.
+    pub fn rate(&self) -> f64 {
+        self.pvclock.map_or_else(|| self.sched_clock.rate(), |pvclock| pvclock.rate())
+    }
+
+    /// `sched_clock()` at the last tick, ns, where [`Clocks::counts_tsc`].
     pub fn raw_ns(&self) -> u64 {
-        self.sched_clock.ns(self.cycle_last).wrapping_add(self.sched_clock_add)
+        match self.pvclock {
+            Some(pvclock) => self.cycle_last.wrapping_sub(pvclock.sched_clock_offset),
+            None => self.sched_clock.ns(self.cycle_last).wrapping_add(self.sched_clock_add),
+        }
     }
 
     /// What a record would have been stamped with at the last tick, ns; `stable` if the
@@ -124,4 +193,40 @@ fn scale(mult: u64, shift: u64) -> Result<Scale> {
         .filter(|&(mult, shift)| mult > 0 && shift <= MAX_SHIFT)
         .map(|(mult, shift)| Scale { mult, shift })
         .ok_or_else(|| Error::Ram(format!("a clock has the scale {mult} >> {shift}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_word_says_which_tsc_it_was() {
+        // 2 GHz: a cycle is half a ns.
+        let pvclock = Pvclock {
+            tsc: 1_000_000,
+            system_ns: 5_000_000,
+            mult: 1 << 31,
+            shift: 0,
+            sched_clock_offset: 4_000_000,
+        };
+        let clocks = Clocks {
+            clocksource: KVM_CLOCK.into(),
+            cycle_last: 7_000_000,
+            monotonic_ns: 0,
+            timekeeper: Scale { mult: 1, shift: 0 },
+            sched_clock: Scale { mult: 1, shift: 0 },
+            sched_clock_add: 0,
+            sched_clock_offset: 0,
+            gtod_offset: 0,
+            read_ns: 0,
+            pvclock: Some(pvclock),
+        };
+        assert!(clocks.counts_tsc());
+        assert_eq!(clocks.tsc_last(), 5_000_000);
+        assert_eq!((clocks.raw_ns(), clocks.log_ns(true)), (3_000_000, 3_000_000));
+        assert!((clocks.rate() - 0.5).abs() < 1e-9);
+        let earlier = Clocks { cycle_last: 4_900_000, ..clocks.clone() };
+        assert_eq!(earlier.tsc_last(), 800_000);
+        assert!(!Clocks { pvclock: None, ..clocks }.counts_tsc());
+    }
 }

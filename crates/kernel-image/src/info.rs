@@ -23,7 +23,7 @@ use vmeter_base::fnv::Fnv;
 const MAX_CACHED: u64 = 64 << 20;
 
 /// Raised when what is cached changes: files of another version are not read.
-const CACHE_VERSION: u32 = 8;
+const CACHE_VERSION: u32 = 9;
 
 /// Symbols that the readers of guest RAM use, where the kernel has them.
 pub(crate) const SYMBOLS: &[&str] = &[
@@ -46,7 +46,9 @@ pub(crate) const SYMBOLS: &[&str] = &[
     "event_task_newtask",
     "ftrace_events",
     "global_trace",
+    "hv_clock_boot",
     "init_top_pgt",
+    "kvm_sched_clock_offset",
     "level3_kernel_pgt",
     "level4_kernel_pgt",
     "linux_banner",

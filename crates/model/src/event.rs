@@ -207,6 +207,8 @@ pub enum What {
         /// How much.
         bytes: u64,
     },
+    /// A driver in the guest reset a virtio device (it wrote 0 to its status).
+    VirtioReset,
     /// Something worth showing on the timeline that needs no span of its own.
     Note {
         /// What.

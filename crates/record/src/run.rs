@@ -399,6 +399,7 @@ fn last_seen(dir: &Path, record: &RunRecord) -> String {
         | What::PciConfig { .. }
         | What::FwCfg { .. }
         | What::DiskRead { .. }
+        | What::VirtioReset
         | What::Note { .. }
         | What::ReadyLine { .. }
         | What::Count { .. } => None,

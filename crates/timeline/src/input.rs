@@ -208,6 +208,7 @@ pub(crate) fn by_guest(what: &What) -> bool {
         | What::PciConfig { .. }
         | What::FwCfg { .. }
         | What::DiskRead { .. }
+        | What::VirtioReset
         | What::Note { .. }
         | What::Count { .. } => false,
     }

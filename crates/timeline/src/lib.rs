@@ -106,7 +106,7 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
     timeline.counts = counts::counts(events, &facts);
     let (named, unseen) = named::find(&run.marks, &lines);
     warnings.extend(unseen);
-    timeline.marks = marks::marks(&facts, &named);
+    timeline.marks = marks::marks(&facts, &anchors, &named);
     timeline.named_marks = named;
     timeline.processes = facts.processes.shown();
     timeline.command_line = marks::command_line(&facts, &run.argv);

@@ -1,8 +1,10 @@
 //! Moments worth showing beside the spans.
 
+use crate::anchors::{Anchor, Anchors};
 use crate::facts::Facts;
 use crate::lines::Hit;
 use crate::patterns::{Means, On};
+use crate::rules::part_name;
 use vmeter_model::{Ns, What};
 
 /// More than this is no help to anyone; the rest is left out, the last said.
@@ -46,8 +48,24 @@ fn turns<'f, 'a>(facts: &'f Facts<'a>) -> impl Iterator<Item = &'f Hit<'a>> {
     })
 }
 
+/// When a UEFI firmware's services ended (`ExitBootServices`): its virtio drivers let go of their
+/// devices then, after the loader's last read, and before any driver of the kernel's.
+fn exit_boot_services(facts: &Facts<'_>, anchors: &Anchors<'_>) -> Option<Ns> {
+    let uefi = |h: &Hit<'_>| part_name(h.means).is_some_and(|name| name.starts_with("bios:edk2-"));
+    let drivers = [Anchor::Initcalls, Anchor::Userspace];
+    let limit = drivers.iter().find_map(|anchor| anchors.get(*anchor))?.at;
+    let before = || facts.seen.iter().rev().filter(|s| s.at < limit);
+    let read = before().find(|s| matches!(s.what, What::DiskRead { .. }))?.at;
+    let reset = before().find(|s| *s.what == What::VirtioReset)?.at;
+    (read < reset && facts.hits.iter().any(uefi)).then_some(reset)
+}
+
 /// Marks in order of time, with those that the user named.
-pub(crate) fn marks(facts: &Facts<'_>, named: &[(String, Ns)]) -> Vec<(Ns, String)> {
+pub(crate) fn marks(
+    facts: &Facts<'_>,
+    anchors: &Anchors<'_>,
+    named: &[(String, Ns)],
+) -> Vec<(Ns, String)> {
     let mut marks: Vec<(Ns, String)> = facts
         .seen
         .iter()
@@ -88,11 +106,13 @@ pub(crate) fn marks(facts: &Facts<'_>, named: &[(String, Ns)]) -> Vec<(Ns, Strin
                 | What::PciConfig { .. }
                 | What::FwCfg { .. }
                 | What::DiskRead { .. }
+                | What::VirtioReset
                 | What::Count { .. } => return None,
             };
             Some((s.at, text))
         })
         .collect();
+    marks.extend(exit_boot_services(facts, anchors).map(|at| (at, "ExitBootServices".to_owned())));
     marks.extend(turns(facts).map(|h| (h.at, h.text.to_owned())));
     let asks = |text: &str| is_login(text.trim_end());
     let login = facts.lines.iter().find(|line| line.console && asks(line.text));

@@ -164,7 +164,7 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     // the rest is ended. The units that systemd stops before are in rules/units.rs.
     kernel(r"^(\[[^\]]*\] )?The system (is going down|will (power off|reboot|halt) now)", GoesDown),
     kernel(r"^INIT: (Switching to|Entering) runlevel: [06]",  GoesDown),
-    kernel(r"^- runit: (leave|enter) stage: .*/(2|3)$",     GoesDown),
+    kernel(r"^- runit: (leave stage: .*/2|enter stage: .*/3)$", GoesDown),
     kernel(r"^( \* )?(Shutting down|Stopping) (the )?(runlevel|services)", GoesDown),
     kernel(r"(Sent SIGTERM to all|Sending SIGTERM to remaining) processes", Part("shutdown:sigterm")),
     kernel(r"(Sent SIGKILL to all|Sending SIGKILL to remaining) processes", Part("shutdown:sigkill")),

@@ -82,6 +82,7 @@ impl<'a> Processes<'a> {
         for seen in seen {
             reading.read(seen);
         }
+        reading.stages_of_init();
         let mut children: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (index, process) in reading.all.iter().enumerate() {
             if let Some(parent) = process.parent {
@@ -141,6 +142,10 @@ impl<'a> Processes<'a> {
     }
 }
 
+/// What runs a service of OpenRC's, whose file is its first argument.
+const OPENRC_RUN: &str = "openrc-run";
+/// From the end of a stage to the start of the next, at most, ns, on a guest by TCG with a load.
+const THEN_NS: Ns = 500_000_000;
 /// Longest name of what is executed, characters.
 const MAX_NAME: usize = 70;
 
@@ -158,6 +163,11 @@ pub(crate) fn words(image: &Image<'_>) -> String {
     let many = file == "/proc/self/exe" || base(file) == "busybox";
     let (program, rest) = match script {
         Some(at) => (file, &arguments[at + 1..]),
+        None if base(file) == OPENRC_RUN && arguments.len() > 1 => {
+            // `--lockfd N` is of one run.
+            let own = arguments.iter().position(|a| a == "--lockfd").map_or(2, |at| at + 2);
+            (arguments[1].as_str(), arguments.get(own..).unwrap_or_default())
+        }
         None if many => (first.as_str(), &arguments[1..]),
         None => (file, &arguments[1..]),
     };
@@ -241,6 +251,28 @@ impl<'a> Reading<'a> {
         }
     }
 
+    /// An init that is told of ends by a signal (sysvinit's, runit's) asks who ended, and is not
+    /// seen to wait. What it begins as soon as one ended had waited for that one. systemd does
+    /// everything at once, and says itself what it waits for.
+    fn stages_of_init(&mut self) {
+        if self.all.iter().any(|process| process.unit.is_some()) {
+            return;
+        }
+        let of_init = |process: &Process<'_>| process.parent.is_some_and(|p| self.all[p].pid == 1);
+        let own: Vec<usize> = (0..self.all.len()).filter(|i| of_init(&self.all[*i])).collect();
+        let starts: Vec<Ns> = own.iter().map(|index| self.all[*index].start.at).collect();
+        for index in own {
+            let process = &mut self.all[index];
+            let Some(end) = process.end.filter(|_| process.waited.is_none()) else { continue };
+            let start = process.start.at;
+            let alone = !starts.iter().any(|other| start < *other && *other < end);
+            let then = |other: &Ns| (end..=end.saturating_add(THEN_NS)).contains(other);
+            if alone && starts.iter().any(then) {
+                process.waited = Some(start);
+            }
+        }
+    }
+
     fn exit(&mut self, pid: i32, at: Ns) {
         let Some(index) = self.threads.get(&pid).copied() else { return };
         if self.all[index].pid != pid || self.all[index].end.is_some() {
@@ -287,6 +319,11 @@ mod tests {
             ("/proc/self/exe", "sleep 0.7", "sleep 0.7"),
             ("/bin/busybox", "sleep 1", "sleep 1"),
             (
+                "/sbin/openrc-run",
+                "/sbin/openrc-run /etc/init.d/udev --lockfd 5 start",
+                "/etc/init.d/udev start",
+            ),
+            (
                 "/scripts/init-top/udev",
                 "/bin/sh -e /scripts/init-top/udev",
                 "/scripts/init-top/udev",
@@ -302,6 +339,27 @@ mod tests {
         assert_eq!(unit("/system.slice/ssh.service"), Some("ssh.service"));
         assert_eq!(unit("/system.slice/systemd-udevd.service/udev"), Some("systemd-udevd.service"));
         assert_eq!(unit("/user.slice"), None);
+    }
+
+    #[test]
+    fn an_init_begins_the_next_stage_when_one_ended() {
+        let fork = |pid| What::ProcessFork { pid, parent: 1, thread: false };
+        let exec = |pid| What::ProcessExec { pid, file: "/etc/rc".into() };
+        let exit = |pid| What::ProcessExit { pid, comm: String::new() };
+        let group = What::ProcessGroup { pid: 3, path: "/system.slice/a.service".into() };
+        let first = What::ProcessFork { pid: 1, parent: 0, thread: false };
+        let whats = [first, fork(2), exec(2), exit(2), fork(3), exec(3), exit(3), group];
+        let waited = |count: usize| -> Vec<bool> {
+            let seen: Vec<Seen<'_>> = whats[..count]
+                .iter()
+                .zip(1..)
+                .map(|(what, at)| Seen { at, error: 0, source: "t", insns: None, what })
+                .collect();
+            Processes::of(&seen).all.iter().map(|p| p.waited.is_some()).collect()
+        };
+        // Nothing came of the end of the second.
+        assert_eq!(waited(7), [false, true, false]);
+        assert_eq!(waited(8), [false; 3], "systemd");
     }
 
     #[test]

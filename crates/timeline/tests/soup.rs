@@ -124,6 +124,7 @@ fn what() -> impl Strategy<Value = What> {
             offset,
             bytes
         }),
+        Just(What::VirtioReset),
         any::<bool>()
             .prop_map(|write| { What::PciConfig { write, device: "d".into(), register: 0 } }),
         (name(), any::<u64>()).prop_map(|(name, value)| What::Count { name, value }),

@@ -127,8 +127,9 @@ impl Log {
     fn at_end(&self, run: &RunRecord) -> Option<AtEnd<'_>> {
         let clocks = self.clocks.as_ref().filter(|clocks| clocks.counts_tsc())?;
         let read = clocks.read_ns.saturating_sub(run.exec_ns);
-        let host = GuestClock::read_at(run, &self.parameters, clocks.cycle_last, read).ok()?;
-        let (at, rate) = (host.at(clocks.cycle_last), host.rate());
+        let tsc = clocks.tsc_last();
+        let host = GuestClock::read_at(run, &self.parameters, tsc, read).ok()?;
+        let (at, rate) = (host.at(tsc), host.rate());
         Some(AtEnd { clocks, at, error: host.error_ns, rate })
     }
 }

@@ -37,6 +37,10 @@ const WANTED: &[&str] = &[
 
 /// Asked for besides where a boot loader reads the kernel from a disk.
 const DISK_READ: &str = "blk_co_preadv";
+/// The same: a firmware's drivers reset their devices when its services end.
+const VIRTIO_STATUS: &str = "virtio_set_status";
+/// What is asked for of a machine whose kernel QEMU does not load.
+const OF_DISKS: [&str; 2] = [DISK_READ, VIRTIO_STATUS];
 
 /// QEMU's trace log.
 pub struct QemuTrace;
@@ -137,7 +141,8 @@ impl Live for Recording {
         let events = self.dir.join(EVENTS);
         // What a boot loader reads tells what it is at.
         let loaded = !argv::loads_kernel(&plan.argv);
-        let wanted: Vec<&str> = WANTED.iter().copied().chain(loaded.then_some(DISK_READ)).collect();
+        let of_disks = OF_DISKS.iter().filter(|_| loaded);
+        let wanted: Vec<&str> = WANTED.iter().chain(of_disks).copied().collect();
         std::fs::write(&events, wanted.join("\n") + "\n")
             .map_err(|error| SourceError::Io { path: events.clone(), error })?;
         let events = format!("events={}", events.display().to_string().replace(',', ",,"));
@@ -204,6 +209,7 @@ fn interpret(name: &str, arguments: &str) -> Option<What> {
             let (offset, bytes) = (after("offset")?.parse().ok()?, after("bytes")?.parse().ok()?);
             Some(What::DiskRead { disk, offset, bytes })
         }
+        VIRTIO_STATUS => (arguments.split(' ').next_back()? == "0").then_some(What::VirtioReset),
         "qemu_system_shutdown_request" => Some(What::PowerOff),
         "qemu_system_powerdown_request" => Some(What::ShutdownStart),
         "port92_write" => Some(What::Note { text: "port92_write".into() }),
@@ -239,6 +245,8 @@ mod tests {
             say("1@1795331967.649166:blk_co_preadv blk 0x55 bs 0x56 offset 512 bytes 1024 flags 0x8"),
             What::DiskRead { disk: 0x55, offset: 512, bytes: 1024 }
         );
+        assert_eq!(say("1@1795331967.649166:virtio_set_status vdev 0x55 val 0"), What::VirtioReset);
+        assert_eq!(parse("1@1795331967.649166:virtio_set_status vdev 0x55 val 15"), None);
         assert_eq!(parse("qemu-system-x86_64: warning: something"), None);
     }
 

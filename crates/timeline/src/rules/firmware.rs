@@ -91,7 +91,7 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     }
 }
 
-pub(super) fn part_name(means: Means) -> Option<&'static str> {
+pub(crate) fn part_name(means: Means) -> Option<&'static str> {
     match means {
         Means::Part(name) | Means::FirstPart(name) | Means::PartUntilNextLine(name, _) => {
             Some(name)

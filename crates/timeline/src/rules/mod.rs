@@ -24,6 +24,7 @@ mod vmm;
 use crate::anchors::{Anchors, Candidates};
 use crate::facts::Facts;
 use crate::tree::Growing;
+pub(crate) use firmware::part_name;
 pub(crate) use units::described;
 
 /// A family of phases.

@@ -104,7 +104,7 @@ fn before<'a>(
     let end = lines.get(next).map_or(to, |l| l.at.min(to));
     let last = next.checked_sub(1).and_then(|last| lines.get(last));
     let name = match (last, lines.get(next)) {
-        (Some(last), _) => format!("after: {}", name(last.text)),
+        (Some(_), _) => format!("after: {}", name_of(&lines, next - 1)),
         (None, Some(first)) if first.at < to => START.to_owned(),
         (None, _) => return Vec::new(),
     };
@@ -148,11 +148,29 @@ fn stretches<'a>(
         }
         first = if long { None } else { first.or(Some(*line)) };
         if long {
-            let node = Node::new(format!("after: {}", name(line.text)), line.at, end, line.source);
+            let node =
+                Node::new(format!("after: {}", name_of(&lines, index)), line.at, end, line.source);
             nodes.push(Node { error: line.error, ..node });
         }
     }
     nodes
+}
+
+/// True for a line that is a status and no more (OpenRC's ` [ ok ]`, ` [ !! ]`).
+fn is_status(text: &str) -> bool {
+    let inner = text.trim().strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    inner.is_some_and(|inner| matches!(inner.trim(), "ok" | "OK" | "!!" | "FAILED" | "fail"))
+}
+
+/// The name of a line; of one that only says how it went, with the line before.
+fn name_of(lines: &[&Line<'_>], index: usize) -> String {
+    let text = lines[index].text;
+    match index.checked_sub(1).and_then(|before| lines.get(before)) {
+        Some(before) if is_status(text) => {
+            name(&format!("{} {}", before.text.trim_end(), text.trim()))
+        }
+        _ => name(text),
+    }
 }
 
 /// A line without its numbers, cut to what a table can show.
@@ -162,6 +180,8 @@ fn name(text: &str) -> String {
         word.starts_with(|c: char| c.is_ascii_digit())
             && word.chars().all(|c| c.is_ascii_hexdigit() || ".,:x%".contains(c))
     };
+    // Some rc prints a NUL between two of its children's words.
+    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let words: Vec<&str> =
         text.split_whitespace().map(|word| if number(word) { "#" } else { word }).collect();
     let whole = words.join(" ");
@@ -174,6 +194,12 @@ fn name(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_is_no_name() {
+        assert!(is_status(" [ ok ]") && is_status("[ !! ]"));
+        assert!(!is_status("[ ok ] Starting cron.") && !is_status("[    0.5] x"));
+    }
 
     #[test]
     fn a_name_is_the_same_in_every_run() {

@@ -159,13 +159,24 @@ pub(super) fn has_handle(tree: &SpanTree, at: usize) -> bool {
     handle(&tree.span(at).name).is_some() && !is_shell(tree, at)
 }
 
+/// True for a service of an rc: its script is what can be acted upon, whatever it runs.
+fn is_service(name: &str) -> bool {
+    let file = name.strip_prefix("exec ").and_then(|words| words.split(' ').next());
+    let parts = file.and_then(|file| file.strip_prefix("/etc/")?.split_once('/'));
+    parts.is_some_and(|(folder, script)| {
+        let of_level = folder.starts_with("rc") && folder.ends_with(".d");
+        (folder == "init.d" || of_level) && !script.starts_with("rc")
+    })
+}
+
 /// True for a program or a phase whose parts with other names have handles and are most of it.
 fn is_shell(tree: &SpanTree, at: usize) -> bool {
     let name = &tree.span(at).name;
     if FRAMES.contains(&name.as_str()) {
         return !tree.children(at).is_empty();
     }
-    if !["exec ", "bios:", "vmm:"].iter().any(|prefix| name.starts_with(prefix)) {
+    if is_service(name) || !["exec ", "bios:", "vmm:"].iter().any(|prefix| name.starts_with(prefix))
+    {
         return false;
     }
     let parts = tree.children(at).iter().map(|child| tree.span(*child));
@@ -207,6 +218,14 @@ mod tests {
     fn what_can_be_tried_is_never_cut_on_a_screen() {
         let long = |(_, remedy): &&(&str, &str)| remedy.chars().count() > REMEDY_COLUMNS as usize;
         assert_eq!(HANDLES.iter().find(long), None);
+    }
+
+    #[test]
+    fn a_service_is_acted_upon_as_a_whole() {
+        assert!(
+            is_service("exec /etc/init.d/udev start") && is_service("exec /etc/rcS.d/S10net x")
+        );
+        assert!(!is_service("exec /etc/init.d/rcS") && !is_service("exec /etc/runit/1"));
     }
 
     #[test]

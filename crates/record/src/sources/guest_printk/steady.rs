@@ -81,7 +81,7 @@ struct Rate {
 impl Rate {
     /// By what the log says of its calibrations; `host` is the host's ns of a cycle of the TSC.
     fn of(records: &[PrintkRecord], clocks: Option<(&Clocks, f64)>) -> Self {
-        let now = clocks.map_or(1.0, |(clocks, host)| host / clocks.sched_clock.rate());
+        let now = clocks.map_or(1.0, |(clocks, host)| host / clocks.rate());
         let mhz = |record: &PrintkRecord, start: &str| -> Option<f64> {
             record.text.strip_prefix(start)?.split(' ').next()?.parse().ok()
         };
@@ -256,6 +256,7 @@ mod tests {
             sched_clock_offset: -600_000_000,
             gtod_offset: 0,
             read_ns: 0,
+            pvclock: None,
         };
         let end = AtEnd { clocks: &clocks, at: 9_000 * MS, error: MS, rate: 0.5 };
         let placed = by_clock(&records, &vec![None; records.len()], Some(end), window());
