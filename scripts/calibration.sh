@@ -5,7 +5,7 @@ doc=docs/CALIBRATION.md
 table=$(mktemp)
 trap 'rm -f "$table"' EXIT
 VMETER_CALIBRATION=$table cargo test --release --locked -p vmeter --test calibration -- --test-threads=1
-sed '/^| what |/,$d' "$doc" >"$doc.new"
+sed -e '/^This table is that of the small cut/,$d' -e '/^| what |/,$d' "$doc" >"$doc.new"
 {
     echo '| what | expected | found | rate, 95 % interval |'
     echo '| --- | --- | --- | --- |'

@@ -92,8 +92,7 @@ impl OverheadRule {
         let logs = log_ratios(pairs);
         let halves = OverheadRule { alpha: 0.025, ..*self };
         // Looks are at the same pairs, whatever their levels.
-        let (look, level) =
-            halves.schedule().into_iter().filter(|(look, _)| *look <= logs.len()).next_back()?;
+        let (look, level) = halves.schedule().into_iter().rfind(|(look, _)| *look <= logs.len())?;
         let seen = logs.get(..look)?;
         let ends = interval(seen, level).filter(|_| level > 0.0)?;
         Some((pseudo_median(seen).exp(), ends.map(f64::exp)))

@@ -26,6 +26,9 @@ use vmeter_stats::signed_rank::pseudo_median;
 /// Chance of any change being called one over the sessions of a machine that is as it was.
 const ALPHA: f64 = 0.01;
 
+/// Command line, host, how it is watched.
+type Key = (Vec<String>, String, String);
+
 /// What the saved sessions say.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TrendResult {
@@ -92,7 +95,7 @@ pub struct TrendChange {
 pub fn trend(more: &[PathBuf]) -> Result<TrendResult> {
     let mut folders = vec![state_dir()?.join("runs")];
     folders.extend(more.iter().cloned());
-    let mut machines: BTreeMap<(Vec<String>, String, String), Vec<SessionLevel>> = BTreeMap::new();
+    let mut machines: BTreeMap<Key, Vec<SessionLevel>> = BTreeMap::new();
     for folder in folders.iter().flat_map(|dir| sessions_in(dir)) {
         if let Some((key, level)) = level_of(&folder) {
             machines.entry(key).or_default().push(level);
@@ -123,7 +126,7 @@ fn sessions_in(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// A session's machine and level, if its runs are boots that reached their end.
-fn level_of(folder: &Path) -> Option<((Vec<String>, String, String), SessionLevel)> {
+fn level_of(folder: &Path) -> Option<(Key, SessionLevel)> {
     let any = AnySession::open(folder).ok()?;
     if !["boot", "bench"].contains(&any.record.command.as_str()) {
         return None;
