@@ -258,7 +258,7 @@ impl<'a, 'g> Layout<'a, 'g> {
             entry = guest.u64(slots.wrapping_add(index * 8))?;
             if entry & 3 == NODE && entry < LARGEST_SIBLING {
                 let first = entry >> 2;
-                offset = index.checked_sub(first).unwrap_or(0);
+                offset = index.saturating_sub(first);
                 entry = guest.u64(slots.wrapping_add(first.min(63) * 8))?;
             }
         } else if index > 0 {

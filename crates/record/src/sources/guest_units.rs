@@ -196,8 +196,11 @@ fn units(kept: &[Kept]) -> Vec<UnitFile> {
     units.into_values().chain(nameless).collect()
 }
 
-/// A path's folder and name, and of whom it is a part.
-fn place(path: &str) -> Option<(&str, &str, Option<(&str, &str)>)> {
+/// A folder, a name, and of which unit and how it is a part.
+type Place<'a> = (&'a str, &'a str, Option<(&'a str, &'a str)>);
+
+/// A path's place.
+fn place(path: &str) -> Option<Place<'_>> {
     let (folder, name) = path.rsplit_once('/')?;
     let folder = folder.rsplit('/').next()?;
     let part = folder.rsplit_once('.').filter(|(of, kind)| {
