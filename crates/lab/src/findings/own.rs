@@ -27,10 +27,10 @@ impl OwnMachine {
 
     /// Why nothing can be changed in it, if so.
     pub fn closed(&self) -> Option<String> {
-        if !self.may_inject {
-            return Some("nothing may be added to the command line (--no-inject)".into());
+        if !self.is_qemu {
+            return Some("nothing says that it is QEMU, and only QEMU's options are known".into());
         }
-        (!self.is_qemu).then(|| "only QEMU's options are known".into())
+        (!self.may_inject).then(|| "nothing may be added to the command line (--no-inject)".into())
     }
 
     /// True if an argument holds this.
