@@ -4,7 +4,7 @@
 //! prctl(2)): whoever loses its parent becomes a child of vmeter. Which of these
 //! children came from which launch is told by a mark in their environment.
 
-use rustix::process::{Pid, Signal, WaitOptions};
+use rustix::process::Pid;
 use vmeter_base::owner::{Owner, VARIABLE};
 
 /// Ending one process may make vmeter the parent of the next: so often at most.
@@ -37,9 +37,8 @@ impl Mark {
             }
             for pid in orphans {
                 names.push(name(pid));
-                let _ = rustix::process::kill_process(pid, Signal::KILL);
-                // It is a child of ours and was killed: this does not wait for long.
-                let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+                // It can be traced as well: then it stops once more on its way.
+                super::ends::bury(pid);
             }
         }
         names
