@@ -25,7 +25,7 @@ use vmeter_render::Report;
 use vmeter_session::{begin, cache_dir, execute, record, resumed, RunOptions, Session};
 use vmeter_session::{Answer, Experiment, Views, Watch};
 
-const KIND: &str = "boot";
+pub(crate) const KIND: &str = "boot";
 
 /// What to boot and how.
 #[derive(Debug, Clone)]

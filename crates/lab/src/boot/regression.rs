@@ -21,8 +21,12 @@ use vmeter_stats::Rule;
 /// # Errors
 /// Class usage: no session of boots, or none of them done.
 pub fn check(baseline: &Path) -> Result<()> {
-    let (finished, _) = opened(baseline)?.finished()?;
-    let counts = |run: &RunRecord| !run.warmup && run.outcome == Outcome::Done;
+    let session = opened(baseline)?;
+    let own = session.record.machines.first().map(|machine| machine.label.as_str());
+    let (finished, _) = session.finished()?;
+    let counts = |run: &RunRecord| {
+        !run.warmup && run.outcome == Outcome::Done && Some(run.label.as_str()) == own
+    };
     if !finished.iter().any(|(_, run)| counts(run)) {
         return Err(usage(format!(
             "--baseline {}: none of its runs reached its end, so there is nothing to compare with",

@@ -115,6 +115,8 @@ fn open(text: &str) -> Result<Side> {
     let label = match (label, labels.as_slice()) {
         (Some(label), _) if labels.contains(&label) => label.to_owned(),
         (None, [only]) => (*only).to_owned(),
+        // A baseline that took turns with it is not what a boot was asked about.
+        (None, [own, ..]) if session.record.command == crate::boot::KIND => (*own).to_owned(),
         (Some(label), _) => {
             return Err(usage(format!(
                 "{}: there is no {label:?} in it, only {}",
