@@ -203,13 +203,15 @@ mod tests {
     #[test]
     fn one_slow_commit_that_was_mended_is_two_changes() {
         let mut rng = Rng::new(5);
-        let mut right = 0;
+        let (mut found, mut alone) = (0, 0);
         for seed in 0..20 {
             let values = series(&mut rng, 64, |i| if i == 30 { 9.0 } else { 0.0 });
             let at: Vec<usize> = level_changes(&values, 0.05, seed).iter().map(|c| c.at).collect();
-            right += usize::from(at == [30, 31]);
+            found += usize::from(at.contains(&30) && at.contains(&31));
+            alone += usize::from(at == [30, 31]);
         }
-        assert!(right >= 17, "{right} of 20");
+        // Each part that a change leaves is looked at again, with alpha of its own.
+        assert!(found >= 19 && alone >= 15, "{found} and {alone} of 20");
     }
 
     #[test]
