@@ -41,7 +41,7 @@ fn weigh(finding: &mut Finding, before: f64) {
         finding.severity = Severity::Low;
         finding.saving_share = (now - before).max(0.0);
     } else {
-        finding.severity = finding.severity.max(Severity::of_share(now - before));
+        // What other programs did this time is no difference either: what was low stays so.
         finding.saving_share = now - before;
     }
     let left = finding.saving_share / now.max(f64::MIN_POSITIVE);

@@ -34,6 +34,16 @@ fn xen_and_dom0_together_tell_the_ports_and_the_device_model() {
 }
 
 #[test]
+fn seconds_are_by_dom0s_tick_where_nobody_gives_a_rate() {
+    let files =
+        [fixture("xen-hvm-ide-boot.xtr.gz"), fixture("xen-hvm-ide-boot.dom0-ftrace.txt.gz")];
+    let result = explain(&files, &Options::default()).expect("two traces");
+    let given = xen().duration_s.expect("seconds");
+    assert!(result.duration_s.is_some_and(|s| (s / given - 1.0).abs() < 0.01), "{result:?}");
+    assert!(result.warnings.iter().any(|w| w.contains("2.00 GHz")), "{:?}", result.warnings);
+}
+
+#[test]
 fn xen_alone_still_tells_the_ports() {
     let files = [fixture("xen-hvm-ide-boot.xtr.gz")];
     let result = explain(&files, &Options::default()).expect("a trace");

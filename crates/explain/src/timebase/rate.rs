@@ -39,12 +39,12 @@ impl Ticks {
         }
     }
 
-    /// The distance that most have, within 2 %; none if there are few.
+    /// The distance that most have, within 5 %; none if there are few.
     pub(super) fn usual(mut self) -> Option<u64> {
         self.gaps.sort_unstable();
         let gaps = &self.gaps;
         let within = |at: usize| {
-            let limit = gaps[at] + gaps[at] / 50;
+            let limit = gaps[at] + gaps[at] / 20;
             gaps.partition_point(|gap| *gap <= limit) - at
         };
         let most = (0..gaps.len()).max_by_key(|at| within(*at))?;
