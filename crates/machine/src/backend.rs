@@ -104,6 +104,12 @@ pub fn dialects() -> impl Iterator<Item = &'static dyn Dialect> {
     all().iter().filter_map(|backend| backend.dialect())
 }
 
+/// How the VMM is spoken to that an image is, by the name of its file.
+pub fn of_image(image: &Path) -> Option<&'static dyn Dialect> {
+    let name = image.file_name()?;
+    dialects().find(|dialect| dialect.is_named(name))
+}
+
 /// What `--vmm` takes by name.
 pub fn options() -> impl Iterator<Item = &'static str> {
     // The last is what is taken where nothing is said.

@@ -98,9 +98,7 @@ pub enum Known {
 
 /// Looks an image up among the VMMs that are known.
 pub fn known(image: Option<&Path>) -> Known {
-    let name = image.and_then(Path::file_name);
-    let named = name.and_then(|name| crate::backend::dialects().find(|d| d.is_named(name)));
-    match named.map(|dialect| dialect.abilities().ram_at_exit) {
+    match image.and_then(crate::backend::of_image).map(|dialect| dialect.abilities().ram_at_exit) {
         None => Known::No,
         Some(true) => Known::KeepsRam,
         Some(false) => Known::FreesRam,
