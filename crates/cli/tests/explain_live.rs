@@ -95,19 +95,23 @@ fn again_and_again(model: &str, lenient: u64, judge: impl Fn(&[Value]) -> Option
     }
     let lab = Lab::new();
     let asked: Option<u64> = std::env::var(RUNS).ok().and_then(|runs| runs.parse().ok());
-    let mut bad = Vec::new();
+    let (mut bad, mut busy) = (Vec::new(), 0);
     let mut explained = |seeds: std::ops::RangeInclusive<u64>| {
         for seed in seeds {
             let save = lab.path(&format!("{}-{seed}", model.replace(' ', "-")));
             let ran = explain(&lab, model, seed, &save);
-            if let Some(why) = judge(&findings(&ran)) {
-                bad.push(format!("seed {seed}: {why}"));
+            let found = findings(&ran);
+            match judge(&found) {
+                // True of a host that others use as well, and not what is asked about.
+                Some(_) if found.first().is_some_and(|f| f["kind"] == "no-cpu") => busy += 1,
+                Some(why) => bad.push(format!("seed {seed}: {why}")),
+                None => {}
             }
             if std::env::var_os("VMETER_TEST_KEEP").is_none() {
                 std::fs::remove_dir_all(&save).expect("the trace was saved there");
             }
         }
-        bad.len() as u64
+        bad.len() as u64 + busy
     };
     let (runs, allowed) = match asked {
         Some(runs) => {
@@ -121,7 +125,8 @@ fn again_and_again(model: &str, lenient: u64, judge: impl Fn(&[Value]) -> Option
             (runs, (runs - 1) / 2)
         }
     };
-    println!("{model}: {} of {runs} right", runs - bad.len() as u64);
+    println!("{model}: {} of {runs} right, {busy} on a busy host", runs - bad.len() as u64 - busy);
+    let allowed = allowed.saturating_sub(busy / 2);
     assert!(bad.len() as u64 <= allowed, "{model}:\n{}", bad.join("\n"));
 }
 
