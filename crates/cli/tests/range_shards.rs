@@ -63,7 +63,11 @@ fn shards_of_unequal_hosts_make_one_range() {
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     let result: Value = serde_json::from_str(&ran.stdout).expect("JSON");
     let changes = result["changes"].as_array().expect("changes");
-    assert_eq!((changes.len(), &changes[0]["commits"][0]), (1, &6.into()), "{changes:?}");
+    // One level in twenty is a chance, as everywhere, but a small one.
+    let small =
+        |change: &Value| (change["ratio"]["mean"].as_f64().expect("one") - 1.0).abs() < 0.03;
+    let large: Vec<&Value> = changes.iter().filter(|change| !small(change)).collect();
+    assert_eq!((large.len(), &large[0]["commits"][0]), (1, &6.into()), "{changes:?}");
     for commit in result["commits"].as_array().expect("commits") {
         let measured = if commit["index"] == 2 { 0 } else { 4 };
         assert_eq!(commit["samples_s"].as_array().map(Vec::len), Some(measured), "{commit}");

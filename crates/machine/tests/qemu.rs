@@ -304,7 +304,7 @@ fn mistakes_are_answered_with_what_is_valid() {
             "use --smp 1",
         );
     }
-    says(MachineSpec { root: some("nfs"), ..base.clone() }, "initramfs, dax or virtio-blk");
+    says(MachineSpec { root: some("nfs"), ..base.clone() }, "initramfs, dax, nvdimm or virtio-blk");
     says(MachineSpec { root: some("dax"), ..base.clone() }, "need an image");
     says(MachineSpec { init: some("systemd"), ..base.clone() }, "minimal or udev");
     says(MachineSpec { smp: Some(0), ..base.clone() }, "1 and more");
