@@ -275,9 +275,11 @@ fn doctor_names_and_clears_what_no_guard_did() {
     let lab = Lab::new();
     let temporary = lab.path("tmp");
     std::fs::create_dir(&temporary).expect("scratch space");
-    let wrapped = ["boot", "--warmup", "0", "--runs", "1", "--", "bash", "-c", "sleep 1000; true"];
+    // What is traced dies with its tracer.
+    let unwatched = ["boot", "--watch", "none", "--no-inject", "--warmup", "0", "--runs", "1"];
+    let wrapped = ["--", "bash", "-c", "sleep 1000; true"];
     let start = || {
-        let mut command = lab.command(&wrapped);
+        let mut command = lab.command(&[&unwatched[..], &wrapped].concat());
         command.env("TMPDIR", &temporary).stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().expect("vmeter runs")
     };

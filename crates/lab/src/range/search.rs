@@ -245,8 +245,14 @@ impl<'a> Search<'a> {
         prepared.session.parameters = super::shards::parameters(what);
         let record = &mut self.session.record;
         if let Some(was) = planned.and_then(|at| record.machines.get(at)) {
-            let (was, now) = (&was.provenance, &prepared.session.provenance);
-            identity::same(&self.session.dir, &identity::provenance(what.short(), was, now))?;
+            // What was kept lies in a shard's folder, or in this one after a merge.
+            let placeless = |all: &BTreeMap<String, String>| -> BTreeMap<String, String> {
+                let of = |text: &String| text.rsplit("/kept/").next().unwrap_or(text).to_owned();
+                all.iter().map(|(what, text)| (what.clone(), of(text))).collect()
+            };
+            let was = placeless(&was.provenance);
+            let now = placeless(&prepared.session.provenance);
+            identity::same(&self.session.dir, &identity::provenance(what.short(), &was, &now))?;
         }
         let saved = match planned.and_then(|machine| record.machines.get_mut(machine)) {
             // A shard's folder is its own: the others' machines name the files by {worktree}.
