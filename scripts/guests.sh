@@ -12,13 +12,14 @@
 # SECONDS"): GRUB's time-out, an initrd script that sleeps, a unit that sleeps, one that
 # computes, one that waits for the first, one that is slow to stop. With `planted.only=NAME` on
 # its command line only that one does anything, with `planted.seconds=N` what sleeps sleeps so
-# long. With `planted.analyze` the guest prints what `systemd-analyze` says of its boot, with
+# long; GRUB's time-out is 40 s where QEMU is given `-smbios type=1,version=40`. With
+# `planted.analyze` the guest prints what `systemd-analyze` says of its boot, with
 # `planted.poweroff` it ends by itself.
 set -eu
 
 folder=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/vmeter/guests}
 # Raised when what is made changes.
-version=3
+version=4
 suite=bookworm
 if [ "$(cat "$folder/version" 2>/dev/null)" = $version ]; then exit 0; fi
 
@@ -143,6 +144,8 @@ cat >"$root/boot/grub/grub.cfg" <<END
 serial --unit=0 --speed=115200
 if [ "\$grub_platform" = pc ]; then terminal_input serial; terminal_output serial; fi
 set timeout=1
+smbios --type 1 --get-string 6 --set planted
+if [ "\$planted" = 40 ]; then set timeout=40; fi
 menuentry 'Debian GNU/Linux' {
     echo 'Loading Linux $release ...'
     linux /boot/$kernel root=/dev/vda2 ro console=ttyS0 no_timer_check
@@ -157,7 +160,7 @@ menuentry 'Debian GNU/Linux, traced' {
 }
 END
 printf 'search --set=root --file /boot/grub/grub.cfg\nset prefix=($root)/boot/grub\nconfigfile /boot/grub/grub.cfg\n' >"$work/early.cfg"
-modules="part_msdos ext2 fat normal configfile search search_fs_file linux echo serial terminal sleep test minicmd halt reboot"
+modules="part_msdos smbios ext2 fat normal configfile search search_fs_file linux echo serial terminal sleep test minicmd halt reboot"
 grub-mkimage -O i386-pc -d /usr/lib/grub/i386-pc -p /boot/grub -c "$work/early.cfg" \
     -o "$work/core.img" biosdisk $modules
 grub-mkimage -O x86_64-efi -d /usr/lib/grub/x86_64-efi -p /boot/grub -c "$work/early.cfg" \

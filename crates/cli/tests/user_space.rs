@@ -79,26 +79,42 @@ fn units_take_as_long_as_systemd_says() {
     check_units(&run, &console);
 }
 
-/// A boot of now, in the long form.
-#[test]
-fn units_of_a_boot_take_as_long_as_systemd_says() {
-    let Some(guests) = common::people::made() else { return };
-    let lab = Lab::new();
-    let session = lab.path("oracle");
+/// A boot of now of the Debian guest, in a folder of this name: its disk alone, or its kernel with
+/// these words.
+fn booted(lab: &Lab, name: &str, until: &str, words: Option<&str>, more: &[&str]) -> PathBuf {
+    let guests = common::people::made().expect("the guests");
+    let session = lab.path(name);
     let file = |name: &str| guests.join(name).display().to_string();
     let (kernel, initrd) = (file("vmlinuz"), file("initrd.img"));
     let disk = format!("if=virtio,format=raw,snapshot=on,file={}", file("debian.img"));
-    let words = "root=/dev/vda2 ro console=ttyS0 no_timer_check planted.analyze planted.poweroff";
-    let given = "boot --runs 1 --warmup 0 --until poweroff --timeout 500 --save";
-    let qemu = "-- qemu-system-x86_64 -nographic -no-reboot -net none -M q35 -m 1024";
-    let mut arguments: Vec<&str> = given.split(' ').collect();
-    arguments.push(text(&session));
-    arguments.extend(qemu.split(' '));
-    arguments.extend(["-kernel", &kernel, "-initrd", &initrd, "-append", words, "-drive", &disk]);
+    let words =
+        words.map(|words| format!("root=/dev/vda2 ro console=ttyS0 no_timer_check {words}"));
+    let qemu = "-- qemu-system-x86_64 -nographic -no-reboot -net none -M q35 -m 1024 -drive";
+    let mut arguments: Vec<&str> = "boot --runs 1 --warmup 0 --timeout 900".split(' ').collect();
+    arguments.extend(["--until", until, "--save", text(&session)]);
+    arguments.extend(qemu.split(' ').chain([disk.as_str()]).chain(more.iter().copied()));
+    if let Some(words) = &words {
+        arguments.extend(["-kernel", &kernel, "-initrd", &initrd, "-append", words]);
+    }
     let ran = lab.run(&arguments);
-    assert_eq!(ran.status, 0, "{}\n{}", ran.stderr, ran.stdout);
+    assert_eq!(ran.status, 0, "{name}\n{}\n{}", ran.stderr, ran.stdout);
+    session
+}
+
+/// A boot of now, in the long form.
+#[test]
+fn units_of_a_boot_take_as_long_as_systemd_says() {
+    if common::people::made().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let words = Some("planted.analyze planted.poweroff systemd.mask=e2scrub_reap.service");
+    let session = booted(&lab, "oracle", "poweroff", words, &[]);
     let (run, console) = shown(&lab, &session);
     check_units(&run, &console);
+    let (said, found) = (said_chain(&console, "default-chain"), found_chain(&run));
+    println!("chain {said:?}");
+    assert_eq!(found, said);
 }
 
 fn check_units(run: &Value, console: &str) {
@@ -123,6 +139,10 @@ fn check_units(run: &Value, console: &str) {
             None => wrong.push(format!("{unit}: {said:.3} s, and no span")),
         }
     }
+    println!(
+        "{compared} of {} units, {kept} more within their errors",
+        compared + kept + wrong.len()
+    );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(compared >= 30 && kept * 20 <= compared, "{compared}, {kept} within their errors");
 }
@@ -187,29 +207,33 @@ fn what_was_planted_is_found_under_its_own_name() {
     let lab = Lab::new();
     for recorded in ["oracle", "units"] {
         let (run, console) = recording(&lab, &format!("debian-kernel-{recorded}"));
-        let all: Vec<_> =
-            spans(&run, "spans").into_iter().chain(spans(&run, "overlapping")).collect();
-        let clock = |name: &str, what: &str| {
-            let text = console.split(&format!("planted {name} {what} ")).nth(1).expect(name);
-            let text: String =
-                text.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
-            text.parse::<f64>().expect("seconds")
+        let names = PLANTED.iter().filter(|p| p.3.contains(&recorded)).map(|p| p.0);
+        check_planted(&run, &console, &names.collect::<Vec<_>>());
+    }
+}
+
+fn check_planted(run: &Value, console: &str, names: &[&str]) {
+    let all: Vec<_> = spans(run, "spans").into_iter().chain(spans(run, "overlapping")).collect();
+    let clock = |name: &str, what: &str| {
+        let text = console.split(&format!("planted {name} {what} ")).nth(1).expect(name);
+        let text: String = text.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+        text.parse::<f64>().expect("seconds")
+    };
+    for (name, program, script, _) in PLANTED.iter().filter(|p| names.contains(&p.0)) {
+        let said = clock(name, "end") - clock(name, "begin");
+        let whole = all.iter().find(|span| span.0 == *script).expect(script);
+        let inside = |span: &&(String, f64, f64, _)| {
+            span.0.starts_with(program) && span.1 >= whole.1 && span.1 < whole.1 + whole.2
         };
-        for (name, program, script, _) in PLANTED.iter().filter(|p| p.3.contains(&recorded)) {
-            let said = clock(name, "end") - clock(name, "begin");
-            let whole = all.iter().find(|span| span.0 == *script).expect(script);
-            let inside = |span: &&(String, f64, f64, _)| {
-                span.0.starts_with(program) && span.1 >= whole.1 && span.1 < whole.1 + whole.2
-            };
-            let part = all.iter().find(inside).expect(program);
-            // The planter's clock is read before its program is begun and after its end.
-            assert!(part.2 <= said + TICK, "{name}: {} s of {said} s", part.2);
-            assert!(said <= whole.2 + TICK, "{name}: {said} s of {} s", whole.2);
-            assert!(close(part.2, said), "{name}: {} s, {said} s said", part.2);
-            // What sleeps is waited for, what computes works.
-            let cpu = part.3.expect("its CPU time");
-            assert_eq!(cpu > 1.0, *name == "burn", "{name}: {cpu} s");
-        }
+        let part = all.iter().find(inside).expect(program);
+        println!("{name}: {said:.2} s said, {:.3} s found", part.2);
+        // The planter's clock is read before its program is begun and after its end.
+        assert!(part.2 <= said + TICK, "{name}: {} s of {said} s", part.2);
+        assert!(said <= whole.2 + TICK, "{name}: {said} s of {} s", whole.2);
+        assert!(close(part.2, said), "{name}: {} s, {said} s said", part.2);
+        // What sleeps is waited for, what computes works.
+        let cpu = part.3.expect("its CPU time");
+        assert_eq!(cpu > 1.0, *name == "burn", "{name}: {cpu} s");
     }
 }
 
@@ -221,21 +245,96 @@ fn what_is_planted_alone_is_first_in_blame() {
         ("debian-kernel-only-sleep", "unit planted-sleep.service"),
         ("busy/debian-kernel-only-stop", "stop planted-stop.service"),
     ] {
-        let folder = lab.path(recorded);
-        let (run, console) = recording(&lab, recorded);
         let name = first.split(['-', '.']).nth(1).expect("a name");
-        let clock = |what: &str| {
-            let text = console.split(&format!("planted {name} {what} ")).nth(1).expect(name);
-            text.lines().next().and_then(|text| text.trim().parse::<f64>().ok()).expect("seconds")
-        };
-        let said = clock("end") - clock("begin");
-        assert!(said > 10.0 && run["total_s"].as_f64().is_some_and(|total| total > said));
-        let shown = lab.json(&["show", text(&folder)]);
-        let activity = &shown["activities"][0];
-        assert_eq!(activity["name"].as_str(), Some(first), "{recorded}");
-        let waited = activity["estimate"]["mean"].as_f64().expect("s");
-        assert!(close(waited, said), "{recorded}: {waited} s, {said} s said");
+        let (_, console) = recording(&lab, recorded);
+        is_first(&lab, &lab.path(recorded), &console, name, first);
     }
+}
+
+/// What is first in blame, by the time that was waited for, and how long that was.
+fn is_first(lab: &Lab, session: &Path, console: &str, name: &str, first: &str) {
+    let clock = |what: &str| {
+        let text = console.split(&format!("planted {name} {what} ")).nth(1).expect(name);
+        text.lines().next().and_then(|text| text.trim().parse::<f64>().ok()).expect("seconds")
+    };
+    let said = clock("end") - clock("begin");
+    let shown = lab.json(&["show", text(session)]);
+    let activity = &shown["activities"][0];
+    let waited = activity["estimate"]["mean"].as_f64().expect("s");
+    println!("{name}: {said:.2} s said, {waited:.3} s found");
+    assert_eq!(activity["name"].as_str(), Some(first), "{name}");
+    assert!(said > 10.0 && close(waited, said), "{name}: {waited} s, {said} s said");
+}
+
+/// Where each alone was planted in a boot of now, in the long form.
+#[test]
+fn what_is_planted_alone_is_first_in_blame_of_a_boot() {
+    if common::people::made().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    for (name, first) in [
+        ("initrd", "exec /scripts/local-premount/planted"),
+        ("sleep", "unit planted-sleep.service"),
+        ("after", "unit planted-after.service"),
+        ("stop", "stop planted-stop.service"),
+    ] {
+        let until = if name == "stop" { "poweroff" } else { "line:login:" };
+        let ends = if name == "stop" { "planted.poweroff" } else { "" };
+        let words = format!("planted.only={name} planted.seconds=60 {ends}");
+        let session = booted(&lab, name, until, Some(&words), &[]);
+        let (_, console) = shown(&lab, &session);
+        is_first(&lab, &session, &console, name, first);
+    }
+}
+
+/// What is first by CPU time.
+fn busiest(lab: &Lab, session: &Path) -> (String, f64) {
+    let shown = lab.json(&["show", text(session)]);
+    let rows = shown["activities"].as_array().expect("activities").iter();
+    let cpu = rows.filter_map(|row| Some((row["name"].as_str()?, row["cpu"]["mean"].as_f64()?)));
+    let (name, cpu) = cpu.max_by(|a, b| a.1.total_cmp(&b.1)).expect("CPU times");
+    println!("{name}: {cpu:.3} s CPU");
+    (name.to_owned(), cpu)
+}
+
+/// What computes is first by CPU time, whatever was waited for beside it.
+#[test]
+fn what_computes_is_first_by_its_cpu_time() {
+    let lab = Lab::new();
+    for recorded in ["oracle", "units"] {
+        recording(&lab, &format!("debian-kernel-{recorded}"));
+        let (name, cpu) = busiest(&lab, &lab.path(&format!("debian-kernel-{recorded}")));
+        assert!(name == "unit planted-burn.service" && cpu > 1.0, "{recorded}: {name} {cpu} s");
+    }
+    if common::people::made().is_some() {
+        let session = booted(&lab, "burn", "line:login:", Some("planted.only=burn"), &[]);
+        let (run, console) = shown(&lab, &session);
+        assert_eq!(busiest(&lab, &session).0, "unit planted-burn.service");
+        check_planted(&run, &console, &["burn"]);
+    }
+}
+
+/// GRUB's time-out of 40 s in a boot of now, in the long form. GRUB counts down on the console:
+/// each second is one of its own clock, and a loop that prints it.
+#[test]
+fn grubs_time_out_is_first_in_blame() {
+    if common::people::made().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let planted = ["-smbios", "type=1,version=40"];
+    let session = booted(&lab, "grub", "line:Run /init", None, &planted);
+    let shown = lab.json(&["show", text(&session)]);
+    let exec_ns = shown["runs"][0]["exec_monotonic_ns"].as_i64().expect("the exec");
+    let lines = common::stages::console(&session.join("runs/0000"), exec_ns);
+    let at = |what: &str| lines.iter().find(|l| l.text.contains(what)).expect(what).at;
+    let said = at("Loading Linux") - at("executed automatically in");
+    let activity = &shown["activities"][0];
+    let waited = activity["estimate"]["mean"].as_f64().expect("s");
+    println!("grub:timeout: 40 s planted, {said:.3} s on the console, {waited:.3} s found");
+    assert_eq!(activity["name"], "grub:timeout");
+    assert!(close(waited, said) && waited >= 40.0 - SECONDS, "{waited} s, {said} s said");
 }
 
 /// Of a kernel that a boot loader starts nobody knows where its probes would be.

@@ -130,7 +130,11 @@ impl<'a> Processes<'a> {
     pub(crate) fn name(&self, index: usize) -> String {
         let process = &self.all[index];
         match (process.images.first(), process.parent) {
-            (Some(image), _) => format!("exec {}", words(image)),
+            (Some(image), parent) => {
+                let parent = parent.map(|parent| &self.all[parent]);
+                let service = parent.and_then(|parent| of_service(parent, image));
+                format!("exec {}", service.unwrap_or_else(|| words(image)))
+            }
             (None, Some(parent)) => {
                 let parent = &self.all[parent];
                 let image = parent.images.iter().rev().find(|i| i.at <= process.start.at);
@@ -149,8 +153,20 @@ const THEN_NS: Ns = 500_000_000;
 /// Longest name of what is executed, characters.
 const MAX_NAME: usize = 70;
 
+/// Who run the services of a folder, each in a folder of its own that their argument names:
+/// runit's, s6's and daemontools'.
+const SUPERVISORS: &[&str] = &["runsv", "s6-supervise", "supervise"];
+
+/// What a supervisor of services begins is called `./run` for each of them.
+fn of_service(parent: &Process<'_>, image: &Image<'_>) -> Option<String> {
+    let script = image.file.strip_prefix("./")?;
+    let by = parent.images.iter().rfind(|by| by.at <= image.at)?;
+    let service = by.arguments.get(1).filter(|_| SUPERVISORS.contains(&base(by.file)))?;
+    Some(format!("{}/{script}", service.trim_end_matches('/')))
+}
+
 /// The last part of a path.
-fn base(file: &str) -> &str {
+pub(crate) fn base(file: &str) -> &str {
     file.rsplit('/').next().unwrap_or(file)
 }
 

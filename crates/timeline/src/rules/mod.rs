@@ -12,6 +12,7 @@ mod loader;
 mod observe;
 mod ordering;
 mod processes;
+mod prompt;
 mod said;
 mod shutdown;
 mod stages;

@@ -3,7 +3,8 @@
 //! Where forks were seen, the tree follows who waited for whom: of the children that a process
 //! waited for the one that ended last, before its start the one that had ended last by then,
 //! and so on; inside each the same. What nobody waited for is beside the tree, with what it
-//! did. What a unit of systemd waits for is its own processes. What udev's workers load while
+//! did. Who led to the prompt that the boot ends at never ends (`prompt`). What a unit of systemd
+//! waits for is its own processes. What udev's workers load while
 //! `udevadm settle` waits for them is part of that wait.
 //!
 //! Without forks, processes are placed by time alone.
@@ -15,6 +16,7 @@
 //! daemon and is kept beside the tree.
 
 use super::initcalls::node as call_node;
+use super::prompt::Prompt;
 use super::stopping::STOP;
 use super::units::{is_device, UNIT};
 use super::{no_anchors, RuleSet};
@@ -70,6 +72,8 @@ struct Chains<'a, 'f, 't> {
     processes: &'f Processes<'a>,
     anchors: &'f Anchors<'a>,
     tree: &'t mut Growing<'a>,
+    /// Who led to the prompt that the boot ends at.
+    prompt: Prompt,
     /// Which processes are in the tree.
     placed: Vec<bool>,
 }
@@ -77,7 +81,8 @@ struct Chains<'a, 'f, 't> {
 impl<'a, 'f, 't> Chains<'a, 'f, 't> {
     fn new(facts: &'f Facts<'a>, anchors: &'f Anchors<'a>, tree: &'t mut Growing<'a>) -> Self {
         let processes = &facts.processes;
-        Chains { facts, processes, anchors, tree, placed: vec![false; processes.all.len()] }
+        let placed = vec![false; processes.all.len()];
+        Chains { facts, processes, anchors, tree, prompt: Prompt::of(facts), placed }
     }
 
     fn place(mut self, loads: Vec<(Option<i32>, Node<'a>)>, calls: Vec<(Call<'a>, Node<'a>)>) {
@@ -134,17 +139,21 @@ impl<'a, 'f, 't> Chains<'a, 'f, 't> {
     fn node(&self, index: usize) -> Node<'a> {
         let process = &self.processes.all[index];
         let start = process.start;
-        let end = process.end.unwrap_or_else(|| open_end(self.facts, self.anchors, start.at));
+        let open = || open_end(self.facts, self.anchors, start.at);
+        let (end, cpu) = match self.prompt.until(index) {
+            Some(until) => (until, None),
+            None => (process.end.unwrap_or_else(open), process.cpu),
+        };
         let node = Node::new(self.processes.name(index), start.at, end, start.source);
-        Node { error: start.error, cpu: process.cpu, ..node }
+        Node { error: start.error, cpu, ..node }
     }
 
     /// Of processes that somebody waited for, those that the end waited for, in order.
     fn waited_for(&self, of: &[usize], from: Ns, to: Ns) -> Vec<usize> {
-        let ended = of.iter().filter(|index| self.processes.all[**index].waited.is_some());
-        let spans = ended.filter_map(|index| {
+        let spans = of.iter().filter_map(|index| {
             let process = &self.processes.all[*index];
-            Some((process.start.at, process.end?, *index))
+            let ended = process.end.filter(|_| process.waited.is_some());
+            Some((process.start.at, self.prompt.until(*index).or(ended)?, *index))
         });
         last_first(spans.filter(|(start, end, _)| from <= *start && *end <= to).collect(), to)
     }

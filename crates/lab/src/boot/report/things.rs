@@ -47,6 +47,7 @@ const HANDLES: &[(&str, &str)] = &[
     ("systemd:load-units",      "fewer units and generators"),
     ("exec ",                   "this program"),
     ("after: ",                 "what comes after this line"),
+    ("lines from: ",            "fewer lines on the console"),
     ("/init:",                  "this step of init"),
     ("shutdown",                "what is stopped at the end"),
 ];
