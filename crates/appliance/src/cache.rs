@@ -38,6 +38,12 @@ pub(crate) fn own(prefix: &str) -> String {
     format!("{prefix}{}-", vmeter_base::owner::Owner::this())
 }
 
+/// A temporary folder that goes with its owner, should vmeter be killed.
+pub(crate) fn scratch() -> Result<tempfile::TempDir> {
+    let folder = std::env::temp_dir();
+    tempfile::Builder::new().prefix(&own("")).tempdir_in(&folder).at(&folder)
+}
+
 /// Moves a finished folder to its place. One that another process put there first is
 /// replaced.
 pub(crate) fn publish(fresh: tempfile::TempDir, folder: &Path) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Which kernel modules go into a guest, and in which order they load.
 
+use crate::cache;
 use crate::command::Tool;
 use crate::elf;
 use crate::error::{At, Error, Result};
@@ -271,7 +272,7 @@ fn normal(name: &str) -> String {
 
 /// Runs `depmod` on a modules folder, leaving it untouched; the indexes are in the result.
 fn index(folder: &Path, version: &str) -> Result<tempfile::TempDir> {
-    let base = tempfile::tempdir().at(&std::env::temp_dir())?;
+    let base = cache::scratch()?;
     let own = depmod_folder(base.path(), version)?;
     fs::create_dir(&own).at(&own)?;
     let folder = fs::canonicalize(folder).at(folder)?;
@@ -281,7 +282,7 @@ fn index(folder: &Path, version: &str) -> Result<tempfile::TempDir> {
         std::os::unix::fs::symlink(entry.path(), &link).at(&link)?;
     }
     run_depmod(base.path(), version)?;
-    let result = tempfile::tempdir().at(&std::env::temp_dir())?;
+    let result = cache::scratch()?;
     for name in ["modules.dep", "modules.softdep", "modules.alias"] {
         let (from, to) = (own.join(name), result.path().join(name));
         fs::copy(&from, &to).at(&from)?;
@@ -295,7 +296,7 @@ pub(crate) fn guest_indexes(
     from: &crate::ModulesFrom,
     modules: &[(String, Vec<u8>)],
 ) -> Result<Vec<(String, Vec<u8>)>> {
-    let base = tempfile::tempdir().at(&std::env::temp_dir())?;
+    let base = cache::scratch()?;
     let folder = depmod_folder(base.path(), &from.version)?;
     for (path, bytes) in modules {
         let path = folder.join(path);
@@ -355,7 +356,7 @@ fn decompress(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>> {
 
 /// Takes debug information off; where `strip` is not installed the module stays whole.
 fn strip(bytes: &[u8]) -> Result<Vec<u8>> {
-    let folder = tempfile::tempdir().at(&std::env::temp_dir())?;
+    let folder = cache::scratch()?;
     let file = folder.path().join("module.ko");
     fs::write(&file, bytes).at(&file)?;
     match STRIP.run([std::ffi::OsStr::new("--strip-debug"), file.as_os_str()]) {

@@ -1,6 +1,8 @@
 //! Writing files so that nobody ever sees half of one, and reading no more than a file of
 //! its kind can hold.
 
+mod unnamed;
+
 use crate::bounds::{self, Allowance};
 use crate::owner::Owner;
 use std::fs::{self, File, Permissions};
@@ -8,7 +10,7 @@ use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tempfile::NamedTempFile;
+use unnamed::Fresh;
 
 /// Of a file that is read whole: file systems that pack make text 10 to 50 times smaller.
 const WHOLE: Allowance = Allowance { floor: 64 << 20, factor: 64, most: u64::MAX };
@@ -19,10 +21,32 @@ const WHOLE: Allowance = Allowance { floor: 64 << 20, factor: 64, most: u64::MAX
 /// # Errors
 /// Any error of the file system; the old file, if there was one, is then unchanged.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = temporary_beside(path, 0o600)?;
+    write_with_mode(path, bytes, 0o600)
+}
+
+/// As [`write_atomic`], of a program that the user may execute.
+///
+/// # Errors
+/// As [`write_atomic`].
+pub fn write_program(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_with_mode(path, bytes, 0o700)
+}
+
+/// As [`write_atomic`], of a file that must not be there yet.
+///
+/// # Errors
+/// As [`write_atomic`]; `AlreadyExists`.
+pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = Fresh::beside(path, 0o600)?;
     file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|e| e.error)?;
+    file.become_new(path)?;
+    sync_folder(folder_of(path))
+}
+
+fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let mut file = Fresh::beside(path, mode)?;
+    file.write_all(bytes)?;
+    file.become_whole(path)?;
     sync_folder(folder_of(path))
 }
 
@@ -55,11 +79,10 @@ pub fn replace<E>(
         return out.flush().map_err(failed);
     }
     let place = resolve(path);
-    let mut out = BufWriter::new(temporary_beside(&place, 0o666).map_err(&failed)?);
+    let mut out = BufWriter::new(Fresh::beside(&place, 0o666).map_err(&failed)?);
     write(&mut out)?;
     let file = out.into_inner().map_err(|e| failed(e.into_error()))?;
-    file.as_file().sync_all().map_err(&failed)?;
-    file.persist(&place).map(drop).map_err(|e| failed(e.error))
+    file.become_whole(&place).map_err(failed)
 }
 
 /// How long a FIFO that is to be written may be without a reader.
@@ -100,7 +123,7 @@ pub fn check_replaceable(path: &Path) -> io::Result<()> {
     if is_special(path) {
         return Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK)?);
     }
-    temporary_beside(&resolve(path), 0o666).map(drop)
+    Fresh::beside(&resolve(path), 0o666).map(drop)
 }
 
 /// Removes from a folder what processes that are gone have begun to write there. Only for
@@ -240,24 +263,6 @@ fn is_special(path: &Path) -> bool {
 
 fn resolve(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
-}
-
-/// A temporary file in the folder of `path`, with these permissions as far as the umask allows.
-/// Its name begins with a dot, tells whose it is, and ends with `.partial`: what a crash leaves
-/// behind is known by that.
-fn temporary_beside(path: &Path, mode: u32) -> io::Result<NamedTempFile<File>> {
-    tempfile::Builder::new()
-        .prefix(&format!(".{}-", Owner::process()))
-        .suffix(".partial")
-        .permissions(Permissions::from_mode(mode))
-        .tempfile_in(folder_of(path))
-        .map_err(|e| io::Error::new(e.kind(), strip_path(&e)))
-}
-
-/// The reason alone: `tempfile` appends the temporary path, which the user never named.
-fn strip_path(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" at path ").next().unwrap_or(&text).to_owned()
 }
 
 #[cfg(test)]

@@ -36,6 +36,11 @@ impl Owner {
         if let Some(before) = BEFORE.get() {
             before();
         }
+        Self::numbered()
+    }
+
+    /// This process, with a number not used before, of something that is there for a moment.
+    pub fn numbered() -> Self {
         Owner { number: NEXT.fetch_add(1, Ordering::Relaxed), ..Self::process() }
     }
 

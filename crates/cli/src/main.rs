@@ -41,7 +41,10 @@ pub enum Status {
 }
 
 fn main() -> ExitCode {
-    let places = || cache_dir().into_iter().chain(state_dir().map(|s| s.join("runs"))).collect();
+    let places = || {
+        let state = state_dir().map(|state| [state.join("runs"), state]);
+        cache_dir().into_iter().chain(state.into_iter().flatten()).collect()
+    };
     if vmeter_guard::guard::has_served(places) {
         return ExitCode::SUCCESS;
     }

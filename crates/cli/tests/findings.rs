@@ -89,6 +89,32 @@ fn what_costs_is_not_called_a_saving() {
     assert!(row["reason"].as_str().expect("words").contains("more"), "{row:#}");
 }
 
+/// A guest of whose end nothing is known may have crashed: what it took is no saving.
+#[test]
+fn ends_that_nothing_tells_confirm_nothing() {
+    let lab = Lab::new();
+    let path = script(&lab, "unless append~cryptomgr.notests: 40ms initcall crypto_selftests\n");
+    let dir = lab.path("session");
+    asked(&lab, &path, &["aesni-selftest", "--runs", "6", "--save", text(&dir)]);
+    let verdict = || {
+        let shown = lab.json(&["show", text(&dir)]);
+        let row = finding(&shown, "aesni-selftest");
+        let words = row["reason"].as_str().expect("words").to_owned();
+        (row["verdict"].as_str().expect("a verdict").to_owned(), words)
+    };
+    assert_eq!(verdict().0, "confirmed");
+    for run in std::fs::read_dir(dir.join("runs")).expect("runs").flatten() {
+        let file = run.path().join("run.json");
+        let mut record: Value =
+            serde_json::from_slice(&std::fs::read(&file).expect("run.json")).expect("JSON");
+        record["end"]["cause"] = "exit".into();
+        std::fs::write(&file, record.to_string()).expect("run.json");
+    }
+    let (verdict, words) = verdict();
+    assert_eq!(verdict, "inapplicable", "{words}");
+    assert!(words.contains("is not known"), "{words}");
+}
+
 #[test]
 fn all_findings_have_a_row_and_a_reason() {
     let lab = Lab::new();

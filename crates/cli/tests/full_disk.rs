@@ -124,8 +124,10 @@ const VMETER: &str = env!("CARGO_BIN_EXE_vmeter");
 /// if not even `session.json` had room.
 fn session<'a>(line: &[String], runs: usize) -> Case<'a> {
     let save = ["--save".to_owned(), "{disk}/p".to_owned()];
-    let words: Vec<String> =
-        [VMETER.to_owned()].into_iter().chain(line.iter().cloned()).chain(save).collect();
+    let mut words: Vec<String> =
+        [VMETER.to_owned()].into_iter().chain(line.iter().cloned()).collect();
+    let place = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    words.splice(place..place, save);
     let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
     let resume = format!("\"$VMETER\" {} --resume '{{disk}}/p'", line[0]);
     let again = format!(
@@ -162,6 +164,7 @@ fn sessions_on_a_disk_that_fills_up() {
         (words("bench --vmm mock --warmup 0 --runs 3 --vs --append=x"), 6, 140),
         (words("sweep --vmm mock --warmup 0 --runs 3 -P pcie-root-ports=0..1"), 6, 500),
         (range, 6, 600),
+        (words("findings aesni-selftest --vmm mock --warmup 0 --runs 2"), 6, 500),
     ] {
         at_sizes(&lab, &line[0].clone(), &session(&line, runs), 16..most);
     }
@@ -176,9 +179,13 @@ fn experiments_of_their_own_on_a_disk_that_fills_up() {
     let dirty = "dirty --workload gui --passes 2 --tracker kvm-legacy --memory 64 --no-fit";
     let irq = "irq --vfs 2 --vectors 3 --vcpus 2 --runs 2 --warmup 1 --fit none";
     let migrate = "migrate --dirty-rate 0 --memory 32 --warmup 0 --runs 2";
-    for (line, runs, most, can) in
-        [(dirty, 4, 60, kvm), (irq, 20, 200, kvm), (migrate, 2, 60, kernel().is_some())]
-    {
+    let memory = "memory --warmup 0 --runs 3 -- sleep 0.02";
+    for (line, runs, most, can) in [
+        (memory, 3, 400, true),
+        (dirty, 4, 60, kvm),
+        (irq, 20, 200, kvm),
+        (migrate, 2, 60, kernel().is_some()),
+    ] {
         let line = words(line);
         if can {
             at_sizes(&lab, &line[0].clone(), &session(&line, runs), 16..most);

@@ -3,9 +3,12 @@
 mod common;
 #[path = "common/repository.rs"]
 mod repository;
+#[path = "common/sources.rs"]
+mod sources;
 
 use common::{amount, finished, kernel, signal, text, Lab, Ran};
 use repository::{build, mock_guest, repository};
+use sources::{has_make, Sources};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -29,11 +32,33 @@ struct Host {
     mounts: String,
     temporary: BTreeSet<PathBuf>,
     shared_memory: BTreeSet<PathBuf>,
+    /// In vmeter's own folders, and in the session's.
+    unfinished: BTreeSet<PathBuf>,
 }
 
 fn names(folder: &Path) -> BTreeSet<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()
+}
+
+/// Below a folder, at so many levels, what is not finished: named after a vmeter, or by chance.
+fn unfinished(folder: &Path, own: &str, depth: usize) -> BTreeSet<PathBuf> {
+    let is_one = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        name.contains(own) || name.starts_with(".tmp")
+    };
+    let (mut found, others): (BTreeSet<PathBuf>, BTreeSet<PathBuf>) =
+        names(folder).into_iter().partition(is_one);
+    for below in others.iter().filter(|_| depth > 1) {
+        found.extend(unfinished(below, own, depth - 1));
+    }
+    found
+}
+
+fn cache() -> PathBuf {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from);
+    let own = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+    own.unwrap_or_default().join("vmeter")
 }
 
 fn named(folder: &str, part: &str) -> BTreeSet<PathBuf> {
@@ -68,13 +93,17 @@ fn host(lab: &Lab, pid: u32) -> Host {
         mounts: read("/proc/self/mounts"),
         temporary: names(&lab.path("tmp")),
         shared_memory: named("/dev/shm", "vmeter"),
+        unfinished: [(cache(), 2), (lab.path("cache"), 3), (lab.path("vmeter"), 3)]
+            .iter()
+            .flat_map(|(folder, depth)| unfinished(folder, &own, *depth))
+            .collect(),
     }
 }
 
-fn started(lab: &Lab, arguments: &[String]) -> Child {
+fn started(lab: &Lab, case: &Case, arguments: &[String]) -> Child {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut command = lab.command(&words);
-    command.env("TMPDIR", lab.path("tmp"));
+    command.env("TMPDIR", lab.path("tmp")).envs(case.environment.iter().cloned());
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("vmeter runs")
 }
 
@@ -82,13 +111,23 @@ fn words(line: &str) -> Vec<String> {
     line.split(' ').map(str::to_owned).collect()
 }
 
-/// A command, and whether its session can be gone on with.
+/// Where a command saves a session that can be gone on with.
+#[derive(Clone, Copy, PartialEq)]
+enum Saves {
+    /// In the folder `session` of the lab.
+    There,
+    /// Among the user's sessions, of this kind.
+    Among(&'static str),
+    Nothing,
+}
+
+/// A command, and what becomes of it.
 struct Case {
     arguments: Vec<String>,
-    /// It saves a session in the folder `session` of the lab.
-    saves: bool,
+    saves: Saves,
     /// In which it is killed, from its start, s.
     within_s: f64,
+    environment: Vec<(&'static str, String)>,
 }
 
 fn wrapped(before: &str) -> Vec<String> {
@@ -99,8 +138,11 @@ fn wrapped(before: &str) -> Vec<String> {
 
 /// A small experiment of each command; none where this host can't do it.
 fn case(name: &'static str, lab: &Lab) -> Option<Case> {
-    let case = |arguments, within_s| Some(Case { arguments, saves: true, within_s });
-    let loud = |arguments, within_s| Some(Case { arguments, saves: false, within_s });
+    let with = |saves, arguments: Vec<String>, within_s| {
+        Some(Case { arguments, saves, within_s, environment: Vec::new() })
+    };
+    let case = |arguments, within_s| with(Saves::There, arguments, within_s);
+    let loud = |arguments, within_s| with(Saves::Nothing, arguments, within_s);
     let tracefs = std::fs::read_dir("/sys/kernel/tracing/instances").is_ok();
     let kvm = std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok();
     match name {
@@ -133,6 +175,29 @@ fn case(name: &'static str, lab: &Lab) -> Option<Case> {
             all.extend(["--repo", text(&repo), &range].map(str::to_owned));
             case(all, 3.0)
         }
+        "findings" => case(wrapped("findings --warmup 0 --runs 3"), 2.5),
+        "findings made" => {
+            kernel()?;
+            // Initramfs and launchers come first.
+            case(words("findings udev fw-cfg-dma --no-icount --warmup 0 --runs 1"), 12.0)
+        }
+        "doctor" => with(Saves::Among("bench"), words("doctor --aa --vmm mock --runs 40"), 1.0),
+        "kernel build" if has_make() => {
+            let Sources { environment, folder, .. } = Sources::new(lab);
+            let line = format!("kernel build --config minimal -j 1 --source {}", text(&folder));
+            Some(Case { environment, ..loud(words(&line), 3.0)? })
+        }
+        "appliance build" => {
+            kernel()?;
+            let mut all = words("appliance build --modules virtio_blk,ext4 --out");
+            all.push(text(&lab.path("tmp/trace.dat")).to_owned());
+            loud(all, 0.06)
+        }
+        "report" => {
+            let (dir, page) = (lab.path("shown"), lab.path("tmp/trace.dat.html"));
+            lab.run(&["boot", "--vmm", "mock", "--runs", "20", "--save", text(&dir)]);
+            loud(["report", text(&dir), "-o", text(&page)].map(str::to_owned).into(), 0.12)
+        }
         "memory" => case(wrapped("memory --warmup 0 --runs 3"), 2.5),
         "dirty" if kvm => case(
             words("dirty --workload gui --passes 2 --tracker kvm-legacy --memory 64 --no-fit"),
@@ -160,7 +225,7 @@ fn case(name: &'static str, lab: &Lab) -> Option<Case> {
             all.extend(["--", "sh", "-c", &helper].map(str::to_owned));
             loud(all, 2.5)
         }
-        "dirty" | "irq" | "trace record" | "explain live" => None,
+        "dirty" | "irq" | "trace record" | "explain live" | "kernel build" => None,
         other => panic!("no such case: {other}"),
     }
 }
@@ -181,36 +246,46 @@ impl Moments {
 fn killed(name: &'static str, at: f64) -> Option<bool> {
     let lab = Lab::new();
     std::fs::create_dir(lab.path("tmp")).expect("scratch space");
-    let Case { arguments, saves, within_s } = case(name, &lab)?;
-    let dir = lab.path("session");
-    let mut all = arguments.clone();
-    if saves {
+    let case = case(name, &lab)?;
+    let (saves, within_s) = (case.saves, case.within_s);
+    let mut dir = lab.path("session");
+    let mut all = case.arguments.clone();
+    if saves == Saves::There {
         let place = all.iter().position(|word| word == "--").unwrap_or(all.len());
         all.splice(place..place, ["--save".to_owned(), text(&dir).to_owned()]);
     }
     let before = host(&lab, 0);
-    let mut child = started(&lab, &all);
+    let mut child = started(&lab, &case, &all);
     std::thread::sleep(Duration::from_secs_f64(at * within_s));
     let ran = child.try_wait().expect("a child").is_none();
     if ran {
         signal(&child, "KILL");
     }
     child.wait().expect("a child");
+    if let Saves::Among(_) = saves {
+        dir = names(&lab.path("vmeter/runs")).pop_first().unwrap_or(dir);
+    }
     let saved = finished(&dir);
     let begin = Instant::now();
     let left = loop {
         let mut left = host(&lab, child.id());
         // What it was asked to write, whole.
-        left.temporary.remove(&lab.path("tmp/trace.dat"));
+        left.temporary.retain(|path| !path.starts_with(lab.path("tmp/trace.dat")));
+        left.temporary.remove(&lab.path("tmp/trace.dat.html"));
         if left == before || begin.elapsed() > SOON {
             break left;
         }
         std::thread::sleep(Duration::from_millis(20));
     };
     assert_eq!(left, before, "{name}, killed at {:.3} s: this stays", at * within_s);
-    if saves && dir.join("session.json").exists() {
+    let kind = match saves {
+        Saves::There => all[0].as_str(),
+        Saves::Among(kind) => kind,
+        Saves::Nothing => return Some(ran),
+    };
+    if dir.join("session.json").exists() {
         let resumed: Ran = {
-            let mut command = lab.command(&[&all[0], "--resume", text(&dir)]);
+            let mut command = lab.command(&[kind, "--resume", text(&dir)]);
             command.env("TMPDIR", lab.path("tmp")).output().expect("vmeter runs").into()
         };
         assert!([0, 1].contains(&resumed.status), "{name} --resume: {}", resumed.stderr);
@@ -219,6 +294,7 @@ fn killed(name: &'static str, at: f64) -> Option<bool> {
             assert_eq!(after.get(path), Some(bytes), "{name}: {} changed", path.display());
         }
         assert!(names(&dir.join("runs")).iter().all(|run| run.extension().is_none()), "{name}");
+        assert_eq!(unfinished(&dir, ".vmeter-", 2), BTreeSet::new(), "{name} --resume: this stays");
         assert_eq!(host(&lab, child.id()), before, "{name} --resume: this stays");
     }
     Some(ran)
@@ -254,6 +330,12 @@ killed! {
     a_bench "bench" 2;
     a_sweep "sweep" 2;
     a_range "range" 2;
+    findings "findings" 2;
+    findings_that_need_files "findings made" 0;
+    a_machine_against_itself "doctor" 2;
+    a_kernel_build "kernel build" 2;
+    an_appliance "appliance build" 2;
+    a_report "report" 2;
     memory "memory" 2;
     dirty "dirty" 2;
     irq "irq" 2;

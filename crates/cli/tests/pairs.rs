@@ -14,7 +14,7 @@ use std::time::Duration;
 use vmeter_lab::kinds::KINDS;
 
 /// The kinds that the mock is measured with, whose every run is the same each time.
-const MOCK: [&str; 4] = ["boot", "bench", "sweep", "range"];
+const MOCK: [&str; 5] = ["boot", "bench", "sweep", "range", "findings"];
 
 /// A small experiment of a kind; none where this host can't do it.
 fn arguments(kind: &str, lab: &Lab) -> Option<Vec<String>> {
@@ -23,10 +23,12 @@ fn arguments(kind: &str, lab: &Lab) -> Option<Vec<String>> {
         "bench" => "bench --vmm mock --warmup 0 --runs 2 --vs --append=x",
         "sweep" => "sweep --vmm mock --warmup 0 --runs 2 -P pcie-root-ports=0..1",
         "range" => "range --vmm mock --machine {worktree}/product --warmup 0 --runs 2",
+        "findings" => "findings aesni-selftest --vmm mock --warmup 0 --runs 2",
         "memory" => "memory --warmup 0 --runs 2 -- sleep 0.05",
         "dirty" => "dirty --workload gui --passes 2 --tracker kvm-legacy --memory 64 --no-fit",
         "irq" => "irq --vfs 2 --vectors 3 --vcpus 2 --runs 2 --warmup 1 --fit none --no-trace",
-        _ => "migrate --dirty-rate 0 --memory 32 --warmup 0 --runs 2",
+        "migrate" => "migrate --dirty-rate 0 --memory 32 --warmup 0 --runs 2",
+        other => panic!("{other:?} is in the registry of kinds and not in this table"),
     };
     let mut all: Vec<String> = line.split(' ').map(str::to_owned).collect();
     match kind {
@@ -70,10 +72,12 @@ fn begun(lab: &Lab, kind: &'static str) -> Option<Begun> {
 /// Everything that can be done with a session in `dir`, by name.
 fn commands(kind: &str) -> Vec<String> {
     let own = format!("{kind} --resume");
-    let others = ["show", "report", "diff", "merge", "runs list", "runs rm", "runs add"];
+    let others =
+        ["show", "report", "diff", "merge", "runs list", "runs trend", "runs rm", "runs add"];
     let resumes = KINDS.iter().map(|kind| format!("{} --resume", kind.kind()));
-    let resumes = resumes.filter(|name| *name != own && is_long());
-    std::iter::once(own.clone()).chain(others.map(str::to_owned)).chain(resumes).collect()
+    let rare = resumes.chain(["runs export", "doctor --clean"].map(str::to_owned));
+    let rare = rare.filter(|name| *name != own && is_long());
+    std::iter::once(own.clone()).chain(others.map(str::to_owned)).chain(rare).collect()
 }
 
 fn spawned(lab: &Lab, name: &str, dir: &Path, number: usize) -> Child {
@@ -89,7 +93,8 @@ fn spawned(lab: &Lab, name: &str, dir: &Path, number: usize) -> Child {
         "report" => words.extend([text(dir), "-o", text(&page)]),
         "diff" => words.extend([side.as_str(), side.as_str()]),
         "merge" => words.extend([text(dir), "--save", text(&whole)]),
-        "runs list" => {}
+        "runs list" | "runs export" | "doctor --clean" => {}
+        "runs trend" => words.push(text(dir)),
         // A copy is not what vmeter made.
         _ => words.extend([text(dir), "--trust"]),
     }

@@ -107,6 +107,42 @@ fn whatever_implements_the_trait_of_a_recipe_is_registered() {
     }
 }
 
+/// What a run that was cut off leaves is known by name: a recording of which the session does
+/// not know would be kept aside for somebody else's.
+#[test]
+fn every_recording_is_known_as_vmeters_own() {
+    let mut files = std::collections::BTreeSet::new();
+    for folder in ["crates/record/src", "crates/machine/src/backends", "crates/irq/src"] {
+        for path in sources(&root().join(folder)) {
+            let text = read_all(&path);
+            let code = text.split("#[cfg(test)]").next().expect("the code").to_owned();
+            for constant in code.split("const ").skip(1) {
+                let value = constant.split(';').find(|part| part.contains('=')).unwrap_or_default();
+                let words = value.split('"').skip(1).step_by(2);
+                files.extend(words.filter(|word| is_recording(word)).map(str::to_owned));
+            }
+        }
+    }
+    assert!(files.len() > 15, "{files:?}");
+    let folder = tempfile::tempdir().expect("scratch space");
+    let partial = folder.path().join("0000.partial");
+    fs::create_dir(&partial).expect("scratch space");
+    for file in &files {
+        fs::write(partial.join(file), "").expect("scratch space");
+    }
+    vmeter_session::folder::clear_run(&partial).expect("cleared");
+    let left: Vec<_> = fs::read_dir(folder.path()).expect("a folder").flatten().collect();
+    assert!(left.is_empty(), "kept as somebody else's: {left:?}");
+}
+
+/// `name.ending`, of a file in a run's folder.
+fn is_recording(word: &str) -> bool {
+    let endings = ["bin", "chunks", "dat", "events", "json", "jsonl", "log", "qmp", "raw", "txt"];
+    let (name, ending) = word.split_once('.').unwrap_or_default();
+    let plain = |c: char| c.is_ascii_lowercase() || c == '-';
+    !name.is_empty() && name.chars().all(plain) && endings.contains(&ending)
+}
+
 /// Every type that implements `Experiment` is a kind that show, report, runs and merge know.
 #[test]
 fn every_experiment_is_a_kind_and_every_kind_is_a_command() {

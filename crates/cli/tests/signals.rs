@@ -2,8 +2,11 @@
 //! saved. Times are limits against hangs: each row would take a minute or for ever without.
 
 mod common;
+#[path = "common/sources.rs"]
+mod sources;
 
 use common::{kernel, signal, text, Lab, Ran};
+use sources::{has_make, Sources};
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -13,8 +16,11 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn started(lab: &Lab, arguments: &[&str]) -> Child {
+    in_a_group(lab.command(arguments))
+}
+
+fn in_a_group(mut command: std::process::Command) -> Child {
     use std::os::unix::process::CommandExt;
-    let mut command = lab.command(arguments);
     // As a shell starts it: the terminal's Ctrl-C goes to the whole group.
     command.stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
     command.spawn().expect("vmeter runs")
@@ -79,6 +85,61 @@ fn in_a_preparation() {
         assert_eq!(ran.status, 130, "to all: {to_all}: {}", ran.stderr);
         assert!(ran.stderr.contains("go on with --resume"), "{}", ran.stderr);
         eprintln!("preparation, to all {to_all}: {took:?}");
+        gone(&pids);
+    }
+}
+
+/// The VMM of a command line of the user's own, whoever measures it.
+#[test]
+fn in_a_run_of_every_kind_that_takes_a_command_line() {
+    for line in ["boot", "bench", "sweep -L x=1,2", "findings", "memory"] {
+        let lab = Lab::new();
+        let (save, pids) = (lab.path("s"), lab.path("pids"));
+        let vmm = format!("echo $$ >{0}; sleep 1000 & echo $! >>{0}; wait", text(&pids));
+        let mut all: Vec<&str> = line.split(' ').collect();
+        let of_sweep = if line.starts_with("sweep") { "{x}" } else { "x" };
+        all.extend(["--save", text(&save), "--", "sh", "-c", &vmm, of_sweep]);
+        let child = started(&lab, &all);
+        let both = || std::fs::read_to_string(&pids).is_ok_and(|t| t.lines().count() == 2);
+        wait_for("the VMM", both);
+        signal(&child, "INT");
+        let (ran, took) = ended(child);
+        assert_eq!(ran.status, 130, "{line}: {}", ran.stderr);
+        assert!(ran.stderr.contains("go on with --resume"), "{line}: {}", ran.stderr);
+        eprintln!("{line}: {took:?}");
+        gone(&pids);
+    }
+}
+
+/// To the group, whose make ends with it, and to vmeter alone, whose make does not.
+#[test]
+fn in_a_kernel_build() {
+    if !has_make() {
+        return;
+    }
+    for to_all in [true, false] {
+        let lab = Lab::new();
+        let sources = Sources::new(&lab);
+        let pids = lab.path("pids");
+        let makefile = std::fs::read_to_string(sources.folder.join("Makefile")).expect("a file");
+        let slow = format!("@echo $$$$ >>{}; sleep 1000; echo", text(&pids));
+        let makefile = makefile.replace("@sleep 0.1; echo", &slow);
+        std::fs::write(sources.folder.join("Makefile"), makefile).expect("a file");
+        let mut command = lab.command(&sources.arguments());
+        command.envs(sources.environment.iter().cloned());
+        let child = in_a_group(command);
+        wait_for("the compiler", || {
+            std::fs::read_to_string(&pids).is_ok_and(|t| t.ends_with('\n'))
+        });
+        if to_all {
+            group(&child, "INT");
+        } else {
+            signal(&child, "TERM");
+        }
+        let (ran, took) = ended(child);
+        assert_eq!(ran.status, 130, "to all: {to_all}: {}", ran.stderr);
+        assert!(ran.stderr.contains("interrupted"), "{}", ran.stderr);
+        eprintln!("kernel build, to all {to_all}: {took:?}");
         gone(&pids);
     }
 }

@@ -54,7 +54,7 @@ pub(crate) fn result(session: &Session<PlannedPass>) -> Result<DirtyResult> {
     let layout = begun.layout().map_err(DirtyError::classified)?;
     let (runs, mut warnings) = session.finished_as::<DataRun<Data>>()?;
     let runs: Vec<Done<'_>> = runs.into_iter().filter_map(|(_, run)| done(session, run)).collect();
-    let Some(last) = runs.last() else { return Err(session.no_runs()) };
+    let Some(last) = runs.last() else { return Err(session.no_runs(&warnings)) };
     let tsc_hz = last.data.tsc_hz;
     let planned = session.record.plan.len();
     if runs.len() < planned {

@@ -87,6 +87,10 @@ impl RunFile for Run {
         &self.label
     }
 
+    fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
     fn impossible(&self) -> Option<String> {
         impossible_total(self.total_ns, &self.outcome)
     }

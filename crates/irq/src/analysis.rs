@@ -66,7 +66,7 @@ pub(crate) fn result(session: &Session<IrqPlanned>) -> Result<IrqResult> {
     kept.check().map_err(|error| error.classified())?;
     let (finished, unread) = session.finished_as::<DataRun<Data>>()?;
     if finished.is_empty() {
-        return Err(session.no_runs());
+        return Err(session.no_runs(&unread));
     }
     let plan = &session.record.plan;
     let missing = plan.len().saturating_sub(finished.len());

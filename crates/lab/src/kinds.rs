@@ -55,7 +55,7 @@ pub fn marked(dir: &Path, marks: &[String]) -> Result<Box<dyn Answer>> {
     let session = AnySession::open(dir)?;
     let kind = of(&session)?;
     if session.record.machines.is_empty() {
-        return Err(session.no_runs());
+        return Err(session.no_runs(&[]));
     }
     let answer = kind.marked(&session.dir, marks)?;
     // What lacks runs that were taken away meanwhile is no answer.

@@ -30,7 +30,7 @@ pub fn result(session: &Session<PlannedMigration>) -> Result<MigrateResult> {
     let asked: Asked = session.asked()?;
     let saved: Vec<SavedMigration> = finished.into_iter().map(|(_, run)| run).collect();
     if saved.is_empty() {
-        return Err(session.no_runs());
+        return Err(session.no_runs(&warnings));
     }
     if saved.iter().all(|run| run.data.migration.was_refused()) {
         let reason = saved.first().map_or("", |run| &run.data.migration.reason);

@@ -97,11 +97,11 @@ pub fn execute<P: Planned, R: Runner<P>>(
     prepare: Option<&str>,
     watch: &mut Watch<'_>,
 ) -> Result<()> {
-    let (finished, warnings) = session.finished_as::<RunHead>()?;
+    let (finished, warnings) = session.finished_as::<R::Run>()?;
     // An older vmeter saved failures of its own, which say nothing of what is measured.
-    let counts = |head: &RunHead| head.outcome.fault() != Some(Fault::Host);
+    let counts = |run: &R::Run| run.outcome().fault() != Some(Fault::Host);
     let finished: BTreeSet<u32> =
-        finished.iter().filter(|(_, head)| counts(head)).map(|(_, head)| head.index).collect();
+        finished.iter().filter(|(_, run)| counts(run)).map(|(_, run)| run.index()).collect();
     for warning in &warnings {
         watch.progress.warn(&format!("{warning}: this run is repeated"));
     }

@@ -1,6 +1,7 @@
 //! Ctrl-C ends the boot that is running, and lets everything else finish tidily; within a
 //! second, whatever is being done.
 
+use crate::failure::{failure, Class};
 use crate::places;
 use anyhow::{Context, Result};
 use std::io::Write;
@@ -74,6 +75,20 @@ impl Interrupt {
     /// True once a signal has come.
     pub fn is_raised(&self) -> bool {
         self.inner.raised.load(Ordering::SeqCst)
+    }
+
+    /// What came of work whose own programs are told by the same Ctrl-C: their failure is no news
+    /// then. `kept` says what is there for the next time.
+    ///
+    /// # Errors
+    /// Class interrupted once a signal has come; else the work's own.
+    pub fn instead<T>(&self, result: Result<T>, kept: &str) -> Result<T> {
+        match result {
+            Err(_) if self.is_raised() => {
+                Err(failure(Class::Interrupted, format!("interrupted; {kept}")))
+            }
+            result => result,
+        }
     }
 
     /// As if a signal had come.

@@ -13,6 +13,8 @@ pub trait RunFile: Serialize + DeserializeOwned {
     fn index(&self) -> u32;
     /// The machine that it is of.
     fn label(&self) -> &str;
+    /// How it ended.
+    fn outcome(&self) -> &Outcome;
     /// Names of the files beside it that belong to the run.
     fn files(&self) -> Vec<&str> {
         Vec::new()
@@ -49,6 +51,10 @@ impl RunFile for RunRecord {
         &self.label
     }
 
+    fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
     fn files(&self) -> Vec<&str> {
         self.sources.iter().flat_map(|source| &source.files).map(String::as_str).collect()
     }
@@ -73,6 +79,10 @@ impl RunFile for RunHead {
     fn label(&self) -> &str {
         &self.label
     }
+
+    fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
 }
 
 impl<T: Serialize + DeserializeOwned> RunFile for DataRun<T> {
@@ -86,5 +96,9 @@ impl<T: Serialize + DeserializeOwned> RunFile for DataRun<T> {
 
     fn label(&self) -> &str {
         &self.head.label
+    }
+
+    fn outcome(&self) -> &Outcome {
+        &self.head.outcome
     }
 }

@@ -306,14 +306,9 @@ impl<P: Planned> Session<P> {
         Ok(())
     }
 
-    /// What a command says of a session without a finished run.
-    pub fn no_runs(&self) -> anyhow::Error {
-        let (heads, mut unread) = self.finished_as::<RunHead>().unwrap_or_default();
-        // As boots they may say what cannot be.
-        if ["boot", "bench", "sweep", "range"].contains(&self.record.command.as_str()) {
-            let boots = heads.iter().filter_map(|(dir, _)| read_run(dir).err());
-            unread.extend(boots.map(|error| format!("{error:#}")));
-        }
+    /// What a command says of a session without a finished run; `unread` is what
+    /// [`Session::finished_as`] said of those that it could not read.
+    pub fn no_runs(&self, unread: &[String]) -> anyhow::Error {
         if let Some(first) = unread.first() {
             let more = match unread.len() {
                 1 => String::new(),

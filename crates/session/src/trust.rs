@@ -16,7 +16,6 @@ use sha2::Sha256;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Write as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use vmeter_base::{files, shell};
@@ -187,10 +186,7 @@ fn own_key() -> Option<Key> {
     files::private_folder(&state).ok()?;
     let mut key = [0; KEY_BYTES];
     rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty()).ok()?;
-    let mut file = tempfile::NamedTempFile::new_in(&state).ok()?;
-    file.write_all(&key).ok()?;
-    file.as_file().sync_all().ok()?;
-    // It is there already: then that is it.
-    let _ = file.persist_noclobber(state.join(KEY));
+    // One that is there already is it.
+    let _ = files::write_new(&state.join(KEY), &key);
     existing_key()
 }

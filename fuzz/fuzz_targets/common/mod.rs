@@ -5,17 +5,20 @@ use vmeter_trace::stat::Stats;
 use vmeter_trace::{open, Error, EventReader, Input, FORMATS};
 
 #[global_allocator]
-static MEMORY: PeakAlloc = PeakAlloc;
+pub static MEMORY: PeakAlloc = PeakAlloc;
 
 /// Tables and buffers that every reader has, whatever it reads, bytes.
+#[allow(dead_code)]
 const FLOOR: usize = 6 << 20;
 /// Windows of what unpacks zst and xz on top of that, bytes (input.rs has the same limits).
 #[allow(dead_code)]
 pub const UNPACKING: usize = 192 << 20;
 
 /// Most bytes that come out of a decompressor at once: a chunk of a trace.dat.
+#[allow(dead_code)]
 const BUFFER: u64 = 16 << 20;
 
+#[allow(dead_code)]
 fn stat(mut reader: Box<dyn EventReader>) {
     let mut stats = Stats::new(reader.info());
     while let Some(event) = reader.next_event() {
@@ -24,6 +27,7 @@ fn stat(mut reader: Box<dyn EventReader>) {
     stats.finish(reader.as_ref(), Some(1e9));
 }
 
+#[allow(dead_code)]
 /// Runs something on the input; it may take 8 times its size beyond the floor.
 fn bounded(bytes: &[u8], more: usize, run: impl FnOnce(Input) -> Result<(), Error>) {
     let before = MEMORY.current_usage();

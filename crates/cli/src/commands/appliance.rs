@@ -8,6 +8,7 @@ use vmeter_appliance::kernel::list_in;
 use vmeter_appliance::{build_in, build_to, ApplianceSpec, Content, ExtraFile};
 use vmeter_session::cache_dir;
 use vmeter_session::failure::{host, usage};
+use vmeter_session::Interrupt;
 
 /// `vmeter appliance`.
 #[derive(Debug, Subcommand)]
@@ -63,11 +64,12 @@ pub fn run(arguments: Appliance, output: &Output) -> anyhow::Result<Status> {
     for file in &files {
         spec.extra_files.push(extra_file(file)?);
     }
+    let interrupt = Interrupt::install()?;
     let built = match &out {
         Some(path) => build_to(&spec, path),
         None => build_in(&cache.join("appliances"), &spec),
-    }
-    .map_err(host)?;
+    };
+    let built = interrupt.instead(built.map_err(host), "nothing of it is kept")?;
     for (name, bytes) in &built.sizes.parts {
         output::line(&format!("{bytes:>12} {name}"))?;
     }

@@ -15,6 +15,7 @@ use vmeter_appliance::kernel_build::{
 use vmeter_render::quantity::{brief_seconds, Quantity, Unit};
 use vmeter_session::cache_dir;
 use vmeter_session::failure::{host, usage};
+use vmeter_session::Interrupt;
 
 /// `vmeter kernel`.
 #[derive(Debug, Subcommand)]
@@ -62,12 +63,13 @@ pub fn run(arguments: Kernel, out: &Output) -> anyhow::Result<Status> {
             let package = deb.is_none().then_some(package);
             let options = FetchOptions { package, deb, cache: Some(cache) };
             let quiet = out.quiet;
-            let kernel = fetch(&options, &mut |step| {
+            let interrupt = Interrupt::install()?;
+            let fetched = fetch(&options, &mut |step| {
                 if !quiet {
                     eprintln!("{step}");
                 }
-            })
-            .map_err(host)?;
+            });
+            let kernel = interrupt.instead(fetched.map_err(host), "nothing of it is kept")?;
             output::line(&format!("{} {}", kernel.version, kernel.vmlinuz.display()))?;
         }
         Kernel::List => {
@@ -96,10 +98,14 @@ fn built(arguments: Build, cache: PathBuf, out: &Output) -> anyhow::Result<()> {
         cache,
     };
     let progress = bar(out.quiet, "{wide_bar} {pos}/{len} objects  {msg}");
-    let built = build(&options, &mut |step| show(&progress, &step, out.quiet));
+    let interrupt = Interrupt::install()?;
+    let built = build(&options, &mut |step| show(&progress, &step, out.quiet)).map_err(host);
     progress.finish_and_clear();
-    say(&built.map_err(host)?, out)
+    say(&interrupt.instead(built, KEPT)?, out)
 }
+
+/// What there is of a build that was interrupted.
+const KEPT: &str = "what is compiled is kept: the same command goes on with it";
 
 /// Initcalls of a saved boot, by their mean time.
 fn initcalls(dir: &std::path::Path) -> anyhow::Result<Vec<Initcall>> {

@@ -118,6 +118,28 @@ fn damaged_sessions_are_spoken_of_as_they_are() {
     assert!(removed.stdout.contains("3 runs"), "{}{}", removed.stdout, removed.stderr);
 }
 
+/// What no boot can say is no run of a boot's: it is one that is yet to be made.
+#[test]
+fn a_run_that_cannot_be_is_made_again() {
+    let lab = Lab::new();
+    for command in ["boot --vmm mock --runs 2", "findings quiet --vmm mock --runs 1"] {
+        let words = command.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let dir = saved(&lab, &words, &words[0]);
+        for run in std::fs::read_dir(dir.join("runs")).expect("runs").flatten() {
+            let file = run.path().join("run.json");
+            let text = std::fs::read_to_string(&file).expect("run.json");
+            let mut record: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            record["total_ns"] = 0.into();
+            std::fs::write(&file, record.to_string()).expect("run.json");
+        }
+        let shown = lab.run(&["show", text(&dir)]);
+        refused(&shown, "which cannot be");
+        let resumed = lab.run(&[&words[0], "--resume", text(&dir)]);
+        assert_eq!(resumed.status, 0, "{}", resumed.stderr);
+        assert!(dir.join("runs/0001.damaged").exists(), "{}", resumed.stderr);
+    }
+}
+
 /// A run that names another machine, or another place, is somebody else's: that is the reason
 /// why nothing is shown.
 #[test]

@@ -33,6 +33,9 @@ fn an_end_that_nothing_tells_is_called_unknown() {
         assert!(headline(&ran).contains("ended is not known"), "{}", ran.stdout);
         assert!(!ran.stdout.contains("faster"), "{}", ran.stdout);
     }
+    let ran = guests.lab.run(&["runs", "trend", text(&good), text(&bad)]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains("2 sessions of whose guests nothing says how"), "{}", ran.stdout);
     let line = format!(
         "qemu-system-x86_64 -nodefaults -display none -no-reboot -kernel {}; exit 0",
         text(&crash)

@@ -140,6 +140,15 @@ fn read(session: &Path, other: &Path, random: &mut Random, merged: &Path) {
     }
 }
 
+fn is_json(file: &Path) -> bool {
+    file.extension().is_some_and(|e| e == "json")
+}
+
+fn is_recording(file: &Path) -> bool {
+    let recorded = ["chunks", "bin", "log", "events", "txt", "jsonl"];
+    file.extension().is_some_and(|e| recorded.iter().any(|known| e == *known))
+}
+
 /// Damages files of sessions for which `of` holds.
 fn damage_sessions(what: &str, of: impl Fn(&Path) -> bool) {
     let scratch = tempfile::tempdir().expect("scratch space");
@@ -191,15 +200,12 @@ fn damage_sessions(what: &str, of: impl Fn(&Path) -> bool) {
 
 #[test]
 fn damaged_run_folders_are_read_within_bounds() {
-    damage_sessions("run-folders", |file| file.extension().is_some_and(|e| e == "json"));
+    damage_sessions("run-folders", is_json);
 }
 
 #[test]
 fn damaged_recordings_are_read_within_bounds() {
-    damage_sessions("recordings", |file| {
-        let recorded = ["chunks", "bin", "log", "events", "txt", "jsonl"];
-        file.extension().is_some_and(|e| recorded.iter().any(|known| e == *known))
-    });
+    damage_sessions("recordings", is_recording);
 }
 
 /// Bytes as they may come: plain or packed.
@@ -277,4 +283,31 @@ fn damaged_traces_are_read_within_bounds() {
         |random| read_trace(&path, random),
         || {},
     );
+}
+
+/// Seeds for the fuzz targets of saved sessions, which read them so (fuzz/fuzz_targets/saved).
+#[test]
+fn sessions_can_seed() {
+    let scratch = tempfile::tempdir().expect("scratch space");
+    let sessions = sessions(scratch.path());
+    let mut seeds = 0;
+    for (target, of) in [("run_folder", is_json as fn(&Path) -> bool), ("recording", is_recording)]
+    {
+        let mut index = 0u8;
+        for session in &sessions {
+            let mut all = Vec::new();
+            files(session, &mut all);
+            all.retain(|file| of(file));
+            for (number, file) in (0u8..).zip(&all) {
+                let seed = [vec![index, number], std::fs::read(file).expect("a file")].concat();
+                seeds += 1;
+                let Some(folder) = std::env::var_os("VMETER_FUZZ_SEEDS") else { continue };
+                let folder = Path::new(&folder).join(target);
+                std::fs::create_dir_all(&folder).expect("a folder for the seeds");
+                std::fs::write(folder.join(format!("{index}-{number}")), seed).expect("a seed");
+            }
+            index += u8::from(!all.is_empty());
+        }
+    }
+    assert!(seeds > 50, "{seeds}");
 }

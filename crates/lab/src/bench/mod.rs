@@ -227,10 +227,10 @@ fn lengthened(record: &SessionRecord, dir: &Path, options: &RunOptions) -> Resul
 /// When the session's folder cannot be read.
 pub fn result(session: &Session) -> Result<BenchResult> {
     let (finished, mut warnings) = session.finished()?;
-    warnings.extend(crate::missing::warning(session, &finished));
     if finished.is_empty() {
-        return Err(session.no_runs());
+        return Err(session.no_runs(&warnings));
     }
+    warnings.extend(crate::missing::warning(session, &finished));
     let records: Vec<RunRecord> = finished.into_iter().map(|(_, record)| record).collect();
     let machines: Vec<BenchMachine> = session
         .record

@@ -32,13 +32,13 @@ pub fn result(session: &Session) -> Result<BootResult> {
 /// As [`result`]; class usage: a mark that is none.
 pub fn marked(session: &Session, marks: &[String]) -> Result<BootResult> {
     NamedMark::parse_all(marks).map_err(usage)?;
-    let (mut finished, mut warnings) = session.finished()?;
+    let (mut finished, unread) = session.finished()?;
     let name = |mark: &String| mark.split('=').next().unwrap_or_default().trim().to_owned();
     for (_, record) in finished.iter_mut().filter(|_| !marks.is_empty()) {
         record.marks.retain(|old| marks.iter().all(|new| name(new) != name(old)));
         record.marks.extend(marks.iter().cloned());
     }
-    warnings.extend(missing::warning(session, &finished));
+    let missing = missing::warning(session, &finished);
     let cost = overhead::of(session, &finished);
     let beside = regression::beside(session, &finished);
     let machine = session.record.machines.first().cloned().unwrap_or_default();
@@ -63,8 +63,9 @@ pub fn marked(session: &Session, marks: &[String]) -> Result<BootResult> {
         runs.iter_mut().for_each(|run| counting::join(&counted.timeline, &mut run.timeline));
     }
     if runs.is_empty() {
-        return Err(session.no_runs());
+        return Err(session.no_runs(&unread));
     }
+    let warnings = unread.into_iter().chain(missing).collect();
     let mut result = summarise(envelope(&session.record), machine, runs, warnings);
     result.overhead = cost;
     match beside {

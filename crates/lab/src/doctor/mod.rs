@@ -29,7 +29,8 @@ fn check(name: Name, status: Status, found: impl Into<String>, mend: &str) -> Ch
 /// Nobody's home: there is no folder for a cache.
 pub fn examine(argv: Vec<String>, clean: bool) -> Result<DoctorResult> {
     let cache = cache_dir()?;
-    let places = [cache.clone(), state_dir()?.join("runs")];
+    let state = state_dir()?;
+    let places = [cache.clone(), state.join("runs"), state];
     let mut checks = vec![kvm(), qemu(&cache), firmware(&cache), kernels(&cache)];
     checks.extend([ptrace(), tracefs(), uprobes(), clock(), frequency(), steal(), noise()]);
     checks.push(leavings::leavings(&places, clean));

@@ -1,6 +1,5 @@
 //! Where what a finding needs is made: initramfs, launchers; and what the host has for it.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use vmeter_appliance::kernel::KernelPaths;
 use vmeter_appliance::ApplianceSpec;
@@ -89,12 +88,13 @@ impl Kitchen<'_> {
     }
 }
 
+/// What is there already is whole, and can be executed.
 fn make_script(path: &Path, text: &str) -> std::io::Result<()> {
-    if !path.is_file() {
-        files::write_in_new_folder(path, text.as_bytes())?;
-        std::fs::set_permissions(path, PermissionsExt::from_mode(0o700))?;
+    if path.is_file() {
+        return Ok(());
     }
-    Ok(())
+    std::fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
+    files::write_program(path, text.as_bytes())
 }
 
 /// True for an initramfs that vmeter built: its init is vmeter's own.

@@ -6,6 +6,7 @@ use super::catalogue::{self, Finding};
 use super::gate::{decide, Boot, Decision, Question, PART_MATTERS_S};
 use super::plan::BASELINE;
 use super::{consoles, Asked};
+use crate::ends::Ends;
 use anyhow::Result;
 use std::collections::BTreeMap;
 use vmeter_model::findings::{
@@ -26,7 +27,7 @@ pub fn result(session: &Session) -> Result<FindingsResult> {
     let asked: Asked = session.asked()?;
     let (booted, mut warnings) = blocks::of(session, asked.timed)?;
     if booted.is_empty() {
-        return Err(session.no_runs());
+        return Err(session.no_runs(&warnings));
     }
     let (all, _) = session.finished()?;
     warnings.extend(crate::missing::warning(session, &all));
@@ -246,11 +247,26 @@ impl<'a> Runs<'a> {
             let why = why.unwrap_or_else(|| "no block of its machines is finished".into());
             return (FindingVerdict::Inapplicable, why);
         }
+        if let Some(why) = all.iter().find_map(|contrast| self.differ(contrast)) {
+            return (FindingVerdict::Inapplicable, why);
+        }
         match all.iter().find(|contrast| contrast.saves) {
             Some(found) => (FindingVerdict::Confirmed, confirmed(found)),
             None if first.p_value.is_nan() => (FindingVerdict::Confirmed, by_virtual_time(first)),
             None => (FindingVerdict::NotReproduced, not_reproduced(first)),
         }
+    }
+
+    /// Why the times of a contrast's machines are no times of the same, if so: a failed boot is
+    /// left out here, as its blocks are.
+    fn differ(&self, contrast: &Contrast) -> Option<String> {
+        let ends = |label: &str| {
+            let own = self.booted.iter().filter(|one| one.label == label && one.is_done());
+            Ends::of_swept(own.map(|one| &one.figures.run))
+        };
+        let with = (contrast.with.as_str(), &ends(&contrast.with));
+        let without = contrast.without.as_deref().unwrap_or(&contrast.with);
+        Ends::differ(with, (without, &ends(without)))
     }
 
     /// How the first boot of this machine ended that was none.

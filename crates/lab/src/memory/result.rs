@@ -147,10 +147,10 @@ impl VmmFigures {
 pub fn result(session: &Session) -> Result<MemoryResult> {
     let asked: Asked = session.asked()?;
     let (finished, mut warnings) = session.finished()?;
-    warnings.extend(crate::missing::warning(session, &finished));
     if finished.is_empty() {
-        return Err(session.no_runs());
+        return Err(session.no_runs(&warnings));
     }
+    warnings.extend(crate::missing::warning(session, &finished));
     let mut machines: Vec<MachineMemory> = Vec::new();
     for described in &session.record.machines {
         let parameter = |name: &str| {

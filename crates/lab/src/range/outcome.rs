@@ -54,7 +54,7 @@ pub fn result(session: &Session) -> Result<RangeResult> {
     let record = load(&session.dir)?;
     let (finished, mut warnings) = session.finished()?;
     if finished.is_empty() && session.record.plan.iter().any(|planned| !planned.warmup) {
-        return Err(session.no_runs());
+        return Err(session.no_runs(&warnings));
     }
     warnings.extend(session.record.notes.iter().cloned());
     let (times, factors) = times(&record, session, &finished);

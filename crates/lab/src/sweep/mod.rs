@@ -88,17 +88,18 @@ pub(crate) fn points_of(options: &SweepOptions) -> Result<Vec<parameters::Point>
 /// # Errors
 /// When the session's folder cannot be read or holds no finished run.
 pub fn result(session: &Session) -> Result<SweepResult> {
-    let (finished, mut warnings) = session.finished()?;
+    let (finished, unread) = session.finished()?;
     let machines = &session.record.machines;
     let mut figures: Vec<Vec<Figures>> =
         machines.iter().map(|m| crate::measured::of_machine(&finished, &m.label)).collect();
     let numbers: BTreeSet<u32> = finished.iter().map(|(_, record)| record.index).collect();
     let levelled = hosts::level(&session.record, &numbers, &mut figures);
+    if figures.iter().all(Vec::is_empty) {
+        return Err(session.no_runs(&unread));
+    }
+    let mut warnings = unread;
     warnings.extend(levelled.warnings);
     warnings.extend(session.record.notes.iter().cloned());
-    if figures.iter().all(Vec::is_empty) {
-        return Err(session.no_runs());
-    }
     let phases = figures::phase_order(figures.iter().flatten().map(Figures::phase_names));
     let points: Vec<SweepPoint> =
         machines.iter().zip(&figures).map(|(m, f)| point(m, f, &phases)).collect();

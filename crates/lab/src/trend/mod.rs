@@ -9,6 +9,7 @@ mod report;
 
 pub use report::TrendReport;
 
+use crate::ends::Ends;
 use crate::figures::Figures;
 use anyhow::Result;
 use serde::Serialize;
@@ -26,8 +27,8 @@ use vmeter_stats::signed_rank::pseudo_median;
 /// Chance of any change being called one over the sessions of a machine that is as it was.
 const ALPHA: f64 = 0.01;
 
-/// Command line, host, how it is watched.
-type Key = (Vec<String>, String, String);
+/// Command line, host, how it is watched, what its runs are measured to.
+type Key = (Vec<String>, String, String, Vec<String>);
 
 /// What the saved sessions say.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -39,6 +40,8 @@ pub struct TrendResult {
     pub machines: Vec<MachineTrend>,
     /// Machines with too few.
     pub too_few: usize,
+    /// Sessions of whose guests nothing says how they ended: a crash is over soon.
+    pub ends_not_known: usize,
 }
 
 /// The sessions of one machine on one host.
@@ -50,6 +53,8 @@ pub struct MachineTrend {
     pub hostname: String,
     /// How it was watched.
     pub watch: String,
+    /// What its runs are measured to, where they say so.
+    pub measured_to: Vec<String>,
     /// Its sessions, the oldest first.
     pub sessions: Vec<SessionLevel>,
     /// Where its level changed.
@@ -96,24 +101,44 @@ pub fn trend(more: &[PathBuf]) -> Result<TrendResult> {
     let mut folders = vec![state_dir()?.join("runs")];
     folders.extend(more.iter().cloned());
     let mut machines: BTreeMap<Key, Vec<SessionLevel>> = BTreeMap::new();
+    let mut ends_not_known = 0;
     for folder in folders.iter().flat_map(|dir| sessions_in(dir)) {
-        if let Some((key, level)) = level_of(&folder) {
-            machines.entry(key).or_default().push(level);
+        match level_of(&folder) {
+            Level::Of(key, level) => machines.entry(key).or_default().push(level),
+            Level::EndNotKnown => ends_not_known += 1,
+            Level::None => {}
         }
     }
+    join_older(&mut machines);
     let all = machines.len();
     let mut machines: Vec<MachineTrend> = machines
         .into_iter()
         .filter(|(_, sessions)| sessions.len() >= FEWEST)
-        .map(|((argv, hostname, watch), mut sessions)| {
+        .map(|((argv, hostname, watch, measured_to), mut sessions)| {
             sessions.sort_by(|a, b| a.started_at.cmp(&b.started_at));
             let changes = changes(&sessions);
-            MachineTrend { argv, hostname, watch, sessions, changes }
+            MachineTrend { argv, hostname, watch, measured_to, sessions, changes }
         })
         .collect();
     machines.sort_by_key(|machine| std::cmp::Reverse(machine.sessions.len()));
     let too_few = all - machines.len();
-    Ok(TrendResult { envelope: envelope_now("runs trend"), machines, too_few })
+    let envelope = envelope_now("runs trend");
+    Ok(TrendResult { envelope, machines, too_few, ends_not_known })
+}
+
+/// An older vmeter did not note what a run was measured to: its sessions are of the one end that
+/// this machine was measured to since, if there is one.
+fn join_older(machines: &mut BTreeMap<Key, Vec<SessionLevel>>) {
+    let older: Vec<Key> = machines.keys().filter(|key| key.3.is_empty()).cloned().collect();
+    for key in older {
+        let same = |other: &&Key| (&other.0, &other.1, &other.2) == (&key.0, &key.1, &key.2);
+        let since: Vec<Key> =
+            machines.keys().filter(same).filter(|other| **other != key).cloned().collect();
+        if let [since] = since.as_slice() {
+            let sessions = machines.remove(&key).unwrap_or_default();
+            machines.entry(since.clone()).or_default().extend(sessions);
+        }
+    }
 }
 
 /// The sessions in a folder, or the one that it is.
@@ -125,8 +150,21 @@ fn sessions_in(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(|path| vmeter_session::is_saved(path)).collect()
 }
 
-/// A session's machine and level, if its runs are boots that reached their end.
-fn level_of(folder: &Path) -> Option<(Key, SessionLevel)> {
+/// What a session says of its machine's level.
+enum Level {
+    /// Its runs are boots that reached their end.
+    Of(Key, SessionLevel),
+    /// Nothing says how its guests ended.
+    EndNotKnown,
+    /// No boots.
+    None,
+}
+
+fn level_of(folder: &Path) -> Level {
+    measured(folder).unwrap_or(Level::None)
+}
+
+fn measured(folder: &Path) -> Option<Level> {
     let any = AnySession::open(folder).ok()?;
     if !["boot", "bench"].contains(&any.record.command.as_str()) {
         return None;
@@ -139,8 +177,13 @@ fn level_of(folder: &Path) -> Option<(Key, SessionLevel)> {
     };
     let runs: Vec<&SavedRun> = finished.iter().filter(own).collect();
     let watch = runs.first()?.1.watch;
-    let alike = runs.iter().filter(|(_, run)| run.watch == watch);
-    let logs: Vec<f64> = alike.map(|(dir, run)| total_s(dir, run).ln()).collect();
+    let alike = || runs.iter().filter(|(_, run)| run.watch == watch);
+    let ends = Ends::of_records(alike().map(|(_, run)| run));
+    if ends.is_unknown() {
+        return Some(Level::EndNotKnown);
+    }
+    let measured_to = ends.to().iter().cloned().collect();
+    let logs: Vec<f64> = alike().map(|(dir, run)| total_s(dir, run).ln()).collect();
     let host = session.record.host.get("hostname").and_then(|name| name.as_str());
     let hostname = host.unwrap_or_default().to_owned();
     let level = SessionLevel {
@@ -150,7 +193,8 @@ fn level_of(folder: &Path) -> Option<(Key, SessionLevel)> {
         runs: logs.len(),
         provenance: machine.provenance.clone(),
     };
-    level.centre_s.is_finite().then(|| ((machine.argv.clone(), hostname, watch.to_string()), level))
+    let key = (machine.argv.clone(), hostname, watch.to_string(), measured_to);
+    level.centre_s.is_finite().then_some(Level::Of(key, level))
 }
 
 fn total_s(dir: &Path, run: &RunRecord) -> f64 {

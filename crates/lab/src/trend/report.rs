@@ -110,6 +110,11 @@ impl Report for TrendReport<'_> {
             let text = format!("{few} with fewer than four sessions: left out");
             notices.push(Notice::new(NoticeKind::Note, text));
         }
+        if self.result.ends_not_known > 0 {
+            let some = plural(self.result.ends_not_known as u64, "session");
+            let text = format!("{some} of whose guests nothing says how they ended: left out");
+            notices.push(Notice::new(NoticeKind::Note, text));
+        }
         document.push(Block::Notices(notices));
         document
     }

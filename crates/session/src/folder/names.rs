@@ -35,7 +35,7 @@ const FILES: [&str; 10] = [
 
 /// What recordings are called, of today's vmeter and of older ones, beside those that a
 /// `run.json` names itself.
-const RECORDINGS: [&str; 17] = [
+const RECORDINGS: [&str; 22] = [
     RUN,
     "console.chunks",
     "console.raw",
@@ -52,6 +52,11 @@ const RECORDINGS: [&str; 17] = [
     "tcg-addresses.txt",
     "tcg-stamps.bin",
     "trace.dat",
+    "vmm-facts.txt",
+    "vmm-smaps-rollup.txt",
+    "vmm-smaps.txt",
+    "vmm-stacks.txt",
+    "vmm-status.txt",
     "vmm-stderr.txt",
 ];
 
