@@ -26,6 +26,8 @@ use dirty_log::{DirtyBitmap, SummaryBitmap, SwitchOpt};
 
 type Switch = DirtyBitmap<SwitchOpt>;
 
+/// Only this table: harvest, runs, marks or write_obj.
+const ONLY: &str = "DIRTY_LOG_BENCH_TABLE";
 /// In the process that uses full fences.
 const FULL: &str = "DIRTY_LOG_BENCH_FULL_FENCES";
 const SIZES: [(&str, usize); 3] = [("3.76 GB", 917_248), ("64 GiB", 64 << 18), ("1 TiB", 1 << 28)];
@@ -154,13 +156,15 @@ fn harvests(table: &mut Table) {
     }
 }
 
-/// Harvests to ranges; 512 GiB, as a migration of that size sees it.
+/// Harvests to ranges; 512 GiB, as a migration of that size sees it. Beside it, what this host's
+/// memory takes for as many bytes: a copy of a bitmap.
 fn runs(table: &mut Table) {
     let pages = if is_quick() { 1 << 20 } else { 128 << 20 };
     let (summary, switch) = (SummaryBitmap::of(pages), Switch::of(pages));
+    let (from, mut to) = (vec![1u64; pages / 64], vec![0u64; pages / 64]);
     for (name, load) in LOADS {
         let row = format!("512 GiB, {name}");
-        for _ in 0..5 {
+        for _ in 0..if is_quick() { 3 } else { 21 } {
             let mut pages_seen = 0;
             let mut see = |run: std::ops::Range<usize>| pages_seen += black_box(run).len();
             if !is_full() {
@@ -171,9 +175,15 @@ fn runs(table: &mut Table) {
             }
             dirty(&switch, pages, load);
             let start = Instant::now();
-            Switch::harvest(&switch).for_each_run(&mut see);
+            Switch::harvest(&switch).into_runs(&mut see);
             table.add(&row, Switch::NAME, micros(start));
             black_box(pages_seen);
+            if !is_full() {
+                let start = Instant::now();
+                to.copy_from_slice(black_box(&from));
+                black_box(&to);
+                table.add("a copy of its bitmap", Nothing::NAME, micros(start));
+            }
         }
     }
 }
@@ -319,7 +329,11 @@ fn main() {
         drop(Switch::of(1));
         dirty_log::fences()
     });
+    let only = std::env::var(ONLY).ok();
     for (which, run, title, unit) in TABLES {
+        if only.as_deref().is_some_and(|only| only != which) {
+            continue;
+        }
         let mut full = Table::default();
         from_full(&mut full, which);
         let mut table = Table::default();

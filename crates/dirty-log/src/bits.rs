@@ -32,6 +32,10 @@ const LINE_WORDS: usize = 8;
 const LINE_PAGES: usize = 64 * LINE_WORDS;
 const GROUP_LINES: usize = 64;
 const CACHE_LINE: usize = 64;
+/// Lines that are read and cleared by turns: they stay in the first cache in between.
+const DRAINED: usize = 64;
+/// Bitmaps of so many bytes ask for huge pages: that of 128 GiB in pages of 4 KiB.
+const LARGE: usize = 4 << 20;
 
 /// How many pages, and where the parts of a bitmap for them are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,6 +234,23 @@ impl<'a> BitsRef<'a> {
     }
 }
 
+/// Has the kernel put huge pages under memory that nobody has touched yet, where it is large: a
+/// harvest of hundreds of GiB looks up a page of addresses for each 4 KiB of bitmap otherwise. What
+/// the host says to it does not matter.
+fn ask_for_huge_pages(base: NonNull<u8>, bytes: usize) {
+    const HUGE: usize = 2 << 20;
+    if bytes < LARGE || cfg!(miri) {
+        return;
+    }
+    let first = base.as_ptr().align_offset(HUGE);
+    let whole = (bytes - first.min(bytes)) / HUGE * HUGE;
+    #[cfg(target_os = "linux")]
+    // SAFETY: whole pages inside an allocation of ours, whose contents it does not change.
+    unsafe {
+        libc::madvise(base.as_ptr().wrapping_add(first).cast(), whole, libc::MADV_HUGEPAGE);
+    }
+}
+
 /// A bitmap that one owner has to itself.
 #[derive(Debug)]
 pub struct Bits {
@@ -256,6 +277,7 @@ impl Bits {
             }
         };
         let Some(base) = NonNull::new(memory) else { handle_alloc_error(layout) };
+        ask_for_huge_pages(base, layout.size());
         let new = Self { base: base.cast(), shape, owns: PhantomData };
         if !ZERO_IS_NEW {
             new.each_part(
@@ -402,6 +424,21 @@ impl Bits {
 
     /// Clears what may be set; costs what is.
     pub(crate) fn clear(&mut self) {
+        self.drain(|_, _| {});
+    }
+
+    /// As [`Self::for_each_run`], and clears them on the way: each line of the bitmap comes
+    /// into the cache once.
+    pub(crate) fn drain_runs(&mut self, mut f: impl FnMut(Range<usize>)) {
+        let mut runs = Runs::default();
+        self.drain(|first, words| runs.add_all(first, plain(words).as_ref(), &mut f));
+        runs.end(&mut f);
+    }
+
+    /// Calls `see` with words that may be set, and the index of the first of them, and clears
+    /// them. Should it panic, what is left is still known to be set.
+    #[inline]
+    fn drain(&mut self, mut see: impl FnMut(usize, &[AtomicU64])) {
         if self.shared().is_clean() {
             return;
         }
@@ -410,8 +447,11 @@ impl Bits {
         while let Some(first) = self.next_line(from) {
             let flags = self.summary(flags_at, lines);
             from = first_clear(&flags[first..]).map_or(lines, |found| first + found);
-            let words = first * LINE_WORDS..from * LINE_WORDS;
-            self.words_mut()[words].iter_mut().for_each(|word| put64(word, 0));
+            for line in (first..from).step_by(DRAINED) {
+                let words = line * LINE_WORDS..from.min(line + DRAINED) * LINE_WORDS;
+                see(line * LINE_WORDS, &self.all_words()[words.clone()]);
+                self.words_mut()[words].iter_mut().for_each(|word| put64(word, 0));
+            }
             self.summary_mut(flags_at, lines)[first..from]
                 .iter_mut()
                 .for_each(|flag| put8(flag, 0));

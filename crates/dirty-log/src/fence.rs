@@ -17,6 +17,7 @@ use std::sync::Once;
 
 /// How writers and harvests are ordered in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Fences {
     /// Writers pay nothing, each harvest that finds dirty pages one membarrier(2).
     Membarrier,
@@ -27,6 +28,7 @@ pub enum Fences {
 /// Fences can be chosen before the first bitmap only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the first bitmap has been made with {now:?} fences: choose fences before it")]
+#[non_exhaustive]
 pub struct FencesInUse {
     /// What is in use.
     pub now: Fences,

@@ -12,7 +12,7 @@ use dirty_log::trackers::{KvmRing, TrackedSlot, Tracker, VcpuRing};
 use dirty_log::PageSet;
 use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use vmeter_kvm_probe::kvm_bindings::{kvm_regs, KVM_CAP_DIRTY_LOG_RING};
 use vmeter_kvm_probe::{code, probe, GuestSlot, Ring, SlotSpec, Vcpu, VcpuExit, Vm};
@@ -27,8 +27,14 @@ const RING: usize = 65_536;
 const PATIENCE: Duration = Duration::from_secs(1800);
 
 static SIGNALS: AtomicUsize = AtomicUsize::new(0);
+/// Times that the timer expired while its signal was pending still.
+static OVERRUNS: AtomicUsize = AtomicUsize::new(0);
+static TIMER: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
 
 extern "C" fn count(_: libc::c_int) {
+    // SAFETY: the timer whose signal this is.
+    let overruns = unsafe { libc::timer_getoverrun(TIMER.load(Ordering::Relaxed)) };
+    OVERRUNS.fetch_add(usize::try_from(overruns).unwrap_or(0), Ordering::Relaxed);
     SIGNALS.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -49,6 +55,7 @@ impl Timer {
             event.sigev_notify_thread_id = libc::gettid();
             let mut timer = std::ptr::null_mut();
             assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer), 0);
+            TIMER.store(timer, Ordering::Relaxed);
             let each = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000_000 / hertz };
             let spec = libc::itimerspec { it_interval: each, it_value: each };
             assert_eq!(libc::timer_settime(timer, 0, &spec, std::ptr::null_mut()), 0);
@@ -128,6 +135,8 @@ fn nothing_is_lost(hertz: i64, writes: usize) {
     let (mut copy, mut set) = (vec![0; VCPUS * PAGES], PageSet::new(VCPUS * PAGES));
     let (mut collects, mut pages) = (0, 0);
     SIGNALS.store(0, Ordering::Relaxed);
+    OVERRUNS.store(0, Ordering::Relaxed);
+    let began = Instant::now();
     std::thread::scope(|scope| {
         let running: Vec<_> = vcpus
             .iter_mut()
@@ -147,7 +156,12 @@ fn nothing_is_lost(hertz: i64, writes: usize) {
     while collect(&mut ring, &mut set, slot, &mut copy) > 0 {}
     let lost = (0..VCPUS * PAGES).filter(|&page| word(slot, page) != copy[page]).count();
     let signals = SIGNALS.load(Ordering::Relaxed);
-    println!("{hertz} Hz: {collects} collects of {pages} pages, {signals} signals, {lost} lost");
+    println!(
+        "{hertz} Hz, {writes} writes: {collects} collects of {pages} pages in {:.0?}, {signals} signals \
+         and {} while one was pending, {lost} lost",
+        began.elapsed(),
+        OVERRUNS.load(Ordering::Relaxed)
+    );
     assert_eq!(lost, 0, "pages whose last write was not reported");
     ring.stop().unwrap();
 }

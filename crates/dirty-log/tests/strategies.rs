@@ -152,6 +152,14 @@ fn a_caller_that_panics_leaves_it_in_order() {
         assert!(std::panic::catch_unwind(panics).is_err());
         log.mark(2);
         assert_eq!(harvested(log), [2]);
+        log.mark_pages(10..12);
+        log.mark(63);
+        let panics = std::panic::AssertUnwindSafe(|| {
+            log.harvest().into_runs(|_| std::panic::resume_unwind(Box::new(())));
+        });
+        assert!(std::panic::catch_unwind(panics).is_err());
+        log.mark(3);
+        assert_eq!(harvested(log), [3]);
     });
 }
 
@@ -221,7 +229,10 @@ fn apply(log: &dyn DirtyLog, model: &mut BTreeSet<usize>, step: &Step) {
         }
         Step::Harvest if before % 2 == 0 => {
             let mut runs = Vec::new();
-            log.harvest().for_each_run(|run| runs.push(run));
+            match before % 4 {
+                0 => log.harvest().for_each_run(|run| runs.push(run)),
+                _ => log.harvest().into_runs(|run| runs.push(run)),
+            }
             assert!(runs.windows(2).all(|pair| pair[0].end < pair[1].start));
             let pages: Vec<usize> = runs.into_iter().flatten().collect();
             assert_eq!(pages, std::mem::take(model).into_iter().collect::<Vec<_>>());

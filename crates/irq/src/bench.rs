@@ -127,7 +127,7 @@ pub(crate) fn run_once(
 
 impl Done {
     fn measured(&self, stalled: Option<Stalled>) -> Enabled {
-        let msi_routes::Enabled { devices, shared, commits, total } = &self.enabled;
+        let msi_routes::Enabled { devices, shared, commits, total, .. } = &self.enabled;
         Enabled {
             prepared_ns: ns(self.prepared),
             vfs_ns: devices.iter().map(|device| ns(device.time)).collect(),

@@ -6,8 +6,8 @@
 
 use crate::error::IrqError;
 use crate::placement;
-use kvm_bindings::{kvm_lapic_state, kvm_regs, KvmIrqRouting};
-use msi_routes::{Errno, EventFd, FixedRoute, Kernel, MsiMessage, Router};
+use kvm_bindings::{kvm_lapic_state, kvm_regs};
+use msi_routes::{Errno, EventFd, FixedRoute, Kernel, MsiMessage, Router, Routing};
 use rustix::thread::CpuSet;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -47,7 +47,7 @@ impl Kernel for ByVm {
         self.vm.fd().route_limit()
     }
 
-    fn set_routing(&self, routes: &KvmIrqRouting) -> Result<(), Errno> {
+    fn set_routing(&self, routes: &Routing) -> Result<(), Errno> {
         self.vm.fd().set_routing(routes)
     }
 

@@ -27,7 +27,7 @@ impl Kernel for Null {
         4096
     }
 
-    fn set_routing(&self, routes: &KvmIrqRouting) -> Result<(), Errno> {
+    fn set_routing(&self, routes: &msi_routes::Routing) -> Result<(), Errno> {
         black_box(routes);
         Ok(())
     }
@@ -159,7 +159,7 @@ fn enabling() {
         let fds: Vec<EventFd> = fds.collect();
         let bare = || {
             vm.set_gsi_routing(&table).unwrap();
-            (24..).zip(&fds).for_each(|(gsi, fd)| vm.register_irqfd(fd, gsi).unwrap());
+            (24..).zip(&fds).for_each(|(gsi, fd)| vm.attach(fd, gsi).unwrap());
         };
         ns[0].push(nanoseconds(bare, 1));
         let router = Router::new(Null, FixedRoute::pc_defaults()).unwrap();

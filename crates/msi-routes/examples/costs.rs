@@ -60,7 +60,7 @@ impl msi_routes::Kernel for ByVm {
         self.0.fd().route_limit()
     }
 
-    fn set_routing(&self, routes: &kvm_bindings::KvmIrqRouting) -> Result<(), msi_routes::Errno> {
+    fn set_routing(&self, routes: &msi_routes::Routing) -> Result<(), msi_routes::Errno> {
         self.0.fd().set_routing(routes)
     }
 

@@ -3,7 +3,7 @@
 //! else's commit is to wait for those of a device that is unplugged. Several threads at once
 //! share grace periods, where the user allows them.
 
-use crate::error::Errno;
+use crate::foreign::Errno;
 use crate::ops::Op;
 use crate::route::{Phase, Route};
 use crate::shared::Shared;

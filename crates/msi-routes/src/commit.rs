@@ -11,7 +11,7 @@
 //! 4. A vector that could not be attached is as before: masked, or out of the table.
 
 use crate::ahead::Ahead;
-use crate::error::Errno;
+use crate::foreign::Errno;
 use crate::ops::{Op, Ops};
 use crate::plan::{Closed, Plan};
 use crate::report::{CommitError, Failure, Report, Step};
@@ -26,6 +26,8 @@ pub(crate) struct Commit<'a> {
     pub(crate) fixed: Vec<Op>,
     retired: Vec<u32>,
     pub(crate) report: Report,
+    /// Plans of a large batch, after their commit: they go when the table is held no more.
+    done: Vec<Plan>,
 }
 
 /// Forgets staged changes: GSIs go back to the pool.
@@ -61,10 +63,9 @@ pub(crate) fn sweep(shared: &Arc<Shared>) -> Result<Report, CommitError> {
     commit.run()
 }
 
-/// The plans' routes go while the table is still held.
 impl Drop for Commit<'_> {
     fn drop(&mut self) {
-        self.locked.workspace.clear();
+        self.done = self.locked.workspace.clear();
     }
 }
 
@@ -76,6 +77,7 @@ impl<'a> Commit<'a> {
             fixed: Vec::new(),
             retired: Vec::new(),
             report: Report::default(),
+            done: Vec::new(),
         }
     }
 
@@ -316,9 +318,9 @@ impl<'a> Commit<'a> {
                 _ => {}
             }
         }
-        for plan in self.locked.workspace.plans.iter().filter(|plan| plan.remove && !plan.failed) {
-            plan.route.retire();
-        }
+        let plans = &self.locked.workspace.plans;
+        let removed = plans.iter().filter(|plan| plan.remove && !plan.failed);
+        self.shared.retire(removed.map(|plan| &plan.route));
     }
 
     /// Step 3.

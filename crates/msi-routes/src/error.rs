@@ -1,7 +1,6 @@
 //! What can go wrong, and what the user can do about it.
 
-/// An errno, as kvm-ioctls returns it.
-pub type Errno = kvm_ioctls::Error;
+use crate::foreign::Errno;
 
 /// A change can't be staged.
 #[derive(Debug, thiserror::Error)]

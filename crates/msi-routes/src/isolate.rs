@@ -14,7 +14,7 @@
 //! most like the others.
 
 use crate::commit::Commit;
-use crate::error::Errno;
+use crate::foreign::Errno;
 use crate::message::MsiMessage;
 use crate::report::Step;
 use std::cmp::Reverse;

@@ -1,14 +1,11 @@
 //! The three ioctls, behind a trait so that tests can make any of them fail.
 
-use crate::error::Errno;
+use crate::foreign::{Errno, EventFd, Routing};
 use crate::message::MsiMessage;
-use kvm_bindings::{KvmIrqRouting, KVM_MAX_IRQ_ROUTES};
-use kvm_ioctls::{Cap, VmFd};
 use std::sync::Arc;
-use vmm_sys_util::eventfd::EventFd;
 
-/// What a [`Router`](crate::Router) needs of a VM. Implemented for kvm-ioctls' `VmFd`, so
-/// any rust-vmm VMM has one.
+/// What a [`Router`](crate::Router) needs of a VM. Implemented for kvm-ioctls' `VmFd` with the
+/// feature `kvm-ioctls`, so any rust-vmm VMM has one.
 pub trait Kernel: Send + Sync {
     /// How many routes the table may hold, and how many GSIs there are
     /// (`KVM_CHECK_EXTENSION(KVM_CAP_IRQ_ROUTING)`).
@@ -18,7 +15,7 @@ pub trait Kernel: Send + Sync {
     ///
     /// # Errors
     /// What the kernel says; its table is then as it was.
-    fn set_routing(&self, routes: &KvmIrqRouting) -> Result<(), Errno>;
+    fn set_routing(&self, routes: &Routing) -> Result<(), Errno>;
 
     /// From now on a write to the eventfd injects the GSI (`KVM_IRQFD`). A count that the
     /// eventfd has already is injected at once.
@@ -81,40 +78,49 @@ pub trait Kernel: Send + Sync {
     }
 }
 
-impl Kernel for VmFd {
-    fn route_limit(&self) -> usize {
-        let limit = usize::try_from(self.check_extension_int(Cap::IrqRouting)).unwrap_or(0);
-        limit.min(KVM_MAX_IRQ_ROUTES)
-    }
+#[cfg(feature = "kvm-ioctls")]
+mod vm_fd {
+    use super::{Errno, EventFd, Kernel, MsiMessage, Routing};
+    use kvm_bindings::KVM_MAX_IRQ_ROUTES;
+    use kvm_ioctls::{Cap, VmFd};
 
-    fn set_routing(&self, routes: &KvmIrqRouting) -> Result<(), Errno> {
-        self.set_gsi_routing(routes)
-    }
+    impl Kernel for VmFd {
+        fn route_limit(&self) -> usize {
+            let limit = usize::try_from(self.check_extension_int(Cap::IrqRouting)).unwrap_or(0);
+            limit.min(KVM_MAX_IRQ_ROUTES)
+        }
 
-    fn attach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno> {
-        self.register_irqfd(eventfd, gsi)
-    }
+        fn set_routing(&self, routes: &Routing) -> Result<(), Errno> {
+            Ok(self.set_gsi_routing(routes.as_ref())?)
+        }
 
-    fn detach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno> {
-        self.unregister_irqfd(eventfd, gsi)
-    }
+        fn attach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno> {
+            Ok(self.register_irqfd(eventfd.as_ref(), gsi)?)
+        }
 
-    fn attach_resampled(
-        &self,
-        eventfd: &EventFd,
-        resample: &EventFd,
-        gsi: u32,
-    ) -> Result<(), Errno> {
-        self.register_irqfd_with_resample(eventfd, resample, gsi)
-    }
+        fn detach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno> {
+            Ok(self.unregister_irqfd(eventfd.as_ref(), gsi)?)
+        }
 
-    fn signals(&self) -> bool {
-        self.check_extension(Cap::SignalMsi)
-    }
+        fn attach_resampled(
+            &self,
+            eventfd: &EventFd,
+            resample: &EventFd,
+            gsi: u32,
+        ) -> Result<(), Errno> {
+            let (eventfd, resample) = (eventfd.as_ref(), resample.as_ref());
+            Ok(self.register_irqfd_with_resample(eventfd, resample, gsi)?)
+        }
 
-    fn signal(&self, message: MsiMessage) -> Result<(), Errno> {
-        // 0 is a guest that has the interrupt blocked: it gets none from hardware either.
-        self.signal_msi(message.to_kvm()).map(drop)
+        fn signals(&self) -> bool {
+            self.check_extension(Cap::SignalMsi)
+        }
+
+        fn signal(&self, message: MsiMessage) -> Result<(), Errno> {
+            // 0 is a guest that has the interrupt blocked: it gets none from hardware either.
+            self.signal_msi(message.to_kvm())?;
+            Ok(())
+        }
     }
 }
 
@@ -123,7 +129,7 @@ impl<K: Kernel + ?Sized> Kernel for Arc<K> {
         (**self).route_limit()
     }
 
-    fn set_routing(&self, routes: &KvmIrqRouting) -> Result<(), Errno> {
+    fn set_routing(&self, routes: &Routing) -> Result<(), Errno> {
         (**self).set_routing(routes)
     }
 

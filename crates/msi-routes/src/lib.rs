@@ -4,6 +4,7 @@ mod ahead;
 mod batch;
 mod commit;
 mod error;
+mod foreign;
 mod isolate;
 mod kernel;
 #[cfg(feature = "measure")]
@@ -27,7 +28,8 @@ mod table;
 mod vector;
 
 pub use batch::{Batch, Nested};
-pub use error::{Errno, RouteError, StateError};
+pub use error::{RouteError, StateError};
+pub use foreign::{Errno, EventFd, Routing};
 pub use kernel::Kernel;
 pub use message::{FixedRoute, MsiMessage};
 pub use msi::{Msi, MsiState};
@@ -39,7 +41,6 @@ pub use router::Router;
 pub use source::{Gate, Source};
 #[cfg(feature = "measure")]
 pub use strategy::{enable, prepare, DeviceCost, EnableError, Enabled, Strategy, UnknownStrategy};
-pub use vmm_sys_util::eventfd::EventFd;
 
 /// The code of docs/ADOPTING.md, compiled against what it names.
 #[cfg(doctest)]

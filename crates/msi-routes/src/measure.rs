@@ -65,6 +65,7 @@ impl Shape {
 
 /// A measurement failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MeasureError {
     /// A VM could not be made.
     #[error("cannot make the VM to measure: {0}")]
@@ -79,6 +80,7 @@ pub enum MeasureError {
 
 /// One run of one strategy on a fresh VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Sample {
     /// The strategy.
     pub strategy: Strategy,

@@ -2,9 +2,8 @@
 
 use kvm_bindings::{
     kvm_irq_routing_entry, kvm_irq_routing_hv_sint, kvm_irq_routing_irqchip, kvm_irq_routing_msi,
-    kvm_irq_routing_msi__bindgen_ty_1, kvm_irq_routing_xen_evtchn, kvm_msi,
-    KVM_IRQ_ROUTING_HV_SINT, KVM_IRQ_ROUTING_IRQCHIP, KVM_IRQ_ROUTING_MSI,
-    KVM_IRQ_ROUTING_XEN_EVTCHN, KVM_MSI_VALID_DEVID,
+    kvm_irq_routing_msi__bindgen_ty_1, kvm_irq_routing_xen_evtchn, KVM_IRQ_ROUTING_HV_SINT,
+    KVM_IRQ_ROUTING_IRQCHIP, KVM_IRQ_ROUTING_MSI, KVM_IRQ_ROUTING_XEN_EVTCHN, KVM_MSI_VALID_DEVID,
 };
 
 /// What a device writes to raise an interrupt (PCI Local Bus 3.0, 6.8; on x86 Intel SDM
@@ -48,14 +47,15 @@ impl MsiMessage {
     }
 
     /// As `KVM_SIGNAL_MSI` takes it.
-    pub(crate) fn to_kvm(self) -> kvm_msi {
-        kvm_msi {
+    #[cfg(feature = "kvm-ioctls")]
+    pub(crate) fn to_kvm(self) -> kvm_bindings::kvm_msi {
+        kvm_bindings::kvm_msi {
             address_lo: self.address as u32,
             address_hi: (self.address >> 32) as u32,
             data: self.data,
             flags: if self.devid.is_some() { KVM_MSI_VALID_DEVID } else { 0 },
             devid: self.devid.unwrap_or(0),
-            ..kvm_msi::default()
+            ..Default::default()
         }
     }
 
@@ -114,6 +114,7 @@ impl FixedRoute {
     }
 
     /// Any entry as it is, for kinds that have no constructor here.
+    #[cfg(feature = "kvm-ioctls")]
     pub fn raw(entry: kvm_irq_routing_entry) -> Self {
         Self(entry)
     }

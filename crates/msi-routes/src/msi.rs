@@ -29,6 +29,7 @@ pub struct Msi {
 /// What migration saves of an MSI capability.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct MsiState {
     /// The message control register.
     pub control: u16,
@@ -40,6 +41,13 @@ pub struct MsiState {
     pub mask: u32,
     /// A bit a vector: pending.
     pub pending: u32,
+}
+
+impl MsiState {
+    /// What another VMM saved; nothing masked or pending.
+    pub fn new(control: u16, address: u64, data: u16) -> Self {
+        Self { control, address, data, mask: 0, pending: 0 }
+    }
 }
 
 impl Msi {

@@ -36,6 +36,7 @@ pub struct Msix {
 /// What migration saves of an MSI-X capability.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct MsixState {
     /// The message control register.
     pub control: u16,
@@ -43,6 +44,13 @@ pub struct MsixState {
     pub table: Vec<[u32; 4]>,
     /// Pending bits, vector 0 in bit 0 of the first word.
     pub pba: Vec<u64>,
+}
+
+impl MsixState {
+    /// What another VMM saved.
+    pub fn new(control: u16, table: Vec<[u32; 4]>, pba: Vec<u64>) -> Self {
+        Self { control, table, pba }
+    }
 }
 
 impl Msix {

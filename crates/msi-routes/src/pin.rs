@@ -1,9 +1,9 @@
 //! irqfds of pins: what is not a message.
 
 use crate::error::RouteError;
+use crate::foreign::EventFd;
 use crate::shared::Shared;
 use std::sync::Arc;
-use vmm_sys_util::eventfd::EventFd;
 
 /// An eventfd that raises a pin. Detached when dropped.
 pub struct PinIrqfd {

@@ -74,11 +74,13 @@ impl Workspace {
         }
     }
 
-    /// Forgets the plans and keeps memory for the next ones.
-    pub(crate) fn clear(&mut self) {
-        self.plans.clear();
+    /// Forgets the plans and keeps memory for the next ones. Of a large batch they are
+    /// returned instead, for the caller to drop where nobody waits for it.
+    pub(crate) fn clear(&mut self) -> Vec<Plan> {
         if self.plans.capacity() > PLANS_KEPT {
-            self.plans.shrink_to(PLANS_KEPT);
+            return std::mem::take(&mut self.plans);
         }
+        self.plans.clear();
+        Vec::new()
     }
 }

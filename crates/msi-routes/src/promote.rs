@@ -5,7 +5,7 @@
 //! for which the table has no room works all the same. What an entry is for is the commit
 //! once instead of a lookup of the destination each time, and sources that are not gates.
 
-use crate::error::Errno;
+use crate::foreign::Errno;
 use crate::report::{CommitError, Counts, Failure, Report, Step};
 use crate::route::{Phase, Route};
 use crate::shared::{Locked, Shared};

@@ -1,6 +1,6 @@
 //! What a commit did, vector by vector.
 
-use crate::error::Errno;
+use crate::foreign::Errno;
 use crate::message::MsiMessage;
 use crate::route::Route;
 
@@ -23,6 +23,7 @@ pub enum Step {
 /// One vector that a commit left as it was before; the others stand. (Should KVM also refuse
 /// the table without it, an existing vector has the batch's message: [`Route::message`] tells.)
 #[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
 pub struct Failure {
     /// The vector's route.
     pub route: Route,
@@ -86,6 +87,7 @@ pub struct Counts {
 /// What a commit did. Vectors not named in `failures` are as the batch said.
 #[derive(Debug, Default)]
 #[must_use = "it names the vectors that failed"]
+#[non_exhaustive]
 pub struct Report {
     /// What was done.
     pub counts: Counts,
@@ -113,6 +115,7 @@ impl Report {
     "KVM_SET_GSI_ROUTING with {routes} routes was refused: {source}; the batch was undone{}",
     lost(not_restored)
 )]
+#[non_exhaustive]
 pub struct CommitError {
     /// Routes in the table that was refused.
     pub routes: usize,

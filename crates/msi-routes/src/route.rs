@@ -1,6 +1,6 @@
 //! One vector's route: a handle that never outlives its GSI.
 
-use crate::error::Errno;
+use crate::foreign::Errno;
 use crate::kernel::Kernel;
 use crate::message::MsiMessage;
 use crate::source::{Owner, Source, Way};
@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// How far a route is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Phase {
     /// In a batch that is not committed.
     Staged,
@@ -167,6 +168,11 @@ impl Route {
         Ok(was)
     }
 
+    /// It is gone from now on: the GSI that is to be given back, unless it was.
+    pub(crate) fn go(&self) -> Option<u32> {
+        self.0.go()
+    }
+
     /// Nothing of it is in the kernel but perhaps its table entry: gives its GSI back.
     pub(crate) fn retire(&self) {
         self.0.retire();
@@ -187,9 +193,14 @@ impl RouteInner {
         }
     }
 
+    fn go(&self) -> Option<u32> {
+        let was = self.phase.swap(Phase::Gone as u8, Ordering::AcqRel);
+        (was != Phase::Gone as u8).then(|| self.gsi())
+    }
+
     fn retire(&self) {
-        if self.phase.swap(Phase::Gone as u8, Ordering::AcqRel) != Phase::Gone as u8 {
-            self.home.release(self.gsi());
+        if let Some(gsi) = self.go() {
+            self.home.release(gsi);
         }
     }
 }

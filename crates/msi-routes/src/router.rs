@@ -3,6 +3,7 @@
 use crate::batch::Batch;
 use crate::commit;
 use crate::error::RouteError;
+use crate::foreign::EventFd;
 use crate::kernel::Kernel;
 use crate::message::FixedRoute;
 use crate::pin::PinIrqfd;
@@ -11,9 +12,9 @@ use crate::promote;
 use crate::report::{CommitError, Report};
 use crate::shared::Shared;
 use crate::table::Table;
+#[cfg(feature = "kvm-ioctls")]
 use kvm_bindings::kvm_irq_routing_entry;
 use std::sync::Arc;
-use vmm_sys_util::eventfd::EventFd;
 
 /// An x86 IO-APIC's pins: MSI routes stay off their GSIs even where no pin is routed.
 const FIRST_MSI_GSI: u32 = 24;
@@ -112,6 +113,7 @@ impl Router {
     }
 
     /// The kernel's table, in its order.
+    #[cfg(feature = "kvm-ioctls")]
     pub fn entries(&self) -> Vec<kvm_irq_routing_entry> {
         self.0.lock().table.entries().to_vec()
     }

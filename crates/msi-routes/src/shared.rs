@@ -1,6 +1,7 @@
 //! What all handles of one VM share: the kernel's table, the GSIs, and what is to be swept.
 
-use crate::error::{Errno, RouteError};
+use crate::error::RouteError;
+use crate::foreign::Errno;
 use crate::kernel::Kernel;
 use crate::message::MsiMessage;
 use crate::plan::Workspace;
@@ -106,6 +107,16 @@ impl Shared {
     pub(crate) fn give_back(&self, number: u32) {
         self.pool().release(number);
         self.waste.store(true, Ordering::Release);
+    }
+
+    /// Nothing of these is in the kernel any more: their GSIs are free.
+    pub(crate) fn retire<'a>(&self, routes: impl Iterator<Item = &'a Route>) {
+        let mut pool = self.pool();
+        let mut gone = routes.filter_map(Route::go).peekable();
+        if gone.peek().is_some() {
+            gone.for_each(|gsi| pool.release(gsi));
+            self.waste.store(true, Ordering::Release);
+        }
     }
 
     /// Puts back what a sweep could not do.

@@ -8,14 +8,15 @@
 //! A device model inside the VMM can do better: its [`Gate`] keeps the pending bit itself,
 //! so masking needs no system call, and its irqfd may be attached ahead of the route.
 
-use crate::error::{Errno, RouteError};
+use crate::error::RouteError;
+use crate::foreign::Errno;
+use crate::foreign::EventFd;
 use crate::kernel::Kernel;
 use crate::message::MsiMessage;
 use crate::route::Home;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use vmm_sys_util::eventfd::EventFd;
 
 /// Raises one vector's interrupt from inside the VMM. Clones are the same vector's.
 ///
@@ -129,6 +130,7 @@ impl Gate {
 
 /// Where a vector's interrupts come from.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum Source {
     /// A device model in this process.
     Gate(Gate),

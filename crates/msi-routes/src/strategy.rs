@@ -80,6 +80,7 @@ impl FromStr for Strategy {
 
 /// Enabling devices failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EnableError {
     /// No route left, or a vector without eventfd.
     #[error(transparent)]
@@ -94,6 +95,7 @@ pub enum EnableError {
 
 /// What enabling one device took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeviceCost {
     /// Which device, from 0 on.
     pub device: usize,
@@ -107,6 +109,7 @@ pub struct DeviceCost {
 
 /// What enabling all devices took.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Enabled {
     /// Each device in turn; where all share one commit, the time to stage it.
     pub devices: Vec<DeviceCost>,

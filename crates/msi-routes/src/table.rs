@@ -1,6 +1,7 @@
 //! The kernel's table as it is, edited in place, with an undo log until the kernel took it.
 
 use crate::error::RouteError;
+use crate::foreign::Routing;
 use crate::message::{FixedRoute, MsiMessage};
 use kvm_bindings::{kvm_irq_routing_entry, KvmIrqRouting};
 
@@ -20,7 +21,7 @@ enum Undo {
 
 pub(crate) struct Table {
     /// Room for all the host allows; `None` only inside [`Self::set_len`].
-    routes: Option<KvmIrqRouting>,
+    routes: Option<Routing>,
     len: usize,
     /// Where the library's MSI route of a GSI is; fixed routes have none.
     position: Vec<u32>,
@@ -33,7 +34,7 @@ impl Table {
     pub(crate) fn new(limit: usize) -> Result<Self, RouteError> {
         let full = |_| RouteError::Full { limit, fixed: 0, msi: 0 };
         let mut table = Self {
-            routes: Some(KvmIrqRouting::new(limit).map_err(full)?),
+            routes: Some(Routing(KvmIrqRouting::new(limit).map_err(full)?)),
             len: limit,
             position: vec![NOWHERE; limit],
             undo: Vec::new(),
@@ -49,16 +50,16 @@ impl Table {
     }
 
     /// As the ioctl takes it.
-    pub(crate) fn routes(&self) -> &KvmIrqRouting {
+    pub(crate) fn routes(&self) -> &Routing {
         self.routes.as_ref().expect("put back by set_len")
     }
 
     pub(crate) fn entries(&self) -> &[kvm_irq_routing_entry] {
-        self.routes().as_slice()
+        self.routes().entries()
     }
 
     fn entries_mut(&mut self) -> &mut [kvm_irq_routing_entry] {
-        self.routes.as_mut().expect("put back by set_len").as_mut_slice()
+        self.routes.as_mut().expect("put back by set_len").0.as_mut_slice()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -68,12 +69,12 @@ impl Table {
     /// FamStructWrapper's own resizing reallocates; the buffer here has room for the limit.
     fn set_len(&mut self, len: usize) {
         assert!(len <= self.position.len(), "the pool bounds the routes");
-        let mut raw = self.routes.take().expect("put back by set_len").into_raw();
+        let mut raw = self.routes.take().expect("put back by set_len").0.into_raw();
         raw[0].nr = len as u32;
         self.len = len;
         // SAFETY: the buffer was laid out by KvmIrqRouting::new for `limit` entries, all of
         // them initialised, and `len` is not larger.
-        self.routes = Some(unsafe { KvmIrqRouting::from_raw(raw) });
+        self.routes = Some(Routing(unsafe { KvmIrqRouting::from_raw(raw) }));
     }
 
     fn push(&mut self, entry: kvm_irq_routing_entry) {

@@ -32,9 +32,9 @@ impl Kernel for Picky {
         4096
     }
 
-    fn set_routing(&self, routes: &kvm_bindings::KvmIrqRouting) -> Result<(), Errno> {
+    fn set_routing(&self, routes: &msi_routes::Routing) -> Result<(), Errno> {
         self.tables.fetch_add(1, SeqCst);
-        let bad = routes.as_slice().iter().any(|e| {
+        let bad = routes.as_ref().as_slice().iter().any(|e| {
             // SAFETY: MSI routes only; plain data.
             let msi = unsafe { e.u.msi };
             (self.bad)(u64::from(msi.address_hi) << 32 | u64::from(msi.address_lo), msi.data)
@@ -189,7 +189,7 @@ impl Kernel for Remapping {
         self.0.route_limit()
     }
 
-    fn set_routing(&self, routes: &kvm_bindings::KvmIrqRouting) -> Result<(), Errno> {
+    fn set_routing(&self, routes: &msi_routes::Routing) -> Result<(), Errno> {
         self.0.set_routing(routes)
     }
 
@@ -216,7 +216,7 @@ fn messages_are_translated_on_their_way_into_the_table() {
     let mut msix = Msix::new((0..3).map(|_| gate(&router)), None).unwrap();
     let entry = |data| [0xfee0_0000, 0, data, 0];
     let table = vec![entry(1), entry(0xbad), entry(3)];
-    msix.restore(&MsixState { control: 1 << 15 | 2, table, pba: vec![0] }).unwrap();
+    msix.restore(&MsixState::new(1 << 15 | 2, table, vec![0])).unwrap();
     for again in [false, true] {
         let mut batch = router.batch();
         msix.sync(&mut batch).unwrap();
@@ -246,16 +246,17 @@ fn a_reset_forgets_what_waited() {
         assert_ne!(msix.state(), saved);
         // A state without pending bits leaves none that were there before.
         source.raise().unwrap();
-        msix.restore(&MsixState { pba: vec![0], ..saved.clone() }).unwrap();
+        msix.restore(&MsixState::new(saved.control, saved.table.clone(), vec![0])).unwrap();
         assert!(!msix.is_pending(0));
         // And over a live vector nothing is loaded.
         let entry = [0xfee0_0000, 0, 0x41, 0];
-        let on = MsixState { control: 1 << 15, table: vec![entry], pba: vec![0] };
+        let on = MsixState::new(1 << 15, vec![entry], vec![0]);
         msix.restore(&on).unwrap();
         let mut batch = router.batch();
         msix.sync(&mut batch).unwrap();
         batch.commit().unwrap().complete().unwrap();
-        let refused = msix.restore(&MsixState { pba: vec![1], ..on.clone() }).unwrap_err();
+        let refused =
+            msix.restore(&MsixState::new(on.control, on.table.clone(), vec![1])).unwrap_err();
         assert!(refused.to_string().contains("live vectors"), "{refused}");
         assert_eq!(msix.state(), on);
         msix.reset();

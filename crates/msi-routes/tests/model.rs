@@ -402,7 +402,7 @@ proptest! {
     ) {
         let (_, router) = spy();
         let mut msix = Msix::new((0..vectors).map(|_| external()), Some(3)).unwrap();
-        let state = MsixState { control, table, pba };
+        let state = MsixState::new(control, table, pba);
         prop_assert_eq!(msix.restore(&state).is_ok(), state.table.len() == vectors
             && state.pba.len() == vectors.div_ceil(64)
             && usize::from(control & 0x7ff) + 1 == vectors);
@@ -444,7 +444,8 @@ proptest! {
         let (_, router) = spy();
         let count = 1usize << log2;
         let mut msi = Msi::new((0..count).map(|_| external()), None).unwrap();
-        let state = MsiState { control, address, data, mask, pending };
+        let mut state = MsiState::new(control, address, data);
+        (state.mask, state.pending) = (mask, pending);
         prop_assert_eq!(msi.restore(&state).is_ok(), u32::from(control >> 1 & 7) == log2);
         let _ = (msi.set_control(control), msi.set_message(address, data), msi.set_mask(mask));
         let mut batch = router.batch();

@@ -51,7 +51,7 @@ impl Kernel for Model {
         64
     }
 
-    fn set_routing(&self, routes: &kvm_bindings::KvmIrqRouting) -> Result<(), Errno> {
+    fn set_routing(&self, routes: &msi_routes::Routing) -> Result<(), Errno> {
         if self.refuse.load(SeqCst) > 0 {
             self.refuse.fetch_sub(1, SeqCst);
             return Err(Errno::new(libc::ENOMEM));
@@ -60,8 +60,8 @@ impl Kernel for Model {
         state.inject();
         // SAFETY: all members of the union are plain data; these are all MSI routes.
         let data = |e: &kvm_bindings::kvm_irq_routing_entry| (e.gsi, unsafe { e.u.msi.data });
-        state.table = routes.as_slice().iter().map(data).collect();
-        assert_eq!(state.table.len(), routes.as_slice().len(), "one MSI route a GSI");
+        state.table = routes.as_ref().as_slice().iter().map(data).collect();
+        assert_eq!(state.table.len(), routes.as_ref().as_slice().len(), "one MSI route a GSI");
         Ok(())
     }
 

@@ -25,7 +25,7 @@ impl Kernel for Small {
         self.limit
     }
 
-    fn set_routing(&self, routes: &kvm_bindings::KvmIrqRouting) -> Result<(), Errno> {
+    fn set_routing(&self, routes: &msi_routes::Routing) -> Result<(), Errno> {
         self.tables.fetch_add(1, SeqCst);
         if self.refuse.swap(0, SeqCst) > 0 {
             return Err(Errno::new(libc::ENOMEM));

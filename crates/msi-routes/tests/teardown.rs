@@ -40,7 +40,7 @@ impl Kernel for Watching {
         4096
     }
 
-    fn set_routing(&self, _: &kvm_bindings::KvmIrqRouting) -> Result<(), Errno> {
+    fn set_routing(&self, _: &msi_routes::Routing) -> Result<(), Errno> {
         Ok(())
     }
 
@@ -165,7 +165,7 @@ impl Kernel for Timed {
         self.vm.route_limit()
     }
 
-    fn set_routing(&self, routes: &kvm_bindings::KvmIrqRouting) -> Result<(), Errno> {
+    fn set_routing(&self, routes: &msi_routes::Routing) -> Result<(), Errno> {
         let begin = Instant::now();
         let done = self.vm.set_routing(routes);
         *self.tables.lock().unwrap() += begin.elapsed();

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// How KVM protects pages again after they were reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum KvmLogMode {
     /// KVM_GET_DIRTY_LOG clears and protects the whole slot at once.
     Legacy,

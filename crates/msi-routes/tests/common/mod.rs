@@ -11,7 +11,7 @@ pub use kernels::*;
 use msi_routes::{Errno, EventFd, FixedRoute, Kernel, Route, Router};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-use vmeter_kvm_probe::kvm_bindings::{kvm_lapic_state, KvmIrqRouting};
+use vmeter_kvm_probe::kvm_bindings::kvm_lapic_state;
 use vmeter_kvm_probe::{Vcpu, Vm};
 
 /// Offsets in the APIC page (Intel SDM vol. 3, 11.4.1).
@@ -122,7 +122,7 @@ impl Kernel for VmKernel {
         self.0.fd().route_limit()
     }
 
-    fn set_routing(&self, routes: &KvmIrqRouting) -> Result<(), Errno> {
+    fn set_routing(&self, routes: &msi_routes::Routing) -> Result<(), Errno> {
         self.0.fd().set_routing(routes)
     }
 

@@ -2,7 +2,7 @@
 
 #![allow(dead_code)]
 
-use kvm_bindings::{kvm_irq_routing_entry, KvmIrqRouting, KVM_IRQ_ROUTING_MSI};
+use kvm_bindings::{kvm_irq_routing_entry, KVM_IRQ_ROUTING_MSI};
 use msi_routes::{Errno, EventFd, Kernel, MsiMessage};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -84,11 +84,11 @@ impl Kernel for Spy {
         self.limit
     }
 
-    fn set_routing(&self, routes: &KvmIrqRouting) -> Result<(), Errno> {
+    fn set_routing(&self, routes: &msi_routes::Routing) -> Result<(), Errno> {
         self.call()?;
         self.commits.fetch_add(1, Ordering::SeqCst);
         self.inner.set_routing(routes)?;
-        *self.table.lock().unwrap() = routes.as_slice().to_vec();
+        *self.table.lock().unwrap() = routes.as_ref().as_slice().to_vec();
         Ok(())
     }
 
@@ -120,7 +120,7 @@ impl Kernel for Null {
         self.0
     }
 
-    fn set_routing(&self, _: &KvmIrqRouting) -> Result<(), Errno> {
+    fn set_routing(&self, _: &msi_routes::Routing) -> Result<(), Errno> {
         Ok(())
     }
 
