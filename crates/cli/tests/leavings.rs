@@ -155,6 +155,19 @@ fn case(name: &'static str, lab: &Lab) -> Option<Case> {
             case(words("boot --warmup 0 --runs 1 --accel tcg --watch full"), 12.0)
         }
         "boot wrapped" => case(wrapped("boot --warmup 0 --runs 4"), 2.5),
+        "boot firecracker" => {
+            let (_, kernel) = kernel()?;
+            let line = "#!/bin/sh\n[ \"$1\" = --version ] && exec echo 'Firecracker v1.12.0'\n\
+                        sleep 0.4 & wait; echo 'vmeter: ready'\n";
+            let (vmm, config) = (lab.script("firecracker", line), lab.path("vm.json"));
+            let source = serde_json::json!({ "kernel_image_path": kernel, "boot_args": "a=1" });
+            let asked = serde_json::json!({ "boot-source": source, "drives": [] });
+            std::fs::write(&config, asked.to_string()).expect("scratch space");
+            let mut all = words("boot --warmup 0 --runs 3 --");
+            let own = [text(&vmm), "--no-api", "--config-file", text(&config)];
+            all.extend(own.map(str::to_owned));
+            case(all, 2.5)
+        }
         "boot prepared" => {
             let mut all = words("boot --vmm mock --warmup 0 --runs 4");
             all.extend(["--prepare", HELPER].map(str::to_owned));
@@ -326,6 +339,7 @@ killed! {
     a_boot "boot" 1;
     a_boot_with_a_plugin "boot full" 1;
     a_boot_of_a_vmm_in_a_wrapper "boot wrapped" 3;
+    a_boot_of_another_vmm "boot firecracker" 2;
     a_preparation "boot prepared" 3;
     a_bench "bench" 2;
     a_sweep "sweep" 2;
