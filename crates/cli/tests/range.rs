@@ -5,7 +5,7 @@ mod common;
 mod repository;
 
 use common::{kernel, signal, text, Lab};
-use repository::{build, mock_guest, repository};
+use repository::{build, mock_guest, repository, slower_host};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -140,6 +140,29 @@ fn killed_half_way_and_resumed_it_repeats_nothing() {
     }
     let shown = lab.json(&["show", text(&saved)]);
     assert_eq!(shown["changes"], result["changes"]);
+}
+
+#[test]
+fn a_search_that_goes_on_elsewhere_holds_no_times_of_two_hosts_against_each_other() {
+    let lab = Lab::new();
+    let length = |i: usize| if i >= 9 { 70.0 } else { 50.0 };
+    let (repo, range) =
+        repository(&lab, 16, |i| vec![("source", mock_guest(length(i))), build(i, &[])]);
+    let saved = lab.path("saved");
+    let arguments = ["range", "--repo", text(&repo), &range, "--bisect", "--build", "sh build.sh"];
+    let machine = ["--vmm", "mock", "--machine", "{worktree}/product", "--warmup", "0"];
+    let save = ["--save", text(&saved)];
+    let ran = lab.run(&[&arguments[..], &machine[..], &save[..]].concat());
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let before = listing(&saved.join("builds")).len();
+    // As slow as the change makes it: mixed, its runs would pass for slow commits.
+    slower_host(&saved, 1.4);
+    let result = lab.json(&["range", "--resume", text(&saved), "--trust"]);
+    let warnings = result["warnings"].to_string();
+    assert!(warnings.contains(" of other)"), "{warnings}");
+    assert_eq!(result["verdict"], "changed", "{warnings}");
+    assert_eq!(subjects(&result), ["change 9"]);
+    assert!(listing(&saved.join("builds")).len() >= before, "what was built is kept");
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 mod repository;
 
 use common::{text, Lab};
-use repository::{build, mock_guest, repository};
+use repository::{build, mock_guest, repository, slower_host};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -34,23 +34,6 @@ fn merged(lab: &Lab, dirs: &[PathBuf], save: &Path) -> common::Ran {
     words.extend(dirs.iter().map(|dir| text(dir)));
     words.extend(["--save", text(save), "--export-json", "-"]);
     lab.run(&words)
-}
-
-/// Gives a shard's host another name, and its runs another speed.
-fn slower_host(dir: &Path, factor: f64) {
-    let change = |path: &Path, edit: &dyn Fn(&mut Value)| {
-        let mut value =
-            serde_json::from_slice(&std::fs::read(path).expect("a file")).expect("JSON");
-        edit(&mut value);
-        std::fs::write(path, value.to_string()).expect("scratch space");
-    };
-    change(&dir.join("session.json"), &|v| v["host"]["hostname"] = "other".into());
-    for run in std::fs::read_dir(dir.join("runs")).expect("runs").flatten() {
-        change(&run.path().join("run.json"), &|v| {
-            let total = v["total_ns"].as_f64().expect("a time") * factor;
-            v["total_ns"] = (total as i64).into();
-        });
-    }
 }
 
 #[test]

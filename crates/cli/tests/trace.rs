@@ -95,8 +95,33 @@ fn a_trace_does_not_differ_from_itself_and_differs_from_another() {
     assert!(other["times"]["p_adjusted"].as_f64() > Some(0.05), "{other}");
     let shown = lab.run(&["trace", "stat", text(&fast), "--vs", text(&slow)]).stdout;
     assert!(shown.contains("0x3f8") && !shown.contains("0x70 "), "{shown}");
+    assert!(shown.contains("Two recordings,"), "{shown}");
     let refused = lab.run(&["trace", "stat", text(&fast), text(&slow), "--vs", text(&fast)]);
     assert_eq!(refused.status, 2);
+    assert!(refused.stderr.contains("2 against 1"), "{}", refused.stderr);
+}
+
+#[test]
+fn several_traces_a_side_tell_machines_from_recordings() {
+    let lab = Lab::new();
+    let recorded = |times: u64| {
+        let path = lab.path(&format!("{times}.txt"));
+        std::fs::write(&path, serial(times)).expect("scratch space");
+        path
+    };
+    let compared = |ours: [u64; 3], theirs: [u64; 3]| {
+        let (ours, theirs) = (ours.map(recorded), theirs.map(recorded));
+        let mut words = vec!["trace", "stat"];
+        words.extend(ours.iter().map(|path| text(path)));
+        words.extend(theirs.iter().flat_map(|path| ["--vs", text(path)]));
+        let result = lab.json(&words);
+        let port = row(&result["vs"], "rows", |r| r["port"] == 0x3f8).clone();
+        assert_eq!(port["times"]["basis"], "traces", "{port}");
+        port["times"]["p_adjusted"].as_f64().expect("a test")
+    };
+    assert!(compared([4, 5, 6], [40, 50, 60]) < 0.05);
+    // As two single recordings, 4 and 6 differ beyond doubt.
+    assert!(compared([4, 6, 5], [6, 4, 7]) > 0.05);
 }
 
 /// A guest that writes to its serial port and reads its clock in turn, the first taking

@@ -145,11 +145,12 @@ impl Figures {
         self.run.outcome == Outcome::Done
     }
 
-    /// Divides every time by `factor`, that of the host called `host`.
-    pub fn level(&mut self, host: &str, factor: f64) {
+    /// Divides every time by `factor`, that of the host called `host`, and CPU time by its own:
+    /// a host that is slow because others have its CPUs takes no more of it.
+    pub fn level(&mut self, host: &str, factor: f64, of_cpu: f64) {
         self.run.host = Some((host.to_owned(), factor));
         self.run.total_s /= factor;
-        self.run.cpu_s /= factor;
+        self.run.cpu_s /= of_cpu;
         self.run.phases.iter_mut().for_each(|(_, s)| *s /= factor);
         self.activities.values_mut().for_each(|(s, _)| *s /= factor);
         self.marks.values_mut().for_each(|s| *s /= factor);

@@ -30,6 +30,7 @@ pub mod range;
 mod sessions;
 mod shown;
 pub mod slurm;
+mod steady;
 pub mod sweep;
 pub mod trend;
 mod words;

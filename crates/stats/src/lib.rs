@@ -33,7 +33,9 @@ pub mod segments;
 pub mod sequential;
 pub mod shards;
 pub mod signed_rank;
+pub mod steady;
 pub mod summary;
+pub mod tails;
 
 pub use bisect::{Answer, Bisection};
 pub use breaks::{breaks, breaks_among, Break};

@@ -2,7 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
 use crate::common::Lab;
-use std::path::PathBuf;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A repository whose commits have the files that `files` says; the first commit's name.
@@ -53,4 +54,21 @@ pub fn mock_guest(initcall_ms: f64) -> String {
          9ms reach run_init_process\n1ms exec 1 /init\n20ms step mount\n0 ready\n1ms shutdown\n\
          2ms poweroff\n1ms vmm-exiting\n1ms exit 0\n"
     )
+}
+
+/// Gives a session's host another name, and its runs another speed.
+pub fn slower_host(dir: &Path, factor: f64) {
+    let change = |path: &Path, edit: &dyn Fn(&mut Value)| {
+        let mut value =
+            serde_json::from_slice(&std::fs::read(path).expect("a file")).expect("JSON");
+        edit(&mut value);
+        std::fs::write(path, value.to_string()).expect("scratch space");
+    };
+    change(&dir.join("session.json"), &|v| v["host"]["hostname"] = "other".into());
+    for run in std::fs::read_dir(dir.join("runs")).expect("runs").flatten() {
+        change(&run.path().join("run.json"), &|v| {
+            let total = v["total_ns"].as_f64().expect("a time") * factor;
+            v["total_ns"] = (total as i64).into();
+        });
+    }
 }

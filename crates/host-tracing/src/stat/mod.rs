@@ -1,5 +1,6 @@
 //! `vmeter trace stat`: statistics of traces, devices by name, two traces compared.
 
+mod repeated;
 pub mod report;
 mod versus;
 
@@ -19,8 +20,8 @@ pub struct StatOptions {
     pub files: Vec<PathBuf>,
     /// Cycles a second, for traces that count cycles.
     pub cpu_hz: Option<f64>,
-    /// Trace that the only one of `files` is compared with.
-    pub vs: Option<PathBuf>,
+    /// Traces that `files` are compared with: one with one, or several with several.
+    pub vs: Vec<PathBuf>,
     /// How counts are compared.
     pub per: Per,
     /// File with the output of QEMU's `info mtree -f`.
@@ -45,7 +46,7 @@ pub struct Counted {
 pub struct TraceStats {
     /// Head.
     pub envelope: Envelope,
-    /// The traces in the order they were named, without the one compared with.
+    /// The traces in the order they were named, without those compared with.
     pub traces: Vec<Counted>,
     /// The comparison.
     pub versus: Option<Versus>,
@@ -56,22 +57,24 @@ pub struct TraceStats {
 /// Reads the traces to their ends.
 ///
 /// # Errors
-/// A file that is no trace or no memory map; `--vs` with several traces.
+/// A file that is no trace or no memory map; `--vs` with one trace and several others.
 pub fn stat(options: &StatOptions) -> Result<TraceStats> {
-    if options.vs.is_some() && options.files.len() != 1 {
-        return Err(usage("--vs compares two traces: name one file before it"));
+    let (ours, theirs) = (options.files.len(), options.vs.len());
+    if theirs > 0 && (ours == 1) != (theirs == 1) {
+        return Err(usage(format!(
+            "--vs: {ours} against {theirs}: name one trace of each machine, which compares two \
+             recordings, or two and more of each (FILE FILE --vs OTHER --vs OTHER), which \
+             compares the machines"
+        )));
     }
     let devices = options.mtree.as_deref().map(read_map).transpose()?;
     let mut traces = read_all(options)?;
     if let Some(devices) = &devices {
         traces.iter_mut().for_each(|trace| trace.report.name_devices(devices));
     }
-    let other = options.vs.as_ref().and_then(|_| traces.pop());
-    let versus = match (&other, traces.first()) {
-        (Some(b), Some(a)) => Some(versus::compare(a, b, options.per)),
-        _ => None,
-    };
-    let warnings = traces.iter().chain(&other).flat_map(warnings).collect();
+    let others = traces.split_off(ours.min(traces.len()));
+    let versus = (!others.is_empty()).then(|| versus::compare(&traces, &others, options.per));
+    let warnings = traces.iter().chain(&others).flat_map(warnings).collect();
     let envelope = Envelope {
         schema: vmeter_model::SCHEMA.into(),
         command: "trace stat".into(),
@@ -83,7 +86,7 @@ pub fn stat(options: &StatOptions) -> Result<TraceStats> {
     Ok(TraceStats { envelope, traces, versus, warnings })
 }
 
-/// Every trace, the one to compare with last; as many at once as there are threads.
+/// Every trace, those to compare with last; as many at once as there are threads.
 fn read_all(options: &StatOptions) -> Result<Vec<Counted>> {
     let paths: Vec<&PathBuf> = options.files.iter().chain(&options.vs).collect();
     let at_once = options.threads.clamp(1, paths.len().max(1));

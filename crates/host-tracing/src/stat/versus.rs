@@ -6,13 +6,15 @@
 //! ([`vmeter_stats::mann_whitney`] with ties). Both take events to be independent,
 //! which they seldom are: bursts would pass for differences. So each is also tested
 //! on the means of the trace's slices ([`vmeter_trace::stat::slices`]) by Welch's
-//! test, and the larger p-value counts. All p-values of a comparison are adjusted
-//! together by Benjamini and Hochberg.
+//! test, and the larger p-value counts. That is about two recordings; whether the
+//! machines differ is told by several recordings a side ([`super::repeated`]). All
+//! p-values of a comparison are adjusted together by Benjamini and Hochberg.
 
+use super::repeated::{self, Rate};
 use super::Counted;
 use std::collections::BTreeMap;
 use vmeter_stats::dist::{f_upper, normal_cdf};
-use vmeter_stats::{benjamini_hochberg, welch};
+use vmeter_stats::{benjamini_hochberg, median, welch};
 use vmeter_trace::stat::versus::{Per, Side, Test, Versus, VersusRow};
 use vmeter_trace::stat::{Report, Row};
 
@@ -21,95 +23,130 @@ const MIN_SLICES: usize = 4;
 /// Histogram buckets in an octave of time.
 const LEVELS_PER_OCTAVE: f64 = 32.0;
 
-/// Compares every row of the two.
-pub fn compare(a: &Counted, b: &Counted, per: Per) -> Versus {
-    let mut rows = Vec::new();
-    for ((table, ours), (_, theirs)) in a.report.tables().into_iter().zip(b.report.tables()) {
-        rows.extend(
-            pairs(ours, theirs)
-                .into_iter()
-                .map(|(one, other)| row(table, (&a.report, one), (&b.report, other), per)),
-        );
+/// Compares every row of two sides, each of one recording or of several.
+pub fn compare(a: &[Counted], b: &[Counted], per: Per) -> Versus {
+    let mut found: BTreeMap<(usize, Key<'_>), Pair<'_>> = BTreeMap::new();
+    for (side, traces) in [a, b].into_iter().enumerate() {
+        for (at, trace) in traces.iter().enumerate() {
+            for (table, (name, rows)) in trace.report.tables().into_iter().enumerate() {
+                for row in rows {
+                    let pair =
+                        found.entry((table, key(row))).or_insert_with(|| Pair::new(name, a, b));
+                    if let Some(slot) = pair.sides.get_mut(side).and_then(|s| s.get_mut(at)) {
+                        slot.1 = Some(row);
+                    }
+                }
+            }
+        }
     }
+    let mut rows: Vec<VersusRow> = found.into_values().map(|pair| pair.row(per)).collect();
     let tests = adjust(&mut rows);
     let change = |row: &VersusRow| {
         let total = |side: &Side| side.total_s.unwrap_or(0.0);
         (total(&row.b) - total(&row.a)).abs()
     };
     rows.sort_by(|x, y| change(y).total_cmp(&change(x)));
-    Versus { a: a.file.clone(), b: b.file.clone(), per, tests, rows }
+    let files = |side: &[Counted]| side.iter().map(|trace| trace.file.clone()).collect();
+    Versus { a: files(a), b: files(b), per, tests, rows }
 }
 
 type Key<'a> = (Option<u32>, Option<u64>, Option<u32>, Option<&'static str>, &'a str);
 
-/// Rows of two tables by what they are of.
-fn pairs<'a>(a: &'a [Row], b: &'a [Row]) -> Vec<(Option<&'a Row>, Option<&'a Row>)> {
-    let key = |r: &'a Row| -> Key<'a> { (r.port, r.address, r.msr, r.direction, r.name.as_str()) };
-    let mut both: BTreeMap<Key<'a>, (Option<&Row>, Option<&Row>)> = BTreeMap::new();
-    a.iter().for_each(|r| both.entry(key(r)).or_default().0 = Some(r));
-    b.iter().for_each(|r| both.entry(key(r)).or_default().1 = Some(r));
-    both.into_values().collect()
+/// What a row is of.
+fn key(row: &Row) -> Key<'_> {
+    (row.port, row.address, row.msr, row.direction, row.name.as_str())
 }
 
-fn row(
+/// A recording and its row, if it has one.
+type Recorded<'a> = (&'a Report, Option<&'a Row>);
+
+/// The rows of one thing in all recordings.
+struct Pair<'a> {
     table: &'static str,
-    (report_a, a): (&Report, Option<&Row>),
-    (report_b, b): (&Report, Option<&Row>),
-    per: Per,
-) -> VersusRow {
-    let named = a.or(b);
-    let side = |report: &Report, row: Option<&Row>| {
-        let duration = report.duration_s.filter(|d| *d > 0.0);
-        let count = row.map_or(0, |r| r.count);
-        Side {
-            count,
-            per_s: duration.map(|d| count as f64 / d),
-            total_s: row.and_then(|r| r.total_s),
-            median_s: row.and_then(|r| r.median_s),
+    sides: [Vec<Recorded<'a>>; 2],
+}
+
+impl<'a> Pair<'a> {
+    fn new(table: &'static str, a: &'a [Counted], b: &'a [Counted]) -> Self {
+        let empty = |side: &'a [Counted]| side.iter().map(|trace| (&trace.report, None)).collect();
+        Pair { table, sides: [empty(a), empty(b)] }
+    }
+
+    fn row(&self, per: Per) -> VersusRow {
+        let [a, b] = &self.sides;
+        let named = a.iter().chain(b).find_map(|(_, row)| *row);
+        VersusRow {
+            table: self.table,
+            name: named.map(|r| r.name.clone()).unwrap_or_default(),
+            port: named.and_then(|r| r.port),
+            address: named.and_then(|r| r.address),
+            direction: named.and_then(|r| r.direction),
+            a: side(a),
+            b: side(b),
+            counts: counts(a, b, per),
+            times: times(a, b),
         }
-    };
-    VersusRow {
-        table,
-        name: named.map(|r| r.name.clone()).unwrap_or_default(),
-        port: named.and_then(|r| r.port),
-        address: named.and_then(|r| r.address),
-        direction: named.and_then(|r| r.direction),
-        a: side(report_a, a),
-        b: side(report_b, b),
-        counts: counts((report_a, a), (report_b, b), per),
-        times: a.zip(b).and_then(|(a, b)| times((report_a, a), (report_b, b))),
     }
 }
 
-fn counts(
-    (report_a, a): (&Report, Option<&Row>),
-    (report_b, b): (&Report, Option<&Row>),
-    per: Per,
-) -> Option<Test> {
-    let [count_a, count_b] = [a, b].map(|r| r.map_or(0, |r| r.count));
-    let exposure = match per {
-        Per::Trace => [1.0, 1.0],
-        Per::Second => [report_a.duration_s?, report_b.duration_s?],
-    };
-    if exposure.iter().any(|e| *e <= 0.0) {
-        return None;
+/// A side's recordings together; the median is that of their medians.
+fn side(recorded: &[Recorded<'_>]) -> Side {
+    let count = recorded.iter().filter_map(|(_, row)| *row).map(|r| r.count).sum();
+    let durations: Option<f64> =
+        recorded.iter().map(|(report, _)| report.duration_s.filter(|d| *d > 0.0)).sum();
+    let totals: Vec<f64> = recorded.iter().filter_map(|(_, row)| (*row)?.total_s).collect();
+    let medians: Vec<f64> = recorded.iter().filter_map(|(_, row)| (*row)?.median_s).collect();
+    Side {
+        count,
+        per_s: durations.map(|d| count as f64 / d),
+        total_s: (!totals.is_empty()).then(|| totals.iter().sum()),
+        median_s: (!medians.is_empty()).then(|| median(&medians)),
     }
-    let ratio =
-        (count_a > 0).then(|| count_b as f64 / exposure[1] / (count_a as f64 / exposure[0]));
-    let poisson = rate_test([count_a, count_b], exposure);
+}
+
+/// How often, and of how much: seconds of the recording, or the recording.
+fn rated(recorded: &[Recorded<'_>], per: Per) -> Option<Vec<Rate>> {
+    let rate = |(report, row): &Recorded<'_>| {
+        let of = match per {
+            Per::Trace => 1.0,
+            Per::Second => report.duration_s.filter(|d| *d > 0.0)?,
+        };
+        Some((row.map_or(0, |r| r.count), of))
+    };
+    recorded.iter().map(rate).collect()
+}
+
+fn counts(a: &[Recorded<'_>], b: &[Recorded<'_>], per: Per) -> Option<Test> {
+    let (of_a, of_b) = (rated(a, per)?, rated(b, per)?);
+    let rate = |side: &[Rate]| {
+        let (count, of) = side.iter().fold((0, 0.0), |sum, r| (sum.0 + r.0, sum.1 + r.1));
+        (count > 0).then(|| count as f64 / of)
+    };
+    let ratio = rate(&of_a).map(|a| rate(&of_b).unwrap_or(0.0) / a);
+    let ([(report_a, row_a)], [(report_b, row_b)]) = (a, b) else {
+        return repeated::counts(&of_a, &of_b).map(|p| test(ratio, p, "traces"));
+    };
+    let (Some(one), Some(other)) = (of_a.first(), of_b.first()) else { return None };
+    let poisson = rate_test([one.0, other.0], [one.1, other.1]);
     let slices = match per {
         Per::Trace => None,
-        Per::Second => welch(&rates(report_a, a), &rates(report_b, b), 0.0)
+        Per::Second => welch(&rates(report_a, *row_a), &rates(report_b, *row_b), 0.0)
             .filter(|_| [report_a, report_b].iter().all(|r| slices(r) >= MIN_SLICES))
             .and_then(|d| d.p_value),
     };
-    Some(test(ratio, poisson, slices))
+    Some(larger(ratio, poisson, slices))
 }
 
-fn test(ratio: Option<f64>, events: f64, slices: Option<f64>) -> Test {
-    let p_value = slices.map_or(events, |p| p.max(events));
-    let basis = if slices.is_some() { "slices" } else { "events" };
+fn test(ratio: Option<f64>, p_value: f64, basis: &'static str) -> Test {
     Test { ratio, p_value, p_adjusted: p_value, basis }
+}
+
+/// The larger p-value of two tests of one recording a side.
+fn larger(ratio: Option<f64>, events: f64, slices: Option<f64>) -> Test {
+    match slices {
+        Some(slices) => test(ratio, slices.max(events), "slices"),
+        None => test(ratio, events, "events"),
+    }
 }
 
 /// Number of whole slices of a trace.
@@ -147,7 +184,16 @@ fn at_least(k: u64, n: u64, p: f64) -> f64 {
     f_upper((1.0 - p) * k / (p * rest), 2.0 * rest, 2.0 * k)
 }
 
-fn times((report_a, a): (&Report, &Row), (report_b, b): (&Report, &Row)) -> Option<Test> {
+fn times(a: &[Recorded<'_>], b: &[Recorded<'_>]) -> Option<Test> {
+    let median = |recorded: &[Recorded<'_>]| side(recorded).median_s;
+    let ratio = median(a).zip(median(b)).filter(|(a, _)| *a > 0.0).map(|(a, b)| b / a);
+    let (&[(report_a, row_a)], &[(report_b, row_b)]) = (a, b) else {
+        let [a, b] = [a, b].map(|side| side.iter().filter_map(level).collect::<Vec<f64>>());
+        let enough = a.len().min(b.len()) >= repeated::FEWEST;
+        let p = welch(&a, &b, 0.0).filter(|_| enough).and_then(|d| d.p_value)?;
+        return Some(test(ratio, p, "traces"));
+    };
+    let (a, b) = row_a.zip(row_b)?;
     let (tick_a, tick_b) = (report_a.tick_s?, report_b.tick_s?);
     let scaled = |row: &Row, tick: f64| -> Vec<(f64, f64)> {
         row.times.iter().map(|(t, n)| (t * tick, f64::from(*n))).collect()
@@ -156,8 +202,18 @@ fn times((report_a, a): (&Report, &Row), (report_b, b): (&Report, &Row)) -> Opti
     let (levels_a, levels_b) = (levels(a, tick_a), levels(b, tick_b));
     let enough = levels_a.len().min(levels_b.len()) >= MIN_SLICES;
     let slices = welch(&levels_a, &levels_b, 0.0).filter(|_| enough).and_then(|d| d.p_value);
-    let ratio = a.median_s.zip(b.median_s).filter(|(a, _)| *a > 0.0).map(|(a, b)| b / a);
-    Some(test(ratio, ranks, slices))
+    Some(larger(ratio, ranks, slices))
+}
+
+/// Mean logarithm of a recording's times, octaves.
+fn level((report, row): &Recorded<'_>) -> Option<f64> {
+    let (row, tick) = ((*row)?, report.tick_s?);
+    let logs = row.times.iter().filter(|(t, _)| *t > 0.0);
+    let (sum, n) = logs.fold((0.0, 0.0), |(sum, n), (t, times)| {
+        let times = f64::from(*times);
+        (sum + times * (t * tick).log2(), n + times)
+    });
+    (n > 0.0).then(|| sum / n)
 }
 
 /// Mean logarithm of the times in each slice that has some, octaves.

@@ -11,6 +11,7 @@ use crate::ends::Ends;
 use crate::gate::{Gate, Limit};
 use crate::prepare::{check_same, prepare, Prepared};
 use crate::shown::Shown;
+use crate::steady;
 use anyhow::Result;
 use looks::Asked;
 use report::BenchReport;
@@ -243,6 +244,8 @@ pub fn result(session: &Session) -> Result<BenchResult> {
         .collect();
     let Compared { comparisons, refused, warnings: left_out } = comparisons(session, &records);
     warnings.extend(left_out);
+    let of = machines.len();
+    warnings.extend(machines.iter().flat_map(|m| steady::remarks(&m.label, &m.samples_s, of)));
     let hints = comparisons
         .iter()
         .filter(|c| c.verdict == Verdict::Undecidable)

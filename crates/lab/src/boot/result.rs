@@ -93,14 +93,18 @@ fn summarise(
     envelope: Envelope,
     machine: SessionMachine,
     runs: Vec<AnalysedRun>,
-    warnings: Vec<String>,
+    mut warnings: Vec<String>,
 ) -> BootResult {
     let done: Vec<&AnalysedRun> =
         runs.iter().filter(|r| r.record.outcome == Outcome::Done).collect();
     let any_done = !done.is_empty();
+    let all_done = any_done && done.len() == runs.len();
     let summarised = if done.is_empty() { runs.iter().collect() } else { done };
     let timelines: Vec<&Timeline> = summarised.iter().map(|r| &r.timeline).collect();
     let totals: Vec<f64> = timelines.iter().map(|t| seconds(t.total)).collect();
+    if all_done {
+        warnings.extend(crate::steady::remarks(&machine.label, &totals, 1));
+    }
     let outliers = vmeter_stats::outliers(&totals)
         .into_iter()
         .filter_map(|i| {

@@ -62,7 +62,10 @@ pub fn result(session: &Session) -> Result<RangeResult> {
     warnings.extend(factors.warnings);
     warnings.extend(unfinished(session, &finished));
     let mut found = if record.bisect {
-        searched(&record, &mut commits, &finished)
+        let runs = finished.iter().map(|(_, run)| run);
+        let (own, said) = decision::comparable(&session.record, runs);
+        warnings.extend(said);
+        searched(&record, &mut commits, &finished, &own)
     } else {
         let exact = finished.iter().all(|(_, run)| run.icount);
         scanned((&record, session), (&commits, &finished), &times, exact)
@@ -202,10 +205,16 @@ pub(super) fn blindness() -> String {
     format!("how its guest ended is not known, {TO_LEARN_IT}")
 }
 
-/// The samples put into the search again, in their order.
-fn searched(record: &RangeRecord, commits: &mut [MeasuredCommit], runs: &[SavedRun]) -> Found {
+/// The samples of the runs in `own` put into the search again, in their order.
+fn searched(
+    record: &RangeRecord,
+    commits: &mut [MeasuredCommit],
+    runs: &[SavedRun],
+    own: &BTreeSet<u32>,
+) -> Found {
     let mut search = decision::fresh(record);
-    for (dir, run) in runs.iter().filter(|(_, run)| !run.warmup) {
+    let enters = |run: &RunRecord| !run.warmup && own.contains(&run.index);
+    for (dir, run) in runs.iter().filter(|(_, run)| enters(run)) {
         if let Some(at) = commit_of(record, &run.label) {
             if let Some(sample) = sample(record, dir, run) {
                 search.observe(at, sample);

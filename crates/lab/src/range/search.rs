@@ -70,10 +70,12 @@ impl<'a> Search<'a> {
         let (runs, _) = self.session.finished()?;
         // An older vmeter saved failures of its own.
         let counts = |run: &RunRecord| run.outcome.fault() != Some(Fault::Host);
+        let (own, _) = decision::comparable(&self.session.record, runs.iter().map(|(_, run)| run));
         for (dir, run) in runs.iter().filter(|(_, run)| counts(run)) {
             self.finished.insert(run.index);
             let Some(commit) = outcome::commit_of(self.record, &run.label) else { continue };
-            self.note(commit, outcome::sample(self.record, dir, run), run.warmup);
+            let foreign = self.record.bisect && !own.contains(&run.index);
+            self.note(commit, outcome::sample(self.record, dir, run), run.warmup || foreign);
         }
         Ok(())
     }

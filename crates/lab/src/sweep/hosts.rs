@@ -15,16 +15,20 @@ pub(super) fn level(
     finished: &BTreeSet<u32>,
     figures: &mut [Vec<Figures>],
 ) -> Factors {
-    let mut timed: Vec<Timed> = Vec::new();
-    for (group, runs) in figures.iter().enumerate() {
-        let of_time = runs.iter().filter(|f| f.is_done() && !f.icount);
-        timed.extend(of_time.map(|f| (f.run.index, group, f.run.total_s)));
-    }
-    let factors = Factors::of(record, finished, &timed, "points");
+    let timed = |time: fn(&Figures) -> f64| -> Vec<Timed> {
+        let groups = figures.iter().enumerate();
+        let runs = groups.flat_map(|(group, runs)| runs.iter().map(move |run| (group, run)));
+        let of_time = runs.filter(|(_, f)| f.is_done() && !f.icount && time(f) > 0.0);
+        of_time.map(|(group, f)| (f.run.index, group, time(f))).collect()
+    };
+    let factors = Factors::of(record, finished, &timed(|f| f.run.total_s), "points");
+    let of_cpu = Factors::of(record, finished, &timed(|f| f.run.cpu_s), "points");
     for run in figures.iter_mut().flatten() {
         let Some((name, factor)) = factors.of_run(run.run.index) else { continue };
-        let factor = if run.is_done() && !run.icount { factor } else { 1.0 };
-        run.level(name, factor);
+        let cpu = of_cpu.of_run(run.run.index).map_or(1.0, |(_, factor)| factor);
+        let counts = run.is_done() && !run.icount;
+        let (factor, cpu) = if counts { (factor, cpu) } else { (1.0, 1.0) };
+        run.level(name, factor, cpu);
     }
     factors
 }
@@ -50,7 +54,7 @@ mod tests {
                 outcome: Outcome::Done,
                 end: None,
                 total_s: total,
-                cpu_s: total,
+                cpu_s: 1.0,
                 phases: vec![("all".into(), total)],
                 counts: [("pci_config_reads".to_owned(), 397.0)].into(),
                 warnings: vec![],
@@ -104,6 +108,7 @@ mod tests {
             assert!((mean(&totals) / wanted - 1.0).abs() < 0.02, "{totals:?}");
             let first = &runs[0];
             assert_eq!(first.run.total_s, first.run.phases[0].1);
+            assert!((first.run.cpu_s - 1.0).abs() < 1e-9, "no host took more CPU time");
             assert_eq!(first.run.counts["pci_config_reads"], 397.0);
             assert!(first.run.host.as_ref().is_some_and(|(_, factor)| *factor != 1.0));
         }

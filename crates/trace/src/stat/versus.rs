@@ -24,11 +24,12 @@ pub struct Test {
     pub p_value: f64,
     /// Adjusted for all tests of the comparison: compare this one with 0.05.
     pub p_adjusted: f64,
-    /// `slices` of the trace's time, or single `events` where there are too few slices.
+    /// `traces` where each side has several; else `slices` of the trace's time, or single
+    /// `events` where there are too few slices.
     pub basis: &'static str,
 }
 
-/// The same thing in two traces.
+/// The same thing on both sides.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VersusRow {
     /// Table of [`super::Report`] that it is in, e.g. `ports`.
@@ -41,9 +42,9 @@ pub struct VersusRow {
     pub address: Option<u64>,
     /// `read` or `write`.
     pub direction: Option<&'static str>,
-    /// In the first trace.
+    /// On the first side.
     pub a: Side,
-    /// In the other.
+    /// On the other.
     pub b: Side,
     /// Does it happen more or less often?
     pub counts: Option<Test>,
@@ -61,17 +62,24 @@ pub enum Per {
     Trace,
 }
 
-/// Two traces compared.
+/// Two sides compared, of one trace each or of several each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Versus {
-    /// The first trace.
-    pub a: String,
-    /// The other.
-    pub b: String,
+    /// Files of the first side.
+    pub a: Vec<String>,
+    /// Files of the other.
+    pub b: Vec<String>,
     /// What counts were divided by.
     pub per: Per,
     /// Number of tests that p-values are adjusted for.
     pub tests: usize,
     /// Rows, the largest difference of total time first.
     pub rows: Vec<VersusRow>,
+}
+
+impl Versus {
+    /// True where each side is of one trace: what is found is then about two recordings.
+    pub fn is_of_two(&self) -> bool {
+        self.a.len() == 1 && self.b.len() == 1
+    }
 }

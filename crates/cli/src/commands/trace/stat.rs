@@ -18,9 +18,9 @@ pub struct Stat {
     /// Rate of the clock, for traces that count cycles, e.g. 2.0G.
     #[arg(long, value_name = "HZ", value_parser = hertz)]
     cpu_hz: Option<f64>,
-    /// Compare with another trace, row by row.
+    /// Compare with another trace, row by row; several of each tell machines from recordings.
     #[arg(long, value_name = "OTHER")]
-    vs: Option<PathBuf>,
+    vs: Vec<PathBuf>,
     /// How --vs compares counts: per second for what goes on, per trace for what has an end.
     #[arg(long, value_name = "UNIT", default_value = "second", requires = "vs")]
     per: Per,

@@ -100,8 +100,8 @@ pub fn versus() -> Versus {
         basis: "slices",
     };
     Versus {
-        a: "before.dat".into(),
-        b: "after.dat".into(),
+        a: vec!["before.dat".into()],
+        b: vec!["after.dat".into()],
         per: Per::Second,
         tests: 2,
         rows: vec![VersusRow {

@@ -96,8 +96,8 @@ exported! {
     }
 
     struct Versus<'a> of versus::Versus {
-        a: &'a str,
-        b: &'a str,
+        a: String = |versus| versus.a.join(", "),
+        b: String = |versus| versus.b.join(", "),
         per: &'static str = |versus| match versus.per {
             Per::Second => "second",
             Per::Trace => "trace",
@@ -153,6 +153,8 @@ struct Several<'a> {
     #[serde(flatten)]
     tables: BTreeMap<&'static str, Vec<Named<'a, Row<'a>>>>,
     traces: Vec<Named<'a, Trace<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vs: Option<Versus<'a>>,
     warnings: &'a [String],
 }
 
@@ -165,9 +167,8 @@ struct Named<'a, T> {
 }
 
 pub(super) fn body<'a>(report: &'a TraceStatReport<'_>) -> Box<dyn erased_serde::Serialize + 'a> {
-    let warnings = report.warnings;
+    let (warnings, vs) = (report.warnings, report.versus.map(Versus::of));
     if let [NamedTrace { file, report: one }] = report.traces[..] {
-        let vs = report.versus.map(Versus::of);
         return Box::new(One { file, trace: exported(one), vs, warnings });
     }
     let traces = &report.traces;
@@ -183,6 +184,7 @@ pub(super) fn body<'a>(report: &'a TraceStatReport<'_>) -> Box<dyn erased_serde:
         lost_events: traces.iter().map(|t| t.report.lost_events).fold(0, u64::saturating_add),
         tables,
         traces: traces.iter().map(|t| Named { file: t.file, what: exported(t.report) }).collect(),
+        vs,
         warnings,
     })
 }

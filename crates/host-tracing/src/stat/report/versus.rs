@@ -19,15 +19,15 @@ pub(super) fn document(document: &mut Document, versus: &Versus, shown: usize) {
         .filter(|r| differs(r.counts.as_ref()) || differs(r.times.as_ref()))
         .collect();
     let slower = found.iter().filter(|r| differs(r.times.as_ref())).count();
+    let (a, b) = (versus.a.join(", "), versus.b.join(", "));
     document.answer = match found.first() {
-        None => format!("No difference found between {} and {}.", versus.a, versus.b),
+        None => format!("No difference found between {a} and {b}."),
         Some(first) => format!(
-            "{} of {} rows differ between {} and {}, {slower} of them in how long they take. The \
+            "{} {a} and {b}, differ in {} of {} rows, {slower} of them in how long they take. The \
              largest difference of time: {} {}.",
+            if versus.is_of_two() { "Two recordings," } else { "Two machines, by recordings" },
             found.len(),
             versus.rows.len(),
-            versus.a,
-            versus.b,
             kind(first.table),
             label(first)
         ),
@@ -40,12 +40,24 @@ pub(super) fn document(document: &mut Document, versus: &Versus, shown: usize) {
         Per::Second => "a second of the trace",
         Per::Trace => "a trace",
     };
-    document.push(Block::Paragraph(format!(
-        "Counts ({per}): conditional test of two Poisson rates; times: rank-sum test; each also by \
-         Welch's test on slices of the traces' time, because events come in bursts, and the larger \
-         p-value counts. {} tests, adjusted by Benjamini and Hochberg; shown is what is below {ALPHA}.",
+    let tests = format!(
+        "{} tests, adjusted by Benjamini and Hochberg; shown is what is below {ALPHA}.",
         versus.tests
-    )));
+    );
+    document.push(Block::Paragraph(if versus.is_of_two() {
+        format!(
+            "Counts ({per}): conditional test of two Poisson rates; times: rank-sum test; each \
+             also by Welch's test on slices of the traces' time, because events come in bursts, \
+             and the larger p-value counts. {tests} Two recordings of one machine differ as \
+             well: whether the machines do is told by two or more of each, FILE FILE --vs OTHER \
+             --vs OTHER."
+        )
+    } else {
+        format!(
+            "Counts ({per}): quasi-Poisson rate ratio, against the scatter between recordings; \
+             times: Welch's test on each recording's mean logarithm of time. {tests}"
+        )
+    }));
 }
 
 /// What a row of a table is, in one word.

@@ -5,6 +5,7 @@ use vmeter_model::result::{BenchMachine, BenchResult, FailedRun, NotCompared};
 use vmeter_model::Cause;
 use vmeter_render::exported;
 use vmeter_render::exported::{exported, Estimate};
+use vmeter_stats::tails::{tails, Tail};
 
 exported! {
     /// The fields after the envelope.
@@ -29,7 +30,17 @@ exported! {
         #[serde(skip_serializing_if = "Option::is_none")]
         end: Option<&'static str> = |machine| machine.end.map(Cause::word),
         outliers: &'a [usize],
+        tails: Vec<Quantile> = |machine| tails(&machine.samples_s).iter().map(exported).collect(),
         machine: parts::Machine<'a>,
+    }
+
+    struct Quantile of Tail {
+        quantile: f64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        value_s: Option<f64> = |tail| tail.found.map(|(value, _)| value),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ci95: Option<[f64; 2]> = |tail| tail.found.map(|(_, ci95)| ci95),
+        runs_needed: usize = |tail| tail.needs,
     }
 
     struct Failure<'a> of FailedRun {

@@ -14,6 +14,7 @@ use vmeter_render::exported::Of;
 use vmeter_render::quantity::{compact_seconds, p_value, plural, ratio_interval, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
+use vmeter_stats::tails::tails;
 
 /// A [`BenchResult`] to be written.
 #[derive(Debug)]
@@ -107,6 +108,29 @@ impl<'a> BenchReport<'a> {
         table
     }
 
+    /// Quantiles of machines; none where runs are too few for any but the median, unless `all`.
+    fn tail_table(&self, all: bool) -> Option<Table> {
+        let mut table = Table::new(vec![
+            Column::name("machine"),
+            Column::text("p50", 0),
+            Column::text("p90", 0),
+            Column::text("p99", 0),
+        ]);
+        let measured = self.result.machines.iter().filter(|machine| machine.estimate.n > 0);
+        let mut told = all;
+        for machine in measured {
+            let tails = tails(&machine.samples_s);
+            told |= tails.iter().skip(1).any(|tail| tail.found.is_some());
+            let mut row = vec![Cell::Name(machine.label.clone())];
+            row.extend(tails.iter().map(|tail| match tail.found {
+                Some((value, ci95)) => Cell::Text(spelled(value, ci95)),
+                None => Cell::Toned(format!("needs {} runs", tail.needs), Tone::Muted),
+            }));
+            table.row(row);
+        }
+        told.then_some(table)
+    }
+
     fn strips(&self) -> Strips {
         let measured = self.result.machines.iter().filter(|machine| machine.estimate.n > 0);
         let strips = measured.map(|machine| Strip {
@@ -152,6 +176,12 @@ impl<'a> BenchReport<'a> {
         }
         facts
     }
+}
+
+/// A time and its interval.
+fn spelled(value: f64, [low, high]: [f64; 2]) -> String {
+    let [value, low, high] = [value, low, high].map(compact_seconds);
+    format!("{value} [{low}, {high}]")
 }
 
 /// The row of a machine of which no run reached its end: no figures, and what ended it.
@@ -271,6 +301,10 @@ impl Report for BenchReport<'_> {
                 "wall and CPU time (user + system), mean ± sample standard deviation",
             );
             document.push(Block::Table(self.machine_table()));
+        }
+        if let Some(table) = self.tail_table(detail == Detail::Full).filter(|_| measured) {
+            document.heading("Tails", "quantiles of wall time [95 %, between order statistics]");
+            document.push(Block::Table(table));
         }
         if let Some(first) = self.result.comparisons.first() {
             let note =
