@@ -105,6 +105,33 @@ fn what_was_planted_is_found_and_said_to_be_new() {
 }
 
 #[test]
+fn a_slower_host_is_one_finding_and_what_was_planted_beside_it_another() {
+    let mut rng = Rng::new(23);
+    let slower = |mut side: Side| {
+        for run in &mut side.runs {
+            run.run.total_s *= 1.4;
+            run.run.phases.iter_mut().for_each(|(_, s)| *s *= 1.4);
+            run.activities.values_mut().for_each(|(s, _)| *s *= 1.4);
+            run.marks.values_mut().for_each(|s| *s *= 1.4);
+        }
+        side
+    };
+    let (mut others, mut raw) = (0, 0);
+    for _ in 0..20 {
+        let a = side(&mut rng, 8, &[("/init:planted", 0.05)]);
+        let b = slower(side(&mut rng, 8, &[("/init:planted", 0.1)]));
+        let result = compare_sides(&a, &b, 1);
+        assert_eq!(result.verdict, DiffVerdict::Slower);
+        let parts = || result.rows.iter().filter(|r| r.kind == DiffKind::Activity);
+        assert!(parts().any(|r| r.name == "/init:planted" && r.significant));
+        others += parts().filter(|r| r.name != "/init:planted" && r.significant).count();
+        raw += parts().filter(|r| r.p_value.is_some_and(|p| p <= 0.025)).count();
+    }
+    assert!(raw > 20 * 20, "each activity takes longer: {raw}");
+    assert!(others <= 10, "{others} of 20 sessions' activities beside the one that was planted");
+}
+
+#[test]
 fn one_run_a_side_tells_nothing_of_noise_and_virtual_time_has_none() {
     let mut rng = Rng::new(5);
     let (mut a, mut b) = (side(&mut rng, 1, &[]), side(&mut rng, 1, &[]));

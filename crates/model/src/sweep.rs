@@ -249,7 +249,10 @@ pub struct DiffRow {
     pub presence: Presence,
     /// Adjusted for everything compared; none for what was not tested.
     pub p_value: Option<f64>,
-    /// True if it differs beyond noise.
+    /// The same of its times at the speed of their runs, which a slower host does not touch; of
+    /// parts of a boot, where that speed can be told.
+    pub p_value_levelled: Option<f64>,
+    /// True if it differs beyond noise, and beyond what the rest of the boot does.
     pub significant: bool,
 }
 

@@ -1,5 +1,6 @@
 //! `vmeter diff A B`: what changed between two saved runs, and is it real?
 
+mod levelled;
 pub mod lines;
 mod rows;
 pub mod saved;

@@ -5,6 +5,7 @@
 //! [`vmeter_stats::discovery`]. Lines have a share of the chance of a false alarm of their
 //! own, so that the whole keeps to 5 %.
 
+use crate::diff::levelled::Speeds;
 use crate::diff::Side;
 use crate::figures::{ActivityKey, Figures, INSNS};
 use std::collections::BTreeSet;
@@ -60,16 +61,22 @@ pub fn rows(a: &Side, b: &Side, exact: bool, seed: u64) -> Rows {
     let raw: Vec<f64> = candidates.iter().filter(part).map(p_value).collect();
     let mut adjusted = benjamini_hochberg(&raw).into_iter();
     let known = a.runs.len() + b.runs.len() > 2;
+    let mut beside = beside(&candidates, a, b).into_iter();
     let rows: Vec<DiffRow> = candidates
         .into_iter()
         .map(|c| {
+            let beside = beside.next().flatten().filter(|_| known && !exact);
             let (p, alpha) = match c.kind {
                 DiffKind::Total => (Some(p_value(&c)), ALPHA_TOTAL),
                 _ if c.tested => (adjusted.next(), ALPHA),
                 _ => (None, ALPHA),
             };
             let p = p.filter(|_| known && !exact);
-            row(c, p, alpha, exact)
+            DiffRow { p_value_levelled: beside, ..row(c, p, alpha, exact) }
+        })
+        .map(|row| DiffRow {
+            significant: row.significant && row.p_value_levelled.is_none_or(|p| p <= ALPHA),
+            ..row
         })
         .collect();
     let (lines, line_tests) = lines(a, b, exact, seed);
@@ -77,8 +84,28 @@ pub fn rows(a: &Side, b: &Side, exact: bool, seed: u64) -> Rows {
 }
 
 fn p_value(candidate: &Candidate) -> f64 {
-    let [a, b] = &candidate.samples;
-    student(a, b, candidate.resolution).unwrap_or(1.0)
+    p_of(&candidate.samples, candidate.resolution)
+}
+
+fn p_of([a, b]: &[Vec<f64>; 2], resolution: f64) -> f64 {
+    student(a, b, resolution).unwrap_or(1.0)
+}
+
+/// For each candidate the adjusted p-value of its times at the speed of their runs; none of
+/// what is no part of a boot, or where runs' speeds can't be told.
+fn beside(candidates: &[Candidate], a: &Side, b: &Side) -> Vec<Option<f64>> {
+    let speeds = Speeds::of(a, b);
+    let raw: Vec<Option<f64>> = candidates
+        .iter()
+        .map(|c| {
+            let is_part = matches!(c.kind, DiffKind::Phase | DiffKind::Mark | DiffKind::Activity);
+            let levelled = speeds.as_ref()?.level(&c.samples).filter(|_| is_part && c.tested)?;
+            Some(p_of(&levelled, c.resolution))
+        })
+        .collect();
+    let tested: Vec<f64> = raw.iter().copied().flatten().collect();
+    let mut adjusted = benjamini_hochberg(&tested).into_iter();
+    raw.into_iter().map(|p| p.and_then(|_| adjusted.next())).collect()
 }
 
 fn row(c: Candidate, p: Option<f64>, alpha: f64, exact: bool) -> DiffRow {
@@ -104,6 +131,7 @@ fn row(c: Candidate, p: Option<f64>, alpha: f64, exact: bool) -> DiffRow {
         seen_in: c.seen_in,
         presence,
         p_value: p,
+        p_value_levelled: None,
         significant,
     }
 }

@@ -94,6 +94,7 @@ fn row(kind: DiffKind, name: &str, a: f64, b: f64, p: f64) -> DiffRow {
         seen_in: [if a > 0.0 { 5 } else { 0 }, if b > 0.0 { 5 } else { 0 }],
         presence,
         p_value: Some(p),
+        p_value_levelled: None,
         significant: p <= 0.04,
     }
 }

@@ -41,6 +41,8 @@ exported! {
         seen_in: [usize; 2],
         presence: &'static str = |row| presence(row.presence),
         p_value: Option<f64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        p_value_levelled: Option<f64>,
         significant: bool,
     }
 

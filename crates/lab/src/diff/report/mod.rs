@@ -4,6 +4,7 @@ mod json;
 
 pub(crate) use json::Body;
 
+use super::rows::ALPHA;
 use vmeter_model::result::Envelope;
 use vmeter_model::sweep::{DiffKind, DiffResult, DiffRow, DiffSetting, DiffSide, Presence};
 use vmeter_model::DiffVerdict;
@@ -173,6 +174,12 @@ fn unit(kind: DiffKind) -> Unit {
     }
 }
 
+/// True for a part that differs beyond noise, and no more than the rest of the boot.
+fn as_the_rest(row: &DiffRow) -> bool {
+    let p = row.p_value.zip(row.p_value_levelled);
+    p.is_some_and(|(raw, levelled)| raw <= ALPHA && levelled > ALPHA)
+}
+
 /// What a row's figures mean, in two words.
 fn finding(row: &DiffRow, exact: bool) -> Cell {
     let worse = if row.difference > 0.0 { Tone::Bad } else { Tone::Good };
@@ -190,6 +197,9 @@ fn finding(row: &DiffRow, exact: bool) -> Cell {
         (Presence::Both, true) => {
             let word = if row.difference > 0.0 { "more" } else { "less" };
             Cell::Toned(word.into(), worse)
+        }
+        (Presence::Both, false) if as_the_rest(row) => {
+            Cell::Toned("as the rest".into(), Tone::Muted)
         }
         (Presence::Both, false) if exact => Cell::Toned("the same".into(), Tone::Muted),
         (Presence::Both, false) => Cell::Toned("within noise".into(), Tone::Muted),
