@@ -145,7 +145,7 @@ fn killed_half_way_and_resumed_it_repeats_nothing() {
 #[test]
 fn a_search_that_goes_on_elsewhere_holds_no_times_of_two_hosts_against_each_other() {
     let lab = Lab::new();
-    let length = |i: usize| if i >= 9 { 70.0 } else { 50.0 };
+    let length = |i: usize| if i >= 9 { 120.0 } else { 50.0 };
     let (repo, range) =
         repository(&lab, 16, |i| vec![("source", mock_guest(length(i))), build(i, &[])]);
     let saved = lab.path("saved");
@@ -156,7 +156,7 @@ fn a_search_that_goes_on_elsewhere_holds_no_times_of_two_hosts_against_each_othe
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     let before = listing(&saved.join("builds")).len();
     // As slow as the change makes it: mixed, its runs would pass for slow commits.
-    slower_host(&saved, 1.4);
+    slower_host(&saved, 1.15);
     let result = lab.json(&["range", "--resume", text(&saved), "--trust"]);
     let warnings = result["warnings"].to_string();
     assert!(warnings.contains(" of other)"), "{warnings}");
