@@ -295,3 +295,32 @@ fn interrupted_while_its_guests_are_made_it_can_be_gone_on_with() {
     assert_eq!(result["verified"], true, "{}", result["mismatches"]);
     assert_eq!(result["workload"]["passes"], 2);
 }
+
+/// Several VMs, each with memory of its own: a sample a VM, tracker and strategy, all bits right.
+#[test]
+fn several_vms_are_asked_at_once() {
+    if !kvm() {
+        return;
+    }
+    let lab = Lab::new();
+    let all = ["dirty", "--workload", "gui", "--hz", "200", "--passes", "2", "--no-fit"];
+    let chosen = ["--tracker", "kvm-legacy", "--strategy", "switch_opt", "--vms", "1,3"];
+    let result = lab.json(&[&all[..], &chosen[..]].concat());
+    assert_eq!(result["verified"], true, "{}", result["mismatches"]);
+    let found: Vec<(u64, &str, usize)> = result["together"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .map(|row| {
+            let times = row["samples_s"].as_array().expect("samples");
+            assert!(times.iter().all(|time| time.as_f64() > Some(0.0)), "{row}");
+            assert!(row["p50_s"].as_f64() <= row["p99_s"].as_f64(), "{row}");
+            (number(&row["vms"]), row["what"].as_str().expect("a word"), times.len())
+        })
+        .collect();
+    let expected =
+        [(1, "kvm-legacy", 2), (1, "switch_opt", 2), (3, "kvm-legacy", 6), (3, "switch_opt", 6)];
+    assert_eq!(found, expected);
+    let refused = lab.run(&["dirty", "--vms", "65"]);
+    assert_eq!(refused.status, 2, "{}", refused.stderr);
+}

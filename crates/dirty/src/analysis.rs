@@ -6,10 +6,11 @@ use crate::layout::{Layout, PAGE};
 use crate::plan::{PlannedPass, Step};
 use crate::result::{
     DirtyLayout, DirtyMismatch, DirtyModel, DirtyPoint, DirtyResult, DirtyRow, DirtySlot,
-    DirtyTracker, DirtyWorkload,
+    DirtyTogether, DirtyTracker, DirtyWorkload,
 };
 use crate::run::{Data, Harvest};
 use crate::source::{label, TrackerKind};
+use crate::together::Rounds;
 use crate::workload::{in_words, Kind};
 use crate::{advice, fits, summary, DirtyError, PUBLISHED_BUFFER};
 use anyhow::Result;
@@ -39,7 +40,7 @@ impl Done<'_> {
     fn pass(&self) -> Option<u32> {
         match self.planned.step {
             Step::Pass { pass, .. } if !self.planned.warmup => Some(pass),
-            Step::Pass { .. } | Step::Fit { .. } => None,
+            Step::Pass { .. } | Step::Fit { .. } | Step::Together { .. } => None,
         }
     }
 }
@@ -90,6 +91,7 @@ pub(crate) fn result(session: &Session<PlannedPass>) -> Result<DirtyResult> {
         mismatches: checked.mismatches,
         crossovers: fits::crossovers(&models, measured, layout.bytes() / PAGE),
         advice: advice::advice(&trackers, &rows),
+        together: together(&runs),
         rows,
         speedup: summary::speedup(&summaries),
         summaries,
@@ -139,6 +141,16 @@ fn rows<'a>(run: &'a Done<'_>, layout: &'a Layout) -> impl Iterator<Item = Dirty
     })
 }
 
+fn together(runs: &[Done<'_>]) -> Vec<DirtyTogether> {
+    let mut rounds = Rounds::default();
+    for run in runs.iter().filter(|run| !run.data.together.is_empty()) {
+        run.tracker
+            .into_iter()
+            .for_each(|kind| rounds.add(kind, &run.data.together, run.data.tsc_hz));
+    }
+    rounds.rows()
+}
+
 /// What the fits are made of: their own runs, and the measured passes.
 fn points(runs: &[Done<'_>]) -> Vec<DirtyPoint> {
     let point = |run: &Done<'_>| DirtyPoint {
@@ -147,7 +159,8 @@ fn points(runs: &[Done<'_>]) -> Vec<DirtyPoint> {
         collect_nanoseconds: run.data.collect.as_ref().map(|collect| collect.nanoseconds),
         write_nanoseconds: run.write_ns(),
     };
-    runs.iter().filter(|run| !run.planned.warmup).map(point).collect()
+    let alone = |run: &&Done<'_>| !run.planned.warmup && run.data.together.is_empty();
+    runs.iter().filter(alone).map(point).collect()
 }
 
 fn trackers(
@@ -260,6 +273,7 @@ fn number(begun: &Begun, planned: &PlannedPass) -> u32 {
         }
         Step::Pass { pass, .. } => pass,
         Step::Fit { round, .. } => passes.saturating_add(round),
+        Step::Together { round, .. } => round,
     }
 }
 
@@ -410,6 +424,7 @@ mod tests {
                 vec![]
             },
             check: Some(Check { bits: 16, wrong: 1, mismatches: vec![wrong] }),
+            together: Vec::new(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::layout::{Layout, PAGE};
 use crate::result::DirtySkipped;
+use crate::together::MOST_VMS;
 use crate::workload::Kind;
 use crate::{DirtyError, TrackerKind};
 use dirty_log::StrategyKind;
@@ -39,6 +40,8 @@ pub struct Given {
     pub no_verify: bool,
     /// Measure no other numbers of dirty pages.
     pub no_fit: bool,
+    /// Numbers of VMs that are asked at once, besides.
+    pub vms: Vec<usize>,
 }
 
 /// Everything that was asked, fields as in [`Given`].
@@ -59,6 +62,9 @@ pub(crate) struct Asked {
     pub(crate) ring_entries: usize,
     pub(crate) no_verify: bool,
     pub(crate) no_fit: bool,
+    /// Numbers of VMs that are asked at once, besides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) vms: Vec<usize>,
 }
 
 impl Asked {
@@ -85,6 +91,7 @@ impl Asked {
             ring_entries: given.ring_entries.unwrap_or(65_536),
             no_verify: given.no_verify,
             no_fit: given.no_fit,
+            vms: given.vms,
         };
         asked.check()?;
         Ok(asked)
@@ -108,12 +115,27 @@ impl Asked {
         if self.buffer.is_some_and(|mib| !(1..=1 << 20).contains(&mib)) {
             return wrong("a buffer has 1 MiB to 1 TiB");
         }
+        if let Some(vms) = self.vms.iter().find(|vms| !(1..=MOST_VMS).contains(*vms)) {
+            return wrong(&format!("--vms {vms}: expected 1 to {MOST_VMS}"));
+        }
         self.slots.as_ref().map_or(Ok(()), Layout::check)
     }
 
     /// The guest's slots, before they are scaled.
     pub(crate) fn layout(&self) -> Layout {
         self.slots.clone().unwrap_or_else(|| self.workload.layout())
+    }
+
+    /// The slots as they fit into so many bytes: half of them, where several VMs at once have
+    /// the other half.
+    pub(crate) fn fitted(&self, budget_bytes: u64) -> Result<Layout, DirtyError> {
+        self.layout().fitted(if self.vms.is_empty() { budget_bytes } else { budget_bytes / 2 })
+    }
+
+    /// The slots of each of several VMs at once, which share half of so many bytes.
+    pub(crate) fn shared(&self, budget_bytes: u64) -> Result<Layout, DirtyError> {
+        let most = self.vms.iter().copied().max().unwrap_or(1) as u64;
+        self.layout().fitted(budget_bytes / 2 / most)
     }
 
     /// Share of the buffer written in a pass, 0 to 1.
@@ -147,7 +169,15 @@ impl Begun {
     /// # Errors
     /// They do not fit; not what a session begins with.
     pub(crate) fn layout(&self) -> Result<Layout, DirtyError> {
-        self.asked.layout().fitted(self.budget_bytes)
+        self.asked.fitted(self.budget_bytes)
+    }
+
+    /// The slots of each of several VMs at once.
+    ///
+    /// # Errors
+    /// They do not fit.
+    pub(crate) fn shared_layout(&self) -> Result<Layout, DirtyError> {
+        self.asked.shared(self.budget_bytes)
     }
 
     /// Trackers that are measured.

@@ -79,6 +79,14 @@ pub(crate) fn whole(len: usize, sparse: &[(usize, u64)]) -> Words {
 }
 
 impl Check {
+    /// Adds another guest's.
+    pub(crate) fn add(&mut self, other: Check) {
+        self.bits += other.bits;
+        self.wrong += other.wrong;
+        let room = KEPT.saturating_sub(self.mismatches.len());
+        self.mismatches.extend(other.mismatches.into_iter().take(room));
+    }
+
     /// Compares one slot's bitmap with what was written.
     pub(crate) fn compare(
         &mut self,

@@ -56,7 +56,10 @@ fn anew(given: &Given, options: &RunOptions, watch: &mut Watch<'_>) -> Result<Di
     let asked = Asked::new(given, options.runs).map_err(DirtyError::classified)?;
     let pin = options.pinned()?;
     let budget_bytes = asked.memory.map_or_else(memory::budget, |mib| mib << 20);
-    let layout = asked.layout().fitted(budget_bytes).map_err(DirtyError::classified)?;
+    let layout = asked.fitted(budget_bytes).map_err(DirtyError::classified)?;
+    if !asked.vms.is_empty() {
+        asked.shared(budget_bytes).map_err(DirtyError::classified)?;
+    }
     let blank = record(KIND, options);
     let load = workload(&asked, &layout, blank.seed);
     let skipped = harness::not_here(&asked).map_err(DirtyError::classified)?;
@@ -138,7 +141,8 @@ fn carry_out(
     harness: Harness,
     watch: &mut Watch<'_>,
 ) -> Result<DirtyResult> {
-    let mut passes = Passes::new(begun, layout, load, harness).map_err(DirtyError::classified)?;
+    let passes = Passes::new(begun, layout, load, harness, session.record.seed);
+    let mut passes = passes.map_err(DirtyError::classified)?;
     execute(session, &mut passes, session.record.prepare.as_deref(), watch)?;
     analysis::result(session)
 }
@@ -155,6 +159,7 @@ fn plan(begun: &Begun, load: &Workload, seed: u64) -> Vec<PlannedPass> {
     if !asked.no_fit {
         plan.extend(orders.fits(load.all().len()));
     }
+    plan.extend(orders.together(&asked.vms, asked.passes));
     plan
 }
 

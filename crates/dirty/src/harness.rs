@@ -11,6 +11,7 @@ use crate::source::TrackerKind;
 use crate::station::{missing, Setting, Station};
 use crate::workload::{Page, Workload};
 use crate::DirtyError;
+use rustix::thread::CpuSet;
 use std::time::Duration;
 use vmeter_kvm_probe::{probe, Ring};
 use vmeter_session::Watch;
@@ -21,6 +22,8 @@ pub(crate) struct Harness {
     pub(crate) stations: Vec<Station>,
     pub(crate) clock: Calibration,
     placement: Option<Placement>,
+    /// What several guests at once are made of, besides their memory.
+    pub(crate) ring: Ring,
 }
 
 /// The ring asked for, if this KVM runs it by itself.
@@ -110,7 +113,12 @@ impl Harness {
         if stations.len() == 1 {
             return Err(none_of(&skipped));
         }
-        Ok((Self { stations, clock, placement }, skipped))
+        Ok((Self { stations, clock, placement, ring }, skipped))
+    }
+
+    /// All CPUs that there are, where threads were put on some of them.
+    pub(crate) fn all_cpus(&self) -> Option<CpuSet> {
+        self.placement.as_ref().map(|placement| placement.before)
     }
 
     /// Harvester and vCPUs are on different CPUs.

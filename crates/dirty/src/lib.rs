@@ -41,6 +41,7 @@ mod station;
 pub mod summary;
 #[cfg(test)]
 mod tests;
+mod together;
 mod workload;
 
 pub use asked::Given;

@@ -10,7 +10,8 @@ use vmeter_base::CpuList;
 /// Keeps the calling thread on one CPU; dropping it undoes that.
 #[derive(Debug)]
 pub(crate) struct Placement {
-    before: CpuSet,
+    /// The CPUs that there are.
+    pub(crate) before: CpuSet,
     /// The other CPUs.
     pub(crate) others: CpuSet,
 }

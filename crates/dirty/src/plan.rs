@@ -39,6 +39,15 @@ pub enum Step {
         /// Pages, of any place in the buffer.
         pages: u64,
     },
+    /// A pass of several guests at once, each with memory of its own.
+    Together {
+        /// From 0.
+        round: u32,
+        /// Guests.
+        vms: usize,
+        /// Seed of the order in which slots and strategies take turns.
+        seed: u64,
+    },
 }
 
 impl Planned for PlannedPass {
@@ -83,6 +92,25 @@ impl Orders {
             })
         };
         passes.flat_map(block).collect()
+    }
+
+    /// Rounds of several guests at once, for each number of them and each tracker.
+    pub(crate) fn together(self, numbers: &[usize], rounds: u32) -> Vec<PlannedPass> {
+        let mut rng = self.rng("together");
+        let mut numbers = numbers.to_vec();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let mut planned = Vec::new();
+        for round in 0..rounds {
+            for &vms in &numbers {
+                let tracked = self.turns(&mut rng).into_iter().filter(|machine| *machine > 0);
+                planned.extend(tracked.map(|machine| {
+                    let step = Step::Together { round, vms, seed: rng.bits() };
+                    PlannedPass { machine, warmup: false, step }
+                }));
+            }
+        }
+        planned
     }
 
     /// What the fits are made of, for a workload that may write to `most` pages.

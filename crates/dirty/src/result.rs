@@ -222,6 +222,27 @@ pub struct DirtySpeedup {
     pub largest: f64,
 }
 
+/// Several VMs that are asked at once.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DirtyTogether {
+    /// VMs.
+    pub vms: usize,
+    /// A tracker, which tells, or a strategy, by which bitmaps are harvested.
+    pub what: String,
+    /// It is a tracker.
+    pub tells: bool,
+    /// Median of the VMs' times for all slots, s.
+    pub p50_s: f64,
+    /// 99th percentile of them, s.
+    pub p99_s: f64,
+    /// Until the last VM is done, median of the rounds, s.
+    pub all_s: f64,
+    /// Rounds.
+    pub rounds: usize,
+    /// Each VM's time, s.
+    pub samples_s: Vec<f64>,
+}
+
 /// A tracker that this host has not got.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DirtySkipped {
@@ -262,6 +283,8 @@ pub struct DirtyResult {
     pub crossovers: Vec<DirtyCrossover>,
     /// What to use.
     pub advice: Option<DirtyAdvice>,
+    /// Several VMs at once, where that was asked.
+    pub together: Vec<DirtyTogether>,
     /// Frequency of the time stamp counter, measured, Hz.
     pub tsc_hz: f64,
     /// Warnings in words.

@@ -7,7 +7,8 @@ use crate::frames::Frames;
 use crate::harness::Harness;
 use crate::layout::Layout;
 use crate::plan::{PlannedPass, Step};
-use crate::station::Pass;
+use crate::station::{Pass, Setting};
+use crate::together::{Crowd, OfOne};
 use crate::workload::{Kind, Page, Workload};
 use crate::{DirtyError, StrategyKind};
 use anyhow::Result;
@@ -43,6 +44,9 @@ pub struct Data {
     pub harvests: Vec<Harvest>,
     /// What was wrong; none if nothing was compared.
     pub check: Option<Check>,
+    /// Several guests at once, each of them; empty for a pass of one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub together: Vec<OfOne>,
 }
 
 /// What the guest's writes took.
@@ -105,6 +109,7 @@ pub(crate) struct Passes<'a> {
     frames: Option<Frames>,
     /// The pass before, a warm-up or not.
     last: Option<(bool, u32)>,
+    crowd: Option<Crowd>,
 }
 
 impl<'a> Passes<'a> {
@@ -117,10 +122,20 @@ impl<'a> Passes<'a> {
         layout: &'a Layout,
         load: &'a Workload,
         harness: Harness,
+        seed: u64,
     ) -> Result<Self, DirtyError> {
         let asked = &begun.asked;
         let frames = (asked.workload == Kind::Gui).then(|| Frames::new(asked.hz)).transpose()?;
-        Ok(Self { begun, layout, load, harness, frames, last: None })
+        let crowd = match asked.vms.is_empty() {
+            true => None,
+            false => {
+                let layout = begun.shared_layout()?;
+                let bytes = asked.buffer_bytes(layout.scale);
+                let load = Workload::new(asked.workload, &layout, bytes, asked.share(), seed);
+                Some(Crowd::new(layout, load))
+            }
+        };
+        Ok(Self { begun, layout, load, harness, frames, last: None, crowd })
     }
 
     /// A frame begins with the first guest's turn.
@@ -132,6 +147,48 @@ impl<'a> Passes<'a> {
         }
         self.last = this;
         Ok(())
+    }
+
+    /// Several guests at once under the run's tracker.
+    fn together(
+        &mut self,
+        request: &RunRequest<'_, PlannedPass>,
+        (round, vms, seed): (u32, usize, u64),
+    ) -> Result<Data, DirtyError> {
+        let unknown = || DirtyError::Options(format!("run {}: not what was asked", request.index));
+        let kind = request.machine.label.parse().map_err(|_| unknown())?;
+        let crowd = self.crowd.as_mut().filter(|_| self.begun.asked.vms.contains(&vms));
+        let crowd = crowd.ok_or_else(unknown)?;
+        let asked = &self.begun.asked;
+        let all = self.harness.all_cpus();
+        let layout = crowd.layout.clone();
+        let setting = Setting {
+            layout: &layout,
+            files: &[],
+            strategies: &asked.strategy,
+            ring: self.harness.ring,
+            ring_entries: asked.ring_entries,
+            cpus: all,
+            most_pages: 0,
+            interrupt: request.interrupt,
+        };
+        let generation = GENERATIONS + 1 + u64::from(request.index);
+        let pages = crowd.load.pass(round);
+        let verify = !asked.no_verify;
+        let (together, check) =
+            crowd.run(setting, vms, (kind, all), (&pages, generation, seed), verify)?;
+        Ok(Data {
+            tsc_hz: self.harness.clock.hz(),
+            apart: true,
+            generation,
+            pages: pages.len() as u64,
+            start_nanoseconds: None,
+            write: Write { tsc_cycles: 0, interruptions: 0, counts: BTreeMap::new() },
+            collect: None,
+            harvests: Vec::new(),
+            check,
+            together,
+        })
     }
 
     fn measure(&mut self, request: &RunRequest<'_, PlannedPass>) -> Result<Data, DirtyError> {
@@ -154,6 +211,9 @@ impl<'a> Passes<'a> {
                 let pages = self.load.random(count, 1 << 40 | u64::from(round));
                 let done = station.measure(&pages, generation)?;
                 (pages, done)
+            }
+            Step::Together { round, vms, seed } => {
+                return self.together(request, (round, vms, seed));
             }
         };
         let check = if self.begun.asked.no_verify {
@@ -180,12 +240,13 @@ impl<'a> Passes<'a> {
             }),
             harvests: done.harvested.into_iter().map(Harvest::from).collect(),
             check,
+            together: Vec::new(),
         })
     }
 }
 
 /// Compares all that there is with what the guest was told to write.
-fn compared(layout: &Layout, memory: &[Vec<u64>], pages: &[Page], done: &Pass) -> Check {
+pub(crate) fn compared(layout: &Layout, memory: &[Vec<u64>], pages: &[Page], done: &Pass) -> Check {
     let written = expected(layout, pages);
     let mut check = Check { wrong: u64::from(!done.same), ..Check::default() };
     for (slot, written) in written.iter().enumerate() {
@@ -213,6 +274,11 @@ impl Runner<PlannedPass> for Passes<'_> {
     }
 
     fn said(&self, run: &Self::Run) -> String {
+        if !run.data.together.is_empty() {
+            let slowest = run.data.together.iter().map(|one| one.collect_nanoseconds);
+            let slowest = slowest.fold(0.0, f64::max);
+            return format!("{} VMs, {:.1} us to tell", run.data.together.len(), slowest / 1e3);
+        }
         match &run.data.collect {
             Some(collect) => format!("{:.1} us to tell", collect.nanoseconds / 1e3),
             None => format!("{} pages written", run.data.pages),

@@ -178,7 +178,8 @@ impl Station {
         Ok(())
     }
 
-    fn write(&mut self, pages: &[Page], generation: u64) -> Result<Wrote, DirtyError> {
+    /// Lets the guest write to pages.
+    pub(crate) fn write(&mut self, pages: &[Page], generation: u64) -> Result<Wrote, DirtyError> {
         let address = |page: &Page| self.places[page.slot] + page.page * PAGE;
         let addresses: Vec<u64> = pages.iter().map(address).collect();
         self.write_to(&addresses, generation)
@@ -240,6 +241,21 @@ impl Station {
             self.guest.rest()?;
         }
         Ok(pass)
+    }
+
+    /// Marks what was told and harvests it every way, once, while the guest runs.
+    pub(crate) fn harvest(
+        &mut self,
+        told: &DirtyWords,
+        rng: &mut Rng,
+    ) -> Result<Vec<Harvested>, DirtyError> {
+        let Some(bitmaps) = self.bitmaps.clone() else { return Ok(Vec::new()) };
+        let (marked, told) = (bitmaps.clone(), told.clone());
+        self.guest.call(move || marked.mark(&told))?;
+        self.guest.spin()?;
+        let harvested = bitmaps.harvest(rng);
+        self.guest.rest()?;
+        Ok(harvested)
     }
 
     /// Takes a slot away from the VM.

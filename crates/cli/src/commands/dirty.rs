@@ -64,6 +64,9 @@ pub struct Dirty {
     /// Do not measure other numbers of dirty pages for the crossover points.
     #[arg(long)]
     no_fit: bool,
+    /// Also ask so many VMs at once, with p50 and p99 of their times: 1,8,32 (default: none).
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    vms: Vec<usize>,
     /// How often.
     #[command(flatten)]
     runs: Runs,
@@ -100,6 +103,7 @@ impl Dirty {
             ring_entries: self.ring_entries,
             no_verify: self.no_verify,
             no_fit: self.no_fit,
+            vms: self.vms.clone(),
         })
     }
 }

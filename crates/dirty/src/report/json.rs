@@ -22,6 +22,8 @@ exported! {
         points: Vec<Point>,
         crossovers: Vec<Crossover>,
         advice: Option<Advice<'a>>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        together: Vec<Together<'a>>,
         tsc_hz: f64,
         warnings: &'a [String],
         hints: &'a [String],
@@ -125,6 +127,16 @@ exported! {
         tracker: Word,
         strategy: &'static str = |advice| advice.strategy.name(),
         reason: &'a str,
+    }
+
+    struct Together<'a> of DirtyTogether {
+        vms: usize,
+        what: &'a str,
+        p50_s: f64,
+        p99_s: f64,
+        all_s: f64,
+        rounds: usize,
+        samples_s: &'a [f64],
     }
 
     struct Mismatch<'a> of DirtyMismatch {

@@ -253,6 +253,31 @@ impl<'a> DirtyReport<'a> {
         }
     }
 
+    /// A row a tracker or strategy and number of VMs.
+    fn together(&self) -> Table {
+        let mut table = Table::new(vec![
+            Column::number("VMs", 0),
+            Column::text("", 0),
+            Column::text("by", 0),
+            Column::number("p50", 0),
+            Column::number("p99", 0),
+            Column::number("all done", 1),
+            Column::number("samples", 2),
+        ]);
+        for row in &self.result.together {
+            table.row(vec![
+                Cell::Text(row.vms.to_string()),
+                Cell::Text(if row.tells { "told" } else { "harvested" }.into()),
+                Cell::Name(row.what.clone()),
+                Cell::Text(compact_seconds(row.p50_s)),
+                Cell::Text(compact_seconds(row.p99_s)),
+                Cell::Text(compact_seconds(row.all_s)),
+                Cell::Text(row.samples_s.len().to_string()),
+            ]);
+        }
+        table
+    }
+
     fn wrong(&self) -> Table {
         let mut table = Table::new(vec![
             Column::number("pass", 0),
@@ -330,6 +355,11 @@ impl Report for DirtyReport<'_> {
         document.heading("Harvests by slot", "ns, medians over passes and trackers");
         document.push(Block::Table(self.summary_table()));
         self.trackers(&mut document);
+        if !self.result.together.is_empty() {
+            let note = "each VM's time for all its slots; told by, or harvested by";
+            document.heading("VMs at once", note);
+            document.push(Block::Table(self.together()));
+        }
         let notices = closing_notices(&self.result.warnings, &self.result.hints, "");
         document.push(Block::Notices(notices));
         document

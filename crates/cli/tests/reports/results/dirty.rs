@@ -120,6 +120,7 @@ pub fn result() -> DirtyResult {
             dirty_pages: 410.0,
             share: 0.024,
         }],
+        together: Vec::new(),
         advice: Some(DirtyAdvice {
             tracker: TrackerKind::Legacy,
             strategy: StrategyKind::SwitchOpt,
