@@ -12,6 +12,7 @@ use anyhow::{bail, Context, Result};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::SystemTime;
 use vmeter_model::run::{Fault, Outcome, Planned, RunHead, SessionMachine};
 use vmeter_model::time::{ClockReading, Ns};
 use vmeter_model::SCHEMA;
@@ -147,7 +148,7 @@ pub fn one_run<P: Planned, R: Runner<P>>(
     watch: &mut Watch<'_>,
 ) -> Result<R::Run> {
     for repeat in 0..=REPEATS {
-        let absence = Absence::watch();
+        let (absence, begin) = (Absence::watch(), SystemTime::now());
         let run = attempt(session, runner, prepare, index, planned, watch.interrupt);
         let away = absence.end();
         let mut run = run?;
@@ -159,6 +160,7 @@ pub fn one_run<P: Planned, R: Runner<P>>(
                 );
             }
             session.commit_run(&run)?;
+            session.forget_written(begin)?;
             return Ok(run);
         }
         session.discard_run(index);

@@ -54,7 +54,8 @@ pub fn resumed<P: Planned>(
     trust::check(&session.dir, options.trust, watch)?;
     session.is_ours();
     enter(&mut session)?;
-    identity::check(&session)?;
+    let anew = identity::check(&session)?;
+    session.record.programs.extend(anew);
     files::remove_begun(&session.dir);
     watch.interrupt.saves_in(&session.dir);
     Ok(Some(session))

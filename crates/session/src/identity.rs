@@ -15,6 +15,7 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 use vmeter_base::{files, shell};
 use vmeter_model::run::{Planned, RunHead, SessionMachine, SessionRecord};
 
@@ -22,6 +23,9 @@ use vmeter_model::run::{Planned, RunHead, SessionMachine, SessionRecord};
 const MAX_HASHED: u64 = 1 << 20;
 /// A larger argument is no script and no configuration, bytes.
 const MAX_TEXT: u64 = 4 << 20;
+
+/// The clocks of files and of this host may differ by so much.
+const CLOCKS: Duration = Duration::from_secs(1);
 
 /// A file that a command line names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,6 +88,10 @@ fn named(words: &[String]) -> Vec<Named> {
                 all.push(Named { path, executed: true });
                 after_program = true;
             }
+            Kind::Script => {
+                all.push(Named { path, executed: true });
+                after_program = false;
+            }
             Kind::Text => {
                 all.push(Named { path, executed: after_program });
                 after_program = false;
@@ -95,8 +103,10 @@ fn named(words: &[String]) -> Vec<Named> {
 }
 
 enum Kind {
-    /// It is executed, or says by whom.
+    /// It is executed, and may be given a script.
     Program,
+    /// It is executed by another program, which it names or is given to.
+    Script,
     Text,
     Other,
 }
@@ -105,13 +115,13 @@ fn kind(path: &Path) -> Kind {
     let Some(found) = path.metadata().ok().filter(fs::Metadata::is_file) else {
         return Kind::Other;
     };
-    if found.permissions().mode() & 0o111 != 0 {
-        return Kind::Program;
-    }
+    let executable = found.permissions().mode() & 0o111 != 0;
     let mut head = Vec::new();
     let read = files::open_regular(path).and_then(|file| file.take(4096).read_to_end(&mut head));
     match read {
-        Ok(_) if head.starts_with(b"#!") => Kind::Program,
+        Ok(_) if head.starts_with(b"#!") => Kind::Script,
+        Ok(1..) if executable && !head.contains(&0) => Kind::Script,
+        _ if executable => Kind::Program,
         Ok(_) if found.len() <= MAX_TEXT && !head.contains(&0) => Kind::Text,
         _ => Kind::Other,
     }
@@ -135,24 +145,35 @@ fn identity(path: &Path) -> Option<String> {
     ))
 }
 
+/// Texts that machines' command lines name, and that they do not execute.
+fn read_by(machines: &[SessionMachine]) -> Vec<PathBuf> {
+    let read = machines.iter().flat_map(named_by).filter(|named| !named.executed);
+    read.map(|named| named.path).collect()
+}
+
+/// Of what was noted, the texts that were written since: by a run that began then, as its log.
+pub(crate) fn written_since<P>(record: &SessionRecord<P>, begin: SystemTime) -> Vec<String> {
+    let later = |path: &PathBuf| {
+        path.metadata().and_then(|found| found.modified()).is_ok_and(|at| at >= begin - CLOCKS)
+    };
+    let all = read_by(&record.machines).into_iter().filter(later);
+    let noted = all.map(|path| path.display().to_string());
+    noted.filter(|path| record.programs.contains_key(path)).collect()
+}
+
 /// Refuses to go on with a session of which a file is another by now: its runs would be of two
-/// machines.
+/// machines. Gives what is to be noted anew: of a session without a finished run, the texts that
+/// one that was cut off may have written.
 ///
 /// # Errors
 /// Class usage: what differs.
-pub fn check<P: Planned>(session: &Session<P>) -> Result<()> {
+pub fn check<P: Planned>(session: &Session<P>) -> Result<BTreeMap<String, String>> {
+    let mut anew = BTreeMap::new();
     let programs = &session.record.programs;
     if programs.is_empty() {
-        return Ok(());
+        return Ok(anew);
     }
-    let read: Vec<PathBuf> = session
-        .record
-        .machines
-        .iter()
-        .flat_map(named_by)
-        .filter(|named| !named.executed)
-        .map(|named| named.path)
-        .collect();
+    let read = read_by(&session.record.machines);
     let mut windows = None;
     let mut others = Vec::new();
     for (path, was) in programs {
@@ -161,13 +182,16 @@ pub fn check<P: Planned>(session: &Session<P>) -> Result<()> {
         if is.as_ref() == Some(was) {
             continue;
         }
-        let own = read.iter().any(|read| read == file)
-            && written_within(file, windows.get_or_insert_with(|| runs_of(session)));
-        if !own {
+        let windows = windows.get_or_insert_with(|| runs_of(session));
+        let named = read.iter().any(|read| read == file);
+        if named && windows.is_empty() {
+            anew.extend(is.map(|is| (path.clone(), is)));
+        } else if !(named && written_within(file, windows)) {
             others.push(format!("{path} ({was}; now {})", is.as_deref().unwrap_or("gone")));
         }
     }
-    same(session.dir.as_path(), &others)
+    same(session.dir.as_path(), &others)?;
+    Ok(anew)
 }
 
 /// Refuses a session of which something is another by now.
@@ -268,6 +292,10 @@ mod tests {
         let both = vec![(script.clone(), true), (text.clone(), false)];
         assert_eq!(found(&["sh", "-e", &script, &disk, &text]), both);
         assert_eq!(found(&["env", "A=1", "sh", &script, &text]), both);
+        let wrapper = file("wrapper", b"#!/bin/sh\nexec \"$@\" >log\n");
+        let own = vec![(wrapper.clone(), true), (text.clone(), false)];
+        assert_eq!(found(&[&wrapper, &text]), own);
+        assert_eq!(found(&["sh", &wrapper, &text]), own);
         assert_eq!(found(&["sh", "-c", &format!("sh {script}; cat {text}")])[0], both[0]);
         assert_eq!(found(&["qemu", "-drive", &disk, "/nonexistent/x"]), []);
         let before = of_command(&words(&["sh", &script]));

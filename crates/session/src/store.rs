@@ -9,11 +9,14 @@ use crate::folder::{self, names::RUN, names::RUNS, Folder};
 use crate::places::{fresh_dir, has_runs, SESSION};
 use crate::run_file::RunFile;
 use crate::trust;
-use crate::{host, shares};
+use crate::{host, identity, shares};
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
 use vmeter_base::files;
 use vmeter_model::run::{AnyPlanned, Planned, PlannedRun, RunHead, RunRecord, SessionRecord};
 use vmeter_model::SCHEMA;
@@ -41,6 +44,8 @@ pub struct Session<P = PlannedRun> {
     pub(crate) away: Option<Away>,
     /// True if what is written carries the user's seal ([`trust`]).
     ours: bool,
+    /// Texts that were noted when it began and that its runs write themselves.
+    written: Mutex<BTreeSet<String>>,
 }
 
 /// The folder that vmeter was called in, while it works in another.
@@ -69,13 +74,21 @@ pub type AnySession = Session<AnyPlanned>;
 impl<P: Planned> Session<P> {
     /// A session in a folder that is there, or will be.
     pub fn at(dir: PathBuf, record: SessionRecord<P>) -> Self {
-        Session { dir, record, held: None, begun: false, away: None, ours: false }
+        Session {
+            dir,
+            record,
+            held: None,
+            begun: false,
+            away: None,
+            ours: false,
+            written: Mutex::default(),
+        }
     }
 
     /// A session that is going to be saved in a folder that this vmeter holds.
     pub fn of(folder: Folder, record: SessionRecord<P>) -> Self {
         let dir = folder.dir().to_owned();
-        Session { dir, record, held: Some(folder), begun: true, away: None, ours: false }
+        Session { held: Some(folder), begun: true, ..Session::at(dir, record) }
     }
 
     /// Makes a session's folder: `dir`, or a fresh one under the state folder; this vmeter
@@ -146,7 +159,31 @@ impl<P: Planned> Session<P> {
     /// # Errors
     /// Any error of the file system, a full disk among them.
     pub fn save(&self) -> Result<()> {
-        self.write(SESSION, serde_json::to_vec_pretty(&self.record)?)
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if written.is_empty() {
+            return self.write(SESSION, serde_json::to_vec_pretty(&self.record)?);
+        }
+        let mut record = self.record.clone();
+        record.programs.retain(|path, _| !written.contains(path));
+        self.write(SESSION, serde_json::to_vec_pretty(&record)?)
+    }
+
+    /// Forgets of the texts that were noted those that a run, which began then, has written: it
+    /// writes them each time, as a log, and one that is cut off does so too.
+    ///
+    /// # Errors
+    /// As [`Session::save`].
+    pub(crate) fn forget_written(&self, begin: SystemTime) -> Result<()> {
+        let found = identity::written_since(&self.record, begin);
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = written.len();
+        written.extend(found);
+        let more = written.len() > before;
+        drop(written);
+        if more {
+            self.save()?;
+        }
+        Ok(())
     }
 
     /// Keeps other vmeters out of the folder as long as the session lives ([`folder`]), if

@@ -1,6 +1,6 @@
 //! Sessions that are gone on with, damaged or not.
 
-use crate::common::{text, Lab, Ran};
+use crate::common::{signal, text, Lab, Ran};
 use crate::repository::{build, repository};
 use crate::tools::{boots, contents, edit, mocks, refused, saved, with};
 use std::collections::BTreeMap;
@@ -83,6 +83,41 @@ fn a_script_that_an_interpreter_is_given_is_known_again() {
         write("echo y >>$1");
         less();
         refused(&lab.run(&resume), "m.sh (sha256:");
+    }
+}
+
+/// A log that was there before, and that a run which is cut off goes on writing.
+#[test]
+fn a_log_of_a_run_that_was_cut_off_is_no_other_machine() {
+    for finished in [0, 1] {
+        let lab = Lab::new();
+        let [log, slow, save] = ["log", "slow", "s"].map(|name| lab.path(name));
+        // Longer after the run before than files' clocks may differ.
+        let line = "echo x >>$1; [ ! -e $2 ] || { rm $2; sleep 3.2; echo last >>$1; sleep 30; }\n";
+        let script = lab.script("m.sh", line);
+        std::fs::write(&log, "of yesterday\n").expect("scratch space");
+        let when = if finished == 0 {
+            "true".into()
+        } else {
+            format!("test -e {}/runs/0000", text(&save))
+        };
+        let once = text(&lab.path("once")).to_owned();
+        let prepare = format!("test -e {once} || ! {when} || touch {once} {}", text(&slow));
+        let begin = ["boot", "--warmup", "0", "--runs", "3", "--prepare", &prepare, "--save"];
+        let own = [text(&save), "--", "sh", text(&script), text(&log), text(&slow)];
+        let mut command = lab.command(&[&begin[..], &own].concat());
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut child = child.expect("vmeter starts");
+        let said = || std::fs::read_to_string(&log).expect("a log");
+        while !said().contains("last") {
+            assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        signal(&child, "INT");
+        assert_eq!(child.wait().expect("a child").code(), Some(130));
+        assert_eq!(std::fs::read_dir(save.join("runs")).expect("runs").count(), finished);
+        let resumed = lab.run(&["boot", "--resume", text(&save)]);
+        assert_eq!(resumed.status, 0, "{finished} finished: {}", resumed.stderr);
     }
 }
 
