@@ -12,8 +12,8 @@ use crate::facts::Facts;
 use crate::input::RESET_VECTOR;
 use crate::landmarks::{hung_until, loaded_compressed, loaded_entry};
 use crate::landmarks::{ALIGNED_ENTRY, BOOT_SECTOR, IMAGE_ENTRIES, KERNEL_ENTRIES, PVH_ENTRIES};
-use crate::lines::Hit;
 use crate::patterns::{Means, On};
+use crate::rules::{loader_reach, up_to_entry};
 use crate::tree::{Fill, Growing, Kind, Node};
 use vmeter_model::Ns;
 
@@ -21,6 +21,8 @@ use vmeter_model::Ns;
 pub(crate) const FIRMWARE: &str = "bios:overhead";
 /// From the firmware's hand-over to the kernel image's first instruction.
 pub(crate) const LOADER: &str = "boot-loader";
+/// The image's own code before the kernel's.
+const DECOMPRESS: &str = "kernel:decompress";
 /// The kernel between its own first instruction and its first initcall.
 pub(crate) const ENTRY: &str = "kernel:entry";
 /// The kernel's initcalls.
@@ -75,10 +77,10 @@ const PHASES: &[Phase] = &[
     phase("vmm:start", &[Some(ExecDone), None], &[Some(Reset)]),
     Phase { seen_until: last_firmware_line,
             ..phase(FIRMWARE, &[Some(Reset)], &[Some(Loader), Some(KernelFirst), Some(Decompress)]) },
-    Phase { seen_until: last_loader_line,
+    Phase { seen_until: last_of_loader,
             ..phase(LOADER, &[Some(Loader)], &[Some(KernelFirst), Some(Decompress)]) },
     phase("kernel:setup", &[Some(KernelFirst)], &[Some(Decompress)]),
-    phase("kernel:decompress", &[Some(Decompress), Some(KernelFirst)], &[Some(KernelEntry)]),
+    phase(DECOMPRESS, &[Some(Decompress), Some(KernelFirst)], &[Some(KernelEntry)]),
     Phase { seen_until: last_of_entry,
             ..phase(ENTRY, &[Some(KernelEntry)], &[Some(Initcalls), Some(Panic)]) },
     Phase { seen_until: last_builtin, breaks_off: lost_tail, fill: BETWEEN,
@@ -96,10 +98,14 @@ pub(crate) fn phases<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Growing<'a
     let mut tree = Growing { root, beside: Vec::new(), warnings: Vec::new() };
     for phase in PHASES {
         let Some((start, end)) = bounds(phase, facts, anchors) else { continue };
-        let error = start.error.max(end.error);
         if start.at >= end.at {
             continue;
         }
+        let by_entry = phase.name == DECOMPRESS && end.error > start.error;
+        let Some(name) = named_to_entry(phase.name, end, by_entry) else { continue };
+        // An end that is the clock's start is in the name.
+        let told = name == phase.name;
+        let error = if told { start.error.max(end.error) } else { start.error };
         // Neither end is known: whether it was there at all is all that is known of it.
         if start.error.min(end.error) >= end.at - start.at {
             continue;
@@ -109,11 +115,20 @@ pub(crate) fn phases<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Growing<'a
             error,
             fill: phase.fill,
             kind: Kind::Frame,
-            ..Node::new(phase.name, start.at, end.at, source)
+            ..Node::new(name, start.at, end.at, source)
         };
         tree.place(node);
     }
     tree
+}
+
+/// A phase's name, with the entry's where it ends at one of which only the clock's start is known.
+fn named_to_entry(name: &str, end: Stamp<'_>, by_entry: bool) -> Option<String> {
+    if by_entry {
+        up_to_entry(name, end)
+    } else {
+        Some(name.to_owned())
+    }
 }
 
 fn bounds<'a>(
@@ -143,9 +158,8 @@ fn last_firmware_line(facts: &Facts<'_>, _: &Anchors<'_>, _: Ns, limit: Ns) -> O
     facts.hits.iter().filter(|h| h.on == On::Firmware && h.at <= limit).map(|h| h.at).max()
 }
 
-fn last_loader_line(facts: &Facts<'_>, _: &Anchors<'_>, start: Ns, limit: Ns) -> Option<Ns> {
-    let inside = |h: &&Hit<'_>| h.on == On::Loader && (start..=limit).contains(&h.at);
-    facts.hits.iter().filter(inside).map(|h| h.at).max()
+fn last_of_loader(facts: &Facts<'_>, _: &Anchors<'_>, start: Ns, limit: Ns) -> Option<Ns> {
+    loader_reach(facts, start, limit)
 }
 
 /// The last address reached or line read before the initcalls must have begun.

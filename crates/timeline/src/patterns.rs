@@ -9,7 +9,7 @@
 //! Kernel lines are those of Linux 5.4-6.12, from its log buffer or its console.
 //! Boot loaders' lines are those of GRUB 2.02-2.12 (with the entries that its `grub-mkconfig`
 //! writes), systemd-boot, syslinux 6 and its kin, iPXE 1.x, EDK2's boot manager and Linux's
-//! EFI stub, on the console.
+//! EFI stub and real-mode code (arch/x86/boot/edd.c), on the console.
 //! A line is printed when something begins, ends, or is half done, so a boundary
 //! from a line is late or early by what lies between: that is `error_ns`.
 
@@ -120,13 +120,17 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     loader(r"^Loading Linux ",                           FirstPart("grub:load-kernel")),
     loader(r"^Loading initial ramdisk",                  FirstPart("grub:load-initrd")),
     loader(r"^(SYSLINUX|EXTLINUX|ISOLINUX|PXELINUX) \d",   FirstPart("syslinux:start")),
-    loader(r"^boot: ?$",                                 FirstPart("syslinux:prompt")),
+    // Twice where the firmware shows the screen on the same serial line.
+    loader(r"^(boot: ?)+ *$",                            FirstPart("syslinux:prompt")),
     loader(r"^Loading \S+\.\.\.",                       FirstPart("syslinux:load")),
     loader(r"^Boot in \d+ s",                            FirstPart("systemd-boot:menu")),
     loader(r"^iPXE initialising devices",                FirstPart("ipxe:start")),
     loader(r"^(Configuring|Waiting for link-up on) \(?net", FirstPart("ipxe:network")),
     loader(r"^(tftp|https?|nfs)://\S+\.\.\.",             Part("ipxe:download")),
     loader(r"^EFI stub: ",                               FirstPart("efi-stub")),
+
+    // Linux's real-mode code, entered by a BIOS's loader of the old kind and by QEMU's -kernel.
+    loader(r"^Probing EDD",                              Begins(Anchor::KernelFirst, 50 * MS)),
 
     // Linux: the boundaries of phases.
     kernel(r"^Linux version ",                           Begins(Anchor::KernelEntry, 5 * MS)),

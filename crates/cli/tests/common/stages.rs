@@ -104,6 +104,8 @@ pub fn stages(lines: &[Said], quiet: bool) -> Vec<(Stage, Said)> {
         "Press any key to continue",
         "Loading Linux ",
         "Loading initial ramdisk",
+        "SYSLINUX ",
+        "Boot in ",
     ];
     let user = [
         "rc: ",
@@ -163,7 +165,7 @@ fn of_one(name: &str) -> Option<&'static [Stage]> {
         Some(&[])
     } else if first(&["bios:", "kernel:load"]) {
         Some(&[Firmware])
-    } else if first(&["boot-loader", "grub:"]) {
+    } else if first(&["boot-loader", "grub:", "syslinux:", "systemd-boot:", "ipxe:", "efi-stub"]) {
         Some(&[Loader])
     } else if first(&["kernel:", "initcall"]) {
         Some(&[Kernel])

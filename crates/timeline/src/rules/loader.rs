@@ -1,8 +1,9 @@
 //! The boot loader: between the firmware's hand-over and the kernel, in parts by its own
 //! lines on the console (GRUB's core, menu and its time-out, what it reads).
 //!
-//! Where nothing says when the decompressor began, what lies between the loader's last line
-//! and the kernel's entry is both: the rest of the loader's work, and decompression.
+//! Where nothing says when the decompressor began, what lies between the last that is known to be
+//! the loader's and the kernel's entry is both: the rest of the loader's work, and decompression. An
+//! EFI stub decompresses before or after it says something, and may read the initrd itself.
 
 use super::firmware::part_name;
 use super::unseen::up_to_entry;
@@ -41,7 +42,8 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
         }
     }
     let told = [Anchor::KernelFirst, Anchor::Decompress].iter().any(|a| anchors.get(*a).is_some());
-    let last = parts.last().map_or(begin, |(_, at)| *at);
+    let before = parts.iter().rfind(|(_, at)| at.at <= end);
+    let last = Stamp { at: end, ..before.map_or(begin, |(_, at)| *at) };
     if let Some(to) = anchors.get(Anchor::KernelEntry).filter(|_| !told) {
         let Some(name) = up_to_entry(LAST_READS, to) else { return };
         // An end that is the clock's start is in the name.
@@ -52,24 +54,78 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     }
 }
 
-/// GRUB's parts with what it reads, where its entries say nothing of that: it reads the kernel
-/// and then the initrd, each from one end to the other, and nothing else that is so long.
+/// How far the loader is known to have gone on, where nothing says when the kernel's image began:
+/// to its last line, or out of its last wait, which ends when it begins to read.
+pub(crate) fn reach(facts: &Facts<'_>, start: Ns, limit: Ns) -> Option<Ns> {
+    let own = |h: &&Hit<'_>| h.on == On::Loader && part_name(h.means) != Some(EFI_STUB);
+    let inside = |h: &&Hit<'_>| (start..=limit).contains(&h.at);
+    let last = facts.hits.iter().filter(own).filter(inside).max_by_key(|h| h.at)?;
+    let waits = WAITS.iter().any(|wait| Some(wait.name) == part_name(last.means));
+    let reads = || files(facts, last.at, limit).first().map(|first| first.at);
+    Some(if waits { reads().unwrap_or(last.at) } else { last.at })
+}
+
+/// What the kernel's own image says under UEFI.
+const EFI_STUB: &str = "efi-stub";
+
+/// A loader's parts with what it reads, where its lines say nothing of that: first it waits, then
+/// it reads files from one end to the other, and nothing else that is so long. GRUB's are the
+/// kernel and then the initrd. Where no reads were traced, nobody knows where the wait ended.
 fn with_reads<'a>(
     facts: &Facts<'a>,
     mut parts: Vec<(&'static str, Stamp<'a>)>,
     begin: Stamp<'a>,
     end: Ns,
 ) -> Vec<(&'static str, Stamp<'a>)> {
-    let grub = parts.iter().any(|(name, _)| name.starts_with("grub:"));
-    if !grub || parts.iter().any(|(name, _)| name.starts_with("grub:load-")) {
+    let known = |name: &str| WAITS.iter().find(|wait| wait.name == name);
+    let last = |of: &dyn Fn(&str) -> bool| parts.iter().rposition(|(name, _)| of(name));
+    // GRUB with no time-out says nothing of its menu.
+    let grub = |name: &str| name.starts_with("grub:");
+    let Some(index) = last(&|name| known(name).is_some()).or_else(|| last(&grub)) else {
+        return parts;
+    };
+    let (name, at) = parts[index];
+    let wait = known(name);
+    let load = wait.map_or("grub:load", |wait| wait.load);
+    if parts.iter().any(|(name, _)| name.starts_with(load)) {
         return parts;
     }
-    let last = parts.last().map_or(begin.at, |(_, at)| at.at);
-    if let [kernel, initrd] = files(facts, last, end)[..] {
-        parts.extend([("grub:load-kernel", kernel), ("grub:load-initrd", initrd)]);
+    let files = files(facts, at.at.max(begin.at), end);
+    let traced = facts.seen.iter().any(|seen| matches!(seen.what, What::DiskRead { .. }));
+    let loads = match files[..] {
+        [kernel, initrd] if load == "grub:load" => {
+            vec![("grub:load-kernel", kernel), ("grub:load-initrd", initrd)]
+        }
+        [first, ..] => vec![(load, first)],
+        [] => Vec::new(),
+    };
+    if let Some(wait) = wait.filter(|_| !traced) {
+        parts[index].0 = wait.both;
     }
+    parts.extend(loads);
+    parts.sort_by_key(|(_, at)| at.at);
     parts
 }
+
+/// A part in which a loader waits for somebody.
+struct Wait {
+    name: &'static str,
+    /// What it does next.
+    load: &'static str,
+    /// Where these are not told apart.
+    both: &'static str,
+}
+
+const WAITS: &[Wait] = &[
+    Wait { name: "grub:menu", load: "grub:load", both: "grub:menu+grub:load" },
+    Wait { name: "grub:timeout", load: "grub:load", both: "grub:timeout+grub:load" },
+    Wait {
+        name: "systemd-boot:menu",
+        load: "systemd-boot:load",
+        both: "systemd-boot:menu+systemd-boot:load",
+    },
+    Wait { name: "syslinux:prompt", load: "syslinux:load", both: "syslinux:prompt+syslinux:load" },
+];
 
 /// When each long file began to be read between two moments.
 fn files<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Vec<Stamp<'a>> {

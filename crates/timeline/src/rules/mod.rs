@@ -26,7 +26,9 @@ use crate::anchors::{Anchors, Candidates};
 use crate::facts::Facts;
 use crate::tree::Growing;
 pub(crate) use firmware::part_name;
+pub(crate) use loader::reach as loader_reach;
 pub(crate) use units::described;
+pub(crate) use unseen::up_to_entry;
 
 /// A family of phases.
 pub(crate) struct RuleSet {

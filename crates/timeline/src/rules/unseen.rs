@@ -20,7 +20,7 @@ const CLOCK_START_NS: Ns = NO_TIME_ERROR_NS + EXACT_NS;
 
 /// `name`, and the begin of the kernel's entry where only its clock's start is known. None
 /// where not even that is: a log that nothing aligns is only known to be earlier.
-pub(super) fn up_to_entry(name: &str, entry: Stamp<'_>) -> Option<String> {
+pub(crate) fn up_to_entry(name: &str, entry: Stamp<'_>) -> Option<String> {
     if entry.error <= EXACT_NS {
         Some(name.to_owned())
     } else if entry.error <= CLOCK_START_NS {

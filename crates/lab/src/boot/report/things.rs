@@ -22,6 +22,8 @@ const HANDLES: &[(&str, &str)] = &[
     ("grub:menu",               "GRUB_TIMEOUT=0"),
     ("grub:timeout",            "GRUB_TIMEOUT=0"),
     ("grub:",                   "fewer modules, or -kernel"),
+    ("syslinux:load",           "a smaller kernel and initrd"),
+    ("systemd-boot:load",       "a smaller kernel and initrd"),
     ("syslinux:prompt",         "TIMEOUT 1, PROMPT 0"),
     ("systemd-boot:menu",       "timeout 0 in loader.conf"),
     ("ipxe:",                   "boot from a disk, or -kernel"),
