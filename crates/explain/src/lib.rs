@@ -99,6 +99,7 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
     let mut result = ExplainResult {
         files: clocks.describe(&sources),
         duration_s: view.seconds(evidence.span()),
+        followed: detect::followed(&view),
         vcpus: view.vcpus(),
         findings: rank::findings(&view),
         warnings: Vec::new(),

@@ -14,6 +14,8 @@ use vmeter_trace::{open, Body, Event, EventReader, Input, TraceInfo, NO_CPU};
 
 /// Threads whose names are kept, per file.
 const MAX_NAMES: usize = 1 << 16;
+/// Threads started by a recorder that are kept, per file.
+const MAX_LAUNCHED: usize = 64;
 /// Longest thread name that is kept, bytes.
 const MAX_NAME: usize = 64;
 
@@ -24,6 +26,8 @@ struct Source {
     names: HashMap<i32, Box<str>>,
     /// The thread that was named last, so that a run of events costs one comparison.
     named: i32,
+    /// Threads that a recorder started to be recorded.
+    launched: Vec<i32>,
     events: u64,
     next: Option<Moment>,
 }
@@ -51,6 +55,7 @@ impl Merge {
                 decoder: Decoder::default(),
                 names: HashMap::new(),
                 named: 0,
+                launched: Vec::new(),
                 events: 0,
                 next: None,
             };
@@ -104,6 +109,20 @@ impl Merge {
             .unwrap_or("")
     }
 
+    /// True for a thread that a recorder started to be recorded.
+    pub fn is_launched(&self, thread: Tid) -> bool {
+        let source = self.sources.get(thread.file as usize);
+        source.is_some_and(|source| source.launched.contains(&thread.tid))
+    }
+
+    /// All of them.
+    pub fn launched(&self) -> impl Iterator<Item = Tid> + '_ {
+        let all = (0_u16..).zip(&self.sources);
+        all.flat_map(|(file, source)| {
+            source.launched.iter().map(move |tid| Tid { file, tid: *tid })
+        })
+    }
+
     /// What is left when all events have come.
     pub fn finish(self) -> Vec<Read> {
         let mut all = Vec::new();
@@ -137,7 +156,7 @@ impl Source {
         }
         if event.tid != self.named {
             self.named = event.tid;
-            learn(&mut self.names, &event);
+            learn(&mut self.names, &mut self.launched, &event);
         }
         let mut moment = Moment {
             ts: clocks.common(file, event.ts),
@@ -157,10 +176,15 @@ impl Source {
 
 /// Keeps the name that an event gives its thread; the last one holds, as programs rename
 /// their threads once they know what they are for.
-fn learn(names: &mut HashMap<i32, Box<str>>, event: &Event<'_>) {
+fn learn(names: &mut HashMap<i32, Box<str>>, launched: &mut Vec<i32>, event: &Event<'_>) {
     let Some(comm) = event.comm.filter(|comm| comm.len() <= MAX_NAME) else { return };
     let known = names.get(&event.tid);
     if known.is_none_or(|name| **name != *comm) && (known.is_some() || names.len() < MAX_NAMES) {
-        names.insert(event.tid, comm.into());
+        let before = names.insert(event.tid, comm.into());
+        // What perf or trace-cmd runs has their own name until it is executed.
+        let execs = comm == "perf-exec" || before.is_some_and(|name| *name == *"trace-cmd");
+        if execs && launched.len() < MAX_LAUNCHED && !launched.contains(&event.tid) {
+            launched.push(event.tid);
+        }
     }
 }

@@ -71,12 +71,15 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
     if others.is_empty() {
         others = of_host;
     }
-    let mut findings: Vec<Finding> =
-        others.into_iter().map(|candidate| finding(view, candidate)).collect();
+    let all = others.into_iter().map(|candidate| (candidate.foreign, finding(view, candidate)));
+    let mut findings: Vec<(bool, Finding)> = all.collect();
     findings.sort_by(|a, b| {
-        b.severity.cmp(&a.severity).then(b.saving_share.total_cmp(&a.saving_share))
+        b.1.severity
+            .cmp(&a.1.severity)
+            .then(a.0.cmp(&b.0))
+            .then(b.1.saving_share.total_cmp(&a.1.saving_share))
     });
-    findings
+    findings.into_iter().map(|(_, finding)| finding).collect()
 }
 
 /// What is at the end of the way from a request goes before what stands at its beginning: who
@@ -140,10 +143,15 @@ fn join(view: &View<'_>, key: Key, mut causes: Vec<Candidate>) -> Option<Candida
         let link = view.link(key, claim, (subject.timed, subject.total), &[], &[subject.worst]);
         (!words.is_empty()).then_some(link)
     });
+    let contrast = view
+        .evidence
+        .subjects
+        .get(&key)
+        .and_then(|subject| view.contrast(key, &subject.split, view.instances(key)));
     let mut causes = causes.into_iter();
     let Some(mut first) = causes.next() else {
         let mut head = head?;
-        head.chain.extend(parts);
+        head.chain.extend(parts.into_iter().chain(contrast));
         return Some(head);
     };
     let mut own = std::mem::take(&mut first.chain).into_iter();
@@ -164,6 +172,7 @@ fn join(view: &View<'_>, key: Key, mut causes: Vec<Candidate>) -> Option<Candida
     }
     first.chain.extend(parts);
     first.chain.extend(own);
+    first.chain.extend(contrast);
     let least = first.saving as f64 * ALSO;
     for cause in causes.filter(|cause| cause.saving as f64 >= least) {
         first.chain.extend(cause.chain.into_iter().map(also));

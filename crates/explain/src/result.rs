@@ -11,12 +11,23 @@ pub struct ExplainResult {
     pub files: Vec<ExplainedFile>,
     /// Time from the first event to the last, s, where the clock measures time.
     pub duration_s: Option<f64>,
+    /// Whose time is explained, and why theirs.
+    pub followed: Vec<Followed>,
     /// How each vCPU's time divides.
     pub vcpus: Vec<VcpuSplit>,
     /// What stands out, worst first; empty for a healthy trace.
     pub findings: Vec<Finding>,
     /// What limits the figures: lost events, clocks without a rate.
     pub warnings: Vec<String>,
+}
+
+/// Somebody whose time is explained.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Followed {
+    /// Who.
+    pub subject: String,
+    /// Why they and not others.
+    pub because: String,
 }
 
 /// A trace among those explained together.

@@ -3,7 +3,6 @@
 mod common;
 
 use common::{fixture, kinds};
-use proptest::prelude::*;
 use vmeter_explain::result::Severity;
 use vmeter_explain::{explain, ExplainError, Options};
 
@@ -105,58 +104,5 @@ fn every_small_trace_is_read() {
     for name in ["small.ftrace.txt", "small.perf.txt", "small.qemu.log", "small.strace.txt"] {
         let result = explain(&[fixture(name)], &Options::default());
         assert!(result.is_ok_and(|result| result.files[0].events > 0), "{name}");
-    }
-}
-
-/// Events in any order, with any numbers.
-fn line() -> impl Strategy<Value = String> {
-    let event = prop_oneof![
-        Just("kvm_entry: vcpu 0, rip 0x1"),
-        Just("kvm_exit: vcpu 0 reason io rip 0x1 info1 0x0 info2 0x0"),
-        Just("kvm_userspace_exit: reason KVM_EXIT_IO (2)"),
-        Just("kvm_pio: pio_write at 0x1f7 size 1 count 1 val 0x1"),
-        Just("kvm_pio: pio_read at 0x3f8 size 1 count 1 val 0x1"),
-        Just("sys_enter: NR 16 (5, ae80, 0, 0, 0, 0)"),
-        Just("sys_enter: NR 1 (5, 0, 0, 0, 0, 0)"),
-        Just("sys_exit: NR 16 = 0"),
-        Just("sys_exit: NR 1 = -9223372036854775808"),
-        Just("sched_waking: comm=a pid=1 prio=120 target_cpu=000"),
-        Just("sched_switch: prev_comm=a prev_pid=1 prev_prio=1 prev_state=S ==> next_comm=b next_pid=2 next_prio=1"),
-        Just("sched_switch: prev_comm=b prev_pid=2 prev_prio=1 prev_state=R ==> next_comm=a next_pid=1 next_prio=1"),
-        Just("workqueue_queue_work: work struct=0x1 function=f workqueue=events req_cpu=0 cpu=0"),
-        Just("workqueue_execute_start: work struct 0x1: function f"),
-        Just("workqueue_execute_end: work struct 0x1: function f"),
-        Just("irq_handler_entry: irq=1 name=timer0"),
-        Just("kvm_write_tsc_offset: vcpu=0 prev=0 next=18446744073709551615"),
-        Just("garbage"),
-    ];
-    let time = prop_oneof![0..5_000_000_u64, Just(u64::MAX / 1_000_001)];
-    ("[ab]", 0..4_i32, 0..3_u32, time, event).prop_map(|(name, tid, cpu, us, event)| {
-        format!(
-            " {name}-{tid} [{cpu:03}] d..1. {}.{:06}: {event}\n",
-            us / 1_000_000,
-            us % 1_000_000
-        )
-    })
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn any_stream_of_events_is_explained_without_a_panic(lines in prop::collection::vec(line(), 1..200)) {
-        let folder = tempfile::tempdir().expect("a folder");
-        let one = folder.path().join("one.txt");
-        let head = "# tracer: nop\n#\n";
-        std::fs::write(&one, format!("{head}{}", lines.concat())).expect("a file");
-        let other = folder.path().join("other.txt");
-        let half = &lines[lines.len() / 2..];
-        std::fs::write(&other, format!("{head}{}", half.concat())).expect("a file");
-        // A stream of garbage alone is no trace: an error is right then.
-        if let Ok(result) = explain(&[one, other], &Options::default()) {
-            for finding in &result.findings {
-                prop_assert!((0.0..=1.0).contains(&finding.saving_share));
-            }
-        }
     }
 }

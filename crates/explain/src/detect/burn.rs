@@ -56,8 +56,6 @@ impl Detector for UserBurnt {
             &[most.worst],
         );
         Some(Candidate {
-            of_host: false,
-            error: None,
             kind: self.kind(),
             key: Some(key),
             subject: view.subject(key),
@@ -75,6 +73,7 @@ impl Detector for UserBurnt {
                 share if share >= MOSTLY => Severity::Medium,
                 _ => Severity::Low,
             }),
+            ..Candidate::default()
         })
     }
 }

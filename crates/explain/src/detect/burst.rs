@@ -56,9 +56,7 @@ impl Detector for Burst {
                  io_uring)"
             ),
             confirm: format!("strace -f -c -e trace={name} -p PID (calls an access, then batched)"),
-            at_most: None,
-            of_host: false,
-            error: None,
+            ..Candidate::default()
         })
     }
 }

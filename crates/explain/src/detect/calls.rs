@@ -60,9 +60,7 @@ impl SlowCall {
             ),
             confirm: format!("vmeter explain -- COMMAND (or: perf trace -s -e {name} -p PID)"),
             subject: name,
-            at_most: None,
-            of_host: false,
-            error: None,
+            ..Candidate::default()
         })
     }
 }

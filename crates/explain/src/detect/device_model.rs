@@ -57,9 +57,12 @@ impl DeviceModel {
         let who = model.unwrap_or_else(|| "the device model".into());
         if let Some((words, _, link)) = provoked.filter(|(_, items, _)| items * 20 >= count) {
             chain.insert(0, link);
+            let group = view.evidence.xen.model().and_then(|m| view.evidence.groups.group_of(m));
+            let contrast = group.and_then(|group| view.contrast_of_activations(key, group));
+            // Of the accesses' time only what those activations take beyond the others.
+            chain.splice(1..1, contrast);
             return Some(Candidate {
                 kind: "work-on-every-cpu",
-                key: None,
                 subject: who.clone(),
                 saving,
                 summary: format!("{who} has kernel workers run {words}, while the guest waits"),
@@ -71,14 +74,11 @@ impl DeviceModel {
                 confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -e irq in \
                           dom0 (which call wakes the workers), and vmeter explain with it"
                     .into(),
-                at_most: None,
-                of_host: false,
-                error: None,
+                ..Candidate::default()
             });
         }
         Some(Candidate {
             kind: self.kind(),
-            key: None,
             subject: format!("{} and {} other ports", view.subject(key), all.len() - 1),
             saving,
             summary: format!(
@@ -98,8 +98,7 @@ impl DeviceModel {
                 .into(),
             // What emulation costs: no fault of the device model's by itself.
             at_most: Some(Severity::Medium),
-            of_host: false,
-            error: None,
+            ..Candidate::default()
         })
     }
 

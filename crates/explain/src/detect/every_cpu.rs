@@ -81,9 +81,7 @@ impl Detector for EveryCpu {
             confirm: "vmeter trace stat TRACE --vs TRACE_ON_ONE_CPU (record again with the host \
                       booted maxcpus=1, or with the call left out: the ratio to its peers goes)"
                 .into(),
-            at_most: None,
-            of_host: false,
-            error: None,
+            ..Candidate::default()
         })
     }
 }

@@ -107,9 +107,7 @@ impl ExitPerByte {
             confirm: "vmeter boot --append quiet (or: vmeter trace stat TRACE --vs TRACE_QUIET \
                       --per trace)"
                 .into(),
-            at_most: None,
-            of_host: false,
-            error: None,
+            ..Candidate::default()
         })
     }
 }
@@ -178,9 +176,7 @@ impl PciPorts {
             confirm: "vmeter sweep --machine q35 --pcie-root-ports 0 (pci_config_reads and writes \
                       among the counts)"
                 .into(),
-            at_most: None,
-            of_host: false,
-            error: None,
+            ..Candidate::default()
         })
     }
 }

@@ -106,8 +106,7 @@ impl Gap {
                 .into(),
             confirm: format!("vmeter trace report TRACE (from the stamp {} on)", long.place.stamp),
             at_most: Some(Severity::Medium),
-            of_host: false,
-            error: None,
+            ..Candidate::default()
         })
     }
 

@@ -82,9 +82,7 @@ impl Detector for Growing {
             confirm: "vmeter trace stat TRACE --vs TRACE_WITH_TWICE_THE_ITEMS --per trace (the \
                       total grows fourfold if it is quadratic)"
                 .into(),
-            at_most: None,
-            of_host: false,
-            error: None,
+            ..Candidate::default()
         })
     }
 }

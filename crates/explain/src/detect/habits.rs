@@ -30,21 +30,19 @@ const CALLS_S: f64 = 60e-6;
 /// Calls in a turn that are a loop, and their share of the time on a CPU.
 const BURST: f64 = 32.0;
 const BURNS: f64 = 0.4;
-/// Share of the traced time that naps take.
-const NAPS: f64 = 0.1;
 
 /// Everything of the kind.
 pub fn habits(view: &View<'_>) -> Vec<Candidate> {
     let mut all = herds(view);
     all.extend(growing(view));
-    all.extend(naps(view));
+    all.extend(super::alone::habits(view));
     all.extend(bursts(view));
     all.extend(hand_overs(view));
     all
 }
 
 /// A link that is about no request.
-fn link(
+pub(super) fn link(
     view: &View<'_>,
     file: u16,
     claim: String,
@@ -112,7 +110,6 @@ fn bursts(view: &View<'_>) -> Vec<Candidate> {
         );
         Some(Candidate {
             kind: "burst-of-calls",
-            key: None,
             subject: who.clone(),
             saving: own,
             summary: format!("{who} calls {name} {} times between two waits", three_digits(each)),
@@ -120,8 +117,7 @@ fn bursts(view: &View<'_>) -> Vec<Candidate> {
             suggestion: format!("one {name} for many (a buffer, writev, io_uring), not one each"),
             confirm: "perf trace -s -p PID sleep 5 (the calls, their number and time)".into(),
             at_most: Some(Severity::Medium),
-            of_host: false,
-            error: None,
+            ..Candidate::default()
         })
     });
     found.collect()
@@ -168,62 +164,13 @@ fn grows(
     };
     Candidate {
         kind: "grows-with-items",
-        key: None,
         subject: who,
         saving: saving as u64,
         summary,
         chain: vec![link(view, call.file, claim, calls.count, calls.ticks, calls.worst)],
         suggestion: format!("do {name} once for all items, or for the new one only"),
         confirm: "vmeter explain TRACE_WITH_TWICE_THE_ITEMS (the total grows fourfold if it is quadratic)".into(),
-        at_most: None,
-        of_host: false,
-        error: None,
-    }
-}
-
-fn naps(view: &View<'_>) -> Vec<Candidate> {
-    if !view.evidence.runs_seen() {
-        let all = view.evidence.ledger.calls.iter();
-        let mut naps: Vec<(&(GroupId, Sym), &Calls)> = all
-            .filter(|((_, call), calls)| {
-                view.name(*call).contains("nanosleep")
-                    && calls.count >= LEAST
-                    && view.share(calls.ticks) >= NAPS
-            })
-            .collect();
-        naps.sort_by_key(|(key, _)| **key);
-        return naps.into_iter().map(|(key, calls)| nap(view, *key, calls)).collect();
-    }
-    Vec::new()
-}
-
-fn nap(view: &View<'_>, (who, call): (GroupId, Sym), calls: &Calls) -> Candidate {
-    let (who, name) = (view.threads(who), view.name(call));
-    let each = view.time(calls.ticks as f64 / calls.count.max(1) as f64);
-    let count = grouped(&calls.count.to_string());
-    Candidate {
-        kind: "timer-paced",
-        key: None,
-        subject: who.clone(),
-        saving: calls.ticks,
-        summary: format!("{who} polls: it sleeps in {name} {count} times, {each} each"),
-        chain: vec![link(
-            view,
-            call.file,
-            format!(
-                "{count} calls of {name} take {}, {} of the traced time; what they wait for is not recorded (sched_switch)",
-                view.time(calls.ticks as f64),
-                brief_percent(view.share(calls.ticks))
-            ),
-            calls.count,
-            calls.ticks,
-            calls.worst,
-        )],
-        suggestion: "wait for the event itself (eventfd, epoll, futex), not for a period".into(),
-        confirm: "strace -f -T -e trace=nanosleep,clock_nanosleep -p PID with half the period".into(),
-        at_most: Some(Severity::Medium),
-        of_host: false,
-        error: None,
+        ..Candidate::default()
     }
 }
 
@@ -279,7 +226,6 @@ fn herd(
     }
     Some(Candidate {
         kind: "wake-ups-in-vain",
-        key: None,
         subject: by.clone(),
         saving: if known { (cpu as f64 * share) as u64 } else { cpu / 2 },
         summary: format!(
@@ -294,8 +240,7 @@ fn herd(
         suggestion: "wake one: EPOLLEXCLUSIVE, a queue of each thread's own, pthread_cond_signal instead of broadcast".into(),
         confirm: "perf stat -e context-switches -p PID sleep 5, with one waiting thread and with all".into(),
         at_most: (!known).then_some(Severity::Medium),
-        of_host: false,
-        error: None,
+        ..Candidate::default()
     })
 }
 
@@ -364,10 +309,7 @@ fn hand_over(
         chain.push(Link { claim: unknown.into(), ..Link::default() });
     }
     let candidate = Candidate {
-        of_host: false,
-        error: None,
         kind: "ping-pong",
-        key: None,
         subject: pair.0.clone(),
         saving: life.saturating_sub(own),
         summary: format!(
@@ -384,6 +326,7 @@ fn hand_over(
             true => Severity::Medium,
             false => Severity::Low,
         }),
+        ..Candidate::default()
     };
     Some(((group, other), candidate))
 }

@@ -78,7 +78,6 @@ impl IpiStorm {
         }
         Some(Candidate {
             kind: self.kind(),
-            key: None,
             subject: threads.clone(),
             saving: (count as f64 * COST_S / view.seconds(1)?) as u64,
             summary: format!("{threads} has other CPUs run {name} {times} times{inside}"),
@@ -89,8 +88,7 @@ impl IpiStorm {
                     .into(),
             confirm: "perf trace -s -p PID sleep 5; perf stat -e tlb:tlb_flush -a sleep 5".into(),
             at_most: Some(Severity::Low),
-            of_host: false,
-            error: None,
+            ..Candidate::default()
         })
     }
 
@@ -112,7 +110,6 @@ impl IpiStorm {
         );
         Some(Candidate {
             kind: self.kind(),
-            key: None,
             subject: format!("IPIs ({what})"),
             saving: saving as u64,
             summary: format!("CPUs interrupt each other {} times a second", three_digits(rate)),
@@ -131,8 +128,7 @@ impl IpiStorm {
             confirm: "perf record -e ipi:ipi_send_cpu -ag -- sleep 5 && perf report".into(),
             // A symptom: who sends them and waits is the cause.
             at_most: Some(Severity::Low),
-            of_host: false,
-            error: None,
+            ..Candidate::default()
         })
     }
 }

@@ -2,6 +2,8 @@
 
 use super::view::View;
 use super::{habits, story, Candidate, Detector};
+use crate::result::Severity;
+use std::collections::BTreeSet;
 
 /// What lives of threads tell.
 pub struct Lives;
@@ -29,6 +31,15 @@ impl Detector for Lives {
                 None => true,
             }
         });
+        let own: BTreeSet<String> = match view.comm().is_none() && story::is_asked(view) {
+            true => view.evidence.own.iter().map(|group| view.threads(*group)).collect(),
+            false => BTreeSet::new(),
+        };
+        for habit in
+            habits.iter_mut().filter(|habit| !own.is_empty() && !own.contains(&habit.subject))
+        {
+            (habit.foreign, habit.at_most) = (true, Some(Severity::Low));
+        }
         habits.extend(lives);
         habits
     }

@@ -85,9 +85,7 @@ impl LockWait {
             chain: vec![view.link(key, claim, (count, ticks), &[], &[worst])],
             suggestion: suggestion.into(),
             confirm: confirm.into(),
-            at_most: None,
-            of_host: false,
-            error: None,
+            ..Candidate::default()
         })
     }
 }

@@ -82,8 +82,7 @@ impl SlowInLog {
                 .into(),
             confirm: "vmeter explain -- COMMAND".into(),
             at_most: Some(Severity::Medium),
-            of_host: false,
-            error: None,
+            ..Candidate::default()
         })
     }
 }

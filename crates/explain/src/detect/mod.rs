@@ -4,12 +4,15 @@
 //! subject and how much time would be saved; [`crate::rank`] joins what several say of
 //! one subject. Thresholds are in [`view`], with their reasons.
 
+mod alone;
 mod burn;
 mod burst;
 mod calls;
+mod contrast;
 mod device_model;
 mod every_cpu;
 mod exits;
+mod followed;
 mod gap;
 mod growing;
 mod growth;
@@ -33,6 +36,7 @@ mod waits;
 use crate::evidence::subject::{Key, Subject};
 use crate::result::{Link, Severity};
 pub use device_model::KIND as DEVICE_MODEL;
+pub use followed::followed;
 pub use gap::KIND as GAP;
 pub use outlier::{outlier, KIND as OUTLIER_ALONE};
 pub use recorded::not_recorded;
@@ -63,6 +67,8 @@ pub struct Candidate {
     pub error: Option<f64>,
     /// Told only if there is nothing else: what the host's other programs do.
     pub of_host: bool,
+    /// It is about programs that the recording's maker did not start.
+    pub foreign: bool,
     /// Its severity whatever it would save, for what is not the machine's own doing.
     pub at_most: Option<Severity>,
 }

@@ -51,8 +51,6 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
                      work items of its threads"
                 .into(),
         confirm: "vmeter explain -- COMMAND".into(),
-        at_most: None,
-        of_host: false,
-        error: None,
+        ..Candidate::default()
     })
 }

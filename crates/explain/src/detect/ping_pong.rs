@@ -74,8 +74,7 @@ impl Detector for PingPong {
             confirm: "perf sched timehist -p PID (the wake-up delay of both threads)".into(),
             // A wake-up is no alarm by itself.
             at_most: Some(if busy { Severity::Low } else { Severity::Medium }),
-            of_host: false,
-            error: None,
+            ..Candidate::default()
         })
     }
 }

@@ -56,7 +56,6 @@ impl Signals {
         let places = calls.worst.iter().map(|(_, place)| view.event(*place));
         Some(Candidate {
             kind: self.kind(),
-            key: None,
             subject: threads.clone(),
             saving: saving.max(calls.ticks),
             summary: format!("{threads} is interrupted by {times} signals{by}"),
@@ -73,8 +72,7 @@ impl Signals {
             suggestion: "tell by an eventfd, a futex or a flag instead; or send fewer".into(),
             confirm: "strace -f -c -e trace=tgkill,kill,rt_sigreturn -p PID".into(),
             at_most: Some(Severity::Medium),
-            of_host: false,
-            error: None,
+            ..Candidate::default()
         })
     }
 }

@@ -64,7 +64,6 @@ impl Starved {
         let figures = [("share_of_wanted", of_wanted), ("share_of_competitor", share)];
         Some(Candidate {
             kind: self.kind(),
-            key: None,
             subject: format!("vCPU thread {name}"),
             saving: waited,
             summary: format!(
@@ -85,8 +84,7 @@ impl Starved {
             ),
             confirm: "vmeter bench --pin CPUS (pinned against not, runs interleaved)".into(),
             at_most: Some(Severity::Medium),
-            of_host: false,
-            error: None,
+            ..Candidate::default()
         })
     }
 }

@@ -53,9 +53,7 @@ impl Detector for TimerPaced {
             confirm: "vmeter trace stat TRACE --vs TRACE_WITH_HALF_THE_SLEEP (the port's median \
                       follows the sleep's length)"
                 .into(),
-            at_most: None,
-            of_host: false,
-            error: None,
+            ..Candidate::default()
         })
     }
 }

@@ -1,9 +1,11 @@
 //! Calls by the thread's name: how their time and their number develop, whom they wake.
 
+use super::features::{Open, Split};
 use super::groups::GroupId;
 use super::series::Series;
 use crate::moment::{Place, Sym, Tid};
 use vmeter_trace::hash::FastMap;
+use vmeter_trace::ops::Lock;
 
 /// Most calls of threads that are told apart.
 const MAX_CALLS: usize = 1 << 13;
@@ -23,8 +25,16 @@ pub struct Calls {
     pub turns: Series,
     /// The longest.
     pub worst: Option<(u64, Place)>,
+    /// Those that have others do something, or wait for something known, against the others.
+    pub split: Split,
+    /// Sum of what they returned, and how many returned 0: of those that waited, by a time-out.
+    pub returned: u64,
+    /// See above.
+    pub zeros: u64,
     /// It waits by design.
     waits: bool,
+    /// It makes threads.
+    pub forks: bool,
 }
 
 /// A work function that threads of a name had run.
@@ -46,9 +56,28 @@ pub struct Wakes {
     last: u64,
 }
 
+/// Waits for a kind of lock of the kernel.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Contended {
+    /// Waits.
+    pub count: u64,
+    /// Ticks in all.
+    pub ticks: u64,
+    /// The longest.
+    pub worst: Option<(u64, Place)>,
+}
+
+/// Whose waits, in what call, for what kind of lock, and who let them go on.
+pub type Contention = (GroupId, Option<Sym>, Lock, Option<GroupId>);
+
+/// Who did something, in what call.
+pub type By = (GroupId, Option<Sym>);
+
 /// What threads of a name call.
 #[derive(Debug, Default)]
 pub struct Ledger {
+    /// Waits for locks of the kernel.
+    pub locks: FastMap<Contention, Contended>,
     /// By thread's name and call.
     pub calls: FastMap<(GroupId, Sym), Calls>,
     /// By who wakes, in what call, and whom.
@@ -63,7 +92,7 @@ pub struct Ledger {
     /// Functions that other CPUs were interrupted for, by who had them run, in what call.
     pub on_cpus: FastMap<(GroupId, Option<Sym>, Sym), Provoked>,
     /// Workers that were woken by a thread and have not begun to run anything: by whom.
-    pending: FastMap<Tid, (GroupId, Option<Sym>)>,
+    pending: FastMap<Tid, (By, (Tid, u32))>,
     /// Items are recorded when they are queued.
     queues: bool,
 }
@@ -96,31 +125,54 @@ fn note(
 }
 
 impl Ledger {
-    /// A call is over; `waits` says whether it waits by design, which is what is given.
+    /// A call is over; `kind` says whether it waits by design and whether it makes threads,
+    /// which is what is given.
     pub fn called(
         &mut self,
         (who, call): (GroupId, Sym),
         (ticks, unready): (u64, u64),
-        place: Place,
-        waits: impl FnOnce() -> bool,
-    ) -> bool {
+        (place, marks): (Place, &Open),
+        returned: Option<i64>,
+        kind: impl FnOnce() -> (bool, bool),
+    ) -> (bool, bool) {
         let room = self.calls.len() < MAX_CALLS;
         let calls = match self.calls.get_mut(&(who, call)) {
             Some(calls) => calls,
             None if room => {
                 let calls = self.calls.entry((who, call)).or_default();
-                calls.waits = waits();
+                (calls.waits, calls.forks) = kind();
                 calls
             }
-            None => return waits(),
+            None => return kind(),
         };
         calls.ticks = calls.ticks.saturating_add(ticks);
         calls.count += 1;
-        calls.times.add(ticks.saturating_sub(unready), 1);
+        let net = ticks.saturating_sub(unready);
+        calls.times.add(net, 1);
+        calls.split.all.add(net);
+        if !marks.is_empty() {
+            marks.list().for_each(|feature| calls.split.has(feature, net));
+        }
         if calls.worst.is_none_or(|(most, _)| most < ticks) {
             calls.worst = Some((ticks, place));
         }
-        calls.waits
+        if let Some(returned) = returned {
+            calls.zeros += u64::from(returned == 0);
+            calls.returned = calls.returned.saturating_add(returned.max(0) as u64);
+        }
+        (calls.waits, calls.forks)
+    }
+
+    /// A thread has waited for a lock of the kernel.
+    pub fn locked(&mut self, key: Contention, ticks: u64, place: Place) {
+        if self.locks.len() < MAX_CALLS || self.locks.contains_key(&key) {
+            let waits = self.locks.entry(key).or_default();
+            waits.count += 1;
+            waits.ticks = waits.ticks.saturating_add(ticks);
+            if waits.worst.is_none_or(|(most, _)| most < ticks) {
+                waits.worst = Some((ticks, place));
+            }
+        }
     }
 
     /// A thread queues a work item.
@@ -143,17 +195,18 @@ impl Ledger {
         note(&mut self.on_cpus, key, place);
     }
 
-    /// A worker begins to run a function.
-    pub fn works(&mut self, worker: Tid, function: Sym, place: Place) {
-        if let Some((who, call)) = self.pending.remove(&worker) {
-            self.provoke((who, call, function), place);
-        }
+    /// A worker begins to run a function; gives the thread that woke it, and that one's
+    /// activation.
+    pub fn works(&mut self, worker: Tid, function: Sym, place: Place) -> Option<(Tid, u32)> {
+        let ((who, call), waker) = self.pending.remove(&worker)?;
+        self.provoke((who, call, function), place);
+        Some(waker)
     }
 
-    /// A worker is woken by a thread.
-    pub fn pends(&mut self, worker: Tid, by: (GroupId, Option<Sym>)) {
+    /// A worker is woken by a thread, in an activation of that one's.
+    pub fn pends(&mut self, worker: Tid, by: By, waker: (Tid, u32)) {
         if !self.queues && (self.pending.len() < MAX_CALLS || self.pending.contains_key(&worker)) {
-            self.pending.insert(worker, by);
+            self.pending.insert(worker, (by, waker));
         }
     }
 

@@ -1,5 +1,6 @@
 //! Threads' lives and requests go into the tree; calls, turns and wake-ups into the ledger.
 
+use super::features::Open;
 use super::groups::GroupId;
 use super::life::Life;
 use super::subject::{Anatomy, Key, What};
@@ -12,6 +13,9 @@ use vmeter_trace::walk::{self, Request};
 
 /// Stretches of a thread's life after which its name is looked up again.
 const NAMED: u32 = 16;
+
+/// System calls that make threads and return their number.
+const FORKS: [&str; 4] = ["clone", "clone3", "fork", "vfork"];
 
 impl Witness<'_> {
     /// Adds a request to the tree.
@@ -107,17 +111,43 @@ impl Witness<'_> {
         let Evidence { threads, ledger, .. } = &mut *self.evidence;
         if let Some(own) = threads.get(&by) {
             ledger.woke((waker, own.call(), sleeper), own.entered);
-            ledger.pends(woken, (waker, own.call()));
+            ledger.pends(woken, (waker, own.call()), (by, own.activation()));
         }
     }
 
+    /// A thread makes another.
+    pub(super) fn makes(&mut self, parent: Tid, child: i32) {
+        let child = Tid { tid: child, ..parent };
+        let (name, launched) = (self.merge.thread_name(parent), self.merge.is_launched(parent));
+        self.evidence.started.forked(parent, name, launched, child);
+        if let Some(maker) = self.group(parent) {
+            self.evidence.groups.makes(maker, child);
+        }
+    }
+
+    /// A thread's clone returns; in another namespace the number is not the one that events have.
+    fn makes_by_return(&mut self, parent: Tid, child: i32) {
+        let (name, launched) = (self.merge.thread_name(parent), self.merge.is_launched(parent));
+        self.evidence.started.forked(parent, name, launched, Tid { tid: child, ..parent });
+    }
+
     /// A call of a thread is over; `ticks` are those in all and those without a CPU.
-    pub(super) fn called(&mut self, tid: Tid, call: Sym, ticks: (u64, u64)) {
+    pub(super) fn called(
+        &mut self,
+        tid: Tid,
+        (call, returned): (Sym, Option<i64>),
+        ticks: (u64, u64),
+        marks: &Open,
+    ) {
         let place = self.place("system call");
         let Some(group) = self.group(tid) else { return };
         let merge = self.merge;
         let Evidence { threads, ledger, cpus_seen: switches, .. } = &mut *self.evidence;
-        let waits = ledger.called((group, call), ticks, place, || waits(merge.name(call)));
+        let kind = || {
+            let name = merge.name(call);
+            (waits(name), FORKS.contains(&name))
+        };
+        let (waits, forks) = ledger.called((group, call), ticks, (place, marks), returned, kind);
         let Some(own) = threads.get_mut(&tid) else { return };
         let slept = std::mem::take(&mut own.slept_in);
         match waits {
@@ -125,6 +155,11 @@ impl Witness<'_> {
             // What might wait and did not is neither.
             true => {}
             false => own.turn.add(call),
+        }
+        if let Some(child) = returned.filter(|child| forks && *child > 0) {
+            if let Ok(child) = i32::try_from(child) {
+                self.makes_by_return(tid, child);
+            }
         }
     }
 }

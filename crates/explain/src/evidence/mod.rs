@@ -4,12 +4,14 @@
 //! each kind of request what its time went into, for each thread what it did lately.
 
 pub mod calls;
+pub mod features;
 pub mod groups;
 pub mod life;
 mod living;
 pub mod path;
 mod queries;
 pub mod series;
+mod started;
 pub mod subject;
 pub mod thread;
 pub mod tree;
@@ -20,26 +22,25 @@ pub mod xen;
 use crate::merge::Merge;
 use crate::moment::{Moment, Place, Sym, Tid};
 use calls::Ledger;
+use features::Feature;
 use groups::Groups;
 use life::{Budget, Runs};
-use path::Path;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use subject::{Anatomy, Key, Part, Subject, What, Who};
-use thread::{Segment, State, Thread, Waker};
+use thread::{State, Thread, Waker};
 use tree::{Frame, Tree};
 use vmeter_trace::hash::FastMap;
-use vmeter_trace::ops::xen::{RUNNABLE, RUNNING};
-use vmeter_trace::ops::{Access, NameId, Op};
+use vmeter_trace::ops::{Access, Lock, NameId, Op};
 use vmeter_trace::walk::xen as vcpus;
 use vmeter_trace::walk::{
-    self, At, By, Call, End, Ended, Interrupt, Request, Seen, Took, Visitor, Walk,
+    self, At, By, Call, End, Ended, Interrupt, Open, Request, Seen, Took, Visitor, Walk,
 };
 use vmeter_trace::Context;
 pub use work::Work;
 use xen::Xen;
 
 /// Most threads that are told apart.
-const MAX_THREADS: usize = 1 << 16;
+const MAX_THREADS: usize = 1 << 15;
 /// Segments kept of all threads together.
 const MAX_SEGMENTS: usize = 1 << 19;
 /// Most and fewest of one thread.
@@ -80,6 +81,9 @@ pub struct Evidence {
     pub tree: Tree,
     /// What threads call, and whom they wake.
     pub ledger: Ledger,
+    /// Groups of threads that the recording's maker started.
+    pub own: BTreeSet<groups::GroupId>,
+    started: started::Started,
     runs: Runs,
     budget: Budget,
     /// Requests whose time is known and what they were for not yet, with their reason.
@@ -108,6 +112,12 @@ impl Gather {
         evidence.first.get_or_insert(moment.ts);
         evidence.last = evidence.last.max(moment.ts);
         evidence.budget.earn();
+        if evidence.started.is_first(moment.file) {
+            let tid = Tid { file: moment.file, tid: moment.tid };
+            let write = |name| merge.name(moment.sym(name)) == "write";
+            let turns_on = matches!(moment.op, Op::SyscallExit { name, .. } if write(name));
+            evidence.started.begins(tid, || turns_on);
+        }
         let Some((walk, last)) = self.walks.get_mut(moment.file as usize) else { return };
         *last = moment.stamp.max(*last);
         let Moment { stamp, cpu, tid, context, .. } = *moment;
@@ -137,6 +147,10 @@ impl Gather {
                 evidence.drop_implausible(file, merge.common(file, walk.complete()));
             }
         }
+        for thread in merge.launched() {
+            evidence.started.launched(thread);
+        }
+        evidence.own = evidence.started.groups(&evidence.groups);
         evidence.xen.finish(evidence.last);
         evidence.tree.sum();
         evidence
@@ -222,20 +236,7 @@ impl Visitor for Witness<'_> {
         let sym = |id: NameId| self.moment.sym(id);
         let (now, room) = (self.moment.ts, self.evidence.room());
         let cpu = self.moment.cpu;
-        let mut segment = Segment {
-            start: now,
-            end: now,
-            state: ended.state,
-            call: ended.call.map(sym),
-            work: ended.work.map(sym),
-            waker: self.waker(ended.waker),
-            returned: ended.returned,
-            ends_call: ended.ends_call,
-            queued: false,
-            rival: 0,
-            sleep: ended.sleep,
-            faults: 0,
-        };
+        let mut segment = self.segment(ended);
         let (file, tid) = (self.moment.file, self.tid(thread));
         let runs = std::mem::take(&mut self.evidence.runs);
         let rival = |since| runs.rival((file, cpu), thread.tid, (since, now));
@@ -243,6 +244,7 @@ impl Visitor for Witness<'_> {
         let work = thread.work.map(|(function, _)| sym(function));
         let (mut ended_call, mut in_vain) = (None, false);
         let mut ended_call_since = (now, 0);
+        let mut marks = features::Open::default();
         if let Some(own) = self.evidence.thread(tid, now) {
             own.is_vcpu = thread.is_vcpu;
             let since = own.since();
@@ -256,9 +258,17 @@ impl Visitor for Witness<'_> {
             }
             if segment.state == State::Blocked {
                 // Woken before in the same call, it has gone back to sleep in it.
+                match segment.waker {
+                    Waker::Timer => own.marks.note(Feature::Timer),
+                    Waker::Irq(irq) => own.marks.note(Feature::Irq(irq)),
+                    _ => {}
+                }
                 in_vain = own.slept_in && segment.call.is_some();
                 own.slept_in = true;
                 own.fresh = true;
+            }
+            if ended_call.is_some() && !own.marks.is_empty() {
+                marks = own.marks;
             }
             segment.start = own.ends(segment, room);
             own.begins(thread.state(), call, work);
@@ -270,7 +280,8 @@ impl Visitor for Witness<'_> {
         }
         if let Some(call) = ended_call {
             let (entered, unready) = ended_call_since;
-            self.called(tid, call, (now.saturating_sub(entered), unready));
+            let ticks = (now.saturating_sub(entered), unready);
+            self.called(tid, (call, segment.returned), ticks, &marks);
         }
     }
 
@@ -339,7 +350,8 @@ impl Visitor for Witness<'_> {
         self.evidence.settle(self.moment.file, What::Call(name), &anatomy);
         let tid = Tid { file: self.moment.file, tid: at.tid };
         if self.evidence.thread(tid, self.moment.ts).is_some() {
-            self.called(tid, name, (anatomy.total, 0));
+            let ticks = (anatomy.total, 0);
+            self.called(tid, (name, returned), ticks, &features::Open::default());
         }
     }
 
@@ -369,6 +381,7 @@ impl Visitor for Witness<'_> {
         let place = self.place("workqueue_queue_work");
         let call = self.own(thread).and_then(|own| {
             own.queues(now, function, room);
+            own.has(Feature::Work(function));
             own.call()
         });
         if let Some(group) = self.group(tid) {
@@ -377,19 +390,23 @@ impl Visitor for Witness<'_> {
     }
 
     fn forked(&mut self, at: &At, child: i32) {
-        let file = self.moment.file;
-        if let Some(maker) = self.group(Tid { file, tid: at.tid }) {
-            self.evidence.groups.makes(maker, Tid { file, tid: child });
-        }
+        self.makes(Tid { file: self.moment.file, tid: at.tid }, child);
     }
 
     fn calls_cpu(&mut self, _at: &At, thread: &walk::Thread, function: NameId) {
         let (function, tid) = (self.moment.sym(function), self.tid(thread));
         let place = self.place("csd_queue_cpu");
-        let call = self.own(thread).and_then(|own| own.call());
+        let call = self.own(thread).and_then(|own| {
+            own.has(Feature::OnCpu(function));
+            own.call()
+        });
         if let Some(group) = self.group(tid) {
             self.evidence.ledger.calls_cpu((group, call, function), place);
         }
+    }
+
+    fn lock_waited(&mut self, _at: &At, thread: &walk::Thread, kind: Lock, open: Open) {
+        self.contended(thread, kind, open);
     }
 
     fn page_fault(&mut self, _at: &At, thread: &walk::Thread) {
@@ -413,7 +430,11 @@ impl Visitor for Witness<'_> {
         let function = self.moment.sym(function);
         let (worker, place) =
             (Tid { file: self.moment.file, tid: at.tid }, self.place("workqueue_execute_start"));
-        self.evidence.ledger.works(worker, function, place);
+        if let Some((waker, number)) = self.evidence.ledger.works(worker, function, place) {
+            if let Some(own) = self.evidence.threads.get_mut(&waker) {
+                own.had(number, Feature::Work(function));
+            }
+        }
         let works = &mut self.evidence.works;
         if works.len() < MAX_COUNTED || works.contains_key(&function) {
             let work = works.entry(function).or_default();
@@ -473,23 +494,6 @@ impl Visitor for Witness<'_> {
     }
 
     fn vcpu_request(&mut self, _at: &At, vcpu: vcpus::VcpuId, request: &vcpus::VcpuRequest) {
-        let now = self.moment.ts;
-        let Some(exit) = self.evidence.xen.resumed(self.vcpu(vcpu), now) else { return };
-        let Some(what) = request.access.and_then(What::of) else { return };
-        let (start, place) = (exit.start, exit.place);
-        let torn = matches!(request.took, Took::Cut | Took::Unknown);
-        let total = now.saturating_sub(start);
-        let mut anatomy = Anatomy { total, start, place, torn, ..Anatomy::default() };
-        let path = Path { threads: &self.evidence.threads, merge: self.merge, now };
-        for (state, from, to) in exit.spans {
-            let ticks = to.saturating_sub(from);
-            match (state, self.evidence.xen.model()) {
-                (RUNNING, _) => anatomy.add(Who::Own, Part::XenRunning, ticks).count += 1,
-                (RUNNABLE, _) => anatomy.add(Who::Own, Part::XenRunnable, ticks).count += 1,
-                (_, Some(model)) => path.model(model, from, to, &mut anatomy),
-                _ => anatomy.add(Who::Own, Part::Paused, ticks).count += 1,
-            }
-        }
-        self.evidence.settle(place.file, what, &anatomy);
+        self.xen_request(vcpu, request);
     }
 }

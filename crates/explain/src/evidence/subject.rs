@@ -1,5 +1,6 @@
 //! What is explained: a kind of request, and what the time of all its instances went into.
 
+use super::features::{Feature, Split};
 use super::series::Series;
 use super::thread::Sleep;
 use crate::moment::{Place, Sym, Tid};
@@ -205,6 +206,19 @@ impl Anatomy {
         calls.map(|(_, amount)| amount.count).sum()
     }
 
+    /// What it has that others may not have.
+    pub fn features(&self) -> Vec<Feature> {
+        let works = self.queued.iter().map(|((work, _), _)| Feature::Work(*work));
+        let parts = self.parts.iter().filter_map(|((who, part), _)| match (who, part) {
+            (Who::Kworker, Part::Work(work)) => Some(Feature::Work(*work)),
+            (_, Part::Kernel(call)) => Some(Feature::Call(*call)),
+            (_, Part::Timer(_)) => Some(Feature::Timer),
+            (_, Part::Irq(irq)) => Some(Feature::Irq(*irq)),
+            _ => None,
+        });
+        works.chain(parts).collect()
+    }
+
     /// Its length without its threads' waiting for a CPU, which the host's other load
     /// decides. Kernel workers' waiting counts: who needs one CPU's worker needs that CPU.
     pub fn net(&self) -> u64 {
@@ -238,6 +252,8 @@ pub struct Subject {
     pub parts: HashMap<(Who, Part), Amount>,
     /// Work items queued, by function and call: items, instances.
     pub queued: HashMap<(Sym, Option<Sym>), (u64, u64)>,
+    /// Instances with a feature against those without, waiting for a CPU left out.
+    pub split: Split,
     /// Lengths of waits for a timer.
     pub sleeps: Hist,
     /// Length and calls by number of the instance.
@@ -269,6 +285,7 @@ impl Subject {
         self.squares += net as f64 * net as f64;
         self.length.add(anatomy.total);
         self.net.add(net);
+        self.split.add(net, &anatomy.features());
         self.series.add(net, anatomy.calls());
         self.first.get_or_insert(anatomy.place);
         if self.worst.is_none_or(|(ticks, _)| ticks < anatomy.total) {

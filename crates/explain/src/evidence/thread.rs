@@ -1,6 +1,7 @@
 //! What a thread did lately: the segments that a critical path is made of.
 
 use super::calls::Turn;
+use super::features::{Feature, Open, Split};
 use super::groups::GroupId;
 use super::tree::Frame;
 use crate::moment::{Place, Sym, Tid};
@@ -74,9 +75,54 @@ pub struct Segment {
     pub faults: u32,
 }
 
+/// From a wake-up to the next sleep: what a thread does at a time, where no call tells.
+#[derive(Debug, Default)]
+pub struct Activation {
+    /// Which one it is.
+    number: u32,
+    since: Option<u64>,
+    marks: Open,
+    /// Length of the one before.
+    before: u64,
+    /// All that are over.
+    pub split: Split,
+}
+
+impl Activation {
+    fn begins(&mut self, now: u64) {
+        self.number = self.number.wrapping_add(1);
+        (self.since, self.marks) = (Some(now), Open::default());
+    }
+
+    fn ends(&mut self, now: u64) {
+        let Some(since) = self.since.take() else { return };
+        self.before = now.saturating_sub(since);
+        self.split.all.add(self.before);
+        for feature in self.marks.list() {
+            self.split.has(feature, self.before);
+        }
+    }
+
+    /// One, by its number, has a feature; it may be over meanwhile.
+    fn note(&mut self, number: u32, feature: Feature) {
+        match self.since {
+            Some(_) if number == self.number => self.marks.note(feature),
+            None if number == self.number && !self.marks.list().any(|known| known == feature) => {
+                self.marks.note(feature);
+                self.split.has(feature, self.before);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// A thread.
 #[derive(Debug)]
 pub struct Thread {
+    /// What its open call has others do.
+    pub marks: Open,
+    /// Its activations.
+    pub active: Activation,
     /// True for one that runs a vCPU.
     pub is_vcpu: bool,
     /// Time by [`State`].
@@ -110,6 +156,8 @@ impl Thread {
     /// One that nothing is known about.
     pub fn new(now: u64) -> Thread {
         Thread {
+            marks: Open::default(),
+            active: Activation::default(),
             is_vcpu: false,
             times: [0; STATES],
             from_idle: 0,
@@ -182,6 +230,13 @@ impl Thread {
         if self.call != call || call.is_none() {
             self.entered = self.since;
             self.unready = 0;
+            self.marks = Open::default();
+        }
+        match (self.state, state) {
+            (State::Blocked, State::Blocked) => {}
+            (State::Blocked, _) => self.active.begins(self.since),
+            (_, State::Blocked) => self.active.ends(self.since),
+            _ => {}
         }
         (self.state, self.call, self.work) = (state, call, work);
     }
@@ -207,6 +262,24 @@ impl Thread {
         let segment = recent.find(|segment| segment.start < until)?;
         let work = segment.work.map(Frame::Work);
         segment.call.map(Frame::Call).or(work)
+    }
+
+    /// Which activation it is in, or was in last.
+    pub fn activation(&self) -> u32 {
+        self.active.number
+    }
+
+    /// What it does has a feature.
+    pub fn has(&mut self, feature: Feature) {
+        self.marks.note(feature);
+        self.active.note(self.active.number, feature);
+    }
+
+    /// What it did in an activation turns out to have a feature.
+    pub fn had(&mut self, activation: u32, feature: Feature) {
+        if self.active.number == activation {
+            self.has(feature);
+        }
     }
 
     /// Marks that it queued a work item.

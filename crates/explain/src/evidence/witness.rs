@@ -1,13 +1,18 @@
 //! What the visitor needs for each event: who, when, where, on the common time base.
 
+use super::features::Feature;
 use super::path::Path;
-use super::subject::Anatomy;
-use super::thread::{Thread, Waker};
+use super::subject::{Anatomy, Part, What, Who};
+use super::thread::{Segment, State, Thread, Waker};
 use super::{xen, Witness};
 use crate::moment::{Place, Sym, Tid};
-use vmeter_trace::ops::Op;
+use vmeter_trace::ops::xen::{RUNNABLE, RUNNING};
+use vmeter_trace::ops::{Lock, NameId, Op};
 use vmeter_trace::walk::xen as vcpus;
-use vmeter_trace::walk::{self, By, Request, Took};
+use vmeter_trace::walk::{self, By, Ended, Open, Request, Took};
+
+/// Stretches of a thread's past that are looked through for what ended its wait for a lock.
+const RECENT: usize = 32;
 
 /// System calls that send to a socket.
 const SENDS: [&str; 8] =
@@ -82,5 +87,66 @@ impl Witness<'_> {
 
     pub(super) fn place(&self, event: &'static str) -> Place {
         self.moment.place(event)
+    }
+
+    /// A Xen vCPU's request is over.
+    pub(super) fn xen_request(&mut self, vcpu: vcpus::VcpuId, request: &vcpus::VcpuRequest) {
+        let now = self.moment.ts;
+        let Some(exit) = self.evidence.xen.resumed(self.vcpu(vcpu), now) else { return };
+        let Some(what) = request.access.and_then(What::of) else { return };
+        let (start, place) = (exit.start, exit.place);
+        let torn = matches!(request.took, Took::Cut | Took::Unknown);
+        let total = now.saturating_sub(start);
+        let mut anatomy = Anatomy { total, start, place, torn, ..Anatomy::default() };
+        let path = Path { threads: &self.evidence.threads, merge: self.merge, now };
+        for (state, from, to) in exit.spans {
+            let ticks = to.saturating_sub(from);
+            match (state, self.evidence.xen.model()) {
+                (RUNNING, _) => anatomy.add(Who::Own, Part::XenRunning, ticks).count += 1,
+                (RUNNABLE, _) => anatomy.add(Who::Own, Part::XenRunnable, ticks).count += 1,
+                (_, Some(model)) => path.model(model, from, to, &mut anatomy),
+                _ => anatomy.add(Who::Own, Part::Paused, ticks).count += 1,
+            }
+        }
+        self.evidence.settle(place.file, what, &anatomy);
+    }
+
+    /// A thread has waited for a lock of the kernel.
+    pub(super) fn contended(&mut self, thread: &walk::Thread, kind: Lock, open: Open) {
+        let (now, start) = (self.moment.ts, self.common(open.start));
+        let place = Place { stamp: open.start, cpu: open.cpu, ..self.place("contention_begin") };
+        let Some(own) = self.own(thread) else { return };
+        own.has(Feature::Lock(kind));
+        let call = own.call();
+        let slept = |segment: &Segment| segment.state == State::Blocked;
+        let meanwhile = own.back(now).take_while(|segment| segment.end > start);
+        let waker = meanwhile.take(RECENT).find(slept).map(|segment| segment.waker);
+        let holder = match waker {
+            Some(Waker::Thread(tid)) => self.group(tid),
+            _ => None,
+        };
+        if let Some(group) = self.group(self.tid(thread)) {
+            let ticks = now.saturating_sub(start);
+            self.evidence.ledger.locked((group, call, kind, holder), ticks, place);
+        }
+    }
+
+    /// A stretch that ends now; when it began, its thread knows.
+    pub(super) fn segment(&self, ended: &Ended) -> Segment {
+        let (now, sym) = (self.moment.ts, |id: NameId| self.moment.sym(id));
+        Segment {
+            start: now,
+            end: now,
+            state: ended.state,
+            call: ended.call.map(sym),
+            work: ended.work.map(sym),
+            waker: self.waker(ended.waker),
+            returned: ended.returned,
+            ends_call: ended.ends_call,
+            queued: false,
+            rival: 0,
+            sleep: ended.sleep,
+            faults: 0,
+        }
     }
 }

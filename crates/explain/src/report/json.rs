@@ -9,6 +9,7 @@ exported! {
     pub(super) struct Body<'a> of ExplainResult {
         files: Vec<File<'a>>,
         duration_s: Option<f64>,
+        followed: Vec<Followed<'a>>,
         vcpus: Vec<Vcpu<'a>>,
         findings: Vec<Finding<'a>>,
         warnings: &'a [String],
@@ -21,6 +22,11 @@ exported! {
         events: u64,
         lost_events: u64,
         alignment: Alignment<'a>,
+    }
+
+    struct Followed<'a> of result::Followed {
+        subject: &'a str,
+        because: &'a str,
     }
 
     struct Alignment<'a> of result::Alignment {

@@ -95,6 +95,16 @@ impl<'a> ExplainReport<'a> {
         document.push(Block::Facts(facts));
     }
 
+    fn followed(&self, document: &mut Document) {
+        if self.result.followed.is_empty() {
+            return;
+        }
+        document.heading("Followed", "whose time is explained, and why theirs");
+        let all = self.result.followed.iter();
+        let facts = all.map(|one| Fact::new(one.subject.clone(), one.because.clone(), ""));
+        document.push(Block::Facts(facts.collect()));
+    }
+
     fn files(&self, document: &mut Document) {
         document.heading("Traces", "clocks on the time base of the first");
         let files = self.result.files.iter().map(|file| {
@@ -248,6 +258,7 @@ impl Report for ExplainReport<'_> {
         for (number, finding) in self.result.findings.iter().enumerate() {
             self.finding(&mut document, number + 1, finding, detail);
         }
+        self.followed(&mut document);
         self.vcpus(&mut document, detail);
         self.files(&mut document);
         document.push(Block::Notices(closing_notices(&self.result.warnings, &[], "")));

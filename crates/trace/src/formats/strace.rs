@@ -1,4 +1,4 @@
-//! strace's text with its times: `strace -f -ttt -T`.
+//! strace's text with its times: `strace -f -ttt -T`, or with `-tt` or `-r` instead.
 //!
 //! `[pid] seconds call(arguments) = result <seconds inside>`. A call that another
 //! thread's line interrupts is `<unfinished ...>` and later `<... call resumed>`;
@@ -16,6 +16,9 @@ use std::collections::HashMap;
 /// Most calls that are waited for, and most bytes of their arguments.
 const MAX_PENDING: usize = 4096;
 const MAX_ARGUMENTS: usize = 1024;
+/// Most threads whose names are kept, and longest name, bytes (`TASK_COMM_LEN`).
+const MAX_NAMES: usize = 1 << 16;
+const MAX_NAME: usize = 15;
 
 /// The format.
 pub struct Strace;
@@ -36,9 +39,11 @@ impl TraceFormat for Strace {
             kinds: Kinds::default(),
             losses: Losses::default(),
             pending: HashMap::new(),
+            names: Names::default(),
             arguments: String::new(),
             result: String::new(),
             since_first: None,
+            midnight: (0, 0),
             order: Order::default(),
         }))
     }
@@ -73,8 +78,21 @@ fn split(line: &str) -> Option<(i32, u64, &str)> {
         }
     };
     let (seconds, rest) = rest.split_once(' ')?;
+    if let Some(ts) = time_of_day(seconds) {
+        return Some((tid, ts, rest));
+    }
     let (ts, true) = stamp(seconds)? else { return None };
     Some((tid, ts, rest))
+}
+
+/// `23:59:59.999999` of `-tt`, ns since midnight; `-t`, without a fraction, is too coarse.
+fn time_of_day(text: &str) -> Option<u64> {
+    let mut parts = text.split(':');
+    let (hours, minutes, rest) = (parts.next()?, parts.next()?, parts.next()?);
+    let (hours, minutes): (u64, u64) = (hours.parse().ok()?, minutes.parse().ok()?);
+    let (ns, true) = stamp(rest)? else { return None };
+    let fits = parts.next().is_none() && hours < 24 && minutes < 60;
+    fits.then_some((hours * 3600 + minutes * 60) * 1_000_000_000 + ns)
 }
 
 fn call(text: &str) -> Option<(&str, &str)> {
@@ -93,12 +111,15 @@ struct Reader {
     losses: Losses,
     /// By thread: the call it is in, its arguments so far, its stamp.
     pending: HashMap<i32, (u32, String, u64)>,
+    names: Names,
     arguments: String,
     result: String,
     /// With `-r`, whose first stamp is 0 and each other one counts from the line before: the
     /// sum of the stamps so far. None before the first line; a first stamp that is not 0 is
     /// of `-ttt`.
     since_first: Option<Option<u64>>,
+    /// With `-tt`: the stamp before, and the days that have gone by.
+    midnight: (u64, u64),
     order: Order,
 }
 
@@ -110,6 +131,7 @@ impl Reader {
             self.losses.unreadable += u64::from(!line.trim().is_empty());
             return None;
         };
+        let stamp = day(&mut self.midnight, stamp);
         let ts = time(&mut self.since_first, stamp);
         self.order.see(ts);
         let (name, text) = call(what)?;
@@ -139,8 +161,57 @@ impl Reader {
         self.arguments.push_str(arguments);
         self.result.clear();
         self.result.push_str(result);
+        self.names.learn(name, tid, (&self.arguments, &self.result));
         Some((kind, tid, begin, duration))
     }
+}
+
+/// Threads' names, by what they execute, what they call themselves and who made them.
+#[derive(Debug, Default)]
+struct Names(HashMap<i32, Box<str>>);
+
+impl Names {
+    /// Learns who a thread is from a call of its own that has ended.
+    fn learn(&mut self, call: &str, tid: i32, (arguments, result): (&str, &str)) {
+        let returned = result.split_whitespace().next().unwrap_or("");
+        let executed = || quoted(arguments).map(|path| path.rsplit('/').next().unwrap_or(path));
+        match call {
+            "execve" | "execveat" if returned == "0" => self.named(tid, executed()),
+            "prctl" if arguments.starts_with("PR_SET_NAME") => self.named(tid, quoted(arguments)),
+            "clone" | "clone3" | "fork" | "vfork" => {
+                let child = returned.parse().ok().filter(|child: &i32| *child > 0);
+                // It may have said already who it is.
+                let child = child.filter(|child| !self.0.contains_key(child));
+                if let (Some(child), Some(own)) = (child, self.0.get(&tid).cloned()) {
+                    self.named(child, Some(&own));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn named(&mut self, tid: i32, name: Option<&str>) {
+        let Some(name) = name.filter(|name| !name.is_empty()) else { return };
+        if self.0.len() < MAX_NAMES || self.0.contains_key(&tid) {
+            self.0.insert(tid, name[..floor(name, MAX_NAME.min(name.len()))].into());
+        }
+    }
+}
+
+/// Times of day begin anew at midnight; strace's other stamps are no such times.
+fn day(midnight: &mut (u64, u64), stamp: u64) -> u64 {
+    const DAY: u64 = 24 * 3600 * 1_000_000_000;
+    let (before, days) = *midnight;
+    let turns = stamp < DAY && before < DAY && before > stamp.saturating_add(DAY / 2);
+    let days = days.saturating_add(u64::from(turns));
+    *midnight = (stamp, days);
+    stamp.saturating_add(days.saturating_mul(DAY))
+}
+
+/// What stands between the first two quotation marks.
+fn quoted(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once('"')?;
+    rest.split_once('"').map(|(inside, _)| inside)
 }
 
 /// The time of a line by its stamp.
@@ -198,7 +269,7 @@ impl EventReader for Reader {
             cpu: NO_CPU,
             tid,
             buffer: 0,
-            comm: None,
+            comm: self.names.0.get(&tid).map(|name| &**name),
             column: Context::Unknown,
             body: Body::Call { arguments: &self.arguments, result: &self.result, duration },
         })
@@ -226,6 +297,34 @@ mod tests {
             times.push((event.tid, event.ts));
         }
         assert_eq!(times, [(7, 0), (8, 150_000), (7, 200_000)]);
+    }
+
+    #[test]
+    fn threads_are_named_by_what_they_execute_and_call_themselves() {
+        let text =
+            "7 1.000000 execve(\"/usr/bin/a-name-of-twenty-bytes\", [\"a\"], 0x7) = 0 <0.000100>\n\
+             7 1.000200 clone(child_stack=NULL) = 8 <0.000100>\n\
+             8 1.000400 getpid() = 8 <0.000001>\n\
+             8 1.000500 prctl(PR_SET_NAME, \"io-0\") = 0 <0.000001>\n\
+             8 1.000600 getpid() = 8 <0.000001>\n\
+             7 1.000700 execve(\"/nowhere\", [\"a\"], 0x7) = -1 ENOENT (No such file) <0.000100>\n";
+        let input = Input::from_bytes("test", text.as_bytes().to_vec()).expect("bytes");
+        let mut reader = open(input).expect("strace");
+        let mut names = Vec::new();
+        while let Some(event) = reader.next_event() {
+            names.push(event.comm.unwrap_or("").to_string());
+        }
+        let own = "a-name-of-twent";
+        assert_eq!(names, [own, own, own, "io-0", "io-0", own]);
+    }
+
+    #[test]
+    fn stamps_of_tt_are_times_of_day() {
+        let text = "7 23:59:59.999999 getpid() = 7 <0.000001>\n7 00:00:00.000001 getpid() = 7 <0.000001>\n";
+        let input = Input::from_bytes("test", text.as_bytes().to_vec()).expect("bytes");
+        let mut reader = open(input).expect("strace");
+        let first = reader.next_event().expect("a call").ts;
+        assert_eq!(reader.next_event().expect("another").ts - first, 2_000);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::access::Access;
 use super::meaning::Meaning;
 use super::names::{NameId, Number, Resolver};
-use super::op::{Op, Sleep, Vector};
+use super::op::{Lock, Op, Sleep, Vector};
 use crate::event::{EventType, IntField, StrField};
 use crate::names::KVM_RUN;
 
@@ -30,6 +30,8 @@ fn names_of(meaning: Meaning) -> (&'static [&'static str], &'static str) {
         Meaning::SoftirqEntry => (&["vec"], ""),
         Meaning::Fork => (&["child_pid"], ""),
         Meaning::SoftirqExit | Meaning::PageFault => (&[], ""),
+        Meaning::LockWait => (&["lock_addr", "flags"], ""),
+        Meaning::LockWaited => (&["lock_addr"], ""),
         Meaning::IpiRaise | Meaning::IpiEntry | Meaning::IpiExit => (&["reason"], ""),
         Meaning::IpiSend => (&["callback"], ""),
         Meaning::WorkQueue | Meaning::WorkStart => (&["work", "function"], ""),
@@ -165,6 +167,8 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
         Meaning::SoftirqExit => Op::SoftirqExit,
         Meaning::PageFault => Op::PageFault,
         Meaning::Fork => Op::Fork { child: int(0) as i32 },
+        Meaning::LockWait => Op::LockWait { lock: int(0), kind: Lock::of_flags(int(1)) },
+        Meaning::LockWaited => Op::LockWaited { lock: int(0) },
         // The reschedule interrupt has no callback.
         Meaning::IpiSend if int(0) == 0 => Op::IpiSend { name: names.names.id("send reschedule") },
         Meaning::IpiSend => Op::IpiSend { name: names.number(Number::Address, int(0)) },

@@ -20,7 +20,7 @@ use binary::Fields;
 use meaning::{Meaning, MEANINGS};
 use names::Resolver;
 pub use names::{NameId, Names};
-pub use op::{Op, Sleep, Vector};
+pub use op::{Lock, Op, Sleep, Vector};
 pub use xen::XenOp;
 
 /// Interrupts of the x86 `irq_vectors` events.
@@ -107,6 +107,8 @@ impl Decoder {
                 | Meaning::SoftirqExit
                 | Meaning::PageFault
                 | Meaning::CsdQueue
+                | Meaning::LockWait
+                | Meaning::LockWaited
                 | Meaning::Fork => Touches::Nothing,
                 _ => Touches::Thread,
             },

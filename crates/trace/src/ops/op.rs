@@ -15,6 +15,62 @@ pub enum Vector {
     Local,
 }
 
+/// A kind of lock in the kernel, by the flags of `contention_begin`
+/// (`include/trace/events/lock.h`, since Linux 5.19).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Lock {
+    /// No flag.
+    Semaphore,
+    /// `SPIN`: the thread does not sleep.
+    Spinlock,
+    /// `SPIN` with `READ` or `WRITE`.
+    Rwlock,
+    /// `READ` or `WRITE`: mmap_lock, inodes' and superblocks' locks.
+    Rwsem,
+    /// `PERCPU`.
+    PercpuRwsem,
+    /// `RT`.
+    RtMutex,
+    /// `MUTEX`, spinning or asleep.
+    Mutex,
+}
+
+impl Lock {
+    /// Of flags: 1 spin, 2 read, 4 write, 8 rt, 16 percpu, 32 mutex.
+    pub fn of_flags(flags: u64) -> Lock {
+        match flags {
+            f if f & 32 != 0 => Lock::Mutex,
+            f if f & 16 != 0 => Lock::PercpuRwsem,
+            f if f & 8 != 0 => Lock::RtMutex,
+            f if f & 1 != 0 && f & 6 != 0 => Lock::Rwlock,
+            f if f & 1 != 0 => Lock::Spinlock,
+            f if f & 6 != 0 => Lock::Rwsem,
+            _ => Lock::Semaphore,
+        }
+    }
+
+    /// Of flags as they are printed: `SPIN|WRITE`.
+    pub fn of_words(words: &str) -> Lock {
+        const WORDS: [&str; 6] = ["SPIN", "READ", "WRITE", "RT", "PERCPU", "MUTEX"];
+        let flag = |word: &str| WORDS.iter().position(|known| *known == word);
+        let flags = words.split('|').filter_map(flag).fold(0, |flags, bit| flags | 1 << bit);
+        Lock::of_flags(flags)
+    }
+
+    /// The kernel's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Lock::Semaphore => "semaphore",
+            Lock::Spinlock => "spinlock",
+            Lock::Rwlock => "rwlock",
+            Lock::Rwsem => "rwsem",
+            Lock::PercpuRwsem => "per-CPU rwsem",
+            Lock::RtMutex => "rtmutex",
+            Lock::Mutex => "mutex",
+        }
+    }
+}
+
 /// How a thread sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sleep {
@@ -119,6 +175,18 @@ pub enum Op {
     TimerEntry,
     /// It returns.
     TimerExit,
+    /// The thread begins to wait for a lock of the kernel.
+    LockWait {
+        /// Address of the lock.
+        lock: u64,
+        /// What kind it is.
+        kind: Lock,
+    },
+    /// It has got the lock, or given up.
+    LockWaited {
+        /// Address of the lock.
+        lock: u64,
+    },
     /// An inter-processor interrupt is sent.
     IpiSend {
         /// What for.

@@ -21,6 +21,10 @@ pub(crate) fn call(
             _ => names.names.id(text),
         });
     }
+    // posix_spawn's: it returns when the child executes something.
+    let spawns =
+        matches!(names.names.name(name), "clone" | "clone3") && arguments.contains("CLONE_VFORK");
+    let name = if spawns { names.names.id("vfork") } else { name };
     let returned = result.split_whitespace().next().and_then(crate::text::number);
     Op::Syscall { name, request, duration, returned: returned.map(|value| value as i64) }
 }

@@ -7,7 +7,7 @@ use super::access::Access;
 use super::binary::hypercall;
 use super::meaning::Meaning;
 use super::names::{NameId, Number, Resolver};
-use super::op::{Op, Sleep, Vector};
+use super::op::{Lock, Op, Sleep, Vector};
 use crate::text::{after, hex, number, number_after};
 
 pub(crate) fn decode(meaning: Meaning, text: &str, names: &mut Resolver) -> Op {
@@ -64,6 +64,8 @@ fn known(meaning: Meaning, text: &str, names: &mut Resolver) -> Option<Op> {
         Meaning::SoftirqExit => Op::SoftirqExit,
         Meaning::PageFault => Op::PageFault,
         Meaning::Fork => Op::Fork { child: number_after(text, "child_pid=")? as i32 },
+        Meaning::LockWait => Op::LockWait { lock: lock(text)?, kind: lock_kind(text) },
+        Meaning::LockWaited => Op::LockWaited { lock: lock(text)? },
         Meaning::IpiRaise | Meaning::IpiSend => Op::IpiSend { name: ipi(text, names) },
         Meaning::CsdQueue => {
             let function = after(text, "func=")?;
@@ -137,6 +139,20 @@ fn ipi(text: &str, names: &mut Resolver) -> NameId {
     }
     let inside = text.rsplit_once('(').map_or(text, |(_, rest)| rest);
     names.names.id(inside.trim_end().trim_end_matches(')'))
+}
+
+/// `00000000c0ffee00 (flags=SPIN|WRITE)`, or of perf's own printing `lock_addr=0x… flags=…`.
+fn lock(text: &str) -> Option<u64> {
+    let address = after(text, "lock_addr=").or_else(|| text.split_whitespace().next())?;
+    hex(address)
+}
+
+fn lock_kind(text: &str) -> Lock {
+    let flags = after(text, "flags=").unwrap_or("").trim_end_matches([')', ',']);
+    match number(flags) {
+        Some(flags) => Lock::of_flags(flags),
+        None => Lock::of_words(flags),
+    }
 }
 
 fn work(meaning: Meaning, text: &str, names: &mut Resolver) -> Option<Op> {
@@ -231,6 +247,25 @@ mod tests {
         assert_eq!(op(Meaning::Switch, "q:w:131 [120] R ==> a:2 [120]"), want);
         assert_eq!(op(Meaning::Switch, "prev_pid=131 prev_state=0 next_pid=2"), want);
         assert_eq!(op(Meaning::Switch, "nonsense"), Op::Other);
+    }
+
+    #[test]
+    fn locks_are_read_in_every_spelling() {
+        let lock = 0xffff_8881_0000_1234;
+        let wait = |kind| Op::LockWait { lock, kind };
+        for (text, kind) in [
+            ("0xffff888100001234 (flags=SPIN)", Lock::Spinlock),
+            ("ffff888100001234 (flags=SPIN|WRITE)", Lock::Rwlock),
+            ("0xffff888100001234 (flags=WRITE)", Lock::Rwsem),
+            ("0xffff888100001234 (flags=SPIN|MUTEX)", Lock::Mutex),
+            ("0xffff888100001234 (flags=)", Lock::Semaphore),
+            ("lock_addr=0xffff888100001234 flags=0x10", Lock::PercpuRwsem),
+        ] {
+            assert_eq!(op(Meaning::LockWait, text), wait(kind), "{text}");
+        }
+        let ended = op(Meaning::LockWaited, "0xffff888100001234 (ret=0)");
+        assert_eq!(ended, Op::LockWaited { lock });
+        assert_eq!(op(Meaning::LockWait, ""), Op::Other);
     }
 
     #[test]

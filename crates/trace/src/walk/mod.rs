@@ -17,6 +17,7 @@
 mod close;
 mod cpu;
 mod interval;
+mod lock;
 mod part;
 mod seen;
 mod thread;
@@ -113,6 +114,8 @@ impl Walk {
             Op::SoftirqExit => self.softirq::<V>(at, None, false),
             Op::PageFault => self.page_fault(at, v),
             Op::Fork { child } => v.forked(at, child),
+            Op::LockWait { lock, kind } => self.lock_wait(at, (lock, kind), v),
+            Op::LockWaited { lock } => self.lock_waited(at, lock, v),
             Op::IpiSend { name } => v.ipi(at, name),
             Op::CallCpu { name } => self.call_cpu(at, name, v),
             Op::WorkQueue { work: _, function } => self.work_queued(at, function, v),

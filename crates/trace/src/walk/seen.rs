@@ -17,6 +17,8 @@ pub struct Seen {
     pub queues: bool,
     /// Interrupts of devices, of timers and of other CPUs, or soft interrupts.
     pub interrupts: bool,
+    /// `contention_begin`.
+    pub locks: bool,
 }
 
 impl Seen {
@@ -29,5 +31,6 @@ impl Seen {
         self.works |= other.works;
         self.queues |= other.queues;
         self.interrupts |= other.interrupts;
+        self.locks |= other.locks;
     }
 }

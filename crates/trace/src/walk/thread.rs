@@ -3,7 +3,7 @@
 use super::cpu::Waker;
 use super::interval::{Open, Took};
 use crate::hash::FastMap;
-use crate::ops::{Access, NameId, Sleep};
+use crate::ops::{Access, Lock, NameId, Sleep};
 
 /// Where a thread's time goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -117,6 +117,8 @@ pub struct Thread {
     /// The last access that a device model's log reports of it.
     pub(super) logged: Option<(Access, Open)>,
     accesses: Accesses,
+    /// The kernel's lock that it waits for.
+    pub(super) contended: Option<(u64, Lock, Open)>,
     /// How it sleeps, if it does.
     pub(super) sleep: Sleep,
     in_guest: bool,
@@ -141,6 +143,7 @@ impl Thread {
             work: None,
             logged: None,
             accesses: Accesses::NONE,
+            contended: None,
             sleep: Sleep::Light,
             in_guest: false,
             in_kvm: false,
@@ -275,6 +278,7 @@ impl Thread {
         let ended = self.until(now);
         let ended = Ended { ends_call: ended.call.is_some(), returned, ..ended };
         let call = self.call.take();
+        self.contended = None;
         self.layers(false, false);
         (call, self.moves(self.runs(), ended))
     }

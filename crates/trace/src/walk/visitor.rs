@@ -4,7 +4,7 @@ use super::cpu::{Interrupt, Waker};
 use super::interval::{At, Open, Took};
 use super::thread::{Call, Ended, Thread};
 use super::xen::{VcpuExit, VcpuId, VcpuRequest, VcpuSpan};
-use crate::ops::{Access, NameId};
+use crate::ops::{Access, Lock, NameId};
 
 /// What a request began with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,6 +133,8 @@ pub trait Visitor {
     /// A thread touches a page that is not there, in user space; only if [`Visitor::WAKERS`].
     #[inline]
     fn page_fault(&mut self, _at: &At, _thread: &Thread) {}
+    /// A thread has waited for a lock of the kernel; only if [`Visitor::WAKERS`].
+    fn lock_waited(&mut self, _at: &At, _thread: &Thread, _kind: Lock, _open: Open) {}
     /// A thread or process begins.
     #[inline]
     fn forked(&mut self, _at: &At, _child: i32) {}

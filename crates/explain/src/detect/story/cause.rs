@@ -13,6 +13,10 @@ use std::collections::BTreeMap;
 /// a device takes, from which that is what it does.
 const BLIND: f64 = 0.15;
 
+/// Computing of a process, s, beside which it is nothing to make it: some ten times fork, exec
+/// and exit.
+const CHILD_S: f64 = 10e-3;
+
 impl Story {
     /// What the way ends at, and how much of the time.
     pub(super) fn cause(&self, view: &View<'_>) -> (Cause, u64) {
@@ -97,6 +101,9 @@ impl Story {
         if cause == Cause::Stopped {
             return Some((cause, most));
         }
+        if self.children_compute(view) {
+            return Some((Cause::Computes, all));
+        }
         if last.who.is_some_and(|who| groups.comes_and_goes(who)) {
             return Some((Cause::Child, all));
         }
@@ -108,6 +115,20 @@ impl Story {
         }
         let child = ["wait4", "waitid", "vfork", "clone", "clone3", "fork"];
         in_call(view, via, &child).then_some((Cause::Child, all))
+    }
+
+    /// Whom is waited for at the end computes for so long each time that making it is nothing.
+    fn children_compute(&self, view: &View<'_>) -> bool {
+        let last = self.last();
+        let Some(who) = last.who.filter(|who| view.evidence.groups.comes_and_goes(*who)) else {
+            return false;
+        };
+        let born = view.evidence.groups.get(who).map_or(0, |group| group.born);
+        let own = levels(view, Frame::Life(who)).into_iter().next();
+        let user = own.map_or(0, |own| own.ticks(|c, s| s == Frame::Runs && c.is_none()));
+        let each = view.seconds(user / u64::from(born.max(1)));
+        let computes = last.ticks(|c, s| c.is_none() && matches!(s, Frame::Runs | Frame::NoCpu));
+        born > 0 && computes * 2 >= last.all.ticks && each.is_some_and(|each| each >= CHILD_S)
     }
 
     /// Without system calls, time on a CPU may be in a call: what else it does tells which.
@@ -150,6 +171,9 @@ impl Story {
     /// On a CPU: page faults, a call, or its own computing.
     pub(super) fn computes(&self, view: &View<'_>, runs: u64) -> (Cause, u64) {
         let last = self.last();
+        if let Some(waits) = self.spins(view) {
+            return (Cause::Lock, waits.all.ticks.min(runs));
+        }
         let state = |s| matches!(s, Frame::Runs);
         let faults = self.faults();
         let user = last.ticks(|c, s| state(s) && c.is_none());
@@ -167,7 +191,9 @@ impl Story {
     /// Who lets a thread go on in a futex may hold a lock, or hand over what that waits for.
     pub(super) fn lock_at_most(&self, view: &View<'_>) -> Option<Severity> {
         let (last, via) = (self.last(), self.levels.iter().rev().nth(1));
-        let calls = view.evidence.seen(self.file(view)).syscalls;
+        // What the kernel's own events say needs no system calls.
+        let known = self.last_lock(view).is_some();
+        let calls = known || view.evidence.seen(self.file(view)).syscalls;
         let futex = via.is_some_and(|via| {
             is_futex(view, via.most_in(|s| matches!(s, Frame::Waker(_))).and_then(|(c, _)| c))
         });
@@ -228,6 +254,9 @@ impl Story {
     /// something by the one that waits.
     pub(super) fn is_lock(&self, view: &View<'_>, via: &Level, last: &Level) -> bool {
         let Some(who) = last.who else { return false };
+        if self.known_lock(view, via, who).is_some() {
+            return true;
+        }
         if !view.evidence.seen(self.file(view)).syscalls {
             return self.is_lock_by_wakes(view, via, who);
         }

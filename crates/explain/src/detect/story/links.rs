@@ -75,10 +75,7 @@ impl Story {
             _ => format!("{name}, waited for {}", view.time(whole as f64)),
         };
         let claim = format!("{role}: {}", words.join("; "));
-        let key = match self.root {
-            Frame::Request(key) => key,
-            _ => Key { file: self.file(view), what: What::Port { port: 0, write: false } },
-        };
+        let key = self.request_key(view);
         let count = level.all.count.max(level.calls.values().map(|sum| sum.count).sum());
         view.link(
             key,
@@ -87,6 +84,26 @@ impl Story {
             &[("share", whole as f64 / self.busy.max(1) as f64)],
             &[level.all.worst],
         )
+    }
+
+    /// What makes some of the calls at the end of the way longer than others; where calls are
+    /// not recorded, some of the activations.
+    pub(super) fn contrast(&self, view: &View<'_>) -> Option<Link> {
+        let (key, own) = (self.request_key(view), self.subject_group(view)?);
+        if let Some((who, call, _)) = self.call(view) {
+            return view.contrast_of_calls(key, who.unwrap_or(own), call);
+        }
+        let calls = view.evidence.seen(self.file(view)).syscalls;
+        let who = self.last().who.filter(|who| !view.evidence.groups.is_kernel(*who));
+        (!calls).then(|| view.contrast_of_activations(key, who.unwrap_or(own))).flatten()
+    }
+
+    /// What figures of the story are about.
+    pub(super) fn request_key(&self, view: &View<'_>) -> Key {
+        match self.root {
+            Frame::Request(key) => key,
+            _ => Key { file: self.file(view), what: What::Port { port: 0, write: false } },
+        }
     }
 
     /// The work function that the subject has workers run most, if about once a call.

@@ -7,6 +7,7 @@
 mod cause;
 mod guess;
 mod links;
+mod locks;
 mod words;
 
 use super::levels::{hogs, levels, Level, Sum};
@@ -35,6 +36,9 @@ const HOG: f64 = 0.65;
 const FAULT_S: f64 = 20e-6;
 /// From here on, two threads' waiting is for each other.
 const CLOSED: f64 = 0.4;
+/// Share of the traced time that what the recording's maker started does something, from which
+/// that is what it was made for.
+const ASKED: f64 = 0.1;
 /// Most subjects that are told of where none was named.
 const MOST: usize = 3;
 
@@ -177,6 +181,10 @@ impl Story {
         for (at, level) in self.levels.iter().enumerate() {
             chain.push(self.link(view, at, level));
         }
+        if cause == Cause::Lock {
+            chain.extend(self.lock_link(view));
+        }
+        chain.extend(self.contrast(view));
         let guess = self.guess(view, cause);
         chain.extend(guess.map(|claim| Link { claim, ..Link::default() }));
         let unknown = self.unknown(view, cause);
@@ -201,6 +209,7 @@ impl Story {
             at_most,
             error: self.levels.get(1).or(self.levels.first()).map(|level| level.squares.sqrt()),
             of_host: life && alone && cause == Cause::NoCpu,
+            ..Candidate::default()
         })
     }
 
@@ -208,20 +217,7 @@ impl Story {
     /// for a request and its answer, over and over.
     fn closed(&self, view: &View<'_>) -> f64 {
         let (Frame::Life(own), Some(first)) = (self.root, self.levels.first()) else { return 0.0 };
-        let share = |level: &Level, of: GroupId| {
-            let ticks = level.ticks(|_, state| state == Frame::Waker(of));
-            let life = level.ticks(|_, state| state != Frame::Unknown).max(1);
-            ticks as f64 / life as f64
-        };
-        let of = |other: GroupId| {
-            let back = levels(view, Frame::Life(other)).into_iter().next();
-            share(first, other) + back.map_or(0.0, |back| share(&back, own))
-        };
-        let wakers = first.wakers().into_iter().take(4);
-        let many = view.evidence.groups.get(own).is_some_and(|group| group.many);
-        let often =
-            wakers.filter(|(other, sum)| (*other != own || many) && sum.count >= LEAST_WAITS);
-        often.map(|(other, _)| of(other)).fold(0.0, f64::max).min(1.0)
+        partner(view, own, first).map_or(0.0, |(_, part, _)| part)
     }
 
     /// It is about a vCPU's thread, or about one that waits for those or that those wait for.
@@ -246,11 +242,42 @@ impl Story {
     }
 }
 
+/// With whom threads of a name wait for each other most, how much of their time (0 to 1), and how
+/// often.
+pub fn closed(view: &View<'_>, own: GroupId) -> Option<(GroupId, f64, u64)> {
+    partner(view, own, levels(view, Frame::Life(own)).first()?)
+}
+
+fn partner(view: &View<'_>, own: GroupId, first: &Level) -> Option<(GroupId, f64, u64)> {
+    let share = |level: &Level, of: GroupId| {
+        let ticks = level.ticks(|_, state| state == Frame::Waker(of));
+        let life = level.ticks(|_, state| state != Frame::Unknown).max(1);
+        ticks as f64 / life as f64
+    };
+    let of = |other: GroupId| {
+        let back = levels(view, Frame::Life(other)).into_iter().next();
+        (share(first, other) + back.map_or(0.0, |back| share(&back, own))).min(1.0)
+    };
+    let wakers = first.wakers().into_iter().take(4);
+    let many = view.evidence.groups.get(own).is_some_and(|group| group.many);
+    let often = wakers.filter(|(other, sum)| (*other != own || many) && sum.count >= LEAST_WAITS);
+    let all = often.map(|(other, sum)| (other, of(other), sum.count));
+    all.max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
+}
+
+/// True if what the recording's maker started does something: then it is asked about.
+pub fn is_asked(view: &View<'_>) -> bool {
+    let own = view.evidence.own.iter();
+    let stories = own.filter_map(|group| Story::of(view, Frame::Life(*group)));
+    view.share(crate::sum(stories.map(|story| story.busy))) >= ASKED
+}
+
 /// What stands out in the lives of threads, where there are no requests of a guest.
 pub fn lives(view: &View<'_>) -> Vec<Candidate> {
     let requests = view.requests();
     let of_guest = requests.iter().any(|(_, subject)| subject.count >= super::view::LEAST_COUNT);
     let of_guest = of_guest && view.comm().is_none();
+    let asked = view.comm().is_none() && is_asked(view);
     let mut all: Vec<(f64, Story, Candidate)> = Vec::new();
     for (_, node) in view.evidence.tree.roots() {
         let Frame::Life(group) = node.frame else { continue };
@@ -281,6 +308,10 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
             if few || closed < CLOSED && !kernel {
                 candidate.at_most = Some(Severity::Low);
             }
+            candidate.foreign = asked && !view.evidence.own.contains(&group);
+            if candidate.foreign {
+                candidate.at_most = Some(Severity::Low);
+            }
             // Of findings as severe, that of a request and its answer goes first.
             all.push((closed, story, candidate));
         }
@@ -294,7 +325,9 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
     if all.first().is_some_and(|(_, _, c)| !c.of_host) {
         all.retain(|(_, _, c)| !c.of_host);
     }
-    all.sort_by_key(|(closed, _, c)| std::cmp::Reverse((severity(c), order(*closed, c))));
+    all.sort_by_key(|(closed, _, c)| {
+        std::cmp::Reverse((severity(c), !c.foreign, order(*closed, c)))
+    });
     let mut ends = Vec::new();
     all.retain(|(_, story, _)| {
         let end = story.end(view);

@@ -3,11 +3,13 @@
 use super::super::levels::{Level, Sum};
 use super::super::waits::{is_grace, syncs};
 use super::super::View;
+use super::locks::a;
 use super::{Cause, Story};
 use crate::evidence::tree::Frame;
 use crate::evidence::Work;
 use crate::result::Severity;
 use vmeter_render::quantity::grouped;
+use vmeter_trace::ops::Lock;
 
 /// A finding's words.
 pub(super) struct Words {
@@ -320,11 +322,19 @@ impl Story {
         let holder = self.levels.iter().rev().find_map(|level| level.who);
         let holder = holder.map_or("another thread".into(), |who| view.threads(who));
         let subject = self.subject(view);
+        let known = self.last_lock(view).map(|waits| waits.kind);
+        let kind = known.map_or("a lock".to_string(), a);
+        if let (None, Some(waits)) = (known, self.spins(view)) {
+            return self.spin_words(view, waits.kind);
+        }
         let summary = match call {
             Some(call) => format!(
-                "{subject} waits in {} for a lock that {holder} holds{inside}",
+                "{subject} waits in {} for {kind} that {holder} holds{inside}",
                 view.frame_name(call)
             ),
+            None if known.is_some() => {
+                format!("{subject} waits for {kind} that {holder} holds{inside}")
+            }
             None => format!("{subject} waits for {holder}, one for the other: a lock, it seems"),
         };
         words(
@@ -334,6 +344,18 @@ impl Story {
             "perf lock contention -ab -p PID sleep 5",
         )
         .at_most(self.lock_at_most(view))
+    }
+
+    fn spin_words(&self, view: &View<'_>, kind: Lock) -> Words {
+        let call = self.last().most_in(|s| s == Frame::Runs).and_then(|(call, _)| call);
+        let inside = call.map_or(String::new(), |call| format!(" in {}", view.frame_name(call)));
+        words(
+            "lock-wait",
+            format!("{} spins{inside} for {} of the kernel", self.who(view), a(kind)),
+            "do it from fewer threads at a time, or each with data of its own",
+            "perf lock contention -ab -p PID sleep 5",
+        )
+        .medium()
     }
 
     fn call_words(&self, view: &View<'_>) -> Words {

@@ -1,0 +1,119 @@
+//! What calls alone tell, where nobody recorded who had a CPU (strace): naps, time-outs, calls for
+//! a few bytes.
+
+use super::habits::link;
+use super::{Candidate, View};
+use crate::evidence::calls::Calls;
+use crate::evidence::groups::GroupId;
+use crate::moment::Sym;
+use crate::result::Severity;
+use vmeter_render::quantity::{brief_percent, grouped, three_digits};
+
+/// Share of the traced time that naps take, and how many they are; fewer if they take more.
+const NAPS: [(f64, u64); 2] = [(0.1, 20), (0.3, 8)];
+/// Calls that return 0 when their time is up.
+const POLLS: [&str; 7] =
+    ["poll", "ppoll", "epoll_wait", "epoll_pwait", "epoll_pwait2", "select", "pselect6"];
+/// Calls that return how many bytes they have moved.
+const MOVES: [&str; 6] = ["read", "write", "pread64", "pwrite64", "recvfrom", "sendto"];
+/// So many calls for so few bytes each, none of them waiting so long (s), and of all calls this
+/// share.
+const BYTES: (u64, u64, f64, f64) = (1000, 16, 20e-6, 0.25);
+
+type Known<'a> = (GroupId, Sym, &'a Calls);
+
+/// Everything of the kind.
+pub fn habits(view: &View<'_>) -> Vec<Candidate> {
+    if view.evidence.runs_seen() {
+        return Vec::new();
+    }
+    let ledger = view.evidence.ledger.calls.iter();
+    let mut all: Vec<Known<'_>> = ledger.map(|((who, call), calls)| (*who, *call, calls)).collect();
+    all.sort_by_key(|(who, call, _)| (*who, *call));
+    let count: u64 = all.iter().map(|(_, _, calls)| calls.count).sum();
+    let found = all.into_iter().filter_map(|known| {
+        let bytes = || bytes(view, known, count).filter(|_| view.requests().is_empty());
+        nap(view, known).or_else(|| times_out(view, known)).or_else(bytes)
+    });
+    found.collect()
+}
+
+fn is_pattern(view: &View<'_>, calls: &Calls) -> bool {
+    let share = view.share(calls.ticks);
+    NAPS.iter().any(|(least, count)| share >= *least && calls.count >= *count)
+}
+
+fn nap(view: &View<'_>, (who, call, calls): Known<'_>) -> Option<Candidate> {
+    let name = view.name(call);
+    if !name.contains("nanosleep") || !is_pattern(view, calls) {
+        return None;
+    }
+    let told = format!("polls: it sleeps in {name}");
+    Some(paced(view, (who, call, calls), &told))
+}
+
+fn times_out(view: &View<'_>, (who, call, calls): Known<'_>) -> Option<Candidate> {
+    let name = view.name(call);
+    let most = POLLS.contains(&name) && calls.zeros * 2 >= calls.count;
+    if !most || !is_pattern(view, calls) {
+        return None;
+    }
+    let told = format!("waits in {name} until its time is up:");
+    Some(paced(view, (who, call, calls), &told))
+}
+
+fn paced(view: &View<'_>, (who, call, calls): Known<'_>, told: &str) -> Candidate {
+    let (who, name) = (view.threads(who), view.name(call));
+    let each = view.time(calls.ticks as f64 / calls.count.max(1) as f64);
+    let count = grouped(&calls.count.to_string());
+    let claim = format!(
+        "{count} calls of {name} take {}, {} of the traced time; what they wait for is not \
+         recorded (sched_switch)",
+        view.time(calls.ticks as f64),
+        brief_percent(view.share(calls.ticks))
+    );
+    Candidate {
+        kind: "timer-paced",
+        subject: who.clone(),
+        saving: calls.ticks,
+        summary: format!("{who} {told} {count} times, {each} each"),
+        chain: vec![link(view, call.file, claim, calls.count, calls.ticks, calls.worst)],
+        suggestion: "wait for the event itself (eventfd, epoll, futex), not for a period; if a \
+                     rate is limited, raise the limit"
+            .into(),
+        confirm: format!("strace -f -T -e trace={name} -p PID with half the period"),
+        at_most: Some(Severity::Medium),
+        ..Candidate::default()
+    }
+}
+
+fn bytes(view: &View<'_>, (who, call, calls): Known<'_>, all: u64) -> Option<Candidate> {
+    let (least, few, long, share) = BYTES;
+    let name = view.name(call);
+    let each = calls.returned as f64 / calls.count.max(1) as f64;
+    let time = view.seconds(calls.ticks / calls.count.max(1))?;
+    let many = calls.count >= least && calls.count as f64 >= share * all as f64;
+    if !MOVES.contains(&name) || !many || each > few as f64 || each <= 0.0 || time > long {
+        return None;
+    }
+    let who = view.threads(who);
+    let count = grouped(&calls.count.to_string());
+    let claim = format!(
+        "{count} calls of {name} move {} bytes, {} each, and take {} of their own; with their way \
+         into the kernel and back, and what strace adds, most of the time",
+        grouped(&calls.returned.to_string()),
+        three_digits(each),
+        view.time(calls.ticks as f64)
+    );
+    Some(Candidate {
+        kind: "burst-of-calls",
+        subject: who.clone(),
+        saving: calls.ticks,
+        summary: format!("{who} calls {name} {count} times for {} bytes each", three_digits(each)),
+        chain: vec![link(view, call.file, claim, calls.count, calls.ticks, calls.worst)],
+        suggestion: format!("one {name} for many (a buffer, a larger block), not one each"),
+        confirm: "perf stat -e raw_syscalls:sys_enter -- COMMAND, with a larger block".into(),
+        at_most: Some(Severity::Medium),
+        ..Candidate::default()
+    })
+}

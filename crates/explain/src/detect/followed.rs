@@ -1,0 +1,81 @@
+//! Whose time is explained, and why theirs.
+
+use super::story::closed;
+use super::view::LEAST_COUNT;
+use super::View;
+use crate::evidence::tree::Frame;
+use crate::result::Followed;
+use vmeter_render::quantity::{brief_percent, grouped};
+
+/// Most that are named.
+const MOST: usize = 3;
+/// A thread's part of the traced time from which it is looked at.
+const LEAST_LIFE: f64 = 0.05;
+
+/// Whose time is explained, and why.
+pub fn followed(view: &View<'_>) -> Vec<Followed> {
+    let mut all = of_guest(view);
+    if view.comm().is_some() || all.is_empty() {
+        all.extend(threads(view));
+    }
+    all
+}
+
+fn of_guest(view: &View<'_>) -> Vec<Followed> {
+    if view.comm().is_some() {
+        return Vec::new();
+    }
+    let requests = view.requests();
+    let count: u64 = requests.iter().map(|(_, subject)| subject.count).sum();
+    if count < LEAST_COUNT {
+        return Vec::new();
+    }
+    let count = grouped(&count.to_string());
+    let mut all = vec![Followed {
+        subject: "the guest's vCPUs".into(),
+        because: format!("{count} of their accesses are in the trace: they wait for each"),
+    }];
+    all.extend(view.evidence.xen.model().map(|model| Followed {
+        subject: view.thread(model),
+        because: "it is woken most often while a vCPU waits: the device model".into(),
+    }));
+    all
+}
+
+fn threads(view: &View<'_>) -> Vec<Followed> {
+    let evidence = view.evidence;
+    let mut all: Vec<(f64, Followed)> = Vec::new();
+    for (_, node) in evidence.tree.roots() {
+        let Frame::Life(group) = node.frame else { continue };
+        let named = view.comm().map(|comm| evidence.groups.is_called(group, comm));
+        let share = view.share(node.ticks);
+        let because = match named {
+            Some(true) => "its name was given (--comm)".to_string(),
+            Some(false) => continue,
+            None if evidence.groups.is_kernel(group) || share < LEAST_LIFE => continue,
+            None => match closed(view, group) {
+                Some((other, part, times)) if part >= 0.1 => format!(
+                    "it and {} wait for each other {} of their time, {} times",
+                    view.threads(other),
+                    brief_percent(part),
+                    grouped(&times.to_string())
+                ),
+                _ => continue,
+            },
+        };
+        let order = closed(view, group).map_or(share, |(_, part, _)| part);
+        all.push((order, Followed { subject: view.threads(group), because }));
+    }
+    all.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.subject.cmp(&b.1.subject)));
+    all.truncate(MOST);
+    let mut all: Vec<Followed> = all.into_iter().map(|(_, followed)| followed).collect();
+    if all.is_empty() && evidence.runs_seen() {
+        all.push(Followed {
+            subject: "threads by their time".into(),
+            because: "no guest is in the trace, and no threads wait for each other much: --comm \
+                      NAME follows others"
+                .into(),
+        });
+    }
+    all
+}
