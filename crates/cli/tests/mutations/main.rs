@@ -23,6 +23,7 @@ use vmeter_host_tracing::PerfettoEvents;
 use vmeter_lab::diff::report::DiffReport;
 use vmeter_lab::kinds;
 use vmeter_lab::merge::{merge, MergeOptions};
+use vmeter_lab::trend::{self, TrendReport};
 use vmeter_render::{Report, OUTPUTS};
 use vmeter_session::Views;
 use vmeter_trace::write::{copy, Csv, JsonLines, Sink, Text};
@@ -114,6 +115,25 @@ fn sessions(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
+/// Sessions of kinds that older vmeters had not, made by this one.
+fn newer_sessions(folder: &Path) -> Vec<PathBuf> {
+    let of = |line: &str| {
+        let mut words: Vec<&str> = line.split(' ').collect();
+        let dir = folder.join(words[0]);
+        words.splice(1..1, ["--save", dir.to_str().expect("a path of ours")]);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vmeter"));
+        let output = command.args(words).env("XDG_STATE_HOME", folder).output();
+        assert!(output.expect("vmeter runs").status.success(), "{line}");
+        dir
+    };
+    [
+        "findings udev quiet --vmm mock --warmup 0 --runs 2",
+        "memory --warmup 0 --runs 2 -- sleep 0.05",
+    ]
+    .map(of)
+    .into()
+}
+
 /// Files below a folder.
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -136,6 +156,7 @@ fn read(session: &Path, other: &Path, random: &mut Random, merged: &Path) {
     if let Ok(result) = vmeter_lab::diff::saved::diff(&name(session), &name(other), Vec::new()) {
         draw(&DiffReport::new(&result));
     }
+    draw(&TrendReport { result: &trend::over(&[session.to_owned()]) });
     if random.below(4) == 0 {
         let dirs = vec![session.to_owned(), other.to_owned()];
         let options = MergeOptions { dirs, save: Some(merged.to_owned()), mixed_hosts: true };
@@ -162,6 +183,7 @@ fn damage_sessions(what: &str, of: impl Fn(&Path) -> bool) {
     std::fs::create_dir(&folder).expect("scratch space");
     let sessions: Vec<(PathBuf, Vec<PathBuf>)> = sessions(&folder)
         .into_iter()
+        .chain(newer_sessions(&folder))
         .filter_map(|session| {
             let mut all = Vec::new();
             files(&session, &mut all);

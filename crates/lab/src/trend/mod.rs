@@ -100,6 +100,11 @@ pub struct TrendChange {
 pub fn trend(more: &[PathBuf]) -> Result<TrendResult> {
     let mut folders = vec![state_dir()?.join("runs")];
     folders.extend(more.iter().cloned());
+    Ok(over(&folders))
+}
+
+/// As [`trend`], over the sessions in these folders alone, or that they are.
+pub fn over(folders: &[PathBuf]) -> TrendResult {
     let mut machines: BTreeMap<Key, Vec<SessionLevel>> = BTreeMap::new();
     let mut ends_not_known = 0;
     for folder in folders.iter().flat_map(|dir| sessions_in(dir)) {
@@ -123,7 +128,7 @@ pub fn trend(more: &[PathBuf]) -> Result<TrendResult> {
     machines.sort_by_key(|machine| std::cmp::Reverse(machine.sessions.len()));
     let too_few = all - machines.len();
     let envelope = envelope_now("runs trend");
-    Ok(TrendResult { envelope, machines, too_few, ends_not_known })
+    TrendResult { envelope, machines, too_few, ends_not_known }
 }
 
 /// An older vmeter did not note what a run was measured to: its sessions are of the one end that
