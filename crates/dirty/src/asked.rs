@@ -134,8 +134,10 @@ impl Asked {
 
     /// The slots of each of several VMs at once, which share half of so many bytes.
     pub(crate) fn shared(&self, budget_bytes: u64) -> Result<Layout, DirtyError> {
-        let most = self.vms.iter().copied().max().unwrap_or(1) as u64;
-        self.layout().fitted(budget_bytes / 2 / most)
+        let vms = self.vms.iter().copied().max().unwrap_or(1) as u64;
+        let (layout, most) = (self.layout(), budget_bytes / 2 / vms);
+        let least = layout.least();
+        layout.fitted(most).map_err(|_| DirtyError::TooManyVms { vms, least, most })
     }
 
     /// Share of the buffer written in a pass, 0 to 1.

@@ -29,6 +29,20 @@ pub enum DirtyError {
         /// Bytes to be had.
         most: u64,
     },
+    /// The slots of each of several VMs don't fit into its share.
+    #[error(
+        "the slots of each of {vms} VMs fit into no less than {least} bytes, and each has {most} (a \
+         share of half of --memory, or of half of MemAvailable): ask for fewer with --vms, or \
+         give smaller slots with --slots FILE"
+    )]
+    TooManyVms {
+        /// VMs at once.
+        vms: u64,
+        /// Bytes that each needs.
+        least: u64,
+        /// Bytes that each can have.
+        most: u64,
+    },
     /// /dev/kvm is missing or may not be used.
     #[error(transparent)]
     Node(#[from] ProbeError),
@@ -85,6 +99,7 @@ impl DirtyError {
             Self::Layout { .. } | Self::Options(_) => usage(self),
             Self::Interrupted => failure(Class::Interrupted, self),
             Self::TooLittleMemory { .. }
+            | Self::TooManyVms { .. }
             | Self::Node(_)
             | Self::NotNative { .. }
             | Self::NoTracker(_)

@@ -203,6 +203,12 @@ impl Layout {
         Ok(self)
     }
 
+    /// Into how many bytes it can be [fitted](Self::fitted), all in all.
+    pub(crate) fn least(&self) -> u64 {
+        let small: u64 = self.slots.iter().map(|s| s.bytes).filter(|&b| b <= LARGE).sum();
+        self.bytes().min(small + LARGE)
+    }
+
     /// Guest-physical addresses of the slots.
     pub fn places(&self) -> Vec<u64> {
         let mut next = Vm::FIRST_FREE_GPA;
