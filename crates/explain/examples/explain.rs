@@ -1,15 +1,19 @@
-//! Explains traces and says how fast: `explain [--cpu-hz HZ] FILE…`.
+//! Explains traces and says how fast: `explain [--cpu-hz HZ] [--html FILE] FILE…`.
 
 use std::time::Instant;
+use vmeter_explain::report::ExplainReport;
 use vmeter_explain::{explain, Options};
+use vmeter_render::outputs::html::Html;
+use vmeter_render::Output;
 
 fn main() {
     let mut options = Options::default();
-    let mut files = Vec::new();
+    let (mut files, mut html) = (Vec::new(), None);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--cpu-hz" => options.cpu_hz = arguments.next().and_then(|v| v.parse().ok()),
+            "--html" => html = arguments.next(),
             _ => files.push(argument.into()),
         }
     }
@@ -18,6 +22,10 @@ fn main() {
     for finding in &result.findings {
         println!("{} {}: {}", finding.severity.name(), finding.kind, finding.summary);
         finding.chain.iter().for_each(|link| println!("  - {}", link.claim));
+    }
+    if let Some(path) = html {
+        let mut page = std::fs::File::create(path).expect("a file");
+        Html.write(&ExplainReport::new(&result), &mut page).expect("a page");
     }
     let events: u64 = result.files.iter().map(|file| file.events).sum();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

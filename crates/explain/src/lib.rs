@@ -105,6 +105,7 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
         warnings: Vec::new(),
         ..ExplainResult::default()
     };
+    (result.trees, result.waits) = detect::pictures(&view, &result.findings);
     result.warnings = say::warnings(&result, &sources, &clocks);
     result.warnings.extend(detect::not_recorded(&view));
     result.warnings.extend(detect::busy_host(&view));

@@ -154,7 +154,8 @@ impl Source {
         if !matches!(event.body, Body::Lost(_)) {
             self.events += 1;
         }
-        if event.tid != self.named {
+        // strace tells who a thread is from its own calls on.
+        if event.tid != self.named || matches!(event.body, Body::Call { .. }) {
             self.named = event.tid;
             learn(&mut self.names, &mut self.launched, &event);
         }

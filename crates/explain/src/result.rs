@@ -15,10 +15,51 @@ pub struct ExplainResult {
     pub followed: Vec<Followed>,
     /// How each vCPU's time divides.
     pub vcpus: Vec<VcpuSplit>,
+    /// Where the time of whom findings are about went.
+    pub trees: Vec<Branch>,
+    /// The longest waits of these, over time.
+    pub waits: Vec<LongWait>,
     /// What stands out, worst first; empty for a healthy trace.
     pub findings: Vec<Finding>,
     /// What limits the figures: lost events, clocks without a rate.
     pub warnings: Vec<String>,
+}
+
+/// A part of somebody's time, and what it went into.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Branch {
+    /// What it is: a thread, in a call, waiting for another, and so on.
+    pub name: String,
+    /// Time, s, where the clock measures time.
+    pub time_s: Option<f64>,
+    /// As a share of the whole, 0 to 1.
+    pub share: f64,
+    /// Calls or stretches.
+    pub count: u64,
+    /// What it went into, largest first.
+    pub parts: Vec<Branch>,
+}
+
+/// A wait, and what those did meanwhile who were waited for.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LongWait {
+    /// Whose.
+    pub subject: String,
+    /// When it began, s from the first event.
+    pub start_s: f64,
+    /// How long it was, s.
+    pub time_s: f64,
+    /// By thread, who waits first.
+    pub lanes: Vec<WaitLane>,
+}
+
+/// What a thread did meanwhile.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct WaitLane {
+    /// Which.
+    pub thread: String,
+    /// What, from when to when, s from the beginning of the wait; in order.
+    pub pieces: Vec<(String, f64, f64, bool)>,
 }
 
 /// Somebody whose time is explained.

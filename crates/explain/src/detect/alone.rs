@@ -18,14 +18,17 @@ const POLLS: [&str; 7] =
 const MOVES: [&str; 6] = ["read", "write", "pread64", "pwrite64", "recvfrom", "sendto"];
 /// So many calls for so few bytes each, none of them waiting so long (s), and of all calls this
 /// share.
-const BYTES: (u64, u64, f64, f64) = (1000, 16, 20e-6, 0.25);
+const BYTES: (u64, u64, f64, f64) = (1000, 16, 100e-6, 0.25);
+
+/// Share of the traced time that time-outs take, where it is recorded who woke whom as well.
+const ASKED: f64 = 0.3;
 
 type Known<'a> = (GroupId, Sym, &'a Calls);
 
 /// Everything of the kind.
 pub fn habits(view: &View<'_>) -> Vec<Candidate> {
     if view.evidence.runs_seen() {
-        return Vec::new();
+        return ended_by_time(view);
     }
     let ledger = view.evidence.ledger.calls.iter();
     let mut all: Vec<Known<'_>> = ledger.map(|((who, call), calls)| (*who, *call, calls)).collect();
@@ -38,46 +41,65 @@ pub fn habits(view: &View<'_>) -> Vec<Candidate> {
     found.collect()
 }
 
-fn is_pattern(view: &View<'_>, calls: &Calls) -> bool {
-    let share = view.share(calls.ticks);
-    NAPS.iter().any(|(least, count)| share >= *least && calls.count >= *count)
+/// Where it is recorded who woke whom: an interrupt's wake-up may look like a thread's, but what
+/// a call returns does not.
+fn ended_by_time(view: &View<'_>) -> Vec<Candidate> {
+    let own = &view.evidence.own;
+    let all = view.evidence.ledger.calls.iter();
+    let mut all: Vec<Known<'_>> = all
+        .filter(|((who, _), calls)| own.contains(who) && view.share(calls.zeros.1) >= ASKED)
+        .map(|((who, call), calls)| (*who, *call, calls))
+        .collect();
+    all.sort_by_key(|(who, call, _)| (*who, *call));
+    let told = all.into_iter().filter_map(|known| times_out(view, known));
+    told.map(|told| Candidate { at_most: Some(Severity::Low), ..told }).collect()
+}
+
+fn is_pattern(view: &View<'_>, (count, ticks): (u64, u64)) -> bool {
+    let share = view.share(ticks);
+    NAPS.iter().any(|(least, often)| share >= *least && count >= *often)
 }
 
 fn nap(view: &View<'_>, (who, call, calls): Known<'_>) -> Option<Candidate> {
     let name = view.name(call);
-    if !name.contains("nanosleep") || !is_pattern(view, calls) {
+    let naps = (calls.count, calls.ticks);
+    if !name.contains("nanosleep") || !is_pattern(view, naps) {
         return None;
     }
-    let told = format!("polls: it sleeps in {name}");
-    Some(paced(view, (who, call, calls), &told))
+    Some(paced(view, (who, call, calls), &format!("polls: it sleeps in {name}"), naps))
 }
 
 fn times_out(view: &View<'_>, (who, call, calls): Known<'_>) -> Option<Candidate> {
     let name = view.name(call);
-    let most = POLLS.contains(&name) && calls.zeros * 2 >= calls.count;
-    if !most || !is_pattern(view, calls) {
+    let most = POLLS.contains(&name) && calls.zeros.1 * 2 >= calls.ticks;
+    if !most || !is_pattern(view, calls.zeros) {
         return None;
     }
     let told = format!("waits in {name} until its time is up:");
-    Some(paced(view, (who, call, calls), &told))
+    Some(paced(view, (who, call, calls), &told, calls.zeros))
 }
 
-fn paced(view: &View<'_>, (who, call, calls): Known<'_>, told: &str) -> Candidate {
+fn paced(
+    view: &View<'_>,
+    (who, call, calls): Known<'_>,
+    told: &str,
+    (times, ticks): (u64, u64),
+) -> Candidate {
     let (who, name) = (view.threads(who), view.name(call));
-    let each = view.time(calls.ticks as f64 / calls.count.max(1) as f64);
-    let count = grouped(&calls.count.to_string());
+    let each = view.time(ticks as f64 / times.max(1) as f64);
+    let count = grouped(&times.to_string());
     let claim = format!(
         "{count} calls of {name} take {}, {} of the traced time; what they wait for is not \
          recorded (sched_switch)",
-        view.time(calls.ticks as f64),
-        brief_percent(view.share(calls.ticks))
+        view.time(ticks as f64),
+        brief_percent(view.share(ticks))
     );
     Candidate {
         kind: "timer-paced",
         subject: who.clone(),
-        saving: calls.ticks,
+        saving: ticks,
         summary: format!("{who} {told} {count} times, {each} each"),
-        chain: vec![link(view, call.file, claim, calls.count, calls.ticks, calls.worst)],
+        chain: vec![link(view, call.file, claim, times, ticks, calls.worst)],
         suggestion: "wait for the event itself (eventfd, epoll, futex), not for a period; if a \
                      rate is limited, raise the limit"
             .into(),

@@ -34,7 +34,9 @@ impl Detector for Gap {
 
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         // Of a call or a line of a log, none of what is reported here is known.
-        let mut all = view.subjects(|what| what.is_request() || matches!(what, What::Exit(_)));
+        let mut all = view.subjects(|what| {
+            what.is_request() || matches!(what, What::Exit(_) | What::Hypercall(_))
+        });
         all.retain(|(key, _)| !is_idle(view, *key));
         let typical = |file: u16| typical(all.iter().filter(|(key, _)| key.file == file));
         let found = all
@@ -44,7 +46,8 @@ impl Detector for Gap {
     }
 }
 
-fn is_idle(view: &View<'_>, key: Key) -> bool {
+/// True for exits by which a guest says that it has nothing to do.
+pub(super) fn is_idle(view: &View<'_>, key: Key) -> bool {
     let What::Exit(reason) = key.what else { return false };
     let name = view.name(reason).to_ascii_lowercase();
     IDLE.iter().any(|idle| name.contains(idle))

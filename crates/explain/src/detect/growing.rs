@@ -1,9 +1,10 @@
 //! A request that costs more each time: its work grows with the number of items.
 
+use super::gap::is_idle;
 use super::growth::{calls_grow, clipped_times, line, time_grows};
 use super::view::{LEAST_COUNT, LEAST_SHARE};
 use super::{Candidate, Detector, View};
-use crate::evidence::subject::{Key, Subject};
+use crate::evidence::subject::{Key, Subject, What};
 use vmeter_render::quantity::three_digits;
 
 /// Linear growth an item, so quadratic in all.
@@ -12,6 +13,15 @@ pub struct Growing;
 impl Detector for Growing {
     fn kind(&self) -> &'static str {
         "grows-with-items"
+    }
+
+    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
+        // Whatever a guest asks for, of a device or of the hypervisor itself.
+        let all = view.subjects(|what| {
+            what.is_request() || matches!(what, What::Exit(_) | What::Hypercall(_))
+        });
+        let asked = all.into_iter().filter(|(key, _)| !is_idle(view, *key));
+        asked.filter_map(|(key, subject)| self.of(view, key, subject)).collect()
     }
 
     fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {

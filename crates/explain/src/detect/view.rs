@@ -149,7 +149,7 @@ impl<'a> View<'a> {
             What::Port { .. } | What::Mmio { .. } => Some(Group::Requests),
             What::LoggedPort { .. } | What::LoggedMmio { .. } => Some(Group::Logged),
             What::Call(call) => (!waits(self.name(call))).then_some(Group::Calls),
-            What::Exit(_) => None,
+            What::Exit(_) | What::Hypercall(_) => None,
         }
     }
 
@@ -234,6 +234,7 @@ impl<'a> View<'a> {
             }
             What::Call(call) => self.name(call).to_string(),
             What::Exit(reason) => format!("exit {}", self.name(reason)),
+            What::Hypercall(name) => format!("hypercall {}", self.name(name)),
         }
     }
 
@@ -242,6 +243,7 @@ impl<'a> View<'a> {
         match key.what {
             What::Call(_) => "calls",
             What::Exit(_) => "exits",
+            What::Hypercall(_) => "hypercalls",
             What::Port { .. } | What::Mmio { .. } => "accesses",
             What::LoggedPort { .. } | What::LoggedMmio { .. } => "accesses",
         }

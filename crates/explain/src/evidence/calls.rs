@@ -27,10 +27,10 @@ pub struct Calls {
     pub worst: Option<(u64, Place)>,
     /// Those that have others do something, or wait for something known, against the others.
     pub split: Split,
-    /// Sum of what they returned, and how many returned 0: of those that waited, by a time-out.
+    /// Sum of what they returned.
     pub returned: u64,
-    /// See above.
-    pub zeros: u64,
+    /// Those that returned 0, and their ticks: where that means that their time was up.
+    pub zeros: (u64, u64),
     /// It waits by design.
     waits: bool,
     /// It makes threads.
@@ -157,7 +157,10 @@ impl Ledger {
             calls.worst = Some((ticks, place));
         }
         if let Some(returned) = returned {
-            calls.zeros += u64::from(returned == 0);
+            if returned == 0 {
+                let (count, sum) = calls.zeros;
+                calls.zeros = (count + 1, sum.saturating_add(ticks));
+            }
             calls.returned = calls.returned.saturating_add(returned.max(0) as u64);
         }
         (calls.waits, calls.forks)

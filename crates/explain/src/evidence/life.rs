@@ -103,8 +103,37 @@ impl Budget {
     }
 }
 
+/// A stretch of a wait, or of what somebody did meanwhile.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece {
+    /// Who.
+    pub thread: Tid,
+    /// What it did.
+    pub state: State,
+    /// In which call or work function.
+    pub doing: Option<Frame>,
+    /// From and to, ticks of the common base.
+    pub span: (u64, u64),
+}
+
+/// A wait of a subject.
+#[derive(Debug, Clone, Default)]
+pub struct Wait {
+    /// From and to, ticks of the common base.
+    pub span: (u64, u64),
+    /// It, and what those did meanwhile who were waited for.
+    pub pieces: Vec<Piece>,
+}
+
+/// Most pieces of one wait.
+const MAX_PIECES: usize = 512;
+/// Most subjects whose longest wait is kept.
+pub const MAX_WAITS: usize = 1 << 12;
+
 /// Adds threads' time to the tree.
 pub struct Life<'a> {
+    /// What is found is noted here, if it is the longest wait so far.
+    pub pieces: Option<Vec<Piece>>,
     /// All threads.
     pub threads: &'a FastMap<Tid, Thread>,
     /// Names.
@@ -162,6 +191,11 @@ impl Life<'_> {
         stack: &mut Vec<Tid>,
     ) {
         let ticks = span.1.saturating_sub(span.0);
+        if let Some(pieces) = self.pieces.as_mut().filter(|pieces| pieces.len() < MAX_PIECES) {
+            let work = segment.work.map(Frame::Work);
+            let doing = segment.call.map(Frame::Call).or(work);
+            pieces.push(Piece { thread, state: segment.state, doing, span });
+        }
         let exits = |call| EXITS.contains(&self.merge.name(call));
         if segment.state == State::Blocked && segment.call.is_some_and(exits) {
             return;

@@ -2,9 +2,9 @@
 
 use super::features::Open;
 use super::groups::GroupId;
-use super::life::Life;
+use super::life::{Life, Piece, Wait, MAX_WAITS};
 use super::subject::{Anatomy, Key, What};
-use super::thread::{Segment, State};
+use super::thread::{Segment, State, Waker};
 use super::tree::Frame;
 use super::{Evidence, Witness};
 use crate::detect::waits;
@@ -30,9 +30,28 @@ impl Witness<'_> {
         };
         self.evidence.tree.count(root);
         let (tid, span) = (self.tid(thread), (anatomy.start, self.moment.ts));
+        let longest = self.is_longest(root, span);
         let mut life = self.life();
         life.place = anatomy.place;
+        life.pieces = longest.then(Vec::new);
         life.walk(root, tid, span, &mut vec![tid]);
+        let pieces = life.pieces.take();
+        self.keep(root, span, pieces);
+    }
+
+    /// True for the longest wait so far of a root of the tree.
+    fn is_longest(&self, root: u32, (from, to): (u64, u64)) -> bool {
+        let waits = &self.evidence.waits;
+        match waits.get(&root) {
+            Some(Wait { span, .. }) => span.1.saturating_sub(span.0) < to.saturating_sub(from),
+            None => waits.len() < MAX_WAITS,
+        }
+    }
+
+    fn keep(&mut self, root: u32, span: (u64, u64), pieces: Option<Vec<Piece>>) {
+        if let Some(pieces) = pieces {
+            self.evidence.waits.insert(root, Wait { span, pieces });
+        }
     }
 
     /// Adds to the tree.
@@ -40,7 +59,7 @@ impl Witness<'_> {
         let place = self.place("event");
         let Evidence { threads, groups, tree, budget, .. } = &mut *self.evidence;
         let (merge, now) = (self.merge, self.moment.ts);
-        Life { threads, merge, groups, tree, budget, now, place }
+        Life { pieces: None, threads, merge, groups, tree, budget, now, place }
     }
 
     /// The group of a thread that events come from.
@@ -73,7 +92,13 @@ impl Witness<'_> {
         if matches!(segment.state, State::Kvm | State::Kernel | State::User) {
             return self.runs(tid, root, segment);
         }
-        self.life().segment(root, tid, segment, span, &mut vec![tid]);
+        let somebody = segment.state == State::Blocked && matches!(segment.waker, Waker::Thread(_));
+        let longest = somebody && self.is_longest(root, span);
+        let mut life = self.life();
+        life.pieces = longest.then(Vec::new);
+        life.segment(root, tid, segment, span, &mut vec![tid]);
+        let pieces = life.pieces.take();
+        self.keep(root, span, pieces);
     }
 
     /// Adds a stretch on a CPU, which most are.

@@ -81,6 +81,8 @@ pub struct Evidence {
     pub tree: Tree,
     /// What threads call, and whom they wake.
     pub ledger: Ledger,
+    /// The longest wait of each root of the tree that somebody ended.
+    pub waits: FastMap<u32, life::Wait>,
     /// Groups of threads that the recording's maker started.
     pub own: BTreeSet<groups::GroupId>,
     started: started::Started,
@@ -112,12 +114,7 @@ impl Gather {
         evidence.first.get_or_insert(moment.ts);
         evidence.last = evidence.last.max(moment.ts);
         evidence.budget.earn();
-        if evidence.started.is_first(moment.file) {
-            let tid = Tid { file: moment.file, tid: moment.tid };
-            let write = |name| merge.name(moment.sym(name)) == "write";
-            let turns_on = matches!(moment.op, Op::SyscallExit { name, .. } if write(name));
-            evidence.started.begins(tid, || turns_on);
-        }
+        evidence.started.begins(moment, merge);
         let Some((walk, last)) = self.walks.get_mut(moment.file as usize) else { return };
         *last = moment.stamp.max(*last);
         let Moment { stamp, cpu, tid, context, .. } = *moment;
@@ -254,6 +251,7 @@ impl Visitor for Witness<'_> {
             ended_call_since = (entered, unready);
             if segment.state == State::Runnable {
                 segment.rival = rival(since);
+                own.gets_cpu(now, now.saturating_sub(since));
                 own.unready = unready.saturating_add(now.saturating_sub(since));
             }
             if segment.state == State::Blocked {
@@ -304,8 +302,9 @@ impl Visitor for Witness<'_> {
         }
         let anatomy = self.anatomy(thread, request);
         self.grow(thread, request, &anatomy);
-        let mut what = request.accesses.iter().filter_map(|access| What::of(*access));
-        match what.next() {
+        let mut what = request.accesses.iter().filter_map(|access| self.what(*access));
+        let (first, others) = (what.next(), what.collect::<Vec<_>>());
+        match first {
             Some(first) => self.evidence.settle(file, first, &anatomy),
             None if request.by == By::UserspaceExit && request.accesses.is_empty() => {
                 if self.evidence.served.len() < MAX_THREADS {
@@ -314,7 +313,7 @@ impl Visitor for Witness<'_> {
             }
             None => self.evidence.settle(file, What::Exit(reason), &anatomy),
         }
-        for other in what {
+        for other in others {
             if let Some(subject) = self.evidence.subject(file, other) {
                 subject.count();
             }
@@ -323,7 +322,7 @@ impl Visitor for Witness<'_> {
 
     fn late(&mut self, _at: &At, thread: &walk::Thread, access: Access, _took: Took) {
         if let Some((reason, anatomy)) = self.evidence.served.remove(&self.tid(thread)) {
-            let what = What::of(access).unwrap_or(What::Exit(reason));
+            let what = self.what(access).unwrap_or(What::Exit(reason));
             self.evidence.settle(self.moment.file, what, &anatomy);
         }
     }

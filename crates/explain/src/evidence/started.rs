@@ -5,9 +5,11 @@
 //! recording is the return from the write that turned it on.
 
 use super::groups::{GroupId, Groups};
-use crate::moment::Tid;
+use crate::merge::Merge;
+use crate::moment::{Moment, Tid};
 use std::collections::BTreeSet;
 use vmeter_trace::hash::FastMap;
+use vmeter_trace::ops::Op;
 
 /// Most threads that are remembered.
 const MOST: usize = 1 << 16;
@@ -20,19 +22,24 @@ pub struct Started {
     recorders: FastMap<Tid, ()>,
     made: FastMap<Tid, ()>,
     files: BTreeSet<u16>,
+    /// File of the last event.
+    last: Option<u16>,
 }
 
 impl Started {
-    /// An event of a file comes; `turns_on` says whether it is the return from a write.
-    pub fn begins(&mut self, thread: Tid, turns_on: impl FnOnce() -> bool) {
-        if self.files.insert(thread.file) && thread.tid > 0 && turns_on() {
+    /// An event comes: the first of a file tells who turned tracing on.
+    #[inline]
+    pub fn begins(&mut self, moment: &Moment, merge: &Merge) {
+        if self.last == Some(moment.file) {
+            return;
+        }
+        self.last = Some(moment.file);
+        let thread = Tid { file: moment.file, tid: moment.tid };
+        let write = |name| merge.name(moment.sym(name)) == "write";
+        let turned_on = matches!(moment.op, Op::SyscallExit { name, .. } if write(name));
+        if self.files.insert(moment.file) && moment.tid > 0 && turned_on {
             self.recorders.insert(thread, ());
         }
-    }
-
-    /// True if the file has no event yet.
-    pub fn is_first(&self, file: u16) -> bool {
-        !self.files.contains(&file)
     }
 
     /// A thread starts another; `launched` says whether a recorder is known to have started it.

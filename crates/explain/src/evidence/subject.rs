@@ -33,6 +33,8 @@ pub enum What {
     },
     /// Exits to user space or VMEXITs for another reason.
     Exit(Sym),
+    /// Hypercalls, by name.
+    Hypercall(Sym),
     /// A system call of a trace that has nothing but these (strace).
     Call(Sym),
     /// Accesses of a port, in a device model's log.
@@ -74,7 +76,7 @@ impl What {
     pub fn is_request(self) -> bool {
         match self {
             What::Port { .. } | What::Mmio { .. } => true,
-            What::Exit(_) | What::Call(_) => false,
+            What::Exit(_) | What::Hypercall(_) | What::Call(_) => false,
             What::LoggedPort { .. } | What::LoggedMmio { .. } => false,
         }
     }

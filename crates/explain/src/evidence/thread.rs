@@ -12,6 +12,11 @@ pub use vmeter_trace::walk::{State, STATES};
 /// How far back [`Thread::doing`] looks.
 const RECENT: usize = 8;
 
+/// Ticks of a long wait for a CPU: 8 ms where they are nanoseconds, and never above 10 ms.
+const LONG: u64 = 1 << 23;
+/// Most of them that are kept of a thread.
+const MAX_LATE: usize = 64;
+
 /// Root, call and work; the nodes of the call and of being on a CPU in it.
 type NodesOf = ((u32, Option<Sym>, Option<Sym>), (u32, u32));
 
@@ -123,6 +128,8 @@ pub struct Thread {
     pub marks: Open,
     /// Its activations.
     pub active: Activation,
+    /// When it got a CPU after it had waited long for one, and how long.
+    pub late: Vec<(u64, u64)>,
     /// True for one that runs a vCPU.
     pub is_vcpu: bool,
     /// Time by [`State`].
@@ -158,6 +165,7 @@ impl Thread {
         Thread {
             marks: Open::default(),
             active: Activation::default(),
+            late: Vec::new(),
             is_vcpu: false,
             times: [0; STATES],
             from_idle: 0,
@@ -267,6 +275,13 @@ impl Thread {
     /// Which activation it is in, or was in last.
     pub fn activation(&self) -> u32 {
         self.active.number
+    }
+
+    /// It gets a CPU, having waited for one.
+    pub fn gets_cpu(&mut self, now: u64, waited: u64) {
+        if waited >= LONG && self.late.len() < MAX_LATE {
+            self.late.push((now, waited));
+        }
     }
 
     /// What it does has a feature.

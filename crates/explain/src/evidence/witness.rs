@@ -7,7 +7,7 @@ use super::thread::{Segment, State, Thread, Waker};
 use super::{xen, Witness};
 use crate::moment::{Place, Sym, Tid};
 use vmeter_trace::ops::xen::{RUNNABLE, RUNNING};
-use vmeter_trace::ops::{Lock, NameId, Op};
+use vmeter_trace::ops::{Access, Lock, NameId, Op};
 use vmeter_trace::walk::xen as vcpus;
 use vmeter_trace::walk::{self, By, Ended, Open, Request, Took};
 
@@ -83,6 +83,14 @@ impl Witness<'_> {
         let entry = self.moment.op == Op::VmEntry;
         anatomy.ended = Some(self.place(if entry { "kvm_entry" } else { "KVM_RUN" }));
         anatomy
+    }
+
+    /// What an access is for.
+    pub(super) fn what(&self, access: Access) -> Option<What> {
+        match access {
+            Access::Hypercall { name } => Some(What::Hypercall(self.moment.sym(name))),
+            access => What::of(access),
+        }
     }
 
     pub(super) fn place(&self, event: &'static str) -> Place {

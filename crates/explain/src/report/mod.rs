@@ -1,6 +1,7 @@
 //! `vmeter explain`: what stands out, and the chain of causes with its evidence.
 
 mod json;
+mod picture;
 
 use crate::result::{
     Alignment, EventRef, Evidence, ExplainResult, ExplainedFile, Finding, Link, VcpuSplit,
@@ -257,6 +258,9 @@ impl Report for ExplainReport<'_> {
         };
         for (number, finding) in self.result.findings.iter().enumerate() {
             self.finding(&mut document, number + 1, finding, detail);
+        }
+        if detail == Detail::Full {
+            picture::pictures(&mut document, self.result);
         }
         self.followed(&mut document);
         self.vcpus(&mut document, detail);

@@ -41,6 +41,8 @@ pub fn result() -> ExplainResult {
         files: vec![file("host.dat", "reference"), file("guest.dat", "same TSC")],
         duration_s: Some(2.0),
         followed: Vec::new(),
+        trees: Vec::new(),
+        waits: Vec::new(),
         vcpus: vec![VcpuSplit {
             vcpu: "CPU 0/KVM (4242)".into(),
             total_s: Some(2.0),

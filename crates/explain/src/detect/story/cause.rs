@@ -17,6 +17,14 @@ const BLIND: f64 = 0.15;
 /// and exit.
 const CHILD_S: f64 = 10e-3;
 
+/// The usual period of a quota (`cpu.cfs_period_us`, `cpu.max`), s, and a wait for a CPU that is
+/// long beside a scheduler's slice.
+const PERIOD_S: f64 = 0.1;
+const LATE_S: f64 = 10e-3;
+/// So many of these, and how much they must be at the same time of the period: 1 for all.
+const LEAST_LATE: usize = 8;
+const SAME: f64 = 0.85;
+
 impl Story {
     /// What the way ends at, and how much of the time.
     pub(super) fn cause(&self, view: &View<'_>) -> (Cause, u64) {
@@ -49,6 +57,8 @@ impl Story {
         let by_design = |call: Option<Frame>| call.is_none_or(|c| waits(view.frame_name(c)));
         let hops = self.levels.len() > 1 || matches!(self.root, Frame::Request(_));
         let interrupt = |state| matches!(state, Frame::Irq(_) | Frame::Interrupt | Frame::Deep);
+        // Outside calls: a page of a mapped file.
+        let disk = |s| matches!(s, Frame::Irq(irq) if view.name(irq) == "BLOCK");
         let timer = last.ticks(|c, s| {
             if !hops {
                 let sleeps = c.is_some_and(|c| view.frame_name(c).contains("nanosleep"));
@@ -60,7 +70,7 @@ impl Story {
         });
         let device = last.ticks(|c, s| match hops {
             true => interrupt(s) && !(s == Frame::Interrupt && by_design(c)),
-            false => s == Frame::Deep || interrupt(s) && !by_design(c),
+            false => s == Frame::Deep || disk(s) || interrupt(s) && !by_design(c),
         });
         // Waiting for a CPU that now this has and now that is the host's business.
         let no_cpu = last.ticks(|_, s| s == Frame::NoCpu);
@@ -149,7 +159,26 @@ impl Story {
 
     /// Ready, and the CPU had nothing to do, for longer than a wake-up takes: it may not run.
     pub(super) fn throttled(&self, view: &View<'_>) -> bool {
-        self.last().idles(view)
+        self.last().idles(view) || self.by_quota(view)
+    }
+
+    /// It gets a CPU again at multiples of a period only, whoever else has it: its cgroup's quota
+    /// is refilled then.
+    pub(super) fn by_quota(&self, view: &View<'_>) -> bool {
+        let Some(who) = self.last().who.or(self.subject_group(view)) else { return false };
+        let groups = &view.evidence.groups;
+        let threads = view.evidence.threads.iter();
+        let own = threads.filter(|(tid, _)| groups.group_of(**tid) == Some(who));
+        let late = own.flat_map(|(_, thread)| &thread.late);
+        let long = late.filter(|(_, waited)| view.seconds(*waited).is_some_and(|s| s >= LATE_S));
+        let angles: Vec<f64> = long
+            .filter_map(|(at, _)| Some(view.seconds(*at)? / PERIOD_S * std::f64::consts::TAU))
+            .collect();
+        // The mean of unit vectors is long if all point the same way.
+        let mean = |of: fn(f64) -> f64| {
+            angles.iter().map(|angle| of(*angle)).sum::<f64>() / angles.len().max(1) as f64
+        };
+        angles.len() >= LEAST_LATE && mean(f64::cos).hypot(mean(f64::sin)) >= SAME
     }
 
     /// Who had the CPU most of the time that the last one on the way had none.

@@ -226,9 +226,13 @@ impl Story {
         let total = self.last().ticks(|_, s| s == Frame::NoCpu);
         let who = self.who(view);
         if self.throttled(view) {
+            let why = match self.by_quota(view) {
+                true => "gets a CPU at multiples of 100 ms only: throttled, it seems",
+                false => "may not run though its CPU is idle: throttled",
+            };
             return words(
                 "no-cpu",
-                format!("{who} may not run though its CPU is idle: throttled (a cgroup's cpu.max)"),
+                format!("{who} {why} (a cgroup's cpu.max)"),
                 "raise the cgroup's cpu.max (cpu.cfs_quota_us), or do with less CPU time",
                 "grep . /sys/fs/cgroup/CGROUP/cpu.stat before and after (nr_throttled)",
             )
@@ -275,6 +279,16 @@ impl Story {
         let inside =
             self.last().most_in(|s| matches!(s, Frame::Irq(_) | Frame::Deep | Frame::Interrupt));
         let inside = inside.and_then(|(call, _)| call).map(|call| view.frame_name(call));
+        let calls = view.evidence.seen(self.file(view)).syscalls;
+        if call.or(inside).is_none() && calls {
+            let who = self.who(view);
+            return words(
+                "slow-call",
+                format!("{who} waits for a disk outside calls: page faults on a mapped file"),
+                "have the file in memory beforehand (MAP_POPULATE, madvise), or read it in large pieces",
+                "perf stat -e major-faults -p PID sleep 5",
+            );
+        }
         let what = call.or(inside).unwrap_or("a call that is not recorded");
         let change = format!(
             "call {what} less often, for many requests at once, or not in the request's path"
