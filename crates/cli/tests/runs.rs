@@ -114,3 +114,22 @@ fn what_is_not_valid_is_refused_with_what_is() {
         assert!(ran.stderr.contains(expected), "{arguments:?}: {}", ran.stderr);
     }
 }
+
+/// What a trend can't be of is said, not left out without a word.
+#[test]
+fn a_trend_says_what_it_cannot_read() {
+    let lab = Lab::new();
+    sessions(&lab);
+    let broken = lab.path("vmeter/runs/broken");
+    std::fs::create_dir_all(&broken).expect("scratch space");
+    std::fs::write(broken.join("session.json"), "{").expect("scratch space");
+    let ran = lab.run(&["runs", "trend"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let all = format!("{}{}", ran.stdout, ran.stderr);
+    assert!(all.contains("1 session left out") && all.contains("broken"), "{all}");
+    for none in ["/nonexistent", "/etc/passwd", "/dev/zero"] {
+        let ran = lab.run(&["runs", "trend", none]);
+        assert_eq!(ran.status, 2, "{none}: {}", ran.stdout);
+        assert!(ran.stderr.contains(none), "{}", ran.stderr);
+    }
+}

@@ -164,7 +164,8 @@ fn row(verdict: &Verdict) -> String {
     let (took, function) = (verdict.initcall.seconds * 1e3, &verdict.initcall.function);
     let option = verdict.option.as_deref().unwrap_or("-");
     let what = if verdict.dropped { "left out" } else { verdict.why.as_str() };
-    format!("{took:>8.1} ms  {function:<32} {option:<24} {what}")
+    let row = format!("{took:>8.1} ms  {function:<32} {option:<24} {what}");
+    vmeter_render::text::neutralise(&row).to_string()
 }
 
 fn say(built: &Built, out: &Output) -> anyhow::Result<()> {

@@ -19,6 +19,7 @@ use vmeter_model::result::Envelope;
 use vmeter_model::run::{Outcome, RunRecord, SessionMachine};
 use vmeter_model::time::seconds;
 use vmeter_session::envelope::envelope_now;
+use vmeter_session::failure::usage;
 use vmeter_session::{state_dir, AnySession, SavedRun, Session};
 use vmeter_stats::median;
 use vmeter_stats::segments::{level_changes, FEWEST};
@@ -42,6 +43,8 @@ pub struct TrendResult {
     pub too_few: usize,
     /// Sessions of whose guests nothing says how they ended: a crash is over soon.
     pub ends_not_known: usize,
+    /// Sessions that cannot be read, and why.
+    pub unread: Vec<String>,
 }
 
 /// The sessions of one machine on one host.
@@ -96,9 +99,15 @@ pub struct TrendChange {
 /// Looks at all sessions of boots under the state folder, and at those in `more`.
 ///
 /// # Errors
-/// When there is no state folder.
+/// When there is no state folder. Class usage: no session in one of `more`.
 pub fn trend(more: &[PathBuf]) -> Result<TrendResult> {
     let mut folders = vec![state_dir()?.join("runs")];
+    if let Some(none) = more.iter().find(|dir| sessions_in(dir).is_empty()) {
+        return Err(usage(format!(
+            "{}: expected a saved session, or a folder with some in it, and found none",
+            none.display()
+        )));
+    }
     folders.extend(more.iter().cloned());
     Ok(over(&folders))
 }
@@ -106,11 +115,12 @@ pub fn trend(more: &[PathBuf]) -> Result<TrendResult> {
 /// As [`trend`], over the sessions in these folders alone, or that they are.
 pub fn over(folders: &[PathBuf]) -> TrendResult {
     let mut machines: BTreeMap<Key, Vec<SessionLevel>> = BTreeMap::new();
-    let mut ends_not_known = 0;
+    let (mut ends_not_known, mut unread) = (0, Vec::new());
     for folder in folders.iter().flat_map(|dir| sessions_in(dir)) {
         match level_of(&folder) {
             Level::Of(key, level) => machines.entry(key).or_default().push(level),
             Level::EndNotKnown => ends_not_known += 1,
+            Level::Unread(why) => unread.push(why),
             Level::None => {}
         }
     }
@@ -128,7 +138,7 @@ pub fn over(folders: &[PathBuf]) -> TrendResult {
     machines.sort_by_key(|machine| std::cmp::Reverse(machine.sessions.len()));
     let too_few = all - machines.len();
     let envelope = envelope_now("runs trend");
-    TrendResult { envelope, machines, too_few, ends_not_known }
+    TrendResult { envelope, machines, too_few, ends_not_known, unread }
 }
 
 /// An older vmeter did not note what a run was measured to: its sessions are of the one end that
@@ -161,16 +171,20 @@ enum Level {
     Of(Key, SessionLevel),
     /// Nothing says how its guests ended.
     EndNotKnown,
+    /// It cannot be read.
+    Unread(String),
     /// No boots.
     None,
 }
 
 fn level_of(folder: &Path) -> Level {
-    measured(folder).unwrap_or(Level::None)
+    match AnySession::open(folder) {
+        Ok(any) => measured(folder, &any).unwrap_or(Level::None),
+        Err(error) => Level::Unread(format!("{error:#}")),
+    }
 }
 
-fn measured(folder: &Path) -> Option<Level> {
-    let any = AnySession::open(folder).ok()?;
+fn measured(folder: &Path, any: &AnySession) -> Option<Level> {
     if !["boot", "bench"].contains(&any.record.command.as_str()) {
         return None;
     }

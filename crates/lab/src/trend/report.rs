@@ -115,6 +115,11 @@ impl Report for TrendReport<'_> {
             let text = format!("{some} of whose guests nothing says how they ended: left out");
             notices.push(Notice::new(NoticeKind::Note, text));
         }
+        if let Some(first) = self.result.unread.first() {
+            let some = plural(self.result.unread.len() as u64, "session");
+            let text = format!("{some} left out as unreadable: {first}");
+            notices.push(Notice::new(NoticeKind::Warning, text));
+        }
         document.push(Block::Notices(notices));
         document
     }
