@@ -238,8 +238,8 @@ fn other_loaders_are_told_apart() {
     for (name, parts) in [
         ("syslinux", [&prompt[..], &["kernel:decompress"]].concat()),
         ("syslinux-no-inject", [&prompt[..], &["kernel:decompress+kernel:entry"]].concat()),
-        ("busy/systemd-boot", vec!["systemd-boot:menu", "boot-loader+kernel:decompress"]),
-        ("busy/systemd-boot-no-inject", vec!["boot-loader+kernel:decompress+kernel:entry"]),
+        ("systemd-boot", vec!["systemd-boot:menu", "boot-loader+kernel:decompress"]),
+        ("systemd-boot-no-inject", vec!["boot-loader+kernel:decompress+kernel:entry"]),
     ] {
         let spans = spans(&lab, name);
         let all: Vec<(f64, f64)> = parts.iter().map(|part| bounds(&spans, part)).collect();

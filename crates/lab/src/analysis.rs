@@ -138,10 +138,12 @@ fn of_beside(timeline: &Timeline, run: usize, by_name: &mut BTreeMap<ActivityKey
     }
 }
 
-/// True for what is a frame around its parts: a phase, a group of initcalls or units.
+/// True for what is a frame around its parts: a phase, a group of initcalls or units, a stretch of
+/// an initrd between two of its lines.
 fn is_group((phase, name): &ActivityKey) -> bool {
     phase == name
         || name.starts_with("initcalls:")
+        || name.starts_with("initrd:")
         || matches!(
             name.as_str(),
             "kernel:initcalls" | "systemd:units" | "systemd:start-jobs" | "userspace"
@@ -150,9 +152,8 @@ fn is_group((phase, name): &ActivityKey) -> bool {
 
 /// True for what is work of its own even where all of its parts have names.
 fn is_whole(name: &str) -> bool {
-    ["initcall ", "insmod ", "/init:", "unit ", "exec ", "initrd:"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
+    let prefixes = ["initcall ", "insmod ", "/init:", "unit ", "exec "];
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Counts over the runs that have them.

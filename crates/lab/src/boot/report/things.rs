@@ -178,8 +178,8 @@ fn is_shell(tree: &SpanTree, at: usize) -> bool {
     if FRAMES.contains(&name.as_str()) {
         return !tree.children(at).is_empty();
     }
-    if is_service(name) || !["exec ", "bios:", "vmm:"].iter().any(|prefix| name.starts_with(prefix))
-    {
+    let frames = ["exec ", "bios:", "vmm:", "initrd:"];
+    if is_service(name) || !frames.iter().any(|prefix| name.starts_with(prefix)) {
         return false;
     }
     let parts = tree.children(at).iter().map(|child| tree.span(*child));
