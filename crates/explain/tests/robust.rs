@@ -111,7 +111,7 @@ fn written(folder: &Path, name: &str, text: &[u8]) -> PathBuf {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_events_in_any_order_are_explained(
@@ -191,7 +191,7 @@ fn memory_does_not_grow_with_what_a_trace_names() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut text = HEAD.to_string();
     let mut below = random(1);
-    for n in 0..300_000_u64 {
+    for n in 0..150_000_u64 {
         let (tid, woken, us) = (1 + below(100_000), 1 + below(100_000), n);
         let (s, us) = (us / 1_000_000, us % 1_000_000);
         let event = match n % 6 {

@@ -15,10 +15,10 @@ const NAPS: [(f64, u64); 2] = [(0.1, 20), (0.3, 8)];
 const POLLS: [&str; 7] =
     ["poll", "ppoll", "epoll_wait", "epoll_pwait", "epoll_pwait2", "select", "pselect6"];
 /// Calls that return how many bytes they have moved.
-const MOVES: [&str; 6] = ["read", "write", "pread64", "pwrite64", "recvfrom", "sendto"];
+const MOVES: [&str; 4] = ["read", "write", "pread64", "pwrite64"];
 /// So many calls for so few bytes each, none of them waiting so long (s), and of all calls this
 /// share.
-const BYTES: (u64, u64, f64, f64) = (1000, 16, 100e-6, 0.25);
+const BYTES: (u64, u64, f64, f64) = (1000, 128, 100e-6, 0.25);
 
 /// Share of the traced time that time-outs take, where it is recorded who woke whom as well.
 const ASKED: f64 = 0.3;

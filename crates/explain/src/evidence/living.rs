@@ -143,8 +143,8 @@ impl Witness<'_> {
     /// A thread makes another.
     pub(super) fn makes(&mut self, parent: Tid, child: i32) {
         let child = Tid { tid: child, ..parent };
-        let (name, launched) = (self.merge.thread_name(parent), self.merge.is_launched(parent));
-        self.evidence.started.forked(parent, name, launched, child);
+        let launched = self.merge.is_launched(parent);
+        self.evidence.started.forked(parent, launched, child);
         if let Some(maker) = self.group(parent) {
             self.evidence.groups.makes(maker, child);
         }
@@ -152,8 +152,8 @@ impl Witness<'_> {
 
     /// A thread's clone returns; in another namespace the number is not the one that events have.
     fn makes_by_return(&mut self, parent: Tid, child: i32) {
-        let (name, launched) = (self.merge.thread_name(parent), self.merge.is_launched(parent));
-        self.evidence.started.forked(parent, name, launched, Tid { tid: child, ..parent });
+        let launched = self.merge.is_launched(parent);
+        self.evidence.started.forked(parent, launched, Tid { tid: child, ..parent });
     }
 
     /// A call of a thread is over; `ticks` are those in all and those without a CPU.

@@ -13,8 +13,8 @@ use vmeter_trace::ops::Op;
 
 /// Most threads that are remembered.
 const MOST: usize = 1 << 16;
-/// Programs that record what they start.
-const RECORDERS: [&str; 3] = ["perf", "trace-cmd", "vmeter"];
+/// What `echo 1 > tracing_on` writes, bytes.
+const SWITCH: std::ops::RangeInclusive<i64> = 1..=2;
 
 /// Threads that a recording's maker started, and those that these started.
 #[derive(Debug, Default)]
@@ -36,15 +36,16 @@ impl Started {
         self.last = Some(moment.file);
         let thread = Tid { file: moment.file, tid: moment.tid };
         let write = |name| merge.name(moment.sym(name)) == "write";
-        let turned_on = matches!(moment.op, Op::SyscallExit { name, .. } if write(name));
+        let turned_on = matches!(moment.op, Op::SyscallExit { name, returned: Some(bytes) }
+            if write(name) && SWITCH.contains(&bytes));
         if self.files.insert(moment.file) && moment.tid > 0 && turned_on {
             self.recorders.insert(thread, ());
         }
     }
 
     /// A thread starts another; `launched` says whether a recorder is known to have started it.
-    pub fn forked(&mut self, parent: Tid, name: &str, launched: bool, child: Tid) {
-        let recorder = self.recorders.contains_key(&parent) || RECORDERS.contains(&name);
+    pub fn forked(&mut self, parent: Tid, launched: bool, child: Tid) {
+        let recorder = self.recorders.contains_key(&parent);
         if (recorder || launched || self.made.contains_key(&parent)) && self.made.len() < MOST {
             self.made.insert(child, ());
         }
