@@ -56,6 +56,29 @@ fn edited_commands_are_shown_and_not_run() {
     }
 }
 
+/// What a VMM is told, and what a sweep puts into a preparation, is executed as well.
+#[test]
+fn what_comes_into_a_command_is_shown() {
+    let lab = Lab::new();
+    let shown = |kind: &str, dir: &Path, what: &str| {
+        let asked = lab.run(&[kind, "--resume", text(dir)]);
+        assert_eq!(asked.status, 2, "{}", asked.stderr);
+        assert!(asked.stderr.contains(what), "{}", asked.stderr);
+    };
+    let dir = boot(&lab);
+    edit(&dir.join("session.json"), |session| {
+        session["machines"][0]["spec"]["vmm_arg"] = vec!["-netdev", "tap,script=/evil"].into();
+    });
+    shown("boot", &dir, "script=/evil");
+    let dir = lab.path("sweep");
+    let sweep = ["sweep", "--vmm", "mock", "-L", "x=1,2", "--prepare", "true {x}", "--warmup", "0"];
+    lab.json(&[&sweep[..], &["--runs", "1", "--save", text(&dir)]].concat());
+    edit(&dir.join("session.json"), |session| {
+        session["machines"][0]["parameters"][0][1] = "1; touch /evil".into();
+    });
+    shown("sweep", &dir, "{x}: 1; touch /evil");
+}
+
 #[test]
 fn a_copy_and_a_strangers_folder_are_asked_about_and_ones_own_is_not() {
     let lab = Lab::new();

@@ -122,9 +122,14 @@ fn collect(value: &Value, all: &mut Vec<String>) {
                     Value::String(text) if NAMES.contains(&name.as_str()) => {
                         all.push(format!("{name}: {text}"));
                     }
-                    Value::Array(words) if name == "command" && !words.is_empty() => {
+                    Value::Array(words)
+                        if ["command", "vmm_arg"].contains(&name.as_str()) && !words.is_empty() =>
+                    {
                         let words = words.iter().map(|word| word.as_str().unwrap_or_default());
-                        all.push(format!("command: {}", shell::join(words)));
+                        all.push(format!("{name}: {}", shell::join(words)));
+                    }
+                    Value::Array(pairs) if name == "parameters" => {
+                        all.extend(pairs.iter().filter_map(put_in));
                     }
                     _ => collect(value, all),
                 }
@@ -132,6 +137,14 @@ fn collect(value: &Value, all: &mut Vec<String>) {
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
+}
+
+/// What a point of a sweep puts into commands, where they have its name in braces. Numbers are
+/// no commands.
+fn put_in(pair: &Value) -> Option<String> {
+    let name = pair.get(0).and_then(Value::as_str).unwrap_or_default();
+    let value = pair.get(1).and_then(Value::as_str).unwrap_or_default();
+    value.parse::<f64>().is_err().then(|| format!("{{{name}}}: {value}"))
 }
 
 fn is_sealed(dir: &Path, name: &str) -> Option<bool> {
