@@ -3,6 +3,7 @@
 mod common;
 
 use common::{fixture, kinds};
+use std::io::Read as _;
 use vmeter_explain::result::Severity;
 use vmeter_explain::{explain, ExplainError, Options};
 
@@ -40,6 +41,64 @@ fn seconds_are_by_dom0s_tick_where_nobody_gives_a_rate() {
     let given = xen().duration_s.expect("seconds");
     assert!(result.duration_s.is_some_and(|s| (s / given - 1.0).abs() < 0.01), "{result:?}");
     assert!(result.warnings.iter().any(|w| w.contains("2.00 GHz")), "{:?}", result.warnings);
+}
+
+/// The healthy dom0's trace, with events put in: in every third activation of the device model it
+/// wakes a worker that runs `wait_rcu_exp_gp`, in every ninth one for `lru_add_drain_per_cpu`.
+fn with_drains(folder: &std::path::Path) -> (std::path::PathBuf, [usize; 2]) {
+    let packed = std::fs::File::open(fixture("xen-hvm-ide-boot.dom0-ftrace.txt.gz"));
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(packed.expect("a file"))
+        .read_to_string(&mut text)
+        .expect("a trace");
+    let (mut out, mut seen, mut counts) = (String::new(), 0, [0; 2]);
+    for line in text.lines() {
+        out.push_str(line);
+        out.push('\n');
+        if !line.ends_with("next_comm=xen-qemu-system next_pid=147 next_prio=120") {
+            continue;
+        }
+        seen += 1;
+        let stamp =
+            line.split_whitespace().find_map(|word| word.strip_suffix(':')?.parse::<u64>().ok());
+        let cpu = line.split(['[', ']']).nth(1).expect("a CPU");
+        let works = [(3, 0, "wait_rcu_exp_gp"), (9, 1, "lru_add_drain_per_cpu")];
+        for (every, at, function) in works.into_iter().filter(|(every, ..)| seen % every == 0) {
+            counts[at] += 1;
+            let (stamp, worker) = (stamp.expect("a stamp") + 4 * at as u64, 9001 + at);
+            let (qemu, own) = ("xen-qemu-system", format!("kworker/0:{worker}"));
+            let events = [
+                format!("{qemu}-147 sched_wakeup: comm={own} pid={worker} prio=120 target_cpu=000"),
+                format!("{qemu}-147 sched_switch: prev_comm={qemu} prev_pid=147 prev_prio=120 prev_state=R+ ==> next_comm={own} next_pid={worker} next_prio=120"),
+                format!("{own}-{worker} workqueue_execute_start: work struct 0x{worker}: function {function}"),
+                format!("{own}-{worker} sched_switch: prev_comm={own} prev_pid={worker} prev_prio=120 prev_state=I ==> next_comm={qemu} next_pid=147 next_prio=120"),
+            ];
+            for (after, event) in (stamp + 1..).zip(&events) {
+                let (thread, event) = event.split_once(' ').expect("a thread");
+                out.push_str(&format!(" {thread} [{cpu}] d..2. {after}: {event}\n"));
+            }
+        }
+    }
+    let path = folder.join("dom0.txt");
+    std::fs::write(&path, out).expect("a file");
+    (path, counts)
+}
+
+#[test]
+fn what_the_device_model_has_workers_run_is_named_and_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (dom0, [graces, drains]) = with_drains(folder.path());
+    let files = [fixture("xen-hvm-ide-boot.xtr.gz"), dom0];
+    let options = Options { cpu_hz: Some(2e9), ..Options::default() };
+    let result = explain(&files, &options).expect("two traces");
+    let first = result.findings.first().expect("a finding");
+    assert_eq!(first.kind, "work-on-every-cpu", "{first:?}");
+    let told: Vec<&str> = first.chain.iter().map(|link| link.claim.as_str()).collect();
+    for (function, count) in [("wait_rcu_exp_gp", graces), ("lru_add_drain_per_cpu", drains)] {
+        // Of the first, nothing says that the worker slept before.
+        let said = format!("{function} {} times", count - 1);
+        assert!(told.iter().any(|claim| claim.contains(&said)), "{said}: {told:#?}");
+    }
 }
 
 #[test]

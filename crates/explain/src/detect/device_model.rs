@@ -56,26 +56,7 @@ impl DeviceModel {
         let provoked = self.provoked(view);
         let who = model.unwrap_or_else(|| "the device model".into());
         if let Some((words, _, link)) = provoked.filter(|(_, items, _)| items * 20 >= count) {
-            chain.insert(0, link);
-            let group = view.evidence.xen.model().and_then(|m| view.evidence.groups.group_of(m));
-            let contrast = group.and_then(|group| view.contrast_of_activations(key, group));
-            // Of the accesses' time only what those activations take beyond the others.
-            chain.splice(1..1, contrast);
-            return Some(Candidate {
-                kind: "work-on-every-cpu",
-                subject: who.clone(),
-                saving,
-                summary: format!("{who} has kernel workers run {words}, while the guest waits"),
-                chain,
-                suggestion: "keep the call that drains or waits for every CPU (move_pages, mbind, formerly \
-                             mlock) out of the path of a hypercall: lock the buffer once; stop-gap: \
-                             fewer CPUs for dom0"
-                    .into(),
-                confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -e irq in \
-                          dom0 (which call wakes the workers), and vmeter explain with it"
-                    .into(),
-                ..Candidate::default()
-            });
+            return Some(on_every_cpu(view, key, (who, words), saving, (link, chain)));
         }
         Some(Candidate {
             kind: self.kind(),
@@ -239,5 +220,37 @@ impl DeviceModel {
             .filter_map(|(_, amount)| amount.worst)
             .max_by_key(|(ticks, _)| *ticks);
         view.link(key, claim, (wakes, total), &[("wake_ups", wakes as f64)], &[worst])
+    }
+}
+
+/// The device model has workers run something for many of the accesses.
+fn on_every_cpu(
+    view: &View<'_>,
+    key: Key,
+    (who, words): (String, String),
+    saving: u64,
+    (link, mut chain): (Link, Vec<Link>),
+) -> Candidate {
+    chain.insert(0, link);
+    let group = view.evidence.xen.model().and_then(|model| view.evidence.groups.group_of(model));
+    // Of the accesses' time only what those activations take beyond the others.
+    let contrast = group.and_then(|group| view.contrast_of_activations(key, group));
+    chain.splice(1..1, contrast);
+    Candidate {
+        kind: "work-on-every-cpu",
+        subject: who.clone(),
+        saving,
+        summary: format!("{who} has kernel workers run {words}, while the guest waits"),
+        chain,
+        suggestion:
+            "keep the call that drains or waits for every CPU (move_pages, mbind, formerly \
+                     mlock) out of the path of a hypercall: lock the buffer once; stop-gap: fewer \
+                     CPUs for dom0"
+                .into(),
+        confirm:
+            "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -e irq in dom0 \
+                  (which call wakes the workers), and vmeter explain with it"
+                .into(),
+        ..Candidate::default()
     }
 }

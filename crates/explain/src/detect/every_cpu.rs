@@ -4,6 +4,7 @@ use super::waits::is_grace;
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Part, Subject, Who};
 use crate::moment::Sym;
+use crate::result::Link;
 use vmeter_render::quantity::three_digits;
 
 /// Work items on several CPUs that a request waits for.
@@ -28,41 +29,14 @@ impl Detector for EveryCpu {
                 || matches!(part, Part::Kernel(c) if Some(c) == call)
         };
         let ticks = subject.ticks(waits);
+        let found = Found { work, call, items, instances, ticks };
         let per_call = items as f64 / instances.max(1) as f64;
         if !view.is_cause(key, subject, ticks) || per_call < 1.0 {
             return None;
         }
-        let cpus = cpus(view, work);
-        let function = view.name(work);
+        let (cpus, function) = (cpus(view, work), view.name(work));
         let called = call.map_or("a system call", |call| view.name(call));
-        let seen = view.evidence.cpus_seen.iter().filter(|(file, _)| *file == key.file).count();
-        let worst = subject.parts.iter().filter(|((who, _), _)| *who == Who::Kworker);
-        let worst = worst.filter_map(|(_, amount)| amount.worst).max_by_key(|(ticks, _)| *ticks);
-        let each = three_digits(per_call);
-        let chain = vec![
-            view.link(
-                key,
-                format!(
-                    "in it, {called} queues {function}: {items} work items in {instances} \
-                     accesses, {each} each"
-                ),
-                (items, 0),
-                &[("items_per_access", per_call)],
-                &[worst],
-            ),
-            view.link(
-                key,
-                format!(
-                    "{function} runs on {cpus} of {seen} CPUs, and {called} returns when the last \
-                     has run it: {} of the accesses' {} are this wait",
-                    view.time(ticks as f64),
-                    view.time(subject.total as f64)
-                ),
-                (items, ticks),
-                &[("cpus", cpus as f64), ("cpus_seen", seen as f64)],
-                &[subject.worst],
-            ),
-        ];
+        let chain = found.links(view, key, subject);
         Some(Candidate {
             kind: self.kind(),
             key: Some(key),
@@ -89,4 +63,51 @@ impl Detector for EveryCpu {
 fn cpus(view: &View<'_>, work: Sym) -> usize {
     let works = &view.evidence.works;
     works.get(&work).filter(|work| work.of_each_cpu()).map_or(0, |work| work.cpus.len())
+}
+
+/// Work items that a request waits for.
+struct Found {
+    work: Sym,
+    call: Option<Sym>,
+    items: u64,
+    instances: u64,
+    ticks: u64,
+}
+
+impl Found {
+    fn links(&self, view: &View<'_>, key: Key, subject: &Subject) -> Vec<Link> {
+        let Found { work, call, items, instances, ticks } = *self;
+        let cpus = cpus(view, work);
+        let function = view.name(work);
+        let called = call.map_or("a system call", |call| view.name(call));
+        let seen = view.evidence.cpus_seen.iter().filter(|(file, _)| *file == key.file).count();
+        let worst = subject.parts.iter().filter(|((who, _), _)| *who == Who::Kworker);
+        let worst = worst.filter_map(|(_, amount)| amount.worst).max_by_key(|(ticks, _)| *ticks);
+        let per_call = items as f64 / instances.max(1) as f64;
+        let each = three_digits(per_call);
+        vec![
+            view.link(
+                key,
+                format!(
+                    "in it, {called} queues {function}: {items} work items in {instances} \
+                     accesses, {each} each"
+                ),
+                (items, 0),
+                &[("items_per_access", per_call)],
+                &[worst],
+            ),
+            view.link(
+                key,
+                format!(
+                    "{function} runs on {cpus} of {seen} CPUs, and {called} returns when the last \
+                     has run it: {} of the accesses' {} are this wait",
+                    view.time(ticks as f64),
+                    view.time(subject.total as f64)
+                ),
+                (items, ticks),
+                &[("cpus", cpus as f64), ("cpus_seen", seen as f64)],
+                &[subject.worst],
+            ),
+        ]
+    }
 }

@@ -3,6 +3,7 @@
 use super::view::LEAST_SHARE;
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Subject, What};
+use crate::result::Link;
 use vmeter_render::quantity::brief_percent;
 
 /// Fewer accesses than this are no log.
@@ -60,22 +61,7 @@ impl ExitPerByte {
             return None;
         }
         let name = view.subject(key);
-        let mean = subject.total as f64 / subject.timed.max(1) as f64;
-        let mut chain = vec![view.link(
-            key,
-            format!(
-                "each byte written is an exit: {} writes to {name}, {} each (median {}), {} in \
-                 all, {} of the traced time",
-                subject.count,
-                view.time(mean),
-                view.time(subject.length.quantile(0.5).unwrap_or(0.0)),
-                view.time(subject.total as f64),
-                brief_percent(view.share(subject.total)),
-            ),
-            (subject.count, subject.total),
-            &[("mean_ticks", mean)],
-            &[subject.first.map(|place| (0, place)), subject.worst],
-        )];
+        let mut chain = vec![bytes_link(view, key, subject)];
         if let Some(polled) = polled.filter(|polled| polled.count > 0) {
             chain.push(view.link(
                 key,
@@ -179,4 +165,20 @@ impl PciPorts {
             ..Candidate::default()
         })
     }
+}
+
+fn bytes_link(view: &View<'_>, key: Key, subject: &Subject) -> Link {
+    let mean = subject.total as f64 / subject.timed.max(1) as f64;
+    let claim = format!(
+        "each byte written is an exit: {} writes to {}, {} each (median {}), {} in all, {} of the \
+         traced time",
+        subject.count,
+        view.subject(key),
+        view.time(mean),
+        view.time(subject.length.quantile(0.5).unwrap_or(0.0)),
+        view.time(subject.total as f64),
+        brief_percent(view.share(subject.total)),
+    );
+    let places = [subject.first.map(|place| (0, place)), subject.worst];
+    view.link(key, claim, (subject.count, subject.total), &[("mean_ticks", mean)], &places)
 }

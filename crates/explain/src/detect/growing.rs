@@ -1,10 +1,11 @@
 //! A request that costs more each time: its work grows with the number of items.
 
 use super::gap::is_idle;
-use super::growth::{calls_grow, clipped_times, line, time_grows};
+use super::growth::{calls_grow, clipped_times, line, time_grows, Growth};
 use super::view::{LEAST_COUNT, LEAST_SHARE};
 use super::{Candidate, Detector, View};
-use crate::evidence::subject::{Key, Subject, What};
+use crate::evidence::subject::{Amount, Key, Subject, What};
+use crate::result::Link;
 use vmeter_render::quantity::three_digits;
 
 /// Linear growth an item, so quadratic in all.
@@ -42,38 +43,11 @@ impl Detector for Growing {
         if view.share(saving) < LEAST_SHARE {
             return None;
         }
-        let mut chain = vec![view.link(
-            key,
-            format!(
-                "its cost grows with its number: {} + {} × n, {} at the end (R² {}), so the total \
-                 of n accesses is quadratic",
-                view.time(fit.intercept.max(0.0)),
-                view.time(fit.slope),
-                view.time(fit.last),
-                three_digits(fit.r2)
-            ),
-            (subject.timed, subject.net_total),
-            &[("slope_ticks", fit.slope), ("intercept_ticks", fit.intercept), ("r2", fit.r2)],
-            &[subject.first.map(|place| (0, place)), subject.worst],
-        )];
+        let mut chain = vec![time_link(view, key, subject, &fit)];
         let mut what = "its time".to_string();
         if let (Some(fit), Some((call, amount))) = (calls, subject.loop_of_calls()) {
             what = format!("the number of {} calls", view.name(call));
-            chain.push(view.link(
-                key,
-                format!(
-                    "{what} in an access grows with it: {} × n, {} at the end (R² {}); {} calls \
-                     take {}",
-                    three_digits(fit.slope),
-                    three_digits(fit.last),
-                    three_digits(fit.r2),
-                    amount.count,
-                    view.time(amount.ticks as f64)
-                ),
-                (amount.count, amount.ticks),
-                &[("calls_per_item", fit.slope), ("r2", fit.r2)],
-                &[amount.worst],
-            ));
+            chain.push(calls_link(view, key, &what, &fit, &amount));
         }
         Some(Candidate {
             kind: self.kind(),
@@ -95,4 +69,32 @@ impl Detector for Growing {
             ..Candidate::default()
         })
     }
+}
+
+fn time_link(view: &View<'_>, key: Key, subject: &Subject, fit: &Growth) -> Link {
+    let claim = format!(
+        "its cost grows with its number: {} + {} × n, {} at the end (R² {}), so the total of n \
+         {} is quadratic",
+        view.time(fit.intercept.max(0.0)),
+        view.time(fit.slope),
+        view.time(fit.last),
+        three_digits(fit.r2),
+        view.instances(key)
+    );
+    let figures = [("slope_ticks", fit.slope), ("intercept_ticks", fit.intercept), ("r2", fit.r2)];
+    let places = [subject.first.map(|place| (0, place)), subject.worst];
+    view.link(key, claim, (subject.timed, subject.net_total), &figures, &places)
+}
+
+fn calls_link(view: &View<'_>, key: Key, what: &str, fit: &Growth, amount: &Amount) -> Link {
+    let claim = format!(
+        "{what} in an access grows with it: {} × n, {} at the end (R² {}); {} calls take {}",
+        three_digits(fit.slope),
+        three_digits(fit.last),
+        three_digits(fit.r2),
+        amount.count,
+        view.time(amount.ticks as f64)
+    );
+    let figures = [("calls_per_item", fit.slope), ("r2", fit.r2)];
+    view.link(key, claim, (amount.count, amount.ticks), &figures, &[amount.worst])
 }

@@ -24,30 +24,7 @@ impl Story {
             None => self.subject(view),
         };
         let whole = level.all.ticks.max(1);
-        let mut parts: Vec<(Doing, Sum)> = Level::sorted(&level.parts);
-        parts.retain(|(_, sum)| sum.ticks * 20 >= whole);
-        let mut words: Vec<String> = Vec::new();
-        let calls = Level::sorted(&level.calls);
-        for (call, sum) in calls.iter().filter(|(_, sum)| sum.ticks * 20 >= whole).take(3) {
-            let call_name = call.map_or("outside calls".to_string(), |call| view.frame(call));
-            let share = brief_percent(sum.ticks as f64 / whole as f64);
-            let times = if sum.count > 1 {
-                format!(" ({} times)", grouped(&sum.count.to_string()))
-            } else {
-                String::new()
-            };
-            let inside = parts.iter().filter(|((c, _), _)| c == call).take(3);
-            let inside: Vec<String> = inside
-                .map(|((_, state), part)| {
-                    format!(
-                        "{} {}",
-                        view.frame(*state),
-                        brief_percent(part.ticks as f64 / whole as f64)
-                    )
-                })
-                .collect();
-            words.push(format!("{call_name} {share}{times}: {}", inside.join(", ")));
-        }
+        let mut words = calls(view, level);
         let mut rivals = Level::sorted(&level.rivals);
         rivals.retain(|(_, sum)| sum.ticks * 10 >= whole);
         for ((rival, doing), sum) in rivals.iter().take(2) {
@@ -160,4 +137,34 @@ impl Story {
             _ => 0,
         }
     }
+}
+
+/// What a level does, by its calls.
+fn calls(view: &View<'_>, level: &Level) -> Vec<String> {
+    let whole = level.all.ticks.max(1);
+    let mut parts: Vec<(Doing, Sum)> = Level::sorted(&level.parts);
+    parts.retain(|(_, sum)| sum.ticks * 20 >= whole);
+    let mut words: Vec<String> = Vec::new();
+    let calls = Level::sorted(&level.calls);
+    for (call, sum) in calls.iter().filter(|(_, sum)| sum.ticks * 20 >= whole).take(3) {
+        let call_name = call.map_or("outside calls".to_string(), |call| view.frame(call));
+        let share = brief_percent(sum.ticks as f64 / whole as f64);
+        let times = if sum.count > 1 {
+            format!(" ({} times)", grouped(&sum.count.to_string()))
+        } else {
+            String::new()
+        };
+        let inside = parts.iter().filter(|((c, _), _)| c == call).take(3);
+        let inside: Vec<String> = inside
+            .map(|((_, state), part)| {
+                format!(
+                    "{} {}",
+                    view.frame(*state),
+                    brief_percent(part.ticks as f64 / whole as f64)
+                )
+            })
+            .collect();
+        words.push(format!("{call_name} {share}{times}: {}", inside.join(", ")));
+    }
+    words
 }

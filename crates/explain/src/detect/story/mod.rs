@@ -168,14 +168,7 @@ impl Story {
             return None;
         }
         let Words { kind, summary, suggestion, confirm, at_most } = self.words(view, cause);
-        // A request that is slow is that whatever it waits for.
-        let fault = match cause {
-            Cause::Timer | Cause::Lock | Cause::Faults | Cause::Work | Cause::Child => true,
-            Cause::Stopped => true,
-            Cause::InCall => self.provoked_works(view).is_some(),
-            Cause::Device => self.call(view).is_some_and(|(_, call, _)| syncs(view.name(call))),
-            _ => false,
-        };
+        let fault = self.is_fault(view, cause);
         let at_most = at_most.filter(|_| life || !fault);
         let mut chain: Vec<Link> = Vec::new();
         for (at, level) in self.levels.iter().enumerate() {
@@ -211,6 +204,17 @@ impl Story {
             of_host: life && alone && cause == Cause::NoCpu,
             ..Candidate::default()
         })
+    }
+
+    /// A request that is slow for such a cause is that whatever it waits for.
+    fn is_fault(&self, view: &View<'_>, cause: Cause) -> bool {
+        match cause {
+            Cause::Timer | Cause::Lock | Cause::Faults | Cause::Work | Cause::Child => true,
+            Cause::Stopped => true,
+            Cause::InCall => self.provoked_works(view).is_some(),
+            Cause::Device => self.call(view).is_some_and(|(_, call, _)| syncs(view.name(call))),
+            _ => false,
+        }
     }
 
     /// How much of the time of a subject and of whom it waits for is waiting for each other: 1
