@@ -164,7 +164,7 @@ fn sessions_on_a_disk_that_fills_up() {
         (words("bench --vmm mock --warmup 0 --runs 3 --vs --append=x"), 6, 140),
         (words("sweep --vmm mock --warmup 0 --runs 3 -P pcie-root-ports=0..1"), 6, 500),
         (range, 6, 600),
-        (words("findings aesni-selftest --vmm mock --warmup 0 --runs 2"), 6, 500),
+        (words("findings aesni-selftest --vmm mock --warmup 0 --runs 2"), 4, 500),
     ] {
         at_sizes(&lab, &line[0].clone(), &session(&line, runs), 16..most);
     }
