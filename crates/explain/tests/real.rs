@@ -63,7 +63,7 @@ fn with_drains(folder: &std::path::Path) -> (std::path::PathBuf, [usize; 2]) {
             line.split_whitespace().find_map(|word| word.strip_suffix(':')?.parse::<u64>().ok());
         let cpu = line.split(['[', ']']).nth(1).expect("a CPU");
         let works = [(3, 0, "wait_rcu_exp_gp"), (9, 1, "lru_add_drain_per_cpu")];
-        for (every, at, function) in works.into_iter().filter(|(every, ..)| seen % every == 0) {
+        for (_, at, function) in works.into_iter().filter(|(every, ..)| seen % every == 0) {
             counts[at] += 1;
             let (stamp, worker) = (stamp.expect("a stamp") + 4 * at as u64, 9001 + at);
             let (qemu, own) = ("xen-qemu-system", format!("kworker/0:{worker}"));
