@@ -155,6 +155,20 @@ fn a_boot_that_says_nothing_is_told_apart() {
     assert!(all.windows(2).all(|w| w[0].1 <= w[1].0 && w[0].0 < w[0].1), "{all:?}");
 }
 
+/// An initrd's systemd reaps daemons that lived all the while: what it prints in their time began
+/// no part of it with them, and its units have their own.
+#[test]
+fn a_daemon_of_the_initrd_names_nothing_of_it() {
+    let spans = spans(&Lab::new(), "busy/debian-dracut-lvm");
+    let initrd = bounds(&spans, "initrd");
+    let hook = bounds(&spans, "unit dracut-pre-mount.service");
+    assert!(initrd.0 <= hook.0 && hook.1 <= initrd.1, "{hook:?} of {initrd:?}");
+    assert!((3.0..3.6).contains(&(hook.1 - hook.0)), "its hook sleeps for 3 s: {hook:?}");
+    let end = spans.iter().filter(|s| s["name"] == "initrd:end");
+    let end: f64 = end.map(|s| s["end_s"].as_f64().unwrap() - s["start_s"].as_f64().unwrap()).sum();
+    assert!(end < 1.0, "the rest of it, after its last unit: {end}");
+}
+
 /// dracut's initrd has a systemd of its own; the root's is the second.
 #[test]
 fn a_systemd_in_the_initrd_is_the_initrds() {

@@ -34,9 +34,12 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let limit = open_end(facts, anchors, begin.at);
     let mut initrd = parts(facts, "initrd:", begin.at, limit);
     let after = initrd.last().map_or(begin, |(_, stamp)| *stamp);
-    snap(facts, &mut initrd);
-    // An initrd's systemd says as much as the one after it, which begins anew.
+    // An initrd's systemd says as much as the one after it, which begins anew. It reaps daemons
+    // as well, whose lives say nothing of the lines that it prints in them.
     let its_own = initrd.iter().any(|(name, _)| OWN_SYSTEMD.contains(name));
+    if !its_own {
+        snap(facts, &mut initrd);
+    }
     if initrd.iter().any(|(name, _)| *name == INITRD_UNITS) {
         // What dracut's hooks say they say as units.
         initrd.retain(|(name, _)| !name.starts_with("initrd:dracut-"));
