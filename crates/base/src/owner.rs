@@ -8,8 +8,11 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 const PREFIX: &str = "vmeter-";
+/// An execve(2) may read a program from a slow disk.
+const EXECUTING: Duration = Duration::from_secs(1);
 /// The variable in the environment of each process that vmeter starts.
 pub const VARIABLE: &str = "VMETER_LAUNCH";
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -76,8 +79,7 @@ impl Owner {
 
     /// The owner of a process: who started it, or one of those that it comes from.
     pub fn of_process(pid: i32) -> Option<Self> {
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
-        Self::in_environment(&environment)
+        Self::in_environment(&environment_of(pid)?)
     }
 
     fn in_environment(environment: &[u8]) -> Option<Self> {
@@ -104,6 +106,41 @@ impl fmt::Display for Owner {
     }
 }
 
+/// The environment that a process was started with; none if it is gone, or not to be read by us.
+///
+/// In the middle of execve(2) a process has none: that is waited for, a second at most. One that
+/// is cut off by an execve(2) while it is read is read again.
+pub fn environment_of(pid: i32) -> Option<Vec<u8>> {
+    let until = Instant::now() + EXECUTING;
+    let mut last = Vec::new();
+    loop {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        if !environment.is_empty() {
+            // A program may write what it likes there (setproctitle): then it stays so.
+            if environment.last() == Some(&0) || environment == last {
+                return Some(environment);
+            }
+            last = environment;
+            continue;
+        }
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        if !has_environment(&stat) || Instant::now() > until {
+            return Some(environment);
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// False of a zombie and a kernel thread, which have no memory (`vsize` of proc(5)), and of what
+/// was started by `env -i`. True in an execve(2), where the kernel has not placed it yet: 0.
+fn has_environment(stat: &str) -> bool {
+    let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
+    let mut fields = rest.split_ascii_whitespace();
+    let memory = fields.nth(20);
+    let (start, end) = (fields.nth(26), fields.next());
+    memory.is_some_and(|vsize| vsize != "0") && (start != end || end == Some("0"))
+}
+
 /// When a process started, clock ticks after boot; none if it is gone or a zombie.
 fn started(pid: u32) -> Option<u64> {
     started_in(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
@@ -122,6 +159,25 @@ fn started_in(stat: &str) -> Option<u64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// A shell that becomes itself again and again is ours whenever it is asked for.
+    #[test]
+    fn a_process_in_the_middle_of_its_exec_has_an_owner() {
+        let owner = Owner::this();
+        let script = r#"[ "$1" -lt 400 ] && exec /bin/sh -c "$0" "$0" $(($1 + 1)); sleep 1000"#;
+        let mut child = std::process::Command::new("/bin/sh")
+            .args(["-c", script, script, "0"])
+            .env(VARIABLE, owner.to_string())
+            .spawn()
+            .expect("a shell");
+        let pid = i32::try_from(child.id()).expect("a process id");
+        let asked = 2_000;
+        let found = (0..asked).filter(|_| Owner::of_process(pid) == Some(owner)).count();
+        child.kill().expect("killed");
+        child.wait().expect("collected");
+        assert_eq!(found, asked);
+        assert_eq!(Owner::of_process(pid), None, "it is gone");
+    }
 
     #[test]
     fn names_tell_their_owner() {

@@ -57,7 +57,7 @@ pub fn dismiss() {
 
 /// True if a process is a guard, of whomever.
 pub(crate) fn is_one(pid: i32) -> bool {
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let environment = owner::environment_of(pid).unwrap_or_default();
     let own = format!("{VARIABLE}=");
     environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(own.as_bytes()))
 }

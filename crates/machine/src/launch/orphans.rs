@@ -5,7 +5,8 @@
 //! children came from which launch is told by a mark in their environment.
 
 use rustix::process::Pid;
-use vmeter_base::owner::{Owner, VARIABLE};
+use std::collections::BTreeSet;
+use vmeter_base::owner::{environment_of, Owner, VARIABLE};
 
 /// Ending one process may make vmeter the parent of the next: so often at most.
 const ROUNDS: usize = 64;
@@ -31,7 +32,8 @@ impl Mark {
     pub fn end_orphans(&self) -> Vec<String> {
         let mut names = Vec::new();
         for _ in 0..ROUNDS {
-            let orphans: Vec<Pid> = children().into_iter().filter(|pid| self.marks(*pid)).collect();
+            let orphans: Vec<Pid> =
+                all_children().into_iter().filter(|pid| self.marks(*pid)).collect();
             if orphans.is_empty() {
                 break;
             }
@@ -45,8 +47,7 @@ impl Mark {
     }
 
     fn marks(&self, pid: Pid) -> bool {
-        let path = format!("/proc/{}/environ", pid.as_raw_nonzero());
-        let Ok(environment) = std::fs::read(path) else { return false };
+        let Some(environment) = environment_of(pid.as_raw_nonzero().get()) else { return false };
         environment.split(|byte| *byte == 0).any(|entry| entry == self.0.as_bytes())
     }
 }
@@ -56,15 +57,29 @@ fn name(pid: Pid) -> String {
     super::types::printable(comm.unwrap_or_default().trim().as_bytes())
 }
 
+/// Children of this process, none of them missed: the kernel's list skips some when another child
+/// is collected while it is read (proc(5)), so it is read until it stays as it is.
+fn all_children() -> Vec<Pid> {
+    let mut all = BTreeSet::new();
+    let mut last = None;
+    for _ in 0..ROUNDS {
+        let now = children();
+        all.extend(now.iter().copied());
+        if last.as_ref() == Some(&now) {
+            break;
+        }
+        last = Some(now);
+    }
+    all.into_iter().filter_map(Pid::from_raw).collect()
+}
+
 /// Children of every thread of this process (proc(5): `task/TID/children`).
-fn children() -> Vec<Pid> {
-    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
+fn children() -> BTreeSet<i32> {
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return BTreeSet::new() };
     let listed = |entry: std::fs::DirEntry| {
         std::fs::read_to_string(entry.path().join("children")).unwrap_or_default()
     };
     let all: Vec<String> = threads.flatten().map(listed).collect();
-    all.iter()
-        .flat_map(|line| line.split_ascii_whitespace())
-        .filter_map(|pid| pid.parse().ok().and_then(Pid::from_raw))
-        .collect()
+    let pids = all.iter().flat_map(|line| line.split_ascii_whitespace());
+    pids.filter_map(|pid| pid.parse().ok()).collect()
 }
