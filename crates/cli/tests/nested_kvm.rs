@@ -10,137 +10,104 @@
 
 mod common;
 
-use common::l1::{host_file, libraries};
+use common::l1::L1;
 use common::{text, Lab};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use vmeter_appliance::{build_to, kernel, ApplianceSpec, Content, ExtraFile};
+use vmeter_appliance::kernel;
 use vmeter_trace::ops::{Access, Op};
 
 const ASKED: &str = "VMETER_NESTED";
 /// Half a minute on a quiet machine of two cores, two minutes on a busy one.
-const PATIENCE: &str = "1200";
-/// Programs of L1, with their libraries.
-const PROGRAMS: [&str; 4] = ["/bin/sh", "/bin/mount", "/bin/stty", "/bin/cat"];
-/// Where Debian's QEMU has its translator, which it loads even to say what it can do.
-const QEMU_MODULE: &str = "/usr/lib/x86_64-linux-gnu/qemu/accel-tcg-x86_64.so";
-const FIRMWARE: [&str; 3] = [
+const PATIENCE: u32 = 1200;
+const QEMU: &[&str] = &["-cpu", "max,+invtsc", "-machine", "q35", "-m", "3072", "-smp", "2"];
+/// QEMU, its translator, which it loads even to say what it can do, and its firmware.
+const PARTS: [&str; 5] = [
+    "/usr/bin/qemu-system-x86_64",
+    "/usr/lib/x86_64-linux-gnu/qemu/accel-tcg-x86_64.so",
     "/usr/share/seabios/bios-256k.bin",
     "/usr/share/qemu/linuxboot_dma.bin",
     "/usr/share/qemu/kvmvapic.bin",
 ];
 
-/// What L1 does; its last line says how that ended.
-const SCRIPT: &str = "#!/bin/sh
+/// What L1 does first.
+const BEGIN: &str = "#!/bin/sh
 export PATH=/usr/bin:/bin HOME=/root XDG_STATE_HOME=/tmp/state XDG_CACHE_HOME=/tmp/cache
 [ -d /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing
 mount -t debugfs debugfs /sys/kernel/debug
-for tty in 1 2 3; do stty raw </dev/ttyS$tty; done
+for tty in 1 2 3; do [ -c /dev/ttyS$tty ] && stty raw </dev/ttyS$tty; done
+";
+
+/// Then, for one boot.
+const BOOT: &str = "
 vmeter boot --accel kvm --runs 1 --warmup 0 --timeout 600 --kernel /boot/vmlinuz \\
     --color never --export-json /tmp/boot.json
-echo \"L1: vmeter boot: $?\"
+echo \"L1: vmeter: $?\"
 for instance in /sys/kernel/tracing/instances/*; do echo \"L1: left: $instance\"; done
 cat /tmp/boot.json >/dev/ttyS1
 cat /tmp/state/vmeter/runs/*/runs/0000/run.json >/dev/ttyS2
 cat /tmp/state/vmeter/runs/*/runs/0000/kvm-trace.dat >/dev/ttyS3
 ";
 
-/// L1's initramfs.
-fn l1(lab: &Lab, kernel: &kernel::KernelPaths) -> PathBuf {
-    let vmeter = Path::new(env!("CARGO_BIN_EXE_vmeter"));
-    let qemu = Path::new("/usr/bin/qemu-system-x86_64");
-    let mut files = vec![
-        host_file(vmeter, "/usr/bin/vmeter", 0o755),
-        host_file(qemu, "/usr/bin/qemu-system-x86_64", 0o755),
-        host_file(&kernel.vmlinuz, "/boot/vmlinuz", 0o644),
-    ];
-    let mut needed: BTreeSet<PathBuf> = libraries(vmeter);
-    needed.extend(libraries(qemu));
-    for program in PROGRAMS.map(Path::new) {
-        files.push(host_file(program, text(program), 0o755));
-        needed.extend(libraries(program));
-    }
-    if Path::new(QEMU_MODULE).exists() {
-        needed.extend(libraries(Path::new(QEMU_MODULE)));
-        needed.insert(QEMU_MODULE.into());
-    }
-    files.extend(needed.iter().map(|path| host_file(path, text(path), 0o755)));
-    for path in FIRMWARE.map(Path::new) {
-        files.push(host_file(path, text(path), 0o644));
-    }
-    for (path, content) in [
-        ("/run-vmeter", SCRIPT.to_owned()),
-        ("/tmp/.here", String::new()),
-        ("/root/.here", String::new()),
-    ] {
-        let content = Content::Bytes(content.into_bytes());
-        files.push(ExtraFile { path: path.into(), content, mode: 0o755 });
-    }
-    let spec = ApplianceSpec {
-        modules_from: Some(kernel.modules()),
-        load: vec!["kvm_amd".into()],
-        extra_files: files,
-        ..ApplianceSpec::minimal()
+/// Then, for what a character costs.
+const CHARACTERS: &str = "
+vmeter findings uart-cost --accel kvm --runs 2 --warmup 0 --timeout 600 --color never \\
+    --export-json /tmp/findings.json
+echo \"L1: vmeter: $?\"
+cat /tmp/findings.json >/dev/ttyS1
+";
+
+/// Runs a script in L1 that has KVM; what it wrote to its serial lines.
+fn in_l1(lab: &Lab, script: &str, files: &[(PathBuf, String)], lines: &[&str]) -> Vec<String> {
+    let kernel = kernel::default_kernel().expect("asked for before");
+    let mut programs: Vec<(&Path, &str)> = vec![(&kernel.vmlinuz, "/boot/vmlinuz")];
+    programs.extend(PARTS.iter().map(|path| (Path::new(*path), *path)).filter(|p| p.0.exists()));
+    programs.extend(files.iter().map(|(path, guest)| (path.as_path(), guest.as_str())));
+    let l1 = L1 {
+        modules: &["kvm_amd"],
+        programs: &programs,
+        script: &format!("{BEGIN}{script}"),
+        qemu: QEMU,
+        append: "",
+        patience: PATIENCE,
     };
-    let path = lab.path("l1.cpio");
-    build_to(&spec, &path).expect("an initramfs");
-    path
+    let read = l1.run(lab, &kernel, lines);
+    assert!(read[0].contains("L1: vmeter: 0"), "it failed there");
+    read
+}
+
+fn is_asked() -> bool {
+    if std::env::var_os(ASKED).is_none() {
+        println!("skipped: takes minutes on a busy machine; {ASKED}=1 runs it");
+        return false;
+    }
+    if kernel::default_kernel().is_none() {
+        println!("skipped: no kernel; `vmeter kernel fetch`");
+        return false;
+    }
+    true
 }
 
 /// What L1 handed out.
 struct FromL1 {
-    console: String,
-    boot: Value,
     run: Value,
     trace: PathBuf,
 }
 
-fn boot_l1(lab: &Lab, kernel: &Path, initrd: &Path) -> FromL1 {
-    let outputs = ["console", "boot.json", "run.json", "kvm-trace.dat"].map(|n| lab.path(n));
-    let mut command = Command::new("timeout");
-    command.args([PATIENCE, "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max,+invtsc"]);
-    command.args(["-machine", "q35", "-m", "3072", "-smp", "2", "-nodefaults"]);
-    command.args(["-display", "none", "-no-reboot"]);
-    for output in &outputs {
-        command.arg("-serial").arg(format!("file:{}", text(output)));
-    }
-    command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd).arg("-append");
-    // The translator gives all vCPUs one TSC, which Linux could not know.
-    command.arg(
-        "console=ttyS0 quiet panic=-1 cryptomgr.notests no_timer_check random.trust_cpu=on \
-         tsc=reliable vmeter.run=/run-vmeter",
-    );
-    let status = command.stdin(Stdio::null()).status().expect("QEMU");
-    let read = |path: &Path| {
-        let bytes = std::fs::read(path).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).replace('\r', "")
-    };
-    let console = read(&outputs[0]);
-    println!("{console}");
-    assert!(status.success(), "L1: {status}");
-    assert!(console.contains("L1: vmeter boot: 0"));
-    let json = |path: &Path| serde_json::from_str(&read(path)).expect("JSON");
-    let [_, boot, run, trace] = &outputs;
-    FromL1 { boot: json(boot), run: json(run), trace: trace.clone(), console }
-}
-
 #[test]
 fn a_boot_under_nested_kvm_is_accounted_for() {
-    if std::env::var_os(ASKED).is_none() {
-        println!("skipped: takes minutes on a busy machine; {ASKED}=1 runs it");
+    if !is_asked() {
         return;
     }
-    let Some(kernel) = kernel::default_kernel() else {
-        println!("skipped: no kernel; `vmeter kernel fetch`");
-        return;
-    };
     let lab = Lab::new();
-    let initrd = l1(&lab, &kernel);
-    let l1 = boot_l1(&lab, &kernel.vmlinuz, &initrd);
-    assert!(!l1.console.contains("instances/vmeter-"), "an instance was left");
-    let run = &l1.boot["runs"][0];
+    let outputs = ["boot.json", "run.json", "kvm-trace.dat"];
+    let read = in_l1(&lab, BOOT, &[], &outputs);
+    let json = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+    let (boot, run) = (json(&read[1]), json(&read[2]));
+    let l1 = FromL1 { run, trace: lab.path(outputs[2]) };
+    assert!(!read[0].contains("instances/vmeter-"), "an instance was left");
+    let run = &boot["runs"][0];
     the_timeline_is_complete(run);
     exits_are_counted_twice_alike(run);
     // Initcalls of consoles come long before the others.
@@ -150,6 +117,57 @@ fn a_boot_under_nested_kvm_is_accounted_for() {
         .filter(|at| *at > first && !inside_a_pci_initcall(run, *at))
         .count();
     assert_eq!(outside, 0, "two clocks say when the guest was in its PCI initcalls");
+}
+
+/// The kernel as vmeter's cache has it, with the modules that consoles need.
+fn cached_kernel(kernel: &kernel::KernelPaths) -> Vec<(PathBuf, String)> {
+    let modules = &kernel.modules_dir;
+    let listed = |folder: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_file()).collect()
+    };
+    let mut all = listed(modules);
+    all.extend(listed(&modules.join("kernel/drivers/virtio")));
+    all.extend(
+        ["char/virtio_console.ko", "char/virtio_console.ko.xz"]
+            .map(|name| modules.join("kernel/drivers").join(name)),
+    );
+    all.retain(|path| path.is_file());
+    let root = format!("/tmp/cache/vmeter/kernels/{}", kernel.version);
+    let mut files = vec![(kernel.vmlinuz.clone(), format!("{root}/vmlinuz"))];
+    for path in all {
+        let within = path.strip_prefix(modules).expect("listed there").display().to_string();
+        files.push((path, format!("{root}/modules/{within}")));
+    }
+    files
+}
+
+/// A UART's driver asks for each character; of `rep outsb` KVM makes an exit each, too.
+#[test]
+fn exits_of_a_character_are_counted_under_nested_kvm() {
+    if !is_asked() {
+        return;
+    }
+    let files = cached_kernel(&kernel::default_kernel().expect("asked for before"));
+    let read = in_l1(&Lab::new(), CHARACTERS, &files, &["findings.json"]);
+    let result: Value = serde_json::from_str(&read[1]).expect("JSON");
+    let consoles = result["consoles"].as_array().expect("consoles");
+    println!("{consoles:#?}");
+    let exits = |name: &str| {
+        let row = consoles.iter().find(|row| row["console"] == name).expect("a row");
+        row["exits_per_char"]["mean"].as_f64()
+    };
+    for name in ["ttyS0 (UART)", "ttyS1 (second UART)"] {
+        let each = exits(name).expect("its ports are counted");
+        assert!((1.0..8.0).contains(&each), "{name}: {each}");
+    }
+    assert_eq!(exits("debugcon, an outb each"), Some(1.0));
+    let together = exits("debugcon, rep outsb").expect("its port is counted");
+    assert!(together > 0.0 && together <= 1.0, "{together}");
+    assert_eq!(exits("hvc0 (virtio-console)"), None, "no port is its own");
+    let each = &result["findings"][0]["comparisons"][0]["exits_per_unit"]["mean"];
+    let each = each.as_f64().expect("KVM counts here");
+    assert!(each > 0.9 * exits("ttyS0 (UART)").unwrap_or(0.0), "all exits, the UART's among them");
 }
 
 fn the_timeline_is_complete(run: &Value) {

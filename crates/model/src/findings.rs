@@ -145,6 +145,8 @@ pub struct Contrast {
     pub detectable_s: Option<f64>,
     /// Units that the machines differ in, and the saving of one, s, where it was found.
     pub unit: Option<(String, Estimate)>,
+    /// VMEXITs that one unit takes, where KVM counted them.
+    pub exits_per_unit: Option<Estimate>,
     /// In virtual time.
     pub exact: Option<ExactContrast>,
     /// Whole boots block by block, s: with, without.
@@ -189,6 +191,8 @@ pub struct ConsoleCost {
     pub console: String,
     /// Seconds a character: block by block, from two amounts.
     pub per_char: Estimate,
+    /// Exits by its I/O ports a character, where KVM's trace counted them.
+    pub exits_per_char: Option<Estimate>,
     /// The samples.
     pub samples_s: Vec<f64>,
 }

@@ -2,6 +2,7 @@
 
 use super::kitchen::Kitchen;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use vmeter_appliance::ApplianceSpec;
 use vmeter_model::findings::ConsoleCost;
 use vmeter_model::MachineSpec;
@@ -13,16 +14,25 @@ pub(crate) const FINDING: &str = "uart-cost";
 pub(crate) const LABEL: &str = "uart-cost: all consoles";
 /// Characters printed: the second amount less the first takes out what a call costs.
 const AMOUNTS: [u32; 2] = [2048, 51200];
-/// I/O port of QEMU's debug console.
-const PORT: &str = "0xe9";
+/// Counts of exits by port, as in `kvm_pio:0x3f8`.
+const PORT_COUNT: &str = "kvm_pio:";
+/// What an amount is printed to.
+struct Console {
+    /// What the init calls it.
+    name: &'static str,
+    /// What the table does.
+    shown: &'static str,
+    /// Its I/O ports; none of one that is asked through memory.
+    ports: Option<RangeInclusive<u32>>,
+}
 
-/// Consoles: what the init calls it, and what the table does.
-const CONSOLES: [(&str, &str); 5] = [
-    ("ttyS0", "ttyS0 (UART)"),
-    ("ttyS1", "ttyS1 (second UART)"),
-    ("hvc0", "hvc0 (virtio-console)"),
-    ("outb-0xe9", "debugcon, an outb each"),
-    ("outsb-0xe9", "debugcon, rep outsb"),
+/// Both ways to write to a debug console have one of their own, so that their exits are told apart.
+const CONSOLES: [Console; 5] = [
+    Console { name: "ttyS0", shown: "ttyS0 (UART)", ports: Some(0x3f8..=0x3ff) },
+    Console { name: "ttyS1", shown: "ttyS1 (second UART)", ports: Some(0x2f8..=0x2ff) },
+    Console { name: "hvc0", shown: "hvc0 (virtio-console)", ports: None },
+    Console { name: "outb-0xe9", shown: "debugcon, an outb each", ports: Some(0xe9..=0xe9) },
+    Console { name: "outsb-0xea", shown: "debugcon, rep outsb", ports: Some(0xea..=0xea) },
 ];
 
 fn step(console: &str, amount: u32) -> String {
@@ -46,15 +56,16 @@ pub(crate) fn machine(kitchen: &Kitchen<'_>) -> Result<MachineSpec, String> {
     };
     kitchen.initramfs(&mut spec, &wanted)?;
     for amount in AMOUNTS {
-        for (console, _) in CONSOLES {
-            spec.append.push(format!("vmeter.print={console}:{amount}"));
+        for console in &CONSOLES {
+            spec.append.push(format!("vmeter.print={}:{amount}", console.name));
         }
     }
     // A sink of its own for each: a chardev has one user.
     let devices = [
-        ("s", "isa-serial,index=1,".to_owned()),
-        ("d", format!("isa-debugcon,iobase={PORT},")),
-        ("v", "virtconsole,".to_owned()),
+        ("s", "isa-serial,index=1,"),
+        ("d", "isa-debugcon,iobase=0xe9,"),
+        ("r", "isa-debugcon,iobase=0xea,"),
+        ("v", "virtconsole,"),
     ];
     spec.vmm_arg.extend(["-device", "virtio-serial-pci"].map(str::to_owned));
     for (sink, device) in devices {
@@ -66,32 +77,54 @@ pub(crate) fn machine(kitchen: &Kitchen<'_>) -> Result<MachineSpec, String> {
     Ok(spec)
 }
 
-/// The table, from the activities of each block: name to s.
-pub(crate) fn costs<'a>(
-    blocks: impl Iterator<Item = &'a BTreeMap<String, f64>> + Clone,
-) -> Vec<ConsoleCost> {
+/// What the boots of one block have of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Printed<'a> {
+    /// Activities of the machine that prints, by name, s.
+    pub parts: &'a BTreeMap<String, f64>,
+    /// Its counts.
+    pub counts: &'a BTreeMap<String, f64>,
+    /// Those of the machine that does not print, in the same block.
+    pub silent: Option<&'a BTreeMap<String, f64>>,
+}
+
+/// The table.
+pub(crate) fn costs(blocks: &[Printed<'_>]) -> Vec<ConsoleCost> {
     let [few, many] = AMOUNTS;
     let chars = f64::from(many - few);
-    let cost = |(console, shown): &(&str, &str)| {
-        let of = |steps: &BTreeMap<String, f64>, amount| {
-            steps.get(&format!("/init:{}", step(console, amount))).copied()
+    let cost = |console: &Console| {
+        let of = |block: &Printed<'_>, amount| {
+            block.parts.get(&format!("/init:{}", step(console.name, amount))).copied()
         };
-        let one =
-            |steps: &BTreeMap<String, f64>| Some((of(steps, many)? - of(steps, few)?) / chars);
-        let samples_s: Vec<f64> = blocks.clone().filter_map(one).collect();
-        let per_char = estimate(&samples_s);
+        let one = |block: &Printed<'_>| Some((of(block, many)? - of(block, few)?) / chars);
+        let samples_s: Vec<f64> = blocks.iter().filter_map(one).collect();
+        let exits: Vec<f64> = blocks.iter().filter_map(|block| exits(console, block)).collect();
         (!samples_s.is_empty()).then(|| ConsoleCost {
-            console: (*shown).to_owned(),
-            per_char,
+            console: console.shown.to_owned(),
+            per_char: estimate(&samples_s),
+            exits_per_char: (!exits.is_empty()).then(|| estimate(&exits)),
             samples_s,
         })
     };
     CONSOLES.iter().filter_map(cost).collect()
 }
 
+/// Exits by its ports that a character takes, where KVM's trace counted ports: what the machine
+/// that prints has more than the one that does not.
+fn exits(console: &Console, block: &Printed<'_>) -> Option<f64> {
+    let ports = console.ports.as_ref()?;
+    let at_ports = |counts: &BTreeMap<String, f64>| {
+        counts.keys().any(|name| name.starts_with(PORT_COUNT)).then_some(())?;
+        let of = |port| counts.get(&format!("{PORT_COUNT}{port:#x}")).copied().unwrap_or(0.0);
+        Some(ports.clone().map(of).sum::<f64>())
+    };
+    let chars: u32 = AMOUNTS.iter().sum();
+    Some((at_ports(block.counts)? - at_ports(block.silent?)?) / f64::from(chars))
+}
+
 /// Mean cost of a character on the console that the kernel's log goes to, s.
 pub(crate) fn of_log(costs: &[ConsoleCost]) -> Option<f64> {
-    let first = CONSOLES.first().map(|(_, shown)| *shown)?;
+    let first = CONSOLES.first().map(|console| console.shown)?;
     let cost = costs.iter().find(|cost| cost.console == first)?;
     Some(mean(&cost.samples_s))
 }

@@ -14,6 +14,9 @@
 //! at. The difference of two alike is symmetric, so that slow spells make it cautious, not bold.
 //! The whole boot, the VMM's CPU time, the named parts and the phases have a share of the level
 //! each, phases are corrected for their number, and the session's comparisons by Holm.
+//!
+//! A named part that only the machine with the cause has is no difference of two alike: what it
+//! takes is held against [`PART_MATTERS_S`], by its logarithm, which one slow boot of ten moves little.
 
 use std::collections::BTreeSet;
 use vmeter_model::findings::Moved;
@@ -121,6 +124,8 @@ struct Quantity {
     p: f64,
     /// By how many it was corrected.
     of: f64,
+    /// A part that the machine without the cause has not: `logs` are of its length over what matters.
+    alone: bool,
 }
 
 /// The decision.
@@ -189,11 +194,18 @@ fn of_two(question: &Question<'_>, without: &[&Boot]) -> Vec<Quantity> {
             .filter(|(_, log)| log.is_finite())
             .collect();
         let (savings, logs) = values.into_iter().unzip();
-        Quantity { what, logs, savings, p: 1.0, of }
+        Quantity { what, logs, savings, p: 1.0, of, alone: false }
     };
     let part = |name: &str| Of::Part(name.to_owned());
     let mut all = vec![of(Of::Whole, groups), of(Of::Cpu, groups)];
-    all.extend(named.iter().map(|name| of(part(name), groups * named.len() as f64)));
+    let look = |name: &&String| {
+        let of = of(part(name), groups * named.len() as f64);
+        match alone(question.with, without, name) {
+            Some(logs) => Quantity { logs, alone: true, ..of },
+            None => of,
+        }
+    };
+    all.extend(named.iter().map(look));
     let others = phases.iter().filter(|phase| named.iter().all(|name| name.as_str() != **phase));
     all.extend(others.map(|name| of(part(name), groups * phases.len() as f64)));
     all
@@ -203,7 +215,15 @@ fn of_part(question: &Question<'_>, name: &str) -> Quantity {
     let savings: Vec<f64> = question.with.iter().map(|boot| boot.part(name)).collect();
     let logs = logs(question.with, &savings);
     let of = question.expected.len() as f64;
-    Quantity { what: Of::Part(name.to_owned()), logs, savings, p: 1.0, of }
+    Quantity { what: Of::Part(name.to_owned()), logs, savings, p: 1.0, of, alone: false }
+}
+
+/// Logarithms of what a part takes over what matters, if every boot of one side has it and none of
+/// the other.
+fn alone(with: &[&Boot], without: &[&Boot], name: &str) -> Option<Vec<f64>> {
+    let lengths: Vec<f64> = with.iter().map(|boot| boot.part(name)).collect();
+    let is = lengths.iter().all(|s| *s > 0.0) && without.iter().all(|boot| boot.part(name) == 0.0);
+    is.then(|| lengths.iter().map(|s| (s / PART_MATTERS_S).ln()).collect())
 }
 
 /// A boot over itself less what is saved.
@@ -220,10 +240,11 @@ fn test(quantity: &Quantity, question: &Question<'_>) -> f64 {
     };
     let Some((error, df)) = error(&quantity.logs) else { return 1.0 };
     let t = (mean(&quantity.logs) - least) / error;
-    match question.without {
-        None if t < 0.0 => 1.0,
-        _ => t_two_sided(t, df),
+    let from_above = quantity.alone || question.without.is_none();
+    if from_above && t < 0.0 {
+        return 1.0;
     }
+    t_two_sided(t, df)
 }
 
 /// Standard error of the mean and its degrees of freedom; none for fewer than two blocks.
@@ -290,6 +311,9 @@ fn detectable(question: &Question<'_>, looked: &Looked, all: f64) -> Option<f64>
         let needed = t_quantile(1.0 - level / 2.0, df);
         // The deviation is estimated as well: a noncentral t, by its normal approximation.
         let more = normal_quantile(POWER) * (1.0 + needed * needed / (2.0 * df)).sqrt();
+        if q.alone {
+            return Some(PART_MATTERS_S * ((needed + more) * error).exp());
+        }
         let kept = if question.without.is_some() && q.what != Of::Whole { LEVELLED } else { 1.0 };
         Some((needed + more) * error * mean(&totals(question.with)) / kept)
     };
@@ -397,6 +421,24 @@ mod tests {
             let question = Question { with: &with, without: None, expected: &expected };
             let found = &decide(&[question])[0];
             assert_eq!(found.saves, matters, "{name}: {found:?}");
+        }
+    }
+
+    /// One boot of ten that a host held up hides no part that nothing stands against.
+    #[test]
+    fn a_part_that_one_side_has_alone_is_held_against_what_matters() {
+        let without: Vec<Boot> = (0..10).map(|_| boot(&[("a", 2.0)])).collect();
+        for (length, matters) in [(0.03, true), (6e-4, false)] {
+            let with = |i: u32| if i == 0 { 10.0 * length } else { length + 1e-5 * f64::from(i) };
+            let with: Vec<Boot> = (0..10).map(|i| boot(&[("a", 2.0), ("b", with(i))])).collect();
+            let sides: Vec<Vec<&Boot>> = [&with, &without].map(|s| s.iter().collect()).into();
+            let expected = ["b".to_owned()];
+            let question =
+                Question { with: &sides[0], without: Some(&sides[1]), expected: &expected };
+            let found = &decide(&[question])[0];
+            let named = found.moved.iter().any(|moved| moved.name == "b");
+            assert_eq!(named, matters, "{length}: {found:?}");
+            assert!(found.detectable_s.is_some_and(|s| s > PART_MATTERS_S && s < 0.03), "{found:?}");
         }
     }
 

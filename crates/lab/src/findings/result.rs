@@ -19,6 +19,9 @@ use vmeter_render::quantity::{compact_seconds, p_value};
 use vmeter_session::{envelope, Session};
 use vmeter_stats::estimate;
 
+/// Count of a run: all VMEXITs of its vCPUs.
+const EXITS: &str = "exits";
+
 /// The result of a saved session.
 ///
 /// # Errors
@@ -98,6 +101,24 @@ impl<'a> Runs<'a> {
         own.filter_map(|one| Some((one.block?, &one.boot))).collect()
     }
 
+    /// What was counted in these boots.
+    fn counts(&self, label: &str) -> BTreeMap<u32, &'a BTreeMap<String, f64>> {
+        let own = self.booted.iter().filter(|one| one.label == label && one.is_done());
+        own.filter_map(|one| Some((one.block?, &one.figures.run.counts))).collect()
+    }
+
+    /// VMEXITs that a unit takes, block by block, where KVM counted them.
+    fn exits_per_unit(&self, planned: &PlannedContrast) -> Option<vmeter_model::Estimate> {
+        let (units, _) = planned.units.as_ref()?;
+        let (with, without) = (self.counts(&planned.with), self.counts(planned.without.as_ref()?));
+        let exits = |counts: &BTreeMap<String, f64>| counts.get(EXITS).copied();
+        let more = |(block, counts): (&u32, &&BTreeMap<String, f64>)| {
+            Some((exits(counts)? - exits(without.get(block)?)?) / units)
+        };
+        let each: Vec<f64> = with.iter().filter_map(more).collect();
+        (!each.is_empty()).then(|| estimate(&each))
+    }
+
     fn rows(&self, asked: &Asked) -> Vec<FindingRow> {
         let contrasts: Vec<&PlannedContrast> =
             asked.findings.iter().flat_map(|finding| &finding.contrasts).collect();
@@ -175,6 +196,7 @@ impl<'a> Runs<'a> {
             p_value,
             detectable_s: decision.detectable_s,
             unit,
+            exits_per_unit: self.exits_per_unit(planned),
             exact,
             samples_s: with.into_iter().zip(without).collect(),
             saves: decision.saves,
@@ -279,8 +301,13 @@ impl<'a> Runs<'a> {
 
     fn consoles(&self, asked: &Asked) -> Vec<ConsoleCost> {
         let Some(label) = &asked.consoles else { return Vec::new() };
-        let boots = self.of(label);
-        consoles::costs(boots.values().map(|boot| &boot.parts))
+        let (boots, counts, silent) = (self.of(label), self.counts(label), self.counts(BASELINE));
+        let printed = |(block, boot): (&u32, &&'a Boot)| {
+            let counts = counts.get(block)?;
+            let silent = silent.get(block).copied();
+            Some(consoles::Printed { parts: &boot.parts, counts, silent })
+        };
+        consoles::costs(&boots.iter().filter_map(printed).collect::<Vec<_>>())
     }
 
     /// Of the boot that prints its whole log.
@@ -358,8 +385,9 @@ fn not_reproduced(first: &Contrast) -> String {
     };
     if first.costs {
         return format!(
-            "the machine without it takes {} more (p {})",
-            compact_seconds(-first.saving.mean),
+            "the machine without it takes {} more in {} (p {})",
+            compact_seconds(-first.found.mean),
+            first.found_in.as_deref().unwrap_or("all"),
             signed_p(first.p_value)
         );
     }

@@ -29,6 +29,7 @@ fn contrast(name: &str, saved: f64, p_value: f64) -> Contrast {
         p_value,
         detectable_s: Some(0.125),
         unit: (!name.is_empty()).then(|| ("present device".to_owned(), estimate(&[0.001, 0.002]))),
+        exits_per_unit: (!name.is_empty()).then(|| estimate(&[12.0, 14.0])),
         exact: found.then(|| ExactContrast {
             saving_s: 0.5,
             baseline_s: 1.5,
@@ -73,6 +74,7 @@ pub fn result() -> FindingsResult {
         consoles: vec![ConsoleCost {
             console: "ttyS0 (UART)".into(),
             per_char: estimate(&[4e-6, 5e-6]),
+            exits_per_char: Some(estimate(&[1.0625, 1.0625])),
             samples_s: vec![4e-6, 5e-6],
         }],
         console_share: Some(ConsoleShare {

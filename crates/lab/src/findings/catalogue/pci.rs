@@ -50,7 +50,13 @@ pub(super) const PROBE: Finding = Finding {
     what: "configuration space is read and written word by word, each an exit",
     published: "95 ms (pci_subsys_init); present devices cost, an empty slot is free",
     stand_in: "",
-    expected: &["kernel:initcalls-before-userspace", "bios:overhead"],
+    expected: &[
+        "initcall acpi_init",
+        "initcall pci_subsys_init",
+        "initcall pcibios_assign_resources",
+        "initcall pcie_portdrv_init",
+        "bios:overhead",
+    ],
     contrasts: &[
         Pair::of(&[Vmm(EIGHT_DEVICES)], &[]).named("devices").per(8.0, "present device"),
         Pair::of(&[RootPorts(8)], &[]).named("root ports").per(8.0, "empty root port"),

@@ -69,6 +69,7 @@ exported! {
         per_unit_s: Option<Estimate> = |contrast| {
             contrast.unit.as_ref().map(|(_, estimate)| exported(estimate))
         },
+        exits_per_unit: Option<Estimate> = |contrast| exported(&contrast.exits_per_unit),
         icount: Option<Exact<'a>> = |contrast| exported(&contrast.exact),
         samples_s: Vec<[f64; 2]> = |contrast| {
             contrast.samples_s.iter().map(|(with, without)| [*with, *without]).collect()
@@ -93,6 +94,7 @@ exported! {
     struct Console<'a> of ConsoleCost {
         console: &'a str,
         per_char_s: Estimate = |cost| exported(&cost.per_char),
+        exits_per_char: Option<Estimate> = |cost| exported(&cost.exits_per_char),
         samples_s: &'a [f64],
     }
 

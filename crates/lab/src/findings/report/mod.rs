@@ -86,6 +86,7 @@ impl<'a> FindingsReport<'a> {
             Column::text("where", 2),
             Column::number("each", 0),
             Column::text("of what", 1),
+            Column::number("exits", 1),
             Column::number("p", 1),
         ]);
         for row in &self.result.rows {
@@ -105,6 +106,7 @@ impl<'a> FindingsReport<'a> {
                     Cell::Text(place(contrast)),
                     each,
                     Cell::Text(what),
+                    exits(contrast.exits_per_unit.as_ref()),
                     Cell::Text(p_value(contrast.p_value)),
                 ]);
             }
@@ -144,12 +146,14 @@ impl<'a> FindingsReport<'a> {
         let mut table = Table::new(vec![
             Column::name("console"),
             Column::number("a character", 0),
+            Column::number("exits", 0),
             Column::number("boots", 1),
         ]);
         for cost in &self.result.consoles {
             table.row(vec![
                 Cell::Name(cost.console.clone()),
                 Cell::Inline(Quantity::of(&cost.per_char, Unit::Seconds)),
+                exits(cost.exits_per_char.as_ref()),
                 Cell::Text(cost.samples_s.len().to_string()),
             ]);
         }
@@ -347,4 +351,9 @@ impl Report for FindingsReport<'_> {
         }
         records
     }
+}
+
+/// VMEXITs of one unit; nothing where none were counted.
+fn exits(each: Option<&Estimate>) -> Cell {
+    each.map_or(Cell::Empty, |each| Cell::Inline(Quantity::of(each, Unit::Count)))
 }
