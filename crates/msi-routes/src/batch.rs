@@ -2,6 +2,7 @@
 
 use crate::commit;
 use crate::error::RouteError;
+use crate::fixed::FixedOp;
 use crate::message::{FixedRoute, MsiMessage};
 use crate::ops::{Op, Ops};
 use crate::report::{CommitError, Report};
@@ -132,11 +133,12 @@ impl Batch {
     /// [`RouteError::GsiRange`], [`RouteError::Full`].
     pub fn add_fixed(&mut self, route: FixedRoute) -> Result<(), RouteError> {
         if let Some((at, mut routes)) = self.staged_fixed(route.gsi()) {
+            let before = (at, routes.len());
             routes.push(route);
-            return self.stage_fixed(route.gsi(), routes, Some(at));
+            return self.stage_fixed(route.gsi(), routes, Some(before));
         }
         self.shared.pool().reserve_fixed(&route)?;
-        self.ops.push(Op::AddFixed(Box::new(route)));
+        self.ops.push(Op::Fixed(Box::new(FixedOp::Add(route))));
         Ok(())
     }
 
@@ -153,7 +155,7 @@ impl Batch {
         gsi: u32,
         routes: impl IntoIterator<Item = FixedRoute>,
     ) -> Result<(), RouteError> {
-        let before = self.staged_fixed(gsi).map(|(at, _)| at);
+        let before = self.staged_fixed(gsi).map(|(at, routes)| (at, routes.len()));
         self.stage_fixed(gsi, routes.into_iter().collect(), before)
     }
 
@@ -171,25 +173,26 @@ impl Batch {
     /// The change of a GSI's fixed routes that this batch has staged: where, and to what.
     fn staged_fixed(&self, gsi: u32) -> Option<(usize, Vec<FixedRoute>)> {
         self.ops.iter().enumerate().find_map(|(at, op)| match op {
-            Op::SetFixed(of, routes) if *of == gsi => Some((at, routes.clone())),
+            Op::Fixed(op) => match &**op {
+                FixedOp::Set(of, routes) if *of == gsi => Some((at, routes.clone())),
+                _ => None,
+            },
             _ => None,
         })
     }
 
+    /// `before`: where this batch has staged that before, and how many routes.
     fn stage_fixed(
         &mut self,
         gsi: u32,
         routes: Vec<FixedRoute>,
-        at: Option<usize>,
+        before: Option<(usize, usize)>,
     ) -> Result<(), RouteError> {
-        let before = at.and_then(|at| match &self.ops[at] {
-            Op::SetFixed(_, routes) => Some(routes.len()),
-            _ => None,
-        });
-        self.shared.pool().reserve_change(gsi, &routes, before)?;
-        match at {
-            Some(at) => self.ops[at] = Op::SetFixed(gsi, routes),
-            None => self.ops.push(Op::SetFixed(gsi, routes)),
+        self.shared.pool().reserve_change(gsi, &routes, before.map(|(_, routes)| routes))?;
+        let op = Op::Fixed(Box::new(FixedOp::Set(gsi, routes)));
+        match before {
+            Some((at, _)) => self.ops[at] = op,
+            None => self.ops.push(op),
         }
         Ok(())
     }
@@ -215,8 +218,9 @@ impl Batch {
     /// changed, then irqfds.
     ///
     /// # Errors
-    /// The table was refused; then nothing has changed. Vectors whose irqfd failed are
-    /// rolled back one by one, and named in the report.
+    /// The table was refused, whatever of the batch was left out; then nothing has changed.
+    /// Vectors and fixed routes that the kernel refuses, and vectors whose irqfd failed, are
+    /// as before one by one, and named in the report.
     pub fn commit(mut self) -> Result<Report, CommitError> {
         let ops = std::mem::take(&mut self.ops);
         commit::commit(&self.shared, ops)

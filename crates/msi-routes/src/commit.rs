@@ -9,8 +9,11 @@
 //!    because KVM drops what arrives for a GSI without a committed route. What waited is
 //!    delivered.
 //! 4. A vector that could not be attached is as before: masked, or out of the table.
+//!
+//! Of a table that is refused for what a guest wrote, `isolate.rs` finds what.
 
 use crate::ahead::Ahead;
+use crate::fixed::FixedPlan;
 use crate::foreign::Errno;
 use crate::ops::{Op, Ops};
 use crate::plan::{Closed, Plan};
@@ -21,9 +24,9 @@ use crate::source::Source;
 use std::sync::{Arc, MutexGuard};
 
 pub(crate) struct Commit<'a> {
-    shared: &'a Shared,
+    pub(crate) shared: &'a Shared,
     pub(crate) locked: MutexGuard<'a, Locked>,
-    pub(crate) fixed: Vec<Op>,
+    pub(crate) fixed: Vec<FixedPlan>,
     retired: Vec<u32>,
     pub(crate) report: Report,
     /// Plans of a large batch, after their commit: they go when the table is held no more.
@@ -35,16 +38,9 @@ pub(crate) fn forget(shared: &Shared, ops: impl Iterator<Item = Op>) {
     for op in ops {
         match op {
             Op::Add(route, ..) => route.retire(),
-            fixed => forget_fixed(shared, &fixed),
+            Op::Fixed(op) => op.forget(&mut shared.pool()),
+            _ => {}
         }
-    }
-}
-
-fn forget_fixed(shared: &Shared, op: &Op) {
-    match op {
-        Op::AddFixed(route) => shared.pool().forget_fixed(route),
-        Op::SetFixed(gsi, routes) => shared.pool().forget_change(*gsi, routes.len()),
-        _ => {}
     }
 }
 
@@ -83,8 +79,9 @@ impl<'a> Commit<'a> {
 
     fn run(mut self) -> Result<Report, CommitError> {
         if self.locked.table.is_changed() {
+            let routes = self.locked.table.len();
             if let Err(source) = self.set_routing().or_else(|e| self.isolate(e)) {
-                return Err(self.undo(source));
+                return Err(self.undo(routes, source));
             }
         }
         self.settle_removed();
@@ -98,12 +95,13 @@ impl<'a> Commit<'a> {
         self.report.counts.commits += 1;
         self.shared.kernel.set_routing(self.locked.table.routes())?;
         self.locked.table.keep();
+        self.fixed.iter_mut().for_each(FixedPlan::keep);
         Ok(())
     }
 
     pub(crate) fn fail(report: &mut Report, plan: &mut Plan, step: Step, source: Option<Errno>) {
         plan.failed = true;
-        report.failures.push(Failure { route: plan.route.clone(), step, source });
+        report.failures.push(Failure::of(plan.route.clone(), step, source));
     }
 
     /// Merges the changes to each route, in order.
@@ -124,8 +122,8 @@ impl<'a> Commit<'a> {
                 Op::Mask(route) => (route, |p| (p.live, p.remove) = (Some(false), false)),
                 Op::Unmask(route) => (route, |p| (p.live, p.remove) = (Some(true), false)),
                 Op::Remove(route) => (route, |p| p.remove = true),
-                fixed => {
-                    self.fixed.push(fixed);
+                Op::Fixed(op) => {
+                    FixedPlan::plan(&mut self.fixed, *op);
                     continue;
                 }
             };
@@ -166,6 +164,11 @@ impl<'a> Commit<'a> {
                     }
                     Self::fail(&mut self.report, plan, Step::Message(message), Some(e));
                 }
+            }
+        }
+        for plan in &mut self.fixed {
+            if let Err(e) = plan.translate(&*self.shared.kernel) {
+                self.report.failures.push(plan.fail(&mut self.shared.pool(), e));
             }
         }
     }
@@ -218,7 +221,8 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// The edits, with the messages of those plans only that `take` names by their place.
+    /// The edits, with the messages of those plans only that `take` names by their place;
+    /// those of fixed routes come after the others.
     pub(crate) fn edit_with(&mut self, take: impl Fn(usize) -> bool) {
         let Locked { table, workspace } = &mut *self.locked;
         self.retired.iter().for_each(|gsi| table.remove(*gsi));
@@ -232,15 +236,9 @@ impl<'a> Commit<'a> {
                 _ => {}
             }
         }
-        for op in &self.fixed {
-            match op {
-                Op::AddFixed(route) => table.push_fixed(route),
-                Op::SetFixed(gsi, routes) => {
-                    table.remove_fixed(*gsi);
-                    routes.iter().for_each(|route| table.push_fixed(route));
-                }
-                _ => {}
-            }
+        let first = workspace.plans.len();
+        for (n, plan) in self.fixed.iter_mut().enumerate() {
+            plan.edit(table, take(first + n));
         }
     }
 
@@ -263,14 +261,11 @@ impl<'a> Commit<'a> {
     }
 
     /// The kernel refused the table: all is as before.
-    fn undo(mut self, source: Errno) -> CommitError {
-        let routes = self.locked.table.len();
+    fn undo(mut self, routes: usize, source: Errno) -> CommitError {
         self.locked.table.roll_back();
         let mut not_restored = Vec::new();
         self.shared.put_back(&self.retired, Vec::new());
-        for op in &self.fixed {
-            forget_fixed(self.shared, op);
-        }
+        self.fixed.iter().for_each(|plan| plan.forget(&mut self.shared.pool()));
         for plan in &self.locked.workspace.plans {
             if plan.new {
                 plan.route.retire();
@@ -289,8 +284,7 @@ impl<'a> Commit<'a> {
         if matches!(plan.closed, Some(Closed::Irqfd)) && (was_live || route.source().is_gate()) {
             if let Err(e) = route.attach(&*self.shared.kernel) {
                 route.set_phase(Phase::Masked);
-                let (route, source) = (route.clone(), Some(e));
-                return Err(Failure { route, step: Step::Attach, source });
+                return Err(Failure::of(route.clone(), Step::Attach, Some(e)));
             }
         }
         if was_live && plan.closed.is_some() {
@@ -311,13 +305,7 @@ impl<'a> Commit<'a> {
 
     /// The kernel has the table: what was removed gives its GSIs back.
     fn settle_removed(&mut self) {
-        for op in &self.fixed {
-            match op {
-                Op::AddFixed(route) => self.shared.pool().settle_fixed(route),
-                Op::SetFixed(gsi, routes) => self.shared.pool().settle_change(*gsi, routes),
-                _ => {}
-            }
-        }
+        self.fixed.iter().for_each(|plan| plan.settle(&mut self.shared.pool()));
         let plans = &self.locked.workspace.plans;
         let removed = plans.iter().filter(|plan| plan.remove && !plan.failed);
         self.shared.retire(removed.map(|plan| &plan.route));

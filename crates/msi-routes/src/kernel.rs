@@ -33,11 +33,12 @@ pub trait Kernel: Send + Sync {
 
     /// What goes into the table for a message that a device sends: an IOMMU's remapping, a
     /// destination id's upper bits in `address_hi` (KVM_X2APIC_API_USE_32BIT_IDS), a device
-    /// id from the PCI segment. Asked at each commit that has the message, under the table's
-    /// lock; to have routes translated anew, stage their messages again.
+    /// id from the PCI segment. Asked at each commit that has the message, also that of a
+    /// [`FixedRoute::msi`](crate::FixedRoute::msi), under the table's lock; to have routes
+    /// translated anew, stage their messages again.
     ///
     /// # Errors
-    /// It can't be: that vector fails alone.
+    /// It can't be: that vector, or fixed route, fails alone.
     fn translate(&self, message: MsiMessage) -> Result<MsiMessage, Errno> {
         Ok(message)
     }

@@ -4,6 +4,7 @@ mod ahead;
 mod batch;
 mod commit;
 mod error;
+mod fixed;
 mod foreign;
 mod isolate;
 mod kernel;

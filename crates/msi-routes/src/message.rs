@@ -1,5 +1,7 @@
 //! Routes as the kernel's entries.
 
+use crate::foreign::Errno;
+use crate::kernel::Kernel;
 use kvm_bindings::{
     kvm_irq_routing_entry, kvm_irq_routing_hv_sint, kvm_irq_routing_irqchip, kvm_irq_routing_msi,
     kvm_irq_routing_msi__bindgen_ty_1, kvm_irq_routing_xen_evtchn, KVM_IRQ_ROUTING_HV_SINT,
@@ -33,17 +35,24 @@ impl MsiMessage {
         cfg!(target_arch = "x86_64") && self.address >> 32 & 0xff != 0
     }
 
-    /// True if an entry of an MSI route says the same.
-    pub(crate) fn is_in(&self, entry: &kvm_irq_routing_entry) -> bool {
+    /// What an entry of an MSI route says.
+    fn of(entry: &kvm_irq_routing_entry) -> Self {
         // SAFETY: every variant of the union is plain data, so reading it as a message is
         // sound; only entries of MSI routes are asked about.
         let msi = unsafe { entry.u.msi };
         // SAFETY: both variants of this union are the same u32.
         let devid = unsafe { msi.__bindgen_anon_1.devid };
         let has_devid = entry.flags & KVM_MSI_VALID_DEVID != 0;
-        u64::from(msi.address_hi) << 32 | u64::from(msi.address_lo) == self.address
-            && msi.data == self.data
-            && has_devid.then_some(devid) == self.devid
+        Self {
+            address: u64::from(msi.address_hi) << 32 | u64::from(msi.address_lo),
+            data: msi.data,
+            devid: has_devid.then_some(devid),
+        }
+    }
+
+    /// True if an entry of an MSI route says the same.
+    pub(crate) fn is_in(&self, entry: &kvm_irq_routing_entry) -> bool {
+        Self::of(entry) == *self
     }
 
     /// As `KVM_SIGNAL_MSI` takes it.
@@ -79,7 +88,11 @@ impl MsiMessage {
 /// A route with a GSI of the VMM's choice: an irqchip pin, a Xen event channel, a Hyper-V
 /// SynIC line. MSI routes of the library never touch these.
 #[derive(Clone, Copy)]
-pub struct FixedRoute(pub(crate) kvm_irq_routing_entry);
+pub struct FixedRoute {
+    entry: kvm_irq_routing_entry,
+    /// It is a message that the kernel's side is to translate.
+    translate: bool,
+}
 
 impl FixedRoute {
     /// A pin of an in-kernel irqchip (`KVM_IRQCHIP_*`).
@@ -87,7 +100,7 @@ impl FixedRoute {
         let mut entry =
             kvm_irq_routing_entry { gsi, type_: KVM_IRQ_ROUTING_IRQCHIP, ..Default::default() };
         entry.u.irqchip = kvm_irq_routing_irqchip { irqchip, pin };
-        Self(entry)
+        Self::as_is(entry)
     }
 
     /// A Xen event channel; `priority` is `KVM_IRQ_ROUTING_XEN_EVTCHN_PRIO_2LEVEL`.
@@ -95,7 +108,7 @@ impl FixedRoute {
         let mut entry =
             kvm_irq_routing_entry { gsi, type_: KVM_IRQ_ROUTING_XEN_EVTCHN, ..Default::default() };
         entry.u.xen_evtchn = kvm_irq_routing_xen_evtchn { port, vcpu, priority };
-        Self(entry)
+        Self::as_is(entry)
     }
 
     /// A synthetic interrupt source of a vCPU's Hyper-V SynIC.
@@ -103,32 +116,57 @@ impl FixedRoute {
         let mut entry =
             kvm_irq_routing_entry { gsi, type_: KVM_IRQ_ROUTING_HV_SINT, ..Default::default() };
         entry.u.hv_sint = kvm_irq_routing_hv_sint { vcpu, sint };
-        Self(entry)
+        Self::as_is(entry)
     }
 
     /// A message on a GSI of the VMM's choice: a pin of an IO-APIC in user space (a split
     /// irqchip), whose redirection entry says where to. Change it by
-    /// [`Batch::set_fixed`](crate::Batch::set_fixed).
+    /// [`Batch::set_fixed`](crate::Batch::set_fixed). A commit has it
+    /// [translated](crate::Kernel::translate) as any message; [`Router::new`](crate::Router::new)
+    /// has not, which is told what the kernel has.
     pub fn msi(gsi: u32, message: MsiMessage) -> Self {
-        Self(message.entry(gsi))
+        Self { entry: message.entry(gsi), translate: true }
     }
 
-    /// Any entry as it is, for kinds that have no constructor here.
+    /// Any entry as it is, for kinds that have no constructor here. A message among them is
+    /// not translated.
     #[cfg(feature = "kvm-ioctls")]
     pub fn raw(entry: kvm_irq_routing_entry) -> Self {
-        Self(entry)
+        Self::as_is(entry)
+    }
+
+    fn as_is(entry: kvm_irq_routing_entry) -> Self {
+        Self { entry, translate: false }
     }
 
     /// Its GSI.
     pub fn gsi(&self) -> u32 {
-        self.0.gsi
+        self.entry.gsi
+    }
+
+    /// Its message, if it is one.
+    pub fn message(&self) -> Option<MsiMessage> {
+        (self.entry.type_ == KVM_IRQ_ROUTING_MSI).then(|| MsiMessage::of(&self.entry))
+    }
+
+    /// As the kernel takes it.
+    pub(crate) fn entry(&self) -> &kvm_irq_routing_entry {
+        &self.entry
+    }
+
+    /// As the table gets it.
+    pub(crate) fn translated(&self, kernel: &dyn Kernel) -> Result<Self, Errno> {
+        match self.message().filter(|_| self.translate) {
+            Some(message) => Ok(Self::as_is(kernel.translate(message)?.entry(self.gsi()))),
+            None => Ok(*self),
+        }
     }
 
     /// The irqchip, if it is a pin of one: only such routes may share a GSI.
     pub(crate) fn chip(&self) -> Option<u32> {
         // SAFETY: all members of the union are plain data, and it was made from zeroes.
-        let chip = unsafe { self.0.u.irqchip.irqchip };
-        (self.0.type_ == KVM_IRQ_ROUTING_IRQCHIP).then_some(chip)
+        let chip = unsafe { self.entry.u.irqchip.irqchip };
+        (self.entry.type_ == KVM_IRQ_ROUTING_IRQCHIP).then_some(chip)
     }
 
     /// What a KVM with a virtual GIC routes by itself: each of `spis` shared peripheral
@@ -156,6 +194,6 @@ impl FixedRoute {
 
 impl std::fmt::Debug for FixedRoute {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "FixedRoute(GSI {}, type {})", self.0.gsi, self.0.type_)
+        write!(f, "FixedRoute(GSI {}, type {})", self.entry.gsi, self.entry.type_)
     }
 }

@@ -1,6 +1,7 @@
 //! The changes that a batch stages.
 
-use crate::message::{FixedRoute, MsiMessage};
+use crate::fixed::FixedOp;
+use crate::message::MsiMessage;
 use crate::route::Route;
 use smallvec::SmallVec;
 
@@ -11,9 +12,7 @@ pub(crate) enum Op {
     Mask(Route),
     Unmask(Route),
     Remove(Route),
-    AddFixed(Box<FixedRoute>),
-    /// All fixed routes of a GSI become these.
-    SetFixed(u32, Vec<FixedRoute>),
+    Fixed(Box<FixedOp>),
 }
 
 /// One vector's usual changes, its message and its mask, need no allocation.

@@ -6,86 +6,138 @@
 //! once instead of a lookup of the destination each time, and sources that are not gates.
 
 use crate::foreign::Errno;
-use crate::report::{CommitError, Counts, Failure, Report, Step};
+use crate::isolate::{isolate, Bringer, Candidate};
+use crate::message::MsiMessage;
+use crate::report::{CommitError, Failure, Report, Step};
 use crate::route::{Phase, Route};
 use crate::shared::{Locked, Shared};
+use std::sync::MutexGuard;
 
 /// A signalled route that is to have a GSI.
 struct Chosen {
     route: Route,
     gsi: u32,
+    /// As the table gets it.
+    message: MsiMessage,
+    failed: bool,
+}
+
+struct Promotion<'a> {
+    shared: &'a Shared,
+    locked: MutexGuard<'a, Locked>,
+    chosen: Vec<Chosen>,
+    report: Report,
 }
 
 pub(crate) fn promote(shared: &Shared) -> Result<Report, CommitError> {
-    let mut locked = shared.lock();
-    let mut report = Report::default();
-    let chosen = choose(shared, &mut locked, &mut report);
-    if chosen.is_empty() {
-        return Ok(report);
-    }
-    let routes = locked.table.len();
-    let commit = |locked: &mut Locked, counts: &mut Counts| -> Result<(), Errno> {
-        counts.commits += 1;
-        shared.kernel.set_routing(locked.table.routes())?;
-        locked.table.keep();
-        Ok(())
-    };
-    if let Err(source) = commit(&mut locked, &mut report.counts) {
-        locked.table.roll_back();
-        chosen.iter().for_each(|chosen| shared.give_back(chosen.gsi));
-        return Err(CommitError { routes, source, not_restored: Vec::new() });
-    }
-    for Chosen { route, gsi } in chosen {
-        // Nobody writes to its eventfd before the gate is told to.
-        match shared.kernel.attach(route.source().eventfd(), gsi) {
-            Ok(()) => {
-                let number = route.gsi();
-                route.promoted(gsi);
-                shared.give_back(number);
-                report.counts.attached += 1;
-                if route.phase() == Phase::Live {
-                    route.open();
-                }
-            }
-            Err(e) => {
-                locked.table.remove(gsi);
-                shared.give_back(gsi);
-                report.failures.push(Failure { route, step: Step::Attach, source: Some(e) });
-            }
-        }
-    }
-    if locked.table.is_changed() && commit(&mut locked, &mut report.counts).is_err() {
-        // No irqfd leads to the entries; they go with the next commit.
-        locked.table.roll_back();
-    }
-    report.counts.routes = locked.table.len();
-    Ok(report)
+    let locked = shared.lock();
+    let mut promotion = Promotion { shared, locked, chosen: Vec::new(), report: Report::default() };
+    promotion.choose();
+    promotion.run()
 }
 
-/// Those that there is room for, in the table.
-fn choose(shared: &Shared, locked: &mut Locked, report: &mut Report) -> Vec<Chosen> {
-    let mut chosen = Vec::new();
-    for route in shared.signalled() {
-        if !route.is_signalled() || !matches!(route.phase(), Phase::Live | Phase::Masked) {
-            continue;
+impl Promotion<'_> {
+    fn run(mut self) -> Result<Report, CommitError> {
+        if self.chosen.is_empty() {
+            return Ok(self.report);
         }
-        let message = match shared.kernel.translate(route.message()) {
-            Ok(message) => message,
-            Err(e) => {
-                let step = Step::Message(route.message());
-                report.failures.push(Failure { route, step, source: Some(e) });
+        self.edit(&vec![true; self.chosen.len()]);
+        let routes = self.locked.table.len();
+        if let Err(source) = self.offer().or_else(|e| self.isolate(e)) {
+            let given = self.chosen.iter().filter(|chosen| !chosen.failed);
+            given.for_each(|chosen| self.shared.give_back(chosen.gsi));
+            return Err(CommitError { routes, source, not_restored: Vec::new() });
+        }
+        self.attach();
+        if self.locked.table.is_changed() && self.offer().is_err() {
+            // No irqfd leads to the entries; they go with the next commit.
+        }
+        self.report.counts.routes = self.locked.table.len();
+        Ok(self.report)
+    }
+
+    fn isolate(&mut self, first: Errno) -> Result<(), Errno> {
+        let candidate =
+            |(at, chosen): (usize, &Chosen)| Candidate { at, message: Some(chosen.message) };
+        let candidates = self.chosen.iter().enumerate().map(candidate).collect();
+        isolate(self, candidates, first)
+    }
+
+    /// Those that there is room for in the table.
+    fn choose(&mut self) {
+        for route in self.shared.signalled() {
+            if !route.is_signalled() || !matches!(route.phase(), Phase::Live | Phase::Masked) {
                 continue;
             }
-        };
-        let reserved = shared.pool().reserve();
-        match reserved {
-            Ok(gsi) => {
-                locked.table.put(gsi, message.entry(gsi));
-                chosen.push(Chosen { route, gsi });
-            }
+            let message = match self.shared.kernel.translate(route.message()) {
+                Ok(message) => message,
+                Err(e) => {
+                    let step = Step::Message(route.message());
+                    self.report.failures.push(Failure::of(route, step, Some(e)));
+                    continue;
+                }
+            };
+            let reserved = self.shared.pool().reserve();
             // No room for more.
-            Err(_) => break,
+            let Ok(gsi) = reserved else { break };
+            self.chosen.push(Chosen { route, gsi, message, failed: false });
         }
     }
-    chosen
+
+    /// The kernel has the entries: irqfds, and the gates deliver by them.
+    fn attach(&mut self) {
+        for Chosen { route, gsi, failed, .. } in std::mem::take(&mut self.chosen) {
+            if failed {
+                continue;
+            }
+            // Nobody writes to its eventfd before the gate is told to.
+            match self.shared.kernel.attach(route.source().eventfd(), gsi) {
+                Ok(()) => {
+                    let number = route.gsi();
+                    route.promoted(gsi);
+                    self.shared.give_back(number);
+                    self.report.counts.attached += 1;
+                    if route.phase() == Phase::Live {
+                        route.open();
+                    }
+                }
+                Err(e) => {
+                    self.locked.table.remove(gsi);
+                    self.shared.give_back(gsi);
+                    self.report.failures.push(Failure::of(route, Step::Attach, Some(e)));
+                }
+            }
+        }
+    }
+}
+
+impl Bringer for Promotion<'_> {
+    fn edit(&mut self, taken: &[bool]) -> bool {
+        let table = &mut self.locked.table;
+        for (chosen, _) in self.chosen.iter().zip(taken).filter(|(c, &taken)| taken && !c.failed) {
+            if !table.has(chosen.gsi, &chosen.message) {
+                table.put(chosen.gsi, chosen.message.entry(chosen.gsi));
+            }
+        }
+        table.is_changed()
+    }
+
+    fn offer(&mut self) -> Result<(), Errno> {
+        self.report.counts.commits += 1;
+        let offered = self.shared.kernel.set_routing(self.locked.table.routes());
+        match offered {
+            Ok(()) => self.locked.table.keep(),
+            Err(_) => self.locked.table.roll_back(),
+        }
+        offered
+    }
+
+    /// It delivers by its own messages, as before.
+    fn blame(&mut self, candidate: usize, why: Errno) {
+        let chosen = &mut self.chosen[candidate];
+        chosen.failed = true;
+        self.shared.give_back(chosen.gsi);
+        let step = Step::Message(chosen.route.message());
+        self.report.failures.push(Failure::of(chosen.route.clone(), step, Some(why)));
+    }
 }

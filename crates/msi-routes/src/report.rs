@@ -11,6 +11,8 @@ pub enum Step {
     /// Its message: KVM refuses a table with it ([`Kernel::translate`](crate::Kernel::translate)
     /// refused it, or KVM did).
     Message(MsiMessage),
+    /// A fixed route that is no message: KVM refuses a table with it.
+    Entry,
     /// Attaching its irqfd.
     Attach,
     /// Detaching its irqfd.
@@ -20,22 +22,35 @@ pub enum Step {
     Find,
 }
 
-/// One vector that a commit left as it was before; the others stand. (Should KVM also refuse
-/// the table without it, an existing vector has the batch's message: [`Route::message`] tells.)
+/// One vector, or one change of a GSI's fixed routes, that a commit left as it was before; the
+/// others stand. (Should KVM also refuse the table without it, an existing vector has the
+/// batch's message: [`Route::message`] tells.)
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub struct Failure {
-    /// The vector's route.
-    pub route: Route,
+    /// Its GSI.
+    pub gsi: u32,
+    /// The vector's route; none for a [`FixedRoute`](crate::FixedRoute).
+    pub route: Option<Route>,
     /// What failed.
     pub step: Step,
     /// The kernel's reason; none for [`Step::Find`].
     pub source: Option<Errno>,
 }
 
+impl Failure {
+    pub(crate) fn of(route: Route, step: Step, source: Option<Errno>) -> Self {
+        Self { gsi: route.gsi(), route: Some(route), step, source }
+    }
+
+    pub(crate) fn of_fixed(gsi: u32, step: Step, source: Errno) -> Self {
+        Self { gsi, route: None, step, source: Some(source) }
+    }
+}
+
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let gsi = self.route.gsi();
+        let gsi = self.gsi;
         let errno = self.source.map_or(0, |e| e.errno());
         let hint = match errno {
             libc::EBUSY => "; its eventfd is attached already, perhaps to another GSI",
@@ -54,6 +69,11 @@ impl std::fmt::Display for Failure {
                 let what = format!("address {address:#x}, data {data:#x}");
                 write!(f, "the message of GSI {gsi} ({what}) is refused: {e}{hint}")
             }
+            (Step::Entry, Some(e)) => write!(
+                f,
+                "the fixed route of GSI {gsi} is refused: {e}; is there such an irqchip, \
+                 pin, port or vCPU?"
+            ),
             (Step::Attach, Some(e)) => {
                 write!(f, "cannot attach the irqfd of GSI {gsi}: {e}{hint}")
             }
@@ -91,7 +111,7 @@ pub struct Counts {
 pub struct Report {
     /// What was done.
     pub counts: Counts,
-    /// Vectors that are as they were before the batch.
+    /// Vectors, and fixed routes, that are as they were before the batch.
     pub failures: Vec<Failure>,
 }
 

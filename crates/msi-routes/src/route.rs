@@ -40,6 +40,7 @@ pub(crate) trait Home: Send + Sync {
 /// next commit, or is overwritten by it. To remove many at once, use
 /// [`Batch::remove`](crate::Batch::remove).
 #[derive(Clone)]
+#[must_use = "without a handle there is no route: its gate is closed, its irqfd detached"]
 pub struct Route(pub(crate) Arc<RouteInner>);
 
 pub(crate) struct RouteInner {

@@ -89,10 +89,12 @@ impl Router {
     }
 
     /// Gives signalled routes entries and irqfds, in one commit: all that there is room for.
-    /// When the guest has booted, say, or a device is gone from a full table.
+    /// When the guest has booted, say, or a device is gone from a full table. One whose message
+    /// the kernel refuses in a table is named in the report, is signalled as before, and takes
+    /// as many commits more as in a batch; so is one whose irqfd fails.
     ///
     /// # Errors
-    /// The kernel refuses the table; then nothing has changed.
+    /// The kernel refuses the table, whatever is left out; then nothing has changed.
     pub fn promote(&self) -> Result<Report, CommitError> {
         promote::promote(&self.0)
     }

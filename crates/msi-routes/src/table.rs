@@ -136,7 +136,7 @@ impl Table {
     /// A fixed route; an MSI route of its GSI is one that is no more.
     pub(crate) fn push_fixed(&mut self, route: &FixedRoute) {
         self.remove(route.gsi());
-        self.push(route.0);
+        self.push(*route.entry());
         self.undo.push(Undo::Pushed);
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 
 fn spy(limit: usize) -> (Arc<Spy>, Router) {
-    let spy = Spy::with_limit(Null(4096), usize::MAX, libc::EINVAL, limit);
+    let spy = Spy::with_limit(Null(4096), usize::MAX, libc::ENOMEM, limit);
     let router = Router::new(spy.clone(), FixedRoute::pc_defaults()).unwrap();
     (spy, router)
 }
@@ -70,7 +70,7 @@ fn data_of(spy: &Spy, gsi: u32) -> Vec<u32> {
 
 #[test]
 fn a_pin_changes_without_a_moment_without_a_route() {
-    let spy = Spy::new(Null(4096), usize::MAX, libc::EINVAL);
+    let spy = Spy::new(Null(4096), usize::MAX, libc::ENOMEM);
     // A split irqchip: the IO-APIC's pins are messages.
     let pin = |data| FixedRoute::msi(4, MsiMessage { data, ..MsiMessage::x86(0, 0) });
     let router = Router::new(spy.clone(), [pin(0x30)]).unwrap();

@@ -5,7 +5,8 @@ mod kernels;
 
 use kernels::{msi_entries, Null, Spy};
 use msi_routes::{
-    Errno, EventFd, Kernel, Msi, MsiMessage, Msix, MsixState, Phase, Route, Router, Source, Step,
+    Errno, EventFd, FixedRoute, Kernel, Msi, MsiMessage, Msix, MsixState, Phase, Route, Router,
+    Source, Step,
 };
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::Arc;
@@ -17,8 +18,12 @@ struct Picky {
 }
 
 impl Picky {
+    fn new(bad: fn(u64, u32) -> bool) -> Arc<Self> {
+        Arc::new(Self { bad, tables: AtomicUsize::new(0) })
+    }
+
     fn router(bad: fn(u64, u32) -> bool) -> (Arc<Self>, Router) {
-        let kernel = Arc::new(Self { bad, tables: AtomicUsize::new(0) });
+        let kernel = Self::new(bad);
         (kernel.clone(), Router::new(kernel, []).unwrap())
     }
 
@@ -35,7 +40,7 @@ impl Kernel for Picky {
     fn set_routing(&self, routes: &msi_routes::Routing) -> Result<(), Errno> {
         self.tables.fetch_add(1, SeqCst);
         let bad = routes.as_ref().as_slice().iter().any(|e| {
-            // SAFETY: MSI routes only; plain data.
+            // SAFETY: plain data; of an irqchip's pin the irqchip and the pin are an address.
             let msi = unsafe { e.u.msi };
             (self.bad)(u64::from(msi.address_hi) << 32 | u64::from(msi.address_lo), msi.data)
         });
@@ -50,6 +55,14 @@ impl Kernel for Picky {
     }
 
     fn detach(&self, _: &EventFd, _: u32) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn signals(&self) -> bool {
+        true
+    }
+
+    fn signal(&self, _: MsiMessage) -> Result<(), Errno> {
         Ok(())
     }
 }
@@ -70,7 +83,7 @@ fn add_all(router: &Router, count: u32, bad: &[(usize, MsiMessage)]) -> (Vec<Rou
         })
         .collect();
     let report = batch.commit().unwrap();
-    let failed: Vec<u32> = report.failures.iter().map(|f| f.route.gsi()).collect();
+    let failed: Vec<u32> = report.failures.iter().map(|f| f.gsi).collect();
     assert_eq!(failed.len(), bad.len(), "{:?}", report.failures);
     for (failure, route) in bad.iter().map(|(at, message)| (message, &routes[*at])) {
         assert!(failed.contains(&route.gsi()) && route.phase() == Phase::Gone);
@@ -132,7 +145,7 @@ fn several_bad_messages_fail_and_a_bad_guest_does_not_make_calls_without_end() {
 
 #[test]
 fn a_vector_whose_new_message_is_refused_is_as_it_was() {
-    let (kernel, router) = Picky::router(|_, data| data == 0xbad);
+    let (_, router) = Picky::router(|_, data| data == 0xbad);
     let (routes, _) = add_all(&router, 4, &[]);
     let mut batch = router.batch();
     batch.set_message(&routes[0], MsiMessage { data: 0xbad, ..routes[0].message() }).unwrap();
@@ -148,14 +161,127 @@ fn a_vector_whose_new_message_is_refused_is_as_it_was() {
     assert!(!gate.pending(), "it is open again");
     let entries: Vec<u8> = msi_entries(&router.entries()).into_iter().map(|e| e.1 .1).collect();
     assert_eq!(entries, [0, 0x77, 3]);
-    // A fixed route that is refused is nobody's message: all is undone.
-    kernel.tables();
+}
+
+fn message(data: u32) -> MsiMessage {
+    MsiMessage { data, ..MsiMessage::x86(0, 0) }
+}
+
+/// The entries of a GSI, by their data.
+fn data_of(router: &Router, gsi: u32) -> Vec<u32> {
+    let entries = router.entries();
+    // SAFETY: plain data.
+    entries.iter().filter(|e| e.gsi == gsi).map(|e| unsafe { e.u.msi.data }).collect()
+}
+
+#[test]
+fn a_bad_fixed_route_fails_alone_and_is_named() {
+    let pin = |gsi, data| FixedRoute::msi(gsi, message(data));
+    let no_pin = |gsi| FixedRoute::irqchip(gsi, 7, 99);
+    let refused: fn(u64, u32) -> bool = |address, data| data == 0xbad || address == 99 << 32 | 7;
+    let set = |router: &Router, bad: u32, route: FixedRoute| {
+        let mut batch = router.batch();
+        let handles: Vec<Route> =
+            (0..30).map(|n| batch.add(message(n), gate(router)).unwrap()).collect();
+        for gsi in 0..24 {
+            batch.set_fixed(gsi, [if gsi == bad { route } else { pin(gsi, 0x80 + gsi) }]).unwrap();
+        }
+        // One beside those that were there.
+        batch.add_fixed(FixedRoute::irqchip(30, 0, 3)).unwrap();
+        batch.add_fixed(FixedRoute::irqchip(30, 1, 3)).unwrap();
+        (batch.commit().unwrap(), handles)
+    };
+    for bad in 0..24 {
+        for (route, step) in
+            [(pin(bad, 0xbad), Step::Message(message(0xbad))), (no_pin(bad), Step::Entry)]
+        {
+            let kernel = Picky::new(refused);
+            let router =
+                Router::with_first_gsi(kernel.clone(), (0..24).map(|n| pin(n, n)), 40).unwrap();
+            let (report, handles) = set(&router, bad, route);
+            let [failure] = &report.failures[..] else { panic!("{:?}", report.failures) };
+            assert_eq!((failure.gsi, failure.step, failure.route.is_none()), (bad, step, true));
+            assert!(failure.to_string().contains(&format!("GSI {bad} ")), "{failure}");
+            // What was refused is as it was; all else is there, once.
+            for gsi in 0..24 {
+                let data = if gsi == bad { gsi } else { 0x80 + gsi };
+                assert_eq!(data_of(&router, gsi), [data], "GSI {gsi} with {bad} bad");
+            }
+            assert_eq!(data_of(&router, 30).len(), 2);
+            assert!(handles.iter().all(|route| route.phase() == Phase::Live));
+            assert_eq!((router.entries().len(), router.free()), (56, 4096 - 56));
+            let tables = kernel.tables();
+            assert!(tables == report.counts.commits && tables <= 8, "{tables} with {bad} bad");
+            // And it can be changed again, and taken out.
+            let mut batch = router.batch();
+            batch.set_fixed(bad, [pin(bad, 0x55)]).unwrap();
+            batch.commit().unwrap().complete().unwrap();
+            assert_eq!(data_of(&router, bad), [0x55]);
+            let mut batch = router.batch();
+            batch.remove_fixed(bad).unwrap();
+            batch.commit().unwrap().complete().unwrap();
+            assert_eq!(router.free(), 4096 - 55);
+        }
+    }
+    // Nothing but a bad one.
+    let (_, router) = Picky::router(refused);
     let mut batch = router.batch();
-    batch.set_message(&routes[0], MsiMessage { data: 0x55, ..routes[0].message() }).unwrap();
-    let bad = MsiMessage { data: 0xbad, ..MsiMessage::x86(0, 0) };
-    batch.add_fixed(msi_routes::FixedRoute::msi(3, bad)).unwrap();
-    drop(batch.commit().unwrap_err());
-    assert_eq!((routes[0].message().data, router.entries().len()), (0, 3));
+    batch.add_fixed(pin(3, 0xbad)).unwrap();
+    let report = batch.commit().unwrap();
+    assert_eq!((report.failures.len(), router.entries().len(), router.free()), (1, 0, 4096));
+}
+
+#[test]
+fn changes_of_one_gsi_by_nested_batches_are_one() {
+    let (_, router) = Picky::router(|_, data| data == 0xbad);
+    let pin = |data| FixedRoute::msi(4, message(data));
+    let mut batch = router.batch();
+    batch.set_fixed(4, [pin(1)]).unwrap();
+    let bad = batch.add(message(0xbad), gate(&router)).unwrap();
+    let mut inner = batch.nested();
+    inner.set_fixed(4, [pin(2)]).unwrap();
+    inner.commit();
+    let report = batch.commit().unwrap();
+    assert_eq!((report.failures.len(), bad.phase()), (1, Phase::Gone));
+    assert_eq!((data_of(&router, 4), router.free()), (vec![2], 4095));
+}
+
+#[test]
+fn one_bad_message_of_those_that_are_promoted_fails_alone() {
+    let lazy = |count: u32, bad: fn(u32) -> bool| {
+        let (kernel, router) = Picky::router(|_, data| data == 0xbad);
+        router.set_lazy(true);
+        let mut batch = router.batch();
+        let data = |n| if bad(n) { 0xbad } else { n };
+        let routes: Vec<Route> =
+            (0..count).map(|n| batch.add(message(data(n)), gate(&router)).unwrap()).collect();
+        batch.commit().unwrap().complete().unwrap();
+        assert!(routes.iter().all(Route::is_signalled) && kernel.tables() == 0);
+        (kernel, router, routes)
+    };
+    let (kernel, router, routes) = lazy(520, |n| n == 300);
+    for again in [false, true] {
+        let report = router.promote().unwrap();
+        let [failure] = &report.failures[..] else { panic!("{:?}", report.failures) };
+        assert_eq!(failure.step, Step::Message(message(0xbad)));
+        assert!(failure.route.as_ref().is_some_and(|route| route.source().clone().raise().is_ok()));
+        let (tables, bound) = (kernel.tables(), if again { 2 } else { 11 });
+        assert!(tables == report.counts.commits && tables <= bound, "{tables}");
+        let signalled: Vec<usize> = (0..520).filter(|&n| routes[n].is_signalled()).collect();
+        assert_eq!((signalled, router.msi_routes()), (vec![300], 519));
+        assert_eq!(msi_entries(&router.entries()).len(), 519);
+        assert!(routes.iter().all(|route| route.phase() == Phase::Live));
+    }
+    let mut batch = router.batch();
+    batch.set_message(&routes[300], message(0x300)).unwrap();
+    batch.commit().unwrap().complete().unwrap();
+    assert_eq!(router.promote().unwrap().complete().unwrap().commits, 1);
+    assert!(!routes[300].is_signalled());
+    // All of them, and many: nothing is changed, in a bounded number of tables.
+    let (kernel, router, routes) = lazy(200, |_| true);
+    assert_eq!(router.promote().unwrap().failures.len(), 200);
+    assert!(kernel.tables() <= 64 && routes.iter().all(Route::is_signalled));
+    assert_eq!((router.msi_routes(), router.entries().len()), (0, 0));
 }
 
 #[test]
@@ -228,6 +354,25 @@ fn messages_are_translated_on_their_way_into_the_table() {
     let data: Vec<u8> = msi_entries(&spy.table.lock().unwrap()).iter().map(|e| e.1 .1).collect();
     assert_eq!(data, [2, 4]);
     assert_eq!(msix.route(0).unwrap().message().data, 1, "as the guest wrote it");
+    // A pin's message as well, which fails alone, too; an entry as it is stays so.
+    let mut batch = router.batch();
+    let raw = FixedRoute::msi(6, message(0x60));
+    let raw = FixedRoute::raw(*Router::new(Null(64), [raw]).unwrap().entries().first().unwrap());
+    for route in [FixedRoute::msi(4, message(0x40)), FixedRoute::msi(5, message(0xbad)), raw] {
+        batch.set_fixed(route.gsi(), [route]).unwrap();
+    }
+    let report = batch.commit().unwrap();
+    assert_eq!((report.failures.len(), report.counts.commits), (1, 1));
+    assert_eq!(
+        (report.failures[0].gsi, report.failures[0].step),
+        (5, Step::Message(message(0xbad)))
+    );
+    let address = |gsi| {
+        let entries = router.entries();
+        // SAFETY: plain data.
+        entries.iter().find(|e| e.gsi == gsi).map(|e| unsafe { (e.u.msi.address_hi, e.u.msi.data) })
+    };
+    assert_eq!([4, 5, 6].map(address), [Some((0xab00, 0x41)), None, Some((0, 0x60))]);
 }
 
 #[test]

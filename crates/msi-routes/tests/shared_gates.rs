@@ -175,7 +175,7 @@ impl Lab {
             }
             Step::Drop(n) => {
                 if !self.handles.is_empty() {
-                    self.handles.swap_remove(n % self.handles.len());
+                    drop(self.handles.swap_remove(n % self.handles.len()));
                 }
             }
             Step::Commit => drop(self.batch.take().map(Batch::commit)),
