@@ -18,7 +18,7 @@
 //! the pointer to them: one dependent load less in each mark.
 
 use crate::hazard::Last;
-use crate::runs::Runs;
+use crate::runs::{sure, surely, Runs};
 use crate::sync::{
     first_clear, first_set, plain, put64, put8, AtomicU64, AtomicU8, Ordering, ZERO_IS_NEW,
 };
@@ -268,14 +268,9 @@ impl Bits {
     /// All clean.
     pub(crate) fn new(shape: Shape) -> Self {
         let layout = shape.layout;
+        let allocate = if ZERO_IS_NEW { alloc_zeroed } else { alloc };
         // SAFETY: the layout is not empty, as it ends in `any`.
-        let memory = unsafe {
-            if ZERO_IS_NEW {
-                alloc_zeroed(layout)
-            } else {
-                alloc(layout)
-            }
-        };
+        let memory = unsafe { allocate(layout) };
         let Some(base) = NonNull::new(memory) else { handle_alloc_error(layout) };
         ask_for_huge_pages(base, layout.size());
         let new = Self { base: base.cast(), shape, owns: PhantomData };
@@ -383,13 +378,13 @@ impl Bits {
     }
 
     /// Calls `f` with each run of pages that are set, in order.
-    pub(crate) fn for_each_run(&self, mut f: impl FnMut(Range<usize>)) {
-        let mut runs = Runs::default();
+    pub(crate) fn for_each_run(&self, f: impl FnMut(Range<usize>)) {
+        let (mut runs, mut f) = (Runs::default(), sure(f));
         for lines in self.stretches() {
             let words = lines.start * LINE_WORDS..lines.end * LINE_WORDS;
-            runs.add_all(words.start, plain(&self.all_words()[words]).as_ref(), &mut f);
+            surely(runs.add_all(words.start, plain(&self.all_words()[words]).as_ref(), &mut f));
         }
-        runs.end(&mut f);
+        surely(runs.end(&mut f));
     }
 
     fn lines(&self) -> impl Iterator<Item = usize> + '_ {
@@ -424,23 +419,30 @@ impl Bits {
 
     /// Clears what may be set; costs what is.
     pub(crate) fn clear(&mut self) {
-        self.drain(|_, _| {});
+        surely(self.drain(|_, _| Ok(())));
     }
 
     /// As [`Self::for_each_run`], and clears them on the way: each line of the bitmap comes
-    /// into the cache once.
-    pub(crate) fn drain_runs(&mut self, mut f: impl FnMut(Range<usize>)) {
-        let mut runs = Runs::default();
-        self.drain(|first, words| runs.add_all(first, plain(words).as_ref(), &mut f));
-        runs.end(&mut f);
+    /// into the cache once. Should `f` refuse a run, or panic, what it was not told, or did
+    /// not take, is in `runs`, and of pages [beyond those](Runs::end_of_told) still here.
+    pub(crate) fn drain_runs<E>(
+        &mut self,
+        runs: &mut Runs,
+        mut f: impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.drain(|first, words| runs.add_all(first, plain(words).as_ref(), &mut f))?;
+        runs.end(&mut f)
     }
 
     /// Calls `see` with words that may be set, and the index of the first of them, and clears
-    /// them. Should it panic, what is left is still known to be set.
+    /// them. Should it fail, or panic, what is left is still known to be set.
     #[inline]
-    fn drain(&mut self, mut see: impl FnMut(usize, &[AtomicU64])) {
+    fn drain<E, F>(&mut self, mut see: F) -> Result<(), E>
+    where
+        F: FnMut(usize, &[AtomicU64]) -> Result<(), E>,
+    {
         if self.shared().is_clean() {
-            return;
+            return Ok(());
         }
         let Shape { lines, flags_at, groups_at, .. } = self.shape;
         let mut from = 0;
@@ -449,7 +451,7 @@ impl Bits {
             from = first_clear(&flags[first..]).map_or(lines, |found| first + found);
             for line in (first..from).step_by(DRAINED) {
                 let words = line * LINE_WORDS..from.min(line + DRAINED) * LINE_WORDS;
-                see(line * LINE_WORDS, &self.all_words()[words.clone()]);
+                see(line * LINE_WORDS, &self.all_words()[words.clone()])?;
                 self.words_mut()[words].iter_mut().for_each(|word| put64(word, 0));
             }
             self.summary_mut(flags_at, lines)[first..from]
@@ -460,6 +462,7 @@ impl Bits {
         self.summary_mut(groups_at, groups).iter_mut().for_each(|group| put8(group, 0));
         // Atomic: a harvest that begins may look at it at any time.
         self.shared().any().store(0, Ordering::Release);
+        Ok(())
     }
 
     /// Sets bits without atomic operations; returns how many were not set before. Words

@@ -1,14 +1,15 @@
 //! What a harvest found.
 
 use crate::bits::Bits;
-use crate::runs::Runs;
-use crate::slot::{Buffers, Slot};
+use crate::runs::{sure, surely, Runs};
+use crate::slot::{mask, Buffers, Slot};
 use crate::sync::plain;
 use std::fmt;
 use std::ops::Range;
 use std::sync::MutexGuard;
 
-/// The pages that were dirty. Forgotten when dropped, unless [retained](Self::retain).
+/// The pages that were dirty. Forgotten when dropped, unless [retained](Self::retain); dropped
+/// by a panic, all of them are marked again, as nobody knows which were looked at.
 ///
 /// While it lives, the next harvest of the same slot waits, and marks do not; unless it is
 /// from `get_org`, or a clean one from `switch_opt`: those hold nothing.
@@ -98,29 +99,55 @@ impl<'a> Harvest<'a> {
     /// migration sends in one piece. Costs the words that are dirty and the runs, not the
     /// pages.
     #[inline]
-    pub fn for_each_run(&self, mut f: impl FnMut(Range<usize>)) {
+    pub fn for_each_run(&self, f: impl FnMut(Range<usize>)) {
         if self.is_known_clean() {
             return;
         }
         if let Some(bits) = self.bits() {
             return bits.for_each_run(f);
         }
-        let mut runs = Runs::default();
-        runs.add_all(0, self.words(), &mut f);
-        runs.end(&mut f);
+        let (mut runs, mut f) = (Runs::default(), sure(f));
+        surely(runs.add_all(0, self.words(), &mut f));
+        surely(runs.end(&mut f));
     }
 
     /// As [`Self::for_each_run`], and gives the bitmap back: it is cleared on the way, where
     /// dropping the harvest after a look at its runs goes through it a second time. Of a slot
     /// of hundreds of GiB it is memory that takes the time.
+    ///
+    /// Should `f` panic, the run that it had and all that follow are marked again.
     #[inline]
-    pub fn into_runs(mut self, mut f: impl FnMut(Range<usize>)) {
-        if let Content::Retired(buffers) = &mut self.content {
-            if let Some(bits) = &mut buffers.spare {
-                return bits.drain_runs(f);
+    pub fn into_runs(self, f: impl FnMut(Range<usize>)) {
+        surely(self.try_into_runs(sure(f)));
+    }
+
+    /// As [`Self::into_runs`], until `f` fails: the run that it had and all that follow are
+    /// marked again, as they are if it panics.
+    ///
+    /// # Errors
+    /// That of `f`.
+    pub fn try_into_runs<E>(
+        self,
+        mut f: impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.is_known_clean() {
+            return Ok(());
+        }
+        let mut consumed = Consumed { harvest: self, runs: Runs::default(), all: false };
+        let Consumed { harvest, runs, .. } = &mut consumed;
+        match &mut harvest.content {
+            Content::Retired(buffers) => {
+                if let Some(bits) = &mut buffers.spare {
+                    bits.drain_runs(runs, f)?;
+                }
+            }
+            _ => {
+                runs.add_all(0, harvest.words(), &mut f)?;
+                runs.end(&mut f)?;
             }
         }
-        self.for_each_run(&mut f);
+        consumed.all = true;
+        Ok(())
     }
 
     /// Nobody has to look at its words.
@@ -191,14 +218,59 @@ impl<'a> Harvest<'a> {
     }
 }
 
-impl Drop for Harvest<'_> {
-    #[inline]
+impl Harvest<'_> {
+    /// Marks those pages again that are not below `first`.
+    #[cold]
+    fn mark_again(&self, first: usize) {
+        let pages = first..usize::MAX;
+        self.for_each_word(|i, word| {
+            self.slot.mark_words(i, &[word & mask(i, &pages)]);
+        });
+    }
+}
+
+/// A harvest that a caller consumes run by run.
+struct Consumed<'a> {
+    harvest: Harvest<'a>,
+    runs: Runs,
+    all: bool,
+}
+
+impl Drop for Consumed<'_> {
     fn drop(&mut self) {
+        if self.all {
+            return;
+        }
+        for run in self.runs.left() {
+            self.harvest.slot.mark_pages(run);
+        }
+        self.harvest.mark_again(self.runs.end_of_told());
+        // Else it is marked whole if this is a panic.
+        self.harvest.forget();
+    }
+}
+
+impl Harvest<'_> {
+    fn forget(&mut self) {
         if let Content::Retired(buffers) = &mut self.content {
             if let Some(bits) = &mut buffers.spare {
                 bits.clear();
             }
         }
+        self.content = Content::Clean;
+    }
+}
+
+impl Drop for Harvest<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.is_known_clean() {
+            return;
+        }
+        if std::thread::panicking() {
+            self.mark_again(0);
+        }
+        self.forget();
     }
 }
 

@@ -139,6 +139,7 @@ impl<S: Strategy> MemoryLog<S> {
 
     /// Removes a slot. When this returns, no [`Self::mark`] reaches it any more: one
     /// harvest of what is returned is the last.
+    #[must_use = "what it was marked with goes with it; harvest it once more"]
     pub fn remove(&self, id: u32) -> Option<Arc<MemorySlot<S>>> {
         let guard = self.lock();
         let mut slots = self.slots();

@@ -1,5 +1,6 @@
 //! Words of 64 pages as runs: what a migration sends in one piece.
 
+use std::convert::Infallible;
 use std::ops::Range;
 
 /// Words that are looked at together.
@@ -8,19 +9,58 @@ const LINE: usize = 8;
 /// Makes runs of words that come in order, across their ends. A run costs two instructions
 /// to find, however long it is within a word; a word that continues a run costs one
 /// comparison.
+///
+/// A run goes to a caller who may refuse it, or panic. What it is then is still
+/// [known](Self::left).
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
     open: Range<usize>,
+    /// In the caller's hands.
+    handed: Range<usize>,
+}
+
+/// A caller who refuses nothing.
+#[inline]
+pub(crate) fn sure<T>(mut f: impl FnMut(T)) -> impl FnMut(T) -> Result<(), Infallible> {
+    move |x| {
+        f(x);
+        Ok(())
+    }
+}
+
+/// What comes of it.
+#[inline]
+pub(crate) fn surely<T>(result: Result<T, Infallible>) -> T {
+    match result {
+        Ok(value) => value,
+    }
 }
 
 impl Runs {
+    /// Those that the caller was not told, or did not take.
+    #[inline]
+    pub(crate) fn left(&self) -> [Range<usize>; 2] {
+        [self.handed.clone(), self.open.clone()]
+    }
+
+    /// Pages of words that were added are beyond this, if they were in no run yet.
+    #[inline]
+    pub(crate) fn end_of_told(&self) -> usize {
+        self.open.end.max(self.handed.end)
+    }
+
     /// Adds a word; runs that are known to be over go to `f`.
     #[inline]
-    pub(crate) fn add(&mut self, index: usize, word: u64, f: &mut impl FnMut(Range<usize>)) {
+    pub(crate) fn add<E>(
+        &mut self,
+        index: usize,
+        word: u64,
+        f: &mut impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let first = index * 64;
         if word == u64::MAX && self.open.end == first && !self.open.is_empty() {
             self.open.end = first + 64;
-            return;
+            return Ok(());
         }
         let (mut left, mut at) = (word, 0);
         while left != 0 {
@@ -31,56 +71,80 @@ impl Runs {
             left = left.checked_shr(ones).unwrap_or(0);
             let start = first + (at + gap) as usize;
             at += gap + ones;
-            self.join(start..start + ones as usize, f);
+            self.join(start..start + ones as usize, f)?;
         }
+        Ok(())
     }
 
     /// Adds words that follow one another, the first of which has this index. Whole lines of
     /// them that are full or empty are found at once.
-    pub(crate) fn add_all(
+    pub(crate) fn add_all<E>(
         &mut self,
         first: usize,
         words: &[u64],
-        f: &mut impl FnMut(Range<usize>),
-    ) {
+        f: &mut impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let lines = words.chunks_exact(LINE);
         let rest = (first + words.len() - lines.remainder().len(), lines.remainder());
         for (i, line) in lines.enumerate() {
             let at = first + i * LINE;
             if line.iter().fold(u64::MAX, |all, word| all & word) == u64::MAX {
-                self.join(at * 64..(at + LINE) * 64, f);
+                self.join(at * 64..(at + LINE) * 64, f)?;
             } else if line.iter().fold(0, |any, word| any | word) != 0 {
-                self.add_each(at, line, f);
+                self.add_each(at, line, f)?;
             }
         }
-        self.add_each(rest.0, rest.1, f);
+        self.add_each(rest.0, rest.1, f)
     }
 
     #[inline]
-    fn add_each(&mut self, first: usize, words: &[u64], f: &mut impl FnMut(Range<usize>)) {
-        let numbered = words.iter().enumerate().filter(|(_, &word)| word != 0);
-        numbered.for_each(|(i, &word)| self.add(first + i, word, f));
+    fn add_each<E>(
+        &mut self,
+        first: usize,
+        words: &[u64],
+        f: &mut impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut numbered = words.iter().enumerate().filter(|(_, &word)| word != 0);
+        numbered.try_for_each(|(i, &word)| self.add(first + i, word, f))
     }
 
     /// A run that does not begin before the open one ends.
     #[inline]
-    fn join(&mut self, run: Range<usize>, f: &mut impl FnMut(Range<usize>)) {
+    fn join<E>(
+        &mut self,
+        run: Range<usize>,
+        f: &mut impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
         if run.start == self.open.end && !self.open.is_empty() {
             self.open.end = run.end;
-        } else {
-            let over = std::mem::replace(&mut self.open, run);
-            if !over.is_empty() {
-                f(over);
-            }
+            return Ok(());
         }
+        let over = std::mem::replace(&mut self.open, run);
+        self.hand(over, f)
+    }
+
+    #[inline]
+    fn hand<E>(
+        &mut self,
+        run: Range<usize>,
+        f: &mut impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if !run.is_empty() {
+            self.handed = run.clone();
+            f(run)?;
+            self.handed = 0..0;
+        }
+        Ok(())
     }
 
     /// There are no more words.
     #[inline]
-    pub(crate) fn end(self, f: &mut impl FnMut(Range<usize>)) {
-        if !self.open.is_empty() {
-            f(self.open);
-        }
+    pub(crate) fn end<E>(
+        &mut self,
+        f: &mut impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let last = std::mem::take(&mut self.open);
+        self.hand(last, f)
     }
 }
 
@@ -101,8 +165,10 @@ mod tests {
 
     fn runs(words: &[(usize, u64)]) -> Vec<Range<usize>> {
         let (mut runs, mut found) = (Runs::default(), Vec::new());
-        words.iter().for_each(|&(i, word)| runs.add(i, word, &mut |run| found.push(run)));
-        runs.end(&mut |run| found.push(run));
+        let mut push = sure(|run| found.push(run));
+        words.iter().for_each(|&(i, word)| surely(runs.add(i, word, &mut push)));
+        surely(runs.end(&mut push));
+        drop(push);
         found
     }
 
@@ -129,10 +195,11 @@ mod tests {
             // Nor need words be told one by one.
             for split in [0, all.len() / 3, all.len()] {
                 let (mut runs, mut found_at_once) = (Runs::default(), Vec::new());
-                let mut f = |run| found_at_once.push(run);
-                runs.add_all(0, &all[..split], &mut f);
-                runs.add_all(split, &all[split..], &mut f);
-                runs.end(&mut f);
+                let mut f = sure(|run| found_at_once.push(run));
+                surely(runs.add_all(0, &all[..split], &mut f));
+                surely(runs.add_all(split, &all[split..], &mut f));
+                surely(runs.end(&mut f));
+                drop(f);
                 prop_assert_eq!(&found_at_once, &found);
             }
         }

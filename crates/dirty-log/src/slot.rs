@@ -3,7 +3,7 @@
 use crate::bits::{Bits, BitsRef, Shape};
 use crate::fence;
 use crate::hazard::{Last, Switch};
-use crate::runs::{pages_of, Runs};
+use crate::runs::{pages_of, sure, surely, Runs};
 use crate::sync::AtomicU64;
 use crate::writer;
 use std::fmt;
@@ -210,14 +210,32 @@ impl Slot {
     /// For a part that is sent now, when the rest is not: unlike a harvest it visits every
     /// word of the range, and takes no lock and no second bitmap.
     ///
+    /// Should `f` panic, the run that it had and all that follow are marked again.
+    ///
     /// # Panics
     /// As [`DirtyLog::harvest`](crate::DirtyLog::harvest).
-    pub fn take_range(&self, pages: Range<usize>, mut f: impl FnMut(Range<usize>)) -> usize {
-        let mut taken = Vec::new();
+    pub fn take_range(&self, pages: Range<usize>, f: impl FnMut(Range<usize>)) -> usize {
+        surely(self.try_take_range(pages, sure(f)))
+    }
+
+    /// As [`Self::take_range`], until `f` fails: the run that it had and all that follow are
+    /// marked again, as they are if it panics.
+    ///
+    /// # Errors
+    /// That of `f`.
+    ///
+    /// # Panics
+    /// As [`DirtyLog::harvest`](crate::DirtyLog::harvest).
+    pub fn try_take_range<E>(
+        &self,
+        pages: Range<usize>,
+        mut f: impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let mut taken = Taken { slot: self, words: Vec::new(), runs: Runs::default() };
         let count = self.each_word_mut(pages, |bits, i, mask| {
             let word = bits.unmark_word(i, mask);
             if word != 0 {
-                taken.push((i, word));
+                taken.words.push((i, word));
             }
             word
         });
@@ -225,10 +243,11 @@ impl Slot {
             // As in `clear_pages`.
             fence::heavy();
         }
-        let mut runs = Runs::default();
-        taken.into_iter().for_each(|(i, word)| runs.add(i, word, &mut f));
-        runs.end(&mut f);
-        count
+        let Taken { words, runs, .. } = &mut taken;
+        words.iter().try_for_each(|&(i, word)| runs.add(i, word, &mut f))?;
+        runs.end(&mut f)?;
+        words.clear();
+        Ok(count)
     }
 
     fn each_word(&self, pages: Range<usize>, f: impl Fn(BitsRef<'_>, usize, u64) -> u64) -> usize {
@@ -326,6 +345,28 @@ impl Slot {
         // SAFETY: every bitmap given to the switch has this shape, and the callers pass
         // what they have hold of.
         unsafe { BitsRef::new(base, &self.shape) }
+    }
+}
+
+/// Marks that were taken, and that nobody has yet.
+struct Taken<'a> {
+    slot: &'a Slot,
+    words: Vec<(usize, u64)>,
+    runs: Runs,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if self.words.is_empty() {
+            return;
+        }
+        for run in self.runs.left() {
+            self.slot.mark_pages(run);
+        }
+        let pages = self.runs.end_of_told()..usize::MAX;
+        for &(i, word) in &self.words {
+            self.slot.mark_words(i, &[word & mask(i, &pages)]);
+        }
     }
 }
 

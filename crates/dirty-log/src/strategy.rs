@@ -158,6 +158,7 @@ fn switch<'a, S: Strategy>(
 ///
 /// # Panics
 /// As [`DirtyLog::harvest`].
+#[must_use = "what they hold is no longer marked"]
 pub fn harvest_all<'a, S: Strategy>(
     logs: impl IntoIterator<Item = &'a DirtyBitmap<S>>,
 ) -> Vec<Harvest<'a>> {

@@ -15,7 +15,7 @@
 //! A mark sets its page's bit even if that is set, where a switched bitmap's only looks: the
 //! locked instruction is what makes visible, to who harvests the page, what was written to it.
 
-use crate::runs::{pages_of, Runs};
+use crate::runs::{pages_of, sure, surely, Runs};
 use crate::slot::BadPageSize;
 use crate::sync::{AtomicU64, Ordering};
 use std::ops::Range;
@@ -56,6 +56,11 @@ impl SummaryBitmap {
         self.pages
     }
 
+    /// Words of 64 pages that it takes.
+    pub fn word_count(&self) -> usize {
+        self.levels[0].len()
+    }
+
     /// Bytes of memory it covers.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -75,10 +80,12 @@ impl SummaryBitmap {
         }
     }
 
+    /// Returns those bits that were not set before.
     #[inline]
-    fn mark_word(&self, index: usize, mask: u64) {
-        self.levels[0][index].fetch_or(mask, Ordering::SeqCst);
+    fn mark_word(&self, index: usize, mask: u64) -> u64 {
+        let before = self.levels[0][index].fetch_or(mask, Ordering::SeqCst);
         self.announce(index);
+        mask & !before
     }
 
     /// A word was marked: the levels above say so.
@@ -93,13 +100,27 @@ impl SummaryBitmap {
         }
     }
 
-    /// Marks pages.
-    pub fn mark_pages(&self, pages: Range<usize>) {
+    /// Marks pages; returns how many were clean.
+    pub fn mark_pages(&self, pages: Range<usize>) -> usize {
         let pages = pages.start..pages.end.min(self.pages);
-        if !pages.is_empty() {
-            let words = pages.start / 64..pages.end.div_ceil(64);
-            words.for_each(|i| self.mark_word(i, mask(i, &pages)));
+        if pages.is_empty() {
+            return 0;
         }
+        let words = pages.start / 64..pages.end.div_ceil(64);
+        words.map(|i| self.mark_word(i, mask(i, &pages)).count_ones() as usize).sum()
+    }
+
+    /// Marks what is set in `words`, of which the first holds pages `64 * first_word` and
+    /// on, lowest bit first: KVM's dirty log, or any other source. Returns how many pages
+    /// were clean.
+    pub fn mark_words(&self, first_word: usize, words: &[u64]) -> usize {
+        let all = 0..self.pages;
+        let numbered = (first_word..self.levels[0].len()).zip(words);
+        let valid = numbered.map(|(i, word)| (i, word & mask(i, &all)));
+        valid
+            .filter(|&(_, word)| word != 0)
+            .map(|(i, word)| self.mark_word(i, word).count_ones() as usize)
+            .sum()
     }
 
     /// Marks the pages of `len` bytes from `offset` on.
@@ -119,53 +140,105 @@ impl SummaryBitmap {
             && self.levels[0][page / 64].load(Ordering::SeqCst) >> (page % 64) & 1 == 1
     }
 
+    /// Is the page at this byte marked and not yet harvested?
+    pub fn is_marked_at(&self, offset: usize) -> bool {
+        self.is_marked(offset >> self.page_shift)
+    }
+
     /// Takes what was marked: calls `f` with the index of each word that is not 0, and the
     /// word, in order. Costs what is dirty, and a look at a word for each 262144 pages.
     ///
     /// Each mark is in exactly one harvest: in this one, or one that is under way meanwhile,
     /// if it returned before this began; in a later one if it began after this returned. What
     /// a thread wrote to a page before it marked it is visible once the page is in a harvest.
+    ///
+    /// Should `f` panic, the word that it had and all that follow are marked again.
     #[inline]
     pub fn harvest(&self, mut f: impl FnMut(usize, u64)) {
+        surely(self.try_harvest(|i, word| {
+            f(i, word);
+            Ok(())
+        }));
+    }
+
+    /// As [`Self::harvest`], until `f` fails: the word that it had and all that follow are
+    /// marked again when this returns, as they are if it panics. (Harvests that others make
+    /// meanwhile have not got them.)
+    ///
+    /// # Errors
+    /// That of `f`.
+    #[inline]
+    pub fn try_harvest<E>(&self, mut f: impl FnMut(usize, u64) -> Result<(), E>) -> Result<(), E> {
+        let mut held = Held::<1>::new(self);
         for (i, word) in self.levels[2].iter().enumerate() {
-            each_bit(take(word), |bit| {
-                let i = i * 64 + bit;
-                each_bit(take(&self.levels[1][i]), |bit| {
-                    let i = i * 64 + bit;
+            held.top = (i, take(word));
+            while held.next_middle() {
+                while let Some(i) = held.next_word() {
                     // 0 if an earlier harvest came between a mark's bit and its summary.
-                    match take(&self.levels[0][i]) {
-                        0 => {}
-                        word => f(i, word),
+                    let word = take(&self.levels[0][i]);
+                    if word != 0 {
+                        held.hold(i, word);
+                        f(i, word)?;
+                        held.count = 0;
                     }
-                });
-            });
+                }
+            }
         }
+        Ok(())
     }
 
     /// As [`Self::harvest`], with each run of pages that follow one another.
     #[inline]
-    pub fn harvest_runs(&self, mut f: impl FnMut(Range<usize>)) {
-        let mut runs = Runs::default();
-        let mut all = [0; 64];
+    pub fn harvest_runs(&self, f: impl FnMut(Range<usize>)) {
+        surely(self.try_harvest_runs(sure(f)));
+    }
+
+    /// As [`Self::harvest_runs`], until `f` fails: the run that it had and all that follow are
+    /// marked again when this returns, as they are if it panics. (Harvests that others make
+    /// meanwhile have not got them.)
+    ///
+    /// ```
+    /// # use dirty_log::SummaryBitmap;
+    /// let log = SummaryBitmap::new(1 << 30, 4096)?;
+    /// [3, 4, 700, 9000].into_iter().for_each(|page| log.mark(page));
+    /// // What does not fit any more is sent another time.
+    /// let mut room = 2;
+    /// let full = log.try_harvest_runs(|run| {
+    ///     room = usize::checked_sub(room, run.len()).ok_or("full")?;
+    ///     Ok(())
+    /// });
+    /// assert_eq!(full, Err("full"));
+    /// let mut left = Vec::new();
+    /// log.harvest_runs(|run| left.push(run));
+    /// assert_eq!(left, [700..701, 9000..9001]);
+    /// # Ok::<(), dirty_log::BadPageSize>(())
+    /// ```
+    ///
+    /// # Errors
+    /// That of `f`.
+    #[inline]
+    pub fn try_harvest_runs<E>(
+        &self,
+        mut f: impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut held = Held::<64>::new(self);
         for (i, word) in self.levels[2].iter().enumerate() {
-            each_bit(take(word), |bit| {
-                let i = i * 64 + bit;
-                let first = i * 64;
-                match take(&self.levels[1][i]) {
-                    u64::MAX => {
-                        let words = &self.levels[0][first..first + 64];
-                        let taken = words.iter().map(|word| word.swap(0, Ordering::SeqCst));
-                        all.iter_mut().zip(taken).for_each(|(to, word)| *to = word);
-                        runs.add_all(first, &all, &mut f);
-                    }
-                    word => each_bit(word, |bit| {
-                        let i = first + bit;
-                        runs.add(i, take(&self.levels[0][i]), &mut f);
-                    }),
+            held.top = (i, take(word));
+            while held.next_middle() {
+                if held.middle.1 == u64::MAX {
+                    held.hold_all();
+                    held.runs.add_all(held.first, &held.words, &mut f)?;
+                    held.count = 0;
                 }
-            });
+                while let Some(i) = held.next_word() {
+                    let word = take(&self.levels[0][i]);
+                    held.hold(i, word);
+                    held.runs.add(i, word, &mut f)?;
+                    held.count = 0;
+                }
+            }
         }
-        runs.end(&mut f);
+        held.runs.end(&mut f)
     }
 
     /// Nothing was marked since the last harvest.
@@ -174,37 +247,141 @@ impl SummaryBitmap {
         self.levels[2].iter().all(|word| word.load(Ordering::SeqCst) == 0)
     }
 
-    /// Takes the marks of some pages, as [`Slot::take_range`](crate::Slot::take_range).
-    pub fn take_range(&self, pages: Range<usize>, mut f: impl FnMut(Range<usize>)) {
+    /// Takes the marks of some pages, as [`Slot::take_range`](crate::Slot::take_range); returns
+    /// how many there were.
+    pub fn take_range(&self, pages: Range<usize>, f: impl FnMut(Range<usize>)) -> usize {
+        surely(self.try_take_range(pages, sure(f)))
+    }
+
+    /// As [`Self::take_range`], until `f` fails: the run that it had and all that follow are
+    /// marked again, as they are if it panics.
+    ///
+    /// # Errors
+    /// That of `f`.
+    pub fn try_take_range<E>(
+        &self,
+        pages: Range<usize>,
+        mut f: impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<usize, E> {
         let pages = pages.start..pages.end.min(self.pages);
         if pages.is_empty() {
-            return;
+            return Ok(0);
         }
-        let mut runs = Runs::default();
+        let (mut held, mut count) = (Held::<1>::new(self), 0);
         for i in pages.start / 64..pages.end.div_ceil(64) {
             let (word, mask) = (&self.levels[0][i], mask(i, &pages));
             if word.load(Ordering::SeqCst) & mask != 0 {
-                runs.add(i, word.fetch_and(!mask, Ordering::SeqCst) & mask, &mut f);
+                let word = word.fetch_and(!mask, Ordering::SeqCst) & mask;
+                count += word.count_ones() as usize;
+                held.hold(i, word);
+                held.runs.add(i, word, &mut f)?;
+                held.count = 0;
             }
         }
-        runs.end(&mut f);
+        held.runs.end(&mut f)?;
+        Ok(count)
     }
 
-    /// Harvests into a copy of all words, clean ones too.
-    pub fn get_and_reset(&self) -> Vec<u64> {
-        let mut all = vec![0; self.levels[0].len()];
-        self.harvest(|i, word| all[i] = word);
-        all
+    /// Forgets the marks of some pages; returns how many there were. Read the pages after this
+    /// returns, and whatever is written later is marked again.
+    pub fn clear_pages(&self, pages: Range<usize>) -> usize {
+        self.take_range(pages, drop)
     }
 
-    /// Harvests and forgets.
-    pub fn reset(&self) {
-        self.harvest(|_, _| {});
+    /// The words as they are, without harvesting: what is marked stays marked.
+    pub fn snapshot(&self) -> Vec<u64> {
+        self.levels[0].iter().map(|word| word.load(Ordering::SeqCst)).collect()
+    }
+}
+
+/// What a harvest has taken and nobody has yet: marked again when it is dropped.
+struct Held<'a, const WORDS: usize> {
+    log: &'a SummaryBitmap,
+    /// A word of the top level, and of its bits those that are still to be looked below.
+    top: (usize, u64),
+    /// The same of the middle one.
+    middle: (usize, u64),
+    /// Words of pages that are being told, and the index of the first.
+    first: usize,
+    words: [u64; WORDS],
+    count: usize,
+    runs: Runs,
+}
+
+/// The lowest bit, taken out.
+#[inline]
+fn pop(bits: &mut u64) -> Option<usize> {
+    let bit = (*bits != 0).then(|| bits.trailing_zeros() as usize)?;
+    *bits &= *bits - 1;
+    Some(bit)
+}
+
+impl<'a, const WORDS: usize> Held<'a, WORDS> {
+    #[inline]
+    fn new(log: &'a SummaryBitmap) -> Self {
+        let (words, runs) = ([0; WORDS], Runs::default());
+        Self { log, top: (0, 0), middle: (0, 0), first: 0, words, count: 0, runs }
     }
 
-    /// Forgets the marks of those pages that have any of these bytes.
-    pub fn reset_addr_range(&self, start: usize, len: usize) {
-        self.take_range(pages_of(start, len, self.page_shift), drop);
+    /// Takes the next word of the middle level that this one of the top tells of.
+    #[inline]
+    fn next_middle(&mut self) -> bool {
+        let Some(bit) = pop(&mut self.top.1) else { return false };
+        let i = self.top.0 * 64 + bit;
+        self.middle = (i, take(&self.log.levels[1][i]));
+        true
+    }
+
+    /// The index of the next word of pages.
+    #[inline]
+    fn next_word(&mut self) -> Option<usize> {
+        Some(self.middle.0 * 64 + pop(&mut self.middle.1)?)
+    }
+
+    /// A word was taken.
+    #[inline]
+    fn hold(&mut self, i: usize, word: u64) {
+        (self.first, self.words[0], self.count) = (i, word, 1);
+    }
+
+    /// Takes all words that the one of the middle level tells of.
+    fn hold_all(&mut self) {
+        self.first = self.middle.0 * 64;
+        let words = &self.log.levels[0][self.first..self.first + WORDS];
+        let taken = words.iter().map(|word| word.swap(0, Ordering::SeqCst));
+        self.words.iter_mut().zip(taken).for_each(|(to, word)| *to = word);
+        (self.middle.1, self.count) = (0, WORDS);
+    }
+
+    /// From below, so that who finds a bit of the summary finds what it tells of.
+    #[cold]
+    fn mark_again(&self) {
+        for run in self.runs.left() {
+            self.log.mark_pages(run);
+        }
+        let left = self.runs.end_of_told()..usize::MAX;
+        for (i, word) in (self.first..).zip(&self.words[..self.count]) {
+            self.log.mark_word(i, word & mask(i, &left));
+        }
+        let (middle, bits) = self.middle;
+        if bits != 0 {
+            self.log.levels[1][middle].fetch_or(bits, Ordering::SeqCst);
+            self.log.levels[2][middle / 64].fetch_or(1 << (middle % 64), Ordering::SeqCst);
+        }
+        let (top, bits) = self.top;
+        if bits != 0 {
+            self.log.levels[2][top].fetch_or(bits, Ordering::SeqCst);
+        }
+    }
+}
+
+impl<const WORDS: usize> Drop for Held<'_, WORDS> {
+    #[inline]
+    fn drop(&mut self) {
+        let told = self.runs.left().iter().all(Range::is_empty);
+        if !told || self.count != 0 || self.middle.1 | self.top.1 != 0 {
+            self.mark_again();
+        }
     }
 }
 
@@ -214,14 +391,6 @@ fn take(word: &AtomicU64) -> u64 {
     match word.load(Ordering::SeqCst) {
         0 => 0,
         _ => word.swap(0, Ordering::SeqCst),
-    }
-}
-
-#[inline]
-fn each_bit(mut word: u64, mut f: impl FnMut(usize)) {
-    while word != 0 {
-        f(word.trailing_zeros() as usize);
-        word &= word - 1;
     }
 }
 

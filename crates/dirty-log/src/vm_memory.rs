@@ -41,7 +41,7 @@ impl Bitmap for SummaryBitmap {
     }
 
     fn dirty_at(&self, offset: usize) -> bool {
-        self.is_marked(offset / self.page_size())
+        self.is_marked_at(offset)
     }
 
     fn slice_at(&self, offset: usize) -> RefSlice<'_, Self> {

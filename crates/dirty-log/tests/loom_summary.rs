@@ -106,6 +106,44 @@ fn no_write_to_a_dirty_page_is_lost() {
     check(|| two_writers([5, 5]));
 }
 
+/// What a harvest does not consume is in the next one, with all that was marked meanwhile.
+fn a_caller_who_stops(pages: [usize; 2], other: usize) {
+    let log = Arc::new(SummaryBitmap::new(5000, 1).unwrap());
+    let written = Arc::new(AtomicUsize::new(0));
+    pages.into_iter().for_each(|page| log.mark(page));
+    let writer = {
+        let (log, written) = (log.clone(), written.clone());
+        thread::spawn(move || {
+            written.store(1, Ordering::Relaxed);
+            log.mark(other);
+        })
+    };
+    let mut taken = Vec::new();
+    let stopped = log.try_harvest_runs(|run| {
+        if taken.is_empty() {
+            taken.extend(run.map(|page| (page, written.load(Ordering::Relaxed))));
+            return Ok(());
+        }
+        Err(())
+    });
+    writer.join().unwrap();
+    let mut left = Vec::new();
+    log.harvest_runs(|run| left.extend(run.map(|page| (page, written.load(Ordering::Relaxed)))));
+    let all = |page: usize| taken.iter().chain(&left).rev().find(|seen| seen.0 == page).copied();
+    assert!(
+        stopped.is_err() && pages.iter().all(|&page| all(page).is_some()),
+        "{taken:?} {left:?}"
+    );
+    assert_eq!(all(other), Some((other, 1)), "a write is lost: {taken:?} {left:?}");
+    assert!(log.is_clean());
+}
+
+#[test]
+fn what_was_not_consumed_is_not_lost() {
+    check(|| a_caller_who_stops([3, 4100], 4102));
+    check(|| a_caller_who_stops([3, 70], 70));
+}
+
 /// A mark that returned before a harvest began is in it, whoever else is marking beside it.
 #[test]
 fn a_mark_that_is_done_is_in_the_next_harvest() {

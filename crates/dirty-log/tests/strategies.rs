@@ -1,7 +1,8 @@
 //! What all three strategies have in common, by one test for all.
 
 use dirty_log::{
-    harvest_all, DirtyBitmap, DirtyLog, GetOpt, GetOrg, PageSet, StrategyKind, SwitchOpt,
+    harvest_all, DirtyBitmap, DirtyLog, GetOpt, GetOrg, PageSet, StrategyKind, SummaryBitmap,
+    SwitchOpt,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -151,7 +152,7 @@ fn a_caller_that_panics_leaves_it_in_order() {
         });
         assert!(std::panic::catch_unwind(panics).is_err());
         log.mark(2);
-        assert_eq!(harvested(log), [2]);
+        assert_eq!(harvested(log), [1, 2], "nobody knows what was looked at");
         log.mark_pages(10..12);
         log.mark(63);
         let panics = std::panic::AssertUnwindSafe(|| {
@@ -159,7 +160,7 @@ fn a_caller_that_panics_leaves_it_in_order() {
         });
         assert!(std::panic::catch_unwind(panics).is_err());
         log.mark(3);
-        assert_eq!(harvested(log), [3]);
+        assert_eq!(harvested(log), [3, 10, 11, 63]);
     });
 }
 
@@ -321,36 +322,59 @@ fn harvests_of_several_slots_do_not_wait_for_one_another() {
     assert_eq!(total + seen([0, 1, 2]), 3 * MARKS);
 }
 
-/// Under vm-memory's names, what vm-memory's does.
+/// Under vm-memory's names, what vm-memory's does, and both bitmaps by the same counts.
+macro_rules! answers_to_vm_memorys_names {
+    ($new:expr) => {{
+        let mut theirs = vm_memory::bitmap::AtomicBitmap::new(
+            1000 * PAGE + 17,
+            std::num::NonZeroUsize::new(PAGE).unwrap(),
+        );
+        let mut ours = $new;
+        assert_eq!((ours.len(), ours.byte_size()), (theirs.len(), theirs.byte_size()));
+        macro_rules! both {
+                                                    ($call:ident $args:tt) => {{
+                                                        theirs.$call $args;
+                                                        ours.$call $args;
+                                                    }};
+                                                }
+        let ranges = [(0, 1), (PAGE - 1, 2), (70 * PAGE, 5 * PAGE + 1), (999 * PAGE, 9 * PAGE)];
+        for (start, len) in ranges {
+            both!(set_addr_range(start, len));
+        }
+        both!(set_bit(500));
+        both!(reset_bit(500));
+        both!(reset_addr_range(72 * PAGE - 1, 2));
+        both!(reset_addr_range(5 * PAGE, 0));
+        both!(enlarge(200 * PAGE));
+        assert_eq!((ours.len(), ours.byte_size()), (theirs.len(), theirs.byte_size()));
+        both!(set_bit(1100));
+        let copy = ours.clone();
+        for page in 0..1300 {
+            let at = page * PAGE + 7;
+            let found = (ours.is_bit_set(page), ours.is_addr_set(at), copy.is_bit_set(page));
+            let set = theirs.is_bit_set(page);
+            assert_eq!(found, (set, theirs.is_addr_set(at), set), "page {page}");
+        }
+        assert_eq!(ours.get_and_reset(), theirs.get_and_reset());
+        both!(set_bit(3));
+        both!(reset());
+        assert_eq!(ours.get_and_reset(), theirs.get_and_reset());
+        assert!(ours.is_clean() && !copy.is_clean());
+        // What vm-memory does not count.
+        let counts = [
+            ours.mark_pages(10..30),
+            ours.mark_pages(20..40),
+            ours.mark_words(0, &[1 << 5 | 1 << 20]),
+            ours.clear_pages(0..11),
+            ours.take_range(0..20, drop),
+        ];
+        assert_eq!((counts, ours.snapshot()[0]), ([20, 10, 1, 2, 9], (1 << 40) - (1 << 20)));
+    }};
+}
+
 #[test]
-fn it_answers_to_vm_memorys_names() {
-    let theirs = vm_memory::bitmap::AtomicBitmap::new(
-        1000 * PAGE + 17,
-        std::num::NonZeroUsize::new(PAGE).unwrap(),
-    );
-    let ours: DirtyBitmap = DirtyBitmap::new(1000 * PAGE + 17, PAGE).unwrap();
-    assert_eq!((ours.len(), ours.byte_size()), (theirs.len(), theirs.byte_size()));
-    macro_rules! both {
-        ($($call:tt)*) => {{
-            theirs.$($call)*;
-            ours.$($call)*;
-        }};
-    }
-    for (start, len) in [(0, 1), (PAGE - 1, 2), (70 * PAGE, 5 * PAGE + 1), (999 * PAGE, 9 * PAGE)] {
-        both!(set_addr_range(start, len));
-    }
-    both!(set_bit(500));
-    both!(reset_bit(500));
-    both!(reset_addr_range(72 * PAGE - 1, 2));
-    both!(reset_addr_range(5 * PAGE, 0));
-    let same = |page: usize| {
-        let at = page * PAGE + 7;
-        ours.is_bit_set(page) == theirs.is_bit_set(page)
-            && ours.is_addr_set(at) == theirs.is_addr_set(at)
-    };
-    assert!((0..1001).all(same));
-    assert_eq!(ours.get_and_reset(), theirs.get_and_reset());
-    both!(set_bit(3));
-    both!(reset());
-    assert_eq!(ours.get_and_reset(), theirs.get_and_reset());
+fn they_answer_to_vm_memorys_names() {
+    answers_to_vm_memorys_names!(SummaryBitmap::new(1000 * PAGE + 17, PAGE).unwrap());
+    answers_to_vm_memorys_names!(DirtyBitmap::<SwitchOpt>::new(1000 * PAGE + 17, PAGE).unwrap());
+    answers_to_vm_memorys_names!(DirtyBitmap::<GetOrg>::new(1000 * PAGE + 17, PAGE).unwrap());
 }
