@@ -169,6 +169,57 @@ fn a_daemon_of_the_initrd_names_nothing_of_it() {
     assert!(end < 1.0, "the rest of it, after its last unit: {end}");
 }
 
+/// The unit that printed the line which the boot ends at had not finished; one that had finished
+/// 15 s before it is not what the end waited for.
+#[test]
+fn the_unit_that_the_end_waited_for_is_the_one_that_had_not_finished() {
+    let shown = shown(&Lab::new(), "busy/debian-dracut-lvm");
+    let spans = spans_of(&shown);
+    let unit = "unit appliance.service, unfinished";
+    let (start, end) = bounds(&spans, unit);
+    let total = shown["runs"][0]["total_s"].as_f64().expect("s");
+    // By its own clock it took 17.8 s from its first line to its last.
+    assert!(end == total && (17.8..19.0).contains(&(end - start)), "{start}..{end} of {total}");
+    assert_eq!(shown["activities"][0]["name"], unit);
+    assert!(!spans.iter().any(|s| s["name"] == "unit e2scrub_reap.service"));
+    let causes = shown["causes"].as_array().expect("causes").iter();
+    let ids: Vec<&str> = causes.filter_map(|cause| cause["id"].as_str()).collect();
+    assert!(!ids.contains(&"e2scrub") && ids.contains(&"syslinux-prompt"), "{ids:?}");
+    // EXTLINUX says when it has read a file.
+    let (from, to) = bounds(&spans, "syslinux:load");
+    assert!((0.7..1.0).contains(&(to - from)), "{from}..{to}");
+}
+
+/// An init that is a script and prints what others would: nothing is placed by its words, and what
+/// it waited for is in the tree, across the begin of the shutdown as well.
+#[test]
+fn words_of_others_in_a_script_make_nothing_of_them() {
+    let lab = Lab::new();
+    for name in ["odd", "odd-no-inject", "odd-down"] {
+        let shown = shown(&lab, &format!("busy/busybox-{name}"));
+        let spans = spans_of(&shown);
+        let phase = |s: &&Value| s["parent"].is_null();
+        let phases: Vec<&str> =
+            spans.iter().filter(phase).filter_map(|s| s["name"].as_str()).collect();
+        assert!(!phases.contains(&"systemd") && phases.contains(&"userspace"), "{phases:?}");
+        assert!(shown["runs"][0]["coverage"].as_f64() > Some(0.98), "{name}");
+        if name.ends_with("inject") {
+            continue;
+        }
+        let beside = shown["runs"][0]["overlapping"].as_array().expect("spans").iter();
+        let beside: Vec<&str> = beside.filter_map(|s| s["name"].as_str()).collect();
+        assert_eq!(beside.len(), 3, "{beside:?}");
+        for waited_for in ["exec /bin/halt-slow", "exec poweroff -f", "exec sleep 1"] {
+            let (start, end) = bounds(&spans, waited_for);
+            assert!(start < end && !beside.contains(&waited_for), "{name}: {waited_for}");
+        }
+        // It polled some 60 times: one row tells it.
+        let tree = lab.run(&["show", "--tree", text(&lab.path(&format!("busy/busybox-{name}")))]);
+        let polls = tree.stdout.lines().filter(|line| line.contains("exec sleep 0.1 ")).count();
+        assert!(polls <= 4, "{polls} rows\n{}", tree.stdout);
+    }
+}
+
 /// dracut's initrd has a systemd of its own; the root's is the second.
 #[test]
 fn a_systemd_in_the_initrd_is_the_initrds() {

@@ -92,7 +92,9 @@ pub fn activities(timelines: &[&Timeline]) -> Vec<Activity> {
     let beside = |a: &Activity| a.beside.as_ref().map_or(0.0, |beside| beside.mean);
     activities.sort_by(|a, b| {
         let by_wait = b.estimate.mean.total_cmp(&a.estimate.mean);
-        by_wait.then_with(|| beside(b).total_cmp(&beside(a)))
+        // Of two as long as each other the one that holds the other.
+        let by_own = by_wait.then_with(|| a.own.mean.total_cmp(&b.own.mean));
+        by_own.then_with(|| beside(b).total_cmp(&beside(a)))
     });
     activities
 }

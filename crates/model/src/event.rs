@@ -57,6 +57,10 @@ pub enum What {
         text: String,
         /// When the line's last byte arrived, ns after exec.
         end: Ns,
+        /// From which byte of the text on it arrived later than what is before, and when, ns
+        /// after exec; in order.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        later: Vec<(u32, Ns)>,
     },
     /// A record of the guest kernel's log buffer, stamped by the guest.
     KernelLine {

@@ -8,6 +8,14 @@ use std::collections::BTreeMap;
 /// The name of the time that nothing explains. It is always a row.
 pub const UNATTRIBUTED: &str = "unattributed";
 
+/// What the name of a span ends with that was still going on when the run ended.
+pub const UNFINISHED: &str = ", unfinished";
+
+/// The name of a span without what says that it had not ended.
+pub fn bare_name(name: &str) -> &str {
+    name.strip_suffix(UNFINISHED).unwrap_or(name)
+}
+
 /// Counts of one run by name: `pci_config_reads`, `guest_insns`, `console_bytes`, …
 pub type Counts = BTreeMap<String, u64>;
 

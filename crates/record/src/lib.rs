@@ -10,6 +10,7 @@ pub mod decode;
 pub mod end;
 pub mod guest_clock;
 pub mod guest_ram;
+mod loader_file;
 mod own_failures;
 pub mod ready;
 pub mod recorder;

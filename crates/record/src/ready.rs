@@ -1,5 +1,6 @@
 //! The point up to which a boot is measured, watched for while it runs.
 
+use crate::stamped::Line;
 use regex::Regex;
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -116,14 +117,17 @@ impl ConsoleWatch {
         })
     }
 
-    /// Looks at a line that began to arrive at `at`, `CLOCK_MONOTONIC` ns.
-    pub fn see(&self, at: Ns, line: &str) {
+    /// Looks at a line, or at what has arrived of it. What matches has the time of its own first
+    /// character, which may have come long after its line's (behind a prompt).
+    pub fn see(&self, line: &Line) {
         let mut state = self.lock();
         state.since += 1;
-        if state.reached.is_some() || !self.pattern.is_match(line) {
+        if state.reached.is_some() {
             return;
         }
-        state.reached = Some((at, line.to_owned()));
+        let Some(found) = self.pattern.find(&line.text) else { return };
+        let at = line.at(found.start());
+        state.reached = Some((at, line.text.clone()));
         let callback = state.callback.take();
         drop(state);
         if let Some(callback) = callback {
@@ -171,9 +175,13 @@ mod tests {
                 seen.fetch_add(at, Ordering::Relaxed);
             }),
         );
-        watch.see(1, "booting");
-        watch.see(2, "host login:");
-        watch.see(3, "host login:");
+        let see = |start: Ns, text: &str, later: &[(u32, Ns)]| {
+            let (text, later) = (text.to_owned(), later.to_vec());
+            watch.see(&Line { start, end: start, text, later });
+        };
+        see(0, "booting", &[]);
+        see(1, "host login:", &[(5, 2)]);
+        see(3, "host login:", &[]);
         assert_eq!(
             (watch.reached(), sum.load(Ordering::Relaxed)),
             (Some((2, "host login:".into())), 2)

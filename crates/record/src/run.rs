@@ -2,6 +2,7 @@
 
 use crate::clock;
 use crate::end::{self, Clues, Judged, PANIC};
+use crate::loader_file;
 use crate::own_failures::OwnFailures;
 use crate::ready::{ConsoleWatch, Until, SYSTEMD_SAYS};
 use crate::recorder::{Context, Live, Saved, SourceError};
@@ -142,8 +143,8 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     if matches!(record.outcome, Outcome::TimedOut { .. }) && told == Some(false) {
         warnings.push(format!(
             "--until systemd-ready: its console had no line of systemd's that a target is reached; \
-             a guest that boots quiet says so with {SYSTEMD_SAYS} on its kernel's command line (of \
-             a disk with GRUB: GRUB_CMDLINE_LINUX in its /etc/default/grub)"
+             a guest that boots quiet says so with {SYSTEMD_SAYS}: add it {}",
+            loader_file::of_console(request.context.dir)
         ));
     }
     // Two sources that need the same thing miss it in the same words.

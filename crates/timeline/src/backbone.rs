@@ -12,6 +12,7 @@ use crate::facts::Facts;
 use crate::input::RESET_VECTOR;
 use crate::landmarks::{hung_until, loaded_compressed, loaded_entry};
 use crate::landmarks::{ALIGNED_ENTRY, BOOT_SECTOR, IMAGE_ENTRIES, KERNEL_ENTRIES, PVH_ENTRIES};
+use crate::lines::EARLY_CLOCK_ERROR_NS;
 use crate::patterns::{Means, On};
 use crate::rules::{loader_reach, up_to_entry};
 use crate::tree::{Fill, Growing, Kind, Node};
@@ -120,6 +121,20 @@ pub(crate) fn phases<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Growing<'a
         tree.place(node);
     }
     tree
+}
+
+/// Where the span before the kernel's entry says in its name that it holds some of it, only the
+/// clock's start is where this one begins, which is known well.
+pub(crate) fn entry_by_its_clock(tree: &mut Growing<'_>) {
+    let phases = &mut tree.root.children;
+    let Some(index) = phases.iter().position(|n| n.name == ENTRY).filter(|index| *index > 0) else {
+        return;
+    };
+    let holds_some = phases[index - 1].name.strip_suffix(ENTRY).is_some_and(|n| n.ends_with('+'));
+    if holds_some && phases[index - 1].end == phases[index].start {
+        let next = phases.get(index + 1).map_or(0, |next| next.error);
+        phases[index].error = phases[index].error.min(EARLY_CLOCK_ERROR_NS.max(next));
+    }
 }
 
 /// A phase's name, with the entry's where it ends at one of which only the clock's start is known.

@@ -7,6 +7,7 @@ use crate::landmarks::is_itself;
 use crate::lines::{self, Hit, Line};
 use crate::orders::Orders;
 use crate::processes::Processes;
+use crate::systemd;
 use std::collections::BTreeMap;
 use vmeter_model::{Cause, Moment, Ns, Outcome, RunRecord, What};
 
@@ -22,8 +23,9 @@ pub(crate) struct Facts<'a> {
     pub virtual_time: bool,
     /// Where a run in virtual time was cut, in the host's time, ns after exec.
     pub host_end: Option<Ns>,
-    /// True if the run did not reach its point: what was going on may have hung.
-    pub unfinished: bool,
+    /// True if the guest was still at work when the run ended: at its ready point, or stopped
+    /// short.
+    pub goes_on: bool,
     /// True if it is known that the kernel did not panic, whatever the console reads like.
     pub no_panic: bool,
     /// Events in order.
@@ -36,6 +38,8 @@ pub(crate) struct Facts<'a> {
     pub calls: Calls<'a>,
     /// Processes of user space.
     pub processes: Processes<'a>,
+    /// True if the guest's first process is known to be systemd.
+    pub systemd: bool,
     /// Which unit of systemd comes after which.
     pub orders: Orders<'a>,
     /// Addresses reached, in order.
@@ -59,17 +63,21 @@ impl<'a> Facts<'a> {
         let itself = |(symbol, stamp): &(&str, Stamp<'_>)| is_itself(seen, &all, symbol, *stamp);
         let reached = all.iter().copied().filter(itself).collect();
         let insns = seen.iter().filter_map(|s| Some((s.at, s.insns?))).collect();
+        let ready = run.moment(&Moment::Ready).is_some_and(|at| at >= run.total_ns);
+        let killed = seen.iter().any(|s| *s.what == What::VmmKilled);
+        let processes = Processes::of(seen);
         Facts {
             total: input.total,
             virtual_time: input.virtual_time,
             host_end: input.host_end,
-            unfinished: run.outcome != Outcome::Done,
+            goes_on: run.outcome != Outcome::Done || ready || killed,
             no_panic: run.end.as_ref().is_some_and(|end| !PANICS.contains(&end.cause)),
             seen,
             lines: lines.to_vec(),
             hits: lines::hits(lines),
             calls: calls::collect(seen, lines, input.total),
-            processes: Processes::of(seen),
+            systemd: systemd::is_there(lines, &processes),
+            processes,
             orders: Orders::of(seen, lines),
             reached,
             held: held(run, input),

@@ -86,7 +86,8 @@ pub(crate) fn loaded_entry(facts: &Facts<'_>) -> bool {
 }
 
 /// Until when something that began at `at`, and is not seen to end, can have gone
-/// on: to the panic that came next, or to the end of a run that stopped short. If
+/// on: to the panic that came next, or to the end of a run that stopped short or that
+/// ended at its ready point meanwhile. If
 /// the guest is known to have gone on to something else, only the record of its
 /// end was lost.
 pub(crate) fn hung_until(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Option<Ns> {
@@ -94,9 +95,23 @@ pub(crate) fn hung_until(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Op
     let next = [Anchor::Userspace, Anchor::Shutdown].into_iter().filter_map(later).min();
     match (later(Anchor::Panic), next) {
         (Some(panic), next) if next.is_none_or(|next| next >= panic) => Some(panic),
-        (_, None) if facts.unfinished => Some(later(Anchor::Exiting).unwrap_or(facts.total)),
+        (_, None) if facts.goes_on => Some(later(Anchor::Exiting).unwrap_or(facts.total)),
         _ => None,
     }
+}
+
+/// Until when something that began at `at` and was waited for to the last went on: to the
+/// panic, to when the machine was off, or to the end of the run.
+pub(crate) fn at_last(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Ns {
+    let off = |s: &&Seen<'_>| match s.what {
+        What::PowerOff => true,
+        What::RunState { state } => state == "shutdown",
+        _ => false,
+    };
+    let off = facts.seen.iter().filter(off).map(|s| s.at);
+    let ends = [Anchor::Panic, Anchor::Exiting].into_iter().filter_map(|a| anchors.get(a));
+    let ends = ends.map(|s| s.at).chain(off).filter(|end| *end > at);
+    ends.min().unwrap_or(facts.total)
 }
 
 /// Where something that began at `at` and never ended is taken to end: with the

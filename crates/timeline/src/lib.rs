@@ -60,6 +60,7 @@ mod orders;
 mod patterns;
 mod processes;
 mod rules;
+mod systemd;
 mod totals;
 mod tree;
 mod verify;
@@ -98,6 +99,7 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
     for rules in rules::RULES {
         (rules.spans)(&facts, &anchors, &mut tree);
     }
+    backbone::entry_by_its_clock(&mut tree);
     tree.root.fill();
     warnings.append(&mut tree.warnings);
     let mut timeline = Timeline { total: facts.total, ..Timeline::default() };

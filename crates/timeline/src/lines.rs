@@ -1,8 +1,9 @@
 //! Lines of text to what they mean, by the table in [`crate::patterns`].
 
 use crate::input::Seen;
-use crate::patterns::{Means, On, PATTERNS};
-use regex::RegexSet;
+use crate::patterns::{Means, On, Pattern, PATTERNS};
+use crate::systemd::{self, can_be_logged};
+use regex::{Regex, RegexSet};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::OnceLock;
 use vmeter_model::kernel_log::{self, split_stamp, Said};
@@ -51,20 +52,32 @@ pub(crate) struct Line<'a> {
     pub timed: bool,
     /// True if it came over the console before any line of a kernel.
     pub early: bool,
+    /// Where in the whole line what arrived later begins, and when it arrived.
+    later: &'a [(u32, Ns)],
+    /// Bytes of the whole line before `text`.
+    cut: usize,
 }
 
 impl Line<'_> {
+    /// When what is at this byte of the text was printed: a line may have waited unfinished.
+    pub(crate) fn at_of(&self, offset: usize) -> Ns {
+        let offset = offset.saturating_add(self.cut);
+        let before = self.later.iter().take_while(|(from, _)| *from as usize <= offset);
+        before.last().map_or(self.at, |(_, at)| (*at).clamp(self.at, self.end.max(self.at)))
+    }
+
     /// A line from before the kernel's clock ran: it was printed by `at`.
     fn clockless(&mut self, at: Ns) {
         self.at = at.clamp(0, self.at);
         self.end = self.at;
+        self.later = &[];
         self.error = self.error.max(NO_TIME_ERROR_NS.min(self.at));
         self.timed = false;
     }
 }
 
 /// How far off the kernel's clock is while its TSC is still being calibrated.
-const EARLY_CLOCK_ERROR_NS: Ns = 10_000_000;
+pub(crate) const EARLY_CLOCK_ERROR_NS: Ns = 10_000_000;
 /// Error of a line without a time of its own: stamped 0, before the kernel's
 /// clock ran, and shown when the console came up. The clock is started in `setup_arch` when
 /// the TSC is calibrated, which may fail at first: by the TCG plugin's stamps up to 1.5 s
@@ -90,6 +103,7 @@ pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
             Some(zero) if stamp > 0 => {
                 line.at = zero.saturating_add(stamp).clamp(0, line.at);
                 line.end = line.at;
+                line.later = &[];
                 line.error = line.error.max(EARLY_CLOCK_ERROR_NS);
             }
             Some(zero) => line.clockless(zero),
@@ -154,15 +168,16 @@ fn comes_up(line: &Line<'_>) -> bool {
 }
 
 fn line<'a>(seen: &Seen<'a>, total: Ns) -> Option<Line<'a>> {
-    let (on, text, end, console) = match seen.what {
-        What::FirmwareLine { text } => (On::Firmware, text, seen.at, false),
-        What::KernelLine { text } => (On::Kernel, text, seen.at, false),
-        What::ConsoleLine { text, end } => (On::Kernel, text, *end, true),
+    let none: &[(u32, Ns)] = &[];
+    let (on, whole, end, later, console) = match seen.what {
+        What::FirmwareLine { text } => (On::Firmware, text, seen.at, none, false),
+        What::KernelLine { text } => (On::Kernel, text, seen.at, none, false),
+        What::ConsoleLine { text, end, later } => (On::Kernel, text, *end, later.as_slice(), true),
         _ => return None,
     };
     let (stamp, text) = match on {
-        On::Kernel => split_stamp(text),
-        On::Firmware | On::Loader => (None, text.as_str()),
+        On::Kernel => split_stamp(whole),
+        On::Firmware | On::Loader => (None, whole.as_str()),
     };
     Some(Line {
         at: seen.at,
@@ -176,20 +191,24 @@ fn line<'a>(seen: &Seen<'a>, total: Ns) -> Option<Line<'a>> {
         console,
         timed: true,
         early: false,
+        later,
+        // What is left is the whole's end.
+        cut: whole.len() - text.len(),
     })
 }
 
 /// What the lines mean, in their order.
 pub(crate) fn hits<'a>(lines: &[Line<'a>]) -> Vec<Hit<'a>> {
+    let stamps = systemd::stamps(lines);
     let mut hits = Vec::new();
     let mut once: HashSet<&'static str> = HashSet::new();
     let mut then: Option<&'static str> = None;
     for line in lines {
         if line.early {
-            find(line, On::Loader, &mut once, &mut hits);
+            find(line, On::Loader, stamps, &mut once, &mut hits);
         }
         let found = hits.len();
-        find(line, line.on, &mut once, &mut hits);
+        find(line, line.on, stamps, &mut once, &mut hits);
         if line.on == On::Firmware && !line.text.is_empty() {
             match then.take() {
                 Some(name) if hits.len() == found => {
@@ -205,16 +224,37 @@ pub(crate) fn hits<'a>(lines: &[Line<'a>]) -> Vec<Hit<'a>> {
     hits
 }
 
-/// What one line means as a text of one kind.
-fn find<'a>(line: &Line<'a>, on: On, once: &mut HashSet<&'static str>, hits: &mut Vec<Hit<'a>>) {
+/// What one line means as a text of one kind. Where the kernel's log `stamps` its lines, what has
+/// no stamp is a program's, whatever it reads like.
+fn find<'a>(
+    line: &Line<'a>,
+    on: On,
+    stamps: bool,
+    once: &mut HashSet<&'static str>,
+    hits: &mut Vec<Hit<'a>>,
+) {
     let matched = set(on).matches(line.text);
-    let patterns = PATTERNS.iter().filter(|p| p.on == on);
-    for (_, pattern) in patterns.enumerate().filter(|(i, _)| matched.matched(*i)) {
+    let patterns = PATTERNS.iter().filter(|p| p.on == on).enumerate();
+    for (_, pattern) in patterns.filter(|(index, _)| matched.matched(*index)) {
+        if pattern.logged && !can_be_logged(line, stamps) {
+            continue;
+        }
         let again = matches!(pattern.means, Means::FirstPart(name) if !once.insert(name));
         if !again {
-            hits.push(hit(line, on, pattern.means));
+            hits.push(Hit { at: found_at(line, pattern), ..hit(line, on, pattern.means) });
         }
     }
+}
+
+/// When what a pattern found in a line was printed.
+fn found_at(line: &Line<'_>, pattern: &Pattern) -> Ns {
+    if line.later.is_empty() || pattern.regex.starts_with('^') {
+        return line.at;
+    }
+    // It is seldom that a line waits in its middle.
+    let found =
+        Regex::new(pattern.regex).ok().and_then(|regex| Some(regex.find(line.text)?.start()));
+    found.map_or(line.at, |offset| line.at_of(offset))
 }
 
 fn hit<'a>(line: &Line<'a>, on: On, means: Means) -> Hit<'a> {
@@ -251,7 +291,7 @@ mod tests {
 
     #[test]
     fn held_back_lines_are_put_where_they_were_printed() {
-        let line = |text: &str, end| What::ConsoleLine { text: text.into(), end };
+        let line = |text: &str, end| What::ConsoleLine { text: text.into(), end, later: vec![] };
         let whats = [
             line("[    0.000000] Linux version 6.1", 900_000_000),
             line("[    0.100000] held back", 900_000_000),
@@ -270,5 +310,17 @@ mod tests {
             placed,
             [held_back[0], held_back[1], (901_000_000, 200_000), (1_041_000_000, 200_000)]
         );
+    }
+
+    #[test]
+    fn what_a_line_goes_on_with_has_its_own_time() {
+        let text = "[    1.000000] ok, Sent SIGTERM to all processes".to_owned();
+        let later = vec![(15, 800), (19, 900)];
+        let what = What::ConsoleLine { text, end: 950, later };
+        let seen = [Seen { at: 500, error: 5, source: "console", insns: None, what: &what }];
+        let lines = lines(&seen, 2_000);
+        assert_eq!((lines[0].at, lines[0].at_of(0), lines[0].at_of(4)), (500, 800, 900));
+        let hits = hits(&lines);
+        assert_eq!(hits.iter().map(|hit| hit.at).collect::<Vec<_>>(), [900]);
     }
 }

@@ -70,14 +70,15 @@ pub(crate) fn find(texts: &[String], lines: &[Line<'_>]) -> (Vec<(String, Ns)>, 
     };
     let (mut found, mut warnings) = (Vec::new(), Vec::new());
     for NamedMark { name, regex } in marks {
-        let fits = |line: &&Line<'_>| {
+        // What matches may have been printed long after its line began.
+        let fits = |line: &Line<'_>| {
             let mut end = line.text.len().min(MOST_OF_A_LINE);
             while !line.text.is_char_boundary(end) {
                 end -= 1;
             }
-            line.console && regex.is_match(&line.text[..end])
+            Some(line.at_of(regex.find(&line.text[..end])?.start()))
         };
-        match lines.iter().filter(fits).map(|line| line.at).min() {
+        match lines.iter().filter(|line| line.console).filter_map(fits).min() {
             Some(at) => found.push((name, at)),
             None => warnings.push(format!(
                 "--mark {name}: no line of the console matches `{regex}`; its time stamps are not \

@@ -56,20 +56,27 @@ pub(crate) struct Pattern {
     pub regex: &'static str,
     /// What a match means.
     pub means: Means,
+    /// True for what is said through the kernel's log, which stamps its lines.
+    pub logged: bool,
 }
 
 const MS: Ns = 1_000_000;
 
 const fn firmware(regex: &'static str, means: Means) -> Pattern {
-    Pattern { on: On::Firmware, regex, means }
+    Pattern { on: On::Firmware, regex, means, logged: false }
 }
 
 const fn kernel(regex: &'static str, means: Means) -> Pattern {
-    Pattern { on: On::Kernel, regex, means }
+    Pattern { on: On::Kernel, regex, means, logged: true }
+}
+
+/// What programs print on the console, or log.
+const fn program(regex: &'static str, means: Means) -> Pattern {
+    Pattern { on: On::Kernel, regex, means, logged: false }
 }
 
 const fn loader(regex: &'static str, means: Means) -> Pattern {
-    Pattern { on: On::Loader, regex, means }
+    Pattern { on: On::Loader, regex, means, logged: false }
 }
 
 use Means::{Begins, BeginsLast, FirstPart, GoesDown, Panic, Part, PartUntilNextLine, PowerOff};
@@ -140,38 +147,39 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     kernel(r"^systemd\[1\]: ",                           Begins(Anchor::Userspace, 500 * MS)),
     kernel(r"^(ACPI: PM: |ACPI: )?Preparing to enter system sleep state S5", Begins(Anchor::Shutdown, 100 * MS)),
     kernel(r"^systemd-shutdown\[1\]: ",                  Begins(Anchor::Shutdown, 500 * MS)),
-    kernel(r"^(\[[^\]]*\] )?Requesting system (poweroff|halt|reboot)", Begins(Anchor::Shutdown, 100 * MS)),
+    program(r"^(\[[^\]]*\] )?Requesting system (poweroff|halt|reboot)", Begins(Anchor::Shutdown, 100 * MS)),
     kernel(r"^Kernel panic - not syncing",               Panic),
     kernel(r"^reboot: (Power down|System halted|Restarting system|machine restart)", PowerOff),
 
     // Initrds: initramfs-tools' scripts, dracut's services.
-    kernel(r"^Loading, please wait\.\.\.",                FirstPart("initrd:start")),
-    kernel(r"^Starting (systemd-udevd version|version \d)", FirstPart("initrd:udev")),
-    kernel(r"^Begin: Loading essential drivers",         FirstPart("initrd:load-drivers")),
-    kernel(r"^Begin: Running /scripts/init-premount",    FirstPart("initrd:init-premount")),
-    kernel(r"^Begin: Mounting root file system",         FirstPart("initrd:mount-root")),
-    kernel(r"^Begin: Waiting for (root file system|.*suspend/resume)", FirstPart("initrd:wait-for-device")),
-    kernel(r"^Begin: Running /scripts/local-bottom",     FirstPart("initrd:local-bottom")),
-    kernel(r"^Begin: Running /scripts/init-bottom",      FirstPart("initrd:init-bottom")),
-    kernel(r"^dracut-cmdline\[",                         FirstPart("initrd:dracut-cmdline")),
-    kernel(r"^dracut-initqueue\[",                       FirstPart("initrd:dracut-initqueue")),
+    program(r"^Loading, please wait\.\.\.",                FirstPart("initrd:start")),
+    program(r"^Starting (systemd-udevd version|version \d)", FirstPart("initrd:udev")),
+    program(r"^Begin: Loading essential drivers",         FirstPart("initrd:load-drivers")),
+    program(r"^Begin: Running /scripts/init-premount",    FirstPart("initrd:init-premount")),
+    program(r"^Begin: Mounting root file system",         FirstPart("initrd:mount-root")),
+    program(r"^Begin: Waiting for (root file system|.*suspend/resume)", FirstPart("initrd:wait-for-device")),
+    program(r"^Begin: Running /scripts/local-bottom",     FirstPart("initrd:local-bottom")),
+    program(r"^Begin: Running /scripts/init-bottom",      FirstPart("initrd:init-bottom")),
+    program(r"^dracut-cmdline\[",                         FirstPart("initrd:dracut-cmdline")),
+    program(r"^dracut-initqueue\[",                       FirstPart("initrd:dracut-initqueue")),
     kernel(r"^systemd\[1\]: Running in initrd",           FirstPart("initrd:systemd")),
     kernel(r"^systemd\[1\]: Queued start job for default target (initrd|Initrd)", FirstPart("initrd:units")),
     kernel(r"^systemd\[1\]: Switching root",             Part("initrd:end")),
-    kernel(r"^ *(systemd\[1\]: )?Starting (initrd-switch-root\.service|Switch Root)", Part("initrd:end")),
+    program(r"^ *(systemd\[1\]: )?Starting (initrd-switch-root\.service|Switch Root)", Part("initrd:end")),
     // systemd, of the root file system.
     kernel(r"^systemd\[1\]: systemd \d.* running in system mode", Part("systemd:setup")),
-    kernel(r"^(Welcome to .*!$|systemd\[1\]: Hostname set to )", Part("systemd:load-units")),
+    program(r"^Welcome to .*!$",                        Part("systemd:load-units")),
+    kernel(r"^systemd\[1\]: Hostname set to ",             Part("systemd:load-units")),
     kernel(r"^systemd\[1\]: Queued start job for default target (multi|graphical|default|Multi|Graphical)", FirstPart("systemd:units")),
 
     // Going down: busybox, sysvinit, systemd by its word to all, runit, OpenRC; then by whom
     // the rest is ended. The units that systemd stops before are in rules/units.rs.
-    kernel(r"^(\[[^\]]*\] )?The system (is going down|will (power off|reboot|halt) now)", GoesDown),
-    kernel(r"^INIT: (Switching to|Entering) runlevel: [06]",  GoesDown),
-    kernel(r"^- runit: (leave stage: .*/2|enter stage: .*/3)$", GoesDown),
-    kernel(r"^( \* )?(Shutting down|Stopping) (the )?(runlevel|services)", GoesDown),
-    kernel(r"(Sent SIGTERM to all|Sending SIGTERM to remaining) processes", Part("shutdown:sigterm")),
-    kernel(r"(Sent SIGKILL to all|Sending SIGKILL to remaining) processes", Part("shutdown:sigkill")),
+    program(r"^(\[[^\]]*\] )?The system (is going down|will (power off|reboot|halt) now)", GoesDown),
+    program(r"^INIT: (Switching to|Entering) runlevel: [06]",  GoesDown),
+    program(r"^- runit: (leave stage: .*/2|enter stage: .*/3)$", GoesDown),
+    program(r"^( \* )?(Shutting down|Stopping) (the )?(runlevel|services)", GoesDown),
+    program(r"(Sent SIGTERM to all|Sending SIGTERM to remaining) processes", Part("shutdown:sigterm")),
+    program(r"(Sent SIGKILL to all|Sending SIGKILL to remaining) processes", Part("shutdown:sigkill")),
     kernel(r"^systemd-shutdown\[1\]: Unmounting file systems", Part("shutdown:unmount")),
     kernel(r"^systemd-shutdown\[1\]: Syncing filesystems",     Part("shutdown:sync")),
 

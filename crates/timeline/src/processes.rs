@@ -6,6 +6,7 @@
 
 use crate::anchors::Stamp;
 use crate::input::Seen;
+use crate::systemd::is_script;
 use std::collections::{BTreeMap, HashMap};
 use vmeter_model::{Ns, What};
 
@@ -37,6 +38,8 @@ pub(crate) struct Process<'a> {
     pub joined: Option<Ns>,
     /// Since when somebody had been waiting for its end when it came.
     pub waited: Option<Ns>,
+    /// True if it had not ended when the run did, and its parent waited for that.
+    pub held: bool,
     /// How it ended, as wait(2) says it.
     pub status: Option<i32>,
 }
@@ -70,6 +73,8 @@ struct Reading<'a> {
     expected: HashMap<i32, Vec<usize>>,
     reaps: bool,
     forks: bool,
+    /// The last that each process forked.
+    youngest: HashMap<usize, usize>,
 }
 
 impl<'a> Processes<'a> {
@@ -83,6 +88,7 @@ impl<'a> Processes<'a> {
             reading.read(seen);
         }
         reading.stages_of_init();
+        reading.held();
         let mut children: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (index, process) in reading.all.iter().enumerate() {
             if let Some(parent) = process.parent {
@@ -249,10 +255,11 @@ impl<'a> Reading<'a> {
         // A process begins in its parent's unit; systemd puts its own children elsewhere.
         let unit = parent.filter(|p| self.all[*p].pid != 1).and_then(|p| self.all[p].unit);
         let (images, cpu, end, joined) = (Vec::new(), None, None, None);
-        let (waited, status) = (None, None);
+        let (waited, status, held) = (None, None, false);
         let process =
-            Process { pid, parent, start, end, images, cpu, unit, joined, waited, status };
+            Process { pid, parent, start, end, images, cpu, unit, joined, waited, held, status };
         self.all.push(process);
+        self.youngest.extend(parent.map(|parent| (parent, index)));
         self.threads.insert(pid, index);
         index
     }
@@ -286,6 +293,35 @@ impl<'a> Reading<'a> {
             if alone && starts.iter().any(then) {
                 process.waited = Some(start);
             }
+        }
+    }
+
+    /// Who is still waited for at the end: what somebody forked last, and has waited for since.
+    /// An init that is no script takes care of many, and waits for any of them.
+    fn held(&mut self) {
+        let alive = |index: usize| self.all[index].end.is_none();
+        let only = |parent: usize, child: usize| {
+            let own = |index: &usize| self.all[*index].parent == Some(parent) && alive(*index);
+            (0..self.all.len()).filter(own).eq([child])
+        };
+        let held = |(parent, child): (usize, usize)| {
+            let by = &self.all[parent];
+            let of = &self.all[child];
+            let wait = self.waits.get(&by.pid).filter(|wait| wait.at >= of.start.at)?;
+            let same = wait.child.is_none_or(|child| child == of.pid);
+            let script = by.images.last().is_some_and(is_script);
+            let known = by.pid != 1 || script || only(parent, child);
+            (alive(child) && alive(parent) && same && known).then_some((child, wait.at))
+        };
+        let found: Vec<(usize, Ns)> = self
+            .youngest
+            .iter()
+            .map(|(parent, child)| (*parent, *child))
+            .filter_map(held)
+            .collect();
+        for (child, since) in found {
+            self.all[child].held = true;
+            self.all[child].waited = Some(since.max(self.all[child].start.at));
         }
     }
 

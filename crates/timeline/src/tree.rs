@@ -6,7 +6,7 @@
 //! beside the tree. At the end the gaps are filled: with `unattributed`, or with
 //! the name of the work where the parent itself says what runs in its gaps.
 
-use vmeter_model::span::UNATTRIBUTED;
+use vmeter_model::span::{UNATTRIBUTED, UNFINISHED};
 use vmeter_model::{Ns, Span};
 
 /// What the gaps between a span's children are.
@@ -50,6 +50,8 @@ pub(crate) struct Node<'a> {
     pub cpu: Option<Ns>,
     pub fill: Fill,
     pub kind: Kind,
+    /// True if it was still going on when the run ended.
+    pub unfinished: bool,
     pub children: Vec<Node<'a>>,
 }
 
@@ -68,6 +70,7 @@ impl<'a> Node<'a> {
             cpu: None,
             fill: Fill::Own,
             kind: Kind::Frame,
+            unfinished: false,
             children: Vec::new(),
         }
     }
@@ -190,6 +193,7 @@ impl<'a> Node<'a> {
         let source = if self.fill == Fill::Unattributed { "" } else { self.source };
         let mut node = Node::new(name, start, end, source);
         node.error = if self.fill == Fill::Unattributed { 0 } else { self.error };
+        node.unfinished = self.unfinished && matches!(self.fill, Fill::Own | Fill::Said);
         Some(node)
     }
 }
@@ -233,10 +237,12 @@ fn trim_right(node: &Node<'_>, right: &Node<'_>) -> Option<(Ns, Ns)> {
 /// A node and what is below it as spans, parents first, in order of start.
 pub(crate) fn flatten(node: Node<'_>, parent: Option<u32>, spans: &mut Vec<Span>) {
     let id = u32::try_from(spans.len()).unwrap_or(u32::MAX);
+    let mut name = node.name;
+    name.push_str(if node.unfinished { UNFINISHED } else { "" });
     spans.push(Span {
         id,
         parent,
-        name: node.name,
+        name,
         start: node.start,
         end: node.end,
         insns: None,
@@ -264,6 +270,39 @@ impl<'a> Growing<'a> {
     /// Places a span where it fits, or keeps it beside the tree.
     pub(crate) fn place(&mut self, node: Node<'a>) {
         self.beside.extend(self.root.place(node));
+    }
+
+    /// Places a span where it fits; one that crosses from a phase or a stage's part into the
+    /// next, in each of them. What fits nowhere is given back.
+    #[must_use]
+    pub(crate) fn place_across(&mut self, node: Node<'a>) -> Option<Node<'a>> {
+        let node = self.root.place(node)?;
+        let inside = |at: &Ns| node.start < *at && *at < node.end;
+        let parts = |phase: &Node<'_>| {
+            let stage = |child: &&Node<'_>| child.name.starts_with(&format!("{}:", phase.name));
+            let own = phase.children.iter().filter(stage).flat_map(|c| [c.start, c.end]);
+            own.collect::<Vec<Ns>>()
+        };
+        let phases = self.root.children.iter().filter(|p| p.start < node.end && node.start < p.end);
+        let mut cuts: Vec<Ns> =
+            phases.flat_map(|p| [parts(p), vec![p.start, p.end]].concat()).collect();
+        cuts.retain(inside);
+        cuts.push(node.end);
+        cuts.sort_unstable();
+        cuts.dedup();
+        if cuts.len() == 1 {
+            return Some(node);
+        }
+        let (mut from, mut refused) = (node.start, Vec::new());
+        for to in cuts.iter().copied() {
+            refused.extend(node.clip(from, to).and_then(|piece| self.root.place(piece)));
+            from = to;
+        }
+        if refused.len() == cuts.len() {
+            return Some(node);
+        }
+        self.beside.extend(refused);
+        None
     }
 }
 
@@ -312,6 +351,29 @@ mod tests {
             shape(&root),
             "root[0-100](a[0-30](x[20-30]()) load[30-35]() a[35-60](x[35-40]()))"
         );
+    }
+
+    #[test]
+    fn what_crosses_a_border_of_phases_is_in_both() {
+        let mut tree =
+            Growing { root: node("root", 0, 100, 0), beside: Vec::new(), warnings: Vec::new() };
+        for (name, start, end) in [
+            ("user", 10, 50),
+            ("down", 50, 90),
+            ("down:guest", 50, 80),
+            ("down:vmm", 80, 90),
+            ("done", 20, 30),
+        ] {
+            tree.place(node(name, start, end, 0));
+        }
+        assert!(tree.place_across(node("sleep", 40, 85, 0)).is_none());
+        assert!(tree.place_across(node("astride", 25, 45, 0)).is_some());
+        assert_eq!(
+            shape(&tree.root),
+            "root[0-100](user[10-50](done[20-30]() sleep[40-50]()) \
+             down[50-90](down:guest[50-80](sleep[50-80]()) down:vmm[80-90](sleep[80-85]())))"
+        );
+        assert!(tree.beside.is_empty());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{event, record, Boot, MS, US};
-use vmeter_model::{Event, Ns, Outcome, RunRecord, Timeline, What};
+use vmeter_model::{Event, Moment, Ns, Outcome, RunRecord, Timeline, What};
 use vmeter_timeline::{build, hints, verify};
 
 fn checked(events: &[Event], run: &RunRecord) -> Timeline {
@@ -58,8 +58,9 @@ fn an_initcall_that_hangs_lasts_until_the_timeout() {
     boot.run.total_ns = from + 60_000 * MS;
     boot.run.outcome = Outcome::TimedOut { last: "fn_300_init".into() };
     let timeline = boot.timeline();
-    assert_eq!(length(&timeline, "initcall fn_300_init"), 60_000 * MS);
-    let call = timeline.spans.iter().find(|s| s.name == "initcall fn_300_init").unwrap();
+    let hung = "initcall fn_300_init, unfinished";
+    assert_eq!(length(&timeline, hung), 60_000 * MS);
+    let call = timeline.spans.iter().find(|s| s.name == hung).unwrap();
     assert!(call.parent.is_some(), "it hung in its phase");
     assert!(timeline.coverage() > 0.999);
 }
@@ -80,17 +81,22 @@ fn a_recording_that_breaks_off_gives_its_last_initcall_no_time() {
 
 #[test]
 fn a_step_that_hangs_lasts_until_the_timeout_and_a_lost_end_does_not() {
-    let hung = |outcome: Outcome| {
+    let hung = |outcome: Outcome, name: &str, ready: bool| {
         let mut boot = Boot::standard();
         let from = at_of(&boot, &What::StepStart { step: "udev-settle".into() });
         boot.events.retain(|e| e.at <= from);
         boot.run.moments.retain(|(at, _)| *at <= from);
         boot.run.total_ns = from + 9_000 * MS;
         boot.run.outcome = outcome;
-        length(&boot.timeline(), "/init:udev-settle")
+        boot.run.moments.extend(ready.then_some((boot.run.total_ns, Moment::Ready)));
+        length(&boot.timeline(), name)
     };
-    assert_eq!(hung(Outcome::TimedOut { last: "udev-settle".into() }), 9_000 * MS);
-    assert_eq!(hung(Outcome::Done), 0);
+    let timed_out = Outcome::TimedOut { last: "udev-settle".into() };
+    let (whole, unfinished) = ("/init:udev-settle", "/init:udev-settle, unfinished");
+    assert_eq!(hung(timed_out, unfinished, false), 9_000 * MS);
+    assert_eq!(hung(Outcome::Done, whole, false), 0);
+    // Nothing was lost of one in whose midst the run ended, at its ready point.
+    assert_eq!(hung(Outcome::Done, unfinished, true), 9_000 * MS);
 }
 
 #[test]

@@ -65,6 +65,7 @@ fn line() -> impl Strategy<Value = String> {
 
 fn what() -> impl Strategy<Value = What> {
     let pid = prop::option::of(-1..4i32);
+    let parts = prop::collection::vec((any::<u32>(), any::<Ns>()), 0..3);
     let state = prop::sample::select(vec!["running", "shutdown", "guest-panicked", "x"]);
     prop_oneof![
         prop::sample::select(vec![
@@ -80,7 +81,11 @@ fn what() -> impl Strategy<Value = What> {
         ]),
         state.prop_map(|state| What::RunState { state: state.into() }),
         line().prop_map(|text| What::FirmwareLine { text }),
-        (line(), any::<Ns>()).prop_map(|(text, end)| What::ConsoleLine { text, end }),
+        (line(), any::<Ns>(), parts).prop_map(|(text, end, later)| What::ConsoleLine {
+            text,
+            end,
+            later
+        }),
         line().prop_map(|text| What::KernelLine { text }),
         symbol().prop_map(|symbol| What::Reached { symbol }),
         (name(), prop::option::of(name()), pid.clone())

@@ -85,7 +85,7 @@ fn console() -> Vec<Event> {
     let lines = lines(include_str!("fixtures/console-initcall-debug.txt"));
     let line = |(at, text): (Ns, String)| {
         let end = at + 50 * US;
-        event(at, 200 * US, "console", What::ConsoleLine { text, end })
+        event(at, 200 * US, "console", What::ConsoleLine { text, end, later: Vec::new() })
     };
     lines.into_iter().map(line).collect()
 }
@@ -126,7 +126,7 @@ fn a_console_that_repeats_ftrace_changes_nothing() {
             _ => continue,
         };
         let at = e.at + late;
-        let what = What::ConsoleLine { text, end: at + 5 * US };
+        let what = What::ConsoleLine { text, end: at + 5 * US, later: Vec::new() };
         both.events.push(event(at, 200 * US, "console", what));
     }
     let after = both.timeline();

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{event, record, MS};
-use vmeter_model::{Event, Ns, Span, Timeline, What};
-use vmeter_timeline::{build, verify};
+use vmeter_model::{Event, Moment, Ns, Span, Timeline, What};
+use vmeter_timeline::{build, causes, verify};
 
 fn checked(events: &[Event], total: Ns) -> Timeline {
     let timeline = build(events, &record(total));
@@ -12,8 +12,29 @@ fn checked(events: &[Event], total: Ns) -> Timeline {
     timeline
 }
 
+/// Of a run that ends at this line, at its total.
+fn until(events: &[Event], total: Ns, text: &str) -> Timeline {
+    let mut run = record(total);
+    run.moments.push((total, Moment::Ready));
+    let ready = event(total, 0, "console", What::ReadyLine { text: text.into() });
+    let timeline = build(&[events, &[ready]].concat(), &run);
+    assert_eq!(verify(&timeline), Ok(()));
+    timeline
+}
+
+/// Names with lengths in ms, of what begins so.
+fn lengths<'a>(spans: &'a [Span], begins: &str) -> Vec<(&'a str, Ns)> {
+    let own = spans.iter().filter(|span| span.name.starts_with(begins));
+    own.map(|span| (span.name.as_str(), span.len() / MS)).collect()
+}
+
 fn line(at: Ns, text: &str) -> Event {
-    event(at * MS, MS / 10, "console", What::ConsoleLine { text: text.into(), end: (at + 1) * MS })
+    event(
+        at * MS,
+        MS / 10,
+        "console",
+        What::ConsoleLine { text: text.into(), end: (at + 1) * MS, later: Vec::new() },
+    )
 }
 
 /// Events of processes: at (ms), what.
@@ -148,4 +169,161 @@ fn an_initrds_targets_that_stop_are_no_shutdown() {
     let down = checked(&events, 1_000 * MS);
     let of = |name: &str| down.spans.iter().find(|s| s.name == name).map(|s| s.start / MS);
     assert_eq!((of("shutdown"), of("stop b.service")), (Some(700), Some(700)));
+}
+
+/// A systemd with two units that it starts, of which one ends.
+fn two_units() -> Vec<Event> {
+    vec![
+        line(300, "[    0.300000] Run /init as init process"),
+        line(500, "[    0.500000] systemd[1]: systemd 252 running in system mode (+PAM)"),
+        line(520, "[    0.520000] systemd[1]: Queued start job for default target a.target."),
+        line(530, "[    0.530000] systemd[1]: Starting e2scrub_reap.service - Remove..."),
+        line(600, "[    0.600000] systemd[1]: Starting appliance.service - Appliance..."),
+        line(700, "[    0.700000] systemd[1]: Finished e2scrub_reap.service - Remove."),
+    ]
+}
+
+#[test]
+fn a_unit_that_had_not_finished_is_what_the_end_waited_for() {
+    let timeline = until(&two_units(), 1_900 * MS, "appliance end 4.90");
+    let unfinished = "unit appliance.service, unfinished";
+    assert_eq!(lengths(&timeline.spans, "unit "), [(unfinished, 1_300)]);
+    assert_eq!(lengths(&timeline.overlapping, "unit "), [("unit e2scrub_reap.service", 170)]);
+    assert!(causes(&timeline).is_empty(), "nothing waited for e2scrub_reap");
+    // The same where the guest never came to its end.
+    let mut run = record(1_900 * MS);
+    run.outcome = vmeter_model::Outcome::TimedOut { last: String::new() };
+    let timed_out = build(&two_units(), &run);
+    assert_eq!(lengths(&timed_out.spans, "unit "), [(unfinished, 1_300)]);
+}
+
+#[test]
+fn of_several_that_had_not_finished_nobody_knows_which_it_was() {
+    let mut events = two_units();
+    events.pop();
+    let timeline = until(&events, 1_900 * MS, "appliance end 4.90");
+    let either = "unit appliance.service or e2scrub_reap.service, unfinished";
+    assert_eq!(lengths(&timeline.spans, "unit "), [(either, 1_300)]);
+    assert_eq!(
+        lengths(&timeline.overlapping, "unit "),
+        [
+            ("unit e2scrub_reap.service, unfinished", 1_370),
+            ("unit appliance.service, unfinished", 1_300)
+        ]
+    );
+    assert!(causes(&timeline).is_empty());
+    // A line of the kernel's is nobody's, and a unit's own end says whose it is.
+    let of_kernel = until(&events, 1_900 * MS, "[    1.900000] EXT4-fs (vda2): mounted");
+    assert_eq!(lengths(&of_kernel.spans, "unit "), []);
+    events.push(line(1_900, "[    1.900000] systemd[1]: Finished e2scrub_reap.service - Remove."));
+    let by_itself = until(&events, 1_950 * MS, "[  OK  ] Finished e2scrub_reap.service - Remove.");
+    assert_eq!(lengths(&by_itself.spans, "unit "), [("unit e2scrub_reap.service", 1_370)]);
+}
+
+#[test]
+fn a_prompt_on_the_lines_begin_asks_for_no_login() {
+    let mut events = two_units();
+    events.extend([
+        line(710, "[    0.710000] systemd[1]: Started serial-getty@ttyS0.service - Getty."),
+        line(720, "[    0.720000] systemd[1]: Reached target a.target - A."),
+    ]);
+    let timeline = until(&events, 1_900 * MS, "host login: appliance end 4.90");
+    assert_eq!(lengths(&timeline.spans, "unit "), [("unit appliance.service, unfinished", 1_300)]);
+}
+
+#[test]
+fn a_program_that_had_not_ended_is_what_the_end_waited_for() {
+    let events = processes(vec![
+        (110, fork(9, 1)),
+        (111, exec(9, "/bin/daemon")),
+        (120, fork(10, 1)),
+        (121, exec(10, "/etc/rcS")),
+        (122, wait(1)),
+        (130, fork(11, 10)),
+        (131, exec(11, "/bin/quick")),
+        (132, wait(10)),
+        (200, exit(11)),
+        (201, reap(11, 10)),
+        (210, fork(12, 10)),
+        (211, exec(12, "/bin/front")),
+        (212, wait(10)),
+    ]);
+    // An init takes care of all its children: of two nobody knows which it was.
+    let two = until(&events, 900 * MS, "front: ready");
+    assert_eq!(names(&two.spans), Vec::<&str>::new());
+    let only: Vec<Event> =
+        events.iter().filter(|e| e.at < 110 * MS || e.at >= 120 * MS).cloned().collect();
+    let timeline = until(&only, 900 * MS, "front: ready");
+    let found = lengths(&timeline.spans, "exec /");
+    for expected in [
+        ("exec /etc/rcS, unfinished", 780),
+        ("exec /bin/quick", 70),
+        ("exec /bin/front, unfinished", 690),
+    ] {
+        assert!(found.contains(&expected), "{expected:?} of {found:?}");
+    }
+    // A shell waits for what it began last.
+    let mut script = events.clone();
+    let arguments = ["/bin/sh", "/init"].map(str::to_owned).to_vec();
+    script.insert(0, event(99 * MS, 0, "ftrace", What::ProcessArguments { pid: 1, arguments }));
+    let timeline = until(&script, 900 * MS, "front: ready");
+    assert!(names(&timeline.spans).contains(&"exec /bin/front, unfinished"));
+    assert_eq!(names(&timeline.overlapping), ["exec /bin/daemon"]);
+}
+
+#[test]
+fn what_goes_on_into_the_next_phase_is_in_both() {
+    let mut events = processes(vec![
+        (110, fork(10, 1)),
+        (111, exec(10, "/bin/halt-slow")),
+        (112, wait(1)),
+        (600, exit(10)),
+        (601, reap(10, 1)),
+        (610, fork(11, 1)),
+        (611, exec(11, "/bin/poweroff")),
+        (612, wait(1)),
+    ]);
+    events.push(line(200, "The system is going down NOW!"));
+    events.push(line(800, "[    0.800000] reboot: Power down"));
+    events.push(event(900 * MS, 0, "monitor", What::PowerOff));
+    let timeline = checked(&events, 1_000 * MS);
+    assert_eq!(names(&timeline.overlapping), Vec::<&str>::new());
+    let whole = |name: &str| {
+        let pieces = timeline.spans.iter().filter(|s| s.name == name);
+        let outer = pieces
+            .filter(|s| !timeline.spans.iter().any(|p| Some(p.id) == s.parent && p.name == s.name));
+        outer.map(|s| s.len() / MS).sum::<Ns>()
+    };
+    assert_eq!((whole("exec /bin/halt-slow"), whole("exec /bin/poweroff")), (490, 290));
+}
+
+#[test]
+fn one_line_makes_no_systemd_and_the_kernel_stamps_its_own() {
+    let mut events = vec![
+        line(300, "[    0.300000] Run /init as init process"),
+        line(400, "Starting store engine..."),
+        line(500, "systemd[1]: Reached target multi-user.target - Multi-User System."),
+        line(510, "systemd[1]: Queued start job for default target graphical.target."),
+        line(600, "Run /sbin/init as init process"),
+        line(610, "reboot: Power down"),
+        line(620, "Kernel panic - not syncing: only a line"),
+    ];
+    let of = |events: &[Event]| {
+        let timeline = checked(events, 1_000 * MS);
+        let names = ["systemd", "shutdown", "kernel:panic"];
+        let tops = timeline.spans.iter().filter(|s| s.parent.is_none());
+        tops.map(|s| s.name.clone()).filter(|n| names.contains(&n.as_str())).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&events), Vec::<String>::new());
+    // Through /dev/kmsg it has a stamp; but one line is any program's.
+    events.push(line(700, "[    0.700000] systemd[1]: Reached target x.target - X."));
+    assert_eq!(of(&events), Vec::<String>::new());
+    // What it says of itself nobody else says; a script as the first process is none.
+    events.push(line(710, "[    0.710000] systemd[1]: Hostname set to <x>."));
+    assert_eq!(of(&events), ["systemd"]);
+    let arguments = ["/bin/sh", "/init"].map(str::to_owned).to_vec();
+    let init = What::ProcessArguments { pid: 1, arguments };
+    events.insert(0, event(301 * MS, 0, "ftrace", init));
+    events.insert(1, event(301 * MS, 0, "ftrace", exec(1, "/init")));
+    assert_eq!(of(&events), Vec::<String>::new());
 }

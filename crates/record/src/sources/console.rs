@@ -16,7 +16,7 @@ use vmeter_model::{Event, Moment, Ns, What};
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "console";
 
-const FILE: &str = "console.chunks";
+pub(crate) const FILE: &str = "console.chunks";
 
 /// The VMM's standard output: its guest's console.
 pub struct Console;
@@ -69,7 +69,9 @@ impl Recorder for Console {
         let mut events: Vec<Event> = said
             .map(|line| {
                 let end = line.end.saturating_sub(run.exec_ns);
-                let what = What::ConsoleLine { text: line.text.clone(), end };
+                let of_run = |(from, at): &(u32, Ns)| (*from, at.saturating_sub(run.exec_ns));
+                let later = line.later.iter().map(of_run).collect();
+                let what = What::ConsoleLine { text: line.text.clone(), end, later };
                 event(line.start.saturating_sub(run.exec_ns), what)
             })
             .collect();
@@ -136,10 +138,11 @@ impl Live for Recording {
         let tap: Tap = Box::new(move |at, bytes| {
             cutter.push(at, bytes);
             for line in cutter.take() {
-                watches.iter().for_each(|watch| watch.see(line.start, &line.text));
+                watches.iter().for_each(|watch| watch.see(&line));
             }
             // A login prompt has no line end.
-            watches.iter().for_each(|watch| watch.see(at, &cutter.open_line()));
+            let open = cutter.open_line();
+            watches.iter().for_each(|watch| watch.see(&open));
         });
         self.stamper = Some(Stamper::start(read, &path, Some(tap)).map_err(io)?);
         Ok(())

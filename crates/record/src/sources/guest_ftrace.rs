@@ -7,6 +7,7 @@
 use super::read_bounded;
 use crate::guest_clock::{self, GuestClock};
 use crate::guest_ram::{failed, GuestKernel};
+use crate::loader_file;
 use crate::recorder::{Context, Live, Recorder, Saved, SourceError};
 use std::path::{Path, PathBuf};
 use vmeter_kernel_image::ftrace::{boot_probes, Decoded, FtraceDump, FtraceKind};
@@ -193,11 +194,11 @@ fn what_to_add(plan: &LaunchPlan) -> String {
              to it there"
         );
     }
-    format!(
-        "the guest's boot loader gives its kernel its words: add `{words}` to GRUB_CMDLINE_LINUX \
-         in the guest's /etc/default/grub, and run update-grub there"
-    )
+    format!("the guest's boot loader gives its kernel its words: add `{words}` {WHERE}")
 }
+
+/// Stands for the file that a boot loader reads them from, until it has said which one it is.
+const WHERE: &str = "where that is";
 
 struct Recording {
     kernel: GuestKernel,
@@ -241,6 +242,7 @@ impl Live for Recording {
         let Some(mut dump) = self.dump else { return Ok(None) };
         if dump.decode().events.is_empty() && !self.injected {
             if let Some(advice) = self.advice {
+                let advice = advice.replace(WHERE, loader_file::of_console(&self.dir));
                 return Err(SourceError::Other(format!("initcalls were not traced: {advice}")));
             }
             return Ok(None);

@@ -398,7 +398,12 @@ mod tests {
             record(900_000_000, "a quiet record"),
             record(1_000_000_000, "shown"),
         ];
-        let line = |start: Ns, text: &str| Line { start, end: start, text: text.into() };
+        let line = |start: Ns, text: &str| Line {
+            start,
+            end: start,
+            text: text.into(),
+            ..Line::default()
+        };
         let lines = [
             line(1_000_000_000, "[    0.000000] Linux version"),
             line(1_001_000_000, "[    0.700000] printk: console [ttyS0] enabled"),

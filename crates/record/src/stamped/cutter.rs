@@ -5,8 +5,16 @@ use vmeter_model::Ns;
 /// Lines longer than this are cut, so that a guest cannot exhaust memory.
 const MAX_LINE: usize = 64 << 10;
 
+/// What arrives later than the part of its line that it would belong to is a part of its own,
+/// ns: there are no more of them than ms in the run.
+const PART: Ns = 1_000_000;
+/// What is printed so long after a prompt is none of it, ns.
+const AFTER_PROMPT: Ns = 5_000_000;
+/// What an unfinished line ends with that waits for somebody: a login's, a shell's prompt.
+const PROMPTS: &[&[u8]] = &[b"login: ", b"assword: ", b"# ", b"$ ", b"> "];
+
 /// A line with the stamps of its first and last byte.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Line {
     /// When its first byte arrived, `CLOCK_MONOTONIC` ns.
     pub start: Ns,
@@ -14,6 +22,16 @@ pub struct Line {
     pub end: Ns,
     /// Its text, invalid UTF-8 replaced, without the line end.
     pub text: String,
+    /// From which byte of the text on it arrived later than what is before, and when; in order.
+    pub later: Vec<(u32, Ns)>,
+}
+
+impl Line {
+    /// When the byte at `offset` of the text arrived.
+    pub fn at(&self, offset: usize) -> Ns {
+        let parts = self.later.partition_point(|(from, _)| *from as usize <= offset);
+        parts.checked_sub(1).map_or(self.start, |last| self.later[last].1)
+    }
 }
 
 /// Makes lines of stamped bytes as they come.
@@ -21,13 +39,16 @@ pub struct Line {
 /// What only steers a terminal is no part of a line's text, and does not begin one: a boot
 /// loader ends its lines with `\n\r`, so that the carriage return comes long before the next
 /// line's first character. What is written over a line (after a carriage return, or where the
-/// cursor was moved to, as menus are drawn) is a line of its own, with its own time.
+/// cursor was moved to, as menus are drawn) is a line of its own, with its own time; and so is
+/// what somebody else prints behind a prompt that nobody has answered.
 #[derive(Debug, Default)]
 pub struct LineCutter {
     lines: Vec<Line>,
     pending: Vec<u8>,
     start: Ns,
     end: Ns,
+    /// Where in `pending` a later part begins, and when it arrived.
+    later: Vec<(usize, Ns)>,
     steering: Steering,
 }
 
@@ -92,11 +113,20 @@ impl LineCutter {
             b'\r' => self.steering = Steering::Returned,
             _ => {
                 self.overwritten();
+                if at.saturating_sub(self.end) >= AFTER_PROMPT
+                    && PROMPTS.iter().any(|prompt| self.pending.ends_with(prompt))
+                {
+                    self.cut();
+                }
                 if self.pending.is_empty() {
                     self.start = at;
                 }
                 self.end = at;
                 if self.pending.len() < MAX_LINE {
+                    let part = self.later.last().map_or(self.start, |(_, at)| *at);
+                    if at.saturating_sub(part) >= PART {
+                        self.later.push((self.pending.len(), at));
+                    }
                     self.pending.push(byte);
                 }
             }
@@ -112,9 +142,9 @@ impl LineCutter {
     }
 
     fn cut(&mut self) {
-        let text = String::from_utf8_lossy(&self.pending).into_owned();
-        self.lines.push(Line { start: self.start, end: self.end, text });
+        self.lines.push(self.open_line());
         self.pending.clear();
+        self.later.clear();
     }
 
     /// Takes the lines that are complete so far.
@@ -122,9 +152,10 @@ impl LineCutter {
         std::mem::take(&mut self.lines)
     }
 
-    /// The text of the line that is still open (a login prompt has no line end).
-    pub fn open_line(&self) -> std::borrow::Cow<'_, str> {
-        String::from_utf8_lossy(&self.pending)
+    /// The line that is still open (a login prompt has no line end).
+    pub fn open_line(&self) -> Line {
+        let (text, later) = readable(&self.pending, &self.later);
+        Line { start: self.start, end: self.end, text, later }
     }
 
     /// Ends the last line and returns all that are left.
@@ -136,9 +167,34 @@ impl LineCutter {
     }
 }
 
+/// Bytes as text, and where in it the parts begin.
+fn readable(bytes: &[u8], parts: &[(usize, Ns)]) -> (String, Vec<(u32, Ns)>) {
+    let offset = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+    let mut text = String::with_capacity(bytes.len());
+    let mut later = Vec::with_capacity(parts.len());
+    let mut parts = parts.iter().peekable();
+    let mut read = 0;
+    for chunk in bytes.utf8_chunks() {
+        let valid = read + chunk.valid().len();
+        while let Some((from, at)) = parts.next_if(|(from, _)| *from < valid) {
+            later.push((offset(text.len() + from - read), *at));
+        }
+        text.push_str(chunk.valid());
+        read = valid + chunk.invalid().len();
+        while let Some((_, at)) = parts.next_if(|(from, _)| *from < read) {
+            later.push((offset(text.len()), *at));
+        }
+        if !chunk.invalid().is_empty() {
+            text.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+    (text, later)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn cut(reads: &[(Ns, &[u8])]) -> Vec<(Ns, Ns, String)> {
         let mut cutter = LineCutter::default();
@@ -180,5 +236,51 @@ mod tests {
         assert_eq!(coloured, [(1, "[  OK  ] Started cron.".to_owned())]);
         assert_eq!(texts(&[(1, b"10 %\r"), (2, b"20 %\n")]).len(), 2);
         assert_eq!(texts(&[(1, b"a\x1b[999"), (2, b"\n")]), [(1, "a".to_owned())]);
+    }
+
+    #[test]
+    fn what_comes_behind_a_prompt_has_its_own_time() {
+        const S: Ns = 1_000_000_000;
+        let reads: [(Ns, &[u8]); 3] =
+            [(S, b"\nhost login: "), (3 * S, b"appliance "), (4 * S, b"end\n")];
+        let expected = [
+            (S, S, String::new()),
+            (S, S, "host login: ".to_owned()),
+            (3 * S, 4 * S, "appliance end".to_owned()),
+        ];
+        assert_eq!(cut(&reads), expected);
+        // What nobody waits at is one line, of which each part has its time.
+        let mut cutter = LineCutter::default();
+        cutter.push(S, b"Starting it: ");
+        cutter.push(S + PART / 2, b"... ");
+        cutter.push(5 * S, "d\u{f6}ne\n".as_bytes());
+        let line = cutter.take().remove(0);
+        assert_eq!((line.at(0), line.at(14), line.at(17)), (S, S, 5 * S));
+        assert_eq!(line.later, [(17, 5 * S)]);
+        assert_eq!(cut(&[(S, b"login: "), (S + 1, b"root\n")]).len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn parts_are_where_their_bytes_are(
+            reads in proptest::collection::vec((0..5i64, proptest::collection::vec(any::<u8>(), 0..6)), 0..40)
+        ) {
+            let mut cutter = LineCutter::default();
+            let mut now = 0;
+            for (ms, bytes) in &reads {
+                now += ms * 1_000_000;
+                cutter.push(now, bytes);
+                let open = cutter.open_line();
+                let lossy = String::from_utf8_lossy(&cutter.pending).into_owned();
+                prop_assert_eq!(open.text, lossy);
+            }
+            for line in cutter.finish() {
+                let in_order = line.later.windows(2).all(|w| w[0].0 <= w[1].0 && w[0].1 < w[1].1);
+                prop_assert!(in_order, "{:?}", line);
+                prop_assert!(line.later.iter().all(|(at, _)| *at as usize <= line.text.len()));
+                prop_assert_eq!(line.at(0) >= line.start, true);
+                prop_assert!(line.later.iter().all(|(_, at)| line.start < *at && *at <= line.end));
+            }
+        }
     }
 }

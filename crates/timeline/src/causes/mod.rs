@@ -13,9 +13,12 @@ mod grub_load;
 mod grub_menu;
 mod network;
 mod option_roms;
+mod syslinux_prompt;
+mod systemd_boot_menu;
 mod udev_settle;
 
 use std::collections::HashMap;
+use vmeter_model::span::bare_name;
 use vmeter_model::{Ns, Span, Timeline};
 
 /// A known cause that a recording shows.
@@ -54,6 +57,8 @@ const KNOWN: &[Known] = &[
     grub_menu::CAUSE,
     grub_key::CAUSE,
     grub_load::CAUSE,
+    syslinux_prompt::CAUSE,
+    systemd_boot_menu::CAUSE,
     calibration::CAUSE,
     crypto_tests::CAUSE,
     udev_settle::CAUSE,
@@ -72,7 +77,7 @@ pub fn causes(timeline: &Timeline) -> Vec<Cause> {
         let spans: Vec<&Span> = timeline
             .spans
             .iter()
-            .filter(|span| (known.is)(&span.name) && !inside(span, known, &by_id))
+            .filter(|span| (known.is)(bare_name(&span.name)) && !inside(span, known, &by_id))
             .collect();
         let at_most: Ns = spans.iter().map(|span| span.len()).sum();
         (at_most > 0).then(|| Cause {
@@ -90,12 +95,13 @@ pub fn causes(timeline: &Timeline) -> Vec<Cause> {
 fn inside(span: &Span, known: &Known, by_id: &HashMap<u32, &Span>) -> bool {
     let parents = std::iter::successors(span.parent, |p| by_id.get(p).and_then(|s| s.parent));
     let mut parents = parents.take(by_id.len()).filter_map(|p| by_id.get(&p));
-    parents.any(|parent| (known.is)(&parent.name))
+    parents.any(|parent| (known.is)(bare_name(&parent.name)))
 }
 
 /// True for `unit NAME`, whose name may have been cut in its middle.
 fn is_unit(name: &str, unit: &str) -> bool {
-    name.strip_prefix("unit ").is_some_and(|found| match found.split_once('\u{2026}') {
+    let one = name.strip_prefix("unit ").filter(|found| !found.contains(" or "));
+    one.is_some_and(|found| match found.split_once('\u{2026}') {
         Some((head, _)) => unit.starts_with(head) && head.len() >= unit.len() / 2,
         None => found == unit,
     })
@@ -149,5 +155,6 @@ mod tests {
         assert!(is_unit("unit e2scrub_reap.serv\u{2026}ine ext4 Metadata Check", unit));
         assert!(is_unit("unit e2scrub_reap.service", unit));
         assert!(!is_unit("unit e2\u{2026}x", unit) && !is_unit("exec e2scrub_reap", unit));
+        assert!(!is_unit("unit e2scrub_reap.serv\u{2026}Metadata or x.service", unit));
     }
 }

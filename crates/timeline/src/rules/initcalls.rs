@@ -87,6 +87,7 @@ pub(crate) fn node<'a>(call: &Call<'a>, facts: &Facts<'a>, anchors: &Anchors<'a>
     Node {
         error: call.start.error.max(end.error),
         kind: Kind::Call,
+        unfinished: call.end.is_none() && end.at > call.start.at,
         ..Node::new(name, call.start.at, end.at, call.start.source)
     }
 }

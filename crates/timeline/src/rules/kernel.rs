@@ -115,7 +115,23 @@ pub(crate) fn parts<'a>(facts: &Facts<'a>, start: Ns, end: Ns) -> Vec<(String, S
     lines.sort_by_key(|(_, stamp)| stamp.at);
     parts.append(&mut lines);
     parts.dedup_by(|next, kept| next.0 == kept.0);
+    between_neighbours(&mut parts);
     parts
+}
+
+/// The log is in order: a line is off by no more than how far it is to those beside it, and by
+/// what these are off by.
+fn between_neighbours(parts: &mut [(String, Stamp<'_>)]) {
+    let stamps: Vec<Stamp<'_>> = parts.iter().map(|(_, stamp)| *stamp).collect();
+    let reach = |a: &Stamp<'_>, b: &Stamp<'_>| (a.at - b.at).abs().saturating_add(b.error);
+    for (index, (_, stamp)) in parts.iter_mut().enumerate() {
+        let own = stamps[index];
+        let before = index.checked_sub(1).map(|i| reach(&own, &stamps[i]));
+        let after = stamps.get(index + 1).map(|next| reach(&own, next));
+        if let (Some(before), Some(after)) = (before, after) {
+            stamp.error = own.error.min(before.max(after));
+        }
+    }
 }
 
 fn line_part<'a>(hit: &Hit<'a>) -> Option<(String, Stamp<'a>)> {

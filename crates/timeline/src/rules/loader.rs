@@ -55,14 +55,18 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
 }
 
 /// How far the loader is known to have gone on, where nothing says when the kernel's image began:
-/// to its last line, or out of its last wait, which ends when it begins to read.
+/// to its last word, or out of its last wait, which ends when it begins to read.
 pub(crate) fn reach(facts: &Facts<'_>, start: Ns, limit: Ns) -> Option<Ns> {
     let own = |h: &&Hit<'_>| h.on == On::Loader && part_name(h.means) != Some(EFI_STUB);
     let inside = |h: &&Hit<'_>| (start..=limit).contains(&h.at);
     let last = facts.hits.iter().filter(own).filter(inside).max_by_key(|h| h.at)?;
     let waits = WAITS.iter().any(|wait| Some(wait.name) == part_name(last.means));
     let reads = || files(facts, last.at, limit).first().map(|first| first.at);
-    Some(if waits { reads().unwrap_or(last.at) } else { last.at })
+    // Behind the name of a file that it reads, SYSLINUX says when it has.
+    let read = facts.lines.iter().filter(|l| l.early && l.at >= last.at && l.end <= limit);
+    let read = read.filter(|l| l.text.starts_with("Loading ") && l.text.trim_end().ends_with("ok"));
+    let done = read.map(|l| l.end).max().unwrap_or(last.at);
+    Some(if waits { reads().unwrap_or(last.at) } else { done })
 }
 
 /// What the kernel's own image says under UEFI.

@@ -20,6 +20,7 @@ mod steps;
 mod stopping;
 mod units;
 mod unseen;
+mod verbs;
 mod vmm;
 
 use crate::anchors::{Anchors, Candidates};
@@ -27,8 +28,8 @@ use crate::facts::Facts;
 use crate::tree::Growing;
 pub(crate) use firmware::part_name;
 pub(crate) use loader::reach as loader_reach;
-pub(crate) use units::described;
 pub(crate) use unseen::up_to_entry;
+pub(crate) use verbs::described;
 
 /// A family of phases.
 pub(crate) struct RuleSet {

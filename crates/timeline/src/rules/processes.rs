@@ -18,12 +18,13 @@
 use super::initcalls::node as call_node;
 use super::prompt::Prompt;
 use super::stopping::STOP;
-use super::units::{is_device, UNIT};
+use super::units::UNIT;
+use super::verbs::is_device;
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::calls::Call;
 use crate::facts::Facts;
-use crate::landmarks::open_end;
+use crate::landmarks::{at_last, open_end};
 use crate::processes::{words, Processes};
 use crate::tree::{Fill, Growing, Node};
 use std::collections::{BTreeMap, HashMap};
@@ -52,7 +53,7 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     deeds.extend(loads.into_iter().map(|(_, load)| load).filter(|l| !own_step(&tree.root, l)));
     deeds.sort_by_key(|d| (d.start, std::cmp::Reverse(d.end)));
     if let Some(begin) = anchors.get(Anchor::Userspace) {
-        frames(&mut tree.root, &deeds, begin.at);
+        frames(&mut tree.root, &deeds, begin.at, false);
     }
     for mut deed in deeds {
         if in_frame(&tree.root, &deed) {
@@ -107,7 +108,7 @@ impl<'a, 'f, 't> Chains<'a, 'f, 't> {
                     .filter(|l| !own_step(&self.tree.root, l)),
             );
             deeds.sort_by_key(|d| (d.start, std::cmp::Reverse(d.end)));
-            frames(&mut self.tree.root, &deeds, begin.at);
+            frames(&mut self.tree.root, &deeds, begin.at, true);
         }
         for index in chain {
             self.grow(index, self.facts.total);
@@ -142,17 +143,33 @@ impl<'a, 'f, 't> Chains<'a, 'f, 't> {
         let open = || open_end(self.facts, self.anchors, start.at);
         let (end, cpu) = match self.prompt.until(index) {
             Some(until) => (until, None),
-            None => (process.end.unwrap_or_else(open), process.cpu),
+            None => (self.end(index).unwrap_or_else(open), process.cpu),
         };
         let node = Node::new(self.processes.name(index), start.at, end, start.source);
-        Node { error: start.error, cpu, ..node }
+        let unfinished = self.is_unfinished(index);
+        Node { error: start.error, cpu, unfinished, ..node }
+    }
+
+    /// When a process ended, or the run, whose end somebody waited for.
+    fn end(&self, index: usize) -> Option<Ns> {
+        let process = &self.processes.all[index];
+        let held = process.held && !self.prompt.is_known();
+        let held = || held.then(|| at_last(self.facts, self.anchors, process.start.at));
+        process.end.or_else(held)
+    }
+
+    /// True for what would have ended, had the run gone on: somebody waited for that.
+    fn is_unfinished(&self, index: usize) -> bool {
+        self.processes.all[index].held && !self.prompt.is_known() && self.facts.goes_on
     }
 
     /// Of processes that somebody waited for, those that the end waited for, in order.
     fn waited_for(&self, of: &[usize], from: Ns, to: Ns) -> Vec<usize> {
         let spans = of.iter().filter_map(|index| {
             let process = &self.processes.all[*index];
-            let ended = process.end.filter(|_| process.waited.is_some());
+            let ended = self.end(*index).filter(|_| process.waited.is_some());
+            // What had not ended went on as long as who waited for it.
+            let ended = ended.map(|end| if process.held { end.min(to) } else { end });
             Some((process.start.at, self.prompt.until(*index).or(ended)?, *index))
         });
         last_first(spans.filter(|(start, end, _)| from <= *start && *end <= to).collect(), to)
@@ -175,10 +192,11 @@ impl<'a, 'f, 't> Chains<'a, 'f, 't> {
             node.cpu = None;
         }
         // systemd forks before it says that it begins.
-        let holds = |root: &Node<'a>, at: Ns| holder(root, at).map(|n| (n.start, n.end));
-        if let Some((start, _)) = holds(&self.tree.root, node.end - 1) {
-            let early = self.processes.all[index].unit.is_some() && node.start < start;
-            node.start = if early { start } else { node.start };
+        let process = &self.processes.all[index];
+        if let Some(unit) = holder(&self.tree.root, node.end - 1) {
+            let early = process.unit.is_some() && node.start < unit.start;
+            node.start = if early { unit.start } else { node.start };
+            node.unfinished |= unit.unfinished && process.end.is_none() && node.end == unit.end;
         }
         if node.len() <= 0 {
             return;
@@ -187,8 +205,8 @@ impl<'a, 'f, 't> Chains<'a, 'f, 't> {
         if in_frame(&self.tree.root, &node) && !self.processes.children(index).is_empty() {
             node.fill = Fill::Said;
         }
-        let (start, end) = (node.start, node.end);
-        if self.tree.root.place(node).is_some() {
+        let (start, end, unfinished) = (node.start, node.end, node.unfinished);
+        if self.tree.place_across(node).is_some() {
             return;
         }
         self.placed[index] = true;
@@ -197,7 +215,8 @@ impl<'a, 'f, 't> Chains<'a, 'f, 't> {
                 let name = format!("exec {}", words(image));
                 let source = self.processes.all[index].start.source;
                 // It fits: it is inside what was just placed.
-                let _ = self.tree.root.place(Node::new(name, image.at.max(start), end, source));
+                let node = Node::new(name, image.at.max(start), end, source);
+                let _ = self.tree.place_across(Node { unfinished, ..node });
             }
         }
         for child in self.waited_for(self.processes.children(index), start, end) {
@@ -367,8 +386,8 @@ fn processes<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> (Vec<Node<'a>>, Ve
 }
 
 /// Puts a `userspace` span into each gap between phases that holds deeds, from
-/// the first of them to the last.
-fn frames<'a>(root: &mut Node<'a>, deeds: &[Node<'a>], from: Ns) {
+/// the first of them to the last; with `across`, up to a phase that one of them goes on into.
+fn frames<'a>(root: &mut Node<'a>, deeds: &[Node<'a>], from: Ns, across: bool) {
     let mut gaps: Vec<(Ns, Ns)> = Vec::new();
     let mut at = root.start.max(from);
     for phase in root.children.iter().filter(|n| n.end > from) {
@@ -377,11 +396,14 @@ fn frames<'a>(root: &mut Node<'a>, deeds: &[Node<'a>], from: Ns) {
     }
     gaps.push((at, root.end));
     for (start, end) in gaps.into_iter().filter(|(start, end)| start < end) {
-        let inside = |d: &&Node<'a>| start <= d.start && d.end <= end && d.len() > 0;
+        let inside = |d: &&Node<'a>| {
+            let whole = start <= d.start && d.end <= end;
+            (whole || across && d.start < end && start < d.end) && d.len() > 0
+        };
         let first = deeds.iter().find(inside);
-        let last = deeds.iter().filter(inside).map(|d| d.end).max();
+        let last = deeds.iter().filter(inside).map(|d| d.end.min(end)).max();
         if let Some((first, last)) = first.zip(last) {
-            let frame = Node::new(USERSPACE, first.start, last, first.source);
+            let frame = Node::new(USERSPACE, first.start.max(start), last, first.source);
             let frame = Node { fill: Fill::Unattributed, error: first.error, ..frame };
             // A gap holds no span yet, so it takes this one.
             let _ = root.place(frame);

@@ -33,6 +33,11 @@ impl Prompt {
         Prompt { line: line.unwrap_or_default(), at: asked.unwrap_or_default() }
     }
 
+    /// True if it is known who asked.
+    pub(super) fn is_known(&self) -> bool {
+        !self.line.is_empty()
+    }
+
     /// When the prompt came, of a process that led to it.
     pub(super) fn until(&self, index: usize) -> Option<Ns> {
         self.line.contains(&index).then_some(self.at)

@@ -30,9 +30,7 @@ const MAX_NAME: usize = 60;
 fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     if facts.calls.builtin().next().is_none() {
         if let Some((from, to)) = initcall_phase(tree).map(|n| (n.start, n.end)) {
-            for node in stretches(facts, |_| true, from, to) {
-                tree.place(node);
-            }
+            place(tree, stretches(facts, |_| true, from, to));
         }
     }
     let Some(begin) = anchors.get(Anchor::Userspace) else { return };
@@ -48,9 +46,14 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
             let frame = Node::new(USERSPACE, from, to, first.source);
             tree.place(Node { fill: Fill::Unattributed, error: first.error, ..frame });
         }
-        for node in nodes {
-            tree.place(node);
-        }
+        place(tree, nodes);
+    }
+}
+
+/// A stretch that something else explains is nothing that went on beside it.
+fn place<'a>(tree: &mut Growing<'a>, stretches: Vec<Node<'a>>) {
+    for node in stretches {
+        let _ = tree.root.place(node);
     }
 }
 

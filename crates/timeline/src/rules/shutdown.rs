@@ -4,7 +4,8 @@
 //! or the row of units that systemd stops which leads to a target that all others need.
 
 use super::firmware::part_name;
-use super::units::{same, sayings, Verb};
+use super::units::sayings;
+use super::verbs::{same, Verb};
 use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::backbone::SHUTDOWN;

@@ -8,6 +8,7 @@ use crate::facts::Facts;
 use crate::landmarks::open_end;
 use crate::lines::Line;
 use crate::patterns::On;
+use crate::systemd::{can_be_logged, stamps, SAYS};
 use crate::tree::{Fill, Growing, Node};
 use vmeter_model::Ns;
 
@@ -21,8 +22,6 @@ pub(super) const SYSTEMD: &str = "systemd";
 pub(super) const UNITS: &str = "systemd:units";
 /// The part in which an initrd's own systemd starts units.
 pub(super) const INITRD_UNITS: &str = "initrd:units";
-/// What it writes its lines as.
-pub(super) const SAYS: &str = "systemd[1]: ";
 
 /// Parts of an initrd that only a systemd of its own has.
 const OWN_SYSTEMD: &[&str] = &["initrd:systemd", INITRD_UNITS];
@@ -48,7 +47,13 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let systemd = systemd_begins(facts, says, after.at, limit);
     if let Some((_, first)) = initrd.first() {
         // Where it says no more, it goes on until somebody else does.
-        let end = systemd.map_or(after.at, |_| last_end(facts, after.at, limit));
+        let left = initrd.iter().any(|(name, _)| *name == "initrd:end");
+        let end = match systemd {
+            Some(_) => last_end(facts, after.at, limit),
+            // Its systemd says when it leaves.
+            None if its_own && !left => limit,
+            None => after.at,
+        };
         stage(tree, INITRD, begin, end, &initrd, first.error);
         if let Some(systemd) = systemd {
             let from = Stamp { at: end, ..after };
@@ -133,8 +138,13 @@ fn parts<'a>(facts: &Facts<'a>, prefix: &str, from: Ns, to: Ns) -> Vec<(&'static
 
 /// The first line of the systemd that is no initrd's.
 fn systemd_begins<'a>(facts: &Facts<'a>, says: &str, from: Ns, to: Ns) -> Option<Stamp<'a>> {
+    if !facts.systemd {
+        return None;
+    }
+    let stamps = stamps(&facts.lines);
     let its = |l: &&Line<'a>| {
-        l.timed && l.text.starts_with(says) && l.at > from && l.at < to && l.console
+        let inside = l.at > from && l.at < to && l.console;
+        l.timed && l.text.starts_with(says) && inside && can_be_logged(l, stamps)
     };
     let line = facts.lines.iter().find(its)?;
     Some(Stamp { at: line.at, error: line.error, source: line.source })

@@ -60,15 +60,16 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let nodes: Vec<Node<'a>> = (0..steps.len())
         .map(|index| {
             let step = &steps[index];
-            let end = match step.end {
-                Some(end) => end.at.min(open_end(facts, anchors, step.start.at)),
+            let (end, unfinished) = match step.end {
+                Some(end) => (end.at.min(open_end(facts, anchors, step.start.at)), false),
                 None => lost_end(facts, anchors, &steps, index),
             };
             let error = step.start.error.max(step.end.map_or(0, |e| e.error));
-            Node { error, ..Node::new(span_name(step.name), step.start.at, end, step.start.source) }
+            let node = Node::new(span_name(step.name), step.start.at, end, step.start.source);
+            Node { error, unfinished, ..node }
         })
         .collect();
-    let lost = steps.iter().zip(&nodes).filter(|(s, n)| s.end.is_none() && n.end < facts.total);
+    let lost = steps.iter().zip(&nodes).filter(|(s, n)| s.end.is_none() && !n.unfinished);
     tree.warnings.extend(lost.map(|(s, _)| format!("no source saw init's step {} end", s.name)));
     place_end(facts, anchors, tree);
     for udev in together(&steps, &nodes) {
@@ -80,13 +81,22 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
 }
 
 /// Where a step that is not seen to end is taken to: the next step, or wherever it
-/// can have hung. If neither, nowhere: the step is a span of no length.
-fn lost_end(facts: &Facts<'_>, anchors: &Anchors<'_>, steps: &[Step<'_>], index: usize) -> Ns {
+/// can have hung. If neither, nowhere: the step is a span of no length. True for one that went
+/// on to the end.
+fn lost_end(
+    facts: &Facts<'_>,
+    anchors: &Anchors<'_>,
+    steps: &[Step<'_>],
+    index: usize,
+) -> (Ns, bool) {
     let start = steps[index].start.at;
     let limit = open_end(facts, anchors, start);
     match steps[index + 1..].iter().map(|s| s.start.at).find(|at| *at > start) {
-        Some(next) => next.min(limit),
-        None => hung_until(facts, anchors, start).unwrap_or(start),
+        Some(next) => (next.min(limit), false),
+        None => match hung_until(facts, anchors, start) {
+            Some(end) => (end, true),
+            None => (start, false),
+        },
     }
 }
 

@@ -4,7 +4,8 @@
 
 use super::processes::last_first;
 use super::shutdown::{stopping, GUEST};
-use super::units::{same, sayings, Verb};
+use super::units::sayings;
+use super::verbs::{same, Verb};
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchors, Stamp};
 use crate::backbone::SHUTDOWN;

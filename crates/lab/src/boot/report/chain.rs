@@ -6,7 +6,8 @@
 
 use super::things::has_handle;
 use super::tree::{length, SpanTree};
-use super::views::{off_by, start_and_length, tone};
+use super::views::{off_by, rounds, start_and_length, tone};
+use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
 use vmeter_model::{Ns, Timeline};
 use vmeter_render::document::{Node, Outline, Tone};
@@ -25,6 +26,14 @@ struct Link {
     error: Ns,
     /// Links told together in this one.
     count: usize,
+    /// How often it came, where it came time and again, and what of it nobody explains.
+    rounds: Option<(usize, Ns)>,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Link { name: String::new(), start: 0, length: 0, error: 0, count: 1, rounds: None }
+    }
 }
 
 /// The chain of a run, from what it was measured to.
@@ -37,11 +46,11 @@ pub(super) fn critical_chain(timeline: &Timeline, ready: &str) -> Outline {
         let mut inside = Vec::new();
         links_of(&tree, *top, &mut inside);
         inside.reverse();
-        let inside = together(inside, shortest);
+        let inside = together(folded(inside), shortest);
         let span = tree.span(*top);
         if length(span) < shortest {
             let (name, start, length) = (span.name.clone(), span.start, length(span));
-            passed.push(Link { name, start, length, error: 0, count: 1 });
+            passed.push(Link { name, start, length, ..Link::default() });
             continue;
         }
         links.extend(shorter(std::mem::take(&mut passed)));
@@ -80,7 +89,7 @@ fn links_of(tree: &SpanTree, at: usize, links: &mut Vec<Link>) {
         let span = tree.span(at);
         if has_handle(tree, at) || tree.children(at).is_empty() {
             let (name, start, length) = (span.name.clone(), span.start, length(span));
-            links.push(Link { name, start, length, error: span.error_ns, count: 1 });
+            links.push(Link { name, start, length, error: span.error_ns, ..Link::default() });
         } else {
             pending.extend(tree.children(at).iter().rev());
         }
@@ -99,6 +108,40 @@ fn together(links: Vec<Link>, shortest: Ns) -> Vec<Link> {
             }
             _ => told.push(link),
         }
+    }
+    told
+}
+
+/// Links from the last to the first, of which those that are one thing time and again are one.
+fn folded(links: Vec<Link>) -> Vec<Link> {
+    let names: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
+    let mut rows = Vec::new();
+    let mut at = 0;
+    while at < names.len() {
+        let plain = links[at].count == 1 && links[at].rounds.is_none();
+        let rounds = if plain { rounds(&names[at..]) } else { 1 };
+        rows.push(rounds);
+        at += rounds;
+    }
+    let mut links = links.into_iter();
+    let mut told = Vec::with_capacity(rows.len());
+    for row in rows {
+        let mut row = links.by_ref().take(row);
+        let Some(mut one) = row.next() else { break };
+        let (mut count, mut between) = (1, 0);
+        for link in row {
+            one.start = link.start;
+            one.length += link.length;
+            match link.name == UNATTRIBUTED {
+                true => between += link.length,
+                false => count += 1,
+            }
+        }
+        if count > 1 {
+            one.length -= between;
+            one.rounds = Some((count, between));
+        }
+        told.push(one);
     }
     told
 }
@@ -125,7 +168,11 @@ impl Link {
             1 => self.name.clone(),
             n => format!("{n} short links"),
         };
-        let figures = start_and_length(self.start, self.length);
+        let mut figures = start_and_length(self.start, self.length);
+        if let Some((rounds, between)) = self.rounds {
+            let between = compact_seconds(seconds(between));
+            figures.push_str(&format!(" in {rounds} and {between} {UNATTRIBUTED}"));
+        }
         let error = if self.count == 1 { off_by(self.error, self.length) } else { String::new() };
         let tone =
             if self.count == 1 { long(self.length, timeline, &self.name) } else { Tone::Muted };

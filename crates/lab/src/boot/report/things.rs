@@ -3,6 +3,7 @@
 use super::tree::{length, SpanTree};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use vmeter_model::span::UNFINISHED;
 use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Ns, Timeline};
 use vmeter_render::exported;
@@ -24,7 +25,7 @@ const HANDLES: &[(&str, &str)] = &[
     ("grub:",                   "fewer modules, or -kernel"),
     ("syslinux:load",           "a smaller kernel and initrd"),
     ("systemd-boot:load",       "a smaller kernel and initrd"),
-    ("syslinux:prompt",         "TIMEOUT 1, PROMPT 0"),
+    ("syslinux:prompt",         "PROMPT 0, or TIMEOUT 1 (tenths of s)"),
     ("systemd-boot:menu",       "timeout 0 in loader.conf"),
     ("ipxe:",                   "boot from a disk, or -kernel"),
     ("efi-stub",                "a smaller initrd"),
@@ -47,9 +48,18 @@ const HANDLES: &[(&str, &str)] = &[
     ("unit systemd-udev",       "fewer devices, drivers and rules"),
     ("unit serial-getty@",      "what it is ordered after"),
     ("unit getty@",             "what it is ordered after"),
+    ("unit systemd-fsck",       "fsck.mode=skip on its command line"),
+    ("unit systemd-remount-fs", "the root mounted as fstab has it"),
+    ("unit systemd-modules-load", "fewer modules in modules-load.d"),
+    ("unit systemd-tmpfiles-",  "fewer lines in tmpfiles.d"),
+    ("unit systemd-sysusers",   "fewer lines in sysusers.d"),
+    ("unit systemd-sysctl",     "fewer lines in sysctl.d"),
+    ("unit systemd-journal",    "Storage=volatile in journald.conf"),
     ("unit ",                   "mask it, or order it later"),
     ("systemd:setup",           "fewer generators and mounts"),
     ("systemd:start-jobs",      "systemd's own: fewer units"),
+    ("systemd:stop-jobs",       "systemd's own: fewer units"),
+    ("stop ",                   "its ExecStop=, or TimeoutStopSec="),
     ("systemd:load-units",      "fewer units and generators"),
     ("exec ",                   "this program"),
     ("after: ",                 "what comes after this line"),
@@ -61,6 +71,23 @@ const HANDLES: &[(&str, &str)] = &[
 /// systemd's own time between units, which may hold programs that none of them is; and an
 /// initrd's units, which have handles of their own.
 const FRAMES: &[&str] = &["systemd:start-jobs", "initrd:units"];
+
+/// A unit of the initrd's own systemd, which no setting of the root's can mask.
+const IN_INITRD: &str = "leave it out of the initrd";
+
+/// A unit that the run ended in the midst of: it is what was waited for.
+const UNFINISHED_UNIT: &str = "what it does before this line";
+
+/// What can be tried on a span of this name in a phase, if anything.
+fn handle_in(phase: &str, name: &str) -> Option<&'static str> {
+    let own = handle(name)?;
+    if name.starts_with("unit ") && name.ends_with(UNFINISHED) {
+        return Some(UNFINISHED_UNIT);
+    }
+    let of_root = ["unit dev-", "unit dracut-", "unit systemd-udev", "unit systemd-fsck"];
+    let masked = name.starts_with("unit ") && !of_root.iter().any(|o| name.starts_with(o));
+    Some(if masked && phase == "initrd" { IN_INITRD } else { own })
+}
 
 /// What can be tried on a span of this name, if anything.
 fn handle(name: &str) -> Option<&'static str> {
@@ -130,7 +157,7 @@ pub(super) fn things(timelines: &[&Timeline]) -> Vec<Thing> {
             one.seconds.resize(run + 1, 0.0);
             one.seconds[run] += seconds(length(span));
             one.error = one.error.max(span.error_ns);
-            let own = handle(&span.name).unwrap_or_default();
+            let own = handle_in(phase, &span.name).unwrap_or_default();
             one.remedy = cause.map_or(own, |cause| cause.remedy);
         }
     }
@@ -182,13 +209,17 @@ fn is_shell(tree: &SpanTree, at: usize) -> bool {
     if FRAMES.contains(&name.as_str()) {
         return !tree.children(at).is_empty();
     }
-    let frames = ["exec ", "bios:", "vmm:", "initrd:"];
+    let frames = ["exec ", "bios:", "vmm:", "initrd:", "shutdown"];
     if is_service(name) || !frames.iter().any(|prefix| name.starts_with(prefix)) {
         return false;
     }
-    let parts = tree.children(at).iter().map(|child| tree.span(*child));
-    let others = parts.filter(|part| part.name != *name && handle(&part.name).is_some());
-    let named: Ns = others.map(length).sum();
+    let others = tree.children(at).iter().filter(|child| {
+        let part = &tree.span(**child).name;
+        // The guest's part of going down is one only for what is stopped in it.
+        let own = part.starts_with("shutdown") && !is_shell(tree, **child);
+        part != name && handle(part).is_some() && !own
+    });
+    let named: Ns = others.map(|child| length(tree.span(*child))).sum();
     named * 2 > length(tree.span(at))
 }
 
@@ -233,6 +264,16 @@ mod tests {
             is_service("exec /etc/init.d/udev start") && is_service("exec /etc/rcS.d/S10net x")
         );
         assert!(!is_service("exec /etc/init.d/rcS") && !is_service("exec /etc/runit/1"));
+    }
+
+    #[test]
+    fn nobody_is_told_to_mask_a_unit_of_the_initrd() {
+        assert_eq!(handle_in("initrd", "unit sysroot.mount"), Some(IN_INITRD));
+        assert_ne!(handle_in("initrd", "unit dracut-initqueue.service"), Some(IN_INITRD));
+        let masks = |name| handle_in("systemd", name).is_some_and(|what| what.contains("mask it"));
+        assert!(masks("unit cloud-init.service") && !masks("unit systemd-remount-fs.service"));
+        assert!(!masks("unit systemd-udev-trigger.service"));
+        assert!(!masks("unit appliance.service, unfinished"));
     }
 
     #[test]

@@ -133,13 +133,39 @@ impl Folding<'_> {
         let mut children = self.merged[parent].children.clone();
         children.retain(|place| self.mean_length(&self.merged[*place]) >= self.min_duration);
         children.sort_by_key(|place| self.mean_start(&self.merged[*place]));
-        let nodes = children.into_iter().map(|place| Node {
-            name: self.merged[place].name.clone(),
-            figures: self.figures(place, parent),
-            tone: tone(&self.merged[place].name),
-            children: self.nodes(place),
-        });
-        nodes.collect()
+        let mut nodes = Vec::with_capacity(children.len());
+        let names: Vec<&str> = children.iter().map(|c| self.merged[*c].name.as_str()).collect();
+        let mut at = 0;
+        while let Some(place) = children.get(at).copied() {
+            let rounds = rounds(&names[at..]);
+            let row = &children[at..at + rounds];
+            let leaves = row.iter().all(|place| self.merged[*place].children.is_empty());
+            let fold = rounds > 1 && leaves;
+            nodes.push(Node {
+                name: self.merged[place].name.clone(),
+                figures: if fold { self.folded(row) } else { self.figures(place, parent) },
+                tone: tone(&self.merged[place].name),
+                children: self.nodes(place),
+            });
+            at += if fold { rounds } else { 1 };
+        }
+        nodes
+    }
+
+    /// The figures of a row that is told as one.
+    fn folded(&self, row: &[usize]) -> String {
+        let nodes = || row.iter().map(|place| &self.merged[*place]);
+        let of = |unexplained: bool| -> (Ns, usize) {
+            let own = nodes().filter(|node| (node.name == UNATTRIBUTED) == unexplained);
+            own.fold((0, 0), |(ns, count), node| (ns + self.mean_length(node), count + 1))
+        };
+        let ((all, count), (between, _)) = (of(false), of(true));
+        let start = row.first().map_or(0, |place| self.mean_start(&self.merged[*place]));
+        let mut text = format!("{} in {count}", start_and_length(start, all));
+        if between > 0 {
+            text.push_str(&format!(" and {} {UNATTRIBUTED}", compact_seconds(seconds(between))));
+        }
+        text
     }
 
     /// What of a phase nothing explains: its row of the phases has the rest.
@@ -191,6 +217,29 @@ impl Folding<'_> {
     }
 }
 
+/// How often something of one name has to come in a row to be told as one: a script that polls.
+const ROUNDS: usize = 5;
+
+/// How many of the first of these are one thing time and again, with nothing between but what
+/// nobody explains; 1 if they are not so many.
+pub(super) fn rounds(names: &[&str]) -> usize {
+    let Some(first) = names.first().filter(|name| **name != UNATTRIBUTED) else { return 1 };
+    let (mut count, mut last) = (0, 0);
+    for (at, name) in names.iter().enumerate() {
+        if name == first {
+            count += 1;
+            last = at;
+        } else if *name != UNATTRIBUTED {
+            break;
+        }
+    }
+    if count >= ROUNDS {
+        last + 1
+    } else {
+        1
+    }
+}
+
 /// Most rows of what is beside the tree.
 const BESIDE: usize = 60;
 
@@ -229,5 +278,23 @@ pub(super) fn beside(timelines: &[&Timeline], min_duration: Ns) -> Outline {
              on, which is not how long they worked.{more}"
         ),
         roots: rows.into_iter().map(node).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_time_and_again_is_one_row() {
+        let row = |polls: usize| -> Vec<&str> {
+            let mut names: Vec<&str> = [["sleep", UNATTRIBUTED]; 8][..polls].concat();
+            names.extend(["fork of init", UNATTRIBUTED, "sleep"]);
+            names
+        };
+        assert_eq!(rounds(&row(8)), 15);
+        assert_eq!(rounds(&row(ROUNDS - 1)), 1);
+        assert_eq!(rounds(&row(8)[1..]), 1);
+        assert_eq!(rounds(&[]), 1);
     }
 }

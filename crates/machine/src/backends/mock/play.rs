@@ -210,7 +210,7 @@ impl Player<'_> {
             Happening::State(state) => What::RunState { state },
             Happening::Firmware(text) => What::FirmwareLine { text },
             Happening::Console(text) => {
-                self.push(at, What::ConsoleLine { text: text.clone(), end: at });
+                self.push(at, What::ConsoleLine { text: text.clone(), end: at, later: Vec::new() });
                 self.console(&text, at);
                 return None;
             }
@@ -251,7 +251,7 @@ impl Player<'_> {
             Happening::Exit(status) => Some(failed(status, String::new())),
             Happening::Fail { status, text } => Some(failed(status, text)),
             Happening::Panic(line) => {
-                self.push(at, What::ConsoleLine { text: line.clone(), end: at });
+                self.push(at, What::ConsoleLine { text: line.clone(), end: at, later: Vec::new() });
                 Some(Outcome::Panicked { line })
             }
             Happening::Hang => {

@@ -1,0 +1,81 @@
+//! Which file gives a kernel its words that a boot loader starts: by what the loader said on the
+//! console.
+
+use crate::sources::console;
+use crate::stamped::Lines;
+use std::io::Read;
+use std::path::Path;
+use vmeter_base::files;
+
+/// A boot loader speaks early: so much of the console is looked at, bytes.
+const EARLY: u64 = 256 << 10;
+
+/// What a loader prints (GRUB 2, SYSLINUX 6 and its kin, systemd-boot, iPXE when it boots), and
+/// where it has its kernel's command line; the first that fits.
+const LOADERS: &[(&str, &str)] = &[
+    (
+        r"GRUB loading|Welcome to GRUB!|GNU GRUB +version",
+        "to GRUB_CMDLINE_LINUX in the guest's /etc/default/grub, and run update-grub there",
+    ),
+    (
+        r"^(SYSLINUX|EXTLINUX) \d",
+        "to the entry's APPEND in the guest's extlinux.conf or syslinux.cfg",
+    ),
+    (r"^ISOLINUX \d", "to the entry's APPEND in its isolinux.cfg"),
+    (r"^PXELINUX \d", "to the entry's APPEND in its pxelinux.cfg"),
+    (
+        r"^Boot in \d+ s",
+        "to `options` of the entry in loader/entries on the guest's ESP (of a UKI: to \
+         /etc/kernel/cmdline, and make the image anew)",
+    ),
+    (r"^iPXE initialising devices", "to `kernel` in its iPXE script"),
+];
+
+/// Where nobody said which loader it is.
+const ANY: &str = "to its kernel's command line: GRUB_CMDLINE_LINUX in /etc/default/grub (then \
+                   update-grub), APPEND in extlinux.conf, `options` in loader/entries, whichever \
+                   its boot loader reads";
+
+/// Where the words of a guest's kernel are, by the console in a run's folder.
+pub(crate) fn of_console(dir: &Path) -> &'static str {
+    let mut saved = Vec::new();
+    let read = files::open_regular(&dir.join(console::FILE))
+        .and_then(|file| file.take(EARLY).read_to_end(&mut saved));
+    match read {
+        Ok(_) => of_lines(Lines::of(&saved).lines.iter().map(|line| line.text.as_str())),
+        Err(_) => ANY,
+    }
+}
+
+fn of_lines<'a>(lines: impl Iterator<Item = &'a str> + Clone) -> &'static str {
+    let says = |expression: &str| {
+        regex::Regex::new(expression).is_ok_and(|regex| lines.clone().any(|l| regex.is_match(l)))
+    };
+    LOADERS.iter().find(|(expression, _)| says(expression)).map_or(ANY, |(_, file)| file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_the_loaders_own() {
+        for (line, file) in [
+            ("GRUB loading.", "GRUB_CMDLINE_LINUX"),
+            (
+                "SYSLINUX 6.04 20210613 Copyright (C) 1994-2015 H. Peter Anvin et al",
+                "extlinux.conf",
+            ),
+            ("Boot in 3 s.", "loader/entries"),
+            ("iPXE initialising devices...ok", "iPXE script"),
+        ] {
+            // An option ROM that is asked in vain says who it is, too.
+            let lines = ["iPXE (http://ipxe.org) 00:03.0 C900 PCI2.10 PnP PMM", line];
+            assert!(of_lines(lines.into_iter()).contains(file), "{line}");
+        }
+        assert_eq!(of_lines(["[    0.000000] Linux version 6.1"].into_iter()), ANY);
+        for (expression, _) in LOADERS {
+            assert!(regex::Regex::new(expression).is_ok(), "{expression}");
+        }
+    }
+}
