@@ -332,11 +332,11 @@ macro_rules! answers_to_vm_memorys_names {
         let mut ours = $new;
         assert_eq!((ours.len(), ours.byte_size()), (theirs.len(), theirs.byte_size()));
         macro_rules! both {
-                                                    ($call:ident $args:tt) => {{
-                                                        theirs.$call $args;
-                                                        ours.$call $args;
-                                                    }};
-                                                }
+                                                        ($call:ident $args:tt) => {{
+                                                            theirs.$call $args;
+                                                            ours.$call $args;
+                                                        }};
+                                                    }
         let ranges = [(0, 1), (PAGE - 1, 2), (70 * PAGE, 5 * PAGE + 1), (999 * PAGE, 9 * PAGE)];
         for (start, len) in ranges {
             both!(set_addr_range(start, len));

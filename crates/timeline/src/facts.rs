@@ -38,6 +38,9 @@ pub(crate) struct Facts<'a> {
     pub calls: Calls<'a>,
     /// Processes of user space.
     pub processes: Processes<'a>,
+    /// How many of the guest's trace's first records were overwritten, and the time of the first
+    /// that is left.
+    pub lost: Option<(u64, Ns)>,
     /// True if the guest's first process is known to be systemd.
     pub systemd: bool,
     /// Which unit of systemd comes after which.
@@ -76,6 +79,7 @@ impl<'a> Facts<'a> {
             lines: lines.to_vec(),
             hits: lines::hits(lines),
             calls: calls::collect(seen, lines, input.total),
+            lost: lost(seen),
             systemd: systemd::is_there(lines, &processes),
             processes,
             orders: Orders::of(seen, lines),
@@ -109,6 +113,17 @@ impl<'a> Facts<'a> {
     pub(crate) fn last_insns(&self) -> Option<u64> {
         self.insns.values().max().copied()
     }
+}
+
+/// A trace is kept in a ring: what was recorded first is overwritten first.
+fn lost(seen: &[Seen<'_>]) -> Option<(u64, Ns)> {
+    let (source, count) = seen.iter().find_map(|s| match s.what {
+        What::Count { name, value } if name == "guest_trace_lost" => Some((s.source, *value)),
+        _ => None,
+    })?;
+    let is_count = |s: &&Seen<'_>| matches!(s.what, What::Count { .. });
+    let first = seen.iter().filter(|s| s.source == source && !is_count(s)).map(|s| s.at).min()?;
+    Some((count, first)).filter(|(count, _)| *count > 0)
 }
 
 /// The stops that the recorder noted, paired. Guest time knows nothing of them.

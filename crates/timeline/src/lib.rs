@@ -112,6 +112,7 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
     timeline.named_marks = named;
     timeline.processes = facts.processes.shown();
     timeline.command_line = marks::command_line(&facts, &run.argv);
+    warnings.extend(missing::lost(&facts));
     warnings.extend(missing::explain(&timeline, &anchors, run));
     timeline.warnings = warnings;
     timeline

@@ -58,12 +58,32 @@ pub(crate) struct Line<'a> {
     cut: usize,
 }
 
-impl Line<'_> {
+impl<'a> Line<'a> {
     /// When what is at this byte of the text was printed: a line may have waited unfinished.
     pub(crate) fn at_of(&self, offset: usize) -> Ns {
         let offset = offset.saturating_add(self.cut);
         let before = self.later.iter().take_while(|(from, _)| *from as usize <= offset);
         before.last().map_or(self.at, |(_, at)| (*at).clamp(self.at, self.end.max(self.at)))
+    }
+
+    /// The line as it grew: one that waited in its middle for so long, ns, is there as far as it
+    /// had come before, and again from when it went on.
+    pub(crate) fn grown(&self, waits: Ns) -> Vec<Line<'a>> {
+        let mut grown: Vec<Line<'a>> = Vec::new();
+        let (mut from, mut last) = (self.at, self.at);
+        for (offset, at) in self.later {
+            let offset = (*offset as usize).saturating_sub(self.cut);
+            let begun = self.text.get(..offset).filter(|text| !text.trim().is_empty());
+            if let Some(text) =
+                begun.filter(|_| *at - last >= waits && from <= *at && *at <= self.end)
+            {
+                grown.push(Line { at: from, end: last, text, later: &[], ..*self });
+                from = *at;
+            }
+            last = *at;
+        }
+        grown.push(Line { at: from, later: &[], ..*self });
+        grown
     }
 
     /// A line from before the kernel's clock ran: it was printed by `at`.

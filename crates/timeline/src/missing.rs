@@ -1,6 +1,7 @@
 //! Why time is `unattributed`: the evidence that would have explained it.
 
 use crate::anchors::{Anchor, Anchors};
+use crate::facts::Facts;
 use vmeter_model::run::WatchLevel;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
@@ -37,6 +38,17 @@ pub(crate) fn explain(timeline: &Timeline, anchors: &Anchors<'_>, run: &RunRecor
             format!("unattributed {:.3} s{pieces} from {:.3} s: {why}", seconds(all), seconds(from))
         })
         .collect()
+}
+
+/// What is told of a trace whose first records were overwritten.
+pub(crate) fn lost(facts: &Facts<'_>) -> Option<String> {
+    let (count, from) = facts.lost?;
+    Some(format!(
+        "the guest's trace kept what came from {:.3} s on: {count} records before that were \
+         overwritten, and nothing is concluded from them; trace_buf_size=8M on its kernel's \
+         command line keeps more",
+        seconds(from)
+    ))
 }
 
 /// Which anchors lie in a stretch unseen, in words.

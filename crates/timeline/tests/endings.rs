@@ -241,3 +241,25 @@ fn a_wrapper_has_its_own_phase() {
     assert_eq!(length(&timeline, "vmm:exec"), 300 * US);
     assert_eq!(length(&timeline, "vmm:wrapper"), 700 * US);
 }
+
+#[test]
+fn a_trace_whose_first_records_were_lost_has_no_first_of_anything() {
+    let mut boot = Boot::standard();
+    let from = at_of(&boot, &What::StepStart { step: "udev-trigger".into() });
+    boot.events.retain(|e| e.source != "guest-ftrace" || e.at >= from);
+    boot.events.retain(|e| !matches!(e.what, What::StepStart { .. } | What::StepEnd { .. }));
+    let whole = boot.timeline();
+    assert!(length(&whole, "/init:start") > 0);
+    let what = What::Count { name: "guest_trace_lost".into(), value: 7 };
+    boot.events.push(event(boot.run.total_ns, 0, "guest-ftrace", what));
+    let timeline = boot.timeline();
+    assert_eq!(length(&timeline, "/init:start"), 0, "what it did until then was lost");
+    assert!(timeline.warnings.iter().any(|w| w.contains("7 records")), "{:?}", timeline.warnings);
+    // Of initcalls the first that is left is no begin of all.
+    let mut boot = Boot::standard();
+    let from = at_of(&boot, &What::InitcallLevel { level: "device".into() });
+    boot.events.retain(|e| e.source == "guest-ftrace" && e.at >= from || e.source == "process");
+    let what = What::Count { name: "guest_trace_lost".into(), value: 7 };
+    boot.events.push(event(boot.run.total_ns, 0, "guest-ftrace", what));
+    assert_eq!(length(&boot.timeline(), "kernel:initcalls-before-userspace"), 0);
+}

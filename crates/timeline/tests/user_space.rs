@@ -327,3 +327,24 @@ fn one_line_makes_no_systemd_and_the_kernel_stamps_its_own() {
     events.insert(1, event(301 * MS, 0, "ftrace", exec(1, "/init")));
     assert_eq!(of(&events), Vec::<String>::new());
 }
+
+#[test]
+fn what_a_line_waited_for_is_not_after_its_end() {
+    let text = "Starting database: done.".to_owned();
+    let later = vec![(19, 700 * MS)];
+    let what = What::ConsoleLine { text, end: 700 * MS, later };
+    let events = [
+        line(300, "[    0.300000] Run /init as init process"),
+        event(400 * MS, MS / 10, "console", what),
+        line(800, "front begins"),
+    ];
+    let timeline = checked(&events, 1_000 * MS);
+    assert_eq!(
+        lengths(&timeline.spans, "after: "),
+        [
+            ("after: Starting database:", 300),
+            ("after: Starting database: done.", 100),
+            ("after: front begins", 200)
+        ]
+    );
+}

@@ -438,7 +438,10 @@ mod tests {
             let found = &decide(&[question])[0];
             let named = found.moved.iter().any(|moved| moved.name == "b");
             assert_eq!(named, matters, "{length}: {found:?}");
-            assert!(found.detectable_s.is_some_and(|s| s > PART_MATTERS_S && s < 0.03), "{found:?}");
+            assert!(
+                found.detectable_s.is_some_and(|s| s > PART_MATTERS_S && s < 0.03),
+                "{found:?}"
+            );
         }
     }
 

@@ -98,7 +98,8 @@ impl Recorder for GuestFtrace {
             .iter()
             .filter_map(|e| Some(event(clock.at(e.ts), meaning(e.pid, &e.kind)?)))
             .collect();
-        let at = events.last().map_or(run.total_ns, |e| e.at);
+        // What is after the run's end is no part of it, but this is.
+        let at = events.last().map_or(run.total_ns, |e| e.at.min(run.total_ns));
         for (name, value) in
             [("guest_trace_lost", decoded.lost), ("guest_trace_damaged", decoded.damaged_pages)]
         {

@@ -32,6 +32,9 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     let levels = levels(facts);
     let first_call = calls.map(|c| c.start).find(|start| !apart(&levels, start.at));
     // The very first of both, unless only a later part was recorded.
+    if facts.lost.is_some() {
+        return;
+    }
     for stamp in level.into_iter().chain(first_call) {
         found.offer(Anchor::Initcalls, Trust::Exact, Stamp { at: stamp.at, ..stamp });
     }

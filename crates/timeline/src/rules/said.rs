@@ -100,8 +100,8 @@ fn before<'a>(
     from: Ns,
     to: Ns,
 ) -> Vec<Node<'a>> {
-    let mut lines: Vec<&Line<'a>> =
-        facts.lines.iter().filter(|l| of(l) && l.timed && l.at >= begin).collect();
+    let own = facts.lines.iter().filter(|l| of(l) && l.timed && l.at >= begin);
+    let mut lines: Vec<Line<'a>> = own.flat_map(|l| l.grown(SHORTEST_NS)).collect();
     lines.sort_by_key(|l| l.at);
     let next = lines.partition_point(|l| l.at < from);
     let end = lines.get(next).map_or(to, |l| l.at.min(to));
@@ -129,13 +129,15 @@ fn stretches<'a>(
     let shortest = (facts.total / WORTH_A_NAME).max(SHORTEST_NS);
     let known = |l: &&Line<'a>| {
         let readable = l.text.chars().any(char::is_alphanumeric);
-        l.timed && l.error <= MOST_ERROR_NS && readable && (from..to).contains(&l.at)
+        l.timed && l.error <= MOST_ERROR_NS && readable
     };
-    let mut lines: Vec<&Line<'a>> = facts.lines.iter().filter(|l| of(l)).filter(known).collect();
+    let known = facts.lines.iter().filter(|l| of(l)).filter(known);
+    let mut lines: Vec<Line<'a>> = known.flat_map(|l| l.grown(shortest)).collect();
+    lines.retain(|l| (from..to).contains(&l.at));
     lines.sort_by_key(|l| l.at);
     let mut nodes = Vec::new();
     // Lines that follow each other closely have one stretch together.
-    let mut first: Option<&Line<'a>> = None;
+    let mut first: Option<Line<'a>> = None;
     for (index, line) in lines.iter().enumerate() {
         let end = lines.get(index + 1).map_or(to, |next| next.at);
         let long = end - line.at >= shortest;
@@ -166,7 +168,7 @@ fn is_status(text: &str) -> bool {
 }
 
 /// The name of a line; of one that only says how it went, with the line before.
-fn name_of(lines: &[&Line<'_>], index: usize) -> String {
+fn name_of(lines: &[Line<'_>], index: usize) -> String {
     let text = lines[index].text;
     match index.checked_sub(1).and_then(|before| lines.get(before)) {
         Some(before) if is_status(text) => {

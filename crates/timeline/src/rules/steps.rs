@@ -32,7 +32,9 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     if let Some(exec) = facts.first(is_init_exec) {
         found.offer(Anchor::Userspace, Trust::Near, near(exec, EXEC_ERROR_NS));
     }
-    if let Some(step) = facts.first(|w| matches!(w, What::StepStart { .. })) {
+    // Of a trace whose first records were lost the first that is left is not the first.
+    let step = facts.first(|w| matches!(w, What::StepStart { .. }));
+    if let Some(step) = step.filter(|_| facts.lost.is_none()) {
         found.offer(Anchor::Userspace, Trust::Near, near(step, FIRST_STEP_ERROR_NS));
     }
 }
@@ -151,7 +153,7 @@ fn place_start<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<
     if let Some(exec) = exec {
         stretch("/init:exec", begin, exec);
     }
-    if let Some(deed) = first_deed {
+    if let Some(deed) = first_deed.filter(|_| exec.is_some() || facts.lost.is_none()) {
         stretch("/init:start", exec.unwrap_or(begin), Stamp::of(deed));
     }
 }
