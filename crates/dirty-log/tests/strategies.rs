@@ -322,6 +322,13 @@ fn harvests_of_several_slots_do_not_wait_for_one_another() {
     assert_eq!(total + seen([0, 1, 2]), 3 * MARKS);
 }
 
+macro_rules! both {
+    ($theirs:ident, $ours:ident: $call:ident $args:tt) => {{
+        $theirs.$call $args;
+        $ours.$call $args;
+    }};
+}
+
 /// Under vm-memory's names, what vm-memory's does, and both bitmaps by the same counts.
 macro_rules! answers_to_vm_memorys_names {
     ($new:expr) => {{
@@ -331,23 +338,17 @@ macro_rules! answers_to_vm_memorys_names {
         );
         let mut ours = $new;
         assert_eq!((ours.len(), ours.byte_size()), (theirs.len(), theirs.byte_size()));
-        macro_rules! both {
-                                                        ($call:ident $args:tt) => {{
-                                                            theirs.$call $args;
-                                                            ours.$call $args;
-                                                        }};
-                                                    }
         let ranges = [(0, 1), (PAGE - 1, 2), (70 * PAGE, 5 * PAGE + 1), (999 * PAGE, 9 * PAGE)];
         for (start, len) in ranges {
-            both!(set_addr_range(start, len));
+            both!(theirs, ours: set_addr_range(start, len));
         }
-        both!(set_bit(500));
-        both!(reset_bit(500));
-        both!(reset_addr_range(72 * PAGE - 1, 2));
-        both!(reset_addr_range(5 * PAGE, 0));
-        both!(enlarge(200 * PAGE));
+        both!(theirs, ours: set_bit(500));
+        both!(theirs, ours: reset_bit(500));
+        both!(theirs, ours: reset_addr_range(72 * PAGE - 1, 2));
+        both!(theirs, ours: reset_addr_range(5 * PAGE, 0));
+        both!(theirs, ours: enlarge(200 * PAGE));
         assert_eq!((ours.len(), ours.byte_size()), (theirs.len(), theirs.byte_size()));
-        both!(set_bit(1100));
+        both!(theirs, ours: set_bit(1100));
         let copy = ours.clone();
         for page in 0..1300 {
             let at = page * PAGE + 7;
@@ -356,8 +357,8 @@ macro_rules! answers_to_vm_memorys_names {
             assert_eq!(found, (set, theirs.is_addr_set(at), set), "page {page}");
         }
         assert_eq!(ours.get_and_reset(), theirs.get_and_reset());
-        both!(set_bit(3));
-        both!(reset());
+        both!(theirs, ours: set_bit(3));
+        both!(theirs, ours: reset());
         assert_eq!(ours.get_and_reset(), theirs.get_and_reset());
         assert!(ours.is_clean() && !copy.is_clean());
         // What vm-memory does not count.

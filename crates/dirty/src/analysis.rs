@@ -5,8 +5,8 @@ use crate::check::KEPT;
 use crate::layout::{Layout, PAGE};
 use crate::plan::{PlannedPass, Step};
 use crate::result::{
-    DirtyLayout, DirtyMismatch, DirtyModel, DirtyPoint, DirtyResult, DirtyRow, DirtySlot,
-    DirtyTogether, DirtyTracker, DirtyWorkload,
+    DirtyAdvice, DirtyLayout, DirtyMismatch, DirtyModel, DirtyPoint, DirtyResult, DirtyRow,
+    DirtySlot, DirtyTogether, DirtyTracker, DirtyWorkload,
 };
 use crate::run::{Data, Harvest};
 use crate::source::{label, TrackerKind};
@@ -90,7 +90,7 @@ pub(crate) fn result(session: &Session<PlannedPass>) -> Result<DirtyResult> {
         checked_bits: checked.bits,
         mismatches: checked.mismatches,
         crossovers: fits::crossovers(&models, measured, layout.bytes() / PAGE),
-        advice: advice::advice(&trackers, &rows),
+        advice: advise(session, &runs, &rows),
         together: together(&runs),
         rows,
         speedup: summary::speedup(&summaries),
@@ -215,6 +215,27 @@ fn tracker<'a>(
         interruptions: stops / passes.len().max(1) as f64,
         model: None,
     }
+}
+
+/// What each guest's passes cost, and what follows from that.
+fn advise(
+    session: &Session<PlannedPass>,
+    runs: &[Done<'_>],
+    rows: &[DirtyRow],
+) -> Option<DirtyAdvice> {
+    let costs = |machine: usize| -> advice::Costs {
+        let own = runs.iter().filter(|run| run.planned.machine == machine);
+        own.filter_map(|run| {
+            let collect = run.data.collect.as_ref().map_or(0.0, |collect| collect.nanoseconds);
+            Some((run.pass()?, advice::Cost { collect, write: run.write_ns() }))
+        })
+        .collect()
+    };
+    let machines = session.record.machines.iter().enumerate();
+    let kinds = machines.filter_map(|(at, machine)| Some((machine.label.parse().ok()?, costs(at))));
+    let trackers: Vec<(TrackerKind, advice::Costs)> =
+        kinds.filter(|(_, costs)| !costs.is_empty()).collect();
+    advice::advice(&costs(0), &trackers, rows)
 }
 
 /// Time of the writes over that of the untracked guest, in the passes that both have done.

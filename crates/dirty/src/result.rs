@@ -165,11 +165,11 @@ pub struct DirtyCrossover {
 /// What to use for the workload measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DirtyAdvice {
-    /// Tracker.
-    pub tracker: TrackerKind,
-    /// Strategy.
-    pub strategy: StrategyKind,
-    /// With figures.
+    /// The tracker; those that can't be told from it, cheapest first, where it is not alone.
+    pub trackers: Vec<TrackerKind>,
+    /// Strategies, likewise.
+    pub strategies: Vec<StrategyKind>,
+    /// With figures, of the first.
     pub reason: String,
 }
 

@@ -43,6 +43,7 @@ pub(crate) fn fit(strategy: IrqStrategy, points: Vec<IrqFitPoint>) -> Option<Irq
 
 fn curve(costs: Vec<(f64, f64)>) -> Option<IrqCurve> {
     let found = choose_order(&costs)?;
+    let power = power_law(&costs);
     Some(IrqCurve {
         order: found.order,
         p_value: found.p_value,
@@ -50,7 +51,8 @@ fn curve(costs: Vec<(f64, f64)>) -> Option<IrqCurve> {
         aicc_quadratic: found.aicc_quadratic,
         quadratic_share: found.quadratic_share,
         coefficients: found.coefficients().to_vec(),
-        exponent: power_law(&costs).map(|fit| fit.slope),
+        exponent: power.as_ref().map(|fit| fit.slope),
+        exponent_ci95: power.map(|fit| fit.slope_ci95),
     })
 }
 
@@ -94,6 +96,41 @@ mod tests {
             }
         };
         (1..=10).map(|i| 208 * i).map(|vectors| point(&vectors)).collect()
+    }
+
+    /// What the word stands for: a line is not called so, and what bends upwards is, whatever its
+    /// law; of a power the interval has the exponent.
+    #[test]
+    fn superlinear_is_what_bends_and_nothing_else() {
+        type Law = fn(f64) -> f64;
+        let laws: [(Law, Option<f64>, usize); 4] = [
+            // So close to a line, it takes less noise or more sizes.
+            (|n| 1e-7 * n.powf(1.2), Some(1.2), 120),
+            (|n| 1e-7 * n.powf(2.0), Some(2.0), 200),
+            (|n| 1e-8 * n * n.ln(), None, 120),
+            (|n| n * 8e-6 + 0.0625e-6 * n * n, None, 200),
+        ];
+        let sampled = |law: Law, noise: f64, seed: u64| {
+            let mut rng = vmeter_stats::rng::Rng::new(seed);
+            let cost = |n: f64| (n, law(n) * (1.0 + noise * rng.normal()));
+            curve((1..=10).map(|i| f64::from(208 * i)).map(cost).collect()).unwrap()
+        };
+        for (law, exponent, least) in laws {
+            let curves: Vec<IrqCurve> = (0..200).map(|seed| sampled(law, 0.01, seed)).collect();
+            let bends = curves.iter().filter(|c| c.order == Order::Quadratic).count();
+            let within = |c: &&IrqCurve| {
+                let [low, high] = c.exponent_ci95.unwrap();
+                exponent.is_none_or(|e| low <= e && e <= high)
+            };
+            let right = curves.iter().filter(within).count();
+            println!("superlinear {bends} of 200, exponent within its interval {right} of 200");
+            assert!(bends >= least && right >= 180, "{bends} {right}");
+        }
+        let line: Law = |n| 8e-6 + 0.585e-6 * n;
+        let wrong = (0..1000).filter(|&seed| sampled(line, 0.05, seed).order == Order::Quadratic);
+        let wrong = wrong.count();
+        println!("{wrong} of 1000 lines called superlinear");
+        assert!(wrong <= 20, "{wrong}");
     }
 
     /// The costs of docs/FACTS.md, "MSI-X routes": 8 + 0.085 routes + 0.04 irqfds us a commit, 0.06 ms for irqfds.

@@ -158,6 +158,8 @@ pub struct IrqCurve {
     pub coefficients: Vec<f64>,
     /// Exponent of a power law through the same points, for comparison with others' figures.
     pub exponent: Option<f64>,
+    /// Its 95 % interval.
+    pub exponent_ci95: Option<[f64; 2]>,
 }
 
 /// How a strategy's cost grows with the number of vectors.

@@ -46,7 +46,7 @@ pub use fit::{linear_fit, theil_sen, LinearFit};
 pub use mann_whitney::{mann_whitney, MannWhitney};
 pub use order::{choose_order, power_law, Order};
 pub use outliers::outliers;
-pub use pairs::{paired_ratio, PairedRatio};
+pub use pairs::{paired_ratio, paired_t, PairedRatio};
 pub use plan::{plan, Slot};
 pub use ratio::ratio_of_means;
 pub use sample::{mean, median, quantile};

@@ -4,6 +4,7 @@
 //! difference of two means cancels in each pair's ratio. Ratios are averaged as logarithms:
 //! watched over unwatched and its inverse then tell the same story.
 
+use crate::dist::t_two_sided;
 use crate::sample::sd;
 use crate::signed_rank::{interval, pseudo_median, signed_rank};
 use crate::summary::estimate;
@@ -43,6 +44,23 @@ pub fn paired_ratio(pairs: &[(f64, f64)]) -> Option<PairedRatio> {
         centre: pseudo_median(&logs).exp(),
         centre_ci95: interval(&logs, 0.025).map(|ends| ends.map(f64::exp)),
         p_value: signed_rank(&logs).two_sided(),
+    })
+}
+
+/// Two-sided p-value of Student's paired t of the logarithms: is the ratio 1? Unlike ranks it
+/// can decide with a few pairs, and after a correction for many questions; it takes the
+/// logarithms' differences for normal. None with fewer than two usable pairs.
+pub fn paired_t(pairs: &[(f64, f64)]) -> Option<f64> {
+    let logs = log_ratios(pairs);
+    let n = logs.len() as f64;
+    if logs.len() < 2 {
+        return None;
+    }
+    let (mean, error) = (estimate(&logs).mean, sd(&logs) / n.sqrt());
+    Some(match (error > 0.0, mean == 0.0) {
+        (true, _) => t_two_sided(mean / error, n - 1.0),
+        (false, true) => 1.0,
+        (false, false) => 0.0,
     })
 }
 
@@ -89,5 +107,25 @@ mod tests {
         let one = paired_ratio(&[(3.0, 2.0)]).unwrap();
         assert!((one.estimate.mean - 1.5).abs() < 1e-12 && one.estimate.n == 1);
         assert_eq!(one.p_value, 1.0);
+    }
+
+    #[test]
+    fn few_pairs_decide_what_is_large_and_nothing_else() {
+        let mut rng = crate::rng::Rng::new(3);
+        let mut p = |ratio: f64| {
+            let mut value = |of: f64| of * (1.0 + 0.03 * rng.normal());
+            let pairs: Vec<(f64, f64)> = (0..3).map(|_| (value(1.0), value(ratio))).collect();
+            paired_t(&pairs).unwrap()
+        };
+        let found = |ratio: f64, p: &mut dyn FnMut(f64) -> f64| {
+            (0..1000).filter(|_| p(ratio) <= 0.05).count()
+        };
+        let wrong = found(1.0, &mut p);
+        println!("of 1000: {wrong} equals told apart");
+        assert!((25..=80).contains(&wrong), "{wrong}");
+        assert!(found(2.0, &mut p) > 990);
+        assert_eq!(paired_t(&[(1.0, 2.0)]), None);
+        assert_eq!(paired_t(&[(1.0, 2.0), (2.0, 4.0)]), Some(0.0));
+        assert_eq!(paired_t(&[(1.0, 1.0), (2.0, 2.0), (0.0, f64::NAN)]), Some(1.0));
     }
 }

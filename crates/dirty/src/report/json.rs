@@ -124,8 +124,10 @@ exported! {
     }
 
     struct Advice<'a> of DirtyAdvice {
-        tracker: Word,
-        strategy: &'static str = |advice| advice.strategy.name(),
+        tracker: Option<&'static str> = |advice| super::alone(&advice.trackers).map(|t| t.word()),
+        strategy: Option<&'static str> = |advice| super::alone(&advice.strategies).map(|s| s.name()),
+        trackers: Vec<&'static str> = |advice| advice.trackers.iter().map(|t| t.word()).collect(),
+        strategies: Vec<&'static str> = |a| a.strategies.iter().map(|s| s.name()).collect(),
         reason: &'a str,
     }
 

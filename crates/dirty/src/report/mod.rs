@@ -43,7 +43,8 @@ impl<'a> DirtyReport<'a> {
     /// Whose rows are shown at a glance: how a bitmap is harvested does not depend on who
     /// told which pages to mark in it.
     fn shown(&self) -> Option<TrackerKind> {
-        let advised = self.result.advice.as_ref().map(|advice| advice.tracker);
+        let advice = self.result.advice.as_ref();
+        let advised = advice.and_then(|advice| advice.trackers.first().copied());
         advised.or_else(|| self.result.rows.first().map(|row| row.tracker))
     }
 
@@ -79,7 +80,7 @@ impl<'a> DirtyReport<'a> {
         };
         let advice = self.result.advice.as_ref();
         let advice = advice.map(|advice| {
-            let what = format!("{} with {}", advice.tracker, advice.strategy);
+            let what = format!("{} with {}", any_of(&advice.trackers), any_of(&advice.strategies));
             Fact::new("recommended", what, &advice.reason)
         });
         let mut facts = vec![
@@ -315,6 +316,26 @@ fn spelled(value: f64) -> String {
 
 fn seconds(ns: f64) -> Cell {
     Cell::Text(compact_seconds(ns * 1e-9))
+}
+
+/// The one of an advice, if it is alone.
+fn alone<T: Copy>(advised: &[T]) -> Option<T> {
+    match advised {
+        [one] => Some(*one),
+        _ => None,
+    }
+}
+
+/// An advice in words.
+fn any_of<T: std::fmt::Display>(advised: &[T]) -> String {
+    let names: Vec<String> = advised.iter().map(ToString::to_string).collect();
+    match &names[..] {
+        [one] => one.clone(),
+        [first @ .., last] => {
+            format!("{} or {last} (cannot tell which)", first.join(", "))
+        }
+        [] => "any".into(),
+    }
 }
 
 impl Report for DirtyReport<'_> {

@@ -88,13 +88,14 @@ exported! {
     }
 
     struct Curve<'a> of IrqCurve {
-        order: &'static str = |curve| super::adjective(curve.order),
+        order: &'static str = |curve| super::model(curve.order),
         p_value: f64,
         aicc_linear: Option<f64>,
         aicc_quadratic: Option<f64>,
         quadratic_share: f64,
         coefficients: &'a [f64],
         exponent: Option<f64>,
+        exponent_ci95: Option<[f64; 2]> = |curve| curve.exponent_ci95,
     }
 
     struct Point<'a> of IrqFitPoint {

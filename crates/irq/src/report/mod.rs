@@ -306,24 +306,35 @@ fn chain(anatomy: &IrqAnatomy) -> Outline {
     Outline { legend: "time since the ioctl began".into(), roots: vec![root] }
 }
 
-fn adjective(order: Order) -> &'static str {
+/// The curve that was chosen, in the JSON.
+fn model(order: Order) -> &'static str {
     match order {
         Order::Linear => "linear",
         Order::Quadratic => "quadratic",
     }
 }
 
-fn adverb(order: Order) -> &'static str {
+/// What that says: a parabola is chosen for whatever bends upwards, so it does not say by which
+/// law.
+fn adjective(order: Order) -> &'static str {
     match order {
-        Order::Linear => "linearly",
-        Order::Quadratic => "quadratically",
+        Order::Linear => "linear",
+        Order::Quadratic => "superlinear",
+    }
+}
+
+fn adverb(curve: &IrqCurve) -> String {
+    match (curve.order, curve.exponent) {
+        (Order::Linear, _) => "linearly".into(),
+        (Order::Quadratic, Some(k)) => format!("superlinearly, about as n^{k:.1}"),
+        (Order::Quadratic, None) => "superlinearly".into(),
     }
 }
 
 fn growth(fit: &IrqFit) -> String {
-    let [time, cpu] = [&fit.time, &fit.cpu].map(|curve| adverb(curve.order));
+    let [time, cpu] = [&fit.time, &fit.cpu].map(adverb);
     if time == cpu {
-        time.to_owned()
+        time
     } else {
         format!("{time} (its CPU time {cpu})")
     }
@@ -374,8 +385,8 @@ impl Report for IrqReport<'_> {
             let points = result.fit.iter().map(|fit| fit.points.len()).max().unwrap_or(0);
             document.heading("Growth", format!("shortest samples at {points} numbers of vectors"));
             document.push(Block::Table(self.growth()));
-            let method = "Quadratic where an F test rejects the line at 1 %, AICc prefers the \
-                          parabola (ΔAICc above 0), and the square makes up 10 % of the growth.";
+            let method = "Superlinear where an F test rejects the line at 1 %, AICc prefers a \
+                          parabola (ΔAICc above 0), and the bend makes up 10 % of the growth.";
             document.push(Block::Paragraph(method.into()));
         }
         if !result.together.is_empty() {

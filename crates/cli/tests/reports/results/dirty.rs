@@ -122,8 +122,8 @@ pub fn result() -> DirtyResult {
         }],
         together: Vec::new(),
         advice: Some(DirtyAdvice {
-            tracker: TrackerKind::Legacy,
-            strategy: StrategyKind::SwitchOpt,
+            trackers: vec![TrackerKind::Legacy],
+            strategies: vec![StrategyKind::SwitchOpt],
             reason: "20 µs a pass to tell, 40 ns a clean slot".into(),
         }),
         tsc_hz: 2.5e9,

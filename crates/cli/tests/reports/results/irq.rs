@@ -40,6 +40,7 @@ fn curve(order: Order) -> IrqCurve {
         quadratic_share: if quadratic { 0.625 } else { 0.02 },
         coefficients: vec![1e-5, 2e-4, 3e-6],
         exponent: Some(1.75),
+        exponent_ci95: Some([1.5, 2.0]),
     }
 }
 
