@@ -190,6 +190,18 @@ fn the_unit_that_the_end_waited_for_is_the_one_that_had_not_finished() {
     assert!((0.7..1.0).contains(&(to - from)), "{from}..{to}");
 }
 
+/// The address of a module's initcall is another's when it is freed: no load lasts until then.
+#[test]
+fn a_module_has_its_own_initcall() {
+    let shown = shown(&Lab::new(), "busy/debian-dracut-lvm");
+    let lists = ["spans", "overlapping"].into_iter();
+    let all = lists.flat_map(|list| shown["runs"][0][list].as_array().expect("spans"));
+    let loads = all.filter(|s| s["name"] == "insmod dm_log");
+    let lengths: Vec<f64> =
+        loads.map(|s| s["end_s"].as_f64().unwrap() - s["start_s"].as_f64().unwrap()).collect();
+    assert!(lengths.len() == 1 && lengths[0] < 0.01, "{lengths:?}");
+}
+
 /// An init that is a script and prints what others would: nothing is placed by its words, and what
 /// it waited for is in the tree, across the begin of the shutdown as well.
 #[test]

@@ -6,6 +6,7 @@ use crate::stamped::Lines;
 use std::io::Read;
 use std::path::Path;
 use vmeter_base::files;
+use vmeter_model::kernel_log::split_stamp;
 
 /// A boot loader speaks early: so much of the console is looked at, bytes.
 const EARLY: u64 = 256 << 10;
@@ -29,6 +30,12 @@ const LOADERS: &[(&str, &str)] = &[
          /etc/kernel/cmdline, and make the image anew)",
     ),
     (r"^iPXE initialising devices", "to `kernel` in its iPXE script"),
+    // systemd-boot without a menu says nothing, and a UKI needs no loader.
+    (
+        r"^EFI stub: ",
+        "to /etc/kernel/cmdline, and make its UKI anew, or to `options` of the entry in \
+         loader/entries on its ESP",
+    ),
 ];
 
 /// Where nobody said which loader it is.
@@ -42,7 +49,12 @@ pub(crate) fn of_console(dir: &Path) -> &'static str {
     let read = files::open_regular(&dir.join(console::FILE))
         .and_then(|file| file.take(EARLY).read_to_end(&mut saved));
     match read {
-        Ok(_) => of_lines(Lines::of(&saved).lines.iter().map(|line| line.text.as_str())),
+        Ok(_) => {
+            let lines = Lines::of(&saved).lines;
+            let texts = lines.iter().map(|line| line.text.as_str());
+            // What comes after the kernel's first line is no loader's.
+            of_lines(texts.take_while(|text| split_stamp(text).0.is_none()))
+        }
         Err(_) => ANY,
     }
 }
@@ -68,6 +80,7 @@ mod tests {
             ),
             ("Boot in 3 s.", "loader/entries"),
             ("iPXE initialising devices...ok", "iPXE script"),
+            ("EFI stub: Loaded initrd from LINUX_EFI_INITRD_MEDIA_GUID device path", "UKI"),
         ] {
             // An option ROM that is asked in vain says who it is, too.
             let lines = ["iPXE (http://ipxe.org) 00:03.0 C900 PCI2.10 PnP PMM", line];

@@ -6,7 +6,10 @@
 //! console of its units has no name in front.
 
 use crate::lines::Line;
+use crate::patterns::On;
 use crate::processes::{base, Image, Processes};
+use crate::rules::described;
+use std::collections::HashSet;
 
 /// What it writes its lines as.
 pub(crate) const SAYS: &str = "systemd[1]: ";
@@ -24,6 +27,8 @@ const OF_ITSELF: &[&str] = &[
 ];
 /// Of other lines so many are needed.
 const LINES: usize = 3;
+/// So many of those that it prints on the console of its units, with name and description.
+const UNITS: usize = 10;
 /// Programs that it brings and runs itself.
 const PROGRAMS: &[&str] = &["/lib/systemd/", "/usr/lib/systemd/"];
 /// What interprets an init that is a script.
@@ -35,10 +40,21 @@ pub(crate) fn can_be_logged(line: &Line<'_>, stamps: bool) -> bool {
     !line.console || line.stamp.is_some() || !stamps
 }
 
-/// True if the console shows the stamps of the kernel's log.
+/// True if the console shows the stamps of the kernel's log, or would: where it shows no line of
+/// a log that was read (`quiet`), what has none is nobody's but a program's.
 pub(crate) fn stamps(lines: &[Line<'_>]) -> bool {
-    lines.iter().any(|line| line.console && line.stamp.is_some())
+    if lines.iter().any(|line| line.console && line.stamp.is_some()) {
+        return true;
+    }
+    let of_log = |l: &&Line<'_>| !l.console && l.on == On::Kernel;
+    let logged: HashSet<&str> = lines.iter().filter(of_log).map(|l| l.text.trim()).collect();
+    let shown = |line: &Line<'_>| line.console && logged.contains(line.text.trim());
+    let long = |line: &&Line<'_>| line.text.len() >= LONG;
+    !logged.is_empty() && !lines.iter().filter(long).any(shown)
 }
+
+/// A line as long as this is not the same as another by chance, bytes.
+const LONG: usize = 20;
 
 /// True if enough says that it is there.
 pub(crate) fn is_there(lines: &[Line<'_>], processes: &Processes<'_>) -> bool {
@@ -53,6 +69,11 @@ pub(crate) fn is_there(lines: &[Line<'_>], processes: &Processes<'_>) -> bool {
     }
     if !init.is_empty() && init.iter().all(|image| is_script(image)) {
         return false;
+    }
+    let of_unit =
+        |l: &&Line<'_>| l.console && l.text.starts_with('[') && described(l.text).is_some();
+    if lines.iter().filter(of_unit).nth(UNITS - 1).is_some() {
+        return true;
     }
     let stamps = stamps(lines);
     let mut others = 0;

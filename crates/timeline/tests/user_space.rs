@@ -348,3 +348,21 @@ fn what_a_line_waited_for_is_not_after_its_end() {
         ]
     );
 }
+
+#[test]
+fn an_initrd_ends_with_the_done_of_its_own_last_line() {
+    let said = |at: Ns, text: &str, end: Ns| {
+        let what = What::ConsoleLine { text: text.into(), end: end * MS, later: Vec::new() };
+        event(at * MS, MS / 10, "console", what)
+    };
+    let events = [
+        line(300, "[    0.300000] Run /init as init process"),
+        line(310, "Loading, please wait..."),
+        said(400, "Begin: Running /scripts/local-bottom ... done.", 400),
+        said(400, "Begin: Running /scripts/init-bottom ... done.", 650),
+        line(700, "[    0.700000] systemd[1]: systemd 252 running in system mode (+PAM)"),
+    ];
+    let timeline = checked(&events, 1_000 * MS);
+    let initrd = timeline.spans.iter().find(|s| s.name == "initrd").expect("it");
+    assert_eq!(initrd.end, 650 * MS);
+}

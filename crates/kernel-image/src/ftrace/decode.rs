@@ -8,7 +8,7 @@ use super::probes::arguments;
 use super::{EventFormat, FtraceDump};
 use crate::btf::Field;
 use crate::bytes::{text_until_nul, u32_at, u64_at};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 /// Bytes before the first record of a page.
 const PAGE_HEADER: usize = 16;
@@ -265,41 +265,54 @@ impl FtraceDump {
         Some((pid, kind))
     }
 
-    /// Names functions: by the table saved with the trace, as a module's by the
-    /// address of its init function, or as the module that the thread loaded last.
+    /// Names functions: by the table saved with the trace; a module's as the module that its
+    /// thread has just loaded, or else by the address of its init function. That is freed
+    /// when it has returned, and another module's may be there next.
     fn name(&self, events: &mut [FtraceEvent]) {
-        let mut loading: HashMap<i32, String> = HashMap::new();
-        let mut seen: BTreeMap<u64, String> = BTreeMap::new();
+        let mut threads: HashMap<i32, Thread> = HashMap::new();
         for event in events {
-            match &mut event.kind {
+            let thread = threads.entry(event.pid).or_default();
+            let (address, function, module, begins) = match &mut event.kind {
                 FtraceKind::ModuleLoad { module } => {
-                    loading.insert(event.pid, module.clone());
+                    thread.loading = Some(module.clone());
+                    continue;
                 }
-                FtraceKind::InitcallStart { address, function, module }
-                | FtraceKind::InitcallFinish { address, function, module, .. } => {
-                    if let Some(name) = self.header.functions.get(address) {
-                        function.clone_from(name);
-                        continue;
-                    }
-                    *module = self
-                        .header
-                        .modules
-                        .get(address)
-                        .or_else(|| seen.get(address))
-                        .or_else(|| loading.get(&event.pid))
-                        .cloned();
-                    *function = match module {
-                        Some(name) => {
-                            seen.insert(*address, name.clone());
-                            format!("init_module [{name}]")
-                        }
-                        None => format!("{address:#x}"),
-                    };
+                FtraceKind::InitcallStart { address, function, module } => {
+                    (*address, function, module, true)
                 }
-                _ => {}
+                FtraceKind::InitcallFinish { address, function, module, .. } => {
+                    (*address, function, module, false)
+                }
+                _ => continue,
+            };
+            if let Some(name) = self.header.functions.get(&address) {
+                function.clone_from(name);
+                continue;
+            }
+            let known = if begins {
+                thread.loading.take()
+            } else {
+                thread.running.take().filter(|(of, _)| *of == address).map(|(_, name)| name)
+            };
+            *module = known.or_else(|| self.header.modules.get(&address).cloned());
+            *function = match module {
+                Some(name) => format!("init_module [{name}]"),
+                None => format!("{address:#x}"),
+            };
+            if begins {
+                thread.running = module.clone().map(|name| (address, name));
             }
         }
     }
+}
+
+/// A thread that loads modules.
+#[derive(Debug, Default)]
+struct Thread {
+    /// Loaded, and its initcall has not begun.
+    loading: Option<String>,
+    /// The address of the initcall that it runs, and whose it is.
+    running: Option<(u64, String)>,
 }
 
 /// The fields of a record.
@@ -348,6 +361,7 @@ mod tests {
     use super::super::{CpuRing, Header, KIND};
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeMap;
 
     fn field(offset: u32, size: u32) -> Field {
         Field { bit: offset * 8, bits: size * 8 }
@@ -447,6 +461,41 @@ mod tests {
         let found: Vec<_> = decoded.events.iter().map(|e| (e.ts, e.kind.clone())).collect();
         assert_eq!(found, expected);
         assert!(decoded.events.iter().all(|e| e.pid == 7));
+    }
+
+    #[test]
+    fn two_modules_may_begin_at_one_address() {
+        let begun = |function: &str| FtraceKind::InitcallStart {
+            address: 0xc000_0000,
+            function: function.into(),
+            module: None,
+        };
+        let ended = || FtraceKind::InitcallFinish {
+            address: 0xc000_0000,
+            function: String::new(),
+            module: None,
+            ret: 0,
+        };
+        let load = |module: &str| FtraceKind::ModuleLoad { module: module.into() };
+        // The last that was there is what the guest's list of modules says.
+        let mut dump = dump(&page());
+        dump.header.modules.insert(0xc000_0000, "loop".into());
+        let kinds = [load("fuse"), begun(""), ended(), load("loop"), begun(""), ended(), begun("")];
+        let mut events: Vec<FtraceEvent> = kinds
+            .into_iter()
+            .zip(1..)
+            .map(|(kind, ts)| FtraceEvent { ts, cpu: 0, pid: 7, kind })
+            .collect();
+        dump.name(&mut events);
+        let names: Vec<String> = events
+            .into_iter()
+            .filter_map(|event| match event.kind {
+                FtraceKind::InitcallStart { module, .. }
+                | FtraceKind::InitcallFinish { module, .. } => module,
+                _ => None,
+            })
+            .collect();
+        assert_eq!(names, ["fuse", "fuse", "loop", "loop", "loop"]);
     }
 
     proptest! {

@@ -95,6 +95,10 @@ fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
     }
 }
 
+/// A line that is off by more is not known to be in its place, not even before or after another:
+/// one from before the kernel's clock ran.
+const MOST_ERROR_NS: Ns = 200_000_000;
+
 /// Where parts begin inside `start..end`, in order, no name twice in a row.
 pub(crate) fn parts<'a>(facts: &Facts<'a>, start: Ns, end: Ns) -> Vec<(String, Stamp<'a>)> {
     let inside = |at: Ns| start <= at && at < end;
@@ -105,7 +109,7 @@ pub(crate) fn parts<'a>(facts: &Facts<'a>, start: Ns, end: Ns) -> Vec<(String, S
         .map(|(symbol, stamp)| (format!("kernel:{symbol}"), *stamp))
         .collect();
     let last = parts.last().map_or(start, |(_, stamp)| stamp.at);
-    let timed = |h: &&Hit<'_>| h.on == On::Kernel && h.timed;
+    let timed = |h: &&Hit<'_>| h.on == On::Kernel && h.timed && h.error <= MOST_ERROR_NS;
     let lines = facts.hits.iter().filter(timed).filter(|h| inside(h.at) && h.at >= last);
     let mut lines: Vec<(String, Stamp<'a>)> = lines.filter_map(line_part).collect();
     for (_, stamp) in &mut lines {

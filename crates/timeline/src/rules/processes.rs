@@ -324,16 +324,17 @@ fn modules_calls<'a>(facts: &Facts<'a>) -> Vec<Call<'a>> {
 /// `insmod NAME` for every module: from its load, or the start of its initcall,
 /// to the end of its initcall, and the thread that loaded it.
 fn loads<'a>(facts: &Facts<'a>, calls: &[(Call<'a>, Node<'a>)]) -> Vec<(Option<i32>, Node<'a>)> {
-    let mut loaded: HashMap<&str, Stamp<'a>> = HashMap::new();
+    // A module can be loaded again: by the root's udev after the initrd's.
+    let mut loaded: HashMap<&str, Vec<Stamp<'a>>> = HashMap::new();
     for seen in facts.seen {
         if let What::ModuleLoad { module, .. } = seen.what {
-            loaded.entry(module).or_insert(Stamp::of(seen));
+            loaded.entry(module).or_default().push(Stamp::of(seen));
         }
     }
     let mut nodes = Vec::new();
     for (call, node) in calls {
         let Some(module) = call.module.as_deref() else { continue };
-        let load = loaded.get(module).filter(|load| load.at <= node.start);
+        let load = loaded.get(module).and_then(|loads| loads.iter().rfind(|l| l.at <= node.start));
         let start = load.map_or(node.start, |load| load.at);
         let error = node.error.max(load.map_or(0, |load| load.error));
         let name = format!("insmod {module}");

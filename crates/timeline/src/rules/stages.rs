@@ -150,8 +150,9 @@ fn systemd_begins<'a>(facts: &Facts<'a>, says: &str, from: Ns, to: Ns) -> Option
     Some(Stamp { at: line.at, error: line.error, source: line.source })
 }
 
-/// When the line that begins at `at` was all there: a script says `done.` on it.
+/// When the line that begins at `at` was all there: a script says `done.` on it. Of several that
+/// came at once it is the last.
 fn last_end(facts: &Facts<'_>, at: Ns, limit: Ns) -> Ns {
-    let line = facts.lines.iter().find(|l| l.console && l.at == at);
+    let line = facts.lines.iter().rfind(|l| l.console && l.at == at);
     line.map_or(at, |l| l.end.min(limit))
 }
