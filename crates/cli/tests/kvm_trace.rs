@@ -86,6 +86,11 @@ fn exits_and_ports_are_counted_to_the_last_one() {
     let handled = count("userspace_exits");
     let done = PORT_WRITES + MMIO_READS + 2;
     assert!((done..done + 10).contains(&handled), "{handled}");
+    // Before its guest ran, and after: the VMM's own.
+    let spans = result["runs"][0]["spans"].as_array().expect("spans");
+    for name in ["vmm:init", "shutdown:vmm"] {
+        assert!(spans.iter().any(|span| span["name"] == name), "no {name}: {spans:#?}");
+    }
     let trace = find(lab.folder.path(), "kvm-trace.dat").expect("saved");
     assert!(std::fs::metadata(trace).expect("a file").len() > 4096);
 }

@@ -126,6 +126,26 @@ fn machines_of_theirs_are_made_from_options() {
     }
 }
 
+/// Firecracker says on standard output why it can't run a file, and aborts.
+#[test]
+fn a_vmm_that_fails_on_its_console_is_quoted() {
+    let lab = Lab::new();
+    let reason =
+        "RunWithoutApiError(BuildMicroVMFromJson(ParseFromJson(Error(\"missing field\"))))";
+    let script = format!(
+        "#!/bin/sh\n\
+         if [ \"$1\" = --version ]; then echo 'Firecracker v1.12.0'; exit 0; fi\n\
+         echo 'Running Firecracker v1.12.0'\n\
+         echo '{reason}'\n\
+         kill -ABRT $$\n"
+    );
+    let vmm = lab.script("firecracker", &script);
+    let ran = lab.run(&[BOOT.as_slice(), &["--no-inject", "--", text(&vmm), "--no-api"]].concat());
+    assert_ne!(ran.status, 0);
+    let said = format!("{}{}", ran.stdout, ran.stderr);
+    assert!(said.contains("SIGABRT") && said.contains("missing field"), "{said}");
+}
+
 #[test]
 fn help_and_error_name_every_back_end() {
     let lab = Lab::new();

@@ -3,9 +3,9 @@
 use crate::memory::Ram;
 use crate::{linux, ring3, End, Machine};
 use anyhow::{Context, Result};
-use kvm_bindings::{kvm_mp_state, kvm_pit_config, kvm_userspace_memory_region};
+use kvm_bindings::{kvm_mp_state, kvm_pit_config, kvm_userspace_memory_region, CpuId};
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, KVM_MP_STATE_RUNNABLE};
-use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
+use kvm_ioctls::{Cap, Kvm, VcpuExit, VcpuFd, VmFd};
 use std::io::Stdout;
 use std::sync::{Arc, Mutex};
 use vm_superio::serial::NoEvents;
@@ -91,7 +91,7 @@ fn make(machine: &Machine, ram: &Ram, entry: Option<u64>) -> Result<(VmFd, Vec<V
     let line = EventFd::new(EFD_NONBLOCK)?;
     vm.register_irqfd(&line, COM1_GSI)?;
     let serial = Arc::new(Mutex::new(Serial::new(Line(line), std::io::stdout())));
-    let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?;
+    let cpuid = cpuid(&kvm, &vm)?;
     let vcpus = if entry.is_some() { 1 } else { machine.vcpus };
     let make = |n: u8| -> Result<VcpuFd> {
         let vcpu = vm.create_vcpu(n.into())?;
@@ -106,6 +106,21 @@ fn make(machine: &Machine, ram: &Ram, entry: Option<u64>) -> Result<(VmFd, Vec<V
     };
     let vcpus = (0..vcpus).map(make).collect::<Result<_>>()?;
     Ok((vm, vcpus, serial))
+}
+
+/// What KVM supports, and what it leaves to VMMs to say: that there is a hypervisor, without
+/// which Linux looks for no clock of KVM's and calibrates its own by a timer that a busy host
+/// makes useless; and the TSC deadline timer (Documentation/virt/kvm/api.rst).
+fn cpuid(kvm: &Kvm, vm: &VmFd) -> Result<CpuId> {
+    const FEATURES: u32 = 1;
+    const HYPERVISOR: u32 = 1 << 31;
+    const TSC_DEADLINE: u32 = 1 << 24;
+    let mut cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?;
+    let deadline = if vm.check_extension(Cap::TscDeadlineTimer) { TSC_DEADLINE } else { 0 };
+    for entry in cpuid.as_mut_slice().iter_mut().filter(|entry| entry.function == FEATURES) {
+        entry.ecx |= HYPERVISOR | deadline;
+    }
+    Ok(cpuid)
 }
 
 /// A vCPU's thread: until the guest is over.

@@ -119,6 +119,11 @@ impl<'a> Candidates<'a> {
         self.offers.push((anchor, trust, stamp));
     }
 
+    /// True if something was offered for it.
+    pub(crate) fn has(&self, anchor: Anchor) -> bool {
+        self.offers.iter().any(|offer| offer.0 == anchor)
+    }
+
     /// The offers for one anchor, the most trusted first.
     fn of(&self, anchor: Anchor) -> Vec<(Trust, Stamp<'a>)> {
         let mut of: Vec<(Trust, Stamp<'a>)> =

@@ -29,6 +29,33 @@ fn a_run_that_ends_at_its_ready_point_ends_there() {
     assert!(timeline.coverage() > 0.999 && timeline.warnings.is_empty(), "{:?}", timeline.warnings);
 }
 
+/// KVM's trace has a guest's last exit, whoever its VMM is: what follows is tear-down.
+#[test]
+fn what_follows_a_guests_last_exit_is_the_vmms() {
+    let standard = Boot::standard();
+    let vmms = length(&standard.timeline(), "shutdown:vmm");
+    assert!(vmms > 0);
+    let state = |w: &What| matches!(w, What::RunState { state } if state == "shutdown");
+    let off = standard.events.iter().rev().find(|e| state(&e.what)).map_or(0, |e| e.at);
+    let mut boot = Boot::standard();
+    boot.events.retain(|e| e.source != "qemu-trace" && !state(&e.what) && e.what != What::PowerOff);
+    assert_eq!(length(&boot.timeline(), "shutdown:vmm"), 0, "nobody says when it was off");
+    let over = What::RunState { state: "shutdown".into() };
+    boot.events.push(event(off, US, "kvm-trace", over));
+    boot.events.sort_by_key(|e| e.at);
+    let timeline = boot.timeline();
+    assert_eq!(length(&timeline, "shutdown:vmm"), vmms, "with what the guest said before");
+    // Where it said nothing, that is all that is known of the shutdown.
+    let says = |w: &What| matches!(w, What::KernelLine { text } if text.contains("reboot: ") || text.contains("Power"));
+    boot.events.retain(|e| e.what != What::ShutdownStart && !says(&e.what));
+    boot.events.retain(|e| {
+        !matches!(&e.what, What::Reached { symbol } if symbol.starts_with("kernel_")
+        && symbol != "kernel_init" && symbol != "kernel_init_freeable")
+    });
+    let timeline = boot.timeline();
+    assert_eq!((length(&timeline, "shutdown"), length(&timeline, "shutdown:vmm")), (vmms, vmms));
+}
+
 #[test]
 fn a_panic_is_a_mark_and_a_phase() {
     let mut boot = Boot::standard();
@@ -114,6 +141,19 @@ fn asynchronous_initcalls_are_beside_the_tree() {
     let beside: Vec<(&str, Ns)> =
         with.overlapping.iter().map(|s| (s.name.as_str(), s.len())).collect();
     assert_eq!(beside, [("initcall 3_async_probe", 30 * MS)]);
+}
+
+/// A VMM of somebody's own, whose kernel got no words: what to do is said, and not only what lacks.
+#[test]
+fn a_kernel_whose_work_nobody_saw_comes_with_what_would_show_it() {
+    let mut boot = Boot::standard();
+    let entry = |what: &What| matches!(what, What::Reached { symbol } if symbol == "startup_64");
+    let from = boot.events.iter().find(|e| entry(&e.what)).map_or(0, |e| e.at);
+    let ends = |what: &What| matches!(what, What::VmmExiting | What::VmmExec | What::VmmMain);
+    boot.events.retain(|e| e.at <= from || ends(&e.what));
+    let timeline = boot.timeline();
+    let said = timeline.warnings.iter().find(|w| w.contains("the kernel was seen")).unwrap();
+    assert!(said.contains("trace_event=initcall:*") && said.contains("--kernel FILE"), "{said}");
 }
 
 #[test]

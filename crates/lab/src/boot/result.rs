@@ -163,6 +163,11 @@ fn with_until(argv: &[String], until: &str) -> Vec<String> {
     words
 }
 
+/// `--watch full` would count instructions: no plugin sees those of a guest under KVM.
+fn counts_more(watch: WatchLevel, counted: impl Fn(&str) -> bool) -> bool {
+    watch == WatchLevel::Light && !counted("exits") && !counted("guest_insns")
+}
+
 /// Commands worth trying next.
 fn hints(result: &BootResult, plan: &[PlannedRun]) -> Vec<String> {
     let mut hints = Vec::new();
@@ -171,9 +176,7 @@ fn hints(result: &BootResult, plan: &[PlannedRun]) -> Vec<String> {
     if result.overhead.is_none() && watch != WatchLevel::None {
         hints.push("vmeter boot --overhead    # what watching costs on this host".to_owned());
     }
-    // No plugin sees the instructions of a guest under KVM.
-    let kvm = result.counts.contains_key("exits");
-    if watch == WatchLevel::Light && !kvm && !result.counts.contains_key("guest_insns") {
+    if counts_more(watch, |name| result.counts.contains_key(name)) {
         hints.push("vmeter boot --watch full  # with guest instruction counts".to_owned());
     }
     hints.push(format!("vmeter show --tree {}", vmeter_base::shell::quote(&result.saved_in)));
@@ -183,6 +186,14 @@ fn hints(result: &BootResult, plan: &[PlannedRun]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn instruction_counts_are_not_offered_to_a_guest_under_kvm() {
+        let offered = |watch, counted: &str| counts_more(watch, |name| name == counted);
+        assert!(offered(WatchLevel::Light, "console_bytes"));
+        assert!(!offered(WatchLevel::Light, "exits") && !offered(WatchLevel::Light, "guest_insns"));
+        assert!(!offered(WatchLevel::Full, "console_bytes"));
+    }
 
     #[test]
     fn the_ready_point_is_put_before_the_command_line() {

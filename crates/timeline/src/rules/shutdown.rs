@@ -37,6 +37,10 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
         let stamp = Stamp { at: hit.at, error, source: hit.source };
         found.offer(Anchor::Shutdown, Trust::Text, stamp);
     }
+    // The guest's end, where nothing tells of its way there: what follows is the VMM's.
+    if let Some(stopped) = stopped(facts).filter(|_| !found.has(Anchor::Shutdown)) {
+        found.offer(Anchor::Shutdown, Trust::Text, stopped);
+    }
     let gone = |w: &What| matches!(w, What::VmmExiting | What::VmmKilled);
     if let Some(exiting) = facts.first(gone) {
         found.offer(Anchor::Exiting, Trust::Exact, exiting);
@@ -110,17 +114,18 @@ fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
     let inside = |s: &Stamp<'_>| start <= s.at && s.at < end;
     let off = stopped(facts)
         .or_else(|| facts.seen.iter().rev().find(|s| *s.what == What::PowerOff).map(Stamp::of))
-        .filter(inside)
-        .filter(|s| s.at > start);
+        .filter(inside);
     let part = |name: String, from: Ns, to: Ns, by: Stamp<'a>| Node {
         error: by.error,
         ..Node::new(name, from, to, by.source)
     };
     if let Some(off) = off {
-        let guest = part(GUEST.into(), start, off.at, off);
-        // Where units were stopped, they are what it was spent on.
-        let fill = if stopping(facts).is_some() { Fill::Unattributed } else { Fill::Own };
-        tree.place(Node { fill, ..guest });
+        if start < off.at {
+            let guest = part(GUEST.into(), start, off.at, off);
+            // Where units were stopped, they are what it was spent on.
+            let fill = if stopping(facts).is_some() { Fill::Unattributed } else { Fill::Own };
+            tree.place(Node { fill, ..guest });
+        }
         tree.place(part("shutdown:vmm".into(), off.at, end, off));
     }
     let off = off.map_or(end, |off| off.at);

@@ -18,6 +18,10 @@ const FW_CFG: std::ops::RangeInclusive<u32> = 0x510..=0x51b;
 const PCI_ADDRESS: u32 = 0xcf8;
 const PCI_DATA: std::ops::RangeInclusive<u32> = 0xcfc..=0xcff;
 
+/// Where a guest of Firecracker says that it has booted (`--boot-timer`), by one byte, and which:
+/// its boot timer (Firecracker, docs/design.md and src/vmm/src/devices/pseudo/boot_timer.rs).
+const BOOT_TIMER: (u64, u64) = (0xc000_0000, 123);
+
 /// From entering the guest to the exit by which that is known: nothing was executed.
 const FIRST_EXIT_ERROR_NS: Ns = 50_000;
 /// PCI accesses kept one by one, and exits whose TSC offset is.
@@ -51,6 +55,9 @@ enum By {
     Exit,
     /// Something that the guest did, some time after it began.
     Consequence,
+    /// What the VMM heard of it, where nothing else was seen: a KVM that interprets its guest
+    /// has no exits.
+    Answer,
 }
 
 /// All that is taken from a trace.
@@ -76,6 +83,10 @@ pub(super) struct Seen {
     offsets_in_force: Vec<i64>,
     lost: u64,
     first: Option<First>,
+    /// The VMM got its first answer from KVM_RUN, and when it had last made a vCPU before.
+    answered: Option<(Stamp, Stamp)>,
+    made: Stamp,
+    boot_timer: Option<Stamp>,
     place: Place,
     last: Stamp,
 }
@@ -145,16 +156,29 @@ impl Seen {
             }
             // Before the guest runs, a VMM may call KVM_RUN to settle a vCPU's state:
             // that ends without a port or an address.
-            Op::UserspaceExit { reason } => *self.userspace_by.entry(reason).or_default() += 1,
+            Op::UserspaceExit { reason } => {
+                *self.userspace_by.entry(reason).or_default() += 1;
+                self.answered.get_or_insert((event.ts, self.made));
+            }
             Op::Access(Asked::Port { port, write }) => {
                 self.pio(event.ts, port, write, number("val").unwrap_or(0) as u32);
                 self.first.get_or_insert(First { at: event.ts, by: By::Consequence });
             }
             // KVM says of a read that it has to ask for it, and again what came of it.
             Op::Access(Asked::Mmio { .. }) if number("type") == Some(0) => {}
-            Op::Access(Asked::Mmio { .. }) => self.mmio += 1,
-            _ if event.kind.name == "kvm_write_tsc_offset" && number("vcpu_id") == Some(0) => {
-                self.tsc_offset = number("next_tsc_offset").map(|offset| offset as i64);
+            Op::Access(Asked::Mmio { address, write }) => {
+                self.mmio += 1;
+                let value = (number("len"), number("val").map(|value| value & 0xff));
+                if write && (address, value) == (BOOT_TIMER.0, (Some(1), Some(BOOT_TIMER.1))) {
+                    self.boot_timer.get_or_insert(event.ts);
+                }
+            }
+            _ if event.kind.name == "kvm_write_tsc_offset" => {
+                // KVM writes it as it makes a vCPU.
+                self.made = event.ts;
+                if number("vcpu_id") == Some(0) {
+                    self.tsc_offset = number("next_tsc_offset").map(|offset| offset as i64);
+                }
             }
             _ => {}
         }
@@ -307,19 +331,32 @@ impl Clock {
     /// The guest's first instruction, and where it went from there.
     fn moments(&self, seen: &Seen, run: &RunRecord, events: &mut Vec<Event>) {
         let reached = |symbol: &str| What::Reached { symbol: symbol.into() };
-        let Some(first) = seen.first else { return };
+        let answered = seen.answered.map(|(at, _)| First { at, by: By::Answer });
+        let Some(first) = seen.first.or(answered) else { return };
         let error = match first.by {
             By::Entry => 0,
             By::Exit => FIRST_EXIT_ERROR_NS,
             By::Consequence => self.since_main(first.at, run),
+            By::Answer => self.since_made(seen, run),
         };
         let entered = seen.place.entered().filter(|_| !seen.place.has_firmware());
-        if first.by != By::Consequence {
+        if matches!(first.by, By::Entry | By::Exit) {
             events.push(self.event(first.at, error, reached("reset-vector")));
             events.extend(entered.map(|symbol| self.event(first.at, error, reached(symbol))));
         }
         let running = What::RunState { state: "running".into() };
         events.push(self.event(first.at, error, running));
+        // QEMU's own trace says when it stopped its guest.
+        let killed = run.moment(&Moment::VmmKilled).is_some();
+        let traced = run.sources.iter().any(|s| s.name == qemu_trace::NAME);
+        if !killed && !traced && seen.last > first.at {
+            let over = What::RunState { state: "shutdown".into() };
+            events.push(self.event(seen.last, 0, over));
+        }
+        if let Some(at) = seen.boot_timer {
+            let text = "Firecracker's boot timer: the guest has booted".into();
+            events.push(self.event(at, 0, What::Note { text }));
+        }
         let mut between = |symbol: &str, between: Between| {
             let width = self.at(between.before).saturating_sub(self.at(between.after));
             events.push(self.event(between.before, width, reached(symbol)));
@@ -332,6 +369,16 @@ impl Clock {
         }
     }
 
+    /// From the making of the last vCPU, or the VMM's `main`, to its first answer, ns.
+    fn since_made(&self, seen: &Seen, run: &RunRecord) -> Ns {
+        let Some((at, made)) = seen.answered else { return 0 };
+        if made > 0 {
+            self.at(at).saturating_sub(self.at(made)).max(0)
+        } else {
+            self.since_main(at, run)
+        }
+    }
+
     /// From the VMM's `main` to a stamp, ns.
     fn since_main(&self, stamp: Stamp, run: &RunRecord) -> Ns {
         let main = run.moment(&Moment::VmmMain).unwrap_or(0);
@@ -340,73 +387,4 @@ impl Clock {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn pci_accesses_by_ports_and_two_exits_for_each() {
-        let mut seen = Seen::default();
-        for (port, write, value) in [
-            (0xcfc, false, 0),
-            (0xcf8, true, 0x8001_fa42),
-            (0xcfe, false, 0x29),
-            (0xcf8, true, 0x8000_0000),
-            (0xcfc, true, 1),
-        ] {
-            seen.pio(5, port, write, value);
-        }
-        assert_eq!((seen.pci_exits, seen.pci_accesses), (5, 2));
-        let whats: Vec<What> = seen.pci.iter().map(Access::what).collect();
-        let access = |write, device: &str, register| What::PciConfig {
-            write,
-            device: device.into(),
-            register,
-        };
-        assert_eq!(whats, [access(false, "01:1f.2", 0x42), access(true, "00:00.0", 0)]);
-    }
-
-    #[test]
-    fn the_offset_is_what_most_exits_found() {
-        let mut seen = Seen { tsc_offset: Some(-9), ..Seen::default() };
-        assert_eq!(seen.tsc_offset(), Some((-9, 0)), "written, and nothing known of exits");
-        seen.offsets_in_force = [vec![-100; 97], vec![-103, -90, i64::MIN]].concat();
-        assert_eq!(seen.tsc_offset(), Some((-100, 10)));
-    }
-
-    #[test]
-    fn counters_say_what_events_do_not() {
-        let mut seen = Seen { mmio: 2, ..Seen::default() };
-        seen.userspace_reasons.insert("KVM_EXIT_IO".into(), 5);
-        let stats = BTreeMap::from([("exits".to_owned(), 70), ("kvm_io_exits".to_owned(), 5)]);
-        let found = counts(&seen, &stats);
-        assert_eq!((found["exits"], found["exits:KVM_EXIT_IO"], found["mmio"]), (70, 5, 2));
-        assert_eq!(counts(&seen, &BTreeMap::new())["exits"], 5);
-        seen.reasons.insert("cpuid".into(), 60);
-        assert_eq!(counts(&seen, &stats)["exits"], 60, "the trace's own count");
-    }
-
-    proptest! {
-        #[test]
-        fn nothing_panics(exits in proptest::collection::vec((any::<u64>(), any::<u64>(), 0i32..3), 0..50),
-                          ports in proptest::collection::vec((0x500u32..0xd10, any::<bool>(), any::<u32>()), 0..50),
-                          offsets in proptest::collection::vec(any::<i64>(), 0..50)) {
-            let mut seen = Seen { clock: "mono".into(), ..Seen::default() };
-            for (at, rip, thread) in exits {
-                seen.place.exit(thread, at, rip);
-                seen.first.get_or_insert(First { at, by: By::Exit });
-                seen.last = at;
-            }
-            for (port, write, value) in ports {
-                seen.pio(seen.last, port, write, value);
-            }
-            seen.offsets_in_force = offsets;
-            let _ = seen.tsc_offset();
-            let clock = Clock { exec_ns: 5, total_ns: 9, tsc: None };
-            for access in &seen.pci {
-                clock.event(access.at, i64::MAX, access.what());
-            }
-            let _ = counts(&seen, &BTreeMap::from([("exits".to_owned(), u64::MAX)]));
-        }
-    }
-}
+mod tests;

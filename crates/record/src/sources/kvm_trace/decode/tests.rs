@@ -1,0 +1,112 @@
+use super::*;
+use proptest::prelude::*;
+use vmeter_model::run::SourceRecord;
+
+#[test]
+fn pci_accesses_by_ports_and_two_exits_for_each() {
+    let mut seen = Seen::default();
+    for (port, write, value) in [
+        (0xcfc, false, 0),
+        (0xcf8, true, 0x8001_fa42),
+        (0xcfe, false, 0x29),
+        (0xcf8, true, 0x8000_0000),
+        (0xcfc, true, 1),
+    ] {
+        seen.pio(5, port, write, value);
+    }
+    assert_eq!((seen.pci_exits, seen.pci_accesses), (5, 2));
+    let whats: Vec<What> = seen.pci.iter().map(Access::what).collect();
+    let access =
+        |write, device: &str, register| What::PciConfig { write, device: device.into(), register };
+    assert_eq!(whats, [access(false, "01:1f.2", 0x42), access(true, "00:00.0", 0)]);
+}
+
+/// The moments of a trace, as (ns, error, what).
+fn moments(seen: &Seen, run: &RunRecord) -> Vec<(Ns, Ns, What)> {
+    let clock = Clock { exec_ns: 0, total_ns: 10_000, tsc: None };
+    let mut events = Vec::new();
+    clock.moments(seen, run, &mut events);
+    events.into_iter().map(|e| (e.at, e.error_ns - ERROR_NS, e.what)).collect()
+}
+
+fn state(state: &str) -> What {
+    What::RunState { state: state.into() }
+}
+
+#[test]
+fn where_no_exit_is_seen_the_first_answer_ends_the_vmms_start() {
+    let seen = Seen { answered: Some((5_000, 3_000)), made: 3_000, last: 5_000, ..Seen::default() };
+    let run = RunRecord::default();
+    assert_eq!(moments(&seen, &run), [(5_000, 2_000, state("running"))]);
+    // What shows more of the guest counts first.
+    let first = Some(First { at: 4_000, by: By::Entry });
+    let shown = moments(&Seen { first, ..seen }, &run);
+    assert_eq!((shown[1].0, shown[1].1, &shown[1].2), (4_000, 0, &state("running")));
+    assert_eq!(moments(&Seen { last: 5, ..Seen::default() }, &run), []);
+}
+
+#[test]
+fn the_last_exit_is_the_guests_end_unless_vmeter_or_qemu_says_otherwise() {
+    let first = Some(First { at: 100, by: By::Exit });
+    let seen = Seen { first, last: 900, ..Seen::default() };
+    let over = |run: &RunRecord| {
+        moments(&seen, run).into_iter().find(|(_, _, what)| *what == state("shutdown"))
+    };
+    let mut run = RunRecord::default();
+    assert_eq!(over(&run), Some((900, 0, state("shutdown"))));
+    run.moments.push((950, Moment::VmmKilled));
+    assert_eq!(over(&run), None, "vmeter ended it");
+    let mut run = RunRecord::default();
+    run.sources.push(SourceRecord {
+        name: qemu_trace::NAME.into(),
+        files: Vec::new(),
+        clock: String::new(),
+        error_ns: 0,
+        parameters: BTreeMap::new(),
+    });
+    assert_eq!(over(&run), None);
+}
+
+#[test]
+fn the_offset_is_what_most_exits_found() {
+    let mut seen = Seen { tsc_offset: Some(-9), ..Seen::default() };
+    assert_eq!(seen.tsc_offset(), Some((-9, 0)), "written, and nothing known of exits");
+    seen.offsets_in_force = [vec![-100; 97], vec![-103, -90, i64::MIN]].concat();
+    assert_eq!(seen.tsc_offset(), Some((-100, 10)));
+}
+
+#[test]
+fn counters_say_what_events_do_not() {
+    let mut seen = Seen { mmio: 2, ..Seen::default() };
+    seen.userspace_reasons.insert("KVM_EXIT_IO".into(), 5);
+    let stats = BTreeMap::from([("exits".to_owned(), 70), ("kvm_io_exits".to_owned(), 5)]);
+    let found = counts(&seen, &stats);
+    assert_eq!((found["exits"], found["exits:KVM_EXIT_IO"], found["mmio"]), (70, 5, 2));
+    assert_eq!(counts(&seen, &BTreeMap::new())["exits"], 5);
+    seen.reasons.insert("cpuid".into(), 60);
+    assert_eq!(counts(&seen, &stats)["exits"], 60, "the trace's own count");
+}
+
+proptest! {
+    #[test]
+    fn nothing_panics(exits in proptest::collection::vec((any::<u64>(), any::<u64>(), 0i32..3), 0..50),
+                      ports in proptest::collection::vec((0x500u32..0xd10, any::<bool>(), any::<u32>()), 0..50),
+                      offsets in proptest::collection::vec(any::<i64>(), 0..50)) {
+        let mut seen = Seen { clock: "mono".into(), ..Seen::default() };
+        for (at, rip, thread) in exits {
+            seen.place.exit(thread, at, rip);
+            seen.first.get_or_insert(First { at, by: By::Exit });
+            seen.last = at;
+        }
+        for (port, write, value) in ports {
+            seen.pio(seen.last, port, write, value);
+        }
+        seen.offsets_in_force = offsets;
+        let _ = seen.tsc_offset();
+        let clock = Clock { exec_ns: 5, total_ns: 9, tsc: None };
+        for access in &seen.pci {
+            clock.event(access.at, i64::MAX, access.what());
+        }
+        let _ = counts(&seen, &BTreeMap::from([("exits".to_owned(), u64::MAX)]));
+    }
+}
