@@ -1,4 +1,4 @@
-//! How often the first finding is right: `score [--chain] [--full] [--without CLASS] FOLDER [NAME…]`.
+//! How often the first finding is right: `score [--chain] [--full] [--vs] [--without CLASS] FOLDER [NAME…]`.
 //!
 //! The folder holds `NAME.slow.*`, `NAME.ok.*` (the same without the fault) and `truth.json`:
 //! by name `words`, patterns that a right answer's headline or claims hold, and `not`, kinds of
@@ -14,13 +14,14 @@ use vmeter_render::document::Detail;
 use vmeter_render::Report;
 
 fn main() {
-    let (mut chain, mut full, mut names) = (false, false, Vec::new());
+    let (mut chain, mut full, mut vs, mut names) = (false, false, false, Vec::new());
     let (mut class, mut second, mut versus) = (Class::Nothing, 0, 0);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--chain" => chain = true,
             "--full" => full = true,
+            "--vs" => vs = true,
             "--without" => {
                 let name = arguments.next().unwrap_or_default();
                 let known = Class::ALL.into_iter().find(|(known, _)| *known == name);
@@ -46,17 +47,17 @@ fn main() {
         versus += usize::from(judged.versus == Verdict::Right);
         println!("{:<6} {:<20} {}", judged.verdict.name(), fault.name, judged.first());
         if class == Class::Nothing {
-            if judged.versus != judged.verdict {
-                println!("       beside the twin: {}", judged.versus.name());
-            }
+            let (versus, beside) = (judged.versus.name(), judged.beside());
+            println!("       beside the twin: {versus:<6} {beside}");
             println!("       twin: {}", judged.twin());
         }
-        for finding in judged.slow.findings.iter().take(if chain { 3 } else { 0 }) {
+        let shown = if vs { &judged.beside } else { &judged.slow };
+        for finding in shown.findings.iter().take(if chain { 3 } else { 0 }) {
             println!("       {} {}: {}", finding.severity.name(), finding.kind, finding.summary);
             finding.chain.iter().for_each(|link| println!("         - {}", link.claim));
         }
         if full {
-            println!("{:#?}", ExplainReport::new(&judged.slow).document(Detail::Glance));
+            println!("{:#?}", ExplainReport::new(shown).document(Detail::Glance));
         }
     }
     let [right, half, wrong, silent] = counts;

@@ -1,23 +1,22 @@
 //! A trace against that of the same without the fault: what both have is not the difference.
 
+use crate::rank;
 use crate::result::{Evidence, ExplainResult, Finding, Link, Severity};
 use vmeter_render::quantity::brief_percent;
 
 /// What the twin has of this share of it is no difference.
 const BOTH: f64 = 0.6;
 
-/// Weighs each finding against the twin's of the same kind and subject.
+/// Weighs each finding that is not a difference by itself against the twin's of the same kind and subject.
 pub fn contrast(result: &mut ExplainResult, twin: &ExplainResult) {
-    for finding in &mut result.findings {
+    for finding in result.findings.iter_mut().filter(|finding| !finding.beyond) {
         let same = |other: &&Finding| {
             other.kind == finding.kind && common(&other.subject) == common(&finding.subject)
         };
         let before = twin.findings.iter().filter(same).map(|other| other.saving_share);
         weigh(finding, before.fold(0.0, f64::max));
     }
-    result.findings.sort_by(|a, b| {
-        b.severity.cmp(&a.severity).then(b.saving_share.total_cmp(&a.saving_share))
-    });
+    rank::sort(&mut result.findings);
 }
 
 fn weigh(finding: &mut Finding, before: f64) {

@@ -18,6 +18,7 @@ pub mod report;
 pub mod result;
 pub mod say;
 pub mod timebase;
+pub mod versus;
 
 use crate::result::ExplainResult;
 use std::path::{Path, PathBuf};
@@ -94,26 +95,44 @@ fn read(files: &[PathBuf], options: &Options) -> Result<Known, ExplainError> {
 /// # Errors
 /// No file, too many, or one that is no trace.
 pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, ExplainError> {
-    let Known { evidence, sources, clocks } = read(files, options)?;
-    let view = detect::View::new(&evidence, &sources, options, &clocks);
+    let known = read(files, options)?;
+    let view = known.view(options);
+    let mut result = told(&known, &view);
+    if let Some(twin) = &options.vs {
+        let alone = Options { vs: None, ..options.clone() };
+        let known = read(std::slice::from_ref(twin), &alone)?;
+        let before = known.view(&alone);
+        let findings = versus::findings(view, &before);
+        if !findings.is_empty() {
+            result.findings = findings;
+        }
+        contrast::contrast(&mut result, &told(&known, &before));
+    }
+    Ok(result)
+}
+
+impl Known {
+    fn view<'a>(&'a self, options: &'a Options) -> detect::View<'a> {
+        detect::View::new(&self.evidence, &self.sources, options, &self.clocks)
+    }
+}
+
+fn told(known: &Known, view: &detect::View<'_>) -> ExplainResult {
+    let Known { evidence, sources, clocks } = known;
     let mut result = ExplainResult {
-        files: clocks.describe(&sources),
+        files: clocks.describe(sources),
         duration_s: view.seconds(evidence.span()),
-        followed: detect::followed(&view),
+        followed: detect::followed(view),
         vcpus: view.vcpus(),
-        findings: rank::findings(&view),
+        findings: rank::findings(view),
         warnings: Vec::new(),
         ..ExplainResult::default()
     };
-    (result.trees, result.waits) = detect::pictures(&view, &result.findings);
-    result.warnings = say::warnings(&result, &sources, &clocks);
-    result.warnings.extend(detect::not_recorded(&view));
-    result.warnings.extend(detect::busy_host(&view));
-    if let Some(twin) = &options.vs {
-        let twin = explain(std::slice::from_ref(twin), &Options { vs: None, ..options.clone() })?;
-        contrast::contrast(&mut result, &twin);
-    }
-    Ok(result)
+    (result.trees, result.waits) = detect::pictures(view, &result.findings);
+    result.warnings = say::warnings(&result, sources, clocks);
+    result.warnings.extend(detect::not_recorded(view));
+    result.warnings.extend(detect::busy_host(view));
+    result
 }
 
 /// Where the time of threads and requests went, as text: for those who build detectors.
@@ -121,9 +140,9 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
 /// # Errors
 /// As [`explain`].
 pub fn outline(files: &[PathBuf], options: &Options) -> Result<String, ExplainError> {
-    let Known { evidence, sources, clocks } = read(files, options)?;
-    let view = detect::View::new(&evidence, &sources, options, &clocks);
-    let mut roots: Vec<_> = evidence.tree.roots().map(|(_, node)| *node).collect();
+    let known = read(files, options)?;
+    let view = known.view(options);
+    let mut roots: Vec<_> = view.tree().roots().map(|(_, node)| *node).collect();
     roots.sort_by_key(|node| std::cmp::Reverse(node.ticks));
     Ok(roots.iter().map(|root| detect::levels::outline(&view, root.frame)).collect())
 }

@@ -71,15 +71,19 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
     if others.is_empty() {
         others = of_host;
     }
-    let all = others.into_iter().map(|candidate| (candidate.foreign, finding(view, candidate)));
-    let mut findings: Vec<(bool, Finding)> = all.collect();
+    let mut findings: Vec<Finding> = others.into_iter().map(|c| finding(view, c)).collect();
+    sort(&mut findings);
+    findings
+}
+
+/// Worst first; what the recording's maker did not start last of those as severe.
+pub fn sort(findings: &mut [Finding]) {
     findings.sort_by(|a, b| {
-        b.1.severity
-            .cmp(&a.1.severity)
-            .then(a.0.cmp(&b.0))
-            .then(b.1.saving_share.total_cmp(&a.1.saving_share))
+        b.severity
+            .cmp(&a.severity)
+            .then(a.foreign.cmp(&b.foreign))
+            .then(b.saving_share.total_cmp(&a.saving_share))
     });
-    findings.into_iter().map(|(_, finding)| finding).collect()
 }
 
 /// What is at the end of the way from a request goes before what stands at its beginning: who
@@ -199,7 +203,8 @@ fn also(mut link: Link) -> Link {
     link
 }
 
-fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
+/// What a detector has found, with its severity and the interval of its saving.
+pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
     let share = view.share(candidate.saving);
     let severity = Severity::of_share(share);
     // Several threads' time is no more than the time that went by.
@@ -222,5 +227,7 @@ fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
         chain: candidate.chain,
         suggestion: candidate.suggestion,
         confirm: candidate.confirm,
+        beyond: candidate.beyond,
+        foreign: candidate.foreign,
     }
 }

@@ -182,6 +182,10 @@ pub struct Finding {
     pub suggestion: String,
     /// A command that would prove it.
     pub confirm: String,
+    /// It is what the trace has beyond the one it is compared with.
+    pub beyond: bool,
+    /// It is about programs that the recording's maker did not start.
+    pub foreign: bool,
 }
 
 /// A link of a chain.

@@ -4,7 +4,6 @@ mod corpus;
 
 use corpus::{Class, Corpus, Verdict, VARIABLE};
 use std::path::Path;
-use vmeter_explain::contrast::contrast;
 use vmeter_explain::report::ExplainReport;
 use vmeter_explain::result::{ExplainResult, Severity};
 use vmeter_render::outputs::terminal::Terminal;
@@ -20,11 +19,10 @@ fn judged(folder: &Path) -> (usize, usize) {
         println!("{} {}: {}", judged.verdict.name(), fault.name, judged.first());
         let alarm = judged.twin_severity();
         assert!(alarm < Some(Severity::High), "{}'s twin: {}", fault.name, judged.twin());
-        for result in [&judged.slow, &judged.ok] {
+        for result in [&judged.slow, &judged.beside, &judged.ok] {
             reads_well(&fault.name, result);
         }
-        let mut against = judged.slow.clone();
-        contrast(&mut against, &judged.slow);
+        let against = fault.beside(&fault.slow);
         let loud = against.findings.iter().filter(|f| f.severity > Severity::Low);
         assert_eq!(loud.count(), 0, "against itself nothing is different: {}", fault.name);
     }

@@ -2,6 +2,7 @@
 //! a few bytes.
 
 use super::habits::link;
+use super::together::together;
 use super::{Candidate, View};
 use crate::evidence::calls::Calls;
 use crate::evidence::groups::GroupId;
@@ -34,11 +35,17 @@ pub fn habits(view: &View<'_>) -> Vec<Candidate> {
     let mut all: Vec<Known<'_>> = ledger.map(|((who, call), calls)| (*who, *call, calls)).collect();
     all.sort_by_key(|(who, call, _)| (*who, *call));
     let count: u64 = all.iter().map(|(_, _, calls)| calls.count).sum();
-    let found = all.into_iter().filter_map(|known| {
-        let bytes = || bytes(view, known, count).filter(|_| view.requests().is_empty());
-        nap(view, known).or_else(|| times_out(view, known)).or_else(bytes)
-    });
-    found.collect()
+    let found: Vec<Candidate> = all
+        .into_iter()
+        .filter_map(|known| {
+            let bytes = || bytes(view, known, count).filter(|_| view.requests().is_empty());
+            nap(view, known).or_else(|| times_out(view, known)).or_else(bytes)
+        })
+        .collect();
+    match found.is_empty() {
+        true => together(view).into_iter().collect(),
+        false => found,
+    }
 }
 
 /// Where it is recorded who woke whom: an interrupt's wake-up may look like a thread's, but what

@@ -1,9 +1,10 @@
 //! System calls of a trace that has nothing else (strace): which one the time goes into.
 
 use super::view::{LEAST_COUNT, SHARE_ALONE};
-use super::waits::waits;
+use super::waits::{syncs, waits};
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Subject, What};
+use crate::result::Severity;
 use vmeter_render::quantity::brief_percent;
 
 /// Share of the traced time from which a call is named even if it is no slower than others.
@@ -59,6 +60,7 @@ impl SlowCall {
                  the calls; then call it less often, for more at once, or where nobody waits for it"
             ),
             confirm: format!("vmeter explain -- COMMAND (or: perf trace -s -e {name} -p PID)"),
+            at_most: Some(if syncs(&name) { Severity::High } else { Severity::Medium }),
             subject: name,
             ..Candidate::default()
         })

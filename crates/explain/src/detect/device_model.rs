@@ -78,7 +78,7 @@ impl DeviceModel {
                       dom0, and vmeter explain with it: which calls are in the accesses"
                 .into(),
             // What emulation costs: no fault of the device model's by itself.
-            at_most: Some(Severity::Medium),
+            at_most: Some(Severity::Low),
             ..Candidate::default()
         })
     }

@@ -45,7 +45,7 @@ fn of_guest(view: &View<'_>) -> Vec<Followed> {
 fn threads(view: &View<'_>) -> Vec<Followed> {
     let evidence = view.evidence;
     let mut all: Vec<(f64, Followed)> = Vec::new();
-    for (_, node) in evidence.tree.roots() {
+    for (_, node) in view.tree().roots() {
         let Frame::Life(group) = node.frame else { continue };
         let named = view.comm().map(|comm| evidence.groups.is_called(group, comm));
         let share = view.share(node.ticks);

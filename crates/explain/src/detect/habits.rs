@@ -17,6 +17,8 @@ use vmeter_render::quantity::{brief_percent, grouped, three_digits};
 
 /// Fewer calls than this are no pattern.
 const LEAST: u64 = 20;
+/// Bytes of a call at the end that are many.
+const MANY_BYTES: f64 = 65_536.0;
 /// Threads that one call wakes on average, from which they are a herd.
 const HERD: f64 = 4.0;
 /// Wake-ups from which they are a pattern.
@@ -35,6 +37,7 @@ const BURNS: f64 = 0.4;
 pub fn habits(view: &View<'_>) -> Vec<Candidate> {
     let mut all = herds(view);
     all.extend(growing(view));
+    all.extend(growing_bytes(view));
     all.extend(super::alone::habits(view));
     all.extend(bursts(view));
     all.extend(hand_overs(view));
@@ -58,8 +61,8 @@ fn growing(view: &View<'_>) -> Vec<Candidate> {
     let mut all: Vec<(&(GroupId, Sym), &Calls)> = view.evidence.ledger.calls.iter().collect();
     all.sort_by_key(|(key, _)| **key);
     let found = all.into_iter().filter_map(|(&(who, call), calls)| {
-        let life = view.evidence.tree.root_of(Frame::Life(who));
-        let life = life.and_then(|at| view.evidence.tree.node(at)).map_or(0, |node| node.ticks);
+        let life = view.tree().root_of(Frame::Life(who));
+        let life = life.and_then(|at| view.tree().node(at)).map_or(0, |node| node.ticks);
         let much = view.share(calls.ticks) >= LEAST_SHARE || calls.ticks * 20 >= life.max(1);
         if calls.count < LEAST || waits(view.name(call)) || !much {
             return None;
@@ -71,6 +74,43 @@ fn growing(view: &View<'_>) -> Vec<Candidate> {
             (_, Some(growth)) => Some(grows(view, (who, call), calls, growth, false)),
             _ => None,
         }
+    });
+    found.collect()
+}
+
+/// Calls that move more bytes each time: all there is so far is read or written again.
+fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
+    let mut all: Vec<(&(GroupId, Sym), &Calls)> = view.evidence.ledger.calls.iter().collect();
+    all.sort_by_key(|(key, _)| **key);
+    let found = all.into_iter().filter_map(|(&(who, call), calls)| {
+        let much = view.share(calls.ticks) >= LEAST_SHARE;
+        let bytes = calls.bytes.as_ref().filter(|_| calls.count >= LEAST && much)?;
+        let growth = series_grows(bytes, |point| point.ticks).filter(|g| g.last >= MANY_BYTES)?;
+        let (who, name) = (view.threads(who), view.name(call));
+        let number = |bytes: f64| grouped(&(bytes.max(0.0) as u64).to_string());
+        let claim = format!(
+            "call n of {} moves {} + {} × n bytes (R² {}), {} in all: quadratic in their number; \
+             they take {}",
+            grouped(&calls.count.to_string()),
+            number(growth.intercept),
+            number(growth.slope),
+            three_digits(growth.r2),
+            grouped(&calls.returned.to_string()),
+            view.time(calls.ticks as f64)
+        );
+        Some(Candidate {
+            kind: "grows-with-items",
+            subject: who.clone(),
+            saving: calls.ticks,
+            summary: format!(
+                "each {name} of {who} moves more bytes than the one before: {} at the end",
+                number(growth.last)
+            ),
+            chain: vec![link(view, call.file, claim, calls.count, calls.ticks, calls.worst)],
+            suggestion: format!("{name} what is new only (append), not all there is so far"),
+            confirm: format!("strace -f -e trace={name} -p PID (what the calls return)"),
+            ..Candidate::default()
+        })
     });
     found.collect()
 }
@@ -250,7 +290,7 @@ fn hand_overs(view: &View<'_>) -> Vec<Candidate> {
         return Vec::new();
     }
     let mut all = Vec::new();
-    for (_, node) in view.evidence.tree.roots() {
+    for (_, node) in view.tree().roots() {
         let Frame::Life(group) = node.frame else { continue };
         if view.evidence.groups.is_kernel(group) {
             continue;

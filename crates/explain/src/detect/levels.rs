@@ -3,7 +3,7 @@
 
 use super::View;
 use crate::evidence::groups::GroupId;
-use crate::evidence::tree::Frame;
+use crate::evidence::tree::{Frame, Tree};
 use crate::moment::Place;
 use std::collections::BTreeMap;
 
@@ -116,7 +116,7 @@ impl Level {
 
 /// The levels from a root on.
 pub fn levels(view: &View<'_>, root: Frame) -> Vec<Level> {
-    let Some(root) = view.evidence.tree.root_of(root) else { return Vec::new() };
+    let Some(root) = view.tree().root_of(root) else { return Vec::new() };
     let mut nodes = vec![root];
     let mut who = None;
     let mut all: Vec<Level> = Vec::new();
@@ -139,9 +139,14 @@ pub fn levels(view: &View<'_>, root: Frame) -> Vec<Level> {
 
 /// While anybody on the way from a root had no CPU: who had it, and the ticks of all of that.
 pub fn hogs(view: &View<'_>, root: Frame) -> (BTreeMap<GroupId, u64>, u64) {
-    let tree = &view.evidence.tree;
+    let tree = view.tree();
+    tree.root_of(root).map(|root| hogs_in(tree, root)).unwrap_or_default()
+}
+
+/// The same of a tree.
+pub fn hogs_in(tree: &Tree, root: u32) -> (BTreeMap<GroupId, u64>, u64) {
     let (mut by, mut all) = (BTreeMap::new(), 0_u64);
-    let mut open: Vec<u32> = tree.root_of(root).into_iter().collect();
+    let mut open = vec![root];
     while let Some(at) = open.pop() {
         for (at, node) in tree.within(at) {
             match node.frame {
@@ -161,7 +166,7 @@ pub fn hogs(view: &View<'_>, root: Frame) -> (BTreeMap<GroupId, u64>, u64) {
 
 /// One level, and the nodes of whom it waits for.
 fn level(view: &View<'_>, nodes: &[u32], who: Option<GroupId>) -> (Level, Vec<(GroupId, u32)>) {
-    let tree = &view.evidence.tree;
+    let tree = view.tree();
     let mut level = Level { who, ..Level::default() };
     let mut wakers = Vec::new();
     for &at in nodes {
@@ -190,7 +195,7 @@ fn level(view: &View<'_>, nodes: &[u32], who: Option<GroupId>) -> (Level, Vec<(G
 }
 
 fn rivals(view: &View<'_>, at: u32, level: &mut Level) {
-    let tree = &view.evidence.tree;
+    let tree = view.tree();
     for (at, rival) in tree.within(at) {
         if rival.frame == Frame::Idle {
             level.idle.add(rival.ticks, rival.count, rival.worst);
@@ -211,7 +216,7 @@ fn rivals(view: &View<'_>, at: u32, level: &mut Level) {
 /// The tree below a root as text: for those who build detectors.
 pub fn outline(view: &View<'_>, root: Frame) -> String {
     fn line(view: &View<'_>, at: u32, depth: usize, whole: u64, out: &mut String) {
-        let Some(node) = view.evidence.tree.node(at) else { return };
+        let Some(node) = view.tree().node(at) else { return };
         let share = node.ticks as f64 / whole.max(1) as f64;
         if share < 0.02 || depth > 16 {
             return;
@@ -219,13 +224,13 @@ pub fn outline(view: &View<'_>, root: Frame) -> String {
         let name = view.frame(node.frame);
         let indent = "  ".repeat(depth);
         out.push_str(&format!("{indent}{name} {:.1} % ×{}\n", share * 100.0, node.count));
-        for (at, _) in view.evidence.tree.within(at) {
+        for (at, _) in view.tree().within(at) {
             line(view, at, depth + 1, whole, out);
         }
     }
     let mut out = String::new();
-    if let Some(at) = view.evidence.tree.root_of(root) {
-        let whole = view.evidence.tree.node(at).map_or(0, |node| node.ticks);
+    if let Some(at) = view.tree().root_of(root) {
+        let whole = view.tree().node(at).map_or(0, |node| node.ticks);
         line(view, at, 0, whole, &mut out);
     }
     out

@@ -26,11 +26,13 @@ mod names;
 mod outlier;
 mod picture;
 mod ping_pong;
+mod quiet;
 mod recorded;
 mod signals;
 mod starved;
 pub mod story;
 mod timer;
+mod together;
 mod view;
 mod waits;
 
@@ -43,6 +45,7 @@ pub use outlier::{outlier, KIND as OUTLIER_ALONE};
 pub use picture::pictures;
 pub use recorded::not_recorded;
 pub use starved::warnings as busy_host;
+pub use story::is_asked;
 pub use view::{View, LEAST_SHARE};
 pub use waits::waits;
 
@@ -69,6 +72,8 @@ pub struct Candidate {
     pub error: Option<f64>,
     /// Told only if there is nothing else: what the host's other programs do.
     pub of_host: bool,
+    /// It is what a trace has beyond its twin's.
+    pub beyond: bool,
     /// It is about programs that the recording's maker did not start.
     pub foreign: bool,
     /// Its severity whatever it would save, for what is not the machine's own doing.

@@ -1,15 +1,18 @@
 //! The evidence as detectors see it: with names, seconds and the thresholds they share.
 
+use super::quiet::quiet;
 use super::waits::waits;
 use super::Candidate;
 use crate::evidence::subject::{Amount, Key, Part, Subject, What, Who};
 use crate::evidence::thread::State;
+use crate::evidence::tree::Tree;
 use crate::evidence::Evidence;
 use crate::moment::{Place, Sym, Tid};
 use crate::read::Read;
 use crate::result::{self, EventRef, Link, VcpuPart, VcpuSplit};
 use crate::timebase::Clocks;
 use crate::Options;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_seconds, three_digits};
 use vmeter_trace::names::{port, DeviceMap};
@@ -73,6 +76,10 @@ pub struct View<'a> {
     clocks: &'a Clocks,
     tick_s: Option<f64>,
     peers: BTreeMap<Key, Peers>,
+    tree: Cow<'a, Tree>,
+    /// The same, with the time without a CPU that other programs of the host had.
+    loud: Cow<'a, Tree>,
+    beyond: bool,
 }
 
 impl<'a> View<'a> {
@@ -87,9 +94,50 @@ impl<'a> View<'a> {
         let devices = options.devices.as_ref();
         let comm = options.comm.as_deref();
         let peers = BTreeMap::new();
-        let mut view = View { evidence, sources, devices, comm, clocks, tick_s, peers };
+        let (tree, loud) = (Cow::Borrowed(&evidence.tree), Cow::Borrowed(&evidence.tree));
+        let beyond = false;
+        let mut view =
+            View { evidence, sources, devices, comm, clocks, tick_s, peers, tree, loud, beyond };
         view.peers = view.compare();
+        view.tree = match quiet(&view) {
+            Some(tree) => Cow::Owned(tree),
+            None => view.tree,
+        };
         view
+    }
+
+    /// The same, but for where the time went: only what is beyond that of a twin, without and
+    /// with the time without a CPU that other programs had.
+    pub fn beyond(mut self, tree: Tree, loud: Tree) -> View<'a> {
+        (self.tree, self.loud, self.beyond) = (Cow::Owned(tree), Cow::Owned(loud), true);
+        self
+    }
+
+    /// The same, with the time without a CPU that other programs of the host had; none if there
+    /// is no such time.
+    pub fn as_loud(&self) -> Option<View<'_>> {
+        if matches!(self.tree, Cow::Borrowed(_)) {
+            return None;
+        }
+        let View { evidence, sources, devices, comm, clocks, tick_s, beyond, .. } = *self;
+        let (tree, loud) = (Cow::Borrowed(&*self.loud), Cow::Borrowed(&*self.loud));
+        let peers = self.peers.clone();
+        Some(View { evidence, sources, devices, comm, clocks, tick_s, peers, tree, loud, beyond })
+    }
+
+    /// True if the tree holds what is beyond a twin's only.
+    pub fn is_beyond(&self) -> bool {
+        self.beyond
+    }
+
+    /// Where the time went, without that which other programs of the host had the CPU.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Where the time went, all of it.
+    pub fn loud_tree(&self) -> &Tree {
+        &self.loud
     }
 
     /// The thread's name that was asked about.

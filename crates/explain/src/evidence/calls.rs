@@ -12,6 +12,9 @@ const MAX_CALLS: usize = 1 << 13;
 /// Most different calls in a turn.
 const MAX_TURN: usize = 16;
 
+/// Bytes from which a call moves some.
+const PAGE: u64 = 4096;
+
 /// A call of threads of a name.
 #[derive(Debug, Default)]
 pub struct Calls {
@@ -19,7 +22,8 @@ pub struct Calls {
     pub ticks: u64,
     /// Calls.
     pub count: u64,
-    /// Time by number of the call, without waiting for a CPU.
+    /// Time by number of the call, without waiting for a CPU; in place of calls the ticks that it
+    /// had one.
     pub times: Series,
     /// Calls by number of the turn.
     pub turns: Series,
@@ -31,10 +35,21 @@ pub struct Calls {
     pub returned: u64,
     /// Those that returned 0, and their ticks: where that means that their time was up.
     pub zeros: (u64, u64),
+    /// What is known of it by its name.
+    kind: Kind,
+    /// Bytes by number of the call, if it moves some: in place of ticks.
+    pub bytes: Option<Box<Series>>,
+}
+
+/// What is known of a call by its name.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Kind {
     /// It waits by design.
-    waits: bool,
+    pub waits: bool,
     /// It makes threads.
     pub forks: bool,
+    /// It returns how many bytes it has moved.
+    pub moves: bool,
 }
 
 /// A work function that threads of a name had run.
@@ -125,30 +140,29 @@ fn note(
 }
 
 impl Ledger {
-    /// A call is over; `kind` says whether it waits by design and whether it makes threads,
-    /// which is what is given.
+    /// A call is over; `kind` says what is known of it, which is what is given.
     pub fn called(
         &mut self,
         (who, call): (GroupId, Sym),
-        (ticks, unready): (u64, u64),
+        (ticks, (ready, asleep)): (u64, (u64, u64)),
         (place, marks): (Place, &Open),
         returned: Option<i64>,
-        kind: impl FnOnce() -> (bool, bool),
-    ) -> (bool, bool) {
+        kind: impl FnOnce() -> Kind,
+    ) -> Kind {
         let room = self.calls.len() < MAX_CALLS;
         let calls = match self.calls.get_mut(&(who, call)) {
             Some(calls) => calls,
             None if room => {
                 let calls = self.calls.entry((who, call)).or_default();
-                (calls.waits, calls.forks) = kind();
+                calls.kind = kind();
                 calls
             }
             None => return kind(),
         };
         calls.ticks = calls.ticks.saturating_add(ticks);
         calls.count += 1;
-        let net = ticks.saturating_sub(unready);
-        calls.times.add(net, 1);
+        let net = ticks.saturating_sub(ready);
+        calls.times.add(net, net.saturating_sub(asleep));
         calls.split.all.add(net);
         if !marks.is_empty() {
             marks.list().for_each(|feature| calls.split.has(feature, net));
@@ -161,9 +175,13 @@ impl Ledger {
                 let (count, sum) = calls.zeros;
                 calls.zeros = (count + 1, sum.saturating_add(ticks));
             }
-            calls.returned = calls.returned.saturating_add(returned.max(0) as u64);
+            let returned = returned.max(0) as u64;
+            calls.returned = calls.returned.saturating_add(returned);
+            if calls.kind.moves && (returned >= PAGE || calls.bytes.is_some()) {
+                calls.bytes.get_or_insert_default().add(returned, 0);
+            }
         }
-        (calls.waits, calls.forks)
+        calls.kind
     }
 
     /// A thread has waited for a lock of the kernel.

@@ -123,6 +123,11 @@ impl Groups {
         }
     }
 
+    /// A group's name with numbers left out, which it has in another trace as well.
+    pub fn common(&self, group: GroupId) -> &str {
+        self.get(group).map_or("other threads", |group| &group.common)
+    }
+
     /// True if its threads are made again and again, and do not last.
     pub fn comes_and_goes(&self, group: GroupId) -> bool {
         self.get(group).is_some_and(|own| own.born >= BORN && own.born * 2 >= own.members)

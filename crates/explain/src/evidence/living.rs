@@ -1,7 +1,9 @@
 //! Threads' lives and requests go into the tree; calls, turns and wake-ups into the ledger.
 
+use super::calls::Kind;
 use super::features::Open;
 use super::groups::GroupId;
+use super::intervals::Interval;
 use super::life::{Life, Piece, Wait, MAX_WAITS};
 use super::subject::{Anatomy, Key, What};
 use super::thread::{Segment, State, Waker};
@@ -16,6 +18,9 @@ const NAMED: u32 = 16;
 
 /// System calls that make threads and return their number.
 const FORKS: [&str; 4] = ["clone", "clone3", "fork", "vfork"];
+
+/// System calls that return how many bytes of a file they have moved.
+const MOVES: [&str; 6] = ["read", "write", "pread64", "pwrite64", "sendto", "recvfrom"];
 
 impl Witness<'_> {
     /// Adds a request to the tree.
@@ -156,12 +161,23 @@ impl Witness<'_> {
         self.evidence.started.forked(parent, launched, Tid { tid: child, ..parent });
     }
 
-    /// A call of a thread is over; `ticks` are those in all and those without a CPU.
+    /// A call of a trace that has nothing else is over.
+    pub(super) fn stays(&mut self, of: (Tid, Sym), span: (u64, u64), returned: Option<i64>) {
+        let ((thread, call), (start, end)) = (of, span);
+        let name = self.merge.name(call);
+        let sleeps =
+            name.contains("nanosleep") || name.starts_with("futex") && returned == Some(-1);
+        let timed_out = sleeps || waits(name) && returned == Some(0) && !name.starts_with("futex");
+        self.evidence.intervals.add(Interval { thread, call, start, end, timed_out });
+    }
+
+    /// A call of a thread is over; `ticks` are those in all, those ready without a CPU and those
+    /// asleep.
     pub(super) fn called(
         &mut self,
         tid: Tid,
         (call, returned): (Sym, Option<i64>),
-        ticks: (u64, u64),
+        ticks: (u64, (u64, u64)),
         marks: &Open,
     ) {
         let place = self.place("system call");
@@ -170,9 +186,11 @@ impl Witness<'_> {
         let Evidence { threads, ledger, cpus_seen: switches, .. } = &mut *self.evidence;
         let kind = || {
             let name = merge.name(call);
-            (waits(name), FORKS.contains(&name))
+            let (forks, moves) = (FORKS.contains(&name), MOVES.contains(&name));
+            Kind { waits: waits(name), forks, moves }
         };
-        let (waits, forks) = ledger.called((group, call), ticks, (place, marks), returned, kind);
+        let Kind { waits, forks, .. } =
+            ledger.called((group, call), ticks, (place, marks), returned, kind);
         let Some(own) = threads.get_mut(&tid) else { return };
         let slept = std::mem::take(&mut own.slept_in);
         match waits {

@@ -6,6 +6,7 @@
 pub mod calls;
 pub mod features;
 pub mod groups;
+pub mod intervals;
 pub mod life;
 mod living;
 pub mod path;
@@ -25,6 +26,7 @@ use calls::Ledger;
 use features::Feature;
 use groups::Groups;
 use life::{Budget, Runs};
+use queries::count;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use subject::{Anatomy, Key, Part, Subject, What, Who};
 use thread::{State, Thread, Waker};
@@ -83,6 +85,8 @@ pub struct Evidence {
     pub ledger: Ledger,
     /// The longest wait of each root of the tree that somebody ended.
     pub waits: FastMap<u32, life::Wait>,
+    /// The longest calls of traces that have nothing else.
+    pub intervals: intervals::Intervals,
     /// Groups of threads that the recording's maker started.
     pub own: BTreeSet<groups::GroupId>,
     started: started::Started,
@@ -212,13 +216,6 @@ impl Evidence {
     }
 }
 
-/// Counts one of a name, if there is room for the name.
-fn count<K: std::hash::Hash + Eq>(counts: &mut FastMap<K, u64>, key: K, room: usize) {
-    if counts.len() < room || counts.contains_key(&key) {
-        *counts.entry(key).or_default() += 1;
-    }
-}
-
 /// The visitor: evidence about one event, on the common time base.
 struct Witness<'a> {
     evidence: &'a mut Evidence,
@@ -240,19 +237,18 @@ impl Visitor for Witness<'_> {
         let call = thread.in_call().map(sym);
         let work = thread.work.map(|(function, _)| sym(function));
         let (mut ended_call, mut in_vain) = (None, false);
-        let mut ended_call_since = (now, 0);
+        let mut ended_call_since = (now, (0, 0));
         let mut marks = features::Open::default();
         if let Some(own) = self.evidence.thread(tid, now) {
             own.is_vcpu = thread.is_vcpu;
             let since = own.since();
             let entered = own.entered;
-            let unready = own.unready;
             ended_call = segment.call.filter(|_| segment.ends_call);
-            ended_call_since = (entered, unready);
+            ended_call_since = (entered, own.off);
+            own.was_off(segment.state, now.saturating_sub(since));
             if segment.state == State::Runnable {
                 segment.rival = rival(since);
                 own.gets_cpu(now, now.saturating_sub(since));
-                own.unready = unready.saturating_add(now.saturating_sub(since));
             }
             if segment.state == State::Blocked {
                 // Woken before in the same call, it has gone back to sleep in it.
@@ -277,8 +273,8 @@ impl Visitor for Witness<'_> {
             self.evidence.ledger.in_vain(group);
         }
         if let Some(call) = ended_call {
-            let (entered, unready) = ended_call_since;
-            let ticks = (now.saturating_sub(entered), unready);
+            let (entered, off) = ended_call_since;
+            let ticks = (now.saturating_sub(entered), off);
             self.called(tid, (call, segment.returned), ticks, &marks);
         }
     }
@@ -349,7 +345,8 @@ impl Visitor for Witness<'_> {
         self.evidence.settle(self.moment.file, What::Call(name), &anatomy);
         let tid = Tid { file: self.moment.file, tid: at.tid };
         if self.evidence.thread(tid, self.moment.ts).is_some() {
-            let ticks = (anatomy.total, 0);
+            self.stays((tid, name), (anatomy.start, end), returned);
+            let ticks = (anatomy.total, (0, 0));
             self.called(tid, (name, returned), ticks, &features::Open::default());
         }
     }
@@ -463,7 +460,8 @@ impl Visitor for Witness<'_> {
     }
 
     fn woken(&mut self, _at: &At, thread: &walk::Thread, waker: walk::Waker) {
-        let (woken, waker, now) = (self.tid(thread), self.waker(waker), self.moment.ts);
+        let (woken, now) = (self.tid(thread), self.moment.ts);
+        let waker = self.waker(waker, thread.in_call().is_some());
         match waker {
             Waker::Thread(by) => {
                 count(&mut self.evidence.wakes, (by, woken), MAX_THREADS);

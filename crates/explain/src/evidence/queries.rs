@@ -1,9 +1,10 @@
-//! What detectors ask of the evidence.
+//! What detectors ask of the evidence, and counts in it.
 
 use super::groups::GroupId;
 use super::Evidence;
 use crate::moment::Tid;
 use std::collections::BTreeSet;
+use vmeter_trace::hash::FastMap;
 use vmeter_trace::walk::Seen;
 
 impl Evidence {
@@ -36,5 +37,12 @@ impl Evidence {
     pub fn vcpu_group(&self) -> Option<GroupId> {
         let vcpus = self.threads.iter().filter(|(_, thread)| thread.is_vcpu);
         vcpus.map(|(tid, _)| tid).min().and_then(|tid| self.groups.group_of(*tid))
+    }
+}
+
+/// Counts one of a name, if there is room for the name.
+pub(super) fn count<K: std::hash::Hash + Eq>(counts: &mut FastMap<K, u64>, key: K, room: usize) {
+    if counts.len() < room || counts.contains_key(&key) {
+        *counts.entry(key).or_default() += 1;
     }
 }

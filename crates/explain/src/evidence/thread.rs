@@ -132,6 +132,8 @@ pub struct Thread {
     pub late: Vec<(u64, u64)>,
     /// True for one that runs a vCPU.
     pub is_vcpu: bool,
+    /// It has made system calls that are recorded.
+    pub calls: bool,
     /// Time by [`State`].
     pub times: [u64; STATES],
     /// Switches to it from the idle thread.
@@ -146,8 +148,8 @@ pub struct Thread {
     pub slept_in: bool,
     /// It has slept since it touched fresh memory last.
     pub fresh: bool,
-    /// Ticks without a CPU since its call began.
-    pub unready: u64,
+    /// Ticks without a CPU since its call began, ready and asleep.
+    pub off: (u64, u64),
     /// When its call began; else when it began to do what it does.
     pub entered: u64,
     /// Nodes of the tree that its time on a CPU went to lately, by root, call and work.
@@ -167,6 +169,7 @@ impl Thread {
             active: Activation::default(),
             late: Vec::new(),
             is_vcpu: false,
+            calls: false,
             times: [0; STATES],
             from_idle: 0,
             sleep: None,
@@ -174,7 +177,7 @@ impl Thread {
             turn: Turn::default(),
             nodes: [None; 4],
             slept_in: false,
-            unready: 0,
+            off: (0, 0),
             fresh: true,
             entered: now,
             past: VecDeque::new(),
@@ -183,6 +186,11 @@ impl Thread {
             call: None,
             work: None,
         }
+    }
+
+    /// What it does.
+    pub fn state(&self) -> State {
+        self.state
     }
 
     /// The call that it is in.
@@ -237,7 +245,7 @@ impl Thread {
     pub fn begins(&mut self, state: State, call: Option<Sym>, work: Option<Sym>) {
         if self.call != call || call.is_none() {
             self.entered = self.since;
-            self.unready = 0;
+            self.off = (0, 0);
             self.marks = Open::default();
         }
         match (self.state, state) {
@@ -246,6 +254,7 @@ impl Thread {
             (_, State::Blocked) => self.active.ends(self.since),
             _ => {}
         }
+        self.calls |= call.is_some();
         (self.state, self.call, self.work) = (state, call, work);
     }
 
@@ -275,6 +284,15 @@ impl Thread {
     /// Which activation it is in, or was in last.
     pub fn activation(&self) -> u32 {
         self.active.number
+    }
+
+    /// It has been in a state for so long.
+    pub fn was_off(&mut self, state: State, ticks: u64) {
+        match state {
+            State::Runnable => self.off.0 = self.off.0.saturating_add(ticks),
+            State::Blocked => self.off.1 = self.off.1.saturating_add(ticks),
+            _ => {}
+        }
     }
 
     /// It gets a CPU, having waited for one.

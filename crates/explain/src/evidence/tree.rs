@@ -68,7 +68,7 @@ pub struct Node {
 }
 
 /// The tree.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Tree {
     nodes: Vec<Node>,
     index: FastMap<(u32, Frame), u32>,
@@ -164,6 +164,40 @@ impl Tree {
         }
     }
 
+    /// The same nodes with less time: `keep` says what each keeps of its own ticks.
+    pub fn reduced(&self, mut keep: impl FnMut(u32, u64) -> u64) -> Tree {
+        let mut tree = self.clone();
+        for at in 0..self.nodes.len() as u32 {
+            let own = self.own(at);
+            if let Some(node) = tree.nodes.get_mut(at as usize) {
+                node.ticks = keep(at, own).min(own);
+                // What is left of a stretch is no longer than before: its square, too.
+                let left = node.ticks as f64 / own.max(1) as f64;
+                node.squares *= if own == 0 { 1.0 } else { left * left };
+            }
+        }
+        for at in (0..tree.nodes.len()).rev() {
+            let Node { parent, ticks, .. } = tree.nodes[at];
+            if parent as usize != at {
+                let up = &mut tree.nodes[parent as usize];
+                up.ticks = up.ticks.saturating_add(ticks);
+            }
+        }
+        tree
+    }
+
+    /// Ticks of a node that are of no node within it.
+    pub fn own(&self, at: u32) -> u64 {
+        let below = self.children.get(at as usize).map_or(&[][..], Vec::as_slice);
+        let below = below.iter().filter_map(|at| Some(self.nodes.get(*at as usize)?.ticks));
+        self.node(at).map_or(0, |node| node.ticks).saturating_sub(crate::sum(below))
+    }
+
+    /// All nodes, each after the one that it is within.
+    pub fn nodes(&self) -> impl Iterator<Item = (u32, &Node)> {
+        (0..).zip(&self.nodes)
+    }
+
     /// A node.
     pub fn node(&self, at: u32) -> Option<&Node> {
         self.nodes.get(at as usize)
@@ -176,5 +210,28 @@ impl Tree {
             children.iter().filter_map(|at| Some((*at, self.nodes.get(*at as usize)?))).collect();
         all.sort_by_key(|(_, node)| (std::cmp::Reverse(node.ticks), node.frame));
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_from_a_leaf_is_taken_from_all_above_it() {
+        let mut tree = Tree::default();
+        let root = tree.root(Frame::Life(1)).expect("room");
+        let wait = tree.child(root, Frame::Waker(2));
+        let (runs, ready) = (tree.child(wait, Frame::Runs), tree.child(wait, Frame::NoCpu));
+        tree.add(runs, 30, Place::default());
+        tree.add(ready, 70, Place::default());
+        tree.add(root, 5, Place::default());
+        tree.sum();
+        let ticks = |tree: &Tree, at| tree.node(at).map_or(0, |node| node.ticks);
+        assert_eq!((ticks(&tree, root), tree.own(root), tree.own(wait)), (105, 5, 0));
+        let less = tree.reduced(|at, own| if at == ready { 10 } else { own });
+        assert_eq!((ticks(&less, root), ticks(&less, wait), ticks(&less, ready)), (45, 40, 10));
+        let more = tree.reduced(|_, _| u64::MAX);
+        assert_eq!(ticks(&more, root), 105, "nothing gets more than it had");
     }
 }

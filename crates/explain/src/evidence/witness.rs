@@ -10,9 +10,13 @@ use vmeter_trace::ops::xen::{RUNNABLE, RUNNING};
 use vmeter_trace::ops::{Access, Lock, NameId, Op};
 use vmeter_trace::walk::xen as vcpus;
 use vmeter_trace::walk::{self, By, Ended, Open, Request, Took};
+use vmeter_trace::Context;
 
 /// Stretches of a thread's past that are looked through for what ended its wait for a lock.
 const RECENT: usize = 32;
+
+/// Programs that record: nobody waits for them.
+const RECORDERS: [&str; 2] = ["perf", "trace-cmd"];
 
 /// System calls that send to a socket.
 const SENDS: [&str; 8] =
@@ -35,9 +39,11 @@ impl Witness<'_> {
         self.merge.common(self.moment.file, stamp)
     }
 
-    pub(super) fn waker(&self, waker: walk::Waker) -> Waker {
+    /// Who wakes; `in_call` says whether it sleeps in a system call.
+    pub(super) fn waker(&self, waker: walk::Waker, in_call: bool) -> Waker {
         match waker {
             walk::Waker::Unknown => Waker::Unknown,
+            walk::Waker::Thread(_) if in_call && self.is_interrupted() => Waker::Interrupt,
             walk::Waker::Thread(tid) => Waker::Thread(Tid { file: self.moment.file, tid }),
             walk::Waker::Timer => Waker::Timer,
             walk::Waker::Interrupt => Waker::Interrupt,
@@ -49,6 +55,19 @@ impl Witness<'_> {
                 irq => Waker::Irq(irq),
             },
         }
+    }
+
+    /// True if it must be an interrupt that wakes somebody, though the event does not say so: who
+    /// is in user space wakes nobody that sleeps in a call, nor does a recorder that writes down
+    /// what it has.
+    fn is_interrupted(&self) -> bool {
+        if self.moment.context != Context::Unknown {
+            return false;
+        }
+        let tid = Tid { file: self.moment.file, tid: self.moment.tid };
+        let own = self.evidence.threads.get(&tid);
+        own.is_some_and(|own| own.calls && own.state() == State::User)
+            || RECORDERS.contains(&self.merge.thread_name(tid))
     }
 
     /// True if a thread that sends something to this machine itself (by the loopback device)
@@ -148,7 +167,7 @@ impl Witness<'_> {
             state: ended.state,
             call: ended.call.map(sym),
             work: ended.work.map(sym),
-            waker: self.waker(ended.waker),
+            waker: self.waker(ended.waker, ended.call.is_some()),
             returned: ended.returned,
             ends_call: ended.ends_call,
             queued: false,

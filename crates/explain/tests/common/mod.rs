@@ -87,6 +87,17 @@ impl Trace {
         trace
     }
 
+    /// What is said of it beside a twin.
+    pub fn explain_beside(self, twin: Trace) -> ExplainResult {
+        let folder = tempfile::tempdir().expect("a folder");
+        let paths = ["trace.txt", "twin.txt"].map(|name| folder.path().join(name));
+        for (path, trace) in paths.iter().zip([&self, &twin]) {
+            std::fs::write(path, &trace.text).expect("a file");
+        }
+        let [path, twin] = paths;
+        explain(&[path], &Options { vs: Some(twin), ..Options::default() }).expect("a trace")
+    }
+
     /// What is said of it.
     pub fn explain(self) -> ExplainResult {
         let folder = tempfile::tempdir().expect("a folder");

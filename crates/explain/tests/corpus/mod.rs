@@ -5,7 +5,6 @@
 use regex::RegexBuilder;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use vmeter_explain::contrast::contrast;
 use vmeter_explain::result::{ExplainResult, Finding, Severity};
 use vmeter_explain::{explain, Options};
 use vmeter_trace::ops::Op;
@@ -135,6 +134,8 @@ pub struct Judged {
     pub second: bool,
     /// Of the trace with the fault.
     pub slow: ExplainResult,
+    /// Of the same, with the twin to compare with.
+    pub beside: ExplainResult,
     /// Of its twin.
     pub ok: ExplainResult,
 }
@@ -182,11 +183,19 @@ impl Fault {
         let of = |path: &PathBuf| explain(std::slice::from_ref(path), &options).expect("a trace");
         let slow = of(&self.slow);
         let ok = if class == Class::Nothing { of(&self.ok) } else { ExplainResult::default() };
-        let mut beside = slow.clone();
-        contrast(&mut beside, &ok);
+        let beside = match class {
+            Class::Nothing => self.beside(&self.ok),
+            _ => slow.clone(),
+        };
         let versus = self.verdict(&beside.findings);
         let (verdict, second) = (self.verdict(&slow.findings), self.second(&slow));
-        Judged { verdict, second, versus, slow, ok }
+        Judged { verdict, second, versus, slow, beside, ok }
+    }
+
+    /// Explains the trace with the fault beside another.
+    pub fn beside(&self, twin: &Path) -> ExplainResult {
+        let options = Options { vs: Some(twin.to_path_buf()), ..Options::default() };
+        explain(std::slice::from_ref(&self.slow), &options).expect("a trace")
     }
 
     /// True if the first or the second finding is right.
@@ -225,6 +234,11 @@ impl Judged {
     /// The first finding in a line.
     pub fn first(&self) -> String {
         brief(self.slow.findings.first())
+    }
+
+    /// The first finding beside the twin in a line.
+    pub fn beside(&self) -> String {
+        brief(self.beside.findings.first())
     }
 
     /// The twin's first finding in a line.

@@ -92,6 +92,25 @@ impl Story {
         most.map_or((Cause::Computes, 0), |(ticks, cause)| (cause, ticks))
     }
 
+    /// What a subject that computes for the most part does besides: a disk, naps, a call.
+    pub(super) fn beside(&self, view: &View<'_>) -> Option<(Cause, u64)> {
+        let last = self.last();
+        let by_design = |call: Option<Frame>| call.is_none_or(|c| waits(view.frame_name(c)));
+        let disk = |s| matches!(s, Frame::Irq(irq) if view.name(irq) == "BLOCK");
+        let device = last.ticks(|c, s| {
+            s == Frame::Deep
+                || disk(s)
+                || matches!(s, Frame::Irq(_) | Frame::Interrupt) && !by_design(c)
+        });
+        let naps = last.ticks(|c, s| {
+            s == Frame::Timer && c.is_some_and(|c| view.frame_name(c).contains("nanosleep"))
+        });
+        let call = self.in_calls(view).map_or(0, |(.., sum)| sum.ticks);
+        let all = [(call, Cause::InCall), (device, Cause::Device), (naps, Cause::Timer)];
+        let (ticks, cause) = all.into_iter().max_by_key(|(ticks, _)| *ticks)?;
+        Some((cause, ticks.min(self.busy)))
+    }
+
     /// What it is by whom is waited for at the end, in what call.
     fn by_whom(&self, view: &View<'_>, cause: Cause, most: u64) -> Option<(Cause, u64)> {
         let (last, groups) = (self.last(), &view.evidence.groups);
@@ -162,23 +181,10 @@ impl Story {
         self.last().idles(view) || self.by_quota(view)
     }
 
-    /// It gets a CPU again at multiples of a period only, whoever else has it: its cgroup's quota
-    /// is refilled then.
+    /// The last one on the way gets a CPU at multiples of a period only.
     pub(super) fn by_quota(&self, view: &View<'_>) -> bool {
-        let Some(who) = self.last().who.or(self.subject_group(view)) else { return false };
-        let groups = &view.evidence.groups;
-        let threads = view.evidence.threads.iter();
-        let own = threads.filter(|(tid, _)| groups.group_of(**tid) == Some(who));
-        let late = own.flat_map(|(_, thread)| &thread.late);
-        let long = late.filter(|(_, waited)| view.seconds(*waited).is_some_and(|s| s >= LATE_S));
-        let angles: Vec<f64> = long
-            .filter_map(|(at, _)| Some(view.seconds(*at)? / PERIOD_S * std::f64::consts::TAU))
-            .collect();
-        // The mean of unit vectors is long if all point the same way.
-        let mean = |of: fn(f64) -> f64| {
-            angles.iter().map(|angle| of(*angle)).sum::<f64>() / angles.len().max(1) as f64
-        };
-        angles.len() >= LEAST_LATE && mean(f64::cos).hypot(mean(f64::sin)) >= SAME
+        let who = self.last().who.or(self.subject_group(view));
+        who.is_some_and(|who| by_quota(view, who))
     }
 
     /// Who had the CPU most of the time that the last one on the way had none.
@@ -255,7 +261,8 @@ impl Story {
             return Some(Severity::Low);
         }
         let asked = view.evidence.asked(own, other) * 2 >= sum.count;
-        (any || !asked).then_some(Severity::Medium)
+        // That it need not sleep, only a twin shows.
+        (any || !asked || !view.is_beyond()).then_some(Severity::Medium)
     }
 
     /// How often the last one on the way sleeps until a timer fires; one sleep that many wait
@@ -355,6 +362,28 @@ impl Story {
             _ => None,
         }
     }
+}
+
+/// True if threads of a name get a CPU again at multiples of a period only, whoever else has it:
+/// their cgroup's quota is refilled then.
+pub(in crate::detect) fn by_quota(view: &View<'_>, who: GroupId) -> bool {
+    let groups = &view.evidence.groups;
+    let threads = view.evidence.threads.iter();
+    let own = threads.filter(|(tid, _)| groups.group_of(**tid) == Some(who));
+    let late = own.flat_map(|(_, thread)| &thread.late);
+    let long = late.filter(|(_, waited)| view.seconds(*waited).is_some_and(|s| s >= LATE_S));
+    // Waits for others' slices are shorter: they count for less.
+    let waits: Vec<(f64, f64)> = long
+        .filter_map(|(at, waited)| {
+            let angle = view.seconds(*at)? / PERIOD_S * std::f64::consts::TAU;
+            Some((angle, *waited as f64))
+        })
+        .collect();
+    // The mean of vectors is as long as they are if all point the same way.
+    let sum = |of: fn(f64) -> f64| waits.iter().map(|(angle, long)| of(*angle) * long).sum::<f64>();
+    let all: f64 = waits.iter().map(|(_, long)| long).sum();
+    let same = sum(f64::cos).hypot(sum(f64::sin)) / all.max(1.0);
+    waits.len() >= LEAST_LATE && same >= SAME
 }
 
 /// True for calls that wait for locks.

@@ -1,16 +1,18 @@
 //! A way as the links of a chain, and what is missing for more.
 
-use super::super::levels::{Doing, Level, Sum};
+use super::super::growth::series_grows;
+use super::super::levels::{hogs_in, Doing, Level, Sum};
+use super::super::view::LEAST_SHARE;
 use super::super::View;
 use super::Story;
 use crate::evidence::calls::Provoked;
 use crate::evidence::groups::GroupId;
 use crate::evidence::subject::{Key, What};
-use crate::evidence::tree::Frame;
+use crate::evidence::tree::{Frame, Tree};
 use crate::moment::Sym;
 use crate::result::Link;
 use std::collections::BTreeMap;
-use vmeter_render::quantity::{brief_percent, grouped};
+use vmeter_render::quantity::{brief_percent, grouped, three_digits};
 use vmeter_trace::hash::FastMap;
 
 /// Functions run that are a pattern.
@@ -47,6 +49,12 @@ impl Story {
         words.extend(self.provoked(view, level));
         words.extend(self.missing(view, level));
         let role = match (at, self.root) {
+            (0, _) if view.is_beyond() => {
+                format!("{name}, {} beyond the other trace", view.time(whole as f64))
+            }
+            (_, _) if view.is_beyond() => {
+                format!("{name}, waited for {} longer", view.time(whole as f64))
+            }
             (0, Frame::Life(_)) => format!("{name}, seen for {}", view.time(whole as f64)),
             (0, _) => format!("{name}, {} in all", view.time(whole as f64)),
             _ => format!("{name}, waited for {}", view.time(whole as f64)),
@@ -73,6 +81,50 @@ impl Story {
         let calls = view.evidence.seen(self.file(view)).syscalls;
         let who = self.last().who.filter(|who| !view.evidence.groups.is_kernel(*who));
         (!calls).then(|| view.contrast_of_activations(key, who.unwrap_or(own))).flatten()
+    }
+
+    /// The call at the end of the way has a CPU for longer each time.
+    pub(super) fn grows(&self, view: &View<'_>) -> Option<Link> {
+        let (who, call, _) = self.call(view).or(self.in_calls(view))?;
+        let who = who.or(self.subject_group(view))?;
+        let calls = view.evidence.ledger.calls.get(&(who, call))?;
+        let growth = series_grows(&calls.times, |point| point.calls)?;
+        let claim = format!(
+            "it grows: call n of {} of {} has a CPU for {} + {} × n (R² {}), {} at the end",
+            grouped(&calls.count.to_string()),
+            view.name(call),
+            view.time(growth.intercept.max(0.0)),
+            view.time(growth.slope),
+            three_digits(growth.r2),
+            view.time(growth.last)
+        );
+        let figures = [("growth_ticks", growth.slope), ("r2", growth.r2)];
+        let key = self.request_key(view);
+        Some(view.link(key, claim, (calls.count, calls.ticks), &figures, &[calls.worst]))
+    }
+
+    /// The time without a CPU that is left out, and who had it.
+    pub(super) fn left_out(&self, view: &View<'_>) -> Option<Link> {
+        if view.is_beyond() {
+            return None;
+        }
+        let loud = view.loud_tree();
+        let ticks = |tree: &Tree| {
+            tree.root_of(self.root).and_then(|at| tree.node(at)).map_or(0, |node| node.ticks)
+        };
+        let left = ticks(loud).saturating_sub(ticks(view.tree()));
+        let (by, _) = hogs_in(loud, loud.root_of(self.root)?);
+        let mut by: Vec<(u64, GroupId)> = by.into_iter().map(|(who, ticks)| (ticks, who)).collect();
+        by.sort_unstable_by(|a, b| b.cmp(a));
+        let names: Vec<String> = by.iter().take(2).map(|(_, who)| view.threads(*who)).collect();
+        (view.share(left) >= LEAST_SHARE).then(|| {
+            let claim = format!(
+                "left out: {} in which it, or whom it waits for, had no CPU ({} and others had it)",
+                view.time(left as f64),
+                names.join(", ")
+            );
+            Link { claim, ..Link::default() }
+        })
     }
 
     /// What figures of the story are about.

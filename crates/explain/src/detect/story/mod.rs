@@ -17,6 +17,7 @@ use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
 use crate::moment::Sym;
 use crate::result::{Link, Severity};
+pub(super) use cause::by_quota;
 pub(super) use guess::of_function;
 use words::Words;
 
@@ -31,7 +32,9 @@ const LEAST_LIFE: f64 = 0.05;
 /// Share of a subject's time from which something is its cause.
 const SHARE: f64 = 0.3;
 /// Share of the time without a CPU that one has it, from which it is to blame.
-const HOG: f64 = 0.65;
+pub(super) const HOG: f64 = 0.65;
+/// The same where it computes itself for the most part, which says nothing.
+const BESIDE: f64 = 0.2;
 /// Time a page fault from which it is no longer the faults that take it, s.
 const FAULT_S: f64 = 20e-6;
 /// From here on, two threads' waiting is for each other.
@@ -129,9 +132,19 @@ impl Story {
         let first = self.levels.first()?;
         let known = first.all.ticks - first.ticks(|_, state| state == Frame::Unknown);
         let (call, sum) = Level::sorted(&first.calls).into_iter().next()?;
-        let Some(Frame::Call(name)) = call else { return None };
-        let often = sum.count >= super::view::LEAST_COUNT;
-        (often && sum.ticks * 2 >= known && !waits(view.name(name))).then_some((None, name, sum))
+        let most = matches!(call, Some(Frame::Call(_))) && sum.ticks * 2 >= known;
+        self.in_calls(view).filter(|_| most)
+    }
+
+    /// The call, not one that waits by design, in which more of the subject's life goes by than
+    /// in others.
+    fn in_calls(&self, view: &View<'_>) -> Option<(Option<GroupId>, Sym, Sum)> {
+        let calls = Level::sorted(&self.levels.first()?.calls).into_iter();
+        let mut calls = calls.filter_map(|(call, sum)| match call {
+            Some(Frame::Call(name)) if !waits(view.name(name)) => Some((None, name, sum)),
+            _ => None,
+        });
+        calls.next().filter(|(.., sum)| sum.count >= super::view::LEAST_COUNT)
     }
 
     /// The work function with most of the time, on the way.
@@ -159,12 +172,21 @@ impl Story {
                 (cause, saving) = (Cause::InCall, sum.ticks.min(self.busy));
             }
         }
-        let share = saving as f64 / self.busy.max(1) as f64;
         let life = matches!(self.root, Frame::Life(_));
-        let own = matches!(cause, Cause::Computes | Cause::NoCpu | Cause::Asleep | Cause::HandOver);
-        let seldom = cause == Cause::Timer && self.naps(view) < LEAST_WAITS;
         let hogged = cause == Cause::NoCpu && self.hog.is_some();
-        if share < SHARE || alone && life && own && !hogged || seldom {
+        let own = |cause| {
+            matches!(cause, Cause::Computes | Cause::NoCpu | Cause::Asleep | Cause::HandOver)
+                && !(cause == Cause::Computes && view.is_beyond())
+        };
+        let mut least = SHARE;
+        if alone && life && own(cause) && !hogged {
+            if let Some(beside) = self.beside(view) {
+                ((cause, saving), least) = (beside, BESIDE);
+            }
+        }
+        let share = saving as f64 / self.busy.max(1) as f64;
+        let seldom = cause == Cause::Timer && self.naps(view) < LEAST_WAITS;
+        if share < least || alone && life && own(cause) && !hogged || seldom {
             return None;
         }
         let Words { kind, summary, suggestion, confirm, at_most } = self.words(view, cause);
@@ -177,6 +199,8 @@ impl Story {
         if cause == Cause::Lock {
             chain.extend(self.lock_link(view));
         }
+        chain.extend(self.grows(view));
+        chain.extend(self.left_out(view));
         chain.extend(self.contrast(view));
         let guess = self.guess(view, cause);
         chain.extend(guess.map(|claim| Link { claim, ..Link::default() }));
@@ -202,6 +226,7 @@ impl Story {
             at_most,
             error: self.levels.get(1).or(self.levels.first()).map(|level| level.squares.sqrt()),
             of_host: life && alone && cause == Cause::NoCpu,
+            beyond: view.is_beyond(),
             ..Candidate::default()
         })
     }
@@ -282,18 +307,21 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
     let of_guest = requests.iter().any(|(_, subject)| subject.count >= super::view::LEAST_COUNT);
     let of_guest = of_guest && view.comm().is_none();
     let asked = view.comm().is_none() && is_asked(view);
+    let loud = view.as_loud();
     let mut all: Vec<(f64, Story, Candidate)> = Vec::new();
-    for (_, node) in view.evidence.tree.roots() {
+    for (_, node) in view.tree().roots() {
         let Frame::Life(group) = node.frame else { continue };
         let chosen = view.comm().map(|comm| view.evidence.groups.is_called(group, comm));
+        let life = view.loud_tree().root_of(node.frame).and_then(|at| view.loud_tree().node(at));
+        let life = life.map_or(0, |node| node.ticks);
         let shows = match chosen {
             Some(chosen) => chosen,
-            None => !view.evidence.groups.is_kernel(group) && view.share(node.ticks) >= LEAST_LIFE,
+            None => !view.evidence.groups.is_kernel(group) && view.share(life) >= LEAST_LIFE,
         };
         if !shows {
             continue;
         }
-        let Some(story) = Story::of(view, node.frame) else { continue };
+        let Some((story, candidate)) = told(view, loud.as_ref(), node.frame) else { continue };
         // What a guest waits for, its requests tell; that it has no CPU, a warning.
         let vcpu = view.evidence.vcpu_groups().contains(&group);
         let alone = vcpu && story.levels.len() == 1 && chosen.is_none();
@@ -304,7 +332,7 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
         if story.waits < LEAST_WAITS && story.levels.len() > 1 && chosen.is_none() {
             continue;
         }
-        if let Some(mut candidate) = story.candidate(view) {
+        if let Some(mut candidate) = candidate {
             let closed = story.closed(view);
             let few = candidate.kind == "no-cpu" && story.waits < MANY_WAITS;
             let kernel = matches!(candidate.kind, "work-on-every-cpu" | "lock-wait")
@@ -315,11 +343,41 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
             candidate.foreign = asked && !view.evidence.own.contains(&group);
             if candidate.foreign {
                 candidate.at_most = Some(Severity::Low);
+            } else if asked && view.is_beyond() && candidate.at_most == Some(Severity::Low) {
+                candidate.at_most = Some(Severity::Medium);
             }
             // Of findings as severe, that of a request and its answer goes first.
             all.push((closed, story, candidate));
         }
     }
+    most_severe(view, all)
+}
+
+/// What is told of a subject. Where that is little, that one other program has the CPU, or
+/// that many have, if so.
+fn told(
+    view: &View<'_>,
+    loud: Option<&View<'_>>,
+    frame: Frame,
+) -> Option<(Story, Option<Candidate>)> {
+    let told = Story::of(view, frame).map(|story| {
+        let candidate = story.candidate(view);
+        (story, candidate)
+    });
+    let candidate = told.as_ref().and_then(|(_, candidate)| candidate.as_ref());
+    let little = |c: &Candidate| matches!(c.kind, "busy-thread" | "ping-pong");
+    let Some(loud) = loud.filter(|_| candidate.is_none_or(little)) else { return told };
+    let Some(story) = Story::of(loud, frame) else { return told };
+    match story.candidate(loud).filter(|c| c.kind == "no-cpu") {
+        Some(without) if story.hog.is_some() => Some((story, Some(without))),
+        Some(without) if candidate.is_none() => {
+            Some((story, Some(Candidate { of_host: true, ..without })))
+        }
+        _ => told,
+    }
+}
+
+fn most_severe(view: &View<'_>, mut all: Vec<(f64, Story, Candidate)>) -> Vec<Candidate> {
     let severity = |c: &Candidate| {
         let severity = Severity::of_share(view.share(c.saving));
         c.at_most.map_or(severity, |most| severity.min(most))

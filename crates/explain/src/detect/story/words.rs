@@ -8,7 +8,7 @@ use super::{Cause, Story};
 use crate::evidence::tree::Frame;
 use crate::evidence::Work;
 use crate::result::Severity;
-use vmeter_render::quantity::grouped;
+use vmeter_render::quantity::{brief_percent, grouped};
 use vmeter_trace::ops::Lock;
 
 /// A finding's words.
@@ -128,14 +128,17 @@ impl Story {
     }
 
     fn in_call_words(&self, view: &View<'_>) -> Words {
-        let (subject, call) = (self.subject(view), self.in_call(view));
+        let (subject, call) = (self.subject(view), self.in_calls(view));
         let (name, sum) = call.map_or(("calls", Sum::default()), |(_, c, sum)| (view.name(c), sum));
         let count = grouped(&sum.count.to_string());
         let each = view.time(sum.ticks as f64 / sum.count.max(1) as f64);
         let change = format!("call {name} once for many, or not in the request's path");
         let Some((work, _)) = self.provoked_works(view) else {
-            let summary =
-                format!("{subject} is in {name} most of the time: {count} times, {each} each");
+            let share = match self.in_call(view) {
+                Some(_) => "most of the time".to_string(),
+                None => brief_percent(sum.ticks as f64 / self.busy.max(1) as f64) + " of its time",
+            };
+            let summary = format!("{subject} is in {name} {share}: {count} times, {each} each");
             return words("slow-call", summary, &change, CALLS);
         };
         let of_each = view.evidence.works.get(&work).is_some_and(Work::of_each_cpu);

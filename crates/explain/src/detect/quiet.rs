@@ -1,0 +1,128 @@
+//! Time without a CPU that other programs of the host had: no part of what is slow.
+//!
+//! A program that hardly gets a CPU waits for one wherever it is. Which call that is, and for
+//! whom it waits then, says nothing; what it does when it has one does. So that time is taken
+//! out, and told apart. It stays where those had the CPU that have to do with the program, where
+//! a quota or nobody at all is to blame, and, if nobody knows what the trace was made for, where
+//! one other program has it for most of the time.
+
+use super::levels::hogs_in;
+use super::story::{by_quota, is_asked, HOG};
+use super::View;
+use crate::evidence::groups::GroupId;
+use crate::evidence::tree::{Frame, Tree};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A part of a subject's life in which it waits for somebody, from which that is no chance.
+const RELATED: f64 = 0.01;
+
+/// What a subject's time without a CPU was.
+#[derive(Default)]
+struct Root {
+    /// Those that have to do with it.
+    related: BTreeSet<GroupId>,
+    /// Ticks that others had the CPU, and those of them that are left out.
+    had: (u64, u64),
+}
+
+/// The tree without that time; none if there is none.
+pub fn quiet(view: &View<'_>) -> Option<Tree> {
+    let (evidence, tree) = (view.evidence, &view.evidence.tree);
+    if !evidence.runs_seen() {
+        return None;
+    }
+    let asked = view.comm().is_none() && is_asked(view);
+    let throttled = throttled(view);
+    let places = places(tree);
+    let mut roots = roots(view, &places, asked);
+    let kernel = |group| evidence.groups.is_kernel(group);
+    let foreign = |root: &Root, group: GroupId| {
+        let own = if asked { &evidence.own } else { &root.related };
+        !own.contains(&group) && !kernel(group)
+    };
+    let mut left_out = BTreeSet::new();
+    for (at, node) in tree.nodes() {
+        let Frame::Has(group) = node.frame else { continue };
+        let Some((at_root, holder)) = places.get(at as usize).copied() else { continue };
+        let Some(root) = roots.get_mut(&at_root) else { continue };
+        root.had.0 = root.had.0.saturating_add(node.ticks);
+        if foreign(root, group) && !holder.is_some_and(|who| throttled.contains(&who)) {
+            root.had.1 = root.had.1.saturating_add(node.ticks);
+            left_out.insert(at);
+        }
+    }
+    if left_out.is_empty() {
+        return None;
+    }
+    Some(tree.reduced(|at, own| {
+        let Some(node) = tree.node(at) else { return own };
+        let within = |at: u32| left_out.contains(&at);
+        match node.frame {
+            _ if within(at) || within(node.parent) => 0,
+            // Now this had it and now that: like the rest.
+            Frame::NoCpu => {
+                let (root, holder) = places.get(at as usize).copied().unwrap_or_default();
+                if holder.is_some_and(|who| throttled.contains(&who)) {
+                    return own;
+                }
+                let (had, out) = roots.get(&root).map_or((0, 0), |root| root.had);
+                let stays = had.saturating_sub(out) as f64 / had.max(1) as f64;
+                (own as f64 * stays) as u64
+            }
+            _ => own,
+        }
+    }))
+}
+
+/// Each node's root, and whose time it is.
+fn places(tree: &Tree) -> Vec<(u32, Option<GroupId>)> {
+    let mut places: Vec<(u32, Option<GroupId>)> = Vec::new();
+    for (at, node) in tree.nodes() {
+        let (root, above) = match node.parent {
+            parent if parent == at => (at, None),
+            parent => places.get(parent as usize).copied().unwrap_or((at, None)),
+        };
+        let who = match node.frame {
+            Frame::Life(group) | Frame::Waker(group) => Some(group),
+            _ => above,
+        };
+        places.push((root, who));
+    }
+    places
+}
+
+/// The subjects, with those that have to do with each: whom it waits for, and, where it is not
+/// known what the trace was made for, the one that has the CPU for most of the time.
+fn roots(view: &View<'_>, places: &[(u32, Option<GroupId>)], asked: bool) -> BTreeMap<u32, Root> {
+    let tree = &view.evidence.tree;
+    let mut all: BTreeMap<u32, Root> = BTreeMap::new();
+    for (at, node) in tree.roots() {
+        let root = all.entry(at).or_default();
+        match node.frame {
+            Frame::Life(group) => root.related.extend([group]),
+            _ => root.related.extend(view.evidence.vcpu_groups()),
+        }
+        let (by, without) = hogs_in(tree, at);
+        let most = by.into_iter().max_by_key(|(_, ticks)| *ticks);
+        let one = most.filter(|(_, ticks)| *ticks as f64 >= HOG * without as f64);
+        root.related.extend(one.filter(|_| !asked).map(|(group, _)| group));
+    }
+    for (at, node) in tree.nodes() {
+        let (Frame::Waker(group), Some((root, _))) = (node.frame, places.get(at as usize)) else {
+            continue;
+        };
+        let whole = tree.node(*root).map_or(0, |root| root.ticks);
+        if node.ticks as f64 >= RELATED * whole as f64 {
+            all.entry(*root).or_default().related.insert(group);
+        }
+    }
+    all
+}
+
+/// Those that a quota keeps from running.
+fn throttled(view: &View<'_>) -> BTreeSet<GroupId> {
+    let late = view.evidence.threads.iter().filter(|(_, thread)| !thread.late.is_empty());
+    let groups: BTreeSet<GroupId> =
+        late.filter_map(|(tid, _)| view.evidence.groups.group_of(*tid)).collect();
+    groups.into_iter().filter(|group| by_quota(view, *group)).collect()
+}

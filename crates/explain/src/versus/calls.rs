@@ -1,0 +1,157 @@
+//! Calls that a trace has beyond its twin's, where nobody recorded who had a CPU and who woke
+//! whom (strace).
+
+use crate::detect::{waits, Candidate, View};
+use crate::evidence::groups::GroupId;
+use crate::moment::{Place, Sym};
+use crate::result::{Evidence, Link};
+use std::collections::HashMap;
+use vmeter_render::quantity::{brief_percent, grouped};
+
+/// Share of what the trace takes beyond its twin from which a call is named.
+const SHARE: f64 = 0.2;
+/// So many times as often, and so many more, are more calls, not longer ones.
+const OFTEN: (f64, u64) = (2.0, 20);
+/// What a call costs at most besides its own time: the way into the kernel and back, and what
+/// writes it down, s.
+const BESIDES: f64 = 150e-6;
+/// Time in a call that waits by design is for what somebody else does: so much of it counts.
+const WAITING: f64 = 0.25;
+/// Calls that make processes.
+const FORKS: [&str; 5] = ["clone", "clone3", "fork", "vfork", "execve"];
+/// Most that are told of.
+const MOST: usize = 3;
+
+/// A call of threads of a name.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    count: f64,
+    seconds: f64,
+    zeros: f64,
+    worst: Option<(u64, Place)>,
+    of: Option<(GroupId, Sym)>,
+}
+
+/// By thread's name and call; none in `by_call` for the threads' names.
+fn sums(view: &View<'_>, by_call: bool) -> HashMap<(String, String), Sum> {
+    let mut all: HashMap<(String, String), Sum> = HashMap::new();
+    for ((who, call), calls) in &view.evidence.ledger.calls {
+        let group = if by_call { "" } else { view.evidence.groups.common(*who) };
+        let sum = all.entry((group.to_string(), view.name(*call).to_string())).or_default();
+        sum.count += calls.count as f64;
+        sum.seconds += view.seconds(calls.ticks).unwrap_or(0.0);
+        sum.zeros += view.seconds(calls.zeros.1).unwrap_or(0.0);
+        if calls.worst.map(|(ticks, _)| ticks) >= sum.worst.map(|(ticks, _)| ticks) {
+            (sum.worst, sum.of) = (calls.worst, Some((*who, *call)));
+        }
+    }
+    all
+}
+
+/// A call of which there is more than in the twin.
+struct More {
+    of: (GroupId, Sym),
+    now: Sum,
+    before: Sum,
+    /// What that costs, s.
+    cost: f64,
+}
+
+/// Calls that take longer or come more often than in a twin of `work` times as much work.
+pub fn calls(view: &View<'_>, twin: &View<'_>, work: f64) -> Vec<Candidate> {
+    if view.evidence.runs_seen() {
+        return Vec::new();
+    }
+    let span = |view: &View<'_>| view.seconds(view.evidence.span()).unwrap_or(0.0);
+    let longer = (span(view) - work * span(twin)).max(0.0);
+    // A program that makes processes has its calls in threads that no name tells apart.
+    let names = |view: &View<'_>| view.evidence.ledger.calls.keys().map(|(who, _)| *who).max();
+    let by_call = names(view).max(names(twin)).unwrap_or(0) > 8;
+    let (now, before) = (sums(view, by_call), sums(twin, by_call));
+    let made: f64 = now.values().map(|sum| sum.count).sum();
+    let own: f64 = now.values().map(|sum| sum.seconds).sum();
+    let each = ((span(view) - own).max(0.0) / made.max(1.0)).min(BESIDES);
+    let mut all: Vec<More> = now
+        .into_iter()
+        .filter_map(|(name, now)| {
+            let other = before.get(&name).copied().unwrap_or_default();
+            let before = Sum { count: other.count * work, seconds: other.seconds * work, ..other };
+            let seconds = now.seconds - before.seconds;
+            let idle = (now.zeros - other.zeros * work).clamp(0.0, seconds.max(0.0));
+            let counts = match waits(&name.1) && !name.1.contains("nanosleep") {
+                true => idle + WAITING * (seconds - idle),
+                false => seconds,
+            };
+            let cost = counts + (now.count - before.count) * each;
+            Some(More { of: now.of?, now, before, cost })
+        })
+        .collect();
+    all.sort_by(|a, b| b.cost.total_cmp(&a.cost).then(a.of.cmp(&b.of)));
+    all.retain(|more| more.cost >= SHARE * longer);
+    all.truncate(MOST);
+    all.iter().filter_map(|more| told(view, more, longer, by_call)).collect()
+}
+
+fn told(view: &View<'_>, more: &More, longer: f64, by_call: bool) -> Option<Candidate> {
+    let More { of: (who, call), now, before, cost } = more;
+    let (who, name) = (view.threads(*who), view.name(*call));
+    let tick = view.seconds(1)?;
+    let time = |seconds: f64| view.time(seconds / tick);
+    let number = |count: f64| grouped(&(count.round() as u64).to_string());
+    let often = now.count >= OFTEN.0 * before.count && now.count - before.count >= OFTEN.1 as f64;
+    let who = if by_call { "the program".to_string() } else { who };
+    let (kind, summary, suggestion) = if FORKS.contains(&name) {
+        (
+            "child-process",
+            format!("{who} calls {name} {} times, not {}", number(now.count), number(before.count)),
+            "do it in the process itself, or keep one helper and talk to it".to_string(),
+        )
+    } else if name.contains("nanosleep") || now.zeros > 0.5 * now.seconds {
+        (
+            "timer-paced",
+            format!("{who} sleeps in {name}: {}, not {}", time(now.seconds), time(before.seconds)),
+            "wait for the event itself (eventfd, epoll, futex), not for a period".to_string(),
+        )
+    } else if often {
+        (
+            "burst-of-calls",
+            format!("{who} calls {name} {} times, not {}", number(now.count), number(before.count)),
+            format!("one {name} for many (a buffer, a larger block), not one each"),
+        )
+    } else {
+        (
+            "slow-call",
+            format!("{who} is in {name} for {}, not {}", time(now.seconds), time(before.seconds)),
+            format!("find out what {name} waits for; call it less often, or for more at once"),
+        )
+    };
+    let claim = format!(
+        "{} calls of {name} take {}; for as much work {} take {} in the trace it is compared with: \
+         {} of the {} that it is longer",
+        number(now.count),
+        time(now.seconds),
+        number(before.count),
+        time(before.seconds),
+        brief_percent((cost / longer.max(1e-9)).min(1.0)),
+        time(longer),
+    );
+    let events = now.worst.iter().map(|(_, place)| view.event(*place)).collect();
+    let evidence = Evidence {
+        count: Some(now.count as u64),
+        total_s: Some(now.seconds),
+        events,
+        lost_events: view.lost(call.file),
+        ..Evidence::default()
+    };
+    Some(Candidate {
+        kind,
+        subject: who,
+        saving: (cost / tick) as u64,
+        summary,
+        chain: vec![Link { claim, evidence }],
+        suggestion,
+        confirm: format!("strace -f -T -e trace={name} COMMAND, of both"),
+        beyond: true,
+        ..Candidate::default()
+    })
+}

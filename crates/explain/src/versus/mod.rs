@@ -1,0 +1,143 @@
+//! A trace against one of the same without the fault: what takes longer, or comes more often, for
+//! the same work.
+//!
+//! The twin's time is taken from the tree of names, node by node: what is left is what the trace
+//! has beyond it, and the way down that is the answer. Traces of equal work have equal numbers of
+//! calls and requests; where one recording has fewer of those that take its time, it did less of
+//! the work in as long, and the twin's time counts for less.
+
+mod calls;
+
+use crate::detect::{is_asked, View};
+use crate::evidence::tree::{Frame, Tree};
+use crate::rank;
+use crate::result::Finding;
+use std::collections::HashMap;
+use std::mem::{discriminant, Discriminant};
+
+/// Ratios of numbers that are one, as the logarithm of their quotient.
+const ALIKE: f64 = 0.15;
+/// As much work is likelier than more or less of it, by that.
+const EQUAL: f64 = 1.5;
+/// Fewer calls tell nothing of the work done.
+const FEWEST: u64 = 5;
+/// Least share of the twin's work.
+const LEAST: f64 = 1e-3;
+
+/// What is said of a trace beside its twin, before the twin's own findings are weighed.
+pub fn findings(view: View<'_>, twin: &View<'_>) -> Vec<Finding> {
+    let work = work(&view, twin);
+    let tree = beyond((&view, view.tree()), (twin, twin.tree()), work);
+    let loud = beyond((&view, view.loud_tree()), (twin, twin.loud_tree()), work);
+    let calls = calls::calls(&view, twin, work);
+    let view = view.beyond(tree, loud);
+    let mut all = rank::findings(&view);
+    all.extend(calls.into_iter().map(|candidate| rank::finding(&view, candidate)));
+    all
+}
+
+/// How many times the twin's work a trace has in it, at most as many as its time is the twin's.
+pub fn work(view: &View<'_>, twin: &View<'_>) -> f64 {
+    let (ours, theirs) = (counts(view), counts(twin));
+    let seconds = |view: &View<'_>| view.seconds(view.evidence.span()).unwrap_or(1.0).max(1e-9);
+    let most = (seconds(view) / seconds(twin)).max(1.0) * 1.05;
+    let pairs = ours.iter().filter_map(|(name, (count, weight))| {
+        let (other, theirs) = theirs.get(name)?;
+        let enough = *count >= FEWEST && *other >= FEWEST;
+        let ratio = *count as f64 / (*other).max(1) as f64;
+        let fits = enough && (LEAST..=most).contains(&ratio);
+        fits.then_some((ratio, (weight * theirs).sqrt()))
+    });
+    let pairs: Vec<(f64, f64)> = pairs.collect();
+    let support = |of: f64| -> f64 {
+        let same = pairs.iter().filter(|(ratio, _)| (ratio.ln() - of.ln()).abs() < ALIKE);
+        same.map(|(_, weight)| *weight).sum()
+    };
+    let mut best = (1.0, support(1.0) * EQUAL);
+    for (ratio, _) in &pairs {
+        let own = support(*ratio);
+        if own > best.1 {
+            best = (*ratio, own);
+        }
+    }
+    best.0
+}
+
+/// How often something was done, and the time that went by in it, s: requests and calls; where
+/// these are not recorded, wake-ups.
+fn counts(view: &View<'_>) -> HashMap<String, (u64, f64)> {
+    let evidence = view.evidence;
+    let asked = is_asked(view);
+    let chosen = |group| match asked {
+        true => evidence.own.contains(&group),
+        false => !evidence.groups.is_kernel(group),
+    };
+    let mut all: HashMap<String, (u64, f64)> = HashMap::new();
+    let mut add = |name: String, count: u64, weight: f64| {
+        let sum = all.entry(name).or_default();
+        *sum = (sum.0 + count, sum.1 + weight);
+    };
+    for (key, subject) in view.requests() {
+        let seconds = view.seconds(subject.total).unwrap_or(0.0);
+        add(view.subject(key), subject.count, 2.0 * seconds);
+    }
+    for ((group, call), calls) in evidence.ledger.calls.iter().filter(|((who, _), _)| chosen(*who))
+    {
+        let seconds = view.seconds(calls.ticks).unwrap_or(0.0);
+        let name = format!("{} {}", evidence.groups.common(*group), view.name(*call));
+        add(name, calls.count, seconds);
+    }
+    if evidence.ledger.calls.is_empty() {
+        for ((by, _, woken), wakes) in &evidence.ledger.wakes {
+            if chosen(*by) && chosen(*woken) {
+                let (by, woken) = (evidence.groups.common(*by), evidence.groups.common(*woken));
+                add(format!("{by} wakes {woken}"), wakes.wakes, wakes.wakes as f64);
+            }
+        }
+    }
+    all
+}
+
+/// What a node stands for, in any trace.
+type Name<'a> = (Discriminant<Frame>, std::borrow::Cow<'a, str>);
+
+fn name<'a>(view: &'a View<'_>, frame: Frame) -> Name<'a> {
+    let groups = &view.evidence.groups;
+    let text = match frame {
+        Frame::Life(who) | Frame::Waker(who) | Frame::Has(who) | Frame::Stopped(who) => {
+            groups.common(who).into()
+        }
+        Frame::Call(name) | Frame::Work(name) | Frame::Irq(name) => view.name(name).into(),
+        Frame::Request(key) => view.subject(key).into(),
+        _ => "".into(),
+    };
+    (discriminant(&frame), text)
+}
+
+/// The tree without the time that the twin's nodes of the same names have, `work` times.
+fn beyond((view, tree): (&View<'_>, &Tree), (twin, theirs): (&View<'_>, &Tree), work: f64) -> Tree {
+    const NONE: u32 = u32::MAX;
+    let mut known: HashMap<(u32, Name<'_>), u32> = HashMap::new();
+    for (at, node) in theirs.nodes() {
+        let parent = if node.parent == at { NONE } else { node.parent };
+        known.entry((parent, name(twin, node.frame))).or_insert(at);
+    }
+    // Each node's, by its own index; those above come first.
+    let mut same: Vec<Option<u32>> = Vec::new();
+    for (at, node) in tree.nodes() {
+        let parent = match node.parent {
+            parent if parent == at => Some(NONE),
+            parent => same.get(parent as usize).copied().flatten(),
+        };
+        let found = parent.and_then(|parent| known.get(&(parent, name(view, node.frame))));
+        same.push(found.copied());
+    }
+    let ticks = match (twin.seconds(1), view.seconds(1)) {
+        (Some(theirs), Some(ours)) => work * theirs / ours,
+        _ => work,
+    };
+    tree.reduced(|at, own| {
+        let other = same.get(at as usize).copied().flatten().map_or(0, |other| theirs.own(other));
+        own.saturating_sub((other as f64 * ticks) as u64)
+    })
+}
