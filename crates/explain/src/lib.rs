@@ -102,10 +102,8 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
         let alone = Options { vs: None, ..options.clone() };
         let known = read(std::slice::from_ref(twin), &alone)?;
         let before = known.view(&alone);
-        let findings = versus::findings(view, &before);
-        if !findings.is_empty() {
-            result.findings = findings;
-        }
+        let alone = std::mem::take(&mut result.findings);
+        result.findings = versus::findings(view, &before, alone);
         contrast::contrast(&mut result, &told(&known, &before));
     }
     Ok(result)

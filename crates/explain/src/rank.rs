@@ -81,7 +81,7 @@ pub fn sort(findings: &mut [Finding]) {
     findings.sort_by(|a, b| {
         b.severity
             .cmp(&a.severity)
-            .then(a.foreign.cmp(&b.foreign))
+            .then(a.after.cmp(&b.after))
             .then(b.saving_share.total_cmp(&a.saving_share))
     });
 }
@@ -227,7 +227,8 @@ pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
         chain: candidate.chain,
         suggestion: candidate.suggestion,
         confirm: candidate.confirm,
+        life: candidate.life,
         beyond: candidate.beyond,
-        foreign: candidate.foreign,
+        after: if candidate.foreign { 2 } else { u8::from(candidate.aside) },
     }
 }

@@ -182,10 +182,13 @@ pub struct Finding {
     pub suggestion: String,
     /// A command that would prove it.
     pub confirm: String,
+    /// It is about what threads do with their whole lives.
+    pub life: bool,
     /// It is what the trace has beyond the one it is compared with.
     pub beyond: bool,
-    /// It is about programs that the recording's maker did not start.
-    pub foreign: bool,
+    /// Of those as severe it is told after others: it is about programs that the recording's maker
+    /// did not start (2), or what every program does when it begins (1).
+    pub after: u8,
 }
 
 /// A link of a chain.

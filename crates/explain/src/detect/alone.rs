@@ -8,6 +8,7 @@ use crate::evidence::calls::Calls;
 use crate::evidence::groups::GroupId;
 use crate::moment::Sym;
 use crate::result::Severity;
+use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_percent, grouped, three_digits};
 
 /// Share of the traced time that naps take, and how many they are; fewer if they take more.
@@ -16,10 +17,23 @@ const NAPS: [(f64, u64); 2] = [(0.1, 20), (0.3, 8)];
 const POLLS: [&str; 7] =
     ["poll", "ppoll", "epoll_wait", "epoll_pwait", "epoll_pwait2", "select", "pselect6"];
 /// Calls that return how many bytes they have moved.
-const MOVES: [&str; 4] = ["read", "write", "pread64", "pwrite64"];
+const MOVES: [&str; 9] = [
+    "read",
+    "write",
+    "pread64",
+    "pwrite64",
+    "sendfile",
+    "sendto",
+    "recvfrom",
+    "splice",
+    "copy_file_range",
+];
+/// Calls that start processes; so many, and this share of the traced time waiting for them.
+const FORKS: [&str; 4] = ["clone", "clone3", "fork", "vfork"];
+const STARTS: (u64, f64) = (20, 0.5);
 /// So many calls for so few bytes each, none of them waiting so long (s), and of all calls this
 /// share.
-const BYTES: (u64, u64, f64, f64) = (1000, 128, 100e-6, 0.25);
+const BYTES: (u64, u64, f64, f64) = (1000, 512, 100e-6, 0.25);
 
 /// Share of the traced time that time-outs take, where it is recorded who woke whom as well.
 const ASKED: f64 = 0.3;
@@ -42,10 +56,51 @@ pub fn habits(view: &View<'_>) -> Vec<Candidate> {
             nap(view, known).or_else(|| times_out(view, known)).or_else(bytes)
         })
         .collect();
+    let found: Vec<Candidate> = starts(view).into_iter().chain(found).collect();
     match found.is_empty() {
         true => together(view).into_iter().collect(),
         false => found,
     }
+}
+
+/// Threads that start processes over and over, and wait for each.
+fn starts(view: &View<'_>) -> Vec<Candidate> {
+    let mut by: BTreeMap<GroupId, (u64, u64, Option<&Calls>)> = BTreeMap::new();
+    for ((who, call), calls) in &view.evidence.ledger.calls {
+        let (name, sum) = (view.name(*call), by.entry(*who).or_default());
+        if FORKS.contains(&name) {
+            sum.0 += calls.count;
+        }
+        if matches!(name, "wait4" | "waitid" | "vfork") {
+            sum.1 = sum.1.saturating_add(calls.ticks);
+            sum.2 = Some(calls);
+        }
+    }
+    let many = by
+        .into_iter()
+        .filter(|(_, (count, waits, _))| *count >= STARTS.0 && view.share(*waits) >= STARTS.1);
+    let told = many.filter_map(|(who, (count, waits, calls))| {
+        let (calls, file) = (calls?, view.evidence.groups.get(who)?.first.file);
+        let (who, number) = (view.threads(who), grouped(&count.to_string()));
+        let claim = format!(
+            "{number} processes started, {} waiting for them, {} of the traced time",
+            view.time(waits as f64),
+            brief_percent(view.share(waits))
+        );
+        Some(Candidate {
+            kind: "child-process",
+            subject: who.clone(),
+            saving: waits,
+            summary: format!("{who} starts {number} processes (fork, exec) and waits for each"),
+            chain: vec![link(view, file, claim, count, waits, calls.worst)],
+            suggestion: "do it in the process itself, or many at a time in one process (xargs, +)"
+                .into(),
+            confirm: "strace -f -c -e trace=process COMMAND".into(),
+            at_most: Some(Severity::Medium),
+            ..Candidate::default()
+        })
+    });
+    told.collect()
 }
 
 /// Where it is recorded who woke whom: an interrupt's wake-up may look like a thread's, but what

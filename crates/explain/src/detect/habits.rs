@@ -13,10 +13,13 @@ use crate::evidence::subject::{Key, What};
 use crate::evidence::tree::Frame;
 use crate::moment::{Place, Sym};
 use crate::result::{Link, Severity};
+use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_percent, grouped, three_digits};
 
 /// Fewer calls than this are no pattern.
 const LEAST: u64 = 20;
+/// Calls that prepare a file to be written or read as a whole.
+const OPENS: [&str; 6] = ["open", "openat", "creat", "truncate", "ftruncate", "rename"];
 /// Bytes of a call at the end that are many.
 const MANY_BYTES: f64 = 65_536.0;
 /// Threads that one call wakes on average, from which they are a herd.
@@ -39,6 +42,7 @@ pub fn habits(view: &View<'_>) -> Vec<Candidate> {
     all.extend(growing(view));
     all.extend(growing_bytes(view));
     all.extend(super::alone::habits(view));
+    all.extend(super::spins::spins(view));
     all.extend(bursts(view));
     all.extend(hand_overs(view));
     all
@@ -64,11 +68,12 @@ fn growing(view: &View<'_>) -> Vec<Candidate> {
         let life = view.tree().root_of(Frame::Life(who));
         let life = life.and_then(|at| view.tree().node(at)).map_or(0, |node| node.ticks);
         let much = view.share(calls.ticks) >= LEAST_SHARE || calls.ticks * 20 >= life.max(1);
-        if calls.count < LEAST || waits(view.name(call)) || !much {
+        let waits = waits(view.name(call));
+        if calls.count < LEAST || waits && !calls.kind.moves || !much {
             return None;
         }
         let number = series_grows(&calls.turns, |point| point.calls).filter(|g| g.last >= 8.0);
-        let time = series_grows(&calls.times, |point| point.ticks);
+        let time = series_grows(&calls.times, |point| point.ticks).filter(|_| !waits);
         match (number, time) {
             (Some(growth), _) => Some(grows(view, (who, call), calls, growth, true)),
             (_, Some(growth)) => Some(grows(view, (who, call), calls, growth, false)),
@@ -82,32 +87,45 @@ fn growing(view: &View<'_>) -> Vec<Candidate> {
 fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
     let mut all: Vec<(&(GroupId, Sym), &Calls)> = view.evidence.ledger.calls.iter().collect();
     all.sort_by_key(|(key, _)| **key);
-    let found = all.into_iter().filter_map(|(&(who, call), calls)| {
-        let much = view.share(calls.ticks) >= LEAST_SHARE;
-        let bytes = calls.bytes.as_ref().filter(|_| calls.count >= LEAST && much)?;
-        let growth = series_grows(bytes, |point| point.ticks).filter(|g| g.last >= MANY_BYTES)?;
-        let (who, name) = (view.threads(who), view.name(call));
+    let mut by: BTreeMap<GroupId, Vec<(Sym, &Calls, Growth)>> = BTreeMap::new();
+    for (&(who, call), calls) in &all {
+        let Some(bytes) = calls.bytes.as_ref().filter(|_| calls.count >= LEAST) else { continue };
+        let growth = series_grows(bytes, |point| point.ticks).filter(|g| g.last >= MANY_BYTES);
+        by.entry(who).or_default().extend(growth.map(|growth| (call, *calls, growth)));
+    }
+    let found = by.into_iter().filter_map(|(who, mut growing)| {
+        growing.sort_by(|a, b| b.2.last.total_cmp(&a.2.last));
+        let (call, calls, growth) = *growing.first()?;
+        // What is written anew is opened and cut off before.
+        let opens = |call: Sym| OPENS.contains(&view.name(call));
+        let opening = all.iter().filter(|((own, call), _)| *own == who && opens(*call));
+        let opening = crate::sum(opening.map(|(_, calls)| calls.ticks));
+        let moving = crate::sum(growing.iter().map(|(_, calls, _)| calls.ticks));
+        let (who, names) = (view.threads(who), growing.iter().map(|(call, ..)| view.name(*call)));
+        let names: Vec<&str> = names.collect();
+        let (name, names) = (view.name(call), names.join(" and "));
         let number = |bytes: f64| grouped(&(bytes.max(0.0) as u64).to_string());
         let claim = format!(
-            "call n of {} moves {} + {} × n bytes (R² {}), {} in all: quadratic in their number; \
-             they take {}",
+            "{name} {} times: call n moves {} + {} × n bytes (R² {}), {} in all, quadratic in \
+             their number; {names} take {}, with opening and cutting off {}",
             grouped(&calls.count.to_string()),
             number(growth.intercept),
             number(growth.slope),
             three_digits(growth.r2),
             grouped(&calls.returned.to_string()),
-            view.time(calls.ticks as f64)
+            view.time(moving as f64),
+            view.time(moving.saturating_add(opening) as f64)
         );
-        Some(Candidate {
+        (view.share(moving) >= LEAST_SHARE).then(|| Candidate {
             kind: "grows-with-items",
             subject: who.clone(),
-            saving: calls.ticks,
+            saving: moving.saturating_add(opening),
             summary: format!(
-                "each {name} of {who} moves more bytes than the one before: {} at the end",
+                "each {names} of {who} moves more bytes than the one before: {} at the end",
                 number(growth.last)
             ),
             chain: vec![link(view, call.file, claim, calls.count, calls.ticks, calls.worst)],
-            suggestion: format!("{name} what is new only (append), not all there is so far"),
+            suggestion: format!("{names} what is new only (append), not all there is so far"),
             confirm: format!("strace -f -e trace={name} -p PID (what the calls return)"),
             ..Candidate::default()
         })
@@ -127,7 +145,8 @@ fn bursts(view: &View<'_>) -> Vec<Candidate> {
         let points = calls.turns.means(|point| point.calls);
         let turns = calls.turns.instances();
         let each = calls.count as f64 / turns.max(1) as f64;
-        if turns < LEAST || points.len() < 8 || each < BURST || waits(view.name(call)) {
+        let waits = waits(view.name(call)) && !calls.kind.moves;
+        if turns < LEAST || points.len() < 8 || each < BURST || waits {
             return None;
         }
         let level = levels(view, Frame::Life(who)).into_iter().next()?;

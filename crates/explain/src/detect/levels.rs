@@ -60,6 +60,32 @@ pub struct Level {
 }
 
 impl Level {
+    /// Leaves states out.
+    fn without(&mut self, unwanted: impl Fn(Frame) -> bool) {
+        let (calls, all) = (&mut self.calls, &mut self.all);
+        self.parts.retain(|(call, state), sum| {
+            let out = unwanted(*state);
+            if out {
+                all.ticks = all.ticks.saturating_sub(sum.ticks);
+                if let Some(of_call) = calls.get_mut(call) {
+                    of_call.ticks = of_call.ticks.saturating_sub(sum.ticks);
+                }
+            }
+            !out
+        });
+    }
+
+    /// Takes a part of all of it.
+    fn scale(&mut self, part: f64) {
+        let part = part.min(1.0);
+        let scale = |sum: &mut Sum| sum.ticks = (sum.ticks as f64 * part) as u64;
+        scale(&mut self.all);
+        scale(&mut self.idle);
+        self.parts.values_mut().chain(self.calls.values_mut()).for_each(scale);
+        self.rivals.values_mut().for_each(scale);
+        self.squares *= part * part;
+    }
+
     /// Ticks of the states that `want` chooses.
     pub fn ticks(&self, want: impl Fn(Option<Frame>, Frame) -> bool) -> u64 {
         crate::sum(self.parts.iter().filter(|((c, s), _)| want(*c, *s)).map(|(_, sum)| sum.ticks))
@@ -115,13 +141,17 @@ impl Level {
 }
 
 /// The levels from a root on.
-pub fn levels(view: &View<'_>, root: Frame) -> Vec<Level> {
-    let Some(root) = view.tree().root_of(root) else { return Vec::new() };
+pub fn levels(view: &View<'_>, first: Frame) -> Vec<Level> {
+    let Some(root) = view.tree().root_of(first) else { return Vec::new() };
     let mut nodes = vec![root];
     let mut who = None;
+    let mut path: Vec<GroupId> = match first {
+        Frame::Life(group) => vec![group],
+        _ => view.evidence.vcpu_groups().into_iter().collect(),
+    };
     let mut all: Vec<Level> = Vec::new();
     while all.len() < MOST {
-        let (level, wakers) = level(view, &nodes, who);
+        let (level, wakers) = known(view, &nodes, who, &path);
         let total = level.all.ticks.saturating_sub(level.noise());
         let whole = all.first().map_or(total, |f| f.all.ticks.saturating_sub(f.noise()));
         let next = level.wakers().first().copied();
@@ -133,6 +163,7 @@ pub fn levels(view: &View<'_>, root: Frame) -> Vec<Level> {
         }
         nodes = wakers.into_iter().filter(|(g, _)| *g == group).map(|(_, at)| at).collect();
         who = Some(group);
+        path.push(group);
     }
     all
 }
@@ -162,6 +193,31 @@ pub fn hogs_in(tree: &Tree, root: u32) -> (BTreeMap<GroupId, u64>, u64) {
         }
     }
     (by, all)
+}
+
+/// One level, and the nodes of whom it waits for. What those did who were waited for long is no
+/// longer kept of that time: then it is what they do with their whole lives.
+fn known(
+    view: &View<'_>,
+    nodes: &[u32],
+    who: Option<GroupId>,
+    path: &[GroupId],
+) -> (Level, Vec<(GroupId, u32)>) {
+    let (own, wakers) = level(view, nodes, who);
+    let unknown = |level: &Level| level.ticks(|_, state| state == Frame::Unknown);
+    let life = who.and_then(|who| view.tree().root_of(Frame::Life(who)));
+    let Some(life) = life.filter(|_| unknown(&own) * 2 > own.all.ticks) else {
+        return (own, wakers);
+    };
+    let (mut whole, mut wakers_of_life) = level(view, &[life], who);
+    // That it waits for those who wait for it is another time.
+    whole.without(|state| matches!(state, Frame::Waker(group) if path.contains(&group)));
+    wakers_of_life.retain(|(group, _)| !path.contains(group));
+    if whole.all.ticks == 0 || unknown(&whole) * 4 > whole.all.ticks {
+        return (own, wakers);
+    }
+    whole.scale(own.all.ticks as f64 / whole.all.ticks.max(1) as f64);
+    (whole, wakers_of_life)
 }
 
 /// One level, and the nodes of whom it waits for.

@@ -14,8 +14,12 @@ impl Detector for Lives {
     }
 
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
-        let mut habits = habits::habits(view);
         let mut lives = story::lives(view);
+        if view.is_beyond() {
+            lives.iter_mut().for_each(|life| life.beyond = true);
+            return lives;
+        }
+        let mut habits = habits::habits(view);
         // What a thread is busy with says less than why there is so much of it.
         lives.retain(|life| {
             let habit = habits.iter_mut().find(|habit| {
@@ -31,13 +35,10 @@ impl Detector for Lives {
                 None => true,
             }
         });
-        let own: BTreeSet<String> = match view.comm().is_none() && story::is_asked(view) {
-            true => view.evidence.own.iter().map(|group| view.threads(*group)).collect(),
-            false => BTreeSet::new(),
-        };
-        for habit in
-            habits.iter_mut().filter(|habit| !own.is_empty() && !own.contains(&habit.subject))
-        {
+        let own: Option<BTreeSet<String>> =
+            view.own().map(|own| own.iter().map(|group| view.threads(*group)).collect());
+        let foreign = |habit: &Candidate| own.as_ref().is_some_and(|o| !o.contains(&habit.subject));
+        for habit in habits.iter_mut().filter(|habit| foreign(habit)) {
             (habit.foreign, habit.at_most) = (true, Some(Severity::Low));
         }
         habits.extend(lives);

@@ -29,10 +29,12 @@ mod ping_pong;
 mod quiet;
 mod recorded;
 mod signals;
+mod spins;
 mod starved;
 pub mod story;
 mod timer;
 mod together;
+mod vcpus;
 mod view;
 mod waits;
 
@@ -45,7 +47,6 @@ pub use outlier::{outlier, KIND as OUTLIER_ALONE};
 pub use picture::pictures;
 pub use recorded::not_recorded;
 pub use starved::warnings as busy_host;
-pub use story::is_asked;
 pub use view::{View, LEAST_SHARE};
 pub use waits::waits;
 
@@ -72,10 +73,14 @@ pub struct Candidate {
     pub error: Option<f64>,
     /// Told only if there is nothing else: what the host's other programs do.
     pub of_host: bool,
+    /// It is about what threads do with their whole lives.
+    pub life: bool,
     /// It is what a trace has beyond its twin's.
     pub beyond: bool,
     /// It is about programs that the recording's maker did not start.
     pub foreign: bool,
+    /// Of those as severe it is told after others: every program begins like that.
+    pub aside: bool,
     /// Its severity whatever it would save, for what is not the machine's own doing.
     pub at_most: Option<Severity>,
 }

@@ -7,7 +7,7 @@
 //! one other program has it for most of the time.
 
 use super::levels::hogs_in;
-use super::story::{by_quota, is_asked, HOG};
+use super::story::{by_quota, HOG};
 use super::View;
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::{Frame, Tree};
@@ -31,13 +31,13 @@ pub fn quiet(view: &View<'_>) -> Option<Tree> {
     if !evidence.runs_seen() {
         return None;
     }
-    let asked = view.comm().is_none() && is_asked(view);
+    let asked = view.own();
     let throttled = throttled(view);
     let places = places(tree);
-    let mut roots = roots(view, &places, asked);
+    let mut roots = roots(view, &places, asked.is_some());
     let kernel = |group| evidence.groups.is_kernel(group);
     let foreign = |root: &Root, group: GroupId| {
-        let own = if asked { &evidence.own } else { &root.related };
+        let own = asked.unwrap_or(&root.related);
         !own.contains(&group) && !kernel(group)
     };
     let mut left_out = BTreeSet::new();

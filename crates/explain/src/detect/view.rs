@@ -1,19 +1,20 @@
 //! The evidence as detectors see it: with names, seconds and the thresholds they share.
 
 use super::quiet::quiet;
+use super::story::is_asked;
 use super::waits::waits;
 use super::Candidate;
+use crate::evidence::groups::GroupId;
 use crate::evidence::subject::{Amount, Key, Part, Subject, What, Who};
-use crate::evidence::thread::State;
 use crate::evidence::tree::Tree;
 use crate::evidence::Evidence;
 use crate::moment::{Place, Sym, Tid};
 use crate::read::Read;
-use crate::result::{self, EventRef, Link, VcpuPart, VcpuSplit};
+use crate::result::{self, EventRef, Link};
 use crate::timebase::Clocks;
 use crate::Options;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use vmeter_render::quantity::{brief_seconds, three_digits};
 use vmeter_trace::names::{port, DeviceMap};
 use vmeter_trace::peers;
@@ -80,6 +81,8 @@ pub struct View<'a> {
     /// The same, with the time without a CPU that other programs of the host had.
     loud: Cow<'a, Tree>,
     beyond: bool,
+    /// Threads that the trace was made for, if that is known.
+    own: BTreeSet<GroupId>,
 }
 
 impl<'a> View<'a> {
@@ -95,10 +98,24 @@ impl<'a> View<'a> {
         let comm = options.comm.as_deref();
         let peers = BTreeMap::new();
         let (tree, loud) = (Cow::Borrowed(&evidence.tree), Cow::Borrowed(&evidence.tree));
-        let beyond = false;
-        let mut view =
-            View { evidence, sources, devices, comm, clocks, tick_s, peers, tree, loud, beyond };
+        let (beyond, own) = (false, BTreeSet::new());
+        let mut view = View {
+            evidence,
+            sources,
+            devices,
+            comm,
+            clocks,
+            tick_s,
+            peers,
+            tree,
+            loud,
+            beyond,
+            own,
+        };
         view.peers = view.compare();
+        if comm.is_none() && is_asked(&view) {
+            view.own = evidence.own.clone();
+        }
         view.tree = match quiet(&view) {
             Some(tree) => Cow::Owned(tree),
             None => view.tree,
@@ -108,9 +125,23 @@ impl<'a> View<'a> {
 
     /// The same, but for where the time went: only what is beyond that of a twin, without and
     /// with the time without a CPU that other programs had.
-    pub fn beyond(mut self, tree: Tree, loud: Tree) -> View<'a> {
+    /// `same` are the threads that do the same work in both.
+    pub fn beyond(mut self, tree: Tree, loud: Tree, same: BTreeSet<GroupId>) -> View<'a> {
         (self.tree, self.loud, self.beyond) = (Cow::Owned(tree), Cow::Owned(loud), true);
+        if self.own.is_empty() && self.comm.is_none() {
+            self.own = &same | &self.evidence.own;
+        }
         self
+    }
+
+    /// Threads that the trace was made for, if that is known.
+    pub fn own(&self) -> Option<&BTreeSet<GroupId>> {
+        (!self.own.is_empty()).then_some(&self.own)
+    }
+
+    /// True for threads that the trace was not made for.
+    pub fn is_foreign(&self, group: GroupId) -> bool {
+        self.own().is_some_and(|own| !own.contains(&group))
     }
 
     /// The same, with the time without a CPU that other programs of the host had; none if there
@@ -121,8 +152,20 @@ impl<'a> View<'a> {
         }
         let View { evidence, sources, devices, comm, clocks, tick_s, beyond, .. } = *self;
         let (tree, loud) = (Cow::Borrowed(&*self.loud), Cow::Borrowed(&*self.loud));
-        let peers = self.peers.clone();
-        Some(View { evidence, sources, devices, comm, clocks, tick_s, peers, tree, loud, beyond })
+        let (peers, own) = (self.peers.clone(), self.own.clone());
+        Some(View {
+            evidence,
+            sources,
+            devices,
+            comm,
+            clocks,
+            tick_s,
+            peers,
+            tree,
+            loud,
+            beyond,
+            own,
+        })
     }
 
     /// True if the tree holds what is beyond a twin's only.
@@ -397,77 +440,5 @@ impl<'a> View<'a> {
 
     fn called(&self, call: Option<Sym>) -> String {
         call.map(|call| format!(" in {}", self.name(call))).unwrap_or_default()
-    }
-
-    /// How each vCPU's time divides.
-    pub fn vcpus(&self) -> Vec<VcpuSplit> {
-        let mut all = self.kvm_vcpus();
-        all.extend(self.xen_vcpus());
-        all
-    }
-
-    fn kvm_vcpus(&self) -> Vec<VcpuSplit> {
-        let calls = self.evidence.seen_anywhere().syscalls;
-        let names = [
-            "not recorded",
-            "guest",
-            if !self.evidence.seen_anywhere().kvm_exits { "KVM and guest" } else { "KVM" },
-            "system calls",
-            if calls { "user space" } else { "user space and system calls" },
-            "waiting for a CPU",
-            "asleep",
-        ];
-        let mut vcpus: Vec<_> = self.evidence.threads.iter().filter(|(_, t)| t.is_vcpu).collect();
-        vcpus.sort_by_key(|(tid, _)| **tid);
-        let states = [
-            State::Unknown,
-            State::Guest,
-            State::Kvm,
-            State::Kernel,
-            State::User,
-            State::Runnable,
-            State::Blocked,
-        ];
-        vcpus
-            .into_iter()
-            .map(|(tid, thread)| {
-                let times = states.iter().zip(names).map(|(d, n)| (n, thread.times[*d as usize]));
-                self.split(self.thread(*tid), times.collect())
-            })
-            .collect()
-    }
-
-    fn xen_vcpus(&self) -> Vec<VcpuSplit> {
-        let mut vcpus: Vec<_> =
-            self.evidence.xen.vcpus.iter().filter(|(_, vcpu)| vcpu.exits > 0).collect();
-        vcpus.sort_by_key(|(id, _)| **id);
-        let names = [
-            "running",
-            "runnable, waiting for a physical CPU",
-            "blocked",
-            "paused, waiting for the device model",
-        ];
-        vcpus
-            .into_iter()
-            .map(|((_, domain, number), vcpu)| {
-                let times = names.iter().copied().zip(vcpu.times).collect();
-                self.split(format!("d{domain}v{number}"), times)
-            })
-            .collect()
-    }
-
-    fn split(&self, vcpu: String, times: Vec<(&str, u64)>) -> VcpuSplit {
-        let total = crate::sum(times.iter().map(|(_, ticks)| *ticks));
-        let mut parts: Vec<VcpuPart> = times
-            .into_iter()
-            .filter(|(_, ticks)| *ticks > 0)
-            .map(|(name, ticks)| VcpuPart {
-                name: name.to_string(),
-                time_s: self.seconds(ticks),
-                share: ticks as f64 / total.max(1) as f64,
-            })
-            .collect();
-        parts.sort_by(|a, b| b.share.total_cmp(&a.share));
-        VcpuSplit { vcpu, total_s: self.seconds(total), parts }
     }
 }

@@ -36,7 +36,7 @@ pub struct Calls {
     /// Those that returned 0, and their ticks: where that means that their time was up.
     pub zeros: (u64, u64),
     /// What is known of it by its name.
-    kind: Kind,
+    pub kind: Kind,
     /// Bytes by number of the call, if it moves some: in place of ticks.
     pub bytes: Option<Box<Series>>,
 }

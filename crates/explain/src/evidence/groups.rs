@@ -170,6 +170,7 @@ impl Groups {
             "xenbus",
         ];
         let name = self.name(group);
+        let name = name.strip_prefix(CHILD).unwrap_or(name);
         OWN.iter().any(|own| name.starts_with(own))
     }
 }

@@ -189,13 +189,14 @@ impl Witness<'_> {
             let (forks, moves) = (FORKS.contains(&name), MOVES.contains(&name));
             Kind { waits: waits(name), forks, moves }
         };
-        let Kind { waits, forks, .. } =
+        let Kind { waits, forks, moves } =
             ledger.called((group, call), ticks, (place, marks), returned, kind);
         let Some(own) = threads.get_mut(&tid) else { return };
         let slept = std::mem::take(&mut own.slept_in);
         match waits {
             true if slept || switches.is_empty() => ledger.turned(group, &mut own.turn),
-            // What might wait and did not is neither.
+            // What might wait and did not is neither, but for what moves something.
+            true if moves && returned.is_some_and(|bytes| bytes > 0) => own.turn.add(call),
             true => {}
             false => own.turn.add(call),
         }

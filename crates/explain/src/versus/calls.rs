@@ -15,8 +15,6 @@ const OFTEN: (f64, u64) = (2.0, 20);
 /// What a call costs at most besides its own time: the way into the kernel and back, and what
 /// writes it down, s.
 const BESIDES: f64 = 150e-6;
-/// Time in a call that waits by design is for what somebody else does: so much of it counts.
-const WAITING: f64 = 0.25;
 /// Calls that make processes.
 const FORKS: [&str; 5] = ["clone", "clone3", "fork", "vfork", "execve"];
 /// Most that are told of.
@@ -55,6 +53,13 @@ struct More {
     before: Sum,
     /// What that costs, s.
     cost: f64,
+    /// Time in it that is somebody else's, s.
+    waiting: f64,
+}
+
+/// It waits for somebody else by design, and not for a time.
+fn by_design(call: &str) -> bool {
+    waits(call) && !call.contains("nanosleep")
 }
 
 /// Calls that take longer or come more often than in a twin of `work` times as much work.
@@ -69,7 +74,9 @@ pub fn calls(view: &View<'_>, twin: &View<'_>, work: f64) -> Vec<Candidate> {
     let by_call = names(view).max(names(twin)).unwrap_or(0) > 8;
     let (now, before) = (sums(view, by_call), sums(twin, by_call));
     let made: f64 = now.values().map(|sum| sum.count).sum();
-    let own: f64 = now.values().map(|sum| sum.seconds).sum();
+    // In calls that wait by design time goes by that is others'.
+    let busy = now.iter().filter(|((_, call), _)| !by_design(call));
+    let own: f64 = busy.map(|(_, sum)| sum.seconds).sum();
     let each = ((span(view) - own).max(0.0) / made.max(1.0)).min(BESIDES);
     let mut all: Vec<More> = now
         .into_iter()
@@ -78,14 +85,23 @@ pub fn calls(view: &View<'_>, twin: &View<'_>, work: f64) -> Vec<Candidate> {
             let before = Sum { count: other.count * work, seconds: other.seconds * work, ..other };
             let seconds = now.seconds - before.seconds;
             let idle = (now.zeros - other.zeros * work).clamp(0.0, seconds.max(0.0));
-            let counts = match waits(&name.1) && !name.1.contains("nanosleep") {
-                true => idle + WAITING * (seconds - idle),
-                false => seconds,
-            };
-            let cost = counts + (now.count - before.count) * each;
-            Some(More { of: now.of?, now, before, cost })
+            let waiting = if by_design(&name.1) { seconds - idle } else { 0.0 };
+            let cost = seconds - waiting + (now.count - before.count) * each;
+            Some(More { of: now.of?, now, before, cost, waiting })
         })
         .collect();
+    all.sort_by(|a, b| b.cost.total_cmp(&a.cost).then(a.of.cmp(&b.of)));
+    if all.first().is_none_or(|more| more.cost < SHARE * longer) {
+        // Nobody that is waited for is in the trace: then who waits is all there is.
+        all.iter_mut().for_each(|more| more.cost += more.waiting);
+        all.sort_by(|a, b| b.cost.total_cmp(&a.cost).then(a.of.cmp(&b.of)));
+    }
+    // What a process does that is started anew each time is for that.
+    let first = all.first().map_or(0.0, |more| more.cost);
+    for more in all.iter_mut().filter(|more| FORKS.contains(&view.name(more.of.1))) {
+        let often = more.now.count - more.before.count >= OFTEN.1 as f64;
+        more.cost += if often { first } else { 0.0 };
+    }
     all.sort_by(|a, b| b.cost.total_cmp(&a.cost).then(a.of.cmp(&b.of)));
     all.retain(|more| more.cost >= SHARE * longer);
     all.truncate(MOST);
@@ -93,7 +109,7 @@ pub fn calls(view: &View<'_>, twin: &View<'_>, work: f64) -> Vec<Candidate> {
 }
 
 fn told(view: &View<'_>, more: &More, longer: f64, by_call: bool) -> Option<Candidate> {
-    let More { of: (who, call), now, before, cost } = more;
+    let More { of: (who, call), now, before, cost, .. } = more;
     let (who, name) = (view.threads(*who), view.name(*call));
     let tick = view.seconds(1)?;
     let time = |seconds: f64| view.time(seconds / tick);

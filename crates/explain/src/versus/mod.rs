@@ -8,11 +8,12 @@
 
 mod calls;
 
-use crate::detect::{is_asked, View};
+use crate::detect::View;
+use crate::evidence::groups::GroupId;
 use crate::evidence::tree::{Frame, Tree};
 use crate::rank;
 use crate::result::Finding;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::mem::{discriminant, Discriminant};
 
 /// Ratios of numbers that are one, as the logarithm of their quotient.
@@ -24,74 +25,107 @@ const FEWEST: u64 = 5;
 /// Least share of the twin's work.
 const LEAST: f64 = 1e-3;
 
-/// What is said of a trace beside its twin, before the twin's own findings are weighed.
-pub fn findings(view: View<'_>, twin: &View<'_>) -> Vec<Finding> {
-    let work = work(&view, twin);
+/// What a trace has beyond its twin, in the place of what its threads do with their whole lives.
+pub fn findings(view: View<'_>, twin: &View<'_>, alone: Vec<Finding>) -> Vec<Finding> {
+    let pairs = pairs(&view, twin);
+    let work = work(&pairs);
+    let same = same(&view, &pairs, work);
     let tree = beyond((&view, view.tree()), (twin, twin.tree()), work);
     let loud = beyond((&view, view.loud_tree()), (twin, twin.loud_tree()), work);
     let calls = calls::calls(&view, twin, work);
-    let view = view.beyond(tree, loud);
-    let mut all = rank::findings(&view);
-    all.extend(calls.into_iter().map(|candidate| rank::finding(&view, candidate)));
+    let view = view.beyond(tree, loud, same);
+    let mut beyond = rank::findings(&view);
+    beyond.retain(|finding| finding.beyond);
+    beyond.extend(calls.into_iter().map(|candidate| rank::finding(&view, candidate)));
+    let mut all = alone;
+    let told = beyond.iter().any(|finding| finding.after < 2);
+    all.retain(|finding| !told || !finding.life);
+    all.extend(beyond);
     all
 }
 
-/// How many times the twin's work a trace has in it, at most as many as its time is the twin's.
-pub fn work(view: &View<'_>, twin: &View<'_>) -> f64 {
+/// Something that both have: how many times as often the trace has it, and the time that goes by
+/// in it, s.
+struct Pair {
+    ratio: f64,
+    weight: f64,
+    whose: Option<GroupId>,
+}
+
+fn pairs(view: &View<'_>, twin: &View<'_>) -> Vec<Pair> {
     let (ours, theirs) = (counts(view), counts(twin));
     let seconds = |view: &View<'_>| view.seconds(view.evidence.span()).unwrap_or(1.0).max(1e-9);
+    // More work than that would be done faster than the twin does it.
     let most = (seconds(view) / seconds(twin)).max(1.0) * 1.05;
-    let pairs = ours.iter().filter_map(|(name, (count, weight))| {
-        let (other, theirs) = theirs.get(name)?;
-        let enough = *count >= FEWEST && *other >= FEWEST;
-        let ratio = *count as f64 / (*other).max(1) as f64;
+    let pairs = ours.into_iter().filter_map(|(name, (count, weight, whose))| {
+        let (other, theirs, _) = theirs.get(&name)?;
+        let enough = count >= FEWEST && *other >= FEWEST;
+        let ratio = count as f64 / (*other).max(1) as f64;
         let fits = enough && (LEAST..=most).contains(&ratio);
-        fits.then_some((ratio, (weight * theirs).sqrt()))
+        fits.then_some(Pair { ratio, weight: (weight * theirs).sqrt(), whose })
     });
-    let pairs: Vec<(f64, f64)> = pairs.collect();
+    pairs.collect()
+}
+
+fn alike(one: f64, other: f64) -> bool {
+    (one.ln() - other.ln()).abs() < ALIKE
+}
+
+/// How many times the twin's work a trace has in it: the ratio of numbers that most of the time
+/// speaks for.
+fn work(pairs: &[Pair]) -> f64 {
     let support = |of: f64| -> f64 {
-        let same = pairs.iter().filter(|(ratio, _)| (ratio.ln() - of.ln()).abs() < ALIKE);
-        same.map(|(_, weight)| *weight).sum()
+        pairs.iter().filter(|pair| alike(pair.ratio, of)).map(|pair| pair.weight).sum()
     };
     let mut best = (1.0, support(1.0) * EQUAL);
-    for (ratio, _) in &pairs {
-        let own = support(*ratio);
+    for pair in pairs {
+        let own = support(pair.ratio);
         if own > best.1 {
-            best = (*ratio, own);
+            best = (pair.ratio, own);
         }
     }
     best.0
 }
 
-/// How often something was done, and the time that went by in it, s: requests and calls; where
-/// these are not recorded, wake-ups.
-fn counts(view: &View<'_>) -> HashMap<String, (u64, f64)> {
+/// Threads that do the same work in both, and not now more and now less, as other programs do.
+fn same(view: &View<'_>, pairs: &[Pair], work: f64) -> BTreeSet<GroupId> {
+    let mut by: HashMap<GroupId, (f64, f64)> = HashMap::new();
+    for pair in pairs {
+        let Some(group) = pair.whose else { continue };
+        let sum = by.entry(group).or_default();
+        sum.0 += pair.weight;
+        sum.1 += if alike(pair.ratio, work) { pair.weight } else { 0.0 };
+    }
+    let user = |group| !view.evidence.groups.is_kernel(group);
+    let same = by.into_iter().filter(|(group, (all, same))| user(*group) && same * 2.0 > *all);
+    same.map(|(group, _)| group).collect()
+}
+
+/// How often something was done, the time that went by in it, s, and by whom: requests and calls;
+/// where these are not recorded, wake-ups.
+fn counts(view: &View<'_>) -> HashMap<String, (u64, f64, Option<GroupId>)> {
     let evidence = view.evidence;
-    let asked = is_asked(view);
-    let chosen = |group| match asked {
-        true => evidence.own.contains(&group),
-        false => !evidence.groups.is_kernel(group),
-    };
-    let mut all: HashMap<String, (u64, f64)> = HashMap::new();
-    let mut add = |name: String, count: u64, weight: f64| {
+    let chosen = |group| !evidence.groups.is_kernel(group) && !view.is_foreign(group);
+    let mut all: HashMap<String, (u64, f64, Option<GroupId>)> = HashMap::new();
+    let mut add = |name: String, count: u64, weight: f64, whose: Option<GroupId>| {
         let sum = all.entry(name).or_default();
-        *sum = (sum.0 + count, sum.1 + weight);
+        *sum = (sum.0 + count, sum.1 + weight, whose);
     };
     for (key, subject) in view.requests() {
         let seconds = view.seconds(subject.total).unwrap_or(0.0);
-        add(view.subject(key), subject.count, 2.0 * seconds);
+        add(view.subject(key), subject.count, 2.0 * seconds, None);
     }
-    for ((group, call), calls) in evidence.ledger.calls.iter().filter(|((who, _), _)| chosen(*who))
-    {
+    for ((who, call), calls) in evidence.ledger.calls.iter().filter(|((who, _), _)| chosen(*who)) {
         let seconds = view.seconds(calls.ticks).unwrap_or(0.0);
-        let name = format!("{} {}", evidence.groups.common(*group), view.name(*call));
-        add(name, calls.count, seconds);
+        let name = format!("{} {}", evidence.groups.common(*who), view.name(*call));
+        add(name, calls.count, seconds, Some(*who));
     }
     if evidence.ledger.calls.is_empty() {
         for ((by, _, woken), wakes) in &evidence.ledger.wakes {
             if chosen(*by) && chosen(*woken) {
-                let (by, woken) = (evidence.groups.common(*by), evidence.groups.common(*woken));
-                add(format!("{by} wakes {woken}"), wakes.wakes, wakes.wakes as f64);
+                let name = evidence.groups.common(*by);
+                let name = format!("{name} wakes {}", evidence.groups.common(*woken));
+                add(name, wakes.wakes, wakes.wakes as f64, Some(*by));
             }
         }
     }

@@ -17,6 +17,9 @@ const BLIND: f64 = 0.15;
 /// and exit.
 const CHILD_S: f64 = 10e-3;
 
+/// Page faults that may be worth a word beside what else a thread computes.
+const MANY_FAULTS: u64 = 1000;
+
 /// The usual period of a quota (`cpu.cfs_period_us`, `cpu.max`), s, and a wait for a CPU that is
 /// long beside a scheduler's slice.
 const PERIOD_S: f64 = 0.1;
@@ -106,7 +109,16 @@ impl Story {
             s == Frame::Timer && c.is_some_and(|c| view.frame_name(c).contains("nanosleep"))
         });
         let call = self.in_calls(view).map_or(0, |(.., sum)| sum.ticks);
-        let all = [(call, Cause::InCall), (device, Cause::Device), (naps, Cause::Timer)];
+        let user = last.ticks(|c, s| s == Frame::Runs && c.is_none());
+        let tick = view.seconds(1).unwrap_or(0.0).max(f64::MIN_POSITIVE);
+        let faults = ((self.faults() as f64 * FAULT_S / 2.0 / tick) as u64).min(user);
+        let faults = if self.faults() >= MANY_FAULTS { faults } else { 0 };
+        let all = [
+            (faults, Cause::Faults),
+            (call, Cause::InCall),
+            (device, Cause::Device),
+            (naps, Cause::Timer),
+        ];
         let (ticks, cause) = all.into_iter().max_by_key(|(ticks, _)| *ticks)?;
         Some((cause, ticks.min(self.busy)))
     }
@@ -130,10 +142,12 @@ impl Story {
         if cause == Cause::Stopped {
             return Some((cause, most));
         }
-        if self.children_compute(view) {
+        const CHILD: [&str; 6] = ["wait4", "waitid", "vfork", "clone", "clone3", "fork"];
+        let goes = last.who.is_some_and(|who| groups.comes_and_goes(who));
+        if (goes || in_call(view, via, &CHILD)) && self.children_compute(view) {
             return Some((Cause::Computes, all));
         }
-        if last.who.is_some_and(|who| groups.comes_and_goes(who)) {
+        if goes {
             return Some((Cause::Child, all));
         }
         if cause != Cause::Timer && self.is_lock(view, via, last) {
@@ -142,22 +156,20 @@ impl Story {
             let first = self.levels.get(1).filter(|level| own && level.who == last.who);
             return Some((Cause::Lock, first.map_or(all, |level| level.all.ticks)));
         }
-        let child = ["wait4", "waitid", "vfork", "clone", "clone3", "fork"];
-        in_call(view, via, &child).then_some((Cause::Child, all))
+        in_call(view, via, &CHILD).then_some((Cause::Child, all))
     }
 
     /// Whom is waited for at the end computes for so long each time that making it is nothing.
     fn children_compute(&self, view: &View<'_>) -> bool {
         let last = self.last();
-        let Some(who) = last.who.filter(|who| view.evidence.groups.comes_and_goes(*who)) else {
-            return false;
-        };
+        let Some(who) = last.who else { return false };
         let born = view.evidence.groups.get(who).map_or(0, |group| group.born);
         let own = levels(view, Frame::Life(who)).into_iter().next();
         let user = own.map_or(0, |own| own.ticks(|c, s| s == Frame::Runs && c.is_none()));
         let each = view.seconds(user / u64::from(born.max(1)));
         let computes = last.ticks(|c, s| c.is_none() && matches!(s, Frame::Runs | Frame::NoCpu));
-        born > 0 && computes * 2 >= last.all.ticks && each.is_some_and(|each| each >= CHILD_S)
+        let known = last.all.ticks.saturating_sub(last.noise());
+        born > 0 && computes * 2 >= known && each.is_some_and(|each| each >= CHILD_S)
     }
 
     /// Without system calls, time on a CPU may be in a call: what else it does tells which.

@@ -48,6 +48,7 @@ impl Story {
         }
         words.extend(self.provoked(view, level));
         words.extend(self.missing(view, level));
+        words.extend(if at == 0 { self.left_out(view) } else { None });
         let role = match (at, self.root) {
             (0, _) if view.is_beyond() => {
                 format!("{name}, {} beyond the other trace", view.time(whole as f64))
@@ -104,7 +105,7 @@ impl Story {
     }
 
     /// The time without a CPU that is left out, and who had it.
-    pub(super) fn left_out(&self, view: &View<'_>) -> Option<Link> {
+    fn left_out(&self, view: &View<'_>) -> Option<String> {
         if view.is_beyond() {
             return None;
         }
@@ -118,12 +119,11 @@ impl Story {
         by.sort_unstable_by(|a, b| b.cmp(a));
         let names: Vec<String> = by.iter().take(2).map(|(_, who)| view.threads(*who)).collect();
         (view.share(left) >= LEAST_SHARE).then(|| {
-            let claim = format!(
+            format!(
                 "left out: {} in which it, or whom it waits for, had no CPU ({} and others had it)",
                 view.time(left as f64),
                 names.join(", ")
-            );
-            Link { claim, ..Link::default() }
+            )
         })
     }
 

@@ -41,7 +41,9 @@ const FAULT_S: f64 = 20e-6;
 const CLOSED: f64 = 0.4;
 /// Share of the traced time that what the recording's maker started does something, from which
 /// that is what it was made for.
-const ASKED: f64 = 0.1;
+const ASKED: f64 = 0.03;
+/// Share of the traced time from which a single wait of what was started is worth a word.
+const ONCE: f64 = 0.3;
 /// Most subjects that are told of where none was named.
 const MOST: usize = 3;
 
@@ -98,6 +100,9 @@ impl Story {
                 first.all.ticks.saturating_sub(first.ticks(idle)).saturating_sub(noise)
             }
         };
+        // Beside a twin, naps that it has not are no idling.
+        let naps = first.ticks(|_, state| state == Frame::Timer);
+        let busy = if view.is_beyond() { busy.max(naps) } else { busy };
         let waits = first.wakers().iter().map(|(_, sum)| sum.count).sum();
         let (by, without) = hogs(view, root);
         let hog = by.into_iter().max_by_key(|(_, ticks)| *ticks);
@@ -200,7 +205,6 @@ impl Story {
             chain.extend(self.lock_link(view));
         }
         chain.extend(self.grows(view));
-        chain.extend(self.left_out(view));
         chain.extend(self.contrast(view));
         let guess = self.guess(view, cause);
         chain.extend(guess.map(|claim| Link { claim, ..Link::default() }));
@@ -226,7 +230,7 @@ impl Story {
             at_most,
             error: self.levels.get(1).or(self.levels.first()).map(|level| level.squares.sqrt()),
             of_host: life && alone && cause == Cause::NoCpu,
-            beyond: view.is_beyond(),
+            life,
             ..Candidate::default()
         })
     }
@@ -306,7 +310,6 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
     let requests = view.requests();
     let of_guest = requests.iter().any(|(_, subject)| subject.count >= super::view::LEAST_COUNT);
     let of_guest = of_guest && view.comm().is_none();
-    let asked = view.comm().is_none() && is_asked(view);
     let loud = view.as_loud();
     let mut all: Vec<(f64, Story, Candidate)> = Vec::new();
     for (_, node) in view.tree().roots() {
@@ -329,7 +332,10 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
         if alone || of_guest && (few || story.serves_guest(view, group)) {
             continue;
         }
-        if story.waits < LEAST_WAITS && story.levels.len() > 1 && chosen.is_none() {
+        let long = candidate.as_ref().is_some_and(|c| view.share(c.saving) >= ONCE);
+        let own = view.own().is_some_and(|own| own.contains(&group)) && long;
+        let once = story.waits < LEAST_WAITS && story.levels.len() > 1 && chosen.is_none();
+        if once && !own {
             continue;
         }
         if let Some(mut candidate) = candidate {
@@ -340,11 +346,15 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
             if few || closed < CLOSED && !kernel {
                 candidate.at_most = Some(Severity::Low);
             }
-            candidate.foreign = asked && !view.evidence.own.contains(&group);
+            candidate.foreign = view.is_foreign(group);
+            candidate.aside = candidate.kind == "page-faults" && story.begins(view)
+                || view.own().is_none() && closed < CLOSED
+                || once;
+            let computes = story.levels.len() == 1 && candidate.kind == "busy-thread";
             if candidate.foreign {
                 candidate.at_most = Some(Severity::Low);
-            } else if asked && view.is_beyond() && candidate.at_most == Some(Severity::Low) {
-                candidate.at_most = Some(Severity::Medium);
+            } else if view.own().is_some() && view.is_beyond() && !computes && !once {
+                candidate.at_most = candidate.at_most.map(|most| most.max(Severity::Medium));
             }
             // Of findings as severe, that of a request and its answer goes first.
             all.push((closed, story, candidate));
@@ -369,7 +379,9 @@ fn told(
     let Some(loud) = loud.filter(|_| candidate.is_none_or(little)) else { return told };
     let Some(story) = Story::of(loud, frame) else { return told };
     match story.candidate(loud).filter(|c| c.kind == "no-cpu") {
-        Some(without) if story.hog.is_some() => Some((story, Some(without))),
+        Some(without) if story.hog.is_some_and(|(who, _)| !view.is_foreign(who)) => {
+            Some((story, Some(without)))
+        }
         Some(without) if candidate.is_none() => {
             Some((story, Some(Candidate { of_host: true, ..without })))
         }
@@ -388,7 +400,7 @@ fn most_severe(view: &View<'_>, mut all: Vec<(f64, Story, Candidate)>) -> Vec<Ca
         all.retain(|(_, _, c)| !c.of_host);
     }
     all.sort_by_key(|(closed, _, c)| {
-        std::cmp::Reverse((severity(c), !c.foreign, order(*closed, c)))
+        std::cmp::Reverse((severity(c), !c.foreign, !c.aside, order(*closed, c)))
     });
     let mut ends = Vec::new();
     all.retain(|(_, story, _)| {

@@ -102,12 +102,18 @@ impl Story {
 
     /// Memory that is touched first when a program begins is no fault.
     fn faults_at_most(&self, view: &View<'_>) -> Severity {
+        if self.begins(view) {
+            Severity::Low
+        } else {
+            Severity::Medium
+        }
+    }
+
+    /// It touches fresh memory without a wait between, as a program does when it begins.
+    pub(super) fn begins(&self, view: &View<'_>) -> bool {
         let who = self.last().who.or(self.subject_group(view));
         let goes = who.and_then(|who| view.evidence.ledger.fault_goes.get(&who));
-        match goes {
-            Some(goes) if *goes < super::LEAST_GOES => Severity::Low,
-            _ => Severity::Medium,
-        }
+        goes.is_some_and(|goes| *goes < super::LEAST_GOES)
     }
 
     fn child_words(&self, view: &View<'_>) -> Words {
