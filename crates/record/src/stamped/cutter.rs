@@ -1,5 +1,6 @@
 //! Lines of bytes that were stamped on arrival, each with the time of its own first character.
 
+use vmeter_model::kernel_log::split_stamp;
 use vmeter_model::Ns;
 
 /// Lines longer than this are cut, so that a guest cannot exhaust memory.
@@ -40,7 +41,8 @@ impl Line {
 /// loader ends its lines with `\n\r`, so that the carriage return comes long before the next
 /// line's first character. What is written over a line (after a carriage return, or where the
 /// cursor was moved to, as menus are drawn) is a line of its own, with its own time; and so is
-/// what somebody else prints behind a prompt that nobody has answered.
+/// what somebody else prints behind a prompt that nobody has answered; and, later than what is
+/// before it, a line of the kernel's log and a status of systemd's.
 #[derive(Debug, Default)]
 pub struct LineCutter {
     lines: Vec<Line>,
@@ -142,7 +144,21 @@ impl LineCutter {
     }
 
     fn cut(&mut self) {
-        self.lines.push(self.open_line());
+        let mut line = self.open_line();
+        let mut lines = Vec::new();
+        while let Some((from, _)) = line.later.iter().rfind(|(from, _)| begins(&line.text, *from)) {
+            let from = *from as usize;
+            let text = line.text.split_off(from);
+            let at = line.later.partition_point(|(offset, _)| (*offset as usize) < from);
+            let mut later = line.later.split_off(at);
+            let start = later.remove(0).1;
+            let offset = u32::try_from(from).unwrap_or(u32::MAX);
+            later.iter_mut().for_each(|(from, _)| *from -= offset);
+            lines.push(Line { start, end: line.end, text, later });
+            line.end = line.later.last().map_or(line.start, |(_, at)| *at);
+        }
+        lines.push(line);
+        self.lines.extend(lines.into_iter().rev());
         self.pending.clear();
         self.later.clear();
     }
@@ -165,6 +181,15 @@ impl LineCutter {
         }
         self.lines
     }
+}
+
+/// True for a later part of a line that is one of its own: who prints it always begins one, and
+/// somebody else had left his unfinished.
+fn begins(text: &str, from: u32) -> bool {
+    const STATUS: &[&str] = &["[  OK  ] ", "[FAILED] ", "[DEPEND] "];
+    let part = text.get(from as usize..).unwrap_or_default();
+    let stamped = || part.starts_with('[') && split_stamp(part).0.is_some();
+    from > 0 && (STATUS.iter().any(|status| part.starts_with(status)) || stamped())
 }
 
 /// Bytes as text, and where in it the parts begin.
@@ -258,6 +283,25 @@ mod tests {
         assert_eq!((line.at(0), line.at(14), line.at(17)), (S, S, 5 * S));
         assert_eq!(line.later, [(17, 5 * S)]);
         assert_eq!(cut(&[(S, b"login: "), (S + 1, b"root\n")]).len(), 1);
+    }
+
+    #[test]
+    fn whoever_begins_a_line_has_one() {
+        let reads: [(Ns, &[u8]); 4] = [
+            (1 * PART, b"Passphrase for vda3: "),
+            (5 * PART, b"[   12.000345] random: crng init done"),
+            (9 * PART, b"[  OK  ] Found device vda4."),
+            (11 * PART, b" [ ok ]\n"),
+        ];
+        let expected = [
+            (1, 1, "Passphrase for vda3: "),
+            (5, 5, "[   12.000345] random: crng init done"),
+            (9, 11, "[  OK  ] Found device vda4. [ ok ]"),
+        ];
+        let expected = expected.map(|(at, end, text)| (at * PART, end * PART, text.to_owned()));
+        assert_eq!(cut(&reads), expected);
+        // A log that is printed again has its stamps in the middle of a line.
+        assert_eq!(cut(&[(1, b"kern.info kernel: [    1.000000] x\n")]).len(), 1);
     }
 
     proptest! {

@@ -85,7 +85,8 @@ fn is_last(facts: &Facts<'_>, hit: &Hit<'_>) -> bool {
 fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
     let phase = |name| tree.root.children.iter().find(|n| n.name == name);
     let Some((start, end)) = phase(ENTRY).map(|n| (n.start, n.end)) else { return };
-    let cuts = parts(facts, start, end);
+    let mut cuts = parts(facts, start, end);
+    cuts.retain(|(_, at)| at.error <= MOST_ERROR_NS);
     for (index, (name, at)) in cuts.iter().enumerate() {
         let to = cuts.get(index + 1).map_or(end, |next| next.1.at);
         if at.at < to {
@@ -109,7 +110,7 @@ pub(crate) fn parts<'a>(facts: &Facts<'a>, start: Ns, end: Ns) -> Vec<(String, S
         .map(|(symbol, stamp)| (format!("kernel:{symbol}"), *stamp))
         .collect();
     let last = parts.last().map_or(start, |(_, stamp)| stamp.at);
-    let timed = |h: &&Hit<'_>| h.on == On::Kernel && h.timed && h.error <= MOST_ERROR_NS;
+    let timed = |h: &&Hit<'_>| h.on == On::Kernel && h.timed;
     let lines = facts.hits.iter().filter(timed).filter(|h| inside(h.at) && h.at >= last);
     let mut lines: Vec<(String, Stamp<'a>)> = lines.filter_map(line_part).collect();
     for (_, stamp) in &mut lines {

@@ -15,6 +15,7 @@ mod processes;
 mod prompt;
 mod said;
 mod shutdown;
+mod silent;
 mod stages;
 mod steps;
 mod stopping;

@@ -338,7 +338,8 @@ fn loads<'a>(facts: &Facts<'a>, calls: &[(Call<'a>, Node<'a>)]) -> Vec<(Option<i
         let start = load.map_or(node.start, |load| load.at);
         let error = node.error.max(load.map_or(0, |load| load.error));
         let name = format!("insmod {module}");
-        let node = Node { error, ..Node::new(name, start, node.end, node.source) };
+        let unfinished = node.unfinished;
+        let node = Node { error, unfinished, ..Node::new(name, start, node.end, node.source) };
         nodes.push((call.pid, node));
     }
     nodes

@@ -9,12 +9,14 @@
 //! nothing waited for are beside the tree.
 //!
 //! Where a run ends at a line that is neither a prompt's nor the kernel's, and a unit was still
-//! starting, that one is what the end waited for; of several, the one that began last or another.
+//! starting that can have printed it (`silent`), that one is what the end waited for; of several,
+//! the one that began last or another. If none was, it is the last such unit that was there.
 //!
 //! Lines come through the kernel's log with the whole name, early or where systemd is told to
 //! (`systemd.log_target=kmsg`), else on the console, where a name may be cut in its middle.
 
 use super::ordering::comes_after;
+use super::silent::may_print;
 use super::stages::{INITRD, INITRD_UNITS, SYSTEMD, UNITS};
 use super::verbs::Verb::{Begins, Ends, Stopped, Stops};
 use super::verbs::{is_device, said, same, status, Verb, CUT, STATUS};
@@ -86,13 +88,14 @@ fn of_stage<'a>(
     let units = units(facts, from, to, cut);
     let (until, goal) = goal(facts, &units, from, to);
     let chain = chain(&units, goal, &facts.orders);
+    let line = facts.seen.iter().any(|s| matches!(s.what, What::ReadyLine { .. }));
     let mut at = begin;
     for index in &chain {
         let unit = &units[*index];
         let Some(start) = unit.start else { continue };
         start_jobs(facts, tree, &units, (at, start.at));
         let whole = node(facts, unit, start, from);
-        let name = or_others(&units, *index).unwrap_or_else(|| whole.name.clone());
+        let name = or_others(&units, *index, line).unwrap_or_else(|| whole.name.clone());
         if name != whole.name {
             tree.beside.push(whole.clone());
         }
@@ -115,12 +118,10 @@ fn of_stage<'a>(
 }
 
 /// Of several units that had not ended, nobody knows which it was that the end waited for.
-fn or_others(units: &[Unit<'_>], goal: usize) -> Option<String> {
+fn or_others(units: &[Unit<'_>], goal: usize, line: bool) -> Option<String> {
     let unit = &units[goal];
-    let mut others = units
-        .iter()
-        .enumerate()
-        .filter(|(index, other)| *index != goal && other.unfinished && !is_device(other.name));
+    let others = units.iter().enumerate();
+    let mut others = others.filter(|(index, other)| *index != goal && can_be(other, line));
     let (_, first) = others.next().filter(|_| unit.unfinished)?;
     Some(match others.count() {
         0 => format!("{UNIT}{} or {}", unit.name, first.name),
@@ -267,13 +268,20 @@ fn goal(facts: &Facts<'_>, units: &[Unit<'_>], from: Ns, to: Ns) -> (Ns, Option<
     let (stamp, text) = split_stamp(line);
     // The line says itself what was there by then.
     let says = said(text).filter(|(verb, _)| *verb == Ends).and_then(|(_, name)| named(name));
-    let starting = |device: bool| {
-        let open = |unit: &Unit<'_>| unit.unfinished && is_device(unit.name) == device;
-        units.iter().rposition(open)
-    };
+    let starting = || units.iter().rposition(|unit| can_be(unit, ready.is_some()));
+    let device = || units.iter().rposition(|unit| unit.unfinished && ready.is_none());
     // What the kernel says is no unit's.
-    let starting = || starting(false).or_else(|| starting(true)).filter(|_| stamp.is_none());
-    (until, says.or_else(starting).or_else(|| units.iter().rposition(came)))
+    let starting = || starting().or_else(device).filter(|_| stamp.is_none());
+    let own = |unit: &Unit<'_>| came(unit) && may_print(unit.name);
+    let own = || units.iter().rposition(own).filter(|_| ready.is_some() && stamp.is_none());
+    let last = || units.iter().rposition(came);
+    (until, says.or_else(starting).or_else(own).or_else(last))
+}
+
+/// True for a unit that had not ended and can be what the end waited for: where that is a
+/// `line`, one that may have printed it.
+fn can_be(unit: &Unit<'_>, line: bool) -> bool {
+    unit.unfinished && !is_device(unit.name) && (!line || may_print(unit.name))
 }
 
 /// The units that led to `goal`, in order of time.
