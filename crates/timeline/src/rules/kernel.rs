@@ -5,7 +5,7 @@ use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::backbone::{ENTRY, INITCALLS};
 use crate::facts::Facts;
 use crate::landmarks::{ALIGNED_ENTRY, BOOT_SECTOR, KERNEL_ENTRIES, MAPPED, WAY};
-use crate::lines::Hit;
+use crate::lines::{Hit, NO_TIME_ERROR_NS};
 use crate::patterns::{Means, On};
 use crate::tree::{Growing, Node};
 use vmeter_model::{Ns, What};
@@ -86,7 +86,8 @@ fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
     let phase = |name| tree.root.children.iter().find(|n| n.name == name);
     let Some((start, end)) = phase(ENTRY).map(|n| (n.start, n.end)) else { return };
     let mut cuts = parts(facts, start, end);
-    cuts.retain(|(_, at)| at.error <= MOST_ERROR_NS);
+    // One from before the kernel's clock ran is not even known to be before or after another.
+    cuts.retain(|(_, at)| at.error < NO_TIME_ERROR_NS);
     for (index, (name, at)) in cuts.iter().enumerate() {
         let to = cuts.get(index + 1).map_or(end, |next| next.1.at);
         if at.at < to {
@@ -95,10 +96,6 @@ fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
         }
     }
 }
-
-/// A line that is off by more is not known to be in its place, not even before or after another:
-/// one from before the kernel's clock ran.
-const MOST_ERROR_NS: Ns = 200_000_000;
 
 /// Where parts begin inside `start..end`, in order, no name twice in a row.
 pub(crate) fn parts<'a>(facts: &Facts<'a>, start: Ns, end: Ns) -> Vec<(String, Stamp<'a>)> {
