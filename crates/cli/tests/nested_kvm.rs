@@ -11,7 +11,7 @@
 mod common;
 
 use common::l1::L1;
-use common::{text, Lab};
+use common::Lab;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -10,8 +10,9 @@ use vmeter_stats::{estimate, mean};
 
 /// The finding that asks for it.
 pub(crate) const FINDING: &str = "uart-cost";
-/// Label of the machine.
-pub(crate) const LABEL: &str = "uart-cost: all consoles";
+/// Labels of the machines that print: a guest that dies of one way to write must not take the
+/// others with it.
+pub(crate) const LABELS: [&str; 2] = ["uart-cost: all consoles", "uart-cost: rep outsb"];
 /// Characters printed: the second amount less the first takes out what a call costs.
 const AMOUNTS: [u32; 2] = [2048, 51200];
 /// Counts of exits by port, as in `kvm_pio:0x3f8`.
@@ -24,26 +25,37 @@ struct Console {
     shown: &'static str,
     /// Its I/O ports; none of one that is asked through memory.
     ports: Option<RangeInclusive<u32>>,
+    /// Which of the machines prints to it.
+    label: &'static str,
+}
+
+impl Console {
+    const fn of(name: &'static str, shown: &'static str, ports: RangeInclusive<u32>) -> Self {
+        Console { name, shown, ports: Some(ports), label: LABELS[0] }
+    }
 }
 
 /// Both ways to write to a debug console have one of their own, so that their exits are told apart.
 const CONSOLES: [Console; 5] = [
-    Console { name: "ttyS0", shown: "ttyS0 (UART)", ports: Some(0x3f8..=0x3ff) },
-    Console { name: "ttyS1", shown: "ttyS1 (second UART)", ports: Some(0x2f8..=0x2ff) },
-    Console { name: "hvc0", shown: "hvc0 (virtio-console)", ports: None },
-    Console { name: "outb-0xe9", shown: "debugcon, an outb each", ports: Some(0xe9..=0xe9) },
-    Console { name: "outsb-0xea", shown: "debugcon, rep outsb", ports: Some(0xea..=0xea) },
+    Console::of("ttyS0", "ttyS0 (UART)", 0x3f8..=0x3ff),
+    Console::of("ttyS1", "ttyS1 (second UART)", 0x2f8..=0x2ff),
+    Console { ports: None, ..Console::of("hvc0", "hvc0 (virtio-console)", 0..=0) },
+    Console::of("outb-0xe9", "debugcon, an outb each", 0xe9..=0xe9),
+    Console {
+        label: LABELS[1],
+        ..Console::of("outsb-0xea", "debugcon, rep outsb", 0xea..=0xea)
+    },
 ];
 
 fn step(console: &str, amount: u32) -> String {
     format!("print {console} {amount}")
 }
 
-/// The machine with all consoles, which prints both amounts to each.
-pub(crate) fn machine(kitchen: &Kitchen<'_>) -> Result<MachineSpec, String> {
+/// A machine with all consoles, which prints both amounts to each of its own.
+pub(crate) fn machine(kitchen: &Kitchen<'_>, label: &str) -> Result<MachineSpec, String> {
     let mut spec = kitchen.base.clone();
     if kitchen.is_mock() {
-        spec.append.push("vmeter.print=all".into());
+        spec.append.push(format!("vmeter.print={}", label.replace(' ', "-")));
         return Ok(spec);
     }
     if kitchen.back_end() != "qemu" {
@@ -56,7 +68,7 @@ pub(crate) fn machine(kitchen: &Kitchen<'_>) -> Result<MachineSpec, String> {
     };
     kitchen.initramfs(&mut spec, &wanted)?;
     for amount in AMOUNTS {
-        for console in &CONSOLES {
+        for console in CONSOLES.iter().filter(|console| console.label == label) {
             spec.append.push(format!("vmeter.print={}:{amount}", console.name));
         }
     }
@@ -88,6 +100,12 @@ pub(crate) struct Printed<'a> {
     pub silent: Option<&'a BTreeMap<String, f64>>,
 }
 
+impl Printed<'_> {
+    fn prints(&self, console: &Console) -> bool {
+        self.parts.contains_key(&format!("/init:{}", step(console.name, AMOUNTS[0])))
+    }
+}
+
 /// The table.
 pub(crate) fn costs(blocks: &[Printed<'_>]) -> Vec<ConsoleCost> {
     let [few, many] = AMOUNTS;
@@ -97,8 +115,9 @@ pub(crate) fn costs(blocks: &[Printed<'_>]) -> Vec<ConsoleCost> {
             block.parts.get(&format!("/init:{}", step(console.name, amount))).copied()
         };
         let one = |block: &Printed<'_>| Some((of(block, many)? - of(block, few)?) / chars);
-        let samples_s: Vec<f64> = blocks.iter().filter_map(one).collect();
-        let exits: Vec<f64> = blocks.iter().filter_map(|block| exits(console, block)).collect();
+        let own = || blocks.iter().filter(|block| block.prints(console));
+        let samples_s: Vec<f64> = own().filter_map(one).collect();
+        let exits: Vec<f64> = own().filter_map(|block| exits(console, block)).collect();
         (!samples_s.is_empty()).then(|| ConsoleCost {
             console: console.shown.to_owned(),
             per_char: estimate(&samples_s),

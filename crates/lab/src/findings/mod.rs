@@ -69,8 +69,9 @@ pub(crate) struct Asked {
     pub timed: u32,
     /// What is compared.
     pub findings: Vec<PlannedFinding>,
-    /// Label of the machine that prints known amounts.
-    pub consoles: Option<String>,
+    /// Labels of the machines that print known amounts.
+    #[serde(default)]
+    pub printing: Vec<String>,
 }
 
 /// What `--list` says: (id, title, what it is).
@@ -118,7 +119,7 @@ fn begun(options: &FindingsOptions, watch: &mut Watch<'_>) -> Result<(Session, V
     let runs = options.runs.runs.unwrap_or(DEFAULT_RUNS);
     let warmup = options.runs.warmups();
     watch.progress.note("making what the findings need");
-    let Menu { timed, exact, findings, consoles } = if options.spec.command.is_empty() {
+    let Menu { timed, exact, findings, printing } = if options.spec.command.is_empty() {
         let kitchen = Kitchen { cache: &cache, base: &options.spec };
         let exact = !options.no_icount && base.is_slowed_by_counting();
         plan::of_options(&chosen, &kitchen, exact)
@@ -139,7 +140,7 @@ fn begun(options: &FindingsOptions, watch: &mut Watch<'_>) -> Result<(Session, V
         warmup,
         timed: timed.len() as u32,
         findings,
-        consoles,
+        printing,
     };
     let record = SessionRecord {
         machines: prepared.iter().map(|p| p.session.clone()).collect(),

@@ -22,8 +22,8 @@ pub(crate) struct Menu {
     pub exact: Vec<(String, MachineSpec)>,
     /// What is compared.
     pub findings: Vec<PlannedFinding>,
-    /// Label of the machine that prints known amounts to its consoles.
-    pub consoles: Option<String>,
+    /// Labels of the machines that print known amounts to their consoles.
+    pub printing: Vec<String>,
 }
 
 impl Menu {
@@ -77,8 +77,11 @@ pub(crate) fn of_options(findings: &[&Finding], kitchen: &Kitchen<'_>, exact: bo
         menu.findings.push(planned);
     }
     if findings.iter().any(|finding| finding.id == consoles::FINDING) {
-        if let Ok(spec) = consoles::machine(kitchen) {
-            menu.consoles = Some(menu.label(consoles::LABEL, spec));
+        for label in consoles::LABELS {
+            if let Ok(spec) = consoles::machine(kitchen, label) {
+                let label = menu.label(label, spec);
+                menu.printing.push(label);
+            }
         }
     }
     menu

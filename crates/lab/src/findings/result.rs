@@ -37,6 +37,7 @@ pub fn result(session: &Session) -> Result<FindingsResult> {
     let all = Runs { booted: &booted };
     let rows = all.rows(&asked);
     let consoles = all.consoles(&asked);
+    warnings.extend(all.silent(&asked));
     let own = !asked.spec.command.is_empty();
     let baseline: Vec<f64> = all.of(BASELINE).values().map(|boot| boot.total).collect();
     let begin = booted.iter().map(|one| one.span_ns.0).min().unwrap_or(0);
@@ -300,14 +301,23 @@ impl<'a> Runs<'a> {
     }
 
     fn consoles(&self, asked: &Asked) -> Vec<ConsoleCost> {
-        let Some(label) = &asked.consoles else { return Vec::new() };
-        let (boots, counts, silent) = (self.of(label), self.counts(label), self.counts(BASELINE));
-        let printed = |(block, boot): (&u32, &&'a Boot)| {
-            let counts = counts.get(block)?;
-            let silent = silent.get(block).copied();
-            Some(consoles::Printed { parts: &boot.parts, counts, silent })
-        };
-        consoles::costs(&boots.iter().filter_map(printed).collect::<Vec<_>>())
+        let silent = self.counts(BASELINE);
+        let mut printed = Vec::new();
+        for label in &asked.printing {
+            let (boots, counts) = (self.of(label), self.counts(label));
+            printed.extend(boots.iter().filter_map(|(block, boot)| {
+                let counts = counts.get(block)?;
+                let silent = silent.get(block).copied();
+                Some(consoles::Printed { parts: &boot.parts, counts, silent })
+            }));
+        }
+        consoles::costs(&printed)
+    }
+
+    /// Machines that print and never got to their end: what was not measured, and why.
+    fn silent(&self, asked: &Asked) -> Vec<String> {
+        let ended = |label: &&String| self.of(label).is_empty();
+        asked.printing.iter().filter(ended).filter_map(|label| self.failure(label)).collect()
     }
 
     /// Of the boot that prints its whole log.

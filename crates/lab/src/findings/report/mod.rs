@@ -80,15 +80,18 @@ impl<'a> FindingsReport<'a> {
 
     /// Findings that have several comparisons, or a price for each of something.
     fn parts(&self) -> Option<Table> {
-        let mut table = Table::new(vec![
+        let contrasts = self.result.rows.iter().flat_map(|row| &row.contrasts);
+        let counted = contrasts.filter(|c| c.exits_per_unit.is_some()).count() > 0;
+        let mut columns = vec![
             Column::name("comparison"),
             Column::number("saves", 0),
             Column::text("where", 2),
             Column::number("each", 0),
             Column::text("of what", 1),
-            Column::number("exits", 1),
-            Column::number("p", 1),
-        ]);
+        ];
+        columns.extend(counted.then(|| Column::number("exits", 1)));
+        columns.push(Column::number("p", 1));
+        let mut table = Table::new(columns);
         for row in &self.result.rows {
             let several = row.contrasts.len() > 1;
             for contrast in measured(row).filter(|c| several || c.unit.is_some()) {
@@ -100,15 +103,16 @@ impl<'a> FindingsReport<'a> {
                     }
                     None => (Cell::Empty, String::new()),
                 };
-                table.row(vec![
+                let mut cells = vec![
                     Cell::Name(name.join(": ")),
                     Cell::Inline(Quantity::of(&contrast.found, Unit::Seconds)),
                     Cell::Text(place(contrast)),
                     each,
                     Cell::Text(what),
-                    exits(contrast.exits_per_unit.as_ref()),
-                    Cell::Text(p_value(contrast.p_value)),
-                ]);
+                ];
+                cells.extend(counted.then(|| exits(contrast.exits_per_unit.as_ref())));
+                cells.push(Cell::Text(p_value(contrast.p_value)));
+                table.row(cells);
             }
         }
         (!table.rows.is_empty()).then_some(table)
@@ -143,19 +147,21 @@ impl<'a> FindingsReport<'a> {
     }
 
     fn consoles(&self) -> Option<Table> {
-        let mut table = Table::new(vec![
-            Column::name("console"),
-            Column::number("a character", 0),
-            Column::number("exits", 0),
-            Column::number("boots", 1),
-        ]);
-        for cost in &self.result.consoles {
-            table.row(vec![
+        let costs = &self.result.consoles;
+        let counted = costs.iter().any(|cost| cost.exits_per_char.is_some());
+        let of_exits = counted.then(|| Column::number("exits", 0));
+        let mut columns = vec![Column::name("console"), Column::number("a character", 0)];
+        columns.extend(of_exits);
+        columns.push(Column::number("boots", 1));
+        let mut table = Table::new(columns);
+        for cost in costs {
+            let mut cells = vec![
                 Cell::Name(cost.console.clone()),
                 Cell::Inline(Quantity::of(&cost.per_char, Unit::Seconds)),
-                exits(cost.exits_per_char.as_ref()),
-                Cell::Text(cost.samples_s.len().to_string()),
-            ]);
+            ];
+            cells.extend(counted.then(|| exits(cost.exits_per_char.as_ref())));
+            cells.push(Cell::Text(cost.samples_s.len().to_string()));
+            table.row(cells);
         }
         (!table.rows.is_empty()).then_some(table)
     }
