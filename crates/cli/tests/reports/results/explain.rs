@@ -72,6 +72,7 @@ pub fn result() -> ExplainResult {
                 ],
                 suggestion: "give the disk a thread of its own".into(),
                 confirm: "vmeter bench --vs iothread".into(),
+                ..Finding::default()
             },
             Finding {
                 kind: "outlier".into(),
@@ -87,6 +88,7 @@ pub fn result() -> ExplainResult {
                 )],
                 suggestion: "look at it".into(),
                 confirm: "vmeter trace stat host.dat".into(),
+                ..Finding::default()
             },
         ],
         warnings: vec!["traces/guest.dat: 12 events lost".into()],
