@@ -107,6 +107,18 @@ fn a_recording_that_breaks_off_gives_its_last_initcall_no_time() {
 }
 
 #[test]
+fn what_comes_before_init_ends_where_the_kernel_says_that_it_runs_it() {
+    let mut boot = Boot::standard();
+    let said = at_of(&boot, &What::Reached { symbol: "run_init_process".into() });
+    // Without addresses user space begins at the exec, which is 4 ms after the line.
+    boot.events.retain(|e| !matches!(e.what, What::Reached { .. }) || e.at < said - 200 * MS);
+    let timeline = boot.timeline();
+    let before = timeline.spans.iter().find(|s| s.name == "kernel:free_initmem").unwrap();
+    assert!((before.end - said).abs() <= MS, "{said}: {before:?}");
+    assert!(length(&timeline, "kernel:run_init_process") >= 3 * MS);
+}
+
+#[test]
 fn a_step_that_hangs_lasts_until_the_timeout_and_a_lost_end_does_not() {
     let hung = |outcome: Outcome, name: &str, ready: bool| {
         let mut boot = Boot::standard();

@@ -12,6 +12,9 @@ use vmeter_model::{Ns, What};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 
+/// `run_init_process` of init/main.c.
+const RUN_INIT: &str = "kernel:run_init_process";
+
 /// A kernel sets up its first page tables before it runs in its own half.
 const MAPPED_WITHIN_NS: Ns = 100_000_000;
 
@@ -137,7 +140,12 @@ fn between_neighbours(parts: &mut [(String, Stamp<'_>)]) {
 }
 
 fn line_part<'a>(hit: &Hit<'a>) -> Option<(String, Stamp<'a>)> {
-    let (Means::Part(name) | Means::FirstPart(name)) = hit.means else { return None };
+    let name = match hit.means {
+        Means::Part(name) | Means::FirstPart(name) => name,
+        // From saying so until it is in user space the kernel reads and maps its init.
+        Means::Begins(Anchor::Userspace, _) if hit.text.starts_with("Run ") => RUN_INIT,
+        _ => return None,
+    };
     Some((name.to_owned(), Stamp { at: hit.at, error: hit.error, source: hit.source }))
 }
 
