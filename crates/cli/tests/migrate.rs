@@ -80,9 +80,10 @@ fn it_converges_where_bandwidth_exceeds_the_dirty_rate_and_says_why_not_where_it
             assert!(reason.contains("--auto-converge"), "{reason}");
         }
     }
-    // What the guest was asked to write, as far as the host let it.
+    // What the guest was asked to write, as far as the host let it; after a stall it catches up,
+    // so that a round has seen more.
     let dirtied = number(&points[1]["prediction"], "dirty_bytes_per_s");
-    assert!(dirtied > 0.0 && dirtied < 16e6, "{dirtied}");
+    assert!(dirtied > 0.0 && dirtied < 60e6, "{dirtied}");
     assert_eq!(number(&points[0], "dirty_pages_per_s"), 0.0);
 }
 
