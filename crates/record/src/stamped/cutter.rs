@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn whoever_begins_a_line_has_one() {
         let reads: [(Ns, &[u8]); 4] = [
-            (1 * PART, b"Passphrase for vda3: "),
+            (PART, b"Passphrase for vda3: "),
             (5 * PART, b"[   12.000345] random: crng init done"),
             (9 * PART, b"[  OK  ] Found device vda4."),
             (11 * PART, b" [ ok ]\n"),
