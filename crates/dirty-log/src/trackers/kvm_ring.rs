@@ -226,6 +226,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no signal masks")]
     fn address_spaces_are_kept_apart() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let slot =
