@@ -82,6 +82,10 @@ pub const MINIMAL: &[Line] = &[
     on("PCI_MSI", "virtio's interrupts"),
     on("PCIEPORTBUS", "--pcie-root-ports"),
     on("ACPI", "where PCI's interrupts lead, and the power-off"),
+    on(
+        "X86_PM_TIMER",
+        "without it the local APIC's timer is measured against ticks for 0.1 s, and then disabled",
+    ),
     on("BLOCK", "disks"),
     on("BLK_DEV", "virtio-blk"),
     on("VIRTIO_MENU", "virtio"),
