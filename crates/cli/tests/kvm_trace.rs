@@ -20,8 +20,10 @@ const DONE: u8 = 0xf4;
 const PORT: u8 = 0x42;
 const PORT_WRITES: u64 = 1234;
 const MMIO_READS: u64 = 321;
-/// Nothing is there.
+/// Nothing is there. It is also where a guest of Firecracker says, by the byte 123, that it has
+/// booted (`--boot-timer`).
 const HOLE: u64 = 3 << 30;
+const BOOTED: u8 = 123;
 
 /// The VMM's half: not a test by itself.
 #[test]
@@ -40,6 +42,9 @@ fn guest() {
     };
     run(code::port_writes(PORT, DONE), kvm_regs { rcx: PORT_WRITES, ..Default::default() });
     run(code::mmio_reads(DONE), kvm_regs { rcx: MMIO_READS, rdi: HOLE, ..Default::default() });
+    // mov byte [rdi], BOOTED; out DONE, al; jmp -4.
+    let booted = vec![0xc6, 0x07, BOOTED, 0xe6, DONE, 0xeb, 0xfc];
+    run(booted, kvm_regs { rdi: HOLE, ..Default::default() });
     if what == "stay" {
         println!("guest stays");
         let mut line = String::new();
@@ -78,19 +83,21 @@ fn exits_and_ports_are_counted_to_the_last_one() {
     let counts = &result["runs"][0]["counts"];
     let count = |name: &str| counts[name].as_u64().unwrap_or(0);
     assert_eq!(count("kvm_pio:0x42"), PORT_WRITES, "{counts:#}\n{errors}");
-    assert_eq!(count("kvm_pio:0xf4"), 2, "{counts:#}");
-    assert_eq!(count("mmio"), MMIO_READS, "{counts:#}");
+    assert_eq!(count("kvm_pio:0xf4"), 3, "{counts:#}");
+    assert_eq!(count("mmio"), MMIO_READS + 1, "{counts:#}");
     assert_eq!(count("kvm_trace_lost"), 0);
-    assert!(count("exits") >= PORT_WRITES + MMIO_READS + 2, "{counts:#}");
+    assert!(count("exits") >= PORT_WRITES + MMIO_READS + 4, "{counts:#}");
     // What the VMM was asked for, by the reason: the deadline's signal may add to it.
     let handled = count("userspace_exits");
-    let done = PORT_WRITES + MMIO_READS + 2;
+    let done = PORT_WRITES + MMIO_READS + 4;
     assert!((done..done + 10).contains(&handled), "{handled}");
     // Before its guest ran, and after: the VMM's own.
     let spans = result["runs"][0]["spans"].as_array().expect("spans");
     for name in ["vmm:init", "shutdown:vmm"] {
         assert!(spans.iter().any(|span| span["name"] == name), "no {name}: {spans:#?}");
     }
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains("Firecracker's boot timer"), "{shown}");
     let trace = find(lab.folder.path(), "kvm-trace.dat").expect("saved");
     assert!(std::fs::metadata(trace).expect("a file").len() > 4096);
 }
