@@ -172,13 +172,15 @@ fn result(
     let seen = std::mem::take(&mut supervisor.seen);
     let mut moments = seen.moments;
     moments.push((at, Moment::VmmExit));
+    let look = seen.looked.unwrap_or((at, at));
+    let on_run = |t: Ns| without(look, t) - exec_ns;
     for (t, _) in &mut moments {
-        *t -= exec_ns;
+        *t = on_run(*t);
     }
     moments.sort_by_key(|(t, _)| *t);
     let total_ns = match &end {
-        End::Stopped { reason: Reason::ReadyPoint, at_ns } => at_ns - exec_ns,
-        _ => at - exec_ns,
+        End::Stopped { reason: Reason::ReadyPoint, at_ns } => on_run(*at_ns),
+        _ => on_run(at),
     };
     if let Some(peak) = seen.peak_rss_bytes {
         usage.max_rss_bytes = peak;
@@ -196,6 +198,28 @@ fn result(
         stops: seen.stops,
         left_behind: seen.left_behind,
         was_stopped: seen.was_stopped,
-        held: seen.held.iter().map(|(a, b)| (a - exec_ns, b - exec_ns)).collect(),
+        held: seen.held.iter().map(|(a, b)| (on_run(*a), on_run(*b))).collect(),
+        looked_ns: look.1 - look.0,
+    }
+}
+
+/// A moment on a clock that stood still while vmeter looked into a VMM whose guest was done.
+fn without((begin, end): (Ns, Ns), at: Ns) -> Ns {
+    if at <= begin {
+        at
+    } else {
+        begin.max(at.saturating_sub(end.saturating_sub(begin)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_of_a_run_stands_still_while_it_is_looked_into() {
+        let times = [50, 100, 130, 180, 200].map(|at| without((100, 180), at));
+        assert_eq!(times, [50, 100, 100, 100, 120]);
+        assert_eq!(without((100, 100), 130), 130, "it was not looked into");
     }
 }

@@ -317,6 +317,37 @@ fn memory_is_there_at_the_end() {
     assert!(exit.usage.max_rss_bytes > 3 << 20);
 }
 
+/// Takes its time over looking.
+struct Slow(Duration);
+
+impl Hooks for Slow {
+    fn on_exiting(&mut self, _: &Tracee) {
+        std::thread::sleep(self.0);
+    }
+}
+
+#[test]
+fn what_it_takes_to_look_into_a_vmm_at_its_end_is_no_part_of_the_run() {
+    let stopper = Stopper::new().expect("an eventfd");
+    let mut slow = Slow(Duration::from_millis(400));
+    let exit = launch::run(role("pattern"), &options(Mode::Traced), &stopper, &mut slow);
+    let wall = launch::now_ns();
+    let exit = exit.expect("launched");
+    if !traced(&exit) {
+        return;
+    }
+    assert!(exit.looked_ns >= 400_000_000, "{}", exit.looked_ns);
+    assert!(exit.total_ns + exit.looked_ns <= wall - exit.exec_ns, "{exit:?}");
+    let at = |name: &str| {
+        let moment = exit.moments.iter().find(|(_, moment)| moment.to_string() == name);
+        moment.map(|(at, _)| *at).expect("it is there")
+    };
+    assert_eq!(at("vmm-exit"), exit.total_ns);
+    assert!(at("vmm-exiting") <= exit.total_ns);
+    let held: i64 = exit.held.iter().map(|(from, to)| to - from).sum();
+    assert!(held <= exit.total_ns, "the rest of what it was held for is in it");
+}
+
 /// Checks that no thread of the counting program runs while it is looked at.
 #[derive(Default)]
 struct Frozen {

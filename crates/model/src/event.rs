@@ -213,6 +213,8 @@ pub enum What {
     },
     /// A driver in the guest reset a virtio device (it wrote 0 to its status).
     VirtioReset,
+    /// The console was told to clear its screen (`ESC [ 2 J`).
+    ScreenCleared,
     /// Something worth showing on the timeline that needs no span of its own.
     Note {
         /// What.

@@ -184,6 +184,10 @@ pub struct RunRecord {
     pub exec_ns: Ns,
     /// End of the run after exec, ns: the VMM reaped, or the ready point.
     pub total_ns: Ns,
+    /// How long vmeter held the VMM to look into it once its guest was done, ns: no part of
+    /// [`RunRecord::total_ns`], nor of a moment after it. 0 in older sessions, which have it in both.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub looked_ns: Ns,
     /// Clock readings, at least one before the exec and one after the exit.
     pub clocks: Vec<ClockReading>,
     /// How it ended.
@@ -207,6 +211,10 @@ pub struct RunRecord {
     /// Moments to be marked, each `NAME=REGEX` of a line of the console.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<String>,
+}
+
+fn is_zero(ns: &Ns) -> bool {
+    *ns == 0
 }
 
 impl RunRecord {

@@ -8,6 +8,10 @@ use std::collections::BTreeMap;
 /// The name of the time that nothing explains. It is always a row.
 pub const UNATTRIBUTED: &str = "unattributed";
 
+/// The name of the time in which vmeter itself held the VMM. What it holds it for once its guest
+/// is done is no part of a run ([`crate::run::RunRecord::looked_ns`]).
+pub const OBSERVE: &str = "vmeter:observe";
+
 /// What the name of a span ends with that was still going on when the run ended.
 pub const UNFINISHED: &str = ", unfinished";
 

@@ -342,6 +342,7 @@ mod tests {
         Exit {
             exec_ns: 0,
             total_ns: 1,
+            looked_ns: 0,
             moments: Vec::new(),
             status: Status::Exited(0),
             usage: Default::default(),

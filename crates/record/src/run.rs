@@ -113,6 +113,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         injected,
         exec_ns: exit.exec_ns,
         total_ns: exit.total_ns,
+        looked_ns: exit.looked_ns,
         clocks: vec![first, last],
         outcome: Outcome::Done,
         end: None,
@@ -272,7 +273,10 @@ fn add_moments(record: &mut RunRecord, exit: &Exit, ready: Option<&ConsoleWatch>
         record.moments.push((*end, Moment::VmeterRelease));
     }
     if let Some((at, _)) = ready.and_then(ConsoleWatch::reached) {
-        record.moments.push((at - exit.exec_ns, Moment::Ready));
+        // One that was printed as the VMM ended, and arrived while it was looked into, is its end.
+        let at = at - exit.exec_ns;
+        let late = at > exit.total_ns && at <= exit.total_ns.saturating_add(exit.looked_ns);
+        record.moments.push((if late { exit.total_ns } else { at }, Moment::Ready));
     }
     record.moments.sort_by_key(|(at, _)| *at);
 }
@@ -404,6 +408,7 @@ fn last_seen(dir: &Path, record: &RunRecord) -> String {
         | What::FwCfg { .. }
         | What::DiskRead { .. }
         | What::VirtioReset
+        | What::ScreenCleared
         | What::Note { .. }
         | What::ReadyLine { .. }
         | What::Count { .. } => None,

@@ -194,6 +194,8 @@ pub struct Lines {
     pub lines: Vec<Line>,
     /// Lines left out between the first and the last.
     pub left_out: u64,
+    /// When the screen was cleared, `CLOCK_MONOTONIC` ns, the first times.
+    pub cleared: Vec<Ns>,
 }
 
 impl Lines {
@@ -223,7 +225,9 @@ impl Lines {
             cutter.push(at, bytes);
             keep(cutter.take());
         }
+        let cleared = cutter.cleared().to_vec();
         keep(cutter.finish());
+        all.cleared = cleared;
         all.lines.extend(tail);
         all
     }
@@ -312,7 +316,7 @@ mod tests {
             saved.extend(format!("{at} {}\n{text}\n", text.len()).bytes());
         }
         let kept = |first, last| {
-            let Lines { lines, left_out } = Lines::bounded(&saved, first, last);
+            let Lines { lines, left_out, .. } = Lines::bounded(&saved, first, last);
             (lines.into_iter().map(|l| l.text).collect::<String>(), left_out)
         };
         assert_eq!(kept(2, 1), ("abf".into(), 3));

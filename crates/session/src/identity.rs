@@ -255,7 +255,10 @@ fn runs_of<P: Planned>(session: &Session<P>) -> Vec<(i64, i64)> {
     let (runs, _) = session.finished_as::<RunHead>().unwrap_or_default();
     let window = |head: &RunHead| {
         let first = head.clocks.first()?.realtime_ns / 1_000_000_000;
-        Some((first - 1, first + head.total_ns.max(0) / 1_000_000_000 + 2))
+        // A VMM is held for a while after its guest's end, which is no part of a total.
+        let last = head.clocks.last()?.realtime_ns / 1_000_000_000;
+        let over = last.max(first + head.total_ns.max(0) / 1_000_000_000);
+        Some((first - 1, over + 2))
     };
     runs.iter().filter_map(|(_, head)| window(head)).collect()
 }

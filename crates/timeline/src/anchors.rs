@@ -32,6 +32,8 @@ pub(crate) enum Anchor {
     Panic,
     /// The guest begins to shut down.
     Shutdown,
+    /// The kernel gives way to one that it starts itself.
+    Kexec,
     /// The VMM begins to exit.
     Exiting,
     /// The VMM is gone, and a wrapper that waited for it goes on.
@@ -40,7 +42,7 @@ pub(crate) enum Anchor {
 
 impl Anchor {
     /// Every anchor in order.
-    pub(crate) const ALL: [Anchor; 14] = [
+    pub(crate) const ALL: [Anchor; 15] = [
         Anchor::Wrapper,
         Anchor::ExecDone,
         Anchor::Main,
@@ -53,6 +55,7 @@ impl Anchor {
         Anchor::Userspace,
         Anchor::Panic,
         Anchor::Shutdown,
+        Anchor::Kexec,
         Anchor::Exiting,
         Anchor::Resumed,
     ];
@@ -72,6 +75,7 @@ impl Anchor {
             Anchor::Userspace => "the start of init",
             Anchor::Panic => "the kernel's panic",
             Anchor::Shutdown => "the start of the shutdown",
+            Anchor::Kexec => "the start of a second kernel",
             Anchor::Exiting => "the VMM's exit",
             Anchor::Resumed => "the wrapper's own end",
         }

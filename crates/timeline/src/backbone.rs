@@ -63,8 +63,8 @@ const fn phase(
 }
 
 use Anchor::{
-    Decompress, ExecDone, Exiting, Initcalls, KernelEntry, KernelFirst, Loader, Main, Panic, Reset,
-    Resumed, Shutdown, Userspace, Wrapper,
+    Decompress, ExecDone, Exiting, Initcalls, KernelEntry, KernelFirst, Kexec, Loader, Main, Panic,
+    Reset, Resumed, Shutdown, Userspace, Wrapper,
 };
 
 /// The phases. A new one is a line here, and an anchor if it has one of its own.
@@ -86,8 +86,8 @@ const PHASES: &[Phase] = &[
             ..phase(ENTRY, &[Some(KernelEntry)], &[Some(Initcalls), Some(Panic)]) },
     Phase { seen_until: last_builtin, breaks_off: lost_tail, fill: BETWEEN,
             ..phase(INITCALLS, &[Some(Initcalls)], &[Some(Userspace), Some(Panic)]) },
-    phase("kernel:panic", &[Some(Panic)], &[Some(Shutdown), Some(Exiting), None]),
-    phase(SHUTDOWN, &[Some(Shutdown)], &[Some(Exiting), None]),
+    phase("kernel:panic", &[Some(Panic)], &[Some(Shutdown), Some(Kexec), Some(Exiting), None]),
+    phase(SHUTDOWN, &[Some(Shutdown)], &[Some(Kexec), Some(Exiting), None]),
     phase("vmm:exit", &[Some(Exiting)], &[Some(Resumed), None]),
     phase("vmm:wrapper-end", &[Some(Resumed)], &[None]),
 ];

@@ -24,9 +24,42 @@ pub(crate) struct Call<'a> {
     /// None if nothing says that it returned: it ran when the run ended.
     pub end: Option<Stamp<'a>>,
     counted: bool,
+    /// How long it took by the kernel's own word, ns, where its clock loses nothing any more.
+    took: Option<Ns>,
+    /// True if its times are those of lines.
+    said: bool,
 }
 
+/// Kernels before 5.19 say ns / 1024 and call them usecs (init/main.c): so much longer, in 1000.
+const OLD_USECS: Ns = 24;
+/// What is cut off from a length in usecs, ns.
+const CUT_NS: Ns = 1_000;
+
 impl Call<'_> {
+    /// Takes the kernel's own word for how long a call took where the times of its begin and its
+    /// end contradict it by more than they are off: a line arrives late on a busy host, and a call
+    /// whose end is traced after it is printed has the printing in it. Where in between it ran is
+    /// not known, which is the error.
+    fn settle(&mut self) {
+        let (Some(end), Some(took)) = (&mut self.end, self.took) else { return };
+        let seen = end.at - self.start.at;
+        let most = took.saturating_add(took / 1_000 * OLD_USECS).saturating_add(CUT_NS);
+        let off = if seen < took { took - seen } else { (seen - most).max(0) };
+        let own = self.start.error.saturating_add(end.error);
+        if off <= own {
+            return;
+        }
+        if self.said {
+            self.start.at = (end.at - took).max(0);
+        } else if seen > most {
+            end.at = self.start.at + took;
+        } else {
+            return;
+        }
+        self.start.error = self.start.error.max(off);
+        end.error = end.error.max(off);
+    }
+
     /// True for one of the console drivers', called by the boot CPU long before
     /// the others (kernel: kernel/printk/printk.c, `console_init`).
     pub(crate) fn of_console(&self) -> bool {
@@ -95,13 +128,21 @@ pub(crate) fn collect<'a>(seen: &[Seen<'a>], lines: &[Line<'a>], total: Ns) -> C
         }
     }
     let mut parsers: BTreeMap<&'a str, console::Parser> = BTreeMap::new();
+    let steady = lines.iter().find(|l| l.text.starts_with(STEADY) && l.timed).map(|l| l.at);
     for line in lines.iter().filter(|l| l.on == On::Kernel) {
         for record in parsers.entry(line.source).or_default().feed(line.text) {
-            said(by_source.entry(line.source).or_default(), line, record);
+            let pairing = by_source.entry(line.source).or_default();
+            pairing.steady = steady.is_some_and(|since| since <= line.at);
+            pairing.said = true;
+            said(pairing, line, record);
         }
     }
     merge(by_source, total)
 }
+
+/// From here on the kernel's clock loses nothing (kernel: kernel/time/timekeeping.c): before, it
+/// counts ticks, which a busy host does not let it have.
+const STEADY: &str = "clocksource: Switched to clocksource tsc";
 
 /// What a line says: a call begins when its line is out, and ends before the next.
 fn said<'a>(pairing: &mut Pairing<'a>, line: &Line<'a>, record: Record) {
@@ -129,6 +170,10 @@ struct Pairing<'a> {
     unpaired_ends: usize,
     /// Indices of calls that end where their thread's next begins, for want of better.
     torn: HashSet<usize>,
+    /// True if what the kernel says that a call took is to be believed by now.
+    steady: bool,
+    /// True if its times are those of lines.
+    said: bool,
 }
 
 impl<'a> Pairing<'a> {
@@ -149,7 +194,8 @@ impl<'a> Pairing<'a> {
         }
         self.by_function.insert(function.to_owned(), index);
         let (function, module) = (function.to_owned(), module.map(str::to_owned));
-        self.calls.push(Call { function, module, pid, start: at, end: None, counted });
+        let (end, took, said) = (None, None, self.said);
+        self.calls.push(Call { function, module, pid, start: at, end, counted, took, said });
     }
 
     fn end(&mut self, function: &str, pid: Option<i32>, at: Stamp<'a>, took: Option<Ns>) {
@@ -163,6 +209,7 @@ impl<'a> Pairing<'a> {
             let call = &mut self.calls[index];
             let end = at.at.max(call.start.at);
             call.end = Some(Stamp { at: end, ..at });
+            call.took = took.filter(|_| self.steady);
             let thread = call.pid;
             if self.open.get(&thread) == Some(&index) {
                 self.open.remove(&thread);
@@ -170,7 +217,9 @@ impl<'a> Pairing<'a> {
         } else if let Some(took) = took {
             let start = Stamp { at: at.at.saturating_sub(took).max(0), ..at };
             let function = function.to_owned();
-            let call = Call { function, module: None, pid, start, end: Some(at), counted: false };
+            let (module, end, counted) = (None, Some(at), false);
+            let (took, said) = (None, self.said);
+            let call = Call { function, module, pid, start, end, counted, took, said };
             self.calls.push(call);
         } else {
             self.unpaired_ends += 1;
@@ -207,6 +256,7 @@ fn merge<'a>(by_source: BTreeMap<&'a str, Pairing<'a>>, total: Ns) -> Calls<'a> 
         let count = lost.len();
         merged.warnings.push(format!("no source saw the end of {count} initcalls, {first} first"));
     }
+    merged.all.iter_mut().for_each(Call::settle);
     merged.all.retain(|call| call.start.at <= total);
     merged.all.sort_by_key(|call| (call.start.at, call.end.map(|e| e.at)));
     merged
@@ -222,6 +272,7 @@ fn better<'a>(kept: &mut Call<'a>, mut other: Call<'a>) {
         std::mem::swap(kept, &mut other);
     }
     kept.pid = kept.pid.or(other.pid);
+    kept.took = kept.took.or(other.took);
     if kept.module.is_none() {
         kept.module = other.module;
     }
@@ -261,6 +312,39 @@ mod tests {
     }
 
     #[test]
+    fn a_late_line_does_not_make_a_call_long() {
+        const MS: Ns = 1_000_000;
+        let call = |seen: Ns, took: Option<Ns>, said| Call {
+            function: "f".into(),
+            module: None,
+            pid: None,
+            start: Stamp { error: MS / 5, ..stamp(50 * MS) },
+            end: Some(Stamp { error: MS / 5, ..stamp(50 * MS + seen) }),
+            counted: false,
+            took,
+            said,
+        };
+        let settled = |mut call: Call<'static>| {
+            call.settle();
+            let end = call.end.map_or(call.start, |end| end);
+            ((end.at - call.start.at), call.start.error)
+        };
+        // Its lines came 17.25 ms apart, and it says that it took 90 us.
+        let lines = 17 * MS + 250_000;
+        assert_eq!(settled(call(lines, Some(90_000), true)).0, 90_000);
+        assert!(settled(call(lines, Some(90_000), true)).1 > 17 * MS);
+        // Both came at once, and it took 9 ms.
+        assert_eq!(settled(call(0, Some(9 * MS), true)), (9 * MS, 9 * MS));
+        // Within what lines are off by, and by the clock of an old kernel (ns / 1024).
+        assert_eq!(settled(call(9 * MS, Some(9 * MS - 300_000), true)), (9 * MS, MS / 5));
+        assert_eq!(settled(call(102_400 * MS, Some(100_000 * MS), true)).0, 102_400 * MS);
+        // The end was traced after the line of it had been printed.
+        assert_eq!(settled(call(12 * MS, Some(44_000), false)).0, 44_000);
+        assert_eq!(settled(call(2 * MS, Some(9 * MS), false)), (2 * MS, MS / 5));
+        assert_eq!(settled(call(lines, None, true)), (lines, MS / 5), "an early clock loses time");
+    }
+
+    #[test]
     fn the_best_sight_wins_and_learns_the_rest() {
         let call = |error, end: bool, pid| Call {
             function: "f".into(),
@@ -269,6 +353,8 @@ mod tests {
             start: Stamp { error, ..stamp(5) },
             end: end.then(|| stamp(6)),
             counted: false,
+            took: None,
+            said: false,
         };
         let mut kept = call(1, false, None);
         better(&mut kept, call(50, true, Some(1)));

@@ -49,7 +49,20 @@ pub(crate) struct Facts<'a> {
     pub reached: Vec<(&'a str, Stamp<'a>)>,
     /// When vmeter held the VMM, ns after exec, in order.
     pub held: Vec<(Ns, Ns)>,
+    /// The kernel that this one started, of which nothing else here is.
+    pub second: Option<Second<'a>>,
     insns: BTreeMap<Ns, u64>,
+}
+
+/// A kernel that another started (kexec).
+#[derive(Debug)]
+pub(crate) struct Second<'a> {
+    /// When the first gave way.
+    pub since: Stamp<'a>,
+    /// True if it said so.
+    pub told: bool,
+    /// What is known of the second.
+    pub facts: Box<Facts<'a>>,
 }
 
 impl<'a> Facts<'a> {
@@ -85,6 +98,7 @@ impl<'a> Facts<'a> {
             orders: Orders::of(seen, lines),
             reached,
             held: held(run, input),
+            second: None,
             insns,
         }
     }

@@ -50,9 +50,11 @@ pub(crate) fn prepare<'a>(events: &'a [Event], run: &RunRecord) -> Input<'a> {
     for event in events {
         let error = event.error_ns.clamp(0, input.total);
         let slack = error.saturating_add(SLACK_NS);
+        // What arrived while vmeter looked into the VMM was said before.
+        let latest = input.total.saturating_add(run.looked_ns.max(0));
         if event.at.saturating_add(slack) < 0 {
             before += 1;
-        } else if event.at.saturating_sub(slack) > input.total && event.what != What::VmmKilled {
+        } else if event.at.saturating_sub(slack) > latest && event.what != What::VmmKilled {
             after += 1;
         } else {
             // The signal that ends a run at its ready point is a little later than that.
@@ -209,6 +211,7 @@ pub(crate) fn by_guest(what: &What) -> bool {
         | What::FwCfg { .. }
         | What::DiskRead { .. }
         | What::VirtioReset
+        | What::ScreenCleared
         | What::Note { .. }
         | What::Count { .. } => false,
     }
@@ -240,6 +243,18 @@ mod tests {
         let input = prepare_virtual(&events, End::Last);
         let stamps: Vec<Ns> = input.seen.iter().map(|s| s.at).collect();
         assert_eq!((stamps, input.total), (vec![0, 250, 300], 300));
+    }
+
+    #[test]
+    fn what_arrives_while_the_vmm_is_looked_into_was_said_before() {
+        let line = |text: &str| What::FirmwareLine { text: text.into() };
+        let events = [event(5, "c", line("on time")), event(2_000_000_900, "c", line("late"))];
+        let run = RunRecord { total_ns: 100, looked_ns: 2_000_000_000, ..RunRecord::default() };
+        let input = prepare(&events, &run);
+        let stamps: Vec<Ns> = input.seen.iter().map(|s| s.at).collect();
+        assert_eq!((stamps, input.warnings.len()), (vec![5, 100], 0));
+        let unseen = RunRecord { looked_ns: 0, ..run };
+        assert_eq!(prepare(&events, &unseen).seen.len(), 1);
     }
 
     fn run(outcome: Outcome, total_ns: Ns, ready: Option<Ns>) -> RunRecord {

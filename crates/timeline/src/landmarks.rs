@@ -92,7 +92,8 @@ pub(crate) fn loaded_entry(facts: &Facts<'_>) -> bool {
 /// end was lost.
 pub(crate) fn hung_until(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Option<Ns> {
     let later = |a: Anchor| anchors.get(a).map(|s| s.at).filter(|t| *t >= at);
-    let next = [Anchor::Userspace, Anchor::Shutdown].into_iter().filter_map(later).min();
+    let next = [Anchor::Userspace, Anchor::Shutdown, Anchor::Kexec];
+    let next = next.into_iter().filter_map(later).min();
     match (later(Anchor::Panic), next) {
         (Some(panic), next) if next.is_none_or(|next| next >= panic) => Some(panic),
         (_, None) if facts.goes_on => Some(later(Anchor::Exiting).unwrap_or(facts.total)),
@@ -101,7 +102,7 @@ pub(crate) fn hung_until(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Op
 }
 
 /// Until when something that began at `at` and was waited for to the last went on: to the
-/// panic, to when the machine was off, or to the end of the run.
+/// panic, to another kernel, to when the machine was off, or to the end of the run.
 pub(crate) fn at_last(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Ns {
     let off = |s: &&Seen<'_>| match s.what {
         What::PowerOff => true,
@@ -109,7 +110,8 @@ pub(crate) fn at_last(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Ns {
         _ => false,
     };
     let off = facts.seen.iter().filter(off).map(|s| s.at);
-    let ends = [Anchor::Panic, Anchor::Exiting].into_iter().filter_map(|a| anchors.get(a));
+    let ends =
+        [Anchor::Panic, Anchor::Kexec, Anchor::Exiting].into_iter().filter_map(|a| anchors.get(a));
     let ends = ends.map(|s| s.at).chain(off).filter(|end| *end > at);
     ends.min().unwrap_or(facts.total)
 }
@@ -117,7 +119,8 @@ pub(crate) fn at_last(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Ns {
 /// Where something that began at `at` and never ended is taken to end: with the
 /// phase it is in, or with the run.
 pub(crate) fn open_end(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Ns {
-    let phases = [Anchor::Userspace, Anchor::Panic, Anchor::Shutdown, Anchor::Exiting];
+    let phases =
+        [Anchor::Userspace, Anchor::Panic, Anchor::Shutdown, Anchor::Kexec, Anchor::Exiting];
     let ends = phases.iter().filter_map(|a| anchors.get(*a)).map(|s| s.at);
     ends.filter(|end| *end > at).min().unwrap_or(facts.total)
 }

@@ -60,6 +60,7 @@ mod orders;
 mod patterns;
 mod processes;
 mod rules;
+mod second;
 mod systemd;
 mod totals;
 mod tree;
@@ -84,11 +85,20 @@ use vmeter_model::{Event, Ns, RunRecord, Span, Timeline};
 /// The run's length is `run.total_ns`; in an icount run, it is the guest's
 /// virtual time from its reset vector (0) to the last thing it did.
 pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
-    let input = input::prepare(events, run);
+    let (input, later) = second::split(input::prepare(events, run));
     let lines = lines::lines(&input.seen, input.total);
-    let facts = Facts::new(&input, &lines, run);
+    let mut all_lines = lines.clone();
+    let mut facts = Facts::new(&input, &lines, run);
     let mut warnings = input.warnings.clone();
     warnings.extend(lines::said_again(&input.seen));
+    if let Some(later) = &later {
+        let lines = lines::lines(&later.input.seen, later.input.total);
+        warnings.extend(lines::said_again(&later.input.seen));
+        warnings.push(missing::of_first(later.since));
+        let second = Box::new(Facts::new(&later.input, &lines, run));
+        facts.second = Some(facts::Second { since: later.since, told: later.told, facts: second });
+        all_lines.extend(lines);
+    }
     let mut candidates = Candidates::default();
     for rules in rules::RULES {
         (rules.anchors)(&facts, &mut candidates);
@@ -106,7 +116,7 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
     spans_of(tree, &facts, &mut timeline);
     timeline.phases = totals::phases(&timeline);
     timeline.counts = counts::counts(events, &facts);
-    let (named, unseen) = named::find(&run.marks, &lines);
+    let (named, unseen) = named::find(&run.marks, &all_lines);
     warnings.extend(unseen);
     timeline.marks = marks::marks(&facts, &anchors, &named);
     timeline.named_marks = named;

@@ -66,9 +66,11 @@ pub(crate) fn marks(
     anchors: &Anchors<'_>,
     named: &[(String, Ns)],
 ) -> Vec<(Ns, String)> {
+    let second = facts.second.as_ref().map(|second| &second.facts);
     let mut marks: Vec<(Ns, String)> = facts
         .seen
         .iter()
+        .chain(second.iter().flat_map(|second| second.seen))
         .filter_map(|s| {
             let text = match s.what {
                 What::Ready => "ready".to_owned(),
@@ -107,15 +109,19 @@ pub(crate) fn marks(
                 | What::FwCfg { .. }
                 | What::DiskRead { .. }
                 | What::VirtioReset
+                | What::ScreenCleared
                 | What::Count { .. } => return None,
             };
             Some((s.at, text))
         })
         .collect();
     marks.extend(exit_boot_services(facts, anchors).map(|at| (at, "ExitBootServices".to_owned())));
-    marks.extend(turns(facts).map(|h| (h.at, h.text.to_owned())));
+    let turns = turns(facts).chain(second.iter().flat_map(|second| turns(second)));
+    marks.extend(turns.map(|h| (h.at, h.text.to_owned())));
+    marks.extend(anchors.get(Anchor::Kexec).map(|s| (s.at, "kexec".to_owned())));
     let asks = |text: &str| is_login(text.trim_end());
-    let login = facts.lines.iter().find(|line| line.console && asks(line.text));
+    let lines = facts.lines.iter().chain(second.iter().flat_map(|second| &second.lines));
+    let login = lines.into_iter().find(|line| line.console && asks(line.text));
     marks.extend(login.map(|line| (line.at, line.text.trim().to_owned())));
     marks.sort();
     marks.dedup();

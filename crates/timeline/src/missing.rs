@@ -1,6 +1,6 @@
 //! Why time is `unattributed`: the evidence that would have explained it.
 
-use crate::anchors::{Anchor, Anchors};
+use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::facts::Facts;
 use vmeter_model::run::WatchLevel;
 use vmeter_model::span::UNATTRIBUTED;
@@ -51,6 +51,16 @@ pub(crate) fn lost(facts: &Facts<'_>) -> Option<String> {
     ))
 }
 
+/// What is told of a guest whose first kernel started another.
+pub(crate) fn of_first(since: Stamp<'_>) -> String {
+    format!(
+        "at {:.3} s the guest's kernel gave way to a second one (kexec), and what its RAM holds at the \
+         end is the second's: initcalls and processes of the first were lost with its trace, and both \
+         are told by what the console shows",
+        seconds(since.at)
+    )
+}
+
 /// Which anchors lie in a stretch unseen, in words.
 fn reason(anchors: &Anchors<'_>, start: i64, end: i64) -> &'static str {
     let before = |a: Anchor| anchors.get(a).is_some_and(|s| s.at <= start);
@@ -72,6 +82,7 @@ fn reason(anchors: &Anchors<'_>, start: i64, end: i64) -> &'static str {
         Some(Anchor::Userspace) => {
             "user space: no step of init, no program's line and no process alone in its time was seen there (those that overlap others are beside the tree)"
         }
+        Some(Anchor::Kexec) => "the second kernel: no line of its console says what went on there",
         Some(Anchor::Panic | Anchor::Shutdown | Anchor::Exiting | Anchor::Resumed) => {
             "the end of the run was not seen in full"
         }

@@ -195,7 +195,10 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     kernel(r"^(\.\.TIMER:|APIC: Switch to symmetric)",   FirstPart("kernel:apic-and-timer")),
     kernel(r"^Calibrating delay loop",                   Part("kernel:calibrate_delay")),
     kernel(r"^(Spectre V1|x86/fpu:)",                    FirstPart("kernel:mitigations-and-alternatives")),
+    // The second is rest_init's, or what comes before: rules/kernel.rs tells by their order.
+    kernel(r"^Mount-cache hash table entries",           Part("kernel:start_kernel")),
     kernel(r"^Freeing SMP alternatives",                 Part("kernel:rest_init")),
+    kernel(r"^smpboot: CPU0: ",                          Part("kernel:rest_init")),
     kernel(r"^smp: Bringing up secondary CPUs",          Part("kernel:smp_init")),
     kernel(r"^smpboot: Total of \d+ processors activated", Part("kernel:sched_init_smp")),
     kernel(r"^devtmpfs: initialized",                    Part("kernel:driver_init")),

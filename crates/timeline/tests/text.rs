@@ -133,3 +133,77 @@ fn a_console_that_repeats_ftrace_changes_nothing() {
     common::assert_same(&before.spans, &after.spans);
     common::assert_same(&before.overlapping, &after.overlapping);
 }
+
+/// Lines of a console, at these ms.
+fn printed(lines: &[(Ns, &str)]) -> Vec<Event> {
+    let line = |(at, text): &(Ns, &str)| {
+        let (text, end, later) = ((*text).to_owned(), (at + 1) * MS, Vec::new());
+        event(at * MS, 200 * US, "console", What::ConsoleLine { text, end, later })
+    };
+    lines.iter().map(line).collect()
+}
+
+/// Top-level phase, or part, of a name: begin and end, ms.
+fn spans(timeline: &Timeline, name: &str) -> Vec<(Ns, Ns)> {
+    let own = timeline.spans.iter().filter(|s| s.name == name);
+    own.map(|s| (s.start / MS, s.end / MS)).collect()
+}
+
+#[test]
+fn a_menu_ends_when_it_is_taken_from_the_screen() {
+    let mut events = printed(&[
+        (35_189, r#"BdsDxe: starting Boot0002 "UEFI Misc Device""#),
+        (35_575, "Boot in 2 s."),
+        (36_599, "Boot in 1 s."),
+        (45_208, "[    0.000000] Linux version 6.1.0"),
+    ]);
+    let state = "running".to_owned();
+    events.push(event(30 * MS, 0, "qemu-trace", What::RunState { state }));
+    // It reads its kernel for a while before it reads much of it.
+    for block in 0..100 {
+        let (disk, offset, bytes) = (1, block * 65_536, 65_536);
+        let what = What::DiskRead { disk, offset, bytes };
+        events.push(event((40_952 + block as Ns) * MS, 0, "qemu-trace", what));
+    }
+    let menu = |events: &[Event]| spans(&checked(events, 50_000 * MS), "systemd-boot:menu");
+    assert_eq!(menu(&events), [(35_575, 40_952)]);
+    // It clears the screen before it draws, too.
+    for at in [35_548, 39_753] {
+        events.push(event(at * MS, 200 * US, "console", What::ScreenCleared));
+    }
+    assert_eq!(menu(&events), [(35_575, 39_753)]);
+    let timeline = checked(&events, 50_000 * MS);
+    assert_eq!(spans(&timeline, "systemd-boot:load"), [(39_753, 40_952)]);
+    // Without disk reads, nobody knows more than that.
+    events.retain(|e| e.source != "qemu-trace");
+    assert_eq!(menu(&events), [(35_575, 39_753)]);
+}
+
+#[test]
+fn rest_init_begins_after_all_of_start_kernel() {
+    let lines = |alternatives: Ns| {
+        let stamp =
+            |at: Ns, text: &str| format!("[{:5}.{:06}] {text}", at / 1_000, at % 1_000 * 1_000);
+        let mut lines: Vec<(Ns, String)> = [
+            (1_000, "Linux version 6.1.192"),
+            (1_010, "printk: console [ttyS0] enabled"),
+            (4_500, "Spectre V1 : Mitigation"),
+            (alternatives, "Freeing SMP alternatives memory: 36K"),
+            (5_571, "Mount-cache hash table entries: 512 (order: 0, 4096 bytes, linear)"),
+            (5_842, "smpboot: CPU0: AMD QEMU Virtual CPU version 2.5+"),
+            (5_900, "smp: Bringing up secondary CPUs ..."),
+        ]
+        .map(|(at, text)| (at, stamp(at, text)))
+        .into();
+        lines.sort();
+        let lines: Vec<(Ns, &str)> = lines.iter().map(|(at, text)| (*at, text.as_str())).collect();
+        checked(&printed(&lines), 8_000 * MS)
+    };
+    let early = lines(5_485);
+    assert_eq!(spans(&early, "kernel:start_kernel"), [(5_485, 5_571)]);
+    assert_eq!(spans(&early, "kernel:start_kernel+kernel:rest_init"), [(5_571, 5_842)]);
+    assert_eq!(spans(&early, "kernel:rest_init"), [(5_842, 5_900)]);
+    let last = lines(5_700);
+    assert_eq!(spans(&last, "kernel:start_kernel"), [(5_571, 5_700)]);
+    assert_eq!(spans(&last, "kernel:rest_init"), [(5_700, 5_900)]);
+}

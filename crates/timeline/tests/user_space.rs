@@ -375,3 +375,42 @@ fn an_initrd_ends_with_the_done_of_its_own_last_line() {
     let initrd = timeline.spans.iter().find(|s| s.name == "initrd").expect("it");
     assert_eq!(initrd.end, 650 * MS);
 }
+
+/// The first process executes a program with these arguments.
+fn init_execs(at: Ns, words: &[&str]) -> Vec<(Ns, What)> {
+    let arguments = words.iter().map(|word| (*word).to_owned()).collect();
+    let file = if words[0].starts_with('/') { words[0] } else { "/proc/self/exe" };
+    vec![(at, What::ProcessArguments { pid: 1, arguments }), (at, exec(1, file))]
+}
+
+#[test]
+fn an_initrd_of_ones_own_ends_where_its_init_gives_way_to_the_roots() {
+    let mut whats = vec![
+        (110, fork(10, 1)),
+        (111, exec(10, "/bin/sleep")),
+        (112, wait(1)),
+        (400, exit(10)),
+        (400, reap(10, 1)),
+    ];
+    whats.extend(init_execs(450, &["switch_root", "/newroot", "/sbin/init"]));
+    whats.extend(init_execs(480, &["/sbin/init"]));
+    whats.extend([(500, fork(11, 1)), (501, exec(11, "/bin/app")), (502, wait(1))]);
+    whats.extend([(900, exit(11)), (900, reap(11, 1))]);
+    let timeline = checked(&processes(whats.clone()), 1_000 * MS);
+    let top = |name: &str| {
+        let own = timeline.spans.iter().find(|s| s.parent.is_none() && s.name == name)?;
+        Some((own.start / MS, own.end / MS))
+    };
+    assert_eq!(top("initrd"), Some((100, 450)));
+    assert_eq!(top("switch-root"), Some((450, 480)));
+    let phases = vmeter_timeline::phases_of(&timeline);
+    let phase = |name: &str| {
+        let own = timeline.spans.iter().find(|s| s.name == name).expect("it is in the tree");
+        phases[&own.id]
+    };
+    assert_eq!((phase("exec /bin/sleep"), phase("exec /bin/app")), ("initrd", "userspace"));
+    // An init that only executes another has no initrd.
+    whats.retain(|(_, what)| !matches!(what, What::ProcessArguments { .. }));
+    let timeline = checked(&processes(whats), 1_000 * MS);
+    assert!(!timeline.spans.iter().any(|s| s.name == "initrd"));
+}

@@ -7,6 +7,7 @@ use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use vmeter_model::run::{Outcome, RunRecord};
+use vmeter_model::span::OBSERVE;
 use vmeter_session::Session;
 
 /// One analysed boot of the plan.
@@ -74,10 +75,13 @@ fn in_parallel<T: Sync, R: Send>(all: &[T], each: impl Fn(&T) -> R + Sync) -> Ve
 
 /// Phases, and activities over all the phases that they are in.
 fn boot(figures: &Figures) -> Boot {
-    let phases: BTreeSet<String> = figures.phase_names().map(str::to_owned).collect();
+    // What vmeter held the VMM for is nothing that a machine gives back.
+    let its_own = |name: &str| name == OBSERVE;
+    let names = figures.phase_names().filter(|name| !its_own(name));
+    let phases: BTreeSet<String> = names.map(str::to_owned).collect();
     let mut parts: BTreeMap<String, f64> = BTreeMap::new();
     let mut within = BTreeMap::new();
-    for ((phase, name), (s, _)) in &figures.activities {
+    for ((phase, name), (s, _)) in figures.activities.iter().filter(|((_, n), _)| !its_own(n)) {
         *parts.entry(name.clone()).or_default() += s;
         // What is called as a phase is meant as the phase.
         if !phases.contains(name) {
@@ -95,5 +99,25 @@ impl Booted {
     /// True for a boot that reached its end.
     pub fn is_done(&self) -> bool {
         self.figures.run.outcome == Outcome::Done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmeter_model::result::AnalysedRun;
+
+    #[test]
+    fn what_vmeter_held_the_vmm_for_is_no_part_that_a_change_saves() {
+        let phases = ["vmm:init", OBSERVE].map(|name| (name.to_owned(), 1_000_000_000)).into();
+        let timeline = vmeter_model::Timeline { phases, ..Default::default() };
+        let record = RunRecord::default();
+        let mut figures = Figures::of(&AnalysedRun { record, timeline });
+        for name in ["vmm:init", OBSERVE] {
+            figures.activities.insert((name.into(), name.into()), (0.5, None));
+        }
+        let boot = boot(&figures);
+        assert_eq!(boot.parts.keys().collect::<Vec<_>>(), ["vmm:init"]);
+        assert!(!boot.phases.contains(OBSERVE) && !boot.within.contains_key(OBSERVE));
     }
 }

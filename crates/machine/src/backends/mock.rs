@@ -107,6 +107,7 @@ pub fn record(script: &Script, scene: &Scene<'_>, dir: &Path) -> io::Result<RunR
         injected: vec![],
         exec_ns: EXEC_NS,
         total_ns,
+        looked_ns: 0,
         clocks: [0, total_ns].map(reading).into(),
         end: Some(ended(&outcome, scene)),
         outcome,

@@ -100,6 +100,8 @@ pub struct Seen {
     pub stops: u32,
     pub moments: Vec<(Ns, Moment)>,
     pub held: Vec<(Ns, Ns)>,
+    /// Of these, the one in which its memory was read.
+    pub looked: Option<(Ns, Ns)>,
     pub peak_rss_bytes: Option<u64>,
     pub image: Option<PathBuf>,
     pub end: Option<(Reason, Ns)>,
@@ -353,6 +355,9 @@ impl<'a> Supervisor<'a> {
         // Another thread of it goes on meanwhile, unless its guest is over.
         if ours || pid == self.pid || looked != self.looked {
             self.seen.held.push((at, resumed));
+        }
+        if looked != self.looked {
+            self.seen.looked = Some((at, resumed));
         }
         Ok(())
     }

@@ -163,7 +163,8 @@ pub enum Ptrace {
 pub struct Exit {
     /// `CLOCK_MONOTONIC` immediately before the VMM's `execve`, ns: time 0.
     pub exec_ns: Ns,
-    /// From time 0 to the end, ns: the VMM's process gone, or the ready point.
+    /// From time 0 to the end, ns: the VMM's process gone, or the ready point. The clock of
+    /// this and of all that is "after exec" stood still for [`Exit::looked_ns`].
     pub total_ns: Ns,
     /// What was seen of its process, ns after exec: the moments whose producer is
     /// [`Producer::Launcher`](vmeter_model::moment::Producer::Launcher).
@@ -185,8 +186,11 @@ pub struct Exit {
     pub image: Option<PathBuf>,
     /// How often the main thread was stopped.
     pub stops: u32,
-    /// Each stop: (begin, end), ns after exec. The VMM's main thread did not run then.
+    /// Each stop: (begin, end), ns after exec. The VMM's main thread did not run then. The one
+    /// in which it was looked into has no length here.
     pub held: Vec<(Ns, Ns)>,
+    /// How long vmeter held the VMM to look into it once its guest was done, ns.
+    pub looked_ns: Ns,
     /// Names of processes that outlived it, as after `-daemonize`; they were ended.
     pub left_behind: Vec<String>,
     /// True if a signal of job control (SIGSTOP) had stopped it when it was ended early.

@@ -75,6 +75,9 @@ impl Recorder for Console {
                 event(line.start.saturating_sub(run.exec_ns), what)
             })
             .collect();
+        let cleared = raw.said.cleared.iter();
+        let cleared = cleared.map(|at| event(at.saturating_sub(run.exec_ns), What::ScreenCleared));
+        events.extend(cleared);
         // What was not kept was printed all the same.
         let dropped = raw.parameters.cut.dropped_bytes.unwrap_or(0);
         let value = raw.bytes.saturating_add(dropped);

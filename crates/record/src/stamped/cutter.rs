@@ -52,7 +52,16 @@ pub struct LineCutter {
     /// Where in `pending` a later part begins, and when it arrived.
     later: Vec<(usize, Ns)>,
     steering: Steering,
+    /// When the last escape arrived.
+    escaped: Ns,
+    /// True for a control sequence that is a 2 so far.
+    two: bool,
+    /// When the screen was cleared (`ESC [ 2 J`), the first so many.
+    cleared: Vec<Ns>,
 }
+
+/// Whoever clears a screen more often has no menu.
+const MOST_CLEARED: usize = 1_000;
 
 /// Where in a sequence that steers a terminal (ECMA-48) the last byte was.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -85,17 +94,24 @@ impl LineCutter {
             (Steering::Text | Steering::Returned, ESCAPE) => {
                 self.overwritten();
                 self.steering = Steering::Escape;
+                self.escaped = at;
             }
             (Steering::Escape, b'[') => self.steering = Steering::Control(0),
             (Steering::Control(n), 0x20..=0x3f) if n < MAX_CONTROL => {
                 self.steering = Steering::Control(n + 1);
+                self.two = n == 0 && byte == b'2';
             }
             // Cursor up, down, to a place; erasing.
             (Steering::Control(_), b'A' | b'B' | b'E'..=b'H' | b'J' | b'd' | b'f') => {
+                if byte == b'J' && self.two && self.cleared.len() < MOST_CLEARED {
+                    self.cleared.push(self.escaped);
+                }
+                self.two = false;
                 self.steering = Steering::Returned;
                 self.overwritten();
             }
             (Steering::Escape, 0x20..=0x7e) | (Steering::Control(_), 0x40..=0x7e) => {
+                self.two = false;
                 self.steering = Steering::Text;
             }
             _ => self.text(at, byte),
@@ -166,6 +182,11 @@ impl LineCutter {
     /// Takes the lines that are complete so far.
     pub fn take(&mut self) -> Vec<Line> {
         std::mem::take(&mut self.lines)
+    }
+
+    /// When the screen was cleared so far, as the first byte of the word for it arrived.
+    pub fn cleared(&self) -> &[Ns] {
+        &self.cleared
     }
 
     /// The line that is still open (a login prompt has no line end).
@@ -261,6 +282,21 @@ mod tests {
         assert_eq!(coloured, [(1, "[  OK  ] Started cron.".to_owned())]);
         assert_eq!(texts(&[(1, b"10 %\r"), (2, b"20 %\n")]).len(), 2);
         assert_eq!(texts(&[(1, b"a\x1b[999"), (2, b"\n")]), [(1, "a".to_owned())]);
+    }
+
+    #[test]
+    fn a_screen_that_is_cleared_has_its_time() {
+        let mut cutter = LineCutter::default();
+        let reads: [(Ns, &[u8]); 6] = [
+            (1, b"\x1b[2J\x1b[01;01H menu"),
+            (5, b"\x1b[1;02H Boot in 1 s.\x1b[12J\x1b[J\x1b[22J\x1b[2K"),
+            (7, b"\x1b"),
+            (9, b"[2"),
+            (11, b"J"),
+            (12, b"2J"),
+        ];
+        reads.iter().for_each(|(at, bytes)| cutter.push(*at, bytes));
+        assert_eq!(cutter.cleared(), [1, 7]);
     }
 
     #[test]

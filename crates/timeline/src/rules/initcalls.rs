@@ -18,9 +18,9 @@ pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 const APART: &[&str] = &["console", "security"];
 
 /// Ends some ms after its only line.
-const DRIVER_INIT: &str = "kernel:driver_init";
+pub(super) const DRIVER_INIT: &str = "kernel:driver_init";
 /// Initcalls that nobody traced.
-const UNTRACED: &str = "kernel:initcalls";
+pub(super) const UNTRACED: &str = "kernel:initcalls";
 
 /// Functions that run on a worker thread while initcalls go on.
 const ASYNCHRONOUS: &[&str] = &["kernel:do_populate_rootfs"];

@@ -112,7 +112,9 @@ pub(crate) fn parts<'a>(facts: &Facts<'a>, start: Ns, end: Ns) -> Vec<(String, S
     let last = parts.last().map_or(start, |(_, stamp)| stamp.at);
     let timed = |h: &&Hit<'_>| h.on == On::Kernel && h.timed;
     let lines = facts.hits.iter().filter(timed).filter(|h| inside(h.at) && h.at >= last);
-    let mut lines: Vec<(String, Stamp<'a>)> = lines.filter_map(line_part).collect();
+    let early = patched_early(facts);
+    let named = |hit: &Hit<'a>| line_part(hit, early);
+    let mut lines: Vec<(String, Stamp<'a>)> = lines.filter_map(named).collect();
     for (_, stamp) in &mut lines {
         // A line that an initcall prints is no boundary inside that initcall.
         stamp.at = facts.calls.holding(stamp.at).unwrap_or(stamp.at).max(last);
@@ -122,6 +124,31 @@ pub(crate) fn parts<'a>(facts: &Facts<'a>, start: Ns, end: Ns) -> Vec<(String, S
     parts.dedup_by(|next, kept| next.0 == kept.0);
     between_neighbours(&mut parts);
     parts
+}
+
+/// What `start_kernel` does of its own.
+const START_KERNEL: &str = "kernel:start_kernel";
+/// The rest of the one, and the begin of the other, which no line tells.
+const START_TO_REST: &str = "kernel:start_kernel+kernel:rest_init";
+
+/// Lines of the patching of alternatives, and of what is set up next to it.
+const PATCHED: &str = "Freeing SMP alternatives";
+const CACHES: &str = "Mount-cache";
+
+/// True if this kernel patches its alternatives in before it sets its file systems up. It did last
+/// of all in `start_kernel`, right before `rest_init`; since 6.5, and in stable releases of 2023
+/// (`arch_cpu_finalize_init`), it does before `vfs_caches_init`. `rest_init` then begins at some time
+/// after that, and has begun when the boot CPU is named.
+fn patched_early(facts: &Facts<'_>) -> bool {
+    let first = |begin: &str, source: &str| {
+        let own = facts.hits.iter().filter(|h| h.source == source && h.text.starts_with(begin));
+        own.map(|h| h.at).min()
+    };
+    let mut sources = facts.hits.iter().filter(|h| h.text.starts_with(PATCHED)).map(|h| h.source);
+    sources.any(|source| match (first(PATCHED, source), first(CACHES, source)) {
+        (Some(patched), Some(caches)) => patched < caches,
+        _ => false,
+    })
 }
 
 /// The log is in order: a line is off by no more than how far it is to those beside it, and by
@@ -139,8 +166,10 @@ fn between_neighbours(parts: &mut [(String, Stamp<'_>)]) {
     }
 }
 
-fn line_part<'a>(hit: &Hit<'a>) -> Option<(String, Stamp<'a>)> {
+fn line_part<'a>(hit: &Hit<'a>, early: bool) -> Option<(String, Stamp<'a>)> {
     let name = match hit.means {
+        Means::Part(_) if early && hit.text.starts_with(PATCHED) => START_KERNEL,
+        Means::Part(_) if early && hit.text.starts_with(CACHES) => START_TO_REST,
         Means::Part(name) | Means::FirstPart(name) => name,
         // From saying so until it is in user space the kernel reads and maps its init.
         Means::Begins(Anchor::Userspace, _) if hit.text.starts_with("Run ") => RUN_INIT,

@@ -11,8 +11,9 @@ use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::backbone::LOADER;
 use crate::facts::Facts;
+use crate::input::Seen;
 use crate::landmarks::BOOT_SECTOR;
-use crate::lines::Hit;
+use crate::lines::{Hit, Line};
 use crate::patterns::On;
 use crate::tree::{Growing, Node};
 use vmeter_model::{Ns, What};
@@ -61,7 +62,11 @@ pub(crate) fn reach(facts: &Facts<'_>, start: Ns, limit: Ns) -> Option<Ns> {
     let inside = |h: &&Hit<'_>| (start..=limit).contains(&h.at);
     let last = facts.hits.iter().filter(own).filter(inside).max_by_key(|h| h.at)?;
     let waits = WAITS.iter().any(|wait| Some(wait.name) == part_name(last.means));
-    let reads = || files(facts, last.at, limit).first().map(|first| first.at);
+    let cleared = |to: Ns| wait_ends(facts, last.at, to).map(|stamp| stamp.at);
+    let reads = || match files(facts, last.at, limit).first() {
+        Some(first) => Some(first.at),
+        None => cleared(limit),
+    };
     // Behind the name of a file that it reads, SYSLINUX says when it has.
     let read = facts.lines.iter().filter(|l| l.early && l.at >= last.at && l.end <= limit);
     let read = read.filter(|l| l.text.starts_with("Loading ") && l.text.trim_end().ends_with("ok"));
@@ -95,6 +100,11 @@ fn with_reads<'a>(
         return parts;
     }
     let files = files(facts, at.at.max(begin.at), end);
+    let cleared = wait.filter(|wait| wait.clears).and_then(|_| wait_ends(facts, at.at, end));
+    if let Some(cleared) = cleared {
+        parts.push((load, cleared));
+        return parts;
+    }
     let traced = facts.seen.iter().any(|seen| matches!(seen.what, What::DiskRead { .. }));
     let loads = match files[..] {
         [kernel, initrd] if load == "grub:load" => {
@@ -118,17 +128,37 @@ struct Wait {
     load: &'static str,
     /// Where these are not told apart.
     both: &'static str,
+    /// True if it clears its screen when it goes on (systemd-boot: src/boot/efi/boot.c, `menu_run`).
+    clears: bool,
 }
 
+/// When a menu that counts down on the console was taken from the screen.
+fn wait_ends<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Option<Stamp<'a>> {
+    let counts = |l: &&Line<'_>| l.early && l.text.trim_start().starts_with(COUNTS);
+    let inside = |at: Ns| (from..=to).contains(&at);
+    let last = facts.lines.iter().filter(counts).filter(|l| inside(l.at)).map(|l| l.end).max()?;
+    let cleared = |s: &&Seen<'_>| *s.what == What::ScreenCleared && s.at >= last && inside(s.at);
+    facts.seen.iter().find(cleared).map(Stamp::of)
+}
+
+/// What systemd-boot's menu says every second.
+const COUNTS: &str = "Boot in ";
+
 const WAITS: &[Wait] = &[
-    Wait { name: "grub:menu", load: "grub:load", both: "grub:menu+grub:load" },
-    Wait { name: "grub:timeout", load: "grub:load", both: "grub:timeout+grub:load" },
+    Wait { name: "grub:menu", load: "grub:load", both: "grub:menu+grub:load", clears: false },
+    Wait { name: "grub:timeout", load: "grub:load", both: "grub:timeout+grub:load", clears: false },
     Wait {
         name: "systemd-boot:menu",
         load: "systemd-boot:load",
         both: "systemd-boot:menu+systemd-boot:load",
+        clears: true,
     },
-    Wait { name: "syslinux:prompt", load: "syslinux:load", both: "syslinux:prompt+syslinux:load" },
+    Wait {
+        name: "syslinux:prompt",
+        load: "syslinux:load",
+        both: "syslinux:prompt+syslinux:load",
+        clears: false,
+    },
 ];
 
 /// When each long file began to be read between two moments.

@@ -8,6 +8,7 @@ mod edk2;
 mod firmware;
 pub(crate) mod initcalls;
 pub(crate) mod kernel;
+mod kexec;
 mod loader;
 mod observe;
 mod ordering;
@@ -56,6 +57,7 @@ pub(crate) const RULES: &[RuleSet] = &[
     processes::RULES,
     unseen::RULES,
     said::RULES,
+    kexec::RULES,
     firmware::LOADING,
     observe::RULES,
 ];

@@ -93,7 +93,7 @@ fn unexplained(node: &Node<'_>, gaps: &mut Vec<(Ns, Ns)>) {
 
 /// What went on when a gap began: after the last line before it, or, before any program's
 /// first line, init's start.
-fn before<'a>(
+pub(super) fn before<'a>(
     facts: &Facts<'a>,
     of: impl Fn(&Line<'a>) -> bool,
     begin: Ns,
@@ -120,7 +120,7 @@ fn before<'a>(
 }
 
 /// Each line's stretch that is worth a name.
-fn stretches<'a>(
+pub(super) fn stretches<'a>(
     facts: &Facts<'a>,
     of: impl Fn(&Line<'a>) -> bool,
     from: Ns,

@@ -8,6 +8,7 @@ use crate::facts::Facts;
 use crate::landmarks::open_end;
 use crate::lines::Line;
 use crate::patterns::On;
+use crate::processes::{base, Image};
 use crate::systemd::{can_be_logged, stamps, SAYS};
 use crate::tree::{Fill, Growing, Node};
 use vmeter_model::Ns;
@@ -45,6 +46,9 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     }
     let says = if its_own { BEGINS } else { SAYS };
     let systemd = systemd_begins(facts, says, after.at, limit);
+    if initrd.is_empty() {
+        by_switch(facts, tree, begin, limit, systemd);
+    }
     if let Some((_, first)) = initrd.first() {
         // Where it says no more, it goes on until somebody else does.
         let left = initrd.iter().any(|(name, _)| *name == "initrd:end");
@@ -61,12 +65,49 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
         }
     }
     if let Some(systemd) = systemd {
+        // It is there from its exec on.
+        let exec = switched(facts, begin.at, limit).and_then(|(_, exec)| exec);
+        let from = exec.filter(|exec| initrd.is_empty() && exec.at < systemd.at);
         let mut parts = parts(facts, "systemd:", systemd.at, limit);
         if parts.iter().all(|(name, _)| *name != UNITS) {
             parts.extend(units::first(facts, systemd.at, limit).map(|first| (UNITS, first)));
         }
-        stage(tree, SYSTEMD, systemd, limit, &parts, 0);
+        stage(tree, SYSTEMD, from.unwrap_or(systemd), limit, &parts, 0);
     }
+}
+
+/// An initrd that says nothing that is known: it lasts until its init gives way to the root's.
+fn by_switch<'a>(
+    facts: &Facts<'a>,
+    tree: &mut Growing<'a>,
+    begin: Stamp<'a>,
+    limit: Ns,
+    systemd: Option<Stamp<'a>>,
+) {
+    let Some((leaves, exec)) = switched(facts, begin.at, limit) else { return };
+    let error = begin.error.max(leaves.error);
+    let node = Node::new(INITRD, begin.at, leaves.at, leaves.source);
+    tree.place(Node { error, fill: Fill::Said, ..node });
+    if let Some(end) = exec.or(systemd) {
+        stage(tree, SWITCH_ROOT, leaves, end.at, &[], 0);
+    }
+}
+
+/// What an initrd's init executes to leave it: util-linux's and busybox's, klibc's.
+const SWITCHES: &[&str] = &["switch_root", "run-init"];
+
+/// When the first process executed what leaves an initrd, and when the root's own init.
+fn switched<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Option<(Stamp<'a>, Option<Stamp<'a>>)> {
+    let init = facts.processes.all.iter().find(|p| p.pid == 1)?;
+    let switches = |image: &Image<'_>| {
+        let words =
+            [image.file].into_iter().chain(image.arguments.iter().take(2).map(String::as_str));
+        words.into_iter().any(|word| SWITCHES.contains(&base(word)))
+    };
+    let index = init.images.iter().position(|i| from < i.at && i.at < to && switches(i))?;
+    let stamp = |image: &Image<'_>| Stamp { at: image.at, ..init.start };
+    let next = init.images.get(index + 1).filter(|next| next.at < to);
+    Some((stamp(&init.images[index]), next.map(stamp)))
 }
 
 /// A stage and its parts, each from its line to the next one's.

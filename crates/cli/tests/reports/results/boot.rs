@@ -146,6 +146,7 @@ fn record(index: u32, total_ns: Ns) -> RunRecord {
         injected: vec!["-trace events=FILE".into(), "kernel: quiet trace_event=initcall:*".into()],
         exec_ns,
         total_ns,
+        looked_ns: 0,
         clocks: vec![reading(exec_ns - 1_000_000), reading(exec_ns + total_ns + 1_000_000)],
         outcome: Outcome::Done,
         end: None,

@@ -15,7 +15,9 @@ pub(super) fn group_of(name: &str) -> Group {
         Group::Firmware
     } else if starts(&["kernel:initcall", "initcall "]) {
         Group::Initcalls
-    } else if starts(&["kernel"]) {
+    } else if name == "kexec:userspace" {
+        Group::Userspace
+    } else if starts(&["kernel", "kexec"]) {
         Group::Kernel
     } else if starts(&["/", "insmod ", "userspace", "initrd", "switch-root", "systemd", "unit "]) {
         Group::Userspace

@@ -6,6 +6,7 @@ use crate::words::plain;
 use vmeter_base::shell;
 use vmeter_model::result::Overhead;
 use vmeter_model::run::WatchLevel;
+use vmeter_model::time::seconds;
 use vmeter_model::OverheadVerdict;
 use vmeter_render::document::Fact;
 use vmeter_render::quantity::{added_percent, compact_seconds, Quantity, Unit};
@@ -32,6 +33,7 @@ impl BootReport<'_> {
                 facts.push(Fact::new("added to it", added, "--no-inject adds nothing"));
             }
             facts.push(watch_fact(run.record.watch, self.result.overhead.as_ref()));
+            facts.extend(self.looked());
             facts.extend(self.result.counted_in.map(|run| {
                 let counting =
                     self.result.overhead.as_ref().and_then(|o| o.counting_ratio.as_ref());
@@ -93,6 +95,18 @@ impl BootReport<'_> {
         let host = result.envelope.host.iter();
         facts.extend(host.map(|(name, value)| Fact::new(format!("host {name}"), plain(value), "")));
         facts
+    }
+}
+
+impl BootReport<'_> {
+    /// How long vmeter looked into VMMs whose guests were done, where a user notices it.
+    fn looked(&self) -> Option<Fact> {
+        let runs = self.result.runs.iter().map(|run| &run.record);
+        let longest = runs.max_by_key(|record| record.looked_ns)?;
+        (longest.looked_ns > longest.total_ns / 100).then(|| {
+            let took = compact_seconds(seconds(longest.looked_ns));
+            Fact::new("looked into", format!("for {took} after its end"), "no part of a total")
+        })
     }
 }
 

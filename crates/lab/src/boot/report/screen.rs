@@ -6,7 +6,7 @@ use super::named::named_marks;
 use super::stages::bars;
 use super::things::{things, Thing, REMEDY_COLUMNS};
 use super::BootReport;
-use vmeter_model::span::{Span, UNATTRIBUTED};
+use vmeter_model::span::{Span, OBSERVE, UNATTRIBUTED};
 use vmeter_model::time::seconds;
 use vmeter_model::Timeline;
 use vmeter_record::end::READS_LIKE_A_PANIC;
@@ -106,7 +106,9 @@ impl BootReport<'_> {
             Column::text("", 2),
             Column::text("", 1),
         ]);
-        let bars = bars(timelines);
+        let mut bars = bars(timelines);
+        // What it costs to look is worth a row where it is more than a share of the noise.
+        bars.retain(|bar| bar.phase.as_deref() != Some(OBSERVE) || bar.share > WORTH_A_ROW);
         let nothing = self.result.phases.iter().find(|phase| phase.name == UNATTRIBUTED);
         let shares = bars.iter().map(|bar| bar.share).chain(nothing.map(|phase| phase.share));
         let largest = shares.fold(0.0, f64::max);

@@ -2,7 +2,7 @@
 
 use super::colours::group_of;
 use serde::Serialize;
-use vmeter_model::span::UNATTRIBUTED;
+use vmeter_model::span::{OBSERVE, UNATTRIBUTED};
 use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Ns, Timeline};
 use vmeter_render::exported;
@@ -24,6 +24,8 @@ vmeter_base::words! {
         Userspace = "user space",
         /// From the first sign of going down.
         Shutdown = "shutdown",
+        /// vmeter, while it held the VMM.
+        Own = "vmeter itself",
     }
 }
 
@@ -34,8 +36,8 @@ fn of(phase: &str) -> Option<Stage> {
         || phase == "kernel:load"
     {
         Some(Stage::Loader)
-    } else if starts(&["vmeter:"]) {
-        Some(Stage::Vmm)
+    } else if phase == OBSERVE {
+        Some(Stage::Own)
     } else if starts(&["initrd", "switch-root", "dracut"]) {
         Some(Stage::Initrd)
     } else {
@@ -93,9 +95,11 @@ fn bar_of(phase: &str) -> String {
     }
 }
 
-/// The six stages in order, then what belongs to several or to none, over some runs.
+/// The six stages in order, then what belongs to several or to none, and what vmeter held the VMM
+/// for, over some runs.
 pub(super) fn bars(timelines: &[&Timeline]) -> Vec<Bar> {
-    let mut names: Vec<String> = Stage::ALL.iter().map(|stage| stage.word().to_owned()).collect();
+    let always = Stage::ALL.iter().filter(|stage| **stage != Stage::Own);
+    let mut names: Vec<String> = always.map(|stage| stage.word().to_owned()).collect();
     let phases = || timelines.iter().flat_map(|t| &t.phases).filter(|(n, _)| n != UNATTRIBUTED);
     for (phase, _) in phases() {
         let name = bar_of(phase);
@@ -143,6 +147,7 @@ mod tests {
             ("kernel:decompress+kernel:entry", "kernel"),
             ("vmm:init+bios:overhead+kernel:decompress", "VMM to kernel"),
             ("never-heard-of", "other"),
+            ("vmeter:observe", "vmeter itself"),
         ] {
             assert_eq!(bar_of(phase), bar, "{phase}");
         }
@@ -150,7 +155,7 @@ mod tests {
         let phases = phases.map(|(name, ns)| (name.to_owned(), ns)).into();
         let timeline = Timeline { total: 15, phases, ..Timeline::default() };
         let bars = bars(&[&timeline]);
-        assert_eq!(bars.len(), 7);
+        assert_eq!(bars.len(), 7, "what nobody held is no bar");
         let sum: f64 = bars.iter().map(|bar| bar.share).sum();
         assert!((sum - 12.0 / 15.0).abs() < 1e-9, "{sum}");
     }

@@ -1,0 +1,146 @@
+//! A kernel that the guest's first one started (kexec): the way to it, it, and its user space, by
+//! the lines of the console. What nobody saw there is `unattributed`.
+
+use super::initcalls::{node as call_node, DRIVER_INIT, UNTRACED};
+use super::kernel::parts;
+use super::said::{before, stretches};
+use super::RuleSet;
+use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
+use crate::backbone::SHUTDOWN;
+use crate::facts::Facts;
+use crate::lines::{Hit, Line, NO_TIME_ERROR_NS};
+use crate::patterns::{Means, On};
+use crate::tree::{Fill, Growing, Node};
+use vmeter_model::{Ns, What};
+
+pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
+
+/// From the first kernel's last word to the second's first: the jump, its digest of what it jumps
+/// to (arch/x86/purgatory), decompression.
+const WAY: &str = "kexec";
+/// The second kernel.
+const KERNEL: &str = "kexec:kernel";
+/// What it runs.
+const USERSPACE: &str = "kexec:userspace";
+/// Its panic.
+const PANIC: &str = "kexec:kernel-panic";
+
+fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+    if let Some(second) = &facts.second {
+        found.offer(Anchor::Kexec, Trust::Exact, second.since);
+    }
+}
+
+fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+    let (Some(second), Some(begin)) = (&facts.second, anchors.get(Anchor::Kexec)) else { return };
+    let last = anchors.next(Some(Anchor::Kexec)).map_or(facts.total, |s| s.at);
+    let facts = &*second.facts;
+    let entry = begins(facts, |h| h.means_entry());
+    let init = begins(facts, |h| h.means_init());
+    let panic = begins(facts, |h| h.means == Means::Panic);
+    let down = goes_down(facts).map_or(last, |at| at.at.min(last));
+    let end = panic.map_or(down, |at| at.at.min(down));
+    if let Some(entry) = entry {
+        if second.told {
+            frame(tree, WAY, begin, entry.at, entry.error, Fill::Own);
+        }
+        let of_kernel = |l: &&Line<'a>| l.console && l.stamp.is_some();
+        let said = || facts.lines.iter().rfind(of_kernel).map(|l| l.at);
+        let to = init.map(|init| init.at).or(panic.map(|at| at.at)).or_else(said);
+        kernel(facts, anchors, tree, entry, to.map_or(entry.at, |to| to.min(end)));
+    }
+    if let Some(init) = init {
+        frame(tree, USERSPACE, init, end, init.error, Fill::Unattributed);
+        programs(facts, tree, init.at, end);
+    }
+    if let Some(panic) = panic {
+        frame(tree, PANIC, panic, down, panic.error, Fill::Own);
+    }
+    if down < last && (init.is_some() || panic.is_some()) {
+        let down = Stamp { at: down, ..begin };
+        frame(tree, SHUTDOWN, down, last, begin.error, Fill::Own);
+    }
+}
+
+impl Hit<'_> {
+    fn means_entry(&self) -> bool {
+        matches!(self.means, Means::Begins(Anchor::KernelEntry, _))
+    }
+
+    fn means_init(&self) -> bool {
+        matches!(self.means, Means::Begins(Anchor::Userspace, _)) && self.text.starts_with("Run ")
+    }
+}
+
+/// The first line that means something.
+fn begins<'a>(facts: &Facts<'a>, means: impl Fn(&Hit<'a>) -> bool) -> Option<Stamp<'a>> {
+    let hit = facts.hits.iter().find(|h| h.on == On::Kernel && means(h))?;
+    Some(Stamp { at: hit.at, error: hit.error, source: hit.source })
+}
+
+/// The first sign of going down.
+fn goes_down<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
+    let word = begins(facts, |h| matches!(h.means, Means::GoesDown | Means::PowerOff));
+    let off = facts.first(|what| match what {
+        What::PowerOff | What::ShutdownStart => true,
+        What::RunState { state } => state == "shutdown",
+        _ => false,
+    });
+    [word, off].into_iter().flatten().min_by_key(|stamp| stamp.at)
+}
+
+fn frame<'a>(
+    tree: &mut Growing<'a>,
+    name: &'static str,
+    from: Stamp<'a>,
+    to: Ns,
+    error: Ns,
+    fill: Fill,
+) {
+    if from.at < to {
+        let error = from.error.max(error).min(to - from.at);
+        tree.place(Node { error, fill, ..Node::new(name, from.at, to, from.source) });
+    }
+}
+
+/// The second kernel, in parts by its lines, and its initcalls where it says them.
+fn kernel<'a>(
+    facts: &Facts<'a>,
+    anchors: &Anchors<'a>,
+    tree: &mut Growing<'a>,
+    entry: Stamp<'a>,
+    to: Ns,
+) {
+    frame(tree, KERNEL, entry, to, entry.error, Fill::Own);
+    let traced = facts.calls.builtin().next().is_some();
+    let mut cuts = parts(facts, entry.at, to);
+    cuts.retain(|(_, at)| at.error < NO_TIME_ERROR_NS);
+    for (index, (name, at)) in cuts.iter().enumerate() {
+        let next = cuts.get(index + 1).map_or(to, |(_, next)| next.at);
+        if at.at >= next {
+            continue;
+        }
+        let untraced = !traced && name == DRIVER_INIT;
+        let name = if untraced { UNTRACED } else { name.as_str() };
+        tree.place(Node { error: at.error, ..Node::new(name, at.at, next, at.source) });
+        if untraced {
+            for node in stretches(facts, |_| true, at.at, next) {
+                let _ = tree.root.place(node);
+            }
+        }
+    }
+    let inside = facts.calls.all.iter().filter(|c| c.module.is_none() && c.end.is_some());
+    for call in inside.filter(|c| (entry.at..to).contains(&c.start.at)) {
+        tree.place(call_node(call, facts, anchors));
+    }
+}
+
+/// What its user space says.
+fn programs<'a>(facts: &Facts<'a>, tree: &mut Growing<'a>, from: Ns, to: Ns) {
+    let of_programs = |l: &Line<'_>| l.console && l.stamp.is_none();
+    let mut nodes = before(facts, of_programs, from, from, to);
+    nodes.extend(stretches(facts, of_programs, from, to));
+    for node in nodes {
+        let _ = tree.root.place(node);
+    }
+}

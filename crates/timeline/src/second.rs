@@ -1,0 +1,145 @@
+//! A second kernel in the same run: the first starts it itself (kexec), with no reset of the machine
+//! and no firmware between them.
+//!
+//! What comes from there on is nothing of the first kernel's, whatever it reads like. The first says
+//! so (kernel: kernel/kexec_core.c, `kernel_kexec`), or the second introduces itself with a clock that
+//! begins anew and goes on at the pace of a clock; an old log that somebody prints again rushes.
+
+use crate::anchors::Stamp;
+use crate::input::{Input, Seen};
+use vmeter_model::kernel_log::{comes_up, split_stamp, SLACK};
+use vmeter_model::{Ns, What};
+
+/// What a kernel says last before it starts another: 4.3 on, and before that.
+const STARTS: &[&str] =
+    &["kexec_core: Starting new kernel", "kexec: Starting new kernel", "Starting new kernel"];
+/// How a kernel introduces itself.
+const BANNER: &str = "Linux version ";
+/// What a kernel says before the machine is reset: firmware comes next.
+const RESETS: &[&str] = &["reboot: Restarting system", "reboot: machine restart"];
+/// Lines of other CPUs and drivers that may come after the last word.
+const MOST_AFTER: usize = 20;
+/// A clock is told by at least so many lines, over so long, ns.
+const LEAST_LINES: usize = 10;
+const LEAST_NS: Ns = 1_000_000_000;
+
+/// What is of the second kernel.
+#[derive(Debug)]
+pub(crate) struct Later<'a> {
+    /// When the first gave way.
+    pub since: Stamp<'a>,
+    /// True if it said so.
+    pub told: bool,
+    /// What was seen from there on, up to a third kernel.
+    pub input: Input<'a>,
+}
+
+/// Parts what was seen of the guest after its second kernel was started from the rest.
+pub(crate) fn split<'a>(mut input: Input<'a>) -> (Input<'a>, Option<Later<'a>>) {
+    let Some((index, told)) = started(&input.seen) else { return (input, None) };
+    let last = input.seen[index];
+    let at = match last.what {
+        What::ConsoleLine { end, .. } if !told => (*end).clamp(last.at, input.total),
+        _ => last.at,
+    };
+    let since = Stamp { at, ..Stamp::of(&last) };
+    let later = input.seen.split_off(index + 1);
+    let (own, mut guests): (Vec<Seen<'a>>, Vec<Seen<'a>>) =
+        later.into_iter().partition(|s| of_process(s.what));
+    input.seen.extend(own);
+    if let Some((third, _)) = started(&guests) {
+        guests.truncate(third + 1);
+    }
+    let input_later = Input {
+        total: input.total,
+        virtual_time: input.virtual_time,
+        host_end: input.host_end,
+        seen: guests,
+        warnings: Vec::new(),
+    };
+    (input, Some(Later { since, told, input: input_later }))
+}
+
+/// True for what is of the VMM's process, or of the whole run.
+fn of_process(what: &What) -> bool {
+    matches!(
+        what,
+        What::VmmExiting
+            | What::WrapperResumed
+            | What::VmmExit
+            | What::VmmKilled
+            | What::Count { .. }
+    )
+}
+
+/// A line of the console.
+struct Line<'a> {
+    index: usize,
+    at: Ns,
+    stamp: Option<Ns>,
+    text: &'a str,
+}
+
+/// The last event of the first kernel, and whether that is its own word.
+fn started(seen: &[Seen<'_>]) -> Option<(usize, bool)> {
+    let of_console = seen.iter().enumerate().filter_map(|(index, s)| match s.what {
+        What::ConsoleLine { text, .. } => {
+            let (stamp, text) = split_stamp(text);
+            Some(Line { index, at: s.at, stamp, text: text.trim_end() })
+        }
+        _ => None,
+    });
+    let lines: Vec<Line<'_>> = of_console.collect();
+    let said =
+        (0..lines.len()).find(|at| STARTS.contains(&lines[*at].text) && is_last(&lines, *at));
+    if let Some(at) = said {
+        return Some((lines[at].index, true));
+    }
+    let banner = (1..lines.len()).find(|at| begins_anew(&lines, *at))?;
+    Some((lines[banner].index.checked_sub(1)?, false))
+}
+
+/// True if a kernel says no more after this line: what follows begins with a clock of its own, or
+/// has none.
+fn is_last(lines: &[Line<'_>], at: usize) -> bool {
+    let after = &lines[at + 1..];
+    let Some(stamp) = lines[at].stamp else {
+        // A kernel that stamps nothing.
+        let none = lines.iter().all(|line| line.stamp.is_none());
+        return none && after.iter().take(MOST_AFTER).any(|line| line.text.starts_with(BANNER));
+    };
+    let stamps = after.iter().filter_map(|line| line.stamp);
+    stamps.take_while(|next| next.saturating_add(SLACK) >= stamp).count() <= MOST_AFTER
+}
+
+/// True for a kernel's first line behind another kernel's, whose clock begins with it.
+fn begins_anew(lines: &[Line<'_>], at: usize) -> bool {
+    let banner = &lines[at];
+    if banner.stamp != Some(0) || !banner.text.starts_with(BANNER) {
+        return false;
+    }
+    let before = &lines[..at];
+    let ran = before.iter().filter_map(|line| line.stamp).any(|stamp| stamp > SLACK);
+    let reset = before.iter().any(|line| RESETS.contains(&line.text));
+    ran && !reset && paced(&lines[at..])
+}
+
+/// True if stamps from the first line that is printed as it is said advance no faster than arrivals.
+fn paced(lines: &[Line<'_>]) -> bool {
+    let Some(up) = lines.iter().position(|line| comes_up(line.text)) else { return false };
+    let stamped = lines[up..].iter().filter_map(|line| Some((line.at, line.stamp?)));
+    let mut last: Option<(Ns, Ns)> = None;
+    let own: Vec<(Ns, Ns)> = stamped
+        .take_while(|(_, stamp)| {
+            let goes_on = last.is_none_or(|(_, before)| stamp.saturating_add(SLACK) >= before);
+            last = Some((0, *stamp));
+            goes_on
+        })
+        .collect();
+    let (Some(first), Some(last)) = (own.first(), own.last()) else { return false };
+    let fast = |a: &(Ns, Ns), b: &(Ns, Ns)| b.1 - a.1 > (b.0 - a.0).saturating_add(SLACK);
+    own.len() >= LEAST_LINES
+        && last.1 - first.1 >= LEAST_NS
+        && !fast(first, last)
+        && !own.windows(2).any(|pair| fast(&pair[0], &pair[1]))
+}
