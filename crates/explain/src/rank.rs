@@ -2,7 +2,7 @@
 
 use crate::detect::story::Story;
 use crate::detect::{
-    outlier, Candidate, View, DETECTORS, DEVICE_MODEL, GAP, LEAST_SHARE, OUTLIER_ALONE,
+    outlier, spent, Candidate, View, DETECTORS, DEVICE_MODEL, GAP, LEAST_SHARE, OUTLIER_ALONE,
 };
 use crate::evidence::subject::{Key, Subject};
 use crate::evidence::tree::Frame;
@@ -12,6 +12,8 @@ use vmeter_render::quantity::{brief_percent, three_digits};
 
 /// Most words of a headline.
 const MOST_WORDS: usize = 20;
+/// Fewer findings than this leave room for where the time goes.
+const FEW: usize = 2;
 /// Other causes of the same subject are reported if they are at least this share of the first.
 const ALSO: f64 = 0.2;
 
@@ -68,6 +70,10 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
         None => others.extend(alone),
     }
     others.extend(joined);
+    // Little is said of those that it is about: then where their time goes.
+    if others.iter().filter(|other| !other.foreign).count() < FEW && !view.is_beyond() {
+        others.extend(spent(view, &others));
+    }
     if others.is_empty() {
         others = of_host;
     }

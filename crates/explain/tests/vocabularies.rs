@@ -4,7 +4,7 @@ mod common;
 
 use common::{kinds, Trace, VCPU};
 use std::fmt::Write as _;
-use vmeter_explain::result::ExplainResult;
+use vmeter_explain::result::{ExplainResult, Severity};
 use vmeter_explain::{explain, Options};
 
 fn explained(text: &str) -> ExplainResult {
@@ -54,14 +54,18 @@ fn among_others_it_is_told_by_how_much_it_is_slower() {
 }
 
 #[test]
-fn calls_alike_and_calls_that_wait_are_healthy() {
+fn calls_alike_are_healthy_and_who_waits_is_told_so() {
     let alike = (0..2_000).map(|n| (SHORT[n % 4], 40));
     assert_eq!(kinds(&strace(alike)), [""; 0]);
     let waiting = (0..400).map(|n| match n % 2 {
         0 => ("ppoll([{fd=4}], 1, NULL, NULL, 8) = 1", 9_000),
         _ => ("futex(0x7f, FUTEX_WAIT, 2, NULL) = 0", 9_000),
     });
-    assert_eq!(kinds(&strace(waiting)), [""; 0]);
+    let waiting = strace(waiting);
+    assert_eq!(kinds(&waiting), ["slow-call"], "{:#?}", waiting.findings);
+    let finding = &waiting.findings[0];
+    assert_eq!(finding.severity, Severity::Low, "{finding:#?}");
+    assert!(finding.summary.contains("for whom is not recorded"), "{finding:#?}");
     let guest = (0..400).map(|_| ("ioctl(13, KVM_RUN, 0) = 0", 9_000));
     assert_eq!(kinds(&strace(guest)), [""; 0]);
 }
@@ -149,4 +153,18 @@ fn a_new_thread_is_known_to_run_from_its_return_from_clone() {
     let claims: Vec<&str> = finding.chain.iter().map(|link| link.claim.as_str()).collect();
     assert!(claims.iter().any(|claim| claim.contains("on a CPU 100 %")), "{claims:#?}");
     assert!(!claims.iter().any(|claim| claim.contains("not recorded")), "{claims:#?}");
+}
+
+#[test]
+fn calls_that_fail_over_and_over_are_named() {
+    let failing = |n: usize| match n % 5 {
+        0 => (SHORT[3], 40),
+        _ => ("newfstatat(AT_FDCWD, \"x\", 0x7f, 0) = -1 ENOENT (No such file or directory)", 40),
+    };
+    let result = strace((0..2_000).map(failing));
+    assert_eq!(kinds(&result)[0], "burst-of-calls", "{:#?}", result.findings);
+    let summary = &result.findings[0].summary;
+    assert!(summary.contains("newfstatat 1,600 times in vain"), "{summary}");
+    let few = strace((0..200).map(failing));
+    assert!(!kinds(&few).contains(&"burst-of-calls"), "{:#?}", few.findings);
 }

@@ -252,6 +252,10 @@ fn herd(
     if each < HERD || wakes.wakes < WAKES || groups.is_kernel(by) || groups.is_kernel(woken) {
         return None;
     }
+    // One that is woken again and again in a call is none.
+    if groups.get(woken).is_none_or(|woken| !woken.many) {
+        return None;
+    }
     let (turns, vain) = view.evidence.ledger.turns.get(&woken).copied().unwrap_or_default();
     let share = vain as f64 / turns.max(1) as f64;
     // Without calls nobody knows what they do: then only many are a herd.

@@ -35,6 +35,8 @@ pub struct Calls {
     pub returned: u64,
     /// Those that returned 0, and their ticks: where that means that their time was up.
     pub zeros: (u64, u64),
+    /// Those that failed.
+    pub failed: u64,
     /// What is known of it by its name.
     pub kind: Kind,
     /// Bytes by number of the call, if it moves some: in place of ticks.
@@ -175,6 +177,7 @@ impl Ledger {
                 let (count, sum) = calls.zeros;
                 calls.zeros = (count + 1, sum.saturating_add(ticks));
             }
+            calls.failed += u64::from(returned < 0);
             let returned = returned.max(0) as u64;
             calls.returned = calls.returned.saturating_add(returned);
             if calls.kind.moves && (returned >= PAGE || calls.bytes.is_some()) {

@@ -32,14 +32,18 @@ pub struct Group {
     pub members: u32,
     /// See above.
     pub born: u32,
+    /// The recording's maker has started them.
+    pub own: bool,
 }
 
 /// All groups.
 #[derive(Debug, Default)]
 pub struct Groups {
     list: Vec<Group>,
-    by_name: HashMap<(u16, Box<str>), GroupId>,
+    by_name: HashMap<(u16, Box<str>, bool), GroupId>,
     members: FastMap<Tid, (Box<str>, GroupId)>,
+    /// Threads that the recording's maker has started, and those that these did.
+    own: FastMap<Tid, ()>,
     /// Threads that began while it was recorded, with their maker's group.
     made: FastMap<Tid, GroupId>,
 }
@@ -68,6 +72,14 @@ impl Groups {
         group
     }
 
+    /// The recording's maker has started a thread, or one that did start it: others that are
+    /// called so are not of its group.
+    pub fn owns(&mut self, thread: Tid) {
+        if self.own.len() < MAX_MEMBERS && self.own.insert(thread, ()).is_none() {
+            self.members.remove(&thread);
+        }
+    }
+
     /// A thread of that group makes another.
     pub fn makes(&mut self, maker: GroupId, child: Tid) {
         if self.made.len() < MAX_MEMBERS {
@@ -85,7 +97,8 @@ impl Groups {
     }
 
     fn find(&mut self, thread: Tid, common: &str, name: &str) -> GroupId {
-        let key = (thread.file, Box::<str>::from(common));
+        let own = self.own.contains_key(&thread);
+        let key = (thread.file, Box::<str>::from(common), own);
         if let Some(&group) = self.by_name.get(&key) {
             if let Some(known) = self.list.get_mut(group as usize) {
                 known.many |= known.first != thread;
@@ -98,7 +111,7 @@ impl Groups {
         let group = self.list.len() as GroupId;
         let name = if name.is_empty() { common } else { name };
         let (name, common) = (name.into(), common.into());
-        let fresh = Group { name, common, first: thread, many: false, members: 0, born: 0 };
+        let fresh = Group { name, common, first: thread, many: false, members: 0, born: 0, own };
         self.list.push(fresh);
         self.by_name.insert(key, group);
         group
@@ -199,6 +212,20 @@ fn common(name: &str, tid: i32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn those_that_were_started_are_not_others_of_the_same_name() {
+        let mut groups = Groups::default();
+        let tid = |tid| Tid { file: 0, tid };
+        let other = groups.of(tid(1), "bash");
+        assert_eq!(groups.of(tid(2), "bash"), other);
+        groups.owns(tid(2));
+        let own = groups.of(tid(2), "bash");
+        assert_ne!(own, other);
+        assert_eq!((groups.name(own), groups.common(own)), ("bash", "bash"));
+        assert!(groups.get(own).is_some_and(|own| own.own));
+        assert_eq!(groups.of(tid(1), "bash"), other);
+    }
 
     #[test]
     fn threads_that_differ_by_a_number_are_one() {

@@ -78,6 +78,9 @@ impl Witness<'_> {
                 group
             }
             _ => {
+                if merge.is_launched(tid) {
+                    groups.owns(tid);
+                }
                 let group = groups.of(tid, merge.thread_name(tid));
                 own.group = Some((group, 0));
                 group
@@ -148,8 +151,7 @@ impl Witness<'_> {
     /// A thread makes another.
     pub(super) fn makes(&mut self, parent: Tid, child: i32) {
         let child = Tid { tid: child, ..parent };
-        let launched = self.merge.is_launched(parent);
-        self.evidence.started.forked(parent, launched, child);
+        self.starts(parent, child);
         if let Some(maker) = self.group(parent) {
             self.evidence.groups.makes(maker, child);
         }
@@ -157,8 +159,19 @@ impl Witness<'_> {
 
     /// A thread's clone returns; in another namespace the number is not the one that events have.
     fn makes_by_return(&mut self, parent: Tid, child: i32) {
+        self.starts(parent, Tid { tid: child, ..parent });
+    }
+
+    /// What the recording's maker has started is not of those that are called so besides.
+    fn starts(&mut self, parent: Tid, child: Tid) {
         let launched = self.merge.is_launched(parent);
-        self.evidence.started.forked(parent, launched, Tid { tid: child, ..parent });
+        let Evidence { started, groups, threads, .. } = &mut *self.evidence;
+        if started.forked(parent, launched, child) {
+            groups.owns(child);
+            if let Some(child) = threads.get_mut(&child) {
+                child.group = None;
+            }
+        }
     }
 
     /// A call of a trace that has nothing else is over.

@@ -151,6 +151,7 @@ impl Gather {
         for thread in merge.launched() {
             evidence.started.launched(thread);
         }
+        evidence.started.ends();
         evidence.own = evidence.started.groups(&evidence.groups);
         evidence.xen.finish(evidence.last);
         evidence.tree.sum();

@@ -2,7 +2,8 @@
 //!
 //! Who turns tracing on and then runs a program (`perf record COMMAND`, `trace-cmd record
 //! COMMAND`, a shell that writes `tracing_on`) asks about that program. The first event of such a
-//! recording is the return from the write that turned it on.
+//! recording is the return from the write that turned it on. Where calls are not recorded, it is
+//! who comes first, starts something at once, and is there again at the end, to turn it off.
 
 use super::groups::{GroupId, Groups};
 use crate::merge::Merge;
@@ -13,6 +14,12 @@ use vmeter_trace::ops::Op;
 
 /// Most threads that are remembered.
 const MOST: usize = 1 << 16;
+/// Events of a file by whose threads one may have turned tracing on, and turned it off again; and
+/// until when it has started something.
+const ENDS: usize = 32;
+const EARLY: u64 = 256;
+/// Most threads that may have.
+const CANDIDATES: usize = 8;
 /// What `echo 1 > tracing_on` writes, bytes.
 const SWITCH: std::ops::RangeInclusive<i64> = 1..=2;
 
@@ -24,31 +31,95 @@ pub struct Started {
     files: BTreeSet<u16>,
     /// File of the last event.
     last: Option<u16>,
+    /// Events so far, and the threads of the first.
+    events: u64,
+    head: Vec<Tid>,
+    /// The threads of the last, and whom these switched to.
+    tail: [(Tid, i32); ENDS],
+    /// Threads of the first that have started something soon, and what they have.
+    perhaps: Vec<Tid>,
+    by: FastMap<Tid, Tid>,
 }
 
 impl Started {
-    /// An event comes: the first of a file tells who turned tracing on.
+    /// An event comes: the first of a file tell who turned tracing on.
     #[inline]
     pub fn begins(&mut self, moment: &Moment, merge: &Merge) {
-        if self.last == Some(moment.file) {
-            return;
-        }
-        self.last = Some(moment.file);
         let thread = Tid { file: moment.file, tid: moment.tid };
-        let write = |name| merge.name(moment.sym(name)) == "write";
-        let turned_on = matches!(moment.op, Op::SyscallExit { name, returned: Some(bytes) }
-            if write(name) && SWITCH.contains(&bytes));
-        if self.files.insert(moment.file) && moment.tid > 0 && turned_on {
-            self.recorders.insert(thread, ());
+        let next = match moment.op {
+            Op::Switch { next, .. } => next,
+            _ => 0,
+        };
+        self.tail[(self.events % ENDS as u64) as usize] = (thread, next);
+        self.events += 1;
+        if self.last != Some(moment.file) {
+            self.last = Some(moment.file);
+            if self.files.insert(moment.file) {
+                self.head.clear();
+            }
+        }
+        if self.head.len() < ENDS {
+            self.first(thread, moment, merge);
         }
     }
 
+    /// One of the first events of a file: whose first is the return from a write turned it on,
+    /// though another CPU's event may have come in between.
+    fn first(&mut self, thread: Tid, moment: &Moment, merge: &Merge) {
+        let write = |name| merge.name(moment.sym(name)) == "write";
+        let turned_on = matches!(moment.op, Op::SyscallExit { name, returned: Some(bytes) }
+            if write(name) && SWITCH.contains(&bytes));
+        let known = self.recorders.keys().any(|recorder| recorder.file == thread.file);
+        if turned_on && thread.tid > 0 && !known && !self.head.contains(&thread) {
+            self.recorders.insert(thread, ());
+        }
+        self.head.push(thread);
+    }
+
     /// A thread starts another; `launched` says whether a recorder is known to have started it.
-    pub fn forked(&mut self, parent: Tid, launched: bool, child: Tid) {
+    /// True if the recording's maker has started the other, too.
+    pub fn forked(&mut self, parent: Tid, launched: bool, child: Tid) -> bool {
         let recorder = self.recorders.contains_key(&parent);
-        if (recorder || launched || self.made.contains_key(&parent)) && self.made.len() < MOST {
+        let made = recorder || launched || self.made.contains_key(&parent);
+        if made && self.made.len() < MOST {
             self.made.insert(child, ());
         }
+        made || self.is_perhaps(parent, child)
+    }
+
+    /// True if one that may have turned tracing on has started the other.
+    fn is_perhaps(&mut self, parent: Tid, child: Tid) -> bool {
+        if !self.recorders.is_empty() || parent.tid <= 0 {
+            return false;
+        }
+        let early = self.events < EARLY && self.head.contains(&parent);
+        if early && !self.perhaps.contains(&parent) && self.perhaps.len() < CANDIDATES {
+            self.perhaps.push(parent);
+        }
+        let by = match self.by.get(&parent) {
+            Some(by) => *by,
+            None if self.perhaps.contains(&parent) => parent,
+            None => return false,
+        };
+        if self.by.len() < MOST {
+            self.by.insert(child, by);
+        }
+        true
+    }
+
+    /// The last event has come: who may have turned tracing on and is there to turn it off has.
+    pub fn ends(&mut self) {
+        if !self.recorders.is_empty() || !self.made.is_empty() || self.files.len() != 1 {
+            return;
+        }
+        let again = |thread: &&Tid| {
+            let there = |(last, next): &(Tid, i32)| last == *thread || *next == thread.tid;
+            self.tail.iter().any(there)
+        };
+        let Some(recorder) = self.perhaps.iter().find(again).copied() else { return };
+        let own = self.by.iter().filter(|(_, by)| **by == recorder).map(|(child, _)| (*child, ()));
+        self.made = own.collect();
+        self.recorders.insert(recorder, ());
     }
 
     /// A recorder started this one before the first event.

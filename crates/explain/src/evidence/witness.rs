@@ -18,9 +18,11 @@ const RECENT: usize = 32;
 /// Programs that record: nobody waits for them.
 const RECORDERS: [&str; 2] = ["perf", "trace-cmd"];
 
-/// System calls that send to a socket.
-const SENDS: [&str; 8] =
-    ["write", "writev", "sendto", "sendmsg", "sendmmsg", "sendfile", "shutdown", "close"];
+/// System calls that send to a socket, or make room for what is sent to it.
+const SENDS: [&str; 12] = [
+    "write", "writev", "sendto", "sendmsg", "sendmmsg", "sendfile", "shutdown", "close", "read",
+    "readv", "recvfrom", "recvmsg",
+];
 
 impl Witness<'_> {
     pub(super) fn tid(&self, thread: &walk::Thread) -> Tid {
@@ -70,8 +72,9 @@ impl Witness<'_> {
             || RECORDERS.contains(&self.merge.thread_name(tid))
     }
 
-    /// True if a thread that sends something to this machine itself (by the loopback device)
-    /// delivers it, too: the soft interrupt is its own doing.
+    /// True if a thread that sends something to this machine itself (by the loopback device), or
+    /// tells a sender that there is room again, delivers it, too: the soft interrupt is its own
+    /// doing.
     fn sends(&self, irq: Sym) -> bool {
         let tid = Tid { file: self.moment.file, tid: self.moment.tid };
         let call = || self.evidence.threads.get(&tid).and_then(Thread::call);

@@ -122,7 +122,7 @@ fn told(view: &View<'_>, more: &More, longer: f64, by_call: bool) -> Option<Cand
             format!("{who} calls {name} {} times, not {}", number(now.count), number(before.count)),
             "do it in the process itself, or keep one helper and talk to it".to_string(),
         )
-    } else if name.contains("nanosleep") || now.zeros > 0.5 * now.seconds {
+    } else if name.contains("nanosleep") || waits(name) && now.zeros > 0.5 * now.seconds {
         (
             "timer-paced",
             format!("{who} sleeps in {name}: {}, not {}", time(now.seconds), time(before.seconds)),

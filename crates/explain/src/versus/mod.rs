@@ -135,11 +135,17 @@ fn counts(view: &View<'_>) -> HashMap<String, (u64, f64, Option<GroupId>)> {
 /// What a node stands for, in any trace.
 type Name<'a> = (Discriminant<Frame>, std::borrow::Cow<'a, str>);
 
-fn name<'a>(view: &'a View<'_>, frame: Frame) -> Name<'a> {
+/// `own` says whether it is known in both what they were made for: then others that are called
+/// alike are not the same.
+fn name<'a>(view: &'a View<'_>, frame: Frame, own: bool) -> Name<'a> {
     let groups = &view.evidence.groups;
     let text = match frame {
         Frame::Life(who) | Frame::Waker(who) | Frame::Has(who) | Frame::Stopped(who) => {
-            groups.common(who).into()
+            let common = groups.common(who);
+            match own && groups.get(who).is_some_and(|group| group.own) {
+                true => format!("own {common}").into(),
+                false => common.into(),
+            }
         }
         Frame::Call(name) | Frame::Work(name) | Frame::Irq(name) => view.name(name).into(),
         Frame::Request(key) => view.subject(key).into(),
@@ -151,10 +157,11 @@ fn name<'a>(view: &'a View<'_>, frame: Frame) -> Name<'a> {
 /// The tree without the time that the twin's nodes of the same names have, `work` times.
 fn beyond((view, tree): (&View<'_>, &Tree), (twin, theirs): (&View<'_>, &Tree), work: f64) -> Tree {
     const NONE: u32 = u32::MAX;
+    let own = !view.evidence.own.is_empty() && !twin.evidence.own.is_empty();
     let mut known: HashMap<(u32, Name<'_>), u32> = HashMap::new();
     for (at, node) in theirs.nodes() {
         let parent = if node.parent == at { NONE } else { node.parent };
-        known.entry((parent, name(twin, node.frame))).or_insert(at);
+        known.entry((parent, name(twin, node.frame, own))).or_insert(at);
     }
     // Each node's, by its own index; those above come first.
     let mut same: Vec<Option<u32>> = Vec::new();
@@ -163,7 +170,7 @@ fn beyond((view, tree): (&View<'_>, &Tree), (twin, theirs): (&View<'_>, &Tree), 
             parent if parent == at => Some(NONE),
             parent => same.get(parent as usize).copied().flatten(),
         };
-        let found = parent.and_then(|parent| known.get(&(parent, name(view, node.frame))));
+        let found = parent.and_then(|parent| known.get(&(parent, name(view, node.frame, own))));
         same.push(found.copied());
     }
     let ticks = match (twin.seconds(1), view.seconds(1)) {

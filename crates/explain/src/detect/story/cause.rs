@@ -3,9 +3,10 @@
 use super::super::levels::{levels, Level};
 use super::super::waits::{syncs, waits};
 use super::super::View;
-use super::{Cause, Story, CLOSED, FAULT_S, MANY_WAITS, SHARE};
+use super::{Cause, Story, CLOSED, FAULT_S, LEAST_WAITS, MANY_WAITS, SHARE};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
+use crate::moment::Sym;
 use crate::result::Severity;
 use std::collections::BTreeMap;
 
@@ -16,6 +17,9 @@ const BLIND: f64 = 0.15;
 /// Computing of a process, s, beside which it is nothing to make it: some ten times fork, exec
 /// and exit.
 const CHILD_S: f64 = 10e-3;
+
+/// Threads that a call of the one that is waited for lets go on, from which it is no lock.
+const ALL_GO: f64 = 1.3;
 
 /// Page faults that may be worth a word beside what else a thread computes.
 const MANY_FAULTS: u64 = 1000;
@@ -325,6 +329,9 @@ impl Story {
         if !kernel && !is_lock_call(name) {
             return false;
         }
+        if self.lets_all_go(view, who, name) {
+            return false;
+        }
         if kernel {
             // In the kernel: the one that lets it go on is in a call, too.
             let inside = last.ticks(|call, _| call.is_some_and(|c| !waits(view.frame_name(c))));
@@ -357,6 +364,21 @@ impl Story {
             None => 0,
         };
         asked * 2 < sum.count
+    }
+
+    /// Who lets go of a lock lets one go on; of a barrier, or of a condition that holds for all,
+    /// all that wait.
+    fn lets_all_go(&self, view: &View<'_>, who: GroupId, call: &str) -> bool {
+        let ledger = &view.evidence.ledger;
+        let same = |sym: Sym| view.name(sym) == call;
+        let wakes = ledger
+            .wakes
+            .iter()
+            .filter(|((by, inside, _), _)| *by == who && inside.is_some_and(same));
+        let woken: u64 = wakes.map(|(_, wakes)| wakes.wakes).sum();
+        let own = ledger.calls.iter().filter(|((by, inside), _)| *by == who && same(*inside));
+        let calls: u64 = own.map(|(_, calls)| calls.count).sum();
+        woken as f64 >= ALL_GO * calls.max(LEAST_WAITS) as f64
     }
 
     /// Without calls: their own kind lets them go on, or one that they did not ask.

@@ -1,6 +1,6 @@
 //! A way as the links of a chain, and what is missing for more.
 
-use super::super::growth::series_grows;
+use super::super::growth::series_rises;
 use super::super::levels::{hogs_in, Doing, Level, Sum};
 use super::super::view::LEAST_SHARE;
 use super::super::View;
@@ -89,7 +89,7 @@ impl Story {
         let (who, call, _) = self.call(view).or(self.in_calls(view))?;
         let who = who.or(self.subject_group(view))?;
         let calls = view.evidence.ledger.calls.get(&(who, call))?;
-        let growth = series_grows(&calls.times, |point| point.calls)?;
+        let growth = series_rises(&calls.times, |point| point.calls)?;
         let claim = format!(
             "it grows: call n of {} of {} has a CPU for {} + {} × n (R² {}), {} at the end",
             grouped(&calls.count.to_string()),

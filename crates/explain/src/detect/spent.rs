@@ -1,0 +1,227 @@
+//! Where the time of those went that a recording was made for, if little else is said of them:
+//! the largest branch, named truthfully, is an answer, and silence is none.
+
+use super::habits::link;
+use super::view::LEAST_SHARE;
+use super::waits::waits;
+use super::{Candidate, View};
+use crate::evidence::calls::Calls;
+use crate::evidence::groups::GroupId;
+use crate::evidence::tree::Frame;
+use crate::moment::{Place, Sym};
+use crate::result::Severity;
+use std::collections::BTreeMap;
+use vmeter_render::quantity::{brief_percent, grouped};
+
+/// Most branches that are told of.
+const MOST: usize = 6;
+/// Share of the traced time from which the largest is worth a finding.
+const LEAST: f64 = 0.1;
+
+/// A `read` that takes no longer on average, s, finds what it reads.
+const SHORT_S: f64 = 100e-6;
+
+/// Between two calls, s, beyond what strace takes to write them down.
+const BETWEEN_S: f64 = 500e-6;
+
+/// What somebody's time went into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// On a CPU.
+    Runs,
+    /// Asleep until a timer fires, in a call for that.
+    Naps,
+    /// Asleep for a device.
+    Device,
+    /// Where nobody recorded who had a CPU.
+    In,
+}
+
+/// Who, in which call; none outside calls.
+type Doing = (GroupId, Option<Sym>, What);
+
+/// Ticks, how often, and the longest.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    ticks: u64,
+    count: u64,
+    worst: Option<(u64, Place)>,
+}
+
+/// The largest branch of those that the recording was made for; none if that is not known, a
+/// guest's requests tell, or what is `told` says so.
+pub fn spent(view: &View<'_>, told: &[Candidate]) -> Option<Candidate> {
+    if !view.requests().is_empty() {
+        return None;
+    }
+    let much =
+        |all: &Vec<(Doing, Sum)>| all.first().is_some_and(|(_, s)| view.share(s.ticks) >= LEAST);
+    let all = match view.evidence.runs_seen() {
+        true => sorted(by_lives(view)),
+        // Who does nothing but wait says so.
+        false => Some(sorted(by_calls(view, false)))
+            .filter(much)
+            .unwrap_or_else(|| sorted(by_calls(view, true))),
+    };
+    let &((who, call, what), sum) = all.first()?;
+    let said = |other: &Candidate| call.is_some_and(|call| other.summary.contains(view.name(call)));
+    if view.share(sum.ticks) < LEAST || told.iter().any(said) {
+        return None;
+    }
+    let much = all.iter().take(MOST).filter(|(_, sum)| view.share(sum.ticks) >= LEAST_SHARE);
+    let lines: Vec<String> = much.map(|(doing, sum)| line(view, *doing, *sum)).collect();
+    let claim = format!("where the time goes, of all traced: {}", lines.join("; "));
+    let file = view.evidence.groups.get(who).map_or(0, |group| group.first.file);
+    let (name, share) = (view.threads(who), brief_percent(view.share(sum.ticks)));
+    let (kind, summary) = headline(&name, call.map(|call| view.name(call)), what, &share);
+    Some(Candidate {
+        kind,
+        subject: name,
+        saving: sum.ticks,
+        summary,
+        chain: vec![link(view, file, claim, sum.count, sum.ticks, sum.worst)],
+        suggestion:
+            "the largest part comes first: do it less often, for more at a time, or beside \
+                     the rest"
+                .into(),
+        confirm: "perf record -g -p PID sleep 5; perf trace -s -p PID sleep 5".into(),
+        at_most: Some(Severity::Low),
+        life: true,
+        aside: true,
+        ..Candidate::default()
+    })
+}
+
+/// The kind of what takes most, and a sentence.
+fn headline(name: &str, call: Option<&str>, what: What, share: &str) -> (&'static str, String) {
+    match (what, call) {
+        (What::Runs, None) => ("busy-thread", format!("{name} computes {share} of the time")),
+        (What::Runs, Some(call)) => {
+            ("slow-call", format!("{name} is busy in {call} {share} of the time"))
+        }
+        (What::Naps, call) => {
+            let inside = call.map_or(String::new(), |call| format!(" in {call}"));
+            ("timer-paced", format!("{name} sleeps{inside} {share} of the time"))
+        }
+        (What::Device, call) => {
+            let inside = call.map_or(String::new(), |call| format!(" in {call}"));
+            ("slow-call", format!("{name} waits for a device{inside} {share} of the time"))
+        }
+        (What::In, Some(call)) if waits(call) => (
+            "slow-call",
+            format!("{name} waits in {call} {share} of the time; for whom is not recorded"),
+        ),
+        (What::In, call) => {
+            ("slow-call", format!("{name} is in {} {share} of the time", call.unwrap_or("calls")))
+        }
+    }
+}
+
+fn sorted(sums: BTreeMap<Doing, Sum>) -> Vec<(Doing, Sum)> {
+    let mut all: Vec<(Doing, Sum)> = sums.into_iter().collect();
+    all.sort_by_key(|(doing, sum)| (std::cmp::Reverse(sum.ticks), *doing));
+    all
+}
+
+fn line(view: &View<'_>, (who, call, what): Doing, sum: Sum) -> String {
+    let inside = match call {
+        Some(call) => format!("in {}", view.name(call)),
+        None => "outside calls".into(),
+    };
+    let state = match what {
+        What::Runs => ", on a CPU",
+        What::Naps => ", asleep until a timer fires",
+        What::Device => ", for a device",
+        What::In => "",
+    };
+    let times = match sum.count {
+        0 | 1 => String::new(),
+        count => format!(" ({} times)", grouped(&count.to_string())),
+    };
+    format!("{} {inside}{state} {}{times}", view.threads(who), brief_percent(view.share(sum.ticks)))
+}
+
+/// By the lives of the threads that the recording was made for.
+fn by_lives(view: &View<'_>) -> BTreeMap<Doing, Sum> {
+    let (mut sums, tree) = (BTreeMap::new(), view.tree());
+    for who in view.own().into_iter().flatten() {
+        let Some(root) = tree.root_of(Frame::Life(*who)) else { continue };
+        for (at, node) in tree.within(root) {
+            let (call, states) = match node.frame {
+                Frame::Call(call) => (Some(call), tree.within(at)),
+                _ => (None, vec![(at, node)]),
+            };
+            for (_, state) in states {
+                let name = call.map_or("", |call| view.name(call));
+                let what = match state.frame {
+                    Frame::Runs => What::Runs,
+                    Frame::Timer if name.contains("nanosleep") => What::Naps,
+                    Frame::Irq(_) | Frame::Deep if !waits(name) => What::Device,
+                    _ => continue,
+                };
+                let sum: &mut Sum = sums.entry((*who, call, what)).or_default();
+                sum.ticks = sum.ticks.saturating_add(state.ticks);
+                sum.count += if call.is_some() { node.count } else { 0 };
+                sum.worst = longer(sum.worst, state.worst);
+            }
+        }
+    }
+    sums
+}
+
+/// By calls, where there is nothing else; with those that wait by design, if asked for.
+fn by_calls(view: &View<'_>, waiting: bool) -> BTreeMap<Doing, Sum> {
+    let mut sums = BTreeMap::new();
+    for ((who, call), calls) in &view.evidence.ledger.calls {
+        let name = view.name(*call);
+        let what = match name.contains("nanosleep") {
+            true => What::Naps,
+            false if name == "KVM_RUN" => continue,
+            false if !waiting && waits(name) && !(calls.kind.moves && is_short(view, calls)) => {
+                continue
+            }
+            false => What::In,
+        };
+        let sum: &mut Sum = sums.entry((*who, Some(*call), what)).or_default();
+        sum.ticks = sum.ticks.saturating_add(calls.ticks);
+        sum.count += calls.count;
+        sum.worst = longer(sum.worst, calls.worst);
+    }
+    sums.extend(between(view));
+    sums
+}
+
+/// What is between calls, where that is more than what writes them down takes.
+fn between(view: &View<'_>) -> BTreeMap<Doing, Sum> {
+    let mut lives: BTreeMap<GroupId, (u64, u64)> = BTreeMap::new();
+    for (tid, (start, end)) in view.evidence.intervals.lives() {
+        let Some(group) = view.evidence.groups.group_of(tid) else { continue };
+        let life = lives.entry(group).or_default();
+        life.0 = life.0.saturating_add(end.saturating_sub(start));
+    }
+    for ((who, _), calls) in &view.evidence.ledger.calls {
+        let Some(life) = lives.get_mut(who) else { continue };
+        *life = (life.0.saturating_sub(calls.ticks), life.1 + calls.count);
+    }
+    let computes = |(ticks, count): &(u64, u64)| {
+        view.seconds(ticks / (*count).max(1)).is_some_and(|each| each >= BETWEEN_S)
+    };
+    let known = lives.into_iter().filter(|(_, life)| computes(life));
+    known
+        .map(|(who, (ticks, _))| ((who, None, What::Runs), Sum { ticks, ..Sum::default() }))
+        .collect()
+}
+
+/// It does not wait for somebody to send something.
+fn is_short(view: &View<'_>, calls: &Calls) -> bool {
+    view.seconds(calls.ticks / calls.count.max(1)).is_some_and(|each| each <= SHORT_S)
+}
+
+/// The longer of two.
+fn longer(one: Option<(u64, Place)>, other: Option<(u64, Place)>) -> Option<(u64, Place)> {
+    let ticks = |worst: Option<(u64, Place)>| worst.map(|(ticks, _)| ticks);
+    match ticks(one) >= ticks(other) {
+        true => one,
+        false => other,
+    }
+}
