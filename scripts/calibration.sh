@@ -4,7 +4,8 @@ set -eu
 doc=docs/CALIBRATION.md
 table=$(mktemp)
 trap 'rm -f "$table"' EXIT
-VMETER_CALIBRATION=$table cargo test --release --locked -p vmeter --test calibration -- --test-threads=1
+failed=0
+VMETER_CALIBRATION=$table cargo test --release --locked -p vmeter --test calibration -- --test-threads=1 || failed=1
 sed -e '/^This table is that of the small cut/,$d' -e '/^| what |/,$d' "$doc" >"$doc.new"
 {
     echo '| what | expected | found | rate, 95 % interval |'
@@ -12,3 +13,4 @@ sed -e '/^This table is that of the small cut/,$d' -e '/^| what |/,$d' "$doc" >"
     cat "$table"
 } >>"$doc.new"
 mv "$doc.new" "$doc"
+exit $failed

@@ -7,7 +7,10 @@
 //! interrupts): then the runs of a point are one observation of the line, however many there
 //! are. So the slope is judged by the points' lack of fit, together with the runs' noise only
 //! where the lack of fit is no more than that noise makes (T. Bancroft's preliminary test, at
-//! 25 %; Annals of Mathematical Statistics 15, 1944).
+//! 25 %; Annals of Mathematical Statistics 15, 1944). Where a point is noisier than the others
+//! (more vCPUs than the host has CPUs), each point's own variance enters with the weight that the
+//! point has in the slope, with the degrees of freedom that this leaves (F. Satterthwaite,
+//! Biometrics Bulletin 2, 1946).
 
 use crate::dist::{f_upper, t_quantile, t_two_sided};
 use crate::fit::LinearFit;
@@ -15,6 +18,8 @@ use crate::sample::mean;
 
 /// Level of the test for lack of fit, above which its squares are pooled with the noise.
 const POOLED: f64 = 0.25;
+/// Chance that a point which is like the others is taken for a noisier one.
+const LOUD: f64 = 0.02;
 /// Sums of squares below this share of what they are taken from are rounding.
 const ROUNDING: f64 = 1e-18;
 
@@ -54,7 +59,11 @@ pub fn blocked_fit(runs: &[BlockedRun]) -> Option<LinearFit> {
     let pure = clean(pure_error(&runs)).min(left);
     let pure_df = (runs.len() + 1).saturating_sub(points + blocks) as f64;
     let (fit_squares, fit_df) = (left - pure, points as f64 - 2.0);
-    let (variance, df) = judged((fit_squares, fit_df), (pure, pure_df));
+    let own = own_variances(&runs, points, blocks).filter(|_| pure > 0.0);
+    let (variance, df) = match own {
+        Some(own) => unequal((fit_squares, fit_df), &own, blocks as f64),
+        None => judged((fit_squares, fit_df), (pure, pure_df)),
+    };
     let error = (variance / sxx).sqrt();
     let half = if error > 0.0 { t_quantile(0.975, df) * error } else { 0.0 };
     let p_value = match slope {
@@ -87,6 +96,60 @@ fn judged((fit, fit_df): (f64, f64), (pure, pure_df): (f64, f64)) -> (f64, f64) 
         return (fit / fit_df, fit_df);
     }
     ((fit + pure) / (fit_df + pure_df), fit_df + pure_df)
+}
+
+/// As [`judged`], each point having a variance of its own, in `blocks` runs.
+fn unequal((fit, fit_df): (f64, f64), own: &[(f64, f64)], blocks: f64) -> (f64, f64) {
+    let centre = mean(&own.iter().map(|(x, _)| *x).collect::<Vec<_>>());
+    let sxx: f64 = own.iter().map(|(x, _)| (x - centre).powi(2)).sum();
+    let weight = |x: &f64| (x - centre).powi(2) / sxx;
+    let parts = || own.iter().map(|(x, variance)| weight(x) * variance);
+    let variance: f64 = parts().sum();
+    let spread: f64 = parts().map(|part| part * part / (blocks - 1.0)).sum();
+    let df = variance * variance / spread;
+    // What noise alone leaves of the points' means beside a line.
+    let spare = |(x, variance): &(f64, f64)| (1.0 - 1.0 / own.len() as f64 - weight(x)) * variance;
+    let usual = own.iter().map(spare).sum::<f64>() / fit_df;
+    let ratio = fit / fit_df / usual;
+    if fit_df > 0.0 && ratio.is_finite() && f_upper(ratio, fit_df, df) < POOLED {
+        return (variance.max(fit / fit_df), fit_df);
+    }
+    (variance, df)
+}
+
+/// Each point with the variance of its runs, where one of them is noisier than the others and
+/// every point ran once in each block; none else (F. Grubbs, JASA 43, 1948, for the variances of
+/// single rows of a table).
+fn own_variances(runs: &[BlockedRun], points: usize, blocks: usize) -> Option<Vec<(f64, f64)>> {
+    if points < 4 || blocks < 3 || runs.len() != points * blocks {
+        return None;
+    }
+    let (levels, of_blocks) = effects(runs);
+    let mut squares: Vec<(f64, usize, f64)> = Vec::new();
+    for r in runs {
+        let place = point_of(runs, r);
+        let left = (r.2 - levels[place] - of_blocks[block_of(runs, r)]).powi(2);
+        match squares.iter_mut().find(|(x, ..)| *x == r.0) {
+            Some((_, count, sum)) => (*count, *sum) = (*count + 1, *sum + left),
+            None => squares.push((r.0, 1, left)),
+        }
+    }
+    if squares.iter().any(|(_, count, _)| *count != blocks) {
+        return None;
+    }
+    let (k, df) = (points as f64, blocks as f64 - 1.0);
+    let all: f64 = squares.iter().map(|(.., sum)| sum).sum();
+    let is_loud = |(.., sum): &(f64, usize, f64)| {
+        f_upper(sum * (k - 1.0) / (all - sum), df, df * (k - 1.0)) < LOUD
+    };
+    if !squares.iter().any(is_loud) {
+        return None;
+    }
+    // A block's mean has a share of each point's noise.
+    let average = all / (df * (k - 1.0));
+    let own =
+        |(x, _, sum): &(f64, usize, f64)| (*x, ((sum / df - average / k) * k / (k - 2.0)).max(0.0));
+    Some(squares.iter().map(own).collect())
 }
 
 /// Squares that are left with a level for each point and each block.
@@ -196,6 +259,25 @@ mod tests {
                 .count();
             println!("points wander by {wander}: {false_slopes} of 400 false slopes");
             assert!(false_slopes <= 34, "{wander}: {false_slopes}");
+        }
+    }
+
+    /// Review E14, of slopes: the last point has five times the noise of the others.
+    #[test]
+    fn a_noisy_point_is_no_slope() {
+        let mut rng = Rng::new(5);
+        for (at, least) in [(6, 365), (3, 365)] {
+            let (mut covered, mut found) = (0, 0);
+            for _ in 0..400 {
+                let mut runs = sweep(&mut rng, 2.0, 10.0, 0.0, 1.0);
+                let noisy = runs.iter_mut().filter(|r| r.0 == at as f64);
+                noisy.for_each(|r| r.2 += 24f64.sqrt() * rng.normal());
+                let fit = blocked_fit(&runs).expect("a line");
+                covered += usize::from(fit.slope_ci95[0] <= 2.0 && 2.0 <= fit.slope_ci95[1]);
+                found += usize::from(fit.p_value < 0.05);
+            }
+            println!("point {at} x 5: covered {covered}, found {found} of 400");
+            assert!(covered >= least && found >= 390, "{at}: {covered} {found}");
         }
     }
 

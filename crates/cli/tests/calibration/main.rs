@@ -6,8 +6,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod compared;
+mod costs;
 mod history;
 mod ranges;
 mod rates;
+mod saved;
+mod searched;
 mod swept;
 mod worlds;

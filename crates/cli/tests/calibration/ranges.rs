@@ -1,14 +1,15 @@
-//! Histories: `vmeter range`, all commits and searched.
+//! Histories of which every commit is measured: `vmeter range`.
 
 use crate::common::text;
-use crate::rates::Rate;
-use crate::worlds::{each, trials, Many};
+use crate::rates::{all_kept, Rate};
+use crate::worlds::{each, trials, Many, World, BUILD, NORMAL, WORLDS};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A repository of `n` commits after the first, each with a machine of its own.
-fn history(many: &Many, name: &str, n: usize, machine: impl Fn(usize) -> String) -> PathBuf {
+/// A repository of `n` commits after the first, each with a machine of its own. Its commits have
+/// the same names each time: what builds differ by is drawn from these.
+pub fn history(many: &Many, name: &str, n: usize, machine: impl Fn(usize) -> String) -> PathBuf {
     let dir = many.path(name);
     std::fs::create_dir_all(&dir).expect("a folder");
     let git = |words: &[&str]| {
@@ -16,6 +17,8 @@ fn history(many: &Many, name: &str, n: usize, machine: impl Fn(usize) -> String)
             .current_dir(&dir)
             .args(["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"])
             .args(words)
+            .env("GIT_AUTHOR_DATE", "2026-01-01T00:00:00Z")
+            .env("GIT_COMMITTER_DATE", "2026-01-01T00:00:00Z")
             .output();
         assert!(run.expect("git").status.success(), "{words:?}");
     };
@@ -29,87 +32,84 @@ fn history(many: &Many, name: &str, n: usize, machine: impl Fn(usize) -> String)
     dir
 }
 
-fn guest(noise: &[&str], ms: f64) -> String {
+pub fn guest(noise: &[&str], ms: f64) -> String {
     let mut text = String::from("vmeter-mock 1\n");
     noise.iter().for_each(|n| text += &format!("noise {n}\n"));
     text + &format!("1ms vmm-exec\n{ms:.4}ms reach start_kernel\n9ms poweroff\n0 exit 0\n")
 }
 
-fn range(many: &Many, repo: &Path, n: usize, more: &[&str], seed: u64) -> Value {
+pub fn range(many: &Many, repo: &Path, n: usize, more: &[&str], seed: u64) -> Value {
     let commits = format!("HEAD~{n}..HEAD");
-    let mut words = vec!["range", "--repo", text(repo), &commits, "--build", "true"];
-    words.extend(["--vmm", "mock", "--machine", "{worktree}/guest.mock", "--watch", "none"]);
-    words.extend(["--warmup", "0"]);
+    let mut words = vec!["range", "--repo", text(repo), &commits, "--vmm", "mock"];
+    words.extend(["--machine", "{worktree}/guest.mock", "--warmup", "0"]);
     words.extend(more);
     many.session(&words, seed).1
 }
 
 /// The commits that are said to have changed it.
-fn named(result: &Value) -> Vec<u64> {
+pub fn named(result: &Value) -> Vec<u64> {
     let changes = result["changes"].as_array().expect("changes");
     changes.iter().filter_map(|c| c["commits"][0].as_u64()).collect()
+}
+
+const FIVE: [&str; 4] = ["--watch", "none", "--runs", "5"];
+
+/// The guest of a commit in which nothing changed; one in the middle may be noisier.
+fn calm(world: &World, is_noisy: bool) -> String {
+    let more: &[&str] = if is_noisy { &["normal 14.7%"] } else { &[] };
+    guest(&[world.noise, more].concat(), 90.0)
 }
 
 #[test]
 fn a_range_in_which_nothing_changed() {
     let many = Many::new();
-    let n = trials(12, 31) as usize;
-    for (name, noise) in [
-        ("normal 3 %", &["normal 3%"][..]),
-        ("skewed, slow spells", &["skewed 3%"]),
-        ("builds 1 %", &["normal 3%", "build 1%"]),
-        ("drift 0.2 % a boot", &["normal 3%", "drift 0.2%"]),
-        ("AR(1) 0.5", &["ar1 3% 0.5"]),
-    ] {
-        let repo = history(&many, &format!("calm-{name}"), n, |_| guest(noise, 90.0));
-        let found = each(trials(2, 60), |seed| {
-            !named(&range(&many, &repo, n, &["--runs", "5"], seed)).is_empty()
-        });
+    let n = trials(12, 24) as usize;
+    for world in std::iter::once(&BUILD).chain(&WORLDS) {
+        let few = u64::from([BUILD.name, NORMAL.name].contains(&world.name) || world.is_uneven);
+        let count = trials(2 * few, 60);
+        if count == 0 {
+            continue;
+        }
+        let name = world.name;
+        let machine = |i: usize| calm(world, world.is_uneven && i == n / 2);
+        let repo = history(&many, &format!("calm-{name}"), n, machine);
+        let found = each(count, |seed| !named(&range(&many, &repo, n, &FIVE, seed)).is_empty());
         Rate::of(&found)
             .at_most(0.05, &format!("range of {n} commits x 5, {name}, nothing changed: a change"));
     }
+    all_kept();
 }
 
+/// 64 commits, 5 boots each, whose standard deviation is 3 %.
 #[test]
-fn a_search_in_which_nothing_changed() {
+fn what_many_commits_show() {
+    const N: usize = 64;
     let many = Many::new();
-    let n = trials(12, 63) as usize;
-    for (name, noise) in [
-        ("builds 1 %", &["normal 3%", "build 1%"][..]),
-        ("builds 1 %, drift 0.2 % a boot", &["normal 3%", "build 1%", "drift 0.2%"]),
-    ] {
-        let repo = history(&many, &format!("bisect-{name}"), n, |_| guest(noise, 90.0));
-        let found = each(trials(2, 60), |seed| {
-            !named(&range(&many, &repo, n, &["--bisect"], seed)).is_empty()
-        });
-        Rate::of(&found).at_most(
-            0.03,
-            &format!("range --bisect of {n} commits, {name}, nothing changed: a culprit"),
-        );
+    let count = trials(0, 80);
+    if count == 0 {
+        return;
     }
-}
-
-#[test]
-fn a_search_names_who_is_guilty() {
-    let many = Many::new();
-    let n = trials(12, 63) as usize;
-    let at = n / 3;
-    for (name, noise) in [
-        ("builds 0", &["normal 3%"][..]),
-        ("builds 1 %", &["normal 3%", "build 1%"]),
-        ("drift 0.2 % a boot", &["normal 3%", "drift 0.2%"]),
-    ] {
-        let slower = |i: usize| guest(noise, if i >= at { 98.0 } else { 90.0 });
-        let repo = history(&many, &format!("guilty-{name}"), n, slower);
-        let found = each(trials(2, 60), |seed| {
-            named(&range(&many, &repo, n, &["--bisect"], seed)).first().map(|c| *c == at as u64)
-        });
-        let told: Vec<bool> = found.into_iter().flatten().collect();
-        Rate::of(&told).at_least(
-            0.95,
-            &format!(
-                "range --bisect of {n} commits, {name}, one slower by 8 %: right of those named"
-            ),
-        );
+    let sigma = 0.03;
+    let mut near = Vec::new();
+    for at in [12, 33, 52] {
+        let machine =
+            |i: usize| guest(NORMAL.noise, if i >= at { 90.0 + 100.0 * sigma } else { 90.0 });
+        let repo = history(&many, &format!("step-{at}"), N, machine);
+        near.extend(each(count / 3 + 1, |seed| {
+            let found = named(&range(&many, &repo, N, &FIVE, seed + 100 * at as u64));
+            found.iter().any(|c| c.abs_diff(at as u64) <= 1)
+        }));
     }
+    let what = "range of 64 commits x 5, normal 3 %, a step of one standard deviation: found within a commit";
+    Rate::of(&near).at_least(0.95, what);
+    let machine = |i: usize| guest(NORMAL.noise, 90.0 + 100.0 * sigma * 0.25 * i as f64);
+    let repo = history(&many, "creep", N, machine);
+    let found = each(count / 4, |seed| {
+        let result = range(&many, &repo, N, &FIVE, seed);
+        let changes = result["changes"].as_array().expect("changes");
+        changes.iter().filter(|c| c["verdict"] == "slower").count() >= 2
+    });
+    let what = "range of 64 commits x 5, normal 3 %, a creep of 16 standard deviations: several slower levels";
+    Rate::of(&found).at_least(0.95, what);
+    all_kept();
 }

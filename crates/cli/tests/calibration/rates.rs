@@ -1,5 +1,6 @@
 //! Counted trials, their exact intervals, and the table that they make.
 
+use std::cell::RefCell;
 use std::io::Write;
 
 /// So many of so many.
@@ -30,41 +31,63 @@ impl Rate {
         [low, high]
     }
 
-    /// Fails unless the rate may be as low as `level`: its 99 % limit includes it.
+    /// Is not kept unless the rate may be as low as `level`: its 99 % limit includes it.
     pub fn at_most(self, level: f64, what: &str) {
-        self.say(what, &format!("at most {:.1} %", 100.0 * level));
         let [low, _] = self.interval(0.01);
-        assert!(low <= level, "{what}: {self:?}, above {level}");
+        self.say(what, &format!("at most {:.1} %", 100.0 * level), low <= level);
     }
 
-    /// Fails unless the rate may be as high as `level`.
+    /// Is not kept unless the rate may be as high as `level`.
     pub fn at_least(self, level: f64, what: &str) {
-        self.say(what, &format!("at least {:.1} %", 100.0 * level));
         let [_, high] = self.interval(0.01);
-        assert!(high >= level, "{what}: {self:?}, below {level}");
+        self.say(what, &format!("at least {:.1} %", 100.0 * level), high >= level);
     }
 
-    /// Fails unless the rate may be between the two.
+    /// Is not kept unless the rate may be between the two.
     pub fn between(self, low: f64, high: f64, what: &str) {
-        self.say(what, &format!("{:.0} to {:.0} %", 100.0 * low, 100.0 * high));
         let own = self.interval(0.01);
-        assert!(own[0] <= high && own[1] >= low, "{what}: {self:?}, not {low} to {high}");
+        let is_kept = own[0] <= high && own[1] >= low;
+        self.say(what, &format!("{:.0} to {:.0} %", 100.0 * low, 100.0 * high), is_kept);
     }
 
-    fn say(self, what: &str, wanted: &str) {
+    /// For the table alone: nothing is promised.
+    pub fn told(self, what: &str) {
+        self.say(what, "", true);
+    }
+
+    fn say(self, what: &str, wanted: &str, is_kept: bool) {
+        if self.of == 0 {
+            return;
+        }
         let [low, high] = self.interval(0.025).map(|end| 100.0 * end);
+        let mark = if is_kept { "" } else { " (**not kept**)" };
         let line = format!(
-            "| {what} | {wanted} | {} of {} | {:.1} % [{low:.1}, {high:.1}] |",
+            "| {what} | {wanted}{mark} | {} of {} | {:.1} % [{low:.1}, {high:.1}] |",
             self.hits,
             self.of,
             100.0 * self.share()
         );
         println!("{line}");
+        if !is_kept {
+            NOT_KEPT.with_borrow_mut(|all| all.push(line.clone()));
+        }
         if let Some(path) = std::env::var_os("VMETER_CALIBRATION") {
             let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
             writeln!(file.expect("the table"), "{line}").expect("the table");
         }
     }
+}
+
+thread_local! {
+    /// Rows of this test that were not kept.
+    static NOT_KEPT: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Fails if a row since the last call was not kept: at the end of a test, so that one does not
+/// hide the others.
+pub fn all_kept() {
+    let broken = NOT_KEPT.take();
+    assert!(broken.is_empty(), "not kept:\n{}", broken.join("\n"));
 }
 
 /// P(X <= k) of n trials with probability p.

@@ -10,19 +10,38 @@ pub struct World {
     pub name: &'static str,
     /// Its `noise` lines.
     pub noise: &'static [&'static str],
+    /// True if one of what is compared has more noise than the others: five times theirs.
+    pub is_uneven: bool,
 }
 
-pub const NORMAL: World = World { name: "normal 3 %", noise: &["normal 3%"] };
-pub const SESSION: World = World { name: "sessions 3 %", noise: &["normal 2%", "session 3%"] };
+impl World {
+    const fn of(name: &'static str, noise: &'static [&'static str]) -> Self {
+        World { name, noise, is_uneven: false }
+    }
 
-/// The hosts on which nothing may be found where nothing is.
-pub const WORLDS: [World; 6] = [
+    /// The lines of its noise for a machine, `condition` being what tells one of those that are
+    /// compared from the others.
+    pub fn lines(&self, condition: &str) -> Vec<String> {
+        // With the 3 % that all have: five times as much.
+        let more = self.is_uneven.then(|| format!("if {condition}: noise normal 14.7%"));
+        more.into_iter().collect()
+    }
+}
+
+pub const NORMAL: World = World::of("normal 3 %", &["normal 3%"]);
+pub const SESSION: World = World::of("sessions 3 %", &["normal 2%", "session 3%"]);
+pub const BUILD: World = World::of("builds 1 %", &["normal 3%", "build 1%"]);
+
+/// The hosts on which nothing may be found where nothing is. Builds differ where there are
+/// builds: in ranges.
+pub const WORLDS: [World; 7] = [
     NORMAL,
-    World { name: "skewed, slow spells", noise: &["skewed 3%"] },
-    World { name: "AR(1) 0.5", noise: &["ar1 3% 0.5"] },
+    World::of("skewed, slow spells", &["skewed 3%"]),
+    World::of("AR(1) 0.5", &["ar1 3% 0.5"]),
     SESSION,
-    World { name: "drift 0.2 % a boot", noise: &["normal 3%", "drift 0.2%"] },
-    World { name: "steal bursts", noise: &["normal 3%", "steal 30%"] },
+    World::of("drift 0.2 % a boot", &["normal 3%", "drift 0.2%"]),
+    World::of("steal bursts", &["normal 3%", "steal 30%"]),
+    World { name: "one five times as noisy", noise: &["normal 3%"], is_uneven: true },
 ];
 
 /// A folder for many sessions, in memory where there is room.
@@ -44,7 +63,17 @@ impl Many {
 
     /// Writes a machine that boots in 100 ms, with more lines of its own.
     pub fn machine(&self, name: &str, noise: &[&str], lines: &[&str]) -> String {
+        self.script(name, &[], noise, lines)
+    }
+
+    /// As [`Many::machine`], with settings of the script.
+    pub fn settings(&self, name: &str, settings: &[String], noise: &[&str]) -> String {
+        self.script(name, settings, noise, &[])
+    }
+
+    fn script(&self, name: &str, settings: &[String], noise: &[&str], lines: &[&str]) -> String {
         let mut text = String::from("vmeter-mock 1\n");
+        settings.iter().for_each(|line| text += &format!("{line}\n"));
         noise.iter().for_each(|n| text += &format!("noise {n}\n"));
         text += "1ms vmm-exec\n60ms reach start_kernel\n30ms reach run_init_process\n";
         lines.iter().for_each(|line| text += &format!("{line}\n"));
@@ -52,6 +81,13 @@ impl Many {
         let path = self.path(name);
         std::fs::write(&path, text).expect("a script");
         path.display().to_string()
+    }
+
+    /// As [`Many::machine`], on a host.
+    pub fn on(&self, world: &World, name: &str, condition: &str, lines: &[&str]) -> String {
+        let own = world.lines(condition);
+        let all: Vec<&str> = own.iter().map(String::as_str).chain(lines.iter().copied()).collect();
+        self.machine(name, world.noise, &all)
     }
 
     /// One session: exit status, and what it exports.

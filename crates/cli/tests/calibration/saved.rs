@@ -1,0 +1,90 @@
+//! What was measured on another day: `vmeter boot --baseline`, `vmeter diff`.
+
+use crate::rates::{all_kept, Rate};
+use crate::worlds::{each, trials, Many, World, WORLDS};
+
+const DAYS: World =
+    World { name: "sessions 5 %", noise: &["normal 2%", "session 5%"], is_uneven: false };
+
+fn boot<'w>(script: &'w str, more: &[&'w str]) -> Vec<&'w str> {
+    let words = ["boot", "--vmm", "mock", "--machine", script, "--warmup", "0"];
+    words.iter().chain(more).copied().collect()
+}
+
+/// The machine of a baseline is booted again, in turn with the other: another day does not
+/// matter.
+#[test]
+fn a_baseline_of_another_day() {
+    let many = Many::new();
+    for (at, world) in (0u64..).zip(std::iter::once(&DAYS).chain(&WORLDS)) {
+        let script = many.on(world, "day.mock", "label=baseline", &[]);
+        let gate = |base: &str, seed: u64| {
+            let more = ["--baseline", base, "--fail-if-slower", "3", "--runs", "10"];
+            let (status, result) = many.session(&boot(&script, &more), 90_000 + seed);
+            let ends = &result["comparison"]["ratio"]["ci95"];
+            let end = |i: usize| ends[i].as_f64().expect("an end");
+            (status == 1, end(0) <= 1.0 && 1.0 <= end(1))
+        };
+        let count = if at == 0 { trials(6, 300) } else { trials(0, 120) };
+        let base = many.path(&format!("base{at}"));
+        if count > 0 {
+            let (status, _) = many.saved(&boot(&script, &["--runs", "6"]), 5 + at, &base);
+            assert_eq!(status, 0);
+        }
+        let shown = base.display().to_string();
+        let (failed, cover): (Vec<bool>, Vec<bool>) =
+            each(count, |seed| gate(&shown, seed + 1000 * at)).into_iter().unzip();
+        let name = world.name;
+        let what = format!("boot --baseline --fail-if-slower 3, {name}, nothing changed");
+        Rate::of(&failed).at_most(0.025, &format!("{what}: exit status 1"));
+        Rate::of(&cover).between(0.93, 0.97, &format!("{what}: the interval covers"));
+    }
+    all_kept();
+}
+
+/// Two sessions alone say nothing of whether it is the machine that is slower: where their runs
+/// differ, that is said beside it, and a gate does not fail.
+#[test]
+fn two_sessions() {
+    let many = Many::new();
+    for (at, world) in (0u64..).zip(std::iter::once(&DAYS).chain(&WORLDS)) {
+        // One script, unless one side is the noisier one.
+        let calm = many.machine("calm.mock", world.noise, &[]);
+        let noisier = || many.on(world, "noisier.mock", "watch=light", &[]);
+        let other = if world.is_uneven { noisier() } else { calm.clone() };
+        let count = if at == 0 { trials(6, 200) } else { trials(0, 150) };
+        let found = each(count, |seed| {
+            let seed = seed + 1000 * at;
+            let [a, b] = [(0, &calm), (1, &other)].map(|(side, script)| {
+                let folder = many.path(&format!("two{side}-{seed}"));
+                let words = boot(script, &["--runs", "6"]);
+                let (status, _) = many.saved(&words, 2 * seed + side, &folder);
+                assert_eq!(status, 0);
+                folder.display().to_string()
+            });
+            let status = many.status(&["diff", &a, &b, "--fail-if-slower", "3"]);
+            let result = many.json(&["diff", &a, &b]);
+            for folder in [a, b] {
+                let _ = std::fs::remove_dir_all(folder);
+            }
+            let verdict = result["verdict"].as_str().unwrap_or_default();
+            let differs = ["slower", "faster", "different"].contains(&verdict);
+            let warnings = result["warnings"].as_array().expect("warnings");
+            let is_said = warnings
+                .iter()
+                .any(|w| w.as_str().is_some_and(|w| w.contains("these are two sessions")));
+            (status == 1, differs, differs && !is_said)
+        });
+        let rate = |of: &dyn Fn(&(bool, bool, bool)) -> bool| {
+            Rate::of(&found.iter().map(of).collect::<Vec<bool>>())
+        };
+        let what = format!("diff of two sessions, {}, nothing changed", world.name);
+        rate(&|f| f.0).at_most(0.025, &format!("{what}: exit status 1 of --fail-if-slower 3"));
+        rate(&|f| f.2).at_most(
+            0.05,
+            &format!("{what}: runs differ, and it is not said that an hour can do that"),
+        );
+        rate(&|f| f.1).told(&format!("{what}: runs differ"));
+    }
+    all_kept();
+}

@@ -1,0 +1,90 @@
+//! Histories that are searched: `vmeter range --bisect`.
+
+use crate::ranges::{guest, history, named, range};
+use crate::rates::{all_kept, Rate};
+use crate::worlds::{each, trials, Many};
+
+/// A host and what builds differ by on it; true for virtual time.
+struct Case {
+    name: &'static str,
+    noise: &'static [&'static str],
+    is_virtual: bool,
+}
+
+const fn case(name: &'static str, noise: &'static [&'static str]) -> Case {
+    Case { name, noise, is_virtual: false }
+}
+
+const LAYOUT: Case =
+    Case { name: "virtual time, builds 0.1 %", noise: &["build 0.1%"], is_virtual: true };
+
+const CASES: [Case; 6] = [
+    case("builds 0", &["normal 3%"]),
+    case("builds 0.5 %", &["normal 3%", "build 0.5%"]),
+    case("builds 1 %", &["normal 3%", "build 1%"]),
+    case("builds 0, drift 0.2 % a boot", &["normal 3%", "drift 0.2%"]),
+    case("builds 0.5 %, drift 0.2 % a boot", &["normal 3%", "build 0.5%", "drift 0.2%"]),
+    case("builds 1 %, drift 0.2 % a boot", &["normal 3%", "build 1%", "drift 0.2%"]),
+];
+
+impl Case {
+    /// How many searches: a few of the cases are in the small cut.
+    fn count(&self, many: u64) -> u64 {
+        let in_the_cut = self.is_virtual || self.name.starts_with("builds 1 %");
+        trials(u64::from(in_the_cut), many)
+    }
+
+    fn words(&self) -> &'static [&'static str] {
+        if self.is_virtual {
+            return &["--bisect", "--accel", "icount"];
+        }
+        &["--bisect", "--watch", "none"]
+    }
+}
+
+#[test]
+fn a_search_in_which_nothing_changed() {
+    let many = Many::new();
+    let n = trials(12, 31) as usize;
+    for case in std::iter::once(&LAYOUT).chain(&CASES) {
+        let (count, name) = (case.count(100), case.name);
+        if count == 0 {
+            continue;
+        }
+        let repo = history(&many, &format!("calm-{name}"), n, |_| guest(case.noise, 90.0));
+        let found =
+            each(count, |seed| !named(&range(&many, &repo, n, case.words(), seed)).is_empty());
+        let what = format!("range --bisect of {n} commits, {name}, nothing changed: a culprit");
+        Rate::of(&found).at_most(0.03, &what);
+    }
+    all_kept();
+}
+
+#[test]
+fn a_search_names_who_is_guilty() {
+    let many = Many::new();
+    let n = trials(12, 31) as usize;
+    for case in std::iter::once(&LAYOUT).chain(&CASES) {
+        let (by, more) = if case.is_virtual { ("2", 2.0) } else { ("8", 8.0) };
+        let count = case.count(90);
+        if count == 0 {
+            continue;
+        }
+        let places = if count > 1 { vec![n / 3, n / 2, n - 4] } else { vec![n / 3] };
+        let mut found = Vec::new();
+        for &at in &places {
+            let slower = |i: usize| guest(case.noise, if i >= at { 90.0 + more } else { 90.0 });
+            let repo = history(&many, &format!("guilty-{}-{at}", case.name), n, slower);
+            found.extend(each(count / places.len() as u64, |seed| {
+                let result = range(&many, &repo, n, case.words(), seed + 1000 * at as u64);
+                named(&result).first().map(|c| *c == at as u64)
+            }));
+        }
+        let what = format!("range --bisect of {n} commits, {}, one slower by {by} %", case.name);
+        let told: Vec<bool> = found.iter().copied().flatten().collect();
+        Rate::of(&told).at_least(0.95, &format!("{what}: right of those named"));
+        Rate::of(&found.iter().map(Option::is_some).collect::<Vec<_>>())
+            .told(&format!("{what}: one is named"));
+    }
+    all_kept();
+}
