@@ -64,7 +64,9 @@ impl Booter for Recorder {
             ready: None,
             watches: Vec::new(),
         };
-        let steal = vmeter_session::host::steal_s();
+        let probe_s = vmeter_session::host::probe_s();
+        let (steal, pressure) =
+            (vmeter_session::host::steal_s(), vmeter_session::host::cpu_pressure_s());
         let record = vmeter_record::run::run(
             Request {
                 context,
@@ -80,6 +82,9 @@ impl Booter for Recorder {
         );
         let mut record = record.map_err(classify)?;
         record.steal_s = (vmeter_session::host::steal_s() - steal).max(0.0);
+        let waited = vmeter_session::host::cpu_pressure_s().zip(pressure);
+        record.cpu_pressure_s = waited.map(|(after, before)| (after - before).max(0.0));
+        record.probe_s = Some(probe_s);
         Ok(record)
     }
 }

@@ -1,6 +1,8 @@
 //! What is said of a series of runs that is not one of independent runs.
 
-use vmeter_stats::steady::{alike, first_unlike};
+use vmeter_model::run::{Outcome, RunRecord};
+use vmeter_model::time::seconds;
+use vmeter_stats::steady::{alike, first_unlike, goes_with};
 
 /// Series that would be called so by chance, of all that a result has.
 const BY_CHANCE: f64 = 0.05;
@@ -26,4 +28,37 @@ pub(crate) fn remarks(label: &str, samples_s: &[f64], of: usize) -> Vec<String> 
         )
     });
     alike.into_iter().chain(warming).collect()
+}
+
+/// What the host did beside the runs of one machine, where those are long in which it did more of
+/// it, `of` being how many machines there are. Nothing is scaled by it.
+pub(crate) fn host_remarks(label: &str, runs: &[&RunRecord], of: usize) -> Vec<String> {
+    let done: Vec<&&RunRecord> =
+        runs.iter().filter(|r| !r.warmup && r.outcome == Outcome::Done).collect();
+    let total = |run: &RunRecord| seconds(run.total_ns);
+    let totals: Vec<f64> = done.iter().map(|run| total(run)).collect();
+    let told = |of: &dyn Fn(&RunRecord) -> Option<f64>| -> Vec<f64> {
+        done.iter().filter_map(|run| of(run)).collect()
+    };
+    let beside = [
+        ("other guests took more of the host's CPUs", told(&|r| Some(r.steal_s / total(r)))),
+        (
+            "more on the host waited for a CPU",
+            told(&|r| r.cpu_pressure_s.map(|waited| waited / total(r))),
+        ),
+        ("the host was slow right before", told(&|r| r.probe_s)),
+    ];
+    let level = BY_CHANCE / (beside.len() * of.max(1)) as f64;
+    let found = beside.iter().filter_map(|(what, values)| {
+        let found = goes_with(&totals, values).filter(|found| found.p_value <= level)?;
+        Some((what, found.r))
+    });
+    let strongest = found.max_by(|a, b| a.1.total_cmp(&b.1));
+    let text = strongest.map(|(what, r)| {
+        format!(
+            "{label}: the runs are long in which {what} (correlation {r:.2}): a quieter host, or \
+             CPU time, tells smaller differences"
+        )
+    });
+    text.into_iter().collect()
 }

@@ -199,6 +199,13 @@ pub struct RunRecord {
     pub usage: Usage,
     /// Host CPU time stolen while it ran (from /proc/stat), s.
     pub steal_s: f64,
+    /// Time in which a task of the host waited for a CPU while it ran (`some` of
+    /// /proc/pressure/cpu), s; none where the host does not count it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_pressure_s: Option<f64>,
+    /// What a fixed piece of work took on the host right before it, s of wall time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe_s: Option<f64>,
     /// Moments of the VMM's process, ns after exec.
     pub moments: Vec<(Ns, Moment)>,
     /// What was recorded.

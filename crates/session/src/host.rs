@@ -54,7 +54,49 @@ pub fn steal_s() -> f64 {
     ticks / rustix::param::clock_ticks_per_second() as f64
 }
 
+/// Time in which at least one task waited for a CPU since the host booted, s
+/// (`/proc/pressure/cpu`, `some`, Linux's Documentation/accounting/psi.rst); none where the
+/// kernel does not count it.
+pub fn cpu_pressure_s() -> Option<f64> {
+    pressure(&fs::read_to_string("/proc/pressure/cpu").ok()?)
+}
+
+fn pressure(text: &str) -> Option<f64> {
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let total = some.split_ascii_whitespace().find_map(|word| word.strip_prefix("total="))?;
+    Some(total.parse::<u64>().ok()? as f64 / 1e6)
+}
+
+/// Steps of [`probe_s`]: some 20 ms of a CPU that is free.
+const PROBE_STEPS: u64 = 15_000_000;
+
+/// What a fixed piece of work takes now, s of wall time: longer on a host that is busy or whose
+/// clock is slow.
+pub fn probe_s() -> f64 {
+    let begin = std::time::Instant::now();
+    let mut x = 1_u64;
+    for i in 0..PROBE_STEPS {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(i);
+    }
+    std::hint::black_box(x);
+    begin.elapsed().as_secs_f64()
+}
+
 /// Now, RFC 3339 in UTC, to the second.
 pub fn now() -> String {
     humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pressure_is_the_time_that_some_task_waited() {
+        let text = "some avg10=0.00 avg60=9.64 avg300=34.27 total=32849631345\n\
+                    full avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
+        assert_eq!(pressure(text), Some(32_849.631_345));
+        assert_eq!((pressure("full total=7"), pressure("some total=x")), (None, None));
+        assert!(probe_s() > 0.0);
+    }
 }

@@ -4,7 +4,7 @@
 //! they are; a first run that is unlike all others was one that warmed something up.
 
 use crate::rng::Rng;
-use crate::sample::{lag_1, mad, median, MAD_TO_SD};
+use crate::sample::{lag_1, mad, mean, median, sum_squares, MAD_TO_SD};
 
 const PERMUTATIONS: usize = 1999;
 /// A first run so many standard deviations from the others' median is unlike them.
@@ -38,6 +38,41 @@ pub fn alike(samples: &[f64]) -> Option<Alike> {
     Some(Alike { lag_1: found, p_value, effective })
 }
 
+/// A correlation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GoesWith {
+    /// Pearson's coefficient.
+    pub r: f64,
+    /// One-sided p-value against "no more than 0", by permutation.
+    pub p_value: f64,
+}
+
+/// Whether runs are long where something else, told of each run, is large; none of fewer than
+/// eight runs, or where either is the same in all.
+pub fn goes_with(samples: &[f64], beside: &[f64]) -> Option<GoesWith> {
+    if samples.len() < FEWEST || samples.len() != beside.len() {
+        return None;
+    }
+    let found = correlation(samples, beside)?;
+    let mut rng = Rng::new(0);
+    let mut order = beside.to_vec();
+    let as_much = (0..PERMUTATIONS).filter(|_| {
+        rng.shuffle(&mut order);
+        correlation(samples, &order).is_some_and(|r| r >= found - 1e-12)
+    });
+    Some(GoesWith {
+        r: found,
+        p_value: (as_much.count() + 1) as f64 / (PERMUTATIONS + 1) as f64,
+    })
+}
+
+fn correlation(a: &[f64], b: &[f64]) -> Option<f64> {
+    let (x, y) = (mean(a), mean(b));
+    let products: f64 = a.iter().zip(b).map(|(a, b)| (a - x) * (b - y)).sum();
+    let r = products / (sum_squares(a) * sum_squares(b)).sqrt();
+    r.is_finite().then_some(r)
+}
+
 /// The first run over the median of the others, if it is unlike all of them.
 pub fn first_unlike(samples: &[f64]) -> Option<f64> {
     let (first, rest) = samples.split_first().filter(|(_, rest)| rest.len() >= FEWEST)?;
@@ -50,6 +85,26 @@ pub fn first_unlike(samples: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_goes_with_the_runs_is_told_and_nothing_else() {
+        let mut rng = Rng::new(8);
+        let mut told = |weight: f64| {
+            let of = 400;
+            let found = (0..of).filter(|_| {
+                let beside: Vec<f64> = (0..12).map(|_| rng.normal()).collect();
+                let samples: Vec<f64> =
+                    beside.iter().map(|c| weight * c + rng.normal()).collect();
+                goes_with(&samples, &beside).expect("enough").p_value <= 0.01
+            });
+            found.count() as f64 / f64::from(of)
+        };
+        let (never, always) = (told(0.0), told(2.0));
+        println!("no relation: {never}, r 0.9: {always}");
+        assert!(never <= 0.03 && always >= 0.9, "{never} {always}");
+        assert_eq!(goes_with(&[1.0; 9], &[1.0; 9]), None);
+        assert_eq!(goes_with(&[1.0, 2.0], &[1.0, 2.0]), None);
+    }
 
     /// Series of 20 runs, each like the one before by `rho`: the share that is called alike.
     fn called(seed: u64, rho: f64) -> f64 {

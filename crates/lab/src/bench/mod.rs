@@ -245,7 +245,11 @@ pub fn result(session: &Session) -> Result<BenchResult> {
     let Compared { comparisons, refused, warnings: left_out } = comparisons(session, &records);
     warnings.extend(left_out);
     let of = machines.len();
-    warnings.extend(machines.iter().flat_map(|m| steady::remarks(&m.label, &m.samples_s, of)));
+    for machine in &machines {
+        let own: Vec<&RunRecord> = records.iter().filter(|r| r.label == machine.label).collect();
+        warnings.extend(steady::remarks(&machine.label, &machine.samples_s, of));
+        warnings.extend(steady::host_remarks(&machine.label, &own, of));
+    }
     let hints = comparisons
         .iter()
         .filter(|c| c.verdict == Verdict::Undecidable)

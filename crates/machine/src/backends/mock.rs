@@ -118,6 +118,8 @@ pub fn record(script: &Script, scene: &Scene<'_>, dir: &Path) -> io::Result<RunR
             ..Usage::default()
         },
         steal_s,
+        cpu_pressure_s: None,
+        probe_s: None,
         moments,
         sources,
         warnings: vec![],

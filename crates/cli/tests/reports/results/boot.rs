@@ -160,6 +160,8 @@ fn record(index: u32, total_ns: Ns) -> RunRecord {
             major_faults: 0,
         },
         steal_s: 0.004,
+        cpu_pressure_s: None,
+        probe_s: None,
         moments: vec![(6_412_000, "vmm-entry".into())],
         sources: vec![SourceRecord {
             name: "guest-ftrace".into(),

@@ -66,6 +66,12 @@ impl BootReport<'_> {
             Quantity::exact(rss as f64, Unit::Bytes).inline(),
             compact_seconds(mean(|r| r.steal_s)),
         );
+        let waited = mean(|r| r.cpu_pressure_s.unwrap_or(f64::NAN));
+        let value = if waited.is_finite() {
+            format!("{value}; a task waited for a CPU in {} of it", compact_seconds(waited))
+        } else {
+            value
+        };
         Some(Fact::new("used", value, ""))
     }
 

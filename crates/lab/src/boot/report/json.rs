@@ -91,6 +91,10 @@ exported! {
         total_s: f64 = |run| seconds(run.timeline.total),
         coverage: f64 = |run| run.timeline.coverage(),
         steal_s: f64 = |run| run.record.steal_s,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cpu_pressure_s: Option<f64> = |run| run.record.cpu_pressure_s,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        probe_s: Option<f64> = |run| run.record.probe_s,
         cpu_s: f64 = |run| run.record.usage.cpu_s(),
         usage: Usage = |run| exported(&run.record.usage),
         icount: bool = |run| run.record.icount,
