@@ -60,10 +60,7 @@ pub fn goes_with(samples: &[f64], beside: &[f64]) -> Option<GoesWith> {
         rng.shuffle(&mut order);
         correlation(samples, &order).is_some_and(|r| r >= found - 1e-12)
     });
-    Some(GoesWith {
-        r: found,
-        p_value: (as_much.count() + 1) as f64 / (PERMUTATIONS + 1) as f64,
-    })
+    Some(GoesWith { r: found, p_value: (as_much.count() + 1) as f64 / (PERMUTATIONS + 1) as f64 })
 }
 
 fn correlation(a: &[f64], b: &[f64]) -> Option<f64> {
@@ -93,8 +90,7 @@ mod tests {
             let of = 400;
             let found = (0..of).filter(|_| {
                 let beside: Vec<f64> = (0..12).map(|_| rng.normal()).collect();
-                let samples: Vec<f64> =
-                    beside.iter().map(|c| weight * c + rng.normal()).collect();
+                let samples: Vec<f64> = beside.iter().map(|c| weight * c + rng.normal()).collect();
                 goes_with(&samples, &beside).expect("enough").p_value <= 0.01
             });
             found.count() as f64 / f64::from(of)

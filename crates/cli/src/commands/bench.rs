@@ -26,7 +26,7 @@ pub struct Bench {
     pub vs: Vec<String>,
     /// As many runs as a difference of PCT percent needs: planned from the first ones' noise, in
     /// steps, until it is decided (--runs: at most).
-    #[arg(long, value_name = "PCT", value_parser = positive)]
+    #[arg(long, value_name = "PCT", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
     /// When a machine is too slow, against the first.
     #[command(flatten)]
@@ -94,14 +94,6 @@ fn overlay(base: MachineSpec, change: MachineSpec) -> MachineSpec {
         command: if change.command.is_empty() { base.command } else { change.command },
         no_inject: change.no_inject || base.no_inject,
         vmm_arg,
-    }
-}
-
-/// A share in percent that is more than none.
-fn positive(text: &str) -> Result<f64, String> {
-    match crate::options::percent(text) {
-        Ok(percent) if percent > 0.0 => Ok(percent),
-        _ => Err("expected a number above 0".into()),
     }
 }
 

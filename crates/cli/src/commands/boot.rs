@@ -39,6 +39,10 @@ pub struct Boot {
     /// that is possible.
     #[arg(long, value_name = "DIR")]
     pub baseline: Option<PathBuf>,
+    /// As many runs as a difference of PCT percent to --baseline needs: planned from the first
+    /// ones' noise, in steps, until it is decided (--runs: at most).
+    #[arg(long, value_name = "PCT", value_parser = crate::options::positive, conflicts_with = "overhead")]
+    pub detect: Option<f64>,
     /// A VMM command line of your own, run as given.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
@@ -58,6 +62,7 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
         watch: arguments.watch,
         overhead: arguments.overhead,
         baseline: arguments.baseline.clone(),
+        detect: arguments.detect,
         runs: arguments.runs.options(),
     };
     let limit = arguments.gate.limit();

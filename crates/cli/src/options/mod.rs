@@ -54,6 +54,17 @@ where
     Ok(Some(found))
 }
 
+/// A share in percent that is more than none.
+///
+/// # Errors
+/// In words.
+pub fn positive(text: &str) -> Result<f64, String> {
+    match percent(text) {
+        Ok(percent) if percent > 0.0 => Ok(percent),
+        _ => Err("expected a number above 0".into()),
+    }
+}
+
 /// A share in percent, as `--fail-if-slower` takes it: with NaN nothing would ever fail.
 pub fn percent(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {

@@ -42,6 +42,31 @@ fn a_baseline_of_another_day() {
     all_kept();
 }
 
+/// `--detect` beside a baseline, as in a bench.
+#[test]
+fn what_a_baseline_is_asked_to_detect() {
+    let many = Many::new();
+    let line = "if label=default: 2ms note slower";
+    let script = many.machine("detect.mock", &["normal 2%"], &[line]);
+    let base = many.path("base-detect");
+    let (status, _) = many.saved(&boot(&script, &["--runs", "6"]), 1, &base);
+    assert_eq!(status, 0);
+    let base = base.display().to_string();
+    let found = each(trials(2, 120), |seed| {
+        let more = ["--baseline", base.as_str(), "--detect", "2"];
+        let (_, result) = many.session(&boot(&script, &more), 50_000 + seed);
+        let found = &result["comparison"];
+        let pairs = found["pairs"].as_u64().expect("pairs");
+        assert!(pairs >= 12, "{found}");
+        found["verdict"] == "slower"
+    });
+    let what = "boot --baseline --detect 2, 2 % slower, normal 2 %: found";
+    Rate::of(&found).between(0.75, 0.9, what);
+    let refused = many.status(&boot(&script, &["--detect", "2"]));
+    assert_eq!(refused, 2, "a difference to what?");
+    all_kept();
+}
+
 /// Two sessions alone say nothing of whether it is the machine that is slower: where their runs
 /// differ, that is said beside it, and a gate does not fail.
 #[test]

@@ -1,6 +1,5 @@
 //! `vmeter bench`: whole boots with nothing attached, machines in turn.
 
-mod looks;
 pub mod report;
 
 use crate::blocks::{blocks, ByBlock};
@@ -9,11 +8,11 @@ use crate::boots::Boots;
 use crate::compare::{against_the_first, needed_runs, too_few, Compared, Sampled};
 use crate::ends::Ends;
 use crate::gate::{Gate, Limit};
+use crate::looks::Asked;
 use crate::prepare::{check_same, prepare, Prepared};
 use crate::shown::Shown;
 use crate::steady;
 use anyhow::Result;
-use looks::Asked;
 use report::BenchReport;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -137,20 +136,11 @@ fn runs_each(session: &Session) -> usize {
 
 /// Looks at the runs; how many there must be at the next look, if there is to be one.
 fn looked(session: &Session, asked: &mut Asked, most: Option<u32>) -> Result<Option<usize>> {
-    let runs = runs_each(session);
-    if asked.detect.is_none() || asked.looks.last().is_some_and(|look| look.last) {
-        asked.looked(runs, true);
-        return Ok(None);
-    }
     let (finished, _) = session.finished()?;
     let records: Vec<RunRecord> = finished.into_iter().map(|(_, record)| record).collect();
     let machines = machines(session, &records);
     let failed = records.iter().any(|run| run.outcome != Outcome::Done);
-    let more = asked.next(&machines, runs, most).filter(|_| !failed);
-    // What ends it before the runs that were wanted keeps the level of a look on the way.
-    let last = more.is_none() && !asked.stopped_early(&machines, runs, most);
-    asked.looked(runs, last);
-    Ok(more)
+    Ok(asked.look(&machines, (runs_each(session), most), failed))
 }
 
 /// Refuses a gate that these runs could not decide, before anything is booted.

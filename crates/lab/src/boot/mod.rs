@@ -9,6 +9,7 @@ mod result;
 
 use crate::booter::Recorder;
 use crate::boots::{watched, Boots};
+use crate::looks;
 use crate::prepare::{check_same, prepare, Prepared};
 use crate::shown::Shown;
 use anyhow::Result;
@@ -22,6 +23,7 @@ use vmeter_model::result::BootResult;
 use vmeter_model::run::{Outcome, SessionMachine, SessionRecord, WatchLevel};
 use vmeter_model::MachineSpec;
 use vmeter_render::Report;
+use vmeter_session::failure::usage;
 use vmeter_session::{begin, cache_dir, execute, record, resumed, RunOptions, Session};
 use vmeter_session::{Answer, Experiment, Views, Watch};
 
@@ -38,12 +40,14 @@ pub struct BootOptions {
     pub overhead: bool,
     /// Saved session whose machine is booted beside this one, if it can be.
     pub baseline: Option<std::path::PathBuf>,
+    /// The difference, %, to that machine which the runs are to find: as many as it needs.
+    pub detect: Option<f64>,
     /// How runs are repeated.
     pub runs: RunOptions,
 }
 
 /// What a session of its own keeps besides machine and plan.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 struct Asked {
     /// `--overhead`.
     overhead: bool,
@@ -51,6 +55,9 @@ struct Asked {
     runs: Option<u32>,
     /// `--warmup`.
     warmup: Option<u32>,
+    /// How the runs beside a baseline's are judged.
+    #[serde(flatten)]
+    looks: looks::Asked,
 }
 
 impl Asked {
@@ -70,6 +77,7 @@ impl Asked {
             overhead: options.overhead || begun.overhead,
             runs: options.runs.runs.or(begun.runs),
             warmup: options.runs.warmup.or(begun.warmup),
+            looks: looks::Asked { detect: options.detect.or(begun.looks.detect), ..begun.looks },
         })
     }
 }
@@ -79,6 +87,9 @@ impl Asked {
 /// # Errors
 /// A machine that is not valid, a host that can't boot it, an interruption.
 pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> {
+    if options.detect.is_some() && options.baseline.is_none() && options.runs.resume.is_none() {
+        return Err(usage("--detect: a difference to what? --baseline DIR, a saved session"));
+    }
     // Machine and plan are worked out before the folder is made: a typo leaves none behind.
     let saved = resumed(KIND, &options.runs, watch, |session, given| {
         given.fields(&options.spec, &spec_of(session));
@@ -86,6 +97,7 @@ pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> 
             given.option("--watch", options.watch, begun);
         }
         let begun = Asked::of_session(session)?;
+        given.option("--detect", options.detect.map(Some), begun.looks.detect);
         given.option("--overhead", options.overhead.then_some(true), begun.overhead);
         if begun.overhead {
             let pairs = overhead::most_pairs(begun.runs);
@@ -102,7 +114,12 @@ pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> 
     let given = &options.runs;
     let pin = saved.as_ref().and_then(|session| session.record.pin.clone());
     let recorder = Recorder::of(prepared, pin.as_deref().or(given.pin.as_deref()))?;
-    let asked = Asked::of(options, saved.as_ref())?;
+    let mut asked = Asked::of(options, saved.as_ref())?;
+    if asked.looks.detect.is_some() && machines.len() < 2 {
+        return Err(usage(
+            "--detect: the baseline's machine takes turns with this one, and cannot be booted",
+        ));
+    }
     let begun = saved.as_ref().and_then(|session| watched(&session.record.plan));
     let levels = Levels::of(options.watch.or(begun).unwrap_or_default(), &recorder);
     let mut session = match saved {
@@ -111,25 +128,58 @@ pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> 
             // Saved with its plan, or not at all; pairs are planned as they are needed, from
             // what was asked.
             let seed = given.order();
-            let plan =
-                if asked.overhead { Vec::new() } else { plan(given, levels, machines.len(), seed) };
-            let asked = serde_json::to_value(asked)?;
+            let runs = asked.looks.detect.map(|_| asked.looks.first(given.runs) as u32);
+            let first = RunOptions { runs: runs.or(given.runs), ..given.clone() };
+            let plan = if asked.overhead {
+                Vec::new()
+            } else {
+                plan(&first, levels, machines.len(), seed)
+            };
+            let asked = serde_json::to_value(&asked)?;
             let record = SessionRecord { seed, ..record(KIND, given) };
             let machines = machines.clone();
             begin(SessionRecord { machines, plan, asked, ..record }, given, watch)?
         }
     };
     session.record.machines = machines;
-    session.record.asked = serde_json::to_value(asked)?;
+    session.record.asked = serde_json::to_value(&asked)?;
     if asked.overhead {
         overhead::measure(&mut session, &recorder, levels, asked, watch)?;
     } else {
-        session.record.plan = lengthened(&session, given, levels)?;
+        if asked.looks.detect.is_none() {
+            session.record.plan = lengthened(&session, given, levels)?;
+        }
         session.save()?;
-        let prepare = session.record.prepare.as_deref();
-        execute(&session, &mut Boots(&recorder), prepare, watch)?;
+        in_turn(&mut session, &recorder, levels, &mut asked, watch)?;
     }
     result(&session)
+}
+
+/// Boots as is planned; beside a baseline, until what is there to be found would have been.
+fn in_turn(
+    session: &mut Session,
+    recorder: &Recorder,
+    levels: Levels,
+    asked: &mut Asked,
+    watch: &mut Watch<'_>,
+) -> Result<()> {
+    loop {
+        execute(session, &mut Boots(recorder), session.record.prepare.as_deref(), watch)?;
+        let (finished, _) = session.finished()?;
+        let Some(sides) = regression::sides(session, &finished) else { return Ok(()) };
+        let failed = finished.iter().any(|(_, run)| run.outcome != Outcome::Done);
+        let runs = session.record.plan.iter().filter(|p| p.machine == 0 && !p.warmup).count();
+        let more = asked.looks.look(&sides, (runs, asked.runs), failed);
+        session.record.asked = serde_json::to_value(&*asked)?;
+        if let Some(runs) = more {
+            let options = RunOptions { runs: u32::try_from(runs).ok(), ..RunOptions::default() };
+            session.record.plan = lengthened(session, &options, levels)?;
+        }
+        session.save()?;
+        if more.is_none() {
+            return Ok(());
+        }
+    }
 }
 
 /// The machine that takes turns with the one that is asked about: the baseline's, if it can be

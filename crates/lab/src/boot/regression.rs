@@ -14,7 +14,6 @@ use vmeter_model::run::{Outcome, RunRecord};
 use vmeter_model::time::seconds;
 use vmeter_session::failure::usage;
 use vmeter_session::{AnySession, SavedRun, Session};
-use vmeter_stats::Rule;
 
 /// Refuses a baseline that there is nothing to compare with, before anything is booted.
 ///
@@ -68,6 +67,17 @@ pub(super) fn beside(
     session: &Session,
     finished: &[SavedRun],
 ) -> Option<Result<Comparison, String>> {
+    let machines = sides(session, finished)?;
+    let rule = super::Asked::of_session(session).unwrap_or_default().looks.rule();
+    let mut found = against_the_first(&machines, rule);
+    if let Some(refused) = found.refused.pop() {
+        return Some(Err(refused.why));
+    }
+    found.comparisons.pop().map(Ok)
+}
+
+/// The baseline's machine and this boot's, that take turns, if they do.
+pub(super) fn sides(session: &Session, finished: &[SavedRun]) -> Option<[Sampled<'static>; 2]> {
     let record = &session.record;
     let [own, other] = record.machines.as_slice() else { return None };
     let blocks = blocks(&record.plan);
@@ -85,12 +95,7 @@ pub(super) fn beside(
             exact: done().count() > 0 && done().all(|(_, r)| r.icount),
         }
     };
-    let machines = [sampled("the baseline", &other.label), sampled("this boot", &own.label)];
-    let mut found = against_the_first(&machines, Rule::default());
-    if let Some(refused) = found.refused.pop() {
-        return Some(Err(refused.why));
-    }
-    found.comparisons.pop().map(Ok)
+    Some([sampled("the baseline", &other.label), sampled("this boot", &own.label)])
 }
 
 /// How long a run took, s: in its own time, if that is virtual.

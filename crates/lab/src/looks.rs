@@ -1,4 +1,4 @@
-//! How often the runs of a bench were looked at, and what each look may therefore say.
+//! How often the runs of machines in turn were looked at, and what each look may therefore say.
 //!
 //! Who looks at the runs, finds nothing, adds more and looks again finds something more often
 //! than one look's level says. So a session keeps its looks. The first has the whole 5 %; what is
@@ -24,9 +24,9 @@ const PILOT: usize = 12;
 /// Pairs at most, unless `--runs` says otherwise.
 const MOST: usize = 2000;
 
-/// What a bench keeps besides machines and plan.
+/// What a session that compares machines keeps of it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Asked {
+pub(crate) struct Asked {
     /// `--detect`, %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detect: Option<f64>,
@@ -37,7 +37,7 @@ pub(super) struct Asked {
 
 /// A look at the runs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct Look {
+pub(crate) struct Look {
     /// Runs of each machine at it.
     pub runs: usize,
     /// True for the one that ends it.
@@ -46,10 +46,34 @@ pub(super) struct Look {
 
 impl Asked {
     /// Notes a look at so many runs, unless that was the latest one.
-    pub fn looked(&mut self, runs: usize, last: bool) {
+    fn looked(&mut self, runs: usize, last: bool) {
         if self.looks.last().is_none_or(|look| look.runs < runs || look.last != last) {
             self.looks.push(Look { runs, last });
         }
+    }
+
+    /// True for the looks of `--detect` that have not come to their end.
+    pub fn is_open(&self) -> bool {
+        self.detect.is_some() && !self.looks.last().is_some_and(|look| look.last)
+    }
+
+    /// Looks at the runs, so many of each machine, of which some `failed`; how many there must be
+    /// at the next look, if there is to be one.
+    pub fn look(
+        &mut self,
+        machines: &[Sampled<'_>],
+        (runs, most): (usize, Option<u32>),
+        failed: bool,
+    ) -> Option<usize> {
+        if !self.is_open() {
+            self.looked(runs, true);
+            return None;
+        }
+        let more = self.next(machines, runs, most).filter(|_| !failed);
+        // What ends it before the runs that were wanted keeps the level of a look on the way.
+        let last = more.is_none() && !self.stopped_early(machines, runs, most);
+        self.looked(runs, last);
+        more
     }
 
     /// How the runs are judged at the latest look.
@@ -75,7 +99,7 @@ impl Asked {
 
     /// Runs to have at the next look of `--detect`, after this one; none if it is the last:
     /// everything differs, or the effect asked for would have been found.
-    pub fn next(&self, machines: &[Sampled<'_>], runs: usize, most: Option<u32>) -> Option<usize> {
+    fn next(&self, machines: &[Sampled<'_>], runs: usize, most: Option<u32>) -> Option<usize> {
         let effect = self.detect? / 100.0;
         let most = most.map_or(MOST, |most| most as usize);
         let (first, others) = machines.split_first()?;
@@ -102,7 +126,7 @@ impl Asked {
 
     /// True where fewer runs were made than were wanted or allowed, everything having been found
     /// before: then what is said is said at the level of a look on the way.
-    pub fn stopped_early(&self, machines: &[Sampled<'_>], runs: usize, most: Option<u32>) -> bool {
+    fn stopped_early(&self, machines: &[Sampled<'_>], runs: usize, most: Option<u32>) -> bool {
         let Some(effect) = self.detect.map(|pct| pct / 100.0) else { return false };
         if runs >= most.map_or(MOST, |most| most as usize) {
             return false;
