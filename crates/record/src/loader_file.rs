@@ -60,8 +60,10 @@ pub(crate) fn of_console(dir: &Path) -> &'static str {
 }
 
 fn of_lines<'a>(lines: impl Iterator<Item = &'a str> + Clone) -> &'static str {
+    // A menu is drawn in the middle of its screen.
     let says = |expression: &str| {
-        regex::Regex::new(expression).is_ok_and(|regex| lines.clone().any(|l| regex.is_match(l)))
+        regex::Regex::new(expression)
+            .is_ok_and(|regex| lines.clone().any(|l| regex.is_match(l.trim())))
     };
     LOADERS.iter().find(|(expression, _)| says(expression)).map_or(ANY, |(_, file)| file)
 }
@@ -79,6 +81,7 @@ mod tests {
                 "extlinux.conf",
             ),
             ("Boot in 3 s.", "loader/entries"),
+            ("                         Boot in 4 s.            ", "UKI"),
             ("iPXE initialising devices...ok", "iPXE script"),
             ("EFI stub: Loaded initrd from LINUX_EFI_INITRD_MEDIA_GUID device path", "UKI"),
         ] {

@@ -288,7 +288,7 @@ impl<'a> BootReport<'a> {
         document.push(Block::Outline(views::tree(&timelines, view.min_duration)));
         let beside = views::beside(&timelines, view.min_duration);
         if !beside.roots.is_empty() {
-            document.heading("Beside it", "what overlaps the tree: nothing waited for it");
+            document.heading("Beside it", "what overlaps the tree: nobody was seen to wait for it");
             document.push(Block::Outline(beside));
         }
     }

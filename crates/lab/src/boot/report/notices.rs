@@ -1,8 +1,11 @@
 //! What a reader must know before believing the figures, and what to do next.
 
+use super::stages::is_dead;
 use super::why;
 use super::{BootReport, Notices};
 use crate::words::{grouped, run_list};
+use vmeter_model::result::AnalysedRun;
+use vmeter_model::run::Outcome;
 use vmeter_model::time::seconds;
 use vmeter_render::document::{closing_notices, Notice, NoticeKind};
 use vmeter_render::quantity::{compact_seconds, Quantity, Unit};
@@ -14,7 +17,15 @@ impl BootReport<'_> {
     /// Failures, warnings, hints, and where the runs are.
     pub(super) fn notices(&self) -> Notices {
         let runs = &self.result.runs;
-        let failures = runs.iter().filter_map(|run| Some((run.record.index, why(&run.record)?)));
+        // Of several runs, each has its own.
+        let when = |run: &AnalysedRun| {
+            let dead = run.timeline.spans.iter().find(|s| s.parent.is_none() && is_dead(&s.name));
+            let panicked = matches!(run.record.outcome, Outcome::Panicked { .. });
+            let dead = dead.filter(|_| panicked && runs.len() == 1);
+            dead.map_or_else(String::new, |s| format!(", at {:.3} s", seconds(s.start)))
+        };
+        let failures =
+            runs.iter().filter_map(|run| Some((run.record.index, why(&run.record)? + &when(run))));
         let mut notices: Notices = grouped(failures)
             .into_iter()
             .map(|(text, runs)| {

@@ -164,6 +164,7 @@ impl BootReport<'_> {
             let shown: Vec<String> = shown.collect();
             facts.push(Fact::new("marks", format!("{}{more}", shown.join(", ")), ""));
         }
+        facts.extend(not_exact(timelines));
         facts.extend(self.not_known(timelines));
         facts.push(Fact::new("added", self.added(), ""));
         facts
@@ -304,6 +305,21 @@ pub(super) fn off_by(error_ns: vmeter_model::Ns, of_s: f64) -> String {
     } else {
         String::new()
     }
+}
+
+/// Which of the largest things is off by most, where that is more than a hundredth of it, and how
+/// many others are.
+fn not_exact(timelines: &[&Timeline]) -> Option<Fact> {
+    let things = things(timelines);
+    let off = |thing: &Thing| off_by(thing.error, thing.estimate.mean);
+    let inexact: Vec<&Thing> =
+        things.iter().take(LARGEST).filter(|thing| !off(thing).is_empty()).collect();
+    let most = inexact.iter().max_by_key(|thing| thing.error)?;
+    let others = match inexact.len() - 1 {
+        0 => String::new(),
+        n => format!(", {n} more"),
+    };
+    Some(Fact::new("not exact", format!("{} {}{others}", most.name, off(most)), ""))
 }
 
 fn largest_table(timelines: &[&Timeline], most: usize) -> Table {

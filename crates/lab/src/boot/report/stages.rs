@@ -24,6 +24,8 @@ vmeter_base::words! {
         Userspace = "user space",
         /// From the first sign of going down.
         Shutdown = "shutdown",
+        /// A guest that is dead, until its end.
+        Dead = "after the panic",
         /// vmeter, while it held the VMM.
         Own = "vmeter itself",
     }
@@ -36,6 +38,8 @@ fn of(phase: &str) -> Option<Stage> {
         || phase == "kernel:load"
     {
         Some(Stage::Loader)
+    } else if starts(&["kernel:panic", "kexec:kernel-panic"]) {
+        Some(Stage::Dead)
     } else if phase == OBSERVE {
         Some(Stage::Own)
     } else if starts(&["initrd", "switch-root", "dracut"]) {
@@ -49,6 +53,11 @@ fn of(phase: &str) -> Option<Stage> {
             Group::Other | Group::Unattributed => None,
         }
     }
+}
+
+/// True for the phase of a guest that panicked.
+pub(super) fn is_dead(phase: &str) -> bool {
+    of(phase) == Some(Stage::Dead)
 }
 
 /// What one bar is of.
@@ -95,10 +104,10 @@ fn bar_of(phase: &str) -> String {
     }
 }
 
-/// The six stages in order, then what belongs to several or to none, and what vmeter held the VMM
-/// for, over some runs.
+/// The six stages in order, then what belongs to several or to none, a dead guest's time, and what
+/// vmeter held the VMM for, over some runs.
 pub(super) fn bars(timelines: &[&Timeline]) -> Vec<Bar> {
-    let always = Stage::ALL.iter().filter(|stage| **stage != Stage::Own);
+    let always = Stage::ALL.iter().filter(|stage| !matches!(stage, Stage::Dead | Stage::Own));
     let mut names: Vec<String> = always.map(|stage| stage.word().to_owned()).collect();
     let phases = || timelines.iter().flat_map(|t| &t.phases).filter(|(n, _)| n != UNATTRIBUTED);
     for (phase, _) in phases() {
@@ -148,6 +157,7 @@ mod tests {
             ("vmm:init+bios:overhead+kernel:decompress", "VMM to kernel"),
             ("never-heard-of", "other"),
             ("vmeter:observe", "vmeter itself"),
+            ("kernel:panic", "after the panic"),
         ] {
             assert_eq!(bar_of(phase), bar, "{phase}");
         }

@@ -18,7 +18,7 @@ fn range_cells(estimate: &Estimate) -> [Cell; 3] {
 /// What the columns of the activities are.
 pub(super) const ACTIVITIES_NOTE: &str =
     "how long the end waited for each; \"itself\": in no part \
-    with a name of its own; \"beside\": nothing waited";
+    with a name of its own; \"beside\": nobody seen waiting";
 
 /// Columns of the activities that not every result has.
 struct Extra {
