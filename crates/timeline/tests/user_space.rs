@@ -171,6 +171,29 @@ fn an_initrds_targets_that_stop_are_no_shutdown() {
     assert_eq!((of("shutdown"), of("stop b.service")), (Some(700), Some(700)));
 }
 
+#[test]
+fn a_unit_that_hangs_at_its_stop_is_of_going_down() {
+    let events = vec![
+        line(300, "[    0.300000] Run /init as init process"),
+        line(500, "[    0.500000] systemd[1]: systemd 252 running in system mode (+PAM)"),
+        line(520, "[    0.520000] systemd[1]: Queued start job for default target a.target."),
+        line(610, "[    0.610000] systemd[1]: Reached target basic.target - Basic System."),
+        line(3_000, "[    3.000000] systemd[1]: Stopped a.service - A."),
+        line(9_000, "[    9.000000] systemd[1]: Stopping b.service - B..."),
+        line(9_010, "[    9.010000] systemd[1]: Stopped c.service - C."),
+        line(
+            15_000,
+            "[   15.000000] systemd[1]: b.service: State 'stop-sigterm' timed out. Killing.",
+        ),
+        line(15_010, "[   15.010000] systemd[1]: Stopped b.service - B."),
+        line(15_020, "[   15.020000] systemd[1]: Stopped target basic.target - Basic System."),
+    ];
+    let down = checked(&events, 16_000 * MS);
+    let of = |name: &str| down.spans.iter().find(|s| s.name == name);
+    assert_eq!(of("shutdown").map(|s| s.start / MS), Some(9_000), "and not when a was stopped");
+    assert_eq!(of("stop b.service").map(|s| (s.start / MS, s.end / MS)), Some((9_000, 15_010)));
+}
+
 /// A systemd with two units that it starts, of which one ends.
 fn two_units() -> Vec<Event> {
     vec![

@@ -91,7 +91,8 @@ pub(super) fn stopping<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
     let target = sayings[after..].iter().position(|s| s.1 == Verb::Stopped && needed(s.2))?;
     let mut first = after + target;
     while let Some(before) = first.checked_sub(1).filter(|before| *before >= after) {
-        let near = sayings[first].0.at - sayings[before].0.at <= ROW_NS;
+        let near = sayings[first].0.at - sayings[before].0.at <= ROW_NS
+            || is_stopped_across(&sayings[after..], first - after);
         if !stops(&sayings[before]) || !near {
             break;
         }
@@ -99,6 +100,20 @@ pub(super) fn stopping<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
     }
     Some(sayings[first].0)
 }
+
+/// True if a unit that was being stopped before this word is stopped only by it or after it: nothing
+/// is said while systemd waits for one that hangs.
+fn is_stopped_across(sayings: &[(Stamp<'_>, Verb, &str)], at: usize) -> bool {
+    let (before, after) = sayings.split_at(at);
+    let open = before.iter().rev().filter(|s| s.1 == Verb::Stops);
+    open.take(MOST_OPEN).any(|(_, _, name)| {
+        let of = |s: &&(Stamp<'_>, Verb, &str)| s.1 == Verb::Stopped && same(s.2, name);
+        after.iter().any(|s| of(&s)) && !before.iter().rev().take(MOST_OPEN).any(|s| of(&s))
+    })
+}
+
+/// So many of the last words before a silence are looked at.
+const MOST_OPEN: usize = 200;
 
 /// When the VMM last stopped its guest for good.
 fn stopped<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
