@@ -93,3 +93,41 @@ fn others_that_have_the_cpu_now_and_then_are_not_the_cause() {
     let left_out = |claim: &str| claim.contains("left out: ") && claim.contains("rustc");
     assert!(first.chain.iter().any(|link| left_out(&link.claim)), "{first:?}");
 }
+
+/// Three in futex: two wait each time for the third, which lets `both` or one of them go on.
+fn met(both: bool) -> Trace {
+    const FUTEX: &str = "NR 202 (7f00, 0, 0, 0, 0, 0)";
+    const NAMES: [&str; 3] = ["cut-20", "mix-21", "weld-22"];
+    let [cut, mix, weld] = NAMES;
+    let mut trace = Trace::new();
+    trace.event(1, cut, &format!("sys_enter: {FUTEX}"));
+    trace.switch(1, cut, "S", mix);
+    trace.event(1, mix, &format!("sys_enter: {FUTEX}"));
+    trace.switch(1, mix, "S", weld);
+    for n in 0..200 {
+        trace.now += 3_000;
+        let woken = if both { &[cut, mix][..] } else { &[[cut, mix][n % 2]][..] };
+        trace.event(1, weld, &format!("sys_enter: {FUTEX}"));
+        woken.iter().for_each(|who| trace.wake(1, weld, who));
+        trace.event(1, weld, "sys_exit: NR 202 = 1");
+        let mut before = weld;
+        for who in woken {
+            trace.switch(1, before, if before == weld { "R" } else { "S" }, who);
+            trace.event(1, who, "sys_exit: NR 202 = 0");
+            trace.event(20, who, &format!("sys_enter: {FUTEX}"));
+            before = who;
+        }
+        trace.switch(1, before, "S", weld);
+    }
+    trace
+}
+
+#[test]
+fn who_lets_all_go_on_at_once_holds_no_lock() {
+    let barrier = met(true).explain();
+    let first = &barrier.findings[0];
+    assert_eq!(first.kind, "busy-thread", "{:#?}", barrier.findings);
+    assert!(first.summary.contains("weld (22), which computes"), "{first:#?}");
+    let lock = met(false).explain();
+    assert_eq!(lock.findings[0].kind, "lock-wait", "{:#?}", lock.findings);
+}

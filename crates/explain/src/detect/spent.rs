@@ -73,7 +73,8 @@ pub fn spent(view: &View<'_>, told: &[Candidate]) -> Option<Candidate> {
     let claim = format!("where the time goes, of all traced: {}", lines.join("; "));
     let file = view.evidence.groups.get(who).map_or(0, |group| group.first.file);
     let (name, share) = (view.threads(who), brief_percent(view.share(sum.ticks)));
-    let (kind, summary) = headline(&name, call.map(|call| view.name(call)), what, &share);
+    let calls = view.evidence.seen(file).syscalls;
+    let (kind, summary) = headline(&name, call.map(|call| view.name(call)), (what, calls), &share);
     Some(Candidate {
         kind,
         subject: name,
@@ -92,9 +93,17 @@ pub fn spent(view: &View<'_>, told: &[Candidate]) -> Option<Candidate> {
     })
 }
 
-/// The kind of what takes most, and a sentence.
-fn headline(name: &str, call: Option<&str>, what: What, share: &str) -> (&'static str, String) {
+/// The kind of what takes most, and a sentence; `calls` says whether these are recorded.
+fn headline(
+    name: &str,
+    call: Option<&str>,
+    (what, calls): (What, bool),
+    share: &str,
+) -> (&'static str, String) {
     match (what, call) {
+        (What::Runs, None) if !calls => {
+            ("busy-thread", format!("{name} is on a CPU {share} of the time"))
+        }
         (What::Runs, None) => ("busy-thread", format!("{name} computes {share} of the time")),
         (What::Runs, Some(call)) => {
             ("slow-call", format!("{name} is busy in {call} {share} of the time"))

@@ -50,6 +50,8 @@ pub struct Kind {
     pub waits: bool,
     /// It makes threads.
     pub forks: bool,
+    /// It returns who has ended.
+    pub reaps: bool,
     /// It returns how many bytes it has moved.
     pub moves: bool,
 }

@@ -200,9 +200,9 @@ impl Witness<'_> {
         let kind = || {
             let name = merge.name(call);
             let (forks, moves) = (FORKS.contains(&name), MOVES.contains(&name));
-            Kind { waits: waits(name), forks, moves }
+            Kind { waits: waits(name), forks, moves, reaps: name == "wait4" }
         };
-        let Kind { waits, forks, moves } =
+        let Kind { waits, forks, moves, reaps } =
             ledger.called((group, call), ticks, (place, marks), returned, kind);
         let Some(own) = threads.get_mut(&tid) else { return };
         let slept = std::mem::take(&mut own.slept_in);
@@ -213,10 +213,13 @@ impl Witness<'_> {
             true => {}
             false => own.turn.add(call),
         }
-        if let Some(child) = returned.filter(|child| forks && *child > 0) {
-            if let Ok(child) = i32::try_from(child) {
-                self.makes_by_return(tid, child);
+        let child = returned.filter(|child| (forks || reaps) && *child > 0);
+        match child.map(i32::try_from) {
+            Some(Ok(child)) if reaps => {
+                self.evidence.started.waited(tid, Tid { tid: child, ..tid });
             }
+            Some(Ok(child)) => self.makes_by_return(tid, child),
+            _ => {}
         }
     }
 }

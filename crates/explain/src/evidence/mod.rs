@@ -151,8 +151,9 @@ impl Gather {
         for thread in merge.launched() {
             evidence.started.launched(thread);
         }
-        evidence.started.ends();
+        evidence.started.ends(merge);
         evidence.own = evidence.started.groups(&evidence.groups);
+        evidence.own.extend(evidence.partners());
         evidence.xen.finish(evidence.last);
         evidence.tree.sum();
         evidence

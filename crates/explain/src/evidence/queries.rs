@@ -3,9 +3,12 @@
 use super::groups::GroupId;
 use super::Evidence;
 use crate::moment::Tid;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use vmeter_trace::hash::FastMap;
 use vmeter_trace::walk::Seen;
+
+/// Wake-ups there and back from which two belong together.
+const PARTNERS: u64 = 20;
 
 impl Evidence {
     /// Which kinds of events a file has.
@@ -25,6 +28,29 @@ impl Evidence {
         let is = |tid: &Tid, group| self.groups.group_of(*tid) == Some(group);
         let pairs = self.wakes.iter().filter(|((a, b), _)| is(a, by) && is(b, woken));
         pairs.map(|(_, count)| count).sum()
+    }
+
+    /// Those that one of our own and they wake each other often, most of their wake-ups: what is
+    /// not recorded to have been started belongs to it all the same.
+    pub(super) fn partners(&self) -> BTreeSet<GroupId> {
+        let mut pairs: BTreeMap<(GroupId, GroupId), u64> = BTreeMap::new();
+        let mut woken: BTreeMap<GroupId, u64> = BTreeMap::new();
+        let group = |tid: &Tid| self.groups.group_of(*tid);
+        for ((by, to), count) in &self.wakes {
+            let (Some(by), Some(to)) = (group(by), group(to)) else { continue };
+            *pairs.entry((by, to)).or_default() += count;
+            *woken.entry(to).or_default() += count;
+        }
+        let often = |own: GroupId, other: GroupId, to_own: u64| {
+            let asked = pairs.get(&(own, other)).copied().unwrap_or(0);
+            let all = woken.get(&other).copied().unwrap_or(0);
+            asked >= PARTNERS && to_own >= PARTNERS && asked * 2 >= all
+        };
+        let both = pairs.iter().filter(|((other, own), to_own)| {
+            let stranger = self.own.contains(own) && !self.own.contains(other);
+            stranger && !self.groups.is_kernel(*other) && often(*own, *other, **to_own)
+        });
+        both.map(|((other, _), _)| *other).collect()
     }
 
     /// All groups of threads that run vCPUs.

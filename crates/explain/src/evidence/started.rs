@@ -7,7 +7,7 @@
 
 use super::groups::{GroupId, Groups};
 use crate::merge::Merge;
-use crate::moment::{Moment, Tid};
+use crate::moment::{Moment, Sym, Tid};
 use std::collections::BTreeSet;
 use vmeter_trace::hash::FastMap;
 use vmeter_trace::ops::Op;
@@ -18,6 +18,8 @@ const MOST: usize = 1 << 16;
 /// until when it has started something.
 const ENDS: usize = 32;
 const EARLY: u64 = 256;
+/// Most threads of which each has started the next.
+const DEEPEST: usize = 32;
 /// Most threads that may have.
 const CANDIDATES: usize = 8;
 /// What `echo 1 > tracing_on` writes, bytes.
@@ -39,6 +41,10 @@ pub struct Started {
     /// Threads of the first that have started something soon, and what they have.
     perhaps: Vec<Tid>,
     by: FastMap<Tid, Tid>,
+    /// Who has started whom, or has waited for its end.
+    parents: FastMap<Tid, Tid>,
+    /// The last event, if it is a call's begin.
+    enters: Option<(Tid, Sym)>,
 }
 
 impl Started {
@@ -49,6 +55,10 @@ impl Started {
         let next = match moment.op {
             Op::Switch { next, .. } => next,
             _ => 0,
+        };
+        self.enters = match moment.op {
+            Op::SyscallEnter { name, .. } => Some((thread, moment.sym(name))),
+            _ => None,
         };
         self.tail[(self.events % ENDS as u64) as usize] = (thread, next);
         self.events += 1;
@@ -79,12 +89,32 @@ impl Started {
     /// A thread starts another; `launched` says whether a recorder is known to have started it.
     /// True if the recording's maker has started the other, too.
     pub fn forked(&mut self, parent: Tid, launched: bool, child: Tid) -> bool {
+        self.parent(parent, child);
         let recorder = self.recorders.contains_key(&parent);
         let made = recorder || launched || self.made.contains_key(&parent);
         if made && self.made.len() < MOST {
             self.made.insert(child, ());
         }
         made || self.is_perhaps(parent, child)
+    }
+
+    /// A thread has waited for the end of another: it has started it.
+    pub fn waited(&mut self, parent: Tid, child: Tid) {
+        if !self.parents.contains_key(&child) {
+            self.parent(parent, child);
+        }
+    }
+
+    fn parent(&mut self, parent: Tid, child: Tid) {
+        if self.parents.len() < MOST || self.parents.contains_key(&child) {
+            self.parents.insert(child, parent);
+        }
+    }
+
+    /// True if a thread has started another, or one that has.
+    fn descends(&self, child: Tid, from: Tid) -> bool {
+        let mut up = std::iter::successors(Some(child), |child| self.parents.get(child).copied());
+        up.by_ref().skip(1).take(DEEPEST).any(|parent| parent == from)
     }
 
     /// True if one that may have turned tracing on has started the other.
@@ -107,8 +137,9 @@ impl Started {
         true
     }
 
-    /// The last event has come: who may have turned tracing on and is there to turn it off has.
-    pub fn ends(&mut self) {
+    /// The last event has come: who may have turned tracing on and is there to turn it off has; so
+    /// has who writes and does not return, where the first events are overwritten.
+    pub fn ends(&mut self, merge: &Merge) {
         if !self.recorders.is_empty() || !self.made.is_empty() || self.files.len() != 1 {
             return;
         }
@@ -116,10 +147,17 @@ impl Started {
             let there = |(last, next): &(Tid, i32)| last == *thread || *next == thread.tid;
             self.tail.iter().any(there)
         };
-        let Some(recorder) = self.perhaps.iter().find(again).copied() else { return };
-        let own = self.by.iter().filter(|(_, by)| **by == recorder).map(|(child, _)| (*child, ()));
-        self.made = own.collect();
-        self.recorders.insert(recorder, ());
+        if let Some(recorder) = self.perhaps.iter().find(again).copied() {
+            let own = self.by.iter().filter(|(_, by)| **by == recorder);
+            self.made = own.map(|(child, _)| (*child, ())).collect();
+            self.recorders.insert(recorder, ());
+        } else if let Some((recorder, call)) = self.enters.filter(|(tid, _)| tid.tid > 0) {
+            if merge.name(call) == "write" {
+                let own = self.parents.keys().filter(|child| self.descends(**child, recorder));
+                self.made = own.map(|child| (*child, ())).collect();
+                self.recorders.insert(recorder, ());
+            }
+        }
     }
 
     /// A recorder started this one before the first event.

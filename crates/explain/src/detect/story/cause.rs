@@ -381,12 +381,14 @@ impl Story {
         woken as f64 >= ALL_GO * calls.max(LEAST_WAITS) as f64
     }
 
-    /// Without calls: their own kind lets them go on, or one that they did not ask.
+    /// Without calls: their own kind lets a guest's request go on, or one that it did not ask. Of
+    /// a thread's whole life that says less: who serves others and never sleeps is not woken.
     fn is_lock_by_wakes(&self, view: &View<'_>, via: &Level, who: GroupId) -> bool {
         let wakers = via.wakers();
         let Some((_, sum)) = wakers.iter().find(|(waker, _)| *waker == who) else { return false };
         let Some(waiting) = via.who.or(self.subject_group(view)) else { return false };
-        waiting == who || view.evidence.asked(waiting, who) * 2 < sum.count
+        let request = matches!(self.root, Frame::Request(_));
+        waiting == who || request && view.evidence.asked(waiting, who) * 2 < sum.count
     }
 
     pub(super) fn subject_group(&self, view: &View<'_>) -> Option<GroupId> {

@@ -70,7 +70,8 @@ impl Story {
         if let Some((work, _)) = self.work() {
             known.extend(of_function(view.name(work)));
         }
-        for who in self.levels.iter().filter_map(|level| level.who) {
+        let wakers = self.last().wakers().into_iter().take(1).map(|(who, _)| who);
+        for who in self.levels.iter().filter_map(|level| level.who).chain(wakers) {
             known.extend(of_thread(view.evidence.groups.name(who)));
         }
         for who in self.levels.iter().map(|level| level.who.or(self.subject_group(view))) {
@@ -99,11 +100,23 @@ impl Story {
             Cause::Device => "a sleep that only a device ends (D): read or pread, write or pwrite with O_DIRECT, fsync, or a page fault on a file",
             Cause::Child => "processes or threads made each time: clone, fork or vfork, execve, and wait4 or a join (futex)",
             Cause::HandOver => "a pipe, a socket, an eventfd or a futex, written and read in turn",
+            Cause::Computes if self.unasked(view) => "who is let go on by one that it did not wake waits for a lock that this one holds (a futex, or one of the kernel), or for an answer of one that has more to do and never sleeps",
             Cause::Faults | Cause::NoCpu | Cause::Computes | Cause::Asleep => return None,
             Cause::Work => "a call that has the kernel's workers do something and waits for it",
             Cause::Call | Cause::Stopped | Cause::InCall | Cause::Network => return None,
         };
         Some(format!("about: {words}"))
+    }
+
+    /// Whom it waits for at the end has hardly ever been woken by it.
+    fn unasked(&self, view: &View<'_>) -> bool {
+        let (Some(via), Some(who)) = (self.levels.iter().rev().nth(1), self.last().who) else {
+            return false;
+        };
+        let wakers = via.wakers();
+        let sum = wakers.iter().find(|(waker, _)| *waker == who).map_or(0, |(_, sum)| sum.count);
+        let waiting = via.who.or(self.subject_group(view));
+        waiting.is_some_and(|waiting| view.evidence.asked(waiting, who) * 2 < sum)
     }
 
     /// Somebody on the way waits for a disk.

@@ -3,6 +3,7 @@
 use super::super::growth::series_rises;
 use super::super::levels::{hogs_in, Doing, Level, Sum};
 use super::super::view::LEAST_SHARE;
+use super::super::waits::is_grace;
 use super::super::View;
 use super::Story;
 use crate::evidence::calls::Provoked;
@@ -159,7 +160,9 @@ impl Story {
         let told = |(function, count): (Sym, u64), whom: &str| {
             let often = count >= MANY && count * 10 >= level.all.count;
             let count = grouped(&count.to_string());
-            often.then(|| format!("has {whom} run {} {count} times", view.name(function)))
+            let name = view.name(function);
+            let why = if is_grace(name) { " (a grace period)" } else { "" };
+            often.then(|| format!("has {whom} run {name}{why} {count} times"))
         };
         let others = most(&ledger.on_cpus).and_then(|most| told(most, "other CPUs"));
         others.or_else(|| most(&ledger.provoked).and_then(|most| told(most, "kernel workers")))

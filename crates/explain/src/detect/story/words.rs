@@ -398,6 +398,7 @@ impl Story {
         let inside = call.map_or(String::new(), |call| format!(" in {}", view.frame_name(call)));
         let state = match cause {
             Cause::Asleep => format!("sleeps{inside}; who wakes it is not recorded"),
+            _ if !view.evidence.seen(self.file(view)).syscalls => "is busy on a CPU".to_string(),
             _ => "computes".to_string(),
         };
         words(
