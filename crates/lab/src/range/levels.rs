@@ -11,7 +11,7 @@ use vmeter_model::{Estimate, RangeVerdict, Verdict};
 use vmeter_session::{SavedRun, Session};
 use vmeter_stats::dist::t_quantile;
 use vmeter_stats::hosts::{adjust, HostSample};
-use vmeter_stats::segments::{level_changes, neighbour_sd, FEWEST};
+use vmeter_stats::segments::{level_changes_of_runs, neighbour_sd, FEWEST};
 use vmeter_stats::signed_rank::pseudo_median;
 use vmeter_stats::{mean, ratio_of_means, Rule};
 
@@ -21,8 +21,10 @@ const ALPHA: f64 = 0.05;
 /// A measured commit.
 struct Level<'c> {
     commit: &'c MeasuredCommit,
-    /// Times by block, s, and the centre of their logarithms without what blocks add.
+    /// Times by block, s.
     by_block: BTreeMap<usize, f64>,
+    /// The logarithms without what blocks add, and their centre.
+    logs: Vec<f64>,
     centre: f64,
 }
 
@@ -61,7 +63,10 @@ fn levels<'c>(
         let logs: Vec<f64> = own().map(|(_, y)| y.ln()).filter(|y| y.is_finite()).collect();
         let by_block = own().map(|(s, _)| (s.host, s.value)).collect();
         let is_compared = !commit.samples_s.is_empty() && !logs.is_empty();
-        is_compared.then(|| Level { commit, by_block, centre: pseudo_median(&logs) })
+        is_compared.then(|| {
+            let centre = pseudo_median(&logs);
+            Level { commit, by_block, logs, centre }
+        })
     };
     commits.iter().filter_map(level).collect()
 }
@@ -93,7 +98,8 @@ fn few(levels: &[Level<'_>], exact: bool) -> Found {
 
 fn many(levels: &[Level<'_>], seed: u64) -> Found {
     let centres: Vec<f64> = levels.iter().map(|l| l.centre).collect();
-    let steps = level_changes(&centres, ALPHA, seed);
+    let runs: Vec<Vec<f64>> = levels.iter().map(|l| l.logs.clone()).collect();
+    let steps = level_changes_of_runs(&runs, ALPHA, seed);
     if steps.is_empty() {
         return Found { excluded_pct: at_the_end(&centres), ..Found::new(RangeVerdict::NoChange) };
     }
