@@ -90,18 +90,23 @@ fn what_many_commits_show() {
         return;
     }
     let sigma = 0.03;
-    let mut near = Vec::new();
+    let mut off: Vec<Option<u64>> = Vec::new();
     for at in [12, 33, 52] {
         let machine =
             |i: usize| guest(NORMAL.noise, if i >= at { 90.0 + 100.0 * sigma } else { 90.0 });
         let repo = history(&many, &format!("step-{at}"), N, machine);
-        near.extend(each(count / 3 + 1, |seed| {
+        off.extend(each(count / 3 + 1, |seed| {
             let found = named(&range(&many, &repo, N, &FIVE, seed + 100 * at as u64));
-            found.iter().any(|c| c.abs_diff(at as u64) <= 1)
+            found.iter().map(|c| c.abs_diff(at as u64)).min()
         }));
     }
-    let what = "range of 64 commits x 5, normal 3 %, a step of one standard deviation: found within a commit";
-    Rate::of(&near).at_least(0.95, what);
+    let within =
+        |most: u64| Rate::of(&off.iter().map(|o| o.is_some_and(|o| o <= most)).collect::<Vec<_>>());
+    let what = "range of 64 commits x 5, normal 3 %, a step of one standard deviation: found";
+    within(u64::MAX).at_least(0.95, what);
+    within(3).at_least(0.95, &format!("{what} within three commits"));
+    // Least squares, the noise and the one step being known, are right in 89 %.
+    within(1).at_least(0.87, &format!("{what} within a commit"));
     let machine = |i: usize| guest(NORMAL.noise, 90.0 + 100.0 * sigma * 0.25 * i as f64);
     let repo = history(&many, "creep", N, machine);
     let found = each(count / 4, |seed| {
