@@ -6,7 +6,7 @@ table=$(mktemp)
 trap 'rm -f "$table"' EXIT
 failed=0
 VMETER_CALIBRATION=$table cargo test --release --locked -p vmeter --test calibration -- --test-threads=1 || failed=1
-sed -e '/^This table is that of the small cut/,$d' -e '/^| what |/,$d' "$doc" >"$doc.new"
+sed -e '/^Made by `make calibration`/,$d' -e '/^| what |/,$d' "$doc" >"$doc.new"
 {
     echo '| what | expected | found | rate, 95 % interval |'
     echo '| --- | --- | --- | --- |'
