@@ -67,8 +67,8 @@ fn pressure(text: &str) -> Option<f64> {
     Some(total.parse::<u64>().ok()? as f64 / 1e6)
 }
 
-/// Steps of [`probe_s`]: some 20 ms of a CPU that is free.
-const PROBE_STEPS: u64 = 15_000_000;
+/// Steps of [`probe_s`]: some 7 ms of a CPU that is free.
+const PROBE_STEPS: u64 = 5_000_000;
 
 /// What a fixed piece of work takes now, s of wall time: longer on a host that is busy or whose
 /// clock is slow.
