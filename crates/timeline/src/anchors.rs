@@ -32,7 +32,7 @@ pub(crate) enum Anchor {
     Panic,
     /// The guest begins to shut down.
     Shutdown,
-    /// The kernel gives way to one that it starts itself.
+    /// The kernel gives way to another: it starts one itself, or has the machine reset.
     Kexec,
     /// The VMM begins to exit.
     Exiting,

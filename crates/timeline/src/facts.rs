@@ -7,6 +7,7 @@ use crate::landmarks::is_itself;
 use crate::lines::{self, Hit, Line};
 use crate::orders::Orders;
 use crate::processes::Processes;
+use crate::second::By;
 use crate::systemd;
 use std::collections::BTreeMap;
 use vmeter_model::{Cause, Moment, Ns, Outcome, RunRecord, What};
@@ -49,18 +50,18 @@ pub(crate) struct Facts<'a> {
     pub reached: Vec<(&'a str, Stamp<'a>)>,
     /// When vmeter held the VMM, ns after exec, in order.
     pub held: Vec<(Ns, Ns)>,
-    /// The kernel that this one started, of which nothing else here is.
+    /// The kernel that came after this one, of which nothing else here is.
     pub second: Option<Second<'a>>,
     insns: BTreeMap<Ns, u64>,
 }
 
-/// A kernel that another started (kexec).
+/// A kernel that came after another.
 #[derive(Debug)]
 pub(crate) struct Second<'a> {
     /// When the first gave way.
     pub since: Stamp<'a>,
-    /// True if it said so.
-    pub told: bool,
+    /// How.
+    pub by: By,
     /// What is known of the second.
     pub facts: Box<Facts<'a>>,
 }

@@ -69,6 +69,7 @@ mod verify;
 pub use causes::{causes, Cause};
 pub use hints::{hints, Hints};
 pub use marks::is_login;
+pub use missing::GAVE_WAY;
 pub use named::{NamedMark, MOST_MARKS};
 pub use totals::{activity_times, phase_of, phases_of};
 pub use verify::verify;
@@ -94,9 +95,9 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
     if let Some(later) = &later {
         let lines = lines::lines(&later.input.seen, later.input.total);
         warnings.extend(lines::said_again(&later.input.seen));
-        warnings.push(missing::of_first(later.since));
+        warnings.push(missing::of_first(later.since, later.by));
         let second = Box::new(Facts::new(&later.input, &lines, run));
-        facts.second = Some(facts::Second { since: later.since, told: later.told, facts: second });
+        facts.second = Some(facts::Second { since: later.since, by: later.by, facts: second });
         all_lines.extend(lines);
     }
     let mut candidates = Candidates::default();
@@ -123,6 +124,7 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
     timeline.processes = facts.processes.shown();
     timeline.command_line = marks::command_line(&facts, &run.argv);
     warnings.extend(missing::lost(&facts));
+    warnings.extend(missing::lost_time(&facts, &anchors));
     warnings.extend(missing::explain(&timeline, &anchors, run));
     timeline.warnings = warnings;
     timeline

@@ -2,6 +2,8 @@
 
 use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::facts::Facts;
+use crate::lines::{Line, EARLY_CLOCK_ERROR_NS};
+use crate::second::By;
 use vmeter_model::run::WatchLevel;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
@@ -51,12 +53,41 @@ pub(crate) fn lost(facts: &Facts<'_>) -> Option<String> {
     ))
 }
 
-/// What is told of a guest whose first kernel started another.
-pub(crate) fn of_first(since: Stamp<'_>) -> String {
+/// A guest's clock that lost less is as good as any, ns and share.
+const LOST_NS: Ns = 300_000_000;
+const LOST_SHARE: f64 = 0.05;
+
+/// What is told of a kernel's clock that lost time up to its init: whoever compares these times with
+/// the guest's own finds less there.
+pub(crate) fn lost_time(facts: &Facts<'_>, anchors: &Anchors<'_>) -> Option<String> {
+    let init = anchors.get(Anchor::Userspace)?.at;
+    let live = |l: &&Line<'_>| l.console && l.timed && l.error < EARLY_CLOCK_ERROR_NS;
+    let stamped = facts.lines.iter().filter(live).filter(|l| l.at <= init);
+    let mut stamped = stamped.filter_map(|l| Some((l.at, l.stamp.filter(|stamp| *stamp > 0)?)));
+    let first = stamped.next()?;
+    let last = stamped.next_back()?;
+    let took = last.0 - first.0;
+    let lost = took - (last.1 - first.1);
+    (lost >= LOST_NS && lost as f64 >= LOST_SHARE * took as f64).then(|| {
+        format!(
+            "the guest's clock lost {:.3} s of the {:.3} s up to its init (it counts ticks until it \
+             trusts its TSC, and a busy host drops some): dmesg and systemd-analyze have that much \
+             less; the times here are the host's",
+            seconds(lost),
+            seconds(took)
+        )
+    })
+}
+
+/// What is said of a guest whose first kernel gave way to another.
+pub const GAVE_WAY: &str = "gave way to a second one";
+
+/// What is told of a guest whose first kernel gave way to another.
+pub(crate) fn of_first(since: Stamp<'_>, by: By) -> String {
+    let how = if by == By::Reset { "after a reset" } else { "kexec" };
     format!(
-        "at {:.3} s the guest's kernel gave way to a second one (kexec), and what its RAM holds at the \
-         end is the second's: initcalls and processes of the first were lost with its trace, and both \
-         are told by what the console shows",
+        "at {:.3} s the guest's kernel {GAVE_WAY} ({how}): what its RAM holds at the end is the \
+         second's, so both are told by the console alone",
         seconds(since.at)
     )
 }

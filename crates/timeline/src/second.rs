@@ -1,5 +1,5 @@
 //! A second kernel in the same run: the first starts it itself (kexec), with no reset of the machine
-//! and no firmware between them.
+//! and no firmware between them; or it has the machine reset, and the VMM goes on.
 //!
 //! What comes from there on is nothing of the first kernel's, whatever it reads like. The first says
 //! so (kernel: kernel/kexec_core.c, `kernel_kexec`), or the second introduces itself with a clock that
@@ -23,23 +23,34 @@ const MOST_AFTER: usize = 20;
 const LEAST_LINES: usize = 10;
 const LEAST_NS: Ns = 1_000_000_000;
 
+/// How the first kernel gave way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    /// It started another, and said so.
+    Kexec,
+    /// Another began without a word of it.
+    Silent,
+    /// It had the machine reset.
+    Reset,
+}
+
 /// What is of the second kernel.
 #[derive(Debug)]
 pub(crate) struct Later<'a> {
     /// When the first gave way.
     pub since: Stamp<'a>,
-    /// True if it said so.
-    pub told: bool,
+    /// How.
+    pub by: By,
     /// What was seen from there on, up to a third kernel.
     pub input: Input<'a>,
 }
 
 /// Parts what was seen of the guest after its second kernel was started from the rest.
 pub(crate) fn split<'a>(mut input: Input<'a>) -> (Input<'a>, Option<Later<'a>>) {
-    let Some((index, told)) = started(&input.seen) else { return (input, None) };
+    let Some((index, by)) = started(&input.seen) else { return (input, None) };
     let last = input.seen[index];
     let at = match last.what {
-        What::ConsoleLine { end, .. } if !told => (*end).clamp(last.at, input.total),
+        What::ConsoleLine { end, .. } if by == By::Silent => (*end).clamp(last.at, input.total),
         _ => last.at,
     };
     let since = Stamp { at, ..Stamp::of(&last) };
@@ -57,7 +68,7 @@ pub(crate) fn split<'a>(mut input: Input<'a>) -> (Input<'a>, Option<Later<'a>>) 
         seen: guests,
         warnings: Vec::new(),
     };
-    (input, Some(Later { since, told, input: input_later }))
+    (input, Some(Later { since, by, input: input_later }))
 }
 
 /// True for what is of the VMM's process, or of the whole run.
@@ -80,8 +91,8 @@ struct Line<'a> {
     text: &'a str,
 }
 
-/// The last event of the first kernel, and whether that is its own word.
-fn started(seen: &[Seen<'_>]) -> Option<(usize, bool)> {
+/// The last event of the first kernel, and how it gave way.
+fn started(seen: &[Seen<'_>]) -> Option<(usize, By)> {
     let of_console = seen.iter().enumerate().filter_map(|(index, s)| match s.what {
         What::ConsoleLine { text, .. } => {
             let (stamp, text) = split_stamp(text);
@@ -90,13 +101,23 @@ fn started(seen: &[Seen<'_>]) -> Option<(usize, bool)> {
         _ => None,
     });
     let lines: Vec<Line<'_>> = of_console.collect();
-    let said =
-        (0..lines.len()).find(|at| STARTS.contains(&lines[*at].text) && is_last(&lines, *at));
-    if let Some(at) = said {
-        return Some((lines[at].index, true));
+    let said = (0..lines.len()).find_map(|at| Some((at, last_word(&lines, at)?)));
+    if let Some((at, by)) = said {
+        return Some((lines[at].index, by));
     }
     let banner = (1..lines.len()).find(|at| begins_anew(&lines, *at))?;
-    Some((lines[banner].index.checked_sub(1)?, false))
+    Some((lines[banner].index.checked_sub(1)?, By::Silent))
+}
+
+/// What a line says of another kernel, if it is the last of its own.
+fn last_word(lines: &[Line<'_>], at: usize) -> Option<By> {
+    let text = &lines[at].text;
+    if STARTS.contains(text) {
+        return is_last(lines, at).then_some(By::Kexec);
+    }
+    // Most runs end there.
+    let again = || lines[at + 1..].iter().any(|line| line.text.starts_with(BANNER));
+    (RESETS.contains(text) && is_last(lines, at) && again()).then_some(By::Reset)
 }
 
 /// True if a kernel says no more after this line: what follows begins with a clock of its own, or

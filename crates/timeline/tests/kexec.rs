@@ -105,3 +105,22 @@ fn who_only_says_so_starts_no_kernel() {
     assert!(!timeline.warnings.iter().any(|w| w.contains("kexec")), "{:?}", timeline.warnings);
     assert_eq!(phase(&timeline, "userspace").map(|(_, end)| end), Some(TOTAL / MS));
 }
+
+#[test]
+fn a_machine_that_is_reset_and_goes_on_is_no_shutdown() {
+    let mut events = recorded();
+    for event in &mut events {
+        if let What::ConsoleLine { text, .. } = &mut event.what {
+            *text = text.replace("kexec_core: Starting new kernel", "reboot: Restarting system");
+        }
+    }
+    let timeline = timeline(&events);
+    nothing_of_the_first_is_later(&timeline);
+    assert_eq!(phase(&timeline, "reboot"), Some((GAVE_WAY, 55_918)));
+    assert_eq!(phase(&timeline, "reboot:kernel"), Some((55_918, 67_934)));
+    assert_eq!(phase(&timeline, "reboot:userspace"), Some((67_934, 71_853)));
+    // Where the run ends with it, it is the end.
+    events.retain(|e| e.at <= GAVE_WAY * MS);
+    let timeline = build(&events, &record((GAVE_WAY + 20) * MS));
+    assert!(timeline.spans.iter().all(|s| !s.name.starts_with("reboot")));
+}

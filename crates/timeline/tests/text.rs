@@ -207,3 +207,21 @@ fn rest_init_begins_after_all_of_start_kernel() {
     assert_eq!(spans(&last, "kernel:start_kernel"), [(5_571, 5_700)]);
     assert_eq!(spans(&last, "kernel:rest_init"), [(5_700, 5_900)]);
 }
+
+#[test]
+fn a_clock_that_lost_time_is_said() {
+    let warned = |last: Ns| {
+        let events = printed(&[
+            (1_000, "[    0.500000] printk: console [ttyS0] enabled"),
+            (6_000, "[    3.500000] clocksource: Switched to clocksource tsc-early"),
+            (last, "[    8.500000] Run /init as init process"),
+            (20_000, "[   12.500000] random: crng init done"),
+        ]);
+        let timeline = checked(&events, 25_000 * MS);
+        let lost = timeline.warnings.iter().find(|w| w.contains("the guest's clock lost"));
+        lost.map(|w| w.split(" up to").next().unwrap_or_default().to_owned())
+    };
+    let said = "the guest's clock lost 2.000 s of the 10.000 s";
+    assert_eq!(warned(11_000).as_deref(), Some(said));
+    assert_eq!(warned(9_200), None, "200 ms are what arrivals are late by");
+}

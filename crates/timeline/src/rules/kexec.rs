@@ -1,4 +1,4 @@
-//! A kernel that the guest's first one started (kexec): the way to it, it, and its user space, by
+//! A kernel that came after the guest's first one (kexec, or a reset): the way to it, it, and its user space, by
 //! the lines of the console. What nobody saw there is `unattributed`.
 
 use super::initcalls::{node as call_node, DRIVER_INIT, UNTRACED};
@@ -10,20 +10,38 @@ use crate::backbone::SHUTDOWN;
 use crate::facts::Facts;
 use crate::lines::{Hit, Line, NO_TIME_ERROR_NS};
 use crate::patterns::{Means, On};
+use crate::second::By;
 use crate::tree::{Fill, Growing, Node};
 use vmeter_model::{Ns, What};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 
-/// From the first kernel's last word to the second's first: the jump, its digest of what it jumps
-/// to (arch/x86/purgatory), decompression.
-const WAY: &str = "kexec";
-/// The second kernel.
-const KERNEL: &str = "kexec:kernel";
-/// What it runs.
-const USERSPACE: &str = "kexec:userspace";
-/// Its panic.
-const PANIC: &str = "kexec:kernel-panic";
+/// What the phases of a second kernel are called.
+struct Names {
+    /// From the first kernel's last word to the second's first.
+    way: &'static str,
+    /// The second kernel.
+    kernel: &'static str,
+    /// What it runs.
+    userspace: &'static str,
+    /// Its panic.
+    panic: &'static str,
+}
+
+/// The way is the jump, its digest of what it jumps to (arch/x86/purgatory), and decompression.
+const KEXEC: Names = Names {
+    way: "kexec",
+    kernel: "kexec:kernel",
+    userspace: "kexec:userspace",
+    panic: "kexec:kernel-panic",
+};
+/// The way is the machine's reset, firmware, boot loader, and decompression.
+const REBOOT: Names = Names {
+    way: "reboot",
+    kernel: "reboot:kernel",
+    userspace: "reboot:userspace",
+    panic: "reboot:kernel-panic",
+};
 
 fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     if let Some(second) = &facts.second {
@@ -33,6 +51,8 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
 
 fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let (Some(second), Some(begin)) = (&facts.second, anchors.get(Anchor::Kexec)) else { return };
+    let names = if second.by == By::Reset { REBOOT } else { KEXEC };
+    let told = second.by != By::Silent;
     let last = anchors.next(Some(Anchor::Kexec)).map_or(facts.total, |s| s.at);
     let facts = &*second.facts;
     let entry = begins(facts, |h| h.means_entry());
@@ -41,20 +61,22 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let down = goes_down(facts).map_or(last, |at| at.at.min(last));
     let end = panic.map_or(down, |at| at.at.min(down));
     if let Some(entry) = entry {
-        if second.told {
-            frame(tree, WAY, begin, entry.at, entry.error, Fill::Own);
+        if told {
+            frame(tree, names.way, begin, entry.at, entry.error, Fill::Own);
         }
         let of_kernel = |l: &&Line<'a>| l.console && l.stamp.is_some();
         let said = || facts.lines.iter().rfind(of_kernel).map(|l| l.at);
         let to = init.map(|init| init.at).or(panic.map(|at| at.at)).or_else(said);
-        kernel(facts, anchors, tree, entry, to.map_or(entry.at, |to| to.min(end)));
+        let to = to.map_or(entry.at, |to| to.min(end));
+        frame(tree, names.kernel, entry, to, entry.error, Fill::Own);
+        kernel(facts, anchors, tree, entry, to);
     }
     if let Some(init) = init {
-        frame(tree, USERSPACE, init, end, init.error, Fill::Unattributed);
+        frame(tree, names.userspace, init, end, init.error, Fill::Unattributed);
         programs(facts, tree, init.at, end);
     }
     if let Some(panic) = panic {
-        frame(tree, PANIC, panic, down, panic.error, Fill::Own);
+        frame(tree, names.panic, panic, down, panic.error, Fill::Own);
     }
     if down < last && (init.is_some() || panic.is_some()) {
         let down = Stamp { at: down, ..begin };
@@ -103,7 +125,7 @@ fn frame<'a>(
     }
 }
 
-/// The second kernel, in parts by its lines, and its initcalls where it says them.
+/// The parts of the second kernel by its lines, and its initcalls where it says them.
 fn kernel<'a>(
     facts: &Facts<'a>,
     anchors: &Anchors<'a>,
@@ -111,7 +133,6 @@ fn kernel<'a>(
     entry: Stamp<'a>,
     to: Ns,
 ) {
-    frame(tree, KERNEL, entry, to, entry.error, Fill::Own);
     let traced = facts.calls.builtin().next().is_some();
     let mut cuts = parts(facts, entry.at, to);
     cuts.retain(|(_, at)| at.error < NO_TIME_ERROR_NS);

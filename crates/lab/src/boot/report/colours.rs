@@ -15,9 +15,9 @@ pub(super) fn group_of(name: &str) -> Group {
         Group::Firmware
     } else if starts(&["kernel:initcall", "initcall "]) {
         Group::Initcalls
-    } else if name == "kexec:userspace" {
+    } else if starts(&["kexec:userspace", "reboot:userspace"]) {
         Group::Userspace
-    } else if starts(&["kernel", "kexec"]) {
+    } else if starts(&["kernel", "kexec", "reboot:kernel"]) {
         Group::Kernel
     } else if starts(&["/", "insmod ", "userspace", "initrd", "switch-root", "systemd", "unit "]) {
         Group::Userspace

@@ -9,9 +9,13 @@ use vmeter_model::run::Outcome;
 use vmeter_model::time::seconds;
 use vmeter_render::document::{closing_notices, Notice, NoticeKind};
 use vmeter_render::quantity::{compact_seconds, Quantity, Unit};
+use vmeter_timeline::GAVE_WAY;
 
 /// Steal above this share of the wall time is worth a warning.
 const STEAL_SHARE: f64 = 0.01;
+
+/// How it begins that another kernel than the one that was looked for is in a guest's RAM.
+const NOT_ITS_KERNEL: &str = "guest RAM: virtual address ";
 
 impl BootReport<'_> {
     /// Failures, warnings, hints, and where the runs are.
@@ -37,7 +41,11 @@ impl BootReport<'_> {
         notices.extend(self.steal_text().map(warn));
         let from_runs = runs.iter().flat_map(|run| {
             let index = run.record.index;
-            let texts = run.record.warnings.iter().chain(&run.timeline.warnings);
+            // That what is in RAM is not the kernel that was begun with is said once.
+            let other = run.timeline.warnings.iter().any(|text| text.contains(GAVE_WAY));
+            let own = run.record.warnings.iter();
+            let own = own.filter(move |text| !(other && text.starts_with(NOT_ITS_KERNEL)));
+            let texts = own.chain(&run.timeline.warnings);
             texts.map(move |text| (index, text.clone()))
         });
         for (text, affected, others) in alike(grouped(from_runs)) {

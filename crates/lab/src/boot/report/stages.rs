@@ -24,6 +24,8 @@ vmeter_base::words! {
         Userspace = "user space",
         /// From the first sign of going down.
         Shutdown = "shutdown",
+        /// A machine that is reset and goes on: up to the kernel that comes then.
+        Reboot = "reboot",
         /// A guest that is dead, until its end.
         Dead = "after the panic",
         /// vmeter, while it held the VMM.
@@ -38,8 +40,10 @@ fn of(phase: &str) -> Option<Stage> {
         || phase == "kernel:load"
     {
         Some(Stage::Loader)
-    } else if starts(&["kernel:panic", "kexec:kernel-panic"]) {
+    } else if starts(&["kernel:panic", "kexec:kernel-panic", "reboot:kernel-panic"]) {
         Some(Stage::Dead)
+    } else if phase == "reboot" {
+        Some(Stage::Reboot)
     } else if phase == OBSERVE {
         Some(Stage::Own)
     } else if starts(&["initrd", "switch-root", "dracut"]) {
@@ -107,7 +111,7 @@ fn bar_of(phase: &str) -> String {
 /// The six stages in order, then what belongs to several or to none, a dead guest's time, and what
 /// vmeter held the VMM for, over some runs.
 pub(super) fn bars(timelines: &[&Timeline]) -> Vec<Bar> {
-    let always = Stage::ALL.iter().filter(|stage| !matches!(stage, Stage::Dead | Stage::Own));
+    let always = Stage::ALL.iter().filter(|stage| **stage < Stage::Reboot);
     let mut names: Vec<String> = always.map(|stage| stage.word().to_owned()).collect();
     let phases = || timelines.iter().flat_map(|t| &t.phases).filter(|(n, _)| n != UNATTRIBUTED);
     for (phase, _) in phases() {
@@ -158,6 +162,9 @@ mod tests {
             ("never-heard-of", "other"),
             ("vmeter:observe", "vmeter itself"),
             ("kernel:panic", "after the panic"),
+            ("kexec:kernel", "kernel"),
+            ("reboot", "reboot"),
+            ("reboot:userspace", "user space"),
         ] {
             assert_eq!(bar_of(phase), bar, "{phase}");
         }
