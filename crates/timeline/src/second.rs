@@ -115,9 +115,12 @@ fn last_word(lines: &[Line<'_>], at: usize) -> Option<By> {
     if STARTS.contains(text) {
         return is_last(lines, at).then_some(By::Kexec);
     }
-    // Most runs end there.
-    let again = || lines[at + 1..].iter().any(|line| line.text.starts_with(BANNER));
-    (RESETS.contains(text) && is_last(lines, at) && again()).then_some(By::Reset)
+    // Most runs end there; and a kernel says it twice.
+    let mut after = lines[at + 1..].iter();
+    let next = || after.find(|line| line.text.starts_with(BANNER) || RESETS.contains(&line.text));
+    let resets = RESETS.contains(text) && is_last(lines, at);
+    let again = resets.then(next).flatten().is_some_and(|line| line.text.starts_with(BANNER));
+    again.then_some(By::Reset)
 }
 
 /// True if a kernel says no more after this line: what follows begins with a clock of its own, or

@@ -114,6 +114,7 @@ fn a_machine_that_is_reset_and_goes_on_is_no_shutdown() {
             *text = text.replace("kexec_core: Starting new kernel", "reboot: Restarting system");
         }
     }
+    events.push(console(GAVE_WAY * MS, "[   33.282180] reboot: machine restart"));
     let timeline = timeline(&events);
     nothing_of_the_first_is_later(&timeline);
     assert_eq!(phase(&timeline, "reboot"), Some((GAVE_WAY, 55_918)));
