@@ -135,14 +135,19 @@ pub struct Contrast {
     /// What is saved where it is resolved best, s: in the part that moved most, in the whole boot,
     /// or in CPU time.
     pub found: Estimate,
-    /// Where that is; none if nothing moved beyond noise.
+    /// Where that is; none of a whole boot of which nothing can be said. Of a comparison that is
+    /// not decided: what has the smallest p-value.
     pub found_in: Option<String>,
     /// Adjusted for the quantities looked at and for all comparisons; NaN of a part that only
     /// virtual time shows, which has no noise.
     pub p_value: f64,
     /// The smallest saving, s, that these runs would have shown in four of five sessions, where
-    /// it was expected.
+    /// it was expected, or else in the whole boot.
     pub detectable_s: Option<f64>,
+    /// The part that this is of; none of the whole boot.
+    pub detectable_in: Option<String>,
+    /// The same of the whole boot, s.
+    pub detectable_whole_s: Option<f64>,
     /// Units that the machines differ in, and the saving of one, s, where it was found.
     pub unit: Option<(String, Estimate)>,
     /// VMEXITs that one unit takes, where KVM counted them.

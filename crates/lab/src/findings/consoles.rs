@@ -42,7 +42,7 @@ impl Console {
 /// Both ways to write to a debug console have one of their own, so that their exits are told apart.
 const CONSOLES: [Console; 5] = [
     Console::of("ttyS0", "ttyS0 (UART)", 0x3f8..=0x3ff),
-    Console::of("ttyS1", "ttyS1 (second UART)", 0x2f8..=0x2ff),
+    Console::of("ttyS1", "ttyS1 (UART, to null)", 0x2f8..=0x2ff),
     Console { ports: None, ..Console::of("hvc0", "hvc0 (virtio-console)", 0..=0) },
     Console::debug("outb-0xe9", "debugcon, an outb each", 0xe9),
     Console::debug("outsb-0xea", "debugcon, rep outsb", 0xea),

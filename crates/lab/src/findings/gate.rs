@@ -79,13 +79,29 @@ fn slowness(a: &Boot, b: &Boot) -> f64 {
     median(&ratios)
 }
 
-/// What `b` saves of a part, s, and that as a share of the boot, both boots brought to the speed
-/// half way between them.
-fn levelled(a: &Boot, b: &Boot, name: &str) -> (f64, f64) {
+/// What `b` saves of a part, as a share of the boot, both boots brought to the speed half way
+/// between them.
+fn levelled(a: &Boot, b: &Boot, name: &str) -> f64 {
     let half = (slowness(a, b) / 2.0).exp();
     let saved = a.part(name) / half - b.part(name) * half;
     let whole = (a.total / half + b.total * half) / 2.0;
-    (saved, saved / whole)
+    saved / whole
+}
+
+/// Seconds that one of a logarithm is, so that the blocks' mean is what lies between the two
+/// geometric means, and its interval is that of the test: the logarithmic mean of the two.
+fn seconds_of_log(a: f64, b: f64) -> f64 {
+    let ratio = (a / b).ln();
+    if ratio.abs() < 1e-9 {
+        a
+    } else {
+        (a - b) / ratio
+    }
+}
+
+fn geometric(values: impl Iterator<Item = f64>) -> f64 {
+    let logs: Vec<f64> = values.map(f64::ln).filter(|log| log.is_finite()).collect();
+    mean(&logs).exp()
 }
 
 /// Two machines in the blocks that both have, and where a saving is expected.
@@ -118,7 +134,7 @@ struct Quantity {
     what: Of,
     /// Logarithms of ratios, or shares of the boot.
     logs: Vec<f64>,
-    /// s, block by block.
+    /// s, block by block: what is tested, at one scale for all blocks.
     savings: Vec<f64>,
     /// Corrected within its comparison.
     p: f64,
@@ -137,8 +153,12 @@ pub(crate) struct Decision {
     pub moved: Vec<Moved>,
     /// Less of the whole boot.
     pub saving: Estimate,
-    /// The smallest saving, s, that would have been found where it was expected.
-    pub detectable_s: Option<f64>,
+    /// The smallest saving, s, that would have been found where it was expected, and where that is.
+    pub detectable: Option<(f64, String)>,
+    /// The same of the whole boot.
+    pub detectable_whole_s: Option<f64>,
+    /// Of whole boot, CPU time and named parts, that with the smallest p-value.
+    pub nearest: Option<(Estimate, String)>,
     /// Less CPU time of the VMM.
     pub cpu_saving: Estimate,
     /// True if the whole boot changed beyond noise.
@@ -183,17 +203,26 @@ fn of_two(question: &Question<'_>, without: &[&Boot]) -> Vec<Quantity> {
     let named: Vec<&String> = question.expected.iter().filter(is_there).collect();
     let any = |list: bool| f64::from(u8::from(list));
     let groups = 2.0 + any(!named.is_empty()) + any(!phases.is_empty());
+    let pairs = || question.with.iter().zip(without);
     let of = |what: Of, of: f64| {
-        let pairs = question.with.iter().zip(without);
-        let values: Vec<(f64, f64)> = pairs
-            .map(|(a, b)| match &what {
-                Of::Whole => (a.total - b.total, (a.total / b.total).ln()),
-                Of::Cpu => (a.cpu - b.cpu, (a.cpu / b.cpu).ln()),
-                Of::Part(name) => levelled(a, b, name),
-            })
-            .filter(|(_, log)| log.is_finite())
-            .collect();
-        let (savings, logs) = values.into_iter().unzip();
+        let sides = |side: fn(&Boot) -> f64| {
+            let logs = pairs().map(|(a, b)| (side(a) / side(b)).ln());
+            let (a, b) = (
+                geometric(question.with.iter().map(|boot| side(boot))),
+                geometric(without.iter().map(|boot| side(boot))),
+            );
+            (logs.collect(), seconds_of_log(a, b))
+        };
+        let (logs, scale): (Vec<f64>, f64) = match &what {
+            Of::Whole => sides(|boot| boot.total),
+            Of::Cpu => sides(|boot| boot.cpu),
+            Of::Part(name) => {
+                let shares = pairs().map(|(a, b)| levelled(a, b, name)).collect();
+                (shares, whole / (2 * without.len()).max(1) as f64)
+            }
+        };
+        let logs: Vec<f64> = logs.into_iter().filter(|log| log.is_finite()).collect();
+        let savings = logs.iter().map(|log| log * scale).collect();
         Quantity { what, logs, savings, p: 1.0, of, alone: false }
     };
     let part = |name: &str| Of::Part(name.to_owned());
@@ -287,7 +316,9 @@ fn decision(question: &Question<'_>, looked: &Looked, p_value: f64, all: f64) ->
         cpu_saving: savings(cpu),
         whole_changed: changed[0].is_some(),
         cpu_changed: changed[1].is_some(),
-        detectable_s: detectable(question, looked, all),
+        detectable: detectable_part(question, looked, all),
+        detectable_whole_s: whole.and_then(|q| detectable(question, q, all)),
+        nearest: nearest(question, looked),
         saves: p_value <= ALPHA && effect > 0.0,
         costs: p_value <= ALPHA && effect < 0.0,
         moved,
@@ -301,155 +332,45 @@ fn phase_of(question: &Question<'_>, name: &str) -> String {
     within.next().map_or(name, String::as_str).to_owned()
 }
 
-/// By the noise of the named part that has least of it, or else of the whole boot.
-fn detectable(question: &Question<'_>, looked: &Looked, all: f64) -> Option<f64> {
-    let named =
-        |q: &&Quantity| matches!(&q.what, Of::Part(name) if question.expected.contains(name));
-    let of = |q: &Quantity| {
-        let (error, df) = error(&q.logs)?;
-        let level = ALPHA / (q.of * all);
-        let needed = t_quantile(1.0 - level / 2.0, df);
-        // The deviation is estimated as well: a noncentral t, by its normal approximation.
-        let more = normal_quantile(POWER) * (1.0 + needed * needed / (2.0 * df)).sqrt();
-        if q.alone {
-            return Some(PART_MATTERS_S * ((needed + more) * error).exp());
-        }
-        let kept = if question.without.is_some() && q.what != Of::Whole { LEVELLED } else { 1.0 };
-        Some((needed + more) * error * mean(&totals(question.with)) / kept)
+/// The quantity with the smallest p-value, if any is below 1: whole boot, CPU time, or a part that
+/// was named before.
+fn nearest(question: &Question<'_>, looked: &Looked) -> Option<(Estimate, String)> {
+    let named = |q: &&Quantity| !matches!(&q.what, Of::Part(n) if !question.expected.contains(n));
+    let near = looked.quantities.iter().filter(|q| q.p < 1.0).filter(named);
+    let near = near.min_by(|a, b| a.p.total_cmp(&b.p))?;
+    let name = match &near.what {
+        Of::Whole => "the whole boot",
+        Of::Cpu => "the VMM's CPU time",
+        Of::Part(name) => name,
     };
-    let parts = looked.quantities.iter().filter(named).filter_map(of);
-    let best = parts.min_by(f64::total_cmp);
-    best.or_else(|| looked.quantities.first().and_then(of)).filter(|s| s.is_finite())
+    Some((estimate(&near.savings), name.to_owned()))
+}
+
+/// By the noise of the named part that has least of it, and which that is.
+fn detectable_part(question: &Question<'_>, looked: &Looked, all: f64) -> Option<(f64, String)> {
+    let of = |q: &Quantity| match &q.what {
+        Of::Part(name) if question.expected.contains(name) => {
+            Some((detectable(question, q, all)?, name.clone()))
+        }
+        _ => None,
+    };
+    looked.quantities.iter().filter_map(of).min_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+fn detectable(question: &Question<'_>, q: &Quantity, all: f64) -> Option<f64> {
+    let (error, df) = error(&q.logs)?;
+    let level = ALPHA / (q.of * all);
+    let needed = t_quantile(1.0 - level / 2.0, df);
+    // The deviation is estimated as well: a noncentral t, by its normal approximation.
+    let more = normal_quantile(POWER) * (1.0 + needed * needed / (2.0 * df)).sqrt();
+    let least = if q.alone {
+        PART_MATTERS_S * ((needed + more) * error).exp()
+    } else {
+        let kept = if question.without.is_some() && q.what != Of::Whole { LEVELLED } else { 1.0 };
+        (needed + more) * error * mean(&totals(question.with)) / kept
+    };
+    Some(least).filter(|s| s.is_finite())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use vmeter_stats::rng::Rng;
-
-    fn boot(phases: &[(&str, f64)]) -> Boot {
-        let total = phases.iter().map(|(_, s)| s).sum();
-        Boot {
-            total,
-            cpu: total,
-            parts: phases.iter().map(|(name, s)| ((*name).to_owned(), *s)).collect(),
-            phases: phases.iter().map(|(name, _)| (*name).to_owned()).collect(),
-            within: Default::default(),
-        }
-    }
-
-    /// 10 boots of a host with slow spells, `saved` s less in the phase `b`.
-    fn boots(rng: &mut Rng, saved: f64) -> Vec<Boot> {
-        let one = |rng: &mut Rng| {
-            let host = (0.04 * rng.normal()).exp() * if rng.below(8) == 0 { 1.4 } else { 1.0 };
-            let mut part = |s: f64| s * host * (0.02 * rng.normal()).exp();
-            boot(&[
-                ("a", part(1.0)),
-                ("b", part(1.5 - saved)),
-                ("c", part(0.5)),
-                ("d", part(0.2)),
-                ("e", part(0.1)),
-                ("f", part(0.3)),
-            ])
-        };
-        (0..10).map(|_| one(rng)).collect()
-    }
-
-    fn decided(rng: &mut Rng, saved: f64, expected: &str, questions: usize) -> Vec<Decision> {
-        let sides: Vec<(Vec<Boot>, Vec<Boot>)> = (0..questions)
-            .map(|at| (boots(rng, 0.0), boots(rng, if at == 0 { saved } else { 0.0 })))
-            .collect();
-        let borrowed: Vec<(Vec<&Boot>, Vec<&Boot>)> =
-            sides.iter().map(|(a, b)| (a.iter().collect(), b.iter().collect())).collect();
-        let expected = [expected.to_owned()];
-        let questions: Vec<Question<'_>> = borrowed
-            .iter()
-            .map(|(a, b)| Question { with: a, without: Some(b), expected: &expected })
-            .collect();
-        decide(&questions)
-    }
-
-    #[test]
-    fn nothing_is_confirmed_where_nothing_is() {
-        let mut rng = Rng::new(14);
-        let sessions = 400;
-        let wrong = (0..sessions)
-            .filter(|_| decided(&mut rng, 0.0, "b", 8).iter().any(|d| d.saves || d.costs));
-        // At most 1 % of sessions: 4, and 11 with a chance of 0.1 %.
-        let wrong = wrong.count();
-        assert!(wrong <= 10, "{wrong} of {sessions}");
-    }
-
-    #[test]
-    fn an_effect_is_found_where_it_is_and_not_where_it_was_expected() {
-        let mut rng = Rng::new(3);
-        for expected in ["a", "b"] {
-            let found = decided(&mut rng, 0.3, expected, 8);
-            let first = &found[0];
-            assert!(first.saves && first.p_value < 0.01, "{first:?}");
-            assert_eq!(first.moved.len(), 1, "{first:?}");
-            assert_eq!(first.moved[0].name, "b");
-            assert!((first.moved[0].saving.mean - 0.3).abs() < 0.1, "{first:?}");
-        }
-    }
-
-    #[test]
-    fn the_smallest_effect_is_found_as_often_as_it_says() {
-        let mut rng = Rng::new(8);
-        let known: Vec<f64> =
-            (0..60).filter_map(|_| decided(&mut rng, 0.0, "b", 4)[0].detectable_s).collect();
-        let effect = vmeter_stats::median(&known);
-        let found = (0..100).filter(|_| decided(&mut rng, effect, "b", 4)[0].saves).count();
-        assert!((65..=95).contains(&found), "{found} of 100 at {effect}");
-    }
-
-    #[test]
-    fn a_loss_is_no_saving() {
-        let mut rng = Rng::new(5);
-        let found = &decided(&mut rng, -0.9, "b", 3)[0];
-        assert!(found.costs && !found.saves, "{found:?}");
-    }
-
-    #[test]
-    fn a_part_counts_if_it_is_long_enough_to_matter() {
-        let with: Vec<Boot> = (0..6)
-            .map(|i| boot(&[("a", 2.0), ("long", 0.05 + 1e-4 * f64::from(i)), ("short", 2e-4)]))
-            .collect();
-        let with: Vec<&Boot> = with.iter().collect();
-        for (name, matters) in [("long", true), ("short", false), ("none", false)] {
-            let expected = [name.to_owned()];
-            let question = Question { with: &with, without: None, expected: &expected };
-            let found = &decide(&[question])[0];
-            assert_eq!(found.saves, matters, "{name}: {found:?}");
-        }
-    }
-
-    /// One boot of ten that a host held up hides no part that nothing stands against.
-    #[test]
-    fn a_part_that_one_side_has_alone_is_held_against_what_matters() {
-        let without: Vec<Boot> = (0..10).map(|_| boot(&[("a", 2.0)])).collect();
-        for (length, matters) in [(0.03, true), (6e-4, false)] {
-            let with = |i: u32| if i == 0 { 10.0 * length } else { length + 1e-5 * f64::from(i) };
-            let with: Vec<Boot> = (0..10).map(|i| boot(&[("a", 2.0), ("b", with(i))])).collect();
-            let sides: Vec<Vec<&Boot>> = [&with, &without].map(|s| s.iter().collect()).into();
-            let expected = ["b".to_owned()];
-            let question =
-                Question { with: &sides[0], without: Some(&sides[1]), expected: &expected };
-            let found = &decide(&[question])[0];
-            let named = found.moved.iter().any(|moved| moved.name == "b");
-            assert_eq!(named, matters, "{length}: {found:?}");
-            assert!(
-                found.detectable_s.is_some_and(|s| s > PART_MATTERS_S && s < 0.03),
-                "{found:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn one_block_decides_nothing() {
-        let (a, b) = (boot(&[("a", 2.0)]), boot(&[("a", 1.0)]));
-        let question = Question { with: &[&a], without: Some(&[&b]), expected: &[] };
-        let found = &decide(&[question])[0];
-        assert!(!found.saves && found.p_value == 1.0 && found.detectable_s.is_none(), "{found:?}");
-    }
-}
+mod tests;

@@ -43,6 +43,21 @@ impl OwnMachine {
         self.argv.iter().any(|w| w == word)
     }
 
+    /// True if its machine type is one of before QEMU 2.5, which have no DMA of fw_cfg (hw/core/machine.c,
+    /// `hw_compat_2_4`).
+    pub fn is_without_fw_cfg_dma(&self) -> bool {
+        let old = |word: &str| {
+            let version =
+                ["pc-i440fx-", "pc-q35-", "pc-"].iter().find_map(|p| word.strip_prefix(p))?;
+            let (major, minor) = version.split_once('.')?;
+            Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?) < (2, 5))
+        };
+        let words = self.argv.iter().map(|word| word.to_string_lossy());
+        words
+            .flat_map(|w| w.split(',').map(str::to_owned).collect::<Vec<_>>())
+            .any(|word| old(word.strip_prefix("type=").unwrap_or(&word)).unwrap_or(false))
+    }
+
     /// True if its kernel prints its log although it may be told to be quiet.
     pub fn is_verbose(&self) -> bool {
         let words = ["ignore_loglevel", "initcall_debug"];
@@ -179,6 +194,13 @@ mod tests {
         let disk = asked(&["qemu-system-x86_64", "-drive", "file=disk.img"], true);
         assert_eq!(applicable(&disk), Vec::<&str>::new());
         assert!(menu.findings.iter().all(|f| f.inapplicable.as_ref().is_some_and(|w| w.len() > 9)));
+        for (machine, has) in
+            [("pc-i440fx-2.4", 1), ("type=pc-q35-2.4,accel=tcg", 1), ("pc-q35-7.2", 0)]
+        {
+            let old = asked(&[&line[..5], &["-M", machine, "-append", words]].concat(), true);
+            let dma = applicable(&old).into_iter().filter(|id| *id == "fw-cfg-dma").count();
+            assert_eq!(dma, has, "{machine}");
+        }
         let closed = asked(&["qemu-system-x86_64", "-kernel", "k"], false);
         assert_eq!(applicable(&closed), Vec::<&str>::new());
     }

@@ -19,6 +19,8 @@ use vmeter_render::quantity::{compact_seconds, p_value};
 use vmeter_session::{envelope, Session};
 use vmeter_stats::estimate;
 
+/// Blocks without which nothing has a deviation.
+const FEWEST: usize = 2;
 /// Count of a run: all VMEXITs of its vCPUs.
 const EXITS: &str = "exits";
 
@@ -182,7 +184,8 @@ impl<'a> Runs<'a> {
         let unseen = planned.without.is_none() && saving.iter().all(|s| *s == 0.0);
         let matters = exact.as_ref().is_some_and(|exact| exact.saving_s >= PART_MATTERS_S);
         let p_value = if unseen && matters { f64::NAN } else { decision.p_value };
-        let unit = planned.units.as_ref().map(|(units, name)| (name.clone(), per(found, *units)));
+        let each = if decision.saves || decision.costs { found } else { decision.saving };
+        let unit = planned.units.as_ref().map(|(units, name)| (name.clone(), per(each, *units)));
         Contrast {
             name: planned.name.clone(),
             with: planned.with.clone(),
@@ -195,7 +198,9 @@ impl<'a> Runs<'a> {
             found_in,
             moved: decision.moved,
             p_value,
-            detectable_s: decision.detectable_s,
+            detectable_s: decision.detectable.as_ref().map(|d| d.0).or(decision.detectable_whole_s),
+            detectable_in: decision.detectable.map(|d| d.1),
+            detectable_whole_s: decision.detectable_whole_s,
             unit,
             exits_per_unit: self.exits_per_unit(planned),
             exact,
@@ -268,6 +273,10 @@ impl<'a> Runs<'a> {
             let labels = [Some(&first.with), first.without.as_ref()];
             let why = labels.into_iter().flatten().find_map(|label| self.failure(label));
             let why = why.unwrap_or_else(|| "no block of its machines is finished".into());
+            return (FindingVerdict::Inapplicable, why);
+        }
+        if first.samples_s.len() < FEWEST {
+            let why = "a single block decides nothing: --runs 5 or more, or --resume".into();
             return (FindingVerdict::Inapplicable, why);
         }
         if let Some(why) = all.iter().find_map(|contrast| self.differ(contrast)) {
@@ -352,15 +361,22 @@ fn per(of: vmeter_model::Estimate, units: f64) -> vmeter_model::Estimate {
     }
 }
 
-/// What is saved where it is resolved best, and where that is.
+/// What is saved where it is resolved best, and where that is. Of what is not decided, that which
+/// came nearest, so that the p-value beside it is its own.
 fn found(decision: &Decision) -> (vmeter_model::Estimate, Option<String>) {
     if let Some(moved) = decision.moved.first() {
         return (moved.saving, Some(moved.name.clone()));
     }
-    if decision.whole_changed || !decision.cpu_changed {
-        return (decision.saving, decision.whole_changed.then(|| "the whole boot".into()));
+    if decision.whole_changed {
+        return (decision.saving, Some("the whole boot".into()));
     }
-    (decision.cpu_saving, Some("the VMM's CPU time".into()))
+    if decision.cpu_changed {
+        return (decision.cpu_saving, Some("the VMM's CPU time".into()));
+    }
+    match decision.nearest.clone() {
+        Some((saving, name)) => (saving, Some(name)),
+        None => (decision.saving, None),
+    }
 }
 
 fn confirmed(found: &Contrast) -> String {
@@ -387,11 +403,14 @@ fn signed_p(p: f64) -> String {
 }
 
 fn not_reproduced(first: &Contrast) -> String {
-    let seen = match first.detectable_s {
-        Some(least) => {
-            format!("a saving of {} or more would have been seen", compact_seconds(least))
-        }
-        None => "with so few runs nothing could have been seen".into(),
+    let whole =
+        first.detectable_whole_s.map(|s| format!("{} in the whole boot", compact_seconds(s)));
+    let part = first.detectable_in.as_ref().zip(first.detectable_s);
+    let part = part.map(|(name, s)| format!("{} in {name}", compact_seconds(s)));
+    let least: Vec<String> = part.into_iter().chain(whole).collect();
+    let seen = match least.is_empty() {
+        false => format!("{} or more would have been seen", least.join(", or ")),
+        true => "with so few runs nothing could have been seen".into(),
     };
     if first.costs {
         return format!(

@@ -28,6 +28,8 @@ fn contrast(name: &str, saved: f64, p_value: f64) -> Contrast {
         moved: if found { vec![moved] } else { Vec::new() },
         p_value,
         detectable_s: Some(0.125),
+        detectable_in: Some("bios:overhead".into()),
+        detectable_whole_s: Some(0.5),
         unit: (!name.is_empty()).then(|| ("present device".to_owned(), estimate(&[0.001, 0.002]))),
         exits_per_unit: (!name.is_empty()).then(|| estimate(&[12.0, 14.0])),
         exact: found.then(|| ExactContrast {

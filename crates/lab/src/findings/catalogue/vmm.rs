@@ -29,8 +29,9 @@ pub(super) const FW_CFG_DMA: Finding = Finding {
     remedy: "-global fw_cfg.dma_enabled=on, or a machine type that has it",
     own: Own::Remedy {
         absent: |machine| {
-            let off = machine.has_value("fw_cfg.dma_enabled=off");
-            (!off).then(|| "its command line does not turn fw_cfg's DMA off".into())
+            let off =
+                machine.has_value("fw_cfg.dma_enabled=off") || machine.is_without_fw_cfg_dma();
+            (!off).then(|| "nothing in its command line turns fw_cfg's DMA off".into())
         },
         changes: &[OwnChange::Arguments(&["-global", "fw_cfg.dma_enabled=on"])],
     },

@@ -65,6 +65,8 @@ exported! {
         moved: Vec<Place<'a>>,
         p_value: Option<f64> = |contrast| Some(contrast.p_value).filter(|p| p.is_finite()),
         detectable_s: Option<f64>,
+        detectable_in: Option<&'a str> = |contrast| contrast.detectable_in.as_deref(),
+        detectable_whole_s: Option<f64>,
         unit: Option<&'a str> = |contrast| contrast.unit.as_ref().map(|(name, _)| name.as_str()),
         per_unit_s: Option<Estimate> = |contrast| {
             contrast.unit.as_ref().map(|(_, estimate)| exported(estimate))

@@ -4,6 +4,7 @@ mod json;
 
 use super::catalogue::SOURCE;
 use super::is_measured;
+use super::plan::BASELINE;
 use vmeter_model::findings::{Contrast, FindingRow, FindingsResult};
 use vmeter_model::result::Envelope;
 use vmeter_model::{Chosen, Estimate, FindingVerdict};
@@ -47,13 +48,22 @@ impl<'a> FindingsReport<'a> {
             self.result.rows.iter().filter(saved).filter_map(|row| {
                 Some((row, row.contrasts.iter().find(|contrast| contrast.saves)?))
             });
-        let best = best.max_by(|a, b| a.1.found.mean.total_cmp(&b.1.found.mean));
+        // What the machine itself has comes before what it was given to be measured.
+        let has = |contrast: &Contrast| contrast.with == BASELINE;
+        let best = best.max_by(|a, b| {
+            let key = |c: &Contrast| (has(c), c.found.mean);
+            let (a, b) = (key(a.1), key(b.1));
+            a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+        });
         if let Some((row, contrast)) = best {
             let saves = Quantity::of(&contrast.found, Unit::Seconds).inline();
             text += &format!(" The largest here is {}: {saves}", row.id);
             let whole = contrast.baseline.mean;
             if whole > 0.0 {
                 text += &format!(" of {}", compact_seconds(whole));
+            }
+            if !has(contrast) {
+                text += ", of a machine that has it; the one asked about has not";
             }
             text.push('.');
         }
