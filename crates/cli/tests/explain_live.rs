@@ -182,9 +182,11 @@ fn a_signal_ends_it_and_leaves_nothing() {
     assert!(kept, "each time it was interrupted before the command ran");
 }
 
-/// Ends a recording by a signal; gives vmeter's exit status.
+/// Ends a recording by a signal once its command runs; gives vmeter's exit status.
 fn signalled(lab: &Lab, save: &Path) -> i32 {
-    let mut command = lab.command(&["explain", "--save", text(save), "--", "sleep", "60"]);
+    let runs = save.with_extension("runs");
+    let script = format!("touch {}; exec sleep 60", runs.display());
+    let mut command = lab.command(&["explain", "--save", text(save), "--", "sh", "-c", &script]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("vmeter");
     let own = format!("vmeter-{}-", child.id());
     let recording = || {
@@ -192,7 +194,7 @@ fn signalled(lab: &Lab, save: &Path) -> i32 {
         entries.filter_map(|e| e.file_name().into_string().ok()).any(|n| n.starts_with(&own))
     };
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
-    while !recording() {
+    while !(recording() && runs.exists()) {
         assert!(std::time::Instant::now() < deadline, "it never recorded");
         std::thread::park_timeout(Duration::from_millis(20));
     }
