@@ -58,6 +58,21 @@ impl OwnMachine {
             .any(|word| old(word.strip_prefix("type=").unwrap_or(&word)).unwrap_or(false))
     }
 
+    /// Why its kernel's log is short as it is, if so: `quiet`, or a level no higher than that of
+    /// `quiet` (the kernel's CONSOLE_LOGLEVEL_QUIET).
+    pub fn is_quiet(&self) -> Option<String> {
+        if self.is_verbose() {
+            return None;
+        }
+        let words = self.line.iter().flat_map(|line| line.split_whitespace());
+        let level =
+            words.filter_map(|word| word.strip_prefix("loglevel=")?.parse::<i32>().ok()).last();
+        let low = level.filter(|level| *level <= 4);
+        let low =
+            low.map(|level| format!("its kernel's command line says loglevel={level} already"));
+        self.says("quiet").or(low)
+    }
+
     /// True if its kernel prints its log although it may be told to be quiet.
     pub fn is_verbose(&self) -> bool {
         let words = ["ignore_loglevel", "initcall_debug"];
@@ -189,8 +204,11 @@ mod tests {
     fn what_a_command_line_does_not_have_is_said() {
         let line = ["qemu-system-x86_64", "-kernel", "k", "-bios", "qboot.rom", "-append"];
         let words = "quiet tsc=reliable cryptomgr.notests 8250.nr_uarts=1";
+        for quiet in [words.to_owned(), words.replace("quiet", "loglevel=0")] {
+            let menu = asked(&[&line[..], &[&quiet]].concat(), true);
+            assert_eq!(applicable(&menu), Vec::<&str>::new());
+        }
         let menu = asked(&[&line[..], &[words]].concat(), true);
-        assert_eq!(applicable(&menu), Vec::<&str>::new());
         let disk = asked(&["qemu-system-x86_64", "-drive", "file=disk.img"], true);
         assert_eq!(applicable(&disk), Vec::<&str>::new());
         assert!(menu.findings.iter().all(|f| f.inapplicable.as_ref().is_some_and(|w| w.len() > 9)));

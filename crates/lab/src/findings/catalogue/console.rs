@@ -54,7 +54,7 @@ pub(super) const QUIET: Finding = Finding {
     price: Price::KernelParameter,
     remedy: "quiet; initcalls from ftrace and not from the console",
     own: Own::Remedy {
-        absent: |machine| machine.says("quiet").filter(|_| !machine.is_verbose()),
+        absent: |machine| machine.is_quiet(),
         changes: &[
             OwnChange::KernelLess("ignore_loglevel"),
             OwnChange::KernelLess("initcall_debug"),

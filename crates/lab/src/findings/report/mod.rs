@@ -74,7 +74,7 @@ impl<'a> FindingsReport<'a> {
         let mut table = Table::new(vec![
             Column::name("finding"),
             Column::number("saves", 0),
-            Column::text("where", 1),
+            Column { shrinks_to: Some(16), ..Column::text("where", 0) },
             Column::number("p", 0),
             Column::text("verdict", 0),
             Column::text("published", 3),
