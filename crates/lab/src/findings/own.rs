@@ -65,8 +65,8 @@ impl OwnMachine {
             return None;
         }
         let words = self.line.iter().flat_map(|line| line.split_whitespace());
-        let level =
-            words.filter_map(|word| word.strip_prefix("loglevel=")?.parse::<i32>().ok()).last();
+        let mut levels = words.filter_map(|w| w.strip_prefix("loglevel=")?.parse::<i32>().ok());
+        let level = levels.next_back();
         let low = level.filter(|level| *level <= 4);
         let low =
             low.map(|level| format!("its kernel's command line says loglevel={level} already"));
