@@ -184,8 +184,7 @@ impl<'a> Runs<'a> {
         let unseen = planned.without.is_none() && saving.iter().all(|s| *s == 0.0);
         let matters = exact.as_ref().is_some_and(|exact| exact.saving_s >= PART_MATTERS_S);
         let p_value = if unseen && matters { f64::NAN } else { decision.p_value };
-        let each = if decision.saves || decision.costs { found } else { decision.saving };
-        let unit = planned.units.as_ref().map(|(units, name)| (name.clone(), per(each, *units)));
+        let unit = planned.units.as_ref().map(|(units, name)| (name.clone(), per(found, *units)));
         Contrast {
             name: planned.name.clone(),
             with: planned.with.clone(),
