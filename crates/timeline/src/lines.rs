@@ -154,14 +154,21 @@ fn said(seen: &[Seen<'_>]) -> Vec<Said> {
 pub(crate) fn said_again(seen: &[Seen<'_>]) -> Option<String> {
     let said = said(seen);
     let again = || seen.iter().zip(&said).filter(|(_, is)| **is == Said::Again).map(|(s, _)| s.at);
-    let first = again().next()?;
-    Some(format!(
-        "{} lines of a kernel's log on the console, from {:.3} s on, are older than that (dmesg \
-         or klogd printed them again, the console lagged, or they are of a CPU whose clock had \
-         not begun): nothing is placed by them",
-        again().count(),
-        seconds(first),
-    ))
+    let first = seconds(again().next()?);
+    let why =
+        "(dmesg or klogd printed it again, the console lagged, or it is of a CPU whose clock \
+               had not begun)";
+    Some(match again().count() {
+        1 => format!(
+            "1 line of a kernel's log on the console, at {first:.3} s, is older than that {why}: \
+             nothing is placed by it"
+        ),
+        count => format!(
+            "{count} lines of a kernel's log on the console, from {first:.3} s on, are older than \
+             that (dmesg or klogd printed them again, the console lagged, or they are of a CPU \
+             whose clock had not begun): nothing is placed by them"
+        ),
+    })
 }
 
 /// Records of the log buffer from before the kernel's clock ran have one stamp in

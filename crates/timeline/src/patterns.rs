@@ -170,7 +170,7 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     kernel(r"^systemd\[1\]: systemd \d.* running in system mode", Part("systemd:setup")),
     program(r"^Welcome to .*!$",                        Part("systemd:load-units")),
     kernel(r"^systemd\[1\]: Hostname set to ",             Part("systemd:load-units")),
-    kernel(r"^systemd\[1\]: Queued start job for default target (multi|graphical|default|Multi|Graphical)", FirstPart("systemd:units")),
+    kernel(r"^systemd\[1\]: Queued start job for default target ([^iI]|[iI][^n])", FirstPart("systemd:units")),
 
     // Going down: busybox, sysvinit, systemd by its word to all, runit, OpenRC; then by whom
     // the rest is ended. The units that systemd stops before are in rules/units.rs.

@@ -17,6 +17,9 @@ const STARTS: &[&str] =
 const BANNER: &str = "Linux version ";
 /// What a kernel says before the machine is reset: firmware comes next.
 const RESETS: &[&str] = &["reboot: Restarting system", "reboot: machine restart"];
+/// How firmware introduces itself on a console (SeaBIOS: src/sercon.c): all that is seen of a machine
+/// that begins again with a kernel that says nothing (`quiet`).
+const FIRMWARE: &str = "SeaBIOS (version ";
 /// Lines of other CPUs and drivers that may come after the last word.
 const MOST_AFTER: usize = 20;
 /// A clock is told by at least so many lines, over so long, ns.
@@ -117,10 +120,15 @@ fn last_word(lines: &[Line<'_>], at: usize) -> Option<By> {
     }
     // Most runs end there; and a kernel says it twice.
     let mut after = lines[at + 1..].iter();
-    let next = || after.find(|line| line.text.starts_with(BANNER) || RESETS.contains(&line.text));
+    let next = || after.find(|line| begins_machine(line) || RESETS.contains(&line.text));
     let resets = RESETS.contains(text) && is_last(lines, at);
-    let again = resets.then(next).flatten().is_some_and(|line| line.text.starts_with(BANNER));
+    let again = resets.then(next).flatten().is_some_and(begins_machine);
     again.then_some(By::Reset)
+}
+
+/// True for the first line of a kernel, or of a machine's firmware.
+fn begins_machine(line: &Line<'_>) -> bool {
+    line.text.starts_with(BANNER) || line.stamp.is_none() && line.text.starts_with(FIRMWARE)
 }
 
 /// True if a kernel says no more after this line: what follows begins with a clock of its own, or
@@ -130,7 +138,7 @@ fn is_last(lines: &[Line<'_>], at: usize) -> bool {
     let Some(stamp) = lines[at].stamp else {
         // A kernel that stamps nothing.
         let none = lines.iter().all(|line| line.stamp.is_none());
-        return none && after.iter().take(MOST_AFTER).any(|line| line.text.starts_with(BANNER));
+        return none && after.iter().take(MOST_AFTER).any(begins_machine);
     };
     let stamps = after.iter().filter_map(|line| line.stamp);
     stamps.take_while(|next| next.saturating_add(SLACK) >= stamp).count() <= MOST_AFTER

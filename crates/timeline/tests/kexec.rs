@@ -125,3 +125,50 @@ fn a_machine_that_is_reset_and_goes_on_is_no_shutdown() {
     let timeline = build(&events, &record((GAVE_WAY + 20) * MS));
     assert!(timeline.spans.iter().all(|s| !s.name.starts_with("reboot")));
 }
+
+/// A machine that is reset, whose kernels say nothing (`quiet`): seconds after the exec.
+const QUIET: &[(Ns, &str)] = &[
+    (480, "SeaBIOS (version 1.16.2-debian-1.16.2-1)"),
+    (840, "Booting from ROM..."),
+    (8_870, "CLK init-begin 5.34"),
+    (8_915, "CLK first-boot-begin 5.41"),
+    (10_960, "CLK first-boot-end 7.47"),
+    (11_030, "CLK reboot 7.54"),
+    (11_055, "[    7.508826] reboot: Restarting system"),
+    (11_056, "[    7.510002] reboot: machine restart"),
+    (11_510, "SeaBIOS (version 1.16.2-debian-1.16.2-1)"),
+    (11_620, "Booting from ROM..."),
+    (19_490, "CLK init-begin 5.39"),
+    (19_545, "CLK second-boot 5.48"),
+    (22_600, "CLK app-ready 8.53"),
+    (24_120, "CLK poweroff 10.06"),
+    (24_144, "[   10.035248] reboot: Power down"),
+];
+
+#[test]
+fn a_quiet_machine_that_is_reset_is_nothing_of_the_first_boot() {
+    let mut events: Vec<Event> = QUIET.iter().map(|(at, text)| console(at * MS, text)).collect();
+    for (at, symbol) in [(902, "startup_32"), (2_304, "startup_64"), (2_372, "start_kernel")] {
+        let symbol = symbol.to_owned();
+        events.push(event(at * MS, 0, "tcg", What::Reached { symbol }));
+    }
+    // What RAM holds at the end is the second kernel's log, and nothing says how its clock went.
+    let text = "Linux version 6.1.0".to_owned();
+    events.push(event(22_942 * MS, 13_000 * MS, "guest-printk", What::KernelLine { text }));
+    let firmware = What::FirmwareLine { text: "Booting from ROM...".into() };
+    events.push(event(11_620 * MS, MS, "firmware", firmware));
+    let timeline = build(&events, &record(24_160 * MS));
+    assert_eq!(verify(&timeline), Ok(()));
+    let reset = 11_056 * MS;
+    let again = timeline.spans.iter().find(|s| s.name == "reboot").expect("it");
+    assert_eq!(again.end / MS, 11_620, "as far as firmware says, and no kernel named");
+    assert!(!timeline.spans.iter().any(|s| s.name == "reboot:kernel"));
+    for span in timeline.spans.iter().filter(|s| s.end > reset && s.start < reset) {
+        assert_eq!(span.name, "unattributed", "{} is stretched over a reset", span.name);
+    }
+    assert!(!timeline.spans.iter().any(|s| s.name.starts_with("kernel") && s.end > reset));
+    let after = |ms: Ns| timeline.spans.iter().find(|s| s.start <= ms * MS && ms * MS < s.end);
+    assert_eq!(after(24_150).map(|s| s.name.as_str()), Some("shutdown"));
+    let said = timeline.warnings.iter().filter(|w| w.contains("after a reset")).count();
+    assert_eq!(said, 1, "{:?}", timeline.warnings);
+}

@@ -207,6 +207,15 @@ fn two_units() -> Vec<Event> {
 }
 
 #[test]
+fn units_are_loaded_until_systemd_queues_what_is_to_start() {
+    let mut events = two_units();
+    events.push(line(505, "[    0.505000] systemd[1]: Hostname set to <x>."));
+    let timeline = checked(&events, 1_900 * MS);
+    let loads = timeline.spans.iter().find(|s| s.name == "systemd:load-units").expect("it");
+    assert_eq!((loads.start / MS, loads.end / MS), (505, 520), "and not when the first starts");
+}
+
+#[test]
 fn a_unit_that_had_not_finished_is_what_the_end_waited_for() {
     let timeline = until(&two_units(), 1_900 * MS, "appliance end 4.90");
     let unfinished = "unit appliance.service, unfinished";

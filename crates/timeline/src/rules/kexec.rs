@@ -51,11 +51,14 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
 
 fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let (Some(second), Some(begin)) = (&facts.second, anchors.get(Anchor::Kexec)) else { return };
-    let names = if second.by == By::Reset { REBOOT } else { KEXEC };
+    let reset = second.by == By::Reset;
+    let names = if reset { REBOOT } else { KEXEC };
     let told = second.by != By::Silent;
     let last = anchors.next(Some(Anchor::Kexec)).map_or(facts.total, |s| s.at);
     let facts = &*second.facts;
-    let entry = begins(facts, |h| h.means_entry());
+    // A log buffer's banner that may be from any time since says nothing of when it began.
+    let bounded = |at: &Stamp<'a>| at.error <= NO_TIME_ERROR_NS.max(at.at - begin.at - 1);
+    let entry = begins(facts, |h| h.means_entry()).filter(bounded);
     let init = begins(facts, |h| h.means_init());
     let panic = begins(facts, |h| h.means == Means::Panic);
     let down = goes_down(facts).map_or(last, |at| at.at.min(last));
@@ -78,7 +81,12 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     if let Some(panic) = panic {
         frame(tree, names.panic, panic, down, panic.error, Fill::Own);
     }
-    if down < last && (init.is_some() || panic.is_some()) {
+    // A second kernel that says nothing (`quiet`): firmware's own log says how far that came.
+    let firmware = facts.hits.iter().rfind(|h| h.on == On::Firmware).map(|h| h.at.min(end));
+    if let Some(to) = firmware.filter(|_| reset && entry.is_none()) {
+        frame(tree, names.way, begin, to, begin.error, Fill::Own);
+    }
+    if down < last && (init.is_some() || panic.is_some() || reset) {
         let down = Stamp { at: down, ..begin };
         frame(tree, SHUTDOWN, down, last, begin.error, Fill::Own);
     }
