@@ -241,18 +241,32 @@ pub fn trimmed(digits: &str) -> &str {
 
 /// A ratio as what it adds to 1, with its interval: `+1.8% [+1.5%, +2.0%]`.
 pub fn added_percent(ratio: &Estimate) -> String {
+    let [low, mean, high] = added(ratio);
+    match half_width(ratio).filter(|h| *h > 0.0) {
+        Some(_) => format!("{mean} [{low}, {high}]"),
+        None => mean,
+    }
+}
+
+/// The interval alone, where there is little room: `+1.5% to +2.0%`.
+pub fn added_range(ratio: &Estimate) -> String {
+    let [low, mean, high] = added(ratio);
+    match half_width(ratio).filter(|h| *h > 0.0) {
+        Some(_) => format!("{low} to {high}"),
+        None => mean,
+    }
+}
+
+/// The interval's ends and the mean between them, of as many decimals as it supports.
+fn added(ratio: &Estimate) -> [String; 3] {
     let half = half_width(ratio).filter(|h| *h > 0.0);
     let decimals = half.map_or(1, |h| supported_decimals(h * 100.0).clamp(0, 2));
-    let spelled = |value: f64| {
+    let [low, high] = ratio.ci95;
+    [low, ratio.mean, high].map(|value| {
         let percent = rounded((value - 1.0) * 100.0, decimals);
         let sign = if percent.starts_with('-') { "" } else { "+" };
         format!("{sign}{percent}%")
-    };
-    let [low, high] = ratio.ci95.map(spelled);
-    match half {
-        Some(_) => format!("{} [{low}, {high}]", spelled(ratio.mean)),
-        None => spelled(ratio.mean),
-    }
+    })
 }
 
 /// A share of 1 as a percentage.

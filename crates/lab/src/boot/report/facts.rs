@@ -125,13 +125,15 @@ pub(crate) fn watch_name(watch: WatchLevel) -> &'static str {
     }
 }
 
+/// Whether that is the cost of this level. The boots that `full` times are watched lightly: its
+/// cost is theirs.
+pub(super) fn is_of(overhead: &Overhead, watch: WatchLevel) -> bool {
+    overhead.watch == watch || (watch == WatchLevel::Light && overhead.counting_ratio.is_some())
+}
+
 fn watch_fact(watch: WatchLevel, overhead: Option<&Overhead>) -> Fact {
     let name = watch_name(watch);
-    // The boots that `full` times are watched lightly: its cost is theirs.
-    let of_this = |o: &&Overhead| {
-        o.watch == watch || (watch == WatchLevel::Light && o.counting_ratio.is_some())
-    };
-    let (value, how) = match overhead.filter(of_this) {
+    let (value, how) = match overhead.filter(|measured| is_of(measured, watch)) {
         Some(overhead) => {
             let day = overhead.measured_at.split('T').next().unwrap_or_default();
             let bound = overhead.bound_pct;

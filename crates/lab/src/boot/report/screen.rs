@@ -2,6 +2,7 @@
 //! asked for.
 
 use super::causes::known_causes;
+use super::facts::is_of;
 use super::named::named_marks;
 use super::stages::bars;
 use super::things::{things, Thing, REMEDY_COLUMNS};
@@ -11,7 +12,9 @@ use vmeter_model::time::seconds;
 use vmeter_model::Timeline;
 use vmeter_record::end::READS_LIKE_A_PANIC;
 use vmeter_render::document::{Block, Document, Fact, Notice, NoticeKind, Tone};
-use vmeter_render::quantity::{compact_seconds, percent, three_digits, Quantity, Unit};
+use vmeter_render::quantity::{
+    added_range, compact_seconds, percent, three_digits, Quantity, Unit,
+};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::text::neutralise;
 
@@ -232,7 +235,12 @@ impl BootReport<'_> {
         if parts.is_empty() {
             return "nothing".into();
         }
-        format!("{}; cost: --overhead", parts.join(", "))
+        let measured = self.result.overhead.as_ref();
+        let cost = match measured.filter(|measured| is_of(measured, run.record.watch)) {
+            Some(measured) => format!(": {}", added_range(&measured.ratio)),
+            None => "; cost: --overhead".into(),
+        };
+        parts.join(", ") + &cost
     }
 
     /// Failures and what the command was to say; of the rest, how much there is.
