@@ -7,8 +7,8 @@ use crate::moment::{Moment, Sym, Tid};
 use crate::read::Read;
 use crate::timebase::Clocks;
 use crate::ExplainError;
-use std::collections::HashMap;
 use std::path::PathBuf;
+use vmeter_trace::hash::FastMap;
 use vmeter_trace::ops::Decoder;
 use vmeter_trace::{open, Body, Event, EventReader, Input, TraceInfo, NO_CPU};
 
@@ -23,7 +23,9 @@ const MAX_NAME: usize = 64;
 struct Source {
     reader: Box<dyn EventReader>,
     decoder: Decoder,
-    names: HashMap<i32, Box<str>>,
+    names: FastMap<i32, Box<str>>,
+    /// How often a thread got another name.
+    renamed: u64,
     /// The thread that was named last, so that a run of events costs one comparison.
     named: i32,
     /// Threads that a recorder started to be recorded.
@@ -53,7 +55,8 @@ impl Merge {
             let mut source = Source {
                 reader,
                 decoder: Decoder::default(),
-                names: HashMap::new(),
+                names: FastMap::default(),
+                renamed: 0,
                 named: 0,
                 launched: Vec::new(),
                 events: 0,
@@ -109,6 +112,11 @@ impl Merge {
             .unwrap_or("")
     }
 
+    /// How often threads of a file got another name until now.
+    pub fn renamed(&self, file: u16) -> u64 {
+        self.sources.get(file as usize).map_or(0, |source| source.renamed)
+    }
+
     /// True for a thread that a recorder started to be recorded.
     pub fn is_launched(&self, thread: Tid) -> bool {
         let source = self.sources.get(thread.file as usize);
@@ -157,7 +165,8 @@ impl Source {
         // strace tells who a thread is from its own calls on.
         if event.tid != self.named || matches!(event.body, Body::Call { .. }) {
             self.named = event.tid;
-            learn(&mut self.names, &mut self.launched, &event);
+            let renamed = learn(&mut self.names, &mut self.launched, &event);
+            self.renamed += u64::from(renamed);
         }
         let mut moment = Moment {
             ts: clocks.common(file, event.ts),
@@ -177,10 +186,13 @@ impl Source {
 
 /// Keeps the name that an event gives its thread; the last one holds, as programs rename
 /// their threads once they know what they are for.
-fn learn(names: &mut HashMap<i32, Box<str>>, launched: &mut Vec<i32>, event: &Event<'_>) {
-    let Some(comm) = event.comm.filter(|comm| comm.len() <= MAX_NAME) else { return };
+/// True if that is another than before.
+fn learn(names: &mut FastMap<i32, Box<str>>, launched: &mut Vec<i32>, event: &Event<'_>) -> bool {
+    let Some(comm) = event.comm.filter(|comm| comm.len() <= MAX_NAME) else { return false };
     let known = names.get(&event.tid);
-    if known.is_none_or(|name| **name != *comm) && (known.is_some() || names.len() < MAX_NAMES) {
+    let fresh = known.is_none_or(|name| **name != *comm);
+    let learns = fresh && (known.is_some() || names.len() < MAX_NAMES);
+    if learns {
         let before = names.insert(event.tid, comm.into());
         // What perf or trace-cmd runs has their own name until it is executed.
         let execs = comm == "perf-exec" || before.is_some_and(|name| *name == *"trace-cmd");
@@ -188,4 +200,5 @@ fn learn(names: &mut HashMap<i32, Box<str>>, launched: &mut Vec<i32>, event: &Ev
             launched.push(event.tid);
         }
     }
+    learns
 }

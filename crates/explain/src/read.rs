@@ -1,6 +1,6 @@
 //! A file whose events have all come: what is left are names and losses.
 
-use std::collections::HashMap;
+use vmeter_trace::hash::FastMap;
 use vmeter_trace::ops::{Decoder, NameId};
 use vmeter_trace::{EventReader, Losses};
 
@@ -17,7 +17,7 @@ pub struct Read {
     /// What is missing.
     pub losses: Losses,
     pub(crate) decoder: Decoder,
-    pub(crate) names: HashMap<i32, Box<str>>,
+    pub(crate) names: FastMap<i32, Box<str>>,
     pub(crate) reader: Box<dyn EventReader>,
 }
 

@@ -155,11 +155,15 @@ fn random(seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
+/// `make test-long` runs tests whole.
+fn is_long() -> bool {
+    std::env::var_os("VMETER_LONG").is_some_and(|value| value == "1")
+}
+
 #[test]
 fn a_trace_cut_at_any_byte_is_explained_as_far_as_it_goes() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let long = std::env::var_os("VMETER_LONG").is_some_and(|value| value == "1");
-    let cuts = if long { 100 } else { 3 };
+    let cuts = if is_long() { 100 } else { 3 };
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/explain");
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
         .expect("a folder")
@@ -191,8 +195,9 @@ fn memory_does_not_grow_with_what_a_trace_names() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut text = HEAD.to_string();
     let mut below = random(1);
-    for n in 0..150_000_u64 {
-        let (tid, woken, us) = (1 + below(100_000), 1 + below(100_000), n);
+    let (events, threads) = if is_long() { (150_000_u64, 100_000) } else { (30_000, 20_000) };
+    for n in 0..events {
+        let (tid, woken, us) = (1 + below(threads), 1 + below(threads), n);
         let (s, us) = (us / 1_000_000, us % 1_000_000);
         let event = match n % 6 {
             0 => format!("sched_waking: comm=w{woken} pid={woken} prio=120 target_cpu=000"),

@@ -1,5 +1,6 @@
 //! Threads by name: what is told of many threads alike is told of their name.
 
+use crate::merge::Merge;
 use crate::moment::Tid;
 use std::collections::HashMap;
 use vmeter_trace::hash::FastMap;
@@ -36,12 +37,21 @@ pub struct Group {
     pub own: bool,
 }
 
+/// A thread's group.
+#[derive(Debug)]
+struct Member {
+    name: Box<str>,
+    group: GroupId,
+    /// How often threads had got other names when it was called so.
+    renamed: u64,
+}
+
 /// All groups.
 #[derive(Debug, Default)]
 pub struct Groups {
     list: Vec<Group>,
     by_name: HashMap<(u16, Box<str>, bool), GroupId>,
-    members: FastMap<Tid, (Box<str>, GroupId)>,
+    members: FastMap<Tid, Member>,
     /// Threads that the recording's maker has started, and those that these did.
     own: FastMap<Tid, ()>,
     /// Threads that began while it was recorded, with their maker's group.
@@ -49,13 +59,21 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// The group of a thread that is called so now.
-    pub fn of(&mut self, thread: Tid, name: &str) -> GroupId {
-        if let Some((known, group)) = self.members.get(&thread) {
-            if **known == *name {
-                return *group;
+    /// The group of a thread, by the name that it has now.
+    pub fn now(&mut self, thread: Tid, merge: &Merge) -> GroupId {
+        let renamed = merge.renamed(thread.file);
+        match self.members.get_mut(&thread) {
+            Some(member) if member.renamed == renamed => member.group,
+            Some(member) if *member.name == *merge.thread_name(thread) => {
+                member.renamed = renamed;
+                member.group
             }
+            _ => self.called(thread, (merge.thread_name(thread), renamed)),
         }
+    }
+
+    /// The group of a thread that is called so, the names having changed so often.
+    fn called(&mut self, thread: Tid, (name, renamed): (&str, u64)) -> GroupId {
         let made = self.made.get(&thread).copied();
         let group = match made {
             // It has its maker's name until it gets one of its own.
@@ -67,7 +85,7 @@ impl Groups {
             own.born += u32::from(made.is_some());
         }
         if self.members.len() < MAX_MEMBERS || self.members.contains_key(&thread) {
-            self.members.insert(thread, (name.into(), group));
+            self.members.insert(thread, Member { name: name.into(), group, renamed });
         }
         group
     }
@@ -119,7 +137,7 @@ impl Groups {
 
     /// The group that a thread was in last.
     pub fn group_of(&self, thread: Tid) -> Option<GroupId> {
-        self.members.get(&thread).map(|(_, group)| *group)
+        self.members.get(&thread).map(|member| member.group)
     }
 
     /// A group.
@@ -217,28 +235,28 @@ mod tests {
     fn those_that_were_started_are_not_others_of_the_same_name() {
         let mut groups = Groups::default();
         let tid = |tid| Tid { file: 0, tid };
-        let other = groups.of(tid(1), "bash");
-        assert_eq!(groups.of(tid(2), "bash"), other);
+        let other = groups.called(tid(1), ("bash", 0));
+        assert_eq!(groups.called(tid(2), ("bash", 0)), other);
         groups.owns(tid(2));
-        let own = groups.of(tid(2), "bash");
+        let own = groups.called(tid(2), ("bash", 0));
         assert_ne!(own, other);
         assert_eq!((groups.name(own), groups.common(own)), ("bash", "bash"));
         assert!(groups.get(own).is_some_and(|own| own.own));
-        assert_eq!(groups.of(tid(1), "bash"), other);
+        assert_eq!(groups.called(tid(1), ("bash", 0)), other);
     }
 
     #[test]
     fn threads_that_differ_by_a_number_are_one() {
         let mut groups = Groups::default();
         let tid = |tid| Tid { file: 0, tid };
-        let io = groups.of(tid(1), "io-0");
+        let io = groups.called(tid(1), ("io-0", 0));
         assert_eq!(groups.name(io), "io-0");
-        assert_eq!(groups.of(tid(2), "io-1"), io);
+        assert_eq!(groups.called(tid(2), ("io-1", 0)), io);
         assert_eq!(groups.name(io), "io-*");
-        assert_ne!(groups.of(tid(2), "true"), io);
-        let worker = groups.of(tid(7), "kworker/0:1H-kblockd");
-        assert_eq!(groups.of(tid(8), "kworker/u8:2"), worker);
+        assert_ne!(groups.called(tid(2), ("true", 0)), io);
+        let worker = groups.called(tid(7), ("kworker/0:1H-kblockd", 0));
+        assert_eq!(groups.called(tid(8), ("kworker/u8:2", 0)), worker);
         assert!(groups.is_kernel(worker));
-        assert_ne!(groups.of(tid(9), ""), groups.of(tid(10), ""));
+        assert_ne!(groups.called(tid(9), ("", 0)), groups.called(tid(10), ("", 0)));
     }
 }

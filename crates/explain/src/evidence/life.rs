@@ -275,6 +275,6 @@ impl Life<'_> {
     }
 
     fn group(&mut self, thread: Tid) -> super::groups::GroupId {
-        self.groups.of(thread, self.merge.thread_name(thread))
+        self.groups.now(thread, self.merge)
     }
 }

@@ -81,11 +81,26 @@ impl Witness<'_> {
                 if merge.is_launched(tid) {
                     groups.owns(tid);
                 }
-                let group = groups.of(tid, merge.thread_name(tid));
+                let group = groups.now(tid, merge);
                 own.group = Some((group, 0));
                 group
             }
         })
+    }
+
+    /// The root of the tree for a thread's life.
+    fn root(&mut self, tid: Tid) -> Option<u32> {
+        let group = self.group(tid)?;
+        let Evidence { threads, tree, .. } = &mut *self.evidence;
+        let own = threads.get_mut(&tid)?;
+        match own.root {
+            Some((of, root)) if of == group => Some(root),
+            _ => {
+                let root = tree.root(Frame::Life(group))?;
+                own.root = Some((group, root));
+                Some(root)
+            }
+        }
     }
 
     /// A stretch of a thread's life is over.
@@ -94,8 +109,7 @@ impl Witness<'_> {
         if tid.tid <= 0 || segment.start >= segment.end {
             return;
         }
-        let Some(group) = self.group(tid) else { return };
-        let Some(root) = self.evidence.tree.root(Frame::Life(group)) else { return };
+        let Some(root) = self.root(tid) else { return };
         let span = (segment.start, segment.end);
         if matches!(segment.state, State::Kvm | State::Kernel | State::User) {
             return self.runs(tid, root, segment);

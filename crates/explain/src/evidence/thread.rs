@@ -142,6 +142,8 @@ pub struct Thread {
     pub sleep: Option<Sleep>,
     /// Its threads by name, and how often it has been switched to since that was looked up.
     pub group: Option<(GroupId, u32)>,
+    /// The root of the tree for those.
+    pub root: Option<(GroupId, u32)>,
     /// What it has called since it waited last.
     pub turn: Turn,
     /// It has slept in its call.
@@ -174,6 +176,7 @@ impl Thread {
             from_idle: 0,
             sleep: None,
             group: None,
+            root: None,
             turn: Turn::default(),
             nodes: [None; 4],
             slept_in: false,

@@ -49,6 +49,7 @@ pub struct Call {
 
 impl Call {
     /// The most telling name: an ioctl's request.
+    #[inline]
     pub fn what(&self) -> NameId {
         self.request.unwrap_or(self.name)
     }
@@ -184,11 +185,13 @@ impl Thread {
     }
 
     /// The state it is in.
+    #[inline]
     pub fn state(&self) -> State {
         self.state
     }
 
     /// The request that its vCPU waits for.
+    #[inline]
     pub fn request(&self) -> Option<Open> {
         self.exit.or(self.user_exit).map(|(_, open)| open)
     }
