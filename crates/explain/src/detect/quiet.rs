@@ -121,8 +121,5 @@ fn roots(view: &View<'_>, places: &[(u32, Option<GroupId>)], asked: bool) -> BTr
 
 /// Those that a quota keeps from running.
 fn throttled(view: &View<'_>) -> BTreeSet<GroupId> {
-    let late = view.evidence.threads.iter().filter(|(_, thread)| !thread.late.is_empty());
-    let groups: BTreeSet<GroupId> =
-        late.filter_map(|(tid, _)| view.evidence.groups.group_of(*tid)).collect();
-    groups.into_iter().filter(|group| by_quota(view, *group)).collect()
+    view.evidence.late.keys().copied().filter(|group| by_quota(view, *group)).collect()
 }

@@ -24,7 +24,7 @@ use crate::merge::Merge;
 use crate::moment::{Moment, Place, Sym, Tid};
 use calls::Ledger;
 use features::Feature;
-use groups::Groups;
+use groups::{GroupId, Groups};
 use life::{Budget, Runs};
 use queries::count;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -88,7 +88,9 @@ pub struct Evidence {
     /// The longest calls of traces that have nothing else.
     pub intervals: intervals::Intervals,
     /// Groups of threads that the recording's maker started.
-    pub own: BTreeSet<groups::GroupId>,
+    pub own: BTreeSet<GroupId>,
+    /// When threads of a name got a CPU after they had waited long for one, and how long.
+    pub late: BTreeMap<GroupId, Vec<(u64, u64)>>,
     started: started::Started,
     runs: Runs,
     budget: Budget,
@@ -148,12 +150,11 @@ impl Gather {
                 evidence.drop_implausible(file, merge.common(file, walk.complete()));
             }
         }
-        for thread in merge.launched() {
-            evidence.started.launched(thread);
-        }
+        merge.launched().for_each(|thread| evidence.started.launched(thread));
         evidence.started.ends(merge);
         evidence.own = evidence.started.groups(&evidence.groups);
         evidence.own.extend(evidence.partners());
+        evidence.late = evidence.late();
         evidence.xen.finish(evidence.last);
         evidence.tree.sum();
         evidence

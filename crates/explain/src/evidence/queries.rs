@@ -53,6 +53,17 @@ impl Evidence {
         both.map(|((other, _), _)| *other).collect()
     }
 
+    /// Long waits for a CPU by their threads' names.
+    pub(super) fn late(&self) -> BTreeMap<GroupId, Vec<(u64, u64)>> {
+        let mut late: BTreeMap<GroupId, Vec<(u64, u64)>> = BTreeMap::new();
+        for (tid, thread) in self.threads.iter().filter(|(_, thread)| !thread.late.is_empty()) {
+            if let Some(group) = self.groups.group_of(*tid) {
+                late.entry(group).or_default().extend(&thread.late);
+            }
+        }
+        late
+    }
+
     /// All groups of threads that run vCPUs.
     pub fn vcpu_groups(&self) -> BTreeSet<GroupId> {
         let vcpus = self.threads.iter().filter(|(_, thread)| thread.is_vcpu);

@@ -403,10 +403,7 @@ impl Story {
 /// True if threads of a name get a CPU again at multiples of a period only, whoever else has it:
 /// their cgroup's quota is refilled then.
 pub(in crate::detect) fn by_quota(view: &View<'_>, who: GroupId) -> bool {
-    let groups = &view.evidence.groups;
-    let threads = view.evidence.threads.iter();
-    let own = threads.filter(|(tid, _)| groups.group_of(**tid) == Some(who));
-    let late = own.flat_map(|(_, thread)| &thread.late);
+    let late = view.evidence.late.get(&who).into_iter().flatten();
     let long = late.filter(|(_, waited)| view.seconds(*waited).is_some_and(|s| s >= LATE_S));
     // Waits for others' slices are shorter: they count for less.
     let waits: Vec<(f64, f64)> = long
