@@ -14,7 +14,7 @@ use crate::landmarks::{hung_until, loaded_compressed, loaded_entry};
 use crate::landmarks::{ALIGNED_ENTRY, BOOT_SECTOR, IMAGE_ENTRIES, KERNEL_ENTRIES, PVH_ENTRIES};
 use crate::lines::EARLY_CLOCK_ERROR_NS;
 use crate::patterns::{Means, On};
-use crate::rules::{loader_reach, up_to_entry};
+use crate::rules::{loader_reach, of_firmware, part_name, up_to_entry, NETWORK};
 use crate::tree::{Fill, Growing, Kind, Node};
 use vmeter_model::Ns;
 
@@ -170,7 +170,11 @@ fn nothing(_: &Facts<'_>, _: &Anchors<'_>, _: Ns, _: Ns) -> Option<Ns> {
 }
 
 fn last_firmware_line(facts: &Facts<'_>, _: &Anchors<'_>, _: Ns, limit: Ns) -> Option<Ns> {
-    facts.hits.iter().filter(|h| h.on == On::Firmware && h.at <= limit).map(|h| h.at).max()
+    let last = facts.hits.iter().filter(|h| of_firmware(h) && h.at <= limit);
+    let last = last.max_by_key(|h| h.at)?;
+    // It says so when it gives up.
+    let waits = part_name(last.means) == Some(NETWORK) && facts.goes_on && limit >= facts.total;
+    Some(if waits { limit } else { last.at })
 }
 
 fn last_of_loader(facts: &Facts<'_>, _: &Anchors<'_>, start: Ns, limit: Ns) -> Option<Ns> {

@@ -4,6 +4,7 @@
 use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::facts::Facts;
 use crate::input::Seen;
+use vmeter_model::kernel_log::split_stamp;
 use vmeter_model::{Ns, What};
 
 /// Entries of a compressed image: real-mode setup code, then the decompressor
@@ -40,6 +41,25 @@ pub(crate) fn loaded_compressed(facts: &Facts<'_>) -> bool {
     selected(facts, KERNEL_DATA)
 }
 
+/// How boot loaders that a VMM can load in the place of a kernel introduce themselves.
+const LOADERS: &[&str] = &["iPXE initialising devices", "GRUB loading", "Welcome to GRUB!"];
+/// How a kernel does.
+const BANNER: &str = "Linux version ";
+
+/// When what the VMM had loaded as a kernel said that it is a boot loader.
+pub(crate) fn loaded_a_loader(seen: &[Seen<'_>]) -> Option<Ns> {
+    let data = |s: &&Seen<'_>| matches!(s.what, What::FwCfg { item: KERNEL_DATA, .. });
+    let loaded = seen.iter().find(data)?.at;
+    let lines = seen.iter().filter_map(|s| match s.what {
+        What::ConsoleLine { text, .. } => Some((s.at, split_stamp(text))),
+        _ => None,
+    });
+    let mut early =
+        lines.take_while(|(_, (stamp, text))| stamp.is_none() && !text.starts_with(BANNER));
+    let begins = |text: &str| LOADERS.iter().any(|loader| text.starts_with(loader));
+    early.find(|(at, (_, text))| *at >= loaded && begins(text)).map(|(at, _)| at)
+}
+
 /// True if an address was reached by what it is named for. The entries of an image that the
 /// VMM loads are fixed addresses, and boot loaders and firmware run there too (GRUB's core
 /// is unpacked to 1 MiB): they are the kernel's if the firmware had loaded one by then, and a
@@ -62,7 +82,9 @@ pub(crate) fn is_itself(
     let known = fw_cfg().next().is_some();
     let loader = reached.iter().any(|(s, at)| *s == BOOT_SECTOR && at.at <= stamp.at);
     let from_vmm = if known { loaded() } else { !loader };
+    let of_loader = || loaded_a_loader(seen).is_some_and(|at| stamp.at < at);
     match symbol {
+        symbol if IMAGE_ENTRIES.contains(&symbol) && of_loader() => false,
         "bzimage-setup" | "bzimage-startup_32" | "bzimage-startup_64" => from_vmm,
         "startup_64" => {
             let own = |s: &str| s == "x86_64_start_kernel" || s == "start_kernel";

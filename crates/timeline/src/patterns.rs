@@ -110,13 +110,14 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     // EDK2's boot manager (BdsDxe), which every build shows, and option ROMs.
     loader(r"^BdsDxe: failed to (load|start) Boot",      Part("bios:edk2-bds")),
     loader(r"^BdsDxe: loading Boot",                     Part("bios:edk2-boot-option")),
-    loader(r"^(>>Start (PXE|HTTP)|PXE-E|iPXE \(|iPXE \d)", Part("bios:network-boot")),
+    loader(r"^(iPXE \(https?:|Press Ctrl-B to configure iPXE)", Part("bios:option-roms")),
+    // What a ROM boots is a loader's: rules/network.rs tells it from what it tried in vain.
+    loader(r"^(>>Start (PXE|HTTP)|PXE-E|iPXE (\(PCI .*\) )?starting execution|iPXE \d)", Part("bios:network-boot")),
     loader(r"^BdsDxe: starting Boot",                    BeginsLast(Anchor::Loader, 5 * MS)),
     // Boot loaders. A phase's first line comes when the loader has read itself.
     loader(r"^GRUB loading",                             Begins(Anchor::Loader, 20 * MS)),
     loader(r"^Welcome to GRUB!",                         Begins(Anchor::Loader, 1000 * MS)),
     loader(r"^(SYSLINUX|EXTLINUX|ISOLINUX|PXELINUX) \d",   Begins(Anchor::Loader, 200 * MS)),
-    loader(r"^iPXE initialising devices",                Begins(Anchor::Loader, 200 * MS)),
     loader(r"^GRUB loading",                             FirstPart("grub:core")),
     loader(r"^Welcome to GRUB!",                         FirstPart("grub:start")),
     loader(r"GNU GRUB +version",                         FirstPart("grub:menu")),
@@ -131,9 +132,13 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     loader(r"^(boot: ?)+ *$",                            FirstPart("syslinux:prompt")),
     loader(r"^Loading \S+\.\.\.",                       FirstPart("syslinux:load")),
     loader(r"^Boot in \d+ s",                            FirstPart("systemd-boot:menu")),
-    loader(r"^iPXE initialising devices",                FirstPart("ipxe:start")),
-    loader(r"^(Configuring|Waiting for link-up on) \(?net", FirstPart("ipxe:network")),
-    loader(r"^(tftp|https?|nfs)://\S+\.\.\.",             Part("ipxe:download")),
+    loader(r"^iPXE ((\(PCI .*\) )?starting execution|initialising devices|\d)", Part("ipxe:start")),
+    loader(r"^Press Ctrl-B for the iPXE command line",   Part("ipxe:prompt")),
+    // It is written over the prompt, or stands on a line of its own.
+    loader(r"net\d+: ([0-9a-f]{2}:){5}[0-9a-f]{2} using ", Part("ipxe:network")),
+    loader(r"^(Configuring|Waiting for link-up on) \(?net", Part("ipxe:network")),
+    // A script's may have no scheme; rules/loader.rs knows whether iPXE is there at all.
+    loader(r"^\S+\.\.\. *([0-9]+%|ok|$)",                 Part("ipxe:download")),
     loader(r"^EFI stub: ",                               FirstPart("efi-stub")),
 
     // Linux's real-mode code, entered by a BIOS's loader of the old kind and by QEMU's -kernel.

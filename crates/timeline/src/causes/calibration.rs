@@ -8,4 +8,5 @@ pub(super) const CAUSE: Known = Known {
     remedy: "lpj=N (kernel)",
     is: |name| name == "kernel:calibrate_delay",
     ended_by: Some("lpj="),
+    needed_by: &[],
 };

@@ -9,4 +9,5 @@ pub(super) const CAUSE: Known = Known {
     remedy: "cryptomgr.notests (kernel)",
     is: |name| matches!(name, "initcall crypto_algapi_init" | "initcall crypto_kdf108_init"),
     ended_by: Some("cryptomgr.notests"),
+    needed_by: &[],
 };

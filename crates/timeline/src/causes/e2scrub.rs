@@ -8,4 +8,5 @@ pub(super) const CAUSE: Known = Known {
     remedy: "systemctl disable e2scrub_reap",
     is: |name| is_unit(name, "e2scrub_reap.service"),
     ended_by: None,
+    needed_by: &[],
 };

@@ -9,4 +9,5 @@ pub(super) const CAUSE: Known = Known {
     remedy: "-boot menu=off",
     is: |name| name == "bios:boot-menu-wait",
     ended_by: None,
+    needed_by: &[],
 };

@@ -8,4 +8,5 @@ pub(super) const CAUSE: Known = Known {
     remedy: "mend the error printed above it",
     is: |name| name == "grub:wait-for-a-key",
     ended_by: None,
+    needed_by: &[],
 };

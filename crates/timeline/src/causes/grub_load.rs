@@ -8,4 +8,5 @@ pub(super) const CAUSE: Known = Known {
     remedy: "MODULES=dep, or QEMU's -kernel",
     is: |name| matches!(name, "grub:load-kernel" | "grub:load-initrd"),
     ended_by: None,
+    needed_by: &[],
 };

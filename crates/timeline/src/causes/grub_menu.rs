@@ -8,4 +8,5 @@ pub(super) const CAUSE: Known = Known {
     remedy: "GRUB_TIMEOUT=0, update-grub",
     is: |name| matches!(name, "grub:menu" | "grub:timeout"),
     ended_by: None,
+    needed_by: &[],
 };

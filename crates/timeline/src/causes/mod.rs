@@ -11,6 +11,7 @@ mod firmware_menu;
 mod grub_key;
 mod grub_load;
 mod grub_menu;
+mod ipxe_prompt;
 mod network;
 mod option_roms;
 mod syslinux_prompt;
@@ -48,6 +49,8 @@ pub(crate) struct Known {
     pub is: fn(&str) -> bool,
     /// Begins the word of the kernel's command line that ends it already.
     pub ended_by: Option<&'static str>,
+    /// Begins the names of spans that could not be without it: then it is no cause of a delay.
+    pub needed_by: &'static [&'static str],
 }
 
 /// Every known cause, in the order in which a boot meets them.
@@ -57,6 +60,7 @@ const KNOWN: &[Known] = &[
     grub_menu::CAUSE,
     grub_key::CAUSE,
     grub_load::CAUSE,
+    ipxe_prompt::CAUSE,
     syslinux_prompt::CAUSE,
     systemd_boot_menu::CAUSE,
     calibration::CAUSE,
@@ -73,7 +77,11 @@ pub fn causes(timeline: &Timeline) -> Vec<Cause> {
     let ended = |known: &&Known| {
         known.ended_by.is_some_and(|begin| words().any(|word| word.starts_with(begin)))
     };
-    let known = KNOWN.iter().filter(|known| !ended(known)).filter_map(|known| {
+    let needed = |known: &&Known| {
+        let by = |span: &Span| known.needed_by.iter().any(|begin| span.name.starts_with(begin));
+        timeline.spans.iter().any(by)
+    };
+    let known = KNOWN.iter().filter(|known| !ended(known) && !needed(known)).filter_map(|known| {
         let spans: Vec<&Span> = timeline
             .spans
             .iter()

@@ -23,4 +23,5 @@ pub(super) const CAUSE: Known = Known {
             })
     },
     ended_by: None,
+    needed_by: &[],
 };

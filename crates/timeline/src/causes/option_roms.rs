@@ -1,4 +1,5 @@
-//! Option ROMs, most of them iPXE of network cards that nothing is booted from.
+//! Option ROMs, most of them iPXE of network cards that nothing is booted from; not where the
+//! guest was booted by one.
 
 use super::Known;
 
@@ -8,4 +9,5 @@ pub(super) const CAUSE: Known = Known {
     remedy: "romfile= (empty), or -net none",
     is: |name| matches!(name, "bios:option-roms" | "bios:network-boot"),
     ended_by: None,
+    needed_by: &["ipxe:", "bios:network-load"],
 };

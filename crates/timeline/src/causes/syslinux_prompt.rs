@@ -9,4 +9,5 @@ pub(super) const CAUSE: Known = Known {
     remedy: "PROMPT 0, or TIMEOUT 1 (tenths of s)",
     is: |name| name == "syslinux:prompt",
     ended_by: None,
+    needed_by: &[],
 };

@@ -8,4 +8,5 @@ pub(super) const CAUSE: Known = Known {
     remedy: "timeout 0 in loader/loader.conf",
     is: |name| name == "systemd-boot:menu",
     ended_by: None,
+    needed_by: &[],
 };

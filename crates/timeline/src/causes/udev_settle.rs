@@ -16,4 +16,5 @@ pub(super) const CAUSE: Known = Known {
             || is_unit(name, "systemd-udev-settle.service")
     },
     ended_by: None,
+    needed_by: &[],
 };

@@ -7,10 +7,12 @@
 //! jumps to the setup code after the last; `pvh.bin` and qboot also ask for the
 //! entry point of an uncompressed kernel.
 
+use super::edk2::Cut;
+use super::network::{self, NETWORK};
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::facts::Facts;
-use crate::landmarks::{loaded_compressed, loaded_entry};
+use crate::landmarks::{loaded_a_loader, loaded_compressed, loaded_entry};
 use crate::lines::Hit;
 use crate::patterns::{Means, On};
 use crate::tree::{Growing, Node};
@@ -27,11 +29,15 @@ const LOADED: [RangeInclusive<u32>; 3] = [0x07..=0x08, 0x0a..=0x0b, 0x10..=0x18]
 /// From the last selection to the kernel's first instruction: the command line
 /// is copied and the ROM jumps. Without DMA, a byte at a time.
 const AFTER_LAST_NS: Ns = 1_000_000;
+/// The BIOS enters what it boots.
+const BOOTS: &str = "bios:boot";
 
 fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     if let Some((_, last)) = load_interval(facts) {
         let error = last.error.saturating_add(AFTER_LAST_NS);
-        found.offer(Anchor::KernelFirst, Trust::Near, Stamp { error, ..last });
+        let loader = loaded_a_loader(facts.seen).is_some();
+        let anchor = if loader { Anchor::Loader } else { Anchor::KernelFirst };
+        found.offer(anchor, Trust::Near, Stamp { error, ..last });
     }
 }
 
@@ -65,11 +71,6 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some(reset) = anchors.get(Anchor::Reset) else { return };
     let phases = tree.root.children.iter().filter(|n| n.name == super::super::backbone::FIRMWARE);
     let Some((start, end)) = phases.map(|n| (n.start, n.end)).next() else { return };
-    let of_firmware = |h: &Hit<'_>| match h.on {
-        On::Firmware => true,
-        On::Loader => part_name(h.means).is_some_and(|name| name.starts_with("bios:")),
-        On::Kernel => false,
-    };
     let inside = |h: &&Hit<'_>| of_firmware(h) && h.at < end;
     let parts: Vec<(&str, Ns, Ns, &'a str)> = facts
         .hits
@@ -82,12 +83,27 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
         .unwrap_or_else(|| vec![("bios:start", start, reset.error, first.3)]);
     let told = cuts.last().map_or(start, |last| last.1);
     cuts.extend(parts.into_iter().filter(|part| part.1 >= told));
+    network::loads(facts, &mut cuts);
+    // The BIOS says where it enters an option ROM, which has begun to speak.
+    let late = |kept: &Cut<'_>, next: &Cut<'_>| {
+        next.0 == BOOTS && kept.0 == NETWORK && next.1 - kept.1 <= next.2.max(kept.2)
+    };
+    cuts.dedup_by(|next, kept| late(kept, next));
     cuts.dedup_by(|next, kept| next.0 == kept.0);
     for (index, (name, at, error, source)) in cuts.iter().enumerate() {
         let to = cuts.get(index + 1).map_or(end, |next| next.1);
         if *at < to {
             tree.place(Node { error: *error, ..Node::new(*name, *at, to, source) });
         }
+    }
+}
+
+/// True for what firmware said, on its own port or on the console.
+pub(crate) fn of_firmware(hit: &Hit<'_>) -> bool {
+    match hit.on {
+        On::Firmware => true,
+        On::Loader => part_name(hit.means).is_some_and(|name| name.starts_with("bios:")),
+        On::Kernel => false,
     }
 }
 

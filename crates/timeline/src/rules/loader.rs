@@ -8,6 +8,7 @@
 use super::firmware::part_name;
 use super::unseen::up_to_entry;
 use super::RuleSet;
+use super::{loaded, network};
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::backbone::LOADER;
 use crate::facts::Facts;
@@ -24,7 +25,13 @@ pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 const LAST_READS: &str = "boot-loader+kernel:decompress";
 
 fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
-    if let Some(stamp) = facts.first_reached(&[BOOT_SECTOR]) {
+    let network = network::boots(facts);
+    if let Some((trust, stamp)) = network {
+        found.offer(Anchor::Loader, trust, stamp);
+    }
+    // An option ROM puts what it has loaded where a BIOS puts a disk's sector.
+    let by_rom = network.is_some_and(|(trust, _)| trust == Trust::Exact);
+    if let Some(stamp) = facts.first_reached(&[BOOT_SECTOR]).filter(|_| !by_rom) {
         found.offer(Anchor::Loader, Trust::Exact, stamp);
     }
 }
@@ -35,13 +42,16 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let phase = tree.root.children.iter().find(|n| n.name == LOADER);
     let end = phase.map_or(begin.at, |n| n.end);
     let parts = with_reads(facts, parts, begin, end);
+    let mut placed: Vec<loaded::Part> = Vec::new();
     for (index, (name, at)) in parts.iter().enumerate() {
         let to = parts.get(index + 1).map_or(end, |(_, next)| next.at);
         if at.at < to.min(end) {
             let node = Node::new(*name, at.at, to.min(end), at.source);
             tree.place(Node { error: at.error, ..node });
+            placed.push((*name, at.at, to.min(end)));
         }
     }
+    loaded::files(facts, tree, &placed);
     let told = [Anchor::KernelFirst, Anchor::Decompress].iter().any(|a| anchors.get(*a).is_some());
     let before = parts.iter().rfind(|(_, at)| at.at <= end);
     let last = Stamp { at: end, ..before.map_or(begin, |(_, at)| *at) };
@@ -74,6 +84,8 @@ pub(crate) fn reach(facts: &Facts<'_>, start: Ns, limit: Ns) -> Option<Ns> {
     Some(if waits { reads().unwrap_or(last.at) } else { done })
 }
 
+/// What iPXE gets, one file after the other.
+const DOWNLOAD: &str = "ipxe:download";
 /// What the kernel's own image says under UEFI.
 const EFI_STUB: &str = "efi-stub";
 
@@ -194,10 +206,11 @@ fn parts<'a, 'f>(
         let name = part_name(h.means).filter(|name| !name.starts_with("bios:"))?;
         Some((name, Stamp { at: h.at, error: h.error, source: h.source }))
     };
-    let mut last = "";
+    let (mut last, mut ipxe) = ("", false);
     facts.hits.iter().filter(inside).filter_map(named).filter(move |(name, _)| {
-        let new = *name != last;
-        last = name;
+        ipxe |= *name == "ipxe:start";
+        let new = *name != last && (ipxe || *name != DOWNLOAD);
+        last = if new { name } else { last };
         new
     })
 }

@@ -2,7 +2,7 @@
 //! it must be, in one span (`vmm:init+bios:overhead`). Nobody knows where one ended, but that
 //! it is these and no others is certain.
 
-use super::{no_anchors, RuleSet};
+use super::{network, no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::backbone::{ENTRY, FIRMWARE};
 use crate::facts::Facts;
@@ -30,7 +30,14 @@ pub(crate) fn up_to_entry(name: &str, entry: Stamp<'_>) -> Option<String> {
     }
 }
 
-fn spans<'a>(_: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+    between(anchors, tree);
+    if anchors.get(Anchor::Reset).is_none() {
+        network::tried(facts, anchors, tree);
+    }
+}
+
+fn between<'a>(anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let seen = |anchor| anchors.get(anchor);
     let image = [Anchor::KernelFirst, Anchor::Decompress].into_iter().find_map(seen);
     let (from, to, name) = match (seen(Anchor::Reset), seen(Anchor::Loader), image) {
