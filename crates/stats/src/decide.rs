@@ -20,6 +20,11 @@ pub const POWER: f64 = 0.8;
 const REDRAWN: usize = 40;
 /// Redrawings.
 const DRAWS: usize = 400;
+/// What a number of pairs that is itself estimated must be larger by: too few cost more power than
+/// too many add.
+const UNSURE: f64 = 1.1;
+/// Of the squared sizes of differences at least so much is noise, whatever effect is looked for.
+const LEAST_NOISE: f64 = 0.05;
 /// Margin of "equal", unless the user has one: 2 %.
 pub const MARGIN: f64 = 0.02;
 
@@ -161,6 +166,25 @@ impl Rule {
             })
             .collect();
         Some(sorted_quantile(&sorted(&reach), POWER).max(0.0))
+    }
+
+    /// As [`Rule::pairs_for`], from how far the two sides of the pairs are apart and not from
+    /// which of them is the slower one: where nothing differs the sides of a pair are as likely
+    /// in either order, so that a number of pairs that is planned by this alone leaves the level
+    /// of a test of signs or signed ranks what it is, however often it is planned anew (M.
+    /// Gould, W. Shih, Communications in Statistics 21, 1992, of blinded sample size; the signs
+    /// are independent of the sizes). What the effect itself would add to them is taken out.
+    pub fn planned_pairs(&self, pairs: &[(f64, f64)], effect: f64) -> Option<usize> {
+        let sizes: Vec<f64> = log_ratios(pairs).iter().map(|l| l.abs()).collect();
+        let square = sizes.iter().map(|l| l * l).sum::<f64>() / sizes.len().max(1) as f64;
+        let share = 1.0 - effect.ln_1p().powi(2) / square.max(1e-300);
+        let times = share.max(LEAST_NOISE).sqrt();
+        let mut rng = Rng::new(0x626c_696e_6465_6400);
+        let mut side =
+            |size: &f64| if rng.bits() >> 63 == 1 { times * size } else { -times * size };
+        let blind: Vec<(f64, f64)> = sizes.iter().map(|size| (side(size).exp(), 1.0)).collect();
+        let wanted = self.pairs_for(&blind, effect)? as f64;
+        Some((wanted * UNSURE).ceil() as usize)
     }
 
     /// Pairs with which a relative difference of `effect` would be found with [`POWER`], the

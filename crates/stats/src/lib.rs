@@ -25,6 +25,7 @@ pub mod mann_whitney;
 pub mod order;
 pub mod outliers;
 pub mod pairs;
+pub mod placing;
 pub mod plan;
 pub mod ratio;
 pub mod rng;

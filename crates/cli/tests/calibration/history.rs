@@ -30,11 +30,11 @@ fn trend(many: &Many, seed: u64, sessions: u64, at: u64, slower: &str) -> Vec<Va
 #[test]
 fn sessions_of_a_machine_that_changed_and_of_one_that_did_not() {
     let many = Many::new();
-    let calm = each(trials(2, 100), |seed| !trend(&many, seed, 20, 20, "0ms").is_empty());
+    let calm = each(trials(2, 400), |seed| !trend(&many, seed, 20, 20, "0ms").is_empty());
     Rate::of(&calm)
         .at_most(0.01, "runs trend, 20 sessions that differ by 3 %, nothing changed: a change");
-    let found = each(trials(2, 60), |seed| {
-        let changes = trend(&many, 100 + seed, 20, 12, "9ms");
+    let found = each(trials(2, 200), |seed| {
+        let changes = trend(&many, 1000 + seed, 20, 12, "9ms");
         let near = ["-12T", "-13T", "-14T"];
         let since = |c: &Value| c["since"].as_str().unwrap_or_default().to_owned();
         changes.iter().any(|c| near.iter().any(|day| since(c).contains(day)))
