@@ -104,30 +104,34 @@ fn what_is_called_detectable_is_found() {
 fn detecting_what_was_asked_for() {
     let many = Many::new();
     let mean = |pairs: &[u64]| pairs.iter().sum::<u64>() / pairs.len().max(1) as u64;
-    let tried = |script: &str, count: u64| {
+    let tried = |script: &str, count: u64, seeds: u64| {
         let found = each(count, |seed| {
-            let (_, result) = bench(&many, script, "other", &["--detect", "2"], seed);
+            let (_, result) = bench(&many, script, "other", &["--detect", "2"], seeds + seed);
             (differs(&result), result["comparisons"][0]["pairs"].as_u64().unwrap_or(0))
         });
         let (differ, pairs): (Vec<bool>, Vec<u64>) = found.into_iter().unzip();
-        (Rate::of(&differ), mean(&pairs))
+        (differ, mean(&pairs))
     };
-    for world in &WORLDS {
+    let mut all = Vec::new();
+    for (at, world) in (0u64..).zip(&WORLDS) {
         let script = many.on(world, "calm.mock", "append~other", &[]);
-        let most = if world.is_uneven { 60 } else { 200 };
+        let most = if world.is_uneven { 60 } else { 300 };
         let few = if world.name == NORMAL.name { 8 } else { 0 };
-        let (rate, pairs) = tried(&script, trials(few, most));
+        let (differ, pairs) = tried(&script, trials(few, most), 20_000 + 1000 * at);
         let name = world.name;
-        rate.at_most(
+        Rate::of(&differ).at_most(
             0.05,
             &format!("bench --detect 2, {name}, nothing changed ({pairs} pairs on average): faster or slower"),
         );
+        all.extend(differ);
     }
+    let what = "bench --detect 2, all of these, nothing changed: faster or slower";
+    Rate::of(&all).at_most(0.05, what);
     let line = "if append~other: 2ms note slower";
     let script = many.machine("slower.mock", NORMAL.noise, &[line]);
-    let (rate, pairs) = tried(&script, trials(8, 700));
+    let (found, pairs) = tried(&script, trials(8, 700), 40_000);
     let what =
         format!("bench --detect 2, 2 % slower, normal 3 % ({pairs} pairs on average): found");
-    rate.between(0.78, 0.85, &what);
+    Rate::of(&found).between(0.78, 0.85, &what);
     all_kept();
 }
