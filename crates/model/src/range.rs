@@ -75,6 +75,10 @@ pub struct RangeRecord {
     pub max_boots: usize,
     /// Runs of each end after which a search accepts that nothing changed.
     pub end_runs: usize,
+    /// Boot the commits around each step that was found again, until it is known which it is.
+    /// Ranges of before this was do not.
+    #[serde(default)]
+    pub place: bool,
     /// Folder of the builds that shards on one file system share; each session keeps its own
     /// if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -134,6 +138,8 @@ pub struct Change {
     pub p_value: Option<f64>,
     /// Posterior probability (a search).
     pub probability: Option<f64>,
+    /// First and last of the commits that it may have come with (95 %; all commits measured).
+    pub place: Option<[usize; 2]>,
 }
 
 /// What was spent, and what measuring every commit would take.
@@ -141,6 +147,8 @@ pub struct Change {
 pub struct Effort {
     /// Runs, warm-ups among them.
     pub boots: usize,
+    /// Of these, runs that place steps which were found without them.
+    pub placing: usize,
     /// Builds, failed ones among them.
     pub builds: usize,
     /// Runs of a linear scan with the same warm-ups and its own number of runs.

@@ -46,6 +46,9 @@ pub struct Range {
     /// Runs of each end after which a search accepts that nothing changed (default: 30).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=100_000))]
     pub end_runs: Option<u32>,
+    /// Boot no commit again where a step was found: it is placed by what found it.
+    #[arg(long, conflicts_with = "bisect")]
+    pub no_place: bool,
     /// Remove from the checkout what is not in the commit before each build.
     #[arg(long)]
     pub clean: bool,
@@ -87,6 +90,7 @@ pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Status> {
         confidence: arguments.confidence,
         max_boots: arguments.max_boots,
         end_runs: arguments.end_runs.map(|n| n as usize),
+        no_place: arguments.no_place,
         watch: arguments.watch,
         runs: RunOptions { shard: arguments.many.shard, ..arguments.runs.options() },
     };

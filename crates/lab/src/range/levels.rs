@@ -1,17 +1,19 @@
 //! All commits measured: where their level changes.
 //!
 //! A commit is one build, and its runs share what the build itself adds; so its centre is one
-//! value. Blocks of the plan met the host in the same state: what a block adds is taken out.
+//! value. Blocks of the plan met the host in the same state: what a block adds is taken out. Runs that
+//! place a step ([`super::place`]) are no part of what finds it.
 
 use super::outcome::Found;
-use crate::blocks::blocks;
-use std::collections::BTreeMap;
+use super::place::{samples, Added, Placement};
+use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::range::{Change, MeasuredCommit, RangeRecord};
 use vmeter_model::{Estimate, RangeVerdict, Verdict};
 use vmeter_session::{SavedRun, Session};
 use vmeter_stats::dist::t_quantile;
 use vmeter_stats::hosts::{adjust, HostSample};
-use vmeter_stats::segments::{level_changes_of_runs, neighbour_sd, FEWEST};
+use vmeter_stats::placing::Placed;
+use vmeter_stats::segments::{level_changes_of_runs, neighbour_sd, LevelChange, FEWEST};
 use vmeter_stats::signed_rank::pseudo_median;
 use vmeter_stats::{mean, ratio_of_means, Rule};
 
@@ -19,12 +21,12 @@ use vmeter_stats::{mean, ratio_of_means, Rule};
 const ALPHA: f64 = 0.05;
 
 /// A measured commit.
-struct Level<'c> {
-    commit: &'c MeasuredCommit,
+pub(super) struct Level<'c> {
+    pub commit: &'c MeasuredCommit,
     /// Times by block, s.
     by_block: BTreeMap<usize, f64>,
     /// The logarithms without what blocks add, and their centre.
-    logs: Vec<f64>,
+    pub logs: Vec<f64>,
     centre: f64,
 }
 
@@ -35,28 +37,46 @@ pub(super) fn scanned(
     times: &BTreeMap<u32, f64>,
     exact: bool,
 ) -> Found {
-    let levels = levels((record, session), (commits, finished), times);
+    let samples = samples((record, session), finished, times);
+    let levels = levels(session, commits, &samples);
     match levels.len() {
         0 | 1 => Found::new(RangeVerdict::NotMeasurable),
         n if n < FEWEST => few(&levels, exact),
-        _ => many(&levels, session.record.seed),
+        _ => {
+            let steps = steps(&levels, session.record.seed);
+            let all: Vec<HostSample> = samples.iter().map(|(_, sample)| *sample).collect();
+            let placed = (!exact).then(|| Placement::of(&levels, &steps, &all).placed);
+            many(&levels, &steps, &placed.unwrap_or_default())
+        }
     }
 }
 
-fn levels<'c>(
+/// The commits that are to be run again to place the steps of the first pass.
+pub(super) fn to_place(
     (record, session): (&RangeRecord, &Session),
-    (commits, finished): (&'c [MeasuredCommit], &[SavedRun]),
+    (commits, finished): (&[MeasuredCommit], &[SavedRun]),
     times: &BTreeMap<u32, f64>,
+) -> BTreeSet<usize> {
+    let samples = samples((record, session), finished, times);
+    let levels = levels(session, commits, &samples);
+    if levels.len() < FEWEST {
+        return BTreeSet::new();
+    }
+    let steps = steps(&levels, session.record.seed);
+    let all: Vec<HostSample> = samples.iter().map(|(_, sample)| *sample).collect();
+    let wanted = Placement::of(&levels, &steps, &all).wanted(record.runs as usize);
+    wanted.into_iter().filter_map(|at| Some(levels.get(at)?.commit.index)).collect()
+}
+
+/// The levels of the first pass.
+fn levels<'c>(
+    session: &Session,
+    commits: &'c [MeasuredCommit],
+    samples: &[(u32, HostSample)],
 ) -> Vec<Level<'c>> {
-    let blocks = blocks(&session.record.plan);
-    let samples: Vec<HostSample> = finished
-        .iter()
-        .filter_map(|(_, run)| {
-            let group = super::outcome::commit_of(record, &run.label)?;
-            let value = *times.get(&run.index)?;
-            Some(HostSample { host: *blocks.get(&run.index)?, group, value })
-        })
-        .collect();
+    let added = Added::of(&session.record);
+    let first = samples.iter().filter(|(run, _)| !added.places(*run));
+    let samples: Vec<HostSample> = first.map(|(_, sample)| *sample).collect();
     let adjusted = adjust(&samples).values;
     let level = |commit: &'c MeasuredCommit| {
         let own = || samples.iter().zip(&adjusted).filter(|(s, _)| s.group == commit.index);
@@ -96,24 +116,34 @@ fn few(levels: &[Level<'_>], exact: bool) -> Found {
     Found { changes: changes.into_iter().flatten().collect(), excluded_pct, ..Found::new(verdict) }
 }
 
-fn many(levels: &[Level<'_>], seed: u64) -> Found {
-    let centres: Vec<f64> = levels.iter().map(|l| l.centre).collect();
+fn steps(levels: &[Level<'_>], seed: u64) -> Vec<LevelChange> {
     let runs: Vec<Vec<f64>> = levels.iter().map(|l| l.logs.clone()).collect();
-    let steps = level_changes_of_runs(&runs, ALPHA, seed);
+    level_changes_of_runs(&runs, ALPHA, seed)
+}
+
+/// The changes that the steps are, each where it was placed; all where they were found if none was.
+fn many(levels: &[Level<'_>], steps: &[LevelChange], placed: &[Placed]) -> Found {
     if steps.is_empty() {
+        let centres: Vec<f64> = levels.iter().map(|l| l.centre).collect();
         return Found { excluded_pct: at_the_end(&centres), ..Found::new(RangeVerdict::NoChange) };
     }
-    let mut bounds: Vec<usize> = steps.iter().map(|step| step.at).collect();
-    bounds.push(levels.len());
+    let found = steps.iter().map(|step| Placed { at: step.at, within: [step.at; 2] });
+    let placed: Vec<Placed> =
+        found.enumerate().map(|(k, p)| *placed.get(k).unwrap_or(&p)).collect();
+    let mut ends: Vec<usize> = placed.iter().map(|step| step.at).collect();
+    ends.push(levels.len());
     let mut begin = 0;
     let mut changes = Vec::new();
-    for (step, end) in steps.iter().zip(bounds.iter().skip(1)) {
-        let (Some(before), Some(after)) = (levels.get(begin..step.at), levels.get(step.at..*end))
+    for ((step, own), end) in steps.iter().zip(&placed).zip(ends.iter().skip(1)) {
+        let (Some(before), Some(after)) = (levels.get(begin..own.at), levels.get(own.at..*end))
         else {
             continue;
         };
-        begin = step.at;
-        changes.extend(change(before, after, between(before, after), step.p_value));
+        begin = own.at;
+        let index = |at: usize| levels.get(at).map(|level| level.commit.index);
+        let place = index(own.within[0]).zip(index(own.within[1])).map(|(a, b)| [a, b]);
+        let change = change(before, after, between(before, after), step.p_value);
+        changes.extend(change.map(|change| Change { place, ..change }));
     }
     Found { changes, ..Found::new(RangeVerdict::Changed) }
 }
@@ -134,7 +164,7 @@ fn between(before: &[Level<'_>], after: &[Level<'_>]) -> Option<Estimate> {
     let variance = (squares(&a) + squares(&b)) / freedom;
     let error = (variance * (1.0 / a.len() as f64 + 1.0 / b.len() as f64)).sqrt();
     let (size, half) = (mean(&b) - mean(&a), t_quantile(0.975, freedom) * error);
-    let all = ratio_of_means(&samples(before), &samples(after))?;
+    let all = ratio_of_means(&times_of(before), &times_of(after))?;
     Some(Estimate { mean: size.exp(), ci95: [size - half, size + half].map(f64::exp), ..all })
 }
 
@@ -148,8 +178,8 @@ fn at_the_end(centres: &[f64]) -> Option<f64> {
     Some(100.0 * (last - mean(others) + half).exp_m1())
 }
 
-fn samples(side: &[Level<'_>]) -> Vec<f64> {
-    side.iter().flat_map(|l| l.commit.samples_s.iter().copied()).collect()
+fn times_of(side: &[Level<'_>]) -> Vec<f64> {
+    side.iter().flat_map(|l| l.by_block.values().copied()).collect()
 }
 
 fn change(
@@ -159,7 +189,7 @@ fn change(
     p_value: f64,
 ) -> Option<Change> {
     let (last, first) = (before.last()?.commit.index, after.first()?.commit.index);
-    let (a, b) = (samples(before), samples(after));
+    let (a, b) = (times_of(before), times_of(after));
     let jump_s = mean(&b) - mean(&a);
     let ratio = ratio.or_else(|| ratio_of_means(&a, &b))?;
     let verdict = if ratio.mean > 1.0 { Verdict::Slower } else { Verdict::Faster };
@@ -171,5 +201,6 @@ fn change(
         jump_s,
         p_value: Some(p_value),
         probability: None,
+        place: None,
     })
 }

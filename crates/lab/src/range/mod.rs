@@ -14,6 +14,7 @@ mod levels;
 mod lock;
 mod merged;
 mod outcome;
+mod place;
 mod search;
 mod shards;
 pub mod template;
@@ -78,6 +79,8 @@ pub struct RangeOptions {
     /// Runs of each end after which a search accepts that nothing changed; a resumed
     /// search may be given more.
     pub end_runs: Option<usize>,
+    /// Boot no commits again to place the steps that were found.
+    pub no_place: bool,
     /// How closely to watch; if absent `light`, and not at all where `run` is measured.
     pub watch: Option<WatchLevel>,
     /// How runs are repeated.
@@ -189,6 +192,7 @@ fn described(options: &RangeOptions, watch: &mut Watch<'_>) -> Result<RangeRecor
         confidence,
         max_boots: options.max_boots.unwrap_or(DEFAULT_MAX_BOOTS),
         end_runs: options.end_runs.unwrap_or(DEFAULT_END_RUNS),
+        place: !options.no_place && !options.bisect,
         builds_in: None,
     })
 }
@@ -242,6 +246,7 @@ fn resumed(mut session: Session, options: &RangeOptions) -> Result<(Session, Ran
     session.save()?;
     record.runs = options.runs.runs.unwrap_or(record.runs);
     record.end_runs = options.end_runs.unwrap_or(record.end_runs);
+    record.place &= !options.no_place;
     save(&session, &record)?;
     Ok((session, record))
 }

@@ -1,6 +1,7 @@
 //! From a range on disk to its answer.
 
 use super::levels::scanned;
+use super::place::Added;
 use super::{builds::Builds, decision, load, template};
 use crate::analysis;
 use crate::diff;
@@ -89,7 +90,7 @@ pub fn result(session: &Session) -> Result<RangeResult> {
     Ok(RangeResult {
         envelope: envelope::envelope(&session.record),
         hosts: factors.hosts,
-        effort: effort(&record, &finished, builds),
+        effort: effort(&record, session, &finished, builds),
         hints: hints(&record, session, &found),
         verdict: found.verdict,
         suspects: found.suspects,
@@ -147,6 +148,17 @@ fn times(
     let factor = |run: &u32| factors.of_run(*run).filter(|_| counted(run)).map_or(1.0, |f| f.1);
     let times = timed.iter().map(|(run, _, value)| (*run, value / factor(run))).collect();
     (times, factors)
+}
+
+/// The times of all measured runs, and the commits that they are of.
+pub(super) fn timed(
+    record: &RangeRecord,
+    session: &Session,
+    finished: &[SavedRun],
+) -> Result<(BTreeMap<u32, f64>, Vec<MeasuredCommit>)> {
+    let (times, _) = times(record, session, finished);
+    let (commits, _) = commits(record, session, finished, &times)?;
+    Ok((times, commits))
 }
 
 /// A shard is not the whole, and neither is a range whose runs are not all there.
@@ -292,13 +304,16 @@ fn step(
         jump_s,
         p_value,
         probability,
+        place: None,
     })
 }
 
-fn effort(record: &RangeRecord, finished: &[SavedRun], builds: usize) -> Effort {
+fn effort(record: &RangeRecord, session: &Session, finished: &[SavedRun], builds: usize) -> Effort {
+    let added = Added::of(&session.record);
+    let placing = finished.iter().filter(|(_, run)| added.places(run.index)).count();
     let n = record.commits.len();
     let each = record.warmup as usize + super::DEFAULT_RUNS.max(record.runs) as usize;
-    Effort { boots: finished.len(), builds, linear_boots: n * each, linear_builds: n }
+    Effort { boots: finished.len(), placing, builds, linear_boots: n * each, linear_builds: n }
 }
 
 fn remarks(record: &RangeRecord, commits: &[MeasuredCommit]) -> Vec<String> {

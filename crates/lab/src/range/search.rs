@@ -2,6 +2,7 @@
 //! what is on disk, so a range that is resumed goes on as if it had not been interrupted.
 
 use super::builds::Builds;
+use super::place::{self, Added};
 use super::{decision, outcome, template, RangeOptions};
 use crate::booter::Recorder;
 use crate::boots::{BootRequest, Booter, Boots};
@@ -190,15 +191,47 @@ impl<'a> Search<'a> {
             .map(|slot| self.planned(machines[slot.machine], slot.warmup))
             .collect();
         // A longer plan of the same machines begins with the shorter one.
-        if wanted.starts_with(&self.session.record.plan) {
+        let added = Added::of(&self.session.record);
+        let had =
+            self.session.record.plan.len() - added.count().min(self.session.record.plan.len());
+        if had == self.session.record.plan.len() && wanted.starts_with(&self.session.record.plan) {
             self.session.record.plan = wanted;
         } else {
-            let rest = wanted.len().saturating_sub(self.session.record.plan.len());
-            let from = wanted.len() - rest;
-            self.session.record.plan.extend(wanted.into_iter().skip(from));
+            self.session.record.plan.extend(wanted.into_iter().skip(had));
         }
         self.session.save()?;
-        self.outstanding(watch)
+        self.outstanding(watch)?;
+        if self.record.place {
+            self.place(watch)?;
+        }
+        Ok(())
+    }
+
+    /// Boots the commits about each step again, until it is known which commit it came with.
+    fn place(&mut self, watch: &mut Watch<'_>) -> Result<()> {
+        let each = self.record.runs.div_ceil(2).max(1) as usize;
+        loop {
+            let wanted = place::next(self.record, &self.session)?;
+            let mut machines = Vec::new();
+            for commit in wanted {
+                machines.extend(self.machine(commit, watch)?);
+            }
+            let from = self.session.record.plan.len();
+            let seed = self.session.record.seed.wrapping_add(from as u64);
+            let slots = vmeter_stats::plan(machines.len(), 0, each, seed);
+            let more: Vec<PlannedRun> =
+                slots.into_iter().map(|s| self.planned(machines[s.machine], false)).collect();
+            if more.is_empty() {
+                return Ok(());
+            }
+            self.session.record.plan.extend(more);
+            let mut added = Added::of(&self.session.record);
+            let number = |at: usize| u32::try_from(at).context("too many runs");
+            added.placing.push([number(from)?, number(self.session.record.plan.len())?]);
+            self.session.record.asked = serde_json::to_value(&added)?;
+            self.session.save()?;
+            self.outstanding(watch)?;
+        }
     }
 
     fn planned(&self, machine: usize, warmup: bool) -> PlannedRun {

@@ -50,6 +50,7 @@ pub fn result() -> RangeResult {
         confidence: 0.99,
         max_boots: 200,
         end_runs: 12,
+        place: true,
         builds_in: None,
     };
     RangeResult {
@@ -64,6 +65,7 @@ pub fn result() -> RangeResult {
             jump_s: 0.4,
             p_value: Some(0.002),
             probability: None,
+            place: Some([1, 3]),
         }],
         verdict: RangeVerdict::Changed,
         suspects: vec![],
@@ -86,7 +88,7 @@ pub fn result() -> RangeResult {
                 factor_ci95: None,
             },
         ],
-        effort: Effort { boots: 16, builds: 4, linear_boots: 16, linear_builds: 4 },
+        effort: Effort { boots: 16, placing: 3, builds: 4, linear_boots: 16, linear_builds: 4 },
         explained: Some(super::sweep::diff()),
         warnings: vec!["1 commit cannot be built".into()],
         hints: vec!["git show 222222222222".into()],

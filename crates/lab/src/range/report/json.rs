@@ -36,10 +36,14 @@ exported! {
         jump_s: f64,
         p_value: Option<f64>,
         probability: Option<f64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        place: Option<[usize; 2]>,
     }
 
     struct Effort of range::Effort {
         boots: usize,
+        #[serde(skip_serializing_if = "is_none")]
+        placing: usize,
         builds: usize,
         linear_boots: usize,
         linear_builds: usize,
@@ -55,4 +59,8 @@ exported! {
         estimate: Option<Estimate>,
         probability: Option<f64>,
     }
+}
+
+fn is_none(count: &usize) -> bool {
+    *count == 0
 }

@@ -125,7 +125,12 @@ impl<'a> RangeReport<'a> {
         };
         let figures = format!("by {time} ({by}{sure})");
         match change.commits.as_slice() {
-            [one] => format!("{} made it {} {figures}.", self.named(*one), change.verdict),
+            [one] => format!(
+                "{} made it {} {figures}{}.",
+                self.named(*one),
+                change.verdict,
+                self.or_beside(change)
+            ),
             [first, .., last] => format!(
                 "One of {} commits, {} to {}, made it {} {figures}; those between cannot be measured.",
                 change.commits.len(),
@@ -134,6 +139,17 @@ impl<'a> RangeReport<'a> {
                 change.verdict
             ),
             [] => String::new(),
+        }
+    }
+
+    /// The commits that it may as well have come with.
+    fn or_beside(&self, change: &Change) -> String {
+        match change.place {
+            Some([from, to]) if from < to => {
+                let name = |at: usize| self.result.commits.get(at).map_or("", short);
+                format!("; or one beside it, {} to {} (95 % sure)", name(from), name(to))
+            }
+            _ => String::new(),
         }
     }
 
@@ -158,9 +174,11 @@ impl<'a> RangeReport<'a> {
         }
         let measured = record.run.clone().unwrap_or_else(|| "a boot".to_owned());
         facts.push(Fact::new("measured", measured, metric));
-        let Effort { boots, builds, linear_boots, linear_builds } = &result.effort;
+        let Effort { boots, placing, builds, linear_boots, linear_builds } = &result.effort;
         let linear = if record.bisect {
             format!("a linear scan: {linear_boots} runs, {linear_builds} builds")
+        } else if *placing > 0 {
+            format!("{placing} runs of these are of commits about a step, to place it")
         } else {
             none()
         };
@@ -330,8 +348,9 @@ fn method(result: &RangeResult) -> String {
             percent(result.record.confidence)
         )
     } else {
-        "Steps between neighbouring commits that are more than noise: permutation test, \
-                  p-values adjusted for all steps, any false one in 5 % of ranges."
+        "Changes of level (circular binary segmentation) that are more than commits and runs \
+         scatter; any false one in 5 % of ranges. Where they are: posterior of two levels, by all \
+         runs."
             .to_owned()
     }
 }

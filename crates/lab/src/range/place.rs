@@ -1,0 +1,193 @@
+//! Which commit a change of level came with: the commits about it are booted again.
+//!
+//! That there is a change is decided by the first pass alone, in which every commit is run as often
+//! as the others; runs that are added to place it decide nothing else, so that they raise no false
+//! alarm. They come in blocks of the commits that are in doubt and one of either level that is not,
+//! by which the block's own state of the host is taken out.
+
+use super::levels::{self, Level};
+use crate::blocks::blocks;
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use vmeter_model::range::RangeRecord;
+use vmeter_model::run::{PlannedRun, SessionRecord};
+use vmeter_session::{SavedRun, Session};
+use vmeter_stats::hosts::{adjust, HostSample};
+use vmeter_stats::placing::{doubtful, placed, Placed, Spread};
+use vmeter_stats::segments::LevelChange;
+
+/// Probability with which a step is placed.
+const SURE: f64 = 0.95;
+/// A commit is run so many times as often as in the first pass, at most.
+const MOST_TIMES: usize = 12;
+/// All runs that place are this part of the first pass, at most.
+const SHARE: usize = 2;
+
+/// What a range adds to its plan beyond runs of each commit in turn.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Added {
+    /// Parts of the plan that place steps: the first run, and the one after the last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub placing: Vec<[u32; 2]>,
+}
+
+impl Added {
+    /// What was added to a session; nothing to one of an older vmeter.
+    pub fn of(record: &SessionRecord) -> Self {
+        Self::deserialize(&record.asked).unwrap_or_default()
+    }
+
+    /// True for a run that places a step.
+    pub fn places(&self, run: u32) -> bool {
+        self.placing.iter().any(|[from, to]| (*from..*to).contains(&run))
+    }
+
+    /// How many runs place steps.
+    pub fn count(&self) -> usize {
+        self.placing.iter().map(|[from, to]| to.saturating_sub(*from) as usize).sum()
+    }
+
+    /// The block of each measured run: the nth of a machine in the first pass is in block n; in
+    /// what places steps a block ends where a machine comes again.
+    pub fn blocks(&self, plan: &[PlannedRun]) -> BTreeMap<u32, usize> {
+        let numbered = || (0u32..).zip(plan.iter().copied());
+        let first: Vec<(u32, PlannedRun)> =
+            numbered().filter(|(run, _)| !self.places(*run)).collect();
+        let of_first = blocks(&first.iter().map(|(_, planned)| *planned).collect::<Vec<_>>());
+        let number = |at: u32| first.get(at as usize).map(|(run, _)| *run);
+        let mut all: BTreeMap<u32, usize> =
+            of_first.iter().filter_map(|(at, block)| Some((number(*at)?, *block))).collect();
+        let mut block = all.values().max().map_or(0, |last| last + 1);
+        let mut had = BTreeSet::new();
+        for (run, planned) in numbered().filter(|(run, _)| self.places(*run)) {
+            if !had.insert(planned.machine) {
+                block += 1;
+                had = [planned.machine].into();
+            }
+            all.insert(run, block);
+        }
+        all
+    }
+}
+
+/// Where the steps of the first pass are by all runs, and what that is known from.
+pub(super) struct Placement {
+    /// Each step, in order; places are those of the levels' commits.
+    pub placed: Vec<Placed>,
+    runs: Vec<Vec<f64>>,
+    spread: Spread,
+}
+
+/// The samples of a range: their blocks, commits and times.
+pub(super) fn samples(
+    (record, session): (&RangeRecord, &Session),
+    finished: &[SavedRun],
+    times: &BTreeMap<u32, f64>,
+) -> Vec<(u32, HostSample)> {
+    let blocks = Added::of(&session.record).blocks(&session.record.plan);
+    let sample = |run: u32, label: &str| {
+        let group = super::outcome::commit_of(record, label)?;
+        Some((run, HostSample { host: *blocks.get(&run)?, group, value: *times.get(&run)? }))
+    };
+    finished.iter().filter_map(|(_, run)| sample(run.index, &run.label)).collect()
+}
+
+impl Placement {
+    /// Of `steps` between `levels`, by all samples.
+    pub fn of(levels: &[Level<'_>], steps: &[LevelChange], samples: &[HostSample]) -> Self {
+        let at: Vec<usize> = steps.iter().map(|step| step.at).collect();
+        let first: Vec<Vec<f64>> = levels.iter().map(|level| level.logs.clone()).collect();
+        let rough = placed(&first, &at, SURE);
+        // Commits of one level are alike, so that those beside the ones in doubt tell what a block
+        // adds.
+        let open: BTreeSet<usize> = doubtful(&rough, levels.len()).into_iter().collect();
+        let place: BTreeMap<usize, usize> =
+            levels.iter().enumerate().map(|(at, level)| (level.commit.index, at)).collect();
+        let group = |at: usize| {
+            let level = rough.iter().filter(|step| step.at <= at).count();
+            if open.contains(&at) {
+                rough.len() + 1 + at
+            } else {
+                level
+            }
+        };
+        let own: Vec<(usize, HostSample)> = samples
+            .iter()
+            .filter_map(|s| {
+                let at = *place.get(&s.group)?;
+                Some((at, HostSample { group: group(at), ..*s }))
+            })
+            .collect();
+        let adjusted = adjust(&own.iter().map(|(_, s)| *s).collect::<Vec<_>>()).values;
+        let mut runs = vec![Vec::new(); levels.len()];
+        for ((at, _), value) in own.iter().zip(adjusted) {
+            if let Some(runs) = runs.get_mut(*at).filter(|_| value.ln().is_finite()) {
+                runs.push(value.ln());
+            }
+        }
+        let placed = placed(&runs, &at, SURE);
+        let spread = Spread::of(&runs, &placed.iter().map(|p| p.at).collect::<Vec<_>>());
+        Placement { placed, runs, spread }
+    }
+
+    /// Places of the commits to run again, `each` being the runs of one in the first pass; none if
+    /// it is known which commits it was, or more runs would not tell.
+    pub fn wanted(&self, each: usize) -> BTreeSet<usize> {
+        let runs = |at: usize| self.runs.get(at).map_or(0, Vec::len);
+        let open: Vec<usize> = doubtful(&self.placed, self.runs.len())
+            .into_iter()
+            .filter(|at| runs(*at) < MOST_TIMES * each && self.spread.is_worth_more(runs(*at)))
+            .collect();
+        let mut wanted: BTreeSet<usize> = open.iter().copied().collect();
+        for (k, step) in self.placed.iter().enumerate() {
+            let [from, to] = step.within;
+            if !open.iter().any(|at| (from..to).contains(at)) {
+                continue;
+            }
+            let begin =
+                k.checked_sub(1).and_then(|k| self.placed.get(k)).map_or(0, |p| p.within[1]);
+            let end = self.placed.get(k + 1).map_or(self.runs.len(), |p| p.within[0]);
+            // The one with the fewest runs, so that no build's own level stands for all.
+            let left = (begin..from).rev().min_by_key(|at| runs(*at));
+            let right = (to..end).min_by_key(|at| runs(*at));
+            wanted.extend(left.into_iter().chain(right));
+        }
+        wanted
+    }
+}
+
+/// The commits of a range on disk that are to be run again, by their position in it.
+///
+/// # Errors
+/// When the session cannot be read.
+pub(super) fn next(record: &RangeRecord, session: &Session) -> Result<BTreeSet<usize>> {
+    let added = Added::of(&session.record);
+    let first = session.record.plan.iter().filter(|planned| !planned.warmup).count();
+    let first = first.saturating_sub(added.count());
+    let (finished, _) = session.finished()?;
+    let exact = finished.iter().all(|(_, run)| run.icount);
+    if exact || added.count() * SHARE >= first {
+        return Ok(BTreeSet::new());
+    }
+    let (times, commits) = super::outcome::timed(record, session, &finished)?;
+    Ok(levels::to_place((record, session), (&commits, &finished), &times))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmeter_model::run::WatchLevel;
+
+    #[test]
+    fn runs_that_place_are_in_blocks_of_their_own() {
+        let planned = |machine| PlannedRun { machine, warmup: false, watch: WatchLevel::None };
+        let plan =
+            [0, 1, 2, 2, 0, 1, /* placing */ 1, 2, 2, 1, /* more of all */ 0, 2, 1];
+        let added = Added { placing: vec![[6, 10]] };
+        let blocks = added.blocks(&plan.map(planned));
+        let found: Vec<usize> = blocks.into_values().collect();
+        assert_eq!(found, [0, 0, 0, 1, 1, 1, 3, 3, 4, 4, 2, 2, 2]);
+        assert_eq!(added.count(), 4);
+    }
+}
