@@ -12,7 +12,8 @@ const LEAST: (u64, f64) = (200, 500.0);
 /// What one costs the thread at least, s: the frame built, the handler, and back.
 const COST_S: f64 = 3e-6;
 /// Calls that send signals.
-const SENDS: [&str; 5] = ["tgkill", "tkill", "kill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"];
+pub(super) const SENDS: [&str; 5] =
+    ["tgkill", "tkill", "kill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"];
 
 /// A thread that handles signals again and again.
 pub struct Signals;

@@ -15,8 +15,12 @@ use vmeter_render::quantity::{brief_percent, grouped};
 
 /// Most branches that are told of.
 const MOST: usize = 6;
-/// Share of the traced time from which the largest is worth a finding.
+/// Share of the traced time from which the largest is worth a finding; on a host that leaves them
+/// little, of what those have.
 const LEAST: f64 = 0.1;
+const OF_OWN: (f64, f64) = (0.03, 0.3);
+/// A part of what they have from which a branch is told of.
+const ENOUGH: u64 = 20;
 
 /// A `read` that takes no longer on average, s, finds what it reads.
 const SHORT_S: f64 = 100e-6;
@@ -65,14 +69,19 @@ pub fn spent(view: &View<'_>, told: &[Candidate]) -> Option<Candidate> {
     };
     let &((who, call, what), sum) = all.first()?;
     let said = |other: &Candidate| call.is_some_and(|call| other.summary.contains(view.name(call)));
-    if view.share(sum.ticks) < LEAST || told.iter().any(said) {
+    let whole = crate::sum(all.iter().map(|(_, sum)| sum.ticks)).max(1);
+    let share = view.share(sum.ticks);
+    let of_own = sum.ticks as f64 / whole as f64;
+    let little = share < LEAST && (share < OF_OWN.0 || of_own < OF_OWN.1);
+    if little || told.iter().any(said) {
         return None;
     }
-    let much = all.iter().take(MOST).filter(|(_, sum)| view.share(sum.ticks) >= LEAST_SHARE);
+    let enough = |sum: &Sum| view.share(sum.ticks) >= LEAST_SHARE || sum.ticks >= whole / ENOUGH;
+    let much = all.iter().take(MOST).filter(|(_, sum)| enough(sum));
     let lines: Vec<String> = much.map(|(doing, sum)| line(view, *doing, *sum)).collect();
     let claim = format!("where the time goes, of all traced: {}", lines.join("; "));
     let file = view.evidence.groups.get(who).map_or(0, |group| group.first.file);
-    let (name, share) = (view.threads(who), brief_percent(view.share(sum.ticks)));
+    let (name, share) = (view.threads(who), brief_percent(share));
     let calls = view.evidence.seen(file).syscalls;
     let (kind, summary) = headline(&name, call.map(|call| view.name(call)), (what, calls), &share);
     Some(Candidate {

@@ -17,20 +17,22 @@ pub struct Trace {
     pub now: u64,
     /// CPU that events happen on.
     pub cpu: u32,
+    /// What the CPU does, as ftrace says it.
+    pub flags: &'static str,
 }
 
 impl Trace {
     /// An empty one.
     pub fn new() -> Trace {
-        Trace { text: "# tracer: nop\n#\n".into(), now: 1_000_000, cpu: 0 }
+        Trace { text: "# tracer: nop\n#\n".into(), now: 1_000_000, cpu: 0, flags: "....." }
     }
 
     /// An event, after some time.
     pub fn event(&mut self, after_us: u64, thread: &str, event: &str) {
         self.now += after_us;
         let (s, us) = (self.now / 1_000_000, self.now % 1_000_000);
-        let cpu = self.cpu;
-        writeln!(self.text, " {thread} [{cpu:03}] ..... {s}.{us:06}: {event}").expect("a string");
+        let (cpu, flags) = (self.cpu, self.flags);
+        writeln!(self.text, " {thread} [{cpu:03}] {flags} {s}.{us:06}: {event}").expect("a string");
     }
 
     /// Events are lost here.

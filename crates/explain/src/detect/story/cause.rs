@@ -3,6 +3,7 @@
 use super::super::levels::{levels, Level};
 use super::super::waits::{syncs, waits};
 use super::super::View;
+use super::locks::by_signals;
 use super::{Cause, Story, CLOSED, FAULT_S, LEAST_WAITS, MANY_WAITS, SHARE};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
@@ -17,6 +18,8 @@ const BLIND: f64 = 0.15;
 /// Computing of a process, s, beside which it is nothing to make it: some ten times fork, exec
 /// and exit.
 const CHILD_S: f64 = 10e-3;
+/// The same of its sleeping: its program may have to be read first.
+const CHILD_WAITS_S: f64 = 50e-3;
 
 /// Threads that a call of the one that is waited for lets go on, from which it is no lock.
 const ALL_GO: f64 = 1.3;
@@ -148,8 +151,12 @@ impl Story {
         }
         const CHILD: [&str; 6] = ["wait4", "waitid", "vfork", "clone", "clone3", "fork"];
         let goes = last.who.is_some_and(|who| groups.comes_and_goes(who));
-        if (goes || in_call(view, via, &CHILD)) && self.children_compute(view) {
+        let child = goes || in_call(view, via, &CHILD);
+        if child && self.children_compute(view) {
             return Some((Cause::Computes, all));
+        }
+        if child && self.children_wait(view, cause, most) {
+            return None;
         }
         if goes {
             return Some((Cause::Child, all));
@@ -160,7 +167,18 @@ impl Story {
             let first = self.levels.get(1).filter(|level| own && level.who == last.who);
             return Some((Cause::Lock, first.map_or(all, |level| level.all.ticks)));
         }
-        in_call(view, via, &CHILD).then_some((Cause::Child, all))
+        child.then_some((Cause::Child, all))
+    }
+
+    /// Whom is waited for at the end waits itself for so long each time that making it is nothing:
+    /// a script that runs a program waits for what this waits for.
+    fn children_wait(&self, view: &View<'_>, cause: Cause, most: u64) -> bool {
+        let last = self.last();
+        let born = last.who.and_then(|who| view.evidence.groups.get(who)).map_or(0, |g| g.born);
+        let waits = matches!(cause, Cause::Timer | Cause::Device);
+        let each = view.seconds(most / u64::from(born.max(1)));
+        let known = last.all.ticks.saturating_sub(last.noise());
+        waits && most * 2 >= known && each.is_some_and(|each| each >= CHILD_WAITS_S)
     }
 
     /// Whom is waited for at the end computes for so long each time that making it is nothing.
@@ -250,9 +268,11 @@ impl Story {
         });
         let own_kind = last.who.is_some()
             && last.who == via.and_then(|via| via.who).or(self.subject_group(view));
+        let signals = own_kind && last.who.is_some_and(|who| by_signals(view, who));
         match (calls, futex && !own_kind, self.waits < MANY_WAITS) {
             (false, ..) | (_, true, true) => Some(Severity::Low),
             _ if own_kind && self.closed(view) < CLOSED => Some(Severity::Low),
+            _ if signals => Some(Severity::Medium),
             (_, true, false) => Some(Severity::Medium),
             _ => None,
         }
@@ -323,6 +343,9 @@ impl Story {
             return false;
         }
         let name = view.frame_name(call);
+        if own_kind && waits(name) && by_signals(view, who) {
+            return true;
+        }
         let kernel = !waits(name)
             && !is_lock_call(name)
             && !matches!(name, "write" | "writev" | "sendto" | "sendmsg");
@@ -353,7 +376,8 @@ impl Story {
                 }
         });
         let known = last.all.ticks.saturating_sub(last.noise());
-        let top = Level::sorted(&last.calls).first().and_then(|(call, _)| *call);
+        // What is not recorded is in no call that is known.
+        let top = last.most_in(|state| state != Frame::Unknown).and_then(|(call, _)| call);
         if works * 3 < known || works * 5 < last.all.ticks || idle(top) {
             return false;
         }

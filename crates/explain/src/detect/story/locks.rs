@@ -1,6 +1,7 @@
 //! What the kernel's own events say of locks: which kind, whose wait, in what call, who let go.
 
 use super::super::levels::Level;
+use super::super::signals::SENDS;
 use super::super::View;
 use super::Story;
 use crate::evidence::calls::Contended;
@@ -26,6 +27,21 @@ pub(super) struct Waits {
     pub(super) all: Contended,
     /// Who let most of them go on, where that is known.
     pub(super) holder: Option<GroupId>,
+}
+
+/// True if processes of a name let each other go on by signals: locks of programs that share
+/// memory and no threads are built so.
+pub(super) fn by_signals(view: &View<'_>, who: GroupId) -> bool {
+    let wakes = view.evidence.ledger.wakes.iter();
+    let own = wakes.filter(|((by, _, woken), _)| *by == who && *woken == who);
+    let (mut all, mut signals) = (0_u64, 0_u64);
+    for ((_, call, _), wakes) in own {
+        all += wakes.wakes;
+        if call.is_some_and(|call| SENDS.contains(&view.name(call))) {
+            signals += wakes.wakes;
+        }
+    }
+    signals >= MANY && signals * 2 >= all
 }
 
 impl Story {

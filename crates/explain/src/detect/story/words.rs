@@ -336,12 +336,14 @@ impl Story {
         let last = self.last();
         let inside = Level::sorted(&last.calls).into_iter().find_map(|(call, _)| call);
         let inside = inside.filter(|_| self.levels.len() > 1);
-        let inside =
-            inside.map_or(String::new(), |call| format!(" while in {}", view.frame_name(call)));
         let via = self.levels.iter().rev().nth(1);
         let waits = via.and_then(|via| via.most_in(|s| matches!(s, Frame::Waker(_))));
         let waits = waits.or(last.most_in(|s| s == Frame::Asleep));
         let call = waits.and_then(|(call, _)| call);
+        // One behind the other: the holder waits, too, before it has the lock.
+        let inside = inside.filter(|inside| call != Some(*inside));
+        let inside =
+            inside.map_or(String::new(), |call| format!(" while in {}", view.frame_name(call)));
         let holder = self.levels.iter().rev().find_map(|level| level.who);
         let holder = holder.map_or("another thread".into(), |who| view.threads(who));
         let subject = self.subject(view);

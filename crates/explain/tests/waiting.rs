@@ -1,0 +1,135 @@
+//! Whom threads wait for: a program that is run, a process that signals, an idle pool's master.
+
+mod common;
+
+use common::{kinds, Trace};
+
+const SHELL: &str = "sh-5";
+const OTHER: &str = "cc-50";
+
+/// A shell runs a program `runs` times, which sleeps in `read` until data comes by the network.
+fn script(runs: u32, each_us: u64) -> Trace {
+    let mut trace = Trace::new();
+    for n in 0..runs {
+        let (fork, curl) = (format!("sh-{}", 100 + n), format!("curl-{}", 100 + n));
+        trace.event(1, SHELL, "sys_enter: NR 56 (0, 0, 0, 0, 0, 0)");
+        let child = format!("comm=sh pid=5 child_comm=sh child_pid={}", 100 + n);
+        trace.event(1, SHELL, &format!("sched_process_fork: {child}"));
+        trace.event(1, SHELL, &format!("sys_exit: NR 56 = {}", 100 + n));
+        trace.event(1, SHELL, "sys_enter: NR 61 (0, 0, 0, 0, 0, 0)");
+        trace.switch(1, SHELL, "S", &fork);
+        trace.call(&curl, 59, 300, 0);
+        trace.event(10, &curl, "sys_enter: NR 0 (3, 0, 1, 0, 0, 0)");
+        trace.switch(1, &curl, "S", OTHER);
+        trace.now += each_us;
+        trace.flags = "..s1.";
+        trace.event(1, OTHER, "softirq_entry: vec=3 [action=NET_RX]");
+        trace.wake(1, OTHER, &curl);
+        trace.event(1, OTHER, "softirq_exit: vec=3 [action=NET_RX]");
+        trace.flags = ".....";
+        trace.switch(1, OTHER, "R", &curl);
+        trace.event(1, &curl, "sys_exit: NR 0 = 1");
+        trace.event(20, &curl, "sys_enter: NR 231 (0, 0, 0, 0, 0, 0)");
+        trace.wake(1, &curl, SHELL);
+        trace.switch(1, &curl, "Z", SHELL);
+        trace.event(1, SHELL, &format!("sys_exit: NR 61 = {}", 100 + n));
+    }
+    trace
+}
+
+#[test]
+fn a_script_waits_for_what_its_program_waits_for() {
+    let slow = script(12, 300_000).explain();
+    let first = &slow.findings[0];
+    assert_eq!(first.kind, "slow-call", "{first:#?}");
+    assert!(first.summary.contains("curl") && first.summary.contains("network"), "{first:?}");
+}
+
+/// Two processes: each works for a while, signals the other and sleeps until that one does.
+fn by_turns(signals: bool) -> Trace {
+    const WAITS: &str = "NR 232 (4, 0, 1, ffffffff, 0, 0)";
+    let mut trace = Trace::new();
+    let number = if signals { 62 } else { 1 };
+    let (mut own, mut other) = ("pg-20", "pg-21");
+    trace.event(1, other, &format!("sys_enter: {WAITS}"));
+    trace.switch(1, other, "S", own);
+    for _ in 0..200 {
+        trace.now += 2_000;
+        trace.event(1, own, &format!("sys_enter: NR {number} (15, 17, 0, 0, 0, 0)"));
+        trace.wake(1, own, other);
+        trace.event(1, own, &format!("sys_exit: NR {number} = 0"));
+        trace.event(1, own, &format!("sys_enter: {WAITS}"));
+        trace.switch(1, own, "S", other);
+        trace.event(1, other, "sys_exit: NR 232 = 1");
+        (own, other) = (other, own);
+    }
+    trace
+}
+
+#[test]
+fn processes_that_let_each_other_go_on_by_signals_share_a_lock() {
+    let locks = by_turns(true).explain();
+    let first = &locks.findings[0];
+    assert_eq!(first.kind, "lock-wait", "{first:#?}");
+    assert!(first.summary.contains("epoll_wait"), "{first:?}");
+    let hands_over = by_turns(false).explain();
+    assert!(!kinds(&hands_over).contains(&"lock-wait"), "{:#?}", hands_over.findings);
+}
+
+/// A master asks two workers by turns, and does something itself; the one that is not asked
+/// idles in futex. The first has done so before anything of the master is recorded.
+fn pool() -> Trace {
+    const FUTEX: &str = "NR 202 (7f00, 0, 0, 0, 0, 0)";
+    const MASTER: &str = "img-10";
+    let workers = ["img-11", "img-12"];
+    let mut trace = Trace::new();
+    for worker in workers {
+        trace.event(1, worker, &format!("sys_enter: {FUTEX}"));
+        trace.switch(1, worker, "S", OTHER);
+    }
+    trace.now += 15_000;
+    trace.switch(1, OTHER, "R", MASTER);
+    for n in 0..50 {
+        let worker = workers[n % 2];
+        trace.now += 130;
+        trace.event(1, MASTER, &format!("sys_enter: {FUTEX}"));
+        trace.wake(1, MASTER, worker);
+        trace.event(1, MASTER, "sys_exit: NR 202 = 1");
+        trace.event(1, MASTER, "sys_enter: NR 271 (7f00, 1, 0, 0, 0, 0)");
+        trace.switch(1, MASTER, "S", worker);
+        trace.event(1, worker, "sys_exit: NR 202 = 0");
+        trace.call(worker, 17, 300, 4096);
+        trace.event(1, worker, "sys_enter: NR 1 (4, 0, 8, 0, 0, 0)");
+        trace.wake(1, worker, MASTER);
+        trace.event(1, worker, "sys_exit: NR 1 = 8");
+        trace.event(1, worker, &format!("sys_enter: {FUTEX}"));
+        trace.switch(1, worker, "S", MASTER);
+        trace.event(1, MASTER, "sys_exit: NR 271 = 1");
+    }
+    trace
+}
+
+#[test]
+fn a_pool_that_idles_waits_for_no_lock() {
+    let result = pool().explain();
+    assert!(!kinds(&result).contains(&"lock-wait"), "{:#?}", result.findings);
+}
+
+#[test]
+fn what_was_recorded_is_told_of_though_others_had_the_cpu_most_of_the_time() {
+    let mut trace = Trace::new();
+    trace.event(1, "trace-cmd-30", "sys_enter: NR 59 (0, 0, 0, 0, 0, 0)");
+    trace.event(1, "node-30", "sys_exit: NR 59 = 0");
+    for n in 0..300 {
+        trace.now += 300;
+        trace.call("node-30", 2, 60, 3);
+        let next = ["cc-51", "ld-52", "as-53"][n % 3];
+        trace.switch(1, "node-30", "R", next);
+        trace.now += 5_000;
+        trace.switch(1, next, "R", "node-30");
+    }
+    let result = trace.explain();
+    let node = result.findings.iter().find(|finding| finding.subject.contains("node"));
+    let node = node.unwrap_or_else(|| panic!("{:#?}", result.findings));
+    assert!(node.chain[0].claim.contains("in open"), "{node:#?}");
+}
