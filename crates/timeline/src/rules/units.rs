@@ -38,6 +38,8 @@ pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 pub(super) const UNIT: &str = "unit ";
 /// systemd at work between the end of one unit and the start of those that waited for it.
 const START_JOBS: &str = "systemd:start-jobs";
+/// systemd lets `RestartSec=` pass before it starts a unit again that failed.
+const RESTART: &str = "systemd:restart-wait";
 /// More units at once than any boot starts.
 const MAX_OPEN: usize = 512;
 /// From a process of the unit to the line that it begins, at most, ns.
@@ -93,8 +95,11 @@ fn of_stage<'a>(
     for index in &chain {
         let unit = &units[*index];
         let Some(start) = unit.start else { continue };
-        start_jobs(facts, tree, &units, (at, start.at));
-        let whole = node(facts, unit, start, from);
+        match try_before(&units, *index).filter(|before| chain.contains(before)) {
+            Some(_) => restart(tree, (at, start)),
+            None => start_jobs(facts, tree, &units, (at, start.at)),
+        }
+        let whole = node(facts, unit, start, since(&units, *index, from));
         let name = or_others(&units, *index, line).unwrap_or_else(|| whole.name.clone());
         if name != whole.name {
             tree.beside.push(whole.clone());
@@ -112,7 +117,7 @@ fn of_stage<'a>(
     }
     for (index, unit) in units.iter().enumerate() {
         if let Some(start) = unit.start.filter(|_| !chain.contains(&index)) {
-            tree.beside.push(node(facts, unit, start, from));
+            tree.beside.push(node(facts, unit, start, since(&units, index, from)));
         }
     }
 }
@@ -294,7 +299,15 @@ fn chain(units: &[Unit<'_>], goal: Option<usize>, orders: &Orders<'_>) -> Vec<us
         let at = unit.start.map_or(unit.end.at, |start| start.at);
         // In order of their ends: whatever is chosen is earlier in the list.
         let before = units[..index].iter().take_while(|other| other.end.at <= at).count();
-        let named = |name: &str| units.iter().position(|unit| same(unit.name, name));
+        // One that was tried again was waited for until its last try.
+        let named = |name: &str| {
+            let its = |unit: &Unit<'_>| same(unit.name, name);
+            units[..before].iter().rposition(its).or_else(|| units.iter().position(its))
+        };
+        if let Some(tried) = try_before(units, index) {
+            next = Some(tried);
+            continue;
+        }
         next = match orders.waited_for(unit.name, named) {
             Some(waited_for) => waited_for.into_iter().filter(|other| *other < before).max(),
             None => {
@@ -305,6 +318,27 @@ fn chain(units: &[Unit<'_>], goal: Option<usize>, orders: &Orders<'_>) -> Vec<us
     }
     chain.reverse();
     chain
+}
+
+/// The try of the same unit that had ended before this one began (`Restart=`).
+fn try_before(units: &[Unit<'_>], index: usize) -> Option<usize> {
+    let unit = &units[index];
+    let start = unit.start?.at;
+    units[..index]
+        .iter()
+        .rposition(|u| u.name == unit.name && u.start.is_some() && u.end.at <= start)
+}
+
+/// From when on the time of a unit's processes is this try's.
+fn since(units: &[Unit<'_>], index: usize, from: Ns) -> Ns {
+    try_before(units, index).map_or(from, |before| units[before].end.at)
+}
+
+/// From the failure of a unit to its next try.
+fn restart<'a>(tree: &mut Growing<'a>, (from, to): (Ns, Stamp<'a>)) {
+    if from < to.at {
+        tree.place(Node { error: to.error, ..Node::new(RESTART, from, to.at, to.source) });
+    }
 }
 
 /// A unit's span. It began to start between its first process and the line that says so.
@@ -346,6 +380,39 @@ fn start_jobs<'a>(
 mod tests {
     use super::*;
     use vmeter_model::UnitFile;
+
+    #[test]
+    fn a_unit_that_is_tried_again_is_waited_for_to_its_last_try() {
+        let stamp = |at| Stamp { at, error: 0, source: "t" };
+        let unit = |name, start: Ns, end| Unit {
+            name,
+            start: Some(stamp(start)),
+            end: stamp(end),
+            unfinished: false,
+        };
+        let units = [
+            unit("slow.service", 0, 10),
+            unit("flaky.service", 12, 20),
+            unit("flaky.service", 25, 40),
+            unit("other.service", 12, 50),
+            unit("flaky.service", 45, 80),
+            unit("mine.service", 81, 90),
+        ];
+        let file = |name: &str, after: &[&str]| UnitFile {
+            name: name.into(),
+            after: after.iter().map(|name| (*name).to_owned()).collect(),
+            ..UnitFile::default()
+        };
+        let files = [
+            file("mine.service", &["flaky.service", "other.service"]),
+            file("flaky.service", &["slow.service"]),
+        ];
+        let files: Vec<&UnitFile> = files.iter().collect();
+        let orders = Orders::of_files(&files, std::iter::empty());
+        assert_eq!(chain(&units, Some(5), &orders), [0, 1, 2, 4, 5]);
+        assert_eq!(chain(&units, Some(5), &Orders::default()), [0, 1, 2, 4, 5]);
+        assert_eq!((since(&units, 1, 3), since(&units, 4, 3)), (3, 40));
+    }
 
     #[test]
     fn a_chain_goes_by_what_each_waited_for() {

@@ -58,6 +58,7 @@ const HANDLES: &[(&str, &str)] = &[
     ("unit ",                   "mask it, or order it later"),
     ("systemd:setup",           "fewer generators and mounts"),
     ("systemd:start-jobs",      "systemd's own: fewer units"),
+    ("systemd:restart-wait",    "RestartSec=, or why it failed"),
     ("systemd:stop-jobs",       "systemd's own: fewer units"),
     ("stop ",                   "its ExecStop=, or TimeoutStopSec="),
     ("systemd:load-units",      "fewer units and generators"),
