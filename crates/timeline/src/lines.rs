@@ -67,8 +67,20 @@ impl<'a> Line<'a> {
     }
 
     /// The line as it grew: one that waited in its middle for so long, ns, is there as far as it
-    /// had come before, and again from when it went on.
+    /// had come before, and again from when it went on. One that goes on time and again shows
+    /// progress: it is there with what it began with, and again when it was whole.
     pub(crate) fn grown(&self, waits: Ns) -> Vec<Line<'a>> {
+        let pieces = self.pieces(waits);
+        let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return pieces };
+        if pieces.len() <= MOST_WAITS {
+            return pieces;
+        }
+        let bare = first.text.trim_end_matches(|c: char| !c.is_alphanumeric());
+        let text = if bare.is_empty() { first.text } else { bare };
+        vec![Line { end: last.at, text, ..*first }, *last]
+    }
+
+    fn pieces(&self, waits: Ns) -> Vec<Line<'a>> {
         let mut grown: Vec<Line<'a>> = Vec::new();
         let (mut from, mut last) = (self.at, self.at);
         for (offset, at) in self.later {
@@ -96,6 +108,8 @@ impl<'a> Line<'a> {
     }
 }
 
+/// A line that comes in more pieces shows progress.
+const MOST_WAITS: usize = 3;
 /// How far off the kernel's clock is while its TSC is still being calibrated.
 pub(crate) const EARLY_CLOCK_ERROR_NS: Ns = 10_000_000;
 /// Error of a line without a time of its own: stamped 0, before the kernel's
@@ -134,7 +148,7 @@ pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
 }
 
 /// How a kernel introduces itself.
-const BANNER: &str = "Linux version ";
+pub(crate) const BANNER: &str = "Linux version ";
 
 /// For each event that is a line of the console, when it was said.
 fn said(seen: &[Seen<'_>]) -> Vec<Said> {

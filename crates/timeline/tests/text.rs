@@ -225,3 +225,37 @@ fn a_clock_that_lost_time_is_said() {
     assert_eq!(warned(11_000).as_deref(), Some(said));
     assert_eq!(warned(9_200), None, "200 ms are what arrivals are late by");
 }
+
+#[test]
+fn progress_is_one_thing_however_it_is_shown() {
+    let mut events = printed(&[
+        (1_000, "[    0.000000] Linux version 6.1.0"),
+        (2_000, "[    1.000000] Run /init as init process"),
+        (2_300, "one: begins"),
+        (2_301, "two: goes on"),
+        (7_102, "four: dots come unevenly"),
+        (10_100, "five"),
+    ]);
+    // Written over its own line, once for each hundredth.
+    let counts: Vec<String> = (0..100).map(|n| format!("Fetch: {n}%")).collect();
+    let counts: Vec<(Ns, &str)> =
+        counts.iter().enumerate().map(|(n, text)| (4_000 + 31 * n as Ns, text.as_str())).collect();
+    events.extend(printed(&counts));
+    // Dots behind it, of which some come late.
+    let waits = [10, 300, 20, 10, 15, 400, 5, 5, 200, 100, 250, 8];
+    let mut at = 7_103;
+    let mut later: Vec<(u32, Ns)> = Vec::new();
+    for (n, wait) in waits.iter().enumerate() {
+        at += wait;
+        later.push((9 + n as u32, at * MS));
+    }
+    let text = format!("Checking {}", ".".repeat(waits.len()));
+    let what = What::ConsoleLine { text, end: at * MS, later };
+    events.push(event(7_103 * MS, 200 * US, "console", what));
+    let timeline = checked(&events, 11_000 * MS);
+    assert_eq!(spans(&timeline, "after: Fetch: #"), [(4_000, 7_102)]);
+    assert_eq!(spans(&timeline, "after: Checking"), [(7_103, 8_418)]);
+    let names: Vec<&str> = timeline.leaves().map(|s| s.name.as_str()).collect();
+    assert!(!names.iter().any(|name| name.starts_with("lines from: Fetch")), "{names:?}");
+    assert_eq!(names.iter().filter(|name| name.contains("Checking")).count(), 2, "{names:?}");
+}

@@ -8,10 +8,10 @@
 use super::kernel::initcall_phase;
 use super::processes::USERSPACE;
 use super::{no_anchors, RuleSet};
-use crate::anchors::{Anchor, Anchors};
+use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::facts::Facts;
 use crate::landmarks::open_end;
-use crate::lines::Line;
+use crate::lines::{Line, BANNER};
 use crate::tree::{Fill, Growing, Node};
 use vmeter_model::Ns;
 
@@ -33,7 +33,8 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
             place(tree, stretches(facts, |_| true, from, to));
         }
     }
-    let Some(begin) = anchors.get(Anchor::Userspace) else { return };
+    let begin = anchors.get(Anchor::Userspace).or_else(|| first_of_programs(facts, anchors));
+    let Some(begin) = begin else { return };
     let limit = open_end(facts, anchors, begin.at);
     for (from, to) in gaps(tree, begin.at, limit) {
         // What the kernel says meanwhile tells nothing of the programs.
@@ -48,6 +49,18 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
         }
         place(tree, nodes);
     }
+}
+
+/// The first line of a program, where a kernel was seen to begin that says nothing at all
+/// (`quiet`), and nothing says when its init did.
+fn first_of_programs<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Option<Stamp<'a>> {
+    let entry = anchors.get(Anchor::KernelEntry).filter(|entry| entry.error <= MOST_ERROR_NS)?;
+    let said = || facts.lines.iter().filter(|l| l.console && l.timed);
+    if said().any(|l| l.text.starts_with(BANNER)) {
+        return None;
+    }
+    let line = said().find(|l| l.stamp.is_none() && l.at > entry.at.saturating_add(entry.error))?;
+    Some(Stamp { at: line.at, error: line.error, source: line.source })
 }
 
 /// A stretch that something else explains is nothing that went on beside it.
@@ -135,6 +148,7 @@ pub(super) fn stretches<'a>(
     let mut lines: Vec<Line<'a>> = known.flat_map(|l| l.grown(shortest)).collect();
     lines.retain(|l| (from..to).contains(&l.at));
     lines.sort_by_key(|l| l.at);
+    let lines = once(lines, shortest);
     let mut nodes = Vec::new();
     // Lines that follow each other closely have one stretch together.
     let mut first: Option<Line<'a>> = None;
@@ -159,6 +173,27 @@ pub(super) fn stretches<'a>(
         }
     }
     nodes
+}
+
+/// Lines that are one, written over and over as something goes on (`10 %`, `20 %`), once.
+fn once(lines: Vec<Line<'_>>, shortest: Ns) -> Vec<Line<'_>> {
+    let mut kept: Vec<Line<'_>> = Vec::with_capacity(lines.len());
+    let mut before: Option<(Ns, &str)> = None;
+    for line in lines {
+        let again = |(at, text): (Ns, &str)| line.at - at < shortest && alike(text, line.text);
+        if !before.is_some_and(again) {
+            kept.push(line);
+        }
+        before = Some((line.at, line.text));
+    }
+    kept
+}
+
+/// True for two lines of the same letters, of which there are some.
+fn alike(one: &str, other: &str) -> bool {
+    let letters = |text: &'_ str| text.chars().filter(|c| c.is_alphabetic()).collect::<Vec<_>>();
+    let one = letters(one);
+    !one.is_empty() && one == letters(other)
 }
 
 /// True for a line that is a status and no more (OpenRC's ` [ ok ]`, ` [ !! ]`).
@@ -199,6 +234,12 @@ fn name(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_only_counts_is_one_line() {
+        assert!(alike("Fetch: 9%", "Fetch:10% [##  ]") && !alike("10%", "11%"));
+        assert!(!alike("Fetch: 9%", "Unpack: 9%"));
+    }
 
     #[test]
     fn a_status_is_no_name() {
