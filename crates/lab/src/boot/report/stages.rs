@@ -4,7 +4,7 @@ use super::colours::group_of;
 use serde::Serialize;
 use vmeter_model::span::{OBSERVE, UNATTRIBUTED};
 use vmeter_model::time::seconds;
-use vmeter_model::{Estimate, Ns, Timeline};
+use vmeter_model::{Estimate, Ns, Span, Timeline};
 use vmeter_render::exported;
 use vmeter_render::palette::Group;
 use vmeter_stats::estimate;
@@ -136,9 +136,27 @@ fn time_of(timeline: &Timeline, bar: &str) -> Ns {
     own.map(|(_, ns)| *ns).sum()
 }
 
+/// How far off a bar's begins and ends can be. Where two of its own phases meet moves nothing, and
+/// where two bars meet is as exact as the better known of both.
 fn error_of(timeline: &Timeline, bar: &str) -> Ns {
     let tops = timeline.spans.iter().filter(|s| s.parent.is_none() && s.name != UNATTRIBUTED);
-    tops.filter(|s| bar_of(&s.name) == bar).map(|s| s.error_ns).max().unwrap_or(0)
+    let mut tops: Vec<&Span> = tops.collect();
+    tops.sort_by_key(|span| span.start);
+    let own = |span: &Span| bar_of(&span.name) == bar;
+    let mut error = 0;
+    for (index, span) in tops.iter().enumerate().filter(|(_, span)| own(span)) {
+        let before = index.checked_sub(1).map(|at| tops[at]).filter(|b| b.end == span.start);
+        let after = tops.get(index + 1).copied().filter(|a| a.start == span.end);
+        for other in [before, after] {
+            let end = match other {
+                Some(other) if own(other) => 0,
+                Some(other) => span.error_ns.min(other.error_ns),
+                None => span.error_ns,
+            };
+            error = error.max(end);
+        }
+    }
+    error
 }
 
 #[cfg(test)]
@@ -175,5 +193,35 @@ mod tests {
         assert_eq!(bars.len(), 7, "what nobody held is no bar");
         let sum: f64 = bars.iter().map(|bar| bar.share).sum();
         assert!((sum - 12.0 / 15.0).abs() < 1e-9, "{sum}");
+    }
+
+    #[test]
+    fn where_two_phases_of_a_bar_meet_is_no_error_of_it() {
+        let span = |id, name: &str, start, end, error_ns| Span {
+            id,
+            parent: None,
+            name: name.into(),
+            start,
+            end,
+            insns: None,
+            cpu: None,
+            source: String::new(),
+            error_ns,
+        };
+        let mut timeline = Timeline {
+            total: 100,
+            spans: vec![
+                span(0, "userspace", 0, 40, 1),
+                span(1, "kexec", 40, 60, 20),
+                span(2, "kexec:kernel", 60, 80, 20),
+                span(3, "kexec:userspace", 80, 100, 2),
+            ],
+            ..Timeline::default()
+        };
+        assert_eq!(error_of(&timeline, "kernel"), 2);
+        assert_eq!(error_of(&timeline, "user space"), 2);
+        // What is between is nobody's: its end is as far off as it says.
+        timeline.spans[1].start = 45;
+        assert_eq!(error_of(&timeline, "kernel"), 20);
     }
 }
