@@ -211,6 +211,8 @@ pub enum What {
         /// How much.
         bytes: u64,
     },
+    /// The guest had the whole machine reset, which went on.
+    MachineReset,
     /// A driver in the guest reset a virtio device (it wrote 0 to its status).
     VirtioReset,
     /// The console was told to clear its screen (`ESC [ 2 J`).

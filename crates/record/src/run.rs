@@ -409,6 +409,7 @@ fn last_seen(dir: &Path, record: &RunRecord) -> String {
         | What::PciConfig { .. }
         | What::FwCfg { .. }
         | What::DiskRead { .. }
+        | What::MachineReset
         | What::VirtioReset
         | What::ScreenCleared
         | What::Note { .. }

@@ -78,6 +78,7 @@ pub(crate) fn marks(
                 What::PowerOff => "power off".to_owned(),
                 What::VmmKilled => "VMM killed by vmeter".to_owned(),
                 What::RunState { state } => format!("VMM: {state}"),
+                What::MachineReset => "the guest resets the machine".to_owned(),
                 What::Note { text } => text.clone(),
                 What::VmmExec
                 | What::WrapperExec

@@ -138,7 +138,7 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     loader(r"net\d+: ([0-9a-f]{2}:){5}[0-9a-f]{2} using ", Part("ipxe:network")),
     loader(r"^(Configuring|Waiting for link-up on) \(?net", Part("ipxe:network")),
     // A script's may have no scheme; rules/loader.rs knows whether iPXE is there at all.
-    loader(r"^\S+\.\.\. *([0-9]+%|ok|$)",                 Part("ipxe:download")),
+    loader(r"^\S+\.\.\. *(\d+%|ok\b)",                   Part("ipxe:download")),
     loader(r"^EFI stub: ",                               FirstPart("efi-stub")),
 
     // Linux's real-mode code, entered by a BIOS's loader of the old kind and by QEMU's -kernel.

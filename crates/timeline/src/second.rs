@@ -7,6 +7,7 @@
 
 use crate::anchors::Stamp;
 use crate::input::{Input, Seen};
+use crate::landmarks::{KERNEL_ENTRIES, MAPPED};
 use vmeter_model::kernel_log::{comes_up, split_stamp, SLACK};
 use vmeter_model::{Ns, What};
 
@@ -19,9 +20,11 @@ const BANNER: &str = "Linux version ";
 const RESETS: &[&str] = &["reboot: Restarting system", "reboot: machine restart"];
 /// How firmware introduces itself on a console (SeaBIOS: src/sercon.c): all that is seen of a machine
 /// that begins again with a kernel that says nothing (`quiet`).
-const FIRMWARE: &str = "SeaBIOS (version ";
+pub(crate) const FIRMWARE: &str = "SeaBIOS (version ";
 /// Lines of other CPUs and drivers that may come after the last word.
 const MOST_AFTER: usize = 20;
+/// A console is read so late on a busy host, ns.
+const ARRIVES_WITHIN_NS: Ns = 50_000_000;
 /// A clock is told by at least so many lines, over so long, ns.
 const LEAST_LINES: usize = 10;
 const LEAST_NS: Ns = 1_000_000_000;
@@ -104,12 +107,32 @@ fn started(seen: &[Seen<'_>]) -> Option<(usize, By)> {
         _ => None,
     });
     let lines: Vec<Line<'_>> = of_console.collect();
-    let said = (0..lines.len()).find_map(|at| Some((at, last_word(&lines, at)?)));
-    if let Some((at, by)) = said {
-        return Some((lines[at].index, by));
+    let said = (0..lines.len()).find_map(|at| Some((lines[at].index, last_word(&lines, at)?)));
+    let reset = reset(seen, &lines).map(|index| (index, By::Reset));
+    if let Some(first) = [said, reset].into_iter().flatten().min_by_key(|(index, _)| *index) {
+        return Some(first);
     }
     let banner = (1..lines.len()).find(|at| begins_anew(&lines, *at))?;
     Some((lines[banner].index.checked_sub(1)?, By::Silent))
+}
+
+/// The last event before the machine was reset, by the VMM's own word, once a kernel had run: a
+/// firmware may begin anew before it boots anything.
+fn reset(seen: &[Seen<'_>], lines: &[Line<'_>]) -> Option<usize> {
+    let kernels = |what: &What| match what {
+        What::Reached { symbol } => symbol == MAPPED || KERNEL_ENTRIES.contains(&symbol.as_str()),
+        _ => false,
+    };
+    let mut stamped = lines.iter().filter(|line| line.stamp.is_some()).map(|line| line.index);
+    let ran = seen.iter().position(|s| kernels(s.what)).into_iter().chain(stamped.next()).min()?;
+    let after = || seen.iter().enumerate().skip(ran);
+    let (index, reset) = after().find(|(_, s)| *s.what == What::MachineReset)?;
+    // What the kernel said last may arrive later.
+    let late = |line: &&Line<'_>| {
+        line.at - reset.at <= ARRIVES_WITHIN_NS && line.stamp.is_some_and(|at| at > SLACK)
+    };
+    let last = lines.iter().filter(|line| line.index > index).take_while(late).last();
+    Some(last.map_or(index, |line| line.index))
 }
 
 /// What a line says of another kernel, if it is the last of its own.

@@ -161,14 +161,42 @@ fn a_quiet_machine_that_is_reset_is_nothing_of_the_first_boot() {
     assert_eq!(verify(&timeline), Ok(()));
     let reset = 11_056 * MS;
     let again = timeline.spans.iter().find(|s| s.name == "reboot").expect("it");
-    assert_eq!(again.end / MS, 11_620, "as far as firmware says, and no kernel named");
+    assert_eq!(again.end / MS, 11_621, "as far as firmware says, and no kernel named");
     assert!(!timeline.spans.iter().any(|s| s.name == "reboot:kernel"));
+    let untold = phase(&timeline, "reboot+reboot:kernel+reboot:userspace");
+    assert_eq!(untold, Some((11_621, 19_490)), "up to the first line of a program");
+    assert_eq!(phase(&timeline, "reboot:userspace"), Some((19_490, 24_144)));
+    assert!(timeline.spans.iter().any(|s| s.name == "after: CLK second-boot #"));
     for span in timeline.spans.iter().filter(|s| s.end > reset && s.start < reset) {
         assert_eq!(span.name, "unattributed", "{} is stretched over a reset", span.name);
     }
     assert!(!timeline.spans.iter().any(|s| s.name.starts_with("kernel") && s.end > reset));
+    assert_eq!(phase(&timeline, "userspace"), Some((8_870, 11_055)), "its programs' own word");
     let after = |ms: Ns| timeline.spans.iter().find(|s| s.start <= ms * MS && ms * MS < s.end);
     assert_eq!(after(24_150).map(|s| s.name.as_str()), Some("shutdown"));
     let said = timeline.warnings.iter().filter(|w| w.contains("after a reset")).count();
     assert_eq!(said, 1, "{:?}", timeline.warnings);
+}
+
+#[test]
+fn the_vmm_says_that_a_machine_is_reset() {
+    // A kernel with loglevel=0 says nothing of it, and this firmware has no console.
+    let silent = QUIET.iter().filter(|(_, text)| !text.starts_with(['[', 'S', 'B']));
+    let mut events: Vec<Event> = silent.map(|(at, text)| console(at * MS, text)).collect();
+    let reached = What::Reached { symbol: "start_kernel".into() };
+    events.push(event(2_372 * MS, 0, "tcg", reached));
+    events.push(event(11_056 * MS, MS, "monitor", What::MachineReset));
+    let build = |events: &[Event]| build(events, &record(24_160 * MS));
+    let timeline = build(&events);
+    assert_eq!(verify(&timeline), Ok(()));
+    assert!(timeline.marks.contains(&(11_056 * MS, "the guest resets the machine".to_owned())));
+    let reset = 11_056 * MS;
+    let over = |s: &&vmeter_model::Span| s.start < reset && reset < s.end;
+    assert!(timeline.spans.iter().filter(over).all(|s| s.name == "unattributed"));
+    assert_eq!(timeline.warnings.iter().filter(|w| w.contains("after a reset")).count(), 1);
+    // Nothing says how far the way to the second kernel goes.
+    assert_eq!(phase(&timeline, "reboot"), None);
+    // Before any kernel, a firmware begins anew by itself.
+    events.retain(|e| e.source != "tcg");
+    assert!(!build(&events).warnings.iter().any(|w| w.contains("after a reset")));
 }

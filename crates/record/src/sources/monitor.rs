@@ -5,9 +5,10 @@
 //! itself and one that crashes all end in status 0 under `-no-reboot`. Nobody talks to the
 //! monitor while the guest runs: the one command that it needs waits in its socket before
 //! QEMU is there, and what it said is read once QEMU is gone. So that unwatched boots, too,
-//! have it.
+//! have it. `RESET` says when a guest had the machine reset that goes on.
 
 use super::read_bounded;
+use crate::clock::Conversion;
 use crate::end::Clues;
 use crate::recorder::{self, Context, Live, NoParameters, Recorder, Saved, SourceError};
 use serde_json::Value;
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::qmp;
 use vmeter_model::run::SourceRecord;
-use vmeter_model::{Event, Ns};
+use vmeter_model::{Event, Ns, What};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "monitor";
@@ -55,12 +56,23 @@ impl Recorder for Monitor {
 
     fn decode(
         &self,
-        _: &Vec<Value>,
-        _: &SourceRecord,
-        _: &Saved<'_>,
+        said: &Vec<Value>,
+        source: &SourceRecord,
+        saved: &Saved<'_>,
     ) -> Result<Vec<Event>, SourceError> {
-        // QEMU's own trace has the moments; this has the reasons.
-        Ok(Vec::new())
+        // QEMU's own trace has the other moments; this has their reasons.
+        let Some(clock) = Conversion::from_realtime(&saved.run.clocks) else {
+            return Ok(Vec::new());
+        };
+        let resets = said.iter().filter(|message| is_reset_by_guest(message)).filter_map(wall_us);
+        let event = |micros: f64| Event {
+            at: clock.to_monotonic(micros * 1e3).saturating_sub(saved.run.exec_ns),
+            error_ns: source.error_ns,
+            source: NAME.into(),
+            insns: None,
+            what: What::MachineReset,
+        };
+        Ok(resets.map(event).collect())
     }
 
     fn clues(&self, said: &Vec<Value>, clues: &mut Clues) {
@@ -78,6 +90,20 @@ impl Recorder for Monitor {
             }
         }
     }
+}
+
+/// True if the guest itself had the machine reset.
+fn is_reset_by_guest(message: &Value) -> bool {
+    let by_guest = message.pointer("/data/guest").and_then(Value::as_bool);
+    message.get("event").and_then(Value::as_str) == Some("RESET") && by_guest == Some(true)
+}
+
+/// When an event was, µs since the epoch.
+fn wall_us(message: &Value) -> Option<f64> {
+    let part = |name: &str| message.get("timestamp")?.get(name)?.as_i64();
+    let (seconds, micros) = (part("seconds")?, part("microseconds")?);
+    (seconds >= 0 && (0..1_000_000).contains(&micros))
+        .then_some(seconds as f64 * 1e6 + micros as f64)
 }
 
 struct Recording {
@@ -126,7 +152,7 @@ mod tests {
         let said = [
             r#"{"QMP": {"version": {}, "capabilities": ["oob"]}}"#,
             r#"{"return": {}}"#,
-            r#"{"event": "RESET", "data": {"guest": true, "reason": "guest-reset"}}"#,
+            r#"{"timestamp": {"seconds": 7, "microseconds": 250000}, "event": "RESET", "data": {"guest": true, "reason": "guest-reset"}}"#,
             r#"{"event": "SHUTDOWN", "data": {"guest": true, "reason": "guest-reset"}}"#,
         ];
         let said: Vec<Value> =
@@ -135,5 +161,12 @@ mod tests {
         Recorder::clues(&Monitor, &said, &mut clues);
         assert_eq!((clues.shutdown.as_deref(), clues.resets), (Some("guest-reset"), 1));
         assert!(!clues.told_of_panic && !clues.paused);
+        let by_guest: Vec<&Value> = said.iter().filter(|m| is_reset_by_guest(m)).collect();
+        assert_eq!(by_guest.len(), 1);
+        assert_eq!(wall_us(by_guest[0]), Some(7_250_000.0));
+        let own =
+            r#"{"event": "RESET", "data": {"guest": false, "reason": "host-qmp-system-reset"}}"#;
+        let own = serde_json::from_str(own).expect("JSON");
+        assert!(!is_reset_by_guest(&own) && wall_us(&own).is_none());
     }
 }

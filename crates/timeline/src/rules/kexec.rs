@@ -10,7 +10,7 @@ use crate::backbone::SHUTDOWN;
 use crate::facts::Facts;
 use crate::lines::{Hit, Line, NO_TIME_ERROR_NS};
 use crate::patterns::{Means, On};
-use crate::second::By;
+use crate::second::{By, FIRMWARE};
 use crate::tree::{Fill, Growing, Node};
 use vmeter_model::{Ns, What};
 
@@ -74,22 +74,71 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
         frame(tree, names.kernel, entry, to, entry.error, Fill::Own);
         kernel(facts, anchors, tree, entry, to);
     }
-    if let Some(init) = init {
+    let untold = reset && entry.is_none();
+    if let Some(init) = init.filter(|_| !untold) {
         frame(tree, names.userspace, init, end, init.error, Fill::Unattributed);
         programs(facts, tree, init.at, end);
     }
     if let Some(panic) = panic {
         frame(tree, names.panic, panic, down, panic.error, Fill::Own);
     }
-    // A second kernel that says nothing (`quiet`): firmware's own log says how far that came.
-    let firmware = facts.hits.iter().rfind(|h| h.on == On::Firmware).map(|h| h.at.min(end));
-    if let Some(to) = firmware.filter(|_| reset && entry.is_none()) {
-        frame(tree, names.way, begin, to, begin.error, Fill::Own);
+    if untold {
+        unsaid(facts, anchors, tree, (begin, init, end));
     }
     if down < last && (init.is_some() || panic.is_some() || reset) {
         let down = Stamp { at: down, ..begin };
         frame(tree, SHUTDOWN, down, last, begin.error, Fill::Own);
     }
+}
+
+/// A second kernel that says nothing (`quiet`): firmware and loader say how far they came, its
+/// trace when its initcalls and its init began, or the first line of a program that it is there.
+fn unsaid<'a>(
+    facts: &Facts<'a>,
+    anchors: &Anchors<'a>,
+    tree: &mut Growing<'a>,
+    (begin, init, end): (Stamp<'a>, Option<Stamp<'a>>, Ns),
+) {
+    let hits = facts.hits.iter().filter(|h| h.on != On::Kernel).map(|h| h.at);
+    let firmware = facts.lines.iter().filter(|l| l.console && of_firmware(l.text)).map(|l| l.end);
+    let executed = |what: &What| matches!(what, What::ProcessExec { pid: 1, .. });
+    let init = init.or_else(|| facts.first(executed)).filter(|init| init.at < end);
+    let calls = facts.calls.builtin().map(|call| call.start);
+    let first = calls.min_by_key(|start| start.at).filter(|at| at.at < init.map_or(end, |i| i.at));
+    let seen = first.or(init).map_or(end, |stamp| stamp.at);
+    let way = hits.chain(firmware).filter(|at| *at < seen).max();
+    if let Some(way) = way {
+        frame(tree, REBOOT.way, begin, way, begin.error, Fill::Own);
+    }
+    let from = way.map_or(begin, |way| Stamp { at: way, ..begin });
+    if let Some(first) = first {
+        frame(tree, WAY_AND_KERNEL, from, first.at, first.error, Fill::Own);
+        let to = init.map_or(first.at, |init| init.at);
+        frame(tree, REBOOT.kernel, first, to, first.error, Fill::Own);
+        kernel(facts, anchors, tree, first, to);
+    } else if let Some(init) = init {
+        frame(tree, WAY_AND_KERNEL, from, init.at, init.error, Fill::Own);
+    }
+    let of_program =
+        |l: &&Line<'a>| l.console && l.stamp.is_none() && l.timed && way.is_some_and(|w| l.at > w);
+    let said = || facts.lines.iter().filter(of_program).find(|l| l.at < end);
+    let said = || said().map(|l| Stamp { at: l.at, error: l.error, source: l.source });
+    let Some(userspace) = init.or_else(said) else { return };
+    if first.is_none() && init.is_none() {
+        frame(tree, UNTOLD, from, userspace.at, userspace.error, Fill::Own);
+    }
+    frame(tree, REBOOT.userspace, userspace, end, userspace.error, Fill::Unattributed);
+    programs(facts, tree, userspace.at, end);
+}
+
+/// The rest of the way and the kernel, or its begin, not told apart.
+const WAY_AND_KERNEL: &str = "reboot+reboot:kernel";
+/// With the start of its init.
+const UNTOLD: &str = "reboot+reboot:kernel+reboot:userspace";
+
+/// True for what SeaBIOS says of itself and of what it boots.
+fn of_firmware(text: &str) -> bool {
+    text.starts_with(FIRMWARE) || text.starts_with("Booting from ")
 }
 
 impl Hit<'_> {

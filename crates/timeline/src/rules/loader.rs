@@ -68,9 +68,11 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
 /// How far the loader is known to have gone on, where nothing says when the kernel's image began:
 /// to its last word, or out of its last wait, which ends when it begins to read.
 pub(crate) fn reach(facts: &Facts<'_>, start: Ns, limit: Ns) -> Option<Ns> {
-    let own = |h: &&Hit<'_>| h.on == On::Loader && part_name(h.means) != Some(EFI_STUB);
-    let inside = |h: &&Hit<'_>| (start..=limit).contains(&h.at);
-    let last = facts.hits.iter().filter(own).filter(inside).max_by_key(|h| h.at)?;
+    let of_loader = |h: &&Hit<'_>| h.on == On::Loader && (start..=limit).contains(&h.at);
+    let is = |h: &Hit<'_>, name: &str| part_name(h.means) == Some(name);
+    let ipxe = facts.hits.iter().filter(of_loader).any(|h| is(h, IPXE));
+    let own = |h: &&Hit<'_>| !is(h, EFI_STUB) && (ipxe || !is(h, DOWNLOAD));
+    let last = facts.hits.iter().filter(of_loader).filter(own).max_by_key(|h| h.at)?;
     let waits = WAITS.iter().any(|wait| Some(wait.name) == part_name(last.means));
     let cleared = |to: Ns| wait_ends(facts, last.at, to).map(|stamp| stamp.at);
     let reads = || match files(facts, last.at, limit).first() {
@@ -84,6 +86,8 @@ pub(crate) fn reach(facts: &Facts<'_>, start: Ns, limit: Ns) -> Option<Ns> {
     Some(if waits { reads().unwrap_or(last.at) } else { done })
 }
 
+/// iPXE says who it is.
+const IPXE: &str = "ipxe:start";
 /// What iPXE gets, one file after the other.
 const DOWNLOAD: &str = "ipxe:download";
 /// What the kernel's own image says under UEFI.
@@ -208,7 +212,7 @@ fn parts<'a, 'f>(
     };
     let (mut last, mut ipxe) = ("", false);
     facts.hits.iter().filter(inside).filter_map(named).filter(move |(name, _)| {
-        ipxe |= *name == "ipxe:start";
+        ipxe |= *name == IPXE;
         let new = *name != last && (ipxe || *name != DOWNLOAD);
         last = if new { name } else { last };
         new
