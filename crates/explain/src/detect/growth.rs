@@ -73,6 +73,7 @@ pub fn series_grows(series: &Series, value: impl Fn(&Point) -> u64) -> Option<Gr
 pub fn series_rises(series: &Series, value: impl Fn(&Point) -> u64) -> Option<Growth> {
     let points = clipped(series.means(value));
     let growth = line(&points).filter(|growth| points.len() >= FEWEST && growth.r2 >= RISES_R2)?;
+    let growth = Some(growth).filter(|growth| growth.r2 > one_step(&points))?;
     let first = (growth.intercept + growth.slope * points.first()?.0).max(0.0);
     (growth.slope > 0.0 && growth.last >= RISES * first).then_some(growth)
 }
@@ -82,7 +83,65 @@ pub fn series_rises(series: &Series, value: impl Fn(&Point) -> u64) -> Option<Gr
 fn growing(points: &[(f64, f64)]) -> Option<Growth> {
     let growth = line(points)?;
     let first = (growth.intercept + growth.slope * points.first()?.0).max(0.0);
-    let grows =
-        growth.slope > 0.0 && growth.r2 >= 0.5 && growth.last >= 3.0 * first && growth.last > 0.0;
+    // A host that got slower half way is one step, of which a line explains three quarters.
+    let grows = growth.r2 > one_step(points)
+        && growth.slope > 0.0
+        && growth.r2 >= 0.5
+        && growth.last >= 3.0 * first
+        && growth.last > 0.0;
     grows.then_some(growth)
+}
+
+/// Share of the variance that two levels explain, meeting where that is the most.
+fn one_step(points: &[(f64, f64)]) -> f64 {
+    let n = points.len() as f64;
+    let centre = points.iter().map(|point| point.1).sum::<f64>() / n;
+    let total: f64 = points.iter().map(|point| (point.1 - centre).powi(2)).sum();
+    let (mut sum, mut before, mut most) = (0.0, 0.0, 0.0_f64);
+    for point in points.iter().take(points.len().saturating_sub(1)) {
+        sum += point.1 - centre;
+        before += 1.0;
+        most = most.max(sum * sum * n / (before * (n - before)));
+    }
+    if total > 0.0 {
+        most / total
+    } else {
+        0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values about a level with a scatter of a tenth of it.
+    fn points(level: impl Fn(f64) -> f64) -> Vec<(f64, f64)> {
+        let mut rng = vmeter_stats::rng::Rng::new(3);
+        let mut value = |i: f64| level(i) * (1.0 + 0.1 * rng.normal());
+        (0..100).map(|i| (f64::from(i), value(f64::from(i)))).collect()
+    }
+
+    /// 10 us, and 30 to 40 from some instance on: a line explains up to 0.75 of it, and its ends
+    /// differ by three times.
+    #[test]
+    fn a_step_is_no_growth() {
+        for at in [30.0, 40.0, 50.0, 60.0, 70.0] {
+            for after in [30.0, 35.0, 40.0] {
+                let step = points(|i| if i < at { 10.0 } else { after });
+                assert!(line(&step).is_some_and(|line| line.r2 >= 0.5), "{at}");
+                assert_eq!(growing(&step), None, "{at} {after}");
+            }
+        }
+    }
+
+    #[test]
+    fn growth_is_growth() {
+        for (first, last) in [(1.0, 40.0), (10.0, 35.0), (2.0, 100.0)] {
+            let grown = points(|i| first + (last - first) * i / 99.0);
+            assert!(growing(&grown).is_some(), "{first} {last}");
+        }
+        assert!(growing(&points(|i| 1.0 + 0.01 * i * i)).is_some());
+        // A table that is made larger now and then.
+        assert!(growing(&points(|i| 10.0 + 20.0 * (i / 20.0).floor())).is_some());
+    }
 }
