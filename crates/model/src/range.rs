@@ -75,6 +75,15 @@ pub struct RangeRecord {
     pub max_boots: usize,
     /// Runs of each end after which a search accepts that nothing changed.
     pub end_runs: usize,
+    /// How often each commit is built.
+    #[serde(default = "one")]
+    pub builds: u32,
+    /// A search boots the good end's machine beside each sample, and compares the two.
+    #[serde(default)]
+    pub reference: bool,
+    /// The change, %, that is to be found with four chances in five.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detect: Option<f64>,
     /// Boot the commits around each step that was found again, until it is known which it is.
     /// Ranges of before this was do not.
     #[serde(default)]
@@ -85,6 +94,39 @@ pub struct RangeRecord {
     pub builds_in: Option<PathBuf>,
 }
 
+fn one() -> u32 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde wants it.
+fn is_one(build: &u32) -> bool {
+    *build == 1
+}
+
+impl RangeRecord {
+    /// The label of a build's machine: the commit's, with a number from its second build on.
+    pub fn label(commit: &Commit, build: u32) -> String {
+        match build {
+            0 | 1 => commit.short().to_owned(),
+            n => format!("{}-{n}", commit.short()),
+        }
+    }
+
+    /// The commit that a machine's label names, and its build.
+    pub fn of_label(&self, label: &str) -> Option<(usize, u32)> {
+        let (short, build) = match label.split_once('-') {
+            Some((short, number)) => (short, number.parse().ok()?),
+            None => (label, 1),
+        };
+        Some((self.commits.iter().position(|c| c.short() == short)?, build))
+    }
+
+    /// Measured runs of each build in the first pass: a commit's are spread over its builds.
+    pub fn runs_each(&self) -> u32 {
+        self.runs.div_ceil(self.builds.max(1))
+    }
+}
+
 /// How the build of a commit ended; saved, so that it is not repeated.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct BuildRecord {
@@ -92,6 +134,9 @@ pub struct BuildRecord {
     pub schema: String,
     /// The commit.
     pub hash: String,
+    /// Which of its builds; the first if absent.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub build: u32,
     /// Why it cannot be measured: the build's exit status, a file that it did not make.
     pub failure: Option<String>,
     /// How long the build took, s.

@@ -16,7 +16,8 @@
 //! of its runs with it (T. Mytkowicz et al., "Producing wrong data without doing anything
 //! obviously wrong", ASPLOS 2009; T. Kalibera, R. Jones, "Rigorous benchmarking in reasonable
 //! time", ISMM 2013). So a build has a random effect of its own ([`Search::build_sd`]): what
-//! many runs of one build agree on is no proof. Means and change are integrated out in closed
+//! many runs of one build agree on is no proof. Where a commit is built several times, its builds
+//! share that effect out, and what they differ by among themselves enters its size. Means and change are integrated out in closed
 //! form (normal model; the noise, being estimated, by Student's t). Samples are taken as
 //! logarithms, costs being multiplicative; those far outside the ends' samples are pulled in
 //! (P. Huber, 1964), so that a boot that met a busy host counts as slow, not as proof; and a
@@ -61,6 +62,8 @@ pub struct Search {
     pub max_samples: usize,
     /// Standard deviation of what a build adds to all of its runs, as a part of the cost.
     pub build_sd: f64,
+    /// Builds that each commit has: their effects average out.
+    pub builds: usize,
     /// The smallest change that is asked for, as a part of the cost: "no change" is said of
     /// changes of this size and above.
     pub smallest: f64,
@@ -74,6 +77,7 @@ impl Default for Search {
             max_end_samples: 30,
             max_samples: 500,
             build_sd: 0.01,
+            builds: 1,
             smallest: 0.03,
         }
     }
@@ -126,9 +130,19 @@ pub struct Bisection {
     /// Relative prior weight of "the change came with commit i"; 0 for commit 0.
     prior: Vec<f64>,
     skipped: Vec<bool>,
-    /// The samples of each commit: when they were taken, counted in samples, and their
-    /// logarithms.
-    samples: Vec<Vec<(f64, f64)>>,
+    /// The samples of each commit.
+    samples: Vec<Vec<Seen>>,
+}
+
+/// A sample.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// When it was taken, counted in samples.
+    at: f64,
+    /// Its logarithm.
+    log: f64,
+    /// Which of its commit's builds it is of.
+    build: u32,
 }
 
 impl Bisection {
@@ -152,10 +166,15 @@ impl Bisection {
     /// A measurement of commit `index`: a cost above 0, in any unit. Others are ignored, as
     /// is an index out of range.
     pub fn observe(&mut self, index: usize, sample: f64) {
+        self.observe_build(index, 1, sample);
+    }
+
+    /// As [`Bisection::observe`], of one of the commit's builds.
+    pub fn observe_build(&mut self, index: usize, build: u32, sample: f64) {
         let log = sample.ln();
         let at = self.samples_taken() as f64;
         if let Some(samples) = self.samples.get_mut(index).filter(|_| log.is_finite()) {
-            samples.push((at, log));
+            samples.push(Seen { at, log, build });
         }
     }
 
@@ -219,7 +238,8 @@ impl Bisection {
             return 1;
         }
         let runs = (noise / build.max(1e-9)).powi(2).ceil() * 2.0;
-        (runs as usize).clamp(FIRST_END_SAMPLES, self.search.max_samples.max(FIRST_END_SAMPLES))
+        (runs as usize * self.search.builds.max(1))
+            .clamp(FIRST_END_SAMPLES, self.search.max_samples.max(FIRST_END_SAMPLES))
     }
 
     fn build_sd(&self, first: usize, last: usize) -> f64 {
@@ -275,7 +295,8 @@ impl Bisection {
         let Some((first, last)) = self.ends() else { return unknown };
         let suspects = first + 1..last + 1;
         let weight: f64 = self.prior[suspects.clone()].iter().sum();
-        let evidence = Evidence::new(&self.pulled_in(first, last), self.build_sd(first, last));
+        let evidence =
+            Evidence::new(&self.by_build(&self.pulled_in(first, last)), self.build_sd(first, last));
         let change = 1.0 - self.search.no_change;
         let mut logs = vec![f64::NEG_INFINITY; n + 1];
         let mut sizes = vec![(0.0, 0.0); n];
@@ -312,7 +333,10 @@ impl Bisection {
     /// True for a commit whose samples repeat to the last digit.
     fn is_exact(&self, commit: usize) -> bool {
         let samples = self.samples.get(commit).map_or(&[][..], Vec::as_slice);
-        samples.len() >= FIRST_EXACT_SAMPLES && samples.windows(2).all(|s| s[0].1 == s[1].1)
+        let of = |build: u32| samples.iter().filter(move |s| s.build == build);
+        let repeats = |s: &Seen| of(s.build).all(|other| other.log == s.log);
+        let again = samples.iter().any(|s| of(s.build).count() >= FIRST_EXACT_SAMPLES);
+        again && samples.iter().all(repeats)
     }
 
     /// First and last commit that can be measured.
@@ -328,7 +352,7 @@ impl Bisection {
     /// nothing.
     fn pulled_in(&self, first: usize, last: usize) -> Vec<Vec<f64>> {
         let samples = self.without_drift();
-        let reach = PULL_IN * noise(&samples);
+        let reach = PULL_IN * noise(&self.by_build(&samples));
         if samples[first].is_empty() || samples[last].is_empty() || reach == 0.0 {
             return samples;
         }
@@ -342,17 +366,19 @@ impl Bisection {
     /// of their pairs of samples (Theil and Sen), where it is many standard errors.
     fn without_drift(&self) -> Vec<Vec<f64>> {
         let raw: Vec<Vec<f64>> =
-            self.samples.iter().map(|s| s.iter().map(|(_, y)| *y).collect()).collect();
-        let noise = noise(&raw);
+            self.samples.iter().map(|s| s.iter().map(|seen| seen.log).collect()).collect();
+        let noise = noise(&self.by_build(&raw));
         let mut slopes = Vec::new();
         let mut spread = 0.0;
-        for samples in self.samples.iter().filter(|s| s.len() > 1) {
-            let centre = samples.iter().map(|(t, _)| t).sum::<f64>() / samples.len() as f64;
-            spread += samples.iter().map(|(t, _)| (t - centre).powi(2)).sum::<f64>();
-            for (i, (t, y)) in samples.iter().enumerate() {
+        for samples in self.builds_of_all().filter(|s| s.len() > 1) {
+            let centre = samples.iter().map(|s| s.at).sum::<f64>() / samples.len() as f64;
+            spread += samples.iter().map(|s| (s.at - centre).powi(2)).sum::<f64>();
+            for (i, early) in samples.iter().enumerate() {
                 // Late against early: neighbours in time say little of a drift.
-                let later = samples[i + 1..].iter().filter(|(u, _)| 3.0 * (u - t) > spread.sqrt());
-                slopes.extend(later.map(|(u, z)| (z - y) / (u - t)));
+                let later = samples[i + 1..]
+                    .iter()
+                    .filter(|late| 3.0 * (late.at - early.at) > spread.sqrt());
+                slopes.extend(later.map(|late| (late.log - early.log) / (late.at - early.at)));
             }
         }
         let slope = median(&slopes);
@@ -360,13 +386,36 @@ impl Bisection {
         if slopes.len() < 3 || slope.abs() < DRIFT * error || !error.is_finite() || noise == 0.0 {
             return raw;
         }
-        let level = |(t, y): &(f64, f64)| y - slope * t;
+        let level = |seen: &Seen| seen.log - slope * seen.at;
         self.samples.iter().map(|s| s.iter().map(level).collect()).collect()
     }
 
     /// Robust standard deviation within commits.
     fn noise(&self) -> f64 {
-        noise(&self.without_drift())
+        noise(&self.by_build(&self.without_drift()))
+    }
+
+    /// The samples of each build of each commit, in order.
+    fn builds_of_all(&self) -> impl Iterator<Item = Vec<Seen>> + '_ {
+        self.samples.iter().flat_map(|samples| {
+            builds_in(samples).into_iter().map(|build| {
+                samples.iter().copied().filter(|s| s.build == build).collect::<Vec<Seen>>()
+            })
+        })
+    }
+
+    /// Values of the samples, by commit and build.
+    fn by_build(&self, values: &[Vec<f64>]) -> Vec<Vec<Vec<f64>>> {
+        let commits = self.samples.iter().zip(values);
+        commits
+            .map(|(samples, values)| {
+                let own = |build: u32| {
+                    let of_build = samples.iter().zip(values).filter(|(s, _)| s.build == build);
+                    of_build.map(|(_, value)| *value).collect()
+                };
+                builds_in(samples).into_iter().map(own).collect()
+            })
+            .collect()
     }
 
     /// Suspects that no measurable commit separates, with their posterior, likeliest first.
@@ -408,11 +457,19 @@ impl Bisection {
     }
 }
 
-/// Robust standard deviation within commits, from the median difference of two samples of one
-/// commit.
-fn noise(samples: &[Vec<f64>]) -> f64 {
+/// The builds that samples are of.
+fn builds_in(samples: &[Seen]) -> Vec<u32> {
+    let mut builds: Vec<u32> = samples.iter().map(|s| s.build).collect();
+    builds.sort_unstable();
+    builds.dedup();
+    builds
+}
+
+/// Robust standard deviation within builds, from the median difference of two samples of one
+/// build.
+fn noise(samples: &[Vec<Vec<f64>>]) -> f64 {
     let mut differences = Vec::new();
-    for samples in samples {
+    for samples in samples.iter().flatten() {
         for (i, a) in samples.iter().enumerate() {
             differences.extend(samples[i + 1..].iter().map(|b| (a - b).abs()));
         }

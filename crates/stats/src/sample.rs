@@ -19,7 +19,7 @@ pub fn mean(samples: &[f64]) -> f64 {
 }
 
 /// Sum of squared deviations from the mean.
-pub(crate) fn sum_squares(samples: &[f64]) -> f64 {
+pub fn sum_squares(samples: &[f64]) -> f64 {
     let mean = mean(samples);
     samples.iter().map(|x| (x - mean) * (x - mean)).sum()
 }

@@ -17,26 +17,20 @@
 //! that happened to meet the same commit are no change. What is found is divided there and looked
 //! at again.
 
+mod scatter;
+
 use crate::rng::Rng;
 use crate::sample::{mean, median, MAD_TO_SD};
 use crate::signed_rank::pseudo_median;
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use scatter::{Draws, Scatter};
 
 /// Draws of the null distribution.
 const DRAWS: usize = 999;
 /// With fewer values there is no scatter to be told from a change.
 pub const FEWEST: usize = 4;
-/// Centres of runs that are drawn for the null distribution.
-const CENTRES: usize = 2000;
-/// A commit is judged by its own runs if those of others scatter as much with this chance, by so
-/// many draws.
-const LOUD: f64 = 0.002;
-const LOUD_DRAWS: usize = 1000;
-/// Beyond so many degrees of freedom Student's t is the normal distribution.
-const MOST_FREEDOM: usize = 40;
-/// With fewer deviations their tails are not known.
-const FEWEST_DEVIATIONS: usize = 12;
+/// Values of the series of which [`detectable_step`] knows the power, and how many it tries.
+const MOST_SIMULATED: usize = 128;
+const TRIALS: usize = 200;
 /// Work that one null distribution may cost, in stretches looked at.
 const WORK: usize = 60_000_000;
 
@@ -91,116 +85,6 @@ fn changes(values: &[f64], scatter: &Scatter, alpha: f64, seed: u64) -> Vec<Leve
     found
 }
 
-/// For each value what it may be where no level changes.
-struct Scatter(Vec<Draws>);
-
-/// One of the centres of what runs do, and a normal part; or, of a commit that is noisier than the
-/// others, what its own runs tell.
-#[derive(Clone)]
-struct Draws {
-    centres: Arc<[f64]>,
-    normal: f64,
-    /// Standard deviation of the commit's own centre, and its degrees of freedom.
-    own: Option<(f64, usize)>,
-}
-
-impl Draws {
-    fn draw(&self, rng: &mut Rng) -> f64 {
-        let scatter = if self.normal > 0.0 { self.normal * rng.normal() } else { 0.0 };
-        match self.own {
-            Some((sd, freedom)) => {
-                // Student's t: the deviation is known by so few runs.
-                let squares: f64 = (0..freedom).map(|_| rng.normal().powi(2)).sum();
-                let times = (freedom as f64 / squares.max(1e-9)).sqrt();
-                scatter + sd * times * rng.normal()
-            }
-            None if self.centres.is_empty() => scatter,
-            None => scatter + self.centres[rng.below(self.centres.len())],
-        }
-    }
-}
-
-impl Scatter {
-    fn normal(values: usize) -> Self {
-        Scatter(vec![Draws { centres: Arc::new([]), normal: 1.0, own: None }; values])
-    }
-
-    fn of(runs: &[Vec<f64>], centres: &[f64], seed: u64) -> Self {
-        let deviations: Vec<Vec<f64>> = runs.iter().map(|own| deviations(own)).collect();
-        let mut rng = Rng::new(seed ^ 0x7363_6174);
-        let is_loud = loud(&deviations, &mut rng);
-        let calm: Vec<f64> = deviations
-            .iter()
-            .zip(&is_loud)
-            .filter(|(_, loud)| !**loud)
-            .flat_map(|(own, _)| own.iter().copied())
-            .collect();
-        let is_known = calm.len() >= FEWEST_DEVIATIONS
-            && calm.iter().all(|d| d.is_finite())
-            && calm.iter().any(|d| *d != 0.0);
-        if !is_known {
-            return Self::normal(runs.len());
-        }
-        let between = neighbour_sd(centres);
-        let mut known: BTreeMap<usize, Draws> = BTreeMap::new();
-        let mut of_commit = |(own, loud): (&Vec<f64>, &bool)| {
-            let like = known.entry(own.len()).or_insert_with(|| {
-                let mut one = || pseudo_median(&drawn(&calm, own.len(), &mut rng));
-                let centres: Arc<[f64]> = (0..CENTRES).map(|_| one()).collect();
-                // As robust as that of the values is.
-                let normal = (between.powi(2) - neighbour_sd(&centres).powi(2)).max(0.0).sqrt();
-                Draws { centres, normal, own: None }
-            });
-            let n = own.len();
-            let told = loud.then(|| ((square(own) / n as f64).sqrt(), (n - 1).min(MOST_FREEDOM)));
-            Draws { own: told, ..like.clone() }
-        };
-        Scatter(deviations.iter().zip(&is_loud).map(&mut of_commit).collect())
-    }
-}
-
-/// Runs about the middle of their commit, with the scatter of single runs.
-fn deviations(runs: &[f64]) -> Vec<f64> {
-    let n = runs.len() as f64;
-    let scale = if n > 1.0 { (n / (n - 1.0)).sqrt() } else { 0.0 };
-    let middle = median(runs);
-    runs.iter().map(|y| (y - middle) * scale).collect()
-}
-
-fn drawn(from: &[f64], count: usize, rng: &mut Rng) -> Vec<f64> {
-    (0..count).map(|_| from[rng.below(from.len())]).collect()
-}
-
-/// Mean square.
-fn square(values: &[f64]) -> f64 {
-    values.iter().map(|v| v * v).sum::<f64>() / values.len().max(1) as f64
-}
-
-/// Which commits are noisier than runs of all others make as many runs.
-fn loud(deviations: &[Vec<f64>], rng: &mut Rng) -> Vec<bool> {
-    let mut is_loud = vec![false; deviations.len()];
-    for (i, own) in deviations.iter().enumerate().filter(|(_, own)| own.len() > 2) {
-        let others: Vec<f64> = deviations
-            .iter()
-            .enumerate()
-            .filter(|(j, _)| *j != i)
-            .flat_map(|(_, d)| d.iter().copied())
-            .collect();
-        if others.len() < FEWEST_DEVIATIONS {
-            continue;
-        }
-        let size = square(own);
-        let as_loud =
-            (0..LOUD_DRAWS).filter(|_| square(&drawn(&others, own.len(), rng)) >= size).count();
-        is_loud[i] = as_loud as f64 <= LOUD * LOUD_DRAWS as f64;
-    }
-    let count = is_loud.iter().filter(|loud| **loud).count();
-    if 4 * count > deviations.len() {
-        return vec![false; deviations.len()];
-    }
-    is_loud
-}
-
 /// A stretch of values that differs from the others.
 #[derive(Debug, Clone, Copy)]
 struct Stretch {
@@ -224,7 +108,7 @@ fn tested(part: &[f64], scatter_of: &[Draws], rng: &mut Rng) -> Option<(Stretch,
     let left = ((total - stretch.size) / (n as f64 - 3.0).max(1.0)).max(total * 1e-12);
     let worth = left * (3.0 * (n as f64).ln() + 3.0);
     let chosen = if stretch.size - step.size > worth { stretch } else { step };
-    let draws = DRAWS.min(WORK / (n * n)).max(199);
+    let draws = draws(n);
     let mut series = part.to_vec();
     let mut all = vec![Sizes::of(part)];
     all.extend((0..draws).map(|_| {
@@ -232,6 +116,46 @@ fn tested(part: &[f64], scatter_of: &[Draws], rng: &mut Rng) -> Option<(Stretch,
         Sizes::of(&series)
     }));
     Some((chosen, joint_p_value(&all)))
+}
+
+/// Draws of a null distribution of so many values.
+fn draws(n: usize) -> usize {
+    DRAWS.min(WORK / (n * n).max(1)).max(199)
+}
+
+/// The step, in standard deviations of a value, that is found in `power` of cases among `n` values
+/// with normal scatter, a quarter of which are of the other level. None of fewer than [`FEWEST`].
+pub fn detectable_step(n: usize, alpha: f64, power: f64) -> Option<f64> {
+    if n < FEWEST {
+        return None;
+    }
+    // Of many values what counts is how many there are on either side.
+    let few = n.min(MOST_SIMULATED);
+    let mut rng = Rng::new(few as u64);
+    let noise = |rng: &mut Rng| -> Vec<f64> { (0..few).map(|_| rng.normal()).collect() };
+    let null: Vec<Sizes> = (0..draws(few)).map(|_| Sizes::of(&noise(&mut rng))).collect();
+    let trials: Vec<Vec<f64>> = (0..TRIALS).map(|_| noise(&mut rng)).collect();
+    let quarter = few.div_ceil(4);
+    let power_of = |step: f64| {
+        let found = trials.iter().filter(|noise| {
+            let level = |i: usize| if i >= few - quarter { step } else { 0.0 };
+            let values: Vec<f64> = noise.iter().enumerate().map(|(i, y)| y + level(i)).collect();
+            let mut all = vec![Sizes::of(&values)];
+            all.extend_from_slice(&null);
+            joint_p_value(&all) <= alpha
+        });
+        found.count() as f64 / TRIALS as f64
+    };
+    let (mut low, mut high) = (0.0, 64.0);
+    for _ in 0..10 {
+        let middle = (low + high) / 2.0;
+        if power_of(middle) < power {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    Some(high * (few as f64 / n as f64).sqrt())
 }
 
 /// How large the largest change of a series is, by measures of which each finds best what the
@@ -425,6 +349,23 @@ mod tests {
             println!("normal runs, one commit x {noisy}: {alarms} of 200 show a change");
             assert!(alarms <= 18, "{alarms}");
         }
+    }
+
+    #[test]
+    fn a_step_that_is_called_detectable_is_found() {
+        for n in [8, 24] {
+            let step = detectable_step(n, 0.05, 0.8).expect("a step");
+            let mut rng = Rng::new(4);
+            let from = n - n.div_ceil(4);
+            let found = (0..200).filter(|&seed| {
+                let values = series(&mut rng, n, |i| if i >= from { step } else { 0.0 });
+                !level_changes(&values, 0.05, seed).is_empty()
+            });
+            let found = found.count();
+            println!("{n} values: a step of {step:.2} is found in {found} of 200");
+            assert!((140..=180).contains(&found), "{n}: {found}");
+        }
+        assert_eq!(detectable_step(3, 0.05, 0.8), None);
     }
 
     #[test]

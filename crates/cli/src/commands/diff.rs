@@ -15,6 +15,10 @@ pub struct Diff {
     pub a: String,
     /// After.
     pub b: String,
+    /// Refused, with the runs that a difference of PCT percent would have needed: saved runs are as
+    /// many as they are (`boot --baseline DIR --detect PCT` makes as many as it takes).
+    #[arg(long, value_name = "PCT", value_parser = crate::options::positive)]
+    pub detect: Option<f64>,
     /// When B is too slow.
     #[command(flatten)]
     pub gate: FailIfSlower,
@@ -27,6 +31,13 @@ pub struct Diff {
 pub fn run(arguments: &Diff, out: &Output) -> anyhow::Result<Status> {
     output::check_timeless(out, "diff")?;
     let argv = vmeter_base::argv();
+    if let Some(pct) = arguments.detect {
+        return Err(vmeter_lab::diff::saved::as_many_as_there_are(
+            &arguments.a,
+            &arguments.b,
+            pct,
+        )?);
+    }
     let limit = arguments.gate.limit();
     let (result, gate) = vmeter_lab::diff::saved::gated(&arguments.a, &arguments.b, argv, limit)?;
     let report = DiffReport::new(&result);

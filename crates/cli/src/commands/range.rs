@@ -46,6 +46,18 @@ pub struct Range {
     /// Runs of each end after which a search accepts that nothing changed (default: 30).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=100_000))]
     pub end_runs: Option<u32>,
+    /// How often each commit is built (default: once), so that what layout adds is told from what
+    /// a commit changed: in checkouts of names of other lengths, with VMETER_BUILD=1, 2 ... set.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=9))]
+    pub builds: Option<u32>,
+    /// Boot the good end's machine beside each sample of a search, and compare the two: a drift of
+    /// the host cancels, for twice the boots.
+    #[arg(long, requires = "bisect")]
+    pub reference: bool,
+    /// As many runs of each commit as a step of PCT percent needs, by the scatter of the first
+    /// ones; of a search, the smallest change that it is after.
+    #[arg(long, value_name = "PCT", conflicts_with = "runs", value_parser = crate::options::positive)]
+    pub detect: Option<f64>,
     /// Boot no commit again where a step was found: it is placed by what found it.
     #[arg(long, conflicts_with = "bisect")]
     pub no_place: bool,
@@ -90,6 +102,9 @@ pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Status> {
         confidence: arguments.confidence,
         max_boots: arguments.max_boots,
         end_runs: arguments.end_runs.map(|n| n as usize),
+        builds: arguments.builds,
+        reference: arguments.reference,
+        detect: arguments.detect,
         no_place: arguments.no_place,
         watch: arguments.watch,
         runs: RunOptions { shard: arguments.many.shard, ..arguments.runs.options() },

@@ -89,6 +89,89 @@ fn a_range_in_which_nothing_changed() {
     all_kept();
 }
 
+/// Each commit built twice: builds that differ are no change, whatever their number.
+#[test]
+fn a_range_that_is_built_twice() {
+    let many = Many::new();
+    for n in [2, trials(12, 24) as usize] {
+        let repo = history(&many, &format!("twice-{n}"), n, |_| calm(&BUILD, false));
+        let more = [&FIVE[..], &["--builds", "2"]].concat();
+        let found = each(trials(2, 100), |seed| {
+            let result = range(&many, &repo, n, &more, seed);
+            assert_eq!(result["effort"]["builds"], 2 * (n + 1), "{result}");
+            !named(&result).is_empty()
+        });
+        let what = format!("range --builds 2 of {n} commits x 5, builds 1 %, nothing changed");
+        Rate::of(&found).at_most(0.05, &format!("{what}: a change"));
+    }
+    all_kept();
+}
+
+/// `--detect`: as many runs of each commit as finds a step that a quarter of them have.
+#[test]
+fn what_a_range_is_asked_to_detect() {
+    let many = Many::new();
+    let n = trials(8, 24) as usize;
+    for (world, pct, few) in [(&NORMAL, 2.5, 2), (&BUILD, 3.0, 0)] {
+        let asked = pct.to_string();
+        let detect = ["--watch", "none", "--detect", &asked, "--no-place"];
+        let name = world.name;
+        for slower in [false, true] {
+            let later = |i: usize| slower && i > n - (n + 1).div_ceil(4);
+            let machine = |i: usize| guest(world.noise, if later(i) { 90.0 + pct } else { 90.0 });
+            let repo = history(&many, &format!("detect-{name}-{slower}"), n, machine);
+            let mut runs = Vec::new();
+            let found = each(trials(few, 50), |seed| {
+                let result = range(&many, &repo, n, &detect, seed);
+                (!named(&result).is_empty(), result["effort"]["boots"].as_u64().unwrap_or(0))
+            });
+            let found: Vec<bool> = found
+                .into_iter()
+                .map(|(found, boots)| {
+                    runs.push(boots / (n as u64 + 1));
+                    found
+                })
+                .collect();
+            let runs = runs.iter().sum::<u64>() / runs.len().max(1) as u64;
+            let what = format!("range --detect {pct} of {n} commits ({runs} runs of each), {name}");
+            if slower {
+                let what = format!("{what}, the last quarter {pct} % slower: found");
+                Rate::of(&found).at_least(0.78, &what);
+            } else {
+                let what = format!("{what}, nothing changed: a change");
+                Rate::of(&found).at_most(0.05, &what);
+            }
+        }
+    }
+    all_kept();
+}
+
+/// A step that five runs of each commit find and do not place; runs beside it decide nothing else.
+#[test]
+fn a_step_is_placed_by_more_runs_about_it() {
+    let many = Many::new();
+    let repo = history(&many, "placed", 20, |i| {
+        guest(&["normal 3%"], 90.0 + f64::from(u8::from(i >= 9)) * 4.0)
+    });
+    let placing = |result: &Value| result["effort"]["placing"].as_u64().unwrap_or(0);
+    let mut more = 0;
+    for seed in 1..4 {
+        let alone = range(&many, &repo, 20, &[&FIVE[..], &["--no-place"]].concat(), seed);
+        let result = range(&many, &repo, 20, &FIVE, seed);
+        assert_eq!((placing(&alone), &alone["effort"]["boots"]), (0, &Value::from(105)));
+        assert_eq!(named(&alone).len(), named(&result).len());
+        assert_eq!(alone["changes"][0]["p_value"], result["changes"][0]["p_value"]);
+        assert_eq!(result["effort"]["boots"].as_u64(), Some(105 + placing(&result)));
+        assert!(placing(&result) <= 105, "{result}");
+        more += placing(&result);
+    }
+    assert!(more > 0);
+    let exact = history(&many, "exact", 6, |i| guest(&[], if i >= 3 { 95.0 } else { 90.0 }));
+    let result = range(&many, &exact, 6, &["--accel", "icount", "--runs", "2"], 1);
+    assert_eq!((placing(&result), named(&result)), (0, vec![3]), "one boot says it all");
+    all_kept();
+}
+
 /// 64 commits, 5 boots each, whose standard deviation is 3 %.
 #[test]
 fn what_many_commits_show() {

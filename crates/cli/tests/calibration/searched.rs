@@ -4,19 +4,35 @@ use crate::ranges::{guest, history, named, range};
 use crate::rates::{all_kept, Rate};
 use crate::worlds::{each, trials, Many};
 
-/// A host and what builds differ by on it; true for virtual time.
+/// A host and what builds differ by on it, and how it is searched.
 struct Case {
     name: &'static str,
     noise: &'static [&'static str],
-    is_virtual: bool,
+    words: &'static [&'static str],
 }
 
 const fn case(name: &'static str, noise: &'static [&'static str]) -> Case {
-    Case { name, noise, is_virtual: false }
+    Case { name, noise, words: &["--bisect", "--watch", "none"] }
 }
 
 const LAYOUT: Case =
-    Case { name: "virtual time, builds 0.1 %", noise: &["build 0.1%"], is_virtual: true };
+    Case { name: "virtual time, builds 0.1 %", noise: &["build 0.1%"], words: VIRTUAL };
+
+const VIRTUAL: &[&str] = &["--bisect", "--accel", "icount"];
+
+/// Each commit built twice.
+const TWICE: [Case; 2] = [
+    Case {
+        name: "builds 1 %, --builds 2",
+        noise: &["normal 3%", "build 1%"],
+        words: &["--bisect", "--watch", "none", "--builds", "2"],
+    },
+    Case {
+        name: "builds 1 %, drift 0.2 % a boot, --builds 2 --reference",
+        noise: &["normal 3%", "build 1%", "drift 0.2%"],
+        words: &["--bisect", "--watch", "none", "--builds", "2", "--reference"],
+    },
+];
 
 const CASES: [Case; 6] = [
     case("builds 0", &["normal 3%"]),
@@ -30,42 +46,53 @@ const CASES: [Case; 6] = [
 impl Case {
     /// How many searches: a few of the cases are in the small cut.
     fn count(&self, many: u64) -> u64 {
-        let in_the_cut = self.is_virtual || self.name.starts_with("builds 1 %");
+        let in_the_cut = self.is_virtual() || self.name == "builds 1 %" || self.words.len() > 5;
         trials(u64::from(in_the_cut), many)
     }
 
-    fn words(&self) -> &'static [&'static str] {
-        if self.is_virtual {
-            return &["--bisect", "--accel", "icount"];
-        }
-        &["--bisect", "--watch", "none"]
+    fn is_virtual(&self) -> bool {
+        self.words == VIRTUAL
     }
 }
 
 #[test]
 fn a_search_in_which_nothing_changed() {
+    nothing_changed(std::iter::once(&LAYOUT).chain(&CASES));
+}
+
+#[test]
+fn a_search_names_who_is_guilty() {
+    guilty(std::iter::once(&LAYOUT).chain(&CASES));
+}
+
+#[test]
+fn a_search_of_commits_that_are_built_twice() {
+    nothing_changed(TWICE.iter());
+    guilty(TWICE.iter());
+}
+
+fn nothing_changed<'c>(cases: impl Iterator<Item = &'c Case>) {
     let many = Many::new();
     let n = trials(12, 31) as usize;
-    for case in std::iter::once(&LAYOUT).chain(&CASES) {
+    for case in cases {
         let (count, name) = (case.count(100), case.name);
         if count == 0 {
             continue;
         }
         let repo = history(&many, &format!("calm-{name}"), n, |_| guest(case.noise, 90.0));
         let found =
-            each(count, |seed| !named(&range(&many, &repo, n, case.words(), seed)).is_empty());
+            each(count, |seed| !named(&range(&many, &repo, n, case.words, seed)).is_empty());
         let what = format!("range --bisect of {n} commits, {name}, nothing changed: a culprit");
         Rate::of(&found).at_most(0.03, &what);
     }
     all_kept();
 }
 
-#[test]
-fn a_search_names_who_is_guilty() {
+fn guilty<'c>(cases: impl Iterator<Item = &'c Case>) {
     let many = Many::new();
     let n = trials(12, 31) as usize;
-    for case in std::iter::once(&LAYOUT).chain(&CASES) {
-        let (by, more) = if case.is_virtual { ("2", 2.0) } else { ("8", 8.0) };
+    for case in cases {
+        let (by, more) = if case.is_virtual() { ("2", 2.0) } else { ("8", 8.0) };
         let count = case.count(90);
         if count == 0 {
             continue;
@@ -76,7 +103,7 @@ fn a_search_names_who_is_guilty() {
             let slower = |i: usize| guest(case.noise, if i >= at { 90.0 + more } else { 90.0 });
             let repo = history(&many, &format!("guilty-{}-{at}", case.name), n, slower);
             found.extend(each(count / places.len() as u64, |seed| {
-                let result = range(&many, &repo, n, case.words(), seed + 1000 * at as u64);
+                let result = range(&many, &repo, n, case.words, seed + 1000 * at as u64);
                 named(&result).first().map(|c| *c == at as u64)
             }));
         }

@@ -15,6 +15,9 @@ use vmeter_model::sweep::DiffResult;
 use vmeter_model::{DiffVerdict, Verdict};
 use vmeter_session::failure::usage;
 use vmeter_session::{is_saved, read_run, AnySession, Session};
+use vmeter_stats::decide::POWER;
+use vmeter_stats::dist::normal_quantile;
+use vmeter_stats::sample::sum_squares;
 use vmeter_stats::Rule;
 
 /// Compares two saved machines: each a session's folder, `FOLDER#LABEL` for one machine of
@@ -45,6 +48,33 @@ pub fn gated(
     result.envelope.started_at = vmeter_session::host::now();
     let gate = limit.map(|limit| ruled(&a, &b, &result, &limit)).transpose()?;
     Ok((result, gate))
+}
+
+/// Why `--detect` is refused for saved runs, with the number that would have been needed.
+///
+/// # Errors
+/// As [`diff`].
+pub fn as_many_as_there_are(a: &str, b: &str, pct: f64) -> Result<anyhow::Error> {
+    let baseline = shell::quote(a.split('#').next().unwrap_or(a));
+    let (a, b) = (open(a)?, open(b)?);
+    let logs = [&a, &b].map(|side| side.totals().iter().map(|t| t.ln()).collect::<Vec<f64>>());
+    let squares: f64 = logs.iter().map(|logs| sum_squares(logs)).sum();
+    let freedom = logs.iter().map(|logs| logs.len().saturating_sub(1)).sum::<usize>();
+    let there = format!("there are {} and {}", logs[0].len(), logs[1].len());
+    let needed = if freedom == 0 || !squares.is_finite() {
+        format!("how much runs scatter is not known from so few ({there})")
+    } else {
+        let sd = (squares / freedom as f64).sqrt();
+        let z = normal_quantile(0.975) + normal_quantile(POWER);
+        let each = (2.0 * (z * sd / (pct / 100.0).ln_1p()).powi(2)).ceil().max(2.0) + 1.0;
+        format!(
+            "runs that scatter by {:.1} % as these do, {each:.0} of each machine would have shown it in four of five cases ({there}), and two sessions may differ by more than their runs do",
+            100.0 * sd.exp_m1()
+        )
+    };
+    Ok(usage(format!(
+        "--detect {pct}: saved runs are as many as they are: {needed}; vmeter boot --baseline {baseline} --detect {pct} boots both in turn until it is decided"
+    )))
 }
 
 /// Whether b is slower than a by more than the limit. Machines of one session are compared

@@ -11,7 +11,7 @@ use vmeter_base::files;
 use vmeter_model::range::{BuildRecord, Commit, RangeRecord};
 use vmeter_model::SCHEMA;
 use vmeter_session::failure::{failure, Class};
-use vmeter_session::folder::{note_tree, own_folder, own_tree, set_checkout_aside};
+use vmeter_session::folder::{checkout_of, note_tree, own_folder, own_tree, set_checkout_aside};
 use vmeter_session::{helper, Interrupt, Watch};
 
 /// A build's record is small; a larger file is none.
@@ -31,6 +31,30 @@ pub struct Builds<'a> {
     references: Vec<String>,
 }
 
+/// A build of a commit: which of its builds.
+#[derive(Debug, Clone, Copy)]
+pub struct Build<'c> {
+    /// The commit.
+    pub commit: &'c Commit,
+    /// From 1.
+    pub number: u32,
+}
+
+impl Build<'_> {
+    /// What its files are called by.
+    fn name(&self) -> String {
+        match self.number {
+            0 | 1 => self.commit.hash.clone(),
+            n => format!("{}-{n}", self.commit.hash),
+        }
+    }
+
+    /// The label of its machine.
+    pub fn label(&self) -> String {
+        RangeRecord::label(self.commit, self.number)
+    }
+}
+
 impl<'a> Builds<'a> {
     /// Of the session in `dir`.
     pub fn new(record: &'a RangeRecord, dir: &Path, references: Vec<String>) -> Self {
@@ -38,30 +62,31 @@ impl<'a> Builds<'a> {
         Builds { record, dir: dir.to_owned(), store, references }
     }
 
-    /// Where what is kept of a commit is, in the place of the checkout.
-    pub fn kept(&self, commit: &Commit) -> PathBuf {
-        self.store.join("kept").join(&commit.hash)
+    /// Where what is kept of a build is, in the place of the checkout.
+    pub fn kept(&self, build: Build<'_>) -> PathBuf {
+        self.store.join("kept").join(build.name())
     }
 
     /// The log of a build.
-    pub fn log(&self, hash: &str) -> PathBuf {
-        self.store.join("builds").join(format!("{hash}.log"))
+    pub fn log(&self, build: Build<'_>) -> PathBuf {
+        self.store.join("builds").join(format!("{}.log", build.name()))
     }
 
-    fn file(&self, hash: &str) -> PathBuf {
-        self.store.join("builds").join(format!("{hash}.json"))
+    fn file(&self, build: Build<'_>) -> PathBuf {
+        self.store.join("builds").join(format!("{}.json", build.name()))
     }
 
-    /// How the build of a commit ended, if it did.
-    pub fn done(&self, commit: &Commit) -> Option<BuildRecord> {
-        let bytes = files::read_limited(&self.file(&commit.hash), MAX_JSON).ok()?;
-        serde_json::from_slice(&bytes).ok().filter(|b: &BuildRecord| b.hash == commit.hash)
+    /// How a build ended, if it did.
+    pub fn done(&self, build: Build<'_>) -> Option<BuildRecord> {
+        let bytes = files::read_limited(&self.file(build), MAX_JSON).ok()?;
+        let own = |b: &BuildRecord| (&b.hash, b.build) == (&build.commit.hash, build.number);
+        serde_json::from_slice(&bytes).ok().filter(own)
     }
 
-    /// How the build of a commit ended, if nothing is left to do: a merged session has the
+    /// How a build ended, if nothing is left to do: a merged session has the
     /// records of builds, and not what they made.
-    fn ready(&self, commit: &Commit) -> Option<BuildRecord> {
-        self.done(commit).filter(|b| b.failure.is_some() || self.kept(commit).exists())
+    fn ready(&self, build: Build<'_>) -> Option<BuildRecord> {
+        self.done(build).filter(|b| b.failure.is_some() || self.kept(build).exists())
     }
 
     /// Builds a commit, or takes it as it was built before.
@@ -69,19 +94,19 @@ impl<'a> Builds<'a> {
     /// # Errors
     /// An interruption, a checkout that fails, a disk that is full; a build that fails is a
     /// record, not an error.
-    pub fn build(&self, commit: &Commit, watch: &mut Watch<'_>) -> Result<BuildRecord> {
-        match self.build_unless_busy(commit, watch)? {
+    pub fn build(&self, build: Build<'_>, watch: &mut Watch<'_>) -> Result<BuildRecord> {
+        match self.build_unless_busy(build, watch)? {
             Some(record) => Ok(record),
             None => {
-                let held = self.lock_file(&commit.hash)?;
+                let held = self.lock_file(build)?;
                 lock::wait(&held, watch.interrupt).ok_or_else(|| {
-                    let what = commit.short();
+                    let what = build.label();
                     failure(
                         Class::Interrupted,
                         format!("interrupted while another shard builds {what}"),
                     )
                 })?;
-                self.build_alone(commit, watch)
+                self.build_alone(build, watch)
             }
         }
     }
@@ -92,19 +117,19 @@ impl<'a> Builds<'a> {
     /// As [`Builds::build`].
     pub fn build_unless_busy(
         &self,
-        commit: &Commit,
+        build: Build<'_>,
         watch: &mut Watch<'_>,
     ) -> Result<Option<BuildRecord>> {
-        if let Some(done) = self.ready(commit) {
+        if let Some(done) = self.ready(build) {
             return Ok(Some(done));
         }
         // Only shards that share a folder can be in each other's way.
         if self.record.builds_in.is_none() {
-            return self.build_alone(commit, watch).map(Some);
+            return self.build_alone(build, watch).map(Some);
         }
-        let file = self.lock_file(&commit.hash)?;
+        let file = self.lock_file(build)?;
         if lock::attempt(&file) {
-            self.build_alone(commit, watch).map(Some)
+            self.build_alone(build, watch).map(Some)
         } else {
             Ok(None)
         }
@@ -114,32 +139,33 @@ impl<'a> Builds<'a> {
         own_folder(&self.store, "builds")
     }
 
-    fn lock_file(&self, hash: &str) -> Result<std::fs::File> {
-        let path = self.folder()?.join(format!("{hash}.lock"));
+    fn lock_file(&self, build: Build<'_>) -> Result<std::fs::File> {
+        let path = self.folder()?.join(format!("{}.lock", build.name()));
         lock::open(&path).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    fn build_alone(&self, commit: &Commit, watch: &mut Watch<'_>) -> Result<BuildRecord> {
-        if let Some(done) = self.ready(commit) {
+    fn build_alone(&self, build: Build<'_>, watch: &mut Watch<'_>) -> Result<BuildRecord> {
+        if let Some(done) = self.ready(build) {
             return Ok(done);
         }
         self.folder()?;
         let interrupt = watch.interrupt;
-        let checkout = self.checkout(watch)?;
-        let built = self.built(commit, &checkout, interrupt);
+        let checkout = self.checkout(build.number, watch)?;
+        let built = self.built(build, &checkout, interrupt);
         checkout.note()?;
         let (mut failure, build_s) = built?;
         if failure.is_none() {
-            failure = self.keep(commit, &checkout.dir, interrupt)?;
+            failure = self.keep(build, &checkout.dir, interrupt)?;
         }
         let record = BuildRecord {
             schema: SCHEMA.into(),
-            hash: commit.hash.clone(),
+            hash: build.commit.hash.clone(),
+            build: build.number,
             kept: if failure.is_none() { self.references.clone() } else { Vec::new() },
             failure,
             build_s,
         };
-        let path = self.file(&commit.hash);
+        let path = self.file(build);
         files::write_atomic(&path, &serde_json::to_vec_pretty(&record)?)
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(record)
@@ -147,11 +173,11 @@ impl<'a> Builds<'a> {
 
     /// The checkout. One with something in it that no build made (the user's, or of a vmeter that
     /// was killed) stays, under another name, and there is a new one.
-    fn checkout(&self, watch: &mut Watch<'_>) -> Result<Checkout> {
-        let own = own_tree(&self.dir, "checkout")?;
+    fn checkout(&self, number: u32, watch: &mut Watch<'_>) -> Result<Checkout> {
+        let own = own_tree(&self.dir, &checkout_of(number))?;
         let found = Checkout::strangers(&own)?;
         if !found.is_empty() {
-            let aside = set_checkout_aside(&self.dir)
+            let aside = set_checkout_aside(&self.dir, &checkout_of(number))
                 .with_context(|| format!("cannot rename {}", own.display()))?;
             watch.progress.warn(&format!(
                 "{} holds what vmeter and its builds did not put there ({}): it is {} from now on, and builds begin anew in another",
@@ -166,14 +192,14 @@ impl<'a> Builds<'a> {
     /// Why a commit could not be built, if so, and how long that took, seconds.
     fn built(
         &self,
-        commit: &Commit,
+        build: Build<'_>,
         checkout: &Checkout,
         interrupt: &Interrupt,
     ) -> Result<(Option<String>, f64)> {
-        checkout.switch(&commit.hash, self.record.clean, interrupt)?;
+        checkout.switch(&build.commit.hash, self.record.clean, interrupt)?;
         let begin = Instant::now();
         let failure = match &self.record.build {
-            Some(line) => self.run(line, commit, &checkout.dir, interrupt)?,
+            Some(line) => self.run(line, build, &checkout.dir, interrupt)?,
             None => None,
         };
         Ok((failure, begin.elapsed().as_secs_f64()))
@@ -183,11 +209,11 @@ impl<'a> Builds<'a> {
     fn run(
         &self,
         line: &str,
-        commit: &Commit,
+        build: Build<'_>,
         dir: &Path,
         interrupt: &Interrupt,
     ) -> Result<Option<String>> {
-        let log = self.log(&commit.hash);
+        let log = self.log(build);
         // Another one, so that a link is not followed.
         let _ = std::fs::remove_file(&log);
         let file = std::fs::File::create_new(&log)
@@ -195,19 +221,20 @@ impl<'a> Builds<'a> {
         let mut sh = Command::new("sh");
         sh.args(["-c", line])
             .current_dir(dir)
-            .env("VMETER_COMMIT", &commit.hash)
+            .env("VMETER_COMMIT", &build.commit.hash)
+            .env("VMETER_BUILD", build.number.to_string())
             .env("VMETER_WORKTREE", dir)
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file)
             .process_group(0);
         let status = helper::run(&mut sh, interrupt).context("cannot run sh for --build")?;
-        let status = status.ok_or_else(|| self.interrupted("the build of", commit))?;
+        let status = status.ok_or_else(|| self.interrupted("the build of", build))?;
         Ok((!status.success()).then(|| format!("--build ended with {status}{}", tail(&log))))
     }
 
-    fn interrupted(&self, what: &str, commit: &Commit) -> anyhow::Error {
-        let (dir, commit) = (vmeter_base::shell::path(&self.dir), commit.short());
+    fn interrupted(&self, what: &str, build: Build<'_>) -> anyhow::Error {
+        let (dir, commit) = (vmeter_base::shell::path(&self.dir), build.label());
         failure(
             Class::Interrupted,
             format!("interrupted in {what} {commit}; go on with --resume {dir}"),
@@ -218,11 +245,11 @@ impl<'a> Builds<'a> {
     /// missing is a failure of the build.
     fn keep(
         &self,
-        commit: &Commit,
+        build: Build<'_>,
         checkout: &Path,
         interrupt: &Interrupt,
     ) -> Result<Option<String>> {
-        let kept = self.kept(commit);
+        let kept = self.kept(build);
         let partial = kept.with_extension("partial");
         own_folder(&self.store, "kept")?;
         for old in [&partial, &kept].into_iter().filter(|old| old.symlink_metadata().is_ok()) {
@@ -243,10 +270,10 @@ impl<'a> Builds<'a> {
             copy.args(["-a", "--reflink=auto", "-T", "--"]).arg(&from).arg(&to);
             copy.stdin(Stdio::null());
             let output = helper::output(&mut copy, interrupt).context("cannot run cp")?;
-            let output = output.ok_or_else(|| self.interrupted("keeping", commit))?;
+            let output = output.ok_or_else(|| self.interrupted("keeping", build))?;
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                anyhow::bail!("cannot keep {reference} of {}: {said}", commit.short());
+                anyhow::bail!("cannot keep {reference} of {}: {said}", build.label());
             }
         }
         // The record that says they are there must not survive a crash that they don't.

@@ -1,6 +1,7 @@
 //! How a search decides, and when it ends.
 
-use std::collections::BTreeSet;
+use super::place::Added;
+use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::range::RangeRecord;
 use vmeter_model::run::{PlannedRun, RunRecord, SessionRecord};
 use vmeter_session::shares;
@@ -12,8 +13,29 @@ pub(super) fn rule(record: &RangeRecord) -> bisect::Search {
         confidence: record.confidence,
         max_samples: record.max_boots,
         max_end_samples: record.end_runs,
+        builds: record.builds.max(1) as usize,
+        smallest: record.detect.map_or(bisect::Search::default().smallest, |pct| pct / 100.0),
         ..bisect::Search::default()
     }
+}
+
+/// The runs that count, by number: commit, build, time.
+pub(super) type Taken = BTreeMap<u32, (usize, u32, f64)>;
+
+/// What the runs say, in the order in which they were made: commit, build, and the time, or what it
+/// is beside the reference that was booted with it, by which the host's state cancels.
+pub(super) fn observations(added: &Added, taken: &Taken) -> Vec<(usize, u32, f64)> {
+    let reference = |run: &u32| added.references.iter().any(|[_, reference]| reference == run);
+    let own = taken.iter().filter(|(run, _)| !reference(run));
+    own.filter_map(|(run, (commit, build, time))| {
+        let pair = added.references.iter().find(|[sample, _]| sample == run);
+        let unit = match pair {
+            Some([_, reference]) => taken.get(reference)?.2,
+            None => 1.0,
+        };
+        Some((*commit, *build, time / unit))
+    })
+    .collect()
 }
 
 /// A search that has seen nothing yet.
@@ -55,6 +77,15 @@ pub(super) fn comparable<'a>(
 mod tests {
     use super::*;
     use vmeter_model::shard::HostShare;
+
+    #[test]
+    fn a_sample_is_taken_by_what_its_reference_took() {
+        let added = Added { references: vec![[1, 0], [2, 3]], ..Added::default() };
+        let taken = [(0, (0, 1, 2.0)), (1, (5, 2, 3.0)), (2, (4, 1, 9.0)), (4, (7, 1, 1.5))];
+        let found = observations(&added, &taken.into());
+        // The reference of run 2 is not there.
+        assert_eq!(found, [(5, 2, 1.5), (7, 1, 1.5)]);
+    }
 
     #[test]
     fn of_two_hosts_only_virtual_time_is_held_against_each_other() {

@@ -4,27 +4,30 @@
 //! value. Blocks of the plan met the host in the same state: what a block adds is taken out. Runs that
 //! place a step ([`super::place`]) are no part of what finds it.
 
+use super::detect::Needs;
 use super::outcome::Found;
-use super::place::{samples, Added, Placement};
+use super::place::{samples, Added, Placement, Sample};
 use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::range::{Change, MeasuredCommit, RangeRecord};
 use vmeter_model::{Estimate, RangeVerdict, Verdict};
 use vmeter_session::{SavedRun, Session};
-use vmeter_stats::dist::t_quantile;
-use vmeter_stats::hosts::{adjust, HostSample};
+use vmeter_stats::dist::{t_quantile, t_two_sided};
+use vmeter_stats::hosts::adjust;
 use vmeter_stats::placing::Placed;
 use vmeter_stats::segments::{level_changes_of_runs, neighbour_sd, LevelChange, FEWEST};
 use vmeter_stats::signed_rank::pseudo_median;
 use vmeter_stats::{mean, ratio_of_means, Rule};
 
 /// Chance of any change of level in a range where nothing changed.
-const ALPHA: f64 = 0.05;
+pub(super) const ALPHA: f64 = 0.05;
 
 /// A measured commit.
 pub(super) struct Level<'c> {
     pub commit: &'c MeasuredCommit,
     /// Times by block, s.
-    by_block: BTreeMap<usize, f64>,
+    pub by_block: BTreeMap<usize, f64>,
+    /// Centres of the logarithms of each build's.
+    builds: Vec<f64>,
     /// The logarithms without what blocks add, and their centre.
     pub logs: Vec<f64>,
     centre: f64,
@@ -41,14 +44,28 @@ pub(super) fn scanned(
     let levels = levels(session, commits, &samples);
     match levels.len() {
         0 | 1 => Found::new(RangeVerdict::NotMeasurable),
+        n if n < FEWEST && record.builds > 1 => few_builds(&levels),
         n if n < FEWEST => few(&levels, exact),
         _ => {
             let steps = steps(&levels, session.record.seed);
-            let all: Vec<HostSample> = samples.iter().map(|(_, sample)| *sample).collect();
-            let placed = (!exact).then(|| Placement::of(&levels, &steps, &all).placed);
+            let placed = (!exact).then(|| Placement::of(&levels, &steps, &samples).placed);
             many(&levels, &steps, &placed.unwrap_or_default())
         }
     }
+}
+
+/// What the change that is asked for needs, by the first pass; none where nothing is asked.
+pub(super) fn needs(
+    (record, session): (&RangeRecord, &Session),
+    (commits, finished): (&[MeasuredCommit], &[SavedRun]),
+    times: &BTreeMap<u32, f64>,
+) -> Option<Needs> {
+    let asked = record.detect.filter(|_| !record.bisect)?;
+    let samples = samples((record, session), finished, times);
+    let levels = levels(session, commits, &samples);
+    let found =
+        if levels.len() < FEWEST { Vec::new() } else { steps(&levels, session.record.seed) };
+    super::detect::needs(asked, &levels, &found)
 }
 
 /// The commits that are to be run again to place the steps of the first pass.
@@ -63,8 +80,7 @@ pub(super) fn to_place(
         return BTreeSet::new();
     }
     let steps = steps(&levels, session.record.seed);
-    let all: Vec<HostSample> = samples.iter().map(|(_, sample)| *sample).collect();
-    let wanted = Placement::of(&levels, &steps, &all).wanted(record.runs as usize);
+    let wanted = Placement::of(&levels, &steps, &samples).wanted(record.runs as usize);
     wanted.into_iter().filter_map(|at| Some(levels.get(at)?.commit.index)).collect()
 }
 
@@ -72,20 +88,25 @@ pub(super) fn to_place(
 fn levels<'c>(
     session: &Session,
     commits: &'c [MeasuredCommit],
-    samples: &[(u32, HostSample)],
+    samples: &[Sample],
 ) -> Vec<Level<'c>> {
     let added = Added::of(&session.record);
-    let first = samples.iter().filter(|(run, _)| !added.places(*run));
-    let samples: Vec<HostSample> = first.map(|(_, sample)| *sample).collect();
-    let adjusted = adjust(&samples).values;
+    let first = samples.iter().filter(|sample| !added.places(sample.run));
+    let samples: Vec<Sample> = first.copied().collect();
+    let adjusted = adjust(&samples.iter().map(|s| s.of).collect::<Vec<_>>()).values;
     let level = |commit: &'c MeasuredCommit| {
-        let own = || samples.iter().zip(&adjusted).filter(|(s, _)| s.group == commit.index);
+        let own = || samples.iter().zip(&adjusted).filter(|(s, _)| s.of.group == commit.index);
         let logs: Vec<f64> = own().map(|(_, y)| y.ln()).filter(|y| y.is_finite()).collect();
-        let by_block = own().map(|(s, _)| (s.host, s.value)).collect();
+        let by_block = own().map(|(s, _)| (s.of.host, s.of.value)).collect();
+        let mut of_builds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+        for (s, y) in own().filter(|(_, y)| y.ln().is_finite()) {
+            of_builds.entry(s.build).or_default().push(y.ln());
+        }
+        let builds = of_builds.values().map(|logs| pseudo_median(logs)).collect();
         let is_compared = !commit.samples_s.is_empty() && !logs.is_empty();
         is_compared.then(|| {
             let centre = pseudo_median(&logs);
-            Level { commit, by_block, logs, centre }
+            Level { commit, by_block, builds, logs, centre }
         })
     };
     commits.iter().filter_map(level).collect()
@@ -114,6 +135,37 @@ fn few(levels: &[Level<'_>], exact: bool) -> Found {
     };
     let excluded_pct = excluded.filter(|_| decided_all);
     Found { changes: changes.into_iter().flatten().collect(), excluded_pct, ..Found::new(verdict) }
+}
+
+/// Few commits that were built several times: a build is one observation, so that what layout adds
+/// is part of what they scatter (all commits' builds alike).
+fn few_builds(levels: &[Level<'_>]) -> Found {
+    let squares: f64 = levels.iter().map(|l| vmeter_stats::sample::sum_squares(&l.builds)).sum();
+    let freedom = levels.iter().map(|l| l.builds.len().saturating_sub(1)).sum::<usize>() as f64;
+    let comparisons = (levels.len() - 1) as f64;
+    if freedom < 1.0 {
+        return Found::new(RangeVerdict::Undecided);
+    }
+    let mut changes = Vec::new();
+    let mut excluded = f64::NEG_INFINITY;
+    for pair in levels.windows(2) {
+        let (a, b) = (&pair[0].builds, &pair[1].builds);
+        let error = squares / freedom * (1.0 / a.len() as f64 + 1.0 / b.len() as f64);
+        let size = mean(b) - mean(a);
+        let p = t_two_sided(size / error.sqrt().max(1e-300), freedom) * comparisons;
+        let half = t_quantile(1.0 - ALPHA / 2.0 / comparisons, freedom) * error.sqrt();
+        excluded = excluded.max(100.0 * (size + half).exp_m1());
+        if p <= ALPHA {
+            let all = ratio_of_means(&times_of(&pair[..1]), &times_of(&pair[1..]));
+            let ci95 = [size - half, size + half].map(f64::exp);
+            let ratio = all.map(|all| Estimate { mean: size.exp(), ci95, ..all });
+            changes.extend(change(&pair[..1], &pair[1..], ratio, p));
+        }
+    }
+    if changes.is_empty() {
+        return Found { excluded_pct: Some(excluded), ..Found::new(RangeVerdict::NoChange) };
+    }
+    Found { changes, ..Found::new(RangeVerdict::Changed) }
 }
 
 fn steps(levels: &[Level<'_>], seed: u64) -> Vec<LevelChange> {

@@ -1,6 +1,6 @@
 //! Shards of a range put together: what lies beside their runs.
 
-use super::builds::Builds;
+use super::builds::{Build, Builds};
 use super::{load, RECORD};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use vmeter_base::files;
-use vmeter_model::range::{Commit, RangeRecord};
+use vmeter_model::range::RangeRecord;
 use vmeter_session::failure::usage;
 use vmeter_session::folder::own_folder;
 use vmeter_session::trust;
@@ -80,7 +80,10 @@ fn builds(store: &Path, to: &Path) -> Result<()> {
 pub(crate) fn failed_builds(dir: &Path) -> BTreeSet<String> {
     let Ok(record) = load(dir) else { return BTreeSet::new() };
     let builds = Builds::new(&record, dir, Vec::new());
-    let failed = |commit: &&Commit| builds.done(commit).is_some_and(|b| b.failure.is_some());
-    let commits = record.commits.iter().filter(failed);
-    commits.map(|c| c.short().to_owned()).collect()
+    let all = record
+        .commits
+        .iter()
+        .flat_map(|commit| (1..=record.builds.max(1)).map(move |number| Build { commit, number }));
+    let failed = |build: &Build<'_>| builds.done(*build).is_some_and(|b| b.failure.is_some());
+    all.filter(failed).map(|build| build.label()).collect()
 }

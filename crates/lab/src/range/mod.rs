@@ -7,6 +7,7 @@
 
 mod builds;
 mod decision;
+mod detect;
 pub mod gate;
 mod git;
 pub mod history;
@@ -79,6 +80,12 @@ pub struct RangeOptions {
     /// Runs of each end after which a search accepts that nothing changed; a resumed
     /// search may be given more.
     pub end_runs: Option<usize>,
+    /// How often each commit is built; once if absent.
+    pub builds: Option<u32>,
+    /// A search boots the good end's machine beside each sample.
+    pub reference: bool,
+    /// The change, %, to be found with four chances in five.
+    pub detect: Option<f64>,
     /// Boot no commits again to place the steps that were found.
     pub no_place: bool,
     /// How closely to watch; if absent `light`, and not at all where `run` is measured.
@@ -108,6 +115,7 @@ pub fn range(options: &RangeOptions, watch: &mut Watch<'_>) -> Result<RangeResul
 /// The range is worked out before the folder is made, so that a typo leaves none behind.
 fn begun(options: &RangeOptions, watch: &mut Watch<'_>) -> Result<(Session, RangeRecord)> {
     let record = described(options, watch)?;
+    detect::check(&record, options.runs.shard.is_some())?;
     let planned = match options.runs.shard {
         None => vmeter_session::record(KIND, &options.runs),
         Some(shard) => shards::part(&record, options, shard)?,
@@ -141,6 +149,7 @@ pub(crate) fn cut(
     watch: &mut Watch<'_>,
 ) -> Result<(RangeRecord, SessionRecord, Vec<ShardPlan>)> {
     let record = described(options, watch)?;
+    detect::check(&record, true)?;
     let (session, parts) = shards::cut(&record, options, shards)?;
     Ok((record, session, parts))
 }
@@ -192,6 +201,9 @@ fn described(options: &RangeOptions, watch: &mut Watch<'_>) -> Result<RangeRecor
         confidence,
         max_boots: options.max_boots.unwrap_or(DEFAULT_MAX_BOOTS),
         end_runs: options.end_runs.unwrap_or(DEFAULT_END_RUNS),
+        builds: options.builds.unwrap_or(1),
+        reference: options.reference,
+        detect: options.detect,
         place: !options.no_place && !options.bisect,
         builds_in: None,
     })
@@ -209,6 +221,9 @@ fn note_given(options: &RangeOptions, record: &RangeRecord, is_shard: bool, give
     given.option("--watch", options.watch, record.watch);
     given.fields(&options.spec, &record.machine);
     given.option("--warmup", options.runs.warmup, record.warmup);
+    given.option("--builds", options.builds, record.builds);
+    given.option("--reference", options.reference.then_some(true), record.reference);
+    given.option("--detect", options.detect.map(Some), record.detect);
     // More is measured, but not of a shard, whose plan is that of the others as well.
     let other = options.runs.runs.filter(|runs| is_shard || *runs < record.runs);
     given.option("--runs", other, record.runs);

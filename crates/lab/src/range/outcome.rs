@@ -2,7 +2,7 @@
 
 use super::levels::scanned;
 use super::place::Added;
-use super::{builds::Builds, decision, load, template};
+use super::{builds::Build, builds::Builds, decision, load, template};
 use crate::analysis;
 use crate::diff;
 use crate::ends::{Ends, TO_LEARN_IT};
@@ -12,18 +12,15 @@ use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use vmeter_base::shell;
-use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeRecord, RangeResult};
+use vmeter_model::range::{
+    BuildRecord, Change, Effort, MeasuredCommit, Metric, RangeRecord, RangeResult,
+};
 use vmeter_model::run::{Outcome, RunRecord};
 use vmeter_model::time::seconds;
 use vmeter_model::Estimate;
 use vmeter_model::{CommitState, RangeVerdict};
 use vmeter_session::{envelope, SavedRun, Session};
 use vmeter_stats::{estimate, mean, ratio_of_means, Answer, Verdict};
-
-/// The commit that a machine's label names.
-pub(super) fn commit_of(record: &RangeRecord, label: &str) -> Option<usize> {
-    record.commits.iter().position(|c| c.short() == label)
-}
 
 /// True for a run of which only the exit of its VMM is known: it says nothing of its commit.
 /// A command of `--run` is no VMM, and its exit is its end.
@@ -66,9 +63,15 @@ pub fn result(session: &Session) -> Result<RangeResult> {
         let runs = finished.iter().map(|(_, run)| run);
         let (own, said) = decision::comparable(&session.record, runs);
         warnings.extend(said);
-        searched(&record, &mut commits, &finished, &own)
+        let added = Added::of(&session.record);
+        searched((&record, &added), &mut commits, &finished, &own)
     } else {
         let exact = finished.iter().all(|(_, run)| run.icount);
+        let needs = super::levels::needs((&record, session), (&commits, &finished), &times);
+        let have = super::detect::runs_each(&record, &session.record) * record.builds.max(1);
+        if let Some((asked, needs)) = record.detect.zip(needs).filter(|_| !exact) {
+            warnings.push(super::detect::remark(asked, needs, have));
+        }
         scanned((&record, session), (&commits, &finished), &times, exact)
     };
     found.changes.retain(|change| change.ratio.is_some());
@@ -183,14 +186,18 @@ fn commits(
     let builds = Builds::new(record, &session.dir, references);
     let mut built = 0;
     let commits = record.commits.iter().enumerate().map(|(index, commit)| {
-        let own = || finished.iter().filter(|(_, run)| run.label == commit.short());
+        let is_own = |label: &str| record.of_label(label).is_some_and(|(at, _)| at == index);
+        let own = || finished.iter().filter(|(_, run)| is_own(&run.label));
         let samples_s: Vec<f64> =
             own().filter_map(|(_, run)| times.get(&run.index).copied()).collect();
-        let build = builds.done(commit);
-        built += usize::from(build.is_some());
+        let numbers = 1..=record.builds.max(1);
+        let done: Vec<BuildRecord> =
+            numbers.filter_map(|number| builds.done(Build { commit, number })).collect();
+        built += done.len();
+        let build_failed = done.into_iter().find_map(|b| b.failure);
         let failed = own().find_map(|(_, run)| crate::boots::hopeless(run));
         let blind = own().any(|(_, run)| is_blind(record, run));
-        let (state, failure) = match (build.and_then(|b| b.failure), failed) {
+        let (state, failure) = match (build_failed, failed) {
             (Some(why), _) => (CommitState::BuildFailed, Some(why)),
             (None, Some(why)) => (CommitState::DoesNotRun, Some(why)),
             (None, None) if blind => (CommitState::NotCompared, Some(blindness())),
@@ -219,19 +226,22 @@ pub(super) fn blindness() -> String {
 
 /// The samples of the runs in `own` put into the search again, in their order.
 fn searched(
-    record: &RangeRecord,
+    (record, added): (&RangeRecord, &Added),
     commits: &mut [MeasuredCommit],
     runs: &[SavedRun],
     own: &BTreeSet<u32>,
 ) -> Found {
     let mut search = decision::fresh(record);
     let enters = |run: &RunRecord| !run.warmup && own.contains(&run.index);
-    for (dir, run) in runs.iter().filter(|(_, run)| enters(run)) {
-        if let Some(at) = commit_of(record, &run.label) {
-            if let Some(sample) = sample(record, dir, run) {
-                search.observe(at, sample);
-            }
-        }
+    let entering = runs.iter().filter(|(_, run)| enters(run));
+    let taken: decision::Taken = entering
+        .filter_map(|(dir, run)| {
+            let (commit, build) = record.of_label(&run.label)?;
+            Some((run.index, (commit, build, sample(record, dir, run)?)))
+        })
+        .collect();
+    for (commit, build, value) in decision::observations(added, &taken) {
+        search.observe_build(commit, build, value);
     }
     for commit in commits.iter().filter(|c| c.failure.is_some()) {
         search.skip(commit.index);
@@ -312,8 +322,15 @@ fn effort(record: &RangeRecord, session: &Session, finished: &[SavedRun], builds
     let added = Added::of(&session.record);
     let placing = finished.iter().filter(|(_, run)| added.places(run.index)).count();
     let n = record.commits.len();
-    let each = record.warmup as usize + super::DEFAULT_RUNS.max(record.runs) as usize;
-    Effort { boots: finished.len(), placing, builds, linear_boots: n * each, linear_builds: n }
+    let runs = super::DEFAULT_RUNS.max(record.runs).div_ceil(record.builds.max(1));
+    let each = (record.warmup + runs) as usize * record.builds.max(1) as usize;
+    Effort {
+        boots: finished.len(),
+        placing,
+        builds,
+        linear_boots: n * each,
+        linear_builds: n * record.builds.max(1) as usize,
+    }
 }
 
 fn remarks(record: &RangeRecord, commits: &[MeasuredCommit]) -> Vec<String> {

@@ -30,6 +30,12 @@ pub(super) struct Added {
     /// Parts of the plan that place steps: the first run, and the one after the last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placing: Vec<[u32; 2]>,
+    /// Runs of a search, and the runs of the good end's machine beside them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub references: Vec<[u32; 2]>,
+    /// Runs of each commit that `--detect` asks for, once it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runs: Option<u32>,
 }
 
 impl Added {
@@ -79,23 +85,35 @@ pub(super) struct Placement {
     spread: Spread,
 }
 
-/// The samples of a range: their blocks, commits and times.
+/// A run's time, s, by its commit (the group) and block (the host).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sample {
+    /// The run's number.
+    pub run: u32,
+    /// Which of its commit's builds it is of.
+    pub build: u32,
+    /// The time.
+    pub of: HostSample,
+}
+
+/// The samples of a range.
 pub(super) fn samples(
     (record, session): (&RangeRecord, &Session),
     finished: &[SavedRun],
     times: &BTreeMap<u32, f64>,
-) -> Vec<(u32, HostSample)> {
+) -> Vec<Sample> {
     let blocks = Added::of(&session.record).blocks(&session.record.plan);
     let sample = |run: u32, label: &str| {
-        let group = super::outcome::commit_of(record, label)?;
-        Some((run, HostSample { host: *blocks.get(&run)?, group, value: *times.get(&run)? }))
+        let (group, build) = record.of_label(label)?;
+        let of = HostSample { host: *blocks.get(&run)?, group, value: *times.get(&run)? };
+        Some(Sample { run, build, of })
     };
     finished.iter().filter_map(|(_, run)| sample(run.index, &run.label)).collect()
 }
 
 impl Placement {
     /// Of `steps` between `levels`, by all samples.
-    pub fn of(levels: &[Level<'_>], steps: &[LevelChange], samples: &[HostSample]) -> Self {
+    pub fn of(levels: &[Level<'_>], steps: &[LevelChange], samples: &[Sample]) -> Self {
         let at: Vec<usize> = steps.iter().map(|step| step.at).collect();
         let first: Vec<Vec<f64>> = levels.iter().map(|level| level.logs.clone()).collect();
         let rough = placed(&first, &at, SURE);
@@ -115,8 +133,8 @@ impl Placement {
         let own: Vec<(usize, HostSample)> = samples
             .iter()
             .filter_map(|s| {
-                let at = *place.get(&s.group)?;
-                Some((at, HostSample { group: group(at), ..*s }))
+                let at = *place.get(&s.of.group)?;
+                Some((at, HostSample { group: group(at), ..s.of }))
             })
             .collect();
         let adjusted = adjust(&own.iter().map(|(_, s)| *s).collect::<Vec<_>>()).values;
@@ -184,7 +202,7 @@ mod tests {
         let planned = |machine| PlannedRun { machine, warmup: false, watch: WatchLevel::None };
         let plan =
             [0, 1, 2, 2, 0, 1, /* placing */ 1, 2, 2, 1, /* more of all */ 0, 2, 1];
-        let added = Added { placing: vec![[6, 10]] };
+        let added = Added { placing: vec![[6, 10]], ..Added::default() };
         let blocks = added.blocks(&plan.map(planned));
         let found: Vec<usize> = blocks.into_values().collect();
         assert_eq!(found, [0, 0, 0, 1, 1, 1, 3, 3, 4, 4, 2, 2, 2]);

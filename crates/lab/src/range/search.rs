@@ -1,7 +1,9 @@
 //! Carrying a range out: build, boot, decide what is next; all that is decided follows from
 //! what is on disk, so a range that is resumed goes on as if it had not been interrupted.
 
-use super::builds::Builds;
+use super::builds::{Build, Builds};
+use super::decision::Taken;
+use super::detect::Needs;
 use super::place::{self, Added};
 use super::{decision, outcome, template, RangeOptions};
 use crate::booter::Recorder;
@@ -13,6 +15,8 @@ use vmeter_model::range::RangeRecord;
 use vmeter_model::run::{Fault, Outcome, PlannedRun, RunRecord, SessionMachine};
 use vmeter_session::failure::{failure, usage, Class};
 use vmeter_session::{cache_dir, identity, one_run, Runner, Session, Watch};
+use vmeter_stats::rng::Rng;
+use vmeter_stats::Bisection;
 
 /// Runs of one commit that may fail before it is left alone.
 const FAILURES: usize = 1;
@@ -24,16 +28,16 @@ pub(super) struct Search<'a> {
     builds: Builds<'a>,
     booter: Recorder,
     prepare: Option<String>,
-    /// The session's machine of each commit that has one.
-    machines: BTreeMap<usize, usize>,
+    /// The session's machine of each commit's builds that have one.
+    machines: BTreeMap<(usize, u32), usize>,
     /// The booter's machine of each of the session's that was prepared.
     prepared: BTreeMap<usize, usize>,
     /// Runs that are on disk.
     finished: BTreeSet<u32>,
     /// Runs of each machine that failed.
     failures: BTreeMap<usize, usize>,
-    /// (commit, sample) in the order in which they were measured.
-    samples: Vec<(usize, f64)>,
+    /// What the runs took.
+    taken: Taken,
 }
 
 impl<'a> Search<'a> {
@@ -52,7 +56,7 @@ impl<'a> Search<'a> {
             prepared: BTreeMap::new(),
             finished: BTreeSet::new(),
             failures: BTreeMap::new(),
-            samples: Vec::new(),
+            taken: Taken::new(),
         };
         search.take_up()?;
         Ok(search)
@@ -62,8 +66,7 @@ impl<'a> Search<'a> {
         let labels: Vec<String> =
             self.session.record.machines.iter().map(|m| m.label.clone()).collect();
         for (machine, label) in labels.iter().enumerate() {
-            let commits = &self.record.commits;
-            let commit = commits.iter().position(|c| c.short() == label).ok_or_else(|| {
+            let commit = self.record.of_label(&label).ok_or_else(|| {
                 usage(format!("session.json names {label}, which is no commit of range.json"))
             })?;
             self.machines.insert(commit, machine);
@@ -74,19 +77,22 @@ impl<'a> Search<'a> {
         let (own, _) = decision::comparable(&self.session.record, runs.iter().map(|(_, run)| run));
         for (dir, run) in runs.iter().filter(|(_, run)| counts(run)) {
             self.finished.insert(run.index);
-            let Some(commit) = outcome::commit_of(self.record, &run.label) else { continue };
+            let Some(of) = self.record.of_label(&run.label) else { continue };
             let foreign = self.record.bisect && !own.contains(&run.index);
-            self.note(commit, outcome::sample(self.record, dir, run), run.warmup || foreign);
+            let sample = outcome::sample(self.record, dir, run);
+            self.note(of, run.index, sample, run.warmup || foreign);
         }
         Ok(())
     }
 
     /// Takes note of a finished run; none for one that failed.
-    fn note(&mut self, commit: usize, sample: Option<f64>, warmup: bool) {
+    fn note(&mut self, of: (usize, u32), run: u32, sample: Option<f64>, warmup: bool) {
         match sample {
             Some(_) if warmup => {}
-            Some(sample) => self.samples.push((commit, sample)),
-            None => *self.failures.entry(commit).or_default() += 1,
+            Some(sample) => {
+                self.taken.insert(run, (of.0, of.1, sample));
+            }
+            None => *self.failures.entry(of.0).or_default() += 1,
         }
     }
 
@@ -98,7 +104,11 @@ impl<'a> Search<'a> {
             (Some(own), _) => own.runs.len(),
             // Four of each end, warm-ups, and some samples at each halving.
             (None, true) => 8 + 8 * (usize::BITS - n.leading_zeros()) as usize,
-            (None, false) => n * (self.record.runs + self.record.warmup) as usize,
+            (None, false) => {
+                let each = super::detect::runs_each(self.record, &self.session.record)
+                    + self.record.warmup;
+                n * (each * self.record.builds.max(1)) as usize
+            }
         };
         watch.progress.begin("range", expected.max(done), done);
         let ended = match (&self.session.record.shard, self.record.bisect) {
@@ -125,55 +135,111 @@ impl<'a> Search<'a> {
 
     fn bisect(&mut self, watch: &mut Watch<'_>) -> Result<()> {
         let mut bisection = decision::fresh(self.record);
-        for (commit, sample) in &self.samples {
-            bisection.observe(*commit, *sample);
-        }
+        let mut seen = self.observe(&mut bisection, 0);
         for commit in 0..self.record.commits.len() {
             if self.is_hopeless(commit) {
                 bisection.skip(commit);
             }
         }
         while let Some(commit) = bisection.next_index() {
-            let Some(machine) = self.machine(commit, watch)? else {
+            let Some(machine) = self.machine((commit, self.next_build(commit)), watch)? else {
                 bisection.skip(commit);
                 continue;
             };
-            let taken = self.samples.len();
-            let warm = self.session.record.plan.iter().any(|p| p.machine == machine);
-            let warmups = if warm { 0 } else { self.record.warmup };
-            self.plan(machine, warmups as usize, 1)?;
+            let beside = if self.record.reference { self.reference(watch)? } else { None };
+            self.warm([Some(machine), beside].into_iter().flatten())?;
+            self.plan_sample(machine, beside)?;
             self.outstanding(watch)?;
-            match self.samples.get(taken..).unwrap_or_default() {
-                [] => bisection.skip(commit),
-                new => new.iter().for_each(|(c, sample)| bisection.observe(*c, *sample)),
+            let now = self.observe(&mut bisection, seen);
+            if now == seen {
+                bisection.skip(commit);
             }
+            seen = now;
         }
         Ok(())
+    }
+
+    /// Shows the search what it has not seen of what the runs say; how much there is.
+    fn observe(&self, bisection: &mut Bisection, seen: usize) -> usize {
+        let all = decision::observations(&Added::of(&self.session.record), &self.taken);
+        for (commit, build, value) in all.iter().skip(seen) {
+            bisection.observe_build(*commit, *build, *value);
+        }
+        all.len()
+    }
+
+    /// The build of a commit that was measured the least.
+    fn next_build(&self, commit: usize) -> u32 {
+        let runs = |build: &u32| {
+            self.taken.values().filter(|(c, b, _)| (*c, *b) == (commit, *build)).count()
+        };
+        (1..=self.record.builds.max(1)).min_by_key(runs).unwrap_or(1)
+    }
+
+    /// The machine of the good end: the first commit that can be measured.
+    fn reference(&mut self, watch: &mut Watch<'_>) -> Result<Option<usize>> {
+        for commit in 0..self.record.commits.len() {
+            let machine = self.machine((commit, 1), watch)?;
+            if machine.is_some() {
+                return Ok(machine);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Plans a sample, and the reference before or after it by a coin, so that neither gains by its
+    /// place.
+    fn plan_sample(&mut self, machine: usize, beside: Option<usize>) -> Result<()> {
+        let at = u32::try_from(self.session.record.plan.len()).context("too many runs")?;
+        let mut pair = vec![machine];
+        if let Some(reference) = beside {
+            let coin = Rng::new(self.session.record.seed.wrapping_add(u64::from(at))).below(2);
+            pair.insert(coin, reference);
+            let mut added = Added::of(&self.session.record);
+            let sample = at + 1 - coin as u32;
+            added.references.push([sample, at + coin as u32]);
+            self.session.record.asked = serde_json::to_value(&added)?;
+        }
+        let planned: Vec<PlannedRun> =
+            pair.into_iter().map(|machine| self.planned(machine, false)).collect();
+        self.session.record.plan.extend(planned);
+        self.session.save()
     }
 
     /// Builds what this shard's runs need, then carries them out. Commits that another shard
     /// builds now come last: where shards share their builds, each then builds a part.
     fn shard(&mut self, watch: &mut Watch<'_>) -> Result<()> {
         let mut busy = Vec::new();
-        for commit in super::shards::order(&self.session.record, &self.finished) {
-            if self.busy(commit, watch)? {
-                busy.push(commit);
+        for machine in super::shards::order(&self.session.record, &self.finished) {
+            let Some(of) = self.of_machine(machine) else { continue };
+            if self.busy(of, watch)? {
+                busy.push(of);
             }
         }
-        for commit in busy {
-            self.machine(commit, watch)?;
+        for of in busy {
+            self.machine(of, watch)?;
         }
         self.outstanding(watch)
     }
 
+    /// The commit and build that a machine of the session is of.
+    fn of_machine(&self, machine: usize) -> Option<(usize, u32)> {
+        self.machines.iter().find(|(_, at)| **at == machine).map(|(of, _)| *of)
+    }
+
+    fn build_of(&self, (commit, number): (usize, u32)) -> Result<Build<'a>> {
+        let record: &'a RangeRecord = self.record;
+        Ok(Build { commit: record.commits.get(commit).context("no such commit")?, number })
+    }
+
     /// Builds a commit; true if another shard is at it.
-    fn busy(&mut self, commit: usize, watch: &mut Watch<'_>) -> Result<bool> {
+    fn busy(&mut self, of: (usize, u32), watch: &mut Watch<'_>) -> Result<bool> {
         if watch.interrupt.is_raised() {
             return Err(self.interrupted());
         }
-        let what = self.record.commits.get(commit).context("no such commit")?;
+        let what = self.build_of(of)?;
         if self.builds.done(what).is_none() {
-            watch.progress.note(&format!("building {} {}", what.short(), what.subject));
+            watch.progress.note(&format!("building {} {}", what.label(), what.commit.subject));
         }
         Ok(self.builds.build_unless_busy(what, watch)?.is_none())
     }
@@ -182,9 +248,46 @@ impl<'a> Search<'a> {
     fn all(&mut self, watch: &mut Watch<'_>) -> Result<()> {
         let mut machines = Vec::new();
         for commit in 0..self.record.commits.len() {
-            machines.extend(self.machine(commit, watch)?);
+            machines.extend(self.builds_of(commit, watch)?);
         }
-        let (warmup, runs) = (self.record.warmup as usize, self.record.runs as usize);
+        self.in_turn(&machines, watch)?;
+        while self.record.detect.is_some() && self.more_runs()? {
+            self.in_turn(&machines, watch)?;
+        }
+        if self.record.place {
+            self.place(watch)?;
+        }
+        Ok(())
+    }
+
+    /// Plans as many more runs of each commit as the change to be found needs, but as many again
+    /// at most; false if there are enough.
+    fn more_runs(&mut self) -> Result<bool> {
+        let (finished, _) = self.session.finished()?;
+        if finished.iter().all(|(_, run)| run.icount) {
+            return Ok(false);
+        }
+        let (times, commits) = outcome::timed(self.record, &self.session, &finished)?;
+        let needs =
+            super::levels::needs((self.record, &self.session), (&commits, &finished), &times);
+        let builds = self.record.builds.max(1);
+        let have = super::detect::runs_each(self.record, &self.session.record) * builds;
+        let Some(Needs::Runs(wanted)) = needs else {
+            return Ok(false);
+        };
+        if wanted <= have {
+            return Ok(false);
+        }
+        let mut added = Added::of(&self.session.record);
+        added.runs = Some(wanted.min(2 * have));
+        self.session.record.asked = serde_json::to_value(&added)?;
+        Ok(true)
+    }
+
+    /// Boots all of them in turn, as often as is wanted so far.
+    fn in_turn(&mut self, machines: &[usize], watch: &mut Watch<'_>) -> Result<()> {
+        let runs = super::detect::runs_each(self.record, &self.session.record) as usize;
+        let warmup = self.record.warmup as usize;
         let seed = self.session.record.seed;
         let wanted: Vec<PlannedRun> = vmeter_stats::plan(machines.len(), warmup, runs, seed)
             .into_iter()
@@ -200,21 +303,18 @@ impl<'a> Search<'a> {
             self.session.record.plan.extend(wanted.into_iter().skip(had));
         }
         self.session.save()?;
-        self.outstanding(watch)?;
-        if self.record.place {
-            self.place(watch)?;
-        }
-        Ok(())
+        self.outstanding(watch)
     }
 
     /// Boots the commits about each step again, until it is known which commit it came with.
     fn place(&mut self, watch: &mut Watch<'_>) -> Result<()> {
-        let each = self.record.runs.div_ceil(2).max(1) as usize;
+        let each =
+            super::detect::runs_each(self.record, &self.session.record).div_ceil(2).max(1) as usize;
         loop {
             let wanted = place::next(self.record, &self.session)?;
             let mut machines = Vec::new();
             for commit in wanted {
-                machines.extend(self.machine(commit, watch)?);
+                machines.extend(self.builds_of(commit, watch)?);
             }
             let from = self.session.record.plan.len();
             let seed = self.session.record.seed.wrapping_add(from as u64);
@@ -238,46 +338,60 @@ impl<'a> Search<'a> {
         PlannedRun { machine, warmup, watch: self.record.watch }
     }
 
-    fn plan(&mut self, machine: usize, warmups: usize, runs: usize) -> Result<()> {
-        let planned = (0..warmups + runs).map(|i| self.planned(machine, i < warmups));
-        let planned: Vec<PlannedRun> = planned.collect();
-        self.session.record.plan.extend(planned);
+    /// Plans the warm-ups of machines that had none.
+    fn warm(&mut self, machines: impl Iterator<Item = usize>) -> Result<()> {
+        for machine in machines {
+            if !self.session.record.plan.iter().any(|p| p.machine == machine) {
+                let warmups = (0..self.record.warmup).map(|_| self.planned(machine, true));
+                let warmups: Vec<PlannedRun> = warmups.collect();
+                self.session.record.plan.extend(warmups);
+            }
+        }
         self.session.save()
     }
 
-    /// The machine of a commit, built if it is not; none where that failed.
-    fn machine(&mut self, commit: usize, watch: &mut Watch<'_>) -> Result<Option<usize>> {
-        if self.is_hopeless(commit) {
+    /// The machines of all builds of a commit.
+    fn builds_of(&mut self, commit: usize, watch: &mut Watch<'_>) -> Result<Vec<usize>> {
+        let mut machines = Vec::new();
+        for build in 1..=self.record.builds.max(1) {
+            machines.extend(self.machine((commit, build), watch)?);
+        }
+        Ok(machines)
+    }
+
+    /// The machine of a build, made if it is not; none where that failed.
+    fn machine(&mut self, of: (usize, u32), watch: &mut Watch<'_>) -> Result<Option<usize>> {
+        if self.is_hopeless(of.0) {
             return Ok(None);
         }
-        let planned = self.machines.get(&commit).copied();
+        let planned = self.machines.get(&of).copied();
         if let Some(ready) = planned.filter(|machine| self.prepared.contains_key(machine)) {
             return Ok(Some(ready));
         }
         if watch.interrupt.is_raised() {
             return Err(self.interrupted());
         }
-        let what = self.record.commits.get(commit).context("no such commit")?;
+        let what = self.build_of(of)?;
+        let label = what.label();
         let known = self.builds.done(what).is_some();
         if !known {
-            watch.progress.note(&format!("building {} {}", what.short(), what.subject));
+            watch.progress.note(&format!("building {label} {}", what.commit.subject));
         }
         let build = self.builds.build(what, watch)?;
         if let Some(why) = &build.failure {
             if !known {
-                let log = self.builds.log(&what.hash);
+                let log = self.builds.log(what);
                 watch.progress.warn(&format!(
-                    "{} cannot be measured and is skipped: {why} (see {})",
-                    what.short(),
+                    "{label} cannot be measured and is skipped: {why} (see {})",
                     log.display()
                 ));
             }
             return Ok(None);
         }
         let spec = template::filled(&self.record.machine, &self.builds.kept(what))?;
-        let mut prepared = prepare(what.short(), &spec, &cache_dir()?)
-            .map_err(|e| usage(format!("{} was built, but: {e:#}", what.short())))?;
-        prepared.session.parameters = super::shards::parameters(what);
+        let mut prepared = prepare(&label, &spec, &cache_dir()?)
+            .map_err(|e| usage(format!("{label} was built, but: {e:#}")))?;
+        prepared.session.parameters = super::shards::parameters(what.commit);
         let record = &mut self.session.record;
         if let Some(was) = planned.and_then(|at| record.machines.get(at)) {
             // What was kept lies in a shard's folder, or in this one after a merge.
@@ -287,7 +401,7 @@ impl<'a> Search<'a> {
             };
             let was = placeless(&was.provenance);
             let now = placeless(&prepared.session.provenance);
-            identity::same(&self.session.dir, &identity::provenance(what.short(), &was, &now))?;
+            identity::same(&self.session.dir, &identity::provenance(&label, &was, &now))?;
         }
         let saved = match planned.and_then(|machine| record.machines.get_mut(machine)) {
             // A shard's folder is its own: the others' machines name the files by {worktree}.
@@ -308,7 +422,7 @@ impl<'a> Search<'a> {
         }
         self.prepared.insert(machine, self.booter.machines.len());
         self.booter.machines.push(prepared);
-        self.machines.insert(commit, machine);
+        self.machines.insert(of, machine);
         Ok(Some(machine))
     }
 
@@ -320,17 +434,15 @@ impl<'a> Search<'a> {
     fn boot(&mut self, index: usize, watch: &mut Watch<'_>) -> Result<()> {
         let number = u32::try_from(index).context("too many runs")?;
         let planned = *self.session.record.plan.get(index).context("no such run")?;
-        let of = self.machines.iter().find(|(_, machine)| **machine == planned.machine);
-        let (commit, _) = of.ok_or_else(|| {
+        let of = self.of_machine(planned.machine).ok_or_else(|| {
             usage(format!("session.json: run {number} names a machine that no commit has"))
         })?;
-        let commit = *commit;
         let shard = self.session.record.shard.as_ref();
         let foreign = shard.is_some_and(|own| own.runs.binary_search(&number).is_err());
-        if foreign || self.finished.contains(&number) || self.is_hopeless(commit) {
+        if foreign || self.finished.contains(&number) || self.is_hopeless(of.0) {
             return Ok(());
         }
-        let Some(machine) = self.machine(commit, watch)? else { return Ok(()) };
+        let Some(machine) = self.machine(of, watch)? else { return Ok(()) };
         let slot = *self.prepared.get(&machine).context("a machine that was not prepared")?;
         let booter = Slotted { recorder: &self.booter, slot };
         let prepare = self.prepare.as_deref();
@@ -339,7 +451,7 @@ impl<'a> Search<'a> {
         watch.progress.run(&run.label, &boots.said(&run));
         self.finished.insert(number);
         let dir = self.session.run_dir(number);
-        self.note(commit, outcome::sample(self.record, &dir, &run), run.warmup);
+        self.note(of, number, outcome::sample(self.record, &dir, &run), run.warmup);
         if run.outcome != Outcome::Done {
             let why = crate::boots::hopeless(&run).unwrap_or_default();
             watch.progress.warn(&format!("{why}: this commit is skipped"));

@@ -33,8 +33,10 @@ pub(crate) fn cut(
             "--bisect decides run by run what is next, and cannot be cut into shards: leave --bisect out to measure every commit, or search on one host",
         ));
     }
-    let plan =
-        Plan { of: range.commits.len(), warmups: range.warmup as usize, runs: range.runs as usize };
+    let runs = range.runs_each() as usize;
+    let all: Vec<(&Commit, u32)> =
+        range.commits.iter().flat_map(|c| (1..=range.builds.max(1)).map(move |b| (c, b))).collect();
+    let plan = Plan { of: all.len(), warmups: range.warmup as usize, runs };
     let (slots, parts) = plan.cut(options.runs.order(), shards, "commits")?;
     let planned = |slot: vmeter_stats::Slot| PlannedRun {
         machine: slot.machine,
@@ -42,11 +44,10 @@ pub(crate) fn cut(
         watch: range.watch,
     };
     let mut record = vmeter_session::record(super::KIND, &options.runs);
-    record.machines = range
-        .commits
-        .iter()
-        .map(|commit| SessionMachine {
-            label: commit.short().to_owned(),
+    record.machines = all
+        .into_iter()
+        .map(|(commit, build)| SessionMachine {
+            label: RangeRecord::label(commit, build),
             spec: range.machine.clone(),
             parameters: parameters(commit),
             ..SessionMachine::default()
@@ -56,16 +57,16 @@ pub(crate) fn cut(
     Ok((record, parts))
 }
 
-/// The commits of the shard's unfinished runs, each shard's beginning elsewhere.
+/// The machines of the shard's unfinished runs, each shard's beginning elsewhere.
 pub(super) fn order(record: &SessionRecord, finished: &BTreeSet<u32>) -> Vec<usize> {
     let Some(own) = &record.shard else { return Vec::new() };
     let left = own.runs.iter().filter(|run| !finished.contains(run));
     let machines = left.filter_map(|run| Some(record.plan.get(*run as usize)?.machine));
-    let mut commits: Vec<usize> = machines.collect::<BTreeSet<_>>().into_iter().collect();
-    let begin = commits.len() * (own.shard.index as usize - 1) / own.shard.of as usize;
-    let begin = begin.min(commits.len());
-    commits.rotate_left(begin);
-    commits
+    let mut all: Vec<usize> = machines.collect::<BTreeSet<_>>().into_iter().collect();
+    let begin = all.len() * (own.shard.index as usize - 1) / own.shard.of as usize;
+    let begin = begin.min(all.len());
+    all.rotate_left(begin);
+    all
 }
 
 /// The shard of a range that is cut, as it begins.

@@ -16,6 +16,8 @@ pub(super) const MARKER: &str = "vmeter-session";
 pub(super) const CLUSTER: &str = "slurm.json";
 /// The checkout that a range builds in.
 pub(super) const CHECKOUT: &str = "checkout";
+/// … and what is put behind it for each further build.
+const CHECKOUT_AGAIN: &str = "-again";
 /// A record of a run is not larger, bytes.
 const MAX_RUN: u64 = 64 << 20;
 
@@ -100,15 +102,13 @@ impl Kind {
             Kind::Session => of_session(dir, name),
             Kind::Runs => is_run(name).then_some(Own::Folder(Kind::Run)),
             Kind::Run => file(recorded(dir, name)),
-            Kind::Builds => {
-                file(name.split_once('.').is_some_and(|(hash, of)| {
-                    is_hash(hash) && ["json", "log", "lock"].contains(&of)
-                }))
-            }
+            Kind::Builds => file(name.split_once('.').is_some_and(|(build, of)| {
+                is_build(build) && ["json", "log", "lock"].contains(&of)
+            })),
             Kind::Kept => {
-                let (hash, of) = name.split_once('.').unwrap_or((name, ""));
+                let (build, of) = name.split_once('.').unwrap_or((name, ""));
                 match of {
-                    _ if !is_hash(hash) => None,
+                    _ if !is_build(build) => None,
                     "files" => Some(Own::File),
                     "" | "partial" => Some(Own::Folder(Kind::Tree)),
                     _ => None,
@@ -122,7 +122,7 @@ impl Kind {
 }
 
 fn of_session(dir: &Path, name: &str) -> Option<Own> {
-    if FILES.contains(&name) {
+    if FILES.contains(&name) || is_of_checkout(name) {
         return Some(Own::File);
     }
     let kind = match name {
@@ -153,10 +153,31 @@ fn is_run(name: &str) -> bool {
     number.len() >= 4 && is_number(number) && ["partial", "damaged", "kept"].contains(&state)
 }
 
+/// The folder in which the nth build of each commit is made; each has a name of another length,
+/// which moves what a build puts its paths beside.
+pub fn checkout_of(build: u32) -> String {
+    format!("{CHECKOUT}{}", CHECKOUT_AGAIN.repeat(build.saturating_sub(1) as usize))
+}
+
 /// True for the name of a commit, in SHA-1 or SHA-256.
 pub fn is_hash(text: &str) -> bool {
     let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     [40, 64].contains(&text.len()) && text.bytes().all(hex)
+}
+
+/// True for a commit's build: its name, and a number from the second one on.
+fn is_build(text: &str) -> bool {
+    match text.split_once('-') {
+        None => is_hash(text),
+        Some((hash, number)) => is_hash(hash) && is_number(number) && !number.starts_with('0'),
+    }
+}
+
+/// What lies beside the checkout of a further build: `checkout-again.cloned`.
+fn is_of_checkout(name: &str) -> bool {
+    let Some((stem, "cloned" | "files")) = name.split_once('.') else { return false };
+    let times = stem.strip_prefix(CHECKOUT).map(|rest| rest.len() / CHECKOUT_AGAIN.len());
+    times.is_some_and(|n| stem == format!("{CHECKOUT}{}", CHECKOUT_AGAIN.repeat(n)))
 }
 
 /// True for what a run's recorders wrote: what its record names, and what has the name of a
@@ -204,6 +225,11 @@ mod tests {
             assert!(!is_run(name), "{name}");
         }
         assert!(is_hash(&"0a".repeat(20)) && is_hash(&"ff".repeat(32)));
+        let hash = "0a".repeat(20);
+        assert!(is_build(&hash) && is_build(&format!("{hash}-2")));
+        assert!(!is_build(&format!("{hash}-02")) && !is_build(&format!("{hash}-x")));
+        assert!(is_of_checkout("checkout-again-again.files") && is_of_checkout("checkout.cloned"));
+        assert!(!is_of_checkout("checkout-mine.files") && !is_of_checkout("checkout-again.c"));
         assert!(!is_hash("mine") && !is_hash(&"0A".repeat(20)) && !is_hash("../../etc"));
     }
 }

@@ -129,13 +129,13 @@ fn walk(tree: &Path) -> io::Result<BTreeMap<Vec<u8>, Stamp>> {
     Ok(all)
 }
 
-/// Gives the checkout of the session in `dir` another name, under which it stays until
+/// Gives the checkout `name` of the session in `dir` another name, under which it stays until
 /// `runs rm --force`; none of it is taken for vmeter's any more. Where it is now.
 ///
 /// # Errors
 /// Any error of the file system.
-pub fn set_checkout_aside(dir: &Path) -> anyhow::Result<PathBuf> {
-    let tree = dir.join(CHECKOUT);
+pub fn set_checkout_aside(dir: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let tree = dir.join(name);
     let free = |n: &u32| dir.join(format!("{CHECKOUT}.kept-{n}")).symlink_metadata().is_err();
     let number = (1..u32::MAX).find(free).unwrap_or(u32::MAX);
     let aside = marker::own_tree(dir, &format!("{CHECKOUT}.kept-{number}"))?;

@@ -50,6 +50,9 @@ pub fn result() -> RangeResult {
         confidence: 0.99,
         max_boots: 200,
         end_runs: 12,
+        builds: 1,
+        reference: false,
+        detect: None,
         place: true,
         builds_in: None,
     };

@@ -1,0 +1,97 @@
+//! `range --detect PCT`: as many runs of each commit as a change of that size needs.
+//!
+//! It is planned for a step that a quarter of the commits have, and is found in four of five ranges.
+//! What is planned by is how runs and builds scatter, about the levels that there are: never whether
+//! these differ, so that nothing is found more often for it.
+
+use super::levels::Level;
+use super::place::Added;
+use super::DEFAULT_RUNS;
+use vmeter_model::range::RangeRecord;
+use vmeter_model::run::SessionRecord;
+use vmeter_session::failure::usage;
+use vmeter_stats::decide::POWER;
+use vmeter_stats::placing::Spread;
+use vmeter_stats::segments::{detectable_step, LevelChange, FEWEST};
+use vmeter_stats::Rule;
+
+/// Runs of a commit at most.
+const MOST: u32 = 200;
+/// What builds are taken to differ by in a search, %, and how sure of it a change must be.
+const BUILDS_PCT: f64 = 1.0;
+const SURE: f64 = 1.88;
+
+/// What a change of the size asked for needs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Needs {
+    /// So many runs of each commit.
+    Runs(u32),
+    /// What builds differ by hides it from any number of runs: the smallest that is not hidden, %.
+    OtherBuilds(f64),
+}
+
+/// Refuses what no number of runs can do, before anything is built.
+///
+/// # Errors
+/// Class usage, in words.
+pub(super) fn check(record: &RangeRecord, is_shard: bool) -> anyhow::Result<()> {
+    let Some(asked) = record.detect else { return Ok(()) };
+    if is_shard {
+        return Err(usage(
+            "--detect decides from the first runs how many there are to be, and the plan of a shard is that of all others: measure on one host, or cut a range with --runs N",
+        ));
+    }
+    let least = 100.0 * SURE * (2.0 / f64::from(record.builds.max(1))).sqrt() * BUILDS_PCT / 100.0;
+    let counted = record.machine.accel.is_some_and(|accel| accel.name() == "icount");
+    if record.bisect && !counted && asked < least {
+        return Err(usage(format!(
+            "--detect {asked} with --bisect: two builds of the same commit are taken to differ by {BUILDS_PCT} % for their layout, so that a change of less than {least:.1} % is nobody's: --builds N averages that out (4 for {:.1} %), --accel icount has less of it, and without --bisect all commits tell",
+            SURE * (2.0f64 / 4.0).sqrt() * BUILDS_PCT
+        )));
+    }
+    Ok(())
+}
+
+/// Runs of each commit: those that were asked for, or that the change to be found needs.
+pub(super) fn runs_each(record: &RangeRecord, session: &SessionRecord) -> u32 {
+    let runs = Added::of(session).runs.unwrap_or(0).max(record.runs);
+    runs.div_ceil(record.builds.max(1))
+}
+
+/// What the change of `asked` % needs, by levels and the steps between them.
+pub(super) fn needs(asked: f64, levels: &[Level<'_>], steps: &[LevelChange]) -> Option<Needs> {
+    let effect = (asked / 100.0).ln_1p();
+    if levels.len() < FEWEST {
+        let rule = Rule { comparisons: levels.len().saturating_sub(1).max(1), ..Rule::default() };
+        let pairs = levels.windows(2).filter_map(|pair| {
+            let (pairs, _) = crate::blocks::pairs(&pair[0].by_block, &pair[1].by_block);
+            rule.planned_pairs(&pairs, asked / 100.0)
+        });
+        return pairs.max().map(|n| Needs::Runs(u32::try_from(n).unwrap_or(MOST).min(MOST)));
+    }
+    let runs: Vec<Vec<f64>> = levels.iter().map(|level| level.logs.clone()).collect();
+    let spread = Spread::of(&runs, &steps.iter().map(|step| step.at).collect::<Vec<_>>());
+    let least = detectable_step(levels.len(), super::levels::ALPHA, POWER)?;
+    let allowed = (effect / least).powi(2) - spread.build;
+    if allowed <= spread.run / f64::from(MOST) {
+        let floor = least * (spread.build + spread.run / f64::from(MOST)).sqrt();
+        return Some(Needs::OtherBuilds(100.0 * floor.exp_m1()));
+    }
+    let wanted = (spread.run / allowed).ceil().max(f64::from(DEFAULT_RUNS));
+    Some(Needs::Runs((wanted as u32).min(MOST)))
+}
+
+/// What is to be said of a range that was asked to find `asked` %.
+pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
+    match needs {
+        Needs::Runs(runs) if runs <= have => format!(
+            "a step of {asked} % that a quarter of the commits have is found in four of five such ranges ({have} runs of each)"
+        ),
+        Needs::Runs(runs) => format!(
+            "a step of {asked} % needs {runs} runs of each commit, and there are {have}: vmeter range --resume makes them"
+        ),
+        Needs::OtherBuilds(floor) => format!(
+            "no number of runs finds a step of {asked} %: commits differ among themselves by too much, and {floor:.1} % is the least that is found in four of five such ranges; --builds N averages out what layout adds"
+        ),
+    }
+}
