@@ -169,7 +169,7 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     program(r"^dracut-initqueue\[",                       FirstPart("initrd:dracut-initqueue")),
     kernel(r"^systemd\[1\]: Running in initrd",           FirstPart("initrd:systemd")),
     kernel(r"^systemd\[1\]: Queued start job for default target (initrd|Initrd)", FirstPart("initrd:units")),
-    kernel(r"^systemd\[1\]: Switching root",             Part("initrd:end")),
+    kernel(r"^(systemd\[1\]|dracut): Switching root",      Part("initrd:end")),
     program(r"^ *(systemd\[1\]: )?Starting (initrd-switch-root\.service|Switch Root)", Part("initrd:end")),
     // systemd, of the root file system.
     kernel(r"^systemd\[1\]: systemd \d.* running in system mode", Part("systemd:setup")),

@@ -408,6 +408,32 @@ fn an_initrd_ends_with_the_done_of_its_own_last_line() {
     assert_eq!(initrd.end, 650 * MS);
 }
 
+#[test]
+fn an_initrd_goes_on_until_somebody_else_says_something() {
+    let mut events = vec![
+        line(300, "[    0.300000] Run /init as init process"),
+        line(400, "Starting systemd-udevd version 252.39-1~deb12u2"),
+        line(500, "[    0.500000] BTRFS info (device vdb): using free space tree"),
+        line(700, "[    0.700000] dracut: Switching root"),
+        line(720, "[    0.720000] Not activating Mandatory Access Control"),
+        line(750, "INIT: version 3.06 booting"),
+        line(800, "   OpenRC 0.45.2 is starting up Linux 6.1.0 (x86_64)"),
+    ];
+    let top = |events: &[_], name: &str| {
+        let timeline = checked(events, 1_000 * MS);
+        let own = timeline.spans.iter().find(|s| s.parent.is_none() && s.name == name)?;
+        Some((own.start / MS, own.end / MS))
+    };
+    assert_eq!(top(&events, "initrd"), Some((300, 701)));
+    assert_eq!(top(&events, "switch-root"), Some((701, 750)));
+    // One that does not say that it leaves, and nobody known after it.
+    events.remove(3);
+    events.truncate(4);
+    events.push(line(750, "mine: begins"));
+    assert_eq!(top(&events, "initrd"), Some((300, 750)));
+    assert_eq!(top(&events, "switch-root"), None);
+}
+
 /// The first process executes a program with these arguments.
 fn init_execs(at: Ns, words: &[&str]) -> Vec<(Ns, What)> {
     let arguments = words.iter().map(|word| (*word).to_owned()).collect();

@@ -49,31 +49,52 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     if initrd.is_empty() {
         by_switch(facts, tree, begin, limit, systemd);
     }
+    let exec = switched(facts, begin.at, limit);
+    let next = systemd.or_else(|| root_begins(facts, after.at, limit));
     if let Some((_, first)) = initrd.first() {
         // Where it says no more, it goes on until somebody else does.
         let left = initrd.iter().any(|(name, _)| *name == "initrd:end");
-        let end = match systemd {
-            Some(_) => last_end(facts, after.at, limit),
+        let leaves = exec.map(|(leaves, _)| leaves.at).filter(|at| !its_own && *at > after.at);
+        let end = match (leaves, next) {
+            (Some(leaves), _) => leaves,
             // Its systemd says when it leaves.
-            None if its_own && !left => limit,
-            None => after.at,
+            (None, None) if its_own && !left => limit,
+            (None, None) if !left => next_program(facts, after.at).unwrap_or(limit).min(limit),
+            _ => last_end(facts, after.at, limit),
         };
         stage(tree, INITRD, begin, end, &initrd, first.error);
-        if let Some(systemd) = systemd {
+        let init = exec.and_then(|(_, init)| init).filter(|init| init.at > end);
+        if let Some(next) = init.or(next).filter(|next| next.at > end) {
             let from = Stamp { at: end, ..after };
-            stage(tree, SWITCH_ROOT, from, systemd.at, &[], systemd.error);
+            stage(tree, SWITCH_ROOT, from, next.at, &[], next.error);
         }
     }
     if let Some(systemd) = systemd {
         // It is there from its exec on.
-        let exec = switched(facts, begin.at, limit).and_then(|(_, exec)| exec);
-        let from = exec.filter(|exec| initrd.is_empty() && exec.at < systemd.at);
+        let from = exec.and_then(|(_, init)| init).filter(|init| init.at < systemd.at);
         let mut parts = parts(facts, "systemd:", systemd.at, limit);
         if parts.iter().all(|(name, _)| *name != UNITS) {
             parts.extend(units::first(facts, systemd.at, limit).map(|first| (UNITS, first)));
         }
         stage(tree, SYSTEMD, from.unwrap_or(systemd), limit, &parts, 0);
     }
+}
+
+/// What other inits than systemd say first: sysvinit, OpenRC, runit.
+const ROOTS: &[&str] = &["INIT: version ", "OpenRC ", "- runit: "];
+
+/// The first line of the root's own init, if that is not systemd.
+fn root_begins<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Option<Stamp<'a>> {
+    let says = |text: &str| ROOTS.iter().any(|root| text.trim_start().starts_with(root));
+    let its = |l: &&Line<'a>| l.timed && l.console && l.at > from && l.at < to && says(l.text);
+    let line = facts.lines.iter().find(its)?;
+    Some(Stamp { at: line.at, error: line.error, source: line.source })
+}
+
+/// When a program next said something on the console: the kernel's own lines have a stamp.
+fn next_program(facts: &Facts<'_>, from: Ns) -> Option<Ns> {
+    let its = |l: &&Line<'_>| l.console && l.stamp.is_none() && !l.text.trim().is_empty();
+    facts.lines.iter().filter(its).map(|l| l.at).find(|at| *at > from)
 }
 
 /// An initrd that says nothing that is known: it lasts until its init gives way to the root's.
