@@ -12,12 +12,14 @@ mod grub_key;
 mod grub_load;
 mod grub_menu;
 mod ipxe_prompt;
+mod luks_key;
 mod network;
 mod option_roms;
 mod syslinux_prompt;
 mod systemd_boot_menu;
 mod udev_settle;
 
+use crate::rules::PERSON;
 use std::collections::HashMap;
 use vmeter_model::span::bare_name;
 use vmeter_model::{Ns, Span, Timeline};
@@ -65,6 +67,7 @@ const KNOWN: &[Known] = &[
     systemd_boot_menu::CAUSE,
     calibration::CAUSE,
     crypto_tests::CAUSE,
+    luks_key::CAUSE,
     udev_settle::CAUSE,
     network::CAUSE,
     e2scrub::CAUSE,
@@ -77,6 +80,8 @@ pub fn causes(timeline: &Timeline) -> Vec<Cause> {
     let ended = |known: &&Known| {
         known.ended_by.is_some_and(|begin| words().any(|word| word.starts_with(begin)))
     };
+    let person = |span: &&Span| span.name.starts_with(PERSON);
+    let persons: Vec<&Span> = timeline.spans.iter().filter(person).collect();
     let needed = |known: &&Known| {
         let by = |span: &Span| known.needed_by.iter().any(|begin| span.name.starts_with(begin));
         timeline.spans.iter().any(by)
@@ -87,7 +92,12 @@ pub fn causes(timeline: &Timeline) -> Vec<Cause> {
             .iter()
             .filter(|span| (known.is)(bare_name(&span.name)) && !inside(span, known, &by_id))
             .collect();
-        let at_most: Ns = spans.iter().map(|span| span.len()).sum();
+        let whole: Ns = spans.iter().map(|span| span.len()).sum();
+        // Whoever waits for a person meanwhile is not quicker.
+        let inside =
+            |wait: &&&Span| spans.iter().any(|s| s.start <= wait.start && wait.end <= s.end);
+        let waits: Ns = persons.iter().filter(inside).map(|wait| wait.len()).sum();
+        let at_most = whole - waits;
         (at_most > 0).then(|| Cause {
             id: known.id,
             what: known.what,

@@ -14,6 +14,7 @@ mod loader;
 mod network;
 mod observe;
 mod ordering;
+mod person;
 mod processes;
 mod prompt;
 mod said;
@@ -33,6 +34,7 @@ use crate::tree::Growing;
 pub(crate) use firmware::{of_firmware, part_name};
 pub(crate) use loader::reach as loader_reach;
 pub(crate) use network::NETWORK;
+pub(crate) use person::PERSON;
 pub(crate) use unseen::up_to_entry;
 pub(crate) use verbs::described;
 
@@ -58,6 +60,7 @@ pub(crate) const RULES: &[RuleSet] = &[
     units::RULES,
     stopping::RULES,
     processes::RULES,
+    person::RULES,
     unseen::RULES,
     said::RULES,
     kexec::RULES,

@@ -144,6 +144,7 @@ fn place_start<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<
         };
         deed && (begin.at..limit).contains(&s.at) && exec.is_none_or(|e| e.at <= s.at)
     });
+    let told = free_until(&tree.root, exec.unwrap_or(begin).at);
     let mut stretch = |name, from: Stamp<'a>, to: Stamp<'a>| {
         if from.at < to.at {
             let error = from.error.max(to.error);
@@ -154,7 +155,23 @@ fn place_start<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<
         stretch("/init:exec", begin, exec);
     }
     if let Some(deed) = first_deed.filter(|_| exec.is_some() || facts.lost.is_none()) {
-        stretch("/init:start", exec.unwrap_or(begin), Stamp::of(deed));
+        let (from, deed) = (exec.unwrap_or(begin), Stamp::of(deed));
+        // It may say what it is at before it does anything that is seen.
+        let (at, error) = (deed.at.min(told), if told < deed.at { 0 } else { deed.error });
+        stretch("/init:start", from, Stamp { at, error, ..deed });
+    }
+}
+
+/// Until when nothing is placed that begins after a moment and inside what holds it.
+fn free_until(root: &Node<'_>, at: Ns) -> Ns {
+    let mut node = root;
+    loop {
+        let next = node.children.partition_point(|child| child.end <= at);
+        match node.children.get(next) {
+            Some(child) if child.start <= at => node = child,
+            Some(child) => return child.start,
+            None => return node.end,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::tree::{length, SpanTree};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::span::UNFINISHED;
 use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Ns, Timeline};
@@ -41,6 +41,8 @@ const HANDLES: &[(&str, &str)] = &[
     ("kernel:mark_readonly",    "a smaller kernel"),
     ("initcall ",               "initcall_blacklist=, leave out"),
     ("insmod ",                 "a list of modules without it"),
+    ("wait-for-a-person",       "a key file or a TPM, not a person"),
+    ("cryptsetup:open",         "luksChangeKey -i: fewer PBKDF rounds"),
     ("initrd:systemd",          "a smaller initrd, fewer generators"),
     ("initrd:",                 "a smaller initrd: MODULES=dep"),
     ("unit dev-",               "its driver early, fewer devices"),
@@ -153,7 +155,11 @@ pub(super) fn things(timelines: &[&Timeline]) -> Vec<Thing> {
         let caused = |id: u32| known.iter().any(|cause| cause.spans.contains(&id));
         for (phase, at) in outermost(&tree, caused) {
             let span = tree.span(at);
-            let cause = known.iter().find(|cause| cause.spans.contains(&span.id));
+            // What holds others is there in pieces of its own name.
+            let whole = || timeline.spans.iter().find(|s| Some(s.id) == span.parent);
+            let whole = whole().filter(|whole| whole.name == span.name);
+            let of = |id: u32| known.iter().find(|cause| cause.spans.contains(&id));
+            let cause = of(span.id).or_else(|| of(whole?.id));
             let one = found.entry((phase.to_owned(), span.name.clone())).or_default();
             one.seconds.resize(run + 1, 0.0);
             one.seconds[run] += seconds(length(span));
@@ -178,15 +184,34 @@ pub(super) fn things(timelines: &[&Timeline]) -> Vec<Thing> {
 /// Of a program that mostly is others with handles (a shell with its commands), these.
 fn outermost<'t>(tree: &SpanTree<'t>, caused: impl Fn(u32) -> bool) -> Vec<(&'t str, usize)> {
     let mut found = Vec::new();
+    let holders = holders_of_persons(tree);
     let mut pending: Vec<(usize, usize)> = tree.top().iter().rev().map(|at| (*at, *at)).collect();
     while let Some((at, top)) = pending.pop() {
-        if caused(tree.span(at).id) || has_handle(tree, at) {
+        let whole = !holders.contains(&at);
+        if whole && (caused(tree.span(at).id) || has_handle(tree, at)) {
             found.push((tree.span(top).name.as_str(), at));
         } else {
             pending.extend(tree.children(at).iter().rev().map(|child| (*child, top)));
         }
     }
     found
+}
+
+/// Spans that hold a wait for a person, which is a thing of its own.
+fn holders_of_persons(tree: &SpanTree) -> BTreeSet<usize> {
+    let mut holders = BTreeSet::new();
+    let mut pending: Vec<(usize, Vec<usize>)> =
+        tree.top().iter().map(|at| (*at, Vec::new())).collect();
+    while let Some((at, above)) = pending.pop() {
+        if tree.span(at).name.starts_with("wait-for-a-person") {
+            holders.extend(above);
+            continue;
+        }
+        for child in tree.children(at) {
+            pending.push((*child, above.iter().copied().chain([at]).collect()));
+        }
+    }
+    holders
 }
 
 /// True for a span that can be acted upon as a whole.
@@ -251,6 +276,31 @@ mod tests {
         };
         let names: Vec<String> = things(&[&timeline]).into_iter().map(|t| t.name).collect();
         assert_eq!(names, ["unit a.service", "exec /bin/sleep 1"]);
+    }
+
+    #[test]
+    fn a_wait_for_a_person_is_a_thing_of_its_own() {
+        let command = "exec /sbin/cryptsetup --type=luks open";
+        let timeline = Timeline {
+            total: 100,
+            spans: vec![
+                span(0, None, "initrd", 0, 100),
+                span(1, Some(0), "exec /scripts/local-top/cryptroot", 0, 90),
+                span(2, Some(1), command, 10, 80),
+                span(3, Some(2), command, 10, 12),
+                span(4, Some(2), "wait-for-a-person: Please unlock disk croot", 12, 30),
+                span(5, Some(2), command, 30, 80),
+                span(6, Some(1), "exec /bin/udevadm settle", 80, 90),
+            ],
+            ..Timeline::default()
+        };
+        let found: Vec<(String, f64)> =
+            things(&[&timeline]).into_iter().map(|t| (t.name, t.estimate.mean * 1e9)).collect();
+        let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+        let wait = "wait-for-a-person: Please unlock disk croot";
+        assert_eq!(names, [command, wait, "exec /bin/udevadm settle"]);
+        assert!((found[0].1 - 52.0).abs() < 1e-6, "{found:?}");
+        assert!(things(&[&timeline])[0].remedy.contains("PBKDF"));
     }
 
     #[test]
