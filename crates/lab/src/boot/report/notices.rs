@@ -14,8 +14,8 @@ use vmeter_timeline::GAVE_WAY;
 /// Steal above this share of the wall time is worth a warning.
 const STEAL_SHARE: f64 = 0.01;
 
-/// How it begins that another kernel than the one that was looked for is in a guest's RAM.
-const NOT_ITS_KERNEL: &str = "guest RAM: virtual address ";
+/// What is said of a guest's RAM that does not hold what was looked for in it.
+const OF_RAM: &str = "guest RAM: ";
 
 impl BootReport<'_> {
     /// Failures, warnings, hints, and where the runs are.
@@ -41,11 +41,7 @@ impl BootReport<'_> {
         notices.extend(self.steal_text().map(warn));
         let from_runs = runs.iter().flat_map(|run| {
             let index = run.record.index;
-            // That what is in RAM is not the kernel that was begun with is said once.
-            let other = run.timeline.warnings.iter().any(|text| text.contains(GAVE_WAY));
-            let own = run.record.warnings.iter();
-            let own = own.filter(move |text| !(other && text.starts_with(NOT_ITS_KERNEL)));
-            let texts = own.chain(&run.timeline.warnings);
+            let texts = told(&run.record.warnings, &run.timeline.warnings).into_iter();
             texts.map(move |text| (index, text.clone()))
         });
         for (text, affected, others) in alike(grouped(from_runs)) {
@@ -91,6 +87,13 @@ impl BootReport<'_> {
     }
 }
 
+/// What is told of a run. That what is in RAM is not the kernel that was begun with is said once.
+fn told<'a>(of_record: &'a [String], of_timeline: &'a [String]) -> Vec<&'a String> {
+    let other = of_timeline.iter().any(|text| text.contains(GAVE_WAY));
+    let all = of_record.iter().chain(of_timeline);
+    all.filter(|text| !(other && text.starts_with(OF_RAM))).collect()
+}
+
 /// Warnings of a kind are told once: the first, the runs of all, and how many others there are.
 fn alike(groups: Vec<(String, Vec<u32>)>) -> Vec<(String, Vec<u32>, usize)> {
     let mut kinds: Vec<String> = Vec::new();
@@ -131,6 +134,16 @@ fn kind(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_another_kernel_in_ram_is_told_once() {
+        let unmapped = "guest RAM: virtual address 0xffff8e1dc1048280 is not mapped".to_owned();
+        let gave_way = format!("at 13.848 s the guest's kernel {GAVE_WAY} (kexec): its RAM");
+        // A timeline repeats what its record says.
+        let (record, timeline) = ([unmapped.clone()], [unmapped, gave_way.clone()]);
+        assert_eq!(told(&record, &timeline), [&gave_way]);
+        assert_eq!(told(&record, &timeline[..1]).len(), 2, "of its own kernel it is told");
+    }
 
     #[test]
     fn warnings_of_a_kind_are_told_once() {
