@@ -131,3 +131,31 @@ fn who_lets_all_go_on_at_once_holds_no_lock() {
     let lock = met(false).explain();
     assert_eq!(lock.findings[0].kind, "lock-wait", "{:#?}", lock.findings);
 }
+
+/// Two calls: how often, and how long the first takes.
+fn calls_of(counts: [u64; 2], first_us: u64) -> String {
+    let (mut text, mut us) = (String::new(), 0);
+    for (name, count, long) in [("pread64", counts[0], first_us), ("fstat", counts[1], 300)] {
+        for _ in 0..count {
+            us += long + 20;
+            let (s, at) = (1 + us / 1_000_000, us % 1_000_000);
+            text += &format!("7 {s}.{at:06} {name}(3, 0, 0, 0) = 1 <0.{long:06}>\n");
+        }
+    }
+    text
+}
+
+#[test]
+fn the_same_is_said_each_time() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let paths = ["slow.strace", "twin.strace"].map(|name| folder.path().join(name));
+    // Half of the twin's work by the one, a little more by the other: both speak for both.
+    std::fs::write(&paths[0], calls_of([100, 104], 3_000)).expect("a file");
+    std::fs::write(&paths[1], calls_of([200, 200], 300)).expect("a file");
+    let [slow, twin] = paths;
+    let options = vmeter_explain::Options { vs: Some(twin), ..Default::default() };
+    let told = || vmeter_explain::explain(std::slice::from_ref(&slow), &options).expect("traces");
+    let first = format!("{:?}", told());
+    assert!(first.contains("pread64"), "{first}");
+    assert!((0..20).all(|_| format!("{:?}", told()) == first));
+}

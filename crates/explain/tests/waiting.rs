@@ -45,6 +45,51 @@ fn a_script_waits_for_what_its_program_waits_for() {
     assert!(first.summary.contains("curl") && first.summary.contains("network"), "{first:?}");
 }
 
+/// A shell waits for a program, which wakes it when it ends: perf has no number for that any more.
+fn ended() -> String {
+    let switch = |prev: &str, state: &str, next: &str| {
+        let ((a, an), (b, bn)) =
+            (prev.rsplit_once('-').expect("a name"), next.rsplit_once('-').expect("a name"));
+        format!("sched:sched_switch: prev_comm={a} prev_pid={an} prev_prio=120 prev_state={state} ==> next_comm={b} next_pid={bn} next_prio=120")
+    };
+    let enters = |number: u32| format!("raw_syscalls:sys_enter: NR {number} (0, 0, 0, 0, 0, 0)");
+    let mut text = String::new();
+    for n in 0..20_u32 {
+        let node = format!("node-{}", 20 + n);
+        let wakes = "sched:sched_waking: comm=sh pid=5 prio=120 target_cpu=000".to_string();
+        let events = [
+            ("sh", 5, 1, enters(61)),
+            ("sh", 5, 2, switch("sh-5", "S", &node)),
+            ("node", 20 + n as i32, 5_000, enters(231)),
+            (":-1", -1, 5_010, wakes),
+            (":-1", -1, 5_020, switch(&node, "X", "sh-5")),
+            ("sh", 5, 5_030, format!("raw_syscalls:sys_exit: NR 61 = {}", 20 + n)),
+        ];
+        for (comm, tid, us, event) in events {
+            let us = 6_000 * n + us;
+            text += &format!("{comm:>16} {tid:>5} [000]     1.{us:06}: {event}\n");
+        }
+    }
+    text
+}
+
+#[test]
+fn who_ends_wakes_though_perf_has_no_number_for_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("perf.txt");
+    std::fs::write(&path, ended()).expect("a file");
+    let told = vmeter_explain::outline(&[path], &vmeter_explain::Options::default());
+    let told = told.expect("a trace");
+    let shell = told.split("\n").skip_while(|line| !line.starts_with("sh"));
+    let waits = shell.skip(1).take_while(|line| line.starts_with(' ')).collect::<Vec<_>>();
+    assert!(
+        waits
+            .iter()
+            .any(|line| line.contains("waits for node-* ") || line.contains("waits for node ")),
+        "{told}"
+    );
+}
+
 /// Two processes: each works for a while, signals the other and sleeps until that one does.
 fn by_turns(signals: bool) -> Trace {
     const WAITS: &str = "NR 232 (4, 0, 1, ffffffff, 0, 0)";

@@ -27,7 +27,7 @@ use features::Feature;
 use groups::{GroupId, Groups};
 use life::{Budget, Runs};
 use queries::count;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use subject::{Anatomy, Key, Part, Subject, What, Who};
 use thread::{State, Thread, Waker};
 use tree::{Frame, Tree};
@@ -58,7 +58,7 @@ const MAX_CPUS: usize = 1 << 14;
 #[derive(Debug, Default)]
 pub struct Evidence {
     /// Requests by kind.
-    pub subjects: HashMap<Key, Subject>,
+    pub subjects: FastMap<Key, Subject>,
     /// Threads.
     pub threads: FastMap<Tid, Thread>,
     /// Work functions.

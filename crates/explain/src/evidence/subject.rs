@@ -4,7 +4,8 @@ use super::features::{Feature, Split};
 use super::series::Series;
 use super::thread::Sleep;
 use crate::moment::{Place, Sym, Tid};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use vmeter_trace::hash::FastMap;
 use vmeter_trace::ops::Access;
 use vmeter_trace::stat::hist::Hist;
 use vmeter_trace::walk::{IMPLAUSIBLE, LONGEST};
@@ -251,9 +252,9 @@ pub struct Subject {
     /// The same without waiting for a CPU.
     pub net: Hist,
     /// What the time went into.
-    pub parts: HashMap<(Who, Part), Amount>,
+    pub parts: FastMap<(Who, Part), Amount>,
     /// Work items queued, by function and call: items, instances.
-    pub queued: HashMap<(Sym, Option<Sym>), (u64, u64)>,
+    pub queued: FastMap<(Sym, Option<Sym>), (u64, u64)>,
     /// Instances with a feature against those without, waiting for a CPU left out.
     pub split: Split,
     /// Lengths of waits for a timer.

@@ -1,7 +1,7 @@
 //! Xen's vCPUs: what an exit's time went into, in the hypervisor and in dom0.
 
 use crate::moment::{Place, Tid};
-use std::collections::HashMap;
+use vmeter_trace::hash::FastMap;
 use vmeter_trace::ops::xen::{BLOCKED, OFFLINE};
 use vmeter_trace::walk::xen::{VcpuSpan, IDLE_DOMAIN};
 
@@ -44,11 +44,11 @@ pub struct Vcpu {
 #[derive(Debug, Default)]
 pub struct Xen {
     /// By file, domain and number.
-    pub vcpus: HashMap<VcpuId, Vcpu>,
+    pub vcpus: FastMap<VcpuId, Vcpu>,
     /// vCPUs that wait in an exit now.
     waiting: usize,
     /// Threads by how often they were woken while a vCPU waited.
-    woken: HashMap<Tid, u64>,
+    woken: FastMap<Tid, u64>,
     /// The one woken most often: the device model.
     model: Option<(Tid, u64)>,
 }

@@ -5,7 +5,7 @@ use crate::detect::{waits, Candidate, View};
 use crate::evidence::groups::GroupId;
 use crate::moment::{Place, Sym};
 use crate::result::{Evidence, Link};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_percent, grouped};
 
 /// Share of what the trace takes beyond its twin from which a call is named.
@@ -31,8 +31,8 @@ struct Sum {
 }
 
 /// By thread's name and call; none in `by_call` for the threads' names.
-fn sums(view: &View<'_>, by_call: bool) -> HashMap<(String, String), Sum> {
-    let mut all: HashMap<(String, String), Sum> = HashMap::new();
+fn sums(view: &View<'_>, by_call: bool) -> BTreeMap<(String, String), Sum> {
+    let mut all: BTreeMap<(String, String), Sum> = BTreeMap::new();
     for ((who, call), calls) in &view.evidence.ledger.calls {
         let group = if by_call { "" } else { view.evidence.groups.common(*who) };
         let sum = all.entry((group.to_string(), view.name(*call).to_string())).or_default();

@@ -13,7 +13,7 @@ use crate::evidence::groups::GroupId;
 use crate::evidence::tree::{Frame, Tree};
 use crate::rank;
 use crate::result::Finding;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem::{discriminant, Discriminant};
 
 /// Ratios of numbers that are one, as the logarithm of their quotient.
@@ -103,10 +103,10 @@ fn same(view: &View<'_>, pairs: &[Pair], work: f64) -> BTreeSet<GroupId> {
 
 /// How often something was done, the time that went by in it, s, and by whom: requests and calls;
 /// where these are not recorded, wake-ups.
-fn counts(view: &View<'_>) -> HashMap<String, (u64, f64, Option<GroupId>)> {
+fn counts(view: &View<'_>) -> BTreeMap<String, (u64, f64, Option<GroupId>)> {
     let evidence = view.evidence;
     let chosen = |group| !evidence.groups.is_kernel(group) && !view.is_foreign(group);
-    let mut all: HashMap<String, (u64, f64, Option<GroupId>)> = HashMap::new();
+    let mut all: BTreeMap<String, (u64, f64, Option<GroupId>)> = BTreeMap::new();
     let mut add = |name: String, count: u64, weight: f64, whose: Option<GroupId>| {
         let sum = all.entry(name).or_default();
         *sum = (sum.0 + count, sum.1 + weight, whose);

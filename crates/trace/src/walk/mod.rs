@@ -75,6 +75,16 @@ impl Walk {
     /// Takes the trace's next op.
     #[inline]
     pub fn add<V: Visitor>(&mut self, at: &At, op: Op, v: &mut V) {
+        if at.tid < 0 {
+            // perf's number of a thread that ends and has none any more.
+            let at = At { tid: self.threads.last_on(at.cpu), ..*at };
+            return self.take(&at, op, v);
+        }
+        self.take(at, op, v);
+    }
+
+    #[inline]
+    fn take<V: Visitor>(&mut self, at: &At, op: Op, v: &mut V) {
         if self.cpus.overwritten {
             self.cpus.begins(at);
         }

@@ -363,6 +363,11 @@ impl Threads {
         Some(index)
     }
 
+    /// The thread that was seen last on a CPU; 0 if none was.
+    pub(super) fn last_on(&self, cpu: u32) -> i32 {
+        self.last.get(cpu as usize).map_or(0, |(tid, _)| *tid)
+    }
+
     /// A thread by its index.
     #[inline]
     pub fn get(&mut self, index: u32) -> &mut Thread {
