@@ -169,11 +169,12 @@ fn nothing(_: &Facts<'_>, _: &Anchors<'_>, _: Ns, _: Ns) -> Option<Ns> {
     None
 }
 
-fn last_firmware_line(facts: &Facts<'_>, _: &Anchors<'_>, _: Ns, limit: Ns) -> Option<Ns> {
+fn last_firmware_line(facts: &Facts<'_>, anchors: &Anchors<'_>, _: Ns, limit: Ns) -> Option<Ns> {
     let last = facts.hits.iter().filter(|h| of_firmware(h) && h.at <= limit);
     let last = last.max_by_key(|h| h.at)?;
     // It says so when it gives up.
-    let waits = part_name(last.means) == Some(NETWORK) && facts.goes_on && limit >= facts.total;
+    let end = anchors.get(Anchor::Exiting).map_or(facts.total, |exiting| exiting.at);
+    let waits = part_name(last.means) == Some(NETWORK) && facts.goes_on && limit >= end;
     Some(if waits { limit } else { last.at })
 }
 

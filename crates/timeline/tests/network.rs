@@ -237,4 +237,7 @@ fn firmware_that_waits_for_the_network_waits_to_the_end() {
     run.outcome = vmeter_model::Outcome::TimedOut { last: String::new() };
     let found = build(&events, &run);
     assert_eq!(spans(&found, "bios:network-boot"), [(3_010, 18_000)]);
+    events.push(event(17_900 * MS, 0, "process", What::VmmExiting));
+    let found = build(&events, &run);
+    assert_eq!(spans(&found, "bios:network-boot"), [(3_010, 17_900)]);
 }
