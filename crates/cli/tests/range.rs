@@ -142,6 +142,78 @@ fn killed_half_way_and_resumed_it_repeats_nothing() {
     assert_eq!(shown["changes"], result["changes"]);
 }
 
+/// Each commit twice, and the good end beside each sample: killed half way it takes the same
+/// decisions, and what it made is all vmeter's to remove.
+#[test]
+fn built_twice_beside_a_reference_it_goes_on_as_if_not_killed() {
+    let lab = Lab::new();
+    let (repo, range) = repository(&lab, 8, |i| {
+        let guest = mock_guest(if i >= 5 { 98.0 } else { 50.0 });
+        let build = "cp source product; echo $VMETER_BUILD $PWD >build\n".to_owned();
+        vec![("source", guest), ("build.sh", build)]
+    });
+    let [whole, killed] = ["whole", "killed"].map(|name| lab.path(name));
+    let arguments = ["range", "--repo", text(&repo), &range, "--build", "sh build.sh"];
+    let machine =
+        ["--vmm", "mock", "--machine", "{worktree}/product", "--append", "{worktree}/build"];
+    let how =
+        ["--bisect", "--builds", "2", "--reference", "--warmup", "0", "--seed", "3", "--save"];
+    let words = |save| [&arguments[..], &machine[..], &how[..], &[save]].concat();
+    let result = lab.json(&words(text(&whole)));
+    assert_eq!(subjects(&result), ["change 5"], "{result}");
+    let mut command = lab.command(&words(text(&killed)));
+    let mut child =
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("vmeter starts");
+    while !killed.join("runs/0009").exists() {
+        assert!(child.try_wait().expect("a state").is_none(), "it ended before it was killed");
+        std::thread::yield_now();
+    }
+    signal(&child, "KILL");
+    let _ = child.wait();
+    let resumed = lab.json(&["range", "--resume", text(&killed)]);
+    assert_eq!(resumed["commits"], result["commits"]);
+    let of = |name: &str| -> Vec<String> {
+        let kept = std::fs::read_dir(whole.join("kept")).expect("what was kept").flatten();
+        let is_own = |path: &PathBuf| path.is_dir() && path.to_string_lossy().ends_with("-2");
+        let own = kept.map(|entry| entry.path()).filter(|path| is_own(path) == (name == "2"));
+        let read = |path: PathBuf| std::fs::read_to_string(path.join("build")).ok();
+        own.filter_map(read).collect()
+    };
+    assert!(of("1").iter().all(|said| said.starts_with("1 ") && said.ends_with("checkout\n")));
+    assert!(of("2")
+        .iter()
+        .all(|said| said.starts_with("2 ") && said.ends_with("checkout-again\n")));
+    assert!(!of("2").is_empty());
+    let removed = lab.run(&["runs", "rm", text(&whole)]);
+    assert!(removed.status == 0 && !whole.exists(), "{}", removed.stderr);
+}
+
+/// What no number of runs can find, or nobody can add runs to, is refused in words.
+#[test]
+fn what_cannot_be_detected_is_refused() {
+    let lab = Lab::new();
+    let (repo, range) = repository(&lab, 3, |_| vec![("guest", mock_guest(50.0))]);
+    let machine = ["--vmm", "mock", "--machine", "{worktree}/guest"];
+    let range = ["range", "--repo", text(&repo), &range];
+    for (words, what) in
+        [(["--bisect", "--detect", "1"], "--builds N"), (["--shard=1/2", "--detect", "1"], "shard")]
+    {
+        let ran = lab.run(&[&range[..], &machine, &words].concat());
+        assert!(ran.status == 2 && ran.stderr.contains(what), "{words:?}: {}", ran.stderr);
+    }
+    let script = lab.path("guest.mock");
+    std::fs::write(&script, mock_guest(50.0)).expect("a script");
+    let [a, b] = ["a", "b"].map(|name| lab.path(name));
+    for dir in [&a, &b] {
+        let boot = ["boot", "--vmm", "mock", "--machine", text(&script), "--save", text(dir)];
+        assert_eq!(lab.run(&[&boot[..], &["--warmup", "0", "--runs", "4"]].concat()).status, 0);
+    }
+    let ran = lab.run(&["diff", text(&a), text(&b), "--detect", "0.1"]);
+    let told = |what: &str| assert!(ran.stderr.contains(what), "{what}: {}", ran.stderr);
+    assert_eq!(ran.status, 2);
+    ["there are 4 and 4", "of each machine would have shown it", "boot --baseline"].map(told);
+}
+
 #[test]
 fn a_search_that_goes_on_elsewhere_holds_no_times_of_two_hosts_against_each_other() {
     let lab = Lab::new();
