@@ -161,6 +161,7 @@ fn built_twice_beside_a_reference_it_goes_on_as_if_not_killed() {
     let words = |save| [&arguments[..], &machine[..], &how[..], &[save]].concat();
     let result = lab.json(&words(text(&whole)));
     assert_eq!(subjects(&result), ["change 5"], "{result}");
+    assert!(!result["warnings"].to_string().contains("varies nothing"), "{result}");
     let mut command = lab.command(&words(text(&killed)));
     let mut child =
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("vmeter starts");
@@ -184,6 +185,9 @@ fn built_twice_beside_a_reference_it_goes_on_as_if_not_killed() {
         .iter()
         .all(|said| said.starts_with("2 ") && said.ends_with("checkout-again\n")));
     assert!(!of("2").is_empty());
+    let same = ["--builds", "2", "--runs", "2", "--warmup", "0"];
+    let result = lab.json(&[&arguments[..], &machine[..4], &same].concat());
+    assert!(result["warnings"].to_string().contains("of 8 commits a further build"), "{result}");
     let removed = lab.run(&["runs", "rm", text(&whole)]);
     assert!(removed.status == 0 && !whole.exists(), "{}", removed.stderr);
 }
@@ -211,7 +215,9 @@ fn what_cannot_be_detected_is_refused() {
     let ran = lab.run(&["diff", text(&a), text(&b), "--detect", "0.1"]);
     let told = |what: &str| assert!(ran.stderr.contains(what), "{what}: {}", ran.stderr);
     assert_eq!(ran.status, 2);
-    ["there are 4 and 4", "of each machine would have shown it", "boot --baseline"].map(told);
+    told("there are 4 and 4");
+    told("of each machine would have shown it");
+    told("boot --baseline");
 }
 
 #[test]

@@ -143,6 +143,9 @@ pub struct BuildRecord {
     pub build_s: f64,
     /// Files and folders of the checkout that are kept for the runs.
     pub kept: Vec<String>,
+    /// True if these are byte for byte those of the commit's first build.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repeats: bool,
 }
 
 /// What is known of a commit.

@@ -157,7 +157,9 @@ impl<'a> Builds<'a> {
         if failure.is_none() {
             failure = self.keep(build, &checkout.dir, interrupt)?;
         }
+        let repeats = failure.is_none() && self.repeats(build);
         let record = BuildRecord {
+            repeats,
             schema: SCHEMA.into(),
             hash: build.commit.hash.clone(),
             build: build.number,
@@ -169,6 +171,17 @@ impl<'a> Builds<'a> {
         files::write_atomic(&path, &serde_json::to_vec_pretty(&record)?)
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(record)
+    }
+
+    /// True if what is kept of a further build is what is kept of the first; folders are not
+    /// looked into.
+    fn repeats(&self, build: Build<'_>) -> bool {
+        let first = Build { number: 1, ..build };
+        let same = |reference: &String| {
+            let read = |build| std::fs::read(self.kept(build).join(reference)).ok();
+            read(build).is_some_and(|bytes| read(first).as_ref() == Some(&bytes))
+        };
+        build.number > 1 && self.references.iter().all(same)
     }
 
     /// The checkout. One with something in it that no build made (the user's, or of a vmeter that

@@ -16,6 +16,7 @@ use vmeter_model::range::{
     BuildRecord, Change, Effort, MeasuredCommit, Metric, RangeRecord, RangeResult,
 };
 use vmeter_model::run::{Outcome, RunRecord};
+use vmeter_model::sweep::DiffResult;
 use vmeter_model::time::seconds;
 use vmeter_model::Estimate;
 use vmeter_model::{CommitState, RangeVerdict};
@@ -56,7 +57,7 @@ pub fn result(session: &Session) -> Result<RangeResult> {
     }
     warnings.extend(session.record.notes.iter().cloned());
     let (times, factors) = times(&record, session, &finished);
-    let (mut commits, builds) = commits(&record, session, &finished, &times)?;
+    let (mut commits, built) = commits(&record, session, &finished, &times)?;
     warnings.extend(factors.warnings);
     warnings.extend(unfinished(session, &finished));
     let mut found = if record.bisect {
@@ -75,16 +76,14 @@ pub fn result(session: &Session) -> Result<RangeResult> {
         scanned((&record, session), (&commits, &finished), &times, exact)
     };
     found.changes.retain(|change| change.ratio.is_some());
-    let explained = found.changes.first().and_then(|change| {
-        let side = |at: usize| {
-            let label = record.commits.get(at)?.short().to_owned();
-            let side = diff::Side::of_machine(session, &finished, &label);
-            (!side.runs.is_empty()).then_some(side)
-        };
-        let (a, b) = (side(change.before)?, side(*change.commits.last()?)?);
-        Some(diff::compare_sides(&a, &b, session.record.seed))
-    });
+    let explained = explained(&record, session, &finished, found.changes.first());
     warnings.extend(remarks(&record, &commits));
+    if built.repeated > 0 {
+        warnings.push(format!(
+            "of {} commits a further build made the same files as the first, so that --builds varies nothing there: a build command can vary them by VMETER_BUILD (link order, padding)",
+            built.repeated
+        ));
+    }
     let measured: Vec<&MeasuredCommit> = with_samples(&commits).collect();
     let ends = match measured.as_slice() {
         [first, .., last] => ratio_of_means(&first.samples_s, &last.samples_s),
@@ -93,7 +92,7 @@ pub fn result(session: &Session) -> Result<RangeResult> {
     Ok(RangeResult {
         envelope: envelope::envelope(&session.record),
         hosts: factors.hosts,
-        effort: effort(&record, session, &finished, builds),
+        effort: effort(&record, session, &finished, built.builds),
         hints: hints(&record, session, &found),
         verdict: found.verdict,
         suspects: found.suspects,
@@ -107,6 +106,23 @@ pub fn result(session: &Session) -> Result<RangeResult> {
         saved_in: session.dir.display().to_string(),
         record,
     })
+}
+
+/// What differs inside of the runs across a change.
+fn explained(
+    record: &RangeRecord,
+    session: &Session,
+    finished: &[SavedRun],
+    change: Option<&Change>,
+) -> Option<DiffResult> {
+    let side = |at: usize| {
+        let label = record.commits.get(at)?.short().to_owned();
+        let side = diff::Side::of_machine(session, finished, &label);
+        (!side.runs.is_empty()).then_some(side)
+    };
+    let change = change?;
+    let (a, b) = (side(change.before)?, side(*change.commits.last()?)?);
+    Some(diff::compare_sides(&a, &b, session.record.seed))
 }
 
 /// What was found in the samples.
@@ -175,16 +191,23 @@ fn unfinished(session: &Session, finished: &[SavedRun]) -> Option<String> {
     ))
 }
 
-/// Each commit with its samples, and the number of builds.
+/// What was built.
+struct Built {
+    builds: usize,
+    /// Commits of which a further build made the same files as the first.
+    repeated: usize,
+}
+
+/// Each commit with its samples, and what was built.
 fn commits(
     record: &RangeRecord,
     session: &Session,
     finished: &[SavedRun],
     times: &BTreeMap<u32, f64>,
-) -> Result<(Vec<MeasuredCommit>, usize)> {
+) -> Result<(Vec<MeasuredCommit>, Built)> {
     let references = template::references(&record.machine)?;
     let builds = Builds::new(record, &session.dir, references);
-    let mut built = 0;
+    let (mut built, mut repeated) = (0, 0);
     let commits = record.commits.iter().enumerate().map(|(index, commit)| {
         let is_own = |label: &str| record.of_label(label).is_some_and(|(at, _)| at == index);
         let own = || finished.iter().filter(|(_, run)| is_own(&run.label));
@@ -194,6 +217,7 @@ fn commits(
         let done: Vec<BuildRecord> =
             numbers.filter_map(|number| builds.done(Build { commit, number })).collect();
         built += done.len();
+        repeated += usize::from(done.iter().any(|b| b.repeats));
         let build_failed = done.into_iter().find_map(|b| b.failure);
         let failed = own().find_map(|(_, run)| crate::boots::hopeless(run));
         let blind = own().any(|(_, run)| is_blind(record, run));
@@ -216,7 +240,7 @@ fn commits(
         }
     });
     let commits = commits.collect();
-    Ok((commits, built))
+    Ok((commits, Built { builds: built, repeated }))
 }
 
 /// Why a commit that runs is not compared.

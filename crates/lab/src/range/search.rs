@@ -11,6 +11,7 @@ use crate::boots::{BootRequest, Booter, Boots};
 use crate::prepare::prepare;
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use vmeter_model::range::RangeRecord;
 use vmeter_model::run::{Fault, Outcome, PlannedRun, RunRecord, SessionMachine};
 use vmeter_session::failure::{failure, usage, Class};
@@ -66,7 +67,7 @@ impl<'a> Search<'a> {
         let labels: Vec<String> =
             self.session.record.machines.iter().map(|m| m.label.clone()).collect();
         for (machine, label) in labels.iter().enumerate() {
-            let commit = self.record.of_label(&label).ok_or_else(|| {
+            let commit = self.record.of_label(label).ok_or_else(|| {
                 usage(format!("session.json names {label}, which is no commit of range.json"))
             })?;
             self.machines.insert(commit, machine);
@@ -168,11 +169,11 @@ impl<'a> Search<'a> {
         all.len()
     }
 
-    /// The build of a commit that was measured the least.
+    /// The build of a commit that has the fewest samples; references are none.
     fn next_build(&self, commit: usize) -> u32 {
-        let runs = |build: &u32| {
-            self.taken.values().filter(|(c, b, _)| (*c, *b) == (commit, *build)).count()
-        };
+        let all = decision::observations(&Added::of(&self.session.record), &self.taken);
+        let runs =
+            |build: &u32| all.iter().filter(|(c, b, _)| (*c, *b) == (commit, *build)).count();
         (1..=self.record.builds.max(1)).min_by_key(runs).unwrap_or(1)
     }
 
@@ -392,17 +393,10 @@ impl<'a> Search<'a> {
         let mut prepared = prepare(&label, &spec, &cache_dir()?)
             .map_err(|e| usage(format!("{label} was built, but: {e:#}")))?;
         prepared.session.parameters = super::shards::parameters(what.commit);
-        let record = &mut self.session.record;
-        if let Some(was) = planned.and_then(|at| record.machines.get(at)) {
-            // What was kept lies in a shard's folder, or in this one after a merge.
-            let placeless = |all: &BTreeMap<String, String>| -> BTreeMap<String, String> {
-                let of = |text: &String| text.rsplit("/kept/").next().unwrap_or(text).to_owned();
-                all.iter().map(|(what, text)| (what.clone(), of(text))).collect()
-            };
-            let was = placeless(&was.provenance);
-            let now = placeless(&prepared.session.provenance);
-            identity::same(&self.session.dir, &identity::provenance(&label, &was, &now))?;
+        if let Some(was) = planned.and_then(|at| self.session.record.machines.get(at)) {
+            same_files(&self.session.dir, was, &prepared.session)?;
         }
+        let record = &mut self.session.record;
         let saved = match planned.and_then(|machine| record.machines.get_mut(machine)) {
             // A shard's folder is its own: the others' machines name the files by {worktree}.
             Some(planned) if record.shard.is_some() => {
@@ -472,6 +466,17 @@ impl<'a> Search<'a> {
             ),
         )
     }
+}
+
+/// Refuses a machine whose files are others than they were. What was kept lies in a shard's folder,
+/// or in this one after a merge.
+fn same_files(dir: &Path, was: &SessionMachine, now: &SessionMachine) -> Result<()> {
+    let placeless = |all: &BTreeMap<String, String>| -> BTreeMap<String, String> {
+        let of = |text: &String| text.rsplit("/kept/").next().unwrap_or(text).to_owned();
+        all.iter().map(|(what, text)| (what.clone(), of(text))).collect()
+    };
+    let (before, after) = (placeless(&was.provenance), placeless(&now.provenance));
+    identity::same(dir, &identity::provenance(&now.label, &before, &after))
 }
 
 /// The recorder, whose machines are numbered as they were prepared.
