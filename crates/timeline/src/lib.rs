@@ -66,7 +66,7 @@ mod totals;
 mod tree;
 mod verify;
 
-pub use causes::{causes, Cause};
+pub use causes::{causes, smaller_initrd, Cause};
 pub use hints::{hints, Hints};
 pub use marks::is_login;
 pub use missing::GAVE_WAY;

@@ -88,6 +88,7 @@ impl<'a> Processes<'a> {
             reading.read(seen);
         }
         reading.stages_of_init();
+        reading.background();
         reading.held();
         let mut children: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (index, process) in reading.all.iter().enumerate() {
@@ -292,6 +293,35 @@ impl<'a> Reading<'a> {
             let then = |other: &Ns| (end..=end.saturating_add(THEN_NS)).contains(other);
             if alone && starts.iter().any(then) {
                 process.waited = Some(start);
+            }
+        }
+    }
+
+    /// What a shell has in its background goes on while it waits for others, and ends in a wait
+    /// for one of those. After one that began later and was waited for, the parent began another,
+    /// and went on to the wait in which this one ended: for the most of its life nobody waited.
+    fn background(&mut self) {
+        let mut families: HashMap<usize, Vec<usize>> = HashMap::new();
+        for (index, process) in self.all.iter().enumerate() {
+            if let Some(parent) = process.parent {
+                families.entry(parent).or_default().push(index);
+            }
+        }
+        for mut family in families.into_values() {
+            family.sort_by_key(|index| self.all[*index].start.at);
+            let starts: Vec<Ns> = family.iter().map(|index| self.all[*index].start.at).collect();
+            // The first end of those that began later and were waited for.
+            let mut first = Ns::MAX;
+            for index in family.into_iter().rev() {
+                let process = &mut self.all[index];
+                let Some((end, since)) = process.end.zip(process.waited) else { continue };
+                let began = starts.partition_point(|start| *start <= since);
+                let last = began.checked_sub(1).map_or(Ns::MIN, |at| starts[at]);
+                if first <= last && (end - since) < (since - process.start.at) {
+                    process.waited = None;
+                } else {
+                    first = first.min(end);
+                }
             }
         }
     }

@@ -79,12 +79,16 @@ impl Recorder for GuestPrintk {
             None => Vec::new(),
         };
         let (records, window) = (log.records.as_slice(), Window::of(saved.run));
-        let matched = if anchors.is_empty() && !saved.run.icount {
+        let matched = if saved.run.icount {
+            matches(records, anchors)
+        } else {
             let lines = saved.raw(&Console)?;
             let lines = lines.as_ref().map_or(&[][..], |raw| raw.lines());
-            printed(records, lines, saved.run.exec_ns)
-        } else {
-            matches(records, anchors)
+            let shown = printed(records, lines, saved.run.exec_ns);
+            match anchors.is_empty() {
+                true => shown,
+                false => in_order(matches(records, anchors), &shown),
+            }
         };
         let mut placed = place_matched(records, &matched, window);
         if !saved.run.icount {
@@ -298,6 +302,30 @@ fn printed(records: &[PrintkRecord], lines: &[Line], exec_ns: Ns) -> Vec<Option<
     records.iter().map(shown).collect()
 }
 
+/// A log is in the order in which its records were said. One that its stamp in the trace puts
+/// before another that the console had shown by then was said when the console showed it, or as
+/// long after the other as the log's own clock says.
+fn in_order(
+    mut matched: Vec<Option<(Ns, Ns)>>,
+    shown: &[Option<(Ns, Ns)>],
+) -> Vec<Option<(Ns, Ns)>> {
+    let mut latest = Ns::MIN;
+    for (own, shown) in matched.iter_mut().zip(shown) {
+        let Some((at, error)) = *own else { continue };
+        let late = at.saturating_add(error).saturating_add(OUT_OF_ORDER_NS);
+        if late < latest {
+            *own = shown.filter(|(shown, _)| *shown >= latest);
+        }
+        // Nothing is shown before it was said.
+        let by = own.zip(*shown).map(|((at, _), (shown, off))| at.min(shown.saturating_add(off)));
+        latest = latest.max(by.unwrap_or(Ns::MIN));
+    }
+    matched
+}
+
+/// By so much the CPUs of a guest may store what they say in another order than they stamp it, ns.
+const OUT_OF_ORDER_NS: Ns = 1_000_000_000;
+
 /// Most pieces of other records between two that are known.
 const MAX_PIECES: usize = 64;
 
@@ -388,6 +416,23 @@ mod tests {
             (4_500_000, 5 + 1_000_000),
         ];
         assert_eq!(placed, expected);
+    }
+
+    #[test]
+    fn a_stamp_that_contradicts_the_logs_order_is_none() {
+        let s = 1_000_000_000;
+        let known = |at: &[Ns]| at.iter().map(|at| Some((*at * s, 5))).collect::<Vec<_>>();
+        let matched = known(&[240, 253, 288, 253, 253, 254]);
+        let mut shown = known(&[240, 254, 289, 314, 314, 315]);
+        let mut expected = known(&[240, 253, 288, 314, 314, 315]);
+        assert_eq!(in_order(matched.clone(), &shown), expected);
+        (shown[4], expected[4]) = (None, None);
+        assert_eq!(in_order(matched.clone(), &shown), expected, "its own clock places it");
+        // Which of two is wrong nobody says where neither was shown.
+        assert_eq!(in_order(matched.clone(), &[None; 6]), matched);
+        // One that is too late is shown before it was said: it puts no other out of order.
+        let late = known(&[240, 900, 288]);
+        assert_eq!(in_order(late.clone(), &known(&[240, 254, 289])), late);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::Known;
 pub(super) const CAUSE: Known = Known {
     id: "calibration",
     what: "the kernel calibrates its delay loop",
-    remedy: "lpj=N (kernel)",
+    remedy: |_| Some("lpj=N (kernel)"),
     is: |name| name == "kernel:calibrate_delay",
     ended_by: Some("lpj="),
     needed_by: &[],

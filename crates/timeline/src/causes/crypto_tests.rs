@@ -6,7 +6,7 @@ use super::Known;
 pub(super) const CAUSE: Known = Known {
     id: "crypto-tests",
     what: "initcalls wait for the self-tests of cryptography",
-    remedy: "cryptomgr.notests (kernel)",
+    remedy: |_| Some("cryptomgr.notests (kernel)"),
     is: |name| matches!(name, "initcall crypto_algapi_init" | "initcall crypto_kdf108_init"),
     ended_by: Some("cryptomgr.notests"),
     needed_by: &[],

@@ -5,7 +5,7 @@ use super::{is_unit, Known};
 pub(super) const CAUSE: Known = Known {
     id: "e2scrub",
     what: "e2scrub_reap clears up after scrubs of LVM volumes",
-    remedy: "systemctl disable e2scrub_reap",
+    remedy: |_| Some("systemctl disable e2scrub_reap"),
     is: |name| is_unit(name, "e2scrub_reap.service"),
     ended_by: None,
     needed_by: &[],

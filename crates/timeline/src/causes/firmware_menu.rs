@@ -6,7 +6,7 @@ use super::Known;
 pub(super) const CAUSE: Known = Known {
     id: "firmware-menu",
     what: "the firmware waits for the key of its boot menu",
-    remedy: "-boot menu=off",
+    remedy: |_| Some("-boot menu=off"),
     is: |name| name == "bios:boot-menu-wait",
     ended_by: None,
     needed_by: &[],

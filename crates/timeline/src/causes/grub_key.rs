@@ -5,7 +5,7 @@ use super::Known;
 pub(super) const CAUSE: Known = Known {
     id: "grub-key",
     what: "GRUB waits for a key after an error",
-    remedy: "mend the error printed above it",
+    remedy: |_| Some("mend the error printed above it"),
     is: |name| name == "grub:wait-for-a-key",
     ended_by: None,
     needed_by: &[],

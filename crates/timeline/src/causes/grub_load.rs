@@ -1,11 +1,16 @@
 //! GRUB reads kernel and initrd through the firmware's disk services, slowly.
 
-use super::Known;
+use super::{smaller_initrd, Known};
 
 pub(super) const CAUSE: Known = Known {
     id: "grub-load",
     what: "GRUB reads kernel and initrd by the firmware's disk calls",
-    remedy: "MODULES=dep, or QEMU's -kernel",
+    remedy: |timeline| match smaller_initrd(timeline) {
+        Some(remedy) if remedy.ends_with("MODULES=dep") => Some("MODULES=dep, or QEMU's -kernel"),
+        Some(remedy) if remedy.ends_with("hostonly=yes") => Some("hostonly=yes, or QEMU's -kernel"),
+        Some(_) => Some("a smaller initrd, or -kernel"),
+        None => Some("QEMU's -kernel"),
+    },
     is: |name| matches!(name, "grub:load-kernel" | "grub:load-initrd"),
     ended_by: None,
     needed_by: &[],

@@ -5,7 +5,7 @@ use super::Known;
 pub(super) const CAUSE: Known = Known {
     id: "grub-menu",
     what: "GRUB's menu waits for its time-out",
-    remedy: "GRUB_TIMEOUT=0, update-grub",
+    remedy: |_| Some("GRUB_TIMEOUT=0, update-grub"),
     is: |name| matches!(name, "grub:menu" | "grub:timeout"),
     ended_by: None,
     needed_by: &[],

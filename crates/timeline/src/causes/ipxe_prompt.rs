@@ -6,7 +6,7 @@ use super::Known;
 pub(super) const CAUSE: Known = Known {
     id: "ipxe-prompt",
     what: "iPXE waits for its key Ctrl-B",
-    remedy: "an iPXE with BANNER_TIMEOUT 0",
+    remedy: |_| Some("an iPXE with BANNER_TIMEOUT 0"),
     is: |name| name == "ipxe:prompt",
     ended_by: None,
     needed_by: &[],

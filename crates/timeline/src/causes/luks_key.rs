@@ -6,7 +6,7 @@ use super::Known;
 pub(super) const CAUSE: Known = Known {
     id: "luks-key",
     what: "cryptsetup derives the key of an encrypted volume",
-    remedy: "luksChangeKey -i: fewer PBKDF rounds",
+    remedy: |_| Some("luksChangeKey -i: fewer PBKDF rounds"),
     is: |name| {
         let command = name.strip_prefix("exec ").unwrap_or_default();
         let program = command.split(' ').next().unwrap_or_default();

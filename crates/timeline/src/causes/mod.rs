@@ -11,6 +11,7 @@ mod firmware_menu;
 mod grub_key;
 mod grub_load;
 mod grub_menu;
+mod initrds;
 mod ipxe_prompt;
 mod luks_key;
 mod network;
@@ -20,6 +21,7 @@ mod systemd_boot_menu;
 mod udev_settle;
 
 use crate::rules::PERSON;
+pub use initrds::smaller_initrd;
 use std::collections::HashMap;
 use vmeter_model::span::bare_name;
 use vmeter_model::{Ns, Span, Timeline};
@@ -45,8 +47,8 @@ pub(crate) struct Known {
     pub id: &'static str,
     /// What it is, in words.
     pub what: &'static str,
-    /// What ends it.
-    pub remedy: &'static str,
+    /// What ends it in this guest; a cause that nothing ends is none.
+    pub remedy: fn(&Timeline) -> Option<&'static str>,
     /// True for the name of a span that is nothing else.
     pub is: fn(&str) -> bool,
     /// Begins the word of the kernel's command line that ends it already.
@@ -98,13 +100,9 @@ pub fn causes(timeline: &Timeline) -> Vec<Cause> {
             |wait: &&&Span| spans.iter().any(|s| s.start <= wait.start && wait.end <= s.end);
         let waits: Ns = persons.iter().filter(inside).map(|wait| wait.len()).sum();
         let at_most = whole - waits;
-        (at_most > 0).then(|| Cause {
-            id: known.id,
-            what: known.what,
-            remedy: known.remedy,
-            at_most,
-            spans: spans.iter().map(|span| span.id).collect(),
-        })
+        let remedy = (known.remedy)(timeline).filter(|_| at_most > 0)?;
+        let spans = spans.iter().map(|span| span.id).collect();
+        Some(Cause { id: known.id, what: known.what, remedy, at_most, spans })
     });
     known.collect()
 }
@@ -154,8 +152,14 @@ mod tests {
 
     #[test]
     fn what_ends_it_fits_beside_its_time_on_a_screen() {
-        let long = |known: &&Known| known.remedy.chars().count() > 36;
-        assert_eq!(KNOWN.iter().find(long).map(|known| known.id), None);
+        let words =
+            |line: &str| Timeline { command_line: Some(line.into()), ..Timeline::default() };
+        for timeline in [Timeline::default(), words("rd.md=0")] {
+            let long = |known: &&Known| {
+                (known.remedy)(&timeline).is_some_and(|remedy| remedy.chars().count() > 36)
+            };
+            assert_eq!(KNOWN.iter().find(long).map(|known| known.id), None);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ const UNITS: &[&str] = &[
 pub(super) const CAUSE: Known = Known {
     id: "network",
     what: "the boot waits for the network",
-    remedy: "allow-hotplug in interfaces(5)",
+    remedy: |_| Some("allow-hotplug in interfaces(5)"),
     is: |name| {
         UNITS.iter().any(|unit| is_unit(name, unit))
             || name.strip_prefix("exec ").is_some_and(|command| {

@@ -6,7 +6,7 @@ use super::Known;
 pub(super) const CAUSE: Known = Known {
     id: "option-roms",
     what: "option ROMs run, or the firmware boots over the network",
-    remedy: "romfile= (empty), or -net none",
+    remedy: |_| Some("romfile= (empty), or -net none"),
     is: |name| matches!(name, "bios:option-roms" | "bios:network-boot"),
     ended_by: None,
     needed_by: &["ipxe:", "bios:network-load"],

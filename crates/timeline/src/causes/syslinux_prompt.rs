@@ -6,7 +6,7 @@ use super::Known;
 pub(super) const CAUSE: Known = Known {
     id: "syslinux-prompt",
     what: "SYSLINUX waits at its prompt for its time-out",
-    remedy: "PROMPT 0, or TIMEOUT 1 (tenths of s)",
+    remedy: |_| Some("PROMPT 0, or TIMEOUT 1 (tenths of s)"),
     is: |name| name == "syslinux:prompt",
     ended_by: None,
     needed_by: &[],

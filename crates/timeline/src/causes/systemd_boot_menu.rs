@@ -5,7 +5,7 @@ use super::Known;
 pub(super) const CAUSE: Known = Known {
     id: "systemd-boot-menu",
     what: "systemd-boot's menu waits for its time-out",
-    remedy: "timeout 0 in loader/loader.conf",
+    remedy: |_| Some("timeout 0 in loader/loader.conf"),
     is: |name| name == "systemd-boot:menu",
     ended_by: None,
     needed_by: &[],

@@ -1,7 +1,8 @@
 //! The end: the guest shuts down, the VMM cleans up and exits.
 //!
 //! A guest goes down from its first word of it: what an init says before it ends everything,
-//! or the row of units that systemd stops which leads to a target that all others need.
+//! the row of units that systemd stops which leads to a target that all others need, or the
+//! program that an init of runlevels begins for its last one.
 
 use super::firmware::part_name;
 use super::units::sayings;
@@ -11,6 +12,7 @@ use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::backbone::SHUTDOWN;
 use crate::facts::Facts;
 use crate::patterns::{Means, On};
+use crate::processes::{base, words};
 use crate::tree::{Fill, Growing, Node};
 use vmeter_model::{Ns, What};
 
@@ -76,7 +78,46 @@ fn going_down<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
         .filter(|h| h.timed)
         .map(|h| Stamp { at: h.at, error: h.error, source: h.source })
         .min_by_key(|stamp| stamp.at);
-    [word, stopping(facts)].into_iter().flatten().min_by_key(|stamp| stamp.at)
+    let begun = facts.first(|w| *w == What::ShutdownStart);
+    let ends = stopped(facts).or_else(|| facts.first(|w| *w == What::PowerOff)).or(begun);
+    let run = last_rc(facts).filter(|run| ends.is_none_or(|ends| run.at <= ends.at));
+    [word, stopping(facts), run].into_iter().flatten().min_by_key(|stamp| stamp.at)
+}
+
+/// The first program since the last word of another runlevel that takes the guest down: what an
+/// init of runlevels begins for its last one, or who tells it to.
+fn last_rc<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
+    let images = facts.processes.all.iter().filter(|p| p.pid != 1);
+    let mut found: Vec<(bool, Stamp<'a>)> = images
+        .flat_map(|p| p.images.iter().map(|image| (image, p.start)))
+        .filter_map(|(image, start)| {
+            let down = takes_down(&words(image))?;
+            Some((down, Stamp { at: image.at, ..start }))
+        })
+        .collect();
+    found.sort_by_key(|(_, stamp)| stamp.at);
+    let up = found.iter().rposition(|(down, _)| !down).map_or(0, |at| at + 1);
+    found.get(up).map(|(_, stamp)| *stamp)
+}
+
+/// Whether a command takes a guest down, or to a runlevel in which it works; none of any other.
+fn takes_down(command: &str) -> Option<bool> {
+    let mut words = command.split(' ');
+    let program = base(words.next()?);
+    let words: Vec<&str> = words.collect();
+    match (program, words.as_slice()) {
+        ("rc" | "init" | "telinit", ["0" | "6"]) => Some(true),
+        ("rc" | "init" | "telinit", ["2" | "3" | "4" | "5" | "S"]) => Some(false),
+        ("openrc", ["shutdown" | "reboot"]) => Some(true),
+        ("openrc", ["sysinit" | "boot" | "default"]) => Some(false),
+        ("shutdown" | "openrc-shutdown", [options @ .., "now" | "+0"]) => {
+            let ends = |option: &&str| {
+                option.starts_with('-') && option.contains(['h', 'H', 'P', 'p', 'r'])
+            };
+            options.iter().any(ends).then_some(true)
+        }
+        _ => None,
+    }
 }
 
 /// The first unit of the row that is stopped when systemd goes down. An initrd's targets are
@@ -98,7 +139,18 @@ pub(super) fn stopping<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
         }
         first = before;
     }
+    // What ended before it was up was no part of what went down.
+    while first < after + target && was_starting(&sayings, first) {
+        first += 1;
+    }
     Some(sayings[first].0)
+}
+
+/// True for a unit that is stopped, and of which the last word before was that it starts.
+fn was_starting(sayings: &[(Stamp<'_>, Verb, &str)], at: usize) -> bool {
+    let (_, verb, name) = sayings[at];
+    let before = sayings[..at].iter().rfind(|(_, _, of)| same(of, name));
+    verb == Verb::Stopped && before.is_some_and(|(_, verb, _)| *verb == Verb::Begins)
 }
 
 /// True if a unit that was being stopped before this word is stopped only by it or after it: nothing

@@ -1,4 +1,5 @@
-//! systemd's units by what it says of them: from `Starting X` to `Finished X`.
+//! systemd's units by what it says of them: from `Starting X` to `Finished X`, or
+//! to whatever else ends that: it failed, timed out, was stopped.
 //!
 //! systemd starts whatever can be started, and then hears what ended: what it says first after
 //! something ended could not start before. So the tree holds the chain that the ready point
@@ -18,7 +19,7 @@
 use super::ordering::comes_after;
 use super::silent::may_print;
 use super::stages::{INITRD, INITRD_UNITS, SYSTEMD, UNITS};
-use super::verbs::Verb::{Begins, Ends, Stopped, Stops};
+use super::verbs::Verb::{Begins, Ends, Lapses, Stopped, Stops};
 use super::verbs::{is_device, said, same, status, Verb, CUT, STATUS};
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors, Stamp};
@@ -184,20 +185,24 @@ struct Unit<'a> {
     unfinished: bool,
 }
 
-/// What was started, in order of its end, and with `cut` what was still starting. Each is said
+/// What was started, in order of its end or of when nobody waited for it any more, and with `cut` what was still starting. Each is said
 /// twice where systemd speaks to the kernel's log and the console: the first counts.
 fn units<'a>(facts: &Facts<'a>, from: Ns, to: Ns, cut: bool) -> Vec<Unit<'a>> {
     let mut open: Vec<(&str, Stamp<'a>)> = Vec::new();
     let mut units: Vec<Unit<'a>> = Vec::new();
+    let mut found = Vec::new();
     for (stamp, verb, name) in sayings(facts, from, to) {
         let known = open.iter().position(|(of, _)| same(of, name));
         match (verb, known) {
             (Begins, None) if open.len() < MAX_OPEN => open.push((name, stamp)),
             (Begins, Some(at)) if open[at].0.contains(CUT) => open[at].0 = name,
-            (Ends, Some(at)) => {
+            (Ends | Lapses | Stops | Stopped, Some(at)) => {
                 let (begun, start) = open.remove(at);
                 let better = begun.contains(CUT) && !name.contains(CUT);
                 let name = if better { name } else { begun };
+                if verb == Ends && is_device(name) {
+                    found.push(units.len());
+                }
                 units.push(Unit { name, start: Some(start), end: stamp, unfinished: false });
             }
             (Ends, None) => match units.iter_mut().find(|unit| same(unit.name, name)) {
@@ -205,20 +210,18 @@ fn units<'a>(facts: &Facts<'a>, from: Ns, to: Ns, cut: bool) -> Vec<Unit<'a>> {
                 Some(_) => {}
                 None => units.push(Unit { name, start: None, end: stamp, unfinished: false }),
             },
-            (Stops | Stopped, Some(at)) => {
-                open.remove(at);
-            }
             _ => {}
         }
     }
     if cut {
+        found.extend(units.len()..units.len() + open.len());
         open.sort_by_key(|(_, start)| start.at);
         units.extend(open.into_iter().map(|(name, start)| {
             let end = Stamp { at: to, error: 0, ..start };
             Unit { name, start: Some(start), end, unfinished: true }
         }));
     }
-    devices(&mut units);
+    devices(&mut units, &found);
     units
 }
 
@@ -226,9 +229,9 @@ fn units<'a>(facts: &Facts<'a>, from: Ns, to: Ns, cut: bool) -> Vec<Unit<'a>> {
 const COLDPLUG: &[&str] = &["systemd-udevd.service", "systemd-udev-trigger.service"];
 
 /// systemd expects a device from the start; what it waited for before udev was told of the
-/// devices is who tells it.
-fn devices(units: &mut [Unit<'_>]) {
-    for index in 0..units.len() {
+/// devices is who tells it. One that it gave up had its time from the start.
+fn devices(units: &mut [Unit<'_>], found: &[usize]) {
+    for &index in found {
         let (before, rest) = units.split_at_mut(index);
         let device = &mut rest[0];
         let told = before.iter().rfind(|unit| COLDPLUG.contains(&unit.name));

@@ -11,12 +11,14 @@ pub(super) const CUT: char = '\u{2026}';
 pub(super) enum Verb {
     Begins,
     Ends,
+    /// Nobody waits for it any more.
+    Lapses,
     /// It begins to stop.
     Stops,
     Stopped,
 }
 
-use Verb::{Begins, Ends, Stopped, Stops};
+use Verb::{Begins, Ends, Lapses, Stopped, Stops};
 
 const VERBS: &[(&str, Verb)] = &[
     ("Starting ", Begins),
@@ -33,6 +35,10 @@ const VERBS: &[(&str, Verb)] = &[
     ("Set up automount ", Ends),
     ("Failed to start ", Ends),
     ("Failed to mount ", Ends),
+    ("Timed out waiting for device ", Lapses),
+    ("Timed out starting ", Lapses),
+    ("Timed out mounting ", Lapses),
+    ("Timed out activating swap ", Lapses),
     ("Stopping ", Stops),
     ("Unmounting ", Stops),
     ("Deactivating swap ", Stops),
@@ -50,7 +56,9 @@ pub(super) const STATUS: usize = "[  OK  ] ".len();
 
 /// Where a line of the console goes on after systemd's status, which may follow a prompt.
 pub(super) fn status(text: &str) -> Option<usize> {
-    ["[  OK  ] ", "[FAILED] ", "[DEPEND] "].iter().find_map(|s| Some(text.find(s)? + s.len()))
+    ["[  OK  ] ", "[FAILED] ", "[DEPEND] ", "[ TIME ] "]
+        .iter()
+        .find_map(|s| Some(text.find(s)? + s.len()))
 }
 
 /// The name and the description of the unit that a line speaks of, where it gives both.
@@ -105,6 +113,8 @@ mod tests {
             ("[  OK  ] Finished a-b.service - Planted.", Ends, "a-b.service"),
             ("[FAILED] Failed to start x.service - X.", Ends, "x.service"),
             ("[  OK  ] Started OpenSSH Daemon.", Ends, "OpenSSH Daemon"),
+            ("[ TIME ] Timed out waiting for device a.device - /a.", Lapses, "a.device"),
+            ("systemd[1]: Timed out starting b.service - B.", Lapses, "b.service"),
             ("systemd[1]: Reached target basic.target - Basic System.", Ends, "basic.target"),
             ("Stopping ssh.service - OpenBSD Secure Shell server...", Stops, "ssh.service"),
             ("[  OK  ] Stopped target getty.target - Login Prompts.", Stopped, "getty.target"),

@@ -8,7 +8,10 @@ use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Ns, Timeline};
 use vmeter_render::exported;
 use vmeter_stats::estimate;
-use vmeter_timeline::causes;
+use vmeter_timeline::{causes, smaller_initrd};
+
+/// How it is made so is a setting of the tool that made it.
+const SMALLER_INITRD: &str = "a smaller initrd, by its tool";
 
 /// What begins a name, and what can be tried on it. The first that fits counts.
 #[rustfmt::skip]
@@ -44,7 +47,7 @@ const HANDLES: &[(&str, &str)] = &[
     ("wait-for-a-person",       "a key file or a TPM, not a person"),
     ("cryptsetup:open",         "luksChangeKey -i: fewer PBKDF rounds"),
     ("initrd:systemd",          "a smaller initrd, fewer generators"),
-    ("initrd:",                 "a smaller initrd: MODULES=dep"),
+    ("initrd:",                 SMALLER_INITRD),
     ("unit dev-",               "its driver early, fewer devices"),
     ("unit dracut-",            "its hook, or omit_dracutmodules"),
     ("unit systemd-udev",       "fewer devices, drivers and rules"),
@@ -164,7 +167,10 @@ pub(super) fn things(timelines: &[&Timeline]) -> Vec<Thing> {
             one.seconds.resize(run + 1, 0.0);
             one.seconds[run] += seconds(length(span));
             one.error = one.error.max(span.error_ns);
-            let own = handle_in(phase, &span.name).unwrap_or_default();
+            let own = match handle_in(phase, &span.name).unwrap_or_default() {
+                SMALLER_INITRD => smaller_initrd(timeline).unwrap_or_default(),
+                own => own,
+            };
             one.remedy = cause.map_or(own, |cause| cause.remedy);
         }
     }

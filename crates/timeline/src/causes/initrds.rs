@@ -1,0 +1,63 @@
+//! Who made the initrd that ran: what makes it smaller is a setting of that.
+
+use vmeter_model::{Span, Timeline};
+
+/// What a live medium's kernel is told, or its initrd's scripts are called.
+const LIVE_WORDS: &[&str] = &["boot=live", "boot=casper", "rd.live.image", "root=live:"];
+/// Where initramfs-tools' initrds have their scripts.
+const SCRIPTS: &str = "exec /scripts/";
+/// What only they print.
+const STAGES: &[&str] = &[
+    "initrd:start",
+    "initrd:load-drivers",
+    "initrd:init-premount",
+    "initrd:mount-root",
+    "initrd:local-bottom",
+    "initrd:init-bottom",
+];
+
+/// What makes the initrd that ran smaller, by the tool that made it; none of a live medium's,
+/// which has to fit every machine.
+pub fn smaller_initrd(timeline: &Timeline) -> Option<&'static str> {
+    let words = timeline.command_line.iter().flat_map(|line| line.split_whitespace());
+    let words: Vec<&str> = words.collect();
+    let has = |is: &dyn Fn(&str) -> bool| {
+        let spans = timeline.spans.iter().chain(&timeline.overlapping);
+        let mut names = spans.map(|span: &Span| span.name.as_str());
+        names.any(is) || timeline.processes.iter().any(|process| is(&process.name))
+    };
+    if words.iter().any(|word| LIVE_WORDS.contains(word)) {
+        return None;
+    }
+    if words.iter().any(|word| word.starts_with("rd.")) || has(&|name| name.contains("dracut")) {
+        return Some("a smaller initrd: hostonly=yes");
+    }
+    let tools = |name: &str| STAGES.contains(&name) || name.starts_with(SCRIPTS);
+    Some(if has(&tools) { "a smaller initrd: MODULES=dep" } else { "a smaller initrd" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_that_of_the_tool_which_made_the_initrd() {
+        let guest = |words: &str, name: &str| {
+            let (name, source) = (name.to_owned(), String::new());
+            let (insns, cpu, parent) = (None, None, None);
+            let span =
+                Span { id: 0, parent, name, start: 0, end: 9, insns, cpu, source, error_ns: 0 };
+            let command_line = Some(words.to_owned());
+            let timeline = Timeline { command_line, spans: vec![span], ..Timeline::default() };
+            smaller_initrd(&timeline)
+        };
+        let tools = Some("a smaller initrd: MODULES=dep");
+        assert_eq!(guest("quiet", "exec /scripts/init-top/udev"), tools);
+        assert_eq!(guest("quiet", "initrd:init-premount"), tools);
+        let dracut = Some("a smaller initrd: hostonly=yes");
+        assert_eq!(guest("quiet", "exec /bin/dracut-cmdline"), dracut);
+        assert_eq!(guest("quiet rd.md=0", "initrd:udev"), dracut);
+        assert_eq!(guest("quiet", "initrd:udev"), Some("a smaller initrd"));
+        assert_eq!(guest("boot=live quiet", "exec /scripts/live"), None);
+    }
+}
