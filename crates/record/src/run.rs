@@ -205,17 +205,34 @@ fn attach(
         }
     }
     let mut lives = Vec::new();
+    let mut failures: Vec<(Vec<&'static str>, String)> = Vec::new();
     for source in sources::all() {
         let Some(mut live) = source.live(&request.context) else { continue };
         match live.prepare(&mut request.plan) {
             Ok(()) => lives.push(live),
             Err(error) => {
                 own.note(&error);
-                warnings.push(format!("source {} not recorded: {error}", source.name()));
+                let (name, error) = (source.name(), error.to_string());
+                match failures.iter_mut().find(|(_, why)| *why == error) {
+                    Some((names, _)) => names.push(name),
+                    None => failures.push((vec![name], error)),
+                }
             }
         }
     }
+    warnings.extend(failures.iter().map(|(names, why)| not_recorded(names, why)));
     lives
+}
+
+/// What is told of sources that one and the same thing keeps from being recorded.
+fn not_recorded(names: &[&str], why: &str) -> String {
+    match names {
+        [name] => format!("source {name} not recorded: {why}"),
+        [first @ .., last] => {
+            format!("sources {} and {last} not recorded: {why}", first.join(", "))
+        }
+        [] => why.to_owned(),
+    }
 }
 
 struct Attached<'a, 'b> {
@@ -431,5 +448,17 @@ fn warn_of_forks(exit: &Exit, request: &Request<'_>, warnings: &mut Vec<String>)
              {vmm}*: if one is it, it was not looked into; let the wrapper end in \
              `exec {vmm}… …`"
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::not_recorded;
+
+    #[test]
+    fn one_reason_of_several_sources_is_told_once() {
+        assert_eq!(not_recorded(&["a"], "no kernel"), "source a not recorded: no kernel");
+        let all = not_recorded(&["a", "b", "c"], "no kernel");
+        assert_eq!(all, "sources a, b and c not recorded: no kernel");
     }
 }

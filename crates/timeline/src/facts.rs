@@ -29,6 +29,8 @@ pub(crate) struct Facts<'a> {
     pub goes_on: bool,
     /// True if it is known that the kernel did not panic, whatever the console reads like.
     pub no_panic: bool,
+    /// For how long the command line asks the firmware to wait at its boot menu, ns.
+    pub menu_wait: Option<Ns>,
     /// Events in order.
     pub seen: &'a [Seen<'a>],
     /// Lines, in order.
@@ -89,6 +91,7 @@ impl<'a> Facts<'a> {
             host_end: input.host_end,
             goes_on: run.outcome != Outcome::Done || ready || killed,
             no_panic: run.end.as_ref().is_some_and(|end| !PANICS.contains(&end.cause)),
+            menu_wait: menu_wait(&run.argv),
             seen,
             lines: lines.to_vec(),
             hits: lines::hits(lines),
@@ -128,6 +131,17 @@ impl<'a> Facts<'a> {
     pub(crate) fn last_insns(&self) -> Option<u64> {
         self.insns.values().max().copied()
     }
+}
+
+/// QEMU's `-boot menu=on,splash-time=MS`; without the menu no firmware waits.
+fn menu_wait(argv: &[String]) -> Option<Ns> {
+    let values = argv.windows(2).filter(|pair| pair[0].trim_start_matches('-') == "boot");
+    let options = values.flat_map(|pair| pair[1].split(','));
+    let options: Vec<(&str, &str)> = options.filter_map(|one| one.trim().split_once('=')).collect();
+    let last = |key: &str| options.iter().rfind(|(own, _)| *own == key).map(|(_, value)| *value);
+    last("menu").filter(|menu| matches!(*menu, "on" | "yes" | "true"))?;
+    let wait: u16 = last("splash-time")?.parse().ok()?;
+    Some(Ns::from(wait) * 1_000_000).filter(|wait| *wait > 0)
 }
 
 /// A trace is kept in a ring: what was recorded first is overwritten first.

@@ -241,3 +241,38 @@ fn firmware_that_waits_for_the_network_waits_to_the_end() {
     let found = build(&events, &run);
     assert_eq!(spans(&found, "bios:network-boot"), [(3_010, 17_900)]);
 }
+
+#[test]
+fn ovmf_waits_at_its_menu_for_as_long_as_the_command_line_says() {
+    let mut events = console(&[
+        (8_000, 8_001, "BdsDxe: loading Boot0001 \"UEFI Misc Device\" from PciRoot"),
+        (8_100, 8_101, "BdsDxe: starting Boot0001 \"UEFI Misc Device\" from PciRoot"),
+        (9_000, 9_001, "[    0.000000] Linux version 6.1.0-56-cloud-amd64"),
+    ]);
+    for (at, text) in
+        [(110, "SecCoreStartupWithStack(0xFFFCC000, 0x820000)"), (2_000, "[Bds]Entry")]
+    {
+        let what = What::FirmwareLine { text: text.into() };
+        events.push(event(at * MS, MS, "firmware", what));
+    }
+    let running = What::RunState { state: "running".into() };
+    events.push(event(101 * MS, 0, "qemu-trace", running));
+    let waits = |words: &[&str]| {
+        let mut run = record(10_000 * MS);
+        run.argv = words.iter().map(|word| (*word).to_owned()).collect();
+        let timeline = build(&events, &run);
+        assert_eq!(verify(&timeline), Ok(()));
+        let wait = timeline.spans.iter().find(|s| s.name == "bios:boot-menu-wait");
+        let known = ids(&timeline).contains(&"firmware-menu");
+        (wait.map(|s| (s.start / MS, s.end / MS)), known)
+    };
+    assert_eq!(waits(&["-boot", "menu=on,splash-time=3500"]), (Some((4_000, 8_000)), true));
+    for words in [
+        &[][..],
+        &["-boot", "splash-time=4000"],
+        &["-boot", "menu=off,splash-time=4000"],
+        &["-boot", "menu=on,splash-time=60000"],
+    ] {
+        assert_eq!(waits(words), (None, false), "{words:?}");
+    }
+}

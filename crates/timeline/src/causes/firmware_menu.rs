@@ -1,5 +1,5 @@
 //! SeaBIOS waits for the key of its boot menu (src/boot.c, `interactive_bootmenu`), for as long
-//! as QEMU's `-boot splash-time` says.
+//! as QEMU's `-boot splash-time` says, and so does OVMF.
 
 use super::Known;
 

@@ -63,9 +63,30 @@ pub(super) fn stages<'a>(facts: &Facts<'a>, reset: Stamp<'a>, end: Ns) -> Option
         }
     }
     if bds < asked.len() {
-        cut("bios:edk2-bds", bds, asked[bds].at - asked[bds - 1].at);
+        cut(BDS, bds, asked[bds].at - asked[bds - 1].at);
     }
     Some(cuts)
+}
+
+/// Where OVMF connects its devices and then waits for the key of its boot menu
+/// (MdeModulePkg/Universal/BdsDxe, `BdsWait`).
+const BDS: &str = "bios:edk2-bds";
+/// The name of that wait, of whatever firmware.
+const MENU_WAIT: &str = "bios:boot-menu-wait";
+const SECOND: Ns = 1_000_000_000;
+
+/// Tells the wait for the key from the rest of BDS, whose last deed it is: OVMF waits whole
+/// seconds (`GetFrontPageTimeoutFromQemu`). It may have begun as much earlier as the rest is long.
+pub(super) fn menu_wait<'a>(facts: &Facts<'a>, cuts: &mut Vec<Cut<'a>>, end: Ns) {
+    let Some(wait) = facts.menu_wait else { return };
+    let wait = (wait + SECOND - 1) / SECOND * SECOND;
+    let Some(bds) = cuts.iter().position(|cut| cut.0 == BDS) else { return };
+    let (_, from, error, source) = cuts[bds];
+    let to = cuts.get(bds + 1).map_or(end, |next| next.1);
+    let rest = to - from - wait;
+    if rest > 0 {
+        cuts.insert(bds + 1, (MENU_WAIT, to - wait, error.saturating_add(rest), source));
+    }
 }
 
 fn is_its(name: &str) -> bool {

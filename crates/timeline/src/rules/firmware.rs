@@ -83,6 +83,7 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
         .unwrap_or_else(|| vec![("bios:start", start, reset.error, first.3)]);
     let told = cuts.last().map_or(start, |last| last.1);
     cuts.extend(parts.into_iter().filter(|part| part.1 >= told));
+    super::edk2::menu_wait(facts, &mut cuts, end);
     network::loads(facts, &mut cuts);
     // The BIOS says where it enters an option ROM, which has begun to speak.
     let late = |kept: &Cut<'_>, next: &Cut<'_>| {
