@@ -17,6 +17,7 @@
 //! (`systemd.log_target=kmsg`), else on the console, where a name may be cut in its middle.
 
 use super::ordering::comes_after;
+use super::processes::last_first;
 use super::silent::may_print;
 use super::stages::{INITRD, INITRD_UNITS, SYSTEMD, UNITS};
 use super::verbs::Verb::{Begins, Ends, Lapses, Stopped, Stops};
@@ -90,8 +91,9 @@ fn of_stage<'a>(
 ) {
     let units = units(facts, from, to, cut);
     let (until, goal) = goal(facts, &units, from, to);
-    let chain = chain(&units, goal, &facts.orders);
     let line = facts.seen.iter().any(|s| matches!(s.what, What::ReadyLine { .. }));
+    let mut chain = chain(&units, goal, &facts.orders);
+    chain.extend(later(&units, goal.filter(|_| !line), to));
     let mut at = begin;
     for index in &chain {
         let unit = &units[*index];
@@ -191,7 +193,8 @@ fn units<'a>(facts: &Facts<'a>, from: Ns, to: Ns, cut: bool) -> Vec<Unit<'a>> {
     let mut open: Vec<(&str, Stamp<'a>)> = Vec::new();
     let mut units: Vec<Unit<'a>> = Vec::new();
     let mut found = Vec::new();
-    for (stamp, verb, name) in sayings(facts, from, to) {
+    // What ends with the stage may be said as the next one's first word is.
+    for (stamp, verb, name) in sayings(facts, from, to.saturating_add(1)) {
         let known = open.iter().position(|(of, _)| same(of, name));
         match (verb, known) {
             (Begins, None) if open.len() < MAX_OPEN => open.push((name, stamp)),
@@ -321,6 +324,14 @@ fn chain(units: &[Unit<'_>], goal: Option<usize>, orders: &Orders<'_>) -> Vec<us
     }
     chain.reverse();
     chain
+}
+
+/// What began after the goal was there, of a boot that went on to the end of its stage.
+fn later(units: &[Unit<'_>], goal: Option<usize>, to: Ns) -> Vec<usize> {
+    let Some(from) = goal.map(|goal| units[goal].end.at) else { return Vec::new() };
+    let spans = units.iter().enumerate().filter(|(_, unit)| !unit.unfinished);
+    let spans = spans.filter_map(|(index, unit)| Some((unit.start?.at, unit.end.at, index)));
+    last_first(spans.filter(|(start, end, _)| from <= *start && start < end).collect(), to)
 }
 
 /// The try of the same unit that had ended before this one began (`Restart=`).

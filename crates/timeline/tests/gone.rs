@@ -1,0 +1,192 @@
+//! What ends otherwise than by its own word: units that time out or are stopped, what a shell has in
+//! its background, runlevels.
+
+mod common;
+
+use common::{event, record, MS};
+use vmeter_model::{Event, Moment, Ns, Span, Timeline, What};
+use vmeter_timeline::{build, verify};
+
+fn checked(events: &[Event], total: Ns) -> Timeline {
+    let timeline = build(events, &record(total));
+    assert_eq!(verify(&timeline), Ok(()));
+    timeline
+}
+
+/// Of a run that ends at this line, at its total.
+fn until(events: &[Event], total: Ns, text: &str) -> Timeline {
+    let mut run = record(total);
+    run.moments.push((total, Moment::Ready));
+    let ready = event(total, 0, "console", What::ReadyLine { text: text.into() });
+    let timeline = build(&[events, &[ready]].concat(), &run);
+    assert_eq!(verify(&timeline), Ok(()));
+    timeline
+}
+
+/// Names with lengths in ms, of what begins so.
+fn lengths<'a>(spans: &'a [Span], begins: &str) -> Vec<(&'a str, Ns)> {
+    let own = spans.iter().filter(|span| span.name.starts_with(begins));
+    own.map(|span| (span.name.as_str(), span.len() / MS)).collect()
+}
+
+fn line(at: Ns, text: &str) -> Event {
+    event(
+        at * MS,
+        MS / 10,
+        "console",
+        What::ConsoleLine { text: text.into(), end: (at + 1) * MS, later: Vec::new() },
+    )
+}
+
+/// Events of processes: at (ms), what.
+fn processes(whats: Vec<(Ns, What)>) -> Vec<Event> {
+    let init = What::ProcessExec { pid: 1, file: "/init".into() };
+    let mut events = vec![event(100 * MS, 0, "ftrace", init)];
+    events.extend(whats.into_iter().map(|(at, what)| event(at * MS, 0, "ftrace", what)));
+    events
+}
+
+fn fork(pid: i32, parent: i32) -> What {
+    What::ProcessFork { pid, parent, thread: false }
+}
+
+fn exec(pid: i32, file: &str) -> What {
+    What::ProcessExec { pid, file: file.into() }
+}
+
+fn exit(pid: i32) -> What {
+    What::ProcessExit { pid, comm: "x".into() }
+}
+
+fn wait(pid: i32) -> What {
+    What::ProcessWait { pid, child: None }
+}
+
+fn reap(pid: i32, by: i32) -> What {
+    What::ProcessReap { pid, by, status: Some(0), cpu_ns: 5_000_000, group: String::new() }
+}
+
+fn names(spans: &[Span]) -> Vec<&str> {
+    spans.iter().map(|span| span.name.as_str()).filter(|name| name.starts_with("exec ")).collect()
+}
+
+#[test]
+fn a_device_that_timed_out_had_its_time_from_when_it_was_expected() {
+    let events = [
+        line(300, "[    0.300000] Run /init as init process"),
+        line(500, "[    0.500000] systemd[1]: systemd 257 running in system mode (+PAM)"),
+        line(520, "[    0.520000] systemd[1]: Queued start job for default target a.target."),
+        line(530, "[    0.530000] systemd[1]: Expecting device dev-nope.device - /dev/nope..."),
+        line(540, "[    0.540000] systemd[1]: Starting systemd-udev-trigger.service - Coldplug..."),
+        line(740, "[    0.740000] systemd[1]: Finished systemd-udev-trigger.service - Coldplug."),
+        line(1_530, "[    1.530000] systemd[1]: Timed out waiting for device dev-nope.device - N."),
+        line(1_531, "[    1.531000] systemd[1]: Dependency failed for srv-data.mount - /srv/data."),
+        line(1_532, "[    1.532000] systemd[1]: Started emergency.service - Emergency Shell."),
+    ];
+    let timeline = until(&events, 1_900 * MS, "You are in emergency mode");
+    assert_eq!(lengths(&timeline.spans, "unit "), [("unit dev-nope.device", 1_000)]);
+    let beside = [("unit systemd-udev-trigger.service", 200)];
+    assert_eq!(lengths(&timeline.overlapping, "unit "), beside);
+}
+
+#[test]
+fn a_unit_that_is_stopped_before_it_is_up_had_its_time_and_takes_nothing_down() {
+    let mut events = vec![
+        line(300, "[    0.300000] Run /init as init process"),
+        line(500, "[    0.500000] systemd[1]: systemd 257 running in system mode (+PAM)"),
+        line(520, "[    0.520000] systemd[1]: Queued start job for default target a.target."),
+        line(530, "[    0.530000] systemd[1]: Reached target multi-user.target - Multi-User."),
+        line(540, "[    0.540000] systemd[1]: Starting go-down.service - Go down..."),
+        line(940, "[    0.940000] systemd[1]: go-down.service: Deactivated successfully."),
+        line(941, "[    0.941000] systemd[1]: Stopped go-down.service - Go down."),
+        line(950, "[    0.950000] systemd[1]: Stopped target multi-user.target - Multi-User."),
+        line(951, "[    0.951000] systemd[1]: Stopping app.service - App..."),
+        line(990, "[    0.990000] systemd[1]: Stopped app.service - App."),
+    ];
+    let timeline = checked(&events, 1_000 * MS);
+    assert_eq!(lengths(&timeline.spans, "unit "), [("unit go-down.service", 401)]);
+    let down = timeline.spans.iter().find(|s| s.name == "shutdown").map(|s| s.start / MS);
+    assert_eq!(down, Some(950));
+    // The default target was there before, and what goes down begins with the same bytes.
+    let mut after = events.clone();
+    after[2] = line(
+        520,
+        "[    0.520000] systemd[1]: Queued start job for default target multi-user.target.",
+    );
+    after[3] =
+        line(530, "[    0.530000] systemd[1]: Reached target multi-user.target - Multi-User.");
+    after[6] = line(950, "[    0.949000] systemd[1]: Stopped go-down.service - Go down.");
+    let timeline = checked(&after, 1_000 * MS);
+    assert_eq!(lengths(&timeline.spans, "unit "), [("unit go-down.service", 410)]);
+    // The same where nothing goes down after it.
+    events.truncate(7);
+    let timeline = checked(&events, 1_000 * MS);
+    assert_eq!(lengths(&timeline.spans, "unit "), [("unit go-down.service", 401)]);
+}
+
+#[test]
+fn what_a_shell_has_in_its_background_is_not_what_it_waits_for() {
+    let mut whats = vec![(110, fork(10, 1)), (111, exec(10, "/bin/tail"))];
+    for (pid, at) in [(11, 120), (12, 420)] {
+        let work = if pid == 11 { "/bin/work" } else { "/bin/more" };
+        whats.extend([(at, fork(pid, 1)), (at + 1, exec(pid, work)), (at + 2, wait(1))]);
+        whats.extend([(at + 280, exit(pid)), (at + 281, reap(pid, 1))]);
+    }
+    whats.extend([
+        (710, fork(13, 1)),
+        (711, exec(13, "/bin/last")),
+        (712, wait(1)),
+        (715, exit(10)),
+        (716, reap(10, 1)),
+        (717, wait(1)),
+        (900, exit(13)),
+        (901, reap(13, 1)),
+    ]);
+    let timeline = checked(&processes(whats.clone()), 1_000 * MS);
+    assert_eq!(names(&timeline.spans), ["exec /bin/work", "exec /bin/more", "exec /bin/last"]);
+    assert_eq!(names(&timeline.overlapping), ["exec /bin/tail"]);
+    // Two that a shell began together and waits for, one after the other, are in none.
+    whats.retain(|(at, _)| *at < 401);
+    whats.extend([(401, reap(11, 1)), (402, wait(1)), (715, exit(10)), (716, reap(10, 1))]);
+    let timeline = checked(&processes(whats), 1_000 * MS);
+    assert_eq!(names(&timeline.spans), ["exec /bin/tail"]);
+}
+
+#[test]
+fn an_init_of_runlevels_goes_down_with_what_it_begins_for_the_last() {
+    let down = |command: &str| {
+        let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
+        let script = std::iter::once("/bin/sh".to_owned()).chain(words.iter().cloned());
+        let begun = |pid: i32, words: Vec<String>| {
+            let file = words.iter().find(|word| word.as_str() != "/bin/sh").cloned();
+            let exec = What::ProcessExec { pid, file: file.unwrap_or_default() };
+            [What::ProcessArguments { pid, arguments: words }, exec]
+        };
+        let mut whats = vec![(110, fork(9, 1))];
+        let up = ["/bin/sh", "/etc/init.d/rc", "2"].map(str::to_owned).to_vec();
+        whats.extend(begun(9, up).map(|what| (111, what)));
+        whats.extend([(112, wait(1)), (200, exit(9)), (201, reap(9, 1)), (600, fork(10, 1))]);
+        whats.extend(begun(10, script.collect()).map(|what| (601, what)));
+        whats.extend([(602, wait(1)), (610, fork(11, 10)), (611, exec(11, "/etc/rc0.d/K01app"))]);
+        whats.extend([(612, wait(10)), (850, exit(11)), (851, reap(11, 10))]);
+        let mut events = processes(whats);
+        events.push(event(950 * MS, 0, "monitor", What::PowerOff));
+        let timeline = checked(&events, 1_000 * MS);
+        let phase = timeline.spans.iter().find(|s| s.name == "shutdown");
+        phase.map(|s| s.start / MS)
+    };
+    for command in [
+        "/etc/init.d/rc 0",
+        "/etc/init.d/rc 6",
+        "/sbin/openrc shutdown",
+        "/sbin/init 0",
+        "/sbin/telinit 6",
+        "/sbin/shutdown -h now",
+        "/sbin/shutdown -h -P +0",
+    ] {
+        assert_eq!(down(command), Some(601), "{command}");
+    }
+    for command in ["/etc/init.d/rc 3", "/sbin/openrc default", "/sbin/shutdown -h +5"] {
+        assert_eq!(down(command), Some(950), "{command}");
+    }
+}
