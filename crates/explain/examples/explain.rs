@@ -1,4 +1,4 @@
-//! Explains traces and says how fast: `explain [--cpu-hz HZ] [--html FILE] FILE…`.
+//! Explains traces and says how fast: `explain [--cpu-hz HZ] [--html FILE] [--comm NAME] [--vs FILE] FILE…`.
 
 use std::time::Instant;
 use vmeter_explain::report::ExplainReport;
@@ -13,6 +13,8 @@ fn main() {
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--cpu-hz" => options.cpu_hz = arguments.next().and_then(|v| v.parse().ok()),
+            "--comm" => options.comm = arguments.next(),
+            "--vs" => options.vs = arguments.next().map(Into::into),
             "--html" => html = arguments.next(),
             _ => files.push(argument.into()),
         }
@@ -23,6 +25,7 @@ fn main() {
         println!("{} {}: {}", finding.severity.name(), finding.kind, finding.summary);
         finding.chain.iter().for_each(|link| println!("  - {}", link.claim));
     }
+    result.warnings.iter().for_each(|warning| println!("warning: {warning}"));
     if let Some(path) = html {
         let mut page = std::fs::File::create(path).expect("a file");
         Html.write(&ExplainReport::new(&result), &mut page).expect("a page");

@@ -7,6 +7,7 @@
 //! evidence, each for one kind of cause; [`rank`] joins what they say about one subject
 //! into one finding. Memory is bounded by the number of subjects, not of events.
 
+mod confirm;
 pub mod contrast;
 pub mod detect;
 pub mod evidence;
@@ -128,6 +129,8 @@ fn told(known: &Known, view: &detect::View<'_>) -> ExplainResult {
     };
     (result.trees, result.waits) = detect::pictures(view, &result.findings);
     result.warnings = say::warnings(&result, sources, clocks);
+    result.warnings.extend(detect::nobody(view));
+    result.warnings.extend(detect::partial(view));
     result.warnings.extend(detect::not_recorded(view));
     result.warnings.extend(detect::busy_host(view));
     result

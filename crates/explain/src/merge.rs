@@ -26,6 +26,8 @@ struct Source {
     names: FastMap<i32, Box<str>>,
     /// How often a thread got another name.
     renamed: u64,
+    /// The name that the last event had that gave one.
+    comm: String,
     /// The thread that was named last, so that a run of events costs one comparison.
     named: i32,
     /// Threads that a recorder started to be recorded.
@@ -57,6 +59,7 @@ impl Merge {
                 decoder: Decoder::default(),
                 names: FastMap::default(),
                 renamed: 0,
+                comm: String::new(),
                 named: 0,
                 launched: Vec::new(),
                 events: 0,
@@ -163,8 +166,13 @@ impl Source {
             self.events += 1;
         }
         // strace tells who a thread is from its own calls on.
-        if event.tid != self.named || matches!(event.body, Body::Call { .. }) {
+        let renamed = event.comm.is_some_and(|comm| *comm != *self.comm);
+        if event.tid != self.named || renamed || matches!(event.body, Body::Call { .. }) {
             self.named = event.tid;
+            if renamed {
+                self.comm.clear();
+                self.comm.push_str(event.comm.unwrap_or_default());
+            }
             let renamed = learn(&mut self.names, &mut self.launched, &event);
             self.renamed += u64::from(renamed);
         }

@@ -1,5 +1,6 @@
 //! What detectors say of one subject, joined into one finding; worst first.
 
+use crate::confirm::pasted;
 use crate::detect::story::Story;
 use crate::detect::{
     outlier, spent, Candidate, View, DETECTORS, DEVICE_MODEL, GAP, LEAST_SHARE, OUTLIER_ALONE,
@@ -10,6 +11,8 @@ use crate::result::{Finding, Link, Severity};
 use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_percent, three_digits};
 
+/// Savings from which they are some, s.
+const LEAST_S: f64 = 1e-9;
 /// Most words of a headline.
 const MOST_WORDS: usize = 20;
 /// Fewer findings than this leave room for where the time goes.
@@ -20,6 +23,7 @@ const ALSO: f64 = 0.2;
 /// Everything that stands out, worst first.
 pub fn findings(view: &View<'_>) -> Vec<Finding> {
     let candidates = DETECTORS.iter().flat_map(|detector| detector.detect(view));
+    let candidates = candidates.filter(|candidate| is_asked_about(view, candidate));
     let (of_host, candidates): (Vec<_>, Vec<_>) = candidates.partition(|c| c.of_host);
     let mut by_subject: BTreeMap<Key, Vec<Candidate>> = BTreeMap::new();
     let mut others = Vec::new();
@@ -29,7 +33,16 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
             None => others.push(candidate),
         }
     }
-    for (key, subject) in view.requests() {
+    let guest = match view.comm() {
+        Some(_) => view.evidence.vcpu_groups().iter().any(|vcpu| !view.is_foreign(*vcpu)),
+        None => true,
+    };
+    let requests = if guest && (view.comm().is_none() || view.own().is_some()) {
+        view.requests()
+    } else {
+        Vec::new()
+    };
+    for (key, subject) in requests.iter().copied() {
         if let Some(told) = Story::of(view, Frame::Request(key)).and_then(|s| s.candidate(view)) {
             follow(view, (key, subject), told, &mut by_subject);
         }
@@ -41,7 +54,7 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
         others.extend(gap);
     }
     by_subject.retain(|_, causes| !causes.is_empty());
-    for (key, _) in view.requests() {
+    for (key, _) in requests {
         if outlier(view, key).is_some() {
             by_subject.entry(key).or_default();
         }
@@ -77,9 +90,23 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
     if others.is_empty() {
         others = of_host;
     }
+    // A bound of nothing is none.
+    others.retain(|candidate| view.seconds(candidate.saving).is_none_or(|s| s >= LEAST_S));
     let mut findings: Vec<Finding> = others.into_iter().map(|c| finding(view, c)).collect();
     sort(&mut findings);
     findings
+}
+
+/// True unless it is about others than those of the name that was given.
+fn is_asked_about(view: &View<'_>, candidate: &Candidate) -> bool {
+    let (Some(_), Some(own)) = (view.comm(), view.own()) else { return view.comm().is_none() };
+    match candidate.key {
+        Some(_) => view.evidence.vcpu_groups().iter().any(|vcpu| own.contains(vcpu)),
+        None => own.iter().any(|group| {
+            let name = view.threads(*group);
+            candidate.subject == name || candidate.subject.ends_with(&format!(" {name}"))
+        }),
+    }
 }
 
 /// Worst first; what the recording's maker did not start last of those as severe.
@@ -220,8 +247,11 @@ pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
     let count = candidate.chain.iter().find_map(|link| link.evidence.count).unwrap_or(0);
     // So many equal instances more or fewer, if nothing is known of how they differ.
     let error = candidate.error.unwrap_or(saving / (count.max(1) as f64).sqrt()) * 1.96;
-    let bounds = [(saving - error).max(0.0), (saving + error).min(span as f64)];
+    // What was left out may be part of it.
+    let most = saving + candidate.left_out as f64 + error;
+    let bounds = [(saving - error).max(0.0), most.min(span as f64)];
     let interval = bounds.map(|ticks| view.seconds(ticks as u64));
+    let (confirm, suggestion) = pasted(&candidate);
     Finding {
         kind: candidate.kind.into(),
         severity: candidate.at_most.map_or(severity, |most| severity.min(most)),
@@ -231,8 +261,8 @@ pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
         saving_ci95_s: interval[0].zip(interval[1]).map(|(low, high)| [low, high]),
         saving_share: share,
         chain: candidate.chain,
-        suggestion: candidate.suggestion,
-        confirm: candidate.confirm,
+        suggestion,
+        confirm,
         life: candidate.life,
         beyond: candidate.beyond,
         after: if candidate.foreign { 2 } else { u8::from(candidate.aside) },

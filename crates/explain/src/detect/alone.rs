@@ -138,7 +138,9 @@ fn times_out(view: &View<'_>, (who, call, calls): Known<'_>) -> Option<Candidate
         return None;
     }
     let told = format!("waits in {name} until its time is up:");
-    Some(paced(view, (who, call, calls), &told, calls.zeros))
+    // A main loop that nobody has anything for does that, too.
+    let own = paced(view, (who, call, calls), &told, calls.zeros);
+    Some(Candidate { at_most: Some(Severity::Low), ..own })
 }
 
 fn paced(
@@ -165,7 +167,7 @@ fn paced(
         suggestion: "wait for the event itself (eventfd, epoll, futex), not for a period; if a \
                      rate is limited, raise the limit"
             .into(),
-        confirm: format!("strace -f -T -e trace={name} -p PID with half the period"),
+        confirm: format!("strace -f -T -e trace={name} -p PID (the same with half the period)"),
         at_most: Some(Severity::Medium),
         ..Candidate::default()
     }
@@ -196,7 +198,8 @@ fn bytes(view: &View<'_>, (who, call, calls): Known<'_>, all: u64) -> Option<Can
         summary: format!("{who} calls {name} {count} times for {} bytes each", three_digits(each)),
         chain: vec![link(view, call.file, claim, calls.count, calls.ticks, calls.worst)],
         suggestion: format!("one {name} for many (a buffer, a larger block), not one each"),
-        confirm: "perf stat -e raw_syscalls:sys_enter -- COMMAND, with a larger block".into(),
+        confirm: "perf stat -e raw_syscalls:sys_enter -- COMMAND (the same with a larger block)"
+            .into(),
         at_most: Some(Severity::Medium),
         ..Candidate::default()
     })

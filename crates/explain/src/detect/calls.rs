@@ -52,14 +52,14 @@ impl SlowCall {
             summary: format!(
                 "{name} takes {share} of the traced time, {} calls of {}",
                 subject.timed,
-                view.time(median)
+                view.time(subject.total as f64 / subject.timed.max(1) as f64)
             ),
             chain: vec![view.link(key, claim, (subject.timed, subject.total), &figures, &places)],
             suggestion: format!(
                 "find out what {name} waits for: record switches, wake-ups and work items beside \
                  the calls; then call it less often, for more at once, or where nobody waits for it"
             ),
-            confirm: format!("vmeter explain -- COMMAND (or: perf trace -s -e {name} -p PID)"),
+            confirm: format!("perf trace -s -e {name} -- COMMAND"),
             at_most: Some(if syncs(&name) { Severity::High } else { Severity::Medium }),
             subject: name,
             ..Candidate::default()

@@ -74,8 +74,8 @@ impl DeviceModel {
                          the device model's own cost an access down (system calls, a busy dom0 \
                          vCPU)"
                     .into(),
-            confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -P PID in \
-                      dom0, and vmeter explain with it: which calls are in the accesses"
+            confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -P PID \
+                      (which calls are in the accesses: record in dom0, and explain both)"
                 .into(),
             // What emulation costs: no fault of the device model's by itself.
             at_most: Some(Severity::Low),
@@ -247,10 +247,9 @@ fn on_every_cpu(
                      mlock) out of the path of a hypercall: lock the buffer once; stop-gap: fewer \
                      CPUs for dom0"
                 .into(),
-        confirm:
-            "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -e irq in dom0 \
-                  (which call wakes the workers), and vmeter explain with it"
-                .into(),
+        confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -e irq \
+                  (which call wakes the workers: record in dom0, and explain both)"
+            .into(),
         ..Candidate::default()
     }
 }

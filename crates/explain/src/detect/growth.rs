@@ -14,6 +14,9 @@ const TIME_R2: f64 = 0.65;
 const RISES: f64 = 1.5;
 const RISES_R2: f64 = 0.5;
 
+/// Part of the rise from the first third to the last that each of the two steps between has.
+const THIRD: f64 = 0.15;
+
 /// A straight line through what instances cost, by their number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Growth {
@@ -73,7 +76,7 @@ pub fn series_grows(series: &Series, value: impl Fn(&Point) -> u64) -> Option<Gr
 pub fn series_rises(series: &Series, value: impl Fn(&Point) -> u64) -> Option<Growth> {
     let points = clipped(series.means(value));
     let growth = line(&points).filter(|growth| points.len() >= FEWEST && growth.r2 >= RISES_R2)?;
-    let growth = Some(growth).filter(|growth| growth.r2 > one_step(&points))?;
+    let growth = Some(growth).filter(|growth| growth.r2 > one_step(&points) && goes_on(&points))?;
     let first = (growth.intercept + growth.slope * points.first()?.0).max(0.0);
     (growth.slope > 0.0 && growth.last >= RISES * first).then_some(growth)
 }
@@ -85,11 +88,27 @@ fn growing(points: &[(f64, f64)]) -> Option<Growth> {
     let first = (growth.intercept + growth.slope * points.first()?.0).max(0.0);
     // A host that got slower half way is one step, of which a line explains three quarters.
     let grows = growth.r2 > one_step(points)
+        && goes_on(points)
         && growth.slope > 0.0
         && growth.r2 >= 0.5
         && growth.last >= 3.0 * first
         && growth.last > 0.0;
     grows.then_some(growth)
+}
+
+/// The values rise from their first third to the second, and from that to the last.
+fn goes_on(points: &[(f64, f64)]) -> bool {
+    let mean = |points: &[(f64, f64)]| {
+        points.iter().map(|point| point.1).sum::<f64>() / points.len().max(1) as f64
+    };
+    let length = points.len() / 3;
+    let Some((head, rest)) = points.split_at_checked(length).filter(|_| length > 0) else {
+        return true;
+    };
+    let (middle, tail) = rest.split_at(rest.len() - length);
+    let (first, second, last) = (mean(head), mean(middle), mean(tail));
+    let least = THIRD * (last - first);
+    last > first && second - first >= least && last - second >= least
 }
 
 /// Share of the variance that two levels explain, meeting where that is the most.

@@ -67,13 +67,21 @@ fn growing(view: &View<'_>) -> Vec<Candidate> {
     let found = all.into_iter().filter_map(|(&(who, call), calls)| {
         let life = view.tree().root_of(Frame::Life(who));
         let life = life.and_then(|at| view.tree().node(at)).map_or(0, |node| node.ticks);
-        let much = view.share(calls.ticks) >= LEAST_SHARE || calls.ticks * 20 >= life.max(1);
         let waits = waits(view.name(call));
-        if calls.count < LEAST || waits && !calls.kind.moves || !much {
+        // Of one that waits by design, what it has a CPU for.
+        let ticks = if waits { calls.times.sum(|point| point.calls) } else { calls.ticks };
+        let much = view.share(ticks) >= LEAST_SHARE || ticks.saturating_mul(20) >= life.max(1);
+        if calls.count < LEAST || waits && !calls.kind.moves && !view.evidence.runs_seen() || !much
+        {
             return None;
         }
         let number = series_grows(&calls.turns, |point| point.calls).filter(|g| g.last >= 8.0);
-        let time = series_grows(&calls.times, |point| point.ticks).filter(|_| !waits);
+        let time = match waits {
+            true if view.evidence.runs_seen() => series_grows(&calls.times, |point| point.calls),
+            true => None,
+            false => series_grows(&calls.times, |point| point.ticks),
+        };
+        let calls = (calls, ticks);
         match (number, time) {
             (Some(growth), _) => Some(grows(view, (who, call), calls, growth, true)),
             (_, Some(growth)) => Some(grows(view, (who, call), calls, growth, false)),
@@ -185,14 +193,14 @@ fn bursts(view: &View<'_>) -> Vec<Candidate> {
 fn grows(
     view: &View<'_>,
     (who, call): (GroupId, Sym),
-    calls: &Calls,
+    (calls, ticks): (&Calls, u64),
     growth: Growth,
     number: bool,
 ) -> Candidate {
     let (who, name) = (view.threads(who), view.name(call));
     let first = (growth.intercept.max(0.0) / growth.last.max(1e-9)).clamp(0.0, 1.0);
     // A line from `first` to 1: its mean is (first + 1) / 2.
-    let saving = calls.ticks as f64 * (1.0 - first / ((first + 1.0) / 2.0)).max(0.0);
+    let saving = ticks as f64 * (1.0 - first / ((first + 1.0) / 2.0)).max(0.0);
     let (summary, claim) = if number {
         (
             format!("{who} calls {name} more often each time: {} times at the end", three_digits(growth.last)),
@@ -202,7 +210,7 @@ fn grows(
                 three_digits(growth.slope),
                 three_digits(growth.r2),
                 grouped(&calls.count.to_string()),
-                view.time(calls.ticks as f64)
+                view.time(ticks as f64)
             ),
         )
     } else {
@@ -217,7 +225,7 @@ fn grows(
                 view.time(growth.intercept.max(0.0)),
                 view.time(growth.slope),
                 three_digits(growth.r2),
-                view.time(calls.ticks as f64)
+                view.time(ticks as f64)
             ),
         )
     };
@@ -226,7 +234,7 @@ fn grows(
         subject: who,
         saving: saving as u64,
         summary,
-        chain: vec![link(view, call.file, claim, calls.count, calls.ticks, calls.worst)],
+        chain: vec![link(view, call.file, claim, calls.count, ticks, calls.worst)],
         suggestion: format!("do {name} once for all items, or for the new one only"),
         confirm: "vmeter explain TRACE_WITH_TWICE_THE_ITEMS (the total grows fourfold if it is quadratic)".into(),
         ..Candidate::default()
@@ -301,7 +309,7 @@ fn herd(
         ),
         chain,
         suggestion: "wake one: EPOLLEXCLUSIVE, a queue of each thread's own, pthread_cond_signal instead of broadcast".into(),
-        confirm: "perf stat -e context-switches -p PID sleep 5, with one waiting thread and with all".into(),
+        confirm: "perf stat -e context-switches -p PID sleep 5 (it with one waiting thread and with all)".into(),
         at_most: (!known).then_some(Severity::Medium),
         ..Candidate::default()
     })
@@ -384,7 +392,8 @@ fn hand_over(
         chain,
         suggestion:
             "hand over more at a time: whole messages or batches, not single bytes or items".into(),
-        confirm: "perf stat -e context-switches -p PID sleep 5, with larger messages".into(),
+        confirm: "perf stat -e context-switches -p PID sleep 5 (it with larger messages, too)"
+            .into(),
         at_most: Some(match evidence.seen(file).syscalls {
             true => Severity::Medium,
             false => Severity::Low,

@@ -32,7 +32,7 @@ impl LockWait {
             "a lock (futex) that another thread holds",
             "hold the lock for less, or split it: take it around the shared data, not around the \
              whole request",
-            "perf lock contention -ab -p PID sleep 5",
+            "perf lock record -a -- sleep 5 && perf lock contention",
         )
     }
 

@@ -46,7 +46,7 @@ pub use followed::followed;
 pub use gap::KIND as GAP;
 pub use outlier::{outlier, KIND as OUTLIER_ALONE};
 pub use picture::pictures;
-pub use recorded::not_recorded;
+pub use recorded::{nobody, not_recorded, partial};
 pub use spent::spent;
 pub use starved::warnings as busy_host;
 pub use view::{View, LEAST_SHARE};
@@ -73,6 +73,8 @@ pub struct Candidate {
     pub confirm: String,
     /// Standard error of that, ticks, where it is known.
     pub error: Option<f64>,
+    /// Ticks beside it that nobody knows the cause of: its bound holds them, too.
+    pub left_out: u64,
     /// Told only if there is nothing else: what the host's other programs do.
     pub of_host: bool,
     /// It is about what threads do with their whole lives.

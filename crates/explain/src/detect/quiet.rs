@@ -28,10 +28,10 @@ struct Root {
 /// The tree without that time; none if there is none.
 pub fn quiet(view: &View<'_>) -> Option<Tree> {
     let (evidence, tree) = (view.evidence, &view.evidence.tree);
-    if !evidence.runs_seen() {
+    if !evidence.runs_seen() || evidence.ends.any_gaps() {
         return None;
     }
-    let asked = view.own();
+    let asked = view.own().filter(|_| view.comm().is_none());
     let throttled = throttled(view);
     let places = places(tree);
     let mut roots = roots(view, &places, asked.is_some());

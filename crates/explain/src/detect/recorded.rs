@@ -1,12 +1,54 @@
 //! What a trace does not hold, and the events that would tell.
 
 use super::View;
+use crate::evidence::tree::Frame;
+use vmeter_render::quantity::brief_percent;
 use vmeter_trace::walk::Seen;
 
 /// What is missing in each file of a kernel's events, or of strace's, in words.
 pub fn not_recorded(view: &View<'_>) -> Vec<String> {
     let files = view.evidence.seen.iter();
     files.filter_map(|(file, seen)| Some(format!("{}: {}", view.file(*file), of(*seen)?))).collect()
+}
+
+/// Most names that are told where the one asked about is not there.
+const NAMES: usize = 12;
+
+/// That nobody has the name that was asked about, and who is there instead.
+pub fn nobody(view: &View<'_>) -> Option<String> {
+    let comm = view.comm().filter(|_| view.own().is_none())?;
+    let groups = &view.evidence.groups;
+    let mut all: Vec<(u64, &str)> = Vec::new();
+    for (_, node) in view.loud_tree().roots() {
+        let Frame::Life(group) = node.frame else { continue };
+        if !groups.is_kernel(group) {
+            all.push((node.ticks, groups.common(group)));
+        }
+    }
+    all.sort_by(|a, b| b.cmp(a));
+    let mut names: Vec<&str> = Vec::new();
+    for (_, name) in all {
+        if names.len() < NAMES && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    Some(format!("no thread is called {comm}; there are {}", names.join(", ")))
+}
+
+/// Files that hold some threads only, by what is missing between the switches of a CPU.
+pub fn partial(view: &View<'_>) -> Vec<String> {
+    let files = view.evidence.seen.keys();
+    let gaps = files.filter_map(|file| Some((*file, view.evidence.ends.gaps(*file)?)));
+    gaps.map(|(file, part)| {
+        format!(
+            "{}: {} of the switches do not follow upon the one before on their CPU: only some \
+             threads are recorded (set_event_pid, perf without -a), and who else had a CPU or \
+             ended a wait is not known",
+            view.file(file),
+            brief_percent(part)
+        )
+    })
+    .collect()
 }
 
 fn of(seen: Seen) -> Option<String> {

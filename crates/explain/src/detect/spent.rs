@@ -10,7 +10,7 @@ use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
 use crate::moment::{Place, Sym};
 use crate::result::Severity;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use vmeter_render::quantity::{brief_percent, grouped};
 
 /// Most branches that are told of.
@@ -37,6 +37,8 @@ enum What {
     Naps,
     /// Asleep for a device.
     Device,
+    /// Asleep in a call, for whatever.
+    Sleeps,
     /// Where nobody recorded who had a CPU.
     In,
 }
@@ -60,8 +62,13 @@ pub fn spent(view: &View<'_>, told: &[Candidate]) -> Option<Candidate> {
     }
     let much =
         |all: &Vec<(Doing, Sum)>| all.first().is_some_and(|(_, s)| view.share(s.ticks) >= LEAST);
+    let mut sleeping = false;
     let all = match view.evidence.runs_seen() {
-        true => sorted(by_lives(view)),
+        true => {
+            let asleep = asleep(view, told);
+            sleeping = asleep.is_some();
+            asleep.unwrap_or_else(|| sorted(by_lives(view, false)))
+        }
         // Who does nothing but wait says so.
         false => Some(sorted(by_calls(view, false)))
             .filter(much)
@@ -97,9 +104,19 @@ pub fn spent(view: &View<'_>, told: &[Candidate]) -> Option<Candidate> {
         confirm: "perf record -g -p PID sleep 5; perf trace -s -p PID sleep 5".into(),
         at_most: Some(Severity::Low),
         life: true,
-        aside: true,
+        aside: !sleeping,
         ..Candidate::default()
     })
+}
+
+/// Where most of the time goes, if that is a sleep, and what else is told is less than half of it.
+fn asleep(view: &View<'_>, told: &[Candidate]) -> Option<Vec<(Doing, Sum)>> {
+    let all = sorted(by_lives(view, true));
+    let said = told.iter().map(|other| other.saving).max().unwrap_or(0);
+    let chosen = view.comm().is_some() || view.evidence.ends.any_gaps() || told.is_empty();
+    let ((.., what), sum) = all.first()?;
+    let most = *what == What::Sleeps && sum.ticks > said.saturating_mul(2);
+    (chosen && most).then_some(all)
 }
 
 /// The kind of what takes most, and a sentence; `calls` says whether these are recorded.
@@ -125,6 +142,10 @@ fn headline(
             let inside = call.map_or(String::new(), |call| format!(" in {call}"));
             ("slow-call", format!("{name} waits for a device{inside} {share} of the time"))
         }
+        (What::Sleeps, call) => (
+            "slow-call",
+            format!("{name} is asleep in {} {share} of the time", call.unwrap_or("calls")),
+        ),
         (What::In, Some(call)) if waits(call) => (
             "slow-call",
             format!("{name} waits in {call} {share} of the time; for whom is not recorded"),
@@ -150,6 +171,7 @@ fn line(view: &View<'_>, (who, call, what): Doing, sum: Sum) -> String {
         What::Runs => ", on a CPU",
         What::Naps => ", asleep until a timer fires",
         What::Device => ", for a device",
+        What::Sleeps => ", asleep",
         What::In => "",
     };
     let times = match sum.count {
@@ -160,9 +182,19 @@ fn line(view: &View<'_>, (who, call, what): Doing, sum: Sum) -> String {
 }
 
 /// By the lives of the threads that the recording was made for.
-fn by_lives(view: &View<'_>) -> BTreeMap<Doing, Sum> {
+fn by_lives(view: &View<'_>, sleeping: bool) -> BTreeMap<Doing, Sum> {
     let (mut sums, tree) = (BTreeMap::new(), view.tree());
-    for who in view.own().into_iter().flatten() {
+    let groups = &view.evidence.groups;
+    let all = match view.own() {
+        Some(own) => own.clone(),
+        // Where only some threads are recorded, these are what is asked about.
+        None if view.comm().is_none() && view.evidence.ends.any_gaps() => {
+            let calls = view.evidence.ledger.calls.keys().map(|(who, _)| *who);
+            calls.filter(|group| !groups.is_kernel(*group)).collect()
+        }
+        None => BTreeSet::new(),
+    };
+    for who in &all {
         let Some(root) = tree.root_of(Frame::Life(*who)) else { continue };
         for (at, node) in tree.within(root) {
             let (call, states) = match node.frame {
@@ -175,6 +207,8 @@ fn by_lives(view: &View<'_>) -> BTreeMap<Doing, Sum> {
                     Frame::Runs => What::Runs,
                     Frame::Timer if name.contains("nanosleep") => What::Naps,
                     Frame::Irq(_) | Frame::Deep if !waits(name) => What::Device,
+                    Frame::NoCpu | Frame::Unknown | Frame::Guest | Frame::Faults => continue,
+                    _ if sleeping && call.is_some() => What::Sleeps,
                     _ => continue,
                 };
                 let sum: &mut Sum = sums.entry((*who, call, what)).or_default();

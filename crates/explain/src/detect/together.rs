@@ -175,7 +175,9 @@ fn told(view: &View<'_>, calls: &[Interval], sums: BTreeMap<Doing, Sum>) -> Opti
         summary,
         chain: vec![link(view, file, claim, count, sum.ticks, Some((0, place)))],
         suggestion: format!("keep {name} out of what the others wait for, or do it less often"),
-        confirm: format!("perf trace -s -p PID sleep 5; strace -f -T -e trace={name},{other}"),
+        confirm: format!(
+            "perf trace -s -p PID sleep 5; strace -f -T -e trace={name},{other} -p PID"
+        ),
         at_most: Some(Severity::Medium),
         ..Candidate::default()
     })

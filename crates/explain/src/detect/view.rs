@@ -113,9 +113,14 @@ impl<'a> View<'a> {
             own,
         };
         view.peers = view.compare();
-        if comm.is_none() && is_asked(&view) {
-            view.own = evidence.own.clone();
-        }
+        view.own = match comm {
+            Some(comm) => {
+                let groups = &evidence.groups;
+                groups.all().filter(|group| groups.has_name(*group, comm)).collect()
+            }
+            None if is_asked(&view) => evidence.own.clone(),
+            None => BTreeSet::new(),
+        };
         view.tree = match quiet(&view) {
             Some(tree) => Cow::Owned(tree),
             None => view.tree,

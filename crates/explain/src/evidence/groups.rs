@@ -11,7 +11,7 @@ const MAX_GROUPS: usize = 1 << 12;
 const MAX_MEMBERS: usize = 1 << 16;
 
 /// Threads made while it was recorded, from which they are made again and again.
-const BORN: u32 = 8;
+pub const BORN: u32 = 8;
 /// Begin of the name of threads that have no name but their maker's.
 const CHILD: &str = "child of ";
 
@@ -33,6 +33,10 @@ pub struct Group {
     pub members: u32,
     /// See above.
     pub born: u32,
+    /// Of those that began while it was recorded, those that have ended or are called otherwise
+    /// now, and those that began when one had.
+    ended: u32,
+    again: u32,
     /// The recording's maker has started them.
     pub own: bool,
 }
@@ -55,7 +59,16 @@ pub struct Groups {
     /// Threads that the recording's maker has started, and those that these did.
     own: FastMap<Tid, ()>,
     /// Threads that began while it was recorded, with their maker's group.
-    made: FastMap<Tid, GroupId>,
+    made: FastMap<Tid, Made>,
+    /// Ends of threads are recorded.
+    ends: bool,
+}
+
+/// A thread that began while it was recorded.
+#[derive(Debug, Clone, Copy)]
+struct Made {
+    by: GroupId,
+    ended: bool,
 }
 
 impl Groups {
@@ -74,15 +87,20 @@ impl Groups {
 
     /// The group of a thread that is called so, the names having changed so often.
     fn called(&mut self, thread: Tid, (name, renamed): (&str, u64)) -> GroupId {
-        let made = self.made.get(&thread).copied();
+        let made = self.made.get(&thread).map(|made| made.by);
         let group = match made {
             // It has its maker's name until it gets one of its own.
             Some(maker) if self.is_called(maker, name) => self.children(thread, maker),
             _ => self.find(thread, &common(name, thread.tid), name),
         };
+        let before = self.group_of(thread).filter(|before| made.is_some() && *before != group);
+        if let Some(before) = before.and_then(|before| self.list.get_mut(before as usize)) {
+            before.ended += 1;
+        }
         if let Some(own) = self.list.get_mut(group as usize) {
             own.members += 1;
             own.born += u32::from(made.is_some());
+            own.again += u32::from(made.is_some() && own.ended > 0);
         }
         if self.members.len() < MAX_MEMBERS || self.members.contains_key(&thread) {
             self.members.insert(thread, Member { name: name.into(), group, renamed });
@@ -101,7 +119,18 @@ impl Groups {
     /// A thread of that group makes another.
     pub fn makes(&mut self, maker: GroupId, child: Tid) {
         if self.made.len() < MAX_MEMBERS {
-            self.made.insert(child, maker);
+            self.made.insert(child, Made { by: maker, ended: false });
+        }
+    }
+
+    /// A thread has ended.
+    pub fn ends(&mut self, thread: Tid) {
+        self.ends = true;
+        let group = self.group_of(thread);
+        let Some(made) = self.made.get_mut(&thread).filter(|made| !made.ended) else { return };
+        made.ended = true;
+        if let Some(own) = group.and_then(|group| self.list.get_mut(group as usize)) {
+            own.ended += 1;
         }
     }
 
@@ -129,7 +158,17 @@ impl Groups {
         let group = self.list.len() as GroupId;
         let name = if name.is_empty() { common } else { name };
         let (name, common) = (name.into(), common.into());
-        let fresh = Group { name, common, first: thread, many: false, members: 0, born: 0, own };
+        let fresh = Group {
+            name,
+            common,
+            first: thread,
+            many: false,
+            members: 0,
+            born: 0,
+            ended: 0,
+            again: 0,
+            own,
+        };
         self.list.push(fresh);
         self.by_name.insert(key, group);
         group
@@ -159,15 +198,30 @@ impl Groups {
         self.get(group).map_or("other threads", |group| &group.common)
     }
 
-    /// True if its threads are made again and again, and do not last.
+    /// True if its threads are made again and again, and do not last: not those that are made
+    /// once, side by side.
     pub fn comes_and_goes(&self, group: GroupId) -> bool {
-        self.get(group).is_some_and(|own| own.born >= BORN && own.born * 2 >= own.members)
+        let again = |own: &Group| !self.ends || own.again * 3 >= own.born;
+        self.get(group)
+            .is_some_and(|own| own.born >= BORN && own.born * 2 >= own.members && again(own))
     }
 
     /// True if a thread is called so, or all are but for their numbers.
     pub fn is_called(&self, group: GroupId, comm: &str) -> bool {
         let own = self.get(group);
         own.is_some_and(|own| *own.name == *comm || *own.common == *common(comm, 0))
+    }
+
+    /// The same, with those that have its name as their maker has it.
+    pub fn has_name(&self, group: GroupId, comm: &str) -> bool {
+        let own = self.get(group).and_then(|own| own.common.strip_prefix(CHILD));
+        let made = |maker: &str| maker == comm || *maker == *common(comm, 0);
+        self.is_called(group, comm) || own.is_some_and(made)
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = GroupId> {
+        0..self.list.len() as GroupId
     }
 
     /// True for the kernel's own threads, as far as their names tell.

@@ -28,7 +28,7 @@ const PER_EVENT: i64 = 4;
 const BURST: i64 = 1 << 16;
 
 /// System calls that do not return: what follows is no life.
-const EXITS: [&str; 2] = ["exit", "exit_group"];
+pub const EXITS: [&str; 2] = ["exit", "exit_group"];
 
 /// System calls that only a timer or a signal ends.
 pub const SLEEPS: [&str; 2] = ["nanosleep", "clock_nanosleep"];
@@ -197,7 +197,8 @@ impl Life<'_> {
             pieces.push(Piece { thread, state: segment.state, doing, span });
         }
         let exits = |call| EXITS.contains(&self.merge.name(call));
-        if segment.state == State::Blocked && segment.call.is_some_and(exits) {
+        let ended = segment.sleep == Sleep::Dead || segment.call.is_some_and(exits);
+        if segment.state == State::Blocked && ended {
             return;
         }
         let at = match (segment.call, segment.work) {

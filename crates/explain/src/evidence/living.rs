@@ -4,14 +4,16 @@ use super::calls::Kind;
 use super::features::Open;
 use super::groups::GroupId;
 use super::intervals::Interval;
-use super::life::{Life, Piece, Wait, MAX_WAITS};
+use super::life::{Life, Piece, Wait, EXITS, MAX_WAITS};
 use super::subject::{Anatomy, Key, What};
 use super::thread::{Segment, State, Waker};
 use super::tree::Frame;
 use super::{Evidence, Witness};
 use crate::detect::waits;
 use crate::moment::{Sym, Tid};
+use vmeter_trace::ops::Op;
 use vmeter_trace::walk::{self, Request};
+use vmeter_trace::NO_CPU;
 
 /// Stretches of a thread's life after which its name is looked up again.
 const NAMED: u32 = 16;
@@ -107,6 +109,11 @@ impl Witness<'_> {
     pub(super) fn live(&mut self, thread: &walk::Thread, segment: &Segment) {
         let tid = self.tid(thread);
         if tid.tid <= 0 || segment.start >= segment.end {
+            return;
+        }
+        // Its switch away may not be recorded.
+        let ends = self.moment.op == Op::Other && self.moment.cpu == NO_CPU;
+        if ends && segment.call.is_some_and(|call| EXITS.contains(&self.merge.name(call))) {
             return;
         }
         let Some(root) = self.root(tid) else { return };

@@ -4,6 +4,7 @@
 //! each kind of request what its time went into, for each thread what it did lately.
 
 pub mod calls;
+mod ends;
 pub mod features;
 pub mod groups;
 pub mod intervals;
@@ -91,6 +92,8 @@ pub struct Evidence {
     pub own: BTreeSet<GroupId>,
     /// When threads of a name got a CPU after they had waited long for one, and how long.
     pub late: BTreeMap<GroupId, Vec<(u64, u64)>>,
+    /// Which threads have ended.
+    pub ends: ends::Ends,
     started: started::Started,
     runs: Runs,
     budget: Budget,
@@ -121,6 +124,7 @@ impl Gather {
         evidence.last = evidence.last.max(moment.ts);
         evidence.budget.earn();
         evidence.started.begins(moment, merge);
+        evidence.ends.takes(moment, merge, &mut evidence.groups);
         let Some((walk, last)) = self.walks.get_mut(moment.file as usize) else { return };
         *last = moment.stamp.max(*last);
         let Moment { stamp, cpu, tid, context, .. } = *moment;
@@ -204,17 +208,6 @@ impl Evidence {
     fn settle(&mut self, file: u16, what: What, anatomy: &Anatomy) {
         if let Some(subject) = self.subject(file, what) {
             subject.add(anatomy);
-        }
-    }
-
-    /// Takes out what began before all CPUs are recorded and is too long to be true.
-    fn drop_implausible(&mut self, file: u16, complete: u64) {
-        let subjects = self.subjects.iter_mut().filter(|(key, _)| key.file == file);
-        let dropped = subjects.flat_map(|(_, subject)| subject.drop_implausible(complete));
-        for (tid, ticks) in dropped {
-            if let Some(thread) = self.threads.get_mut(&tid) {
-                thread.forget(ticks);
-            }
         }
     }
 }

@@ -11,6 +11,17 @@ use vmeter_trace::walk::Seen;
 const PARTNERS: u64 = 20;
 
 impl Evidence {
+    /// Takes out what began before all CPUs are recorded and is too long to be true.
+    pub(super) fn drop_implausible(&mut self, file: u16, complete: u64) {
+        let subjects = self.subjects.iter_mut().filter(|(key, _)| key.file == file);
+        let dropped = subjects.flat_map(|(_, subject)| subject.drop_implausible(complete));
+        for (tid, ticks) in dropped {
+            if let Some(thread) = self.threads.get_mut(&tid) {
+                thread.forget(ticks);
+            }
+        }
+    }
+
     /// Which kinds of events a file has.
     pub fn seen(&self, file: u16) -> Seen {
         self.seen.get(&file).copied().unwrap_or_default()

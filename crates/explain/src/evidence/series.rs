@@ -54,6 +54,11 @@ impl Series {
         self.shift += 1;
     }
 
+    /// Sum of a value.
+    pub fn sum(&self, value: impl Fn(&Point) -> u64) -> u64 {
+        self.points.iter().fold(0, |sum, point| value(point).saturating_add(sum))
+    }
+
     /// Instances in all.
     pub fn instances(&self) -> u64 {
         self.points.iter().map(|point| point.count).sum()

@@ -108,6 +108,15 @@ pub fn calls(view: &View<'_>, twin: &View<'_>, work: f64) -> Vec<Candidate> {
     all.iter().filter_map(|more| told(view, more, longer, by_call)).collect()
 }
 
+/// What is saved is no more than the trace is longer by, if it is.
+fn bound(cost: f64, longer: f64) -> f64 {
+    if longer > 0.0 {
+        cost.min(longer)
+    } else {
+        cost
+    }
+}
+
 fn told(view: &View<'_>, more: &More, longer: f64, by_call: bool) -> Option<Candidate> {
     let More { of: (who, call), now, before, cost, .. } = more;
     let (who, name) = (view.threads(*who), view.name(*call));
@@ -162,11 +171,11 @@ fn told(view: &View<'_>, more: &More, longer: f64, by_call: bool) -> Option<Cand
     Some(Candidate {
         kind,
         subject: who,
-        saving: (cost / tick) as u64,
+        saving: (bound(*cost, longer) / tick) as u64,
         summary,
         chain: vec![Link { claim, evidence }],
         suggestion,
-        confirm: format!("strace -f -T -e trace={name} COMMAND, of both"),
+        confirm: format!("strace -f -T -e trace={name} COMMAND (both)"),
         beyond: true,
         ..Candidate::default()
     })

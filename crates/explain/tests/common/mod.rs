@@ -100,6 +100,15 @@ impl Trace {
         explain(&[path], &Options { vs: Some(twin), ..Options::default() }).expect("a trace")
     }
 
+    /// What is said of threads of a name.
+    pub fn explain_comm(self, comm: &str) -> ExplainResult {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("trace.txt");
+        std::fs::write(&path, self.text).expect("a file");
+        let options = Options { comm: Some(comm.into()), ..Options::default() };
+        explain(&[path], &options).expect("a trace")
+    }
+
     /// What is said of it.
     pub fn explain(self) -> ExplainResult {
         let folder = tempfile::tempdir().expect("a folder");

@@ -84,10 +84,14 @@ const IDLE: u64 = 0x480;
 /// `__TASK_STOPPED` and `__TASK_TRACED`.
 const STOPPED: u64 = 0x0c;
 
+/// `EXIT_DEAD` and `EXIT_ZOMBIE`.
+const DEAD: u64 = 0x30;
+
 /// How a thread sleeps, by the bits of `prev_state`.
 pub(super) fn asleep(state: u64) -> Sleep {
     match state {
         state if state & STOPPED != 0 => Sleep::Stopped,
+        state if state & DEAD != 0 => Sleep::Dead,
         state if state & DEEP != 0 && state & IDLE == 0 => Sleep::Deep,
         _ => Sleep::Light,
     }

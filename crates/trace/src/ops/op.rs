@@ -81,6 +81,8 @@ pub enum Sleep {
     Deep,
     /// It is stopped (`T`), or traced (`t`): another process lets it go on.
     Stopped,
+    /// It has ended (`Z`, `X`).
+    Dead,
 }
 
 /// What happened.

@@ -198,6 +198,7 @@ fn asleep(state: &str) -> Sleep {
     match state.as_bytes().first() {
         Some(b'D') => Sleep::Deep,
         Some(b'T' | b't') => Sleep::Stopped,
+        Some(b'Z' | b'X' | b'x') => Sleep::Dead,
         _ => Sleep::Light,
     }
 }

@@ -5,7 +5,7 @@ use super::super::waits::{syncs, waits};
 use super::super::View;
 use super::locks::by_signals;
 use super::{Cause, Story, CLOSED, FAULT_S, LEAST_WAITS, MANY_WAITS, SHARE};
-use crate::evidence::groups::GroupId;
+use crate::evidence::groups::{GroupId, BORN};
 use crate::evidence::tree::Frame;
 use crate::moment::Sym;
 use crate::result::Severity;
@@ -20,6 +20,9 @@ const BLIND: f64 = 0.15;
 const CHILD_S: f64 = 10e-3;
 /// The same of its sleeping: its program may have to be read first.
 const CHILD_WAITS_S: f64 = 50e-3;
+
+/// Calls that wait for a child.
+const CHILD: [&str; 6] = ["wait4", "waitid", "vfork", "clone", "clone3", "fork"];
 
 /// Threads that a call of the one that is waited for lets go on, from which it is no lock.
 const ALL_GO: f64 = 1.3;
@@ -149,7 +152,6 @@ impl Story {
         if cause == Cause::Stopped {
             return Some((cause, most));
         }
-        const CHILD: [&str; 6] = ["wait4", "waitid", "vfork", "clone", "clone3", "fork"];
         let goes = last.who.is_some_and(|who| groups.comes_and_goes(who));
         let child = goes || in_call(view, via, &CHILD);
         if child && self.children_compute(view) {
@@ -158,8 +160,10 @@ impl Story {
         if child && self.children_wait(view, cause, most) {
             return None;
         }
-        if goes {
-            return Some((Cause::Child, all));
+        if child {
+            // Made a few times: what it does itself is the cause.
+            let again = goes || self.started(view) >= u64::from(BORN);
+            return again.then_some((Cause::Child, all));
         }
         if cause != Cause::Timer && self.is_lock(view, via, last) {
             // Their own kind, one behind the other: all of it is for the lock.
@@ -167,7 +171,29 @@ impl Story {
             let first = self.levels.get(1).filter(|level| own && level.who == last.who);
             return Some((Cause::Lock, first.map_or(all, |level| level.all.ticks)));
         }
-        child.then_some((Cause::Child, all))
+        None
+    }
+
+    /// How often whom is waited for at the end was started; where that is not recorded, how often
+    /// it was waited for as a child.
+    pub(super) fn started(&self, view: &View<'_>) -> u64 {
+        let Some(who) = self.last().who else { return 0 };
+        let born = view.evidence.groups.get(who).map_or(0, |group| u64::from(group.born));
+        let via = self.levels.iter().rev().nth(1);
+        let parts = via.into_iter().flat_map(|via| &via.parts);
+        let child =
+            |call: &Option<Frame>| call.is_some_and(|call| CHILD.contains(&view.frame_name(call)));
+        let waits = parts.filter(|((call, s), _)| *s == Frame::Waker(who) && child(call));
+        match born {
+            0 => waits.map(|(_, sum)| sum.count).sum(),
+            born => born,
+        }
+    }
+
+    /// Whom is waited for at the end is a process, until it has ended.
+    pub(super) fn by_child(&self, view: &View<'_>) -> bool {
+        let via = self.levels.iter().rev().nth(1);
+        via.is_some_and(|via| in_call(view, via, &CHILD))
     }
 
     /// Whom is waited for at the end waits itself for so long each time that making it is nothing:
@@ -212,7 +238,7 @@ impl Story {
 
     /// Ready, and the CPU had nothing to do, for longer than a wake-up takes: it may not run.
     pub(super) fn throttled(&self, view: &View<'_>) -> bool {
-        self.last().idles(view) || self.by_quota(view)
+        !self.partial && (self.last().idles(view) || self.by_quota(view))
     }
 
     /// The last one on the way gets a CPU at multiples of a period only.
@@ -223,6 +249,9 @@ impl Story {
 
     /// Who had the CPU most of the time that the last one on the way had none.
     pub(super) fn rival(&self) -> Option<(GroupId, u64)> {
+        if self.partial {
+            return None;
+        }
         let mut by: BTreeMap<GroupId, u64> = BTreeMap::new();
         for ((group, _), sum) in &self.last().rivals {
             *by.entry(*group).or_default() += sum.ticks;
@@ -293,7 +322,16 @@ impl Story {
             let any = ["epoll", "poll", "ppoll", "select", "pselect", "accept"];
             any.iter().any(|begin| view.frame_name(call).starts_with(begin))
         });
-        if any && view.evidence.groups.get(other).is_some_and(|group| group.many) {
+        if any && (!view.is_beyond() || view.evidence.groups.get(other).is_some_and(|g| g.many)) {
+            return Some(Severity::Low);
+        }
+        // So does an event loop whose time-out comes.
+        let naps = self.last().most_in(|s| s == Frame::Timer).and_then(|(call, _)| call);
+        let looks = naps.is_some_and(|call| {
+            let any = ["epoll", "poll", "ppoll", "select", "pselect"];
+            any.iter().any(|begin| view.frame_name(call).starts_with(begin))
+        });
+        if (looks || self.by_child(view)) && !view.is_beyond() {
             return Some(Severity::Low);
         }
         let asked = view.evidence.asked(own, other) * 2 >= sum.count;

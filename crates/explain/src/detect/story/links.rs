@@ -105,16 +105,20 @@ impl Story {
         Some(view.link(key, claim, (calls.count, calls.ticks), &figures, &[calls.worst]))
     }
 
-    /// The time without a CPU that is left out, and who had it.
-    fn left_out(&self, view: &View<'_>) -> Option<String> {
-        if view.is_beyond() {
-            return None;
-        }
-        let loud = view.loud_tree();
+    /// The time without a CPU that is left out.
+    pub(super) fn ticks_left_out(&self, view: &View<'_>) -> u64 {
         let ticks = |tree: &Tree| {
             tree.root_of(self.root).and_then(|at| tree.node(at)).map_or(0, |node| node.ticks)
         };
-        let left = ticks(loud).saturating_sub(ticks(view.tree()));
+        match view.is_beyond() {
+            true => 0,
+            false => ticks(view.loud_tree()).saturating_sub(ticks(view.tree())),
+        }
+    }
+
+    /// The same in words, and who had it.
+    fn left_out(&self, view: &View<'_>) -> Option<String> {
+        let (loud, left) = (view.loud_tree(), self.ticks_left_out(view));
         let (by, _) = hogs_in(loud, loud.root_of(self.root)?);
         let mut by: Vec<(u64, GroupId)> = by.into_iter().map(|(who, ticks)| (ticks, who)).collect();
         by.sort_unstable_by(|a, b| b.cmp(a));

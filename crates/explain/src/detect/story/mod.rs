@@ -76,6 +76,8 @@ pub struct Story {
     waits: u64,
     /// Who has the CPU most of the time that somebody on the way has none, and how long.
     hog: Option<(GroupId, u64)>,
+    /// Who else has a CPU is not recorded.
+    partial: bool,
 }
 
 impl Story {
@@ -110,11 +112,14 @@ impl Story {
             Frame::Life(group) => Some(group),
             _ => None,
         };
+        let partial = view.evidence.ends.any_gaps();
         let hog = hog.filter(|(group, ticks)| {
             let one = *ticks as f64 >= HOG * without as f64;
-            one && Some(*group) != own && levels.iter().all(|level| level.who != Some(*group))
+            one && !partial
+                && Some(*group) != own
+                && levels.iter().all(|level| level.who != Some(*group))
         });
-        (busy > 0).then_some(Story { root, levels, busy, waits, hog })
+        (busy > 0).then_some(Story { root, levels, busy, waits, hog, partial })
     }
 
     fn last(&self) -> &Level {
@@ -190,7 +195,8 @@ impl Story {
             }
         }
         let share = saving as f64 / self.busy.max(1) as f64;
-        let seldom = cause == Cause::Timer && self.naps(view) < LEAST_WAITS;
+        let whole = self.by_child(view) && view.share(saving) >= ONCE;
+        let seldom = cause == Cause::Timer && self.naps(view) < LEAST_WAITS && !whole;
         if share < least || alone && life && own(cause) && !hogged || seldom {
             return None;
         }
@@ -230,6 +236,7 @@ impl Story {
             at_most,
             error: self.levels.get(1).or(self.levels.first()).map(|level| level.squares.sqrt()),
             of_host: life && alone && cause == Cause::NoCpu,
+            left_out: if cause == Cause::NoCpu { 0 } else { self.ticks_left_out(view) },
             life,
             ..Candidate::default()
         })
@@ -314,7 +321,7 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
     let mut all: Vec<(f64, Story, Candidate)> = Vec::new();
     for (_, node) in view.tree().roots() {
         let Frame::Life(group) = node.frame else { continue };
-        let chosen = view.comm().map(|comm| view.evidence.groups.is_called(group, comm));
+        let chosen = view.comm().map(|comm| view.evidence.groups.has_name(group, comm));
         let life = view.loud_tree().root_of(node.frame).and_then(|at| view.loud_tree().node(at));
         let life = life.map_or(0, |node| node.ticks);
         let shows = match chosen {

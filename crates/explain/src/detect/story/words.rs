@@ -51,7 +51,7 @@ fn tcp_words(summary: String) -> Words {
         summary,
         "send a message by one write, or set TCP_NODELAY: Nagle's algorithm holds its end back \
          until the other end's delayed acknowledgement",
-        "strace -f -T -e trace=network,read,write -p PID, once more with TCP_NODELAY",
+        "strace -f -T -e trace=network,read,write -p PID (it, and once more with TCP_NODELAY)",
     )
     .medium()
 }
@@ -60,7 +60,7 @@ const CALLS: &str = "perf trace -s -p PID sleep 5 (the calls, their number and t
 const WORKS: &str =
     "trace-cmd record -e raw_syscalls -e sched -e workqueue (the call, the items it \
                       queues, who runs them)";
-const DELAY: &str = "perf sched timehist -p PID (the delay until a woken thread has a CPU)";
+const DELAY: &str = "perf sched record -- sleep 5 && perf sched timehist (the delay until a woken thread has a CPU)";
 
 impl Story {
     pub(super) fn words(&self, view: &View<'_>, cause: Cause) -> Words {
@@ -93,7 +93,7 @@ impl Story {
                     "ping-pong",
                     format!("{} waits for {}", self.who(view), whom.join(" and ")),
                     "hand over less often: more work at a time",
-                    "perf sched timehist -p PID (who wakes whom)",
+                    "perf sched record -- sleep 5 && perf sched timehist -w (who wakes whom)",
                 )
             }
             Cause::Asleep | Cause::Computes => self.thread_words(view, cause),
@@ -118,15 +118,10 @@ impl Story {
 
     fn child_words(&self, view: &View<'_>) -> Words {
         let doer = self.doer(view);
-        let born = self.last().who.and_then(|who| view.evidence.groups.get(who));
-        let born = born.map_or(0, |group| group.born);
-        let times = match born {
-            0 | 1 => "again and again".to_string(),
-            born => format!("{} times", grouped(&born.to_string())),
-        };
+        let times = grouped(&self.started(view).to_string());
         words(
             "child-process",
-            format!("{} waits for {doer}, started {times}", self.subject(view)),
+            format!("{} waits for {doer}, started {times} times", self.subject(view)),
             "do it in the process itself, or keep one helper (a pool of threads) and talk to it",
             "strace -f -c -e trace=process -p PID",
         )
@@ -190,7 +185,7 @@ impl Story {
             &format!(
                 "find out why {by} stops it; a share of a CPU is better given by cpu.max or nice"
             ),
-            "strace -f -e trace=kill,tgkill,ptrace -p PID_OF_THE_STOPPER",
+            "strace -f -e trace=kill,tgkill,ptrace -p STOPPER_PID",
         )
         .medium()
     }
@@ -243,7 +238,7 @@ impl Story {
                 "no-cpu",
                 format!("{who} {why} (a cgroup's cpu.max)"),
                 "raise the cgroup's cpu.max (cpu.cfs_quota_us), or do with less CPU time",
-                "grep . /sys/fs/cgroup/CGROUP/cpu.stat before and after (nr_throttled)",
+                "grep . /sys/fs/cgroup/CGROUP/cpu.stat (nr_throttled: before and after)",
             )
             .medium();
         }
@@ -288,7 +283,8 @@ impl Story {
         let inside =
             self.last().most_in(|s| matches!(s, Frame::Irq(_) | Frame::Deep | Frame::Interrupt));
         let inside = inside.and_then(|(call, _)| call).map(|call| view.frame_name(call));
-        let calls = view.evidence.seen(self.file(view)).syscalls;
+        let who = self.last().who.or(self.subject_group(view));
+        let calls = view.evidence.ledger.calls.keys().any(|(own, _)| Some(*own) == who);
         if call.or(inside).is_none() && calls {
             let who = self.who(view);
             return words(
@@ -366,7 +362,7 @@ impl Story {
             "lock-wait",
             summary,
             "hold the lock for less: around the shared data, not around the whole call",
-            "perf lock contention -ab -p PID sleep 5",
+            "perf lock record -a -- sleep 5 && perf lock contention",
         )
         .at_most(self.lock_at_most(view))
     }
@@ -378,7 +374,7 @@ impl Story {
             "lock-wait",
             format!("{} spins{inside} for {} of the kernel", self.who(view), a(kind)),
             "do it from fewer threads at a time, or each with data of its own",
-            "perf lock contention -ab -p PID sleep 5",
+            "perf lock record -a -- sleep 5 && perf lock contention",
         )
         .medium()
     }

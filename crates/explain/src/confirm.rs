@@ -1,0 +1,67 @@
+//! Commands that can be pasted: with the thread's number or name, and without words of advice.
+
+use crate::detect::Candidate;
+
+/// The command that confirms, and what to change with the words of advice that were beside it.
+pub fn pasted(candidate: &Candidate) -> (String, String) {
+    let (command, advice) = match candidate.confirm.split_once(" (") {
+        Some((command, advice)) => (command, Some(advice.trim_end_matches(')'))),
+        None => (candidate.confirm.as_str(), None),
+    };
+    let suggestion = match advice {
+        Some(advice) => format!("{} (the command shows {advice})", candidate.suggestion),
+        None => candidate.suggestion.clone(),
+    };
+    let whose = if candidate.key.is_some() { None } else { target(&candidate.subject) };
+    let command = match whose {
+        Some(whose) => format!("{command} ")
+            .replace("-p PID ", &format!("-p {whose} "))
+            .replace("-p PID;", &format!("-p {whose};")),
+        None => command.to_string(),
+    };
+    (command.trim_end().to_string(), suggestion)
+}
+
+/// A thread by its number; threads of a name by that.
+fn target(subject: &str) -> Option<String> {
+    if let Some((_, tid)) = subject.strip_suffix(')').and_then(|known| known.rsplit_once(" (")) {
+        return tid.parse::<u32>().ok().map(|tid| tid.to_string());
+    }
+    let name = subject.strip_prefix("child of ").unwrap_or(subject);
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_/:+@,#".contains(c);
+    let regex: String = name.chars().fold(String::new(), |mut regex, c| {
+        match c {
+            '*' => regex.push_str("[0-9]+"),
+            c if plain(c) => regex.push(c),
+            _ => regex.push('.'),
+        }
+        regex
+    });
+    (!regex.is_empty()).then(|| format!("\"$(pgrep -d, -x '{regex}')\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(subject: &str, confirm: &str) -> (String, String) {
+        let (subject, confirm) = (subject.to_string(), confirm.to_string());
+        let suggestion = "change it".to_string();
+        pasted(&Candidate { subject, confirm, suggestion, ..Candidate::default() })
+    }
+
+    #[test]
+    fn advice_is_no_part_of_a_command() {
+        let (confirm, change) = of("a b (12)", "perf trace -s -p PID sleep 5 (the calls)");
+        assert_eq!(confirm, "perf trace -s -p 12 sleep 5");
+        assert_eq!(change, "change it (the command shows the calls)");
+    }
+
+    #[test]
+    fn threads_of_a_name_are_found_by_it() {
+        let (confirm, _) = of("io-*", "strace -f -p PID");
+        assert_eq!(confirm, "strace -f -p \"$(pgrep -d, -x 'io-[0-9]+')\"");
+        let (confirm, _) = of("child of a'; b", "strace -p PID");
+        assert_eq!(confirm, "strace -p \"$(pgrep -d, -x 'a...b')\"");
+    }
+}
