@@ -133,17 +133,23 @@ fn what_a_shell_has_in_its_background_is_not_what_it_waits_for() {
         whats.extend([(at + 280, exit(pid)), (at + 281, reap(pid, 1))]);
     }
     whats.extend([
+        // It is killed, and ends in the wait for another that ended just before.
         (710, fork(13, 1)),
-        (711, exec(13, "/bin/last")),
+        (711, exec(13, "/bin/brief")),
         (712, wait(1)),
+        (714, exit(13)),
         (715, exit(10)),
-        (716, reap(10, 1)),
-        (717, wait(1)),
-        (900, exit(13)),
-        (901, reap(13, 1)),
+        (716, reap(13, 1)),
+        (717, reap(10, 1)),
+        (720, fork(14, 1)),
+        (721, exec(14, "/bin/last")),
+        (722, wait(1)),
+        (900, exit(14)),
+        (901, reap(14, 1)),
     ]);
     let timeline = checked(&processes(whats.clone()), 1_000 * MS);
-    assert_eq!(names(&timeline.spans), ["exec /bin/work", "exec /bin/more", "exec /bin/last"]);
+    let foreground = ["exec /bin/work", "exec /bin/more", "exec /bin/brief", "exec /bin/last"];
+    assert_eq!(names(&timeline.spans), foreground);
     assert_eq!(names(&timeline.overlapping), ["exec /bin/tail"]);
     // Two that a shell began together and waits for, one after the other, are in none.
     whats.retain(|(at, _)| *at < 401);
