@@ -4,6 +4,7 @@ mod corpus;
 
 use corpus::{Class, Corpus, Verdict, VARIABLE};
 use std::path::Path;
+use std::process::Command;
 use vmeter_explain::report::ExplainReport;
 use vmeter_explain::result::{ExplainResult, Severity};
 use vmeter_render::outputs::terminal::Terminal;
@@ -31,6 +32,7 @@ fn judged(folder: &Path) -> (usize, usize) {
 
 /// A headline that is one; a screenful of lines; seconds, a place, and a way to confirm.
 fn reads_well(name: &str, result: &ExplainResult) {
+    pastes(name, result);
     for finding in &result.findings {
         let headline = &finding.summary;
         assert!(headline.split_whitespace().count() <= 20, "{name}: {headline}");
@@ -57,6 +59,15 @@ fn reads_well(name: &str, result: &ExplainResult) {
         let placed = finding.chain.iter().any(|link| !link.evidence.events.is_empty());
         assert!(!placed || flat.contains("see +"), "{name}:\n{screen}");
     }
+}
+
+/// The shell understands every command that would confirm something.
+fn pastes(name: &str, result: &ExplainResult) {
+    let lines: Vec<&str> = result.findings.iter().map(|f| f.confirm.as_str()).collect();
+    let script = lines.join("\n");
+    assert!(!script.contains(" ("), "{name}: {script}");
+    let Ok(out) = Command::new("bash").args(["-n", "-c", &script]).output() else { return };
+    assert!(out.status.success(), "{name}: {script}: {out:?}");
 }
 
 /// How many are right or half right where a class of events is missing; what is missing is named.

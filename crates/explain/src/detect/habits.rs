@@ -134,7 +134,7 @@ fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
             ),
             chain: vec![link(view, call.file, claim, calls.count, calls.ticks, calls.worst)],
             suggestion: format!("{names} what is new only (append), not all there is so far"),
-            confirm: format!("strace -f -e trace={name} -p PID (what the calls return)"),
+            confirm: format!("strace -f -e trace={name} -p PID"),
             ..Candidate::default()
         })
     });
@@ -182,7 +182,7 @@ fn bursts(view: &View<'_>) -> Vec<Candidate> {
             summary: format!("{who} calls {name} {} times between two waits", three_digits(each)),
             chain: vec![link(view, call.file, claim, calls.count, own, calls.worst)],
             suggestion: format!("one {name} for many (a buffer, writev, io_uring), not one each"),
-            confirm: "perf trace -s -p PID sleep 5 (the calls, their number and time)".into(),
+            confirm: "perf trace -s -p PID sleep 5".into(),
             at_most: Some(Severity::Medium),
             ..Candidate::default()
         })

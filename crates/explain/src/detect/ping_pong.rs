@@ -71,7 +71,7 @@ impl Detector for PingPong {
             suggestion: "serve the request in the vCPU's thread, or let the guest go on before \
                          the other thread is done (ioeventfd and an interrupt)"
                 .into(),
-            confirm: "perf sched record -- sleep 5 && perf sched timehist -w (the wake-up delay of both threads)".into(),
+            confirm: "perf sched record -- sleep 5 && perf sched timehist -w".into(),
             // A wake-up is no alarm by itself.
             at_most: Some(if busy { Severity::Low } else { Severity::Medium }),
             ..Candidate::default()

@@ -71,7 +71,7 @@ fn fails(
         suggestion: format!(
             "find out why {name} fails; keep what is known to fail, and do not ask again"
         ),
-        confirm: format!("strace -f -Z -e trace={name} COMMAND (the calls that fail, and why)"),
+        confirm: format!("strace -f -Z -e trace={name} COMMAND"),
         at_most: Some(Severity::Medium),
         ..Candidate::default()
     })

@@ -56,11 +56,9 @@ fn tcp_words(summary: String) -> Words {
     .medium()
 }
 
-const CALLS: &str = "perf trace -s -p PID sleep 5 (the calls, their number and time)";
-const WORKS: &str =
-    "trace-cmd record -e raw_syscalls -e sched -e workqueue (the call, the items it \
-                      queues, who runs them)";
-const DELAY: &str = "perf sched record -- sleep 5 && perf sched timehist (the delay until a woken thread has a CPU)";
+const CALLS: &str = "perf trace -s -p PID sleep 5";
+const WORKS: &str = "trace-cmd record -e raw_syscalls -e sched -e workqueue";
+const DELAY: &str = "perf sched record -- sleep 5 && perf sched timehist";
 
 impl Story {
     pub(super) fn words(&self, view: &View<'_>, cause: Cause) -> Words {
@@ -93,7 +91,7 @@ impl Story {
                     "ping-pong",
                     format!("{} waits for {}", self.who(view), whom.join(" and ")),
                     "hand over less often: more work at a time",
-                    "perf sched record -- sleep 5 && perf sched timehist -w (who wakes whom)",
+                    "perf sched record -- sleep 5 && perf sched timehist -w",
                 )
             }
             Cause::Asleep | Cause::Computes => self.thread_words(view, cause),
