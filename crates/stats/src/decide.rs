@@ -22,7 +22,7 @@ const REDRAWN: usize = 40;
 const DRAWS: usize = 400;
 /// What a number of pairs that is itself estimated must be larger by: too few cost more power than
 /// too many add.
-const UNSURE: f64 = 1.1;
+const UNSURE: f64 = 1.17;
 /// Of the squared sizes of differences at least so much is noise, whatever effect is looked for.
 const LEAST_NOISE: f64 = 0.05;
 /// Margin of "equal", unless the user has one: 2 %.
