@@ -176,7 +176,10 @@ fn found_chain(run: &Value) -> Vec<String> {
 fn the_chain_of_units_is_the_one_that_systemd_names() {
     let (run, console) = recording(&Lab::new(), "debian-kernel-oracle");
     let said = said_chain(&console, "default-chain");
-    assert_eq!(found_chain(&run), said);
+    let mut found = found_chain(&run);
+    // It begins once the target is there, and the start-up is finished with it.
+    found.retain(|unit| unit != "systemd-update-utmp-runlevel.service");
+    assert_eq!(found, said);
     assert!(said.len() >= 6, "{said:?}");
 }
 

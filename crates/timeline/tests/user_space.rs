@@ -430,8 +430,19 @@ fn an_initrd_goes_on_until_somebody_else_says_something() {
     events.remove(3);
     events.truncate(4);
     events.push(line(750, "mine: begins"));
+    // A root file system's udev says as much.
+    assert_eq!(top(&events, "initrd"), None);
+    events.insert(1, line(350, "Loading, please wait..."));
     assert_eq!(top(&events, "initrd"), Some((300, 750)));
     assert_eq!(top(&events, "switch-root"), None);
+    // runit's stages, of which the first starts udev.
+    let events = [
+        line(300, "[    0.300000] Run /sbin/init as init process"),
+        line(310, "- runit: $Id: 25da3b86f7bed4038b8a039d2f8e8c9bbcf0822b $: booting."),
+        line(400, "Starting version 252.39-1~deb12u2"),
+        line(700, "- runit: leave stage: /etc/runit/1"),
+    ];
+    assert_eq!(top(&events, "initrd"), None);
 }
 
 /// The first process executes a program with these arguments.

@@ -24,6 +24,8 @@ pub(super) const UNITS: &str = "systemd:units";
 /// The part in which an initrd's own systemd starts units.
 pub(super) const INITRD_UNITS: &str = "initrd:units";
 
+/// The part of an initrd in which its udev is at work.
+const UDEV: &str = "initrd:udev";
 /// Parts of an initrd that only a systemd of its own has.
 const OWN_SYSTEMD: &[&str] = &["initrd:systemd", INITRD_UNITS];
 /// How it says first which version it is.
@@ -33,6 +35,8 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some(begin) = anchors.get(Anchor::Userspace) else { return };
     let limit = open_end(facts, anchors, begin.at);
     let mut initrd = parts(facts, "initrd:", begin.at, limit);
+    let root = root_begins(facts, begin.at, limit);
+    initrd.retain(|(_, stamp)| root.is_none_or(|root| stamp.at < root.at));
     let after = initrd.last().map_or(begin, |(_, stamp)| *stamp);
     // An initrd's systemd says as much as the one after it, which begins anew. It reaps daemons
     // as well, whose lives say nothing of the lines that it prints in them.
@@ -50,11 +54,16 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
         by_switch(facts, tree, begin, limit, systemd);
     }
     let exec = switched(facts, begin.at, limit);
-    let next = systemd.or_else(|| root_begins(facts, after.at, limit));
+    let next = systemd.or(root);
+    // Where it says no more, it goes on until somebody else does.
+    let left = initrd.iter().any(|(name, _)| *name == "initrd:end");
+    let leaves = exec.map(|(leaves, _)| leaves.at).filter(|at| !its_own && *at > after.at);
+    // A root file system's udev says the same.
+    if leaves.or(next.map(|next| next.at)).is_none() && initrd.iter().all(|(name, _)| *name == UDEV)
+    {
+        initrd.clear();
+    }
     if let Some((_, first)) = initrd.first() {
-        // Where it says no more, it goes on until somebody else does.
-        let left = initrd.iter().any(|(name, _)| *name == "initrd:end");
-        let leaves = exec.map(|(leaves, _)| leaves.at).filter(|at| !its_own && *at > after.at);
         let end = match (leaves, next) {
             (Some(leaves), _) => leaves,
             // Its systemd says when it leaves.
