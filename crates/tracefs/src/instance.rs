@@ -1,5 +1,6 @@
 //! An instance from its making to its removal.
 
+use crate::probe;
 use crate::reader::{Reader, Stop};
 use crate::trace_dat::{Head, Recorded};
 use crate::{Error, Tracefs};
@@ -151,7 +152,7 @@ impl Instance {
             head.note_symbols(part);
         }
         let reader = Reader::start(&made.folder, &plan.spool, plan.limit, head.page_size)?;
-        register(&made.folder, &reader.stop);
+        register(&made.folder, Some(&reader.stop));
         made.write("tracing_on", "1")?;
         Ok(Instance { made: Some(made), reader: Some(reader), head })
     }
@@ -211,18 +212,24 @@ impl Drop for Instance {
 
 /// The folder, removed on drop.
 #[derive(Debug)]
-struct Made {
-    folder: PathBuf,
+pub(crate) struct Made {
+    pub folder: PathBuf,
+    /// True if there is a probe of its name.
+    pub probed: bool,
 }
 
 impl Made {
-    fn new(root: &Path) -> Result<Self, Error> {
+    pub fn new(root: &Path) -> Result<Self, Error> {
         let folder = root.join("instances").join(Owner::this().to_string());
         fs::create_dir(&folder).map_err(Error::at(&folder))?;
-        Ok(Made { folder })
+        Ok(Made { folder, probed: false })
     }
 
-    fn write(&self, file: &str, value: &str) -> Result<(), Error> {
+    pub fn name(&self) -> String {
+        self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    pub fn write(&self, file: &str, value: &str) -> Result<(), Error> {
         let path = self.folder.join(file);
         fs::write(&path, value).map_err(Error::at(&path))
     }
@@ -245,6 +252,9 @@ impl Drop for Made {
         forget(&self.folder);
         // If it can't be removed now, the next start's sweep does it.
         let _ = fs::remove_dir(&self.folder);
+        if self.probed {
+            probe::remove_of(&self.folder);
+        }
     }
 }
 
@@ -267,7 +277,7 @@ fn buffer_kib(folder: &Path, plan: &Plan) -> u64 {
 }
 
 /// Thread ids of this process, as `set_event_pid` takes them.
-fn own_threads() -> String {
+pub(crate) fn own_threads() -> String {
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let mut ids: Vec<String> =
         tasks.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -278,9 +288,10 @@ fn own_threads() -> String {
 }
 
 /// Instances that `exit` has to remove: folder, and who has its files open.
-static LIVE: Mutex<Vec<(PathBuf, Arc<Stop>)>> = Mutex::new(Vec::new());
+static LIVE: Mutex<Vec<(PathBuf, Option<Arc<Stop>>)>> = Mutex::new(Vec::new());
 
-fn register(folder: &Path, stop: &Arc<Stop>) {
+/// To be removed by `exit` too: one with a reader, or one with a probe.
+pub(crate) fn register(folder: &Path, stop: Option<&Arc<Stop>>) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: the handler is a plain function without arguments that does not
@@ -288,7 +299,7 @@ fn register(folder: &Path, stop: &Arc<Stop>) {
         unsafe { libc::atexit(remove_all) };
     });
     let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
-    live.push((folder.to_owned(), stop.clone()));
+    live.push((folder.to_owned(), stop.cloned()));
 }
 
 fn forget(folder: &Path) {
@@ -298,7 +309,12 @@ fn forget(folder: &Path) {
 extern "C" fn remove_all() {
     let live = std::mem::take(&mut *LIVE.lock().unwrap_or_else(PoisonError::into_inner));
     for (folder, stop) in live {
-        stop.end();
+        if let Some(stop) = &stop {
+            stop.end();
+        }
         let _ = fs::remove_dir(&folder);
+        if stop.is_none() {
+            probe::remove_of(&folder);
+        }
     }
 }

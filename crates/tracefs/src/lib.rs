@@ -19,15 +19,18 @@
 //! No instance is left behind: it is removed on drop, also when the process
 //! calls `exit` in another thread ([`Instance`]); one whose owner was killed is
 //! removed by the next [`Tracefs::record`] ([`Tracefs::sweep`]). Only tracepoints
-//! are needed: no function tracer, no kprobes, no writing outside the instance.
+//! are needed: no function tracer, and no writing outside the instance but for a [`Probe`],
+//! which is one line of the host's list of kprobes as long as it is there.
 
 mod error;
 mod instance;
 mod mount;
+mod probe;
 mod reader;
 mod trace_dat;
 
 pub use error::Error;
 pub use instance::{Instance, Plan};
 pub use mount::Tracefs;
+pub use probe::Probe;
 pub use trace_dat::Recorded;

@@ -1,6 +1,7 @@
 //! The mounted tracefs, its events, and what others left in it.
 
 use crate::instance::{Instance, Plan};
+use crate::probe;
 use crate::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -64,16 +65,22 @@ impl Tracefs {
         gone.map(|(_, name)| name).filter(|name| self.remove(name)).collect()
     }
 
-    /// The instances of vmeter processes, by their owners and names.
+    /// The instances and probes of vmeter processes, by their owners and names.
     pub fn owned(&self) -> Vec<(Owner, String)> {
         let names = fs::read_dir(self.root.join("instances")).into_iter().flatten().flatten();
         let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-        names.filter_map(|name| Some((Owner::parse(&name)?, name))).collect()
+        let mut owned: Vec<(Owner, String)> =
+            names.filter_map(|name| Some((Owner::parse(&name)?, name))).collect();
+        let known: Vec<String> = owned.iter().map(|(_, name)| name.clone()).collect();
+        let probes = probe::owned(&self.root).into_iter();
+        owned.extend(probes.filter(|(_, name)| !known.contains(name)));
+        owned
     }
 
-    /// Removes an instance; false if it can't be, since somebody has it open.
+    /// Removes an instance and its probe; false if it can't be, since somebody has it open.
     pub fn remove(&self, name: &str) -> bool {
-        fs::remove_dir(self.root.join("instances").join(name)).is_ok()
+        let removed = fs::remove_dir(self.root.join("instances").join(name)).is_ok();
+        probe::remove(&self.root, name) || removed
     }
 
     /// Makes an instance and begins to record. Stale ones are removed before.
