@@ -45,7 +45,12 @@ fn guest() {
     // mov byte [rdi], BOOTED; out DONE, al; jmp -4.
     let booted = vec![0xc6, 0x07, BOOTED, 0xe6, DONE, 0xeb, 0xfc];
     run(booted, kvm_regs { rdi: HOLE, ..Default::default() });
-    if what == "stay" {
+    if what == "booted" {
+        // Some time later the VMM says so.
+        std::thread::sleep(Duration::from_millis(200));
+        println!("\n2026-11-23T00:00:00.123456789 [vm:fc_vcpu 0] Guest-boot-time =  99 us 0 ms");
+    }
+    if what == "stay" || what == "booted" {
         println!("guest stays");
         let mut line = String::new();
         let _ = std::io::stdin().read_line(&mut line);
@@ -100,6 +105,30 @@ fn exits_and_ports_are_counted_to_the_last_one() {
     assert!(shown.contains("Firecracker's boot timer"), "{shown}");
     let trace = find(lab.folder.path(), "kvm-trace.dat").expect("saved");
     assert!(std::fs::metadata(trace).expect("a file").len() > 4096);
+}
+
+/// Firecracker prints what its guest told it some time before.
+#[test]
+fn a_run_ends_when_the_guest_says_that_it_has_booted() {
+    if !possible() {
+        return;
+    }
+    let lab = Lab::new();
+    let until = ["--until", "guest-booted", "--timeout", "60"];
+    let mut command = lab.command(&["boot", "--runs", "1", "--warmup", "0", "--export-json", "-"]);
+    command.args(until).args(["--", &vmm(), "--exact", "guest", "--nocapture"]);
+    let output = command.env(GUEST, "booted").output().expect("vmeter");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let run = &result["runs"][0];
+    let marks = run["marks"].as_array().expect("marks");
+    let at = |text: &str| {
+        let found = marks.iter().find(|mark| mark.to_string().contains(text));
+        found.and_then(|mark| mark["at_s"].as_f64()).unwrap_or_else(|| panic!("{text}: {run:#}"))
+    };
+    let (said, printed) = (at("Firecracker's boot timer"), at("Firecracker: Guest-boot-time"));
+    assert!(printed - said > 0.2, "{said} {printed}");
+    assert!((at("\"ready\"") - said).abs() < 1e-4, "where KVM saw it, not where it was printed");
 }
 
 /// A file of that name, anywhere below a folder.

@@ -81,7 +81,8 @@ fn the_users_own_cloud_hypervisor_gets_kernel_parameters_in_its_cmdline() {
     let added = given[3].strip_prefix("mine=1 ").expect("the user's words first");
     assert!(added.contains("trace_event=initcall:*"));
     assert!(injected(&run).contains(added), "{}", injected(&run));
-    assert_eq!((given.len(), &given[4..]), (6, &["--serial".to_owned(), "tty".to_owned()][..]));
+    assert_eq!(given[4..7], ["--serial", "tty", "--event-monitor"]);
+    assert!(given.len() == 8 && given[7].starts_with("fd="), "{given:?}");
 
     lab.json(&[BOOT.as_slice(), &["--no-inject"], &command].concat());
     assert_eq!(lines(&lab.path("given")), command[2..], "run as given");
@@ -124,6 +125,51 @@ fn machines_of_theirs_are_made_from_options() {
         assert_eq!(ran.status, 2, "{}", ran.stderr);
         assert!(ran.stderr.contains(said), "{}", ran.stderr);
     }
+}
+
+/// Firecracker logs on its guest's console.
+#[test]
+fn what_a_vmm_says_itself_is_told_from_its_guest() {
+    let lab = Lab::new();
+    let script = "#!/bin/sh\n\
+         echo '2026-11-23T10:11:12.123456789 [anonymous-instance:main] Running Firecracker v1'\n\
+         echo '2026-11-23T10:11:12.123456789 [my-service:worker] of a guest'\n\
+         echo '[    0.000000] Linux version 6.1.0 (of a guest)'\n\
+         echo '2026-11-23T10:11:13.123456789 [vm-7:fc_vcpu 0:INFO] exits'\n";
+    let vmm = lab.script("launcher", script);
+    let run = lab.json(&[BOOT.as_slice(), &["--no-inject", "--", text(&vmm)]].concat());
+    let marks: Vec<&str> = run["runs"][0]["marks"]
+        .as_array()
+        .expect("marks")
+        .iter()
+        .filter_map(|mark| mark["text"].as_str())
+        .filter(|text| text.starts_with("Firecracker"))
+        .collect();
+    assert_eq!(marks, ["Firecracker: Running Firecracker v1", "Firecracker: exits"], "{run:#}");
+}
+
+/// cloud-hypervisor reports events of its own to a descriptor, if it is told to.
+#[test]
+fn events_of_an_event_monitor_are_marks() {
+    let lab = Lab::new();
+    let script = "#!/bin/sh\n\
+         if [ \"$1\" = --version ]; then echo 'cloud-hypervisor v53.0'; exit 0; fi\n\
+         for word; do case $word in fd=*) fd=${word#fd=};; esac; done\n\
+         say() { eval \"echo \\\"\\$1\\\" >&$fd\"; }\n\
+         say '{ \"timestamp\": { \"secs\": 0, \"nanos\": 100 }, \"source\": \"vm\", \"event\": \"booting\", \"properties\": null }'\n\
+         sleep 0.2\n\
+         say '{ \"timestamp\": { \"secs\": 0, \"nanos\": 150000000 }, \"source\": \"vm\", \"event\": \"booted\", \"properties\": { \"id\": \"x\" } }'\n";
+    let vmm = lab.script("cloud-hypervisor", script);
+    let run = lab.json(&[BOOT.as_slice(), &["--", text(&vmm), "--kernel", "none"]].concat());
+    let marks = run["runs"][0]["marks"].as_array().expect("marks");
+    let at = |name: &str| {
+        let is_it = |mark: &&Value| mark.to_string().contains(name);
+        let mark = marks.iter().find(is_it).unwrap_or_else(|| panic!("no {name}: {run:#}"));
+        mark["at_s"].as_f64().expect("a moment")
+    };
+    let between = at("VMM: vm booted id=x") - at("VMM: vm booting");
+    assert!((between - 0.15).abs() < 1e-3, "by its own stamps: {between}");
+    assert!(run["runs"][0]["injected"].to_string().contains("--event-monitor"));
 }
 
 /// Firecracker says on standard output why it can't run a file, and aborts.

@@ -110,6 +110,11 @@ pub fn of_image(image: &Path) -> Option<&'static dyn Dialect> {
     dialects().find(|dialect| dialect.is_named(name))
 }
 
+/// What a VMM says itself in a line of its guest's console: which it is, and what.
+pub fn own_words(line: &str) -> Option<(&'static str, &str)> {
+    dialects().find_map(|dialect| Some((dialect.vmm(), dialect.own_words(line)?)))
+}
+
 /// What `--vmm` takes by name.
 pub fn options() -> impl Iterator<Item = &'static str> {
     // The last is what is taken where nothing is said.

@@ -18,6 +18,9 @@ pub struct Abilities {
     pub firmware_log: bool,
     /// It has a monitor that speaks QMP.
     pub monitor: bool,
+    /// It reports events in JSON to a descriptor (`--event-monitor fd=N`, as cloud-hypervisor
+    /// has it).
+    pub event_monitor: bool,
     /// The guest's RAM is mapped until its process is gone. Otherwise it can be read only
     /// if the run is ended while the guest runs.
     pub ram_at_exit: bool,
@@ -72,6 +75,19 @@ pub trait Dialect: Sync + Debug {
 
     /// What it can be asked.
     fn abilities(&self) -> Abilities;
+
+    /// What it says itself in a line of its guest's console, if it logs there, without what it
+    /// puts before each line.
+    fn own_words<'l>(&self, line: &'l str) -> Option<&'l str> {
+        let _ = line;
+        None
+    }
+
+    /// What is said of a write of a byte to a port by which its guest tells it how far it is.
+    fn debug_code(&self, port: u32, value: u8) -> Option<String> {
+        let _ = (port, value);
+        None
+    }
 
     /// Reads a command line of the user's own.
     fn read(&self, argv: &[OsString]) -> Told;

@@ -280,7 +280,7 @@ fn panicked(run: &Run<'_>, clues: &Clues) -> Panic {
 fn went_on(run: &Run<'_>, clues: &Clues) -> Option<&'static str> {
     let is_line = match run.until {
         Until::Line(regex) => clues.console.iter().any(|l| l.contains(PANIC) && regex.is_match(l)),
-        Until::PowerOff | Until::Userspace | Until::SystemdReady => false,
+        Until::PowerOff | Until::Userspace | Until::SystemdReady | Until::GuestBooted => false,
     };
     let ready = matches!(run.exit.end, launch::End::Stopped { reason: Reason::ReadyPoint, .. });
     if clues.shutdown.as_deref() == Some("guest-shutdown") {

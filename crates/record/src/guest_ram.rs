@@ -1,6 +1,7 @@
 //! The guest's RAM, in the stopped VMM.
 
 mod pieces;
+pub mod slots;
 
 use crate::recorder::{Context, SourceError};
 use pieces::Memory;

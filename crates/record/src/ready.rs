@@ -16,6 +16,9 @@ pub enum Until {
     Userspace,
     /// systemd says on the console that the machine is up: it has reached its target.
     SystemdReady,
+    /// The guest tells its VMM that it has booted: Firecracker by its boot timer
+    /// (`--boot-timer`), cloud-hypervisor by a code of user space at its debug port.
+    GuestBooted,
     /// A console line that matches.
     Line(Regex),
 }
@@ -34,8 +37,16 @@ pub const SYSTEMD_SAYS: &str = "systemd.show_status=1";
 const USERSPACE: &str =
     r"^vmeter: ready|Run \S+ as init process|systemd\[1\]: |Welcome to |login: ?$";
 
+/// What these VMMs print when they are told (Firecracker's
+/// src/vmm/src/devices/pseudo/boot_timer.rs, on standard output; cloud-hypervisor's
+/// devices/src/legacy/debug_port.rs, on standard error).
+const BOOTED: &str = r"Guest-boot-time *= *[0-9]|\[Debug I/O port: Userspace code ";
+
+/// As `--until` has it.
+pub const GUEST_BOOTED: &str = "guest-booted";
+
 impl Until {
-    /// Reads `userspace`, `poweroff`, `systemd-ready` or `line:REGEX`.
+    /// Reads `userspace`, `poweroff`, `systemd-ready`, `guest-booted` or `line:REGEX`.
     ///
     /// # Errors
     /// A message that lists what is valid, or says what is wrong with the expression.
@@ -44,6 +55,7 @@ impl Until {
             "poweroff" => Ok(Until::PowerOff),
             "userspace" => Ok(Until::Userspace),
             "systemd-ready" => Ok(Until::SystemdReady),
+            GUEST_BOOTED => Ok(Until::GuestBooted),
             _ => match text.strip_prefix("line:") {
                 Some(expression) => Regex::new(expression).map(Until::Line).map_err(|e| {
                     let all = e.to_string();
@@ -52,7 +64,8 @@ impl Until {
                     format!("--until {text}: {what}; expected a regular expression")
                 }),
                 None => Err(format!(
-                    "--until {text}: expected userspace, poweroff, systemd-ready or line:REGEX"
+                    "--until {text}: expected userspace, poweroff, systemd-ready, guest-booted or \
+                     line:REGEX"
                 )),
             },
         }
@@ -64,6 +77,7 @@ impl Until {
             Until::PowerOff => None,
             Until::Userspace => Regex::new(USERSPACE).ok(),
             Until::SystemdReady => Regex::new(SYSTEMD_READY).ok(),
+            Until::GuestBooted => Regex::new(BOOTED).ok(),
             Until::Line(regex) => Some(regex.clone()),
         }
     }
@@ -76,6 +90,7 @@ impl fmt::Display for Until {
             Until::PowerOff => f.write_str("poweroff"),
             Until::Userspace => f.write_str("userspace"),
             Until::SystemdReady => f.write_str("systemd-ready"),
+            Until::GuestBooted => f.write_str(GUEST_BOOTED),
             Until::Line(regex) => write!(f, "line:{regex}"),
         }
     }
@@ -204,6 +219,30 @@ mod tests {
             assert!(!pattern.is_match(line), "{line}");
         }
         assert_eq!(until.to_string(), "systemd-ready");
+    }
+
+    #[test]
+    fn what_vmms_print_when_a_guest_says_that_it_has_booted() {
+        let until = Until::parse(GUEST_BOOTED).unwrap();
+        let pattern = until.pattern().unwrap();
+        for (line, says) in [
+            (
+                "2026-11-23T00:00:00.1 [i:fc_vcpu 0] Guest-boot-time =  99102 us 99 ms,  9 CPU us",
+                true,
+            ),
+            (
+                "cloud-hypervisor: 1.2s: WARN:<vcpu0> -- [Debug I/O port: Userspace code 0x60] 1.2",
+                true,
+            ),
+            (
+                "cloud-hypervisor: 1.2s: WARN:<vcpu0> -- [Debug I/O port: Kernel code 0x41] 1.2",
+                false,
+            ),
+            ("boot-time = 5", false),
+        ] {
+            assert_eq!(pattern.is_match(line), says, "{line}");
+        }
+        assert_eq!(until.to_string(), "guest-booted");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::own_failures::OwnFailures;
 use crate::ready::{ConsoleWatch, Until, SYSTEMD_SAYS};
 use crate::recorder::{Context, Live, Saved, SourceError};
 use crate::sources;
+use crate::stamped;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
@@ -92,7 +93,10 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     };
     let killed_before = oom_kills();
     let first = clock::read();
-    let mut hooks = Attached { lives: &mut lives, warnings: &mut warnings, own: &mut own };
+    // cloud-hypervisor says there what its guest tells it.
+    let heard = matches!(request.until, Until::GuestBooted).then(|| request.context.ready.clone());
+    let stderr = heard.flatten().map(|watch| (stamped::LineCutter::default(), watch));
+    let mut hooks = Attached { lives: &mut lives, warnings: &mut warnings, own: &mut own, stderr };
     let plan = std::mem::take(&mut request.plan);
     let exit = launch::run(plan, &options, stopper, &mut hooks)?;
     // A launcher's VMM is known once it ran.
@@ -239,6 +243,8 @@ struct Attached<'a, 'b> {
     lives: &'a mut Vec<Box<dyn Live>>,
     warnings: &'a mut Vec<String>,
     own: &'a mut OwnFailures<'b>,
+    /// Who looks for the ready point in what the VMM writes there, line by line.
+    stderr: Option<(stamped::LineCutter, Arc<ConsoleWatch>)>,
 }
 
 impl Attached<'_, '_> {
@@ -259,6 +265,12 @@ impl Hooks for Attached<'_, '_> {
 
     fn on_exiting(&mut self, tracee: &Tracee) {
         self.each(|live| live.exiting(tracee));
+    }
+
+    fn on_stderr(&mut self, at: Ns, bytes: &[u8]) {
+        let Some((cutter, watch)) = &mut self.stderr else { return };
+        cutter.push(at, bytes);
+        cutter.take().iter().for_each(|line| watch.see(line));
     }
 }
 

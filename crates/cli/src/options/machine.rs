@@ -45,7 +45,8 @@ pub struct Machine {
     #[arg(long)]
     pub root: Option<String>,
     /// Where the measurement ends: poweroff, userspace, systemd-ready (it has reached its
-    /// target, by its own words on the console), or line:REGEX.
+    /// target, by its own words on the console), guest-booted (the guest tells its VMM:
+    /// Firecracker's boot timer, cloud-hypervisor's debug port), or line:REGEX.
     #[arg(long)]
     pub until: Option<String>,
     /// Mark the moment of the first console line that REGEX matches: in the timeline, exports

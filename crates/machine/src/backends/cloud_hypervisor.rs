@@ -20,6 +20,9 @@ pub struct CloudHypervisor;
 const PROGRAM: &str = "cloud-hypervisor";
 /// Its `--cpus boot=` is a byte.
 const MOST_VCPUS: u32 = 254;
+/// A guest tells there how far it is (its docs/debug-port.md). Linux, which waits by writes to
+/// this port elsewhere, does not in a guest of KVM's.
+const DEBUG_PORT: u32 = 0x80;
 
 impl Backend for CloudHypervisor {
     fn name(&self) -> &'static str {
@@ -72,7 +75,24 @@ impl Dialect for CloudHypervisor {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities { api: Some("--api-socket"), image: Some(PROGRAM), ..Abilities::default() }
+        Abilities {
+            api: Some("--api-socket"),
+            image: Some(PROGRAM),
+            event_monitor: true,
+            ..Abilities::default()
+        }
+    }
+
+    fn debug_code(&self, port: u32, value: u8) -> Option<String> {
+        let of = match value {
+            0..=0x1f => "firmware",
+            0x20..=0x3f => "boot loader",
+            0x40..=0x5f => "kernel",
+            0x60..=0x7f => "user space",
+            0x80.. => "custom",
+        };
+        (port == DEBUG_PORT)
+            .then(|| format!("cloud-hypervisor's debug port: {of}, code {value:#04x}"))
     }
 
     fn read(&self, argv: &[OsString]) -> Told {

@@ -23,6 +23,8 @@ const PROGRAM: &str = "firecracker";
 const FILE: &str = "firecracker.json";
 /// `MAX_SUPPORTED_VCPUS` of Firecracker's `vmm_config/machine_config.rs`.
 const MOST_VCPUS: u32 = 32;
+/// How the stamps of its log begin.
+const SECONDS: &str = "0000-00-00T00:00:00.";
 /// No configuration that anybody writes is larger.
 const MAX_CONFIG: u64 = 4 << 20;
 
@@ -91,6 +93,20 @@ impl Dialect for Firecracker {
 
     fn abilities(&self) -> Abilities {
         Abilities { api: Some("--api-sock"), image: Some(PROGRAM), ..Abilities::default() }
+    }
+
+    /// `2026-08-21T12:08:08.123456789 [anonymous-instance:main] Running Firecracker` (its
+    /// src/vmm/src/logger/logging.rs), of one of its threads.
+    fn own_words<'l>(&self, line: &'l str) -> Option<&'l str> {
+        let (stamp, rest) = line.split_once(" [")?;
+        let (who, words) = rest.split_once("] ")?;
+        let is_stamp = stamp.len() > SECONDS.len()
+            && stamp.bytes().zip(SECONDS.bytes()).all(|(byte, form)| match form {
+                b'0' => byte.is_ascii_digit(),
+                _ => byte == form,
+            });
+        let thread = who.split(':').nth(1)?;
+        (is_stamp && (thread == "main" || thread.starts_with("fc_"))).then_some(words)
     }
 
     fn read(&self, argv: &[OsString]) -> Told {

@@ -98,6 +98,7 @@ impl Dialect for Qemu {
             plugins: true,
             firmware_log: true,
             monitor: true,
+            event_monitor: false,
             ram_at_exit: true,
             api: None,
             restored: None,

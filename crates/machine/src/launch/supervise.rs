@@ -228,6 +228,7 @@ impl<'a> Supervisor<'a> {
         loop {
             match rustix::io::read(stderr.as_fd(), &mut buffer) {
                 Ok(n) if n > 0 => {
+                    self.hooks.on_stderr(now_ns(), &buffer[..n]);
                     let tail = &mut self.seen.stderr;
                     tail.extend_from_slice(&buffer[..n]);
                     if tail.len() > 2 * STDERR_TAIL {

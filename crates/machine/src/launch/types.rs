@@ -53,8 +53,8 @@ impl Default for Options {
     }
 }
 
-/// What to do while the VMM is stopped. Both default to nothing, and neither is
-/// called in plain mode.
+/// What to do while the VMM is stopped, which it is not in plain mode, and with what it writes.
+/// All default to nothing.
 pub trait Hooks {
     /// The VMM is stopped right after an `execve`: nothing of the new image ran.
     /// Called again if that image was a wrapper which executes another one.
@@ -66,6 +66,11 @@ pub trait Hooks {
     /// its vCPUs is; its memory is all there. Called at most once.
     fn on_exiting(&mut self, tracee: &Tracee) {
         let _ = tracee;
+    }
+
+    /// The VMM wrote this to its standard error, of which little is kept. In plain mode too.
+    fn on_stderr(&mut self, at: Ns, bytes: &[u8]) {
+        let _ = (at, bytes);
     }
 }
 

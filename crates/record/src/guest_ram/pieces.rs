@@ -5,6 +5,7 @@
 //! and what belongs together lies apart. The file's own order is the guest's, so it is put
 //! together again: addresses from [`FILES`] on are places in such files.
 
+use super::slots;
 use std::collections::BTreeMap;
 use std::io;
 use vmeter_kernel_image::{Candidate, HostMemory};
@@ -20,10 +21,10 @@ const MAX_FILES: usize = 1 << 10;
 
 /// A piece of a file: where in the file, where in the process, how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Piece {
-    offset: u64,
-    address: u64,
-    length: u64,
+pub(super) struct Piece {
+    pub offset: u64,
+    pub address: u64,
+    pub length: u64,
 }
 
 /// A VMM's memory, with files that it maps in pieces put together.
@@ -41,7 +42,7 @@ impl<'a> Memory<'a> {
     /// # Errors
     /// When its mappings cannot be read.
     pub fn of(tracee: &'a Tracee) -> io::Result<Self> {
-        let (candidates, files) = arrange(&tracee.mappings()?);
+        let (candidates, files) = arrange(&tracee.mappings()?, slots::of(tracee));
         Ok(Memory { tracee, candidates, files })
     }
 
@@ -76,8 +77,9 @@ impl HostMemory for Memory<'_> {
     }
 }
 
-/// Large writable mappings, and what files in pieces are made of.
-fn arrange(mappings: &[Mapping]) -> (Vec<Candidate>, Vec<Vec<Piece>>) {
+/// Large writable mappings, and what files in pieces are made of. What KVM was told is such a
+/// file, whose places are guest-physical addresses.
+fn arrange(mappings: &[Mapping], slots: Vec<Piece>) -> (Vec<Candidate>, Vec<Vec<Piece>>) {
     let writable = || mappings.iter().filter(|m| m.permissions.starts_with("rw"));
     let length = |m: &Mapping| m.end.saturating_sub(m.start);
     let mut of_file: BTreeMap<_, Vec<Piece>> = BTreeMap::new();
@@ -89,7 +91,9 @@ fn arrange(mappings: &[Mapping]) -> (Vec<Candidate>, Vec<Vec<Piece>>) {
         }
     }
     let in_pieces = |pieces: &Vec<Piece>| pieces.len() > 1 || pieces.iter().any(|p| p.offset > 0);
-    let files: Vec<Vec<Piece>> = of_file.into_values().filter(in_pieces).take(MAX_FILES).collect();
+    let in_files = of_file.into_values().filter(in_pieces).take(MAX_FILES);
+    let told = Some(slots).filter(|slots| !slots.is_empty());
+    let files: Vec<Vec<Piece>> = told.into_iter().chain(in_files).collect();
     let whole = |(number, pieces): (usize, &Vec<Piece>)| {
         let end = pieces.iter().map(|p| p.offset.saturating_add(p.length)).max().unwrap_or(0);
         Candidate { address: FILES + number as u64 * REACH, length: end.min(REACH) }
@@ -117,6 +121,23 @@ mod tests {
     }
 
     #[test]
+    fn what_kvm_was_told_is_a_candidate_by_guest_physical_addresses() {
+        const GIB: u64 = 1 << 30;
+        let bytes: Vec<u8> = (0..=255).collect();
+        let at = bytes.as_ptr() as u64;
+        let low = Piece { offset: 0, address: at, length: 128 };
+        let high = Piece { offset: 4 * GIB, address: at + 128, length: 64 };
+        let (candidates, files) = arrange(&[], vec![low, high]);
+        assert_eq!(candidates, [Candidate { address: FILES, length: 4 * GIB + 64 }]);
+        let tracee = Tracee { pid: std::process::id() as i32, stopped_ns: 0 };
+        let memory = Memory { tracee: &tracee, candidates, files };
+        let mut buffer = [0; 2];
+        memory.read(FILES + 4 * GIB, &mut buffer).expect("high RAM");
+        assert_eq!(buffer, [128, 129]);
+        assert!(memory.read(FILES + 3 * GIB, &mut buffer).is_err(), "the hole");
+    }
+
+    #[test]
     fn a_file_in_pieces_is_put_together() {
         const MIB: u64 = 1 << 20;
         let bytes: Vec<u8> = (0..=255).collect();
@@ -129,7 +150,7 @@ mod tests {
             mapping(1 << 41, 64 * MIB, 0, 8),
             mapping(1 << 42, 16 * MIB, 0, 0),
         ];
-        let (candidates, files) = arrange(&mappings);
+        let (candidates, files) = arrange(&mappings, Vec::new());
         assert_eq!((candidates.len(), files.len()), (4, 1), "{candidates:?}");
         assert_eq!(candidates[3], Candidate { address: FILES, length: 34 * MIB });
         let tracee = Tracee { pid: std::process::id() as i32, stopped_ns: 0 };

@@ -71,6 +71,12 @@ impl Recorder for Console {
                 let end = line.end.saturating_sub(run.exec_ns);
                 let of_run = |(from, at): &(u32, Ns)| (*from, at.saturating_sub(run.exec_ns));
                 let later = line.later.iter().map(of_run).collect();
+                if let Some((vmm, words)) = vmeter_machine::backend::own_words(&line.text) {
+                    return event(
+                        of_run(&(0, line.start)).1,
+                        What::Note { text: format!("{vmm}: {words}") },
+                    );
+                }
                 let what = What::ConsoleLine { text: line.text.clone(), end, later };
                 event(line.start.saturating_sub(run.exec_ns), what)
             })

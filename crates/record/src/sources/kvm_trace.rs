@@ -22,6 +22,8 @@ mod stats;
 use super::path_of;
 use crate::end::Clues;
 use crate::guest_clock::{kvm_tsc_offset, share_offset, TscOffset};
+use crate::guest_ram::slots;
+use crate::ready::GUEST_BOOTED;
 use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -30,8 +32,8 @@ use std::path::{Path, PathBuf};
 use vmeter_machine::launch::{kvm, Tracee};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Accel, Event, Ns, RunRecord};
-use vmeter_tracefs::{Instance, Plan, Tracefs};
+use vmeter_model::{Accel, Event, Moment, Ns, RunRecord};
+use vmeter_tracefs::{Instance, Plan, Probe, Tracefs};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "kvm-trace";
@@ -72,8 +74,12 @@ impl Recorder for KvmTrace {
             Box::new(Recording {
                 dir: context.dir.to_owned(),
                 watch: context.watch,
+                booted: context.spec.until.as_deref() == Some(GUEST_BOOTED),
                 sure: context.accel.is_some(),
                 instance: None,
+                slots: None,
+                told: 0,
+                lays_out: !context.vmm.ram_at_exit,
                 trouble: None,
                 machines: None,
                 stats: BTreeMap::new(),
@@ -110,14 +116,38 @@ impl Recorder for KvmTrace {
     }
 
     /// Shares what it saw of the guest's TSC.
-    fn refine_run(&self, _: &Path, run: &mut RunRecord) {
+    fn refine_run(&self, dir: &Path, run: &mut RunRecord) {
         let own = run.sources.iter().find(|source| source.name == NAME);
         let Some(own) = own else { return };
         let map = own.parameters.clone().into_iter().collect();
         let parameters: Parameters = serde_json::from_value(Value::Object(map)).unwrap_or_default();
+        if parameters.booted {
+            place_ready(dir, run);
+        }
         if parameters.offset.tsc_offset.is_some() {
             share_offset(&mut run.sources, parameters.offset);
         }
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
+/// The VMM prints some time later what its guest told it by a port or an address, which
+/// KVM saw: the ready point is there, and so is the end of what is measured.
+fn place_ready(dir: &Path, run: &mut RunRecord) {
+    let source = run.sources.iter().find(|source| source.name == NAME);
+    let seen = source.and_then(|source| decode::read(&path_of(dir, source, 0).ok()?).ok());
+    let said = seen.and_then(|seen| decode::booted(&seen, run));
+    let ready = run.moments.iter_mut().find(|(_, moment)| *moment == Moment::Ready);
+    let (Some(said), Some((printed, _))) = (said, ready) else { return };
+    if said < *printed {
+        if run.total_ns == *printed {
+            run.total_ns = said;
+        }
+        *printed = said;
     }
 }
 
@@ -130,6 +160,12 @@ pub struct Parameters {
     /// The guest's TSC, where the trace has it.
     #[serde(flatten)]
     offset: TscOffset,
+    /// Pieces of guest RAM that KVM was told of, where a kprobe saw that.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    ram_slots: usize,
+    /// True if the run ends when the guest tells its VMM that it has booted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    booted: bool,
     /// True if the trace reached its bound and what came after is missing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     limited: bool,
@@ -145,9 +181,15 @@ pub struct Raw {
 struct Recording {
     dir: PathBuf,
     watch: WatchLevel,
+    booted: bool,
     /// True if KVM is used for certain.
     sure: bool,
     instance: Option<Instance>,
+    /// Sees how the guest's RAM is laid out, where that has to be guessed otherwise.
+    slots: Option<Probe>,
+    lays_out: bool,
+    /// In how many pieces RAM was, by that.
+    told: usize,
     /// Why there is no instance; said once it is known that KVM is used.
     trouble: Option<String>,
     /// VMs that the VMM had at its end, if it was seen then.
@@ -191,7 +233,14 @@ struct Spooled {
 impl Live for Recording {
     fn prepare(&mut self, _plan: &mut LaunchPlan) -> Result<(), SourceError> {
         match self.record() {
-            Ok(instance) => self.instance = Some(instance),
+            Ok(instance) => {
+                self.instance = Some(instance);
+                // Without kprobes it is guessed from the VMM's mappings.
+                let probe =
+                    |tracefs: Tracefs| Probe::start(&tracefs, &slots::FUNCTIONS, slots::ARGUMENTS);
+                let wanted = self.lays_out.then(Tracefs::find);
+                self.slots = wanted.and_then(|tracefs| tracefs.and_then(probe).ok());
+            }
             Err(error) => self.trouble = Some(format!("KVM's exits are not recorded: {error}")),
         }
         Ok(())
@@ -200,6 +249,9 @@ impl Live for Recording {
     fn exiting(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
         let machines = kvm::machines(tracee.pid);
         self.machines = Some(machines);
+        if let Some(Ok(text)) = self.slots.as_ref().map(Probe::text) {
+            self.told = slots::publish(tracee, &text);
+        }
         if machines == 0 && !self.sure {
             return Ok(());
         }
@@ -233,6 +285,8 @@ impl Live for Recording {
                 parameters.offset = TscOffset { tsc_offset: Some(offset), tsc_offset_spread };
             }
             parameters.limited = saved.limited;
+            parameters.booted = self.booted;
+            parameters.ram_slots = self.told;
         }
         Ok(Some(recorder::record::<KvmTrace>(files, clock, ERROR_NS, &parameters)))
     }

@@ -10,6 +10,7 @@ pub mod mock;
 pub mod monitor;
 pub mod qemu_trace;
 pub mod tcg_plugin;
+pub mod vmm_events;
 pub mod vmm_memory;
 
 use crate::recorder::{AnyRecorder, SourceError};
@@ -23,6 +24,7 @@ pub fn all() -> &'static [&'static dyn AnyRecorder] {
         &console::Console,
         &firmware::Firmware,
         &monitor::Monitor,
+        &vmm_events::VmmEvents,
         &qemu_trace::QemuTrace,
         &tcg_plugin::TcgPlugin,
         &kvm_trace::KvmTrace,

@@ -238,6 +238,7 @@ impl<'a> BootReport<'a> {
         match self.result.machine.spec.until.as_deref() {
             Some("userspace") => "user space".into(),
             Some("systemd-ready") => "what systemd boots to".into(),
+            Some("guest-booted") => "the guest's word that it has booted".into(),
             Some(until) => match until.strip_prefix("line:") {
                 Some(line) => format!("the line `{line}`"),
                 None => self.shutdown().into(),

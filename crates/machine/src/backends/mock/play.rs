@@ -71,11 +71,12 @@ enum Until {
 pub fn play(script: &Script, scene: &Scene<'_>) -> Result<Played, String> {
     let until = match scene.spec.until.as_deref() {
         None | Some("poweroff") => Until::PowerOff,
-        Some("userspace" | "systemd-ready") => Until::Userspace,
+        Some("userspace" | "systemd-ready" | "guest-booted") => Until::Userspace,
         Some(other) => {
             let expression = other.strip_prefix("line:").ok_or_else(|| {
                 format!(
-                    "--until {other}: expected userspace, poweroff, systemd-ready or line:REGEX"
+                    "--until {other}: expected userspace, poweroff, systemd-ready, guest-booted \
+                     or line:REGEX"
                 )
             })?;
             Until::Line(regex::Regex::new(expression).map_err(|e| format!("--until {other}: {e}"))?)

@@ -1,12 +1,16 @@
 //! From KVM's events to counts and moments.
 
+mod said;
+
 use super::place::{Between, Place, Stamp, ENTRY_64, KERNEL_LOAD};
 use super::{ERROR_NS, NAME};
 use crate::clock::Conversion;
 use crate::recorder::SourceError;
 use crate::sources::qemu_trace;
+use said::{Said, POST};
 use std::collections::BTreeMap;
 use std::path::Path;
+use vmeter_machine::backend;
 use vmeter_model::{Event, Moment, Ns, RunRecord, What};
 use vmeter_trace::event::Body;
 use vmeter_trace::ops::{Access as Asked, Decoder, NameId, Op};
@@ -17,10 +21,6 @@ const FW_CFG: std::ops::RangeInclusive<u32> = 0x510..=0x51b;
 /// Ports of PCI configuration mechanism 1: address, then data.
 const PCI_ADDRESS: u32 = 0xcf8;
 const PCI_DATA: std::ops::RangeInclusive<u32> = 0xcfc..=0xcff;
-
-/// Where a guest of Firecracker says that it has booted (`--boot-timer`), by one byte, and which:
-/// its boot timer (Firecracker, docs/design.md and src/vmm/src/devices/pseudo/boot_timer.rs).
-const BOOT_TIMER: (u64, u64) = (0xc000_0000, 123);
 
 /// From entering the guest to the exit by which that is known: nothing was executed.
 const FIRST_EXIT_ERROR_NS: Ns = 50_000;
@@ -86,7 +86,7 @@ pub(super) struct Seen {
     /// The VMM got its first answer from KVM_RUN, and when it had last made a vCPU before.
     answered: Option<(Stamp, Stamp)>,
     made: Stamp,
-    boot_timer: Option<Stamp>,
+    said: Said,
     place: Place,
     last: Stamp,
 }
@@ -161,16 +161,19 @@ impl Seen {
                 self.answered.get_or_insert((event.ts, self.made));
             }
             Op::Access(Asked::Port { port, write }) => {
-                self.pio(event.ts, port, write, number("val").unwrap_or(0) as u32);
+                let value = number("val").unwrap_or(0) as u32;
+                self.pio(event.ts, port, write, value);
+                if write {
+                    self.said.put(event.ts, port, value);
+                }
                 self.first.get_or_insert(First { at: event.ts, by: By::Consequence });
             }
             // KVM says of a read that it has to ask for it, and again what came of it.
             Op::Access(Asked::Mmio { .. }) if number("type") == Some(0) => {}
             Op::Access(Asked::Mmio { address, write }) => {
                 self.mmio += 1;
-                let value = (number("len"), number("val").map(|value| value & 0xff));
-                if write && (address, value) == (BOOT_TIMER.0, (Some(1), Some(BOOT_TIMER.1))) {
-                    self.boot_timer.get_or_insert(event.ts);
+                if write {
+                    self.said.wrote(event.ts, address, number("len"), number("val"));
                 }
             }
             _ if event.kind.name == "kvm_write_tsc_offset" => {
@@ -246,6 +249,12 @@ pub(super) fn events(
         events.push(clock.event(seen.last, 0, What::Count { name, value }));
     }
     Ok(events)
+}
+
+/// When the guest told its VMM that it has booted, on the run's clock.
+pub(super) fn booted(seen: &Seen, run: &RunRecord) -> Option<Ns> {
+    let clock = Clock::of(&seen.clock, run).ok()?;
+    Some(clock.at(seen.said.booted()?))
 }
 
 /// Final values. What the trace has is counted there; KVM's own counters say the rest.
@@ -353,10 +362,7 @@ impl Clock {
             let over = What::RunState { state: "shutdown".into() };
             events.push(self.event(seen.last, 0, over));
         }
-        if let Some(at) = seen.boot_timer {
-            let text = "Firecracker's boot timer: the guest has booted".into();
-            events.push(self.event(at, 0, What::Note { text }));
-        }
+        events.extend(self.said(&seen.said, run));
         let mut between = |symbol: &str, between: Between| {
             let width = self.at(between.before).saturating_sub(self.at(between.after));
             events.push(self.event(between.before, width, reached(symbol)));
@@ -367,6 +373,18 @@ impl Clock {
         if let Some(at) = seen.place.kernel.filter(|_| entered != Some(ENTRY_64)) {
             between(ENTRY_64, at);
         }
+    }
+
+    /// What the guest told its VMM, as marks.
+    fn said(&self, said: &Said, run: &RunRecord) -> Vec<Event> {
+        let timer = "Firecracker's boot timer: the guest has booted".to_owned();
+        let heard = run.argv.iter().find_map(|word| backend::of_image(Path::new(word)));
+        let codes = said
+            .codes
+            .iter()
+            .filter_map(|(at, value)| Some((*at, heard?.debug_code(POST, *value)?)));
+        let marks = said.boot_timer.map(|at| (at, timer)).into_iter().chain(codes);
+        marks.map(|(at, text)| self.event(at, 0, What::Note { text })).collect()
     }
 
     /// From the making of the last vCPU, or the VMM's `main`, to its first answer, ns.

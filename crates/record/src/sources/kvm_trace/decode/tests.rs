@@ -46,6 +46,47 @@ fn where_no_exit_is_seen_the_first_answer_ends_the_vmms_start() {
 }
 
 #[test]
+fn what_a_guest_tells_its_vmm_is_a_mark_of_that_vmm() {
+    let mut said = Said::default();
+    for (at, address, length, value) in
+        [(5, 0xc000_0000, 4, 123), (6, 0xc000_0000, 1, 9), (7, 0xd000_0000, 1, 123)]
+    {
+        said.wrote(at, address, Some(length), Some(value));
+    }
+    assert_eq!(said, Said::default(), "a device that is elsewhere, or another value");
+    said.put(20, 0x80, 0x41);
+    said.put(30, 0x80, 0x60);
+    said.put(31, 0x81, 0x61);
+    let first = Some(First { at: 1, by: By::Entry });
+    let seen = Seen { first, last: 100, said, ..Seen::default() };
+    let marks = |run: &RunRecord| -> Vec<(Ns, String)> {
+        let notes = moments(&seen, run).into_iter().filter_map(|(at, _, what)| match what {
+            What::Note { text } => Some((at, text)),
+            _ => None,
+        });
+        notes.collect()
+    };
+    let by = |words: &[&str]| RunRecord {
+        argv: words.iter().map(|word| (*word).to_owned()).collect(),
+        ..RunRecord::default()
+    };
+    let codes = [
+        (20, "cloud-hypervisor's debug port: kernel, code 0x41".to_owned()),
+        (30, "cloud-hypervisor's debug port: user space, code 0x60".to_owned()),
+    ];
+    assert_eq!(marks(&by(&["taskset", "1", "/opt/cloud-hypervisor-v53", "--kernel"])), codes);
+    assert_eq!(marks(&by(&["qemu-system-x86_64"])), [], "POST codes");
+    assert_eq!(booted(&seen, &by(&[])), Some(30));
+    let mut seen = Seen { first, said: Said::default(), ..Seen::default() };
+    seen.said.wrote(7, 0xc000_0000, Some(1), Some(123));
+    assert_eq!(booted(&seen, &by(&[])), Some(7));
+    for n in 0..1_000 {
+        seen.said.put(n, 0x80, 0);
+    }
+    assert!(seen.said.codes.len() < 100, "a guest that waits by this port");
+}
+
+#[test]
 fn the_last_exit_is_the_guests_end_unless_vmeter_or_qemu_says_otherwise() {
     let first = Some(First { at: 100, by: By::Exit });
     let seen = Seen { first, last: 900, ..Seen::default() };
