@@ -155,7 +155,7 @@ fn events_of_an_event_monitor_are_marks() {
     let script = "#!/bin/sh\n\
          if [ \"$1\" = --version ]; then echo 'cloud-hypervisor v53.0'; exit 0; fi\n\
          for word; do case $word in fd=*) fd=${word#fd=};; esac; done\n\
-         say() { eval \"echo \\\"\\$1\\\" >&$fd\"; }\n\
+         say() { echo \"$1\" >/proc/$$/fd/$fd; }\n\
          say '{ \"timestamp\": { \"secs\": 0, \"nanos\": 100 }, \"source\": \"vm\", \"event\": \"booting\", \"properties\": null }'\n\
          sleep 0.2\n\
          say '{ \"timestamp\": { \"secs\": 0, \"nanos\": 150000000 }, \"source\": \"vm\", \"event\": \"booted\", \"properties\": { \"id\": \"x\" } }'\n";

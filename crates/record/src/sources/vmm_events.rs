@@ -120,7 +120,11 @@ fn reported<'a>(chunks: impl Iterator<Item = (Ns, &'a [u8])>) -> Vec<(Ns, Report
             match value.map(serde_json::from_value) {
                 Ok(Ok(event)) if events.len() < MOST => events.push((at, event)),
                 Ok(_) => {}
-                Err(error) => broken = !error.is_eof(),
+                Err(error) => {
+                    broken = !error.is_eof();
+                    // It would go on behind what is not there yet.
+                    break;
+                }
             }
         }
         let whole = stream.byte_offset();
