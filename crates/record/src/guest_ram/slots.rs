@@ -24,7 +24,10 @@ const FOUR_GIB: u64 = 4 << 30;
 const MOST: usize = 1 << 15;
 
 /// Of the VMM that was looked into last, for those who look into it after KVM's own source.
-static KNOWN: Mutex<Option<((i32, Ns), Vec<Piece>)>> = Mutex::new(None);
+static KNOWN: Mutex<Option<(Stop, Vec<Piece>)>> = Mutex::new(None);
+
+/// A process, and when it was stopped.
+type Stop = (i32, Ns);
 
 /// Makes what the probe saw known to all that look into this VMM at this stop; how many pieces
 /// of RAM that are.
