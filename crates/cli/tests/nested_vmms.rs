@@ -72,6 +72,8 @@ const OTHERS_PROGRAMS: [&str; 8] = [
     "perf",
     "true",
 ];
+/// A VMM's words for so many MiB and vCPUs.
+type Words = fn(u32, u32) -> String;
 /// RAM in MiB, and vCPUs.
 const SIZES: [(u32, u32); 4] = [(512, 1), (512, 2), (3600, 1), (3600, 2)];
 
@@ -163,7 +165,7 @@ fn of_the_tests_own() -> Vec<Boot> {
 
 /// Command lines of the real VMMs that are there.
 fn of_others() -> Vec<Boot> {
-    const OTHERS: [(&str, fn(u32, u32) -> String); 4] = [
+    const OTHERS: [(&str, Words); 4] = [
         ("lkvm", lkvm),
         ("firecracker", firecracker),
         ("cloud-hypervisor", cloud_hypervisor),
