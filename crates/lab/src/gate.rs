@@ -11,6 +11,9 @@ use vmeter_model::Verdict;
 
 /// More runs than this are not worth naming.
 const MOST_RUNS: f64 = 100_000.0;
+/// The distance to a limit that an interval leaves free in four of five sessions, in halves of
+/// its width: (1.960 + 0.842) / 1.960. One half is left free in every second.
+const FOUR_OF_FIVE: f64 = 1.43;
 
 /// What was asked.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -116,14 +119,14 @@ impl Limit {
         }
     }
 
-    /// How many runs would decide, if the ratio is the one that was seen.
+    /// How many runs would decide in four of five sessions, if the ratio is the one that was seen.
     fn more(&self, ratio: f64, [low, high]: [f64; 2], runs: usize) -> String {
         let half = (high.ln() - low.ln()) / 2.0;
         let distance = (ratio.ln() - self.ratio().ln()).abs();
-        let wanted = (runs as f64 * (half / distance).powi(2)).ceil();
+        let wanted = (runs as f64 * (FOUR_OF_FIVE * half / distance).powi(2)).ceil();
         if wanted.is_finite() && wanted < MOST_RUNS {
             let wanted = wanted.max(runs as f64 + 1.0);
-            format!("about {wanted} would decide, if it is as it looks")
+            format!("about {wanted} would decide (4 times of 5), if it is as it looks")
         } else {
             "it lies too near the limit for any number of runs".into()
         }
@@ -151,7 +154,7 @@ mod tests {
     #[test]
     fn an_inconclusive_gate_says_how_many_runs_would_decide() {
         let gate = limit(None).rule("b", 1.05, [1.01, 1.09], 10);
-        assert!(gate.text.contains("about 40 would decide"), "{}", gate.text);
+        assert!(gate.text.contains("about 81 would decide"), "{}", gate.text);
         let gate = limit(None).rule("b", 1.03, [0.9, 1.2], 10);
         assert!(gate.text.contains("too near the limit"), "{}", gate.text);
         for (said, ruling) in

@@ -1,6 +1,6 @@
 //! `vmeter bench`.
 
-use crate::options::{ruled, FailIfSlower, Machine, Runs};
+use crate::options::{ruled, Begun, FailIfSlower, Machine, Runs};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
@@ -111,7 +111,7 @@ pub fn run(arguments: Bench, out: &Output) -> anyhow::Result<Status> {
     let interrupt = Interrupt::install()?;
     let runs = arguments.runs.options();
     let mut bar = Bar::new(out.quiet);
-    let limit = arguments.gate.limit();
+    let limit = Begun::of(runs.resume.as_deref()).limit(arguments.gate);
     if limit.is_some() && runs.resume.is_none() {
         vmeter_lab::bench::check_gate(machines.len(), runs.runs)?;
     }

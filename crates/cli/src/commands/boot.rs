@@ -1,6 +1,6 @@
 //! `vmeter boot`.
 
-use crate::options::{ruled, word, FailIfSlower, Machine, Runs, Views};
+use crate::options::{ruled, word, Begun, FailIfSlower, Machine, Runs, Views};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
@@ -65,20 +65,22 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
         detect: arguments.detect,
         runs: arguments.runs.options(),
     };
-    let limit = arguments.gate.limit();
-    if limit.is_some() && arguments.baseline.is_none() {
+    let begun = Begun::of(options.runs.resume.as_deref());
+    let limit = begun.limit(arguments.gate);
+    let baseline = arguments.baseline.or_else(|| begun.baseline());
+    if limit.is_some() && baseline.is_none() {
         return Err(usage("--fail-if-slower: slower than what? --baseline DIR, a saved session"));
     }
     if limit.is_some() && options.spec.accel != Some(AskedAccel::Only(Accel::Icount)) {
         regression::check_runs(options.runs.runs)?;
     }
-    if let Some(baseline) = &arguments.baseline {
+    if let Some(baseline) = &baseline {
         regression::check(baseline)?;
     }
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);
     let mut result = boot(&options, &mut Watch::new(&mut bar, &interrupt))?;
-    let gate = match &arguments.baseline {
+    let gate = match &baseline {
         Some(baseline) => regression::judge(baseline, &mut result, limit)?,
         None => None,
     };

@@ -2,7 +2,9 @@
 
 use crate::Status;
 use clap::Args;
+use std::path::{Path, PathBuf};
 use vmeter_lab::gate::{Gate, Inconclusive, Limit, Ruling};
+use vmeter_session::AnySession;
 
 /// What is too slow, and what comes of it.
 #[derive(Debug, Clone, Copy, Args)]
@@ -25,6 +27,47 @@ impl FailIfSlower {
     }
 }
 
+/// What a session that is gone on with was told when it began, of what it does not keep itself:
+/// its gate holds for all of its runs.
+pub struct Begun {
+    argv: Vec<String>,
+    working_dir: Option<PathBuf>,
+}
+
+impl Begun {
+    /// Of the session in that folder; of none, nothing.
+    pub fn of(resume: Option<&Path>) -> Begun {
+        let record = resume.and_then(|dir| AnySession::open(dir).ok()).map(|s| s.record);
+        let (argv, working_dir) =
+            record.map_or_else(Default::default, |record| (record.argv, record.working_dir));
+        Begun { argv, working_dir }
+    }
+
+    /// The value of an option of vmeter's own.
+    fn value(&self, option: &str) -> Option<&str> {
+        let own: Vec<&String> = self.argv.iter().take_while(|word| *word != "--").collect();
+        let joined = own.iter().find_map(|word| word.strip_prefix(option)?.strip_prefix('='));
+        let apart = || own.windows(2).find(|pair| pair[0] == option).map(|pair| pair[1].as_str());
+        joined.or_else(apart)
+    }
+
+    /// The gate: what is asked now, or what was asked then.
+    pub fn limit(&self, asked: FailIfSlower) -> Option<Limit> {
+        let then = || {
+            let percent = super::percent(self.value("--fail-if-slower")?).ok()?;
+            let inconclusive = self.value("--inconclusive").and_then(|word| word.parse().ok());
+            Some(Limit { percent, inconclusive })
+        };
+        asked.limit().or_else(then)
+    }
+
+    /// What it was held against.
+    pub fn baseline(&self) -> Option<PathBuf> {
+        let path = Path::new(self.value("--baseline")?);
+        Some(self.working_dir.as_ref().map_or_else(|| path.into(), |dir| dir.join(path)))
+    }
+}
+
 /// The status of a command that ended with `status`, and whose gates ruled so: the worst
 /// counts. Says each on standard error.
 pub fn ruled(status: Status, gates: &[Gate]) -> Status {
@@ -36,5 +79,30 @@ pub fn ruled(status: Status, gates: &[Gate]) -> Status {
         (Status::Bad, _) | (_, Some(Ruling::Failed)) => Status::Bad,
         (_, Some(Ruling::Inconclusive)) => Status::Inconclusive,
         (status, _) => status,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begun(words: &[&str]) -> Begun {
+        let argv = words.iter().map(|word| (*word).to_owned()).collect();
+        Begun { argv, working_dir: Some("/home/u".into()) }
+    }
+
+    #[test]
+    fn a_gate_is_kept() {
+        let nothing = FailIfSlower { fail_if_slower: None, inconclusive: None };
+        let limit = |words| begun(words).limit(nothing).map(|l| (l.percent, l.inconclusive));
+        let words: &[&str] = &["vmeter", "bench", "--fail-if-slower", "1.5"];
+        assert_eq!(limit(words), Some((1.5, None)));
+        let words: &[&str] = &["vmeter", "bench", "--fail-if-slower=2", "--inconclusive", "pass"];
+        assert_eq!(limit(words), Some((2.0, Some(Inconclusive::Pass))));
+        assert_eq!(limit(&["vmeter", "boot", "--", "vmm", "--fail-if-slower", "3"]), None);
+        let asked = FailIfSlower { fail_if_slower: Some(4.0), inconclusive: None };
+        assert_eq!(begun(words).limit(asked).map(|l| l.percent), Some(4.0));
+        let words: &[&str] = &["vmeter", "boot", "--baseline", "before"];
+        assert_eq!(begun(words).baseline(), Some("/home/u/before".into()));
     }
 }
