@@ -226,9 +226,14 @@ fn finished<'a>(
     found
 }
 
+/// Totals by themselves: what is said of them does not depend on how many parts they have.
 fn adjust(scaling: &mut [Scaling]) {
-    let adjusted = benjamini_hochberg(&scaling.iter().map(|s| s.p_value).collect::<Vec<_>>());
-    scaling.iter_mut().zip(adjusted).for_each(|(s, p)| s.p_value = p);
+    for totals in [true, false] {
+        let of = |s: &&mut Scaling| (s.series == Series::Total) == totals;
+        let group: Vec<&mut Scaling> = scaling.iter_mut().filter(of).collect();
+        let adjusted = benjamini_hochberg(&group.iter().map(|s| s.p_value).collect::<Vec<_>>());
+        group.into_iter().zip(adjusted).for_each(|(s, p)| s.p_value = p);
+    }
 }
 
 /// The rise per unit of each step, if the runs of every point agree.
@@ -453,6 +458,17 @@ mod tests {
             .filter(|_| scaled(&mut rng, 5, 0.0).iter().any(|s| !s.breaks.is_empty()))
             .count();
         assert!(alarms <= 5, "{alarms} of 100 sweeps");
+    }
+
+    #[test]
+    fn what_is_said_of_the_total_is_what_its_interval_says() {
+        let mut rng = Rng::new(10);
+        for _ in 0..60 {
+            let all = scaled(&mut rng, 3, 0.0);
+            let total = all.iter().find(|s| s.series == Series::Total).expect("a total");
+            let [low, high] = total.slope_ci95;
+            assert_eq!(total.p_value <= 0.05, low > 0.0 || high < 0.0, "{total:?}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod json;
 
 pub(crate) use json::Body;
 
-use super::rows::ALPHA;
+use super::rows::{ALPHA, ALPHA_TOTAL};
 use vmeter_model::result::Envelope;
 use vmeter_model::sweep::{DiffKind, DiffResult, DiffRow, DiffSetting, DiffSide, Presence};
 use vmeter_model::DiffVerdict;
@@ -53,7 +53,7 @@ pub(crate) fn answer(result: &DiffResult) -> String {
         ),
         DiffVerdict::Different => format!(
             "No difference found in the time of {names} ({change}, {percent}{}), but they differ.",
-            spelled_p(total.p_value)
+            short_of(total.p_value)
         ),
         DiffVerdict::NotKnown => format!(
             "One run a side: whether {change} ({percent}) between {names} is more than noise is not known."
@@ -68,13 +68,22 @@ pub(crate) fn answer(result: &DiffResult) -> String {
         }
         DiffVerdict::NoDifference => format!(
             "No difference found between {names}: {change} ({percent}{}).",
-            spelled_p(total.p_value)
+            short_of(total.p_value)
         ),
     };
     match explanation(result, total) {
         Some(second) => format!("{first} {second}"),
         None => first,
     }
+}
+
+/// The total's p where no difference was found. Its level is below that of the interval beside it.
+fn short_of(p: Option<f64>) -> String {
+    let asked = match p.is_some_and(|p| p > ALPHA_TOTAL && p <= 0.05) {
+        true => format!("; {ALPHA_TOTAL} is asked of it, as its parts are tested as well"),
+        false => String::new(),
+    };
+    spelled_p(p) + &asked
 }
 
 fn spelled_p(p: Option<f64>) -> String {
@@ -384,4 +393,16 @@ fn setting_table(settings: &[DiffSetting]) -> Table {
         ]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short_of;
+
+    #[test]
+    fn a_p_that_is_short_of_the_totals_level_says_so() {
+        assert!(short_of(Some(0.045)).contains("0.015 is asked"));
+        assert!(!short_of(Some(0.2)).contains("asked"));
+        assert_eq!(short_of(None), "");
+    }
 }
