@@ -37,7 +37,7 @@ const FILES: [&str; 10] = [
 
 /// What recordings are called, of today's vmeter and of older ones, beside those that a
 /// `run.json` names itself.
-const RECORDINGS: [&str; 22] = [
+const RECORDINGS: [&str; 23] = [
     RUN,
     "console.chunks",
     "console.raw",
@@ -54,6 +54,7 @@ const RECORDINGS: [&str; 22] = [
     "tcg-addresses.txt",
     "tcg-stamps.bin",
     "trace.dat",
+    "vmm-events.chunks",
     "vmm-facts.txt",
     "vmm-smaps-rollup.txt",
     "vmm-smaps.txt",
