@@ -2,58 +2,10 @@
 
 mod common;
 
-use common::{event, record, MS};
-use vmeter_model::{Event, Ns, Span, Timeline, What};
-use vmeter_timeline::{build, causes, verify};
-
-fn checked(events: &[Event], total: Ns) -> Timeline {
-    let timeline = build(events, &record(total));
-    assert_eq!(verify(&timeline), Ok(()));
-    timeline
-}
-
-/// Names with lengths in ms, of what begins so.
-fn lengths<'a>(spans: &'a [Span], begins: &str) -> Vec<(&'a str, Ns)> {
-    let own = spans.iter().filter(|span| span.name.starts_with(begins));
-    own.map(|span| (span.name.as_str(), span.len() / MS)).collect()
-}
-
-fn line(at: Ns, text: &str) -> Event {
-    event(
-        at * MS,
-        MS / 10,
-        "console",
-        What::ConsoleLine { text: text.into(), end: (at + 1) * MS, later: Vec::new() },
-    )
-}
-
-/// Events of processes: at (ms), what.
-fn processes(whats: Vec<(Ns, What)>) -> Vec<Event> {
-    let init = What::ProcessExec { pid: 1, file: "/init".into() };
-    let mut events = vec![event(100 * MS, 0, "ftrace", init)];
-    events.extend(whats.into_iter().map(|(at, what)| event(at * MS, 0, "ftrace", what)));
-    events
-}
-
-fn fork(pid: i32, parent: i32) -> What {
-    What::ProcessFork { pid, parent, thread: false }
-}
-
-fn exec(pid: i32, file: &str) -> What {
-    What::ProcessExec { pid, file: file.into() }
-}
-
-fn exit(pid: i32) -> What {
-    What::ProcessExit { pid, comm: "x".into() }
-}
-
-fn wait(pid: i32) -> What {
-    What::ProcessWait { pid, child: None }
-}
-
-fn reap(pid: i32, by: i32) -> What {
-    What::ProcessReap { pid, by, status: Some(0), cpu_ns: 5_000_000, group: String::new() }
-}
+use common::user_space::{checked, exec, exit, fork, lengths, line, processes, reap, wait};
+use common::{event, MS};
+use vmeter_model::{Event, Ns, What};
+use vmeter_timeline::causes;
 
 #[test]
 fn an_init_that_speaks_before_it_acts_has_begun_all_the_same() {

@@ -2,72 +2,12 @@
 
 mod common;
 
+use common::user_space::{
+    checked, exec, exit, fork, lengths, line, names, processes, reap, until, wait,
+};
 use common::{event, record, MS};
-use vmeter_model::{Event, Moment, Ns, Span, Timeline, What};
-use vmeter_timeline::{build, causes, verify};
-
-fn checked(events: &[Event], total: Ns) -> Timeline {
-    let timeline = build(events, &record(total));
-    assert_eq!(verify(&timeline), Ok(()));
-    timeline
-}
-
-/// Of a run that ends at this line, at its total.
-fn until(events: &[Event], total: Ns, text: &str) -> Timeline {
-    let mut run = record(total);
-    run.moments.push((total, Moment::Ready));
-    let ready = event(total, 0, "console", What::ReadyLine { text: text.into() });
-    let timeline = build(&[events, &[ready]].concat(), &run);
-    assert_eq!(verify(&timeline), Ok(()));
-    timeline
-}
-
-/// Names with lengths in ms, of what begins so.
-fn lengths<'a>(spans: &'a [Span], begins: &str) -> Vec<(&'a str, Ns)> {
-    let own = spans.iter().filter(|span| span.name.starts_with(begins));
-    own.map(|span| (span.name.as_str(), span.len() / MS)).collect()
-}
-
-fn line(at: Ns, text: &str) -> Event {
-    event(
-        at * MS,
-        MS / 10,
-        "console",
-        What::ConsoleLine { text: text.into(), end: (at + 1) * MS, later: Vec::new() },
-    )
-}
-
-/// Events of processes: at (ms), what.
-fn processes(whats: Vec<(Ns, What)>) -> Vec<Event> {
-    let init = What::ProcessExec { pid: 1, file: "/init".into() };
-    let mut events = vec![event(100 * MS, 0, "ftrace", init)];
-    events.extend(whats.into_iter().map(|(at, what)| event(at * MS, 0, "ftrace", what)));
-    events
-}
-
-fn fork(pid: i32, parent: i32) -> What {
-    What::ProcessFork { pid, parent, thread: false }
-}
-
-fn exec(pid: i32, file: &str) -> What {
-    What::ProcessExec { pid, file: file.into() }
-}
-
-fn exit(pid: i32) -> What {
-    What::ProcessExit { pid, comm: "x".into() }
-}
-
-fn wait(pid: i32) -> What {
-    What::ProcessWait { pid, child: None }
-}
-
-fn reap(pid: i32, by: i32) -> What {
-    What::ProcessReap { pid, by, status: Some(0), cpu_ns: 5_000_000, group: String::new() }
-}
-
-fn names(spans: &[Span]) -> Vec<&str> {
-    spans.iter().map(|span| span.name.as_str()).filter(|name| name.starts_with("exec ")).collect()
-}
+use vmeter_model::{Event, Ns, What};
+use vmeter_timeline::{build, causes};
 
 #[test]
 fn overlap_is_no_parentage_and_lifetime_no_work() {

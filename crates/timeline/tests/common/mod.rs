@@ -2,6 +2,8 @@
 //! of the sources that see it. The figures are those of a real boot by TCG.
 #![allow(dead_code)]
 
+pub mod user_space;
+
 use vmeter_model::run::WatchLevel;
 use vmeter_model::{Event, Moment, Ns, RunRecord, What};
 
