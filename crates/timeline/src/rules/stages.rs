@@ -50,10 +50,10 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     }
     let says = if its_own { BEGINS } else { SAYS };
     let systemd = systemd_begins(facts, says, after.at, limit);
-    if initrd.is_empty() {
-        by_switch(facts, tree, begin, limit, systemd);
-    }
     let exec = switched(facts, begin.at, limit);
+    if let Some(switch) = exec.filter(|_| initrd.is_empty()) {
+        by_switch(tree, begin, switch, systemd);
+    }
     let next = systemd.or(root);
     // Where it says no more, it goes on until somebody else does.
     let left = initrd.iter().any(|(name, _)| *name == "initrd:end");
@@ -108,13 +108,11 @@ fn next_program(facts: &Facts<'_>, from: Ns) -> Option<Ns> {
 
 /// An initrd that says nothing that is known: it lasts until its init gives way to the root's.
 fn by_switch<'a>(
-    facts: &Facts<'a>,
     tree: &mut Growing<'a>,
     begin: Stamp<'a>,
-    limit: Ns,
+    (leaves, exec): (Stamp<'a>, Option<Stamp<'a>>),
     systemd: Option<Stamp<'a>>,
 ) {
-    let Some((leaves, exec)) = switched(facts, begin.at, limit) else { return };
     let error = begin.error.max(leaves.error);
     let node = Node::new(INITRD, begin.at, leaves.at, leaves.source);
     tree.place(Node { error, fill: Fill::Said, ..node });
