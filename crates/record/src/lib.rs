@@ -12,6 +12,7 @@ pub mod guest_clock;
 pub mod guest_ram;
 mod loader_file;
 mod own_failures;
+mod piped;
 pub mod ready;
 pub mod recorder;
 pub mod run;

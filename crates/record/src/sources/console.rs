@@ -3,11 +3,12 @@
 use super::firmware::ARRIVAL_ERROR_NS;
 use super::read_bounded;
 use crate::end::Clues;
+use crate::piped::Piped;
 use crate::ready::ConsoleWatch;
 use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
-use crate::stamped::{self, Dropped, Line, Lines, Stamper, Tap};
+use crate::stamped::{self, Dropped, Line, Lines, Tap};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
@@ -33,10 +34,9 @@ impl Recorder for Console {
             return None;
         }
         Some(Box::new(Recording {
-            dir: context.dir.to_owned(),
+            piped: Piped::to(context.dir, FILE),
             watches: context.watches.clone(),
             ready: context.ready.clone(),
-            stamper: None,
         }))
     }
 
@@ -129,18 +129,13 @@ impl Raw {
 }
 
 struct Recording {
-    dir: PathBuf,
+    piped: Piped,
     watches: Vec<Arc<ConsoleWatch>>,
     ready: Option<Arc<ConsoleWatch>>,
-    stamper: Option<Stamper>,
 }
 
 impl Live for Recording {
     fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
-        let path = self.dir.join(FILE);
-        let io = |error| SourceError::Io { path: path.clone(), error };
-        let (read, write) = stamped::pipe().map_err(io)?;
-        plan.stdout = Some(write);
         let mut watches = std::mem::take(&mut self.watches);
         watches.extend(self.ready.clone());
         let mut cutter = stamped::LineCutter::default();
@@ -153,16 +148,14 @@ impl Live for Recording {
             let open = cutter.open_line();
             watches.iter().for_each(|watch| watch.see(&open));
         });
-        self.stamper = Some(Stamper::start(read, &path, Some(tap)).map_err(io)?);
+        plan.stdout = Some(self.piped.begin(Some(tap), None)?);
         Ok(())
     }
 
     fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
-        let Some(stamper) = self.stamper else {
+        let Some(totals) = self.piped.finish()? else {
             return Ok(None);
         };
-        let path = self.dir.join(FILE);
-        let totals = stamper.finish().map_err(|error| SourceError::Io { path, error })?;
         let parameters = Parameters {
             cut: totals.into(),
             ready_line: self.ready.and_then(|watch| watch.reached()).map(|(_, line)| line),

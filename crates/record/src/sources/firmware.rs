@@ -5,10 +5,11 @@
 
 use super::read_bounded;
 use crate::end::Clues;
+use crate::piped::Piped;
 use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
-use crate::stamped::{self, Dropped, Line, Lines, Stamper};
+use crate::stamped::{Dropped, Line, Lines};
 use rustix::event::Timespec;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
 use vmeter_model::{Event, Ns, What};
@@ -38,7 +39,7 @@ impl Recorder for Firmware {
         let silent = context.spec.firmware.as_deref() == Some("qboot")
             || context.spec.machine.as_deref() == Some("microvm");
         (context.watch != WatchLevel::None && context.vmm.firmware_log && !silent)
-            .then(|| Box::new(Recording { dir: context.dir.to_owned(), stamper: None }) as _)
+            .then(|| Box::new(Recording(Piped::to(context.dir, FILE))) as _)
     }
 
     fn read(&self, dir: &Path, source: &SourceRecord, cut: Dropped) -> Result<Raw, SourceError> {
@@ -74,10 +75,7 @@ pub struct Raw {
     cut: Dropped,
 }
 
-struct Recording {
-    dir: PathBuf,
-    stamper: Option<Stamper>,
-}
+struct Recording(Piped);
 
 impl Live for Recording {
     fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
@@ -85,10 +83,7 @@ impl Live for Recording {
         if !plan.may_inject || taken {
             return Ok(());
         }
-        let path = self.dir.join(FILE);
-        let io = |error| SourceError::Io { path: path.clone(), error };
-        let (read, write) = stamped::pipe().map_err(io)?;
-        let fd = plan.pass_fd(write);
+        let fd = plan.pass_fd(self.0.begin(None, Some(PACE))?);
         // Set 9402: an fdset of our own, so that the pipe is opened by number, not by name.
         let added = format!("fd={fd},set=9402");
         plan.inject(&[
@@ -100,17 +95,12 @@ impl Live for Recording {
             "-device",
             "isa-debugcon,iobase=0x402,chardev=vmeter-firmware",
         ]);
-        self.stamper = Some(Stamper::paced(read, &path, None, Some(PACE)).map_err(io)?);
         Ok(())
     }
 
     fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
-        let Some(stamper) = self.stamper else {
-            return Ok(None);
-        };
-        let path = self.dir.join(FILE);
-        let totals = stamper.finish().map_err(|error| SourceError::Io { path, error })?;
-        Ok((totals.bytes > 0).then(|| {
+        let totals = self.0.finish()?.filter(|totals| totals.bytes > 0);
+        Ok(totals.map(|totals| {
             let clock = "stamped on arrival";
             recorder::record::<Firmware>(&[FILE], clock, ERROR_NS, &totals.into())
         }))

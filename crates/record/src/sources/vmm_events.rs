@@ -8,11 +8,12 @@
 use super::firmware::ARRIVAL_ERROR_NS;
 use super::read_bounded;
 use crate::end::Clues;
+use crate::piped::Piped;
 use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
-use crate::stamped::{self, Dropped, Stamper};
+use crate::stamped::{self, Dropped};
 use serde::Deserialize;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
 use vmeter_model::{Event, Ns, What};
@@ -60,7 +61,7 @@ impl Recorder for VmmEvents {
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
         (context.watch != WatchLevel::None && context.vmm.event_monitor)
-            .then(|| Box::new(Recording { dir: context.dir.to_owned(), stamper: None }) as _)
+            .then(|| Box::new(Recording(Piped::to(context.dir, FILE))) as _)
     }
 
     fn read(&self, dir: &Path, source: &SourceRecord, cut: Dropped) -> Result<Raw, SourceError> {
@@ -137,10 +138,7 @@ fn reported<'a>(chunks: impl Iterator<Item = (Ns, &'a [u8])>) -> Vec<(Ns, Report
     events
 }
 
-struct Recording {
-    dir: PathBuf,
-    stamper: Option<Stamper>,
-}
+struct Recording(Piped);
 
 impl Live for Recording {
     fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
@@ -148,22 +146,14 @@ impl Live for Recording {
         if !plan.may_inject || taken {
             return Ok(());
         }
-        let path = self.dir.join(FILE);
-        let io = |error| SourceError::Io { path: path.clone(), error };
-        let (read, write) = stamped::pipe().map_err(io)?;
-        let fd = plan.pass_fd(write);
+        let fd = plan.pass_fd(self.0.begin(None, None)?);
         plan.inject(&["--event-monitor", &format!("fd={fd}")]);
-        self.stamper = Some(Stamper::start(read, &path, None).map_err(io)?);
         Ok(())
     }
 
     fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
-        let Some(stamper) = self.stamper else {
-            return Ok(None);
-        };
-        let path = self.dir.join(FILE);
-        let totals = stamper.finish().map_err(|error| SourceError::Io { path, error })?;
-        Ok((totals.bytes > 0).then(|| {
+        let totals = self.0.finish()?.filter(|totals| totals.bytes > 0);
+        Ok(totals.map(|totals| {
             let clock = "the VMM's own, from the arrival of the quickest";
             recorder::record::<VmmEvents>(&[FILE], clock, ARRIVAL_ERROR_NS, &totals.into())
         }))
