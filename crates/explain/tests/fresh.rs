@@ -10,6 +10,18 @@ use vmeter_explain::result::{ExplainResult, Severity};
 const SHELL: &str = "sh-5";
 const OTHER: &str = "cc-50";
 
+/// A thread sleeps until a timer wakes it, so many µs later.
+fn nap(trace: &mut Trace, thread: &str, us: u64) {
+    trace.switch(1, thread, "S", OTHER);
+    trace.now += us;
+    trace.flags = "d.h1.";
+    trace.event(1, OTHER, "hrtimer_expire_entry: hrtimer=0x1 function=hrtimer_wakeup now=1");
+    trace.wake(1, OTHER, thread);
+    trace.event(1, OTHER, "hrtimer_expire_exit: hrtimer=0x1");
+    trace.flags = ".....";
+    trace.switch(1, OTHER, "R", thread);
+}
+
 /// A shell runs one program, which sleeps.
 fn once(each_us: u64) -> Trace {
     let mut trace = Trace::new();
@@ -24,14 +36,7 @@ fn once(each_us: u64) -> Trace {
     trace.switch(1, SHELL, "S", "sh-100");
     trace.call("sleep-100", 59, 300, 0);
     trace.event(10, "sleep-100", "sys_enter: NR 230 (0, 0, 0, 0, 0, 0)");
-    trace.switch(1, "sleep-100", "S", OTHER);
-    trace.now += each_us;
-    trace.flags = "d.h1.";
-    trace.event(1, OTHER, "hrtimer_expire_entry: hrtimer=0x1 function=hrtimer_wakeup now=1");
-    trace.wake(1, OTHER, "sleep-100");
-    trace.event(1, OTHER, "hrtimer_expire_exit: hrtimer=0x1");
-    trace.flags = ".....";
-    trace.switch(1, OTHER, "R", "sleep-100");
+    nap(&mut trace, "sleep-100", each_us);
     trace.event(1, "sleep-100", "sys_exit: NR 230 = 0");
     trace.event(20, "sleep-100", "sys_enter: NR 231 (0, 0, 0, 0, 0, 0)");
     trace.wake(1, "sleep-100", SHELL);
@@ -216,14 +221,7 @@ fn naps_of_one_that_nobody_waits_for_are_no_alarm() {
     let mut trace = Trace::new();
     for _ in 0..100 {
         trace.event(1, "qemu-9", "sys_enter: NR 271 (7f00, 1, 0, 0, 0, 0)");
-        trace.switch(1, "qemu-9", "S", OTHER);
-        trace.now += 20_000;
-        trace.flags = "d.h1.";
-        trace.event(1, OTHER, "hrtimer_expire_entry: hrtimer=0x1 function=hrtimer_wakeup now=1");
-        trace.wake(1, OTHER, "qemu-9");
-        trace.event(1, OTHER, "hrtimer_expire_exit: hrtimer=0x1");
-        trace.flags = ".....";
-        trace.switch(1, OTHER, "R", "qemu-9");
+        nap(&mut trace, "qemu-9", 20_000);
         trace.event(1, "qemu-9", "sys_exit: NR 271 = 0");
     }
     let result = trace.explain();
