@@ -39,11 +39,13 @@
 //!
 //! Threads without a cell (a signal handler that interrupted a mark; a thread whose
 //! thread-local storage is gone; one that is new while a harvest looks) are counted in the
-//! switch instead. That is slower, and a harvest waits for all of them.
+//! switch instead. That is slower, and a harvest waits for all of them. A fork's child has none
+//! of those that its parent had, so the number says after which fork it was counted.
 
 use crate::fence::{self, WritersFence};
 use crate::sync::{
-    own, spin_loop, yield_now, AtomicPtr, AtomicUsize, Ordering, RwLock, RwLockReadGuard, KNOWN,
+    forks, own, spin_loop, yield_now, AtomicPtr, AtomicUsize, Ordering, RwLock, RwLockReadGuard,
+    KNOWN,
 };
 use std::ptr::{self, NonNull};
 use std::sync::PoisonError;
@@ -251,7 +253,7 @@ impl Registry {
         }
         for switch in retired {
             self.wait_until_all_are_out_of(switch.id());
-            wait_while(|| switch.counted.load(Ordering::Acquire) != 0);
+            wait_while(|| switch.counted.any());
         }
     }
 
@@ -304,6 +306,43 @@ fn wait_while(mut held: impl FnMut() -> bool) {
     }
 }
 
+/// Writers inside without a cell, above them after how many forks they came.
+#[derive(Debug)]
+struct Counted(AtomicUsize);
+
+impl Counted {
+    const HALF: u32 = usize::BITS / 2;
+
+    fn forks() -> usize {
+        forks() << Self::HALF
+    }
+
+    /// How many of `counted` this process has.
+    fn inside(counted: usize, forks: usize) -> Option<usize> {
+        (counted >> Self::HALF << Self::HALF == forks).then(|| counted - forks)
+    }
+
+    fn any(&self) -> bool {
+        let counted = self.0.load(Ordering::Acquire);
+        Self::inside(counted, Self::forks()).is_some_and(|inside| inside != 0)
+    }
+
+    /// Returns what [`Self::leave`] asks for.
+    fn enter(&self) -> usize {
+        let forks = Self::forks();
+        self.change(|counted| Some(forks + 1 + Self::inside(counted, forks).unwrap_or(0)));
+        forks
+    }
+
+    fn leave(&self, forks: usize) {
+        self.change(|counted| Self::inside(counted, forks).map(|inside| forks + inside - 1));
+    }
+
+    fn change(&self, next: impl FnMut(usize) -> Option<usize>) {
+        let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+    }
+}
+
 /// A pointer to what writers use at present, and its replacement. It owns nothing:
 /// whoever has the switch frees what is current in the end. Aligned for what [`Last`] keeps
 /// beside its address.
@@ -311,8 +350,7 @@ fn wait_while(mut held: impl FnMut() -> bool) {
 #[derive(Debug)]
 pub(crate) struct Switch<T> {
     current: AtomicPtr<T>,
-    /// Writers inside without a cell.
-    counted: AtomicUsize,
+    counted: Counted,
     writers_fence: WritersFence,
 }
 
@@ -321,7 +359,7 @@ impl<T> Switch<T> {
     pub(crate) fn new(first: NonNull<T>) -> Self {
         Self {
             current: AtomicPtr::new(first.as_ptr()),
-            counted: AtomicUsize::new(0),
+            counted: Counted(AtomicUsize::new(0)),
             writers_fence: fence::writers_fence(),
         }
     }
@@ -402,9 +440,10 @@ impl<T> Switch<T> {
 
     /// Gets hold of what is current without a cell.
     pub(crate) fn hold_counted(&self) -> HoldCounted<'_, T> {
-        self.counted.fetch_add(1, Ordering::AcqRel);
+        let forks = self.counted.enter();
         fence::full();
-        HoldCounted { target: self.current.load(Ordering::Acquire), counted: &self.counted }
+        let target = self.current.load(Ordering::Acquire);
+        HoldCounted { target, counted: &self.counted, forks }
     }
 
     /// Makes `next` current and returns what was: still in use, until [`Registry::wait`]
@@ -458,7 +497,8 @@ impl<T> Drop for Hold<'_, T> {
 #[derive(Debug)]
 pub(crate) struct HoldCounted<'a, T> {
     target: *mut T,
-    counted: &'a AtomicUsize,
+    counted: &'a Counted,
+    forks: usize,
 }
 
 impl<T> HoldCounted<'_, T> {
@@ -469,6 +509,6 @@ impl<T> HoldCounted<'_, T> {
 
 impl<T> Drop for HoldCounted<'_, T> {
     fn drop(&mut self) {
-        self.counted.fetch_sub(1, Ordering::AcqRel);
+        self.counted.leave(self.forks);
     }
 }

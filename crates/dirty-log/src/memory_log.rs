@@ -4,7 +4,6 @@
 //! without a lock, and a slot that was removed is out of every mark's reach when `remove`
 //! returns, so that its last harvest is complete.
 
-use crate::fence;
 use crate::hazard::Switch;
 use crate::slot::BadPageSize;
 use crate::strategy::{DirtyBitmap, Strategy, SwitchOpt};
@@ -102,7 +101,7 @@ impl<S: Strategy> Default for MemoryLog<S> {
 impl<S: Strategy> MemoryLog<S> {
     /// Without slots.
     pub fn new() -> Self {
-        fence::init();
+        writer::init();
         Self { table: Switch::new(leak(Vec::new())), changing: Mutex::default() }
     }
 

@@ -72,7 +72,7 @@ impl Slot {
         if !page_size.is_power_of_two() {
             return Err(BadPageSize(page_size));
         }
-        fence::init();
+        writer::init();
         let shape = Shape::new(bytes.div_ceil(page_size));
         Ok(Self {
             switch: Switch::new(Bits::new(shape).into_raw()),

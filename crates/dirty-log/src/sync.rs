@@ -66,3 +66,16 @@ pub(crate) fn first_set(flags: &[AtomicU8]) -> Option<usize> {
     let found = rest.iter().position(|&byte| byte != 0)?;
     Some(bytes.len() - rest.len() + found)
 }
+
+static FORKS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many forks there were from the first process that used this to the calling one.
+pub(crate) fn forks() -> usize {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// To be called in a fork's child, before anything else.
+#[cfg(all(unix, not(miri)))]
+pub(crate) fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}

@@ -1,5 +1,6 @@
 //! Each thread's own record, in its thread-local storage, and the registry of them.
 
+use crate::fence;
 use crate::hazard::{HazardCell, Last, Record, Registry, Switch, Whom, UNREGISTERED};
 use crate::sync::{AtomicUsize, RwLock, KNOWN};
 use std::ptr::NonNull;
@@ -36,6 +37,7 @@ impl Drop for End {
 mod forks {
     use super::{RECORD, REGISTRY};
     use crate::hazard::Registered;
+    use crate::sync::forked;
     use std::cell::UnsafeCell;
     use std::sync::{Once, PoisonError, RwLockWriteGuard};
 
@@ -62,6 +64,7 @@ mod forks {
     }
 
     extern "C" fn child() {
+        forked();
         if let Some(mut threads) = take() {
             RECORD.with(|own| threads.retain(|record| record.is(own)));
         }
@@ -80,6 +83,12 @@ mod forks {
 #[cfg(not(all(unix, not(miri))))]
 mod forks {
     pub(super) fn watch() {}
+}
+
+/// To be called before a bitmap can be shared between threads, or with a child.
+pub(crate) fn init() {
+    fence::init();
+    forks::watch();
 }
 
 /// Makes harvests look at this thread's record, unless it is about to end.

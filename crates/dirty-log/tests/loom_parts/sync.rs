@@ -39,3 +39,8 @@ pub(crate) fn plain(words: &[AtomicU64]) -> Vec<u64> {
     // SAFETY: loom fails the model if a thread may still write to one.
     words.iter().map(|word| unsafe { word.unsync_load() }).collect()
 }
+
+/// No model forks.
+pub(crate) fn forks() -> usize {
+    0
+}
