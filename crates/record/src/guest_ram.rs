@@ -26,6 +26,8 @@ struct Found {
 /// The kernel that a run boots, and where what is known of it is cached.
 #[derive(Debug, Clone)]
 pub struct GuestKernel {
+    /// The run's folder.
+    dir: PathBuf,
     cache: PathBuf,
     /// The kernel image; without one the kernel is found in RAM, by its own tables.
     path: Option<PathBuf>,
@@ -47,6 +49,7 @@ impl GuestKernel {
             return None;
         }
         Some(GuestKernel {
+            dir: context.dir.to_owned(),
             cache: context.cache.to_owned(),
             path: context.kernel.map(Path::to_owned),
             ram_at_exit: context.vmm.ram_at_exit,
@@ -102,7 +105,7 @@ impl GuestKernel {
         tracee: &Tracee,
         look: impl FnOnce(&Guest<'_>) -> vmeter_kernel_image::Result<T>,
     ) -> Result<T, SourceError> {
-        let host = Memory::of(tracee).map_err(|error| SourceError::Io {
+        let host = Memory::of(tracee, &self.dir).map_err(|error| SourceError::Io {
             path: Path::new("/proc").join(tracee.pid.to_string()).join("maps"),
             error,
         })?;

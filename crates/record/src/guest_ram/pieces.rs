@@ -8,6 +8,7 @@
 use super::slots;
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use vmeter_kernel_image::{Candidate, HostMemory};
 use vmeter_machine::launch::{Mapping, Tracee};
 
@@ -37,12 +38,12 @@ pub struct Memory<'a> {
 }
 
 impl<'a> Memory<'a> {
-    /// The memory of a stopped VMM.
+    /// The memory of a stopped VMM, whose run has this folder.
     ///
     /// # Errors
     /// When its mappings cannot be read.
-    pub fn of(tracee: &'a Tracee) -> io::Result<Self> {
-        let (candidates, files) = arrange(&tracee.mappings()?, slots::of(tracee));
+    pub fn of(tracee: &'a Tracee, dir: &Path) -> io::Result<Self> {
+        let (candidates, files) = arrange(&tracee.mappings()?, slots::of(dir, tracee));
         Ok(Memory { tracee, candidates, files })
     }
 

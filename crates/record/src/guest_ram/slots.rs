@@ -7,9 +7,10 @@
 
 use super::pieces::Piece;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::io;
+use std::path::Path;
+use vmeter_base::files;
 use vmeter_machine::launch::Tracee;
-use vmeter_model::Ns;
 
 /// The function, by the names that kernels have had for it.
 pub const FUNCTIONS: [&str; 2] = ["__kvm_set_memory_region", "kvm_set_memory_region"];
@@ -23,27 +24,36 @@ const FOUR_GIB: u64 = 4 << 30;
 /// More than any machine has.
 const MOST: usize = 1 << 15;
 
-/// Of the VMM that was looked into last, for those who look into it after KVM's own source.
-static KNOWN: Mutex<Option<(Stop, Vec<Piece>)>> = Mutex::new(None);
+/// What the probe saw, in the run's folder: a line that says at which stop, then its own.
+pub const FILE: &str = "kvm-slots.txt";
+const HEAD: &str = "# seen when this process was stopped, at this CLOCK_MONOTONIC (ns):";
+/// More than a probe gives.
+const LONGEST: u64 = 8 << 20;
 
-/// A process, and when it was stopped.
-type Stop = (i32, Ns);
-
-/// Makes what the probe saw known to all that look into this VMM at this stop; how many pieces
+/// Keeps what the probe saw for all that look into this VMM at this stop; how many pieces
 /// of RAM that are.
-pub fn publish(tracee: &Tracee, text: &str) -> usize {
-    let pieces = of_text(text);
-    let found = pieces.len();
-    let known = Some(((tracee.pid, tracee.stopped_ns), pieces));
-    *KNOWN.lock().unwrap_or_else(PoisonError::into_inner) = known;
-    found
+///
+/// # Errors
+/// When it can't be written.
+pub fn save(dir: &Path, tracee: &Tracee, text: &str) -> io::Result<usize> {
+    let pieces = of_text(text).len();
+    if pieces > 0 {
+        std::fs::write(dir.join(FILE), format!("{}\n{text}", head(tracee)))?;
+    }
+    Ok(pieces)
 }
 
 /// Guest-physical memory of a VMM at this stop; empty if nothing told.
-pub(super) fn of(tracee: &Tracee) -> Vec<Piece> {
-    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let here = known.as_ref().filter(|(stop, _)| *stop == (tracee.pid, tracee.stopped_ns));
-    here.map_or_else(Vec::new, |(_, pieces)| pieces.clone())
+pub(super) fn of(dir: &Path, tracee: &Tracee) -> Vec<Piece> {
+    let text = files::read_text_limited(&dir.join(FILE), LONGEST).unwrap_or_default();
+    match text.split_once('\n') {
+        Some((first, text)) if first == head(tracee) => of_text(text),
+        _ => Vec::new(),
+    }
+}
+
+fn head(tracee: &Tracee) -> String {
+    format!("{HEAD} {} {}", tracee.pid, tracee.stopped_ns)
 }
 
 /// The slots that are there after all these calls: RAM below 4 GiB, and what begins there and
@@ -146,11 +156,17 @@ mod tests {
     }
 
     #[test]
-    fn it_is_known_at_the_stop_at_which_it_was_seen() {
+    fn it_is_in_the_runs_folder_and_of_one_stop() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let other = tempfile::tempdir().expect("a folder");
         let tracee = Tracee { pid: 1, stopped_ns: 5 };
-        assert_eq!(publish(&tracee, FIRECRACKER), 2);
-        assert_eq!(of(&tracee).len(), 2);
-        assert_eq!(of(&Tracee { pid: 1, stopped_ns: 6 }), []);
+        assert_eq!(of(dir.path(), &tracee), []);
+        assert_eq!(save(dir.path(), &tracee, FIRECRACKER).expect("written"), 2);
+        assert_eq!(of(dir.path(), &tracee), of_text(FIRECRACKER));
+        assert_eq!(of(dir.path(), &Tracee { pid: 1, stopped_ns: 6 }), []);
+        assert_eq!(of(other.path(), &tracee), [], "another run, at the same time");
+        std::fs::write(dir.path().join(FILE), [0xff, 0, b'\n']).expect("written");
+        assert_eq!(of(dir.path(), &tracee), []);
     }
 
     proptest! {

@@ -250,7 +250,9 @@ impl Live for Recording {
         let machines = kvm::machines(tracee.pid);
         self.machines = Some(machines);
         if let Some(Ok(text)) = self.slots.as_ref().map(Probe::text) {
-            self.told = slots::publish(tracee, &text);
+            let saved = slots::save(&self.dir, tracee, &text);
+            let path = || self.dir.join(slots::FILE);
+            self.told = saved.map_err(|error| SourceError::Io { path: path(), error })?;
         }
         if machines == 0 && !self.sure {
             return Ok(());
@@ -275,6 +277,9 @@ impl Live for Recording {
             };
         }
         let (files, clock) = match &saved {
+            Some(saved) if self.told > 0 => {
+                (&[FILE, slots::FILE][..], clock_in_words(&saved.clock))
+            }
             Some(saved) => (&[FILE][..], clock_in_words(&saved.clock)),
             None => (&[][..], "none: counters, read at the VMM's end".to_owned()),
         };
