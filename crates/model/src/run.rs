@@ -229,6 +229,18 @@ impl RunRecord {
     pub fn moment(&self, moment: &Moment) -> Option<Ns> {
         self.moments.iter().find(|(_, m)| m == moment).map(|(at, _)| *at)
     }
+
+    /// Brings a time after exec, by a clock that went on while vmeter looked into the VMM
+    /// ([`RunRecord::looked_ns`]), to this run's, which stood still: the look is the one time
+    /// that the VMM was held without any length.
+    pub fn on_clock(&self) -> impl Fn(Ns) -> Ns {
+        let of = |kind: Moment| self.moments.iter().filter(move |(_, m)| *m == kind);
+        let mut looks = of(Moment::VmeterHold)
+            .map(|(begin, _)| *begin)
+            .filter(|begin| of(Moment::VmeterRelease).any(|(end, _)| end == begin));
+        let (begin, length) = (looks.next_back().unwrap_or(Ns::MAX), self.looked_ns.max(0));
+        move |at| if at > begin { begin.max(at.saturating_sub(length)) } else { at }
+    }
 }
 
 /// A machine of a session: what was asked, and what was chosen for it.

@@ -38,7 +38,15 @@ fn decode(saved: &Saved<'_>, source: usize, events: &mut Vec<Event>, warnings: &
         return;
     };
     match recorder.decode(source, saved) {
-        Ok(decoded) => events.extend(decoded),
+        Ok(decoded) => {
+            // Virtual time does not go on while the VMM is held.
+            let on_clock = Some(saved.run.on_clock()).filter(|_| !saved.run.icount);
+            let placed = |event: Event| match &on_clock {
+                Some(on_clock) => Event { at: on_clock(event.at), ..event },
+                None => event,
+            };
+            events.extend(decoded.into_iter().map(placed));
+        }
         Err(error) => warnings.push(format!("source {name} left out: {error}")),
     }
 }
@@ -79,6 +87,39 @@ fn process_events(run: &RunRecord, warnings: &mut Vec<String>) -> Vec<Event> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recorder;
+    use crate::sources::console::Console;
+
+    /// A VMM goes on after vmeter looked into it at the end of its first vCPU: what it says then
+    /// has been stamped by a clock that went on meanwhile.
+    #[test]
+    fn what_came_after_the_look_is_on_the_runs_clock() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let chunks = b"vmeter-chunks 1\n1010 6\nfirst\n\n1150 5\nlate\n\n1190 5\nlast\n\n";
+        std::fs::write(dir.path().join("console.chunks"), chunks).expect("written");
+        let source = recorder::record::<Console>(&["console.chunks"], "c", 1, &Default::default());
+        let mut run = RunRecord {
+            exec_ns: 1_000,
+            total_ns: 100,
+            looked_ns: 100,
+            sources: vec![source],
+            moments: vec![
+                (5, Moment::VmeterHold),
+                (8, Moment::VmeterRelease),
+                (60, Moment::VmeterHold),
+                (60, Moment::VmeterRelease),
+            ],
+            ..RunRecord::default()
+        };
+        let lines = |run: &RunRecord| -> Vec<_> {
+            let (events, _) = super::events(dir.path(), run);
+            let lines = events.into_iter().filter(|e| matches!(e.what, What::ConsoleLine { .. }));
+            lines.map(|e| e.at).collect()
+        };
+        assert_eq!(lines(&run), [10, 60, 90], "while it was looked into, and after");
+        run.looked_ns = 0;
+        assert_eq!(lines(&run), [10, 150, 190], "as older sessions have it");
+    }
 
     #[test]
     fn a_moment_of_another_version_is_told_and_the_rest_is_read() {

@@ -30,6 +30,9 @@ const MAX_EXITS: usize = 1 << 20;
 /// Ports with a count of their own.
 const MAX_PORTS: usize = 1 << 12;
 
+/// include/uapi/asm-generic/errno-base.h
+const EINTR: i32 = 4;
+
 /// A PCI configuration access.
 #[derive(Debug, Clone, Copy)]
 struct Access {
@@ -89,6 +92,9 @@ pub(super) struct Seen {
     said: Said,
     place: Place,
     last: Stamp,
+    /// The last that was not a signal's doing: at its end a VMM sends signals to vCPUs that
+    /// have long been halted.
+    acted: Stamp,
 }
 
 /// Reads a trace to its end.
@@ -186,6 +192,16 @@ impl Seen {
             _ => {}
         }
         self.last = self.last.max(event.ts);
+        if !self.by_signal(op, number("errno")) {
+            self.acted = self.acted.max(event.ts);
+        }
+    }
+
+    /// True if KVM_RUN ended for a signal, which says nothing of the guest where its exits are
+    /// seen. Where they are not, it is all that shows of one that computes.
+    fn by_signal(&self, op: Op, errno: Option<u64>) -> bool {
+        let interrupted = errno.is_some_and(|errno| errno as i32 == -EINTR);
+        interrupted && matches!(op, Op::UserspaceExit { .. }) && !self.exits_by.is_empty()
     }
 
     fn pio(&mut self, at: Stamp, port: u32, write: bool, value: u32) {
@@ -358,9 +374,9 @@ impl Clock {
         // QEMU's own trace says when it stopped its guest.
         let killed = run.moment(&Moment::VmmKilled).is_some();
         let traced = run.sources.iter().any(|s| s.name == qemu_trace::NAME);
-        if !killed && !traced && seen.last > first.at {
+        if !killed && !traced && seen.acted > first.at {
             let over = What::RunState { state: "shutdown".into() };
-            events.push(self.event(seen.last, 0, over));
+            events.push(self.event(seen.acted, 0, over));
         }
         events.extend(self.said(&seen.said, run));
         let mut between = |symbol: &str, between: Between| {

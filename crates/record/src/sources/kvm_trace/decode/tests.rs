@@ -89,7 +89,8 @@ fn what_a_guest_tells_its_vmm_is_a_mark_of_that_vmm() {
 #[test]
 fn the_last_exit_is_the_guests_end_unless_vmeter_or_qemu_says_otherwise() {
     let first = Some(First { at: 100, by: By::Exit });
-    let seen = Seen { first, last: 900, ..Seen::default() };
+    // What comes after is a signal's.
+    let seen = Seen { first, acted: 900, last: 940, ..Seen::default() };
     let over = |run: &RunRecord| {
         moments(&seen, run).into_iter().find(|(_, _, what)| *what == state("shutdown"))
     };
@@ -106,6 +107,19 @@ fn the_last_exit_is_the_guests_end_unless_vmeter_or_qemu_says_otherwise() {
         parameters: BTreeMap::new(),
     });
     assert_eq!(over(&run), None);
+}
+
+/// kvmtool pauses its halted vCPUs by signals when the first one has ended.
+#[test]
+fn a_signal_at_the_end_is_not_the_guests() {
+    let reason = NameId(0);
+    let by_signal = |seen: &Seen, op, errno: i32| seen.by_signal(op, Some(errno as u64));
+    let mut seen = Seen::default();
+    assert!(!by_signal(&seen, Op::UserspaceExit { reason }, -4), "a KVM without kvm_exit");
+    seen.exits_by.insert(reason, 1);
+    assert!(by_signal(&seen, Op::UserspaceExit { reason }, -4));
+    assert!(!by_signal(&seen, Op::UserspaceExit { reason }, 0));
+    assert!(!by_signal(&seen, Op::VmExit { reason }, -4));
 }
 
 #[test]
