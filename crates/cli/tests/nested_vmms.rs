@@ -163,14 +163,16 @@ fn of_the_tests_own() -> Vec<Boot> {
     boots
 }
 
+/// The real VMMs, and how they are told of a machine.
+const OTHERS: [(&str, Words); 4] = [
+    ("lkvm", lkvm),
+    ("firecracker", firecracker),
+    ("cloud-hypervisor", cloud_hypervisor),
+    ("crosvm", crosvm),
+];
+
 /// Command lines of the real VMMs that are there.
 fn of_others() -> Vec<Boot> {
-    const OTHERS: [(&str, Words); 4] = [
-        ("lkvm", lkvm),
-        ("firecracker", firecracker),
-        ("cloud-hypervisor", cloud_hypervisor),
-        ("crosvm", crosvm),
-    ];
     let mut boots = Vec::new();
     for (name, words) in OTHERS {
         if vmm(name).is_none() {
@@ -261,6 +263,35 @@ fn vmms_are_compared_in_turn() {
     assert_eq!(machines.len(), there.len());
     let samples = |machine: &Value| machine["samples_s"].as_array().map_or(0, Vec::len);
     assert!(machines.iter().all(|machine| samples(machine).to_string() == runs), "{result:#}");
+}
+
+/// What watching costs a boot of each, threads that are traced and KVM's events with it. In an
+/// interpreter events cost many times what they do on a real host: only that it is measured is
+/// looked at.
+#[test]
+fn the_cost_of_watching_them_is_measured() {
+    let Some(kernel) = asked() else { return };
+    let only = std::env::var("VMETER_NESTED_ONLY").unwrap_or_default();
+    let mut there = OTHERS.to_vec();
+    there.retain(|(name, _)| vmm(name).is_some() && only.split(',').any(|o| name.starts_with(o)));
+    let runs = std::env::var("VMETER_NESTED_RUNS").unwrap_or_else(|_| "3".into());
+    let boot = |(name, words): &(&str, Words)| {
+        format!(
+            "vmeter boot --overhead --warmup 1 --runs {runs} --timeout 1500 --color never \\\n\
+             --export-json /tmp/{name}.json {}\necho '=== {name}' >/dev/ttyS1\n\
+             cat /tmp/{name}.json >/dev/ttyS1; rm -rf /tmp/state/vmeter/runs\n",
+            words(512, 1)
+        )
+    };
+    let script = format!("{BEGIN}{}", there.iter().map(boot).collect::<String>());
+    let lines = in_l1(&Lab::new(), &kernel, &script, PATIENCE * there.len() as u32);
+    let mut results = lines[1].split("=== ").skip(1);
+    for (name, _) in there {
+        let (_, result) = results.next().and_then(|r| r.split_once('\n')).expect("a result");
+        let cost = &serde_json::from_str::<Value>(result).expect("JSON")["overhead"];
+        println!("{name}: {} CPU {} {}", cost["ratio"], cost["cpu_ratio"], cost["verdict"]);
+        assert!(cost["pairs"].as_u64() >= Some(1), "{name}: {cost:#}");
+    }
 }
 
 /// The kernel, if these tests are asked for.

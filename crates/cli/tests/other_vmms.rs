@@ -192,6 +192,17 @@ fn a_vmm_that_fails_on_its_console_is_quoted() {
     assert!(said.contains("SIGABRT") && said.contains("missing field"), "{said}");
 }
 
+/// Its threads are traced, and its exits if it has any, though nothing is added to its words.
+#[test]
+fn watching_somebodys_own_vmm_has_a_cost_that_is_told() {
+    let lab = Lab::new();
+    let vmm = lab.script("launcher", "#!/bin/sh\necho 'vmeter: ready'\n");
+    let words = ["boot", "--warmup", "0", "--runs", "3", "--overhead", "--", text(&vmm)];
+    let ran = lab.run(&words);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains("nothing; watching: "), "{}", ran.stdout);
+}
+
 #[test]
 fn help_and_error_name_every_back_end() {
     let lab = Lab::new();

@@ -24,6 +24,7 @@ pub mod kvm;
 mod orphans;
 mod ptrace;
 mod reaper;
+mod signals;
 mod stopper;
 mod supervise;
 mod threads;
@@ -196,6 +197,7 @@ fn result(
         ptrace,
         image: seen.image,
         stops: seen.stops,
+        let_go: seen.let_go,
         left_behind: seen.left_behind,
         was_stopped: seen.was_stopped,
         held: seen.held.iter().map(|(a, b)| (on_run(*a), on_run(*b))).collect(),

@@ -354,6 +354,7 @@ mod tests {
             held: Vec::new(),
             left_behind: Vec::new(),
             was_stopped: false,
+            let_go: false,
         }
     }
 

@@ -39,6 +39,13 @@ const CONSOLE_TAIL: u64 = 1 << 20;
 
 /// A kernel prints this as the last line of a panic, when it is going to hang.
 const PANIC_END: &str = r"---\[ end Kernel panic";
+
+/// Of a VMM that kicks its vCPUs.
+const LET_GO: &str =
+    "the VMM's threads were sent so many signals that they were traced no longer, \
+                      which would have slowed it down: its guest's RAM and KVM's counters were \
+                      looked at when its process ended, and may have been gone";
+
 /// What to record.
 pub struct Request<'a> {
     /// The machine and how it is watched. Its `watches` are filled in here.
@@ -147,6 +154,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         own.check()?;
     }
     warn_of_forks(&exit, &request, &mut warnings);
+    warnings.extend(exit.let_go.then(|| LET_GO.to_owned()));
     if matches!(record.outcome, Outcome::TimedOut { .. }) && told == Some(false) {
         warnings.push(format!(
             "--until systemd-ready: its console had no line of systemd's that a target is reached; \

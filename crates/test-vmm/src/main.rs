@@ -53,6 +53,9 @@ struct Machine {
     /// Makes the VM in a thread of its own.
     #[arg(long)]
     vm_thread: bool,
+    /// Signals that each vCPU's thread is sent, a second.
+    #[arg(long, default_value_t = 0)]
+    kicks: u32,
     /// RAM of another guest, as a file.
     #[arg(long)]
     plant: Option<PathBuf>,

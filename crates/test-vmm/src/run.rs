@@ -7,7 +7,10 @@ use kvm_bindings::{kvm_mp_state, kvm_pit_config, kvm_userspace_memory_region, Cp
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, KVM_MP_STATE_RUNNABLE};
 use kvm_ioctls::{Cap, Kvm, VcpuExit, VcpuFd, VmFd};
 use std::io::Stdout;
+use std::os::unix::thread::JoinHandleExt;
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
 use vm_superio::serial::NoEvents;
 use vm_superio::{Serial, Trigger};
 use vmm_sys_util::eventfd::{EventFd, EFD_NONBLOCK};
@@ -63,12 +66,29 @@ pub fn run(machine: &Machine) -> Result<()> {
             std::thread::Builder::new().name(name).spawn(move || serve(vcpu, &serial, end))
         })
         .collect::<std::io::Result<_>>()?;
+    if machine.kicks > 0 {
+        kick(&threads, Duration::from_secs(1) / machine.kicks);
+    }
     for thread in threads {
         thread.join().ok().context("a vCPU's thread panicked")??;
     }
     drop(vm);
     ram.unmap();
     Ok(())
+}
+
+/// Sends signals that do nothing to vCPUs' threads, until all have ended.
+fn kick<T>(threads: &[JoinHandle<T>], pause: Duration) {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: the handler does nothing.
+    unsafe { libc::signal(libc::SIGUSR1, nothing as *const () as libc::sighandler_t) };
+    while threads.iter().any(|thread| !thread.is_finished()) {
+        for thread in threads {
+            // SAFETY: a thread that was not joined has its number, even if it has ended.
+            unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGUSR1) };
+        }
+        std::thread::park_timeout(pause);
+    }
 }
 
 fn make(machine: &Machine, ram: &Ram, entry: Option<u64>) -> Result<(VmFd, Vec<VcpuFd>, Port)> {

@@ -146,7 +146,21 @@ fn ram_is_found_however_it_is_laid_out_and_before_it_is_freed() {
     }
     let kept = planted.vmm(&["--end", "exit", "--vm-thread", "--thread-name", "fc_vcpu%"]);
     planted.watch(&kept).is_complete("RAM is there to the end");
+    kicks(&planted);
     who_it_is(&planted);
+}
+
+/// A signal to a thread that is traced stops it: few are borne, many are not.
+fn kicks(planted: &Planted) {
+    let let_go = |watched: &Watched| watched.record.warnings.iter().any(|w| w.contains("signals"));
+    let few = planted.watch(&planted.vmm(&["--kicks", "20"]));
+    few.is_complete("some signals");
+    assert!(!let_go(&few), "{:?}", few.record.warnings);
+    let many = ["--kicks", "2000", "--work", "2000000000"];
+    let freed = planted.watch(&planted.vmm(&many));
+    assert!(let_go(&freed), "{:?}", freed.record.warnings);
+    let kept = planted.watch(&planted.vmm(&[many.as_slice(), &["--end", "exit"]].concat()));
+    kept.is_complete("signals, and RAM is there to the end");
 }
 
 /// A launcher's child is the VMM; the launcher's time is its own.

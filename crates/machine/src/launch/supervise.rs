@@ -12,6 +12,7 @@ use super::image::{self, Breakpoint};
 use super::orphans::Mark;
 use super::ptrace;
 use super::reaper::Changes;
+use super::signals::Patience;
 use super::stopper::Stopper;
 use super::threads;
 use super::tracee::Tracee;
@@ -90,6 +91,7 @@ pub struct Supervisor<'a> {
     reaped: Option<(Ns, Status, Usage)>,
     breakpoints: Vec<Breakpoint>,
     family: Family,
+    patience: Patience,
     pub seen: Seen,
 }
 
@@ -108,6 +110,7 @@ pub struct Seen {
     pub stderr: Vec<u8>,
     pub left_behind: Vec<String>,
     pub was_stopped: bool,
+    pub let_go: bool,
 }
 
 impl<'a> Supervisor<'a> {
@@ -143,6 +146,7 @@ impl<'a> Supervisor<'a> {
             reaped: None,
             breakpoints: Vec::new(),
             family: Family::default(),
+            patience: Patience::default(),
             seen: Seen::default(),
         })
     }
@@ -347,6 +351,11 @@ impl<'a> Supervisor<'a> {
                 return gone_is_fine(ptrace::listen(pid));
             }
             0 if signal == libc::SIGTRAP && self.at_breakpoint(pid, &tracee)? => {}
+            0 if pid != process && self.patience.is_over(at) => {
+                self.seen.let_go = true;
+                self.family.remove(pid);
+                return gone_is_fine(ptrace::detach(pid, signal));
+            }
             0 => deliver = signal,
             _ => {}
         }

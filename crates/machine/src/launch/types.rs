@@ -196,6 +196,9 @@ pub struct Exit {
     pub held: Vec<(Ns, Ns)>,
     /// How long vmeter held the VMM to look into it once its guest was done, ns.
     pub looked_ns: Ns,
+    /// True if its threads were sent so many signals that those were traced no longer: when its
+    /// vCPUs ended was not seen.
+    pub let_go: bool,
     /// Names of processes that outlived it, as after `-daemonize`; they were ended.
     pub left_behind: Vec<String>,
     /// True if a signal of job control (SIGSTOP) had stopped it when it was ended early.

@@ -232,12 +232,12 @@ impl BootReport<'_> {
         let mut parts = Vec::new();
         parts.extend((!vmm.is_empty()).then(|| some(vmm.len(), "option") + " of the VMM"));
         parts.extend((words > 0).then(|| some(words, "word") + " of the kernel"));
-        if parts.is_empty() {
-            return "nothing".into();
-        }
         let measured = self.result.overhead.as_ref();
-        let cost = match measured.filter(|measured| is_of(measured, run.record.watch)) {
-            Some(measured) => format!(": {}", added_range(&measured.ratio)),
+        let measured = measured.filter(|measured| is_of(measured, run.record.watch));
+        let cost = match measured.map(|measured| added_range(&measured.ratio)) {
+            Some(cost) if parts.is_empty() => format!("nothing; watching: {cost}"),
+            None if parts.is_empty() => "nothing".into(),
+            Some(cost) => format!(": {cost}"),
             None => "; cost: --overhead".into(),
         };
         parts.join(", ") + &cost
