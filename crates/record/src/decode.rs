@@ -1,9 +1,9 @@
 //! A saved run's events, from all its sources, on its own clock.
 
 use crate::recorder::Saved;
-use crate::sources;
+use crate::sources::{self, guest_ftrace, guest_printk, guest_units, kvm_trace};
 use std::path::Path;
-use vmeter_model::{Event, Moment, RunRecord, What};
+use vmeter_model::{Event, Moment, Ns, RunRecord, What};
 
 /// Decodes every source of a run. The events are in order of time; what could
 /// not be decoded comes back as warnings, in words for the user.
@@ -17,8 +17,25 @@ pub fn events(dir: &Path, run: &RunRecord) -> (Vec<Event>, Vec<String>) {
     for recorder in sources::all() {
         recorder.refine_events(&saved, &mut events);
     }
+    if let Some(at) = kvm_trace::went_on(&saved) {
+        leave_out_before(at, &mut events);
+        warnings.push(RESTORED.to_owned());
+    }
     events.sort_by_key(|e| e.at);
     (events, warnings)
+}
+
+/// What is in a guest's RAM.
+const IN_RAM: [&str; 3] = [guest_ftrace::NAME, guest_printk::NAME, guest_units::NAME];
+
+/// Its VMM need not have been told so on its command line.
+const RESTORED: &str =
+    "the guest was restored from a snapshot: its kernel ran before its VMM did, \
+                        and what it logged and traced until then was left out; this is no boot";
+
+/// Leaves out what the guest did before it went on.
+fn leave_out_before(at: Ns, events: &mut Vec<Event>) {
+    events.retain(|event| event.at >= at || !IN_RAM.contains(&&*event.source));
 }
 
 /// The events of one source alone, as [`events`].
@@ -119,6 +136,24 @@ mod tests {
         assert_eq!(lines(&run), [10, 60, 90], "while it was looked into, and after");
         run.looked_ns = 0;
         assert_eq!(lines(&run), [10, 150, 190], "as older sessions have it");
+    }
+
+    #[test]
+    fn what_a_guest_did_before_it_was_restored_is_no_part_of_the_run() {
+        let event = |at, source: &str| Event {
+            at,
+            error_ns: 0,
+            source: source.into(),
+            insns: None,
+            what: What::PowerOff,
+        };
+        let sources = ["guest-printk", "guest-ftrace", "guest-units", "console"];
+        let mut events: Vec<Event> =
+            sources.iter().flat_map(|source| [event(5, source), event(15, source)]).collect();
+        leave_out_before(10, &mut events);
+        let kept: Vec<_> = events.iter().map(|e| (e.at, &*e.source)).collect();
+        let after = sources.map(|source| (15, source));
+        assert_eq!(kept, [after[0], after[1], after[2], (5, "console"), after[3]]);
     }
 
     #[test]

@@ -135,6 +135,11 @@ fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
+/// When a guest went on that was restored from a snapshot, by its first exit.
+pub(crate) fn went_on(saved: &Saved<'_>) -> Option<Ns> {
+    decode::went_on(&saved.raw(&KvmTrace).ok()??.seen, saved.run)
+}
+
 /// The VMM prints some time later what its guest told it by a port or an address, which
 /// KVM saw: the ready point is there, and so is the end of what is measured.
 fn place_ready(dir: &Path, run: &mut RunRecord) {

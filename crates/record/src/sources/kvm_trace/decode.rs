@@ -267,6 +267,12 @@ pub(super) fn events(
     Ok(events)
 }
 
+/// When a guest that had run before went on, on the run's clock: by its first exit, if that is seen.
+pub(super) fn went_on(seen: &Seen, run: &RunRecord) -> Option<Ns> {
+    let first = seen.first.filter(|_| seen.lost == 0 && seen.place.was_restored())?;
+    Some(Clock::of(&seen.clock, run).ok()?.at(first.at))
+}
+
 /// When the guest told its VMM that it has booted, on the run's clock.
 pub(super) fn booted(seen: &Seen, run: &RunRecord) -> Option<Ns> {
     let clock = Clock::of(&seen.clock, run).ok()?;

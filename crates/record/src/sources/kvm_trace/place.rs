@@ -12,6 +12,9 @@ const MIB: u64 = 1 << 20;
 pub const KERNEL_LOAD: u64 = 16 << 20;
 /// An entry is not beyond the first 256 MiB.
 const ENTRY_END: u64 = 256 << 20;
+/// Neither firmware nor a kernel is entered beyond: who first exits there, a program of the
+/// guest's or its kernel, ran before.
+const BOOTS_BELOW: u64 = 4 << 30;
 /// First address of the upper half.
 const UPPER_HALF: u64 = 1 << 63;
 /// A kernel image begins at a multiple of this (`CONFIG_PHYSICAL_ALIGN`), and its
@@ -56,6 +59,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// True if the guest's kernel ran before this VMM did.
+    pub fn was_restored(&self) -> bool {
+        self.first.is_some_and(|rip| rip >= BOOTS_BELOW)
+    }
+
     /// The symbol that a VMM entered which has no firmware.
     pub fn entered(&self) -> Option<&'static str> {
         match self.first? {
@@ -73,8 +81,11 @@ impl Place {
     /// An exit of a thread, and where its guest was.
     pub fn exit(&mut self, thread: i32, at: Stamp, rip: u64) {
         // A guest that begins there was restored: its kernel had been entered long before.
-        let restored = *self.first.get_or_insert(rip) >= UPPER_HALF;
-        if restored || self.kernel.is_some() || *self.thread.get_or_insert(thread) != thread {
+        self.first.get_or_insert(rip);
+        if self.was_restored()
+            || self.kernel.is_some()
+            || *self.thread.get_or_insert(thread) != thread
+        {
             return;
         }
         if let Some((after, from)) = self.previous {
@@ -153,6 +164,11 @@ mod tests {
         assert_eq!(Place::default().entered(), None);
         let restored = place(&[(1, 0xffff_ffff_8100_0000), (2, 0xffff_ffff_8100_1000)]);
         assert_eq!((restored.entered(), restored.kernel, restored.image), (None, None, None));
+        let at = |rip| place(&[(1, rip)]).was_restored();
+        assert!(
+            restored.was_restored() && at(0x5555_5555_4000) && !Place::default().was_restored()
+        );
+        assert!(!at(0xfff0) && !at(0xffff_fff0) && !at(0x100_0000));
     }
 
     #[test]
