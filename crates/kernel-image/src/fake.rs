@@ -87,6 +87,23 @@ mod tests {
         ]
     }
 
+    #[test]
+    fn a_kernel_that_is_not_there_comes_with_the_reason() {
+        let info = info(|n| BASE + 512 * n as u64);
+        let mut ram = vec![0; 16 << 20];
+        let whole = crate::Candidate { address: 0, length: ram.len() as u64 };
+        let why = |candidates: &[crate::Candidate], ram: &[u8]| {
+            crate::locate(candidates, ram, &info).expect_err("no kernel").to_string()
+        };
+        assert!(why(&[], &ram).contains("had unmapped its guest's RAM before"));
+        let early = why(&[whole], &ram);
+        assert!(early.contains("did not get as far as its kernel"), "{early}");
+        let banner = b"Linux version 5.4.0-other (x@y) (gcc) #1 SMP Mon\n\0";
+        ram[4 << 20..(4 << 20) + banner.len()].copy_from_slice(banner);
+        let other = why(&[whole], &ram);
+        assert!(other.contains("another kernel, 5.4.0-other, and not 6.1.0-fake"), "{other}");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
         #[test]

@@ -221,6 +221,25 @@ fn modules_that_only_ftrace_saw_are_insmods_all_the_same() {
     assert_eq!(parent.name, "insmod virtio_net");
 }
 
+/// As KVM's exits have it of Firecracker, and of others without a firmware.
+#[test]
+fn a_kernel_that_its_vmm_enters_has_no_firmware_before_it() {
+    let mut boot = Boot::standard();
+    boot.events.retain(|e| match &e.what {
+        What::Reached { symbol } => !symbol.starts_with("bzimage") && symbol != "startup_64",
+        What::FwCfg { .. } | What::FirmwareLine { .. } | What::PciConfig { .. } => false,
+        _ => true,
+    });
+    let reset = at_of(&boot, &What::Reached { symbol: "reset-vector".into() });
+    let symbol = "startup_64".to_owned();
+    boot.events.push(event(reset, 100, "kvm-trace", What::Reached { symbol }));
+    let timeline = boot.timeline();
+    let of_firmware = timeline.spans.iter().filter(|s| s.name.starts_with("bios:"));
+    assert_eq!(of_firmware.map(|s| s.name.as_str()).collect::<Vec<_>>(), [""; 0]);
+    let entry = timeline.spans.iter().find(|s| s.name == "kernel:entry").expect("entered");
+    assert_eq!(entry.start, reset);
+}
+
 #[test]
 fn pvh_has_neither_setup_nor_decompressor() {
     let mut boot = Boot::standard();

@@ -32,6 +32,8 @@ fn of_the_tests_own() -> Vec<Boot> {
     let mut boots = vec![
         boot("own-pieces", own("pieces", 512)),
         boot("own-high-low", own("high-low", 3600)),
+        // As libkrun's launchers end.
+        boot("own-exit", format!("{} --end exit", own("low-high", 512))),
         boot("own-config", "-- firecracker-test --no-api --config-file /etc/fc-512-1.json"),
         boot("own-api", "-- /etc/own-api"),
     ];
