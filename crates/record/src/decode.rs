@@ -2,6 +2,7 @@
 
 use crate::recorder::Saved;
 use crate::sources::{self, guest_ftrace, guest_printk, guest_units, kvm_trace};
+use std::collections::BTreeSet;
 use std::path::Path;
 use vmeter_model::{Event, Moment, Ns, RunRecord, What};
 
@@ -33,9 +34,28 @@ const RESTORED: &str =
     "the guest was restored from a snapshot: its kernel ran before its VMM did, \
                         and what it logged and traced until then was left out; this is no boot";
 
-/// Leaves out what the guest did before it went on.
+/// Leaves out what the guest did before it went on, and the end of what it had begun then.
 fn leave_out_before(at: Ns, events: &mut Vec<Event>) {
-    events.retain(|event| event.at >= at || !IN_RAM.contains(&&*event.source));
+    let in_ram = |event: &Event| IN_RAM.contains(&&*event.source);
+    events.retain(|event| event.at >= at || !in_ram(event));
+    let begun: BTreeSet<String> = events.iter().filter_map(|e| begins(&e.what)).collect();
+    events.retain(|e| !in_ram(e) || ends(&e.what).is_none_or(|what| begun.contains(what)));
+}
+
+fn begins(what: &What) -> Option<String> {
+    match what {
+        What::StepStart { step } => Some(step.clone()),
+        What::InitcallStart { function, .. } => Some(function.clone()),
+        _ => None,
+    }
+}
+
+fn ends(what: &What) -> Option<&str> {
+    match what {
+        What::StepEnd { step } => Some(step),
+        What::InitcallEnd { function, .. } => Some(function),
+        _ => None,
+    }
 }
 
 /// The events of one source alone, as [`events`].
@@ -150,7 +170,17 @@ mod tests {
         let sources = ["guest-printk", "guest-ftrace", "guest-units", "console"];
         let mut events: Vec<Event> =
             sources.iter().flat_map(|source| [event(5, source), event(15, source)]).collect();
+        let step = |at, what| Event { what, ..event(at, "guest-ftrace") };
+        let (run, sync) = ("run /x".to_owned(), "sync".to_owned());
+        events.push(step(5, What::StepStart { step: run.clone() }));
+        events.push(step(16, What::StepEnd { step: run }));
+        let whole = [
+            step(17, What::StepStart { step: sync.clone() }),
+            step(18, What::StepEnd { step: sync }),
+        ];
+        events.extend(whole.clone());
         leave_out_before(10, &mut events);
+        assert_eq!(events.split_off(events.len() - 2), whole);
         let kept: Vec<_> = events.iter().map(|e| (e.at, &*e.source)).collect();
         let after = sources.map(|source| (15, source));
         assert_eq!(kept, [after[0], after[1], after[2], (5, "console"), after[3]]);

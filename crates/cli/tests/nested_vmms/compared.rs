@@ -12,7 +12,8 @@ const COMPARED: [(&str, &str); 4] = [
     ("qemu-system-x86_64", "--vmm qemu --machine microvm"),
 ];
 /// Under nested KVM times say little of a real host's; that they are taken in turn and compared
-/// is what is looked at.
+/// is what is looked at. With `VMETER_NESTED_COUNTED=1` they are instructions of a host of one CPU,
+/// and what else runs on this one is not in them.
 #[test]
 fn vmms_are_compared_in_turn() {
     let Some(kernel) = asked() else { return };
@@ -33,7 +34,9 @@ fn vmms_are_compared_in_turn() {
     );
     let lab = Lab::new();
     let patience = PATIENCE * there.len() as u32;
-    let lines = in_l1(&lab, &kernel, &script, (QEMU, patience));
+    let counted = std::env::var_os("VMETER_NESTED_COUNTED").is_some();
+    let machine = if counted { COUNTED.as_slice() } else { QEMU };
+    let lines = in_l1(&lab, &kernel, &script, (machine, patience));
     let result: Value = serde_json::from_str(&lines[1]).expect("JSON");
     let machines = result["machines"].as_array().expect("machines");
     for machine in machines {
