@@ -203,6 +203,20 @@ fn watching_somebodys_own_vmm_has_a_cost_that_is_told() {
     assert!(ran.stdout.contains("nothing; watching: "), "{}", ran.stdout);
 }
 
+/// Small VMMs have no ACPI: a launcher of libkrun's ends when its guest restarts its machine.
+#[test]
+fn a_restart_is_how_somebodys_own_vmm_ends() {
+    let lab = Lab::new();
+    let script = "#!/bin/sh\n[ \"$1\" = --version ] && echo 'cloud-hypervisor v53.0' && exit 0\n\
+         echo '[    1.000000] reboot: Restarting system'\n";
+    for (name, status) in [("krun-launcher", 0), ("cloud-hypervisor", 1)] {
+        let vmm = lab.script(name, script);
+        let ran = lab.run(&[BOOT.as_slice(), &["--", text(&vmm), "--kernel", "none"]].concat());
+        assert_eq!(ran.status, status, "{name}: {}{}", ran.stdout, ran.stderr);
+        assert!(ran.stdout.contains("restart"), "{name}: {}", ran.stdout);
+    }
+}
+
 #[test]
 fn help_and_error_name_every_back_end() {
     let lab = Lab::new();

@@ -108,7 +108,9 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     let exit = launch::run(plan, &options, stopper, &mut hooks)?;
     // A launcher's VMM is known once it ran.
     let found = exit.image.as_deref().and_then(vmeter_machine::backend::of_image);
-    let ends_by_reset = ends_by_reset || found.is_some_and(|vmm| vmm.ends_by_reset(&[], None));
+    // Of one that nothing is known of, its end is all that says how its machine ends.
+    let unknown = request.context.vmm == Abilities::default();
+    let ends_by_reset = ends_by_reset || found.map_or(unknown, |vmm| vmm.ends_by_reset(&[], None));
     let last = clock::read();
     own.ended(&exit, &lives);
     if let launch::Ptrace::Refused(why) = &exit.ptrace {
