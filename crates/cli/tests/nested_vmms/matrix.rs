@@ -86,6 +86,8 @@ fn every_vmm_is_accounted_for() {
 struct FromL1 {
     name: String,
     result: Value,
+    /// True if vmeter said that it went as it should.
+    succeeded: bool,
     /// What `perf stat` counted beside it.
     counted: String,
     /// In how many pieces its RAM was, as KVM was told: the kernel there has kprobes.
@@ -109,7 +111,9 @@ fn boot_all(lab: &Lab, kernel: &kernel::KernelPaths, boots: &[Boot]) -> Vec<From
             let by_kvm = sources.iter().find(|source| source["name"] == "kvm-trace");
             let ram_slots = by_kvm.and_then(|kvm| kvm["parameters"]["ram_slots"].as_u64());
             let ram_slots = ram_slots.unwrap_or(0);
-            Some(FromL1 { name: name.trim().to_owned(), result, counted, ram_slots })
+            let name = name.trim().to_owned();
+            let succeeded = lines[0].contains(&format!("L1: {name}: 0\n"));
+            Some(FromL1 { name, result, succeeded, counted, ram_slots })
         })
         .collect()
 }
@@ -152,6 +156,7 @@ fn problems(boot: &Boot, from_l1: &FromL1) -> Vec<String> {
             problems.push(format!("{}: {what}", boot.name));
         }
     };
+    check(from_l1.succeeded, "its end is no success");
     check(coverage >= 0.99, "less than 99 % are named");
     check(initcalls >= boot.initcalls, "initcalls are missing");
     for (event, ours, perfs) in counts {
