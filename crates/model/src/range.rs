@@ -186,6 +186,9 @@ pub struct Change {
     pub p_value: Option<f64>,
     /// Posterior probability (a search).
     pub probability: Option<f64>,
+    /// Runs that tell its size and had no part in finding it; none if the ratio is of those that
+    /// found it, which a search's overstate.
+    pub sizing: Option<usize>,
     /// First and last of the commits that it may have come with (95 %; all commits measured).
     pub place: Option<[usize; 2]>,
 }
@@ -197,6 +200,8 @@ pub struct Effort {
     pub boots: usize,
     /// Of these, runs that place steps which were found without them.
     pub placing: usize,
+    /// Of these, runs that tell the size of the step that a search found.
+    pub sizing: usize,
     /// Builds, failed ones among them.
     pub builds: usize,
     /// Runs of a linear scan with the same warm-ups and its own number of runs.
@@ -225,7 +230,7 @@ pub struct RangeResult {
     /// A slowdown beyond this, %, would have been found: with the confidence of a search, or
     /// with 97.5 % wherever in a range of which every commit was measured.
     pub excluded_pct: Option<f64>,
-    /// The last commit over the first.
+    /// The last commit over the first; of a search by its own model, in which builds differ.
     pub ends: Option<Estimate>,
     /// The hosts, where several carried it out; their factors are taken out of the samples.
     pub hosts: Vec<HostEffect>,

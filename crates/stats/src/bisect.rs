@@ -21,8 +21,9 @@
 //! form (normal model; the noise, being estimated, by Student's t). Samples are taken as
 //! logarithms, costs being multiplicative; those far outside the ends' samples are pulled in
 //! (P. Huber, 1964), so that a boot that met a busy host counts as slow, not as proof; and a
-//! drift that shows within the commits that were measured again and again is taken out.
+//! drift of the host is one of the hypotheses.
 
+mod drift;
 mod evidence;
 
 use crate::sample::median;
@@ -31,7 +32,7 @@ pub use evidence::Posterior;
 
 /// Prior standard deviation of the change, in standard deviations of a sample.
 const PRIOR_CHANGE: f64 = 2.0;
-/// A drift is taken out where it is so many standard errors.
+/// A drift is not what pulls samples in where it is so many standard errors.
 const DRIFT: f64 = 3.0;
 /// Scatter of builds in samples that repeat to the last digit, as virtual time does.
 const EXACT_BUILD_SD: f64 = 0.0015;
@@ -242,6 +243,17 @@ impl Bisection {
             .clamp(FIRST_END_SAMPLES, self.search.max_samples.max(FIRST_END_SAMPLES))
     }
 
+    /// True where more runs of any commit tell next to nothing more.
+    fn is_exhausted(&self, first: usize, last: usize) -> bool {
+        let enough = self.enough(first, last);
+        (first..=last).all(|i| self.skipped[i] || self.samples[i].len() >= enough)
+    }
+
+    /// What builds are taken to differ by.
+    pub fn build_scatter(&self) -> f64 {
+        self.ends().map_or(self.search.build_sd, |(first, last)| self.build_sd(first, last))
+    }
+
     fn build_sd(&self, first: usize, last: usize) -> f64 {
         if self.is_exact(first) && self.is_exact(last) {
             self.search.build_sd.min(EXACT_BUILD_SD)
@@ -262,7 +274,10 @@ impl Bisection {
         let exact = self.is_exact(first) && self.is_exact(last);
         let ends_are_done = exact || fewest >= self.search.max_end_samples;
         if ends_are_done && posterior.no_change > ACCEPTED_DOUBT {
-            return Some(self.without_change(&posterior));
+            let none = posterior.without_change_of(self.search.smallest);
+            if none >= self.search.confidence || spent || self.is_exhausted(first, last) {
+                return Some(self.without_change(&posterior));
+            }
         }
         let groups = self.groups(&posterior.commits, first, last);
         let (commits, share) = groups.first()?.clone();
@@ -295,8 +310,7 @@ impl Bisection {
         let Some((first, last)) = self.ends() else { return unknown };
         let suspects = first + 1..last + 1;
         let weight: f64 = self.prior[suspects.clone()].iter().sum();
-        let evidence =
-            Evidence::new(&self.by_build(&self.pulled_in(first, last)), self.build_sd(first, last));
+        let evidence = self.evidence(first, last);
         let change = 1.0 - self.search.no_change;
         let mut logs = vec![f64::NEG_INFINITY; n + 1];
         let mut sizes = vec![(0.0, 0.0); n];
@@ -347,47 +361,19 @@ impl Bisection {
         suspects.iter().any(|w| *w > 0.0).then_some((first, last))
     }
 
-    /// Samples by commit without drift, the far ones pulled in: those beyond both ends' medians
-    /// by more than the noise within commits explains. Noise of 0 (instruction counts) pulls
-    /// nothing.
-    fn pulled_in(&self, first: usize, last: usize) -> Vec<Vec<f64>> {
-        let samples = self.without_drift();
-        let reach = PULL_IN * noise(&self.by_build(&samples));
-        if samples[first].is_empty() || samples[last].is_empty() || reach == 0.0 {
-            return samples;
-        }
-        let [a, b] = [first, last].map(|end| median(&samples[end]));
-        let (low, high) = (a.min(b) - reach, a.max(b) + reach);
-        let pull = |s: &Vec<f64>| s.iter().map(|y| y.clamp(low, high)).collect();
-        samples.iter().map(pull).collect()
+    fn evidence(&self, first: usize, last: usize) -> Evidence {
+        let pulled = self.pulled_in(first, last);
+        let timed = self.samples.iter().zip(pulled);
+        let timed: Vec<Vec<evidence::At>> =
+            timed.map(|(seen, values)| seen.iter().map(|s| s.at).zip(values).collect()).collect();
+        Evidence::new(&self.by_build(&timed), self.build_sd(first, last))
     }
 
-    /// The logarithms less the host's drift, if one shows within the commits: the median slope
-    /// of their pairs of samples (Theil and Sen), where it is many standard errors.
-    fn without_drift(&self) -> Vec<Vec<f64>> {
-        let raw: Vec<Vec<f64>> =
-            self.samples.iter().map(|s| s.iter().map(|seen| seen.log).collect()).collect();
-        let noise = noise(&self.by_build(&raw));
-        let mut slopes = Vec::new();
-        let mut spread = 0.0;
-        for samples in self.builds_of_all().filter(|s| s.len() > 1) {
-            let centre = samples.iter().map(|s| s.at).sum::<f64>() / samples.len() as f64;
-            spread += samples.iter().map(|s| (s.at - centre).powi(2)).sum::<f64>();
-            for (i, early) in samples.iter().enumerate() {
-                // Late against early: neighbours in time say little of a drift.
-                let later = samples[i + 1..]
-                    .iter()
-                    .filter(|late| 3.0 * (late.at - early.at) > spread.sqrt());
-                slopes.extend(later.map(|late| (late.log - early.log) / (late.at - early.at)));
-            }
-        }
-        let slope = median(&slopes);
-        let error = noise / spread.sqrt();
-        if slopes.len() < 3 || slope.abs() < DRIFT * error || !error.is_finite() || noise == 0.0 {
-            return raw;
-        }
-        let level = |seen: &Seen| seen.log - slope * seen.at;
-        self.samples.iter().map(|s| s.iter().map(level).collect()).collect()
+    /// The last commit's level less the first one's, in logarithms, and half of its 95 % interval,
+    /// of which what builds differ by is a part; none before both have samples.
+    pub fn ends_apart(&self) -> Option<(f64, f64)> {
+        let (first, last) = self.ends()?;
+        self.evidence(first, last).difference(first, last)
     }
 
     /// Robust standard deviation within commits.
@@ -405,7 +391,7 @@ impl Bisection {
     }
 
     /// Values of the samples, by commit and build.
-    fn by_build(&self, values: &[Vec<f64>]) -> Vec<Vec<Vec<f64>>> {
+    fn by_build<T: Copy>(&self, values: &[Vec<T>]) -> Vec<Vec<Vec<T>>> {
         let commits = self.samples.iter().zip(values);
         commits
             .map(|(samples, values)| {

@@ -35,6 +35,7 @@ pub mod sequential;
 pub mod shards;
 pub mod signed_rank;
 pub mod steady;
+pub mod step;
 pub mod summary;
 pub mod tails;
 

@@ -114,9 +114,9 @@ fn with_builds(
 #[test]
 fn what_builds_differ_by_is_no_change() {
     for (build, drift) in [(0.005, 0.0), (0.01, 0.0), (0.01, 0.002)] {
-        let (named, _) = with_builds((200, 11), 0.0, (0.03, build, drift));
-        println!("builds scatter by {build}, drift {drift}: {named} of 200 name a commit");
-        assert!(named <= 10, "{build} {drift}: {named}");
+        let (named, _) = with_builds((40, 11), 0.0, (0.03, build, drift));
+        println!("builds scatter by {build}, drift {drift}: {named} of 40 name a commit");
+        assert!(named <= 3, "{build} {drift}: {named}");
     }
     // Virtual time: no noise at all, and 135 of 150 named one.
     let (named, _) = with_builds((150, 12), 0.0, (0.0, 0.001, 0.0));
@@ -127,10 +127,10 @@ fn what_builds_differ_by_is_no_change() {
 #[test]
 fn who_is_named_is_guilty_as_often_as_is_said() {
     for (build, drift) in [(0.0, 0.0), (0.005, 0.0), (0.01, 0.0), (0.0, 0.002), (0.01, 0.002)] {
-        let (named, right) = with_builds((200, 13), 0.08, (0.03, build, drift));
-        println!("builds {build}, drift {drift}: {right} right of {named} named, of 200");
-        // 0.97 is claimed; 0.95 is asked for, less what 200 trials scatter by.
-        assert!(right as f64 >= 0.95 * named as f64 - 5.0 && named >= 100, "{right} of {named}");
+        let (named, right) = with_builds((60, 13), 0.08, (0.03, build, drift));
+        println!("builds {build}, drift {drift}: {right} right of {named} named, of 60");
+        // 0.97 is claimed; 0.95 is asked for, less what 60 trials scatter by.
+        assert!(right as f64 >= 0.95 * named as f64 - 3.0 && named >= 50, "{right} of {named}");
     }
 }
 
@@ -230,4 +230,41 @@ proptest! {
             prop_assert_eq!(next.is_none(), bisection.finished().is_some());
         }
     }
+}
+
+/// A change of 4 % at noise of 3 %: the ends alone gave half of these searches up.
+#[test]
+fn a_search_goes_on_where_the_ends_leave_it_open() {
+    let mut rng = Rng::new(11);
+    let (mut named, mut right, mut boots) = (0, 0, 0);
+    const TRIALS: usize = 24;
+    for _ in 0..TRIALS {
+        let measure = |i| Some(cost(i, 8, 0.04) * (0.03 * rng.normal()).exp());
+        let (answer, taken) = search(Bisection::new(13, Search::default()), measure);
+        boots += taken;
+        if let Answer::Changed { commits, .. } = answer {
+            named += 1;
+            right += usize::from(commits == [8]);
+        }
+    }
+    println!("{named} named, {right} rightly, of {TRIALS}; {} samples", boots / TRIALS);
+    assert!(named >= TRIALS * 4 / 5 && right + 2 >= named, "{named} {right}");
+}
+
+/// Drift that only seems to be there was taken out: 24 of 197 named were wrong.
+#[test]
+fn builds_that_differ_are_not_mistaken_for_a_drift() {
+    let (mut named, mut right) = (0, 0);
+    let mut rng = Rng::new(12);
+    for _ in 0..16 {
+        let builds: Vec<f64> = (0..13).map(|_| (0.01 * rng.normal()).exp()).collect();
+        let measure = |i: usize| Some(cost(i, 8, 0.05) * builds[i] * (0.03 * rng.normal()).exp());
+        let (answer, _) = search(Bisection::new(13, Search::default()), measure);
+        if let Answer::Changed { commits, .. } = answer {
+            named += 1;
+            right += usize::from(commits == [8]);
+        }
+    }
+    println!("{right} of {named} named");
+    assert!(named >= 8 && right + 1 >= named, "{right} of {named}");
 }

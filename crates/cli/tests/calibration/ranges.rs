@@ -39,11 +39,16 @@ pub fn guest(noise: &[&str], ms: f64) -> String {
 }
 
 pub fn range(many: &Many, repo: &Path, n: usize, more: &[&str], seed: u64) -> Value {
+    searched(many, repo, n, more, seed).1
+}
+
+/// As [`range`], and the exit status.
+pub fn searched(many: &Many, repo: &Path, n: usize, more: &[&str], seed: u64) -> (i32, Value) {
     let commits = format!("HEAD~{n}..HEAD");
     let mut words = vec!["range", "--repo", text(repo), &commits, "--vmm", "mock"];
     words.extend(["--machine", "{worktree}/guest.mock", "--warmup", "0"]);
     words.extend(more);
-    many.session(&words, seed).1
+    many.session(&words, seed)
 }
 
 /// The commits that are said to have changed it.

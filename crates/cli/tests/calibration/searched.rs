@@ -1,6 +1,6 @@
 //! Histories that are searched: `vmeter range --bisect`.
 
-use crate::ranges::{guest, history, named, range};
+use crate::ranges::{guest, history, named, range, searched};
 use crate::rates::{all_kept, Rate};
 use crate::worlds::{each, trials, Many};
 
@@ -112,6 +112,58 @@ fn guilty<'c>(cases: impl Iterator<Item = &'c Case>) {
         Rate::of(&told).at_least(0.95, &format!("{what}: right of those named"));
         Rate::of(&found.iter().map(Option::is_some).collect::<Vec<_>>())
             .told(&format!("{what}: one is named"));
+    }
+    all_kept();
+}
+
+/// Small steps: how often one is named, rightly, with how many boots, and whether what is said of its
+/// size holds although it was searched for.
+#[test]
+fn what_a_search_says_of_a_steps_size() {
+    const N: usize = 11;
+    const AT: usize = 8;
+    const REFERENCE: &[&str] = &["--bisect", "--watch", "none", "--reference"];
+    let drift =
+        Case { words: REFERENCE, ..case("drift 0.2 % a boot, --reference", CASES[3].noise) };
+    let many = Many::new();
+    for (case, by, few, all) in
+        [(&CASES[0], 4.0, 2, 120), (&CASES[2], 6.0, 0, 120), (&drift, 6.0, 0, 80)]
+    {
+        let count = trials(few, all);
+        if count == 0 {
+            continue;
+        }
+        let slower = |i: usize| guest(case.noise, if i >= AT { 90.0 + by } else { 90.0 });
+        let repo = history(&many, &format!("size-{}", case.name), N, slower);
+        let above = (by + 0.5).to_string();
+        let words = [case.words, &["--fail-if-slower", &above]].concat();
+        let found = each(count, |seed| {
+            let (status, result) = searched(&many, &repo, N, &words, 5000 + seed);
+            let change = &result["changes"][0];
+            let end = |i: usize| change["ratio"]["ci95"][i].as_f64().unwrap_or(f64::NAN);
+            let truth = 1.0 + by / 100.0;
+            let boots = result["effort"]["boots"].as_u64().expect("boots");
+            if change["commits"][0].is_u64() {
+                assert!(change["sizing"].as_u64() > Some(5), "{change}");
+            }
+            let named = change["commits"][0].as_u64();
+            (named, end(0) <= truth && truth <= end(1), status == 1, boots)
+        });
+        let boots = found.iter().map(|f| f.3).sum::<u64>() / found.len() as u64;
+        let what = format!("range --bisect of {N} commits, {}, one slower by {by} %", case.name);
+        let rate = |of: &[bool]| Rate::of(of);
+        let named: Vec<_> = found.iter().filter(|f| f.0.is_some()).collect();
+        rate(&found.iter().map(|f| f.0 == Some(AT as u64)).collect::<Vec<_>>())
+            .told(&format!("{what} ({boots} boots on average): named rightly"));
+        rate(&named.iter().map(|f| f.0 == Some(AT as u64)).collect::<Vec<_>>())
+            .at_least(0.95, &format!("{what}: right of those named"));
+        rate(&named.iter().map(|f| f.1).collect::<Vec<_>>()).between(
+            0.93,
+            0.97,
+            &format!("{what}: the step's interval covers"),
+        );
+        rate(&found.iter().map(|f| f.2).collect::<Vec<_>>())
+            .at_most(0.025, &format!("{what}, --fail-if-slower {above}: exit status 1"));
     }
     all_kept();
 }

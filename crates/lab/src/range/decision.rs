@@ -22,11 +22,11 @@ pub(super) fn rule(record: &RangeRecord) -> bisect::Search {
 /// The runs that count, by number: commit, build, time.
 pub(super) type Taken = BTreeMap<u32, (usize, u32, f64)>;
 
-/// What the runs say, in the order in which they were made: commit, build, and the time, or what it
-/// is beside the reference that was booted with it, by which the host's state cancels.
+/// What the runs that search say, in the order in which they were made: commit, build, and the time, or
+/// what it is beside the reference that was booted with it, by which the host's state cancels.
 pub(super) fn observations(added: &Added, taken: &Taken) -> Vec<(usize, u32, f64)> {
     let reference = |run: &u32| added.references.iter().any(|[_, reference]| reference == run);
-    let own = taken.iter().filter(|(run, _)| !reference(run));
+    let own = taken.iter().filter(|(run, _)| !reference(run) && !added.sizes(**run));
     own.filter_map(|(run, (commit, build, time))| {
         let pair = added.references.iter().find(|[sample, _]| sample == run);
         let unit = match pair {
@@ -75,6 +75,7 @@ pub(super) fn comparable<'a>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::sizing::Sizing;
     use super::*;
     use vmeter_model::shard::HostShare;
 
@@ -85,6 +86,9 @@ mod tests {
         let found = observations(&added, &taken.into());
         // The reference of run 2 is not there.
         assert_eq!(found, [(5, 2, 1.5), (7, 1, 1.5)]);
+        let sizing = Sizing { runs: [4, 5], ..Sizing::default() };
+        let added = Added { sizing: vec![sizing], ..added };
+        assert_eq!(observations(&added, &taken.into()), [(5, 2, 1.5)], "run 4 tells a size");
     }
 
     #[test]

@@ -18,6 +18,14 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         .collect();
     for change in &result.changes {
         let (Some(ratio), Some(last)) = (change.ratio, change.commits.last()) else { continue };
+        if change.probability.is_some() && change.sizing.is_none() {
+            let why = format!(
+                "{}: found, and no runs but those that found it say by how much: --resume makes them",
+                name(*last)
+            );
+            gates.push(limit.unknowable(&why));
+            continue;
+        }
         gates.push(limit.rule(&name(*last), ratio.mean, ratio.ci95, ratio.n));
     }
     match result.verdict {

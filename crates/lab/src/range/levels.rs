@@ -16,6 +16,7 @@ use vmeter_stats::hosts::adjust;
 use vmeter_stats::placing::Placed;
 use vmeter_stats::segments::{level_changes_of_runs, neighbour_sd, LevelChange, FEWEST};
 use vmeter_stats::signed_rank::pseudo_median;
+use vmeter_stats::step::Step;
 use vmeter_stats::{mean, ratio_of_means, Rule};
 
 /// Chance of any change of level in a range where nothing changed.
@@ -205,19 +206,9 @@ fn many(levels: &[Level<'_>], steps: &[LevelChange], placed: &[Placed]) -> Found
 fn between(before: &[Level<'_>], after: &[Level<'_>]) -> Option<Estimate> {
     let centres = |side: &[Level<'_>]| side.iter().map(|l| l.centre).collect::<Vec<f64>>();
     let (a, b) = (centres(before), centres(after));
-    let freedom = (a.len() + b.len()) as f64 - 2.0;
-    if freedom < 2.0 {
-        return None;
-    }
-    let squares = |side: &[f64]| {
-        let centre = mean(side);
-        side.iter().map(|y| (y - centre).powi(2)).sum::<f64>()
-    };
-    let variance = (squares(&a) + squares(&b)) / freedom;
-    let error = (variance * (1.0 / a.len() as f64 + 1.0 / b.len() as f64)).sqrt();
-    let (size, half) = (mean(&b) - mean(&a), t_quantile(0.975, freedom) * error);
+    let step = Step::of_centres(&a, &b)?;
     let all = ratio_of_means(&times_of(before), &times_of(after))?;
-    Some(Estimate { mean: size.exp(), ci95: [size - half, size + half].map(f64::exp), ..all })
+    Some(Estimate { mean: step.ratio(), ci95: step.ci95(), ..all })
 }
 
 /// By how much, %, the last commit alone may be slower than the others and still look as it
@@ -253,6 +244,7 @@ fn change(
         jump_s,
         p_value: Some(p_value),
         probability: None,
+        sizing: None,
         place: None,
     })
 }

@@ -18,6 +18,7 @@ mod outcome;
 mod place;
 mod search;
 mod shards;
+mod sizing;
 pub mod template;
 
 pub use outcome::result;
@@ -217,7 +218,6 @@ fn note_given(options: &RangeOptions, record: &RangeRecord, is_shard: bool, give
     given.option("--clean", options.clean.then_some(true), record.clean);
     given.option("--metric", options.metric, record.metric);
     given.option("--confidence", options.confidence, record.confidence);
-    given.option("--max-boots", options.max_boots, record.max_boots);
     given.option("--watch", options.watch, record.watch);
     given.fields(&options.spec, &record.machine);
     given.option("--warmup", options.runs.warmup, record.warmup);
@@ -225,6 +225,8 @@ fn note_given(options: &RangeOptions, record: &RangeRecord, is_shard: bool, give
     given.option("--reference", options.reference.then_some(true), record.reference);
     given.option("--detect", options.detect.map(Some), record.detect);
     // More is measured, but not of a shard, whose plan is that of the others as well.
+    let fewer = options.max_boots.filter(|boots| *boots < record.max_boots);
+    given.option("--max-boots", fewer, record.max_boots);
     let other = options.runs.runs.filter(|runs| is_shard || *runs < record.runs);
     given.option("--runs", other, record.runs);
     if !is_shard {
@@ -260,6 +262,7 @@ fn resumed(mut session: Session, options: &RangeOptions) -> Result<(Session, Ran
     session.take_over()?;
     session.save()?;
     record.runs = options.runs.runs.unwrap_or(record.runs);
+    record.max_boots = options.max_boots.unwrap_or(record.max_boots);
     record.end_runs = options.end_runs.unwrap_or(record.end_runs);
     record.place &= !options.no_place;
     save(&session, &record)?;

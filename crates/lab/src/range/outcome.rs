@@ -2,6 +2,7 @@
 
 use super::levels::scanned;
 use super::place::Added;
+use super::sizing::{self, Sized};
 use super::{builds::Build, builds::Builds, decision, load, template};
 use crate::analysis;
 use crate::diff;
@@ -15,12 +16,13 @@ use vmeter_base::shell;
 use vmeter_model::range::{
     BuildRecord, Change, Effort, MeasuredCommit, Metric, RangeRecord, RangeResult,
 };
-use vmeter_model::run::{Outcome, RunRecord};
+use vmeter_model::run::{Outcome, PlannedRun, RunRecord};
 use vmeter_model::sweep::DiffResult;
 use vmeter_model::time::seconds;
 use vmeter_model::Estimate;
 use vmeter_model::{CommitState, RangeVerdict};
 use vmeter_session::{envelope, SavedRun, Session};
+use vmeter_stats::step::Step;
 use vmeter_stats::{estimate, mean, ratio_of_means, Answer, Verdict};
 
 /// True for a run of which only the exit of its VMM is known: it says nothing of its commit.
@@ -65,7 +67,8 @@ pub fn result(session: &Session) -> Result<RangeResult> {
         let (own, said) = decision::comparable(&session.record, runs);
         warnings.extend(said);
         let added = Added::of(&session.record);
-        searched((&record, &added), &mut commits, &finished, &own)
+        let runs = (finished.as_slice(), session.record.plan.as_slice());
+        searched((&record, &added), &mut commits, runs, &own)
     } else {
         let exact = finished.iter().all(|(_, run)| run.icount);
         let needs = super::levels::needs((&record, session), (&commits, &finished), &times);
@@ -77,6 +80,7 @@ pub fn result(session: &Session) -> Result<RangeResult> {
     };
     found.changes.retain(|change| change.ratio.is_some());
     let explained = explained(&record, session, &finished, found.changes.first());
+    let ends = found.ends.take();
     warnings.extend(remarks(&record, &commits));
     if built.repeated > 0 {
         warnings.push(format!(
@@ -86,7 +90,16 @@ pub fn result(session: &Session) -> Result<RangeResult> {
     }
     let measured: Vec<&MeasuredCommit> = with_samples(&commits).collect();
     let ends = match measured.as_slice() {
-        [first, .., last] => ratio_of_means(&first.samples_s, &last.samples_s),
+        [first, .., last] => {
+            let all = ratio_of_means(&first.samples_s, &last.samples_s);
+            match (record.bisect, ends) {
+                (true, Some(apart)) => {
+                    all.map(|all| Estimate { mean: apart.ratio(), ci95: apart.ci95(), ..all })
+                }
+                (true, None) => None,
+                (false, _) => all,
+            }
+        }
         _ => None,
     };
     Ok(RangeResult {
@@ -115,9 +128,16 @@ fn explained(
     finished: &[SavedRun],
     change: Option<&Change>,
 ) -> Option<DiffResult> {
+    // Those that did not find it, where there are such.
+    let added = Added::of(&session.record);
+    let fresh: Vec<SavedRun> =
+        finished.iter().filter(|(_, run)| added.sizes(run.index)).cloned().collect();
     let side = |at: usize| {
         let label = record.commits.get(at)?.short().to_owned();
-        let side = diff::Side::of_machine(session, finished, &label);
+        let has_fresh = change.is_some_and(|c| c.sizing.is_some())
+            && fresh.iter().filter(|(_, run)| run.label == label).count() > 1;
+        let runs = if has_fresh { &fresh } else { finished };
+        let side = diff::Side::of_machine(session, runs, &label);
         (!side.runs.is_empty()).then_some(side)
     };
     let change = change?;
@@ -133,12 +153,14 @@ pub(super) struct Found {
     pub suspects: Vec<usize>,
     pub probability: Option<f64>,
     pub excluded_pct: Option<f64>,
+    /// How far a search's ends are apart.
+    pub ends: Option<Step>,
 }
 
 impl Found {
     pub fn new(verdict: RangeVerdict) -> Self {
         let (changes, suspects) = (Vec::new(), Vec::new());
-        Found { changes, verdict, suspects, probability: None, excluded_pct: None }
+        Found { changes, verdict, suspects, probability: None, excluded_pct: None, ends: None }
     }
 }
 
@@ -252,7 +274,7 @@ pub(super) fn blindness() -> String {
 fn searched(
     (record, added): (&RangeRecord, &Added),
     commits: &mut [MeasuredCommit],
-    runs: &[SavedRun],
+    (runs, plan): (&[SavedRun], &[PlannedRun]),
     own: &BTreeSet<u32>,
 ) -> Found {
     let mut search = decision::fresh(record);
@@ -274,9 +296,14 @@ fn searched(
     for (commit, probability) in commits.iter_mut().zip(posterior.commits) {
         commit.probability = Some(probability);
     }
-    match search.finished() {
+    let sized = |guilty: &[usize]| {
+        let exact = runs.iter().all(|(_, run)| run.icount);
+        let build_sd = search.build_scatter();
+        sizing::of(added, &taken, guilty)?.step(plan, &taken, exact, build_sd)
+    };
+    let found = match search.finished() {
         Some(Answer::Changed { commits: guilty, posterior, .. }) => Found {
-            changes: change(commits, guilty, None, Some(posterior)).into_iter().collect(),
+            changes: change(commits, &guilty, sized(&guilty), posterior).into_iter().collect(),
             probability: Some(posterior),
             ..Found::new(RangeVerdict::Changed)
         },
@@ -297,47 +324,39 @@ fn searched(
         },
         Some(Answer::Impossible) => Found::new(RangeVerdict::NotMeasurable),
         None => Found::new(RangeVerdict::Undecided),
-    }
+    };
+    let ends = search.ends_apart().map(|(size, half)| Step { size, half });
+    Found { ends, ..found }
 }
 
-/// The change of a search: all commits before it against all from it on.
+/// The change of a search, by the runs that tell its size; where there are none, by those that found it.
 fn change(
     commits: &[MeasuredCommit],
-    guilty: Vec<usize>,
-    p_value: Option<f64>,
-    probability: Option<f64>,
+    guilty: &[usize],
+    sized: Option<Sized>,
+    probability: f64,
 ) -> Option<Change> {
     let (first, last) = (*guilty.first()?, *guilty.last()?);
     let (before, after): (Vec<&MeasuredCommit>, Vec<&MeasuredCommit>) = with_samples(commits)
         .filter(|c| c.index < first || c.index >= last)
         .partition(|c| c.index < first);
-    let previous = before.last()?.index;
-    step(previous, guilty, &before, &after, p_value, probability)
-}
-
-fn step(
-    previous: usize,
-    guilty: Vec<usize>,
-    before: &[&MeasuredCommit],
-    after: &[&MeasuredCommit],
-    p_value: Option<f64>,
-    probability: Option<f64>,
-) -> Option<Change> {
     let all = |side: &[&MeasuredCommit]| -> Vec<f64> {
         side.iter().flat_map(|c| c.samples_s.iter().copied()).collect()
     };
-    let (before, after) = (all(before), all(after));
-    let ratio: Option<Estimate> = ratio_of_means(&before, &after);
-    let jump_s = mean(&after) - mean(&before);
-    let verdict = if jump_s > 0.0 { Verdict::Slower } else { Verdict::Faster };
+    let (a, b) = (all(&before), all(&after));
+    let (ratio, jump_s) = match &sized {
+        Some(sized) => (sized.ratio, sized.jump_s),
+        None => (ratio_of_means(&a, &b)?, mean(&b) - mean(&a)),
+    };
     Some(Change {
-        commits: guilty,
-        before: previous,
-        verdict,
-        ratio: Some(ratio?),
+        commits: guilty.to_vec(),
+        before: before.last()?.index,
+        verdict: if jump_s > 0.0 { Verdict::Slower } else { Verdict::Faster },
+        ratio: Some(ratio),
         jump_s,
-        p_value,
-        probability,
+        p_value: None,
+        probability: Some(probability),
+        sizing: sized.map(|sized| sized.runs),
         place: None,
     })
 }
@@ -345,12 +364,14 @@ fn step(
 fn effort(record: &RangeRecord, session: &Session, finished: &[SavedRun], builds: usize) -> Effort {
     let added = Added::of(&session.record);
     let placing = finished.iter().filter(|(_, run)| added.places(run.index)).count();
+    let sizing = finished.iter().filter(|(_, run)| added.sizes(run.index)).count();
     let n = record.commits.len();
     let runs = super::DEFAULT_RUNS.max(record.runs).div_ceil(record.builds.max(1));
     let each = (record.warmup + runs) as usize * record.builds.max(1) as usize;
     Effort {
         boots: finished.len(),
         placing,
+        sizing,
         builds,
         linear_boots: n * each,
         linear_builds: n * record.builds.max(1) as usize,
@@ -393,12 +414,19 @@ fn hints(record: &RangeRecord, session: &Session, found: &Found) -> Vec<String> 
     }
     let dir = shell::path(&session.dir);
     let not_found = found.verdict == RangeVerdict::Undecided && found.suspects.is_empty();
-    if record.bisect && not_found && found.excluded_pct.is_some() {
-        let runs = 3 * record.end_runs;
-        hints.push(format!("vmeter range --resume {dir} --end-runs {runs}  # surer of the ends"));
+    let spent = session.record.plan.iter().filter(|run| !run.warmup).count() >= record.max_boots;
+    if record.bisect && found.verdict == RangeVerdict::Undecided {
+        let more =
+            if spent { format!(" --max-boots {}", 2 * record.max_boots) } else { String::new() };
+        if not_found && !spent {
+            hints.push("vmeter range … --bisect --builds 4  # averages out what builds differ by, which hides it".into());
+        } else {
+            hints.push(format!("vmeter range --resume {dir}{more}  # go on"));
+        }
     }
-    if found.verdict == RangeVerdict::Undecided && !not_found {
-        hints.push(format!("vmeter range --resume {dir}  # go on"));
+    let sized = |change: &Change| change.probability.is_none() || change.sizing.is_some();
+    if !found.changes.iter().all(sized) {
+        hints.push(format!("vmeter range --resume {dir}  # how large the step is"));
     }
     hints
 }

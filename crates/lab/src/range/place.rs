@@ -6,6 +6,7 @@
 //! by which the block's own state of the host is taken out.
 
 use super::levels::{self, Level};
+use super::sizing::Sizing;
 use crate::blocks::blocks;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,9 @@ pub(super) struct Added {
     /// Runs of a search, and the runs of the good end's machine beside them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub references: Vec<[u32; 2]>,
+    /// Runs that tell how large the step of a search is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sizing: Vec<Sizing>,
     /// Runs of each commit that `--detect` asks for, once it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runs: Option<u32>,
@@ -47,6 +51,11 @@ impl Added {
     /// True for a run that places a step.
     pub fn places(&self, run: u32) -> bool {
         self.placing.iter().any(|[from, to]| (*from..*to).contains(&run))
+    }
+
+    /// True for a run that tells the size of a step.
+    pub fn sizes(&self, run: u32) -> bool {
+        self.sizing.iter().any(|sizing| sizing.holds(run))
     }
 
     /// How many runs place steps.

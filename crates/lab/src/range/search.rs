@@ -1,6 +1,8 @@
 //! Carrying a range out: build, boot, decide what is next; all that is decided follows from
 //! what is on disk, so a range that is resumed goes on as if it had not been interrupted.
 
+mod noisy;
+
 use super::builds::{Build, Builds};
 use super::decision::Taken;
 use super::detect::Needs;
@@ -16,8 +18,6 @@ use vmeter_model::range::RangeRecord;
 use vmeter_model::run::{Fault, Outcome, PlannedRun, RunRecord, SessionMachine};
 use vmeter_session::failure::{failure, usage, Class};
 use vmeter_session::{cache_dir, identity, one_run, Runner, Session, Watch};
-use vmeter_stats::rng::Rng;
-use vmeter_stats::Bisection;
 
 /// Runs of one commit that may fail before it is left alone.
 const FAILURES: usize = 1;
@@ -132,79 +132,6 @@ impl<'a> Search<'a> {
             self.boot(index, watch)?;
         }
         Ok(())
-    }
-
-    fn bisect(&mut self, watch: &mut Watch<'_>) -> Result<()> {
-        let mut bisection = decision::fresh(self.record);
-        let mut seen = self.observe(&mut bisection, 0);
-        for commit in 0..self.record.commits.len() {
-            if self.is_hopeless(commit) {
-                bisection.skip(commit);
-            }
-        }
-        while let Some(commit) = bisection.next_index() {
-            let Some(machine) = self.machine((commit, self.next_build(commit)), watch)? else {
-                bisection.skip(commit);
-                continue;
-            };
-            let beside = if self.record.reference { self.reference(watch)? } else { None };
-            self.warm([Some(machine), beside].into_iter().flatten())?;
-            self.plan_sample(machine, beside)?;
-            self.outstanding(watch)?;
-            let now = self.observe(&mut bisection, seen);
-            if now == seen {
-                bisection.skip(commit);
-            }
-            seen = now;
-        }
-        Ok(())
-    }
-
-    /// Shows the search what it has not seen of what the runs say; how much there is.
-    fn observe(&self, bisection: &mut Bisection, seen: usize) -> usize {
-        let all = decision::observations(&Added::of(&self.session.record), &self.taken);
-        for (commit, build, value) in all.iter().skip(seen) {
-            bisection.observe_build(*commit, *build, *value);
-        }
-        all.len()
-    }
-
-    /// The build of a commit that has the fewest samples; references are none.
-    fn next_build(&self, commit: usize) -> u32 {
-        let all = decision::observations(&Added::of(&self.session.record), &self.taken);
-        let runs =
-            |build: &u32| all.iter().filter(|(c, b, _)| (*c, *b) == (commit, *build)).count();
-        (1..=self.record.builds.max(1)).min_by_key(runs).unwrap_or(1)
-    }
-
-    /// The machine of the good end: the first commit that can be measured.
-    fn reference(&mut self, watch: &mut Watch<'_>) -> Result<Option<usize>> {
-        for commit in 0..self.record.commits.len() {
-            let machine = self.machine((commit, 1), watch)?;
-            if machine.is_some() {
-                return Ok(machine);
-            }
-        }
-        Ok(None)
-    }
-
-    /// Plans a sample, and the reference before or after it by a coin, so that neither gains by its
-    /// place.
-    fn plan_sample(&mut self, machine: usize, beside: Option<usize>) -> Result<()> {
-        let at = u32::try_from(self.session.record.plan.len()).context("too many runs")?;
-        let mut pair = vec![machine];
-        if let Some(reference) = beside {
-            let coin = Rng::new(self.session.record.seed.wrapping_add(u64::from(at))).below(2);
-            pair.insert(coin, reference);
-            let mut added = Added::of(&self.session.record);
-            let sample = at + 1 - coin as u32;
-            added.references.push([sample, at + coin as u32]);
-            self.session.record.asked = serde_json::to_value(&added)?;
-        }
-        let planned: Vec<PlannedRun> =
-            pair.into_iter().map(|machine| self.planned(machine, false)).collect();
-        self.session.record.plan.extend(planned);
-        self.session.save()
     }
 
     /// Builds what this shard's runs need, then carries them out. Commits that another shard

@@ -37,6 +37,8 @@ exported! {
         p_value: Option<f64>,
         probability: Option<f64>,
         #[serde(skip_serializing_if = "Option::is_none")]
+        sizing: Option<usize>,
+        #[serde(skip_serializing_if = "Option::is_none")]
         place: Option<[usize; 2]>,
     }
 
@@ -44,6 +46,8 @@ exported! {
         boots: usize,
         #[serde(skip_serializing_if = "is_none")]
         placing: usize,
+        #[serde(skip_serializing_if = "is_none")]
+        sizing: usize,
         builds: usize,
         linear_boots: usize,
         linear_builds: usize,

@@ -18,6 +18,8 @@ use vmeter_render::{Field, Records, Report};
 
 /// Commits of the table at a glance that did not change anything.
 const GLANCE: usize = 24;
+/// The smallest change that a search is after, %, unless `--detect` says otherwise.
+const SMALLEST_PCT: f64 = 3.0;
 /// Below this a commit is as good as cleared.
 const SUSPECT: f64 = 0.005;
 
@@ -94,7 +96,8 @@ impl<'a> RangeReport<'a> {
             ),
             RangeVerdict::Undecided if result.suspects.is_empty() => match result.excluded_pct {
                 Some(_) => format!(
-                    "Undecided: the ends show no change, and only one beyond {} is excluded.",
+                    "Undecided: no change of {:.1} % or more is {sure} likely, and only one beyond {} is excluded.",
+                    result.record.detect.unwrap_or(SMALLEST_PCT),
                     self.excluded()
                 ),
                 None => "Undecided: so few runs of each commit cannot show any change; 6 or more \
@@ -116,6 +119,20 @@ impl<'a> RangeReport<'a> {
     }
 
     fn sentence(&self, change: &Change) -> String {
+        let searched = change.probability.is_some();
+        let told = match change.ratio.as_ref().filter(|_| searched) {
+            Some(_) if change.sizing.is_none() => {
+                " By the runs that found it, which overstates: fresh ones say by how much."
+            }
+            Some(ratio) if ratio.ci95[0] <= 1.0 && ratio.ci95[1] >= 1.0 => {
+                " Fresh runs do not show it by themselves."
+            }
+            _ => "",
+        };
+        self.plain_sentence(change) + told
+    }
+
+    fn plain_sentence(&self, change: &Change) -> String {
         let by = change.ratio.as_ref().map(added_percent).unwrap_or_default();
         let time = Quantity::exact(change.jump_s.abs(), Unit::Seconds).inline();
         let sure = match (change.probability, change.p_value) {
@@ -174,9 +191,13 @@ impl<'a> RangeReport<'a> {
         }
         let measured = record.run.clone().unwrap_or_else(|| "a boot".to_owned());
         facts.push(Fact::new("measured", measured, metric));
-        let Effort { boots, placing, builds, linear_boots, linear_builds } = &result.effort;
+        let Effort { boots, placing, sizing, builds, linear_boots, linear_builds } = &result.effort;
         let linear = if record.bisect {
-            format!("a linear scan: {linear_boots} runs, {linear_builds} builds")
+            let scan = format!("a linear scan: {linear_boots} runs, {linear_builds} builds");
+            match sizing {
+                0 => scan,
+                n => format!("{n} runs of these tell the size of the step; {scan}"),
+            }
         } else if *placing > 0 {
             format!("{placing} runs of these are of commits about a step, to place it")
         } else {
@@ -185,7 +206,11 @@ impl<'a> RangeReport<'a> {
         facts.push(Fact::new("spent", format!("{boots} runs, {builds} builds"), linear));
         if let Some(ends) = &result.ends {
             let all = self.outermost() == (0, self.result.commits.len().saturating_sub(1));
-            let of = if all { "the last commit over the first" } else { "of those that run" };
+            let of = match (all, record.bisect) {
+                (true, true) => "the last commit over the first, of builds that may differ",
+                (true, false) => "the last commit over the first",
+                (false, _) => "of those that run",
+            };
             facts.push(Fact::new("ends", added_percent(ends), of));
         }
         facts
@@ -344,7 +369,8 @@ fn method(result: &RangeResult) -> String {
     if result.record.bisect {
         format!(
             "Noisy bisection (Bayesian, normal model with unknown noise and change): it ends at \
-             {} posterior probability, and counts the chance that nothing changed.",
+             {} posterior probability, by the runs of all commits, and counts the chance that nothing \
+             changed. How large the step is say runs that did not find it.",
             percent(result.record.confidence)
         )
     } else {

@@ -1,0 +1,191 @@
+//! How large the step is that a search found, by runs that did not find it.
+//!
+//! A search ends when what it sees is convincing, so that its own runs say too much of the step.
+//! Runs of builds on either side are made anew, in blocks, by which the host's state cancels; they
+//! tell the step's size and decide nothing else.
+
+use super::decision::Taken;
+use super::place::Added;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use vmeter_model::run::PlannedRun;
+use vmeter_model::Estimate;
+use vmeter_stats::hosts::{adjust, HostSample};
+use vmeter_stats::ratio_of_means;
+use vmeter_stats::step::{runs_each, Step};
+
+/// Builds of each side, if the search made so many.
+const EACH: usize = 4;
+/// Builds of both sides together, if the range has so many: with fewer, what they scatter by is hardly
+/// known.
+const FEWEST: usize = 6;
+/// Runs of each build.
+const RUNS: [usize; 2] = [3, 12];
+
+/// Runs that size a step.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Sizing {
+    /// The commits that it came with.
+    pub commits: Vec<usize>,
+    /// The session's machines before and from it on.
+    pub sides: [Vec<usize>; 2],
+    /// Part of the plan: the first run, and the one after the last.
+    pub runs: [u32; 2],
+}
+
+impl Sizing {
+    /// True for a run that sizes.
+    pub fn holds(&self, run: u32) -> bool {
+        (self.runs[0]..self.runs[1]).contains(&run)
+    }
+
+    /// Runs of each machine that are worth as much as those of the search.
+    pub fn runs_each(&self, added: &Added, taken: &Taken, exact: bool) -> usize {
+        if exact {
+            return 1;
+        }
+        let Some((first, last)) = self.commits.first().zip(self.commits.last()) else { return 0 };
+        let found = taken.iter().filter(|(run, _)| !added.sizes(**run));
+        let (before, after): (Vec<usize>, Vec<usize>) = found
+            .map(|(_, (commit, ..))| *commit)
+            .filter(|c| c < first || c >= last)
+            .partition(|c| c < first);
+        let builds = [0, 1].map(|side| self.sides[side].len());
+        runs_each(builds, [before.len(), after.len()], RUNS)
+    }
+
+    /// The step, by the runs that are there; times that repeat (`exact`) need none of their own.
+    pub fn step(
+        &self,
+        plan: &[PlannedRun],
+        taken: &Taken,
+        exact: bool,
+        build_sd: f64,
+    ) -> Option<Sized> {
+        let builds = self.sides.concat();
+        let sample = |(run, (_, _, value)): (&u32, &(usize, u32, f64))| {
+            let group = builds
+                .iter()
+                .position(|m| plan.get(*run as usize).is_some_and(|p| p.machine == *m))?;
+            let block = (*run).checked_sub(self.runs[0]).filter(|_| self.holds(*run));
+            let host = block.map_or(0, |at| at as usize / builds.len());
+            (exact || block.is_some()).then_some(HostSample { host, group, value: *value })
+        };
+        let samples: Vec<HostSample> = taken.iter().filter_map(sample).collect();
+        let values =
+            if exact { samples.iter().map(|s| s.value).collect() } else { adjust(&samples).values };
+        let mut of_builds: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+        for (sample, value) in
+            samples.iter().zip(values).filter(|(_, value)| value.ln().is_finite())
+        {
+            of_builds.entry(sample.group).or_default().push(value);
+        }
+        if exact {
+            of_builds.values_mut().for_each(|values| values.truncate(1));
+        }
+        let (before, after): (Vec<_>, Vec<_>) =
+            of_builds.into_iter().partition(|(group, _)| *group < self.sides[0].len());
+        let [a, b] = [before, after]
+            .map(|side| -> Vec<Vec<f64>> { side.into_iter().map(|(_, values)| values).collect() });
+        let logs = |side: &[Vec<f64>]| -> Vec<Vec<f64>> {
+            side.iter().map(|values| values.iter().map(|y| y.ln()).collect()).collect()
+        };
+        let step = Step::of_builds(&logs(&a), &logs(&b), build_sd)?;
+        let (builds, runs) = ([a.len(), b.len()], samples.len());
+        let all = ratio_of_means(&a.concat(), &b.concat())?;
+        let jump_s = vmeter_stats::mean(&a.concat()) * (step.ratio() - 1.0);
+        let ratio = Estimate { mean: step.ratio(), ci95: step.ci95(), ..all };
+        Some(Sized { ratio, jump_s, runs, builds })
+    }
+}
+
+/// What sizes the step that came with `commits`; none if no run that counts does.
+pub(super) fn of<'s>(added: &'s Added, taken: &Taken, commits: &[usize]) -> Option<&'s Sizing> {
+    let counts = |own: &&Sizing| {
+        let [first, end] = own.runs;
+        // Times that repeat may need no run beyond those that found it.
+        first == end && !taken.is_empty() || taken.range(first..end).next().is_some()
+    };
+    added.sizing.iter().rev().filter(|own| own.commits == commits).find(counts)
+}
+
+/// A step that was sized.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Sized {
+    pub ratio: Estimate,
+    /// Time after less time before, s.
+    pub jump_s: f64,
+    /// By so many runs, of so many builds of either side.
+    pub runs: usize,
+    pub builds: [usize; 2],
+}
+
+/// Builds of one side in the order in which they are wanted, nearest to the step first, and whether
+/// each is there already.
+pub(super) type Candidates = Vec<((usize, u32), bool)>;
+
+/// Which builds to run: those that are there, and as few more as it takes. `machine` makes a
+/// build's machine, or none where that fails.
+pub(super) fn chosen<E>(
+    mut open: [Candidates; 2],
+    mut machine: impl FnMut((usize, u32)) -> Result<Option<usize>, E>,
+) -> Result<[Vec<usize>; 2], E> {
+    let mut sides = [Vec::new(), Vec::new()];
+    for (side, open) in sides.iter_mut().zip(&mut open) {
+        while side.len() < EACH {
+            let Some(at) = open.iter().position(|(_, is_there)| *is_there) else { break };
+            side.extend(machine(open.remove(at).0)?);
+        }
+    }
+    while sides[0].len() + sides[1].len() < FEWEST {
+        let fewer = usize::from(sides[1].len() < sides[0].len());
+        let Some(at) = [fewer, 1 - fewer].into_iter().find(|at| !open[*at].is_empty()) else {
+            break;
+        };
+        let there = open[at].iter().position(|(_, is_there)| *is_there).unwrap_or(0);
+        sides[at].extend(machine(open[at].remove(there).0)?);
+    }
+    Ok(sides)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmeter_model::run::WatchLevel;
+
+    fn choose(open: [Candidates; 2]) -> [Vec<usize>; 2] {
+        // Commit 9 does not build.
+        let machine = |(commit, _): (usize, u32)| Ok::<_, ()>((commit != 9).then_some(commit));
+        chosen(open, machine).expect("builds")
+    }
+
+    #[test]
+    fn the_nearest_builds_that_are_there_and_few_more() {
+        let side = |all: &[(usize, bool)]| all.iter().map(|(c, is)| ((*c, 1), *is)).collect();
+        let many = [(7, true), (6, false), (5, true), (4, true), (3, true), (0, true)];
+        let found = choose([side(&many), side(&[(8, true), (9, false), (10, false), (12, true)])]);
+        assert_eq!(found, [vec![7, 5, 4, 3], vec![8, 12]]);
+        // The last commit is the guilty one.
+        let found = choose([side(&many[..3]), side(&[(8, true)])]);
+        assert_eq!(found, [vec![7, 5, 6], vec![8]]);
+        let found = choose([side(&[(7, true)]), side(&[(8, true), (9, false), (10, false)])]);
+        assert_eq!(found, [vec![7], vec![8, 10]]);
+    }
+
+    #[test]
+    fn only_runs_of_its_own_tell_its_size() {
+        let sizing = Sizing { commits: vec![1], sides: [vec![0, 2], vec![1, 3]], runs: [2, 6] };
+        let machines = [0, 1, 0, 1, 2, 3];
+        let planned = |machine| PlannedRun { machine, warmup: false, watch: WatchLevel::None };
+        let plan = machines.map(planned);
+        let times = [1.0, 9.0, 1.0, 1.2, 1.0, 1.2];
+        let taken: Taken =
+            (0u32..).zip(times).map(|(run, t)| (run, (machines[run as usize], 1, t))).collect();
+        let found = sizing.step(&plan, &taken, false, 0.01).expect("a step");
+        assert!((found.ratio.mean - 1.2).abs() < 1e-9 && (found.jump_s - 0.2).abs() < 1e-9);
+        assert_eq!((found.runs, found.builds), (4, [2, 2]));
+        let early: Taken = taken.into_iter().filter(|(run, _)| *run < 2).collect();
+        assert_eq!(sizing.step(&plan, &early, false, 0.01), None);
+        assert_eq!(sizing.runs_each(&Added::default(), &early, false), 3);
+    }
+}
