@@ -203,6 +203,10 @@ fn join(view: &View<'_>, key: Key, mut causes: Vec<Candidate>) -> Option<Candida
             first.summary = slow;
         }
         first.chain.extend(head.chain);
+        // So many times as slow as others of its kind is no matter of taste.
+        if first.kind == "slow-call" {
+            first.at_most = None;
+        }
         first.saving = first.saving.max(head.saving);
     } else {
         first.chain.extend(own.next());

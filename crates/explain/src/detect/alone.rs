@@ -6,7 +6,7 @@ use super::together::together;
 use super::{Candidate, View};
 use crate::evidence::calls::Calls;
 use crate::evidence::groups::GroupId;
-use crate::moment::Sym;
+use crate::moment::{Sym, Tid};
 use crate::result::Severity;
 use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_percent, grouped, three_digits};
@@ -137,10 +137,33 @@ fn times_out(view: &View<'_>, (who, call, calls): Known<'_>) -> Option<Candidate
     if !most || !is_pattern(view, calls.zeros) {
         return None;
     }
+    let longest = longest(view, who, call).filter(|_| calls.zeros.1 > view.evidence.span());
+    let zeros = longest.unwrap_or(calls.zeros);
     let told = format!("waits in {name} until its time is up:");
     // A main loop that nobody has anything for does that, too.
-    let own = paced(view, (who, call, calls), &told, calls.zeros);
+    let own = paced(view, (who, call, calls), &told, zeros);
     Some(Candidate { at_most: Some(Severity::Low), ..own })
+}
+
+/// Of threads whose time runs at the same time: the time-outs of the one whose are longest. The
+/// others look now and then whether it has done.
+fn longest(view: &View<'_>, who: GroupId, call: Sym) -> Option<(u64, u64)> {
+    let mut by: BTreeMap<Tid, (u64, u64)> = BTreeMap::new();
+    let all = view.evidence.intervals.sorted();
+    let own = all.iter().filter(|interval| {
+        let group = view.evidence.groups.group_of(interval.thread);
+        interval.timed_out && interval.call == call && group == Some(who)
+    });
+    for interval in own {
+        let sum = by.entry(interval.thread).or_default();
+        *sum = (sum.0 + 1, sum.1.saturating_add(interval.end.saturating_sub(interval.start)));
+    }
+    let most = by.values().map(|(_, ticks)| *ticks).max()?;
+    let much = || by.values().filter(|(_, ticks)| ticks * 2 >= most);
+    let each = |(count, ticks): &(u64, u64)| ticks / (*count).max(1);
+    let long = much().map(each).max()?;
+    let alike = much().filter(|sum| each(sum) * 2 >= long);
+    Some(alike.fold((0, 0), |all, sum| (all.0 + sum.0, sum.1.saturating_add(all.1))))
 }
 
 fn paced(

@@ -1,7 +1,7 @@
 //! Causes that are seen in what threads do with their whole lives, not in one request.
 
 use super::view::View;
-use super::{habits, story, Candidate, Detector};
+use super::{habits, story, throttled, Candidate, Detector};
 use crate::result::Severity;
 use std::collections::BTreeSet;
 
@@ -42,6 +42,10 @@ impl Detector for Lives {
             (habit.foreign, habit.at_most) = (true, Some(Severity::Low));
         }
         habits.extend(lives);
+        // A way that ends there says so itself.
+        if !habits.iter().any(|told| told.summary.contains("throttled")) {
+            habits.extend(throttled::throttled(view));
+        }
         habits
     }
 }

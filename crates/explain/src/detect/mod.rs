@@ -33,6 +33,7 @@ mod spent;
 mod spins;
 mod starved;
 pub mod story;
+mod throttled;
 mod timer;
 mod together;
 mod vcpus;

@@ -15,13 +15,13 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
     let mean = subject.total as f64 / subject.timed.max(1) as f64;
     let median = subject.length.quantile(0.5).unwrap_or(mean);
     let claim = format!(
-        "{name} is {}× as slow as its peers: median {} (mean {}) against {} of {} others; {} {} \
-         take {} beyond that, {} of the traced time",
-        three_digits(peers.ratio),
+        "{name}: median {} (mean {}) against {} of {} others, {} times that; {} {} take {} \
+         beyond it, {} of the traced time",
         view.time(median),
         view.time(mean),
         view.time(peers.typical),
         peers.count,
+        three_digits(peers.ratio),
         subject.timed,
         view.instances(key),
         view.time(peers.excess as f64),

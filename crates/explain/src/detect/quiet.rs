@@ -7,7 +7,8 @@
 //! one other program has it for most of the time.
 
 use super::levels::hogs_in;
-use super::story::{by_quota, HOG};
+use super::story::HOG;
+use super::throttled::by_quota;
 use super::View;
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::{Frame, Tree};
@@ -121,5 +122,5 @@ fn roots(view: &View<'_>, places: &[(u32, Option<GroupId>)], asked: bool) -> BTr
 
 /// Those that a quota keeps from running.
 fn throttled(view: &View<'_>) -> BTreeSet<GroupId> {
-    view.evidence.late.keys().copied().filter(|group| by_quota(view, *group)).collect()
+    view.evidence.late.keys().copied().filter(|group| by_quota(view, *group).is_some()).collect()
 }

@@ -11,7 +11,7 @@ use super::tree::Frame;
 use super::{Evidence, Witness};
 use crate::detect::waits;
 use crate::moment::{Sym, Tid};
-use vmeter_trace::ops::Op;
+use vmeter_trace::ops::{Op, Sleep};
 use vmeter_trace::walk::{self, Request};
 use vmeter_trace::NO_CPU;
 
@@ -118,6 +118,9 @@ impl Witness<'_> {
         }
         let Some(root) = self.root(tid) else { return };
         let span = (segment.start, segment.end);
+        if segment.state == State::Blocked && self.evidence.let_go >= Some(segment.start) {
+            self.was_held_back(tid, segment);
+        }
         if matches!(segment.state, State::Kvm | State::Kernel | State::User) {
             return self.runs(tid, root, segment);
         }
@@ -128,6 +131,26 @@ impl Witness<'_> {
         life.segment(root, tid, segment, span, &mut vec![tid]);
         let pieces = life.pieces.take();
         self.keep(root, span, pieces);
+    }
+
+    /// A work function that lets requests go that an I/O limit held back begins.
+    pub(super) fn lets_go(&mut self, function: Sym) {
+        if self.merge.name(function).starts_with("blk_throtl_dispatch") {
+            self.evidence.let_go = Some(self.moment.ts);
+        }
+    }
+
+    /// Asleep, and requests that an I/O limit held back were let go meanwhile.
+    fn was_held_back(&mut self, tid: Tid, segment: &Segment) {
+        let device = matches!(segment.waker, Waker::Irq(_) | Waker::Interrupt | Waker::Unknown);
+        let group = self.group(tid).filter(|_| device || segment.sleep == Sleep::Deep);
+        let held = &mut self.evidence.held_back;
+        let room = held.len() < MAX_WAITS;
+        if let Some(group) = group.filter(|group| room || held.contains_key(group)) {
+            let sum = held.entry(group).or_default();
+            let ticks = segment.end.saturating_sub(segment.start);
+            *sum = (sum.0 + 1, ticks.saturating_add(sum.1));
+        }
     }
 
     /// Adds a stretch on a CPU, which most are.

@@ -92,6 +92,11 @@ pub struct Evidence {
     pub own: BTreeSet<GroupId>,
     /// When threads of a name got a CPU after they had waited long for one, and how long.
     pub late: BTreeMap<GroupId, Vec<(u64, u64)>>,
+    /// Sleeps of threads of a name for a device in which the kernel let requests go that a cgroup's
+    /// I/O limit held back: how often, and ticks.
+    pub held_back: FastMap<GroupId, (u64, u64)>,
+    /// When it last did.
+    let_go: Option<u64>,
     /// Which threads have ended.
     pub ends: ends::Ends,
     started: started::Started,
@@ -226,7 +231,7 @@ impl Visitor for Witness<'_> {
         let sym = |id: NameId| self.moment.sym(id);
         let (now, room) = (self.moment.ts, self.evidence.room());
         let cpu = self.moment.cpu;
-        let mut segment = self.segment(ended);
+        let mut segment = self.segment(thread.tid, ended);
         let (file, tid) = (self.moment.file, self.tid(thread));
         let runs = std::mem::take(&mut self.evidence.runs);
         let rival = |since| runs.rival((file, cpu), thread.tid, (since, now));
@@ -420,6 +425,7 @@ impl Visitor for Witness<'_> {
 
     fn work_begins(&mut self, at: &At, item: u64, function: NameId) {
         let function = self.moment.sym(function);
+        self.lets_go(function);
         let (worker, place) =
             (Tid { file: self.moment.file, tid: at.tid }, self.place("workqueue_execute_start"));
         if let Some((waker, number)) = self.evidence.ledger.works(worker, function, place) {
@@ -457,7 +463,8 @@ impl Visitor for Witness<'_> {
 
     fn woken(&mut self, _at: &At, thread: &walk::Thread, waker: walk::Waker) {
         let (woken, now) = (self.tid(thread), self.moment.ts);
-        let waker = self.waker(waker, thread.in_call().is_some());
+        let call = thread.in_call().map(|call| self.moment.sym(call));
+        let waker = self.waker(waker, (thread.tid, call));
         match waker {
             Waker::Thread(by) => {
                 count(&mut self.evidence.wakes, (by, woken), MAX_THREADS);

@@ -24,6 +24,40 @@ const SENDS: [&str; 12] = [
     "readv", "recvfrom", "recvmsg",
 ];
 
+/// The kernel's threads that soft interrupts are left to: these wake them, and they wake for these.
+const SOFT: &str = "ksoftirqd/";
+
+/// System calls that let one go on that sleeps in a futex: besides these, only interrupts do.
+const FUTEX: [&str; 12] = [
+    "futex", "exit", "kill", "tkill", "tgkill", "rt_sig", "rt_tgsig", "clone", "vfork", "fork",
+    "execve", "ptrace",
+];
+/// System calls that wake nobody but one in a futex.
+const SILENT: [&str; 14] = [
+    "futex",
+    "nanosleep",
+    "clock_nanosleep",
+    "sched_yield",
+    "poll",
+    "ppoll",
+    "select",
+    "pselect6",
+    "epoll_wait",
+    "epoll_pwait",
+    "wait4",
+    "waitid",
+    "clock_gettime",
+    "lseek",
+];
+
+/// True if one in a call may wake one that sleeps in another.
+fn may_wake(call: &str, asleep: &str) -> bool {
+    match asleep.starts_with("futex") {
+        true => FUTEX.iter().any(|begin| call.starts_with(begin)),
+        false => !SILENT.contains(&call),
+    }
+}
+
 impl Witness<'_> {
     pub(super) fn tid(&self, thread: &walk::Thread) -> Tid {
         Tid { file: self.moment.file, tid: thread.tid }
@@ -41,11 +75,11 @@ impl Witness<'_> {
         self.merge.common(self.moment.file, stamp)
     }
 
-    /// Who wakes; `in_call` says whether it sleeps in a system call.
-    pub(super) fn waker(&self, waker: walk::Waker, in_call: bool) -> Waker {
+    /// Who wakes a thread that sleeps in that system call.
+    pub(super) fn waker(&self, waker: walk::Waker, (woken, call): (i32, Option<Sym>)) -> Waker {
         match waker {
             walk::Waker::Unknown => Waker::Unknown,
-            walk::Waker::Thread(_) if in_call && self.is_interrupted() => Waker::Interrupt,
+            walk::Waker::Thread(_) if self.is_interrupted(woken, call) => Waker::Interrupt,
             walk::Waker::Thread(tid) => Waker::Thread(Tid { file: self.moment.file, tid }),
             walk::Waker::Timer => Waker::Timer,
             walk::Waker::Interrupt => Waker::Interrupt,
@@ -60,16 +94,23 @@ impl Witness<'_> {
     }
 
     /// True if it must be an interrupt that wakes somebody, though the event does not say so: who
-    /// is in user space wakes nobody that sleeps in a call, nor does a recorder that writes down
-    /// what it has.
-    fn is_interrupted(&self) -> bool {
+    /// is in user space wakes nobody that sleeps in a call, nor does one in a call that wakes
+    /// nobody, or a recorder that writes down what it has.
+    fn is_interrupted(&self, woken: i32, asleep: Option<Sym>) -> bool {
         if self.moment.context != Context::Unknown {
             return false;
         }
+        let Some(asleep) = asleep else {
+            let woken = Tid { file: self.moment.file, tid: woken };
+            return self.merge.thread_name(woken).starts_with(SOFT);
+        };
         let tid = Tid { file: self.moment.file, tid: self.moment.tid };
         let own = self.evidence.threads.get(&tid);
+        let call = own.and_then(Thread::call).map(|call| self.merge.name(call));
         own.is_some_and(|own| own.calls && own.state() == State::User)
+            || call.is_some_and(|call| !may_wake(call, self.merge.name(asleep)))
             || RECORDERS.contains(&self.merge.thread_name(tid))
+            || self.merge.thread_name(tid).starts_with(SOFT)
     }
 
     /// True if a thread that sends something to this machine itself (by the loopback device), or
@@ -162,7 +203,7 @@ impl Witness<'_> {
     }
 
     /// A stretch that ends now; when it began, its thread knows.
-    pub(super) fn segment(&self, ended: &Ended) -> Segment {
+    pub(super) fn segment(&self, tid: i32, ended: &Ended) -> Segment {
         let (now, sym) = (self.moment.ts, |id: NameId| self.moment.sym(id));
         Segment {
             start: now,
@@ -170,7 +211,7 @@ impl Witness<'_> {
             state: ended.state,
             call: ended.call.map(sym),
             work: ended.work.map(sym),
-            waker: self.waker(ended.waker, ended.call.is_some()),
+            waker: self.waker(ended.waker, (tid, ended.call.map(sym))),
             returned: ended.returned,
             ends_call: ended.ends_call,
             queued: false,

@@ -1,6 +1,7 @@
 //! What a way ends at.
 
 use super::super::levels::{levels, Level};
+use super::super::throttled::by_quota;
 use super::super::waits::{syncs, waits};
 use super::super::View;
 use super::locks::by_signals;
@@ -29,14 +30,6 @@ const ALL_GO: f64 = 1.3;
 
 /// Page faults that may be worth a word beside what else a thread computes.
 const MANY_FAULTS: u64 = 1000;
-
-/// The usual period of a quota (`cpu.cfs_period_us`, `cpu.max`), s, and a wait for a CPU that is
-/// long beside a scheduler's slice.
-const PERIOD_S: f64 = 0.1;
-const LATE_S: f64 = 10e-3;
-/// So many of these, and how much they must be at the same time of the period: 1 for all.
-const LEAST_LATE: usize = 8;
-const SAME: f64 = 0.85;
 
 impl Story {
     /// What the way ends at, and how much of the time.
@@ -243,8 +236,10 @@ impl Story {
 
     /// The last one on the way gets a CPU at multiples of a period only.
     pub(super) fn by_quota(&self, view: &View<'_>) -> bool {
-        let who = self.last().who.or(self.subject_group(view));
-        who.is_some_and(|who| by_quota(view, who))
+        self.last()
+            .who
+            .or(self.subject_group(view))
+            .is_some_and(|who| by_quota(view, who).is_some())
     }
 
     /// Who had the CPU most of the time that the last one on the way had none.
@@ -460,25 +455,6 @@ impl Story {
             _ => None,
         }
     }
-}
-
-/// True if threads of a name get a CPU again at multiples of a period only, whoever else has it:
-/// their cgroup's quota is refilled then.
-pub(in crate::detect) fn by_quota(view: &View<'_>, who: GroupId) -> bool {
-    let late = view.evidence.late.get(&who).into_iter().flatten();
-    let long = late.filter(|(_, waited)| view.seconds(*waited).is_some_and(|s| s >= LATE_S));
-    // Waits for others' slices are shorter: they count for less.
-    let waits: Vec<(f64, f64)> = long
-        .filter_map(|(at, waited)| {
-            let angle = view.seconds(*at)? / PERIOD_S * std::f64::consts::TAU;
-            Some((angle, *waited as f64))
-        })
-        .collect();
-    // The mean of vectors is as long as they are if all point the same way.
-    let sum = |of: fn(f64) -> f64| waits.iter().map(|(angle, long)| of(*angle) * long).sum::<f64>();
-    let all: f64 = waits.iter().map(|(_, long)| long).sum();
-    let same = sum(f64::cos).hypot(sum(f64::sin)) / all.max(1.0);
-    waits.len() >= LEAST_LATE && same >= SAME
 }
 
 /// True for calls that wait for locks.

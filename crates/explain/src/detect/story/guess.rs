@@ -1,7 +1,7 @@
 //! What the end of a way tells of what is not recorded: which call it may be, from who is waited
 //! for, what the kernel's workers run and how the sleep looks; and what would tell.
 
-use super::super::levels::Level;
+use super::super::levels::{Level, Sum};
 use super::super::View;
 use super::{Cause, Story};
 use crate::evidence::tree::Frame;
@@ -26,7 +26,8 @@ const THREADS: [(&str, &str); 12] = [
 
 /// Work functions, functions run on other CPUs and soft interrupts by the beginning of their
 /// names, and what calls for them.
-const FUNCTIONS: [(&str, &str); 18] = [
+const FUNCTIONS: [(&str, &str); 19] = [
+    ("blk_throtl", "a cgroup's I/O limit (blkio.throttle, io.max): requests wait until their turn"),
     ("lru_add_drain", "LRU lists drained on every CPU: move_pages, mbind, compaction (a write to compact_memory), fadvise, formerly mlock"),
     ("refresh_vm_stats", "a write to, or read of, /proc/sys/vm/stat_refresh"),
     ("wait_rcu_exp_gp", "synchronize_rcu_expedited, behind membarrier or move_pages, mbind"),
@@ -70,7 +71,10 @@ impl Story {
         if let Some((work, _)) = self.work() {
             known.extend(of_function(view.name(work)));
         }
-        let wakers = self.last().wakers().into_iter().take(1).map(|(who, _)| who);
+        // Now and then everybody waits for one of these.
+        let much = |sum: &Sum| sum.ticks * 10 >= self.last().all.ticks;
+        let wakers = self.last().wakers().into_iter().take(1);
+        let wakers = wakers.filter(|(_, sum)| much(sum)).map(|(who, _)| who);
         for who in self.levels.iter().filter_map(|level| level.who).chain(wakers) {
             known.extend(of_thread(view.evidence.groups.name(who)));
         }

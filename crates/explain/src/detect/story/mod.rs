@@ -17,7 +17,6 @@ use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
 use crate::moment::Sym;
 use crate::result::{Link, Severity};
-pub(super) use cause::by_quota;
 pub(super) use guess::of_function;
 use words::Words;
 
@@ -94,10 +93,11 @@ impl Story {
                         Frame::Timer | Frame::Asleep | Frame::Irq(_) | Frame::Interrupt
                     )
         };
+        let unknown = first.ticks(|_, state| state == Frame::Unknown);
         let busy = match root {
-            Frame::Request(_) => first.all.ticks,
+            // What is no longer kept is like what is.
+            Frame::Request(_) => first.all.ticks.saturating_sub(unknown),
             _ => {
-                let unknown = first.ticks(|_, state| state == Frame::Unknown);
                 let noise = first.noise().saturating_sub(unknown);
                 first.all.ticks.saturating_sub(first.ticks(idle)).saturating_sub(noise)
             }
@@ -178,6 +178,11 @@ impl Story {
         let vague = cause == Cause::NoCpu && self.hog.is_none() && self.rival().is_none();
         let alone = self.levels.len() == 1;
         if vague || alone && matches!(cause, Cause::NoCpu | Cause::HandOver | Cause::Computes) {
+            if let Some((_, _, sum)) = self.in_call(view) {
+                (cause, saving) = (Cause::InCall, sum.ticks.min(self.busy));
+            }
+        }
+        if alone && cause == Cause::Call && self.provoked_works(view).is_some() {
             if let Some((_, _, sum)) = self.in_call(view) {
                 (cause, saving) = (Cause::InCall, sum.ticks.min(self.busy));
             }
@@ -271,6 +276,29 @@ impl Story {
             || vcpus.iter().any(|vcpu| asked(*vcpu))
     }
 
+    /// Nobody waits for it, it has asked nobody, and hardly does anything: that threads of a pool,
+    /// or of a runtime's compiler, wait for work slows nobody down.
+    fn helps(&self, view: &View<'_>, own: GroupId) -> bool {
+        let (Some(first), true) = (self.levels.first(), self.levels.len() > 1) else {
+            return false;
+        };
+        let Some((other, sum)) = first.wakers().first().copied() else { return false };
+        let call = first.most_in(|s| s == Frame::Waker(other)).and_then(|(call, _)| call);
+        let futex = call.is_some_and(|call| view.frame_name(call).starts_with("futex"));
+        let runs = first.ticks(|_, s| matches!(s, Frame::Runs));
+        let wakes = &view.evidence.wakes;
+        let group = |tid| view.evidence.groups.group_of(tid);
+        let gives = wakes.iter().filter(|((by, to), _)| {
+            group(*by) == Some(own) && group(*to).is_some_and(|to| to != own)
+        });
+        let gives: u64 = gives.map(|(_, count)| count).sum();
+        futex
+            && other != own
+            && runs * 10 < first.all.ticks
+            && gives * 4 < sum.count
+            && view.evidence.asked(own, other) * 4 < sum.count
+    }
+
     /// What two stories that are one have in common.
     fn end(&self, view: &View<'_>) -> (Option<GroupId>, Option<Sym>) {
         let last = self.levels.iter().rev().find_map(|level| level.who);
@@ -354,7 +382,12 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
                 candidate.at_most = Some(Severity::Low);
             }
             candidate.foreign = view.is_foreign(group);
-            candidate.aside = candidate.kind == "page-faults" && story.begins(view)
+            let helps = chosen.is_none() && !view.is_beyond() && story.helps(view, group);
+            if helps {
+                candidate.at_most = Some(Severity::Low);
+            }
+            candidate.aside = helps
+                || candidate.kind == "page-faults" && story.begins(view)
                 || view.own().is_none() && closed < CLOSED
                 || once;
             let computes = story.levels.len() == 1 && candidate.kind == "busy-thread";

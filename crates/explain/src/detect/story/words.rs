@@ -1,7 +1,7 @@
 //! What a way ends at, in words: what is slow, what to change, what would prove it.
 
 use super::super::levels::{Level, Sum};
-use super::super::waits::{is_grace, syncs};
+use super::super::waits::{is_grace, syncs, waits};
 use super::super::View;
 use super::locks::a;
 use super::{Cause, Story};
@@ -55,6 +55,9 @@ fn tcp_words(summary: String) -> Words {
     )
     .medium()
 }
+
+/// Waits that are a pattern.
+const LEAST_TIMES: u64 = 10;
 
 const CALLS: &str = "perf trace -s -p PID sleep 5";
 const WORKS: &str = "trace-cmd record -e raw_syscalls -e sched -e workqueue";
@@ -135,7 +138,10 @@ impl Story {
         let Some((work, _)) = self.provoked_works(view) else {
             let share = match self.in_call(view) {
                 Some(_) => "most of the time".to_string(),
-                None => brief_percent(sum.ticks as f64 / self.busy.max(1) as f64) + " of its time",
+                None => {
+                    let share = sum.ticks as f64 / self.busy.max(1) as f64;
+                    brief_percent(share.min(1.0)) + " of its time"
+                }
             };
             let summary = format!("{subject} is in {name} {share}: {count} times, {each} each");
             return words("slow-call", summary, &change, CALLS);
@@ -208,9 +214,23 @@ impl Story {
         let inside = call.map_or(String::new(), |c| format!(" in {}", view.frame_name(c)));
         // These have no time-out of their own: the timer is a protocol's.
         let name = call.map_or("", |call| view.frame_name(call));
-        let alone = matches!(name, "read" | "readv") || name.starts_with("recv");
-        let seconds = view.seconds(sum.ticks).map_or(0.0, |s| s / sum.count.max(1) as f64);
-        if let Some(timer) = tcp_timer(seconds).filter(|_| alone) {
+        let receives = |name: &str| matches!(name, "read" | "readv") || name.starts_with("recv");
+        let each_s =
+            |sum: &Sum| view.seconds(sum.ticks).map_or(0.0, |s| s / sum.count.max(1) as f64);
+        // Or the one at the other end idles as well.
+        let via = self.levels.iter().rev().nth(1).filter(|via| via.who == self.levels[0].who);
+        let via = via.and_then(|via| via.most_in(|s| matches!(s, Frame::Waker(_))));
+        if let Some((Some(call), sum)) = via.filter(|(_, sum)| sum.count >= LEAST_TIMES) {
+            let timer = tcp_timer(each_s(&sum)).filter(|_| receives(view.frame_name(call)));
+            if let Some(timer) = timer.filter(|_| waits(name)) {
+                let each = view.time(sum.ticks as f64 / sum.count as f64);
+                let (who, call) = (self.subject(view), view.frame(call));
+                return tcp_words(format!(
+                    "{who} waits {call}, {each} each time: {timer}, it seems"
+                ));
+            }
+        }
+        if let Some(timer) = tcp_timer(each_s(&sum)).filter(|_| receives(name)) {
             let who = self.who(view);
             return tcp_words(format!("{who} waits{inside}, {each} each time: {timer}, it seems"));
         }
@@ -278,19 +298,18 @@ impl Story {
         if let Some(words) = self.grace_words(view, call) {
             return words;
         }
-        let inside =
-            self.last().most_in(|s| matches!(s, Frame::Irq(_) | Frame::Deep | Frame::Interrupt));
+        let device = |s| matches!(s, Frame::Irq(_) | Frame::Deep | Frame::Interrupt);
+        let inside = self.last().most_in(device);
         let inside = inside.and_then(|(call, _)| call).map(|call| view.frame_name(call));
         let who = self.last().who.or(self.subject_group(view));
         let calls = view.evidence.ledger.calls.keys().any(|(own, _)| Some(*own) == who);
         if call.or(inside).is_none() && calls {
-            let who = self.who(view);
-            return words(
-                "slow-call",
-                format!("{who} waits for a disk outside calls: page faults on a mapped file"),
-                "have the file in memory beforehand (MAP_POPULATE, madvise), or read it in large pieces",
-                "perf stat -e major-faults -p PID sleep 5",
-            );
+            return self.fault_words(view);
+        }
+        let asleep = self.last().ticks(|_, s| device(s));
+        let held = who.and_then(|who| view.evidence.held_back.get(&who));
+        if held.is_some_and(|(_, ticks)| ticks * 2 >= asleep) {
+            return self.held_words(view, call.or(inside));
         }
         let what = call.or(inside).unwrap_or("a call that is not recorded");
         let change = format!(
@@ -309,6 +328,45 @@ impl Story {
             true => words.medium(),
             false => words,
         }
+    }
+
+    /// Pages that have to be read are touched.
+    fn fault_words(&self, view: &View<'_>) -> Words {
+        let reclaims = |name: &str| ["vmpressure", "swap"].iter().any(|b| name.starts_with(b));
+        let who = self.last().who.or(self.subject_group(view));
+        let provoked = view.evidence.ledger.provoked.iter();
+        let provoked = provoked.filter(|((own, ..), _)| Some(*own) == who);
+        let short = provoked.into_iter().any(|((.., work), _)| reclaims(view.name(*work)));
+        let (what, change) = match short {
+            true => (
+                "memory that was swapped out, or a file's pages that were given up: too little \
+                 memory",
+                "give it more memory (a cgroup's memory.max, memory.limit_in_bytes), or have it \
+                 use less",
+            ),
+            false => (
+                "page faults on a mapped file, or on memory that was swapped out",
+                "have the file in memory beforehand (MAP_POPULATE, madvise), read it in large \
+                 pieces; for swap, more memory",
+            ),
+        };
+        let summary = format!("{} waits for a disk outside calls: {what}", self.who(view));
+        words("slow-call", summary, change, "perf stat -e major-faults -p PID sleep 5")
+    }
+
+    /// Requests that a cgroup's limit holds back.
+    fn held_words(&self, view: &View<'_>, call: Option<&str>) -> Words {
+        let inside = call.map_or(String::new(), |call| format!(" in {call}"));
+        words(
+            "slow-call",
+            format!(
+                "{} waits{inside} for its cgroup's I/O limit (blk_throtl_dispatch)",
+                self.who(view)
+            ),
+            "raise the cgroup's io.max (blkio.throttle.*), or read and write less",
+            "grep . /sys/fs/cgroup/CGROUP/io.max /sys/fs/cgroup/blkio/CGROUP/blkio.throttle.*",
+        )
+        .medium()
     }
 
     /// The soft interrupt that ends a grace period is no device.
