@@ -6,6 +6,7 @@ use super::together::together;
 use super::{Candidate, View};
 use crate::evidence::calls::Calls;
 use crate::evidence::groups::GroupId;
+use crate::evidence::intervals::Interval;
 use crate::moment::{Sym, Tid};
 use crate::result::Severity;
 use std::collections::BTreeMap;
@@ -34,6 +35,9 @@ const STARTS: (u64, f64) = (20, 0.5);
 /// So many calls for so few bytes each, none of them waiting so long (s), and of all calls this
 /// share.
 const BYTES: (u64, u64, f64, f64) = (1000, 512, 100e-6, 0.25);
+
+/// Share of all time-outs' time that the longest have, from which these are the ones.
+const MOST_OF: f64 = 0.6;
 
 /// Share of the traced time that time-outs take, where it is recorded who woke whom as well.
 const ASKED: f64 = 0.3;
@@ -137,12 +141,30 @@ fn times_out(view: &View<'_>, (who, call, calls): Known<'_>) -> Option<Candidate
     if !most || !is_pattern(view, calls.zeros) {
         return None;
     }
-    let longest = longest(view, who, call).filter(|_| calls.zeros.1 > view.evidence.span());
-    let zeros = longest.unwrap_or(calls.zeros);
+    let all = match calls.zeros.1 > view.evidence.span() {
+        true => longest(view, who, call).unwrap_or(calls.zeros),
+        false => calls.zeros,
+    };
+    let zeros = long_ones(view, (who, call), all.1).unwrap_or(all);
     let told = format!("waits in {name} until its time is up:");
     // A main loop that nobody has anything for does that, too.
     let own = paced(view, (who, call, calls), &told, zeros);
     Some(Candidate { at_most: Some(Severity::Low), ..own })
+}
+
+/// The longest time-outs, if few take most of the time: the others look now and then.
+fn long_ones(view: &View<'_>, (who, call): (GroupId, Sym), all: u64) -> Option<(u64, u64)> {
+    let known = view.evidence.intervals.sorted();
+    let own = known.iter().filter(|interval| {
+        let group = view.evidence.groups.group_of(interval.thread);
+        interval.timed_out && interval.call == call && group == Some(who)
+    });
+    let ticks = |interval: &Interval| interval.end.saturating_sub(interval.start);
+    let lengths: Vec<u64> = own.map(ticks).collect();
+    let least = lengths.iter().max()? / 2;
+    let long = lengths.into_iter().filter(|ticks| *ticks >= least);
+    let sum = long.fold((0, 0_u64), |sum, ticks| (sum.0 + 1, ticks.saturating_add(sum.1)));
+    (sum.1 as f64 >= MOST_OF * all as f64 && sum.1 <= all).then_some(sum)
 }
 
 /// Of threads whose time runs at the same time: the time-outs of the one whose are longest. The

@@ -1,7 +1,8 @@
 //! System calls of a trace that has nothing else (strace): which one the time goes into.
 
+use super::together::together;
 use super::view::{LEAST_COUNT, SHARE_ALONE};
-use super::waits::{syncs, waits};
+use super::waits::{syncs, waits, waits_for_others};
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Subject, What};
 use crate::result::Severity;
@@ -43,6 +44,13 @@ impl SlowCall {
             view.time(median),
             view.time(subject.worst.map_or(0.0, |(ticks, _)| ticks as f64)),
         );
+        // Who waits for room at the other end is not the one that is slow.
+        let by_others = || together(view).is_some_and(|told| !told.summary.contains(&name));
+        let at_most = match (syncs(&name), waits_for_others(&name)) {
+            (true, _) => Severity::High,
+            (_, true) if by_others() => Severity::Low,
+            _ => Severity::Medium,
+        };
         let figures = [("median_ticks", median)];
         let places = [subject.first.map(|place| (0, place)), subject.worst];
         Some(Candidate {
@@ -60,7 +68,7 @@ impl SlowCall {
                  the calls; then call it less often, for more at once, or where nobody waits for it"
             ),
             confirm: format!("perf trace -s -e {name} -- COMMAND"),
-            at_most: Some(if syncs(&name) { Severity::High } else { Severity::Medium }),
+            at_most: Some(at_most),
             subject: name,
             ..Candidate::default()
         })

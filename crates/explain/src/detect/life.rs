@@ -1,7 +1,7 @@
 //! Causes that are seen in what threads do with their whole lives, not in one request.
 
 use super::view::View;
-use super::{habits, story, throttled, Candidate, Detector};
+use super::{habits, pinned, story, throttled, Candidate, Detector};
 use crate::result::Severity;
 use std::collections::BTreeSet;
 
@@ -46,6 +46,7 @@ impl Detector for Lives {
         if !habits.iter().any(|told| told.summary.contains("throttled")) {
             habits.extend(throttled::throttled(view));
         }
+        habits.extend(pinned::pinned(view));
         habits
     }
 }

@@ -26,6 +26,7 @@ mod names;
 mod outlier;
 mod picture;
 mod ping_pong;
+mod pinned;
 mod quiet;
 mod recorded;
 mod signals;
@@ -51,7 +52,7 @@ pub use recorded::{nobody, not_recorded, partial};
 pub use spent::spent;
 pub use starved::warnings as busy_host;
 pub use view::{View, LEAST_SHARE};
-pub use waits::waits;
+pub use waits::{waits, waits_for_others};
 
 /// What a detector has found.
 #[derive(Debug, Clone, Default)]

@@ -4,7 +4,8 @@ use super::habits::link;
 use super::{Candidate, View};
 use crate::evidence::groups::GroupId;
 use crate::result::Severity;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::f64::consts::TAU;
 use vmeter_render::quantity::{brief_percent, grouped};
 
 /// The usual period of a quota (`cpu.cfs_period_us`, `cpu.max`), s, and a wait for a CPU that is
@@ -52,10 +53,12 @@ pub(super) fn by_quota(view: &View<'_>, who: GroupId) -> Option<f64> {
     // Waits for others' slices are shorter: they count for less.
     let waits: Vec<(f64, f64)> = long
         .filter_map(|(at, waited)| {
-            let angle = view.seconds(*at)? / PERIOD_S * std::f64::consts::TAU;
+            let angle = view.seconds(*at)? / PERIOD_S * TAU;
             Some((angle, view.seconds(*waited)?.powi(2)))
         })
         .collect();
+    let periods: BTreeSet<i64> =
+        waits.iter().map(|(angle, _)| (angle / TAU).round() as i64).collect();
     // The mean of vectors is as long as they are if all point the same way.
     let sum = |of: fn(f64) -> f64| waits.iter().map(|(angle, long)| of(*angle) * long).sum::<f64>();
     let all: f64 = waits.iter().map(|(_, long)| long).sum();
@@ -63,8 +66,9 @@ pub(super) fn by_quota(view: &View<'_>, who: GroupId) -> Option<f64> {
     // So many of equal length would weigh as much.
     let squares: f64 = waits.iter().map(|(_, long)| long * long).sum();
     let many = all * all / squares.max(f64::MIN_POSITIVE);
-    (many >= LEAST_LATE && same >= SAME).then(|| {
-        let turn = sum(f64::sin).atan2(sum(f64::cos)) / std::f64::consts::TAU;
+    let often = many.min(periods.len() as f64) >= LEAST_LATE;
+    (often && same >= SAME).then(|| {
+        let turn = sum(f64::sin).atan2(sum(f64::cos)) / TAU;
         turn.rem_euclid(1.0) * PERIOD_S
     })
 }

@@ -3,7 +3,7 @@
 //! time is up.
 
 use super::habits::link;
-use super::waits::waits;
+use super::waits::waits_for_others;
 use super::{Candidate, View};
 use crate::evidence::groups::GroupId;
 use crate::evidence::intervals::Interval;
@@ -68,7 +68,7 @@ pub fn together(view: &View<'_>) -> Option<Candidate> {
 }
 
 fn by_design(view: &View<'_>, call: Sym) -> bool {
-    waits(view.name(call))
+    waits_for_others(view.name(call))
 }
 
 impl Now {

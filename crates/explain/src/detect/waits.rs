@@ -42,6 +42,12 @@ pub fn is_grace(function: &str) -> bool {
     GRACE.iter().any(|begin| function.starts_with(begin))
 }
 
+/// True for calls that wait for somebody: by design, or until there is room at the other end of a
+/// socket.
+pub fn waits_for_others(call: &str) -> bool {
+    waits(call) || matches!(call, "sendto" | "sendmsg" | "sendmmsg")
+}
+
 /// True for calls that wait by design.
 pub fn waits(call: &str) -> bool {
     matches!(call, "read" | "readv") || WAITS.iter().any(|begin| call.starts_with(begin))

@@ -20,7 +20,8 @@ const PARTIAL: f64 = 0.2;
 pub struct Ends {
     /// By file and CPU, who was switched to last.
     cpus: FastMap<(u16, u32), i32>,
-    /// By file, switches that have one before them, and those of them that do not go on from it.
+    /// By file, switches that have one before them, not to the idle thread, and those of them that
+    /// do not go on from it.
     files: BTreeMap<u16, (u64, u64)>,
 }
 
@@ -51,9 +52,12 @@ impl Ends {
             return;
         }
         if let Some(last) = self.cpus.insert(cpu, next) {
-            let (all, gaps) = self.files.entry(cpu.0).or_default();
-            *all += 1;
-            *gaps += u64::from(last != prev);
+            // Some kernels leave switches from the idle thread out.
+            if last != 0 {
+                let (all, gaps) = self.files.entry(cpu.0).or_default();
+                *all += 1;
+                *gaps += u64::from(last != prev);
+            }
         }
     }
 

@@ -198,6 +198,12 @@ impl Groups {
         self.get(group).map_or("other threads", |group| &group.common)
     }
 
+    /// Whose thread made the first of a group, if it began while it was recorded.
+    pub fn maker(&self, group: GroupId) -> Option<GroupId> {
+        let made = self.made.get(&self.get(group)?.first)?;
+        Some(made.by)
+    }
+
     /// True if its threads are made again and again, and do not last: not those that are made
     /// once, side by side.
     pub fn comes_and_goes(&self, group: GroupId) -> bool {

@@ -249,7 +249,7 @@ impl Visitor for Witness<'_> {
             own.was_off(segment.state, now.saturating_sub(since));
             if segment.state == State::Runnable {
                 segment.rival = rival(since);
-                own.gets_cpu(now, now.saturating_sub(since));
+                own.gets_cpu(cpu, now, now.saturating_sub(since));
             }
             if segment.state == State::Blocked {
                 // Woken before in the same call, it has gone back to sleep in it.
@@ -452,6 +452,7 @@ impl Visitor for Witness<'_> {
         let Some(next) = next else { return };
         let Some(own) = self.own(next) else { return };
         own.from_idle += u64::from(prev == 0);
+        own.cpus |= 1 << at.cpu.min(63);
         if let Some(waited) = own.waited(now).filter(|_| own.is_vcpu && prev > 0) {
             let pair = (Tid { file, tid: next.tid }, Tid { file, tid: prev });
             if self.evidence.competitors.len() < MAX_THREADS {

@@ -64,6 +64,13 @@ impl Evidence {
         both.map(|((other, _), _)| *other).collect()
     }
 
+    /// Whose thread made the first of a group, where that is recorded.
+    pub fn maker(&self, group: GroupId) -> Option<GroupId> {
+        let first = self.groups.get(group)?.first;
+        let known = || self.started.maker(first).and_then(|maker| self.groups.group_of(maker));
+        self.groups.maker(group).or_else(known)
+    }
+
     /// Long waits for a CPU by their threads' names.
     pub(super) fn late(&self) -> BTreeMap<GroupId, Vec<(u64, u64)>> {
         let mut late: BTreeMap<GroupId, Vec<(u64, u64)>> = BTreeMap::new();
@@ -73,6 +80,17 @@ impl Evidence {
             }
         }
         late
+    }
+
+    /// CPUs that threads of each name have run on, as bits.
+    pub fn cpus(&self) -> BTreeMap<GroupId, u64> {
+        let mut cpus: BTreeMap<GroupId, u64> = BTreeMap::new();
+        for (tid, thread) in &self.threads {
+            if let Some(group) = self.groups.group_of(*tid) {
+                *cpus.entry(group).or_default() |= thread.cpus;
+            }
+        }
+        cpus
     }
 
     /// All groups of threads that run vCPUs.

@@ -48,6 +48,11 @@ pub struct Started {
 }
 
 impl Started {
+    /// Who has made a thread, or has waited for its end.
+    pub fn maker(&self, thread: Tid) -> Option<Tid> {
+        self.parents.get(&thread).copied()
+    }
+
     /// An event comes: the first of a file tell who turned tracing on.
     #[inline]
     pub fn begins(&mut self, moment: &Moment, merge: &Merge) {

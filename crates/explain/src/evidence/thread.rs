@@ -138,6 +138,8 @@ pub struct Thread {
     pub times: [u64; STATES],
     /// Switches to it from the idle thread.
     pub from_idle: u64,
+    /// CPUs that it was switched to on: bit 63 for all from the 64th on.
+    pub cpus: u64,
     /// Its longest sleep since the last request began.
     pub sleep: Option<Sleep>,
     /// Its threads by name, and how often it has been switched to since that was looked up.
@@ -174,6 +176,7 @@ impl Thread {
             calls: false,
             times: [0; STATES],
             from_idle: 0,
+            cpus: 0,
             sleep: None,
             group: None,
             root: None,
@@ -199,6 +202,11 @@ impl Thread {
     /// The call that it is in.
     pub fn call(&self) -> Option<Sym> {
         self.call
+    }
+
+    /// The work function that it runs.
+    pub fn work(&self) -> Option<Sym> {
+        self.work
     }
 
     /// Since when it does what it does.
@@ -298,9 +306,9 @@ impl Thread {
         }
     }
 
-    /// It gets a CPU, having waited for one.
-    pub fn gets_cpu(&mut self, now: u64, waited: u64) {
-        if waited >= LONG && self.late.len() < MAX_LATE {
+    /// It gets a CPU, having waited for one; at the trace's end it gets none.
+    pub fn gets_cpu(&mut self, cpu: u32, now: u64, waited: u64) {
+        if cpu != vmeter_trace::NO_CPU && waited >= LONG && self.late.len() < MAX_LATE {
             self.late.push((now, waited));
         }
     }

@@ -87,6 +87,9 @@ impl Witness<'_> {
                 irq if self.sends(irq) => {
                     Waker::Thread(Tid { file: self.moment.file, tid: self.moment.tid })
                 }
+                irq if self.completes(irq).is_some() => {
+                    self.completes(irq).map_or(Waker::Irq(irq), Waker::Thread)
+                }
                 irq if self.merge.name(irq).to_ascii_lowercase().contains("timer") => Waker::Timer,
                 irq => Waker::Irq(irq),
             },
@@ -121,6 +124,27 @@ impl Witness<'_> {
         let call = || self.evidence.threads.get(&tid).and_then(Thread::call);
         self.merge.name(irq) == "NET_RX"
             && call().is_some_and(|call| SENDS.contains(&self.merge.name(call)))
+    }
+
+    /// The worker of a loop device that says that a request is done: the soft interrupt is its own
+    /// doing, even if the thread that soft interrupts are left to gets it.
+    fn completes(&self, irq: Sym) -> Option<Tid> {
+        if self.merge.name(irq) != "BLOCK" {
+            return None;
+        }
+        let tid = Tid { file: self.moment.file, tid: self.moment.tid };
+        let own = self.evidence.threads.get(&tid)?;
+        let slept = |segment: &Segment| segment.state == State::Blocked;
+        if self.merge.thread_name(tid).starts_with(SOFT) {
+            // A disk's own interrupt would have woken it.
+            let by = own.back(self.moment.ts).take(RECENT).find(slept)?.waker;
+            return match by {
+                Waker::Thread(by) if self.merge.thread_name(by).starts_with("kworker/") => Some(by),
+                _ => None,
+            };
+        }
+        let work = own.work()?;
+        self.merge.name(work).starts_with("loop").then_some(tid)
     }
 
     /// What a request's time went into.

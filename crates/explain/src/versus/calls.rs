@@ -1,7 +1,7 @@
 //! Calls that a trace has beyond its twin's, where nobody recorded who had a CPU and who woke
 //! whom (strace).
 
-use crate::detect::{waits, Candidate, View};
+use crate::detect::{waits, waits_for_others, Candidate, View};
 use crate::evidence::groups::GroupId;
 use crate::moment::{Place, Sym};
 use crate::result::{Evidence, Link};
@@ -59,7 +59,7 @@ struct More {
 
 /// It waits for somebody else by design, and not for a time.
 fn by_design(call: &str) -> bool {
-    waits(call) && !call.contains("nanosleep")
+    waits_for_others(call) && !call.contains("nanosleep")
 }
 
 /// Calls that take longer or come more often than in a twin of `work` times as much work.
@@ -73,6 +73,7 @@ pub fn calls(view: &View<'_>, twin: &View<'_>, work: f64) -> Vec<Candidate> {
     let names = |view: &View<'_>| view.evidence.ledger.calls.keys().map(|(who, _)| *who).max();
     let by_call = names(view).max(names(twin)).unwrap_or(0) > 8;
     let (now, before) = (sums(view, by_call), sums(twin, by_call));
+    let single = view.evidence.intervals.lives().count() < 2;
     let made: f64 = now.values().map(|sum| sum.count).sum();
     // In calls that wait by design time goes by that is others'.
     let busy = now.iter().filter(|((_, call), _)| !by_design(call));
@@ -85,7 +86,11 @@ pub fn calls(view: &View<'_>, twin: &View<'_>, work: f64) -> Vec<Candidate> {
             let before = Sum { count: other.count * work, seconds: other.seconds * work, ..other };
             let seconds = now.seconds - before.seconds;
             let idle = (now.zeros - other.zeros * work).clamp(0.0, seconds.max(0.0));
-            let waiting = if by_design(&name.1) { seconds - idle } else { 0.0 };
+            // Threads of a pool that have nothing to do, side by side.
+            let idle = if now.seconds > span(view) { 0.0 } else { idle };
+            // Nobody is there that it could wait for: it reads files, or from without.
+            let waits = by_design(&name.1) && !(single && name.1.starts_with("read"));
+            let waiting = if waits { seconds - idle } else { 0.0 };
             let cost = seconds - waiting + (now.count - before.count) * each;
             Some(More { of: now.of?, now, before, cost, waiting })
         })
@@ -93,7 +98,9 @@ pub fn calls(view: &View<'_>, twin: &View<'_>, work: f64) -> Vec<Candidate> {
     all.sort_by(|a, b| b.cost.total_cmp(&a.cost).then(a.of.cmp(&b.of)));
     if all.first().is_none_or(|more| more.cost < SHARE * longer) {
         // Nobody that is waited for is in the trace: then who waits is all there is.
-        all.iter_mut().for_each(|more| more.cost += more.waiting);
+        // Threads that wait side by side are a pool that idles.
+        let alone = |more: &&mut More| more.now.seconds <= span(view);
+        all.iter_mut().filter(alone).for_each(|more| more.cost += more.waiting);
         all.sort_by(|a, b| b.cost.total_cmp(&a.cost).then(a.of.cmp(&b.of)));
     }
     // What a process does that is started anew each time is for that.

@@ -267,7 +267,7 @@ impl Walk {
             }
             let state = if runnable { State::Runnable } else { State::Blocked };
             let thread = self.threads.get(index);
-            let ended = thread.enter(state, at.ts);
+            let ended = thread.leaves(state, at.ts);
             thread.sleep = sleep;
             v.span(thread, &ended);
         }

@@ -231,6 +231,16 @@ impl Thread {
         self.moves(state, self.until(now))
     }
 
+    /// It leaves its CPU. If it was waiting for one as far as is known, nobody recorded when it got
+    /// it.
+    #[inline]
+    pub(super) fn leaves(&mut self, state: State, now: u64) -> Ended {
+        if self.state == State::Runnable {
+            self.state = State::Unknown;
+        }
+        self.enter(state, now)
+    }
+
     /// It sleeps, and is made runnable.
     #[inline]
     pub(super) fn wakes(&mut self, waker: Waker, now: u64) -> Ended {

@@ -1,6 +1,6 @@
 //! What a way ends at.
 
-use super::super::levels::{levels, Level};
+use super::super::levels::{levels, Level, Sum};
 use super::super::throttled::by_quota;
 use super::super::waits::{syncs, waits};
 use super::super::View;
@@ -132,7 +132,10 @@ impl Story {
         let via = self.levels.len().checked_sub(2).and_then(|at| self.levels.get(at));
         let all = last.all.ticks;
         let kernel = last.who.is_some_and(|who| groups.is_kernel(who));
-        if via.is_some() && (kernel || self.work().is_some()) {
+        // What a loop device's worker waits for is the program that has its file.
+        let loops = |(work, _): (Sym, Sum)| view.name(work).starts_with("loop");
+        let through = !kernel && last.who.is_some() && self.work().is_some_and(loops);
+        if via.is_some() && !through && (kernel || self.work().is_some()) {
             // Workers that wait for workers: all of it is for the first.
             let works = |level: &&Level| level.who.is_some_and(|who| groups.is_kernel(who));
             let first = self.levels.iter().find(works);
@@ -381,7 +384,10 @@ impl Story {
         }
         let kernel = !waits(name)
             && !is_lock_call(name)
-            && !matches!(name, "write" | "writev" | "sendto" | "sendmsg");
+            && !name.starts_with("_IO")
+            && (!matches!(name, "write" | "writev" | "sendto" | "sendmsg")
+                // Who makes room in a pipe reads; another that writes has the file's lock.
+                || own_kind && last.most_in(|_| true).is_some_and(|(top, _)| top == Some(call)));
         if !kernel && !is_lock_call(name) {
             return false;
         }

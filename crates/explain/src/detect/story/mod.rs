@@ -43,6 +43,8 @@ const CLOSED: f64 = 0.4;
 const ASKED: f64 = 0.03;
 /// Share of the traced time from which a single wait of what was started is worth a word.
 const ONCE: f64 = 0.3;
+/// Share of the traced time that somebody waits for one that matters to it.
+const LEAST_WAITED: f64 = 0.02;
 /// Most subjects that are told of where none was named.
 const MOST: usize = 3;
 
@@ -333,6 +335,34 @@ fn partner(view: &View<'_>, own: GroupId, first: &Level) -> Option<(GroupId, f64
     all.max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
 }
 
+/// Its maker waits for another that it has made, and nobody waits for this one: it runs beside what
+/// was to be recorded.
+fn beside_others(view: &View<'_>, own: GroupId) -> bool {
+    let Some(maker) = view.evidence.maker(own).filter(|maker| *maker != own) else { return false };
+    let tree = view.tree();
+    let waited = |by: GroupId| -> (u64, u64, u64) {
+        let Some(root) = tree.root_of(Frame::Life(by)) else { return (0, 0, 0) };
+        let (mut open, mut found) = (vec![root], (0, 0, 0));
+        found.0 = tree.node(root).map_or(0, |node| node.ticks);
+        while let Some(at) = open.pop() {
+            for (at, node) in tree.within(at) {
+                match node.frame {
+                    Frame::Waker(who) if who == own => found.1 += node.ticks,
+                    Frame::Waker(who) if view.evidence.maker(who) == Some(by) => {
+                        found.2 += node.ticks;
+                    }
+                    _ => open.push(at),
+                }
+            }
+        }
+        found
+    };
+    let (life, _, another) = waited(maker);
+    let chosen = view.own().into_iter().flatten().filter(|by| **by != own);
+    let for_this = |by: &GroupId| view.share(waited(*by).1) >= LEAST_WAITED;
+    another * 2 >= life && !chosen.into_iter().any(for_this)
+}
+
 /// True if what the recording's maker started does something: then it is asked about.
 pub fn is_asked(view: &View<'_>) -> bool {
     let own = view.evidence.own.iter();
@@ -387,6 +417,7 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
                 candidate.at_most = Some(Severity::Low);
             }
             candidate.aside = helps
+                || view.own().is_some() && beside_others(view, group)
                 || candidate.kind == "page-faults" && story.begins(view)
                 || view.own().is_none() && closed < CLOSED
                 || once;
