@@ -240,6 +240,10 @@ fn a_search_that_goes_on_elsewhere_holds_no_times_of_two_hosts_against_each_othe
     assert!(warnings.contains(" of other)"), "{warnings}");
     assert_eq!(result["verdict"], "changed", "{warnings}");
     assert_eq!(subjects(&result), ["change 9"]);
+    for commit in result["commits"].as_array().expect("commits") {
+        let runs = commit["samples_s"].as_array().map_or(0, Vec::len);
+        assert_eq!(commit["estimate"].is_null(), runs < 2, "one run has no interval: {commit}");
+    }
     assert!(listing(&saved.join("builds")).len() >= before, "what was built is kept");
 }
 

@@ -133,3 +133,71 @@ fn a_trend_says_what_it_cannot_read() {
         assert!(ran.stderr.contains(none), "{}", ran.stderr);
     }
 }
+
+/// Sessions of one second are in the order in which their runs were.
+#[test]
+fn a_trend_of_one_second() {
+    let lab = Lab::new();
+    let machine = lab.path("guest.mock");
+    let folder = lab.path("all");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    // Folders are named against the order.
+    let names: Vec<String> = (0..6).map(|i| format!("{}", 9 - i)).collect();
+    for (i, name) in names.iter().enumerate() {
+        let time = if i >= 3 { 120 } else { 60 };
+        let script = format!(
+            "vmeter-mock 1\n1ms vmm-exec\n{time}ms reach start_kernel\n9ms poweroff\n0 exit 0\n"
+        );
+        std::fs::write(&machine, script).expect("a script");
+        let save = folder.join(name);
+        let words = ["boot", "--vmm", "mock", "--machine", text(&machine), "--runs", "1"];
+        let ran = lab.run(&[&words[..], &["--warmup", "0", "--save", text(&save)]].concat());
+        assert_eq!(ran.status, 0, "{}", ran.stderr);
+        let file = save.join("session.json");
+        let mut record: Value =
+            serde_json::from_slice(&std::fs::read(&file).expect("a session")).expect("JSON");
+        record["started_at"] = "2026-01-01T12:00:00Z".into();
+        std::fs::write(&file, record.to_string()).expect("written");
+    }
+    let result = lab.json(&["runs", "trend", text(&folder)]);
+    let sessions = result["machines"][0]["sessions"].as_array().expect("sessions").clone();
+    let found: Vec<String> = sessions
+        .iter()
+        .map(|s| s["path"].as_str().unwrap_or_default().rsplit('/').next().unwrap_or("").to_owned())
+        .collect();
+    assert_eq!(found, names);
+}
+
+/// What a session is held to is kept with it; another is refused beside `--resume`.
+#[test]
+fn the_gate_of_a_session_is_its_own() {
+    let lab = Lab::new();
+    let machine = lab.path("guest.mock");
+    let script = "vmeter-mock 1\nnoise normal 1%\n1ms vmm-exec\n60ms reach start_kernel\n9ms poweroff\n0 exit 0\n";
+    std::fs::write(&machine, script).expect("a script");
+    let saved = lab.path("gated");
+    let vs = format!("--machine {}", text(&machine));
+    let words = ["bench", "--vmm", "mock", "--machine", text(&machine), "--vs", &vs, "--runs", "6"];
+    let gate = ["--fail-if-slower", "30", "--save", text(&saved)];
+    let ran = lab.run(&[&words[..], &gate].concat());
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let resumed = |more: &[&str]| lab.run(&[&["bench", "--resume", text(&saved)], more].concat());
+    let again = resumed(&[]);
+    assert!(again.status == 0 && again.stderr.contains("gate: "), "{}", again.stderr);
+    assert_eq!(resumed(&["--fail-if-slower", "30"]).status, 0);
+    let other = resumed(&["--fail-if-slower", "5"]);
+    assert!(other.status == 2 && other.stderr.contains("--fail-if-slower"), "{}", other.stderr);
+    // Older sessions have it in their words alone.
+    let file = saved.join("session.json");
+    let mut record: Value =
+        serde_json::from_slice(&std::fs::read(&file).expect("a session")).expect("JSON");
+    assert!(record.as_object_mut().expect("an object").remove("gate").is_some());
+    std::fs::write(&file, record.to_string()).expect("written");
+    let older = resumed(&["--trust"]);
+    assert!(older.status == 0 && older.stderr.contains("gate: "), "{}", older.stderr);
+    let boot = ["boot", "--vmm", "mock", "--machine", text(&machine), "--warmup", "0"];
+    let base = lab.path("base");
+    assert_eq!(lab.run(&[&boot[..], &["--runs", "6", "--save", text(&base)]].concat()).status, 0);
+    let few = lab.run(&[&boot[..], &["--runs", "4", "--baseline", text(&base)]].concat());
+    assert!(few.stderr.contains("no difference can be told from noise"), "{}", few.stderr);
+}

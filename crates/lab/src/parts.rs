@@ -67,6 +67,7 @@ exported! {
         b: &'a str,
         ratio: Estimate,
         cpu_ratio: Estimate,
+        centre: &'static str = |_| "Hodges-Lehmann of the ratios of each block, with its signed-rank interval",
         p_value: f64,
         verdict: Word,
         detectable_pct: Option<f64>,

@@ -261,6 +261,20 @@ pub struct SessionMachine {
     pub parameters: Vec<(String, String)>,
 }
 
+/// What a session was asked to be held to.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct AskedGate {
+    /// `--fail-if-slower`, %.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fail_if_slower: Option<f64>,
+    /// `--inconclusive`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inconclusive: Option<String>,
+    /// `--baseline`, in full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<std::path::PathBuf>,
+}
+
 /// A session: one experiment, its machines and its plan; the runs are beside it.
 ///
 /// `P` is what the plan says of each run: a boot's [`PlannedRun`], or what another kind of
@@ -289,6 +303,9 @@ pub struct SessionRecord<P = PlannedRun> {
     /// `--pin`: the CPU list as it was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pin: Option<String>,
+    /// What it is held to; sessions of before this was have it in their argv alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<AskedGate>,
     /// What was asked beyond machines and plan, in the kind's own words; null for kinds whose
     /// machines and plan say all.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::path::Path;
 use vmeter_base::{files, shell};
-use vmeter_model::run::{Planned, SessionRecord};
+use vmeter_model::run::{AskedGate, Planned, SessionRecord};
 
 /// The session of `kind` that the options go on with, if they go on with one; `own` notes what
 /// else the command line says, and what the session was begun with.
@@ -110,6 +110,12 @@ impl Given {
         given.option("--seed", options.seed, begun.seed);
         given.option("--pin", options.pin.as_ref().map(Some), begun.pin.as_ref());
         given.option("--prepare", options.prepare.as_ref().map(Some), begun.prepare.as_ref());
+        if let Some(gate) = &begun.gate {
+            let AskedGate { fail_if_slower, inconclusive, .. } = &options.gate;
+            given.option("--fail-if-slower", fail_if_slower.map(Some), gate.fail_if_slower);
+            let asked = inconclusive.as_ref().map(Some);
+            given.option("--inconclusive", asked, gate.inconclusive.as_ref());
+        }
         given
     }
 

@@ -243,10 +243,24 @@ pub fn check_provenance<P>(
 /// A file is what its digest says and a program what its version says, wherever they lie:
 /// `/boot/vmlinuz sha256:…`, `QEMU emulator version 7.2.22 (/usr/bin/qemu-system-x86_64)`.
 pub fn version(value: &str) -> String {
-    match (value.split_once(" sha256:"), value.rsplit_once(" (/")) {
+    let path = |rest: &str| rest.strip_suffix(')').is_some_and(|path| path.contains('/'));
+    let placed = value.rsplit_once(" (").filter(|(_, rest)| path(rest));
+    match (value.split_once(" sha256:"), placed) {
         (Some((_, digest)), _) => format!("sha256:{digest}"),
         (None, Some((version, _))) => version.to_owned(),
         (None, None) => value.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod of_versions {
+    #[test]
+    fn a_version_is_the_same_wherever_its_program_lies() {
+        let at = |path: &str| super::version(&format!("QEMU 7.2.22 (Debian 1:7.2+b3) ({path})"));
+        assert_eq!(at("/usr/bin/qemu"), "QEMU 7.2.22 (Debian 1:7.2+b3)");
+        assert_eq!(at("./wrapper"), at("/usr/bin/qemu"));
+        assert_eq!(super::version("QEMU 7.2.22 (Debian)"), "QEMU 7.2.22 (Debian)");
+        assert_eq!(super::version("/boot/vmlinuz sha256:ab"), "sha256:ab");
     }
 }
 

@@ -10,7 +10,7 @@ use crate::store::Session;
 use anyhow::Result;
 use std::path::PathBuf;
 use vmeter_base::CpuList;
-use vmeter_model::run::{Planned, SessionRecord};
+use vmeter_model::run::{AskedGate, Planned, SessionRecord};
 use vmeter_model::shard::Shard;
 use vmeter_model::SCHEMA;
 
@@ -40,6 +40,8 @@ pub struct RunOptions {
     pub trust: bool,
     /// The part of the plan to carry out; the whole if absent.
     pub shard: Option<Shard>,
+    /// What it is held to.
+    pub gate: AskedGate,
     /// vmeter's own argument vector, for the record.
     pub argv: Vec<String>,
 }
@@ -132,6 +134,7 @@ pub fn record<P>(kind: &str, options: &RunOptions) -> SessionRecord<P> {
         seed: options.order(),
         prepare: options.prepare.clone(),
         pin: options.pin.clone(),
+        gate: Some(options.gate.clone()).filter(|gate| *gate != AskedGate::default()),
         asked: serde_json::Value::Null,
         shard: None,
         notes: Vec::new(),

@@ -10,7 +10,7 @@ use vmeter_lab::bench::bench;
 use vmeter_lab::Shown;
 use vmeter_model::MachineSpec;
 use vmeter_session::failure::usage;
-use vmeter_session::{Interrupt, Views, Watch};
+use vmeter_session::{Interrupt, RunOptions, Views, Watch};
 
 /// `vmeter bench`.
 #[derive(Debug, Args)]
@@ -109,7 +109,7 @@ pub fn run(arguments: Bench, out: &Output) -> anyhow::Result<Status> {
         machines.push(variant(&base, spec).map_err(usage)?);
     }
     let interrupt = Interrupt::install()?;
-    let runs = arguments.runs.options();
+    let runs = RunOptions { gate: arguments.gate.kept(None), ..arguments.runs.options() };
     let mut bar = Bar::new(out.quiet);
     let limit = Begun::of(runs.resume.as_deref()).limit(arguments.gate);
     if limit.is_some() && runs.resume.is_none() {

@@ -12,7 +12,7 @@ use vmeter_lab::Shown;
 use vmeter_model::run::WatchLevel;
 use vmeter_model::{Accel, AskedAccel};
 use vmeter_session::failure::usage;
-use vmeter_session::{Interrupt, Watch};
+use vmeter_session::{Interrupt, RunOptions, Watch};
 
 /// `vmeter boot`.
 #[derive(Debug, Args)]
@@ -63,7 +63,10 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
         overhead: arguments.overhead,
         baseline: arguments.baseline.clone(),
         detect: arguments.detect,
-        runs: arguments.runs.options(),
+        runs: RunOptions {
+            gate: arguments.gate.kept(arguments.baseline.as_deref()),
+            ..arguments.runs.options()
+        },
     };
     let begun = Begun::of(options.runs.resume.as_deref());
     let limit = begun.limit(arguments.gate);
@@ -79,7 +82,11 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
     }
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);
-    let mut result = boot(&options, &mut Watch::new(&mut bar, &interrupt))?;
+    let mut watch = Watch::new(&mut bar, &interrupt);
+    if let Some(few) = baseline.as_ref().and_then(|_| regression::too_few(&options)) {
+        watch.progress.warn(&few);
+    }
+    let mut result = boot(&options, &mut watch)?;
     let gate = match &baseline {
         Some(baseline) => regression::judge(baseline, &mut result, limit)?,
         None => None,

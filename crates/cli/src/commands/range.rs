@@ -107,7 +107,11 @@ pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Status> {
         detect: arguments.detect,
         no_place: arguments.no_place,
         watch: arguments.watch,
-        runs: RunOptions { shard: arguments.many.shard, ..arguments.runs.options() },
+        runs: RunOptions {
+            shard: arguments.many.shard,
+            gate: arguments.gate.kept(None),
+            ..arguments.runs.options()
+        },
     };
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);

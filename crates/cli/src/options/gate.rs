@@ -4,6 +4,7 @@ use crate::Status;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use vmeter_lab::gate::{Gate, Inconclusive, Limit, Ruling};
+use vmeter_model::run::AskedGate;
 use vmeter_session::AnySession;
 
 /// What is too slow, and what comes of it.
@@ -25,11 +26,22 @@ impl FailIfSlower {
         let inconclusive = self.inconclusive;
         self.fail_if_slower.map(|percent| Limit { percent, inconclusive })
     }
+
+    /// As a session keeps it, with what it is held against.
+    pub fn kept(self, baseline: Option<&Path>) -> AskedGate {
+        AskedGate {
+            fail_if_slower: self.fail_if_slower,
+            inconclusive: self.inconclusive.map(|word| word.word().to_owned()),
+            baseline: baseline
+                .map(|path| std::path::absolute(path).unwrap_or_else(|_| path.into())),
+        }
+    }
 }
 
-/// What a session that is gone on with was told when it began, of what it does not keep itself:
-/// its gate holds for all of its runs.
+/// The gate that a session that is gone on with was told when it began: it holds for all of its
+/// runs. Older sessions have it in their argument vector alone.
 pub struct Begun {
+    kept: Option<AskedGate>,
     argv: Vec<String>,
     working_dir: Option<PathBuf>,
 }
@@ -38,9 +50,11 @@ impl Begun {
     /// Of the session in that folder; of none, nothing.
     pub fn of(resume: Option<&Path>) -> Begun {
         let record = resume.and_then(|dir| AnySession::open(dir).ok()).map(|s| s.record);
-        let (argv, working_dir) =
-            record.map_or_else(Default::default, |record| (record.argv, record.working_dir));
-        Begun { argv, working_dir }
+        record.map_or(Begun { kept: None, argv: Vec::new(), working_dir: None }, |record| Begun {
+            kept: record.gate,
+            argv: record.argv,
+            working_dir: record.working_dir,
+        })
     }
 
     /// The value of an option of vmeter's own.
@@ -54,6 +68,10 @@ impl Begun {
     /// The gate: what is asked now, or what was asked then.
     pub fn limit(&self, asked: FailIfSlower) -> Option<Limit> {
         let then = || {
+            if let Some(kept) = &self.kept {
+                let inconclusive = kept.inconclusive.as_deref().and_then(|word| word.parse().ok());
+                return kept.fail_if_slower.map(|percent| Limit { percent, inconclusive });
+            }
             let percent = super::percent(self.value("--fail-if-slower")?).ok()?;
             let inconclusive = self.value("--inconclusive").and_then(|word| word.parse().ok());
             Some(Limit { percent, inconclusive })
@@ -63,6 +81,9 @@ impl Begun {
 
     /// What it was held against.
     pub fn baseline(&self) -> Option<PathBuf> {
+        if let Some(kept) = &self.kept {
+            return kept.baseline.clone();
+        }
         let path = Path::new(self.value("--baseline")?);
         Some(self.working_dir.as_ref().map_or_else(|| path.into(), |dir| dir.join(path)))
     }
@@ -88,7 +109,7 @@ mod tests {
 
     fn begun(words: &[&str]) -> Begun {
         let argv = words.iter().map(|word| (*word).to_owned()).collect();
-        Begun { argv, working_dir: Some("/home/u".into()) }
+        Begun { kept: None, argv, working_dir: Some("/home/u".into()) }
     }
 
     #[test]
@@ -104,5 +125,9 @@ mod tests {
         assert_eq!(begun(words).limit(asked).map(|l| l.percent), Some(4.0));
         let words: &[&str] = &["vmeter", "boot", "--baseline", "before"];
         assert_eq!(begun(words).baseline(), Some("/home/u/before".into()));
+        let asked = FailIfSlower { fail_if_slower: Some(4.0), inconclusive: None };
+        let kept = Begun { kept: Some(asked.kept(Some(Path::new("/b")))), ..begun(words) };
+        assert_eq!(kept.limit(nothing).map(|l| l.percent), Some(4.0));
+        assert_eq!(kept.baseline(), Some("/b".into()), "what is kept comes before words");
     }
 }

@@ -51,6 +51,7 @@ impl Runs {
             prepare: self.prepare,
             trust: self.trust,
             shard: None,
+            gate: vmeter_model::run::AskedGate::default(),
             argv: vmeter_base::argv(),
         }
     }

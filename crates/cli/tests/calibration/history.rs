@@ -24,6 +24,7 @@ fn trend(many: &Many, seed: u64, sessions: u64, at: u64, slower: &str) -> Vec<Va
     let _ = std::fs::remove_dir_all(&folder);
     let machines = result["machines"].as_array().expect("machines");
     assert_eq!(machines.len(), 1, "{result}");
+    assert!(machines[0]["detectable_pct"].as_f64() > Some(0.0), "{result}");
     machines[0]["changes"].as_array().expect("changes").clone()
 }
 

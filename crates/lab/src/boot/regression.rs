@@ -12,6 +12,7 @@ use std::path::Path;
 use vmeter_model::result::{BootResult, Comparison};
 use vmeter_model::run::{Outcome, RunRecord};
 use vmeter_model::time::seconds;
+use vmeter_model::{Accel, AskedAccel};
 use vmeter_session::failure::usage;
 use vmeter_session::{AnySession, SavedRun, Session};
 
@@ -48,6 +49,13 @@ pub fn check_runs(runs: Option<u32>) -> Result<()> {
         ))),
         _ => Ok(()),
     }
+}
+
+/// What is said before the first boot of runs beside a baseline with which nothing can be decided.
+pub fn too_few(options: &super::BootOptions) -> Option<String> {
+    let exact = options.spec.accel == Some(AskedAccel::Only(Accel::Icount));
+    let asked = options.runs.runs.filter(|_| options.runs.resume.is_none() && !exact);
+    crate::compare::too_few(asked? as usize, 2)
 }
 
 pub(super) fn opened(baseline: &Path) -> Result<Session> {
@@ -106,7 +114,7 @@ fn total_s((dir, run): &SavedRun) -> f64 {
     seconds(run.total_ns)
 }
 
-/// Rules on a boot with a baseline, and adds to its warnings what is said of it.
+/// Rules on a boot with a baseline, and adds to its warnings what saved sessions say of it.
 ///
 /// # Errors
 /// When `baseline` holds no session with runs.
@@ -121,9 +129,6 @@ pub fn judge(
         (None, Some(why)) => gate.nothing(why),
         (None, None) => saved(baseline, result, &gate)?,
     };
-    if limit.is_some() {
-        result.warnings.push(compared.text.clone());
-    }
     Ok(limit.map(|_| compared))
 }
 

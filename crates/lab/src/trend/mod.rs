@@ -22,11 +22,14 @@ use vmeter_session::envelope::envelope_now;
 use vmeter_session::failure::usage;
 use vmeter_session::{state_dir, AnySession, SavedRun, Session};
 use vmeter_stats::median;
-use vmeter_stats::segments::{level_changes, FEWEST};
+use vmeter_stats::segments::{detectable_step, level_changes, neighbour_sd, FEWEST};
 use vmeter_stats::signed_rank::pseudo_median;
 
 /// Chance of any change being called one over the sessions of a machine that is as it was.
 const ALPHA: f64 = 0.01;
+
+/// A change so large is found so often.
+const POWER: f64 = 0.8;
 
 /// Command line, host, how it is watched, what its runs are measured to.
 type Key = (Vec<String>, String, String, Vec<String>);
@@ -60,6 +63,9 @@ pub struct MachineTrend {
     pub measured_to: Vec<String>,
     /// Its sessions, the oldest first.
     pub sessions: Vec<SessionLevel>,
+    /// Change, %, that is found in four of five cases where a quarter of the sessions have it, by what
+    /// neighbours scatter.
+    pub detectable_pct: Option<f64>,
     /// Where its level changed.
     pub changes: Vec<TrendChange>,
 }
@@ -75,6 +81,9 @@ pub struct SessionLevel {
     pub centre_s: f64,
     /// Runs that count.
     pub runs: usize,
+    /// When its first run was saved, which tells sessions of one second apart, ns.
+    #[serde(skip)]
+    first_ns: u128,
     #[serde(skip)]
     provenance: BTreeMap<String, String>,
 }
@@ -130,9 +139,11 @@ pub fn over(folders: &[PathBuf]) -> TrendResult {
         .into_iter()
         .filter(|(_, sessions)| sessions.len() >= FEWEST)
         .map(|((argv, hostname, watch, measured_to), mut sessions)| {
-            sessions.sort_by(|a, b| a.started_at.cmp(&b.started_at));
+            let at = |s: &SessionLevel| (s.started_at.clone(), s.first_ns);
+            sessions.sort_by_key(at);
             let changes = changes(&sessions);
-            MachineTrend { argv, hostname, watch, measured_to, sessions, changes }
+            let detectable_pct = detectable(&sessions);
+            MachineTrend { argv, hostname, watch, measured_to, sessions, detectable_pct, changes }
         })
         .collect();
     machines.sort_by_key(|machine| std::cmp::Reverse(machine.sessions.len()));
@@ -210,10 +221,23 @@ fn measured(folder: &Path, any: &AnySession) -> Option<Level> {
         path: folder.to_owned(),
         centre_s: pseudo_median(&logs).exp(),
         runs: logs.len(),
+        first_ns: finished.iter().filter_map(written_ns).min().unwrap_or(0),
         provenance: machine.provenance.clone(),
     };
     let key = (machine.argv.clone(), hostname, watch.to_string(), measured_to);
     level.centre_s.is_finite().then_some(Level::Of(key, level))
+}
+
+/// When the record of a run was written, ns since the epoch.
+fn written_ns((dir, _): &SavedRun) -> Option<u128> {
+    let file = std::fs::metadata(dir.join("run.json")).ok()?;
+    Some(file.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?.as_nanos())
+}
+
+fn detectable(sessions: &[SessionLevel]) -> Option<f64> {
+    let logs: Vec<f64> = sessions.iter().map(|s| s.centre_s.ln()).collect();
+    let step = detectable_step(logs.len(), ALPHA, POWER)?;
+    Some(100.0 * (step * neighbour_sd(&logs)).exp_m1())
 }
 
 fn total_s(dir: &Path, run: &RunRecord) -> f64 {

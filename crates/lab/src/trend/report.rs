@@ -32,8 +32,14 @@ impl TrendReport<'_> {
                 .into();
         }
         let sessions = machines.iter().map(|m| m.sessions.len()).sum::<usize>() as u64;
+        let found = match machines.as_slice() {
+            [one] => one.detectable_pct.map_or_else(String::new, |pct| {
+                format!("; {pct:.1} % that a quarter of them have would have been found in four of five cases")
+            }),
+            _ => String::new(),
+        };
         format!(
-            "No change of level over {} of {}.",
+            "No change of level over {} of {}{found}.",
             plural(sessions, "session"),
             plural(machines.len() as u64, "machine")
         )
@@ -92,7 +98,10 @@ impl Report for TrendReport<'_> {
             let last = centres.last().copied().unwrap_or_default();
             let last = Quantity::exact(last, Unit::Seconds).inline();
             let sessions = plural(centres.len() as u64, "session");
-            document.heading(named(machine), format!("{sessions}, the last {last}"));
+            let found = machine
+                .detectable_pct
+                .map_or_else(String::new, |pct| format!("; a change of {pct:.1} % would be found"));
+            document.heading(named(machine), format!("{sessions}, the last {last}{found}"));
             let mut over_time = Table::new(vec![Column::text("sessions over time", 0)]);
             over_time.row(vec![Cell::Spark(centres)]);
             document.push(Block::Table(over_time));

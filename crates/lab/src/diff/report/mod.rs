@@ -193,13 +193,13 @@ fn as_the_rest(row: &DiffRow) -> bool {
 fn finding(row: &DiffRow, exact: bool) -> Cell {
     let worse = if row.difference > 0.0 { Tone::Bad } else { Tone::Good };
     match (row.presence, row.significant) {
-        (Presence::New, sure) => {
-            let tone = if sure { worse } else { Tone::Normal };
-            Cell::Toned("not there before".into(), tone)
+        (Presence::New, true) => Cell::Toned("not there before".into(), worse),
+        (Presence::Gone, true) => Cell::Toned("gone".into(), worse),
+        (_, false) if as_the_rest(row) => Cell::Toned("as the rest".into(), Tone::Muted),
+        (_, false) if exact && row.presence == Presence::Both => {
+            Cell::Toned("the same".into(), Tone::Muted)
         }
-        (Presence::Gone, sure) => {
-            Cell::Toned("gone".into(), if sure { worse } else { Tone::Normal })
-        }
+        (_, false) => Cell::Toned("within noise".into(), Tone::Muted),
         (Presence::Both, true) if row.kind == DiffKind::Line => {
             Cell::Toned("differs".into(), Tone::Normal)
         }
@@ -207,11 +207,6 @@ fn finding(row: &DiffRow, exact: bool) -> Cell {
             let word = if row.difference > 0.0 { "more" } else { "less" };
             Cell::Toned(word.into(), worse)
         }
-        (Presence::Both, false) if as_the_rest(row) => {
-            Cell::Toned("as the rest".into(), Tone::Muted)
-        }
-        (Presence::Both, false) if exact => Cell::Toned("the same".into(), Tone::Muted),
-        (Presence::Both, false) => Cell::Toned("within noise".into(), Tone::Muted),
     }
 }
 
@@ -242,6 +237,9 @@ pub(crate) fn table<'r>(
         let seen = format!("{a}/{}, {b}/{}", result.a.runs.len(), result.b.runs.len());
         let difference = match unit {
             Unit::Seconds => Cell::Quantity(difference(row, unit)),
+            _ if row.kind == DiffKind::Line && row.difference.fract() != 0.0 => {
+                Cell::Text(format!("{:+.1}", row.difference))
+            }
             _ => Cell::Text(signed(row, unit)),
         };
         table.toned_row(

@@ -60,9 +60,14 @@ exported! {
         state: Word,
         failure: Option<&'a str>,
         samples_s: &'a [f64],
-        estimate: Option<Estimate>,
+        estimate: Option<Estimate> = |commit| told(commit.estimate.as_ref()),
         probability: Option<f64>,
     }
+}
+
+/// One run has no interval, and so no estimate beside its sample.
+fn told(estimate: Option<&vmeter_model::Estimate>) -> Option<Estimate> {
+    estimate.filter(|estimate| estimate.n > 1).map(exported::exported)
 }
 
 fn is_none(count: &usize) -> bool {
