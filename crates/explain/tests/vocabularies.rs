@@ -168,3 +168,35 @@ fn calls_that_fail_over_and_over_are_named() {
     let few = strace((0..200).map(failing));
     assert!(!kinds(&few).contains(&"burst-of-calls"), "{:#?}", few.findings);
 }
+
+/// Threads side by side: each looks a name up, which times out, while the first looks now and then
+/// whether it has.
+#[test]
+fn time_outs_of_threads_side_by_side_count_once() {
+    let mut lines: Vec<(u64, String)> = Vec::new();
+    let mut call = |pid: u32, at_ms: u64, took_ms: u64| {
+        let (start, took) = (at_ms as f64 / 1e3, took_ms as f64 / 1e3);
+        let text = format!(
+            "{pid} {:.6} poll([{{fd=3}}], 1, {took_ms}) = 0 (Timeout) <{took:.6}>",
+            1_700_000_100.0 + start
+        );
+        lines.push((at_ms, text));
+    };
+    for lookup in 0..3_u64 {
+        call(20 + lookup as u32, lookup * 1_000, 1_000);
+        (0..20).for_each(|n| call(10, lookup * 1_000 + n * 50, 49));
+    }
+    lines.sort();
+    let name = |pid: u32| {
+        let call = "execve(\"/usr/bin/curl\", [\"curl\"], 0x7f) = 0 <0.000300>";
+        (0, format!("{pid} 1700000099.9{pid}000 {call}"))
+    };
+    let mut made: Vec<(u64, String)> = [10, 20, 21, 22].map(name).into();
+    made.append(&mut lines);
+    let lines = made;
+    let text: String = lines.into_iter().map(|(_, line)| line + "\n").collect();
+    let result = explained(&text);
+    let told = &result.findings.first().expect("a finding");
+    assert!(told.summary.contains("3 times, 1.00 s each"), "{:#?}", result.findings);
+    assert!(told.saving_s.is_some_and(|s| s <= 3.01), "{told:#?}");
+}

@@ -7,7 +7,7 @@ use super::{Candidate, View};
 use crate::evidence::calls::Calls;
 use crate::evidence::groups::GroupId;
 use crate::evidence::intervals::Interval;
-use crate::moment::{Sym, Tid};
+use crate::moment::Sym;
 use crate::result::Severity;
 use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_percent, grouped, three_digits};
@@ -141,19 +141,18 @@ fn times_out(view: &View<'_>, (who, call, calls): Known<'_>) -> Option<Candidate
     if !most || !is_pattern(view, calls.zeros) {
         return None;
     }
-    let all = match calls.zeros.1 > view.evidence.span() {
-        true => longest(view, who, call).unwrap_or(calls.zeros),
-        false => calls.zeros,
-    };
-    let zeros = long_ones(view, (who, call), all.1).unwrap_or(all);
+    // Of threads side by side, those that wait long are the ones: the others look now and then.
+    let least = if calls.zeros.1 > view.evidence.span() { MOST_OF / 2.0 } else { MOST_OF };
+    let least = (least * calls.zeros.1 as f64) as u64;
+    let zeros = long_ones(view, (who, call), least).unwrap_or(calls.zeros);
     let told = format!("waits in {name} until its time is up:");
     // A main loop that nobody has anything for does that, too.
     let own = paced(view, (who, call, calls), &told, zeros);
     Some(Candidate { at_most: Some(Severity::Low), ..own })
 }
 
-/// The longest time-outs, if few take most of the time: the others look now and then.
-fn long_ones(view: &View<'_>, (who, call): (GroupId, Sym), all: u64) -> Option<(u64, u64)> {
+/// The longest time-outs, if they take so much time.
+fn long_ones(view: &View<'_>, (who, call): (GroupId, Sym), much: u64) -> Option<(u64, u64)> {
     let known = view.evidence.intervals.sorted();
     let own = known.iter().filter(|interval| {
         let group = view.evidence.groups.group_of(interval.thread);
@@ -164,28 +163,7 @@ fn long_ones(view: &View<'_>, (who, call): (GroupId, Sym), all: u64) -> Option<(
     let least = lengths.iter().max()? / 2;
     let long = lengths.into_iter().filter(|ticks| *ticks >= least);
     let sum = long.fold((0, 0_u64), |sum, ticks| (sum.0 + 1, ticks.saturating_add(sum.1)));
-    (sum.1 as f64 >= MOST_OF * all as f64 && sum.1 <= all).then_some(sum)
-}
-
-/// Of threads whose time runs at the same time: the time-outs of the one whose are longest. The
-/// others look now and then whether it has done.
-fn longest(view: &View<'_>, who: GroupId, call: Sym) -> Option<(u64, u64)> {
-    let mut by: BTreeMap<Tid, (u64, u64)> = BTreeMap::new();
-    let all = view.evidence.intervals.sorted();
-    let own = all.iter().filter(|interval| {
-        let group = view.evidence.groups.group_of(interval.thread);
-        interval.timed_out && interval.call == call && group == Some(who)
-    });
-    for interval in own {
-        let sum = by.entry(interval.thread).or_default();
-        *sum = (sum.0 + 1, sum.1.saturating_add(interval.end.saturating_sub(interval.start)));
-    }
-    let most = by.values().map(|(_, ticks)| *ticks).max()?;
-    let much = || by.values().filter(|(_, ticks)| ticks * 2 >= most);
-    let each = |(count, ticks): &(u64, u64)| ticks / (*count).max(1);
-    let long = much().map(each).max()?;
-    let alike = much().filter(|sum| each(sum) * 2 >= long);
-    Some(alike.fold((0, 0), |all, sum| (all.0 + sum.0, sum.1.saturating_add(all.1))))
+    (sum.1 >= much).then_some(sum)
 }
 
 fn paced(
