@@ -62,6 +62,11 @@ fn by_design(call: &str) -> bool {
     waits_for_others(call) && !call.contains("nanosleep")
 }
 
+/// Threads of a pool that have nothing to do, side by side.
+fn pools(call: &str, now: &Sum, span: f64) -> bool {
+    call.starts_with("futex") && now.seconds > span
+}
+
 /// Calls that take longer or come more often than in a twin of `work` times as much work.
 pub fn calls(view: &View<'_>, twin: &View<'_>, work: f64) -> Vec<Candidate> {
     if view.evidence.runs_seen() {
@@ -86,8 +91,7 @@ pub fn calls(view: &View<'_>, twin: &View<'_>, work: f64) -> Vec<Candidate> {
             let before = Sum { count: other.count * work, seconds: other.seconds * work, ..other };
             let seconds = now.seconds - before.seconds;
             let idle = (now.zeros - other.zeros * work).clamp(0.0, seconds.max(0.0));
-            // Threads of a pool that have nothing to do, side by side.
-            let idle = if now.seconds > span(view) { 0.0 } else { idle };
+            let idle = if pools(&name.1, &now, span(view)) { 0.0 } else { idle };
             // Nobody is there that it could wait for: it reads files, or from without.
             let waits = by_design(&name.1) && !(single && name.1.starts_with("read"));
             let waiting = if waits { seconds - idle } else { 0.0 };
@@ -99,7 +103,7 @@ pub fn calls(view: &View<'_>, twin: &View<'_>, work: f64) -> Vec<Candidate> {
     if all.first().is_none_or(|more| more.cost < SHARE * longer) {
         // Nobody that is waited for is in the trace: then who waits is all there is.
         // Threads that wait side by side are a pool that idles.
-        let alone = |more: &&mut More| more.now.seconds <= span(view);
+        let alone = |more: &&mut More| !pools(view.name(more.of.1), &more.now, span(view));
         all.iter_mut().filter(alone).for_each(|more| more.cost += more.waiting);
         all.sort_by(|a, b| b.cost.total_cmp(&a.cost).then(a.of.cmp(&b.of)));
     }

@@ -173,22 +173,21 @@ impl Story {
         view.frame(self.root)
     }
 
-    /// The finding; none if the subject computes itself, or waits for its own kind's work.
-    pub fn candidate(&self, view: &View<'_>) -> Option<Candidate> {
-        let (mut cause, mut saving) = self.cause(view);
+    /// The cause and its ticks; for one that says little, the call that it is in meanwhile.
+    fn cause_or_call(&self, view: &View<'_>) -> (Cause, u64) {
+        let (cause, saving) = self.cause(view);
         // Now this has the CPU and now that: what remains is what it is in meanwhile.
         let vague = cause == Cause::NoCpu && self.hog.is_none() && self.rival().is_none();
+        let little = matches!(cause, Cause::NoCpu | Cause::HandOver | Cause::Computes)
+            || cause == Cause::Call && self.provoked_works(view).is_some();
+        let call = self.in_call(view).filter(|_| vague || self.levels.len() == 1 && little);
+        call.map_or((cause, saving), |(.., sum)| (Cause::InCall, sum.ticks.min(self.busy)))
+    }
+
+    /// The finding; none if the subject computes itself, or waits for its own kind's work.
+    pub fn candidate(&self, view: &View<'_>) -> Option<Candidate> {
+        let (mut cause, mut saving) = self.cause_or_call(view);
         let alone = self.levels.len() == 1;
-        if vague || alone && matches!(cause, Cause::NoCpu | Cause::HandOver | Cause::Computes) {
-            if let Some((_, _, sum)) = self.in_call(view) {
-                (cause, saving) = (Cause::InCall, sum.ticks.min(self.busy));
-            }
-        }
-        if alone && cause == Cause::Call && self.provoked_works(view).is_some() {
-            if let Some((_, _, sum)) = self.in_call(view) {
-                (cause, saving) = (Cause::InCall, sum.ticks.min(self.busy));
-            }
-        }
         let life = matches!(self.root, Frame::Life(_));
         let hogged = cause == Cause::NoCpu && self.hog.is_some();
         let own = |cause| {
@@ -413,9 +412,7 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
             }
             candidate.foreign = view.is_foreign(group);
             let helps = chosen.is_none() && !view.is_beyond() && story.helps(view, group);
-            if helps {
-                candidate.at_most = Some(Severity::Low);
-            }
+            candidate.at_most = if helps { Some(Severity::Low) } else { candidate.at_most };
             candidate.aside = helps
                 || view.own().is_some() && beside_others(view, group)
                 || candidate.kind == "page-faults" && story.begins(view)
