@@ -37,7 +37,7 @@ const FILES: [&str; 10] = [
 
 /// What recordings are called, of today's vmeter and of older ones, beside those that a
 /// `run.json` names itself.
-const RECORDINGS: [&str; 23] = [
+const RECORDINGS: [&str; 24] = [
     RUN,
     "console.chunks",
     "console.raw",
@@ -48,6 +48,7 @@ const RECORDINGS: [&str; 23] = [
     "kvm-trace.dat",
     "mock.jsonl",
     "guest-units.json",
+    "kvm-slots.txt",
     "monitor.qmp",
     "qemu-trace.events",
     "qemu-trace.log",
