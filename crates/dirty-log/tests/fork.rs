@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const PAGES: usize = 1000;
 
-/// What a child does in its place: marks, harvests, ends. True if it had to be ended.
-fn child_waits_for_ever(log: &DirtyBitmap) -> bool {
+/// What became of a child that marks, harvests and ends: 0 if all was right, else as waitpid(2) has
+/// it; by a signal if it waited for ever.
+fn status_of_a_child(log: &DirtyBitmap) -> libc::c_int {
     // SAFETY: the child only marks, harvests and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -25,30 +26,38 @@ fn child_waits_for_ever(log: &DirtyBitmap) -> bool {
     let mut status = 0;
     // SAFETY: our child, and a place for its status.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    if !libc::WIFSIGNALED(status) {
-        assert_eq!(libc::WEXITSTATUS(status), 0);
-    }
-    libc::WIFSIGNALED(status)
+    status
 }
 
-#[test]
-fn a_child_does_not_wait_for_threads_that_it_has_not() {
-    let log: DirtyBitmap = DirtyBitmap::new(PAGES * 4096, 4096).unwrap();
+/// Makes children while threads mark, each by `marks` of its number over and over.
+fn children(many: usize, threads: usize, log: &DirtyBitmap, marks: impl Fn(usize) + Sync) {
     let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for first in 0..3 {
-            let (log, done) = (&log, &done);
+    let bad = std::thread::scope(|scope| {
+        for first in 0..threads {
+            let (marks, done) = (&marks, &done);
             scope.spawn(move || {
-                let marks = (first..).take_while(|_| !done.load(Ordering::Relaxed));
-                marks.for_each(|page| log.mark(page % PAGES));
+                while !done.load(Ordering::Relaxed) {
+                    marks(first);
+                }
             });
         }
         while log.is_clean() {
             std::thread::yield_now();
         }
-        let late = (0..100).any(|_| child_waits_for_ever(&log));
+        let bad = (0..many).map(|_| status_of_a_child(log)).find(|status| *status != 0);
         done.store(true, Ordering::Relaxed);
-        assert!(!late, "a child waited for ever");
+        bad
+    });
+    let late = bad.is_some_and(|status| libc::WIFSIGNALED(status));
+    assert!(!late, "a child waited for ever");
+    assert_eq!(bad, None, "a child saw other marks than its own");
+}
+
+#[test]
+fn a_child_does_not_wait_for_threads_that_it_has_not() {
+    let log: DirtyBitmap = DirtyBitmap::new(PAGES * 4096, 4096).unwrap();
+    children(100, 3, &log, |first| {
+        (first..first + PAGES).for_each(|page| log.mark(page % PAGES));
     });
 }
 
@@ -56,20 +65,9 @@ fn a_child_does_not_wait_for_threads_that_it_has_not() {
 #[test]
 fn nor_for_those_that_had_just_begun() {
     let log: DirtyBitmap = DirtyBitmap::new(PAGES * 4096, 4096).unwrap();
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for first in 0..2 {
-            let (log, done) = (&log, &done);
-            scope.spawn(move || {
-                while !done.load(Ordering::Relaxed) {
-                    std::thread::scope(|inner| {
-                        inner.spawn(|| (first..first + 100).for_each(|page| log.mark(page)));
-                    });
-                }
-            });
-        }
-        let late = (0..1000).any(|_| child_waits_for_ever(&log));
-        done.store(true, Ordering::Relaxed);
-        assert!(!late, "a child waited for ever");
+    children(1000, 2, &log, |first| {
+        std::thread::scope(|inner| {
+            inner.spawn(|| (first..first + 100).for_each(|page| log.mark(page)));
+        });
     });
 }

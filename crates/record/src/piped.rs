@@ -1,10 +1,12 @@
 //! What a VMM writes into a pipe that it was handed, kept in the run's folder.
 
-use crate::recorder::SourceError;
-use crate::stamped::{self, Stamper, Tap, Totals};
+use crate::recorder::{self, Recorder, SourceError};
+use crate::stamped::{self, Dropped, Stamper, Tap, Totals};
 use rustix::event::Timespec;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use vmeter_model::run::SourceRecord;
+use vmeter_model::Ns;
 
 /// A pipe and the file that what arrives on it is stamped into.
 pub(crate) struct Piped {
@@ -42,5 +44,20 @@ impl Piped {
         let Piped { path, stamper } = self;
         let totals = stamper.map(Stamper::finish).transpose();
         totals.map_err(|error| SourceError::Io { path, error })
+    }
+
+    /// As [`Self::finish`], as the source of a recorder that keeps this `file` alone; none if
+    /// nothing arrived.
+    ///
+    /// # Errors
+    /// As [`Self::finish`].
+    pub fn source<R: Recorder<Parameters = Dropped>>(
+        self,
+        file: &str,
+        clock: &str,
+        error_ns: Ns,
+    ) -> Result<Option<SourceRecord>, SourceError> {
+        let totals = self.finish()?.filter(|totals| totals.bytes > 0);
+        Ok(totals.map(|totals| recorder::record::<R>(&[file], clock, error_ns, &totals.into())))
     }
 }

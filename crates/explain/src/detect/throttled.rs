@@ -4,7 +4,7 @@ use super::habits::link;
 use super::{Candidate, View};
 use crate::evidence::groups::GroupId;
 use crate::result::Severity;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::f64::consts::TAU;
 use vmeter_render::quantity::{brief_percent, grouped};
 
@@ -30,15 +30,11 @@ pub fn throttled(view: &View<'_>) -> Vec<Candidate> {
     if view.evidence.ends.any_gaps() {
         return Vec::new();
     }
-    let mut by: BTreeMap<GroupId, (f64, Waits)> = BTreeMap::new();
-    for who in view.evidence.late.keys() {
-        let phase = by_quota(view, *who);
-        by.extend(phase.map(|phase| (*who, (phase, waits(view, *who, phase)))));
-    }
-    let mut found: Vec<Candidate> = by
-        .into_iter()
-        .filter_map(|(who, (_, (spans, count)))| told(view, who, (union(spans), count)))
-        .collect();
+    let of_group = |who: &GroupId| {
+        let (spans, count) = waits(view, *who, by_quota(view, *who)?);
+        told(view, *who, (union(spans), count))
+    };
+    let mut found: Vec<Candidate> = view.evidence.late.keys().filter_map(of_group).collect();
     found.sort_by_key(|candidate| (candidate.foreign, std::cmp::Reverse(candidate.saving)));
     // Threads of one program are of one cgroup.
     found.truncate(1);

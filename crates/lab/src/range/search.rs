@@ -244,22 +244,29 @@ impl<'a> Search<'a> {
             for commit in wanted {
                 machines.extend(self.builds_of(commit, watch)?);
             }
-            let from = self.session.record.plan.len();
-            let seed = self.session.record.seed.wrapping_add(from as u64);
-            let slots = vmeter_stats::plan(machines.len(), 0, each, seed);
-            let more: Vec<PlannedRun> =
-                slots.into_iter().map(|s| self.planned(machines[s.machine], false)).collect();
-            if more.is_empty() {
+            if machines.is_empty() {
                 return Ok(());
             }
-            self.session.record.plan.extend(more);
+            let runs = self.plan_more(&machines, each)?;
             let mut added = Added::of(&self.session.record);
-            let number = |at: usize| u32::try_from(at).context("too many runs");
-            added.placing.push([number(from)?, number(self.session.record.plan.len())?]);
+            added.placing.push(runs);
             self.session.record.asked = serde_json::to_value(&added)?;
             self.session.save()?;
             self.outstanding(watch)?;
         }
+    }
+
+    /// Plans more runs of each of these machines, in an order of their own behind what is planned;
+    /// the first of them, and the one after the last.
+    fn plan_more(&mut self, machines: &[usize], each: usize) -> Result<[u32; 2]> {
+        let from = self.session.record.plan.len();
+        let seed = self.session.record.seed.wrapping_add(from as u64);
+        let slots = vmeter_stats::plan(machines.len(), 0, each, seed);
+        let more: Vec<PlannedRun> =
+            slots.into_iter().map(|s| self.planned(machines[s.machine], false)).collect();
+        self.session.record.plan.extend(more);
+        let number = |at: usize| u32::try_from(at).context("too many runs");
+        Ok([number(from)?, number(self.session.record.plan.len())?])
     }
 
     fn planned(&self, machine: usize, warmup: bool) -> PlannedRun {

@@ -6,7 +6,7 @@
 use super::read_bounded;
 use crate::end::Clues;
 use crate::piped::Piped;
-use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
+use crate::recorder::{Context, Live, Recorder, Saved, SourceError};
 use crate::stamped::{Dropped, Line, Lines};
 use rustix::event::Timespec;
 use std::path::Path;
@@ -99,10 +99,6 @@ impl Live for Recording {
     }
 
     fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
-        let totals = self.0.finish()?.filter(|totals| totals.bytes > 0);
-        Ok(totals.map(|totals| {
-            let clock = "stamped on arrival";
-            recorder::record::<Firmware>(&[FILE], clock, ERROR_NS, &totals.into())
-        }))
+        self.0.source::<Firmware>(FILE, "stamped on arrival", ERROR_NS)
     }
 }

@@ -9,7 +9,7 @@ use super::firmware::ARRIVAL_ERROR_NS;
 use super::read_bounded;
 use crate::end::Clues;
 use crate::piped::Piped;
-use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
+use crate::recorder::{Context, Live, Recorder, Saved, SourceError};
 use crate::stamped::{self, Dropped};
 use serde::Deserialize;
 use serde_json::Value;
@@ -152,11 +152,8 @@ impl Live for Recording {
     }
 
     fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
-        let totals = self.0.finish()?.filter(|totals| totals.bytes > 0);
-        Ok(totals.map(|totals| {
-            let clock = "the VMM's own, from the arrival of the quickest";
-            recorder::record::<VmmEvents>(&[FILE], clock, ARRIVAL_ERROR_NS, &totals.into())
-        }))
+        let clock = "the VMM's own, from the arrival of the quickest";
+        self.0.source::<VmmEvents>(FILE, clock, ARRIVAL_ERROR_NS)
     }
 }
 

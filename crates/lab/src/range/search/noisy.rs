@@ -59,20 +59,13 @@ impl Search<'_> {
             return Ok(false);
         }
         self.warm(sides.concat().into_iter())?;
-        let from = self.session.record.plan.len();
         let exact = self.is_exact()?;
         let mut own = Sizing { commits, sides, ..Sizing::default() };
         let each = own.runs_each(&added, &self.taken, exact);
         let plan = &self.session.record.plan;
         let is_new = |m: &usize| !exact || !plan.iter().any(|p| !p.warmup && p.machine == *m);
         let machines: Vec<usize> = own.sides.concat().into_iter().filter(is_new).collect();
-        let seed = self.session.record.seed.wrapping_add(from as u64);
-        let slots = vmeter_stats::plan(machines.len(), 0, each, seed);
-        let more: Vec<PlannedRun> =
-            slots.into_iter().map(|s| self.planned(machines[s.machine], false)).collect();
-        self.session.record.plan.extend(more);
-        let number = |at: usize| u32::try_from(at).context("too many runs");
-        own.runs = [number(from)?, number(self.session.record.plan.len())?];
+        own.runs = self.plan_more(&machines, each)?;
         added.sizing.push(own);
         self.session.record.asked = serde_json::to_value(&added)?;
         self.session.save()?;
