@@ -17,7 +17,7 @@ use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, OverheadVerdict};
 use vmeter_session::{execute, state_dir, SavedRun, Session, Watch};
 use vmeter_stats::sequential::{Decision, OverheadRule};
-use vmeter_stats::{estimate, paired_ratio};
+use vmeter_stats::{estimate, observations, paired_ratio};
 
 type Host = BTreeMap<String, serde_json::Value>;
 
@@ -26,8 +26,10 @@ type Host = BTreeMap<String, serde_json::Value>;
 pub(super) fn of(session: &Session, finished: &[SavedRun]) -> Option<Overhead> {
     let plan = &session.record.plan;
     if is_measured(plan) {
-        let rule = rule(Asked::of_session(session).ok().and_then(|asked| asked.runs));
-        return Some(summarised(finished, levels_of(plan), &rule, &session.record.started_at));
+        let asked = Asked::of_session(session).ok().and_then(|asked| asked.runs);
+        let levels = levels_of(plan);
+        let design = Design::new(levels, asked);
+        return Some(summarised(finished, levels, &design, &session.record.started_at));
     }
     let machine = session.record.machines.first()?;
     let watch = watched(plan).unwrap_or_default();
@@ -61,11 +63,11 @@ fn per_block(levels: Levels) -> u32 {
 }
 
 /// What the pairs of these runs say; `at` is when they were made.
-fn summarised(finished: &[SavedRun], levels: Levels, rule: &OverheadRule, at: &str) -> Overhead {
+fn summarised(finished: &[SavedRun], levels: Levels, design: &Design, at: &str) -> Overhead {
     let of = |level| pairs(finished.iter().map(|(_, run)| run), level, per_block(levels));
     let timed = of(levels.timed);
     let counting = levels.counts_apart().then(|| of(levels.asked));
-    summarise(levels.asked, &timed, counting.as_deref(), rule, at)
+    summarise(levels.asked, &timed, counting.as_deref(), design, at)
 }
 
 /// The last measured cost of watching `machine` at `watch`, on this host.
@@ -131,34 +133,30 @@ fn summarise(
     watch: WatchLevel,
     timed: &[Pair<'_>],
     counting: Option<&[Pair<'_>]>,
-    rule: &OverheadRule,
+    design: &Design,
     at: &str,
 ) -> Overhead {
     let cpu = |r: &RunRecord| r.usage.cpu_s();
     let cpus: Vec<(f64, f64)> = timed.iter().map(|(w, b)| (cpu(w), cpu(b))).collect();
     let walls_of_timed = walls(timed);
-    let verdict = match rule.decide(&walls_of_timed) {
+    let verdict = match design.decide(&walls_of_timed) {
         Decision::Within { .. } => OverheadVerdict::Within,
         Decision::Exceeds { .. } => OverheadVerdict::Exceeds,
         Decision::Continue { .. } | Decision::Undecided { .. } => OverheadVerdict::Undecided,
     };
-    let all = ratio(&walls_of_timed);
-    let (centre, ci95) = rule.stopped(&walls_of_timed).unwrap_or((all.mean, [all.min, all.max]));
+    let all = design.ratio(&walls_of_timed);
+    let (centre, ci95) = design.stopped(&walls_of_timed).unwrap_or((all.mean, [all.min, all.max]));
     Overhead {
         watch,
         ratio: Estimate { mean: centre, ci95, ..all },
         verdict: Some(verdict),
-        bound_pct: 100.0 * (rule.bound - 1.0),
-        cpu_ratio: ratio(&cpus),
+        bound_pct: 100.0 * (design.rule.bound - 1.0),
+        cpu_ratio: design.ratio(&cpus),
         pairs: timed.len(),
         measured_at: at.to_owned(),
         samples_s: walls_of_timed,
-        counting_ratio: counting.map(|pairs| ratio(&walls(pairs))),
+        counting_ratio: counting.map(|pairs| design.ratio(&walls(pairs))),
     }
-}
-
-fn ratio(pairs: &[(f64, f64)]) -> Estimate {
-    paired_ratio(pairs).map_or_else(|| estimate(&[]), |ratio| ratio.estimate)
 }
 
 /// The bound that is promised for boots that are timed.
@@ -169,23 +167,75 @@ pub(super) fn most_pairs(asked: Option<u32>) -> u32 {
     asked.unwrap_or(OverheadRule::default().max_pairs as u32)
 }
 
-fn rule(max_pairs: Option<u32>) -> OverheadRule {
-    let default = OverheadRule::default();
-    let max_pairs = max_pairs.map_or(default.max_pairs, |n| n as usize);
-    OverheadRule { bound: BOUND, max_pairs, min_pairs: default.min_pairs.min(max_pairs), ..default }
+/// How many pairs it takes to take two mirrored ones for one observation: below it too few
+/// observations are left to decide on.
+const MIRRORED_FROM: u32 = 24;
+
+/// In which order watched and unwatched boots are made, and what is made of their pairs.
+#[derive(Debug, Clone, Copy)]
+struct Design {
+    levels: Levels,
+    /// Of observations.
+    rule: OverheadRule,
+    /// Pairs in a row that are one observation: two that mirror each other, or one.
+    pairs: usize,
 }
 
-/// Blocks of one timed boot and one unwatched (and, where counting has boots of its own,
-/// one of those), each block in random order.
-fn blocks(levels: Levels, warmups: usize, blocks: usize, seed: u64) -> Vec<PlannedRun> {
-    let mut kinds = vec![levels.timed, WatchLevel::None];
-    if levels.counts_apart() {
-        kinds.push(levels.asked);
+impl Design {
+    fn new(levels: Levels, asked: Option<u32>) -> Self {
+        let most = most_pairs(asked);
+        let pairs = if levels.counts_apart() || most < MIRRORED_FROM { 1 } else { 2 };
+        let default = OverheadRule::default();
+        let max_pairs = most as usize / pairs;
+        let min_pairs = default.min_pairs.min(max_pairs);
+        let rule = OverheadRule { bound: BOUND, max_pairs, min_pairs, ..default };
+        Design { levels, rule, pairs }
     }
-    vmeter_stats::plan(kinds.len(), warmups, blocks, seed)
-        .into_iter()
-        .map(|slot| PlannedRun { machine: 0, warmup: slot.warmup, watch: kinds[slot.machine] })
-        .collect()
+
+    /// What the pairs so far say; `next_look` in pairs.
+    fn decide(&self, pairs: &[(f64, f64)]) -> Decision {
+        match self.rule.decide(&observations(pairs, self.pairs)) {
+            Decision::Continue { next_look } => {
+                Decision::Continue { next_look: next_look * self.pairs }
+            }
+            decided => decided,
+        }
+    }
+
+    fn stopped(&self, pairs: &[(f64, f64)]) -> Option<(f64, [f64; 2])> {
+        self.rule.stopped(&observations(pairs, self.pairs))
+    }
+
+    fn ratio(&self, pairs: &[(f64, f64)]) -> Estimate {
+        let observed = observations(pairs, self.pairs);
+        paired_ratio(&observed).map_or_else(|| estimate(&[]), |ratio| ratio.estimate)
+    }
+
+    /// Pairs at the first look, and at most.
+    fn looks(&self) -> (usize, usize) {
+        let first = self.rule.schedule().first().map_or(self.rule.max_pairs, |(n, _)| *n);
+        (first * self.pairs, self.rule.max_pairs * self.pairs)
+    }
+
+    /// Blocks of one timed boot and one unwatched (and, where counting has boots of its own,
+    /// one of those): each block in random order, or every other one mirrored.
+    fn plan(&self, warmups: usize, seed: u64) -> Vec<PlannedRun> {
+        let mut kinds = vec![self.levels.timed, WatchLevel::None];
+        if self.levels.counts_apart() {
+            kinds.push(self.levels.asked);
+        }
+        let (_, most) = self.looks();
+        let slots = match self.pairs {
+            2 => vmeter_stats::mirrored(warmups, most, seed),
+            _ => vmeter_stats::plan(kinds.len(), warmups, most, seed),
+        };
+        let planned = |slot: vmeter_stats::Slot| PlannedRun {
+            machine: 0,
+            warmup: slot.warmup,
+            watch: kinds[slot.machine],
+        };
+        slots.into_iter().map(planned).collect()
+    }
 }
 
 /// Watched and unwatched boots in turn, until the pairs say whether the bound holds.
@@ -196,11 +246,11 @@ pub(super) fn measure(
     asked: Asked,
     watch: &mut Watch<'_>,
 ) -> Result<()> {
-    let rule = rule(asked.runs);
+    let design = Design::new(levels, asked.runs);
     let warmups = (asked.warmup.unwrap_or(1) as usize).max(usize::from(levels.counts_apart()));
-    let whole = blocks(levels, warmups, rule.max_pairs, session.record.seed);
+    let whole = design.plan(warmups, session.record.seed);
     let per_block = per_block(levels);
-    let mut look = rule.schedule().first().map_or(rule.max_pairs, |(pairs, _)| *pairs);
+    let (mut look, _) = design.looks();
     loop {
         let length = (per_block as usize * (warmups + look)).min(whole.len());
         session.record.plan = whole.get(..length).unwrap_or(&whole).to_vec();
@@ -209,16 +259,58 @@ pub(super) fn measure(
         let (finished, _) = session.finished()?;
         let failed = finished.iter().any(|(_, run)| run.outcome != Outcome::Done);
         let found = pairs(finished.iter().map(|(_, run)| run), levels.timed, per_block);
-        match rule.decide(&walls(&found)) {
+        match design.decide(&walls(&found)) {
             Decision::Continue { next_look } if !failed && next_look > look => look = next_look,
             _ => {
                 let at = &session.record.started_at;
                 if let Some(machine) = session.record.machines.first().filter(|_| !failed) {
                     let host = &session.record.host;
-                    remember(machine, host, &summarised(&finished, levels, &rule, at));
+                    remember(machine, host, &summarised(&finished, levels, &design, at));
                 }
                 return Ok(());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIGHT: Levels = Levels { asked: WatchLevel::Light, timed: WatchLevel::Light };
+
+    #[test]
+    fn pairs_mirror_each_other_where_there_are_enough() {
+        let design = Design::new(LIGHT, Some(40));
+        assert_eq!((design.pairs, design.looks()), (2, (12, 40)));
+        let plan = design.plan(1, 7);
+        assert_eq!(plan.len(), 82);
+        for quad in plan[2..].chunks(4) {
+            assert_eq!([quad[0].watch, quad[1].watch], [quad[3].watch, quad[2].watch]);
+        }
+        assert_eq!(Design::new(LIGHT, Some(10)).looks(), (6, 10));
+        let counted = Levels { asked: WatchLevel::Full, ..LIGHT };
+        assert_eq!(Design::new(counted, None).pairs, 1);
+    }
+
+    /// Every second boot takes 10 % more, watched or not.
+    #[test]
+    fn a_host_that_alternates_hides_nothing() {
+        let design = Design::new(LIGHT, Some(40));
+        let plan = design.plan(0, 3);
+        let mut sides = [Vec::new(), Vec::new()];
+        for (at, planned) in plan.iter().enumerate() {
+            let watched = planned.watch != WatchLevel::None;
+            let cold = if at % 2 == 0 { 1.1 } else { 1.0 };
+            sides[usize::from(!watched)].push(cold * if watched { 1.02 } else { 1.0 });
+        }
+        let pairs: Vec<(f64, f64)> =
+            sides[0].iter().copied().zip(sides[1].iter().copied()).collect();
+        let decided = design.decide(&pairs[..16]);
+        assert!(matches!(decided, Decision::Within { .. }), "{decided:?}");
+        assert!((design.ratio(&pairs).mean - 1.02).abs() < 1e-9);
+        let one_by_one = Design { pairs: 1, ..design };
+        let undecided = one_by_one.decide(&pairs);
+        assert!(!matches!(undecided, Decision::Within { .. }), "{undecided:?}");
     }
 }
