@@ -15,6 +15,9 @@ pub const OBSERVE: &str = "vmeter:observe";
 /// What the name of a span ends with that was still going on when the run ended.
 pub const UNFINISHED: &str = ", unfinished";
 
+/// What the name of a unit's span ends with that nobody waits for any more since its time was up.
+pub const TIMED_OUT: &str = ", timed out";
+
 /// The name of a span without what says that it had not ended.
 pub fn bare_name(name: &str) -> &str {
     name.strip_suffix(UNFINISHED).unwrap_or(name)

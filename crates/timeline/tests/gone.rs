@@ -23,9 +23,43 @@ fn a_device_that_timed_out_had_its_time_from_when_it_was_expected() {
         line(1_532, "[    1.532000] systemd[1]: Started emergency.service - Emergency Shell."),
     ];
     let timeline = until(&events, 1_900 * MS, "You are in emergency mode");
-    assert_eq!(lengths(&timeline.spans, "unit "), [("unit dev-nope.device", 1_000)]);
+    let its = [("unit dev-nope.device, timed out", 1_000), ("unit emergency.service", 368)];
+    assert_eq!(lengths(&timeline.spans, "unit "), its);
+    let causes = vmeter_timeline::causes(&timeline);
+    let found: Vec<_> = causes.iter().map(|c| (c.id, c.at_most / MS, c.remedy)).collect();
+    assert_eq!(found, [("missing-device", 1_000, "nofail in fstab(5), or the device")]);
     let beside = [("unit systemd-udev-trigger.service", 200)];
     assert_eq!(lengths(&timeline.overlapping, "unit "), beside);
+}
+
+/// Under `quiet` the log says it, and the console shows units alone. Forks and units of others fill
+/// the time in which nothing is waited for but the device.
+#[test]
+fn a_wait_for_a_device_is_not_systemds_work() {
+    let log =
+        |ms, text: &str| event(ms * MS, 5_000, "guest-log", What::KernelLine { text: text.into() });
+    let mut events = vec![
+        line(300, "[    0.300000] Run /init as init process"),
+        log(500, "systemd[1]: systemd 252 running in system mode (+PAM)"),
+        log(520, "systemd[1]: Queued start job for default target a.target."),
+        line(530, "         Expecting device dev-nope.device - /dev/nope..."),
+    ];
+    for n in 0..8 {
+        let name = format!("u{n}.service - Unit {n}");
+        events.push(line(540 + n, &format!("         Starting {name}...")));
+        events.push(line(600 + n, &format!("[  OK  ] Finished {name}.")));
+    }
+    events.extend([
+        line(30_530, "[ TIME ] Timed out waiting for device dev-nope.device - /dev/nope."),
+        line(30_531, "[DEPEND] Dependency failed for srv-data.mount - /srv/data."),
+        line(30_540, "[  OK  ] Reached target sockets.target - Sockets."),
+        line(30_550, "[  OK  ] Started emergency.service - Emergency Shell."),
+    ]);
+    let timeline = until(&events, 30_900 * MS, "You are in emergency mode");
+    let its = [("unit dev-nope.device, timed out", 30_000), ("unit emergency.service", 350)];
+    assert_eq!(lengths(&timeline.spans, "unit "), its);
+    let its = [("systemd:start-jobs", 10), ("systemd:start-jobs", 20)];
+    assert_eq!(lengths(&timeline.spans, "systemd:start-jobs"), its);
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod grub_menu;
 mod initrds;
 mod ipxe_prompt;
 mod luks_key;
+mod missing_device;
 mod network;
 mod option_roms;
 mod syslinux_prompt;
@@ -23,7 +24,7 @@ mod udev_settle;
 use crate::rules::PERSON;
 pub use initrds::smaller_initrd;
 use std::collections::HashMap;
-use vmeter_model::span::bare_name;
+use vmeter_model::span::{bare_name, TIMED_OUT};
 use vmeter_model::{Ns, Span, Timeline};
 
 /// A known cause that a recording shows.
@@ -70,6 +71,7 @@ const KNOWN: &[Known] = &[
     calibration::CAUSE,
     crypto_tests::CAUSE,
     luks_key::CAUSE,
+    missing_device::CAUSE,
     udev_settle::CAUSE,
     network::CAUSE,
     e2scrub::CAUSE,
@@ -114,8 +116,9 @@ fn inside(span: &Span, known: &Known, by_id: &HashMap<u32, &Span>) -> bool {
     parents.any(|parent| (known.is)(bare_name(&parent.name)))
 }
 
-/// True for `unit NAME`, whose name may have been cut in its middle.
+/// True for `unit NAME`, in time or not, whose name may have been cut in its middle.
 fn is_unit(name: &str, unit: &str) -> bool {
+    let name = name.strip_suffix(TIMED_OUT).unwrap_or(name);
     let one = name.strip_prefix("unit ").filter(|found| !found.contains(" or "));
     one.is_some_and(|found| match found.split_once('\u{2026}') {
         Some((head, _)) => unit.starts_with(head) && head.len() >= unit.len() / 2,
@@ -176,6 +179,7 @@ mod tests {
         let unit = "e2scrub_reap.service";
         assert!(is_unit("unit e2scrub_reap.serv\u{2026}ine ext4 Metadata Check", unit));
         assert!(is_unit("unit e2scrub_reap.service", unit));
+        assert!(is_unit("unit e2scrub_reap.service, timed out", unit));
         assert!(!is_unit("unit e2\u{2026}x", unit) && !is_unit("exec e2scrub_reap", unit));
         assert!(!is_unit("unit e2scrub_reap.serv\u{2026}Metadata or x.service", unit));
     }

@@ -35,6 +35,7 @@ pub(crate) use firmware::{of_firmware, part_name};
 pub(crate) use loader::reach as loader_reach;
 pub(crate) use network::NETWORK;
 pub(crate) use person::PERSON;
+pub(crate) use stages::SYSTEMD;
 pub(crate) use unseen::up_to_entry;
 pub(crate) use verbs::described;
 

@@ -18,7 +18,7 @@ pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 pub(super) const INITRD: &str = "initrd";
 const SWITCH_ROOT: &str = "switch-root";
 /// The service manager of the root file system, from its first line on.
-pub(super) const SYSTEMD: &str = "systemd";
+pub(crate) const SYSTEMD: &str = "systemd";
 /// The part of it in which units start.
 pub(super) const UNITS: &str = "systemd:units";
 /// The part in which an initrd's own systemd starts units.
@@ -212,7 +212,7 @@ fn systemd_begins<'a>(facts: &Facts<'a>, says: &str, from: Ns, to: Ns) -> Option
     }
     let stamps = stamps(&facts.lines);
     let its = |l: &&Line<'a>| {
-        let inside = l.at > from && l.at < to && l.console;
+        let inside = l.at > from && l.at < to;
         l.timed && l.text.starts_with(says) && inside && can_be_logged(l, stamps)
     };
     let line = facts.lines.iter().find(its)?;

@@ -20,7 +20,7 @@ use super::ordering::comes_after;
 use super::processes::last_first;
 use super::silent::may_print;
 use super::stages::{INITRD, INITRD_UNITS, SYSTEMD, UNITS};
-use super::verbs::Verb::{Begins, Ends, Lapses, Stopped, Stops};
+use super::verbs::Verb::{Begins, Ends, Fails, Lapses, Stopped, Stops};
 use super::verbs::{is_device, said, same, status, Verb, CUT, STATUS};
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors, Stamp};
@@ -32,6 +32,7 @@ use crate::patterns::On;
 use crate::systemd::{can_be_logged, stamps, SAYS};
 use crate::tree::{Growing, Node};
 use vmeter_model::kernel_log::split_stamp;
+use vmeter_model::span::TIMED_OUT;
 use vmeter_model::{Ns, What};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
@@ -48,6 +49,12 @@ const MAX_OPEN: usize = 512;
 const SAYS_WITHIN_NS: Ns = 2_000_000_000;
 /// What systemd was seen to need for a fork on a guest by TCG with a load, ns.
 const FORKS_WITHIN_NS: Ns = 500_000_000;
+/// systemd was seen to be busy for so long on a guest by TCG with a load, and then did something
+/// that can be seen: what has no sign of it for longer is not its work, ns.
+const SILENT_NS: Ns = 3_000_000_000;
+/// What another unit's failure starts (`OnFailure=` of local-fs.target and others).
+const ON_FAILURE: &[&str] =
+    &["emergency.service", "rescue.service", "Emergency Shell", "Rescue Shell"];
 /// A gap as short as this needs no sign of systemd's work, ns.
 const SHORT_NS: Ns = 20_000_000;
 
@@ -112,7 +119,8 @@ fn of_stage<'a>(
     }
     if let Some(last) = goal.map(|index| &units[index]) {
         start_jobs(facts, tree, &units, (at, last.end.at));
-        if last.name.contains("getty@") && last.end.at < until {
+        let prompts = last.name.contains("getty@") || ON_FAILURE.contains(&last.name);
+        if prompts && last.end.at < until {
             let prompt =
                 Node::new(format!("{UNIT}{}", last.name), last.end.at, until, last.end.source);
             tree.place(Node { error: last.end.error, ..prompt });
@@ -185,6 +193,22 @@ struct Unit<'a> {
     end: Stamp<'a>,
     /// True if it had not ended when the run did.
     unfinished: bool,
+    /// True if its time was up.
+    lapsed: bool,
+    /// True if systemd said that it failed.
+    failed: bool,
+}
+
+impl<'a> Unit<'a> {
+    /// One that was there at once.
+    fn there(name: &'a str, end: Stamp<'a>) -> Self {
+        Unit { name, start: None, end, unfinished: false, lapsed: false, failed: false }
+    }
+
+    /// The name of its span.
+    fn span(&self) -> String {
+        format!("{UNIT}{}{}", self.name, if self.lapsed { TIMED_OUT } else { "" })
+    }
 }
 
 /// What was started, in order of its end or of when nobody waited for it any more, and with `cut` what was still starting. Each is said
@@ -199,19 +223,20 @@ fn units<'a>(facts: &Facts<'a>, from: Ns, to: Ns, cut: bool) -> Vec<Unit<'a>> {
         match (verb, known) {
             (Begins, None) if open.len() < MAX_OPEN => open.push((name, stamp)),
             (Begins, Some(at)) if open[at].0.contains(CUT) => open[at].0 = name,
-            (Ends | Lapses | Stops | Stopped, Some(at)) => {
+            (Ends | Fails | Lapses | Stops | Stopped, Some(at)) => {
                 let (begun, start) = open.remove(at);
                 let better = begun.contains(CUT) && !name.contains(CUT);
                 let name = if better { name } else { begun };
                 if verb == Ends && is_device(name) {
                     found.push(units.len());
                 }
-                units.push(Unit { name, start: Some(start), end: stamp, unfinished: false });
+                let (start, lapsed, failed) = (Some(start), verb == Lapses, verb == Fails);
+                units.push(Unit { start, lapsed, failed, ..Unit::there(name, stamp) });
             }
-            (Ends, None) => match units.iter_mut().find(|unit| same(unit.name, name)) {
+            (Ends | Fails, None) => match units.iter_mut().find(|unit| same(unit.name, name)) {
                 Some(unit) if unit.name.contains(CUT) => unit.name = name,
                 Some(_) => {}
-                None => units.push(Unit { name, start: None, end: stamp, unfinished: false }),
+                None => units.push(Unit::there(name, stamp)),
             },
             _ => {}
         }
@@ -221,7 +246,7 @@ fn units<'a>(facts: &Facts<'a>, from: Ns, to: Ns, cut: bool) -> Vec<Unit<'a>> {
         open.sort_by_key(|(_, start)| start.at);
         units.extend(open.into_iter().map(|(name, start)| {
             let end = Stamp { at: to, error: 0, ..start };
-            Unit { name, start: Some(start), end, unfinished: true }
+            Unit { start: Some(start), unfinished: true, ..Unit::there(name, end) }
         }));
     }
     devices(&mut units, &found);
@@ -314,6 +339,13 @@ fn chain(units: &[Unit<'_>], goal: Option<usize>, orders: &Orders<'_>) -> Vec<us
             next = Some(tried);
             continue;
         }
+        if ON_FAILURE.contains(&unit.name) {
+            let gone = units[..before].iter().rposition(|unit| unit.lapsed || unit.failed);
+            if gone.is_some() {
+                next = gone;
+                continue;
+            }
+        }
         next = match orders.waited_for(unit.name, named) {
             Some(waited_for) => waited_for.into_iter().filter(|other| *other < before).max(),
             None => {
@@ -362,7 +394,7 @@ fn node<'a>(facts: &Facts<'a>, unit: &Unit<'a>, start: Stamp<'a>, since: Ns) -> 
     let began = of_it.filter_map(|p| p.joined).filter(|at| *at <= start.at).max();
     let late = began.map_or(0, |at| start.at - at);
     let late = if late < SAYS_WITHIN_NS { late } else { 0 };
-    let node = Node::new(format!("{UNIT}{}", unit.name), start.at, unit.end.at, start.source);
+    let node = Node::new(unit.span(), start.at, unit.end.at, start.source);
     let error = start.error.max(unit.end.error).max(late);
     let cpu = processes.cpu_of_unit(unit.name, since, unit.end.at);
     Node { error, cpu, unfinished: unit.unfinished, ..node }
@@ -378,13 +410,20 @@ fn start_jobs<'a>(
     if from >= to {
         return;
     }
-    let inside = |at: Ns| (from..=to).contains(&at);
-    let mut said = units.iter().flat_map(|u| u.start.into_iter().chain([u.end]));
-    let by = said.find(|stamp| from < stamp.at && stamp.at <= to);
+    let said = || units.iter().flat_map(|u| u.start.into_iter().chain([u.end]));
+    let by = said().find(|stamp| from < stamp.at && stamp.at <= to);
     let of_init = |parent: usize| facts.processes.all[parent].pid == 1;
-    let mut forks = facts.processes.all.iter().filter(|p| p.parent.is_some_and(of_init));
-    let works = to - from <= SHORT_NS || forks.any(|p| inside(p.start.at));
+    let forks = facts.processes.all.iter().filter(|p| p.parent.is_some_and(of_init));
+    let forks: Vec<Ns> = forks.map(|p| p.start.at).filter(|at| (from..=to).contains(at)).collect();
+    let works = to - from <= SHORT_NS || !forks.is_empty();
     let says = units.iter().filter_map(|u| u.start).any(|s| from < s.at && s.at < to);
+    let mut signs: Vec<Ns> = forks.into_iter().chain(said().map(|stamp| stamp.at)).collect();
+    signs.retain(|at| from < *at && *at < to);
+    signs.extend([from, to]);
+    signs.sort_unstable();
+    if signs.windows(2).any(|pair| pair[1] - pair[0] > SILENT_NS) {
+        return;
+    }
     if let Some(by) = by.filter(|_| works || says) {
         tree.place(Node { error: by.error, ..Node::new(START_JOBS, from, to, by.source) });
     }
@@ -402,7 +441,7 @@ mod tests {
             name,
             start: Some(stamp(start)),
             end: stamp(end),
-            unfinished: false,
+            ..Unit::there(name, stamp(end))
         };
         let units = [
             unit("slow.service", 0, 10),
@@ -431,9 +470,9 @@ mod tests {
     #[test]
     fn a_chain_goes_by_what_each_waited_for() {
         let stamp = |at| Stamp { at, error: 0, source: "t" };
-        let unit = |name, start: Option<Ns>, end| {
-            let (start, end) = (start.map(stamp), stamp(end));
-            Unit { name, start, end, unfinished: false }
+        let unit = |name, start: Option<Ns>, end| Unit {
+            start: start.map(stamp),
+            ..Unit::there(name, stamp(end))
         };
         let units = [
             unit("systemd-fsck-root.service", Some(0), 20),

@@ -11,6 +11,8 @@ pub(super) const CUT: char = '\u{2026}';
 pub(super) enum Verb {
     Begins,
     Ends,
+    /// It ends, and is not there.
+    Fails,
     /// Nobody waits for it any more.
     Lapses,
     /// It begins to stop.
@@ -18,7 +20,7 @@ pub(super) enum Verb {
     Stopped,
 }
 
-use Verb::{Begins, Ends, Lapses, Stopped, Stops};
+use Verb::{Begins, Ends, Fails, Lapses, Stopped, Stops};
 
 const VERBS: &[(&str, Verb)] = &[
     ("Starting ", Begins),
@@ -33,8 +35,8 @@ const VERBS: &[(&str, Verb)] = &[
     ("Listening on ", Ends),
     ("Found device ", Ends),
     ("Set up automount ", Ends),
-    ("Failed to start ", Ends),
-    ("Failed to mount ", Ends),
+    ("Failed to start ", Fails),
+    ("Failed to mount ", Fails),
     ("Timed out waiting for device ", Lapses),
     ("Timed out starting ", Lapses),
     ("Timed out mounting ", Lapses),
@@ -111,7 +113,7 @@ mod tests {
             ("systemd[1]: Starting kmod.service - Create List...", Begins, "kmod.service"),
             ("Starting ssh.service - OpenBSD Secure Shell server...", Begins, "ssh.service"),
             ("[  OK  ] Finished a-b.service - Planted.", Ends, "a-b.service"),
-            ("[FAILED] Failed to start x.service - X.", Ends, "x.service"),
+            ("[FAILED] Failed to start x.service - X.", Fails, "x.service"),
             ("[  OK  ] Started OpenSSH Daemon.", Ends, "OpenSSH Daemon"),
             ("[ TIME ] Timed out waiting for device a.device - /a.", Lapses, "a.device"),
             ("systemd[1]: Timed out starting b.service - B.", Lapses, "b.service"),

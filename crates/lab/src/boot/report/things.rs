@@ -3,7 +3,7 @@
 use super::tree::{length, SpanTree};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use vmeter_model::span::UNFINISHED;
+use vmeter_model::span::{TIMED_OUT, UNFINISHED};
 use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Ns, Timeline};
 use vmeter_render::exported;
@@ -84,11 +84,17 @@ const IN_INITRD: &str = "leave it out of the initrd";
 /// A unit that the run ended in the midst of: it is what was waited for.
 const UNFINISHED_UNIT: &str = "what it does before this line";
 
+/// A device that nobody found in its time.
+const GONE_DEVICE: &str = "nofail in fstab(5), or the device";
+
 /// What can be tried on a span of this name in a phase, if anything.
 fn handle_in(phase: &str, name: &str) -> Option<&'static str> {
     let own = handle(name)?;
     if name.starts_with("unit ") && name.ends_with(UNFINISHED) {
         return Some(UNFINISHED_UNIT);
+    }
+    if name.starts_with("unit dev-") && name.ends_with(TIMED_OUT) {
+        return Some(GONE_DEVICE);
     }
     let of_root = ["unit dev-", "unit dracut-", "unit systemd-udev", "unit systemd-fsck"];
     let masked = name.starts_with("unit ") && !of_root.iter().any(|o| name.starts_with(o));

@@ -1,0 +1,48 @@
+//! systemd waits for a device that never comes: a disk of `/etc/fstab` or `/etc/crypttab` that is
+//! gone, a root that the initrd has no driver for.
+
+use super::Known;
+use crate::rules::SYSTEMD;
+use vmeter_model::span::TIMED_OUT;
+
+pub(super) const CAUSE: Known = Known {
+    id: "missing-device",
+    what: "the boot waits for a device that never comes",
+    remedy: |timeline| {
+        // Only the root's systemd reads the root's fstab.
+        let own = timeline.spans.iter().any(|span| span.name == SYSTEMD);
+        Some(if own {
+            "nofail in fstab(5), or the device"
+        } else {
+            "root=, or its driver in the initrd"
+        })
+    },
+    is,
+    ended_by: None,
+    needed_by: &[],
+};
+
+/// A device's unit is named by its path, `dev-…`, whose middle systemd may leave out on the
+/// console; where it says descriptions alone, that is the path itself.
+fn is(name: &str) -> bool {
+    let unit = name.strip_suffix(TIMED_OUT).and_then(|name| name.strip_prefix("unit "));
+    unit.is_some_and(|unit| {
+        let cut = unit.starts_with("dev-") && unit.contains('\u{2026}') && !unit.contains(".swap");
+        unit.ends_with(".device") || unit.starts_with("/dev/") || cut
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_device_that_never_came_is_missing() {
+        assert!(is("unit dev-disk-by\\x2duuid-1.device, timed out"));
+        assert!(is("unit dev-disk-by\\x2duuid\u{2026}e - /dev/vdz, timed out"));
+        assert!(!is("unit dev-vda1.device"));
+        assert!(is("unit /dev/vdz, timed out"));
+        assert!(!is("unit dev-vdz.swap, timed out"));
+        assert!(!is("unit slow.service, timed out"));
+    }
+}
