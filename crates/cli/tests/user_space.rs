@@ -56,6 +56,28 @@ fn spans(run: &Value, list: &str) -> Vec<(String, f64, f64, Option<f64>)> {
         .collect()
 }
 
+/// A disk of `/etc/fstab` that is gone, with a time-out of 30 s, under Debian's own `quiet`: systemd
+/// says no word on the console of itself.
+#[test]
+fn a_disk_that_is_gone_is_what_emergency_mode_waited_for() {
+    let lab = Lab::new();
+    let (run, console) = recording(&lab, "debian-quiet-gone");
+    assert!(console.contains("emergency mode") && !console.contains("systemd[1]: Queued"));
+    let tree = spans(&run, "spans");
+    let of = |name: &str| tree.iter().find(|span| span.0 == name).map(|span| span.2);
+    let waited = of("unit dev-vdz1.device, timed out").expect("the device");
+    assert!(close(waited, 30.0), "{waited}");
+    assert!(of("systemd:units").is_some_and(|units| units > waited));
+    let longest = tree.iter().filter(|span| span.0 == "systemd:start-jobs").map(|span| span.2);
+    assert!(longest.fold(0.0, f64::max) < 3.0);
+    let nameless = tree.iter().filter(|span| span.0 == "unattributed").map(|span| span.2);
+    assert!(nameless.sum::<f64>() < 0.5);
+    let shown = lab.json(&["show", text(&lab.path("debian-quiet-gone"))]);
+    let causes = shown["causes"].as_array().expect("causes");
+    let ids: Vec<&str> = causes.iter().filter_map(|cause| cause["id"].as_str()).collect();
+    assert_eq!(ids.first(), Some(&"missing-device"), "{ids:?}");
+}
+
 /// What the oracle printed under a title.
 fn oracle<'a>(console: &'a str, title: &str) -> Vec<&'a str> {
     let after = console.split(&format!("planted oracle {title} begin")).nth(1).expect(title);

@@ -53,6 +53,7 @@ const HANDLES: &[(&str, &str)] = &[
     ("unit systemd-udev",       "fewer devices, drivers and rules"),
     ("unit serial-getty@",      "what it is ordered after"),
     ("unit getty@",             "what it is ordered after"),
+    ("unit emergency.",         "what failed before it"),
     ("unit systemd-fsck",       "fsck.mode=skip on its command line"),
     ("unit systemd-remount-fs", "the root mounted as fstab has it"),
     ("unit systemd-modules-load", "fewer modules in modules-load.d"),
