@@ -3,6 +3,8 @@
 
 use super::habits::link;
 use super::together::together;
+use super::view::LEAST_COUNT;
+use super::waits::waits_for_others;
 use super::{Candidate, View};
 use crate::evidence::calls::Calls;
 use crate::evidence::groups::GroupId;
@@ -41,6 +43,22 @@ const MOST_OF: f64 = 0.6;
 
 /// Share of the traced time that time-outs take, where it is recorded who woke whom as well.
 const ASKED: f64 = 0.3;
+
+/// Calls that wait until there is room, or nobody else has the lock: who is in one has something
+/// to do.
+const ENDED_BY_OTHERS: [&str; 11] = [
+    "sendto",
+    "sendmsg",
+    "sendmmsg",
+    "mq_timedsend",
+    "msgsnd",
+    "write",
+    "writev",
+    "flock",
+    "semop",
+    "semtimedop",
+    "connect",
+];
 
 type Known<'a> = (GroupId, Sym, &'a Calls);
 
@@ -132,7 +150,52 @@ fn nap(view: &View<'_>, (who, call, calls): Known<'_>) -> Option<Candidate> {
     if !name.contains("nanosleep") || !is_pattern(view, naps) {
         return None;
     }
-    Some(paced(view, (who, call, calls), &format!("polls: it sleeps in {name}"), naps))
+    if let Some((other, inside)) = waiting_meanwhile(view, (who, call)) {
+        let each = view.time(calls.ticks as f64 / calls.count.max(1) as f64);
+        let count = grouped(&calls.count.to_string());
+        let own = paced(view, (who, call, calls), "sleeps", naps);
+        let (other, who) = (view.threads(other), view.threads(who));
+        let summary = format!(
+            "{other} waits in {} while {who} sleeps in {name}, {count} times, {each} each",
+            view.name(inside)
+        );
+        return Some(Candidate { summary, ..own });
+    }
+    let own = paced(view, (who, call, calls), &format!("polls: it sleeps in {name}"), naps);
+    match busier(view, (who, calls.ticks)) {
+        true => Some(Candidate { at_most: Some(Severity::Low), aside: true, ..own }),
+        false => Some(own),
+    }
+}
+
+/// True if the same threads are longer in a call that does not wait by design.
+fn busier(view: &View<'_>, (who, naps): (GroupId, u64)) -> bool {
+    let calls = view.evidence.ledger.calls.iter();
+    let mut own = calls.filter(|((by, call), _)| *by == who && !waits_for_others(view.name(*call)));
+    own.any(|(_, calls)| calls.count >= LEAST_COUNT && calls.ticks > naps)
+}
+
+/// Others that wait for most of the time of these naps in a call that ends when somebody else
+/// takes what is there, or lets go of a lock.
+pub fn waiting_meanwhile(view: &View<'_>, (who, call): (GroupId, Sym)) -> Option<(GroupId, Sym)> {
+    let all = view.evidence.intervals.sorted();
+    let of = |interval: &Interval| view.evidence.groups.group_of(interval.thread);
+    let naps: Vec<Interval> =
+        all.iter().filter(|i| i.call == call && of(i) == Some(who)).copied().collect();
+    let ticks = crate::sum(naps.iter().map(|nap| nap.end.saturating_sub(nap.start)));
+    let mut sums: BTreeMap<(GroupId, Sym), u64> = BTreeMap::new();
+    for other in all.iter().filter(|i| ENDED_BY_OTHERS.contains(&view.name(i.call))) {
+        let Some(group) = of(other) else { continue };
+        let begin = naps.partition_point(|nap| nap.end <= other.start);
+        let within = naps.iter().skip(begin).take_while(|nap| nap.start < other.end);
+        let within = within.filter(|nap| nap.thread != other.thread);
+        let both =
+            within.map(|nap| nap.end.min(other.end).saturating_sub(nap.start.max(other.start)));
+        let sum = sums.entry((group, other.call)).or_default();
+        *sum = sum.saturating_add(crate::sum(both));
+    }
+    let (most, both) = sums.into_iter().max_by_key(|(of, both)| (*both, *of))?;
+    (both > 0 && both as f64 >= MOST_OF * ticks as f64).then_some(most)
 }
 
 fn times_out(view: &View<'_>, (who, call, calls): Known<'_>) -> Option<Candidate> {

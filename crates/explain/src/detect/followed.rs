@@ -53,6 +53,10 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
             Some(true) => "its name was given (--comm)".to_string(),
             Some(false) => continue,
             None if evidence.groups.is_kernel(group) || share < LEAST_LIFE => continue,
+            None if view.is_foreign(group) => continue,
+            None if view.own().is_some() => {
+                "what the recording's maker started, or what that waits for".to_string()
+            }
             None => match closed(view, group) {
                 Some((other, part, times)) if part >= 0.1 => format!(
                     "it and {} wait for each other {} of their time, {} times",

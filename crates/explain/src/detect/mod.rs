@@ -43,6 +43,7 @@ mod waits;
 
 use crate::evidence::subject::{Key, Subject};
 use crate::result::{Link, Severity};
+pub use alone::waiting_meanwhile;
 pub use device_model::KIND as DEVICE_MODEL;
 pub use followed::followed;
 pub use gap::KIND as GAP;

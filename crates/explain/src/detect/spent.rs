@@ -206,6 +206,7 @@ fn by_lives(view: &View<'_>, sleeping: bool) -> BTreeMap<Doing, Sum> {
                 let what = match state.frame {
                     Frame::Runs => What::Runs,
                     Frame::Timer if name.contains("nanosleep") => What::Naps,
+                    Frame::Timer if call.is_none() && blind(view, *who) => What::Naps,
                     Frame::Irq(_) | Frame::Deep if !waits(name) => What::Device,
                     Frame::NoCpu | Frame::Unknown | Frame::Guest | Frame::Faults => continue,
                     _ if sleeping && call.is_some() => What::Sleeps,
@@ -219,6 +220,12 @@ fn by_lives(view: &View<'_>, sleeping: bool) -> BTreeMap<Doing, Sum> {
         }
     }
     sums
+}
+
+/// True if calls are not recorded where these are.
+fn blind(view: &View<'_>, who: GroupId) -> bool {
+    let file = view.evidence.groups.get(who).map_or(0, |group| group.first.file);
+    !view.evidence.seen(file).syscalls
 }
 
 /// By calls, where there is nothing else; with those that wait by design, if asked for.

@@ -18,6 +18,9 @@ use vmeter_trace::NO_CPU;
 /// Stretches of a thread's life after which its name is looked up again.
 const NAMED: u32 = 16;
 
+/// So many times as long a thread sleeps as it runs, from which it has only looked about.
+const LOOKS: u64 = 20;
+
 /// System calls that make threads and return their number.
 const FORKS: [&str; 4] = ["clone", "clone3", "fork", "vfork"];
 
@@ -117,13 +120,15 @@ impl Witness<'_> {
             return;
         }
         let Some(root) = self.root(tid) else { return };
-        let span = (segment.start, segment.end);
         if segment.state == State::Blocked && self.evidence.let_go >= Some(segment.start) {
             self.was_held_back(tid, segment);
         }
         if matches!(segment.state, State::Kvm | State::Kernel | State::User) {
+            self.looked(tid, segment);
             return self.runs(tid, root, segment);
         }
+        let Some(segment) = &self.goes_on(tid, root, segment) else { return };
+        let span = (segment.start, segment.end);
         let somebody = segment.state == State::Blocked && matches!(segment.waker, Waker::Thread(_));
         let longest = somebody && self.is_longest(root, span);
         let mut life = self.life();
@@ -131,6 +136,62 @@ impl Witness<'_> {
         life.segment(root, tid, segment, span, &mut vec![tid]);
         let pieces = life.pieces.take();
         self.keep(root, span, pieces);
+    }
+
+    /// A thread that has looked whether what it waits for has come does not run for long.
+    fn looked(&mut self, tid: Tid, segment: &Segment) {
+        let Some(own) = self.evidence.threads.get_mut(&tid) else { return };
+        let ticks = segment.end.saturating_sub(segment.start);
+        let waits = |held: &Segment| held.end.saturating_sub(held.start);
+        if let Some(held) = own.held.as_deref() {
+            if segment.call != held.call || ticks.saturating_mul(LOOKS) > waits(held) {
+                own.looked = true;
+            }
+        }
+    }
+
+    /// A sleep that only a timer ends, in a call that does not wait by design, may go on at once:
+    /// then all of it is for whoever ends it. None while that is not known.
+    fn goes_on(&mut self, tid: Tid, root: u32, segment: &Segment) -> Option<Segment> {
+        let merge = self.merge;
+        let own = self.evidence.threads.get_mut(&tid)?;
+        if segment.state != State::Blocked {
+            return Some(*segment);
+        }
+        let held = own.held.take();
+        let more = !std::mem::take(&mut own.looked);
+        let held = held.map(|held| *held);
+        let same = held.filter(|held| more && held.call == segment.call);
+        let by_design = |call| waits(merge.name(call));
+        let timer = matches!(segment.waker, Waker::Timer | Waker::Interrupt)
+            && segment.sleep != Sleep::Deep
+            && segment.call.is_some_and(|call| !by_design(call));
+        let somebody = matches!(segment.waker, Waker::Thread(_));
+        let whole = match same {
+            Some(held) if timer || somebody => Segment { start: held.start, ..*segment },
+            _ => *segment,
+        };
+        if timer {
+            own.held = Some(Box::new(whole));
+        }
+        if let Some(held) = held.filter(|held| whole.start != held.start) {
+            let mut life = self.life();
+            life.segment(root, tid, &held, (held.start, held.end), &mut vec![tid]);
+        }
+        (!timer).then_some(whole)
+    }
+
+    /// What was held back at the end goes into the tree.
+    pub(super) fn lets_held_go(&mut self) {
+        let threads = &mut self.evidence.threads;
+        let held = threads.iter_mut().filter_map(|(tid, own)| Some((*tid, own.held.take()?)));
+        let mut held: Vec<(Tid, Box<Segment>)> = held.collect();
+        held.sort_by_key(|(tid, _)| *tid);
+        for (tid, held) in held {
+            let Some(root) = self.root(tid) else { continue };
+            let mut life = self.life();
+            life.segment(root, tid, &held, (held.start, held.end), &mut vec![tid]);
+        }
     }
 
     /// A work function that lets requests go that an I/O limit held back begins.

@@ -153,7 +153,9 @@ impl Gather {
                 op: Op::Other,
             };
             let evidence = &mut evidence;
-            walk.finish(last, &mut Witness { evidence, moment: &moment, merge });
+            let mut witness = Witness { evidence, moment: &moment, merge };
+            walk.finish(last, &mut witness);
+            witness.lets_held_go();
             evidence.seen.insert(file, walk.seen);
             if walk.overwritten() {
                 evidence.drop_implausible(file, merge.common(file, walk.complete()));

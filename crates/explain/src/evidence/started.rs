@@ -10,7 +10,7 @@ use crate::merge::Merge;
 use crate::moment::{Moment, Sym, Tid};
 use std::collections::BTreeSet;
 use vmeter_trace::hash::FastMap;
-use vmeter_trace::ops::Op;
+use vmeter_trace::ops::{Op, Sleep};
 
 /// Most threads that are remembered.
 const MOST: usize = 1 << 16;
@@ -22,6 +22,10 @@ const EARLY: u64 = 256;
 const DEEPEST: usize = 32;
 /// Most threads that may have.
 const CANDIDATES: usize = 8;
+/// Wake-ups that are remembered: who ends wakes who waits for that just before.
+const WOKEN: usize = 8;
+/// Share of the recorded time that somebody was there, from which it may be what was recorded.
+const MOST_OF: u64 = 2;
 /// What `echo 1 > tracing_on` writes, bytes.
 const SWITCH: std::ops::RangeInclusive<i64> = 1..=2;
 
@@ -36,15 +40,20 @@ pub struct Started {
     /// Events so far, and the threads of the first.
     events: u64,
     head: Vec<Tid>,
-    /// The threads of the last, and whom these switched to.
-    tail: [(Tid, i32); ENDS],
+    /// The threads of the last, whom these switched to, and what calls these began.
+    tail: [(Tid, i32, Option<Sym>); ENDS],
+    /// When threads were first switched to, how long those were there that have ended, and who
+    /// woke whom last.
+    firsts: FastMap<Tid, u64>,
+    ended: FastMap<Tid, u64>,
+    woke: [(Tid, i32); WOKEN],
+    /// The last event's time, and the first's.
+    span: (Option<u64>, u64),
     /// Threads of the first that have started something soon, and what they have.
     perhaps: Vec<Tid>,
     by: FastMap<Tid, Tid>,
     /// Who has started whom, or has waited for its end.
     parents: FastMap<Tid, Tid>,
-    /// The last event, if it is a call's begin.
-    enters: Option<(Tid, Sym)>,
 }
 
 impl Started {
@@ -58,14 +67,22 @@ impl Started {
     pub fn begins(&mut self, moment: &Moment, merge: &Merge) {
         let thread = Tid { file: moment.file, tid: moment.tid };
         let next = match moment.op {
-            Op::Switch { next, .. } => next,
+            Op::Switch { prev, next, sleep, .. } => {
+                self.switched(thread, (prev, next), sleep, moment.ts);
+                next
+            }
             _ => 0,
         };
-        self.enters = match moment.op {
-            Op::SyscallEnter { name, .. } => Some((thread, moment.sym(name))),
+        let enters = match moment.op {
+            Op::SyscallEnter { name, .. } => Some(moment.sym(name)),
             _ => None,
         };
-        self.tail[(self.events % ENDS as u64) as usize] = (thread, next);
+        if let Op::Wake { tid, .. } = moment.op {
+            self.woke.rotate_right(1);
+            self.woke[0] = (thread, tid);
+        }
+        self.span = (self.span.0.or(Some(moment.ts)), moment.ts);
+        self.tail[(self.events % ENDS as u64) as usize] = (thread, next, enters);
         self.events += 1;
         if self.last != Some(moment.file) {
             self.last = Some(moment.file);
@@ -75,6 +92,27 @@ impl Started {
         }
         if self.head.len() < ENDS {
             self.first(thread, moment, merge);
+        }
+    }
+
+    /// A thread comes to a CPU; one that has ended leaves it, and has woken who waits for that.
+    fn switched(&mut self, by: Tid, (prev, next): (i32, i32), sleep: Sleep, now: u64) {
+        let (prev, next) = (Tid { tid: prev, ..by }, Tid { tid: next, ..by });
+        if next.tid > 0 && self.firsts.len() < MOST {
+            self.firsts.entry(next).or_insert(now);
+        }
+        if sleep != Sleep::Dead || prev.tid <= 0 {
+            return;
+        }
+        let first = self.firsts.remove(&prev).or(self.span.0).unwrap_or(now);
+        if self.ended.len() < MOST {
+            self.ended.insert(prev, now.saturating_sub(first));
+        }
+        // perf has no number for who ends.
+        let by_it = |waker: &Tid| *waker == prev || *waker == by;
+        let woken = self.woke.iter().find(|(waker, woken)| by_it(waker) && *woken > 0);
+        if let Some((_, woken)) = woken.copied() {
+            self.waited(Tid { tid: woken, ..prev }, prev);
         }
     }
 
@@ -142,27 +180,65 @@ impl Started {
         true
     }
 
-    /// The last event has come: who may have turned tracing on and is there to turn it off has; so
-    /// has who writes and does not return, where the first events are overwritten.
+    /// The last event has come: who writes and does not return has turned tracing off; so has, where
+    /// calls are not recorded, who may have turned it on and is there at the end, or who waited
+    /// for the end of one that was there for most of the time.
     pub fn ends(&mut self, merge: &Merge) {
         if !self.recorders.is_empty() || !self.made.is_empty() || self.files.len() != 1 {
             return;
         }
+        let last: Vec<(Tid, i32, Option<Sym>)> = self.last_events().collect();
+        let write = |call: &Option<Sym>| call.is_some_and(|call| merge.name(call) == "write");
+        let writes = last.iter().enumerate().filter(|(at, (thread, _, call))| {
+            let newest = !last.iter().take(*at).any(|(other, ..)| other == thread);
+            newest && write(call)
+        });
+        let writes: Vec<Tid> = writes.map(|(_, (thread, ..))| *thread).collect();
+        if let Some((_, recorder)) = self.longest(&writes) {
+            return self.recorded_by(recorder);
+        }
         let again = |thread: &&Tid| {
-            let there = |(last, next): &(Tid, i32)| last == *thread || *next == thread.tid;
-            self.tail.iter().any(there)
+            let there = |(last, next, _): &(Tid, i32, _)| last == *thread || *next == thread.tid;
+            last.iter().any(there)
         };
         if let Some(recorder) = self.perhaps.iter().find(again).copied() {
             let own = self.by.iter().filter(|(_, by)| **by == recorder);
             self.made = own.map(|(child, _)| (*child, ())).collect();
             self.recorders.insert(recorder, ());
-        } else if let Some((recorder, call)) = self.enters.filter(|(tid, _)| tid.tid > 0) {
-            if merge.name(call) == "write" {
-                let own = self.parents.keys().filter(|child| self.descends(**child, recorder));
-                self.made = own.map(|child| (*child, ())).collect();
-                self.recorders.insert(recorder, ());
+            return;
+        }
+        let there: Vec<Tid> = last
+            .iter()
+            .flat_map(|(thread, next, _)| [*thread, Tid { tid: *next, ..*thread }])
+            .filter(|thread| thread.tid > 0 && !self.ended.contains_key(thread))
+            .collect();
+        let span = self.span.1.saturating_sub(self.span.0.unwrap_or(0));
+        if let Some((life, recorder)) = self.longest(&there) {
+            if life.saturating_mul(MOST_OF) >= span {
+                self.recorded_by(recorder);
             }
         }
+    }
+
+    /// The last events, newest first.
+    fn last_events(&self) -> impl Iterator<Item = (Tid, i32, Option<Sym>)> + '_ {
+        let known = self.events.min(ENDS as u64);
+        (1..=known).map(|back| self.tail[((self.events - back) % ENDS as u64) as usize])
+    }
+
+    /// Of some threads, the one that started what was there longest until it ended, and how long.
+    fn longest(&self, of: &[Tid]) -> Option<(u64, Tid)> {
+        let all = self.parents.keys().filter_map(|child| {
+            let from = of.iter().find(|from| self.descends(*child, **from))?;
+            Some((self.ended.get(child).copied().unwrap_or(0), *from))
+        });
+        all.max()
+    }
+
+    fn recorded_by(&mut self, recorder: Tid) {
+        let own = self.parents.keys().filter(|child| self.descends(**child, recorder));
+        self.made = own.map(|child| (*child, ())).collect();
+        self.recorders.insert(recorder, ());
     }
 
     /// A recorder started this one before the first event.

@@ -150,6 +150,10 @@ pub struct Thread {
     pub turn: Turn,
     /// It has slept in its call.
     pub slept_in: bool,
+    /// A sleep that a timer has ended, and that may go on.
+    pub held: Option<Box<Segment>>,
+    /// It has done something since.
+    pub looked: bool,
     /// It has slept since it touched fresh memory last.
     pub fresh: bool,
     /// Ticks without a CPU since its call began, ready and asleep.
@@ -184,6 +188,8 @@ impl Thread {
             nodes: [None; 4],
             slept_in: false,
             off: (0, 0),
+            held: None,
+            looked: false,
             fresh: true,
             entered: now,
             past: VecDeque::new(),

@@ -1,7 +1,7 @@
 //! Calls that a trace has beyond its twin's, where nobody recorded who had a CPU and who woke
 //! whom (strace).
 
-use crate::detect::{waits, waits_for_others, Candidate, View};
+use crate::detect::{waiting_meanwhile, waits, waits_for_others, Candidate, View};
 use crate::evidence::groups::GroupId;
 use crate::moment::{Place, Sym};
 use crate::result::{Evidence, Link};
@@ -143,9 +143,14 @@ fn told(view: &View<'_>, more: &More, longer: f64, by_call: bool) -> Option<Cand
             "do it in the process itself, or keep one helper and talk to it".to_string(),
         )
     } else if name.contains("nanosleep") || waits(name) && now.zeros > 0.5 * now.seconds {
+        let other = waiting_meanwhile(view, more.of).filter(|_| !by_call);
+        let other = other.map_or(String::new(), |(other, inside)| {
+            format!("{} waits in {} while ", view.threads(other), view.name(inside))
+        });
+        let (now, before) = (time(now.seconds), time(before.seconds));
         (
             "timer-paced",
-            format!("{who} sleeps in {name}: {}, not {}", time(now.seconds), time(before.seconds)),
+            format!("{other}{who} sleeps in {name}: {now}, not {before}"),
             "wait for the event itself (eventfd, epoll, futex), not for a period".to_string(),
         )
     } else if often {

@@ -109,6 +109,14 @@ impl Trace {
         explain(&[path], &options).expect("a trace")
     }
 
+    /// Where the time went, as text.
+    pub fn outline(self) -> String {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("trace.txt");
+        std::fs::write(&path, self.text).expect("a file");
+        vmeter_explain::outline(&[path], &Options::default()).expect("a trace")
+    }
+
     /// What is said of it.
     pub fn explain(self) -> ExplainResult {
         let folder = tempfile::tempdir().expect("a folder");

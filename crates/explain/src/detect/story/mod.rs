@@ -22,6 +22,8 @@ use words::Words;
 
 /// Fewer waits than this are no pattern.
 const LEAST_WAITS: u64 = 10;
+/// The same in a call that does not wait by design, where they take much of the time.
+const FEWEST: u64 = 3;
 /// Fewer than this, and having no CPU for them is no alarm.
 const MANY_WAITS: u64 = 100;
 /// Goes, with a sleep between them, in which pages are touched first: fewer are a beginning.
@@ -202,7 +204,8 @@ impl Story {
         }
         let share = saving as f64 / self.busy.max(1) as f64;
         let whole = self.by_child(view) && view.share(saving) >= ONCE;
-        let seldom = cause == Cause::Timer && self.naps(view) < LEAST_WAITS && !whole;
+        let seldom =
+            cause == Cause::Timer && self.naps(view) < LEAST_WAITS && !whole && !self.is_held(view);
         if share < least || alone && life && own(cause) && !hogged || seldom {
             return None;
         }
@@ -245,6 +248,17 @@ impl Story {
             left_out: if cause == Cause::NoCpu { 0 } else { self.ticks_left_out(view) },
             life,
             ..Candidate::default()
+        })
+    }
+
+    /// It waits for another for long in a call that does not wait by design: that is no idling,
+    /// though it is seldom.
+    fn is_held(&self, view: &View<'_>) -> bool {
+        let first = self.levels.first().filter(|_| self.levels.len() > 1);
+        let inside = first.and_then(|first| first.most_in(|s| matches!(s, Frame::Waker(_))));
+        inside.is_some_and(|(call, sum)| {
+            let by_design = call.is_none_or(|call| waits(view.frame_name(call)));
+            !by_design && sum.count >= FEWEST && view.share(sum.ticks) >= ONCE
         })
     }
 
@@ -364,9 +378,21 @@ fn beside_others(view: &View<'_>, own: GroupId) -> bool {
 
 /// True if what the recording's maker started does something: then it is asked about.
 pub fn is_asked(view: &View<'_>) -> bool {
-    let own = view.evidence.own.iter();
-    let stories = own.filter_map(|group| Story::of(view, Frame::Life(*group)));
-    view.share(crate::sum(stories.map(|story| story.busy))) >= ASKED
+    let own = &view.evidence.own;
+    let stories = own.iter().filter_map(|group| Story::of(view, Frame::Life(*group)));
+    let busy = crate::sum(stories.map(|story| story.busy));
+    view.share(busy) >= ASKED || own.iter().any(|group| naps_often(view, *group))
+}
+
+/// It sleeps until a timer fires, over and over: who only waits for the recording's end does so
+/// once.
+fn naps_often(view: &View<'_>, group: GroupId) -> bool {
+    let Some(level) = levels(view, Frame::Life(group)).into_iter().next() else { return false };
+    let naps = level.parts.iter().filter(|((_, state), _)| *state == Frame::Timer);
+    let (count, ticks) = naps.fold((0_u64, 0_u64), |sum, (_, naps)| {
+        (sum.0 + naps.count, sum.1.saturating_add(naps.ticks))
+    });
+    count >= LEAST_GOES && view.share(ticks) >= ONCE
 }
 
 /// What stands out in the lives of threads, where there are no requests of a guest.
@@ -399,7 +425,7 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
         let long = candidate.as_ref().is_some_and(|c| view.share(c.saving) >= ONCE);
         let own = view.own().is_some_and(|own| own.contains(&group)) && long;
         let once = story.waits < LEAST_WAITS && story.levels.len() > 1 && chosen.is_none();
-        if once && !own {
+        if once && !own && !story.is_held(view) {
             continue;
         }
         if let Some(mut candidate) = candidate {
@@ -470,6 +496,7 @@ fn most_severe(view: &View<'_>, mut all: Vec<(f64, Story, Candidate)>) -> Vec<Ca
     all.sort_by_key(|(closed, _, c)| {
         std::cmp::Reverse((severity(c), !c.foreign, !c.aside, order(*closed, c)))
     });
+    waited_for_first(view, &mut all);
     let mut ends = Vec::new();
     all.retain(|(_, story, _)| {
         let end = story.end(view);
@@ -478,4 +505,18 @@ fn most_severe(view: &View<'_>, mut all: Vec<(f64, Story, Candidate)>) -> Vec<Ca
         fresh
     });
     all.into_iter().take(MOST).map(|(_, _, candidate)| candidate).collect()
+}
+
+/// That one naps says less than that another waits for it meanwhile: this one tells of both.
+fn waited_for_first(view: &View<'_>, all: &mut Vec<(f64, Story, Candidate)>) {
+    let ways = all.iter().filter(|(_, story, _)| story.is_held(view));
+    let ends: Vec<(GroupId, u64)> =
+        ways.filter_map(|(_, story, told)| Some((story.end(view).0?, told.saving))).collect();
+    all.retain(|(_, story, told)| {
+        let own = story.subject_group(view);
+        let alone = told.kind == "timer-paced" && story.levels.len() == 1;
+        let waited =
+            |(end, saving): &(GroupId, u64)| Some(*end) == own && saving * 3 >= told.saving;
+        !alone || !ends.iter().any(waited)
+    });
 }

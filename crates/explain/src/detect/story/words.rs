@@ -303,7 +303,8 @@ impl Story {
         let inside = inside.and_then(|(call, _)| call).map(|call| view.frame_name(call));
         let who = self.last().who.or(self.subject_group(view));
         let calls = view.evidence.ledger.calls.keys().any(|(own, _)| Some(*own) == who);
-        if call.or(inside).is_none() && calls {
+        let faults = view.evidence.seen(self.file(view)).syscalls && self.faults() >= LEAST_TIMES;
+        if call.or(inside).is_none() && (calls || faults) {
             return self.fault_words(view);
         }
         let asleep = self.last().ticks(|_, s| device(s));
@@ -339,18 +340,17 @@ impl Story {
         let short = provoked.into_iter().any(|((.., work), _)| reclaims(view.name(*work)));
         let (what, change) = match short {
             true => (
-                "memory that was swapped out, or a file's pages that were given up: too little \
-                 memory",
+                "in page faults: too little memory, pages are given up or swapped out",
                 "give it more memory (a cgroup's memory.max, memory.limit_in_bytes), or have it \
                  use less",
             ),
             false => (
-                "page faults on a mapped file, or on memory that was swapped out",
+                "outside calls: page faults (a mapped file, or swapped memory)",
                 "have the file in memory beforehand (MAP_POPULATE, madvise), read it in large \
                  pieces; for swap, more memory",
             ),
         };
-        let summary = format!("{} waits for a disk outside calls: {what}", self.who(view));
+        let summary = format!("{} waits for a disk {what}", self.who(view));
         words("slow-call", summary, change, "perf stat -e major-faults -p PID sleep 5")
     }
 
