@@ -33,15 +33,38 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
             None => others.push(candidate),
         }
     }
-    let guest = match view.comm() {
-        Some(_) => view.evidence.vcpu_groups().iter().any(|vcpu| !view.is_foreign(*vcpu)),
-        None => true,
-    };
-    let requests = if guest && (view.comm().is_none() || view.own().is_some()) {
-        view.requests()
-    } else {
-        Vec::new()
-    };
+    of_requests(view, by_subject, &mut others);
+    // Little is said of those that it is about: then where their time goes.
+    if others.iter().filter(|other| !other.foreign).count() < FEW && !view.is_beyond() {
+        others.extend(spent(view, &others));
+    }
+    if others.is_empty() {
+        others = of_host;
+    }
+    // A bound of nothing is none.
+    others.retain(|candidate| view.seconds(candidate.saving).is_none_or(|s| s >= LEAST_S));
+    let mut findings: Vec<Finding> = others.into_iter().map(|c| finding(view, c)).collect();
+    sort(&mut findings);
+    findings
+}
+
+/// A guest's requests that are asked about.
+fn asked<'a>(view: &'a View<'_>) -> Vec<(Key, &'a Subject)> {
+    let vcpus = view.evidence.vcpu_groups();
+    let guest = view.comm().is_none() || vcpus.iter().any(|vcpu| !view.is_foreign(*vcpu));
+    match guest && (view.comm().is_none() || view.own().is_some()) {
+        true => view.requests(),
+        false => Vec::new(),
+    }
+}
+
+/// What is said of each request, with where the way from it leads, becomes one finding.
+fn of_requests(
+    view: &View<'_>,
+    mut by_subject: BTreeMap<Key, Vec<Candidate>>,
+    others: &mut Vec<Candidate>,
+) {
+    let requests = asked(view);
     for (key, subject) in requests.iter().copied() {
         if let Some(told) = Story::of(view, Frame::Request(key)).and_then(|s| s.candidate(view)) {
             follow(view, (key, subject), told, &mut by_subject);
@@ -83,18 +106,6 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
         None => others.extend(alone),
     }
     others.extend(joined);
-    // Little is said of those that it is about: then where their time goes.
-    if others.iter().filter(|other| !other.foreign).count() < FEW && !view.is_beyond() {
-        others.extend(spent(view, &others));
-    }
-    if others.is_empty() {
-        others = of_host;
-    }
-    // A bound of nothing is none.
-    others.retain(|candidate| view.seconds(candidate.saving).is_none_or(|s| s >= LEAST_S));
-    let mut findings: Vec<Finding> = others.into_iter().map(|c| finding(view, c)).collect();
-    sort(&mut findings);
-    findings
 }
 
 /// True unless it is about others than those of the name that was given.

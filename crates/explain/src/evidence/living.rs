@@ -181,8 +181,9 @@ impl Witness<'_> {
         (!timer).then_some(whole)
     }
 
-    /// What was held back at the end goes into the tree.
-    pub(super) fn lets_held_go(&mut self) {
+    /// A file ends: what was held back goes into the tree.
+    pub(super) fn finish(&mut self, walk: &mut walk::Walk) {
+        walk.finish(self.moment.stamp, self);
         let threads = &mut self.evidence.threads;
         let held = threads.iter_mut().filter_map(|(tid, own)| Some((*tid, own.held.take()?)));
         let mut held: Vec<(Tid, Box<Segment>)> = held.collect();

@@ -153,9 +153,7 @@ impl Gather {
                 op: Op::Other,
             };
             let evidence = &mut evidence;
-            let mut witness = Witness { evidence, moment: &moment, merge };
-            walk.finish(last, &mut witness);
-            witness.lets_held_go();
+            Witness { evidence, moment: &moment, merge }.finish(&mut walk);
             evidence.seen.insert(file, walk.seen);
             if walk.overwritten() {
                 evidence.drop_implausible(file, merge.common(file, walk.complete()));

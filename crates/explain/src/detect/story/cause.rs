@@ -382,16 +382,9 @@ impl Story {
         if own_kind && waits(name) && by_signals(view, who) {
             return true;
         }
-        let kernel = !waits(name)
-            && !is_lock_call(name)
-            && !name.starts_with("_IO")
-            && (!matches!(name, "write" | "writev" | "sendto" | "sendmsg")
-                // Who makes room in a pipe reads; another that writes has the file's lock.
-                || own_kind && last.most_in(|_| true).is_some_and(|(top, _)| top == Some(call)));
-        if !kernel && !is_lock_call(name) {
-            return false;
-        }
-        if self.lets_all_go(view, who, name) {
+        let top = last.most_in(|_| true).is_some_and(|(top, _)| top == Some(call));
+        let kernel = may_lock_inside(name, own_kind && top);
+        if !kernel && !is_lock_call(name) || self.lets_all_go(view, who, name) {
             return false;
         }
         if kernel {
@@ -399,25 +392,7 @@ impl Story {
             let inside = last.ticks(|call, _| call.is_some_and(|c| !waits(view.frame_name(c))));
             return inside * 2 >= last.all.ticks;
         }
-        // Who sleeps in a wait of its own holds nothing that it could let go.
-        let idle = |call: Option<Frame>| {
-            call.is_some_and(|call| {
-                let name = view.frame_name(call);
-                waits(name) && !is_lock_call(name)
-            })
-        };
-        let works = last.ticks(|call, state| {
-            !idle(call)
-                && match state {
-                    Frame::Runs => true,
-                    Frame::NoCpu | Frame::Unknown => false,
-                    _ => call.is_some_and(|call| !waits(view.frame_name(call))),
-                }
-        });
-        let known = last.all.ticks.saturating_sub(last.noise());
-        // What is not recorded is in no call that is known.
-        let top = last.most_in(|state| state != Frame::Unknown).and_then(|(call, _)| call);
-        if works * 3 < known || works * 5 < last.all.ticks || idle(top) {
+        if !does_something(view, last) {
             return false;
         }
         let asked = match via.who.or(self.subject_group(view)) {
@@ -461,6 +436,36 @@ impl Story {
             _ => None,
         }
     }
+}
+
+/// True for calls that wait for a lock of the kernel, if they wait; `same` says that the one that
+/// lets go is of the same name, and in the same call.
+fn may_lock_inside(name: &str, same: bool) -> bool {
+    // Who makes room in a pipe reads; another that writes has the file's lock.
+    let makes_room = matches!(name, "write" | "writev" | "sendto" | "sendmsg");
+    !waits(name) && !is_lock_call(name) && !name.starts_with("_IO") && (!makes_room || same)
+}
+
+/// True unless it sleeps in a wait of its own: then it holds nothing that it could let go.
+fn does_something(view: &View<'_>, last: &Level) -> bool {
+    let idle = |call: Option<Frame>| {
+        call.is_some_and(|call| {
+            let name = view.frame_name(call);
+            waits(name) && !is_lock_call(name)
+        })
+    };
+    let works = last.ticks(|call, state| {
+        !idle(call)
+            && match state {
+                Frame::Runs => true,
+                Frame::NoCpu | Frame::Unknown => false,
+                _ => call.is_some_and(|call| !waits(view.frame_name(call))),
+            }
+    });
+    let known = last.all.ticks.saturating_sub(last.noise());
+    // What is not recorded is in no call that is known.
+    let top = last.most_in(|state| state != Frame::Unknown).and_then(|(call, _)| call);
+    works * 3 >= known && works * 5 >= last.all.ticks && !idle(top)
 }
 
 /// True for calls that wait for locks.

@@ -7,6 +7,7 @@
 mod cause;
 mod guess;
 mod links;
+mod lives;
 mod locks;
 mod words;
 
@@ -16,8 +17,9 @@ use super::{Candidate, View};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
 use crate::moment::Sym;
-use crate::result::{Link, Severity};
+use crate::result::Link;
 pub(super) use guess::of_function;
+pub use lives::{is_asked, lives};
 use words::Words;
 
 /// Fewer waits than this are no pattern.
@@ -28,8 +30,6 @@ const FEWEST: u64 = 3;
 const MANY_WAITS: u64 = 100;
 /// Goes, with a sleep between them, in which pages are touched first: fewer are a beginning.
 const LEAST_GOES: u64 = 20;
-/// A thread's part of the traced time from which it is looked at.
-const LEAST_LIFE: f64 = 0.05;
 /// Share of a subject's time from which something is its cause.
 const SHARE: f64 = 0.3;
 /// Share of the time without a CPU that one has it, from which it is to blame.
@@ -40,15 +40,8 @@ const BESIDE: f64 = 0.2;
 const FAULT_S: f64 = 20e-6;
 /// From here on, two threads' waiting is for each other.
 const CLOSED: f64 = 0.4;
-/// Share of the traced time that what the recording's maker started does something, from which
-/// that is what it was made for.
-const ASKED: f64 = 0.03;
 /// Share of the traced time from which a single wait of what was started is worth a word.
 const ONCE: f64 = 0.3;
-/// Share of the traced time that somebody waits for one that matters to it.
-const LEAST_WAITED: f64 = 0.02;
-/// Most subjects that are told of where none was named.
-const MOST: usize = 3;
 
 /// What the way ends at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,48 +181,10 @@ impl Story {
 
     /// The finding; none if the subject computes itself, or waits for its own kind's work.
     pub fn candidate(&self, view: &View<'_>) -> Option<Candidate> {
-        let (mut cause, mut saving) = self.cause_or_call(view);
-        let alone = self.levels.len() == 1;
-        let life = matches!(self.root, Frame::Life(_));
-        let hogged = cause == Cause::NoCpu && self.hog.is_some();
-        let own = |cause| {
-            matches!(cause, Cause::Computes | Cause::NoCpu | Cause::Asleep | Cause::HandOver)
-                && !(cause == Cause::Computes && view.is_beyond())
-        };
-        let mut least = SHARE;
-        if alone && life && own(cause) && !hogged {
-            if let Some(beside) = self.beside(view) {
-                ((cause, saving), least) = (beside, BESIDE);
-            }
-        }
-        let share = saving as f64 / self.busy.max(1) as f64;
-        let whole = self.by_child(view) && view.share(saving) >= ONCE;
-        let seldom =
-            cause == Cause::Timer && self.naps(view) < LEAST_WAITS && !whole && !self.is_held(view);
-        if share < least || alone && life && own(cause) && !hogged || seldom {
-            return None;
-        }
+        let (cause, saving) = self.worth_telling(view)?;
+        let (alone, life) = (self.levels.len() == 1, matches!(self.root, Frame::Life(_)));
         let Words { kind, summary, suggestion, confirm, at_most } = self.words(view, cause);
         let fault = self.is_fault(view, cause);
-        let at_most = at_most.filter(|_| life || !fault);
-        let mut chain: Vec<Link> = Vec::new();
-        for (at, level) in self.levels.iter().enumerate() {
-            chain.push(self.link(view, at, level));
-        }
-        if cause == Cause::Lock {
-            chain.extend(self.lock_link(view));
-        }
-        chain.extend(self.grows(view));
-        chain.extend(self.contrast(view));
-        let guess = self.guess(view, cause);
-        chain.extend(guess.map(|claim| Link { claim, ..Link::default() }));
-        let unknown = self.unknown(view, cause);
-        if !unknown.is_empty() {
-            chain.push(Link {
-                claim: format!("not known: {}", unknown.join("; ")),
-                ..Link::default()
-            });
-        }
         Some(Candidate {
             kind,
             key: match self.root {
@@ -239,16 +194,58 @@ impl Story {
             subject: self.subject(view),
             saving,
             summary,
-            chain,
+            chain: self.chain(view, cause),
             suggestion,
             confirm,
-            at_most,
+            at_most: at_most.filter(|_| life || !fault),
             error: self.levels.get(1).or(self.levels.first()).map(|level| level.squares.sqrt()),
             of_host: life && alone && cause == Cause::NoCpu,
             left_out: if cause == Cause::NoCpu { 0 } else { self.ticks_left_out(view) },
             life,
             ..Candidate::default()
         })
+    }
+
+    /// The cause and its ticks, if they are so many, and so often, that they are worth a finding.
+    fn worth_telling(&self, view: &View<'_>) -> Option<(Cause, u64)> {
+        let (mut cause, mut saving) = self.cause_or_call(view);
+        let alone = self.levels.len() == 1 && matches!(self.root, Frame::Life(_));
+        let hogged = cause == Cause::NoCpu && self.hog.is_some();
+        let own = |cause| {
+            matches!(cause, Cause::Computes | Cause::NoCpu | Cause::Asleep | Cause::HandOver)
+                && !(cause == Cause::Computes && view.is_beyond())
+        };
+        let mut least = SHARE;
+        if alone && own(cause) && !hogged {
+            if let Some(beside) = self.beside(view) {
+                ((cause, saving), least) = (beside, BESIDE);
+            }
+        }
+        let share = saving as f64 / self.busy.max(1) as f64;
+        let whole = self.by_child(view) && view.share(saving) >= ONCE;
+        let seldom =
+            cause == Cause::Timer && self.naps(view) < LEAST_WAITS && !whole && !self.is_held(view);
+        let little = share < least || alone && own(cause) && !hogged || seldom;
+        (!little).then_some((cause, saving))
+    }
+
+    /// The way, link by link, and what is known besides.
+    fn chain(&self, view: &View<'_>, cause: Cause) -> Vec<Link> {
+        let levels = self.levels.iter().enumerate();
+        let mut chain: Vec<Link> = levels.map(|(at, level)| self.link(view, at, level)).collect();
+        if cause == Cause::Lock {
+            chain.extend(self.lock_link(view));
+        }
+        chain.extend(self.grows(view));
+        chain.extend(self.contrast(view));
+        let guess = self.guess(view, cause);
+        chain.extend(guess.map(|claim| Link { claim, ..Link::default() }));
+        let unknown = self.unknown(view, cause);
+        if !unknown.is_empty() {
+            let claim = format!("not known: {}", unknown.join("; "));
+            chain.push(Link { claim, ..Link::default() });
+        }
+        chain
     }
 
     /// It waits for another for long in a call that does not wait by design: that is no idling,
@@ -346,177 +343,4 @@ fn partner(view: &View<'_>, own: GroupId, first: &Level) -> Option<(GroupId, f64
     let often = wakers.filter(|(other, sum)| (*other != own || many) && sum.count >= LEAST_WAITS);
     let all = often.map(|(other, sum)| (other, of(other), sum.count));
     all.max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
-}
-
-/// Its maker waits for another that it has made, and nobody waits for this one: it runs beside what
-/// was to be recorded.
-fn beside_others(view: &View<'_>, own: GroupId) -> bool {
-    let Some(maker) = view.evidence.maker(own).filter(|maker| *maker != own) else { return false };
-    let tree = view.tree();
-    let waited = |by: GroupId| -> (u64, u64, u64) {
-        let Some(root) = tree.root_of(Frame::Life(by)) else { return (0, 0, 0) };
-        let (mut open, mut found) = (vec![root], (0, 0, 0));
-        found.0 = tree.node(root).map_or(0, |node| node.ticks);
-        while let Some(at) = open.pop() {
-            for (at, node) in tree.within(at) {
-                match node.frame {
-                    Frame::Waker(who) if who == own => found.1 += node.ticks,
-                    Frame::Waker(who) if view.evidence.maker(who) == Some(by) => {
-                        found.2 += node.ticks;
-                    }
-                    _ => open.push(at),
-                }
-            }
-        }
-        found
-    };
-    let (life, _, another) = waited(maker);
-    let chosen = view.own().into_iter().flatten().filter(|by| **by != own);
-    let for_this = |by: &GroupId| view.share(waited(*by).1) >= LEAST_WAITED;
-    another * 2 >= life && !chosen.into_iter().any(for_this)
-}
-
-/// True if what the recording's maker started does something: then it is asked about.
-pub fn is_asked(view: &View<'_>) -> bool {
-    let own = &view.evidence.own;
-    let stories = own.iter().filter_map(|group| Story::of(view, Frame::Life(*group)));
-    let busy = crate::sum(stories.map(|story| story.busy));
-    view.share(busy) >= ASKED || own.iter().any(|group| naps_often(view, *group))
-}
-
-/// It sleeps until a timer fires, over and over: who only waits for the recording's end does so
-/// once.
-fn naps_often(view: &View<'_>, group: GroupId) -> bool {
-    let Some(level) = levels(view, Frame::Life(group)).into_iter().next() else { return false };
-    let naps = level.parts.iter().filter(|((_, state), _)| *state == Frame::Timer);
-    let (count, ticks) = naps.fold((0_u64, 0_u64), |sum, (_, naps)| {
-        (sum.0 + naps.count, sum.1.saturating_add(naps.ticks))
-    });
-    count >= LEAST_GOES && view.share(ticks) >= ONCE
-}
-
-/// What stands out in the lives of threads, where there are no requests of a guest.
-pub fn lives(view: &View<'_>) -> Vec<Candidate> {
-    let requests = view.requests();
-    let of_guest = requests.iter().any(|(_, subject)| subject.count >= super::view::LEAST_COUNT);
-    let of_guest = of_guest && view.comm().is_none();
-    let loud = view.as_loud();
-    let mut all: Vec<(f64, Story, Candidate)> = Vec::new();
-    for (_, node) in view.tree().roots() {
-        let Frame::Life(group) = node.frame else { continue };
-        let chosen = view.comm().map(|comm| view.evidence.groups.has_name(group, comm));
-        let life = view.loud_tree().root_of(node.frame).and_then(|at| view.loud_tree().node(at));
-        let life = life.map_or(0, |node| node.ticks);
-        let shows = match chosen {
-            Some(chosen) => chosen,
-            None => !view.evidence.groups.is_kernel(group) && view.share(life) >= LEAST_LIFE,
-        };
-        if !shows {
-            continue;
-        }
-        let Some((story, candidate)) = told(view, loud.as_ref(), node.frame) else { continue };
-        // What a guest waits for, its requests tell; that it has no CPU, a warning.
-        let vcpu = view.evidence.vcpu_groups().contains(&group);
-        let alone = vcpu && story.levels.len() == 1 && chosen.is_none();
-        let few = story.waits < LEAST_WAITS && story.levels.len() == 1;
-        if alone || of_guest && (few || story.serves_guest(view, group)) {
-            continue;
-        }
-        let long = candidate.as_ref().is_some_and(|c| view.share(c.saving) >= ONCE);
-        let own = view.own().is_some_and(|own| own.contains(&group)) && long;
-        let once = story.waits < LEAST_WAITS && story.levels.len() > 1 && chosen.is_none();
-        if once && !own && !story.is_held(view) {
-            continue;
-        }
-        if let Some(mut candidate) = candidate {
-            let closed = story.closed(view);
-            let few = candidate.kind == "no-cpu" && story.waits < MANY_WAITS;
-            let kernel = matches!(candidate.kind, "work-on-every-cpu" | "lock-wait")
-                && story.provoked_works(view).is_some();
-            if few || closed < CLOSED && !kernel {
-                candidate.at_most = Some(Severity::Low);
-            }
-            candidate.foreign = view.is_foreign(group);
-            let helps = chosen.is_none() && !view.is_beyond() && story.helps(view, group);
-            candidate.at_most = if helps { Some(Severity::Low) } else { candidate.at_most };
-            candidate.aside = helps
-                || view.own().is_some() && beside_others(view, group)
-                || candidate.kind == "page-faults" && story.begins(view)
-                || view.own().is_none() && closed < CLOSED
-                || once;
-            let computes = story.levels.len() == 1 && candidate.kind == "busy-thread";
-            if candidate.foreign {
-                candidate.at_most = Some(Severity::Low);
-            } else if view.own().is_some() && view.is_beyond() && !computes && !once {
-                candidate.at_most = candidate.at_most.map(|most| most.max(Severity::Medium));
-            }
-            // Of findings as severe, that of a request and its answer goes first.
-            all.push((closed, story, candidate));
-        }
-    }
-    most_severe(view, all)
-}
-
-/// What is told of a subject. Where that is little, that one other program has the CPU, or
-/// that many have, if so.
-fn told(
-    view: &View<'_>,
-    loud: Option<&View<'_>>,
-    frame: Frame,
-) -> Option<(Story, Option<Candidate>)> {
-    let told = Story::of(view, frame).map(|story| {
-        let candidate = story.candidate(view);
-        (story, candidate)
-    });
-    let candidate = told.as_ref().and_then(|(_, candidate)| candidate.as_ref());
-    let little = |c: &Candidate| matches!(c.kind, "busy-thread" | "ping-pong");
-    let Some(loud) = loud.filter(|_| candidate.is_none_or(little)) else { return told };
-    let Some(story) = Story::of(loud, frame) else { return told };
-    match story.candidate(loud).filter(|c| c.kind == "no-cpu") {
-        Some(without) if story.hog.is_some_and(|(who, _)| !view.is_foreign(who)) => {
-            Some((story, Some(without)))
-        }
-        Some(without) if candidate.is_none() => {
-            Some((story, Some(Candidate { of_host: true, ..without })))
-        }
-        _ => told,
-    }
-}
-
-fn most_severe(view: &View<'_>, mut all: Vec<(f64, Story, Candidate)>) -> Vec<Candidate> {
-    let severity = |c: &Candidate| {
-        let severity = Severity::of_share(view.share(c.saving));
-        c.at_most.map_or(severity, |most| severity.min(most))
-    };
-    let order = |closed: f64, c: &Candidate| ((0.2 + closed) * c.saving as f64) as u64;
-    all.sort_by_key(|(_, _, c)| c.of_host);
-    if all.first().is_some_and(|(_, _, c)| !c.of_host) {
-        all.retain(|(_, _, c)| !c.of_host);
-    }
-    all.sort_by_key(|(closed, _, c)| {
-        std::cmp::Reverse((severity(c), !c.foreign, !c.aside, order(*closed, c)))
-    });
-    waited_for_first(view, &mut all);
-    let mut ends = Vec::new();
-    all.retain(|(_, story, _)| {
-        let end = story.end(view);
-        let fresh = !ends.contains(&end);
-        ends.push(end);
-        fresh
-    });
-    all.into_iter().take(MOST).map(|(_, _, candidate)| candidate).collect()
-}
-
-/// That one naps says less than that another waits for it meanwhile: this one tells of both.
-fn waited_for_first(view: &View<'_>, all: &mut Vec<(f64, Story, Candidate)>) {
-    let ways = all.iter().filter(|(_, story, _)| story.is_held(view));
-    let ends: Vec<(GroupId, u64)> =
-        ways.filter_map(|(_, story, told)| Some((story.end(view).0?, told.saving))).collect();
-    all.retain(|(_, story, told)| {
-        let own = story.subject_group(view);
-        let alone = told.kind == "timer-paced" && story.levels.len() == 1;
-        let waited =
-            |(end, saving): &(GroupId, u64)| Some(*end) == own && saving * 3 >= told.saving;
-        !alone || !ends.iter().any(waited)
-    });
 }
