@@ -187,7 +187,7 @@ pub struct Change {
     /// Posterior probability (a search).
     pub probability: Option<f64>,
     /// Runs that tell its size and had no part in finding it; none if the ratio is of those that
-    /// found it, which a search's overstate.
+    /// found it, which overstate it.
     pub sizing: Option<usize>,
     /// First and last of the commits that it may have come with (95 %; all commits measured).
     pub place: Option<[usize; 2]>,
@@ -200,7 +200,7 @@ pub struct Effort {
     pub boots: usize,
     /// Of these, runs that place steps which were found without them.
     pub placing: usize,
-    /// Of these, runs that tell the size of the step that a search found.
+    /// Of these, runs that tell the size of steps which were found without them.
     pub sizing: usize,
     /// Builds, failed ones among them.
     pub builds: usize,

@@ -4,9 +4,12 @@
 //! value. Blocks of the plan met the host in the same state: what a block adds is taken out. Runs that
 //! place a step ([`super::place`]) are no part of what finds it.
 
+use super::decision::Taken;
 use super::detect::Needs;
 use super::outcome::Found;
 use super::place::{samples, Added, Placement, Sample};
+use super::sizing::{self, Sized};
+use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::range::{Change, MeasuredCommit, RangeRecord};
 use vmeter_model::{Estimate, RangeVerdict, Verdict};
@@ -16,11 +19,14 @@ use vmeter_stats::hosts::adjust;
 use vmeter_stats::placing::Placed;
 use vmeter_stats::segments::{level_changes_of_runs, neighbour_sd, LevelChange, FEWEST};
 use vmeter_stats::signed_rank::pseudo_median;
-use vmeter_stats::step::Step;
+use vmeter_stats::step;
 use vmeter_stats::{mean, ratio_of_means, Rule};
 
 /// Chance of any change of level in a range where nothing changed.
 pub(super) const ALPHA: f64 = 0.05;
+
+/// What builds are taken to differ by where they are too few to tell it.
+const BUILD_SD: f64 = 0.01;
 
 /// A measured commit.
 pub(super) struct Level<'c> {
@@ -50,7 +56,9 @@ pub(super) fn scanned(
         _ => {
             let steps = steps(&levels, session.record.seed);
             let placed = (!exact).then(|| Placement::of(&levels, &steps, &samples).placed);
-            many(&levels, &steps, &placed.unwrap_or_default())
+            let taken = taken(record, finished, times);
+            let sized = |step: &Step<'_>| sized(session, &taken, step).filter(|_| !exact);
+            many(&levels, &steps, &placed.unwrap_or_default(), sized)
         }
     }
 }
@@ -83,6 +91,83 @@ pub(super) fn to_place(
     let steps = steps(&levels, session.record.seed);
     let wanted = Placement::of(&levels, &steps, &samples).wanted(record.runs as usize);
     wanted.into_iter().filter_map(|at| Some(levels.get(at)?.commit.index)).collect()
+}
+
+/// A step to be sized.
+pub(super) struct ToSize {
+    /// The commits that it came with.
+    pub commits: Vec<usize>,
+    /// The commits of the levels that it lies between, the nearest first.
+    pub levels: [Vec<usize>; 2],
+}
+
+/// The steps of a range on disk whose size is told by no runs but those that found them; none in virtual time.
+///
+/// # Errors
+/// When the session cannot be read.
+pub(super) fn to_size(record: &RangeRecord, session: &Session) -> Result<Vec<ToSize>> {
+    let (finished, _) = session.finished()?;
+    let (times, commits) = super::outcome::timed(record, session, &finished)?;
+    let samples = samples((record, session), &finished, &times);
+    let levels = levels(session, &commits, &samples);
+    if levels.len() < FEWEST || finished.iter().all(|(_, run)| run.icount) {
+        return Ok(Vec::new());
+    }
+    let steps = steps(&levels, session.record.seed);
+    let placed = Placement::of(&levels, &steps, &samples).placed;
+    let taken = taken(record, &finished, &times);
+    let open = between_levels(&levels, &placed).into_iter();
+    let open = open.filter(|step| sized(session, &taken, step).is_none());
+    Ok(open.filter_map(|step| step.to_size()).collect())
+}
+
+/// The times by run, with the commit and build that each is of.
+fn taken(record: &RangeRecord, finished: &[SavedRun], times: &BTreeMap<u32, f64>) -> Taken {
+    let own = finished.iter().filter_map(|(_, run)| {
+        let (commit, build) = record.of_label(&run.label)?;
+        Some((run.index, (commit, build, *times.get(&run.index)?)))
+    });
+    own.collect()
+}
+
+/// A step's size by runs of builds of the levels that it lies between, if there are such.
+fn sized(session: &Session, taken: &Taken, step: &Step<'_>) -> Option<Sized> {
+    let added = Added::of(&session.record);
+    let own = sizing::of(&added, taken, &step.to_size()?.commits)?;
+    let sides = [step.before, step.after];
+    let is_of = |commit: usize| sides.iter().any(|s| s.iter().any(|l| l.commit.index == commit));
+    let runs = taken.range(own.runs[0]..own.runs[1]);
+    if !runs.map(|(_, (commit, ..))| *commit).all(is_of) {
+        return None;
+    }
+    own.step(&session.record.plan, taken, false, BUILD_SD)
+}
+
+/// Where two levels meet.
+struct Step<'l> {
+    before: &'l [Level<'l>],
+    after: &'l [Level<'l>],
+}
+
+impl Step<'_> {
+    fn to_size(&self) -> Option<ToSize> {
+        let index = |level: &Level<'_>| level.commit.index;
+        let (last, first) = (index(self.before.last()?), index(self.after.first()?));
+        let levels =
+            [self.before.iter().rev().map(index).collect(), self.after.iter().map(index).collect()];
+        Some(ToSize { commits: (last + 1..=first).collect(), levels })
+    }
+}
+
+/// The steps between the levels, each where it was placed.
+fn between_levels<'l>(levels: &'l [Level<'l>], placed: &[Placed]) -> Vec<Step<'l>> {
+    let mut ends: Vec<usize> = placed.iter().map(|step| step.at).collect();
+    ends.push(levels.len());
+    let begins = std::iter::once(0).chain(ends.iter().copied());
+    let step = |((own, end), begin): ((&Placed, &usize), usize)| {
+        Some(Step { before: levels.get(begin..own.at)?, after: levels.get(own.at..*end)? })
+    };
+    placed.iter().zip(&ends[1..]).zip(begins).filter_map(step).collect()
 }
 
 /// The levels of the first pass.
@@ -175,7 +260,12 @@ fn steps(levels: &[Level<'_>], seed: u64) -> Vec<LevelChange> {
 }
 
 /// The changes that the steps are, each where it was placed; all where they were found if none was.
-fn many(levels: &[Level<'_>], steps: &[LevelChange], placed: &[Placed]) -> Found {
+fn many<'l>(
+    levels: &'l [Level<'l>],
+    steps: &[LevelChange],
+    placed: &[Placed],
+    sized: impl Fn(&Step<'_>) -> Option<Sized>,
+) -> Found {
     if steps.is_empty() {
         let centres: Vec<f64> = levels.iter().map(|l| l.centre).collect();
         return Found { excluded_pct: at_the_end(&centres), ..Found::new(RangeVerdict::NoChange) };
@@ -183,20 +273,18 @@ fn many(levels: &[Level<'_>], steps: &[LevelChange], placed: &[Placed]) -> Found
     let found = steps.iter().map(|step| Placed { at: step.at, within: [step.at; 2] });
     let placed: Vec<Placed> =
         found.enumerate().map(|(k, p)| *placed.get(k).unwrap_or(&p)).collect();
-    let mut ends: Vec<usize> = placed.iter().map(|step| step.at).collect();
-    ends.push(levels.len());
-    let mut begin = 0;
     let mut changes = Vec::new();
-    for ((step, own), end) in steps.iter().zip(&placed).zip(ends.iter().skip(1)) {
-        let (Some(before), Some(after)) = (levels.get(begin..own.at), levels.get(own.at..*end))
-        else {
-            continue;
-        };
-        begin = own.at;
+    for ((step, own), found) in between_levels(levels, &placed).iter().zip(&placed).zip(steps) {
         let index = |at: usize| levels.get(at).map(|level| level.commit.index);
         let place = index(own.within[0]).zip(index(own.within[1])).map(|(a, b)| [a, b]);
-        let change = change(before, after, between(before, after), step.p_value);
-        changes.extend(change.map(|change| Change { place, ..change }));
+        let ratio = between(step.before, step.after);
+        let Some(change) = change(step.before, step.after, ratio, found.p_value) else { continue };
+        changes.push(match sized(step) {
+            Some(Sized { ratio, jump_s, runs, .. }) => {
+                Change { place, ratio: Some(ratio), jump_s, sizing: Some(runs), ..change }
+            }
+            None => Change { place, ..change },
+        });
     }
     Found { changes, ..Found::new(RangeVerdict::Changed) }
 }
@@ -206,7 +294,7 @@ fn many(levels: &[Level<'_>], steps: &[LevelChange], placed: &[Placed]) -> Found
 fn between(before: &[Level<'_>], after: &[Level<'_>]) -> Option<Estimate> {
     let centres = |side: &[Level<'_>]| side.iter().map(|l| l.centre).collect::<Vec<f64>>();
     let (a, b) = (centres(before), centres(after));
-    let step = Step::of_centres(&a, &b)?;
+    let step = step::Step::of_centres(&a, &b)?;
     let all = ratio_of_means(&times_of(before), &times_of(after))?;
     Some(Estimate { mean: step.ratio(), ci95: step.ci95(), ..all })
 }

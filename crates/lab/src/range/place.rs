@@ -34,7 +34,7 @@ pub(super) struct Added {
     /// Runs of a search, and the runs of the good end's machine beside them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub references: Vec<[u32; 2]>,
-    /// Runs that tell how large the step of a search is.
+    /// Runs that tell how large a step is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sizing: Vec<Sizing>,
     /// Runs of each commit that `--detect` asks for, once it is known.
@@ -63,12 +63,19 @@ impl Added {
         self.placing.iter().map(|[from, to]| to.saturating_sub(*from) as usize).sum()
     }
 
+    /// How many runs there are beyond the first pass.
+    pub fn further(&self) -> usize {
+        let sizing = |own: &Sizing| own.runs[1].saturating_sub(own.runs[0]) as usize;
+        self.count() + self.sizing.iter().map(sizing).sum::<usize>()
+    }
+
     /// The block of each measured run: the nth of a machine in the first pass is in block n; in
-    /// what places steps a block ends where a machine comes again.
+    /// what places steps a block ends where a machine comes again. Runs that tell a size have none
+    /// here: they say nothing else.
     pub fn blocks(&self, plan: &[PlannedRun]) -> BTreeMap<u32, usize> {
         let numbered = || (0u32..).zip(plan.iter().copied());
-        let first: Vec<(u32, PlannedRun)> =
-            numbered().filter(|(run, _)| !self.places(*run)).collect();
+        let is_first = |run: u32| !self.places(run) && !self.sizes(run);
+        let first: Vec<(u32, PlannedRun)> = numbered().filter(|(run, _)| is_first(*run)).collect();
         let of_first = blocks(&first.iter().map(|(_, planned)| *planned).collect::<Vec<_>>());
         let number = |at: u32| first.get(at as usize).map(|(run, _)| *run);
         let mut all: BTreeMap<u32, usize> =
@@ -184,14 +191,19 @@ impl Placement {
     }
 }
 
+/// How many measured runs the first pass has.
+pub(super) fn first_pass(session: &Session) -> usize {
+    let measured = session.record.plan.iter().filter(|planned| !planned.warmup).count();
+    measured.saturating_sub(Added::of(&session.record).further())
+}
+
 /// The commits of a range on disk that are to be run again, by their position in it.
 ///
 /// # Errors
 /// When the session cannot be read.
 pub(super) fn next(record: &RangeRecord, session: &Session) -> Result<BTreeSet<usize>> {
     let added = Added::of(&session.record);
-    let first = session.record.plan.iter().filter(|planned| !planned.warmup).count();
-    let first = first.saturating_sub(added.count());
+    let first = first_pass(session);
     let (finished, _) = session.finished()?;
     let exact = finished.iter().all(|(_, run)| run.icount);
     if exact || added.count() * SHARE >= first {
@@ -210,11 +222,12 @@ mod tests {
     fn runs_that_place_are_in_blocks_of_their_own() {
         let planned = |machine| PlannedRun { machine, warmup: false, watch: WatchLevel::None };
         let plan =
-            [0, 1, 2, 2, 0, 1, /* placing */ 1, 2, 2, 1, /* more of all */ 0, 2, 1];
-        let added = Added { placing: vec![[6, 10]], ..Added::default() };
+            [0, 1, 2, 2, 0, 1, /* placing */ 1, 2, 2, 1, /* more of all */ 0, 2, 1, 0, 1];
+        let sizing = vec![Sizing { runs: [13, 15], ..Sizing::default() }];
+        let added = Added { placing: vec![[6, 10]], sizing, ..Added::default() };
         let blocks = added.blocks(&plan.map(planned));
         let found: Vec<usize> = blocks.into_values().collect();
         assert_eq!(found, [0, 0, 0, 1, 1, 1, 3, 3, 4, 4, 2, 2, 2]);
-        assert_eq!(added.count(), 4);
+        assert_eq!((added.count(), added.further()), (4, 6));
     }
 }

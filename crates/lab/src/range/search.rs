@@ -7,7 +7,8 @@ use super::builds::{Build, Builds};
 use super::decision::Taken;
 use super::detect::Needs;
 use super::place::{self, Added};
-use super::{decision, outcome, template, RangeOptions};
+use super::sizing::{self, Sizing};
+use super::{decision, levels, outcome, template, RangeOptions};
 use crate::booter::Recorder;
 use crate::boots::{BootRequest, Booter, Boots};
 use crate::prepare::prepare;
@@ -184,8 +185,33 @@ impl<'a> Search<'a> {
         }
         if self.record.place {
             self.place(watch)?;
+            self.size_steps(watch)?;
         }
         Ok(())
+    }
+
+    /// Runs builds on either side of each step that was found, for its size.
+    fn size_steps(&mut self, watch: &mut Watch<'_>) -> Result<()> {
+        let open = levels::to_size(self.record, &self.session)?;
+        let most = sizing::most_runs(place::first_pass(&self.session), open.len());
+        for step in open {
+            let mut sides = [Vec::new(), Vec::new()];
+            for (side, level) in sides.iter_mut().zip(step.levels) {
+                for commit in level {
+                    if side.len() < sizing::builds_each(most) {
+                        side.extend(self.builds_of(commit, watch)?);
+                    }
+                }
+            }
+            let machines = sides.concat();
+            let each = sizing::runs_of_each(most, machines.len(), self.record.runs);
+            let runs = self.plan_more(&machines, each)?;
+            let mut added = Added::of(&self.session.record);
+            added.sizing.push(Sizing { commits: step.commits, sides, runs });
+            self.session.record.asked = serde_json::to_value(&added)?;
+        }
+        self.session.save()?;
+        self.outstanding(watch)
     }
 
     /// Plans as many more runs of each commit as the change to be found needs, but as many again
@@ -196,8 +222,7 @@ impl<'a> Search<'a> {
             return Ok(false);
         }
         let (times, commits) = outcome::timed(self.record, &self.session, &finished)?;
-        let needs =
-            super::levels::needs((self.record, &self.session), (&commits, &finished), &times);
+        let needs = levels::needs((self.record, &self.session), (&commits, &finished), &times);
         let builds = self.record.builds.max(1);
         let have = super::detect::runs_each(self.record, &self.session.record) * builds;
         let Some(Needs::Runs(wanted)) = needs else {
@@ -224,7 +249,7 @@ impl<'a> Search<'a> {
         // A longer plan of the same machines begins with the shorter one.
         let added = Added::of(&self.session.record);
         let had =
-            self.session.record.plan.len() - added.count().min(self.session.record.plan.len());
+            self.session.record.plan.len() - added.further().min(self.session.record.plan.len());
         if had == self.session.record.plan.len() && wanted.starts_with(&self.session.record.plan) {
             self.session.record.plan = wanted;
         } else {

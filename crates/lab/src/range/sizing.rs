@@ -1,7 +1,7 @@
-//! How large the step is that a search found, by runs that did not find it.
+//! How large a step is, by runs that did not find it.
 //!
-//! A search ends when what it sees is convincing, so that its own runs say too much of the step.
-//! Runs of builds on either side are made anew, in blocks, by which the host's state cancels; they
+//! A search ends when what it sees is convincing, and of all commits' runs a small step is found where
+//! these make it look larger: the runs that found a step say too much of it. Runs of builds on either side are made anew, in blocks, by which the host's state cancels; they
 //! tell the step's size and decide nothing else.
 
 use super::decision::Taken;
@@ -21,6 +21,10 @@ const EACH: usize = 4;
 const FEWEST: usize = 6;
 /// Runs of each build.
 const RUNS: [usize; 2] = [3, 12];
+/// Builds of each side where all are there.
+const OF_ALL: usize = 8;
+/// Where all commits are measured, the runs that size are this part of the first pass, at most.
+const SHARE: usize = 2;
 
 /// Runs that size a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,6 +103,21 @@ impl Sizing {
     }
 }
 
+/// Runs that may size one of so many steps, where the first pass has so many.
+pub(super) fn most_runs(first_pass: usize, steps: usize) -> usize {
+    first_pass / SHARE / steps.max(1)
+}
+
+/// Builds of each side for so many runs.
+pub(super) fn builds_each(most: usize) -> usize {
+    (most / RUNS[0] / 2).clamp(FEWEST / 2, OF_ALL)
+}
+
+/// Runs of each of so many builds, of which the first pass asked `asked` of each commit.
+pub(super) fn runs_of_each(most: usize, builds: usize, asked: u32) -> usize {
+    (most / builds.max(1)).clamp(RUNS[0], RUNS[0].max(asked as usize))
+}
+
 /// What sizes the step that came with `commits`; none if no run that counts does.
 pub(super) fn of<'s>(added: &'s Added, taken: &Taken, commits: &[usize]) -> Option<&'s Sizing> {
     let counts = |own: &&Sizing| {
@@ -170,6 +189,19 @@ mod tests {
         assert_eq!(found, [vec![7, 5, 6], vec![8]]);
         let found = choose([side(&[(7, true)]), side(&[(8, true), (9, false), (10, false)])]);
         assert_eq!(found, [vec![7], vec![8, 10]]);
+    }
+
+    #[test]
+    fn a_scan_of_all_is_not_doubled() {
+        // 25 commits of five runs; with four steps; 65 commits; one run of each of 25.
+        for (first, steps, runs, [builds, each]) in
+            [(125, 1, 5, [8, 3]), (125, 4, 5, [3, 3]), (325, 1, 5, [8, 5]), (25, 1, 1, [3, 3])]
+        {
+            let most = most_runs(first, steps);
+            let own = builds_each(most);
+            assert_eq!([own, runs_of_each(most, 2 * own, runs)], [builds, each], "{first} {steps}");
+        }
+        assert_eq!(runs_of_each(0, 0, 5), 3);
     }
 
     #[test]

@@ -119,8 +119,8 @@ impl<'a> RangeReport<'a> {
     }
 
     fn sentence(&self, change: &Change) -> String {
-        let searched = change.probability.is_some();
-        let told = match change.ratio.as_ref().filter(|_| searched) {
+        let may_be_fresh = change.probability.is_some() || change.sizing.is_some();
+        let told = match change.ratio.as_ref().filter(|_| may_be_fresh) {
             Some(_) if change.sizing.is_none() => {
                 " By the runs that found it, which overstates: fresh ones say by how much."
             }
@@ -198,10 +198,15 @@ impl<'a> RangeReport<'a> {
                 0 => scan,
                 n => format!("{n} runs of these tell the size of the step; {scan}"),
             }
-        } else if *placing > 0 {
-            format!("{placing} runs of these are of commits about a step, to place it")
         } else {
-            none()
+            match (*placing, *sizing) {
+                (0, 0) => none(),
+                (0, n) => format!("{n} runs of these tell how large the step is"),
+                (n, 0) => format!("{n} runs of these are of commits about a step, to place it"),
+                (n, m) => format!(
+                    "{n} runs of these are of commits about a step, to place it; {m} tell how large it is"
+                ),
+            }
         };
         facts.push(Fact::new("spent", format!("{boots} runs, {builds} builds"), linear));
         if let Some(ends) = &result.ends {
