@@ -11,6 +11,8 @@
 use crate::blocks::pairs;
 use crate::compare::Sampled;
 use serde::{Deserialize, Serialize};
+use vmeter_model::result::Comparison;
+use vmeter_model::Verdict;
 use vmeter_stats::decide::MARGIN;
 use vmeter_stats::Rule;
 
@@ -98,20 +100,40 @@ impl Asked {
         PILOT.min(most.map_or(MOST, |most| most as usize))
     }
 
+    /// Pairs that the effect of `--detect` needs by those that there are; none where these do not
+    /// tell.
+    fn wanted(&self, all: &[Vec<(f64, f64)>]) -> Option<usize> {
+        let effect = self.detect? / 100.0;
+        let looks = self.looks.iter().filter(|look| !look.last).count() as f64 + 2.0;
+        let comparisons = all.len();
+        let last = Rule { alpha: PLANNED - INTERIM * looks, comparisons, ..Rule::default() };
+        all.iter().filter_map(|pairs| last.planned_pairs(pairs, effect)).max()
+    }
+
+    /// What is to be said where `--detect` ended, with so many runs of each machine, before it had
+    /// what the effect needs, and found nothing.
+    pub fn fell_short(
+        &self,
+        machines: &[Sampled<'_>],
+        found: &[Comparison],
+        runs: usize,
+    ) -> Option<String> {
+        let effect = self.detect.filter(|_| !self.is_open())?;
+        let wanted = self.wanted(&against_the_first(machines)).filter(|wanted| *wanted > runs)?;
+        let open = found.iter().filter(|c| c.verdict == Verdict::NoDifference);
+        let seen = open.filter_map(|c| c.detectable_pct).reduce(f64::max)?;
+        Some(format!(
+            "--detect {effect}: a difference of {effect} % needs {wanted} runs of each machine by what these scatter, and {runs} were made; one of {seen:.1} % would have been found in four of five cases"
+        ))
+    }
+
     /// What is next after this look of `--detect`.
     fn next(&self, machines: &[Sampled<'_>], runs: usize, most: Option<u32>) -> Next {
         let most = most.map_or(MOST, |most| most as usize);
-        let (Some(effect), Some((first, others))) = (self.detect, machines.split_first()) else {
-            return Next::Enough;
-        };
-        let all: Vec<Vec<(f64, f64)>> =
-            others.iter().map(|other| pairs(&first.wall, &other.wall).0).collect();
-        let comparisons = others.len();
-        let looks = self.looks.len() as f64 + 2.0;
-        let last = Rule { alpha: PLANNED - INTERIM * looks, comparisons, ..Rule::default() };
-        let wanted = all.iter().filter_map(|pairs| last.planned_pairs(pairs, effect / 100.0)).max();
-        let Some(wanted) = wanted.map(|wanted| wanted.min(most)).filter(|wanted| *wanted > runs)
-        else {
+        let all = against_the_first(machines);
+        let comparisons = all.len();
+        let wanted = self.wanted(&all).map(|wanted| wanted.min(most));
+        let Some(wanted) = wanted.filter(|wanted| *wanted > runs) else {
             return Next::Enough;
         };
         let interim = Rule { alpha: INTERIM, comparisons, ..Rule::default() };
@@ -127,6 +149,12 @@ impl Asked {
         // As many again at most, so that what is far larger than asked for ends it early.
         Next::Pairs(wanted.min(runs * 2))
     }
+}
+
+/// The pairs of each other machine with the first.
+fn against_the_first(machines: &[Sampled<'_>]) -> Vec<Vec<(f64, f64)>> {
+    let Some((first, others)) = machines.split_first() else { return Vec::new() };
+    others.iter().map(|other| pairs(&first.wall, &other.wall).0).collect()
 }
 
 /// What follows a look of `--detect`.
@@ -145,7 +173,6 @@ mod tests {
     use super::*;
     use crate::ends::Ends;
     use std::collections::BTreeMap;
-    use vmeter_model::Verdict;
     use vmeter_stats::rng::Rng;
 
     #[test]
@@ -179,16 +206,19 @@ mod tests {
         assert!(spent <= ALPHA + 1e-12 && asked.rule().margin == 0.02, "{spent}");
     }
 
-    /// Pairs of runs with a standard deviation of `noise`, b slower by `slower`.
-    fn ended(rng: &mut Rng, noise: f64, slower: f64) -> (bool, usize) {
-        let mut asked = Asked { detect: Some(2.0), ..Asked::default() };
-        let machine = |label| Sampled {
+    fn machine(label: &'static str) -> Sampled<'static> {
+        Sampled {
             label,
             wall: BTreeMap::new(),
             cpu: BTreeMap::new(),
             ends: Ends::default(),
             exact: false,
-        };
+        }
+    }
+
+    /// Pairs of runs with a standard deviation of `noise`, b slower by `slower`.
+    fn ended(rng: &mut Rng, noise: f64, slower: f64) -> (bool, usize) {
+        let mut asked = Asked { detect: Some(2.0), ..Asked::default() };
         let mut machines = [machine("a"), machine("b")];
         let mut wanted = asked.first(None);
         loop {
@@ -205,6 +235,22 @@ mod tests {
         let (all, _) = pairs(&machines[0].wall, &machines[1].wall);
         let found = asked.rule().decide(&all).expect("pairs");
         (matches!(found.verdict, Verdict::Slower | Verdict::Faster), wanted)
+    }
+
+    #[test]
+    fn what_fell_short_says_what_would_have_been_seen() {
+        let mut rng = Rng::new(4);
+        let mut machines = ["a", "b"].map(machine);
+        for (block, machine) in (0..60).flat_map(|block| [(block, 0), (block, 1)]) {
+            machines[machine].wall.insert(block, (0.05 * rng.normal()).exp());
+        }
+        let mut asked = Asked { detect: Some(2.0), ..Asked::default() };
+        assert_eq!(asked.look(&machines, (60, Some(60)), false), None);
+        let found = crate::compare::against_the_first(&machines, asked.rule()).comparisons;
+        let said = asked.fell_short(&machines, &found, 60).expect("words");
+        assert!(said.contains("and 60 were made; one of "), "{said}");
+        assert_eq!(asked.fell_short(&machines, &found, 6000), None);
+        assert_eq!(Asked::default().fell_short(&machines, &found, 60), None);
     }
 
     /// Planned by the scatter about the pairs' own centre, 6 % of benches of nothing differed.

@@ -108,6 +108,8 @@ pub struct BootResult {
     pub comparison: Option<Comparison>,
     /// Why there is none, although one was booted.
     pub not_compared: Option<String>,
+    /// What is found, in words.
+    pub said: Vec<String>,
     /// Warnings in words.
     pub warnings: Vec<String>,
     /// What to try next: exact commands.
@@ -203,6 +205,8 @@ pub struct BenchResult {
     pub comparisons: Vec<Comparison>,
     /// Machines that are not compared with the baseline.
     pub not_compared: Vec<NotCompared>,
+    /// What is found, in words.
+    pub said: Vec<String>,
     /// Warnings in words.
     pub warnings: Vec<String>,
     /// What to try next.

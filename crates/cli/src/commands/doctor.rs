@@ -50,7 +50,7 @@ fn against_itself(arguments: &Doctor, out: &Output) -> anyhow::Result<Status> {
     let mut bar = Bar::new(out.quiet);
     let mut result = bench(&machines, None, &runs, &mut Watch::new(&mut bar, &interrupt))?;
     result.hints.clear();
-    result.warnings.extend(aa::says(&result));
+    result.said.extend(aa::says(&result));
     output::done(&Shown(result), &Views::default(), out)
 }
 

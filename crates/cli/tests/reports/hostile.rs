@@ -60,6 +60,7 @@ fn boot_with(text: &str) -> BootResult {
     put(&mut result.machine.label);
     put(&mut result.saved_in);
     put(&mut result.envelope.started_at);
+    result.said = vec![text.to_owned()];
     result.warnings = vec![text.to_owned()];
     result.hints = vec![text.to_owned()];
     result

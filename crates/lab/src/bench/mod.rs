@@ -234,6 +234,8 @@ pub fn result(session: &Session) -> Result<BenchResult> {
         .collect();
     let Compared { comparisons, refused, warnings: left_out } = comparisons(session, &records);
     warnings.extend(left_out);
+    let sampled = self::machines(session, &records);
+    warnings.extend(asked(session)?.fell_short(&sampled, &comparisons, runs_each(session)));
     let of = machines.len();
     for machine in &machines {
         let own: Vec<&RunRecord> = records.iter().filter(|r| r.label == machine.label).collect();
@@ -250,6 +252,7 @@ pub fn result(session: &Session) -> Result<BenchResult> {
         machines,
         comparisons,
         not_compared: refused,
+        said: Vec::new(),
         warnings,
         hints,
         saved_in: session.dir.display().to_string(),

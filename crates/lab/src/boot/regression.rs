@@ -114,7 +114,7 @@ fn total_s((dir, run): &SavedRun) -> f64 {
     seconds(run.total_ns)
 }
 
-/// Rules on a boot with a baseline, and adds to its warnings what saved sessions say of it.
+/// Rules on a boot with a baseline, and adds to what is found what saved sessions say of it.
 ///
 /// # Errors
 /// When `baseline` holds no session with runs.
@@ -158,7 +158,7 @@ fn saved(baseline: &Path, result: &mut BootResult, limit: &Limit) -> Result<Gate
         (None, Ok(found)) => limit.rule("this boot", found.ratio, found.ci95, b.len()),
     };
     if let Ok(found) = found {
-        result.warnings.push(format!("against {name}: {}", found.words()));
+        result.said.push(format!("against {name}: {}", found.words()));
     }
     Ok(gate)
 }

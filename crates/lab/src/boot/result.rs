@@ -132,6 +132,7 @@ fn summarise(
         counted_in: None,
         comparison: None,
         not_compared: None,
+        said: Vec::new(),
         warnings,
         hints: Vec::new(),
         saved_in: String::new(),

@@ -16,7 +16,7 @@ use vmeter_stats::segments::{detectable_step, LevelChange, FEWEST};
 use vmeter_stats::Rule;
 
 /// Runs of a commit at most.
-const MOST: u32 = 200;
+pub(super) const MOST: u32 = 200;
 /// What builds are taken to differ by in a search, %, and how sure of it a change must be.
 const BUILDS_PCT: f64 = 1.0;
 const SURE: f64 = 1.88;
@@ -67,7 +67,7 @@ pub(super) fn needs(asked: f64, levels: &[Level<'_>], steps: &[LevelChange]) -> 
             let (pairs, _) = crate::blocks::pairs(&pair[0].by_block, &pair[1].by_block);
             rule.planned_pairs(&pairs, asked / 100.0)
         });
-        return pairs.max().map(|n| Needs::Runs(u32::try_from(n).unwrap_or(MOST).min(MOST)));
+        return pairs.max().map(|n| Needs::Runs(u32::try_from(n).unwrap_or(u32::MAX)));
     }
     let runs: Vec<Vec<f64>> = levels.iter().map(|level| level.logs.clone()).collect();
     let spread = Spread::of(&runs, &steps.iter().map(|step| step.at).collect::<Vec<_>>());
@@ -87,6 +87,13 @@ pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
         Needs::Runs(runs) if runs <= have => format!(
             "a step of {asked} % that a quarter of the commits have is found in four of five such ranges ({have} runs of each)"
         ),
+        Needs::Runs(runs) if have >= MOST => {
+            let times = (f64::from(runs) / f64::from(have)).sqrt();
+            let seen = 100.0 * ((asked / 100.0).ln_1p() * times).exp_m1();
+            format!(
+                "a step of {asked} % needs {runs} runs of each commit, and {have} were made, as --detect makes no more than {MOST}; one of {seen:.1} % is found in four of five such ranges"
+            )
+        }
         Needs::Runs(runs) => format!(
             "a step of {asked} % needs {runs} runs of each commit, and there are {have}: vmeter range --resume makes them"
         ),

@@ -418,9 +418,11 @@ fn hints(record: &RangeRecord, session: &Session, found: &Found) -> Vec<String> 
     if record.bisect && found.verdict == RangeVerdict::Undecided {
         let more =
             if spent { format!(" --max-boots {}", 2 * record.max_boots) } else { String::new() };
-        if not_found && !spent {
+        let once = record.builds <= 1;
+        if once {
             hints.push("vmeter range … --bisect --builds 4  # averages out what builds differ by, which hides it".into());
-        } else {
+        }
+        if !once || spent || !not_found {
             hints.push(format!("vmeter range --resume {dir}{more}  # go on"));
         }
     }

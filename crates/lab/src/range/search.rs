@@ -228,6 +228,7 @@ impl<'a> Search<'a> {
         let Some(Needs::Runs(wanted)) = needs else {
             return Ok(false);
         };
+        let wanted = wanted.min(super::detect::MOST);
         if wanted <= have {
             return Ok(false);
         }

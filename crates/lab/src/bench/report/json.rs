@@ -14,6 +14,8 @@ exported! {
         comparisons: Vec<Comparison<'a>>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         not_compared: Vec<Refused<'a>>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        said: Vec<&'a str> = |result| result.said.iter().map(String::as_str).collect(),
         warnings: &'a [String],
         hints: &'a [String],
         saved_in: &'a str,

@@ -151,7 +151,8 @@ impl<'a> BenchReport<'a> {
             }));
         }
         notices.extend(self.result.machines.iter().filter_map(outlier_notice));
-        let BenchResult { warnings, hints, saved_in, .. } = self.result;
+        let BenchResult { said, warnings, hints, saved_in, .. } = self.result;
+        notices.extend(said.iter().map(|text| Notice::new(NoticeKind::Note, text)));
         notices.extend(closing_notices(warnings, hints, saved_in));
         notices
     }

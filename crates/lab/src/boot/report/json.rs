@@ -45,6 +45,8 @@ exported! {
         },
         activities: Vec<Activity<'a>>,
         outliers: &'a [usize],
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        said: Vec<&'a str> = |result| result.said.iter().map(String::as_str).collect(),
         warnings: &'a [String],
         hints: &'a [String],
         saved_in: &'a str,

@@ -53,6 +53,7 @@ impl BootReport<'_> {
             }));
         }
         let result = self.result;
+        notices.extend(result.said.iter().map(|text| Notice::new(NoticeKind::Note, text)));
         notices.extend(closing_notices(&result.warnings, &result.hints, &result.saved_in));
         notices
     }

@@ -249,7 +249,8 @@ impl BootReport<'_> {
         notices.retain(|notice| match notice.kind {
             NoticeKind::Failure => true,
             NoticeKind::Warning => self.is_told(notice),
-            NoticeKind::Hint | NoticeKind::Note => false,
+            NoticeKind::Note => self.result.said.contains(&notice.text),
+            NoticeKind::Hint => false,
         });
         let failures = notices.iter().filter(|n| n.kind == NoticeKind::Failure).count();
         if failures > FAILURES {
