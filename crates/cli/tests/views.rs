@@ -85,3 +85,12 @@ fn a_guest_that_waits_for_a_login_gets_the_ready_point_that_it_lacks() {
     assert_eq!(ran.status, 1, "{}\n{}", ran.stderr, ran.stdout);
     assert!(ran.stdout.contains("--until line:login:"), "{}", ran.stdout);
 }
+
+#[test]
+fn what_a_host_was_found_to_be_is_no_warning() {
+    let result = Lab::new().json(&["doctor", "--aa", "--vmm", "mock", "--runs", "12"]);
+    let said = result["said"].as_array().expect("what was found");
+    assert!(said.iter().any(|text| text.as_str().is_some_and(|t| t.contains("in four of five"))));
+    let warnings = result["warnings"].as_array().expect("warnings");
+    assert!(!warnings.iter().any(|text| said.contains(text)), "{result}");
+}
