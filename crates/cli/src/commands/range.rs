@@ -58,7 +58,7 @@ pub struct Range {
     /// ones; of a search, the smallest change that it is after.
     #[arg(long, value_name = "PCT", conflicts_with = "runs", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
-    /// Boot no commit again where a step was found: it is placed by what found it.
+    /// Boot no commit again where a step was found: what found it says where it is, and how large.
     #[arg(long, conflicts_with = "bisect")]
     pub no_place: bool,
     /// Remove from the checkout what is not in the commit before each build.
