@@ -250,6 +250,8 @@ vmeter_base::words! {
         Frequency = "CPU frequency",
         /// Time that other guests took.
         Steal = "steal",
+        /// Whether boots alternate.
+        Freed = "freed memory",
         /// How far the wall clock can be believed.
         Noise = "noise",
         /// What vmeters that were killed have left.

@@ -1,6 +1,7 @@
 //! What this host can measure, what is missing, and what mends it.
 
 pub mod aa;
+mod freed;
 mod json;
 mod leavings;
 mod report;
@@ -32,7 +33,8 @@ pub fn examine(argv: Vec<String>, clean: bool) -> Result<DoctorResult> {
     let state = state_dir()?;
     let places = [cache.clone(), state.join("runs"), state];
     let mut checks = vec![kvm(), qemu(&cache), firmware(&cache), kernels(&cache)];
-    checks.extend([ptrace(), tracefs(), uprobes(), clock(), frequency(), steal(), noise()]);
+    checks.extend([ptrace(), tracefs(), uprobes(), clock(), frequency(), steal()]);
+    checks.extend([freed::freed(), noise()]);
     checks.push(leavings::leavings(&places, clean));
     let envelope = Envelope {
         schema: vmeter_model::SCHEMA.into(),
