@@ -203,6 +203,9 @@ impl<'a> Search<'a> {
                     }
                 }
             }
+            if sides.iter().any(Vec::is_empty) {
+                continue;
+            }
             let machines = sides.concat();
             let each = sizing::runs_of_each(most, machines.len(), self.record.runs);
             let runs = self.plan_more(&machines, each)?;
