@@ -83,6 +83,44 @@ fn opens(looks_us: u64) -> String {
     trace.outline()
 }
 
+/// A writer waits in a futex from the beginning on, for readers that let each other in and nap.
+fn starves() -> Trace {
+    const READERS: [&str; 2] = ["reader-21", "reader-22"];
+    let mut trace = Trace::new();
+    trace.event(1, "bash-9", "sys_exit: NR 1 = 2");
+    trace.event(1, "bash-9", "sys_enter: NR 56 (0, 0, 0, 0, 0, 0)");
+    for (thread, tid) in [(WRITER, 20), (READERS[0], 21), (READERS[1], 22)] {
+        let name = thread.split('-').next().expect("a name");
+        let child = format!("comm=bash pid=9 child_comm={name} child_pid={tid}");
+        trace.event(1, "bash-9", &format!("sched_process_fork: {child}"));
+    }
+    trace.switch(1, "bash-9", "S", WRITER);
+    trace.event(1, WRITER, "sys_enter: NR 202 (0, 0, 0, 0, 0, 0)");
+    trace.switch(1, WRITER, "S", HOST);
+    for n in 0..200 {
+        let reader = READERS[n % 2];
+        fires(&mut trace, 5_000, reader);
+        trace.event(1, reader, "sys_exit: NR 230 = 0");
+        trace.event(100, reader, "sys_enter: NR 230 (0, 0, 0, 0, 0, 0)");
+        trace.switch(1, reader, "S", HOST);
+    }
+    fires(&mut trace, 5_000, READERS[0]);
+    trace.event(1, READERS[0], "sys_exit: NR 230 = 0");
+    trace.event(1, READERS[0], "sys_enter: NR 202 (0, 1, 0, 0, 0, 0)");
+    trace.wake(1, READERS[0], WRITER);
+    trace.event(1, READERS[0], "sys_exit: NR 202 = 1");
+    trace.switch(1, READERS[0], "S", WRITER);
+    trace.event(1, WRITER, "sys_exit: NR 202 = 0");
+    trace
+}
+
+#[test]
+fn who_waits_goes_before_who_naps() {
+    let told = starves().explain();
+    let first = &told.findings[0].summary;
+    assert!(first.contains("append (20) waits for reader"), "{:#?}", told.findings);
+}
+
 /// The share of a line of the outline that begins so, below the writer.
 fn share(told: &str, begin: &str) -> f64 {
     let lines = told.split('\n').skip_while(|line| !line.starts_with("append")).skip(1);

@@ -11,6 +11,9 @@ use vmeter_render::quantity::{brief_percent, grouped};
 /// Share of the traced time that they wait so, and how often.
 const SHARE: f64 = 0.1;
 const OFTEN: u64 = 20;
+/// Share of the traced time that another CPU has nothing to do, from which who never runs there may
+/// not: a busy one is left alone by itself.
+const IDLE: f64 = 0.02;
 
 /// Everything of the kind: the one that waits most.
 pub fn pinned(view: &View<'_>) -> Option<Candidate> {
@@ -27,6 +30,7 @@ pub fn pinned(view: &View<'_>) -> Option<Candidate> {
     let ((ticks, count), who, cpus) = waits.max()?;
     let file = evidence.groups.get(who)?.first.file;
     let (name, cpu) = (view.threads(who), cpus.trailing_zeros());
+    let free = view.share(evidence.runs.idle_beside(cpu)) >= IDLE;
     let claim = format!(
         "{name} runs on CPU {cpu} only, of {}, and waits {} times while another of its threads has \
          it: {}, {} of the traced time",
@@ -38,14 +42,16 @@ pub fn pinned(view: &View<'_>) -> Option<Candidate> {
     Some(Candidate {
         kind: "no-cpu",
         summary: format!(
-            "threads of {name} wait for each other's CPU: all run on CPU {cpu} only: pinned, it seems"
+            "threads of {name} wait for each other's CPU: all run on CPU {cpu} only{}",
+            if free { ": pinned, it seems" } else { ", the others are busy" }
         ),
         subject: name,
         saving: ticks,
         chain: vec![link(view, file, claim, count, ticks, None)],
         suggestion: "let it run on more CPUs (taskset, cpuset.cpus, sched_setaffinity)".into(),
         confirm: "taskset -pc PID; grep Cpus_allowed_list /proc/PID/status".into(),
-        at_most: Some(Severity::Medium),
+        at_most: Some(if free { Severity::Medium } else { Severity::Low }),
+        aside: !free,
         ..Candidate::default()
     })
 }

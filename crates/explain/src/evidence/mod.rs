@@ -100,7 +100,7 @@ pub struct Evidence {
     /// Which threads have ended.
     pub ends: ends::Ends,
     started: started::Started,
-    runs: Runs,
+    pub(crate) runs: Runs,
     budget: Budget,
     /// Requests whose time is known and what they were for not yet, with their reason.
     served: FastMap<Tid, (Sym, Anatomy)>,

@@ -190,16 +190,23 @@ fn most_severe(view: &View<'_>, mut all: Vec<(f64, Story, Candidate)>) -> Vec<Ca
     all.into_iter().take(MOST).map(|(_, _, candidate)| candidate).collect()
 }
 
-/// That one naps says less than that another waits for it meanwhile: this one tells of both.
+/// That one naps says less than that another waits for it meanwhile: this one tells of both. Who
+/// only waits for the end of one that waits says less, too.
 fn waited_for_first(view: &View<'_>, all: &mut Vec<(f64, Story, Candidate)>) {
-    let ways = all.iter().filter(|(_, story, _)| story.is_held(view));
+    let span = view.evidence.span();
+    let ways = all.iter().filter(|(_, story, _)| story.waits_long(view));
     let ends: Vec<(GroupId, u64)> =
         ways.filter_map(|(_, story, told)| Some((story.end(view).0?, told.saving))).collect();
     all.retain(|(_, story, told)| {
         let own = story.subject_group(view);
         let alone = told.kind == "timer-paced" && story.levels.len() == 1;
-        let waited =
-            |(end, saving): &(GroupId, u64)| Some(*end) == own && saving * 3 >= told.saving;
-        !alone || !ends.iter().any(waited)
+        let (whose, own) = match story.supervises(view) {
+            true => (story.end(view).0, true),
+            false => (own, alone),
+        };
+        let waited = |(end, saving): &(GroupId, u64)| {
+            Some(*end) == whose && saving.saturating_mul(3) >= told.saving.min(span)
+        };
+        !own || !ends.iter().any(waited)
     });
 }

@@ -251,12 +251,31 @@ impl Story {
     /// It waits for another for long in a call that does not wait by design: that is no idling,
     /// though it is seldom.
     fn is_held(&self, view: &View<'_>) -> bool {
-        let first = self.levels.first().filter(|_| self.levels.len() > 1);
-        let inside = first.and_then(|first| first.most_in(|s| matches!(s, Frame::Waker(_))));
-        inside.is_some_and(|(call, sum)| {
+        self.first_wait().is_some_and(|(call, sum)| {
             let by_design = call.is_none_or(|call| waits(view.frame_name(call)));
             !by_design && sum.count >= FEWEST && view.share(sum.ticks) >= ONCE
         })
+    }
+
+    /// It waits for the end of another, or for its signal: what that waits for says more.
+    fn supervises(&self, view: &View<'_>) -> bool {
+        let call = self.first_wait().and_then(|(call, _)| call);
+        let name = call.map_or("", |call| view.frame_name(call));
+        ["wait", "vfork", "rt_sig"].iter().any(|begin| name.starts_with(begin))
+    }
+
+    /// It waits for another for long, and not for its end.
+    fn waits_long(&self, view: &View<'_>) -> bool {
+        let long = |(call, sum): (Option<Frame>, Sum)| {
+            call.is_some() && view.share(sum.ticks) >= ONCE && !self.supervises(view)
+        };
+        self.first_wait().is_some_and(long)
+    }
+
+    /// In what the subject waits for others most.
+    fn first_wait(&self) -> Option<(Option<Frame>, Sum)> {
+        let first = self.levels.first().filter(|_| self.levels.len() > 1)?;
+        first.most_in(|s| matches!(s, Frame::Waker(_)))
     }
 
     /// A request that is slow for such a cause is that whatever it waits for.
