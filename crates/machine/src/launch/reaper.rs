@@ -60,7 +60,7 @@ pub fn run(prepared: Prepared, changes: &Changes, next: &Receiver<()>) -> io::Re
     loop {
         let (who, ended) = match next_change(pid) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            // Reaped by the supervisor.
+            // Collected by the supervisor, which looks itself whether it is.
             Err(_) => return Ok(()),
             Ok(change) => change,
         };

@@ -20,7 +20,7 @@ use super::types::{now_ns, End, Hooks, LaunchError, Options, Reason, Status};
 use super::wait::wait4;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::process::{Pid, Signal};
+use rustix::process::{waitid, Pid, Signal, WaitId, WaitIdOptions};
 use rustix::time::{
     timerfd_create, timerfd_settime, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags,
     Timespec,
@@ -41,8 +41,15 @@ const STOP_WITHIN: Duration = Duration::from_secs(2);
 /// How often those that left the process group are looked after: nothing tells of their stops.
 const STRANGERS_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
+/// How often it is looked whether the VMM ended and nobody said so.
+const MISSED_EVERY: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+
 /// Time between SIGTERM and SIGKILL at most when the user waits for the end.
 const HASTE: Duration = Duration::from_millis(300);
+
+/// So often in a row: whoever is to say so may not get a CPU.
+const MISSED_TIMES: u32 = 5;
+const END_MISSED: &str = "its end was not heard of in time, so when it ended is not known";
 
 /// How far the end of a run has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +96,10 @@ pub struct Supervisor<'a> {
     /// True while a signal of job control stops the VMM, which then hears no SIGTERM.
     group_stopped: bool,
     reaped: Option<(Ns, Status, Usage)>,
+    /// Its end, if that came where a stop was to be collected.
+    collected: Option<(Ns, i32, Usage)>,
+    /// How often in a row it was seen to have ended, and nobody had said so.
+    missed: u32,
     breakpoints: Vec<Breakpoint>,
     family: Family,
     patience: Patience,
@@ -144,6 +155,8 @@ impl<'a> Supervisor<'a> {
             looked: false,
             group_stopped: false,
             reaped: None,
+            collected: None,
+            missed: 0,
             breakpoints: Vec::new(),
             family: Family::default(),
             patience: Patience::default(),
@@ -169,7 +182,12 @@ impl<'a> Supervisor<'a> {
                 }
                 let at = self.changes.at.load(Ordering::Relaxed);
                 self.stopped(self.changes.pid(), at).map_err(failed)?;
+                if self.collected.is_some() {
+                    return self.finish().map_err(failed);
+                }
                 let _ = self.next.send(());
+            } else if ready.nothing && self.is_missed() {
+                return Err(failed(io::Error::other(END_MISSED)));
             }
             if self.family.has_processes() {
                 for pid in self.family.strangers(self.pid) {
@@ -200,19 +218,33 @@ impl<'a> Supervisor<'a> {
         if let Some(stderr) = &self.stderr {
             fds.push(PollFd::new(stderr, PollFlags::IN));
         }
-        let often = self.family.has_processes().then_some(&STRANGERS_EVERY);
-        match poll(&mut fds, often) {
+        let strangers = self.family.has_processes();
+        let often = if strangers { &STRANGERS_EVERY } else { &MISSED_EVERY };
+        let ready = match poll(&mut fds, Some(often)) {
             Err(rustix::io::Errno::INTR) => return Ok(Ready::default()),
             r => r?,
         };
         let is = |n: usize| fds.get(n).is_some_and(|f| !f.revents().is_empty());
         let deadline = is(1) && rustix::io::read(&self.timer, &mut [0u8; 8]).is_ok();
         Ok(Ready {
+            nothing: ready == 0,
             changed: is(0),
             deadline,
             request: asks && is(2),
             stderr: self.stderr.is_some() && is(2 + usize::from(asks)),
         })
+    }
+
+    /// True if the VMM ended a while ago and the thread that waits for it did not say so: when,
+    /// nobody knows.
+    fn is_missed(&mut self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let gone = !matches!(waitid(WaitId::Pid(self.pid), options), Ok(None));
+        let mut said = [PollFd::new(&self.changes.fd, PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let unsaid = gone && poll(&mut said, Some(&at_once)) == Ok(0);
+        self.missed = if unsaid { self.missed + 1 } else { 0 };
+        self.missed >= MISSED_TIMES
     }
 
     fn arm(&self, after: Duration) -> io::Result<()> {
@@ -319,9 +351,14 @@ impl<'a> Supervisor<'a> {
     /// A tracee is in some stop: find out which, react, resume. A child of a wrapper
     /// may also have ended, or been inherited; a thread may have ended.
     fn stopped(&mut self, pid: Pid, at: Ns) -> io::Result<()> {
-        let Some((status, _)) = changed(pid)? else { return Ok(()) };
+        let Some((status, usage)) = changed(pid)? else { return Ok(()) };
         if !libc::WIFSTOPPED(status) {
-            self.gone(pid, at);
+            if pid == self.pid {
+                // Killed since its stop was announced.
+                self.collected = Some((now_ns(), status, usage));
+            } else {
+                self.gone(pid, at);
+            }
             return Ok(());
         }
         self.seen.stops += 1;
@@ -417,11 +454,16 @@ impl<'a> Supervisor<'a> {
         if self.seen.end.is_none() {
             self.seen.end = self.stopper.requested();
         }
-        let at = self.changes.at.load(Ordering::Relaxed);
-        let ended = wait4(self.pid, 0)?;
+        let (at, status, usage) = match self.collected.take() {
+            Some(collected) => collected,
+            None => {
+                let at = self.changes.at.load(Ordering::Relaxed);
+                let (status, usage) = wait4(self.pid, 0)?.ok_or(io::ErrorKind::NotFound)?;
+                (at, status, usage)
+            }
+        };
         self.seen.left_behind = self.mark.end_orphans();
         self.drain_stderr();
-        let (status, usage) = ended.ok_or(io::ErrorKind::NotFound)?;
         let done = (at, Status::from_wait(status), usage);
         self.reaped = Some(done);
         Ok(done)
@@ -453,6 +495,7 @@ impl Drop for Supervisor<'_> {
 
 #[derive(Debug, Default)]
 struct Ready {
+    nothing: bool,
     changed: bool,
     deadline: bool,
     request: bool,

@@ -319,6 +319,52 @@ fn memory_is_there_at_the_end() {
     assert!(exit.usage.max_rss_bytes > 3 << 20);
 }
 
+/// Kills the VMM when a stop of it was announced, and not yet collected.
+#[derive(Default)]
+struct Kills {
+    pid: Option<u32>,
+}
+
+impl Hooks for Kills {
+    fn on_stderr(&mut self, _: i64, bytes: &[u8]) {
+        let text = String::from_utf8_lossy(bytes);
+        let Some(pid) = self.pid else {
+            self.pid = text.trim().parse().ok();
+            // By its end the VMM has said more, and stopped itself.
+            return std::thread::sleep(Duration::from_millis(600));
+        };
+        let killed = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+        assert!(killed.expect("kill").success());
+        for _ in 0..100 {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            if stat.rsplit(") ").next().is_none_or(|rest| rest.starts_with('Z')) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Its end was collected as if it were the stop, and waited for for ever.
+#[test]
+fn a_vmm_that_is_killed_in_a_stop_has_ended() {
+    for mode in [Mode::Traced, Mode::Plain] {
+        let stopper = Stopper::new().expect("an eventfd");
+        let script = "echo $$ >&2; sleep 0.2; echo more >&2; kill -STOP $$; sleep 100";
+        let (plan, options) = (plan(&["/bin/sh", "-c", script]), options(mode));
+        let (done, ended) = std::sync::mpsc::channel();
+        let launched = std::thread::spawn(move || {
+            let exit = launch::run(plan, &options, &stopper, &mut Kills::default());
+            let _ = done.send(exit.expect("launched"));
+        });
+        let exit = ended.recv_timeout(Duration::from_secs(60)).expect("it ended");
+        launched.join().expect("joined");
+        assert_eq!(exit.status, Status::Signalled { signal: libc::SIGKILL, core: false });
+        let ran = exit.total_ns / 1_000_000;
+        assert!((600..20_000).contains(&ran), "{mode:?}: {ran} ms");
+    }
+}
+
 /// Takes its time over looking.
 struct Slow(Duration);
 
