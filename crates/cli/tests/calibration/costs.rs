@@ -19,17 +19,23 @@ fn measured(many: &Many, script: &str, cost: f64, seed: u64) -> (String, bool) {
 fn overhead_that_is_known() {
     let many = Many::new();
     let mut by_verdict: BTreeMap<String, Vec<bool>> = BTreeMap::new();
-    let worlds = [
-        ("normal 3 %", "normal 3%"),
-        ("normal 1 %", "normal 1%"),
-        ("skewed, slow spells", "skewed 3%"),
+    let worlds: [(&str, &[&str]); 7] = [
+        ("normal 3 %", &["normal 3%"]),
+        ("normal 1 %", &["normal 1%"]),
+        ("skewed, slow spells", &["skewed 3%"]),
+        ("AR(1) 0.5", &["ar1 3% 0.5"]),
+        ("sessions 3 %", &["normal 2%", "session 3%"]),
+        ("drift 0.2 % a boot", &["normal 3%", "drift 0.2%"]),
+        ("steal bursts", &["normal 3%", "steal 30%"]),
     ];
     let cases = [(2.0, 0), (2.0, 2), (1.0, 1), (3.0, 1), (5.0, 0)];
+    let others = [(2.0, 3), (2.0, 4), (2.0, 5), (2.0, 6)];
+    let cases = cases.into_iter().chain(others).take(trials(5, 9) as usize);
     for (at, (cost, world)) in (0u64..).zip(cases) {
         let (name, noise) = worlds[world];
         let script = format!("overhead-{at}.mock");
         let lines = [format!("cost light {cost}%")];
-        let script = many.settings(&script, &lines, &[noise]);
+        let script = many.settings(&script, &lines, noise);
         let found = each(trials(2, 150), |seed| measured(&many, &script, cost, 1000 * at + seed));
         let cover: Vec<bool> = found.iter().map(|(_, covers)| *covers).collect();
         let what = format!("boot --overhead, which costs {cost} %, {name}");
