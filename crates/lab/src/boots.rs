@@ -61,7 +61,9 @@ pub(crate) fn said(run: &RunRecord) -> String {
 pub(crate) fn hopeless(record: &RunRecord) -> Option<String> {
     let what = match &record.outcome {
         Outcome::Interrupted => return None,
-        Outcome::VmmFailed { status, stderr } if !stderr.trim().is_empty() => {
+        Outcome::VmmFailed { status, stderr }
+            if !stderr.trim().is_empty() && !status.contains("SIGKILL") =>
+        {
             format!("the VMM failed ({status}): {}", last_words(stderr, record.index))
         }
         other => ended_text(other, record.end.as_ref())?,

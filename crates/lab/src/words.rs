@@ -16,6 +16,9 @@ pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
         Outcome::VmmFailed { .. } if outcome.fault() == Some(Fault::Host) => {
             "this host failed, not the VMM: --resume repeats it".into()
         }
+        Outcome::VmmFailed { status, .. } if status.contains("SIGKILL") => {
+            format!("the VMM was killed ({status}), not by vmeter: dmesg tells whether it was for memory")
+        }
         Outcome::VmmFailed { status, stderr } => match telling(stderr) {
             Some(last) => format!("the VMM failed ({status}): {}", cut(last)),
             None => format!("the VMM failed ({status})"),

@@ -171,6 +171,10 @@ impl<'a> Describing<'a> {
     }
 }
 
+/// As `--until` has it, and who has a port for it.
+const GUEST_BOOTED: &str = "guest-booted";
+const TOLD: [&str; 2] = ["firecracker", "cloud-hypervisor"];
+
 /// Options that mean nothing to a VMM without a board, refused in words.
 fn refuse(spec: &MachineSpec, vmm: &str) -> Result<(), MachineError> {
     let root = spec.root.as_deref().filter(|root| *root != "initramfs");
@@ -178,7 +182,9 @@ fn refuse(spec: &MachineSpec, vmm: &str) -> Result<(), MachineError> {
         None | Some(AskedAccel::Auto | AskedAccel::Only(Accel::Kvm)) => None,
         Some(AskedAccel::Only(other @ (Accel::Tcg | Accel::Icount))) => Some(other.word()),
     };
+    let told = spec.until.clone().filter(|until| until == GUEST_BOOTED && !TOLD.contains(&vmm));
     let given = [
+        ("until", told, "is told of no boot by its guest; use userspace, poweroff or line:REGEX"),
         ("accel", accel.map(str::to_owned), "runs guests by KVM alone; leave it out"),
         ("machine", spec.machine.clone(), "has one kind of machine; leave it out"),
         ("firmware", spec.firmware.clone(), "enters the kernel directly; leave it out"),

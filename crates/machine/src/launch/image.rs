@@ -1,7 +1,7 @@
 //! Where a program's own code begins: its ELF entry and its `main`.
 
 use super::tracee::Tracee;
-use object::read::elf::{ElfFile64, FileHeader};
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Object, ObjectSymbol, ReadCache};
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,6 +15,8 @@ use vmeter_model::Moment;
 struct Image {
     entry: u64,
     main: Option<u64>,
+    /// True if the kernel enters a dynamic linker first (`PT_INTERP`).
+    linked: bool,
 }
 
 /// Device, inode, size, mtime: the symbol table of a large VMM is read once a session.
@@ -40,7 +42,9 @@ fn parse(file: File) -> Option<Image> {
         .chain(elf.symbols())
         .find(|s| s.is_definition() && s.name_bytes() == Ok(b"main"))
         .map(|s| s.address());
-    Some(Image { entry, main })
+    let segments = elf.elf_program_headers();
+    let linked = segments.iter().any(|s| s.p_type(elf.endian()) == object::elf::PT_INTERP);
+    Some(Image { entry, main, linked })
 }
 
 /// Reads the image's symbols before the launch, so that the exec stop is short.
@@ -72,7 +76,9 @@ pub fn set_breakpoints(tracee: &Tracee) -> Vec<Breakpoint> {
         let bias = entry.wrapping_sub(i.entry);
         i.main.map(|m| m.wrapping_add(bias)).filter(|&m| m != entry)
     });
-    let wanted = [(Some(entry), Moment::VmmEntry), (main, Moment::VmmMain)];
+    // Without a linker its entry is where its exec ends, and nothing lies between.
+    let tells = main.is_none() || image.is_none_or(|image| image.linked);
+    let wanted = [(Some(entry).filter(|_| tells), Moment::VmmEntry), (main, Moment::VmmMain)];
     let Ok(memory) = memory(tracee) else { return Vec::new() };
     let set = |(address, moment): (Option<u64>, Moment)| {
         let address = address?;
@@ -112,6 +118,22 @@ mod tests {
         let image = image(&me).expect("an ELF file");
         assert_ne!(image.entry, 0);
         assert!(image.main.is_some_and(|m| m != image.entry));
+    }
+
+    #[test]
+    fn only_what_is_linked_dynamically_has_a_linker() {
+        let linked = |path: &Path| image(path).map(|image| image.linked);
+        assert_eq!(linked(&std::env::current_exe().expect("own path")), Some(true));
+        let (folder, source) =
+            (tempfile::tempdir().expect("a folder"), b"int main() { return 0; }");
+        let (code, program) = (folder.path().join("main.c"), folder.path().join("static"));
+        std::fs::write(&code, source).expect("written");
+        let compiled =
+            std::process::Command::new("cc").arg("-static-pie").arg("-o").args([&program, &code]);
+        match compiled.status() {
+            Ok(status) if status.success() => assert_eq!(linked(&program), Some(false)),
+            other => println!("skipped: cc -static-pie: {other:?}"),
+        }
     }
 
     #[test]

@@ -367,8 +367,8 @@ impl<'a> Supervisor<'a> {
         let tracee = Tracee { pid: number(process), stopped_ns: at };
         let signal = libc::WSTOPSIG(status);
         let mut deliver = 0;
-        let looked = self.looked;
-        match ptrace::event(status) {
+        let (looked, event) = (self.looked, ptrace::event(status));
+        match event {
             libc::PTRACE_EVENT_EXEC => self.on_exec(pid, &tracee)?,
             libc::PTRACE_EVENT_EXIT => self.on_exit(pid, process, &tracee),
             libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => {
@@ -399,8 +399,9 @@ impl<'a> Supervisor<'a> {
         self.group_stopped &= !ours;
         let resumed = now_ns();
         gone_is_fine(ptrace::resume(pid, deliver))?;
-        // Another thread of it goes on meanwhile, unless its guest is over.
-        if ours || pid == self.pid || looked != self.looked {
+        // Another thread of it goes on meanwhile, unless its guest is over; who executes has none.
+        let alone = event == libc::PTRACE_EVENT_EXEC;
+        if ours || pid == self.pid || alone || looked != self.looked {
             self.seen.held.push((at, resumed));
         }
         if looked != self.looked {
