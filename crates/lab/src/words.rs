@@ -138,3 +138,19 @@ pub(crate) fn plain(value: &Value) -> String {
         other => other.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_killed_gives_no_reason() {
+        let failed = |status: &str| {
+            let stderr = "WARN: Kernel lacks CONFIG_SCHED_CORE\n".to_owned();
+            outcome_text(&Outcome::VmmFailed { status: status.into(), stderr })
+        };
+        let killed = failed("killed by signal 9 (SIGKILL)").expect("an outcome");
+        assert!(killed.contains("dmesg") && !killed.contains("SCHED_CORE"), "{killed}");
+        assert!(failed("exit status 1").is_some_and(|said| said.contains("SCHED_CORE")));
+    }
+}
