@@ -128,9 +128,9 @@ mod tests {
             (tempfile::tempdir().expect("a folder"), b"int main() { return 0; }");
         let (code, program) = (folder.path().join("main.c"), folder.path().join("static"));
         std::fs::write(&code, source).expect("written");
-        let compiled =
-            std::process::Command::new("cc").arg("-static-pie").arg("-o").args([&program, &code]);
-        match compiled.status() {
+        let mut cc = std::process::Command::new("cc");
+        cc.arg("-static-pie").arg("-o").args([&program, &code]);
+        match cc.status() {
             Ok(status) if status.success() => assert_eq!(linked(&program), Some(false)),
             other => println!("skipped: cc -static-pie: {other:?}"),
         }
