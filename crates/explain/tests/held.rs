@@ -121,6 +121,34 @@ fn who_waits_goes_before_who_naps() {
     assert!(first.contains("append (20) waits for reader"), "{:#?}", told.findings);
 }
 
+/// A thread waits in a futex for another of its name, which waits for a time and then computes.
+fn polls() -> Trace {
+    const OWN: [&str; 2] = ["qemu-20", "qemu-21"];
+    let mut trace = Trace::new();
+    trace.switch(1, HOST, "R", OWN[0]);
+    for _ in 0..60 {
+        trace.event(100, OWN[0], "sys_enter: NR 202 (0, 0, 0, 0, 0, 0)");
+        trace.switch(1, OWN[0], "S", OWN[1]);
+        trace.event(1, OWN[1], "sys_enter: NR 271 (0, 0, 0, 0, 0, 0)");
+        trace.switch(1, OWN[1], "S", HOST);
+        fires(&mut trace, 4_000, OWN[1]);
+        trace.event(1, OWN[1], "sys_exit: NR 271 = 1");
+        trace.event(4_500, OWN[1], "sys_enter: NR 202 (0, 1, 0, 0, 0, 0)");
+        trace.wake(1, OWN[1], OWN[0]);
+        trace.event(1, OWN[1], "sys_exit: NR 202 = 1");
+        trace.switch(1, OWN[1], "R", OWN[0]);
+        trace.event(1, OWN[0], "sys_exit: NR 202 = 0");
+    }
+    trace
+}
+
+#[test]
+fn who_waits_in_ppoll_holds_no_lock() {
+    let told = polls().explain();
+    let held = told.findings.iter().any(|finding| finding.kind == "lock-wait");
+    assert!(!held, "{:#?}", told.findings);
+}
+
 /// The share of a line of the outline that begins so, below the writer.
 fn share(told: &str, begin: &str) -> f64 {
     let lines = told.split('\n').skip_while(|line| !line.starts_with("append")).skip(1);

@@ -465,7 +465,9 @@ fn does_something(view: &View<'_>, last: &Level) -> bool {
     let known = last.all.ticks.saturating_sub(last.noise());
     // What is not recorded is in no call that is known.
     let top = last.most_in(|state| state != Frame::Unknown).and_then(|(call, _)| call);
-    works * 3 >= known && works * 5 >= last.all.ticks && !idle(top)
+    let said = Level::sorted(&last.calls).into_iter().find(|(call, _)| call.is_some());
+    let idles = said.is_some_and(|(call, sum)| idle(call) && sum.ticks * 3 >= known);
+    works * 3 >= known && works * 5 >= last.all.ticks && !idle(top) && !idles
 }
 
 /// True for calls that wait for locks.
