@@ -17,12 +17,15 @@
 //! that happened to meet the same commit are no change. What is found is divided there and looked
 //! at again.
 
+mod order;
 mod scatter;
+
+pub use order::{detectable_in_order, level_changes_in_order};
 
 use crate::rng::Rng;
 use crate::sample::{mean, median, MAD_TO_SD};
 use crate::signed_rank::pseudo_median;
-use scatter::{Draws, Scatter};
+use scatter::Scatter;
 
 /// Draws of the null distribution.
 const DRAWS: usize = 999;
@@ -59,18 +62,32 @@ fn changes(values: &[f64], scatter: &Scatter, alpha: f64, seed: u64) -> Vec<Leve
         return Vec::new();
     }
     let mut rng = Rng::new(seed);
+    divided(values.len(), alpha, |begin, end| {
+        let of_scatter = |series: &mut [f64], rng: &mut Rng| {
+            let own = scatter.0[begin..end].iter();
+            series.iter_mut().zip(own).for_each(|(v, own)| *v = own.draw(rng));
+        };
+        tested(&values[begin..end], of_scatter, &mut rng)
+    })
+}
+
+/// Changes of level among `n` values by what `test` finds in a part of them, and in the parts of
+/// that.
+fn divided(
+    n: usize,
+    alpha: f64,
+    mut test: impl FnMut(usize, usize) -> Option<(Stretch, f64)>,
+) -> Vec<LevelChange> {
     let mut found = Vec::new();
-    let mut parts = vec![(0, values.len(), alpha)];
+    let mut parts = vec![(0, n, alpha)];
     while let Some((begin, end, alpha)) = parts.pop() {
-        let part = &values[begin..end];
-        let own = &scatter.0[begin..end];
-        let Some((stretch, p_value)) = tested(part, own, &mut rng) else { continue };
+        let Some((stretch, p_value)) = test(begin, end) else { continue };
         if p_value > alpha {
             continue;
         }
         let cuts: Vec<usize> = [stretch.begin, stretch.end]
             .into_iter()
-            .filter(|cut| *cut > 0 && *cut < part.len())
+            .filter(|cut| *cut > 0 && *cut < end - begin)
             .map(|cut| begin + cut)
             .collect();
         found.extend(cuts.iter().map(|at| LevelChange { at: *at, p_value }));
@@ -94,7 +111,12 @@ struct Stretch {
     size: f64,
 }
 
-fn tested(part: &[f64], scatter_of: &[Draws], rng: &mut Rng) -> Option<(Stretch, f64)> {
+/// The stretch of these values that differs most, and its p-value among series that `redraw` makes.
+fn tested(
+    part: &[f64],
+    redraw: impl Fn(&mut [f64], &mut Rng),
+    rng: &mut Rng,
+) -> Option<(Stretch, f64)> {
     let n = part.len();
     if n < FEWEST {
         return None;
@@ -112,7 +134,7 @@ fn tested(part: &[f64], scatter_of: &[Draws], rng: &mut Rng) -> Option<(Stretch,
     let mut series = part.to_vec();
     let mut all = vec![Sizes::of(part)];
     all.extend((0..draws).map(|_| {
-        series.iter_mut().zip(scatter_of).for_each(|(v, own)| *v = own.draw(rng));
+        redraw(&mut series, rng);
         Sizes::of(&series)
     }));
     Some((chosen, joint_p_value(&all)))
@@ -129,24 +151,35 @@ pub fn detectable_step(n: usize, alpha: f64, power: f64) -> Option<f64> {
     if n < FEWEST {
         return None;
     }
+    detectable_by(n, (alpha, power), |values| values.to_vec())
+}
+
+/// As [`detectable_step`], by what `seen` makes of the values; a step that is never found so often
+/// is beyond all bounds.
+fn detectable_by(
+    n: usize,
+    (alpha, power): (f64, f64),
+    seen: impl Fn(&[f64]) -> Vec<f64>,
+) -> Option<f64> {
     // Of many values what counts is how many there are on either side.
     let few = n.min(MOST_SIMULATED);
     let mut rng = Rng::new(few as u64);
     let noise = |rng: &mut Rng| -> Vec<f64> { (0..few).map(|_| rng.normal()).collect() };
-    let null: Vec<Sizes> = (0..draws(few)).map(|_| Sizes::of(&noise(&mut rng))).collect();
+    let null = Null::of((0..draws(few)).map(|_| Sizes::of(&seen(&noise(&mut rng)))).collect());
     let trials: Vec<Vec<f64>> = (0..TRIALS).map(|_| noise(&mut rng)).collect();
     let quarter = few.div_ceil(4);
     let power_of = |step: f64| {
         let found = trials.iter().filter(|noise| {
             let level = |i: usize| if i >= few - quarter { step } else { 0.0 };
             let values: Vec<f64> = noise.iter().enumerate().map(|(i, y)| y + level(i)).collect();
-            let mut all = vec![Sizes::of(&values)];
-            all.extend_from_slice(&null);
-            joint_p_value(&all) <= alpha
+            null.p_value(&Sizes::of(&seen(&values))) <= alpha
         });
         found.count() as f64 / TRIALS as f64
     };
     let (mut low, mut high) = (0.0, 64.0);
+    if power_of(high) < power {
+        return None;
+    }
     for _ in 0..10 {
         let middle = (low + high) / 2.0;
         if power_of(middle) < power {
@@ -192,8 +225,7 @@ fn joint_p_value(all: &[Sizes]) -> f64 {
         order.sort_by(|a, b| size(*b).total_cmp(&size(*a)));
         let mut larger = 0;
         for (place, of) in order.iter().enumerate() {
-            // Equal but for rounding counts as as large.
-            while larger < order.len() && size(order[larger]) >= size(*of) * (1.0 - 1e-9) {
+            while larger < order.len() && is_as_large(size(order[larger]), size(*of)) {
                 larger += 1;
             }
             rarest[*of] = rarest[*of].min(larger.max(place + 1));
@@ -201,6 +233,40 @@ fn joint_p_value(all: &[Sizes]) -> f64 {
     }
     let as_rare = rarest.iter().filter(|rare| **rare <= rarest[0]).count();
     as_rare as f64 / all.len().max(1) as f64
+}
+
+/// What [`joint_p_value`] compares with, where that is the same for many.
+struct Null {
+    sizes: Vec<Sizes>,
+    /// For each and each measure, how many are as large.
+    as_large: Vec<[usize; 3]>,
+}
+
+impl Null {
+    fn of(sizes: Vec<Sizes>) -> Self {
+        let count = |of: &Sizes, m: usize| {
+            sizes.iter().filter(|other| is_as_large(other.0[m], of.0[m])).count()
+        };
+        let as_large = sizes.iter().map(|of| [0, 1, 2].map(|m| count(of, m))).collect();
+        Null { sizes, as_large }
+    }
+
+    fn p_value(&self, own: &Sizes) -> f64 {
+        let larger = |m: usize| {
+            1 + self.sizes.iter().filter(|other| is_as_large(other.0[m], own.0[m])).count()
+        };
+        let rarest = (0..3).map(larger).min().unwrap_or(0);
+        let all = self.sizes.iter().zip(&self.as_large);
+        let as_rare = all.filter(|(of, counts)| {
+            (0..3).any(|m| counts[m] + usize::from(is_as_large(own.0[m], of.0[m])) <= rarest)
+        });
+        (1 + as_rare.count()) as f64 / (1 + self.sizes.len()) as f64
+    }
+}
+
+/// Equal but for rounding counts as as large.
+fn is_as_large(one: f64, other: f64) -> bool {
+    one >= other * (1.0 - 1e-9)
 }
 
 /// The best step, and the best stretch of all.
@@ -348,6 +414,18 @@ mod tests {
             let alarms = alarms.count();
             println!("normal runs, one commit x {noisy}: {alarms} of 200 show a change");
             assert!(alarms <= 18, "{alarms}");
+        }
+    }
+
+    #[test]
+    fn p_values_by_a_null_that_is_kept_are_the_same() {
+        let mut rng = Rng::new(6);
+        let null: Vec<Sizes> = (0..99).map(|_| Sizes::of(&series(&mut rng, 9, |_| 0.0))).collect();
+        let kept = Null::of(null.clone());
+        for by in [0.0, 1.0, 2.0, 4.0, 8.0] {
+            let own = Sizes::of(&series(&mut rng, 9, |i| if i >= 5 { by } else { 0.0 }));
+            let all: Vec<Sizes> = std::iter::once(own).chain(null.iter().copied()).collect();
+            assert_eq!(kept.p_value(&own), joint_p_value(&all), "{by}");
         }
     }
 

@@ -15,27 +15,47 @@ fn measured(many: &Many, script: &str, cost: f64, seed: u64) -> (String, bool) {
     (verdict, end(0) <= truth && truth <= end(1))
 }
 
+/// The noise of all boots, and which have five times as much of it.
+struct Host {
+    name: &'static str,
+    noise: &'static [&'static str],
+    one_side: Option<&'static str>,
+}
+
+const fn host(name: &'static str, noise: &'static [&'static str]) -> Host {
+    Host { name, noise, one_side: None }
+}
+
+const fn uneven(name: &'static str, side: &'static str) -> Host {
+    Host { name, noise: &["normal 3%"], one_side: Some(side) }
+}
+
+const HOSTS: [Host; 9] = [
+    host("normal 3 %", &["normal 3%"]),
+    host("normal 1 %", &["normal 1%"]),
+    host("skewed, slow spells", &["skewed 3%"]),
+    host("AR(1) 0.5", &["ar1 3% 0.5"]),
+    host("sessions 3 %", &["normal 2%", "session 3%"]),
+    host("drift 0.2 % a boot", &["normal 3%", "drift 0.2%"]),
+    host("steal bursts", &["normal 3%", "steal 30%"]),
+    uneven("watched boots five times as noisy", "watch=light"),
+    uneven("unwatched boots five times as noisy", "watch=none"),
+];
+
 #[test]
 fn overhead_that_is_known() {
     let many = Many::new();
     let mut by_verdict: BTreeMap<String, Vec<bool>> = BTreeMap::new();
-    let worlds: [(&str, &[&str]); 7] = [
-        ("normal 3 %", &["normal 3%"]),
-        ("normal 1 %", &["normal 1%"]),
-        ("skewed, slow spells", &["skewed 3%"]),
-        ("AR(1) 0.5", &["ar1 3% 0.5"]),
-        ("sessions 3 %", &["normal 2%", "session 3%"]),
-        ("drift 0.2 % a boot", &["normal 3%", "drift 0.2%"]),
-        ("steal bursts", &["normal 3%", "steal 30%"]),
-    ];
-    let cases = [(2.0, 0), (2.0, 2), (1.0, 1), (3.0, 1), (5.0, 0)];
-    let others = [(2.0, 3), (2.0, 4), (2.0, 5), (2.0, 6)];
-    let cases = cases.into_iter().chain(others).take(trials(5, 9) as usize);
+    let all = [(2.0, 0), (2.0, 2), (1.0, 1), (3.0, 1), (5.0, 0)];
+    let others = [(2.0, 3), (2.0, 4), (2.0, 5), (2.0, 6), (2.0, 7), (5.0, 8)];
+    let cases = all.into_iter().chain(others).take(trials(5, 11) as usize);
     for (at, (cost, world)) in (0u64..).zip(cases) {
-        let (name, noise) = worlds[world];
+        let Host { name, noise, one_side } = HOSTS[world];
         let script = format!("overhead-{at}.mock");
-        let lines = [format!("cost light {cost}%")];
-        let script = many.settings(&script, &lines, noise);
+        let settings = [format!("cost light {cost}%")];
+        let lines = one_side.map(|side| format!("if {side}: noise normal 14.7%"));
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let script = many.script(&script, &settings, noise, &lines);
         let found = each(trials(2, 150), |seed| measured(&many, &script, cost, 1000 * at + seed));
         let cover: Vec<bool> = found.iter().map(|(_, covers)| *covers).collect();
         let what = format!("boot --overhead, which costs {cost} %, {name}");

@@ -67,11 +67,13 @@ impl Many {
     }
 
     /// As [`Many::machine`], with settings of the script.
-    pub fn settings(&self, name: &str, settings: &[String], noise: &[&str]) -> String {
-        self.script(name, settings, noise, &[])
-    }
-
-    fn script(&self, name: &str, settings: &[String], noise: &[&str], lines: &[&str]) -> String {
+    pub fn script(
+        &self,
+        name: &str,
+        settings: &[String],
+        noise: &[&str],
+        lines: &[&str],
+    ) -> String {
         let mut text = String::from("vmeter-mock 1\n");
         settings.iter().for_each(|line| text += &format!("{line}\n"));
         noise.iter().for_each(|n| text += &format!("noise {n}\n"));

@@ -2,8 +2,10 @@
 //! machine.
 //!
 //! A session is one value, its runs' centre: what another hour or load adds to all of its runs is
-//! scatter between sessions, taken from those before and after. The level of the test is 1 %
-//! for each machine, so that nobody gets used to false alarms.
+//! scatter between sessions. How they scatter is not known: some days are slow, one is noisier than
+//! the others. So a change is held against the same sessions in any other order
+//! ([`level_changes_in_order`]), by which one odd session is none, and of fewer than ten nothing can
+//! be told. The level of the test is 1 % for each machine, so that nobody gets used to false alarms.
 
 mod report;
 
@@ -22,7 +24,7 @@ use vmeter_session::envelope::envelope_now;
 use vmeter_session::failure::usage;
 use vmeter_session::{state_dir, AnySession, SavedRun, Session};
 use vmeter_stats::median;
-use vmeter_stats::segments::{detectable_step, level_changes, neighbour_sd, FEWEST};
+use vmeter_stats::segments::{detectable_in_order, level_changes_in_order, neighbour_sd, FEWEST};
 use vmeter_stats::signed_rank::pseudo_median;
 
 /// Chance of any change being called one over the sessions of a machine that is as it was.
@@ -64,7 +66,7 @@ pub struct MachineTrend {
     /// Its sessions, the oldest first.
     pub sessions: Vec<SessionLevel>,
     /// Change, %, that is found in four of five cases where a quarter of the sessions have it, by what
-    /// neighbours scatter.
+    /// neighbours scatter; none of so few that no such change would be.
     pub detectable_pct: Option<f64>,
     /// Where its level changed.
     pub changes: Vec<TrendChange>,
@@ -236,7 +238,7 @@ fn written_ns((dir, _): &SavedRun) -> Option<u128> {
 
 fn detectable(sessions: &[SessionLevel]) -> Option<f64> {
     let logs: Vec<f64> = sessions.iter().map(|s| s.centre_s.ln()).collect();
-    let step = detectable_step(logs.len(), ALPHA, POWER)?;
+    let step = detectable_in_order(logs.len(), ALPHA, POWER)?;
     Some(100.0 * (step * neighbour_sd(&logs)).exp_m1())
 }
 
@@ -249,7 +251,7 @@ fn total_s(dir: &Path, run: &RunRecord) -> f64 {
 
 fn changes(sessions: &[SessionLevel]) -> Vec<TrendChange> {
     let logs: Vec<f64> = sessions.iter().map(|s| s.centre_s.ln()).collect();
-    let found = level_changes(&logs, ALPHA, 1);
+    let found = level_changes_in_order(&logs, ALPHA, 1);
     let mut bounds: Vec<usize> = vec![0];
     bounds.extend(found.iter().map(|change| change.at));
     bounds.push(sessions.len());

@@ -33,9 +33,10 @@ impl TrendReport<'_> {
         }
         let sessions = machines.iter().map(|m| m.sessions.len()).sum::<usize>() as u64;
         let found = match machines.as_slice() {
-            [one] => one.detectable_pct.map_or_else(String::new, |pct| {
-                format!("; {pct:.1} % that a quarter of them have would have been found in four of five cases")
-            }),
+            [one] => one.detectable_pct.map_or_else(
+                || "; of so few none that a quarter of them have could have been told from odd sessions".into(),
+                |pct| format!("; {pct:.1} % that a quarter of them have would have been found in four of five cases"),
+            ),
             _ => String::new(),
         };
         format!(
@@ -98,9 +99,10 @@ impl Report for TrendReport<'_> {
             let last = centres.last().copied().unwrap_or_default();
             let last = Quantity::exact(last, Unit::Seconds).inline();
             let sessions = plural(centres.len() as u64, "session");
-            let found = machine
-                .detectable_pct
-                .map_or_else(String::new, |pct| format!("; a change of {pct:.1} % would be found"));
+            let found = machine.detectable_pct.map_or_else(
+                || "; too few to tell a change that a quarter of them have".into(),
+                |pct| format!("; a change of {pct:.1} % would be found"),
+            );
             document.heading(named(machine), format!("{sessions}, the last {last}{found}"));
             let mut over_time = Table::new(vec![Column::text("sessions over time", 0)]);
             over_time.row(vec![Cell::Spark(centres)]);
