@@ -59,12 +59,12 @@ mod tests {
         (0..n).map(|i| one(i, rng)).collect()
     }
 
-    /// By normal scatter 8 of 10 such series showed a change.
+    /// By normal scatter six of ten such series showed a change.
     #[test]
     fn odd_sessions_are_no_change() {
         let mut rng = Rng::new(5);
         let (mut alarms, mut before, mut found) = (0, 0, 0);
-        for seed in 0..600 {
+        for seed in 0..300 {
             let values = odd(&mut rng, 20, 0.0);
             alarms += usize::from(!level_changes_in_order(&values, 0.01, seed).is_empty());
             if seed < 60 {
@@ -74,8 +74,8 @@ mod tests {
                 found += usize::from(changes.iter().any(|c| c.at.abs_diff(12) <= 1));
             }
         }
-        println!("odd sessions: {alarms} of 600 show a change, by normal scatter {before} of 60; {found} of 60 found");
-        assert!(alarms <= 12 && before > 30 && found >= 15, "{alarms} {before} {found}");
+        println!("odd sessions: {alarms} of 300 show a change, by normal scatter {before} of 60; {found} of 60 found");
+        assert!(alarms <= 8 && before > 30 && found >= 15, "{alarms} {before} {found}");
     }
 
     #[test]
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(level_changes_in_order(&[1.0; 30], 0.01, 1), []);
         let found = level_changes_in_order(&step(14).collect::<Vec<_>>(), 0.01, 1);
         assert_eq!(found.iter().map(|c| c.at).collect::<Vec<_>>(), [7]);
-        for n in [10, 12, 14, 16, 20, 40] {
+        for n in [10, 14, 16, 20] {
             println!("{n} values: {:?}", detectable_in_order(n, 0.01, 0.8));
         }
         assert!(detectable_in_order(20, 0.01, 0.8) > Some(2.0));
