@@ -20,7 +20,7 @@ pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
             format!("the VMM was killed ({status}), not by vmeter: dmesg tells whether it was for memory")
         }
         Outcome::VmmFailed { status, stderr } => match telling(stderr) {
-            Some(last) => format!("the VMM failed ({status}): {}", cut(last)),
+            Some(why) => format!("the VMM failed ({status}): {}", cut(&why)),
             None => format!("the VMM failed ({status})"),
         },
         Outcome::TimedOut { last } if last.is_empty() => "timed out without a sign of life".into(),
@@ -35,10 +35,23 @@ pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
     })
 }
 
-/// The last line of what a VMM said, without the advice that Rust's panics end in.
-fn telling(said: &str) -> Option<&str> {
-    let advice = "note: run with `RUST_BACKTRACE";
-    said.trim().lines().rev().find(|line| !line.is_empty() && !line.starts_with(advice))
+/// What a VMM said of its failure: from the first of its last lines that speaks of an error, as
+/// chains of errors and panics go on below; else its last line.
+fn telling(said: &str) -> Option<String> {
+    const LAST: usize = 8;
+    let advice = ["note: run with `RUST_BACKTRACE", "For more information, try '--help'"];
+    let words = |line: &str| !line.is_empty() && !advice.iter().any(|a| line.starts_with(a));
+    let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| words(line)).collect();
+    let lines = &lines[lines.len().saturating_sub(LAST)..];
+    let fails = |line: &&str| {
+        let line = line.to_ascii_lowercase();
+        let mut words = line.split(|c: char| !c.is_ascii_alphanumeric());
+        words.any(|word| matches!(word, "error" | "fatal" | "panicked"))
+    };
+    match lines.iter().position(fails) {
+        Some(first) => Some(lines[first..].join("; ").replace(":; ", ": ")),
+        None => lines.last().map(|line| (*line).to_owned()),
+    }
 }
 
 /// How a run ended that did not end as it should, with what ended it and how that is known.
@@ -152,5 +165,35 @@ mod tests {
         let killed = failed("killed by signal 9 (SIGKILL)").expect("an outcome");
         assert!(killed.contains("dmesg") && !killed.contains("SCHED_CORE"), "{killed}");
         assert!(failed("exit status 1").is_some_and(|said| said.contains("SCHED_CORE")));
+    }
+
+    /// As cloud-hypervisor, clap, kvmtool, crosvm, Rust's panics and QEMU say it.
+    #[test]
+    fn a_failure_is_told_by_the_line_that_tells_it() {
+        for (said, told) in [
+            (
+                "0.1s: WARN old\nError: it exited with the following chain of errors:\n  0: Error booting VM\n  1: Cannot open kernel file\n  2: No such file or directory (os error 2)\n",
+                "Error: it exited with the following chain of errors: 0: Error booting VM; 1: Cannot open kernel file; 2: No such file or directory (os error 2)",
+            ),
+            (
+                "error: unexpected argument '--kernell' found\n\nFor more information, try '--help'.\n",
+                "error: unexpected argument '--kernell' found",
+            ),
+            (
+                "  Fatal: Your CPU does not support hardware virtualization\n  Fatal: Initialisation failed\n",
+                "Fatal: Your CPU does not support hardware virtualization; Fatal: Initialisation failed",
+            ),
+            (
+                "thread 'main' panicked at src/main.rs:3:5:\nno disk\nnote: run with `RUST_BACKTRACE=1`\n",
+                "thread 'main' panicked at src/main.rs:3:5: no disk",
+            ),
+            (
+                "warning: TCG lacks a feature\nqemu: could not load kernel 'x': No such file\n",
+                "qemu: could not load kernel 'x': No such file",
+            ),
+        ] {
+            assert_eq!(telling(said).as_deref(), Some(told));
+        }
+        assert_eq!(telling(" \n"), None);
     }
 }
