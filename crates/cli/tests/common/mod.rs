@@ -42,10 +42,19 @@ impl Lab {
 
     /// Writes a file that can be executed.
     pub fn script(&self, name: &str, text: &str) -> PathBuf {
-        use std::os::unix::fs::PermissionsExt;
+        use std::io::Write;
         let path = self.path(name);
-        std::fs::write(&path, text).expect("scratch space");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+        // Not by this process: a child that another test forks meanwhile would hold the file open
+        // for writing, and its exec be ETXTBSY.
+        let mut writer = Command::new("sh")
+            .args(["-c", "cat >\"$1\" && chmod 755 \"$1\"", "sh", self::text(&path)])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("sh");
+        let mut stdin = writer.stdin.take().expect("a pipe");
+        stdin.write_all(text.as_bytes()).expect("written");
+        drop(stdin);
+        assert!(writer.wait().expect("sh").success(), "scratch space");
         path
     }
 
