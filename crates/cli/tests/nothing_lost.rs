@@ -127,7 +127,7 @@ fn a_range_on_a_disk_that_fills_up_goes_on_when_there_is_room() {
         runs > \"$disk.after\"; exit $((full * 16 + resumed))";
     let ran: common::Ran = Command::new("unshare")
         .args(["-m", "sh", "-c", script, "sh", text(&disk), env!("CARGO_BIN_EXE_vmeter")])
-        .args(["--repo", text(&repo), "HEAD~9..HEAD", "--runs", "4", "--run", &work])
+        .args(["--repo", text(&repo), "HEAD~9..HEAD", "--runs", "4", "--no-place", "--run", &work])
         .env("XDG_STATE_HOME", lab.folder.path())
         .output()
         .expect("unshare(1) is part of util-linux")
