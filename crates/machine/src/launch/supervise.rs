@@ -47,8 +47,8 @@ const MISSED_EVERY: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 /// Time between SIGTERM and SIGKILL at most when the user waits for the end.
 const HASTE: Duration = Duration::from_millis(300);
 
-/// So often in a row: whoever is to say so may not get a CPU.
-const MISSED_TIMES: u32 = 5;
+/// How long nobody may have said so: whoever is to may not get a CPU.
+const MISSED_NS: Ns = 10_000_000_000;
 const END_MISSED: &str = "its end was not heard of in time, so when it ended is not known";
 
 /// How far the end of a run has come.
@@ -98,8 +98,8 @@ pub struct Supervisor<'a> {
     reaped: Option<(Ns, Status, Usage)>,
     /// Its end, if that came where a stop was to be collected.
     collected: Option<(Ns, i32, Usage)>,
-    /// How often in a row it was seen to have ended, and nobody had said so.
-    missed: u32,
+    /// Since when it was seen to have ended, and nobody had said so.
+    missed: Option<Ns>,
     breakpoints: Vec<Breakpoint>,
     family: Family,
     patience: Patience,
@@ -156,7 +156,7 @@ impl<'a> Supervisor<'a> {
             group_stopped: false,
             reaped: None,
             collected: None,
-            missed: 0,
+            missed: None,
             breakpoints: Vec::new(),
             family: Family::default(),
             patience: Patience::default(),
@@ -243,8 +243,9 @@ impl<'a> Supervisor<'a> {
         let mut said = [PollFd::new(&self.changes.fd, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let unsaid = gone && poll(&mut said, Some(&at_once)) == Ok(0);
-        self.missed = if unsaid { self.missed + 1 } else { 0 };
-        self.missed >= MISSED_TIMES
+        let now = now_ns();
+        self.missed = unsaid.then_some(self.missed.unwrap_or(now));
+        self.missed.is_some_and(|since| now - since >= MISSED_NS)
     }
 
     fn arm(&self, after: Duration) -> io::Result<()> {
