@@ -303,7 +303,8 @@ fn goal(facts: &Facts<'_>, units: &[Unit<'_>], from: Ns, to: Ns) -> (Ns, Option<
     }
     let (stamp, text) = split_stamp(line);
     // The line says itself what was there by then.
-    let says = said(text).filter(|(verb, _)| *verb == Ends).and_then(|(_, name)| named(name));
+    let ends = |verb: &Verb| matches!(verb, Ends | Fails);
+    let says = said(text).filter(|(verb, _)| ends(verb)).and_then(|(_, name)| named(name));
     let starting = || units.iter().rposition(|unit| can_be(unit, ready.is_some()));
     let device = || units.iter().rposition(|unit| unit.unfinished && ready.is_none());
     // What the kernel says is no unit's.
