@@ -89,6 +89,11 @@ pub trait Dialect: Sync + Debug {
         None
     }
 
+    /// True if its guest can tell it that it has booted (`--until guest-booted`).
+    fn is_told_of_boot(&self) -> bool {
+        false
+    }
+
     /// Reads a command line of the user's own.
     fn read(&self, argv: &[OsString]) -> Told;
 

@@ -231,6 +231,9 @@ fn what_they_cannot_do_is_refused_in_words() {
             let error = host.describe(&spec).expect_err(said).to_string();
             assert!(error.starts_with(said) && error.contains("use --vmm qemu"), "{error}");
         }
+        let told = host.describe(&MachineSpec { until: some("guest-booted"), ..base.clone() });
+        let refused = told.is_err_and(|e| e.to_string().starts_with("--until guest-booted"));
+        assert_eq!(refused, ["crosvm", "lkvm"].contains(&vmm), "{vmm}");
         let error = host.describe(&MachineSpec { init: some("x"), ..base.clone() });
         assert!(error.expect_err("no init").to_string().contains("expected minimal or udev"));
         if host.kvm {

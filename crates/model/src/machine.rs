@@ -4,6 +4,9 @@ use crate::accel::AskedAccel;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+/// The ready point that a guest tells its VMM, as `--until` has it.
+pub const GUEST_BOOTED: &str = "guest-booted";
+
 /// What was chosen for a machine. On disk, the three in a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(String, String, String)", into = "(String, String, String)")]

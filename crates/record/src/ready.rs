@@ -42,8 +42,7 @@ const USERSPACE: &str =
 /// devices/src/legacy/debug_port.rs, on standard error).
 const BOOTED: &str = r"Guest-boot-time *= *[0-9]|\[Debug I/O port: Userspace code ";
 
-/// As `--until` has it.
-pub const GUEST_BOOTED: &str = "guest-booted";
+pub use vmeter_model::machine::GUEST_BOOTED;
 
 impl Until {
     /// Reads `userspace`, `poweroff`, `systemd-ready`, `guest-booted` or `line:REGEX`.

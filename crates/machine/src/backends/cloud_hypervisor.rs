@@ -62,6 +62,10 @@ impl Dialect for CloudHypervisor {
         "cloud-hypervisor"
     }
 
+    fn is_told_of_boot(&self) -> bool {
+        true
+    }
+
     fn is_named(&self, program: &OsStr) -> bool {
         argv::is_program(program, PROGRAM)
     }

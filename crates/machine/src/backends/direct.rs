@@ -8,6 +8,7 @@ use crate::files::{digest, kernel_kind, KernelKind};
 use crate::output::version_line;
 use crate::vmm::Dialect;
 use std::path::Path;
+use vmeter_model::machine::GUEST_BOOTED;
 use vmeter_model::{Accel, AskedAccel, MachineSpec};
 
 const DEFAULT_MEMORY_MIB: u32 = 512;
@@ -33,7 +34,7 @@ impl<'a> Describing<'a> {
     ) -> Result<Self, MachineError> {
         let spec = request.spec;
         let vmm = dialect.vmm();
-        refuse(spec, vmm)?;
+        refuse(spec, dialect)?;
         let name = program.or(spec.vmm.as_deref()).unwrap_or(backend);
         let program = backend::find(dialect, name.as_ref())?;
         let version = version_line(program.as_os_str(), dialect.version_option(), VERSION_WITHIN);
@@ -171,18 +172,16 @@ impl<'a> Describing<'a> {
     }
 }
 
-/// As `--until` has it, and who has a port for it.
-const GUEST_BOOTED: &str = "guest-booted";
-const TOLD: [&str; 2] = ["firecracker", "cloud-hypervisor"];
-
 /// Options that mean nothing to a VMM without a board, refused in words.
-fn refuse(spec: &MachineSpec, vmm: &str) -> Result<(), MachineError> {
+fn refuse(spec: &MachineSpec, dialect: &dyn Dialect) -> Result<(), MachineError> {
+    let vmm = dialect.vmm();
     let root = spec.root.as_deref().filter(|root| *root != "initramfs");
     let accel = match spec.accel {
         None | Some(AskedAccel::Auto | AskedAccel::Only(Accel::Kvm)) => None,
         Some(AskedAccel::Only(other @ (Accel::Tcg | Accel::Icount))) => Some(other.word()),
     };
-    let told = spec.until.clone().filter(|until| until == GUEST_BOOTED && !TOLD.contains(&vmm));
+    let untold = |until: &String| until == GUEST_BOOTED && !dialect.is_told_of_boot();
+    let told = spec.until.clone().filter(untold);
     let given = [
         ("until", told, "is told of no boot by its guest; use userspace, poweroff or line:REGEX"),
         ("accel", accel.map(str::to_owned), "runs guests by KVM alone; leave it out"),

@@ -83,6 +83,10 @@ impl Dialect for Firecracker {
         "Firecracker"
     }
 
+    fn is_told_of_boot(&self) -> bool {
+        true
+    }
+
     fn is_named(&self, program: &OsStr) -> bool {
         argv::is_program(program, PROGRAM)
     }
