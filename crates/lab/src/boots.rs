@@ -1,6 +1,6 @@
 //! Runs that are boots: what the executor of sessions needs to know of them.
 
-use crate::words::{ended_text, last_words};
+use crate::words::{ended_text, last_words, was_killed};
 use anyhow::Result;
 use vmeter_model::run::{Outcome, PlannedRun, RunRecord, WatchLevel};
 use vmeter_model::time::seconds;
@@ -62,7 +62,7 @@ pub(crate) fn hopeless(record: &RunRecord) -> Option<String> {
     let what = match &record.outcome {
         Outcome::Interrupted => return None,
         Outcome::VmmFailed { status, stderr }
-            if !stderr.trim().is_empty() && !status.contains("SIGKILL") =>
+            if !stderr.trim().is_empty() && !was_killed(status) =>
         {
             format!("the VMM failed ({status}): {}", last_words(stderr, record.index))
         }

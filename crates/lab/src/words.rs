@@ -16,7 +16,7 @@ pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
         Outcome::VmmFailed { .. } if outcome.fault() == Some(Fault::Host) => {
             "this host failed, not the VMM: --resume repeats it".into()
         }
-        Outcome::VmmFailed { status, .. } if status.contains("SIGKILL") => {
+        Outcome::VmmFailed { status, .. } if was_killed(status) => {
             format!("the VMM was killed ({status}), not by vmeter: dmesg tells whether it was for memory")
         }
         Outcome::VmmFailed { status, stderr } => match telling(stderr) {
@@ -33,6 +33,11 @@ pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
         Outcome::UnexpectedEnd { how } => how.clone(),
         Outcome::Interrupted => "interrupted".into(),
     })
+}
+
+/// True for a VMM that was killed: what it said before is no reason.
+pub(crate) fn was_killed(status: &str) -> bool {
+    status.contains("SIGKILL")
 }
 
 /// What a VMM said of its failure: from the first of its last lines that speaks of an error, as

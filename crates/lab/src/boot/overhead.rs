@@ -27,9 +27,8 @@ pub(super) fn of(session: &Session, finished: &[SavedRun]) -> Option<Overhead> {
     let plan = &session.record.plan;
     if is_measured(plan) {
         let asked = Asked::of_session(session).ok().and_then(|asked| asked.runs);
-        let levels = levels_of(plan);
-        let design = Design::new(levels, asked);
-        return Some(summarised(finished, levels, &design, &session.record.started_at));
+        let design = Design::new(levels_of(plan), asked);
+        return Some(summarised(finished, &design, &session.record.started_at));
     }
     let machine = session.record.machines.first()?;
     let watch = watched(plan).unwrap_or_default();
@@ -63,7 +62,8 @@ fn per_block(levels: Levels) -> u32 {
 }
 
 /// What the pairs of these runs say; `at` is when they were made.
-fn summarised(finished: &[SavedRun], levels: Levels, design: &Design, at: &str) -> Overhead {
+fn summarised(finished: &[SavedRun], design: &Design, at: &str) -> Overhead {
+    let levels = design.levels;
     let of = |level| pairs(finished.iter().map(|(_, run)| run), level, per_block(levels));
     let timed = of(levels.timed);
     let counting = levels.counts_apart().then(|| of(levels.asked));
@@ -265,7 +265,7 @@ pub(super) fn measure(
                 let at = &session.record.started_at;
                 if let Some(machine) = session.record.machines.first().filter(|_| !failed) {
                     let host = &session.record.host;
-                    remember(machine, host, &summarised(&finished, levels, &design, at));
+                    remember(machine, host, &summarised(&finished, &design, at));
                 }
                 return Ok(());
             }
