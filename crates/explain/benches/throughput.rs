@@ -2,7 +2,7 @@
 //! same run.
 //!
 //! `VMETER_TRACE_DATA` names a recording; without it one of a million events is made, of threads
-//! that ask each other and wait.
+//! that ask each other and wait, as ftrace's text and as that of `perf script`.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -17,21 +17,27 @@ const PAIRS: u64 = 8;
 
 fn main() {
     let folder = tempfile::tempdir().expect("a folder");
-    let path = match std::env::var_os("VMETER_TRACE_DATA").map(PathBuf::from) {
-        Some(path) => path,
+    match std::env::var_os("VMETER_TRACE_DATA").map(PathBuf::from) {
+        Some(path) => measure(&path),
         None => {
-            let path = folder.path().join("made.txt");
-            std::fs::write(&path, made()).expect("a file");
-            path
+            for (name, line) in [("ftrace text", ftrace as Line), ("perf script", perf)] {
+                let path = folder.path().join("made.txt");
+                std::fs::write(&path, made(line)).expect("a file");
+                println!("{name}:");
+                measure(&path);
+            }
         }
-    };
+    }
+}
+
+fn measure(path: &Path) {
     let (mut ours, mut theirs) = (f64::INFINITY, f64::INFINITY);
     let mut events = 0;
     // By turns: the host's load is the same for both.
     for _ in 0..RUNS {
-        theirs = theirs.min(cpu_of(|| stat_of(&path)));
+        theirs = theirs.min(cpu_of(|| stat_of(path)));
         ours = ours.min(cpu_of(|| {
-            let result = explain(std::slice::from_ref(&path), &Options::default());
+            let result = explain(&[path.to_path_buf()], &Options::default());
             events = result.expect("a trace").files.iter().map(|file| file.events).sum();
         }));
     }
@@ -61,9 +67,28 @@ fn cpu_of(run: impl FnOnce()) -> f64 {
     now() - before
 }
 
+/// Adds an event of a thread on a CPU, at so many µs.
+type Line = fn(text: &mut String, at: (u64, u64, u64), event: &str);
+
+fn ftrace(text: &mut String, (tid, cpu, us): (u64, u64, u64), event: &str) {
+    let (s, us) = (us / 1_000_000, us % 1_000_000);
+    writeln!(text, " t{tid}-{tid} [{cpu:03}] d..1. {s}.{us:06}: {event}").expect("a string");
+}
+
+fn perf(text: &mut String, (tid, cpu, us): (u64, u64, u64), event: &str) {
+    let (s, us) = (us / 1_000_000, us % 1_000_000);
+    let system = if event.starts_with("sched_") { "sched" } else { "raw_syscalls" };
+    writeln!(
+        text,
+        "{:>16} {tid:>5} [{cpu:03}] {s:>5}.{us:06}: {system}:{event}",
+        format!("t{tid}")
+    )
+    .expect("a string");
+}
+
 /// Pairs of threads on a CPU each: one writes and reads, the other reads and writes.
-fn made() -> String {
-    let mut text = "# tracer: nop\n#\n".to_string();
+fn made(line: Line) -> String {
+    let mut text = String::new();
     for n in 0..EVENTS / ROUND {
         let cpu = n % PAIRS;
         let (asks, answers) = (100 + cpu, 200 + cpu);
@@ -86,9 +111,7 @@ fn made() -> String {
         ];
         for (at, (tid, event)) in (0..).zip(round) {
             let us = n * ROUND + at;
-            let (s, us) = (us / 1_000_000, us % 1_000_000);
-            writeln!(text, " t{tid}-{tid} [{cpu:03}] d..1. {s}.{us:06}: {event}")
-                .expect("a string");
+            line(&mut text, (tid, cpu, us), &event);
         }
     }
     text

@@ -5,6 +5,7 @@
 
 use crate::event::{Event, EventType};
 use crate::formats;
+use crate::hash::Recent;
 use crate::symbols::Symbols;
 use crate::{Error, Input};
 use std::collections::HashMap;
@@ -245,6 +246,7 @@ pub(crate) struct Kinds {
     by_name: HashMap<Box<str>, u32>,
     kinds: Vec<EventType>,
     joined: String,
+    recent: Recent,
 }
 
 const MAX_KINDS: usize = 16 * 1024;
@@ -252,7 +254,12 @@ const MAX_NAME: usize = 128;
 
 impl Kinds {
     pub(crate) fn id(&mut self, system: &str, name: &str) -> u32 {
+        let guess = self.recent.guess(name);
+        if self.kinds.get(guess as usize).is_some_and(|kind| kind.name == name) {
+            return guess;
+        }
         if let Some(&id) = self.by_name.get(name) {
+            self.recent.note(name, id);
             return id;
         }
         let (system, name) = if self.kinds.len() < MAX_KINDS && name.len() <= MAX_NAME {

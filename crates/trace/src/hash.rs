@@ -55,3 +55,48 @@ impl Hasher for Mix {
 
 /// A map whose keys are a few integers; bounded by whoever fills it.
 pub type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
+
+/// Numbers of the texts that were looked up last, before a map by whole text is asked.
+///
+/// A trace has a few dozen names that come over and over; the map's hash withstands texts that are
+/// made to collide and takes longer than reading the name. Here a text that shares its slot only
+/// replaces another.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Recent([u32; Recent::SLOTS]);
+
+impl Default for Recent {
+    fn default() -> Recent {
+        Recent([0; Recent::SLOTS])
+    }
+}
+
+impl Recent {
+    const SLOTS: usize = 128;
+
+    /// The slot of a text: by its length and both its ends.
+    #[inline]
+    fn slot(text: &[u8]) -> usize {
+        let word = |bytes: Option<&[u8; 8]>| bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let mut mix = Mix::default();
+        match text.len() {
+            0..=7 => mix.write(text),
+            _ => {
+                mix.write_u64(word(text.first_chunk()));
+                mix.write_u64(word(text.last_chunk()) ^ text.len() as u64);
+            }
+        }
+        (mix.finish() >> 32) as usize % Recent::SLOTS
+    }
+
+    /// The number that a text may have; to be compared.
+    #[inline]
+    pub(crate) fn guess(&self, text: &str) -> u32 {
+        self.0[Recent::slot(text.as_bytes())]
+    }
+
+    /// Takes note of a text's number.
+    #[inline]
+    pub(crate) fn note(&mut self, text: &str, number: u32) {
+        self.0[Recent::slot(text.as_bytes())] = number;
+    }
+}

@@ -165,7 +165,7 @@ impl Input {
         let budget = self.budget.clone();
         budget.is_text();
         let stream = self.into_stream();
-        let line = Vec::new();
+        let line = String::new();
         Lines { stream, line, number: 0, cut: 0, replaced: 0, problem: None, budget }
     }
 
@@ -339,7 +339,7 @@ impl RandomAccess {
 /// Lines of a text trace, one at a time, in bounded memory.
 pub struct Lines {
     stream: Box<dyn BufRead + Send>,
-    line: Vec<u8>,
+    line: String,
     number: u64,
     cut: u64,
     /// Lines with bytes that are not UTF-8.
@@ -351,7 +351,8 @@ pub struct Lines {
 impl Lines {
     /// Reads the next line into the buffer that [`Lines::text`] shows; false at the end.
     pub fn advance(&mut self) -> bool {
-        self.line.clear();
+        let mut line = std::mem::take(&mut self.line).into_bytes();
+        line.clear();
         let mut any = false;
         let mut cut = false;
         loop {
@@ -369,9 +370,9 @@ impl Lines {
             any = true;
             let end = memchr::memchr(b'\n', chunk);
             let part = &chunk[..end.unwrap_or(chunk.len())];
-            let room = MAX_LINE - self.line.len();
+            let room = MAX_LINE - line.len();
             cut |= part.len() > room;
-            self.line.extend_from_slice(&part[..part.len().min(room)]);
+            line.extend_from_slice(&part[..part.len().min(room)]);
             let used = end.map_or(chunk.len(), |e| e + 1);
             self.stream.consume(used);
             if end.is_some() {
@@ -380,17 +381,16 @@ impl Lines {
         }
         self.cut += u64::from(cut);
         self.number += u64::from(any);
-        if std::str::from_utf8(&self.line).is_err() {
+        self.line = String::from_utf8(line).unwrap_or_else(|e| {
             self.replaced += 1;
-            self.line = String::from_utf8_lossy(&self.line).into_owned().into_bytes();
-        }
+            String::from_utf8_lossy(e.as_bytes()).into_owned()
+        });
         any
     }
 
     /// The line read last, without its end; bytes that are not UTF-8 are replaced.
     pub fn text(&self) -> &str {
-        let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
-        std::str::from_utf8(line).unwrap_or_default()
+        self.line.strip_suffix('\r').unwrap_or(&self.line)
     }
 
     /// Number of the line read last, from 1.

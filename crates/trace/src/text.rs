@@ -4,18 +4,37 @@
 ///
 /// `key` includes its separator: `"irq="`, `"reason "`. It must begin a word.
 pub(crate) fn after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
-    let mut from = 0;
-    loop {
-        let at = from + text.get(from..)?.find(key)?;
-        let begins = at == 0 || !is_word(text.as_bytes()[at - 1]);
-        let rest = &text[at + key.len()..];
-        if begins {
-            let rest = rest.trim_start();
-            let end = rest.find([' ', ',', ')', ']', '\t']).unwrap_or(rest.len());
-            return Some(&rest[..end]);
-        }
-        from = at + key.len();
-    }
+    let rest = text.get(ends(text, key).find(|end| begins_word(text, end - key.len()))?..)?;
+    let rest = rest.trim_ascii_start();
+    let end = rest.bytes().position(|b| matches!(b, b' ' | b',' | b')' | b']' | b'\t'));
+    Some(&rest[..end.unwrap_or(rest.len())])
+}
+
+/// Where the text goes on behind each place at which `part` stands.
+///
+/// Looked for is its last byte, which of a key is the rarest one: setting a search for the whole
+/// of it up takes longer than going through a line.
+fn ends<'a>(text: &'a str, part: &'a str) -> impl Iterator<Item = usize> + 'a {
+    let last = part.bytes().next_back().unwrap_or_default();
+    let hits = memchr::memchr_iter(last, text.as_bytes()).map(|at| at + 1);
+    hits.filter(|end| text.as_bytes()[..*end].ends_with(part.as_bytes()))
+}
+
+/// Splits at an ASCII byte that is near.
+#[inline]
+pub(crate) fn split_at_byte(text: &str, byte: u8) -> Option<(&str, &str)> {
+    let at = text.bytes().position(|b| b == byte)?;
+    Some((&text[..at], &text[at + 1..]))
+}
+
+/// Splits at the first place at which `part` stands.
+pub(crate) fn split<'a>(text: &'a str, part: &'a str) -> Option<(&'a str, &'a str)> {
+    let end = ends(text, part).next()?;
+    Some((text.get(..end - part.len())?, text.get(end..)?))
+}
+
+fn begins_word(text: &str, at: usize) -> bool {
+    at == 0 || !is_word(text.as_bytes()[at - 1])
 }
 
 fn is_word(byte: u8) -> bool {
@@ -43,21 +62,31 @@ pub(crate) fn number_after(text: &str, key: &str) -> Option<u64> {
     number(after(text, key)?)
 }
 
+const TENS: [u64; 10] =
+    [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
+
 /// Seconds with a decimal fraction as nanoseconds; an integer without one as it is.
 pub(crate) fn stamp(text: &str) -> Option<(u64, bool)> {
-    let Some((whole, fraction)) = text.split_once('.') else {
+    let Some((whole, fraction)) = split_at_byte(text, b'.') else {
         return Some((text.parse().ok()?, false));
     };
-    if fraction.is_empty() || fraction.len() > 18 || !fraction.bytes().all(|b| b.is_ascii_digit()) {
+    if fraction.is_empty() || fraction.len() > 18 {
         return None;
     }
-    let seconds: u64 = whole.parse().ok()?;
-    let mut ns = 0;
-    for place in 0..9 {
-        let digit = fraction.as_bytes().get(place).map_or(0, |b| u64::from(b - b'0'));
-        ns = ns * 10 + digit;
+    let mut parts = 0;
+    for digit in fraction.bytes() {
+        let digit = digit.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        parts = parts * 10 + u64::from(digit);
     }
-    Some((seconds.checked_mul(1_000_000_000)?.checked_add(ns)?, true))
+    let ns = match fraction.len() {
+        digits @ 0..=9 => parts * TENS[9 - digits],
+        digits => parts / TENS[digits - 9],
+    };
+    let seconds: u64 = whole.parse().ok()?;
+    Some((seconds.checked_mul(TENS[9])?.checked_add(ns)?, true))
 }
 
 #[cfg(test)]
@@ -71,6 +100,11 @@ mod tests {
         assert_eq!(number_after(exit, "info1 "), Some(0x3f80010));
         assert_eq!(after("prev_pid=1 pid=2", "pid="), Some("2"));
         assert_eq!(after("xreason a", "reason "), None);
+        assert_eq!(after("next_pid=1 é=2 pid=", "pid="), Some(""));
+        assert_eq!(split("a ==> b ==> c", "==>"), Some(("a ", " b ==> c")));
+        assert_eq!((split("a = => b", "==>"), split("=>", "==>")), (None, None));
+        assert_eq!(stamp("1.123456789987654321"), Some((1_123_456_789, true)));
+        assert_eq!((stamp("1.5"), stamp("1.")), (Some((1_500_000_000, true)), None));
         assert_eq!(number("-1"), Some(u64::MAX));
         assert_eq!(hex("ae80"), Some(0xae80));
         assert_eq!(stamp("69.243562"), Some((69_243_562_000, true)));

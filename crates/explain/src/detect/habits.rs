@@ -255,8 +255,7 @@ fn herd(
     (by, call, woken): (GroupId, Option<Sym>, GroupId),
     wakes: &Wakes,
 ) -> Option<Candidate> {
-    let each = wakes.wakes as f64 / wakes.instances.max(1) as f64;
-    let groups = &view.evidence.groups;
+    let (each, groups) = (wakes.each(), &view.evidence.groups);
     if each < HERD || wakes.wakes < WAKES || groups.is_kernel(by) || groups.is_kernel(woken) {
         return None;
     }
@@ -275,6 +274,7 @@ fn herd(
     let asleep = own.most_in(|state| state == Frame::Waker(by))?.0;
     let inside = asleep.map_or(String::new(), |call| format!(" out of {}", view.frame_name(call)));
     let cpu = own.ticks(|_, state| state == Frame::Runs);
+    let file = groups.get(by).map_or(0, |by| by.first.file);
     let (by, woken) = (view.threads(by), view.threads(woken));
     let call = call.map_or("run", |call| view.name(call));
     let claim = format!(
@@ -285,34 +285,36 @@ fn herd(
         grouped(&vain.to_string()),
         grouped(&turns.to_string()),
     );
-    let file = groups.get(0).map_or(0, |_| 0);
     let mut chain = vec![link(view, file, claim, wakes.wakes, cpu, own.all.worst)];
     if !known {
-        let guess = "about: many threads in epoll_wait on one descriptor, or on one condition \
-                     variable (futex), are woken together";
-        chain.push(Link { claim: guess.into(), ..Link::default() });
-        let unknown =
-            "not known: which call wakes them and what they do then (record raw_syscalls:*)";
-        chain.push(Link { claim: unknown.into(), ..Link::default() });
+        chain.extend(not_recorded(
+            "many threads in epoll_wait on one descriptor, or on one condition variable (futex), \
+             are woken together",
+            "which call wakes them and what they do then",
+        ));
     }
+    let vain = match known {
+        true => format!("{} have nothing to do", brief_percent(share)),
+        false => "most in vain, it seems".into(),
+    };
+    let each = three_digits(each);
     Some(Candidate {
         kind: "wake-ups-in-vain",
         subject: by.clone(),
         saving: if known { (cpu as f64 * share) as u64 } else { cpu / 2 },
-        summary: format!(
-            "each {call} of {by} wakes {} {woken}{inside}; {}",
-            three_digits(each),
-            match known {
-                true => format!("{} have nothing to do", brief_percent(share)),
-                false => "most in vain, it seems".into(),
-            }
-        ),
+        summary: format!("each {call} of {by} wakes {each} {woken}{inside}; {vain}"),
         chain,
         suggestion: "wake one: EPOLLEXCLUSIVE, a queue of each thread's own, pthread_cond_signal instead of broadcast".into(),
         confirm: "perf stat -e context-switches -p PID sleep 5 (it with one waiting thread and with all)".into(),
         at_most: (!known).then_some(Severity::Medium),
         ..Candidate::default()
     })
+}
+
+/// Without system calls: what it may be, and what they would tell.
+fn not_recorded(about: &str, unknown: &str) -> [Link; 2] {
+    let unknown = format!("not known: {unknown} (record raw_syscalls:*)");
+    [format!("about: {about}"), unknown].map(|claim| Link { claim, ..Link::default() })
 }
 
 /// Two that hand over to each other for little.
@@ -340,6 +342,11 @@ fn hand_overs(view: &View<'_>) -> Vec<Candidate> {
     all.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
+/// True if both of a pair do little with what they are handed, so many times.
+fn both_little(view: &View<'_>, (a, b): (GroupId, GroupId), count: u64) -> bool {
+    own_is_little(view, a, b, count) && own_is_little(view, b, a, count)
+}
+
 fn hand_over(
     view: &View<'_>,
     group: GroupId,
@@ -358,36 +365,32 @@ fn hand_over(
     let life = level.all.ticks.saturating_sub(unknown);
     let own = computing(view, group, level, sum.count);
     let each = view.seconds(life / sum.count)?;
-    let little = own_is_little(view, other, group, sum.count)
-        && own_is_little(view, group, other, sum.count);
-    if each > HAND_OVERS.1 || own * 3 > life || !little {
+    if each > HAND_OVERS.1 || own * 3 > life || !both_little(view, (other, group), sum.count) {
         return None;
     }
     let pair = (view.threads(group), view.threads(other));
     let count = grouped(&sum.count.to_string());
+    let round = view.time(life as f64 / sum.count as f64);
     let computing = brief_percent(own as f64 / life.max(1) as f64);
     let claim = format!(
-        "{} waits {count} times for {} and is woken by it, {} a round; {computing} of its {} is its own computing, the rest calls, waking up and waiting for a CPU",
-        pair.0, pair.1, view.time(life as f64 / sum.count as f64), view.time(life as f64)
+        "{} waits {count} times for {} and is woken by it, {round} a round; {computing} of its {} is its own computing, the rest calls, waking up and waiting for a CPU",
+        pair.0, pair.1, view.time(life as f64)
     );
     let file = evidence.groups.get(group).map_or(0, |group| group.first.file);
     let mut chain = vec![link(view, file, claim, sum.count, life, sum.worst)];
     if !evidence.seen(file).syscalls {
-        let guess =
-            "about: a pipe, a socket, an eventfd or a futex that both write and read in turn";
-        chain.push(Link { claim: guess.into(), ..Link::default() });
-        let unknown = "not known: by which call (record raw_syscalls:*)";
-        chain.push(Link { claim: unknown.into(), ..Link::default() });
+        chain.extend(not_recorded(
+            "a pipe, a socket, an eventfd or a futex that both write and read in turn",
+            "by which call",
+        ));
     }
     let candidate = Candidate {
         kind: "ping-pong",
         subject: pair.0.clone(),
         saving: life.saturating_sub(own),
         summary: format!(
-            "{} and {} hand over to each other {count} times, {} each",
-            pair.0,
-            pair.1,
-            view.time(life as f64 / sum.count as f64)
+            "{} and {} hand over to each other {count} times, {round} each",
+            pair.0, pair.1
         ),
         chain,
         suggestion:

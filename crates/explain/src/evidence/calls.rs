@@ -75,6 +75,13 @@ pub struct Wakes {
     last: u64,
 }
 
+impl Wakes {
+    /// Wake-ups of one instance.
+    pub fn each(&self) -> f64 {
+        self.wakes as f64 / self.instances.max(1) as f64
+    }
+}
+
 /// Waits for a kind of lock of the kernel.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Contended {

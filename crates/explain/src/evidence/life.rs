@@ -169,7 +169,8 @@ impl Life<'_> {
             return self.leaf(at, Frame::Unknown, span.1.saturating_sub(span.0));
         };
         let mut covered = 0_u64;
-        for segment in state.back(self.now) {
+        let current = state.current(self.now);
+        for segment in std::iter::once(&current).chain(state.past()) {
             if segment.end < span.0 || !self.budget.spend() {
                 break;
             }
@@ -183,7 +184,7 @@ impl Life<'_> {
             let (from, to) = (segment.start.max(span.0), segment.end.min(span.1));
             if from < to {
                 covered = covered.saturating_add(to - from);
-                self.segment(at, thread, &segment, (from, to), stack);
+                self.segment(at, thread, segment, (from, to), stack);
             }
         }
         let rest = span.1.saturating_sub(span.0).saturating_sub(covered);

@@ -95,6 +95,13 @@ impl Witness<'_> {
 
     /// The root of the tree for a thread's life.
     fn root(&mut self, tid: Tid) -> Option<u32> {
+        let own = self.evidence.threads.get_mut(&tid)?;
+        if let (Some((group, uses)), Some((of, root))) = (own.group, own.root) {
+            if uses < NAMED && of == group {
+                own.group = Some((group, uses + 1));
+                return Some(root);
+            }
+        }
         let group = self.group(tid)?;
         let Evidence { threads, tree, .. } = &mut *self.evidence;
         let own = threads.get_mut(&tid)?;
@@ -124,7 +131,6 @@ impl Witness<'_> {
             self.was_held_back(tid, segment);
         }
         if matches!(segment.state, State::Kvm | State::Kernel | State::User) {
-            self.looked(tid, segment);
             return self.runs(tid, root, segment);
         }
         let Some(segment) = &self.goes_on(tid, root, segment) else { return };
@@ -136,18 +142,6 @@ impl Witness<'_> {
         life.segment(root, tid, segment, span, &mut vec![tid]);
         let pieces = life.pieces.take();
         self.keep(root, span, pieces);
-    }
-
-    /// A thread that has looked whether what it waits for has come does not run for long.
-    fn looked(&mut self, tid: Tid, segment: &Segment) {
-        let Some(own) = self.evidence.threads.get_mut(&tid) else { return };
-        let ticks = segment.end.saturating_sub(segment.start);
-        let waits = |held: &Segment| held.end.saturating_sub(held.start);
-        if let Some(held) = own.held.as_deref() {
-            if segment.call != held.call || ticks.saturating_mul(LOOKS) > waits(held) {
-                own.looked = true;
-            }
-        }
     }
 
     /// A sleep that only a timer ends, in a call that does not wait by design, may go on at once:
@@ -222,6 +216,11 @@ impl Witness<'_> {
         place.stamp = self.moment.stamp;
         let Evidence { threads, tree, .. } = &mut *self.evidence;
         let Some(own) = threads.get_mut(&tid) else { return };
+        if let Some(held) = own.held.as_deref() {
+            // Who has looked whether what it waits for has come does not run for long.
+            let waited = held.end.saturating_sub(held.start);
+            own.looked |= segment.call != held.call || ticks.saturating_mul(LOOKS) > waited;
+        }
         let key = (root, segment.call, segment.work);
         let at = segment.call.map_or(0, |call| call.id.0 as usize + 1) % own.nodes.len();
         let Some(slot) = own.nodes.get_mut(at) else { return };

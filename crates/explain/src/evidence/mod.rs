@@ -233,8 +233,12 @@ impl Visitor for Witness<'_> {
         let cpu = self.moment.cpu;
         let mut segment = self.segment(thread.tid, ended);
         let (file, tid) = (self.moment.file, self.tid(thread));
-        let runs = std::mem::take(&mut self.evidence.runs);
-        let rival = |since| runs.rival((file, cpu), thread.tid, (since, now));
+        if segment.state == State::Runnable {
+            if let Some(since) = self.evidence.thread(tid, now).map(|own| own.since()) {
+                let runs = &self.evidence.runs;
+                segment.rival = runs.rival((file, cpu), thread.tid, (since, now));
+            }
+        }
         let call = thread.in_call().map(sym);
         let work = thread.work.map(|(function, _)| sym(function));
         let (mut ended_call, mut in_vain) = (None, false);
@@ -248,7 +252,6 @@ impl Visitor for Witness<'_> {
             ended_call_since = (entered, own.off);
             own.was_off(segment.state, now.saturating_sub(since));
             if segment.state == State::Runnable {
-                segment.rival = rival(since);
                 own.gets_cpu(cpu, now, now.saturating_sub(since));
             }
             if segment.state == State::Blocked {
@@ -268,7 +271,6 @@ impl Visitor for Witness<'_> {
             segment.start = own.ends(segment, room);
             own.begins(thread.state(), call, work);
         }
-        self.evidence.runs = runs;
         self.live(thread, &segment);
         if let Some(group) = in_vain.then(|| self.group(tid)).flatten() {
             self.evidence.ledger.in_vain(group);

@@ -225,7 +225,8 @@ impl Thread {
         (self.state == State::Runnable).then(|| now.saturating_sub(self.since))
     }
 
-    fn current(&self, now: u64) -> Segment {
+    /// What it does now.
+    pub fn current(&self, now: u64) -> Segment {
         Segment {
             start: self.since,
             end: now,
@@ -359,6 +360,11 @@ impl Thread {
 
     /// What it did, newest first, what it does now included.
     pub fn back(&self, now: u64) -> impl Iterator<Item = Segment> + '_ {
-        std::iter::once(self.current(now)).chain(self.past.iter().rev().copied())
+        std::iter::once(self.current(now)).chain(self.past().copied())
+    }
+
+    /// What it did, newest first.
+    pub fn past(&self) -> impl Iterator<Item = &Segment> {
+        self.past.iter().rev()
     }
 }

@@ -72,6 +72,8 @@ pub struct Node {
 pub struct Tree {
     nodes: Vec<Node>,
     index: FastMap<(u32, Frame), u32>,
+    /// By node, the one within it that was found last: the next is mostly the same.
+    latest: Vec<u32>,
     children: Vec<Vec<u32>>,
 }
 
@@ -94,7 +96,21 @@ impl Tree {
         (0..).zip(&self.nodes).filter(|(at, node)| node.parent == *at)
     }
 
+    #[inline]
     fn find(&mut self, parent: u32, frame: Frame) -> Option<u32> {
+        let latest = self.latest.get(parent as usize).copied();
+        let same = |node: &Node| node.parent == parent && node.frame == frame;
+        if let Some(at) = latest.filter(|at| self.nodes.get(*at as usize).is_some_and(same)) {
+            return Some(at);
+        }
+        let found = self.look_up(parent, frame);
+        if let (Some(latest), Some(at)) = (self.latest.get_mut(parent as usize), found) {
+            *latest = at;
+        }
+        found
+    }
+
+    fn look_up(&mut self, parent: u32, frame: Frame) -> Option<u32> {
         if let Some(&at) = self.index.get(&(parent, frame)) {
             return Some(at);
         }
@@ -106,6 +122,7 @@ impl Tree {
         let node =
             Node { frame, parent: parent_or_own, ticks: 0, count: 0, squares: 0.0, worst: None };
         self.nodes.push(node);
+        self.latest.push(at);
         self.index.insert((parent, frame), at);
         Some(at)
     }

@@ -128,50 +128,72 @@ fn bound(cost: f64, longer: f64) -> f64 {
     }
 }
 
-fn told(view: &View<'_>, more: &More, longer: f64, by_call: bool) -> Option<Candidate> {
-    let More { of: (who, call), now, before, cost, .. } = more;
-    let (who, name) = (view.threads(*who), view.name(*call));
+fn rounded(count: f64) -> String {
+    grouped(&(count.round() as u64).to_string())
+}
+
+/// What kind of cause a call is that takes more than before, and how it is told.
+struct Words {
+    kind: &'static str,
+    summary: String,
+    suggestion: String,
+}
+
+fn words(view: &View<'_>, more: &More, who: &str, by_call: bool) -> Option<Words> {
+    let More { of: (_, call), now, before, .. } = more;
+    let name = view.name(*call);
     let tick = view.seconds(1)?;
-    let time = |seconds: f64| view.time(seconds / tick);
-    let number = |count: f64| grouped(&(count.round() as u64).to_string());
+    let (longer, shorter) = (view.time(now.seconds / tick), view.time(before.seconds / tick));
     let often = now.count >= OFTEN.0 * before.count && now.count - before.count >= OFTEN.1 as f64;
-    let who = if by_call { "the program".to_string() } else { who };
-    let (kind, summary, suggestion) = if FORKS.contains(&name) {
-        (
-            "child-process",
-            format!("{who} calls {name} {} times, not {}", number(now.count), number(before.count)),
-            "do it in the process itself, or keep one helper and talk to it".to_string(),
-        )
+    let counted =
+        format!("{who} calls {name} {} times, not {}", rounded(now.count), rounded(before.count));
+    Some(if FORKS.contains(&name) {
+        Words {
+            kind: "child-process",
+            summary: counted,
+            suggestion: "do it in the process itself, or keep one helper and talk to it".into(),
+        }
     } else if name.contains("nanosleep") || waits(name) && now.zeros > 0.5 * now.seconds {
         let other = waiting_meanwhile(view, more.of).filter(|_| !by_call);
         let other = other.map_or(String::new(), |(other, inside)| {
             format!("{} waits in {} while ", view.threads(other), view.name(inside))
         });
-        let (now, before) = (time(now.seconds), time(before.seconds));
-        (
-            "timer-paced",
-            format!("{other}{who} sleeps in {name}: {now}, not {before}"),
-            "wait for the event itself (eventfd, epoll, futex), not for a period".to_string(),
-        )
+        Words {
+            kind: "timer-paced",
+            summary: format!("{other}{who} sleeps in {name}: {longer}, not {shorter}"),
+            suggestion: "wait for the event itself (eventfd, epoll, futex), not for a period"
+                .into(),
+        }
     } else if often {
-        (
-            "burst-of-calls",
-            format!("{who} calls {name} {} times, not {}", number(now.count), number(before.count)),
-            format!("one {name} for many (a buffer, a larger block), not one each"),
-        )
+        Words {
+            kind: "burst-of-calls",
+            summary: counted,
+            suggestion: format!("one {name} for many (a buffer, a larger block), not one each"),
+        }
     } else {
-        (
-            "slow-call",
-            format!("{who} is in {name} for {}, not {}", time(now.seconds), time(before.seconds)),
-            format!("find out what {name} waits for; call it less often, or for more at once"),
-        )
-    };
+        Words {
+            kind: "slow-call",
+            summary: format!("{who} is in {name} for {longer}, not {shorter}"),
+            suggestion: format!(
+                "find out what {name} waits for; call it less often, or for more at once"
+            ),
+        }
+    })
+}
+
+fn told(view: &View<'_>, more: &More, longer: f64, by_call: bool) -> Option<Candidate> {
+    let More { of: (who, call), now, before, cost, .. } = more;
+    let name = view.name(*call);
+    let tick = view.seconds(1)?;
+    let time = |seconds: f64| view.time(seconds / tick);
+    let who = if by_call { "the program".to_string() } else { view.threads(*who) };
+    let Words { kind, summary, suggestion } = words(view, more, &who, by_call)?;
     let claim = format!(
         "{} calls of {name} take {}; for as much work {} take {} in the trace it is compared with: \
          {} of the {} that it is longer",
-        number(now.count),
+        rounded(now.count),
         time(now.seconds),
-        number(before.count),
+        rounded(before.count),
         time(before.seconds),
         brief_percent((cost / longer.max(1e-9)).min(1.0)),
         time(longer),

@@ -45,22 +45,24 @@ fn seconds(right: &str) -> bool {
 
 /// Splits `[flags] stamp: rest`.
 fn split_stamp(right: &str) -> Option<(u64, bool, &str, Context)> {
-    let (mut rest, mut column) = (right.trim_start(), Context::Unknown);
+    let (mut rest, mut column) = (right.trim_ascii_start(), Context::Unknown);
     // Flags (`d.h1.`) come first, unless the recorder left them out.
     for _ in 0..2 {
-        let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+        let blank = rest.bytes().position(|b| b.is_ascii_whitespace());
+        let end = blank.unwrap_or(rest.len());
         let (word, after) = rest.split_at(end);
         if let Some((ts, in_seconds)) = word.strip_suffix(':').and_then(stamp) {
-            return Some((ts, in_seconds, after.trim_start(), column));
+            return Some((ts, in_seconds, after.trim_ascii_start(), column));
         }
         column = Context::of_column(word);
-        rest = after.trim_start();
+        rest = after.trim_ascii_start();
     }
     None
 }
 
 fn parse(line: &str, _number: u64) -> Line<'_> {
-    if line.trim_start().starts_with('#') || line.trim().is_empty() {
+    let begin = line.trim_ascii_start();
+    if begin.starts_with('#') || begin.is_empty() {
         return comment(line);
     }
     match event(line) {
@@ -71,7 +73,7 @@ fn parse(line: &str, _number: u64) -> Line<'_> {
 
 fn event(line: &str) -> Option<Head<'_>> {
     let (left, cpu, right) = split_cpu(line)?;
-    let mut task = left.trim();
+    let mut task = left.trim_ascii();
     // The thread group, if recorded: `( 123)` or `(-----)`.
     if let Some((before, _)) = task.strip_suffix(')').and_then(|t| t.rsplit_once('(')) {
         task = before.trim_end();

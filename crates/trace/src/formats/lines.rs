@@ -3,6 +3,7 @@
 use crate::event::{Body, Context, Event, EventType, NO_CPU};
 use crate::format::{EventReader, Kinds, Losses, TraceInfo};
 use crate::input::Lines;
+use crate::text::split_at_byte;
 use std::ops::Range;
 use vmeter_base::CpuList;
 
@@ -223,23 +224,33 @@ pub(super) fn first_event(head: &[u8], parse: Parse) -> Option<&str> {
 
 /// Splits `left [001] right` at the CPU's brackets.
 pub(super) fn split_cpu(line: &str) -> Option<(&str, u32, &str)> {
-    let mut from = 0;
-    while let Some(open) = line.get(from..)?.find(" [").map(|at| from + at) {
-        let inside = &line[open + 2..];
+    let bytes = line.as_bytes();
+    for open in memchr::memchr_iter(b'[', bytes) {
+        let Some(left) = bytes[..open].strip_suffix(b" ") else { continue };
+        let inside = &line[open + 1..];
         let digits = inside.bytes().take_while(u8::is_ascii_digit).count();
         let after = &inside[digits..];
         if (3..=6).contains(&digits) && after.starts_with("] ") {
             let cpu = inside[..digits].parse().unwrap_or(NO_CPU);
-            return Some((&line[..open], cpu, &after[2..]));
+            return Some((&line[..left.len()], cpu, &after[2..]));
         }
-        from = open + 2;
     }
     None
 }
 
+/// Bytes that names have.
+static OF_NAMES: [bool; 256] = {
+    let (mut of, mut byte) = ([false; 256], 0_u8);
+    while byte < 128 {
+        of[byte as usize] = byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+        byte += 1;
+    }
+    of
+};
+
 /// Splits `name: text` where the name is one word.
 pub(super) fn split_name(text: &str) -> Option<(&str, &str)> {
-    let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')))?;
-    let rest = text[end..].strip_prefix(':')?;
-    (end > 0).then(|| (&text[..end], rest.trim_start()))
+    let (name, rest) = split_at_byte(text, b':')?;
+    let whole = name.bytes().all(|b| OF_NAMES[b as usize]);
+    (whole && !name.is_empty()).then(|| (name, rest.trim_ascii_start()))
 }

@@ -5,7 +5,7 @@
 
 use super::lines::{any_event, split_cpu, split_name, Head, Line, TextReader};
 use crate::format::{EventReader, Tick, TraceFormat, TraceInfo};
-use crate::text::stamp;
+use crate::text::{split_at_byte, stamp};
 use crate::{Error, Input};
 
 /// The format.
@@ -43,16 +43,22 @@ fn parse(line: &str, _number: u64) -> Line<'_> {
     }
 }
 
+/// Splits at the last blank.
+fn split_last(text: &str) -> Option<(&str, &str)> {
+    let at = memchr::memrchr2(b' ', b'\t', text.as_bytes())?;
+    Some((&text[..at], &text[at + 1..]))
+}
+
 fn event(line: &str) -> Option<Head<'_>> {
     let (left, cpu, right) = split_cpu(line)?;
-    let (comm, ids) = left.trim().rsplit_once(char::is_whitespace)?;
-    let tid = ids.rsplit('/').next()?.parse().ok()?;
-    let (seconds, rest) = right.trim_start().split_once(':')?;
+    let (comm, ids) = split_last(left.trim_ascii())?;
+    let tid = split_at_byte(ids, b'/').map_or(ids, |(_, tid)| tid).parse().ok()?;
+    let (seconds, rest) = split_at_byte(right.trim_ascii_start(), b':')?;
     let (ts, true) = stamp(seconds)? else { return None };
-    let mut rest = rest.trim_start();
+    let mut rest = rest.trim_ascii_start();
     let period = rest.bytes().take_while(u8::is_ascii_digit).count();
     if period > 0 && rest[period..].starts_with(' ') {
-        rest = rest[period..].trim_start();
+        rest = rest[period..].trim_ascii_start();
     }
     let (system, rest) = split_name(rest)?;
     let (name, text) = split_name(rest)?;
@@ -63,7 +69,7 @@ fn event(line: &str) -> Option<Head<'_>> {
         ts,
         cpu,
         tid,
-        comm: comm.trim(),
+        comm: comm.trim_ascii(),
         text,
         ..Head::default()
     })

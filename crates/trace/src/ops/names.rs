@@ -1,6 +1,7 @@
 //! Names, each with a small number, so that ops are plain data.
 
 use crate::event::EventType;
+use crate::hash::{FastMap, Recent};
 use crate::names::{ioctl, svm_exception, svm_exit, syscall, vmx_exit};
 use std::collections::HashMap;
 
@@ -16,11 +17,12 @@ pub struct NameId(pub u32);
 pub struct Names {
     list: Vec<Box<str>>,
     by_name: HashMap<Box<str>, NameId>,
+    recent: Recent,
 }
 
 impl Default for Names {
     fn default() -> Names {
-        Names { list: vec!["other".into()], by_name: HashMap::new() }
+        Names { list: vec!["other".into()], by_name: HashMap::new(), recent: Recent::default() }
     }
 }
 
@@ -32,7 +34,13 @@ impl Names {
 
     /// The number of a name.
     pub fn id(&mut self, name: &str) -> NameId {
+        let guess = NameId(self.recent.guess(name));
+        // Number 0 is none that a text has, whatever it is spelled like.
+        if guess.0 != 0 && self.name(guess) == name {
+            return guess;
+        }
         if let Some(&id) = self.by_name.get(name) {
+            self.recent.note(name, id.0);
             return id;
         }
         if self.list.len() >= Names::MAX || name.len() > Names::MAX_LEN {
@@ -74,7 +82,7 @@ pub(crate) enum Number {
 #[derive(Default)]
 pub(crate) struct Resolver {
     pub(crate) names: Names,
-    cache: HashMap<(Number, u64), NameId>,
+    cache: FastMap<(Number, u64), NameId>,
     /// Tables of the trace's own `kvm_exit` format, by instruction set (1 VMX, 2 SVM).
     exits: [HashMap<u64, String>; 2],
     userspace_exits: HashMap<u64, String>,
@@ -241,6 +249,18 @@ mod tests {
         assert_eq!(tables[1].get(&0x7b).map(String::as_str), Some("io"));
         let joined = symbol_tables("__print_symbolic(REC->reason, { 2, \"KVM_EXIT_\" \"IO\" })");
         assert_eq!(joined[0].get(&2).map(String::as_str), Some("KVM_EXIT_IO"));
+    }
+
+    #[test]
+    fn names_that_share_a_slot_are_told_apart() {
+        let mut names = Names::default();
+        let alike = ["function_a_of_work", "function_b_of_work", "a", "b", "", "other"];
+        let ids = alike.map(|name| names.id(name));
+        for _ in 0..2 {
+            assert_eq!(alike.map(|name| names.id(name)), ids);
+        }
+        assert_eq!(ids.map(|id| names.name(id).to_string()), alike);
+        assert_ne!(ids[5], NameId(0), "a name of the trace is not the one for all the rest");
     }
 
     #[test]

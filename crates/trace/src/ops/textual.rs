@@ -8,7 +8,7 @@ use super::binary::hypercall;
 use super::meaning::Meaning;
 use super::names::{NameId, Number, Resolver};
 use super::op::{Lock, Op, Sleep, Vector};
-use crate::text::{after, hex, number, number_after};
+use crate::text::{after, hex, number, number_after, split};
 
 pub(crate) fn decode(meaning: Meaning, text: &str, names: &mut Resolver) -> Op {
     known(meaning, text, names).unwrap_or(Op::Other)
@@ -89,7 +89,9 @@ fn known(meaning: Meaning, text: &str, names: &mut Resolver) -> Option<Op> {
 
 /// What a call returned: `NR 56 = 0`, `sys_clone -> 0x0`, `__syscall_nr=56 ret=0x0`.
 pub(super) fn returned(text: &str) -> Option<i64> {
-    number(text.trim_end().rsplit([' ', '=', '>']).next()?).map(|value| value as i64)
+    let text = text.trim_ascii_end();
+    let begin = memchr::memrchr3(b' ', b'=', b'>', text.as_bytes()).map_or(0, |at| at + 1);
+    number(&text[begin..]).map(|value| value as i64)
 }
 
 fn exit_reason(text: &str, names: &mut Resolver) -> NameId {
@@ -173,7 +175,7 @@ fn work(meaning: Meaning, text: &str, names: &mut Resolver) -> Option<Op> {
 /// tracefs: `prev_pid=1 … prev_state=R+ ==> … next_pid=2`;
 /// trace-cmd: `comm:1 [120] R ==> comm:2 [120]`.
 fn switch(text: &str) -> Option<Op> {
-    let (from, to) = text.split_once("==>").unwrap_or((text, text));
+    let (from, to) = split(text, "==>").unwrap_or((text, text));
     if let Some(prev) = number_after(from, "prev_pid=") {
         let state = after(from, "prev_state=")?;
         let runnable = match number(state) {
