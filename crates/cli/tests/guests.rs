@@ -144,6 +144,24 @@ fn a_disk_boot_gives_its_initcalls() {
     }
 }
 
+/// What a kernel prints is in no span of its own, and is told as a whole; one that is `quiet` prints
+/// little.
+#[test]
+fn a_kernel_that_prints_waits_for_its_console() {
+    let lab = Lab::new();
+    let told = |name: &str| {
+        let shown = shown(&lab, name);
+        let causes = shown["causes"].as_array().expect("causes").iter();
+        let log = causes.filter(|cause| cause["id"] == "console-log");
+        log.filter_map(|cause| cause["at_most_s"].as_f64()).next()
+    };
+    for name in ["kernel-minimal", "kernel-minimal-no-inject", "microvm", "kernel-6.1.0"] {
+        let most = told(name);
+        assert!(most.is_some_and(|s| 0.1 < s && s < 1.0), "{name}: {most:?}");
+    }
+    assert_eq!(told("debian-seabios-quiet"), None);
+}
+
 /// GRUB's entries say nothing, and the kernel is `quiet`: what is read tells the loader's parts,
 /// and the kernel's clocks in RAM its phases.
 #[test]

@@ -69,6 +69,17 @@ impl Span {
     }
 }
 
+/// The kernel's log on a console: what whoever logs waits for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Printing {
+    /// Lines.
+    pub lines: u64,
+    /// Their bytes, without ends of lines.
+    pub bytes: u64,
+    /// From when each was logged until its last byte had arrived, ns, together.
+    pub time: Ns,
+}
+
 /// The whole of one run, accounted for.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timeline {
@@ -89,6 +100,9 @@ pub struct Timeline {
     /// The kernel's command line, where its log or the VMM's says it.
     #[serde(default)]
     pub command_line: Option<String>,
+    /// What of the kernel's log was printed on a console, if anything was seen of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub printing: Option<Printing>,
     /// Counts of the run.
     pub counts: Counts,
     /// Phase lengths: top-level names and their ns, every phase once, `unattributed` always.

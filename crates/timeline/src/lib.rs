@@ -58,6 +58,7 @@ mod missing;
 mod named;
 mod orders;
 mod patterns;
+mod printing;
 mod processes;
 mod rules;
 mod second;
@@ -117,6 +118,8 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
     spans_of(tree, &facts, &mut timeline);
     timeline.phases = totals::phases(&timeline);
     timeline.counts = counts::counts(events, &facts);
+    let kernels = std::iter::once(&input).chain(later.iter().map(|later| &later.input));
+    timeline.printing = printing::printing(kernels);
     let (named, unseen) = named::find(&run.marks, &all_lines);
     warnings.extend(unseen);
     timeline.marks = marks::marks(&facts, &anchors, &named);

@@ -5,6 +5,7 @@
 //! What it names is the most that can be gained, since something else may be waited for then.
 
 mod calibration;
+mod console;
 mod crypto_tests;
 mod e2scrub;
 mod firmware_menu;
@@ -106,7 +107,7 @@ pub fn causes(timeline: &Timeline) -> Vec<Cause> {
         let spans = spans.iter().map(|span| span.id).collect();
         Some(Cause { id: known.id, what: known.what, remedy, at_most, spans })
     });
-    known.collect()
+    known.chain(console::cause(timeline)).collect()
 }
 
 /// True for a span that is part of another of the same cause.
