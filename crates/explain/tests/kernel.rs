@@ -117,5 +117,41 @@ fn writers_of_one_file_wait_for_its_lock() {
     let result = writers().explain();
     let first = &result.findings[0];
     assert_eq!(first.kind, "lock-wait", "{first:#?}");
-    assert!(first.summary.contains("in write") && first.summary.contains("that log holds"), "{first:?}");
+    assert!(
+        first.summary.contains("in write") && first.summary.contains("that log holds"),
+        "{first:?}"
+    );
+}
+
+/// A program on another CPU waits for a kernel worker, `rounds` times, beside a guest or alone.
+fn writeback(trace: &mut Trace) {
+    const WORKER: &str = "kworker/u4:1-20";
+    trace.cpu = 1;
+    trace.event(1, OTHER, "sys_enter: NR 162 (0, 0, 0, 0, 0, 0)");
+    trace.wake(1, OTHER, WORKER);
+    trace.switch(1, OTHER, "D", WORKER);
+    trace.event(1, WORKER, "workqueue_execute_start: work struct 0x10: function wb_workfn");
+    trace.now += 3_000;
+    trace.wake(1, WORKER, OTHER);
+    trace.event(1, WORKER, "workqueue_execute_end: work struct 0x10: function wb_workfn");
+    trace.switch(1, WORKER, "I", OTHER);
+    trace.event(1, OTHER, "sys_exit: NR 162 = 0");
+    trace.cpu = 0;
+}
+
+#[test]
+fn what_runs_beside_a_guest_is_not_why_it_is_slow() {
+    let beside = Trace::rounds(100, |trace, _| {
+        trace.now += 10;
+        writeback(trace);
+        trace.now -= 3_000;
+    });
+    let told = |result: &vmeter_explain::result::ExplainResult| {
+        let mut all = result.findings.iter().map(|finding| finding.summary.clone());
+        all.find(|summary| summary.contains("cc ") || summary.starts_with("cc"))
+    };
+    assert_eq!(told(&beside.explain()), None);
+    let mut alone = Trace::new();
+    (0..100).for_each(|_| writeback(&mut alone));
+    assert!(told(&alone.explain()).is_some(), "by itself it is told of");
 }

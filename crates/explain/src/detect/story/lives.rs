@@ -89,8 +89,10 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
         // What a guest waits for, its requests tell; that it has no CPU, a warning.
         let vcpu = view.evidence.vcpu_groups().contains(&group);
         let alone = vcpu && story.levels.len() == 1 && chosen.is_none();
+        // Or it runs on the same host: nothing that the guest asks for leads to it.
         let few = story.waits < LEAST_WAITS && story.levels.len() == 1;
-        if alone || of_guest && (few || story.serves_guest(view, group)) {
+        let beside = few || view.own().is_none_or(|own| !own.contains(&group));
+        if alone || of_guest && (beside || story.serves_guest(view, group)) {
             continue;
         }
         let long = candidate.as_ref().is_some_and(|c| view.share(c.saving) >= ONCE);
