@@ -287,3 +287,64 @@ fn lost_events_are_told_and_their_requests_not_timed() {
         assert_eq!(link.evidence.lost_events, Some(7));
     }
 }
+
+/// A guest that reads a blob byte by byte: no access is slow, there are very many.
+fn bytes(count: u64, trace: &mut Trace) {
+    for n in 0..count {
+        trace.event(4, VCPU, &format!("kvm_pio: pio_read at 0x511 size 1 count 1 val {n:#x} "));
+        trace.event(2, VCPU, "kvm_userspace_exit: reason KVM_EXIT_IO (2)");
+        trace.event(6, VCPU, "kvm_entry: vcpu 0, rip 0x12");
+    }
+}
+
+#[test]
+fn data_that_goes_through_a_port_byte_by_byte_is_told_by_its_count() {
+    let mut trace = Trace::new();
+    bytes(6_000, &mut trace);
+    let result = trace.explain();
+    assert_eq!(kinds(&result), ["access-by-access"], "{:#?}", result.findings);
+    let finding = &result.findings[0];
+    for what in ["port 0x511 (fw_cfg)", "6,000 reads", "an exit each"] {
+        assert!(finding.summary.contains(what), "{what}: {}", finding.summary);
+    }
+    assert_ne!(finding.severity, Severity::High);
+    assert!(finding.suggestion.contains("DMA"), "{}", finding.suggestion);
+    complete(&result);
+
+    let mut few = Trace::new();
+    bytes(600, &mut few);
+    assert_eq!(kinds(&few.explain()), [""; 0], "a blob of 600 bytes");
+}
+
+/// QEMU's log of an IDE disk that is read by PIO; where memory regions are logged as well, each
+/// access is there twice and counted once.
+#[test]
+fn an_ide_disk_that_is_read_word_by_word_is_told_of_qemus_log() {
+    let log = |regions: bool| {
+        let mut text = String::new();
+        for n in 0..6_000_u64 {
+            let us = 3 * n;
+            let mut line = |us: u64, event: &str| {
+                let (s, us) = (1_795_436_293 + us / 1_000_000, us % 1_000_000);
+                text.push_str(&format!("17113@{s}.{us:06}:{event}\n"));
+            };
+            line(us, "ide_data_readw IDE PIO rd @ 0x1f0 (Data: Word); val 0x6788; bus 0x55 IDEState 0x56");
+            if regions {
+                line(us + 1, "memory_region_ops_read cpu 0 mr 0x55 addr 0x1f0 value 0x6788 size 2 name 'ide'");
+            }
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("qemu.log");
+        std::fs::write(&path, text).expect("a file");
+        vmeter_explain::explain(&[path], &vmeter_explain::Options::default()).expect("a log")
+    };
+    for regions in [false, true] {
+        let result = log(regions);
+        assert_eq!(kinds(&result), ["access-by-access"], "{regions}: {:#?}", result.findings);
+        let summary = &result.findings[0].summary;
+        // Before the first one is no line of which its time could be known.
+        let counted = ["5,999 reads", "6,000 reads"].iter().any(|count| summary.contains(count));
+        assert!(summary.contains("0x1f0") && counted, "{regions}: {summary}");
+        assert!(result.findings[0].suggestion.contains("virtio-blk"), "{regions}");
+    }
+}

@@ -20,6 +20,16 @@ const CONSOLES: [(u32, Option<u32>); 7] = [
     (0x378, None),
 ];
 
+/// True for the ports of a console.
+pub(super) fn is_console(port: u32) -> bool {
+    CONSOLES.iter().any(|(data, status)| *data == port || *status == Some(port))
+}
+
+/// True for the ports of PCI configuration.
+pub(super) fn is_pci_config(port: u32) -> bool {
+    (0xcf8..=0xcff).contains(&port)
+}
+
 /// A console written byte for byte.
 pub struct ExitPerByte;
 

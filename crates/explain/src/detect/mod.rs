@@ -4,6 +4,7 @@
 //! subject and how much time would be saved; [`crate::rank`] joins what several say of
 //! one subject. Thresholds are in [`view`], with their reasons.
 
+mod accesses;
 mod alone;
 mod burn;
 mod burst;
@@ -120,6 +121,7 @@ pub static DETECTORS: &[&dyn Detector] = &[
     &ping_pong::PingPong,
     &exits::ExitPerByte,
     &exits::PciPorts,
+    &accesses::AccessByAccess,
     &device_model::DeviceModel,
     &starved::Starved,
     &ipi::IpiStorm,

@@ -116,7 +116,11 @@ fn what<'n>(op: Op, name: impl Fn(NameId) -> &'n str) -> Option<What> {
         // None of these is recorded for a commit, or says what it waits for.
         Op::Other | Op::Lost | Op::Xen(_) | Op::ThreadStart | Op::Syscall { .. } => return None,
         Op::VmExit { .. } | Op::VmEntry | Op::UserspaceExit { .. } => return None,
-        Op::Access(_) | Op::Logged(_) | Op::IrqEntry { .. } | Op::IrqExit => return None,
+        Op::Access(_)
+        | Op::Logged(_)
+        | Op::LoggedByDevice(_)
+        | Op::IrqEntry { .. }
+        | Op::IrqExit => return None,
         Op::VectorEntry { .. } | Op::VectorExit { .. } | Op::IpiSend { .. } => return None,
         Op::TimerEntry | Op::TimerExit | Op::PageFault | Op::Fork { .. } => return None,
         Op::SoftirqEntry { .. } | Op::SoftirqExit | Op::CallCpu { .. } => return None,

@@ -40,7 +40,12 @@ fn names_of(meaning: Meaning) -> (&'static [&'static str], &'static str) {
         Meaning::CsdQueue => (&["func"], ""),
         Meaning::Wake | Meaning::WakeNew => (&["pid"], ""),
         Meaning::KvmEntry | Meaning::IrqExit => (&[], ""),
-        Meaning::QemuRead | Meaning::QemuWrite | Meaning::QemuIn | Meaning::QemuOut => (&[], ""),
+        Meaning::QemuRead
+        | Meaning::QemuWrite
+        | Meaning::QemuIn
+        | Meaning::QemuOut
+        | Meaning::QemuDeviceRead
+        | Meaning::QemuDeviceWrite => (&[], ""),
     }
 }
 
@@ -189,6 +194,11 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
             Op::WorkStart { work: int(0), function: names.number(Number::Address, int(1)) }
         }
         Meaning::WorkEnd => Op::WorkEnd { work: int(0) },
-        Meaning::QemuRead | Meaning::QemuWrite | Meaning::QemuIn | Meaning::QemuOut => Op::Other,
+        Meaning::QemuRead
+        | Meaning::QemuWrite
+        | Meaning::QemuIn
+        | Meaning::QemuOut
+        | Meaning::QemuDeviceRead
+        | Meaning::QemuDeviceWrite => Op::Other,
     }
 }

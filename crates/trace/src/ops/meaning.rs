@@ -38,6 +38,8 @@ pub(crate) enum Meaning {
     QemuWrite,
     QemuIn,
     QemuOut,
+    QemuDeviceRead,
+    QemuDeviceWrite,
 }
 
 pub(crate) const MEANINGS: &[(&str, Meaning)] = &[
@@ -78,4 +80,10 @@ pub(crate) const MEANINGS: &[(&str, Meaning)] = &[
     ("memory_region_ops_write", Meaning::QemuWrite),
     ("cpu_in", Meaning::QemuIn),
     ("cpu_out", Meaning::QemuOut),
+    ("ide_ioport_read", Meaning::QemuDeviceRead),
+    ("ide_ioport_write", Meaning::QemuDeviceWrite),
+    ("ide_data_readw", Meaning::QemuDeviceRead),
+    ("ide_data_readl", Meaning::QemuDeviceRead),
+    ("ide_data_writew", Meaning::QemuDeviceWrite),
+    ("ide_data_writel", Meaning::QemuDeviceWrite),
 ];

@@ -109,6 +109,9 @@ pub enum Op {
     /// The device model's own log reports what the guest asked for: a write before it is
     /// served, a read after it. Nothing says when the guest goes on.
     Logged(Access),
+    /// The same by the device, which says it again where the device model's memory regions are
+    /// logged as well.
+    LoggedByDevice(Access),
     /// A system call begins.
     SyscallEnter {
         /// Its name.

@@ -84,6 +84,11 @@ fn known(meaning: Meaning, text: &str, names: &mut Resolver) -> Option<Op> {
             port: hex(after(text, "addr ")?.split('(').next()?)? as u32 & 0xffff,
             write: meaning == Meaning::QemuOut,
         }),
+        Meaning::QemuDeviceRead | Meaning::QemuDeviceWrite => {
+            let port = hex(after(text, "@ ")?)? as u32 & 0xffff;
+            let write = meaning == Meaning::QemuDeviceWrite;
+            Op::LoggedByDevice(Access::Port { port, write })
+        }
     })
 }
 
@@ -289,6 +294,11 @@ mod tests {
         assert_eq!(
             op(Meaning::QemuWrite, region),
             Op::Logged(Access::Port { port: 0x70, write: true })
+        );
+        let ide = "IDE PIO rd @ 0x1f0 (Data: Word); val 0x6788; bus 0x55e618 IDEState 0x55e61";
+        assert_eq!(
+            op(Meaning::QemuDeviceRead, ide),
+            Op::LoggedByDevice(Access::Port { port: 0x1f0, write: false })
         );
         let region = "cpu -1 mr 0x1 addr 0xfee00000 value 0x0 size 4 name 'apic-msi'";
         assert_eq!(

@@ -47,6 +47,8 @@ pub struct Walk {
     pub xen: Xen,
     cpus: Cpus,
     part: Part,
+    /// True once accesses of memory regions were logged.
+    regions: bool,
 }
 
 impl Walk {
@@ -95,7 +97,12 @@ impl Walk {
             Op::VmEntry => self.vm_entry(at, v),
             Op::UserspaceExit { reason } => self.userspace_exit(at, reason, v),
             Op::Access(access) => self.access(at, access, v),
-            Op::Logged(access) => self.logged(at, access, v),
+            Op::Logged(access) => {
+                self.regions = true;
+                self.logged(at, access, v);
+            }
+            Op::LoggedByDevice(_) if self.regions => {}
+            Op::LoggedByDevice(access) => self.logged(at, access, v),
             Op::SyscallEnter { name, request, kvm_run } => {
                 let call = Call { name, request, kvm_run, open: Open::at(at) };
                 self.call_enter(at, call, v);
