@@ -121,16 +121,27 @@ impl Limit {
 
     /// How many runs would decide in four of five sessions, if the ratio is the one that was seen.
     fn more(&self, ratio: f64, [low, high]: [f64; 2], runs: usize) -> String {
-        let half = (high.ln() - low.ln()) / 2.0;
-        let distance = (ratio.ln() - self.ratio().ln()).abs();
-        let wanted = (runs as f64 * (FOUR_OF_FIVE * half / distance).powi(2)).ceil();
-        if wanted.is_finite() && wanted < MOST_RUNS {
-            let wanted = wanted.max(runs as f64 + 1.0);
-            format!("about {wanted} would decide (4 times of 5), if it is as it looks")
-        } else {
-            "it lies too near the limit for any number of runs".into()
+        match runs_wanted(self.ratio(), ratio, [low, high], runs) {
+            Some(wanted) => {
+                format!("about {wanted} would decide (4 times of 5), if it is as it looks")
+            }
+            None => "it lies too near the limit for any number of runs".into(),
         }
     }
+}
+
+/// How many runs decide in four of five sessions on which side of `limit` a ratio lies, if it is the one
+/// that was seen with this interval of so many `runs`; none where no number worth naming does.
+pub(crate) fn runs_wanted(
+    limit: f64,
+    ratio: f64,
+    [low, high]: [f64; 2],
+    runs: usize,
+) -> Option<usize> {
+    let half = (high.ln() - low.ln()) / 2.0;
+    let distance = (ratio.ln() - limit.ln()).abs();
+    let wanted = (runs as f64 * (FOUR_OF_FIVE * half / distance).powi(2)).ceil();
+    (wanted.is_finite() && wanted < MOST_RUNS).then(|| (wanted as usize).max(runs + 1))
 }
 
 #[cfg(test)]

@@ -29,6 +29,18 @@ vmeter_base::words! {
 }
 
 vmeter_base::words! {
+    /// What `vmeter runs trend` says of a level over the one before it.
+    pub enum TrendVerdict {
+        /// The machine takes less.
+        Faster = "faster",
+        /// It takes more.
+        Slower = "slower",
+        /// The machine, or a host whose hours resemble each other: these sessions can't tell.
+        Undecided = "undecided",
+    }
+}
+
+vmeter_base::words! {
     /// What `vmeter diff` says of b against a.
     pub enum DiffVerdict {
         /// b's total is less.

@@ -17,10 +17,11 @@
 //! that happened to meet the same commit are no change. What is found is divided there and looked
 //! at again.
 
+mod memory;
 mod order;
 mod scatter;
 
-pub use order::{detectable_in_order, level_changes_in_order};
+pub use order::{detectable_in_order, level_changes_in_order, OrderedChange};
 
 use crate::rng::Rng;
 use crate::sample::{mean, median, MAD_TO_SD};
@@ -62,7 +63,7 @@ fn changes(values: &[f64], scatter: &Scatter, alpha: f64, seed: u64) -> Vec<Leve
         return Vec::new();
     }
     let mut rng = Rng::new(seed);
-    divided(values.len(), alpha, |begin, end| {
+    divided(values.len(), alpha, |begin, end, _| {
         let of_scatter = |series: &mut [f64], rng: &mut Rng| {
             let own = scatter.0[begin..end].iter();
             series.iter_mut().zip(own).for_each(|(v, own)| *v = own.draw(rng));
@@ -71,25 +72,21 @@ fn changes(values: &[f64], scatter: &Scatter, alpha: f64, seed: u64) -> Vec<Leve
     })
 }
 
-/// Changes of level among `n` values by what `test` finds in a part of them, and in the parts of
-/// that.
+/// Changes of level among `n` values by what `test` finds in a part of them, at its level, and in the
+/// parts of that.
 fn divided(
     n: usize,
     alpha: f64,
-    mut test: impl FnMut(usize, usize) -> Option<(Stretch, f64)>,
+    mut test: impl FnMut(usize, usize, f64) -> Option<(Stretch, f64)>,
 ) -> Vec<LevelChange> {
     let mut found = Vec::new();
     let mut parts = vec![(0, n, alpha)];
     while let Some((begin, end, alpha)) = parts.pop() {
-        let Some((stretch, p_value)) = test(begin, end) else { continue };
+        let Some((stretch, p_value)) = test(begin, end, alpha) else { continue };
         if p_value > alpha {
             continue;
         }
-        let cuts: Vec<usize> = [stretch.begin, stretch.end]
-            .into_iter()
-            .filter(|cut| *cut > 0 && *cut < end - begin)
-            .map(|cut| begin + cut)
-            .collect();
+        let cuts: Vec<usize> = stretch.cuts(end - begin).map(|cut| begin + cut).collect();
         found.extend(cuts.iter().map(|at| LevelChange { at: *at, p_value }));
         let mut bounds = vec![begin];
         bounds.extend(cuts);
@@ -111,12 +108,33 @@ struct Stretch {
     size: f64,
 }
 
+impl Stretch {
+    /// Where it begins and ends inside `n` values.
+    fn cuts(&self, n: usize) -> impl Iterator<Item = usize> {
+        [self.begin, self.end].into_iter().filter(move |cut| *cut > 0 && *cut < n)
+    }
+}
+
 /// The stretch of these values that differs most, and its p-value among series that `redraw` makes.
 fn tested(
     part: &[f64],
     redraw: impl Fn(&mut [f64], &mut Rng),
     rng: &mut Rng,
 ) -> Option<(Stretch, f64)> {
+    let n = part.len();
+    let chosen = chosen(part)?;
+    let draws = draws(n);
+    let mut series = part.to_vec();
+    let mut all = vec![Sizes::of(part)];
+    all.extend((0..draws).map(|_| {
+        redraw(&mut series, rng);
+        Sizes::of(&series)
+    }));
+    Some((chosen, joint_p_value(&all)))
+}
+
+/// The stretch of these values that differs most; none of too few, or of equal ones.
+fn chosen(part: &[f64]) -> Option<Stretch> {
     let n = part.len();
     if n < FEWEST {
         return None;
@@ -129,15 +147,7 @@ fn tested(
     // Two cuts explain more than one in any series: a stretch inside must be worth its cut.
     let left = ((total - stretch.size) / (n as f64 - 3.0).max(1.0)).max(total * 1e-12);
     let worth = left * (3.0 * (n as f64).ln() + 3.0);
-    let chosen = if stretch.size - step.size > worth { stretch } else { step };
-    let draws = draws(n);
-    let mut series = part.to_vec();
-    let mut all = vec![Sizes::of(part)];
-    all.extend((0..draws).map(|_| {
-        redraw(&mut series, rng);
-        Sizes::of(&series)
-    }));
-    Some((chosen, joint_p_value(&all)))
+    Some(if stretch.size - step.size > worth { stretch } else { step })
 }
 
 /// Draws of a null distribution of so many values.

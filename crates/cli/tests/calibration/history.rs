@@ -1,19 +1,30 @@
 //! Years of sessions: `vmeter runs trend`.
 
 use crate::rates::{all_kept, Rate};
-use crate::worlds::{each, trials, Many, World, BUILD, SESSION, WORLDS};
+use crate::worlds::{each, trials, Many, World, BUILD, NORMAL, SESSION, WORLDS};
 use serde_json::Value;
+use vmeter_stats::rng::Rng;
 
 const SESSIONS: u64 = 20;
 
 /// The changes that the sessions of one machine show: `slower` ms more from session `at` on.
 fn trend(many: &Many, world: &World, seed: u64, at: u64, slower: &str) -> Vec<Value> {
+    trend_on(many, world, seed, |session| {
+        if session >= at {
+            format!("{slower} note slower")
+        } else {
+            "0 note as ever".into()
+        }
+    })
+}
+
+/// As [`trend`], `more` being a line of a session's own.
+fn trend_on(many: &Many, world: &World, seed: u64, more: impl Fn(u64) -> String) -> Vec<Value> {
     let name = format!("trend{seed}");
     let folder = many.path(&name);
     let script = many.path(&format!("{name}.mock")).display().to_string();
     for session in 0..SESSIONS {
-        let more =
-            if session >= at { format!("{slower} note slower") } else { "0 note as ever".into() };
+        let more = more(session);
         let is_noisy = world.is_uneven && session == SESSIONS / 2;
         let noisier: &[&str] = if is_noisy { &["normal 14.7%"] } else { &[] };
         many.machine(&format!("{name}.mock"), &[world.noise, noisier].concat(), &[&more]);
@@ -32,6 +43,22 @@ fn trend(many: &Many, world: &World, seed: u64, at: u64, slower: &str) -> Vec<Va
     machines[0]["changes"].as_array().expect("changes").clone()
 }
 
+/// Sessions of a host that remembers, in standard deviations: each has `memory` of the one before it.
+fn remembering(seed: u64, memory: f64) -> Vec<f64> {
+    let mut rng = Rng::new(seed);
+    let mut last = rng.normal();
+    let next = |_| {
+        let new = memory * last + (1.0 - memory * memory).sqrt() * rng.normal();
+        std::mem::replace(&mut last, new)
+    };
+    (0..SESSIONS).map(next).collect()
+}
+
+/// True for a change that is said to be one of the machine.
+fn is_told(change: &Value) -> bool {
+    change["verdict"] != "undecided"
+}
+
 /// True if a change is said to have come with the 13th session, or the one before or after.
 fn is_placed(changes: &[Value]) -> bool {
     let near = ["-12T", "-13T", "-14T"];
@@ -46,12 +73,44 @@ fn sessions_of_a_machine_that_changed_and_of_one_that_did_not() {
     let calm = each(trials(2, 150), calm);
     Rate::of(&calm)
         .at_most(0.01, "runs trend, 20 sessions that differ by 3 %, nothing changed: a change");
-    let found = |seed| is_placed(&trend(&many, &SESSION, 1000 + seed, 12, "9ms"));
-    let found = each(trials(2, 100), found);
-    Rate::of(&found).at_least(
-        0.8,
-        "runs trend, 20 sessions that differ by 3 %, 9 % slower from the 13th on: found within one",
-    );
+    for (slower, many_more) in [("9ms", 300), ("15ms", 100)] {
+        let found = |seed| trend(&many, &SESSION, 1000 + seed, 12, slower);
+        let found = each(trials(u64::from(slower == "9ms") * 2, many_more), found);
+        let what = format!(
+            "runs trend, 20 sessions that differ by 3 %, {} % slower from the 13th on",
+            slower.trim_end_matches("ms")
+        );
+        let placed: Vec<bool> = found.iter().map(|changes| is_placed(changes)).collect();
+        Rate::of(&placed).at_least(0.8, &format!("{what}: found within one"));
+        let told: Vec<bool> = found.iter().map(|changes| changes.iter().any(is_told)).collect();
+        Rate::of(&told).told(&format!("{what}: said to be the machine's"));
+    }
+    all_kept();
+}
+
+/// Sessions that resemble the ones before them: levels come and go, and 15 of 100 histories were said to have
+/// changed.
+#[test]
+fn sessions_that_resemble_those_before_them() {
+    let many = Many::new();
+    for (memory, few, all) in [(0.5, 2, 300), (0.8, 0, 150)] {
+        let trial = |seed: u64| {
+            let seed = (1000.0 * memory) as u64 * 1000 + seed;
+            let levels = remembering(seed, memory);
+            // With the 100 ms that there are 120, and 3 % of these.
+            let more =
+                |session: u64| 20.0 + 3.6 * levels.get(session as usize).copied().unwrap_or(0.0);
+            let line = |session: u64| format!("{:.4}ms note the host", more(session).max(0.0));
+            trend_on(&many, &World { noise: &["normal 2%"], ..NORMAL }, seed, line)
+        };
+        let found = each(trials(few, all), trial);
+        let told: Vec<bool> = found.iter().map(|changes| changes.iter().any(is_told)).collect();
+        let what =
+            format!("runs trend, 20 sessions, AR(1) {memory} between sessions, nothing changed");
+        Rate::of(&told).at_most(0.01, &format!("{what}: a change of the machine"));
+        let shown: Vec<bool> = found.iter().map(|changes| !changes.is_empty()).collect();
+        Rate::of(&shown).told(&format!("{what}: one, or that it can't tell from the host's"));
+    }
     all_kept();
 }
 

@@ -232,7 +232,7 @@ fn what_a_range_says_of_a_steps_size() {
 fn what_many_commits_show() {
     const N: usize = 64;
     let many = Many::new();
-    let count = trials(0, 80);
+    let count = trials(0, 240);
     if count == 0 {
         return;
     }
@@ -244,7 +244,7 @@ fn what_many_commits_show() {
             let machine =
                 |i: usize| guest(world.noise, if i >= at { 90.0 + 100.0 * sigma } else { 90.0 });
             let repo = history(&many, &format!("step-{at}-{}", world.name), N, machine);
-            let found = each(count / 3 + 1, |seed| {
+            let found = each(count / 3, |seed| {
                 let result = range(&many, &repo, N, &FIVE, seed + 100 * at as u64);
                 let nearest = named(&result).iter().map(|c| c.abs_diff(at as u64)).min();
                 (nearest, result["effort"]["placing"].as_u64().unwrap_or(0), holds(&result, at))
@@ -271,7 +271,7 @@ fn what_many_commits_show() {
     }
     let machine = |i: usize| guest(NORMAL.noise, 90.0 + 100.0 * sigma * 0.25 * i as f64);
     let repo = history(&many, "creep", N, machine);
-    let found = each(count / 4, |seed| {
+    let found = each(count / 12, |seed| {
         let result = range(&many, &repo, N, &FIVE, seed);
         let changes = result["changes"].as_array().expect("changes");
         changes.iter().filter(|c| c["verdict"] == "slower").count() >= 2

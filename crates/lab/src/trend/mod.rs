@@ -5,7 +5,9 @@
 //! scatter between sessions. How they scatter is not known: some days are slow, one is noisier than
 //! the others. So a change is held against the same sessions in any other order
 //! ([`level_changes_in_order`]), by which one odd session is none, and of fewer than ten nothing can
-//! be told. The level of the test is 1 % for each machine, so that nobody gets used to false alarms.
+//! be told. Where hours resemble each other, levels come and go by themselves, and random order takes
+//! that for a change: one that such a host would show as well is `undecided`. The level of both tests is 1 % for each machine, so that
+//! nobody gets used to false alarms.
 
 mod report;
 
@@ -20,6 +22,7 @@ use std::path::{Path, PathBuf};
 use vmeter_model::result::Envelope;
 use vmeter_model::run::{Outcome, RunRecord, SessionMachine};
 use vmeter_model::time::seconds;
+use vmeter_model::TrendVerdict;
 use vmeter_session::envelope::envelope_now;
 use vmeter_session::failure::usage;
 use vmeter_session::{state_dir, AnySession, SavedRun, Session};
@@ -65,8 +68,8 @@ pub struct MachineTrend {
     pub measured_to: Vec<String>,
     /// Its sessions, the oldest first.
     pub sessions: Vec<SessionLevel>,
-    /// Change, %, that is found in four of five cases where a quarter of the sessions have it, by what
-    /// neighbours scatter; none of so few that no such change would be.
+    /// Change, %, that is shown, if maybe as undecided, in four of five cases where a quarter of the sessions
+    /// have it, by what neighbours scatter; none of so few that no such change would be.
     pub detectable_pct: Option<f64>,
     /// Where its level changed.
     pub changes: Vec<TrendChange>,
@@ -101,8 +104,13 @@ pub struct TrendChange {
     pub paths: [PathBuf; 2],
     /// New level over old.
     pub ratio: f64,
-    /// Of the stretch that begins or ends here, among all stretches.
+    /// What it is: a change of the machine, or one that the host may have made.
+    pub verdict: TrendVerdict,
+    /// Of the stretch that begins or ends here, among all stretches, if sessions do not resemble the
+    /// ones before them.
     pub p_value: f64,
+    /// The same if they do (a first-order autoregression, up to 0.5), adjusted to the level of 1 %.
+    pub p_if_alike: f64,
     /// What of the machine's provenance changed with it.
     pub changed: Vec<String>,
 }
@@ -140,18 +148,21 @@ pub fn over(folders: &[PathBuf]) -> TrendResult {
     let mut machines: Vec<MachineTrend> = machines
         .into_iter()
         .filter(|(_, sessions)| sessions.len() >= FEWEST)
-        .map(|((argv, hostname, watch, measured_to), mut sessions)| {
-            let at = |s: &SessionLevel| (s.started_at.clone(), s.first_ns);
-            sessions.sort_by_key(at);
-            let changes = changes(&sessions);
-            let detectable_pct = detectable(&sessions);
-            MachineTrend { argv, hostname, watch, measured_to, sessions, detectable_pct, changes }
-        })
+        .map(|(key, sessions)| of_machine(key, sessions))
         .collect();
     machines.sort_by_key(|machine| std::cmp::Reverse(machine.sessions.len()));
     let too_few = all - machines.len();
     let envelope = envelope_now("runs trend");
     TrendResult { envelope, machines, too_few, ends_not_known, unread }
+}
+
+/// What the sessions of a machine show.
+fn of_machine(key: Key, mut sessions: Vec<SessionLevel>) -> MachineTrend {
+    let (argv, hostname, watch, measured_to) = key;
+    sessions.sort_by_key(|s| (s.started_at.clone(), s.first_ns));
+    let changes = changes(&sessions);
+    let detectable_pct = detectable(&sessions);
+    MachineTrend { argv, hostname, watch, measured_to, sessions, detectable_pct, changes }
 }
 
 /// An older vmeter did not note what a run was measured to: its sessions are of the one end that
@@ -260,12 +271,19 @@ fn changes(sessions: &[SessionLevel]) -> Vec<TrendChange> {
         .filter_map(|(w, change)| {
             let (old, new) = (logs.get(w[0]..w[1])?, logs.get(w[1]..w[2])?);
             let (before, since) = (sessions.get(w[1].checked_sub(1)?)?, sessions.get(w[1])?);
+            let step = median(new) - median(old);
             Some(TrendChange {
                 since: since.started_at.clone(),
                 before: before.started_at.clone(),
                 paths: [before.path.clone(), since.path.clone()],
-                ratio: (median(new) - median(old)).exp(),
+                ratio: step.exp(),
+                verdict: match change.p_remembering <= ALPHA {
+                    true if step > 0.0 => TrendVerdict::Slower,
+                    true => TrendVerdict::Faster,
+                    false => TrendVerdict::Undecided,
+                },
                 p_value: change.p_value,
+                p_if_alike: change.p_remembering,
                 changed: differing(&before.provenance, &since.provenance),
             })
         })

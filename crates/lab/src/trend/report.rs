@@ -3,6 +3,7 @@
 use super::{MachineTrend, TrendChange, TrendResult};
 use vmeter_base::shell;
 use vmeter_model::result::Envelope;
+use vmeter_model::TrendVerdict;
 use vmeter_render::document::{Block, Detail, Document, Notice, NoticeKind};
 use vmeter_render::quantity::{p_value, plural, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
@@ -35,7 +36,7 @@ impl TrendReport<'_> {
         let found = match machines.as_slice() {
             [one] => one.detectable_pct.map_or_else(
                 || "; of so few none that a quarter of them have could have been told from odd sessions".into(),
-                |pct| format!("; {pct:.1} % that a quarter of them have would have been found in four of five cases"),
+                |pct| format!("; {pct:.1} % that a quarter of them have would have been seen in four of five cases"),
             ),
             _ => String::new(),
         };
@@ -51,6 +52,7 @@ impl TrendReport<'_> {
             Column::name("since"),
             Column::number("change", 0),
             Column::number("p", 1),
+            Column::text("verdict", 1),
             Column::text("changed with it", 2),
         ]);
         for change in &machine.changes {
@@ -58,6 +60,7 @@ impl TrendReport<'_> {
                 Cell::Name(change.since.clone()),
                 Cell::Text(format!("{:+.1} %", 100.0 * (change.ratio - 1.0))),
                 Cell::Text(p_value(change.p_value)),
+                Cell::Text(change.verdict.word().into()),
                 Cell::Text(change.changed.join(", ")),
             ]);
         }
@@ -73,12 +76,23 @@ fn named(machine: &MachineTrend) -> String {
 
 fn sentence(machine: &MachineTrend, change: &TrendChange) -> String {
     let percent = 100.0 * (change.ratio - 1.0);
-    let word = if percent > 0.0 { "slower" } else { "faster" };
+    let slower = percent > 0.0;
     let with = match change.changed.as_slice() {
         [] => String::new(),
         names => format!("; with it changed {}", names.join(", ")),
     };
-    format!("{} is {:.1} % {word} since {}{with}.", named(machine), percent.abs(), change.since)
+    let (name, percent, since) = (named(machine), percent.abs(), &change.since);
+    if change.verdict == TrendVerdict::Undecided {
+        let (took, host) = if slower { ("longer", "slower") } else { ("less", "faster") };
+        return format!(
+            "{name} took {percent:.1} % {took} from {since} on{with}: the machine is, or the host was, {host} for a \
+             while; {} can't tell (p = {} if sessions resemble those before them).",
+            plural(machine.sessions.len() as u64, "session"),
+            p_value(change.p_if_alike)
+        );
+    }
+    let word = change.verdict.word();
+    format!("{name} is {percent:.1} % {word} since {since}{with}.")
 }
 
 impl Report for TrendReport<'_> {
@@ -101,7 +115,7 @@ impl Report for TrendReport<'_> {
             let sessions = plural(centres.len() as u64, "session");
             let found = machine.detectable_pct.map_or_else(
                 || "; too few to tell a change that a quarter of them have".into(),
-                |pct| format!("; a change of {pct:.1} % would be found"),
+                |pct| format!("; a change of {pct:.1} % would be seen"),
             );
             document.heading(named(machine), format!("{sessions}, the last {last}{found}"));
             let mut over_time = Table::new(vec![Column::text("sessions over time", 0)]);
@@ -151,5 +165,44 @@ impl Report for TrendReport<'_> {
             }
         }
         records
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trend::{of_machine, SessionLevel};
+
+    /// Twenty sessions of so many seconds, with another VMM from the 13th on.
+    fn machine(seconds: impl Fn(u32) -> f64) -> MachineTrend {
+        let session = |i: u32| SessionLevel {
+            started_at: format!("2026-01-{:02}T12:00:00Z", i + 1),
+            path: format!("/runs/{i}").into(),
+            centre_s: seconds(i) + f64::from(i * 13 % 20) / 20.0,
+            runs: 3,
+            first_ns: 0,
+            provenance: [("vmm".to_owned(), (if i >= 12 { "2" } else { "1" }).to_owned())].into(),
+        };
+        let key = (vec!["/bin/qemu".to_owned()], "host".to_owned(), "none".to_owned(), Vec::new());
+        of_machine(key, (0..20).map(session).collect())
+    }
+
+    #[test]
+    fn a_level_that_the_host_may_have_made_is_undecided() {
+        let plain = machine(|i| if i >= 12 { 90.0 } else { 60.0 });
+        let found = plain.changes.iter().map(|c| (c.verdict, c.since.as_str())).collect::<Vec<_>>();
+        assert_eq!(found, [(TrendVerdict::Slower, "2026-01-13T12:00:00Z")]);
+        let said = sentence(&plain, &plain.changes[0]);
+        assert!(
+            said.contains("% slower since 2026-01-13") && said.contains("changed vmm"),
+            "{said}"
+        );
+        let host = machine(|i| 60.0 + 2.0 * (f64::from(i) * 0.314).sin());
+        let change = host.changes.first().expect("a change by random order");
+        assert!(change.p_value <= 0.01 && change.p_if_alike > 0.01, "{change:?}");
+        let said = sentence(&host, change);
+        assert!(said.contains("20 sessions can't tell") && said.contains("the host was"), "{said}");
+        let json = serde_json::to_value(&host).expect("JSON");
+        assert_eq!(json["changes"][0]["verdict"], "undecided");
     }
 }

@@ -8,21 +8,48 @@
 //! and are held against the same in random order. One session alone is never a change, and few
 //! sessions have too few orders for any.
 
-use super::{detectable_by, divided, tested, LevelChange, FEWEST};
+use super::{detectable_by, divided, memory, tested, FEWEST};
 use crate::dist::normal_quantile;
 use crate::rng::Rng;
+use std::collections::BTreeMap;
+
+/// The level changes from value `at` on, or seems to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OrderedChange {
+    /// Index of the first value of the new level.
+    pub at: usize,
+    /// p-value of the stretch that it bounds, if one value does not depend on the others: among
+    /// other orders of the values.
+    pub p_value: f64,
+    /// Its p-value if values resemble the ones before them, however much, times by how much the level of
+    /// the part that it was found in is below that of all.
+    pub p_remembering: f64,
+}
 
 /// Changes of level, in order; the chance that a series that has none shows any is `alpha`,
-/// whatever its distribution, if one value does not depend on the others.
-pub fn level_changes_in_order(values: &[f64], alpha: f64, seed: u64) -> Vec<LevelChange> {
+/// whatever its distribution, if one value does not depend on the others. If a value may resemble the one
+/// before it, that is the chance of any whose `p_remembering` is at most `alpha`.
+pub fn level_changes_in_order(values: &[f64], alpha: f64, seed: u64) -> Vec<OrderedChange> {
     if values.iter().any(|v| !v.is_finite()) {
         return Vec::new();
     }
     let mut rng = Rng::new(seed);
-    divided(values.len(), alpha, |begin, end| {
+    let mut remembering = BTreeMap::new();
+    let found = divided(values.len(), alpha, |begin, end, level| {
         let shuffled = |series: &mut [f64], rng: &mut Rng| rng.shuffle(series);
-        tested(&scores(&values[begin..end]), shuffled, &mut rng)
-    })
+        let part = &values[begin..end];
+        let (stretch, p_value) = tested(&scores(part), shuffled, &mut rng)?;
+        if p_value <= level {
+            let p = (memory::p_value(part, &stretch, &mut rng) * alpha / level).min(1.0);
+            remembering.extend(stretch.cuts(part.len()).map(|cut| (begin + cut, p)));
+        }
+        Some((stretch, p_value))
+    });
+    let change = |c: &super::LevelChange| {
+        let p_remembering = remembering.get(&c.at).copied().unwrap_or(1.0);
+        OrderedChange { at: c.at, p_value: c.p_value, p_remembering }
+    };
+    found.iter().map(change).collect()
 }
 
 /// As [`super::detectable_step`], in order; none where there are too few values for any step.
@@ -34,7 +61,7 @@ pub fn detectable_in_order(n: usize, alpha: f64, power: f64) -> Option<f64> {
 }
 
 /// Normal scores; equal values have the one of their mean rank.
-fn scores(values: &[f64]) -> Vec<f64> {
+pub(super) fn scores(values: &[f64]) -> Vec<f64> {
     let n = values.len() as f64;
     let rank = |v: &f64| {
         let below = values.iter().filter(|other| *other < v).count() as f64;

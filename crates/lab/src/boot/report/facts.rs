@@ -1,6 +1,7 @@
 //! What was booted, where, and how each of it is changed.
 
 use super::{BootReport, Facts};
+use crate::gate::runs_wanted;
 use crate::words::host_line;
 use crate::words::plain;
 use vmeter_base::shell;
@@ -131,6 +132,15 @@ pub(super) fn is_of(overhead: &Overhead, watch: WatchLevel) -> bool {
     overhead.watch == watch || (watch == WatchLevel::Light && overhead.counting_ratio.is_some())
 }
 
+/// That pairs did not tell on which side of the bound it is, and how many would.
+fn undecided(overhead: &Overhead) -> String {
+    let (bound, ratio) = (overhead.bound_pct, &overhead.ratio);
+    let limit = 1.0 + bound / 100.0;
+    let more = runs_wanted(limit, ratio.mean, ratio.ci95, overhead.pairs);
+    let more = more.map_or_else(|| "no number of pairs".into(), |n| format!("about {n} pairs"));
+    format!("; whether that is at most {bound:.0} % is undecided ({more} would tell, if it is as it looks)")
+}
+
 fn watch_fact(watch: WatchLevel, overhead: Option<&Overhead>) -> Fact {
     let name = watch_name(watch);
     let (value, how) = match overhead.filter(|measured| is_of(measured, watch)) {
@@ -140,9 +150,7 @@ fn watch_fact(watch: WatchLevel, overhead: Option<&Overhead>) -> Fact {
             let verdict = match overhead.verdict {
                 Some(OverheadVerdict::Within) => format!(", at most {bound:.0} %"),
                 Some(OverheadVerdict::Exceeds) => format!(", more than {bound:.0} %"),
-                Some(OverheadVerdict::Undecided) => {
-                    format!("; whether that is at most {bound:.0} % is undecided")
-                }
+                Some(OverheadVerdict::Undecided) => undecided(overhead),
                 None => String::new(),
             };
             let cost = format!(
@@ -157,4 +165,31 @@ fn watch_fact(watch: WatchLevel, overhead: Option<&Overhead>) -> Fact {
         None => (format!("{name}; its cost was not measured yet"), "--overhead measures it"),
     };
     Fact::new("watch", value, format!("--watch light|full|none; {how}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmeter_model::Estimate;
+    use vmeter_stats::estimate;
+
+    #[test]
+    fn what_pairs_did_not_tell_has_the_number_that_would() {
+        let ratio = |mean: f64, ci95: [f64; 2]| Estimate { mean, ci95, ..estimate(&[mean]) };
+        let overhead = |ratio: Estimate| Overhead {
+            watch: WatchLevel::Light,
+            cpu_ratio: ratio.clone(),
+            ratio,
+            verdict: Some(OverheadVerdict::Undecided),
+            bound_pct: 3.0,
+            pairs: 40,
+            measured_at: String::new(),
+            samples_s: Vec::new(),
+            counting_ratio: None,
+        };
+        let said = undecided(&overhead(ratio(1.01, [0.98, 1.04])));
+        assert!(said.contains("is undecided (about 188 pairs would tell"), "{said}");
+        let said = undecided(&overhead(ratio(1.03, [0.9, 1.2])));
+        assert!(said.contains("no number of pairs would tell"), "{said}");
+    }
 }
