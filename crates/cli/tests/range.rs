@@ -220,6 +220,7 @@ fn what_cannot_be_detected_is_refused() {
     told("boot --baseline");
 }
 
+/// Review E5: raw times of two hosts went into one search.
 #[test]
 fn a_search_that_goes_on_elsewhere_holds_no_times_of_two_hosts_against_each_other() {
     let lab = Lab::new();

@@ -190,6 +190,7 @@ mod tests {
         assert!(named([40e3, 1e3, 40e3], &mut rng) >= 95);
     }
 
+    /// Review E14: a winner was always named.
     #[test]
     fn it_says_that_it_cannot_tell_and_of_what() {
         let mut rng = Rng::new(13);

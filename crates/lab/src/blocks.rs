@@ -46,6 +46,7 @@ mod tests {
         assert_eq!(found.into_iter().collect::<Vec<_>>(), [(2, 0), (3, 0), (4, 1), (5, 1)]);
     }
 
+    /// Review E8.
     /// A host that gets four times slower over ten blocks; one run of each side is missing. By
     /// position the pairs were shifted, and two machines that are the same differed by 12 %
     /// with p = 0.004.

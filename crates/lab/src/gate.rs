@@ -152,6 +152,7 @@ mod tests {
         Limit { percent: 3.0, inconclusive }
     }
 
+    /// Review E7: three commands had two rules, of which one failed by the point estimate.
     #[test]
     fn three_answers() {
         let ruling = |ratio, ci95| limit(None).rule("b", ratio, ci95, 10).ruling;

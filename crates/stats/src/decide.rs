@@ -227,6 +227,7 @@ mod tests {
         assert_eq!(Rule { exact: true, ..Rule::default() }.needed(), 1);
     }
 
+    /// Review E1 and E13: the smallest p-value of so few pairs was known and used by nobody.
     #[test]
     fn ten_times_slower_is_slower_with_the_pairs_that_are_needed_and_no_fewer() {
         for comparisons in [1, 2, 11] {

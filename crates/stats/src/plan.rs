@@ -141,6 +141,7 @@ mod tests {
         found
     }
 
+    /// Review E10: all blocks were rotations of one order.
     #[test]
     fn nobody_follows_the_same_neighbour_in_nearly_every_block() {
         // The orders of a sweep of 7 points with 5 runs were rotations of one: each point

@@ -11,6 +11,7 @@ fn boot<'w>(script: &'w str, more: &[&'w str]) -> Vec<&'w str> {
     words.iter().chain(more).copied().collect()
 }
 
+/// Review E6: runs of last week's session were taken for exchangeable with today's.
 /// The machine of a baseline is booted again, in turn with the other: another day does not
 /// matter.
 #[test]

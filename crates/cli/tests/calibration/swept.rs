@@ -86,6 +86,7 @@ fn a_slope_among_slow_spells() {
     all_kept();
 }
 
+/// Review E1: ten times slower was "no difference found" at the defaults, with any number of values.
 #[test]
 fn ten_times_slower_is_found_at_the_defaults() {
     let many = Many::new();

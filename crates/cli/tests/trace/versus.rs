@@ -56,6 +56,7 @@ fn several_traces_a_side_tell_machines_from_recordings() {
     assert!(compared([4, 6, 5], [6, 4, 7]) > 0.05);
 }
 
+/// Review E12.
 /// Boots of one machine never have the same counts. As Poisson counts these recordings differ
 /// beyond doubt: of two alone no more is said, and among several it is their scatter.
 #[test]

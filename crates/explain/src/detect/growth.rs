@@ -140,6 +140,7 @@ mod tests {
         (0..100).map(|i| (f64::from(i), value(f64::from(i)))).collect()
     }
 
+    /// Review E14.
     /// 10 us, and 30 to 40 from some instance on: a line explains up to 0.75 of it, and its ends
     /// differ by three times.
     #[test]

@@ -178,7 +178,7 @@ mod tests {
         let ratio = |mean: f64, ci95: [f64; 2]| Estimate { mean, ci95, ..estimate(&[mean]) };
         let overhead = |ratio: Estimate| Overhead {
             watch: WatchLevel::Light,
-            cpu_ratio: ratio.clone(),
+            cpu_ratio: ratio,
             ratio,
             verdict: Some(OverheadVerdict::Undecided),
             bound_pct: 3.0,
