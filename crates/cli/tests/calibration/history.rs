@@ -107,7 +107,13 @@ fn sessions_that_resemble_those_before_them() {
         let told: Vec<bool> = found.iter().map(|changes| changes.iter().any(is_told)).collect();
         let what =
             format!("runs trend, 20 sessions, AR(1) {memory} between sessions, nothing changed");
-        Rate::of(&told).at_most(0.01, &format!("{what}: a change of the machine"));
+        let (told, of_machine) = (Rate::of(&told), format!("{what}: a change of the machine"));
+        // What is promised ends at 0.5.
+        if memory <= 0.5 {
+            told.at_most(0.01, &of_machine);
+        } else {
+            told.told(&of_machine);
+        }
         let shown: Vec<bool> = found.iter().map(|changes| !changes.is_empty()).collect();
         Rate::of(&shown).told(&format!("{what}: one, or that it can't tell from the host's"));
     }
@@ -120,7 +126,8 @@ fn sessions_that_resemble_those_before_them() {
 fn sessions_on_other_hosts() {
     let many = Many::new();
     let others = WORLDS.iter().filter(|world| world.name != SESSION.name);
-    for (at, world) in (1u64..).zip(std::iter::once(&BUILD).chain(others)) {
+    let all = (1u64..).zip(std::iter::once(&BUILD).chain(others));
+    for (at, world) in all.filter(|(_, world)| world.is_asked()) {
         let seed = |seed: u64| 10_000 * at + seed;
         let is_skewed = world.name.starts_with("skewed");
         let few = u64::from(is_skewed);

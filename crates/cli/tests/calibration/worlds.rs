@@ -19,6 +19,11 @@ impl World {
         World { name, noise, is_uneven: false }
     }
 
+    /// True if it is to be played: with `VMETER_WORLD`, one of which that is a part of the name.
+    pub fn is_asked(&self) -> bool {
+        std::env::var("VMETER_WORLD").map_or(true, |part| self.name.contains(&part))
+    }
+
     /// The lines of its noise for a machine, `condition` being what tells one of those that are
     /// compared from the others.
     pub fn lines(&self, condition: &str) -> Vec<String> {
