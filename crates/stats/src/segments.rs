@@ -20,13 +20,15 @@
 mod memory;
 mod order;
 mod scatter;
+mod stretch;
 
 pub use order::{detectable_in_order, level_changes_in_order, OrderedChange};
 
 use crate::rng::Rng;
-use crate::sample::{mean, median, MAD_TO_SD};
+use crate::sample::{median, MAD_TO_SD};
 use crate::signed_rank::pseudo_median;
 use scatter::Scatter;
+use stretch::{centred, chosen, largest, Stretch};
 
 /// Draws of the null distribution.
 const DRAWS: usize = 999;
@@ -99,22 +101,6 @@ fn divided(
     found
 }
 
-/// A stretch of values that differs from the others.
-#[derive(Debug, Clone, Copy)]
-struct Stretch {
-    begin: usize,
-    end: usize,
-    /// Squared difference of the means over its variance for values of variance 1.
-    size: f64,
-}
-
-impl Stretch {
-    /// Where it begins and ends inside `n` values.
-    fn cuts(&self, n: usize) -> impl Iterator<Item = usize> {
-        [self.begin, self.end].into_iter().filter(move |cut| *cut > 0 && *cut < n)
-    }
-}
-
 /// The stretch of these values that differs most, and its p-value among series that `redraw` makes.
 fn tested(
     part: &[f64],
@@ -131,23 +117,6 @@ fn tested(
         Sizes::of(&series)
     }));
     Some((chosen, joint_p_value(&all)))
-}
-
-/// The stretch of these values that differs most; none of too few, or of equal ones.
-fn chosen(part: &[f64]) -> Option<Stretch> {
-    let n = part.len();
-    if n < FEWEST {
-        return None;
-    }
-    let (step, stretch) = largest(part);
-    let total: f64 = centred(part).iter().map(|v| v * v).sum();
-    if total <= 1e-18 * n as f64 {
-        return None;
-    }
-    // Two cuts explain more than one in any series: a stretch inside must be worth its cut.
-    let left = ((total - stretch.size) / (n as f64 - 3.0).max(1.0)).max(total * 1e-12);
-    let worth = left * (3.0 * (n as f64).ln() + 3.0);
-    Some(if stretch.size - step.size > worth { stretch } else { step })
 }
 
 /// Draws of a null distribution of so many values.
@@ -277,44 +246,6 @@ impl Null {
 /// Equal but for rounding counts as as large.
 fn is_as_large(one: f64, other: f64) -> bool {
     one >= other * (1.0 - 1e-9)
-}
-
-/// The best step, and the best stretch of all.
-fn largest(values: &[f64]) -> (Stretch, Stretch) {
-    let n = values.len();
-    let mut sums = Vec::with_capacity(n + 1);
-    let mut sum = 0.0;
-    sums.push(sum);
-    for value in centred(values) {
-        sum += value;
-        sums.push(sum);
-    }
-    let none = Stretch { begin: 0, end: n, size: 0.0 };
-    let (mut step, mut any) = (none, none);
-    for begin in 0..n {
-        for end in begin + 1..=n {
-            let inside = (end - begin) as f64;
-            let outside = n as f64 - inside;
-            if outside == 0.0 {
-                continue;
-            }
-            let difference = sums[end] - sums[begin];
-            let size = difference * difference * (1.0 / inside + 1.0 / outside);
-            let found = Stretch { begin, end, size };
-            if size > any.size {
-                any = found;
-            }
-            if (begin == 0 || end == n) && size > step.size {
-                step = found;
-            }
-        }
-    }
-    (step, any)
-}
-
-fn centred(values: &[f64]) -> Vec<f64> {
-    let centre = mean(values);
-    values.iter().map(|v| v - centre).collect()
 }
 
 /// Standard deviation of single values from the differences of neighbours, of which few are

@@ -111,8 +111,7 @@ mod tests {
     /// By random order alone 15 of 100 histories of 20 sessions that resemble those before them showed a change.
     #[test]
     fn levels_that_come_and_go_are_not_told_from_a_change() {
-        for (n, memory, trials) in [(20, 0.5, 300), (20, 0.9, 150), (40, 0.5, 100), (20, 0.0, 300)]
-        {
+        for (n, memory, trials) in [(20, 0.5, 200), (20, 0.9, 80), (40, 0.5, 40), (20, 0.0, 100)] {
             let (shown, told) = rates(n, trials, memory, n, 0.0);
             assert!(told <= 3 + trials as usize / 50, "{n} {memory}: {told}");
             assert!(memory < 0.5 || shown > trials as usize / 12, "{shown}");

@@ -11,6 +11,7 @@
 use super::{detectable_by, divided, memory, tested, FEWEST};
 use crate::dist::normal_quantile;
 use crate::rng::Rng;
+use crate::sample::sorted;
 use std::collections::BTreeMap;
 
 /// The level changes from value `at` on, or seems to.
@@ -63,10 +64,11 @@ pub fn detectable_in_order(n: usize, alpha: f64, power: f64) -> Option<f64> {
 /// Normal scores; equal values have the one of their mean rank.
 pub(super) fn scores(values: &[f64]) -> Vec<f64> {
     let n = values.len() as f64;
+    let sorted = sorted(values);
     let rank = |v: &f64| {
-        let below = values.iter().filter(|other| *other < v).count() as f64;
-        let same = values.iter().filter(|other| *other == v).count() as f64;
-        below + (same + 1.0) / 2.0
+        let below = sorted.partition_point(|other| other < v);
+        let same = sorted.partition_point(|other| other <= v) - below;
+        below as f64 + (same as f64 + 1.0) / 2.0
     };
     values.iter().map(|v| normal_quantile(rank(v) / (n + 1.0))).collect()
 }
