@@ -348,3 +348,59 @@ fn an_ide_disk_that_is_read_word_by_word_is_told_of_qemus_log() {
         assert!(result.findings[0].suggestion.contains("virtio-blk"), "{regions}");
     }
 }
+
+/// The memory cgroup of a program that reads a file again and again is smaller than the file.
+#[test]
+fn a_full_memory_cgroup_is_why_a_read_waits_for_the_disk() {
+    let (reader, idle) = ("reader-700", "swapper/0-0");
+    let reads = |reclaims: bool| {
+        let mut trace = Trace::new();
+        for _ in 0..60 {
+            trace.event(1, reader, &format!("sys_enter: NR {PREAD} (3, 0, 0, 0, 0, 0)"));
+            if reclaims {
+                trace.event(2, reader, "mm_vmscan_memcg_reclaim_begin: order=0 gfp_flags=GFP_NOFS");
+                trace.event(20, reader, "mm_vmscan_memcg_reclaim_end: nr_reclaimed=32");
+            }
+            trace.switch(2, reader, "D", idle);
+            trace.wake(900, "<idle>-0", reader);
+            trace.switch(3, idle, "R", reader);
+            trace.event(2, reader, &format!("sys_exit: NR {PREAD} = 4096"));
+        }
+        trace.explain()
+    };
+    let result = reads(true);
+    let finding = &result.findings[0];
+    assert_eq!(finding.kind, "kernel-says-why", "{:#?}", result.findings);
+    for what in ["reader", "pread64", "memory cgroup is full", "60 times"] {
+        assert!(finding.summary.contains(what), "{what}: {}", finding.summary);
+    }
+    assert!(!kinds(&reads(false)).contains(&"kernel-says-why"));
+}
+
+/// A listener whose queue is full: TCP asks again after a second, in whoever's interrupt.
+#[test]
+fn a_connection_that_nobody_answers_is_told_by_its_port() {
+    let (client, idle) = ("client-700", "swapper/0-0");
+    let connects = |state: &str| {
+        let mut trace = Trace::new();
+        for _ in 0..8 {
+            trace.event(1, client, "sys_enter: NR 42 (3, 0, 0, 0, 0, 0)");
+            trace.switch(2, client, "S", idle);
+            trace.event(1_000_000, "<idle>-0", "softirq_entry: vec=1 [action=TIMER]");
+            let again =
+                format!("tcp_retransmit_skb: family=AF_INET sport=5 dport=8124 state={state}");
+            trace.event(1, "<idle>-0", &again);
+            trace.event(1, "<idle>-0", "softirq_exit: vec=1 [action=TIMER]");
+            trace.wake(30, "<idle>-0", client);
+            trace.switch(3, idle, "R", client);
+            trace.event(2, client, "sys_exit: NR 42 = 0");
+        }
+        trace.explain()
+    };
+    let result = connects("TCP_SYN_SENT");
+    let summary = &result.findings[0].summary;
+    for what in ["client", "connect", "port 8124", "8 times"] {
+        assert!(summary.contains(what), "{what}: {summary}");
+    }
+    assert!(!kinds(&connects("TCP_ESTABLISHED")).contains(&"kernel-says-why"), "8 are an accident");
+}

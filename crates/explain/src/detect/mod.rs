@@ -31,6 +31,7 @@ mod pinned;
 mod quiet;
 mod recorded;
 mod signals;
+mod signs;
 mod spent;
 mod spins;
 mod starved;
@@ -126,6 +127,7 @@ pub static DETECTORS: &[&dyn Detector] = &[
     &starved::Starved,
     &ipi::IpiStorm,
     &signals::Signals,
+    &signs::Signs,
     &calls::SlowCall,
     &logged::SlowInLog,
     &gap::Gap,

@@ -4,8 +4,9 @@ use super::features::{Open, Split};
 use super::groups::GroupId;
 use super::series::Series;
 use crate::moment::{Place, Sym, Tid};
+use std::hash::Hash;
 use vmeter_trace::hash::FastMap;
-use vmeter_trace::ops::Lock;
+use vmeter_trace::ops::{Lock, Sign};
 
 /// Most calls of threads that are told apart.
 const MAX_CALLS: usize = 1 << 13;
@@ -14,6 +15,9 @@ const MAX_TURN: usize = 16;
 
 /// Bytes from which a call moves some.
 const PAGE: u64 = 4096;
+
+/// Threads of a name, and the call that they are in.
+pub type Caller = (GroupId, Option<Sym>);
 
 /// A call of threads of a name.
 #[derive(Debug, Default)]
@@ -117,6 +121,8 @@ pub struct Ledger {
     pub fault_goes: FastMap<GroupId, u64>,
     /// Functions that other CPUs were interrupted for, by who had them run, in what call.
     pub on_cpus: FastMap<(GroupId, Option<Sym>, Sym), Provoked>,
+    /// What the kernel does on the way, by whom for and in what call; in an interrupt for nobody.
+    pub signs: FastMap<(Option<Caller>, Sign), Provoked>,
     /// Workers that were woken by a thread and have not begun to run anything: by whom.
     pending: FastMap<Tid, (By, (Tid, u32))>,
     /// Items are recorded when they are queued.
@@ -138,11 +144,7 @@ impl Turn {
     }
 }
 
-fn note(
-    all: &mut FastMap<(GroupId, Option<Sym>, Sym), Provoked>,
-    key: (GroupId, Option<Sym>, Sym),
-    place: Place,
-) {
+fn note<K: Hash + Eq>(all: &mut FastMap<K, Provoked>, key: K, place: Place) {
     if all.len() < MAX_CALLS || all.contains_key(&key) {
         let provoked = all.entry(key).or_default();
         provoked.count += 1;
@@ -226,6 +228,11 @@ impl Ledger {
     /// A thread has another CPU run a function.
     pub fn calls_cpu(&mut self, key: (GroupId, Option<Sym>, Sym), place: Place) {
         note(&mut self.on_cpus, key, place);
+    }
+
+    /// The kernel does something that says why somebody waits.
+    pub fn sign(&mut self, who: Option<Caller>, sign: Sign, place: Place) {
+        note(&mut self.signs, (who, sign), place);
     }
 
     /// A worker begins to run a function; gives the thread that woke it, and that one's

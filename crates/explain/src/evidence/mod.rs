@@ -33,7 +33,7 @@ use subject::{Anatomy, Key, Part, Subject, What, Who};
 use thread::{State, Thread, Waker};
 use tree::{Frame, Tree};
 use vmeter_trace::hash::FastMap;
-use vmeter_trace::ops::{Access, Lock, NameId, Op};
+use vmeter_trace::ops::{Access, Lock, NameId, Op, Sign};
 use vmeter_trace::walk::xen as vcpus;
 use vmeter_trace::walk::{
     self, At, By, Call, End, Ended, Interrupt, Open, Request, Seen, Took, Visitor, Walk,
@@ -402,6 +402,10 @@ impl Visitor for Witness<'_> {
         if let Some(group) = self.group(tid) {
             self.evidence.ledger.calls_cpu((group, call, function), place);
         }
+    }
+
+    fn sign(&mut self, _at: &At, thread: Option<&walk::Thread>, sign: Sign) {
+        self.sees(thread, sign);
     }
 
     fn lock_waited(&mut self, _at: &At, thread: &walk::Thread, kind: Lock, open: Open) {

@@ -7,7 +7,7 @@ use super::thread::{Segment, State, Thread, Waker};
 use super::{xen, Witness};
 use crate::moment::{Place, Sym, Tid};
 use vmeter_trace::ops::xen::{RUNNABLE, RUNNING};
-use vmeter_trace::ops::{Access, Lock, NameId, Op};
+use vmeter_trace::ops::{Access, Lock, NameId, Op, Sign};
 use vmeter_trace::walk::xen as vcpus;
 use vmeter_trace::walk::{self, By, Ended, Open, Request, Took};
 use vmeter_trace::Context;
@@ -224,6 +224,15 @@ impl Witness<'_> {
             let ticks = now.saturating_sub(start);
             self.evidence.ledger.locked((group, call, kind, holder), ticks, place);
         }
+    }
+
+    /// The kernel does something that says why a thread waits, or others than that.
+    pub(super) fn sees(&mut self, thread: Option<&walk::Thread>, sign: Sign) {
+        let place = self.place(sign.event());
+        let call = thread.and_then(|thread| self.own(thread)?.call());
+        let group = thread.and_then(|thread| self.group(self.tid(thread)));
+        let who = group.map(|group| (group, call));
+        self.evidence.ledger.sign(who, sign, place);
     }
 
     /// A stretch that ends now; when it began, its thread knows.

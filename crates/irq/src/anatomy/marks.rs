@@ -124,6 +124,6 @@ fn what<'n>(op: Op, name: impl Fn(NameId) -> &'n str) -> Option<What> {
         Op::VectorEntry { .. } | Op::VectorExit { .. } | Op::IpiSend { .. } => return None,
         Op::TimerEntry | Op::TimerExit | Op::PageFault | Op::Fork { .. } => return None,
         Op::SoftirqEntry { .. } | Op::SoftirqExit | Op::CallCpu { .. } => return None,
-        Op::LockWait { .. } | Op::LockWaited { .. } => return None,
+        Op::LockWait { .. } | Op::LockWaited { .. } | Op::Sign(_) => return None,
     })
 }

@@ -4,6 +4,7 @@ use super::access::Access;
 use super::meaning::Meaning;
 use super::names::{NameId, Number, Resolver};
 use super::op::{Lock, Op, Sleep, Vector};
+use super::sign::Sign;
 use crate::event::{EventType, IntField, StrField};
 use crate::names::KVM_RUN;
 
@@ -40,6 +41,8 @@ fn names_of(meaning: Meaning) -> (&'static [&'static str], &'static str) {
         Meaning::CsdQueue => (&["func"], ""),
         Meaning::Wake | Meaning::WakeNew => (&["pid"], ""),
         Meaning::KvmEntry | Meaning::IrqExit => (&[], ""),
+        Meaning::CgroupReclaim | Meaning::Reclaim | Meaning::Dirty => (&[], ""),
+        Meaning::TcpAgain => (&["state", "dport"], ""),
         Meaning::QemuRead
         | Meaning::QemuWrite
         | Meaning::QemuIn
@@ -194,6 +197,10 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
             Op::WorkStart { work: int(0), function: names.number(Number::Address, int(1)) }
         }
         Meaning::WorkEnd => Op::WorkEnd { work: int(0) },
+        Meaning::CgroupReclaim => Op::Sign(Sign::CgroupReclaim),
+        Meaning::Reclaim => Op::Sign(Sign::Reclaim),
+        Meaning::Dirty => Op::Sign(Sign::Dirty),
+        Meaning::TcpAgain => Op::Sign(Sign::again(int(0), int(1))),
         Meaning::QemuRead
         | Meaning::QemuWrite
         | Meaning::QemuIn

@@ -40,6 +40,10 @@ pub(crate) enum Meaning {
     QemuOut,
     QemuDeviceRead,
     QemuDeviceWrite,
+    CgroupReclaim,
+    Reclaim,
+    Dirty,
+    TcpAgain,
 }
 
 pub(crate) const MEANINGS: &[(&str, Meaning)] = &[
@@ -86,4 +90,8 @@ pub(crate) const MEANINGS: &[(&str, Meaning)] = &[
     ("ide_data_readl", Meaning::QemuDeviceRead),
     ("ide_data_writew", Meaning::QemuDeviceWrite),
     ("ide_data_writel", Meaning::QemuDeviceWrite),
+    ("mm_vmscan_memcg_reclaim_begin", Meaning::CgroupReclaim),
+    ("mm_vmscan_direct_reclaim_begin", Meaning::Reclaim),
+    ("balance_dirty_pages", Meaning::Dirty),
+    ("tcp_retransmit_skb", Meaning::TcpAgain),
 ];

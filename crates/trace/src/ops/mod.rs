@@ -11,6 +11,7 @@ mod meaning;
 mod names;
 mod op;
 mod other;
+mod sign;
 mod textual;
 pub mod xen;
 
@@ -21,6 +22,7 @@ use meaning::{Meaning, MEANINGS};
 use names::Resolver;
 pub use names::{NameId, Names};
 pub use op::{Lock, Op, Sleep, Vector};
+pub use sign::Sign;
 pub use xen::XenOp;
 
 /// Interrupts of the x86 `irq_vectors` events.
@@ -109,6 +111,10 @@ impl Decoder {
                 | Meaning::CsdQueue
                 | Meaning::LockWait
                 | Meaning::LockWaited
+                | Meaning::CgroupReclaim
+                | Meaning::Reclaim
+                | Meaning::Dirty
+                | Meaning::TcpAgain
                 | Meaning::Fork => Touches::Nothing,
                 _ => Touches::Thread,
             },

@@ -2,6 +2,7 @@
 
 use super::access::Access;
 use super::names::NameId;
+use super::sign::Sign;
 use super::xen::XenOp;
 
 /// What sends an interrupt without a number.
@@ -112,6 +113,8 @@ pub enum Op {
     /// The same by the device, which says it again where the device model's memory regions are
     /// logged as well.
     LoggedByDevice(Access),
+    /// The kernel does something that says why somebody waits.
+    Sign(Sign),
     /// A system call begins.
     SyscallEnter {
         /// Its name.

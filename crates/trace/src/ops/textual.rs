@@ -8,6 +8,7 @@ use super::binary::hypercall;
 use super::meaning::Meaning;
 use super::names::{NameId, Number, Resolver};
 use super::op::{Lock, Op, Sleep, Vector};
+use super::sign::Sign;
 use crate::text::{after, hex, number, number_after, split};
 
 pub(crate) fn decode(meaning: Meaning, text: &str, names: &mut Resolver) -> Op {
@@ -84,6 +85,13 @@ fn known(meaning: Meaning, text: &str, names: &mut Resolver) -> Option<Op> {
             port: hex(after(text, "addr ")?.split('(').next()?)? as u32 & 0xffff,
             write: meaning == Meaning::QemuOut,
         }),
+        Meaning::CgroupReclaim => Op::Sign(Sign::CgroupReclaim),
+        Meaning::Reclaim => Op::Sign(Sign::Reclaim),
+        Meaning::Dirty => Op::Sign(Sign::Dirty),
+        Meaning::TcpAgain => {
+            let state = after(text, "state=").unwrap_or_default();
+            Op::Sign(Sign::again_by_name(state, number_after(text, "dport=").unwrap_or(0)))
+        }
         Meaning::QemuDeviceRead | Meaning::QemuDeviceWrite => {
             let port = hex(after(text, "@ ")?)? as u32 & 0xffff;
             let write = meaning == Meaning::QemuDeviceWrite;

@@ -134,6 +134,7 @@ impl Walk {
             Op::LockWait { lock, kind } => self.lock_wait(at, (lock, kind), v),
             Op::LockWaited { lock } => self.lock_waited(at, lock, v),
             Op::IpiSend { name } => v.ipi(at, name),
+            Op::Sign(sign) => self.sign(at, sign, v),
             Op::CallCpu { name } => self.call_cpu(at, name, v),
             Op::WorkQueue { work: _, function } => self.work_queued(at, function, v),
             Op::WorkStart { work, function } => self.work_start(at, (work, function), v),

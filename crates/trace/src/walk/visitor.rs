@@ -4,7 +4,7 @@ use super::cpu::{Interrupt, Waker};
 use super::interval::{At, Open, Took};
 use super::thread::{Call, Ended, Thread};
 use super::xen::{VcpuExit, VcpuId, VcpuRequest, VcpuSpan};
-use crate::ops::{Access, Lock, NameId};
+use crate::ops::{Access, Lock, NameId, Sign};
 
 /// What a request began with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,6 +130,9 @@ pub trait Visitor {
     fn ipi(&mut self, _at: &At, _name: NameId) {}
     /// A thread, not an interrupt that came to it, has another CPU run a function.
     fn calls_cpu(&mut self, _at: &At, _thread: &Thread, _function: NameId) {}
+    /// The kernel does something that says why somebody waits, for a thread or in an interrupt;
+    /// only if [`Visitor::WAKERS`].
+    fn sign(&mut self, _at: &At, _thread: Option<&Thread>, _sign: Sign) {}
     /// A thread touches a page that is not there, in user space; only if [`Visitor::WAKERS`].
     #[inline]
     fn page_fault(&mut self, _at: &At, _thread: &Thread) {}

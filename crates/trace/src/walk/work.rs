@@ -3,7 +3,7 @@
 use super::interval::{At, Open};
 use super::visitor::{Ends, Slice, Visitor};
 use super::{Took, Walk};
-use crate::ops::NameId;
+use crate::ops::{NameId, Sign};
 
 impl Walk {
     pub(super) fn call_cpu<V: Visitor>(&mut self, at: &At, function: NameId, v: &mut V) {
@@ -13,6 +13,15 @@ impl Walk {
         if let Some(index) = self.running(at, v) {
             v.calls_cpu(at, self.threads.get(index), function);
         }
+    }
+
+    /// In an interrupt it is no thread's doing.
+    pub(super) fn sign<V: Visitor>(&mut self, at: &At, sign: Sign, v: &mut V) {
+        if !V::WAKERS {
+            return;
+        }
+        let index = if self.cpus.in_interrupt(at) { None } else { self.running(at, v) };
+        v.sign(at, index.map(|index| &*self.threads.get(index)), sign);
     }
 
     pub(super) fn work_queued<V: Visitor>(&mut self, at: &At, function: NameId, v: &mut V) {
