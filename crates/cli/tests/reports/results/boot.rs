@@ -117,6 +117,7 @@ fn timeline(sequence: &mut Sequence, slowdown: f64, counted: bool) -> Timeline {
         command_line: None,
         counts: counts.map(|(name, count)| (name.to_owned(), count)).into_iter().collect(),
         phases,
+        printing: None,
         warnings: Vec::new(),
     }
 }
