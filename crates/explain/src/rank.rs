@@ -113,6 +113,7 @@ fn is_asked_about(view: &View<'_>, candidate: &Candidate) -> bool {
     let (Some(_), Some(own)) = (view.comm(), view.own()) else { return view.comm().is_none() };
     match candidate.key {
         Some(_) => view.evidence.vcpu_groups().iter().any(|vcpu| own.contains(vcpu)),
+        None if candidate.whose.is_some_and(|group| own.contains(&group)) => true,
         None => own.iter().any(|group| {
             let name = view.threads(*group);
             candidate.subject == name || candidate.subject.ends_with(&format!(" {name}"))

@@ -13,6 +13,8 @@ const GOES_ON: f64 = 0.4;
 const KEEPS: f64 = 0.2;
 /// Ready beside an idle CPU for so long, s, is no wake-up's delay.
 const THROTTLED_S: f64 = 2e-3;
+/// Sleeps that somebody is known to have ended, from which others in the call are like those.
+const LEAST_KNOWN: u64 = 50;
 /// Most levels.
 const MOST: usize = 9;
 
@@ -53,6 +55,8 @@ pub struct Level {
     pub parts: BTreeMap<Doing, Sum>,
     /// By call or work function.
     pub calls: BTreeMap<Option<Frame>, Sum>,
+    /// Sleeps that nobody is known to have ended, taken to be for who ends all others in the call.
+    pub assumed: Sum,
     /// While without a CPU: the CPU had nothing to do.
     pub idle: Sum,
     /// While without a CPU: who had it, doing what.
@@ -75,9 +79,36 @@ impl Level {
         });
     }
 
-    /// Takes a part of all of it.
+    /// Where one is known to end nearly all sleeps in a call, those that nobody is known to have
+    /// ended are like those.
+    fn assume(&mut self) {
+        let asleep: Vec<(Option<Frame>, Sum)> = self
+            .parts
+            .iter()
+            .filter(|((call, state), sum)| {
+                call.is_some() && *state == Frame::Asleep && sum.ticks * 4 >= self.all.ticks
+            })
+            .map(|((call, _), sum)| (*call, *sum))
+            .collect();
+        for (call, unknown) in asleep {
+            let ends = |state: Frame| {
+                matches!(state, Frame::Waker(_) | Frame::Timer | Frame::Irq(_) | Frame::Interrupt)
+            };
+            let known = self.parts.iter().filter(|((c, s), _)| *c == call && ends(*s));
+            let all: u64 = known.clone().map(|(_, sum)| sum.count).sum();
+            let most = known.max_by_key(|(_, sum)| sum.count);
+            let Some((&(call, waker @ Frame::Waker(_)), sum)) = most else { continue };
+            if sum.count < LEAST_KNOWN || sum.count * 10 < all * 9 {
+                continue;
+            }
+            self.parts.remove(&(call, Frame::Asleep));
+            self.parts.entry((call, waker)).or_default().add(unknown.ticks, 0, unknown.worst);
+            self.assumed.add(unknown.ticks, unknown.count, unknown.worst);
+        }
+    }
+
+    /// Takes a part of all of it, or several times as much.
     fn scale(&mut self, part: f64) {
-        let part = part.min(1.0);
         let scale = |sum: &mut Sum| sum.ticks = (sum.ticks as f64 * part) as u64;
         scale(&mut self.all);
         scale(&mut self.idle);
@@ -145,16 +176,22 @@ pub fn levels(view: &View<'_>, first: Frame) -> Vec<Level> {
     let Some(root) = view.tree().root_of(first) else { return Vec::new() };
     let mut nodes = vec![root];
     let mut who = None;
-    let mut path: Vec<GroupId> = match first {
-        Frame::Life(group) => vec![group],
-        _ => view.evidence.vcpu_groups().into_iter().collect(),
+    let mut path: Vec<GroupId> = match first.life() {
+        Some(group) => vec![group],
+        None => view.evidence.vcpu_groups().into_iter().collect(),
     };
     let mut all: Vec<Level> = Vec::new();
+    let mut waited = 0;
     while all.len() < MOST {
-        let (level, wakers) = known(view, &nodes, who, &path);
+        let (mut level, wakers) = known(view, &nodes, who, &path);
+        if waited > level.all.ticks && level.all.ticks > 0 {
+            level.scale(waited as f64 / level.all.ticks as f64);
+        }
+        level.assume();
         let total = level.all.ticks.saturating_sub(level.noise());
         let whole = all.first().map_or(total, |f| f.all.ticks.saturating_sub(f.noise()));
         let next = level.wakers().first().copied();
+        let assumes = level.assumed.ticks > 0;
         all.push(level);
         let Some((group, sum)) = next else { break };
         let share = sum.ticks as f64 / total.max(1) as f64;
@@ -164,6 +201,7 @@ pub fn levels(view: &View<'_>, first: Frame) -> Vec<Level> {
         nodes = wakers.into_iter().filter(|(g, _)| *g == group).map(|(_, at)| at).collect();
         who = Some(group);
         path.push(group);
+        waited = if assumes { sum.ticks } else { 0 };
     }
     all
 }
@@ -213,10 +251,14 @@ fn known(
     // That it waits for those who wait for it is another time.
     whole.without(|state| matches!(state, Frame::Waker(group) if path.contains(&group)));
     wakers_of_life.retain(|(group, _)| !path.contains(group));
+    // It was not there for most of that.
+    if whole.all.ticks * 2 < own.all.ticks {
+        return (own, wakers);
+    }
     if whole.all.ticks == 0 || unknown(&whole) * 4 > whole.all.ticks {
         return (own, wakers);
     }
-    whole.scale(own.all.ticks as f64 / whole.all.ticks.max(1) as f64);
+    whole.scale((own.all.ticks as f64 / whole.all.ticks.max(1) as f64).min(1.0));
     (whole, wakers_of_life)
 }
 

@@ -1,7 +1,7 @@
 //! Causes that are seen in what threads do with their whole lives, not in one request.
 
 use super::view::View;
-use super::{habits, pinned, story, throttled, Candidate, Detector};
+use super::{contended, habits, pinned, story, throttled, Candidate, Detector};
 use crate::result::Severity;
 use std::collections::BTreeSet;
 
@@ -24,7 +24,8 @@ impl Detector for Lives {
         lives.retain(|life| {
             let habit = habits.iter_mut().find(|habit| {
                 matches!(life.kind, "slow-call" | "busy-thread")
-                    && life.summary.contains(&habit.subject)
+                    && (life.summary.split(" after ").next())
+                        .is_some_and(|told| told.contains(&habit.subject))
             });
             match habit {
                 Some(habit) => {
@@ -42,6 +43,7 @@ impl Detector for Lives {
             (habit.foreign, habit.at_most) = (true, Some(Severity::Low));
         }
         habits.extend(lives);
+        habits.extend(contended::contended(view, &habits));
         // A way that ends there says so itself.
         if !habits.iter().any(|told| told.summary.contains("throttled")) {
             habits.extend(throttled::throttled(view));

@@ -9,6 +9,7 @@ mod alone;
 mod burn;
 mod burst;
 mod calls;
+mod contended;
 mod contrast;
 mod device_model;
 mod every_cpu;
@@ -43,6 +44,7 @@ mod vcpus;
 mod view;
 mod waits;
 
+use crate::evidence::groups::GroupId;
 use crate::evidence::subject::{Key, Subject};
 use crate::result::{Link, Severity};
 pub use alone::waiting_meanwhile;
@@ -66,6 +68,8 @@ pub struct Candidate {
     pub key: Option<Key>,
     /// What is slow.
     pub subject: String,
+    /// Threads of whose name it is about, where it is told of their whole lives.
+    pub whose: Option<GroupId>,
     /// Ticks that would be saved.
     pub saving: u64,
     /// One sentence.

@@ -3,6 +3,7 @@
 use super::View;
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
+use crate::moment::Tid;
 
 impl View<'_> {
     /// Threads of a name; a single one with its id.
@@ -27,6 +28,10 @@ impl View<'_> {
     pub fn frame(&self, frame: Frame) -> String {
         match frame {
             Frame::Life(group) => self.threads(group),
+            Frame::Thread(group, tid) => {
+                let file = self.evidence.groups.get(group).map_or(0, |group| group.first.file);
+                self.thread(Tid { file, tid })
+            }
             Frame::Request(key) => self.subject(key),
             Frame::Call(name) => format!("in {}", self.name(name)),
             Frame::Work(name) => format!("running {}", self.name(name)),

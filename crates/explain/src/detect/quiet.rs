@@ -10,7 +10,7 @@ use super::levels::hogs_in;
 use super::story::HOG;
 use super::throttled::by_quota;
 use super::View;
-use crate::evidence::groups::GroupId;
+use crate::evidence::groups::{is_vcpu_name, GroupId};
 use crate::evidence::tree::{Frame, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,9 +41,13 @@ pub fn quiet(view: &View<'_>) -> Option<Tree> {
         let own = asked.unwrap_or(&root.related);
         !own.contains(&group) && !kernel(group)
     };
+    let starved = starved(view);
     let mut left_out = BTreeSet::new();
     for (at, node) in tree.nodes() {
         let Frame::Has(group) = node.frame else { continue };
+        if starved.contains(&node.parent) {
+            continue;
+        }
         let Some((at_root, holder)) = places.get(at as usize).copied() else { continue };
         let Some(root) = roots.get_mut(&at_root) else { continue };
         root.had.0 = root.had.0.saturating_add(node.ticks);
@@ -61,6 +65,7 @@ pub fn quiet(view: &View<'_>) -> Option<Tree> {
         match node.frame {
             _ if within(at) || within(node.parent) => 0,
             // Now this had it and now that: like the rest.
+            Frame::NoCpu if starved.contains(&at) => own,
             Frame::NoCpu => {
                 let (root, holder) = places.get(at as usize).copied().unwrap_or_default();
                 if holder.is_some_and(|who| throttled.contains(&who)) {
@@ -75,6 +80,38 @@ pub fn quiet(view: &View<'_>) -> Option<Tree> {
     }))
 }
 
+/// Where vCPUs have no CPU themselves: that is a guest's own time, whoever has it, if it is more than
+/// they have one.
+fn starved(view: &View<'_>) -> BTreeSet<u32> {
+    let tree = &view.evidence.tree;
+    let mut starved = BTreeSet::new();
+    for (at, node) in tree.roots() {
+        let Some(group) = node.frame.life() else { continue };
+        if !is_vcpu_name(view.evidence.groups.name(group)) {
+            continue;
+        }
+        let inside = tree.within(at).into_iter().flat_map(|(at, node)| match node.frame {
+            Frame::Call(_) | Frame::Work(_) => tree.within(at),
+            _ => vec![(at, node)],
+        });
+        let (mut nodes, mut without, mut runs) = (Vec::new(), 0_u64, 0_u64);
+        for (at, node) in inside {
+            match node.frame {
+                Frame::NoCpu => {
+                    nodes.push(at);
+                    without = without.saturating_add(node.ticks);
+                }
+                Frame::Runs | Frame::Guest => runs = runs.saturating_add(node.ticks),
+                _ => {}
+            }
+        }
+        if without > runs {
+            starved.extend(nodes);
+        }
+    }
+    starved
+}
+
 /// Each node's root, and whose time it is.
 fn places(tree: &Tree) -> Vec<(u32, Option<GroupId>)> {
     let mut places: Vec<(u32, Option<GroupId>)> = Vec::new();
@@ -84,7 +121,7 @@ fn places(tree: &Tree) -> Vec<(u32, Option<GroupId>)> {
             parent => places.get(parent as usize).copied().unwrap_or((at, None)),
         };
         let who = match node.frame {
-            Frame::Life(group) | Frame::Waker(group) => Some(group),
+            Frame::Life(group) | Frame::Thread(group, _) | Frame::Waker(group) => Some(group),
             _ => above,
         };
         places.push((root, who));
@@ -99,9 +136,9 @@ fn roots(view: &View<'_>, places: &[(u32, Option<GroupId>)], asked: bool) -> BTr
     let mut all: BTreeMap<u32, Root> = BTreeMap::new();
     for (at, node) in tree.roots() {
         let root = all.entry(at).or_default();
-        match node.frame {
-            Frame::Life(group) => root.related.extend([group]),
-            _ => root.related.extend(view.evidence.vcpu_groups()),
+        match node.frame.life() {
+            Some(group) => root.related.extend([group]),
+            None => root.related.extend(view.evidence.vcpu_groups()),
         }
         let (by, without) = hogs_in(tree, at);
         let most = by.into_iter().max_by_key(|(_, ticks)| *ticks);

@@ -37,6 +37,8 @@ enum What {
     Naps,
     /// Asleep for a device.
     Device,
+    /// Asleep until something came by the network, if only from this machine.
+    Network,
     /// Asleep in a call, for whatever.
     Sleeps,
     /// Where nobody recorded who had a CPU.
@@ -104,7 +106,7 @@ pub fn spent(view: &View<'_>, told: &[Candidate]) -> Option<Candidate> {
         confirm: "perf record -g -p PID sleep 5; perf trace -s -p PID sleep 5".into(),
         at_most: Some(Severity::Low),
         life: true,
-        aside: !sleeping,
+        aside: !sleeping || !told.is_empty(),
         ..Candidate::default()
     })
 }
@@ -142,6 +144,10 @@ fn headline(
             let inside = call.map_or(String::new(), |call| format!(" in {call}"));
             ("slow-call", format!("{name} waits for a device{inside} {share} of the time"))
         }
+        (What::Network, call) => {
+            let inside = call.map_or(String::new(), |call| format!(" in {call}"));
+            ("slow-call", format!("{name} waits for the network{inside} {share} of the time"))
+        }
         (What::Sleeps, call) => (
             "slow-call",
             format!("{name} is asleep in {} {share} of the time", call.unwrap_or("calls")),
@@ -171,6 +177,7 @@ fn line(view: &View<'_>, (who, call, what): Doing, sum: Sum) -> String {
         What::Runs => ", on a CPU",
         What::Naps => ", asleep until a timer fires",
         What::Device => ", for a device",
+        What::Network => ", until something came by the network",
         What::Sleeps => ", asleep",
         What::In => "",
     };
@@ -207,6 +214,9 @@ fn by_lives(view: &View<'_>, sleeping: bool) -> BTreeMap<Doing, Sum> {
                     Frame::Runs => What::Runs,
                     Frame::Timer if name.contains("nanosleep") => What::Naps,
                     Frame::Timer if call.is_none() && blind(view, *who) => What::Naps,
+                    Frame::Irq(irq) if is_network(view.name(irq)) && !waits(name) => What::Network,
+                    // A timer's soft interrupt, a scheduler's: no device is waited for.
+                    Frame::Irq(irq) if SOFT.contains(&view.name(irq)) => continue,
                     Frame::Irq(_) | Frame::Deep if !waits(name) => What::Device,
                     Frame::NoCpu | Frame::Unknown | Frame::Guest | Frame::Faults => continue,
                     _ if sleeping && call.is_some() => What::Sleeps,
@@ -220,6 +230,14 @@ fn by_lives(view: &View<'_>, sleeping: bool) -> BTreeMap<Doing, Sum> {
         }
     }
     sums
+}
+
+/// Soft interrupts that are no device's.
+const SOFT: [&str; 5] = ["TIMER", "HRTIMER", "SCHED", "RCU", "TASKLET"];
+
+/// True for the network's soft interrupts.
+fn is_network(irq: &str) -> bool {
+    matches!(irq, "NET_RX" | "NET_TX")
 }
 
 /// True if calls are not recorded where these are.

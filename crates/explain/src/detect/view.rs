@@ -6,7 +6,7 @@ use super::waits::waits;
 use super::Candidate;
 use crate::evidence::groups::GroupId;
 use crate::evidence::subject::{Amount, Key, Part, Subject, What, Who};
-use crate::evidence::tree::Tree;
+use crate::evidence::tree::{Frame, Tree};
 use crate::evidence::Evidence;
 use crate::moment::{Place, Sym, Tid};
 use crate::read::Read;
@@ -33,6 +33,9 @@ pub const CAUSE: f64 = 0.3;
 pub const CAUSE_ALONE: f64 = 0.5;
 /// … and of the traced time.
 pub const SHARE_ALONE: f64 = 0.1;
+
+/// Share of the traced time from which the threads of a guest are what a trace is about.
+const LEAST_GUEST: f64 = 0.2;
 
 /// How a request compares with its peers.
 #[derive(Debug, Clone, Copy)]
@@ -118,8 +121,8 @@ impl<'a> View<'a> {
                 let groups = &evidence.groups;
                 groups.all().filter(|group| groups.has_name(*group, comm)).collect()
             }
-            None if is_asked(&view) => evidence.own.clone(),
-            None => BTreeSet::new(),
+            None if is_asked(&view) => &evidence.own | &view.guests(),
+            None => view.guests(),
         };
         view.tree = match quiet(&view) {
             Some(tree) => Cow::Owned(tree),
@@ -137,6 +140,20 @@ impl<'a> View<'a> {
             self.own = &same | &self.evidence.own;
         }
         self
+    }
+
+    /// The guest's own threads, where its requests are not in the trace and they do something.
+    fn guests(&self) -> BTreeSet<GroupId> {
+        let guests = self.evidence.guests();
+        let life = |group: &GroupId| {
+            let root = self.evidence.tree.root_of(Frame::Life(*group));
+            root.and_then(|at| self.evidence.tree.node(at)).map_or(0, |node| node.ticks)
+        };
+        let lives = crate::sum(guests.iter().map(life));
+        match self.requests().is_empty() && self.share(lives) >= LEAST_GUEST {
+            true => guests,
+            false => BTreeSet::new(),
+        }
     }
 
     /// Threads that the trace was made for, if that is known.

@@ -13,6 +13,9 @@ const MAX_CALLS: usize = 1 << 13;
 /// Most different calls in a turn.
 const MAX_TURN: usize = 16;
 
+/// What a call returns whose time is up, as futex does.
+const ETIMEDOUT: i64 = -110;
+
 /// Bytes from which a call moves some.
 const PAGE: u64 = 4096;
 
@@ -39,6 +42,8 @@ pub struct Calls {
     pub returned: u64,
     /// Those that returned 0, and their ticks: where that means that their time was up.
     pub zeros: (u64, u64),
+    /// Those that returned that their time was up (ETIMEDOUT), and the ticks asleep in them.
+    pub timed_out: (u64, u64),
     /// Those that failed.
     pub failed: u64,
     /// What is known of it by its name.
@@ -123,6 +128,8 @@ pub struct Ledger {
     pub on_cpus: FastMap<(GroupId, Option<Sym>, Sym), Provoked>,
     /// What the kernel does on the way, by whom for and in what call; in an interrupt for nobody.
     pub signs: FastMap<(Option<Caller>, Sign), Provoked>,
+    /// Ticks that threads of a name had a CPU after those of another had woken them.
+    pub behalf: FastMap<(GroupId, GroupId), u64>,
     /// Workers that were woken by a thread and have not begun to run anything: by whom.
     pending: FastMap<Tid, (By, (Tid, u32))>,
     /// Items are recorded when they are queued.
@@ -188,6 +195,10 @@ impl Ledger {
                 let (count, sum) = calls.zeros;
                 calls.zeros = (count + 1, sum.saturating_add(ticks));
             }
+            if returned == ETIMEDOUT {
+                let (count, sum) = calls.timed_out;
+                calls.timed_out = (count + 1, sum.saturating_add(asleep));
+            }
             calls.failed += u64::from(returned < 0);
             let returned = returned.max(0) as u64;
             calls.returned = calls.returned.saturating_add(returned);
@@ -196,6 +207,15 @@ impl Ledger {
             }
         }
         calls.kind
+    }
+
+    /// Threads of a name have had a CPU for so long since one of another woke them.
+    pub fn did_for(&mut self, who: GroupId, asked: Option<GroupId>, ticks: u64) {
+        let Some(asked) = asked.filter(|_| ticks > 0) else { return };
+        if self.behalf.len() < MAX_CALLS || self.behalf.contains_key(&(who, asked)) {
+            let sum = self.behalf.entry((who, asked)).or_default();
+            *sum = sum.saturating_add(ticks);
+        }
     }
 
     /// A thread has waited for a lock of the kernel.

@@ -266,6 +266,16 @@ impl Groups {
     }
 }
 
+/// True for what VMMs call the threads that run a guest: `CPU 0/TCG`, `CPU 0/KVM`, `vcpu0`.
+pub fn is_vcpu_name(name: &str) -> bool {
+    let digit = |text: &str| text.starts_with(|c: char| c.is_ascii_digit() || c == '*');
+    let emulator = |text: &str| text.ends_with("/TCG") || text.ends_with("/KVM");
+    name.strip_prefix("CPU ").is_some_and(|rest| digit(rest) && emulator(rest))
+        || ["vcpu", "fc_vcpu ", "vcpu_", "VCPU"]
+            .iter()
+            .any(|begin| name.strip_prefix(begin).is_some_and(digit))
+}
+
 /// A name without its numbers; all of the kernel's workers are one.
 fn common(name: &str, tid: i32) -> String {
     if name.is_empty() {

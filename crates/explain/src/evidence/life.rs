@@ -5,7 +5,7 @@
 //! one. While it sleeps, it is of whoever woke it: of what that thread did from the beginning
 //! of the sleep to the wake-up, and so on. An interrupt ends the way.
 
-use super::groups::Groups;
+use super::groups::{GroupId, Groups};
 use super::thread::{Segment, State, Thread, Waker};
 use super::tree::{Frame, Tree};
 use crate::merge::Merge;
@@ -57,15 +57,28 @@ impl Runs {
         runs.push_back((next, now));
     }
 
+    /// Who has the other CPUs of a file.
+    pub fn now(&self, of: (u16, u32)) -> impl Iterator<Item = i32> + '_ {
+        let others = self.cpus.iter().filter(move |(cpu, _)| cpu.0 == of.0 && cpu.1 != of.1);
+        others.filter_map(|(_, runs)| Some(runs.back()?.0))
+    }
+
     /// Ticks that one of the CPUs but that one had nothing to do: the most of all.
     pub fn idle_beside(&self, cpu: u32) -> u64 {
         let others = self.idle.iter().filter(|((_, other), _)| *other != cpu);
         others.map(|(_, ticks)| *ticks).max().unwrap_or(0)
     }
 
-    /// The thread that had a CPU for most of a stretch that another waited for it; 0 if none,
-    /// and [`IDLE`] if the CPU had nothing to do.
-    pub fn rival(&self, cpu: (u16, u32), waits: i32, (from, to): (u64, u64)) -> i32 {
+    /// The thread that had a CPU for most of a stretch that another waited for it, or the first of
+    /// those of one name (`name` says which) that had; 0 if none, and [`IDLE`] if the CPU had
+    /// nothing to do.
+    pub fn rival(
+        &self,
+        cpu: (u16, u32),
+        waits: i32,
+        (from, to): (u64, u64),
+        name: impl Fn(i32) -> Option<GroupId>,
+    ) -> i32 {
         let runs = self.cpus.get(&cpu).into_iter().flat_map(|runs| runs.iter().rev());
         let mut end = to;
         let mut most = (to.saturating_sub(from) / 2, 0);
@@ -75,11 +88,14 @@ impl Runs {
             end = end.min(start);
             let tid = if tid == 0 { IDLE } else { tid };
             if tid != waits {
-                if let Some(slot) = sums.iter_mut().find(|(known, _)| *known == tid || *known == 0)
-                {
-                    *slot = (tid, slot.1.saturating_add(ticks));
+                let same =
+                    |known: i32| known == tid || name(tid).is_some_and(|n| name(known) == Some(n));
+                let slot = sums.iter_mut().find(|(known, _)| *known == 0 || same(*known));
+                if let Some(slot) = slot {
+                    let first = if slot.0 == 0 { tid } else { slot.0 };
+                    *slot = (first, slot.1.saturating_add(ticks));
                     if slot.1 > most.0 {
-                        most = (slot.1, tid);
+                        most = (slot.1, first);
                     }
                 }
             }
@@ -287,7 +303,7 @@ impl Life<'_> {
         self.leaf(at, frame, ticks);
     }
 
-    fn group(&mut self, thread: Tid) -> super::groups::GroupId {
+    fn group(&mut self, thread: Tid) -> GroupId {
         self.groups.now(thread, self.merge)
     }
 }

@@ -21,6 +21,9 @@ const NAMED: u32 = 16;
 /// So many times as long a thread sleeps as it runs, from which it has only looked about.
 const LOOKS: u64 = 20;
 
+/// Threads of a name, from which those that come later are not told apart.
+const MAX_ALONE: u32 = 32;
+
 /// System calls that make threads and return their number.
 const FORKS: [&str; 4] = ["clone", "clone3", "fork", "vfork"];
 
@@ -103,12 +106,18 @@ impl Witness<'_> {
             }
         }
         let group = self.group(tid)?;
-        let Evidence { threads, tree, .. } = &mut *self.evidence;
+        let Evidence { threads, tree, groups, .. } = &mut *self.evidence;
         let own = threads.get_mut(&tid)?;
         match own.root {
             Some((of, root)) if of == group => Some(root),
             _ => {
-                let root = tree.root(Frame::Life(group))?;
+                let alone = groups.get(group).is_some_and(|own| own.members <= MAX_ALONE);
+                let frame = if alone && !groups.is_kernel(group) {
+                    Frame::Thread(group, tid.tid)
+                } else {
+                    Frame::Life(group)
+                };
+                let root = tree.root(frame)?;
                 own.root = Some((group, root));
                 Some(root)
             }
@@ -132,6 +141,9 @@ impl Witness<'_> {
         }
         if matches!(segment.state, State::Kvm | State::Kernel | State::User) {
             return self.runs(tid, root, segment);
+        }
+        if let (State::Blocked, Waker::Thread(by)) = (segment.state, segment.waker) {
+            self.was_joined(tid, by, segment);
         }
         let Some(segment) = &self.goes_on(tid, root, segment) else { return };
         let span = (segment.start, segment.end);
@@ -178,7 +190,13 @@ impl Witness<'_> {
     /// A file ends: what was held back goes into the tree.
     pub(super) fn finish(&mut self, walk: &mut walk::Walk) {
         walk.finish(self.moment.stamp, self);
-        let threads = &mut self.evidence.threads;
+        let Evidence { threads, ledger, groups, .. } = &mut *self.evidence;
+        for (tid, own) in threads.iter_mut() {
+            let (asked, ticks) = std::mem::take(&mut own.behalf);
+            if let Some(group) = groups.group_of(*tid) {
+                ledger.did_for(group, asked, ticks);
+            }
+        }
         let held = threads.iter_mut().filter_map(|(tid, own)| Some((*tid, own.held.take()?)));
         let mut held: Vec<(Tid, Box<Segment>)> = held.collect();
         held.sort_by_key(|(tid, _)| *tid);
@@ -209,6 +227,22 @@ impl Witness<'_> {
         }
     }
 
+    /// Asleep until another thread ends, if it does: whoever joins it waits for that, and for no
+    /// lock that it would hold.
+    fn was_joined(&mut self, tid: Tid, by: Tid, segment: &Segment) {
+        let call = self.evidence.threads.get(&by).and_then(|by| by.call());
+        if !call.is_some_and(|call| EXITS.contains(&self.merge.name(call))) {
+            return;
+        }
+        let (Some(own), Some(by)) = (self.group(tid), self.group(by)) else { return };
+        let joined = &mut self.evidence.joined;
+        if joined.len() < MAX_WAITS || joined.contains_key(&(own, by)) {
+            let sum = joined.entry((own, by)).or_default();
+            let ticks = segment.end.saturating_sub(segment.start);
+            *sum = (sum.0 + 1, ticks.saturating_add(sum.1));
+        }
+    }
+
     /// Adds a stretch on a CPU, which most are.
     pub(super) fn runs(&mut self, tid: Tid, root: u32, segment: &Segment) {
         let ticks = segment.end.saturating_sub(segment.start);
@@ -221,6 +255,7 @@ impl Witness<'_> {
             let waited = held.end.saturating_sub(held.start);
             own.looked |= segment.call != held.call || ticks.saturating_mul(LOOKS) > waited;
         }
+        own.behalf.1 = own.behalf.1.saturating_add(ticks);
         let key = (root, segment.call, segment.work);
         let at = segment.call.map_or(0, |call| call.id.0 as usize + 1) % own.nodes.len();
         let Some(slot) = own.nodes.get_mut(at) else { return };
@@ -247,6 +282,10 @@ impl Witness<'_> {
     pub(super) fn wakes(&mut self, by: Tid, woken: Tid) {
         let (Some(waker), Some(sleeper)) = (self.group(by), self.group(woken)) else { return };
         let Evidence { threads, ledger, .. } = &mut *self.evidence;
+        if let Some(own) = threads.get_mut(&woken).filter(|own| own.state() == State::Blocked) {
+            let (asked, ticks) = std::mem::replace(&mut own.behalf, (Some(waker), 0));
+            ledger.did_for(sleeper, asked, ticks);
+        }
         if let Some(own) = threads.get(&by) {
             ledger.woke((waker, own.call(), sleeper), own.entered);
             ledger.pends(woken, (waker, own.call()), (by, own.activation()));

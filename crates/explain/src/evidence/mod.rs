@@ -4,6 +4,7 @@
 //! each kind of request what its time went into, for each thread what it did lately.
 
 pub mod calls;
+mod doubts;
 mod ends;
 pub mod features;
 pub mod groups;
@@ -97,6 +98,12 @@ pub struct Evidence {
     pub held_back: FastMap<GroupId, (u64, u64)>,
     /// When it last did.
     let_go: Option<u64>,
+    /// Sleeps of threads of a name that a thread's end has ended, which the first waited for: by
+    /// the name of both, how often, and ticks.
+    pub joined: FastMap<(GroupId, GroupId), (u64, u64)>,
+    /// Files whose events say what the CPU did.
+    flags: BTreeSet<u16>,
+    flagged: Option<u16>,
     /// Which threads have ended.
     pub ends: ends::Ends,
     started: started::Started,
@@ -128,6 +135,10 @@ impl Gather {
         evidence.first.get_or_insert(moment.ts);
         evidence.last = evidence.last.max(moment.ts);
         evidence.budget.earn();
+        if moment.context != Context::Unknown && evidence.flagged != Some(moment.file) {
+            evidence.flags.insert(moment.file);
+            evidence.flagged = Some(moment.file);
+        }
         evidence.started.begins(moment, merge);
         evidence.ends.takes(moment, merge, &mut evidence.groups);
         let Some((walk, last)) = self.walks.get_mut(moment.file as usize) else { return };
@@ -165,6 +176,15 @@ impl Gather {
         evidence.own.extend(evidence.partners());
         evidence.late = evidence.late();
         evidence.xen.finish(evidence.last);
+        evidence.doubt();
+        for (one, all) in evidence.tree.gather() {
+            let ticks = |wait: &life::Wait| wait.span.1.saturating_sub(wait.span.0);
+            let most = evidence.waits.get(&all).map(ticks);
+            let own = evidence.waits.get(&one).filter(|own| Some(ticks(own)) > most);
+            if let Some(own) = own.cloned() {
+                evidence.waits.insert(all, own);
+            }
+        }
         evidence.tree.sum();
         evidence
     }
@@ -235,8 +255,9 @@ impl Visitor for Witness<'_> {
         let (file, tid) = (self.moment.file, self.tid(thread));
         if segment.state == State::Runnable {
             if let Some(since) = self.evidence.thread(tid, now).map(|own| own.since()) {
-                let runs = &self.evidence.runs;
-                segment.rival = runs.rival((file, cpu), thread.tid, (since, now));
+                let Evidence { runs, groups, .. } = &*self.evidence;
+                let name = |tid| groups.group_of(Tid { file, tid });
+                segment.rival = runs.rival((file, cpu), thread.tid, (since, now), name);
             }
         }
         let call = thread.in_call().map(sym);
@@ -417,15 +438,13 @@ impl Visitor for Witness<'_> {
         let Some(own) = self.own(thread) else { return };
         own.faults(now, room);
         let fresh = std::mem::take(&mut own.fresh);
-        if let Some((group, _)) = own.group {
+        if let Some((group, root)) = own.root {
             if fresh {
                 count(&mut self.evidence.ledger.fault_goes, group, MAX_COUNTED);
             }
             let tree = &mut self.evidence.tree;
-            if let Some(root) = tree.root(Frame::Life(group)) {
-                let at = tree.child(root, Frame::Faults);
-                tree.count(at);
-            }
+            let at = tree.child(root, Frame::Faults);
+            tree.count(at);
         }
     }
 

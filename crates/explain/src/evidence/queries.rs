@@ -1,6 +1,6 @@
 //! What detectors ask of the evidence, and counts in it.
 
-use super::groups::GroupId;
+use super::groups::{is_vcpu_name, GroupId};
 use super::Evidence;
 use crate::moment::Tid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,6 +97,33 @@ impl Evidence {
     pub fn vcpu_groups(&self) -> BTreeSet<GroupId> {
         let vcpus = self.threads.iter().filter(|(_, thread)| thread.is_vcpu);
         vcpus.filter_map(|(tid, _)| self.groups.group_of(*tid)).collect()
+    }
+
+    /// The guest's own, where nothing tells of its requests: threads that run vCPUs, by their
+    /// names as well, and those that these and they wake often.
+    pub fn guests(&self) -> BTreeSet<GroupId> {
+        let named = |group: &GroupId| is_vcpu_name(self.groups.name(*group));
+        let mut guests = self.vcpu_groups();
+        guests.extend(self.groups.all().filter(named));
+        let vcpus = guests.clone();
+        let of = |tid: &Tid| self.groups.group_of(*tid);
+        let mut pairs: BTreeMap<GroupId, (u64, u64)> = BTreeMap::new();
+        for ((by, to), count) in &self.wakes {
+            match (of(by), of(to)) {
+                (Some(by), Some(to)) if vcpus.contains(&by) => {
+                    pairs.entry(to).or_default().0 += count;
+                }
+                (Some(by), Some(to)) if vcpus.contains(&to) => {
+                    pairs.entry(by).or_default().1 += count;
+                }
+                _ => {}
+            }
+        }
+        let both = |(there, back): &(u64, u64)| *there.min(back) >= PARTNERS;
+        let serve =
+            pairs.into_iter().filter(|(group, pair)| both(pair) && !self.groups.is_kernel(*group));
+        guests.extend(serve.map(|(group, _)| group));
+        guests
     }
 
     /// Threads that run vCPUs.

@@ -148,6 +148,8 @@ pub struct Thread {
     pub root: Option<(GroupId, u32)>,
     /// What it has called since it waited last.
     pub turn: Turn,
+    /// Who woke it last, and the ticks that it has had a CPU since.
+    pub behalf: (Option<GroupId>, u64),
     /// It has slept in its call.
     pub slept_in: bool,
     /// A sleep that a timer has ended, and that may go on.
@@ -186,6 +188,7 @@ impl Thread {
             root: None,
             turn: Turn::default(),
             nodes: [None; 4],
+            behalf: (None, 0),
             slept_in: false,
             off: (0, 0),
             held: None,

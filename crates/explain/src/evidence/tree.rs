@@ -14,6 +14,8 @@ const MAX_NODES: usize = 1 << 17;
 pub enum Frame {
     /// The whole life of the threads of a name.
     Life(GroupId),
+    /// The whole life of one of them, by its number: those of one name may live differently.
+    Thread(GroupId, i32),
     /// All requests of a kind.
     Request(Key),
     /// In a system call, or in an ioctl's request.
@@ -48,6 +50,16 @@ pub enum Frame {
     Faults,
     /// Not recorded.
     Unknown,
+}
+
+impl Frame {
+    /// The name of those whose whole life it is.
+    pub fn life(self) -> Option<GroupId> {
+        match self {
+            Frame::Life(group) | Frame::Thread(group, _) => Some(group),
+            _ => None,
+        }
+    }
 }
 
 /// A node.
@@ -114,7 +126,18 @@ impl Tree {
         if let Some(&at) = self.index.get(&(parent, frame)) {
             return Some(at);
         }
-        if self.nodes.len() >= MAX_NODES {
+        match self.nodes.len() < MAX_NODES {
+            true => self.insert(parent, frame),
+            false => None,
+        }
+    }
+
+    /// As [`Tree::look_up`], when all is there: the sums need room of their own.
+    fn insert(&mut self, parent: u32, frame: Frame) -> Option<u32> {
+        if let Some(&at) = self.index.get(&(parent, frame)) {
+            return Some(at);
+        }
+        if self.nodes.len() >= 2 * MAX_NODES {
             return None;
         }
         let at = self.nodes.len() as u32;
@@ -156,6 +179,68 @@ impl Tree {
         if let Some(node) = self.nodes.get_mut(at as usize) {
             node.count = node.count.saturating_add(count);
         }
+    }
+
+    /// Who ended some sleeps is not known: `unknown` says so of whom and whose. What those did
+    /// meanwhile is forgotten.
+    pub fn forget(&mut self, unknown: impl Fn(GroupId, GroupId) -> bool) {
+        // Whose time a node's is, and into which one it is lumped together.
+        let mut known: Vec<(Option<GroupId>, Option<u32>)> = Vec::with_capacity(self.nodes.len());
+        for at in 0..self.nodes.len() {
+            let Node { frame, parent, ticks, squares, .. } = self.nodes[at];
+            let (whose, into) = match parent as usize == at {
+                true => (frame.life(), None),
+                false => known.get(parent as usize).copied().unwrap_or_default(),
+            };
+            let own = match frame {
+                Frame::Waker(by) if into.is_none() => {
+                    let forgets = whose.is_some_and(|whose| unknown(by, whose));
+                    (Some(by), forgets.then_some(at as u32))
+                }
+                _ => (whose, into),
+            };
+            known.push(own);
+            if own.1 == Some(at as u32) {
+                self.nodes[at].frame = Frame::Asleep;
+            }
+            if let Some(into) = into.map(|into| into as usize) {
+                (self.nodes[at].ticks, self.nodes[at].squares) = (0, 0.0);
+                self.nodes[into].ticks = self.nodes[into].ticks.saturating_add(ticks);
+                self.nodes[into].squares += squares;
+            }
+        }
+    }
+
+    /// Adds the lives of single threads to those of their names; gives the roots of both.
+    pub fn gather(&mut self) -> Vec<(u32, u32)> {
+        let mut to: Vec<Option<u32>> = vec![None; self.nodes.len()];
+        let mut roots = Vec::new();
+        for at in 0..self.nodes.len() {
+            let Node { frame, parent, ticks, count, squares, worst } = self.nodes[at];
+            let found = match frame {
+                Frame::Thread(group, _) if parent as usize == at => {
+                    let root = self.insert(NONE, Frame::Life(group));
+                    roots.extend(root.map(|root| (at as u32, root)));
+                    root
+                }
+                _ if parent as usize == at => None,
+                frame => to
+                    .get(parent as usize)
+                    .copied()
+                    .flatten()
+                    .and_then(|parent| self.insert(parent, frame).or(Some(parent))),
+            };
+            to[at] = found;
+            if let Some(node) = found.and_then(|found| self.nodes.get_mut(found as usize)) {
+                node.ticks = node.ticks.saturating_add(ticks);
+                node.count = node.count.saturating_add(count);
+                node.squares += squares;
+                if worst.map(|(ticks, _)| ticks) > node.worst.map(|(ticks, _)| ticks) {
+                    node.worst = worst;
+                }
+            }
+        }
+        roots
     }
 
     /// Makes times inclusive, once all is there.

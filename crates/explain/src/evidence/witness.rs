@@ -5,6 +5,7 @@ use super::path::Path;
 use super::subject::{Anatomy, Part, What, Who};
 use super::thread::{Segment, State, Thread, Waker};
 use super::{xen, Witness};
+use crate::detect::waits;
 use crate::moment::{Place, Sym, Tid};
 use vmeter_trace::ops::xen::{RUNNABLE, RUNNING};
 use vmeter_trace::ops::{Access, Lock, NameId, Op, Sign};
@@ -78,11 +79,11 @@ impl Witness<'_> {
     /// Who wakes a thread that sleeps in that system call.
     pub(super) fn waker(&self, waker: walk::Waker, (woken, call): (i32, Option<Sym>)) -> Waker {
         match waker {
-            walk::Waker::Unknown => Waker::Unknown,
+            walk::Waker::Unknown => self.remote(call).map_or(Waker::Unknown, Waker::Thread),
             walk::Waker::Thread(_) if self.is_interrupted(woken, call) => Waker::Interrupt,
             walk::Waker::Thread(tid) => Waker::Thread(Tid { file: self.moment.file, tid }),
             walk::Waker::Timer => Waker::Timer,
-            walk::Waker::Interrupt => Waker::Interrupt,
+            walk::Waker::Interrupt => self.remote(call).map_or(Waker::Interrupt, Waker::Thread),
             walk::Waker::Irq(irq) => match self.moment.sym(irq) {
                 irq if self.sends(irq) => {
                     Waker::Thread(Tid { file: self.moment.file, tid: self.moment.tid })
@@ -114,6 +115,24 @@ impl Witness<'_> {
             || call.is_some_and(|call| !may_wake(call, self.merge.name(asleep)))
             || RECORDERS.contains(&self.merge.thread_name(tid))
             || self.merge.thread_name(tid).starts_with(SOFT)
+    }
+
+    /// `sched_wakeup` comes on the CPU of the one that is woken, if another CPU asks for that: then
+    /// it is the only thread that is in a call there which lets such sleepers go on.
+    fn remote(&self, asleep: Option<Sym>) -> Option<Tid> {
+        let asleep = self.merge.name(asleep?);
+        let (file, cpu) = (self.moment.file, self.moment.cpu);
+        let there = self.evidence.runs.now((file, cpu)).filter(|tid| *tid > 0);
+        let mut able = there.map(|tid| Tid { file, tid }).filter(|tid| {
+            let own = self.evidence.threads.get(tid).filter(|own| own.state() == State::Kernel);
+            let call = own.and_then(Thread::call).map(|call| self.merge.name(call));
+            call.is_some_and(|call| match asleep.starts_with("futex") {
+                true => call.starts_with("futex"),
+                false => waits(asleep) && call != asleep && SENDS.contains(&call),
+            })
+        });
+        let one = able.next();
+        one.filter(|_| able.next().is_none())
     }
 
     /// True if a thread that sends something to this machine itself (by the loopback device), or

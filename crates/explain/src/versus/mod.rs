@@ -132,12 +132,31 @@ fn counts(view: &View<'_>) -> BTreeMap<String, (u64, f64, Option<GroupId>)> {
     all
 }
 
+/// Single threads by their order among those of their name: the first is the first in another
+/// recording, too.
+type Order = HashMap<(GroupId, i32), usize>;
+
+fn order(tree: &Tree) -> Order {
+    let threads = tree.roots().filter_map(|(_, node)| match node.frame {
+        Frame::Thread(group, tid) => Some((group, tid)),
+        _ => None,
+    });
+    let mut next: BTreeMap<GroupId, usize> = BTreeMap::new();
+    let sorted: BTreeSet<(GroupId, i32)> = threads.collect();
+    let numbered = sorted.into_iter().map(|thread| {
+        let next = next.entry(thread.0).or_default();
+        *next += 1;
+        (thread, *next)
+    });
+    numbered.collect()
+}
+
 /// What a node stands for, in any trace.
 type Name<'a> = (Discriminant<Frame>, std::borrow::Cow<'a, str>);
 
 /// `own` says whether it is known in both what they were made for: then others that are called
 /// alike are not the same.
-fn name<'a>(view: &'a View<'_>, frame: Frame, own: bool) -> Name<'a> {
+fn name<'a>(view: &'a View<'_>, frame: Frame, (own, order): (bool, &Order)) -> Name<'a> {
     let groups = &view.evidence.groups;
     let text = match frame {
         Frame::Life(who) | Frame::Waker(who) | Frame::Has(who) | Frame::Stopped(who) => {
@@ -146,6 +165,10 @@ fn name<'a>(view: &'a View<'_>, frame: Frame, own: bool) -> Name<'a> {
                 true => format!("own {common}").into(),
                 false => common.into(),
             }
+        }
+        Frame::Thread(who, tid) => {
+            let order = order.get(&(who, tid)).copied().unwrap_or(0);
+            format!("{} {order}", groups.common(who)).into()
         }
         Frame::Call(name) | Frame::Work(name) | Frame::Irq(name) => view.name(name).into(),
         Frame::Request(key) => view.subject(key).into(),
@@ -158,10 +181,11 @@ fn name<'a>(view: &'a View<'_>, frame: Frame, own: bool) -> Name<'a> {
 fn beyond((view, tree): (&View<'_>, &Tree), (twin, theirs): (&View<'_>, &Tree), work: f64) -> Tree {
     const NONE: u32 = u32::MAX;
     let own = !view.evidence.own.is_empty() && !twin.evidence.own.is_empty();
+    let (ours, twins) = ((own, &order(tree)), (own, &order(theirs)));
     let mut known: HashMap<(u32, Name<'_>), u32> = HashMap::new();
     for (at, node) in theirs.nodes() {
         let parent = if node.parent == at { NONE } else { node.parent };
-        known.entry((parent, name(twin, node.frame, own))).or_insert(at);
+        known.entry((parent, name(twin, node.frame, twins))).or_insert(at);
     }
     // Each node's, by its own index; those above come first.
     let mut same: Vec<Option<u32>> = Vec::new();
@@ -170,7 +194,7 @@ fn beyond((view, tree): (&View<'_>, &Tree), (twin, theirs): (&View<'_>, &Tree), 
             parent if parent == at => Some(NONE),
             parent => same.get(parent as usize).copied().flatten(),
         };
-        let found = parent.and_then(|parent| known.get(&(parent, name(view, node.frame, own))));
+        let found = parent.and_then(|parent| known.get(&(parent, name(view, node.frame, ours))));
         same.push(found.copied());
     }
     let ticks = match (twin.seconds(1), view.seconds(1)) {

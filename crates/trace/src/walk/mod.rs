@@ -269,6 +269,9 @@ impl Walk {
     ) {
         self.seen.switches = true;
         self.task::<V>(at);
+        if let Some(gone) = self.threads.leaves(prev, at.cpu) {
+            v.torn(self.threads.get(gone));
+        }
         if let Some(index) = self.part.mine(prev).and_then(|tid| self.threads.find(tid, at.ts)) {
             if self.cpus.gaps {
                 self.seen_on(index, at.cpu, v);
@@ -283,6 +286,7 @@ impl Walk {
         let next = next.and_then(|tid| self.threads.running(tid, at.cpu, at.ts));
         match next {
             Some(index) => {
+                self.threads.comes(index, at.cpu);
                 let thread = self.threads.get(index);
                 v.switched(at, prev, Some(thread));
                 let ended = thread.switched_to(at.ts);

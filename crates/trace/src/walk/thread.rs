@@ -128,6 +128,8 @@ pub struct Thread {
     since: u64,
     /// Where it was seen last, if events are missing.
     cpu: Option<u32>,
+    /// Where it was switched to last.
+    on: Option<u32>,
 }
 
 impl Thread {
@@ -151,6 +153,7 @@ impl Thread {
             state: State::Unknown,
             since: now,
             cpu: None,
+            on: None,
         }
     }
 
@@ -159,6 +162,16 @@ impl Thread {
     pub(super) fn seen_on(&mut self, cpu: u32, missing: impl Fn(u64, u32) -> bool) -> bool {
         let before = self.cpu.replace(cpu).unwrap_or(cpu);
         let torn = self.on_cpu() && (missing(self.since, before) || missing(self.since, cpu));
+        if torn {
+            self.state = State::Unknown;
+        }
+        torn
+    }
+
+    /// Another has its CPU now, and nobody recorded when it left: it is not known what it did
+    /// since it was seen last. False if it has left, or has gone to another CPU.
+    fn lost(&mut self, cpu: u32) -> bool {
+        let torn = self.on_cpu() && self.on == Some(cpu);
         if torn {
             self.state = State::Unknown;
         }
@@ -329,6 +342,8 @@ pub struct Threads {
     list: Vec<Thread>,
     /// By CPU: the thread seen there last, and its index.
     last: Vec<(i32, u32)>,
+    /// By CPU: the thread switched to last, and its index.
+    on: Vec<(i32, u32)>,
 }
 
 const MAX_CPUS: usize = 1 << 14;
@@ -371,6 +386,30 @@ impl Threads {
         self.index.insert(tid, index);
         self.list.push(Thread::new(tid, now));
         Some(index)
+    }
+
+    /// A thread leaves a CPU: the one that was switched to there last, if that is another, which
+    /// nobody saw leave, and of which it is no longer known what it does.
+    #[inline]
+    pub(super) fn leaves(&mut self, prev: i32, cpu: u32) -> Option<u32> {
+        let (tid, index) = std::mem::take(self.on.get_mut(cpu as usize)?);
+        let gone = tid > 0 && tid != prev && self.list.get_mut(index as usize)?.lost(cpu);
+        gone.then_some(index)
+    }
+
+    /// A thread is switched to on a CPU.
+    #[inline]
+    pub(super) fn comes(&mut self, index: u32, cpu: u32) {
+        let at = cpu as usize;
+        if at >= MAX_CPUS {
+            return;
+        }
+        if self.on.len() <= at {
+            self.on.resize(at + 1, (0, 0));
+        }
+        let thread = &mut self.list[index as usize];
+        thread.on = Some(cpu);
+        self.on[at] = (thread.tid, index);
     }
 
     /// The thread that was seen last on a CPU; 0 if none was.

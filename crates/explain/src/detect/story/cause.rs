@@ -5,6 +5,7 @@ use super::super::throttled::by_quota;
 use super::super::waits::{syncs, waits};
 use super::super::View;
 use super::locks::by_signals;
+use super::whose::by_turns;
 use super::{Cause, Story, CLOSED, FAULT_S, LEAST_WAITS, MANY_WAITS, SHARE};
 use crate::evidence::groups::{GroupId, BORN};
 use crate::evidence::tree::Frame;
@@ -42,6 +43,9 @@ impl Story {
         if let Some(told) = self.by_whom(view, cause, most) {
             return told;
         }
+        if let Some(held) = self.held(view) {
+            return held;
+        }
         let net = |s| matches!(s, Frame::Irq(irq) if view.name(irq) == "NET_RX");
         let network = last.ticks(|_, s| net(s));
         let futex = || is_futex(view, last.most_in(|s| s == Frame::Asleep).and_then(|(c, _)| c));
@@ -65,7 +69,12 @@ impl Story {
         let interrupt = |state| matches!(state, Frame::Irq(_) | Frame::Interrupt | Frame::Deep);
         // Outside calls: a page of a mapped file.
         let disk = |s| matches!(s, Frame::Irq(irq) if view.name(irq) == "BLOCK");
+        let asked = self.is_asked_for(view);
+        let timed = |c: Option<Frame>| asked && self.times_out(view, c);
         let timer = last.ticks(|c, s| {
+            if !hops && matches!(s, Frame::Interrupt | Frame::Asleep) && timed(c) {
+                return true;
+            }
             if !hops {
                 let sleeps = c.is_some_and(|c| view.frame_name(c).contains("nanosleep"));
                 return s == Frame::Timer && sleeps;
@@ -83,7 +92,16 @@ impl Story {
         let no_cpu = match self.rival() {
             _ if self.throttled(view) => no_cpu,
             Some((_, ticks)) if ticks * 5 >= no_cpu * 4 => no_cpu,
+            Some((_, ticks)) if ticks * 2 >= no_cpu && self.starves(view) => no_cpu,
             _ => no_cpu / 4,
+        };
+        // Those of its own name have it: they compute.
+        let own = last.who.or(self.subject_group(view));
+        let theirs = last.rivals.iter().filter(|((who, _), _)| Some(*who) == own);
+        let theirs = crate::sum(theirs.map(|(_, sum)| sum.ticks));
+        let (no_cpu, theirs) = match self.throttled(view) || self.levels.len() == 1 {
+            true => (no_cpu, 0),
+            false => (no_cpu.saturating_sub(theirs), theirs),
         };
         let all = [
             (timer, Cause::Timer),
@@ -91,7 +109,7 @@ impl Story {
             (no_cpu, Cause::NoCpu),
             (last.ticks(|_, s| matches!(s, Frame::Stopped(_))), Cause::Stopped),
             (last.ticks(|c, s| s == Frame::Asleep && (hops || !by_design(c))), Cause::Asleep),
-            (last.ticks(|_, s| matches!(s, Frame::Runs | Frame::Guest)), Cause::Computes),
+            (last.ticks(|_, s| matches!(s, Frame::Runs | Frame::Guest)) + theirs, Cause::Computes),
             (crate::sum(last.wakers().iter().map(|(_, sum)| sum.ticks)), Cause::HandOver),
         ];
         let most = all.into_iter().max_by_key(|(ticks, _)| *ticks);
@@ -140,6 +158,9 @@ impl Story {
             let works = |level: &&Level| level.who.is_some_and(|who| groups.is_kernel(who));
             let first = self.levels.iter().find(works);
             return Some((Cause::Work, first.map_or(all, |level| level.all.ticks)));
+        }
+        if cause == Cause::NoCpu && self.starves(view) {
+            return Some((cause, most));
         }
         if let Some((_, ticks)) = self.hog.filter(|(_, ticks)| *ticks * 5 >= self.busy * 2) {
             return Some((Cause::NoCpu, ticks.min(self.busy)));
@@ -307,7 +328,7 @@ impl Story {
 
     /// A nap alone may be idling; one that nobody is known to have asked for is no alarm.
     pub(super) fn timer_at_most(&self, view: &View<'_>) -> Option<Severity> {
-        let (Frame::Life(own), Some(first)) = (self.root, self.levels.first()) else { return None };
+        let (Some(own), Some(first)) = (self.root.life(), self.levels.first()) else { return None };
         let Some((other, sum)) = first.wakers().first().copied() else {
             return Some(Severity::Low);
         };
@@ -333,6 +354,11 @@ impl Story {
             return Some(Severity::Low);
         }
         let asked = view.evidence.asked(own, other) * 2 >= sum.count;
+        // A call without a time-out of its own: the timer is a protocol's.
+        let own = naps.map_or("", |call| view.frame_name(call));
+        if own.starts_with("accept") || own.starts_with("recv") || own == "connect" {
+            return Some(Severity::Medium);
+        }
         // That it need not sleep, only a twin shows.
         (any || !asked || !view.is_beyond()).then_some(Severity::Medium)
     }
@@ -371,9 +397,20 @@ impl Story {
         let wants = |state| state == Frame::Waker(who);
         let own_kind = via.who.or(self.subject_group(view)) == Some(who);
         if own_kind && via.calls.keys().all(Option::is_none) {
-            return true;
+            return by_turns(view, who);
+        }
+        if let (Frame::Thread(group, _), true, true) = (self.root, own_kind, self.levels.len() == 2)
+        {
+            // Of one of them that says less: it may be asked, and ask in turn.
+            let all = Story::of(view, Frame::Life(group));
+            if !all.is_some_and(|all| all.cause(view).0 == Cause::Lock) {
+                return false;
+            }
         }
         let Some((Some(call), sum)) = via.most_in(wants) else { return false };
+        if self.joins(view, via, who) {
+            return false;
+        }
         let waiting = crate::sum(via.wakers().iter().map(|(_, waiting)| waiting.ticks));
         if sum.ticks * 2 < waiting {
             return false;
@@ -426,12 +463,13 @@ impl Story {
         let Some((_, sum)) = wakers.iter().find(|(waker, _)| *waker == who) else { return false };
         let Some(waiting) = via.who.or(self.subject_group(view)) else { return false };
         let request = matches!(self.root, Frame::Request(_));
-        waiting == who || request && view.evidence.asked(waiting, who) * 2 < sum.count
+        waiting == who && by_turns(view, who)
+            || request && waiting != who && view.evidence.asked(waiting, who) * 2 < sum.count
     }
 
     pub(super) fn subject_group(&self, view: &View<'_>) -> Option<GroupId> {
         match self.root {
-            Frame::Life(group) => Some(group),
+            Frame::Life(group) | Frame::Thread(group, _) => Some(group),
             Frame::Request(_) => view.evidence.vcpu_group(),
             _ => None,
         }

@@ -107,7 +107,7 @@ impl Story {
             Cause::Computes if self.unasked(view) => "who is let go on by one that it did not wake waits for a lock that this one holds (a futex, or one of the kernel), or for an answer of one that has more to do and never sleeps",
             Cause::Faults | Cause::NoCpu | Cause::Computes | Cause::Asleep => return None,
             Cause::Work => "a call that has the kernel's workers do something and waits for it",
-            Cause::Call | Cause::Stopped | Cause::InCall | Cause::Network => return None,
+            Cause::Call | Cause::Stopped | Cause::InCall | Cause::Network | Cause::Held => return None,
         };
         Some(format!("about: {words}"))
     }

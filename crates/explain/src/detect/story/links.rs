@@ -49,6 +49,12 @@ impl Story {
         }
         words.extend(self.provoked(view, level));
         words.extend(self.missing(view, level));
+        if level.assumed.ticks > 0 {
+            words.push(format!(
+                "who ended {} of that is not recorded: taken to be as where it is",
+                view.time(level.assumed.ticks as f64)
+            ));
+        }
         words.extend(if at == 0 { self.left_out(view) } else { None });
         let role = match (at, self.root) {
             (0, _) if view.is_beyond() => {
@@ -57,7 +63,9 @@ impl Story {
             (_, _) if view.is_beyond() => {
                 format!("{name}, waited for {} longer", view.time(whole as f64))
             }
-            (0, Frame::Life(_)) => format!("{name}, seen for {}", view.time(whole as f64)),
+            (0, Frame::Life(_) | Frame::Thread(..)) => {
+                format!("{name}, seen for {}", view.time(whole as f64))
+            }
             (0, _) => format!("{name}, {} in all", view.time(whole as f64)),
             _ => format!("{name}, waited for {}", view.time(whole as f64)),
         };
@@ -189,7 +197,7 @@ impl Story {
 
     pub(super) fn file(&self, view: &View<'_>) -> u16 {
         match self.root {
-            Frame::Life(group) => {
+            Frame::Life(group) | Frame::Thread(group, _) => {
                 view.evidence.groups.get(group).map_or(0, |group| group.first.file)
             }
             Frame::Request(key) => key.file,

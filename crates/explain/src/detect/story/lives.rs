@@ -1,13 +1,14 @@
 //! What stands out in threads' whole lives: of whom a story is told, how severe it is, and which
 //! of several that end alike.
 
-use super::super::levels::levels;
+use super::super::levels::{levels, Doing};
 use super::super::view::LEAST_COUNT;
 use super::super::{Candidate, View};
 use super::{Story, CLOSED, LEAST_GOES, LEAST_WAITS, MANY_WAITS, ONCE};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
 use crate::result::Severity;
+use std::collections::BTreeMap;
 
 /// A thread's part of the traced time from which it is looked at.
 const LEAST_LIFE: f64 = 0.05;
@@ -16,6 +17,12 @@ const LEAST_LIFE: f64 = 0.05;
 const ASKED: f64 = 0.03;
 /// Share of the traced time that somebody waits for one that matters to it.
 const LEAST_WAITED: f64 = 0.02;
+/// Part of a thread's life that it does something else than those of its name, from which it is told
+/// of by itself; and most of a name that are.
+const OTHERWISE: f64 = 0.35;
+const MOST_ALONE: usize = 12;
+/// A part of what the most active of a name does, from which another is no idler.
+const ACTIVE: u64 = 20;
 /// Most subjects that are told of where none was named.
 const MOST: usize = 3;
 
@@ -66,6 +73,59 @@ fn naps_often(view: &View<'_>, group: GroupId) -> bool {
     count >= LEAST_GOES && view.share(ticks) >= ONCE
 }
 
+/// Whose lives are told of: those of a name, or each of them where they live differently.
+fn subjects(view: &View<'_>) -> Vec<Frame> {
+    let mut single: BTreeMap<GroupId, Vec<(u64, Frame)>> = BTreeMap::new();
+    let mut all = Vec::new();
+    for (_, node) in view.tree().roots() {
+        match node.frame {
+            Frame::Life(_) => all.push(node.frame),
+            Frame::Thread(group, _) if !view.evidence.groups.is_kernel(group) => {
+                let ticks = view.loud_tree().root_of(node.frame);
+                let ticks = ticks.and_then(|at| view.loud_tree().node(at)).map_or(0, |n| n.ticks);
+                if view.share(ticks) >= LEAST_LIFE {
+                    single.entry(group).or_default().push((ticks, node.frame));
+                }
+            }
+            _ => {}
+        }
+    }
+    for (group, mut threads) in single {
+        if threads.len() < 2 || !differ(view, group, &threads) {
+            continue;
+        }
+        // Who does something once where another does it many times idles.
+        let most = threads.iter().map(|(_, frame)| active(view, *frame)).max().unwrap_or(0);
+        threads.retain(|(_, frame)| active(view, *frame) * ACTIVE >= most);
+        threads.sort_by_key(|(ticks, frame)| (std::cmp::Reverse(*ticks), *frame));
+        all.retain(|frame| *frame != Frame::Life(group));
+        all.extend(threads.into_iter().take(MOST_ALONE).map(|(_, frame)| frame));
+    }
+    all
+}
+
+/// How often it has begun to do something else.
+fn active(view: &View<'_>, frame: Frame) -> u64 {
+    let level = levels(view, frame).into_iter().next();
+    level.map_or(0, |level| level.parts.values().map(|sum| sum.count).sum())
+}
+
+/// One of them does something else for much of its life than those of its name do together.
+fn differ(view: &View<'_>, group: GroupId, threads: &[(u64, Frame)]) -> bool {
+    let shares = |frame: Frame| -> BTreeMap<Doing, f64> {
+        let Some(level) = levels(view, frame).into_iter().next() else { return BTreeMap::new() };
+        let all = level.all.ticks.max(1) as f64;
+        level.parts.iter().map(|(doing, sum)| (*doing, sum.ticks as f64 / all)).collect()
+    };
+    let together = shares(Frame::Life(group));
+    threads.iter().any(|(_, frame)| {
+        let own = shares(*frame);
+        let part = |all: &BTreeMap<Doing, f64>, doing| all.get(doing).copied().unwrap_or(0.0);
+        let more = own.iter().map(|(doing, share)| (share - part(&together, doing)).max(0.0));
+        more.sum::<f64>() >= OTHERWISE
+    })
+}
+
 /// What stands out in the lives of threads, where there are no requests of a guest.
 pub fn lives(view: &View<'_>) -> Vec<Candidate> {
     let requests = view.requests();
@@ -73,10 +133,10 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
     let of_guest = of_guest && view.comm().is_none();
     let loud = view.as_loud();
     let mut all: Vec<(f64, Story, Candidate)> = Vec::new();
-    for (_, node) in view.tree().roots() {
-        let Frame::Life(group) = node.frame else { continue };
+    for frame in subjects(view) {
+        let Some(group) = frame.life() else { continue };
         let chosen = view.comm().map(|comm| view.evidence.groups.has_name(group, comm));
-        let life = view.loud_tree().root_of(node.frame).and_then(|at| view.loud_tree().node(at));
+        let life = view.loud_tree().root_of(frame).and_then(|at| view.loud_tree().node(at));
         let life = life.map_or(0, |node| node.ticks);
         let shows = match chosen {
             Some(chosen) => chosen,
@@ -85,7 +145,7 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
         if !shows {
             continue;
         }
-        let Some((story, candidate)) = told(view, loud.as_ref(), node.frame) else { continue };
+        let Some((story, candidate)) = told(view, loud.as_ref(), frame) else { continue };
         // What a guest waits for, its requests tell; that it has no CPU, a warning.
         let vcpu = view.evidence.vcpu_groups().contains(&group);
         let alone = vcpu && story.levels.len() == 1 && chosen.is_none();
@@ -97,7 +157,9 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
         }
         let long = candidate.as_ref().is_some_and(|c| view.share(c.saving) >= ONCE);
         let own = view.own().is_some_and(|own| own.contains(&group)) && long;
-        let once = story.waits < LEAST_WAITS && story.levels.len() > 1 && chosen.is_none();
+        let locked = story.last_lock(view).is_some();
+        let seldom = story.waits < LEAST_WAITS && story.levels.len() > 1;
+        let once = seldom && chosen.is_none() && !locked;
         if once && !own && !story.is_held(view) {
             continue;
         }
@@ -122,7 +184,7 @@ fn weighed(
     let few = candidate.kind == "no-cpu" && story.waits < MANY_WAITS;
     let kernel = matches!(candidate.kind, "work-on-every-cpu" | "lock-wait")
         && story.provoked_works(view).is_some();
-    if few || closed < CLOSED && !kernel {
+    if (few || closed < CLOSED && !kernel) && !story.starves(view) {
         candidate.at_most = Some(Severity::Low);
     }
     candidate.foreign = view.is_foreign(group);
@@ -182,6 +244,8 @@ fn most_severe(view: &View<'_>, mut all: Vec<(f64, Story, Candidate)>) -> Vec<Ca
         std::cmp::Reverse((severity(c), !c.foreign, !c.aside, order(*closed, c)))
     });
     waited_for_first(view, &mut all);
+    victims_first(view, &mut all);
+    own_work_last(view, &mut all);
     let mut ends = Vec::new();
     all.retain(|(_, story, _)| {
         let end = story.end(view);
@@ -190,6 +254,52 @@ fn most_severe(view: &View<'_>, mut all: Vec<(f64, Story, Candidate)>) -> Vec<Ca
         fresh
     });
     all.into_iter().take(MOST).map(|(_, _, candidate)| candidate).collect()
+}
+
+/// Who waits for one that waits for another, and does so for as long, is where the way begins: it
+/// is told in place of the one that it waits for.
+fn victims_first(view: &View<'_>, all: &mut Vec<(f64, Story, Candidate)>) {
+    let lengths = |story: &Story| story.levels.len();
+    for at in 0..all.len() {
+        let (_, story, told) = &all[at];
+        let Some(own) = story.root.life() else { continue };
+        let begins = all.iter().enumerate().skip(at + 1).filter(|(_, (_, other, candidate))| {
+            let through = other.levels.iter().skip(1).any(|level| level.who == Some(own));
+            let single = matches!(other.root, Frame::Thread(..));
+            let back = story.levels.iter().any(|level| level.who == other.root.life());
+            // Who waits for the end of what it has started is no victim.
+            let next = other.levels.get(1).and_then(|level| level.who);
+            let made = next.and_then(|next| view.evidence.maker(next)) == other.root.life();
+            through
+                && (!back || single)
+                && !(made || other.supervises(view) || other.waits < LEAST_WAITS)
+                && lengths(other) > lengths(story)
+                && candidate.foreign == told.foreign
+                && candidate.kind == told.kind
+                && candidate.saving.saturating_mul(2) >= told.saving
+        });
+        let first = begins.max_by_key(|(_, (_, other, told))| (lengths(other), told.saving));
+        if let Some((from, _)) = first {
+            let victim = all.remove(from);
+            all.insert(at, victim);
+        }
+    }
+}
+
+/// Of two that wait for the same one, the one for whom that works waits for its own work.
+fn own_work_last(view: &View<'_>, all: &mut [(f64, Story, Candidate)]) {
+    for at in 0..all.len() {
+        let Some(own) = all[at].1.root.life() else { continue };
+        let end = all[at].1.last().who;
+        let other = (at + 1..all.len()).find(|other| {
+            let (_, other, told) = &all[*other];
+            let same = other.last().who == end && other.asked_by(view) == Some(own);
+            same && told.kind == all[at].2.kind && told.foreign == all[at].2.foreign
+        });
+        if let Some(other) = other {
+            all.swap(at, other);
+        }
+    }
 }
 
 /// That one naps says less than that another waits for it meanwhile: this one tells of both. Who

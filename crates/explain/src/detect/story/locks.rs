@@ -15,8 +15,12 @@ use vmeter_trace::ops::Lock;
 /// Waits from which they are told of.
 const MANY: u64 = 10;
 
+/// Fewer are told of if they take so much of the traced time.
+const FEW: u64 = 3;
+const MUCH: f64 = 0.1;
+
 /// The kernel's name of a lock, with its article.
-pub(super) fn a(kind: Lock) -> String {
+pub(in crate::detect) fn a(kind: Lock) -> String {
     let article = if kind.name().starts_with('r') { "an" } else { "a" };
     format!("{article} {}", kind.name())
 }
@@ -70,7 +74,8 @@ impl Story {
         let (kind, (all, holders)) = kinds.into_iter().max_by_key(|(_, (all, _))| all.ticks)?;
         let known = holders.into_iter().filter_map(|(holder, ticks)| Some((ticks, holder?)));
         let holder = known.max().map(|(_, holder)| holder);
-        (all.count >= MANY).then_some(Waits { kind, all, holder })
+        let much = all.count >= FEW && view.share(all.ticks) >= MUCH;
+        (all.count >= MANY || much).then_some(Waits { kind, all, holder })
     }
 
     /// The lock that most of a level's waiting for somebody is for, as the kernel's events say.

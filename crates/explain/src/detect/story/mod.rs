@@ -6,9 +6,11 @@
 
 mod cause;
 mod guess;
+mod idle_words;
 mod links;
 mod lives;
 mod locks;
+mod whose;
 mod words;
 
 use super::levels::{hogs, levels, Level, Sum};
@@ -20,6 +22,7 @@ use crate::moment::Sym;
 use crate::result::Link;
 pub(super) use guess::of_function;
 pub use lives::{is_asked, lives};
+pub(super) use locks::a;
 use words::Words;
 
 /// Fewer waits than this are no pattern.
@@ -60,6 +63,8 @@ enum Cause {
     Stopped,
     InCall,
     Network,
+    /// Until another lets it go on; what that did meanwhile is not recorded.
+    Held,
 }
 
 /// The way from a subject.
@@ -105,10 +110,7 @@ impl Story {
         let waits = first.wakers().iter().map(|(_, sum)| sum.count).sum();
         let (by, without) = hogs(view, root);
         let hog = by.into_iter().max_by_key(|(_, ticks)| *ticks);
-        let own = match root {
-            Frame::Life(group) => Some(group),
-            _ => None,
-        };
+        let own = root.life();
         let partial = view.evidence.ends.any_gaps();
         let hog = hog.filter(|(group, ticks)| {
             let one = *ticks as f64 >= HOG * without as f64;
@@ -182,7 +184,7 @@ impl Story {
     /// The finding; none if the subject computes itself, or waits for its own kind's work.
     pub fn candidate(&self, view: &View<'_>) -> Option<Candidate> {
         let (cause, saving) = self.worth_telling(view)?;
-        let (alone, life) = (self.levels.len() == 1, matches!(self.root, Frame::Life(_)));
+        let (alone, life) = (self.levels.len() == 1, self.root.life().is_some());
         let Words { kind, summary, suggestion, confirm, at_most } = self.words(view, cause);
         let fault = self.is_fault(view, cause);
         Some(Candidate {
@@ -192,6 +194,7 @@ impl Story {
                 _ => None,
             },
             subject: self.subject(view),
+            whose: self.root.life(),
             saving,
             summary,
             chain: self.chain(view, cause),
@@ -199,7 +202,7 @@ impl Story {
             confirm,
             at_most: at_most.filter(|_| life || !fault),
             error: self.levels.get(1).or(self.levels.first()).map(|level| level.squares.sqrt()),
-            of_host: life && alone && cause == Cause::NoCpu,
+            of_host: life && alone && cause == Cause::NoCpu && !self.starves(view),
             left_out: if cause == Cause::NoCpu { 0 } else { self.ticks_left_out(view) },
             life,
             ..Candidate::default()
@@ -209,14 +212,15 @@ impl Story {
     /// The cause and its ticks, if they are so many, and so often, that they are worth a finding.
     fn worth_telling(&self, view: &View<'_>) -> Option<(Cause, u64)> {
         let (mut cause, mut saving) = self.cause_or_call(view);
-        let alone = self.levels.len() == 1 && matches!(self.root, Frame::Life(_));
+        let alone = self.levels.len() == 1 && self.root.life().is_some();
         let hogged = cause == Cause::NoCpu && self.hog.is_some();
         let own = |cause| {
             matches!(cause, Cause::Computes | Cause::NoCpu | Cause::Asleep | Cause::HandOver)
                 && !(cause == Cause::Computes && view.is_beyond())
         };
         let mut least = SHARE;
-        if alone && own(cause) && !hogged {
+        let starves = cause == Cause::NoCpu && self.starves(view);
+        if alone && own(cause) && !hogged && !starves {
             if let Some(beside) = self.beside(view) {
                 ((cause, saving), least) = (beside, BESIDE);
             }
@@ -225,7 +229,7 @@ impl Story {
         let whole = self.by_child(view) && view.share(saving) >= ONCE;
         let seldom =
             cause == Cause::Timer && self.naps(view) < LEAST_WAITS && !whole && !self.is_held(view);
-        let little = share < least || alone && own(cause) && !hogged || seldom;
+        let little = share < least || alone && own(cause) && !hogged && !starves || seldom;
         (!little).then_some((cause, saving))
     }
 
@@ -253,7 +257,9 @@ impl Story {
     fn is_held(&self, view: &View<'_>) -> bool {
         self.first_wait().is_some_and(|(call, sum)| {
             let by_design = call.is_none_or(|call| waits(view.frame_name(call)));
-            !by_design && sum.count >= FEWEST && view.share(sum.ticks) >= ONCE
+            let own = self.root.life().is_some_and(|group| !view.is_foreign(group));
+            let least = if own && view.own().is_some() { 1 } else { FEWEST };
+            !by_design && sum.count >= least && view.share(sum.ticks) >= ONCE
         })
     }
 
@@ -292,7 +298,7 @@ impl Story {
     /// How much of the time of a subject and of whom it waits for is waiting for each other: 1
     /// for a request and its answer, over and over.
     fn closed(&self, view: &View<'_>) -> f64 {
-        let (Frame::Life(own), Some(first)) = (self.root, self.levels.first()) else { return 0.0 };
+        let (Some(own), Some(first)) = (self.root.life(), self.levels.first()) else { return 0.0 };
         partner(view, own, first).map_or(0.0, |(_, part, _)| part)
     }
 
@@ -319,6 +325,11 @@ impl Story {
         let runs = first.ticks(|_, s| matches!(s, Frame::Runs));
         let wakes = &view.evidence.wakes;
         let group = |tid| view.evidence.groups.group_of(tid);
+        if let Frame::Thread(_, tid) = self.root {
+            let gives = wakes.iter().filter(|((by, _), _)| by.tid == tid);
+            let gives: u64 = gives.map(|(_, count)| count).sum();
+            return futex && runs * 10 < first.all.ticks && gives * 4 < sum.count.max(LEAST_WAITS);
+        }
         let gives = wakes.iter().filter(|((by, to), _)| {
             group(*by) == Some(own) && group(*to).is_some_and(|to| to != own)
         });
@@ -333,10 +344,7 @@ impl Story {
     /// What two stories that are one have in common.
     fn end(&self, view: &View<'_>) -> (Option<GroupId>, Option<Sym>) {
         let last = self.levels.iter().rev().find_map(|level| level.who);
-        let own = match self.root {
-            Frame::Life(group) => Some(group),
-            _ => None,
-        };
+        let own = self.root.life();
         (last.or(own), self.call(view).map(|(_, call, _)| call))
     }
 }

@@ -20,17 +20,17 @@ pub(super) struct Words {
     pub(super) at_most: Option<Severity>,
 }
 
-fn words(kind: &'static str, summary: String, suggestion: &str, confirm: &str) -> Words {
+pub(super) fn words(kind: &'static str, summary: String, suggestion: &str, confirm: &str) -> Words {
     let (suggestion, confirm) = (suggestion.to_string(), confirm.to_string());
     Words { kind, summary, suggestion, confirm, at_most: Some(Severity::Low) }
 }
 
 impl Words {
-    fn at_most(self, at_most: Option<Severity>) -> Words {
+    pub(super) fn at_most(self, at_most: Option<Severity>) -> Words {
         Words { at_most, ..self }
     }
 
-    fn medium(self) -> Words {
+    pub(super) fn medium(self) -> Words {
         self.at_most(Some(Severity::Medium))
     }
 }
@@ -57,11 +57,11 @@ fn tcp_words(summary: String) -> Words {
 }
 
 /// Waits that are a pattern.
-const LEAST_TIMES: u64 = 10;
+pub(super) const LEAST_TIMES: u64 = 10;
 
 const CALLS: &str = "perf trace -s -p PID sleep 5";
 const WORKS: &str = "trace-cmd record -e raw_syscalls -e sched -e workqueue";
-const DELAY: &str = "perf sched record -- sleep 5 && perf sched timehist";
+pub(super) const DELAY: &str = "perf sched record -- sleep 5 && perf sched timehist";
 
 impl Story {
     pub(super) fn words(&self, view: &View<'_>, cause: Cause) -> Words {
@@ -76,6 +76,7 @@ impl Story {
             Cause::Stopped => self.stopped_words(view),
             Cause::InCall => self.in_call_words(view),
             Cause::Network => self.network_words(view),
+            Cause::Held => self.held_up_words(view),
             Cause::Faults => words(
                 "page-faults",
                 format!(
@@ -177,31 +178,20 @@ impl Story {
         tcp_words(format!("{who} waits{inside} for the network, {long} each: {timer}, it seems"))
     }
 
-    fn stopped_words(&self, view: &View<'_>) -> Words {
-        let by = self.last().parts.iter().filter_map(|((_, state), sum)| match state {
-            Frame::Stopped(by) => Some((sum.ticks, *by)),
-            _ => None,
-        });
-        let by = by.max().map_or("another process".into(), |(_, by)| view.threads(by));
-        words(
-            "stopped",
-            format!("{} is stopped (SIGSTOP, or traced) until {by} lets it go on", self.who(view)),
-            &format!(
-                "find out why {by} stops it; a share of a CPU is better given by cpu.max or nice"
-            ),
-            "strace -f -e trace=kill,tgkill,ptrace -p STOPPER_PID",
-        )
-        .medium()
-    }
-
     /// The last one on the way.
-    fn doer(&self, view: &View<'_>) -> String {
+    pub(super) fn doer(&self, view: &View<'_>) -> String {
         self.last().who.map_or_else(|| self.subject(view), |who| view.threads(who))
     }
 
     /// What a sentence about the last one on the way begins with.
-    fn who(&self, view: &View<'_>) -> String {
+    pub(super) fn who(&self, view: &View<'_>) -> String {
         match self.last().who {
+            Some(who) if self.levels.len() > 3 => {
+                let next = self.levels.get(1).and_then(|level| level.who);
+                let next = next.map_or_else(String::new, |next| view.threads(next));
+                let last = view.threads(who);
+                format!("{} waits for {next}, at the end for {last}, which", self.subject(view))
+            }
             Some(who) => format!("{} waits for {}, which", self.subject(view), view.threads(who)),
             None => self.subject(view),
         }
@@ -214,7 +204,11 @@ impl Story {
         let inside = call.map_or(String::new(), |c| format!(" in {}", view.frame_name(c)));
         // These have no time-out of their own: the timer is a protocol's.
         let name = call.map_or("", |call| view.frame_name(call));
-        let receives = |name: &str| matches!(name, "read" | "readv") || name.starts_with("recv");
+        let receives = |name: &str| {
+            matches!(name, "read" | "readv")
+                || name.starts_with("recv")
+                || name.starts_with("accept")
+        };
         let each_s =
             |sum: &Sum| view.seconds(sum.ticks).map_or(0.0, |s| s / sum.count.max(1) as f64);
         // Or the one at the other end idles as well.
@@ -234,6 +228,9 @@ impl Story {
             let who = self.who(view);
             return tcp_words(format!("{who} waits{inside}, {each} each time: {timer}, it seems"));
         }
+        if let Some(words) = self.time_out_words(view) {
+            return words;
+        }
         words(
             "timer-paced",
             format!("{} sleeps{inside} until a timer fires, {each} each time", self.who(view)),
@@ -242,55 +239,6 @@ impl Story {
              -p PID",
         )
         .at_most(self.timer_at_most(view))
-    }
-
-    fn no_cpu_words(&self, view: &View<'_>) -> Words {
-        let total = self.last().ticks(|_, s| s == Frame::NoCpu);
-        let who = self.who(view);
-        if self.throttled(view) {
-            let why = match self.by_quota(view) {
-                true => "gets a CPU at multiples of 100 ms only: throttled, it seems",
-                false => "may not run though its CPU is idle: throttled",
-            };
-            return words(
-                "no-cpu",
-                format!("{who} {why} (a cgroup's cpu.max)"),
-                "raise the cgroup's cpu.max (cpu.cfs_quota_us), or do with less CPU time",
-                "grep . /sys/fs/cgroup/CGROUP/cpu.stat (nr_throttled: before and after)",
-            )
-            .medium();
-        }
-        let hog = self.hog.filter(|(_, ticks)| *ticks * 5 >= self.busy * 2);
-        let (rival, total) = match hog {
-            Some(hog) => (Some(hog), hog.1),
-            None => (self.rival(), total),
-        };
-        let who = match hog {
-            // Here and there on the way.
-            Some(_) if self.levels.len() > 2 => {
-                format!("{}, or whom it waits for,", self.subject(view))
-            }
-            _ => who,
-        };
-        match rival {
-            Some((rival, ticks)) if ticks * 5 >= total * 4 => {
-                let rival = view.threads(rival);
-                let change =
-                    format!("give {rival} another CPU (taskset, cpuset) or a lower priority");
-                let words =
-                    words("no-cpu", format!("{who} has no CPU: {rival} has it"), &change, DELAY);
-                match ticks * 3 >= self.busy * 2 {
-                    true => words.medium(),
-                    false => words,
-                }
-            }
-            _ => words(
-                "no-cpu",
-                format!("{who} waits for a CPU: the host is busy with other programs"),
-                "measure again on an idle host, or with CPUs of its own (taskset, cpuset)",
-                DELAY,
-            ),
-        }
     }
 
     fn device_words(&self, view: &View<'_>) -> Words {
@@ -454,6 +402,12 @@ impl Story {
             Cause::Asleep => format!("sleeps{inside}; who wakes it is not recorded"),
             _ if !view.evidence.seen(self.file(view)).syscalls => "is busy on a CPU".to_string(),
             _ => "computes".to_string(),
+        };
+        let state = match self.asked_by(view) {
+            Some(other) if cause != Cause::Asleep => {
+                format!("{state} after {} has woken it", view.threads(other))
+            }
+            _ => state,
         };
         words(
             "busy-thread",

@@ -1,0 +1,108 @@
+//! Whose time it is at the end of a way: of one that was asked about, of one who works for somebody
+//! else, of one that another has let go on.
+
+use super::super::levels::Level;
+use super::super::waits::waits;
+use super::super::View;
+use super::{Cause, Story, LEAST_WAITS, ONCE, SHARE};
+use crate::evidence::groups::{is_vcpu_name, GroupId};
+use crate::evidence::tree::Frame;
+use crate::moment::{Sym, Tid};
+use std::collections::BTreeMap;
+
+/// Part of what somebody does after one has woken it, from which it does that for that one.
+const ASKED_BY: f64 = 0.4;
+
+/// A part of the wake-ups within threads of a name that goes both ways, from which they take turns.
+const BY_TURNS: u64 = 3;
+
+impl Story {
+    /// It has itself no CPU for more of the time than it has one, and for much of what was traced:
+    /// whoever is asked about, or runs a guest.
+    pub(super) fn starves(&self, view: &View<'_>) -> bool {
+        let no_cpu = self.last().ticks(|_, s| s == Frame::NoCpu);
+        let runs = self.last().ticks(|_, s| matches!(s, Frame::Runs | Frame::Guest));
+        let rival = self.rival().map(|(rival, _)| rival);
+        let other = rival.is_some() && rival != self.root.life();
+        self.is_asked_for(view)
+            && other
+            && self.levels.len() == 1
+            && no_cpu > runs
+            && view.share(no_cpu) >= SHARE
+    }
+
+    /// Who asks the one that is waited for at the end for most of what it does, if that is somebody
+    /// else than those on the way.
+    pub(super) fn asked_by(&self, view: &View<'_>) -> Option<GroupId> {
+        let last = self.last().who.filter(|_| self.levels.len() > 1)?;
+        let all = view.evidence.ledger.behalf.iter().filter(|((who, _), _)| *who == last);
+        let whole = crate::sum(all.clone().map(|(_, ticks)| *ticks));
+        let ((_, other), most) = all.max_by_key(|((_, other), ticks)| (**ticks, *other))?;
+        let stranger = self.root.life() != Some(*other)
+            && self.levels.iter().all(|level| level.who != Some(*other))
+            && !view.evidence.groups.is_kernel(*other);
+        (stranger && *most as f64 >= ASKED_BY * whole as f64).then_some(*other)
+    }
+
+    /// It was named, or runs a guest: what others do alone may be idling.
+    pub(super) fn is_asked_for(&self, view: &View<'_>) -> bool {
+        let guest = |group| is_vcpu_name(view.evidence.groups.name(group));
+        view.comm().is_some() || self.root.life().is_some_and(guest)
+    }
+
+    /// Most of the sleeping in a call that ends when its time is up (ETIMEDOUT) was until then.
+    pub(super) fn times_out(&self, view: &View<'_>, call: Option<Frame>) -> bool {
+        let Some(Frame::Call(name)) = call else { return false };
+        let who = self.last().who.or(self.subject_group(view));
+        let calls = who.and_then(|who| view.evidence.ledger.calls.get(&(who, name)));
+        let slept = |s| matches!(s, Frame::Interrupt | Frame::Asleep);
+        let asleep = self.last().ticks(|c, s| c == call && slept(s));
+        calls.is_some_and(|calls| {
+            calls.timed_out.0 >= LEAST_WAITS && calls.timed_out.1.saturating_mul(2) >= asleep
+        })
+    }
+
+    /// What whom is waited for does meanwhile is not recorded, or it was not there yet: then what
+    /// is known is who has ended the wait, and in which call.
+    pub(super) fn held(&self, view: &View<'_>) -> Option<(Cause, u64)> {
+        let (last, via) = (self.last(), self.levels.iter().rev().nth(1)?);
+        let unknown = last.ticks(|_, s| s == Frame::Unknown);
+        let (call, sum) = via.most_in(|s| s == last.who.map_or(Frame::Unknown, Frame::Waker))?;
+        let by_design = call.is_none_or(|call| waits(view.frame_name(call)));
+        let most = unknown * 2 >= last.all.ticks && view.share(sum.ticks) >= ONCE;
+        (most && !by_design && self.let_go(view).is_some()).then_some((Cause::Held, sum.ticks))
+    }
+
+    /// The call in which the last one on the way lets the one before it go on.
+    pub(super) fn let_go(&self, view: &View<'_>) -> Option<Sym> {
+        let via = self.levels.iter().rev().nth(1)?;
+        let (by, whom) = (self.last().who?, via.who.or(self.subject_group(view))?);
+        let wakes = view.evidence.ledger.wakes.iter();
+        let own = wakes.filter(|((waker, _, woken), _)| *waker == by && *woken == whom);
+        own.max_by_key(|((_, call, _), wakes)| (wakes.wakes, *call)).and_then(|((_, c, _), _)| *c)
+    }
+
+    /// Most of a level's waiting for those is until one of them has ended.
+    pub(super) fn joins(&self, view: &View<'_>, via: &Level, who: GroupId) -> bool {
+        let own = via.who.or(self.subject_group(view));
+        let joined = own.and_then(|own| view.evidence.joined.get(&(own, who)));
+        let waits = via.ticks(|_, state| state == Frame::Waker(who));
+        joined.is_some_and(|(_, ticks)| ticks.saturating_mul(2) >= waits)
+    }
+}
+
+/// True if threads of a name both let each other go on and are let go on, as those do that share a
+/// lock: who waits for the end of those it has started never lets one go on.
+pub(super) fn by_turns(view: &View<'_>, who: GroupId) -> bool {
+    let is = |tid: &Tid| view.evidence.groups.group_of(*tid) == Some(who);
+    let mut by: BTreeMap<Tid, (u64, u64)> = BTreeMap::new();
+    for ((waker, woken), count) in &view.evidence.wakes {
+        if waker != woken && is(waker) && is(woken) {
+            by.entry(*waker).or_default().0 += count;
+            by.entry(*woken).or_default().1 += count;
+        }
+    }
+    let all: u64 = by.values().map(|(gives, _)| gives).sum();
+    let both: u64 = by.values().map(|(gives, gets)| *gives.min(gets)).sum();
+    both > 0 && both * BY_TURNS >= all
+}
