@@ -83,9 +83,9 @@ fn sentence(machine: &MachineTrend, change: &TrendChange) -> String {
     };
     let (name, percent, since) = (named(machine), percent.abs(), &change.since);
     if change.verdict == TrendVerdict::Undecided {
-        let (took, host) = if slower { ("longer", "slower") } else { ("less", "faster") };
+        let (took, word) = if slower { ("longer", "slower") } else { ("less", "faster") };
         return format!(
-            "{name} took {percent:.1} % {took} from {since} on{with}: the machine is, or the host was, {host} for a \
+            "{name} took {percent:.1} % {took} from {since} on{with}: the machine is {word}, or its host was for a \
              while; {} can't tell (p = {} if sessions resemble those before them).",
             plural(machine.sessions.len() as u64, "session"),
             p_value(change.p_if_alike)
@@ -201,7 +201,10 @@ mod tests {
         let change = host.changes.first().expect("a change by random order");
         assert!(change.p_value <= 0.01 && change.p_if_alike > 0.01, "{change:?}");
         let said = sentence(&host, change);
-        assert!(said.contains("20 sessions can't tell") && said.contains("the host was"), "{said}");
+        assert!(
+            said.contains("20 sessions can't tell") && said.contains("or its host was"),
+            "{said}"
+        );
         let json = serde_json::to_value(&host).expect("JSON");
         assert_eq!(json["changes"][0]["verdict"], "undecided");
     }
