@@ -5,7 +5,7 @@ use crate::detect::story::Story;
 use crate::detect::{
     outlier, spent, Candidate, View, DETECTORS, DEVICE_MODEL, GAP, LEAST_SHARE, OUTLIER_ALONE,
 };
-use crate::evidence::subject::{Key, Subject};
+use crate::evidence::subject::{Key, Subject, What};
 use crate::evidence::tree::Frame;
 use crate::result::{Finding, Link, Severity};
 use std::collections::BTreeMap;
@@ -205,8 +205,13 @@ fn join(view: &View<'_>, key: Key, mut causes: Vec<Candidate>) -> Option<Candida
     };
     let mut own = std::mem::take(&mut first.chain).into_iter();
     if let Some(head) = head {
+        // System calls are no peers of each other.
+        let peers = match key.what {
+            What::Call(_) => "other calls",
+            _ => "its peers",
+        };
         let slow = format!(
-            "{}, {}× as slow as its peers",
+            "{}, {}× as slow as {peers}",
             first.summary,
             three_digits(view.peers(key).map_or(1.0, |peers| peers.ratio))
         );

@@ -48,7 +48,7 @@ fn among_others_it_is_told_by_how_much_it_is_slower() {
     assert_eq!(kinds(&result), ["slow-system-call"], "{:#?}", result.findings);
     let finding = &result.findings[0];
     assert!(
-        finding.summary.contains("pread64") && finding.summary.contains("peers"),
+        finding.summary.contains("pread64") && finding.summary.contains("other calls"),
         "{finding:#?}"
     );
 }

@@ -16,6 +16,8 @@ use vmeter_render::quantity::{brief_percent, grouped, three_digits};
 
 /// Share of the traced time that naps take, and how many they are; fewer if they take more.
 const NAPS: [(f64, u64); 2] = [(0.1, 20), (0.3, 8)];
+/// The same of questions that one who is known does not answer.
+const UNANSWERED: (u64, f64) = (2, 0.1);
 /// Calls that return 0 when their time is up.
 const POLLS: [&str; 7] =
     ["poll", "ppoll", "epoll_wait", "epoll_pwait", "epoll_pwait2", "select", "pselect6"];
@@ -200,8 +202,11 @@ pub fn waiting_meanwhile(view: &View<'_>, (who, call): (GroupId, Sym)) -> Option
 
 fn times_out(view: &View<'_>, (who, call, calls): Known<'_>) -> Option<Candidate> {
     let name = view.name(call);
-    let most = POLLS.contains(&name) && calls.zeros.1 * 2 >= calls.ticks;
-    if !most || !is_pattern(view, calls.zeros) {
+    let base = name.split(' ').next().unwrap_or(name);
+    let most = POLLS.contains(&base) && calls.zeros.1 * 2 >= calls.ticks;
+    let (times, share) = (calls.zeros.0, view.share(calls.zeros.1));
+    let unanswered = is_answered(name) && times >= UNANSWERED.0 && share >= UNANSWERED.1;
+    if !most || !unanswered && !is_pattern(view, calls.zeros) {
         return None;
     }
     // Of threads side by side, those that wait long are the ones: the others look now and then.
@@ -211,7 +216,14 @@ fn times_out(view: &View<'_>, (who, call, calls): Known<'_>) -> Option<Candidate
     let told = format!("waits in {name} until its time is up:");
     // A main loop that nobody has anything for does that, too.
     let own = paced(view, (who, call, calls), &told, zeros);
-    Some(Candidate { at_most: Some(Severity::Low), ..own })
+    // Who asks a name server does not idle.
+    let at_most = if is_answered(name) { Severity::Medium } else { Severity::Low };
+    Some(Candidate { at_most: Some(at_most), ..own })
+}
+
+/// It waits for one that is known to be asked: `poll (DNS server 10.0.0.1)`.
+fn is_answered(call: &str) -> bool {
+    call.contains(" (")
 }
 
 /// The longest time-outs, if they take so much time.
@@ -239,10 +251,13 @@ fn paced(
     let each = view.time(ticks as f64 / times.max(1) as f64);
     let count = grouped(&times.to_string());
     let claim = format!(
-        "{count} calls of {name} take {}, {} of the traced time; what they wait for is not \
-         recorded (sched_switch)",
+        "{count} calls of {name} take {}, {} of the traced time; {}",
         view.time(ticks as f64),
-        brief_percent(view.share(ticks))
+        brief_percent(view.share(ticks)),
+        match is_answered(name) {
+            true => "no answer comes in that time",
+            false => "what they wait for is not recorded (sched_switch)",
+        }
     );
     Candidate {
         kind: "timer-paced",
@@ -250,10 +265,20 @@ fn paced(
         saving: ticks,
         summary: format!("{who} {told} {count} times, {each} each"),
         chain: vec![link(view, call.file, claim, times, ticks, calls.worst)],
-        suggestion: "wait for the event itself (eventfd, epoll, futex), not for a period; if a \
-                     rate is limited, raise the limit"
-            .into(),
-        confirm: format!("strace -f -T -e trace={name} -p PID (the same with half the period)"),
+        suggestion: match is_answered(name) {
+            true => {
+                "ask one that answers first (resolv.conf: order, timeout, attempts), or see why \
+                     it does not"
+                    .into()
+            }
+            false => "wait for the event itself (eventfd, epoll, futex), not for a period; if a \
+                      rate is limited, raise the limit"
+                .into(),
+        },
+        confirm: format!(
+            "strace -f -T -e trace={} -p PID (the same with half the period)",
+            name.split(' ').next().unwrap_or(name)
+        ),
         at_most: Some(Severity::Medium),
         ..Candidate::default()
     }

@@ -57,7 +57,7 @@ pub use recorded::{nobody, not_recorded, partial};
 pub use spent::spent;
 pub use starved::warnings as busy_host;
 pub use view::{View, LEAST_SHARE};
-pub use waits::{waits, waits_for_others};
+pub use waits::{waits, waits_for_others, writes_data};
 
 /// What a detector has found.
 #[derive(Debug, Clone, Default)]

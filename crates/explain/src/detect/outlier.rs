@@ -14,11 +14,14 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
     let name = view.subject(key);
     let mean = subject.total as f64 / subject.timed.max(1) as f64;
     let median = subject.length.quantile(0.5).unwrap_or(mean);
+    // What is so many times as long: the median as a rule, the mean if one in ten is by far.
+    let own = match median >= peers.ratio * peers.typical * 0.99 {
+        true => format!("median {} (mean {})", view.time(median), view.time(mean)),
+        false => format!("mean {} (median {})", view.time(mean), view.time(median)),
+    };
     let claim = format!(
-        "{name}: median {} (mean {}) against {} of {} others, {} times that; {} {} take {} \
+        "{name}: {own} against a median of {} of {} others, {} times that; {} {} take {} \
          beyond it, {} of the traced time",
-        view.time(median),
-        view.time(mean),
         view.time(peers.typical),
         peers.count,
         three_digits(peers.ratio),

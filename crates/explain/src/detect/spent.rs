@@ -3,7 +3,7 @@
 
 use super::habits::link;
 use super::view::LEAST_SHARE;
-use super::waits::waits;
+use super::waits::{waits, waits_for_others, writes_data};
 use super::{Candidate, View};
 use crate::evidence::calls::Calls;
 use crate::evidence::groups::GroupId;
@@ -21,6 +21,9 @@ const LEAST: f64 = 0.1;
 const OF_OWN: (f64, f64) = (0.03, 0.3);
 /// A part of what they have from which a branch is told of.
 const ENOUGH: u64 = 20;
+
+/// Share of the traced time that is most of it.
+const HALF: f64 = 0.5;
 
 /// A `read` that takes no longer on average, s, finds what it reads.
 const SHORT_S: f64 = 100e-6;
@@ -43,6 +46,8 @@ enum What {
     Sleeps,
     /// Where nobody recorded who had a CPU.
     In,
+    /// The same, in no call.
+    Between,
 }
 
 /// Who, in which call; none outside calls.
@@ -64,7 +69,7 @@ pub fn spent(view: &View<'_>, told: &[Candidate]) -> Option<Candidate> {
     }
     let much =
         |all: &Vec<(Doing, Sum)>| all.first().is_some_and(|(_, s)| view.share(s.ticks) >= LEAST);
-    let mut sleeping = false;
+    let (mut sleeping, mut program) = (false, false);
     let all = match view.evidence.runs_seen() {
         true => {
             let asleep = asleep(view, told);
@@ -72,9 +77,17 @@ pub fn spent(view: &View<'_>, told: &[Candidate]) -> Option<Candidate> {
             asleep.unwrap_or_else(|| sorted(by_lives(view, false)))
         }
         // Who does nothing but wait says so.
-        false => Some(sorted(by_calls(view, false)))
+        false => Some(sorted_by_cost(view, by_calls(view, false)))
             .filter(much)
-            .unwrap_or_else(|| sorted(by_calls(view, true))),
+            .or_else(|| {
+                program = true;
+                let writes = writes(view, by_calls(view, false));
+                Some(sorted(writes)).filter(much)
+            })
+            .unwrap_or_else(|| {
+                program = false;
+                sorted(by_calls(view, true))
+            }),
     };
     let &((who, call, what), sum) = all.first()?;
     let said = |other: &Candidate| call.is_some_and(|call| other.summary.contains(view.name(call)));
@@ -88,14 +101,26 @@ pub fn spent(view: &View<'_>, told: &[Candidate]) -> Option<Candidate> {
     let enough = |sum: &Sum| view.share(sum.ticks) >= LEAST_SHARE || sum.ticks >= whole / ENOUGH;
     let much = all.iter().take(MOST).filter(|(_, sum)| enough(sum));
     let lines: Vec<String> = much.map(|(doing, sum)| line(view, *doing, *sum)).collect();
-    let claim = format!("where the time goes, of all traced: {}", lines.join("; "));
+    let mut claim = format!("where the time goes, of all traced: {}", lines.join("; "));
+    if program {
+        claim = format!("{claim}, all threads and all calls that write together");
+    }
     let file = view.evidence.groups.get(who).map_or(0, |group| group.first.file);
     let (name, share) = (view.threads(who), brief_percent(share));
     let calls = view.evidence.seen(file).syscalls;
-    let (kind, summary) = headline(&name, call.map(|call| view.name(call)), (what, calls), &share);
+    let (kind, summary) = if program {
+        let name = call.map_or("", |call| view.name(call));
+        let times = grouped(&sum.count.to_string());
+        (
+            "slow-call",
+            format!("the program writes {share} of the time: {times} calls of {name} and its like"),
+        )
+    } else {
+        headline(&name, call.map(|call| view.name(call)), (what, calls), &share)
+    };
     Some(Candidate {
         kind,
-        subject: name,
+        subject: if program { "the program".into() } else { name },
         saving: sum.ticks,
         summary,
         chain: vec![link(view, file, claim, sum.count, sum.ticks, sum.worst)],
@@ -132,6 +157,10 @@ fn headline(
         (What::Runs, None) if !calls => {
             ("busy-thread", format!("{name} is on a CPU {share} of the time"))
         }
+        (What::Between, _) => (
+            "busy-thread",
+            format!("{name} is in no call {share} of the time: it computes, or has no CPU"),
+        ),
         (What::Runs, None) => ("busy-thread", format!("{name} computes {share} of the time")),
         (What::Runs, Some(call)) => {
             ("slow-call", format!("{name} is busy in {call} {share} of the time"))
@@ -168,6 +197,27 @@ fn sorted(sums: BTreeMap<Doing, Sum>) -> Vec<(Doing, Sum)> {
     all
 }
 
+/// Those first that take most with their ways into the kernel and back, as far as time is left for
+/// these; what is in no call comes first only if it is most of the time.
+fn sorted_by_cost(view: &View<'_>, sums: BTreeMap<Doing, Sum>) -> Vec<(Doing, Sum)> {
+    let (mut count, mut ticks) = (0_u64, 0_u64);
+    for ((_, call), calls) in &view.evidence.ledger.calls {
+        count += calls.count;
+        if !waits_for_others(view.name(*call)) {
+            ticks = ticks.saturating_add(calls.ticks);
+        }
+    }
+    let left = view.evidence.span().saturating_sub(ticks);
+    let each = left / count.max(1);
+    let cost = |((_, _, what), sum): &(Doing, Sum)| match what {
+        What::Between if view.share(sum.ticks) < HALF => (0, sum.ticks),
+        _ => (sum.ticks.saturating_add(each.saturating_mul(sum.count)), sum.ticks),
+    };
+    let mut all: Vec<(Doing, Sum)> = sums.into_iter().collect();
+    all.sort_by_key(|part| (std::cmp::Reverse(cost(part)), part.0));
+    all
+}
+
 fn line(view: &View<'_>, (who, call, what): Doing, sum: Sum) -> String {
     let inside = match call {
         Some(call) => format!("in {}", view.name(call)),
@@ -179,7 +229,7 @@ fn line(view: &View<'_>, (who, call, what): Doing, sum: Sum) -> String {
         What::Device => ", for a device",
         What::Network => ", until something came by the network",
         What::Sleeps => ", asleep",
-        What::In => "",
+        What::In | What::Between => "",
     };
     let times = match sum.count {
         0 | 1 => String::new(),
@@ -268,6 +318,22 @@ fn by_calls(view: &View<'_>, waiting: bool) -> BTreeMap<Doing, Sum> {
     sums
 }
 
+/// What all threads write together, by the call that takes most: a pool shares the work.
+fn writes(view: &View<'_>, sums: BTreeMap<Doing, Sum>) -> BTreeMap<Doing, Sum> {
+    let name = |call: &Option<Sym>| call.map_or("", |call| view.name(call));
+    let all = sums.into_iter().filter(|((_, call, _), _)| writes_data(name(call)));
+    let all: Vec<(Doing, Sum)> = all.collect();
+    let Some((most, _)) = all.iter().max_by_key(|(_, sum)| sum.ticks).copied() else {
+        return BTreeMap::new();
+    };
+    let whole = all.into_iter().fold(Sum::default(), |whole, (_, sum)| Sum {
+        ticks: whole.ticks.saturating_add(sum.ticks),
+        count: whole.count + sum.count,
+        worst: longer(whole.worst, sum.worst),
+    });
+    BTreeMap::from([(most, whole)])
+}
+
 /// What is between calls, where that is more than what writes them down takes.
 fn between(view: &View<'_>) -> BTreeMap<Doing, Sum> {
     let mut lives: BTreeMap<GroupId, (u64, u64)> = BTreeMap::new();
@@ -285,7 +351,7 @@ fn between(view: &View<'_>) -> BTreeMap<Doing, Sum> {
     };
     let known = lives.into_iter().filter(|(_, life)| computes(life));
     known
-        .map(|(who, (ticks, _))| ((who, None, What::Runs), Sum { ticks, ..Sum::default() }))
+        .map(|(who, (ticks, _))| ((who, None, What::Between), Sum { ticks, ..Sum::default() }))
         .collect()
 }
 

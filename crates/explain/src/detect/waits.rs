@@ -34,6 +34,11 @@ pub fn syncs(call: &str) -> bool {
     ["fsync", "fdatasync", "sync", "msync", "syncfs", "sync_file_range"].contains(&call)
 }
 
+/// True for calls that write to a file or a socket.
+pub fn writes_data(call: &str) -> bool {
+    ["pwritev", "pwritev2", "pwrite64", "write", "writev"].contains(&call)
+}
+
 /// What begins the names of the threads and work functions of RCU and SRCU.
 const GRACE: [&str; 5] = ["rcu", "srcu", "process_srcu", "synchronize", "wait_rcu"];
 

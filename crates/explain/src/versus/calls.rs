@@ -1,11 +1,11 @@
 //! Calls that a trace has beyond its twin's, where nobody recorded who had a CPU and who woke
 //! whom (strace).
 
-use crate::detect::{waiting_meanwhile, waits, waits_for_others, Candidate, View};
+use crate::detect::{waiting_meanwhile, waits, waits_for_others, writes_data, Candidate, View};
 use crate::evidence::groups::GroupId;
 use crate::moment::{Place, Sym};
 use crate::result::{Evidence, Link};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use vmeter_render::quantity::{brief_percent, grouped};
 
 /// Share of what the trace takes beyond its twin from which a call is named.
@@ -35,7 +35,12 @@ fn sums(view: &View<'_>, by_call: bool) -> BTreeMap<(String, String), Sum> {
     let mut all: BTreeMap<(String, String), Sum> = BTreeMap::new();
     for ((who, call), calls) in &view.evidence.ledger.calls {
         let group = if by_call { "" } else { view.evidence.groups.common(*who) };
-        let sum = all.entry((group.to_string(), view.name(*call).to_string())).or_default();
+        // A pool writes by whichever of these calls fits.
+        let name = match view.name(*call) {
+            name if by_call && writes_data(name) => "write",
+            name => name,
+        };
+        let sum = all.entry((group.to_string(), name.to_string())).or_default();
         sum.count += calls.count as f64;
         sum.seconds += view.seconds(calls.ticks).unwrap_or(0.0);
         sum.zeros += view.seconds(calls.zeros.1).unwrap_or(0.0);
@@ -57,6 +62,11 @@ struct More {
     waiting: f64,
 }
 
+/// It waits, and returns 0 if its time is up: of a futex, that is who was woken.
+fn times_out(call: &str) -> bool {
+    waits(call) && !call.starts_with("futex")
+}
+
 /// It waits for somebody else by design, and not for a time.
 fn by_design(call: &str) -> bool {
     waits_for_others(call) && !call.contains("nanosleep")
@@ -65,6 +75,22 @@ fn by_design(call: &str) -> bool {
 /// Threads of a pool that have nothing to do, side by side.
 fn pools(call: &str, now: &Sum, span: f64) -> bool {
     call.starts_with("futex") && now.seconds > span
+}
+
+/// Share of the time in calls that threads have whose names the other trace has as well, from which
+/// threads can be told by their names: strace knows those of some, and numbers differ.
+const PAIRED: f64 = 0.95;
+
+/// True if most of the time in calls is of threads whose names the twin has, too.
+fn is_paired(
+    now: &BTreeMap<(String, String), Sum>,
+    before: &BTreeMap<(String, String), Sum>,
+) -> bool {
+    let known: BTreeSet<&str> = before.keys().map(|(who, _)| who.as_str()).collect();
+    let time = |known: &dyn Fn(&str) -> bool| -> f64 {
+        now.iter().filter(|((who, _), _)| known(who)).map(|(_, sum)| sum.seconds).sum()
+    };
+    time(&|who| known.contains(who)) >= PAIRED * time(&|_| true)
 }
 
 /// Calls that take longer or come more often than in a twin of `work` times as much work.
@@ -76,7 +102,8 @@ pub fn calls(view: &View<'_>, twin: &View<'_>, work: f64) -> Vec<Candidate> {
     let longer = (span(view) - work * span(twin)).max(0.0);
     // A program that makes processes has its calls in threads that no name tells apart.
     let names = |view: &View<'_>| view.evidence.ledger.calls.keys().map(|(who, _)| *who).max();
-    let by_call = names(view).max(names(twin)).unwrap_or(0) > 8;
+    let by_call = names(view).max(names(twin)).unwrap_or(0) > 8
+        || !is_paired(&sums(view, false), &sums(twin, false));
     let (now, before) = (sums(view, by_call), sums(twin, by_call));
     let single = view.evidence.intervals.lives().count() < 2;
     let made: f64 = now.values().map(|sum| sum.count).sum();
@@ -95,6 +122,8 @@ pub fn calls(view: &View<'_>, twin: &View<'_>, work: f64) -> Vec<Candidate> {
             // Nobody is there that it could wait for: it reads files, or from without.
             let waits = by_design(&name.1) && !(single && name.1.starts_with("read"));
             let waiting = if waits { seconds - idle } else { 0.0 };
+            // Nor does it do anything each time that it is woken.
+            let each = if pools(&name.1, &now, span(view)) { 0.0 } else { each };
             let cost = seconds - waiting + (now.count - before.count) * each;
             Some(More { of: now.of?, now, before, cost, waiting })
         })
@@ -139,9 +168,17 @@ struct Words {
     suggestion: String,
 }
 
+/// A call's name; of those that write, it stands for all.
+fn shown(name: &str, by_call: bool) -> String {
+    match by_call && writes_data(name) {
+        true => format!("{name} and its like"),
+        false => name.to_string(),
+    }
+}
+
 fn words(view: &View<'_>, more: &More, who: &str, by_call: bool) -> Option<Words> {
     let More { of: (_, call), now, before, .. } = more;
-    let name = view.name(*call);
+    let name = &*shown(view.name(*call), by_call);
     let tick = view.seconds(1)?;
     let (longer, shorter) = (view.time(now.seconds / tick), view.time(before.seconds / tick));
     let often = now.count >= OFTEN.0 * before.count && now.count - before.count >= OFTEN.1 as f64;
@@ -153,7 +190,7 @@ fn words(view: &View<'_>, more: &More, who: &str, by_call: bool) -> Option<Words
             summary: counted,
             suggestion: "do it in the process itself, or keep one helper and talk to it".into(),
         }
-    } else if name.contains("nanosleep") || waits(name) && now.zeros > 0.5 * now.seconds {
+    } else if name.contains("nanosleep") || times_out(name) && now.zeros > 0.5 * now.seconds {
         let other = waiting_meanwhile(view, more.of).filter(|_| !by_call);
         let other = other.map_or(String::new(), |(other, inside)| {
             format!("{} waits in {} while ", view.threads(other), view.name(inside))
@@ -188,8 +225,9 @@ fn told(view: &View<'_>, more: &More, longer: f64, by_call: bool) -> Option<Cand
     let time = |seconds: f64| view.time(seconds / tick);
     let who = if by_call { "the program".to_string() } else { view.threads(*who) };
     let Words { kind, summary, suggestion } = words(view, more, &who, by_call)?;
+    let shown = shown(name, by_call);
     let claim = format!(
-        "{} calls of {name} take {}; for as much work {} take {} in the trace it is compared with: \
+        "{} calls of {shown} take {}; for as much work {} take {} in the trace it is compared with: \
          {} of the {} that it is longer",
         rounded(now.count),
         time(now.seconds),

@@ -7,6 +7,7 @@
 
 mod access;
 mod binary;
+mod descriptors;
 mod meaning;
 mod names;
 mod op;
@@ -81,6 +82,7 @@ pub(crate) enum Touches {
 pub struct Decoder {
     handlers: Vec<Option<Handler>>,
     resolver: Resolver,
+    descriptors: descriptors::Descriptors,
 }
 
 impl Decoder {
@@ -173,7 +175,9 @@ impl Decoder {
                 textual::decode(*meaning, text, &mut self.resolver)
             }
             (Handler::Call(name), Body::Call { arguments, duration, result }) => {
-                other::call(*name, arguments, (duration, result), &mut self.resolver)
+                let Decoder { descriptors, resolver, .. } = self;
+                let call = (event.tid, *name);
+                other::call(call, arguments, (duration, result), descriptors, resolver)
             }
             _ => Op::Other,
         }

@@ -1,13 +1,15 @@
 //! Ops from strace.
 
+use super::descriptors::Descriptors;
 use super::names::{NameId, Resolver};
 use super::op::Op;
 
 /// A finished call; strace names the requests of ioctl itself.
 pub(crate) fn call(
-    name: NameId,
+    (tid, name): (i32, NameId),
     arguments: &str,
     (duration, result): (Option<u64>, &str),
+    descriptors: &mut Descriptors,
     names: &mut Resolver,
 ) -> Op {
     let mut request = None;
@@ -26,5 +28,8 @@ pub(crate) fn call(
         matches!(names.names.name(name), "clone" | "clone3") && arguments.contains("CLONE_VFORK");
     let name = if spawns { names.names.id("vfork") } else { name };
     let returned = result.split_whitespace().next().and_then(crate::text::number);
-    Op::Syscall { name, request, duration, returned: returned.map(|value| value as i64) }
+    let returned = returned.map(|value| value as i64);
+    let own = names.names.name(name).to_string();
+    let request = request.or_else(|| descriptors.about((tid, &own), (arguments, returned), names));
+    Op::Syscall { name, request, duration, returned }
 }
