@@ -235,7 +235,26 @@ fn aligned(file: &ExplainedFile) -> String {
     format!("{method}: offset {offset_s} s, drift {drift_ppm:.3} ppm, {error}{pairs}")
 }
 
+/// Words that sentences begin with here; all others are names, spelled as they are.
+const WORDS: [&str; 12] = [
+    "a",
+    "all",
+    "an",
+    "cycles",
+    "each",
+    "interrupts",
+    "nothing",
+    "one",
+    "others",
+    "port",
+    "the",
+    "threads",
+];
+
 fn capital(text: &str) -> String {
+    if !text.split([' ', ',']).next().is_some_and(|first| WORDS.contains(&first)) {
+        return text.to_string();
+    }
     let mut rest = text.chars();
     rest.next().map(|first| first.to_uppercase().chain(rest).collect()).unwrap_or_default()
 }
