@@ -4,7 +4,7 @@
 use super::super::levels::{levels, Doing};
 use super::super::view::LEAST_COUNT;
 use super::super::{Candidate, View};
-use super::{Story, CLOSED, LEAST_GOES, LEAST_WAITS, MANY_WAITS, ONCE};
+use super::{Story, CLOSED, FEWEST, LEAST_GOES, LEAST_WAITS, MANY_WAITS, ONCE};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
 use crate::result::Severity;
@@ -269,10 +269,12 @@ fn victims_first(view: &View<'_>, all: &mut Vec<(f64, Story, Candidate)>) {
             let back = story.levels.iter().any(|level| level.who == other.root.life());
             // Who waits for the end of what it has started is no victim.
             let next = other.levels.get(1).and_then(|level| level.who);
-            let made = next.and_then(|next| view.evidence.maker(next)) == other.root.life();
+            let blind = !view.evidence.seen(other.file(view)).syscalls;
+            let maker = next.and_then(|next| view.evidence.maker(next));
+            let made = blind && maker == other.root.life();
             through
                 && (!back || single)
-                && !(made || other.supervises(view) || other.waits < LEAST_WAITS)
+                && !(made || other.supervises(view) || other.waits < FEWEST)
                 && lengths(other) > lengths(story)
                 && candidate.foreign == told.foreign
                 && candidate.kind == told.kind

@@ -1,0 +1,171 @@
+//! Threads' whole lives: those of one name apart, a vCPU without a CPU, one long wait, time-outs.
+
+mod common;
+
+use common::Trace;
+use vmeter_explain::result::Severity;
+
+const FUTEX: &str = "NR 202 (7f00, 0, 0, 0, 0, 0)";
+const EPOLL: &str = "NR 232 (4, 0, 1, ffffffff, 0, 0)";
+
+/// A main loop waits for a worker of its own name that computes; six others idle.
+fn pool() -> Trace {
+    let (main, worker) = ("node-10", "node-11");
+    let mut trace = Trace::new();
+    trace.event(1, "trace-cmd-10", "sys_enter: NR 59 (0, 0, 0, 0, 0, 0)");
+    trace.event(1, main, "sys_exit: NR 59 = 0");
+    for idle in 12..18 {
+        let idle = format!("node-{idle}");
+        trace.event(1, &idle, &format!("sys_enter: {FUTEX}"));
+        trace.switch(1, &idle, "S", worker);
+    }
+    trace.event(1, worker, &format!("sys_enter: {FUTEX}"));
+    trace.switch(1, worker, "S", main);
+    for _ in 0..100 {
+        trace.event(1, main, &format!("sys_enter: {FUTEX}"));
+        trace.wake(1, main, worker);
+        trace.event(1, main, "sys_exit: NR 202 = 1");
+        trace.event(1, main, &format!("sys_enter: {EPOLL}"));
+        trace.switch(1, main, "S", worker);
+        trace.event(1, worker, "sys_exit: NR 202 = 0");
+        trace.now += 20_000;
+        trace.event(1, worker, "sys_enter: NR 1 (4, 0, 8, 0, 0, 0)");
+        trace.wake(1, worker, main);
+        trace.event(1, worker, "sys_exit: NR 1 = 8");
+        trace.event(1, worker, &format!("sys_enter: {FUTEX}"));
+        trace.switch(1, worker, "S", main);
+        trace.event(1, main, "sys_exit: NR 232 = 1");
+    }
+    for idle in 12..18 {
+        trace.wake(1, main, &format!("node-{idle}"));
+    }
+    trace
+}
+
+#[test]
+fn the_one_that_waits_is_told_of_those_of_one_name() {
+    for result in [pool().explain(), pool().explain_comm("node")] {
+        let first = &result.findings[0];
+        assert!(first.summary.contains("node (10) waits"), "{:#?}", result.findings);
+        assert!(first.summary.contains("computes"), "{first:#?}");
+        assert!(result.findings.iter().all(|told| told.kind != "lock-wait"), "{first:#?}");
+    }
+}
+
+/// A vCPU shares its CPU with three processes of one name, which take turns.
+fn shared() -> Trace {
+    const VCPU: &str = "CPU 0/TCG-100";
+    let others = ["gzip-50", "gzip-51", "gzip-52"];
+    let mut trace = Trace::new();
+    for _ in 0..100 {
+        trace.switch(3_000, VCPU, "R", others[0]);
+        trace.switch(3_000, others[0], "R", others[1]);
+        trace.switch(3_000, others[1], "R", others[2]);
+        trace.switch(3_000, others[2], "R", VCPU);
+    }
+    trace
+}
+
+#[test]
+fn who_has_the_cpu_of_a_vcpu_is_told() {
+    for result in [shared().explain(), shared().explain_comm("CPU 0/TCG")] {
+        let first = &result.findings[0];
+        assert_eq!(first.kind, "no-cpu", "{:#?}", result.findings);
+        assert!(
+            first.summary.contains("CPU 0/TCG") && first.summary.contains("gzip"),
+            "{first:#?}"
+        );
+        assert_eq!(first.severity, Severity::Medium, "{first:#?}");
+    }
+}
+
+/// A program that is held up once, by one that comes late.
+fn frozen() -> Trace {
+    let (own, thaws) = ("sqlite3-10", "fsfreeze-60");
+    let mut trace = Trace::new();
+    trace.event(1, "trace-cmd-10", "sys_enter: NR 59 (0, 0, 0, 0, 0, 0)");
+    trace.event(1, own, "sys_exit: NR 59 = 0");
+    for _ in 0..100 {
+        trace.call(own, 1, 10_000, 100);
+    }
+    trace.event(1, own, "sys_enter: NR 87 (0, 0, 0, 0, 0, 0)");
+    trace.switch(1, own, "D", "sh-59");
+    trace.now += 4_000_000;
+    trace.switch(1, "sh-59", "S", thaws);
+    trace.event(10, thaws, "sys_enter: NR 16 (3, c0045878, 0, 0, 0, 0)");
+    trace.wake(500, thaws, own);
+    trace.event(1, thaws, "sys_exit: NR 16 = 0");
+    trace.switch(1, thaws, "X", own);
+    trace.event(1, own, "sys_exit: NR 87 = 0");
+    trace.call(own, 1, 1_000_000, 100);
+    trace
+}
+
+#[test]
+fn one_long_wait_is_told_with_the_call_that_ends_it() {
+    for result in [frozen().explain(), frozen().explain_comm("sqlite3")] {
+        let first = &result.findings[0].summary;
+        assert!(first.contains("sqlite3 (10)") && first.contains("unlink"), "{first}");
+        assert!(first.contains("fsfreeze") && first.contains("FITHAW"), "{first}");
+    }
+}
+
+#[test]
+fn time_outs_of_a_vcpu_are_told() {
+    const VCPU: &str = "CPU 0/TCG-100";
+    let mut trace = Trace::new();
+    for _ in 0..50 {
+        trace.now += 5_000;
+        trace.event(1, VCPU, &format!("sys_enter: {FUTEX}"));
+        trace.switch(1, VCPU, "S", "swapper/0-0");
+        trace.now += 50_000;
+        trace.flags = "d.h1.";
+        trace.wake(1, "swapper/0-0", VCPU);
+        trace.flags = ".....";
+        trace.switch(1, "swapper/0-0", "R", VCPU);
+        trace.event(1, VCPU, "sys_exit: NR 202 = -110");
+    }
+    let result = trace.explain_comm("CPU 0/TCG");
+    let first = &result.findings[0];
+    assert_eq!(first.kind, "timer-paced", "{:#?}", result.findings);
+    assert!(first.summary.contains("50 times"), "{first:#?}");
+}
+
+/// Text of perf: no flags; a thread that sleeps is woken while now this and now that has the CPU.
+fn without_flags() -> String {
+    let mut text = String::new();
+    let mut line = |us: u32, comm: &str, tid: u32, event: &str| {
+        let (s, us) = (1 + us / 1_000_000, us % 1_000_000);
+        text += &format!("{comm:>16} {tid:>5} [000]  {s:>4}.{us:06}: {event}\n");
+    };
+    let switch = |prev: (&str, u32), state: &str, next: (&str, u32)| {
+        format!(
+            "sched:sched_switch: prev_comm={} prev_pid={} prev_prio=120 prev_state={state} ==> \
+             next_comm={} next_pid={} next_prio=120",
+            prev.0, prev.1, next.0, next.1
+        )
+    };
+    let strangers = [("cc", 50), ("ld", 51), ("as", 52), ("tr", 53)];
+    let own = ("naps", 10);
+    for n in 0..40_u32 {
+        let stranger = strangers[n as usize % 4];
+        let at = n * 10_000;
+        line(at, own.0, own.1, &switch(own, "S", stranger));
+        let wakes = "sched:sched_waking: comm=naps pid=10 prio=120 target_cpu=000";
+        line(at + 9_000, stranger.0, stranger.1, wakes);
+        line(at + 9_010, stranger.0, stranger.1, &switch(stranger, "R", own));
+    }
+    text
+}
+
+#[test]
+fn who_has_the_cpu_when_another_wakes_has_not_woken_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("perf.txt");
+    std::fs::write(&path, without_flags()).expect("a file");
+    let told = vmeter_explain::outline(&[path], &vmeter_explain::Options::default());
+    let told = told.expect("a trace");
+    let naps = told.split_inclusive('\n').skip_while(|line| !line.starts_with("naps"));
+    let naps: String = naps.skip(1).take_while(|line| line.starts_with(' ')).collect();
+    assert!(naps.contains("asleep") && !naps.contains("waits for"), "{told}");
+}
