@@ -271,14 +271,15 @@ fn victims_first(view: &View<'_>, all: &mut Vec<(f64, Story, Candidate)>) {
             let next = other.levels.get(1).and_then(|level| level.who);
             let blind = !view.evidence.seen(other.file(view)).syscalls;
             let maker = next.and_then(|next| view.evidence.maker(next));
-            let made = blind && maker == other.root.life();
+            let joins = next.is_some_and(|next| other.joins(view, &other.levels[0], next));
+            let made = joins || blind && maker == other.root.life();
             through
                 && (!back || single)
                 && !(made || other.supervises(view) || other.waits < FEWEST)
                 && lengths(other) > lengths(story)
                 && candidate.foreign == told.foreign
                 && candidate.kind == told.kind
-                && candidate.saving.saturating_mul(2) >= told.saving
+                && candidate.saving.saturating_mul(3) >= told.saving
         });
         let first = begins.max_by_key(|(_, (_, other, told))| (lengths(other), told.saving));
         if let Some((from, _)) = first {
