@@ -201,3 +201,42 @@ fn the_gate_of_a_session_is_its_own() {
     let few = lab.run(&[&boot[..], &["--runs", "4", "--baseline", text(&base)]].concat());
     assert!(few.stderr.contains("no difference can be told from noise"), "{}", few.stderr);
 }
+
+/// Review E7: `diff` said that it was rather the host than the machine, and failed all the same.
+#[test]
+fn what_is_rather_the_hosts_fails_no_gate() {
+    let lab = Lab::new();
+    let machine = lab.path("guest.mock");
+    let folder = lab.path("sessions");
+    std::fs::create_dir(&folder).expect("a folder");
+    let boots = |name: &str, all: f64, one: f64| {
+        let mut script =
+            "vmeter-mock 1\nspread 0.2%\n1ms vmm-exec\n60ms reach start_kernel\n".to_owned();
+        for n in 0..12 {
+            let ms = (10 + n) as f64 * all + if n == 3 { one } else { 0.0 };
+            script.push_str(&format!("{ms}ms initcall part_{n}\n"));
+        }
+        script.push_str("9ms poweroff\n0 exit 0\n");
+        std::fs::write(&machine, script).expect("a script");
+        let save = folder.join(name);
+        let words = ["boot", "--vmm", "mock", "--machine", text(&machine), "--warmup", "0"];
+        let more = ["--watch", "light", "--runs", "5", "--save", text(&save)];
+        let ran = lab.run(&[&words[..], &more].concat());
+        assert_eq!(ran.status, 0, "{}", ran.stderr);
+        text(&save).to_owned()
+    };
+    let before: Vec<String> = (0..6).map(|n| boots(&format!("0{n}"), 1.0, 0.0)).collect();
+    let gate = |now: &str| lab.run(&["diff", &before[5], now, "--fail-if-slower", "5"]);
+    let told = |stdout: &str| {
+        let words: Vec<&str> = stdout.split_whitespace().collect();
+        words.join(" ").contains("rather the host than the machine")
+    };
+    let slow_machine = gate(&boots("10", 1.0, 90.0));
+    assert!(!told(&slow_machine.stdout), "{}", slow_machine.stdout);
+    assert_eq!(slow_machine.status, 1, "{}", slow_machine.stderr);
+    let slow_host = gate(&boots("11", 1.4, 0.0));
+    assert!(told(&slow_host.stdout), "{}", slow_host.stdout);
+    assert_eq!(slow_host.status, 4, "{}", slow_host.stderr);
+    let why = ["nearly all of it", "--baseline"].iter().all(|word| slow_host.stderr.contains(word));
+    assert!(why, "{}", slow_host.stderr);
+}

@@ -86,8 +86,9 @@ pub(crate) fn compare(sides: &Sides<'_>, between: Option<Between>) -> Result<Fou
 }
 
 /// How sessions of this one's machine have scattered on its host, from those that are saved
-/// under the state folder and beside it.
-pub(crate) fn between(session: &Session) -> Option<Between> {
+/// under the state folder and beside it, but for the one that is held against it: if that is
+/// slower, it is no scatter.
+pub(crate) fn between(session: &Session, held_against: &Path) -> Option<Between> {
     let machine = session.record.machines.first()?;
     let mut folders: BTreeSet<PathBuf> = BTreeSet::new();
     let state = state_dir().ok().map(|dir| dir.join("runs"));
@@ -96,8 +97,10 @@ pub(crate) fn between(session: &Session) -> Option<Between> {
     for dir in state.into_iter().chain(beside) {
         folders.extend(folders_in(&dir));
     }
+    let held_against = held_against.canonicalize().ok();
+    let others = folders.iter().rev().filter(|folder| folder.canonicalize().ok() != held_against);
     let mut means = Vec::new();
-    for folder in folders.iter().rev().take(MOST) {
+    for folder in others.take(MOST) {
         means.extend(mean_of(folder, session, machine));
     }
     (means.len() >= FEWEST)

@@ -80,6 +80,44 @@ fn what_a_baseline_is_asked_to_detect() {
     all_kept();
 }
 
+/// Where sessions are saved, what these differ by is known, and a gate can fail: one session among
+/// those that it is held against made itself an ordinary one, and none failed.
+#[test]
+fn a_session_against_many() {
+    let many = Many::new();
+    let days = |more: &str, seed: u64| {
+        let years = many.path(&format!("years{seed}"));
+        std::fs::create_dir(&years).expect("a folder");
+        let folders: Vec<String> = (0..9)
+            .map(|day| {
+                let line = if day == 8 { more } else { "0 note as ever" };
+                let name = format!("years{seed}.mock");
+                let script = many.machine(&name, &["normal 1%", "session 2%"], &[line]);
+                let folder = years.join(format!("{day}"));
+                let words = boot(&script, &["--runs", "3"]);
+                let (status, _) = many.saved(&words, 100 * seed + day, &folder);
+                assert_eq!(status, 0);
+                folder.display().to_string()
+            })
+            .collect();
+        let status = many.status(&["diff", &folders[7], &folders[8], "--fail-if-slower", "3"]);
+        let _ = std::fs::remove_dir_all(years);
+        status
+    };
+    let calm = each(trials(2, 200), |seed| days("0 note as ever", seed) == 1);
+    Rate::of(&calm).at_most(
+        0.025,
+        "diff of two of nine sessions that differ by 2 %, nothing changed: exit status 1 of \
+         --fail-if-slower 3",
+    );
+    let slower = each(trials(2, 100), |seed| days("25ms note slower", 1000 + seed) == 1);
+    Rate::of(&slower).told(
+        "diff of two of nine sessions that differ by 2 %, 25 % slower: exit status 1 of \
+         --fail-if-slower 3",
+    );
+    all_kept();
+}
+
 /// Two sessions alone say nothing of whether it is the machine that is slower: where their runs
 /// differ, that is said beside it, and a gate does not fail.
 #[test]

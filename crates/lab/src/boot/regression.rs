@@ -144,7 +144,7 @@ fn saved(baseline: &Path, result: &mut BootResult, limit: &Limit) -> Result<Gate
         return Ok(limit.nothing(&format!("with {name}, {why}")));
     }
     let exact = |r: &BootResult| !r.runs.is_empty() && r.runs.iter().all(|r| r.record.icount);
-    let between = sessions::between(&session);
+    let between = sessions::between(&session, Path::new(&result.saved_in));
     let (a, b) = (totals(&old), totals(result));
     let sides = sessions::Sides { a: &a, b: &b, exact: exact(&old) && exact(result) };
     let differ =

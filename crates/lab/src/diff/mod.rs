@@ -139,12 +139,18 @@ fn warnings(a: &Side, b: &Side, rows: &[DiffRow], exact: bool) -> Vec<String> {
                 .into(),
         );
     }
-    warnings.extend(common_factor(a, b, rows).filter(|_| !exact));
+    warnings.extend(common_factor(a, b, rows).filter(|_| !exact).map(|(middle, many)| {
+        format!(
+            "nearly all activities take {middle:.2} times as long (the median of {many}): rather the \
+             host than the machine; `vmeter bench --vs` interleaves the runs, --accel icount has no \
+             noise"
+        )
+    }));
     warnings
 }
 
-/// A slower host slows everything: said, so that nobody looks for it in the machine.
-fn common_factor(a: &Side, b: &Side, rows: &[DiffRow]) -> Option<String> {
+/// A slower host slows everything: by how many times, and how many activities say so.
+fn common_factor(a: &Side, b: &Side, rows: &[DiffRow]) -> Option<(f64, usize)> {
     rows.iter().find(|r| r.kind == DiffKind::Total && r.significant)?;
     let mean = |side: &Side, key| {
         let times = side.runs.iter().filter_map(|f| f.activities.get(key)).map(|(s, _)| *s);
@@ -162,13 +168,7 @@ fn common_factor(a: &Side, b: &Side, rows: &[DiffRow]) -> Option<String> {
     let common = ratios.len() >= COMMON_ACTIVITIES
         && (middle - 1.0).abs() >= COMMON_CHANGE
         && agree >= COMMON_SHARE * ratios.len() as f64;
-    common.then(|| {
-        format!(
-            "nearly all activities take {middle:.2} times as long (the median of {}): rather the host \
-             than the machine; `vmeter bench --vs` interleaves the runs, --accel icount has no noise",
-            ratios.len()
-        )
-    })
+    common.then_some((middle, ratios.len()))
 }
 
 fn hints(a: &Side, b: &Side, exact: bool) -> Vec<String> {

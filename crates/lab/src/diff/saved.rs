@@ -1,7 +1,7 @@
 //! The two sides of `vmeter diff`, out of saved sessions of whatever kind boots.
 
 use super::side::Side;
-use super::{compare_sides, listed};
+use super::{common_factor, compare_sides, listed};
 use crate::ends::Ends;
 use crate::gate::{Gate, Limit};
 use crate::kinds;
@@ -109,7 +109,13 @@ fn ruled(a: &Side, b: &Side, result: &DiffResult, limit: &Limit) -> Result<Gate>
     {
         return Ok(limit.unknowable(&format!("{} was measured {differ}", a.name)));
     }
-    let between = sessions::between(&Session::open(&a.folder)?);
+    if let Some((middle, _)) = common_factor(a, b, &result.rows).filter(|_| !exact) {
+        return Ok(limit.unknowable(&format!(
+            "nearly all of it takes {middle:.2} times as long, as on a slower or a busier host: vmeter \
+             boot --baseline boots both in turn"
+        )));
+    }
+    let between = sessions::between(&Session::open(&a.folder)?, &b.folder);
     let sides = sessions::Sides { a: &before, b: &now, exact };
     Ok(match sessions::compare(&sides, between) {
         Ok(found) => limit.rule(&b.name, found.ratio, found.ci95, now.len()),
