@@ -5,10 +5,11 @@ use super::features::Open;
 use super::groups::GroupId;
 use super::intervals::Interval;
 use super::life::{Life, Piece, Wait, EXITS, MAX_WAITS};
+use super::queries::count;
 use super::subject::{Anatomy, Key, What};
 use super::thread::{Segment, State, Waker};
 use super::tree::Frame;
-use super::{Evidence, Witness};
+use super::{Evidence, Witness, MAX_COUNTED};
 use crate::detect::waits;
 use crate::moment::{Sym, Tid};
 use vmeter_trace::ops::{Op, Sleep};
@@ -30,7 +31,37 @@ const FORKS: [&str; 4] = ["clone", "clone3", "fork", "vfork"];
 /// System calls that return how many bytes of a file they have moved.
 const MOVES: [&str; 6] = ["read", "write", "pread64", "pwrite64", "sendto", "recvfrom"];
 
+impl Evidence {
+    /// The lives of single threads are those of their names as well, and so are their longest waits.
+    pub(super) fn gather_lives(&mut self) {
+        for (one, all) in self.tree.gather() {
+            let ticks = |wait: &Wait| wait.span.1.saturating_sub(wait.span.0);
+            let most = self.waits.get(&all).map(ticks);
+            let own = self.waits.get(&one).filter(|own| Some(ticks(own)) > most);
+            if let Some(own) = own.cloned() {
+                self.waits.insert(all, own);
+            }
+        }
+    }
+}
+
 impl Witness<'_> {
+    /// A thread touches a page that is not there.
+    pub(super) fn touches(&mut self, thread: &walk::Thread) {
+        let (now, room) = (self.moment.ts, self.evidence.room());
+        let Some(own) = self.own(thread) else { return };
+        own.faults(now, room);
+        let fresh = std::mem::take(&mut own.fresh);
+        if let Some((group, root)) = own.root {
+            if fresh {
+                count(&mut self.evidence.ledger.fault_goes, group, MAX_COUNTED);
+            }
+            let tree = &mut self.evidence.tree;
+            let at = tree.child(root, Frame::Faults);
+            tree.count(at);
+        }
+    }
+
     /// Adds a request to the tree.
     pub(super) fn grow(&mut self, thread: &walk::Thread, request: &Request<'_>, anatomy: &Anatomy) {
         let Some(what) = request.accesses.iter().find_map(|access| What::of(*access)) else {

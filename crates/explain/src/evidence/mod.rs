@@ -32,7 +32,7 @@ use queries::count;
 use std::collections::{BTreeMap, BTreeSet};
 use subject::{Anatomy, Key, Part, Subject, What, Who};
 use thread::{State, Thread, Waker};
-use tree::{Frame, Tree};
+use tree::Tree;
 use vmeter_trace::hash::FastMap;
 use vmeter_trace::ops::{Access, Lock, NameId, Op, Sign};
 use vmeter_trace::walk::xen as vcpus;
@@ -177,14 +177,7 @@ impl Gather {
         evidence.late = evidence.late();
         evidence.xen.finish(evidence.last);
         evidence.doubt();
-        for (one, all) in evidence.tree.gather() {
-            let ticks = |wait: &life::Wait| wait.span.1.saturating_sub(wait.span.0);
-            let most = evidence.waits.get(&all).map(ticks);
-            let own = evidence.waits.get(&one).filter(|own| Some(ticks(own)) > most);
-            if let Some(own) = own.cloned() {
-                evidence.waits.insert(all, own);
-            }
-        }
+        evidence.gather_lives();
         evidence.tree.sum();
         evidence
     }
@@ -434,18 +427,7 @@ impl Visitor for Witness<'_> {
     }
 
     fn page_fault(&mut self, _at: &At, thread: &walk::Thread) {
-        let (now, room) = (self.moment.ts, self.evidence.room());
-        let Some(own) = self.own(thread) else { return };
-        own.faults(now, room);
-        let fresh = std::mem::take(&mut own.fresh);
-        if let Some((group, root)) = own.root {
-            if fresh {
-                count(&mut self.evidence.ledger.fault_goes, group, MAX_COUNTED);
-            }
-            let tree = &mut self.evidence.tree;
-            let at = tree.child(root, Frame::Faults);
-            tree.count(at);
-        }
+        self.touches(thread);
     }
 
     fn work_begins(&mut self, at: &At, item: u64, function: NameId) {

@@ -10,6 +10,7 @@ mod idle_words;
 mod links;
 mod lives;
 mod locks;
+mod severity;
 mod whose;
 mod words;
 
