@@ -279,6 +279,7 @@ fn victims_first(view: &View<'_>, all: &mut Vec<(f64, Story, Candidate)>) {
                 && lengths(other) > lengths(story)
                 && candidate.foreign == told.foreign
                 && candidate.kind == told.kind
+                && (!candidate.aside || told.aside)
                 && candidate.saving.saturating_mul(3) >= told.saving
         });
         let first = begins.max_by_key(|(_, (_, other, told))| (lengths(other), told.saving));
