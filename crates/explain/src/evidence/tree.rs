@@ -211,8 +211,29 @@ impl Tree {
         }
     }
 
+    /// The life of the only thread of a name is that of the name, and needs no second copy.
+    fn name_the_only(&mut self) {
+        let mut threads: FastMap<GroupId, Vec<u32>> = FastMap::default();
+        for (at, node) in self.roots() {
+            match node.frame {
+                Frame::Thread(group, _) => threads.entry(group).or_default().push(at),
+                Frame::Life(group) => threads.entry(group).or_default().extend([at, at]),
+                _ => {}
+            }
+        }
+        for (group, all) in threads {
+            let [only] = all[..] else { continue };
+            let frame = Frame::Life(group);
+            let Some(node) = self.nodes.get_mut(only as usize) else { continue };
+            self.index.remove(&(NONE, node.frame));
+            node.frame = frame;
+            self.index.insert((NONE, frame), only);
+        }
+    }
+
     /// Adds the lives of single threads to those of their names; gives the roots of both.
     pub fn gather(&mut self) -> Vec<(u32, u32)> {
+        self.name_the_only();
         let mut to: Vec<Option<u32>> = vec![None; self.nodes.len()];
         let mut roots = Vec::new();
         for at in 0..self.nodes.len() {
