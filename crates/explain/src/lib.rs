@@ -18,6 +18,7 @@ pub mod read;
 pub mod report;
 pub mod result;
 pub mod say;
+mod stands;
 pub mod timebase;
 pub mod versus;
 

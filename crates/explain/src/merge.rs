@@ -5,6 +5,7 @@
 
 use crate::moment::{Moment, Sym, Tid};
 use crate::read::Read;
+use crate::stands::Stands;
 use crate::timebase::Clocks;
 use crate::ExplainError;
 use std::path::PathBuf;
@@ -34,6 +35,8 @@ struct Source {
     launched: Vec<i32>,
     events: u64,
     next: Option<Moment>,
+    /// Between which events time goes by, in a device model's log.
+    stands: Option<Stands>,
 }
 
 /// Files on their way.
@@ -64,7 +67,10 @@ impl Merge {
                 launched: Vec::new(),
                 events: 0,
                 next: None,
+                stands: None,
             };
+            let is_log = source.reader.info().format.starts_with("QEMU");
+            source.stands = is_log.then(Stands::default);
             source.advance(number as u16, &merge.clocks);
             merge.files.push(crate::shown(path));
             merge.sources.push(source);
@@ -150,6 +156,7 @@ impl Merge {
                 decoder: source.decoder,
                 names: source.names,
                 reader: source.reader,
+                stands: source.stands,
             });
         }
         all
@@ -185,6 +192,10 @@ impl Source {
             context: event.context(),
             op: self.decoder.decode(&event),
         };
+        if let Some(stands) = &mut self.stands {
+            let name = self.decoder.name(&event.kind.name);
+            stands.add(name, event.ts, event.tid);
+        }
         if moment.cpu != NO_CPU {
             moment.cpu = moment.cpu.min(1 << 14);
         }

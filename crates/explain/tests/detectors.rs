@@ -404,3 +404,35 @@ fn a_connection_that_nobody_answers_is_told_by_its_port() {
     }
     assert!(!kinds(&connects("TCP_ESTABLISHED")).contains(&"kernel-says-why"), "8 are an accident");
 }
+
+/// Of QEMU's log events that mean nothing by themselves: between two of them the time goes by.
+#[test]
+fn a_log_that_stands_still_between_two_events_is_told_by_them() {
+    let log = |answer_us: u64| {
+        let (mut us, mut text) = (0, String::new());
+        for n in 0..60_u64 {
+            for (after, event) in [
+                (300, "ide_exec_cmd IDE exec cmd: bus 0x55; state 0x56; cmd 0x20"),
+                (5, "blk_co_preadv blk 0x55 bs 0x56 offset 512 bytes 512 flags 0x0"),
+                (3, "nbd_send_request Sending request to server: { .from = 512, .len = 512 }"),
+                (answer_us + n, "nbd_receive_simple_reply Got simple reply: { .error = 0 }"),
+            ] {
+                us += after;
+                let (s, us) = (1_795_442_408 + us / 1_000_000, us % 1_000_000);
+                text.push_str(&format!("1493@{s}.{us:06}:{event}\n"));
+            }
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("qemu.log");
+        std::fs::write(&path, text).expect("a file");
+        vmeter_explain::explain(&[path], &vmeter_explain::Options::default()).expect("a log")
+    };
+    let result = log(10_000);
+    assert_eq!(kinds(&result), ["log-stands-still"], "{:#?}", result.findings);
+    for what in ["nbd_send_request", "nbd_receive_simple_reply", "60 times"] {
+        assert!(result.findings[0].summary.contains(what), "{:?}", result.findings[0]);
+    }
+    assert!(result.findings[0].suggestion.contains("NBD server"));
+    complete(&result);
+    assert_eq!(kinds(&log(100)), [""; 0], "a server that answers in time");
+}

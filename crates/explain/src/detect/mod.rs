@@ -35,6 +35,7 @@ mod signals;
 mod signs;
 mod spent;
 mod spins;
+mod stands;
 mod starved;
 pub mod story;
 mod throttled;
@@ -134,6 +135,7 @@ pub static DETECTORS: &[&dyn Detector] = &[
     &signs::Signs,
     &calls::SlowCall,
     &logged::SlowInLog,
+    &stands::StandsStill,
     &gap::Gap,
     &life::Lives,
 ];

@@ -11,6 +11,7 @@ use crate::evidence::Evidence;
 use crate::moment::{Place, Sym, Tid};
 use crate::read::Read;
 use crate::result::{self, EventRef, Link};
+use crate::stands::Stands;
 use crate::timebase::Clocks;
 use crate::Options;
 use std::borrow::Cow;
@@ -306,6 +307,12 @@ impl<'a> View<'a> {
     pub fn file(&self, file: u16) -> &str {
         let path = self.sources.get(file as usize).map_or("", |source| source.file.as_str());
         path.rsplit('/').next().unwrap_or(path)
+    }
+
+    /// Between which events time goes by, of device models' logs.
+    pub fn logs(&self) -> impl Iterator<Item = (u16, &'a Stands)> {
+        let sources: &'a [Read] = self.sources;
+        (0..).zip(sources).filter_map(|(file, source)| Some((file, source.stands.as_ref()?)))
     }
 
     /// A name.

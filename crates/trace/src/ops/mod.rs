@@ -91,6 +91,11 @@ impl Decoder {
         &self.resolver.names
     }
 
+    /// The number of a name that a reader of the ops has for itself.
+    pub fn name(&mut self, text: &str) -> NameId {
+        self.resolver.names.id(text)
+    }
+
     /// Replaces addresses by the symbols of the trace, for the final report.
     pub fn resolve(&mut self, symbol: impl Fn(u64) -> Option<String>) {
         self.resolver.resolve(symbol);

@@ -1,0 +1,115 @@
+//! Time that goes by between two events of QEMU's log, over and over: a request and its answer, a
+//! sleep and its end.
+
+use super::{Candidate, Detector, View};
+use crate::evidence::subject::{Key, What};
+use crate::moment::{Place, Sym};
+use crate::result::Severity;
+use crate::stands::{Gap, Stands};
+use vmeter_render::quantity::{brief_percent, grouped};
+use vmeter_trace::NO_CPU;
+
+/// Share of the log's time.
+const HALF: f64 = 0.5;
+/// Fewer times are no habit.
+const FEWEST: u64 = 5;
+/// A log that stands still does so for many times as long as between its other lines.
+const LONG: f64 = 20.0;
+/// And for longer than a line takes to be written, s.
+const LEAST_S: f64 = 100e-6;
+
+/// How events of accesses begin.
+const ACCESSES: [&str; 2] = ["memory_region_ops", "cpu_"];
+
+/// What is known of events that begin so, and what to change.
+const KNOWN: [(&str, &str); 3] = [
+    (
+        "migration_rate_limit",
+        "the migration sleeps to keep to its bandwidth: raise max-bandwidth \
+         (migrate_set_parameter), if the network can take more",
+    ),
+    (
+        "nbd_",
+        "the NBD server answers late: look there, and at the network between; more requests at \
+         once hide it",
+    ),
+    (
+        "blk_",
+        "the storage below the image answers late: look at its own latency, and at what the image \
+         format does to a request",
+    ),
+];
+
+/// Where a log stands still.
+pub struct StandsStill;
+
+impl Detector for StandsStill {
+    fn kind(&self) -> &'static str {
+        "log-stands-still"
+    }
+
+    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
+        // Where KVM's own trace is there too, that tells what the guest does meanwhile.
+        let timed = view.requests().iter().any(|(_, subject)| subject.timed > 0);
+        if timed || view.seconds(1).is_none() {
+            return Vec::new();
+        }
+        view.logs().filter_map(|(file, stands)| self.of(view, file, stands)).collect()
+    }
+}
+
+impl StandsStill {
+    fn of(&self, view: &View<'_>, file: u16, stands: &Stands) -> Option<Candidate> {
+        let name = |id| view.name(Sym { file, id });
+        // Accesses have a detector of their own; between two of a kind the guest does whatever
+        // it does.
+        let access = |id| ACCESSES.iter().any(|begin| name(id).starts_with(begin));
+        let pair = |before, after| before != after && !access(before) && !access(after);
+        let ((before, after), Gap { ticks, count, worst }) = stands.most(pair)?;
+        let (span, lines) = (stands.span().max(1), stands.count().max(1));
+        let (share, mean) = (ticks as f64 / span as f64, ticks as f64 / count.max(1) as f64);
+        let others = span.saturating_sub(ticks) as f64 / (lines - count.min(lines)).max(1) as f64;
+        let short = view.seconds(mean as u64).is_none_or(|mean| mean < LEAST_S);
+        if count < FEWEST || share < HALF || mean < LONG * others || short {
+            return None;
+        }
+        let (before, after) = (name(before), name(after));
+        let times = grouped(&count.to_string());
+        let claim = format!(
+            "from a line of {before} to the next line, of {after}: {} in all, {} of the log's \
+             time, {times} times, {} each; between other lines {} on average",
+            view.time(ticks as f64),
+            brief_percent(share),
+            view.time(mean),
+            view.time(others),
+        );
+        let (_, stamp, tid) = worst;
+        let place = Place { file, stamp, cpu: NO_CPU, tid, event: "line of the log" };
+        let key = Key { file, what: What::Port { port: 0, write: false } };
+        let known = KNOWN.iter().find(|(begin, _)| before.starts_with(begin));
+        Some(Candidate {
+            kind: self.kind(),
+            subject: format!("{before} to {after}"),
+            saving: ticks,
+            summary: format!(
+                "time goes by from {before} to {after}: {times} times, {} each, {} of the log",
+                view.time(mean),
+                brief_percent(share)
+            ),
+            chain: vec![view.link(key, claim, (count, ticks), &[], &[Some((worst.0, place))])],
+            suggestion: known.map_or_else(
+                || {
+                    format!(
+                        "find what QEMU waits for between these two (its source has {before} where \
+                         it is logged), and log that as well"
+                    )
+                },
+                |(_, remedy)| (*remedy).to_string(),
+            ),
+            confirm: "strace -f -T -p \"$(pgrep -d, qemu-system)\" (what is called meanwhile)"
+                .into(),
+            at_most: Some(Severity::Medium),
+            ..Candidate::default()
+        })
+    }
+}
