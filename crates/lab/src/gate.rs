@@ -62,30 +62,43 @@ impl Limit {
 
     /// Rules on a ratio with its 95 % interval, from so many `runs`.
     pub fn rule(&self, name: &str, ratio: f64, ci95: [f64; 2], runs: usize) -> Gate {
-        let percent = |ratio: f64| 100.0 * (ratio - 1.0);
-        let [low, high] = ci95;
+        self.decided(name, ratio, ci95).unwrap_or_else(|| {
+            let text = format!(
+                "inconclusive: whether {name} is slower by more than {} % these {runs} runs cannot \
+                 tell: {}; {}",
+                self.percent,
+                seen(ratio, ci95),
+                self.more(ratio, ci95, runs)
+            );
+            Gate { ruling: self.undecided(), text }
+        })
+    }
+
+    /// Rules on two sessions, whose interval is how far sessions of one machine lie apart: no number
+    /// of their runs narrows it. `instead` says what would.
+    pub fn rule_sessions(&self, name: &str, ratio: f64, ci95: [f64; 2], instead: &str) -> Gate {
+        self.decided(name, ratio, ci95).unwrap_or_else(|| {
+            let text = format!(
+                "inconclusive: whether {name} is slower by more than {} % two sessions cannot tell: {}; \
+                 that is how far sessions of one machine lie apart, and more runs of them decide \
+                 nothing: {instead}",
+                self.percent,
+                seen(ratio, ci95)
+            );
+            Gate { ruling: self.undecided(), text }
+        })
+    }
+
+    /// The ruling, if the interval lies on one side of the limit. NaN passes nothing.
+    fn decided(&self, name: &str, ratio: f64, ci95: [f64; 2]) -> Option<Gate> {
         let limit = self.percent;
-        let seen = format!(
-            "{:+.1} %, 95 % interval {:+.1} to {:+.1} %",
-            percent(ratio),
-            percent(low),
-            percent(high)
-        );
-        // NaN passes nothing.
-        if low > self.ratio() {
-            let text = format!("{name} is slower by more than {limit} %: {seen}");
-            return Gate { ruling: Ruling::Failed, text };
-        }
-        if high <= self.ratio() {
-            let text = format!("{name} is not slower by more than {limit} %: {seen}");
-            return Gate { ruling: Ruling::Passed, text };
-        }
-        let text = format!(
-            "inconclusive: whether {name} is slower by more than {limit} % these {runs} runs cannot \
-             tell: {seen}; {}",
-            self.more(ratio, ci95, runs)
-        );
-        Gate { ruling: self.undecided(), text }
+        let (ruling, is) = match ci95 {
+            [low, _] if low > self.ratio() => (Ruling::Failed, "is"),
+            [_, high] if high <= self.ratio() => (Ruling::Passed, "is not"),
+            _ => return None,
+        };
+        let seen = seen(ratio, ci95);
+        Some(Gate { ruling, text: format!("{name} {is} slower by more than {limit} %: {seen}") })
     }
 
     /// Rules on machines that were compared; of several the worst ruling counts.
@@ -130,6 +143,17 @@ impl Limit {
     }
 }
 
+/// A ratio in words.
+fn seen(ratio: f64, [low, high]: [f64; 2]) -> String {
+    let percent = |ratio: f64| 100.0 * (ratio - 1.0);
+    format!(
+        "{:+.1} %, 95 % interval {:+.1} to {:+.1} %",
+        percent(ratio),
+        percent(low),
+        percent(high)
+    )
+}
+
 /// How many runs decide in four of five sessions on which side of `limit` a ratio lies, if it is the one
 /// that was seen with this interval of so many `runs`; none where no number worth naming does.
 pub(crate) fn runs_wanted(
@@ -161,6 +185,19 @@ mod tests {
         assert_eq!(ruling(1.04, [1.00, 1.08]), Ruling::Inconclusive);
         assert_eq!(ruling(1.0, [f64::NAN, f64::NAN]), Ruling::Inconclusive);
         assert!(Ruling::Failed > Ruling::Inconclusive && Ruling::Inconclusive > Ruling::Passed);
+    }
+
+    /// Sessions of 10, 100 and 400 runs were told that 120, 1150 and 5268 would decide.
+    #[test]
+    fn of_two_sessions_no_number_of_runs_is_said_to_decide() {
+        let gate = limit(None).rule_sessions("b", 1.058, [0.992, 1.127], "both in turn would");
+        assert_eq!(gate.ruling, Ruling::Inconclusive);
+        assert!(gate.text.ends_with("both in turn would"), "{}", gate.text);
+        assert!(!gate.text.contains("about"), "{}", gate.text);
+        for ci95 in [[1.04, 1.12], [0.99, 1.03]] {
+            let sessions = limit(None).rule_sessions("b", 1.05, ci95, "");
+            assert_eq!(sessions, limit(None).rule("b", 1.05, ci95, 10));
+        }
     }
 
     #[test]

@@ -155,7 +155,10 @@ fn saved(baseline: &Path, result: &mut BootResult, limit: &Limit) -> Result<Gate
             "{name} was measured {differ}, so the difference may not be this machine's"
         )),
         (None, Err(why)) => limit.unknowable(why),
-        (None, Ok(found)) => limit.rule("this boot", found.ratio, found.ci95, b.len()),
+        (None, Ok(found)) => {
+            let instead = "a baseline that can be booted in turn with it would";
+            limit.rule_sessions("this boot", found.ratio, found.ci95, instead)
+        }
     };
     if let Ok(found) = found {
         result.said.push(format!("against {name}: {}", found.words()));

@@ -118,7 +118,10 @@ fn ruled(a: &Side, b: &Side, result: &DiffResult, limit: &Limit) -> Result<Gate>
     let between = sessions::between(&Session::open(&a.folder)?, &b.folder);
     let sides = sessions::Sides { a: &before, b: &now, exact };
     Ok(match sessions::compare(&sides, between) {
-        Ok(found) => limit.rule(&b.name, found.ratio, found.ci95, now.len()),
+        Ok(found) => {
+            let instead = "vmeter boot --baseline, which boots both in turn, would";
+            limit.rule_sessions(&b.name, found.ratio, found.ci95, instead)
+        }
         Err(why) => limit.unknowable(&why),
     })
 }
