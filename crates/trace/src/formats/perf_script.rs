@@ -1,7 +1,7 @@
 //! The text of `perf script`.
 //!
-//! `comm pid[/tid] [cpu] seconds: [period] system:event: text`; lines of call
-//! chains are passed over.
+//! `comm pid[/tid] [cpu] seconds: [period] system:event: text`, and samples of what is no
+//! tracepoint: `period event[/terms/][modifiers]: text`; lines of call chains are passed over.
 
 use super::lines::{any_event, split_cpu, split_name, Head, Line, TextReader};
 use crate::format::{EventReader, Tick, TraceFormat, TraceInfo};
@@ -36,7 +36,7 @@ fn parse(line: &str, _number: u64) -> Line<'_> {
         return Line::Lost { cpu, count };
     }
     let chain = line.starts_with(['\t', ' ', '#']) || line.trim().is_empty();
-    if chain || line.contains("PERF_RECORD_") {
+    if chain && stamped(line).is_none() || line.contains("PERF_RECORD_") {
         Line::Nothing
     } else {
         Line::Unreadable
@@ -49,30 +49,37 @@ fn split_last(text: &str) -> Option<(&str, &str)> {
     Some((&text[..at], &text[at + 1..]))
 }
 
-fn event(line: &str) -> Option<Head<'_>> {
+/// What all lines of events begin with, and the rest of the line.
+fn stamped(line: &str) -> Option<(Head<'_>, &str)> {
     let (left, cpu, right) = split_cpu(line)?;
     let (comm, ids) = split_last(left.trim_ascii())?;
     let tid = split_at_byte(ids, b'/').map_or(ids, |(_, tid)| tid).parse().ok()?;
     let (seconds, rest) = split_at_byte(right.trim_ascii_start(), b':')?;
     let (ts, true) = stamp(seconds)? else { return None };
+    Some((Head { ts, cpu, tid, comm: comm.trim_ascii(), ..Head::default() }, rest))
+}
+
+fn event(line: &str) -> Option<Head<'_>> {
+    let (head, rest) = stamped(line)?;
     let mut rest = rest.trim_ascii_start();
     let period = rest.bytes().take_while(u8::is_ascii_digit).count();
-    if period > 0 && rest[period..].starts_with(' ') {
+    let has_period = period > 0 && rest[period..].starts_with(' ');
+    if has_period {
         rest = rest[period..].trim_ascii_start();
     }
-    let (system, rest) = split_name(rest)?;
-    let (name, text) = split_name(rest)?;
-    Some(Head {
-        system,
-        prefix: "",
-        name,
-        ts,
-        cpu,
-        tid,
-        comm: comm.trim_ascii(),
-        text,
-        ..Head::default()
-    })
+    let tracepoint = split_name(rest)
+        .and_then(|(system, rest)| split_name(rest).map(|(name, text)| (system, name, text)));
+    let sample = || sample(rest).filter(|_| has_period).map(|(name, text)| ("", name, text));
+    let (system, name, text) = tracepoint.or_else(sample)?;
+    Some(Head { system, name, text, ..head })
+}
+
+/// Splits `cpu-clock/freq=2000/u: text`: one word, perhaps with terms and modifiers.
+fn sample(text: &str) -> Option<(&str, &str)> {
+    let blank = memchr::memchr2(b' ', b'\t', text.as_bytes()).unwrap_or(text.len());
+    let (name, rest) = text.split_at(blank);
+    let name = name.strip_suffix(':').filter(|name| !name.is_empty())?;
+    Some((name, rest.trim_ascii_start()))
 }
 
 #[cfg(test)]
@@ -89,6 +96,12 @@ mod tests {
         let lost = "a 1 [001] 5.0: PERF_RECORD_LOST lost 17";
         assert_eq!(parse(lost, 1), Line::Lost { cpu: 1, count: Some(17) });
         assert_eq!(parse("\t    7f3 main+0x1 (/bin/x)", 1), Line::Nothing);
+        let sample = "  bash 16880 [000]  8051.476331:     500000  cpu-clock/freq=2000/u:      7f28aa0af0af handle+0x2f (/lib/ld.so)";
+        let Line::Event(head) = parse(sample, 1) else { panic!("no sample") };
+        assert_eq!((head.system, head.name, head.tid), ("", "cpu-clock/freq=2000/u", 16880));
+        assert_eq!(head.text, "7f28aa0af0af handle+0x2f (/lib/ld.so)");
+        let unknown = "  bash 16880 [000]  8051.476331: something else";
+        assert_eq!(parse(unknown, 1), Line::Unreadable, "not dropped without a word");
         let ftrace = " q-131     [000] d..1.    69.243562: kvm_entry: vcpu 0";
         assert!(!matches!(parse(ftrace, 1), Line::Event(_)), "ftrace text is not perf's");
     }
