@@ -178,3 +178,66 @@ fn what_was_recorded_is_told_of_though_others_had_the_cpu_most_of_the_time() {
     let node = node.unwrap_or_else(|| panic!("{:#?}", result.findings));
     assert!(node.chain[0].claim.contains("in open"), "{node:#?}");
 }
+
+/// One thread inflates and hands each read to a worker that idles in futex with a time-out
+/// meanwhile; the worker tells the main loop, in ppoll, that it has read.
+fn idle_worker(mutex: bool) -> Trace {
+    const TIMED: &str = "NR 202 (7f00, 189, 0, 7f31, 0, ffffffff)";
+    const PPOLL: &str = "NR 271 (7f00, 1, 0, 0, 0, 0)";
+    let (main, worker, inflates) = ("img-10", "img-11", "img-12");
+    let sleeps = if mutex { TIMED } else { PPOLL };
+    let mut trace = Trace::new();
+    for (thread, call) in [(main, sleeps), (worker, TIMED)] {
+        trace.event(1, thread, &format!("sys_enter: {call}"));
+        trace.switch(1, thread, "S", inflates);
+    }
+    for _ in 0..200 {
+        trace.now += 1_000;
+        trace.event(1, inflates, "sys_enter: NR 202 (7f00, 81, 1, 0, 0, 0)");
+        trace.wake(1, inflates, worker);
+        trace.event(1, inflates, "sys_exit: NR 202 = 1");
+        trace.switch(1, inflates, "R", worker);
+        trace.event(1, worker, "sys_exit: NR 202 = 0");
+        trace.call(worker, 17, 20, 4096);
+        let by_futex = "NR 202 (7f04, 81, 1, 0, 0, 0)";
+        let tells = if mutex { by_futex } else { "NR 1 (4, 0, 8, 0, 0, 0)" };
+        trace.event(1, worker, &format!("sys_enter: {tells}"));
+        trace.wake(1, worker, main);
+        let number = if mutex { 202 } else { 1 };
+        trace.event(1, worker, &format!("sys_exit: NR {number} = 1"));
+        trace.event(1, worker, &format!("sys_enter: {TIMED}"));
+        trace.switch(1, worker, "S", main);
+        let number = if mutex { 202 } else { 271 };
+        trace.event(1, main, &format!("sys_exit: NR {number} = 1"));
+        trace.event(5, main, &format!("sys_enter: {sleeps}"));
+        trace.switch(1, main, "S", inflates);
+    }
+    trace
+}
+
+#[test]
+fn a_worker_that_is_handed_its_work_and_tells_by_another_way_waits_for_no_lock() {
+    let result = idle_worker(false).explain();
+    assert!(!kinds(&result).contains(&"lock-wait"), "{:#?}", result.findings);
+    // Who lets the next one go on by a futex may share a lock with it.
+    let result = idle_worker(true).explain();
+    assert!(kinds(&result).contains(&"lock-wait"), "{:#?}", result.findings);
+}
+
+#[test]
+fn who_has_the_cpu_is_not_called_missing_where_it_is_recorded() {
+    let mut trace = Trace::new();
+    trace.event(1, "trace-cmd-30", "sys_enter: NR 59 (0, 0, 0, 0, 0, 0)");
+    trace.event(1, "node-30", "sys_exit: NR 59 = 0");
+    for _ in 0..50 {
+        trace.event(5, "node-30", "sys_enter: NR 271 (7f00, 1, 0, 0, 0, 0)");
+        trace.switch(1, "node-30", "S", "swapper/0-0");
+        trace.now += 20_000;
+        trace.switch(1, "swapper/0-0", "R", "node-30");
+        trace.event(1, "node-30", "sys_exit: NR 271 = 0");
+    }
+    let result = trace.explain();
+    let told = result.findings.iter().find(|told| told.summary.contains("until its time is up"));
+    let told = told.unwrap_or_else(|| panic!("{:#?}", result.findings));
+    assert!(!told.chain[0].claim.contains("sched_switch"), "{told:#?}");
+}

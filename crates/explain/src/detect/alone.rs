@@ -254,9 +254,10 @@ fn paced(
         "{count} calls of {name} take {}, {} of the traced time; {}",
         view.time(ticks as f64),
         brief_percent(view.share(ticks)),
-        match is_answered(name) {
-            true => "no answer comes in that time",
-            false => "what they wait for is not recorded (sched_switch)",
+        match (is_answered(name), view.evidence.runs_seen()) {
+            (true, _) => "no answer comes in that time",
+            (false, true) => "they return 0: what they wait for does not come in that time",
+            (false, false) => "what they wait for is not recorded (sched_switch)",
         }
     );
     Candidate {

@@ -349,7 +349,7 @@ impl Story {
             }
         }
         let Some((Some(call), sum)) = via.most_in(wants) else { return false };
-        if self.joins(view, via, who) {
+        if self.joins(view, via, who) || self.waits_for_work(view, via) {
             return false;
         }
         let waiting = crate::sum(via.wakers().iter().map(|(_, waiting)| waiting.ticks));

@@ -1,20 +1,27 @@
 //! Whose time it is at the end of a way: of one that was asked about, of one who works for somebody
 //! else, of one that another has let go on.
 
-use super::super::levels::Level;
+use super::super::levels::{levels, Level};
 use super::super::waits::waits;
 use super::super::View;
+use super::cause::is_futex;
 use super::{Cause, Story, LEAST_WAITS, ONCE, SHARE};
 use crate::evidence::groups::{is_vcpu_name, GroupId};
 use crate::evidence::tree::Frame;
 use crate::moment::{Sym, Tid};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Part of what somebody does after one has woken it, from which it does that for that one.
 const ASKED_BY: f64 = 0.4;
 
 /// A part of the wake-ups within threads of a name that goes both ways, from which they take turns.
 const BY_TURNS: u64 = 3;
+
+/// Part of a thread's life asleep from which it idles between two pieces of work.
+const IDLES: (u64, u64) = (4, 5);
+/// A part of its waits in which it lets one go on that sleeps in futex, from which they may share a
+/// lock.
+const LETS_GO: u64 = 4;
 
 impl Story {
     /// It has itself no CPU for more of the time than it has one, and for much of what was traced:
@@ -82,6 +89,20 @@ impl Story {
         own.max_by_key(|((_, call, _), wakes)| (wakes.wakes, *call)).and_then(|((_, c, _), _)| *c)
     }
 
+    /// Those of a level that sleep in futex wait for the next work there, and for no lock.
+    pub(super) fn waits_for_work(&self, view: &View<'_>, via: &Level) -> bool {
+        let file = self.file(view);
+        if let (Frame::Thread(group, tid), 2) = (self.root, self.levels.len()) {
+            return idles_between(view, group, Tid { file, tid });
+        }
+        let Some(who) = via.who.or(self.subject_group(view)) else { return false };
+        let wakes = view.evidence.wakes.keys().map(|(_, woken)| *woken);
+        let own = |woken: &Tid| view.evidence.groups.group_of(*woken) == Some(who);
+        let woken: BTreeSet<Tid> = wakes.filter(own).collect();
+        let mut sleep = woken.into_iter().filter(|tid| sleeps_in_futex(view, *tid)).peekable();
+        sleep.peek().is_some() && sleep.all(|tid| idles_between(view, who, tid))
+    }
+
     /// Most of a level's waiting for those is until one of them has ended.
     pub(super) fn joins(&self, view: &View<'_>, via: &Level, who: GroupId) -> bool {
         let own = via.who.or(self.subject_group(view));
@@ -89,6 +110,37 @@ impl Story {
         let waits = via.ticks(|_, state| state == Frame::Waker(who));
         joined.is_some_and(|(_, ticks)| ticks.saturating_mul(2) >= waits)
     }
+}
+
+/// A thread that is asleep in futex for most of its life, and tells those who sleep in other calls
+/// that it has done something, waits for its next work: who lets go of a lock lets those go on that
+/// sleep in futex for it.
+fn idles_between(view: &View<'_>, group: GroupId, tid: Tid) -> bool {
+    let Some(own) = levels(view, Frame::Thread(group, tid.tid)).into_iter().next() else {
+        return false;
+    };
+    let runs = |state| matches!(state, Frame::Runs | Frame::NoCpu | Frame::Unknown);
+    let asleep = own.ticks(|call, state| is_futex(view, call) && !runs(state));
+    let (mut told, mut let_go) = (0_u64, 0_u64);
+    for ((_, woken), count) in view.evidence.wakes.iter().filter(|((by, _), _)| *by == tid) {
+        match sleeps_in_futex(view, *woken) {
+            true => let_go += count,
+            false => told += count,
+        }
+    }
+    let waits = own.wakers().iter().map(|(_, sum)| sum.count).sum::<u64>();
+    asleep >= own.all.ticks / IDLES.1 * IDLES.0
+        && told * 2 >= waits.max(LEAST_WAITS)
+        && let_go * LETS_GO < waits
+}
+
+/// Most of a thread's sleeping until somebody lets it go on is in futex.
+fn sleeps_in_futex(view: &View<'_>, thread: Tid) -> bool {
+    let Some(group) = view.evidence.groups.group_of(thread) else { return false };
+    let own = levels(view, Frame::Thread(group, thread.tid)).into_iter().next();
+    let own = own.or_else(|| levels(view, Frame::Life(group)).into_iter().next());
+    let call = own.and_then(|own| own.most_in(|s| matches!(s, Frame::Waker(_) | Frame::Asleep)));
+    call.is_some_and(|(call, _)| is_futex(view, call))
 }
 
 /// True if threads of a name both let each other go on and are let go on, as those do that share a
