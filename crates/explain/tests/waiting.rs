@@ -241,3 +241,54 @@ fn who_has_the_cpu_is_not_called_missing_where_it_is_recorded() {
     let told = told.unwrap_or_else(|| panic!("{:#?}", result.findings));
     assert!(!told.chain[0].claim.contains("sched_switch"), "{told:#?}");
 }
+
+/// Text of perf: one waits in membarrier for rcu_preempt, which a timer's interrupt wakes while
+/// another computes, that makes system calls now and then or never does.
+fn interrupted(calls: bool) -> String {
+    let switch = |prev: (&str, u32), state: &str, next: (&str, u32)| {
+        format!(
+            "sched:sched_switch: prev_comm={} prev_pid={} prev_prio=120 prev_state={state} ==> next_comm={} next_pid={} next_prio=120",
+            prev.0, prev.1, next.0, next.1
+        )
+    };
+    let wakes = |(name, tid): (&str, u32)| {
+        format!("sched:sched_waking: comm={name} pid={tid} prio=120 target_cpu=000")
+    };
+    let (own, grace, other) = (("hazptr", 10), ("rcu_preempt", 15), ("cruncher", 20));
+    let mut text = String::new();
+    for n in 0..100_u32 {
+        let yields = |event: &str| if calls { event.to_string() } else { String::new() };
+        let events = [
+            (own, 10, "raw_syscalls:sys_enter: NR 324 (1, 0, 0, 0, 0, 0)".to_string()),
+            (own, 20, wakes(grace)),
+            (own, 30, switch(own, "S", grace)),
+            (grace, 40, switch(grace, "I", other)),
+            (other, 50, yields("raw_syscalls:sys_enter: NR 39 (0, 0, 0, 0, 0, 0)")),
+            (other, 60, yields("raw_syscalls:sys_exit: NR 39 = 20")),
+            (other, 9_000, wakes(grace)),
+            (other, 9_010, switch(other, "R", grace)),
+            (grace, 9_020, wakes(own)),
+            (grace, 9_030, switch(grace, "I", own)),
+            (own, 9_040, "raw_syscalls:sys_exit: NR 324 = 0".to_string()),
+        ];
+        for ((comm, tid), us, event) in events.into_iter().filter(|(.., event)| !event.is_empty()) {
+            let us = 10_000 * n + us;
+            let (s, us) = (1 + us / 1_000_000, us % 1_000_000);
+            text += &format!("{comm:>16} {tid:>5} [000]     {s}.{us:06}: {event}\n");
+        }
+    }
+    text
+}
+
+#[test]
+fn whom_a_timer_interrupts_lets_no_grace_period_go_on() {
+    for calls in [false, true] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("perf.txt");
+        std::fs::write(&path, interrupted(calls)).expect("a file");
+        let told = vmeter_explain::outline(&[path], &vmeter_explain::Options::default());
+        let told = told.expect("a trace");
+        assert!(told.contains("waits for rcu_preempt"), "{told}");
+        assert!(!told.contains("waits for cruncher"), "{calls}: {told}");
+    }
+}

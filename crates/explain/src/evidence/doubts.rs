@@ -4,12 +4,13 @@
 //! Text of perf has no flags of the context. Without the events of interrupts and without system
 //! calls, whoever has the CPU when a timer fires looks like the waker. A thread is believed to
 //! have woken another if that one wakes it, too, if it has made the other, or if it does so far
-//! more often than it would by having the CPU.
+//! more often than it would by having the CPU. With system calls, those who never make one let no
+//! grace period go on.
 
 use super::groups::GroupId;
 use super::thread::State;
 use super::Evidence;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Wake-ups there for one back from which two belong together.
 const BACK: u64 = 3;
@@ -20,6 +21,10 @@ const LEAST: u64 = 5;
 const MOST: f64 = 0.5;
 const BEYOND: f64 = 1.5;
 
+/// The kernel's threads that grace periods are left to: rcu_preempt, rcu_sched, rcu_tasks_…. A timer
+/// or the end of a grace period wakes them, whoever has the CPU then.
+pub(super) const GRACE: &str = "rcu_";
+
 impl Evidence {
     /// Takes wakers that nothing speaks for out of the tree: who wakes is not known then.
     pub(super) fn doubt(&mut self) {
@@ -27,7 +32,40 @@ impl Evidence {
             let seen = self.seen(*file);
             !seen.interrupts && !seen.syscalls && !self.flags.contains(file)
         };
-        if !self.seen.keys().any(doubted) {
+        let mut unknown = self.silent();
+        self.doubt_by_chance(doubted, &mut unknown);
+        if !unknown.is_empty() {
+            self.tree.forget(|by, woken| unknown.contains(&(by, woken)));
+        }
+    }
+
+    /// Threads of user space that make no system call, though these are recorded, and seem to wake
+    /// those that grace periods are left to.
+    fn silent(&self) -> BTreeSet<(GroupId, GroupId)> {
+        let blind = |file: u16| {
+            let seen = self.seen(file);
+            seen.syscalls && !seen.interrupts && !self.flags.contains(&file)
+        };
+        let group = |tid| self.groups.group_of(tid);
+        let calling = self.threads.iter().filter(|(_, thread)| thread.calls || thread.is_vcpu);
+        let calling: BTreeSet<GroupId> = calling.filter_map(|(tid, _)| group(*tid)).collect();
+        let pairs = self.wakes.keys().filter(|(by, _)| blind(by.file));
+        let pairs = pairs.filter_map(|(by, woken)| Some((group(*by)?, group(*woken)?)));
+        pairs
+            .filter(|(by, woken)| {
+                let grace = self.groups.name(*woken).starts_with(GRACE);
+                grace && !calling.contains(by) && !self.groups.is_kernel(*by)
+            })
+            .collect()
+    }
+
+    /// Adds those whose wake-ups are no more than chance.
+    fn doubt_by_chance(
+        &self,
+        doubted: impl Fn(&u16) -> bool,
+        unknown: &mut BTreeSet<(GroupId, GroupId)>,
+    ) {
+        if !self.seen.keys().any(&doubted) {
             return;
         }
         let group = |tid| self.groups.group_of(tid);
@@ -57,13 +95,11 @@ impl Evidence {
             there == 0
                 || back * BACK >= there
                 || self.groups.is_kernel(by)
-                || self.groups.is_kernel(woken)
+                || self.groups.is_kernel(woken) && !self.groups.name(woken).starts_with(GRACE)
                 || self.maker(by) == Some(woken)
                 || self.maker(woken) == Some(by)
                 || there >= LEAST && of_all >= MOST && of_all >= BEYOND * has
         };
-        let unknown: Vec<(GroupId, GroupId)> =
-            pairs.keys().copied().filter(|(by, woken)| !believed(*by, *woken)).collect();
-        self.tree.forget(|by, woken| unknown.binary_search(&(by, woken)).is_ok());
+        unknown.extend(pairs.keys().filter(|(by, woken)| !believed(*by, *woken)));
     }
 }

@@ -1,5 +1,6 @@
 //! What the visitor needs for each event: who, when, where, on the common time base.
 
+use super::doubts::GRACE;
 use super::features::Feature;
 use super::path::Path;
 use super::subject::{Anatomy, Part, What, Who};
@@ -104,12 +105,14 @@ impl Witness<'_> {
         if self.moment.context != Context::Unknown {
             return false;
         }
-        let Some(asleep) = asleep else {
-            let woken = Tid { file: self.moment.file, tid: woken };
-            return self.merge.thread_name(woken).starts_with(SOFT);
-        };
         let tid = Tid { file: self.moment.file, tid: self.moment.tid };
         let own = self.evidence.threads.get(&tid);
+        let Some(asleep) = asleep else {
+            let woken = self.merge.thread_name(Tid { file: self.moment.file, tid: woken });
+            let user = own.is_some_and(|own| own.calls && own.state() == State::User);
+            let grace = user || self.merge.thread_name(tid).starts_with(SOFT);
+            return woken.starts_with(SOFT) || woken.starts_with(GRACE) && grace;
+        };
         let call = own.and_then(Thread::call).map(|call| self.merge.name(call));
         own.is_some_and(|own| own.calls && own.state() == State::User)
             || call.is_some_and(|call| !may_wake(call, self.merge.name(asleep)))
