@@ -81,9 +81,20 @@ fn every_commit_measured_finds_steps_both_ways_and_none_where_there_is_none() {
         .map(|c| (c["verdict"].as_str().expect("a word"), c["commits"][0].as_u64().expect("n")))
         .collect();
     assert_eq!(found, [("slower", 3), ("faster", 7)]);
+    // What changed in it is told by all runs of the two builds, not by those alone that size the step.
+    for (side, commit) in [("a", 2), ("b", 3)] {
+        let runs = |value: &Value| value.as_array().map(Vec::len);
+        let samples = runs(&result["commits"][commit]["samples_s"]);
+        assert_eq!(runs(&result["explained"][side]["runs"]), samples, "{side}");
+    }
     assert_eq!(result["commits"][8]["state"], "build failed");
     assert!(result["commits"][8]["failure"].as_str().expect("why").contains("no rule"));
     assert_eq!(all(&range, &["--fail-if-slower", "5"]).status, 1);
+    let saved = result["saved_in"].as_str().expect("a folder");
+    let shown = lab.run(&["show", saved]).stdout;
+    let inside = shown.split_once("What changed in it").expect("a heading").1;
+    assert!(inside.contains("the verdict is the one above"), "{shown}");
+    assert!(!inside.contains("is slower than"), "{shown}");
 
     let calm = all("HEAD~2..HEAD", &[]);
     let calm: Value = serde_json::from_str(&calm.stdout).expect("JSON");

@@ -121,23 +121,16 @@ pub fn result(session: &Session) -> Result<RangeResult> {
     })
 }
 
-/// What differs inside of the runs across a change.
+/// What differs inside of the runs across a change, by all runs of the builds on either side.
 fn explained(
     record: &RangeRecord,
     session: &Session,
     finished: &[SavedRun],
     change: Option<&Change>,
 ) -> Option<DiffResult> {
-    // Those that did not find it, where there are such.
-    let added = Added::of(&session.record);
-    let fresh: Vec<SavedRun> =
-        finished.iter().filter(|(_, run)| added.sizes(run.index)).cloned().collect();
     let side = |at: usize| {
-        let label = record.commits.get(at)?.short().to_owned();
-        let has_fresh = change.is_some_and(|c| c.sizing.is_some())
-            && fresh.iter().filter(|(_, run)| run.label == label).count() > 1;
-        let runs = if has_fresh { &fresh } else { finished };
-        let side = diff::Side::of_machine(session, runs, &label);
+        let label = record.commits.get(at)?.short();
+        let side = diff::Side::of_machine(session, finished, label);
         (!side.runs.is_empty()).then_some(side)
     };
     let change = change?;

@@ -77,6 +77,11 @@ pub(crate) fn answer(result: &DiffResult) -> String {
     }
 }
 
+/// What differs most inside of the runs, without a verdict on their totals.
+pub(crate) fn explained(result: &DiffResult) -> Option<String> {
+    explanation(result, result.rows.iter().find(|r| r.kind == DiffKind::Total)?)
+}
+
 /// The total's p where no difference was found. Its level is below that of the interval beside it.
 fn short_of(p: Option<f64>) -> String {
     let asked = match p.is_some_and(|p| p > ALPHA_TOTAL && p <= 0.05) {

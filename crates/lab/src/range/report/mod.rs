@@ -170,6 +170,21 @@ impl<'a> RangeReport<'a> {
         }
     }
 
+    /// What differs between the builds on either side of a change: no verdict of its own, as the range
+    /// has one, which may be by the runs of more commits.
+    fn inside(explained: &DiffResult) -> String {
+        let (a, b) = (&explained.a, &explained.b);
+        let what = diff::explained(explained);
+        format!(
+            "By {} runs of {} and {} of {}; the verdict is the one above. {}",
+            a.runs.len(),
+            a.name,
+            b.runs.len(),
+            b.name,
+            what.as_deref().unwrap_or("No activity differs by more than noise."),
+        )
+    }
+
     fn facts(&self) -> Vec<Fact> {
         let result = self.result;
         let record = &result.record;
@@ -316,7 +331,7 @@ impl Report for RangeReport<'_> {
         }
         if let Some(explained) = result.explained.as_ref().filter(|e| tells(e)) {
             document.heading("What changed in it", "");
-            document.push(Block::Paragraph(diff::answer(explained)));
+            document.push(Block::Paragraph(Self::inside(explained)));
             diff::blocks(explained, detail, &mut document);
         }
         crate::hosts_report::blocks(&result.hosts, &mut document);
