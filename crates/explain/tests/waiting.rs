@@ -292,3 +292,29 @@ fn whom_a_timer_interrupts_lets_no_grace_period_go_on() {
         assert!(!told.contains("waits for cruncher"), "{calls}: {told}");
     }
 }
+
+#[test]
+fn signals_save_no_less_than_their_handlers_take() {
+    let handlers = |deliver: bool| {
+        let mut trace = Trace::new();
+        trace.switch(1, "swapper/0-0", "R", "solver-7");
+        for _ in 0..400 {
+            trace.now += 100;
+            if deliver {
+                let signal = "signal_deliver: sig=14 errno=0 code=128 sa_handler=1 sa_flags=0";
+                trace.event(1, "solver-7", signal);
+            }
+            trace.now += 300;
+            trace.event(1, "solver-7", "sys_enter: NR 15 (0, 0, 0, 0, 0, 0)");
+            trace.event(1, "solver-7", "sys_exit: NR 15 = 0");
+        }
+        let result = trace.explain();
+        let told = result.findings.iter().find(|told| told.kind == "signals");
+        told.unwrap_or_else(|| panic!("{:#?}", result.findings)).clone()
+    };
+    let told = handlers(true);
+    assert!((0.7..0.85).contains(&told.saving_share), "{told:#?}");
+    let blind = handlers(false);
+    assert!(blind.saving_share >= 0.7, "{blind:#?}");
+    assert!(blind.chain[0].claim.contains("signal_deliver"), "{blind:#?}");
+}

@@ -57,7 +57,7 @@ fn again(sign: Sign) -> Option<(u16, bool)> {
     match sign {
         Sign::SynAgain { port } => Some((port, true)),
         Sign::SentAgain { port } => Some((port, false)),
-        Sign::CgroupReclaim | Sign::Reclaim | Sign::Dirty => None,
+        Sign::CgroupReclaim | Sign::Reclaim | Sign::Dirty | Sign::Delivered => None,
     }
 }
 
@@ -169,7 +169,7 @@ fn why(sign: Sign) -> Option<(&'static str, &'static str)> {
             "a faster disk, or less to be written: vm.dirty_bytes says from when on writers \
              wait",
         ),
-        Sign::SynAgain { .. } | Sign::SentAgain { .. } => return None,
+        Sign::SynAgain { .. } | Sign::SentAgain { .. } | Sign::Delivered => return None,
     })
 }
 

@@ -128,6 +128,9 @@ pub struct Ledger {
     pub on_cpus: FastMap<(GroupId, Option<Sym>, Sym), Provoked>,
     /// What the kernel does on the way, by whom for and in what call; in an interrupt for nobody.
     pub signs: FastMap<(Option<Caller>, Sign), Provoked>,
+    /// Handlers of signals that threads of a name returned from, and ticks since the signals were
+    /// delivered.
+    pub handlers: FastMap<GroupId, (u64, u64)>,
     /// Ticks that threads of a name had a CPU after those of another had woken them.
     pub behalf: FastMap<(GroupId, GroupId), u64>,
     /// Workers that were woken by a thread and have not begun to run anything: by whom.

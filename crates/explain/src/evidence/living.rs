@@ -31,6 +31,9 @@ const FORKS: [&str; 4] = ["clone", "clone3", "fork", "vfork"];
 /// System calls that return how many bytes of a file they have moved.
 const MOVES: [&str; 6] = ["read", "write", "pread64", "pwrite64", "sendto", "recvfrom"];
 
+/// The call by which a handler of a signal ends.
+const RETURNS: &str = "rt_sigreturn";
+
 impl Evidence {
     /// The lives of single threads are those of their names as well, and so are their longest waits.
     pub(super) fn gather_lives(&mut self) {
@@ -380,6 +383,12 @@ impl Witness<'_> {
         let Kind { waits, forks, moves, reaps } =
             ledger.called((group, call), ticks, (place, marks), returned, kind);
         let Some(own) = threads.get_mut(&tid) else { return };
+        if merge.name(call) == RETURNS {
+            if let Some(ticks) = own.handled(self.moment.ts) {
+                let sum = ledger.handlers.entry(group).or_default();
+                *sum = (sum.0 + 1, ticks.saturating_add(sum.1));
+            }
+        }
         let slept = std::mem::take(&mut own.slept_in);
         match waits {
             true if slept || switches.is_empty() => ledger.turned(group, &mut own.turn),

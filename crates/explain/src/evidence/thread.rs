@@ -121,6 +121,9 @@ impl Activation {
     }
 }
 
+/// Most handlers of signals that a thread is in at a time.
+const MAX_HANDLERS: usize = 8;
+
 /// A thread.
 #[derive(Debug)]
 pub struct Thread {
@@ -164,6 +167,8 @@ pub struct Thread {
     pub entered: u64,
     /// Nodes of the tree that its time on a CPU went to lately, by root, call and work.
     pub nodes: [Option<NodesOf>; 4],
+    /// When the handlers began that it is in, the innermost last.
+    handlers: Vec<u64>,
     past: VecDeque<Segment>,
     state: State,
     since: u64,
@@ -195,6 +200,7 @@ impl Thread {
             looked: false,
             fresh: true,
             entered: now,
+            handlers: Vec::new(),
             past: VecDeque::new(),
             state: State::Unknown,
             since: now,
@@ -277,6 +283,20 @@ impl Thread {
         }
         self.calls |= call.is_some();
         (self.state, self.call, self.work) = (state, call, work);
+    }
+
+    /// A signal is delivered to it.
+    pub fn handles(&mut self, now: u64) {
+        if self.handlers.len() == MAX_HANDLERS {
+            // It never came back from that one.
+            self.handlers.remove(0);
+        }
+        self.handlers.push(now);
+    }
+
+    /// It returns from a handler: ticks since the signal was delivered, if that is known.
+    pub fn handled(&mut self, now: u64) -> Option<u64> {
+        self.handlers.pop().map(|since| now.saturating_sub(since))
     }
 
     /// Events are missing: what it did lately is not known.

@@ -250,6 +250,13 @@ impl Witness<'_> {
 
     /// The kernel does something that says why a thread waits, or others than that.
     pub(super) fn sees(&mut self, thread: Option<&walk::Thread>, sign: Sign) {
+        if sign == Sign::Delivered {
+            let now = self.moment.ts;
+            if let Some(own) = thread.and_then(|thread| self.own(thread)) {
+                own.handles(now);
+            }
+            return;
+        }
         let place = self.place(sign.event());
         let call = thread.and_then(|thread| self.own(thread)?.call());
         let group = thread.and_then(|thread| self.group(self.tid(thread)));

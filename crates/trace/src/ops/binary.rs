@@ -41,7 +41,8 @@ fn names_of(meaning: Meaning) -> (&'static [&'static str], &'static str) {
         Meaning::CsdQueue => (&["func"], ""),
         Meaning::Wake | Meaning::WakeNew => (&["pid"], ""),
         Meaning::KvmEntry | Meaning::IrqExit => (&[], ""),
-        Meaning::CgroupReclaim | Meaning::Reclaim | Meaning::Dirty => (&[], ""),
+        Meaning::CgroupReclaim | Meaning::Reclaim => (&[], ""),
+        Meaning::Dirty | Meaning::Delivered => (&[], ""),
         Meaning::TcpAgain => (&["state", "dport"], ""),
         Meaning::QemuRead
         | Meaning::QemuWrite
@@ -200,6 +201,7 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
         Meaning::CgroupReclaim => Op::Sign(Sign::CgroupReclaim),
         Meaning::Reclaim => Op::Sign(Sign::Reclaim),
         Meaning::Dirty => Op::Sign(Sign::Dirty),
+        Meaning::Delivered => Op::Sign(Sign::Delivered),
         Meaning::TcpAgain => Op::Sign(Sign::again(int(0), int(1))),
         Meaning::QemuRead
         | Meaning::QemuWrite

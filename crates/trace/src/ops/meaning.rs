@@ -43,6 +43,7 @@ pub(crate) enum Meaning {
     CgroupReclaim,
     Reclaim,
     Dirty,
+    Delivered,
     TcpAgain,
 }
 
@@ -93,5 +94,6 @@ pub(crate) const MEANINGS: &[(&str, Meaning)] = &[
     ("mm_vmscan_memcg_reclaim_begin", Meaning::CgroupReclaim),
     ("mm_vmscan_direct_reclaim_begin", Meaning::Reclaim),
     ("balance_dirty_pages", Meaning::Dirty),
+    ("signal_deliver", Meaning::Delivered),
     ("tcp_retransmit_skb", Meaning::TcpAgain),
 ];

@@ -121,6 +121,7 @@ impl Decoder {
                 | Meaning::CgroupReclaim
                 | Meaning::Reclaim
                 | Meaning::Dirty
+                | Meaning::Delivered
                 | Meaning::TcpAgain
                 | Meaning::Fork => Touches::Nothing,
                 _ => Touches::Thread,

@@ -15,6 +15,9 @@ pub enum Sign {
     /// A thread that writes is made to wait for what it has written to reach the disk
     /// (`writeback:balance_dirty_pages`).
     Dirty,
+    /// A thread is about to run a signal's handler, or what the signal does without one
+    /// (`signal:signal_deliver`).
+    Delivered,
     /// A connection is asked for again, of which nothing was heard (`tcp:tcp_retransmit_skb`).
     SynAgain {
         /// The port that it is for.
@@ -34,6 +37,7 @@ impl Sign {
             Sign::CgroupReclaim => "mm_vmscan_memcg_reclaim_begin",
             Sign::Reclaim => "mm_vmscan_direct_reclaim_begin",
             Sign::Dirty => "balance_dirty_pages",
+            Sign::Delivered => "signal_deliver",
             Sign::SynAgain { .. } | Sign::SentAgain { .. } => "tcp_retransmit_skb",
         }
     }

@@ -88,6 +88,7 @@ fn known(meaning: Meaning, text: &str, names: &mut Resolver) -> Option<Op> {
         Meaning::CgroupReclaim => Op::Sign(Sign::CgroupReclaim),
         Meaning::Reclaim => Op::Sign(Sign::Reclaim),
         Meaning::Dirty => Op::Sign(Sign::Dirty),
+        Meaning::Delivered => Op::Sign(Sign::Delivered),
         Meaning::TcpAgain => {
             let state = after(text, "state=").unwrap_or_default();
             Op::Sign(Sign::again_by_name(state, number_after(text, "dport=").unwrap_or(0)))
