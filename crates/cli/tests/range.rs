@@ -105,6 +105,32 @@ fn every_commit_measured_finds_steps_both_ways_and_none_where_there_is_none() {
 }
 
 #[test]
+fn a_range_in_which_nothing_is_found_promises_nothing_by_what_it_saw() {
+    let lab = Lab::new();
+    let (repo, range) =
+        repository(&lab, 6, |i| vec![("guest", mock_guest(50.0)), ("number", i.to_string())]);
+    let mut figures = Vec::new();
+    for seed in ["1", "2", "3", "4"] {
+        let saved = lab.path(seed);
+        let mut words = vec!["range", "--repo", text(&repo), &range, "--seed", seed];
+        words.extend(["--vmm", "mock", "--machine", "{worktree}/guest", "--save", text(&saved)]);
+        let ran = lab.run(&[&words[..], &["--fail-if-slower", "20"]].concat());
+        let said = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        if !said.contains("No commit of the") {
+            continue;
+        }
+        assert!(said.contains("found in four of five"), "{said}");
+        assert!(!said.contains("would have shown with any"), "{said}");
+        assert!(ran.stderr.contains("is excluded") && !ran.stderr.contains(" -"), "{}", ran.stderr);
+        let result = lab.json(&["show", text(&saved)]);
+        assert!(result["excluded_pct"].as_f64() >= Some(0.0), "{result}");
+        figures.push(result["detectable_pct"].as_f64().expect("a figure"));
+    }
+    let least = figures.iter().copied().fold(f64::INFINITY, f64::min);
+    assert!(figures.len() > 1 && figures.iter().all(|figure| *figure < 4.0 * least), "{figures:?}");
+}
+
+#[test]
 fn killed_half_way_and_resumed_it_repeats_nothing() {
     let lab = Lab::new();
     let (repo, range) = repository(&lab, 16, |i| {

@@ -228,8 +228,12 @@ pub struct RangeResult {
     /// Posterior probability that nothing changed, or that the suspects hold the answer.
     pub probability: Option<f64>,
     /// A slowdown beyond this, %, would have been found: with the confidence of a search, or
-    /// with 97.5 % wherever in a range of which every commit was measured.
+    /// with 97.5 % wherever in a range of which every commit was measured; 0 at least.
     pub excluded_pct: Option<f64>,
+    /// The step, %, that a quarter of the commits have and that is found in four of five such ranges or more, by
+    /// how runs and builds scatter and the number of runs: no matter what was seen. Of a range of
+    /// which every commit was measured, in real time, that shows no change.
+    pub detectable_pct: Option<f64>,
     /// The last commit over the first; of a search by its own model, in which builds differ.
     pub ends: Option<Estimate>,
     /// The hosts, where several carried it out; their factors are taken out of the samples.

@@ -81,6 +81,21 @@ pub(super) fn needs(asked: f64, levels: &[Level<'_>], steps: &[LevelChange]) -> 
     Some(Needs::Runs((wanted as u32).min(MOST)))
 }
 
+/// The step, %, that a quarter of the commits have and that is found in four of five ranges, or more, of
+/// as many commits and runs. Of a range in which nothing was found: all are taken to be of one level.
+pub(super) fn detectable_pct(levels: &[Level<'_>]) -> Option<f64> {
+    detectable(&levels.iter().map(|level| level.logs.clone()).collect::<Vec<_>>())
+}
+
+fn detectable(runs: &[Vec<f64>]) -> Option<f64> {
+    let spread = Spread::of(runs, &[]);
+    let each =
+        vmeter_stats::mean(&runs.iter().map(|own| 1.0 / own.len() as f64).collect::<Vec<_>>());
+    let least = detectable_step(runs.len(), super::levels::ALPHA, POWER)?;
+    let step = least * (spread.build + spread.run * each).sqrt();
+    Some(100.0 * step.exp_m1()).filter(|pct| pct.is_finite())
+}
+
 /// What is to be said of a range that was asked to find `asked` %.
 pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
     match needs {
@@ -100,5 +115,43 @@ pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
         Needs::OtherBuilds(floor) => format!(
             "no number of runs finds a step of {asked} %: commits differ among themselves by too much, and {floor:.1} % is the least that is found in four of five such ranges; --builds N averages out what layout adds"
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmeter_stats::rng::Rng;
+    use vmeter_stats::segments::level_changes_of_runs;
+
+    /// A range that showed nothing said "0.1 % more would have shown", by what it happened to see.
+    #[test]
+    fn what_is_called_detectable_is_found_in_four_of_five_or_more_and_is_no_matter_of_what_was_seen(
+    ) {
+        let (commits, runs, sd) = (16, 5, 0.02);
+        let mut rng = Rng::new(15);
+        let mut figures = Vec::new();
+        let mut found = 0;
+        let trials: u32 = 100;
+        for seed in 0..trials {
+            let calm: Vec<Vec<f64>> =
+                (0..commits).map(|_| (0..runs).map(|_| sd * rng.normal()).collect()).collect();
+            let figure = detectable(&calm).expect("a figure");
+            figures.push(figure);
+            let step = (figure / 100.0).ln_1p();
+            let quarter =
+                (0..commits).map(|at| if at >= commits - commits / 4 { step } else { 0.0 });
+            let mut planted = || -> Vec<Vec<f64>> {
+                let own = |level: f64| (0..runs).map(|_| level + sd * rng.normal()).collect();
+                quarter.clone().map(own).collect::<Vec<_>>()
+            };
+            let steps = level_changes_of_runs(&planted(), super::super::levels::ALPHA, seed.into());
+            found += u32::from(!steps.is_empty());
+        }
+        let least = figures.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = figures.iter().copied().fold(0.0, f64::max);
+        println!("{least:.2} to {most:.2} %, found in {found} of {trials}");
+        assert!(least > 1.0 && most < 2.5 * least, "{least} to {most}");
+        assert!((75..=97).contains(&found), "{found} of {trials}");
     }
 }

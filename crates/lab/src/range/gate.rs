@@ -37,10 +37,13 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         RangeVerdict::NoChange => gates.push(match result.excluded_pct {
             Some(most) if most <= limit.percent => Gate {
                 ruling: Ruling::Passed,
-                text: format!("no commit is slower by {most:.1} % or more"),
+                text: format!(
+                    "no commit is slower by more than {} %: no change was found, and one of more is excluded",
+                    limit.percent
+                ),
             },
             Some(most) => limit.unknowable(&format!(
-                "no change was found, but one of up to {most:.1} % would not have been for sure"
+                "no change was found, but one of up to {most:.1} % is not excluded"
             )),
             None => limit.unknowable("no change was found, and nothing says how large one may be"),
         }),

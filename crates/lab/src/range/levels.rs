@@ -58,7 +58,10 @@ pub(super) fn scanned(
             let placed = (!exact).then(|| Placement::of(&levels, &steps, &samples).placed);
             let taken = taken(record, finished, times);
             let sized = |step: &Step<'_>| sized(session, &taken, step).filter(|_| !exact);
-            many(&levels, &steps, &placed.unwrap_or_default(), sized)
+            let found = many(&levels, &steps, &placed.unwrap_or_default(), sized);
+            let is_calm = found.verdict == RangeVerdict::NoChange && !exact;
+            let detectable_pct = is_calm.then(|| super::detect::detectable_pct(&levels)).flatten();
+            Found { detectable_pct, ..found }
         }
     }
 }
@@ -211,7 +214,7 @@ fn few(levels: &[Level<'_>], exact: bool) -> Found {
         if matches!(found.verdict, Verdict::Slower | Verdict::Faster) {
             changes.push(change(&pair[..1], &pair[1..], Some(found.ratio), found.p_value));
         }
-        let above = 100.0 * (found.ratio.ci95[1] - 1.0);
+        let above = (100.0 * (found.ratio.ci95[1] - 1.0)).clamp(0.0, f64::INFINITY);
         excluded = Some(excluded.map_or(above, |most| most.max(above)));
     }
     let verdict = match (changes.is_empty(), decided_all) {
@@ -233,7 +236,7 @@ fn few_builds(levels: &[Level<'_>]) -> Found {
         return Found::new(RangeVerdict::Undecided);
     }
     let mut changes = Vec::new();
-    let mut excluded = f64::NEG_INFINITY;
+    let mut excluded = 0.0f64;
     for pair in levels.windows(2) {
         let (a, b) = (&pair[0].builds, &pair[1].builds);
         let error = squares / freedom * (1.0 / a.len() as f64 + 1.0 / b.len() as f64);
@@ -306,7 +309,7 @@ fn at_the_end(centres: &[f64]) -> Option<f64> {
     let n = others.len() as f64;
     let sd = vmeter_stats::sample::sd(centres).max(neighbour_sd(centres));
     let half = t_quantile(0.975, n) * sd * (1.0 + 1.0 / n).sqrt();
-    Some(100.0 * (last - mean(others) + half).exp_m1())
+    Some((100.0 * (last - mean(others) + half).exp_m1()).clamp(0.0, f64::INFINITY))
 }
 
 fn times_of(side: &[Level<'_>]) -> Vec<f64> {

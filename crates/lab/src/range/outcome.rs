@@ -111,6 +111,7 @@ pub fn result(session: &Session) -> Result<RangeResult> {
         suspects: found.suspects,
         probability: found.probability,
         excluded_pct: found.excluded_pct,
+        detectable_pct: found.detectable_pct,
         changes: found.changes,
         commits,
         ends,
@@ -146,6 +147,8 @@ pub(super) struct Found {
     pub suspects: Vec<usize>,
     pub probability: Option<f64>,
     pub excluded_pct: Option<f64>,
+    /// As in [`RangeResult`].
+    pub detectable_pct: Option<f64>,
     /// How far a search's ends are apart.
     pub ends: Option<Step>,
 }
@@ -153,7 +156,15 @@ pub(super) struct Found {
 impl Found {
     pub fn new(verdict: RangeVerdict) -> Self {
         let (changes, suspects) = (Vec::new(), Vec::new());
-        Found { changes, verdict, suspects, probability: None, excluded_pct: None, ends: None }
+        Found {
+            changes,
+            verdict,
+            suspects,
+            probability: None,
+            excluded_pct: None,
+            detectable_pct: None,
+            ends: None,
+        }
     }
 }
 

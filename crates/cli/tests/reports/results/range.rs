@@ -75,6 +75,7 @@ pub fn result() -> RangeResult {
         suspects: vec![],
         probability: None,
         excluded_pct: None,
+        detectable_pct: None,
         ends: Some(estimate(&[1.19, 1.2, 1.21])),
         hosts: vec![
             HostEffect {

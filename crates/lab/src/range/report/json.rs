@@ -18,6 +18,8 @@ exported! {
         probability: Option<f64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         excluded_pct: Option<f64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        detectable_pct: Option<f64>,
         ends: Option<Estimate>,
         hosts: Vec<Host<'a>>,
         effort: Effort,

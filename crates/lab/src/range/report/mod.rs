@@ -88,9 +88,11 @@ impl<'a> RangeReport<'a> {
             RangeVerdict::NoChange => format!(
                 "No commit of the {} changed the time by more than noise{}.",
                 result.commits.len().saturating_sub(1),
-                match result.excluded_pct {
-                    Some(_) =>
-                        format!("; {} more would have shown with any of them", self.excluded()),
+                match result.detectable_pct {
+                    Some(step) => format!(
+                        "; a step of {step:.1} % that a quarter of them have is found in four of five \
+                         such ranges or more"
+                    ),
                     None => String::new(),
                 }
             ),
