@@ -38,7 +38,7 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
             Some(most) if most <= limit.percent => Gate {
                 ruling: Ruling::Passed,
                 text: format!(
-                    "no commit is slower by more than {} %: no change was found, and one of more is excluded",
+                    "no change was found, and one that came with the last commit is of at most {} %",
                     limit.percent
                 ),
             },
