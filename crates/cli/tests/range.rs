@@ -121,7 +121,11 @@ fn a_range_in_which_nothing_is_found_promises_nothing_by_what_it_saw() {
         }
         assert!(said.contains("found in four of five"), "{said}");
         assert!(!said.contains("would have shown with any"), "{said}");
-        assert!(ran.stderr.contains("is excluded") && !ran.stderr.contains(" -"), "{}", ran.stderr);
+        assert!(
+            ran.stderr.contains("of at most 20 %") && !ran.stderr.contains(" -"),
+            "{}",
+            ran.stderr
+        );
         let result = lab.json(&["show", text(&saved)]);
         assert!(result["excluded_pct"].as_f64() >= Some(0.0), "{result}");
         figures.push(result["detectable_pct"].as_f64().expect("a figure"));
