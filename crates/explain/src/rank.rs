@@ -189,14 +189,15 @@ fn join(view: &View<'_>, key: Key, mut causes: Vec<Candidate>) -> Option<Candida
             .map(|(name, ticks)| format!("{name} {}", brief_percent(ticks as f64 / total as f64)));
         let words: Vec<String> = words.collect();
         let claim = format!("where its time goes: {}", words.join(", "));
-        let link = view.link(key, claim, (subject.timed, subject.total), &[], &[subject.worst]);
+        let link =
+            view.link(key.file, claim, (subject.timed, subject.total), &[], &[subject.worst]);
         (!words.is_empty()).then_some(link)
     });
     let contrast = view
         .evidence
         .subjects
         .get(&key)
-        .and_then(|subject| view.contrast(key, &subject.split, view.instances(key)));
+        .and_then(|subject| view.contrast(key.file, &subject.split, view.instances(key)));
     let mut causes = causes.into_iter();
     let Some(mut first) = causes.next() else {
         let mut head = head?;

@@ -63,14 +63,8 @@ impl Limit {
     /// Rules on a ratio with its 95 % interval, from so many `runs`.
     pub fn rule(&self, name: &str, ratio: f64, ci95: [f64; 2], runs: usize) -> Gate {
         self.decided(name, ratio, ci95).unwrap_or_else(|| {
-            let text = format!(
-                "inconclusive: whether {name} is slower by more than {} % these {runs} runs cannot \
-                 tell: {}; {}",
-                self.percent,
-                seen(ratio, ci95),
-                self.more(ratio, ci95, runs)
-            );
-            Gate { ruling: self.undecided(), text }
+            let more = self.more(ratio, ci95, runs);
+            self.untold(name, &format!("these {runs} runs"), seen(ratio, ci95), &more)
         })
     }
 
@@ -78,15 +72,20 @@ impl Limit {
     /// of their runs narrows it. `instead` says what would.
     pub fn rule_sessions(&self, name: &str, ratio: f64, ci95: [f64; 2], instead: &str) -> Gate {
         self.decided(name, ratio, ci95).unwrap_or_else(|| {
-            let text = format!(
-                "inconclusive: whether {name} is slower by more than {} % two sessions cannot tell: {}; \
-                 that is how far sessions of one machine lie apart, and more runs of them decide \
-                 nothing: {instead}",
-                self.percent,
-                seen(ratio, ci95)
+            let why = format!(
+                "that is how far sessions of one machine lie apart, and more runs of them decide \
+                 nothing: {instead}"
             );
-            Gate { ruling: self.undecided(), text }
+            self.untold(name, "two sessions", seen(ratio, ci95), &why)
         })
+    }
+
+    /// What some runs cannot tell, and what would.
+    fn untold(&self, name: &str, what: &str, seen: String, more: &str) -> Gate {
+        self.unknowable(&format!(
+            "whether {name} is slower by more than {} % {what} cannot tell: {seen}; {more}",
+            self.percent
+        ))
     }
 
     /// The ruling, if the interval lies on one side of the limit. NaN passes nothing.

@@ -95,12 +95,13 @@ pub(crate) fn between(session: &Session, held_against: &Path) -> Option<Between>
     let beside = session.dir.canonicalize().ok();
     let beside = beside.as_deref().and_then(Path::parent).map(Path::to_owned);
     for dir in state.into_iter().chain(beside) {
-        folders.extend(folders_in(&dir));
+        folders.extend(folders_in(&dir).filter_map(|folder| folder.canonicalize().ok()));
     }
-    let held_against = held_against.canonicalize().ok();
-    let others = folders.iter().rev().filter(|folder| folder.canonicalize().ok() != held_against);
+    if let Ok(held_against) = held_against.canonicalize() {
+        folders.remove(&held_against);
+    }
     let mut means = Vec::new();
-    for folder in others.take(MOST) {
+    for folder in folders.iter().rev().take(MOST) {
         means.extend(mean_of(folder, session, machine));
     }
     (means.len() >= FEWEST)

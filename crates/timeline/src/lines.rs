@@ -151,7 +151,7 @@ pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
 pub(crate) const BANNER: &str = "Linux version ";
 
 /// For each event that is a line of the console, when it was said.
-fn said(seen: &[Seen<'_>]) -> Vec<Said> {
+pub(crate) fn said(seen: &[Seen<'_>]) -> Vec<Said> {
     let console = seen.iter().enumerate().filter_map(|(index, s)| match s.what {
         What::ConsoleLine { text, .. } => Some((index, (s.at, text.as_str()))),
         _ => None,

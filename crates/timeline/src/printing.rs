@@ -7,8 +7,9 @@
 //! arrived. Where a line has no record in the log that was read, from its first byte on.
 
 use crate::input::{Input, Seen};
+use crate::lines;
 use std::collections::{HashMap, VecDeque};
-use vmeter_model::kernel_log::{self, split_stamp, Said};
+use vmeter_model::kernel_log::{split_stamp, Said};
 use vmeter_model::span::Printing;
 use vmeter_model::{Ns, What};
 
@@ -28,26 +29,21 @@ pub(crate) fn printing<'a>(kernels: impl Iterator<Item = &'a Input<'a>>) -> Opti
 fn of_one(kernel: &Input<'_>) -> Printing {
     let seen = &kernel.seen;
     let mut records = records(seen);
-    let console = seen.iter().filter_map(|s| match s.what {
-        What::ConsoleLine { text, end, .. } => {
-            Some((s.at, text.as_str(), (*end).clamp(s.at, kernel.total.max(s.at))))
-        }
-        _ => None,
-    });
-    let console: Vec<(Ns, &str, Ns)> = console.collect();
-    let lines: Vec<(Ns, &str)> = console.iter().map(|(at, text, _)| (*at, *text)).collect();
-    let (mut printed, mut before) = (Printing::default(), None);
-    for ((at, text, end), said) in console.iter().zip(kernel_log::said(&lines)) {
-        let previous = before.replace((*end).max(before.unwrap_or(*end)));
+    // Until when the console was at work.
+    let (mut printed, mut busy) = (Printing::default(), 0);
+    for (s, said) in seen.iter().zip(lines::said(seen)) {
+        let What::ConsoleLine { text, end, .. } = s.what else { continue };
+        let (at, end) = (s.at, (*end).clamp(s.at, kernel.total.max(s.at)));
+        let free = busy;
+        busy = busy.max(end);
         let (stamp, bare) = split_stamp(text);
         let logged = records.get_mut(bare.trim_end()).and_then(VecDeque::pop_front);
         if said == Said::Again || (stamp.is_none() && logged.is_none()) {
             continue;
         }
-        let free = previous.unwrap_or(0);
         let from = match logged {
-            Some(logged) if said != Said::HeldBack => logged.max(free).min(*at),
-            _ => (*at).max(free),
+            Some(logged) if said != Said::HeldBack => logged.max(free).min(at),
+            _ => at.max(free),
         };
         printed.lines += 1;
         printed.bytes += text.len() as u64;

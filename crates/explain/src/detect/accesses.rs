@@ -27,12 +27,10 @@ impl Detector for AccessByAccess {
     }
 
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
-        let one = |what: What| what.is_request();
-        let mut all = view.subjects(one);
+        let mut all = view.requests();
         // KVM's own trace has the times, where there is one.
         if all.is_empty() && view.seconds(1).is_some() {
-            let logged = |what| matches!(what, What::LoggedPort { .. } | What::LoggedMmio { .. });
-            all = view.subjects(logged);
+            all = view.subjects(What::is_logged);
         }
         let most = all.iter().max_by_key(|(_, subject)| subject.count);
         let Some((key, subject)) = most.copied() else { return Vec::new() };
@@ -92,7 +90,7 @@ impl AccessByAccess {
                 "the guest {verb} {register} unit by unit: {count} {verb}, {what} each, {} of the time",
                 brief_percent(share),
             ),
-            chain: vec![view.link(key, claim, (subject.count, subject.total), &figures, &places)],
+            chain: vec![view.link(key.file, claim, (subject.count, subject.total), &figures, &places)],
             suggestion: remedy(&name).into(),
             subject: name,
             confirm: "perf kvm stat record -p PID (exits by port and their time; then the same with \

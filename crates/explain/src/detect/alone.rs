@@ -202,8 +202,7 @@ pub fn waiting_meanwhile(view: &View<'_>, (who, call): (GroupId, Sym)) -> Option
 
 fn times_out(view: &View<'_>, (who, call, calls): Known<'_>) -> Option<Candidate> {
     let name = view.name(call);
-    let base = name.split(' ').next().unwrap_or(name);
-    let most = POLLS.contains(&base) && calls.zeros.1 * 2 >= calls.ticks;
+    let most = POLLS.contains(&bare(name)) && calls.zeros.1 * 2 >= calls.ticks;
     let (times, share) = (calls.zeros.0, view.share(calls.zeros.1));
     let unanswered = is_answered(name) && times >= UNANSWERED.0 && share >= UNANSWERED.1;
     if !most || !unanswered && !is_pattern(view, calls.zeros) {
@@ -219,6 +218,11 @@ fn times_out(view: &View<'_>, (who, call, calls): Known<'_>) -> Option<Candidate
     // Who asks a name server does not idle.
     let at_most = if is_answered(name) { Severity::Medium } else { Severity::Low };
     Some(Candidate { at_most: Some(at_most), ..own })
+}
+
+/// The call of a name that says what it is about as well: `poll (DNS server 10.0.0.1)`.
+fn bare(call: &str) -> &str {
+    call.split(' ').next().unwrap_or(call)
 }
 
 /// It waits for one that is known to be asked: `poll (DNS server 10.0.0.1)`.
@@ -278,7 +282,7 @@ fn paced(
         },
         confirm: format!(
             "strace -f -T -e trace={} -p PID (the same with half the period)",
-            name.split(' ').next().unwrap_or(name)
+            bare(name)
         ),
         at_most: Some(Severity::Medium),
         ..Candidate::default()

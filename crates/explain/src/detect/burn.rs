@@ -49,7 +49,7 @@ impl Detector for UserBurnt {
             brief_percent(calls as f64 / subject.total.max(1) as f64),
         );
         let link = view.link(
-            key,
+            key.file,
             claim,
             (subject.timed, user),
             &[("user_share", user as f64 / subject.total.max(1) as f64), ("calls", made as f64)],

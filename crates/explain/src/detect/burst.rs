@@ -50,7 +50,7 @@ impl Detector for Burst {
                 view.subject(key),
                 three_digits(per_access)
             ),
-            chain: vec![view.link(key, claim, counted, &figures, &[amount.worst])],
+            chain: vec![view.link(key.file, claim, counted, &figures, &[amount.worst])],
             suggestion: format!(
                 "collect the data of a request and call {name} once (or its vectored form, or \
                  io_uring)"

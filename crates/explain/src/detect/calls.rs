@@ -62,7 +62,13 @@ impl SlowCall {
                 subject.timed,
                 view.time(subject.total as f64 / subject.timed.max(1) as f64)
             ),
-            chain: vec![view.link(key, claim, (subject.timed, subject.total), &figures, &places)],
+            chain: vec![view.link(
+                key.file,
+                claim,
+                (subject.timed, subject.total),
+                &figures,
+                &places,
+            )],
             suggestion: format!(
                 "find out what {name} waits for: record switches, wake-ups and work items beside \
                  the calls; then call it less often, for more at once, or where nobody waits for it"

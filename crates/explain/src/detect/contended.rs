@@ -2,7 +2,6 @@
 
 use super::habits::link;
 use super::story::a;
-use super::waits::waits;
 use super::{Candidate, View};
 use crate::evidence::calls::Contended;
 use crate::evidence::groups::GroupId;
@@ -52,7 +51,9 @@ fn candidate(
     call: Option<Sym>,
     waits: Contended,
 ) -> Candidate {
-    let lets_go = let_go(view, holder, who).map(|call| view.name(call));
+    // One that does not wait itself.
+    let ends = |call: Option<Sym>| call.is_some_and(|call| !super::waits::waits(view.name(call)));
+    let lets_go = view.evidence.ledger.let_go(holder, who, ends).map(|call| view.name(call));
     let file = view.evidence.groups.get(who).map_or(0, |group| group.first.file);
     let calls = view.evidence.seen(file).syscalls;
     let mapping = call.map_or(calls, |call| MAPPINGS.contains(&view.name(call)));
@@ -90,12 +91,4 @@ fn candidate(
         at_most: Some(if view.is_foreign(who) { Severity::Low } else { Severity::Medium }),
         ..Candidate::default()
     }
-}
-
-/// The call in which threads of a name let those of another go on most, that does not wait itself.
-fn let_go(view: &View<'_>, by: GroupId, whom: GroupId) -> Option<Sym> {
-    let all = view.evidence.ledger.wakes.iter();
-    let own = all.filter(|((waker, _, woken), _)| *waker == by && *woken == whom);
-    let calls = own.filter_map(|((_, call, _), wakes)| Some((wakes.wakes, (*call)?)));
-    calls.filter(|(_, call)| !waits(view.name(*call))).max().map(|(_, call)| call)
 }

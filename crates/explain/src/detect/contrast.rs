@@ -4,7 +4,6 @@ use super::view::{LEAST_COUNT, LEAST_SHARE};
 use super::View;
 use crate::evidence::features::{Difference, Feature, Split};
 use crate::evidence::groups::GroupId;
-use crate::evidence::subject::Key;
 use crate::moment::Sym;
 use crate::result::Link;
 use vmeter_render::quantity::grouped;
@@ -14,12 +13,12 @@ const Z: f64 = 1.96;
 
 impl View<'_> {
     /// What makes some instances longer than others, as a link; none if nothing surely does.
-    pub fn contrast(&self, key: Key, split: &Split, instances: &str) -> Option<Link> {
+    pub fn contrast(&self, file: u16, split: &Split, instances: &str) -> Option<Link> {
         let told = split.contrast(LEAST_COUNT)?;
-        (self.share(told.extra.0 as u64) >= LEAST_SHARE).then(|| self.told(key, &told, instances))
+        (self.share(told.extra.0 as u64) >= LEAST_SHARE).then(|| self.told(file, &told, instances))
     }
 
-    fn told(&self, key: Key, told: &Difference, instances: &str) -> Link {
+    fn told(&self, file: u16, told: &Difference, instances: &str) -> Link {
         let Difference { with, without, extra: (extra, error), .. } = told;
         let [low, high] = [extra - Z * error, extra + Z * error].map(|ticks| ticks.max(0.0));
         let claim = format!(
@@ -40,7 +39,7 @@ impl View<'_> {
             ("extra_low_ticks", low),
             ("extra_high_ticks", high),
         ];
-        self.link(key, claim, (with.count, extra.max(0.0) as u64), &figures, &[])
+        self.link(file, claim, (with.count, extra.max(0.0) as u64), &figures, &[])
     }
 
     /// What they have, as the rest of a sentence about them.
@@ -56,13 +55,13 @@ impl View<'_> {
     }
 
     /// Calls of threads of a name, by what makes some of them longer.
-    pub fn contrast_of_calls(&self, key: Key, who: GroupId, call: Sym) -> Option<Link> {
+    pub fn contrast_of_calls(&self, file: u16, who: GroupId, call: Sym) -> Option<Link> {
         let calls = self.evidence.ledger.calls.get(&(who, call))?;
-        self.contrast(key, &calls.split, &format!("calls of {}", self.name(call)))
+        self.contrast(file, &calls.split, &format!("calls of {}", self.name(call)))
     }
 
     /// Activations of threads of a name, from a wake-up to the next sleep.
-    pub fn contrast_of_activations(&self, key: Key, who: GroupId) -> Option<Link> {
+    pub fn contrast_of_activations(&self, file: u16, who: GroupId) -> Option<Link> {
         let groups = &self.evidence.groups;
         let mut all = Split::default();
         let own = |tid: &crate::moment::Tid| groups.group_of(*tid) == Some(who);
@@ -70,6 +69,6 @@ impl View<'_> {
             all.absorb(&thread.active.split);
         }
         let instances = format!("activations of {} (wake-up to next sleep)", self.threads(who));
-        self.contrast(key, &all, &instances)
+        self.contrast(file, &all, &instances)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::view::{LEAST_COUNT, LEAST_SHARE};
 use super::{Candidate, Detector, View};
-use crate::evidence::subject::{Key, Part, Subject, What, Who};
+use crate::evidence::subject::{Key, Part, Subject, Who};
 use crate::moment::{Place, Sym};
 use crate::result::{Link, Severity, VcpuSplit};
 use std::collections::BTreeMap;
@@ -117,10 +117,9 @@ impl DeviceModel {
                 "not recorded (raw_syscalls)"
             }
         );
-        let key = Key { file: model.file, what: What::Port { port: 0, write: false } };
         let places: Vec<_> =
             by.iter().map(|(_, (_, first))| first.map(|place| (0, place))).collect();
-        let link = view.link(key, claim, (items, 0), &[], &places);
+        let link = view.link(model.file, claim, (items, 0), &[], &places);
         (!words.is_empty()).then(|| (words.join(" and "), items, link))
     }
 
@@ -147,7 +146,7 @@ impl DeviceModel {
             named.collect::<Vec<_>>().join("; ")
         );
         let worst = all.iter().take(NAMED).map(|(_, subject)| subject.worst).collect::<Vec<_>>();
-        view.link(key, claim, (count, total), &[("ports", all.len() as f64)], &worst)
+        view.link(key.file, claim, (count, total), &[("ports", all.len() as f64)], &worst)
     }
 
     fn split(&self, view: &View<'_>, key: Key) -> Link {
@@ -159,7 +158,7 @@ impl DeviceModel {
         let claim = format!("the vCPU's time: {}", words.collect::<Vec<_>>().join("; "));
         let exits = view.evidence.xen.vcpus.values().map(|vcpu| vcpu.exits).sum();
         let ticks = crate::sum(view.evidence.xen.vcpus.values().map(|vcpu| vcpu.exit_ticks));
-        view.link(key, claim, (exits, ticks), &[], &[])
+        view.link(key.file, claim, (exits, ticks), &[], &[])
     }
 
     /// How dom0 gets to its work.
@@ -175,8 +174,7 @@ impl DeviceModel {
             "in dom0, idle CPUs switch to {model} {from_idle} times; interrupts: {}",
             named.collect::<Vec<_>>().join(", ")
         );
-        let key = Key { file: tid.file, what: What::Port { port: 0, write: false } };
-        Some(view.link(key, claim, (from_idle, 0), &[], &[]))
+        Some(view.link(tid.file, claim, (from_idle, 0), &[], &[]))
     }
 
     /// What dom0's trace says of the accesses.
@@ -219,7 +217,7 @@ impl DeviceModel {
             .filter(|((who, _), _)| matches!(who, Who::Thread(_)))
             .filter_map(|(_, amount)| amount.worst)
             .max_by_key(|(ticks, _)| *ticks);
-        view.link(key, claim, (wakes, total), &[("wake_ups", wakes as f64)], &[worst])
+        view.link(key.file, claim, (wakes, total), &[("wake_ups", wakes as f64)], &[worst])
     }
 }
 
@@ -234,7 +232,7 @@ fn on_every_cpu(
     chain.insert(0, link);
     let group = view.evidence.xen.model().and_then(|model| view.evidence.groups.group_of(model));
     // Of the accesses' time only what those activations take beyond the others.
-    let contrast = group.and_then(|group| view.contrast_of_activations(key, group));
+    let contrast = group.and_then(|group| view.contrast_of_activations(key.file, group));
     chain.splice(1..1, contrast);
     Candidate {
         kind: "work-on-every-cpu",

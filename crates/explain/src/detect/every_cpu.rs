@@ -87,7 +87,7 @@ impl Found {
         let each = three_digits(per_call);
         vec![
             view.link(
-                key,
+                key.file,
                 format!(
                     "in it, {called} queues {function}: {items} work items in {instances} \
                      accesses, {each} each"
@@ -97,7 +97,7 @@ impl Found {
                 &[worst],
             ),
             view.link(
-                key,
+                key.file,
                 format!(
                     "{function} runs on {cpus} of {seen} CPUs, and {called} returns when the last \
                      has run it: {} of the accesses' {} are this wait",

@@ -74,7 +74,7 @@ impl ExitPerByte {
         let mut chain = vec![bytes_link(view, key, subject)];
         if let Some(polled) = polled.filter(|polled| polled.count > 0) {
             chain.push(view.link(
-                key,
+                key.file,
                 format!(
                     "before a byte the driver reads the line status: {} more exits, {} in all",
                     polled.count,
@@ -153,7 +153,7 @@ impl PciPorts {
                 view.time(saving as f64)
             ),
             chain: vec![view.link(
-                key,
+                key.file,
                 format!(
                     "{} writes to {name} only say which word the next access of 0xcfc is of: {}, \
                      {} of the traced time",
@@ -190,5 +190,5 @@ fn bytes_link(view: &View<'_>, key: Key, subject: &Subject) -> Link {
         brief_percent(view.share(subject.total)),
     );
     let places = [subject.first.map(|place| (0, place)), subject.worst];
-    view.link(key, claim, (subject.count, subject.total), &[("mean_ticks", mean)], &places)
+    view.link(key.file, claim, (subject.count, subject.total), &[("mean_ticks", mean)], &places)
 }

@@ -88,7 +88,7 @@ impl Gap {
         let figures = [("ratio_to_median", ticks as f64 / own.max(1.0)), ("median_ticks", own)];
         let places = [Some((ticks, long.place)), long.ended.map(|place| (ticks, place))];
         let chain = vec![
-            view.link(key, claim, (1, ticks), &figures, &places),
+            view.link(key.file, claim, (1, ticks), &figures, &places),
             self.last_and_first(view, key, long),
             self.inside(view, key, long),
         ];
@@ -125,7 +125,7 @@ impl Gap {
                 long.ended.map_or("the end", |place| place.event),
                 view.time(long.total as f64)
             );
-            return view.link(key, claim, (1, long.total), &[], &[None]);
+            return view.link(key.file, claim, (1, long.total), &[], &[None]);
         };
         let ticks = sleep.end.saturating_sub(sleep.start);
         let place = |place: Place| format!("{} by thread {}", place.event, place.tid);
@@ -143,7 +143,7 @@ impl Gap {
             after(sleep.start),
             view.time(ticks as f64)
         );
-        view.link(key, claim, (1, ticks), &[], &[Some((ticks, sleep.woken))])
+        view.link(key.file, claim, (1, ticks), &[], &[Some((ticks, sleep.woken))])
     }
 
     /// The critical path of the instance.
@@ -160,6 +160,6 @@ impl Gap {
             words.join(", "),
             brief_percent(long.ticks(others) as f64 / total as f64)
         );
-        view.link(key, claim, (1, long.total), &[], &[None])
+        view.link(key.file, claim, (1, long.total), &[], &[None])
     }
 }

@@ -83,7 +83,7 @@ fn time_link(view: &View<'_>, key: Key, subject: &Subject, fit: &Growth) -> Link
     );
     let figures = [("slope_ticks", fit.slope), ("intercept_ticks", fit.intercept), ("r2", fit.r2)];
     let places = [subject.first.map(|place| (0, place)), subject.worst];
-    view.link(key, claim, (subject.timed, subject.net_total), &figures, &places)
+    view.link(key.file, claim, (subject.timed, subject.net_total), &figures, &places)
 }
 
 fn calls_link(view: &View<'_>, key: Key, what: &str, fit: &Growth, amount: &Amount) -> Link {
@@ -96,5 +96,5 @@ fn calls_link(view: &View<'_>, key: Key, what: &str, fit: &Growth, amount: &Amou
         view.time(amount.ticks as f64)
     );
     let figures = [("calls_per_item", fit.slope), ("r2", fit.r2)];
-    view.link(key, claim, (amount.count, amount.ticks), &figures, &[amount.worst])
+    view.link(key.file, claim, (amount.count, amount.ticks), &figures, &[amount.worst])
 }

@@ -9,7 +9,6 @@ use super::waits::waits;
 use super::{Candidate, View};
 use crate::evidence::calls::{Calls, Wakes};
 use crate::evidence::groups::GroupId;
-use crate::evidence::subject::{Key, What};
 use crate::evidence::tree::Frame;
 use crate::moment::{Place, Sym};
 use crate::result::{Link, Severity};
@@ -57,8 +56,7 @@ pub(super) fn link(
     ticks: u64,
     worst: Option<(u64, Place)>,
 ) -> Link {
-    let key = Key { file, what: What::Port { port: 0, write: false } };
-    view.link(key, claim, (count, ticks), &[], &[worst])
+    view.link(file, claim, (count, ticks), &[], &[worst])
 }
 
 fn growing(view: &View<'_>) -> Vec<Candidate> {

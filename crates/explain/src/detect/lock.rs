@@ -82,7 +82,7 @@ impl LockWait {
             subject: view.subject(key),
             saving: ticks,
             summary: format!("{} waits for {what}", view.subject(key)),
-            chain: vec![view.link(key, claim, (count, ticks), &[], &[worst])],
+            chain: vec![view.link(key.file, claim, (count, ticks), &[], &[worst])],
             suggestion: suggestion.into(),
             confirm: confirm.into(),
             ..Candidate::default()

@@ -24,13 +24,11 @@ impl Detector for SlowInLog {
 
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         // Where KVM's own trace is there too, that has their times.
-        let timed = view.requests().iter().any(|(_, subject)| subject.timed > 0);
         // Lines without stamps have an order, but no time.
-        if timed || view.seconds(1).is_none() {
+        if view.times_requests() || view.seconds(1).is_none() {
             return Vec::new();
         }
-        let logged = |what| matches!(what, What::LoggedPort { .. } | What::LoggedMmio { .. });
-        let all = view.subjects(logged).into_iter();
+        let all = view.subjects(What::is_logged).into_iter();
         all.filter_map(|(key, subject)| self.of(view, key, subject)).collect()
     }
 }
@@ -75,7 +73,13 @@ impl SlowInLog {
                 brief_percent(view.share(subject.total))
             ),
             saving,
-            chain: vec![view.link(key, claim, (subject.timed, subject.total), &figures, &places)],
+            chain: vec![view.link(
+                key.file,
+                claim,
+                (subject.timed, subject.total),
+                &figures,
+                &places,
+            )],
             subject: name,
             suggestion: "record KVM's events beside the log: these tell when the guest goes on, \
                          and what its thread does until then"

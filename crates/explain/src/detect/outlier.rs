@@ -37,8 +37,13 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
         ("peers_median_ticks", peers.typical),
     ];
     let first = subject.first.map(|place| (0, place));
-    let chain =
-        view.link(key, claim, (subject.timed, subject.total), &figures, &[first, subject.worst]);
+    let chain = view.link(
+        key.file,
+        claim,
+        (subject.timed, subject.total),
+        &figures,
+        &[first, subject.worst],
+    );
     Some(Candidate {
         kind: KIND,
         key: Some(key),

@@ -62,7 +62,7 @@ impl Detector for PingPong {
                 brief_percent(of_own)
             ),
             chain: vec![view.link(
-                key,
+                key.file,
                 claim,
                 (hops, ticks),
                 &[("wake_ups_here", wake_ups(view, thread) as f64)],

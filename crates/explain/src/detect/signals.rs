@@ -3,7 +3,6 @@
 use super::{Candidate, Detector, View};
 use crate::evidence::calls::Calls;
 use crate::evidence::groups::GroupId;
-use crate::evidence::thread::State;
 use crate::moment::Sym;
 use crate::result::{Evidence, Link, Severity};
 use vmeter_render::quantity::{grouped, three_digits};
@@ -23,8 +22,7 @@ pub(super) const SENDS: [&str; 5] =
 fn had_cpu(view: &View<'_>, who: GroupId) -> u64 {
     let own = view.evidence.threads.iter();
     let own = own.filter(|(tid, _)| view.evidence.groups.group_of(**tid) == Some(who));
-    let runs = [State::Guest, State::Kvm, State::Kernel, State::User];
-    crate::sum(own.flat_map(|(_, own)| runs.map(|state| own.times[state as usize])))
+    crate::sum(own.map(|(_, own)| own.ran()))
 }
 
 /// A thread that handles signals again and again.

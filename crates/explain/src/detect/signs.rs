@@ -4,13 +4,13 @@
 //! That a call waits for a disk, or for the network, is seen in its sleeps. Why it does, these
 //! events say (vscan, writeback, tcp), where they are recorded.
 
+use super::habits::link;
 use super::view::LEAST_COUNT;
 use super::{Candidate, Detector, View};
 use crate::evidence::calls::{Caller, Provoked};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
-use crate::moment::Place;
-use crate::result::{Evidence, Link, Severity};
+use crate::result::Severity;
 use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_percent, grouped};
 use vmeter_trace::ops::Sign;
@@ -103,7 +103,7 @@ impl Signs {
             subject: name.clone(),
             saving: ticks,
             summary: format!("{name} is slow{place}: {why}, {times} times"),
-            chain: vec![link(view, file, claim, (count, ticks), first)],
+            chain: vec![link(view, file, claim, count, ticks, first.map(|place| (0, place)))],
             suggestion: suggestion.into(),
             confirm: "grep -H . /sys/fs/cgroup/*/memory.{max,high,events}; vmstat 1 5".into(),
             at_most: Some(Severity::Medium),
@@ -141,7 +141,7 @@ impl Signs {
             subject: format!("TCP port {port}"),
             saving,
             summary,
-            chain: vec![link(view, file, claim, (count, saving), first)],
+            chain: vec![link(view, file, claim, count, saving, first.map(|place| (0, place)))],
             suggestion,
             confirm: "nstat -az TcpExtListenOverflows TcpExtTCPSynRetrans TcpRetransSegs; ss -ltn"
                 .into(),
@@ -214,23 +214,4 @@ fn in_connect(view: &View<'_>) -> Option<(GroupId, u64)> {
         Some((group, calls.map(|(_, node)| node.ticks).sum::<u64>()))
     });
     all.filter(|(_, ticks)| *ticks > 0).max_by_key(|(group, ticks)| (*ticks, *group))
-}
-
-fn link(
-    view: &View<'_>,
-    file: u16,
-    claim: String,
-    (count, ticks): (u64, u64),
-    first: Option<Place>,
-) -> Link {
-    Link {
-        claim,
-        evidence: Evidence {
-            count: Some(count),
-            total_s: view.seconds(ticks),
-            events: first.map(|place| view.event(place)).into_iter().collect(),
-            lost_events: view.lost(file),
-            ..Evidence::default()
-        },
-    }
 }

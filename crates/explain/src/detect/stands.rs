@@ -1,8 +1,8 @@
 //! Time that goes by between two events of QEMU's log, over and over: a request and its answer, a
 //! sleep and its end.
 
+use super::habits::link;
 use super::{Candidate, Detector, View};
-use crate::evidence::subject::{Key, What};
 use crate::moment::{Place, Sym};
 use crate::result::Severity;
 use crate::stands::{Gap, Stands};
@@ -50,8 +50,7 @@ impl Detector for StandsStill {
 
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         // Where KVM's own trace is there too, that tells what the guest does meanwhile.
-        let timed = view.requests().iter().any(|(_, subject)| subject.timed > 0);
-        if timed || view.seconds(1).is_none() {
+        if view.times_requests() || view.seconds(1).is_none() {
             return Vec::new();
         }
         view.logs().filter_map(|(file, stands)| self.of(view, file, stands)).collect()
@@ -85,7 +84,6 @@ impl StandsStill {
         );
         let (_, stamp, tid) = worst;
         let place = Place { file, stamp, cpu: NO_CPU, tid, event: "line of the log" };
-        let key = Key { file, what: What::Port { port: 0, write: false } };
         let known = KNOWN.iter().find(|(begin, _)| before.starts_with(begin));
         Some(Candidate {
             kind: self.kind(),
@@ -96,7 +94,7 @@ impl StandsStill {
                 view.time(mean),
                 brief_percent(share)
             ),
-            chain: vec![view.link(key, claim, (count, ticks), &[], &[Some((worst.0, place))])],
+            chain: vec![link(view, file, claim, count, ticks, Some((worst.0, place)))],
             suggestion: known.map_or_else(
                 || {
                     format!(

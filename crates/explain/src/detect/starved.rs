@@ -43,7 +43,7 @@ impl Detector for Starved {
 impl Starved {
     fn of(&self, view: &View<'_>, tid: Tid, thread: &Thread, known: u64) -> Option<Candidate> {
         let waited = thread.times[State::Runnable as usize].saturating_sub(known);
-        let wanted = ran(thread).saturating_add(waited).max(1);
+        let wanted = thread.ran().saturating_add(waited).max(1);
         let of_wanted = waited as f64 / wanted as f64;
         if of_wanted < WANTED || view.share(waited) < TRACED {
             return None;
@@ -96,11 +96,6 @@ fn vcpus<'a>(view: &View<'a>) -> Vec<(Tid, &'a Thread)> {
     all
 }
 
-fn ran(thread: &Thread) -> u64 {
-    let states = [State::Guest, State::Kvm, State::Kernel, State::User];
-    crate::sum(states.iter().map(|state| thread.times[*state as usize]))
-}
-
 /// Who had the CPU most while a vCPU waited for it, for how much of the waiting, how often.
 fn competitor(view: &View<'_>, vcpu: Tid) -> Option<(Tid, f64, u64)> {
     let others = view.evidence.competitors.iter().filter(|((waiting, _), _)| *waiting == vcpu);
@@ -113,7 +108,7 @@ fn competitor(view: &View<'_>, vcpu: Tid) -> Option<(Tid, f64, u64)> {
 pub fn warnings(view: &View<'_>) -> Vec<String> {
     let busy = vcpus(view).into_iter().filter_map(|(tid, thread)| {
         let waited = thread.times[State::Runnable as usize];
-        let share = waited as f64 / ran(thread).saturating_add(waited).max(1) as f64;
+        let share = waited as f64 / thread.ran().saturating_add(waited).max(1) as f64;
         (share >= BUSY && view.share(waited) >= BUSY).then(|| {
             format!(
                 "{} waited for a CPU {} of the time that it could run: the host was busy, times \

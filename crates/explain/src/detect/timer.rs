@@ -45,7 +45,7 @@ impl Detector for TimerPaced {
             subject: view.subject(key),
             saving: ticks,
             summary: format!("{} sleeps in {called}{paced}", view.subject(key)),
-            chain: vec![view.link(key, claim, (waits, ticks), &figures, &[most.worst])],
+            chain: vec![view.link(key.file, claim, (waits, ticks), &figures, &[most.worst])],
             suggestion: format!(
                 "wait for the event instead of the clock: have what {called} waits for signal an \
                  eventfd or a condition variable, or serve the request without waiting"

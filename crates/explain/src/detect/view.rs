@@ -216,6 +216,11 @@ impl<'a> View<'a> {
         self.subjects(What::is_request)
     }
 
+    /// True if a trace has the times of a guest's requests, as KVM's own events do.
+    pub fn times_requests(&self) -> bool {
+        self.requests().iter().any(|(_, subject)| subject.timed > 0)
+    }
+
     /// What is found in each request by itself, in the order of [`View::requests`].
     pub fn of_each_request(
         &self,
@@ -395,10 +400,10 @@ impl<'a> View<'a> {
         }
     }
 
-    /// A link about a subject, with its figures.
+    /// A link about something in a file, with its figures.
     pub fn link(
         &self,
-        key: Key,
+        file: u16,
         claim: String,
         (count, ticks): (u64, u64),
         figures: &[(&str, f64)],
@@ -412,7 +417,7 @@ impl<'a> View<'a> {
                 total_s: self.seconds(ticks),
                 figures: figures.map(|(name, value)| (name.to_string(), *value)).collect(),
                 events: places.iter().flatten().map(|(_, place)| self.event(*place)).collect(),
-                lost_events: self.lost(key.file),
+                lost_events: self.lost(file),
             },
         }
     }

@@ -253,6 +253,22 @@ impl Ledger {
         note(&mut self.on_cpus, key, place);
     }
 
+    /// The call, among those wanted, in which threads of a name let those of another go on most;
+    /// none if that is none.
+    pub fn let_go(
+        &self,
+        by: GroupId,
+        whom: GroupId,
+        want: impl Fn(Option<Sym>) -> bool,
+    ) -> Option<Sym> {
+        let own = self
+            .wakes
+            .iter()
+            .filter(|((waker, call, woken), _)| *waker == by && *woken == whom && want(*call));
+        let most = own.max_by_key(|((_, call, _), wakes)| (wakes.wakes, *call));
+        most.and_then(|((_, call, _), _)| *call)
+    }
+
     /// The kernel does something that says why somebody waits.
     pub fn sign(&mut self, who: Option<Caller>, sign: Sign, place: Place) {
         note(&mut self.signs, (who, sign), place);

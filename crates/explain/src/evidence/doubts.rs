@@ -8,7 +8,6 @@
 //! grace period go on.
 
 use super::groups::GroupId;
-use super::thread::State;
 use super::Evidence;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -79,11 +78,9 @@ impl Evidence {
         }
         let mut ran: BTreeMap<GroupId, u64> = BTreeMap::new();
         for (tid, thread) in &self.threads {
-            let states = [State::Guest, State::Kvm, State::Kernel, State::User];
-            let ticks = crate::sum(states.iter().map(|state| thread.times[*state as usize]));
             if let Some(group) = group(*tid) {
                 let sum = ran.entry(group).or_default();
-                *sum = ticks.saturating_add(*sum);
+                *sum = thread.ran().saturating_add(*sum);
             }
         }
         let capacity = (self.span().max(1) as f64) * self.cpus_seen.len().max(1) as f64;

@@ -81,6 +81,11 @@ impl What {
             What::LoggedPort { .. } | What::LoggedMmio { .. } => false,
         }
     }
+
+    /// True for accesses in a device model's log.
+    pub fn is_logged(self) -> bool {
+        matches!(self, What::LoggedPort { .. } | What::LoggedMmio { .. })
+    }
 }
 
 /// A kind of request in a file.

@@ -285,6 +285,12 @@ impl Thread {
         (self.state, self.call, self.work) = (state, call, work);
     }
 
+    /// Ticks that it had a CPU.
+    pub fn ran(&self) -> u64 {
+        let states = [State::Guest, State::Kvm, State::Kernel, State::User];
+        crate::sum(states.iter().map(|state| self.times[*state as usize]))
+    }
+
     /// A signal is delivered to it.
     pub fn handles(&mut self, now: u64) {
         if self.handlers.len() == MAX_HANDLERS {

@@ -109,7 +109,7 @@ fn ruled(a: &Side, b: &Side, result: &DiffResult, limit: &Limit) -> Result<Gate>
     {
         return Ok(limit.unknowable(&format!("{} was measured {differ}", a.name)));
     }
-    if let Some((middle, _)) = common_factor(a, b, &result.rows).filter(|_| !exact) {
+    if let Some((middle, _)) = common_factor(a, b, &result.rows) {
         return Ok(limit.unknowable(&format!(
             "nearly all of it takes {middle:.2} times as long, as on a slower or a busier host: vmeter \
              boot --baseline boots both in turn"

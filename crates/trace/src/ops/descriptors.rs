@@ -22,10 +22,11 @@ impl Descriptors {
     /// connect and close.
     pub(crate) fn about(
         &mut self,
-        (tid, call): (i32, &str),
+        (tid, name): (i32, NameId),
         (arguments, returned): (&str, Option<i64>),
         names: &mut Resolver,
     ) -> Option<NameId> {
+        let call = names.names.name(name);
         match call {
             "openat" | "open" => self.opened(tid, arguments, returned),
             "connect" => self.connected(tid, arguments),
@@ -132,6 +133,7 @@ mod tests {
     fn what_a_descriptor_stands_for_is_said() {
         let (mut fds, mut names) = (Descriptors::default(), Resolver::default());
         let mut about = |call: &str, arguments: &str, returned: i64| {
+            let call = names.names.id(call);
             let name = fds.about((7, call), (arguments, Some(returned)), &mut names);
             name.map(|name| names.names.name(name).to_string())
         };

@@ -29,7 +29,6 @@ pub(crate) fn call(
     let name = if spawns { names.names.id("vfork") } else { name };
     let returned = result.split_whitespace().next().and_then(crate::text::number);
     let returned = returned.map(|value| value as i64);
-    let own = names.names.name(name).to_string();
-    let request = request.or_else(|| descriptors.about((tid, &own), (arguments, returned), names));
+    let request = request.or_else(|| descriptors.about((tid, name), (arguments, returned), names));
     Op::Syscall { name, request, duration, returned }
 }

@@ -8,7 +8,6 @@ use super::super::View;
 use super::Story;
 use crate::evidence::calls::Provoked;
 use crate::evidence::groups::GroupId;
-use crate::evidence::subject::{Key, What};
 use crate::evidence::tree::{Frame, Tree};
 use crate::moment::Sym;
 use crate::result::Link;
@@ -70,10 +69,9 @@ impl Story {
             _ => format!("{name}, waited for {}", view.time(whole as f64)),
         };
         let claim = format!("{role}: {}", words.join("; "));
-        let key = self.request_key(view);
         let count = level.all.count.max(level.calls.values().map(|sum| sum.count).sum());
         view.link(
-            key,
+            self.file(view),
             claim,
             (count, level.all.ticks),
             &[("share", whole as f64 / self.busy.max(1) as f64)],
@@ -84,13 +82,13 @@ impl Story {
     /// What makes some of the calls at the end of the way longer than others; where calls are
     /// not recorded, some of the activations.
     pub(super) fn contrast(&self, view: &View<'_>) -> Option<Link> {
-        let (key, own) = (self.request_key(view), self.subject_group(view)?);
+        let (file, own) = (self.file(view), self.subject_group(view)?);
         if let Some((who, call, _)) = self.call(view) {
-            return view.contrast_of_calls(key, who.unwrap_or(own), call);
+            return view.contrast_of_calls(file, who.unwrap_or(own), call);
         }
-        let calls = view.evidence.seen(self.file(view)).syscalls;
+        let calls = view.evidence.seen(file).syscalls;
         let who = self.last().who.filter(|who| !view.evidence.groups.is_kernel(*who));
-        (!calls).then(|| view.contrast_of_activations(key, who.unwrap_or(own))).flatten()
+        (!calls).then(|| view.contrast_of_activations(file, who.unwrap_or(own))).flatten()
     }
 
     /// The call at the end of the way has a CPU for longer each time.
@@ -109,8 +107,13 @@ impl Story {
             view.time(growth.last)
         );
         let figures = [("growth_ticks", growth.slope), ("r2", growth.r2)];
-        let key = self.request_key(view);
-        Some(view.link(key, claim, (calls.count, calls.ticks), &figures, &[calls.worst]))
+        Some(view.link(
+            self.file(view),
+            claim,
+            (calls.count, calls.ticks),
+            &figures,
+            &[calls.worst],
+        ))
     }
 
     /// The time without a CPU that is left out.
@@ -138,14 +141,6 @@ impl Story {
                 names.join(", ")
             )
         })
-    }
-
-    /// What figures of the story are about.
-    pub(super) fn request_key(&self, view: &View<'_>) -> Key {
-        match self.root {
-            Frame::Request(key) => key,
-            _ => Key { file: self.file(view), what: What::Port { port: 0, write: false } },
-        }
     }
 
     /// The work function that the subject has workers run most, if about once a call.

@@ -117,8 +117,7 @@ impl Story {
             view.time(waits.all.ticks as f64),
             by.unwrap_or_default()
         );
-        let key = self.request_key(view);
         let figures = (waits.all.count, waits.all.ticks);
-        Some(view.link(key, claim, figures, &[], &[waits.all.worst]))
+        Some(view.link(self.file(view), claim, figures, &[], &[waits.all.worst]))
     }
 }

@@ -7,6 +7,11 @@ use super::{Story, CLOSED, MANY_WAITS};
 use crate::evidence::tree::Frame;
 use crate::result::Severity;
 
+/// Calls that wait for whichever of many descriptors comes next.
+fn looks_for_many(call: &str) -> bool {
+    ["epoll", "poll", "ppoll", "select", "pselect"].iter().any(|begin| call.starts_with(begin))
+}
+
 impl Story {
     /// A nap alone may be idling; one that nobody is known to have asked for is no alarm.
     pub(super) fn timer_at_most(&self, view: &View<'_>) -> Option<Severity> {
@@ -19,26 +24,20 @@ impl Story {
         }
         // Who waits for whichever of many clients comes next idles.
         let call = first.most_in(|s| s == Frame::Waker(other)).and_then(|(call, _)| call);
-        let any = call.is_some_and(|call| {
-            let any = ["epoll", "poll", "ppoll", "select", "pselect", "accept"];
-            any.iter().any(|begin| view.frame_name(call).starts_with(begin))
-        });
+        let any = call.map_or("", |call| view.frame_name(call));
+        let any = looks_for_many(any) || any.starts_with("accept");
         if any && (!view.is_beyond() || view.evidence.groups.get(other).is_some_and(|g| g.many)) {
             return Some(Severity::Low);
         }
         // So does an event loop whose time-out comes.
         let naps = self.last().most_in(|s| s == Frame::Timer).and_then(|(call, _)| call);
-        let looks = naps.is_some_and(|call| {
-            let any = ["epoll", "poll", "ppoll", "select", "pselect"];
-            any.iter().any(|begin| view.frame_name(call).starts_with(begin))
-        });
-        if (looks || self.by_child(view)) && !view.is_beyond() {
+        let naps = naps.map_or("", |call| view.frame_name(call));
+        if (looks_for_many(naps) || self.by_child(view)) && !view.is_beyond() {
             return Some(Severity::Low);
         }
         let asked = view.evidence.asked(own, other) * 2 >= sum.count;
         // A call without a time-out of its own: the timer is a protocol's.
-        let own = naps.map_or("", |call| view.frame_name(call));
-        if own.starts_with("accept") || own.starts_with("recv") || own == "connect" {
+        if naps.starts_with("accept") || naps.starts_with("recv") || naps == "connect" {
             return Some(Severity::Medium);
         }
         // That it need not sleep, only a twin shows.

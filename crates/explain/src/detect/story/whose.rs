@@ -84,9 +84,7 @@ impl Story {
     pub(super) fn let_go(&self, view: &View<'_>) -> Option<Sym> {
         let via = self.levels.iter().rev().nth(1)?;
         let (by, whom) = (self.last().who?, via.who.or(self.subject_group(view))?);
-        let wakes = view.evidence.ledger.wakes.iter();
-        let own = wakes.filter(|((waker, _, woken), _)| *waker == by && *woken == whom);
-        own.max_by_key(|((_, call, _), wakes)| (wakes.wakes, *call)).and_then(|((_, c, _), _)| *c)
+        view.evidence.ledger.let_go(by, whom, |_| true)
     }
 
     /// Those of a level that sleep in futex wait for the next work there, and for no lock.
