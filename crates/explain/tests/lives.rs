@@ -169,3 +169,46 @@ fn who_has_the_cpu_when_another_wakes_has_not_woken_it() {
     let naps: String = naps.skip(1).take_while(|line| line.starts_with(' ')).collect();
     assert!(naps.contains("asleep") && !naps.contains("waits for"), "{told}");
 }
+
+/// A program that its recorder starts by vfork: its threads are there before that call returns. One
+/// of them asks another, from which a third takes the CPU.
+fn made_before_its_maker_knows() -> Trace {
+    const RECORDER: &str = "py-5";
+    const CLIENT: &str = "io-10";
+    const HOLDER: &str = "cache-11";
+    const HOG: &str = "sum-12";
+    let mut trace = Trace::new();
+    trace.event(1, RECORDER, "sys_exit: NR 1 = 1");
+    trace.event(1, RECORDER, "sys_enter: NR 58 (0, 0, 0, 0, 0, 0)");
+    trace.switch(1, RECORDER, "D", CLIENT);
+    for child in [11, 12] {
+        trace.call(CLIENT, 435, 10, child);
+    }
+    trace.cpu = 1;
+    trace.event(1, RECORDER, "sys_exit: NR 58 = 10");
+    trace.event(1, RECORDER, "sys_enter: NR 61 (0, 0, 0, 0, 0, 0)");
+    trace.switch(1, RECORDER, "S", "swapper/1-0");
+    trace.cpu = 0;
+    for _ in 0..100 {
+        trace.event(20, CLIENT, "sys_enter: NR 202 (7f00, 0, 0, 0, 0, 0)");
+        trace.switch(1, CLIENT, "S", HOLDER);
+        trace.now += 20;
+        trace.switch(1, HOLDER, "R", HOG);
+        trace.now += 1_000;
+        trace.switch(1, HOG, "R", HOLDER);
+        trace.event(20, HOLDER, "sys_enter: NR 202 (7f00, 1, 1, 0, 0, 0)");
+        trace.wake(1, HOLDER, CLIENT);
+        trace.event(1, HOLDER, "sys_exit: NR 202 = 1");
+        trace.switch(1, HOLDER, "R", CLIENT);
+        trace.event(1, CLIENT, "sys_exit: NR 202 = 0");
+    }
+    trace
+}
+
+#[test]
+fn threads_made_before_their_makers_vfork_returns_are_no_strangers() {
+    let result = made_before_its_maker_knows().explain();
+    let first = &result.findings[0];
+    assert_eq!(first.kind, "no-cpu", "{:#?}", result.findings);
+    assert!(first.summary.contains("cache") && first.summary.contains("sum"), "{first:#?}");
+}

@@ -344,7 +344,7 @@ impl Witness<'_> {
     fn starts(&mut self, parent: Tid, child: Tid) {
         let launched = self.merge.is_launched(parent);
         let Evidence { started, groups, threads, .. } = &mut *self.evidence;
-        if started.forked(parent, launched, child) {
+        for child in started.forked(parent, launched, child) {
             groups.owns(child);
             if let Some(child) = threads.get_mut(&child) {
                 child.group = None;

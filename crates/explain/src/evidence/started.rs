@@ -52,8 +52,9 @@ pub struct Started {
     /// Threads of the first that have started something soon, and what they have.
     perhaps: Vec<Tid>,
     by: FastMap<Tid, Tid>,
-    /// Who has started whom, or has waited for its end.
+    /// Who has started whom, or has waited for its end; and those that each has started.
     parents: FastMap<Tid, Tid>,
+    children: FastMap<Tid, Vec<Tid>>,
 }
 
 impl Started {
@@ -130,15 +131,26 @@ impl Started {
     }
 
     /// A thread starts another; `launched` says whether a recorder is known to have started it.
-    /// True if the recording's maker has started the other, too.
-    pub fn forked(&mut self, parent: Tid, launched: bool, child: Tid) -> bool {
+    /// The threads that the recording's maker is now known to have started: the other, and those
+    /// that it has started itself before its maker's call returned.
+    pub fn forked(&mut self, parent: Tid, launched: bool, child: Tid) -> Vec<Tid> {
         self.parent(parent, child);
         let recorder = self.recorders.contains_key(&parent);
         let made = recorder || launched || self.made.contains_key(&parent);
-        if made && self.made.len() < MOST {
-            self.made.insert(child, ());
+        let mut fresh = vec![child];
+        if !made {
+            fresh.retain(|child| self.is_perhaps(parent, *child));
+            return fresh;
         }
-        made || self.is_perhaps(parent, child)
+        let mut at = 0;
+        while let Some(next) = fresh.get(at).copied().filter(|_| self.made.len() < MOST) {
+            self.made.insert(next, ());
+            let below = self.children.get(&next).into_iter().flatten();
+            let below: Vec<Tid> = below.filter(|t| !self.made.contains_key(t)).copied().collect();
+            fresh.extend(below);
+            at += 1;
+        }
+        fresh
     }
 
     /// A thread has waited for the end of another: it has started it.
@@ -151,6 +163,7 @@ impl Started {
     fn parent(&mut self, parent: Tid, child: Tid) {
         if self.parents.len() < MOST || self.parents.contains_key(&child) {
             self.parents.insert(child, parent);
+            self.children.entry(parent).or_default().push(child);
         }
     }
 
