@@ -5,7 +5,7 @@ use crate::detect::story::Story;
 use crate::detect::{
     outlier, spent, Candidate, View, DETECTORS, DEVICE_MODEL, GAP, LEAST_SHARE, OUTLIER_ALONE,
 };
-use crate::evidence::subject::{Key, Subject, What};
+use crate::evidence::subject::{Key, Part, Subject, What, Who};
 use crate::evidence::tree::Frame;
 use crate::result::{Finding, Link, Severity};
 use std::collections::BTreeMap;
@@ -147,12 +147,20 @@ fn follow(
         return;
     }
     let causes = by_subject.remove(&key).unwrap_or_default();
-    let contradicts =
-        |cause: &Candidate| WAITS.contains(&told.kind) && BEGINNING.contains(&cause.kind);
+    // Whose sleep it is, and in what the request waits for that one, is the way's to tell.
+    let another = |who, part| who != Who::Own && matches!(part, Part::Timer(_));
+    let elsewhere = subject.ticks(another) * 2 > subject.ticks(|_, p| matches!(p, Part::Timer(_)));
+    let sleeps = ["timer-paced", "lock-wait", "stopped"].contains(&told.kind) && elsewhere;
+    let contradicts = |cause: &Candidate| {
+        WAITS.contains(&told.kind) && BEGINNING.contains(&cause.kind)
+            || sleeps && cause.kind == "timer-paced"
+    };
     let mut kept: Vec<Candidate> = causes.into_iter().filter(|c| !contradicts(c)).collect();
     match kept.iter_mut().filter(|cause| cause.kind != GAP).max_by_key(|cause| cause.saving) {
         Some(first) => first.chain.append(&mut told.chain),
-        None if slow || WAITS.contains(&told.kind) || told.kind == "timer-paced" => kept.push(told),
+        None if slow || sleeps || WAITS.contains(&told.kind) || told.kind == "timer-paced" => {
+            kept.push(told)
+        }
         None => {}
     }
     if !kept.is_empty() {
@@ -249,6 +257,10 @@ fn headline(mut text: String) -> String {
         let ends = [", ", "; ", ": "].into_iter().filter_map(|end| text.rfind(end));
         let Some(at) = ends.max().filter(|at| words(&text[..*at]) >= 4) else { break };
         text.truncate(at);
+        // Not within brackets.
+        if let Some(open) = text.rfind(" (").filter(|open| !text[*open..].contains(')')) {
+            text.truncate(open);
+        }
     }
     text
 }

@@ -1,9 +1,15 @@
 //! Many equal small calls in one request, where one batch would do.
 
 use super::growth::calls_grow;
+use super::levels::levels;
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Subject};
+use crate::evidence::tree::Frame;
+use crate::moment::Sym;
 use vmeter_render::quantity::three_digits;
+
+/// Share of the time of a loop's calls that they wait, from which fewer of them are no cure.
+const WAITS: f64 = 0.3;
 
 /// A loop of equal calls.
 pub struct Burst;
@@ -17,7 +23,8 @@ impl Detector for Burst {
         let (call, amount) = subject.loop_of_calls()?;
         let per_access = amount.count as f64 / amount.instances.max(1) as f64;
         let ticks = (amount.ticks as f64 * (1.0 - 1.0 / per_access)) as u64;
-        if !view.is_cause(key, subject, ticks) || calls_grow(subject).is_some() {
+        let grows = calls_grow(subject).is_some();
+        if !view.is_cause(key, subject, ticks) || grows || waits_each(view, key, call) {
             return None;
         }
         let name = view.name(call);
@@ -59,6 +66,21 @@ impl Detector for Burst {
             ..Candidate::default()
         })
     }
+}
+
+/// True if the calls of a loop wait for something each time: one call would wait as well.
+fn waits_each(view: &View<'_>, key: Key, call: Sym) -> bool {
+    let levels = levels(view, Frame::Request(key));
+    let in_call = |state: fn(Frame) -> bool| {
+        let own = |c, s| c == Some(Frame::Call(call)) && state(s);
+        levels.first().map_or(0, |level| level.ticks(own))
+    };
+    let runs = in_call(|state| state == Frame::Runs);
+    let waits = in_call(|state| {
+        use Frame::{Deep, Interrupt, Irq, Waker};
+        matches!(state, Waker(_) | Irq(_) | Interrupt | Deep | Frame::Timer)
+    });
+    waits as f64 >= WAITS * waits.saturating_add(runs) as f64 && waits > 0
 }
 
 /// True for calls that return a number of bytes.

@@ -23,12 +23,16 @@ impl Detector for EveryCpu {
         let on_several = often.filter(|((work, _), _)| per_cpu(*work));
         let (&(work, call), &(items, instances)) =
             on_several.max_by_key(|((work, call), (items, _))| (*items, *work, *call))?;
-        let waits = |who: Who, part: Part| {
-            who == Who::Kworker
-                || matches!(part, Part::Blocked(c) if c == call)
-                || matches!(part, Part::Kernel(c) if Some(c) == call)
-        };
-        let ticks = subject.ticks(waits);
+        let waited = subject.ticks(|who, part| {
+            who == Who::Kworker || matches!(part, Part::Blocked(c) if c == call)
+        });
+        let own =
+            |who, part| who != Who::Kworker && matches!(part, Part::Kernel(c) if Some(c) == call);
+        let own = subject.ticks(own);
+        if view.computes_itself((own, waited), items) {
+            return None;
+        }
+        let ticks = waited.saturating_add(own);
         let found = Found { work, call, items, instances, ticks };
         let per_call = items as f64 / instances.max(1) as f64;
         if !view.is_cause(key, subject, ticks) || per_call < 1.0 {
@@ -100,7 +104,7 @@ impl Found {
                 key.file,
                 format!(
                     "{function} runs on {cpus} of {seen} CPUs, and {called} returns when the last \
-                     has run it: {} of the accesses' {} are this wait",
+                     has run it: {} of the accesses' {} are this call",
                     view.time(ticks as f64),
                     view.time(subject.total as f64)
                 ),

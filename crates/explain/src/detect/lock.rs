@@ -1,7 +1,9 @@
 //! Waiting for a lock, or for readers of RCU or SRCU to be gone.
 
+use super::story::Story;
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Part, Subject, Who};
+use crate::evidence::tree::Frame;
 
 /// Sleeps in futex, and grace periods.
 pub struct LockWait;
@@ -76,12 +78,15 @@ impl LockWait {
             view.time(ticks as f64),
             view.time(subject.total as f64)
         );
+        let story = Story::of(view, Frame::Request(key));
+        let inside = story.and_then(|story| story.waits_in(view));
+        let inside = inside.map_or(String::new(), |call| format!(" in {}", view.name(call)));
         Some(Candidate {
             kind: self.kind(),
             key: Some(key),
             subject: view.subject(key),
             saving: ticks,
-            summary: format!("{} waits for {what}", view.subject(key)),
+            summary: format!("{} waits{inside} for {what}", view.subject(key)),
             chain: vec![view.link(key.file, claim, (count, ticks), &[], &[worst])],
             suggestion: suggestion.into(),
             confirm: confirm.into(),

@@ -21,6 +21,9 @@ use vmeter_trace::names::{port, DeviceMap};
 use vmeter_trace::peers;
 use vmeter_trace::NO_CPU;
 
+/// CPU time of a call for each item that it queues, s, from which it is not what queueing takes:
+/// `stat_refresh` and the like take 10 to 100 µs.
+const ITEM_S: f64 = 500e-6;
 /// Below this share of the traced time nothing is said: runs of one machine differ by more.
 pub const LEAST_SHARE: f64 = 0.02;
 /// A request this many times as slow as its peers stands out: device models' handlers
@@ -288,6 +291,13 @@ impl<'a> View<'a> {
             Some(peers) if peers.slow => of_own >= CAUSE,
             _ => of_own >= CAUSE_ALONE && self.share(ticks) >= SHARE_ALONE,
         }
+    }
+
+    /// True for a call that has workers run something but for the most part computes itself: what
+    /// it takes to queue an item and to wake its worker is less.
+    pub fn computes_itself(&self, (runs, waits): (u64, u64), items: u64) -> bool {
+        let each = self.seconds(runs / items.max(1));
+        runs >= waits.saturating_mul(4) && each.is_some_and(|each| each >= ITEM_S)
     }
 
     /// Ticks as a share of the traced time.

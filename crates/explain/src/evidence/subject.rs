@@ -368,7 +368,8 @@ impl Subject {
             sum.ticks = sum.ticks.saturating_add(amount.ticks);
             if let Part::Kernel(_) = part {
                 sum.count += amount.count;
-                sum.instances = sum.instances.max(amount.instances);
+                // One after another, as children of a request each, or beside each other.
+                sum.instances += amount.instances;
                 sum.returned = sum.returned.saturating_add(amount.returned);
                 if let Some((ticks, place)) = amount.worst {
                     sum.note_worst(ticks, place);

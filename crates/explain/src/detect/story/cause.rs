@@ -6,7 +6,7 @@ use super::super::waits::{syncs, waits};
 use super::super::View;
 use super::locks::by_signals;
 use super::whose::by_turns;
-use super::{Cause, Story, FAULT_S, LEAST_WAITS, SHARE};
+use super::{Cause, Story, CLOSED, FAULT_S, LEAST_WAITS, SHARE};
 use crate::evidence::groups::{GroupId, BORN};
 use crate::evidence::tree::Frame;
 use crate::moment::Sym;
@@ -158,6 +158,9 @@ impl Story {
             let first = self.levels.iter().find(works);
             return Some((Cause::Work, first.map_or(all, |level| level.all.ticks)));
         }
+        if self.child(view).is_some() {
+            return Some((Cause::Child, all));
+        }
         if cause == Cause::NoCpu && self.starves(view) {
             return Some((cause, most));
         }
@@ -179,7 +182,10 @@ impl Story {
         if child {
             // Made a few times: what it does itself is the cause.
             let again = goes || self.started(view) >= u64::from(BORN);
-            return again.then_some((Cause::Child, all));
+            // It has its parent's CPU as well.
+            let rivals = via.rivals.iter().filter(|((who, _), _)| Some(*who) == last.who);
+            let all = all.saturating_add(crate::sum(rivals.map(|(_, sum)| sum.ticks)));
+            return again.then_some((Cause::Child, all.min(self.busy)));
         }
         if cause != Cause::Timer && self.is_lock(view, via, last) {
             // Their own kind, one behind the other: all of it is for the lock.
@@ -190,11 +196,35 @@ impl Story {
         None
     }
 
+    /// The child that is waited for or has the CPU meanwhile, where the way ends in a call that
+    /// waits for one.
+    pub(super) fn child(&self, view: &View<'_>) -> Option<GroupId> {
+        let last = self.last();
+        let (call, sum) = Level::sorted(&last.calls).into_iter().next()?;
+        let makes = CHILD.contains(&view.frame_name(call?));
+        if !makes || sum.ticks * 2 < last.all.ticks || self.partial {
+            return None;
+        }
+        let mut by: BTreeMap<GroupId, u64> = BTreeMap::new();
+        last.wakers().iter().for_each(|(who, sum)| *by.entry(*who).or_default() += sum.ticks);
+        last.rivals.iter().for_each(|((who, _), sum)| *by.entry(*who).or_default() += sum.ticks);
+        let (child, ticks) = by.into_iter().max_by_key(|(_, ticks)| *ticks)?;
+        let most = ticks as f64 >= CLOSED * sum.ticks as f64;
+        let groups = &view.evidence.groups;
+        // Where who is made is not recorded: one of them for each call.
+        let members = groups.get(child).map_or(0, |group| u64::from(group.members));
+        let each = members >= u64::from(BORN) && members * 2 >= sum.count;
+        (most && (each || groups.comes_and_goes(child))).then_some(child)
+    }
+
     /// How often whom is waited for at the end was started; where that is not recorded, how often
     /// it was waited for as a child.
     pub(super) fn started(&self, view: &View<'_>) -> u64 {
-        let Some(who) = self.last().who else { return 0 };
-        let born = view.evidence.groups.get(who).map_or(0, |group| u64::from(group.born));
+        let (child, groups) = (self.child(view), &view.evidence.groups);
+        let Some(who) = child.or(self.last().who) else { return 0 };
+        let group = groups.get(who).filter(|_| child.is_some());
+        let members = group.map_or(0, |group| u64::from(group.members));
+        let born = groups.get(who).map_or(0, |group| u64::from(group.born)).max(members);
         let via = self.levels.iter().rev().nth(1);
         let parts = via.into_iter().flat_map(|via| &via.parts);
         let child =

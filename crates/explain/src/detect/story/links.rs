@@ -150,7 +150,7 @@ impl Story {
         let all = view.evidence.ledger.provoked.iter().filter(|((who, ..), _)| *who == own);
         all.for_each(|((.., function), p)| *by.entry(*function).or_default() += p.count);
         let (work, count) = by.into_iter().max_by_key(|(_, count)| *count)?;
-        let (_, _, sum) = self.in_call(view)?;
+        let (_, _, sum) = self.in_calls(view)?;
         (count * 2 >= sum.count).then_some((work, count))
     }
 

@@ -157,6 +157,17 @@ impl Story {
         calls.next().filter(|(.., sum)| sum.count >= super::view::LEAST_COUNT)
     }
 
+    /// The subject's own call, not one that waits by design, that most of its time goes by in.
+    pub(super) fn waits_in(&self, view: &View<'_>) -> Option<Sym> {
+        self.in_call(view).map(|(_, call, _)| call)
+    }
+
+    /// The call that takes longer each time.
+    pub(super) fn grown_call(&self, view: &View<'_>) -> Option<Sym> {
+        self.grows(view)?;
+        self.call(view).or(self.in_calls(view)).map(|(_, call, _)| call)
+    }
+
     /// The work function with most of the time, on the way.
     fn work(&self) -> Option<(Sym, Sum)> {
         let all = self.levels.iter().rev().flat_map(|level| Level::sorted(&level.calls));
@@ -178,8 +189,17 @@ impl Story {
         let vague = cause == Cause::NoCpu && self.hog.is_none() && self.rival().is_none();
         let little = matches!(cause, Cause::NoCpu | Cause::HandOver | Cause::Computes)
             || cause == Cause::Call && self.provoked_works(view).is_some();
-        let call = self.in_call(view).filter(|_| vague || self.levels.len() == 1 && little);
-        call.map_or((cause, saving), |(.., sum)| (Cause::InCall, sum.ticks.min(self.busy)))
+        let alone = self.levels.len() == 1;
+        let call = self.in_call(view).filter(|_| vague || alone && little);
+        // A call's work on every CPU is what it is called for, whatever else it computes.
+        let has_all = || {
+            let work = self.provoked_works(view).filter(|_| alone && cause == Cause::Call)?;
+            let all = view.evidence.works.get(&work.0)?.of_each_cpu();
+            let most = |sum: &Sum| sum.ticks as f64 >= SHARE * self.busy as f64;
+            self.in_calls(view).filter(|(.., sum)| all && most(sum))
+        };
+        call.or_else(has_all)
+            .map_or((cause, saving), |(.., sum)| (Cause::InCall, sum.ticks.min(self.busy)))
     }
 
     /// The finding; none if the subject computes itself, or waits for its own kind's work.

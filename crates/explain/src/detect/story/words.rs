@@ -119,7 +119,7 @@ impl Story {
     }
 
     fn child_words(&self, view: &View<'_>) -> Words {
-        let doer = self.doer(view);
+        let doer = self.child(view).map_or_else(|| self.doer(view), |who| view.threads(who));
         let times = grouped(&self.started(view).to_string());
         words(
             "child-process",
@@ -136,7 +136,7 @@ impl Story {
         let count = grouped(&sum.count.to_string());
         let each = view.time(sum.ticks as f64 / sum.count.max(1) as f64);
         let change = format!("call {name} once for many, or not in the request's path");
-        let Some((work, _)) = self.provoked_works(view) else {
+        let Some((work, items)) = self.provoked_works(view) else {
             let share = match self.in_call(view) {
                 Some(_) => "most of the time".to_string(),
                 None => {
@@ -148,6 +148,17 @@ impl Story {
             return words("slow-call", summary, &change, CALLS);
         };
         let of_each = view.evidence.works.get(&work).is_some_and(Work::of_each_cpu);
+        let state = |want: fn(Frame) -> bool| {
+            self.levels.first().map_or(0, |first| first.ticks(|call, s| call.is_some() && want(s)))
+        };
+        let (runs, waits) =
+            (state(|s| s == Frame::Runs), state(|s| matches!(s, Frame::Waker(_) | Frame::Asleep)));
+        if view.computes_itself((runs, waits), items) {
+            let work = view.name(work);
+            let summary =
+                format!("{subject} is busy in {name}: {count} times, {each} each; it has workers run {work}");
+            return words("slow-call", summary, &change, CALLS).medium();
+        }
         let (kind, why) = match (is_grace(view.name(work)), of_each) {
             (true, _) => ("lock-wait", " (a grace period)"),
             (_, true) => ("work-on-every-cpu", " on every CPU"),
@@ -384,15 +395,27 @@ impl Story {
     }
 
     fn call_words(&self, view: &View<'_>) -> Words {
-        let call = self.last().most_in(|s| s == Frame::Runs).and_then(|(call, _)| call);
+        let runs = self.last().parts.iter();
+        let runs = runs.filter(|((call, s), _)| call.is_some() && *s == Frame::Runs);
+        let call = runs.max_by_key(|(_, sum)| sum.ticks).and_then(|((call, _), _)| *call);
         let what = call.map_or("calls", |call| view.frame_name(call));
         let change = format!("call {what} less often, or with more work a call");
-        let summary = format!("{} is busy in {what}", self.who(view));
+        let summary = format!("{} is busy in {what}{}", self.who(view), self.and_waits(view));
         let words = words("slow-call", summary, &change, CALLS);
         match self.levels.len() {
             1 => words,
             _ => words.medium(),
         }
+    }
+
+    /// Whom else of the kernel it waits for, if for long.
+    fn and_waits(&self, view: &View<'_>) -> String {
+        let last = self.last();
+        let known = last.all.ticks.saturating_sub(last.noise());
+        let kernel =
+            |(who, sum): &(_, Sum)| view.evidence.groups.is_kernel(*who) && sum.ticks * 5 >= known;
+        let worker = last.wakers().into_iter().find(kernel);
+        worker.map_or(String::new(), |(who, _)| format!(", and waits for {}", view.threads(who)))
     }
 
     fn thread_words(&self, view: &View<'_>, cause: Cause) -> Words {
