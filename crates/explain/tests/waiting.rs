@@ -3,6 +3,7 @@
 mod common;
 
 use common::{kinds, Trace};
+use vmeter_explain::result::{ExplainResult, Severity};
 
 const SHELL: &str = "sh-5";
 const OTHER: &str = "cc-50";
@@ -317,4 +318,58 @@ fn signals_save_no_less_than_their_handlers_take() {
     let blind = handlers(false);
     assert!(blind.saving_share >= 0.7, "{blind:#?}");
     assert!(blind.chain[0].claim.contains("signal_deliver"), "{blind:#?}");
+}
+
+/// One sleeps until a timer fires and hands what it has to another, which is handed the CPU and asks
+/// nobody; beside these a client asks a server over and over, if `asks` says so.
+fn subscriber(asks: bool) -> Trace {
+    const READ: &str = "NR 0 (5, 0, 1, 0, 0, 0)";
+    const NAP: &str = "NR 230 (0, 0, 0, 0, 0, 0)";
+    let (client, server, paced, idle) = ("cl-10", "sv-11", "pace-12", "sub-13");
+    let mut trace = Trace::new();
+    for _ in 0..60 {
+        for _ in 0..3 * u32::from(asks) {
+            trace.event(1, client, "sys_enter: NR 1 (4, 0, 1, 0, 0, 0)");
+            trace.wake(1, client, server);
+            trace.event(1, client, "sys_exit: NR 1 = 1");
+            trace.event(1, client, &format!("sys_enter: {READ}"));
+            trace.switch(1, client, "S", server);
+            trace.event(1, server, "sys_exit: NR 0 = 1");
+            trace.event(60, server, "sys_enter: NR 1 (4, 0, 1, 0, 0, 0)");
+            trace.wake(1, server, client);
+            trace.event(1, server, "sys_exit: NR 1 = 1");
+            trace.event(1, server, &format!("sys_enter: {READ}"));
+            trace.switch(1, server, "S", client);
+            trace.event(1, client, "sys_exit: NR 0 = 1");
+        }
+        trace.switch(1, client, "R", OTHER);
+        trace.now += 700;
+        trace.flags = "d.h1.";
+        trace.event(1, OTHER, "hrtimer_expire_entry: hrtimer=0x1 function=hrtimer_wakeup now=1");
+        trace.wake(1, OTHER, paced);
+        trace.event(1, OTHER, "hrtimer_expire_exit: hrtimer=0x1");
+        trace.flags = ".....";
+        trace.switch(1, OTHER, "R", paced);
+        trace.event(1, paced, "sys_exit: NR 230 = 0");
+        trace.event(1, paced, "sys_enter: NR 1 (6, 0, 1, 0, 0, 0)");
+        trace.wake(1, paced, idle);
+        trace.event(1, paced, "sys_exit: NR 1 = 1");
+        trace.event(1, paced, &format!("sys_enter: {NAP}"));
+        trace.switch(1, paced, "S", idle);
+        trace.event(1, idle, "sys_exit: NR 0 = 1");
+        trace.event(20, idle, &format!("sys_enter: {READ}"));
+        trace.switch(1, idle, "S", client);
+    }
+    trace
+}
+
+#[test]
+fn who_is_handed_work_by_a_timer_and_asks_nobody_idles_beside_others() {
+    let paced = |result: &ExplainResult| {
+        let paced = result.findings.iter().filter(|told| told.kind == "timer-paced");
+        paced.map(|told| told.severity).max()
+    };
+    let (beside, alone) = (subscriber(true).explain(), subscriber(false).explain());
+    assert!(paced(&beside) < Some(Severity::Medium), "{:#?}", beside.findings);
+    assert!(paced(&alone) >= Some(Severity::Medium), "{:#?}", alone.findings);
 }

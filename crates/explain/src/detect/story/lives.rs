@@ -188,7 +188,8 @@ fn weighed(
         candidate.at_most = Some(Severity::Low);
     }
     candidate.foreign = view.is_foreign(group);
-    let helps = view.comm().is_none() && !view.is_beyond() && story.helps(view, group);
+    let helps = view.comm().is_none() && !view.is_beyond() && story.helps(view, group)
+        || candidate.kind == "timer-paced" && story.idles_beside_others(view);
     candidate.at_most = if helps { Some(Severity::Low) } else { candidate.at_most };
     candidate.aside = helps
         || view.own().is_some() && beside_others(view, group)

@@ -23,6 +23,10 @@ const IDLES: (u64, u64) = (4, 5);
 /// lock.
 const LETS_GO: u64 = 4;
 
+/// A part of its waits in which it wakes another or asks whom it waits for, up to which nobody waits
+/// for what it does.
+const ASKS_NOBODY: u64 = 10;
+
 impl Story {
     /// It has itself no CPU for more of the time than it has one, and for much of what was traced:
     /// whoever is asked about, or runs a guest.
@@ -99,6 +103,38 @@ impl Story {
         let woken: BTreeSet<Tid> = wakes.filter(own).collect();
         let mut sleep = woken.into_iter().filter(|tid| sleeps_in_futex(view, *tid)).peekable();
         sleep.peek().is_some() && sleep.all(|tid| idles_between(view, who, tid))
+    }
+
+    /// It waits by design for the next work of one that a timer paces, has not asked that one and
+    /// wakes nobody, while a guest or others of the program wait for each other at least as often:
+    /// those are who is slow.
+    pub(super) fn idles_beside_others(&self, view: &View<'_>) -> bool {
+        let (Some(own), 2) = (self.root.life(), self.levels.len()) else { return false };
+        let (Some(by), Some((Some(call), sum))) = (self.last().who, self.first_wait()) else {
+            return false;
+        };
+        let groups = &view.evidence.groups;
+        let few = |count: u64| count.saturating_mul(ASKS_NOBODY) <= sum.count;
+        let mut pairs: BTreeMap<(GroupId, GroupId), u64> = BTreeMap::new();
+        for ((by, to), count) in &view.evidence.wakes {
+            let (Some(by), Some(to)) = (groups.group_of(*by), groups.group_of(*to)) else {
+                continue;
+            };
+            if !groups.is_kernel(by) && !groups.is_kernel(to) {
+                *pairs.entry((by, to)).or_default() += count;
+            }
+        }
+        let told = pairs.iter().filter(|((waker, woken), _)| *waker == own && *woken != own);
+        let told = told.map(|(_, count)| *count).sum::<u64>();
+        let often = |(waker, woken): (GroupId, GroupId)| {
+            let there = [waker, woken].iter().all(|who| *who != own && !view.is_foreign(*who));
+            let count = |pair| pairs.get(&pair).copied().unwrap_or(0);
+            there && waker != woken && count((waker, woken)).min(count((woken, waker))) >= sum.count
+        };
+        let guest = view.requests().iter().any(|(_, subject)| subject.count >= sum.count);
+        let others = guest || pairs.keys().any(|pair| often(*pair));
+        let paced = waits(view.frame_name(call)) && few(told) && few(view.evidence.asked(own, by));
+        paced && others && !view.is_beyond() && view.comm().is_none()
     }
 
     /// Most of a level's waiting for those is until one of them has ended.
