@@ -1,7 +1,7 @@
 //! What detectors say of one subject, joined into one finding; worst first.
 
 use crate::confirm::pasted;
-use crate::detect::story::Story;
+use crate::detect::story::{asleep, Story};
 use crate::detect::{
     outlier, spent, Candidate, View, DETECTORS, DEVICE_MODEL, GAP, LEAST_SHARE, OUTLIER_ALONE,
 };
@@ -40,6 +40,9 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
     }
     if others.is_empty() {
         others = of_host;
+    }
+    if others.is_empty() && !view.is_beyond() && view.comm().is_none() {
+        others.extend(asleep(view));
     }
     // A bound of nothing is none.
     others.retain(|candidate| view.seconds(candidate.saving).is_none_or(|s| s >= LEAST_S));

@@ -4,6 +4,7 @@
 //! largest branches ([`super::levels`]) ends at somebody who does something; what that is makes
 //! the finding's kind, and the way is its chain.
 
+mod asleep;
 mod cause;
 mod guess;
 mod idle_words;
@@ -21,6 +22,7 @@ use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
 use crate::moment::Sym;
 use crate::result::Link;
+pub use asleep::asleep;
 pub(super) use guess::of_function;
 pub use lives::{is_asked, lives};
 pub(super) use locks::a;
