@@ -48,7 +48,7 @@ fn a_few_long_waits_in_a_call_that_does_not_wait_by_design_are_told() {
     let told = freezes(6).explain();
     let first = &told.findings[0];
     assert!(first.summary.contains("append"), "{first:#?}");
-    assert!(first.summary.contains("waits for snap (30), which sleeps"), "{first:#?}");
+    assert!(first.summary.contains("waits in pwrite64 for snap (30), which sleeps"), "{first:#?}");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn starves() -> Trace {
 fn who_waits_goes_before_who_naps() {
     let told = starves().explain();
     let first = &told.findings[0].summary;
-    assert!(first.contains("append (20) waits for reader"), "{:#?}", told.findings);
+    assert!(first.contains("append (20) waits in futex for reader"), "{:#?}", told.findings);
 }
 
 /// A thread waits in a futex for another of its name, which waits for a time and then computes.
@@ -268,4 +268,43 @@ fn who_was_there_longest_and_whose_end_ended_the_recording_is_asked_about() {
     trace.wake(1, "pacer-20", "bash-9");
     trace.switch(1, "pacer-20", "Z", "bash-9");
     assert_eq!(asked(trace), ["pacer (20)"]);
+}
+
+/// One sleeps until a timer fires, then makes a call that lets another go on, which waits for that
+/// in a call, over and over.
+fn sleeps_with(call: u32) -> Trace {
+    let (sleeper, waiter) = ("arch-20", "io-21");
+    let mut trace = Trace::new();
+    for _ in 0..40 {
+        trace.event(20, waiter, &format!("sys_enter: NR {call} (3, 2, 0, 0, 0, 0)"));
+        trace.switch(1, waiter, "S", sleeper);
+        trace.event(1, sleeper, "sys_enter: NR 230 (0, 0, 0, 0, 0, 0)");
+        trace.switch(1, sleeper, "S", HOST);
+        fires(&mut trace, 3_000, sleeper);
+        trace.event(1, sleeper, "sys_exit: NR 230 = 0");
+        trace.event(1, sleeper, &format!("sys_enter: NR {call} (3, 8, 0, 0, 0, 0)"));
+        trace.wake(1, sleeper, waiter);
+        trace.event(1, sleeper, &format!("sys_exit: NR {call} = 0"));
+        trace.switch(1, sleeper, "R", waiter);
+        trace.event(1, waiter, &format!("sys_exit: NR {call} = 0"));
+    }
+    trace
+}
+
+#[test]
+fn a_lock_that_is_held_asleep_is_told_with_the_call_that_waits_for_it() {
+    const FLOCK: u32 = 73;
+    const FUTEX: u32 = 202;
+    let flock = sleeps_with(FLOCK).explain();
+    let first = &flock.findings[0];
+    assert_eq!(first.kind, "lock-wait", "{first:#?}");
+    assert!(first.summary.contains("waits in flock for arch"), "{first:#?}");
+    assert!(first.summary.contains("holds it while asleep in clock_nanosleep"), "{first:#?}");
+    assert!(!first.suggestion.contains("event"), "{first:#?}");
+    // A futex may be a lock, or what tells of an event.
+    let futex = sleeps_with(FUTEX).explain();
+    let first = &futex.findings[0];
+    assert_eq!(first.kind, "timer-paced", "{first:#?}");
+    assert!(first.summary.contains("waits in futex for arch"), "{first:#?}");
+    assert!(first.suggestion.contains("lock"), "{first:#?}");
 }

@@ -1,10 +1,16 @@
 //! Words for waits that end by no work: no CPU, a time-out, one that lets another go on.
 
+use super::super::waits::waits;
 use super::super::View;
 use super::words::{words, Words, DELAY, LEAST_TIMES};
 use super::Story;
 use crate::evidence::tree::Frame;
 use vmeter_render::quantity::{brief_percent, grouped};
+
+/// Locks of files: whoever lets one go on in such a call has had the lock.
+fn is_file_lock(call: &str) -> bool {
+    call == "flock" || call.starts_with("fcntl")
+}
 
 impl Story {
     /// Asleep in a call until its own time is up.
@@ -32,6 +38,54 @@ impl Story {
         // Whose time-outs nobody asked about may be idling.
         let guest = view.evidence.guests().contains(&who) || view.comm().is_some();
         Some(if guest { words.medium() } else { words })
+    }
+
+    /// Asleep until a timer fires, maybe with what another waits for: `inside` is where it sleeps.
+    pub(super) fn sleeper_words(&self, view: &View<'_>, inside: &str, each: &str) -> Words {
+        let (who, call) = self.awaited_in(view).unwrap_or_else(|| (self.who(view), ""));
+        if is_file_lock(call) {
+            return words(
+                "lock-wait",
+                format!("{who} holds it while asleep{inside}, {each} each time"),
+                &format!("let go of what {call} locks before the sleep: hold it for the shared data only"),
+                &format!("strace -f -T -e trace={call},clock_nanosleep,nanosleep,close -p PID"),
+            );
+        }
+        let event = "wait for the event itself (eventfd, epoll, futex), not for a period";
+        let change = match call.starts_with("futex") || call.starts_with("sem") {
+            true => format!("if it is a lock, do not hold it across the sleep; if not, {event}"),
+            false => event.to_string(),
+        };
+        words(
+            "timer-paced",
+            format!("{who} sleeps{inside} until a timer fires, {each} each time"),
+            &change,
+            "strace -f -T -e trace=nanosleep,clock_nanosleep,poll,ppoll,epoll_wait,timerfd_settime \
+             -p PID",
+        )
+    }
+
+    /// What a sentence about the last one on the way begins with, and in which call that one is
+    /// waited for, unless that is one that waits for whatever comes next.
+    fn awaited_in<'a>(&self, view: &'a View<'_>) -> Option<(String, &'a str)> {
+        let (via, who) = (self.levels.iter().rev().nth(1)?, self.last().who?);
+        let (call, _) = via.most_in(|state| state == Frame::Waker(who))?;
+        let call = view.frame_name(call?);
+        if waits(call) && !call.starts_with("futex") && !call.starts_with("sem") {
+            return None;
+        }
+        let (subject, last) = (self.subject(view), view.threads(who));
+        match (self.levels.len(), via.who) {
+            (2, _) => Some((format!("{subject} waits in {call} for {last}, which"), call)),
+            // What it does there would not find room.
+            (3, Some(via)) if is_file_lock(call) => {
+                let via = view.threads(via);
+                let who =
+                    format!("{subject} waits for {via}, which waits in {call} for {last}, which");
+                Some((who, call))
+            }
+            _ => None,
+        }
     }
 
     pub(super) fn no_cpu_words(&self, view: &View<'_>) -> Words {

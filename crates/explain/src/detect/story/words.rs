@@ -242,14 +242,7 @@ impl Story {
         if let Some(words) = self.time_out_words(view) {
             return words;
         }
-        words(
-            "timer-paced",
-            format!("{} sleeps{inside} until a timer fires, {each} each time", self.who(view)),
-            "wait for the event itself (eventfd, epoll, futex), not for a period",
-            "strace -f -T -e trace=nanosleep,clock_nanosleep,poll,ppoll,epoll_wait,timerfd_settime \
-             -p PID",
-        )
-        .at_most(self.timer_at_most(view))
+        self.sleeper_words(view, &inside, &each).at_most(self.timer_at_most(view))
     }
 
     fn device_words(&self, view: &View<'_>) -> Words {
