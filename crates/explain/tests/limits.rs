@@ -41,6 +41,31 @@ fn a_quota_shows_though_others_have_the_cpus() {
     assert!(!first(&result).contains("throttled"), "{:#?}", result.findings);
 }
 
+/// A thread computes for 5 ms of some periods, and waits for the rest of them while another has the
+/// CPU; each begins late by as much as `late_us` says.
+fn few_periods(period_us: u64, late_us: [u64; 5]) -> Trace {
+    let mut trace = Trace::new();
+    trace.now = 10_000_000;
+    trace.switch(1, OTHER, "R", SHOP);
+    for (n, late) in (1..).zip(late_us) {
+        trace.call(SHOP, 39, 1, 0);
+        trace.switch(5_000, SHOP, "R", OTHER);
+        trace.now = 10_000_000 + n * period_us + late;
+        trace.switch(1, OTHER, "R", SHOP);
+    }
+    trace.switch(5_000, SHOP, "R", OTHER);
+    trace
+}
+
+#[test]
+fn a_few_periods_show_a_quota_if_they_begin_at_the_same_millisecond() {
+    let exact = [0, 100, 500, 50, 200];
+    let told = |trace: Trace| first(&trace.explain()).contains("throttled");
+    assert!(told(few_periods(100_000, exact)));
+    assert!(!told(few_periods(87_000, exact)));
+    assert!(!told(few_periods(100_000, [0, 9_000, 3_000, 12_000, 6_000])));
+}
+
 /// Reads that a device ends, in which the kernel lets requests go that a limit has held back, or not.
 fn held_back(limit: bool) -> Trace {
     let mut trace = Trace::new();

@@ -44,9 +44,12 @@ impl Detector for Lives {
         }
         habits.extend(lives);
         habits.extend(contended::contended(view, &habits));
-        // A way that ends there says so itself.
-        if !habits.iter().any(|told| told.summary.contains("throttled")) {
-            habits.extend(throttled::throttled(view));
+        // A way that ends there says so itself, unless it says it of little.
+        let quota = |told: &Candidate| told.summary.contains("throttled");
+        if !habits.iter().any(|told| quota(told) && told.at_most != Some(Severity::Low)) {
+            let whole = throttled::throttled(view);
+            habits.retain(|told| whole.is_empty() || !quota(told));
+            habits.extend(whole);
         }
         habits.extend(pinned::pinned(view));
         habits

@@ -15,6 +15,10 @@ const LATE_S: f64 = 10e-3;
 /// So many of these, and how much they must be at the same time of the period: 1 for all.
 const LEAST_LATE: f64 = 8.0;
 const SAME: f64 = 0.85;
+/// Fewer are enough if they are at the same millisecond of it: the timer that refills the quota is
+/// as exact, and three others agree with the first by chance once in 10⁵.
+const FEW_LATE: f64 = 4.0;
+const EXACT: f64 = 0.998;
 
 /// Share of the traced time that they are held back.
 const SHARE: f64 = 0.1;
@@ -62,7 +66,8 @@ pub(super) fn by_quota(view: &View<'_>, who: GroupId) -> Option<f64> {
     // So many of equal length would weigh as much.
     let squares: f64 = waits.iter().map(|(_, long)| long * long).sum();
     let many = all * all / squares.max(f64::MIN_POSITIVE);
-    let often = many.min(periods.len() as f64) >= LEAST_LATE;
+    let least = if same >= EXACT { FEW_LATE } else { LEAST_LATE };
+    let often = many.min(periods.len() as f64) >= least;
     (often && same >= SAME).then(|| {
         let turn = sum(f64::sin).atan2(sum(f64::cos)) / TAU;
         turn.rem_euclid(1.0) * PERIOD_S
