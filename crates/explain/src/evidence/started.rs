@@ -162,8 +162,10 @@ impl Started {
 
     fn parent(&mut self, parent: Tid, child: Tid) {
         if self.parents.len() < MOST || self.parents.contains_key(&child) {
-            self.parents.insert(child, parent);
-            self.children.entry(parent).or_default().push(child);
+            // Its fork and its maker's return both say so.
+            if self.parents.insert(child, parent) != Some(parent) {
+                self.children.entry(parent).or_default().push(child);
+            }
         }
     }
 
