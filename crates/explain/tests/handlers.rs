@@ -177,3 +177,33 @@ fn a_grace_period_is_waited_for_in_a_call_that_is_named() {
     let first = first(trace);
     assert!(first.summary.contains("in membarrier"), "{first:#?}");
 }
+
+#[test]
+fn a_work_item_that_ran_once_is_not_what_is_waited_for() {
+    const WORKER: &str = "kworker/0:1-30";
+    let item = |trace: &mut Trace, function: &str, us: u64| {
+        let begins = format!("workqueue_execute_start: work struct 0: function {function}");
+        trace.event(1, WORKER, &begins);
+        trace.event(us, WORKER, &begins.replace("start", "end"));
+    };
+    let trace = Trace::rounds(60, |trace, n| {
+        trace.event(1, VCPU, "sys_enter: NR 16 (5, 4040ae79, 0, 0, 0, 0)");
+        trace.switch(1, VCPU, "D", WORKER);
+        if n == 5 {
+            item(trace, "page_reporting_process", 13_000);
+        }
+        trace.switch(1, WORKER, "I", OTHER);
+        trace.now += 3_000;
+        trace.flags = "d.h1.";
+        trace.wake(1, OTHER, WORKER);
+        trace.flags = ".....";
+        trace.switch(1, OTHER, "R", WORKER);
+        item(trace, "srcu_invoke_callbacks", 5);
+        trace.wake(1, WORKER, VCPU);
+        trace.switch(1, WORKER, "I", VCPU);
+        trace.event(1, VCPU, "sys_exit: NR 16 = 0");
+    });
+    let first = first(trace);
+    assert!(first.summary.contains("KVM_IOEVENTFD"), "{first:#?}");
+    assert!(!first.summary.contains("page_reporting"), "{first:#?}");
+}

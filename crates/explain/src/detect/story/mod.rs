@@ -170,14 +170,19 @@ impl Story {
         self.call(view).or(self.in_calls(view)).map(|(_, call, _)| call)
     }
 
-    /// The work function with most of the time, on the way.
+    /// The work function with most of the time, on the way; one that ran now and then while
+    /// workers were waited for is not what is waited for.
     fn work(&self) -> Option<(Sym, Sum)> {
-        let all = self.levels.iter().rev().flat_map(|level| Level::sorted(&level.calls));
-        all.filter_map(|(call, sum)| match call {
-            Some(Frame::Work(work)) => Some((work, sum)),
-            _ => None,
+        self.levels.iter().rev().find_map(|level| {
+            let often = LEAST_WAITS.min(self.waits / 5);
+            let much = |sum: &Sum| sum.ticks * 5 >= level.all.ticks || sum.count >= often;
+            let works =
+                Level::sorted(&level.calls).into_iter().filter_map(|(call, sum)| match call {
+                    Some(Frame::Work(work)) => Some((work, sum)),
+                    _ => None,
+                });
+            works.into_iter().find(|(_, sum)| much(sum))
         })
-        .next()
     }
 
     fn subject(&self, view: &View<'_>) -> String {

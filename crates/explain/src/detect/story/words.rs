@@ -7,6 +7,7 @@ use super::locks::a;
 use super::{Cause, Story};
 use crate::evidence::tree::Frame;
 use crate::evidence::Work;
+use crate::moment::Sym;
 use crate::result::Severity;
 use vmeter_render::quantity::{brief_percent, grouped};
 use vmeter_trace::ops::Lock;
@@ -433,10 +434,21 @@ impl Story {
         )
     }
 
+    /// The grace period's work that workers who are waited for have others run, time after time.
+    fn grace_of_workers(&self, view: &View<'_>) -> Option<Sym> {
+        let groups = &view.evidence.groups;
+        let who = self.levels.iter().find_map(|l| l.who.filter(|who| groups.is_kernel(*who)))?;
+        let provoked = view.evidence.ledger.provoked.iter();
+        let often = provoked.filter(|((own, _, work), made)| {
+            *own == who && is_grace(view.name(*work)) && made.count * 2 >= self.waits
+        });
+        often.max_by_key(|((.., work), made)| (made.count, *work)).map(|((.., work), _)| *work)
+    }
+
     fn work_words(&self, view: &View<'_>) -> Words {
         let (own, groups) = (self.call(view), &view.evidence.groups);
         let call = own.map(|(_, call, _)| view.name(call));
-        let work = self.work().map(|(work, _)| work);
+        let work = self.work().map(|(work, _)| work).or_else(|| self.grace_of_workers(view));
         let of_each =
             work.is_some_and(|work| view.evidence.works.get(&work).is_some_and(Work::of_each_cpu));
         let grace = work.is_some_and(|work| is_grace(view.name(work)));
