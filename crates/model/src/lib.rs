@@ -33,7 +33,9 @@ pub use moment::Moment;
 pub use process::Process;
 pub use run::{Outcome, RunRecord};
 pub use span::{Counts, Span, Timeline};
-pub use verdict::{CommitState, DiffVerdict, OverheadVerdict, RangeVerdict, TrendVerdict, Verdict};
+pub use verdict::{
+    ChangeShape, CommitState, DiffVerdict, OverheadVerdict, RangeVerdict, TrendVerdict, Verdict,
+};
 pub use vmeter_base::{estimate, time, Estimate, Ns};
 
 /// The version of everything that vmeter keeps on disk. Exports have one of their own

@@ -6,7 +6,7 @@ use crate::result::Envelope;
 use crate::run::WatchLevel;
 use crate::shard::HostEffect;
 use crate::sweep::DiffResult;
-use crate::verdict::{CommitState, RangeVerdict, Verdict};
+use crate::verdict::{ChangeShape, CommitState, RangeVerdict, Verdict};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -169,16 +169,20 @@ pub struct MeasuredCommit {
     pub probability: Option<f64>,
 }
 
-/// A commit (or several that cannot be told apart) with which the time changed.
+/// A commit (or several that cannot be told apart) with which the time changed, or a stretch of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
-    /// Positions of the commits: one, or several where those between cannot be measured.
+    /// One commit that did it, or a creep.
+    pub shape: ChangeShape,
+    /// Positions of the commits: one, or several where those between cannot be measured; of what is no
+    /// step all of the stretch but the first, which is `before`.
     pub commits: Vec<usize>,
     /// Position of the last commit before it that was measured.
     pub before: usize,
     /// The way it changed: never [`Verdict::NoDifference`].
     pub verdict: Verdict,
-    /// Time after over time before, from all samples on either side of it.
+    /// Time after over time before, from all samples on either side of it; of a stretch the last commit
+    /// over the first, with an interval that holds for steps and for a creep where it is undecided.
     pub ratio: Option<Estimate>,
     /// Time after less time before, s.
     pub jump_s: f64,

@@ -73,6 +73,20 @@ vmeter_base::words! {
 }
 
 vmeter_base::words! {
+    /// What a change of level in a range looks like.
+    #[derive(Default)]
+    pub enum ChangeShape {
+        /// It came with one commit.
+        #[default]
+        Step = "step",
+        /// Every commit of a stretch adds a little.
+        Creep = "creep",
+        /// These runs fit either.
+        Undecided = "undecided",
+    }
+}
+
+vmeter_base::words! {
     /// How far a commit of a range got.
     pub enum CommitState {
         /// It has samples.

@@ -32,6 +32,7 @@ pub mod rng;
 pub mod sample;
 pub mod segments;
 pub mod sequential;
+pub mod shape;
 pub mod shards;
 pub mod signed_rank;
 pub mod steady;

@@ -57,7 +57,7 @@ impl Spread {
     }
 
     /// Variance of the centre of so many runs.
-    fn of_centre(self, runs: usize) -> f64 {
+    pub(crate) fn of_centre(self, runs: usize) -> f64 {
         (self.build + self.run / runs.max(1) as f64).max(1e-24)
     }
 

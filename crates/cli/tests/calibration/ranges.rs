@@ -57,6 +57,18 @@ pub fn named(result: &Value) -> Vec<u64> {
     changes.iter().filter_map(|c| c["commits"][0].as_u64()).collect()
 }
 
+/// Of these the ones of which one commit is told.
+fn culprits(result: &Value) -> Vec<u64> {
+    let changes = result["changes"].as_array().expect("changes").iter();
+    changes.filter(|c| c["shape"] == "step").filter_map(|c| c["commits"][0].as_u64()).collect()
+}
+
+/// What each change is told to be.
+fn shapes(result: &Value) -> Vec<String> {
+    let changes = result["changes"].as_array().expect("changes");
+    changes.iter().filter_map(|c| Some(c["shape"].as_str()?.to_owned())).collect()
+}
+
 /// Whether the nearest change to `at` says that it may be there.
 fn holds(result: &Value, at: usize) -> Option<bool> {
     let changes = result["changes"].as_array().expect("changes");
@@ -245,7 +257,7 @@ fn what_many_commits_show() {
             let repo = history(&many, &format!("step-{at}-{}", world.name), N, machine);
             let found = each(each_place, |seed| {
                 let result = range(&many, &repo, N, &FIVE, seed + 100 * at as u64);
-                let nearest = named(&result).iter().map(|c| c.abs_diff(at as u64)).min();
+                let nearest = culprits(&result).iter().map(|c| c.abs_diff(at as u64)).min();
                 (nearest, result["effort"]["placing"].as_u64().unwrap_or(0), holds(&result, at))
             });
             off.extend(found.iter().map(|f| f.0));
@@ -268,14 +280,68 @@ fn what_many_commits_show() {
         within(0).told(&format!("{what}: found at its commit"));
         Rate::of(&held).at_least(0.95, &format!("{what}: among the commits that are said"));
     }
-    let machine = |i: usize| guest(NORMAL.noise, 90.0 + 100.0 * sigma * 0.25 * i as f64);
-    let repo = history(&many, "creep", N, machine);
-    let found = each(20, |seed| {
-        let result = range(&many, &repo, N, &FIVE, seed);
-        let changes = result["changes"].as_array().expect("changes");
-        changes.iter().filter(|c| c["verdict"] == "slower").count() >= 2
-    });
-    let what = "range of 64 commits x 5, normal 3 %, a creep of 16 standard deviations: several slower levels";
-    Rate::of(&found).at_least(0.95, what);
+    all_kept();
+}
+
+/// Every commit adds a little: none is named, and the gate holds the whole stretch against its limit.
+#[test]
+fn what_a_creep_is_told_as() {
+    let many = Many::new();
+    let cases = [
+        (16, 0.5, 2, 3, 150),
+        (16, 0.25, 2, 0, 150),
+        (16, 1.0, 2, 0, 60),
+        (16, 0.25, 1, 0, 60),
+        (16, 0.5, 1, 0, 60),
+        (16, 1.0, 1, 0, 60),
+        (63, 0.25, 2, 0, 30),
+        (63, 0.5, 2, 0, 30),
+        (63, 1.0, 2, 0, 30),
+        (63, 0.25, 1, 0, 30),
+        (63, 0.5, 1, 0, 30),
+        (63, 1.0, 1, 0, 30),
+    ];
+    for (n, each_adds, noise, few, all) in cases {
+        let count = trials(few, all);
+        if count == 0 {
+            continue;
+        }
+        let noise_of = format!("normal {noise}%");
+        let machine = |i: usize| guest(&[&noise_of], 90.0 + each_adds * i as f64);
+        let repo = history(&many, &format!("creep-{n}-{each_adds}-{noise}"), n, machine);
+        let found = each(count, |seed| {
+            let result = range(&many, &repo, n, &FIVE, 9000 + seed);
+            let truth = 1.0 + each_adds * n as f64 / 100.0;
+            let whole = result["changes"]
+                .as_array()
+                .expect("changes")
+                .iter()
+                .find(|c| c["shape"] != "step");
+            let end = |i: usize| whole.and_then(|c| c["ratio"]["ci95"][i].as_f64());
+            let covers = end(0).zip(end(1)).map(|(low, high)| low <= truth && truth <= high);
+            let one = shapes(&result).contains(&"step".to_owned());
+            (!named(&result).is_empty(), one, shapes(&result) == ["creep"], covers)
+        });
+        let what = format!(
+            "range of {} commits x 5, normal {noise} %, a creep of {each_adds} % a commit",
+            n + 1
+        );
+        let rate = |of: &dyn Fn(&(bool, bool, bool, Option<bool>)) -> bool| {
+            Rate::of(&found.iter().map(of).collect::<Vec<_>>())
+        };
+        rate(&|f| f.0).told(&format!("{what}: a change"));
+        rate(&|f| f.1).at_most(0.05, &format!("{what}: a commit is named"));
+        rate(&|f| f.2).told(&format!("{what}: told as a creep"));
+        let covers: Vec<bool> = found.iter().filter_map(|f| f.3).collect();
+        Rate::of(&covers).at_least(0.93, &format!("{what}: the interval of the whole covers"));
+    }
+    if trials(0, 1) == 1 {
+        let machine = |i: usize| guest(NORMAL.noise, 90.0 + 0.75 * i as f64);
+        let repo = history(&many, "creep", 64, machine);
+        let found = each(20, |seed| shapes(&range(&many, &repo, 64, &FIVE, seed)) == ["creep"]);
+        let what =
+            "range of 64 commits x 5, normal 3 %, a creep of 16 standard deviations: told as one";
+        Rate::of(&found).at_least(0.95, what);
+    }
     all_kept();
 }

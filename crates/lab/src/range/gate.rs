@@ -1,8 +1,9 @@
-//! `--fail-if-slower` of a range: no commit of it may have made it slower by more.
+//! `--fail-if-slower` of a range: no commit of it may have made it slower by more, nor a creep of several
+//! together.
 
 use crate::gate::{Gate, Limit, Ruling};
 use vmeter_model::range::RangeResult;
-use vmeter_model::{CommitState, RangeVerdict};
+use vmeter_model::{ChangeShape, CommitState, RangeVerdict};
 
 /// What the gate says of the range; of several rulings the worst counts.
 pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
@@ -26,7 +27,14 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
             gates.push(limit.unknowable(&why));
             continue;
         }
-        gates.push(limit.rule(&name(*last), ratio.mean, ratio.ci95, ratio.n));
+        let name = match change.shape {
+            ChangeShape::Step => name(*last),
+            ChangeShape::Creep => format!("{} over {}, a creep,", name(*last), name(change.before)),
+            ChangeShape::Undecided => {
+                format!("{} over {}, by one commit or a creep,", name(*last), name(change.before))
+            }
+        };
+        gates.push(limit.rule(&name, ratio.mean, ratio.ci95, ratio.n));
     }
     match result.verdict {
         RangeVerdict::Changed => {}

@@ -12,12 +12,13 @@ use super::sizing::{self, Sized};
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::range::{Change, MeasuredCommit, RangeRecord};
-use vmeter_model::{Estimate, RangeVerdict, Verdict};
+use vmeter_model::{ChangeShape, Estimate, RangeVerdict, Verdict};
 use vmeter_session::{SavedRun, Session};
 use vmeter_stats::dist::{t_quantile, t_two_sided};
 use vmeter_stats::hosts::adjust;
 use vmeter_stats::placing::Placed;
 use vmeter_stats::segments::{level_changes_of_runs, neighbour_sd, LevelChange, FEWEST};
+use vmeter_stats::shape::{Shape, Stretch};
 use vmeter_stats::signed_rank::pseudo_median;
 use vmeter_stats::step;
 use vmeter_stats::{mean, ratio_of_means, Rule};
@@ -55,10 +56,10 @@ pub(super) fn scanned(
         n if n < FEWEST => few(&levels, exact),
         _ => {
             let steps = steps(&levels, session.record.seed);
-            let placed = (!exact).then(|| Placement::of(&levels, &steps, &samples).placed);
+            let placement = (!exact).then(|| Placement::of(&levels, &steps, &samples));
             let taken = taken(record, finished, times);
             let sized = |step: &Step<'_>| sized(session, &taken, step).filter(|_| !exact);
-            let found = many(&levels, &steps, &placed.unwrap_or_default(), sized);
+            let found = many(&levels, &steps, placement.as_ref(), sized);
             let is_calm = found.verdict == RangeVerdict::NoChange && !exact;
             let detectable_pct = is_calm.then(|| super::detect::detectable_pct(&levels)).flatten();
             Found { detectable_pct, ..found }
@@ -117,11 +118,13 @@ pub(super) fn to_size(record: &RangeRecord, session: &Session) -> Result<Vec<ToS
         return Ok(Vec::new());
     }
     let steps = steps(&levels, session.record.seed);
-    let placed = Placement::of(&levels, &steps, &samples).placed;
+    let Placement { placed, stretches, .. } = Placement::of(&levels, &steps, &samples);
     let taken = taken(record, &finished, &times);
-    let open = between_levels(&levels, &placed).into_iter();
-    let open = open.filter(|step| sized(session, &taken, step).is_none());
-    Ok(open.filter_map(|step| step.to_size()).collect())
+    // What is no step has no size of one.
+    let is_step = |k: &usize| !stretches.iter().any(|s| is_creep(s) && s.holds(*k));
+    let open = between_levels(&levels, &placed).into_iter().enumerate();
+    let open = open.filter(|(k, step)| is_step(k) && sized(session, &taken, step).is_none());
+    Ok(open.filter_map(|(_, step)| step.to_size()).collect())
 }
 
 /// The times by run, with the commit and build that each is of.
@@ -266,7 +269,7 @@ fn steps(levels: &[Level<'_>], seed: u64) -> Vec<LevelChange> {
 fn many<'l>(
     levels: &'l [Level<'l>],
     steps: &[LevelChange],
-    placed: &[Placed],
+    placement: Option<&Placement>,
     sized: impl Fn(&Step<'_>) -> Option<Sized>,
 ) -> Found {
     if steps.is_empty() {
@@ -274,10 +277,24 @@ fn many<'l>(
         return Found { excluded_pct: at_the_end(&centres), ..Found::new(RangeVerdict::NoChange) };
     }
     let found = steps.iter().map(|step| Placed { at: step.at, within: [step.at; 2] });
-    let placed: Vec<Placed> =
-        found.enumerate().map(|(k, p)| *placed.get(k).unwrap_or(&p)).collect();
+    let own = |(k, p)| placement.and_then(|own| own.placed.get(k)).copied().unwrap_or(p);
+    let placed: Vec<Placed> = found.enumerate().map(own).collect();
+    let stretches = placement.map_or(&[][..], |own| &own.stretches);
+    let between_them = between_levels(levels, &placed);
     let mut changes = Vec::new();
-    for ((step, own), found) in between_levels(levels, &placed).iter().zip(&placed).zip(steps) {
+    for (k, ((step, own), found)) in between_them.iter().zip(&placed).zip(steps).enumerate() {
+        let is_of = |s: &&Stretch| s.shape != Shape::Steps && s.holds(k);
+        if let Some(stretch) = stretches.iter().find(is_of) {
+            let [from, to] = stretch.steps;
+            let (Some(of), Some(found)) = (between_them.get(from..to), steps.get(from..to)) else {
+                continue;
+            };
+            let fresh = if of.len() == 1 { sized(step) } else { None };
+            changes.extend(
+                (k == from).then(|| together(levels, stretch, (of, found), fresh)).flatten(),
+            );
+            continue;
+        }
         let index = |at: usize| levels.get(at).map(|level| level.commit.index);
         let place = index(own.within[0]).zip(index(own.within[1])).map(|(a, b)| [a, b]);
         let ratio = between(step.before, step.after);
@@ -290,6 +307,51 @@ fn many<'l>(
         });
     }
     Found { changes, ..Found::new(RangeVerdict::Changed) }
+}
+
+fn is_creep(stretch: &Stretch) -> bool {
+    stretch.shape == Shape::Creep
+        || stretch.shape == Shape::Open && stretch.steps[1] - stretch.steps[0] > 1
+}
+
+/// What a stretch that is not told as steps comes to: its last commit over its first, as a creep, or with an
+/// interval that holds whether it is one or the steps `of` that were found.
+fn together(
+    levels: &[Level<'_>],
+    stretch: &Stretch,
+    (of, found): (&[Step<'_>], &[LevelChange]),
+    fresh: Option<Sized>,
+) -> Option<Change> {
+    let [begin, end] = stretch.commits;
+    let own = levels.get(begin..end)?;
+    let (first, last) = (own.first()?, own.last()?);
+    let (before, after) = (of.first()?.before, of.last()?.after);
+    let (rise, half) = stretch.rise;
+    let creep = [rise - half, rise, rise + half].map(f64::exp);
+    let all = ratio_of_means(&times_of(before), &times_of(after))?;
+    let ratio = if stretch.shape == Shape::Creep {
+        Estimate { mean: creep[1], ci95: [creep[0], creep[2]], ..all }
+    } else {
+        let steps = fresh.map(|s| s.ratio).or_else(|| between(before, after)).unwrap_or(all);
+        let ci95 = [creep[0].min(steps.ci95[0]), creep[2].max(steps.ci95[1])];
+        Estimate { mean: (creep[1] * steps.mean).sqrt(), ci95, ..all }
+    };
+    let p_value = found.iter().map(|step| step.p_value).fold(1.0, f64::min);
+    Some(Change {
+        shape: match stretch.shape {
+            Shape::Creep => ChangeShape::Creep,
+            Shape::Steps | Shape::Open => ChangeShape::Undecided,
+        },
+        commits: (first.commit.index + 1..=last.commit.index).collect(),
+        before: first.commit.index,
+        verdict: if ratio.mean > 1.0 { Verdict::Slower } else { Verdict::Faster },
+        jump_s: mean(&times_of(own.get(..1)?)) * (ratio.mean - 1.0),
+        ratio: Some(ratio),
+        p_value: Some(p_value),
+        probability: None,
+        sizing: None,
+        place: None,
+    })
 }
 
 /// The ratio of two levels by their commits' centres; none where these are too few to show
@@ -328,6 +390,7 @@ fn change(
     let ratio = ratio.or_else(|| ratio_of_means(&a, &b))?;
     let verdict = if ratio.mean > 1.0 { Verdict::Slower } else { Verdict::Faster };
     Some(Change {
+        shape: ChangeShape::Step,
         commits: (last + 1..=first).collect(),
         before: last,
         verdict,

@@ -20,7 +20,7 @@ use vmeter_model::run::{Outcome, PlannedRun, RunRecord};
 use vmeter_model::sweep::DiffResult;
 use vmeter_model::time::seconds;
 use vmeter_model::Estimate;
-use vmeter_model::{CommitState, RangeVerdict};
+use vmeter_model::{ChangeShape, CommitState, RangeVerdict};
 use vmeter_session::{envelope, SavedRun, Session};
 use vmeter_stats::step::Step;
 use vmeter_stats::{estimate, mean, ratio_of_means, Answer, Verdict};
@@ -353,6 +353,7 @@ fn change(
         None => (ratio_of_means(&a, &b)?, mean(&b) - mean(&a)),
     };
     Some(Change {
+        shape: ChangeShape::Step,
         commits: guilty.to_vec(),
         before: before.last()?.index,
         verdict: if jump_s > 0.0 { Verdict::Slower } else { Verdict::Faster },

@@ -17,7 +17,10 @@ use vmeter_session::{SavedRun, Session};
 use vmeter_stats::hosts::{adjust, HostSample};
 use vmeter_stats::placing::{doubtful, placed, Placed, Spread};
 use vmeter_stats::segments::LevelChange;
+use vmeter_stats::shape::{stretches, Stretch};
 
+/// Seed of the draws by which a step is told from a creep: the same runs say the same.
+const SEED: u64 = 1;
 /// Probability with which a step is placed.
 const SURE: f64 = 0.95;
 /// A commit is run so many times as often as in the first pass, at most.
@@ -97,6 +100,8 @@ impl Added {
 pub(super) struct Placement {
     /// Each step, in order; places are those of the levels' commits.
     pub placed: Vec<Placed>,
+    /// What they make up: steps, or a creep.
+    pub stretches: Vec<Stretch>,
     runs: Vec<Vec<f64>>,
     spread: Spread,
 }
@@ -161,8 +166,10 @@ impl Placement {
             }
         }
         let placed = placed(&runs, &at, SURE);
-        let spread = Spread::of(&runs, &placed.iter().map(|p| p.at).collect::<Vec<_>>());
-        Placement { placed, runs, spread }
+        let at: Vec<usize> = placed.iter().map(|p| p.at).collect();
+        let spread = Spread::of(&runs, &at);
+        let stretches = stretches(&runs, &at, SEED);
+        Placement { placed, stretches, runs, spread }
     }
 
     /// Places of the commits to run again, `each` being the runs of one in the first pass; none if

@@ -33,6 +33,7 @@ exported! {
     struct Change<'a> of range::Change {
         commits: &'a [usize],
         before: usize,
+        shape: Word,
         verdict: Word,
         ratio: Option<Estimate>,
         jump_s: f64,

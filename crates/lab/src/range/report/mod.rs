@@ -8,7 +8,7 @@ use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeResult};
 use vmeter_model::result::Envelope;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::sweep::DiffResult;
-use vmeter_model::{CommitState, RangeVerdict};
+use vmeter_model::{ChangeShape, CommitState, RangeVerdict};
 use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
 use vmeter_render::exported::Of;
@@ -134,6 +134,29 @@ impl<'a> RangeReport<'a> {
         self.plain_sentence(change) + told
     }
 
+    /// What a stretch of commits came to together, of which none is named.
+    fn of_stretch(&self, change: &Change, figures: &str) -> String {
+        let (first, last) = (self.named(change.before), change.commits.last());
+        let last = last.map_or_else(String::new, |at| self.named(*at));
+        let Change { verdict, commits, .. } = change;
+        if change.shape == ChangeShape::Creep {
+            let each = change
+                .ratio
+                .as_ref()
+                .map_or(1.0, |r| r.mean)
+                .powf(1.0 / commits.len().max(1) as f64);
+            return format!(
+                "A creep of {} commits: {last} is {verdict} than {first} {figures}, {:+.2} % a commit; no single one made it.",
+                commits.len(),
+                100.0 * (each - 1.0)
+            );
+        }
+        format!(
+            "{last} is {verdict} than {first} {figures}: one of these {} commits or a creep, not decided; more runs of each would tell (--resume with --runs N).",
+            commits.len()
+        )
+    }
+
     fn plain_sentence(&self, change: &Change) -> String {
         let by = change.ratio.as_ref().map(added_percent).unwrap_or_default();
         let time = Quantity::exact(change.jump_s.abs(), Unit::Seconds).inline();
@@ -143,6 +166,9 @@ impl<'a> RangeReport<'a> {
             (None, None) => String::new(),
         };
         let figures = format!("by {time} ({by}{sure})");
+        if change.shape != ChangeShape::Step {
+            return self.of_stretch(change, &figures);
+        }
         match change.commits.as_slice() {
             [one] => format!(
                 "{} made it {} {figures}{}.",
@@ -260,11 +286,13 @@ impl<'a> RangeReport<'a> {
             .collect();
         let crowded = detail != Detail::Full && shown.len() > GLANCE;
         for commit in shown {
-            let guilty = result.changes.iter().any(|c| c.commits.contains(&commit.index));
+            let is_step = |c: &&Change| c.shape == ChangeShape::Step;
+            let mut steps = result.changes.iter().filter(is_step);
+            let guilty = steps.any(|c| c.commits.contains(&commit.index));
+            let is_near = |at: &usize| commit.index + 3 > *at && commit.index < at + 3;
             let near = result.changes.iter().any(|c| {
-                c.commits
-                    .first()
-                    .is_some_and(|first| commit.index + 3 > *first && commit.index < first + 3)
+                let last = c.commits.last().filter(|_| c.shape != ChangeShape::Step);
+                c.commits.first().into_iter().chain(last).any(is_near)
             });
             let suspect = commit.probability.is_some_and(|p| p >= SUSPECT);
             if crowded && !guilty && !near && !suspect && commit.failure.is_none() {
@@ -398,7 +426,7 @@ fn method(result: &RangeResult) -> String {
     } else {
         "Changes of level (circular binary segmentation) that are more than commits and runs \
          scatter; any false one in 5 % of ranges. Where they are: posterior of two levels, by all \
-         runs."
+         runs. A commit is named where an even creep would not look like this (4 %)."
             .to_owned()
     }
 }
