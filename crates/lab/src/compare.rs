@@ -63,6 +63,7 @@ fn comparison(
         a: a.to_owned(),
         b: b.to_owned(),
         ratio: decided.ratio,
+        sure_pct: (1e4 * (1.0 - rule.alpha)).round() / 100.0,
         cpu_ratio,
         p_value: decided.p_value,
         verdict: decided.verdict,

@@ -66,6 +66,7 @@ exported! {
         a: &'a str,
         b: &'a str,
         ratio: Estimate,
+        sure_pct: f64,
         cpu_ratio: Estimate,
         centre: &'static str = |_| "Hodges-Lehmann of the ratios of each block, with its signed-rank interval",
         p_value: f64,

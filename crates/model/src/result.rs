@@ -151,8 +151,11 @@ pub struct Comparison {
     /// Label of the other.
     pub b: String,
     /// b over a, wall time, block by block: `mean` is the Hodges-Lehmann centre of the ratios,
-    /// `ci95` its signed-rank interval, at which all comparisons together are right in 95 %.
+    /// `ci95` its signed-rank interval, at which all comparisons together are right in `sure_pct`.
     pub ratio: Estimate,
+    /// How often the intervals of all comparisons together hold, %: 95, or more where there are several
+    /// looks at the runs and this one has a part of the 5 % only.
+    pub sure_pct: f64,
     /// The same for CPU time.
     pub cpu_ratio: Estimate,
     /// Of the signed-rank test, two-sided, adjusted for the number of comparisons.

@@ -107,6 +107,22 @@ impl OverheadRule {
         self.spent(alpha)
     }
 
+    /// Pairs at most with which it can decide at all; none if these are as many or more.
+    pub fn too_few(&self) -> Option<usize> {
+        let can = |max_pairs: &usize| {
+            let rule = OverheadRule {
+                max_pairs: *max_pairs,
+                min_pairs: self.min_pairs.min(*max_pairs),
+                ..*self
+            };
+            !rule.looks().is_empty()
+        };
+        if can(&self.most()) {
+            return None;
+        }
+        (self.most()..=10_000).find(can)
+    }
+
     fn most(&self) -> usize {
         self.max_pairs.clamp(1, 10_000)
     }
@@ -242,6 +258,10 @@ mod tests {
         let few = OverheadRule { max_pairs: 8, ..OverheadRule::default() };
         assert_eq!(few.decide(&[(1.3, 1.0); 8]), Decision::Undecided);
         assert!(few.stopped(&[(1.3, 1.0); 8]).is_some());
+        let least = few.too_few().expect("more than 8");
+        let enough = OverheadRule { max_pairs: least, ..few };
+        assert_eq!(enough.too_few(), None);
+        assert_eq!(enough.decide(&vec![(1.3, 1.0); least]), Decision::Exceeds);
     }
 
     #[test]

@@ -20,6 +20,9 @@ const AS_STEPS: f64 = 0.04;
 /// Steps that are told as something else.
 const AS_OTHER: f64 = 0.01;
 
+/// Variance of centres about a line over that about steps: what is more is the step itself.
+const MOST_SCATTER: f64 = 2.0;
+
 /// What a stretch was found to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
@@ -71,6 +74,10 @@ pub fn stretches(runs: &[Vec<f64>], steps: &[usize], seed: u64) -> Vec<Stretch> 
     // A creep is no scatter of steps, and steps are none of a creep.
     let of_line = about_lines(runs, &centres, steps, &groups);
     let of_steps = Spread::of(runs, steps);
+    // Nor is a large step in a short range a scatter of builds.
+    let each = runs.iter().map(Vec::len).max().unwrap_or(0).max(1) as f64;
+    let most = MOST_SCATTER * (of_steps.build + of_steps.run / each);
+    let of_line = Spread { build: of_line.build.min(most), ..of_line };
     let of_steps = Spread { build: of_steps.build.min(of_line.build), ..of_steps };
     let cells = |spread: Spread| -> Vec<Cell> {
         let all = runs.iter().zip(&centres);

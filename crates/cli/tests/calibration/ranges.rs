@@ -326,12 +326,11 @@ fn what_a_creep_is_told_as() {
             "range of {} commits x 5, normal {noise} %, a creep of {each_adds} % a commit",
             n + 1
         );
-        let rate = |of: &dyn Fn(&(bool, bool, bool, Option<bool>)) -> bool| {
-            Rate::of(&found.iter().map(of).collect::<Vec<_>>())
-        };
-        rate(&|f| f.0).told(&format!("{what}: a change"));
-        rate(&|f| f.1).at_most(0.05, &format!("{what}: a commit is named"));
-        rate(&|f| f.2).told(&format!("{what}: told as a creep"));
+        Rate::of(&found.iter().map(|f| f.0).collect::<Vec<_>>()).told(&format!("{what}: a change"));
+        Rate::of(&found.iter().map(|f| f.1).collect::<Vec<_>>())
+            .at_most(0.05, &format!("{what}: a commit is named"));
+        Rate::of(&found.iter().map(|f| f.2).collect::<Vec<_>>())
+            .told(&format!("{what}: told as a creep"));
         let covers: Vec<bool> = found.iter().filter_map(|f| f.3).collect();
         Rate::of(&covers).at_least(0.93, &format!("{what}: the interval of the whole covers"));
     }

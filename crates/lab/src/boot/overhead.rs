@@ -247,6 +247,14 @@ pub(super) fn measure(
     watch: &mut Watch<'_>,
 ) -> Result<()> {
     let design = Design::new(levels, asked.runs);
+    if let Some(least) = design.rule.too_few() {
+        watch.progress.warn(&format!(
+            "{} pairs cannot decide whether watching costs at most {:.0} %, whatever they show: --runs {} or more can",
+            design.rule.max_pairs * design.pairs,
+            100.0 * (design.rule.bound - 1.0),
+            least * design.pairs
+        ));
+    }
     let warmups = (asked.warmup.unwrap_or(1) as usize).max(usize::from(levels.counts_apart()));
     let whole = design.plan(warmups, session.record.seed);
     let per_block = per_block(levels);

@@ -336,6 +336,7 @@ fn comparison(a: &BenchMachine, b: &BenchMachine, p_value: f64, verdict: Verdict
         a: a.label.clone(),
         b: b.label.clone(),
         ratio: ratios(&a.samples_s, &b.samples_s),
+        sure_pct: 95.0,
         cpu_ratio: ratios(&a.cpu_samples_s, &b.cpu_samples_s),
         p_value,
         verdict,

@@ -6,7 +6,7 @@ use vmeter_model::range::*;
 use vmeter_model::run::WatchLevel;
 use vmeter_model::shard::HostEffect;
 use vmeter_model::SCHEMA;
-use vmeter_model::{CommitState, RangeVerdict, Verdict};
+use vmeter_model::{ChangeShape, CommitState, RangeVerdict, Verdict};
 
 fn commit(index: usize) -> MeasuredCommit {
     let built = index != 1;
@@ -61,6 +61,7 @@ pub fn result() -> RangeResult {
         record,
         commits,
         changes: vec![Change {
+            shape: ChangeShape::Step,
             commits: vec![1, 2],
             before: 0,
             verdict: Verdict::Slower,

@@ -232,6 +232,14 @@ pub(crate) fn ratio_words(comparison: &Comparison) -> String {
     }
 }
 
+/// Of what level an interval is that is not of 95 %: of one of several looks.
+fn level(comparison: &Comparison) -> String {
+    match comparison.sure_pct {
+        sure if (sure - 95.0).abs() < 1e-6 || comparison.exact => String::new(),
+        sure => format!(", the interval one of {sure} %"),
+    }
+}
+
 /// What a comparison says, in a sentence.
 pub(crate) fn sentence(comparison: &Comparison) -> String {
     let Comparison { a, b, ratio, p_value: p, verdict, .. } = comparison;
@@ -242,23 +250,26 @@ pub(crate) fn sentence(comparison: &Comparison) -> String {
     match verdict {
         Verdict::Faster | Verdict::Slower => {
             format!(
-                "{b} is {verdict} than {a}: it takes {} of its time ({spelled}).",
-                ratio_interval(ratio)
+                "{b} is {verdict} than {a}: it takes {} of its time ({spelled}){}.",
+                ratio_interval(ratio),
+                level(comparison)
             )
         }
         Verdict::Equal if comparison.exact => format!("{a} and {b} are equal."),
         Verdict::Equal => format!(
-            "{a} and {b} are equal within {} %: the ratio is {}.",
+            "{a} and {b} are equal within {} %: the ratio is {}{}.",
             comparison.margin_pct,
-            ratio_interval(ratio)
+            ratio_interval(ratio),
+            level(comparison)
         ),
         Verdict::NoDifference => format!(
-            "No difference found between {a} and {b}{}: the ratio is {} ({spelled}).",
+            "No difference found between {a} and {b}{}: the ratio is {} ({spelled}){}.",
             match comparison.detectable_pct {
                 Some(seen) => format!(" ({seen:.1} % or more would have been, in 4 of 5 cases)"),
                 None => String::new(),
             },
-            ratio_interval(ratio)
+            ratio_interval(ratio),
+            level(comparison)
         ),
         Verdict::Undecidable => format!(
             "{a} and {b} cannot be compared with {} of each: {} are needed.",

@@ -80,10 +80,12 @@ impl<'a> RangeReport<'a> {
                 all.join(" ")
             }
             RangeVerdict::NoChange if result.record.bisect => format!(
-                "No change of {} or more between {} and {}: {sure} sure.",
+                "No change of {} or more between {} and {}: {sure} sure, over all sizes that one may have; of \
+                 just that size every fourth is missed.{}",
                 self.excluded(),
                 self.named(self.outermost().0),
-                self.named(self.outermost().1)
+                self.named(self.outermost().1),
+                self.by_the_ends()
             ),
             RangeVerdict::NoChange => format!(
                 "No commit of the {} changed the time by more than noise{}.",
@@ -114,6 +116,13 @@ impl<'a> RangeReport<'a> {
                 "Fewer than two commits can be measured: there is nothing to compare.".to_owned()
             }
         }
+    }
+
+    /// What the ends alone leave possible.
+    fn by_the_ends(&self) -> String {
+        let Some(ends) = &self.result.ends else { return String::new() };
+        let most = ends.ci95.map(|end| 100.0 * (end - 1.0).abs()).into_iter().fold(0.0, f64::max);
+        format!(" By the ends alone one of {most:.1} % or more is excluded (95 %).")
     }
 
     fn excluded(&self) -> String {
