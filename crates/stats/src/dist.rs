@@ -1,6 +1,6 @@
 //! The distributions that tests and intervals need, total over their arguments.
 
-use statrs::distribution::{ContinuousCDF, FisherSnedecor, Normal, StudentsT};
+use statrs::distribution::{ChiSquared, ContinuousCDF, FisherSnedecor, Normal, StudentsT};
 
 /// Quantile of Student's t; infinite for df <= 0, the normal's for infinite df.
 pub fn t_quantile(p: f64, df: f64) -> f64 {
@@ -32,6 +32,11 @@ pub fn f_upper(f: f64, df1: f64, df2: f64) -> f64 {
     }
 }
 
+/// Quantile of chi squared; 0 where the degrees of freedom are none.
+pub fn chi_squared_quantile(p: f64, df: f64) -> f64 {
+    ChiSquared::new(df).map_or(0.0, |dist| dist.inverse_cdf(p.clamp(0.0, 1.0)))
+}
+
 /// Standard normal distribution function.
 pub fn normal_cdf(z: f64) -> f64 {
     Normal::standard().cdf(z)
@@ -49,6 +54,10 @@ mod tests {
     /// NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2 (t) and 1.3.6.7.3 (F).
     #[test]
     fn quantiles_are_those_of_the_tables() {
+        // 1.3.6.7.4: chi squared.
+        assert!((chi_squared_quantile(0.95, 10.0) - 18.307).abs() < 1e-3);
+        assert!((chi_squared_quantile(0.05, 19.0) - 10.117).abs() < 1e-3);
+        assert_eq!(chi_squared_quantile(0.5, 0.0), 0.0);
         let table = [
             (1.0, 0.975, 12.706),
             (2.0, 0.975, 4.303),

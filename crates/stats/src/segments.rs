@@ -17,12 +17,13 @@
 //! that happened to meet the same commit are no change. What is found is divided there and looked
 //! at again.
 
+mod levels;
 mod memory;
 mod order;
 mod scatter;
 mod stretch;
 
-pub use order::{detectable_in_order, level_changes_in_order, OrderedChange};
+pub use order::{detectable_among, detectable_in_order, level_changes_in_order, OrderedChange};
 
 use crate::rng::Rng;
 use crate::sample::{median, MAD_TO_SD};
@@ -65,26 +66,26 @@ fn changes(values: &[f64], scatter: &Scatter, alpha: f64, seed: u64) -> Vec<Leve
         return Vec::new();
     }
     let mut rng = Rng::new(seed);
-    divided(values.len(), alpha, |begin, end, _| {
+    divided(values.len(), alpha, |begin, end| {
         let of_scatter = |series: &mut [f64], rng: &mut Rng| {
             let own = scatter.0[begin..end].iter();
             series.iter_mut().zip(own).for_each(|(v, own)| *v = own.draw(rng));
         };
-        tested(&values[begin..end], of_scatter, &mut rng)
+        tested(&values[begin..end], DRAWS, of_scatter, &mut rng)
     })
 }
 
-/// Changes of level among `n` values by what `test` finds in a part of them, at its level, and in the
+/// Changes of level among `n` values by what `test` finds in a part of them, and in the
 /// parts of that.
 fn divided(
     n: usize,
     alpha: f64,
-    mut test: impl FnMut(usize, usize, f64) -> Option<(Stretch, f64)>,
+    mut test: impl FnMut(usize, usize) -> Option<(Stretch, f64)>,
 ) -> Vec<LevelChange> {
     let mut found = Vec::new();
     let mut parts = vec![(0, n, alpha)];
     while let Some((begin, end, alpha)) = parts.pop() {
-        let Some((stretch, p_value)) = test(begin, end, alpha) else { continue };
+        let Some((stretch, p_value)) = test(begin, end) else { continue };
         if p_value > alpha {
             continue;
         }
@@ -104,12 +105,13 @@ fn divided(
 /// The stretch of these values that differs most, and its p-value among series that `redraw` makes.
 fn tested(
     part: &[f64],
+    most_draws: usize,
     redraw: impl Fn(&mut [f64], &mut Rng),
     rng: &mut Rng,
 ) -> Option<(Stretch, f64)> {
     let n = part.len();
     let chosen = chosen(part)?;
-    let draws = draws(n);
+    let draws = most_draws.min(affordable(n));
     let mut series = part.to_vec();
     let mut all = vec![Sizes::of(part)];
     all.extend((0..draws).map(|_| {
@@ -121,7 +123,12 @@ fn tested(
 
 /// Draws of a null distribution of so many values.
 fn draws(n: usize) -> usize {
-    DRAWS.min(WORK / (n * n).max(1)).max(199)
+    DRAWS.min(affordable(n))
+}
+
+/// Draws that cost no more than [`WORK`].
+fn affordable(n: usize) -> usize {
+    (WORK / (n * n).max(1)).max(199)
 }
 
 /// The step, in standard deviations of a value, that is found in `power` of cases among `n` values

@@ -20,12 +20,22 @@ fn trend(many: &Many, world: &World, seed: u64, at: u64, slower: &str) -> Vec<Va
 
 /// As [`trend`], `more` being a line of a session's own.
 fn trend_on(many: &Many, world: &World, seed: u64, more: impl Fn(u64) -> String) -> Vec<Value> {
+    trend_of(SESSIONS, many, world, seed, more)
+}
+
+fn trend_of(
+    sessions: u64,
+    many: &Many,
+    world: &World,
+    seed: u64,
+    more: impl Fn(u64) -> String,
+) -> Vec<Value> {
     let name = format!("trend{seed}");
     let folder = many.path(&name);
     let script = many.path(&format!("{name}.mock")).display().to_string();
-    for session in 0..SESSIONS {
+    for session in 0..sessions {
         let more = more(session);
-        let is_noisy = world.is_uneven && session == SESSIONS / 2;
+        let is_noisy = world.is_uneven && session == sessions / 2;
         let noisier: &[&str] = if is_noisy { &["normal 14.7%"] } else { &[] };
         many.machine(&format!("{name}.mock"), &[world.noise, noisier].concat(), &[&more]);
         let words = ["boot", "--vmm", "mock", "--machine", &script, "--warmup", "0", "--runs", "3"];
@@ -84,6 +94,39 @@ fn sessions_of_a_machine_that_changed_and_of_one_that_did_not() {
         Rate::of(&placed).at_least(0.8, &format!("{what}: found within one"));
         let told: Vec<bool> = found.iter().map(|changes| changes.iter().any(is_told)).collect();
         Rate::of(&told).told(&format!("{what}: said to be the machine's"));
+    }
+    all_kept();
+}
+
+/// 24 sessions of several levels. Cut by cut, of two steps upward none had both told: in two of six histories one lay in
+/// the middle, where nothing happened.
+#[test]
+fn stairs() {
+    let many = Many::new();
+    let calm = World { noise: &["normal 0.5%", "session 0.5%"], ..NORMAL };
+    // The machine boots in 100 ms: from which session on by how many ms more.
+    let all = [
+        ("two steps up, 15 and 13 %", &[(8, 15), (16, 30)][..]),
+        ("two steps up, 5 and 14 %", &[(8, 5), (16, 20)]),
+        ("three steps up, 10 % each", &[(6, 10), (12, 21), (18, 33)]),
+        ("15 % up and down again", &[(8, 15), (16, 0)]),
+    ];
+    for (at, (name, steps)) in (1u64..).zip(all) {
+        let more = |session: u64| {
+            let level = steps.iter().rev().find(|step| session >= step.0).map_or(0, |step| step.1);
+            format!("{level}ms note a level")
+        };
+        let trial = |seed: u64| {
+            let found = trend_of(24, &many, &calm, 700_000 + 1000 * at + seed, more);
+            let is_near = |(change, step): (&Value, &(u64, i32))| {
+                let day = change["since"].as_str().and_then(|since| since.get(8..10)?.parse().ok());
+                day.is_some_and(|day: u64| day.abs_diff(step.0 + 1) <= 1) && is_told(change)
+            };
+            found.len() == steps.len() && found.iter().zip(steps).all(is_near)
+        };
+        let told = each(trials(u64::from(at < 3), 60), trial);
+        let what = format!("runs trend, 24 sessions, runs and sessions 0.5 %, {name}: each told within one, and no other");
+        Rate::of(&told).at_least(0.95, &what);
     }
     all_kept();
 }

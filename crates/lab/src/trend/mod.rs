@@ -27,7 +27,7 @@ use vmeter_session::envelope::envelope_now;
 use vmeter_session::failure::usage;
 use vmeter_session::{state_dir, AnySession, SavedRun, Session};
 use vmeter_stats::median;
-use vmeter_stats::segments::{detectable_in_order, level_changes_in_order, neighbour_sd, FEWEST};
+use vmeter_stats::segments::{detectable_among, level_changes_in_order, OrderedChange, FEWEST};
 use vmeter_stats::signed_rank::pseudo_median;
 
 /// Chance of any change being called one over the sessions of a machine that is as it was.
@@ -69,7 +69,8 @@ pub struct MachineTrend {
     /// Its sessions, the oldest first.
     pub sessions: Vec<SessionLevel>,
     /// Change, %, that is shown, if maybe as undecided, in four of five cases where a quarter of the sessions
-    /// have it, by what neighbours scatter; none of so few that no such change would be.
+    /// have it, by the upper limit of what sessions scatter about their levels; none of so few that no such
+    /// change would be.
     pub detectable_pct: Option<f64>,
     /// Where its level changed.
     pub changes: Vec<TrendChange>,
@@ -106,10 +107,9 @@ pub struct TrendChange {
     pub ratio: f64,
     /// What it is: a change of the machine, or one that the host may have made.
     pub verdict: TrendVerdict,
-    /// Of the stretch that begins or ends here, among all stretches, if sessions do not resemble the
-    /// ones before them.
+    /// Of there being any change, if sessions do not resemble the ones before them.
     pub p_value: f64,
-    /// The same if they do (a first-order autoregression, up to 0.5), adjusted to the level of 1 %.
+    /// Of this one beside the others, if they do (a first-order autoregression, up to 0.5).
     pub p_if_alike: f64,
     /// What of the machine's provenance changed with it.
     pub changed: Vec<String>,
@@ -160,8 +160,12 @@ pub fn over(folders: &[PathBuf]) -> TrendResult {
 fn of_machine(key: Key, mut sessions: Vec<SessionLevel>) -> MachineTrend {
     let (argv, hostname, watch, measured_to) = key;
     sessions.sort_by_key(|s| (s.started_at.clone(), s.first_ns));
-    let changes = changes(&sessions);
-    let detectable_pct = detectable(&sessions);
+    let logs: Vec<f64> = sessions.iter().map(|s| s.centre_s.ln()).collect();
+    let found = level_changes_in_order(&logs, ALPHA, 1);
+    let changes = changes(&sessions, &found);
+    let cuts: Vec<usize> = found.iter().map(|change| change.at).collect();
+    let step = detectable_among(&logs, &cuts, ALPHA, POWER);
+    let detectable_pct = step.map(|step| 100.0 * step.exp_m1());
     MachineTrend { argv, hostname, watch, measured_to, sessions, detectable_pct, changes }
 }
 
@@ -247,12 +251,6 @@ fn written_ns((dir, _): &SavedRun) -> Option<u128> {
     Some(file.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?.as_nanos())
 }
 
-fn detectable(sessions: &[SessionLevel]) -> Option<f64> {
-    let logs: Vec<f64> = sessions.iter().map(|s| s.centre_s.ln()).collect();
-    let step = detectable_in_order(logs.len(), ALPHA, POWER)?;
-    Some(100.0 * (step * neighbour_sd(&logs)).exp_m1())
-}
-
 fn total_s(dir: &Path, run: &RunRecord) -> f64 {
     if run.icount {
         return Figures::of(&crate::analysis::analyse_run(dir, run.clone())).run.total_s;
@@ -260,13 +258,12 @@ fn total_s(dir: &Path, run: &RunRecord) -> f64 {
     seconds(run.total_ns)
 }
 
-fn changes(sessions: &[SessionLevel]) -> Vec<TrendChange> {
+fn changes(sessions: &[SessionLevel], found: &[OrderedChange]) -> Vec<TrendChange> {
     let logs: Vec<f64> = sessions.iter().map(|s| s.centre_s.ln()).collect();
-    let found = level_changes_in_order(&logs, ALPHA, 1);
     let mut bounds: Vec<usize> = vec![0];
     bounds.extend(found.iter().map(|change| change.at));
     bounds.push(sessions.len());
-    let levels = bounds.windows(3).zip(&found);
+    let levels = bounds.windows(3).zip(found);
     levels
         .filter_map(|(w, change)| {
             let (old, new) = (logs.get(w[0]..w[1])?, logs.get(w[1]..w[2])?);

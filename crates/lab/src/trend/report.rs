@@ -21,8 +21,8 @@ impl TrendReport<'_> {
         let machines = &self.result.machines;
         let latest = machines
             .iter()
-            .filter_map(|machine| Some((machine, machine.changes.last()?)))
-            .map(|(machine, change)| sentence(machine, change));
+            .filter(|machine| !machine.changes.is_empty())
+            .map(sentences);
         let latest: Vec<String> = latest.collect();
         if !latest.is_empty() {
             return latest.join(" ");
@@ -72,6 +72,26 @@ fn named(machine: &MachineTrend) -> String {
     let program = machine.argv.first().map_or("?", String::as_str);
     let program = program.rsplit('/').next().unwrap_or(program);
     format!("{program} on {}, watched {}", machine.hostname, machine.watch)
+}
+
+/// The latest change, and what led to it.
+fn sentences(machine: &MachineTrend) -> String {
+    let Some((last, earlier)) = machine.changes.split_last() else { return String::new() };
+    let said = sentence(machine, last);
+    if earlier.is_empty() {
+        return said;
+    }
+    let one = |change: &TrendChange| {
+        let doubt = if change.verdict == TrendVerdict::Undecided { " (undecided)" } else { "" };
+        format!("{:+.1} % since {}{doubt}", 100.0 * (change.ratio - 1.0), change.since)
+    };
+    let earlier: Vec<String> = earlier.iter().map(one).collect();
+    let all = machine.changes.iter().map(|change| change.ratio).product::<f64>();
+    format!(
+        "{said} Before that: {}. From the first level to the last: {:+.1} %.",
+        earlier.join(", "),
+        100.0 * (all - 1.0)
+    )
 }
 
 fn sentence(machine: &MachineTrend, change: &TrendChange) -> String {
@@ -127,7 +147,7 @@ impl Report for TrendReport<'_> {
             document.push(Block::Table(Self::table(machine)));
             if let Some(change) = machine.changes.last() {
                 let [a, b] = change.paths.each_ref().map(|path| shell::path(path));
-                notices.push(Notice::new(NoticeKind::Note, format!("vmeter diff {a} {b}")));
+                notices.push(Notice::new(NoticeKind::Hint, format!("vmeter diff {a} {b}")));
             }
         }
         if self.result.too_few > 0 {
@@ -185,6 +205,34 @@ mod tests {
         };
         let key = (vec!["/bin/qemu".to_owned()], "host".to_owned(), "none".to_owned(), Vec::new());
         of_machine(key, (0..20).map(session).collect())
+    }
+
+    /// The headline was of the last step alone, and the command was wrapped, so that it could not be pasted.
+    #[test]
+    fn two_steps_upward_are_both_told() {
+        let stairs = machine(|i| [500.0, 575.0, 650.0][(i as usize / 7).min(2)]);
+        let told = stairs.changes.iter().map(|c| (c.verdict, c.since.as_str()));
+        let slower = TrendVerdict::Slower;
+        let wanted = [(slower, "2026-01-08T12:00:00Z"), (slower, "2026-01-15T12:00:00Z")];
+        assert_eq!(told.collect::<Vec<_>>(), wanted);
+        let said = sentences(&stairs);
+        for part in
+            ["% slower since 2026-01-15", "+15.0 % since 2026-01-08", "to the last: +29.9 %"]
+        {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert!(stairs.detectable_pct < Some(1.0), "{:?}", stairs.detectable_pct);
+        let result = TrendResult {
+            envelope: vmeter_session::envelope::envelope_now("runs trend"),
+            machines: vec![stairs],
+            too_few: 0,
+            ends_not_known: 0,
+            unread: Vec::new(),
+        };
+        let document = TrendReport { result: &result }.document(Detail::Glance);
+        let Some(Block::Notices(notices)) = document.blocks.last() else { panic!("notices") };
+        let hint = Notice::new(NoticeKind::Hint, "vmeter diff /runs/13 /runs/14");
+        assert_eq!(notices.as_slice(), [hint]);
     }
 
     #[test]

@@ -8,22 +8,26 @@
 //! and are held against the same in random order. One session alone is never a change, and few
 //! sessions have too few orders for any.
 
-use super::{detectable_by, divided, memory, tested, FEWEST};
-use crate::dist::normal_quantile;
+use super::{detectable_by, levels, memory, tested, FEWEST};
+use crate::dist::{chi_squared_quantile, normal_quantile};
 use crate::rng::Rng;
 use crate::sample::sorted;
-use std::collections::BTreeMap;
+
+/// Draws of the random orders: those of so many values are always the same, so that few would make the level of
+/// all histories of that length another.
+const ORDERS: usize = 9999;
+/// What sessions scatter by is taken for no less than it is with this chance.
+const SURE: f64 = 0.8;
 
 /// The level changes from value `at` on, or seems to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OrderedChange {
     /// Index of the first value of the new level.
     pub at: usize,
-    /// p-value of the stretch that it bounds, if one value does not depend on the others: among
-    /// other orders of the values.
+    /// p-value of there being any change, if one value does not depend on the others: among other orders of the
+    /// values.
     pub p_value: f64,
-    /// Its p-value if values resemble the ones before them, however much, times by how much the level of
-    /// the part that it was found in is below that of all.
+    /// p-value of this one beside the others, if values resemble the ones before them.
     pub p_remembering: f64,
 }
 
@@ -35,22 +39,17 @@ pub fn level_changes_in_order(values: &[f64], alpha: f64, seed: u64) -> Vec<Orde
         return Vec::new();
     }
     let mut rng = Rng::new(seed);
-    let mut remembering = BTreeMap::new();
-    let found = divided(values.len(), alpha, |begin, end, level| {
-        let shuffled = |series: &mut [f64], rng: &mut Rng| rng.shuffle(series);
-        let part = &values[begin..end];
-        let (stretch, p_value) = tested(&scores(part), shuffled, &mut rng)?;
-        if p_value <= level {
-            let p = (memory::p_value(part, &stretch, &mut rng) * alpha / level).min(1.0);
-            remembering.extend(stretch.cuts(part.len()).map(|cut| (begin + cut, p)));
-        }
-        Some((stretch, p_value))
-    });
-    let change = |c: &super::LevelChange| {
-        let p_remembering = remembering.get(&c.at).copied().unwrap_or(1.0);
-        OrderedChange { at: c.at, p_value: c.p_value, p_remembering }
+    let shuffled = |series: &mut [f64], rng: &mut Rng| rng.shuffle(series);
+    let Some((_, p_value)) = tested(&scores(values), ORDERS, shuffled, &mut rng) else {
+        return Vec::new();
     };
-    found.iter().map(change).collect()
+    if p_value > alpha {
+        return Vec::new();
+    }
+    let cuts = levels::cuts(values);
+    let remembering = memory::p_values(values, &cuts, &mut rng);
+    let change = |(at, p_remembering)| OrderedChange { at, p_value, p_remembering };
+    cuts.into_iter().zip(remembering).map(change).collect()
 }
 
 /// As [`super::detectable_step`], in order; none where there are too few values for any step.
@@ -61,8 +60,19 @@ pub fn detectable_in_order(n: usize, alpha: f64, power: f64) -> Option<f64> {
     detectable_by(n, (alpha, power), scores)
 }
 
+/// The step that is found in `power` of cases, or more, among as many values that scatter as these do about their
+/// levels, which begin at `cuts`: how much that is few values tell badly, so that it is its upper limit
+/// ([`SURE`]).
+pub fn detectable_among(values: &[f64], cuts: &[usize], alpha: f64, power: f64) -> Option<f64> {
+    let step = detectable_in_order(values.len(), alpha, power)?;
+    let freedom = values.len().checked_sub(cuts.len() + 1).filter(|f| *f > 0)? as f64;
+    let squares = levels::left(&levels::calm(values), cuts);
+    let step = step * (squares / chi_squared_quantile(1.0 - SURE, freedom)).sqrt();
+    step.is_finite().then_some(step)
+}
+
 /// Normal scores; equal values have the one of their mean rank.
-pub(super) fn scores(values: &[f64]) -> Vec<f64> {
+fn scores(values: &[f64]) -> Vec<f64> {
     let n = values.len() as f64;
     let sorted = sorted(values);
     let rank = |v: &f64| {
