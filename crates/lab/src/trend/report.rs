@@ -19,10 +19,7 @@ pub struct TrendReport<'a> {
 impl TrendReport<'_> {
     fn answer(&self) -> String {
         let machines = &self.result.machines;
-        let latest = machines
-            .iter()
-            .filter(|machine| !machine.changes.is_empty())
-            .map(sentences);
+        let latest = machines.iter().filter(|machine| !machine.changes.is_empty()).map(sentences);
         let latest: Vec<String> = latest.collect();
         if !latest.is_empty() {
             return latest.join(" ");
