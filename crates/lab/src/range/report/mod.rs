@@ -80,8 +80,8 @@ impl<'a> RangeReport<'a> {
                 all.join(" ")
             }
             RangeVerdict::NoChange if result.record.bisect => format!(
-                "No change of {} or more between {} and {}: {sure} sure, over all sizes that one may have; of \
-                 just that size every fourth is missed.{}",
+                "No change of {} or more between {} and {}: {sure} sure, over all sizes that one may have; one of \
+                 just that size is missed more often.{}",
                 self.excluded(),
                 self.named(self.outermost().0),
                 self.named(self.outermost().1),
