@@ -162,8 +162,8 @@ impl Started {
 
     fn parent(&mut self, parent: Tid, child: Tid) {
         if self.parents.len() < MOST || self.parents.contains_key(&child) {
-            // Its fork and its maker's return both say so.
-            if self.parents.insert(child, parent) != Some(parent) {
+            // Its fork and its maker's return both say so; of each thread one maker is kept.
+            if self.parents.insert(child, parent).is_none() {
                 self.children.entry(parent).or_default().push(child);
             }
         }
