@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 const PREFIX: &str = "vmeter-";
+/// One that is empty for so long is: the kernel places it in less, its thread without a CPU included.
+const PLACING: Duration = Duration::from_millis(20);
 /// An execve(2) may read a program from a slow disk.
 const EXECUTING: Duration = Duration::from_secs(1);
 /// The variable in the environment of each process that vmeter starts.
@@ -112,33 +114,54 @@ impl fmt::Display for Owner {
 /// is cut off by an execve(2) while it is read is read again.
 pub fn environment_of(pid: i32) -> Option<Vec<u8>> {
     let until = Instant::now() + EXECUTING;
-    let mut last = Vec::new();
+    let mut none_at = (0, Instant::now());
     loop {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
-        if !environment.is_empty() {
-            // A program may write what it likes there (setproctitle): then it stays so.
-            if environment.last() == Some(&0) || environment == last {
-                return Some(environment);
-            }
-            last = environment;
-            continue;
-        }
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        if !has_environment(&stat) || Instant::now() > until {
-            return Some(environment);
+        let late = Instant::now() > until;
+        match environment_in(&stat) {
+            Environment::None => return Some(environment),
+            // Where it begins is set a moment before where it ends.
+            Environment::Within(start, end) if start == end => {
+                if none_at.0 != start {
+                    none_at = (start, Instant::now());
+                } else if none_at.1.elapsed() > PLACING {
+                    return Some(environment);
+                }
+            }
+            Environment::Within(start, end) if environment.len() as u64 == end - start => {
+                return Some(environment)
+            }
+            _ if late => return Some(environment),
+            Environment::Within(..) | Environment::Unplaced => {}
         }
         std::thread::sleep(Duration::from_micros(200));
     }
 }
 
-/// False of a zombie and a kernel thread, which have no memory (`vsize` of proc(5)), and of what
-/// was started by `env -i`. True in an execve(2), where the kernel has not placed it yet: 0.
-fn has_environment(stat: &str) -> bool {
-    let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
+/// What proc(5) says of a process's environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Environment {
+    /// A zombie or a kernel thread: no memory (`vsize`).
+    None,
+    /// Addresses where it begins and ends: the same ones if it is empty (`env -i`).
+    Within(u64, u64),
+    /// In an execve(2): the kernel has not placed it yet.
+    Unplaced,
+}
+
+fn environment_in(stat: &str) -> Environment {
+    let Some((_, rest)) = stat.rsplit_once(") ") else { return Environment::None };
     let mut fields = rest.split_ascii_whitespace();
     let memory = fields.nth(20);
-    let (start, end) = (fields.nth(26), fields.next());
-    memory.is_some_and(|vsize| vsize != "0") && (start != end || end == Some("0"))
+    if memory.is_none_or(|vsize| vsize == "0") {
+        return Environment::None;
+    }
+    let mut bound = |skipped| fields.nth(skipped).and_then(|field| field.parse::<u64>().ok());
+    match (bound(26), bound(0)) {
+        (Some(start), Some(end)) if 0 < start && start <= end => Environment::Within(start, end),
+        _ => Environment::Unplaced,
+    }
 }
 
 /// When a process started, clock ticks after boot; none if it is gone or a zombie.
