@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 const PREFIX: &str = "vmeter-";
-/// One that is empty for so long is: the kernel places it in less, its thread without a CPU included.
+/// An environment that is empty for so long is: the kernel places one in less, even without a CPU meanwhile.
 const PLACING: Duration = Duration::from_millis(20);
 /// An execve(2) may read a program from a slow disk.
 const EXECUTING: Duration = Duration::from_secs(1);

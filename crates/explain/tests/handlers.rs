@@ -17,15 +17,21 @@ fn first(trace: Trace) -> Finding {
 /// A thread sleeps in clock_nanosleep; nobody else has the CPU meanwhile.
 fn nap(trace: &mut Trace, thread: &str, us: u64) {
     trace.event(1, thread, "sys_enter: NR 230 (0, 0, 0, 0, 0, 0)");
+    let fires = "hrtimer_expire_entry: hrtimer=0x1 function=hrtimer_wakeup now=1";
+    interrupted(trace, thread, us, [fires, "hrtimer_expire_exit: hrtimer=0x1"]);
+    trace.event(1, thread, "sys_exit: NR 230 = 0");
+}
+
+/// A thread sleeps until an interrupt of the idle CPU, of which these are the first and last event, wakes it.
+fn interrupted(trace: &mut Trace, thread: &str, us: u64, [begins, ends]: [&str; 2]) {
     trace.switch(1, thread, "S", "swapper/0-0");
     trace.now += us;
     trace.flags = "d.h1.";
-    trace.event(1, "<idle>-0", "hrtimer_expire_entry: hrtimer=0x1 function=hrtimer_wakeup now=1");
+    trace.event(1, "<idle>-0", begins);
     trace.wake(1, "<idle>-0", thread);
-    trace.event(1, "<idle>-0", "hrtimer_expire_exit: hrtimer=0x1");
+    trace.event(1, "<idle>-0", ends);
     trace.flags = ".....";
     trace.switch(1, "swapper/0-0", "R", thread);
-    trace.event(1, thread, "sys_exit: NR 230 = 0");
 }
 
 #[test]
@@ -101,14 +107,10 @@ fn calls_that_wait_each_time_are_no_burst() {
     let trace = Trace::rounds(60, |trace, _| {
         for _ in 0..16 {
             trace.event(1, VCPU, "sys_enter: NR 17 (3, 0, 1000, 0, 0, 0)");
-            trace.switch(10, VCPU, "S", "swapper/0-0");
-            trace.now += 30;
-            trace.flags = "d.h1.";
-            trace.event(1, "<idle>-0", "softirq_entry: vec=4 [action=BLOCK]");
-            trace.wake(1, "<idle>-0", VCPU);
-            trace.event(1, "<idle>-0", "softirq_exit: vec=4 [action=BLOCK]");
-            trace.flags = ".....";
-            trace.switch(1, "swapper/0-0", "R", VCPU);
+            trace.now += 9;
+            let block =
+                ["softirq_entry", "softirq_exit"].map(|e| format!("{e}: vec=4 [action=BLOCK]"));
+            interrupted(trace, VCPU, 30, [&block[0], &block[1]]);
             trace.event(5, VCPU, "sys_exit: NR 17 = 4096");
         }
     });

@@ -7,7 +7,7 @@
 //! 1975). A centre has the variance of its runs' mean and that of its build, so commits that were
 //! run again weigh more, up to what their build allows.
 
-use crate::sample::{mean, median, MAD_TO_SD};
+use crate::sample::{mean, median, parts_between, MAD_TO_SD};
 use crate::signed_rank::pseudo_median;
 
 /// Deviations of runs beyond so many robust standard deviations are cut to that: a slow spell is
@@ -183,10 +183,9 @@ fn within(runs: &[Vec<f64>]) -> f64 {
 }
 
 fn segments(steps: &[usize], n: usize) -> Vec<(usize, usize)> {
-    let mut bounds = vec![0];
-    bounds.extend(steps.iter().copied().filter(|at| *at <= n));
-    bounds.push(n);
-    bounds.windows(2).map(|w| (w[0], w[1].max(w[0]))).collect()
+    let inside: Vec<usize> = steps.iter().copied().filter(|at| *at <= n).collect();
+    let parts = parts_between(0, &inside, n).into_iter();
+    parts.map(|[begin, end]| (begin, end.max(begin))).collect()
 }
 
 #[cfg(test)]

@@ -81,6 +81,13 @@ pub(crate) fn mad(samples: &[f64]) -> f64 {
 /// Turns a MAD into the standard deviation of a normal sample.
 pub(crate) const MAD_TO_SD: f64 = 1.482_602_218_505_602;
 
+/// Where the parts begin and end that `cuts`, in order, make of what is from `begin` to `end`.
+pub(crate) fn parts_between(begin: usize, cuts: &[usize], end: usize) -> Vec<[usize; 2]> {
+    let begins = std::iter::once(begin).chain(cuts.iter().copied());
+    let ends = cuts.iter().copied().chain(std::iter::once(end));
+    begins.zip(ends).map(|(begin, end)| [begin, end]).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

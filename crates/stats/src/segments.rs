@@ -23,10 +23,10 @@ mod order;
 mod scatter;
 mod stretch;
 
-pub use order::{detectable_among, detectable_in_order, level_changes_in_order, OrderedChange};
+pub use order::{detectable_among, level_changes_in_order, OrderedChange};
 
 use crate::rng::Rng;
-use crate::sample::{median, MAD_TO_SD};
+use crate::sample::{median, parts_between, MAD_TO_SD};
 use crate::signed_rank::pseudo_median;
 use scatter::Scatter;
 use stretch::{centred, chosen, largest, Stretch};
@@ -66,37 +66,21 @@ fn changes(values: &[f64], scatter: &Scatter, alpha: f64, seed: u64) -> Vec<Leve
         return Vec::new();
     }
     let mut rng = Rng::new(seed);
-    divided(values.len(), alpha, |begin, end| {
+    let mut found = Vec::new();
+    let mut parts = vec![([0, values.len()], alpha)];
+    while let Some(([begin, end], alpha)) = parts.pop() {
         let of_scatter = |series: &mut [f64], rng: &mut Rng| {
             let own = scatter.0[begin..end].iter();
             series.iter_mut().zip(own).for_each(|(v, own)| *v = own.draw(rng));
         };
-        tested(&values[begin..end], DRAWS, of_scatter, &mut rng)
-    })
-}
-
-/// Changes of level among `n` values by what `test` finds in a part of them, and in the
-/// parts of that.
-fn divided(
-    n: usize,
-    alpha: f64,
-    mut test: impl FnMut(usize, usize) -> Option<(Stretch, f64)>,
-) -> Vec<LevelChange> {
-    let mut found = Vec::new();
-    let mut parts = vec![(0, n, alpha)];
-    while let Some((begin, end, alpha)) = parts.pop() {
-        let Some((stretch, p_value)) = test(begin, end) else { continue };
-        if p_value > alpha {
-            continue;
-        }
+        let differs = tested(&values[begin..end], DRAWS, of_scatter, &mut rng);
+        let Some((stretch, p_value)) = differs.filter(|(_, p)| *p <= alpha) else { continue };
         let cuts: Vec<usize> = stretch.cuts(end - begin).map(|cut| begin + cut).collect();
         found.extend(cuts.iter().map(|at| LevelChange { at: *at, p_value }));
-        let mut bounds = vec![begin];
-        bounds.extend(cuts);
-        bounds.push(end);
-        // The parts share the chance of one that is none.
-        let shared = alpha / (bounds.len() - 1).max(1) as f64;
-        parts.extend(bounds.windows(2).map(|w| (w[0], w[1], shared)));
+        // What it is divided into shares the chance of one that is none.
+        let divided = parts_between(begin, &cuts, end);
+        let shared = alpha / divided.len().max(1) as f64;
+        parts.extend(divided.into_iter().map(|part| (part, shared)));
     }
     found.sort_by_key(|change| change.at);
     found

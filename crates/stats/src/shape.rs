@@ -10,7 +10,7 @@
 use crate::dist::t_quantile;
 use crate::placing::Spread;
 use crate::rng::Rng;
-use crate::sample::mean;
+use crate::sample::{mean, parts_between};
 use crate::signed_rank::pseudo_median;
 
 /// Draws of either null distribution.
@@ -106,13 +106,11 @@ fn commits(steps: &[usize], n: usize, [from, to]: [usize; 2]) -> [usize; 2] {
 
 /// Steps one after the other that go the same way.
 fn groups(centres: &[Option<f64>], steps: &[usize]) -> Vec<[usize; 2]> {
-    let level = |begin: usize, end: usize| {
+    let level = |[begin, end]: [usize; 2]| {
         mean(&centres[begin..end].iter().flatten().copied().collect::<Vec<_>>())
     };
-    let mut bounds = vec![0];
-    bounds.extend(steps);
-    bounds.push(centres.len());
-    let levels: Vec<f64> = bounds.windows(2).map(|w| level(w[0], w[1])).collect();
+    let parts = parts_between(0, steps, centres.len()).into_iter();
+    let levels: Vec<f64> = parts.map(level).collect();
     let up: Vec<bool> = levels.windows(2).map(|w| w[1] > w[0]).collect();
     let mut groups: Vec<[usize; 2]> = Vec::new();
     for (k, is_up) in up.iter().enumerate() {
@@ -201,10 +199,8 @@ impl Stairs {
     fn best(cells: &[Cell], count: usize) -> Self {
         let mut cuts: Vec<usize> = Vec::new();
         for _ in 0..count {
-            let mut bounds = vec![0];
-            bounds.extend(&cuts);
-            bounds.push(cells.len());
-            let best = bounds.windows(2).filter_map(|w| cut(&cells[w[0]..w[1]], w[0]));
+            let parts = parts_between(0, &cuts, cells.len()).into_iter();
+            let best = parts.filter_map(|[begin, end]| cut(&cells[begin..end], begin));
             let Some((at, _)) = best.max_by(|a, b| a.1.total_cmp(&b.1)) else { break };
             cuts.push(at);
             cuts.sort_unstable();
@@ -214,11 +210,8 @@ impl Stairs {
 }
 
 fn parts<'c>(cells: &'c [Cell], cuts: &[usize]) -> impl Iterator<Item = &'c [Cell]> {
-    let mut bounds = vec![0];
-    bounds.extend(cuts);
-    bounds.push(cells.len());
-    let pairs: Vec<[usize; 2]> = bounds.windows(2).map(|w| [w[0], w[1]]).collect();
-    pairs.into_iter().filter_map(move |[begin, end]| cells.get(begin..end))
+    let parts = parts_between(0, cuts, cells.len()).into_iter();
+    parts.filter_map(move |[begin, end]| cells.get(begin..end))
 }
 
 fn level(cells: &[Cell]) -> f64 {

@@ -7,7 +7,7 @@
 //! it is taken for no farther from those about it than others are.
 
 use super::stretch::centred;
-use crate::sample::{median, sum_squares, MAD_TO_SD};
+use crate::sample::{median, parts_between, sum_squares, MAD_TO_SD};
 
 /// A level has so many values: one that is alone is odd, and two may be.
 const FEWEST_OF_A_LEVEL: usize = 3;
@@ -45,11 +45,8 @@ pub(super) fn calm(values: &[f64]) -> Vec<f64> {
 
 /// Squares that levels which begin at these cuts leave.
 pub(super) fn left(values: &[f64], cuts: &[usize]) -> f64 {
-    let mut bounds = vec![0];
-    bounds.extend(cuts);
-    bounds.push(values.len());
-    let own = bounds.windows(2).filter_map(|w| values.get(w[0]..w[1]));
-    own.map(sum_squares).sum()
+    let parts = parts_between(0, cuts, values.len()).into_iter();
+    parts.filter_map(|[begin, end]| values.get(begin..end)).map(sum_squares).sum()
 }
 
 /// The best cuts of each number.

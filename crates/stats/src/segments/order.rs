@@ -53,7 +53,7 @@ pub fn level_changes_in_order(values: &[f64], alpha: f64, seed: u64) -> Vec<Orde
 }
 
 /// As [`super::detectable_step`], in order; none where there are too few values for any step.
-pub fn detectable_in_order(n: usize, alpha: f64, power: f64) -> Option<f64> {
+fn detectable_in_order(n: usize, alpha: f64, power: f64) -> Option<f64> {
     if n < FEWEST {
         return None;
     }
