@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file could not be read, written, made or moved.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}{}", path.display(), cure(path, source))]
     File {
         /// The file or folder.
         path: PathBuf,
@@ -134,6 +134,17 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Names the file in an I/O error.
+/// What helps where the cache cannot be written.
+fn cure(path: &Path, error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    let refused = matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem);
+    let cache = crate::cache::root().is_ok_and(|cache| path.starts_with(cache));
+    match refused && cache {
+        true => "; set XDG_CACHE_HOME to a folder that can be written",
+        false => "",
+    }
+}
+
 pub(crate) trait At<T> {
     fn at(self, path: &Path) -> Result<T>;
 }
@@ -141,5 +152,21 @@ pub(crate) trait At<T> {
 impl<T> At<T> for std::io::Result<T> {
     fn at(self, path: &Path) -> Result<T> {
         self.map_err(|source| Error::File { path: path.to_owned(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_that_cannot_be_written_is_said_with_what_helps() {
+        let Ok(cache) = crate::cache::root() else { return println!("skipped: no cache") };
+        let refused = |path: PathBuf| {
+            let source = std::io::Error::from(std::io::ErrorKind::ReadOnlyFilesystem);
+            Error::File { path, source }.to_string()
+        };
+        assert!(refused(cache.join("appliances")).contains("set XDG_CACHE_HOME to"));
+        assert!(!refused("/elsewhere".into()).contains("XDG_CACHE_HOME"));
     }
 }

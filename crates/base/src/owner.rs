@@ -5,6 +5,7 @@
 //! and the number of the thing in it. Instances of tracefs, temporary folders and processes
 //! carry it, so that whoever comes after a vmeter that was killed knows what is whose.
 
+use rustix::process::{getsid, Pid};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
@@ -79,15 +80,41 @@ impl Owner {
         Some((Owner { pid, started, number: number.parse().ok()? }, rest))
     }
 
-    /// The owner of a process: who started it, or one of those that it comes from.
+    /// The owner of a process: who started it, or one of those that it comes from. None of one
+    /// that has left the session in which vmeter started it: a daemon is nobody's.
     pub fn of_process(pid: i32) -> Option<Self> {
-        Self::in_environment(&environment_of(pid)?)
+        let (owner, session) = Self::in_environment(&environment_of(pid)?)?;
+        let now = Pid::from_raw(pid).and_then(|pid| getsid(Some(pid)).ok());
+        let stayed = session.is_none() || now.map(|pid| pid.as_raw_nonzero().get()) == session;
+        stayed.then_some(owner)
     }
 
-    fn in_environment(environment: &[u8]) -> Option<Self> {
+    /// As [`Self::of_process`], of one that has left its session too.
+    pub fn marked(pid: i32) -> Option<Self> {
+        Some(Self::in_environment(&environment_of(pid)?)?.0)
+    }
+
+    /// The mark of what is started in a session: the value of [`VARIABLE`]. The session's number
+    /// has ten digits, so that who begins a session can write its own over it.
+    pub fn mark(&self, session: i32) -> String {
+        format!("{self}:{session:010}")
+    }
+
+    /// As [`Self::mark`], in this process's own session.
+    pub fn mark_here(&self) -> String {
+        let session = getsid(None).map_or(0, |session| session.as_raw_nonzero().get());
+        self.mark(session)
+    }
+
+    /// The owner, and the session where a mark has one.
+    fn in_environment(environment: &[u8]) -> Option<(Self, Option<i32>)> {
         environment.split(|byte| *byte == 0).find_map(|entry| {
             let (name, value) = std::str::from_utf8(entry).ok()?.split_once('=')?;
-            (name == VARIABLE).then(|| Self::parse(value)).flatten()
+            let value = Some(value).filter(|_| name == VARIABLE)?;
+            match value.split_once(':') {
+                Some((owner, session)) => Some((Self::parse(owner)?, Some(session.parse().ok()?))),
+                None => Some((Self::parse(value)?, None)),
+            }
         })
     }
 
@@ -202,6 +229,31 @@ mod tests {
         assert_eq!(Owner::of_process(pid), None, "it is gone");
     }
 
+    /// What setsid(1) started has its mark, and belongs to nobody.
+    #[test]
+    fn who_leaves_the_session_is_nobodys() {
+        let owner = Owner::this();
+        let started = |program: &str, arguments: &[&str]| {
+            let mut command = std::process::Command::new(program);
+            command.args(arguments).env(VARIABLE, owner.mark_here());
+            command.spawn().expect(program)
+        };
+        for (program, arguments, stays) in
+            [("sleep", ["1000"].as_slice(), true), ("setsid", &["sleep", "1000"], false)]
+        {
+            let mut child = started(program, arguments);
+            let pid = i32::try_from(child.id()).expect("a process id");
+            let comm = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            while comm().trim() != "sleep" {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let found = (Owner::of_process(pid), Owner::marked(pid));
+            child.kill().expect("killed");
+            child.wait().expect("collected");
+            assert_eq!(found, (Some(owner).filter(|_| stays), Some(owner)), "{program}");
+        }
+    }
+
     #[test]
     fn names_tell_their_owner() {
         let owner = Owner::this();
@@ -227,7 +279,11 @@ mod tests {
     fn an_environment_tells_its_owner() {
         let of = |text: &str| Owner::in_environment(text.as_bytes());
         let told = Owner { pid: 1, started: 2, number: 3 };
-        assert_eq!(of("A=b\0VMETER_LAUNCH=vmeter-1-2-3\0C="), Some(told));
+        assert_eq!(of("A=b\0VMETER_LAUNCH=vmeter-1-2-3\0C="), Some((told, None)));
+        let entry = format!("{VARIABLE}={}", told.mark(77));
+        assert_eq!(entry, "VMETER_LAUNCH=vmeter-1-2-3:0000000077");
+        assert_eq!(of(&entry), Some((told, Some(77))));
+        assert_eq!(of("VMETER_LAUNCH=vmeter-1-2-3:x"), None);
         assert_eq!(of("A=VMETER_LAUNCH=vmeter-1-2-3\0XVMETER_LAUNCH=vmeter-1-2-3"), None);
     }
 

@@ -19,12 +19,13 @@ macro_rules! eprintln {
 
 mod args;
 mod commands;
+mod files;
 mod options;
 mod output;
 mod progress;
 
 use args::{Cli, Command, Generate};
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use output::Output;
 use std::process::ExitCode;
 use vmeter_session::failure::class;
@@ -48,13 +49,38 @@ fn main() -> ExitCode {
     if vmeter_guard::guard::has_served(places) {
         return ExitCode::SUCCESS;
     }
-    let status = vmeter();
+    let status = with_enough_stack(vmeter);
     vmeter_guard::guard::dismiss();
     status
 }
 
+/// Where `ulimit -s` leaves less than this, the work is done by a thread that has more: an
+/// overflow has no message.
+const STACK: u64 = 4 << 20;
+
+fn with_enough_stack(work: fn() -> ExitCode) -> ExitCode {
+    let limit = vmeter_session::limits::stack();
+    if limit.is_none_or(|limit| limit >= STACK) {
+        return work();
+    }
+    let thread = std::thread::Builder::new().stack_size(2 * STACK as usize).spawn(work);
+    match thread.map(std::thread::JoinHandle::join) {
+        Ok(Ok(status)) => status,
+        Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        Err(error) => {
+            eprintln!(
+                "vmeter: the stack of `ulimit -s` is too small, and no other is to be had: {error}"
+            );
+            ExitCode::from(3)
+        }
+    }
+}
+
 fn vmeter() -> ExitCode {
-    let cli = Cli::parse();
+    let mut known = Cli::command();
+    known.build();
+    let matches = known.get_matches_mut();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     // Without it, `ulimit -f` kills as ever.
     let _ = vmeter_session::limits::report_large_files();
     init_tracing(cli.output.verbose, cli.output.quiet);
@@ -66,7 +92,7 @@ fn vmeter() -> ExitCode {
         eprint!("{}", Cli::command().render_help());
         return ExitCode::from(2);
     };
-    match run(command, &cli.output) {
+    match files::check(&known, &matches).and_then(|()| run(command, &cli.output)) {
         Ok(Status::Good) => ExitCode::SUCCESS,
         Ok(Status::Bad) => ExitCode::from(1),
         Ok(Status::Inconclusive) => ExitCode::from(4),

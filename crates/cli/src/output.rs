@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use vmeter_render::outputs::terminal::Terminal;
 use vmeter_render::{Output as _, Report, ReportError, Screen, Target, OUTPUTS};
 use vmeter_session::failure::usage;
-use vmeter_session::folder::check_output;
 use vmeter_session::{Answer, Views};
 
 /// Options of every command.
@@ -125,14 +124,11 @@ pub fn check_timeless(output: &Output, command: &str) -> anyhow::Result<()> {
     check(output)
 }
 
-/// Refuses a file that cannot be written, or is vmeter's own record of a session.
+/// Refuses a file that cannot be written.
 ///
 /// # Errors
 /// Class usage.
 pub fn check_target(target: &Target) -> anyhow::Result<()> {
-    if let Target::File(path) = target {
-        check_output(path)?;
-    }
     vmeter_render::check_writable(target).map_err(usage)
 }
 

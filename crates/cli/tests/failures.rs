@@ -50,6 +50,10 @@ fn what_is_not_valid_is_refused_with_what_is() {
         (&["bench", "--vs", "--smp 2", "--", "true"], "--smp: a command line after"),
         (&["diff", "/a", "/b", "--fail-if-slower", "nan"], "0 or more"),
     ];
+    let seeded = lab.command(&["bench", "--vmm", "mock"]).env("VMETER_SEED", "0x1f").output();
+    let seeded: common::Ran = seeded.expect("vmeter").into();
+    assert_eq!(seeded.status, 2, "{}", seeded.stderr);
+    assert!(seeded.stderr.contains("VMETER_SEED=0x1f: expected a number"), "{}", seeded.stderr);
     for (arguments, expected) in refused {
         let ran = lab.run(arguments);
         assert_eq!(ran.status, 2, "{arguments:?}: {}", ran.stderr);
@@ -123,8 +127,12 @@ fn a_vmm_that_runs_on_behind_its_launcher() {
     let vmm = lab.script("vmm", &text_of);
     let ran = lab.run(&["boot", "--", text(&vmm)]);
     assert_eq!(ran.status, 1, "{}", ran.stderr);
-    assert!(ran.stderr.contains("left running behind it: s"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("-daemonize"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("no VMM was seen among its processes"), "{}", ran.stderr);
+    // It is said by its number, and it is there.
+    let said = ran.stderr.split("(pid ").nth(1).and_then(|rest| rest.split(')').next());
+    let pid = said.expect("its number");
+    let killed = std::process::Command::new("kill").args(["-9", pid]).status();
+    assert!(killed.expect("kill").success(), "{}", ran.stderr);
 }
 
 #[test]
@@ -279,5 +287,110 @@ fn the_time_of_a_vmm_that_failed_is_no_boot_time() {
     assert_eq!(ran.status, 1, "{}", ran.stderr);
     assert!(ran.stdout.contains("No run reached its end"), "{}", ran.stdout);
     assert!(!ran.stdout.contains("from the VMM's exec to power-off"), "{}", ran.stdout);
-    assert!(ran.stderr.contains("(exit status 1); it is not run again"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("(exit status 1); vmeter does not repeat it"), "{}", ran.stderr);
+}
+
+/// Firmware that finds nothing to boot waits for ever: the run ends when it says so.
+#[test]
+fn firmware_that_finds_nothing_to_boot_is_not_waited_for() {
+    let lab = Lab::new();
+    let vmm = "printf 'PXE-E53: no boot file\\nNo bootable device.\\n'; sleep 100";
+    let ran = lab.run(&[
+        "boot",
+        "--runs",
+        "1",
+        "--warmup",
+        "0",
+        "--timeout",
+        "90",
+        "--",
+        "sh",
+        "-c",
+        vmm,
+    ]);
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    let text = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("no kernel was seen: the firmware found nothing to boot"), "{text}");
+    assert!(!text.contains("timed out"), "{text}");
+}
+
+/// Whether a run was to warm up or not: one that failed is a failed run, of every kind that boots.
+#[test]
+fn a_machine_that_fails_each_time_is_a_bad_answer() {
+    let lab = Lab::new();
+    // Its guest stays where it is.
+    let stuck = ["--timeout", "1", "--", "sleep", "9"];
+    let crashes = ["--", "sh", "-c", "kill -SEGV $$"];
+    let rows: [(&[&str], &[&str]); 8] = [
+        (&["boot", "--watch", "none"], &crashes),
+        (&["bench", "--until", "line:up"], &crashes),
+        (&["bench", "--vs", "-- false"], &crashes),
+        (&["bench", "--vs", "-- false", "--detect", "3"], &crashes),
+        (&["bench"], &stuck),
+        (&["sweep", "-L", "n=1,2", "--until", "line:up"], &["--", "sh", "-c", "exit {n}"]),
+        (&["findings", "vcpus"], &crashes),
+        (&["findings", "vcpus"], &stuck),
+    ];
+    for (command, vmm) in rows {
+        for warmups in ["0", "1", "2"] {
+            let arguments = [command, &["--warmup", warmups, "--runs", "2"], vmm].concat();
+            let ran = lab.run(&arguments);
+            assert_eq!(ran.status, 1, "{arguments:?}: {}{}", ran.stdout, ran.stderr);
+            let said = ran.stdout + &ran.stderr;
+            assert!(said.contains("failed") || said.contains("timed out"), "{arguments:?}: {said}");
+        }
+    }
+}
+
+/// `ulimit -s 64`: an overflow of the stack has no message.
+#[test]
+fn a_small_stack_is_enough() {
+    let lab = Lab::new();
+    let bench = lab.command(&["bench", "--vmm", "mock", "--runs", "2", "--export-json", "-"]);
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "ulimit -s 64 && exec \"$0\" \"$@\""]).arg(bench.get_program());
+    limited.args(bench.get_args());
+    limited.envs(bench.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let ran: common::Ran = limited.output().expect("sh").into();
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains("samples_s"), "{}", ran.stdout);
+}
+
+/// Names of folders are bytes.
+#[test]
+fn sessions_whose_paths_are_not_utf_8_are_compared() {
+    use std::os::unix::ffi::OsStrExt;
+    let lab = Lab::new();
+    let odd = lab.folder.path().join(std::ffi::OsStr::from_bytes(b"a\xff"));
+    let plain = lab.path("b");
+    for save in [&odd, &plain] {
+        let boot = ["boot", "--vmm", "mock", "--runs", "3", "--save"];
+        assert!(lab.command(&boot).arg(save).output().expect("vmeter").status.success());
+    }
+    let mut labelled = odd.clone().into_os_string();
+    labelled.push("#default");
+    for a in [odd.as_os_str(), &labelled] {
+        let ran = lab.command(&["diff"]).arg(a).arg(&plain).output().expect("vmeter");
+        let ran = common::Ran::from(ran);
+        assert_eq!(ran.status, 0, "{}", ran.stderr);
+    }
+}
+
+/// What changed since a baseline was measured is said; nobody goes on with anything.
+#[test]
+fn a_baseline_whose_program_changed_is_not_booted_again() {
+    let lab = Lab::new();
+    let vmm = lab.script("vmm", "#!/bin/sh\necho up\n");
+    let boot = |more: &[&str]| {
+        let fixed =
+            ["boot", "--watch", "none", "--until", "line:up", "--warmup", "0", "--runs", "3"];
+        lab.run(&[&fixed, more, &["--", text(&vmm)]].concat())
+    };
+    let before = lab.path("before");
+    assert_eq!(boot(&["--save", text(&before)]).status, 0);
+    lab.script("vmm", "#!/bin/sh\nsleep 0.01; echo up\n");
+    let ran = boot(&["--baseline", text(&before)]);
+    let said = ran.stdout + &ran.stderr;
+    assert!(said.contains("has changed since") && said.contains(text(&vmm)), "{said}");
+    assert!(!said.contains("--resume"), "{said}");
 }

@@ -41,7 +41,7 @@ fn a_change_that_is_none_is_never_confirmed() {
     let script = script(&lab, "");
     for seed in 0..amount(10, 50) {
         let seed = seed.to_string();
-        let result = asked(&lab, &script, &["aesni-selftest", "vcpus", "--seed", &seed]);
+        let result = asked(&lab, &script, &["crypto-tests", "vcpus", "--seed", &seed]);
         for row in result["findings"].as_array().expect("findings") {
             assert_eq!(row["verdict"], "not reproduced", "seed {seed}: {row:#}");
             assert!(row["detectable_s"].as_f64().expect("s") > 0.0, "{row:#}");
@@ -67,8 +67,8 @@ fn an_effect_is_reported_where_it_is() {
         } else {
             script(&lab, &planted)
         };
-        let result = asked(&lab, &script, &["aesni-selftest"]);
-        let row = finding(&result, "aesni-selftest");
+        let result = asked(&lab, &script, &["crypto-tests"]);
+        let row = finding(&result, "crypto-tests");
         assert_eq!(row["verdict"], "confirmed", "{row:#}");
         assert_eq!(row["phase"], place, "{row:#}");
         assert!(row["p_value"].as_f64().expect("p") < 0.01, "{row:#}");
@@ -82,8 +82,8 @@ fn an_effect_is_reported_where_it_is() {
 fn what_costs_is_not_called_a_saving() {
     let lab = Lab::new();
     let script = script(&lab, "if append~cryptomgr.notests: 60ms initcall slow\n");
-    let result = asked(&lab, &script, &["aesni-selftest"]);
-    let row = finding(&result, "aesni-selftest");
+    let result = asked(&lab, &script, &["crypto-tests"]);
+    let row = finding(&result, "crypto-tests");
     assert_eq!(row["verdict"], "not reproduced", "{row:#}");
     assert!(row["saving_s"]["mean"].as_f64().expect("s") < 0.0);
     assert!(row["reason"].as_str().expect("words").contains("more"), "{row:#}");
@@ -95,10 +95,10 @@ fn ends_that_nothing_tells_confirm_nothing() {
     let lab = Lab::new();
     let path = script(&lab, "unless append~cryptomgr.notests: 40ms initcall crypto_selftests\n");
     let dir = lab.path("session");
-    asked(&lab, &path, &["aesni-selftest", "--runs", "6", "--save", text(&dir)]);
+    asked(&lab, &path, &["crypto-tests", "--runs", "6", "--save", text(&dir)]);
     let verdict = || {
         let shown = lab.json(&["show", text(&dir)]);
-        let row = finding(&shown, "aesni-selftest");
+        let row = finding(&shown, "crypto-tests");
         let words = row["reason"].as_str().expect("words").to_owned();
         (row["verdict"].as_str().expect("a verdict").to_owned(), words)
     };
@@ -135,7 +135,11 @@ fn an_unknown_finding_is_told_the_names_of_all() {
     let lab = Lab::new();
     let ran = lab.run(&["findings", "levitation", "--vmm", "mock"]);
     assert_eq!(ran.status, 2, "{}", ran.stdout);
-    assert!(ran.stderr.contains("fw-cfg-dma") && ran.stderr.contains("quiet"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("fw-cfg-dma") && ran.stderr.contains("console-log"),
+        "{}",
+        ran.stderr
+    );
     let listed = lab.run(&["findings", "--list"]);
     assert_eq!(listed.stdout.lines().count(), 31, "{}", listed.stdout);
 }
@@ -144,9 +148,9 @@ fn an_unknown_finding_is_told_the_names_of_all() {
 fn a_session_goes_on_only_as_it_was_begun() {
     let lab = Lab::new();
     let dir = lab.path("session");
-    let begun = ["findings", "quiet", "--vmm", "mock", "--runs", "2", "--save", text(&dir)];
+    let begun = ["findings", "console-log", "--vmm", "mock", "--runs", "2", "--save", text(&dir)];
     assert_eq!(lab.run(&begun).status, 0);
-    let other = lab.run(&["findings", "udev", "--resume", text(&dir)]);
+    let other = lab.run(&["findings", "udev-settle", "--resume", text(&dir)]);
     assert_eq!(other.status, 2, "{}", other.stdout);
     let more = lab.run(&["findings", "--runs", "9", "--resume", text(&dir)]);
     assert_eq!(more.status, 2, "{}", more.stdout);

@@ -164,7 +164,7 @@ fn sessions_on_a_disk_that_fills_up() {
         (words("bench --vmm mock --warmup 0 --runs 3 --vs --append=x"), 6, 140),
         (words("sweep --vmm mock --warmup 0 --runs 3 -P pcie-root-ports=0..1"), 6, 500),
         (range, 6, 600),
-        (words("findings aesni-selftest --vmm mock --warmup 0 --runs 2"), 4, 500),
+        (words("findings crypto-tests --vmm mock --warmup 0 --runs 2"), 4, 500),
     ] {
         at_sizes(&lab, &line[0].clone(), &session(&line, runs), 16..most);
     }
@@ -179,7 +179,7 @@ fn experiments_of_their_own_on_a_disk_that_fills_up() {
     let dirty = "dirty --workload gui --passes 2 --tracker kvm-legacy --memory 64 --no-fit";
     let irq = "irq --vfs 2 --vectors 3 --vcpus 2 --runs 2 --warmup 1 --fit none";
     let migrate = "migrate --dirty-rate 0 --memory 32 --warmup 0 --runs 2";
-    let memory = "memory --warmup 0 --runs 3 -- sleep 0.02";
+    let memory = "memory --warmup 0 --runs 3 -- sh -c echo${IFS}up;sleep${IFS}0.02";
     for (line, runs, most, can) in [
         (memory, 3, 400, true),
         (dirty, 4, 60, kvm),

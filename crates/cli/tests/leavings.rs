@@ -19,7 +19,7 @@ const SOON: Duration = Duration::from_secs(20);
 /// A QEMU in a wrapper that does not execute it: what `PR_SET_PDEATHSIG` does not reach. Only
 /// the wrapper ends it, as all that is started here: where that is killed it stays for ever.
 const WRAPPED: &str =
-    "qemu-system-x86_64 -S -M none -display none & sleep 0.4; kill -9 $!; wait; true";
+    "qemu-system-x86_64 -S -M pc -m 16 -display none & sleep 0.4; kill -9 $!; wait; true";
 /// A command that ends what it has begun only while its vmeter lives.
 const HELPER: &str = "sleep 1000 & sleep 0.3; kill -0 $PPID && kill $!; wait";
 
@@ -192,7 +192,7 @@ fn case(name: &'static str, lab: &Lab) -> Option<Case> {
         "findings made" => {
             kernel()?;
             // Initramfs and launchers come first.
-            case(words("findings udev fw-cfg-dma --no-icount --warmup 0 --runs 1"), 12.0)
+            case(words("findings udev-settle fw-cfg-dma --no-icount --warmup 0 --runs 1"), 12.0)
         }
         "doctor" => with(Saves::Among("bench"), words("doctor --aa --vmm mock --runs 40"), 1.0),
         "kernel build" if has_make() => {

@@ -165,3 +165,29 @@ fn folders_that_cannot_be_written() {
         assert!(ran.stderr.contains("--save"), "{}", ran.stderr);
     }
 }
+
+/// Somebody clears the session's folder away while it runs: no run is saved without its session.
+#[test]
+fn a_folder_that_goes_while_its_session_runs() {
+    let lab = Lab::new();
+    let (save, count) = (lab.path("session"), lab.path("count"));
+    for (kind, prepare) in [("boot", false), ("bench", true)] {
+        let goes = format!(
+            "echo >>{1}; test $(wc -l <{1}) -lt 3 || rm -rf {0}",
+            text(&save),
+            text(&count)
+        );
+        let vmm = if prepare { "echo up".to_owned() } else { format!("{goes}; echo up") };
+        let mut arguments = vec![kind, "--until", "line:up", "--runs", "5", "--warmup", "0"];
+        arguments.extend(["--save", text(&save)]);
+        if prepare {
+            arguments.extend(["--prepare", &goes]);
+        }
+        arguments.extend(["--", "sh", "-c", &vmm]);
+        let ran = lab.run(&arguments);
+        assert_eq!(ran.status, 3, "{}{}", ran.stdout, ran.stderr);
+        assert!(ran.stderr.contains("was removed or moved"), "{}", ran.stderr);
+        assert!(!save.exists(), "a folder without a session is left");
+        std::fs::remove_file(&count).expect("the count");
+    }
+}

@@ -6,7 +6,7 @@ mod common;
 use common::Lab;
 use std::fs;
 use std::path::{Path, PathBuf};
-use vmeter_explain::detect::DETECTORS;
+use vmeter_explain::kind::{Kind, Modifier};
 use vmeter_lab::kinds::KINDS;
 use vmeter_render::OUTPUTS;
 use vmeter_trace::FORMATS;
@@ -180,9 +180,9 @@ fn every_experiment_is_a_kind_and_every_kind_is_a_command() {
 fn what_is_registered_is_in_documents_and_help() {
     let lab = Lab::new();
     let explain = read("docs/EXPLAIN.md");
-    for detector in DETECTORS {
-        let row = format!("| `{}` |", detector.kind());
-        assert!(explain.contains(&row), "{}: no row in docs/EXPLAIN.md", detector.kind());
+    let kinds = Kind::ALL.iter().map(|kind| kind.name());
+    for name in kinds.chain(Modifier::ALL.iter().map(|modifier| modifier.name())) {
+        assert!(explain.contains(&format!("| `{name}` |")), "{name}: no row in docs/EXPLAIN.md");
     }
     let traces = read("docs/TRACES.md");
     for format in FORMATS {

@@ -245,6 +245,7 @@ fn sweep(lab: &Lab, cluster: &Cluster, save: &Path) -> Command {
     ];
     let mut command = lab.command(&arguments);
     command.env("SLURM_CONF", cluster.path("slurm.conf"));
+    command.env("VMETER_SLURM_PATIENCE", "2");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -399,7 +400,8 @@ fn without_slurm_it_says_what_would_mend_that() {
     let ran = |more: &[&str], path: &Path| -> common::Ran {
         let all: Vec<&str> = fixed.iter().chain(more).copied().collect();
         let mut command = lab.command(&all);
-        command.env("PATH", path).output().expect("vmeter").into()
+        let patience = command.env("VMETER_SLURM_PATIENCE", "0.3");
+        patience.env("PATH", path).output().expect("vmeter").into()
     };
     let empty = lab.path("empty");
     std::fs::create_dir(&empty).expect("scratch space");
@@ -420,7 +422,7 @@ fn without_slurm_it_says_what_would_mend_that() {
     let fake = lab.path("fake");
     std::fs::create_dir(&fake).expect("scratch space");
     let count = lab.path("submitted");
-    let sbatch = format!("#!/bin/sh\necho \"$@\" >> {0}\necho 7\n", count.display());
+    let sbatch = format!("#!/bin/sh\ndate +%s.%N >> {0}\necho 7\n", count.display());
     lab.script("fake/sbatch", &sbatch);
     lab.script("fake/squeue", "#!/bin/sh\nexit 0\n");
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -429,7 +431,11 @@ fn without_slurm_it_says_what_would_mend_that() {
     let lost = ran(&["--shards", "2", "--save", text(&save)], Path::new(&path));
     assert_eq!(lost.status, 3, "{}", lost.stderr);
     let submitted = std::fs::read_to_string(&count).expect("submissions");
-    assert_eq!(submitted.lines().count(), 4, "{submitted}");
+    let at: Vec<f64> = submitted.lines().map(|line| line.parse().expect("a time")).collect();
+    // A file server may show a task's files late: each time it is waited for twice as long.
+    let waited: Vec<f64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let enough = waited.iter().zip([0.3, 0.6, 1.2]).all(|(waited, patience)| *waited >= patience);
+    assert!(at.len() == 4 && enough, "{waited:?}");
     assert!(lost.stderr.contains("4 attempts"), "{}", lost.stderr);
     assert!(lost.stderr.contains("--resume"), "{}", lost.stderr);
 }

@@ -264,6 +264,34 @@ fn what_is_no_trace_is_refused_with_what_is() {
     assert_eq!(lab.run(&["trace", "stat", &fixture(XEN), "--cpu-hz", "fast"]).status, 2);
 }
 
+/// It begins as a trace, and nothing in it is one.
+#[test]
+fn a_file_of_which_nothing_is_understood_is_no_trace() {
+    let lab = Lab::new();
+    let (file, out) = (lab.path("junk"), lab.path("out.csv"));
+    for (first, line) in [
+        ("# tracer: nop\n", "\0\0\0\0"),
+        ("# tracer: function_graph\n", "nothing of the kind\n"),
+        ("12:00:00.000001 execve(\"/bin/true\", [\"true\"], 0x7f /* 9 vars */) = 0\n", ""),
+    ] {
+        std::fs::write(&file, first.to_owned() + &line.repeat(5000)).expect("scratch space");
+        let (file, out) = (text(&file), text(&out));
+        let commands: [&[&str]; 3] = [
+            &["trace", "stat", file],
+            &["trace", "convert", file, "-o", out],
+            &["trace", "report", file],
+        ];
+        for command in commands {
+            let ran = lab.run(command);
+            let expected = if line.is_empty() { 0 } else { 2 };
+            assert_eq!(ran.status, expected, "{command:?}: {}{}", ran.stdout, ran.stderr);
+            let said = ran.stderr.contains("could be understood");
+            assert_eq!(said, !line.is_empty(), "{}", ran.stderr);
+        }
+        assert_eq!(std::path::Path::new(out).exists(), line.is_empty());
+    }
+}
+
 #[test]
 fn a_recorded_command_is_read_by_trace_cmd_with_equal_counts() {
     let lab = Lab::new();

@@ -26,7 +26,7 @@ fn time_in_which_vmeter_was_stopped_is_no_phase() {
     // A VMM of which vmeter's wait would become a phase: it ends while vmeter is stopped.
     let vmm = lab.script(
         "vmm",
-        &format!("#!/bin/sh\n[ \"$1\" = go ] && : >{}\nexec sleep 0.4\n", text(&begun)),
+        &format!("#!/bin/sh\n[ \"$1\" = go ] && : >{}\necho up\nexec sleep 0.4\n", text(&begun)),
     );
     let arguments = ["boot", "--warmup", "0", "--runs", "1", "--save", text(&save), "--"];
     let child = lab

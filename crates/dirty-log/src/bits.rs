@@ -379,12 +379,20 @@ impl Bits {
 
     /// Calls `f` with each run of pages that are set, in order.
     pub(crate) fn for_each_run(&self, f: impl FnMut(Range<usize>)) {
-        let (mut runs, mut f) = (Runs::default(), sure(f));
+        surely(self.try_for_each_run(sure(f)));
+    }
+
+    /// As [`Self::for_each_run`], until `f` fails.
+    pub(crate) fn try_for_each_run<E>(
+        &self,
+        mut f: impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut runs = Runs::default();
         for lines in self.stretches() {
             let words = lines.start * LINE_WORDS..lines.end * LINE_WORDS;
-            surely(runs.add_all(words.start, plain(&self.all_words()[words]).as_ref(), &mut f));
+            runs.add_all(words.start, plain(&self.all_words()[words]).as_ref(), &mut f)?;
         }
-        surely(runs.end(&mut f));
+        runs.end(&mut f)
     }
 
     fn lines(&self) -> impl Iterator<Item = usize> + '_ {

@@ -2,17 +2,17 @@
 
 use crate::bits::Bits;
 use crate::runs::{sure, surely, Runs};
-use crate::slot::{mask, Buffers, Slot};
+use crate::slot::{mask, Locked, Slot};
 use crate::sync::plain;
 use std::fmt;
 use std::ops::Range;
-use std::sync::MutexGuard;
 
 /// The pages that were dirty. Forgotten when dropped, unless [retained](Self::retain); dropped
 /// by a panic, all of them are marked again, as nobody knows which were looked at.
 ///
 /// While it lives, the next harvest of the same slot waits, and marks do not; unless it is
-/// from `get_org`, or a clean one from `switch_opt`: those hold nothing.
+/// from `get_org`, or a clean one from `switch_opt`: those hold nothing. Where the next one
+/// would wait, it panics if it is of the same thread, which would wait for itself.
 #[must_use = "what it holds is no longer marked"]
 pub struct Harvest<'a> {
     slot: &'a Slot,
@@ -23,11 +23,11 @@ enum Content<'a> {
     Clean,
     Owned(Vec<u64>),
     /// In the buffers' `out`, which is all zero.
-    Zeroes(MutexGuard<'a, Buffers>),
+    Zeroes(Locked<'a>),
     /// In the buffers' `out`.
-    Copied(MutexGuard<'a, Buffers>),
+    Copied(Locked<'a>),
     /// In the buffers' `spare`, which nobody else has access to until this is dropped.
-    Retired(MutexGuard<'a, Buffers>),
+    Retired(Locked<'a>),
 }
 
 impl<'a> Harvest<'a> {
@@ -40,15 +40,15 @@ impl<'a> Harvest<'a> {
         Self { slot, content: Content::Owned(words) }
     }
 
-    pub(crate) fn zeroes(slot: &'a Slot, buffers: MutexGuard<'a, Buffers>) -> Self {
+    pub(crate) fn zeroes(slot: &'a Slot, buffers: Locked<'a>) -> Self {
         Self { slot, content: Content::Zeroes(buffers) }
     }
 
-    pub(crate) fn copied(slot: &'a Slot, buffers: MutexGuard<'a, Buffers>) -> Self {
+    pub(crate) fn copied(slot: &'a Slot, buffers: Locked<'a>) -> Self {
         Self { slot, content: Content::Copied(buffers) }
     }
 
-    pub(crate) fn retired(slot: &'a Slot, buffers: MutexGuard<'a, Buffers>) -> Self {
+    pub(crate) fn retired(slot: &'a Slot, buffers: Locked<'a>) -> Self {
         Self { slot, content: Content::Retired(buffers) }
     }
 
@@ -57,6 +57,14 @@ impl<'a> Harvest<'a> {
             Content::Retired(buffers) => buffers.spare.as_ref(),
             _ => None,
         }
+    }
+
+    pub(crate) fn bitmap_pages(&self) -> usize {
+        self.slot.pages()
+    }
+
+    pub(crate) fn page_size(&self) -> usize {
+        self.slot.page_size()
     }
 
     /// All words of the slot, clean ones too, lowest page in the lowest bit; none at all

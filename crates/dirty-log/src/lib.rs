@@ -21,7 +21,7 @@ mod writer;
 pub use fence::{fences, use_full_fences, Fences, FencesInUse};
 pub use harvest::Harvest;
 pub use memory_log::{MemoryLog, MemorySlot, SlotError};
-pub use page_set::PageSet;
+pub use page_set::{OtherPages, PageSet};
 pub use slot::{BadPageSize, Slot};
 pub use strategy::{
     harvest_all, DirtyBitmap, DirtyLog, GetOpt, GetOrg, Strategy, StrategyKind, SwitchOpt,

@@ -74,6 +74,9 @@ names!(SummaryBitmap);
 impl<S: Strategy> DirtyBitmap<S> {
     /// Harvests into a copy of all words, clean ones too. A [harvest](Self::harvest) that is
     /// only looked at copies nothing.
+    ///
+    /// # Panics
+    /// This thread has a [`Harvest`](crate::Harvest) of this bitmap; as [`Self::harvest`].
     #[must_use = "what it returns is no longer marked; `reset` forgets it"]
     pub fn get_and_reset(&self) -> Vec<u64> {
         let mut words = vec![0; self.word_count()];
@@ -82,6 +85,9 @@ impl<S: Strategy> DirtyBitmap<S> {
     }
 
     /// Harvests and forgets.
+    ///
+    /// # Panics
+    /// This thread has a [`Harvest`](crate::Harvest) of this bitmap; as [`Self::harvest`].
     pub fn reset(&self) {
         drop(self.harvest());
     }

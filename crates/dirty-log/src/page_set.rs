@@ -2,7 +2,26 @@
 
 use crate::bits::{Bits, Shape};
 use crate::harvest::Harvest;
+use crate::runs::aligned;
+use crate::summary::SummaryBitmap;
 use std::ops::Range;
+
+/// A bitmap of another number of pages than the set that is to have its marks: it covers other
+/// memory, or the same in pages of another size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the bitmap has {bitmap} pages of {page_size} bytes, the set {set} pages: make the set with the \
+     bitmap's `pages()`, and addresses with its `page_size()`"
+)]
+#[non_exhaustive]
+pub struct OtherPages {
+    /// Pages of the bitmap.
+    pub bitmap: usize,
+    /// Bytes in a page of the bitmap.
+    pub page_size: usize,
+    /// Pages of the set.
+    pub set: usize,
+}
 
 /// A set of pages with the same summary above it, for one thread: where KVM's log, a
 /// device's log and the VMM's own marks are merged.
@@ -62,15 +81,42 @@ impl PageSet {
     /// Adds what is set in `words`, of which the first holds pages `64 * first_word` and
     /// on; returns how many were not in it.
     pub fn merge_words(&mut self, first_word: usize, words: &[u64]) -> usize {
-        let numbered = (first_word..).zip(words);
-        numbered.map(|(i, &word)| self.merge_word(i, word)).sum()
+        self.merge_words_at(first_word.saturating_mul(64), words)
+    }
+
+    /// Adds what is set in `words`, of which the lowest bit of the first is page `first_page`;
+    /// returns how many were not in it.
+    pub fn merge_words_at(&mut self, first_page: usize, words: &[u64]) -> usize {
+        let count = self.pages.div_ceil(64);
+        let numbered = aligned(first_page, words).take_while(|&(i, _)| i < count);
+        numbered.map(|(i, word)| self.merge_word(i, word)).sum()
     }
 
     /// Adds a harvest; returns how many were not in it.
-    pub fn merge(&mut self, harvest: &Harvest<'_>) -> usize {
+    ///
+    /// # Errors
+    /// The bitmap has other pages; nothing is added then.
+    pub fn merge(&mut self, harvest: &Harvest<'_>) -> Result<usize, OtherPages> {
+        self.check(harvest.bitmap_pages(), harvest.page_size())?;
         let mut new = 0;
         harvest.for_each_word(|i, word| new += self.merge_word(i, word));
-        new
+        Ok(new)
+    }
+
+    /// Harvests a bitmap into it; returns how many were not in it.
+    ///
+    /// # Errors
+    /// The bitmap has other pages; it keeps its marks then.
+    pub fn harvest(&mut self, bitmap: &SummaryBitmap) -> Result<usize, OtherPages> {
+        self.check(bitmap.pages(), bitmap.page_size())?;
+        let mut new = 0;
+        bitmap.harvest(|i, word| new += self.merge_word(i, word));
+        Ok(new)
+    }
+
+    fn check(&self, bitmap: usize, page_size: usize) -> Result<(), OtherPages> {
+        let other = OtherPages { bitmap, page_size, set: self.pages };
+        (bitmap == self.pages).then_some(()).ok_or(other)
     }
 
     /// The words that are not 0, with their index, in order.
@@ -91,6 +137,17 @@ impl PageSet {
     /// [`Harvest::for_each_run`].
     pub fn for_each_run(&self, mut f: impl FnMut(Range<usize>)) {
         self.bits.for_each_run(&mut f);
+    }
+
+    /// As [`Self::for_each_run`], until `f` fails. The set stays as it is.
+    ///
+    /// # Errors
+    /// That of `f`.
+    pub fn try_for_each_run<E>(
+        &self,
+        f: impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.bits.try_for_each_run(f)
     }
 
     /// Empties it; costs what is in it.

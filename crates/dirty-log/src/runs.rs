@@ -158,6 +158,17 @@ pub(crate) fn pages_of(offset: usize, len: usize, page_shift: u32) -> Range<usiz
     offset >> page_shift..last.saturating_add(1)
 }
 
+/// Words of which the first holds pages from `first_page` on, moved to where words begin, with
+/// their indices. None that lies beyond what can be numbered.
+pub(crate) fn aligned(first_page: usize, words: &[u64]) -> impl Iterator<Item = (usize, u64)> + '_ {
+    let (first, shift) = (first_page / 64, first_page % 64);
+    (0..words.len() + usize::from(shift > 0)).map_while(move |i| {
+        let low = words.get(i).map_or(0, |word| word << shift);
+        let high = if shift > 0 && i > 0 { words[i - 1] >> (64 - shift) } else { 0 };
+        Some((first.checked_add(i)?, low | high))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,6 +192,15 @@ mod tests {
             ),
         ) {
             let all = words.clone();
+            for first in [0, 1, 63, 64, 100, usize::MAX - 70] {
+                let pages = |words: &mut dyn Iterator<Item = (usize, u64)>| -> Vec<_> {
+                    words.flat_map(|(i, w)| (0..64).filter(move |b| w >> b & 1 == 1)
+                        .filter_map(move |b| i.checked_mul(64)?.checked_add(b))).collect()
+                };
+                let mut plain = words.iter().copied().enumerate();
+                let moved = pages(&mut plain).into_iter().filter_map(|page| first.checked_add(page));
+                prop_assert_eq!(pages(&mut aligned(first, &words)), moved.collect::<Vec<_>>());
+            }
             let words: Vec<(usize, u64)> = words.into_iter().enumerate().collect();
             let bits = |&(i, word): &(usize, u64)| {
                 (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| i * 64 + bit)

@@ -3,14 +3,14 @@
 use crate::bits::{Bits, BitsRef, Shape};
 use crate::fence;
 use crate::hazard::{Last, Switch};
-use crate::runs::{pages_of, sure, surely, Runs};
+use crate::runs::{aligned, pages_of, sure, surely, Runs};
 use crate::sync::AtomicU64;
 use crate::writer;
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Pages are a power of two of bytes.
@@ -35,6 +35,8 @@ pub struct Slot {
 #[repr(align(128))]
 struct Side {
     buffers: Mutex<Buffers>,
+    /// The thread that has `buffers`; 0: none.
+    holder: AtomicUsize,
     /// `limbo` has some that wait.
     any_in_limbo: AtomicBool,
     limbo: Mutex<Limbo>,
@@ -67,6 +69,38 @@ pub struct Buffers {
     pub(crate) out_is_dirty: bool,
 }
 
+/// The buffers, for one thread at a time.
+pub struct Locked<'a> {
+    buffers: MutexGuard<'a, Buffers>,
+    holder: &'a AtomicUsize,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Buffers;
+
+    fn deref(&self) -> &Buffers {
+        &self.buffers
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Buffers {
+        &mut self.buffers
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.holder.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A number that no other living thread has.
+fn this_thread() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here) as usize)
+}
+
 impl Slot {
     pub(crate) fn new(bytes: usize, page_size: usize) -> Result<Self, BadPageSize> {
         if !page_size.is_power_of_two() {
@@ -81,6 +115,7 @@ impl Slot {
             bytes,
             side: Side {
                 buffers: Mutex::default(),
+                holder: AtomicUsize::new(0),
                 any_in_limbo: AtomicBool::new(false),
                 limbo: Mutex::default(),
             },
@@ -159,12 +194,18 @@ impl Slot {
     /// on, lowest bit first: KVM's dirty log, or any other source. Returns how many pages
     /// were clean.
     pub fn mark_words(&self, first_word: usize, words: &[u64]) -> usize {
+        self.mark_words_at(first_word.saturating_mul(64), words)
+    }
+
+    /// Marks what is set in `words`, of which the lowest bit of the first is page `first_page`: a log
+    /// that begins in the middle of this bitmap, at any page. Returns how many pages were clean.
+    pub fn mark_words_at(&self, first_page: usize, words: &[u64]) -> usize {
         let count = self.word_count();
         self.with(|bits| {
-            let numbered = (first_word..count).zip(words);
+            let numbered = aligned(first_page, words).take_while(|&(i, _)| i < count);
             numbered
-                .filter(|&(_, &word)| word != 0)
-                .map(|(i, &word)| bits.mark_word(i, word & self.valid(i)).count_ones() as usize)
+                .filter(|&(_, word)| word != 0)
+                .map(|(i, word)| bits.mark_word(i, word & self.valid(i)).count_ones() as usize)
                 .sum()
         })
     }
@@ -275,9 +316,14 @@ impl Slot {
         mask(word, &(0..self.shape.pages))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Buffers> {
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        let (holder, me) = (&self.side.holder, this_thread());
+        let own = holder.load(Ordering::Relaxed) == me;
+        assert!(!own, "this thread has a harvest of this slot: drop it before the next one");
         // A caller that panicked while it looked at a harvest has left it in order.
-        self.side.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+        let buffers = self.side.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        holder.store(me, Ordering::Relaxed);
+        Locked { buffers, holder }
     }
 
     /// A bitmap like the one in use.

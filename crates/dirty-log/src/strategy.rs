@@ -3,13 +3,12 @@
 
 use crate::bits::Bits;
 use crate::harvest::Harvest;
-use crate::slot::{when_unused, BadPageSize, Buffers, Slot};
+use crate::slot::{when_unused, BadPageSize, Buffers, Locked, Slot};
 use crate::sync::plain;
 use std::fmt::{self, Debug};
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::str::FromStr;
-use std::sync::MutexGuard;
 
 /// One of the three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -83,7 +82,8 @@ pub trait DirtyLog: Deref<Target = Slot> + Send + Sync + Debug {
     /// slot wait for one another.
     ///
     /// # Panics
-    /// See [`crate::use_full_fences`]: membarrier(2) worked before and is refused now.
+    /// This thread has a [`Harvest`] of this slot that the new one would wait for. See
+    /// [`crate::use_full_fences`]: membarrier(2) worked before and is refused now.
     fn harvest(&self) -> Harvest<'_>;
 }
 
@@ -91,7 +91,7 @@ pub trait DirtyLog: Deref<Target = Slot> + Send + Sync + Debug {
 pub trait Strategy: private::Strategy {}
 
 pub(crate) mod private {
-    use super::{Begun, Bits, Buffers, Harvest, MutexGuard, Slot, StrategyKind};
+    use super::{Begun, Bits, Harvest, Locked, Slot, StrategyKind};
 
     pub trait Strategy: Send + Sync + std::fmt::Debug + 'static {
         const KIND: StrategyKind;
@@ -112,12 +112,12 @@ pub(crate) mod private {
         fn begin(slot: &Slot) -> Option<Begun<'_>>;
 
         /// Makes a harvest of what the writers used, and use no more.
-        fn finish<'a>(slot: &'a Slot, buffers: MutexGuard<'a, Buffers>, old: Bits) -> Harvest<'a>;
+        fn finish<'a>(slot: &'a Slot, buffers: Locked<'a>, old: Bits) -> Harvest<'a>;
     }
 }
 
 /// A harvest that found something: the slot's buffers, and what writers get next.
-pub(crate) type Begun<'a> = (MutexGuard<'a, Buffers>, Bits);
+pub(crate) type Begun<'a> = (Locked<'a>, Bits);
 
 /// The same first look for all slots that keep their bitmaps.
 #[inline]
@@ -140,11 +140,7 @@ fn harvest<S: Strategy>(slot: &Slot) -> Harvest<'_> {
 }
 
 #[inline(never)]
-fn switch<'a, S: Strategy>(
-    slot: &'a Slot,
-    mut buffers: MutexGuard<'a, Buffers>,
-    next: Bits,
-) -> Harvest<'a> {
+fn switch<'a, S: Strategy>(slot: &'a Slot, mut buffers: Locked<'a>, next: Bits) -> Harvest<'a> {
     let retired = slot.exchange(next, &mut buffers);
     match when_unused([retired], S::WAITS_ALWAYS).next() {
         Some(old) => S::finish(slot, buffers, old),
@@ -204,7 +200,7 @@ impl private::Strategy for GetOrg {
         Some((buffers, slot.new_bits()))
     }
 
-    fn finish<'a>(slot: &'a Slot, _: MutexGuard<'a, Buffers>, old: Bits) -> Harvest<'a> {
+    fn finish<'a>(slot: &'a Slot, _: Locked<'a>, old: Bits) -> Harvest<'a> {
         Harvest::owned(slot, plain(old.words()).to_vec())
     }
 }
@@ -240,11 +236,7 @@ impl private::Strategy for GetOpt {
         begin_if_dirty(slot)
     }
 
-    fn finish<'a>(
-        slot: &'a Slot,
-        mut buffers: MutexGuard<'a, Buffers>,
-        mut old: Bits,
-    ) -> Harvest<'a> {
+    fn finish<'a>(slot: &'a Slot, mut buffers: Locked<'a>, mut old: Bits) -> Harvest<'a> {
         buffers.out.copy_from_slice(plain(old.words()));
         buffers.out_is_dirty = true;
         old.clear();
@@ -273,7 +265,7 @@ impl private::Strategy for SwitchOpt {
         begin_if_dirty(slot)
     }
 
-    fn finish<'a>(slot: &'a Slot, mut buffers: MutexGuard<'a, Buffers>, old: Bits) -> Harvest<'a> {
+    fn finish<'a>(slot: &'a Slot, mut buffers: Locked<'a>, old: Bits) -> Harvest<'a> {
         buffers.spare = Some(old);
         Harvest::retired(slot, buffers)
     }

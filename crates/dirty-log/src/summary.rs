@@ -15,7 +15,7 @@
 //! A mark sets its page's bit even if that is set, where a switched bitmap's only looks: the
 //! locked instruction is what makes visible, to who harvests the page, what was written to it.
 
-use crate::runs::{pages_of, sure, surely, Runs};
+use crate::runs::{aligned, pages_of, sure, surely, Runs};
 use crate::slot::BadPageSize;
 use crate::sync::{AtomicU64, Ordering};
 use std::ops::Range;
@@ -114,8 +114,14 @@ impl SummaryBitmap {
     /// on, lowest bit first: KVM's dirty log, or any other source. Returns how many pages
     /// were clean.
     pub fn mark_words(&self, first_word: usize, words: &[u64]) -> usize {
-        let all = 0..self.pages;
-        let numbered = (first_word..self.levels[0].len()).zip(words);
+        self.mark_words_at(first_word.saturating_mul(64), words)
+    }
+
+    /// Marks what is set in `words`, of which the lowest bit of the first is page `first_page`: a log
+    /// that begins in the middle of this bitmap, at any page. Returns how many pages were clean.
+    pub fn mark_words_at(&self, first_page: usize, words: &[u64]) -> usize {
+        let (all, count) = (0..self.pages, self.levels[0].len());
+        let numbered = aligned(first_page, words).take_while(|&(i, _)| i < count);
         let valid = numbered.map(|(i, word)| (i, word & mask(i, &all)));
         valid
             .filter(|&(_, word)| word != 0)

@@ -118,15 +118,83 @@ fn sources_are_merged() {
         log.mark(9);
         let mut set = PageSet::new(200);
         assert_eq!(set.merge_words(0, &kvm), 11);
-        assert_eq!(set.merge(&log.harvest()), 0);
+        assert_eq!(set.merge(&log.harvest()), Ok(0));
         set.extend([150, 9, 200]);
         assert_eq!((set.count(), set.contains(150), set.contains(200)), (12, true, false));
         log.mark(9);
         assert_eq!(log.mark_words(0, &kvm), 10);
         log.mark(150);
         assert_eq!(harvested(log), set.iter().collect::<Vec<_>>());
+        // A run that a caller refuses ends it, and takes nothing out.
+        let mut told = Vec::new();
+        let refused = set.try_for_each_run(|run| {
+            told.push(run.clone());
+            if run.contains(&9) {
+                Err(run.start)
+            } else {
+                Ok(())
+            }
+        });
+        assert_eq!((refused, told, set.count()), (Err(9), vec![3..4, 9..10], 12));
         set.clear();
         assert!(set.is_empty() && set == PageSet::new(200));
+        // Beyond what can be numbered, and not around it.
+        assert_eq!(set.merge_words(usize::MAX, &[1, 1]), 0);
+        assert_eq!(set.merge_words_at(usize::MAX - 3, &[u64::MAX; 2]), 0);
+    });
+}
+
+/// A log of a part of the memory that begins at any page of it.
+#[test]
+fn words_may_begin_at_any_page() {
+    let words = [1 | 1 << 63, 0, u64::MAX];
+    for first in [0usize, 1, 63, 64, 65, 150, 199, 200, 5000] {
+        let pages = |n: usize| words[n / 64] >> (n % 64) & 1 == 1;
+        let expected: Vec<usize> =
+            (0..192).filter(|&n| pages(n) && first + n < 200).map(|n| first + n).collect();
+        each(200, |log| {
+            assert_eq!(log.mark_words_at(first, &words), expected.len());
+            assert_eq!(harvested(log), expected);
+        });
+        let mut set = PageSet::new(200);
+        assert_eq!(set.merge_words_at(first, &words), expected.len());
+        assert_eq!(set.iter().collect::<Vec<_>>(), expected);
+        let summary = SummaryBitmap::new(200 * PAGE, PAGE).unwrap();
+        assert_eq!(summary.mark_words_at(first, &words), expected.len());
+        assert_eq!(set.harvest(&summary), Ok(0));
+        assert!(summary.is_clean());
+    }
+}
+
+/// As on arm64: the bitmap has the host's pages, and the set somebody's constant.
+#[test]
+fn a_set_takes_no_bitmap_of_other_pages() {
+    let (bytes, large) = (64 * PAGE, 16 * PAGE);
+    let mut set = PageSet::new(bytes / PAGE);
+    let summary = SummaryBitmap::new(bytes, large).unwrap();
+    summary.mark(1);
+    let error = set.harvest(&summary).unwrap_err();
+    assert!(error.to_string().contains("4 pages of 65536 bytes, the set 64 pages"), "{error}");
+    let switch = DirtyBitmap::<SwitchOpt>::new(bytes, large).unwrap();
+    switch.mark(1);
+    assert_eq!(set.merge(&switch.harvest()).unwrap_err(), error);
+    assert!(set.is_empty() && summary.is_marked(1));
+}
+
+#[test]
+fn a_harvest_inside_a_harvest_of_the_same_thread_is_an_error() {
+    each(300, |log| {
+        log.mark(7);
+        let first = log.harvest();
+        log.mark(8);
+        let nested = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(log.harvest())));
+        drop(first);
+        // `get_org` holds nothing.
+        let next = if nested.is_err() { vec![8] } else { Vec::new() };
+        assert_eq!(
+            (harvested(log), nested.is_ok()),
+            (next, log.strategy() == StrategyKind::GetOrg)
+        );
     });
 }
 

@@ -7,7 +7,7 @@
 #[path = "../tests/corpus/mod.rs"]
 mod corpus;
 
-use corpus::{Class, Corpus, Verdict};
+use corpus::{Class, Corpus, Marks, Verdict};
 use std::time::Instant;
 use vmeter_explain::report::ExplainReport;
 use vmeter_render::document::Detail;
@@ -36,6 +36,7 @@ fn main() {
     };
     let corpus = Corpus::open(folder.as_ref()).expect("a folder with truth.json");
     let mut counts = [0; 4];
+    let (mut marks, mut marks_beside) = (Vec::new(), Vec::new());
     let begin = Instant::now();
     for fault in &corpus.faults {
         if !names.is_empty() && !names.contains(&fault.name) {
@@ -45,7 +46,10 @@ fn main() {
         second += usize::from(judged.second);
         counts[judged.verdict as usize] += 1;
         versus += usize::from(judged.versus == Verdict::Right);
-        println!("{:<6} {:<20} {}", judged.verdict.name(), fault.name, judged.first());
+        marks.push(judged.marks);
+        marks_beside.push(judged.marks_beside);
+        let strict = if judged.marks.strict { " " } else { "-" };
+        println!("{:<6}{strict}{:<20} {}", judged.verdict.name(), fault.name, judged.first());
         if class == Class::Nothing {
             let (versus, beside) = (judged.versus.name(), judged.beside());
             println!("       beside the twin: {versus:<6} {beside}");
@@ -53,7 +57,12 @@ fn main() {
         }
         let shown = if vs { &judged.beside } else { &judged.slow };
         for finding in shown.findings.iter().take(if chain { 3 } else { 0 }) {
-            println!("       {} {}: {}", finding.severity.name(), finding.kind, finding.summary);
+            println!(
+                "       {} {}: {}",
+                finding.severity.name(),
+                finding.kind.name(),
+                finding.summary
+            );
             finding.chain.iter().for_each(|link| println!("         - {}", link.claim));
         }
         if full {
@@ -62,5 +71,6 @@ fn main() {
     }
     let [right, half, wrong, silent] = counts;
     println!("right {right}, half {half}, wrong {wrong}, silent {silent}; {second} of the first two, {versus} beside the twin: {:.1?}", begin.elapsed());
-    let _ = Verdict::Right;
+    println!("{}", Marks::line(&marks));
+    println!("beside the twin: {}", Marks::line(&marks_beside));
 }

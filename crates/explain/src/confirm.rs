@@ -12,7 +12,11 @@ pub fn pasted(candidate: &Candidate) -> (String, String) {
         Some(advice) => format!("{} (the command shows {advice})", candidate.suggestion),
         None => candidate.suggestion.clone(),
     };
-    let whose = if candidate.key.is_some() { None } else { target(&candidate.subject) };
+    let whose = match (&candidate.culprit, candidate.key) {
+        (Some(culprit), _) => target(culprit),
+        (None, Some(_)) => None,
+        (None, None) => target(&candidate.subject),
+    };
     let command = match whose {
         Some(whose) => format!("{command} ")
             .replace("-p PID ", &format!("-p {whose} "))

@@ -11,7 +11,8 @@ const BOTH: f64 = 0.6;
 pub fn contrast(result: &mut ExplainResult, twin: &ExplainResult) {
     for finding in result.findings.iter_mut().filter(|finding| !finding.beyond) {
         let same = |other: &&Finding| {
-            other.kind == finding.kind && common(&other.subject) == common(&finding.subject)
+            (other.kind, other.modifier) == (finding.kind, finding.modifier)
+                && common(&other.subject) == common(&finding.subject)
         };
         let before = twin.findings.iter().filter(same).map(|other| other.saving_share);
         weigh(finding, before.fold(0.0, f64::max));

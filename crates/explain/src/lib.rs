@@ -11,6 +11,7 @@ mod confirm;
 pub mod contrast;
 pub mod detect;
 pub mod evidence;
+pub mod kind;
 pub mod merge;
 pub mod moment;
 pub mod rank;
@@ -36,6 +37,8 @@ pub struct Options {
     pub comm: Option<String>,
     /// Trace of the same without the fault.
     pub vs: Option<PathBuf>,
+    /// Threads of the program that the recording was made of, where that is known.
+    pub recorded: Vec<i32>,
     /// Events that are passed over, as if they had not been recorded.
     pub ignore: Option<fn(&vmeter_trace::ops::Op) -> bool>,
 }
@@ -49,6 +52,28 @@ pub enum ExplainError {
     /// Nothing was named.
     #[error("expected at least one trace file to explain, found none; name one, or record with `vmeter explain -- COMMAND`")]
     NoFile,
+    /// No line or record of them was an event.
+    #[error("expected events of ftrace, perf, QEMU, xentrace or strace in {files}, found none in {unreadable} lines or records; `vmeter trace stat` shows what a file holds")]
+    NoEvents {
+        /// They.
+        files: String,
+        /// What could not be understood.
+        unreadable: u64,
+    },
+    /// A name that no thread has.
+    #[error("--comm {comm}: expected the name of a thread in the trace; there are {names}")]
+    NoThread {
+        /// As it was given.
+        comm: String,
+        /// Those with most of the time.
+        names: String,
+    },
+    /// It would be compared with itself.
+    #[error("--vs {}: expected another trace, of the same without the fault; found the same file", file.display())]
+    Itself {
+        /// As it was named.
+        file: PathBuf,
+    },
     /// More than fit.
     #[error("expected at most {most} trace files, found {found}")]
     TooMany {
@@ -77,6 +102,7 @@ fn read(files: &[PathBuf], options: &Options) -> Result<Known, ExplainError> {
     }
     let clocks = timebase::align(files, options.cpu_hz)?;
     let mut merged = merge::Merge::open(files, &clocks)?;
+    merged.recorded(&options.recorded);
     let mut gather = evidence::Gather::new(&merged);
     while let Some(moment) = merged.next() {
         if options.ignore.is_some_and(|ignore| ignore(&moment.op)) {
@@ -89,6 +115,11 @@ fn read(files: &[PathBuf], options: &Options) -> Result<Known, ExplainError> {
     for source in &sources {
         source.losses.check(&source.file)?;
     }
+    if sources.iter().all(|source| source.events == 0) {
+        let files: Vec<&str> = sources.iter().map(|source| source.file.as_str()).collect();
+        let unreadable = sources.iter().map(|source| source.losses.unreadable).sum();
+        return Err(ExplainError::NoEvents { files: files.join(", "), unreadable });
+    }
     Ok(Known { evidence, sources, clocks })
 }
 
@@ -97,8 +128,14 @@ fn read(files: &[PathBuf], options: &Options) -> Result<Known, ExplainError> {
 /// # Errors
 /// No file, too many, or one that is no trace.
 pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, ExplainError> {
+    if let Some(twin) = options.vs.as_ref().filter(|twin| files.iter().any(|f| same(f, twin))) {
+        return Err(ExplainError::Itself { file: twin.clone() });
+    }
     let known = read(files, options)?;
     let view = known.view(options);
+    if let Some((comm, names)) = detect::nobody(&view) {
+        return Err(ExplainError::NoThread { comm, names });
+    }
     let mut result = told(&known, &view);
     if let Some(twin) = &options.vs {
         let alone = Options { vs: None, ..options.clone() };
@@ -130,7 +167,6 @@ fn told(known: &Known, view: &detect::View<'_>) -> ExplainResult {
     };
     (result.trees, result.waits) = detect::pictures(view, &result.findings);
     result.warnings = say::warnings(&result, sources, clocks);
-    result.warnings.extend(detect::nobody(view));
     result.warnings.extend(detect::partial(view));
     result.warnings.extend(detect::not_recorded(view));
     result.warnings.extend(detect::busy_host(view));
@@ -152,6 +188,12 @@ pub fn outline(files: &[PathBuf], options: &Options) -> Result<String, ExplainEr
 /// Ticks in all; stamps of damaged traces can be anything.
 fn sum(ticks: impl Iterator<Item = u64>) -> u64 {
     ticks.fold(0, u64::saturating_add)
+}
+
+/// True for two names of one file.
+fn same(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    real(one).is_some_and(|one| real(other) == Some(one))
 }
 
 /// A file's name as it is shown.

@@ -132,6 +132,13 @@ impl Merge {
         source.is_some_and(|source| source.launched.contains(&thread.tid))
     }
 
+    /// Threads of the program that the first file was recorded of.
+    pub fn recorded(&mut self, threads: &[i32]) {
+        if let Some(first) = self.sources.first_mut() {
+            first.launched.extend_from_slice(threads);
+        }
+    }
+
     /// All of them.
     pub fn launched(&self) -> impl Iterator<Item = Tid> + '_ {
         let all = (0_u16..).zip(&self.sources);

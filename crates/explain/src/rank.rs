@@ -1,12 +1,11 @@
 //! What detectors say of one subject, joined into one finding; worst first.
 
 use crate::confirm::pasted;
-use crate::detect::story::{asleep, Story};
-use crate::detect::{
-    outlier, spent, Candidate, View, DETECTORS, DEVICE_MODEL, GAP, LEAST_SHARE, OUTLIER_ALONE,
-};
+use crate::detect::story::Story;
+use crate::detect::{outlier, spent, Candidate, View, DETECTORS, LEAST_SHARE};
 use crate::evidence::subject::{Key, Part, Subject, What, Who};
 use crate::evidence::tree::Frame;
+use crate::kind::Why;
 use crate::result::{Finding, Link, Severity};
 use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_percent, three_digits};
@@ -40,9 +39,6 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
     }
     if others.is_empty() {
         others = of_host;
-    }
-    if others.is_empty() && !view.is_beyond() && view.comm().is_none() {
-        others.extend(asleep(view));
     }
     // A bound of nothing is none.
     others.retain(|candidate| view.seconds(candidate.saving).is_none_or(|s| s >= LEAST_S));
@@ -87,13 +83,17 @@ fn of_requests(
     }
     let joined = by_subject.into_iter().filter_map(|(key, causes)| {
         let mut joined = join(view, key, causes)?;
+        if joined.way.is_empty() {
+            let story = Story::of(view, Frame::Request(key));
+            joined.way = story.map(|story| story.way(view)).unwrap_or_default();
+        }
         let apart = apart.get(&key).copied().unwrap_or(0);
         joined.saving = joined.saving.saturating_sub(apart);
         joined.error = view.evidence.subjects.get(&key).map(Subject::error);
         (view.share(joined.saving) >= LEAST_SHARE || apart == 0).then_some(joined)
     });
     let (alone, joined): (Vec<_>, Vec<_>) =
-        joined.partition(|candidate| candidate.kind == OUTLIER_ALONE);
+        joined.partition(|candidate| candidate.why == Why::Outlier);
     // Half of it spent waiting for a CPU: the warning about the busy host says that.
     let only_busy = |candidate: &Candidate| {
         let subject = candidate.key.and_then(|key| view.evidence.subjects.get(&key));
@@ -101,7 +101,7 @@ fn of_requests(
     };
     let alone: Vec<Candidate> = alone.into_iter().filter(|c| !only_busy(c)).collect();
     // What the device model does not tell is part of its finding.
-    match others.iter_mut().find(|other| other.kind == DEVICE_MODEL) {
+    match others.iter_mut().find(|other| other.why == Why::DeviceModel) {
         Some(model) => {
             let links = alone.into_iter().flat_map(|candidate| candidate.chain.into_iter().take(1));
             model.chain.extend(links.map(also));
@@ -113,7 +113,7 @@ fn of_requests(
 
 /// True unless it is about others than those of the name that was given.
 fn is_asked_about(view: &View<'_>, candidate: &Candidate) -> bool {
-    let (Some(_), Some(own)) = (view.comm(), view.own()) else { return view.comm().is_none() };
+    let (true, Some(own)) = (view.is_about_one(), view.own()) else { return !view.is_about_one() };
     match candidate.key {
         Some(_) => view.evidence.vcpu_groups().iter().any(|vcpu| own.contains(vcpu)),
         None if candidate.whose.is_some_and(|group| own.contains(&group)) => true,
@@ -142,9 +142,6 @@ fn follow(
     mut told: Candidate,
     by_subject: &mut BTreeMap<Key, Vec<Candidate>>,
 ) {
-    const WAITS: [&str; 5] =
-        ["lock-wait", "no-cpu", "page-faults", "child-process", "waits-for-work"];
-    const BEGINNING: [&str; 4] = ["burst-of-calls", "user-cpu", "ping-pong", "grows-with-items"];
     let slow = outlier(view, key).is_some();
     if !slow && !view.is_cause(key, subject, told.saving) {
         return;
@@ -153,17 +150,18 @@ fn follow(
     // Whose sleep it is, and in what the request waits for that one, is the way's to tell.
     let another = |who, part| who != Who::Own && matches!(part, Part::Timer(_));
     let elsewhere = subject.ticks(another) * 2 > subject.ticks(|_, p| matches!(p, Part::Timer(_)));
-    let sleeps = ["timer-paced", "lock-wait", "stopped"].contains(&told.kind) && elsewhere;
+    let sleeps = (told.why.is_lock() || matches!(told.why, Why::Timer | Why::Stopped)) && elsewhere;
     let contradicts = |cause: &Candidate| {
-        WAITS.contains(&told.kind) && BEGINNING.contains(&cause.kind)
-            || sleeps && cause.kind == "timer-paced"
+        told.why.is_end() && matches!(cause.why, Why::Burst | Why::Grows)
+            || sleeps && cause.why == Why::Timer
     };
     let mut kept: Vec<Candidate> = causes.into_iter().filter(|c| !contradicts(c)).collect();
-    match kept.iter_mut().filter(|cause| cause.kind != GAP).max_by_key(|cause| cause.saving) {
-        Some(first) => first.chain.append(&mut told.chain),
-        None if slow || sleeps || WAITS.contains(&told.kind) || told.kind == "timer-paced" => {
-            kept.push(told)
+    match kept.iter_mut().filter(|cause| cause.why != Why::Gap).max_by_key(|cause| cause.saving) {
+        Some(first) => {
+            first.chain.append(&mut told.chain);
+            (first.way, first.culprit) = (told.way, told.culprit);
         }
+        None if slow || sleeps || told.why.is_end() || told.why == Why::Timer => kept.push(told),
         None => {}
     }
     if !kept.is_empty() {
@@ -175,7 +173,7 @@ fn follow(
 /// rule explains its longest instance too; but if that one is most of the request's time, it
 /// is not what happens as a rule.
 fn gap(view: &View<'_>, key: Key, causes: &mut Vec<Candidate>) -> Option<Candidate> {
-    let at = causes.iter().position(|cause| cause.kind == GAP)?;
+    let at = causes.iter().position(|cause| cause.why == Why::Gap)?;
     let gap = causes.remove(at);
     let total = view.evidence.subjects.get(&key).map_or(0, |subject| subject.net_total);
     let told = !causes.is_empty() || outlier(view, key).is_some();
@@ -233,7 +231,7 @@ fn join(view: &View<'_>, key: Key, mut causes: Vec<Candidate>) -> Option<Candida
         }
         first.chain.extend(head.chain);
         // So many times as slow as others of its kind is no matter of taste.
-        if first.kind == "slow-call" {
+        if first.why.is_call() {
             first.at_most = None;
         }
         first.saving = first.saving.max(head.saving);
@@ -277,6 +275,8 @@ fn also(mut link: Link) -> Link {
 pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
     let share = view.share(candidate.saving);
     let severity = Severity::of_share(share);
+    let foreign = candidate.foreign || candidate.whose.is_some_and(|whose| view.is_foreign(whose));
+    let at_most = if foreign { Some(Severity::Low) } else { candidate.at_most };
     // Several threads' time is no more than the time that went by.
     let span = view.evidence.span();
     let ticks = candidate.saving.min(span);
@@ -284,24 +284,25 @@ pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
     let count = candidate.chain.iter().find_map(|link| link.evidence.count).unwrap_or(0);
     // So many equal instances more or fewer, if nothing is known of how they differ.
     let error = candidate.error.unwrap_or(saving / (count.max(1) as f64).sqrt()) * 1.96;
-    // What was left out may be part of it.
-    let most = saving + candidate.left_out as f64 + error;
+    let most = saving + error;
     let bounds = [(saving - error).max(0.0), most.min(span as f64)];
     let interval = bounds.map(|ticks| view.seconds(ticks as u64));
     let (confirm, suggestion) = pasted(&candidate);
     Finding {
-        kind: candidate.kind.into(),
-        severity: candidate.at_most.map_or(severity, |most| severity.min(most)),
+        kind: candidate.why.kind(),
+        modifier: candidate.why.modifier(),
+        severity: at_most.map_or(severity, |most| severity.min(most)),
         subject: candidate.subject,
         summary: headline(candidate.summary),
         saving_s: view.seconds(ticks),
         saving_ci95_s: interval[0].zip(interval[1]).map(|(low, high)| [low, high]),
         saving_share: share,
+        way: candidate.way,
         chain: candidate.chain,
         suggestion,
         confirm,
         life: candidate.life,
         beyond: candidate.beyond,
-        after: if candidate.foreign { 2 } else { u8::from(candidate.aside) },
+        after: if foreign { 2 } else { u8::from(candidate.aside) },
     }
 }

@@ -1,5 +1,6 @@
 //! Result of `vmeter explain`: why it is slow, each link of the chain with its evidence.
 
+use crate::kind::{Kind, Modifier};
 use vmeter_base::Envelope;
 
 /// What `vmeter explain` found.
@@ -161,8 +162,10 @@ impl Severity {
 /// One thing that stands out, with its causes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Finding {
-    /// Detector that named the cause, e.g. `work-on-every-cpu`.
-    pub kind: String,
+    /// The cause.
+    pub kind: Kind,
+    /// What is special about it.
+    pub modifier: Option<Modifier>,
     /// By the share of the traced time.
     pub severity: Severity,
     /// What is slow, e.g. `port 0x1f7 write (IDE 1)`.
@@ -176,6 +179,8 @@ pub struct Finding {
     pub saving_ci95_s: Option<[f64; 2]>,
     /// The same as a share of the traced time, 0 to 1.
     pub saving_share: f64,
+    /// The way from the subject to where the time ends, a thread each.
+    pub way: Vec<Step>,
     /// From what is seen to what causes it.
     pub chain: Vec<Link>,
     /// What to change.
@@ -189,6 +194,19 @@ pub struct Finding {
     /// Of those as severe it is told after others: it is about programs that the recording's maker
     /// did not start (2), or what every program does when it begins (1).
     pub after: u8,
+}
+
+/// A thread on the way from a subject to where its time ends.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Step {
+    /// Who: the subject, or who is waited for.
+    pub who: String,
+    /// What it does most of the time.
+    pub doing: String,
+    /// Time of that, s, where the clock measures time.
+    pub time_s: Option<f64>,
+    /// As a share of the subject's time, 0 to 1.
+    pub share: f64,
 }
 
 /// A link of a chain.

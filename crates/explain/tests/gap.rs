@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{kinds, Trace, VCPU};
+use common::{kinds, word, Trace, VCPU};
 use vmeter_explain::result::{ExplainResult, Severity};
 
 const FUTEX: u32 = 202;
@@ -46,7 +46,7 @@ fn says(result: &ExplainResult, what: &str) {
 #[test]
 fn a_single_stall_is_told_with_what_ended_it() {
     let result = once(|trace| stalls(trace, 200_000));
-    assert_eq!(kinds(&result), ["unexplained-gap"], "{:#?}", result.findings);
+    assert_eq!(kinds(&result), ["stall"], "{:#?}", result.findings);
     let finding = &result.findings[0];
     assert_eq!(finding.severity, Severity::Medium, "{finding:?}");
     assert!(finding.subject.contains("0x1f7"), "{finding:?}");
@@ -65,7 +65,7 @@ fn a_single_stall_is_told_with_what_ended_it() {
 #[test]
 fn where_nothing_is_recorded_that_is_said() {
     let result = once(|trace| trace.now += 300_000);
-    assert_eq!(kinds(&result), ["unexplained-gap"], "{:#?}", result.findings);
+    assert_eq!(kinds(&result), ["stall"], "{:#?}", result.findings);
     says(&result, "last seen is kvm_exit on CPU 0, then kvm_entry");
 }
 
@@ -79,7 +79,7 @@ fn a_short_stall_is_none() {
 fn what_another_finding_explains_is_no_gap() {
     let stall = |n: u64| if n == 50 { 100_000 } else { 900 };
     let result = Trace::rounds(400, |trace, n| stalls(trace, stall(n))).explain();
-    assert!(!kinds(&result).contains(&"unexplained-gap"), "{:#?}", result.findings);
+    assert!(!kinds(&result).contains(&"stall"), "{:#?}", result.findings);
     assert!(!result.findings.is_empty());
 }
 
@@ -88,7 +88,7 @@ fn beside_a_larger_gap_the_rule_keeps_its_own_share() {
     let stall = |n: u64| if n == 50 { 900_000 } else { 900 };
     let result = Trace::rounds(100, |trace, n| stalls(trace, stall(n))).explain();
     assert_eq!(kinds(&result).len(), 2, "{:#?}", result.findings);
-    let rule = result.findings.iter().find(|f| f.kind != "unexplained-gap").expect("the rule");
+    let rule = result.findings.iter().find(|f| word(f) != "stall").expect("the rule");
     assert!(rule.saving_s.is_some_and(|s| s < 0.1), "{rule:#?}");
 }
 
@@ -112,5 +112,5 @@ fn a_busy_host_is_no_gap() {
         trace.switch(1, VCPU, "R", "rustc-900");
         trace.switch(300_000, "rustc-900", "R", VCPU);
     });
-    assert!(!kinds(&result).contains(&"unexplained-gap"), "{:#?}", result.findings);
+    assert!(!kinds(&result).contains(&"stall"), "{:#?}", result.findings);
 }

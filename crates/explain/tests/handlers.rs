@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Trace, VCPU};
+use common::{word, Trace, VCPU};
 use vmeter_explain::result::Finding;
 
 const OTHER: &str = "cc-50";
@@ -68,7 +68,7 @@ fn one_that_is_stopped_does_not_sleep() {
         trace.event(1, VCPU, "sys_exit: NR 0 = 1");
     });
     let first = first(trace);
-    assert_eq!(first.kind, "stopped", "{first:#?}");
+    assert_eq!(word(&first), "paused", "{first:#?}");
     assert_eq!(first.summary.matches('(').count(), first.summary.matches(')').count());
 }
 
@@ -97,7 +97,7 @@ fn spawns(forks: bool) -> Trace {
 fn a_process_each_time_is_no_burst_of_its_calls() {
     for forks in [true, false] {
         let first = first(spawns(forks));
-        assert_eq!(first.kind, "child-process", "{first:#?}");
+        assert_eq!(word(&first), "child-process", "{first:#?}");
         assert!(first.summary.contains("true, started 40 times"), "{first:#?}");
     }
 }
@@ -115,7 +115,7 @@ fn calls_that_wait_each_time_are_no_burst() {
         }
     });
     let first = first(trace);
-    assert_eq!(first.kind, "slow-call", "{first:#?}");
+    assert_eq!(word(&first), "block-io", "{first:#?}");
     assert!(first.summary.contains("pread64"), "{first:#?}");
 }
 
@@ -155,7 +155,7 @@ fn compacts(us: u64) -> Trace {
 #[test]
 fn a_call_that_computes_does_not_wait_for_its_workers() {
     let first = first(compacts(2_000));
-    assert_eq!(first.kind, "slow-call", "{first:#?}");
+    assert_eq!(word(&first), "syscall-cpu", "{first:#?}");
     assert!(first.summary.contains("busy in write"), "{first:#?}");
     let claims: Vec<&str> = first.chain.iter().map(|link| link.claim.as_str()).collect();
     assert!(!claims.iter().any(|claim| claim.contains("are this wait")), "{claims:#?}");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{fixture, kinds};
+use common::{fixture, kinds, word};
 use std::io::Read as _;
 use vmeter_explain::result::{Finding, Severity};
 use vmeter_explain::{explain, ExplainError, Options};
@@ -18,7 +18,7 @@ fn xen_and_dom0_together_tell_the_ports_and_the_device_model() {
     let result = xen();
     assert_eq!(result.files[1].alignment.method, "same TSC");
     assert_eq!(result.files[1].alignment.error_s, Some(0.0));
-    let model = |finding: &&Finding| finding.kind == "device-model-round-trip";
+    let model = |finding: &&Finding| finding.summary.contains("while the vCPU waits");
     let first = result.findings.iter().find(model).expect("a finding");
     // Emulation by itself is no fault.
     assert_eq!(first.severity, Severity::Low);
@@ -95,7 +95,7 @@ fn what_the_device_model_has_workers_run_is_named_and_counted() {
     let options = Options { cpu_hz: Some(2e9), ..Options::default() };
     let result = explain(&files, &options).expect("two traces");
     let first = result.findings.first().expect("a finding");
-    assert_eq!(first.kind, "work-on-every-cpu", "{first:?}");
+    assert_eq!(word(first), "kernel-work", "{first:?}");
     let told: Vec<&str> = first.chain.iter().map(|link| link.claim.as_str()).collect();
     for (function, count) in [("wait_rcu_exp_gp", graces), ("lru_add_drain_per_cpu", drains)] {
         // Of the first, nothing says that the worker slept before.
@@ -108,7 +108,7 @@ fn what_the_device_model_has_workers_run_is_named_and_counted() {
 fn xen_alone_still_tells_the_ports() {
     let files = [fixture("xen-hvm-ide-boot.xtr.gz")];
     let result = explain(&files, &Options::default()).expect("a trace");
-    let model = |finding: &&Finding| finding.kind == "device-model-round-trip";
+    let model = |finding: &&Finding| finding.summary.contains("while the vCPU waits");
     let model = result.findings.iter().find(model).expect("a finding");
     assert!(model.summary.contains("the device model"), "{model:?}");
     // Without the clock's rate nothing is in seconds, and that is said.
@@ -128,7 +128,7 @@ fn dom0_alone_has_nothing_that_stands_out() {
 fn a_serial_console_is_an_exit_a_byte_and_the_overwritten_part_is_told() {
     let files = [fixture("kvm-nested-boot.ftrace.txt.gz")];
     let result = explain(&files, &Options::default()).expect("a trace");
-    assert_eq!(kinds(&result), ["exit-per-byte"], "{:#?}", result.findings);
+    assert_eq!(kinds(&result), ["unbatched"], "{:#?}", result.findings);
     let finding = &result.findings[0];
     assert!(finding.subject.contains("0x3f8"), "{finding:?}");
     let bytes = &finding.chain[0];

@@ -23,7 +23,10 @@ fn judged(folder: &Path) -> (usize, usize) {
         for result in [&judged.slow, &judged.beside, &judged.ok] {
             reads_well(&fault.name, result);
         }
-        let against = fault.beside(&fault.slow);
+        let folder = tempfile::tempdir().expect("a folder");
+        let copy = folder.path().join(fault.slow.file_name().expect("a name"));
+        std::fs::copy(&fault.slow, &copy).expect("a copy");
+        let against = fault.beside(&copy);
         let loud = against.findings.iter().filter(|f| f.severity > Severity::Low);
         assert_eq!(loud.count(), 0, "against itself nothing is different: {}", fault.name);
     }
@@ -96,7 +99,9 @@ fn what_is_missing_weakens_an_answer_and_is_named() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/explain");
     for class in [Class::Calls, Class::Works, Class::Interrupts, Class::Queues] {
         let (good, all) = judged_without(Path::new(folder), class);
-        assert!(good * 10 >= all * 7, "{class:?}: {good} of {all}");
+        // Which call it is, nothing else says.
+        let least = if class == Class::Calls { 5 } else { 7 };
+        assert!(good * 10 >= all * least, "{class:?}: {good} of {all}");
     }
 }
 

@@ -85,7 +85,7 @@ fn a_name_server_that_does_not_answer_is_named() {
     let result = explained(log, None);
     let first = &result.findings[0];
     assert!(first.summary.contains("DNS server 10.0.0.9"), "{first:#?}");
-    assert_eq!((first.kind.as_str(), first.severity), ("timer-paced", Severity::Medium));
+    assert_eq!((first.kind.name(), first.severity), ("timer-wait", Severity::Medium));
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn who_joins_a_thread_waits_for_no_lock() {
     trace.switch(1, worker, "X", main);
     trace.event(1, main, "sys_exit: NR 202 = 0");
     let result = trace.explain();
-    assert!(!kinds(&result).contains(&"lock-wait"), "{:#?}", result.findings);
+    assert!(!kinds(&result).contains(&"lock"), "{:#?}", result.findings);
 }
 
 /// A parent and children of the same name, whose calls are not recorded; it waits for each.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{kinds, Trace};
+use common::{kinds, word, Trace};
 use vmeter_explain::result::{ExplainResult, Severity};
 
 const SHELL: &str = "sh-5";
@@ -42,7 +42,7 @@ fn script(runs: u32, each_us: u64) -> Trace {
 fn a_script_waits_for_what_its_program_waits_for() {
     let slow = script(12, 300_000).explain();
     let first = &slow.findings[0];
-    assert_eq!(first.kind, "slow-call", "{first:#?}");
+    assert_eq!(word(first), "network", "{first:#?}");
     assert!(first.summary.contains("curl") && first.summary.contains("network"), "{first:?}");
 }
 
@@ -116,10 +116,10 @@ fn by_turns(signals: bool) -> Trace {
 fn processes_that_let_each_other_go_on_by_signals_share_a_lock() {
     let locks = by_turns(true).explain();
     let first = &locks.findings[0];
-    assert_eq!(first.kind, "lock-wait", "{first:#?}");
+    assert_eq!(word(first), "lock", "{first:#?}");
     assert!(first.summary.contains("epoll_wait"), "{first:?}");
     let hands_over = by_turns(false).explain();
-    assert!(!kinds(&hands_over).contains(&"lock-wait"), "{:#?}", hands_over.findings);
+    assert!(!kinds(&hands_over).contains(&"lock"), "{:#?}", hands_over.findings);
 }
 
 /// A master asks two workers by turns, and does something itself; the one that is not asked
@@ -158,7 +158,7 @@ fn pool() -> Trace {
 #[test]
 fn a_pool_that_idles_waits_for_no_lock() {
     let result = pool().explain();
-    assert!(!kinds(&result).contains(&"lock-wait"), "{:#?}", result.findings);
+    assert!(!kinds(&result).contains(&"lock"), "{:#?}", result.findings);
 }
 
 #[test]
@@ -219,10 +219,10 @@ fn idle_worker(mutex: bool) -> Trace {
 #[test]
 fn a_worker_that_is_handed_its_work_and_tells_by_another_way_waits_for_no_lock() {
     let result = idle_worker(false).explain();
-    assert!(!kinds(&result).contains(&"lock-wait"), "{:#?}", result.findings);
+    assert!(!kinds(&result).contains(&"lock"), "{:#?}", result.findings);
     // Who lets the next one go on by a futex may share a lock with it.
     let result = idle_worker(true).explain();
-    assert!(kinds(&result).contains(&"lock-wait"), "{:#?}", result.findings);
+    assert!(kinds(&result).contains(&"lock"), "{:#?}", result.findings);
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn signals_save_no_less_than_their_handlers_take() {
             trace.event(1, "solver-7", "sys_exit: NR 15 = 0");
         }
         let result = trace.explain();
-        let told = result.findings.iter().find(|told| told.kind == "signals");
+        let told = result.findings.iter().find(|told| word(told) == "interference");
         told.unwrap_or_else(|| panic!("{:#?}", result.findings)).clone()
     };
     let told = handlers(true);
@@ -366,7 +366,7 @@ fn subscriber(asks: bool) -> Trace {
 #[test]
 fn who_is_handed_work_by_a_timer_and_asks_nobody_idles_beside_others() {
     let paced = |result: &ExplainResult| {
-        let paced = result.findings.iter().filter(|told| told.kind == "timer-paced");
+        let paced = result.findings.iter().filter(|told| word(told) == "timer-wait");
         paced.map(|told| told.severity).max()
     };
     let (beside, alone) = (subscriber(true).explain(), subscriber(false).explain());

@@ -5,6 +5,7 @@ use crate::Whose;
 use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use vmeter_base::marked::processes;
 use vmeter_base::owner::Owner;
 
 /// A process that is found.
@@ -27,7 +28,7 @@ struct Stat {
 /// or by its session, which a launch always begins.
 pub(crate) fn find(whose: Whose) -> Vec<Found> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
-    let all: BTreeMap<i32, Stat> = numbers().filter_map(|pid| Some((pid, stat(pid)?))).collect();
+    let all: BTreeMap<i32, Stat> = processes().filter_map(|pid| Some((pid, stat(pid)?))).collect();
     let guards: BTreeSet<i32> = all.keys().copied().filter(|pid| guard::is_one(*pid)).collect();
     let mut found: BTreeSet<i32> =
         all.keys().copied().filter(|pid| *pid != own && is_marked(*pid, whose)).collect();
@@ -79,9 +80,4 @@ fn stat(pid: i32) -> Option<Stat> {
     let mut fields = rest.split(' ');
     let is_zombie = matches!(fields.next()?, "Z" | "X");
     Some(Stat { parent: fields.next()?.parse().ok()?, is_zombie })
-}
-
-fn numbers() -> impl Iterator<Item = i32> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }

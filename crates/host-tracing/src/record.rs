@@ -176,6 +176,8 @@ pub struct Recording {
     pub limited: bool,
     /// Trace clock.
     pub clock: String,
+    /// The threads that were recorded from the beginning, but for the kernel's.
+    pub threads: Vec<i32>,
     /// Exit status of the command, where there was one that exited.
     pub status: Option<i32>,
     /// Signal that killed the command, unless recording ended it.
@@ -226,6 +228,7 @@ pub fn record(
         (None, Some(pid)) => threads(pid)?,
         (None, None) => Vec::new(),
     };
+    let of_program = tids.clone();
     if options.kernel && !tids.is_empty() {
         tids.extend(kernel_threads());
     }
@@ -254,7 +257,7 @@ pub fn record(
     recorded.save(&options.output).map_err(host)?;
     let (events, lost) = count(&options.output)?;
     let Ended { status, killed_by } = ended;
-    Ok(Recording { events, lost, bytes, limited, clock, status, killed_by })
+    Ok(Recording { events, lost, bytes, limited, clock, threads: of_program, status, killed_by })
 }
 
 /// Events of the kernel that match.

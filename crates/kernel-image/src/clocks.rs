@@ -3,8 +3,9 @@
 //! A record is stamped by `local_clock()` (kernel/sched/clock.c). Once the kernel trusts its
 //! TSC that is the TSC itself, scaled (`cyc2ns` of arch/x86/kernel/tsc.c) and moved by
 //! `__sched_clock_offset`; before, it follows the time of day, by `__gtod_offset`. The
-//! timekeeper (kernel/time/timekeeping.c, `tk_core`) has the clocksource's cycles at the last
-//! tick: so RAM says what the log would have been stamped with at a known TSC.
+//! timekeeper (kernel/time/timekeeping.c) has the clocksource's cycles at the last tick: so RAM
+//! says what the log would have been stamped with at a known TSC. It is in `tk_core`, and from
+//! 6.17 on in the first element of the array `timekeeper_data`, before those of auxiliary clocks.
 //!
 //! Under KVM a guest may count what its host says instead (`kvm-clock`,
 //! arch/x86/kernel/kvmclock.c): the host has written which TSC is which time into a page of it
@@ -16,7 +17,10 @@ use crate::error::{Error, Result};
 use crate::guest::Guest;
 use serde::{Deserialize, Serialize};
 
-/// `struct timekeeper` in `tk_core`, after a sequence count.
+/// Where the timekeeper is, by the names that it has had.
+const TIMEKEEPERS: [&str; 2] = ["tk_core", "timekeeper_data"];
+/// The place of `struct timekeeper` in there, after a sequence count: before 6.13 the structure
+/// around it has no name, so that BTF does not tell.
 const TIMEKEEPER: u64 = 8;
 /// The clocksource whose cycles are the host's ns.
 const KVM_CLOCK: &str = "kvm-clock";
@@ -123,14 +127,17 @@ impl Clocks {
     /// [`Error::Missing`] when the kernel has no such symbols or types; [`Error::Ram`] when
     /// RAM does not hold them.
     pub fn take(guest: &Guest<'_>, read_ns: i64) -> Result<Self> {
-        let keeper = guest.symbol("tk_core")?.wrapping_add(TIMEKEEPER);
+        let info = guest.info();
+        let known = TIMEKEEPERS.into_iter().find(|name| info.symbols.contains_key(*name));
+        let core = guest.symbol(known.unwrap_or(TIMEKEEPERS[0]))?;
+        let keeper = info.fields.get("tk_data.timekeeper").map_or(TIMEKEEPER, |f| f.offset());
+        let keeper = core.wrapping_add(keeper);
         let number = |name: &str| guest.field(keeper, &format!("timekeeper.tkr_mono.{name}"));
         let source = number("clock")?;
         let name = guest.field(source, "clocksource.name")?;
         let timekeeper = scale(number("mult")?, number("shift")?)?;
         let fraction = number("xtime_nsec")? >> timekeeper.shift;
         // CPU 0's variables; of two copies the one that is not being written.
-        let info = guest.info();
         let per_cpu = guest.u64(guest.symbol("__per_cpu_offset")?)?;
         let cyc2ns = guest.symbol("cyc2ns")?.wrapping_add(per_cpu);
         let size = info.sizes.get("cyc2ns_data").copied().unwrap_or(16);
@@ -198,6 +205,36 @@ fn scale(mult: u64, shift: u64) -> Result<Scale> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::btf::Field;
+    use crate::fake::{self, BASE, RAM};
+
+    #[test]
+    fn the_timekeeper_is_found_by_either_name() {
+        const AT: u64 = 0x4000;
+        let mut ram = vec![0; RAM];
+        fake::map(&mut ram);
+        let symbol = |n: usize| 0x8000 + 512 * n as u64;
+        let place = |name: &str| crate::info::SYMBOLS.iter().position(|s| *s == name).unwrap();
+        fake::put(&mut ram, AT, &[BASE + AT + 8, u64::from_le_bytes(*b"tsc\0\0\0\0\0")]);
+        // CPU 0's scale: data, seq; then mul, shift and offset of a copy, over each other.
+        let cyc2ns = symbol(place("cyc2ns"));
+        fake::put(&mut ram, cyc2ns, &[5, 4, 7]);
+        for (name, after) in [("tk_core", 8), ("timekeeper_data", 8), ("timekeeper_data", 24)] {
+            let mut info = fake::info(|n| BASE + symbol(n));
+            info.symbols.retain(|s, _| !TIMEKEEPERS.contains(&s.as_str()) || s == name);
+            match after {
+                8 => info.fields.remove("tk_data.timekeeper"),
+                _ => info.fields.insert("tk_data.timekeeper".into(), Field { bit: 192, bits: 64 }),
+            };
+            let mut ram = ram.clone();
+            // clock, cycle_last, mult, shift, xtime_nsec, base
+            let at = symbol(place(name)) + after;
+            fake::put(&mut ram, at, &[BASE + AT, 1000 + after, 3, 1, 8, 100]);
+            let clocks = fake::with(&ram, &info, |guest| Clocks::take(guest, 9)).unwrap();
+            assert_eq!((clocks.clocksource.as_str(), clocks.tsc_last()), ("tsc", 1000 + after));
+            assert_eq!(clocks.monotonic_ns, 104);
+        }
+    }
 
     #[test]
     fn the_hosts_word_says_which_tsc_it_was() {

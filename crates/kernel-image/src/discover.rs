@@ -4,7 +4,7 @@
 //! its read-only data (`include/asm-generic/vmlinux.lds.h`, `RO_DATA`), for its own use. That
 //! data begins on a boundary of 2 MiB (`X86_ALIGN_RODATA_BEGIN` of
 //! arch/x86/kernel/vmlinux.lds.S) with the first object's, which is `init/version.o` or
-//! `init/main.o`: `Linux version ` is in its first page in kernels 5.10 to 6.12. So a short
+//! `init/main.o`: `Linux version ` is in its first page in kernels 5.10 to 7.3. So a short
 //! read at each boundary finds it, wherever a boot loader or KASLR has put it, in RAM of any
 //! size. What else looks like it (a copy that was not run) has no `_text` that fits.
 
@@ -120,7 +120,8 @@ fn worked_out<H: HostMemory + ?Sized>(
     host.read(rodata, &mut data).map_err(|e| {
         Error::Ram(format!("{} bytes at {rodata:#x} of the VMM can't be read: {e}", data.len()))
     })?;
-    let symbols = kallsyms::parse_where(&data, |text| text >= KERNEL_MAP && text % ALIGN == 0)?;
+    let is_text = |text| text >= KERNEL_MAP && text % ALIGN == 0;
+    let symbols = kallsyms::parse_where(&data, is_text, LINKED)?;
     let missing = |what: &str| Error::Missing {
         what: format!("the symbol {what}"),
         why: "the kernel in the guest's RAM was built without CONFIG_KALLSYMS_ALL".into(),

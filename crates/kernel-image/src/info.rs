@@ -23,7 +23,7 @@ use vmeter_base::fnv::Fnv;
 const MAX_CACHED: u64 = 64 << 20;
 
 /// Raised when what is cached changes: files of another version are not read.
-const CACHE_VERSION: u32 = 9;
+const CACHE_VERSION: u32 = 10;
 
 /// Symbols that the readers of guest RAM use, where the kernel has them.
 pub(crate) const SYMBOLS: &[&str] = &[
@@ -60,6 +60,7 @@ pub(crate) const SYMBOLS: &[&str] = &[
     "set_kprobe_boot_events",
     "setup_boot_kprobe_events",
     "super_blocks",
+    "timekeeper_data",
     "tk_core",
     "trace_clocks",
     "vmemmap_base",
@@ -107,6 +108,7 @@ pub(crate) const FIELDS: &[&[(&str, &str)]] = &[
     &[("cyc2ns_data", "cyc2ns_mul")],
     &[("cyc2ns_data", "cyc2ns_shift")],
     &[("cyc2ns_data", "cyc2ns_offset")],
+    &[("tk_data", "timekeeper")],
     &[("timekeeper", "tkr_mono.clock")],
     &[("timekeeper", "tkr_mono.cycle_last")],
     &[("timekeeper", "tkr_mono.mult")],

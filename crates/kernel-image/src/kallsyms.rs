@@ -1,10 +1,12 @@
 //! The kernel's own symbol table, kallsyms, found in an image without symbols.
 //!
-//! `scripts/kallsyms.c` writes these tables into `.rodata`, each aligned to 8:
+//! `scripts/kallsyms.c` writes these tables into `.rodata`, each aligned to 8 (in 7.3 to 4):
 //!
 //! | until 6.3 | since 6.4 |
 //! | --- | --- |
 //! | offsets, relative_base, num_syms, names, markers, [seqs_of_names since 6.2,] token_table, token_index | num_syms, names, markers, token_table, token_index, offsets, relative_base, seqs_of_names |
+//!
+//! Since 7.0 there is no `relative_base`: each offset counts from where the offset itself is.
 //!
 //! `names` holds a length (one byte, or two when the top bit of the first is
 //! set) and that many token numbers for each symbol; each token stands for the
@@ -37,20 +39,22 @@ const MAX_LOOKS: usize = 16 * MAX_SYMBOLS;
 /// [`Error::Missing`] when the tables are not there, which is so for a kernel
 /// without `CONFIG_KALLSYMS`.
 pub fn parse(image: &[u8], text: u64) -> Result<Symbols> {
-    parse_where(image, |address| address == text)
+    parse_where(image, |address| address == text, text)
 }
 
-/// As [`parse`], where of the address of `_text` is only known what it can be.
+/// As [`parse`], where of the address of `_text` is only known what it can be. Tables that
+/// do not tell it are read as if `_text` were at `linked`.
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_where(image: &[u8], is_text: impl Fn(u64) -> bool) -> Result<Symbols> {
+pub fn parse_where(image: &[u8], is_text: impl Fn(u64) -> bool, linked: u64) -> Result<Symbols> {
     const DIGITS: &[u8] = b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00";
     let mut looks = MAX_LOOKS;
     for at in memchr::memmem::find_iter(image, DIGITS).take(MAX_DIGITS) {
         let Some(tokens) = Tokens::around_digits(image, at) else { continue };
         let Some(names) = Names::before(image, &tokens, &mut looks) else { continue };
-        if let Some(symbols) = addresses(image, &tokens, &names, &is_text) {
+        let based = addresses(image, &tokens, &names, &is_text);
+        if let Some(symbols) = based.or_else(|| by_place(image, &tokens, &names, linked)) {
             return Ok(symbols);
         }
     }
@@ -103,12 +107,16 @@ impl<'a> Tokens<'a> {
     }
 }
 
+/// What tables are aligned to.
+const ALIGNMENTS: [usize; 2] = [8, 4];
+
 /// `kallsyms_num_syms` and `kallsyms_names`.
 struct Names {
     /// Where `kallsyms_num_syms` is.
     at: usize,
     count: usize,
     start: usize,
+    align: usize,
 }
 
 /// One entry of `names`: its tokens and where the next begins.
@@ -125,19 +133,29 @@ fn entry(image: &[u8], at: usize) -> Option<(&[u8], usize)> {
 
 impl Names {
     fn before(image: &[u8], tokens: &Tokens<'_>, looks: &mut usize) -> Option<Self> {
-        let last = tokens.start & !7;
-        let first = last.saturating_sub(64 << 20);
-        (first..last).step_by(8).rev().find_map(|at| Self::at(image, at, tokens, looks))
+        ALIGNMENTS.into_iter().find_map(|align| {
+            let last = tokens.start & !(align - 1);
+            let first = last.saturating_sub(64 << 20);
+            let places = (first..last).step_by(align).rev();
+            places.into_iter().find_map(|at| Self::at(image, at, align, tokens, looks))
+        })
     }
 
     /// Checks that a count is at `at`, and that many names after it, and then
     /// markers that agree with them.
-    fn at(image: &[u8], at: usize, tokens: &Tokens<'_>, looks: &mut usize) -> Option<Self> {
+    fn at(
+        image: &[u8],
+        at: usize,
+        align: usize,
+        tokens: &Tokens<'_>,
+        looks: &mut usize,
+    ) -> Option<Self> {
         let count = u32_at(image, at)? as usize;
-        if !(MIN_SYMBOLS..=MAX_SYMBOLS).contains(&count) || u32_at(image, at + 4)? != 0 {
+        let start = at + align;
+        let padding = image.get(at + 4..start)?;
+        if !(MIN_SYMBOLS..=MAX_SYMBOLS).contains(&count) || padding.iter().any(|b| *b != 0) {
             return None;
         }
-        let start = at + 8;
         let mut position = start;
         let mut marks = Vec::new();
         for n in 0..count {
@@ -152,7 +170,7 @@ impl Names {
             }
             position = next;
         }
-        let markers = position.next_multiple_of(8);
+        let markers = position.next_multiple_of(align);
         // Markers were of 8 bytes until 4.20.
         let agree = |width: usize| {
             marks.iter().enumerate().all(|(n, &mark)| {
@@ -162,7 +180,7 @@ impl Names {
                 value == Some(mark as u64)
             })
         };
-        (agree(4) || agree(8)).then_some(Names { at, count, start })
+        (agree(4) || agree(8)).then_some(Names { at, count, start, align })
     }
 }
 
@@ -194,6 +212,27 @@ fn addresses(
         }
     }
     None
+}
+
+/// Most bytes from `_text` to the tables.
+const MAX_IMAGE: u64 = 1 << 30;
+
+/// The addresses since 7.0, with `_text` at `text`.
+fn by_place(image: &[u8], tokens: &Tokens<'_>, names: &Names, text: u64) -> Option<Symbols> {
+    let table = tokens.end.next_multiple_of(names.align);
+    let read = |shift: u64| {
+        collect(image, tokens, names, |n| {
+            let at = table + 4 * n;
+            let offset = i64::from(u32_at(image, at)? as i32) as u64;
+            Some(shift.wrapping_add(at as u64).wrapping_add(offset))
+        })
+    };
+    let shift = text.wrapping_sub(read(0)?.address("_text")?);
+    let symbols = read(shift)?;
+    // The table is in the read-only data, behind the code: what is read wrongly puts it elsewhere.
+    let code = symbols.address("_etext").filter(|code| *code > text)?;
+    let place = shift.wrapping_add(table as u64);
+    (place > code && place - text < MAX_IMAGE).then_some(symbols)
 }
 
 fn collect(
@@ -229,22 +268,34 @@ mod tests {
     use proptest::prelude::*;
 
     const TEXT: u64 = 0xffff_ffff_8100_0000;
+    /// Where the offsets are, from `_text` on.
+    const TABLES: i32 = 1 << 20;
 
     /// Symbols as `scripts/kallsyms.c` sorts them; one has a name of two length bytes.
     fn symbols() -> Vec<(u64, String)> {
         let mut symbols = vec![(TEXT, "T_text".to_owned()), (TEXT, "T_stext".to_owned())];
         symbols.extend((1..600).map(|n| (TEXT + 16 * n, format!("tfunction_{n}"))));
         symbols.push((TEXT + 0x8000, format!("d{}", "long".repeat(50))));
+        symbols.push((TEXT + 0x9000, "T_etext".to_owned()));
         symbols
     }
 
-    fn align(data: &mut Vec<u8>) {
-        data.resize(data.len().next_multiple_of(8), 0);
+    /// How offsets are written.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Offsets {
+        AbsolutePercpu,
+        FromBase,
+        FromTheirPlace,
     }
+    use Offsets::{AbsolutePercpu, FromBase, FromTheirPlace};
 
     /// An image with tables in the order of before or since 6.4, every character
-    /// a token of its own, and two of several characters.
-    fn image(new_order: bool, absolute_percpu: bool) -> Vec<u8> {
+    /// a token of its own, and two of several characters. The code is 1 MiB before it.
+    fn image(new_order: bool, written: Offsets) -> Vec<u8> {
+        aligned(new_order, written, 8)
+    }
+
+    fn aligned(new_order: bool, written: Offsets, align: usize) -> Vec<u8> {
         let mut tokens: Vec<Vec<u8>> = (0..=255u8).map(|c| vec![c.max(1)]).collect();
         tokens[200] = b"function_".to_vec();
         tokens[201] = b"long".to_vec();
@@ -256,7 +307,11 @@ mod tests {
                 markers.extend((names.len() as u32).to_le_bytes());
             }
             let distance = (address - TEXT) as i32;
-            let offset = if absolute_percpu { -1 - distance } else { distance };
+            let offset = match written {
+                AbsolutePercpu => -1 - distance,
+                FromBase => distance,
+                FromTheirPlace => distance - TABLES - 4 * n as i32,
+            };
             offsets.extend(offset.to_le_bytes());
             let name = name.replace("function_", "\u{1}").into_bytes();
             let codes: Vec<u8> = name.iter().map(|&c| if c == 1 { 200 } else { c }).collect();
@@ -273,14 +328,15 @@ mod tests {
             table.extend(token);
             table.push(0);
         }
-        let addresses = [offsets, TEXT.to_le_bytes().to_vec()];
+        let base = if written == FromTheirPlace { 0xcccc } else { TEXT };
+        let addresses = [offsets, base.to_le_bytes().to_vec()];
         let count = (symbols().len() as u32).to_le_bytes().to_vec();
         let strings = [count, names, markers, table, index];
         let mut data = vec![0xcc; 4096];
         let (first, second) = (&addresses[..], &strings[..]);
         let order = if new_order { [second, first] } else { [first, second] };
         for part in order.into_iter().flatten() {
-            align(&mut data);
+            data.resize(data.len().next_multiple_of(align), 0);
             data.extend(part);
         }
         data.extend([0xcc; 4096]);
@@ -288,15 +344,29 @@ mod tests {
     }
 
     #[test]
-    fn both_orders_and_both_kinds_of_offsets_are_read() {
-        for (new_order, absolute) in [(false, true), (false, false), (true, true), (true, false)] {
-            let found = parse(&image(new_order, absolute), TEXT).unwrap();
+    fn both_orders_and_all_kinds_of_offsets_are_read() {
+        for (new_order, written, align) in [
+            (false, AbsolutePercpu, 8),
+            (false, FromBase, 8),
+            (true, AbsolutePercpu, 8),
+            (true, FromBase, 8),
+            (true, FromTheirPlace, 8),
+            (true, FromTheirPlace, 4),
+        ] {
+            let found = parse(&aligned(new_order, written, align), TEXT).unwrap();
             let expected = symbols();
             assert_eq!(found.len(), expected.len());
             for (found, (address, name)) in found.iter().zip(&expected) {
                 assert_eq!((found.address, found.name), (*address, &name[1..]));
                 assert_eq!(found.kind, char::from(name.as_bytes()[0]));
             }
+        }
+    }
+
+    #[test]
+    fn offsets_from_a_base_are_not_taken_for_others() {
+        for written in [FromBase, AbsolutePercpu] {
+            assert!(parse(&image(true, written), TEXT + 4096).is_err(), "{written:?}");
         }
     }
 
@@ -310,7 +380,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn damaged_tables_never_panic(at in 0usize..20_000, value: u8, cut in 0usize..20_000, new: bool) {
-            let mut image = image(new, true);
+            let mut image = image(new, if new { FromTheirPlace } else { FromBase });
             let length = image.len();
             image[at % length] = value;
             image.truncate(cut);

@@ -272,15 +272,16 @@ impl PrintkDump {
     fn text(&self, id: u64, begin: u64, next: u64, length: u64) -> Option<&[u8]> {
         let bits = self.header.text_bits;
         let mask = (1u64 << bits) - 1;
+        // Positions begin at -2^bits and wrap to 0 (`BLK0_LPOS`, `get_data`).
         let (start, end) = if begin >> bits == next.wrapping_sub(1) >> bits {
             (begin, next)
-        } else if (begin >> bits).wrapping_add(1) == next >> bits {
+        } else if begin.wrapping_add(mask + 1) >> bits == next >> bits {
             (next & !mask, next)
         } else {
             return None;
         };
         let offset = start.wrapping_sub(self.header.text_start);
-        let size = end.checked_sub(start).filter(|&s| (8..=mask + 1).contains(&s))?;
+        let size = Some(end.wrapping_sub(start)).filter(|s| (8..=mask + 1).contains(s))?;
         let texts = self
             .header
             .count
@@ -340,9 +341,43 @@ mod tests {
     }
 
     fn dump() -> PrintkDump {
+        dump_of(&ram())
+    }
+
+    fn dump_of(ram: &[u8]) -> PrintkDump {
         let n = crate::info::SYMBOLS.iter().position(|s| *s == "prb").unwrap();
         let info = fake::info(|i| if i == n { BASE + 0x1000 } else { BASE + 0x10_0000 });
-        fake::with(&ram(), &info, |guest| PrintkDump::take(guest).unwrap())
+        fake::with(ram, &info, |guest| PrintkDump::take(guest).unwrap())
+    }
+
+    /// Texts of a ring of 64 bytes whose blocks, with ids from 1 on, lie between these positions.
+    fn texts(edges: &[i64]) -> Vec<String> {
+        let mut ram = vec![0; RAM];
+        fake::map(&mut ram);
+        fake::put(&mut ram, 0x1000, &[BASE + PRB]);
+        let edges: Vec<u64> = edges.iter().map(|edge| *edge as u64).collect();
+        let (tail, head, last) = (edges[0], edges[edges.len() - 1], edges.len() as u64 - 1);
+        let ring = [3, BASE + DESCS, BASE + INFOS, last, 1, 6, BASE + TEXT, head, tail];
+        fake::put(&mut ram, PRB, &ring);
+        for (id, block) in (1u64..).zip(edges.windows(2)) {
+            let slot = id * 64;
+            fake::put(&mut ram, DESCS + slot, &[FINALIZED | id, block[0], block[1]]);
+            fake::put(&mut ram, INFOS + slot, &[id, id, 1, 0, 4, 1]);
+            // What does not fit before the ring's end is at its start.
+            let wraps = block[0] / 64 != block[1].wrapping_sub(1) / 64;
+            let at = TEXT + if wraps { 0 } else { block[0] % 64 };
+            fake::put(&mut ram, at, &[id, u64::from(b'a') + id - 1]);
+        }
+        dump_of(&ram).records().into_iter().map(|record| record.text).collect()
+    }
+
+    #[test]
+    fn the_record_that_straddles_the_first_wrap_is_read() {
+        // Positions begin at -64.
+        assert_eq!(texts(&[-40, -8, 24]), ["a", "b"], "it does not fit");
+        assert_eq!(texts(&[-24, 0, 16]), ["a", "b"], "it ends where the ring does");
+        assert_eq!(texts(&[40, 56, 88]), ["a", "b"], "a later wrap");
+        assert_eq!(texts(&[-40, -8, 88]), ["a"], "no block is longer than the ring");
     }
 
     #[test]

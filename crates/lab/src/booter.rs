@@ -3,15 +3,19 @@
 use crate::boots::{BootRequest, Booter};
 use crate::prepare::Prepared;
 use anyhow::{Context as _, Result};
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use vmeter_machine::backends::mock;
 use vmeter_machine::backends::mock::play::Scene;
 use vmeter_machine::backends::mock::script::Script;
 use vmeter_machine::launch::{LaunchError, Reason, Stopper};
+use vmeter_model::run::Outcome;
 use vmeter_model::RunRecord;
 use vmeter_record::recorder::Context;
 use vmeter_record::run::Request;
-use vmeter_session::failure::{host, usage};
+use vmeter_record::sources::{firmware, guest_ftrace, guest_printk};
+use vmeter_session::failure::{failure, host, usage, Class};
 use vmeter_session::{cache_dir, RunOptions};
 
 /// The recorder, with the machines of a session.
@@ -46,13 +50,52 @@ impl Booter for Recorder {
         if let Some(script) = &machine.script {
             return play(script, prepared, request);
         }
+        let key = machine.argv_text();
+        let tried = known(&key);
+        let bare = tried == Some(Tried::Refused);
+        let first = self.once(prepared, request, bare);
+        if bare || tried == Some(Tried::Works) || prepared.session.spec.no_inject {
+            return Ok(first?.with_note(bare.then(|| AS_GIVEN.to_owned())));
+        }
+        let Some(why) = refused(&first, request) else {
+            if first.as_ref().is_ok_and(|record| record.outcome == Outcome::Done) {
+                know(key, Tried::Works);
+            }
+            return first;
+        };
+        empty(request.dir).context("cannot make the run again")?;
+        let again = self.once(prepared, request, true)?;
+        if refused_as_given(&again) {
+            // It fails by itself: what was added has no part in it.
+            return Ok(again);
+        }
+        know(key, Tried::Refused);
+        let said = format!("{AS_GIVEN}: with what vmeter adds, the VMM failed: {why}");
+        Ok(again.with_note(Some(said)))
+    }
+}
+
+impl Recorder {
+    /// One boot; a `bare` one with nothing added.
+    fn once(
+        &self,
+        prepared: &Prepared,
+        request: &BootRequest<'_>,
+        bare: bool,
+    ) -> Result<RunRecord> {
+        let mut machine = prepared.machine.clone();
+        let mut spec = prepared.session.spec.clone();
+        if bare {
+            (machine.may_inject, spec.no_inject) = (false, true);
+            machine.console.clear();
+        }
         let stopper = Stopper::new().context("no descriptors left")?;
         let _during = request.interrupt.during({
             let stopper = stopper.clone();
             move || stopper.stop(Reason::Interrupted)
         });
         let context = Context {
-            spec: &prepared.session.spec,
+            spec: &spec,
             watch: request.planned.watch,
             dir: request.dir,
             cache: &self.cache,
@@ -89,6 +132,63 @@ impl Booter for Recorder {
     }
 }
 
+/// Said of a run that was made with nothing added.
+const AS_GIVEN: &str = "nothing was added to the command line";
+
+/// What is known of a command line in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tried {
+    /// It works with what is added to it.
+    Works,
+    /// It works only as it is given.
+    Refused,
+}
+
+static TRIED: Mutex<BTreeMap<Vec<String>, Tried>> = Mutex::new(BTreeMap::new());
+
+fn known(argv: &[String]) -> Option<Tried> {
+    TRIED.lock().unwrap_or_else(PoisonError::into_inner).get(argv).copied()
+}
+
+fn know(argv: Vec<String>, tried: Tried) {
+    TRIED.lock().unwrap_or_else(PoisonError::into_inner).insert(argv, tried);
+}
+
+/// Why the VMM failed before anything of a guest was seen, if something was added to it.
+fn refused(first: &Result<RunRecord>, request: &BootRequest<'_>) -> Option<String> {
+    let record = first.as_ref().ok().filter(|record| !record.injected.is_empty())?;
+    let Outcome::VmmFailed { status, stderr } = &record.outcome else { return None };
+    let guest = [firmware::NAME, guest_printk::NAME, guest_ftrace::NAME];
+    let seen = record.sources.iter().any(|source| guest.contains(&source.name.as_str()));
+    if seen || request.interrupt.is_raised() {
+        return None;
+    }
+    Some(stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or(status).to_owned())
+}
+
+fn refused_as_given(record: &RunRecord) -> bool {
+    matches!(record.outcome, Outcome::VmmFailed { .. })
+}
+
+/// Removes what a run has written that is made again.
+fn empty(dir: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        std::fs::remove_file(entry?.path())?;
+    }
+    Ok(())
+}
+
+trait Noted {
+    fn with_note(self, note: Option<String>) -> Self;
+}
+
+impl Noted for RunRecord {
+    fn with_note(mut self, note: Option<String>) -> Self {
+        self.warnings.extend(note);
+        self
+    }
+}
+
 fn play(script: &Script, prepared: &Prepared, request: &BootRequest<'_>) -> Result<RunRecord> {
     let scene = Scene {
         spec: &prepared.session.spec,
@@ -103,6 +203,7 @@ fn play(script: &Script, prepared: &Prepared, request: &BootRequest<'_>) -> Resu
 
 fn classify(error: LaunchError) -> anyhow::Error {
     match error {
+        LaunchError::NoVmm { .. } => failure(Class::Answer, error),
         LaunchError::Prepare { .. }
         | LaunchError::Follow { .. }
         | LaunchError::Unrecorded { .. } => host(error),

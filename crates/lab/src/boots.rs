@@ -68,7 +68,7 @@ pub(crate) fn hopeless(record: &RunRecord) -> Option<String> {
         }
         other => ended_text(other, record.end.as_ref())?,
     };
-    Some(format!("run {} of {:?}: {what}; it is not run again", record.index, record.label))
+    Some(format!("run {} of {:?}: {what}; vmeter does not repeat it", record.index, record.label))
 }
 
 #[cfg(test)]

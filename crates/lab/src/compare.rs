@@ -53,7 +53,7 @@ pub(crate) fn against_the_first(machines: &[Sampled<'_>], rule: Rule) -> Compare
 }
 
 /// A comparison as it is reported.
-fn comparison(
+pub(crate) fn comparison(
     (a, b): (&str, &str),
     decided: Decided,
     cpu_ratio: vmeter_model::Estimate,
@@ -64,6 +64,9 @@ fn comparison(
         b: b.to_owned(),
         ratio: decided.ratio,
         sure_pct: (1e4 * (1.0 - rule.alpha)).round() / 100.0,
+        mean_ratio: decided.mean,
+        mean_alone: decided.mean_alone,
+        tail: crate::verdict::tail(a, b, &decided),
         cpu_ratio,
         p_value: decided.p_value,
         verdict: decided.verdict,
@@ -95,8 +98,8 @@ pub(crate) fn too_few(runs: usize, machines: usize) -> Option<String> {
     let needed = needed_runs(machines);
     (machines > 1 && runs < needed).then(|| {
         format!(
-            "with {} of each machine no difference can be told from noise, however large: {needed} \
-             are needed to compare {machines} machines",
+            "{} of each machine cannot tell any difference from noise, however large: comparing \
+             {machines} machines takes {needed}",
             plural(runs as u64, "run")
         )
     })

@@ -1,13 +1,15 @@
 //! `--fail-if-slower PCT`: one rule, wherever it is asked.
 //!
-//! It fails if the lower end of the ratio's 95 % interval is above the limit, passes if the
-//! upper end is not above it, and is inconclusive in between: then nothing is known of the limit,
-//! in either direction, and neither answer would be right. So a machine that is as fast fails
-//! with a chance of 2.5 % at most, and one that is slower by more than the limit passes with a
-//! chance of 2.5 % at most.
+//! Two ratios are held against the limit: the typical run's and the mean's ([`vmeter_stats::decide`]). It fails
+//! if the lower end of the interval of either is above the limit, passes if the upper end of neither is, and is
+//! inconclusive in between: then nothing is known of the limit, in either direction, and neither answer would be
+//! right. So a machine that is as fast fails with a chance of 2.5 % at most, both ratios together, and one whose
+//! typical run or mean is slower by more than the limit passes with a chance of 2.5 % at most, if it shows its slow
+//! runs at all.
 
+use crate::sessions::Found;
 use vmeter_model::result::Comparison;
-use vmeter_model::Verdict;
+use vmeter_model::Estimate;
 
 /// More runs than this are not worth naming.
 const MOST_RUNS: f64 = 100_000.0;
@@ -62,55 +64,87 @@ impl Limit {
 
     /// Rules on a ratio with its 95 % interval, from so many `runs`.
     pub fn rule(&self, name: &str, ratio: f64, ci95: [f64; 2], runs: usize) -> Gate {
-        self.decided(name, ratio, ci95).unwrap_or_else(|| {
-            let more = self.more(ratio, ci95, runs);
-            self.untold(name, &format!("these {runs} runs"), seen(ratio, ci95), &more)
+        self.rule_both(name, &Ratio { ratio, ci95, alone: Some(ci95) }, None, (runs, None))
+    }
+
+    /// Rules on the typical run and the mean, from so many runs of each machine, and what slow ones add.
+    fn rule_both(
+        &self,
+        name: &str,
+        typical: &Ratio,
+        mean: Option<&Ratio>,
+        (runs, tail): (usize, Option<&str>),
+    ) -> Gate {
+        let seen = seen(typical, mean, tail);
+        self.decided(name, typical, mean, &seen).unwrap_or_else(|| {
+            let more = match self.wanted(typical, mean, runs) {
+                Some(wanted) => format!(
+                    "about {wanted} runs of each would decide in four of five sessions, if the differences are as they look"
+                ),
+                None => "it lies too near the limit for any number of runs".into(),
+            };
+            self.untold(name, &format!("{runs} runs of each"), &seen, &more)
         })
     }
 
     /// Rules on two sessions, whose interval is how far sessions of one machine lie apart: no number
     /// of their runs narrows it. `instead` says what would.
-    pub fn rule_sessions(&self, name: &str, ratio: f64, ci95: [f64; 2], instead: &str) -> Gate {
-        self.decided(name, ratio, ci95).unwrap_or_else(|| {
+    pub(crate) fn rule_sessions(&self, name: &str, found: &Found, instead: &str) -> Gate {
+        let typical = Ratio { ratio: found.ratio, ci95: found.ci95, alone: Some(found.ci95) };
+        let mean = found.mean.map(|(ratio, ci95)| Ratio { ratio, ci95, alone: None });
+        let seen = seen(&typical, mean.as_ref(), None);
+        self.decided(name, &typical, mean.as_ref(), &seen).unwrap_or_else(|| {
             let why = format!(
-                "that is how far sessions of one machine lie apart, and more runs of them decide \
-                 nothing: {instead}"
+                "sessions of one machine lie as far apart, so more runs of these two decide nothing; {instead}"
             );
-            self.untold(name, "two sessions", seen(ratio, ci95), &why)
+            self.untold(name, "two sessions", &seen, &why)
         })
     }
 
     /// What some runs cannot tell, and what would.
-    fn untold(&self, name: &str, what: &str, seen: String, more: &str) -> Gate {
+    fn untold(&self, name: &str, what: &str, seen: &str, more: &str) -> Gate {
         self.unknowable(&format!(
-            "whether {name} is slower by more than {} % {what} cannot tell: {seen}; {more}",
+            "{what} cannot tell whether {name} is slower by more than {} %: {seen}; {more}",
             self.percent
         ))
     }
 
-    /// The ruling, if the interval lies on one side of the limit. NaN passes nothing.
-    fn decided(&self, name: &str, ratio: f64, ci95: [f64; 2]) -> Option<Gate> {
-        let limit = self.percent;
-        let (ruling, is) = match ci95 {
-            [low, _] if low > self.ratio() => (Ruling::Failed, "is"),
-            [_, high] if high <= self.ratio() => (Ruling::Passed, "is not"),
-            _ => return None,
+    /// The ruling, if an interval lies above the limit, or all below. NaN passes nothing.
+    fn decided(
+        &self,
+        name: &str,
+        typical: &Ratio,
+        mean: Option<&Ratio>,
+        seen: &str,
+    ) -> Option<Gate> {
+        let (limit, too_slow) = (self.percent, self.ratio());
+        let mut both = std::iter::once(typical).chain(mean);
+        let above = |side: &Ratio| side.alone.is_some_and(|[low, _]| low > too_slow);
+        let (ruling, is) = if both.clone().any(above) {
+            (Ruling::Failed, "is")
+        } else if both.all(|side| side.ci95[1] <= too_slow) {
+            (Ruling::Passed, "is not")
+        } else {
+            return None;
         };
-        let seen = seen(ratio, ci95);
         Some(Gate { ruling, text: format!("{name} {is} slower by more than {limit} %: {seen}") })
     }
 
     /// Rules on machines that were compared; of several the worst ruling counts.
     pub fn of_comparison(&self, comparison: &Comparison) -> Gate {
-        if comparison.verdict == Verdict::Undecidable {
+        if comparison.pairs < comparison.pairs_needed {
             let text = format!(
-                "inconclusive: {} pairs of runs of {} and {} cannot decide anything; {} would",
+                "inconclusive: {} runs of each of {} and {} cannot decide anything; {} can",
                 comparison.pairs, comparison.a, comparison.b, comparison.pairs_needed
             );
             return Gate { ruling: self.undecided(), text };
         }
-        let ratio = &comparison.ratio;
-        self.rule(&comparison.b, ratio.mean, ratio.ci95, comparison.pairs)
+        let of =
+            |estimate: &Estimate, alone| Ratio { ratio: estimate.mean, ci95: estimate.ci95, alone };
+        let typical = of(&comparison.ratio, Some(comparison.ratio.ci95));
+        let mean = of(&comparison.mean_ratio, comparison.mean_alone);
+        let runs = (comparison.pairs, comparison.tail.as_deref());
+        self.rule_both(&comparison.b, &typical, Some(&mean).filter(|_| !comparison.exact), runs)
     }
 
     /// Nothing was compared: what is not measured is not known to be as fast.
@@ -131,26 +165,45 @@ impl Limit {
         }
     }
 
-    /// How many runs would decide in four of five sessions, if the ratio is the one that was seen.
-    fn more(&self, ratio: f64, [low, high]: [f64; 2], runs: usize) -> String {
-        match runs_wanted(self.ratio(), ratio, [low, high], runs) {
-            Some(wanted) => {
-                format!("about {wanted} would decide (4 times of 5), if it is as it looks")
-            }
-            None => "it lies too near the limit for any number of runs".into(),
+    /// How many runs would decide in four of five sessions, if the ratios are those that were seen: to fail, one
+    /// of the two that lie above the limit; to pass, both.
+    fn wanted(&self, typical: &Ratio, mean: Option<&Ratio>, runs: usize) -> Option<usize> {
+        let limit = self.ratio();
+        let of = |side: &Ratio, ci95| runs_wanted(limit, side.ratio, ci95, runs);
+        let both = || std::iter::once(typical).chain(mean);
+        let above = both().filter(|side| side.ratio > limit);
+        let to_fail = above.filter_map(|side| of(side, side.alone.unwrap_or(side.ci95))).min();
+        if both().any(|side| side.ratio > limit) {
+            return to_fail;
         }
+        let to_pass: Option<Vec<usize>> =
+            both().filter(|side| side.ci95[1] > limit).map(|side| of(side, side.ci95)).collect();
+        to_pass?.into_iter().max()
     }
 }
 
-/// A ratio in words.
-fn seen(ratio: f64, [low, high]: [f64; 2]) -> String {
+/// The typical run's ratio or the mean's.
+#[derive(Debug, Clone, Copy)]
+struct Ratio {
+    ratio: f64,
+    /// By which it passes.
+    ci95: [f64; 2],
+    /// By which it fails; none where it does not by itself.
+    alone: Option<[f64; 2]>,
+}
+
+/// Ratios in words.
+fn seen(typical: &Ratio, mean: Option<&Ratio>, tail: Option<&str>) -> String {
     let percent = |ratio: f64| 100.0 * (ratio - 1.0);
-    format!(
-        "{:+.1} %, 95 % interval {:+.1} to {:+.1} %",
-        percent(ratio),
-        percent(low),
-        percent(high)
-    )
+    let words = |side: &Ratio| {
+        let [low, high] = side.ci95.map(percent);
+        format!("{:+.1} % [{low:+.1}, {high:+.1}]", percent(side.ratio))
+    };
+    let tail = tail.map(|tail| format!("; {tail}")).unwrap_or_default();
+    match mean {
+        None => words(typical),
+        Some(mean) => format!("typical run {}, mean {}{tail}", words(typical), words(mean)),
+    }
 }
 
 /// How many runs decide in four of five sessions on which side of `limit` a ratio lies, if it is the one
@@ -189,20 +242,28 @@ mod tests {
     /// Sessions of 10, 100 and 400 runs were told that 120, 1150 and 5268 would decide.
     #[test]
     fn of_two_sessions_no_number_of_runs_is_said_to_decide() {
-        let gate = limit(None).rule_sessions("b", 1.058, [0.992, 1.127], "both in turn would");
+        let found = |ratio, ci95, mean| Found { ratio, ci95, mean, sessions: 6 };
+        let gate = limit(None).rule_sessions(
+            "b",
+            &found(1.058, [0.992, 1.127], None),
+            "both in turn would",
+        );
         assert_eq!(gate.ruling, Ruling::Inconclusive);
         assert!(gate.text.ends_with("both in turn would"), "{}", gate.text);
         assert!(!gate.text.contains("about"), "{}", gate.text);
         for ci95 in [[1.04, 1.12], [0.99, 1.03]] {
-            let sessions = limit(None).rule_sessions("b", 1.05, ci95, "");
+            let sessions = limit(None).rule_sessions("b", &found(1.05, ci95, None), "");
             assert_eq!(sessions, limit(None).rule("b", 1.05, ci95, 10));
         }
+        let mean = Some((1.1, [0.95, 1.3]));
+        let slow = limit(None).rule_sessions("b", &found(1.0, [0.99, 1.02], mean), "");
+        assert_eq!(slow.ruling, Ruling::Inconclusive);
     }
 
     #[test]
     fn an_inconclusive_gate_says_how_many_runs_would_decide() {
         let gate = limit(None).rule("b", 1.05, [1.01, 1.09], 10);
-        assert!(gate.text.contains("about 81 would decide"), "{}", gate.text);
+        assert!(gate.text.contains("about 81 runs of each would decide"), "{}", gate.text);
         let gate = limit(None).rule("b", 1.03, [0.9, 1.2], 10);
         assert!(gate.text.contains("too near the limit"), "{}", gate.text);
         for (said, ruling) in

@@ -34,6 +34,7 @@ pub mod slurm;
 mod steady;
 pub mod sweep;
 pub mod trend;
+mod verdict;
 mod words;
 
 pub use shown::Shown;

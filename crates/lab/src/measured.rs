@@ -13,12 +13,13 @@ pub fn of_machine(finished: &[(PathBuf, RunRecord)], label: &str) -> Vec<Figures
     analysed(finished, label).iter().map(Figures::of).collect()
 }
 
-/// The measured runs of one machine, analysed; its warm-ups if it failed in them.
+/// The measured runs of one machine, analysed, and the warm-ups that failed.
 pub fn analysed(finished: &[(PathBuf, RunRecord)], label: &str) -> Vec<AnalysedRun> {
     let own: Vec<&(PathBuf, RunRecord)> =
         finished.iter().filter(|(_, r)| r.label == label).collect();
     let level = timed_level(&own);
-    let measured = own.iter().filter(|(_, r)| !r.warmup && r.watch == level);
+    let told = |r: &RunRecord| r.is_told() && (r.warmup || r.watch == level);
+    let measured = own.iter().filter(|(_, r)| told(r));
     let mut runs: Vec<AnalysedRun> =
         measured.map(|(dir, record)| analyse_run(dir, record.clone())).collect();
     let counting = own

@@ -66,6 +66,9 @@ exported! {
         a: &'a str,
         b: &'a str,
         ratio: Estimate,
+        mean_ratio: Estimate,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tail: Option<&'a str> = |comparison| comparison.tail.as_deref(),
         sure_pct: f64,
         cpu_ratio: Estimate,
         centre: &'static str = |_| "Hodges-Lehmann of the ratios of each block, with its signed-rank interval",

@@ -42,7 +42,10 @@ pub(crate) struct Found {
     pub ratio: f64,
     /// Its 95 % interval, sessions' own differences included.
     pub ci95: [f64; 2],
-    sessions: usize,
+    /// The ratio of the means of these runs, with the interval of their own scatter, slow ones included.
+    pub mean: Option<(f64, [f64; 2])>,
+    /// Sessions that say how much these differ.
+    pub sessions: usize,
 }
 
 impl Found {
@@ -55,7 +58,7 @@ impl Found {
             n => format!("as {n} sessions of this machine scatter here"),
         };
         format!(
-            "{:+.1} % (95 % interval {:+.1} to {:+.1} %, {from})",
+            "{:+.1} % [{:+.1}, {:+.1}] ({from})",
             percent(self.ratio),
             percent(low),
             percent(high)
@@ -70,7 +73,7 @@ impl Found {
 pub(crate) fn compare(sides: &Sides<'_>, between: Option<Between>) -> Result<Found, String> {
     let ratio = ratio_of_means(sides.a, sides.b).ok_or("one side has no run that counts")?;
     if sides.exact {
-        return Ok(Found { ratio: ratio.mean, ci95: [ratio.mean; 2], sessions: 0 });
+        return Ok(Found { ratio: ratio.mean, ci95: [ratio.mean; 2], mean: None, sessions: 0 });
     }
     let logs = |side: &[f64]| mean(&side.iter().map(|s| s.ln()).collect::<Vec<_>>());
     let log = logs(sides.b) - logs(sides.a);
@@ -82,7 +85,12 @@ pub(crate) fn compare(sides: &Sides<'_>, between: Option<Between>) -> Result<Fou
         ));
     };
     let half = t_quantile(0.975, sessions as f64 - 1.0) * sd * 2f64.sqrt();
-    Ok(Found { ratio: log.exp(), ci95: [log - half, log + half].map(f64::exp), sessions })
+    Ok(Found {
+        ratio: log.exp(),
+        ci95: [log - half, log + half].map(f64::exp),
+        mean: Some((ratio.mean, ratio.ci95)),
+        sessions,
+    })
 }
 
 /// How sessions of this one's machine have scattered on its host, from those that are saved

@@ -7,10 +7,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Programs that run the rest of their command line as another one.
-const PREFIXES: [&str; 14] = [
+/// Programs that run the rest of their command line as another one, and pass descriptors on to it
+/// (sudo does not).
+const PREFIXES: [&str; 13] = [
     "chrt", "env", "ionice", "nice", "nohup", "numactl", "prlimit", "setarch", "setsid", "stdbuf",
-    "sudo", "taskset", "time", "timeout",
+    "taskset", "time", "timeout",
 ];
 
 fn file_name(word: &OsStr) -> &str {
@@ -214,6 +215,42 @@ pub fn says_console(argv: &[OsString]) -> bool {
     has(argv, "nographic") || has(argv, "serial") || has(argv, "nodefaults")
 }
 
+/// True if something other than a console has standard output, or nothing may: a second user of
+/// it, QEMU refuses.
+pub fn stdio_is_taken(argv: &[OsString]) -> bool {
+    let users = ["chardev", "monitor", "qmp", "qmp-pretty", "parallel", "debugcon", "gdb"];
+    let stdio = |v: &str| v.starts_with("stdio") || v.starts_with("mon:stdio");
+    let displays = values(argv, "display");
+    users.iter().flat_map(|option| values(argv, option)).any(stdio)
+        || displays.iter().any(|display| display.starts_with("curses"))
+        || has(argv, "curses")
+        || has(argv, "daemonize")
+}
+
+/// The file that the first serial port is written to, and whether it is appended to: `-serial
+/// file:F`, or a port of a `-chardev file`.
+pub fn console_file(argv: &[OsString]) -> Option<(&str, bool)> {
+    let serial = values(argv, "serial").into_iter().next();
+    if let Some(file) = serial.and_then(|serial| serial.strip_prefix("file:")) {
+        return Some((file, false));
+    }
+    let is_used = |id: &str| {
+        let by_serial = serial.is_none_or(|serial| serial == format!("chardev:{id}"));
+        let devices = values(argv, "device");
+        let by_device = devices.iter().any(|d| {
+            (d.contains("serial") || d.contains("console")) && d.contains(&format!("chardev={id}"))
+        });
+        serial.is_some() && by_serial || by_device
+    };
+    values(argv, "chardev").into_iter().find_map(|chardev| {
+        let mut parts = chardev.split(',');
+        (parts.next() == Some("file")).then_some(())?;
+        let value = |key: &str| chardev.split(',').find_map(|part| part.strip_prefix(key));
+        let (id, path) = (value("id=")?, value("path=")?);
+        is_used(id).then(|| (path, value("append=") == Some("on")))
+    })
+}
+
 /// True if the console can be seen to reach standard output.
 pub fn console_on_stdout(argv: &[OsString]) -> bool {
     let serial = values(argv, "serial");
@@ -236,6 +273,30 @@ mod tests {
         assert_eq!(of("cloud-hypervisor --memory size=256M,shared=on"), Some(256));
         assert_eq!(of("qemu -m x"), None);
         assert_eq!(of("qemu -kernel k"), None);
+    }
+
+    #[test]
+    fn who_has_standard_output_and_where_a_console_goes() {
+        let of = |line: &str| line.split(' ').map(Into::into).collect::<Vec<OsString>>();
+        for (line, taken) in [
+            ("qemu -m 1", false),
+            ("qemu -serial file:x", false),
+            ("qemu -chardev stdio,id=c -device virtconsole,chardev=c", true),
+            ("qemu -monitor stdio", true),
+            ("qemu -display curses", true),
+            ("qemu -daemonize", true),
+        ] {
+            assert_eq!(stdio_is_taken(&of(line)), taken, "{line}");
+        }
+        for (line, file) in [
+            ("qemu -serial file:/tmp/a,b", Some(("/tmp/a,b", false))),
+            ("qemu -chardev file,id=c,path=x,append=on -serial chardev:c", Some(("x", true))),
+            ("qemu -chardev file,id=c,path=x -device virtconsole,chardev=c", Some(("x", false))),
+            ("qemu -chardev file,id=log,path=x -serial stdio", None),
+            ("qemu -serial mon:stdio", None),
+        ] {
+            assert_eq!(console_file(&of(line)), file, "{line}");
+        }
     }
 
     #[test]

@@ -110,6 +110,15 @@ pub fn of_image(image: &Path) -> Option<&'static dyn Dialect> {
     dialects().find(|dialect| dialect.is_named(name))
 }
 
+/// As [`of_image`], of what was executed with these arguments: a VMM that is run by a dynamic
+/// linker given by name (`ld-linux-x86-64.so.2 --library-path D qemu-system-x86_64 …`) is one too.
+pub fn of_exec(image: &Path, argv: &[OsString]) -> Option<&'static dyn Dialect> {
+    let name = image.file_name()?.to_string_lossy();
+    let linker = ["ld-linux", "ld-musl", "ld64"].iter().any(|begin| name.starts_with(begin));
+    let program = argv.iter().skip(1).filter(|_| linker);
+    of_image(image).or_else(|| program.map(Path::new).find_map(of_image))
+}
+
 /// What a VMM says itself in a line of its guest's console: which it is, and what.
 pub fn own_words(line: &str) -> Option<(&'static str, &str)> {
     dialects().find_map(|dialect| Some((dialect.vmm(), dialect.own_words(line)?)))

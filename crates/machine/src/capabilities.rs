@@ -202,6 +202,7 @@ fn by_qmp(program: &Path) -> Result<Result<Capabilities, String>, LaunchError> {
     let asking = std::thread::spawn(move || converse(socket));
     let options = Options {
         mode: Mode::Plain,
+        ends_all: true,
         timeout: Some(LIMIT),
         grace: Duration::ZERO,
         ..Options::default()

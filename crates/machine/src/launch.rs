@@ -10,18 +10,19 @@
 //! memory before its end ([`Options::frees_ram`]) threads are traced too: each stops
 //! when it begins and when it ends, and whenever a signal reaches it.
 //!
-//! The VMM never outlives vmeter: it has `PR_SET_PDEATHSIG` and, where traced,
+//! The VMM does not outlive vmeter: it has `PR_SET_PDEATHSIG` and, where traced,
 //! `PTRACE_O_EXITKILL`. It leads a session of its own, so a Ctrl-C on the
-//! terminal reaches vmeter alone, which then ends the run in order. What it leaves
-//! running when it ends is ended as well ([`Exit::left_behind`]).
+//! terminal reaches vmeter alone, which then ends the run in order. What became a daemon, and
+//! what a launcher left that exited with 0, is not vmeter's, and runs on (the module `own`).
 
+mod arguments;
 mod child;
 mod ends;
 mod family;
 mod held;
 mod image;
 pub mod kvm;
-mod orphans;
+mod own;
 mod ptrace;
 mod reaper;
 mod signals;
@@ -37,7 +38,8 @@ pub use held::Held;
 pub use stopper::Stopper;
 pub use tracee::{Mapping, Tracee};
 pub use types::{
-    now_ns, End, Exit, Hooks, LaunchError, Mode, NoHooks, Options, Ptrace, Reason, Status,
+    now_ns, End, Exit, Hooks, LaunchError, Left, Mode, NoHooks, Options, Ptrace, Reason, Status,
+    Vmm,
 };
 
 use crate::plan::LaunchPlan;
@@ -66,9 +68,10 @@ pub fn run(
     let prepare = |error: io::Error| LaunchError::Prepare { error };
     let (stderr, stderr_child) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| prepare(e.into()))?;
-    let mark = orphans::Mark::new();
-    let (prepared, handshake) = Prepared::new(plan, stderr_child, &options.pin, &mark)?;
+    let own = own::Own::new(options.ends_all);
+    let (prepared, handshake) = Prepared::new(plan, stderr_child, &options.pin, &own)?;
     let program = prepared.program.clone();
+    let stdout = prepared.stdout();
     if options.mode == Mode::Traced {
         image::prepare(&program);
     }
@@ -87,9 +90,10 @@ pub fn run(
             return Err(start_error(&program, changes, cloned.err()));
         };
         let mut supervisor =
-            Supervisor::new((pid, mark), changes, next, options, stopper, hooks, stderr)?;
+            Supervisor::new((pid, own), changes, next, options, stopper, hooks, stderr)?;
         let ptrace = attach(pid, options.mode);
         supervisor.traced = ptrace == Ptrace::Used;
+        supervisor.stdout = stdout;
         go.send()?;
         let ended = supervisor.run()?;
         if changes.report.errno.load(Ordering::Acquire) != 0 {
@@ -199,6 +203,11 @@ fn result(
         stops: seen.stops,
         let_go: seen.let_go,
         left_behind: seen.left_behind,
+        runs_on: seen.runs_on,
+        has_vmm: seen.has_vmm,
+        vmm_argv: seen.vmm_argv,
+        others: seen.others,
+        others_print: seen.others_print,
         was_stopped: seen.was_stopped,
         held: seen.held.iter().map(|(a, b)| (on_run(*a), on_run(*b))).collect(),
         looked_ns: look.1 - look.0,

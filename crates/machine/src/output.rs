@@ -21,6 +21,7 @@ pub fn output(argv: Vec<OsString>, limit: Duration) -> Result<(Exit, String), La
     let plan = LaunchPlan { argv, stdout: Some(write), ..LaunchPlan::default() };
     let options = Options {
         mode: Mode::Plain,
+        ends_all: true,
         timeout: Some(limit),
         grace: Duration::ZERO,
         ..Options::default()

@@ -5,7 +5,7 @@ use crate::vmm::{ConfigFile, Dialect};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A VMM about to be launched: argv, descriptors it inherits, and a record of
 /// everything that vmeter added, so that it can be printed.
@@ -21,6 +21,13 @@ pub struct LaunchPlan {
     pub fds: Vec<(i32, OwnedFd)>,
     /// Arguments and kernel parameters added for watching, for the report.
     pub injected: Vec<String>,
+    /// The VMM's image, where that is known better than by the first argument.
+    pub program: Option<PathBuf>,
+    /// Set for a VMM that runs already and can be passed no descriptors: a folder of vmeter's own
+    /// for sockets and pipes, if its files can be reached from there.
+    pub by_path: Option<PathBuf>,
+    /// True if only the kernel's words can be added: what needs a file of vmeter's cannot.
+    pub only_words: bool,
     /// True when vmeter may add arguments (`--no-inject` was not given, and the VMM is known).
     pub may_inject: bool,
     /// Becomes the VMM's standard output (its serial console): the write end of a
@@ -31,7 +38,7 @@ pub struct LaunchPlan {
 impl LaunchPlan {
     /// Adds VMM arguments for watching. Does nothing when injection is not allowed.
     pub fn inject(&mut self, arguments: &[&str]) -> bool {
-        if !self.may_inject {
+        if !self.may_inject || self.only_words {
             return false;
         }
         self.argv.extend(arguments.iter().map(OsString::from));

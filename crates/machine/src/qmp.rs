@@ -16,7 +16,7 @@ use serde_json::Value;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -119,6 +119,23 @@ pub fn arguments(fd: i32) -> [String; 4] {
         "-mon".into(),
         "chardev=vmeter-qmp,mode=control".into(),
     ]
+}
+
+/// Adds a monitor to the plan of a VMM that can be passed no descriptors: it connects to the
+/// socket that is returned, at this path.
+///
+/// # Errors
+/// When the socket cannot be made: its path has more than 107 bytes, say.
+pub fn add_by_path(plan: &mut LaunchPlan, path: &Path) -> io::Result<Option<UnixListener>> {
+    if !plan.may_inject || plan.only_words {
+        return Ok(None);
+    }
+    let listener = UnixListener::bind(path)?;
+    let [chardev, _, mon, mode] = arguments(0);
+    // QEMU takes a doubled comma for one in a value.
+    let path = path.display().to_string().replace(',', ",,");
+    plan.inject(&[&chardev, &format!("socket,id=vmeter-qmp,path={path}"), &mon, &mode]);
+    Ok(Some(listener))
 }
 
 /// Adds a monitor to a plan, where it may be: our end of its socket.

@@ -73,6 +73,12 @@ pub trait Dialect: Sync + Debug {
         &[]
     }
 
+    /// True for a command line that asks something and boots nothing: how the VMM is called, what
+    /// it can do.
+    fn is_probe(&self, argv: &[OsString]) -> bool {
+        argv.iter().skip(1).any(|word| word == "--version" || word == "--help" || word == "-h")
+    }
+
     /// What it can be asked.
     fn abilities(&self) -> Abilities;
 

@@ -182,7 +182,7 @@ impl Runner<PlannedMigration> for Migrations {
         let migration = &run.data.migration;
         migration.was_refused().then(|| {
             let (index, label) = (run.head.index, &run.head.label);
-            format!("run {index} of {label:?}: {}; it is not run again", migration.reason)
+            format!("run {index} of {label:?}: {}; vmeter does not repeat it", migration.reason)
         })
     }
 }

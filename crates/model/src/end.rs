@@ -38,6 +38,8 @@ vmeter_base::words! {
         /// vmeter ended it because its console said that the kernel panicked; the kernel's own
         /// log does not.
         Imitated = "imitated-panic",
+        /// The firmware said that it found nothing to boot.
+        NothingToBoot = "nothing-to-boot",
         /// The timeout passed.
         TimedOut = "timed-out",
         /// The user interrupted it.
@@ -63,6 +65,7 @@ impl Cause {
             Cause::Killed => "the VMM was killed",
             Cause::Quit => "the VMM was told to end, and not by its guest",
             Cause::Imitated => "the console read like a panic of the kernel, whose log has none; vmeter ended the run for it",
+            Cause::NothingToBoot => "no kernel was seen: the firmware found nothing to boot",
             Cause::TimedOut => "timed out",
             Cause::Interrupted => "interrupted",
         }

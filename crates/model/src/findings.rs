@@ -14,6 +14,8 @@ vmeter_base::words! {
         NotReproduced = "not reproduced",
         /// It can't be asked here: the reason says why.
         Inapplicable = "inapplicable",
+        /// Its machines have not been booted often enough yet: the session is not finished.
+        Unfinished = "unfinished",
     }
 }
 

@@ -19,6 +19,11 @@ pub const SLACK: Ns = 300_000_000;
 /// How many times faster than arrivals stamps advance at least where a log is printed again.
 const RUSH: Ns = 3;
 
+/// Count of the first records of a log that were overwritten.
+pub const LOST: &str = "guest_log_lost";
+/// Count of the records of a log of which nothing says when they were said.
+pub const UNPLACED: &str = "guest_log_unplaced";
+
 /// The stamp in front of a line (`[    1.234567]`), ns of the kernel's clock, and the rest.
 /// A level (`<6>`) before it and a caller (`[T1]`) after it are taken off too.
 pub fn split_stamp(line: &str) -> (Option<Ns>, &str) {
@@ -137,6 +142,19 @@ struct Stamped {
 pub fn comes_up(text: &str) -> bool {
     let names = ["bootconsole [", "console [ttyS", "console [hvc", "console [ttyAMA"];
     text.ends_with("enabled") && names.iter().any(|name| text.contains(name))
+}
+
+/// True for what a kernel says right after its clock began to count ticks, of which a busy host
+/// drops some (`sched_clock_init` of start_kernel()).
+pub fn counts_ticks(text: &str) -> bool {
+    text.starts_with("Calibrating delay")
+}
+
+/// How much a kernel's clock had lost when it came to trust its TSC, ns, from the line that says
+/// so (`sched_clock: Marking stable (…)->(…, -LOST)`).
+pub fn lost(text: &str) -> Option<Ns> {
+    let last = text.strip_prefix("sched_clock: Marking stable")?.rsplit([',', ' ']).next()?;
+    last.trim_end_matches(')').parse::<Ns>().ok()?.checked_neg()
 }
 
 /// Which lines lie in a stretch whose stamps advance by more than [`SLACK`] and

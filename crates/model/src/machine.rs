@@ -78,6 +78,9 @@ pub struct MachineSpec {
     pub command: Vec<String>,
     /// Add nothing to the user's command line.
     pub no_inject: bool,
+    /// End what the command line leaves running too, a daemon's VM among it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub end_vm: bool,
     /// Arguments of the VMM after those that the other options make; not for `command`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub vmm_arg: Vec<String>,

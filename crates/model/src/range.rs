@@ -195,6 +195,19 @@ pub struct Change {
     pub sizing: Option<usize>,
     /// First and last of the commits that it may have come with (95 %; all commits measured).
     pub place: Option<[usize; 2]>,
+    /// Of what changed how often boots are slow ([`ChangeShape::Tail`]): how often, before and since.
+    pub slow: Option<SlowBoots>,
+}
+
+/// How often boots are far slower than the typical one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SlowBoots {
+    /// Slow boots, and all boots, before the change.
+    pub before: [usize; 2],
+    /// The same from it on.
+    pub since: [usize; 2],
+    /// Their time over that of the others.
+    pub times: f64,
 }
 
 /// What was spent, and what measuring every commit would take.
@@ -225,6 +238,8 @@ pub struct RangeResult {
     pub commits: Vec<MeasuredCommit>,
     /// What changed the time, the earliest first.
     pub changes: Vec<Change>,
+    /// What seemed to, and runs that were made anew do not show: seen once, and not again.
+    pub seen_once: Vec<Change>,
     /// What is said of the range.
     pub verdict: RangeVerdict,
     /// Undecided: the commits that hold the answer with the confidence asked for.

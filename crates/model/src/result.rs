@@ -156,9 +156,15 @@ pub struct Comparison {
     /// How often the intervals of all comparisons together hold, %: 95, or more where there are several
     /// looks at the runs and this one has a part of the 5 % only.
     pub sure_pct: f64,
-    /// The same for CPU time.
+    /// The ratio of the means, with the interval by which they can be called equal.
+    pub mean_ratio: Estimate,
+    /// The wider interval by which the mean alone makes b slower or faster; none where it does not.
+    pub mean_alone: Option<[f64; 2]>,
+    /// What a few slow runs add, in words, if they do.
+    pub tail: Option<String>,
+    /// As `ratio`, for CPU time.
     pub cpu_ratio: Estimate,
-    /// Of the signed-rank test, two-sided, adjusted for the number of comparisons.
+    /// Two-sided, adjusted for the number of comparisons: the smaller one of the typical run's and the mean's.
     pub p_value: f64,
     /// What is said of b.
     pub verdict: Verdict,

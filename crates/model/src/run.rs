@@ -225,6 +225,12 @@ fn is_zero(ns: &Ns) -> bool {
 }
 
 impl RunRecord {
+    /// A result tells of it: a measured run, or a warm-up that failed. A failed run is one whether
+    /// it was to warm up or not: its machine may have no other.
+    pub fn is_told(&self) -> bool {
+        !self.warmup || self.outcome != Outcome::Done
+    }
+
     /// When a moment was, ns after exec; the first of several.
     pub fn moment(&self, moment: &Moment) -> Option<Ns> {
         self.moments.iter().find(|(_, m)| m == moment).map(|(at, _)| *at)

@@ -18,6 +18,20 @@ pub const UNFINISHED: &str = ", unfinished";
 /// What the name of a unit's span ends with that nobody waits for any more since its time was up.
 pub const TIMED_OUT: &str = ", timed out";
 
+/// True for the name of time that different parts of a machine share (`vmm:init+bios:overhead`),
+/// where no source saw the moment between them. Such a name says where to look and not what was
+/// done: the time itself is [`UNATTRIBUTED`].
+pub fn is_shared(name: &str) -> bool {
+    // A program or a unit may have a plus in its name.
+    if name.starts_with('/') || name.contains(' ') {
+        return false;
+    }
+    let part = |phase: &str| phase.split_once(':').map(|(part, _)| part.to_owned());
+    let mut phases = name.split('+');
+    let first = phases.next().and_then(part);
+    phases.any(|phase| first.is_none() || part(phase) != first)
+}
+
 /// The name of a span without what says that it had not ended.
 pub fn bare_name(name: &str) -> &str {
     name.strip_suffix(UNFINISHED).unwrap_or(name)
@@ -122,12 +136,31 @@ impl Timeline {
         leaves.into_iter()
     }
 
-    /// Share of the total inside leaf spans that have a name other than `unattributed`.
+    /// Share of the total inside leaf spans that have a name other than `unattributed`: what one
+    /// reads on a screen as "named". Both shares add up to 1.
     pub fn coverage(&self) -> f64 {
         if self.total <= 0 {
             return 0.0;
         }
         let named: Ns = self.leaves().filter(|s| s.name != UNATTRIBUTED).map(Span::len).sum();
         named as f64 / self.total as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_that_two_parts_of_a_machine_share_is_named_by_neither() {
+        for name in
+            ["vmm:init+bios:overhead", "boot-loader+kernel:decompress", "reboot+reboot:kernel"]
+        {
+            assert!(is_shared(name), "{name}");
+        }
+        let named = ["kernel:decompress+kernel:entry", "grub:menu+grub:load", "vmm:init"];
+        for name in named.into_iter().chain(["exec /bin/a+b", "unit a+b.service", "/init:a+b"]) {
+            assert!(!is_shared(name), "{name}");
+        }
     }
 }

@@ -116,6 +116,9 @@ pub struct Scaling {
     pub usual_step: Option<f64>,
     /// Jumps beyond the trend.
     pub breaks: Vec<SweepBreak>,
+    /// Of the whole boot, where no jump was found: the jump at any one step that is found in four of five such
+    /// sweeps, s.
+    pub detectable_jump: Option<f64>,
 }
 
 /// What one step of a parameter adds to the whole boot and to the counts.

@@ -11,7 +11,7 @@ vmeter_base::words! {
         Equal = "equal within",
         /// Either there is none, or so few runs can't show it.
         NoDifference = "no difference found",
-        /// So few runs could not show any difference, however large.
+        /// So few runs could not show any difference, however large; or the typical run and the mean disagree.
         Undecidable = "undecidable",
     }
 }
@@ -83,6 +83,8 @@ vmeter_base::words! {
         Creep = "creep",
         /// These runs fit either.
         Undecided = "undecided",
+        /// Slow boots became more frequent with one commit, or fewer.
+        Tail = "tail",
     }
 }
 

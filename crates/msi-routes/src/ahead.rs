@@ -9,11 +9,15 @@ use crate::route::{Phase, Route};
 use crate::shared::Shared;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What became of each route that was to be detached.
+/// What became of each route that was to be detached. What the commit has not taken over when
+/// this is dropped (the kernel panicked) is masked, as nothing delivers its interrupts.
 #[derive(Default)]
-pub(crate) struct Ahead(HashMap<usize, Result<(), Errno>>);
+pub(crate) struct Ahead(Mutex<Detached>);
+
+/// By [`key`].
+type Detached = HashMap<usize, (Route, Result<(), Errno>)>;
 
 /// What a batch wants of a route in the end.
 #[derive(Default)]
@@ -38,39 +42,54 @@ impl Ahead {
         }
         let routes = wanted(ops);
         let threads = shared.detach_threads.load(Ordering::Relaxed).clamp(1, routes.len().max(1));
+        let ahead = Self(Mutex::new(HashMap::with_capacity(routes.len())));
         let detach = |route: &&Route| {
-            // False: another batch has done it; the commit looks again.
-            let done = route.detach(&*shared.kernel);
-            done.map_or_else(
-                |e| Some((key(route), Err(e))),
-                |was| was.then(|| (key(route), Ok(()))),
-            )
+            let done = match route.detach(&*shared.kernel) {
+                Ok(true) => Ok(()),
+                // Another batch has done it; the commit looks again.
+                Ok(false) => return,
+                Err(e) => Err(e),
+            };
+            ahead.all().insert(key(route), ((*route).clone(), done));
         };
         let detach = &detach;
         let (own, others) = routes.split_at(routes.len().div_ceil(threads));
-        let mut done = HashMap::with_capacity(routes.len());
         std::thread::scope(|scope| {
             let mut left = Vec::new();
             let spawned: Vec<_> = others
                 .chunks(routes.len().div_ceil(threads).max(1))
                 .filter_map(|some| {
-                    let work = move || some.iter().filter_map(detach).collect::<Vec<_>>();
+                    let work = move || some.iter().for_each(detach);
                     let thread = std::thread::Builder::new().spawn_scoped(scope, work);
                     thread.map_err(|_| left.push(some)).ok()
                 })
                 .collect();
-            done.extend(own.iter().filter_map(detach));
-            // What no thread was to be had for.
-            done.extend(left.into_iter().flatten().filter_map(detach));
-            // A thread that panicked has detached some; the commit does the others.
-            done.extend(spawned.into_iter().filter_map(|thread| thread.join().ok()).flatten());
+            own.iter().for_each(detach);
+            // For these no thread could be started.
+            left.into_iter().flatten().for_each(detach);
+            // A thread that panicked has detached some; the commit detaches the others.
+            spawned.into_iter().for_each(|thread| drop(thread.join()));
         });
-        Self(done)
+        ahead
+    }
+
+    fn all(&self) -> MutexGuard<'_, Detached> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What became of a route, if it was detached ahead. Told once.
-    pub(crate) fn take(&mut self, route: &Route) -> Option<Result<(), Errno>> {
-        self.0.remove(&key(route))
+    pub(crate) fn take(&self, route: &Route) -> Option<Result<(), Errno>> {
+        self.all().remove(&key(route)).map(|(_, result)| result)
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        for (route, detached) in self.all().values() {
+            if detached.is_ok() && route.phase() == Phase::Live && !route.is_attached() {
+                route.set_phase(Phase::Masked);
+            }
+        }
     }
 }
 

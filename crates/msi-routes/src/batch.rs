@@ -1,5 +1,6 @@
 //! Changes that are committed together or not at all.
 
+use crate::ahead::Ahead;
 use crate::commit;
 use crate::error::RouteError;
 use crate::fixed::FixedOp;
@@ -32,7 +33,8 @@ impl Batch {
 
     /// Adds a route, live once committed. What the source raised before is delivered then.
     /// Where the table has no room, a [`Gate`](crate::Gate)'s route
-    /// [is signalled](Route::is_signalled), if the kernel can.
+    /// [is signalled](Route::is_signalled), if
+    /// [`Router::set_signals`](crate::Router::set_signals) allows that and the kernel can.
     ///
     /// # Errors
     /// [`RouteError::Full`].
@@ -222,8 +224,9 @@ impl Batch {
     /// Vectors and fixed routes that the kernel refuses, and vectors whose irqfd failed, are
     /// as before one by one, and named in the report.
     pub fn commit(mut self) -> Result<Report, CommitError> {
+        let ahead = Ahead::of(&self.shared, &self.ops);
         let ops = std::mem::take(&mut self.ops);
-        commit::commit(&self.shared, ops)
+        commit::commit(&self.shared, &ahead, ops)
     }
 }
 

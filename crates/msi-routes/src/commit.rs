@@ -44,10 +44,11 @@ pub(crate) fn forget(shared: &Shared, ops: impl Iterator<Item = Op>) {
     }
 }
 
-pub(crate) fn commit(shared: &Arc<Shared>, ops: Ops) -> Result<Report, CommitError> {
-    let ahead = Ahead::of(shared, &ops);
+/// `ahead`: what became of the routes that these changes close.
+pub(crate) fn commit(shared: &Arc<Shared>, ahead: &Ahead, ops: Ops) -> Result<Report, CommitError> {
     let mut commit = Commit::new(shared);
     commit.plan(ops);
+    commit.leave_failed(ahead);
     commit.close(ahead);
     commit.edit();
     commit.run()
@@ -61,6 +62,9 @@ pub(crate) fn sweep(shared: &Arc<Shared>) -> Result<Report, CommitError> {
 
 impl Drop for Commit<'_> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.abandon();
+        }
         self.done = self.locked.workspace.clear();
     }
 }
@@ -89,6 +93,26 @@ impl<'a> Commit<'a> {
         self.take_out_failed();
         self.report.counts.routes = self.locked.table.len();
         Ok(std::mem::take(&mut self.report))
+    }
+
+    /// The kernel panicked: routes say what the kernel has of them.
+    fn abandon(&mut self) {
+        let Locked { table, workspace } = &mut *self.locked;
+        table.roll_back();
+        for plan in &workspace.plans {
+            let (route, gsi) = (&plan.route, plan.route.gsi());
+            if !plan.new && route.phase() == Phase::Staged {
+                continue; // another batch's
+            }
+            let unborn = route.phase() == Phase::Staged;
+            if unborn || !route.is_signalled() && !table.is_routed(gsi) {
+                route.retire();
+            } else if plan.closed.is_some() && route.phase() == Phase::Live {
+                route.set_phase(Phase::Masked);
+            }
+            let message = plan.message.filter(|_| table.has(gsi, &plan.translated));
+            message.into_iter().for_each(|message| route.set_message(message));
+        }
     }
 
     pub(crate) fn set_routing(&mut self) -> Result<(), Errno> {
@@ -144,6 +168,16 @@ impl<'a> Commit<'a> {
             }
         }
         self.translate();
+    }
+
+    /// What failed already stays as it was: attached again, if it was detached ahead.
+    fn leave_failed(&mut self, ahead: &Ahead) {
+        for plan in self.locked.workspace.plans.iter_mut().filter(|plan| plan.failed) {
+            if let Some(Ok(())) = ahead.take(&plan.route) {
+                plan.closed = Some(Closed::Irqfd);
+                self.report.failures.extend(Self::reopen(self.shared, plan).err());
+            }
+        }
         let idle = |plan: &Plan| plan.failed || plan.route.phase() == Phase::Gone;
         if self.locked.workspace.plans.iter().any(idle) {
             self.locked.workspace.plans.retain(|plan| !idle(plan));
@@ -174,7 +208,7 @@ impl<'a> Commit<'a> {
     }
 
     /// Step 1.
-    fn close(&mut self, mut ahead: Ahead) {
+    fn close(&mut self, ahead: &Ahead) {
         for plan in &mut self.locked.workspace.plans {
             let route = &plan.route;
             if !plan.remove && (plan.live != Some(false) || route.phase() != Phase::Live) {
@@ -266,30 +300,30 @@ impl<'a> Commit<'a> {
         let mut not_restored = Vec::new();
         self.shared.put_back(&self.retired, Vec::new());
         self.fixed.iter().for_each(|plan| plan.forget(&mut self.shared.pool()));
-        for plan in &self.locked.workspace.plans {
+        for plan in &mut self.locked.workspace.plans {
             if plan.new {
                 plan.route.retire();
             }
-            if let Err(failure) = self.reopen(plan) {
-                not_restored.push(failure);
-            }
+            not_restored.extend(Self::reopen(self.shared, plan).err());
         }
         CommitError { routes, source, not_restored }
     }
 
-    pub(crate) fn reopen(&self, plan: &Plan) -> Result<(), Failure> {
-        let route = &plan.route;
+    /// A vector that was closed is as it was.
+    pub(crate) fn reopen(shared: &Shared, plan: &mut Plan) -> Result<(), Failure> {
+        let (route, Some(closed)) = (&plan.route, plan.closed) else { return Ok(()) };
         let was_live = route.phase() == Phase::Live;
         // Another batch may have masked it since it was detached ahead of this one.
-        if matches!(plan.closed, Some(Closed::Irqfd)) && (was_live || route.source().is_gate()) {
-            if let Err(e) = route.attach(&*self.shared.kernel) {
+        if matches!(closed, Closed::Irqfd) && (was_live || route.source().is_gate()) {
+            if let Err(e) = route.attach(&*shared.kernel) {
                 route.set_phase(Phase::Masked);
                 return Err(Failure::of(route.clone(), Step::Attach, Some(e)));
             }
         }
-        if was_live && plan.closed.is_some() {
-            Self::let_through(self.shared, route);
+        if was_live {
+            Self::let_through(shared, route);
         }
+        plan.closed = None;
         Ok(())
     }
 

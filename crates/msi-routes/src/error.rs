@@ -6,10 +6,11 @@ use crate::foreign::Errno;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteError {
-    /// The host's table is full.
+    /// The host's table is full, or no GSI is left for an MSI vector.
     #[error(
-        "all {limit} interrupt routes of this VM are taken ({fixed} fixed, {msi} MSI vectors): \
-         KVM_CAP_IRQ_ROUTING allows no more; give its devices fewer vectors"
+        "no interrupt route is left of the {limit} that KVM_CAP_IRQ_ROUTING allows this VM \
+         ({fixed} fixed, {msi} MSI vectors; GSIs below {first} are kept for pins): give its \
+         devices fewer vectors"
     )]
     Full {
         /// Routes that the host allows.
@@ -18,6 +19,8 @@ pub enum RouteError {
         fixed: usize,
         /// MSI vectors that have a GSI.
         msi: usize,
+        /// The lowest GSI that an MSI vector may have.
+        first: u32,
     },
     /// A fixed route wants a GSI that has another route.
     #[error("GSI {gsi} has another route already: remove that one first, or use another GSI")]

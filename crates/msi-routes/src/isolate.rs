@@ -229,10 +229,7 @@ impl Bringer for Commit<'_> {
         let message = plan.message.unwrap_or_default();
         Self::fail(&mut self.report, plan, Step::Message(message), Some(why));
         // It is as it was: open, if it was closed only for this.
-        if let Err(failure) = self.reopen(&self.locked.workspace.plans[candidate]) {
-            self.report.failures.push(failure);
-        }
-        self.locked.workspace.plans[candidate].closed = None;
+        self.report.failures.extend(Self::reopen(self.shared, plan).err());
     }
 }
 

@@ -85,6 +85,8 @@ pub(crate) struct Pool {
     lowest: u32,
     /// MSI routes' and fixed routes' GSIs.
     used: GsiSet,
+    /// GSIs from `first` on that fixed routes have.
+    fixed_above: usize,
     /// Given back, perhaps still in the kernel's table.
     retired: GsiSet,
     msi: usize,
@@ -104,6 +106,7 @@ impl Pool {
             first,
             lowest: first,
             used: GsiSet::new(limit),
+            fixed_above: 0,
             retired: GsiSet::new(limit),
             msi: 0,
             signalled: GsiSet::new(MOST_SIGNALLED),
@@ -117,12 +120,20 @@ impl Pool {
         self.msi
     }
 
-    pub(crate) fn free(&self) -> usize {
+    /// Entries that the table has room for.
+    fn room(&self) -> usize {
         self.limit - self.msi - self.fixed_entries
     }
 
+    /// MSI routes that can be added: there is room for an entry, and a GSI.
+    pub(crate) fn free(&self) -> usize {
+        let gsis = self.limit.saturating_sub(self.first as usize) - self.fixed_above - self.msi;
+        self.room().min(gsis)
+    }
+
     pub(crate) fn full(&self) -> RouteError {
-        RouteError::Full { limit: self.limit, fixed: self.fixed_entries, msi: self.msi }
+        let (limit, first) = (self.limit, self.first);
+        RouteError::Full { limit, fixed: self.fixed_entries, msi: self.msi, first }
     }
 
     pub(crate) fn reserve(&mut self) -> Result<u32, RouteError> {
@@ -186,11 +197,16 @@ impl Pool {
         change(fixed);
         let (after, unused) = (fixed.room(), fixed.is_unused());
         self.fixed_entries = self.fixed_entries + after - before;
+        let was_used = self.used.contains(gsi);
         if unused {
             self.fixed.remove(&gsi);
             self.freed(gsi);
         } else {
             self.used.insert(gsi);
+        }
+        if gsi >= self.first {
+            self.fixed_above += usize::from(!unused);
+            self.fixed_above -= usize::from(was_used);
         }
     }
 
@@ -198,7 +214,7 @@ impl Pool {
     pub(crate) fn reserve_fixed(&mut self, route: &FixedRoute) -> Result<(), RouteError> {
         let gsi = route.gsi();
         self.check_range(gsi)?;
-        if self.free() == 0 {
+        if self.room() == 0 {
             return Err(self.full());
         }
         let chip = route.chip();
@@ -234,7 +250,7 @@ impl Pool {
             return Err(RouteError::GsiTaken { gsi });
         }
         let room = self.fixed.get(&gsi).map_or(0, FixedGsi::room);
-        if chips.len().saturating_sub(room) > self.free() {
+        if chips.len().saturating_sub(room) > self.room() {
             return Err(self.full());
         }
         self.with_fixed(gsi, |fixed| {
@@ -327,6 +343,8 @@ mod tests {
                     Some(_) => prop_assert!(pool.take_retired().iter().all(|g| !held.contains(g))),
                 }
                 prop_assert_eq!(pool.msi(), held.len());
+                let left = (first..limit as u32).filter(|g| !held.contains(g)).count();
+                prop_assert_eq!(pool.free(), left);
             }
         }
     }

@@ -147,6 +147,11 @@ impl Route {
         self.0.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The kernel has its irqfd.
+    pub(crate) fn is_attached(&self) -> bool {
+        *self.attached()
+    }
+
     /// Attaches its irqfd; false if it was.
     pub(crate) fn attach(&self, kernel: &dyn Kernel) -> Result<bool, Errno> {
         let mut attached = self.attached();

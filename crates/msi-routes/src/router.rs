@@ -81,9 +81,17 @@ impl Router {
         self.0.detach_threads.store(threads, std::sync::atomic::Ordering::Relaxed);
     }
 
+    /// From now on a gate's route for which the table has no room delivers by `KVM_SIGNAL_MSI`,
+    /// where the kernel has that. Otherwise it is [`RouteError::Full`], which is the default: a
+    /// seccomp filter that does not allow this ioctl kills the VMM at its first interrupt.
+    pub fn set_signals(&self, allowed: bool) {
+        self.0.signals.store(allowed, std::sync::atomic::Ordering::Relaxed);
+    }
+
     /// From now on a gate's route has no entry in the table, and delivers by `KVM_SIGNAL_MSI`,
     /// until [`Self::promote`]: a guest that enables vectors one by one, as it boots, makes no
-    /// commit. Nothing changes where the kernel has no such thing.
+    /// commit. Nothing changes where the kernel has no such thing. It includes
+    /// [`Self::set_signals`]: a seccomp filter has to allow `KVM_SIGNAL_MSI`.
     pub fn set_lazy(&self, lazy: bool) {
         self.0.lazy.store(lazy, std::sync::atomic::Ordering::Relaxed);
     }
@@ -120,7 +128,7 @@ impl Router {
         self.0.lock().table.entries().to_vec()
     }
 
-    /// Routes that can still be added.
+    /// MSI routes that can still be added to the table: it has entries for them, and GSIs.
     pub fn free(&self) -> usize {
         self.0.pool().free()
     }

@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     signalled: Mutex<Vec<Weak<RouteInner>>>,
     /// New gates' routes are signalled until they are promoted.
     pub(crate) lazy: AtomicBool,
+    /// Gates' routes for which the table has no room are signalled.
+    pub(crate) signals: AtomicBool,
     /// The pool has something to sweep: spares commits its lock otherwise.
     waste: AtomicBool,
 }
@@ -49,6 +51,7 @@ impl Shared {
             detach_threads: AtomicUsize::new(1),
             signalled: Mutex::default(),
             lazy: AtomicBool::new(false),
+            signals: AtomicBool::new(false),
             waste: AtomicBool::new(false),
         }
     }
@@ -59,7 +62,13 @@ impl Shared {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Locked> {
-        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+        self.locked.lock().unwrap_or_else(|poisoned| {
+            self.locked.clear_poison();
+            let mut locked = poisoned.into_inner();
+            // A kernel that panicked did not take it.
+            locked.table.roll_back();
+            locked
+        })
     }
 
     pub(crate) fn pool(&self) -> MutexGuard<'_, Pool> {
@@ -69,8 +78,10 @@ impl Shared {
     /// A GSI for a route from this source; or a number above them and true, if it is to be
     /// signalled.
     pub(crate) fn number(&self, source: &Source) -> Result<(u32, bool), RouteError> {
-        let may = || source.is_gate() && self.kernel.signals();
-        if self.lazy.load(Ordering::Relaxed) && may() {
+        let lazy = self.lazy.load(Ordering::Relaxed);
+        let allowed = source.is_gate() && (lazy || self.signals.load(Ordering::Relaxed));
+        let may = || allowed && self.kernel.signals();
+        if lazy && may() {
             if let Some(number) = self.pool().reserve_signalled() {
                 return Ok((number, true));
             }

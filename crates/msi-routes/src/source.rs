@@ -47,10 +47,10 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    fn deliver(&self, eventfd: &EventFd) -> bool {
+    fn deliver(&self, eventfd: &EventFd) -> Result<(), Errno> {
         match self {
-            Self::Irqfd => eventfd.write(1).is_ok(),
-            Self::Signal(home, message) => home.signal(*message).is_ok(),
+            Self::Irqfd => Ok(eventfd.write(1)?),
+            Self::Signal(home, message) => home.signal(*message),
         }
     }
 }
@@ -91,17 +91,28 @@ impl Gate {
 
     /// Raises the interrupt, or makes it pending while the vector is masked or its route is
     /// not committed yet: at any time, from any thread.
+    ///
+    /// One that the kernel refuses is pending, and is delivered by the next call, or when the
+    /// vector is unmasked or promoted. [`Self::try_fire`] tells of it.
     pub fn fire(&self) {
-        // The write is under the lock: once `close` returns, none is under way.
-        let mut state = self.state();
-        let delivered = match &state.open {
-            Some((_, way)) => way.deliver(&self.0.eventfd),
-            None => false,
-        };
-        state.pending |= !delivered;
+        // One that is refused is pending.
+        let _ = self.try_fire();
     }
 
-    /// True if an interrupt waits for the vector to be unmasked.
+    /// As [`Self::fire`].
+    ///
+    /// # Errors
+    /// The kernel refuses the interrupt, which is pending then: `KVM_SIGNAL_MSI` does so where no
+    /// local APIC has the destination that the guest wrote.
+    pub fn try_fire(&self) -> Result<(), Errno> {
+        // The write is under the lock: once `close` returns, none is under way.
+        let mut state = self.state();
+        let delivered = state.open.as_ref().map(|(_, way)| way.deliver(&self.0.eventfd));
+        state.pending = !matches!(delivered, Some(Ok(())));
+        delivered.unwrap_or(Ok(()))
+    }
+
+    /// True if an interrupt waits for the vector to be unmasked, or was refused by the kernel.
     pub fn pending(&self) -> bool {
         self.state().pending
     }
@@ -114,7 +125,7 @@ impl Gate {
     fn open(&self, owner: Owner, way: Way) {
         let mut state = self.state();
         if state.pending {
-            state.pending = !way.deliver(&self.0.eventfd);
+            state.pending = way.deliver(&self.0.eventfd).is_err();
         }
         state.open = Some((owner, way));
     }
@@ -164,13 +175,12 @@ impl Source {
     /// Raises the interrupt, as the device would.
     ///
     /// # Errors
-    /// The eventfd can't be written.
+    /// The eventfd can't be written; those of [`Gate::try_fire`].
     pub fn raise(&self) -> Result<(), Errno> {
         match self {
-            Self::Gate(gate) => gate.fire(),
-            Self::External(eventfd) => eventfd.write(1)?,
+            Self::Gate(gate) => gate.try_fire(),
+            Self::External(eventfd) => Ok(eventfd.write(1)?),
         }
-        Ok(())
     }
 
     /// True if an interrupt waits in it. Of an eventfd this is only true of a vector that

@@ -32,7 +32,7 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(limit: usize) -> Result<Self, RouteError> {
-        let full = |_| RouteError::Full { limit, fixed: 0, msi: 0 };
+        let full = |_| RouteError::Full { limit, fixed: 0, msi: 0, first: 0 };
         let mut table = Self {
             routes: Some(Routing(KvmIrqRouting::new(limit).map_err(full)?)),
             len: limit,
@@ -81,6 +81,11 @@ impl Table {
         self.set_len(self.len + 1);
         let at = self.len - 1;
         self.entries_mut()[at] = entry;
+    }
+
+    /// True if the GSI has an MSI route.
+    pub(crate) fn is_routed(&self, gsi: u32) -> bool {
+        self.position.get(gsi as usize).is_some_and(|&at| at != NOWHERE)
     }
 
     /// True if the GSI has an MSI route with this message.

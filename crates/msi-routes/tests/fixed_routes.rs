@@ -73,7 +73,7 @@ fn a_pin_changes_without_a_moment_without_a_route() {
     let spy = Spy::new(Null(4096), usize::MAX, libc::ENOMEM);
     // A split irqchip: the IO-APIC's pins are messages.
     let pin = |data| FixedRoute::msi(4, MsiMessage { data, ..MsiMessage::x86(0, 0) });
-    let router = Router::new(spy.clone(), [pin(0x30)]).unwrap();
+    let router = Router::with_first_gsi(spy.clone(), [pin(0x30)], 0).unwrap();
     let mut batch = router.batch();
     batch.set_fixed(4, [pin(0x31)]).unwrap();
     batch.commit().unwrap().complete().unwrap();

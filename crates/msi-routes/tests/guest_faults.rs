@@ -24,7 +24,7 @@ impl Picky {
 
     fn router(bad: fn(u64, u32) -> bool) -> (Arc<Self>, Router) {
         let kernel = Self::new(bad);
-        (kernel.clone(), Router::new(kernel, []).unwrap())
+        (kernel.clone(), Router::with_first_gsi(kernel, [], 0).unwrap())
     }
 
     fn tables(&self) -> usize {
@@ -187,8 +187,8 @@ fn a_bad_fixed_route_fails_alone_and_is_named() {
             batch.set_fixed(gsi, [if gsi == bad { route } else { pin(gsi, 0x80 + gsi) }]).unwrap();
         }
         // One beside those that were there.
-        batch.add_fixed(FixedRoute::irqchip(30, 0, 3)).unwrap();
-        batch.add_fixed(FixedRoute::irqchip(30, 1, 3)).unwrap();
+        batch.add_fixed(FixedRoute::irqchip(90, 0, 3)).unwrap();
+        batch.add_fixed(FixedRoute::irqchip(90, 1, 3)).unwrap();
         (batch.commit().unwrap(), handles)
     };
     for bad in 0..24 {
@@ -197,7 +197,7 @@ fn a_bad_fixed_route_fails_alone_and_is_named() {
         {
             let kernel = Picky::new(refused);
             let router =
-                Router::with_first_gsi(kernel.clone(), (0..24).map(|n| pin(n, n)), 40).unwrap();
+                Router::with_first_gsi(kernel.clone(), (0..24).map(|n| pin(n, n)), 0).unwrap();
             let (report, handles) = set(&router, bad, route);
             let [failure] = &report.failures[..] else { panic!("{:?}", report.failures) };
             assert_eq!((failure.gsi, failure.step, failure.route.is_none()), (bad, step, true));
@@ -207,7 +207,7 @@ fn a_bad_fixed_route_fails_alone_and_is_named() {
                 let data = if gsi == bad { gsi } else { 0x80 + gsi };
                 assert_eq!(data_of(&router, gsi), [data], "GSI {gsi} with {bad} bad");
             }
-            assert_eq!(data_of(&router, 30).len(), 2);
+            assert_eq!(data_of(&router, 90).len(), 2);
             assert!(handles.iter().all(|route| route.phase() == Phase::Live));
             assert_eq!((router.entries().len(), router.free()), (56, 4096 - 56));
             let tables = kernel.tables();
@@ -307,38 +307,46 @@ fn an_existing_vector_whose_attach_fails_keeps_its_message() {
     }
 }
 
-/// An IOMMU: destinations above 255 go into the address's upper half, and one is nobody's.
-struct Remapping(Arc<Spy>);
+/// An IOMMU before what a spy sees.
+struct Iommu<F> {
+    spy: Arc<Spy>,
+    translate: F,
+}
 
-impl Kernel for Remapping {
+impl<F> Kernel for Iommu<F>
+where
+    F: Fn(MsiMessage) -> Result<MsiMessage, Errno> + Send + Sync,
+{
     fn route_limit(&self) -> usize {
-        self.0.route_limit()
+        self.spy.route_limit()
     }
 
     fn set_routing(&self, routes: &msi_routes::Routing) -> Result<(), Errno> {
-        self.0.set_routing(routes)
+        self.spy.set_routing(routes)
     }
 
     fn attach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno> {
-        self.0.attach(eventfd, gsi)
+        self.spy.attach(eventfd, gsi)
     }
 
     fn detach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno> {
-        self.0.detach(eventfd, gsi)
+        self.spy.detach(eventfd, gsi)
     }
 
     fn translate(&self, message: MsiMessage) -> Result<MsiMessage, Errno> {
-        match message.data {
-            0xbad => Err(Errno::new(libc::ENOENT)),
-            data => Ok(MsiMessage { address: 0xab00_fee0_0000, data: data + 1, ..message }),
-        }
+        (self.translate)(message)
     }
 }
 
 #[test]
 fn messages_are_translated_on_their_way_into_the_table() {
     let spy = Spy::new(Null(4096), usize::MAX, 0);
-    let router = Router::new(Remapping(spy.clone()), []).unwrap();
+    // Destinations above 255 go into the address's upper half, and one is refused.
+    let translate = |message: MsiMessage| match message.data {
+        0xbad => Err(Errno::new(libc::ENOENT)),
+        data => Ok(MsiMessage { address: 0xab00_fee0_0000, data: data + 1, ..message }),
+    };
+    let router = Router::new(Iommu { spy: spy.clone(), translate }, []).unwrap();
     let mut msix = Msix::new((0..3).map(|_| gate(&router)), None).unwrap();
     let entry = |data| [0xfee0_0000, 0, data, 0];
     let table = vec![entry(1), entry(0xbad), entry(3)];
@@ -416,4 +424,48 @@ fn a_reset_forgets_what_waited() {
     assert_eq!(msi.pending(), 1);
     msi.reset();
     assert_eq!(msi.pending(), 0);
+}
+
+/// A message that `translate` refuses fails alone, also if its vector is masked in the same batch,
+/// whose eventfd is detached ahead of the commit.
+#[test]
+fn a_refused_message_does_not_take_the_irqfd_of_a_live_vector() {
+    let translate = |message: MsiMessage| {
+        (message.data < 100).then_some(message).ok_or(Errno::new(libc::EINVAL))
+    };
+    for (failures, after) in [(0, (Phase::Live, 1)), (1, (Phase::Masked, 0))] {
+        let spy = Spy::new(Null(4096), usize::MAX, libc::ENOMEM);
+        let router = Router::new(Iommu { spy: spy.clone(), translate }, []).unwrap();
+        let mut batch = router.batch();
+        let source = Source::external(EventFd::new(libc::EFD_NONBLOCK).unwrap()).unwrap();
+        let route = batch.add(MsiMessage::x86(0, 1), source).unwrap();
+        batch.commit().unwrap().complete().unwrap();
+        // The detach works; to attach it again may not.
+        spy.fail_next(1, failures);
+        let mut batch = router.batch();
+        batch.set_message(&route, MsiMessage::x86(0, 100)).unwrap();
+        batch.mask(&route).unwrap();
+        let report = batch.commit().unwrap();
+        assert!(matches!(report.failures[0].step, Step::Message(_)), "{:?}", report.failures);
+        assert_eq!(report.failures.len(), 1 + failures);
+        assert_eq!((route.phase(), spy.attached.load(SeqCst)), after);
+    }
+}
+
+/// `free()` counts what can be added: with a split irqchip the GSIs of the pins are no MSI vector's.
+#[test]
+fn as_many_routes_are_free_as_can_be_added() {
+    let router = Router::new(Spy::with_limit(Null(4096), usize::MAX, 0, 64), []).unwrap();
+    let mut batch = router.batch();
+    batch.add_fixed(FixedRoute::hv_sint(40, 0, 1)).unwrap();
+    let gate = || Source::gate(router.kernel()).unwrap();
+    let mut routes = Vec::new();
+    while router.free() > 0 {
+        routes.push(batch.add(MsiMessage::x86(0, 1), gate()).unwrap());
+    }
+    assert_eq!(routes.len(), 39);
+    let full = batch.add(MsiMessage::x86(0, 1), gate()).unwrap_err().to_string();
+    assert!(full.contains("1 fixed, 39 MSI vectors; GSIs below 24"), "{full}");
+    // A pin's GSI is still to be had.
+    batch.add_fixed(FixedRoute::msi(3, MsiMessage::x86(0, 3))).unwrap();
 }

@@ -203,7 +203,7 @@ fn the_limit_is_met_when_adding() {
     let routes: Vec<Route> = (0..10).map(|n| add(&mut batch, n)).collect();
     let full = batch.add(MsiMessage::default(), external()).unwrap_err();
     let text = full.to_string();
-    assert!(text.contains("all 50") && text.contains("40 fixed, 10 MSI"), "{text}");
+    assert!(text.contains("of the 50") && text.contains("40 fixed, 10 MSI"), "{text}");
     batch.commit().unwrap().complete().unwrap();
     drop(routes);
     assert_eq!(router.free(), 10);

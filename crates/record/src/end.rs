@@ -6,7 +6,9 @@
 //! what the kernel keeps of itself in its RAM, what the VMM says, what appeared on the
 //! console, which any program of the guest can print to.
 
+use crate::no_boot::{as_shown, says_nothing_to_boot};
 use crate::ready::Until;
+use crate::sources::console::is_of_guest;
 use vmeter_machine::launch::{self, Exit, Reason, Status};
 use vmeter_model::run::Outcome;
 use vmeter_model::{Cause, End};
@@ -20,7 +22,9 @@ pub const READS_LIKE_A_PANIC: &str = "a line of the console reads like a panic o
 /// What a kernel says last before it powers the machine off, and before it restarts it
 /// (kernel/reboot.c; at level 0, so that `quiet` shows it too).
 const POWER_DOWN: &str = "reboot: Power down";
-const RESTARTING: [&str; 2] = ["reboot: Restarting system", "sysrq: Resetting"];
+/// x86 adds `reboot: machine restart` (arch/x86/kernel/reboot.c), which some kernels print alone.
+const RESTARTING: [&str; 3] =
+    ["reboot: Restarting system", "reboot: machine restart", "sysrq: Resetting"];
 
 /// What a kernel says when it kills a program for lack of memory (mm/oom_kill.c); what a
 /// control group's own bound kills is another line.
@@ -57,6 +61,15 @@ pub struct Clues {
     pub triple_faults: u64,
     /// True if KVM's exits were recorded.
     pub kvm_traced: bool,
+}
+
+impl Clues {
+    /// True if something says that a guest ran.
+    pub(crate) fn have_guest(&self) -> bool {
+        self.kernel_log.is_some()
+            || self.triple_faults > 0
+            || self.console.iter().any(|line| is_of_guest(line))
+    }
 }
 
 /// What is known of a run besides its clues.
@@ -110,7 +123,8 @@ pub(crate) fn judge(run: &Run<'_>, clues: &Clues, last: impl FnOnce() -> String)
         | Cause::Starved
         | Cause::Quit
         | Cause::CutShort
-        | Cause::Imitated => Outcome::UnexpectedEnd { how: end.cause.sentence().into() },
+        | Cause::Imitated
+        | Cause::NothingToBoot => Outcome::UnexpectedEnd { how: end.cause.sentence().into() },
     };
     if end.cause == Cause::Exit && run.known_vmm && outcome == Outcome::Done {
         warnings.push(
@@ -155,6 +169,14 @@ fn at_last(run: &Run<'_>, clues: &Clues) -> End {
             Reason::ReadyPoint => End::new(Cause::Ready, run.until.to_string()),
             Reason::TimedOut => End::new(Cause::TimedOut, "--timeout"),
             Reason::Interrupted => End::new(Cause::Interrupted, "a signal to vmeter"),
+            Reason::Other(why) if why != PANIC => {
+                let said = clues.console.iter().rev().map(|line| as_shown(line));
+                let said = said.into_iter().find(|line| says_nothing_to_boot(line));
+                End::new(
+                    Cause::NothingToBoot,
+                    format!("console: {}", said.as_deref().unwrap_or(why)),
+                )
+            }
             Reason::Other(why) => End::new(Cause::Imitated, format!("console: {why}")),
         },
         launch::End::ByItself => by_itself(run, clues),
@@ -163,7 +185,7 @@ fn at_last(run: &Run<'_>, clues: &Clues) -> End {
 
 fn by_itself(run: &Run<'_>, clues: &Clues) -> End {
     let exit = run.exit;
-    if !exit.left_behind.is_empty() {
+    if !exit.left_behind.is_empty() || exit.runs_on.iter().any(|left| left.is_vmm) {
         return End::new(Cause::Failure, left_behind(exit));
     }
     match exit.status {
@@ -197,7 +219,10 @@ fn of_guest(run: &Run<'_>, clues: &Clues) -> End {
     let restarting = RESTARTING.into_iter().find(|line| says(line));
     let restarted = |line: &str| End::new(Cause::Restart, format!("{by_log}: {line}"));
     let crashed = || {
-        let noted = format!("{} noted by the VMM's log or KVM", clues.triple_faults);
+        let noted = match clues.triple_faults {
+            1 => "1 triple fault in the VMM's log or KVM's".to_owned(),
+            n => format!("{n} triple faults in the VMM's log or KVM's"),
+        };
         End::new(Cause::TripleFault, noted)
     };
     match clues.shutdown.as_deref() {
@@ -304,8 +329,9 @@ fn timed_out(run: &Run<'_>, clues: &Clues, last: String) -> String {
     let times = |n: usize| if n == 1 { "once".to_owned() } else { format!("{n} times") };
     // A restart is several resets: a kernel tries several ways, and so does the firmware
     // that finds itself started again; the last of them is a triple fault.
-    let restarts = |line: &&String| RESTARTING.iter().any(|said| line.contains(said));
-    let restarts = clues.console.iter().filter(restarts).count();
+    // One restart prints several of these lines.
+    let lines = |said: &str| clues.console.iter().filter(|line| line.contains(said)).count();
+    let restarts = RESTARTING.into_iter().map(lines).max().unwrap_or(0);
     if restarts > 0 {
         said = format!("{said}; its kernel restarted it {} (the console)", times(restarts));
     } else if clues.resets > 0 {
@@ -325,12 +351,22 @@ fn timed_out(run: &Run<'_>, clues: &Clues, last: String) -> String {
 
 /// A VMM that went on behind the process that was launched was not measured.
 fn left_behind(exit: &Exit) -> String {
-    format!(
-        "{}, but left running behind it: {} (ended now). A run is measured from the exec of \
-         what is launched to its end: leave -daemonize out, and let a wrapper wait for its VMM",
-        exit.status,
-        exit.left_behind.join(", ")
-    )
+    let vmm = exit.runs_on.iter().find(|left| left.is_vmm);
+    match vmm {
+        Some(vmm) => format!(
+            "{}, but its VMM {} (pid {}) runs on. It is not vmeter's, so vmeter let go of it; end \
+             it yourself, or have vmeter end it by --end-vm. A run is measured from the exec of \
+             what is launched to its end: leave -daemonize out, let a wrapper wait for its VMM, or \
+             name a ready point by --until",
+            exit.status, vmm.name, vmm.pid
+        ),
+        None => format!(
+            "{}, but left running behind it: {} (ended now). A run is measured from the exec of \
+             what is launched to its end: leave -daemonize out, and let a wrapper wait for its VMM",
+            exit.status,
+            exit.left_behind.join(", ")
+        ),
+    }
 }
 
 #[cfg(test)]
@@ -353,6 +389,11 @@ mod tests {
             stops: 0,
             held: Vec::new(),
             left_behind: Vec::new(),
+            runs_on: Vec::new(),
+            has_vmm: true,
+            vmm_argv: Vec::new(),
+            others: Vec::new(),
+            others_print: false,
             was_stopped: false,
             let_go: false,
         }
@@ -416,6 +457,21 @@ mod tests {
         assert!(matches!(told.outcome, Outcome::UnexpectedEnd { .. }));
     }
 
+    /// `reboot=t` restarts by a triple fault, which is no crash after the kernel's own last word.
+    #[test]
+    fn a_restart_by_a_triple_fault_is_a_restart() {
+        for (last, cause) in [
+            ("[ 1.2] reboot: machine restart", Cause::Restart),
+            ("[ 1.2] reboot: Restarting system", Cause::Restart),
+            ("[ 1.2] Run /sbin/init as init process", Cause::TripleFault),
+        ] {
+            let shutdown = Some("guest-reset".to_owned());
+            let console = vec![last.to_owned()];
+            let clues = Clues { shutdown, triple_faults: 1, console, ..Clues::default() };
+            assert_eq!(judged(true, &clues).end.cause, cause, "{last}");
+        }
+    }
+
     #[test]
     fn a_guest_that_restarts_for_ever_does_not_crash() {
         let mut exit = exit();
@@ -439,7 +495,11 @@ mod tests {
             }
         };
         let again = "[ 2.0] reboot: Restarting system";
-        assert_eq!(said(&[again, "", again]), "x; its kernel restarted it 2 times (the console)");
+        let machine = "[ 2.0] reboot: machine restart";
+        assert_eq!(
+            said(&[again, machine, again, machine]),
+            "x; its kernel restarted it 2 times (the console)"
+        );
         assert_eq!(said(&[]), "x; its machine was reset 7 times, by triple faults");
     }
 

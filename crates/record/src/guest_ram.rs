@@ -1,6 +1,7 @@
 //! The guest's RAM, in the stopped VMM.
 
 mod pieces;
+mod populated;
 pub mod slots;
 
 use crate::recorder::{Context, SourceError};

@@ -3,8 +3,10 @@
 
 use crate::sources::console;
 use crate::stamped::Lines;
+use regex::Regex;
 use std::io::Read;
 use std::path::Path;
+use std::sync::OnceLock;
 use vmeter_base::files;
 use vmeter_model::kernel_log::split_stamp;
 
@@ -57,6 +59,15 @@ pub(crate) fn of_console(dir: &Path) -> &'static str {
         }
         Err(_) => ANY,
     }
+}
+
+/// True for a line by which a boot loader says who it is.
+pub(crate) fn is_of_loader(line: &str) -> bool {
+    static ALL: OnceLock<Vec<Regex>> = OnceLock::new();
+    let all = ALL.get_or_init(|| {
+        LOADERS.iter().filter_map(|(expression, _)| Regex::new(expression).ok()).collect()
+    });
+    all.iter().any(|expression| expression.is_match(line.trim()))
 }
 
 fn of_lines<'a>(lines: impl Iterator<Item = &'a str> + Clone) -> &'static str {

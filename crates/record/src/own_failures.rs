@@ -2,7 +2,8 @@
 //! VMM that could not load what vmeter added. Such a run says nothing of the machine: it is
 //! not saved, and carried out again by `--resume`.
 
-use crate::recorder::{Live, SourceError};
+use crate::recorder::SourceError;
+use crate::wrapped::Lives;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -40,11 +41,11 @@ impl<'a> OwnFailures<'a> {
     }
 
     /// Looks at how the VMM ended, and whether what was recorded had room.
-    pub fn ended(&mut self, exit: &Exit, lives: &[Box<dyn Live>]) {
+    pub fn ended(&mut self, exit: &Exit, lives: &Lives) {
         if matches!(exit.end, End::ByItself) && !exit.status.success() {
             let full = |line: &&str| FULL.iter().any(|words| line.contains(words));
             let said = exit.stderr_tail.lines().find(full).map(str::to_owned);
-            let blamed = || lives.iter().find_map(|live| live.blamed(&exit.stderr_tail));
+            let blamed = || lives.iter().find_map(|(_, live)| live.blamed(&exit.stderr_tail));
             if let Some(line) = said.or_else(blamed) {
                 self.add(format!("the VMM said {:?}", line.trim()));
             }

@@ -12,12 +12,13 @@ use vmeter_model::Ns;
 pub(crate) struct Piped {
     path: PathBuf,
     stamper: Option<Stamper>,
+    read: Option<Totals>,
 }
 
 impl Piped {
     /// Into this file of a run's folder; nothing is made yet.
     pub fn to(dir: &Path, file: &str) -> Self {
-        Piped { path: dir.join(file), stamper: None }
+        Piped { path: dir.join(file), stamper: None, read: None }
     }
 
     /// Begins to stamp, and returns the end that the VMM writes to; `tap` and `pace` are those of
@@ -36,14 +37,43 @@ impl Piped {
         Ok(write)
     }
 
-    /// What arrived; nothing if it was never begun.
+    /// As [`Self::begin`], for a VMM that opens the pipe by a path, which is made.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin_at(&mut self, pipe: &Path, pace: Option<Timespec>) -> Result<(), SourceError> {
+        let io = |error: std::io::Error| SourceError::Io { path: pipe.to_owned(), error };
+        rustix::fs::mkfifoat(
+            rustix::fs::CWD,
+            pipe,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        )
+        .map_err(|error| io(error.into()))?;
+        // Open for writing as well, so that it does not end before the VMM has opened it.
+        let both = std::fs::File::options().read(true).write(true).open(pipe).map_err(io)?;
+        self.stamper = Some(Stamper::paced(both.into(), &self.path, None, pace).map_err(io)?);
+        Ok(())
+    }
+
+    /// Reads what is still in the pipe, and no more after it.
     ///
     /// # Errors
     /// When reading or writing failed meanwhile.
-    pub fn finish(self) -> Result<Option<Totals>, SourceError> {
-        let Piped { path, stamper } = self;
-        let totals = stamper.map(Stamper::finish).transpose();
-        totals.map_err(|error| SourceError::Io { path, error })
+    pub fn end(&mut self) -> Result<(), SourceError> {
+        if let Some(stamper) = self.stamper.take() {
+            let io = |error| SourceError::Io { path: self.path.clone(), error };
+            self.read = Some(stamper.finish().map_err(io)?);
+        }
+        Ok(())
+    }
+
+    /// What arrived; nothing if it was never begun.
+    ///
+    /// # Errors
+    /// As [`Self::end`].
+    pub fn finish(mut self) -> Result<Option<Totals>, SourceError> {
+        self.end()?;
+        Ok(self.read)
     }
 
     /// As [`Self::finish`], as the source of a recorder that keeps this `file` alone; none if

@@ -3,7 +3,7 @@
 use crate::stamped::Line;
 use regex::Regex;
 use std::fmt;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 use vmeter_model::Ns;
 
@@ -36,6 +36,13 @@ pub const SYSTEMD_SAYS: &str = "systemd.show_status=1";
 /// the kernel naming its init.
 const USERSPACE: &str =
     r"^vmeter: ready|Run \S+ as init process|systemd\[1\]: |Welcome to |login: ?$";
+
+/// True for such a sign.
+pub(crate) fn is_user_space(line: &str) -> bool {
+    static SIGNS: OnceLock<Option<Regex>> = OnceLock::new();
+    let signs = SIGNS.get_or_init(|| Regex::new(USERSPACE).ok());
+    signs.as_ref().is_some_and(|signs| signs.is_match(line))
+}
 
 /// What these VMMs print when they are told (Firecracker's
 /// src/vmm/src/devices/pseudo/boot_timer.rs, on standard output; cloud-hypervisor's

@@ -253,6 +253,16 @@ pub trait Live {
         Ok(())
     }
 
+    /// True if a sign of a guest was seen so far.
+    fn has_seen_guest(&self) -> bool {
+        false
+    }
+
+    /// The VMM has ended, and its run is about to be judged: read what is left of what it wrote.
+    fn ended(&mut self) -> Result<(), SourceError> {
+        Ok(())
+    }
+
     /// Why the VMM failed, if what it printed says that it was for what this recorder added.
     fn blamed(&self, stderr: &str) -> Option<String> {
         let _ = stderr;

@@ -3,18 +3,21 @@
 use crate::clock;
 use crate::end::{self, Clues, Judged, PANIC};
 use crate::loader_file;
+use crate::no_boot::{as_shown, NOTHING_TO_BOOT};
 use crate::own_failures::OwnFailures;
 use crate::ready::{ConsoleWatch, Until, SYSTEMD_SAYS};
 use crate::recorder::{Context, Live, Saved, SourceError};
-use crate::sources;
+use crate::sources::{self, console, firmware};
 use crate::stamped;
+use crate::wrapped::{self, Found, Lives};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use vmeter_machine::launch::{self, Exit, Hooks, LaunchError, Mode, Options, Reason};
-use vmeter_machine::launch::{Stopper, Tracee};
+use vmeter_machine::launch::{Stopper, Tracee, Vmm};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::vmm::Abilities;
 use vmeter_model::run::{Outcome, SourceRecord, WatchLevel};
@@ -84,10 +87,17 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     let ends_by_reset = request.plan.ends_by_reset();
     let argv = strings(&request.plan);
     let dir = request.context.dir.display().to_string();
-    let injected = request.plan.injected.iter().map(|a| a.replace(&dir, "RUN")).collect();
+    let injected: Vec<String> =
+        request.plan.injected.iter().map(|a| a.replace(&dir, "RUN")).collect();
+    // What a wrapper executes is known by then, and not before.
+    let wrapped = request.plan.dialect.is_none();
+    let is_probe = request.plan.dialect.is_some_and(|vmm| vmm.is_probe(&request.plan.argv));
     let mode = match request.context.watch {
         // Its memory can be looked at while it is stopped at its end.
-        WatchLevel::None if !request.context.memory => Mode::Plain,
+        WatchLevel::None if !request.context.memory => match wrapped {
+            true if !request.context.spec.no_inject => Mode::Started,
+            _ => Mode::Plain,
+        },
         _ => Mode::Traced,
     };
     let options = Options {
@@ -96,6 +106,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         pin: std::mem::take(&mut request.pin),
         follow: request.context.vmm.image.map(str::to_owned),
         frees_ram: !request.context.vmm.ram_at_exit,
+        ends_all: request.context.spec.end_vm,
         grace: Duration::ZERO,
     };
     let killed_before = oom_kills();
@@ -103,14 +114,37 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     // cloud-hypervisor says there what its guest tells it.
     let heard = matches!(request.until, Until::GuestBooted).then(|| request.context.ready.clone());
     let stderr = heard.flatten().map(|watch| (stamped::LineCutter::default(), watch));
-    let mut hooks = Attached { lives: &mut lives, warnings: &mut warnings, own: &mut own, stderr };
     let plan = std::mem::take(&mut request.plan);
+    let words: &[&str] = if told.is_some() { &[SYSTEMD_SAYS] } else { &[] };
+    let wrapped = wrapped.then(|| Wrapped {
+        context: &request.context,
+        words,
+        output: plan.stdout.as_ref().and_then(|fd| fd.try_clone().ok()),
+    });
+    let mut hooks = Attached {
+        lives: &mut lives,
+        warnings: &mut warnings,
+        own: &mut own,
+        stderr,
+        wrapped,
+        found: None,
+    };
     let exit = launch::run(plan, &options, stopper, &mut hooks)?;
+    let found = hooks.found.take();
     // A launcher's VMM is known once it ran.
-    let found = exit.image.as_deref().and_then(vmeter_machine::backend::of_image);
+    if let Some(found) = &found {
+        (request.context.vmm, request.context.accel) = (found.vmm, found.accel);
+    }
     // Of one that nothing is known of, its end is all that says how its machine ends.
     let unknown = request.context.vmm == Abilities::default();
-    let ends_by_reset = ends_by_reset || found.map_or(unknown, |vmm| vmm.ends_by_reset(&[], None));
+    let ends_by_reset = ends_by_reset || found.as_ref().map_or(unknown, |f| f.ends_by_reset);
+    let (argv, injected) = match &found {
+        Some(found) => {
+            let argv = found.argv.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+            (argv, found.injected.iter().map(|a| a.replace(&dir, "RUN")).collect())
+        }
+        None => (argv, injected),
+    };
     let last = clock::read();
     own.ended(&exit, &lives);
     if let launch::Ptrace::Refused(why) = &exit.ptrace {
@@ -147,8 +181,18 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         }
     }
     record.moments.sort_by_key(|(at, _)| *at);
+    say_of_others(&exit, &mut record.sources, &mut warnings);
     let killed = oom_kills().saturating_sub(killed_before);
-    let judged = judged(&request, &record, &exit, (ends_by_reset, killed));
+    let (judged, saw_guest) = judged(&request, &record, &exit, (ends_by_reset, killed));
+    let ended_well = exit.end == launch::End::ByItself && exit.status.success();
+    if mode == Mode::Traced
+        && exit.ptrace == launch::Ptrace::Used
+        && ended_well
+        && !exit.has_vmm
+        && (is_probe || unknown && !saw_guest)
+    {
+        return Err(no_vmm(&record, &exit));
+    }
     record.outcome = keep_stderr(judged.outcome, request.context.dir, &mut warnings);
     record.end = Some(judged.end);
     warnings.extend(judged.warnings);
@@ -156,6 +200,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         own.check()?;
     }
     warn_of_forks(&exit, &request, &mut warnings);
+    warnings.extend(found.and_then(|found| found.elsewhere).map(|why| format!("console: {why}")));
     warnings.extend(exit.let_go.then(|| LET_GO.to_owned()));
     if matches!(record.outcome, Outcome::TimedOut { .. }) && told == Some(false) {
         warnings.push(format!(
@@ -194,11 +239,13 @@ fn watch_console(request: &mut Request<'_>, stopper: &Stopper) {
         ))
     });
     if request.context.watch != WatchLevel::None {
-        let stopper = stopper.clone();
-        let stop = move |at| stopper.stop_at(Reason::Other(PANIC.into()), at);
-        if let Ok(pattern) = regex::Regex::new(PANIC_END) {
-            let watch = ConsoleWatch::once_silent(pattern, SILENT_FOR, Box::new(stop));
-            request.context.watches.push(watch);
+        for (pattern, reason) in [(PANIC_END, PANIC), (NOTHING_TO_BOOT, NOTHING_TO_BOOT)] {
+            let stopper = stopper.clone();
+            let stop = move |at| stopper.stop_at(Reason::Other(reason.into()), at);
+            if let Ok(pattern) = regex::Regex::new(pattern) {
+                let watch = ConsoleWatch::once_silent(pattern, SILENT_FOR, Box::new(stop));
+                request.context.watches.push(watch);
+            }
         }
     }
 }
@@ -208,7 +255,7 @@ fn attach(
     request: &mut Request<'_>,
     warnings: &mut Vec<String>,
     own: &mut OwnFailures<'_>,
-) -> Vec<Box<dyn Live>> {
+) -> Lives {
     let context = &request.context;
     if context.watch == WatchLevel::None && context.ready.is_none() && !context.memory {
         // Nobody reads while it runs; a panic is looked for afterwards.
@@ -223,14 +270,10 @@ fn attach(
     for source in sources::all() {
         let Some(mut live) = source.live(&request.context) else { continue };
         match live.prepare(&mut request.plan) {
-            Ok(()) => lives.push(live),
+            Ok(()) => lives.push((source.name(), live)),
             Err(error) => {
                 own.note(&error);
-                let (name, error) = (source.name(), error.to_string());
-                match failures.iter_mut().find(|(_, why)| *why == error) {
-                    Some((names, _)) => names.push(name),
-                    None => failures.push((vec![name], error)),
-                }
+                wrapped::note(&mut failures, source.name(), &error);
             }
         }
     }
@@ -239,7 +282,7 @@ fn attach(
 }
 
 /// What is told of sources that one and the same thing keeps from being recorded.
-fn not_recorded(names: &[&str], why: &str) -> String {
+pub(crate) fn not_recorded(names: &[&str], why: &str) -> String {
     match names {
         [name] => format!("source {name} not recorded: {why}"),
         [first @ .., last] => {
@@ -249,17 +292,26 @@ fn not_recorded(names: &[&str], why: &str) -> String {
     }
 }
 
+/// What is needed to attach sources to a wrapper's VMM.
+struct Wrapped<'a> {
+    context: &'a Context<'a>,
+    words: &'static [&'static str],
+    output: Option<OwnedFd>,
+}
+
 struct Attached<'a, 'b> {
-    lives: &'a mut Vec<Box<dyn Live>>,
+    lives: &'a mut Lives,
     warnings: &'a mut Vec<String>,
     own: &'a mut OwnFailures<'b>,
     /// Who looks for the ready point in what the VMM writes there, line by line.
     stderr: Option<(stamped::LineCutter, Arc<ConsoleWatch>)>,
+    wrapped: Option<Wrapped<'a>>,
+    found: Option<Found>,
 }
 
 impl Attached<'_, '_> {
     fn each(&mut self, mut call: impl FnMut(&mut dyn Live) -> Result<(), SourceError>) {
-        for live in self.lives.iter_mut() {
+        for (_, live) in self.lives.iter_mut() {
             if let Err(error) = call(live.as_mut()) {
                 self.own.note(&error);
                 self.warnings.push(error.to_string());
@@ -269,6 +321,19 @@ impl Attached<'_, '_> {
 }
 
 impl Hooks for Attached<'_, '_> {
+    fn on_vmm(&mut self, vmm: &Vmm<'_>) {
+        if let Some(Wrapped { context, words, output }) = &self.wrapped {
+            self.found = None;
+            let of_launch = (*words, output.as_ref());
+            let found = Found::attach(context, vmm, self.lives, of_launch, self.warnings);
+            self.found = Some(found);
+        }
+    }
+
+    fn has_seen_guest(&mut self) -> bool {
+        self.lives.iter().any(|(_, live)| live.has_seen_guest())
+    }
+
     fn on_exec(&mut self, tracee: &Tracee) {
         self.each(|live| live.exec(tracee));
     }
@@ -278,20 +343,37 @@ impl Hooks for Attached<'_, '_> {
     }
 
     fn on_stderr(&mut self, at: Ns, bytes: &[u8]) {
+        if self.found.as_ref().is_some_and(|found| found.on_stderr) {
+            if let Some(output) = self.wrapped.as_ref().and_then(|w| w.output.as_ref()) {
+                // What is not taken is not seen on the console; the rest is.
+                let _ = rustix::io::write(output, bytes);
+            }
+        }
         let Some((cutter, watch)) = &mut self.stderr else { return };
         cutter.push(at, bytes);
         cutter.take().iter().for_each(|line| watch.see(line));
     }
+
+    fn on_ended(&mut self) {
+        // What is left of a console in a file comes first.
+        if let Some(found) = &mut self.found {
+            found.read_file();
+        }
+        if let Some(wrapped) = &mut self.wrapped {
+            wrapped.output = None;
+        }
+        self.each(|live| live.ended());
+    }
 }
 
 fn finish(
-    lives: Vec<Box<dyn Live>>,
+    lives: Lives,
     exec_ns: Ns,
     warnings: &mut Vec<String>,
     own: &mut OwnFailures<'_>,
 ) -> Vec<SourceRecord> {
     let mut records = Vec::new();
-    for live in lives {
+    for (_, live) in lives {
         match live.finish(exec_ns) {
             Ok(record) => records.extend(record),
             Err(error) => {
@@ -316,8 +398,11 @@ fn add_moments(record: &mut RunRecord, exit: &Exit, ready: Option<&ConsoleWatch>
     if let Some((at, _)) = ready.and_then(ConsoleWatch::reached) {
         // One that was printed as the VMM ended, and arrived while it was looked into, is its end.
         let at = at - exit.exec_ns;
-        let late = at > exit.total_ns && at <= exit.total_ns.saturating_add(exit.looked_ns);
-        record.moments.push((if late { exit.total_ns } else { at }, Moment::Ready));
+        let of_end = matches!(exit.end, launch::End::Stopped { reason: Reason::ReadyPoint, .. });
+        let late = at <= exit.total_ns.saturating_add(exit.looked_ns);
+        record
+            .moments
+            .push((if of_end || late { at.min(exit.total_ns) } else { at }, Moment::Ready));
     }
     record.moments.sort_by_key(|(at, _)| *at);
 }
@@ -328,7 +413,7 @@ fn judged(
     record: &RunRecord,
     exit: &Exit,
     (ends_by_reset, oom_kills): (bool, u64),
-) -> Judged {
+) -> (Judged, bool) {
     let dir = request.context.dir;
     let saved = Saved::new(dir, record);
     let mut clues = Clues::default();
@@ -348,6 +433,12 @@ fn judged(
         oom_kills,
         cut_short: request.context.kernel.and_then(vmeter_kernel_image::cut_short),
     };
+    // What a client of a daemon prints is its own.
+    let first = record.argv.first().map(Path::new).and_then(Path::file_name);
+    let is_client = first.is_some_and(|name| CLIENTS.iter().any(|client| *name == **client));
+    let prints = !is_client && clues.console.iter().any(|line| !line.is_empty());
+    let saw_guest =
+        prints || clues.have_guest() || record.sources.iter().any(|s| s.name == firmware::NAME);
     let mut judged = end::judge(&run, &clues, || last_seen(dir, record));
     if let Outcome::VmmFailed { stderr, .. } = &mut judged.outcome {
         if stderr.trim().is_empty() {
@@ -356,7 +447,57 @@ fn judged(
             *stderr = clues.console[from..].join("\n");
         }
     }
-    judged
+    (judged, saw_guest)
+}
+
+/// Programs that ask a daemon to start a VM. Nothing else tells such a client from a VMM of
+/// somebody's own: both print a line and end.
+const CLIENTS: [&str; 14] = [
+    "virsh",
+    "virt-install",
+    "incus",
+    "lxc",
+    "qm",
+    "limactl",
+    "multipass",
+    "docker",
+    "podman",
+    "nerdctl",
+    "kubectl",
+    "machinectl",
+    "systemctl",
+    "systemd-run",
+];
+
+/// The command ended well, and nothing in it was a VMM.
+fn no_vmm(record: &RunRecord, exit: &Exit) -> LaunchError {
+    let named = exit.runs_on.iter().map(|left| format!("{} (pid {})", left.name, left.pid));
+    let named: Vec<String> = named.collect();
+    LaunchError::NoVmm {
+        command: record.argv.first().cloned().unwrap_or_default(),
+        seconds: exit.total_ns as f64 / 1e9,
+        left: match named.is_empty() {
+            true => String::new(),
+            false => format!("; {} runs on: vmeter let go of it", named.join(", ")),
+        },
+    }
+}
+
+/// Of several VMMs one is followed; lines that another one printed are none of its guest.
+fn say_of_others(exit: &Exit, sources: &mut Vec<SourceRecord>, warnings: &mut Vec<String>) {
+    if exit.others.is_empty() {
+        return;
+    }
+    let others = exit.others.join(", ");
+    let lines = if exit.others_print {
+        sources.retain(|source| source.name != console::NAME);
+        ". They print to the same console, so none of its lines is used"
+    } else {
+        ""
+    };
+    warnings.push(format!(
+        "more than one VMM was started: the first is measured, and {others} is not{lines}"
+    ));
 }
 
 /// True for a command line that asks for KVM: `-accel kvm`, `-M q35,accel=kvm`, `-enable-kvm`.
@@ -413,7 +554,7 @@ fn plain_console(dir: &Path) -> Vec<String> {
 fn last_seen(dir: &Path, record: &RunRecord) -> String {
     let (events, _) = crate::decode::events(dir, record);
     let said = |what: &What| match what {
-        What::ConsoleLine { text, .. } => Some(format!("console line {text:?}")),
+        What::ConsoleLine { text, .. } => Some(format!("console line {:?}", as_shown(text))),
         What::KernelLine { text } => Some(format!("kernel log line {text:?}")),
         What::FirmwareLine { text } => Some(format!("firmware log line {text:?}")),
         What::InitcallStart { function, .. } => Some(format!("initcall {function}")),
@@ -464,7 +605,8 @@ fn warn_of_forks(exit: &Exit, request: &Request<'_>, warnings: &mut Vec<String>)
     let name = image.file_name().unwrap_or_default().to_string_lossy();
     // An image of the family may have another name than its usual one (qemu-kvm).
     let family = |vmm: &str| vmm.split('-').next().map(str::to_owned).unwrap_or_default();
-    if let Some(vmm) = request.context.vmm.image.filter(|vmm| !name.contains(&family(vmm))) {
+    let unseen = |vmm: &&str| !exit.has_vmm && !name.contains(&family(vmm));
+    if let Some(vmm) = request.context.vmm.image.filter(unseen) {
         warnings.push(format!(
             "what was launched stayed {name}, and none of its children was seen to execute \
              {vmm}*: if one is it, it was not looked into; let the wrapper end in \

@@ -86,6 +86,8 @@ pub struct Quantity {
     pub half_width: Option<f64>,
     /// Uncertainty that the digits follow where no interval is shown beside it.
     pub resolution: Option<f64>,
+    /// The upper end of an interval that begins at 0 and is not symmetrical.
+    pub at_most: Option<f64>,
     /// What it counts.
     pub unit: Unit,
 }
@@ -102,28 +104,41 @@ pub struct Digits {
 impl Quantity {
     /// A value known exactly, or of unknown uncertainty.
     pub fn exact(value: f64, unit: Unit) -> Self {
-        Quantity { value, half_width: None, resolution: None, unit }
+        Quantity { value, half_width: None, resolution: None, at_most: None, unit }
     }
 
     /// The mean with half the width of its 95 % confidence interval.
     pub fn of(estimate: &Estimate, unit: Unit) -> Self {
-        Quantity { value: estimate.mean, half_width: half_width(estimate), resolution: None, unit }
+        Quantity { half_width: half_width(estimate), ..Quantity::exact(estimate.mean, unit) }
+    }
+
+    /// A duration with its interval. No duration is below 0: where the interval would begin there,
+    /// it is given by its ends.
+    pub fn duration(estimate: &Estimate) -> Self {
+        let own = Quantity::of(estimate, Unit::Seconds);
+        if own.half_width.is_none() || estimate.ci95[0] >= 0.0 || estimate.mean < 0.0 {
+            return own;
+        }
+        // So wide an interval supports no digits: two of the value show its size.
+        let resolution = Some(own.value / 4.0);
+        Quantity { half_width: None, resolution, at_most: Some(estimate.ci95[1]), ..own }
     }
 
     /// The same value with the digits that its interval supports, and no interval beside it.
     pub fn without_interval(self) -> Self {
-        Quantity { half_width: None, resolution: self.half_width.or(self.resolution), ..self }
+        let resolution = self.half_width.or(self.resolution);
+        Quantity { half_width: None, at_most: None, resolution, ..self }
     }
 
     /// A median or an extreme, with the digits that the mean's interval supports.
     pub fn beside(value: f64, estimate: &Estimate, unit: Unit) -> Self {
-        Quantity { value, half_width: None, resolution: half_width(estimate), unit }
+        Quantity { resolution: half_width(estimate), ..Quantity::exact(value, unit) }
     }
 
     /// The mean with the sample standard deviation.
     pub fn with_sd(estimate: &Estimate, unit: Unit) -> Self {
         let sd = (estimate.n > 1).then_some(estimate.sd);
-        Quantity { value: estimate.mean, half_width: sd, resolution: None, unit }
+        Quantity { half_width: sd, ..Quantity::exact(estimate.mean, unit) }
     }
 
     /// As digits in `scale`.
@@ -159,6 +174,9 @@ impl Quantity {
         }
         if !scale.suffix.is_empty() {
             text = format!("{text} {}", scale.suffix);
+        }
+        if let Some(most) = self.at_most {
+            text = format!("{text} [0, {}]", compact_seconds(most));
         }
         text
     }
@@ -352,6 +370,26 @@ mod tests {
         assert_eq!(quantity(0.41234, 0.0097).inline(), "412 ± 10 ms");
         assert_eq!(quantity(0.4123, 0.08).inline(), "410 ± 80 ms");
         assert_eq!(quantity(14.2e-6, 0.3e-6).inline(), "14.20 ± 0.30 µs");
+    }
+
+    #[test]
+    fn no_duration_is_below_0() {
+        let estimate = |mean: f64, ci95: [f64; 2]| Estimate {
+            mean,
+            median: mean,
+            sd: 1.0,
+            ci95,
+            min: mean,
+            max: mean,
+            n: 2,
+        };
+        let of = |mean, ci95| Quantity::duration(&estimate(mean, ci95)).inline();
+        assert_eq!(of(1.0, [-4.0, 6.0]), "1.00 s [0, 6.000s]");
+        assert_eq!(of(0.1, [-0.9, 1.1]), "100 ms [0, 1.100s]");
+        assert_eq!(of(1.0, [0.9, 1.1]), "1.00 ± 0.10 s");
+        // A difference may be below 0.
+        let saves = Quantity::of(&estimate(0.008, [-0.3, 0.316]), Unit::Seconds);
+        assert!(saves.inline().contains('±'));
     }
 
     #[test]

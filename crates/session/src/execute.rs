@@ -151,6 +151,9 @@ pub fn one_run<P: Planned, R: Runner<P>>(
         let (absence, begin) = (Absence::watch(), SystemTime::now());
         let run = attempt(session, runner, prepare, index, planned, watch.interrupt);
         let away = absence.end();
+        if let Some(left) = helper::take_left() {
+            watch.progress.warn(&left);
+        }
         let mut run = run?;
         if away == 0 {
             if repeat > 0 {
@@ -213,6 +216,7 @@ fn attempt<P: Planned, R: Runner<P>>(
         Ok(_) => Err(stopped(session, index)),
         Err(error) => {
             session.discard_run(index);
+            session.check_there()?;
             Err(error)
         }
     }

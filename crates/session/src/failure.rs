@@ -9,6 +9,8 @@ pub enum Class {
     Usage,
     /// This host can't do it: 3.
     Host,
+    /// It was done, and the answer is bad: 1.
+    Answer,
     /// The user interrupted it: 130.
     Interrupted,
 }
@@ -17,6 +19,7 @@ impl Class {
     /// The exit status.
     pub fn status(self) -> u8 {
         match self {
+            Class::Answer => 1,
             Class::Usage => 2,
             Class::Host => 3,
             Class::Interrupted => 130,

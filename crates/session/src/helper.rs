@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use vmeter_base::marked;
 use vmeter_base::owner::Owner;
@@ -31,8 +31,26 @@ pub fn run(command: &mut Command, interrupt: &Interrupt) -> io::Result<Option<Ex
     marked::mark(command, &owner);
     let child = command.spawn()?;
     let mut running = Running { child, owner, ended: false };
-    running.wait(interrupt)
+    let status = running.wait(interrupt)?;
+    if status.is_some() {
+        let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+        left.extend(marked::running(&owner));
+    }
+    Ok(status)
 }
+
+/// What commands have left running since this was last asked, for a warning.
+pub fn take_left() -> Option<String> {
+    let left = std::mem::take(&mut *LEFT.lock().unwrap_or_else(PoisonError::into_inner));
+    (!left.is_empty()).then(|| {
+        format!(
+            "a command of --prepare or --build left {} running; vmeter does not end it",
+            left.join(", ")
+        )
+    })
+}
+
+static LEFT: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// As [`run`], with what it printed, of which little is expected: it is kept in memory, so that
 /// a full disk's message is not lost to the full disk.

@@ -84,12 +84,32 @@ pub fn probe_s() -> f64 {
 
 /// Now, RFC 3339 in UTC, to the second.
 pub fn now() -> String {
-    humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string()
+    rfc3339(std::time::SystemTime::now())
+}
+
+/// The last second that has four digits for its year, s since the epoch.
+const END_OF_9999: u64 = 253_402_300_799;
+
+/// A clock that is set before 1970, or after 9999, is at that end: humantime panics there.
+fn rfc3339(time: std::time::SystemTime) -> String {
+    let epoch = std::time::UNIX_EPOCH;
+    let since = time.duration_since(epoch).unwrap_or_default();
+    let since = since.min(std::time::Duration::from_secs(END_OF_9999));
+    humantime::format_rfc3339_seconds(epoch + since).to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_clock_is_so_wrong_that_it_has_no_time() {
+        use std::time::{Duration, UNIX_EPOCH};
+        let at = |s: u64| rfc3339(UNIX_EPOCH + Duration::from_secs(s));
+        assert_eq!(rfc3339(UNIX_EPOCH - Duration::from_secs(86_400)), "1970-01-01T00:00:00Z");
+        assert_eq!(at(1_790_000_000), "2026-09-21T14:13:20Z");
+        assert_eq!((at(END_OF_9999), at(1 << 40)), (at(1 << 41), "9999-12-31T23:59:59Z".into()));
+    }
 
     #[test]
     fn pressure_is_the_time_that_some_task_waited() {

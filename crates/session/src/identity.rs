@@ -168,11 +168,26 @@ pub(crate) fn written_since<P>(record: &SessionRecord<P>, begin: SystemTime) -> 
 /// # Errors
 /// Class usage: what differs.
 pub fn check<P: Planned>(session: &Session<P>) -> Result<BTreeMap<String, String>> {
+    let Changes { anew, others } = changes(session)?;
+    same(session.dir.as_path(), &others)?;
+    Ok(anew)
+}
+
+/// What became of a session's files since it was begun.
+pub struct Changes {
+    /// To be noted anew: texts that a run which was cut off may have written.
+    pub anew: BTreeMap<String, String>,
+    /// Others by now, in words.
+    pub others: Vec<String>,
+}
+
+/// Looks at a session's files.
+///
+/// # Errors
+/// When its runs cannot be read.
+pub fn changes<P: Planned>(session: &Session<P>) -> Result<Changes> {
     let mut anew = BTreeMap::new();
     let programs = &session.record.programs;
-    if programs.is_empty() {
-        return Ok(anew);
-    }
     let read = read_by(&session.record.machines);
     let mut windows = None;
     let mut others = Vec::new();
@@ -190,8 +205,7 @@ pub fn check<P: Planned>(session: &Session<P>) -> Result<BTreeMap<String, String
             others.push(format!("{path} ({was}; now {})", is.as_deref().unwrap_or("gone")));
         }
     }
-    same(session.dir.as_path(), &others)?;
-    Ok(anew)
+    Ok(Changes { anew, others })
 }
 
 /// Refuses a session of which something is another by now.

@@ -14,3 +14,8 @@ pub fn report_large_files() -> std::io::Result<()> {
     let seen = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, seen).map(drop)
 }
+
+/// Bytes that the first thread's stack may grow to; none: as far as there is room.
+pub fn stack() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Stack).current
+}

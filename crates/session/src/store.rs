@@ -242,16 +242,18 @@ impl<P: Planned> Session<P> {
         self.dir.join(RUNS).join(format!("{index:04}.partial"))
     }
 
-    /// An empty folder to record run `index` into.
+    /// An empty folder to record run `index` into: an absolute path, as the VMM is given names
+    /// of files in it, and a launcher may go to another folder first.
     ///
     /// # Errors
     /// Any error of the file system, a full disk among them.
     pub fn begin_run(&self, index: u32) -> Result<PathBuf> {
+        self.check_there()?;
         let dir = self.partial_dir(index);
         folder::clear_run(&dir)
             .and_then(|()| files::private_folder(&dir))
-            .with_context(|| format!("cannot make {}", dir.display()))?;
-        Ok(dir)
+            .and_then(|()| std::path::absolute(&dir))
+            .with_context(|| format!("cannot make {}", dir.display()))
     }
 
     /// Makes the run recorded into [`Session::begin_run`]'s folder a finished one.
@@ -267,6 +269,7 @@ impl<P: Planned> Session<P> {
                 self.dir.display()
             )
         };
+        self.check_there()?;
         for file in run.files() {
             if let Ok(file) = fs::File::open(partial.join(file)) {
                 file.sync_all().with_context(context)?;
@@ -282,6 +285,19 @@ impl<P: Planned> Session<P> {
         fs::rename(&partial, &whole).with_context(context)?;
         files::sync_folder(&self.dir.join(RUNS)).with_context(context)?;
         Ok(whole)
+    }
+
+    /// Refuses to save into a folder that somebody has removed or moved: it would hold runs without
+    /// their session.
+    pub(crate) fn check_there(&self) -> Result<()> {
+        if folder::is_session(&self.dir) {
+            return Ok(());
+        }
+        Err(crate::failure::host(format!(
+            "{} was removed or moved while its session ran: its runs are not there any more; begin \
+             anew, in a folder that stays, with --save DIR",
+            self.dir.display()
+        )))
     }
 
     /// Removes what an unfinished run left.
@@ -444,6 +460,19 @@ mod tests {
         let (found, warnings) = Session::open(folder.path()).unwrap().finished().unwrap();
         let indices: Vec<u32> = found.iter().map(|(_, r)| r.index).collect();
         assert_eq!((indices, warnings.len()), (vec![0, 2], 0));
+    }
+
+    /// A launcher may `cd` before it starts the VMM, whose options name files in this folder.
+    #[test]
+    fn a_run_is_recorded_in_a_folder_whose_name_holds_everywhere() {
+        let here = std::env::current_dir().unwrap();
+        let folder = tempfile::tempdir_in(&here).unwrap();
+        let session = session(folder.path().strip_prefix(&here).unwrap());
+        let dir = session.begin_run(0).unwrap();
+        assert!(dir.is_absolute() && dir.is_dir(), "{}", dir.display());
+        assert_eq!(dir, folder.path().join(RUNS).join("0000.partial"));
+        session.commit_run(&record(0)).unwrap();
+        assert!(session.has_run(0));
     }
 
     #[test]

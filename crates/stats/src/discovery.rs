@@ -4,8 +4,8 @@
 //! by Benjamini and Hochberg; Welch's interval says how large the difference is. Where nothing differs at all, the chance of reporting anything is
 //! then the level asked for, as with Holm's adjustment; where much differs, far more is found.
 
-use crate::compare::permutation_test;
 use crate::dist::{t_quantile, t_two_sided};
+use crate::permutation::permutation_test;
 use crate::sample::{mean, sorted, variance};
 use serde::{Deserialize, Serialize};
 

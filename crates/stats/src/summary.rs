@@ -1,35 +1,13 @@
 //! A sample's summary with an interval for its mean.
 
-use crate::bootstrap::bca;
 use crate::dist::t_quantile;
 use crate::sample::{mean, sd, sorted, sorted_quantile};
 use vmeter_model::Estimate;
 
-/// How the interval of the mean is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Interval {
-    /// Student's t ("Student", Biometrika 6, 1908): right for means of roughly normal
-    /// samples, and the honest choice for few samples.
-    StudentT,
-    /// Bias-corrected and accelerated bootstrap, see [`crate::bootstrap::bca`]: for skewed
-    /// samples of some 15 or more; too narrow for fewer.
-    Bootstrap {
-        /// Resamples, e.g. 9,999.
-        resamples: usize,
-        /// Seed of the resampling.
-        seed: u64,
-    },
-}
-
-/// Summary with a 95 % interval of the mean by Student's t.
+/// Summary with a 95 % interval of the mean by Student's t ("Student", Biometrika 6, 1908).
 ///
 /// For one sample the interval is that sample; for none all fields are 0, n too.
 pub fn estimate(samples: &[f64]) -> Estimate {
-    estimate_with(samples, Interval::StudentT)
-}
-
-/// Summary with the interval asked for.
-pub fn estimate_with(samples: &[f64], interval: Interval) -> Estimate {
     let sorted = sorted(samples);
     let n = sorted.len();
     let (Some(&min), Some(&max)) = (sorted.first(), sorted.last()) else {
@@ -38,15 +16,11 @@ pub fn estimate_with(samples: &[f64], interval: Interval) -> Estimate {
     // Rounding must not carry the mean out of the samples' range.
     let mean = mean(&sorted).clamp(min, max);
     let sd = sd(&sorted);
-    let ci95 = match interval {
-        _ if n < 2 || sd == 0.0 => [mean, mean],
-        Interval::StudentT => {
-            let half = t_quantile(0.975, (n - 1) as f64) * sd / (n as f64).sqrt();
-            [mean - half, mean + half]
-        }
-        Interval::Bootstrap { resamples, seed } => {
-            bca(&sorted, crate::sample::mean, 0.95, resamples, seed)
-        }
+    let ci95 = if n < 2 || sd == 0.0 {
+        [mean, mean]
+    } else {
+        let half = t_quantile(0.975, (n - 1) as f64) * sd / (n as f64).sqrt();
+        [mean - half, mean + half]
     };
     Estimate { mean, median: sorted_quantile(&sorted, 0.5), sd, ci95, min, max, n }
 }

@@ -28,6 +28,8 @@ pub(crate) enum Anchor {
     Initcalls,
     /// The kernel hands over to init.
     Userspace,
+    /// A program is there: the console has its first line.
+    Programs,
     /// The kernel panicked.
     Panic,
     /// The guest begins to shut down.
@@ -42,7 +44,7 @@ pub(crate) enum Anchor {
 
 impl Anchor {
     /// Every anchor in order.
-    pub(crate) const ALL: [Anchor; 15] = [
+    pub(crate) const ALL: [Anchor; 16] = [
         Anchor::Wrapper,
         Anchor::ExecDone,
         Anchor::Main,
@@ -53,6 +55,7 @@ impl Anchor {
         Anchor::KernelEntry,
         Anchor::Initcalls,
         Anchor::Userspace,
+        Anchor::Programs,
         Anchor::Panic,
         Anchor::Shutdown,
         Anchor::Kexec,
@@ -73,6 +76,7 @@ impl Anchor {
             Anchor::KernelEntry => "the kernel's entry",
             Anchor::Initcalls => "the first initcall",
             Anchor::Userspace => "the start of init",
+            Anchor::Programs => "the first line of a program",
             Anchor::Panic => "the kernel's panic",
             Anchor::Shutdown => "the start of the shutdown",
             Anchor::Kexec => "the start of a second kernel",
@@ -125,7 +129,13 @@ impl<'a> Candidates<'a> {
 
     /// True if something was offered for it.
     pub(crate) fn has(&self, anchor: Anchor) -> bool {
-        self.offers.iter().any(|offer| offer.0 == anchor)
+        self.best(anchor).is_some()
+    }
+
+    /// What was offered for it that is off by the least.
+    pub(crate) fn best(&self, anchor: Anchor) -> Option<Stamp<'a>> {
+        let offers = self.offers.iter().filter(|offer| offer.0 == anchor);
+        offers.map(|offer| offer.2).min_by_key(|stamp| stamp.error)
     }
 
     /// The offers for one anchor, the most trusted first.

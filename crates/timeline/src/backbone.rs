@@ -26,6 +26,14 @@ pub(crate) const LOADER: &str = "boot-loader";
 const DECOMPRESS: &str = "kernel:decompress";
 /// The kernel between its own first instruction and its first initcall.
 pub(crate) const ENTRY: &str = "kernel:entry";
+/// The kernel up to its init, where nothing tells when its initcalls began.
+pub(crate) const KERNEL: &str = "kernel:entry+kernel:initcalls-before-userspace";
+/// The same up to the first line of a program, where nothing tells when init began either.
+const KERNEL_TO_LINE: &str = "kernel:entry+kernel:initcalls-before-userspace+userspace";
+/// The initcalls, and init up to the first line of a program.
+const INITCALLS_TO_LINE: &str = "kernel:initcalls-before-userspace+userspace";
+/// The phases in which initcalls run.
+pub(crate) const WITH_INITCALLS: [&str; 4] = [INITCALLS, KERNEL, KERNEL_TO_LINE, INITCALLS_TO_LINE];
 /// The kernel's initcalls.
 pub(crate) const INITCALLS: &str = "kernel:initcalls-before-userspace";
 /// From the start of the shutdown to the VMM's exit.
@@ -64,7 +72,7 @@ const fn phase(
 
 use Anchor::{
     Decompress, ExecDone, Exiting, Initcalls, KernelEntry, KernelFirst, Kexec, Loader, Main, Panic,
-    Reset, Resumed, Shutdown, Userspace, Wrapper,
+    Programs, Reset, Resumed, Shutdown, Userspace, Wrapper,
 };
 
 /// The phases. A new one is a line here, and an anchor if it has one of its own.
@@ -83,9 +91,11 @@ const PHASES: &[Phase] = &[
     phase("kernel:setup", &[Some(KernelFirst)], &[Some(Decompress)]),
     phase(DECOMPRESS, &[Some(Decompress), Some(KernelFirst)], &[Some(KernelEntry)]),
     Phase { seen_until: last_of_entry,
-            ..phase(ENTRY, &[Some(KernelEntry)], &[Some(Initcalls), Some(Panic)]) },
+            ..phase(ENTRY, &[Some(KernelEntry)],
+                    &[Some(Initcalls), Some(Userspace), Some(Programs), Some(Panic)]) },
     Phase { seen_until: last_builtin, breaks_off: lost_tail, fill: BETWEEN,
-            ..phase(INITCALLS, &[Some(Initcalls)], &[Some(Userspace), Some(Panic)]) },
+            ..phase(INITCALLS, &[Some(Initcalls)],
+                    &[Some(Userspace), Some(Programs), Some(Panic)]) },
     phase("kernel:panic", &[Some(Panic)], &[Some(Shutdown), Some(Kexec), Some(Exiting), None]),
     phase(SHUTDOWN, &[Some(Shutdown)], &[Some(Kexec), Some(Exiting), None]),
     phase("vmm:exit", &[Some(Exiting)], &[Some(Resumed), None]),
@@ -99,13 +109,14 @@ pub(crate) fn phases<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Growing<'a
     let mut tree = Growing { root, beside: Vec::new(), warnings: Vec::new() };
     for phase in PHASES {
         let Some((start, end)) = bounds(phase, facts, anchors) else { continue };
+        let phase_name = up_to_init(phase.name, anchors);
         if start.at >= end.at {
             continue;
         }
         let by_entry = phase.name == DECOMPRESS && end.error > start.error;
-        let Some(name) = named_to_entry(phase.name, end, by_entry) else { continue };
+        let Some(name) = named_to_entry(phase_name, end, by_entry) else { continue };
         // An end that is the clock's start is in the name.
-        let told = name == phase.name;
+        let told = name == phase_name;
         let error = if told { start.error.max(end.error) } else { start.error };
         // Neither end is known: whether it was there at all is all that is known of it.
         if start.error.min(end.error) >= end.at - start.at {
@@ -127,13 +138,25 @@ pub(crate) fn phases<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Growing<'a
 /// clock's start is where this one begins, which is known well.
 pub(crate) fn entry_by_its_clock(tree: &mut Growing<'_>) {
     let phases = &mut tree.root.children;
-    let Some(index) = phases.iter().position(|n| n.name == ENTRY).filter(|index| *index > 0) else {
-        return;
-    };
+    let begins = |n: &Node<'_>| [ENTRY, KERNEL, KERNEL_TO_LINE].contains(&n.name.as_str());
+    let Some(index) = phases.iter().position(begins).filter(|index| *index > 0) else { return };
     let holds_some = phases[index - 1].name.strip_suffix(ENTRY).is_some_and(|n| n.ends_with('+'));
     if holds_some && phases[index - 1].end == phases[index].start {
         let next = phases.get(index + 1).map_or(0, |next| next.error);
         phases[index].error = phases[index].error.min(EARLY_CLOCK_ERROR_NS.max(next));
+    }
+}
+
+/// A phase's name, with those of the phases up to init or to a program's first line where nothing
+/// tells when they began.
+fn up_to_init(name: &'static str, anchors: &Anchors<'_>) -> &'static str {
+    let there = |anchor| anchors.get(anchor).is_some();
+    match (name, there(Userspace), there(Programs)) {
+        (ENTRY, ..) if there(Initcalls) => name,
+        (ENTRY, true, _) => KERNEL,
+        (ENTRY, false, true) => KERNEL_TO_LINE,
+        (INITCALLS, false, true) => INITCALLS_TO_LINE,
+        _ => name,
     }
 }
 

@@ -10,6 +10,7 @@ use crate::processes::Processes;
 use crate::second::By;
 use crate::systemd;
 use std::collections::BTreeMap;
+use vmeter_model::kernel_log;
 use vmeter_model::{Cause, Moment, Ns, Outcome, RunRecord, What};
 
 /// Ends in which the kernel panicked, or may have.
@@ -42,8 +43,12 @@ pub(crate) struct Facts<'a> {
     /// Processes of user space.
     pub processes: Processes<'a>,
     /// How many of the guest's trace's first records were overwritten, and the time of the first
-    /// that is left.
+    /// that is left; the end of the run, where none is.
     pub lost: Option<(u64, Ns)>,
+    /// How many of the first records of the guest's log were overwritten.
+    pub log_lost: u64,
+    /// How many of its records have no place in the run.
+    pub log_unplaced: u64,
     /// True if the guest's first process is known to be systemd.
     pub systemd: bool,
     /// Which unit of systemd comes after which.
@@ -96,7 +101,9 @@ impl<'a> Facts<'a> {
             lines: lines.to_vec(),
             hits: lines::hits(lines),
             calls: calls::collect(seen, lines, input.total),
-            lost: lost(seen),
+            lost: lost(seen, input.total),
+            log_lost: count(seen, kernel_log::LOST).map_or(0, |(_, count)| count),
+            log_unplaced: count(seen, kernel_log::UNPLACED).map_or(0, |(_, count)| count),
             systemd: systemd::is_there(lines, &processes),
             processes,
             orders: Orders::of(seen, lines),
@@ -145,14 +152,19 @@ fn menu_wait(argv: &[String]) -> Option<Ns> {
 }
 
 /// A trace is kept in a ring: what was recorded first is overwritten first.
-fn lost(seen: &[Seen<'_>]) -> Option<(u64, Ns)> {
-    let (source, count) = seen.iter().find_map(|s| match s.what {
-        What::Count { name, value } if name == "guest_trace_lost" => Some((s.source, *value)),
-        _ => None,
-    })?;
+fn lost(seen: &[Seen<'_>], total: Ns) -> Option<(u64, Ns)> {
+    let (source, count) = count(seen, "guest_trace_lost")?;
     let is_count = |s: &&Seen<'_>| matches!(s.what, What::Count { .. });
-    let first = seen.iter().filter(|s| s.source == source && !is_count(s)).map(|s| s.at).min()?;
-    Some((count, first)).filter(|(count, _)| *count > 0)
+    let first = seen.iter().filter(|s| s.source == source && !is_count(s)).map(|s| s.at).min();
+    Some((count, first.unwrap_or(total))).filter(|(count, _)| *count > 0)
+}
+
+/// A count of a source.
+fn count<'a>(seen: &[Seen<'a>], of: &str) -> Option<(&'a str, u64)> {
+    seen.iter().find_map(|s| match s.what {
+        What::Count { name, value } if name == of => Some((s.source, *value)),
+        _ => None,
+    })
 }
 
 /// The stops that the recorder noted, paired. Guest time knows nothing of them.

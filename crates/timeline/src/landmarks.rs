@@ -114,7 +114,7 @@ pub(crate) fn loaded_entry(facts: &Facts<'_>) -> bool {
 /// end was lost.
 pub(crate) fn hung_until(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Option<Ns> {
     let later = |a: Anchor| anchors.get(a).map(|s| s.at).filter(|t| *t >= at);
-    let next = [Anchor::Userspace, Anchor::Shutdown, Anchor::Kexec];
+    let next = [Anchor::Userspace, Anchor::Programs, Anchor::Shutdown, Anchor::Kexec];
     let next = next.into_iter().filter_map(later).min();
     match (later(Anchor::Panic), next) {
         (Some(panic), next) if next.is_none_or(|next| next >= panic) => Some(panic),

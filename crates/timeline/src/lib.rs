@@ -67,7 +67,8 @@ mod totals;
 mod tree;
 mod verify;
 
-pub use causes::{causes, smaller_initrd, Cause};
+pub use causes::registry;
+pub use causes::{causes, is_wait, smaller_initrd, Cause};
 pub use hints::{hints, Hints};
 pub use marks::is_login;
 pub use missing::GAVE_WAY;
@@ -128,7 +129,7 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
     timeline.command_line = marks::command_line(&facts, &run.argv);
     warnings.extend(missing::lost(&facts));
     warnings.extend(missing::lost_time(&facts, &anchors));
-    warnings.extend(missing::explain(&timeline, &anchors, run));
+    warnings.extend(missing::explain(&timeline, &facts, &anchors, run));
     timeline.warnings = warnings;
     timeline
 }

@@ -1,5 +1,6 @@
 //! Lines of text to what they mean, by the table in [`crate::patterns`].
 
+use crate::anchors::Stamp;
 use crate::input::Seen;
 use crate::patterns::{Means, On, Pattern, PATTERNS};
 use crate::systemd::{self, can_be_logged};
@@ -118,6 +119,12 @@ pub(crate) const EARLY_CLOCK_ERROR_NS: Ns = 10_000_000;
 /// after the kernel's entry, on two CPUs with a load of 16.
 pub(crate) const NO_TIME_ERROR_NS: Ns = 2_000_000_000;
 
+/// An entry that is off by more is that of the kernel's clock, which starts later.
+pub(crate) const EXACT_NS: Ns = 200_000_000;
+/// What a line without a time of its own is off by, with what a line is anyway: what is off by more
+/// is not known to be in its place.
+pub(crate) const CLOCK_START_NS: Ns = NO_TIME_ERROR_NS + EXACT_NS;
+
 /// Every line of the run, in order of arrival.
 pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
     let said = said(seen);
@@ -131,20 +138,46 @@ pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
     let Some(live) = lines.iter().position(comes_up) else { return lines };
     let stamp = lines[live].stamp.filter(|stamp| *stamp > 0);
     let zero = stamp.map(|stamp| lines[live].at.saturating_sub(stamp));
-    for line in &mut lines[..live] {
+    let ticks = lines[..live].iter().position(|line| kernel_log::counts_ticks(line.text));
+    let lost = if ticks.is_some() { lost(&lines).unwrap_or(NO_TIME_ERROR_NS) } else { 0 };
+    for (index, line) in lines[..live].iter_mut().enumerate() {
         let Some(stamp) = line.stamp else { continue };
-        match zero {
+        // Between its beginning to count ticks and its end of it a clock lost some of that.
+        let (at, off) = if ticks.is_some_and(|ticks| index > ticks) {
+            (zero.map(|zero| zero - lost / 2), lost / 2)
+        } else {
+            (zero.map(|zero| zero - lost), 0)
+        };
+        match at {
             Some(zero) if stamp > 0 => {
                 line.at = zero.saturating_add(stamp).clamp(0, line.at);
                 line.end = line.at;
                 line.later = &[];
-                line.error = line.error.max(EARLY_CLOCK_ERROR_NS);
+                line.error = line.error.max(EARLY_CLOCK_ERROR_NS.saturating_add(off));
             }
             Some(zero) => line.clockless(zero),
             None => line.clockless(line.at),
         }
     }
     lines
+}
+
+/// How much the kernel's clock lost as long as it counted ticks, ns, where its console says.
+fn lost(lines: &[Line<'_>]) -> Option<Ns> {
+    let said = lines.iter().filter(|line| line.console && line.stamp.is_some());
+    said.filter_map(|line| kernel_log::lost(line.text)).next().map(|lost| lost.max(0))
+}
+
+/// When the clock of a kernel began whose console shows no line from before that, and how far off
+/// that is: by what it lost since, and by what the kernel did without a clock.
+pub(crate) fn begun<'a>(lines: &[Line<'a>]) -> Option<Stamp<'a>> {
+    let live = |l: &&Line<'_>| l.console && l.timed && l.error < EARLY_CLOCK_ERROR_NS;
+    let stamped = || lines.iter().filter(live).filter_map(|l| Some((l, l.stamp?)));
+    let (first, _) = stamped().next().filter(|(_, stamp)| *stamp > 0)?;
+    let least_late = stamped().map(|(l, stamp)| l.at.saturating_sub(stamp)).min()?;
+    let at = least_late.saturating_sub(lost(lines).unwrap_or(0)).clamp(0, first.at);
+    let lost = lost(lines).map_or(at, |_| 0);
+    Some(Stamp { at, error: NO_TIME_ERROR_NS.saturating_add(lost), source: first.source })
 }
 
 /// How a kernel introduces itself.
@@ -230,7 +263,8 @@ fn line<'a>(seen: &Seen<'a>, total: Ns) -> Option<Line<'a>> {
         // Records of the log buffer come with an aligned stamp of their own.
         stamp: stamp.filter(|_| console),
         console,
-        timed: true,
+        // What may be anywhere tells when nothing was.
+        timed: seen.error <= CLOCK_START_NS,
         early: false,
         later,
         // What is left is the whole's end.

@@ -13,7 +13,12 @@ use vmeter_model::{Ns, RunRecord, Span, Timeline};
 const WORTH_A_WORD: f64 = 0.01;
 
 /// One warning for each reason why long stretches are explained by nothing.
-pub(crate) fn explain(timeline: &Timeline, anchors: &Anchors<'_>, run: &RunRecord) -> Vec<String> {
+pub(crate) fn explain(
+    timeline: &Timeline,
+    facts: &Facts<'_>,
+    anchors: &Anchors<'_>,
+    run: &RunRecord,
+) -> Vec<String> {
     if run.watch == WatchLevel::None {
         return Vec::new();
     }
@@ -22,7 +27,10 @@ pub(crate) fn explain(timeline: &Timeline, anchors: &Anchors<'_>, run: &RunRecor
         timeline.leaves().filter(|s| s.name == UNATTRIBUTED && s.len() as f64 > shortest);
     let mut of_reason: Vec<(&'static str, Vec<&Span>)> = Vec::new();
     for span in unexplained {
-        let why = reason(anchors, span.start, span.end);
+        let mut why = reason(anchors, span.start, span.end);
+        if why == KERNEL_UNSEEN {
+            why = of_kernel(facts, run);
+        }
         match of_reason.iter_mut().find(|(known, _)| *known == why) {
             Some((_, spans)) => spans.push(span),
             None => of_reason.push((why, vec![span])),
@@ -42,15 +50,35 @@ pub(crate) fn explain(timeline: &Timeline, anchors: &Anchors<'_>, run: &RunRecor
         .collect()
 }
 
-/// What is told of a trace whose first records were overwritten.
-pub(crate) fn lost(facts: &Facts<'_>) -> Option<String> {
-    let (count, from) = facts.lost?;
-    Some(format!(
-        "the guest's trace kept what came from {:.3} s on: {count} records before that were \
-         overwritten, and nothing is concluded from them; trace_buf_size=8M on its kernel's \
-         command line keeps more",
-        seconds(from)
-    ))
+/// What is told of a trace and a log whose first records were overwritten.
+pub(crate) fn lost(facts: &Facts<'_>) -> Vec<String> {
+    let trace = facts.lost.map(|(count, from)| {
+        let kept = if from < facts.total {
+            format!("kept what came from {:.3} s on", seconds(from))
+        } else {
+            "kept nothing that tells of the boot".to_owned()
+        };
+        format!(
+            "the guest's trace {kept}: {count} records before that were overwritten, and nothing \
+             is concluded from them; trace_buf_size=8M on its kernel's command line keeps more"
+        )
+    });
+    let log = (facts.log_lost > 0).then(|| {
+        format!(
+            "the guest's log kept its last records: {} before them were overwritten; \
+             log_buf_len=16M on its kernel's command line keeps more",
+            facts.log_lost
+        )
+    });
+    let unplaced = (facts.log_unplaced > 0).then(|| {
+        format!(
+            "nothing says when the {} records of the kernel's log were said, and nothing is named \
+             by them: no line of the kernel came over the console, and its RAM has no clock that \
+             vmeter can read",
+            facts.log_unplaced
+        )
+    });
+    trace.into_iter().chain(log).chain(unplaced).collect()
 }
 
 /// A guest's clock that lost less is as good as any, ns and share.
@@ -92,6 +120,29 @@ pub(crate) fn of_first(since: Stamp<'_>, by: By) -> String {
     )
 }
 
+/// Why nothing is known of a kernel that was seen to begin.
+const KERNEL_UNSEEN: &str =
+    "the kernel was seen, but not what it did there (no initcall events, and no line of its log says): trace_event=initcall:* on its kernel's command line has them traced, and --kernel FILE beside a VMM's own command line says which kernel it is";
+/// The same where it was told to trace.
+const UNTRACED: &str =
+    "the kernel was seen, but not what it did there: it was given trace_event=initcall:*, and its RAM has no such record, as of a kernel without CONFIG_FTRACE, or without CONFIG_KALLSYMS_ALL, by which vmeter finds the trace; a kernel that has both, or one that is not quiet, tells more";
+/// The same where its records were overwritten.
+const OVERWRITTEN: &str =
+    "the kernel was seen, but its records of what it did there were overwritten by later ones: trace_buf_size=8M and log_buf_len=16M on its command line keep more";
+
+/// Which of these it is.
+fn of_kernel(facts: &Facts<'_>, run: &RunRecord) -> &'static str {
+    let told = |word: &String| word.contains("trace_event=") && word.contains("initcall:");
+    let traced = facts.calls.builtin().next().is_some();
+    if facts.lost.is_some() || facts.log_lost > 0 {
+        OVERWRITTEN
+    } else if !traced && run.argv.iter().chain(&run.injected).any(told) {
+        UNTRACED
+    } else {
+        KERNEL_UNSEEN
+    }
+}
+
 /// Which anchors lie in a stretch unseen, in words.
 fn reason(anchors: &Anchors<'_>, start: i64, end: i64) -> &'static str {
     let before = |a: Anchor| anchors.get(a).is_some_and(|s| s.at <= start);
@@ -107,10 +158,8 @@ fn reason(anchors: &Anchors<'_>, start: i64, end: i64) -> &'static str {
         Some(Anchor::Reset | Anchor::Loader | Anchor::KernelFirst | Anchor::Decompress) => {
             "where firmware, decompression and kernel met was not seen (no plugin, fw_cfg trace or kernel log)"
         }
-        Some(Anchor::KernelEntry | Anchor::Initcalls) => {
-            "the kernel was seen, but not what it did there (no initcall events, and no line of its log says): trace_event=initcall:* on its kernel's command line has them traced, and --kernel FILE beside a VMM's own command line says which kernel it is"
-        }
-        Some(Anchor::Userspace) => {
+        Some(Anchor::KernelEntry | Anchor::Initcalls) => KERNEL_UNSEEN,
+        Some(Anchor::Userspace | Anchor::Programs) => {
             "user space: no step of init, no program's line and no process alone in its time was seen there (those that overlap others are beside the tree)"
         }
         Some(Anchor::Kexec) => "the second kernel: no line of its console says what went on there",

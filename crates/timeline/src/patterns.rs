@@ -198,7 +198,9 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     kernel(r"^Console: colour",                          Part("kernel:console_init")),
     kernel(r"^ACPI: Core revision",                      Part("kernel:acpi_early_init")),
     kernel(r"^(\.\.TIMER:|APIC: Switch to symmetric)",   FirstPart("kernel:apic-and-timer")),
-    kernel(r"^Calibrating delay loop",                   Part("kernel:calibrate_delay")),
+    // What follows a calibration that was left out is the rest of start_kernel().
+    kernel(r"^Calibrating delay loop \(skipped\)",       Part("kernel:start_kernel")),
+    kernel(r"^Calibrating delay loop\.\.\.",             Part("kernel:calibrate_delay")),
     kernel(r"^(Spectre V1|x86/fpu:)",                    FirstPart("kernel:mitigations-and-alternatives")),
     // The second is rest_init's, or what comes before: rules/kernel.rs tells by their order.
     kernel(r"^Mount-cache hash table entries",           Part("kernel:start_kernel")),

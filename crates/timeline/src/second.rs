@@ -99,8 +99,11 @@ struct Line<'a> {
 
 /// The last event of the first kernel, and how it gave way.
 fn started(seen: &[Seen<'_>]) -> Option<(usize, By)> {
+    // What comes later is said by a wrapper.
+    let gone = |s: &Seen<'_>| matches!(s.what, What::VmmExiting | What::VmmExit | What::VmmKilled);
+    let exiting = seen.iter().find(|s| gone(s)).map_or(Ns::MAX, |s| s.at);
     let of_console = seen.iter().enumerate().filter_map(|(index, s)| match s.what {
-        What::ConsoleLine { text, .. } => {
+        What::ConsoleLine { text, .. } if s.at <= exiting => {
             let (stamp, text) = split_stamp(text);
             Some(Line { index, at: s.at, stamp, text: text.trim_end() })
         }
@@ -143,10 +146,21 @@ fn last_word(lines: &[Line<'_>], at: usize) -> Option<By> {
     }
     // Most runs end there; and a kernel says it twice.
     let mut after = lines[at + 1..].iter();
-    let next = || after.find(|line| begins_machine(line) || RESETS.contains(&line.text));
+    let begins = |line: &&Line<'_>| begins_machine(line) || is_anothers(line, &lines[at]);
+    let next = || after.find(|line| begins(line) || RESETS.contains(&line.text));
     let resets = RESETS.contains(text) && is_last(lines, at);
-    let again = resets.then(next).flatten().is_some_and(begins_machine);
+    let again = resets.then(next).flatten().is_some_and(|line| begins(&line));
     again.then_some(By::Reset)
+}
+
+/// True for a line after a kernel's last word that is not its own: its clock is behind, or it has
+/// no stamp and comes when nothing of the first machine runs any more.
+fn is_anothers(line: &Line<'_>, last: &Line<'_>) -> bool {
+    let (Some(ended), late) = (last.stamp, line.at - last.at > ARRIVES_WITHIN_NS) else {
+        return false;
+    };
+    let readable = line.text.chars().any(char::is_alphanumeric);
+    late && line.stamp.map_or(readable, |stamp| stamp.saturating_add(ARRIVES_WITHIN_NS) < ended)
 }
 
 /// True for the first line of a kernel, or of a machine's firmware.

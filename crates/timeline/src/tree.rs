@@ -6,7 +6,7 @@
 //! beside the tree. At the end the gaps are filled: with `unattributed`, or with
 //! the name of the work where the parent itself says what runs in its gaps.
 
-use vmeter_model::span::{UNATTRIBUTED, UNFINISHED};
+use vmeter_model::span::{is_shared, UNATTRIBUTED, UNFINISHED};
 use vmeter_model::{Ns, Span};
 
 /// What the gaps between a span's children are.
@@ -160,6 +160,12 @@ impl<'a> Node<'a> {
 
     /// Fills every gap, here and below.
     pub(crate) fn fill(&mut self) {
+        if is_shared(&self.name) {
+            self.fill = Fill::Unattributed;
+            self.children.extend(
+                self.gap(self.start, self.end, Gap::Before).filter(|_| self.children.is_empty()),
+            );
+        }
         if self.children.is_empty() {
             return;
         }

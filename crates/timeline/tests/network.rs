@@ -64,7 +64,7 @@ fn spans(timeline: &Timeline, name: &str) -> Vec<(Ns, Ns)> {
 }
 
 fn ids(timeline: &Timeline) -> Vec<&'static str> {
-    causes(timeline).iter().map(|cause| cause.id).collect()
+    causes(timeline).iter().map(|cause| cause.cause.id).collect()
 }
 
 const PXELINUX: &[(Ns, Ns, &str)] = &[

@@ -32,6 +32,17 @@ pub enum Error {
         /// What there was too much of.
         exceeded: vmeter_base::bounds::Exceeded,
     },
+    /// Nothing in it was understood.
+    #[error(
+        "{name} begins like a trace, but none of its {unreadable} lines or records could be \
+         understood: is it damaged, or cut out of another file?"
+    )]
+    Nothing {
+        /// The trace.
+        name: String,
+        /// Lines or records.
+        unreadable: u64,
+    },
     /// No format recognises the content.
     #[error(
         "{name} is no trace that vmeter reads: it begins with {found}; expected one of {expected} \

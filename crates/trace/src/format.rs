@@ -172,6 +172,19 @@ impl Losses {
             None => Ok(()),
         }
     }
+
+    /// As [`Self::check`], with the number of events that were read: a file that begins as a trace
+    /// and of which no line was understood is none.
+    ///
+    /// # Errors
+    /// [`Error::TooMuch`], [`Error::Nothing`].
+    pub fn check_read(&self, name: &str, events: u64) -> Result<(), Error> {
+        self.check(name)?;
+        if events == 0 && self.unreadable > 0 {
+            return Err(Error::Nothing { name: name.to_string(), unreadable: self.unreadable });
+        }
+        Ok(())
+    }
 }
 
 /// Stamps that are less apart are in order: threads that write one file take turns.

@@ -54,3 +54,32 @@ fn each_access_has_the_time_of_its_own_exit() {
         assert!((mean - us as f64).abs() < 1.5, "{port:#x}: {mean} us, not {us}");
     }
 }
+
+#[test]
+fn a_write_that_kvm_completes_itself_does_not_claim_the_next_read() {
+    // A legacy virtio driver: notify (an ioeventfd, no exit to user space), then read the ISR.
+    let (mut text, mut now) = (String::from("# tracer: nop\n"), 1_000_000_u64);
+    for _ in 0..50 {
+        let (s, us) = (now / 1_000_000, now % 1_000_000);
+        text += &format!(
+            "  CPU 0/KVM-12 [000] ..... {s}.{us:06}: kvm_pio: pio_write at 0xc010 size 2 count 1 val 0x0 \n"
+        );
+        now += 15;
+        access(&mut text, &mut now, 0xc013, false, 300);
+        // This one is user space's, and a read that KVM completes itself comes later.
+        access(&mut text, &mut now, 0x70, true, 40);
+        now += 25;
+        let (s, us) = (now / 1_000_000, now % 1_000_000);
+        text += &format!(
+            "  CPU 0/KVM-12 [000] ..... {s}.{us:06}: kvm_pio: pio_read at 0x61 size 1 count 1 val 0x20 \n"
+        );
+        now += 30;
+    }
+    let input = Input::from_bytes("software", text.into_bytes()).expect("text");
+    let report = read_with(open(input).expect("ftrace text"), None, 1).expect("one thread");
+    let row = |port| report.ports.iter().find(|row| row.port == Some(port)).expect("a row");
+    assert!((row(0xc013).mean_s.expect("timed") * 1e6 - 300.0).abs() < 1.5);
+    assert!((row(0x70).mean_s.expect("timed") * 1e6 - 40.0).abs() < 1.5);
+    assert_eq!((row(0xc010).count, row(0xc010).mean_s), (50, None));
+    assert_eq!((row(0x61).count, row(0x61).mean_s), (50, None));
+}

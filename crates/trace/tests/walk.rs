@@ -12,6 +12,7 @@ const CLONE: NameId = NameId(2);
 struct Told {
     requests: Vec<(i32, Took, Vec<Access>)>,
     spans: Vec<(i32, State, u64)>,
+    late: Vec<(Access, Took)>,
     logged: Vec<(Access, u64)>,
     losses: usize,
 }
@@ -23,6 +24,10 @@ impl Visitor for Told {
 
     fn span(&mut self, thread: &Thread, ended: &Ended) {
         self.spans.push((thread.tid, ended.state, ended.end - ended.start));
+    }
+
+    fn late(&mut self, _at: &At, _thread: &Thread, access: Access, took: Took) {
+        self.late.push((access, took));
     }
 
     fn logged(&mut self, at: &At, _thread: &Thread, access: Access, open: Open) {
@@ -98,8 +103,10 @@ fn software_kvm_tells_of_a_read_when_it_has_been_served() {
         (50, 0, 100, run),
         (51, 0, 100, Op::Access(read)),
     ]);
-    let expected = [(100, Took::Ticks(9), vec![write(0x70)]), (100, Took::Ticks(20), vec![])];
+    // Each is claimed by what is reported next to it, once the next event tells of none nearer.
+    let expected = [(100, Took::Ticks(9), vec![]), (100, Took::Ticks(20), vec![])];
     assert_eq!(told.requests, expected);
+    assert_eq!(told.late, [(write(0x70), Took::Ticks(9)), (read, Took::Ticks(20))]);
 }
 
 #[test]

@@ -93,6 +93,7 @@ fn overlay(base: MachineSpec, change: MachineSpec) -> MachineSpec {
         timeout_s: change.timeout_s.or(base.timeout_s),
         command: if change.command.is_empty() { base.command } else { change.command },
         no_inject: change.no_inject || base.no_inject,
+        end_vm: change.end_vm || base.end_vm,
         vmm_arg,
     }
 }
@@ -109,7 +110,7 @@ pub fn run(arguments: Bench, out: &Output) -> anyhow::Result<Status> {
         machines.push(variant(&base, spec).map_err(usage)?);
     }
     let interrupt = Interrupt::install()?;
-    let runs = RunOptions { gate: arguments.gate.kept(None), ..arguments.runs.options() };
+    let runs = RunOptions { gate: arguments.gate.kept(None), ..arguments.runs.options()? };
     let mut bar = Bar::new(out.quiet);
     let limit = Begun::of(runs.resume.as_deref()).limit(arguments.gate);
     if limit.is_some() && runs.resume.is_none() {

@@ -65,7 +65,7 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
         detect: arguments.detect,
         runs: RunOptions {
             gate: arguments.gate.kept(arguments.baseline.as_deref()),
-            ..arguments.runs.options()
+            ..arguments.runs.options()?
         },
     };
     let begun = Begun::of(options.runs.resume.as_deref());

@@ -5,6 +5,7 @@ use crate::output;
 use crate::output::Output;
 use crate::Status;
 use clap::Args;
+use std::ffi::OsString;
 use vmeter_lab::diff::report::DiffReport;
 
 /// `vmeter diff`.
@@ -12,9 +13,9 @@ use vmeter_lab::diff::report::DiffReport;
 pub struct Diff {
     /// Before: folder of a saved session, FOLDER#LABEL for one machine of several, or the
     /// folder of a single run.
-    pub a: String,
+    pub a: OsString,
     /// After.
-    pub b: String,
+    pub b: OsString,
     /// Refused, with the runs that a difference of PCT percent would have needed: saved runs are as
     /// many as they are (`boot --baseline DIR --detect PCT` makes as many as it takes).
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive)]

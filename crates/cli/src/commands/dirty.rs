@@ -116,7 +116,7 @@ pub fn run(arguments: Dirty, out: &Output) -> anyhow::Result<Status> {
     output::check_timeless(out, "dirty")?;
     let given = arguments.given()?;
     let passes = arguments.passes;
-    let runs = arguments.runs.options();
+    let runs = arguments.runs.options()?;
     let runs = RunOptions { runs: runs.runs.or(passes), ..runs };
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);

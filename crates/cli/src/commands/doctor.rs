@@ -42,7 +42,7 @@ fn against_itself(arguments: &Doctor, out: &Output) -> anyhow::Result<Status> {
     let machines = ["one", "the same"].map(|label| (label.to_owned(), spec.clone()));
     let runs = RunOptions {
         runs: Some(arguments.runs.unwrap_or(AA_RUNS)),
-        drawn: Some(drawn_seed()),
+        drawn: Some(drawn_seed()?),
         argv: vmeter_base::argv(),
         ..RunOptions::default()
     };

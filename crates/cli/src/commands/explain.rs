@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use vmeter_explain::report::ExplainReport;
 use vmeter_explain::{explain, ExplainError, Options};
-use vmeter_host_tracing::explain_live::{self, LiveOptions};
+use vmeter_host_tracing::explain_live::{self, Live, LiveOptions};
 use vmeter_host_tracing::stat::read_map;
 use vmeter_session::envelope::envelope_now;
 use vmeter_session::failure::usage;
@@ -61,14 +61,15 @@ pub struct Explain {
 pub fn run(arguments: Explain, out: &Output) -> anyhow::Result<Status> {
     output::check_timeless(out, "explain")?;
     let devices = arguments.mtree.as_deref().map(read_map).transpose()?;
-    let files = if arguments.files.is_empty() {
-        vec![record(&arguments, out)?]
+    let (files, recorded) = if arguments.files.is_empty() {
+        let live = record(&arguments, out)?;
+        (vec![live.trace], live.recording.threads)
     } else {
-        arguments.files.clone()
+        (arguments.files.clone(), Vec::new())
     };
     let Explain { cpu_hz, comm, vs, .. } = &arguments;
     let (comm, vs) = (comm.clone(), vs.clone());
-    let options = Options { cpu_hz: *cpu_hz, devices, comm, vs, ..Options::default() };
+    let options = Options { cpu_hz: *cpu_hz, devices, comm, vs, recorded, ..Options::default() };
     let mut result = explain(&files, &options).map_err(|error| match error {
         ExplainError::Trace(error) => usage(error),
         other => usage(other),
@@ -80,8 +81,8 @@ pub fn run(arguments: Explain, out: &Output) -> anyhow::Result<Status> {
     Ok(Status::Good)
 }
 
-/// Records the command; gives the trace.
-fn record(arguments: &Explain, out: &Output) -> anyhow::Result<PathBuf> {
+/// Records the command.
+fn record(arguments: &Explain, out: &Output) -> anyhow::Result<Live> {
     let interrupt = Interrupt::install()?;
     let live = explain_live::record(
         &LiveOptions {
@@ -105,5 +106,5 @@ fn record(arguments: &Explain, out: &Output) -> anyhow::Result<PathBuf> {
             eprintln!("warning: the command failed; what it did until then is explained");
         }
     }
-    Ok(live.trace)
+    Ok(live)
 }

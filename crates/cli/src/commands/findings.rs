@@ -52,7 +52,7 @@ pub fn run(arguments: Findings, out: &Output) -> anyhow::Result<Status> {
         ids: arguments.ids,
         spec: arguments.machine.spec(arguments.command),
         no_icount: arguments.no_icount,
-        runs: arguments.runs.options(),
+        runs: arguments.runs.options()?,
     };
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);

@@ -74,7 +74,7 @@ pub fn run(arguments: Irq, out: &Output) -> anyhow::Result<Status> {
     output::check_timeless(out, "irq")?;
     let asked = arguments.asked()?;
     let given = arguments.given(&asked)?;
-    let runs = arguments.runs.options();
+    let runs = arguments.runs.options()?;
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);
     let result = measure(&asked, &given, &runs, &mut Watch::new(&mut bar, &interrupt))?;

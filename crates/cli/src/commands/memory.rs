@@ -64,7 +64,7 @@ pub fn run(arguments: Memory, out: &Output) -> anyhow::Result<Status> {
     let options = MemoryOptions {
         machines: machines(&base, &arguments.vs)?,
         read_mib: arguments.read,
-        runs: arguments.runs.options(),
+        runs: arguments.runs.options()?,
     };
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);

@@ -106,7 +106,7 @@ pub fn run(arguments: Migrate, out: &Output) -> anyhow::Result<Status> {
         varied: arguments.varied()?,
         kill: arguments.kill,
         spec: arguments.machine.spec(arguments.command),
-        runs: arguments.runs.options(),
+        runs: arguments.runs.options()?,
     };
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);

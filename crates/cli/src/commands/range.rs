@@ -110,7 +110,7 @@ pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Status> {
         runs: RunOptions {
             shard: arguments.many.shard,
             gate: arguments.gate.kept(None),
-            ..arguments.runs.options()
+            ..arguments.runs.options()?
         },
     };
     let interrupt = Interrupt::install()?;

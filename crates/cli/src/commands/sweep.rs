@@ -52,7 +52,7 @@ pub fn run(arguments: Sweep, out: &Output) -> anyhow::Result<Status> {
         parameters: lists.chain(ranges).collect::<anyhow::Result<_>>()?,
         spec: arguments.machine.spec(arguments.command),
         watch: arguments.watch,
-        runs: RunOptions { shard: arguments.many.shard, ..arguments.runs.options() },
+        runs: RunOptions { shard: arguments.many.shard, ..arguments.runs.options()? },
     };
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);

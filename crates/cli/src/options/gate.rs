@@ -10,8 +10,8 @@ use vmeter_session::AnySession;
 /// What is too slow, and what comes of it.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct FailIfSlower {
-    /// Exit with status 1 if it is slower by more than PCT percent (the 95 % interval lies above
-    /// it), 0 if it is not (the interval does not reach above it), else 4.
+    /// Exit with status 1 if its typical run or its mean is slower by more than PCT percent (the lower end of the
+    /// interval is above PCT), 0 if neither is (both upper ends are at most PCT), else 4.
     #[arg(long, value_name = "PCT", value_parser = super::percent)]
     pub fail_if_slower: Option<f64>,
     /// What a gate that cannot decide comes to, instead of exit status 4.

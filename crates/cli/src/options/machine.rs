@@ -53,12 +53,17 @@ pub struct Machine {
     /// and `vmeter diff`; may be repeated.
     #[arg(long, value_name = "NAME=REGEX")]
     pub mark: Vec<String>,
-    /// Give up on a boot after this many seconds.
+    /// Give up on a boot after this many seconds [default: 120; with --accel icount 600].
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: Option<u32>,
     /// Run the command line after `--` exactly as given; add nothing.
     #[arg(long)]
     pub no_inject: bool,
+    /// When a run is over, end every process that came of the command line: one that
+    /// became a daemon (-daemonize, setsid) or that a launcher left too. Without this
+    /// vmeter lets go of these, and says so.
+    #[arg(long)]
+    pub end_vm: bool,
     /// An argument for QEMU after those that the other options make, as in
     /// --vmm-arg=-device --vmm-arg=virtio-rng-pci; may be repeated.
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
@@ -86,6 +91,7 @@ impl Machine {
             timeout_s: self.timeout,
             command,
             no_inject: self.no_inject,
+            end_vm: self.end_vm,
             vmm_arg: self.vmm_arg,
         }
     }

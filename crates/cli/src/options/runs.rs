@@ -4,6 +4,7 @@ use clap::Args;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::path::PathBuf;
+use vmeter_session::failure::usage;
 use vmeter_session::RunOptions;
 
 /// How runs are repeated, the same everywhere.
@@ -39,12 +40,15 @@ pub struct Runs {
 
 impl Runs {
     /// As the lab takes them.
-    pub fn options(self) -> RunOptions {
-        RunOptions {
+    ///
+    /// # Errors
+    /// As [`drawn_seed`].
+    pub fn options(self) -> anyhow::Result<RunOptions> {
+        Ok(RunOptions {
             warmup: self.warmup,
             runs: self.runs,
             seed: self.seed,
-            drawn: Some(drawn_seed()),
+            drawn: Some(drawn_seed()?),
             save: self.save,
             resume: self.resume,
             pin: self.pin,
@@ -53,7 +57,7 @@ impl Runs {
             shard: None,
             gate: vmeter_model::run::AskedGate::default(),
             argv: vmeter_base::argv(),
-        }
+        })
     }
 }
 
@@ -62,7 +66,16 @@ impl Runs {
 const SEED_VARIABLE: &str = "VMETER_SEED";
 
 /// The seed of a session for which none is given; one that JSON's readers keep exactly.
-pub fn drawn_seed() -> u64 {
-    let set = std::env::var(SEED_VARIABLE).ok().and_then(|text| text.trim().parse().ok());
-    set.unwrap_or_else(|| RandomState::new().build_hasher().finish() >> 32)
+///
+/// # Errors
+/// Class usage: the variable is no number.
+pub fn drawn_seed() -> anyhow::Result<u64> {
+    let Some(set) = std::env::var_os(SEED_VARIABLE) else {
+        return Ok(RandomState::new().build_hasher().finish() >> 32);
+    };
+    let seed = set.to_str().and_then(|text| text.trim().parse().ok());
+    seed.ok_or_else(|| {
+        let set = set.to_string_lossy();
+        usage(format!("{SEED_VARIABLE}={set}: expected a number from 0 on, as --seed takes it"))
+    })
 }

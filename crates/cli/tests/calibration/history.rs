@@ -1,7 +1,7 @@
 //! Years of sessions: `vmeter runs trend`.
 
 use crate::rates::{all_kept, Rate};
-use crate::worlds::{each, trials, Many, World, BUILD, NORMAL, SESSION, WORLDS};
+use crate::worlds::{each, trials, Many, World, BUILD, NORMAL, RARE, SESSION, WORLDS};
 use serde_json::Value;
 use vmeter_stats::rng::Rng;
 
@@ -20,15 +20,16 @@ fn trend(many: &Many, world: &World, seed: u64, at: u64, slower: &str) -> Vec<Va
 
 /// As [`trend`], `more` being a line of a session's own.
 fn trend_on(many: &Many, world: &World, seed: u64, more: impl Fn(u64) -> String) -> Vec<Value> {
-    trend_of(SESSIONS, many, world, seed, more)
+    trend_of(SESSIONS, many, world, seed, (|_| 12, more))
 }
 
+/// As [`trend_on`], each session of its hour of the day.
 fn trend_of(
     sessions: u64,
     many: &Many,
     world: &World,
     seed: u64,
-    more: impl Fn(u64) -> String,
+    (hour, more): (fn(u64) -> u64, impl Fn(u64) -> String),
 ) -> Vec<Value> {
     let name = format!("trend{seed}");
     let folder = many.path(&name);
@@ -42,7 +43,7 @@ fn trend_of(
         let more = ["--watch", "none"];
         let save = folder.join(format!("{session:03}"));
         many.saved(&[&words[..], &more].concat(), seed * 1000 + session, &save);
-        many.dated(&save, session);
+        many.dated(&save, session, hour(session));
     }
     let text = folder.display().to_string();
     let result = many.json(&["runs", "trend", &text]);
@@ -117,7 +118,7 @@ fn stairs() {
             format!("{level}ms note a level")
         };
         let trial = |seed: u64| {
-            let found = trend_of(24, &many, &calm, 700_000 + 1000 * at + seed, more);
+            let found = trend_of(24, &many, &calm, 700_000 + 1000 * at + seed, (|_| 12, more));
             let is_near = |(change, step): (&Value, &(u64, i32))| {
                 let day = change["since"].as_str().and_then(|since| since.get(8..10)?.parse().ok());
                 day.is_some_and(|day: u64| day.abs_diff(step.0 + 1) <= 1) && is_told(change)
@@ -128,6 +129,33 @@ fn stairs() {
         let what = format!("runs trend, 24 sessions, runs and sessions 0.5 %, {name}: each told within one, and no other");
         Rate::of(&told).at_least(0.95, &what);
     }
+    all_kept();
+}
+
+/// Ten sessions at 10:00, then ten at 22:00 on a host that is 8 % quicker at night; and sessions every 12 hours.
+#[test]
+fn day_and_night() {
+    let many = Many::new();
+    let calm = World { noise: &["normal 2%", "session 1%"], ..NORMAL };
+    let at_night =
+        |is_night: bool| if is_night { "0 note night" } else { "8ms note day" }.to_owned();
+    let apart = |seed| {
+        let more = |session: u64| at_night(session >= 10);
+        trend_of(
+            20,
+            &many,
+            &calm,
+            800_000 + seed,
+            (|session| if session >= 10 { 22 } else { 10 }, more),
+        )
+    };
+    let found = each(trials(2, 40), apart);
+    let what = "runs trend, 10 sessions by day, then 10 by night, 8 % faster by night";
+    let told: Vec<bool> = found.iter().map(|changes| changes.iter().any(is_told)).collect();
+    Rate::of(&told).at_most(0.01, &format!("{what}: said to be the machine's"));
+    let hour = |c: &Value| c["other_hours"] == serde_json::json!([[10, 10], [22, 22]]);
+    let said: Vec<bool> = found.iter().map(|changes| changes.iter().any(hour)).collect();
+    Rate::of(&said).told(&format!("{what}: said to be of another hour"));
     all_kept();
 }
 
@@ -169,7 +197,7 @@ fn sessions_that_resemble_those_before_them() {
 fn sessions_on_other_hosts() {
     let many = Many::new();
     let others = WORLDS.iter().filter(|world| world.name != SESSION.name);
-    let all = (1u64..).zip(std::iter::once(&BUILD).chain(others));
+    let all = (1u64..).zip(std::iter::once(&BUILD).chain(others).chain(&RARE));
     for (at, world) in all.filter(|(_, world)| world.is_asked()) {
         let seed = |seed: u64| 10_000 * at + seed;
         let is_skewed = world.name.starts_with("skewed");

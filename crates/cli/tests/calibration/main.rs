@@ -9,6 +9,7 @@ mod compared;
 mod costs;
 mod history;
 mod ranges;
+mod rare;
 mod rates;
 mod saved;
 mod searched;

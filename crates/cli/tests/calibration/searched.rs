@@ -2,7 +2,7 @@
 
 use crate::ranges::{guest, history, named, range, searched};
 use crate::rates::{all_kept, Rate};
-use crate::worlds::{each, trials, Many};
+use crate::worlds::{each, trials, Many, RARE};
 
 /// A host and what builds differ by on it, and how it is searched.
 struct Case {
@@ -72,6 +72,14 @@ fn a_search_in_which_nothing_changed() {
 #[test]
 fn a_search_names_who_is_guilty() {
     guilty(std::iter::once(&LAYOUT).chain(&CASES));
+}
+
+/// Boots that are rarely slow.
+#[test]
+fn a_search_among_rare_slow_boots() {
+    let cases = RARE.map(|world| case(world.name, world.noise));
+    nothing_changed(cases.iter());
+    guilty(cases.iter());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Many points: `vmeter sweep`.
 
 use crate::rates::{all_kept, Rate};
-use crate::worlds::{each, trials, Many, NORMAL, WORLDS};
+use crate::worlds::{each, trials, Many, World, NORMAL, RARE, WORLDS};
 use serde_json::Value;
 
 fn sweep(many: &Many, script: &str, runs: &str, seed: u64) -> Value {
@@ -30,7 +30,7 @@ fn slope_covers(result: &Value, truth: f64) -> bool {
 #[test]
 fn a_sweep_in_which_nothing_grows() {
     let many = Many::new();
-    for world in &WORLDS {
+    for world in WORLDS.iter().chain(&RARE) {
         let script = many.on(world, "flat.mock", "pcie_root_ports=6", &[]);
         let few = if [NORMAL.name, "steal bursts"].contains(&world.name) || world.is_uneven {
             6
@@ -45,6 +45,37 @@ fn a_sweep_in_which_nothing_grows() {
         let name = |what: &str| format!("sweep 7 x 5, {}, flat: {what}", world.name);
         Rate::of(&broken).at_most(0.05, &name("a break"));
         Rate::of(&cover).between(0.93, 0.97, &name("the slope's interval covers"));
+    }
+    all_kept();
+}
+
+/// 10 ms more of 100 from the fifth point on. By means it was found in none of 30 sweeps with rare slow boots.
+#[test]
+fn a_jump_among_rare_slow_boots() {
+    let many = Many::new();
+    let quiet = World { name: "normal 1 %", noise: &["normal 1%"], ..NORMAL };
+    let later = ["4", "5", "6"].map(|n| format!("if pcie_root_ports={n}: 10ms note slower"));
+    let later = later.each_ref().map(String::as_str);
+    for (world, few) in std::iter::once(&quiet).chain(&RARE).zip([0, 2, 0, 0, 0]) {
+        let count = trials(few, 60);
+        if count == 0 {
+            continue;
+        }
+        let script = many.on(world, "jump.mock", "pcie_root_ports=6", &later);
+        let found = each(count, |seed| {
+            let result = sweep(&many, &script, "5", 500 + seed);
+            let total = row(&result, "TOTAL");
+            let breaks = total["breaks"].as_array().expect("breaks");
+            let at = |b: &Value| b["between"] == serde_json::json!([3.0, 4.0]);
+            assert!(
+                !breaks.is_empty() || total["detectable_jump_s"].as_f64() > Some(0.0),
+                "{total}"
+            );
+            breaks.iter().any(at)
+        });
+        let name = world.name;
+        Rate::of(&found)
+            .told(&format!("sweep 7 x 5, {name}, a jump of 10 ms of 100: found in the whole boot"));
     }
     all_kept();
 }

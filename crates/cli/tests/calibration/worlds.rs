@@ -49,6 +49,14 @@ pub const WORLDS: [World; 7] = [
     World { name: "one five times as noisy", noise: &["normal 3%"], is_uneven: true },
 ];
 
+/// Hosts on which a boot is rarely slow: a retry, a timeout, a flush.
+pub const RARE: [World; 4] = [
+    World::of("one of ten 30 % slower", &["rare 1% 1/10 x1.3"]),
+    World::of("one of twenty 30 % slower", &["rare 1% 1/20 x1.3"]),
+    World::of("one of ten takes 3 times as long", &["rare 3% 1/10 x3"]),
+    World::of("one of twenty takes 3 times as long", &["rare 3% 1/20 x3"]),
+];
+
 /// A folder for many sessions, in memory where there is room.
 pub struct Many {
     lab: Lab,
@@ -113,12 +121,12 @@ impl Many {
         serde_json::from_slice(&output.stdout).expect("one JSON object")
     }
 
-    /// Makes a session one of a day of January.
-    pub fn dated(&self, session: &std::path::Path, day: u64) {
+    /// Makes a session one of a day of January, and of an hour.
+    pub fn dated(&self, session: &std::path::Path, day: u64, hour: u64) {
         let file = session.join("session.json");
         let text = std::fs::read_to_string(&file).expect("a session");
         let mut record: Value = serde_json::from_str(&text).expect("JSON");
-        record["started_at"] = format!("2026-01-{:02}T12:00:00Z", day + 1).into();
+        record["started_at"] = format!("2026-01-{:02}T{hour:02}:00:00Z", day + 1).into();
         std::fs::write(&file, record.to_string()).expect("written");
     }
 
@@ -143,10 +151,11 @@ impl Many {
     }
 }
 
-/// How many trials: few in `make test`.
+/// How many trials: few in `make test`, at most `VMETER_TRIALS` where that is set.
 pub fn trials(few: u64, many: u64) -> u64 {
     if is_long() {
-        many
+        let most = std::env::var("VMETER_TRIALS").ok().and_then(|most| most.parse().ok());
+        many.min(most.unwrap_or(many))
     } else {
         few
     }

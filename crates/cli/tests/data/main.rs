@@ -207,6 +207,57 @@ fn results_are_not_written_over_the_runs_they_are_of() {
     assert_eq!(lab.run(&["report", text(&dir), "-o", text(&page)]).status, 0);
 }
 
+/// What a command reads, and what vmeter saved, is no place for its results: by any name, for any
+/// option that names a file to write.
+#[test]
+fn results_are_not_written_over_what_they_are_of() {
+    let lab = Lab::new();
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/trace/small.perf.txt");
+    let original = std::fs::read(trace).expect("a fixture");
+    let file = |name: &str| text(&lab.path(name)).to_owned();
+    let [t, link, hard, mock] = ["t.csv", "link.csv", "hard.json", "m.mock"].map(file);
+    std::fs::write(&t, &original).expect("scratch space");
+    symlink(&t, &link).expect("a link");
+    std::fs::hard_link(&t, &hard).expect("a link");
+    std::fs::write(&mock, "vmeter-mock 1\n9ms console\n0 poweroff\n0 exit 0\n").expect("a mock");
+    let motd = format!("/etc/motd={t}");
+    let drive = format!("-drive file={t},format=raw");
+    let saved = boots(&lab, "vmeter/runs/p");
+    let recording = saved.with_file_name("1-explain-2").join("trace.dat");
+    std::fs::create_dir(recording.parent().expect("its folder")).expect("scratch space");
+    std::fs::write(&recording, &original).expect("scratch space");
+    let recording = text(&recording);
+    let read = "reads";
+    let rows: &[(&[&str], &str)] = &[
+        (&["trace", "convert", &t, "-o", &t], read),
+        (&["trace", "convert", &t, "-o", &link], read),
+        (&["trace", "convert", &link, "-o", &hard, "--format", "text"], read),
+        (&["trace", "stat", &t, "--export-csv", &t], read),
+        (&["trace", "stat", trace, "--vs", &t, "--export-json", &hard], read),
+        (&["trace", "stat", trace, "--mtree", &t, "--export-markdown", &t], read),
+        (&["explain", trace, &t, "--export-html", &link], read),
+        (&["boot", "--vmm", "mock", "--machine", &mock, "--export-json", &mock], read),
+        (&["bench", "--export-json", &t, "--", "qemu-system-x86_64", &drive], read),
+        (&["appliance", "build", "--file", &motd, "-o", &t], read),
+        (&["trace", "stat", trace, "--export-json", "x", "--export-csv", "./x"], "both write"),
+        (&["show", text(&saved), "--export-json", recording], "vmeter saved"),
+        (&["trace", "convert", trace, "--format", "csv", "-o", recording], "vmeter saved"),
+    ];
+    let before = contents(lab.folder.path());
+    for (arguments, expected) in rows {
+        refused(&lab.run(arguments), expected);
+    }
+    let mut appended = lab.command(&["trace", "report", &t]);
+    let out = std::fs::File::options().append(true).open(&t).expect("the trace");
+    refused(&appended.stdout(out).output().expect("vmeter").into(), "standard output goes to");
+    assert_eq!(contents(lab.folder.path()), before);
+    // What is neither is written, and written again.
+    let fine = file("fine.csv");
+    for _ in 0..2 {
+        assert_eq!(lab.run(&["trace", "convert", &t, "-o", &fine]).status, 0);
+    }
+}
+
 /// Rows 131 and 132.
 #[test]
 fn a_mistake_leaves_nothing_behind() {

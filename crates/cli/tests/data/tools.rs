@@ -42,7 +42,7 @@ pub fn mocks(lab: &Lab) -> Vec<Vec<String>> {
         "bench --vmm mock --warmup 0 --runs 2 --vs --append=x",
         "sweep --vmm mock --warmup 0 --runs 2 -P pcie-root-ports=0..1",
         "range --vmm mock --machine {worktree}/product --warmup 0 --runs 2",
-        "findings aesni-selftest --vmm mock --warmup 0 --runs 2",
+        "findings crypto-tests --vmm mock --warmup 0 --runs 2",
     ]
     .map(|line| line.split(' ').map(str::to_owned).collect())
     .into();

@@ -40,7 +40,12 @@ fn an_end_that_nothing_tells_is_called_unknown() {
         "qemu-system-x86_64 -nodefaults -display none -no-reboot -kernel {}; exit 0",
         text(&crash)
     );
-    let ran = guests.lab.run(&["bench", "--warmup", "0", "--runs", "2", "--", "sh", "-c", &line]);
+    let bench = |more: &[&str]| {
+        let words = ["bench", "--warmup", "0", "--runs", "2"];
+        guests.lab.run(&[&words[..], more, &["--", "sh", "-c", &line]].concat())
+    };
+    assert_eq!(bench(&[]).status, 1, "what is added to a wrapper's VMM tells of the crash");
+    let ran = bench(&["--no-inject"]);
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     let said = headline(&ran);
     assert!(said.contains("guest ended is not known") && !said.contains("boots in"), "{said}");

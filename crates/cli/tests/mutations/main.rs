@@ -127,8 +127,8 @@ fn newer_sessions(folder: &Path) -> Vec<PathBuf> {
         dir
     };
     [
-        "findings udev quiet --vmm mock --warmup 0 --runs 2",
-        "memory --warmup 0 --runs 2 -- sleep 0.05",
+        "findings udev-settle console-log --vmm mock --warmup 0 --runs 2",
+        "memory --warmup 0 --runs 2 -- sh -c echo${IFS}up;sleep${IFS}0.05",
     ]
     .map(of)
     .into()
@@ -153,7 +153,9 @@ fn read(session: &Path, other: &Path, random: &mut Random, merged: &Path) {
         draw(answer.report(&Views::default()).as_ref());
     }
     let name = |path: &Path| path.display().to_string();
-    if let Ok(result) = vmeter_lab::diff::saved::diff(&name(session), &name(other), Vec::new()) {
+    if let Ok(result) =
+        vmeter_lab::diff::saved::diff(name(session).as_ref(), name(other).as_ref(), Vec::new())
+    {
         draw(&DiffReport::new(&result));
     }
     draw(&TrendReport { result: &trend::over(&[session.to_owned()]) });

@@ -1,6 +1,7 @@
 //! VMMs against each other, and against themselves unwatched.
 
 use super::common::Lab;
+use super::matrix::{asked_for, only_asked};
 use super::{asked, in_l1, vmm, Words, BEGIN, COUNTED, OTHERS, PATIENCE, QEMU};
 use serde_json::Value;
 
@@ -54,9 +55,9 @@ fn vmms_are_compared_in_turn() {
 #[test]
 fn the_cost_of_watching_them_is_measured() {
     let Some(kernel) = asked() else { return };
-    let only = std::env::var("VMETER_NESTED_ONLY").unwrap_or_default();
     let mut there = OTHERS.to_vec();
-    there.retain(|(name, _)| vmm(name).is_some() && only.split(',').any(|o| name.starts_with(o)));
+    there.retain(|(name, _)| vmm(name).is_some());
+    only_asked(asked_for().as_deref(), &mut there, |(name, _)| name);
     let runs = std::env::var("VMETER_NESTED_RUNS").unwrap_or_else(|_| "3".into());
     let boot = |(name, words): &(&str, Words)| {
         format!(

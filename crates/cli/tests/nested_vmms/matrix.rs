@@ -63,13 +63,33 @@ fn of_others() -> Vec<Boot> {
     boots
 }
 
+/// The names that are to be booted, if not all are.
+pub fn asked_for() -> Option<String> {
+    std::env::var("VMETER_NESTED_ONLY").ok()
+}
+
+/// Leaves those that are asked for. A name that is none's fails.
+pub fn only_asked<T>(only: Option<&str>, all: &mut Vec<T>, name: impl Fn(&T) -> &str) {
+    let Some(only) = only else { return };
+    let names = |of: &str| all.iter().any(|one| name(one).starts_with(of));
+    if let Some(unknown) = only.split(',').find(|of| of.is_empty() || !names(of)) {
+        let there: Vec<&str> = all.iter().map(&name).collect();
+        panic!("VMETER_NESTED_ONLY={only}: nothing is called {unknown:?}; there are {there:?}");
+    }
+    all.retain(|one| only.split(',').any(|of| name(one).starts_with(of)));
+}
+
+#[test]
+#[should_panic(expected = "nothing is called \"kvmtool\"; there are [\"lkvm\"]")]
+fn what_is_asked_for_and_is_not_there_fails() {
+    only_asked(Some("kvmtool"), &mut vec!["lkvm"], |name| name);
+}
+
 #[test]
 fn every_vmm_is_accounted_for() {
     let Some(kernel) = asked() else { return };
-    let only = std::env::var("VMETER_NESTED_ONLY").unwrap_or_default();
-    let wanted = |b: &Boot| only.is_empty() || only.split(',').any(|name| b.name.starts_with(name));
-    let boots: Vec<Boot> =
-        of_the_tests_own().into_iter().chain(of_others()).filter(wanted).collect();
+    let mut boots: Vec<Boot> = of_the_tests_own().into_iter().chain(of_others()).collect();
+    only_asked(asked_for().as_deref(), &mut boots, |boot| &boot.name);
     let lab = Lab::new();
     let results = boot_all(&lab, &kernel, &boots);
     let mut failures = Vec::new();

@@ -107,7 +107,9 @@ impl Tracker for Mprotect {
                 protected &= fault::protect(at, run.len() * page_size, libc::PROT_READ);
                 found += run.len();
             });
-            set.merge(&dirty);
+            dirty.for_each_word(|i, word| {
+                set.merge_word(i, word);
+            });
             if !protected {
                 return Err(TrackError::last("mprotect of pages that were written"));
             }

@@ -8,6 +8,7 @@ use super::exits::{is_console, is_pci_config};
 use super::view::LEAST_COUNT;
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Subject, What};
+use crate::kind::Why;
 use crate::result::Severity;
 use vmeter_render::quantity::{brief_percent, grouped};
 
@@ -22,10 +23,6 @@ const FILLS: f64 = 0.2;
 pub struct AccessByAccess;
 
 impl Detector for AccessByAccess {
-    fn kind(&self) -> &'static str {
-        "access-by-access"
-    }
-
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         let mut all = view.requests();
         // KVM's own trace has the times, where there is one.
@@ -83,7 +80,7 @@ impl AccessByAccess {
         let figures = [("of_all_accesses", of_all), ("mean_interval_ticks", every)];
         let places = [subject.first.map(|place| (0, place)), subject.worst];
         Some(Candidate {
-            kind: self.kind(),
+            why: Why::Accesses,
             key: Some(key),
             saving: subject.total,
             summary: format!(

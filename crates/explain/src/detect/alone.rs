@@ -2,13 +2,13 @@
 //! a few bytes.
 
 use super::habits::link;
-use super::together::together;
 use super::view::LEAST_COUNT;
 use super::waits::waits_for_others;
 use super::{Candidate, View};
 use crate::evidence::calls::Calls;
 use crate::evidence::groups::GroupId;
 use crate::evidence::intervals::Interval;
+use crate::kind::Why;
 use crate::moment::Sym;
 use crate::result::Severity;
 use std::collections::BTreeMap;
@@ -80,11 +80,7 @@ pub fn habits(view: &View<'_>) -> Vec<Candidate> {
             nap(view, known).or_else(|| times_out(view, known)).or_else(bytes)
         })
         .collect();
-    let found: Vec<Candidate> = starts(view).into_iter().chain(found).collect();
-    match found.is_empty() {
-        true => together(view).into_iter().collect(),
-        false => found,
-    }
+    starts(view).into_iter().chain(found).collect()
 }
 
 /// Threads that start processes over and over, and wait for each.
@@ -112,7 +108,7 @@ fn starts(view: &View<'_>) -> Vec<Candidate> {
             brief_percent(view.share(waits))
         );
         Some(Candidate {
-            kind: "child-process",
+            why: Why::Child,
             subject: who.clone(),
             saving: waits,
             summary: format!("{who} starts {number} processes (fork, exec) and waits for each"),
@@ -265,7 +261,7 @@ fn paced(
         }
     );
     Candidate {
-        kind: "timer-paced",
+        why: Why::Timer,
         subject: who.clone(),
         saving: ticks,
         summary: format!("{who} {told} {count} times, {each} each"),
@@ -308,7 +304,7 @@ fn bytes(view: &View<'_>, (who, call, calls): Known<'_>, all: u64) -> Option<Can
         view.time(calls.ticks as f64)
     );
     Some(Candidate {
-        kind: "burst-of-calls",
+        why: Why::Burst,
         subject: who.clone(),
         saving: calls.ticks,
         summary: format!("{who} calls {name} {count} times for {} bytes each", three_digits(each)),

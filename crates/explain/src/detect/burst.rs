@@ -5,6 +5,7 @@ use super::levels::levels;
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Subject};
 use crate::evidence::tree::Frame;
+use crate::kind::Why;
 use crate::moment::Sym;
 use vmeter_render::quantity::three_digits;
 
@@ -15,10 +16,6 @@ const WAITS: f64 = 0.3;
 pub struct Burst;
 
 impl Detector for Burst {
-    fn kind(&self) -> &'static str {
-        "burst-of-calls"
-    }
-
     fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
         let (call, amount) = subject.loop_of_calls()?;
         let per_access = amount.count as f64 / amount.instances.max(1) as f64;
@@ -48,7 +45,7 @@ impl Detector for Burst {
         }
         let counted = (amount.count, amount.ticks);
         Some(Candidate {
-            kind: self.kind(),
+            why: Why::Burst,
             key: Some(key),
             subject: view.subject(key),
             saving: ticks,

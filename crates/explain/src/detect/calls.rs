@@ -1,10 +1,10 @@
 //! System calls of a trace that has nothing else (strace): which one the time goes into.
 
-use super::together::together;
 use super::view::{LEAST_COUNT, SHARE_ALONE};
 use super::waits::{syncs, waits, waits_for_others};
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Subject, What};
+use crate::kind::Why;
 use crate::result::Severity;
 use vmeter_render::quantity::brief_percent;
 
@@ -15,10 +15,6 @@ const HALF: f64 = 0.5;
 pub struct SlowCall;
 
 impl Detector for SlowCall {
-    fn kind(&self) -> &'static str {
-        "slow-system-call"
-    }
-
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         let calls = view.subjects(|what| matches!(what, What::Call(_))).into_iter();
         calls.filter_map(|(key, subject)| self.of(view, key, subject)).collect()
@@ -44,17 +40,16 @@ impl SlowCall {
             view.time(median),
             view.time(subject.worst.map_or(0.0, |(ticks, _)| ticks as f64)),
         );
-        // Who waits for room at the other end is not the one that is slow.
-        let by_others = || together(view).is_some_and(|told| !told.summary.contains(&name));
         let at_most = match (syncs(&name), waits_for_others(&name)) {
             (true, _) => Severity::High,
-            (_, true) if by_others() => Severity::Low,
+            // Who waits for room at the other end is not the one that is slow.
+            (_, true) => Severity::Low,
             _ => Severity::Medium,
         };
         let figures = [("median_ticks", median)];
         let places = [subject.first.map(|place| (0, place)), subject.worst];
         Some(Candidate {
-            kind: self.kind(),
+            why: if syncs(&name) { Why::SlowSync } else { Why::SlowCall },
             key: Some(key),
             saving: subject.total.max(slow),
             summary: format!(

@@ -3,13 +3,12 @@
 use super::view::{LEAST_COUNT, LEAST_SHARE};
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Part, Subject, Who};
+use crate::kind::Why;
 use crate::moment::{Place, Sym};
 use crate::result::{Link, Severity, VcpuSplit};
 use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_percent, grouped};
 
-/// Its kind.
-pub const KIND: &str = "device-model-round-trip";
 /// Most ports named.
 const NAMED: usize = 5;
 
@@ -17,10 +16,6 @@ const NAMED: usize = 5;
 pub struct DeviceModel;
 
 impl Detector for DeviceModel {
-    fn kind(&self) -> &'static str {
-        KIND
-    }
-
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         let served = |subject: &Subject| subject.ticks(|_, part| in_model(part)) > 0;
         let mut all = view.requests();
@@ -59,7 +54,7 @@ impl DeviceModel {
             return Some(on_every_cpu(view, key, (who, words), saving, (link, chain)));
         }
         Some(Candidate {
-            kind: self.kind(),
+            why: Why::DeviceModel,
             subject: format!("{} and {} other ports", view.subject(key), all.len() - 1),
             saving,
             summary: format!(
@@ -235,7 +230,7 @@ fn on_every_cpu(
     let contrast = group.and_then(|group| view.contrast_of_activations(key.file, group));
     chain.splice(1..1, contrast);
     Candidate {
-        kind: "work-on-every-cpu",
+        why: Why::EveryCpu,
         subject: who.clone(),
         saving,
         summary: format!("{who} has kernel workers run {words}, while the guest waits"),

@@ -3,6 +3,7 @@
 use super::waits::is_grace;
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Part, Subject, Who};
+use crate::kind::Why;
 use crate::moment::Sym;
 use crate::result::Link;
 use vmeter_render::quantity::three_digits;
@@ -11,10 +12,6 @@ use vmeter_render::quantity::three_digits;
 pub struct EveryCpu;
 
 impl Detector for EveryCpu {
-    fn kind(&self) -> &'static str {
-        "work-on-every-cpu"
-    }
-
     fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
         // Most items first; in one of two requests at least, or it is not what they wait for.
         let often = subject.queued.iter().filter(|(_, (_, n))| *n * 2 >= subject.timed);
@@ -42,7 +39,7 @@ impl Detector for EveryCpu {
         let called = call.map_or("a system call", |call| view.name(call));
         let chain = found.links(view, key, subject);
         Some(Candidate {
-            kind: self.kind(),
+            why: Why::EveryCpu,
             key: Some(key),
             subject: view.subject(key),
             saving: ticks,

@@ -3,6 +3,7 @@
 use super::view::LEAST_SHARE;
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Subject, What};
+use crate::kind::Why;
 use crate::result::Link;
 use vmeter_render::quantity::brief_percent;
 
@@ -34,10 +35,6 @@ pub(super) fn is_pci_config(port: u32) -> bool {
 pub struct ExitPerByte;
 
 impl Detector for ExitPerByte {
-    fn kind(&self) -> &'static str {
-        "exit-per-byte"
-    }
-
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         let requests = view.requests();
         let find = |file: u16, port: u32, write: bool| {
@@ -86,7 +83,7 @@ impl ExitPerByte {
             ));
         }
         Some(Candidate {
-            kind: self.kind(),
+            why: Why::Accesses,
             key: Some(key),
             saving,
             summary: format!(
@@ -112,10 +109,6 @@ impl ExitPerByte {
 pub struct PciPorts;
 
 impl Detector for PciPorts {
-    fn kind(&self) -> &'static str {
-        "pci-config-by-ports"
-    }
-
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         let requests = view.requests();
         let address = |key: &Key| key.what == What::Port { port: 0xcf8, write: true };
@@ -143,7 +136,7 @@ impl PciPorts {
         let words: u64 = data.map(|(_, subject)| subject.count).sum();
         let name = view.subject(key);
         Some(Candidate {
-            kind: self.kind(),
+            why: Why::Accesses,
             key: Some(key),
             saving,
             summary: format!(

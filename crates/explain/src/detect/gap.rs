@@ -9,12 +9,11 @@ use super::view::LEAST_COUNT;
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Anatomy, Key, Part, Subject, What, Who};
 use crate::evidence::thread::Waker;
+use crate::kind::Why;
 use crate::moment::Place;
 use crate::result::Severity;
 use vmeter_render::quantity::{brief_percent, plural, three_digits};
 
-/// Its kind.
-pub const KIND: &str = "unexplained-gap";
 /// Share of the traced time that an instance must take.
 const SHARE: f64 = 0.05;
 /// So many times what its peers take: requests that wait for a disk now and then do not.
@@ -28,10 +27,6 @@ const IDLE: [&str; 3] = ["hlt", "halt", "mwait"];
 pub struct Gap;
 
 impl Detector for Gap {
-    fn kind(&self) -> &'static str {
-        KIND
-    }
-
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         // Of a call or a line of a log, none of what is reported here is known.
         let mut all = view.subjects(|what| {
@@ -93,7 +88,7 @@ impl Gap {
             self.inside(view, key, long),
         ];
         Some(Candidate {
-            kind: KIND,
+            why: Why::Gap,
             key: Some(key),
             summary: format!(
                 "{name} once takes {}, {} of the traced time, for a reason that does not show \

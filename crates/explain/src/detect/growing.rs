@@ -7,6 +7,7 @@ use super::view::{LEAST_COUNT, LEAST_SHARE};
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Amount, Key, Subject, What};
 use crate::evidence::tree::Frame;
+use crate::kind::Why;
 use crate::result::Link;
 use vmeter_render::quantity::three_digits;
 
@@ -14,10 +15,6 @@ use vmeter_render::quantity::three_digits;
 pub struct Growing;
 
 impl Detector for Growing {
-    fn kind(&self) -> &'static str {
-        "grows-with-items"
-    }
-
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         // Whatever a guest asks for, of a device or of the hypervisor itself.
         let all = view.subjects(|what| {
@@ -54,7 +51,7 @@ impl Detector for Growing {
             chain.push(calls_link(view, key, &what, &fit, &amount));
         }
         Some(Candidate {
-            kind: self.kind(),
+            why: Why::Grows,
             key: Some(key),
             subject: view.subject(key),
             saving,

@@ -10,6 +10,7 @@ use super::{Candidate, View};
 use crate::evidence::calls::{Calls, Wakes};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
+use crate::kind::Why;
 use crate::moment::{Place, Sym};
 use crate::result::{Link, Severity};
 use std::collections::BTreeMap;
@@ -41,7 +42,6 @@ pub fn habits(view: &View<'_>) -> Vec<Candidate> {
     all.extend(growing(view));
     all.extend(growing_bytes(view));
     all.extend(super::alone::habits(view));
-    all.extend(super::spins::spins(view));
     all.extend(bursts(view));
     all.extend(hand_overs(view));
     all
@@ -123,7 +123,7 @@ fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
             view.time(moving.saturating_add(opening) as f64)
         );
         (view.share(moving) >= LEAST_SHARE).then(|| Candidate {
-            kind: "grows-with-items",
+            why: Why::Grows,
             subject: who.clone(),
             saving: moving.saturating_add(opening),
             summary: format!(
@@ -174,7 +174,7 @@ fn bursts(view: &View<'_>) -> Vec<Candidate> {
             view.time(life as f64)
         );
         Some(Candidate {
-            kind: "burst-of-calls",
+            why: Why::Burst,
             subject: who.clone(),
             saving: own,
             summary: format!("{who} calls {name} {} times between two waits", three_digits(each)),
@@ -228,7 +228,7 @@ fn grows(
         )
     };
     Candidate {
-        kind: "grows-with-items",
+        why: Why::Grows,
         subject: who,
         saving: saving as u64,
         summary,
@@ -285,11 +285,7 @@ fn herd(
     );
     let mut chain = vec![link(view, file, claim, wakes.wakes, cpu, own.all.worst)];
     if !known {
-        chain.extend(not_recorded(
-            "many threads in epoll_wait on one descriptor, or on one condition variable (futex), \
-             are woken together",
-            "which call wakes them and what they do then",
-        ));
+        chain.push(not_recorded("which call wakes them and what they do then"));
     }
     let vain = match known {
         true => format!("{} have nothing to do", brief_percent(share)),
@@ -297,7 +293,7 @@ fn herd(
     };
     let each = three_digits(each);
     Some(Candidate {
-        kind: "wake-ups-in-vain",
+        why: Why::Herd,
         subject: by.clone(),
         saving: if known { (cpu as f64 * share) as u64 } else { cpu / 2 },
         summary: format!("each {call} of {by} wakes {each} {woken}{inside}; {vain}"),
@@ -309,10 +305,10 @@ fn herd(
     })
 }
 
-/// Without system calls: what it may be, and what they would tell.
-fn not_recorded(about: &str, unknown: &str) -> [Link; 2] {
-    let unknown = format!("not known: {unknown} (record raw_syscalls:*)");
-    [format!("about: {about}"), unknown].map(|claim| Link { claim, ..Link::default() })
+/// What system calls would tell.
+fn not_recorded(unknown: &str) -> Link {
+    let claim = format!("not known: {unknown} (record raw_syscalls:*)");
+    Link { claim, ..Link::default() }
 }
 
 /// Two that hand over to each other for little.
@@ -377,13 +373,10 @@ fn hand_over(
     let file = evidence.groups.get(group).map_or(0, |group| group.first.file);
     let mut chain = vec![link(view, file, claim, sum.count, life, sum.worst)];
     if !evidence.seen(file).syscalls {
-        chain.extend(not_recorded(
-            "a pipe, a socket, an eventfd or a futex that both write and read in turn",
-            "by which call",
-        ));
+        chain.push(not_recorded("by which call"));
     }
     let candidate = Candidate {
-        kind: "ping-pong",
+        why: Why::HandOver,
         subject: pair.0.clone(),
         saving: life.saturating_sub(own),
         summary: format!(

@@ -1,7 +1,7 @@
 //! Causes that are seen in what threads do with their whole lives, not in one request.
 
 use super::view::View;
-use super::{contended, habits, pinned, story, throttled, Candidate, Detector};
+use super::{habits, story, throttled, Candidate, Detector};
 use crate::result::Severity;
 use std::collections::BTreeSet;
 
@@ -9,10 +9,6 @@ use std::collections::BTreeSet;
 pub struct Lives;
 
 impl Detector for Lives {
-    fn kind(&self) -> &'static str {
-        "life"
-    }
-
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         let mut lives = story::lives(view);
         if view.is_beyond() {
@@ -23,7 +19,7 @@ impl Detector for Lives {
         // What a thread is busy with says less than why there is so much of it.
         lives.retain(|life| {
             let habit = habits.iter_mut().find(|habit| {
-                matches!(life.kind, "slow-call" | "busy-thread")
+                (life.why.is_call() || life.why.is_thread())
                     && (life.summary.split(" after ").next())
                         .is_some_and(|told| told.contains(&habit.subject))
             });
@@ -43,7 +39,6 @@ impl Detector for Lives {
             (habit.foreign, habit.at_most) = (true, Some(Severity::Low));
         }
         habits.extend(lives);
-        habits.extend(contended::contended(view, &habits));
         // A way that ends there says so itself, unless it says it of little.
         let quota = |told: &Candidate| told.summary.contains("throttled");
         if !habits.iter().any(|told| quota(told) && told.at_most != Some(Severity::Low)) {
@@ -51,7 +46,6 @@ impl Detector for Lives {
             habits.retain(|told| whole.is_empty() || !quota(told));
             habits.extend(whole);
         }
-        habits.extend(pinned::pinned(view));
         habits
     }
 }

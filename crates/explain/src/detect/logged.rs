@@ -8,6 +8,7 @@
 use super::view::{LEAST_COUNT, OUTLIER, SHARE_ALONE};
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Key, Subject, What};
+use crate::kind::Why;
 use crate::result::Severity;
 use vmeter_render::quantity::brief_percent;
 
@@ -18,10 +19,6 @@ const HALF: f64 = 0.5;
 pub struct SlowInLog;
 
 impl Detector for SlowInLog {
-    fn kind(&self) -> &'static str {
-        "slow-in-log"
-    }
-
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         // Where KVM's own trace is there too, that has their times.
         // Lines without stamps have an order, but no time.
@@ -65,7 +62,7 @@ impl SlowInLog {
         let places = [subject.first.map(|place| (0, place)), subject.worst];
         let figures = [("median_ticks", median), ("peers_median_ticks", typical)];
         Some(Candidate {
-            kind: self.kind(),
+            why: Why::Logged,
             key: Some(key),
             summary: format!(
                 "{name} takes up to {} an access, {} of the traced time, by the device model's log",

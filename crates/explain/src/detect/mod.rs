@@ -6,10 +6,8 @@
 
 mod accesses;
 mod alone;
-mod burn;
 mod burst;
 mod calls;
-mod contended;
 mod contrast;
 mod device_model;
 mod every_cpu;
@@ -19,40 +17,32 @@ mod gap;
 mod growing;
 mod growth;
 mod habits;
-mod ipi;
 pub mod levels;
 mod life;
-mod lock;
 mod logged;
 mod names;
 mod outlier;
 mod picture;
-mod ping_pong;
-mod pinned;
 mod quiet;
 mod recorded;
 mod signals;
 mod signs;
 mod spent;
-mod spins;
 mod stands;
 mod starved;
 pub mod story;
 mod throttled;
-mod timer;
-mod together;
 mod vcpus;
 mod view;
 mod waits;
 
 use crate::evidence::groups::GroupId;
 use crate::evidence::subject::{Key, Subject};
-use crate::result::{Link, Severity};
+use crate::kind::Why;
+use crate::result::{Link, Severity, Step};
 pub use alone::waiting_meanwhile;
-pub use device_model::KIND as DEVICE_MODEL;
 pub use followed::followed;
-pub use gap::KIND as GAP;
-pub use outlier::{outlier, KIND as OUTLIER_ALONE};
+pub use outlier::outlier;
 pub use picture::pictures;
 pub use recorded::{nobody, not_recorded, partial};
 pub use spent::spent;
@@ -63,8 +53,8 @@ pub use waits::{waits, waits_for_others, writes_data};
 /// What a detector has found.
 #[derive(Debug, Clone, Default)]
 pub struct Candidate {
-    /// The detector's kind.
-    pub kind: &'static str,
+    /// What was seen.
+    pub why: Why,
     /// The request it is about; none if it is about the machine.
     pub key: Option<Key>,
     /// What is slow.
@@ -75,6 +65,10 @@ pub struct Candidate {
     pub saving: u64,
     /// One sentence.
     pub summary: String,
+    /// The way from the subject to where the time ends.
+    pub way: Vec<Step>,
+    /// The thread at its end, where a profile would show the cause.
+    pub culprit: Option<String>,
     /// From what is seen to what causes it.
     pub chain: Vec<Link>,
     /// What to change.
@@ -83,8 +77,6 @@ pub struct Candidate {
     pub confirm: String,
     /// Standard error of that, ticks, where it is known.
     pub error: Option<f64>,
-    /// Ticks beside it that nobody knows the cause of: its bound holds them, too.
-    pub left_out: u64,
     /// Told only if there is nothing else: what the host's other programs do.
     pub of_host: bool,
     /// It is about what threads do with their whole lives.
@@ -101,9 +93,6 @@ pub struct Candidate {
 
 /// One kind of cause.
 pub trait Detector: Sync {
-    /// Its name in results.
-    fn kind(&self) -> &'static str;
-
     /// What it sees of one request, for a kind of cause that one request has by itself.
     fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
         let _ = (view, key, subject);
@@ -119,18 +108,13 @@ pub trait Detector: Sync {
 /// The detectors.
 pub static DETECTORS: &[&dyn Detector] = &[
     &every_cpu::EveryCpu,
-    &timer::TimerPaced,
-    &burn::UserBurnt,
     &burst::Burst,
     &growing::Growing,
-    &lock::LockWait,
-    &ping_pong::PingPong,
     &exits::ExitPerByte,
     &exits::PciPorts,
     &accesses::AccessByAccess,
     &device_model::DeviceModel,
     &starved::Starved,
-    &ipi::IpiStorm,
     &signals::Signals,
     &signs::Signs,
     &calls::SlowCall,

@@ -2,10 +2,8 @@
 
 use super::{Candidate, View};
 use crate::evidence::subject::Key;
+use crate::kind::Why;
 use vmeter_render::quantity::{brief_percent, three_digits};
-
-/// Kind of a finding whose cause is not known.
-pub const KIND: &str = "slow-outlier";
 
 /// What stands out about a request, if it does.
 pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
@@ -45,7 +43,7 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
         &[first, subject.worst],
     );
     Some(Candidate {
-        kind: KIND,
+        why: Why::Outlier,
         key: Some(key),
         summary: format!(
             "{name} is {}× as slow as its peers; what it waits for is not in the trace",

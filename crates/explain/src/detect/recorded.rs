@@ -14,8 +14,8 @@ pub fn not_recorded(view: &View<'_>) -> Vec<String> {
 /// Most names that are told where the one asked about is not there.
 const NAMES: usize = 12;
 
-/// That nobody has the name that was asked about, and who is there instead.
-pub fn nobody(view: &View<'_>) -> Option<String> {
+/// The name that was asked about, if no thread has it, and names that are there instead.
+pub fn nobody(view: &View<'_>) -> Option<(String, String)> {
     let comm = view.comm().filter(|_| view.own().is_none())?;
     let groups = &view.evidence.groups;
     let mut all: Vec<(u64, &str)> = Vec::new();
@@ -32,7 +32,7 @@ pub fn nobody(view: &View<'_>) -> Option<String> {
             names.push(name);
         }
     }
-    Some(format!("no thread is called {comm}; there are {}", names.join(", ")))
+    Some((comm.to_string(), names.join(", ")))
 }
 
 /// Files that hold some threads only, by what is missing between the switches of a CPU.

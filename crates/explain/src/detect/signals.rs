@@ -3,6 +3,7 @@
 use super::{Candidate, Detector, View};
 use crate::evidence::calls::Calls;
 use crate::evidence::groups::GroupId;
+use crate::kind::Why;
 use crate::moment::Sym;
 use crate::result::{Evidence, Link, Severity};
 use vmeter_render::quantity::{grouped, three_digits};
@@ -29,10 +30,6 @@ fn had_cpu(view: &View<'_>, who: GroupId) -> u64 {
 pub struct Signals;
 
 impl Detector for Signals {
-    fn kind(&self) -> &'static str {
-        "signals"
-    }
-
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         let calls = view.evidence.ledger.calls.iter();
         let mut all: Vec<(&(GroupId, Sym), &Calls)> =
@@ -76,7 +73,7 @@ impl Signals {
         );
         let places = calls.worst.iter().map(|(_, place)| view.event(*place));
         Some(Candidate {
-            kind: self.kind(),
+            why: Why::Signals,
             subject: threads.clone(),
             saving: saving.max(calls.ticks),
             summary: format!("{threads} is interrupted by {times} signals{by}"),

@@ -10,6 +10,7 @@ use super::{Candidate, Detector, View};
 use crate::evidence::calls::{Caller, Provoked};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
+use crate::kind::Why;
 use crate::result::Severity;
 use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_percent, grouped};
@@ -28,10 +29,6 @@ const DATA_S: f64 = 0.2;
 pub struct Signs;
 
 impl Detector for Signs {
-    fn kind(&self) -> &'static str {
-        "kernel-says-why"
-    }
-
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         let mut by: BTreeMap<(Sign, Option<Caller>), Provoked> = BTreeMap::new();
         for ((who, sign), seen) in &view.evidence.ledger.signs {
@@ -99,7 +96,7 @@ impl Signs {
             event = sign.event(),
         );
         Some(Candidate {
-            kind: self.kind(),
+            why: if sign == Sign::Dirty { Why::Dirty } else { Why::Reclaim },
             subject: name.clone(),
             saving: ticks,
             summary: format!("{name} is slow{place}: {why}, {times} times"),
@@ -137,7 +134,7 @@ impl Signs {
         };
         let [summary, claim, suggestion] = words;
         Some(Candidate {
-            kind: self.kind(),
+            why: Why::SentAgain,
             subject: format!("TCP port {port}"),
             saving,
             summary,

@@ -8,6 +8,7 @@ use super::{Candidate, View};
 use crate::evidence::calls::Calls;
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
+use crate::kind::Why;
 use crate::moment::{Place, Sym};
 use crate::result::Severity;
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,18 +109,18 @@ pub fn spent(view: &View<'_>, told: &[Candidate]) -> Option<Candidate> {
     let file = view.evidence.groups.get(who).map_or(0, |group| group.first.file);
     let (name, share) = (view.threads(who), brief_percent(share));
     let calls = view.evidence.seen(file).syscalls;
-    let (kind, summary) = if program {
+    let (why, summary) = if program {
         let name = call.map_or("", |call| view.name(call));
         let times = grouped(&sum.count.to_string());
         (
-            "slow-call",
+            Why::InCall,
             format!("the program writes {share} of the time: {times} calls of {name} and its like"),
         )
     } else {
         headline(&name, call.map(|call| view.name(call)), (what, calls), &share)
     };
     Some(Candidate {
-        kind,
+        why,
         subject: if program { "the program".into() } else { name },
         saving: sum.ticks,
         summary,
@@ -152,41 +153,41 @@ fn headline(
     call: Option<&str>,
     (what, calls): (What, bool),
     share: &str,
-) -> (&'static str, String) {
+) -> (Why, String) {
     match (what, call) {
         (What::Runs, None) if !calls => {
-            ("busy-thread", format!("{name} is on a CPU {share} of the time"))
+            (Why::OnCpu, format!("{name} is on a CPU {share} of the time"))
         }
         (What::Between, _) => (
-            "busy-thread",
+            Why::OnCpu,
             format!("{name} is in no call {share} of the time: it computes, or has no CPU"),
         ),
-        (What::Runs, None) => ("busy-thread", format!("{name} computes {share} of the time")),
+        (What::Runs, None) => (Why::Computes, format!("{name} computes {share} of the time")),
         (What::Runs, Some(call)) => {
-            ("slow-call", format!("{name} is busy in {call} {share} of the time"))
+            (Why::Busy, format!("{name} is busy in {call} {share} of the time"))
         }
         (What::Naps, call) => {
             let inside = call.map_or(String::new(), |call| format!(" in {call}"));
-            ("timer-paced", format!("{name} sleeps{inside} {share} of the time"))
+            (Why::Timer, format!("{name} sleeps{inside} {share} of the time"))
         }
         (What::Device, call) => {
             let inside = call.map_or(String::new(), |call| format!(" in {call}"));
-            ("slow-call", format!("{name} waits for a device{inside} {share} of the time"))
+            (Why::Device, format!("{name} waits for a device{inside} {share} of the time"))
         }
         (What::Network, call) => {
             let inside = call.map_or(String::new(), |call| format!(" in {call}"));
-            ("slow-call", format!("{name} waits for the network{inside} {share} of the time"))
+            (Why::Network, format!("{name} waits for the network{inside} {share} of the time"))
         }
         (What::Sleeps, call) => (
-            "slow-call",
+            Why::InCall,
             format!("{name} is asleep in {} {share} of the time", call.unwrap_or("calls")),
         ),
         (What::In, Some(call)) if waits(call) => (
-            "slow-call",
+            Why::InCall,
             format!("{name} waits in {call} {share} of the time; for whom is not recorded"),
         ),
         (What::In, call) => {
-            ("slow-call", format!("{name} is in {} {share} of the time", call.unwrap_or("calls")))
+            (Why::InCall, format!("{name} is in {} {share} of the time", call.unwrap_or("calls")))
         }
     }
 }

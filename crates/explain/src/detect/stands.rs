@@ -3,6 +3,7 @@
 
 use super::habits::link;
 use super::{Candidate, Detector, View};
+use crate::kind::Why;
 use crate::moment::{Place, Sym};
 use crate::result::Severity;
 use crate::stands::{Gap, Stands};
@@ -44,10 +45,6 @@ const KNOWN: [(&str, &str); 3] = [
 pub struct StandsStill;
 
 impl Detector for StandsStill {
-    fn kind(&self) -> &'static str {
-        "log-stands-still"
-    }
-
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         // Where KVM's own trace is there too, that tells what the guest does meanwhile.
         if view.times_requests() || view.seconds(1).is_none() {
@@ -86,7 +83,7 @@ impl StandsStill {
         let place = Place { file, stamp, cpu: NO_CPU, tid, event: "line of the log" };
         let known = KNOWN.iter().find(|(begin, _)| before.starts_with(begin));
         Some(Candidate {
-            kind: self.kind(),
+            why: Why::LogStands,
             subject: format!("{before} to {after}"),
             saving: ticks,
             summary: format!(

@@ -7,6 +7,7 @@
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Part, Who};
 use crate::evidence::thread::{State, Thread};
+use crate::kind::Why;
 use crate::moment::Tid;
 use crate::result::{Evidence, Link, Severity};
 use vmeter_render::quantity::brief_percent;
@@ -25,10 +26,6 @@ const BUSY: f64 = 0.1;
 pub struct Starved;
 
 impl Detector for Starved {
-    fn kind(&self) -> &'static str {
-        "vcpu-starved"
-    }
-
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         // What waits within slow requests belongs to these.
         let slow = view.requests().into_iter();
@@ -63,7 +60,7 @@ impl Starved {
         );
         let figures = [("share_of_wanted", of_wanted), ("share_of_competitor", share)];
         Some(Candidate {
-            kind: self.kind(),
+            why: Why::Starved,
             subject: format!("vCPU thread {name}"),
             saving: waited,
             summary: format!(

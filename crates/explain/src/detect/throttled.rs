@@ -3,6 +3,7 @@
 use super::habits::link;
 use super::{Candidate, View};
 use crate::evidence::groups::GroupId;
+use crate::kind::Why;
 use crate::result::Severity;
 use std::collections::BTreeSet;
 use std::f64::consts::TAU;
@@ -115,7 +116,7 @@ fn told(view: &View<'_>, who: GroupId, (ticks, count): (u64, u64)) -> Option<Can
         grouped(&count.to_string())
     );
     Some(Candidate {
-        kind: "no-cpu",
+        why: Why::Throttled,
         summary: format!(
             "{name} gets a CPU at multiples of 100 ms only: throttled, it seems (a cgroup's cpu.max)"
         ),

@@ -125,6 +125,7 @@ impl<'a> View<'a> {
                 let groups = &evidence.groups;
                 groups.all().filter(|group| groups.has_name(*group, comm)).collect()
             }
+            None if evidence.named => evidence.own.clone(),
             None if is_asked(&view) => &evidence.own | &view.guests(),
             None => view.guests(),
         };
@@ -163,6 +164,12 @@ impl<'a> View<'a> {
     /// Threads that the trace was made for, if that is known.
     pub fn own(&self) -> Option<&BTreeSet<GroupId>> {
         (!self.own.is_empty()).then_some(&self.own)
+    }
+
+    /// True where a name was asked about, or the recorded program is known: what others do is not
+    /// told, but as what these wait for.
+    pub fn is_about_one(&self) -> bool {
+        self.comm.is_some() || self.evidence.named
     }
 
     /// True for threads that the trace was not made for.

@@ -12,8 +12,8 @@ use super::tree::Frame;
 use super::{Evidence, Witness, MAX_COUNTED};
 use crate::detect::waits;
 use crate::moment::{Sym, Tid};
-use vmeter_trace::ops::{Op, Sleep};
-use vmeter_trace::walk::{self, Request};
+use vmeter_trace::ops::{Access, Op, Sleep};
+use vmeter_trace::walk;
 use vmeter_trace::NO_CPU;
 
 /// Stretches of a thread's life after which its name is looked up again.
@@ -66,17 +66,21 @@ impl Witness<'_> {
     }
 
     /// Adds a request to the tree.
-    pub(super) fn grow(&mut self, thread: &walk::Thread, request: &Request<'_>, anatomy: &Anatomy) {
-        let Some(what) = request.accesses.iter().find_map(|access| What::of(*access)) else {
-            return;
-        };
+    pub(super) fn grow(
+        &mut self,
+        thread: &walk::Thread,
+        access: Option<Access>,
+        anatomy: &Anatomy,
+    ) {
+        let Some(what) = access.and_then(What::of) else { return };
         let key = Key { file: self.moment.file, what };
         let (Some(root), false) = (self.evidence.tree.root(Frame::Request(key)), anatomy.torn)
         else {
             return;
         };
         self.evidence.tree.count(root);
-        let (tid, span) = (self.tid(thread), (anatomy.start, self.moment.ts));
+        let (tid, span) =
+            (self.tid(thread), (anatomy.start, anatomy.start.saturating_add(anatomy.total)));
         let longest = self.is_longest(root, span);
         let mut life = self.life();
         life.place = anatomy.place;

@@ -89,6 +89,8 @@ pub struct Evidence {
     pub waits: FastMap<u32, life::Wait>,
     /// The longest calls of traces that have nothing else.
     pub intervals: intervals::Intervals,
+    /// The caller knows which program was recorded: the trace is about that one and no other.
+    pub named: bool,
     /// Groups of threads that the recording's maker started.
     pub own: BTreeSet<GroupId>,
     /// When threads of a name got a CPU after they had waited long for one, and how long.
@@ -126,7 +128,14 @@ impl Gather {
     /// Before the first event of all files.
     pub fn new(merge: &Merge) -> Gather {
         let walks = merge.infos().map(|info| (Walk::new(info), 0)).collect();
-        Gather { evidence: Evidence::default(), walks }
+        let mut evidence = Evidence::default();
+        // So far only those that the caller knows.
+        for thread in merge.launched() {
+            evidence.named = true;
+            evidence.started.launched(thread);
+            evidence.groups.owns(thread);
+        }
+        Gather { evidence, walks }
     }
 
     /// Takes the next event.
@@ -314,7 +323,8 @@ impl Visitor for Witness<'_> {
             End::Resumed => {}
         }
         let anatomy = self.anatomy(thread, request);
-        self.grow(thread, request, &anatomy);
+        let known = request.accesses.iter().copied().find(|access| What::of(*access).is_some());
+        self.grow(thread, known, &anatomy);
         let mut what = request.accesses.iter().filter_map(|access| self.what(*access));
         let (first, others) = (what.next(), what.collect::<Vec<_>>());
         match first {
@@ -335,6 +345,7 @@ impl Visitor for Witness<'_> {
 
     fn late(&mut self, _at: &At, thread: &walk::Thread, access: Access, _took: Took) {
         if let Some((reason, anatomy)) = self.evidence.served.remove(&self.tid(thread)) {
+            self.grow(thread, Some(access), &anatomy);
             let what = self.what(access).unwrap_or(What::Exit(reason));
             self.evidence.settle(self.moment.file, what, &anatomy);
         }

@@ -50,7 +50,9 @@ exported! {
     }
 
     struct Finding<'a> of result::Finding {
-        kind: &'a str,
+        kind: &'static str = |finding| finding.kind.name(),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        modifier: Option<&'static str> = |finding| finding.modifier.map(|modifier| modifier.name()),
         severity: &'static str = |finding| finding.severity.name(),
         subject: &'a str,
         summary: &'a str,

@@ -4,10 +4,10 @@ mod json;
 mod picture;
 
 use crate::result::{
-    Alignment, EventRef, Evidence, ExplainResult, ExplainedFile, Finding, Link, VcpuSplit,
+    Alignment, EventRef, Evidence, ExplainResult, ExplainedFile, Finding, Link, Step, VcpuSplit,
 };
 use vmeter_base::Envelope;
-use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Node, Outline};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{brief_percent, brief_seconds, compact_seconds, grouped, percent};
 use vmeter_render::{Field, Records, Report};
@@ -50,34 +50,47 @@ impl<'a> ExplainReport<'a> {
     }
 
     fn finding(&self, document: &mut Document, number: usize, finding: &Finding, detail: Detail) {
-        let note = format!("{}, {} severity", finding.kind, finding.severity.name());
+        let note = words(finding);
         match number {
             // Its headline is the answer.
             1 => document.heading(format!("1. {}", capital(&finding.subject)), note),
             _ => document.heading(format!("{number}. {}", capital(&finding.summary)), note),
         }
-        let share = format!("{} of the traced time", brief_percent(finding.saving_share));
-        let saving = match (finding.saving_s, finding.saving_ci95_s) {
-            (Some(saving), Some([low, high])) => Fact::new(
-                "saves",
-                format!(
-                    "at most {} [{} … {}]",
-                    brief_seconds(saving),
-                    brief_seconds(low),
-                    brief_seconds(high)
-                ),
-                share,
-            ),
-            (Some(saving), None) => {
-                Fact::new("saves", format!("at most {}", brief_seconds(saving)), share)
-            }
-            (None, _) => Fact::new("saves", format!("at most {share}"), ""),
-        };
-        let mut facts = vec![saving];
-        facts.extend(chain(finding, detail));
+        if !finding.way.is_empty() {
+            document.push(Block::Outline(way(&finding.way)));
+        }
+        let mut facts = Vec::new();
+        // The way says at a glance what the chain says in full.
+        match detail == Detail::Glance && !finding.way.is_empty() {
+            true => facts.extend(labelled(finding, detail)),
+            false => facts.extend(chain(finding, detail)),
+        }
         facts.push(Fact::new("change", finding.suggestion.clone(), ""));
         facts.push(Fact::new("confirm", finding.confirm.clone(), ""));
         facts.extend(see(finding));
+        facts.push(saves(finding));
+        document.push(Block::Facts(facts));
+    }
+
+    /// A line for each further finding that is worth one.
+    fn others(&self, document: &mut Document) {
+        let others = self.result.findings.get(1..).unwrap_or_default();
+        let worth = |finding: &&Finding| finding.saving_share >= LEAST && finding.after < 2;
+        let shown: Vec<&Finding> = others.iter().filter(worth).take(MOST_OTHERS).collect();
+        if others.is_empty() {
+            return;
+        }
+        document.heading("Also", "share of the traced time");
+        let line = |finding: &&Finding| {
+            let share = brief_percent(finding.saving_share);
+            Fact::new(share, capital(&finding.summary), words(finding))
+        };
+        let mut facts: Vec<Fact> = shown.iter().map(line).collect();
+        if shown.len() < others.len() {
+            let more = grouped(&(others.len() - shown.len()).to_string());
+            let what = format!("{more} more, smaller or of other programs: --export-html");
+            facts.push(Fact::new("…", what, ""));
+        }
         document.push(Block::Facts(facts));
     }
 
@@ -124,8 +137,53 @@ impl<'a> ExplainReport<'a> {
     }
 }
 
+/// Share of the traced time from which a further finding has a line at a glance, and how many have.
+const LEAST: f64 = 0.05;
+const MOST_OTHERS: usize = 4;
+
+/// How to read a way.
+const LEGEND: &str = "who waits for whom, for how long, and the share of the first one's time";
+
+/// Kind, modifier and severity.
+fn words(finding: &Finding) -> String {
+    let modifier = finding.modifier.map(|modifier| format!(", {}", modifier.name()));
+    let modifier = modifier.unwrap_or_default();
+    format!("{}{modifier}, {} severity", finding.kind.name(), finding.severity.name())
+}
+
+fn saves(finding: &Finding) -> Fact {
+    let share = format!("{} of the traced time", brief_percent(finding.saving_share));
+    match (finding.saving_s, finding.saving_ci95_s) {
+        // An interval from 0 on bounds nothing.
+        (Some(saving), Some([low, high])) if low > 0.0 => {
+            let (saving, low) = (brief_seconds(saving), brief_seconds(low));
+            let value = format!("at most {saving} [{low} … {}]", brief_seconds(high));
+            Fact::new("saves", value, share)
+        }
+        (Some(saving), _) => {
+            Fact::new("saves", format!("at most {}", brief_seconds(saving)), share)
+        }
+        (None, _) => Fact::new("saves", format!("at most {share}"), ""),
+    }
+}
+
+/// Who waits for whom, each below the one that waits for it.
+fn way(steps: &[Step]) -> Outline {
+    let node = |below: Option<Node>, step: &Step| {
+        let time = step.time_s.map(|s| format!("{}  ", brief_seconds(s))).unwrap_or_default();
+        Some(Node {
+            name: format!("{}  {}", step.who, step.doing),
+            figures: format!("{time}{}", brief_percent(step.share.min(1.0))),
+            children: below.into_iter().collect(),
+            ..Node::default()
+        })
+    };
+    let root = steps.iter().rev().fold(None, node);
+    Outline { legend: LEGEND.to_string(), roots: root.into_iter().collect() }
+}
+
 /// vCPUs at a glance.
-const MOST_VCPUS: usize = 64;
+const MOST_VCPUS: usize = 8;
 
 /// Links of what is known at a glance.
 const MOST_LINKS: usize = 3;
@@ -148,15 +206,20 @@ fn chain(finding: &Finding, detail: Detail) -> Vec<Fact> {
         let more = known.len() - shown;
         facts.push(Fact::new("…", format!("{more} more: --export-html or --export-json"), ""));
     }
-    let others = finding.chain.iter().filter_map(|link| label(&link.claim));
-    facts.extend(others.map(|(name, claim)| Fact::new(name, brief(claim, full), "")));
+    facts.extend(labelled(finding, detail));
     facts
 }
 
-/// What is not seen but inferred, and what is not known.
+/// What is not known.
+fn labelled(finding: &Finding, detail: Detail) -> Vec<Fact> {
+    let full = detail == Detail::Full;
+    let all = finding.chain.iter().filter_map(|link| label(&link.claim));
+    all.map(|(name, claim)| Fact::new(name, brief(claim, full), "")).collect()
+}
+
+/// What is not known.
 fn label(claim: &str) -> Option<(&'static str, &str)> {
-    let about = claim.strip_prefix("about: ").map(|rest| ("about", rest));
-    about.or_else(|| claim.strip_prefix("not known: ").map(|rest| ("unknown", rest)))
+    claim.strip_prefix("not known: ").map(|rest| ("unknown", rest))
 }
 
 /// A claim cut at the end of a clause, if it is long.
@@ -275,15 +338,24 @@ impl Report for ExplainReport<'_> {
             answer: self.answer(),
             ..Document::default()
         };
-        for (number, finding) in self.result.findings.iter().enumerate() {
+        let (glance, found) = (detail == Detail::Glance, !self.result.findings.is_empty());
+        let whole = if glance { 1 } else { usize::MAX };
+        for (number, finding) in self.result.findings.iter().enumerate().take(whole) {
             self.finding(&mut document, number + 1, finding, detail);
+        }
+        if glance {
+            self.others(&mut document);
         }
         if detail == Detail::Full {
             picture::pictures(&mut document, self.result);
         }
-        self.followed(&mut document);
+        if !(glance && found) {
+            self.followed(&mut document);
+        }
         self.vcpus(&mut document, detail);
-        self.files(&mut document);
+        if !(glance && found && self.result.files.len() < 2) {
+            self.files(&mut document);
+        }
         document.push(Block::Notices(closing_notices(&self.result.warnings, &[], "")));
         document
     }
@@ -296,7 +368,7 @@ impl Report for ExplainReport<'_> {
             links,
             [
                 ("finding", |(number, _, _, _)| Field::number(Some(number))),
-                ("kind", |(_, finding, _, _)| Field::text(&finding.kind)),
+                ("kind", |(_, finding, _, _)| Field::text(finding.kind.name())),
                 ("severity", |(_, finding, _, _)| Field::text(finding.severity.name())),
                 ("subject", |(_, finding, _, _)| Field::text(&finding.subject)),
                 ("saving_s", |(_, finding, _, _)| Field::number(finding.saving_s)),

@@ -3,6 +3,7 @@
 
 use crate::detect::{waiting_meanwhile, waits, waits_for_others, writes_data, Candidate, View};
 use crate::evidence::groups::GroupId;
+use crate::kind::Why;
 use crate::moment::{Place, Sym};
 use crate::result::{Evidence, Link};
 use std::collections::{BTreeMap, BTreeSet};
@@ -163,7 +164,7 @@ fn rounded(count: f64) -> String {
 
 /// What kind of cause a call is that takes more than before, and how it is told.
 struct Words {
-    kind: &'static str,
+    why: Why,
     summary: String,
     suggestion: String,
 }
@@ -186,7 +187,7 @@ fn words(view: &View<'_>, more: &More, who: &str, by_call: bool) -> Option<Words
         format!("{who} calls {name} {} times, not {}", rounded(now.count), rounded(before.count));
     Some(if FORKS.contains(&name) {
         Words {
-            kind: "child-process",
+            why: Why::Child,
             summary: counted,
             suggestion: "do it in the process itself, or keep one helper and talk to it".into(),
         }
@@ -196,20 +197,20 @@ fn words(view: &View<'_>, more: &More, who: &str, by_call: bool) -> Option<Words
             format!("{} waits in {} while ", view.threads(other), view.name(inside))
         });
         Words {
-            kind: "timer-paced",
+            why: Why::Timer,
             summary: format!("{other}{who} sleeps in {name}: {longer}, not {shorter}"),
             suggestion: "wait for the event itself (eventfd, epoll, futex), not for a period"
                 .into(),
         }
     } else if often {
         Words {
-            kind: "burst-of-calls",
+            why: Why::Burst,
             summary: counted,
             suggestion: format!("one {name} for many (a buffer, a larger block), not one each"),
         }
     } else {
         Words {
-            kind: "slow-call",
+            why: Why::InCall,
             summary: format!("{who} is in {name} for {longer}, not {shorter}"),
             suggestion: format!(
                 "find out what {name} waits for; call it less often, or for more at once"
@@ -224,7 +225,7 @@ fn told(view: &View<'_>, more: &More, longer: f64, by_call: bool) -> Option<Cand
     let tick = view.seconds(1)?;
     let time = |seconds: f64| view.time(seconds / tick);
     let who = if by_call { "the program".to_string() } else { view.threads(*who) };
-    let Words { kind, summary, suggestion } = words(view, more, &who, by_call)?;
+    let Words { why, summary, suggestion } = words(view, more, &who, by_call)?;
     let shown = shown(name, by_call);
     let claim = format!(
         "{} calls of {shown} take {}; for as much work {} take {} in the trace it is compared with: \
@@ -245,7 +246,7 @@ fn told(view: &View<'_>, more: &More, longer: f64, by_call: bool) -> Option<Cand
         ..Evidence::default()
     };
     Some(Candidate {
-        kind,
+        why,
         subject: who,
         saving: (bound(*cost, longer) / tick) as u64,
         summary,

@@ -4,8 +4,8 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use vmeter_explain::result::ExplainResult;
-use vmeter_explain::{explain, Options};
+use vmeter_explain::result::{ExplainResult, Finding};
+use vmeter_explain::{explain, ExplainError, Options};
 
 /// The vCPU's thread.
 pub const VCPU: &str = "CPU 0/KVM-100";
@@ -102,11 +102,16 @@ impl Trace {
 
     /// What is said of threads of a name.
     pub fn explain_comm(self, comm: &str) -> ExplainResult {
+        self.try_comm(comm).expect("a trace with such a thread")
+    }
+
+    /// The same, if there are any.
+    pub fn try_comm(self, comm: &str) -> Result<ExplainResult, ExplainError> {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("trace.txt");
         std::fs::write(&path, self.text).expect("a file");
         let options = Options { comm: Some(comm.into()), ..Options::default() };
-        explain(&[path], &options).expect("a trace")
+        explain(&[path], &options)
     }
 
     /// Where the time went, as text.
@@ -115,6 +120,11 @@ impl Trace {
         let path = folder.path().join("trace.txt");
         std::fs::write(&path, self.text).expect("a file");
         vmeter_explain::outline(&[path], &Options::default()).expect("a trace")
+    }
+
+    /// It, as text.
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
     /// What is said of it.
@@ -136,7 +146,12 @@ pub fn fixture(name: &str) -> PathBuf {
     PathBuf::from(root).join(name)
 }
 
-/// Kinds of the findings, in order.
+/// Of each finding, in order, what is special about it, else its kind.
 pub fn kinds(result: &ExplainResult) -> Vec<&str> {
-    result.findings.iter().map(|finding| finding.kind.as_str()).collect()
+    result.findings.iter().map(word).collect()
+}
+
+/// What is special about a finding, else its kind.
+pub fn word(finding: &Finding) -> &'static str {
+    finding.modifier.map_or(finding.kind.name(), |modifier| modifier.name())
 }

@@ -124,10 +124,48 @@ pub struct Corpus {
     pub faults: Vec<Fault>,
 }
 
+/// Marks of a fault and its twin: what a set's score counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// The first finding's kind, subject or headline names the cause.
+    pub strict: bool,
+    /// So does that finding with its claims.
+    pub mild: bool,
+    /// So does a finding, whichever.
+    pub any: bool,
+    /// None does, and the first is of high severity.
+    pub wrong_high: bool,
+    /// The twin has a finding of medium severity or more.
+    pub alarm: bool,
+    /// The twin has one of high severity.
+    pub alarm_high: bool,
+}
+
+impl Marks {
+    /// Scores of a set in one line.
+    pub fn line(all: &[Marks]) -> String {
+        let count = |is: fn(&Marks) -> bool| all.iter().filter(|marks| is(marks)).count();
+        format!(
+            "strict {}, mild {}, any finding {} of {}; wrong and high {}; twins with an alarm {} (high {})",
+            count(|m| m.strict),
+            count(|m| m.mild),
+            count(|m| m.any),
+            all.len(),
+            count(|m| m.wrong_high),
+            count(|m| m.alarm),
+            count(|m| m.alarm_high),
+        )
+    }
+}
+
 /// What was said of a fault.
 pub struct Judged {
     /// What it is worth.
     pub verdict: Verdict,
+    /// Its marks.
+    pub marks: Marks,
+    /// Its marks with the twin to compare with.
+    pub marks_beside: Marks,
     /// What it is worth with the twin to compare with.
     pub versus: Verdict,
     /// The first or the second finding is right.
@@ -189,7 +227,25 @@ impl Fault {
         };
         let versus = self.verdict(&beside.findings);
         let (verdict, second) = (self.verdict(&slow.findings), self.second(&slow));
-        Judged { verdict, second, versus, slow, beside, ok }
+        let (marks, marks_beside) = (self.marks(&slow, &ok), self.marks(&beside, &ok));
+        Judged { verdict, marks, marks_beside, second, versus, slow, beside, ok }
+    }
+
+    /// The marks of what is said of the trace with the fault, and of its twin.
+    pub fn marks(&self, slow: &ExplainResult, ok: &ExplainResult) -> Marks {
+        let allowed = |f: &Finding| !self.contradicts(f);
+        let full = |f: &Finding| allowed(f) && self.count(&whole(f)) == self.words.len();
+        let first = slow.findings.first();
+        let any = slow.findings.iter().any(full);
+        let worst = ok.findings.iter().map(|finding| finding.severity).max();
+        Marks {
+            strict: first.is_some_and(|f| allowed(f) && self.count(&head(f)) == self.words.len()),
+            mild: first.is_some_and(full),
+            any,
+            wrong_high: !any && first.is_some_and(|f| f.severity == Severity::High),
+            alarm: worst >= Some(Severity::Medium),
+            alarm_high: worst >= Some(Severity::High),
+        }
     }
 
     /// Explains the trace with the fault beside another.
@@ -200,31 +256,40 @@ impl Fault {
 
     /// True if the first or the second finding is right.
     fn second(&self, result: &ExplainResult) -> bool {
-        let right = |f: &Finding| self.has(f) == self.words.len() && !self.not.contains(&f.kind);
+        let right = |f: &Finding| self.has(f) == self.words.len() && !self.contradicts(f);
         result.findings.iter().take(2).any(right)
     }
 
     fn verdict(&self, findings: &[Finding]) -> Verdict {
         let Some(first) = findings.first() else { return Verdict::Silent };
         let all = self.words.len();
-        if self.has(first) == all && !self.not.contains(&first.kind) {
+        if self.has(first) == all && !self.contradicts(first) {
             return Verdict::Right;
         }
-        let later = findings.iter().any(|f| self.has(f) == all && !self.not.contains(&f.kind));
+        let later = findings.iter().any(|f| self.has(f) == all && !self.contradicts(f));
         match self.has(first) {
             0 if !later => Verdict::Wrong,
             _ => Verdict::Half,
         }
     }
 
+    /// Its kind, or what is special about it, contradicts the truth.
+    fn contradicts(&self, finding: &Finding) -> bool {
+        let modifier = finding.modifier.map(|modifier| modifier.name());
+        let words = [Some(finding.kind.name()), modifier];
+        words.into_iter().flatten().any(|word| self.not.iter().any(|not| not == word))
+    }
+
     /// Words that a finding has.
     fn has(&self, finding: &Finding) -> usize {
-        let claims = finding.chain.iter().map(|link| link.claim.as_str());
-        let text: Vec<&str> = std::iter::once(finding.summary.as_str()).chain(claims).collect();
-        let text = text.join("\n");
+        self.count(&whole(finding))
+    }
+
+    /// Words that a text has.
+    fn count(&self, text: &str) -> usize {
         let found = |word: &&String| {
             let pattern = RegexBuilder::new(word).case_insensitive(true).build();
-            pattern.expect("a pattern").is_match(&text)
+            pattern.expect("a pattern").is_match(text)
         };
         self.words.iter().filter(found).count()
     }
@@ -252,6 +317,18 @@ impl Judged {
     }
 }
 
+/// What a reader sees first of a finding.
+fn head(finding: &Finding) -> String {
+    format!("{} {} {}", finding.kind.name(), finding.subject, finding.summary)
+}
+
+/// A finding with its claims.
+fn whole(finding: &Finding) -> String {
+    let claims = finding.chain.iter().map(|link| link.claim.as_str());
+    std::iter::once(head(finding).as_str()).chain(claims).collect::<Vec<_>>().join("\n")
+}
+
 fn brief(finding: Option<&Finding>) -> String {
-    finding.map_or("-".into(), |f| format!("{} {}: {}", f.severity.name(), f.kind, f.summary))
+    finding
+        .map_or("-".into(), |f| format!("{} {}: {}", f.severity.name(), f.kind.name(), f.summary))
 }

@@ -115,7 +115,7 @@ fn count(path: &Path, cpu_hz: Option<f64>, threads: usize) -> Result<Report> {
     let opened = Input::open(path).and_then(vmeter_trace::open);
     let reader = opened.map_err(trace_error)?;
     let report = stat::read_with(reader, cpu_hz, threads).map_err(host)?;
-    report.losses.check(&path.display().to_string()).map_err(trace_error)?;
+    report.losses.check_read(&path.display().to_string(), report.events).map_err(trace_error)?;
     Ok(report)
 }
 

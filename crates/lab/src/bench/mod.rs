@@ -228,7 +228,7 @@ pub fn result(session: &Session) -> Result<BenchResult> {
         .machines
         .iter()
         .map(|machine| {
-            let own = |r: &&RunRecord| !r.warmup && r.label == machine.label;
+            let own = |r: &&RunRecord| r.is_told() && r.label == machine.label;
             summarise(machine, &records.iter().filter(own).collect::<Vec<_>>())
         })
         .collect();

@@ -4,7 +4,7 @@
 //! load. So the baseline is booted anew, its runs taking turns with the others', wherever its
 //! machine can be booted as it was.
 
-use crate::prepare::{check_same, prepare, Prepared};
+use crate::prepare::{prepare, Prepared};
 use std::path::{Path, PathBuf};
 use vmeter_model::MachineSpec;
 use vmeter_session::{cache_dir, identity, trust, Session};
@@ -27,8 +27,15 @@ pub(super) fn bootable(dir: &Path) -> Result<Prepared, String> {
     }
     let cache = cache_dir().map_err(|e| format!("{e:#}"))?;
     let prepared = prepare(LABELS[1], &machine.spec, &cache).map_err(|e| format!("{e:#}"))?;
-    identity::check(&session).map_err(|e| format!("{e:#}"))?;
-    check_same(&session, std::slice::from_ref(&prepared)).map_err(|e| format!("{e:#}"))?;
+    let mut changed = identity::changes(&session).map_err(|e| format!("{e:#}"))?.others;
+    changed.extend(identity::provenance(
+        &machine.label,
+        &machine.provenance,
+        &prepared.session.provenance,
+    ));
+    if !changed.is_empty() {
+        return Err(format!("what it was booted with has changed since: {}", changed.join(", ")));
+    }
     Ok(prepared)
 }
 

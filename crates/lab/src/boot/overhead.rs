@@ -17,7 +17,7 @@ use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, OverheadVerdict};
 use vmeter_session::{execute, state_dir, SavedRun, Session, Watch};
 use vmeter_stats::sequential::{Decision, OverheadRule};
-use vmeter_stats::{estimate, observations, paired_ratio};
+use vmeter_stats::{estimate, observations, paired_ratio, MeanRatio};
 
 type Host = BTreeMap<String, serde_json::Value>;
 
@@ -198,8 +198,23 @@ impl Design {
             Decision::Continue { next_look } => {
                 Decision::Continue { next_look: next_look * self.pairs }
             }
+            Decision::Within if !self.mean_is_within(pairs) => {
+                let looks = self.rule.schedule().into_iter().map(|(look, _)| look * self.pairs);
+                let next = looks.into_iter().find(|look| *look > pairs.len());
+                next.map_or(Decision::Undecided, |next_look| Decision::Continue { next_look })
+            }
             decided => decided,
         }
+    }
+
+    /// True if a few slow boots among those that were watched leave the mean within the bound too.
+    fn mean_is_within(&self, pairs: &[(f64, f64)]) -> bool {
+        let pairs: Vec<(f64, f64)> =
+            pairs.iter().map(|(watched, bare)| (*bare, *watched)).collect();
+        MeanRatio::of_pairs(&pairs).filter(MeanRatio::has_slow).is_none_or(|found| {
+            let [_, high] = found.interval(2.0 * self.rule.alpha);
+            high <= self.rule.bound
+        })
     }
 
     fn stopped(&self, pairs: &[(f64, f64)]) -> Option<(f64, [f64; 2])> {

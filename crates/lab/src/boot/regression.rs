@@ -157,7 +157,7 @@ fn saved(baseline: &Path, result: &mut BootResult, limit: &Limit) -> Result<Gate
         (None, Err(why)) => limit.unknowable(why),
         (None, Ok(found)) => {
             let instead = "a baseline that can be booted in turn with it would";
-            limit.rule_sessions("this boot", found.ratio, found.ci95, instead)
+            limit.rule_sessions("this boot", found, instead)
         }
     };
     if let Ok(found) = found {

@@ -52,9 +52,9 @@ pub fn marked(session: &Session, marks: &[String]) -> Result<BootResult> {
         .iter()
         .find(|(_, r)| r.warmup && r.watch == WatchLevel::Full)
         .map(|(dir, record)| analyse_run(dir, record.clone()));
-    // A machine that fails in its warm-up has no other run to show.
-    if own.iter().any(|(_, r)| !r.warmup) {
-        own.retain(|(_, r)| !r.warmup);
+    // Where nothing was measured, what there is.
+    if own.iter().any(|(_, r)| r.is_told()) {
+        own.retain(|(_, r)| r.is_told());
     }
     let mut runs: Vec<AnalysedRun> =
         own.into_iter().map(|(dir, record)| analyse_run(&dir, record)).collect();
@@ -72,7 +72,7 @@ pub fn marked(session: &Session, marks: &[String]) -> Result<BootResult> {
         Some(Ok(comparison)) => {
             result.warnings.push(format!(
                 "{} (the baseline was booted beside it)",
-                crate::bench::report::sentence(&comparison)
+                crate::verdict::sentence(&comparison)
             ));
             result.comparison = Some(comparison);
         }
@@ -147,23 +147,32 @@ fn login_hint(result: &BootResult) -> Option<String> {
         timed_out && run.timeline.marks.iter().any(|(_, text)| vmeter_timeline::is_login(text))
     });
     asked.then(|| {
-        let command = with_until(&result.envelope.argv, "line:login:");
-        format!("{}  # the guest waits for a login", vmeter_base::shell::join(&command))
+        format!("{}  # the guest waits for a login", again(result, &["--until", "line:login:"]))
     })
 }
 
-/// A command line that ends elsewhere, and saves where nothing was saved yet.
-fn with_until(argv: &[String], until: &str) -> Vec<String> {
+/// What was asked, asked again with these options: a line that can be pasted.
+fn again(result: &BootResult, options: &[&str]) -> String {
+    vmeter_base::shell::join(with(&result.envelope.argv, options))
+}
+
+/// A command line with an option and its value in place of its own. It writes nothing where this
+/// one wrote.
+fn with(argv: &[String], options: &[&str]) -> Vec<String> {
+    const WRITES: &[&str] = &["--save", "--resume", "--export-json", "--export-csv", "-o"];
     let mut words = vec!["vmeter".to_owned()];
     let mut rest = argv.iter().skip(1).peekable();
     while let Some(word) = rest.next_if(|word| *word != "--") {
-        match word.as_str() {
-            "--until" | "--save" | "--resume" => drop(rest.next()),
-            word if word.starts_with("--until=") || word.starts_with("--save=") => {}
-            word => words.push(word.to_owned()),
+        let (name, value) = word.split_once('=').map_or((word.as_str(), false), |(n, _)| (n, true));
+        if WRITES.contains(&name) || (options.len() > 1 && options[0] == name) {
+            if !value {
+                rest.next();
+            }
+        } else {
+            words.push(word.to_owned());
         }
     }
-    words.extend(["--until".to_owned(), until.to_owned()]);
+    words.extend(options.iter().map(|option| (*option).to_owned()));
     words.extend(rest.cloned());
     words
 }
@@ -179,10 +188,12 @@ fn hints(result: &BootResult, plan: &[PlannedRun]) -> Vec<String> {
     hints.extend(login_hint(result));
     let watch = watched(plan).unwrap_or_default();
     if result.overhead.is_none() && watch != WatchLevel::None {
-        hints.push("vmeter boot --overhead    # what watching costs on this host".to_owned());
+        let command = again(result, &["--overhead"]);
+        hints.push(format!("{command}  # what watching costs on this host"));
     }
     if counts_more(watch, |name| result.counts.contains_key(name)) {
-        hints.push("vmeter boot --watch full  # with guest instruction counts".to_owned());
+        let command = again(result, &["--watch", "full"]);
+        hints.push(format!("{command}  # with guest instruction counts"));
     }
     hints.push(format!("vmeter show --tree {}", vmeter_base::shell::quote(&result.saved_in)));
     hints
@@ -206,6 +217,9 @@ mod tests {
         let argv =
             words("/usr/bin/vmeter boot --until poweroff --save x --runs 2 -- qemu --until y");
         let expected = "vmeter boot --runs 2 --until line:login: -- qemu --until y";
-        assert_eq!(with_until(&argv, "line:login:"), words(expected));
+        assert_eq!(with(&argv, &["--until", "line:login:"]), words(expected));
+        let argv = words("/usr/bin/vmeter boot --save=x --runs 2 -- qemu -nographic");
+        let expected = "vmeter boot --runs 2 --overhead -- qemu -nographic";
+        assert_eq!(with(&argv, &["--overhead"]), words(expected));
     }
 }

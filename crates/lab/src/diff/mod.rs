@@ -11,10 +11,11 @@ use vmeter_model::DiffVerdict;
 
 pub mod report;
 
+use crate::verdict::slow_runs;
 use std::collections::BTreeMap;
 use vmeter_model::result::Envelope;
 use vmeter_model::sweep::{DiffKind, DiffResult, DiffRow, DiffSetting, DiffSide};
-use vmeter_stats::{estimate, median, ratio_of_means};
+use vmeter_stats::{estimate, median, ratio_of_means, MeanRatio};
 
 /// An activity seen on both sides says something of the host if so many of them agree.
 const COMMON_ACTIVITIES: usize = 8;
@@ -139,6 +140,12 @@ fn warnings(a: &Side, b: &Side, rows: &[DiffRow], exact: bool) -> Vec<String> {
                 .into(),
         );
     }
+    let (before, after) = (a.totals(), b.totals());
+    warnings.extend(
+        MeanRatio::of_sides(&before, &after)
+            .filter(|_| !exact)
+            .and_then(|found| slow_runs([&a.name, &b.name], found.slow, found.slow_p_value())),
+    );
     warnings.extend(common_factor(a, b, rows).map(|(middle, many)| {
         format!(
             "nearly all activities take {middle:.2} times as long (the median of {many}): rather the \

@@ -2,17 +2,20 @@
 
 use super::side::Side;
 use super::{common_factor, compare_sides, listed};
+use crate::compare::comparison;
 use crate::ends::Ends;
 use crate::gate::{Gate, Limit};
 use crate::kinds;
 use crate::sessions;
 use anyhow::Result;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use vmeter_base::shell;
 use vmeter_model::result::Envelope;
 use vmeter_model::run::RunRecord;
 use vmeter_model::sweep::DiffResult;
-use vmeter_model::{DiffVerdict, Verdict};
+use vmeter_model::DiffVerdict;
 use vmeter_session::failure::usage;
 use vmeter_session::{is_saved, read_run, AnySession, Session};
 use vmeter_stats::decide::POWER;
@@ -25,7 +28,7 @@ use vmeter_stats::Rule;
 ///
 /// # Errors
 /// Class usage, for what is no saved session or run, or holds no boots.
-pub fn diff(a: &str, b: &str, argv: Vec<String>) -> Result<DiffResult> {
+pub fn diff(a: &OsStr, b: &OsStr, argv: Vec<String>) -> Result<DiffResult> {
     gated(a, b, argv, None).map(|(result, _)| result)
 }
 
@@ -34,8 +37,8 @@ pub fn diff(a: &str, b: &str, argv: Vec<String>) -> Result<DiffResult> {
 /// # Errors
 /// As [`diff`].
 pub fn gated(
-    a: &str,
-    b: &str,
+    a: &OsStr,
+    b: &OsStr,
     argv: Vec<String>,
     limit: Option<Limit>,
 ) -> Result<(DiffResult, Option<Gate>)> {
@@ -54,8 +57,9 @@ pub fn gated(
 ///
 /// # Errors
 /// As [`diff`].
-pub fn as_many_as_there_are(a: &str, b: &str, pct: f64) -> Result<anyhow::Error> {
-    let baseline = shell::quote(a.split('#').next().unwrap_or(a));
+pub fn as_many_as_there_are(a: &OsStr, b: &OsStr, pct: f64) -> Result<anyhow::Error> {
+    let baseline = a.as_bytes().split(|byte| *byte == b'#').next().unwrap_or_default();
+    let baseline = shell::path(Path::new(OsStr::from_bytes(baseline)));
     let (a, b) = (open(a)?, open(b)?);
     let logs = [&a, &b].map(|side| side.totals().iter().map(|t| t.ln()).collect::<Vec<f64>>());
     let squares: f64 = logs.iter().map(|logs| sum_squares(logs)).sum();
@@ -91,16 +95,11 @@ fn ruled(a: &Side, b: &Side, result: &DiffResult, limit: &Limit) -> Result<Gate>
     if a.folder == b.folder && !exact {
         let (pairs, _) = crate::blocks::pairs(&a.by_block, &b.by_block);
         let rule = Rule::default();
-        let gate = match rule.decide(&pairs) {
-            Some(found) if found.verdict != Verdict::Undecidable => {
-                limit.rule(&b.name, found.ratio.mean, found.ratio.ci95, found.pairs)
-            }
-            _ => limit.unknowable(&format!(
-                "{} pairs of runs of one block decide nothing; {} would",
-                pairs.len(),
-                rule.needed()
-            )),
-        };
+        let found = rule.decide(&pairs);
+        let gate = found.map_or_else(
+            || limit.nothing("there are no two runs of one block"),
+            |found| limit.of_comparison(&comparison((&a.name, &b.name), found, found.ratio, &rule)),
+        );
         return Ok(gate);
     }
     let (before, now) = (a.totals(), b.totals());
@@ -120,7 +119,7 @@ fn ruled(a: &Side, b: &Side, result: &DiffResult, limit: &Limit) -> Result<Gate>
     Ok(match sessions::compare(&sides, between) {
         Ok(found) => {
             let instead = "vmeter boot --baseline, which boots both in turn, would";
-            limit.rule_sessions(&b.name, found.ratio, found.ci95, instead)
+            limit.rule_sessions(&b.name, &found, instead)
         }
         Err(why) => limit.unknowable(&why),
     })
@@ -140,13 +139,17 @@ fn boots_in(folder: &Path) -> Result<Session> {
 ///
 /// # Errors
 /// Class usage, with the labels that there are.
-fn open(text: &str) -> Result<Side> {
-    let path = Path::new(text);
+fn open(named: &OsStr) -> Result<Side> {
+    let path = Path::new(named);
+    let text = &*path.to_string_lossy();
     if path.join("run.json").is_file() {
         return of_run(text, path);
     }
-    let (folder, label) = match text.rsplit_once('#') {
-        Some((folder, label)) if !path.exists() => (Path::new(folder), Some(label)),
+    let bytes = named.as_bytes();
+    let mark = bytes.iter().rposition(|byte| *byte == b'#').filter(|_| !path.exists());
+    let (folder, label) = match mark.map(|at| (&bytes[..at], std::str::from_utf8(&bytes[at + 1..])))
+    {
+        Some((folder, Ok(label))) => (Path::new(OsStr::from_bytes(folder)), Some(label)),
         _ => (path, None),
     };
     let session = boots_in(folder)?;

@@ -20,8 +20,11 @@ pub fn says(result: &BenchResult) -> Vec<String> {
     for runs in [10, 20, 40] {
         let Some(seen) = detectable(&pairs, runs) else { continue };
         said.push(format!(
-            "{runs} runs of each machine show a difference of {seen:.1} % in four of five cases"
+            "{runs} runs of each machine find a difference of {seen:.1} % in four of five sessions"
         ));
+    }
+    if let Some(found) = Rule::default().decide(&pairs) {
+        said.extend(crate::verdict::tail(&a.label, &b.label, &found));
     }
     let windows: Vec<bool> = pairs
         .windows(WINDOW)
@@ -31,8 +34,8 @@ pub fn says(result: &BenchResult) -> Vec<String> {
     if !windows.is_empty() {
         let alarms = windows.iter().filter(|alarm| **alarm).count();
         said.push(format!(
-            "of {} stretches of {WINDOW} blocks (they overlap) {alarms} call the machine different \
-             from itself; 5 % is what is promised",
+            "{alarms} of {} stretches of {WINDOW} blocks call the machine different from itself; they \
+             overlap, and vmeter promises at most 5 %",
             windows.len()
         ));
     }
@@ -40,8 +43,8 @@ pub fn says(result: &BenchResult) -> Vec<String> {
         let error = 1.0 / (a.samples_s.len() as f64).sqrt();
         if lag.abs() > CORRELATED * error {
             said.push(format!(
-                "neighbouring runs are alike (lag-1 correlation {lag:.2}): intervals of one \
-                 machine's mean are too narrow here, comparisons in turn are not"
+                "a run resembles the one before it (correlation {lag:.2}): the interval of one \
+                 machine's mean is too narrow here, that of two machines in turn is not"
             ));
         }
     }

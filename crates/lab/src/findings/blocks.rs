@@ -25,14 +25,14 @@ pub(crate) struct Booted {
     pub span_ns: (i64, i64),
 }
 
-/// All measured boots of a session, in their order. `timed` machines take turns in blocks.
+/// All measured boots of a session, and warm-ups that failed, in their order. `timed` machines take turns in blocks.
 ///
 /// # Errors
 /// When the session's folder cannot be read.
 pub(crate) fn of(session: &Session, timed: u32) -> Result<(Vec<Booted>, Vec<String>)> {
     let (finished, warnings) = session.finished()?;
     let measured: Vec<(PathBuf, RunRecord)> =
-        finished.into_iter().filter(|(_, record)| !record.warmup).collect();
+        finished.into_iter().filter(|(_, record)| record.is_told()).collect();
     let blocks = blocked(session, timed);
     let block = |record: &RunRecord| (record.index < blocks).then(|| record.index / timed.max(1));
     let all = in_parallel(&measured, |(dir, record)| {

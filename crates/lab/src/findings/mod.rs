@@ -16,7 +16,7 @@ use crate::boots::Boots;
 use crate::prepare::{check_same, prepare, Prepared};
 use crate::shown::Shown;
 use anyhow::Result;
-use catalogue::{Finding, CATALOGUE};
+use catalogue::{Finding, Own, CATALOGUE};
 use kitchen::Kitchen;
 use plan::{Menu, BASELINE};
 use report::FindingsReport;
@@ -76,7 +76,13 @@ pub(crate) struct Asked {
 
 /// What `--list` says: (id, title, what it is).
 pub fn list() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
-    CATALOGUE.iter().map(|finding| (finding.id, finding.title, finding.what))
+    CATALOGUE.iter().map(|finding| (finding.cause.id, finding.cause.title, finding.what))
+}
+
+/// True for a cause of which there is a pair of machines, with and without it.
+/// On a machine of one's own it takes a remedy that leaves the machine what it is.
+pub(crate) fn is_measurable(id: &str, own: bool) -> bool {
+    catalogue::named(id).is_some_and(|finding| !own || matches!(finding.own, Own::Remedy { .. }))
 }
 
 /// Measures findings.
@@ -158,12 +164,12 @@ fn chosen(ids: &[String]) -> Result<Vec<&'static Finding>> {
     }
     let one = |id: &String| {
         catalogue::named(id).ok_or_else(|| {
-            let known: Vec<&str> = CATALOGUE.iter().map(|finding| finding.id).collect();
+            let known: Vec<&str> = CATALOGUE.iter().map(|finding| finding.cause.id).collect();
             usage(format!("no finding is called {id:?}; there are {}", known.join(", ")))
         })
     };
     let mut found: Vec<&Finding> = ids.iter().map(one).collect::<Result<_>>()?;
-    found.dedup_by_key(|finding| finding.id);
+    found.dedup_by_key(|finding| finding.cause.id);
     Ok(found)
 }
 
@@ -176,8 +182,8 @@ fn how_long(boots: usize, machines: usize, spec: &MachineSpec) -> String {
     }
     let minutes = (boots as f64 * USUAL_BOOT_S / 60.0).ceil();
     format!(
-        "{boots_of} of {machines} are to come: some {minutes} minutes if one takes \
-         {USUAL_BOOT_S} s; it may be ended at any time and gone on with by --resume"
+        "{boots_of} of {machines}: about {} at {USUAL_BOOT_S} s a boot; Ctrl-C ends it, --resume goes on",
+        plural(minutes as u64, "minute")
     )
 }
 
@@ -224,7 +230,7 @@ impl Answer for Shown<FindingsResult> {
 
 /// True for a verdict that has figures.
 pub(crate) fn is_measured(verdict: FindingVerdict) -> bool {
-    verdict != FindingVerdict::Inapplicable
+    !matches!(verdict, FindingVerdict::Inapplicable | FindingVerdict::Unfinished)
 }
 
 /// Why a run was no boot to compare, in words.

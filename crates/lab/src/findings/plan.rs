@@ -76,7 +76,7 @@ pub(crate) fn of_options(findings: &[&Finding], kitchen: &Kitchen<'_>, exact: bo
         let planned = of_finding(&mut menu, finding, kitchen, exact);
         menu.findings.push(planned);
     }
-    if findings.iter().any(|finding| finding.id == consoles::FINDING) {
+    if findings.iter().any(|finding| finding.cause.id == consoles::FINDING) {
         for label in consoles::LABELS {
             if let Ok(spec) = consoles::machine(kitchen, label) {
                 let label = menu.label(label, spec);
@@ -93,7 +93,8 @@ fn of_finding(
     kitchen: &Kitchen<'_>,
     exact: bool,
 ) -> PlannedFinding {
-    let mut planned = PlannedFinding { id: finding.id.to_owned(), ..PlannedFinding::default() };
+    let mut planned =
+        PlannedFinding { id: finding.cause.id.to_owned(), ..PlannedFinding::default() };
     for pair in finding.contrasts {
         match of_pair(menu, finding, pair, kitchen, exact) {
             Ok(contrast) => planned.contrasts.push(contrast),
@@ -121,8 +122,8 @@ fn of_pair(
         return Err("the machine that is asked about is the same with and without it".into());
     }
     let name = |side: &str| match pair.name {
-        "" => format!("{}: {side}", finding.id),
-        name => format!("{}: {name}: {side}", finding.id),
+        "" => format!("{}: {side}", finding.cause.id),
+        name => format!("{}: {name}: {side}", finding.cause.id),
     };
     for spec in [Some(&with), without.as_ref()].into_iter().flatten() {
         super::describable(spec, kitchen)?;
@@ -147,14 +148,15 @@ pub(crate) fn of_own(findings: &[&Finding], base: &MachineSpec, machine: &Machin
     let with = menu.label(BASELINE, base.clone());
     let own = OwnMachine::of(machine);
     for finding in findings {
-        let mut planned = PlannedFinding { id: finding.id.to_owned(), ..PlannedFinding::default() };
+        let mut planned =
+            PlannedFinding { id: finding.cause.id.to_owned(), ..PlannedFinding::default() };
         match &finding.own {
             Own::Never(why) => planned.inapplicable = Some((*why).to_owned()),
             Own::Remedy { absent, changes } => match own.closed().or_else(|| absent(&own)) {
                 Some(why) => planned.inapplicable = Some(why),
                 None => {
                     let spec = own::changed(base, machine, changes);
-                    let without = menu.label(&format!("without {}", finding.id), spec);
+                    let without = menu.label(&format!("without {}", finding.cause.id), spec);
                     planned.contrasts.push(PlannedContrast {
                         with: with.clone(),
                         without: Some(without),

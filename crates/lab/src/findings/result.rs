@@ -18,6 +18,7 @@ use vmeter_model::FindingVerdict;
 use vmeter_render::quantity::{compact_seconds, p_value};
 use vmeter_session::{envelope, Session};
 use vmeter_stats::estimate;
+use vmeter_timeline::registry;
 
 /// Blocks without which nothing has a deviation.
 const FEWEST: usize = 2;
@@ -245,7 +246,8 @@ impl<'a> Runs<'a> {
         let words = |of: fn(&Finding) -> &'static str| known.map_or("", of).to_owned();
         FindingRow {
             id: planned.id.clone(),
-            title: known.map_or_else(|| planned.id.clone(), |finding| finding.title.to_owned()),
+            title: known
+                .map_or_else(|| planned.id.clone(), |finding| finding.cause.title.to_owned()),
             what: words(|finding| finding.what),
             published: words(|finding| finding.published),
             stand_in: words(|finding| finding.stand_in),
@@ -271,12 +273,14 @@ impl<'a> Runs<'a> {
         if first.samples_s.is_empty() {
             let labels = [Some(&first.with), first.without.as_ref()];
             let why = labels.into_iter().flatten().find_map(|label| self.failure(label));
-            let why = why.unwrap_or_else(|| "no block of its machines is finished".into());
-            return (FindingVerdict::Inapplicable, why);
+            return match why {
+                Some(why) => (FindingVerdict::Inapplicable, why),
+                None => (FindingVerdict::Unfinished, "none of its blocks is finished".into()),
+            };
         }
         if first.samples_s.len() < FEWEST {
             let why = "a single block decides nothing: --runs 5 or more, or --resume".into();
-            return (FindingVerdict::Inapplicable, why);
+            return (FindingVerdict::Unfinished, why);
         }
         if let Some(why) = all.iter().find_map(|contrast| self.differ(contrast)) {
             return (FindingVerdict::Inapplicable, why);
@@ -331,7 +335,8 @@ impl<'a> Runs<'a> {
     /// Of the boot that prints its whole log.
     fn console_share(&self, asked: &Asked, costs: &[ConsoleCost]) -> Option<ConsoleShare> {
         let cost = consoles::of_log(costs)?;
-        let verbose = asked.findings.iter().find(|finding| finding.id == "quiet")?;
+        let verbose =
+            asked.findings.iter().find(|finding| finding.id == registry::CONSOLE_LOG.id)?;
         let label = &verbose.contrasts.first()?.with;
         let own = self.booted.iter().filter(|one| one.label == *label && one.is_done());
         let known: Vec<(f64, f64)> = own

@@ -182,7 +182,7 @@ fn moment(
     finished: &[(PathBuf, RunRecord)],
     warnings: &mut Vec<String>,
 ) -> Moment {
-    let own = finished.iter().filter(|(_, run)| run.label == machine.label && !run.warmup);
+    let own = finished.iter().filter(|(_, run)| run.label == machine.label && run.is_told());
     let (mut samples, mut failures) = (Vec::new(), Vec::new());
     for (dir, run) in own {
         for warning in &run.warnings {

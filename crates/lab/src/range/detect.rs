@@ -122,7 +122,7 @@ pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
 mod tests {
     use super::*;
     use vmeter_stats::rng::Rng;
-    use vmeter_stats::segments::level_changes_of_runs;
+    use vmeter_stats::segments::{in_blocks, level_changes_of_runs};
 
     /// A range that showed nothing said "0.1 % more would have shown", by what it happened to see.
     #[test]
@@ -145,7 +145,11 @@ mod tests {
                 let own = |level: f64| (0..runs).map(|_| level + sd * rng.normal()).collect();
                 quarter.clone().map(own).collect::<Vec<_>>()
             };
-            let steps = level_changes_of_runs(&planted(), super::super::levels::ALPHA, seed.into());
+            let steps = level_changes_of_runs(
+                &in_blocks(&planted()),
+                super::super::levels::ALPHA,
+                seed.into(),
+            );
             found += u32::from(!steps.is_empty());
         }
         let least = figures.iter().copied().fold(f64::INFINITY, f64::min);

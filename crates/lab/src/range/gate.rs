@@ -29,6 +29,7 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         }
         let name = match change.shape {
             ChangeShape::Step => name(*last),
+            ChangeShape::Tail => format!("the mean since {}, with its slow boots,", name(*last)),
             ChangeShape::Creep => format!("{} over {}, a creep,", name(*last), name(change.before)),
             ChangeShape::Undecided => {
                 format!("{} over {}, by one commit or a creep,", name(*last), name(change.before))
@@ -36,13 +37,20 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         };
         gates.push(limit.rule(&name, ratio.mean, ratio.ci95, ratio.n));
     }
+    for change in &result.seen_once {
+        let (Some(ratio), Some(last)) = (change.ratio, change.commits.last()) else { continue };
+        let name = format!("{}, seen once and not again,", name(*last));
+        gates.push(limit.rule(&name, ratio.mean, ratio.ci95, ratio.n));
+    }
     match result.verdict {
         RangeVerdict::Changed => {}
         RangeVerdict::NotMeasurable => {
             gates.push(limit.nothing("fewer than two commits can be measured"));
         }
-        RangeVerdict::Undecided => gates.push(limit.unknowable("the range is undecided")),
-        RangeVerdict::NoChange => gates.push(match result.excluded_pct {
+        RangeVerdict::Undecided if result.seen_once.is_empty() => {
+            gates.push(limit.unknowable("the range is undecided"));
+        }
+        RangeVerdict::Undecided | RangeVerdict::NoChange => gates.push(match result.excluded_pct {
             Some(most) if most <= limit.percent => Gate {
                 ruling: Ruling::Passed,
                 text: format!(

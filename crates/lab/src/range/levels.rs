@@ -11,20 +11,24 @@ use super::place::{samples, Added, Placement, Sample};
 use super::sizing::{self, Sized};
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
-use vmeter_model::range::{Change, MeasuredCommit, RangeRecord};
+use vmeter_model::range::{Change, MeasuredCommit, RangeRecord, SlowBoots};
 use vmeter_model::{ChangeShape, Estimate, RangeVerdict, Verdict};
 use vmeter_session::{SavedRun, Session};
 use vmeter_stats::dist::{t_quantile, t_two_sided};
-use vmeter_stats::hosts::adjust;
+use vmeter_stats::hosts::without_blocks;
 use vmeter_stats::placing::Placed;
-use vmeter_stats::segments::{level_changes_of_runs, neighbour_sd, LevelChange, FEWEST};
+use vmeter_stats::rare::rare_change;
+use vmeter_stats::segments::{level_changes_of_runs, neighbour_sd, LevelChange, Run, FEWEST};
 use vmeter_stats::shape::{Shape, Stretch};
 use vmeter_stats::signed_rank::pseudo_median;
 use vmeter_stats::step;
-use vmeter_stats::{mean, ratio_of_means, Rule};
+use vmeter_stats::{cut, mean, ratio_of_means, Rule};
 
-/// Chance of any change of level in a range where nothing changed.
-pub(super) const ALPHA: f64 = 0.05;
+/// Chance of any change of level in a range in which nothing changed.
+pub(super) const ALPHA: f64 = 0.04;
+
+/// Chance of any change in how often boots are slow, in such a range: together 5 %.
+const ALPHA_OF_TAIL: f64 = 0.005;
 
 /// What builds are taken to differ by where they are too few to tell it.
 const BUILD_SD: f64 = 0.01;
@@ -36,7 +40,9 @@ pub(super) struct Level<'c> {
     pub by_block: BTreeMap<usize, f64>,
     /// Centres of the logarithms of each build's.
     builds: Vec<f64>,
-    /// The logarithms without what blocks add, and their centre.
+    /// The logarithms without what blocks add, with the block of each.
+    runs: Vec<Run>,
+    /// The same without blocks, the far ones cut, and their centre.
     pub logs: Vec<f64>,
     centre: f64,
 }
@@ -59,7 +65,11 @@ pub(super) fn scanned(
             let placement = (!exact).then(|| Placement::of(&levels, &steps, &samples));
             let taken = taken(record, finished, times);
             let sized = |step: &Step<'_>| sized(session, &taken, step).filter(|_| !exact);
-            let found = many(&levels, &steps, placement.as_ref(), sized);
+            let mut found = many(&levels, &steps, placement.as_ref(), sized);
+            if let Some(tail) = tail(&levels, &steps, session.record.seed).filter(|_| !exact) {
+                found.verdict = RangeVerdict::Changed;
+                found.changes.push(tail);
+            }
             let is_calm = found.verdict == RangeVerdict::NoChange && !exact;
             let detectable_pct = is_calm.then(|| super::detect::detectable_pct(&levels)).flatten();
             Found { detectable_pct, ..found }
@@ -185,23 +195,32 @@ fn levels<'c>(
     let added = Added::of(&session.record);
     let first = samples.iter().filter(|sample| !added.places(sample.run));
     let samples: Vec<Sample> = first.copied().collect();
-    let adjusted = adjust(&samples.iter().map(|s| s.of).collect::<Vec<_>>()).values;
-    let level = |commit: &'c MeasuredCommit| {
-        let own = || samples.iter().zip(&adjusted).filter(|(s, _)| s.of.group == commit.index);
-        let logs: Vec<f64> = own().map(|(_, y)| y.ln()).filter(|y| y.is_finite()).collect();
-        let by_block = own().map(|(s, _)| (s.of.host, s.of.value)).collect();
-        let mut of_builds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
-        for (s, y) in own().filter(|(_, y)| y.ln().is_finite()) {
-            of_builds.entry(s.build).or_default().push(y.ln());
-        }
-        let builds = of_builds.values().map(|logs| pseudo_median(logs)).collect();
-        let is_compared = !commit.samples_s.is_empty() && !logs.is_empty();
-        is_compared.then(|| {
-            let centre = pseudo_median(&logs);
-            Level { commit, by_block, builds, logs, centre }
-        })
+    let logs = without_blocks(&samples.iter().map(|s| s.of).collect::<Vec<_>>());
+    let own = |commit: &MeasuredCommit| {
+        let is_own = |(s, y): &(&Sample, &f64)| s.of.group == commit.index && y.is_finite();
+        let own = samples.iter().zip(&logs).filter(is_own);
+        own.map(|(s, y)| (*s, *y)).collect::<Vec<_>>()
     };
-    commits.iter().filter_map(level).collect()
+    let measured = commits.iter().map(|commit| (commit, own(commit)));
+    let measured: Vec<_> =
+        measured.filter(|(c, own)| !c.samples_s.is_empty() && !own.is_empty()).collect();
+    let times = |(_, own): &(_, Vec<(Sample, f64)>)| own.iter().map(|(_, y)| *y).collect();
+    let calm = cut(&measured.iter().map(times).collect::<Vec<Vec<f64>>>());
+    let level = |commit: &'c MeasuredCommit, own: Vec<(Sample, f64)>, logs: Vec<f64>| {
+        let mut of_builds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+        for ((s, _), y) in own.iter().zip(&logs) {
+            of_builds.entry(s.build).or_default().push(*y);
+        }
+        Level {
+            commit,
+            by_block: own.iter().map(|(s, _)| (s.of.host, s.of.value)).collect(),
+            builds: of_builds.values().map(|logs| pseudo_median(logs)).collect(),
+            runs: own.iter().map(|(s, y)| (s.of.host, *y)).collect(),
+            centre: pseudo_median(&logs),
+            logs,
+        }
+    };
+    measured.into_iter().zip(calm).map(|((commit, own), logs)| level(commit, own, logs)).collect()
 }
 
 /// Few commits, or exact times: each against the one before it, block by block.
@@ -261,7 +280,7 @@ fn few_builds(levels: &[Level<'_>]) -> Found {
 }
 
 fn steps(levels: &[Level<'_>], seed: u64) -> Vec<LevelChange> {
-    let runs: Vec<Vec<f64>> = levels.iter().map(|l| l.logs.clone()).collect();
+    let runs: Vec<Vec<Run>> = levels.iter().map(|l| l.runs.clone()).collect();
     level_changes_of_runs(&runs, ALPHA, seed)
 }
 
@@ -273,8 +292,7 @@ fn many<'l>(
     sized: impl Fn(&Step<'_>) -> Option<Sized>,
 ) -> Found {
     if steps.is_empty() {
-        let centres: Vec<f64> = levels.iter().map(|l| l.centre).collect();
-        return Found { excluded_pct: at_the_end(&centres), ..Found::new(RangeVerdict::NoChange) };
+        return Found { excluded_pct: excluded(levels), ..Found::new(RangeVerdict::NoChange) };
     }
     let found = steps.iter().map(|step| Placed { at: step.at, within: [step.at; 2] });
     let own = |(k, p)| placement.and_then(|own| own.placed.get(k)).copied().unwrap_or(p);
@@ -282,6 +300,7 @@ fn many<'l>(
     let stretches = placement.map_or(&[][..], |own| &own.stretches);
     let between_them = between_levels(levels, &placed);
     let mut changes = Vec::new();
+    let mut seen_once = Vec::new();
     for (k, ((step, own), found)) in between_them.iter().zip(&placed).zip(steps).enumerate() {
         let is_of = |s: &&Stretch| s.shape != Shape::Steps && s.holds(k);
         if let Some(stretch) = stretches.iter().find(is_of) {
@@ -290,6 +309,10 @@ fn many<'l>(
                 continue;
             };
             let fresh = if of.len() == 1 { sized(step) } else { None };
+            if let Some(fresh) = fresh.filter(|fresh| !fresh.shows(rise(step))) {
+                seen_once.extend(change(step.before, step.after, None, 1.0).map(|c| fresh.of(c)));
+                continue;
+            }
             changes.extend(
                 (k == from).then(|| together(levels, stretch, (of, found), fresh)).flatten(),
             );
@@ -299,14 +322,56 @@ fn many<'l>(
         let place = index(own.within[0]).zip(index(own.within[1])).map(|(a, b)| [a, b]);
         let ratio = between(step.before, step.after);
         let Some(change) = change(step.before, step.after, ratio, found.p_value) else { continue };
-        changes.push(match sized(step) {
-            Some(Sized { ratio, jump_s, runs, .. }) => {
-                Change { place, ratio: Some(ratio), jump_s, sizing: Some(runs), ..change }
-            }
-            None => Change { place, ..change },
-        });
+        let change = Change { place, ..change };
+        match sized(step) {
+            Some(fresh) if fresh.shows(rise(step)) => changes.push(fresh.of(change)),
+            Some(fresh) => seen_once.push(fresh.of(change)),
+            None => changes.push(change),
+        }
     }
-    Found { changes, ..Found::new(RangeVerdict::Changed) }
+    let verdict = match changes.is_empty() {
+        true => RangeVerdict::Undecided,
+        false => RangeVerdict::Changed,
+    };
+    let excluded_pct = excluded(levels).filter(|_| changes.is_empty());
+    Found { changes, seen_once, excluded_pct, ..Found::new(verdict) }
+}
+
+/// What the runs that found a step say of it.
+fn rise(step: &Step<'_>) -> f64 {
+    let centres = |side: &[Level<'_>]| mean(&side.iter().map(|l| l.centre).collect::<Vec<_>>());
+    centres(step.after) - centres(step.before)
+}
+
+/// By how much, %, a range in which nothing was found may have got slower: the typical boot of the last commit, or
+/// the mean from any commit on, in which its rare slow boots are.
+fn excluded(levels: &[Level<'_>]) -> Option<f64> {
+    let centres: Vec<f64> = levels.iter().map(|l| l.centre).collect();
+    let own = |level: &Level<'_>| mean(&level.runs.iter().map(|(_, y)| *y).collect::<Vec<_>>());
+    let means: Vec<f64> = levels.iter().map(own).collect();
+    let (n, sd) = (means.len() as f64, vmeter_stats::sample::sd(&means));
+    let at = |cut: usize| {
+        let (before, after) = means.split_at(cut);
+        let both = 1.0 / before.len() as f64 + 1.0 / after.len() as f64;
+        let most = mean(after) - mean(before) + t_quantile(0.975, n - 1.0) * sd * both.sqrt();
+        100.0 * most.exp_m1()
+    };
+    let most = (1..means.len()).map(at).fold(0.0, f64::max);
+    Some(at_the_end(&centres)?.max(most))
+}
+
+/// The commit from which on another share of boots is slow.
+fn tail(levels: &[Level<'_>], steps: &[LevelChange], seed: u64) -> Option<Change> {
+    let runs: Vec<Vec<Run>> = levels.iter().map(|l| l.runs.clone()).collect();
+    let at: Vec<usize> = steps.iter().map(|step| step.at).collect();
+    let found = rare_change(&runs, &at, ALPHA_OF_TAIL, seed)?;
+    let [before, since] = found.slow;
+    let (a, b) = (levels.get(..found.at)?, levels.get(found.at..)?);
+    let change = change(a, b, ratio_of_means(&times_of(a), &times_of(b)), found.p_value)?;
+    let way =
+        if since[0] * before[1] > before[0] * since[1] { Verdict::Slower } else { Verdict::Faster };
+    let slow = Some(SlowBoots { before, since, times: found.times });
+    Some(Change { shape: ChangeShape::Tail, verdict: way, slow, ..change })
 }
 
 fn is_creep(stretch: &Stretch) -> bool {
@@ -351,6 +416,7 @@ fn together(
         probability: None,
         sizing: None,
         place: None,
+        slow: None,
     })
 }
 
@@ -386,8 +452,8 @@ fn change(
 ) -> Option<Change> {
     let (last, first) = (before.last()?.commit.index, after.first()?.commit.index);
     let (a, b) = (times_of(before), times_of(after));
-    let jump_s = mean(&b) - mean(&a);
     let ratio = ratio.or_else(|| ratio_of_means(&a, &b))?;
+    let jump_s = mean(&a) * (ratio.mean - 1.0);
     let verdict = if ratio.mean > 1.0 { Verdict::Slower } else { Verdict::Faster };
     Some(Change {
         shape: ChangeShape::Step,
@@ -400,5 +466,6 @@ fn change(
         probability: None,
         sizing: None,
         place: None,
+        slow: None,
     })
 }

@@ -2,7 +2,7 @@
 
 use super::levels::scanned;
 use super::place::Added;
-use super::sizing::{self, Sized};
+use super::sizing;
 use super::{builds::Build, builds::Builds, decision, load, template};
 use crate::analysis;
 use crate::diff;
@@ -113,6 +113,7 @@ pub fn result(session: &Session) -> Result<RangeResult> {
         excluded_pct: found.excluded_pct,
         detectable_pct: found.detectable_pct,
         changes: found.changes,
+        seen_once: found.seen_once,
         commits,
         ends,
         explained,
@@ -143,6 +144,8 @@ fn explained(
 #[derive(Debug)]
 pub(super) struct Found {
     pub changes: Vec<Change>,
+    /// As in [`RangeResult`].
+    pub seen_once: Vec<Change>,
     pub verdict: RangeVerdict,
     pub suspects: Vec<usize>,
     pub probability: Option<f64>,
@@ -155,11 +158,11 @@ pub(super) struct Found {
 
 impl Found {
     pub fn new(verdict: RangeVerdict) -> Self {
-        let (changes, suspects) = (Vec::new(), Vec::new());
         Found {
-            changes,
+            changes: Vec::new(),
+            seen_once: Vec::new(),
             verdict,
-            suspects,
+            suspects: Vec::new(),
             probability: None,
             excluded_pct: None,
             detectable_pct: None,
@@ -306,11 +309,23 @@ fn searched(
         sizing::of(added, &taken, guilty)?.step(plan, &taken, exact, build_sd)
     };
     let found = match search.finished() {
-        Some(Answer::Changed { commits: guilty, posterior, .. }) => Found {
-            changes: change(commits, &guilty, sized(&guilty), posterior).into_iter().collect(),
-            probability: Some(posterior),
-            ..Found::new(RangeVerdict::Changed)
-        },
+        Some(Answer::Changed { commits: guilty, posterior, .. }) => {
+            let fresh = sized(&guilty);
+            let all = change(commits, &guilty, posterior).into_iter();
+            let is_shown = |c: &Change| fresh.is_none_or(|fresh| fresh.shows(c.jump_s));
+            let (changes, seen_once): (Vec<Change>, Vec<Change>) = all.partition(is_shown);
+            let sized = |change: Change| match &fresh {
+                Some(fresh) => fresh.of(change),
+                None => change,
+            };
+            let changes: Vec<Change> = changes.into_iter().map(sized).collect();
+            let seen_once: Vec<Change> = seen_once.into_iter().map(sized).collect();
+            let verdict = match seen_once.is_empty() {
+                true => RangeVerdict::Changed,
+                false => RangeVerdict::Undecided,
+            };
+            Found { changes, seen_once, probability: Some(posterior), ..Found::new(verdict) }
+        }
         Some(Answer::NoChange { posterior }) => Found {
             probability: Some(posterior),
             excluded_pct: Some(100.0 * decision::rule(record).smallest),
@@ -333,13 +348,8 @@ fn searched(
     Found { ends, ..found }
 }
 
-/// The change of a search, by the runs that tell its size; where there are none, by those that found it.
-fn change(
-    commits: &[MeasuredCommit],
-    guilty: &[usize],
-    sized: Option<Sized>,
-    probability: f64,
-) -> Option<Change> {
+/// The change of a search, by the runs that found it.
+fn change(commits: &[MeasuredCommit], guilty: &[usize], probability: f64) -> Option<Change> {
     let (first, last) = (*guilty.first()?, *guilty.last()?);
     let (before, after): (Vec<&MeasuredCommit>, Vec<&MeasuredCommit>) = with_samples(commits)
         .filter(|c| c.index < first || c.index >= last)
@@ -348,10 +358,7 @@ fn change(
         side.iter().flat_map(|c| c.samples_s.iter().copied()).collect()
     };
     let (a, b) = (all(&before), all(&after));
-    let (ratio, jump_s) = match &sized {
-        Some(sized) => (sized.ratio, sized.jump_s),
-        None => (ratio_of_means(&a, &b)?, mean(&b) - mean(&a)),
-    };
+    let (ratio, jump_s) = (ratio_of_means(&a, &b)?, mean(&b) - mean(&a));
     Some(Change {
         shape: ChangeShape::Step,
         commits: guilty.to_vec(),
@@ -361,8 +368,9 @@ fn change(
         jump_s,
         p_value: None,
         probability: Some(probability),
-        sizing: sized.map(|sized| sized.runs),
+        sizing: None,
         place: None,
+        slow: None,
     })
 }
 

@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::range::RangeRecord;
 use vmeter_model::run::{PlannedRun, SessionRecord};
 use vmeter_session::{SavedRun, Session};
-use vmeter_stats::hosts::{adjust, HostSample};
+use vmeter_stats::cut;
+use vmeter_stats::hosts::{without_blocks, HostSample};
 use vmeter_stats::placing::{doubtful, placed, Placed, Spread};
 use vmeter_stats::segments::LevelChange;
 use vmeter_stats::shape::{stretches, Stretch};
@@ -158,13 +159,14 @@ impl Placement {
                 Some((at, HostSample { group: group(at), ..s.of }))
             })
             .collect();
-        let adjusted = adjust(&own.iter().map(|(_, s)| *s).collect::<Vec<_>>()).values;
+        let logs = without_blocks(&own.iter().map(|(_, s)| *s).collect::<Vec<_>>());
         let mut runs = vec![Vec::new(); levels.len()];
-        for ((at, _), value) in own.iter().zip(adjusted) {
-            if let Some(runs) = runs.get_mut(*at).filter(|_| value.ln().is_finite()) {
-                runs.push(value.ln());
+        for ((at, _), y) in own.iter().zip(logs) {
+            if let Some(runs) = runs.get_mut(*at).filter(|_| y.is_finite()) {
+                runs.push(y);
             }
         }
+        let runs = cut(&runs);
         let placed = placed(&runs, &at, SURE);
         let at: Vec<usize> = placed.iter().map(|p| p.at).collect();
         let spread = Spread::of(&runs, &at);

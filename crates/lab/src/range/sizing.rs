@@ -8,11 +8,12 @@ use super::decision::Taken;
 use super::place::Added;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use vmeter_model::range::Change;
 use vmeter_model::run::PlannedRun;
-use vmeter_model::Estimate;
-use vmeter_stats::hosts::{adjust, HostSample};
-use vmeter_stats::ratio_of_means;
+use vmeter_model::{Estimate, Verdict};
+use vmeter_stats::hosts::{without_blocks, HostSample};
 use vmeter_stats::step::{runs_each, Step};
+use vmeter_stats::{cut, ratio_of_means};
 
 /// Builds of each side, if the search made so many.
 const EACH: usize = 4;
@@ -76,28 +77,38 @@ impl Sizing {
             (exact || block.is_some()).then_some(HostSample { host, group, value: *value })
         };
         let samples: Vec<HostSample> = taken.iter().filter_map(sample).collect();
-        let values =
-            if exact { samples.iter().map(|s| s.value).collect() } else { adjust(&samples).values };
-        let mut of_builds: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-        for (sample, value) in
-            samples.iter().zip(values).filter(|(_, value)| value.ln().is_finite())
-        {
-            of_builds.entry(sample.group).or_default().push(value);
-        }
-        if exact {
-            of_builds.values_mut().for_each(|values| values.truncate(1));
-        }
-        let (before, after): (Vec<_>, Vec<_>) =
-            of_builds.into_iter().partition(|(group, _)| *group < self.sides[0].len());
-        let [a, b] = [before, after]
-            .map(|side| -> Vec<Vec<f64>> { side.into_iter().map(|(_, values)| values).collect() });
-        let logs = |side: &[Vec<f64>]| -> Vec<Vec<f64>> {
-            side.iter().map(|values| values.iter().map(|y| y.ln()).collect()).collect()
+        let logs: Vec<f64> = if exact {
+            samples.iter().map(|s| s.value.ln()).collect()
+        } else {
+            without_blocks(&samples)
         };
-        let step = Step::of_builds(&logs(&a), &logs(&b), build_sd)?;
+        let split = self.sides[0].len();
+        let of_side = |after: bool| -> Vec<(usize, f64)> {
+            let all = samples.iter().zip(&logs).filter(|(_, y)| y.is_finite());
+            all.map(|(s, y)| (s.group, *y)).filter(|(at, _)| (*at >= split) == after).collect()
+        };
+        let sides = [of_side(false), of_side(true)];
+        // Of three runs of a build one that is slow is not far from two others: of a whole side it is.
+        let times = sides.each_ref().map(|side| side.iter().map(|(_, y)| *y).collect::<Vec<_>>());
+        let calm = if exact { times.to_vec() } else { cut(&times) };
+        let of_builds = |(side, logs): (&Vec<(usize, f64)>, &Vec<f64>)| {
+            let mut builds: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+            for ((at, _), y) in side.iter().zip(logs) {
+                builds.entry(*at).or_default().push(*y);
+            }
+            if exact {
+                builds.values_mut().for_each(|values| values.truncate(1));
+            }
+            builds.into_values().collect::<Vec<Vec<f64>>>()
+        };
+        let both: Vec<Vec<Vec<f64>>> = sides.iter().zip(&calm).map(of_builds).collect();
+        let [a, b] = both.as_slice() else { return None };
+        let step = Step::of_builds(a, b, build_sd)?;
         let (builds, runs) = ([a.len(), b.len()], samples.len());
-        let all = ratio_of_means(&a.concat(), &b.concat())?;
-        let jump_s = vmeter_stats::mean(&a.concat()) * (step.ratio() - 1.0);
+        let [before, after] =
+            [a, b].map(|side| side.concat().iter().map(|y| y.exp()).collect::<Vec<_>>());
+        let all = ratio_of_means(&before, &after)?;
+        let jump_s = vmeter_stats::mean(&before) * (step.ratio() - 1.0);
         let ratio = Estimate { mean: step.ratio(), ci95: step.ci95(), ..all };
         Some(Sized { ratio, jump_s, runs, builds })
     }
@@ -137,6 +148,25 @@ pub(super) struct Sized {
     /// By so many runs, of so many builds of either side.
     pub runs: usize,
     pub builds: [usize; 2],
+}
+
+impl Sized {
+    /// True if it shows a step that way by itself.
+    pub fn shows(&self, way: f64) -> bool {
+        let [low, high] = self.ratio.ci95;
+        if way > 0.0 {
+            low > 1.0
+        } else {
+            high < 1.0
+        }
+    }
+
+    /// The change, by how large it is by these runs.
+    pub fn of(&self, change: Change) -> Change {
+        let verdict = if self.jump_s > 0.0 { Verdict::Slower } else { Verdict::Faster };
+        let Sized { ratio, jump_s, runs, .. } = *self;
+        Change { verdict, ratio: Some(ratio), jump_s, sizing: Some(runs), ..change }
+    }
 }
 
 /// Builds of one side in the order in which they are wanted, nearest to the step first, and whether

@@ -76,7 +76,8 @@ pub fn command(run: &str, spec: MachineSpec) -> MachineSpec {
         // As an argument, so that no folder's name is read by the shell.
         false => vec!["sh".into(), "-c".into(), format!("cd \"$0\" && {run}"), PLACEHOLDER.into()],
     };
-    MachineSpec { command: words, ..spec }
+    // It is timed as a command is, and no VMM is looked for in it.
+    MachineSpec { command: words, no_inject: true, ..spec }
 }
 
 fn each_text(value: &mut Value, action: &mut dyn FnMut(&mut String)) {

@@ -13,14 +13,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use vmeter_session::failure::usage;
 use vmeter_session::Interrupt;
 use vmeter_session::{read_run, Progress, Session, Watch};
 
 /// Submissions of one shard, the first one included.
 const ATTEMPTS: u32 = 4;
-/// Looks at which Slurm has no task of an unfinished shard before it counts as lost: a shared
-/// file system shows a task's last files late.
+/// Looks at which Slurm has no task of a shard whose task says that it ended badly, before it
+/// counts as lost.
 const LOOKS: u32 = 2;
+/// How long a shard is waited for that Slurm has no task of and that says nothing, the first time,
+/// s; each further time it is twice as long. A client of NFS may know a folder as it was a minute
+/// ago (nfs(5), `acdirmax`), and a controller that has just started knows no tasks.
+const PATIENCE_S: f64 = 60.0;
+/// … and at most, s.
+const MOST_PATIENCE_S: f64 = 300.0;
+/// Sets [`PATIENCE_S`].
+const PATIENCE_VARIABLE: &str = "VMETER_SLURM_PATIENCE";
 
 /// A shard on its way.
 struct Part {
@@ -29,6 +38,8 @@ struct Part {
     told: BTreeSet<u32>,
     attempts: u32,
     looks: u32,
+    /// Slurm has had no task of it since then.
+    gone: Option<Instant>,
 }
 
 /// Where a shard is.
@@ -47,6 +58,7 @@ pub(super) struct Follow<'a> {
     dir: &'a Path,
     job: JobRecord,
     parts: Vec<(u32, Part)>,
+    patience: Duration,
 }
 
 impl<'a> Follow<'a> {
@@ -58,10 +70,11 @@ impl<'a> Follow<'a> {
             if !matches!(ended(&session.dir), Some(0 | 1)) {
                 let _ = std::fs::remove_file(session.dir.join(ENDED));
             }
-            Ok((index, Part { session, told: BTreeSet::new(), attempts: 1, looks: 0 }))
+            let told = BTreeSet::new();
+            Ok((index, Part { session, told, attempts: 1, looks: 0, gone: None }))
         };
         let parts: Result<Vec<(u32, Part)>> = (1..=job.shards).map(part).collect();
-        Ok(Follow { dir, job, parts: parts? })
+        Ok(Follow { dir, job, parts: parts?, patience: patience()? })
     }
 
     /// Until every shard is done.
@@ -115,12 +128,19 @@ impl<'a> Follow<'a> {
                 Stage::Done => {}
                 Stage::Underway => {
                     underway = true;
-                    part.looks = 0;
+                    part.found();
                 }
                 Stage::Refused => hopeless.push(*index),
                 Stage::Gone => {
-                    part.looks += 1;
-                    match (part.looks >= LOOKS, part.attempts < ATTEMPTS) {
+                    let patience = self.patience * (1 << (part.attempts - 1).min(8));
+                    let patience = patience.min(Duration::from_secs_f64(MOST_PATIENCE_S));
+                    if part.looks == 0 && ended(&part.session.dir).is_none() {
+                        progress.note(&format!(
+                            "Slurm has no task of shard {index}: waiting {:.0} s for its files",
+                            patience.as_secs_f64()
+                        ));
+                    }
+                    match (part.is_lost(patience), part.attempts < ATTEMPTS) {
                         (false, _) => underway = true,
                         (true, true) => again.push(*index),
                         (true, false) => hopeless.push(*index),
@@ -151,7 +171,7 @@ impl<'a> Follow<'a> {
                     job::log(self.dir, *index).display()
                 ));
                 part.attempts += 1;
-                part.looks = 0;
+                part.found();
             }
         }
         self.job.jobs.push(number);
@@ -159,7 +179,31 @@ impl<'a> Follow<'a> {
     }
 }
 
+/// How long the first wait for a shard is.
+fn patience() -> Result<Duration> {
+    let Ok(text) = std::env::var(PATIENCE_VARIABLE) else {
+        return Ok(Duration::from_secs_f64(PATIENCE_S));
+    };
+    let seconds = text.trim().parse().ok().filter(|s| (0.0..=MOST_PATIENCE_S).contains(s));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| {
+        usage(format!("{PATIENCE_VARIABLE}={text}: expected seconds, 0 to {MOST_PATIENCE_S}"))
+    })
+}
+
 impl Part {
+    /// Slurm has a task of it.
+    fn found(&mut self) {
+        (self.looks, self.gone) = (0, None);
+    }
+
+    /// Slurm has no task of it. True if that was so for long enough: a task that says how it ended
+    /// writes nothing more.
+    fn is_lost(&mut self, patience: Duration) -> bool {
+        self.looks += 1;
+        let since = self.gone.get_or_insert_with(Instant::now);
+        self.looks >= LOOKS && (ended(&self.session.dir).is_some() || since.elapsed() >= patience)
+    }
+
     /// Folders of the runs that were finished since the last look.
     fn news(&mut self) -> Vec<PathBuf> {
         let new: Vec<u32> = own_runs(&self.session)

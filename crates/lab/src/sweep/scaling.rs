@@ -6,7 +6,8 @@ use vmeter_model::sweep::{
     MarginalStep, Scaling, Series, Settings, SweepBreak, SweepPoint, SweptParameter,
 };
 use vmeter_stats::blocked::{blocked_fit, without_blocks, BlockedRun};
-use vmeter_stats::{benjamini_hochberg, breaks_among, linear_fit, mean, welch};
+use vmeter_stats::breaks::detectable_jump;
+use vmeter_stats::{benjamini_hochberg, breaks_among, cut, linear_fit, mean, welch};
 
 /// Chance of any false break among all series of one kind.
 const ALPHA: f64 = 0.05;
@@ -147,7 +148,15 @@ impl Line<'_> {
             exact_step: None,
             usual_step: None,
             breaks: Vec::new(),
+            detectable_jump: None,
         })
+    }
+
+    /// Samples without what blocks add. Rare slow runs are cut before: one of them would move its whole block.
+    fn calm(&self, samples: &Samples) -> Samples {
+        let runs: Vec<Vec<f64>> = samples.iter().map(|(_, runs)| runs.clone()).collect();
+        let calm = samples.iter().zip(cut(&runs)).map(|((x, _), runs)| (*x, runs)).collect();
+        self.levelled(&calm)
     }
 }
 
@@ -218,7 +227,11 @@ fn finished<'a>(
             scaling.exact_step = scaling.usual_step.filter(|u| steps.iter().all(|s| s == u));
         }
         if !constant(samples) {
-            scaling.breaks = breaks(&line.levelled(samples), worth(line, samples), tested, seed);
+            let calm = line.calm(samples);
+            scaling.breaks = breaks(&calm, worth(line, samples), tested, seed);
+            if *kind == Series::Total && scaling.breaks.is_empty() {
+                scaling.detectable_jump = detectable_jump(&calm, ALPHA, tested, seed);
+            }
         }
         found.push(scaling);
     }
@@ -271,7 +284,7 @@ fn activities(lines: &[Line<'_>], wholes: &[Scaling], seed: u64) -> Vec<Scaling>
                 continue;
             };
             if range(&samples) >= least && wholes.iter().any(|w| !w.breaks.is_empty()) {
-                row.breaks = breaks(&line.levelled(&samples), least, tested, seed);
+                row.breaks = breaks(&line.calm(&samples), least, tested, seed);
                 row.breaks.retain(|b| explains(line, &key.0, b, wholes));
             }
             times.push(row);

@@ -51,6 +51,8 @@ pub struct TrendResult {
     pub too_few: usize,
     /// Sessions of whose guests nothing says how they ended: a crash is over soon.
     pub ends_not_known: usize,
+    /// Copies of sessions that are there already: counted once.
+    pub copies: usize,
     /// Sessions that cannot be read, and why.
     pub unread: Vec<String>,
 }
@@ -92,6 +94,9 @@ pub struct SessionLevel {
     first_ns: u128,
     #[serde(skip)]
     provenance: BTreeMap<String, String>,
+    /// When each run began and how long it took, ns: the same of a copy.
+    #[serde(skip)]
+    content: Vec<[i64; 2]>,
 }
 
 /// A change of level.
@@ -111,6 +116,10 @@ pub struct TrendChange {
     pub p_value: f64,
     /// Of this one beside the others, if they do (a first-order autoregression, up to 0.5).
     pub p_if_alike: f64,
+    /// Set if most sessions of the new level began at an hour of the day at which hardly any of the old one did:
+    /// the hours (UTC) of the old ones, first and last, and of the new ones. Then nothing is said of the machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_hours: Option<[[u32; 2]; 2]>,
     /// What of the machine's provenance changed with it.
     pub changed: Vec<String>,
 }
@@ -144,6 +153,7 @@ pub fn over(folders: &[PathBuf]) -> TrendResult {
         }
     }
     join_older(&mut machines);
+    let copies = machines.values_mut().map(without_copies).sum();
     let all = machines.len();
     let mut machines: Vec<MachineTrend> = machines
         .into_iter()
@@ -153,7 +163,16 @@ pub fn over(folders: &[PathBuf]) -> TrendResult {
     machines.sort_by_key(|machine| std::cmp::Reverse(machine.sessions.len()));
     let too_few = all - machines.len();
     let envelope = envelope_now("runs trend");
-    TrendResult { envelope, machines, too_few, ends_not_known, unread }
+    TrendResult { envelope, machines, too_few, ends_not_known, copies, unread }
+}
+
+/// Sorts the sessions by time and leaves one of each: a backup of a session is no session. How many went.
+fn without_copies(sessions: &mut Vec<SessionLevel>) -> usize {
+    let all = sessions.len();
+    let key = |s: &SessionLevel| (s.started_at.clone(), s.content.clone(), s.path.clone());
+    sessions.sort_by_cached_key(key);
+    sessions.dedup_by(|a, b| (&a.started_at, &a.content) == (&b.started_at, &b.content));
+    all - sessions.len()
 }
 
 /// What the sessions of a machine show.
@@ -233,7 +252,9 @@ fn measured(folder: &Path, any: &AnySession) -> Option<Level> {
     let logs: Vec<f64> = alike().map(|(dir, run)| total_s(dir, run).ln()).collect();
     let host = session.record.host.get("hostname").and_then(|name| name.as_str());
     let hostname = host.unwrap_or_default().to_owned();
+    let content = alike().map(|(_, run)| [run.exec_ns, run.total_ns]).collect();
     let level = SessionLevel {
+        content,
         started_at: session.record.started_at.clone(),
         path: folder.to_owned(),
         centre_s: pseudo_median(&logs).exp(),
@@ -269,12 +290,14 @@ fn changes(sessions: &[SessionLevel], found: &[OrderedChange]) -> Vec<TrendChang
             let (old, new) = (logs.get(w[0]..w[1])?, logs.get(w[1]..w[2])?);
             let (before, since) = (sessions.get(w[1].checked_sub(1)?)?, sessions.get(w[1])?);
             let step = median(new) - median(old);
+            let other_hours = other_hours(sessions.get(w[0]..w[1])?, sessions.get(w[1]..w[2])?);
             Some(TrendChange {
+                other_hours,
                 since: since.started_at.clone(),
                 before: before.started_at.clone(),
                 paths: [before.path.clone(), since.path.clone()],
                 ratio: step.exp(),
-                verdict: match change.p_remembering <= ALPHA {
+                verdict: match change.p_remembering <= ALPHA && other_hours.is_none() {
                     true if step > 0.0 => TrendVerdict::Slower,
                     true => TrendVerdict::Faster,
                     false => TrendVerdict::Undecided,
@@ -285,6 +308,29 @@ fn changes(sessions: &[SessionLevel], found: &[OrderedChange]) -> Vec<TrendChang
             })
         })
         .collect()
+}
+
+/// Sessions whose hours of the day are no farther apart are of the same hour.
+const SAME_HOUR: u32 = 2;
+
+/// The hours of the old sessions and of the new ones, if less than half of the new ones began at an hour of the day
+/// at which two of the old ones did. A host may be quicker at night.
+fn other_hours(old: &[SessionLevel], new: &[SessionLevel]) -> Option<[[u32; 2]; 2]> {
+    let hours = |of: &[SessionLevel]| of.iter().map(hour).collect::<Option<Vec<u32>>>();
+    let (old, new) = (hours(old)?, hours(new)?);
+    let is_same = |a: u32, b: u32| {
+        let apart = a.abs_diff(b);
+        apart.min(24 - apart) <= SAME_HOUR
+    };
+    let has_old = |at: &&u32| old.iter().filter(|other| is_same(**other, **at)).count() >= 2;
+    let ends = |of: &[u32]| Some([*of.iter().min()?, *of.iter().max()?]);
+    let comparable = new.iter().filter(has_old).count();
+    (2 * comparable < new.len()).then_some([ends(&old)?, ends(&new)?])
+}
+
+/// The hour of the day (UTC) at which it began.
+fn hour(session: &SessionLevel) -> Option<u32> {
+    session.started_at.get(11..13)?.parse().ok().filter(|hour| *hour < 24)
 }
 
 fn differing(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<String> {

@@ -5,7 +5,7 @@ use vmeter_base::shell;
 use vmeter_model::result::Envelope;
 use vmeter_model::TrendVerdict;
 use vmeter_render::document::{Block, Detail, Document, Notice, NoticeKind};
-use vmeter_render::quantity::{p_value, plural, Quantity, Unit};
+use vmeter_render::quantity::{plural, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
 
@@ -32,8 +32,8 @@ impl TrendReport<'_> {
         let sessions = machines.iter().map(|m| m.sessions.len()).sum::<usize>() as u64;
         let found = match machines.as_slice() {
             [one] => one.detectable_pct.map_or_else(
-                || "; of so few none that a quarter of them have could have been told from odd sessions".into(),
-                |pct| format!("; {pct:.1} % that a quarter of them have would have been seen in four of five cases"),
+                || ". So few sessions show no change that a quarter of them have".into(),
+                |pct| format!(". A change of {pct:.1} % that a quarter of them have would have been found in 4 of 5 cases"),
             ),
             _ => String::new(),
         };
@@ -48,7 +48,6 @@ impl TrendReport<'_> {
         let mut table = Table::new(vec![
             Column::name("since"),
             Column::number("change", 0),
-            Column::number("p", 1),
             Column::text("verdict", 1),
             Column::text("changed with it", 2),
         ]);
@@ -56,7 +55,6 @@ impl TrendReport<'_> {
             table.row(vec![
                 Cell::Name(change.since.clone()),
                 Cell::Text(format!("{:+.1} %", 100.0 * (change.ratio - 1.0))),
-                Cell::Text(p_value(change.p_value)),
                 Cell::Text(change.verdict.word().into()),
                 Cell::Text(change.changed.join(", ")),
             ]);
@@ -99,13 +97,26 @@ fn sentence(machine: &MachineTrend, change: &TrendChange) -> String {
         names => format!("; with it changed {}", names.join(", ")),
     };
     let (name, percent, since) = (named(machine), percent.abs(), &change.since);
-    if change.verdict == TrendVerdict::Undecided {
-        let (took, word) = if slower { ("longer", "slower") } else { ("less", "faster") };
+    let (took, as_word) = if slower { ("longer", "slower") } else { ("less", "faster") };
+    let took = format!("{name} took {percent:.1} % {took} from {since} on{with}.");
+    if let Some([old, new]) = change.other_hours {
+        let hours = |[first, last]: [u32; 2]| match first == last {
+            true => format!("{first}:00"),
+            false => format!("{first}:00 to {last}:59"),
+        };
         return format!(
-            "{name} took {percent:.1} % {took} from {since} on{with}: the machine is {word}, or its host was for a \
-             while; {} can't tell (p = {} if sessions resemble those before them).",
+            "{took} Undecided: the new sessions began at another hour of the day ({}) than those before ({} UTC). \
+             The machine is {as_word}, or its host is at that hour. Sessions at the same hour would tell, or vmeter \
+             boot --baseline, which boots both in turn.",
+            hours(new),
+            hours(old)
+        );
+    }
+    if change.verdict == TrendVerdict::Undecided {
+        return format!(
+            "{took} Undecided: the machine is {as_word}, or its host was for a while. {} cannot tell which; more \
+             sessions can, or vmeter boot --baseline, which boots both in turn.",
             plural(machine.sessions.len() as u64, "session"),
-            p_value(change.p_if_alike)
         );
     }
     let word = change.verdict.word();
@@ -131,8 +142,12 @@ impl Report for TrendReport<'_> {
             let last = Quantity::exact(last, Unit::Seconds).inline();
             let sessions = plural(centres.len() as u64, "session");
             let found = machine.detectable_pct.map_or_else(
-                || "; too few to tell a change that a quarter of them have".into(),
-                |pct| format!("; a change of {pct:.1} % would be seen"),
+                || "; too few to show a change that a quarter of them have".into(),
+                |pct| {
+                    format!(
+                        "; a change of {pct:.1} % in a quarter of them is found in 4 of 5 cases"
+                    )
+                },
             );
             document.heading(named(machine), format!("{sessions}, the last {last}{found}"));
             let mut over_time = Table::new(vec![Column::text("sessions over time", 0)]);
@@ -156,6 +171,13 @@ impl Report for TrendReport<'_> {
             let some = plural(self.result.ends_not_known as u64, "session");
             let text = format!("{some} of whose guests nothing says how they ended: left out");
             notices.push(Notice::new(NoticeKind::Note, text));
+        }
+        if self.result.copies > 0 {
+            let some = match self.result.copies {
+                1 => "1 copy of a session that is here already: counted once".into(),
+                n => format!("{n} copies of sessions that are here already: counted once"),
+            };
+            notices.push(Notice::new(NoticeKind::Note, some));
         }
         if let Some(first) = self.result.unread.first() {
             let some = plural(self.result.unread.len() as u64, "session");
@@ -198,6 +220,7 @@ mod tests {
             centre_s: seconds(i) + f64::from(i * 13 % 20) / 20.0,
             runs: 3,
             first_ns: 0,
+            content: vec![[i64::from(i), 1]],
             provenance: [("vmm".to_owned(), (if i >= 12 { "2" } else { "1" }).to_owned())].into(),
         };
         let key = (vec!["/bin/qemu".to_owned()], "host".to_owned(), "none".to_owned(), Vec::new());
@@ -224,12 +247,52 @@ mod tests {
             machines: vec![stairs],
             too_few: 0,
             ends_not_known: 0,
+            copies: 0,
             unread: Vec::new(),
         };
         let document = TrendReport { result: &result }.document(Detail::Glance);
         let Some(Block::Notices(notices)) = document.blocks.last() else { panic!("notices") };
         let hint = Notice::new(NoticeKind::Hint, "vmeter diff /runs/13 /runs/14");
         assert_eq!(notices.as_slice(), [hint]);
+    }
+
+    /// Ten sessions in the morning, then ten at night on a host that is quicker at night: it was the machine's.
+    #[test]
+    fn sessions_of_another_hour_say_nothing_of_the_machine() {
+        let by_hour = |hour: &dyn Fn(u32) -> u32| {
+            let mut plain = machine(|i| if i >= 10 { 60.0 } else { 90.0 });
+            for (i, session) in (0..).zip(&mut plain.sessions) {
+                session.started_at = format!("2026-01-{:02}T{:02}:30:00Z", i + 1, hour(i));
+            }
+            let key = (plain.argv, plain.hostname, plain.watch, plain.measured_to);
+            of_machine(key, plain.sessions)
+        };
+        let apart = by_hour(&|i| if i >= 10 { 22 } else { 10 });
+        let change = apart.changes.first().expect("a change");
+        assert_eq!(change.verdict, TrendVerdict::Undecided);
+        assert_eq!(change.other_hours, Some([[10, 10], [22, 22]]));
+        let said = sentence(&apart, change);
+        assert!(
+            said.contains("another hour of the day (22:00) than those before (10:00 UTC)"),
+            "{said}"
+        );
+        for alike in
+            [&(|_| 23u32) as &dyn Fn(u32) -> u32, &|i| (22 + i % 4) % 24, &|i| (i * 7) % 24]
+        {
+            let found = by_hour(alike);
+            assert_eq!(found.changes[0].verdict, TrendVerdict::Faster, "{:?}", found.changes);
+        }
+    }
+
+    #[test]
+    fn a_copy_of_a_session_counts_once() {
+        let twice = |times: u32| -> (usize, usize) {
+            let mut all: Vec<SessionLevel> =
+                (0..=times).flat_map(|_| machine(|_| 60.0).sessions).collect();
+            let copies = crate::trend::without_copies(&mut all);
+            (copies, all.len())
+        };
+        assert_eq!((twice(0), twice(1), twice(2)), ((0, 20), (20, 20), (40, 20)));
     }
 
     #[test]
@@ -247,7 +310,7 @@ mod tests {
         assert!(change.p_value <= 0.01 && change.p_if_alike > 0.01, "{change:?}");
         let said = sentence(&host, change);
         assert!(
-            said.contains("20 sessions can't tell") && said.contains("or its host was"),
+            said.contains("20 sessions cannot tell") && said.contains("or its host was"),
             "{said}"
         );
         let json = serde_json::to_value(&host).expect("JSON");

@@ -1,9 +1,8 @@
 //! A command line of the user's own, run as given.
 //!
-//! What VMM it is is recognised by its name, or, for a script that names QEMU, by its own word
-//! (`-version`), so that a wrapper that executes it is treated as QEMU too; with --no-inject
-//! no script is asked. Anything else
-//! is launched and watched from outside: its own moments and its console.
+//! What VMM it is is recognised by its name. Anything else (a script, a program that starts VMMs,
+//! `taskset`, `sudo`) is launched as it is given, once, and asked nothing; the VMM that it executes
+//! is known at that exec, with its real arguments, and is added to there.
 
 use super::qemu::{Qemu, VERSION_WITHIN};
 use crate::argv;
@@ -46,6 +45,9 @@ impl Backend for UserCommand {
         let program = launch::find_program(program)?;
         let mut machine = Machine { backend: self.name(), ..Machine::default() };
         let version = recognise(&mut machine, &argv, spec.no_inject);
+        if machine.dialect.is_none() && !spec.no_inject {
+            ask_ahead(&argv, request.cache);
+        }
         machine.may_inject = machine.dialect.is_some() && !spec.no_inject;
         explain_injection(&mut machine, spec.no_inject);
         let version = version.unwrap_or_else(|| "version unknown".into());
@@ -134,66 +136,73 @@ fn full_argv(spec: &MachineSpec) -> Result<Vec<OsString>, MachineError> {
     Ok(words.map(Into::into).collect())
 }
 
-/// Which VMM it is, by its name or by its own word; its version, asked in the cheapest way.
-/// What is no VMM by name is the user's program, and is only asked if it is a script that names
-/// one; with --no-inject no script is.
+/// Which VMM it is, by its name; its version, asked in the cheapest way. Whatever else is launched
+/// is the user's program, and is asked nothing: what it executes shows then.
 fn recognise(machine: &mut Machine, argv: &[OsString], no_inject: bool) -> Option<String> {
     let shown = argv.first().map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
     let named = backend::dialects()
         .find_map(|dialect| Some((dialect, argv::position(argv, |word| dialect.is_named(word))?)));
-    let (dialect, position): (&dyn Dialect, _) = named.unwrap_or((&Qemu, 0));
-    let program = argv.get(position)?;
-    let script = script(program);
-    let wraps = script.as_deref().is_some_and(names_qemu);
-    let may_ask = if no_inject { script.is_none() && named.is_some() } else { true };
-    let asked = (may_ask && (named.is_some() || wraps))
-        .then(|| version_line(program, dialect.version_option(), VERSION_WITHIN));
-    let asked = asked.flatten();
-    let says_so = match &asked {
-        Some(line) => dialect.says_so(line),
-        None => no_inject && script.is_some() && (named.is_some() || wraps),
+    let named = named.and_then(|(dialect, at)| Some((dialect, argv.get(at)?)));
+    let Some((dialect, program)) = named else {
+        let what = "no VMM that is known by its name: what it executes is watched";
+        machine.choose("vmm", shown, what);
+        return None;
     };
+    // With --no-inject a script is started only as it is given.
+    let may_ask = !no_inject || !is_script(program);
+    let asked = may_ask.then(|| version_line(program, dialect.version_option(), VERSION_WITHIN));
+    let asked = asked.flatten();
+    let says_so = asked.as_ref().map_or(!may_ask, |line| dialect.says_so(line));
     let (name, option) = (dialect.vmm(), dialect.version_option());
-    let what = match (named.is_some(), says_so) {
-        (true, true) if !may_ask => format!("{name}, by its name"),
-        (false, true) if !may_ask => format!("a script that names {name}"),
-        (true, true) => format!("{name}, by its name and version"),
-        (true, false) => format!("{name} by its name, but not by its {option}"),
-        (false, true) => format!("executes {name}, as its {option} says"),
-        (false, false) => {
-            "no VMM that is known: watched from outside, by its process and its console".into()
-        }
+    let what = match says_so {
+        true if !may_ask => format!("{name}, by its name"),
+        true => format!("{name}, by its name and version"),
+        false => format!("{name} by its name, but not by its {option}"),
     };
     machine.choose("vmm", shown, what);
-    machine.dialect = says_so.then(|| named.map_or(&Qemu as _, |(dialect, _)| dialect));
+    machine.dialect = Some(dialect).filter(|_| says_so);
     asked.filter(|line| !line.trim().is_empty())
 }
 
-/// The beginning of a program's text, if it is a script.
-fn script(program: &std::ffi::OsStr) -> Option<Vec<u8>> {
-    const BEGINNING: u64 = 64 << 10;
-    let path = launch::find_program(program).ok()?;
-    let mut text = Vec::new();
-    let file = vmeter_base::files::open_regular(&path).ok()?;
-    file.take(BEGINNING).read_to_end(&mut text).ok()?;
-    text.starts_with(b"#!").then_some(text)
+/// True for a program that is text.
+fn is_script(program: &std::ffi::OsStr) -> bool {
+    let begins = |path: std::path::PathBuf| {
+        let mut begin = [0; 2];
+        let mut file = vmeter_base::files::open_regular(&path).ok()?;
+        file.read_exact(&mut begin).ok()?;
+        Some(&begin == b"#!")
+    };
+    launch::find_program(program).ok().and_then(begins).unwrap_or(false)
 }
 
-/// True for a script that names QEMU.
-fn names_qemu(script: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(script);
-    text.contains("qemu")
+/// Asks a QEMU that the command line names further on what it can do, before the first run has to
+/// be held for it.
+fn ask_ahead(argv: &[OsString], cache: &Path) {
+    let named = argv.iter().skip(1).find(|word| Qemu.is_named(word));
+    let in_script = || {
+        let path = launch::find_program(argv.first()?).ok()?;
+        let mut text = Vec::new();
+        let file = vmeter_base::files::open_regular(&path).ok()?;
+        file.take(64 << 10).read_to_end(&mut text).ok()?;
+        let text = String::from_utf8(text).ok().filter(|text| text.starts_with("#!"))?;
+        let mut words = text.split(|c: char| c.is_whitespace() || "\"'`()[],;=".contains(c));
+        words.find(|word| Qemu.is_named(word.as_ref())).map(OsString::from)
+    };
+    if let Some(program) = named.cloned().or_else(in_script) {
+        // What it is shows at its exec; this is only early.
+        let _ = capabilities::of(Path::new(&program), cache);
+    }
 }
 
 fn explain_injection(machine: &mut Machine, no_inject: bool) {
-    let known = machine.dialect.is_some();
-    let (value, why) = if no_inject && known {
-        ("nothing", "--no-inject".to_owned())
-    } else if known {
-        ("allowed", "what is added is printed; --no-inject adds nothing".to_owned())
-    } else {
-        let names: Vec<&str> = backend::dialects().map(Dialect::vmm).collect();
-        ("nothing", format!("only the options of {} are known", names.join(", ")))
+    let (value, why) = match (no_inject, machine.dialect.is_some()) {
+        (true, _) => ("nothing", "--no-inject"),
+        (false, true) => (
+            "allowed",
+            "what is added is printed; --no-inject adds nothing. An installer may keep words such \
+             as printk.devkmsg=on for the system that it installs",
+        ),
+        (false, false) => ("allowed", "to a QEMU that it executes, when it executes it"),
     };
     machine.choose("added arguments", value, why);
 }
@@ -228,7 +237,7 @@ fn take(machine: &mut Machine, told: Told, argv: &[OsString], request: &Request<
         let at = argv::position(argv, |word| Qemu.is_named(word)).unwrap_or(0);
         let program = argv.get(at)?;
         // A script is the user's program, which --no-inject starts only as it is given.
-        (!request.spec.no_inject || script(program).is_none()).then_some(())?;
+        (!request.spec.no_inject || !is_script(program)).then_some(())?;
         let answer = capabilities::of(Path::new(program), request.cache).ok()?;
         answer.capabilities.firmware_file(name.to_str()?)
     });
@@ -288,15 +297,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let started = folder.path().join("started");
         let script = folder.path().join("wrapper");
-        for (names, no_inject, asks) in
-            [("nothing", false, false), ("qemu-system-x", true, false), ("qemu-kvm", false, true)]
+        for (names, no_inject) in [("nothing", false), ("qemu-system-x", true), ("qemu-kvm", false)]
         {
             let text = format!("#!/bin/sh\n: {names}\n: >{}\n", started.display());
             std::fs::write(&script, text).expect("written");
             std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).expect("set");
             let command = spec(&[script.to_str().expect("UTF-8")]);
             describe(&MachineSpec { no_inject, ..command }).expect("described");
-            assert_eq!(started.exists(), asks, "{names}, no_inject {no_inject}");
+            assert!(!started.exists(), "{names}, no_inject {no_inject}");
         }
     }
 
@@ -314,7 +322,6 @@ mod tests {
         let path = script.to_str().expect("UTF-8");
         for words in [
             vec!["qemu-system-x86_64", "-M", "q35", "-kernel", "k"],
-            vec![path, "-M", "q35", "-kernel", "k"],
             vec!["taskset", "-c", "0", "qemu-system-x86_64", "-kernel", "k"],
         ] {
             let machine = describe(&spec(&words)).expect("described");
@@ -328,6 +335,8 @@ mod tests {
             assert!(machine.abilities().monitor && !machine.may_inject);
             assert_eq!(machine.plan().argv.len(), words.len(), "run as given");
         }
+        let wrapper = describe(&spec(&[path, "-kernel", "k"])).expect("described");
+        assert!(wrapper.dialect.is_none() && !wrapper.may_inject, "known at its exec");
         let lent = |words: &[&str], file: &std::path::Path| {
             describe(&MachineSpec { kernel: Some(file.into()), ..spec(words) })
         };

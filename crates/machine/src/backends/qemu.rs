@@ -81,6 +81,21 @@ impl Dialect for Qemu {
         capabilities::is_qemu(version_line)
     }
 
+    fn is_probe(&self, argv: &[OsString]) -> bool {
+        let asks = ["version", "help", "h"].iter().any(|option| argv::has(argv, option));
+        let boards = ["machine", "M"].map(|option| argv::values(argv, option));
+        let none = |value: &&str| {
+            let mut parts = value.split(',');
+            parts.any(|part| part.trim_start_matches("type=") == "none")
+        };
+        // As a value, or behind a device's name: `-device virtio-net,help`.
+        let lists = |word: &OsString| {
+            let parts = word.to_string_lossy();
+            parts.split(',').next_back().is_some_and(|last| last == "help" || last == "?")
+        };
+        asks || boards.iter().flatten().any(none) || argv.iter().skip(1).any(lists)
+    }
+
     fn restores(&self, argv: &[OsString]) -> Option<&'static str> {
         // What waits to be told where from (`-incoming defer`) is restored as well.
         ["loadvm", "incoming"].into_iter().find(|option| argv::has(argv, option)).map(|option| {
@@ -111,6 +126,8 @@ impl Dialect for Qemu {
             Console::Stdout("as the command line says")
         } else if argv::says_console(argv) {
             Console::Elsewhere("add -serial stdio to see them")
+        } else if argv::stdio_is_taken(argv) {
+            Console::Elsewhere("something else has standard output")
         } else {
             Console::Unsaid(&["-serial", "stdio"])
         };
@@ -139,7 +156,11 @@ impl Dialect for Qemu {
             let board = parts.next().unwrap_or_default();
             board.trim_start_matches("type=") == "microvm" && parts.any(|part| part == "acpi=off")
         };
-        exits_by_reset(self.kernel_line(argv, config))
+        // docs/system/i386/microvm.rst: `-no-reboot`, and a kernel that restarts by a triple fault.
+        let triple = |line: String| line.split(' ').any(|word| word == "reboot=t");
+        let line = self.kernel_line(argv, config);
+        argv::has(argv, "no-reboot") && line.clone().is_some_and(triple)
+            || exits_by_reset(line)
             || machines.iter().flatten().any(|value| without_acpi(value))
     }
 

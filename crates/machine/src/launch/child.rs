@@ -6,7 +6,7 @@
 //! launcher uses. The thread that clones is suspended until then; it is a thread
 //! of its own ([`super::reaper`]), so that another one can attach meanwhile.
 
-use super::orphans::Mark;
+use super::own::Own;
 use super::types::LaunchError;
 use crate::plan::LaunchPlan;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -39,6 +39,9 @@ pub const STAGES: [&str; 6] = [
     "execve",
 ];
 
+/// As [`Own::entry`] has them.
+const SESSION_DIGITS: usize = 10;
+
 /// Everything the child needs, made before it: it must not allocate.
 pub struct Prepared {
     /// The program that will be executed.
@@ -46,6 +49,8 @@ pub struct Prepared {
     path: CString,
     argv: Vec<CString>,
     environment: Vec<CString>,
+    /// The launch's mark, whose last ten digits the child overwrites with its session.
+    mark: Vec<u8>,
     /// (number in the child, our descriptor): all of ours are above all of theirs.
     descriptors: Vec<(c_int, OwnedFd)>,
     affinity: Option<libc::cpu_set_t>,
@@ -69,7 +74,7 @@ impl Prepared {
         plan: LaunchPlan,
         stderr: OwnedFd,
         pin: &[usize],
-        mark: &Mark,
+        own: &Own,
     ) -> Result<(Self, Handshake), LaunchError> {
         let io = |error| LaunchError::Prepare { error };
         let name = plan.argv.first().ok_or(LaunchError::Empty)?;
@@ -96,7 +101,8 @@ impl Prepared {
             program,
             path,
             argv,
-            environment: environment(mark)?,
+            environment: environment()?,
+            mark: CString::new(own.entry()).unwrap_or_default().into_bytes_with_nul(),
             descriptors,
             affinity: affinity(pin)?,
             hello: lift(hello_child)?,
@@ -106,17 +112,28 @@ impl Prepared {
         Ok((prepared, Handshake { hello, go }))
     }
 
+    /// The file that its standard output is, as links in `/proc/PID/fd` name it.
+    pub fn stdout(&self) -> Option<PathBuf> {
+        let (_, fd) = self.descriptors.iter().find(|(number, _)| *number == 1)?;
+        std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()
+    }
+
     /// Clones the child and returns once it has executed the program, or failed.
     /// Consumes the descriptors, so that only the VMM has them afterwards.
-    pub fn spawn(self, report: &Report) -> io::Result<libc::pid_t> {
+    pub fn spawn(mut self, report: &Report) -> io::Result<libc::pid_t> {
         let argv = pointers(&self.argv);
-        let environment = pointers(&self.environment);
+        let mut environment = pointers(&self.environment);
+        let mark = self.mark.as_mut_ptr();
+        environment.insert(0, mark.cast_const().cast());
+        // Its digits, and the zero after them.
+        let session = mark.wrapping_add(self.mark.len() - 1 - SESSION_DIGITS);
         let descriptors: Vec<(c_int, c_int)> =
             self.descriptors.iter().map(|(n, fd)| (*n, fd.as_raw_fd())).collect();
         let mut arguments = Arguments {
             path: self.path.as_ptr(),
             argv: argv.as_ptr(),
             environment: environment.as_ptr(),
+            session,
             descriptors: &descriptors,
             affinity: self.affinity.as_ref(),
             hello: self.hello.as_raw_fd(),
@@ -148,6 +165,7 @@ struct Arguments<'a> {
     path: *const c_char,
     argv: *const *const c_char,
     environment: *const *const c_char,
+    session: *mut u8,
     descriptors: &'a [(c_int, c_int)],
     affinity: Option<&'a libc::cpu_set_t>,
     hello: c_int,
@@ -197,6 +215,12 @@ fn become_vmm(a: &Arguments<'_>) -> c_int {
     unsafe {
         if libc::setsid() == -1 {
             return 0;
+        }
+        // The session's number is this process's.
+        let mut rest = libc::getpid();
+        for digit in (0..SESSION_DIGITS).rev() {
+            *a.session.add(digit) = b'0' + (rest % 10) as u8;
+            rest /= 10;
         }
         // The parent could have died before the request took effect.
         if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == -1 || libc::getppid() != a.parent {
@@ -271,17 +295,16 @@ fn c_string(s: &OsStr) -> Result<CString, LaunchError> {
         .map_err(|_| LaunchError::Nul { argument: s.to_string_lossy().into_owned() })
 }
 
-/// Ours, with the launch's mark in the place of one that we carry ourselves.
-fn environment(mark: &Mark) -> Result<Vec<CString>, LaunchError> {
+/// Ours, without a mark that we carry ourselves.
+fn environment() -> Result<Vec<CString>, LaunchError> {
     let join = |(k, v): (std::ffi::OsString, std::ffi::OsString)| {
         let mut entry = k;
         entry.push("=");
         entry.push(v);
         c_string(&entry)
     };
-    let mark = c_string(OsStr::new(mark.entry()));
     let ours = std::env::vars_os().filter(|(name, _)| name != vmeter_base::owner::VARIABLE);
-    ours.map(join).chain([mark]).collect()
+    ours.map(join).collect()
 }
 
 fn affinity(pin: &[usize]) -> Result<Option<libc::cpu_set_t>, LaunchError> {

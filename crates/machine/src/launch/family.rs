@@ -25,6 +25,8 @@ pub struct Member {
     pub breakpoints: Vec<Breakpoint>,
     /// What it executes.
     pub image: Option<PathBuf>,
+    /// True if it is no longer to die with vmeter.
+    spared: bool,
 }
 
 /// All that are traced besides the launched process's main thread.
@@ -42,12 +44,44 @@ impl Family {
             moments: Vec::new(),
             breakpoints: Vec::new(),
             image: None,
+            spared: false,
         })
     }
 
     /// It is gone: what was seen of it.
     pub fn remove(&mut self, pid: Pid) -> Option<Member> {
         self.0.remove(&pid)
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Pid> {
+        self.0.keys().copied().collect()
+    }
+
+    /// The processes among them.
+    pub fn processes(&self) -> Vec<Pid> {
+        let processes = self.0.iter().filter(|(pid, member)| member.process == **pid);
+        processes.map(|(pid, _)| *pid).collect()
+    }
+
+    /// True for one that is no longer to die with vmeter.
+    pub fn is_spared(&self, pid: Pid) -> bool {
+        self.0.get(&pid).is_some_and(|member| member.spared)
+    }
+
+    /// Has a process and its threads be spared at their next stop: gives them.
+    pub fn spare(&mut self, process: Pid) -> Vec<Pid> {
+        let of_it = self.0.iter_mut().filter(|(_, member)| member.process == process);
+        let spared = of_it.map(|(pid, member)| {
+            member.spared = true;
+            *pid
+        });
+        spared.collect()
+    }
+
+    /// A process and its threads are of no interest any more.
+    pub fn forget(&mut self, process: Pid) {
+        self.0.retain(|_, member| member.process != process);
     }
 
     /// True if there are processes among them, which may leave the process group.

@@ -33,11 +33,14 @@ pub fn seize_thread(tid: Pid) -> io::Result<()> {
     request(libc::PTRACE_SEIZE, tid, 0, 0)
 }
 
-/// From here on the main thread's exit is a stop as well; with `forks` its children
-/// are traced too, each from its first instruction (which is a stop), and with `threads` its
-/// threads.
-pub fn watch_exit(pid: Pid, forks: bool, threads: bool) -> io::Result<()> {
-    let mut options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACEEXIT | libc::PTRACE_O_EXITKILL;
+/// From here on the main thread's exit is a stop as well, if `exit` says so; with `forks` its
+/// children are traced too, each from its first instruction (which is a stop), and with `threads`
+/// its threads.
+pub fn watch(pid: Pid, exit: bool, forks: bool, threads: bool) -> io::Result<()> {
+    let mut options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL;
+    if exit {
+        options |= libc::PTRACE_O_TRACEEXIT;
+    }
     if forks {
         options |= libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
     }
@@ -60,6 +63,12 @@ pub fn started(pid: Pid) -> Option<Pid> {
         )
     };
     Pid::from_raw(i32::try_from(message).ok().filter(|_| r == 0)?)
+}
+
+/// A stopped tracee outlives vmeter from here on.
+pub fn spare(pid: Pid) -> io::Result<()> {
+    let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACEEXIT;
+    request(libc::PTRACE_SETOPTIONS, pid, 0, options as usize)
 }
 
 /// Asks for a stop; it arrives as `PTRACE_EVENT_STOP`.
@@ -91,8 +100,23 @@ pub fn instruction_pointer(pid: Pid) -> io::Result<u64> {
 /// Moves a stopped tracee to `address`.
 #[cfg(target_arch = "x86_64")]
 pub fn set_instruction_pointer(pid: Pid, address: u64) -> io::Result<()> {
-    let mut registers = registers(pid)?;
-    registers.rip = address;
+    set_registers(pid, libc::user_regs_struct { rip: address, ..registers(pid)? })
+}
+
+/// Top of the stack of a stopped tracee.
+#[cfg(target_arch = "x86_64")]
+pub fn stack_pointer(pid: Pid) -> io::Result<u64> {
+    Ok(registers(pid)?.rsp)
+}
+
+/// Moves the stack of a stopped tracee.
+#[cfg(target_arch = "x86_64")]
+pub fn set_stack_pointer(pid: Pid, address: u64) -> io::Result<()> {
+    set_registers(pid, libc::user_regs_struct { rsp: address, ..registers(pid)? })
+}
+
+#[cfg(target_arch = "x86_64")]
+fn set_registers(pid: Pid, registers: libc::user_regs_struct) -> io::Result<()> {
     // SAFETY: the kernel reads one user_regs_struct, which `registers` is.
     let r = unsafe {
         libc::ptrace(

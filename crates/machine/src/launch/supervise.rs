@@ -4,19 +4,20 @@
 //! by the [reaper](super::reaper)), a request to stop, the deadline, or output on
 //! stderr. Every ptrace request is made here, on the thread that attached.
 
+mod leave;
 mod who;
 
-use super::ends::{bury, changed, gone_is_fine, is_stopped, kill_group};
-use super::family::{number, Family};
+use super::ends::{changed, gone_is_fine, is_stopped, kill_group};
+use super::family::{has_machine, number, Family};
 use super::image::{self, Breakpoint};
-use super::orphans::Mark;
+use super::own::{Leader, Own};
 use super::ptrace;
 use super::reaper::Changes;
 use super::signals::Patience;
 use super::stopper::Stopper;
 use super::threads;
 use super::tracee::Tracee;
-use super::types::{now_ns, End, Hooks, LaunchError, Options, Reason, Status};
+use super::types::{now_ns, End, Hooks, LaunchError, Left, Mode, Options, Reason, Status};
 use super::wait::wait4;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
@@ -25,6 +26,7 @@ use rustix::time::{
     timerfd_create, timerfd_settime, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags,
     Timespec,
 };
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -72,6 +74,8 @@ enum Followed {
     Found,
     /// It ended before the wrapper that started it.
     Gone,
+    /// So did this one, without a sign of a guest: another may come.
+    Doubted,
 }
 
 /// The state of one run.
@@ -80,7 +84,12 @@ pub struct Supervisor<'a> {
     /// The process that is looked into: the launched one, or the child in which a
     /// wrapper executed the VMM.
     vmm: Pid,
-    pub mark: Mark,
+    pub own: Own,
+    leader: Leader,
+    /// What is to end with a run that is ended early.
+    doomed: Vec<Pid>,
+    /// What the launch has as standard output, as `/proc/PID/fd` names it.
+    pub stdout: Option<PathBuf>,
     pub traced: bool,
     pub changes: &'a Changes,
     pub next: Sender<()>,
@@ -120,13 +129,18 @@ pub struct Seen {
     pub end: Option<(Reason, Ns)>,
     pub stderr: Vec<u8>,
     pub left_behind: Vec<String>,
+    pub runs_on: Vec<Left>,
+    pub has_vmm: bool,
+    pub vmm_argv: Vec<OsString>,
+    pub others: Vec<String>,
+    pub others_print: bool,
     pub was_stopped: bool,
     pub let_go: bool,
 }
 
 impl<'a> Supervisor<'a> {
     pub fn new(
-        (pid, mark): (Pid, Mark),
+        (pid, own): (Pid, Own),
         changes: &'a Changes,
         next: Sender<()>,
         options: &'a Options,
@@ -141,7 +155,10 @@ impl<'a> Supervisor<'a> {
         Ok(Self {
             pid,
             vmm: pid,
-            mark,
+            own,
+            leader: Leader::Runs,
+            doomed: Vec::new(),
+            stdout: None,
             traced: false,
             changes,
             next,
@@ -192,6 +209,7 @@ impl<'a> Supervisor<'a> {
             if self.family.has_processes() {
                 for pid in self.family.strangers(self.pid) {
                     self.stopped(pid, now_ns()).map_err(failed)?;
+                    self.spare_daemon(pid);
                 }
             }
             if ready.request {
@@ -296,9 +314,12 @@ impl<'a> Supervisor<'a> {
             return Ok(());
         }
         let kept = reason != Reason::Interrupted;
+        // While the launched process runs, what it waits for is known as its own.
+        self.doomed = self.own.all(self.pid, Leader::Runs);
         self.seen.end = Some((reason, at));
         self.seen.was_stopped = self.group_stopped || is_stopped(self.vmm);
-        if kept && self.traced && self.seen.execs > 0 && !self.looked {
+        let looks = self.options.mode == Mode::Traced && self.traced;
+        if kept && looks && self.seen.execs > 0 && !self.looked {
             if let Some(vmm) = self.family.with_machine() {
                 self.adopt(vmm);
             }
@@ -344,9 +365,13 @@ impl<'a> Supervisor<'a> {
         self.seen.moments.push((now_ns(), Moment::VmmKilled));
     }
 
-    /// The VMM is ours and not reaped, so its number cannot mean another process.
+    /// The VMM is ours and not reaped, so its number cannot mean another process. A daemon is
+    /// sent none.
     fn signal(&self, signal: Signal) {
-        let _ = rustix::process::kill_process(self.vmm, signal);
+        let own = self.vmm == self.pid || self.doomed.contains(&self.vmm);
+        if own || self.own.has(self.vmm, self.pid, self.leader) {
+            let _ = rustix::process::kill_process(self.vmm, signal);
+        }
     }
 
     /// A tracee is in some stop: find out which, react, resume. A child of a wrapper
@@ -384,6 +409,9 @@ impl<'a> Supervisor<'a> {
                 threads::release(others);
                 self.terminate()?;
             }
+            libc::PTRACE_EVENT_STOP if signal == libc::SIGTRAP && self.family.is_spared(pid) => {
+                gone_is_fine(ptrace::spare(pid))?;
+            }
             libc::PTRACE_EVENT_STOP if signal != libc::SIGTRAP => {
                 self.group_stopped |= ours;
                 return gone_is_fine(ptrace::listen(pid));
@@ -391,6 +419,8 @@ impl<'a> Supervisor<'a> {
             0 if signal == libc::SIGTRAP && self.at_breakpoint(pid, &tracee)? => {}
             0 if pid != process && self.patience.is_over(at) => {
                 self.seen.let_go = true;
+                // The end of a vCPU will not be seen.
+                self.seen.has_vmm |= process == self.vmm && has_machine(process);
                 self.family.remove(pid);
                 return gone_is_fine(ptrace::detach(pid, signal));
             }
@@ -399,7 +429,13 @@ impl<'a> Supervisor<'a> {
         }
         self.group_stopped &= !ours;
         let resumed = now_ns();
-        gone_is_fine(ptrace::resume(pid, deliver))?;
+        if event == libc::PTRACE_EVENT_EXEC && self.is_to_go(pid) {
+            // What was to be seen of it was seen.
+            self.family.remove(pid);
+            gone_is_fine(ptrace::spare(pid).and_then(|()| ptrace::detach(pid, 0)))?;
+        } else {
+            gone_is_fine(ptrace::resume(pid, deliver))?;
+        }
         // Another thread of it goes on meanwhile, unless its guest is over; who executes has none.
         let alone = event == libc::PTRACE_EVENT_EXEC;
         if ours || pid == self.pid || alone || looked != self.looked {
@@ -417,6 +453,12 @@ impl<'a> Supervisor<'a> {
             self.seen.peak_rss_bytes = tracee.peak_rss_bytes();
             self.hooks.on_exiting(tracee);
         }
+    }
+
+    /// Where a process or thread will be stopped, which is not to be any more.
+    fn breakpoints_of(&mut self, pid: Pid) -> Vec<Breakpoint> {
+        let own = if pid == self.vmm { std::mem::take(&mut self.breakpoints) } else { Vec::new() };
+        own.into_iter().chain(std::mem::take(&mut self.family.member(pid).breakpoints)).collect()
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -446,52 +488,12 @@ impl<'a> Supervisor<'a> {
         Ok(false)
     }
 
-    /// The VMM is a zombie: collects it, and what is left of its process group.
-    fn finish(&mut self) -> io::Result<(Ns, Status, Usage)> {
-        kill_group(self.pid);
-        if self.vmm != self.pid {
-            bury(self.vmm);
-        }
-        // A ready point counts even if the VMM was quicker than the request.
-        if self.seen.end.is_none() {
-            self.seen.end = self.stopper.requested();
-        }
-        let (at, status, usage) = match self.collected.take() {
-            Some(collected) => collected,
-            None => {
-                let at = self.changes.at.load(Ordering::Relaxed);
-                let (status, usage) = wait4(self.pid, 0)?.ok_or(io::ErrorKind::NotFound)?;
-                (at, status, usage)
-            }
-        };
-        self.seen.left_behind = self.mark.end_orphans();
-        self.drain_stderr();
-        let done = (at, Status::from_wait(status), usage);
-        self.reaped = Some(done);
-        Ok(done)
-    }
-
     /// The end as the result has it.
     pub fn end(&self) -> End {
         match &self.seen.end {
             None => End::ByItself,
             Some((reason, at_ns)) => End::Stopped { reason: reason.clone(), at_ns: *at_ns },
         }
-    }
-}
-
-/// An early return or a panic must not leave a VMM behind.
-impl Drop for Supervisor<'_> {
-    fn drop(&mut self) {
-        if self.reaped.is_some() {
-            return;
-        }
-        kill_group(self.pid);
-        if self.vmm != self.pid {
-            bury(self.vmm);
-        }
-        bury(self.pid);
-        self.mark.end_orphans();
     }
 }
 

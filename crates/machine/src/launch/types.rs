@@ -1,7 +1,9 @@
 //! What a launch is told, and what comes back.
 
 use super::tracee::Tracee;
+use crate::vmm::Dialect;
 use signal_hook::low_level::signal_name;
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -14,6 +16,9 @@ use vmeter_model::{Moment, Ns};
 pub enum Mode {
     /// Nothing attached: spawn, wait, rusage.
     Plain,
+    /// Followed through its wrappers to the exec of a VMM that is known by its name, whose
+    /// arguments are then seen ([`Hooks::on_vmm`]), and let go of there.
+    Started,
     /// Stopped at its exec, entry, `main` and exit.
     #[default]
     Traced,
@@ -36,6 +41,9 @@ pub struct Options {
     /// first that ran a vCPU ends. Of a launcher that nothing is known of, children are
     /// followed: a VMM that is known by its name, or whoever holds a VM at its end, is the VMM.
     pub frees_ram: bool,
+    /// True to end all that came of the launch when it is over: daemons too, and what a launcher
+    /// left that exited with 0.
+    pub ends_all: bool,
     /// Time between SIGTERM and SIGKILL when a run is ended early; zero for SIGKILL at once.
     pub grace: Duration,
 }
@@ -48,9 +56,46 @@ impl Default for Options {
             pin: Vec::new(),
             follow: None,
             frees_ram: false,
+            ends_all: false,
             grace: Duration::from_secs(2),
         }
     }
+}
+
+/// A VMM that is stopped right after its exec, known by the name of its image.
+#[derive(Debug)]
+pub struct Vmm<'a> {
+    /// The process.
+    pub tracee: &'a Tracee,
+    /// How it is spoken to.
+    pub dialect: &'static dyn Dialect,
+    /// What it is executed with.
+    pub argv: Vec<OsString>,
+    /// True if its standard output is what the launch was given as such.
+    pub has_console: bool,
+    /// False for one that will be let go of, which nothing is added to.
+    pub is_own: bool,
+}
+
+impl Vmm<'_> {
+    /// Gives it other arguments.
+    ///
+    /// # Errors
+    /// As the launch found: not on this architecture, or no room for them.
+    pub fn replace(&self, argv: &[OsString]) -> io::Result<()> {
+        super::arguments::replace(self.tracee, argv)
+    }
+}
+
+/// A process that outlived the launch, and that vmeter let go of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// Its number.
+    pub pid: i32,
+    /// What it is called.
+    pub name: String,
+    /// True for a VMM: known by its name, or with a VM of KVM's.
+    pub is_vmm: bool,
 }
 
 /// What to do while the VMM is stopped, which it is not in plain mode, and with what it writes.
@@ -60,6 +105,18 @@ pub trait Hooks {
     /// Called again if that image was a wrapper which executes another one.
     fn on_exec(&mut self, tracee: &Tracee) {
         let _ = tracee;
+    }
+
+    /// A VMM that is known by its name is stopped right after its exec, of whatever mode but
+    /// plain; before [`Hooks::on_exec`]. Called again if the one before turned out to be none.
+    fn on_vmm(&mut self, vmm: &Vmm<'_>) {
+        let _ = vmm;
+    }
+
+    /// True if a sign of a guest was seen so far. Asked when a VMM has ended and its launcher has
+    /// not: without a sign it was asked something, and the launcher may start another.
+    fn has_seen_guest(&mut self) -> bool {
+        true
     }
 
     /// The VMM is at its end, by itself or because the run is ended early, or the first of
@@ -72,6 +129,10 @@ pub trait Hooks {
     fn on_stderr(&mut self, at: Ns, bytes: &[u8]) {
         let _ = (at, bytes);
     }
+
+    /// The VMM has ended: all that it wrote is in its pipes, and has to be read before the run's
+    /// end is judged, since its last line may be the ready point. In plain mode too.
+    fn on_ended(&mut self) {}
 }
 
 /// Hooks that do nothing.
@@ -199,8 +260,19 @@ pub struct Exit {
     /// True if its threads were sent so many signals that those were traced no longer: when its
     /// vCPUs ended was not seen.
     pub let_go: bool,
-    /// Names of processes that outlived it, as after `-daemonize`; they were ended.
+    /// Names of processes that outlived it and were vmeter's to end; they were ended.
     pub left_behind: Vec<String>,
+    /// Those that were not, as after `-daemonize`: they run on.
+    pub runs_on: Vec<Left>,
+    /// True if a VMM ran: known by the name of its image, or with a VM of KVM's. A VMM that was
+    /// asked something and booted nothing (`-version`, `-machine none`) is none.
+    pub has_vmm: bool,
+    /// The arguments of the VMM as it was executed, if it was not what was launched.
+    pub vmm_argv: Vec<OsString>,
+    /// Names of VMMs that ran besides the one that was followed.
+    pub others: Vec<String>,
+    /// True if one of these has the launch's standard output.
+    pub others_print: bool,
     /// True if a signal of job control (SIGSTOP) had stopped it when it was ended early.
     pub was_stopped: bool,
 }
@@ -262,6 +334,21 @@ pub enum LaunchError {
         error: io::Error,
         /// What to do, or nothing.
         hint: &'static str,
+    },
+    /// The command ended well, and was no VMM.
+    #[error(
+        "{command} ended after {seconds:.1} s, and no VMM was seen among its processes, so nothing \
+         was measured{left}. A VM that a daemon starts (libvirtd, incus, a server of tmux) is none \
+         of them: give the VMM's own command line. If the command is a VMM that vmeter does not \
+         know, say where its boot ends: --until line:REGEX"
+    )]
+    NoVmm {
+        /// What was launched.
+        command: String,
+        /// How long it ran.
+        seconds: f64,
+        /// What runs on, in words.
+        left: String,
     },
     /// vmeter's own part of the run failed: what the VMM did in it says nothing of the VMM.
     #[error("vmeter could not record the run, so it does not count: {what}")]

@@ -88,9 +88,12 @@ fn a_followed_vmm_is_ended_with_its_wrapper() {
     }
 }
 
+/// A daemon of a launcher that exited with 0 runs on, untraced; with `ends_all` it is ended.
 #[test]
-fn what_is_left_behind_is_ended_and_named() {
-    for mode in [Mode::Plain, Mode::Traced] {
+fn a_daemon_runs_on_unless_all_is_to_end() {
+    let cases =
+        [Mode::Plain, Mode::Started, Mode::Traced].map(|mode| [(mode, false), (mode, true)]);
+    for (mode, ends_all) in cases.into_iter().flatten() {
         // It says when it leads a session of its own, or it would end with its group.
         let folder = tempfile::tempdir().expect("a folder");
         let line = format!(
@@ -98,9 +101,21 @@ fn what_is_left_behind_is_ended_and_named() {
              setsid sh -c 'echo >up; exec sleep 1000' >&- 2>&- & read x <up; exit 0",
             folder.path().display()
         );
-        let exit = run(plan(&["/bin/sh", "-c", &line]), mode);
+        let options = Options { ends_all, frees_ram: true, ..options(mode) };
+        let stopper = Stopper::new().expect("an eventfd");
+        let exit = launch::run(plan(&["/bin/sh", "-c", &line]), &options, &stopper, &mut NoHooks);
+        let exit = exit.expect("launched");
         assert_eq!(exit.status, Status::Exited(0));
-        assert_eq!(exit.left_behind.len(), 1, "{mode:?}: {:?}", exit.left_behind);
+        let (ended, runs) = (usize::from(ends_all), usize::from(!ends_all));
+        assert_eq!(exit.left_behind.len(), ended, "{mode:?}: {:?}", exit.left_behind);
+        assert_eq!(exit.runs_on.len(), runs, "{mode:?}: {:?}", exit.runs_on);
+        for left in &exit.runs_on {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", left.pid));
+            let status = status.expect("it runs");
+            assert!(status.contains("TracerPid:\t0"), "{mode:?}: {status}");
+            let kill = std::process::Command::new("kill").arg(left.pid.to_string()).status();
+            assert!(kill.expect("kill").success());
+        }
         let quiet = run(plan(&["/bin/sh", "-c", "sleep 0 & wait"]), mode);
         assert!(quiet.left_behind.is_empty(), "{:?}", quiet.left_behind);
     }

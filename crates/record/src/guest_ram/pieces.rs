@@ -5,6 +5,7 @@
 //! and what belongs together lies apart. The file's own order is the guest's, so it is put
 //! together again: addresses from [`FILES`] on are places in such files.
 
+use super::populated::Populated;
 use super::slots;
 use std::collections::BTreeMap;
 use std::io;
@@ -35,6 +36,7 @@ pub struct Memory<'a> {
     /// Mappings that can be RAM, and files in pieces.
     candidates: Vec<Candidate>,
     files: Vec<Vec<Piece>>,
+    populated: Populated,
 }
 
 impl<'a> Memory<'a> {
@@ -43,8 +45,10 @@ impl<'a> Memory<'a> {
     /// # Errors
     /// When its mappings cannot be read.
     pub fn of(tracee: &'a Tracee, dir: &Path) -> io::Result<Self> {
-        let (candidates, files) = arrange(&tracee.mappings()?, slots::of(dir, tracee));
-        Ok(Memory { tracee, candidates, files })
+        let mappings = tracee.mappings()?;
+        let (candidates, files) = arrange(&mappings, slots::of(dir, tracee));
+        let populated = Populated::of(tracee, &mappings);
+        Ok(Memory { tracee, candidates, files, populated })
     }
 
     /// What can be guest RAM: writable and large.
@@ -56,7 +60,7 @@ impl<'a> Memory<'a> {
 impl HostMemory for Memory<'_> {
     fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
         let Some(place) = address.checked_sub(FILES) else {
-            return self.tracee.read(address, buffer);
+            return self.populated.read(self.tracee, address, buffer);
         };
         let file = usize::try_from(place / REACH).ok().and_then(|n| self.files.get(n));
         let pieces = file.ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -70,8 +74,8 @@ impl HostMemory for Memory<'_> {
                 .ok_or(io::ErrorKind::UnexpectedEof)?;
             let left = buffer.len() - done;
             let here = usize::try_from(piece.length - within).unwrap_or(left).min(left);
-            self.tracee
-                .read(piece.address.saturating_add(within), &mut buffer[done..done + here])?;
+            let at = piece.address.saturating_add(within);
+            self.populated.read(self.tracee, at, &mut buffer[done..done + here])?;
             done += here;
         }
         Ok(())
@@ -131,7 +135,8 @@ mod tests {
         let (candidates, files) = arrange(&[], vec![low, high]);
         assert_eq!(candidates, [Candidate { address: FILES, length: 4 * GIB + 64 }]);
         let tracee = Tracee { pid: std::process::id() as i32, stopped_ns: 0 };
-        let memory = Memory { tracee: &tracee, candidates, files };
+        let populated = Populated::of(&tracee, &tracee.mappings().expect("own maps"));
+        let memory = Memory { tracee: &tracee, candidates, files, populated };
         let mut buffer = [0; 2];
         memory.read(FILES + 4 * GIB, &mut buffer).expect("high RAM");
         assert_eq!(buffer, [128, 129]);
@@ -155,7 +160,8 @@ mod tests {
         assert_eq!((candidates.len(), files.len()), (4, 1), "{candidates:?}");
         assert_eq!(candidates[3], Candidate { address: FILES, length: 34 * MIB });
         let tracee = Tracee { pid: std::process::id() as i32, stopped_ns: 0 };
-        let memory = Memory { tracee: &tracee, candidates, files };
+        let populated = Populated::of(&tracee, &tracee.mappings().expect("own maps"));
+        let memory = Memory { tracee: &tracee, candidates, files, populated };
         let mut buffer = [0; 4];
         memory.read(FILES + 126, &mut buffer[..2]).expect("the first piece");
         assert_eq!(buffer[..2], [254, 255]);

@@ -3,14 +3,17 @@
 use super::firmware::ARRIVAL_ERROR_NS;
 use super::read_bounded;
 use crate::end::Clues;
+use crate::loader_file;
 use crate::piped::Piped;
-use crate::ready::ConsoleWatch;
+use crate::ready::{is_user_space, ConsoleWatch};
 use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
 use crate::stamped::{self, Dropped, Line, Lines, Tap};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use vmeter_machine::plan::LaunchPlan;
+use vmeter_model::kernel_log::split_stamp;
 use vmeter_model::run::{SourceRecord, WatchLevel};
 use vmeter_model::{Event, Moment, Ns, What};
 
@@ -37,6 +40,7 @@ impl Recorder for Console {
             piped: Piped::to(context.dir, FILE),
             watches: context.watches.clone(),
             ready: context.ready.clone(),
+            guest: Arc::default(),
         }))
     }
 
@@ -65,24 +69,23 @@ impl Recorder for Console {
             insns: None,
             what,
         };
+        // What a VMM wrote before it exited may be read later.
+        let exit = run.moment(&Moment::VmmExit).unwrap_or(Ns::MAX);
+        let in_run = |at: Ns| at.saturating_sub(run.exec_ns).min(exit);
         let said = raw.lines().iter().filter(|line| !line.text.is_empty());
         let mut events: Vec<Event> = said
             .map(|line| {
-                let end = line.end.saturating_sub(run.exec_ns);
-                let of_run = |(from, at): &(u32, Ns)| (*from, at.saturating_sub(run.exec_ns));
-                let later = line.later.iter().map(of_run).collect();
-                if let Some((vmm, words)) = vmeter_machine::backend::own_words(&line.text) {
-                    return event(
-                        of_run(&(0, line.start)).1,
-                        What::Note { text: format!("{vmm}: {words}") },
-                    );
-                }
-                let what = What::ConsoleLine { text: line.text.clone(), end, later };
-                event(line.start.saturating_sub(run.exec_ns), what)
+                let (start, end) = (in_run(line.start), in_run(line.end));
+                let later = line.later.iter().map(|(from, at)| (*from, in_run(*at))).collect();
+                let what = match vmeter_machine::backend::own_words(&line.text) {
+                    Some((vmm, words)) => What::Note { text: format!("{vmm}: {words}") },
+                    None => What::ConsoleLine { text: line.text.clone(), end, later },
+                };
+                event(start, what)
             })
             .collect();
         let cleared = raw.said.cleared.iter();
-        let cleared = cleared.map(|at| event(at.saturating_sub(run.exec_ns), What::ScreenCleared));
+        let cleared = cleared.map(|at| event(in_run(*at), What::ScreenCleared));
         events.extend(cleared);
         // What was not kept was printed all the same.
         let dropped = raw.parameters.cut.dropped_bytes.unwrap_or(0);
@@ -128,10 +131,24 @@ impl Raw {
     }
 }
 
+/// True for a line that a guest prints and a launcher does not: its kernel's, firmware's, a boot
+/// loader's, that user space is there.
+pub(crate) fn is_of_guest(line: &str) -> bool {
+    /// SeaBIOS, OVMF, iPXE.
+    const FIRMWARE: [&str; 4] = ["SeaBIOS (", "BdsDxe: ", "UEFI firmware", "iPXE "];
+    split_stamp(line).0.is_some()
+        || line.contains("Linux version ")
+        || FIRMWARE.iter().any(|words| line.contains(words))
+        || loader_file::is_of_loader(line)
+        || is_user_space(line)
+}
+
 struct Recording {
     piped: Piped,
     watches: Vec<Arc<ConsoleWatch>>,
     ready: Option<Arc<ConsoleWatch>>,
+    /// True once a line was a guest's.
+    guest: Arc<AtomicBool>,
 }
 
 impl Live for Recording {
@@ -139,10 +156,14 @@ impl Live for Recording {
         let mut watches = std::mem::take(&mut self.watches);
         watches.extend(self.ready.clone());
         let mut cutter = stamped::LineCutter::default();
+        let guest = self.guest.clone();
         let tap: Tap = Box::new(move |at, bytes| {
             cutter.push(at, bytes);
             for line in cutter.take() {
                 watches.iter().for_each(|watch| watch.see(&line));
+                if !guest.load(Ordering::Relaxed) && is_of_guest(&line.text) {
+                    guest.store(true, Ordering::Relaxed);
+                }
             }
             // A login prompt has no line end.
             let open = cutter.open_line();
@@ -150,6 +171,14 @@ impl Live for Recording {
         });
         plan.stdout = Some(self.piped.begin(Some(tap), None)?);
         Ok(())
+    }
+
+    fn has_seen_guest(&self) -> bool {
+        self.guest.load(Ordering::Relaxed)
+    }
+
+    fn ended(&mut self) -> Result<(), SourceError> {
+        self.piped.end()
     }
 
     fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {

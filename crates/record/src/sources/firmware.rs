@@ -83,6 +83,19 @@ impl Live for Recording {
         if !plan.may_inject || taken {
             return Ok(());
         }
+        if plan.only_words {
+            return Ok(());
+        }
+        let device = "isa-debugcon,iobase=0x402,chardev=vmeter-firmware";
+        if let Some(folder) = &plan.by_path {
+            let path = folder.join("firmware");
+            self.0.begin_at(&path, Some(PACE))?;
+            // QEMU takes a doubled comma for one in a value.
+            let path = path.display().to_string().replace(',', ",,");
+            let file = format!("file,id=vmeter-firmware,path={path},append=on");
+            plan.inject(&["-chardev", &file, "-device", device]);
+            return Ok(());
+        }
         let fd = plan.pass_fd(self.0.begin(None, Some(PACE))?);
         // Set 9402: an fdset of our own, so that the pipe is opened by number, not by name.
         let added = format!("fd={fd},set=9402");
@@ -93,7 +106,7 @@ impl Live for Recording {
             // Appending, since QEMU would truncate it, which a pipe refuses.
             "file,id=vmeter-firmware,path=/dev/fdset/9402,append=on",
             "-device",
-            "isa-debugcon,iobase=0x402,chardev=vmeter-firmware",
+            device,
         ]);
         Ok(())
     }

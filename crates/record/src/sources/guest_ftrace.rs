@@ -239,6 +239,10 @@ impl Live for Recording {
         Ok(())
     }
 
+    fn has_seen_guest(&self) -> bool {
+        self.dump.is_some()
+    }
+
     fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
         let Some(mut dump) = self.dump else { return Ok(None) };
         if dump.decode().events.is_empty() && !self.injected {

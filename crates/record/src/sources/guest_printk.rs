@@ -8,7 +8,8 @@
 //! between is placed from the record before it, and cannot be off by more than
 //! the gap. Without a trace, the lines that the console showed as they were said do
 //! the same, at the time of their arrival. Where there are none (`quiet`), the kernel's clocks are
-//! read out of its RAM as well ([`steady`]).
+//! read out of its RAM as well ([`steady`]). A log that nothing ties to the host's clock has no place
+//! in the run, and is left out.
 
 mod steady;
 
@@ -90,14 +91,19 @@ impl Recorder for GuestPrintk {
                 false => in_order(matches(records, anchors), &shown),
             }
         };
-        let mut placed = place_matched(records, &matched, window);
+        // Virtual time loses nothing.
+        let loses = if saved.run.icount { records.len() } else { steady::loses(records) };
+        let mut placed = place_matched(records, &matched, window, loses);
         if !saved.run.icount {
             let by_clock = steady::by_clock(records, &matched, log.at_end(saved.run), window);
             for (placed, by_clock) in placed.iter_mut().zip(by_clock) {
-                *placed = by_clock.filter(|by_clock| by_clock.1 < placed.1).unwrap_or(*placed);
+                let better = |clock: &(Ns, Ns)| placed.is_none_or(|placed| clock.1 < placed.1);
+                *placed = by_clock.filter(better).or(*placed);
             }
         }
-        let events = records.iter().zip(placed).flat_map(|(record, (at, error_ns))| {
+        let unplaced = placed.iter().filter(|at| at.is_none()).count() as u64;
+        let placed = records.iter().zip(placed).filter_map(|(record, at)| Some((record, at?)));
+        let events = placed.flat_map(|(record, (at, error_ns))| {
             record.text.split('\n').map(move |line| Event {
                 at,
                 error_ns,
@@ -106,7 +112,16 @@ impl Recorder for GuestPrintk {
                 what: What::KernelLine { text: line.to_owned() },
             })
         });
-        Ok(events.collect())
+        let mut events: Vec<Event> = events.collect();
+        // Its first records may have been overwritten.
+        let lost = records.first().map_or(0, |record| record.seq);
+        let at = events.last().map_or(0, |event| event.at);
+        let counts = [(kernel_log::LOST, lost), (kernel_log::UNPLACED, unplaced)];
+        events.extend(counts.into_iter().filter(|(_, value)| *value > 0).map(|(name, value)| {
+            let what = What::Count { name: name.into(), value };
+            Event { at, error_ns: 0, source: NAME.into(), insns: None, what }
+        }));
+        Ok(events)
     }
 
     fn clues(&self, log: &Log, clues: &mut Clues) {
@@ -130,7 +145,9 @@ impl Log {
     /// The kernel's clocks with the host's, where both count the TSC.
     fn at_end(&self, run: &RunRecord) -> Option<AtEnd<'_>> {
         let clocks = self.clocks.as_ref().filter(|clocks| clocks.counts_tsc())?;
-        let read = clocks.read_ns.saturating_sub(run.exec_ns);
+        // The guest stood still while its kernel was looked for, which takes a while.
+        let stopped = run.moment(&Moment::VmmExiting).unwrap_or(Ns::MAX);
+        let read = clocks.read_ns.saturating_sub(run.exec_ns).min(stopped);
         let tsc = clocks.tsc_last();
         let host = GuestClock::read_at(run, &self.parameters, tsc, read).ok()?;
         let (at, rate) = (host.at(tsc), host.rate());
@@ -172,30 +189,33 @@ fn place(
     records: &[PrintkRecord],
     anchors: Vec<(String, Ns, Ns)>,
     window: Window,
-) -> Vec<(Ns, Ns)> {
-    place_matched(records, &matches(records, anchors), window)
+) -> Vec<Option<(Ns, Ns)>> {
+    place_matched(records, &matches(records, anchors), window, records.len())
 }
 
-/// As [`place`], by what is known of each record.
+/// As [`place`], by what is known of each record. The log's clock may have lost time from the
+/// record `loses` on. None of a log of which nothing is known.
 fn place_matched(
     records: &[PrintkRecord],
     matched: &[Option<(Ns, Ns)>],
     window: Window,
-) -> Vec<(Ns, Ns)> {
+    loses: usize,
+) -> Vec<Option<(Ns, Ns)>> {
     let anchor = |i: usize| matched[i].map(|(at, error)| Anchor { at, error, ts: ts(&records[i]) });
     let mut after: Vec<Option<Anchor>> = (0..records.len()).map(anchor).collect();
     for i in (1..after.len()).rev() {
         after[i - 1] = after[i - 1].or(after[i]);
     }
+    let early = matched.iter().position(Option::is_some).is_some_and(|first| first <= loses);
     let mut before = None;
     let mut placed = Vec::with_capacity(records.len());
     for (i, record) in records.iter().enumerate() {
         before = anchor(i).or(before);
         placed.push(match (before, after[i]) {
-            (Some(from), Some(to)) => from.up_to(ts(record), to.at, matched[i].is_some()),
-            (Some(from), None) => from.up_to(ts(record), window.end, false),
-            (None, Some(to)) => to.back_to(ts(record), window.start),
-            (None, None) => unaligned(record, records.last(), window),
+            (Some(from), Some(to)) => Some(from.up_to(ts(record), to.at, matched[i].is_some())),
+            (Some(from), None) => Some(from.up_to(ts(record), window.end, false)),
+            (None, Some(to)) => Some(to.back_to(ts(record), window.start, early)),
+            (None, None) => None,
         });
     }
     placed
@@ -226,12 +246,14 @@ impl Anchor {
         (at, self.error.saturating_add(end.saturating_sub(self.at)))
     }
 
-    /// A record before this one, not earlier than `start`. Local stamps are 0
-    /// until the kernel knows its TSC: those records are earlier, nobody knows how much.
-    fn back_to(self, ts: Ns, start: Ns) -> (Ns, Ns) {
+    /// A record before this one, not earlier than `start`. Local stamps are 0 until the kernel
+    /// knows its TSC, and less than the time that passed once it counts ticks: such records are
+    /// earlier by an unknown time. Only if this one is `early` there were no ticks in between.
+    fn back_to(self, ts: Ns, start: Ns, early: bool) -> (Ns, Ns) {
         let start = start.min(self.at);
         let at = self.at.saturating_sub(self.ts.saturating_sub(ts)).clamp(start, self.at);
-        let unknown = if ts == 0 { at.saturating_sub(start) } else { EARLY_ERROR_NS };
+        let earlier = at.saturating_sub(start);
+        let unknown = if ts == 0 || !early { earlier } else { EARLY_ERROR_NS };
         (at, self.error.saturating_add(unknown))
     }
 }
@@ -240,13 +262,6 @@ impl Anchor {
 /// that of tracing: 0.5 ms over the first anchors of a Debian guest. (Later, until
 /// the kernel trusts its TSC, it is 100 ms and more.)
 const EARLY_ERROR_NS: Ns = 2_000_000;
-
-/// Without anchors: the last record is taken to be at the end of the run.
-fn unaligned(record: &PrintkRecord, last: Option<&PrintkRecord>, window: Window) -> (Ns, Ns) {
-    let last = last.map_or(0, ts);
-    let shift = window.end.saturating_sub(last).max(window.start);
-    (shift.saturating_add(ts(record)), shift.saturating_sub(window.start))
-}
 
 /// For each record the event that is its own: same text, and both counted from
 /// the end, since tracing begins later than the log. A record that was printed in
@@ -353,6 +368,10 @@ impl Live for Recording {
         Ok(())
     }
 
+    fn has_seen_guest(&self) -> bool {
+        self.dump.is_some()
+    }
+
     fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
         let Some(dump) = self.dump else { return Ok(None) };
         dump.write(&self.dir.join(FILE)).map_err(failed)?;
@@ -415,7 +434,27 @@ mod tests {
             (4_000_000, 5),
             (4_500_000, 5 + 1_000_000),
         ];
-        assert_eq!(placed, expected);
+        assert_eq!(placed, expected.map(Some));
+    }
+
+    #[test]
+    fn a_clock_that_counted_ticks_up_to_the_first_line_that_is_known_places_none_before_it() {
+        let texts = ["Linux version", "tsc: Detected", "Calibrating delay loop (skipped)", "smp"];
+        let stamps = (0..).map(|n: u64| n * 1_000_000);
+        let mut records: Vec<_> = stamps.zip(texts).map(|(ts, text)| record(ts, text)).collect();
+        records.push(record(4_000_000, "shown"));
+        let loses = steady::loses(&records);
+        assert_eq!(loses, 2);
+        let known = |index: usize| {
+            let mut matched = vec![None; records.len()];
+            matched[index] = Some((900_000_000, 5));
+            place_matched(&records, &matched, window(1_000_000_000), loses)[1]
+        };
+        assert_eq!(known(2), Some((899_000_000, 5 + EARLY_ERROR_NS)));
+        assert_eq!(known(4), Some((897_000_000, 5 + 896_999_900)), "anything since the start");
+        let nothing = vec![None; records.len()];
+        let placed = place_matched(&records, &nothing, window(1_000_000_000), loses);
+        assert!(placed.iter().all(Option::is_none), "{placed:?}");
     }
 
     #[test]
@@ -460,17 +499,12 @@ mod tests {
         ];
         let matched = printed(&records, &lines, 1_000_000);
         assert_eq!(matched[0], None);
-        let placed = place_matched(&records, &matched, window(4_000_000_000));
-        assert_eq!(placed[1], (1_000_000_000, ARRIVAL_ERROR_NS));
-        assert_eq!(placed[2].0, 1_199_999_500);
-        assert_eq!(placed[3], (1_500_000_000, ARRIVAL_ERROR_NS));
-        assert!(placed[0].0 < 400_000_000, "{placed:?}");
-    }
-
-    #[test]
-    fn without_a_trace_the_last_record_is_at_the_end() {
-        let placed = place(&[record(0, "a"), record(700, "b")], Vec::new(), window(1_000));
-        assert_eq!(placed, [(300, 200), (1_000, 200)]);
+        let placed = place_matched(&records, &matched, window(4_000_000_000), 1);
+        let at = |n: usize| placed[n].expect("it is placed");
+        assert_eq!(at(1), (1_000_000_000, ARRIVAL_ERROR_NS));
+        assert_eq!(at(2).0, 1_199_999_500);
+        assert_eq!(at(3), (1_500_000_000, ARRIVAL_ERROR_NS));
+        assert!(at(0).0 < 400_000_000, "{placed:?}");
     }
 
     proptest! {
@@ -484,7 +518,7 @@ mod tests {
             let records: Vec<_> = stamps.iter().map(|(ts, text)| record(*ts, text)).collect();
             let placed = place(&records, events, Window { start, end });
             prop_assert_eq!(placed.len(), records.len());
-            prop_assert!(placed.iter().all(|(_, error)| *error >= 0));
+            prop_assert!(placed.iter().flatten().all(|(_, error)| *error >= 0));
         }
     }
 }

@@ -15,6 +15,7 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::qmp;
 use vmeter_model::run::SourceRecord;
@@ -37,10 +38,10 @@ impl Recorder for Monitor {
     const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
-        context
-            .vmm
-            .monitor
-            .then(|| Box::new(Recording { dir: context.dir.to_owned(), socket: None }) as _)
+        context.vmm.monitor.then(|| {
+            let dir = context.dir.to_owned();
+            Box::new(Recording { dir, socket: None, awaited: None }) as _
+        })
     }
 
     fn read(
@@ -109,19 +110,43 @@ fn wall_us(message: &Value) -> Option<f64> {
 struct Recording {
     dir: PathBuf,
     socket: Option<UnixStream>,
+    /// Where QEMU connects to, and the thread that waits for it.
+    awaited: Option<(PathBuf, JoinHandle<std::io::Result<UnixStream>>)>,
 }
+
+/// Without this it says nothing of what happens.
+const SPEAK: &[u8] = b"{\"execute\": \"qmp_capabilities\"}\n";
 
 impl Live for Recording {
     fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
         let failed = |error: std::io::Error| SourceError::Other(format!("{NAME}: {error}"));
+        if let Some(path) = plan.by_path.as_ref().map(|folder| folder.join("monitor")) {
+            if let Some(listener) = qmp::add_by_path(plan, &path).map_err(failed)? {
+                let greet = move || {
+                    let (mut socket, _) = listener.accept()?;
+                    // One that is gone already has said all.
+                    let _ = socket.write_all(SPEAK);
+                    Ok(socket)
+                };
+                self.awaited = Some((path, std::thread::spawn(greet)));
+            }
+            return Ok(());
+        }
+        if plan.only_words {
+            return Ok(());
+        }
         let Some(mut socket) = qmp::add(plan).map_err(failed)? else { return Ok(()) };
-        // Without this it says nothing of what happens.
-        socket.write_all(b"{\"execute\": \"qmp_capabilities\"}\n").map_err(failed)?;
+        socket.write_all(SPEAK).map_err(failed)?;
         self.socket = Some(socket);
         Ok(())
     }
 
-    fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
+    fn finish(mut self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
+        if let Some((path, thread)) = self.awaited.take() {
+            // Where QEMU never connected, this is who is waited for.
+            drop(UnixStream::connect(path));
+            self.socket = thread.join().ok().and_then(Result::ok);
+        }
         let Some(socket) = self.socket else { return Ok(None) };
         let path = self.dir.join(FILE);
         let io = |error| SourceError::Io { path: path.clone(), error };
@@ -129,6 +154,8 @@ impl Live for Recording {
         socket.set_nonblocking(true).map_err(io)?;
         let mut said = Vec::new();
         match socket.take(MAX_SAID).read_to_end(&mut said) {
+            // A QEMU that never spoke to it says why on its standard error.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
             Err(error) if error.kind() != std::io::ErrorKind::WouldBlock && said.is_empty() => {
                 return Err(io(error));
             }

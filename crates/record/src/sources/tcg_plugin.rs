@@ -265,7 +265,8 @@ pub fn kaslr_slide(dir: &Path) -> Option<u64> {
 
 /// An error when this QEMU would refuse the argument, and so not boot at all.
 fn check(plan: &LaunchPlan, cache: &Path) -> Result<(), SourceError> {
-    let program = plan.argv.first().map(Path::new).unwrap_or(Path::new(""));
+    let first = || plan.argv.first().map(Path::new);
+    let program = plan.program.as_deref().or_else(first).unwrap_or(Path::new(""));
     let answer =
         capabilities::of(program, cache).map_err(|error| SourceError::Other(error.to_string()))?;
     if answer.capabilities.plugins {

@@ -110,7 +110,9 @@ impl LineCutter {
                 self.steering = Steering::Returned;
                 self.overwritten();
             }
-            (Steering::Escape, 0x20..=0x7e) | (Steering::Control(_), 0x40..=0x7e) => {
+            // A choice of characters (`ESC ( B`) has a byte more.
+            (Steering::Escape, 0x20..=0x2f) => {}
+            (Steering::Escape, 0x30..=0x7e) | (Steering::Control(_), 0x40..=0x7e) => {
                 self.two = false;
                 self.steering = Steering::Text;
             }
@@ -282,6 +284,7 @@ mod tests {
         assert_eq!(coloured, [(1, "[  OK  ] Started cron.".to_owned())]);
         assert_eq!(texts(&[(1, b"10 %\r"), (2, b"20 %\n")]).len(), 2);
         assert_eq!(texts(&[(1, b"a\x1b[999"), (2, b"\n")]), [(1, "a".to_owned())]);
+        assert_eq!(texts(&[(1, b"\x1b(B\x1b)0ok\x1b(0\n")]), [(1, "ok".to_owned())]);
     }
 
     #[test]

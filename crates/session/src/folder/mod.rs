@@ -242,6 +242,14 @@ pub fn check_output(path: &Path) -> Result<()> {
             )));
         }
     }
+    // What is saved beside the sessions: a recording of `explain`.
+    let runs = crate::state_dir().ok().and_then(|state| state.join("runs").canonicalize().ok());
+    if place.is_file() && runs.is_some_and(|runs| place.starts_with(runs)) {
+        return Err(usage(format!(
+            "{} is among the files that vmeter saved: choose another file",
+            path.display()
+        )));
+    }
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! The kernel's log is printed on a console while it boots, and who logs waits for it. It is in no
 //! span of its own, and told as a whole.
 
-use super::Cause;
+use super::{registry, Cause};
 use vmeter_model::Timeline;
 
 /// The level below which a kernel that is told to be `quiet` prints (kernel: include/linux/printk.h,
@@ -18,8 +18,7 @@ pub(super) fn cause(timeline: &Timeline) -> Option<Cause> {
         return None;
     }
     Some(Cause {
-        id: "console-log",
-        what: "the kernel prints its log on a console",
+        cause: registry::CONSOLE_LOG,
         remedy: "quiet (kernel)",
         at_most: printing.time,
         spans: Vec::new(),

@@ -1,11 +1,10 @@
 //! SeaBIOS waits for the key of its boot menu (src/boot.c, `interactive_bootmenu`), for as long
 //! as QEMU's `-boot splash-time` says, and so does OVMF.
 
-use super::Known;
+use super::{registry, Known};
 
 pub(super) const CAUSE: Known = Known {
-    id: "firmware-menu",
-    what: "the firmware waits for the key of its boot menu",
+    cause: registry::FIRMWARE_MENU,
     remedy: |_| Some("-boot menu=off"),
     is: |name| name == "bios:boot-menu-wait",
     ended_by: None,

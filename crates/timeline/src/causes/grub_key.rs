@@ -1,10 +1,9 @@
 //! GRUB reports an error and waits ten seconds for a key (`grub_wait_after_message`).
 
-use super::Known;
+use super::{registry, Known};
 
 pub(super) const CAUSE: Known = Known {
-    id: "grub-key",
-    what: "GRUB waits for a key after an error",
+    cause: registry::GRUB_KEY,
     remedy: |_| Some("mend the error printed above it"),
     is: |name| name == "grub:wait-for-a-key",
     ended_by: None,

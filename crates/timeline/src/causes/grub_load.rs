@@ -1,10 +1,9 @@
 //! GRUB reads kernel and initrd through the firmware's disk services, slowly.
 
-use super::{smaller_initrd, Known};
+use super::{registry, smaller_initrd, Known};
 
 pub(super) const CAUSE: Known = Known {
-    id: "grub-load",
-    what: "GRUB reads kernel and initrd by the firmware's disk calls",
+    cause: registry::GRUB_LOAD,
     remedy: |timeline| match smaller_initrd(timeline) {
         Some(remedy) if remedy.ends_with("MODULES=dep") => Some("MODULES=dep, or QEMU's -kernel"),
         Some(remedy) if remedy.ends_with("hostonly=yes") => Some("hostonly=yes, or QEMU's -kernel"),

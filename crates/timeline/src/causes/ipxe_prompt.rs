@@ -1,11 +1,10 @@
 //! iPXE waits two seconds for Ctrl-B before it boots by itself (src/usr/prompt.c), as long as the
 //! build's `BANNER_TIMEOUT` (src/config/general.h, tenths of a second) says.
 
-use super::Known;
+use super::{registry, Known};
 
 pub(super) const CAUSE: Known = Known {
-    id: "ipxe-prompt",
-    what: "iPXE waits for its key Ctrl-B",
+    cause: registry::IPXE_PROMPT,
     remedy: |_| Some("an iPXE with BANNER_TIMEOUT 0"),
     is: |name| name == "ipxe:prompt",
     ended_by: None,

@@ -1,11 +1,10 @@
 //! cryptsetup derives the key that opens a LUKS volume in as many rounds (PBKDF2, Argon2) as the
 //! machine that made it did in two seconds; a key file that is random needs none of them.
 
-use super::Known;
+use super::{registry, Known};
 
 pub(super) const CAUSE: Known = Known {
-    id: "luks-key",
-    what: "cryptsetup derives the key of an encrypted volume",
+    cause: registry::LUKS_KEY,
     remedy: |_| Some("luksChangeKey -i: fewer PBKDF rounds"),
     is: |name| {
         let command = name.strip_prefix("exec ").unwrap_or_default();

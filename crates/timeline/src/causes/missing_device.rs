@@ -1,13 +1,12 @@
 //! systemd waits for a device that never comes: a disk of `/etc/fstab` or `/etc/crypttab` that is
 //! gone, a root that the initrd has no driver for.
 
-use super::Known;
+use super::{registry, Known};
 use crate::rules::SYSTEMD;
 use vmeter_model::span::TIMED_OUT;
 
 pub(super) const CAUSE: Known = Known {
-    id: "missing-device",
-    what: "the boot waits for a device that never comes",
+    cause: registry::MISSING_DEVICE,
     remedy: |timeline| {
         // Only the root's systemd reads the root's fstab.
         let own = timeline.spans.iter().any(|span| span.name == SYSTEMD);

@@ -18,12 +18,15 @@ mod luks_key;
 mod missing_device;
 mod network;
 mod option_roms;
+pub mod registry;
 mod syslinux_prompt;
 mod systemd_boot_menu;
 mod udev_settle;
+mod unpack_initrd;
 
-use crate::rules::PERSON;
+use crate::rules::{PERSON, UNPACK};
 pub use initrds::smaller_initrd;
+use registry::Named;
 use std::collections::HashMap;
 use vmeter_model::span::{bare_name, TIMED_OUT};
 use vmeter_model::{Ns, Span, Timeline};
@@ -32,9 +35,7 @@ use vmeter_model::{Ns, Span, Timeline};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
     /// Its name.
-    pub id: &'static str,
-    /// What it is, in words.
-    pub what: &'static str,
+    pub cause: Named,
     /// What ends it: a setting, a command.
     pub remedy: &'static str,
     /// The most that this gives back, ns.
@@ -46,9 +47,7 @@ pub struct Cause {
 /// A cause that is looked for.
 pub(crate) struct Known {
     /// Its name.
-    pub id: &'static str,
-    /// What it is, in words.
-    pub what: &'static str,
+    pub cause: Named,
     /// What ends it in this guest; a cause that nothing ends is none.
     pub remedy: fn(&Timeline) -> Option<&'static str>,
     /// True for the name of a span that is nothing else.
@@ -71,6 +70,7 @@ const KNOWN: &[Known] = &[
     systemd_boot_menu::CAUSE,
     calibration::CAUSE,
     crypto_tests::CAUSE,
+    unpack_initrd::CAUSE,
     luks_key::CAUSE,
     missing_device::CAUSE,
     udev_settle::CAUSE,
@@ -85,8 +85,7 @@ pub fn causes(timeline: &Timeline) -> Vec<Cause> {
     let ended = |known: &&Known| {
         known.ended_by.is_some_and(|begin| words().any(|word| word.starts_with(begin)))
     };
-    let person = |span: &&Span| span.name.starts_with(PERSON);
-    let persons: Vec<&Span> = timeline.spans.iter().filter(person).collect();
+    let waits: Vec<&Span> = timeline.spans.iter().filter(|span| is_wait(&span.name)).collect();
     let needed = |known: &&Known| {
         let by = |span: &Span| known.needed_by.iter().any(|begin| span.name.starts_with(begin));
         timeline.spans.iter().any(by)
@@ -98,16 +97,22 @@ pub fn causes(timeline: &Timeline) -> Vec<Cause> {
             .filter(|span| (known.is)(bare_name(&span.name)) && !inside(span, known, &by_id))
             .collect();
         let whole: Ns = spans.iter().map(|span| span.len()).sum();
-        // Whoever waits for a person meanwhile is not quicker.
+        // Whoever waits for a person meanwhile, or for what has a cause of its own, is not quicker.
         let inside =
             |wait: &&&Span| spans.iter().any(|s| s.start <= wait.start && wait.end <= s.end);
-        let waits: Ns = persons.iter().filter(inside).map(|wait| wait.len()).sum();
+        let others = waits.iter().filter(|wait| !(known.is)(&wait.name));
+        let waits: Ns = others.filter(inside).map(|wait| wait.len()).sum();
         let at_most = whole - waits;
         let remedy = (known.remedy)(timeline).filter(|_| at_most > 0)?;
         let spans = spans.iter().map(|span| span.id).collect();
-        Some(Cause { id: known.id, what: known.what, remedy, at_most, spans })
+        Some(Cause { cause: known.cause, remedy, at_most, spans })
     });
     known.chain(console::cause(timeline)).collect()
+}
+
+/// True for a wait that is a thing of its own, whoever waits.
+pub fn is_wait(name: &str) -> bool {
+    name.starts_with(PERSON) || name == UNPACK
 }
 
 /// True for a span that is part of another of the same cause.
@@ -150,7 +155,8 @@ mod tests {
             overlapping: vec![span(5, None, "unit e2scrub_reap.service", 25, 99)],
             ..Timeline::default()
         };
-        let found: Vec<(&str, Ns)> = causes(&timeline).iter().map(|c| (c.id, c.at_most)).collect();
+        let found: Vec<(&str, Ns)> =
+            causes(&timeline).iter().map(|c| (c.cause.id, c.at_most)).collect();
         assert_eq!(found, [("grub-menu", 10), ("network", 40)]);
     }
 
@@ -162,7 +168,7 @@ mod tests {
             let long = |known: &&Known| {
                 (known.remedy)(&timeline).is_some_and(|remedy| remedy.chars().count() > 36)
             };
-            assert_eq!(KNOWN.iter().find(long).map(|known| known.id), None);
+            assert_eq!(KNOWN.iter().find(long).map(|known| known.cause.id), None);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The boot waits for the network, which the guest may not need to be ready.
 
-use super::{is_unit, Known};
+use super::{is_unit, registry, Known};
 
 /// Units that end when a network is there.
 const UNITS: &[&str] = &[
@@ -11,8 +11,7 @@ const UNITS: &[&str] = &[
 ];
 
 pub(super) const CAUSE: Known = Known {
-    id: "network",
-    what: "the boot waits for the network",
+    cause: registry::NETWORK,
     remedy: |_| Some("allow-hotplug in interfaces(5)"),
     is: |name| {
         UNITS.iter().any(|unit| is_unit(name, unit))

@@ -1,11 +1,10 @@
 //! Option ROMs, most of them iPXE of network cards that nothing is booted from; not where the
 //! guest was booted by one.
 
-use super::Known;
+use super::{registry, Known};
 
 pub(super) const CAUSE: Known = Known {
-    id: "option-roms",
-    what: "option ROMs run, or the firmware boots over the network",
+    cause: registry::OPTION_ROMS,
     remedy: |_| Some("romfile= (empty), or -net none"),
     is: |name| matches!(name, "bios:option-roms" | "bios:network-boot"),
     ended_by: None,

@@ -1,11 +1,10 @@
 //! SYSLINUX and its kin wait at `boot: ` for `TIMEOUT`, which is in tenths of a second (0: for
 //! ever), where the configuration says `PROMPT 1`.
 
-use super::Known;
+use super::{registry, Known};
 
 pub(super) const CAUSE: Known = Known {
-    id: "syslinux-prompt",
-    what: "SYSLINUX waits at its prompt for its time-out",
+    cause: registry::SYSLINUX_PROMPT,
     remedy: |_| Some("PROMPT 0, or TIMEOUT 1 (tenths of s)"),
     is: |name| name == "syslinux:prompt",
     ended_by: None,

@@ -1,10 +1,9 @@
 //! systemd-boot shows its menu for `timeout` seconds; with 0 it shows none.
 
-use super::Known;
+use super::{registry, Known};
 
 pub(super) const CAUSE: Known = Known {
-    id: "systemd-boot-menu",
-    what: "systemd-boot's menu waits for its time-out",
+    cause: registry::SYSTEMD_BOOT_MENU,
     remedy: |_| Some("timeout 0 in loader/loader.conf"),
     is: |name| name == "systemd-boot:menu",
     ended_by: None,

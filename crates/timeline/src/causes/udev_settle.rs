@@ -1,11 +1,10 @@
 //! Somebody waits until udev has dealt with every device that there is: initramfs-tools'
 //! `init-top/udev`, systemd's `systemd-udev-settle.service`, a program's `udevadm settle`.
 
-use super::{is_unit, smaller_initrd, Known};
+use super::{is_unit, registry, smaller_initrd, Known};
 
 pub(super) const CAUSE: Known = Known {
-    id: "udev-settle",
-    what: "the boot waits for udev to settle",
+    cause: registry::UDEV_SETTLE,
     remedy: smaller_initrd,
     is: |name| {
         let program = name.strip_prefix("exec ").is_some_and(|command| {

@@ -78,9 +78,9 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
         .filter(inside)
         .filter_map(|h| Some((part_name(h.means)?, h.at.max(start), h.error, h.source)))
         .collect();
-    let Some(first) = parts.first() else { return };
-    let mut cuts = super::edk2::stages(facts, reset, end)
-        .unwrap_or_else(|| vec![("bios:start", start, reset.error, first.3)]);
+    let stages = super::edk2::stages(facts, reset, end);
+    let by_log = || Some(vec![("bios:start", start, reset.error, parts.first()?.3)]);
+    let Some(mut cuts) = stages.or_else(by_log) else { return };
     let told = cuts.last().map_or(start, |last| last.1);
     cuts.extend(parts.into_iter().filter(|part| part.1 >= told));
     super::edk2::menu_wait(facts, &mut cuts, end);

@@ -1,9 +1,10 @@
 //! Initcalls: built-in ones by level inside their phase, modules' in whatever
 //! loads them.
 
-use super::kernel::{initcall_phase, parts};
+use super::kernel::{initcall_phase, parts, told};
 use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
+use crate::backbone::INITCALLS;
 use crate::calls::Call;
 use crate::facts::Facts;
 use crate::landmarks::hung_until;
@@ -136,9 +137,9 @@ fn place_levels<'a>(facts: &Facts<'a>, tree: &mut Growing<'a>) {
 /// Names parts of the gaps between initcalls by what else was reached there.
 fn fill_gaps<'a>(facts: &Facts<'a>, tree: &mut Growing<'a>) {
     let Some(phase) = initcall_phase(tree) else { return };
-    let (start, end) = (phase.start, phase.end);
+    let (start, end, apart) = (phase.start, phase.end, phase.name == INITCALLS);
     let taken: Vec<(Ns, Ns)> = phase.children.iter().map(|c| (c.start, c.end)).collect();
-    let mut cuts = parts(facts, start, end);
+    let mut cuts = parts(facts, start, end, apart);
     if facts.calls.builtin().next().is_none() {
         // What comes after it is all the initcalls, and no line says where they begin.
         let driver_init = cuts.iter_mut().filter(|(name, _)| name == DRIVER_INIT);
@@ -149,13 +150,9 @@ fn fill_gaps<'a>(facts: &Facts<'a>, tree: &mut Growing<'a>) {
         let covered = taken.get(free).is_some_and(|(from, _)| *from < at.at);
         !covered && !ASYNCHRONOUS.contains(&name.as_str())
     });
-    for (index, (name, at)) in cuts.iter().enumerate() {
-        let next = cuts.get(index + 1).map_or(end, |(_, next)| next.at);
+    for (name, at, next) in told(cuts, end) {
         let free = taken.partition_point(|(_, to)| *to <= at.at);
         let to = taken.get(free).map_or(end, |(from, _)| *from).min(next);
-        if at.at < to {
-            let node = Node::new(name.clone(), at.at, to, at.source);
-            tree.place(Node { error: at.error, ..node });
-        }
+        tree.place(Node { error: at.error, ..Node::new(name, at.at, to, at.source) });
     }
 }

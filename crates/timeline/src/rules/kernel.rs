@@ -1,11 +1,12 @@
 //! The kernel from its image's first instruction to its first initcall.
 
+use super::initcalls::DRIVER_INIT;
 use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
-use crate::backbone::{ENTRY, INITCALLS};
+use crate::backbone::{ENTRY, WITH_INITCALLS};
 use crate::facts::Facts;
 use crate::landmarks::{ALIGNED_ENTRY, BOOT_SECTOR, KERNEL_ENTRIES, MAPPED, WAY};
-use crate::lines::{Hit, NO_TIME_ERROR_NS};
+use crate::lines::{begun, Hit, CLOCK_START_NS, NO_TIME_ERROR_NS};
 use crate::patterns::{Means, On};
 use crate::tree::{Growing, Node};
 use vmeter_model::{Ns, What};
@@ -28,7 +29,7 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     reached(Anchor::Decompress, &["bzimage-startup_32", "startup_32", "bzimage-startup_64"]);
     reached(Anchor::KernelEntry, KERNEL_ENTRIES);
     unlisted(facts, found);
-    for hit in &facts.hits {
+    for hit in facts.hits.iter().filter(|hit| hit.error <= CLOCK_START_NS) {
         let stamp = |error: Ns| Stamp { at: hit.at, error, source: hit.source };
         match hit.means {
             Means::Begins(anchor, error) => {
@@ -41,6 +42,17 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
                 found.offer(Anchor::Panic, Trust::Text, stamp(hit.error));
             }
             _ => {}
+        }
+    }
+    by_its_clock(facts, found);
+}
+
+/// A kernel whose first lines came before its console was there: its clock began before the stamps of
+/// those that did come.
+fn by_its_clock<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+    if !found.has(Anchor::KernelEntry) {
+        if let Some(begun) = begun(&facts.lines) {
+            found.offer(Anchor::KernelEntry, Trust::Text, begun);
         }
     }
 }
@@ -73,6 +85,23 @@ fn unlisted<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     }
 }
 
+/// Longest that a part may be off at an end, ns; what is off by more must be known to its half.
+const NEAR_NS: Ns = 10_000_000;
+
+/// The parts that are known: from where each begins to where the next does, or to the end. What all
+/// are off by together moves them, and changes no length.
+pub(crate) fn told<'a>(cuts: Vec<Cut<'a>>, end: Ns) -> Vec<(String, Stamp<'a>, Ns)> {
+    let shared = cuts.iter().map(|(_, at)| at.error).min().unwrap_or(0);
+    let next = |index: usize| cuts.get(index + 1).map(|(_, next)| *next);
+    let known = |(index, (name, at)): (usize, &Cut<'a>)| {
+        let to = next(index).map_or(end, |next| next.at);
+        let off = at.error.max(next(index).map_or(0, |next| next.error)) - shared;
+        let known = off <= NEAR_NS || to - at.at >= off.saturating_mul(2);
+        (at.at < to && known && !name.is_empty()).then(|| (name.clone(), *at, to))
+    };
+    cuts.iter().enumerate().filter_map(known).collect()
+}
+
 fn shutting_down(facts: &Facts<'_>, at: Ns) -> bool {
     facts.first(|w| *w == What::ShutdownStart).is_some_and(|s| s.at <= at)
 }
@@ -88,20 +117,33 @@ fn is_last(facts: &Facts<'_>, hit: &Hit<'_>) -> bool {
 fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
     let phase = |name| tree.root.children.iter().find(|n| n.name == name);
     let Some((start, end)) = phase(ENTRY).map(|n| (n.start, n.end)) else { return };
-    let mut cuts = parts(facts, start, end);
+    let mut cuts = parts(facts, start, end, true);
     // One from before the kernel's clock ran is not even known to be before or after another.
     cuts.retain(|(_, at)| at.error < NO_TIME_ERROR_NS);
-    for (index, (name, at)) in cuts.iter().enumerate() {
-        let to = cuts.get(index + 1).map_or(end, |next| next.1.at);
-        if at.at < to {
-            let node = Node::new(name.clone(), at.at, to, at.source);
-            tree.place(Node { error: at.error, ..node });
-        }
+    for (name, at, to) in told(cuts, end) {
+        tree.place(Node { error: at.error, ..Node::new(name, at.at, to, at.source) });
     }
 }
 
-/// Where parts begin inside `start..end`, in order, no name twice in a row.
-pub(crate) fn parts<'a>(facts: &Facts<'a>, start: Ns, end: Ns) -> Vec<(String, Stamp<'a>)> {
+/// Where a part begins, and its name; none where only the end of the one before is known.
+pub(crate) type Cut<'a> = (String, Stamp<'a>);
+
+/// First functions of a kernel, which do little of their own.
+const ENTERED: &[&str] = &["pvh_start_xen", "startup_64", "x86_64_start_kernel"];
+/// What comes once `start_kernel` is over.
+const AFTER_START: &[&str] = &[
+    "kernel:smp_init",
+    "kernel:sched_init_smp",
+    DRIVER_INIT,
+    "kernel:free_initmem",
+    "kernel:mark_readonly",
+    "kernel:wait-for-root-device",
+    RUN_INIT,
+];
+
+/// Where parts begin inside `start..end`, in order, no name twice in a row. `bounded` if the end is
+/// that of the last of them: what a function did that is the last one seen is not known otherwise.
+pub(crate) fn parts<'a>(facts: &Facts<'a>, start: Ns, end: Ns, bounded: bool) -> Vec<Cut<'a>> {
     let inside = |at: Ns| start <= at && at < end;
     let mut parts: Vec<(String, Stamp<'a>)> = facts
         .reached
@@ -120,6 +162,16 @@ pub(crate) fn parts<'a>(facts: &Facts<'a>, start: Ns, end: Ns) -> Vec<(String, S
         stamp.at = facts.calls.holding(stamp.at).unwrap_or(stamp.at).max(last);
     }
     lines.sort_by_key(|(_, stamp)| stamp.at);
+    if let Some((name, _)) = parts.last_mut() {
+        let entered = ENTERED.iter().any(|symbol| name.strip_prefix("kernel:") == Some(symbol));
+        let goes_on = match lines.first() {
+            Some((next, _)) => !AFTER_START.contains(&next.as_str()),
+            None => bounded,
+        };
+        if entered || !goes_on {
+            name.clear();
+        }
+    }
     parts.append(&mut lines);
     parts.dedup_by(|next, kept| next.0 == kept.0);
     between_neighbours(&mut parts);
@@ -180,5 +232,5 @@ fn line_part<'a>(hit: &Hit<'a>, early: bool) -> Option<(String, Stamp<'a>)> {
 
 /// The phase of the initcalls, where parts may fill gaps.
 pub(crate) fn initcall_phase<'t, 'a>(tree: &'t Growing<'a>) -> Option<&'t Node<'a>> {
-    tree.root.children.iter().find(|n| n.name == INITCALLS)
+    tree.root.children.iter().find(|n| WITH_INITCALLS.contains(&n.name.as_str()))
 }

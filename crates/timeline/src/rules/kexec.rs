@@ -2,7 +2,7 @@
 //! the lines of the console. What nobody saw there is `unattributed`.
 
 use super::initcalls::{node as call_node, DRIVER_INIT, UNTRACED};
-use super::kernel::parts;
+use super::kernel::{parts, told};
 use super::said::{before, stretches};
 use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
@@ -120,7 +120,7 @@ fn unsaid<'a>(
         frame(tree, WAY_AND_KERNEL, from, init.at, init.error, Fill::Own);
     }
     let of_program =
-        |l: &&Line<'a>| l.console && l.stamp.is_none() && l.timed && way.is_some_and(|w| l.at > w);
+        |l: &&Line<'a>| l.console && l.stamp.is_none() && l.timed && l.at > way.unwrap_or(begin.at);
     let said = || facts.lines.iter().filter(of_program).find(|l| l.at < end);
     let said = || said().map(|l| Stamp { at: l.at, error: l.error, source: l.source });
     let Some(userspace) = init.or_else(said) else { return };
@@ -191,13 +191,9 @@ fn kernel<'a>(
     to: Ns,
 ) {
     let traced = facts.calls.builtin().next().is_some();
-    let mut cuts = parts(facts, entry.at, to);
+    let mut cuts = parts(facts, entry.at, to, false);
     cuts.retain(|(_, at)| at.error < NO_TIME_ERROR_NS);
-    for (index, (name, at)) in cuts.iter().enumerate() {
-        let next = cuts.get(index + 1).map_or(to, |(_, next)| next.at);
-        if at.at >= next {
-            continue;
-        }
+    for (name, at, next) in told(cuts, to) {
         let untraced = !traced && name == DRIVER_INIT;
         let name = if untraced { UNTRACED } else { name.as_str() };
         tree.place(Node { error: at.error, ..Node::new(name, at.at, next, at.source) });

@@ -83,7 +83,12 @@ pub(crate) fn reach(facts: &Facts<'_>, start: Ns, limit: Ns) -> Option<Ns> {
     let read = facts.lines.iter().filter(|l| l.early && l.at >= last.at && l.end <= limit);
     let read = read.filter(|l| l.text.starts_with("Loading ") && l.text.trim_end().ends_with("ok"));
     let done = read.map(|l| l.end).max().unwrap_or(last.at);
-    Some(if waits { reads().unwrap_or(last.at) } else { done })
+    let counted = || {
+        let counts = |l: &&Line<'_>| l.early && l.text.contains(GRUB_COUNTS);
+        let counted = facts.lines.iter().filter(counts).map(|l| l.end);
+        counted.filter(|at| (last.at..=limit).contains(at)).max()
+    };
+    Some(if waits { reads().or_else(counted).unwrap_or(last.at) } else { done })
 }
 
 /// iPXE says who it is.
@@ -157,6 +162,8 @@ fn wait_ends<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Option<Stamp<'a>> {
     facts.seen.iter().find(cleared).map(Stamp::of)
 }
 
+/// What GRUB's menu says every second.
+const GRUB_COUNTS: &str = "executed automatically in ";
 /// What systemd-boot's menu says every second.
 const COUNTS: &str = "Boot in ";
 

@@ -24,6 +24,7 @@ mod stages;
 mod steps;
 mod stopping;
 mod units;
+mod unpack;
 mod unseen;
 mod verbs;
 mod vmm;
@@ -36,6 +37,7 @@ pub(crate) use loader::reach as loader_reach;
 pub(crate) use network::NETWORK;
 pub(crate) use person::PERSON;
 pub(crate) use stages::SYSTEMD;
+pub(crate) use unpack::UNPACK;
 pub(crate) use unseen::up_to_entry;
 pub(crate) use verbs::described;
 
@@ -55,6 +57,7 @@ pub(crate) const RULES: &[RuleSet] = &[
     loader::RULES,
     kernel::RULES,
     initcalls::RULES,
+    unpack::RULES,
     shutdown::RULES,
     stages::RULES,
     steps::RULES,

@@ -17,6 +17,7 @@
 
 use super::initcalls::node as call_node;
 use super::prompt::Prompt;
+use super::said::gaps;
 use super::stopping::STOP;
 use super::units::UNIT;
 use super::verbs::is_device;
@@ -27,7 +28,7 @@ use crate::facts::Facts;
 use crate::landmarks::{at_last, open_end};
 use crate::processes::{words, Processes};
 use crate::tree::{Fill, Growing, Node};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use vmeter_model::{Ns, What};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
@@ -36,6 +37,8 @@ pub(super) const USERSPACE: &str = "userspace";
 /// Who waits for udev's workers.
 const SETTLE: &str = "udevadm settle";
 const UDEVD: &str = "systemd-udevd";
+/// Processes that nobody waited for, inside one another.
+const MOST_LEVELS: usize = 8;
 
 fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let calls: Vec<(Call<'a>, Node<'a>)> = modules_calls(facts)
@@ -77,13 +80,23 @@ struct Chains<'a, 'f, 't> {
     prompt: Prompt,
     /// Which processes are in the tree.
     placed: Vec<bool>,
+    /// Which are not, for they did not fit where they were alone.
+    refused: HashSet<usize>,
 }
 
 impl<'a, 'f, 't> Chains<'a, 'f, 't> {
     fn new(facts: &'f Facts<'a>, anchors: &'f Anchors<'a>, tree: &'t mut Growing<'a>) -> Self {
         let processes = &facts.processes;
         let placed = vec![false; processes.all.len()];
-        Chains { facts, processes, anchors, tree, prompt: Prompt::of(facts), placed }
+        Chains {
+            facts,
+            processes,
+            anchors,
+            tree,
+            prompt: Prompt::of(facts),
+            placed,
+            refused: HashSet::new(),
+        }
     }
 
     fn place(mut self, loads: Vec<(Option<i32>, Node<'a>)>, calls: Vec<(Call<'a>, Node<'a>)>) {
@@ -126,6 +139,7 @@ impl<'a, 'f, 't> Chains<'a, 'f, 't> {
             }
         }
         self.modules(loads, calls);
+        self.alone();
         for index in 0..self.processes.all.len() {
             let process = &self.processes.all[index];
             // A fork that executes nothing is its parent's work.
@@ -134,6 +148,66 @@ impl<'a, 'f, 't> Chains<'a, 'f, 't> {
                 self.tree.beside.push(node);
             }
         }
+    }
+
+    /// Processes that nobody was seen to wait for in wait(2) (OpenRC polls), where nothing else is
+    /// in the tree and no other process lived: what was executed says more of such a time than the
+    /// last line before it.
+    fn alone(&mut self) {
+        let Some(begin) = self.anchors.get(Anchor::Userspace) else { return };
+        let limit = open_end(self.facts, self.anchors, begin.at);
+        for _ in 0..MOST_LEVELS {
+            let gaps = gaps(self.tree, begin.at, limit);
+            let found: Vec<(usize, Ns)> = gaps.iter().flat_map(|gap| self.alone_in(*gap)).collect();
+            if found.is_empty() {
+                return;
+            }
+            let deeds: Vec<Node<'a>> = found.iter().map(|(index, _)| self.node(*index)).collect();
+            frames(&mut self.tree.root, &deeds, begin.at, false);
+            for (index, to) in found {
+                self.grow(index, to);
+                // One that did not fit is not tried again.
+                if !self.placed[index] {
+                    self.refused.insert(index);
+                }
+            }
+        }
+    }
+
+    /// The outermost processes inside a gap in whose time no other one of them was there, each
+    /// with the gap's end.
+    fn alone_in(&self, (from, to): (Ns, Ns)) -> Vec<(usize, Ns)> {
+        let all = &self.processes.all;
+        let first = all.partition_point(|process| process.start.at < from);
+        let inside = |index: &usize| {
+            let process = &all[*index];
+            let own = process.pid != 1 && process.unit.is_none() && !process.images.is_empty();
+            own && !self.placed[*index] && process.end.is_some_and(|end| end <= to)
+        };
+        let begun = (first..all.len()).take_while(|index| all[*index].start.at < to);
+        let mut outermost: Vec<usize> = Vec::new();
+        for index in begun.filter(inside) {
+            let mut above = std::iter::successors(all[index].parent, |parent| all[*parent].parent);
+            if !above.any(|parent| outermost.contains(&parent)) {
+                outermost.push(index);
+            }
+        }
+        let spans: Vec<(Ns, Ns)> = outermost
+            .iter()
+            .map(|index| (all[*index].start.at, all[*index].end.unwrap_or(to)))
+            .collect();
+        // In order of their starts: it overlaps another if an earlier one goes on, or the next
+        // begins before its end.
+        let mut reached = Ns::MIN;
+        let mut alone = Vec::new();
+        for (at, (start, end)) in spans.iter().enumerate() {
+            let next = spans.get(at + 1).map_or(Ns::MAX, |next| next.0);
+            if reached <= *start && *end <= next && !self.refused.contains(&outermost[at]) {
+                alone.push((outermost[at], to));
+            }
+            reached = reached.max(*end);
+        }
+        alone
     }
 
     /// A process from its fork to its end, or to wherever it can have gone on.

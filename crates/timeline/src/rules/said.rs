@@ -2,26 +2,36 @@
 //! line to the next is `after: LINE`, which is no more than what is known. Where lines come
 //! thick, all of them together are `lines from: FIRST LINE`.
 //!
+//! The first line of a program also tells that init is there by then.
+//!
 //! So it is with initcalls that nobody traced, and with programs that no trace names. Numbers
 //! in a line are left out of the name, so that it is the same in every run.
 
 use super::kernel::initcall_phase;
 use super::processes::USERSPACE;
-use super::{no_anchors, RuleSet};
-use crate::anchors::{Anchor, Anchors, Stamp};
+use super::RuleSet;
+use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::facts::Facts;
 use crate::landmarks::open_end;
 use crate::lines::{Line, BANNER};
+use crate::patterns::On;
+use crate::second::FIRMWARE;
 use crate::tree::{Fill, Growing, Node};
-use vmeter_model::Ns;
+use std::collections::HashSet;
+use vmeter_model::{Ns, What};
 
-pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
+pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 
 /// Shorter stretches are nobody's concern: this share of the run, and this long, ns.
 const WORTH_A_NAME: Ns = 200;
 const SHORTEST_NS: Ns = 5_000_000;
 /// A line that is off by more is not known to be in its place.
 const MOST_ERROR_NS: Ns = 10_000_000;
+/// What a guest does that is seen by the lines of its console alone: whether they are a program's of
+/// Linux is not known.
+const GUEST: &str = "guest";
+/// What QEMU prints of itself where its monitor has the same output.
+const MONITOR: [&str; 2] = ["QEMU ", "(qemu)"];
 /// From the kernel's hand-over to the first that a program says.
 const START: &str = "/init:start";
 /// Longest name, characters.
@@ -33,8 +43,12 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
             place(tree, stretches(facts, |_| true, from, to));
         }
     }
-    let begin = anchors.get(Anchor::Userspace).or_else(|| first_of_programs(facts, anchors));
-    let Some(begin) = begin else { return };
+    let programs = [Anchor::Userspace, Anchor::Programs].into_iter().find_map(|a| anchors.get(a));
+    let (name, begin) = match (programs, first_of_guest(facts, anchors)) {
+        (Some(begin), _) => (USERSPACE, begin),
+        (None, Some(begin)) => (GUEST, begin),
+        (None, None) => return,
+    };
     let limit = open_end(facts, anchors, begin.at);
     for (from, to) in gaps(tree, begin.at, limit) {
         // What the kernel says meanwhile tells nothing of the programs.
@@ -44,23 +58,86 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
         let Some(first) = nodes.first() else { continue };
         let framed = tree.root.children.iter().any(|n| n.start <= from && to <= n.end);
         if !framed {
-            let frame = Node::new(USERSPACE, from, to, first.source);
+            let frame = Node::new(name, from, to, first.source);
             tree.place(Node { fill: Fill::Unattributed, error: first.error, ..frame });
         }
         place(tree, nodes);
     }
 }
 
-/// The first line of a program, where a kernel was seen to begin that says nothing at all
-/// (`quiet`), and nothing says when its init did.
-fn first_of_programs<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Option<Stamp<'a>> {
-    let entry = anchors.get(Anchor::KernelEntry).filter(|entry| entry.error <= MOST_ERROR_NS)?;
-    let said = || facts.lines.iter().filter(|l| l.console && l.timed);
-    if said().any(|l| l.text.starts_with(BANNER)) {
+/// The first line of a program says that init was there by then, which is worth something where
+/// nothing tells it better.
+fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+    let told = found.best(Anchor::Userspace).is_some_and(|stamp| stamp.error <= MOST_ERROR_NS);
+    let Some(since) = kernel_runs(facts, found).filter(|_| !told) else { return };
+    if let Some(line) = programs(facts).find(|line| line.at > since) {
+        found.offer(Anchor::Programs, Trust::Near, stamp_of(&line));
+    }
+}
+
+fn stamp_of<'a>(line: &Line<'a>) -> Stamp<'a> {
+    Stamp { at: line.at, error: line.error, source: line.source }
+}
+
+/// From when on the lines of the console that are not the kernel's are its programs': it has begun,
+/// and its own lines have a stamp or do not come.
+fn kernel_runs(facts: &Facts<'_>, found: &Candidates<'_>) -> Option<Ns> {
+    let first = |of: &dyn Fn(&Line<'_>) -> bool| facts.lines.iter().find(|l| of(l)).map(|l| l.at);
+    let stamped = first(&|l| l.console && l.stamp.is_some());
+    if stamped.is_none() && first(&|l| l.console && l.text.starts_with(BANNER)).is_some() {
         return None;
     }
-    let line = said().find(|l| l.stamp.is_none() && l.at > entry.at.saturating_add(entry.error))?;
-    Some(Stamp { at: line.at, error: line.error, source: line.source })
+    let entry = found.best(Anchor::KernelEntry).filter(|entry| entry.error <= MOST_ERROR_NS);
+    let entry = entry.map(|entry| entry.at.saturating_add(entry.error));
+    let logged = first(&|l| l.on == On::Kernel && !l.console && l.timed);
+    let known = [stamped, entry, logged].into_iter().flatten().min();
+    let unplaced = facts.log_unplaced > 0 || first(&|l| l.on == On::Kernel && !l.timed).is_some();
+    known.or_else(|| main(facts).filter(|_| unplaced && is_direct(facts)))
+}
+
+/// When the VMM's own code began.
+fn main(facts: &Facts<'_>) -> Option<Ns> {
+    facts.first(|what| *what == What::VmmMain).map(|main| main.at)
+}
+
+/// True if the console shows no boot loader: what it shows after a firmware's lines is the work of
+/// what the VMM was given as a kernel.
+fn is_direct(facts: &Facts<'_>) -> bool {
+    let of_firmware = |l: &&Line<'_>| l.console && firmwares(l.text);
+    let last = facts.lines.iter().rfind(of_firmware);
+    facts.hits.iter().all(|h| h.on != On::Loader)
+        && last.is_none_or(|l| l.text.starts_with("Booting from ROM"))
+}
+
+/// True for what SeaBIOS says on a console.
+fn firmwares(text: &str) -> bool {
+    let starts = [FIRMWARE, "Booting from ", "Boot failed", "No bootable device"];
+    starts.iter().any(|start| text.starts_with(start))
+}
+
+/// Lines of the console that are neither the kernel's, a firmware's, a boot loader's nor QEMU's.
+fn programs<'f, 'a>(facts: &'f Facts<'a>) -> impl Iterator<Item = Line<'a>> + 'f {
+    let logged: HashSet<&str> =
+        facts.lines.iter().filter(|l| !l.console).map(|l| l.text.trim()).collect();
+    let last_of_loader = facts.hits.iter().filter(|h| h.on == On::Loader).map(|h| h.at).max();
+    facts.lines.iter().copied().filter(move |line| {
+        let others = MONITOR.iter().any(|begin| line.text.starts_with(begin))
+            || firmwares(line.text)
+            || last_of_loader.is_some_and(|last| line.at <= last);
+        let readable = line.text.chars().any(char::is_alphanumeric);
+        let own = line.console && line.timed && line.stamp.is_none() && readable;
+        own && !others && !logged.contains(line.text.trim())
+    })
+}
+
+/// The first line of a guest of which nothing else is seen: no kernel, firmware or boot loader.
+fn first_of_guest<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Option<Stamp<'a>> {
+    let of_kernel = |l: &Line<'_>| l.stamp.is_some() || l.text.starts_with(BANNER);
+    let seen = facts.lines.iter().any(|l| l.on == On::Kernel && (!l.console || of_kernel(l)))
+        || anchors.get(Anchor::KernelEntry).or(anchors.get(Anchor::Loader)).is_some()
+        || facts.first(|what| matches!(what, What::ProcessExec { .. })).is_some();
+    let main = main(facts).filter(|_| !seen && is_direct(facts))?;
+    programs(facts).find(|line| line.at > main).map(|line| stamp_of(&line))
 }
 
 /// A stretch that something else explains is nothing that went on beside it.
@@ -71,7 +148,7 @@ fn place<'a>(tree: &mut Growing<'a>, stretches: Vec<Node<'a>>) {
 }
 
 /// What is unexplained of user space: between phases, and in `userspace` between its parts.
-fn gaps(tree: &Growing<'_>, from: Ns, to: Ns) -> Vec<(Ns, Ns)> {
+pub(super) fn gaps(tree: &Growing<'_>, from: Ns, to: Ns) -> Vec<(Ns, Ns)> {
     let mut gaps = Vec::new();
     let mut at = from;
     for phase in tree.root.children.iter().filter(|n| n.end > from && n.start < to) {

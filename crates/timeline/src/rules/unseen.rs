@@ -6,17 +6,10 @@ use super::{network, no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::backbone::{ENTRY, FIRMWARE};
 use crate::facts::Facts;
-use crate::lines::NO_TIME_ERROR_NS;
+use crate::lines::{CLOCK_START_NS, EXACT_NS};
 use crate::tree::{Growing, Node};
-use vmeter_model::Ns;
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
-
-/// An entry that is off by more is that of the kernel's clock, which starts later.
-const EXACT_NS: Ns = 200_000_000;
-
-/// What a line of the console without a time of its own is off by, with what a line is anyway.
-const CLOCK_START_NS: Ns = NO_TIME_ERROR_NS + EXACT_NS;
 
 /// `name`, and the begin of the kernel's entry where only its clock's start is known. None
 /// where not even that is: a log that nothing aligns is only known to be earlier.
@@ -37,21 +30,30 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     }
 }
 
+/// The kernel's own moments in order, and what it went through until then.
+const OF_KERNEL: [(Anchor, &str); 4] = [
+    (Anchor::KernelEntry, ""),
+    (Anchor::Initcalls, "+kernel:entry"),
+    (Anchor::Userspace, "+kernel:entry+kernel:initcalls-before-userspace"),
+    (Anchor::Programs, "+kernel:entry+userspace"),
+];
+
 fn between<'a>(anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let seen = |anchor| anchors.get(anchor);
     let image = [Anchor::KernelFirst, Anchor::Decompress].into_iter().find_map(seen);
-    let (from, to, name) = match (seen(Anchor::Reset), seen(Anchor::Loader), image) {
+    let kernel = OF_KERNEL.into_iter().find_map(|(anchor, name)| Some((seen(anchor)?, name)));
+    let kernel = |way: &str| match kernel {
+        Some((at, name)) => (Some(at), format!("{way}{name}")),
+        None => (None, String::new()),
+    };
+    let (from, (to, name)) = match (seen(Anchor::Reset), seen(Anchor::Loader), image) {
         (None, Some(next), _) | (None, None, Some(next)) => {
-            (seen(Anchor::Main), Some(next), "vmm:init+bios:overhead")
+            (seen(Anchor::Main), (Some(next), "vmm:init+bios:overhead".to_owned()))
         }
-        (None, None, None) => (
-            seen(Anchor::Main),
-            seen(Anchor::KernelEntry),
-            "vmm:init+bios:overhead+kernel:decompress",
-        ),
-        (Some(reset), None, None) => {
-            (Some(reset), seen(Anchor::KernelEntry), "bios:overhead+kernel:decompress")
+        (None, None, None) => {
+            (seen(Anchor::Main), kernel("vmm:init+bios:overhead+kernel:decompress"))
         }
+        (Some(reset), None, None) => (Some(reset), kernel("bios:overhead+kernel:decompress")),
         _ => return,
     };
     let (Some(from), Some(to)) = (from, to) else { return };
@@ -59,8 +61,8 @@ fn between<'a>(anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let told = tree.root.children.iter().find(|n| n.name == FIRMWARE).map(|n| n.end);
     let start = told.unwrap_or(from.at).max(from.at);
     let name = match seen(Anchor::KernelEntry) {
-        Some(entry) if entry.at == to.at => up_to_entry(name, entry),
-        _ => Some(name.to_owned()),
+        Some(entry) if entry.at == to.at => up_to_entry(&name, entry),
+        _ => Some(name),
     };
     let Some(name) = name else { return };
     // An end that is the clock's start is in the name.

@@ -15,6 +15,7 @@ impl Walk {
             let ended = thread.enter(state, last);
             v.span(thread, &ended);
             let accesses = thread.take_accesses();
+            super::unclaimed(&at, thread, v);
             if let Some((reason, open)) = thread.exit {
                 let (by, took, end, accesses) = (By::Exit, Took::Unknown, End::OfTrace, &[]);
                 let request = Request { by, reason, open, took, end, accesses };

@@ -320,9 +320,7 @@ impl Walk {
         let stale = thread.exit.replace((reason, Open::at(at)));
         let ended = thread.change(at.ts, |thread| thread.layers(false, true));
         v.span(thread, &ended);
-        if thread.served.take().is_some() {
-            v.unclaimed(thread);
-        }
+        unclaimed(at, thread, v);
         v.left(at, thread);
         if let Some((reason, open)) = stale {
             // No entry was seen in between.
@@ -346,9 +344,7 @@ impl Walk {
             self.served(at, index, (By::Exit, reason, open), took, End::Resumed, v);
         }
         let thread = self.threads.get(index);
-        if thread.served.take().is_some() {
-            v.unclaimed(thread);
-        }
+        unclaimed(at, thread, v);
         v.resumed(at, thread);
     }
 
@@ -359,9 +355,7 @@ impl Walk {
         let thread = self.threads.get(index);
         thread.is_vcpu = true;
         let stale = thread.user_exit.replace((reason, Open::at(at)));
-        if thread.served.take().is_some() {
-            v.unclaimed(thread);
-        }
+        unclaimed(at, thread, v);
         let ended = thread.change(at.ts, |thread| thread.layers(false, false));
         v.span(thread, &ended);
         v.left(at, thread);
@@ -389,9 +383,12 @@ impl Walk {
         let took = self.cpus.since(open, at);
         v.userspace_exit(reason, took);
         if !within_exit {
+            // KVM may have completed a write itself (an ioeventfd): then a read that is reported
+            // next is what user space has served.
+            let write = self.threads.get(index).take_last_write(open.start, |own| v.untimed(own));
             let request = (By::UserspaceExit, reason, open);
             if !self.served(at, index, request, took, End::Resumed, v) {
-                self.threads.get(index).served = Some(took);
+                self.threads.get(index).served = Some(thread::Served { took, at: at.ts, write });
             }
         }
     }
@@ -423,13 +420,19 @@ impl Walk {
         thread.is_vcpu = true;
         v.reported(at, Some(thread), access);
         // Without kvm_exit, a read is reported after user space has served it.
-        if let (None, Some(took)) = (thread.exit, thread.served.take()) {
-            if access.is_read() {
-                return v.late(at, thread, access, took);
+        if thread.exit.is_none() {
+            if let Some(served) = thread.served.filter(|s| access.is_read() && s.is_read(at.ts)) {
+                thread.served = None;
+                served.write.into_iter().for_each(|(write, _)| v.untimed(write));
+                return v.late(at, thread, access, served.took);
             }
-            v.unclaimed(thread);
+            unclaimed(at, thread, v);
+            // It is of no exit that is still to come.
+            if access.is_read() && !self.seen.kvm_exits {
+                return v.untimed(access);
+            }
         }
-        if !thread.remember(access) {
+        if !thread.remember(access, at.ts) {
             v.untimed(access);
         }
     }
@@ -488,5 +491,14 @@ impl Walk {
         for interrupt in self.cpus.loses(at) {
             v.handled(interrupt, Took::Cut);
         }
+    }
+}
+
+/// No read claims the thread's last request: a write before it does, if there was one.
+fn unclaimed<V: Visitor>(at: &At, thread: &mut Thread, v: &mut V) {
+    let Some(served) = thread.served.take() else { return };
+    match served.write {
+        Some((write, _)) => v.late(at, thread, write, served.took),
+        None => v.unclaimed(thread),
     }
 }

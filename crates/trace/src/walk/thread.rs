@@ -34,6 +34,24 @@ const MAX_THREADS: usize = 1 << 16;
 /// Most accesses of one request that are told apart.
 const MAX_ACCESSES: usize = 16;
 
+/// An exit to user space that is over, while the access that it was for may still be reported.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Served {
+    pub(super) took: Took,
+    /// When user space returned to KVM.
+    pub(super) at: u64,
+    /// A write that was reported before the exit, and how long before.
+    pub(super) write: Option<(Access, u64)>,
+}
+
+impl Served {
+    /// True if a read that is reported now is what user space served: KVM reports it when user
+    /// space returns, and a write just before the exit. The nearer one is of this exit.
+    pub(super) fn is_read(&self, now: u64) -> bool {
+        self.write.is_none_or(|(_, before)| now.saturating_sub(self.at) < before)
+    }
+}
+
 /// A system call that a thread is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
@@ -111,13 +129,15 @@ pub struct Thread {
     pub exit: Option<(NameId, Open)>,
     /// The exit to user space it is in.
     pub user_exit: Option<(NameId, Open)>,
-    /// Time of the last request, if what it was for is not known yet.
-    pub(super) served: Option<Took>,
+    /// The last request, if what it was for is not known yet.
+    pub(super) served: Option<Served>,
     /// The work item it runs.
     pub work: Option<(NameId, Open)>,
     /// The last access that a device model's log reports of it.
     pub(super) logged: Option<(Access, Open)>,
     accesses: Accesses,
+    /// When the last of them was reported.
+    reported: u64,
     /// The kernel's lock that it waits for.
     pub(super) contended: Option<(u64, Lock, Open)>,
     /// How it sleeps, if it does.
@@ -146,6 +166,7 @@ impl Thread {
             work: None,
             logged: None,
             accesses: Accesses::NONE,
+            reported: 0,
             contended: None,
             sleep: Sleep::Light,
             in_guest: false,
@@ -316,7 +337,8 @@ impl Thread {
     }
 
     /// Remembers what the open request is for; false if there is no room.
-    pub(super) fn remember(&mut self, access: Access) -> bool {
+    pub(super) fn remember(&mut self, access: Access, now: u64) -> bool {
+        self.reported = now;
         let Accesses { list, count } = &mut self.accesses;
         let slot = list.get_mut(*count);
         let room = slot.is_some();
@@ -325,6 +347,23 @@ impl Thread {
             *count += 1;
         }
         room
+    }
+
+    /// Takes the last write that was reported before the exit to user space, and how long before;
+    /// those before it KVM has completed itself.
+    pub(super) fn take_last_write(
+        &mut self,
+        exit: u64,
+        own: impl FnMut(Access),
+    ) -> Option<(Access, u64)> {
+        let (write, before) = self.accesses.as_slice().split_last()?;
+        if write.is_read() {
+            return None;
+        }
+        let write = *write;
+        before.iter().copied().for_each(own);
+        self.accesses.count = 0;
+        Some((write, exit.saturating_sub(self.reported)))
     }
 
     /// Takes what the request was for.

@@ -88,13 +88,12 @@ pub fn report(arguments: &Report, out: &Output) -> anyhow::Result<Status> {
     let mut stdout = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut sink = Text::default();
     let written = write(reader.as_mut(), &arguments.selection, &mut sink, &mut stdout)?;
-    if let Err(error) = written {
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            return Ok(Status::Good);
-        }
-        return Err(error).context("cannot write to standard output");
-    }
-    check(&arguments.file, reader.as_ref())?;
+    let read = match written {
+        Ok(read) => read,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Status::Good),
+        Err(error) => return Err(error).context("cannot write to standard output"),
+    };
+    check(&arguments.file, reader.as_ref(), read)?;
     warn(&arguments.file, reader.as_ref(), out);
     Ok(Status::Good)
 }
@@ -117,21 +116,24 @@ pub fn convert(arguments: &Convert, out: &Output) -> anyhow::Result<Status> {
     let selection = &arguments.selection;
     if path.as_os_str() == "-" {
         let mut stdout = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-        match write(reader.as_mut(), selection, sink.as_mut(), &mut stdout)? {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                return Err(error).context("cannot write to standard output");
-            }
-            _ => {}
-        }
-        check(&arguments.file, reader.as_ref())?;
+        let read = match write(reader.as_mut(), selection, sink.as_mut(), &mut stdout)? {
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Status::Good),
+            Err(error) => return Err(error).context("cannot write to standard output"),
+        };
+        check(&arguments.file, reader.as_ref(), read)?;
     } else {
         output::check_target(&Target::File(path.clone()))?;
         let mut refused = None;
         write_whole(path, |file| match write(reader.as_mut(), selection, sink.as_mut(), file) {
-            Ok(Ok(())) if reader.losses().exceeded.is_none() => Ok(()),
-            Ok(Ok(())) => {
-                refused = check(&arguments.file, reader.as_ref()).err();
-                Err(ReportError::stream("converted")(io::ErrorKind::InvalidInput.into()))
+            Ok(Ok(read)) => {
+                refused = check(&arguments.file, reader.as_ref(), read).err();
+                match refused {
+                    None => Ok(()),
+                    Some(_) => {
+                        Err(ReportError::stream("converted")(io::ErrorKind::InvalidInput.into()))
+                    }
+                }
             }
             Ok(Err(error)) => Err(ReportError::stream("converted")(error)),
             Err(error) => {
@@ -149,22 +151,24 @@ fn open(path: &Path) -> anyhow::Result<Box<dyn EventReader>> {
     Input::open(path).and_then(vmeter_trace::open).map_err(trace_error)
 }
 
-/// Refuses a trace that was given up before its end.
-fn check(path: &Path, reader: &dyn EventReader) -> anyhow::Result<()> {
-    reader.losses().check(&path.display().to_string()).map_err(trace_error)
+/// Refuses a trace that was given up before its end, or of which nothing was understood.
+fn check(path: &Path, reader: &dyn EventReader, read: u64) -> anyhow::Result<()> {
+    reader.losses().check_read(&path.display().to_string(), read).map_err(trace_error)
 }
 
-/// Copies the chosen events. The outer error is of the choice, the inner of the stream.
+/// Copies the chosen events, and counts all. The outer error is of the choice, the inner of the
+/// stream.
 fn write(
     reader: &mut dyn EventReader,
     selection: &Selection,
     sink: &mut dyn Sink,
     out: &mut dyn Write,
-) -> anyhow::Result<io::Result<()>> {
+) -> anyhow::Result<io::Result<u64>> {
     let mut select = selection.select()?;
     let [from, to] = selection.limits(reader.info().clock.tick)?;
-    let mut first = None;
+    let (mut first, mut read) = (None, 0);
     let wanted = |event: &vmeter_trace::Event<'_>| {
+        read += 1;
         if first.is_none() {
             first = Some(event.ts);
             select.from = from.map(|stamp| stamp.resolve(event.ts));
@@ -173,7 +177,7 @@ fn write(
         select.has(event)
     };
     let copied = copy(reader, wanted, sink, out);
-    Ok(copied.and_then(|_| out.flush()))
+    Ok(copied.and_then(|_| out.flush()).map(|()| read))
 }
 
 /// Says what is missing from the trace.

@@ -1,6 +1,7 @@
 //! A small result of `vmeter explain`: two traces, two findings.
 
 use super::envelope;
+use vmeter_explain::kind::{Kind, Modifier};
 use vmeter_explain::result::*;
 
 fn event(event: &str, timestamp: u64) -> EventRef {
@@ -34,6 +35,12 @@ fn file(name: &str, method: &str) -> ExplainedFile {
 
 pub fn result() -> ExplainResult {
     let link = |claim: &str, evidence| Link { claim: claim.into(), evidence };
+    let step = |who: &str, doing: &str, time: f64| Step {
+        who: who.into(),
+        doing: doing.into(),
+        time_s: Some(time),
+        share: time,
+    };
     let part =
         |name: &str, share: f64| VcpuPart { name: name.into(), time_s: Some(share * 2.0), share };
     ExplainResult {
@@ -50,13 +57,17 @@ pub fn result() -> ExplainResult {
         }],
         findings: vec![
             Finding {
-                kind: "slow-port".into(),
+                kind: Kind::BlockIo,
                 severity: Severity::High,
                 subject: "port 0x1f7 write (IDE 1)".into(),
                 summary: "each write to port 0x1f7 takes 4 ms in the device model".into(),
                 saving_s: Some(0.8),
                 saving_ci95_s: Some([0.75, 0.85]),
                 saving_share: 0.4,
+                way: vec![
+                    step("port 0x1f7 write (IDE 1)", "waits in futex", 0.8),
+                    step("io-0 (4243)", "asleep in pread64", 0.7),
+                ],
                 chain: vec![
                     link(
                         "200 writes take 4 ms each",
@@ -75,7 +86,8 @@ pub fn result() -> ExplainResult {
                 ..Finding::default()
             },
             Finding {
-                kind: "outlier".into(),
+                kind: Kind::Unknown,
+                modifier: Some(Modifier::Stall),
                 severity: Severity::Low,
                 subject: "HLT".into(),
                 summary: "one exit takes 40 ms".into(),

@@ -74,6 +74,7 @@ fn scaling(series: Series, name: &str, slope: f64, half: f64, jump: Option<f64>)
         exact_step: None,
         usual_step: (series == Series::Count).then_some(291.0),
         breaks: jump.map(found).into_iter().collect(),
+        detectable_jump: None,
     }
 }
 

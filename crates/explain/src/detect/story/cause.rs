@@ -152,6 +152,14 @@ impl Story {
         // What a loop device's worker waits for is the program that has its file.
         let loops = |(work, _): (Sym, Sum)| view.name(work).starts_with("loop");
         let through = !kernel && last.who.is_some() && self.work().is_some_and(loops);
+        // Whoever is waited for, one other has its CPU.
+        let no_cpu = last.ticks(|_, s| s == Frame::NoCpu);
+        let other = |(rival, ticks): (GroupId, u64)| {
+            Some(rival) != last.who && ticks.saturating_mul(5) >= no_cpu.saturating_mul(4)
+        };
+        if via.is_some() && cause == Cause::NoCpu && self.rival().is_some_and(other) {
+            return Some((cause, most));
+        }
         if via.is_some() && !through && (kernel || self.work().is_some()) {
             // Workers that wait for workers: all of it is for the first.
             let works = |level: &&Level| level.who.is_some_and(|who| groups.is_kernel(who));

@@ -5,6 +5,7 @@ use super::super::View;
 use super::words::{words, Words, DELAY, LEAST_TIMES};
 use super::Story;
 use crate::evidence::tree::Frame;
+use crate::kind::Why;
 use vmeter_render::quantity::{brief_percent, grouped};
 
 /// Locks of files: whoever lets one go on in such a call has had the lock.
@@ -34,7 +35,7 @@ impl Story {
             "find out who set the time: a throttle (auto-converge, cpu limits), a poll, or \
                       a retry";
         let confirm = "strace -f -T -e trace=futex -p PID";
-        let words = words("timer-paced", summary, change, confirm);
+        let words = words(Why::Timer, summary, change, confirm);
         // Whose time-outs nobody asked about may be idling.
         let guest = view.evidence.guests().contains(&who) || view.comm().is_some();
         Some(if guest { words.medium() } else { words })
@@ -45,19 +46,29 @@ impl Story {
         let (who, call) = self.awaited_in(view).unwrap_or_else(|| (self.who(view), ""));
         if is_file_lock(call) {
             return words(
-                "lock-wait",
+                Why::Lock,
                 format!("{who} holds it while asleep{inside}, {each} each time"),
                 &format!("let go of what {call} locks before the sleep: hold it for the shared data only"),
                 &format!("strace -f -T -e trace={call},clock_nanosleep,nanosleep,close -p PID"),
             );
         }
         let event = "wait for the event itself (eventfd, epoll, futex), not for a period";
-        let change = match call.starts_with("futex") || call.starts_with("sem") {
-            true => format!("if it is a lock, do not hold it across the sleep; if not, {event}"),
-            false => event.to_string(),
+        let locks = call.starts_with("futex") || call.starts_with("sem");
+        let change = match call {
+            "" => event.to_string(),
+            _ if locks => {
+                format!("if it is a lock, do not hold it across the sleep; if not, {event}")
+            }
+            _ => {
+                let last = self.doer(view);
+                format!(
+                    "call {call} where it does not block the caller (O_NONBLOCK and a queue, or \
+                     another thread); or have {last} {event}"
+                )
+            }
         };
         words(
-            "timer-paced",
+            Why::Timer,
             format!("{who} sleeps{inside} until a timer fires, {each} each time"),
             &change,
             "strace -f -T -e trace=nanosleep,clock_nanosleep,poll,ppoll,epoll_wait,timerfd_settime \
@@ -97,7 +108,7 @@ impl Story {
                 false => "may not run though its CPU is idle: throttled",
             };
             return words(
-                "no-cpu",
+                Why::Throttled,
                 format!("{who} {why} (a cgroup's cpu.max)"),
                 "raise the cgroup's cpu.max (cpu.cfs_quota_us), or do with less CPU time",
                 "grep . /sys/fs/cgroup/CGROUP/cpu.stat (nr_throttled: before and after)",
@@ -125,21 +136,21 @@ impl Story {
                 let most = brief_percent(ticks as f64 / total.max(1) as f64);
                 let summary =
                     format!("{who} has no CPU {share} of the time: {rival} has it {most} of that");
-                words("no-cpu", summary, &change, DELAY).medium()
+                words(Why::NoCpu, summary, &change, DELAY).medium()
             }
             Some((rival, ticks)) if ticks * 5 >= total * 4 => {
                 let rival = view.threads(rival);
                 let change =
                     format!("give {rival} another CPU (taskset, cpuset) or a lower priority");
                 let words =
-                    words("no-cpu", format!("{who} has no CPU: {rival} has it"), &change, DELAY);
+                    words(Why::NoCpu, format!("{who} has no CPU: {rival} has it"), &change, DELAY);
                 match ticks * 3 >= self.busy * 2 {
                     true => words.medium(),
                     false => words,
                 }
             }
             _ => words(
-                "no-cpu",
+                Why::NoCpu,
                 format!("{who} waits for a CPU: the host is busy with other programs"),
                 "measure again on an idle host, or with CPUs of its own (taskset, cpuset)",
                 DELAY,
@@ -157,7 +168,7 @@ impl Story {
         let ends = self.let_go(view).map_or("a call", |call| view.name(call));
         let each = view.time(sum.ticks as f64 / sum.count.max(1) as f64);
         words(
-            "lock-wait",
+            Why::Lock,
             format!("{whose} is held up{inside} until {by} lets it go on by {ends}, {each} each"),
             &format!(
                 "find out what {by} does before its {ends}, and have it do that for less long"
@@ -174,7 +185,7 @@ impl Story {
         });
         let by = by.max().map_or("another process".into(), |(_, by)| view.threads(by));
         words(
-            "stopped",
+            Why::Stopped,
             format!("{} is stopped (SIGSTOP, or traced) until {by} lets it go on", self.who(view)),
             &format!(
                 "find out why {by} stops it; a share of a CPU is better given by cpu.max or nice"

@@ -1,16 +1,15 @@
 //! A way as the links of a chain, and what is missing for more.
 
 use super::super::growth::series_rises;
-use super::super::levels::{hogs_in, Doing, Level, Sum};
-use super::super::view::LEAST_SHARE;
+use super::super::levels::{Doing, Level, Sum};
 use super::super::waits::is_grace;
 use super::super::View;
 use super::Story;
 use crate::evidence::calls::Provoked;
 use crate::evidence::groups::GroupId;
-use crate::evidence::tree::{Frame, Tree};
+use crate::evidence::tree::Frame;
 use crate::moment::Sym;
-use crate::result::Link;
+use crate::result::{Link, Step};
 use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_percent, grouped, three_digits};
 use vmeter_trace::hash::FastMap;
@@ -19,6 +18,43 @@ use vmeter_trace::hash::FastMap;
 const MANY: u64 = 20;
 
 impl Story {
+    /// The way, a step a level.
+    pub fn way(&self, view: &View<'_>) -> Vec<Step> {
+        let whole = self.levels.first().map_or(1, |first| first.all.ticks).max(1);
+        let steps = self.levels.iter().enumerate().filter_map(|(at, level)| {
+            let next = self.levels.get(at + 1).and_then(|next| next.who).map(Frame::Waker);
+            let parts = Level::sorted(&level.parts).into_iter();
+            let mut parts = parts.filter(|((_, state), _)| next.is_none_or(|next| *state == next));
+            let ((call, state), sum) = parts.next()?;
+            // One waits for the next in several calls.
+            let ticks = match (at, next) {
+                (0, Some(next)) => level.ticks(|_, state| state == next),
+                (0, None) => sum.ticks,
+                _ => level.all.ticks,
+            };
+            let rival = self.rival().filter(|_| next.is_none() && state == Frame::NoCpu);
+            let state = match (next, rival) {
+                (Some(_), _) => "waits".to_string(),
+                (None, Some((rival, _))) => format!("no CPU: {} has it", view.threads(rival)),
+                (None, None) => view.frame(state),
+            };
+            let inside = call.map_or(String::new(), |call| format!(" {}", view.frame(call)));
+            Some(Step {
+                who: level.who.map_or_else(|| self.subject(view), |who| view.threads(who)),
+                doing: format!("{state}{inside}"),
+                time_s: view.seconds(ticks),
+                share: ticks as f64 / whole as f64,
+            })
+        });
+        steps.collect()
+    }
+
+    /// The thread at the end of the way; none of the kernel's, which no profile of a process has.
+    pub(super) fn culprit(&self, view: &View<'_>) -> Option<String> {
+        let who = self.last().who.filter(|who| !view.evidence.groups.is_kernel(*who))?;
+        Some(view.threads(who))
+    }
+
     /// A level as a link of the chain.
     pub(super) fn link(&self, view: &View<'_>, at: usize, level: &Level) -> Link {
         let name = match level.who {
@@ -54,7 +90,6 @@ impl Story {
                 view.time(level.assumed.ticks as f64)
             ));
         }
-        words.extend(if at == 0 { self.left_out(view) } else { None });
         let role = match (at, self.root) {
             (0, _) if view.is_beyond() => {
                 format!("{name}, {} beyond the other trace", view.time(whole as f64))
@@ -114,33 +149,6 @@ impl Story {
             &figures,
             &[calls.worst],
         ))
-    }
-
-    /// The time without a CPU that is left out.
-    pub(super) fn ticks_left_out(&self, view: &View<'_>) -> u64 {
-        let ticks = |tree: &Tree| {
-            tree.root_of(self.root).and_then(|at| tree.node(at)).map_or(0, |node| node.ticks)
-        };
-        match view.is_beyond() {
-            true => 0,
-            false => ticks(view.loud_tree()).saturating_sub(ticks(view.tree())),
-        }
-    }
-
-    /// The same in words, and who had it.
-    fn left_out(&self, view: &View<'_>) -> Option<String> {
-        let (loud, left) = (view.loud_tree(), self.ticks_left_out(view));
-        let (by, _) = hogs_in(loud, loud.root_of(self.root)?);
-        let mut by: Vec<(u64, GroupId)> = by.into_iter().map(|(who, ticks)| (ticks, who)).collect();
-        by.sort_unstable_by(|a, b| b.cmp(a));
-        let names: Vec<String> = by.iter().take(2).map(|(_, who)| view.threads(*who)).collect();
-        (view.share(left) >= LEAST_SHARE).then(|| {
-            format!(
-                "left out: {} in which it, or whom it waits for, had no CPU ({} and others had it)",
-                view.time(left as f64),
-                names.join(", ")
-            )
-        })
     }
 
     /// The work function that the subject has workers run most, if about once a call.

@@ -7,6 +7,7 @@ use super::super::{Candidate, View};
 use super::{Story, CLOSED, FEWEST, LEAST_GOES, LEAST_WAITS, MANY_WAITS, ONCE};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
+use crate::kind::Why;
 use crate::result::Severity;
 use std::collections::BTreeMap;
 
@@ -131,6 +132,10 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
     let requests = view.requests();
     let of_guest = requests.iter().any(|(_, subject)| subject.count >= LEAST_COUNT);
     let of_guest = of_guest && view.comm().is_none();
+    // What a vCPU waits for in its requests is told of these.
+    let of_requests = requests.iter().filter(|_| of_guest);
+    let of_requests = of_requests.filter_map(|(key, _)| Story::of(view, Frame::Request(*key)));
+    let told_of: Vec<_> = of_requests.map(|story| story.end(view).0).collect();
     let loud = view.as_loud();
     let mut all: Vec<(f64, Story, Candidate)> = Vec::new();
     for frame in subjects(view) {
@@ -151,8 +156,9 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
         let alone = vcpu && story.levels.len() == 1 && chosen.is_none();
         // Or it runs on the same host: nothing that the guest asks for leads to it.
         let few = story.waits < LEAST_WAITS && story.levels.len() == 1;
-        let beside = few || view.own().is_none_or(|own| !own.contains(&group));
-        if alone || of_guest && (beside || story.serves_guest(view, group)) {
+        let beside = few || !vcpu && view.own().is_none_or(|own| !own.contains(&group));
+        let again = vcpu && told_of.contains(&story.end(view).0);
+        if alone || again || of_guest && beside {
             continue;
         }
         let long = candidate.as_ref().is_some_and(|c| view.share(c.saving) >= ONCE);
@@ -163,6 +169,11 @@ pub fn lives(view: &View<'_>) -> Vec<Candidate> {
         if once && !own && !story.is_held(view) {
             continue;
         }
+        // That one computes until another joins it is what it was made for.
+        let next = story.levels.get(1).and_then(|level| level.who);
+        let joins = next.is_some_and(|next| story.joins(view, &story.levels[0], next));
+        let computes = joins && chosen.is_none() && !view.is_beyond();
+        let candidate = candidate.filter(|c| !computes || !c.why.is_thread());
         if let Some(candidate) = candidate {
             let (closed, candidate) = weighed(view, (group, once), &story, candidate);
             // Of findings as severe, that of a request and its answer goes first.
@@ -181,22 +192,29 @@ fn weighed(
     mut candidate: Candidate,
 ) -> (f64, Candidate) {
     let closed = story.closed(view);
-    let few = candidate.kind == "no-cpu" && story.waits < MANY_WAITS;
-    let kernel = matches!(candidate.kind, "work-on-every-cpu" | "lock-wait")
+    let few = candidate.why.is_no_cpu() && story.waits < MANY_WAITS;
+    let kernel = (candidate.why == Why::EveryCpu || candidate.why.is_lock())
         && story.provoked_works(view).is_some();
     if (few || closed < CLOSED && !kernel) && !story.starves(view) {
         candidate.at_most = Some(Severity::Low);
     }
     candidate.foreign = view.is_foreign(group);
+    let next = story.levels.get(1).and_then(|level| level.who);
+    // Who waits until a thread has ended, or sleeps while nobody waits for it, is not slow.
+    let joins = next.is_some_and(|next| story.joins(view, &story.levels[0], next));
+    let naps = story.levels.len() == 1 && candidate.why == Why::Timer;
+    let idles = view.comm().is_none() && !view.is_beyond() && (joins || naps);
     let helps = view.comm().is_none() && !view.is_beyond() && story.helps(view, group)
-        || candidate.kind == "timer-paced" && story.idles_beside_others(view);
+        || candidate.why == Why::Timer && story.idles_beside_others(view);
     candidate.at_most = if helps { Some(Severity::Low) } else { candidate.at_most };
+    candidate.at_most = if joins && idles { Some(Severity::Low) } else { candidate.at_most };
     candidate.aside = helps
+        || idles
         || view.own().is_some() && beside_others(view, group)
-        || candidate.kind == "page-faults" && story.begins(view)
+        || candidate.why == Why::Faults && story.begins(view)
         || view.own().is_none() && closed < CLOSED
         || once;
-    let computes = story.levels.len() == 1 && candidate.kind == "busy-thread";
+    let computes = story.levels.len() == 1 && candidate.why.is_thread();
     if candidate.foreign {
         candidate.at_most = Some(Severity::Low);
     } else if view.own().is_some() && view.is_beyond() && !computes && !once {
@@ -217,10 +235,10 @@ fn told(
         (story, candidate)
     });
     let candidate = told.as_ref().and_then(|(_, candidate)| candidate.as_ref());
-    let little = |c: &Candidate| matches!(c.kind, "busy-thread" | "ping-pong");
+    let little = |c: &Candidate| c.why.is_thread() || c.why == Why::HandOver;
     let Some(loud) = loud.filter(|_| candidate.is_none_or(little)) else { return told };
     let Some(story) = Story::of(loud, frame) else { return told };
-    match story.candidate(loud).filter(|c| c.kind == "no-cpu") {
+    match story.candidate(loud).filter(|c| c.why.is_no_cpu()) {
         Some(without) if story.hog.is_some_and(|(who, _)| !view.is_foreign(who)) => {
             Some((story, Some(without)))
         }
@@ -241,12 +259,12 @@ fn most_severe(view: &View<'_>, mut all: Vec<(f64, Story, Candidate)>) -> Vec<Ca
     if all.first().is_some_and(|(_, _, c)| !c.of_host) {
         all.retain(|(_, _, c)| !c.of_host);
     }
-    all.sort_by_key(|(closed, _, c)| {
-        std::cmp::Reverse((severity(c), !c.foreign, !c.aside, order(*closed, c)))
+    all.sort_by_key(|(closed, story, c)| {
+        // Who waits for another tells of both.
+        let leads_on = story.levels.len() > 1 || !c.aside;
+        std::cmp::Reverse((severity(c), !c.foreign, !c.aside, leads_on, order(*closed, c)))
     });
-    waited_for_first(view, &mut all);
     victims_first(view, &mut all);
-    own_work_last(view, &mut all);
     let mut ends = Vec::new();
     all.retain(|(_, story, _)| {
         let end = story.end(view);
@@ -279,7 +297,7 @@ fn victims_first(view: &View<'_>, all: &mut Vec<(f64, Story, Candidate)>) {
                 && !(made || other.supervises(view) || other.waits < FEWEST)
                 && lengths(other) > lengths(story)
                 && candidate.foreign == told.foreign
-                && candidate.kind == told.kind
+                && candidate.why.kind() == told.why.kind()
                 && (!candidate.aside || told.aside)
                 && candidate.saving.saturating_mul(3) >= told.saving
         });
@@ -289,41 +307,4 @@ fn victims_first(view: &View<'_>, all: &mut Vec<(f64, Story, Candidate)>) {
             all.insert(at, victim);
         }
     }
-}
-
-/// Of two that wait for the same one, the one for whom that works waits for its own work.
-fn own_work_last(view: &View<'_>, all: &mut [(f64, Story, Candidate)]) {
-    for at in 0..all.len() {
-        let Some(own) = all[at].1.root.life() else { continue };
-        let end = all[at].1.last().who;
-        let other = (at + 1..all.len()).find(|other| {
-            let (_, other, told) = &all[*other];
-            let same = other.last().who == end && other.asked_by(view) == Some(own);
-            same && told.kind == all[at].2.kind && told.foreign == all[at].2.foreign
-        });
-        if let Some(other) = other {
-            all.swap(at, other);
-        }
-    }
-}
-
-/// That one naps says less than that another waits for it meanwhile: this one tells of both. Who
-/// only waits for the end of one that waits says less, too.
-fn waited_for_first(view: &View<'_>, all: &mut Vec<(f64, Story, Candidate)>) {
-    let span = view.evidence.span();
-    let ways = all.iter().filter(|(_, story, _)| story.waits_long(view));
-    let ends: Vec<(GroupId, u64)> =
-        ways.filter_map(|(_, story, told)| Some((story.end(view).0?, told.saving))).collect();
-    all.retain(|(_, story, told)| {
-        let own = story.subject_group(view);
-        let alone = told.kind == "timer-paced" && story.levels.len() == 1;
-        let (whose, own) = match story.supervises(view) {
-            true => (story.end(view).0, true),
-            false => (own, alone),
-        };
-        let waited = |(end, saving): &(GroupId, u64)| {
-            Some(*end) == whose && saving.saturating_mul(3) >= told.saving.min(span)
-        };
-        !own || !ends.iter().any(waited)
-    });
 }

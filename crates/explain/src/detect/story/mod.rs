@@ -4,13 +4,12 @@
 //! largest branches ([`super::levels`]) ends at somebody who does something; what that is makes
 //! the finding's kind, and the way is its chain.
 
-mod asleep;
 mod cause;
-mod guess;
 mod idle_words;
 mod links;
 mod lives;
 mod locks;
+mod missing;
 mod severity;
 mod whose;
 mod words;
@@ -22,10 +21,7 @@ use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
 use crate::moment::Sym;
 use crate::result::Link;
-pub use asleep::asleep;
-pub(super) use guess::of_function;
 pub use lives::{is_asked, lives};
-pub(super) use locks::a;
 use words::Words;
 
 /// Fewer waits than this are no pattern.
@@ -159,11 +155,6 @@ impl Story {
         calls.next().filter(|(.., sum)| sum.count >= super::view::LEAST_COUNT)
     }
 
-    /// The subject's own call, not one that waits by design, that most of its time goes by in.
-    pub(super) fn waits_in(&self, view: &View<'_>) -> Option<Sym> {
-        self.in_call(view).map(|(_, call, _)| call)
-    }
-
     /// The call that takes longer each time.
     pub(super) fn grown_call(&self, view: &View<'_>) -> Option<Sym> {
         self.grows(view)?;
@@ -213,10 +204,10 @@ impl Story {
     pub fn candidate(&self, view: &View<'_>) -> Option<Candidate> {
         let (cause, saving) = self.worth_telling(view)?;
         let (alone, life) = (self.levels.len() == 1, self.root.life().is_some());
-        let Words { kind, summary, suggestion, confirm, at_most } = self.words(view, cause);
+        let Words { why, summary, suggestion, confirm, at_most } = self.words(view, cause);
         let fault = self.is_fault(view, cause);
         Some(Candidate {
-            kind,
+            why,
             key: match self.root {
                 Frame::Request(key) => Some(key),
                 _ => None,
@@ -225,13 +216,14 @@ impl Story {
             whose: self.root.life(),
             saving,
             summary,
+            way: self.way(view),
+            culprit: self.culprit(view),
             chain: self.chain(view, cause),
             suggestion,
             confirm,
             at_most: at_most.filter(|_| life || !fault),
             error: self.levels.get(1).or(self.levels.first()).map(|level| level.squares.sqrt()),
             of_host: life && alone && cause == Cause::NoCpu && !self.starves(view),
-            left_out: if cause == Cause::NoCpu { 0 } else { self.ticks_left_out(view) },
             life,
             ..Candidate::default()
         })
@@ -270,8 +262,6 @@ impl Story {
         }
         chain.extend(self.grows(view));
         chain.extend(self.contrast(view));
-        let guess = self.guess(view, cause);
-        chain.extend(guess.map(|claim| Link { claim, ..Link::default() }));
         let unknown = self.unknown(view, cause);
         if !unknown.is_empty() {
             let claim = format!("not known: {}", unknown.join("; "));
@@ -298,14 +288,6 @@ impl Story {
         ["wait", "vfork", "rt_sig"].iter().any(|begin| name.starts_with(begin))
     }
 
-    /// It waits for another for long, and not for its end.
-    fn waits_long(&self, view: &View<'_>) -> bool {
-        let long = |(call, sum): (Option<Frame>, Sum)| {
-            call.is_some() && view.share(sum.ticks) >= ONCE && !self.supervises(view)
-        };
-        self.first_wait().is_some_and(long)
-    }
-
     /// In what the subject waits for others most.
     fn first_wait(&self) -> Option<(Option<Frame>, Sum)> {
         let first = self.levels.first().filter(|_| self.levels.len() > 1)?;
@@ -328,17 +310,6 @@ impl Story {
     fn closed(&self, view: &View<'_>) -> f64 {
         let (Some(own), Some(first)) = (self.root.life(), self.levels.first()) else { return 0.0 };
         partner(view, own, first).map_or(0.0, |(_, part, _)| part)
-    }
-
-    /// It is about a vCPU's thread, or about one that waits for those or that those wait for.
-    fn serves_guest(&self, view: &View<'_>, own: GroupId) -> bool {
-        let vcpus = view.evidence.vcpu_groups();
-        let asked = |vcpu: GroupId| {
-            view.evidence.asked(vcpu, own) > 0 || view.evidence.asked(own, vcpu) > 0
-        };
-        vcpus.contains(&own)
-            || self.levels.iter().any(|l| l.who.is_some_and(|who| vcpus.contains(&who)))
-            || vcpus.iter().any(|vcpu| asked(*vcpu))
     }
 
     /// Nobody waits for it, it has asked nobody, and hardly does anything: that threads of a pool,

@@ -7,6 +7,7 @@ use super::locks::a;
 use super::{Cause, Story};
 use crate::evidence::tree::Frame;
 use crate::evidence::Work;
+use crate::kind::Why;
 use crate::moment::Sym;
 use crate::result::Severity;
 use vmeter_render::quantity::{brief_percent, grouped};
@@ -14,16 +15,16 @@ use vmeter_trace::ops::Lock;
 
 /// A finding's words.
 pub(super) struct Words {
-    pub(super) kind: &'static str,
+    pub(super) why: Why,
     pub(super) summary: String,
     pub(super) suggestion: String,
     pub(super) confirm: String,
     pub(super) at_most: Option<Severity>,
 }
 
-pub(super) fn words(kind: &'static str, summary: String, suggestion: &str, confirm: &str) -> Words {
+pub(super) fn words(why: Why, summary: String, suggestion: &str, confirm: &str) -> Words {
     let (suggestion, confirm) = (suggestion.to_string(), confirm.to_string());
-    Words { kind, summary, suggestion, confirm, at_most: Some(Severity::Low) }
+    Words { why, summary, suggestion, confirm, at_most: Some(Severity::Low) }
 }
 
 impl Words {
@@ -48,7 +49,7 @@ fn tcp_timer(each: f64) -> Option<&'static str> {
 
 fn tcp_words(summary: String) -> Words {
     words(
-        "timer-paced",
+        Why::Timer,
         summary,
         "send a message by one write, or set TCP_NODELAY: Nagle's algorithm holds its end back \
          until the other end's delayed acknowledgement",
@@ -79,7 +80,7 @@ impl Story {
             Cause::Network => self.network_words(view),
             Cause::Held => self.held_up_words(view),
             Cause::Faults => words(
-                "page-faults",
+                Why::Faults,
                 format!(
                     "{} takes {} page faults: it touches fresh memory again and again",
                     self.doer(view),
@@ -93,7 +94,7 @@ impl Story {
                 let wakers = self.last().wakers().into_iter().take(2);
                 let whom: Vec<String> = wakers.map(|(group, _)| view.threads(group)).collect();
                 words(
-                    "ping-pong",
+                    Why::HandOver,
                     format!("{} waits for {}", self.who(view), whom.join(" and ")),
                     "hand over less often: more work at a time",
                     "perf sched record -- sleep 5 && perf sched timehist -w",
@@ -123,7 +124,7 @@ impl Story {
         let doer = self.child(view).map_or_else(|| self.doer(view), |who| view.threads(who));
         let times = grouped(&self.started(view).to_string());
         words(
-            "child-process",
+            Why::Child,
             format!("{} waits for {doer}, started {times} times", self.subject(view)),
             "do it in the process itself, or keep one helper (a pool of threads) and talk to it",
             "strace -f -c -e trace=process -p PID",
@@ -146,7 +147,12 @@ impl Story {
                 }
             };
             let summary = format!("{subject} is in {name} {share}: {count} times, {each} each");
-            return words("slow-call", summary, &change, CALLS);
+            let runs = self
+                .levels
+                .first()
+                .map_or(0, |first| first.ticks(|c, s| c.is_some() && s == Frame::Runs));
+            let why = if runs.saturating_mul(2) >= sum.ticks { Why::Busy } else { Why::InCall };
+            return words(why, summary, &change, CALLS);
         };
         let of_each = view.evidence.works.get(&work).is_some_and(Work::of_each_cpu);
         let state = |want: fn(Frame) -> bool| {
@@ -158,15 +164,15 @@ impl Story {
             let work = view.name(work);
             let summary =
                 format!("{subject} is busy in {name}: {count} times, {each} each; it has workers run {work}");
-            return words("slow-call", summary, &change, CALLS).medium();
+            return words(Why::Busy, summary, &change, CALLS).medium();
         }
-        let (kind, why) = match (is_grace(view.name(work)), of_each) {
-            (true, _) => ("lock-wait", " (a grace period)"),
-            (_, true) => ("work-on-every-cpu", " on every CPU"),
-            _ => ("waits-for-work", ""),
+        let (kind, reason) = match (is_grace(view.name(work)), of_each) {
+            (true, _) => (Why::Grace, " (a grace period)"),
+            (_, true) => (Why::EveryCpu, " on every CPU"),
+            _ => (Why::Work, ""),
         };
         let summary = format!(
-            "{subject} calls {name} {count} times, {each} each, until workers ran {}{why}",
+            "{subject} calls {name} {count} times, {each} each, until workers ran {}{reason}",
             view.name(work)
         );
         words(kind, summary, &change, WORKS).medium()
@@ -181,7 +187,7 @@ impl Story {
         let who = self.who(view);
         let Some(timer) = tcp_timer(each) else {
             return words(
-                "slow-call",
+                Why::Network,
                 format!("{who} waits{inside} for the network, {long} each time"),
                 "look at the other end, and at the network between",
                 CALLS,
@@ -277,7 +283,7 @@ impl Story {
             None => self.who(view),
         };
         let summary = format!("{who} is in {what}, waiting for a device");
-        let words = words("slow-call", summary, &change, CALLS);
+        let words = words(Why::Device, summary, &change, CALLS);
         match syncs(what) {
             true => words.medium(),
             false => words,
@@ -304,14 +310,14 @@ impl Story {
             ),
         };
         let summary = format!("{} waits for a disk {what}", self.who(view));
-        words("slow-call", summary, change, "perf stat -e major-faults -p PID sleep 5")
+        words(Why::Device, summary, change, "perf stat -e major-faults -p PID sleep 5")
     }
 
     /// Requests that a cgroup's limit holds back.
     fn held_words(&self, view: &View<'_>, call: Option<&str>) -> Words {
         let inside = call.map_or(String::new(), |call| format!(" in {call}"));
         words(
-            "slow-call",
+            Why::Device,
             format!(
                 "{} waits{inside} for its cgroup's I/O limit (blk_throtl_dispatch)",
                 self.who(view)
@@ -334,7 +340,7 @@ impl Story {
         let what = call.unwrap_or("the call");
         let change = format!("keep {what} out of the request's path, or do it once for many");
         let summary = format!("{} waits{inside} for an RCU grace period", self.who(view));
-        Some(words("lock-wait", summary, &change, CALLS).medium())
+        Some(words(Why::Grace, summary, &change, CALLS).medium())
     }
 
     fn lock_words(&self, view: &View<'_>) -> Words {
@@ -368,7 +374,7 @@ impl Story {
             None => format!("{subject} waits for {holder}, one for the other: a lock, it seems"),
         };
         words(
-            "lock-wait",
+            Why::Lock,
             summary,
             "hold the lock for less: around the shared data, not around the whole call",
             "perf lock record -a -- sleep 5 && perf lock contention",
@@ -380,7 +386,7 @@ impl Story {
         let call = self.last().most_in(|s| s == Frame::Runs).and_then(|(call, _)| call);
         let inside = call.map_or(String::new(), |call| format!(" in {}", view.frame_name(call)));
         words(
-            "lock-wait",
+            Why::Lock,
             format!("{} spins{inside} for {} of the kernel", self.who(view), a(kind)),
             "do it from fewer threads at a time, or each with data of its own",
             "perf lock record -a -- sleep 5 && perf lock contention",
@@ -395,7 +401,7 @@ impl Story {
         let what = call.map_or("calls", |call| view.frame_name(call));
         let change = format!("call {what} less often, or with more work a call");
         let summary = format!("{} is busy in {what}{}", self.who(view), self.and_waits(view));
-        let words = words("slow-call", summary, &change, CALLS);
+        let words = words(Why::Busy, summary, &change, CALLS);
         match self.levels.len() {
             1 => words,
             _ => words.medium(),
@@ -426,8 +432,13 @@ impl Story {
             }
             _ => state,
         };
+        let why = match cause {
+            Cause::Asleep => Why::Asleep,
+            _ if !view.evidence.seen(self.file(view)).syscalls => Why::OnCpu,
+            _ => Why::Computes,
+        };
         words(
-            "busy-thread",
+            why,
             format!("{} {state}", self.who(view)),
             "look into that thread: where its time goes is its own code",
             "perf record -g -p PID sleep 5",
@@ -453,10 +464,10 @@ impl Story {
             work.is_some_and(|work| view.evidence.works.get(&work).is_some_and(Work::of_each_cpu));
         let grace = work.is_some_and(|work| is_grace(view.name(work)));
         let kind = match (grace, of_each, call.is_some_and(syncs)) {
-            (true, ..) => "lock-wait",
-            (_, true, _) => "work-on-every-cpu",
-            (.., true) => "slow-call",
-            _ => "waits-for-work",
+            (true, ..) => Why::Grace,
+            (_, true, _) => Why::EveryCpu,
+            (.., true) => Why::Device,
+            _ => Why::Work,
         };
         let kernel = self.levels.iter().find_map(|l| l.who.filter(|who| groups.is_kernel(*who)));
         let workers = kernel.map_or("kernel workers".into(), |who| view.threads(who));

@@ -2,10 +2,11 @@
 
 mod json;
 
+use crate::verdict::{ratio_words, sentence, verdict_tone, verdict_words};
 use crate::words::ended_text;
 use vmeter_base::shell;
-use vmeter_model::result::{BenchMachine, BenchResult, Comparison, Envelope, FailedRun};
-use vmeter_model::{Cause, Chosen, Verdict};
+use vmeter_model::result::{BenchMachine, BenchResult, Envelope, FailedRun};
+use vmeter_model::{Cause, Chosen};
 use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{
     closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind, Tone,
@@ -91,8 +92,9 @@ impl<'a> BenchReport<'a> {
     fn comparison_table(&self) -> Table {
         let mut table = Table::new(vec![
             Column::name("machine"),
-            Column::text("wall time, ratio", 0),
-            Column::text("CPU time, ratio", 2),
+            Column::text("typical run", 0),
+            Column::text("mean", 1),
+            Column::text("CPU time", 2),
             Column::number("p", 0),
             Column::text("verdict", 0),
         ]);
@@ -100,6 +102,7 @@ impl<'a> BenchReport<'a> {
             table.row(vec![
                 Cell::Name(comparison.b.clone()),
                 Cell::Text(ratio_words(comparison)),
+                Cell::Text(ratio_interval(&comparison.mean_ratio)),
                 Cell::Text(ratio_interval(&comparison.cpu_ratio)),
                 Cell::Text(p_value(comparison.p_value)),
                 Cell::Toned(verdict_words(comparison), verdict_tone(comparison.verdict)),
@@ -201,84 +204,6 @@ fn why(failed: &FailedRun) -> Option<String> {
     ended_text(&failed.outcome, failed.end.as_ref())
 }
 
-/// The colour of a verdict.
-pub(crate) fn verdict_tone(verdict: Verdict) -> Tone {
-    match verdict {
-        Verdict::Faster => Tone::Good,
-        Verdict::Slower => Tone::Bad,
-        Verdict::Equal => Tone::Good,
-        Verdict::NoDifference | Verdict::Undecidable => Tone::Muted,
-    }
-}
-
-/// A verdict with what it is about: how equal, or in brackets what would have been found, or how
-/// many of the pairs that are needed there are.
-pub(crate) fn verdict_words(comparison: &Comparison) -> String {
-    let Comparison { verdict, margin_pct, pairs, pairs_needed, .. } = comparison;
-    match (verdict, comparison.detectable_pct) {
-        (Verdict::Equal, _) if comparison.exact => "equal".into(),
-        (Verdict::Equal, _) => format!("equal within {margin_pct} %"),
-        (Verdict::NoDifference, Some(seen)) => format!("none found ({seen:.1} %)"),
-        (Verdict::Undecidable, _) => format!("undecidable ({pairs} of {pairs_needed})"),
-        (other, _) => other.word().into(),
-    }
-}
-
-/// The ratio with its interval, where there is one.
-pub(crate) fn ratio_words(comparison: &Comparison) -> String {
-    match comparison.verdict {
-        Verdict::Undecidable => format!("{:.2}", comparison.ratio.mean),
-        _ => ratio_interval(&comparison.ratio),
-    }
-}
-
-/// Of what level an interval is that is not of 95 %: of one of several looks.
-fn level(comparison: &Comparison) -> String {
-    match comparison.sure_pct {
-        sure if (sure - 95.0).abs() < 1e-6 || comparison.exact => String::new(),
-        sure => format!(", the interval one of {sure} %"),
-    }
-}
-
-/// What a comparison says, in a sentence.
-pub(crate) fn sentence(comparison: &Comparison) -> String {
-    let Comparison { a, b, ratio, p_value: p, verdict, .. } = comparison;
-    let spelled = match p_value(*p) {
-        p if p.starts_with('<') => format!("p {p}"),
-        p => format!("p = {p}"),
-    };
-    match verdict {
-        Verdict::Faster | Verdict::Slower => {
-            format!(
-                "{b} is {verdict} than {a}: it takes {} of its time ({spelled}){}.",
-                ratio_interval(ratio),
-                level(comparison)
-            )
-        }
-        Verdict::Equal if comparison.exact => format!("{a} and {b} are equal."),
-        Verdict::Equal => format!(
-            "{a} and {b} are equal within {} %: the ratio is {}{}.",
-            comparison.margin_pct,
-            ratio_interval(ratio),
-            level(comparison)
-        ),
-        Verdict::NoDifference => format!(
-            "No difference found between {a} and {b}{}: the ratio is {} ({spelled}){}.",
-            match comparison.detectable_pct {
-                Some(seen) => format!(" ({seen:.1} % or more would have been, in 4 of 5 cases)"),
-                None => String::new(),
-            },
-            ratio_interval(ratio),
-            level(comparison)
-        ),
-        Verdict::Undecidable => format!(
-            "{a} and {b} cannot be compared with {} of each: {} are needed.",
-            plural(comparison.pairs as u64, "run"),
-            comparison.pairs_needed
-        ),
-    }
-}
-
 fn outlier_notice(machine: &BenchMachine) -> Option<Notice> {
     let outliers = machine.outliers.iter();
     let named: Vec<String> = outliers
@@ -287,7 +212,7 @@ fn outlier_notice(machine: &BenchMachine) -> Option<Notice> {
         })
         .collect();
     let text = format!(
-        "{}: outlying, and kept in all figures: {}; a quiet host or --pin helps",
+        "{}: slow or fast beyond the others, and kept in all figures: {}; a quiet host or --pin helps",
         machine.label,
         named.join(", ")
     );
@@ -319,11 +244,7 @@ impl Report for BenchReport<'_> {
             document.push(Block::Table(table));
         }
         if let Some(first) = self.result.comparisons.first() {
-            let note =
-                format!(
-                    "against {}: block by block, Hodges-Lehmann centre [95 % interval], signed-rank test",
-                    first.a
-                );
+            let note = format!("time over {}'s [95 % interval], block by block", first.a);
             document.heading("Comparison", note);
             document.push(Block::Table(self.comparison_table()));
         }

@@ -49,13 +49,13 @@ pub(super) fn known_causes(timelines: &[&Timeline]) -> Vec<Known> {
     let runs = timelines.len().max(1) as f64;
     for cause in timelines.iter().flat_map(|timeline| vmeter_timeline::causes(timeline)) {
         let at_most_s = seconds(cause.at_most) / runs;
-        match all.iter_mut().find(|known| known.id == cause.id) {
+        match all.iter_mut().find(|known| known.id == cause.cause.id) {
             Some(known) => {
                 known.at_most_s += at_most_s;
                 known.seen_in += 1;
             }
             None => {
-                let (id, what, remedy) = (cause.id, cause.what, cause.remedy);
+                let (id, what, remedy) = (cause.cause.id, cause.cause.title, cause.remedy);
                 all.push(Known { id, what, remedy, at_most_s, seen_in: 1 });
             }
         }

@@ -19,7 +19,16 @@ pub(super) fn group_of(name: &str) -> Group {
         Group::Userspace
     } else if starts(&["kernel", "kexec", "reboot:kernel"]) {
         Group::Kernel
-    } else if starts(&["/", "insmod ", "userspace", "initrd", "switch-root", "systemd", "unit "]) {
+    } else if starts(&[
+        "/",
+        "insmod ",
+        "userspace",
+        "guest",
+        "initrd",
+        "switch-root",
+        "systemd",
+        "unit ",
+    ]) {
         Group::Userspace
     } else if starts(&["shutdown", "poweroff"]) {
         Group::Shutdown

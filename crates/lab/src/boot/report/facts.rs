@@ -2,6 +2,7 @@
 
 use super::{BootReport, Facts};
 use crate::gate::runs_wanted;
+use crate::verdict::slow_runs;
 use crate::words::host_line;
 use crate::words::plain;
 use vmeter_base::shell;
@@ -11,6 +12,7 @@ use vmeter_model::time::seconds;
 use vmeter_model::OverheadVerdict;
 use vmeter_render::document::Fact;
 use vmeter_render::quantity::{added_percent, compact_seconds, Quantity, Unit};
+use vmeter_stats::MeanRatio;
 
 impl BootReport<'_> {
     /// The header: host, everything chosen for the machine, watch level.
@@ -137,8 +139,19 @@ fn undecided(overhead: &Overhead) -> String {
     let (bound, ratio) = (overhead.bound_pct, &overhead.ratio);
     let limit = 1.0 + bound / 100.0;
     let more = runs_wanted(limit, ratio.mean, ratio.ci95, overhead.pairs);
-    let more = more.map_or_else(|| "no number of pairs".into(), |n| format!("about {n} pairs"));
-    format!("; whether that is at most {bound:.0} % is undecided ({more} would tell, if it is as it looks)")
+    let more = match more {
+        Some(n) => format!("about {n} pairs would tell, if the ratio is as it looks"),
+        None => "it lies too near the bound for any number of pairs".into(),
+    };
+    let tail = slow_boots(overhead).map(|tail| format!("; {tail}")).unwrap_or_default();
+    format!("; not decided whether that is at most {bound:.0} %: {more}{tail}")
+}
+
+/// Boots that are slow beyond the others, which the typical boot does not show.
+fn slow_boots(overhead: &Overhead) -> Option<String> {
+    let pairs: Vec<(f64, f64)> = overhead.samples_s.iter().map(|(w, bare)| (*bare, *w)).collect();
+    let found = MeanRatio::of_pairs(&pairs).filter(MeanRatio::has_slow)?;
+    slow_runs(["the unwatched guest", "the watched guest"], found.slow, found.slow_p_value())
 }
 
 fn watch_fact(watch: WatchLevel, overhead: Option<&Overhead>) -> Fact {
@@ -188,8 +201,11 @@ mod tests {
             counting_ratio: None,
         };
         let said = undecided(&overhead(ratio(1.01, [0.98, 1.04])));
-        assert!(said.contains("is undecided (about 188 pairs would tell"), "{said}");
+        assert!(
+            said.contains("not decided whether that is at most 3 %: about 188 pairs would tell"),
+            "{said}"
+        );
         let said = undecided(&overhead(ratio(1.03, [0.9, 1.2])));
-        assert!(said.contains("no number of pairs would tell"), "{said}");
+        assert!(said.contains("too near the bound for any number of pairs"), "{said}");
     }
 }

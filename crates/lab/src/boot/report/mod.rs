@@ -24,7 +24,7 @@ use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::{Cause, Ns, RunRecord, Span, Timeline};
 use vmeter_render::document::{Block, Detail, Document, Fact, Notice};
 use vmeter_render::exported::Of;
-use vmeter_render::quantity::{percent, Quantity, Unit};
+use vmeter_render::quantity::{percent, Quantity};
 use vmeter_render::{Field, Records, Report, RunTimeline, Stretch};
 
 /// What to show of a boot besides its figures.
@@ -148,7 +148,7 @@ impl<'a> BootReport<'a> {
         };
         format!(
             "{} from {} to {} ({}{of_all} {}), {} of it named{unknown}.",
-            Quantity::of(total, Unit::Seconds).inline(),
+            Quantity::duration(total).inline(),
             self.measured_from(),
             self.measured_to(),
             total.n,
@@ -176,7 +176,7 @@ impl<'a> BootReport<'a> {
     fn answer(&self) -> String {
         let Some(total) = &self.result.total else {
             let why = self.result.runs.iter().find_map(|run| why(&run.record));
-            let why = why.map_or(String::new(), |why| format!(": {why}"));
+            let why = why.map_or(String::new(), |why| format!(": {}", why.trim_end_matches('.')));
             return format!("No run reached its end{why}.");
         };
         let ends = self.measured_to();
@@ -196,7 +196,7 @@ impl<'a> BootReport<'a> {
         };
         format!(
             "{} from {from} to {ends} ({}{of_all} {plural}).{unknown} Spans with a name cover {} of it{longest}.",
-            Quantity::of(total, Unit::Seconds).inline(),
+            Quantity::duration(total).inline(),
             total.n,
             percent(coverage),
         )

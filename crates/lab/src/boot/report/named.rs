@@ -4,7 +4,7 @@ use serde::Serialize;
 use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Timeline};
 use vmeter_render::exported;
-use vmeter_render::quantity::{Quantity, Unit};
+use vmeter_render::quantity::Quantity;
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_stats::estimate;
 
@@ -55,7 +55,7 @@ pub(super) fn table(marks: &[Mark], runs: usize) -> Table {
     for mark in marks {
         table.row(vec![
             Cell::Name(mark.name.clone()),
-            Cell::Quantity(Quantity::of(&mark.estimate, Unit::Seconds)),
+            Cell::Quantity(Quantity::duration(&mark.estimate)),
             Cell::Text(format!("{} of {runs}", mark.estimate.n)),
         ]);
     }

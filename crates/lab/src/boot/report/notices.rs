@@ -69,7 +69,7 @@ impl BootReport<'_> {
             .collect();
         (!named.is_empty()).then(|| {
             format!(
-                "outlying, and kept in all figures: {}; a quiet host or --pin helps",
+                "slow or fast beyond the others, and kept in all figures: {}; a quiet host or --pin helps",
                 named.join(", ")
             )
         })

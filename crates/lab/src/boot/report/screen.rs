@@ -1,20 +1,21 @@
 //! The boot on one screen of 24 lines and 80 columns: what a terminal shows unless more is
 //! asked for.
 
-use super::causes::known_causes;
+use super::causes::{known_causes, Known};
 use super::facts::is_of;
 use super::named::named_marks;
 use super::stages::bars;
 use super::things::{things, Thing, REMEDY_COLUMNS};
 use super::BootReport;
-use vmeter_model::span::{Span, OBSERVE, UNATTRIBUTED};
+use std::collections::BTreeSet;
+use vmeter_model::result::AnalysedRun;
+use vmeter_model::run::Outcome;
+use vmeter_model::span::{OBSERVE, UNATTRIBUTED};
 use vmeter_model::time::seconds;
 use vmeter_model::Timeline;
 use vmeter_record::end::READS_LIKE_A_PANIC;
 use vmeter_render::document::{Block, Document, Fact, Notice, NoticeKind, Tone};
-use vmeter_render::quantity::{
-    added_range, compact_seconds, percent, three_digits, Quantity, Unit,
-};
+use vmeter_render::quantity::{added_range, compact_seconds, percent, three_digits, Quantity};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::text::neutralise;
 
@@ -31,6 +32,12 @@ const VALUE_COLUMNS: usize = 64;
 const WORTH_A_ROW: f64 = 0.01;
 /// Known causes in their line.
 const CAUSES: usize = 3;
+/// Less of the time with a name has its reason on the screen: so many remarks, in so many lines.
+const WELL_NAMED: f64 = 0.9;
+const REASONS: usize = 2;
+const REASON_LINES: usize = 6;
+/// From this share of the time on in which some task waits for a CPU a host is busy.
+const BUSY: f64 = 0.5;
 /// Marks in theirs.
 const MARKS: usize = 3;
 
@@ -41,13 +48,16 @@ impl BootReport<'_> {
         let stages = self.stage_table(&timelines);
         let mut facts = self.brief_facts(&timelines);
         let mut notices = self.brief_notices();
+        notices.extend(self.why_unattributed());
         let more = self.the_rest(1).map_or(0, |fact| lines(&fact.value));
         let other: usize = stages.rows.len()
             + more
             + facts.iter().map(|fact| lines(&fact.value)).sum::<usize>()
             + notices.iter().map(|notice| lines(&notice.text)).sum::<usize>()
             + usize::from(!notices.is_empty());
-        document.push(Block::Table(stages));
+        if !stages.rows.is_empty() {
+            document.push(Block::Table(stages));
+        }
         let room = LINES.saturating_sub(other);
         let largest = largest_table(&timelines, room.min(LARGEST));
         let rows = if self.result.total.is_some() { largest.rows.len() } else { 0 };
@@ -68,6 +78,7 @@ impl BootReport<'_> {
     fn add_remarks(&self, notices: &mut Vec<Notice>, mut free: usize) -> usize {
         let mut remarks: Vec<Notice> = self.notices();
         remarks.retain(|n| n.kind == NoticeKind::Warning && !self.is_told(n));
+        remarks.retain(|remark| !notices.contains(remark));
         // What was found out while it was recorded before why time is unattributed.
         remarks.sort_by_key(|n| n.text.contains(UNATTRIBUTED));
         let mut left = 0;
@@ -91,14 +102,36 @@ impl BootReport<'_> {
         self.result.warnings.contains(&warning.text) || warning.text.contains(READS_LIKE_A_PANIC)
     }
 
+    /// Where much of the time has no name: the remarks that say why, as many as there is room for.
+    fn why_unattributed(&self) -> Vec<Notice> {
+        if self.result.total.is_none() || self.coverage() >= WELL_NAMED {
+            return Vec::new();
+        }
+        let (mut why, others): (Vec<Notice>, Vec<Notice>) = self
+            .notices()
+            .into_iter()
+            .filter(|n| n.kind == NoticeKind::Warning && !self.is_told(n))
+            .partition(|notice| notice.text.contains(UNATTRIBUTED));
+        why.truncate(1);
+        why.extend(others);
+        let mut room = REASON_LINES;
+        why.retain(|notice| {
+            let fits = lines(&notice.text) <= room;
+            room -= if fits { lines(&notice.text) } else { 0 };
+            fits
+        });
+        why.truncate(REASONS);
+        why
+    }
+
     fn brief_note(&self) -> String {
         match self.shown_runs().len() {
             1 => "one run; --runs N tells the spread".into(),
-            n => format!("means over {n} runs"),
+            n => format!("means over {n} runs; --blame has their spread"),
         }
     }
 
-    /// Six bars, and what is not known.
+    /// Six bars, and what is unattributed; none of a VMM that failed at its start.
     fn stage_table(&self, timelines: &[&Timeline]) -> Table {
         let palette = self.palette();
         // Without titles: the line of the answer says what these are.
@@ -109,6 +142,9 @@ impl BootReport<'_> {
             Column::text("", 2),
             Column::text("", 1),
         ]);
+        if self.never_ran() {
+            return table;
+        }
         let mut bars = bars(timelines);
         // What it costs to look is worth a row where it is more than a share of the noise.
         bars.retain(|bar| bar.phase.as_deref() != Some(OBSERVE) || bar.share > WORTH_A_ROW);
@@ -125,17 +161,17 @@ impl BootReport<'_> {
             }
             table.row(vec![
                 name,
-                Cell::Inline(Quantity::of(&bar.estimate, Unit::Seconds)),
+                Cell::Inline(Quantity::duration(&bar.estimate)),
                 Cell::Share(bar.share),
                 Cell::Bar { from: 0.0, to, colour },
-                Cell::Text(off_by(bar.error, bar.estimate.mean)),
+                Cell::Text(error(bar.error, bar.estimate.mean)),
             ]);
         }
         if let Some(phase) = nothing {
             let to = if largest > 0.0 { phase.share / largest } else { 0.0 };
             let cells = vec![
                 Cell::Text(UNATTRIBUTED.into()),
-                Cell::Inline(Quantity::of(&phase.estimate, Unit::Seconds)),
+                Cell::Inline(Quantity::duration(&phase.estimate)),
                 Cell::Share(phase.share),
                 Cell::Bar { from: 0.0, to, colour: palette.colour(UNATTRIBUTED) },
             ];
@@ -144,9 +180,18 @@ impl BootReport<'_> {
         table
     }
 
-    /// What would be given back, what is not known, what was added.
+    /// True if the VMM failed in every run: how long it took to fail is no part of a boot.
+    fn never_ran(&self) -> bool {
+        let failed = |run: &AnalysedRun| matches!(run.record.outcome, Outcome::VmmFailed { .. });
+        self.result.runs.iter().all(failed)
+    }
+
+    /// What would be given back, how busy the host was, what was added.
     fn brief_facts(&self, timelines: &[&Timeline]) -> Vec<Fact> {
         let mut facts = Vec::new();
+        if self.never_ran() {
+            return vec![Fact::new("added", self.added(), "")];
+        }
         let known = known_causes(timelines);
         if !known.is_empty() {
             let named: Vec<String> = known
@@ -158,17 +203,18 @@ impl BootReport<'_> {
             let more = if more > 0 { format!(", {more} more") } else { String::new() };
             facts.push(Fact::new("at most back", format!("{}{more}", named.join(", ")), ""));
         }
+        facts.extend(self.how_to_measure(&known, timelines));
         let marks = named_marks(timelines);
         if !marks.is_empty() {
             let shown = marks.iter().take(MARKS).map(|mark| {
-                format!("{} at {}", mark.name, Quantity::of(&mark.estimate, Unit::Seconds).inline())
+                format!("{} at {}", mark.name, Quantity::duration(&mark.estimate).inline())
             });
             let more = if marks.len() > MARKS { ", …" } else { "" };
             let shown: Vec<String> = shown.collect();
             facts.push(Fact::new("marks", format!("{}{more}", shown.join(", ")), ""));
         }
-        facts.extend(not_exact(timelines));
-        facts.extend(self.not_known(timelines));
+        facts.extend(inexact(timelines));
+        facts.extend(self.busy_host());
         facts.push(Fact::new("added", self.added(), ""));
         facts
     }
@@ -188,34 +234,38 @@ impl BootReport<'_> {
         Some(Fact::new("more", value, ""))
     }
 
-    /// The largest stretch that nothing explains, or of which nobody saw which phase it was.
-    fn not_known(&self, timelines: &[&Timeline]) -> Option<Fact> {
-        let run = self.typical_run()?;
-        let spans = unknown(&run.timeline);
-        let longest = spans.iter().max_by_key(|span| span.len())?;
-        // Means of all runs, of the time and of what is not known of it: one run's parts are no
-        // shares of another's.
-        let own = [&run.timeline];
-        let timelines = if timelines.is_empty() { &own[..] } else { timelines };
-        let runs = timelines.len() as f64;
-        let mean = timelines.iter().map(|t| seconds(t.total)).sum::<f64>() / runs;
-        let lengths = timelines.iter().flat_map(|t| unknown(t)).map(|span| seconds(span.len()));
-        let all = lengths.sum::<f64>() / runs;
-        if all < 0.001 * mean {
-            return None;
-        }
-        let what = match (longest.name == UNATTRIBUTED, run.record.injected.is_empty()) {
-            (true, _) => "",
-            (false, true) => ", phases not told apart (--no-inject)",
-            (false, false) => ", phases not told apart",
-        };
-        let value = format!(
-            "{}, {}, the longest from {} on{what}",
-            brief(all),
-            percent(all / mean.max(f64::MIN_POSITIVE)),
-            brief(seconds(longest.start)),
-        );
-        Some(Fact::new("not known", value, ""))
+    /// The command that measures the causes that were found, where it can.
+    fn how_to_measure(&self, known: &[Known], timelines: &[&Timeline]) -> Option<Fact> {
+        let own = !self.result.machine.spec.command.is_empty();
+        let things = things(timelines).into_iter().take(LARGEST).filter_map(|thing| thing.cause);
+        let mut ids: Vec<&str> = known.iter().map(|cause| cause.id).chain(things).collect();
+        ids.retain(|id| crate::findings::is_measurable(id, own));
+        let mut seen = BTreeSet::new();
+        ids.retain(|id| seen.insert(*id));
+        ids.truncate(CAUSES);
+        let machine = if own { " -- \u{2026}" } else { "" };
+        (!ids.is_empty()).then(|| {
+            Fact::new("measure it", format!("vmeter findings {}{machine}", ids.join(" ")), "")
+        })
+    }
+
+    /// How long tasks of this host waited for a CPU meanwhile, where that was much.
+    fn busy_host(&self) -> Option<Fact> {
+        let runs = self.shown_runs();
+        let waited = runs.iter().map(|run| run.record.cpu_pressure_s);
+        let waited = waited.sum::<Option<f64>>()? / runs.len() as f64;
+        let total = runs.iter().map(|run| seconds(run.record.total_ns)).sum::<f64>();
+        let share = waited / (total / runs.len() as f64).max(f64::MIN_POSITIVE);
+        let cpu: f64 =
+            runs.iter().map(|run| run.record.usage.user_s + run.record.usage.system_s).sum();
+        (share >= BUSY).then(|| {
+            let text = format!(
+                "a task waited for a CPU in {} of it; the VMM had {} of CPU",
+                percent(share.min(1.0)),
+                brief(cpu / runs.len() as f64),
+            );
+            Fact::new("busy host", text, "")
+        })
     }
 
     /// What vmeter added to the machine, in a line.
@@ -230,15 +280,15 @@ impl BootReport<'_> {
             n => format!("{n} {one}s"),
         };
         let mut parts = Vec::new();
-        parts.extend((!vmm.is_empty()).then(|| some(vmm.len(), "option") + " of the VMM"));
-        parts.extend((words > 0).then(|| some(words, "word") + " of the kernel"));
+        parts.extend((!vmm.is_empty()).then(|| some(vmm.len(), "VMM option")));
+        parts.extend((words > 0).then(|| some(words, "kernel parameter")));
         let measured = self.result.overhead.as_ref();
         let measured = measured.filter(|measured| is_of(measured, run.record.watch));
         let cost = match measured.map(|measured| added_range(&measured.ratio)) {
             Some(cost) if parts.is_empty() => format!("nothing; watching: {cost}"),
             None if parts.is_empty() => "nothing".into(),
-            Some(cost) => format!(": {cost}"),
-            None => "; cost: --overhead".into(),
+            Some(cost) => format!(" (--long): {cost}"),
+            None => " (--long); cost: --overhead".into(),
         };
         parts.join(", ") + &cost
     }
@@ -258,29 +308,10 @@ impl BootReport<'_> {
             let text = format!("{} more, otherwise: --long", failures - FAILURES);
             notices.insert(FAILURES, Notice::new(NoticeKind::Failure, text));
         }
-        let urgent = self.result.hints.iter().filter(|hint| hint.contains("--until"));
+        let urgent = self.result.hints.iter().filter(|hint| hint.contains("waits for a login"));
         notices.extend(urgent.map(|hint| Notice::new(NoticeKind::Hint, hint)));
         notices
     }
-}
-
-/// Spans that nothing explains, and phases of which nobody saw which they were; what lies in one
-/// of these is not counted again.
-fn unknown(timeline: &Timeline) -> Vec<&Span> {
-    let mixed = |span: &Span| span.parent.is_none() && span.name.contains('+');
-    let within = |span: &Span| {
-        let mut parent = span.parent;
-        while let Some(at) = parent {
-            let Some(above) = timeline.spans.iter().find(|s| s.id == at) else { break };
-            if mixed(above) {
-                return true;
-            }
-            parent = above.parent;
-        }
-        false
-    };
-    let nothing = |span: &Span| span.name == UNATTRIBUTED && !within(span);
-    timeline.spans.iter().filter(|span| mixed(span) || nothing(span)).collect()
 }
 
 /// Lines that a text takes.
@@ -307,36 +338,37 @@ fn name_of(folder: &str) -> String {
 }
 
 /// How far off a time can be, where that is worth a word.
-pub(super) fn off_by(error_ns: vmeter_model::Ns, of_s: f64) -> String {
+pub(super) fn error(error_ns: vmeter_model::Ns, of_s: f64) -> String {
     let error = seconds(error_ns);
     if error > 0.01 * of_s.abs() && error > 0.0 && of_s > 0.0 {
-        format!("off by {}", compact_seconds(error))
+        format!("error \u{b1}{}", compact_seconds(error))
     } else {
         String::new()
     }
 }
 
-/// Which of the largest things is off by most, where that is more than a hundredth of it, and how
-/// many others are.
-fn not_exact(timelines: &[&Timeline]) -> Option<Fact> {
+/// Which of the largest things has the largest error, where that is more than a hundredth of it,
+/// and how many others have one.
+fn inexact(timelines: &[&Timeline]) -> Option<Fact> {
     let things = things(timelines);
-    let off = |thing: &Thing| off_by(thing.error, thing.estimate.mean);
+    let error = |thing: &Thing| error(thing.error, thing.estimate.mean);
     let inexact: Vec<&Thing> =
-        things.iter().take(LARGEST).filter(|thing| !off(thing).is_empty()).collect();
+        things.iter().take(LARGEST).filter(|thing| !error(thing).is_empty()).collect();
     let most = inexact.iter().max_by_key(|thing| thing.error)?;
     let others = match inexact.len() - 1 {
         0 => String::new(),
         n => format!(", {n} more"),
     };
-    Some(Fact::new("not exact", format!("{} {}{others}", most.name, off(most)), ""))
+    let most = format!("{} \u{b1}{}", most.name, compact_seconds(seconds(most.error)));
+    Some(Fact::new("error", format!("{most}{others}"), ""))
 }
 
 fn largest_table(timelines: &[&Timeline], most: usize) -> Table {
     let mut table = Table::new(vec![
-        Column { shrinks_to: Some(24), ..Column::name("") },
+        Column { shrinks_to: Some(20), ..Column::name("") },
         Column::number("", 0),
         Column::number("", 1),
-        Column { shrinks_to: Some(REMEDY_COLUMNS), ..Column::text("", 2) },
+        Column { shrinks_to: Some(REMEDY_COLUMNS), ..Column::text("", 0) },
     ]);
     let whole: f64 = timelines.iter().map(|t| seconds(t.total)).sum::<f64>();
     let mean = whole / timelines.len().max(1) as f64;
@@ -346,7 +378,8 @@ fn largest_table(timelines: &[&Timeline], most: usize) -> Table {
         let share = if mean > 0.0 { thing.estimate.mean / mean } else { 0.0 };
         table.row(vec![
             Cell::Name(thing.name.clone()),
-            Cell::Inline(Quantity::of(&thing.estimate, Unit::Seconds)),
+            // What can be tried needs the room of the interval.
+            Cell::Inline(Quantity::duration(&thing.estimate).without_interval()),
             Cell::Share(share),
             Cell::Text(thing.remedy.into()),
         ]);

@@ -24,10 +24,14 @@ vmeter_base::words! {
         Userspace = "user space",
         /// From the first sign of going down.
         Shutdown = "shutdown",
+        /// A guest that is seen by its lines alone, whose kernel was not.
+        Guest = "guest's lines",
         /// A machine that is reset and goes on: up to the kernel that comes then.
         Reboot = "reboot",
         /// A guest that is dead, until its end.
         Dead = "after the panic",
+        /// What was launched, once its VMM had ended.
+        Launcher = "launcher, after",
         /// vmeter, while it held the VMM.
         Own = "vmeter itself",
     }
@@ -44,6 +48,10 @@ fn of(phase: &str) -> Option<Stage> {
         Some(Stage::Dead)
     } else if phase == "reboot" {
         Some(Stage::Reboot)
+    } else if phase == "guest" {
+        Some(Stage::Guest)
+    } else if phase == "vmm:wrapper-end" {
+        Some(Stage::Launcher)
     } else if phase == OBSERVE {
         Some(Stage::Own)
     } else if starts(&["initrd", "switch-root", "dracut"]) {
@@ -108,10 +116,14 @@ fn bar_of(phase: &str) -> String {
     }
 }
 
+fn is_stage(name: &str) -> bool {
+    Stage::ALL.iter().any(|stage| stage.word() == name)
+}
+
 /// The six stages in order, then what belongs to several or to none, a dead guest's time, and what
 /// vmeter held the VMM for, over some runs.
 pub(super) fn bars(timelines: &[&Timeline]) -> Vec<Bar> {
-    let always = Stage::ALL.iter().filter(|stage| **stage < Stage::Reboot);
+    let always = Stage::ALL.iter().filter(|stage| **stage < Stage::Guest);
     let mut names: Vec<String> = always.map(|stage| stage.word().to_owned()).collect();
     let phases = || timelines.iter().flat_map(|t| &t.phases).filter(|(n, _)| n != UNATTRIBUTED);
     for (phase, _) in phases() {
@@ -128,7 +140,10 @@ pub(super) fn bars(timelines: &[&Timeline]) -> Vec<Bar> {
         let error = timelines.iter().map(|t| error_of(t, &name)).max().unwrap_or(0);
         Bar { name, phase, estimate: estimate(&samples), share, error }
     };
-    names.into_iter().map(bar).collect()
+    let mut bars: Vec<Bar> = names.into_iter().map(bar).collect();
+    // Phases of two stages, whose border nobody saw, have no time with a name.
+    bars.retain(|bar| bar.phase.is_none() || bar.share > 0.0 || is_stage(&bar.name));
+    bars
 }
 
 fn time_of(timeline: &Timeline, bar: &str) -> Ns {
@@ -183,16 +198,18 @@ mod tests {
             ("kexec:kernel", "kernel"),
             ("reboot", "reboot"),
             ("reboot:userspace", "user space"),
+            ("guest", "guest's lines"),
+            ("kernel:entry+kernel:initcalls-before-userspace", "kernel"),
         ] {
             assert_eq!(bar_of(phase), bar, "{phase}");
         }
-        let phases = [("vmm:init", 5), ("vmm:init+kernel:entry", 7), ("unattributed", 3)];
+        let phases = [("vmm:init", 5), ("vmm:init+kernel:entry", 0), ("unattributed", 10)];
         let phases = phases.map(|(name, ns)| (name.to_owned(), ns)).into();
         let timeline = Timeline { total: 15, phases, ..Timeline::default() };
         let bars = bars(&[&timeline]);
-        assert_eq!(bars.len(), 7, "what nobody held is no bar");
+        assert_eq!(bars.len(), 6, "what nobody held is no bar, nor what two stages share");
         let sum: f64 = bars.iter().map(|bar| bar.share).sum();
-        assert!((sum - 12.0 / 15.0).abs() < 1e-9, "{sum}");
+        assert!((sum - 5.0 / 15.0).abs() < 1e-9, "{sum}");
     }
 
     #[test]

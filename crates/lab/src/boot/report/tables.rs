@@ -79,7 +79,7 @@ impl BootReport<'_> {
             let to = if largest > 0.0 { phase.share / largest } else { 0.0 };
             let mut cells = vec![
                 Cell::Name(phase.name.clone()),
-                Cell::Quantity(Quantity::of(&phase.estimate, Unit::Seconds)),
+                Cell::Quantity(Quantity::duration(&phase.estimate)),
                 Cell::Share(phase.share),
             ];
             cells.extend(any_off.then_some(Cell::Text(off)));
@@ -89,7 +89,7 @@ impl BootReport<'_> {
             table.toned_row(tone, cells);
         }
         if let Some(total) = &self.result.total {
-            let quantity = Quantity::of(total, Unit::Seconds);
+            let quantity = Quantity::duration(total);
             let name = Cell::Text("TOTAL".into());
             let mut cells = vec![name, Cell::Quantity(quantity), Cell::Share(1.0)];
             cells.extend(any_off.then_some(Cell::Empty));
@@ -106,7 +106,7 @@ impl BootReport<'_> {
         let spans = timelines.iter().flat_map(|timeline| &timeline.spans);
         let own = spans.filter(|s| s.parent.is_none() && s.name == phase.name);
         let error = own.map(|span| span.error_ns).max().unwrap_or(0);
-        super::screen::off_by(error, phase.estimate.mean)
+        super::screen::error(error, phase.estimate.mean)
     }
 
     /// The longest activities.
@@ -124,14 +124,14 @@ impl BootReport<'_> {
         let time = |estimate: &Option<Estimate>| {
             let known = estimate.as_ref();
             known.map_or(Cell::Empty, |known| {
-                Cell::Quantity(Quantity::of(known, Unit::Seconds).without_interval())
+                Cell::Quantity(Quantity::duration(known).without_interval())
             })
         };
         for activity in listed() {
             let mut cells = vec![
                 Cell::Name(activity.name.clone()),
-                Cell::Quantity(Quantity::of(&activity.estimate, Unit::Seconds)),
-                Cell::Quantity(Quantity::of(&activity.own, Unit::Seconds).without_interval()),
+                Cell::Quantity(Quantity::duration(&activity.estimate)),
+                Cell::Quantity(Quantity::duration(&activity.own).without_interval()),
             ];
             cells.extend(columns.cpu.then(|| time(&activity.cpu)));
             cells.extend(columns.beside.then(|| time(&activity.beside)));

@@ -8,10 +8,28 @@ use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Ns, Timeline};
 use vmeter_render::exported;
 use vmeter_stats::estimate;
-use vmeter_timeline::{causes, smaller_initrd};
+use vmeter_timeline::registry::{self, Named};
+use vmeter_timeline::{causes, is_wait, smaller_initrd};
 
 /// How it is made so is a setting of the tool that made it.
 const SMALLER_INITRD: &str = "a smaller initrd, by its tool";
+
+/// Parts of the kernel that one with less in it has less of.
+const SMALLER_KERNEL: &str = "a smaller one: vmeter kernel build";
+
+/// What begins a name, and the cause by which it is measured. What a timeline shows to be nothing
+/// but a cause is that cause's anyway.
+const MEASURED: &[(&str, Named)] = &[
+    ("vmm:link", registry::VMM_LINK_LOADING),
+    ("kernel:decompress", registry::KERNEL_ENTRY),
+    ("kernel:ftrace_init", registry::FTRACE_INIT),
+    ("kernel:smp_init", registry::VCPUS),
+    ("initcall serial8250_init", registry::SERIAL8250_INIT),
+    ("initcall univ8250_console_init", registry::CONSOLE_LOG),
+    ("initcall con_init", registry::CONSOLE_LOG),
+    ("initcall hvc_console_init", registry::CONSOLE_LOG),
+    ("insmod virtio_pci", registry::VIRTIO_PCI),
+];
 
 /// What begins a name, and what can be tried on it. The first that fits counts.
 #[rustfmt::skip]
@@ -35,17 +53,19 @@ const HANDLES: &[(&str, &str)] = &[
     ("kernel:load",             "a smaller kernel and initrd"),
     ("kernel:decompress",       "uncompressed (PVH), or LZ4"),
     ("kernel:calibrate_delay",  "lpj=N on its command line"),
-    ("kernel:mitigations",      "a smaller kernel"),
+    ("kernel:mitigations",      SMALLER_KERNEL),
+    ("kernel:ftrace_init",      SMALLER_KERNEL),
+    ("kernel:unpack-initrd",    "a smaller or an uncompressed initrd"),
     ("kernel:wait-for-root",    "the root's driver built in"),
     ("kernel:free_initmem",     "a smaller initrd"),
     ("kernel:smp_init",         "fewer vCPUs"),
-    ("kernel:start_kernel",     "a smaller kernel"),
-    ("kernel:rest_init",        "a smaller kernel"),
-    ("kernel:mark_readonly",    "a smaller kernel"),
+    ("kernel:start_kernel",     SMALLER_KERNEL),
+    ("kernel:rest_init",        SMALLER_KERNEL),
+    ("kernel:mark_readonly",    SMALLER_KERNEL),
     ("initcall univ8250_console_init", "quiet, or a lower loglevel="),
     ("initcall con_init",       "quiet, or a lower loglevel="),
     ("initcall hvc_console_init", "quiet, or a lower loglevel="),
-    ("initcall ",               "a kernel without it, if unneeded"),
+    ("initcall ",               "test without: initcall_blacklist="),
     ("insmod ",                 "a list of modules without it"),
     ("wait-for-a-person",       "a key file or a TPM, not a person"),
     ("cryptsetup:open",         "luksChangeKey -i: fewer PBKDF rounds"),
@@ -75,7 +95,7 @@ const HANDLES: &[(&str, &str)] = &[
     ("after: ",                 "what comes after this line"),
     ("lines from: ",            "fewer lines on the console"),
     ("/init:",                  "this step of init"),
-    ("shutdown",                "what is stopped at the end"),
+    ("shutdown",                "fewer services to stop"),
 ];
 
 /// systemd's own time between units, which may hold programs that none of them is; and an
@@ -130,6 +150,8 @@ pub(super) struct Thing {
     pub error: Ns,
     /// What can be tried.
     pub remedy: &'static str,
+    /// The known cause that it is, by its id.
+    pub cause: Option<&'static str>,
 }
 
 /// How a thing is exported.
@@ -140,14 +162,15 @@ pub(super) struct ThingRow {
     estimate: exported::Estimate,
     error_s: f64,
     remedy: &'static str,
+    cause: Option<&'static str>,
 }
 
 impl From<Thing> for ThingRow {
     fn from(thing: Thing) -> Self {
         let estimate = exported::exported(&thing.estimate);
         let error_s = seconds(thing.error);
-        let Thing { name, phase, remedy, .. } = thing;
-        ThingRow { name, phase, estimate, error_s, remedy }
+        let Thing { name, phase, remedy, cause, .. } = thing;
+        ThingRow { name, phase, estimate, error_s, remedy, cause }
     }
 }
 
@@ -156,6 +179,7 @@ struct Found {
     seconds: Vec<f64>,
     error: Ns,
     remedy: &'static str,
+    cause: Option<&'static str>,
 }
 
 /// What can be acted upon, the longest first: means over runs, of which one without it
@@ -182,6 +206,8 @@ pub(super) fn things(timelines: &[&Timeline]) -> Vec<Thing> {
                 own => own,
             };
             one.remedy = cause.map_or(own, |cause| cause.remedy);
+            let measured = MEASURED.iter().find(|(begins, _)| span.name.starts_with(begins));
+            one.cause = cause.map(|cause| cause.cause).or(measured.map(|row| row.1)).map(|c| c.id);
         }
     }
     let mut things: Vec<Thing> = found
@@ -189,7 +215,8 @@ pub(super) fn things(timelines: &[&Timeline]) -> Vec<Thing> {
         .map(|((phase, name), mut one)| {
             one.seconds.resize(timelines.len(), 0.0);
             let estimate = estimate(&one.seconds);
-            Thing { name, phase, estimate, error: one.error, remedy: one.remedy }
+            let Found { error, remedy, cause, .. } = one;
+            Thing { name, phase, estimate, error, remedy, cause }
         })
         .collect();
     things.sort_by(|a, b| b.estimate.mean.total_cmp(&a.estimate.mean));
@@ -200,7 +227,7 @@ pub(super) fn things(timelines: &[&Timeline]) -> Vec<Thing> {
 /// Of a program that mostly is others with handles (a shell with its commands), these.
 fn outermost<'t>(tree: &SpanTree<'t>, caused: impl Fn(u32) -> bool) -> Vec<(&'t str, usize)> {
     let mut found = Vec::new();
-    let holders = holders_of_persons(tree);
+    let holders = holders_of_waits(tree);
     let mut pending: Vec<(usize, usize)> = tree.top().iter().rev().map(|at| (*at, *at)).collect();
     while let Some((at, top)) = pending.pop() {
         let whole = !holders.contains(&at);
@@ -213,13 +240,13 @@ fn outermost<'t>(tree: &SpanTree<'t>, caused: impl Fn(u32) -> bool) -> Vec<(&'t 
     found
 }
 
-/// Spans that hold a wait for a person, which is a thing of its own.
-fn holders_of_persons(tree: &SpanTree) -> BTreeSet<usize> {
+/// Spans that hold a wait that is a thing of its own.
+fn holders_of_waits(tree: &SpanTree) -> BTreeSet<usize> {
     let mut holders = BTreeSet::new();
     let mut pending: Vec<(usize, Vec<usize>)> =
         tree.top().iter().map(|at| (*at, Vec::new())).collect();
     while let Some((at, above)) = pending.pop() {
-        if tree.span(at).name.starts_with("wait-for-a-person") {
+        if is_wait(&tree.span(at).name) {
             holders.extend(above);
             continue;
         }

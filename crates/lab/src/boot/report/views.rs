@@ -47,6 +47,9 @@ struct Merged {
     children: Vec<usize>,
 }
 
+/// What is left of a span outside of its parts.
+const ITSELF: &str = "itself";
+
 /// The span tree of one run as it is, or the mean over several: there, spans are
 /// the same when they and everything they are part of have the same names.
 pub(super) fn tree(timelines: &[&Timeline], min_duration: Ns) -> Outline {
@@ -67,7 +70,8 @@ pub(super) fn tree(timelines: &[&Timeline], min_duration: Ns) -> Outline {
         legend: format!(
             "The time after \"@\" is when it began, counted from the VMM's exec; the time after \
              \"+\" is how long it took, after \"±\" how far off that can be, where it is more than \
-             a hundredth. Spans under {} are left out.{several}",
+             a hundredth. \"itself\" is what \
+             is left of a span outside of its parts. Spans under {} are left out.{several}",
             compact_seconds(seconds(min_duration)),
         ),
         roots: folded.nodes(0),
@@ -142,7 +146,10 @@ impl Folding<'_> {
             let leaves = row.iter().all(|place| self.merged[*place].children.is_empty());
             let fold = rounds > 1 && leaves;
             nodes.push(Node {
-                name: self.merged[place].name.clone(),
+                name: match self.merged[place].name == self.merged[parent].name {
+                    true => ITSELF.to_owned(),
+                    false => self.merged[place].name.clone(),
+                },
                 figures: if fold { self.folded(row) } else { self.figures(place, parent) },
                 tone: tone(&self.merged[place].name),
                 children: self.nodes(place),

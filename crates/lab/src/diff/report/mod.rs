@@ -56,7 +56,7 @@ pub(crate) fn answer(result: &DiffResult) -> String {
             short_of(total.p_value)
         ),
         DiffVerdict::NotKnown => format!(
-            "One run a side: whether {change} ({percent}) between {names} is more than noise is not known."
+            "One run a side cannot tell whether {change} ({percent}) between {names} is more than noise."
         ),
         DiffVerdict::EndsNotKnown => {
             return format!(
@@ -195,7 +195,7 @@ fn as_the_rest(row: &DiffRow) -> bool {
 }
 
 /// What a row's figures mean, in two words.
-fn finding(row: &DiffRow, exact: bool) -> Cell {
+fn finding(row: &DiffRow, exact: bool, alone: bool) -> Cell {
     let worse = if row.difference > 0.0 { Tone::Bad } else { Tone::Good };
     match (row.presence, row.significant) {
         (Presence::New, true) => Cell::Toned("not there before".into(), worse),
@@ -204,6 +204,7 @@ fn finding(row: &DiffRow, exact: bool) -> Cell {
         (_, false) if exact && row.presence == Presence::Both => {
             Cell::Toned("the same".into(), Tone::Muted)
         }
+        (_, false) if alone => Cell::Toned("one run a side".into(), Tone::Muted),
         (_, false) => Cell::Toned("within noise".into(), Tone::Muted),
         (Presence::Both, true) if row.kind == DiffKind::Line => {
             Cell::Toned("differs".into(), Tone::Normal)
@@ -255,7 +256,7 @@ pub(crate) fn table<'r>(
                 value(&row.b),
                 difference,
                 row.p_value.map_or(Cell::Empty, |p| Cell::Text(p_value(p))),
-                finding(row, result.exact),
+                finding(row, result.exact, result.verdict == DiffVerdict::NotKnown),
                 Cell::Text(seen),
                 row.place.clone().map_or(Cell::Empty, Cell::Text),
             ],
@@ -301,9 +302,8 @@ pub(crate) fn method(result: &DiffResult) -> String {
         return "Both sides are in virtual time, without noise: every difference is one.".into();
     }
     format!(
-        "Student's test, intervals by Welch; lines: permutation test. p-values are adjusted for \
-         all {} comparisons (Benjamini-Hochberg, lines Tarone): where nothing differs, anything \
-         is found in 5 % of cases.",
+        "Each p counts that {} things were compared: where nothing differs, 5 % of diffs find \
+         anything. The tests are in docs/METHOD.md.",
         result.tests
     )
 }

@@ -3,10 +3,10 @@
 use super::{Finding, Own, OwnChange, Pair};
 use crate::findings::change::Change::{Kernel, Vmm};
 use vmeter_model::findings::Price;
+use vmeter_timeline::registry;
 
 pub(super) const UART_COST: Finding = Finding {
-    id: "uart-cost",
-    title: "characters through an emulated UART",
+    cause: registry::UART_COST,
     what: "each character on a serial port is at least an exit to the VMM",
     published: "4 µs a character (2.5 µs in another framework)",
     stand_in: "",
@@ -20,8 +20,7 @@ pub(super) const UART_COST: Finding = Finding {
 };
 
 pub(super) const SERIAL_BIOS: Finding = Finding {
-    id: "sgabios",
-    title: "the BIOS's screen on a serial console",
+    cause: registry::SGABIOS,
     what: "the firmware prints its screen to the UART as well",
     published: "260 → 0 ms (SGABIOS)",
     stand_in: "SeaBIOS's own serial console (sercon), for SGABIOS is in no package any more",
@@ -40,8 +39,7 @@ pub(super) const SERIAL_BIOS: Finding = Finding {
 };
 
 pub(super) const QUIET: Finding = Finding {
-    id: "quiet",
-    title: "a kernel that prints its log",
+    cause: registry::CONSOLE_LOG,
     what: "every line of the kernel's log goes through the UART while the boot waits",
     published: "3500 → 2500 ms",
     stand_in: "",

@@ -3,10 +3,10 @@
 use super::{Finding, Own, OwnChange, Pair};
 use crate::findings::change::Change::{Kernel, Smp};
 use vmeter_model::findings::Price;
+use vmeter_timeline::registry;
 
 pub(super) const VCPUS: Finding = Finding {
-    id: "vcpus",
-    title: "several vCPUs",
+    cause: registry::VCPUS,
     what: "each further vCPU is started, checked and given its threads one after another",
     published: "+200 ms from 1 to 4; some 25 ms each in check_tsc_sync_target",
     stand_in: "",
@@ -22,8 +22,7 @@ pub(super) const VCPUS: Finding = Finding {
 };
 
 pub(super) const TSC_RELIABLE: Finding = Finding {
-    id: "tsc-reliable",
-    title: "comparing the TSCs of vCPUs",
+    cause: registry::TSC_RELIABLE,
     what: "check_tsc_sync_target runs at the start of each vCPU",
     published: "25 → 0 ms for each",
     stand_in: "",

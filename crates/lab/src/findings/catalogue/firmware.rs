@@ -3,10 +3,10 @@
 use super::{Finding, Own, OwnChange, Pair};
 use crate::findings::change::Change::{Firmware, Machine, Vmm};
 use vmeter_model::findings::Price;
+use vmeter_timeline::registry;
 
 pub(super) const QBOOT: Finding = Finding {
-    id: "small-firmware",
-    title: "SeaBIOS where a small firmware would do",
+    cause: registry::SMALL_FIRMWARE,
     what: "a firmware that only loads a kernel has nothing else to set up",
     published: "63 → 19 ms (SeaBIOS built without what is not used)",
     stand_in: "qboot, another small firmware",
@@ -24,8 +24,7 @@ pub(super) const QBOOT: Finding = Finding {
 };
 
 pub(super) const BIOS_FAST: Finding = Finding {
-    id: "bios-fast",
-    title: "parts of SeaBIOS that are not used",
+    cause: registry::BIOS_FAST,
     what: "the firmware looks for disks, keyboards and option ROMs before it loads the kernel",
     published: "63 → 19 ms",
     stand_in: "SeaBIOS as it is, of a machine without SATA, SMBus, SMM and keyboard controller",
@@ -65,8 +64,7 @@ const DISKS: &[&str] = &[
 ];
 
 pub(super) const DISK_PROBE: Finding = Finding {
-    id: "firmware-pci-probe",
-    title: "disks that the firmware will never boot from",
+    cause: registry::FIRMWARE_PCI_PROBE,
     what: "SeaBIOS initialises every disk, though the kernel comes from -kernel",
     published: "named, without a figure",
     stand_in: "",

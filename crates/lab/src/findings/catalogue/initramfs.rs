@@ -6,6 +6,7 @@ use crate::findings::kitchen::Kitchen;
 use vmeter_appliance::{ApplianceSpec, Compression};
 use vmeter_model::findings::Price;
 use vmeter_model::MachineSpec;
+use vmeter_timeline::registry;
 
 const OWN_GUEST: &str = "its guest's files are its own: vmeter changes none of them";
 
@@ -27,8 +28,7 @@ fn all_modules(kitchen: &Kitchen<'_>, spec: &mut MachineSpec) -> Result<(), Stri
 }
 
 pub(super) const MODULES: Finding = Finding {
-    id: "initramfs-modules",
-    title: "modules that only came along by dependency",
+    cause: registry::INITRAMFS_MODULES,
     what: "virtio_gpu brings drm and all that it needs into the initramfs",
     published: "a smaller initramfs",
     stand_in: "",
@@ -45,8 +45,7 @@ fn with_true(kitchen: &Kitchen<'_>, spec: &mut MachineSpec) -> Result<(), String
 }
 
 pub(super) const LIBC: Finding = Finding {
-    id: "initramfs-libc",
-    title: "a large C library for small programs",
+    cause: registry::INITRAMFS_LIBC,
     what: "glibc and its linker are unpacked, and link a program of a few lines",
     published: "2.6 → 1.8 MB of initramfs (dietlibc)",
     stand_in: "one dynamic glibc program, which vmeter's init (without a C library) does without",
@@ -66,8 +65,7 @@ fn packed(kitchen: &Kitchen<'_>, spec: &mut MachineSpec, how: Compression) -> Re
 }
 
 pub(super) const UNCOMPRESSED: Finding = Finding {
-    id: "initramfs-uncompressed",
-    title: "compressed modules",
+    cause: registry::UNPACK_INITRD,
     what: "what is compressed on the host's disk is unpacked in the guest's time",
     published: "a small reduction for plain .ko in place of .ko.xz",
     stand_in: "the whole initramfs packed (gzip, zstd), for Debian's modules are plain files",
@@ -103,8 +101,7 @@ fn with_debug_info(kitchen: &Kitchen<'_>, _: &mut MachineSpec) -> Result<(), Str
 }
 
 pub(super) const STRIP: Finding = Finding {
-    id: "initramfs-strip",
-    title: "modules with debugging sections",
+    cause: registry::INITRAMFS_STRIP,
     what: "what `strip -g` takes away is unpacked and read for nothing",
     published: "126 KB of modules (minimal kernel), 347 KB (distribution's)",
     stand_in: "",

@@ -3,10 +3,10 @@
 use super::{Finding, Own, OwnChange, Pair};
 use crate::findings::change::Change::{Kernel, Machine};
 use vmeter_model::findings::Price;
+use vmeter_timeline::registry;
 
 pub(super) const ENTRY: Finding = Finding {
-    id: "kernel-entry",
-    title: "entering the kernel",
+    cause: registry::KERNEL_ENTRY,
     what: "before its first line the kernel unpacks itself and moves",
     published: "80 ms, unclear what it does",
     stand_in: "",
@@ -18,8 +18,7 @@ pub(super) const ENTRY: Finding = Finding {
 };
 
 pub(super) const ACPI_OFF: Finding = Finding {
-    id: "acpi-off",
-    title: "ACPI",
+    cause: registry::ACPI_OFF,
     what: "the kernel interprets the tables' code and initialises devices by it",
     published: "190 → 0 ms, not reproduced on later VMMs",
     stand_in: "",
@@ -31,8 +30,7 @@ pub(super) const ACPI_OFF: Finding = Finding {
 };
 
 pub(super) const FTRACE: Finding = Finding {
-    id: "ftrace-init",
-    title: "initialisation of ftrace",
+    cause: registry::FTRACE_INIT,
     what: "every function of the kernel is patched once",
     published: "20 ms",
     stand_in: "",
@@ -44,8 +42,7 @@ pub(super) const FTRACE: Finding = Finding {
 };
 
 pub(super) const CRYPTO_TESTS: Finding = Finding {
-    id: "aesni-selftest",
-    title: "self-tests of crypto algorithms",
+    cause: registry::CRYPTO_TESTS,
     what: "the kernel tests each cipher and hash as it registers it",
     published: "18 → 0 ms (aesni_init)",
     stand_in: "",
@@ -60,8 +57,7 @@ pub(super) const CRYPTO_TESTS: Finding = Finding {
 };
 
 pub(super) const SERIAL_8250: Finding = Finding {
-    id: "serial8250-init",
-    title: "probing of serial ports that are not there",
+    cause: registry::SERIAL8250_INIT,
     what: "serial8250_init looks for as many UARTs as it was configured for",
     published: "25 ms",
     stand_in: "",
@@ -76,8 +72,7 @@ pub(super) const SERIAL_8250: Finding = Finding {
 };
 
 pub(super) const INITCALLS: Finding = Finding {
-    id: "initcalls",
-    title: "all initcalls before user space",
+    cause: registry::INITCALLS,
     what: "hundreds of initcalls of which many take part of a millisecond",
     published: "690 ms",
     stand_in: "",

@@ -3,6 +3,7 @@
 use super::{Finding, Own, Pair};
 use crate::findings::change::Change::{Kernel, Make};
 use vmeter_model::findings::Price;
+use vmeter_timeline::registry;
 
 /// Initcalls of Debian's cloud kernel that the guest does without and that take long: a kernel
 /// parameter leaves them out, where a build would.
@@ -11,8 +12,7 @@ raid6_select_algo,init_kprobe_trace,hugetlb_init,audit_init,cmos_init,i8042_init
 serio_init,evdev_init,netlbl_init,big_key_init,iommu_init,intel_pstate_init";
 
 pub(super) const CUSTOM: Finding = Finding {
-    id: "custom-kernel",
-    title: "a distribution's kernel, less what takes long and is not needed",
+    cause: registry::CUSTOM_KERNEL,
     what: "parts with initcalls over 1 ms that an appliance does not use",
     published: "697 → 567 ms before user space",
     stand_in: "where none is built: Debian's kernel told to leave such initcalls out \
@@ -29,8 +29,7 @@ pub(super) const CUSTOM: Finding = Finding {
 };
 
 pub(super) const MINIMAL: Finding = Finding {
-    id: "minimal-kernel",
-    title: "a kernel of nothing but what is needed",
+    cause: registry::MINIMAL_KERNEL,
     what: "allnoconfig and what the guest needs, built in",
     published: "697 → 288 ms before user space",
     stand_in: "",

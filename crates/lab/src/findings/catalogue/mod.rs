@@ -14,6 +14,7 @@ mod vmm;
 use super::change::Change;
 use super::own::OwnMachine;
 use vmeter_model::findings::Price;
+use vmeter_timeline::registry::Named;
 
 /// Where the published figures are from.
 pub(crate) const SOURCE: &str =
@@ -21,10 +22,8 @@ pub(crate) const SOURCE: &str =
 
 /// A known cause.
 pub(crate) struct Finding {
-    /// Its id, as users type it.
-    pub id: &'static str,
-    /// What it is, in a few words.
-    pub title: &'static str,
+    /// Its name.
+    pub cause: Named,
     /// What it is, in a sentence.
     pub what: &'static str,
     /// What was published of it, in words.
@@ -146,5 +145,5 @@ pub(crate) const CATALOGUE: &[&Finding] = &[
 
 /// The finding with this id.
 pub(crate) fn named(id: &str) -> Option<&'static Finding> {
-    CATALOGUE.iter().copied().find(|finding| finding.id == id)
+    CATALOGUE.iter().copied().find(|finding| finding.cause.id == id)
 }

@@ -4,6 +4,7 @@ use super::{Finding, Own, OwnChange, Pair};
 use crate::findings::change::Change::{Kernel, Make, RootPorts, Smp, Vmm};
 use vmeter_appliance::ApplianceSpec;
 use vmeter_model::findings::Price;
+use vmeter_timeline::registry;
 
 const EIGHT_DEVICES: &[&str] = &[
     "-device",
@@ -45,8 +46,7 @@ const EIGHT_BRIDGES: &[&str] = &[
 ];
 
 pub(super) const PROBE: Finding = Finding {
-    id: "pci-probe",
-    title: "PCI probing",
+    cause: registry::PCI_PROBE,
     what: "configuration space is read and written word by word, each an exit",
     published: "95 ms (pci_subsys_init); present devices cost, an empty slot is free",
     stand_in: "",
@@ -76,8 +76,7 @@ fn loading(names: &[&str]) -> ApplianceSpec {
 }
 
 pub(super) const VIRTIO_PCI: Finding = Finding {
-    id: "virtio-pci",
-    title: "insmod virtio_pci",
+    cause: registry::VIRTIO_PCI,
     what: "the driver is a module: it is read, linked and its devices are probed in user space",
     published: "51 ms, 22 of it the initcall virtio_pci_driver",
     stand_in: "",
@@ -99,8 +98,7 @@ pub(super) const VIRTIO_PCI: Finding = Finding {
 };
 
 pub(super) const PARALLEL: Finding = Finding {
-    id: "parallel-pci-probe",
-    title: "drivers probed one after another",
+    cause: registry::PARALLEL_PCI_PROBE,
     what: "with several vCPUs drivers could be bound at the same time",
     published: "66 → 39 ms with 4 vCPUs",
     stand_in: "driver_async_probe=*, for the patches that scanned buses in parallel never went in",

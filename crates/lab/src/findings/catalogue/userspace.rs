@@ -7,12 +7,12 @@ use std::path::Path;
 use vmeter_appliance::ApplianceSpec;
 use vmeter_model::findings::Price;
 use vmeter_model::MachineSpec;
+use vmeter_timeline::registry;
 
 const OWN_GUEST: &str = "its guest's files are its own: vmeter changes none of them";
 
 pub(super) const DAX: Finding = Finding {
-    id: "dax",
-    title: "a root on a virtual disk, not on DAX",
+    cause: registry::DAX,
     what: "pages are copied from a virtual disk into the guest's cache",
     published: "20-30 ms less with a virtual NVDIMM",
     stand_in: "virtio-pmem in place of a virtual NVDIMM",
@@ -24,8 +24,7 @@ pub(super) const DAX: Finding = Finding {
 };
 
 pub(super) const UDEV: Finding = Finding {
-    id: "udev",
-    title: "udev's cold plug and settle",
+    cause: registry::UDEV_SETTLE,
     what: "the guest replays all device events and waits until all are handled",
     published: "130 ms",
     stand_in: "",
@@ -51,8 +50,7 @@ fn with_hwclock(kitchen: &Kitchen<'_>, spec: &mut MachineSpec) -> Result<(), Str
 }
 
 pub(super) const HWCLOCK: Finding = Finding {
-    id: "hwclock",
-    title: "hwclock at boot",
+    cause: registry::HWCLOCK,
     what: "it waits for the hardware clock's next second",
     published: "300 → 0 ms",
     stand_in: "",
@@ -73,8 +71,7 @@ fn with_libraries(kitchen: &Kitchen<'_>, spec: &mut MachineSpec) -> Result<(), S
 }
 
 pub(super) const LDCONFIG: Finding = Finding {
-    id: "ldconfig",
-    title: "ldconfig at boot",
+    cause: registry::LDCONFIG,
     what: "the cache of libraries is made anew at each boot, though it could come along",
     published: "100 → 0 ms",
     stand_in: "",

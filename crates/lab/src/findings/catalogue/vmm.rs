@@ -3,10 +3,10 @@
 use super::{Finding, Own, OwnChange, Pair};
 use crate::findings::change::Change::{Make, Vmm};
 use vmeter_model::findings::Price;
+use vmeter_timeline::registry;
 
 pub(super) const LINK_LOADING: Finding = Finding {
-    id: "vmm-link-loading",
-    title: "link-loading of the VMM",
+    cause: registry::VMM_LINK_LOADING,
     what: "the dynamic linker resolves the VMM's symbols at every start",
     published: "60 ms for `qemu -version`",
     stand_in: "",
@@ -18,8 +18,7 @@ pub(super) const LINK_LOADING: Finding = Finding {
 };
 
 pub(super) const FW_CFG_DMA: Finding = Finding {
-    id: "fw-cfg-dma",
-    title: "kernel loaded by port I/O, not by fw_cfg's DMA",
+    cause: registry::FW_CFG_DMA,
     what: "the firmware fetches kernel and initrd byte by byte through a port",
     published: "700 → ~0 ms",
     stand_in: "",
@@ -50,8 +49,7 @@ exec {vmm} \"$@\"
 ";
 
 pub(super) const FEATURE_DETECTION: Finding = Finding {
-    id: "feature-detection",
-    title: "asking the VMM for its features at every launch",
+    cause: registry::FEATURE_DETECTION,
     what: "the launcher runs `-help`, `-version` and `-device help` and remembers no answer",
     published: "99 → 0 ms",
     stand_in: "",
@@ -84,8 +82,7 @@ exec {vmm} \"$@\" -S -chardev \"pipe,id=launcher,path=$d/m\" -mon chardev=launch
 ";
 
 pub(super) const MONITOR_WAIT: Finding = Finding {
-    id: "monitor-wait",
-    title: "waiting for the VMM's monitor",
+    cause: registry::MONITOR_WAIT,
     what: "the launcher starts the machine stopped, and lets it run by a command of the monitor",
     published: "200 ms (libvirt)",
     stand_in: "a script that waits for QMP's greeting without sleeping, in libvirt's place",

@@ -35,13 +35,16 @@ impl<'a> FindingsReport<'a> {
 
     /// What was found, in two sentences.
     fn answer(&self) -> String {
-        let [confirmed, not, other] = FindingVerdict::ALL else { return String::new() };
+        let unfinished = match self.count(FindingVerdict::Unfinished) {
+            0 => String::new(),
+            n => format!(", {n} not measured yet"),
+        };
         let mut text = format!(
-            "Of {}, {} confirmed, {} not reproduced, {} inapplicable.",
+            "Of {}, {} confirmed, {} not reproduced, {} inapplicable{unfinished}.",
             plural(self.result.rows.len() as u64, "finding"),
-            self.count(*confirmed),
-            self.count(*not),
-            self.count(*other)
+            self.count(FindingVerdict::Confirmed),
+            self.count(FindingVerdict::NotReproduced),
+            self.count(FindingVerdict::Inapplicable)
         );
         let saved = |row: &&FindingRow| row.verdict == FindingVerdict::Confirmed;
         let best =
@@ -271,7 +274,9 @@ fn place(contrast: &Contrast) -> String {
 fn tone(verdict: FindingVerdict) -> Tone {
     match verdict {
         FindingVerdict::Confirmed => Tone::Normal,
-        FindingVerdict::NotReproduced | FindingVerdict::Inapplicable => Tone::Muted,
+        FindingVerdict::NotReproduced
+        | FindingVerdict::Inapplicable
+        | FindingVerdict::Unfinished => Tone::Muted,
     }
 }
 

@@ -14,6 +14,8 @@ exported! {
         bisect: bool = |result| result.record.bisect,
         verdict: Word,
         changes: Vec<Change<'a>>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        seen_once: Vec<Change<'a>>,
         suspects: &'a [usize],
         probability: Option<f64>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,6 +45,14 @@ exported! {
         sizing: Option<usize>,
         #[serde(skip_serializing_if = "Option::is_none")]
         place: Option<[usize; 2]>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        slow: Option<Slow>,
+    }
+
+    struct Slow of range::SlowBoots {
+        before: [usize; 2],
+        since: [usize; 2],
+        times: f64,
     }
 
     struct Effort of range::Effort {

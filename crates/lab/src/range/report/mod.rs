@@ -2,8 +2,8 @@
 
 mod json;
 
-use crate::bench::report::verdict_tone;
 use crate::diff::report as diff;
+use crate::verdict::verdict_tone;
 use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeResult};
 use vmeter_model::result::Envelope;
 use vmeter_model::span::UNATTRIBUTED;
@@ -12,7 +12,7 @@ use vmeter_model::{ChangeShape, CommitState, RangeVerdict};
 use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
 use vmeter_render::exported::Of;
-use vmeter_render::quantity::{added_percent, p_value, percent, Quantity, Unit};
+use vmeter_render::quantity::{added_percent, percent, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
 
@@ -77,30 +77,32 @@ impl<'a> RangeReport<'a> {
         match result.verdict {
             RangeVerdict::Changed => {
                 let all: Vec<String> = result.changes.iter().map(|c| self.sentence(c)).collect();
-                all.join(" ")
+                all.join(" ") + &self.seen_once()
             }
             RangeVerdict::NoChange if result.record.bisect => format!(
-                "No change of {} or more between {} and {}: {sure} sure, over all sizes that one may have; one of \
-                 just that size is missed more often.{}",
+                "No change of {} or more between {} and {}: {sure} sure. One of just that size is missed more often.{}",
                 self.excluded(),
                 self.named(self.outermost().0),
                 self.named(self.outermost().1),
                 self.by_the_ends()
             ),
             RangeVerdict::NoChange => format!(
-                "No commit of the {} changed the time by more than noise{}.",
+                "No commit of the {} changed the time, as far as these runs tell.{}",
                 result.commits.len().saturating_sub(1),
                 match result.detectable_pct {
                     Some(step) => format!(
-                        "; a step of {step:.1} % that a quarter of them have is found in four of five \
-                         such ranges or more"
+                        " A step of {step:.1} % that a quarter of the commits have would have been found in 4 \
+                         of 5 such ranges."
                     ),
                     None => String::new(),
                 }
             ),
+            RangeVerdict::Undecided if !result.seen_once.is_empty() => {
+                format!("No commit is named.{}", self.seen_once())
+            }
             RangeVerdict::Undecided if result.suspects.is_empty() => match result.excluded_pct {
                 Some(_) => format!(
-                    "Undecided: no change of {:.1} % or more is {sure} likely, and only one beyond {} is excluded.",
+                    "Undecided. That nothing changed by {:.1} % or more is {sure} likely; only a change beyond {} is excluded.",
                     result.record.detect.unwrap_or(SMALLEST_PCT),
                     self.excluded()
                 ),
@@ -109,7 +111,7 @@ impl<'a> RangeReport<'a> {
                     .to_owned(),
             },
             RangeVerdict::Undecided => format!(
-                "Undecided: {} commits are suspect with {sure}; more runs decide.",
+                "Undecided: it is one of {} commits with a probability of {sure}. More runs tell which.",
                 result.suspects.len()
             ),
             RangeVerdict::NotMeasurable => {
@@ -122,7 +124,38 @@ impl<'a> RangeReport<'a> {
     fn by_the_ends(&self) -> String {
         let Some(ends) = &self.result.ends else { return String::new() };
         let most = ends.ci95.map(|end| 100.0 * (end - 1.0).abs()).into_iter().fold(0.0, f64::max);
-        format!(" By the ends alone one of {most:.1} % or more is excluded (95 %).")
+        format!(" The first and the last commit alone differ by less than {most:.1} % (95 % sure).")
+    }
+
+    /// What fresh runs did not show.
+    fn seen_once(&self) -> String {
+        let one = |change: &Change| {
+            let last = change.commits.last().map_or_else(String::new, |at| self.named(*at));
+            let by = change.ratio.as_ref().map(added_percent).unwrap_or_default();
+            let runs = change.sizing.unwrap_or_default();
+            format!(
+                " Seen once, not again: the first boots had a change with {last}, and {runs} new boots on both \
+                 sides of it do not show it ({by})."
+            )
+        };
+        self.result.seen_once.iter().map(one).collect()
+    }
+
+    /// A commit with which slow boots came, or went.
+    fn of_tail(&self, change: &Change) -> Option<String> {
+        let slow = change.slow?;
+        let last = change.commits.last().map_or_else(String::new, |at| self.named(*at));
+        let [now, of] = slow.since;
+        let [then, of_then] = slow.before;
+        let mean = change.ratio.as_ref().map(added_percent).unwrap_or_default();
+        let typical = match self.result.changes.iter().all(|c| c.shape == ChangeShape::Tail) {
+            true => " The typical boot is as before.",
+            false => "",
+        };
+        Some(format!(
+            "Since {last} {now} of {of} boots take {:.1} times as long, before it {then} of {of_then}.{typical} The mean: {mean}.",
+            slow.times
+        ))
     }
 
     fn excluded(&self) -> String {
@@ -130,15 +163,15 @@ impl<'a> RangeReport<'a> {
     }
 
     fn sentence(&self, change: &Change) -> String {
-        let may_be_fresh = change.probability.is_some() || change.sizing.is_some();
-        let told = match change.ratio.as_ref().filter(|_| may_be_fresh) {
-            Some(_) if change.sizing.is_none() => {
-                " By the runs that found it, which overstates: fresh ones say by how much."
+        if let Some(tail) = self.of_tail(change) {
+            return tail;
+        }
+        let is_searched = change.probability.is_some() && change.sizing.is_none();
+        let told = match is_searched {
+            true => {
+                " The runs that found it make it look larger than it is: new ones tell its size."
             }
-            Some(ratio) if ratio.ci95[0] <= 1.0 && ratio.ci95[1] >= 1.0 => {
-                " Fresh runs do not show it by themselves."
-            }
-            _ => "",
+            false => "",
         };
         self.plain_sentence(change) + told
     }
@@ -155,13 +188,13 @@ impl<'a> RangeReport<'a> {
                 .map_or(1.0, |r| r.mean)
                 .powf(1.0 / commits.len().max(1) as f64);
             return format!(
-                "A creep of {} commits: {last} is {verdict} than {first} {figures}, {:+.2} % a commit; no single one made it.",
+                "Over {} commits it got {verdict} little by little: {last} against {first} {figures}, {:+.2} % a commit. No single commit made it.",
                 commits.len(),
                 100.0 * (each - 1.0)
             );
         }
         format!(
-            "{last} is {verdict} than {first} {figures}: one of these {} commits or a creep, not decided; more runs of each would tell (--resume with --runs N).",
+            "{last} is {verdict} than {first} {figures}. One of these {} commits made it, or each of them a little: more runs of each tell which (--resume with --runs N).",
             commits.len()
         )
     }
@@ -169,10 +202,9 @@ impl<'a> RangeReport<'a> {
     fn plain_sentence(&self, change: &Change) -> String {
         let by = change.ratio.as_ref().map(added_percent).unwrap_or_default();
         let time = Quantity::exact(change.jump_s.abs(), Unit::Seconds).inline();
-        let sure = match (change.probability, change.p_value) {
-            (Some(probability), _) => format!(", {} sure", percent(probability)),
-            (None, Some(p)) => format!(", p {}", p_value(p)),
-            (None, None) => String::new(),
+        let sure = match change.probability {
+            Some(probability) => format!(", {} sure", percent(probability)),
+            None => String::new(),
         };
         let figures = format!("by {time} ({by}{sure})");
         if change.shape != ChangeShape::Step {
@@ -295,7 +327,7 @@ impl<'a> RangeReport<'a> {
             .collect();
         let crowded = detail != Detail::Full && shown.len() > GLANCE;
         for commit in shown {
-            let is_step = |c: &&Change| c.shape == ChangeShape::Step;
+            let is_step = |c: &&Change| matches!(c.shape, ChangeShape::Step | ChangeShape::Tail);
             let mut steps = result.changes.iter().filter(is_step);
             let guilty = steps.any(|c| c.commits.contains(&commit.index));
             let is_near = |at: &usize| commit.index + 3 > *at && commit.index < at + 3;
@@ -427,15 +459,15 @@ fn strip(commit: &MeasuredCommit) -> Option<Strip> {
 fn method(result: &RangeResult) -> String {
     if result.record.bisect {
         format!(
-            "Noisy bisection (Bayesian, normal model with unknown noise and change): it ends at \
-             {} posterior probability, by the runs of all commits, and counts the chance that nothing \
-             changed. How large the step is say runs that did not find it.",
+            "A search: every boot so far is weighed, and the next is made where it tells most. A commit is named \
+             when it is {} likely to be the one; that nothing changed is counted in. New boots tell how large \
+             the change is.",
             percent(result.record.confidence)
         )
     } else {
-        "Changes of level (circular binary segmentation) that are more than commits and runs \
-         scatter; any false one in 5 % of ranges. Where they are: posterior of two levels, by all \
-         runs. A commit is named where an even creep would not look like this (4 %)."
+        "Every commit's boots against those of the others. Of 20 ranges in which nothing changed one names a \
+         commit at most. New boots tell which commit it was and how large the change is; what they do not show \
+         again is not named. A rare slow boot counts as one boot, however long it took."
             .to_owned()
     }
 }

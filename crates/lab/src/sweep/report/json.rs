@@ -79,6 +79,8 @@ exported! {
         slope_ci95: [f64; 2],
         p_value: f64,
         breaks: Vec<TimeBreak>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        detectable_jump_s: Option<f64> = |scaling| scaling.detectable_jump,
     }
 
     struct TimeBreak of SweepBreak {

@@ -3,10 +3,10 @@
 mod json;
 mod tables;
 
-use crate::bench::report::{ratio_words, verdict_tone, verdict_words};
 use crate::diff::report as diff;
 use crate::ends::Ends;
 use crate::hosts_report as hosts;
+use crate::verdict::{ratio_words, verdict_tone, verdict_words};
 use crate::words::{ended_text, grouped, host_line, outcome_text, run_list};
 use std::collections::BTreeMap;
 use vmeter_base::shell;
@@ -202,8 +202,16 @@ impl<'a> SweepReport<'a> {
         if !jumps.is_empty() {
             return Some(format!("It jumps {}.", jumps.join("; ")));
         }
-        let numeric = self.result.scaling.iter().any(|s| s.series == Series::Total);
-        (numeric && points >= 4).then(|| "No jump beyond the trend was found.".to_owned())
+        let totals = || self.result.scaling.iter().filter(|s| s.series == Series::Total);
+        let jump = totals().filter_map(|s| s.detectable_jump).reduce(f64::max);
+        let found = jump.map_or_else(String::new, |jump| {
+            let jump = Quantity::exact(jump, Unit::Seconds).inline();
+            format!(
+                " A jump of {jump} in the whole boot would have been found in 4 of 5 such sweeps."
+            )
+        });
+        let numeric = totals().next().is_some();
+        (numeric && points >= 4).then(|| format!("No jump beyond the trend was found.{found}"))
     }
 
     fn facts(&self) -> Vec<Fact> {
@@ -367,8 +375,7 @@ impl Report for SweepReport<'_> {
             self.panel_blocks(&panel, detail, &mut document);
         }
         if let Some(first) = self.result.comparisons.first() {
-            let note =
-                format!("against {}: mean over mean [95 % interval], permutation test", first.a);
+            let note = format!("typical run over {}'s [95 % interval], block by block", first.a);
             document.heading("Comparison", note);
             document.push(Block::Table(self.comparison_table()));
         }

@@ -14,6 +14,7 @@
 //! | `drift 0.2%` | by so much more than the one before | heat, a cache that fills |
 //! | `spell 20% 7` | as the others of seven in a row | slow spells |
 //! | `steal 30%` | in bursts of 2 to 5, one run in ten; counted as stolen time | a neighbour |
+//! | `rare 3% 1/20 x3` | by itself, and one in 20 takes 3 times as long | a retry, a timeout, a flush |
 
 use super::play::Scene;
 
@@ -23,6 +24,8 @@ pub(super) struct Noise {
     kind: Kind,
     size: f64,
     more: f64,
+    /// Logarithm of what a rare run takes more.
+    slow: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +38,7 @@ enum Kind {
     Drift,
     Spell,
     Steal,
+    Rare,
 }
 
 /// Runs back that an autocorrelated one remembers; 0.9^60 is below 1 %.
@@ -43,12 +47,15 @@ const MEMORY: i64 = 60;
 const MOST: f64 = 3.0;
 
 impl Noise {
-    /// Reads `KIND SIZE [MORE]`.
+    /// Reads `KIND SIZE [MORE]`, or `rare SIZE 1/N xTIMES`.
     ///
     /// # Errors
     /// In words.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut words = text.split_whitespace();
+        if let ["rare", size, share, times] = words.clone().collect::<Vec<_>>()[..] {
+            return Self::rare(size, share, times);
+        }
         let (name, size) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let (kind, wants_more) = match name {
             "normal" => (Kind::Normal, false),
@@ -59,10 +66,15 @@ impl Noise {
             "drift" => (Kind::Drift, false),
             "spell" => (Kind::Spell, true),
             "steal" => (Kind::Steal, false),
+            "rare" => {
+                return Err(
+                    "noise rare: expected SIZE, 1/N and xTIMES, as in rare 3% 1/20 x3".into()
+                )
+            }
             other => {
                 return Err(format!(
                     "no such noise: {other:?}; expected normal, skewed, ar1, session, build, \
-                     drift, spell or steal"
+                     drift, spell, steal or rare"
                 ))
             }
         };
@@ -82,7 +94,25 @@ impl Noise {
                 "noise {name}: {more} is no correlation below 1 or number of runs"
             ));
         }
-        Ok(Noise { kind, size, more })
+        Ok(Noise { kind, size, more, slow: 0.0 })
+    }
+
+    /// `share` is `1/N` and `times` is `xTIMES`.
+    fn rare(size: &str, share: &str, times: &str) -> Result<Self, String> {
+        let number = |text: &str, prefix: &str| {
+            let number = text.strip_prefix(prefix).map(super::script::float);
+            number.unwrap_or_else(|| {
+                Err(format!("noise rare: {text:?} does not begin with {prefix}"))
+            })
+        };
+        let (runs, times) = (number(share, "1/")?, number(times, "x")?);
+        if runs < 1.0 || times <= 0.0 {
+            return Err(
+                "noise rare: expected 1/N and xTIMES, N at least 1 and TIMES above 0".into()
+            );
+        }
+        let size = super::script::percent(size)?;
+        Ok(Noise { kind: Kind::Rare, size, more: 1.0 / runs, slow: times.ln() })
     }
 
     /// Logarithm of the factor of this run.
@@ -109,6 +139,11 @@ impl Noise {
             Kind::Drift => self.size * index as f64,
             Kind::Spell => self.size * draw(6, index.div_euclid(self.more as i64)).normal(),
             Kind::Steal => self.stolen(scene),
+            Kind::Rare => {
+                let mut own = draw(9, index);
+                let slow = if own.uniform() < self.more { self.slow } else { 0.0 };
+                self.size * own.normal() + slow
+            }
         };
         log.clamp(-MOST, MOST)
     }
@@ -205,6 +240,13 @@ mod tests {
         let skewed = logs("skewed 3%", 1, "a", n);
         let slow = skewed.iter().filter(|x| **x > 0.12).count() as f64 / f64::from(n);
         assert!((0.06..0.11).contains(&slow), "{slow}");
+        let rare = logs("rare 3% 1/20 x3", 1, "a", n);
+        let slow: Vec<f64> = rare.iter().copied().filter(|x| *x > 0.5).collect();
+        let share = slow.len() as f64 / f64::from(n);
+        assert!(
+            (0.045..0.055).contains(&share) && (mean(&slow).exp() - 3.0).abs() < 0.02,
+            "{share}"
+        );
         assert_eq!(logs("drift 0.2%", 1, "a", 11)[10], 0.02);
         let spell = logs("spell 20% 7", 1, "a", 14);
         assert!(spell[0] == spell[6] && spell[6] != spell[7]);
@@ -225,9 +267,19 @@ mod tests {
 
     #[test]
     fn what_is_no_noise_is_refused() {
-        for wrong in
-            ["loud 3%", "normal", "normal 3", "ar1 3%", "ar1 3% 1.5", "spell 3% 0", "session 3% 4"]
-        {
+        for wrong in [
+            "loud 3%",
+            "normal",
+            "normal 3",
+            "ar1 3%",
+            "ar1 3% 1.5",
+            "spell 3% 0",
+            "session 3% 4",
+            "rare 3%",
+            "rare 3% 20 x3",
+            "rare 3% 1/0 x3",
+            "rare 3% 1/20 x3 4",
+        ] {
             assert!(Noise::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -1,9 +1,11 @@
 //! Who of those that run is the VMM: what was launched, what it executes, or a child of it.
 
-use super::super::family::{self, has_machine, number, Known};
+use super::super::family::{has_machine, known, number, Known};
 use super::super::tracee::Tracee;
-use super::super::{image, kvm, ptrace};
-use super::{Followed, Supervisor};
+use super::super::types::{Mode, Vmm};
+use super::super::{arguments, image, kvm, own, ptrace};
+use super::{Followed, Leader, Supervisor};
+use crate::backend;
 use rustix::process::Pid;
 use std::io;
 use std::path::Path;
@@ -14,7 +16,8 @@ impl Supervisor<'_> {
         self.family.remove(pid);
         if pid == self.vmm {
             self.vmm = self.pid;
-            self.followed = Followed::Gone;
+            let proven = self.hooks.has_seen_guest();
+            self.followed = if proven { Followed::Gone } else { Followed::Doubted };
             self.seen.moments.push((at, Moment::WrapperResumed));
         }
     }
@@ -23,26 +26,52 @@ impl Supervisor<'_> {
     /// guest's RAM is there: some VMMs wait for it and then unmap all. The end of the main
     /// thread is the end of its process.
     pub(super) fn on_exit(&mut self, pid: Pid, process: Pid, tracee: &Tracee) {
-        if process != self.vmm && self.may_be_launcher() && has_machine(process) {
+        let is_main = pid == process;
+        let ran_vcpu = || kvm::is_vcpu(number(process), number(pid));
+        let may_be_vmm = process != self.vmm && self.may_be_launcher() && has_machine(process);
+        if may_be_vmm && (is_main || ran_vcpu()) {
             self.adopt(process);
         }
-        if process != self.vmm || self.followed == Followed::Gone {
+        if process != self.vmm {
             return;
         }
-        if pid == process {
+        self.seen.has_vmm |= is_main && has_machine(process);
+        if !self.is_running() {
+            return;
+        }
+        if is_main {
             self.seen.moments.push((tracee.stopped_ns, Moment::VmmExiting));
             self.look(tracee);
-        } else if !self.looked && kvm::is_vcpu(number(process), number(pid)) {
+        } else if !self.looked && ran_vcpu() {
+            self.seen.has_vmm = true;
             self.look(tracee);
         }
+    }
+
+    /// True until the VMM has ended before its wrapper.
+    fn is_running(&self) -> bool {
+        matches!(self.followed, Followed::Sought | Followed::Found)
     }
 
     /// True while what was launched may be anything but the VMM.
     fn may_be_launcher(&self) -> bool {
         self.options.frees_ram
-            && self.followed == Followed::Sought
+            && matches!(self.followed, Followed::Sought | Followed::Doubted)
             && self.vmm == self.pid
             && !has_machine(self.pid)
+    }
+
+    /// What was seen so far was a wrapper's, or of a VMM that was only asked something.
+    fn begin_anew(&mut self) {
+        self.seen.moments.retain(|(_, moment)| {
+            self.followed != Followed::Doubted
+                || !matches!(moment, Moment::VmmExiting | Moment::WrapperResumed)
+        });
+        for (_, moment) in &mut self.seen.moments {
+            *moment = moment.clone().of_wrapper();
+        }
+        self.looked = false;
+        self.seen.looked = None;
     }
 
     /// A process that a launcher started turned out to be the VMM.
@@ -50,9 +79,7 @@ impl Supervisor<'_> {
         if !self.may_be_launcher() {
             return;
         }
-        for (_, moment) in &mut self.seen.moments {
-            *moment = moment.clone().of_wrapper();
-        }
+        self.begin_anew();
         let member = self.family.member(vmm);
         let own = std::mem::take(&mut member.moments);
         self.breakpoints = std::mem::take(&mut member.breakpoints);
@@ -60,6 +87,7 @@ impl Supervisor<'_> {
         self.seen.moments.extend(own);
         self.vmm = vmm;
         self.followed = Followed::Found;
+        self.seen.has_vmm = true;
     }
 
     /// A new image. What came before it was a wrapper (a script, `env`, `taskset`):
@@ -68,15 +96,27 @@ impl Supervisor<'_> {
     pub(super) fn on_exec(&mut self, pid: Pid, tracee: &Tracee) -> io::Result<()> {
         let image = std::fs::read_link(format!("/proc/{}/exe", tracee.pid)).ok();
         let (follow, frees) = (self.options.follow.as_deref(), self.options.frees_ram);
-        let known = family::known(image.as_deref());
+        let argv = arguments::of(tracee.pid);
+        let dialect = image.as_deref().and_then(|image| backend::of_exec(image, &argv));
         let is_named = |name| {
             let file = image.as_deref().and_then(Path::file_name);
             file.is_some_and(|file| file.to_string_lossy().contains(name))
         };
-        let is_vmm = follow.is_some_and(is_named) || frees && known != Known::No;
-        let sought = self.followed == Followed::Sought && (pid == self.pid || is_vmm);
-        if pid != self.vmm && !sought {
-            if frees && self.followed == Followed::Sought {
+        let is_probe = dialect.is_some_and(|dialect| dialect.is_probe(&argv));
+        let is_vmm = !is_probe && (dialect.is_some() || follow.is_some_and(is_named));
+        if is_vmm && pid != self.vmm && matches!(self.followed, Followed::Found | Followed::Gone) {
+            self.seen.others.push(format!("{} (pid {})", own::name(pid), tracee.pid));
+            self.seen.others_print |= self.has_console(tracee);
+            return Ok(());
+        }
+        let sought = match self.followed {
+            Followed::Sought => pid == self.pid || is_vmm,
+            Followed::Found => pid == self.vmm,
+            Followed::Doubted => is_vmm,
+            Followed::Gone => false,
+        };
+        if !sought {
+            if frees && self.followed == Followed::Sought && self.options.mode == Mode::Traced {
                 let breakpoints = image::set_breakpoints(tracee);
                 let member = self.family.member(pid);
                 (member.image, member.breakpoints) = (image, breakpoints);
@@ -84,20 +124,38 @@ impl Supervisor<'_> {
             }
             return Ok(());
         }
-        for (_, moment) in &mut self.seen.moments {
-            *moment = moment.clone().of_wrapper();
-        }
+        self.begin_anew();
         self.vmm = pid;
-        if self.followed != Followed::Gone {
-            self.followed = if is_vmm { Followed::Found } else { Followed::Sought };
-        }
+        self.followed = if is_vmm { Followed::Found } else { Followed::Sought };
+        self.seen.has_vmm |= is_vmm;
         self.seen.execs += 1;
         self.seen.moments.push((tracee.stopped_ns, Moment::VmmExec));
+        if let Some(dialect) = dialect.filter(|_| is_vmm) {
+            let has_console = self.has_console(tracee);
+            let is_own = self.leader == Leader::Runs && self.own.has(pid, self.pid, self.leader);
+            let vmm = Vmm { tracee, dialect, argv, has_console, is_own };
+            self.hooks.on_vmm(&vmm);
+            self.seen.vmm_argv = vmm.argv;
+        }
         let forks = (follow.is_some() || frees) && !is_vmm;
-        ptrace::watch_exit(pid, forks, frees && known != Known::KeepsRam)?;
-        self.breakpoints = image::set_breakpoints(tracee);
+        let kept = known(image.as_deref()) == Known::KeepsRam
+            || dialect.is_some_and(|dialect| dialect.abilities().ram_at_exit);
         self.seen.image = image;
+        if self.options.mode == Mode::Started {
+            return ptrace::watch(pid, false, forks, false);
+        }
+        ptrace::watch(pid, true, forks, frees && !kept)?;
+        self.breakpoints = image::set_breakpoints(tracee);
         self.hooks.on_exec(tracee);
         Ok(())
+    }
+
+    /// True if its output goes where the launch's does.
+    fn has_console(&self, tracee: &Tracee) -> bool {
+        let is_it = |number: i32| {
+            let file = std::fs::read_link(format!("/proc/{}/fd/{number}", tracee.pid)).ok();
+            file.is_some() && file == self.stdout
+        };
+        is_it(1) || is_it(2)
     }
 }

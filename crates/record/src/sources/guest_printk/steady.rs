@@ -11,7 +11,7 @@
 use super::{ts, Anchor, Window};
 use vmeter_kernel_image::clocks::Clocks;
 use vmeter_kernel_image::printk::PrintkRecord;
-use vmeter_model::Ns;
+use vmeter_model::{kernel_log, Ns};
 
 /// How far off a line is that is said right after a clock begins, ns: what the kernel does
 /// between reading it and storing the line.
@@ -23,6 +23,11 @@ const CALIBRATED_TO: Ns = 100;
 /// How much earlier a line can have been said that was before the clock began, ns: from a
 /// kernel's entry to its clock 1.5 s passed here at most, on two CPUs with a load of 16.
 const BEFORE_CLOCK_NS: Ns = 2_000_000_000;
+
+/// The record from which on a log's clock may lose time: the first, where none says so.
+pub(super) fn loses(records: &[PrintkRecord]) -> usize {
+    records.iter().position(|r| r.by_kernel && kernel_log::counts_ticks(&r.text)).unwrap_or(0)
+}
 
 /// Where the parts of a log begin, as indices of its records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +64,7 @@ impl Parts {
         let backwards = pairs.enumerate().rfind(|(_, pair)| ts(&pair[1]) < ts(&pair[0]));
         let first = || records.iter().position(|r| ts(r) > 0);
         let begins = backwards.map(|(index, _)| index + 1).or_else(first)?.min(steady);
-        let loses = at(begins, &|text| text.starts_with("Calibrating delay loop"));
+        let loses = at(begins, &kernel_log::counts_ticks);
         let loses = loses.filter(|l| *l < steady).unwrap_or(begins);
         Some(Parts { begins, loses, steady, whole: broken.is_none() })
     }
@@ -132,11 +137,7 @@ fn lost(records: &[PrintkRecord], end: Option<AtEnd<'_>>) -> Option<Ns> {
         let log = end.clocks.log_ns(is_stable(records));
         Ns::try_from(end.clocks.raw_ns()).ok()?.checked_sub(Ns::try_from(log).ok()?)
     });
-    let said = || {
-        let line = records.iter().find(|r| r.text.starts_with("sched_clock: Marking stable"))?;
-        let last = line.text.rsplit([',', ' ']).next()?.trim_end_matches(')');
-        last.parse::<Ns>().ok()?.checked_neg()
-    };
+    let said = || records.iter().find_map(|r| kernel_log::lost(&r.text));
     ram.unwrap_or_else(said).map(|lost| lost.max(0))
 }
 

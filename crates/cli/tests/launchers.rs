@@ -1,0 +1,199 @@
+//! Launchers, scripts and programs of the users' own: what vmeter must not break, end or misname.
+
+mod common;
+
+use common::{text, Lab};
+
+/// The last line that a program prints is read before its end is judged.
+#[test]
+fn a_ready_line_just_before_the_end_is_seen() {
+    let lab = Lab::new();
+    let vmm = lab.script("vmm", "#!/bin/sh\necho ready\n");
+    for watch in ["none", "light"] {
+        let words = ["boot", "--warmup", "0", "--runs", "100", "--watch", watch];
+        let all = [words.as_slice(), &["--until", "line:ready", "--", text(&vmm)]].concat();
+        let run = lab.json(&all);
+        let runs = run["runs"].as_array().expect("runs");
+        let done = runs.iter().filter(|run| run["outcome"] == "done").count();
+        assert_eq!((runs.len(), done), (100, 100), "--watch {watch}");
+    }
+}
+
+/// A QEMU by name, which does as its first word says: it prints a kernel's line, or is asked
+/// something, or becomes a daemon. Who it is shows by the name of its image alone.
+const VMM: &str = r#"
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <fcntl.h>
+int main(int argc, char **argv) {
+    int forks = 0, seconds = 0;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "-version")) { puts("QEMU emulator version 7.2.0"); return 0; }
+        if (!strcmp(argv[i], "--fails-with-more") && strcmp(argv[argc - 1], "--fails-with-more")) {
+            fprintf(stderr, "cannot use stdio by multiple character devices\n");
+            return 1;
+        }
+        if (!strcmp(argv[i], "--double-fork")) forks = 1;
+        if (!strcmp(argv[i], "--for")) sscanf(argv[i + 1], "%d", &seconds);
+        if (!strcmp(argv[i], "--pid-file") && !forks) {
+            FILE *file = fopen(argv[i + 1], "w");
+            fprintf(file, "%d\n", getpid());
+            fclose(file);
+        }
+    }
+    if (forks) {
+        if (fork()) { usleep(100000); return 0; }
+        setsid();
+        if (fork()) _exit(0);
+        for (int i = 1; i < argc; i++) if (!strcmp(argv[i], "--pid-file")) {
+            FILE *file = fopen(argv[i + 1], "w");
+            fprintf(file, "%d\n", getpid());
+            fclose(file);
+        }
+    }
+    puts("[    0.000000] Linux version 6.1.0");
+    puts("vmeter: ready");
+    fflush(stdout);
+    sleep(seconds);
+    puts("[    1.000000] reboot: Power down");
+    return 0;
+}
+"#;
+
+/// The program above, in a folder of the lab; none without a compiler.
+fn vmm(lab: &Lab) -> Option<String> {
+    let (code, program) = (lab.path("vmm.c"), lab.path("qemu-system-x86_64"));
+    std::fs::write(&code, VMM).expect("scratch space");
+    let built = std::process::Command::new("cc").arg("-o").args([&program, &code]).status();
+    if !built.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no C compiler");
+        return None;
+    }
+    Some(text(&program).to_owned())
+}
+
+fn is_alive(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// What a launcher starts, and whether it is there when vmeter is gone.
+#[test]
+fn what_is_not_vmeters_is_never_ended() {
+    let lab = Lab::new();
+    let Some(vmm) = vmm(&lab) else { return };
+    let file = lab.path("pid");
+    let run = format!("{vmm} --for 60 --pid-file {}", text(&file));
+    let (quick, daemon) = (format!("{vmm} --for 0"), format!("{run} --double-fork"));
+    let pid = format!("while ! [ -s {} ]; do sleep 0.01; done", text(&file));
+    for (name, script, options, lives, says) in [
+        ("a daemon of its own", daemon.clone(), "", true, "runs on"),
+        ("setsid, launcher exits", format!("setsid {run} & {pid}"), "", true, "runs on"),
+        ("in the background, launcher exits", format!("{run} & {pid}"), "", true, "runs on"),
+        (
+            "its own environment",
+            format!("setsid env -i {run} >/dev/null 2>&1 & {pid}"),
+            "",
+            true,
+            "runs on",
+        ),
+        (
+            "a daemon at the ready point",
+            format!("{daemon}; sleep 60"),
+            "--until userspace",
+            true,
+            "",
+        ),
+        ("a daemon, all to be ended", daemon.clone(), "--end-vm", false, "(ended now)"),
+        ("its launcher waits", format!("setsid --wait {run}"), "--timeout 2", false, "timed out"),
+        ("in the session", format!("{run} & wait"), "--timeout 2", false, "timed out"),
+        ("its launcher fails", format!("{run} & {pid}; exit 3"), "", false, "exit status 3"),
+        ("done", quick.clone(), "", false, "power-off"),
+    ] {
+        let _ = std::fs::remove_file(&file);
+        let script = lab.script("launcher", &format!("#!/bin/sh\n{script}\n"));
+        let options: Vec<&str> = options.split_whitespace().collect();
+        let words = ["boot", "--warmup", "0", "--runs", "1"];
+        let all = [words.as_slice(), &options, &["--", text(&script)]].concat();
+        let ran = lab.run(&all);
+        let said = format!("{}{}", ran.stdout, ran.stderr);
+        let pid = std::fs::read_to_string(&file).unwrap_or_default().trim().to_owned();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        let alive = is_alive(&pid);
+        if alive {
+            let killed = std::process::Command::new("kill").args(["-9", &pid]).status();
+            assert!(killed.expect("kill").success());
+        }
+        assert_eq!(alive, lives, "{name}: {said}");
+        let flat = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains(says), "{name}: {said}");
+        assert!(!lives || says.is_empty() || flat.contains(&pid), "{name}, its number: {said}");
+        assert_eq!(
+            ran.status,
+            i32::from(!says.is_empty() && says != "power-off"),
+            "{name}: {said}"
+        );
+    }
+}
+
+/// A VMM that is only asked something is none, and what follows it is found.
+#[test]
+fn a_probe_is_no_vmm() {
+    let lab = Lab::new();
+    let Some(vmm) = vmm(&lab) else { return };
+    for (name, script) in [
+        ("a child", format!("{vmm} -version; {vmm} -machine none; {vmm} --for 0")),
+        ("an exec", format!("{vmm} -version; {vmm} -device help; exec {vmm} --for 0")),
+        ("without a sign of a guest", format!("{vmm} -S >/dev/null; {vmm} --for 0")),
+    ] {
+        let script = lab.script("launcher", &format!("#!/bin/sh\n{script}\n"));
+        let words = ["boot", "--warmup", "0", "--runs", "1", "--", text(&script)];
+        let run = lab.json(&words);
+        let argv = run["runs"][0]["argv"].to_string();
+        assert!(argv.contains("--for"), "{name}: {argv}");
+        assert_eq!(run["runs"][0]["outcome"], "done", "{name}");
+    }
+    for command in [vec![vmm.as_str(), "-version"], vec!["true"], vec!["sh", "-c", "sleep 0"]] {
+        let words = ["boot", "--warmup", "0", "--runs", "1", "--"];
+        let ran = lab.run(&[words.as_slice(), &command].concat());
+        assert_eq!(ran.status, 1, "{command:?}: {}", ran.stdout);
+        assert!(ran.stderr.contains("no VMM was seen among its processes"), "{}", ran.stderr);
+        assert_eq!(ran.stdout, "", "nothing was measured");
+    }
+}
+
+/// Of two VMMs one is measured, and it is said that there are two.
+#[test]
+fn two_vmms_are_said_to_be_two() {
+    let lab = Lab::new();
+    let Some(vmm) = vmm(&lab) else { return };
+    let script = format!("#!/bin/sh\n{vmm} --for 1 & sleep 0.3; {vmm} --for 0; wait\n");
+    let script = lab.script("launcher", &script);
+    let run = lab.json(&["boot", "--warmup", "0", "--runs", "1", "--", text(&script)]);
+    let warnings = run["runs"][0].to_string();
+    assert!(warnings.contains("more than one VMM was started"), "{warnings}");
+    assert!(warnings.contains("none of its lines is used"), "{warnings}");
+}
+
+/// What is added goes to the VMM as it is executed, whatever the script passes on; where the VMM
+/// refuses it, the run is made again without.
+#[test]
+fn a_scripts_own_arguments_are_added_to_and_never_broken() {
+    let lab = Lab::new();
+    let Some(vmm) = vmm(&lab) else { return };
+    let boot = |script: String| {
+        let script = lab.script("launcher", &format!("#!/bin/sh\n{script}\n"));
+        let words = ["boot", "--warmup", "0", "--runs", "1", "--", text(&script)];
+        lab.json(&words)["runs"][0].clone()
+    };
+    let run = boot(format!("exec {vmm} -kernel k -append 'own words' --for 0"));
+    let argv = run["argv"].to_string();
+    assert!(argv.contains("\"own words trace_event="), "{argv}");
+    assert!(argv.contains("-serial") && argv.contains("vmeter-qmp"), "{argv}");
+    let run = boot(format!("{vmm} -monitor stdio --for 0; exit 0"));
+    assert!(!run["argv"].to_string().contains("-serial"), "{run}");
+    let run = boot(format!("exec {vmm} --for 0 --fails-with-more"));
+    assert_eq!((&run["outcome"], run["injected"].to_string()), (&"done".into(), "[]".into()));
+    assert!(run.to_string().contains("cannot use stdio by multiple"), "{run}");
+}

@@ -1,0 +1,230 @@
+//! Kernels of which little is seen: a record that may be anywhere names nothing, and what is known
+//! all the same is told.
+
+mod common;
+
+use common::{event, record, MS, US};
+use vmeter_model::{Event, Ns, RunRecord, Span, Timeline, What};
+use vmeter_timeline::{build, verify};
+
+const TOTAL: Ns = 9_000 * MS;
+
+fn run() -> RunRecord {
+    record(TOTAL)
+}
+
+/// The VMM's own moments; lines of its guest's console, ms after its exec.
+fn guest(lines: &[(Ns, &str)]) -> Vec<Event> {
+    let mut events = vec![
+        event(30 * MS, 0, "process", What::VmmMain),
+        event(TOTAL - MS, 0, "process", What::VmmExiting),
+    ];
+    events.extend(lines.iter().map(|(at, text)| {
+        let what = What::ConsoleLine { text: (*text).into(), end: at * MS, later: Vec::new() };
+        event(at * MS, 200 * US, "console", what)
+    }));
+    events
+}
+
+fn logged(at: Ns, error: Ns, text: &str) -> Event {
+    event(at * MS, error * MS, "guest-printk", What::KernelLine { text: text.into() })
+}
+
+fn count(name: &str, value: u64) -> Event {
+    event(TOTAL, 0, "guest-printk", What::Count { name: name.into(), value })
+}
+
+fn reached(at: Ns, symbol: &str) -> Event {
+    event(at * MS, 1_000, "tcg-plugin", What::Reached { symbol: symbol.into() })
+}
+
+fn timeline(events: &[Event]) -> Timeline {
+    let timeline = build(events, &run());
+    assert_eq!(verify(&timeline), Ok(()));
+    timeline
+}
+
+fn span<'t>(timeline: &'t Timeline, name: &str) -> Option<&'t Span> {
+    timeline.spans.iter().find(|s| s.name == name)
+}
+
+/// Begin and end of the first span of a name, ms.
+fn bounds(timeline: &Timeline, name: &str) -> Option<(Ns, Ns)> {
+    span(timeline, name).map(|s| (s.start / MS, s.end / MS))
+}
+
+const PROGRAMS: &[(Ns, &str)] =
+    &[(4_000, "rc: mounting"), (5_500, "rc: network"), (8_000, "rc: listening")];
+
+#[test]
+fn a_log_that_may_be_anywhere_names_nothing() {
+    let mut events = guest(PROGRAMS);
+    let texts =
+        ["Linux version 6.18.2", "smp: Bringing up secondary CPUs", "Run /init as init process"];
+    events.extend((0..).zip(texts).map(|(n, text)| logged(7_000 + 500 * n, 7_000, text)));
+    let timeline = timeline(&events);
+    assert!(span(&timeline, "/init:start").is_none(), "{:?}", timeline.spans);
+    assert_eq!(bounds(&timeline, "userspace"), Some((4_000, 8_999)));
+    assert_eq!(bounds(&timeline, "after: rc: mounting"), Some((4_000, 5_500)));
+    assert!(!timeline.spans.iter().any(|s| s.name.starts_with("kernel:")), "{:?}", timeline.spans);
+}
+
+#[test]
+fn a_kernel_without_a_known_clock_is_over_when_a_program_speaks() {
+    let mut events = guest(PROGRAMS);
+    events.push(count("guest_log_unplaced", 340));
+    let timeline = timeline(&events);
+    assert_eq!(bounds(&timeline, "userspace"), Some((4_000, 8_999)));
+    let way = "vmm:init+bios:overhead+kernel:decompress+kernel:entry+userspace";
+    assert_eq!(bounds(&timeline, way), Some((30, 4_000)));
+    assert!(timeline.warnings.iter().any(|w| w.contains("340 records")), "{:?}", timeline.warnings);
+    // Where its init is known to 60 ms, it did not begin after a program spoke.
+    events.pop();
+    let texts = [
+        (1_000, "Linux version 6.18.2"),
+        (1_800, "smp: Bringing up"),
+        (4_040, "Run /init as init process"),
+    ];
+    events.extend(texts.map(|(at, text)| logged(at, 60, text)));
+    let timeline = build(&events, &run());
+    assert_eq!(bounds(&timeline, "userspace"), Some((4_000, 8_999)), "{:?}", timeline.spans);
+}
+
+#[test]
+fn lines_of_a_guest_whose_kernel_was_not_seen_count() {
+    let timeline = timeline(&guest(PROGRAMS));
+    assert_eq!(bounds(&timeline, "guest"), Some((4_000, 8_999)));
+    assert_eq!(bounds(&timeline, "after: rc: network"), Some((5_500, 8_000)));
+    assert!(!timeline.spans.iter().any(|s| s.name.contains("kernel") || s.name.contains("user")));
+    // What firmware, a boot loader or QEMU's monitor says is none of the guest's.
+    for line in ["No bootable device.", "Booting from Hard Disk...", "Welcome to GRUB!"] {
+        let mut lines = vec![(90, "SeaBIOS (version 1.16.2)"), (700, line)];
+        lines.push((3_000, "what comes then"));
+        let timeline = build(&guest(&lines), &run());
+        assert!(span(&timeline, "guest").is_none(), "{line}");
+    }
+    let monitor = build(&guest(&[(40, "QEMU 9.2.0 monitor - type 'help'")]), &run());
+    assert!(span(&monitor, "guest").is_none());
+}
+
+#[test]
+fn a_second_boot_without_a_banner_is_no_shutdown() {
+    // Both kernels find their console late, and print no more than comes then.
+    let first = [
+        (1_000, "[    0.910000] Run /init as init process"),
+        (1_200, "app: first"),
+        (2_000, "[    1.905000] reboot: machine restart"),
+    ];
+    let second = [
+        (5_000, "[    0.870000] NET: Registered PF_INET6"),
+        (5_500, "[    1.370000] Run /init as init process"),
+        (5_600, "app: second"),
+        (8_000, "app: ready"),
+    ];
+    let timeline = timeline(&guest(&[&first[..], &second].concat()));
+    assert_eq!(bounds(&timeline, "reboot:userspace"), Some((5_500, 8_999)));
+    assert!(span(&timeline, "shutdown").is_none_or(|s| s.len() < 100 * MS));
+    assert_eq!(bounds(&timeline, "reboot+reboot:kernel"), Some((2_000, 5_500)));
+    // One that is quiet is there when its programs speak.
+    let quiet = timeline_of_quiet(&first, &second);
+    assert_eq!(bounds(&quiet, "reboot+reboot:kernel+reboot:userspace"), Some((2_000, 5_600)));
+    assert_eq!(bounds(&quiet, "reboot:userspace"), Some((5_600, 8_999)));
+    // The last line of a kernel, and what a wrapper says once its VMM is gone, are no second one.
+    let mut events = guest(&first);
+    events[1].at = 2_030 * MS;
+    let what = What::ConsoleLine { text: "done".into(), end: 2_900 * MS, later: Vec::new() };
+    events.push(event(2_900 * MS, 200 * US, "console", what));
+    let ended = build(&events, &run());
+    assert!(!ended.spans.iter().any(|s| s.name.starts_with("reboot")), "{:?}", ended.spans);
+}
+
+fn timeline_of_quiet(first: &[(Ns, &str)], second: &[(Ns, &str)]) -> Timeline {
+    let silent = second.iter().filter(|(_, text)| !text.starts_with('['));
+    timeline(&guest(&first.iter().chain(silent).copied().collect::<Vec<_>>()))
+}
+
+#[test]
+fn a_part_whose_end_is_not_known_is_not_drawn() {
+    // The clock lost 500 ms somewhere after it began to count ticks.
+    let log = [
+        (1_000, 5, "Linux version 6.1.0"),
+        (1_100, 5, "Console: colour dummy device 80x25"),
+        (1_110, 5, "Calibrating delay loop (skipped), value calculated using timer frequency.. 4000 BogoMIPS"),
+        (1_361, 250, "Mount-cache hash table entries: 512"),
+        (1_370, 250, "smpboot: CPU0: QEMU Virtual CPU"),
+        (1_400, 250, "smp: Bringing up secondary CPUs ..."),
+        (3_000, 0, "Freeing unused kernel image (initmem) memory: 2660K"),
+        (3_100, 0, "Run /init as init process"),
+    ];
+    let mut events = guest(PROGRAMS);
+    events.extend(log.iter().map(|(at, error, text)| logged(*at, *error, text)));
+    let timeline = timeline(&events);
+    assert_eq!(bounds(&timeline, "kernel:console_init"), Some((1_100, 1_110)));
+    for name in ["kernel:calibrate_delay", "kernel:start_kernel", "kernel:rest_init"] {
+        assert!(span(&timeline, name).is_none(), "{name}: {:?}", timeline.spans);
+    }
+    // A calibration that was made and is known is there.
+    for event in &mut events {
+        event.error_ns = event.error_ns.min(MS);
+        if let What::KernelLine { text } = &mut event.what {
+            *text = text.replace(" (skipped), value calculated using timer frequency", ".");
+        }
+    }
+    assert_eq!(bounds(&build(&events, &run()), "kernel:calibrate_delay"), Some((1_110, 1_361)));
+}
+
+#[test]
+fn the_first_functions_of_a_kernel_name_no_more_than_themselves() {
+    let mut events =
+        guest(&[(4_000, "[    2.9] Run"), (4_100, "[    2.900000] Run /init as init process")]);
+    let path = ["pvh_start_xen", "startup_64", "x86_64_start_kernel", "start_kernel"];
+    events.extend((0..).zip(path).map(|(n, symbol)| reached(500 + 10 * n, symbol)));
+    let kernel = "kernel:entry+kernel:initcalls-before-userspace";
+    let all = timeline(&events);
+    assert_eq!(bounds(&all, kernel), Some((500, 4_100)));
+    assert_eq!(bounds(&all, "kernel:startup_64"), Some((510, 520)));
+    assert!(span(&all, "kernel:start_kernel").is_none(), "{:?}", all.spans);
+    events.truncate(events.len() - 3);
+    let entered = timeline(&events);
+    assert_eq!(bounds(&entered, kernel), Some((500, 4_100)));
+    assert!(span(&entered, "kernel:pvh_start_xen").is_none(), "{:?}", entered.spans);
+}
+
+#[test]
+fn stamps_of_a_late_console_tell_when_the_kernel_began() {
+    let late = [
+        (1_410, "[    0.900000] loop: module loaded"),
+        (
+            1_500,
+            "[    0.995000] sched_clock: Marking stable (990000000, 1)->(1190000000, -200000000)",
+        ),
+        (2_000, "[    1.495000] Run /init as init process"),
+        (2_100, "app: starting"),
+    ];
+    let timeline = timeline(&guest(&late));
+    // The least late line, less the time that the clock had lost.
+    let kernel = "kernel:entry+kernel:initcalls-before-userspace";
+    assert_eq!(bounds(&timeline, kernel), Some((305, 2_000)), "{:?}", timeline.spans);
+    let way = "vmm:init+bios:overhead+kernel:decompress+kernel:entry";
+    assert_eq!(bounds(&timeline, way), Some((30, 305)));
+}
+
+#[test]
+fn records_that_were_overwritten_are_the_reason() {
+    let mut events = guest(&[]);
+    events.push(reached(500, "start_kernel"));
+    let said = |events: &[Event], run: &RunRecord| build(events, run).warnings.join("\n");
+    assert!(said(&events, &run()).contains("has them traced"));
+    let mut told = run();
+    told.injected = vec!["kernel: quiet trace_event=initcall:*".into()];
+    let without = said(&events, &told);
+    assert!(without.contains("CONFIG_FTRACE") && !without.contains("has them traced"), "{without}");
+    let lost = What::Count { name: "guest_trace_lost".into(), value: 900 };
+    events.push(event(TOTAL, 0, "guest-ftrace", lost));
+    events.push(count("guest_log_lost", 27_000));
+    let overwritten = said(&events, &told);
+    for words in ["900 records", "27000", "trace_buf_size=8M", "log_buf_len=16M"] {
+        assert!(overwritten.contains(words), "{words}: {overwritten}");
+    }
+    assert!(!overwritten.contains("CONFIG_FTRACE"), "{overwritten}");
+}
