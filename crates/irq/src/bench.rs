@@ -113,11 +113,7 @@ pub(crate) fn run_once(
     let guest = Guest::new(options.vcpus, options.running_vcpus, bench.placement.before())?;
     let mut devices = devices(&guest.router, options, total)?;
     let failed = |e: EnableError| IrqError::enable(strategy.name())(e);
-    let prepared = if strategy.is_ahead() {
-        prepare(&guest.router, &mut devices, strategy).map_err(failed)?
-    } else {
-        Duration::ZERO
-    };
+    let prepared = prepare(&guest.router, &mut devices, strategy).map_err(failed)?;
     start();
     let before = thread_cpu();
     let enabled = enable(&guest.router, &mut devices, strategy).map_err(failed)?;

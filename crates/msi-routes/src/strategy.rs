@@ -131,12 +131,13 @@ pub fn prepare(
     devices: &mut [Msix],
     strategy: Strategy,
 ) -> Result<Duration, EnableError> {
-    let start = Instant::now();
-    if strategy.is_ahead() {
-        let mut batch = router.batch();
-        devices.iter_mut().try_for_each(|device| device.reserve(&mut batch))?;
-        batch.commit()?.complete()?;
+    if !strategy.is_ahead() {
+        return Ok(Duration::ZERO);
     }
+    let start = Instant::now();
+    let mut batch = router.batch();
+    devices.iter_mut().try_for_each(|device| device.reserve(&mut batch))?;
+    batch.commit()?.complete()?;
     Ok(start.elapsed())
 }
 
