@@ -89,7 +89,7 @@ impl VirtualTime {
             written.entry(writer).or_default().1.push(at);
         }
         let mut points: Vec<Point> =
-            written.into_values().flat_map(|(insns, at)| pair(&insns, &at, trace)).collect();
+            written.into_values().flat_map(|(insns, at)| pair(&insns, &at, trace, shift)).collect();
         points.sort_by_key(|point| (point.insns, point.at));
         let mut last = Point::default();
         points.retain(|point| {
@@ -159,18 +159,49 @@ impl VirtualTime {
     }
 }
 
-/// Calls of one writer with its records. The ring loses its oldest records; the last
-/// call may not have come to its record when the run ended. None where it can't be
-/// told which records are missing.
-fn pair(insns: &[u64], at: &[Ns], trace: &Decoded) -> Vec<Point> {
-    let more = match insns.len().checked_sub(at.len()) {
-        Some(more) if trace.lost > 0 && trace.damaged_pages == 0 => more,
-        Some(0) => 0,
-        Some(1) if trace.lost == 0 && trace.damaged_pages == 0 => 0,
-        _ => return Vec::new(),
+/// Calls of one writer with its records. A guest that is ended goes on after its last record
+/// was read, so calls at the end may have none; a ring that wrapped lost its oldest, and then
+/// the records go with those calls whose instructions are most like the time between records.
+fn pair(insns: &[u64], at: &[Ns], trace: &Decoded, shift: u32) -> Vec<Point> {
+    let skipped = match insns.len().checked_sub(at.len()) {
+        Some(0) => Some(0),
+        Some(_) if trace.damaged_pages > 0 => None,
+        Some(_) if trace.lost == 0 => Some(0),
+        Some(more) => alike(insns, &at[at.len().saturating_sub(TRIED)..], more, shift),
+        None => None,
     };
-    let calls = insns[more..].iter();
+    let Some(skipped) = skipped else { return Vec::new() };
+    let calls = insns[skipped..].iter();
     calls.zip(at).map(|(insns, at)| Point { insns: *insns, at: *at }).collect()
+}
+
+/// So many of the newest records are held against the calls.
+const TRIED: usize = 64;
+
+/// How many of the oldest calls, at most `more`, have no record. `at` are the newest records.
+/// None if two answers fit as well.
+fn alike(insns: &[u64], at: &[Ns], more: usize, shift: u32) -> Option<usize> {
+    let older = insns.len().checked_sub(more + at.len())?;
+    let apart = |skipped: usize| -> Option<u128> {
+        let calls = insns.get(older + skipped..)?.windows(2);
+        let pairs = at.windows(2).zip(calls);
+        Some(
+            pairs
+                .map(|(at, insns)| {
+                    let time = u128::try_from(at[1] - at[0]).unwrap_or(0);
+                    time.abs_diff(u128::from(insns[1].saturating_sub(insns[0])) << shift)
+                })
+                .sum(),
+        )
+    };
+    let mut tried: Vec<(u128, usize)> =
+        (0..=more).filter_map(|skipped| Some((apart(skipped)?, skipped))).collect();
+    tried.sort_unstable();
+    match tried[..] {
+        [(best, _), (second, _), ..] if best == second => None,
+        [(_, skipped), ..] => Some(skipped),
+        [] => None,
+    }
 }
 
 /// QEMU's own limit (system/cpu-timers.c).
@@ -218,15 +249,22 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_lost_records_is_read_from_its_end() {
+    fn calls_without_a_record_are_the_last_ones_or_those_that_the_ring_lost() {
         let points = |insns: &[u64], at: &[Ns], lost| {
             let trace = Decoded { lost, ..Decoded::default() };
-            pair(insns, at, &trace).iter().map(|p| (p.insns, p.at)).collect::<Vec<_>>()
+            pair(insns, at, &trace, 0).iter().map(|p| (p.insns, p.at)).collect::<Vec<_>>()
         };
-        assert_eq!(points(&[1, 2, 3], &[20, 30], 1), [(2, 20), (3, 30)]);
+        // Nothing lost: the guest went on for one call, or for three.
         assert_eq!(points(&[1, 2, 3], &[10, 20], 0), [(1, 10), (2, 20)]);
-        assert_eq!(points(&[1, 2, 3], &[10], 0), []);
+        assert_eq!(points(&[1, 5, 6, 7], &[10], 0), [(1, 10)]);
         assert_eq!(points(&[1], &[10, 20], 0), []);
+        // The oldest lost, and the guest went on for none, or for one call.
+        let calls = [10, 110, 400, 450, 700];
+        assert_eq!(points(&calls, &[500, 560, 810], 1), [(400, 500), (450, 560), (700, 810)]);
+        assert_eq!(points(&calls, &[200, 500, 560], 1), [(110, 200), (400, 500), (450, 560)]);
+        assert_eq!(points(&[0, 10, 20, 30], &[10, 20], 1), [], "each place fits");
+        let trace = Decoded { damaged_pages: 1, ..Decoded::default() };
+        assert_eq!(pair(&[1, 2], &[10], &trace, 0), []);
     }
 
     #[test]
