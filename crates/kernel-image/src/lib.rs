@@ -35,6 +35,7 @@ pub mod kallsyms;
 pub mod locate;
 pub mod printk;
 pub mod ram;
+pub mod shape;
 mod symbols;
 
 pub use btf::Btf;

@@ -71,6 +71,30 @@ struct Header {
     clocks: Option<Clocks>,
 }
 
+/// What a log consists of, each as [`Header`] says.
+pub(crate) struct Parts {
+    pub desc_size: u64,
+    pub info_size: u64,
+    pub first_id: u64,
+    pub count: u64,
+    pub text_bits: u32,
+    pub text_start: u64,
+    pub raw: Vec<u8>,
+}
+
+/// Where the fields are in kernels 5.10 and later, first bit and length in bits.
+const LAYOUT: &[(&str, u32, u32)] = &[
+    ("prb_desc.state_var", 0, 64),
+    ("prb_desc.text_blk_lpos.begin", 64, 64),
+    ("prb_desc.text_blk_lpos.next", 128, 64),
+    ("printk_info.seq", 0, 64),
+    ("printk_info.ts_nsec", 64, 64),
+    ("printk_info.text_len", 128, 16),
+    (FACILITY, 144, 8),
+    ("printk_info.level", 157, 3),
+    ("printk_info.caller_id", 160, 32),
+];
+
 /// One record of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrintkRecord {
@@ -173,6 +197,31 @@ impl PrintkDump {
             clocks: None,
         };
         Ok(PrintkDump { header, raw })
+    }
+
+    /// A log whose parts were found without symbols: as [`PrintkDump::take`] would have copied it.
+    pub(crate) fn of_parts(parts: Parts) -> Self {
+        let places = LAYOUT
+            .iter()
+            .map(|(name, bit, bits)| ((*name).to_owned(), Field { bit: *bit, bits: *bits }));
+        let header = Header {
+            kind: KIND.into(),
+            kernel: String::new(),
+            fields: places.collect(),
+            desc_size: parts.desc_size,
+            info_size: parts.info_size,
+            first_id: parts.first_id,
+            count: parts.count,
+            text_bits: parts.text_bits,
+            text_start: parts.text_start,
+            clocks: None,
+        };
+        let mut dump = PrintkDump { header, raw: parts.raw };
+        let version = dump.records().into_iter().find_map(|record| {
+            record.text.strip_prefix("Linux version ")?.split(' ').next().map(str::to_owned)
+        });
+        dump.header.kernel = version.unwrap_or_default();
+        dump
     }
 
     /// Adds the clocks that its records were stamped by.

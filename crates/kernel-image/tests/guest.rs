@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use vmeter_kernel_image::clocks::Clocks;
 use vmeter_kernel_image::ftrace::{FtraceDump, FtraceKind};
-use vmeter_kernel_image::printk::PrintkDump;
-use vmeter_kernel_image::{discover, locate, Candidate, Error, Guest};
+use vmeter_kernel_image::printk::{PrintkDump, PrintkRecord};
+use vmeter_kernel_image::{discover, locate, shape, Candidate, Error, Guest};
 use vmeter_kernel_image::{KernelImage, KernelInfo, MappedRam};
 
 const PARAMETERS: &str = "quiet panic=-1 no_timer_check cryptomgr.notests \
@@ -78,6 +78,8 @@ fn log_and_trace_are_read_out_of_a_guest_with_kaslr() {
     assert!(records[0].text.starts_with(&info.banner), "{:?}", records[0]);
     assert!(records.iter().any(|r| r.text.starts_with("Kernel panic - not syncing")));
     assert!(records.windows(2).all(|w| w[0].seq + 1 == w[1].seq));
+    let clocks = Clocks::take(&guest, 7).unwrap();
+    as_without_symbols(&file, candidate, &records, &clocks);
 
     // Its clock was at the last line, or a tick later.
     let clocks = Clocks::take(&guest, 0).unwrap();
@@ -197,4 +199,13 @@ fn what_is_no_kernel_is_named() {
     }
     assert!(KernelImage::open(folder.path()).unwrap_err().to_string().contains("directory"));
     assert!(matches!(KernelImage::open(&folder.path().join("none")), Err(Error::Io { .. })));
+}
+
+/// What RAM says by its shape alone is what its symbols say.
+fn as_without_symbols(file: &File, ram: Candidate, records: &[PrintkRecord], clocks: &Clocks) {
+    let begin = std::time::Instant::now();
+    let found = shape::find(&[ram], file, 7).unwrap();
+    println!("{} MiB were searched in {:?}", ram.length >> 20, begin.elapsed());
+    assert_eq!(found.records(), records);
+    println!("{clocks:?}\n{:?}", found.clocks());
 }

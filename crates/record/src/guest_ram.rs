@@ -8,7 +8,8 @@ use crate::recorder::{Context, SourceError};
 use pieces::Memory;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use vmeter_kernel_image::{discover, locate, FunctionTable, Guest};
+use vmeter_kernel_image::printk::PrintkDump;
+use vmeter_kernel_image::{discover, locate, shape, FunctionTable, Guest};
 use vmeter_kernel_image::{KernelInfo, Located, MappedRam};
 use vmeter_machine::launch::{kvm, Tracee};
 use vmeter_model::{Accel, Ns};
@@ -106,10 +107,7 @@ impl GuestKernel {
         tracee: &Tracee,
         look: impl FnOnce(&Guest<'_>) -> vmeter_kernel_image::Result<T>,
     ) -> Result<T, SourceError> {
-        let host = Memory::of(tracee, &self.dir).map_err(|error| SourceError::Io {
-            path: Path::new("/proc").join(tracee.pid.to_string()).join("maps"),
-            error,
-        })?;
+        let host = self.memory(tracee)?;
         let stop = (tracee.pid, tracee.stopped_ns);
         let mut found = FOUND.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let here = match (found.take().filter(|(of, _)| *of == stop), &self.info) {
@@ -132,6 +130,22 @@ impl GuestKernel {
             info.ok_or_else(|| SourceError::Other("the kernel's file is not open".into()))?;
         let ram = MappedRam::new(here.located.regions, &host);
         Guest::new(&ram, info, here.located.place).and_then(|guest| look(&guest)).map_err(failed)
+    }
+
+    /// The log of a kernel that has no symbols for it, by its shape.
+    ///
+    /// # Errors
+    /// When RAM holds no such log.
+    pub fn log_by_shape(&self, tracee: &Tracee) -> Result<PrintkDump, SourceError> {
+        let host = self.memory(tracee)?;
+        shape::find(host.candidates(), &host, vmeter_base::clock::monotonic()).map_err(failed)
+    }
+
+    fn memory<'a>(&self, tracee: &'a Tracee) -> Result<Memory<'a>, SourceError> {
+        Memory::of(tracee, &self.dir).map_err(|error| SourceError::Io {
+            path: Path::new("/proc").join(tracee.pid.to_string()).join("maps"),
+            error,
+        })
     }
 
     /// The functions of the kernel that was found.

@@ -55,6 +55,7 @@ impl Recorder for GuestPrintk {
             dir: context.dir.to_owned(),
             accel: context.accel,
             tsc_offset: None,
+            unopened: None,
             dump: None,
         }))
     }
@@ -349,17 +350,26 @@ struct Recording {
     dir: PathBuf,
     accel: Option<Accel>,
     tsc_offset: Option<i64>,
+    /// Why the kernel's file says nothing of it.
+    unopened: Option<SourceError>,
     dump: Option<PrintkDump>,
 }
 
 impl Live for Recording {
     fn prepare(&mut self, _plan: &mut LaunchPlan) -> Result<(), SourceError> {
-        self.kernel.open()
+        // A kernel whose file has no symbols has a log all the same.
+        self.unopened = self.kernel.open().err();
+        Ok(())
     }
 
     fn exiting(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
         (self.accel, self.tsc_offset) = guest_clock::by_kvm(self.accel, tracee.pid);
-        match self.kernel.look_into(tracee, take) {
+        let by_symbols = match self.unopened.take() {
+            Some(error) => Err(error),
+            None => self.kernel.look_into(tracee, take),
+        };
+        let found = by_symbols.or_else(|error| self.kernel.log_by_shape(tracee).map_err(|_| error));
+        match found {
             Ok(dump) => self.dump = Some(dump),
             // Whether there is a kernel at all was not known.
             Err(_) if self.kernel.may_be_none(tracee) => {}

@@ -1,0 +1,130 @@
+//! A kernel's log and clock, found in guest RAM by their shape.
+//!
+//! Kernels of microVMs have neither kallsyms with data symbols nor types, and some no kallsyms
+//! at all. What they leave behind is there all the same, and looks like nothing else: since 5.10
+//! the log is two arrays whose elements count up by one (`kernel/printk/printk_ringbuffer.h`),
+//! and a ring of texts that begin with these numbers ([`log`]); the page that programs read the
+//! time from has a layout of its own ([`time`]).
+//!
+//! A page of guest RAM is looked at by its first bytes. What looks right there is followed from
+//! element to element and must agree in all parts; what fits in two ways is refused.
+
+mod array;
+mod log;
+mod text;
+mod time;
+
+use crate::clocks::Clocks;
+use crate::error::{Error, Result};
+use crate::locate::Candidate;
+use crate::printk::PrintkDump;
+use crate::ram::{HostMemory, PAGE};
+use array::{Array, Kind};
+
+/// How much is read at once, bytes.
+const CHUNK: u64 = 2 << 20;
+/// How much of each page is looked at, bytes: five elements of the longer array.
+const WINDOW: usize = 512;
+/// Most arrays that are followed; a guest has one or two logs.
+const MAX_FOUND: usize = 8;
+
+/// The log that is in a guest's RAM, and the clock that it was stamped by, without a symbol of
+/// its kernel; `read_ns` is the host's `CLOCK_MONOTONIC`.
+///
+/// # Errors
+/// [`Error::Ram`] when RAM holds no log of this shape, or two that differ.
+pub fn find<H: HostMemory + ?Sized>(
+    candidates: &[Candidate],
+    host: &H,
+    read_ns: i64,
+) -> Result<PrintkDump> {
+    let mut seen = Seen::default();
+    for block in outermost(candidates) {
+        each_page(block, host, |at, window| {
+            seen.look(host, at, window);
+            true
+        });
+    }
+    let mut dumps = log::dumps(&seen.infos, &seen.descriptors, candidates, host);
+    let Some(mut dump) = dumps.pop() else {
+        return Err(Error::Ram("no log of a Linux kernel (5.10 or later) is in RAM".into()));
+    };
+    if !dumps.is_empty() {
+        return Err(Error::Ram(format!(
+            "{} logs of a kernel are in RAM, and which one is the running kernel's is not known",
+            dumps.len() + 1
+        )));
+    }
+    let clocks = time::clocks(&seen.times, &dump.records());
+    dump.set_clocks(clocks.map(|clocks| Clocks { read_ns, ..clocks }));
+    Ok(dump)
+}
+
+/// Blocks that lie in no other.
+fn outermost(candidates: &[Candidate]) -> Vec<Candidate> {
+    let end = |c: &Candidate| c.address.saturating_add(c.length);
+    let holds = |a: &Candidate, b: &Candidate| a.address <= b.address && end(b) <= end(a);
+    let mut kept: Vec<Candidate> = Vec::new();
+    for block in candidates {
+        if !kept.iter().any(|other| holds(other, block)) {
+            kept.retain(|other| !holds(block, other));
+            kept.push(*block);
+        }
+    }
+    kept
+}
+
+/// Calls `look` with the address and the first bytes of each page that can be read and is not
+/// empty, as long as it answers true.
+fn each_page<H: HostMemory + ?Sized>(
+    block: Candidate,
+    host: &H,
+    mut look: impl FnMut(u64, &[u8]) -> bool,
+) {
+    let mut buffer = vec![0; CHUNK as usize];
+    let end = block.address.saturating_add(block.length);
+    let mut at = block.address;
+    while at < end {
+        let length = CHUNK.min(end - at);
+        let chunk = &mut buffer[..length as usize];
+        if host.read(at, chunk).is_ok() {
+            let pages = (at..).step_by(PAGE as usize).zip(chunk.chunks(PAGE as usize));
+            for (at, page) in pages {
+                let window = &page[..page.len().min(WINDOW)];
+                if window.iter().any(|byte| *byte != 0) && !look(at, window) {
+                    return;
+                }
+            }
+        }
+        at += length;
+    }
+}
+
+/// What was seen in RAM so far.
+#[derive(Default)]
+struct Seen {
+    infos: Vec<Array>,
+    descriptors: Vec<Array>,
+    times: Vec<time::Time>,
+}
+
+impl Seen {
+    fn look<H: HostMemory + ?Sized>(&mut self, host: &H, at: u64, window: &[u8]) {
+        for (kind, found) in
+            [(Kind::Info, &mut self.infos), (Kind::Descriptor, &mut self.descriptors)]
+        {
+            let Some(offset) = array::starts(window, kind) else { continue };
+            let address = at + offset as u64;
+            let known = found.iter().any(|array| array.contains(address));
+            if !known && found.len() < MAX_FOUND {
+                found.extend(Array::around(host, address, kind));
+            }
+        }
+        if self.times.len() < MAX_FOUND {
+            self.times.extend(time::Time::at(window));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
