@@ -1,6 +1,7 @@
 //! What detectors ask of the evidence, and counts in it.
 
 use super::groups::{is_vcpu_name, GroupId};
+use super::thread::State;
 use super::Evidence;
 use crate::moment::Tid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,6 +92,17 @@ impl Evidence {
             }
         }
         cpus
+    }
+
+    /// The share of its time on a CPU that a vCPU's group is in KVM or its guest; 0 of others.
+    pub fn in_guest(&self, group: GroupId) -> f64 {
+        let of_group = |tid: &Tid| self.groups.group_of(*tid) == Some(group);
+        let vcpus = self.threads.iter().filter(|(tid, thread)| thread.is_vcpu && of_group(tid));
+        let (inside, all) = vcpus.fold((0, 0), |(inside, all), (_, thread)| {
+            let own = thread.times[State::Guest as usize] + thread.times[State::Kvm as usize];
+            (inside + own, all + thread.ran())
+        });
+        inside as f64 / all.max(1) as f64
     }
 
     /// All groups of threads that run vCPUs.

@@ -249,8 +249,17 @@ impl Story {
         let whole = self.by_child(view) && view.share(saving) >= ONCE;
         let seldom =
             cause == Cause::Timer && self.naps(view) < LEAST_WAITS && !whole && !self.is_held(view);
-        let little = share < least || alone && own(cause) && !hogged && !starves || seldom;
+        let little = share < least
+            || alone && own(cause) && !hogged && !starves
+            || seldom
+            || cause == Cause::Computes && self.runs_a_guest(view);
         (!little).then_some((cause, saving))
+    }
+
+    /// What is waited for is a vCPU that is in KVM or its guest for the most part: that is what
+    /// it is there for, and nothing on the host makes it slow.
+    fn runs_a_guest(&self, view: &View<'_>) -> bool {
+        self.last().who.is_some_and(|who| view.evidence.in_guest(who) >= 0.5)
     }
 
     /// The way, link by link, and what is known besides.
