@@ -211,6 +211,12 @@ pub enum What {
         /// How much.
         bytes: u64,
     },
+    /// The VMM has read so much since it was looked at before: of its disks, as far as these are
+    /// files.
+    VmmRead {
+        /// How much.
+        bytes: u64,
+    },
     /// The guest had the whole machine reset, which went on.
     MachineReset,
     /// A driver in the guest reset a virtio device (it wrote 0 to its status).

@@ -589,6 +589,7 @@ fn last_seen(dir: &Path, record: &RunRecord) -> String {
         | What::PciConfig { .. }
         | What::FwCfg { .. }
         | What::DiskRead { .. }
+        | What::VmmRead { .. }
         | What::MachineReset
         | What::VirtioReset
         | What::ScreenCleared

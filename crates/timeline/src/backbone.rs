@@ -14,7 +14,7 @@ use crate::landmarks::{hung_until, loaded_compressed, loaded_entry};
 use crate::landmarks::{ALIGNED_ENTRY, BOOT_SECTOR, IMAGE_ENTRIES, KERNEL_ENTRIES, PVH_ENTRIES};
 use crate::lines::EARLY_CLOCK_ERROR_NS;
 use crate::patterns::{Means, On};
-use crate::rules::{loader_reach, of_firmware, part_name, up_to_entry, NETWORK};
+use crate::rules::{loader_reach, of_firmware, part_name, to_rom, up_to_entry, NETWORK};
 use crate::tree::{Fill, Growing, Kind, Node};
 use vmeter_model::Ns;
 
@@ -24,6 +24,9 @@ pub(crate) const FIRMWARE: &str = "bios:overhead";
 pub(crate) const LOADER: &str = "boot-loader";
 /// The image's own code before the kernel's.
 const DECOMPRESS: &str = "kernel:decompress";
+/// The same with its loading, where the firmware said when it went on to that, and nothing says when
+/// it was loaded.
+const LOAD_TO_DECOMPRESS: &str = "kernel:load+kernel:decompress";
 /// The kernel between its own first instruction and its first initcall.
 pub(crate) const ENTRY: &str = "kernel:entry";
 /// The kernel up to its init, where nothing tells when its initcalls began.
@@ -109,7 +112,11 @@ pub(crate) fn phases<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Growing<'a
     let mut tree = Growing { root, beside: Vec::new(), warnings: Vec::new() };
     for phase in PHASES {
         let Some((start, end)) = bounds(phase, facts, anchors) else { continue };
-        let phase_name = up_to_init(phase.name, anchors);
+        let by_rom = to_rom(facts).is_some_and(|rom| rom.at == start.at);
+        let phase_name = match phase.name {
+            DECOMPRESS if by_rom => LOAD_TO_DECOMPRESS,
+            name => up_to_init(name, anchors),
+        };
         if start.at >= end.at {
             continue;
         }

@@ -210,6 +210,7 @@ pub(crate) fn by_guest(what: &What) -> bool {
         | What::PciConfig { .. }
         | What::FwCfg { .. }
         | What::DiskRead { .. }
+        | What::VmmRead { .. }
         | What::MachineReset
         | What::VirtioReset
         | What::ScreenCleared

@@ -109,6 +109,7 @@ pub(crate) fn marks(
                 | What::PciConfig { .. }
                 | What::FwCfg { .. }
                 | What::DiskRead { .. }
+                | What::VmmRead { .. }
                 | What::VirtioReset
                 | What::ScreenCleared
                 | What::Count { .. } => return None,

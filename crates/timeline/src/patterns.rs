@@ -40,6 +40,8 @@ pub(crate) enum Means {
     FirstPart(&'static str),
     /// As `Part`, but the next line of any kind begins the second.
     PartUntilNextLine(&'static str, &'static str),
+    /// Firmware was still at work here.
+    Firmware,
     /// The kernel panicked.
     Panic,
     /// Init begins to end everything.
@@ -79,7 +81,9 @@ const fn loader(regex: &'static str, means: Means) -> Pattern {
     Pattern { on: On::Loader, regex, means, logged: false }
 }
 
-use Means::{Begins, BeginsLast, FirstPart, GoesDown, Panic, Part, PartUntilNextLine, PowerOff};
+use Means::{
+    Begins, BeginsLast, Firmware, FirstPart, GoesDown, Panic, Part, PartUntilNextLine, PowerOff,
+};
 
 /// The table. Of several patterns that match a line, each has its say.
 #[rustfmt::skip]
@@ -107,6 +111,8 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     firmware(r"^(DXE IPL Entry|Loading DXE CORE)",       FirstPart("bios:edk2-dxe")),
     firmware(r"^\[Bds\]",                                FirstPart("bios:edk2-bds")),
 
+    // What SeaBIOS shows on the console of a machine without a display.
+    loader(r"^(SeaBIOS \(version |Booting from |Boot failed|No bootable device)", Firmware),
     // EDK2's boot manager (BdsDxe), which every build shows, and option ROMs.
     loader(r"^BdsDxe: failed to (load|start) Boot",      Part("bios:edk2-bds")),
     loader(r"^BdsDxe: loading Boot",                     Part("bios:edk2-boot-option")),

@@ -12,6 +12,7 @@ pub mod qemu_trace;
 pub mod tcg_plugin;
 pub mod vmm_events;
 pub mod vmm_memory;
+pub mod vmm_threads;
 
 use crate::recorder::{AnyRecorder, SourceError};
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ pub fn all() -> &'static [&'static dyn AnyRecorder] {
         &firmware::Firmware,
         &monitor::Monitor,
         &vmm_events::VmmEvents,
+        &vmm_threads::VmmThreads,
         &qemu_trace::QemuTrace,
         &tcg_plugin::TcgPlugin,
         &kvm_trace::KvmTrace,

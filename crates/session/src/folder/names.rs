@@ -37,7 +37,7 @@ const FILES: [&str; 10] = [
 
 /// What recordings are called, of today's vmeter and of older ones, beside those that a
 /// `run.json` names itself.
-const RECORDINGS: [&str; 24] = [
+const RECORDINGS: [&str; 25] = [
     RUN,
     "console.chunks",
     "console.raw",
@@ -56,6 +56,7 @@ const RECORDINGS: [&str; 24] = [
     "tcg-stamps.bin",
     "trace.dat",
     "vmm-events.chunks",
+    "vmm-threads.txt",
     "vmm-facts.txt",
     "vmm-smaps-rollup.txt",
     "vmm-smaps.txt",

@@ -13,7 +13,7 @@ use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::facts::Facts;
 use crate::landmarks::{loaded_a_loader, loaded_compressed, loaded_entry};
-use crate::lines::Hit;
+use crate::lines::{Hit, Line};
 use crate::patterns::{Means, On};
 use crate::tree::{Growing, Node};
 use std::ops::RangeInclusive;
@@ -31,6 +31,12 @@ const LOADED: [RangeInclusive<u32>; 3] = [0x07..=0x08, 0x0a..=0x0b, 0x10..=0x18]
 const AFTER_LAST_NS: Ns = 1_000_000;
 /// The BIOS enters what it boots.
 const BOOTS: &str = "bios:boot";
+/// What a BIOS says on the console as it goes on to what it boots.
+const GOES_ON: &str = "Booting from ";
+/// The same of an option ROM: QEMU's own loads the kernel that QEMU was given.
+const TO_ROM: &str = "Booting from ROM";
+/// From that word to a boot sector's first instruction: the sector, or a CD's boot image, is read.
+const READS_SECTOR_NS: Ns = 20_000_000;
 
 fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     if let Some((_, last)) = load_interval(facts) {
@@ -39,6 +45,30 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
         let anchor = if loader { Anchor::Loader } else { Anchor::KernelFirst };
         found.offer(anchor, Trust::Near, Stamp { error, ..last });
     }
+    if let Some(rom) = to_rom(facts) {
+        found.offer(Anchor::KernelFirst, Trust::Text, rom);
+    } else if let Some(line) = goes_on(facts).filter(|l| !l.text.starts_with(TO_ROM)) {
+        let error = line.error.saturating_add(READS_SECTOR_NS);
+        let stamp = Stamp { at: line.at, error, source: line.source };
+        found.offer(Anchor::Loader, Trust::Text, stamp);
+    }
+}
+
+/// The BIOS's last word on the console, if it did not come back from what it went on to.
+fn goes_on<'f, 'a>(facts: &'f Facts<'a>) -> Option<&'f Line<'a>> {
+    let own = |h: &&Hit<'_>| h.on == On::Loader && h.means == Means::Firmware;
+    let last = facts.hits.iter().rfind(own)?;
+    let line = facts.lines.iter().find(|l| l.early && l.at == last.at && l.text == last.text)?;
+    line.text.starts_with(GOES_ON).then_some(line)
+}
+
+/// When the BIOS went on to the ROM that loads the kernel which QEMU was given, by its last word on
+/// the console: no boot loader spoke after it.
+pub(crate) fn to_rom<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
+    let line = goes_on(facts).filter(|l| l.text.starts_with(TO_ROM))?;
+    let later = |h: &Hit<'_>| h.on == On::Loader && h.at > line.at;
+    let stamp = Stamp { at: line.at, error: line.error, source: line.source };
+    (!facts.hits.iter().any(later)).then_some(stamp)
 }
 
 /// First and last access to what is loaded, ignoring any that other accesses
@@ -103,6 +133,7 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
 pub(crate) fn of_firmware(hit: &Hit<'_>) -> bool {
     match hit.on {
         On::Firmware => true,
+        On::Loader if hit.means == Means::Firmware => true,
         On::Loader => part_name(hit.means).is_some_and(|name| name.starts_with("bios:")),
         On::Kernel => false,
     }
@@ -115,6 +146,7 @@ pub(crate) fn part_name(means: Means) -> Option<&'static str> {
         }
         Means::Begins(..)
         | Means::BeginsLast(..)
+        | Means::Firmware
         | Means::Panic
         | Means::GoesDown
         | Means::PowerOff => None,

@@ -15,7 +15,7 @@ use crate::facts::Facts;
 use crate::input::Seen;
 use crate::landmarks::BOOT_SECTOR;
 use crate::lines::{Hit, Line};
-use crate::patterns::On;
+use crate::patterns::{Means, On};
 use crate::tree::{Growing, Node};
 use vmeter_model::{Ns, What};
 
@@ -68,7 +68,8 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
 /// How far the loader is known to have gone on, where nothing says when the kernel's image began:
 /// to its last word, or out of its last wait, which ends when it begins to read.
 pub(crate) fn reach(facts: &Facts<'_>, start: Ns, limit: Ns) -> Option<Ns> {
-    let of_loader = |h: &&Hit<'_>| h.on == On::Loader && (start..=limit).contains(&h.at);
+    let inside = |h: &&Hit<'_>| h.on == On::Loader && (start..=limit).contains(&h.at);
+    let of_loader = |h: &&Hit<'_>| inside(h) && h.means != Means::Firmware;
     let is = |h: &Hit<'_>, name: &str| part_name(h.means) == Some(name);
     let ipxe = facts.hits.iter().filter(of_loader).any(|h| is(h, IPXE));
     let own = |h: &&Hit<'_>| !is(h, EFI_STUB) && (ipxe || !is(h, DOWNLOAD));
@@ -83,6 +84,10 @@ pub(crate) fn reach(facts: &Facts<'_>, start: Ns, limit: Ns) -> Option<Ns> {
     let read = facts.lines.iter().filter(|l| l.early && l.at >= last.at && l.end <= limit);
     let read = read.filter(|l| l.text.starts_with("Loading ") && l.text.trim_end().ends_with("ok"));
     let done = read.map(|l| l.end).max().unwrap_or(last.at);
+    // What the VMM read after it, it read for the loader: the kernel has no driver yet.
+    let by_vmm =
+        facts.seen.iter().rfind(|s| matches!(s.what, What::VmmRead { .. }) && s.at <= limit);
+    let done = by_vmm.map_or(done, |read| done.max(read.at - read.error));
     let counted = || {
         let counts = |l: &&Line<'_>| l.early && l.text.contains(GRUB_COUNTS);
         let counted = facts.lines.iter().filter(counts).map(|l| l.end);

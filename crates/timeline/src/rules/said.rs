@@ -9,13 +9,12 @@
 
 use super::kernel::initcall_phase;
 use super::processes::USERSPACE;
-use super::RuleSet;
+use super::{to_rom, RuleSet};
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::facts::Facts;
 use crate::landmarks::open_end;
 use crate::lines::{Line, BANNER};
 use crate::patterns::On;
-use crate::second::FIRMWARE;
 use crate::tree::{Fill, Growing, Node};
 use std::collections::HashSet;
 use vmeter_model::{Ns, What};
@@ -90,7 +89,8 @@ fn kernel_runs(facts: &Facts<'_>, found: &Candidates<'_>) -> Option<Ns> {
     let entry = found.best(Anchor::KernelEntry).filter(|entry| entry.error <= MOST_ERROR_NS);
     let entry = entry.map(|entry| entry.at.saturating_add(entry.error));
     let logged = first(&|l| l.on == On::Kernel && !l.console && l.timed);
-    let known = [stamped, entry, logged].into_iter().flatten().min();
+    let image = found.best(Anchor::KernelFirst).map(|first| first.at);
+    let known = [stamped, entry, logged, image].into_iter().flatten().min();
     let unplaced = facts.log_unplaced > 0 || first(&|l| l.on == On::Kernel && !l.timed).is_some();
     known.or_else(|| main(facts).filter(|_| unplaced && is_direct(facts)))
 }
@@ -103,16 +103,7 @@ fn main(facts: &Facts<'_>) -> Option<Ns> {
 /// True if the console shows no boot loader: what it shows after a firmware's lines is the work of
 /// what the VMM was given as a kernel.
 fn is_direct(facts: &Facts<'_>) -> bool {
-    let of_firmware = |l: &&Line<'_>| l.console && firmwares(l.text);
-    let last = facts.lines.iter().rfind(of_firmware);
-    facts.hits.iter().all(|h| h.on != On::Loader)
-        && last.is_none_or(|l| l.text.starts_with("Booting from ROM"))
-}
-
-/// True for what SeaBIOS says on a console.
-fn firmwares(text: &str) -> bool {
-    let starts = [FIRMWARE, "Booting from ", "Boot failed", "No bootable device"];
-    starts.iter().any(|start| text.starts_with(start))
+    to_rom(facts).is_some() || facts.hits.iter().all(|h| h.on != On::Loader)
 }
 
 /// Lines of the console that are neither the kernel's, a firmware's, a boot loader's nor QEMU's.
@@ -122,7 +113,6 @@ fn programs<'f, 'a>(facts: &'f Facts<'a>) -> impl Iterator<Item = Line<'a>> + 'f
     let last_of_loader = facts.hits.iter().filter(|h| h.on == On::Loader).map(|h| h.at).max();
     facts.lines.iter().copied().filter(move |line| {
         let others = MONITOR.iter().any(|begin| line.text.starts_with(begin))
-            || firmwares(line.text)
             || last_of_loader.is_some_and(|last| line.at <= last);
         let readable = line.text.chars().any(char::is_alphanumeric);
         let own = line.console && line.timed && line.stamp.is_none() && readable;

@@ -2,12 +2,13 @@
 //! it must be, in one span (`vmm:init+bios:overhead`). Nobody knows where one ended, but that
 //! it is these and no others is certain.
 
-use super::{network, no_anchors, RuleSet};
+use super::{network, no_anchors, of_firmware, RuleSet};
 use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::backbone::{ENTRY, FIRMWARE};
 use crate::facts::Facts;
-use crate::lines::{CLOCK_START_NS, EXACT_NS};
+use crate::lines::{Hit, CLOCK_START_NS, EXACT_NS};
 use crate::tree::{Growing, Node};
+use vmeter_model::Ns;
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 
@@ -24,7 +25,7 @@ pub(crate) fn up_to_entry(name: &str, entry: Stamp<'_>) -> Option<String> {
 }
 
 fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
-    between(anchors, tree);
+    between(facts, anchors, tree);
     if anchors.get(Anchor::Reset).is_none() {
         network::tried(facts, anchors, tree);
     }
@@ -38,7 +39,28 @@ const OF_KERNEL: [(Anchor, &str); 4] = [
     (Anchor::Programs, "+kernel:entry+userspace"),
 ];
 
-fn between<'a>(anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+/// Where nothing tells when the vCPU began to run, firmware was at work from the first line that it
+/// shows on, up to what comes next; to its last line, if that is not what it went on to itself.
+/// Until when it is known to have been, if it showed any.
+fn by_its_lines<'a>(
+    facts: &Facts<'a>,
+    from: Stamp<'a>,
+    to: Stamp<'a>,
+    skips: bool,
+    tree: &mut Growing<'a>,
+) -> Option<Ns> {
+    let own = |h: &&Hit<'_>| of_firmware(h) && from.at < h.at && h.at < to.at;
+    let first = facts.hits.iter().find(own)?;
+    let last = facts.hits.iter().rfind(own)?;
+    let end = if skips { last.at } else { to.at };
+    let before = Node::new("vmm:init+bios:overhead", from.at, first.at, first.source);
+    tree.place(Node { error: from.error.max(first.error), ..before });
+    let error = first.error.max(if skips { last.error } else { to.error });
+    tree.place(Node { error, ..Node::new(FIRMWARE, first.at, end, first.source) });
+    Some(end)
+}
+
+fn between<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let seen = |anchor| anchors.get(anchor);
     let image = [Anchor::KernelFirst, Anchor::Decompress].into_iter().find_map(seen);
     let kernel = OF_KERNEL.into_iter().find_map(|(anchor, name)| Some((seen(anchor)?, name)));
@@ -59,7 +81,12 @@ fn between<'a>(anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let (Some(from), Some(to)) = (from, to) else { return };
     // The firmware's own lines may tell a part of it.
     let told = tree.root.children.iter().find(|n| n.name == FIRMWARE).map(|n| n.end);
+    let told = told.or_else(|| by_its_lines(facts, from, to, image.is_none(), tree));
     let start = told.unwrap_or(from.at).max(from.at);
+    let name = match told {
+        Some(_) if seen(Anchor::Reset).is_none() => name.replacen("vmm:init+", "", 1),
+        _ => name,
+    };
     let name = match seen(Anchor::KernelEntry) {
         Some(entry) if entry.at == to.at => up_to_entry(&name, entry),
         _ => Some(name),

@@ -1,0 +1,266 @@
+//! When a VMM's vCPU began to run, and when the VMM read its disks: by what the host's kernel
+//! counts for every process, whatever VMM it is. Nothing is added to it and nothing in it is stopped.
+//!
+//! `/proc/PID/task/TID/schedstat` has how long a thread ran and how long it waited for a CPU
+//! (Documentation/scheduler/sched-stats.rst). A vCPU's thread sleeps until its machine is started,
+//! and then executes the reset vector: from there on both grow by all the time that passes. What it
+//! has by the first look that finds it at work, back from that look, is when it began. `rchar` of
+//! `/proc/PID/io` is what the process has read: a VMM whose disk is a file reads what its firmware and
+//! boot loader read.
+//!
+//! Looks come in intervals of a 64th of the time since the exec, from 2 to 50 ms.
+
+use super::{kvm_trace, qemu_trace, read_bounded};
+use crate::recorder::{self, Context, Live, NoParameters, Recorder, Saved, SourceError};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use vmeter_base::clock;
+use vmeter_machine::launch::Tracee;
+use vmeter_model::run::{SourceRecord, WatchLevel};
+use vmeter_model::{Event, Ns, What};
+
+/// Name in [`SourceRecord::name`].
+pub const NAME: &str = "vmm-threads";
+
+/// Looks in the run's folder, a line each: when (`CLOCK_MONOTONIC`, ns), `rchar`, and of each thread
+/// `TID:RAN:WAITED` (ns). The first line is the process's number.
+const FILE: &str = "vmm-threads.txt";
+
+/// Time between two looks: this part of the time since the exec, within these bounds.
+const PART: Ns = 64;
+const SHORTEST: Ns = 2_000_000;
+const LONGEST: Ns = 50_000_000;
+/// Threads are looked at until one that is not the main one has run for so long, ns.
+const AT_WORK_NS: u64 = 300_000_000;
+/// What a thread runs in between two looks once its vCPU is at work, ns: making one takes 0.02 to 0.2 ms.
+const AT_WORK_SINCE_NS: u64 = 500_000;
+/// Afterwards only what was read is, and for so long after the exec, ns.
+const MOST_NS: Ns = 300_000_000_000;
+/// What a VMM reads at once of its disks is no less, bytes; of what wakes it up it is 8.
+const SECTOR: u64 = 512;
+
+/// The VMM's threads.
+pub struct VmmThreads;
+
+impl Recorder for VmmThreads {
+    type Parameters = NoParameters;
+    type Raw = Vec<Look>;
+    const NAME: &'static str = NAME;
+
+    fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
+        (context.watch != WatchLevel::None && context.vmm.restored.is_none()).then(|| {
+            Box::new(Recording { path: context.dir.join(FILE), at_work: None, text: None }) as _
+        })
+    }
+
+    fn read(&self, dir: &Path, source: &SourceRecord, _: NoParameters) -> Result<Raw, SourceError> {
+        Ok(parse(&String::from_utf8_lossy(&read_bounded(dir, source, 0)?)))
+    }
+
+    fn decode(
+        &self,
+        raw: &Raw,
+        _: &SourceRecord,
+        saved: &Saved<'_>,
+    ) -> Result<Vec<Event>, SourceError> {
+        let exec_ns = saved.run.exec_ns;
+        let event = |(at, error_ns, what): (Ns, Ns, What)| Event {
+            at: at.saturating_sub(exec_ns),
+            error_ns,
+            source: NAME.into(),
+            insns: None,
+            what,
+        };
+        // Who is told of the machine's start knows it better, and the disks' reads too.
+        let told = |name: &str| saved.run.sources.iter().any(|source| source.name == name);
+        if told(qemu_trace::NAME) || told(kvm_trace::NAME) {
+            return Ok(Vec::new());
+        }
+        let running =
+            began(raw).map(|(at, error)| (at, error, What::RunState { state: "running".into() }));
+        Ok(running.into_iter().chain(reads(raw)).map(event).collect())
+    }
+}
+
+type Raw = Vec<Look>;
+
+/// What was counted at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Look {
+    at: Ns,
+    /// Bytes.
+    read: u64,
+    /// How long each thread but the main one had run, and run or waited, ns.
+    threads: BTreeMap<i32, (u64, u64)>,
+}
+
+/// When a vCPU began to run, and how far off that is. The vCPUs are those threads of the last look
+/// that ran for at least half as long as the one that ran longest.
+fn began(looks: &[Look]) -> Option<(Ns, Ns)> {
+    let last = looks.iter().rfind(|look| !look.threads.is_empty())?;
+    let most = last.threads.values().map(|(ran, _)| *ran).max()?;
+    let vcpus = last.threads.iter().filter(|(_, (ran, _))| ran.saturating_mul(2) >= most);
+    vcpus.filter_map(|(tid, _)| began_one(looks, *tid)).min()
+}
+
+/// When one thread began to be at work: what it takes to come into being is less.
+fn began_one(looks: &[Look], tid: i32) -> Option<(Ns, Ns)> {
+    let of = |look: &Look| look.threads.get(&tid).copied().unwrap_or_default();
+    let known = || looks.iter().filter(|look| !look.threads.is_empty());
+    known().zip(known().skip(1)).find_map(|(before, look)| {
+        let ((ran_before, busy_before), (ran, busy)) = (of(before), of(look));
+        let at_work = ran.saturating_sub(ran_before) >= AT_WORK_SINCE_NS;
+        let grown = Ns::try_from(busy.saturating_sub(busy_before)).unwrap_or(Ns::MAX);
+        let at = look.at.saturating_sub(grown).max(before.at);
+        at_work.then_some((at, at - before.at))
+    })
+}
+
+/// Each look that found that the VMM had read of its disks since the one before.
+fn reads(looks: &[Look]) -> impl Iterator<Item = (Ns, Ns, What)> + '_ {
+    looks.windows(2).filter_map(|pair| {
+        let bytes = pair[1].read.saturating_sub(pair[0].read);
+        (bytes >= SECTOR).then(|| (pair[1].at, pair[1].at - pair[0].at, What::VmmRead { bytes }))
+    })
+}
+
+fn parse(text: &str) -> Vec<Look> {
+    let mut lines = text.lines();
+    let main = lines.next().and_then(|line| line.parse::<i32>().ok());
+    let look = |line: &str| {
+        let mut words = line.split(' ');
+        let (at, read) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let threads = words.filter_map(|word| {
+            let mut numbers = word.split(':');
+            let tid = numbers.next()?.parse().ok()?;
+            let (ran, waited): (u64, u64) =
+                (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
+            (Some(tid) != main).then_some((tid, (ran, ran.saturating_add(waited))))
+        });
+        Some(Look { at, read, threads: threads.collect() })
+    };
+    lines.filter_map(look).collect()
+}
+
+struct Recording {
+    path: PathBuf,
+    at_work: Option<(Sender<()>, JoinHandle<String>)>,
+    text: Option<String>,
+}
+
+impl Recording {
+    /// Ends the looks at the process before this one, of which nothing is kept.
+    fn end(&mut self) -> Option<String> {
+        let (stop, thread) = self.at_work.take()?;
+        drop(stop);
+        thread.join().ok()
+    }
+}
+
+impl Live for Recording {
+    fn exec(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
+        self.end();
+        let (stop, stopped) = channel();
+        let pid = tracee.pid;
+        let looks = move || {
+            let begun = clock::monotonic();
+            let mut text = format!("{pid}\n");
+            let mut all = true;
+            loop {
+                let since = clock::monotonic() - begun;
+                let Some(at_work) = look(pid, all, &mut text) else { return text };
+                all &= !at_work;
+                let wait = (since / PART).clamp(SHORTEST, LONGEST);
+                let wait = Duration::from_nanos(wait.unsigned_abs());
+                if since > MOST_NS || stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
+                    return text;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("vmm-threads".into()).spawn(looks);
+        let thread = thread.map_err(|error| SourceError::Io { path: self.path.clone(), error })?;
+        self.at_work = Some((stop, thread));
+        Ok(())
+    }
+
+    fn exiting(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
+        self.text = self.end();
+        if let Some(text) = &mut self.text {
+            look(tracee.pid, true, text);
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
+        let ended = self.end();
+        let Some(text) = self.text.take().or(ended) else { return Ok(None) };
+        let io = |error| SourceError::Io { path: self.path.clone(), error };
+        std::fs::write(&self.path, text).map_err(io)?;
+        let clock = "CLOCK_MONOTONIC at each look";
+        Ok(Some(recorder::record::<VmmThreads>(&[FILE], clock, SHORTEST, &NoParameters {})))
+    }
+}
+
+/// Adds a line: what the process had read, and what `all` its threads had run. True if one has run
+/// for long; none if the process is gone.
+fn look(pid: i32, all: bool, text: &mut String) -> Option<bool> {
+    let at = clock::monotonic();
+    let proc = Path::new("/proc").join(pid.to_string());
+    let io = std::fs::read_to_string(proc.join("io")).ok()?;
+    let read = io.lines().find_map(|line| line.strip_prefix("rchar: "))?;
+    let mut line = format!("{at} {read}");
+    let mut at_work = false;
+    for task in
+        all.then(|| std::fs::read_dir(proc.join("task")).ok()).flatten().into_iter().flatten()
+    {
+        let Ok(task) = task else { continue };
+        let Ok(counts) = std::fs::read_to_string(task.path().join("schedstat")) else { continue };
+        let mut counts = counts.split_whitespace();
+        let (Some(ran), Some(waited)) = (counts.next(), counts.next()) else { continue };
+        let tid = task.file_name();
+        let tid = tid.to_string_lossy();
+        at_work |= tid.parse() != Ok(pid) && ran.parse().is_ok_and(|ran: u64| ran > AT_WORK_NS);
+        let _ = write!(line, " {tid}:{ran}:{waited}");
+    }
+    let _ = writeln!(text, "{line}");
+    Some(at_work)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Ns = 1_000_000;
+
+    fn looks(text: &str) -> Vec<Look> {
+        parse(text)
+    }
+
+    #[test]
+    fn a_vcpu_began_as_long_before_it_was_seen_as_it_had_run_and_waited() {
+        // 7 is the main thread; 8 prepares memory and ends; 9 sleeps, begins 1.1 ms before the look at
+        // 40 ms (of which it waited 0.5 ms), waits for a disk, and runs on.
+        let text = "7\n\
+            10000000 100 7:9000000:0\n\
+            20000000 100 7:19000000:0 8:9000000:0 9:20000:0\n\
+            38000000 100 7:37000000:0 8:27000000:0 9:20000:0\n\
+            40000000 612 7:39000000:0 9:620000:500000\n\
+            52000000 620 7:39100000:0 9:640000:500000\n\
+            99000000 9000 7:39100000:0 9:44500000:500000\n";
+        let looks = looks(text);
+        assert_eq!(began(&looks), Some((38_900_000, 900_000)));
+        let reads: Vec<_> = reads(&looks).map(|(at, error, _)| (at / MS, error / MS)).collect();
+        assert_eq!(reads, [(40, 2), (99, 47)]);
+    }
+
+    #[test]
+    fn what_never_was_at_work_began_nowhere() {
+        let text = "7\n10000000 1 7:9:0 9:5:0\n50000000 1 7:19:0 9:6:0\nx y\n90000000 2 9:7:0\n";
+        assert_eq!(began(&looks(text)), None);
+        assert_eq!(looks("").len(), 0);
+    }
+}
