@@ -13,11 +13,13 @@
 //!   `kvm_write_tsc_offset` ([`crate::sources::kvm_trace`]).
 //! - Otherwise the guest's TSC is taken to have started with its vCPU: after the
 //!   VMM's `main`, before `vm-start`, and early enough that the last event is
-//!   before the VMM's exit. The middle of that interval is used, and half of it
-//!   is the error.
+//!   before the VMM's exit, and under TCG when a vCPU's thread was first at work
+//!   ([`crate::sources::vmm_threads`]). The middle of that interval is used, and half
+//!   of it is the error.
 
 use crate::clock::Conversion;
 use crate::recorder::{self, Recorder, SourceError};
+use crate::sources::vmm_threads::vcpu_began;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::Path;
@@ -116,6 +118,12 @@ impl GuestClock {
         let end = end as f64;
         let latest = start.unwrap_or(end).min(end - last as f64 * host.rate()).max(0.0);
         let earliest = moment(Moment::VmmMain).unwrap_or(0.0).min(latest);
+        // Ticks are enabled right before the vCPU goes on.
+        let began = vcpu_began(run).filter(|_| known.accel == Some(Accel::Tcg));
+        let (earliest, latest) = began.map_or((earliest, latest), |(from, to)| {
+            let from = earliest.max(from as f64 - TCG_ERROR_NS as f64).min(latest);
+            (from, latest.min(to as f64).max(from))
+        });
         Ok(clock((earliest + latest) / 2.0, ((latest - earliest) / 2.0).ceil() as Ns))
     }
 

@@ -11,7 +11,9 @@
 //! Looks come in intervals of a 64th of the time since the exec, from 2 to 50 ms.
 
 use super::{kvm_trace, qemu_trace, read_bounded};
-use crate::recorder::{self, Context, Live, NoParameters, Recorder, Saved, SourceError};
+use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -21,7 +23,7 @@ use std::time::Duration;
 use vmeter_base::clock;
 use vmeter_machine::launch::Tracee;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Event, Ns, What};
+use vmeter_model::{Event, Ns, RunRecord, What};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "vmm-threads";
@@ -47,7 +49,7 @@ const SECTOR: u64 = 512;
 pub struct VmmThreads;
 
 impl Recorder for VmmThreads {
-    type Parameters = NoParameters;
+    type Parameters = Began;
     type Raw = Vec<Look>;
     const NAME: &'static str = NAME;
 
@@ -57,7 +59,7 @@ impl Recorder for VmmThreads {
         })
     }
 
-    fn read(&self, dir: &Path, source: &SourceRecord, _: NoParameters) -> Result<Raw, SourceError> {
+    fn read(&self, dir: &Path, source: &SourceRecord, _: Began) -> Result<Raw, SourceError> {
         Ok(parse(&String::from_utf8_lossy(&read_bounded(dir, source, 0)?)))
     }
 
@@ -84,6 +86,24 @@ impl Recorder for VmmThreads {
             began(raw).map(|(at, error)| (at, error, What::RunState { state: "running".into() }));
         Ok(running.into_iter().chain(reads(raw)).map(event).collect())
     }
+}
+
+/// What was known when the run ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Began {
+    /// When a vCPU began to run, and how much earlier it can have been, ns of `CLOCK_MONOTONIC`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vcpu_ns: Option<(Ns, Ns)>,
+}
+
+/// From when to when a run's vCPU can have begun to run, ns after the exec.
+pub fn vcpu_began(run: &RunRecord) -> Option<(Ns, Ns)> {
+    let source = run.sources.iter().find(|source| source.name == NAME)?;
+    let map = source.parameters.clone().into_iter().collect();
+    let known: Began = serde_json::from_value(Value::Object(map)).ok()?;
+    let (at, error) = known.vcpu_ns?;
+    let at = at.checked_sub(run.exec_ns)?;
+    Some((at.saturating_sub(error), at))
 }
 
 type Raw = Vec<Look>;
@@ -198,10 +218,11 @@ impl Live for Recording {
     fn finish(mut self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
         let ended = self.end();
         let Some(text) = self.text.take().or(ended) else { return Ok(None) };
+        let known = Began { vcpu_ns: began(&parse(&text)) };
         let io = |error| SourceError::Io { path: self.path.clone(), error };
         std::fs::write(&self.path, text).map_err(io)?;
         let clock = "CLOCK_MONOTONIC at each look";
-        Ok(Some(recorder::record::<VmmThreads>(&[FILE], clock, SHORTEST, &NoParameters {})))
+        Ok(Some(recorder::record::<VmmThreads>(&[FILE], clock, SHORTEST, &known)))
     }
 }
 

@@ -188,7 +188,7 @@ pub(super) fn before<'a>(
     let last = next.checked_sub(1).and_then(|last| lines.get(last));
     let name = match (last, lines.get(next)) {
         (Some(_), _) => format!("after: {}", name_of(&lines, next - 1)),
-        (None, Some(first)) if first.at < to => START.to_owned(),
+        (None, Some(first)) if first.at <= to => START.to_owned(),
         (None, _) => return Vec::new(),
     };
     let by = last.or(lines.get(next));
