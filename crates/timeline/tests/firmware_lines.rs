@@ -23,11 +23,16 @@ const KERNEL: &[(Ns, &str)] = &[
 
 /// The boot whose vCPU's thread was seen to begin at 60 ms, or not.
 fn boot(lines: &[&[(Ns, &str)]], seen: bool) -> Timeline {
+    boot_with(lines, seen, Vec::new())
+}
+
+fn boot_with(lines: &[&[(Ns, &str)]], seen: bool, more: Vec<Event>) -> Timeline {
     let line = |(at, text): &(Ns, &str)| {
         let what = What::ConsoleLine { text: (*text).into(), end: at * MS, later: Vec::new() };
         event(at * MS, 200 * US, "console", what)
     };
     let mut events: Vec<Event> = lines.concat().iter().map(line).collect();
+    events.extend(more);
     events.push(event(25 * MS, 0, "process", What::VmmMain));
     let running = What::RunState { state: "running".into() };
     events.extend(seen.then(|| event(60 * MS, 2 * MS, "vmm-threads", running)));
@@ -97,4 +102,22 @@ fn a_loader_is_at_work_as_long_as_the_vmm_reads_for_it() {
     });
     let [without, with] = timelines.each_mut().map(|t| phase(t, "boot-loader").expect("it").1);
     assert_eq!((without, with), (700, 810));
+}
+
+#[test]
+fn a_line_that_is_drawn_and_says_nothing_names_no_time() {
+    let drawn: &[(Ns, &str)] = &[(1_955, "\u{2500}\u{2500} | \u{2500}")];
+    // The time after a program that ran meanwhile is the gap.
+    let of = |at: Ns, what| event(at * MS, 0, "guest-ftrace", what);
+    let ran = vec![
+        of(1_900, What::ProcessExec { pid: 1, file: "/init".into() }),
+        of(1_958, What::ProcessFork { pid: 7, parent: 1, thread: false }),
+        of(1_959, What::ProcessExec { pid: 7, file: "/bin/md5sum".into() }),
+        of(1_970, What::ProcessExit { pid: 7, comm: "md5sum".into() }),
+    ];
+    let timeline = boot_with(&[POST, &[TO_ROM], KERNEL, drawn], true, ran);
+    let after = timeline.spans.iter().filter_map(|s| s.name.strip_prefix("after: "));
+    let after: Vec<&str> = after.collect();
+    assert!(after.contains(&"app: starting"), "{after:?}");
+    assert!(after.iter().all(|name| name.chars().any(char::is_alphanumeric)), "{after:?}");
 }

@@ -114,8 +114,7 @@ fn programs<'f, 'a>(facts: &'f Facts<'a>) -> impl Iterator<Item = Line<'a>> + 'f
     facts.lines.iter().copied().filter(move |line| {
         let others = MONITOR.iter().any(|begin| line.text.starts_with(begin))
             || last_of_loader.is_some_and(|last| line.at <= last);
-        let readable = line.text.chars().any(char::is_alphanumeric);
-        let own = line.console && line.timed && line.stamp.is_none() && readable;
+        let own = line.console && line.timed && line.stamp.is_none() && has_name(line);
         own && !others && !logged.contains(line.text.trim())
     })
 }
@@ -182,6 +181,7 @@ pub(super) fn before<'a>(
 ) -> Vec<Node<'a>> {
     let own = facts.lines.iter().filter(|l| of(l) && l.timed && l.at >= begin);
     let mut lines: Vec<Line<'a>> = own.flat_map(|l| l.grown(SHORTEST_NS)).collect();
+    lines.retain(has_name);
     lines.sort_by_key(|l| l.at);
     let next = lines.partition_point(|l| l.at < from);
     let end = lines.get(next).map_or(to, |l| l.at.min(to));
@@ -207,13 +207,10 @@ pub(super) fn stretches<'a>(
     to: Ns,
 ) -> Vec<Node<'a>> {
     let shortest = (facts.total / WORTH_A_NAME).max(SHORTEST_NS);
-    let known = |l: &&Line<'a>| {
-        let readable = l.text.chars().any(char::is_alphanumeric);
-        l.timed && l.error <= MOST_ERROR_NS && readable
-    };
+    let known = |l: &&Line<'a>| l.timed && l.error <= MOST_ERROR_NS;
     let known = facts.lines.iter().filter(|l| of(l)).filter(known);
     let mut lines: Vec<Line<'a>> = known.flat_map(|l| l.grown(shortest)).collect();
-    lines.retain(|l| (from..to).contains(&l.at));
+    lines.retain(|l| (from..to).contains(&l.at) && has_name(l));
     lines.sort_by_key(|l| l.at);
     let lines = once(lines, shortest);
     let mut nodes = Vec::new();
@@ -278,6 +275,11 @@ fn name_of(lines: &[Line<'_>], index: usize) -> String {
         }
         _ => name(text),
     }
+}
+
+/// True for a line that says something: a screen is drawn with lines of blanks, too.
+fn has_name(line: &Line<'_>) -> bool {
+    line.text.chars().any(char::is_alphanumeric)
 }
 
 /// A line without its numbers, cut to what a table can show.
