@@ -25,6 +25,11 @@ use array::{Array, Kind};
 const CHUNK: u64 = 2 << 20;
 /// How much of each page is looked at, bytes: five elements of the longer array.
 const WINDOW: usize = 512;
+/// Most pages of a block that are looked at, of those that hold anything: 16 GiB of them, which
+/// takes some seconds.
+const MAX_PAGES: usize = 4 << 20;
+/// How much of a block is looked through, bytes, holes included: 64 GiB.
+const LONGEST: u64 = 64 << 30;
 /// Most arrays that are followed; a guest has one or two logs.
 const MAX_FOUND: usize = 8;
 
@@ -82,16 +87,19 @@ fn each_page<H: HostMemory + ?Sized>(
     mut look: impl FnMut(u64, &[u8]) -> bool,
 ) {
     let mut buffer = vec![0; CHUNK as usize];
-    let end = block.address.saturating_add(block.length);
-    let mut at = block.address;
-    while at < end {
+    let end = block.address.saturating_add(block.length.min(LONGEST));
+    let (mut at, mut pages) = (block.address, 0);
+    while at < end && pages < MAX_PAGES {
         let length = CHUNK.min(end - at);
         let chunk = &mut buffer[..length as usize];
         if host.read(at, chunk).is_ok() {
-            let pages = (at..).step_by(PAGE as usize).zip(chunk.chunks(PAGE as usize));
-            for (at, page) in pages {
+            for (at, page) in (at..).step_by(PAGE as usize).zip(chunk.chunks(PAGE as usize)) {
                 let window = &page[..page.len().min(WINDOW)];
-                if window.iter().any(|byte| *byte != 0) && !look(at, window) {
+                if window.iter().all(|byte| *byte == 0) {
+                    continue;
+                }
+                pages += 1;
+                if !look(at, window) {
                     return;
                 }
             }
