@@ -57,6 +57,10 @@ pub struct TscOffset {
 /// offset was right to 5 us. A host that preempts QEMU just there adds to that.
 const TCG_ERROR_NS: Ns = 20_000;
 
+/// Between `cpu_enable_ticks` and when the vCPU's thread goes on: in 21 boots on a busy host, it was
+/// before the bound of the latter in one, by 0.5 ms.
+const BEFORE_VCPU_NS: Ns = 1_000_000;
+
 /// The offset is exact; this is for the pairing of host clocks.
 const KVM_ERROR_NS: Ns = 1_000;
 const BY_KVM_OFFSET: &str = "guest TSC, by KVM's TSC offset";
@@ -118,10 +122,10 @@ impl GuestClock {
         let end = end as f64;
         let latest = start.unwrap_or(end).min(end - last as f64 * host.rate()).max(0.0);
         let earliest = moment(Moment::VmmMain).unwrap_or(0.0).min(latest);
-        // Ticks are enabled right before the vCPU goes on.
+        // Ticks are enabled before the vCPU goes on, by a thread that may lose its CPU in between.
         let began = vcpu_began(run).filter(|_| known.accel == Some(Accel::Tcg));
         let (earliest, latest) = began.map_or((earliest, latest), |(from, to)| {
-            let from = earliest.max(from as f64 - TCG_ERROR_NS as f64).min(latest);
+            let from = earliest.max(from as f64 - BEFORE_VCPU_NS as f64).min(latest);
             (from, latest.min(to as f64).max(from))
         });
         Ok(clock((earliest + latest) / 2.0, ((latest - earliest) / 2.0).ceil() as Ns))

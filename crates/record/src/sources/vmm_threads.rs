@@ -40,6 +40,8 @@ const LONGEST: Ns = 50_000_000;
 const AT_WORK_NS: u64 = 300_000_000;
 /// What a thread runs in between two looks once its vCPU is at work, ns: making one takes 0.02 to 0.2 ms.
 const AT_WORK_SINCE_NS: u64 = 500_000;
+/// A thread that ran nothing for so long waits for its machine's start, ns.
+const ASLEEP: Ns = 10_000_000;
 /// Afterwards only what was read is, and for so long after the exec, ns.
 const MOST_NS: Ns = 300_000_000_000;
 /// What a VMM reads at once of its disks is no less, bytes; of what wakes it up it is 8.
@@ -82,8 +84,8 @@ impl Recorder for VmmThreads {
         if told(qemu_trace::NAME) || told(kvm_trace::NAME) {
             return Ok(Vec::new());
         }
-        let running =
-            began(raw).map(|(at, error)| (at, error, What::RunState { state: "running".into() }));
+        let running = began(raw, exec_ns)
+            .map(|(at, error)| (at, error, What::RunState { state: "running".into() }));
         Ok(running.into_iter().chain(reads(raw)).map(event).collect())
     }
 }
@@ -114,30 +116,47 @@ pub struct Look {
     at: Ns,
     /// Bytes.
     read: u64,
+    /// True if threads were looked at.
+    of_threads: bool,
     /// How long each thread but the main one had run, and run or waited, ns.
     threads: BTreeMap<i32, (u64, u64)>,
 }
 
 /// When a vCPU began to run, and how far off that is. The vCPUs are those threads of the last look
-/// that ran for at least half as long as the one that ran longest.
-fn began(looks: &[Look]) -> Option<(Ns, Ns)> {
+/// that ran for at least half as long as the one that ran longest. None where the looks were so far apart,
+/// on a host without a CPU for them, that it is not known to [`LONGEST`].
+fn began(looks: &[Look], exec_ns: Ns) -> Option<(Ns, Ns)> {
     let last = looks.iter().rfind(|look| !look.threads.is_empty())?;
     let most = last.threads.values().map(|(ran, _)| *ran).max()?;
     let vcpus = last.threads.iter().filter(|(_, (ran, _))| ran.saturating_mul(2) >= most);
-    vcpus.filter_map(|(tid, _)| began_one(looks, *tid)).min()
+    let first = vcpus.filter_map(|(tid, _)| began_one(looks, *tid, exec_ns)).min();
+    first.filter(|(_, error)| *error <= LONGEST)
 }
 
-/// When one thread began to be at work: what it takes to come into being is less.
-fn began_one(looks: &[Look], tid: i32) -> Option<(Ns, Ns)> {
-    let of = |look: &Look| look.threads.get(&tid).copied().unwrap_or_default();
-    let known = || looks.iter().filter(|look| !look.threads.is_empty());
-    known().zip(known().skip(1)).find_map(|(before, look)| {
-        let ((ran_before, busy_before), (ran, busy)) = (of(before), of(look));
-        let at_work = ran.saturating_sub(ran_before) >= AT_WORK_SINCE_NS;
-        let grown = Ns::try_from(busy.saturating_sub(busy_before)).unwrap_or(Ns::MAX);
-        let at = look.at.saturating_sub(grown).max(before.at);
-        at_work.then_some((at, at - before.at))
-    })
+/// When one thread began to be at work: what it takes to come into being is less. It may have been
+/// since the last look before which it had slept for [`ASLEEP`], as a thread that waits for its machine's
+/// start does, or before which it was not there; that is the error. There is none before the exec.
+fn began_one(looks: &[Look], tid: i32, exec_ns: Ns) -> Option<(Ns, Ns)> {
+    let exec = Look { at: exec_ns, ..Look::default() };
+    let known: Vec<&Look> =
+        std::iter::once(&exec).chain(looks.iter().filter(|look| look.of_threads)).collect();
+    let of = |at: usize| known[at].threads.get(&tid).copied().unwrap_or_default();
+    let ran = |at: usize| of(at).0;
+    let works = |at: &usize| ran(*at).saturating_sub(ran(at - 1)) >= AT_WORK_SINCE_NS;
+    let (found, first) =
+        ((1..known.len()).find(works)?, known.iter().position(|l| l.threads.contains_key(&tid))?);
+    let grown = of(found).1.saturating_sub(of(found - 1).1);
+    let grown = Ns::try_from(grown).unwrap_or(Ns::MAX);
+    let at = known[found].at.saturating_sub(grown).max(known[found - 1].at);
+    let mut asleep = found - 1;
+    while asleep >= first {
+        let since = (first..=asleep).find(|at| ran(*at) == ran(asleep)).unwrap_or(asleep);
+        if known[asleep].at - known[since].at >= ASLEEP {
+            break;
+        }
+        asleep = since - 1;
+    }
+    Some((at, at - known[asleep].at))
 }
 
 /// Each look that found that the VMM had read of its disks since the one before.
@@ -154,6 +173,8 @@ fn parse(text: &str) -> Vec<Look> {
     let look = |line: &str| {
         let mut words = line.split(' ');
         let (at, read) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let mut words = words.peekable();
+        let of_threads = words.peek().is_some();
         let threads = words.filter_map(|word| {
             let mut numbers = word.split(':');
             let tid = numbers.next()?.parse().ok()?;
@@ -161,7 +182,7 @@ fn parse(text: &str) -> Vec<Look> {
                 (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
             (Some(tid) != main).then_some((tid, (ran, ran.saturating_add(waited))))
         });
-        Some(Look { at, read, threads: threads.collect() })
+        Some(Look { at, read, of_threads, threads: threads.collect() })
     };
     lines.filter_map(look).collect()
 }
@@ -215,10 +236,10 @@ impl Live for Recording {
         Ok(())
     }
 
-    fn finish(mut self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
+    fn finish(mut self: Box<Self>, exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
         let ended = self.end();
         let Some(text) = self.text.take().or(ended) else { return Ok(None) };
-        let known = Began { vcpu_ns: began(&parse(&text)) };
+        let known = Began { vcpu_ns: began(&parse(&text), exec_ns) };
         let io = |error| SourceError::Io { path: self.path.clone(), error };
         std::fs::write(&self.path, text).map_err(io)?;
         let clock = "CLOCK_MONOTONIC at each look";
@@ -273,15 +294,30 @@ mod tests {
             52000000 620 7:39100000:0 9:640000:500000\n\
             99000000 9000 7:39100000:0 9:44500000:500000\n";
         let looks = looks(text);
-        assert_eq!(began(&looks), Some((38_900_000, 900_000)));
+        assert_eq!(began(&looks, 5 * MS), Some((38_900_000, 900_000)));
+        // It may have begun when it ran a little before.
+        let little = parse(&text.replace("27000000:0 9:20000:0", "27000000:0 9:30000:0"));
+        assert_eq!(began(&little, 5 * MS), Some((38_910_000, 28_910_000)));
         let reads: Vec<_> = reads(&looks).map(|(at, error, _)| (at / MS, error / MS)).collect();
         assert_eq!(reads, [(40, 2), (99, 47)]);
     }
 
     #[test]
+    fn a_vcpu_that_was_at_work_at_the_first_look_began_before_it() {
+        let looks = |at: Ns| {
+            let rest =
+                "7:9000000:0 9:30000000:5000000\n70000000 1 7:9000000:0 9:60000000:5000000\n";
+            parse(&format!("7\n{at} 1 {rest}"))
+        };
+        assert_eq!(began(&looks(40 * MS), MS), Some((5 * MS, 4 * MS)));
+        // The looks had no CPU for so long that it may have waited for anything meanwhile.
+        assert_eq!(began(&looks(140 * MS), MS), None);
+    }
+
+    #[test]
     fn what_never_was_at_work_began_nowhere() {
         let text = "7\n10000000 1 7:9:0 9:5:0\n50000000 1 7:19:0 9:6:0\nx y\n90000000 2 9:7:0\n";
-        assert_eq!(began(&looks(text)), None);
+        assert_eq!(began(&looks(text), MS), None);
         assert_eq!(looks("").len(), 0);
     }
 }
