@@ -57,8 +57,8 @@ pub struct TscOffset {
 /// offset was right to 5 us. A host that preempts QEMU just there adds to that.
 const TCG_ERROR_NS: Ns = 20_000;
 
-/// Between `cpu_enable_ticks` and when the vCPU's thread goes on: in 21 boots on a busy host, it was
-/// before the bound of the latter in one, by 0.5 ms.
+/// Between `cpu_enable_ticks` and the earliest that the vCPU's thread can have gone on: at most so long
+/// in 24 boots on a busy host.
 const BEFORE_VCPU_NS: Ns = 1_000_000;
 
 /// The offset is exact; this is for the pairing of host clocks.

@@ -147,7 +147,8 @@ fn began_one(looks: &[Look], tid: i32, exec_ns: Ns) -> Option<(Ns, Ns)> {
         ((1..known.len()).find(works)?, known.iter().position(|l| l.threads.contains_key(&tid))?);
     let grown = of(found).1.saturating_sub(of(found - 1).1);
     let grown = Ns::try_from(grown).unwrap_or(Ns::MAX);
-    let at = known[found].at.saturating_sub(grown).max(known[found - 1].at);
+    // A wait is counted when it is over, so that it may have begun before the look before.
+    let at = known[found].at.saturating_sub(grown).max(exec_ns);
     let mut asleep = found - 1;
     while asleep >= first {
         let since = (first..=asleep).find(|at| ran(*at) == ran(asleep)).unwrap_or(asleep);
@@ -156,7 +157,7 @@ fn began_one(looks: &[Look], tid: i32, exec_ns: Ns) -> Option<(Ns, Ns)> {
         }
         asleep = since - 1;
     }
-    Some((at, at - known[asleep].at))
+    Some((at, (at - known[asleep].at).max(0)))
 }
 
 /// Each look that found that the VMM had read of its disks since the one before.
