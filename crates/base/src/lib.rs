@@ -11,6 +11,7 @@ pub mod files;
 pub mod fnv;
 pub mod marked;
 pub mod owner;
+pub mod process;
 pub mod scratch;
 pub mod sheet;
 pub mod shell;

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{text, Lab};
+use std::process::Command;
 
 /// The last line that a program prints is read before its end is judged.
 #[test]
@@ -65,7 +66,7 @@ int main(int argc, char **argv) {
 fn vmm(lab: &Lab) -> Option<String> {
     let (code, program) = (lab.path("vmm.c"), lab.path("qemu-system-x86_64"));
     std::fs::write(&code, VMM).expect("scratch space");
-    let built = std::process::Command::new("cc").arg("-o").args([&program, &code]).status();
+    let built = Command::new("cc").arg("-o").args([&program, &code]).status();
     if !built.is_ok_and(|status| status.success()) {
         eprintln!("skipped: no C compiler");
         return None;
@@ -122,7 +123,7 @@ fn what_is_not_vmeters_is_never_ended() {
         std::thread::sleep(std::time::Duration::from_millis(500));
         let alive = is_alive(&pid);
         if alive {
-            let killed = std::process::Command::new("kill").args(["-9", &pid]).status();
+            let killed = Command::new("kill").args(["-9", &pid]).status();
             assert!(killed.expect("kill").success());
         }
         assert_eq!(alive, lives, "{name}: {said}");
@@ -196,4 +197,32 @@ fn a_scripts_own_arguments_are_added_to_and_never_broken() {
     let run = boot(format!("exec {vmm} --for 0 --fails-with-more"));
     assert_eq!((&run["outcome"], run["injected"].to_string()), (&"done".into(), "[]".into()));
     assert!(run.to_string().contains("cannot use stdio by multiple"), "{run}");
+}
+
+/// As in a container that `docker exec` enters: the numbers of vmeter's own session and group
+/// are none in its PID namespace. What a launcher leaves in its session is ended all the same.
+#[test]
+fn a_session_begun_outside_of_the_pid_namespace() {
+    let lab = Lab::new();
+    let script = lab.script("launcher", "#!/bin/sh\nsleep 600 &\necho ready\nexit 3\n");
+    let left = lab.path("left");
+    let inside = format!(
+        "[ \"$(cut -d' ' -f6 /proc/self/stat)\" = 0 ] || exit 77
+         \"$@\" boot --warmup 0 --runs 1 -- {} >/dev/null 2>&1; ended=$?
+         cat /proc/[0-9]*/comm | grep -c sleep > {}
+         \"$@\" bench --warmup 0 --runs 2 --prepare true -- true && exit $((40 + ended))",
+        text(&script),
+        text(&left)
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", &inside, "sh"]);
+    let command = command.args([env!("CARGO_BIN_EXE_vmeter"), "-q"]);
+    let ran: common::Ran =
+        command.env("XDG_STATE_HOME", lab.path("state")).output().expect("unshare(1)").into();
+    if ran.status == 77 || ran.stderr.starts_with("unshare") {
+        println!("skipped: another PID namespace needs the right to unshare one");
+        return;
+    }
+    assert_eq!(ran.status, 41, "{}", ran.stderr);
+    assert_eq!(std::fs::read_to_string(left).expect("counted").trim(), "0");
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use vmeter_base::marked::processes;
 use vmeter_base::owner::Owner;
+use vmeter_base::process::Stat;
 
 /// A process that is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,20 +16,14 @@ pub(crate) struct Found {
     pub name: String,
 }
 
-/// What `/proc/PID/stat` says of a process.
-#[derive(Debug, Clone, Copy)]
-struct Stat {
-    parent: i32,
-    is_zombie: bool,
-}
-
 /// Marked processes, those of their sessions and their descendants.
 ///
 /// A wrapper may have cleared the environment of what it runs: it is then known by its parent
 /// or by its session, which a launch always begins.
 pub(crate) fn find(whose: Whose) -> Vec<Found> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
-    let all: BTreeMap<i32, Stat> = processes().filter_map(|pid| Some((pid, stat(pid)?))).collect();
+    let all: BTreeMap<i32, Stat> =
+        processes().filter_map(|pid| Some((pid, Stat::of(pid)?))).collect();
     let guards: BTreeSet<i32> = all.keys().copied().filter(|pid| guard::is_one(*pid)).collect();
     let mut found: BTreeSet<i32> =
         all.keys().copied().filter(|pid| *pid != own && is_marked(*pid, whose)).collect();
@@ -41,7 +36,7 @@ pub(crate) fn find(whose: Whose) -> Vec<Found> {
             break;
         }
     }
-    found.retain(|pid| !guards.contains(pid) && all.get(pid).is_some_and(|s| !s.is_zombie));
+    found.retain(|pid| !guards.contains(pid) && all.get(pid).is_some_and(|s| !s.is_gone()));
     found.into_iter().map(|pid| Found { pid, name: name(pid) }).collect()
 }
 
@@ -72,12 +67,4 @@ fn namespace(process: &str) -> Option<PathBuf> {
 fn name(pid: i32) -> String {
     let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     comm.trim_end().to_owned()
-}
-
-fn stat(pid: i32) -> Option<Stat> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = text.rsplit_once(") ")?;
-    let mut fields = rest.split(' ');
-    let is_zombie = matches!(fields.next()?, "Z" | "X");
-    Some(Stat { parent: fields.next()?.parse().ok()?, is_zombie })
 }

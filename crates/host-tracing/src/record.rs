@@ -16,6 +16,7 @@ use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 use vmeter_base::marked;
 use vmeter_base::owner::Owner;
+use vmeter_base::process::Stat;
 use vmeter_machine::launch::Held;
 use vmeter_session::failure::{host, usage};
 use vmeter_session::Interrupt;
@@ -312,11 +313,7 @@ fn threads(pid: i32) -> Result<Vec<i32>> {
 /// The idle tasks, all called 0, and the kernel's threads: kthreadd and its children.
 fn kernel_threads() -> Vec<i32> {
     const KTHREADD: i32 = 2;
-    let parent = |tid: i32| -> Option<i32> {
-        let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
-        let (_, rest) = stat.rsplit_once(") ")?;
-        rest.split(' ').nth(1)?.parse().ok()
-    };
+    let parent = |tid: i32| Stat::of(tid).map(|stat| stat.parent);
     let of_kernel = |tid: &i32| *tid == KTHREADD || parent(*tid) == Some(KTHREADD);
     std::iter::once(0).chain(numbers("/proc").into_iter().filter(of_kernel)).collect()
 }

@@ -91,7 +91,10 @@ impl Family {
 
     /// Those that have left a process group, and whose stops therefore nobody waits for.
     pub fn strangers(&self, group: Pid) -> Vec<Pid> {
-        let left = |pid: &Pid| rustix::process::getpgid(Some(*pid)).is_ok_and(|of| of != group);
+        // rustix has no number for a group of outside this PID namespace: 0.
+        // SAFETY: getpgid(2) takes a number and touches no memory.
+        let group_of = |pid: &Pid| unsafe { libc::getpgid(number(*pid)) };
+        let left = |pid: &Pid| ![-1, number(group)].contains(&group_of(pid));
         self.0.keys().copied().filter(left).collect()
     }
 

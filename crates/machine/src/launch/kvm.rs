@@ -4,16 +4,15 @@
 //! descriptor there (virt/kvm/kvm_main.c, `kvm_create_vm_debugfs`), and since Linux 6.0 the
 //! thread that ran each vCPU (`vcpuN/pid`; arch/x86/kvm/debugfs.c). Only root reads it. For
 //! everybody there is `/proc/PID/fd`, and the time that each thread ran a guest
-//! (`guest_time`, field 43 of its `stat`; proc(5)), in ticks of the clock.
+//! (`guest_time` of its `stat`; proc(5)), in ticks of the clock.
 
 use std::path::{Path, PathBuf};
+use vmeter_base::process::Stat;
 
 const FOLDER: &str = "/sys/kernel/debug/kvm";
 /// What a VM's and a vCPU's descriptors are called (virt/kvm/kvm_main.c).
 const VM: &str = "anon_inode:kvm-vm";
 const VCPU: &str = "anon_inode:kvm-vcpu:";
-/// The field `guest_time` of proc(5), counted from the one after the name, which is field 3.
-const GUEST_TIME: usize = 43 - 3;
 
 /// How many VMs a process holds.
 pub fn machines(pid: i32) -> usize {
@@ -65,19 +64,12 @@ fn vcpu_threads(machine: &Path) -> Vec<i32> {
 /// descriptor.
 pub fn is_vcpu(pid: i32, tid: i32) -> bool {
     let of_kvm = || folders(pid).iter().any(|machine| vcpu_threads(machine).contains(&tid));
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
-    let named = || names_a_vcpu(&stat) && descriptors(pid, |name| name.starts_with(VCPU)) > 0;
-    guest_time(&stat) > 0 || of_kvm() || named()
+    let Some(stat) = Stat::of_thread(pid, tid) else { return of_kvm() };
+    let named = || names_a_vcpu(&stat.name) && descriptors(pid, |name| name.starts_with(VCPU)) > 0;
+    stat.guest_time > 0 || of_kvm() || named()
 }
 
-fn guest_time(stat: &str) -> u64 {
-    // The name before it is in parentheses, and can hold any.
-    let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    rest.split(' ').nth(GUEST_TIME).and_then(|ticks| ticks.parse().ok()).unwrap_or(0)
-}
-
-fn names_a_vcpu(stat: &str) -> bool {
-    let name = stat.rsplit_once(") ").map_or("", |(name, _)| name);
+fn names_a_vcpu(name: &str) -> bool {
     name.to_ascii_lowercase().contains("vcpu")
 }
 
@@ -109,14 +101,8 @@ mod tests {
 
     #[test]
     fn a_thread_that_ran_a_guest() {
-        let stat = |name: &str, ticks: u64| {
-            let zeros = ["0"; GUEST_TIME - 1].join(" ");
-            format!("12 ({name}) R {zeros} {ticks} 0 0")
-        };
-        assert_eq!(guest_time(&stat("a) b (c", 5)), 5);
-        assert_eq!((guest_time(&stat("x", 0)), guest_time(""), guest_time("1 (x) R")), (0, 0, 0));
-        assert!(names_a_vcpu(&stat("fc_vcpu 0", 0)) && names_a_vcpu(&stat("kvm-VCPU-0", 0)));
-        assert!(!names_a_vcpu(&stat("vmm", 0)));
+        assert!(names_a_vcpu("fc_vcpu 0") && names_a_vcpu("kvm-VCPU-0"));
+        assert!(!names_a_vcpu("vmm"));
         let me = std::process::id() as i32;
         assert!(!is_vcpu(me, me));
         assert_eq!(machines(me), 0);

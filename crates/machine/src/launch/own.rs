@@ -11,6 +11,7 @@ use rustix::process::Pid;
 use std::collections::BTreeMap;
 use vmeter_base::marked;
 use vmeter_base::owner::{Owner, VARIABLE};
+use vmeter_base::process::Stat;
 
 /// Parents that are followed at most.
 const GENERATIONS: usize = 256;
@@ -34,14 +35,6 @@ pub struct Own {
     pub ends_all: bool,
 }
 
-/// What proc(5) says of a process.
-#[derive(Debug, Clone, Copy)]
-struct Stat {
-    parent: i32,
-    session: i32,
-    is_zombie: bool,
-}
-
 impl Own {
     /// A mark that no other launch has, and vmeter as the heir of its orphans.
     pub fn new(ends_all: bool) -> Self {
@@ -57,7 +50,8 @@ impl Own {
 
     /// True if `pid` is vmeter's to end.
     pub fn has(&self, pid: Pid, leader: Pid, state: Leader) -> bool {
-        self.ends_all || state != Leader::Done && is_in(number(pid), number(leader), state, &stat)
+        self.ends_all
+            || state != Leader::Done && is_in(number(pid), number(leader), state, &Stat::of)
     }
 
     /// All that is vmeter's to end, besides the leader itself.
@@ -68,10 +62,10 @@ impl Own {
         let leader = number(leader);
         let own = i32::try_from(std::process::id()).unwrap_or(0);
         let table = table();
-        let of = |pid: i32| table.get(&pid).copied();
+        let of = |pid: i32| table.get(&pid).cloned();
         let is_ours =
             |pid: i32| is_in(pid, leader, state, &of) || self.ends_all && self.is_marked(pid);
-        let pids = table.iter().filter(|(_, stat)| !stat.is_zombie).map(|(pid, _)| *pid);
+        let pids = table.iter().filter(|(_, stat)| !stat.is_gone()).map(|(pid, _)| *pid);
         pids.filter(|pid| *pid != leader && *pid != own && is_ours(*pid))
             .filter_map(Pid::from_raw)
             .collect()
@@ -81,7 +75,7 @@ impl Own {
     pub fn orphans(&self) -> Vec<Pid> {
         let own = i32::try_from(std::process::id()).unwrap_or(0);
         let of_ours = |(pid, stat): (&i32, &Stat)| {
-            (stat.parent == own && !stat.is_zombie && self.is_marked(*pid)).then_some(*pid)
+            (stat.parent == own && !stat.is_gone() && self.is_marked(*pid)).then_some(*pid)
         };
         table().iter().filter_map(of_ours).filter_map(Pid::from_raw).collect()
     }
@@ -94,7 +88,7 @@ impl Own {
 /// True for what is in the leader's session, or comes of a leader that runs.
 fn is_in(pid: i32, leader: i32, state: Leader, of: &dyn Fn(i32) -> Option<Stat>) -> bool {
     let mut next = of(pid);
-    if next.is_some_and(|stat| stat.session == leader) {
+    if next.as_ref().is_some_and(|stat| stat.session == leader) {
         return true;
     }
     if state != Leader::Runs {
@@ -111,21 +105,12 @@ fn is_in(pid: i32, leader: i32, state: Leader, of: &dyn Fn(i32) -> Option<Stat>)
 }
 
 fn table() -> BTreeMap<i32, Stat> {
-    marked::processes().filter_map(|pid| Some((pid, stat(pid)?))).collect()
-}
-
-fn stat(pid: i32) -> Option<Stat> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = text.rsplit_once(") ")?;
-    let mut fields = rest.split(' ');
-    let is_zombie = matches!(fields.next()?, "Z" | "X");
-    let (parent, session) = (fields.next()?.parse().ok()?, fields.nth(1)?.parse().ok()?);
-    Some(Stat { parent, session, is_zombie })
+    marked::processes().filter_map(|pid| Some((pid, Stat::of(pid)?))).collect()
 }
 
 /// True while a process runs.
 pub fn is_alive(pid: Pid) -> bool {
-    stat(number(pid)).is_some_and(|stat| !stat.is_zombie)
+    Stat::of(number(pid)).is_some_and(|stat| !stat.is_gone())
 }
 
 /// What a process is called, harmless to print.
@@ -152,7 +137,7 @@ mod tests {
         ];
         let of = |pid: i32| {
             let found = all.iter().find(|(p, ..)| *p == pid)?;
-            Some(Stat { parent: found.1, session: found.2, is_zombie: false })
+            Some(Stat { parent: found.1, session: found.2, ..Stat::default() })
         };
         let own = |state| {
             let pids = all.iter().map(|(pid, ..)| *pid).filter(|pid| *pid != 10);

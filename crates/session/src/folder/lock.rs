@@ -21,6 +21,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use vmeter_base::process::Stat;
 
 /// Its name in a session's folder.
 pub(super) const NAME: &str = "lock";
@@ -91,7 +92,7 @@ impl Holder {
             boot_id: text("/proc/sys/kernel/random/boot_id"),
             pid: std::process::id(),
             pid_namespace: namespace.display().to_string(),
-            began: began("self"),
+            began: began(Stat::own()),
         }
     }
 
@@ -100,7 +101,7 @@ impl Holder {
         let known = !this.boot_id.is_empty()
             && self.boot_id == this.boot_id
             && self.pid_namespace == this.pid_namespace;
-        !known || began(&self.pid.to_string()) == self.began
+        !known || began(i32::try_from(self.pid).ok().and_then(Stat::of)) == self.began
     }
 
     fn words(&self) -> String {
@@ -108,11 +109,9 @@ impl Holder {
     }
 }
 
-/// When a process began (`/proc/PID/stat`, field 22: proc(5)); empty if there is none.
-fn began(pid: &str) -> String {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    after_name.split(' ').nth(19).unwrap_or_default().to_owned()
+/// When a process began (`starttime` of proc(5)); empty if there is none.
+fn began(process: Option<Stat>) -> String {
+    process.map_or_else(String::new, |stat| stat.started.to_string())
 }
 
 /// As far as a lock that was had says that nobody else has it.
@@ -362,7 +361,7 @@ mod tests {
             (other_host(), Reach::Nowhere, true),
             (dead.clone(), Reach::ThisHost, false),
             (dead, Reach::Nowhere, false),
-            (Holder { pid: 1, began: began("1"), ..this.clone() }, Reach::Nowhere, true),
+            (Holder { pid: 1, began: began(Stat::of(1)), ..this.clone() }, Reach::Nowhere, true),
         ] {
             assert_eq!(keeps_out(&other, &this, reach), kept_out, "{other:?} {reach:?}");
         }
