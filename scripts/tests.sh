@@ -9,7 +9,7 @@ if [ "$(id -u)" = 0 ] && [ ! -e /sys/kernel/tracing/trace_clock ] && [ -z "${VME
     VMETER_MOUNTED=1 exec unshare --mount bash -c \
         'mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null; exec "$0" "$@"' "$0" "$@"
 fi
-cargo test "$@" -- --show-output | awk '
+cargo test --no-fail-fast "$@" -- --show-output | awk '
     /^successes:$/ { quiet = 1 }
     /^(failures:|test result:)/ { quiet = 0 }
     /^---- .* stdout ----$/ { test = $2 }
