@@ -143,7 +143,8 @@ fn case(name: &'static str, lab: &Lab) -> Option<Case> {
     };
     let case = |arguments, within_s| with(Saves::There, arguments, within_s);
     let loud = |arguments, within_s| with(Saves::Nothing, arguments, within_s);
-    let tracefs = std::fs::read_dir("/sys/kernel/tracing/instances").is_ok();
+    let tracefs =
+        vmeter_tracefs::Tracefs::find().is_ok() && vmeter_tracefs::Tracefs::same_processes();
     let kvm = std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok();
     match name {
         "boot" => {

@@ -5,12 +5,15 @@
 //! R. Jones, "Rigorous benchmarking in reasonable time", ISMM 2013). The runs must not be those that
 //! found the step: these say too much of it, having been gone on with until it showed.
 
-use crate::dist::t_quantile;
+use crate::dist::{f_upper, t_quantile};
 use crate::sample::{mean, sum_squares};
 use crate::signed_rank::pseudo_median;
 
 /// Degrees of freedom from which builds themselves tell what they scatter by.
 const ENOUGH: usize = 2;
+
+/// p value from which on a build's runs are not held to scatter more than others'.
+const NOISIER: f64 = 0.05;
 
 /// A step between two levels, in logarithms.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,7 +33,10 @@ impl Step {
             side.iter().filter(|runs| !runs.is_empty()).map(|runs| pseudo_median(runs)).collect()
         };
         let (a, b) = (centres(before), centres(after));
-        Step::of_centres(&a, &b).or_else(|| {
+        let noisy = by_own_runs(before, after).unwrap_or(0.0);
+        let by_centres = Step::of_centres(&a, &b);
+        let by_centres = by_centres.map(|step| Step { half: step.half.max(noisy), ..step });
+        by_centres.or_else(|| {
             let builds = || before.iter().chain(after).filter(|runs| !runs.is_empty());
             let runs: usize = builds().map(Vec::len).sum();
             let freedom = runs.saturating_sub(a.len() + b.len()) as f64;
@@ -70,6 +76,31 @@ impl Step {
     pub fn ci95(&self) -> [f64; 2] {
         [self.size - self.half, self.size + self.half].map(f64::exp)
     }
+}
+
+/// Half of the 95 % interval of the step at a lone build whose runs scatter more than those of the
+/// other side's builds: the centres of these do not tell what its own is uncertain by. None where
+/// neither side is such a build. Degrees of freedom by B. L. Welch, Biometrika 34 (1947).
+fn by_own_runs(before: &[Vec<f64>], after: &[Vec<f64>]) -> Option<f64> {
+    let [a, b] = [before, after]
+        .map(|side| -> Vec<&Vec<f64>> { side.iter().filter(|runs| !runs.is_empty()).collect() });
+    let (lone, others) = match (a.as_slice(), b.as_slice()) {
+        ([lone], others) | (others, [lone]) if others.len() > ENOUGH => (*lone, others),
+        _ => return None,
+    };
+    let within = others.iter().map(|runs| sum_squares(runs)).sum::<f64>();
+    let freedom = others.iter().map(|runs| runs.len() - 1).sum::<usize>() as f64;
+    let own_freedom = lone.len() as f64 - 1.0;
+    let own = sum_squares(lone) / own_freedom;
+    if f_upper(own * freedom / within, own_freedom, freedom) > NOISIER {
+        return None;
+    }
+    let centres: Vec<f64> = others.iter().map(|runs| pseudo_median(runs)).collect();
+    let n = centres.len() as f64;
+    let error = [own / lone.len() as f64, sum_squares(&centres) / (n - 1.0) / n];
+    let all = error[0] + error[1];
+    let welch = all * all / (error[0] * error[0] / own_freedom + error[1] * error[1] / (n - 1.0));
+    Some(t_quantile(0.975, welch) * all.sqrt())
 }
 
 /// Runs of each build that tell the step between so many builds on either side about as well as
@@ -119,6 +150,24 @@ mod tests {
             }
             assert!((1870..1930).contains(&covered), "{build}: {covered} of 2000");
         }
+    }
+
+    #[test]
+    fn a_lone_build_that_is_noisy_shows_nothing_by_chance() {
+        let mut rng = Rng::new(22);
+        let mut shown = [0; 2];
+        for (noise, shown) in [0.03, 0.15].into_iter().zip(&mut shown) {
+            for _ in 0..2000 {
+                let mut build = |noise: f64, runs: usize| -> Vec<f64> {
+                    (0..runs).map(|_| noise * rng.normal()).collect()
+                };
+                let others: Vec<Vec<f64>> = (0..8).map(|_| build(0.03, 5)).collect();
+                let step = Step::of_builds(&others, &[build(noise, 40)], 0.01).expect("a step");
+                *shown += usize::from(step.size.abs() > step.half);
+            }
+        }
+        assert!(shown[0] < 60, "{shown:?}");
+        assert!((60..130).contains(&shown[1]), "{shown:?}");
     }
 
     #[test]

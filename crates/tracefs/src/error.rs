@@ -24,6 +24,13 @@ pub enum Error {
         /// The folder looked for.
         path: PathBuf,
     },
+    /// Processes are to be recorded by numbers that are not the host's.
+    #[error(
+        "this is a PID namespace of its own (a container), and the kernel's trace has the host's \
+         process numbers: run it on the host, or in a container with the host's PIDs (--pid=host, \
+         hostPID: true)"
+    )]
+    OtherProcesses,
     /// None of the events asked for exists.
     #[error("this kernel has none of the events {events}; {hint}")]
     NoEvents {

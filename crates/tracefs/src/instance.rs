@@ -74,6 +74,11 @@ impl Plan {
         self
     }
 
+    /// True if processes are chosen by their numbers.
+    pub(crate) fn names_processes(&self) -> bool {
+        self.own_children || !self.threads.is_empty() || !self.filters.is_empty()
+    }
+
     /// With the kernel's symbols (some megabytes): functions then have names.
     pub fn with_symbols(self) -> Self {
         self.with_symbols_of("")

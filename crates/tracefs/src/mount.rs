@@ -11,6 +11,10 @@ use vmeter_base::owner::Owner;
 /// automount that appears when it is looked at.
 const USUAL: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
+/// `/proc/self/ns/pid` in the host's own PID namespace: `PID_NS_INIT_INO` of the kernel's
+/// include/uapi/linux/nsfs.h, the same since Linux 3.8.
+const HOSTS_PIDS: &str = "pid:[4026531836]";
+
 /// A mounted tracefs.
 #[derive(Debug, Clone)]
 pub struct Tracefs {
@@ -42,6 +46,14 @@ impl Tracefs {
             }
             Err(e) => Err(Error::at(&instances)(e)),
         }
+    }
+
+    /// False in a PID namespace of its own (a container). Events and `set_event_pid` name
+    /// processes by the host's numbers, which are not those that this process sees.
+    pub fn same_processes() -> bool {
+        // A kernel without namespaces has no such link.
+        let own = fs::read_link("/proc/self/ns/pid");
+        own.map_or(true, |own| own.as_os_str() == HOSTS_PIDS)
     }
 
     /// Where it is mounted.
@@ -86,9 +98,12 @@ impl Tracefs {
     /// Makes an instance and begins to record. Stale ones are removed before.
     ///
     /// # Errors
-    /// [`Error::NoEvents`], [`Error::NotPermitted`], [`Error::Io`]. Nothing is left
-    /// behind then.
+    /// [`Error::NoEvents`], [`Error::NotPermitted`], [`Error::OtherProcesses`], [`Error::Io`].
+    /// Nothing is left behind then.
     pub fn record(&self, plan: &Plan) -> Result<Instance, Error> {
+        if plan.names_processes() && !Self::same_processes() {
+            return Err(Error::OtherProcesses);
+        }
         self.sweep();
         Instance::start(self, plan)
     }

@@ -17,6 +17,10 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn tracefs() -> Option<(Tracefs, MutexGuard<'static, ()>)> {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     match Tracefs::find() {
+        Ok(_) if !Tracefs::same_processes() => {
+            println!("skipped: {}", vmeter_tracefs::Error::OtherProcesses);
+            None
+        }
         Ok(tracefs) => Some((tracefs, alone)),
         Err(error) => {
             println!("skipped: {error}");

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 use vmeter_kvm_probe::probe;
+use vmeter_tracefs::Tracefs;
 
 /// Where tracefs keeps its instances.
 pub const INSTANCES: &str = "/sys/kernel/tracing/instances";
@@ -19,6 +20,10 @@ pub fn possible() -> bool {
             println!("skipped: {error}");
             return false;
         }
+    }
+    if !Tracefs::same_processes() {
+        println!("skipped: {}", vmeter_tracefs::Error::OtherProcesses);
+        return false;
     }
     let traced = Path::new("/sys/kernel/tracing/events/kvm/kvm_pio/format").exists();
     let may = std::fs::read_dir(INSTANCES).is_ok();

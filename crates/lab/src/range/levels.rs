@@ -8,7 +8,7 @@ use super::decision::Taken;
 use super::detect::Needs;
 use super::outcome::Found;
 use super::place::{samples, Added, Placement, Sample};
-use super::sizing::{self, Sized};
+use super::sizing::{self, Sized, Sizing};
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::range::{Change, MeasuredCommit, RangeRecord, SlowBoots};
@@ -115,7 +115,7 @@ pub(super) struct ToSize {
     pub levels: [Vec<usize>; 2],
 }
 
-/// The steps of a range on disk whose size is told by no runs but those that found them; none in virtual time.
+/// The steps of a range on disk that are to be run anew for their size; none in virtual time.
 ///
 /// # Errors
 /// When the session cannot be read.
@@ -133,7 +133,7 @@ pub(super) fn to_size(record: &RangeRecord, session: &Session) -> Result<Vec<ToS
     // What is no step has no size of one.
     let is_step = |k: &usize| !stretches.iter().any(|s| is_creep(s) && s.holds(*k));
     let open = between_levels(&levels, &placed).into_iter().enumerate();
-    let open = open.filter(|(k, step)| is_step(k) && sized(session, &taken, step).is_none());
+    let open = open.filter(|(k, step)| is_step(k) && is_open(session, &taken, step));
     Ok(open.filter_map(|(_, step)| step.to_size()).collect())
 }
 
@@ -146,17 +146,31 @@ fn taken(record: &RangeRecord, finished: &[SavedRun], times: &BTreeMap<u32, f64>
     own.collect()
 }
 
-/// A step's size by runs of builds of the levels that it lies between, if there are such.
-fn sized(session: &Session, taken: &Taken, step: &Step<'_>) -> Option<Sized> {
-    let added = Added::of(&session.record);
-    let own = sizing::of(&added, taken, &step.to_size()?.commits)?;
+/// What sizes a step by runs of builds of the levels that it lies between.
+fn tries<'s>(added: &'s Added, taken: &Taken, step: &Step<'_>) -> Vec<&'s Sizing> {
     let sides = [step.before, step.after];
     let is_of = |commit: usize| sides.iter().any(|s| s.iter().any(|l| l.commit.index == commit));
-    let runs = taken.range(own.runs[0]..own.runs[1]);
-    if !runs.map(|(_, (commit, ..))| *commit).all(is_of) {
-        return None;
-    }
-    own.step(&session.record.plan, taken, false, BUILD_SD)
+    let is_own = |own: &&Sizing| {
+        let mut runs = taken.range(own.runs[0]..own.runs[1]);
+        runs.all(|(_, (commit, ..))| is_of(*commit))
+    };
+    let commits = step.to_size().map(|to_size| to_size.commits).unwrap_or_default();
+    sizing::of(added, taken, &commits).into_iter().filter(is_own).collect()
+}
+
+/// A step's size by such runs, if there are some.
+fn sized(session: &Session, taken: &Taken, step: &Step<'_>) -> Option<Sized> {
+    let added = Added::of(&session.record);
+    let tries = tries(&added, taken, step);
+    sizing::step(&tries, &session.record.plan, taken, false, BUILD_SD)
+}
+
+/// True for a step that is to be run anew: it was not yet, or that did not show it once.
+fn is_open(session: &Session, taken: &Taken, step: &Step<'_>) -> bool {
+    let added = Added::of(&session.record);
+    let tries = tries(&added, taken, step).len();
+    let shown = || sized(session, taken, step).is_some_and(|fresh| fresh.shows(rise(step)));
+    tries == 0 || tries < sizing::TRIES && !shown()
 }
 
 /// Where two levels meet.

@@ -306,7 +306,7 @@ fn searched(
     let sized = |guilty: &[usize]| {
         let exact = runs.iter().all(|(_, run)| run.icount);
         let build_sd = search.build_scatter();
-        sizing::of(added, &taken, guilty)?.step(plan, &taken, exact, build_sd)
+        sizing::step(&sizing::of(added, &taken, guilty), plan, &taken, exact, build_sd)
     };
     let found = match search.finished() {
         Some(Answer::Changed { commits: guilty, posterior, .. }) => {

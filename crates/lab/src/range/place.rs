@@ -62,6 +62,12 @@ impl Added {
         self.sizing.iter().any(|sizing| sizing.holds(run))
     }
 
+    /// The machines that sized the step that came with `commits`.
+    pub fn builds_that_sized(&self, commits: &[usize]) -> BTreeSet<usize> {
+        let own = self.sizing.iter().filter(|sizing| sizing.commits == commits);
+        own.flat_map(|sizing| sizing.sides.iter().flatten().copied()).collect()
+    }
+
     /// How many runs place steps.
     pub fn count(&self) -> usize {
         self.placing.iter().map(|[from, to]| to.saturating_sub(*from) as usize).sum()

@@ -190,31 +190,54 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Runs builds on either side of each step that was found, for its size.
+    /// Runs builds on either side of each step that was found, for its size; again where these
+    /// do not show it.
     fn size_steps(&mut self, watch: &mut Watch<'_>) -> Result<()> {
-        let open = levels::to_size(self.record, &self.session)?;
-        let most = sizing::most_runs(place::first_pass(&self.session), open.len());
-        for step in open {
-            let mut sides = [Vec::new(), Vec::new()];
-            for (side, level) in sides.iter_mut().zip(step.levels) {
-                for commit in level {
-                    if side.len() < sizing::builds_each(most) {
-                        side.extend(self.builds_of(commit, watch)?);
-                    }
+        for _ in 0..sizing::TRIES {
+            let open = levels::to_size(self.record, &self.session)?;
+            let most = sizing::most_runs(place::first_pass(&self.session), open.len());
+            for step in open {
+                self.size_step(step, most, watch)?;
+            }
+            self.session.save()?;
+            self.outstanding(watch)?;
+        }
+        Ok(())
+    }
+
+    /// Plans the runs that size a step, of builds that have not sized it, as far as there are some.
+    fn size_step(
+        &mut self,
+        step: levels::ToSize,
+        most: usize,
+        watch: &mut Watch<'_>,
+    ) -> Result<()> {
+        let mut added = Added::of(&self.session.record);
+        let had: BTreeSet<usize> = added.builds_that_sized(&step.commits);
+        let room = sizing::builds_each(most);
+        let mut sides = [Vec::new(), Vec::new()];
+        for (side, level) in sides.iter_mut().zip(step.levels) {
+            let mut again = Vec::new();
+            for commit in level {
+                if side.len() < room {
+                    let (old, new): (Vec<usize>, Vec<usize>) =
+                        self.builds_of(commit, watch)?.into_iter().partition(|m| had.contains(m));
+                    side.extend(new);
+                    again.extend(old);
                 }
             }
-            if sides.iter().any(Vec::is_empty) {
-                continue;
-            }
-            let machines = sides.concat();
-            let each = sizing::runs_of_each(most, machines.len(), self.record.runs);
-            let runs = self.plan_more(&machines, each)?;
-            let mut added = Added::of(&self.session.record);
-            added.sizing.push(Sizing { commits: step.commits, sides, runs });
-            self.session.record.asked = serde_json::to_value(&added)?;
+            side.extend(again.into_iter().take(room.saturating_sub(side.len())));
         }
-        self.session.save()?;
-        self.outstanding(watch)
+        if sides.iter().any(Vec::is_empty) {
+            return Ok(());
+        }
+        let sides = sides.map(|side| sizing::fill(&side, room));
+        let machines = sides.concat();
+        let each = sizing::runs_of_each(most, machines.len(), self.record.runs);
+        let runs = self.plan_more(&machines, each)?;
+        added.sizing.push(Sizing { commits: step.commits, sides, runs });
+        self.session.record.asked = serde_json::to_value(&added)?;
+        Ok(())
     }
 
     /// Plans as many more runs of each commit as the change to be found needs, but as many again

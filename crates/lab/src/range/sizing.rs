@@ -7,7 +7,7 @@
 use super::decision::Taken;
 use super::place::Added;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::range::Change;
 use vmeter_model::run::PlannedRun;
 use vmeter_model::{Estimate, Verdict};
@@ -24,7 +24,9 @@ const FEWEST: usize = 6;
 const RUNS: [usize; 2] = [3, 12];
 /// Builds of each side where all are there.
 const OF_ALL: usize = 8;
-/// Where all commits are measured, the runs that size are this part of the first pass, at most.
+/// A step that its fresh runs do not show is run so often in all, on other builds if there are some.
+pub(super) const TRIES: usize = 2;
+/// Where all commits are measured, the runs that size are this part of the first pass, at most, in each try.
 const SHARE: usize = 2;
 
 /// Runs that size a step.
@@ -58,60 +60,76 @@ impl Sizing {
         let builds = [0, 1].map(|side| self.sides[side].len());
         runs_each(builds, [before.len(), after.len()], RUNS)
     }
+}
 
-    /// The step, by the runs that are there; times that repeat (`exact`) need none of their own.
-    pub fn step(
-        &self,
-        plan: &[PlannedRun],
-        taken: &Taken,
-        exact: bool,
-        build_sd: f64,
-    ) -> Option<Sized> {
-        let builds = self.sides.concat();
-        let sample = |(run, (_, _, value)): (&u32, &(usize, u32, f64))| {
-            let group = builds
-                .iter()
-                .position(|m| plan.get(*run as usize).is_some_and(|p| p.machine == *m))?;
-            let block = (*run).checked_sub(self.runs[0]).filter(|_| self.holds(*run));
-            let host = block.map_or(0, |at| at as usize / builds.len());
-            (exact || block.is_some()).then_some(HostSample { host, group, value: *value })
-        };
-        let samples: Vec<HostSample> = taken.iter().filter_map(sample).collect();
-        let logs: Vec<f64> = if exact {
-            samples.iter().map(|s| s.value.ln()).collect()
-        } else {
-            without_blocks(&samples)
-        };
-        let split = self.sides[0].len();
-        let of_side = |after: bool| -> Vec<(usize, f64)> {
-            let all = samples.iter().zip(&logs).filter(|(_, y)| y.is_finite());
-            all.map(|(s, y)| (s.group, *y)).filter(|(at, _)| (*at >= split) == after).collect()
-        };
-        let sides = [of_side(false), of_side(true)];
-        // Of three runs of a build one that is slow is not far from two others: of a whole side it is.
-        let times = sides.each_ref().map(|side| side.iter().map(|(_, y)| *y).collect::<Vec<_>>());
-        let calm = if exact { times.to_vec() } else { cut(&times) };
-        let of_builds = |(side, logs): (&Vec<(usize, f64)>, &Vec<f64>)| {
-            let mut builds: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-            for ((at, _), y) in side.iter().zip(logs) {
-                builds.entry(*at).or_default().push(*y);
-            }
-            if exact {
-                builds.values_mut().for_each(|values| values.truncate(1));
-            }
-            builds.into_values().collect::<Vec<Vec<f64>>>()
-        };
-        let both: Vec<Vec<Vec<f64>>> = sides.iter().zip(&calm).map(of_builds).collect();
-        let [a, b] = both.as_slice() else { return None };
-        let step = Step::of_builds(a, b, build_sd)?;
-        let (builds, runs) = ([a.len(), b.len()], samples.len());
-        let [before, after] =
-            [a, b].map(|side| side.concat().iter().map(|y| y.exp()).collect::<Vec<_>>());
-        let all = ratio_of_means(&before, &after)?;
-        let jump_s = vmeter_stats::mean(&before) * (step.ratio() - 1.0);
-        let ratio = Estimate { mean: step.ratio(), ci95: step.ci95(), ..all };
-        Some(Sized { ratio, jump_s, runs, builds })
+/// The step, by the runs of all `tries` that are there; times that repeat (`exact`) need none of
+/// their own.
+pub(super) fn step(
+    tries: &[&Sizing],
+    plan: &[PlannedRun],
+    taken: &Taken,
+    exact: bool,
+    build_sd: f64,
+) -> Option<Sized> {
+    let side = |which: usize| {
+        let all: BTreeSet<usize> = tries.iter().flat_map(|t| &t.sides[which]).copied().collect();
+        all
+    };
+    let sides = [side(0), side(1)];
+    let sample = |(run, (_, _, value)): (&u32, &(usize, u32, f64))| {
+        let group = plan.get(*run as usize)?.machine;
+        sides.iter().any(|side| side.contains(&group)).then_some(())?;
+        let host = block(tries, *run);
+        let host = if exact { Some(host.unwrap_or(0)) } else { host };
+        Some(HostSample { host: host?, group, value: *value })
+    };
+    let samples: Vec<HostSample> = taken.iter().filter_map(sample).collect();
+    let logs: Vec<f64> = if exact {
+        samples.iter().map(|s| s.value.ln()).collect()
+    } else {
+        without_blocks(&samples)
+    };
+    let of_side = |side: &BTreeSet<usize>| -> Vec<(usize, f64)> {
+        let all = samples.iter().zip(&logs).filter(|(_, y)| y.is_finite());
+        all.map(|(s, y)| (s.group, *y)).filter(|(machine, _)| side.contains(machine)).collect()
+    };
+    let sides = sides.each_ref().map(of_side);
+    // Of three runs of a build one that is slow is not far from two others: of a whole side it is.
+    let times = sides.each_ref().map(|side| side.iter().map(|(_, y)| *y).collect::<Vec<_>>());
+    let calm = if exact { times.to_vec() } else { cut(&times) };
+    let of_builds = |(side, logs): (&Vec<(usize, f64)>, &Vec<f64>)| {
+        let mut builds: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+        for ((machine, _), y) in side.iter().zip(logs) {
+            builds.entry(*machine).or_default().push(*y);
+        }
+        if exact {
+            builds.values_mut().for_each(|values| values.truncate(1));
+        }
+        builds.into_values().collect::<Vec<Vec<f64>>>()
+    };
+    let both: Vec<Vec<Vec<f64>>> = sides.iter().zip(&calm).map(of_builds).collect();
+    let [a, b] = both.as_slice() else { return None };
+    let step = Step::of_builds(a, b, build_sd)?;
+    let (builds, runs) = ([a.len(), b.len()], samples.len());
+    let [before, after] =
+        [a, b].map(|side| side.concat().iter().map(|y| y.exp()).collect::<Vec<_>>());
+    let all = ratio_of_means(&before, &after)?;
+    let jump_s = vmeter_stats::mean(&before) * (step.ratio() - 1.0);
+    let ratio = Estimate { mean: step.ratio(), ci95: step.ci95(), ..all };
+    Some(Sized { ratio, jump_s, runs, builds })
+}
+
+/// The block of a run that sizes, numbered over all tries.
+fn block(tries: &[&Sizing], run: u32) -> Option<usize> {
+    let mut before = 0;
+    for own in tries {
+        let each = own.sides.iter().map(Vec::len).sum::<usize>().max(1);
+        if own.holds(run) {
+            return Some(before + (run - own.runs[0]) as usize / each);
+        }
+        before += (own.runs[1].saturating_sub(own.runs[0]) as usize).div_ceil(each);
     }
+    None
 }
 
 /// Runs that may size one of so many steps, where the first pass has so many.
@@ -129,14 +147,20 @@ pub(super) fn runs_of_each(most: usize, builds: usize, asked: u32) -> usize {
     (most / builds.max(1)).clamp(RUNS[0], RUNS[0].max(asked as usize))
 }
 
-/// What sizes the step that came with `commits`; none if no run that counts does.
-pub(super) fn of<'s>(added: &'s Added, taken: &Taken, commits: &[usize]) -> Option<&'s Sizing> {
+/// The builds of a side as they are run in each block: fewer than there is room for are run as
+/// often as that takes. The commit at the end of a range is the only build of its level.
+pub(super) fn fill(side: &[usize], room: usize) -> Vec<usize> {
+    side.iter().cycle().take(room.max(side.len()) * side.len().min(1)).copied().collect()
+}
+
+/// What sizes the step that came with `commits`, of which each has a run that counts.
+pub(super) fn of<'s>(added: &'s Added, taken: &Taken, commits: &[usize]) -> Vec<&'s Sizing> {
     let counts = |own: &&Sizing| {
         let [first, end] = own.runs;
         // Times that repeat may need no run beyond those that found it.
         first == end && !taken.is_empty() || taken.range(first..end).next().is_some()
     };
-    added.sizing.iter().rev().filter(|own| own.commits == commits).find(counts)
+    added.sizing.iter().filter(|own| own.commits == commits).filter(counts).collect()
 }
 
 /// A step that was sized.
@@ -235,6 +259,14 @@ mod tests {
     }
 
     #[test]
+    fn a_lone_build_is_run_as_often_as_the_other_side() {
+        assert_eq!(fill(&[7], 4), [7, 7, 7, 7]);
+        assert_eq!(fill(&[7, 9], 3), [7, 9, 7]);
+        assert_eq!(fill(&[7, 9, 11], 2), [7, 9, 11]);
+        assert_eq!(fill(&[], 4), [0; 0]);
+    }
+
+    #[test]
     fn only_runs_of_its_own_tell_its_size() {
         let sizing = Sizing { commits: vec![1], sides: [vec![0, 2], vec![1, 3]], runs: [2, 6] };
         let machines = [0, 1, 0, 1, 2, 3];
@@ -243,11 +275,22 @@ mod tests {
         let times = [1.0, 9.0, 1.0, 1.2, 1.0, 1.2];
         let taken: Taken =
             (0u32..).zip(times).map(|(run, t)| (run, (machines[run as usize], 1, t))).collect();
-        let found = sizing.step(&plan, &taken, false, 0.01).expect("a step");
+        // In two tries of a block each.
+        let [first, second] = [0, 2].map(|at| {
+            let sides = [vec![at], vec![at + 1]];
+            Sizing { sides, runs: [at as u32 + 2, at as u32 + 4], ..sizing.clone() }
+        });
+        let found = step(&[&first, &second], &plan, &taken, false, 0.01).expect("a step");
+        assert!((found.ratio.mean - 1.2).abs() < 1e-9 && found.builds == [2, 2]);
+        assert_eq!(
+            [2, 3, 4, 5, 6].map(|run| block(&[&first, &second], run)).map(|b| b.map_or(9, |b| b)),
+            [0, 0, 1, 1, 9]
+        );
+        let found = step(&[&sizing], &plan, &taken, false, 0.01).expect("a step");
         assert!((found.ratio.mean - 1.2).abs() < 1e-9 && (found.jump_s - 0.2).abs() < 1e-9);
         assert_eq!((found.runs, found.builds), (4, [2, 2]));
         let early: Taken = taken.into_iter().filter(|(run, _)| *run < 2).collect();
-        assert_eq!(sizing.step(&plan, &early, false, 0.01), None);
+        assert_eq!(step(&[&sizing], &plan, &early, false, 0.01), None);
         assert_eq!(sizing.runs_each(&Added::default(), &early, false), 3);
     }
 }

@@ -50,7 +50,7 @@ impl Search<'_> {
     fn size(&mut self, bisection: &Bisection, watch: &mut Watch<'_>) -> Result<bool> {
         let Some(Answer::Changed { commits, .. }) = bisection.finished() else { return Ok(false) };
         let mut added = Added::of(&self.session.record);
-        if sizing::of(&added, &self.taken, &commits).is_some() {
+        if !sizing::of(&added, &self.taken, &commits).is_empty() {
             return Ok(false);
         }
         let open = self.candidates(&commits);
