@@ -112,6 +112,24 @@ pub struct PrintkRecord {
     pub text: String,
 }
 
+impl PrintkDump {
+    /// The least `log_buf_len=`, bytes, with which `records` would have been all, if those that are
+    /// lost were of their size; none if none was lost.
+    pub fn bytes_wanted(&self, records: &[PrintkRecord]) -> Option<u64> {
+        let (first, last) = (records.first()?.seq, records.last()?.seq);
+        let size = 1u64.checked_shl(self.header.text_bits)?;
+        (first > 0).then(|| wanted(size, first, last - first + 1))
+    }
+}
+
+/// The least power of two, bytes, of a ring that keeps `kept` and `lost` where one of `size` bytes
+/// kept `kept`.
+pub(crate) fn wanted(size: u64, lost: u64, kept: u64) -> u64 {
+    let times = kept.saturating_add(lost).div_ceil(kept.max(1));
+    let bytes = size.saturating_mul(times).max(1);
+    bytes.checked_next_power_of_two().unwrap_or(1 << 63)
+}
+
 /// A ring in RAM: its size is a power of two.
 struct Ring {
     address: u64,
@@ -418,6 +436,14 @@ mod tests {
             fake::put(&mut ram, at, &[id, u64::from(b'a') + id - 1]);
         }
         dump_of(&ram).records().into_iter().map(|record| record.text).collect()
+    }
+
+    #[test]
+    fn a_ring_that_keeps_all() {
+        assert_eq!(wanted(1 << 18, 700, 300), 1 << 20);
+        assert_eq!(wanted(1 << 18, 1, 300), 1 << 19);
+        assert_eq!(wanted(0, 5, 0), 1);
+        assert_eq!(wanted(u64::MAX, 5, 1), 1 << 63);
     }
 
     #[test]

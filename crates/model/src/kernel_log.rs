@@ -21,6 +21,9 @@ const RUSH: Ns = 3;
 
 /// Count of the first records of a log that were overwritten.
 pub const LOST: &str = "guest_log_lost";
+/// Size, bytes, of a log (`log_buf_len=`) and of a CPU's trace (`trace_buf_size=`) that would have
+/// overwritten nothing.
+pub const WANTED: [&str; 2] = ["guest_log_bytes_wanted", "guest_trace_bytes_wanted"];
 /// Count of the records of a log of which nothing says when they were said.
 pub const UNPLACED: &str = "guest_log_unplaced";
 

@@ -47,6 +47,8 @@ pub(crate) struct Facts<'a> {
     pub lost: Option<(u64, Ns)>,
     /// How many of the first records of the guest's log were overwritten.
     pub log_lost: u64,
+    /// Sizes, bytes, of a log and of a trace that would have kept all, where they are known.
+    pub wanted: [Option<u64>; 2],
     /// How many of its records have no place in the run.
     pub log_unplaced: u64,
     /// True if the guest's first process is known to be systemd.
@@ -103,6 +105,7 @@ impl<'a> Facts<'a> {
             calls: calls::collect(seen, lines, input.total),
             lost: lost(seen, input.total),
             log_lost: count(seen, kernel_log::LOST).map_or(0, |(_, count)| count),
+            wanted: kernel_log::WANTED.map(|of| count(seen, of).map(|(_, bytes)| bytes)),
             log_unplaced: count(seen, kernel_log::UNPLACED).map_or(0, |(_, count)| count),
             systemd: systemd::is_there(lines, &processes),
             processes,

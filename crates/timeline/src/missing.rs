@@ -9,7 +9,7 @@ use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
 use vmeter_model::{Ns, RunRecord, Span, Timeline};
 
-/// Unattributed stretches shorter than this share of the run are not explained.
+/// Unattributed time that is less than this share of the run for one reason is not explained.
 const WORTH_A_WORD: f64 = 0.01;
 
 /// One warning for each reason why long stretches are explained by nothing.
@@ -23,23 +23,24 @@ pub(crate) fn explain(
         return Vec::new();
     }
     let shortest = timeline.total as f64 * WORTH_A_WORD;
-    let unexplained =
-        timeline.leaves().filter(|s| s.name == UNATTRIBUTED && s.len() as f64 > shortest);
-    let mut of_reason: Vec<(&'static str, Vec<&Span>)> = Vec::new();
+    let unexplained = timeline.leaves().filter(|s| s.name == UNATTRIBUTED);
+    let mut of_reason: Vec<(String, Vec<&Span>)> = Vec::new();
     for span in unexplained {
-        let mut why = reason(anchors, span.start, span.end);
-        if why == KERNEL_UNSEEN {
-            why = of_kernel(facts, run);
-        }
+        let why = match reason(anchors, span.start, span.end) {
+            KERNEL_UNSEEN => of_kernel(facts, run),
+            why => why.to_owned(),
+        };
         match of_reason.iter_mut().find(|(known, _)| *known == why) {
             Some((_, spans)) => spans.push(span),
             None => of_reason.push((why, vec![span])),
         }
     }
+    let all = |spans: &[&Span]| -> Ns { spans.iter().map(|s| s.len()).sum() };
     of_reason
         .iter()
+        .filter(|(_, spans)| all(spans) as f64 > shortest)
         .map(|(why, spans)| {
-            let all: Ns = spans.iter().map(|s| s.len()).sum();
+            let all = all(spans);
             let pieces = match spans.len() {
                 1 => String::new(),
                 n => format!(" in {n} stretches"),
@@ -60,14 +61,16 @@ pub(crate) fn lost(facts: &Facts<'_>) -> Vec<String> {
         };
         format!(
             "the guest's trace {kept}: {count} records before that were overwritten, and nothing \
-             is concluded from them; trace_buf_size=8M on its kernel's command line keeps more"
+             is concluded from them; {} on its kernel's command line keeps all",
+            trace_size(facts)
         )
     });
     let log = (facts.log_lost > 0).then(|| {
         format!(
             "the guest's log kept its last records: {} before them were overwritten; \
-             log_buf_len=16M on its kernel's command line keeps more",
-            facts.log_lost
+             {} on its kernel's command line keeps all",
+            facts.log_lost,
+            log_size(facts)
         )
     });
     let unplaced = (facts.log_unplaced > 0).then(|| {
@@ -127,19 +130,45 @@ const KERNEL_UNSEEN: &str =
 const UNTRACED: &str =
     "the kernel was seen, but not what it did there: it was given trace_event=initcall:*, and its RAM has no such record, as of a kernel without CONFIG_FTRACE, or without CONFIG_KALLSYMS_ALL, by which vmeter finds the trace; a kernel that has both, or one that is not quiet, tells more";
 /// The same where its records were overwritten.
-const OVERWRITTEN: &str =
-    "the kernel was seen, but its records of what it did there were overwritten by later ones: trace_buf_size=8M and log_buf_len=16M on its command line keep more";
+fn overwritten(facts: &Facts<'_>) -> String {
+    let trace = facts.lost.map(|_| trace_size(facts));
+    let log = (facts.log_lost > 0).then(|| log_size(facts));
+    let words: Vec<String> = trace.into_iter().chain(log).collect();
+    format!(
+        "the kernel was seen, but its records of what it did there were overwritten by later ones: \
+         {} on its command line keeps them",
+        words.join(" ")
+    )
+}
+
+/// The kernel's word for a trace that keeps all.
+fn trace_size(facts: &Facts<'_>) -> String {
+    format!("trace_buf_size={}", size(facts.wanted[1].unwrap_or(8 << 20)))
+}
+
+/// The kernel's word for a log that keeps all.
+fn log_size(facts: &Facts<'_>) -> String {
+    format!("log_buf_len={}", size(facts.wanted[0].unwrap_or(16 << 20)))
+}
+
+/// As the kernel reads a size.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..0x10_0000 => format!("{}K", bytes.div_ceil(1 << 10)),
+        _ => format!("{}M", bytes.div_ceil(1 << 20)),
+    }
+}
 
 /// Which of these it is.
-fn of_kernel(facts: &Facts<'_>, run: &RunRecord) -> &'static str {
+fn of_kernel(facts: &Facts<'_>, run: &RunRecord) -> String {
     let told = |word: &String| word.contains("trace_event=") && word.contains("initcall:");
     let traced = facts.calls.builtin().next().is_some();
     if facts.lost.is_some() || facts.log_lost > 0 {
-        OVERWRITTEN
+        overwritten(facts)
     } else if !traced && run.argv.iter().chain(&run.injected).any(told) {
-        UNTRACED
+        UNTRACED.to_owned()
     } else {
-        KERNEL_UNSEEN
+        KERNEL_UNSEEN.to_owned()
     }
 }
 

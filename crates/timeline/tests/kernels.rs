@@ -222,8 +222,9 @@ fn records_that_were_overwritten_are_the_reason() {
     let lost = What::Count { name: "guest_trace_lost".into(), value: 900 };
     events.push(event(TOTAL, 0, "guest-ftrace", lost));
     events.push(count("guest_log_lost", 27_000));
+    events.push(count("guest_log_bytes_wanted", 1 << 25));
     let overwritten = said(&events, &told);
-    for words in ["900 records", "27000", "trace_buf_size=8M", "log_buf_len=16M"] {
+    for words in ["900 records", "27000", "trace_buf_size=8M", "log_buf_len=32M"] {
         assert!(overwritten.contains(words), "{words}: {overwritten}");
     }
     assert!(!overwritten.contains("CONFIG_FTRACE"), "{overwritten}");

@@ -172,6 +172,17 @@ impl FtraceDump {
         decoded
     }
 
+    /// The least `trace_buf_size=`, bytes, with which no CPU would have overwritten a record, if those
+    /// that are lost were of the others' size; none if none was lost.
+    pub fn bytes_wanted(&self) -> Option<u64> {
+        let of_ring = |ring: &super::CpuRing| {
+            let size = ring.pages.iter().map(|(_, length)| *length).fold(0, u64::saturating_add);
+            let lost = ring.overrun.saturating_add(ring.dropped);
+            (lost > 0).then(|| crate::printk::wanted(size, lost, ring.entries))
+        };
+        self.header.cpus.iter().filter_map(of_ring).max()
+    }
+
     /// Decodes a page; false when it does not add up.
     fn page(&self, cpu: u32, page: &[u8], decoded: &mut Decoded) -> bool {
         let Some(start) = u64_at(page, 0) else { return false };

@@ -14,7 +14,7 @@ use vmeter_kernel_image::ftrace::{boot_probes, Decoded, FtraceDump, FtraceKind};
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::SourceRecord;
-use vmeter_model::{Accel, Event, Ns, RunRecord, What};
+use vmeter_model::{kernel_log, Accel, Event, Ns, RunRecord, What};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "guest-ftrace";
@@ -68,7 +68,8 @@ impl Recorder for GuestFtrace {
         parameters: guest_clock::Parameters,
     ) -> Result<GuestTrace, SourceError> {
         let dump = FtraceDump::from_bytes(&read_bounded(dir, source, 0)?).map_err(failed)?;
-        Ok(GuestTrace { clock: dump.clock().to_owned(), decoded: dump.decode(), parameters })
+        let (clock, decoded) = (dump.clock().to_owned(), dump.decode());
+        Ok(GuestTrace { clock, decoded, wanted: dump.bytes_wanted().unwrap_or(0), parameters })
     }
 
     fn decode(
@@ -100,9 +101,11 @@ impl Recorder for GuestFtrace {
             .collect();
         // What is after the run's end is no part of it, but this is.
         let at = events.last().map_or(run.total_ns, |e| e.at.min(run.total_ns));
-        for (name, value) in
-            [("guest_trace_lost", decoded.lost), ("guest_trace_damaged", decoded.damaged_pages)]
-        {
+        for (name, value) in [
+            ("guest_trace_lost", decoded.lost),
+            (kernel_log::WANTED[1], trace.wanted),
+            ("guest_trace_damaged", decoded.damaged_pages),
+        ] {
             if value > 0 {
                 events.push(event(at, What::Count { name: name.into(), value }));
             }
@@ -116,6 +119,8 @@ impl Recorder for GuestFtrace {
 pub struct GuestTrace {
     /// Its records.
     pub decoded: Decoded,
+    /// Bytes of a CPU's ring that would have kept all; 0 if it did.
+    wanted: u64,
     clock: String,
     parameters: guest_clock::Parameters,
 }

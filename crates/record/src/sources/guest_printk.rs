@@ -67,7 +67,9 @@ impl Recorder for GuestPrintk {
         parameters: guest_clock::Parameters,
     ) -> Result<Log, SourceError> {
         let dump = PrintkDump::from_bytes(&read_bounded(dir, source, 0)?).map_err(failed)?;
-        Ok(Log { records: dump.records(), clocks: dump.clocks().cloned(), parameters })
+        let records = dump.records();
+        let wanted = dump.bytes_wanted(&records).unwrap_or(0);
+        Ok(Log { records, clocks: dump.clocks().cloned(), wanted, parameters })
     }
 
     fn decode(
@@ -117,7 +119,11 @@ impl Recorder for GuestPrintk {
         // Its first records may have been overwritten.
         let lost = records.first().map_or(0, |record| record.seq);
         let at = events.last().map_or(0, |event| event.at);
-        let counts = [(kernel_log::LOST, lost), (kernel_log::UNPLACED, unplaced)];
+        let counts = [
+            (kernel_log::LOST, lost),
+            (kernel_log::WANTED[0], log.wanted),
+            (kernel_log::UNPLACED, unplaced),
+        ];
         events.extend(counts.into_iter().filter(|(_, value)| *value > 0).map(|(name, value)| {
             let what = What::Count { name: name.into(), value };
             Event { at, error_ns: 0, source: NAME.into(), insns: None, what }
@@ -139,6 +145,8 @@ pub struct Log {
     records: Vec<PrintkRecord>,
     /// The clocks that stamped them, at the end.
     clocks: Option<Clocks>,
+    /// Bytes of a log that would have kept all; 0 if it did.
+    wanted: u64,
     parameters: guest_clock::Parameters,
 }
 
