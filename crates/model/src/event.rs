@@ -66,6 +66,9 @@ pub enum What {
     KernelLine {
         /// The record's text.
         text: String,
+        /// True if a program wrote it to `/dev/kmsg`: what it says of the kernel is hearsay.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        by_program: bool,
     },
     /// A vCPU executed the first instruction of a listed address.
     Reached {

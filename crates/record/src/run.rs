@@ -555,7 +555,7 @@ fn last_seen(dir: &Path, record: &RunRecord) -> String {
     let (events, _) = crate::decode::events(dir, record);
     let said = |what: &What| match what {
         What::ConsoleLine { text, .. } => Some(format!("console line {:?}", as_shown(text))),
-        What::KernelLine { text } => Some(format!("kernel log line {text:?}")),
+        What::KernelLine { text, .. } => Some(format!("kernel log line {text:?}")),
         What::FirmwareLine { text } => Some(format!("firmware log line {text:?}")),
         What::InitcallStart { function, .. } => Some(format!("initcall {function}")),
         What::StepStart { step } => Some(format!("init's step {step:?}")),

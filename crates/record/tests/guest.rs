@@ -99,7 +99,7 @@ fn the_guests_clock_is_aligned_from_both_sides() {
     };
     let trace = decoded("guest-ftrace");
     let log = decoded("guest-printk");
-    let is_panic = |e: &Event| matches!(&e.what, What::KernelLine { text } if text.contains("Kernel panic - not syncing"));
+    let is_panic = |e: &Event| matches!(&e.what, What::KernelLine { text, .. } if text.contains("Kernel panic - not syncing"));
     let panic = log.iter().find(|e| is_panic(e)).unwrap();
     assert!(panic.at < run.total_ns, "{panic:?}");
 

@@ -129,7 +129,7 @@ pub(crate) fn collect<'a>(seen: &[Seen<'a>], lines: &[Line<'a>], total: Ns) -> C
     }
     let mut parsers: BTreeMap<&'a str, console::Parser> = BTreeMap::new();
     let steady = lines.iter().find(|l| l.text.starts_with(STEADY) && l.timed).map(|l| l.at);
-    for line in lines.iter().filter(|l| l.on == On::Kernel) {
+    for line in lines.iter().filter(|l| l.on == On::Kernel && !l.by_program) {
         for record in parsers.entry(line.source).or_default().feed(line.text) {
             let pairing = by_source.entry(line.source).or_default();
             pairing.steady = steady.is_some_and(|since| since <= line.at);

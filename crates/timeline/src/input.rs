@@ -133,7 +133,7 @@ impl<'a> End<'a> {
 /// True for the record of the kernel's log that a line of the console shows, perhaps
 /// without its last words.
 fn is_logged(what: &What, line: &str) -> bool {
-    matches!(what, What::KernelLine { text } if !line.is_empty() && text.starts_with(line))
+    matches!(what, What::KernelLine { text, .. } if !line.is_empty() && text.starts_with(line))
 }
 
 /// An icount run: the guest's virtual time from its reset vector to its end. Whatever
@@ -275,7 +275,11 @@ mod tests {
         let line = |text: &str| What::ReadyLine { text: text.into() };
         let mut events = vec![
             event(0, "tcg", reached(RESET_VECTOR)),
-            event(300, "printk", What::KernelLine { text: "Run /init as init process".into() }),
+            event(
+                300,
+                "printk",
+                What::KernelLine { text: "Run /init as init process".into(), by_program: false },
+            ),
             event(500, "tcg", What::Ready),
             event(700, "tcg", reached("kernel_power_off")),
             event(90, "console", line("vmeter: ready")),

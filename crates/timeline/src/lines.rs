@@ -2,7 +2,7 @@
 
 use crate::anchors::Stamp;
 use crate::input::Seen;
-use crate::patterns::{Means, On, Pattern, PATTERNS};
+use crate::patterns::{Means, On, Pattern, Says, PATTERNS};
 use crate::systemd::{self, can_be_logged};
 use regex::{Regex, RegexSet};
 use std::collections::{BTreeMap, HashSet};
@@ -51,6 +51,8 @@ pub(crate) struct Line<'a> {
     pub console: bool,
     /// False if its time is only the latest that it can be.
     pub timed: bool,
+    /// True if a program wrote it into the kernel's log.
+    pub by_program: bool,
     /// True if it came over the console before any line of a kernel.
     pub early: bool,
     /// Where in the whole line what arrived later begins, and when it arrived.
@@ -134,6 +136,7 @@ pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
     let of_kernel = |l: &Line<'_>| l.console && (l.stamp.is_some() || l.text.starts_with(BANNER));
     let kernel = lines.iter().position(of_kernel).unwrap_or(lines.len());
     lines[..kernel].iter_mut().for_each(|line| line.early = line.console);
+    shown_of_programs(&mut lines);
     distrust_clockless(&mut lines);
     let Some(live) = lines.iter().position(comes_up) else { return lines };
     let stamp = lines[live].stamp.filter(|stamp| *stamp > 0);
@@ -160,6 +163,24 @@ pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
         }
     }
     lines
+}
+
+/// The console does not say who wrote a line into the log; the log's own record of it does.
+fn shown_of_programs(lines: &mut [Line<'_>]) {
+    let of = |by_program: bool| -> HashSet<String> {
+        let own = lines.iter().filter(|l| l.on == On::Kernel && !l.console);
+        let own = own.filter(|l| l.by_program == by_program);
+        own.map(|l| l.text.trim_end().to_owned()).collect()
+    };
+    let programs = of(true);
+    if programs.is_empty() {
+        return;
+    }
+    let kernel = of(false);
+    for line in lines.iter_mut().filter(|l| l.console && l.stamp.is_some()) {
+        let text = line.text.trim_end();
+        line.by_program = programs.contains(text) && !kernel.contains(text);
+    }
 }
 
 /// How much the kernel's clock lost as long as it counted ticks, ns, where its console says.
@@ -245,7 +266,7 @@ fn line<'a>(seen: &Seen<'a>, total: Ns) -> Option<Line<'a>> {
     let none: &[(u32, Ns)] = &[];
     let (on, whole, end, later, console) = match seen.what {
         What::FirmwareLine { text } => (On::Firmware, text, seen.at, none, false),
-        What::KernelLine { text } => (On::Kernel, text, seen.at, none, false),
+        What::KernelLine { text, .. } => (On::Kernel, text, seen.at, none, false),
         What::ConsoleLine { text, end, later } => (On::Kernel, text, *end, later.as_slice(), true),
         _ => return None,
     };
@@ -263,6 +284,7 @@ fn line<'a>(seen: &Seen<'a>, total: Ns) -> Option<Line<'a>> {
         // Records of the log buffer come with an aligned stamp of their own.
         stamp: stamp.filter(|_| console),
         console,
+        by_program: matches!(seen.what, What::KernelLine { by_program: true, .. }),
         // What may be anywhere tells when nothing was.
         timed: seen.error <= CLOCK_START_NS,
         early: false,
@@ -311,7 +333,12 @@ fn find<'a>(
     let matched = set(on).matches(line.text);
     let patterns = PATTERNS.iter().filter(|p| p.on == on).enumerate();
     for (_, pattern) in patterns.filter(|(index, _)| matched.matched(*index)) {
-        if pattern.logged && !can_be_logged(line, stamps) {
+        let may = match pattern.by {
+            Says::Kernel => can_be_logged(line, stamps) && !line.by_program,
+            Says::Logger => can_be_logged(line, stamps),
+            Says::Any => true,
+        };
+        if !may {
             continue;
         }
         let again = matches!(pattern.means, Means::FirstPart(name) if !once.insert(name));

@@ -58,27 +58,43 @@ pub(crate) struct Pattern {
     pub regex: &'static str,
     /// What a match means.
     pub means: Means,
-    /// True for what is said through the kernel's log, which stamps its lines.
-    pub logged: bool,
+    /// Who says it.
+    pub by: Says,
+}
+
+/// Who says what a pattern is for. Any program can print what another would.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Says {
+    /// The kernel, in its log, which stamps its lines.
+    Kernel,
+    /// A program, through the kernel's log.
+    Logger,
+    /// Anything that writes to the text.
+    Any,
 }
 
 const MS: Ns = 1_000_000;
 
 const fn firmware(regex: &'static str, means: Means) -> Pattern {
-    Pattern { on: On::Firmware, regex, means, logged: false }
+    Pattern { on: On::Firmware, regex, means, by: Says::Any }
 }
 
 const fn kernel(regex: &'static str, means: Means) -> Pattern {
-    Pattern { on: On::Kernel, regex, means, logged: true }
+    Pattern { on: On::Kernel, regex, means, by: Says::Kernel }
+}
+
+/// What programs print by the kernel's log, each line with the program's name.
+const fn logger(regex: &'static str, means: Means) -> Pattern {
+    Pattern { on: On::Kernel, regex, means, by: Says::Logger }
 }
 
 /// What programs print on the console, or log.
 const fn program(regex: &'static str, means: Means) -> Pattern {
-    Pattern { on: On::Kernel, regex, means, logged: false }
+    Pattern { on: On::Kernel, regex, means, by: Says::Any }
 }
 
 const fn loader(regex: &'static str, means: Means) -> Pattern {
-    Pattern { on: On::Loader, regex, means, logged: false }
+    Pattern { on: On::Loader, regex, means, by: Says::Any }
 }
 
 use Means::{
@@ -155,9 +171,9 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     kernel(r"^smp: Bringing up secondary CPUs",          Begins(Anchor::Initcalls, 50 * MS)),
     kernel(r"^devtmpfs: initialized",                    Begins(Anchor::Initcalls, 200 * MS)),
     kernel(r"^Run /\S+ as init process",                 Begins(Anchor::Userspace, 2 * MS)),
-    kernel(r"^systemd\[1\]: ",                           Begins(Anchor::Userspace, 500 * MS)),
+    logger(r"^systemd\[1\]: ",                           Begins(Anchor::Userspace, 500 * MS)),
     kernel(r"^(ACPI: PM: |ACPI: )?Preparing to enter system sleep state S5", Begins(Anchor::Shutdown, 100 * MS)),
-    kernel(r"^systemd-shutdown\[1\]: ",                  Begins(Anchor::Shutdown, 500 * MS)),
+    logger(r"^systemd-shutdown\[1\]: ",                  Begins(Anchor::Shutdown, 500 * MS)),
     program(r"^(\[[^\]]*\] )?Requesting system (poweroff|halt|reboot)", Begins(Anchor::Shutdown, 100 * MS)),
     kernel(r"^Kernel panic - not syncing",               Panic),
     kernel(r"^reboot: (Power down|System halted|Restarting system|machine restart)", PowerOff),
@@ -173,15 +189,15 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     program(r"^Begin: Running /scripts/init-bottom",      FirstPart("initrd:init-bottom")),
     program(r"^dracut-cmdline\[",                         FirstPart("initrd:dracut-cmdline")),
     program(r"^dracut-initqueue\[",                       FirstPart("initrd:dracut-initqueue")),
-    kernel(r"^systemd\[1\]: Running in initrd",           FirstPart("initrd:systemd")),
-    kernel(r"^systemd\[1\]: Queued start job for default target (initrd|Initrd)", FirstPart("initrd:units")),
-    kernel(r"^(systemd\[1\]|dracut): Switching root",      Part("initrd:end")),
+    logger(r"^systemd\[1\]: Running in initrd",           FirstPart("initrd:systemd")),
+    logger(r"^systemd\[1\]: Queued start job for default target (initrd|Initrd)", FirstPart("initrd:units")),
+    logger(r"^(systemd\[1\]|dracut): Switching root",      Part("initrd:end")),
     program(r"^ *(systemd\[1\]: )?Starting (initrd-switch-root\.service|Switch Root)", Part("initrd:end")),
     // systemd, of the root file system.
-    kernel(r"^systemd\[1\]: systemd \d.* running in system mode", Part("systemd:setup")),
+    logger(r"^systemd\[1\]: systemd \d.* running in system mode", Part("systemd:setup")),
     program(r"^Welcome to .*!$",                        Part("systemd:load-units")),
-    kernel(r"^systemd\[1\]: Hostname set to ",             Part("systemd:load-units")),
-    kernel(r"^systemd\[1\]: Queued start job for default target ([^iI]|[iI][^n])", FirstPart("systemd:units")),
+    logger(r"^systemd\[1\]: Hostname set to ",             Part("systemd:load-units")),
+    logger(r"^systemd\[1\]: Queued start job for default target ([^iI]|[iI][^n])", FirstPart("systemd:units")),
 
     // Going down: busybox, sysvinit, systemd by its word to all, runit, OpenRC; then by whom
     // the rest is ended. The units that systemd stops before are in rules/units.rs.
@@ -191,8 +207,8 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     program(r"^( \* )?(Shutting down|Stopping) (the )?(runlevel|services)", GoesDown),
     program(r"(Sent SIGTERM to all|Sending SIGTERM to remaining) processes", Part("shutdown:sigterm")),
     program(r"(Sent SIGKILL to all|Sending SIGKILL to remaining) processes", Part("shutdown:sigkill")),
-    kernel(r"^systemd-shutdown\[1\]: Unmounting file systems", Part("shutdown:unmount")),
-    kernel(r"^systemd-shutdown\[1\]: Syncing filesystems",     Part("shutdown:sync")),
+    logger(r"^systemd-shutdown\[1\]: Unmounting file systems", Part("shutdown:unmount")),
+    logger(r"^systemd-shutdown\[1\]: Syncing filesystems",     Part("shutdown:sync")),
 
     // Linux: parts of start_kernel() and of what follows it.
     kernel(r"^Linux version ",                           Part("kernel:setup_arch")),

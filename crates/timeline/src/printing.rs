@@ -56,7 +56,7 @@ fn of_one(kernel: &Input<'_>) -> Printing {
 fn records<'a>(seen: &[Seen<'a>]) -> HashMap<&'a str, VecDeque<Ns>> {
     let mut records: HashMap<&str, VecDeque<Ns>> = HashMap::new();
     for s in seen {
-        if let What::KernelLine { text } = s.what {
+        if let What::KernelLine { text, .. } = s.what {
             records.entry(split_stamp(text).1.trim_end()).or_default().push_back(s.at);
         }
     }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     fn logged(at: Ns, text: &str) -> Event {
-        event(at * MS, What::KernelLine { text: text.into() })
+        event(at * MS, What::KernelLine { text: text.into(), by_program: false })
     }
 
     fn shown(at: Ns, end: Ns, text: &str) -> Event {

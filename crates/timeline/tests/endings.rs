@@ -46,7 +46,7 @@ fn what_follows_a_guests_last_exit_is_the_vmms() {
     let timeline = boot.timeline();
     assert_eq!(length(&timeline, "shutdown:vmm"), vmms, "with what the guest said before");
     // Where it said nothing, that is all that is known of the shutdown.
-    let says = |w: &What| matches!(w, What::KernelLine { text } if text.contains("reboot: ") || text.contains("Power"));
+    let says = |w: &What| matches!(w, What::KernelLine { text, .. } if text.contains("reboot: ") || text.contains("Power"));
     boot.events.retain(|e| e.what != What::ShutdownStart && !says(&e.what));
     boot.events.retain(|e| {
         !matches!(&e.what, What::Reached { symbol } if symbol.starts_with("kernel_")
@@ -62,7 +62,12 @@ fn a_panic_is_a_mark_and_a_phase() {
     let from = at_of(&boot, &What::ProcessExec { pid: 1, file: "/init".into() }) - 20 * MS;
     boot.events.retain(|e| e.at < from);
     let text = "Kernel panic - not syncing: VFS: Unable to mount root fs".to_owned();
-    boot.events.push(event(from, 5 * US, "guest-log", What::KernelLine { text: text.clone() }));
+    boot.events.push(event(
+        from,
+        5 * US,
+        "guest-log",
+        What::KernelLine { text: text.clone(), by_program: false },
+    ));
     boot.events.push(event(from + 30 * MS, 0, "process", What::VmmExiting));
     boot.run.total_ns = from + 35 * MS;
     boot.run.outcome = Outcome::Panicked { line: text.clone() };

@@ -36,8 +36,14 @@ fn a_device_that_timed_out_had_its_time_from_when_it_was_expected() {
 /// the time in which nothing is waited for but the device.
 #[test]
 fn a_wait_for_a_device_is_not_systemds_work() {
-    let log =
-        |ms, text: &str| event(ms * MS, 5_000, "guest-log", What::KernelLine { text: text.into() });
+    let log = |ms, text: &str| {
+        event(
+            ms * MS,
+            5_000,
+            "guest-log",
+            What::KernelLine { text: text.into(), by_program: false },
+        )
+    };
     let mut events = vec![
         line(300, "[    0.300000] Run /init as init process"),
         log(500, "systemd[1]: systemd 252 running in system mode (+PAM)"),

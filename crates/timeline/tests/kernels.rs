@@ -27,7 +27,12 @@ fn guest(lines: &[(Ns, &str)]) -> Vec<Event> {
 }
 
 fn logged(at: Ns, error: Ns, text: &str) -> Event {
-    event(at * MS, error * MS, "guest-printk", What::KernelLine { text: text.into() })
+    event(
+        at * MS,
+        error * MS,
+        "guest-printk",
+        What::KernelLine { text: text.into(), by_program: false },
+    )
 }
 
 fn count(name: &str, value: u64) -> Event {
@@ -166,7 +171,7 @@ fn a_part_whose_end_is_not_known_is_not_drawn() {
     // A calibration that was made and is known is there.
     for event in &mut events {
         event.error_ns = event.error_ns.min(MS);
-        if let What::KernelLine { text } = &mut event.what {
+        if let What::KernelLine { text, .. } = &mut event.what {
             *text = text.replace(" (skipped), value calculated using timer frequency", ".");
         }
     }
@@ -228,4 +233,34 @@ fn records_that_were_overwritten_are_the_reason() {
         assert!(overwritten.contains(words), "{words}: {overwritten}");
     }
     assert!(!overwritten.contains("CONFIG_FTRACE"), "{overwritten}");
+}
+
+#[test]
+fn what_a_program_writes_into_the_log_is_no_word_of_the_kernel() {
+    let lines = [
+        (1_000, "[    0.500000] printk: console [ttyS0] enabled"),
+        (2_000, "[    1.500000] Run /init as init process"),
+        (3_000, "[    2.500000] calling  evil_init+0x0/0x10 @ 1"),
+        (3_500, "[    3.000000] initcall evil_init+0x0/0x10 returned 0 after 500000 usecs"),
+        (4_000, "[    3.500000] reboot: Power down"),
+    ];
+    let mut events = guest(&lines);
+    for (at, line) in lines {
+        let (_, text) = line.split_once("] ").expect("a stamp");
+        let mut record = logged(at, 1, text);
+        if let What::KernelLine { by_program, .. } = &mut record.what {
+            *by_program = at >= 3_000;
+        }
+        events.push(record);
+    }
+    events.sort_by_key(|event| event.at);
+    let found = timeline(&events);
+    assert!(span(&found, "initcall evil_init").is_none(), "{:?}", found.spans);
+    assert!(span(&found, "shutdown").is_none_or(|s| s.start > 4_000 * MS), "{:?}", found.spans);
+    for event in &mut events {
+        if let What::KernelLine { by_program, .. } = &mut event.what {
+            *by_program = false;
+        }
+    }
+    assert!(span(&timeline(&events), "initcall evil_init").is_some());
 }

@@ -154,7 +154,12 @@ fn a_quiet_machine_that_is_reset_is_nothing_of_the_first_boot() {
     }
     // What RAM holds at the end is the second kernel's log, and nothing says how its clock went.
     let text = "Linux version 6.1.0".to_owned();
-    events.push(event(22_942 * MS, 13_000 * MS, "guest-printk", What::KernelLine { text }));
+    events.push(event(
+        22_942 * MS,
+        13_000 * MS,
+        "guest-printk",
+        What::KernelLine { text, by_program: false },
+    ));
     let firmware = What::FirmwareLine { text: "Booting from ROM...".into() };
     events.push(event(11_620 * MS, MS, "firmware", firmware));
     let timeline = build(&events, &record(24_160 * MS));

@@ -86,7 +86,8 @@ fn what() -> impl Strategy<Value = What> {
             end,
             later
         }),
-        line().prop_map(|text| What::KernelLine { text }),
+        (line(), any::<bool>())
+            .prop_map(|(text, by_program)| What::KernelLine { text, by_program }),
         symbol().prop_map(|symbol| What::Reached { symbol }),
         (name(), prop::option::of(name()), pid.clone())
             .prop_map(|(function, module, pid)| { What::InitcallStart { function, module, pid } }),

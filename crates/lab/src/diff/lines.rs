@@ -28,7 +28,7 @@ pub fn of_run(dir: &Path, record: &RunRecord) -> LineCounts {
     for event in &events {
         match &event.what {
             What::FirmwareLine { text } => add("firmware", text),
-            What::KernelLine { text } => add("kernel", text),
+            What::KernelLine { text, .. } => add("kernel", text),
             What::ConsoleLine { text, .. } => add("console", text),
             _ => {}
         }

@@ -112,7 +112,7 @@ impl Recorder for GuestPrintk {
                 error_ns,
                 source: NAME.into(),
                 insns: None,
-                what: What::KernelLine { text: line.to_owned() },
+                what: What::KernelLine { text: line.to_owned(), by_program: !record.by_kernel },
             })
         });
         let mut events: Vec<Event> = events.collect();

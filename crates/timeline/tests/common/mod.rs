@@ -191,7 +191,7 @@ impl Boot {
     }
 
     fn kernel_line(&mut self, text: &str) {
-        self.event("guest-log", 5 * US, What::KernelLine { text: text.into() });
+        self.event("guest-log", 5 * US, What::KernelLine { text: text.into(), by_program: false });
     }
 
     fn vmm(&mut self) {

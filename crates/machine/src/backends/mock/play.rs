@@ -215,7 +215,7 @@ impl Player<'_> {
                 self.console(&text, at);
                 return None;
             }
-            Happening::Kernel(text) => What::KernelLine { text },
+            Happening::Kernel(text) => What::KernelLine { text, by_program: false },
             Happening::Reach(symbol) => What::Reached { symbol },
             Happening::Level(level) => What::InitcallLevel { level },
             Happening::Module(module) => What::ModuleLoad { module, pid: Some(1) },
