@@ -102,6 +102,21 @@ impl GuestKernel {
         })
     }
 
+    /// Where the kernel's first byte is in a stopped VMM; none in RAM that is mapped in pieces.
+    ///
+    /// # Errors
+    /// As [`GuestKernel::look_into`].
+    pub fn host_address(&mut self, tracee: &Tracee) -> Result<Option<u64>, SourceError> {
+        let place = self.look_into(tracee, |guest| Ok(guest.place().physical))?;
+        let found = FOUND.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let regions = found.as_ref().map_or(&[][..], |(_, found)| &found.located.regions);
+        let address = regions.iter().find_map(|region| {
+            let offset = place.checked_sub(region.gpa).filter(|at| *at < region.length)?;
+            region.host.checked_add(offset)
+        });
+        Ok(address.filter(|address| *address < pieces::FILES))
+    }
+
     fn find<T>(
         &mut self,
         tracee: &Tracee,

@@ -12,6 +12,7 @@ use crate::facts::Facts;
 use crate::input::RESET_VECTOR;
 use crate::landmarks::{hung_until, loaded_compressed, loaded_entry};
 use crate::landmarks::{ALIGNED_ENTRY, BOOT_SECTOR, IMAGE_ENTRIES, KERNEL_ENTRIES, PVH_ENTRIES};
+use crate::landmarks::{UNPACKED, UNPACKING};
 use crate::lines::EARLY_CLOCK_ERROR_NS;
 use crate::patterns::{Means, On};
 use crate::rules::{loader_reach, of_firmware, part_name, to_rom, up_to_entry, NETWORK};
@@ -139,6 +140,36 @@ pub(crate) fn phases<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Growing<'a
         tree.place(node);
     }
     tree
+}
+
+/// Cuts the span of several phases in which the kernel was unpacked: while its output came into being,
+/// nothing but that was at work.
+pub(crate) fn unpacked<'a>(facts: &Facts<'a>, tree: &mut Growing<'a>) {
+    let reached = |symbol| facts.first_reached(&[symbol]);
+    let (Some(from), Some(to)) = (reached(UNPACKING), reached(UNPACKED)) else { return };
+    let phases = &mut tree.root.children;
+    let holds = |n: &Node<'_>| n.start <= from.at && from.at < to.at && to.at <= n.end;
+    let Some(index) = phases.iter().position(|n| holds(n) && n.children.is_empty()) else { return };
+    let whole = &phases[index];
+    let Some((before, after)) = whole
+        .name
+        .split_once(DECOMPRESS)
+        .filter(|(before, after)| !(before.is_empty() && after.is_empty()))
+    else {
+        return;
+    };
+    let part = |name: String, (start, end): (Ns, Ns), error: Ns| {
+        let node =
+            Node { fill: Fill::Own, kind: Kind::Frame, ..Node::new(name, start, end, to.source) };
+        (start < end).then_some(Node { error, ..node })
+    };
+    let error = from.error.max(to.error);
+    let parts = [
+        part(format!("{before}{DECOMPRESS}"), (whole.start, from.at), whole.error.max(from.error)),
+        part(DECOMPRESS.to_owned(), (from.at, to.at), error),
+        part(format!("{DECOMPRESS}{after}"), (to.at, whole.end), whole.error.max(to.error)),
+    ];
+    phases.splice(index..=index, parts.into_iter().flatten());
 }
 
 /// Where the span before the kernel's entry says in its name that it holds some of it, only the

@@ -23,8 +23,12 @@ pub(crate) const BOOT_SECTOR: &str = "boot-sector";
 pub(crate) const ALIGNED_ENTRY: &str = "image-entry";
 /// The first address in the kernel's half: only a kernel runs there.
 pub(crate) const MAPPED: &str = "kernel-mapped";
+/// The decompressor's output begins to be there, and is, by the guest's pages: it is at work meanwhile,
+/// and may be before and after.
+pub(crate) const UNPACKING: &str = "unpacking";
+pub(crate) const UNPACKED: &str = "unpacked";
 /// What is reached on the way to a kernel, and is no part of it.
-pub(crate) const WAY: &[&str] = &[BOOT_SECTOR, ALIGNED_ENTRY, MAPPED];
+pub(crate) const WAY: &[&str] = &[BOOT_SECTOR, ALIGNED_ENTRY, MAPPED, UNPACKING, UNPACKED];
 
 /// Entry point of a kernel that QEMU has put into memory already (PVH).
 const KERNEL_ENTRY: u32 = 0x10;

@@ -112,6 +112,7 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
     for rules in rules::RULES {
         (rules.spans)(&facts, &anchors, &mut tree);
     }
+    backbone::unpacked(&facts, &mut tree);
     backbone::entry_by_its_clock(&mut tree);
     tree.root.fill();
     warnings.append(&mut tree.warnings);

@@ -264,3 +264,32 @@ fn what_a_program_writes_into_the_log_is_no_word_of_the_kernel() {
     }
     assert!(span(&timeline(&events), "initcall evil_init").is_some());
 }
+
+#[test]
+fn the_unpacking_that_the_guests_pages_show_cuts_the_time_that_nobody_saw() {
+    let mut events = guest(&[]);
+    let record = |at, text: &str| logged(at, 5, text);
+    events.push(record(3_000, "Linux version 6.1.0"));
+    events.push(record(5_000, "Run /init as init process"));
+    let whole = "vmm:init+bios:overhead+kernel:decompress";
+    assert_eq!(bounds(&timeline(&events), whole), Some((30, 3_000)));
+    events.push(reached(1_200, "unpacking"));
+    events.push(reached(1_500, "unpacked"));
+    events.sort_by_key(|event| event.at);
+    let found = timeline(&events);
+    assert_eq!(bounds(&found, whole), Some((30, 1_200)), "{:?}", found.spans);
+    assert_eq!(bounds(&found, "kernel:decompress"), Some((1_200, 1_500)));
+    let named: Vec<_> = found.spans.iter().filter(|s| s.start == 1_500 * MS).collect();
+    assert!(
+        named.iter().all(|s| s.name == "kernel:decompress" && s.end == 3_000 * MS),
+        "{named:?}"
+    );
+    // Out of every such span it cuts nothing.
+    let inside = [reached(3_500, "unpacking"), reached(3_600, "unpacked")];
+    let events: Vec<Event> = events
+        .into_iter()
+        .filter(|e| !matches!(e.what, What::Reached { .. }))
+        .chain(inside)
+        .collect();
+    assert!(span(&timeline(&events), "kernel:decompress").is_none());
+}

@@ -37,7 +37,7 @@ impl Mapping {
 }
 
 /// A VMM that is stopped: its memory can be read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Tracee {
     /// Process id.
     pub pid: i32,

@@ -16,7 +16,7 @@ use vmeter_machine::launch::{Mapping, Tracee};
 /// Guest RAM smaller than this can't hold a kernel.
 const SMALLEST: u64 = 16 << 20;
 /// Beyond all addresses of a process: files that are mapped in pieces, [`REACH`] apart.
-const FILES: u64 = 1 << 60;
+pub(super) const FILES: u64 = 1 << 60;
 const REACH: u64 = 1 << 48;
 /// More than any VMM maps; what is beyond is left out.
 const MAX_FILES: usize = 1 << 10;

@@ -3,6 +3,7 @@
 pub mod console;
 pub mod firmware;
 pub mod guest_ftrace;
+pub mod guest_pages;
 pub mod guest_printk;
 pub mod guest_units;
 pub mod kvm_trace;
@@ -32,6 +33,7 @@ pub fn all() -> &'static [&'static dyn AnyRecorder] {
         &kvm_trace::KvmTrace,
         &vmm_memory::VmmMemory,
         &guest_ftrace::GuestFtrace,
+        &guest_pages::GuestPages,
         &guest_printk::GuestPrintk,
         &guest_units::GuestUnits,
         &mock::Mock,
