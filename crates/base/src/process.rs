@@ -20,6 +20,10 @@ pub struct Stat {
     pub group: i32,
     /// `session`; 0 if the session's number is one of outside.
     pub session: i32,
+    /// `tty_nr`: 0 without a controlling terminal.
+    pub terminal: i32,
+    /// `utime` and `stime`, clock ticks.
+    pub ran: (u64, u64),
     /// `starttime`: clock ticks after boot.
     pub started: u64,
     /// `vsize`, bytes: 0 for a kernel thread or a zombie.
@@ -64,6 +68,8 @@ impl Stat {
             parent: id(4)?,
             group: id(5)?,
             session: id(6)?,
+            terminal: id(7).unwrap_or(0),
+            ran: (number(14).unwrap_or(0), number(15).unwrap_or(0)),
             started: number(22)?,
             memory: number(23).unwrap_or(0),
             guest_time: number(43).unwrap_or(0),
@@ -89,6 +95,7 @@ mod tests {
         let stat = Stat::parse(&text).expect("a line");
         assert_eq!((stat.name.as_str(), stat.state), ("a) b (c", 'S'));
         assert_eq!((stat.parent, stat.group, stat.session), (4, 5, 6));
+        assert_eq!((stat.terminal, stat.ran), (7, (14, 15)));
         assert_eq!((stat.started, stat.memory, stat.guest_time), (22, 23, 43));
         assert_eq!(stat.environment, (50, 51));
         assert!(!stat.is_gone());

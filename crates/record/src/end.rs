@@ -9,7 +9,7 @@
 use crate::no_boot::{as_shown, says_nothing_to_boot};
 use crate::ready::Until;
 use crate::sources::console::is_of_guest;
-use vmeter_machine::launch::{self, Exit, Reason, Status};
+use vmeter_machine::launch::{self, Exit, Left, Reason, Status};
 use vmeter_model::run::Outcome;
 use vmeter_model::{Cause, End};
 
@@ -166,8 +166,14 @@ fn ended(run: &Run<'_>, clues: &Clues, warnings: &mut Vec<String>) -> End {
 fn at_last(run: &Run<'_>, clues: &Clues) -> End {
     match &run.exit.end {
         launch::End::Stopped { reason, .. } => match reason {
-            Reason::ReadyPoint => End::new(Cause::Ready, run.until.to_string()),
-            Reason::TimedOut => End::new(Cause::TimedOut, "--timeout"),
+            Reason::ReadyPoint => match vmm_that_runs_on(run.exit) {
+                Some(vmm) => End::new(Cause::Failure, let_go(vmm)),
+                None => End::new(Cause::Ready, run.until.to_string()),
+            },
+            Reason::TimedOut => match vmm_that_runs_on(run.exit) {
+                Some(vmm) => End::new(Cause::TimedOut, format!("--timeout; {}", let_go(vmm))),
+                None => End::new(Cause::TimedOut, "--timeout"),
+            },
             Reason::Interrupted => End::new(Cause::Interrupted, "a signal to vmeter"),
             Reason::Other(why) if why != PANIC => {
                 let said = clues.console.iter().rev().map(|line| as_shown(line));
@@ -185,7 +191,7 @@ fn at_last(run: &Run<'_>, clues: &Clues) -> End {
 
 fn by_itself(run: &Run<'_>, clues: &Clues) -> End {
     let exit = run.exit;
-    if !exit.left_behind.is_empty() || exit.runs_on.iter().any(|left| left.is_vmm) {
+    if !exit.left_behind.is_empty() || vmm_that_runs_on(exit).is_some() {
         return End::new(Cause::Failure, left_behind(exit));
     }
     match exit.status {
@@ -349,17 +355,26 @@ fn timed_out(run: &Run<'_>, clues: &Clues, last: String) -> String {
     said
 }
 
+/// A VMM of the launch that vmeter let go of.
+fn vmm_that_runs_on(exit: &Exit) -> Option<&Left> {
+    exit.runs_on.iter().find(|left| left.is_vmm)
+}
+
+/// What is said of it: another run would start another VM.
+fn let_go(vmm: &Left) -> String {
+    format!(
+        "its VMM {} (pid {}) runs on. Its launcher left it there, or gave it a session of its own, so \
+         vmeter let go of it. End it yourself, or have vmeter end it with each run by --end-vm. \
+         A run is measured from the exec of what is launched to its end: leave -daemonize and setsid \
+         out, or let a wrapper wait for its VMM",
+        vmm.name, vmm.pid
+    )
+}
+
 /// A VMM that went on behind the process that was launched was not measured.
 fn left_behind(exit: &Exit) -> String {
-    let vmm = exit.runs_on.iter().find(|left| left.is_vmm);
-    match vmm {
-        Some(vmm) => format!(
-            "{}, but its VMM {} (pid {}) runs on. It is not vmeter's, so vmeter let go of it; end \
-             it yourself, or have vmeter end it by --end-vm. A run is measured from the exec of \
-             what is launched to its end: leave -daemonize out, let a wrapper wait for its VMM, or \
-             name a ready point by --until",
-            exit.status, vmm.name, vmm.pid
-        ),
+    match vmm_that_runs_on(exit) {
+        Some(vmm) => format!("{}, but {}", exit.status, let_go(vmm)),
         None => format!(
             "{}, but left running behind it: {} (ended now). A run is measured from the exec of \
              what is launched to its end: leave -daemonize out, and let a wrapper wait for its VMM",

@@ -184,7 +184,10 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     say_of_others(&exit, &mut record.sources, &mut warnings);
     let killed = oom_kills().saturating_sub(killed_before);
     let (judged, saw_guest) = judged(&request, &record, &exit, (ends_by_reset, killed));
-    let ended_well = exit.end == launch::End::ByItself && exit.status.success();
+    let ready = matches!(&exit.end, launch::End::Stopped { reason: Reason::ReadyPoint, .. });
+    // The line that a client prints is no guest's.
+    let of_client = ready && record.argv.first().is_some_and(|program| is_client(program));
+    let ended_well = of_client || exit.end == launch::End::ByItself && exit.status.success();
     if mode == Mode::Traced
         && exit.ptrace == launch::Ptrace::Used
         && ended_well
@@ -434,8 +437,7 @@ fn judged(
         cut_short: request.context.kernel.and_then(vmeter_kernel_image::cut_short),
     };
     // What a client of a daemon prints is its own.
-    let first = record.argv.first().map(Path::new).and_then(Path::file_name);
-    let is_client = first.is_some_and(|name| CLIENTS.iter().any(|client| *name == **client));
+    let is_client = record.argv.first().is_some_and(|program| is_client(program));
     let prints = !is_client && clues.console.iter().any(|line| !line.is_empty());
     let saw_guest =
         prints || clues.have_guest() || record.sources.iter().any(|s| s.name == firmware::NAME);
@@ -468,6 +470,12 @@ const CLIENTS: [&str; 14] = [
     "systemctl",
     "systemd-run",
 ];
+
+/// True for such a client, by its name.
+fn is_client(program: &str) -> bool {
+    let name = Path::new(program).file_name();
+    name.is_some_and(|name| CLIENTS.iter().any(|client| *name == **client))
+}
 
 /// The command ended well, and nothing in it was a VMM.
 fn no_vmm(record: &RunRecord, exit: &Exit) -> LaunchError {

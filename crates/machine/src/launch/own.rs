@@ -3,8 +3,10 @@
 //! The process that is launched leads a session. What is in that session is vmeter's own, and so
 //! is what has left it while a parent of it waits (`sudo`, `setsid --wait`). What has left the
 //! session and lost its parent is a daemon, and nobody's; and of a launcher that exited with 0
-//! by itself nothing is vmeter's any more, since it meant to leave what it left. vmeter lets go
-//! of these. `--end-vm` makes all of it vmeter's own.
+//! by itself nothing is vmeter's any more, since it meant to leave what it left. At a ready point
+//! nobody knows yet what a launcher means to leave: what has left the session and has no terminal
+//! (`setsid`, Python's `start_new_session`; not `sudo`, which gives it one) is not vmeter's then.
+//! vmeter lets go of these. `--end-vm` makes all of it vmeter's own.
 
 use super::family::number;
 use rustix::process::Pid;
@@ -21,6 +23,8 @@ const GENERATIONS: usize = 256;
 pub enum Leader {
     /// It runs, or waits to be ended.
     Runs,
+    /// The same, and what it is measured for is over.
+    Ready,
     /// It failed, was killed, or is ended.
     Failed,
     /// It exited with 0 by itself.
@@ -91,7 +95,8 @@ fn is_in(pid: i32, leader: i32, state: Leader, of: &dyn Fn(i32) -> Option<Stat>)
     if next.as_ref().is_some_and(|stat| stat.session == leader) {
         return true;
     }
-    if state != Leader::Runs {
+    let is_left = next.as_ref().is_some_and(|stat| stat.terminal == 0);
+    if state != Leader::Runs && (state != Leader::Ready || is_left) {
         return false;
     }
     for _ in 0..GENERATIONS {
@@ -129,7 +134,7 @@ mod tests {
         let all = [
             (10, 99, 10),
             (11, 10, 10),
-            (12, 11, 12), // of sudo, in a session of its own
+            (12, 11, 12), // of sudo, in a session with a terminal of its own
             (13, 12, 12),
             (20, 99, 20), // a daemon, inherited
             (21, 20, 20),
@@ -137,13 +142,15 @@ mod tests {
         ];
         let of = |pid: i32| {
             let found = all.iter().find(|(p, ..)| *p == pid)?;
-            Some(Stat { parent: found.1, session: found.2, ..Stat::default() })
+            let terminal = i32::from(pid == 12);
+            Some(Stat { parent: found.1, session: found.2, terminal, ..Stat::default() })
         };
         let own = |state| {
             let pids = all.iter().map(|(pid, ..)| *pid).filter(|pid| *pid != 10);
             pids.filter(|pid| is_in(*pid, 10, state, &of)).collect::<Vec<_>>()
         };
         assert_eq!(own(Leader::Runs), [11, 12, 13, 30]);
-        assert_eq!(own(Leader::Failed), [11, 30,].to_vec(), "who lost its parent is nobody's");
+        assert_eq!(own(Leader::Failed), [11, 30], "who lost its parent is nobody's");
+        assert_eq!(own(Leader::Ready), [11, 12, 30], "13 has no terminal");
     }
 }

@@ -32,6 +32,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
+use vmeter_base::process::Stat;
 use vmeter_model::run::Usage;
 use vmeter_model::{Moment, Ns};
 
@@ -125,6 +126,8 @@ pub struct Seen {
     /// Of these, the one in which its memory was read.
     pub looked: Option<(Ns, Ns)>,
     pub peak_rss_bytes: Option<u64>,
+    /// User and system time of a VMM that a launcher started, s.
+    pub vmm_cpu_s: Option<(f64, f64)>,
     pub image: Option<PathBuf>,
     pub end: Option<(Reason, Ns)>,
     pub stderr: Vec<u8>,
@@ -314,8 +317,11 @@ impl<'a> Supervisor<'a> {
             return Ok(());
         }
         let kept = reason != Reason::Interrupted;
+        if reason == Reason::ReadyPoint {
+            self.leader = Leader::Ready;
+        }
         // While the launched process runs, what it waits for is known as its own.
-        self.doomed = self.own.all(self.pid, Leader::Runs);
+        self.doomed = self.own.all(self.pid, self.leader);
         self.seen.end = Some((reason, at));
         self.seen.was_stopped = self.group_stopped || is_stopped(self.vmm);
         let looks = self.options.mode == Mode::Traced && self.traced;
@@ -450,9 +456,22 @@ impl<'a> Supervisor<'a> {
     fn look(&mut self, tracee: &Tracee) {
         if !self.looked && self.seen.execs > 0 && self.is_kept() {
             self.looked = true;
+            self.note_cpu(tracee);
             self.seen.peak_rss_bytes = tracee.peak_rss_bytes();
             self.hooks.on_exiting(tracee);
         }
+    }
+
+    /// Notes what a VMM has run that a launcher started: what the launcher is charged with has that only
+    /// if it waits for its VMM.
+    fn note_cpu(&mut self, tracee: &Tracee) {
+        if number(self.pid) == tracee.pid {
+            return;
+        }
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
+        let ran = Stat::of(tracee.pid).map(|stat| stat.ran);
+        self.seen.vmm_cpu_s =
+            ran.map(|(user, system)| (user as f64 / ticks, system as f64 / ticks));
     }
 
     /// Where a process or thread will be stopped, which is not to be any more.

@@ -50,6 +50,10 @@ impl Supervisor<'_> {
             let requested = self.stopper.requested();
             self.seen.end = requested.map(|(reason, ready)| (reason, ready.min(at)));
         }
+        let usage = match self.seen.vmm_cpu_s {
+            Some((user_s, system_s)) => Usage { user_s, system_s, ..usage },
+            None => usage,
+        };
         let done = (at, Status::from_wait(status), usage);
         self.reaped = Some(done);
         Ok(done)

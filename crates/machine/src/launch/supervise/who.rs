@@ -42,6 +42,7 @@ impl Supervisor<'_> {
         if is_main {
             self.seen.moments.push((tracee.stopped_ns, Moment::VmmExiting));
             self.look(tracee);
+            self.note_cpu(tracee);
         } else if !self.looked && ran_vcpu() {
             self.seen.has_vmm = true;
             self.look(tracee);
