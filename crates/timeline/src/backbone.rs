@@ -121,8 +121,19 @@ pub(crate) fn phases<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Growing<'a
         if start.at >= end.at {
             continue;
         }
-        let by_entry = phase.name == DECOMPRESS && end.error > start.error;
-        let Some(name) = named_to_entry(phase_name, end, by_entry) else { continue };
+        // Of a kernel that is entered directly firmware ends where it begins.
+        let directly = phase.name == FIRMWARE && anchors.get(Loader).is_none();
+        let by_entry = (directly || phase.name == DECOMPRESS) && end.error > start.error;
+        let is_known = !directly || end.error <= end.at - start.at;
+        let by_loader = anchors.get(Loader).filter(|loader| loader.error >= loader.at);
+        let name = if phase.name == FIRMWARE && by_loader.is_some_and(|l| l.at == end.at) {
+            Some(format!("{phase_name}+{LOADER}"))
+        } else if by_entry && !is_known {
+            Some(format!("{phase_name}+{ENTRY}"))
+        } else {
+            named_to_entry(phase_name, end, by_entry)
+        };
+        let Some(name) = name else { continue };
         // An end that is the clock's start is in the name.
         let told = name == phase_name;
         let error = if told { start.error.max(end.error) } else { start.error };
@@ -280,6 +291,17 @@ pub(crate) fn settle_entry(facts: &Facts<'_>, anchors: &mut Anchors<'_>) {
         } else {
             anchors.set(Anchor::KernelEntry, anchors.get(Anchor::KernelFirst));
         }
+    }
+}
+
+/// Leaves out the first initcall where it is off by more than one of the phases that it parts is long:
+/// that there are both is known, and not where one ended.
+pub(crate) fn settle_initcalls(anchors: &mut Anchors<'_>) {
+    let at = |anchor| anchors.get(anchor);
+    let (Some(entry), Some(first)) = (at(KernelEntry), at(Initcalls)) else { return };
+    let Some(next) = at(Userspace).or_else(|| at(Programs)) else { return };
+    if first.error > (first.at - entry.at).min(next.at - first.at) {
+        anchors.set(Initcalls, None);
     }
 }
 

@@ -108,6 +108,7 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
     }
     let mut anchors = Anchors::choose(&candidates, &mut warnings);
     backbone::settle_entry(&facts, &mut anchors);
+    backbone::settle_initcalls(&mut anchors);
     let mut tree = backbone::phases(&facts, &anchors);
     for rules in rules::RULES {
         (rules.spans)(&facts, &anchors, &mut tree);

@@ -293,3 +293,46 @@ fn the_unpacking_that_the_guests_pages_show_cuts_the_time_that_nobody_saw() {
         .collect();
     assert!(span(&timeline(&events), "kernel:decompress").is_none());
 }
+
+#[test]
+fn an_end_that_is_off_by_more_than_the_span_is_no_end() {
+    let fw_cfg = |at: Ns| event(at * MS, 1_000, "qemu-trace", What::FwCfg { item: 0x10, bytes: 4 });
+    let reset = event(50 * MS, 1_000, "qemu-trace", What::RunState { state: "running".into() });
+    // A late console: where the kernel began is known to two seconds, and its firmware ends there.
+    let late = [
+        (1_410, "[    1.300000] loop: module loaded"),
+        (2_000, "[    1.895000] Run /init as init process"),
+        (2_100, "app: starting"),
+    ];
+    let mut events = guest(&late);
+    events.extend([reset, fw_cfg(60)]);
+    events.sort_by_key(|event| event.at);
+    let found = timeline(&events);
+    assert!(span(&found, "bios:overhead").is_none_or(|s| s.end <= 60 * MS), "{:?}", found.spans);
+    assert!(
+        found.spans.iter().any(|s| s.name == "bios:overhead+kernel:entry"),
+        "{:?}",
+        found.spans
+    );
+}
+
+#[test]
+fn a_loader_that_speaks_is_there_though_no_firmware_did() {
+    let reset = event(50 * MS, 1_000, "vmm-threads", What::RunState { state: "running".into() });
+    let lines = [
+        (460, "GNU GRUB  version 2.06"),
+        (1_160, "   The highlighted entry will be executed automatically in 3s."),
+        (4_230, "  Booting `Debian'"),
+        (4_260, "Loading Linux 6.1 ..."),
+        (5_270, "Loading initial ramdisk ..."),
+        (7_000, "[    0.000000] Linux version 6.1.0"),
+        (7_500, "[    0.600000] printk: console [ttyS0] enabled"),
+        (8_000, "[    1.100000] Run /init as init process"),
+    ];
+    let mut events = guest(&lines);
+    events.push(reset);
+    events.sort_by_key(|event| event.at);
+    let found = timeline(&events);
+    assert_eq!(bounds(&found, "bios:overhead+boot-loader"), Some((50, 460)), "{:?}", found.spans);
+    assert_eq!(bounds(&found, "grub:load-kernel"), Some((4_260, 5_270)), "{:?}", found.spans);
+}

@@ -34,6 +34,17 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     if let Some(stamp) = facts.first_reached(&[BOOT_SECTOR]).filter(|_| !by_rom) {
         found.offer(Anchor::Loader, Trust::Exact, stamp);
     }
+    // A loader that says something is there, and nobody saw for how long: firmware of a machine whose
+    // display is not the console shows nothing there.
+    let own = |h: &&Hit<'_>| {
+        let part = part_name(h.means);
+        h.on == On::Loader
+            && part.is_some_and(|name| !name.starts_with("bios:") && name != EFI_STUB)
+    };
+    if let Some(hit) = facts.hits.iter().find(own).filter(|_| network.is_none()) {
+        let error = hit.at.saturating_add(hit.error);
+        found.offer(Anchor::Loader, Trust::Text, Stamp { at: hit.at, error, source: hit.source });
+    }
 }
 
 fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
@@ -87,13 +98,14 @@ pub(crate) fn reach(facts: &Facts<'_>, start: Ns, limit: Ns) -> Option<Ns> {
     // What the VMM read after it, it read for the loader: the kernel has no driver yet.
     let by_vmm =
         facts.seen.iter().rfind(|s| matches!(s.what, What::VmmRead { .. }) && s.at <= limit);
-    let done = by_vmm.map_or(done, |read| done.max(read.at - read.error));
+    let read_by_vmm = by_vmm.map_or(last.at, |read| last.at.max(read.at - read.error));
+    let done = done.max(read_by_vmm);
     let counted = || {
         let counts = |l: &&Line<'_>| l.early && l.text.contains(GRUB_COUNTS);
         let counted = facts.lines.iter().filter(counts).map(|l| l.end);
         counted.filter(|at| (last.at..=limit).contains(at)).max()
     };
-    Some(if waits { reads().or_else(counted).unwrap_or(last.at) } else { done })
+    Some(if waits { reads().or_else(counted).unwrap_or(last.at).max(read_by_vmm) } else { done })
 }
 
 /// iPXE says who it is.
