@@ -37,13 +37,14 @@ const FILES: [&str; 10] = [
 
 /// What recordings are called, of today's vmeter and of older ones, beside those that a
 /// `run.json` names itself.
-const RECORDINGS: [&str; 25] = [
+const RECORDINGS: [&str; 26] = [
     RUN,
     "console.chunks",
     "console.raw",
     "firmware.chunks",
     "firecracker.json",
     "guest-ftrace.bin",
+    "guest-pages.txt",
     "guest-printk.bin",
     "kvm-trace.dat",
     "mock.jsonl",
