@@ -116,9 +116,9 @@ impl PrintkDump {
     /// The least `log_buf_len=`, bytes, with which `records` would have been all, if those that are
     /// lost were of their size; none if none was lost.
     pub fn bytes_wanted(&self, records: &[PrintkRecord]) -> Option<u64> {
-        let (first, last) = (records.first()?.seq, records.last()?.seq);
+        let lost = records.first()?.seq;
         let size = 1u64.checked_shl(self.header.text_bits)?;
-        (first > 0).then(|| wanted(size, first, last - first + 1))
+        (lost > 0).then(|| wanted(size, lost, records.len() as u64))
     }
 }
 

@@ -148,7 +148,7 @@ fn unpacked(pages: &[Page], kernel: u64) -> Option<Unpacked> {
     }
     let (mut last, mut row) = (first, 1);
     while let Some(next) = by_address.get(&last.address.checked_add(last.stride)?) {
-        if next.at < last.at || next.before - last.at > STILL {
+        if next.at < last.at || next.before.saturating_sub(last.at) > STILL {
             break;
         }
         (last, row) = (**next, row + 1);
@@ -346,9 +346,15 @@ mod tests {
         assert_eq!(parse("x y\n1 2 3\n5 9 1:1\n9 5 0:1 g:1\n"), []);
     }
 
+    #[test]
+    fn times_of_a_damaged_recording_are_no_panic() {
+        let text = "2 1 100000:100000\n9 -9223372036854775808 100000:200000\n";
+        assert_eq!(unpacked(&parse(text), MIB), None);
+    }
+
     proptest! {
         #[test]
-        fn nothing_panics(text in "([0-9]{1,19} [0-9]{1,19}( [0-9a-f]{1,16}:[0-9a-f]{1,16}){0,6}\n){0,8}", kernel: u64) {
+        fn nothing_panics(text in "(-?[0-9]{1,19} -?[0-9]{1,19}( [0-9a-f]{1,16}:[0-9a-f]{1,16}){0,6}\n){0,8}", kernel: u64) {
             let _ = unpacked(&parse(&text), kernel);
         }
     }
