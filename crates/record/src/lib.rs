@@ -11,6 +11,7 @@ pub mod end;
 pub mod guest_clock;
 pub mod guest_ram;
 mod loader_file;
+mod looking;
 mod no_boot;
 mod own_failures;
 mod piped;

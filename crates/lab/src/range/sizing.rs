@@ -150,7 +150,7 @@ pub(super) fn runs_of_each(most: usize, builds: usize, asked: u32) -> usize {
 /// The builds of a side as they are run in each block: fewer than there is room for are run as
 /// often as that takes. The commit at the end of a range is the only build of its level.
 pub(super) fn fill(side: &[usize], room: usize) -> Vec<usize> {
-    side.iter().cycle().take(room.max(side.len()) * side.len().min(1)).copied().collect()
+    side.iter().cycle().take(room.max(side.len())).copied().collect()
 }
 
 /// What sizes the step that came with `commits`, of which each has a run that counts.

@@ -12,6 +12,7 @@
 
 use super::read_bounded;
 use crate::guest_ram::GuestKernel;
+use crate::looking::Looking;
 use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,9 +20,6 @@ use std::fmt::Write;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
-use std::time::Duration;
 use vmeter_base::clock;
 use vmeter_machine::launch::{Mapping, Tracee};
 use vmeter_machine::plan::LaunchPlan;
@@ -76,7 +74,7 @@ impl Recorder for GuestPages {
             kernel,
             is_seen: false,
             path,
-            at_work: None,
+            looking: None,
             text: None,
             place: None,
         }) as _)
@@ -178,7 +176,7 @@ struct Recording {
     kernel: GuestKernel,
     is_seen: bool,
     path: PathBuf,
-    at_work: Option<(Sender<()>, JoinHandle<String>)>,
+    looking: Option<Looking>,
     text: Option<String>,
     place: Option<u64>,
 }
@@ -186,9 +184,7 @@ struct Recording {
 impl Recording {
     /// Ends the looks at the process before this one, of which nothing is kept.
     fn end(&mut self) -> Option<String> {
-        let (stop, thread) = self.at_work.take()?;
-        drop(stop);
-        thread.join().ok()
+        self.looking.take()?.end()
     }
 }
 
@@ -206,32 +202,20 @@ impl Live for Recording {
         if self.is_seen {
             return Ok(());
         }
-        let (stop, stopped) = channel();
         let tracee = tracee.clone();
-        let looks = move || {
-            let begun = clock::monotonic();
-            let mut looks = Looks::default();
-            loop {
-                let from = clock::monotonic();
-                if looks.look(&tracee).is_none() {
-                    return looks.text;
-                }
-                let to = clock::monotonic();
-                let wait = match to - begun {
-                    since if since < SOON => (since / PART).clamp(SHORTEST, LONGEST),
-                    _ => LATER,
-                };
-                let wait = wait.max((to - from) * SHARE);
-                let wait = Duration::from_nanos(wait.unsigned_abs());
-                let ended = stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout);
-                if to - begun > MOST_NS || ended {
-                    return looks.text;
-                }
-            }
+        let mut looks = Looks::default();
+        let look = move |text: &mut String, since: Ns| {
+            let took = looks.look(&tracee, text)?;
+            let wait = match since + took {
+                since if since > MOST_NS => return None,
+                since if since < SOON => (since / PART).clamp(SHORTEST, LONGEST),
+                _ => LATER,
+            };
+            Some(wait.max(took * SHARE))
         };
-        let thread = std::thread::Builder::new().name("guest-pages".into()).spawn(looks);
-        let thread = thread.map_err(|error| SourceError::Io { path: self.path.clone(), error })?;
-        self.at_work = Some((stop, thread));
+        let looking = Looking::start(NAME, String::new(), look);
+        self.looking =
+            Some(looking.map_err(|error| SourceError::Io { path: self.path.clone(), error })?);
         Ok(())
     }
 
@@ -260,7 +244,6 @@ impl Live for Recording {
 /// The looks at one process.
 #[derive(Default)]
 struct Looks {
-    text: String,
     /// When the last one ended.
     last: Ns,
     /// What can be RAM: from, to.
@@ -271,8 +254,8 @@ struct Looks {
 }
 
 impl Looks {
-    /// Adds a line for what is new; none if the process is gone.
-    fn look(&mut self, tracee: &Tracee) -> Option<()> {
+    /// Adds a line for what is new. How long that took, ns; none if the process is gone.
+    fn look(&mut self, tracee: &Tracee, text: &mut String) -> Option<Ns> {
         let at = clock::monotonic();
         self.since += 1;
         if self.ram.is_empty() || self.since >= MAPPED {
@@ -299,10 +282,10 @@ impl Looks {
             }
         }
         if !found.is_empty() {
-            let _ = writeln!(self.text, "{at} {}{found}", self.last);
+            let _ = writeln!(text, "{at} {}{found}", self.last);
         }
         self.last = clock::monotonic();
-        Some(())
+        Some(self.last - at)
     }
 }
 

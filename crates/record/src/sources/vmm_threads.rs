@@ -11,15 +11,13 @@
 //! Looks come in intervals of a 64th of the time since the exec, from 2 to 50 ms.
 
 use super::{kvm_trace, qemu_trace, read_bounded};
+use crate::looking::Looking;
 use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
-use std::time::Duration;
 use vmeter_base::clock;
 use vmeter_machine::launch::Tracee;
 use vmeter_model::run::{SourceRecord, WatchLevel};
@@ -57,7 +55,7 @@ impl Recorder for VmmThreads {
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
         (context.watch != WatchLevel::None && context.vmm.restored.is_none()).then(|| {
-            Box::new(Recording { path: context.dir.join(FILE), at_work: None, text: None }) as _
+            Box::new(Recording { path: context.dir.join(FILE), looking: None, text: None }) as _
         })
     }
 
@@ -190,42 +188,29 @@ fn parse(text: &str) -> Vec<Look> {
 
 struct Recording {
     path: PathBuf,
-    at_work: Option<(Sender<()>, JoinHandle<String>)>,
+    looking: Option<Looking>,
     text: Option<String>,
 }
 
 impl Recording {
     /// Ends the looks at the process before this one, of which nothing is kept.
     fn end(&mut self) -> Option<String> {
-        let (stop, thread) = self.at_work.take()?;
-        drop(stop);
-        thread.join().ok()
+        self.looking.take()?.end()
     }
 }
 
 impl Live for Recording {
     fn exec(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
         self.end();
-        let (stop, stopped) = channel();
         let pid = tracee.pid;
-        let looks = move || {
-            let begun = clock::monotonic();
-            let mut text = format!("{pid}\n");
-            let mut all = true;
-            loop {
-                let since = clock::monotonic() - begun;
-                let Some(at_work) = look(pid, all, &mut text) else { return text };
-                all &= !at_work;
-                let wait = (since / PART).clamp(SHORTEST, LONGEST);
-                let wait = Duration::from_nanos(wait.unsigned_abs());
-                if since > MOST_NS || stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
-                    return text;
-                }
-            }
+        let mut all = true;
+        let look = move |text: &mut String, since: Ns| {
+            all &= !look(pid, all, text)?;
+            (since <= MOST_NS).then(|| (since / PART).clamp(SHORTEST, LONGEST))
         };
-        let thread = std::thread::Builder::new().name("vmm-threads".into()).spawn(looks);
-        let thread = thread.map_err(|error| SourceError::Io { path: self.path.clone(), error })?;
-        self.at_work = Some((stop, thread));
+        let looking = Looking::start(NAME, format!("{pid}\n"), look);
+        self.looking =
+            Some(looking.map_err(|error| SourceError::Io { path: self.path.clone(), error })?);
         Ok(())
     }
 
